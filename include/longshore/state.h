@@ -1,0 +1,261 @@
+/* The state engine: parameters and optimizer state of any list of tensors, on one or more drives.
+ *
+ * A program describes its tensors as blocks (what is fetched and updated together), creates or opens a fleet of
+ * drives that holds them, and then, step by step: fetches parameters, submits gradients, commits. Every committed step
+ * survives a crash at any instant.
+ *
+ *     shore_layout_make(blocks, n, &layout)
+ *     shore_fleet_create(...)      once: then shore_fleet_init_block() for each block, shore_fleet_seal()
+ *     shore_fleet_open(...)        later: recovers the last committed step
+ *     each step:  shore_fleet_fetch() ... shore_fleet_update() ... shore_fleet_commit()
+ *
+ * Submit and completion: if a submit call returns 0, the completion runs exactly once, on a thread of the drive, also
+ * when the operation fails; if it returns a negative code, the completion does not run. Buffers that are handed to a
+ * submit call are borrowed until its completion. A completion must not block and must not submit.
+ */
+#ifndef LONGSHORE_STATE_H
+#define LONGSHORE_STATE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "longshore/error.h"
+
+#define SHORE_SEGMENT_ELEMS 65536u     /* what checksums, norms and digests are keyed to */
+#define SHORE_TENSOR_ALIGN_ELEMS 256u  /* each tensor of a block starts at a multiple of this */
+#define SHORE_BUFFER_ALIGN_BYTES 4096u /* alignment of the buffers that fetch fills and update reads */
+
+/* ---- what is stored ---------------------------------------------------------------------------------------------- */
+
+struct shore_tensor_spec {
+    const char *name;
+    uint64_t elems;
+    uint32_t group; /* index of its parameter group */
+};
+
+struct shore_block_spec {
+    const char *name;
+    const struct shore_tensor_spec *tensors;
+    uint32_t ntensors;
+};
+
+struct shore_layout_tensor {
+    char *name;
+    uint64_t offset_elems; /* within the block */
+    uint64_t elems;
+    uint32_t group;
+};
+
+struct shore_layout_block {
+    char *name;
+    struct shore_layout_tensor *tensors;
+    uint32_t ntensors;
+    uint32_t segments;
+    uint64_t elems;        /* end of the last tensor */
+    uint64_t padded_elems; /* segments * SHORE_SEGMENT_ELEMS: the size of a whole-block buffer */
+};
+
+/* Canonical layout: the tensors of each block in the given order, each at a multiple of 256 elements, gaps zero. */
+struct shore_layout {
+    struct shore_layout_block *blocks;
+    uint32_t nblocks;
+    uint64_t elems;    /* of all tensors, without gaps */
+    uint64_t segments; /* of all blocks */
+};
+
+int shore_layout_make(const struct shore_block_spec *blocks, uint32_t nblocks, struct shore_layout **out);
+void shore_layout_free(struct shore_layout *layout);
+
+/* ---- the update -------------------------------------------------------------------------------------------------- */
+
+enum shore_optimizer { SHORE_ADAMW, SHORE_ADAM, SHORE_SGD, SHORE_ADAGRAD, SHORE_OPTIMIZER_COUNT };
+
+/* The planes of an element. M is Adam's first moment or SGD's momentum, V Adam's second moment or AdaGrad's sum. */
+enum shore_plane { SHORE_PLANE_HI, SHORE_PLANE_LO, SHORE_PLANE_M, SHORE_PLANE_V, SHORE_PLANE_COUNT };
+
+/* Hyper-parameters of one parameter group at one step, in PyTorch's definitions. Bias corrections are computed by
+ * shore_hyper_at_step() in double on the host: they travel with the request, so a drive needs no history. */
+struct shore_hyper {
+    float lr, beta1, beta2, eps, weight_decay, momentum;
+    float step_size;      /* Adam, AdamW: lr / (1 - beta1^t) */
+    float inv_sqrt_bias2; /* Adam, AdamW: 1 / sqrt(1 - beta2^t) */
+    uint32_t first_step;  /* SGD: 1 at t = 1, where PyTorch sets the momentum buffer to the gradient */
+    uint32_t frozen;      /* 1: the elements are carried over unchanged */
+};
+
+/* Fills step_size, inv_sqrt_bias2 and first_step of h for optimizer step t (from 1). */
+void shore_hyper_at_step(struct shore_hyper *h, enum shore_optimizer optimizer, uint64_t t);
+
+/* Bit mask (1 << plane) of what the optimizer stores. SGD stores M only if its momentum is not 0. */
+unsigned shore_optimizer_planes(enum shore_optimizer optimizer, bool with_momentum);
+
+/* ---- the fleet --------------------------------------------------------------------------------------------------- */
+
+struct shore_fleet;
+
+enum shore_io { SHORE_IO_AUTO, SHORE_IO_URING, SHORE_IO_THREADS, SHORE_IO_BUFFERED };
+
+/* What a caller may say about a fleet. Zero-initialise; every zero is the default. */
+struct shore_fleet_options {
+    const char *const *drives; /* paths: DIR, FILE, BLOCKDEV, "ram:" or "null:" */
+    uint32_t ndrives;
+    enum shore_optimizer optimizer;
+    bool with_momentum;      /* SGD */
+    bool fp32_params;        /* updated parameters are handed back as fp32 instead of bf16 */
+    uint32_t chunk_segments; /* 0: chosen from ring_bytes */
+    uint64_t ring_bytes;     /* memory for all rings of all drives; 0: a default; raised to the minimum */
+    uint64_t scratch_bytes;  /* room for shore_fleet_scratch_*, over the whole fleet (create only) */
+    bool spill;              /* room for spilled gradients (create only) */
+    enum shore_io io;
+    bool overwrite;          /* create: replace what is there (never what another process has locked) */
+    uint64_t accept_step;    /* open: go on from this whole step although a newer record is damaged; 0: no */
+    uint64_t hint_step;      /* open: refuse a fleet whose committed step is older than this */
+    const void *identity;    /* create: opaque bytes kept in every volume, given back by shore_fleet_identity() */
+    uint32_t identity_bytes; /* 64 KiB at most */
+    uint64_t fleet_id[2];    /* open: refuse volumes of another fleet, unless zero. create: zero makes a random one */
+    /* All memory that grows with the model comes from here if set (arena: see base/arena.h), else from the system. */
+    struct shore_arena *arena;
+    /* Notes that are not errors ("page cache used because O_DIRECT is refused"), one sentence each. May be NULL. */
+    void (*note)(void *ctx, const char *text);
+    void *note_ctx;
+};
+
+/* Result of an operation. diag is NULL on success, and valid during the call only. */
+typedef void (*shore_done_fn)(void *ctx, int rc, const struct shore_diag *diag);
+
+struct shore_completion {
+    shore_done_fn fn;
+    void *ctx;
+};
+
+/* A completion that can be waited for. Usage: shore_wait_init(&w); submit(..., shore_wait_completion(&w));
+ * rc = shore_wait(&w, &diag). Threading: one waiter. */
+struct shore_wait {
+    void *state[16]; /* private: a mutex and a condition, in place */
+    int rc;
+    bool done;
+    struct shore_diag diag;
+};
+void shore_wait_init(struct shore_wait *w);
+struct shore_completion shore_wait_completion(struct shore_wait *w);
+bool shore_wait_is_done(struct shore_wait *w);
+int shore_wait(struct shore_wait *w, struct shore_diag *diag);
+
+/* Bytes of memory that a fleet of this layout and these options takes (rings, tables), and its least. */
+uint64_t shore_fleet_memory_bytes(const struct shore_layout *layout, const struct shore_fleet_options *options);
+uint64_t shore_fleet_memory_least_bytes(const struct shore_layout *layout, const struct shore_fleet_options *options);
+
+/* Makes new volumes. The fleet is not usable by shore_fleet_open() until shore_fleet_seal() has committed step 0.
+ * Errors: SHORE_EEXISTS (something is there and overwrite is not set), SHORE_EBUSY, -ENOSPC ("needs X, has Y"). */
+int shore_fleet_create(const struct shore_layout *layout, const struct shore_fleet_options *options,
+                       struct shore_fleet **out, struct shore_diag *diag);
+
+/* Writes the initial state of segments [segment, segment + count) of a block: master fp32 values in canonical order,
+ * padding zero. m and v may be NULL: zeros. Synchronous. */
+int shore_fleet_init_block(struct shore_fleet *fleet, uint32_t block, uint32_t segment, uint32_t count,
+                           const float *master, const float *m, const float *v, struct shore_diag *diag);
+
+/* Commits `step` (0 for a new model) as the first whole state. */
+int shore_fleet_seal(struct shore_fleet *fleet, uint64_t step, struct shore_diag *diag);
+
+/* Opens and locks all drives, recovers, and makes a new epoch durable. */
+int shore_fleet_open(const struct shore_layout *layout, const struct shore_fleet_options *options,
+                     struct shore_fleet **out, struct shore_diag *diag);
+
+/* Drains all I/O and releases everything. What is not committed is lost, by design. NULL is allowed. */
+void shore_fleet_close(struct shore_fleet *fleet);
+
+/* The identity bytes that were given to create, of a volume at path (a file, a directory that holds one, or a
+ * device). Reads only; takes no lock. *bytes: capacity in, size out. */
+int shore_volume_identity(const char *path, void *identity, uint32_t *bytes, struct shore_diag *diag);
+
+struct shore_fleet_info {
+    uint64_t step; /* committed */
+    uint64_t epoch;
+    uint64_t fleet_id[2];
+    uint32_t ndrives;
+    uint64_t disk_bytes; /* of all volumes */
+    unsigned planes;     /* bit mask */
+};
+void shore_fleet_info(const struct shore_fleet *fleet, struct shore_fleet_info *out);
+
+/* Path (as opened, resolved) of a drive, valid as long as the fleet; and a line for people: size, I/O in use. */
+const char *shore_fleet_drive_path(const struct shore_fleet *fleet, uint32_t drive);
+int shore_fleet_drive_describe(const struct shore_fleet *fleet, uint32_t drive, char *text, size_t bytes);
+
+/* The metrics blob of the committed step (what commit was given). *bytes: capacity in, size out. */
+int shore_fleet_metrics(const struct shore_fleet *fleet, void *metrics, uint32_t *bytes);
+
+/* What fetch delivers. */
+enum shore_fetch_kind {
+    SHORE_FETCH_BF16,   /* plane HI: 2 bytes an element */
+    SHORE_FETCH_MASTER, /* HI and LO joined: fp32 */
+    SHORE_FETCH_M,      /* fp32 */
+    SHORE_FETCH_V       /* fp32 */
+};
+
+/* Reads segments [segment, segment + count) of a block into dst (canonical order, aligned to
+ * SHORE_BUFFER_ALIGN_BYTES; count * SHORE_SEGMENT_ELEMS elements). Checked against the leaves.
+ * step: the committed step, or the one being written if the caller has seen the completion of that range's update
+ * in the current attempt. */
+int shore_fleet_fetch(struct shore_fleet *fleet, uint64_t step, uint32_t block, uint32_t segment, uint32_t count,
+                      enum shore_fetch_kind kind, void *dst, struct shore_completion done);
+
+struct shore_update {
+    uint64_t base_step; /* reads this step, which must be committed, and writes base_step + 1 */
+    uint64_t attempt;   /* of the fleet: see shore_fleet_discard() */
+    uint32_t block, segment, count;
+    const float *gradient; /* fp32, canonical order from `segment` on; NULL: what shore_fleet_spill() stored */
+    float coefficient;     /* multiplies the gradient first (clipping); 1: none */
+    const struct shore_hyper *groups; /* by parameter group; copied at submit */
+    uint32_t ngroups;
+    void *params_out; /* NULL, or where the new parameters go: bf16 (fp32 if the fleet's fp32_params) */
+    uint32_t order;   /* queued updates of lower order run first */
+};
+
+/* UPDATE: idempotent; the same request gives the same bytes. Completes when written (not yet durable) and params_out
+ * is filled. Updates whose base step is still being committed are held back until it is.
+ * Errors: SHORE_EDISCARDED, SHORE_ENONFINITE (a new master has no finite bf16), -EIO, SHORE_ECORRUPT. */
+int shore_fleet_update(struct shore_fleet *fleet, const struct shore_update *update, struct shore_completion done);
+
+/* Stores gradients of segments on their drives until an update with gradient == NULL reads them. */
+int shore_fleet_spill(struct shore_fleet *fleet, uint32_t block, uint32_t segment, uint32_t count,
+                      const float *gradient, struct shore_completion done);
+
+/* Ends the current attempt: waits for the I/O of its queued and running updates, whose completions run with
+ * SHORE_EDISCARDED or their result. Returns the new attempt's number. Not to be called with a commit pending. */
+uint64_t shore_fleet_discard(struct shore_fleet *fleet);
+uint64_t shore_fleet_attempt(const struct shore_fleet *fleet);
+
+/* Commits base_step + 1 on every drive, after all its updates: table, flush, record, flush. skip: the state stays as
+ * it is (a refused step), only the step number and the metrics advance. metrics: at most 2048 bytes, copied. The
+ * completion runs when the last drive has acknowledged: from then on the step survives. */
+int shore_fleet_commit(struct shore_fleet *fleet, uint64_t base_step, bool skip, const void *metrics,
+                       uint32_t metrics_bytes, struct shore_completion done);
+
+/* Scratch: bytes that live until overwritten or the fleet is closed (offloaded activations). offset and bytes are
+ * multiples of 4096; a stored extent is read back as it was stored (same offset and size), checked against `seal`,
+ * 16 bytes that put fills at completion and get compares. */
+int shore_fleet_scratch_put(struct shore_fleet *fleet, uint64_t offset, uint64_t bytes, const void *src,
+                            unsigned char seal[16], struct shore_completion done);
+int shore_fleet_scratch_get(struct shore_fleet *fleet, uint64_t offset, uint64_t bytes, void *dst,
+                            const unsigned char seal[16], struct shore_completion done);
+
+/* Digest of the committed state: XXH3-128 (canonical form, high half first) over (step, sum of all leaves modulo
+ * 2^128), little-endian. deep: every byte is read and compared with its leaf first. */
+int shore_fleet_digest(struct shore_fleet *fleet, bool deep, unsigned char digest[16], struct shore_diag *diag);
+
+/* Counters since open; bytes. */
+struct shore_ledger {
+    uint64_t link_in_gradients, link_out_params, link_activations, link_control;
+    uint64_t drive_read_state, drive_write_state; /* by updates */
+    uint64_t drive_read_fetch;
+    uint64_t drive_read_spill, drive_write_spill;
+    uint64_t drive_read_scratch, drive_write_scratch;
+    uint64_t drive_write_commit; /* tables and records */
+    uint64_t update_io_wait_ns, update_compute_ns, commit_ns;
+};
+void shore_fleet_ledger(const struct shore_fleet *fleet, struct shore_ledger *out);
+
+#endif

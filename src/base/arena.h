@@ -1,0 +1,33 @@
+/* The one place that buffers which grow with the model or the batch come from.
+ *
+ * An arena is one anonymous mapping, touched at start, handed out from the front in order; there is no free of single
+ * pieces. Transparent huge pages are asked for by madvise. The mapping is marked MADV_DONTFORK.
+ */
+#ifndef SHORE_BASE_ARENA_H
+#define SHORE_BASE_ARENA_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "longshore/error.h"
+
+struct shore_arena;
+
+#define SHORE__ARENA_ALIGN 4096u
+
+/* Maps and touches bytes (rounded up to pages). Errors: -ENOMEM. */
+int shore__arena_open(uint64_t bytes, struct shore_arena **out, struct shore_diag *diag);
+void shore__arena_close(struct shore_arena *arena);
+
+/* bytes rounded up to SHORE__ARENA_ALIGN, zeroed at open. NULL when it is exhausted. arena NULL: aligned memory from
+ * the system, zeroed, to be given back with shore__arena_free. */
+void *shore__arena_alloc(struct shore_arena *arena, uint64_t bytes);
+/* With an arena: nothing. Without: gives the piece back. */
+void shore__arena_free(struct shore_arena *arena, void *piece);
+uint64_t shore__arena_left(const struct shore_arena *arena);
+
+static inline uint64_t shore__arena_round(uint64_t bytes) {
+    return (bytes + SHORE__ARENA_ALIGN - 1) / SHORE__ARENA_ALIGN * SHORE__ARENA_ALIGN;
+}
+
+#endif

@@ -1,0 +1,17 @@
+/* Filling a caller's diagnostic. */
+#ifndef SHORE_BASE_DIAG_H
+#define SHORE_BASE_DIAG_H
+
+#include <stddef.h>
+
+#include "longshore/error.h"
+
+/* Writes one sentence into diag (which may be NULL) and returns code, so that `return shore__fail(diag, -EIO, ...)`
+ * reads as one step. Truncates at the diagnostic's size. Never touches errno. */
+__attribute__((format(printf, 3, 4))) int shore__fail(struct shore_diag *diag, int code, const char *format, ...);
+
+/* Escapes a name that a stranger chose (control characters, quotes, invalid UTF-8, escapes of terminals) for a
+ * message: into out, always terminated, at most out_bytes; long names are cut with "...". Returns out. */
+const char *shore__escape(const char *name, size_t name_bytes, char *out, size_t out_bytes);
+
+#endif

@@ -1,0 +1,51 @@
+/* Sizes and counts as people write them, little-endian fields, and time. */
+#ifndef SHORE_BASE_UNITS_H
+#define SHORE_BASE_UNITS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* "2GiB", "500M", "1.5 GiB", "64k", "4096": K, M, G, T and KiB, MiB.. are powers of 1,024; KB, MB, GB, TB of 1,000.
+ * Case does not matter. Rejects signs, overflow and trailing text with -EINVAL. */
+int shore__parse_size(const char *text, uint64_t *bytes);
+
+/* Shortest exact-enough form that shore__parse_size() accepts and that is never below bytes: rounds up to a whole MiB
+ * from 1 MiB on ("397MiB"), KiB below. Returns out. */
+const char *shore__format_size_up(uint64_t bytes, char *out, size_t out_bytes);
+/* For reading: "1.50 GiB". */
+const char *shore__format_size(uint64_t bytes, char *out, size_t out_bytes);
+/* "3 h 12 min", "4.2 s". */
+const char *shore__format_seconds(double seconds, char *out, size_t out_bytes);
+
+uint64_t shore__now_ns(void); /* CLOCK_MONOTONIC */
+
+static inline void shore__put_u16(unsigned char *p, uint16_t v) {
+    p[0] = (unsigned char)v;
+    p[1] = (unsigned char)(v >> 8);
+}
+static inline void shore__put_u32(unsigned char *p, uint32_t v) {
+    shore__put_u16(p, (uint16_t)v);
+    shore__put_u16(p + 2, (uint16_t)(v >> 16));
+}
+static inline void shore__put_u64(unsigned char *p, uint64_t v) {
+    shore__put_u32(p, (uint32_t)v);
+    shore__put_u32(p + 4, (uint32_t)(v >> 32));
+}
+static inline uint16_t shore__get_u16(const unsigned char *p) {
+    return (uint16_t)(p[0] | p[1] << 8);
+}
+static inline uint32_t shore__get_u32(const unsigned char *p) {
+    return shore__get_u16(p) | (uint32_t)shore__get_u16(p + 2) << 16;
+}
+static inline uint64_t shore__get_u64(const unsigned char *p) {
+    return shore__get_u32(p) | (uint64_t)shore__get_u32(p + 4) << 32;
+}
+
+/* Resident memory of this process from /proc/self/status: VmRSS and VmHWM, bytes; 0 where it cannot be read. */
+void shore__resident_bytes(uint64_t *now, uint64_t *peak);
+
+/* Bytes of memory of the machine, or of the cgroup if that is less. */
+uint64_t shore__machine_memory_bytes(void);
+
+#endif

@@ -1,0 +1,212 @@
+/* Tensor operations: what a backend provides. The scalar reference (backend "reference") is the specification of
+ * every other; tests/conformance runs one suite against all.
+ *
+ * Buffers are handles: an address that only the backend may dereference, plus byte offsets by shore__at(). Every call
+ * takes a stream; on a stream, calls run in order. On the CPU a call has finished when it returns.
+ *
+ * Modes of activations (the numeric contract, DESIGN section 6):
+ *   SHORE__F32          fp32, as computed
+ *   SHORE__BF16         bf16 storage
+ *   SHORE__BF16_IN_F32  fp32 storage of values rounded to bf16: the same values as SHORE__BF16, for processors whose
+ *                       fp32 products are the faster ones
+ * Every operation reads and writes activations in the mode of the compute object, computes inside in fp32, and rounds
+ * once, when it writes (ties to even). Sums, norms, softmax and loss are fp32. Weights ("w") come in the product type:
+ * bf16 in mode SHORE__BF16, otherwise fp32. Gradients of weights are fp32 and are accumulated: dw += ...
+ *
+ * The same call gives the same bits whatever the number of rows around it, the residency of its operands, and which
+ * run it is; thread count may matter (it is part of a run's identity) but does not on the CPU backend.
+ *
+ * Shapes are row-major; [rows, d] has leading dimension d unless said otherwise. Errors: 0 or a negative code.
+ * Threading: one caller per compute object.
+ */
+#ifndef SHORE_COMPUTE_COMPUTE_H
+#define SHORE_COMPUTE_COMPUTE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "longshore/error.h"
+
+enum shore__mode { SHORE__F32, SHORE__BF16, SHORE__BF16_IN_F32 };
+
+typedef struct shore__buf {
+    uintptr_t handle; /* 0: none */
+} shore__buf;
+
+static inline shore__buf shore__at(shore__buf b, size_t bytes) {
+    return (shore__buf){b.handle + bytes};
+}
+static inline shore__buf shore__host_buf(const void *p) {
+    return (shore__buf){(uintptr_t)p};
+} /* CPU backends */
+static inline bool shore__buf_is_none(shore__buf b) {
+    return b.handle == 0;
+}
+#define SHORE__NO_BUF ((shore__buf){0})
+
+/* Bytes of an activation element, and of a weight as products read it. */
+static inline size_t shore__mode_bytes(enum shore__mode mode) {
+    return mode == SHORE__BF16 ? 2 : 4;
+}
+
+struct shore__compute;
+struct shore__stream;
+
+/* The largest shapes that will be asked for; workspace and primitives are made from them. */
+struct shore__shapes {
+    size_t unit_rows;  /* rows of a full unit: the largest `rows` of a product */
+    size_t short_rows; /* rows of the last, short unit; 0: none */
+    size_t seq_len;    /* T */
+    size_t d_model, qkv_width, attn_width /* heads * head_dim */, up_width /* d_ff, or 2 d_ff if gated */, d_ff;
+    size_t n_head, n_kv_head, head_dim;
+    size_t vocab_slice; /* rows of a vocabulary slice */
+    size_t last_slice;  /* rows of the last slice; 0: the same */
+    bool backward;      /* false: forward only */
+};
+
+enum shore__act_fn { SHORE__GELU_TANH, SHORE__GELU_ERF, SHORE__RELU, SHORE__SILU };
+
+struct shore__attention {
+    size_t sequences, seq_len; /* rows = sequences * seq_len */
+    size_t n_head, n_kv_head, head_dim;
+    size_t window; /* 0: none; a query sees the last `window` keys, itself included */
+    float scale;
+};
+
+struct shore__compute_ops {
+    uint32_t version; /* SHORE__COMPUTE_VERSION */
+    const char *name;
+
+    /* Makes and runs once every primitive for these shapes and says how much workspace they take; then the workspace
+     * is given, aligned to 4096. Call again to change shapes. */
+    int (*prepare)(struct shore__compute *c, const struct shore__shapes *shapes, size_t *workspace_bytes,
+                   struct shore_diag *diag);
+    void (*set_workspace)(struct shore__compute *c, shore__buf workspace, size_t bytes);
+
+    /* ---- memory ---- */
+    int (*zero)(struct shore__compute *c, struct shore__stream *s, shore__buf dst, size_t bytes);
+    int (*copy)(struct shore__compute *c, struct shore__stream *s, shore__buf dst, shore__buf src, size_t bytes);
+    /* fp32 from bf16, exact */
+    int (*widen)(struct shore__compute *c, struct shore__stream *s, shore__buf dst_f32, shore__buf src_bf16, size_t n);
+    /* storage of an activation that leaves the working set: bf16 in both bf16 modes (exact), fp32 in F32 */
+    int (*store)(struct shore__compute *c, struct shore__stream *s, shore__buf dst, shore__buf act, size_t n);
+    int (*load)(struct shore__compute *c, struct shore__stream *s, shore__buf act, shore__buf src, size_t n);
+    int (*sync)(struct shore__compute *c, struct shore__stream *s);
+
+    /* ---- products ---- x [rows, k], y [rows, n]: activations. w_is_nk: w [n, k] (else [k, n]). bias fp32 [n] or none.
+     * forward:      y = x w^T (+ bias)         (w [n, k])      y = x w (+ bias)    (w [k, n])
+     * backward_x:   dx = dy w                                  dx = dy w^T
+     * backward_w:   dw += dy^T x  ([n, k], fp32)               dw += x^T dy        ([k, n], fp32) */
+    int (*linear)(struct shore__compute *c, struct shore__stream *s, shore__buf y, shore__buf x, shore__buf w,
+                  shore__buf bias, size_t rows, size_t n, size_t k, bool w_is_nk);
+    int (*linear_backward_x)(struct shore__compute *c, struct shore__stream *s, shore__buf dx, shore__buf dy,
+                             shore__buf w, size_t rows, size_t n, size_t k, bool w_is_nk);
+    int (*linear_backward_w)(struct shore__compute *c, struct shore__stream *s, shore__buf dw, shore__buf dy,
+                             shore__buf x, size_t rows, size_t n, size_t k, bool w_is_nk);
+    /* db [n] fp32 += column sums of dy [rows, n], rows in order */
+    int (*bias_backward)(struct shore__compute *c, struct shore__stream *s, shore__buf db, shore__buf dy, size_t rows,
+                         size_t n);
+
+    /* ---- head ---- logits are fp32 [rows, n] of vocabulary entries [first, first + n).
+     * head_logits: logits = x w^T, x [rows, d], w [n, d].
+     * head_merge: folds a slice into running max and sum of exponentials [rows] fp32 (start: -inf and 0) and picks up
+     *   target_logit [rows] of the targets (int32 [rows]) that lie in the slice.
+     * head_loss: loss[rows] = log(sum) + max - target_logit; lse[rows] = log(sum) + max.
+     * head_dlogits: dlogits (activation mode, [rows, n]) = (exp(logits - lse) - [target]) * scale.
+     * head_backward_x: dx_f32 [rows, d] += dlogits w  (fp32: summed over slices, rounded once at the end by `round`)
+     * head_backward_w: dw [n, d] fp32 += dlogits^T x */
+    int (*head_logits)(struct shore__compute *c, struct shore__stream *s, shore__buf logits, shore__buf x, shore__buf w,
+                       size_t rows, size_t n, size_t d);
+    int (*head_merge)(struct shore__compute *c, struct shore__stream *s, shore__buf max, shore__buf sum,
+                      shore__buf target_logit, shore__buf logits, shore__buf targets, size_t rows, size_t n,
+                      size_t first);
+    int (*head_loss)(struct shore__compute *c, struct shore__stream *s, shore__buf loss, shore__buf lse, shore__buf max,
+                     shore__buf sum, shore__buf target_logit, size_t rows);
+    int (*head_dlogits)(struct shore__compute *c, struct shore__stream *s, shore__buf dlogits, shore__buf logits,
+                        shore__buf lse, shore__buf targets, float scale, size_t rows, size_t n, size_t first);
+    int (*head_backward_x)(struct shore__compute *c, struct shore__stream *s, shore__buf dx_f32, shore__buf dlogits,
+                           shore__buf w, size_t rows, size_t n, size_t d);
+    int (*head_backward_w)(struct shore__compute *c, struct shore__stream *s, shore__buf dw, shore__buf dlogits,
+                           shore__buf x, size_t rows, size_t n, size_t d);
+    /* act [n] = fp32 [n] in the mode */
+    int (*round)(struct shore__compute *c, struct shore__stream *s, shore__buf act, shore__buf src_f32, size_t n);
+
+    /* ---- embedding ---- tokens int32 [rows]. table: rows [first, first + n) of the vocabulary, weights [n, d].
+     * embed: x[r] = table[token] for the tokens inside the slice, other rows are left alone.
+     * embed_backward: dtable [n, d] fp32 += dx[r], rows in order.
+     * position: x[r] += table[r mod seq_len] (w [>= seq_len, d]); position_backward: dtable[p] += dx, rows in order. */
+    int (*embed)(struct shore__compute *c, struct shore__stream *s, shore__buf x, shore__buf table, shore__buf tokens,
+                 size_t rows, size_t d, size_t first, size_t n);
+    int (*embed_backward)(struct shore__compute *c, struct shore__stream *s, shore__buf dtable, shore__buf dx,
+                          shore__buf tokens, size_t rows, size_t d, size_t first, size_t n);
+    int (*position)(struct shore__compute *c, struct shore__stream *s, shore__buf x, shore__buf table, size_t rows,
+                    size_t d, size_t seq_len, size_t first_position);
+    int (*position_backward)(struct shore__compute *c, struct shore__stream *s, shore__buf dtable, shore__buf dx,
+                             size_t rows, size_t d, size_t seq_len);
+
+    /* ---- norms ---- gain, bias: fp32 [d]; stats fp32 [rows, 2] (mean, 1/std; rms: the second only).
+     * Layer norm (bias given, rms false) and RMS norm (rms true; y = x / rms(x) * gain).
+     * backward: dx = dx_add + d/dx, where dx_add [rows, d] may be none and may be dx itself; dgain, dbias fp32 +=,
+     * summed over rows in order. */
+    int (*norm)(struct shore__compute *c, struct shore__stream *s, shore__buf y, shore__buf stats, shore__buf x,
+                shore__buf gain, shore__buf bias, float eps, bool rms, size_t rows, size_t d);
+    int (*norm_backward)(struct shore__compute *c, struct shore__stream *s, shore__buf dx, shore__buf dgain,
+                         shore__buf dbias, shore__buf dy, shore__buf dx_add, shore__buf x, shore__buf gain,
+                         shore__buf stats, bool rms, size_t rows, size_t d);
+
+    /* ---- elementwise ----  y = a + b [n];  act: y = f(x) [rows, width];
+     * gated: y [rows, f] = f(x[:, :f]) * x[:, f:], x [rows, 2 f]; backward writes dx from dy and x. dx may be x. */
+    int (*add)(struct shore__compute *c, struct shore__stream *s, shore__buf y, shore__buf a, shore__buf b, size_t n);
+    int (*act)(struct shore__compute *c, struct shore__stream *s, shore__buf y, shore__buf x, enum shore__act_fn f,
+               bool gated, size_t rows, size_t width);
+    int (*act_backward)(struct shore__compute *c, struct shore__stream *s, shore__buf dx, shore__buf dy, shore__buf x,
+                        enum shore__act_fn f, bool gated, size_t rows, size_t width);
+
+    /* ---- attention ---- qkv [rows, (n_head + 2 n_kv_head) * head_dim]: queries, keys, values.
+     * rope: rotates queries and keys in place by half (GPT-NeoX style: pairs (i, i + head_dim / 2)); cos_sin fp32
+     *   [>= first_position + seq_len, head_dim] (head_dim / 2 cosines, then as many sines); inverse: the backward.
+     * attention: causal, out [rows, n_head * head_dim], lse fp32 [n_head, rows].
+     * attention_backward: dqkv from dout; recomputes the probabilities from qkv and lse.
+     * attention_cached: one new position per sequence is not needed: rows queries at positions first.. of ONE sequence
+     *   against cached keys and values [n_kv_head, capacity, head_dim] (activation mode), which already hold positions
+     *   0 .. first + rows - 1. */
+    int (*rope)(struct shore__compute *c, struct shore__stream *s, shore__buf qkv, shore__buf cos_sin,
+                const struct shore__attention *a, size_t first_position, bool inverse);
+    int (*attention)(struct shore__compute *c, struct shore__stream *s, shore__buf out, shore__buf lse, shore__buf qkv,
+                     const struct shore__attention *a);
+    int (*attention_backward)(struct shore__compute *c, struct shore__stream *s, shore__buf dqkv, shore__buf dout,
+                              shore__buf qkv, shore__buf out, shore__buf lse, const struct shore__attention *a);
+    int (*attention_cached)(struct shore__compute *c, struct shore__stream *s, shore__buf out, shore__buf qkv,
+                            shore__buf keys, shore__buf values, size_t rows, size_t first, size_t capacity,
+                            const struct shore__attention *a);
+
+    void (*close)(struct shore__compute *c);
+};
+
+#define SHORE__COMPUTE_VERSION 1
+
+/* Every backend's object begins with this. */
+struct shore__compute {
+    const struct shore__compute_ops *ops;
+    enum shore__mode mode;
+    int threads;
+};
+
+enum shore__products { SHORE__PRODUCTS_AUTO, SHORE__PRODUCTS_BF16, SHORE__PRODUCTS_F32 };
+
+/* The fixed table by kind of processor: bf16 with AMX or AMD's AVX512_BF16, otherwise fp32. */
+enum shore__products shore__products_for_this_processor(void);
+
+/* A name for the kind of processor, part of a run's identity: "x86-64 amx", "x86-64 avx512", "x86-64 avx2", ... with
+ * the instruction set that products run on. */
+const char *shore__processor_kind(void);
+
+/* The CPU backend (oneDNN, OpenMP). bf16: activations are bf16 values; products AUTO uses the table. Sets flush-to-zero
+ * in each of its threads. threads 0: all. */
+int shore__compute_cpu_open(bool bf16, enum shore__products products, int threads, struct shore__compute **out,
+                            struct shore_diag *diag);
+/* The scalar reference: plain C, one thread, for tests. */
+int shore__compute_reference_open(enum shore__mode mode, struct shore__compute **out, struct shore_diag *diag);
+
+#endif

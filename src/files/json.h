@@ -1,0 +1,21 @@
+/* JSON that strangers wrote: small documents as a tree (jansson), large ones and lines as a stream (yajl). Limits on
+ * size and depth; duplicate keys are refused.
+ */
+#ifndef SHORE_FILES_JSON_H
+#define SHORE_FILES_JSON_H
+
+#include <jansson.h>
+#include <stddef.h>
+
+#include "longshore/error.h"
+
+/* Reads a whole file of at most limit_bytes as a JSON object. Errors name the file and the place. */
+int shore__json_read(const char *path, size_t limit_bytes, json_t **out, struct shore_diag *diag);
+int shore__json_parse(const char *text, size_t bytes, const char *name, json_t **out, struct shore_diag *diag);
+/* Writes beside path, syncs, and renames. */
+int shore__json_write(const char *path, const json_t *value, size_t indent, struct shore_diag *diag);
+
+/* Whole small file into malloc'ed memory, with a terminating 0. */
+int shore__file_read(const char *path, size_t limit_bytes, char **out, size_t *bytes, struct shore_diag *diag);
+
+#endif

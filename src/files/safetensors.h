@@ -1,0 +1,63 @@
+/* safetensors, whole or sharded (model.safetensors.index.json), read and written as streams.
+ */
+#ifndef SHORE_FILES_SAFETENSORS_H
+#define SHORE_FILES_SAFETENSORS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "longshore/error.h"
+
+enum shore__st_type { SHORE__ST_F32, SHORE__ST_BF16, SHORE__ST_F16, SHORE__ST_OTHER };
+
+struct shore__st_tensor {
+    char *name;
+    enum shore__st_type type;
+    uint32_t rank; /* 8 at most */
+    uint64_t shape[8];
+    uint64_t elems;
+    uint32_t file;   /* private */
+    uint64_t offset; /* private: of the data, in its file */
+};
+
+struct shore__safetensors {
+    char *directory;
+    uint32_t ntensors;
+    struct shore__st_tensor *tensors; /* sorted by name */
+    uint32_t nfiles;
+    char **files;
+    int *fds;
+};
+
+/* Opens model.safetensors, or the shards that model.safetensors.index.json names, or else every *.safetensors file of
+ * the directory. Checks headers wholly: size, types, overflow, offsets, overlap, duplicates, the files' lengths; shard
+ * names must not leave the directory (links as the Hugging Face cache has them are followed). */
+int shore__safetensors_open(const char *directory, struct shore__safetensors **out, struct shore_diag *diag);
+void shore__safetensors_close(struct shore__safetensors *st);
+const struct shore__st_tensor *shore__safetensors_find(const struct shore__safetensors *st, const char *name);
+/* Elements [first, first + count) of a tensor as fp32 (from F32, BF16 or F16), with pread. */
+int shore__safetensors_read(const struct shore__safetensors *st, const struct shore__st_tensor *t, uint64_t first,
+                            uint64_t count, float *out, struct shore_diag *diag);
+/* The same from a 2-d tensor [rows, cols], transposed: out [cols', rows] for columns [col, col + ncols). Reads each
+ * byte about once; memory for ncols * rows elements only. */
+int shore__safetensors_read_transposed(const struct shore__safetensors *st, const struct shore__st_tensor *t,
+                                       uint64_t col, uint64_t ncols, float *out, struct shore_diag *diag);
+
+/* Writer: all tensors are declared first, then their data is put at any offset in any order, then finish. Shards of at
+ * most shard_bytes (0: one file, model.safetensors). Written under a temporary name, synced, renamed at finish. */
+struct shore__st_writer;
+struct shore__st_decl {
+    const char *name;
+    uint32_t rank;
+    uint64_t shape[8];
+};
+int shore__st_writer_open(const char *directory, const struct shore__st_decl *tensors, uint32_t ntensors,
+                          enum shore__st_type type, uint64_t shard_bytes, struct shore__st_writer **out,
+                          struct shore_diag *diag);
+/* fp32 elements, converted to the writer's type (BF16: nearest even). */
+int shore__st_writer_put(struct shore__st_writer *w, uint32_t tensor, uint64_t first, uint64_t count, const float *data,
+                         struct shore_diag *diag);
+int shore__st_writer_finish(struct shore__st_writer *w, struct shore_diag *diag); /* also closes */
+void shore__st_writer_abort(struct shore__st_writer *w);                          /* removes what was written */
+
+#endif

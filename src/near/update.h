@@ -1,0 +1,36 @@
+/* UPDATE: the optimizer's arithmetic, a chunk in and a chunk out. Pure; no I/O, no allocation.
+ *
+ * All arithmetic is fp32, round to nearest even, no fused multiply-add, correctly rounded sqrt and division, with the
+ * order of operations of update_scalar.c, which is the specification. Every entry sets the floating-point control
+ * register (no flush to zero) and restores it.
+ */
+#ifndef SHORE_NEAR_UPDATE_H
+#define SHORE_NEAR_UPDATE_H
+
+#include "longshore/state.h"
+
+/* The planes of a chunk. in and out may be the same arrays. m or v is NULL where the optimizer has none. */
+struct shore__planes {
+    uint16_t *hi, *lo;
+    float *m, *v;
+};
+
+/* Updates elems elements of one parameter group. gradient: fp32, multiplied by coefficient first. params_out: NULL, or
+ * where the new parameters are written as bf16 (= new hi) or, if fp32_params, as fp32 masters.
+ * Returns 0, or SHORE_ENONFINITE if a new master has no finite bf16 (everything is written all the same). */
+int shore__near_update(enum shore_optimizer optimizer, const struct shore_hyper *hyper, float coefficient,
+                       const struct shore__planes *in, const struct shore__planes *out, const float *gradient,
+                       void *params_out, bool fp32_params, size_t elems);
+
+/* The versions, for tests and `longshore --version`: scalar, avx2, avx512, neon. The entry above picks the best that
+ * this processor has. name NULL at the end. */
+struct shore__near_version {
+    const char *name;
+    bool usable; /* on this processor */
+    int (*update)(enum shore_optimizer optimizer, const struct shore_hyper *hyper, float coefficient,
+                  const struct shore__planes *in, const struct shore__planes *out, const float *gradient,
+                  void *params_out, bool fp32_params, size_t elems);
+};
+const struct shore__near_version *shore__near_versions(void);
+
+#endif

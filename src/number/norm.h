@@ -1,0 +1,12 @@
+/* Partial sums of squares for the global gradient norm: one double for each segment. */
+#ifndef SHORE_NUMBER_NORM_H
+#define SHORE_NUMBER_NORM_H
+
+#include <stddef.h>
+
+/* Sum of squares of elems (at most one segment; the rest of the segment counts as zeros) in double, with 16 lanes
+ * (element i goes to lane i mod 16) and a fixed tree over the lanes (i + 8, i + 4, i + 2, i + 1). The same bits on
+ * every processor. NaN and infinity come through. Threading: any. */
+double shore__sum_squares(const float *x, size_t elems);
+
+#endif

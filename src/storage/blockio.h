@@ -1,0 +1,85 @@
+/* Asynchronous block I/O on one file or device.
+ *
+ * A file is opened once (struct shore__file: descriptor, lock, size, direct or not). A queue (struct shore__io) belongs
+ * to one thread and has a fixed depth; backends: "uring" (io_uring, registered file and buffers), "threads" (a pool
+ * with pread and pwrite), "memory" (tests). SHORE_IO_AUTO takes uring, or threads where io_uring is refused. A backend
+ * always transfers an operation whole or reports a negative code: short reads and writes are continued inside, an end
+ * of file inside an operation is -EIO.
+ *
+ * Tests put a shim between: shore__io_set_shim() sees every operation before it reaches the file and may fail, cut,
+ * tear, hold back or swallow it.
+ */
+#ifndef SHORE_STORAGE_BLOCKIO_H
+#define SHORE_STORAGE_BLOCKIO_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "longshore/error.h"
+#include "longshore/state.h"
+
+#define SHORE__IO_ALIGN 4096u
+
+enum shore__io_kind { SHORE__IO_READ, SHORE__IO_WRITE, SHORE__IO_FLUSH };
+
+struct shore__io_op {
+    enum shore__io_kind kind;
+    void *buffer;    /* aligned to SHORE__IO_ALIGN */
+    uint64_t offset; /* multiple of SHORE__IO_ALIGN */
+    uint32_t bytes;  /* multiple of SHORE__IO_ALIGN */
+    void *user;
+    int rc; /* out: 0 or a negative code */
+};
+
+struct shore__file {
+    int fd;
+    char *path;
+    uint64_t size_bytes;
+    bool direct; /* O_DIRECT in use */
+    bool is_device;
+};
+
+/* Opens an existing file or device for reading and writing, O_DIRECT unless refused or buffered is asked for, and
+ * locks the descriptor that does the I/O: flock, waiting up to lock_seconds (writes of a killed process may still be in
+ * flight). Devices are opened O_EXCL. Errors: SHORE_EBUSY names the path. */
+int shore__file_open(const char *path, enum shore_io io, double lock_seconds, struct shore__file *out,
+                     struct shore_diag *diag);
+/* The same after creating (or, for a device, checking) it and giving it its size, preallocated. Refuses with -ENOSPC
+ * "needs X, has Y". Existing files are SHORE_EEXISTS unless overwrite; locked ones SHORE_EBUSY always; devices that are
+ * mounted, held, or carry any signature (libblkid) SHORE_EEXISTS unless overwrite (mounted or held: always refused).
+ * The directory entry is made durable. */
+int shore__file_create(const char *path, uint64_t bytes, enum shore_io io, bool overwrite, struct shore__file *out,
+                       struct shore_diag *diag);
+void shore__file_close(struct shore__file *file);
+
+struct shore__io;
+
+struct shore__buffer_range {
+    void *base;
+    size_t bytes;
+};
+
+/* Opens a queue. fixed: buffers to register (a hint: memlock limits may refuse it, then they are not). */
+int shore__io_open(const struct shore__file *file, enum shore_io io, unsigned depth,
+                   const struct shore__buffer_range *fixed, unsigned nfixed, struct shore__io **out,
+                   struct shore_diag *diag);
+void shore__io_close(struct shore__io *io); /* drains first */
+const char *shore__io_backend(const struct shore__io *io);
+
+/* Queues an operation (borrowed until returned by shore__io_reap). At most depth in flight: -EBUSY beyond. */
+int shore__io_submit(struct shore__io *io, struct shore__io_op *op);
+/* Hands back finished operations, at most max, waiting for at least min (0: only those that are there; fewer if fewer
+ * are in flight). Returns how many. */
+int shore__io_reap(struct shore__io *io, struct shore__io_op **ops, unsigned max, unsigned min);
+unsigned shore__io_in_flight(const struct shore__io *io);
+/* One operation, and wait for it. */
+int shore__io_do(struct shore__io *io, enum shore__io_kind kind, void *buffer, uint64_t offset, uint32_t bytes);
+
+/* Called before each operation on any queue, under one lock, with the file's path. Return 0 to let it through to the
+ * file, a negative code to fail it with that code, or 1 to report success without touching the file (the shim may have
+ * written something else itself). Tests only; set before any queue is open. */
+typedef int (*shore__io_shim_fn)(void *ctx, const struct shore__file *file, const struct shore__io_op *op);
+void shore__io_set_shim(shore__io_shim_fn fn, void *ctx);
+
+#endif

@@ -1,0 +1,112 @@
+/* One drive made durable: volume format, two slots, tables of leaves, records, recovery. docs/volume-format.md
+ * describes every byte. Knows no optimizer: only planes, and how many bytes an element takes in each.
+ *
+ * A volume holds `segments` local segments, in the order of its placement table (which block, from which segment, how
+ * many). A chunk is a run of local segments; the extent of a plane of a chunk is contiguous.
+ */
+#ifndef SHORE_STORAGE_VOLUME_H
+#define SHORE_STORAGE_VOLUME_H
+
+#include "storage/blockio.h"
+
+#define SHORE__VOLUME_VERSION 1u
+#define SHORE__STEP_NONE UINT64_MAX
+#define SHORE__METRICS_BYTES 2048u
+#define SHORE__IDENTITY_BYTES 65536u
+
+/* XXH3-128 of one plane of one segment, seeded with (block, segment, plane); canonical form. */
+struct shore__leaf {
+    unsigned char hash[16];
+};
+/* The leaves of one local segment. Planes that are not stored are zero. */
+struct shore__leaves {
+    struct shore__leaf plane[SHORE_PLANE_COUNT];
+};
+
+uint64_t shore__leaf_seed(uint32_t block, uint32_t segment, enum shore_plane plane);
+void shore__leaf_make(const void *data, size_t bytes, uint64_t seed, struct shore__leaf *out);
+size_t shore__plane_elem_bytes(enum shore_plane plane); /* 2, 2, 4, 4 */
+
+/* Segments [first, first + count) of a block live here, from local segment `local` on. */
+struct shore__extent {
+    uint32_t block, first, count;
+    uint32_t local;
+};
+
+struct shore__volume_desc {
+    uint64_t fleet_id[2], volume_id[2];
+    uint32_t drive, ndrives; /* place in the fleet */
+    uint64_t generation;     /* of the placement */
+    unsigned planes;         /* bit mask */
+    uint32_t nextents, segments;
+    const struct shore__extent *extents; /* by block, then first */
+    uint64_t scratch_bytes;
+    bool spill; /* room for 4 bytes an element of spilled gradients */
+    const void *identity;
+    uint32_t identity_bytes;
+};
+
+struct shore__slot_state {
+    uint64_t step; /* SHORE__STEP_NONE: holds nothing whole */
+    unsigned char table_hash[16];
+};
+
+struct shore__record {
+    uint64_t sequence, epoch;
+    struct shore__slot_state slot[2];
+    uint32_t active; /* the committed slot */
+    uint32_t metrics_bytes;
+    unsigned char metrics[SHORE__METRICS_BYTES];
+};
+
+struct shore__volume {
+    struct shore__file file;
+    struct shore__volume_desc desc;
+    struct shore__record record; /* newest valid one */
+    struct shore__record older;  /* the other place, if older_valid */
+    bool record_valid, older_valid;
+    bool damaged_record; /* a record place holds a damaged record, which is described in damage */
+    struct shore_diag damage;
+    struct shore__leaves *table[2]; /* of each slot, in memory; from the arena */
+    uint64_t size_bytes;
+};
+
+uint64_t shore__volume_size_bytes(const struct shore__volume_desc *desc);
+uint64_t shore__volume_memory_bytes(const struct shore__volume_desc *desc);
+
+/* Creates (see shore__file_create) and writes header and placement, with no record yet. */
+int shore__volume_create(const char *path, const struct shore__volume_desc *desc, enum shore_io io, bool overwrite,
+                         struct shore_arena *arena, struct shore__volume *out, struct shore_diag *diag);
+/* Opens, locks, checks header (either copy), reads both records. Reads no table yet. */
+int shore__volume_open(const char *path, enum shore_io io, struct shore_arena *arena, struct shore__volume *out,
+                       struct shore_diag *diag);
+/* Header only: no lock, no writing; the file is closed again. For identity and for `inspect`. */
+int shore__volume_peek(const char *path, struct shore__volume *out, struct shore_diag *diag);
+void shore__volume_close(struct shore__volume *v);
+/* What a path stands for: a directory gets "longshore.volume" in it. Result is malloc'ed. */
+int shore__volume_path(const char *path, char **out, struct shore_diag *diag);
+
+/* Reads a slot's table and compares it with the hash that `record` holds. */
+int shore__volume_load_table(struct shore__volume *v, struct shore__io *io, const struct shore__record *record,
+                             unsigned slot, struct shore_diag *diag);
+
+/* Where things lie. */
+uint64_t shore__volume_plane_offset(const struct shore__volume *v, unsigned slot, enum shore_plane plane,
+                                    uint32_t local_segment);
+uint64_t shore__volume_spill_offset(const struct shore__volume *v, uint32_t local_segment);
+uint64_t shore__volume_scratch_offset(const struct shore__volume *v);
+/* Local segment of (block, segment), or -1 if another drive owns it. */
+int64_t shore__volume_local(const struct shore__volume *v, uint32_t block, uint32_t segment);
+
+/* Table, flush, record, flush, in that order; a failed flush is final. `next` has its sequence set by the call;
+ * table_slot: which table to write (its hash is put into next->slot[table_slot]), or -1: none (epoch change, skipped
+ * step). On success v->record is next. Synchronous, on the caller's queue, which must have no writes in flight.
+ * written_bytes: added to. */
+int shore__volume_commit(struct shore__volume *v, struct shore__io *io, struct shore__record *next, int table_slot,
+                         uint64_t *written_bytes, struct shore_diag *diag);
+
+/* Compares a plane of a segment with its leaf; SHORE_ECORRUPT names file, offset, block, segment and plane. */
+int shore__volume_check(const struct shore__volume *v, unsigned slot, uint32_t block, uint32_t segment,
+                        enum shore_plane plane, const void *data, struct shore_diag *diag);
+
+#endif

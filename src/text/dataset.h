@@ -1,0 +1,45 @@
+/* Token data: built once into a file of the run, then read with pread (never mapped: mapped pages count as resident).
+ */
+#ifndef SHORE_TEXT_DATASET_H
+#define SHORE_TEXT_DATASET_H
+
+#include "text/tokenizer.h"
+
+struct shore__dataset_stats {
+    uint64_t tokens, documents;
+    uint64_t text_bytes; /* UTF-8 bytes behind the tokens; 0 if unknown (.bin) */
+};
+
+/* Tokenizes files (UTF-8 text; .jsonl with a "text" field; llm.c's .bin, 16-bit magic 20240520 and 32-bit 20240801)
+ * into path, a token file with a checked header; documents (files, JSONL lines) are joined by end-of-text. Streams:
+ * memory does not grow with the files. vocab: tokens from this on are refused (SHORE_EINPUT names file and position).
+ * The file is written beside path and renamed. progress may be NULL; returning nonzero from it cancels (-ECANCELED). */
+typedef int (*shore__progress_fn)(void *ctx, uint64_t done_bytes, uint64_t total_bytes);
+int shore__dataset_build(const char *const *files, size_t nfiles, struct shore__tokenizer *tokenizer, uint32_t vocab,
+                         const char *path, shore__progress_fn progress, void *progress_ctx,
+                         struct shore__dataset_stats *stats, struct shore_diag *diag);
+
+struct shore__dataset;
+/* Opens a token file and uses its tokens [first, first + count) (count 0: to the end). Checks length and header. */
+int shore__dataset_open(const char *path, uint64_t first, uint64_t count, struct shore__dataset **out,
+                        struct shore_diag *diag);
+void shore__dataset_close(struct shore__dataset *d);
+uint64_t shore__dataset_tokens(const struct shore__dataset *d);
+const struct shore__dataset_stats *shore__dataset_stats(const struct shore__dataset *d); /* of the whole file */
+/* Checksum of the tokens in use and their number, for the run's identity. */
+int shore__dataset_identity(struct shore__dataset *d, uint64_t *hash, struct shore_diag *diag);
+/* Tokens at position, position + 1, ... count of them, wrapping at the end, as int32. */
+int shore__dataset_read(struct shore__dataset *d, uint64_t position, size_t count, int32_t *out,
+                        struct shore_diag *diag);
+/* Start of sequence number `index` (0, 1, ... over all steps) of length T: index * T modulo tokens without shuffle;
+ * shuffled: epoch e = index / n of the n = max(1, tokens / T) whole sequences, at T * permute(seed, e, n, index mod n).
+ */
+uint64_t shore__dataset_position(const struct shore__dataset *d, uint64_t index, size_t seq_len, bool shuffle,
+                                 uint64_t seed);
+
+/* Bits per byte of a bigram model of bytes with add-one smoothing, trained on the bytes of one text and measured on
+ * another (what the demo is compared with). Decodes the tokens. */
+int shore__bigram_bits_per_byte(struct shore__dataset *train, struct shore__dataset *val,
+                                struct shore__tokenizer *tokenizer, double *bits_per_byte, struct shore_diag *diag);
+
+#endif

@@ -1,0 +1,50 @@
+/* Tokenizers: byte-level (ids 0-255 are the bytes, 256 is end-of-text), byte-level BPE (GPT-2, Llama 3, Qwen) and
+ * SentencePiece-style BPE with byte fallback (Llama 2, Mistral), with the ids that the `tokenizers` library gives.
+ */
+#ifndef SHORE_TEXT_TOKENIZER_H
+#define SHORE_TEXT_TOKENIZER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "longshore/error.h"
+
+struct shore__tokenizer;
+
+/* The byte-level tokenizer. */
+int shore__tokenizer_bytes(struct shore__tokenizer **out);
+/* From a directory with tokenizer.json, or vocab.json and merges.txt (or encoder.json and vocab.bpe). SHORE_EMISSING
+ * if there is none. Memory stays a small multiple of the files; the JSON is read as a stream, never as a DOM. */
+int shore__tokenizer_open(const char *directory, struct shore__tokenizer **out, struct shore_diag *diag);
+void shore__tokenizer_close(struct shore__tokenizer *t);
+
+/* Largest id + 1, added tokens included. */
+uint32_t shore__tokenizer_vocab(const struct shore__tokenizer *t);
+/* The id that joins documents; -1 if the tokenizer has none. */
+int64_t shore__tokenizer_end_of_text(const struct shore__tokenizer *t);
+/* A name for the run's identity: "bytes", or a kind and an XXH3 of the files. */
+const char *shore__tokenizer_name(const struct shore__tokenizer *t);
+
+/* Text to ids. Special tokens that appear as text are encoded as text unless special is true (then added tokens are
+ * recognised as the `tokenizers` library does). No BOS or EOS is added. A growing vector, owned by the caller;
+ * zero-initialise, free() ids. Invalid UTF-8 is replaced by U+FFFD as Python's errors="replace" does, except by the
+ * byte-level tokenizer, which takes bytes as they are. */
+struct shore__ids {
+    uint32_t *ids;
+    size_t count, capacity;
+};
+int shore__tokenizer_encode(struct shore__tokenizer *t, const char *text, size_t bytes, bool special,
+                            struct shore__ids *out, struct shore_diag *diag);
+/* Appends ids to a growing byte vector; ids without text give nothing. SHORE_EINPUT for an id out of range. */
+struct shore__text {
+    char *bytes;
+    size_t count, capacity;
+};
+int shore__tokenizer_decode(struct shore__tokenizer *t, const uint32_t *ids, size_t count, struct shore__text *out);
+
+/* Copies the tokenizer's files into another directory (export, runs). The byte-level one writes a tokenizer.json that
+ * the `tokenizers` library loads with the same ids. */
+int shore__tokenizer_save(const struct shore__tokenizer *t, const char *directory, struct shore_diag *diag);
+
+#endif
