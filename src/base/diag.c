@@ -1,0 +1,88 @@
+#include "base/diag.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+int shore__fail(struct shore_diag *diag, int code, const char *format, ...) {
+    if (!diag) return code;
+    int saved = errno;
+    va_list args;
+    va_start(args, format);
+    if (vsnprintf(diag->text, sizeof diag->text, format, args) < 0) diag->text[0] = '\0';
+    va_end(args);
+    errno = saved;
+    return code;
+}
+
+/* Length of the well-formed UTF-8 sequence at s, or 0 (overlong forms, surrogates and what lies above U+10FFFF are not
+ * well-formed: Unicode 15, table 3-7). */
+static size_t utf8_sequence(const unsigned char *s, size_t bytes, uint32_t *code) {
+    if (s[0] < 0x80) {
+        *code = s[0];
+        return 1;
+    }
+    size_t n = s[0] >= 0xF0 ? 4 : s[0] >= 0xE0 ? 3 : 2;
+    if (s[0] < 0xC2 || s[0] > 0xF4 || n > bytes) return 0;
+    uint32_t c = s[0] & (0x7Fu >> n);
+    for (size_t i = 1; i < n; i++) {
+        if ((s[i] & 0xC0) != 0x80) return 0;
+        c = c << 6 | (s[i] & 0x3F);
+    }
+    if ((n == 3 && c < 0x800) || (n == 4 && c < 0x10000) || c > 0x10FFFF || (c >= 0xD800 && c <= 0xDFFF)) return 0;
+    *code = c;
+    return n;
+}
+
+/* What a terminal or a reader could be misled by: controls, line separators, directions, characters without width. */
+static bool is_misleading(uint32_t c) {
+    return c < 0x20 || (c >= 0x7F && c <= 0x9F) || c == 0xAD || c == 0x61C || (c >= 0x200B && c <= 0x200F) ||
+           (c >= 0x2028 && c <= 0x202E) || (c >= 0x2060 && c <= 0x206F) || c == 0xFEFF ||
+           (c >= 0xFFF9 && c <= 0xFFFB) || (c >= 0xE0000 && c <= 0xE007F);
+}
+
+/* Writes the escaped form of what starts at s into unit; returns how many bytes of s it covers. */
+static size_t escape_unit(const unsigned char *s, size_t bytes, char unit[16]) {
+    uint32_t c = 0;
+    size_t n = utf8_sequence(s, bytes, &c);
+    if (n == 0) {
+        snprintf(unit, 16, "\\x%02x", s[0]);
+        return 1;
+    }
+    if (c == '\n' || c == '\t' || c == '\r') {
+        snprintf(unit, 16, "\\%c", c == '\n' ? 'n' : c == '\t' ? 't' : 'r');
+    } else if (c == '"' || c == '\'' || c == '\\') {
+        snprintf(unit, 16, "\\%c", (char)c);
+    } else if (is_misleading(c)) {
+        snprintf(unit, 16, c < 0x80 ? "\\x%02x" : "\\u{%x}", (unsigned)c);
+    } else {
+        memcpy(unit, s, n);
+        unit[n] = '\0';
+    }
+    return n;
+}
+
+const char *shore__escape(const char *name, size_t name_bytes, char *out, size_t out_bytes) {
+    static const char dots[] = "...";
+    if (out_bytes == 0) return out;
+    size_t room = out_bytes - 1, used = 0, cut = 0;
+    for (size_t i = 0; i < name_bytes;) {
+        char unit[16];
+        i += escape_unit((const unsigned char *)name + i, name_bytes - i, unit);
+        size_t n = strlen(unit);
+        if (used + n > room) {
+            size_t tail = room - cut < sizeof dots - 1 ? room - cut : sizeof dots - 1;
+            memcpy(out + cut, dots, tail);
+            used = cut + tail;
+            break;
+        }
+        memcpy(out + used, unit, n);
+        used += n;
+        if (used + sizeof dots - 1 <= room) cut = used;
+    }
+    out[used] = '\0';
+    return out;
+}

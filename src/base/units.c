@@ -1,0 +1,108 @@
+#include "base/units.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+#include <time.h>
+
+static const struct unit {
+    const char *name;
+    uint64_t bytes;
+} units[] = {
+    {"", 1},
+    {"B", 1},
+    {"K", UINT64_C(1) << 10},
+    {"M", UINT64_C(1) << 20},
+    {"G", UINT64_C(1) << 30},
+    {"T", UINT64_C(1) << 40},
+    {"KiB", UINT64_C(1) << 10},
+    {"MiB", UINT64_C(1) << 20},
+    {"GiB", UINT64_C(1) << 30},
+    {"TiB", UINT64_C(1) << 40},
+    {"KB", UINT64_C(1000)},
+    {"MB", UINT64_C(1000000)},
+    {"GB", UINT64_C(1000000000)},
+    {"TB", UINT64_C(1000000000000)},
+};
+
+static bool is_digit(char c) {
+    return c >= '0' && c <= '9';
+}
+
+int shore__parse_size(const char *text, uint64_t *bytes) {
+    const char *p = text;
+    uint64_t whole = 0, fraction = 0, scale = 1;
+    if (!is_digit(*p)) return -EINVAL;
+    for (; is_digit(*p); p++)
+        if (__builtin_mul_overflow(whole, 10, &whole) || __builtin_add_overflow(whole, (uint64_t)(*p - '0'), &whole))
+            return -EINVAL;
+    if (*p == '.') {
+        if (!is_digit(*++p)) return -EINVAL;
+        for (; is_digit(*p); p++) {
+            if (scale == UINT64_C(1000000000000000000)) continue;
+            fraction = fraction * 10 + (uint64_t)(*p - '0');
+            scale *= 10;
+        }
+    }
+    while (*p == ' ')
+        p++;
+    for (size_t i = 0; i < sizeof units / sizeof units[0]; i++) {
+        if (strcasecmp(p, units[i].name) != 0) continue;
+        if (units[i].bytes == 1 && scale > 1) return -EINVAL;
+        unsigned __int128 sum = (unsigned __int128)whole * units[i].bytes;
+        sum += (unsigned __int128)fraction * units[i].bytes / scale;
+        if (sum > UINT64_MAX) return -EINVAL;
+        *bytes = (uint64_t)sum;
+        return 0;
+    }
+    return -EINVAL;
+}
+
+const char *shore__format_size_up(uint64_t bytes, char *out, size_t out_bytes) {
+    unsigned shift = bytes >= UINT64_C(1) << 20 ? 20 : 10;
+    uint64_t unit = UINT64_C(1) << shift;
+    uint64_t whole = bytes / unit + (bytes % unit != 0);
+    if (whole > UINT64_MAX >> shift)
+        snprintf(out, out_bytes, "%llu", (unsigned long long)bytes);
+    else
+        snprintf(out, out_bytes, "%llu%s", (unsigned long long)whole, shift == 20 ? "MiB" : "KiB");
+    return out;
+}
+
+const char *shore__format_size(uint64_t bytes, char *out, size_t out_bytes) {
+    static const char *const names[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+    double value = (double)bytes;
+    size_t i = 0;
+    /* 1023.995 would be printed as 1024.00 of its unit */
+    for (; value >= (i == 0 ? 1024.0 : 1023.995) && i + 1 < sizeof names / sizeof names[0]; i++)
+        value /= 1024.0;
+    snprintf(out, out_bytes, i == 0 ? "%.0f %s" : "%.2f %s", value, names[i]);
+    return out;
+}
+
+const char *shore__format_seconds(double seconds, char *out, size_t out_bytes) {
+    if (!(seconds >= 0.0 && seconds < 1e15)) {
+        snprintf(out, out_bytes, "unknown");
+    } else if (seconds < 0.9995) {
+        snprintf(out, out_bytes, "%.0f ms", seconds * 1e3);
+    } else if (seconds < 59.95) {
+        snprintf(out, out_bytes, "%.1f s", seconds);
+    } else {
+        uint64_t s = (uint64_t)llround(seconds);
+        if (s < 3600)
+            snprintf(out, out_bytes, "%u min %u s", (unsigned)(s / 60), (unsigned)(s % 60));
+        else if (s < 86400)
+            snprintf(out, out_bytes, "%u h %u min", (unsigned)(s / 3600), (unsigned)(s / 60 % 60));
+        else
+            snprintf(out, out_bytes, "%llu d %u h", (unsigned long long)(s / 86400), (unsigned)(s / 3600 % 24));
+    }
+    return out;
+}
+
+uint64_t shore__now_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * UINT64_C(1000000000) + (uint64_t)t.tv_nsec;
+}
