@@ -1,0 +1,177 @@
+/* Models: one description per architecture, the canonical layout that follows from it, and the mathematics of a block.
+ *
+ * Blocks: 0 is the embedding (token table first, so that its slices are whole segments; then learned positions),
+ * 1 .. n_layer are the layers, n_layer + 1 is the head (an untied output table first, then the final norm).
+ */
+#ifndef SHORE_MODEL_MODEL_H
+#define SHORE_MODEL_MODEL_H
+
+#include <jansson.h>
+
+#include "compute/compute.h"
+#include "longshore/state.h"
+
+/* What an architecture is made of. Filled from a Hugging Face config.json or a named preset. */
+struct shore__arch {
+    const char *model_type; /* "gpt2", "llama", "mistral", "qwen2": static */
+    uint32_t n_layer, d_model, n_head, n_kv_head, head_dim, d_ff, vocab, max_positions;
+    bool rms_norm;
+    float norm_eps;
+    enum shore__act_fn act;
+    bool gated;
+    bool qkv_bias, out_bias, mlp_bias;
+    bool learned_positions; /* else rotary */
+    double rope_theta;
+    bool rope_llama3;                                                           /* scaling as in Llama 3.1 */
+    double rope_factor, rope_low_freq, rope_high_freq, rope_original_positions; /* factor 1: none; linear otherwise */
+    uint32_t window;                                                            /* 0: none */
+    bool tied;
+    bool has_dropout; /* configured, and not applied: to be said aloud */
+    float init_std;
+    int64_t bos, eos; /* -1: none */
+};
+
+enum shore__role {
+    SHORE__TOKEN_TABLE,
+    SHORE__POSITION_TABLE,
+    SHORE__NORM1_GAIN,
+    SHORE__NORM1_BIAS,
+    SHORE__QKV_W, /* [qkv_width, d]: queries, keys, values */
+    SHORE__QKV_B,
+    SHORE__OUT_W, /* [d, attn_width] */
+    SHORE__OUT_B,
+    SHORE__NORM2_GAIN,
+    SHORE__NORM2_BIAS,
+    SHORE__UP_W, /* [up_width, d]; gated: gate rows, then up rows */
+    SHORE__UP_B,
+    SHORE__DOWN_W, /* [d_ff, d]: input-major */
+    SHORE__DOWN_B,
+    SHORE__HEAD_TABLE, /* untied: [vocab, d] */
+    SHORE__NORMF_GAIN,
+    SHORE__NORMF_BIAS,
+    SHORE__ROLE_COUNT
+};
+
+/* A tensor of Hugging Face's file that makes up canonical rows [row, row + rows) of one of ours. */
+struct shore__part {
+    char *name; /* as exported, "transformer.h.0.attn.c_attn.weight" */
+    uint64_t row, rows;
+    bool transposed; /* stored as [cols, rows] */
+};
+
+struct shore__model_tensor {
+    enum shore__role role;
+    uint64_t rows, cols; /* vectors: [rows, 1], stored with rank 1 */
+    bool matrix;         /* two dimensions: weight decay applies */
+    uint32_t nparts;
+    struct shore__part parts[3];
+};
+
+#define SHORE__MODEL_GROUPS 2u /* parameter groups: 0 decays (matrices), 1 does not (vectors) */
+
+struct shore__model_block {
+    uint32_t ntensors;
+    struct shore__model_tensor tensors[16]; /* in the order of the layout's tensors */
+    int of_role[SHORE__ROLE_COUNT];         /* index into tensors, or -1 */
+};
+
+struct shore__model {
+    struct shore__arch arch;
+    uint32_t nblocks;
+    struct shore__model_block *blocks;
+    struct shore_layout *layout;
+    uint64_t parameters; /* tied tables counted once */
+    /* widths */
+    uint32_t attn_width, kv_width, qkv_width, up_width;
+    uint32_t slice_rows; /* vocabulary rows of a slice: whole segments */
+    uint32_t nslices;
+};
+
+/* Reads a description. Errors (SHORE_EINPUT) name the key and its value; unsupported architectures and features are
+ * refused by name. name: the file, for messages. */
+int shore__arch_from_json(const json_t *config, const char *name, struct shore__arch *out, struct shore_diag *diag);
+/* Its inverse: a config.json that transformers loads. Borrowed nothing; caller json_decref()s. */
+json_t *shore__arch_to_json(const struct shore__arch *arch);
+/* Presets: gpt2-124m, gpt2-350m, gpt2-774m, gpt2-1.5b, gpt2-tiny, llama-tiny. vocab 0: the preset's own. NULL names
+ * end the list of shore__arch_presets(). */
+int shore__arch_preset(const char *name, uint32_t vocab, struct shore__arch *out, struct shore_diag *diag);
+const char *const *shore__arch_presets(void);
+
+int shore__model_make(const struct shore__arch *arch, struct shore__model **out, struct shore_diag *diag);
+void shore__model_free(struct shore__model *m);
+
+static inline uint32_t shore__model_head(const struct shore__model *m) {
+    return m->arch.n_layer + 1;
+}
+/* Rows [first, first + n) of slice i, and its segments in the block of the table. */
+struct shore__slice {
+    uint32_t first, rows;
+    uint32_t segment, segments; /* of the block that holds the table; the last slice's end with the table */
+};
+struct shore__slice shore__model_slice(const struct shore__model *m, uint32_t i);
+/* The block that holds the output table: the head's, or the embedding if tied. */
+static inline uint32_t shore__model_table_block(const struct shore__model *m) {
+    return m->arch.tied ? 0 : shore__model_head(m);
+}
+
+/* Initial values of segments [segment, segment + count) of a block: normal(0, init_std), residual projections scaled by
+ * 1 / sqrt(2 n_layer), gains 1, biases 0, padding 0; a function of (seed, block, position) alone. */
+void shore__model_init(const struct shore__model *m, uint64_t seed, uint32_t block, uint32_t segment, uint32_t count,
+                       float *out);
+
+/* Whole sequences that one product covers: max(1, floor(1024 / seq_len)). */
+static inline size_t shore__unit_sequences(size_t seq_len) {
+    return seq_len >= 1024 ? 1 : 1024 / seq_len;
+}
+/* The shapes that compute prepares for. rows of a full unit, and of the short one (0: none). */
+struct shore__shapes shore__model_shapes(const struct shore__model *m, size_t unit_rows, size_t short_rows,
+                                         size_t seq_len, bool backward);
+
+/* ---- a layer's mathematics, on one unit of rows ------------------------------------------------------------------ */
+
+/* Where products find a block's tensors: matrices in the product type, vectors widened to fp32. */
+struct shore__weights {
+    shore__buf role[SHORE__ROLE_COUNT];
+};
+/* Bytes of the area that a block's prepared form takes beside its raw form, and preparing it. raw: the block as fetched
+ * (bf16, or fp32 if fp32 is stored), canonical. Slices of tables are widened with shore__slice_prepare. */
+size_t shore__prepared_bytes(const struct shore__model *m, uint32_t block, enum shore__mode mode);
+int shore__block_prepare(const struct shore__model *m, struct shore__compute *c, struct shore__stream *s,
+                         uint32_t block, shore__buf raw, shore__buf prepared, struct shore__weights *out);
+/* A table slice ready for products: raw itself, or widened into prepared (rows * d * 4 bytes). */
+size_t shore__slice_prepared_bytes(const struct shore__model *m, enum shore__mode mode);
+int shore__slice_prepare(const struct shore__model *m, struct shore__compute *c, struct shore__stream *s, uint32_t rows,
+                         shore__buf raw, shore__buf prepared, shore__buf *out);
+/* Gradient buffers of a block (fp32, canonical) by role. */
+void shore__block_gradients(const struct shore__model *m, uint32_t block, shore__buf gradient,
+                            struct shore__weights *out);
+
+/* Inner activations of one unit of a layer. "cheap" ones are remade from the others at little cost. */
+struct shore__inner {
+    shore__buf norm1, stats1, qkv, attn, lse, mid, norm2, stats2, up, act; /* cheap: norm1, norm2, act */
+};
+size_t shore__inner_bytes(const struct shore__model *m, enum shore__mode mode, size_t rows, bool cheap_too);
+/* Lays inner activations out in memory; without cheap ones in `kept`, those lie in `work` (which has room for all). */
+struct shore__inner shore__inner_at(const struct shore__model *m, enum shore__mode mode, size_t rows, shore__buf kept,
+                                    bool cheap_too, shore__buf work);
+
+size_t shore__backward_scratch_bytes(const struct shore__model *m, enum shore__mode mode, size_t rows);
+
+/* out [rows, d] from in. cos_sin: none with learned positions. inner is filled. in and out may not overlap. */
+int shore__layer_forward(const struct shore__model *m, struct shore__compute *c, struct shore__stream *s,
+                         const struct shore__weights *w, shore__buf cos_sin, size_t rows, size_t seq_len, shore__buf in,
+                         const struct shore__inner *inner, shore__buf out);
+/* Remakes the cheap inner activations. */
+int shore__layer_remake_cheap(const struct shore__model *m, struct shore__compute *c, struct shore__stream *s,
+                              const struct shore__weights *w, size_t rows, shore__buf in,
+                              const struct shore__inner *inner);
+/* dx: gradient of out, becomes the gradient of in. Gradients of weights are added to g. inner is used up. */
+int shore__layer_backward(const struct shore__model *m, struct shore__compute *c, struct shore__stream *s,
+                          const struct shore__weights *w, const struct shore__weights *g, shore__buf cos_sin,
+                          size_t rows, size_t seq_len, shore__buf in, const struct shore__inner *inner,
+                          shore__buf scratch, shore__buf dx);
+
+/* Rotary tables: fp32 [positions, head_dim], cosines then sines; host memory. */
+void shore__rope_table(const struct shore__arch *arch, size_t positions, float *out);
+
+#endif

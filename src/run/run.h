@@ -1,0 +1,95 @@
+/* The run directory: what was asked (run.json), tokens, tokenizer and model description, metrics, and where the state
+ * lies. Used by train, infer and the command line.
+ *
+ *   RUN/run.json        settings, model config, fleet id, drives, token counts, processor kind; changes by step
+ *   RUN/config.json     the model, as Hugging Face writes it
+ *   RUN/tokenizer...    copies, so that the run stands alone
+ *   RUN/tokens.bin, RUN/val.bin
+ *   RUN/metrics.jsonl   one object per committed step
+ *   RUN/committed       the hint: last committed step
+ */
+#ifndef SHORE_RUN_RUN_H
+#define SHORE_RUN_RUN_H
+
+#include "model/model.h"
+#include "run/settings.h"
+#include "text/dataset.h"
+
+struct shore__run {
+    char *path;
+    int lock_fd; /* flock on the directory: two processes do not train one run; -1 when opened for reading */
+    struct shore__settings settings;
+    struct shore__model *model;
+    struct shore__tokenizer *tokenizer; /* NULL until shore__run_tokenizer() */
+    struct shore__dataset *train, *val; /* val NULL: none */
+    uint64_t fleet_id[2];
+    uint64_t hint_step;
+    char processor[64]; /* that the run was last trained on, with products and threads */
+    json_t *changes;    /* recorded changes: [{"step": n, "what": "..."}] */
+};
+
+typedef void (*shore__note_fn)(void *ctx, const char *text); /* one sentence for the user */
+
+/* Where initial or imported weights come from. */
+struct shore__source;
+/* From random numbers; or from a Hugging Face directory (checks that all tensors are there with the right shapes,
+ * that none is unknown, beforehand). */
+int shore__source_init(const struct shore__model *m, uint64_t seed, struct shore__source **out);
+int shore__source_directory(const struct shore__model *m, const char *directory, struct shore__source **out,
+                            struct shore_diag *diag);
+/* fp32 values of segments [segment, segment + count) of a block, canonical. NaN and infinity are refused. */
+int shore__source_read(struct shore__source *source, uint32_t block, uint32_t segment, uint32_t count, float *out,
+                       struct shore_diag *diag);
+void shore__source_close(struct shore__source *source);
+
+/* The model that settings name: --model DIR or --init; with the tokenizer's size for presets. Reads config.json. */
+int shore__run_model(const struct shore__settings *s, struct shore__tokenizer *tokenizer, struct shore__model **out,
+                     struct shore_diag *diag);
+/* The tokenizer that settings name; the model directory's, or bytes. */
+int shore__run_tokenizer_of(const struct shore__settings *s, struct shore__tokenizer **out, struct shore_diag *diag);
+/* A Hugging Face directory's model. */
+int shore__model_from_directory(const char *directory, struct shore__model **out, struct shore_diag *diag);
+
+/* Fleet options that belong to a run's settings (drives, optimizer, chunk, io ...). Fields point into settings. */
+void shore__run_fleet_options(const struct shore__settings *s, uint64_t scratch_bytes, bool spill,
+                              struct shore_fleet_options *out);
+
+/* Making a run, in this order, so that a run killed while it is made can be made again by the same command:
+ *   shore__run_prepare   checks the directory (SHORE_EEXISTS if a made run is there and not overwrite), makes RUN with
+ * a marker "making", tokenizes, writes everything but run.json (the caller creates the fleet, fills it from a source,
+ * seals it) shore__run_finish    writes run.json durably, removes the marker */
+int shore__run_prepare(const char *path, const struct shore__settings *s, struct shore__model *model,
+                       struct shore__tokenizer *tokenizer, bool overwrite, shore__progress_fn progress,
+                       void *progress_ctx, struct shore__run **out, struct shore_diag *diag);
+int shore__run_finish(struct shore__run *run, const uint64_t fleet_id[2], const char *processor,
+                      struct shore_diag *diag);
+
+/* Opens a made run. for_writing: locks it (SHORE_EBUSY). moved: "OLD=NEW" drive replacements, may be NULL. */
+int shore__run_open(const char *path, bool for_writing, const struct shore__strings *moved, struct shore__run **out,
+                    struct shore_diag *diag);
+void shore__run_close(struct shore__run *run); /* frees model, tokenizer, datasets, settings */
+int shore__run_tokenizer(struct shore__run *run, struct shore_diag *diag); /* opens it once */
+/* Records settings that changed on resume (rewrites run.json atomically). */
+int shore__run_record_change(struct shore__run *run, uint64_t step, const char *what, struct shore_diag *diag);
+/* Is this path a run directory? */
+bool shore__is_run(const char *path);
+
+/* Metrics: lines are appended after the commit; on resume what is beyond `step` is cut off, and a missing last line is
+ * taken from the record (line: what the fleet's record holds; may be empty). */
+int shore__metrics_recover(struct shore__run *run, uint64_t step, const char *line, struct shore_diag *diag);
+int shore__metrics_append(struct shore__run *run, uint64_t step, const char *line, struct shore_diag *diag);
+
+/* Import: fills a created, unsealed fleet from a source. Export: a Hugging Face directory, streamed in constant memory
+ * (buffers from memory_bytes). progress in bytes. */
+int shore__import(struct shore_fleet *fleet, const struct shore__model *m, struct shore__source *source,
+                  shore__progress_fn progress, void *ctx, struct shore_diag *diag);
+int shore__export(struct shore_fleet *fleet, const struct shore__model *m, uint64_t step, const char *directory,
+                  bool bf16, uint64_t memory_bytes, shore__progress_fn progress, void *ctx, struct shore_diag *diag);
+
+/* Deletes a run and its volumes (only those of its fleet). */
+int shore__run_remove(const char *path, shore__note_fn note, void *ctx, struct shore_diag *diag);
+
+/* Memory that the process takes beside the arena, once everything has run: libraries, code, stacks, primitives. */
+uint64_t shore__process_reserve_bytes(const struct shore__model *m, uint32_t threads, uint32_t ndrives);
+
+#endif

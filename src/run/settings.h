@@ -1,0 +1,69 @@
+/* What a run was told: everything `train` takes, recorded in RUN/run.json. Strings are owned (malloc).
+ */
+#ifndef SHORE_RUN_SETTINGS_H
+#define SHORE_RUN_SETTINGS_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "compute/compute.h"
+#include "longshore/state.h"
+
+enum shore__schedule { SHORE__CONSTANT, SHORE__LINEAR, SHORE__COSINE };
+enum shore__speculate { SHORE__SPECULATE_AUTO, SHORE__SPECULATE_ON, SHORE__SPECULATE_OFF };
+
+struct shore__strings {
+    char **item;
+    size_t count;
+};
+
+struct shore__settings {
+    /* identity: what may change bits */
+    char *model;     /* directory, or NULL */
+    char *init;      /* preset or config.json, or NULL */
+    char *tokenizer; /* directory, or NULL: the model's, or bytes */
+    uint64_t seed;
+    struct shore__strings data, val_data;
+    double val_share;
+    uint32_t batch, seq_len;
+    bool fp32;
+    enum shore_optimizer optimizer;
+    bool shuffle;
+    enum shore__products products;
+    uint32_t threads; /* 0: all */
+    /* schedule and hyper-parameters: may change on resume, recorded at that step */
+    uint64_t steps;
+    double epochs; /* 0: steps count */
+    double lr, min_lr;
+    uint64_t warmup;
+    enum shore__schedule schedule;
+    double beta1, beta2, eps, momentum, weight_decay, clip; /* clip 0: none */
+    bool skip_nonfinite;
+    /* resources: never change bits */
+    uint64_t memory_bytes; /* 0: a default from the machine */
+    struct shore__strings drives;
+    uint32_t micro_batch;
+    uint64_t chunk_bytes; /* 0: chosen */
+    enum shore_io io;
+    enum shore__speculate speculate;
+    /* reporting */
+    uint64_t stop_at, eval_every, sample_every, log_every;
+    bool quiet;
+};
+
+void shore__settings_defaults(struct shore__settings *s);
+void shore__settings_free(struct shore__settings *s);
+int shore__settings_copy(const struct shore__settings *s, struct shore__settings *out);
+/* All of it, as recorded. from_json accepts exactly the keys of to_json ("did you mean" for others). */
+json_t *shore__settings_to_json(const struct shore__settings *s);
+int shore__settings_from_json(const json_t *json, const char *name, struct shore__settings *out,
+                              struct shore_diag *diag);
+/* Ranges and combinations: errors name the flag (--batch). */
+int shore__settings_check(const struct shore__settings *s, struct shore_diag *diag);
+
+/* Learning rate of step t (from 1): linear warm-up from lr / warmup at the first step; then constant, or linear or
+ * cosine down to min_lr at the last. */
+double shore__learning_rate(const struct shore__settings *s, uint64_t step);
+
+#endif

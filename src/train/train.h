@@ -1,0 +1,50 @@
+/* Training: the step schedule over a run. */
+#ifndef SHORE_TRAIN_TRAIN_H
+#define SHORE_TRAIN_TRAIN_H
+
+#include "run/run.h"
+
+/* Where one step's time and bytes went; reported after its commit. */
+struct shore__step_report {
+    uint64_t step;                        /* from 1 */
+    double loss, grad_norm, lr, val_loss; /* val_loss NaN: not measured */
+    uint64_t tokens;
+    double step_seconds, compute_seconds, wait_seconds, commit_seconds;
+    uint32_t replays;
+    bool speculated, skipped;
+    uint64_t link_bytes, drive_read_bytes, drive_write_bytes, resident_bytes;
+};
+
+struct shore__train_events {
+    void *ctx;
+    void (*step)(void *ctx, const struct shore__step_report *report);
+    void (*note)(void *ctx, const char *text);
+    /* text of a sample, every --sample-every steps */
+    void (*sample)(void *ctx, uint64_t step, const char *text, size_t bytes);
+    /* checked after every step and from long waits: nonzero stops cleanly after the step */
+    int (*should_stop)(void *ctx);
+    shore__progress_fn making; /* while the initial state is written */
+};
+
+/* What a run of these settings needs. minimum: the least budget that works, the sum of everything at its smallest. */
+struct shore__needs {
+    uint64_t minimum_bytes, comfortable_bytes; /* comfortable: everything kept */
+    uint64_t disk_bytes;
+};
+int shore__train_needs(const struct shore__settings *s, const struct shore__model *m, struct shore__needs *out,
+                       struct shore_diag *diag);
+
+struct shore__train_result {
+    uint64_t step;
+    bool stopped; /* by should_stop or stop_at, before the last step */
+    unsigned char digest[16];
+    double last_loss, last_val_loss;
+};
+
+/* Makes the state of a prepared run (fleet created, filled, sealed; run finished) and then trains it; or trains an
+ * opened one from its last committed step. fresh: the first. The budget is checked before anything is written:
+ * SHORE_EBUDGET with "minimum SIZE". overwrite and accept_step: see shore_fleet_options. */
+int shore__train(struct shore__run *run, bool fresh, bool overwrite, uint64_t accept_step,
+                 const struct shore__train_events *events, struct shore__train_result *out, struct shore_diag *diag);
+
+#endif
