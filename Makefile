@@ -1,0 +1,46 @@
+# A thin front of CMake: the rules are in CMakeLists.txt and CMakePresets.json.
+.PHONY: all deps demo test bench lint format fuzz asan tsan clean
+BUILD := build
+CTEST := ctest --output-on-failure -j 2
+
+all:
+	@scripts/deps --check build
+	@scripts/build release
+
+deps:
+	@scripts/deps build
+
+demo:
+	@scripts/deps build demo
+	@scripts/build release
+	@scripts/demo.sh
+
+test:
+	@scripts/deps build
+	@scripts/build release
+	@$(CTEST) --test-dir $(BUILD)
+
+asan tsan:
+	@scripts/deps build
+	@scripts/build $@
+	@$(CTEST) --test-dir $(BUILD)/$@ -LE 'e2e|slow'
+
+bench:
+	@scripts/deps build bench
+	@scripts/build release
+	@bench/all.sh
+
+lint:
+	@scripts/deps build lint
+	@scripts/lint
+
+format:
+	@scripts/deps lint
+	@git ls-files -z --cached --others --exclude-standard '*.c' '*.h' | xargs -0 clang-format -i
+
+fuzz:
+	@scripts/deps build fuzz
+	@scripts/fuzz
+
+clean:
+	rm -rf $(BUILD)
