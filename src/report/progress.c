@@ -1,0 +1,50 @@
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "base/units.h"
+#include "report/report.h"
+
+void shore__progress_init(struct shore__progress *p, uint64_t last_step, uint64_t budget_bytes) {
+    *p = (struct shore__progress){.last_step = last_step, .budget_bytes = budget_bytes};
+}
+
+__attribute__((format(printf, 4, 5))) static void append(char *out, size_t bytes, size_t *used, const char *format,
+                                                         ...) {
+    if (*used + 1 >= bytes) return;
+    va_list args;
+    va_start(args, format);
+    int n = vsnprintf(out + *used, bytes - *used, format, args);
+    va_end(args);
+    if (n > 0) *used = (size_t)n < bytes - *used ? *used + (size_t)n : bytes - 1;
+}
+
+static double percent(double part, double whole) {
+    return whole > 0 ? 100.0 * part / whole : 0;
+}
+
+const char *shore__progress_line(struct shore__progress *p, const struct shore__step_report *r, char *out,
+                                 size_t bytes) {
+    const double weight = 0.1; /* of the newest step in the smoothed time */
+    p->smooth_seconds =
+        p->smooth_seconds > 0 ? (1 - weight) * p->smooth_seconds + weight * r->step_seconds : r->step_seconds;
+    size_t used = 0;
+    char a[64], b[64];
+    if (bytes > 0) out[0] = 0;
+    append(out, bytes, &used, "step %llu/%llu", (unsigned long long)r->step, (unsigned long long)p->last_step);
+    append(out, bytes, &used, "  loss %.4f", r->loss);
+    if (!isnan(r->val_loss)) append(out, bytes, &used, "  val %.4f", r->val_loss);
+    append(out, bytes, &used, "  norm %.3g  lr %.3g", r->grad_norm, r->lr);
+    append(out, bytes, &used, "  %.0f tok/s  %s/step", r->step_seconds > 0 ? (double)r->tokens / r->step_seconds : 0.0,
+           shore__format_seconds(r->step_seconds, a, sizeof a));
+    if (r->step < p->last_step)
+        append(out, bytes, &used, "  ETA %s",
+               shore__format_seconds(p->smooth_seconds * (double)(p->last_step - r->step), a, sizeof a));
+    append(out, bytes, &used, "  mem %s", shore__format_size(r->resident_bytes, a, sizeof a));
+    if (p->budget_bytes) append(out, bytes, &used, " of %s", shore__format_size(p->budget_bytes, b, sizeof b));
+    append(out, bytes, &used, "  wait %.0f%% commit %.0f%%", percent(r->wait_seconds, r->step_seconds),
+           percent(r->commit_seconds, r->step_seconds));
+    if (r->replays) append(out, bytes, &used, "  replays %u", r->replays);
+    if (r->skipped) append(out, bytes, &used, "  skipped: not finite");
+    return out;
+}

@@ -1,0 +1,39 @@
+/* What a step reports: the metrics line of RUN/metrics.jsonl, and the progress line that people watch. Formats into
+ * the caller's memory; prints nothing.
+ */
+#ifndef SHORE_REPORT_REPORT_H
+#define SHORE_REPORT_REPORT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Where one step's time and bytes went; reported after its commit. */
+struct shore__step_report {
+    uint64_t step;                        /* from 1 */
+    double loss, grad_norm, lr, val_loss; /* val_loss NaN: not measured */
+    uint64_t tokens;
+    double step_seconds, compute_seconds, wait_seconds, commit_seconds;
+    uint32_t replays;
+    bool speculated, skipped;
+    uint64_t link_bytes, drive_read_bytes, drive_write_bytes, resident_bytes;
+};
+
+#define SHORE__METRICS_LINE_BYTES 2000u
+
+/* One JSON object, without a line break: it is appended to metrics.jsonl and kept in the record of the step. Numbers
+ * have 9 significant digits; what is not finite is null. Returns its length, or -ENOSPC. */
+int shore__metrics_line(const struct shore__step_report *report, char *out, size_t bytes);
+
+/* State of the progress line: what it needs to know beside the step itself. */
+struct shore__progress {
+    uint64_t last_step;    /* that this start goes to */
+    uint64_t budget_bytes; /* 0: none */
+    double smooth_seconds; /* a step's time, smoothed; private */
+};
+void shore__progress_init(struct shore__progress *p, uint64_t last_step, uint64_t budget_bytes);
+/* Takes a step in and writes the line that shows it, always terminated. Returns out. */
+const char *shore__progress_line(struct shore__progress *p, const struct shore__step_report *report, char *out,
+                                 size_t bytes);
+
+#endif

@@ -1,0 +1,146 @@
+#include <errno.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <jansson.h>
+
+#include "report/report.h"
+
+static const struct shore__step_report usual = {
+    .step = 7,
+    .loss = 3.0 + 1.0 / 3,
+    .grad_norm = 0.125,
+    .lr = 3e-5,
+    .val_loss = NAN,
+    .tokens = 4096,
+    .step_seconds = 1.5,
+    .compute_seconds = 1.25,
+    .wait_seconds = 0.25,
+    .commit_seconds = 0.001,
+    .replays = 1,
+    .speculated = true,
+    .link_bytes = 123456789012345,
+    .drive_read_bytes = 1,
+    .drive_write_bytes = 2,
+    .resident_bytes = 3,
+};
+
+static json_t *line_of(const struct shore__step_report *r) {
+    char line[SHORE__METRICS_LINE_BYTES];
+    int n = shore__metrics_line(r, line, sizeof line);
+    assert_true(n > 0);
+    assert_int_equal((size_t)n, strlen(line));
+    assert_null(strchr(line, '\n'));
+    json_t *json = json_loads(line, JSON_REJECT_DUPLICATES, NULL);
+    assert_non_null(json);
+    return json;
+}
+
+static void has_the_promised_keys(void **state) {
+    static const char *const keys[] = {"step",
+                                       "loss",
+                                       "grad_norm",
+                                       "lr",
+                                       "tokens",
+                                       "step_seconds",
+                                       "wait_seconds",
+                                       "compute_seconds",
+                                       "commit_seconds",
+                                       "replays",
+                                       "link_bytes",
+                                       "drive_read_bytes",
+                                       "drive_write_bytes",
+                                       "resident_bytes",
+                                       "speculated"};
+    json_t *json = line_of(&usual);
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
+        assert_non_null(json_object_get(json, keys[i]));
+    assert_int_equal(json_object_size(json), sizeof keys / sizeof keys[0]);
+    assert_true(json_real_value(json_object_get(json, "loss")) == 3.33333333);
+    assert_int_equal(json_integer_value(json_object_get(json, "link_bytes")), 123456789012345);
+    assert_true(json_is_true(json_object_get(json, "speculated")));
+    json_decref(json);
+}
+
+static void val_loss_only_where_measured(void **state) {
+    struct shore__step_report r = usual;
+    r.val_loss = 2.5;
+    json_t *json = line_of(&r);
+    assert_true(json_real_value(json_object_get(json, "val_loss")) == 2.5);
+    json_decref(json);
+}
+
+static void what_is_not_finite_is_null(void **state) {
+    struct shore__step_report r = usual;
+    r.loss = NAN;
+    r.grad_norm = INFINITY;
+    r.skipped = true;
+    json_t *json = line_of(&r);
+    assert_true(json_is_null(json_object_get(json, "loss")));
+    assert_true(json_is_null(json_object_get(json, "grad_norm")));
+    assert_true(json_is_true(json_object_get(json, "skipped")));
+    json_decref(json);
+}
+
+static void the_widest_line_fits_a_record(void **state) {
+    struct shore__step_report r = {
+        .step = UINT64_MAX,
+        .loss = -1.23456789e-300,
+        .grad_norm = -1.23456789e-300,
+        .lr = -1.23456789e-300,
+        .val_loss = -1.23456789e-300,
+        .tokens = UINT64_MAX,
+        .step_seconds = -1.23456789e-300,
+        .compute_seconds = -1.23456789e-300,
+        .wait_seconds = -1.23456789e-300,
+        .commit_seconds = -1.23456789e-300,
+        .replays = UINT32_MAX,
+        .skipped = true,
+        .link_bytes = UINT64_MAX,
+        .drive_read_bytes = UINT64_MAX,
+        .drive_write_bytes = UINT64_MAX,
+        .resident_bytes = UINT64_MAX,
+    };
+    char line[SHORE__METRICS_LINE_BYTES];
+    assert_true(shore__metrics_line(&r, line, sizeof line) > 0);
+    assert_int_equal(shore__metrics_line(&r, line, 100), -ENOSPC);
+    assert_int_equal(shore__metrics_line(&r, line, 0), -ENOSPC);
+}
+
+static void progress_shows_what_matters_and_never_overflows(void **state) {
+    struct shore__progress p;
+    char line[512];
+    shore__progress_init(&p, 1000, UINT64_C(1) << 30);
+    shore__progress_line(&p, &usual, line, sizeof line);
+    assert_non_null(strstr(line, "step 7/1000"));
+    assert_non_null(strstr(line, "loss 3.3333"));
+    assert_non_null(strstr(line, "ETA 24 min"));
+    assert_non_null(strstr(line, "of 1.00 GiB"));
+    assert_non_null(strstr(line, "replays 1"));
+    assert_null(strstr(line, "val "));
+    char small[16];
+    memset(small, 'x', sizeof small);
+    shore__progress_line(&p, &usual, small, 10);
+    assert_int_equal(strlen(small), 9);
+    assert_int_equal(small[10], 'x');
+    struct shore__step_report bad = usual;
+    bad.loss = bad.grad_norm = NAN;
+    bad.step_seconds = 0;
+    shore__progress_line(&p, &bad, line, sizeof line);
+    assert_non_null(strstr(line, "loss nan"));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(has_the_promised_keys),
+        cmocka_unit_test(val_loss_only_where_measured),
+        cmocka_unit_test(what_is_not_finite_is_null),
+        cmocka_unit_test(the_widest_line_fits_a_record),
+        cmocka_unit_test(progress_shows_what_matters_and_never_overflows),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
