@@ -73,6 +73,9 @@ struct shore__model_block {
     uint32_t ntensors;
     struct shore__model_tensor tensors[16]; /* in the order of the layout's tensors */
     int of_role[SHORE__ROLE_COUNT];         /* index into tensors, or -1 */
+    /* What is not a vocabulary table: segments [tail_segment, tail_segment + tail_segments). A layer is all tail; the
+     * first tail segment of other blocks may hold the end of the table too. */
+    uint32_t tail_segment, tail_segments;
 };
 
 struct shore__model {
@@ -133,8 +136,8 @@ struct shore__shapes shore__model_shapes(const struct shore__model *m, size_t un
 struct shore__weights {
     shore__buf role[SHORE__ROLE_COUNT];
 };
-/* Bytes of the area that a block's prepared form takes beside its raw form, and preparing it. raw: the block as fetched
- * (bf16, or fp32 if fp32 is stored), canonical. Slices of tables are widened with shore__slice_prepare. */
+/* Bytes of the area that a block's tail takes in prepared form beside its raw form, and preparing it. raw: the tail's
+ * segments as fetched (bf16, or fp32 in mode SHORE__F32). Slices of tables are widened with shore__slice_prepare. */
 size_t shore__prepared_bytes(const struct shore__model *m, uint32_t block, enum shore__mode mode);
 int shore__block_prepare(const struct shore__model *m, struct shore__compute *c, struct shore__stream *s,
                          uint32_t block, shore__buf raw, shore__buf prepared, struct shore__weights *out);
@@ -142,8 +145,9 @@ int shore__block_prepare(const struct shore__model *m, struct shore__compute *c,
 size_t shore__slice_prepared_bytes(const struct shore__model *m, enum shore__mode mode);
 int shore__slice_prepare(const struct shore__model *m, struct shore__compute *c, struct shore__stream *s, uint32_t rows,
                          shore__buf raw, shore__buf prepared, shore__buf *out);
-/* Gradient buffers of a block (fp32, canonical) by role. */
-void shore__block_gradients(const struct shore__model *m, uint32_t block, shore__buf gradient,
+/* Places of a block's gradients by role; gradient: fp32, canonical, beginning with segment `segment`. Roles that lie
+ * before it get none. */
+void shore__block_gradients(const struct shore__model *m, uint32_t block, uint32_t segment, shore__buf gradient,
                             struct shore__weights *out);
 
 /* Inner activations of one unit of a layer. "cheap" ones are remade from the others at little cost. */

@@ -1,0 +1,381 @@
+#include "infer/pager.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/diag.h"
+#include "base/units.h"
+#include "number/bf16.h"
+
+#define NO_STEP UINT64_MAX
+#define SOURCE_SEGMENTS 4u /* read from a directory at a time */
+
+struct page {
+    struct shore__page_id id;
+    uint32_t segment, count;
+    void *buffer;       /* NULL: not in memory */
+    bool stays;         /* buffer is its own */
+    bool loading;       /* load is under way */
+    bool updating;      /* update is under way, or its end has not been looked at */
+    bool handed_back;   /* the update fills buffer */
+    uint64_t step;      /* whose parameters buffer holds, or NO_STEP */
+    uint64_t next_step; /* that the update makes */
+    struct shore_wait load, update;
+    struct shore_completion then; /* the caller's, after update */
+};
+
+/* Buffers that pages of one kind share. */
+struct shared {
+    void *buffer[2];
+    struct page *holds[2];
+    uint32_t count, in_use;
+};
+
+struct shore__pager {
+    struct shore__weights_of of;
+    struct shore__compute *c;
+    size_t elem_bytes;
+    uint64_t step;
+    uint32_t npages, nslices;
+    struct page *pages; /* tails of the first and last block, layers, input slices, output slices if untied */
+    struct shared layers, slices;
+    shore__buf prepared_layer, prepared_slice, prepared_tail[2];
+    float *staging; /* directory only */
+    uint64_t waited_ns;
+};
+
+/* ---- which pages there are -----------------------------------------------------------------------------------------
+ */
+
+static bool has_table(const struct shore__model *m, uint32_t block) {
+    return block == 0 || (block == shore__model_head(m) && !m->arch.tied);
+}
+
+static void fetch_range(const struct shore__model *m, struct shore__page_id id, uint32_t *segment, uint32_t *count) {
+    if (id.kind == SHORE__PAGE_SLICE) {
+        struct shore__slice s = shore__model_slice(m, id.slice);
+        *segment = s.segment;
+        *count = s.segments;
+    } else {
+        *segment = m->blocks[id.block].tail_segment;
+        *count = m->blocks[id.block].tail_segments;
+    }
+}
+
+void shore__page_range(const struct shore__model *m, struct shore__page_id id, uint32_t *segment, uint32_t *count) {
+    fetch_range(m, id, segment, count);
+    if (id.kind != SHORE__PAGE_TAIL || !has_table(m, id.block) || !*count) return;
+    struct shore__slice last = shore__model_slice(m, m->nslices - 1);
+    if (last.segment + last.segments > *segment) {
+        uint32_t shared = last.segment + last.segments - *segment;
+        *segment += shared;
+        *count -= shared;
+    }
+}
+
+static struct page *page_of(struct shore__pager *p, struct shore__page_id id) {
+    const struct shore__model *m = p->of.model;
+    if (id.kind == SHORE__PAGE_TAIL) return &p->pages[id.block ? 1 : 0];
+    if (id.kind == SHORE__PAGE_LAYER) return &p->pages[1 + id.block];
+    return &p->pages[2 + m->arch.n_layer + (id.block ? m->nslices : 0) + id.slice];
+}
+
+static uint32_t count_pages(const struct shore__model *m) {
+    return 2 + m->arch.n_layer + m->nslices * (m->arch.tied ? 1 : 2);
+}
+
+static uint64_t segment_bytes(enum shore__mode mode) {
+    return (uint64_t)SHORE_SEGMENT_ELEMS * (mode == SHORE__F32 ? 4 : 2);
+}
+
+static bool stays(const struct shore__model *m, const struct shore__residency *r, struct shore__page_id id) {
+    switch (id.kind) {
+    case SHORE__PAGE_TAIL:
+        return true;
+    case SHORE__PAGE_LAYER:
+        return id.block <= r->layers;
+    default:
+        return id.slice < (id.block == shore__model_table_block(m) ? r->table_slices : r->input_slices);
+    }
+}
+
+static struct shore__page_id id_of(const struct shore__model *m, uint32_t index) {
+    if (index < 2) return (struct shore__page_id){SHORE__PAGE_TAIL, index ? shore__model_head(m) : 0, 0};
+    index -= 2;
+    if (index < m->arch.n_layer) return (struct shore__page_id){SHORE__PAGE_LAYER, index + 1, 0};
+    index -= m->arch.n_layer;
+    if (index < m->nslices) return (struct shore__page_id){SHORE__PAGE_SLICE, 0, index};
+    return (struct shore__page_id){SHORE__PAGE_SLICE, shore__model_head(m), index - m->nslices};
+}
+
+/* ---- memory --------------------------------------------------------------------------------------------------------
+ */
+
+static void place(struct shore__pager *p, const struct shore__model *m, enum shore__mode mode,
+                  const struct shore__residency *r, struct shore__carve *memory) {
+    uint64_t segment = segment_bytes(mode), largest[2] = {0, 0};
+    for (uint32_t i = 0; i < count_pages(m); i++) {
+        struct shore__page_id id = id_of(m, i);
+        uint32_t first, count;
+        fetch_range(m, id, &first, &count);
+        if (stays(m, r, id)) {
+            void *buffer = shore__carve_host(memory, count * segment);
+            if (p) p->pages[i].buffer = buffer;
+        } else if (count * segment > largest[id.kind]) {
+            largest[id.kind] = count * segment;
+        }
+    }
+    for (uint32_t k = 0; k < 2; k++)
+        for (uint32_t b = 0; b < r->buffers && largest[k]; b++) {
+            void *buffer = shore__carve_host(memory, largest[k]);
+            struct shared *s = p ? k == SHORE__PAGE_LAYER ? &p->layers : &p->slices : NULL;
+            if (s) s->buffer[s->count++] = buffer;
+        }
+    shore__buf layer = shore__carve_take(memory, shore__prepared_bytes(m, 1, mode));
+    shore__buf slice = shore__carve_take(memory, shore__slice_prepared_bytes(m, mode));
+    shore__buf first = shore__carve_take(memory, shore__prepared_bytes(m, 0, mode));
+    shore__buf last = shore__carve_take(memory, shore__prepared_bytes(m, shore__model_head(m), mode));
+    if (!p) return;
+    p->prepared_layer = layer;
+    p->prepared_slice = slice;
+    p->prepared_tail[0] = first;
+    p->prepared_tail[1] = last;
+}
+
+uint64_t shore__pager_bytes(const struct shore__model *m, enum shore__mode mode, const struct shore__residency *r) {
+    struct shore__carve measure = {0};
+    place(NULL, m, mode, r, &measure);
+    return measure.used;
+}
+
+int shore__pager_open(const struct shore__weights_of *weights, struct shore__compute *c,
+                      const struct shore__residency *r, struct shore__carve *memory, struct shore__pager **out,
+                      struct shore_diag *diag) {
+    const struct shore__model *m = weights->model;
+    struct shore__pager *p = calloc(1, sizeof *p);
+    if (!p) return shore__fail(diag, -ENOMEM, "out of memory for the parameter pages");
+    *p = (struct shore__pager){.of = *weights, .c = c, .elem_bytes = c->mode == SHORE__F32 ? 4 : 2};
+    p->npages = count_pages(m);
+    p->pages = calloc(p->npages, sizeof *p->pages);
+    if (weights->source) p->staging = malloc((size_t)SOURCE_SEGMENTS * SHORE_SEGMENT_ELEMS * 4);
+    if (!p->pages || (weights->source && !p->staging)) {
+        shore__pager_close(p);
+        return shore__fail(diag, -ENOMEM, "out of memory for the parameter pages");
+    }
+    for (uint32_t i = 0; i < p->npages; i++) {
+        struct page *page = &p->pages[i];
+        page->id = id_of(m, i);
+        page->stays = stays(m, r, page->id);
+        page->step = NO_STEP;
+        fetch_range(m, page->id, &page->segment, &page->count);
+    }
+    place(p, m, c->mode, r, memory);
+    *out = p;
+    return 0;
+}
+
+void shore__pager_close(struct shore__pager *p) {
+    if (!p) return;
+    for (uint32_t i = 0; p->pages && i < p->npages; i++) {
+        if (p->pages[i].loading) shore_wait(&p->pages[i].load, NULL);
+        if (p->pages[i].updating) shore_wait(&p->pages[i].update, NULL);
+    }
+    free(p->staging);
+    free(p->pages);
+    free(p);
+}
+
+void shore__pager_set_step(struct shore__pager *p, uint64_t step) {
+    p->step = step;
+}
+
+uint64_t shore__pager_waited_ns(struct shore__pager *p) {
+    uint64_t ns = p->waited_ns;
+    p->waited_ns = 0;
+    return ns;
+}
+
+/* ---- fetching ------------------------------------------------------------------------------------------------------
+ */
+
+static int wait_for(struct shore__pager *p, struct shore_wait *w, struct shore_diag *diag) {
+    if (shore_wait_is_done(w)) return shore_wait(w, diag);
+    uint64_t start = shore__now_ns();
+    int rc = shore_wait(w, diag);
+    p->waited_ns += shore__now_ns() - start;
+    return rc;
+}
+
+static int read_source(struct shore__pager *p, struct page *page, struct shore_diag *diag) {
+    for (uint32_t done = 0; done < page->count;) {
+        uint32_t n = page->count - done < SOURCE_SEGMENTS ? page->count - done : SOURCE_SEGMENTS;
+        int rc = shore__source_read(p->of.source, page->id.block, page->segment + done, n, p->staging, diag);
+        if (rc) return rc;
+        size_t elems = (size_t)n * SHORE_SEGMENT_ELEMS;
+        char *to = (char *)page->buffer + (size_t)done * SHORE_SEGMENT_ELEMS * p->elem_bytes;
+        if (p->elem_bytes == 4)
+            memcpy(to, p->staging, elems * 4);
+        else
+            shore__bf16_from_f32((uint16_t *)to, p->staging, elems);
+        done += n;
+    }
+    return 0;
+}
+
+/* Gives a page that does not stay a shared buffer: a free one, or the one whose page is not in use. */
+static bool find_buffer(struct shore__pager *p, struct page *page, bool ahead) {
+    struct shared *s = page->id.kind == SHORE__PAGE_LAYER ? &p->layers : &p->slices;
+    uint32_t chosen = s->count;
+    for (uint32_t i = 0; i < s->count; i++) {
+        if (ahead && i == s->in_use) continue;
+        if (!s->holds[i] || chosen == s->count || chosen == s->in_use) chosen = i;
+    }
+    if (chosen == s->count) return false;
+    struct page *old = s->holds[chosen];
+    if (old) {
+        if (old->loading && ahead) return false;
+        if (old->loading) shore_wait(&old->load, NULL);
+        old->loading = false;
+        old->buffer = NULL;
+        old->step = NO_STEP;
+    }
+    s->holds[chosen] = page;
+    page->buffer = s->buffer[chosen];
+    return true;
+}
+
+/* Looks at the end of a page's update; ahead: only if it is there. */
+static int end_update(struct shore__pager *p, struct page *page, bool ahead, bool *pending, struct shore_diag *diag) {
+    *pending = false;
+    if (!page->updating) return 0;
+    if (ahead && !shore_wait_is_done(&page->update)) {
+        *pending = true;
+        return 0;
+    }
+    int rc = wait_for(p, &page->update, diag);
+    page->updating = false;
+    page->step = !rc && page->handed_back ? page->next_step : NO_STEP;
+    return rc;
+}
+
+/* Makes sure that the page is there or on its way. */
+static int start(struct shore__pager *p, struct page *page, bool ahead, struct shore_diag *diag) {
+    bool pending;
+    int rc = end_update(p, page, ahead, &pending, diag);
+    if (!rc && !pending && page->id.kind == SHORE__PAGE_TAIL && has_table(p->of.model, page->id.block)) {
+        /* the first segment of a tail may be the last of the table */
+        struct page *last =
+            page_of(p, (struct shore__page_id){SHORE__PAGE_SLICE, page->id.block, p->of.model->nslices - 1});
+        rc = end_update(p, last, ahead, &pending, diag);
+    }
+    if (rc || pending || !page->count) return rc;
+    if (page->loading || (page->buffer && page->step == p->step)) return 0;
+    if (!page->stays && !page->buffer && !find_buffer(p, page, ahead)) return 0;
+    page->step = p->step;
+    if (p->of.source) {
+        rc = read_source(p, page, diag);
+    } else {
+        shore_wait_init(&page->load);
+        rc = shore_fleet_fetch(p->of.fleet, p->step, page->id.block, page->segment, page->count,
+                               p->elem_bytes == 4 ? SHORE_FETCH_MASTER : SHORE_FETCH_BF16, page->buffer,
+                               shore_wait_completion(&page->load));
+        page->loading = !rc;
+        if (rc) shore__fail(diag, rc, "parameters cannot be fetched: %s", shore_error_text(rc));
+    }
+    if (rc) page->step = NO_STEP;
+    return rc;
+}
+
+static int get(struct shore__pager *p, struct page *page, struct shore_diag *diag) {
+    int rc = start(p, page, false, diag);
+    if (!rc && page->loading) {
+        rc = wait_for(p, &page->load, diag);
+        page->loading = false;
+        if (rc)
+            page->step = NO_STEP;
+        else if (page->step != p->step)
+            rc = get(p, page, diag); /* was fetched for an earlier step */
+    }
+    if (rc || page->stays) return rc;
+    struct shared *s = page->id.kind == SHORE__PAGE_LAYER ? &p->layers : &p->slices;
+    s->in_use = s->holds[0] == page ? 0 : 1;
+    return 0;
+}
+
+int shore__pager_layer(struct shore__pager *p, uint32_t layer, struct shore__weights *out, struct shore_diag *diag) {
+    struct page *page = page_of(p, (struct shore__page_id){SHORE__PAGE_LAYER, layer, 0});
+    int rc = get(p, page, diag);
+    if (rc) return rc;
+    return shore__block_prepare(p->of.model, p->c, NULL, layer, shore__host_buf(page->buffer), p->prepared_layer, out);
+}
+
+int shore__pager_tail(struct shore__pager *p, uint32_t block, struct shore__weights *out, struct shore_diag *diag) {
+    struct page *page = page_of(p, (struct shore__page_id){SHORE__PAGE_TAIL, block, 0});
+    int rc = get(p, page, diag);
+    if (rc) return rc;
+    return shore__block_prepare(p->of.model, p->c, NULL, block, shore__host_buf(page->buffer),
+                                p->prepared_tail[block ? 1 : 0], out);
+}
+
+int shore__pager_slice(struct shore__pager *p, uint32_t block, uint32_t slice, shore__buf *out,
+                       struct shore_diag *diag) {
+    struct page *page = page_of(p, (struct shore__page_id){SHORE__PAGE_SLICE, block, slice});
+    int rc = get(p, page, diag);
+    if (rc) return rc;
+    struct shore__slice range = shore__model_slice(p->of.model, slice);
+    return shore__slice_prepare(p->of.model, p->c, NULL, range.rows, shore__host_buf(page->buffer), p->prepared_slice,
+                                out);
+}
+
+void shore__pager_want_layer(struct shore__pager *p, uint32_t layer) {
+    if (p->of.source || layer < 1 || layer > p->of.model->arch.n_layer) return;
+    start(p, page_of(p, (struct shore__page_id){SHORE__PAGE_LAYER, layer, 0}), true, NULL);
+}
+
+void shore__pager_want_slice(struct shore__pager *p, uint32_t block, uint32_t slice) {
+    if (p->of.source || slice >= p->of.model->nslices) return;
+    start(p, page_of(p, (struct shore__page_id){SHORE__PAGE_SLICE, block, slice}), true, NULL);
+}
+
+/* ---- updates -------------------------------------------------------------------------------------------------------
+ */
+
+static void updated(void *ctx, int rc, const struct shore_diag *diag) {
+    struct page *page = ctx;
+    struct shore_completion waited = shore_wait_completion(&page->update);
+    page->then.fn(page->then.ctx, rc, diag);
+    waited.fn(waited.ctx, rc, diag); /* last: from here on the page may be looked at */
+}
+
+int shore__pager_update(struct shore__pager *p, struct shore__page_id id, struct shore_update *update,
+                        struct shore_completion done) {
+    const struct shore__model *m = p->of.model;
+    struct page *page = page_of(p, id);
+    update->block = id.block;
+    shore__page_range(m, id, &update->segment, &update->count);
+    /* what the next forward pass needs first */
+    update->order = id.block;
+    page->handed_back = page->stays && id.kind != SHORE__PAGE_TAIL;
+    update->params_out = page->handed_back ? page->buffer : NULL;
+    page->then = done;
+    page->step = NO_STEP;
+    page->next_step = update->base_step + 1;
+    page->updating = true;
+    shore_wait_init(&page->update);
+    if (id.kind == SHORE__PAGE_SLICE && has_table(m, id.block) && id.slice == m->nslices - 1)
+        page_of(p, (struct shore__page_id){SHORE__PAGE_TAIL, id.block, 0})->step = NO_STEP;
+    int rc = shore_fleet_update(p->of.fleet, update, (struct shore_completion){updated, page});
+    if (rc) page->updating = false;
+    return rc;
+}
+
+void shore__pager_discarded(struct shore__pager *p) {
+    for (uint32_t i = 0; i < p->npages; i++) {
+        struct page *page = &p->pages[i];
+        if (!page->updating) continue;
+        shore_wait(&page->update, NULL);
+        page->updating = false;
+        page->step = NO_STEP;
+    }
+}

@@ -1,0 +1,60 @@
+/* Parameters on demand: a model's parameters come from a fleet (or a Hugging Face directory) page by page, some pages
+ * stay, the others share a few buffers, and the next one is fetched while this one is computed with.
+ *
+ * Pages: each layer; the slices of the vocabulary tables; and the tails (what a table's block holds beside the table:
+ * learned positions, the final norm). Which pages stay never changes a bit: kernels see the same shapes and layouts.
+ * Threading: one caller; completions of updates come from threads of the fleet.
+ */
+#ifndef SHORE_INFER_PAGER_H
+#define SHORE_INFER_PAGER_H
+
+#include "infer/carve.h"
+#include "infer/infer.h"
+
+struct shore__pager;
+
+struct shore__residency {
+    uint32_t layers;       /* layers 1 .. layers stay */
+    uint32_t table_slices; /* of the output table (the only one if tied) */
+    uint32_t input_slices; /* of the input table, if untied */
+    uint32_t buffers;      /* for the others, of each kind: 1, or 2 to fetch ahead */
+};
+
+/* Bytes that the pages take with this residency. mode: of the compute object. */
+uint64_t shore__pager_bytes(const struct shore__model *m, enum shore__mode mode, const struct shore__residency *r);
+int shore__pager_open(const struct shore__weights_of *weights, struct shore__compute *c,
+                      const struct shore__residency *r, struct shore__carve *memory, struct shore__pager **out,
+                      struct shore_diag *diag);
+void shore__pager_close(struct shore__pager *p); /* waits for what is being fetched */
+
+/* The step whose parameters are asked for from now on. */
+void shore__pager_set_step(struct shore__pager *p, uint64_t step);
+
+/* Parameters ready for products. They stay valid until the next call for the same kind (layer, slice, tail of that
+ * block). want_... only starts the fetch, where a buffer is free for it. */
+int shore__pager_layer(struct shore__pager *p, uint32_t layer, struct shore__weights *out, struct shore_diag *diag);
+int shore__pager_tail(struct shore__pager *p, uint32_t block, struct shore__weights *out, struct shore_diag *diag);
+int shore__pager_slice(struct shore__pager *p, uint32_t block, uint32_t slice, shore__buf *out,
+                       struct shore_diag *diag);
+void shore__pager_want_layer(struct shore__pager *p, uint32_t layer);
+void shore__pager_want_slice(struct shore__pager *p, uint32_t block, uint32_t slice);
+
+/* Nanoseconds spent waiting for pages since the last call. */
+uint64_t shore__pager_waited_ns(struct shore__pager *p);
+
+/* What UPDATE covers: each page is updated by one request (a tail without the segment that it shares with the last
+ * slice; it may then have nothing of its own). */
+enum shore__page_kind { SHORE__PAGE_LAYER, SHORE__PAGE_SLICE, SHORE__PAGE_TAIL };
+struct shore__page_id {
+    enum shore__page_kind kind;
+    uint32_t block, slice;
+};
+void shore__page_range(const struct shore__model *m, struct shore__page_id id, uint32_t *segment, uint32_t *count);
+/* Submits the update of a page (range, params_out and order are filled here; the rest is the caller's), towards step
+ * base_step + 1. The page is then what the update hands back, or is fetched again. done runs as the fleet's does. */
+int shore__pager_update(struct shore__pager *p, struct shore__page_id id, struct shore_update *update,
+                        struct shore_completion done);
+/* After a discard: forgets everything that updates handed back. Their completions have run. */
+void shore__pager_discarded(struct shore__pager *p);
+
+#endif

@@ -1,0 +1,135 @@
+#include "infer/pass.h"
+
+#include <math.h>
+
+#include "base/diag.h"
+
+static int failed(struct shore_diag *diag, int rc) {
+    return rc ? shore__fail(diag, rc, "a tensor operation failed: %s", shore_error_text(rc)) : 0;
+}
+
+void shore__pass_place(struct shore__pass *pass, size_t most_sequences, size_t seq_len, struct shore__carve *memory) {
+    const struct shore__model *m = pass->m;
+    size_t e = shore__mode_bytes(pass->c->mode), rows = most_sequences * seq_len;
+    size_t unit = shore__unit_sequences(seq_len) * seq_len;
+    pass->sequences = most_sequences;
+    pass->seq_len = seq_len;
+    pass->most_rows = rows;
+    pass->most_unit_rows = unit < rows ? unit : rows;
+    pass->tokens = shore__carve_take(memory, rows * 4);
+    pass->targets = shore__carve_take(memory, rows * 4);
+    pass->normed = shore__carve_take(memory, rows * m->arch.d_model * e);
+    pass->stats = shore__carve_take(memory, rows * 8);
+    pass->max = shore__carve_take(memory, rows * 4);
+    pass->sum = shore__carve_take(memory, rows * 4);
+    pass->target_logit = shore__carve_take(memory, rows * 4);
+    pass->lse = shore__carve_take(memory, rows * 4);
+    pass->loss = shore__carve_take(memory, rows * 4);
+    pass->logits = shore__carve_take(memory, pass->most_unit_rows * m->slice_rows * 4);
+    pass->inner = shore__carve_take(memory, shore__inner_bytes(m, pass->c->mode, pass->most_unit_rows, true));
+    pass->cos_sin = SHORE__NO_BUF;
+    if (!m->arch.learned_positions) {
+        float *table = shore__carve_host(memory, seq_len * m->arch.head_dim * 4);
+        if (table) shore__rope_table(&m->arch, seq_len, table);
+        pass->cos_sin = shore__host_buf(table);
+    }
+}
+
+static bool touches(const int32_t *tokens, size_t rows, const struct shore__slice *s) {
+    for (size_t i = 0; i < rows; i++)
+        if ((uint32_t)tokens[i] - s->first < s->rows) return true;
+    return false;
+}
+
+int shore__pass_embed(struct shore__pass *pass, shore__buf x, struct shore_diag *diag) {
+    const struct shore__model *m = pass->m;
+    size_t rows = shore__pass_rows(pass), d = m->arch.d_model;
+    const int32_t *tokens = (const int32_t *)pass->tokens.handle;
+    uint32_t next = 0;
+    for (uint32_t i = 0; i < m->nslices; i = next) {
+        struct shore__slice s = shore__model_slice(m, i);
+        next = i + 1;
+        if (!touches(tokens, rows, &s)) continue;
+        shore__buf table;
+        int rc = shore__pager_slice(pass->pager, 0, i, &table, diag);
+        if (rc) return rc;
+        for (; next < m->nslices; next++) {
+            struct shore__slice after = shore__model_slice(m, next);
+            if (touches(tokens, rows, &after)) break;
+        }
+        shore__pager_want_slice(pass->pager, 0, next);
+        rc = failed(diag, pass->c->ops->embed(pass->c, NULL, x, table, pass->tokens, rows, d, s.first, s.rows));
+        if (rc) return rc;
+    }
+    shore__pager_want_layer(pass->pager, 1);
+    if (!m->arch.learned_positions) return 0;
+    struct shore__weights w;
+    int rc = shore__pager_tail(pass->pager, 0, &w, diag);
+    if (rc) return rc;
+    return failed(diag,
+                  pass->c->ops->position(pass->c, NULL, x, w.role[SHORE__POSITION_TABLE], rows, d, pass->seq_len, 0));
+}
+
+int shore__pass_layer(struct shore__pass *pass, uint32_t layer, shore__buf in, shore__buf out,
+                      struct shore_diag *diag) {
+    struct shore__weights w;
+    int rc = shore__pager_layer(pass->pager, layer, &w, diag);
+    shore__pager_want_layer(pass->pager, layer + 1);
+    for (size_t u = 0; !rc && u < shore__pass_units(pass); u++) {
+        size_t rows = shore__pass_unit_rows(pass, u);
+        struct shore__inner inner = shore__inner_at(pass->m, pass->c->mode, rows, pass->inner, true, SHORE__NO_BUF);
+        rc = failed(diag, shore__layer_forward(pass->m, pass->c, NULL, &w, pass->cos_sin, rows, pass->seq_len,
+                                               shore__pass_at(pass, in, u), &inner, shore__pass_at(pass, out, u)));
+    }
+    return rc;
+}
+
+shore__buf shore__pass_logits(const struct shore__pass *pass, uint32_t slice, size_t u) {
+    size_t piece = slice * shore__pass_units(pass) + u;
+    if (piece >= pass->nkept) return pass->logits;
+    return shore__at(pass->kept_logits, piece * pass->most_unit_rows * pass->m->slice_rows * 4);
+}
+
+int shore__pass_loss(struct shore__pass *pass, shore__buf x, struct shore_diag *diag) {
+    const struct shore__model *m = pass->m;
+    const struct shore__compute_ops *op = pass->c->ops;
+    struct shore__compute *c = pass->c;
+    size_t all = shore__pass_rows(pass), d = m->arch.d_model, unit = shore__pass_unit(pass);
+    struct shore__weights w;
+    int rc = shore__pager_tail(pass->pager, shore__model_head(m), &w, diag);
+    if (rc) return rc;
+    rc = op->norm(c, NULL, pass->normed, pass->stats, x, w.role[SHORE__NORMF_GAIN], w.role[SHORE__NORMF_BIAS],
+                  m->arch.norm_eps, m->arch.rms_norm, all, d);
+    float *max = (float *)pass->max.handle;
+    for (size_t i = 0; i < all; i++)
+        max[i] = -INFINITY;
+    if (!rc) rc = op->zero(c, NULL, pass->sum, all * 4);
+    if (!rc) rc = op->zero(c, NULL, pass->target_logit, all * 4);
+    if (rc) return failed(diag, rc);
+    for (uint32_t i = 0; i < m->nslices; i++) {
+        struct shore__slice s = shore__model_slice(m, i);
+        shore__buf table;
+        rc = shore__pager_slice(pass->pager, shore__model_table_block(m), i, &table, diag);
+        if (rc) return rc;
+        shore__pager_want_slice(pass->pager, shore__model_table_block(m), i + 1);
+        for (size_t u = 0; !rc && u < shore__pass_units(pass); u++) {
+            size_t rows = shore__pass_unit_rows(pass, u), at = u * unit * 4;
+            shore__buf logits = shore__pass_logits(pass, i, u);
+            rc = op->head_logits(c, NULL, logits, shore__pass_at(pass, pass->normed, u), table, rows, s.rows, d);
+            if (!rc)
+                rc = op->head_merge(c, NULL, shore__at(pass->max, at), shore__at(pass->sum, at),
+                                    shore__at(pass->target_logit, at), logits, shore__at(pass->targets, at), rows,
+                                    s.rows, s.first);
+        }
+        if (rc) return failed(diag, rc);
+    }
+    return failed(diag, op->head_loss(c, NULL, pass->loss, pass->lse, pass->max, pass->sum, pass->target_logit, all));
+}
+
+double shore__pass_loss_sum(const struct shore__pass *pass) {
+    const float *loss = (const float *)pass->loss.handle;
+    double sum = 0;
+    for (size_t i = 0; i < shore__pass_rows(pass); i++)
+        sum += loss[i];
+    return sum;
+}

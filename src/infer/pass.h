@@ -1,0 +1,59 @@
+/* One pass over the model, layer by layer, for a batch of whole units: what evaluation and training share.
+ */
+#ifndef SHORE_INFER_PASS_H
+#define SHORE_INFER_PASS_H
+
+#include "infer/pager.h"
+
+struct shore__pass {
+    const struct shore__model *m;
+    struct shore__compute *c;
+    struct shore__pager *pager;
+    size_t sequences, seq_len; /* of the batch in hand */
+    size_t most_rows, most_unit_rows;
+    shore__buf tokens, targets;                   /* int32 [rows] */
+    shore__buf cos_sin;                           /* fp32 [seq_len, head_dim], or none */
+    shore__buf normed;                            /* [rows, d]: final norm's output */
+    shore__buf stats;                             /* fp32 [rows, 2] */
+    shore__buf max, sum, target_logit, lse, loss; /* fp32 [rows] */
+    shore__buf logits;                            /* fp32 [unit rows, slice rows] */
+    shore__buf inner;                             /* inner activations of one unit */
+    shore__buf kept_logits;                       /* pieces (slice, unit) 0 .. nkept - 1 are kept for backward */
+    size_t nkept;
+};
+
+/* Lays out the buffers of batches of at most most_sequences of seq_len (measures if memory->base is 0). pass->m and c
+ * are set by the caller; with a base, the rotary table is filled. */
+void shore__pass_place(struct shore__pass *pass, size_t most_sequences, size_t seq_len, struct shore__carve *memory);
+
+/* Units of the batch in hand: how many, and the rows of unit u, which begins at row u * shore__pass_unit(pass). */
+static inline size_t shore__pass_unit(const struct shore__pass *pass) {
+    return shore__unit_sequences(pass->seq_len) * pass->seq_len;
+}
+static inline size_t shore__pass_rows(const struct shore__pass *pass) {
+    return pass->sequences * pass->seq_len;
+}
+static inline size_t shore__pass_units(const struct shore__pass *pass) {
+    return (shore__pass_rows(pass) + shore__pass_unit(pass) - 1) / shore__pass_unit(pass);
+}
+static inline size_t shore__pass_unit_rows(const struct shore__pass *pass, size_t u) {
+    size_t left = shore__pass_rows(pass) - u * shore__pass_unit(pass);
+    return left < shore__pass_unit(pass) ? left : shore__pass_unit(pass);
+}
+/* Where unit u of an activation [rows, d] begins. */
+static inline shore__buf shore__pass_at(const struct shore__pass *pass, shore__buf act, size_t u) {
+    return shore__at(act, u * shore__pass_unit(pass) * pass->m->arch.d_model * shore__mode_bytes(pass->c->mode));
+}
+/* Where piece (slice, unit) of the kept logits lies, or the buffer that is shared. */
+shore__buf shore__pass_logits(const struct shore__pass *pass, uint32_t slice, size_t u);
+
+/* x [rows, d] from the tokens. */
+int shore__pass_embed(struct shore__pass *pass, shore__buf x, struct shore_diag *diag);
+/* out from in through one layer, without keeping inner activations. in and out may be the same. */
+int shore__pass_layer(struct shore__pass *pass, uint32_t layer, shore__buf in, shore__buf out, struct shore_diag *diag);
+/* Final norm and losses of x: fills normed, stats, lse, loss (of kept_logits, what is to be kept). */
+int shore__pass_loss(struct shore__pass *pass, shore__buf x, struct shore_diag *diag);
+/* Sum of the losses of the batch, rows in order. */
+double shore__pass_loss_sum(const struct shore__pass *pass);
+
+#endif

@@ -1,0 +1,340 @@
+#include <limits.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/diag.h"
+#include "model/model.h"
+
+struct reader {
+    const json_t *config;
+    const char *name;
+    struct shore_diag *diag;
+    int rc;
+};
+
+static void refuse(struct reader *r, const char *key, const char *why) {
+    if (r->rc) return;
+    const json_t *v = json_object_get(r->config, key);
+    char *text = v ? json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
+    char shown[120];
+    r->rc = shore__fail(r->diag, SHORE_EINPUT, "%s: \"%s\" is %s: %s", r->name, key,
+                        text ? shore__escape(text, strlen(text), shown, sizeof shown) : "missing", why);
+    free(text);
+}
+
+static bool given(const struct reader *r, const char *key) {
+    const json_t *v = json_object_get(r->config, key);
+    return v && !json_is_null(v);
+}
+
+/* fallback < 0: the key is needed */
+static uint32_t count(struct reader *r, const char *key, int64_t fallback, int64_t most) {
+    if (!given(r, key)) {
+        if (fallback < 0) refuse(r, key, "a whole number is needed");
+        return fallback < 0 ? 1 : (uint32_t)fallback;
+    }
+    const json_t *v = json_object_get(r->config, key);
+    json_int_t n = json_integer_value(v);
+    if (!json_is_integer(v) || n < 1 || n > most) {
+        char why[80];
+        snprintf(why, sizeof why, "a whole number from 1 to %lld is needed", (long long)most);
+        refuse(r, key, why);
+        return 1;
+    }
+    return (uint32_t)n;
+}
+
+static double number(struct reader *r, const char *key, double fallback, double least, double most) {
+    if (!given(r, key)) return fallback;
+    const json_t *v = json_object_get(r->config, key);
+    double x = json_number_value(v);
+    if (!json_is_number(v) || !(x >= least && x <= most)) {
+        char why[80];
+        snprintf(why, sizeof why, "a number from %g to %g is needed", least, most);
+        refuse(r, key, why);
+        return fallback;
+    }
+    return x;
+}
+
+static bool flag(struct reader *r, const char *key, bool fallback) {
+    if (!given(r, key)) return fallback;
+    const json_t *v = json_object_get(r->config, key);
+    if (!json_is_boolean(v)) refuse(r, key, "true or false is needed");
+    return json_is_true(v);
+}
+
+static const char *string(struct reader *r, const char *key, const char *fallback) {
+    if (!given(r, key)) return fallback;
+    const json_t *v = json_object_get(r->config, key);
+    if (!json_is_string(v)) {
+        refuse(r, key, "a string is needed");
+        return fallback;
+    }
+    return json_string_value(v);
+}
+
+static int64_t token_id(const struct reader *r, const char *key) {
+    const json_t *v = json_object_get(r->config, key);
+    if (json_is_array(v)) v = json_array_get(v, 0);
+    return json_is_integer(v) && json_integer_value(v) >= 0 ? json_integer_value(v) : -1;
+}
+
+static enum shore__act_fn activation(struct reader *r, const char *key, const char *fallback) {
+    const char *f = string(r, key, fallback);
+    if (!strcmp(f, "gelu_new") || !strcmp(f, "gelu_pytorch_tanh")) return SHORE__GELU_TANH;
+    if (!strcmp(f, "gelu")) return SHORE__GELU_ERF;
+    if (!strcmp(f, "relu")) return SHORE__RELU;
+    if (!strcmp(f, "silu") || !strcmp(f, "swish")) return SHORE__SILU;
+    refuse(r, key, "only gelu_new, gelu_pytorch_tanh, gelu, relu and silu are known");
+    return SHORE__SILU;
+}
+
+static void gpt2(struct reader *r, struct shore__arch *a) {
+    a->model_type = "gpt2";
+    a->n_layer = count(r, "n_layer", 12, 4096);
+    a->d_model = count(r, "n_embd", 768, 1 << 18);
+    a->n_head = count(r, "n_head", 12, 4096);
+    a->n_kv_head = a->n_head;
+    a->vocab = count(r, "vocab_size", 50257, 1 << 24);
+    a->max_positions = count(r, "n_positions", count(r, "n_ctx", 1024, 1 << 24), 1 << 24);
+    a->d_ff = count(r, "n_inner", 4 * (int64_t)a->d_model, 1 << 20);
+    a->norm_eps = (float)number(r, "layer_norm_epsilon", 1e-5, 0, 1);
+    a->act = activation(r, "activation_function", "gelu_new");
+    a->qkv_bias = a->out_bias = a->mlp_bias = true;
+    a->learned_positions = true;
+    a->tied = flag(r, "tie_word_embeddings", true);
+    a->init_std = (float)number(r, "initializer_range", 0.02, 0, 10);
+    a->has_dropout = number(r, "resid_pdrop", 0.1, 0, 1) > 0 || number(r, "embd_pdrop", 0.1, 0, 1) > 0 ||
+                     number(r, "attn_pdrop", 0.1, 0, 1) > 0;
+    if (!flag(r, "scale_attn_weights", true)) refuse(r, "scale_attn_weights", "only true is supported");
+    if (flag(r, "scale_attn_by_inverse_layer_idx", false))
+        refuse(r, "scale_attn_by_inverse_layer_idx", "only false is supported");
+    if (flag(r, "add_cross_attention", false)) refuse(r, "add_cross_attention", "only false is supported");
+    if (!r->rc && a->d_model % a->n_head) refuse(r, "n_head", "n_embd must be a multiple of it");
+    a->head_dim = a->d_model / a->n_head;
+}
+
+static void rope(struct reader *r, struct shore__arch *a) {
+    a->rope_theta = number(r, "rope_theta", 10000.0, 1, 1e12);
+    a->rope_factor = 1;
+    const char *key = given(r, "rope_parameters") ? "rope_parameters" : "rope_scaling";
+    if (!given(r, key)) return;
+    const json_t *scaling = json_object_get(r->config, key);
+    if (!json_is_object(scaling)) {
+        refuse(r, key, "an object is needed");
+        return;
+    }
+    struct reader in = {scaling, r->name, r->diag, r->rc};
+    a->rope_theta = number(&in, "rope_theta", a->rope_theta, 1, 1e12);
+    const char *type = string(&in, "rope_type", string(&in, "type", "default"));
+    if (!strcmp(type, "llama3")) {
+        a->rope_llama3 = true;
+        a->rope_factor = number(&in, "factor", 8, 1, 1e6);
+        a->rope_low_freq = number(&in, "low_freq_factor", 1, 1e-6, 1e6);
+        a->rope_high_freq = number(&in, "high_freq_factor", 4, 1e-6, 1e6);
+        a->rope_original_positions = number(&in, "original_max_position_embeddings", 8192, 1, 1e9);
+        if (!in.rc && a->rope_high_freq <= a->rope_low_freq)
+            refuse(&in, "high_freq_factor", "it must be above low_freq_factor");
+    } else if (!strcmp(type, "linear")) {
+        a->rope_factor = number(&in, "factor", 1, 1, 1e6);
+    } else if (strcmp(type, "default")) {
+        refuse(&in, given(&in, "rope_type") ? "rope_type" : "type", "only default, linear and llama3 are supported");
+    }
+    r->rc = in.rc;
+}
+
+static void llama_family(struct reader *r, const char *type, struct shore__arch *a) {
+    bool mistral = !strcmp(type, "mistral"), qwen2 = !strcmp(type, "qwen2");
+    a->model_type = mistral ? "mistral" : qwen2 ? "qwen2" : "llama";
+    a->n_layer = count(r, "num_hidden_layers", 32, 4096);
+    a->d_model = count(r, "hidden_size", 4096, 1 << 18);
+    a->n_head = count(r, "num_attention_heads", 32, 4096);
+    a->n_kv_head = count(r, "num_key_value_heads", mistral ? 8 : a->n_head, 4096);
+    a->d_ff = count(r, "intermediate_size", -1, 1 << 20);
+    a->vocab = count(r, "vocab_size", -1, 1 << 24);
+    a->max_positions = count(r, "max_position_embeddings", 2048, 1 << 24);
+    a->rms_norm = true;
+    a->norm_eps = (float)number(r, "rms_norm_eps", 1e-6, 0, 1);
+    a->act = activation(r, "hidden_act", "silu");
+    a->gated = true;
+    a->tied = flag(r, "tie_word_embeddings", false);
+    a->init_std = (float)number(r, "initializer_range", 0.02, 0, 10);
+    a->has_dropout = number(r, "attention_dropout", 0, 0, 1) > 0;
+    if (qwen2) {
+        a->qkv_bias = true;
+        if (flag(r, "use_sliding_window", false)) refuse(r, "use_sliding_window", "only false is supported");
+    } else if (!mistral) {
+        a->qkv_bias = a->out_bias = flag(r, "attention_bias", false);
+        a->mlp_bias = flag(r, "mlp_bias", false);
+    }
+    /* transformers' own default where the key is absent; null means none */
+    if (mistral && !json_object_get(r->config, "sliding_window"))
+        a->window = 4096;
+    else if (mistral && given(r, "sliding_window"))
+        a->window = count(r, "sliding_window", 4096, INT_MAX);
+    if (!r->rc && !given(r, "head_dim") && a->d_model % a->n_head)
+        refuse(r, "num_attention_heads", "hidden_size must be a multiple of it unless head_dim is given");
+    a->head_dim = count(r, "head_dim", a->d_model / a->n_head ? a->d_model / a->n_head : 1, 4096);
+    if (!r->rc && a->n_head % a->n_kv_head)
+        refuse(r, "num_key_value_heads", "num_attention_heads must be a multiple of it");
+    if (!r->rc && a->head_dim % 2) refuse(r, "head_dim", "rotary positions need an even one");
+    rope(r, a);
+}
+
+int shore__arch_from_json(const json_t *config, const char *name, struct shore__arch *out, struct shore_diag *diag) {
+    struct reader r = {config, name, diag, 0};
+    *out = (struct shore__arch){.bos = token_id(&r, "bos_token_id"), .eos = token_id(&r, "eos_token_id")};
+    const char *type = string(&r, "model_type", NULL);
+    const json_t *class = json_array_get(json_object_get(config, "architectures"), 0);
+    if (json_is_string(class)) {
+        const char *c = json_string_value(class);
+        if (!strstr(c, "LMHeadModel") && !strstr(c, "ForCausalLM"))
+            refuse(&r, "architectures", "only language models (...LMHeadModel, ...ForCausalLM) are supported");
+        if (!type && !strncmp(c, "GPT2", 4)) type = "gpt2";
+        if (!type && !strncmp(c, "Llama", 5)) type = "llama";
+    }
+    if (given(&r, "quantization_config")) refuse(&r, "quantization_config", "quantized weights are not supported");
+    if (!r.rc && type && !strcmp(type, "gpt2"))
+        gpt2(&r, out);
+    else if (!r.rc && type && (!strcmp(type, "llama") || !strcmp(type, "mistral") || !strcmp(type, "qwen2")))
+        llama_family(&r, type, out);
+    else
+        refuse(&r, "model_type", "only gpt2, llama, mistral and qwen2 are supported");
+    return r.rc;
+}
+
+json_t *shore__arch_to_json(const struct shore__arch *a) {
+    json_t *j = json_object();
+    if (!j) return NULL;
+    bool gpt = !strcmp(a->model_type, "gpt2");
+    static const char *const acts[] = {"gelu_new", "gelu", "relu", "silu"};
+    const char *class = gpt                                 ? "GPT2LMHeadModel"
+                        : !strcmp(a->model_type, "mistral") ? "MistralForCausalLM"
+                        : !strcmp(a->model_type, "qwen2")   ? "Qwen2ForCausalLM"
+                                                            : "LlamaForCausalLM";
+#define PUT(key, value) json_object_set_new(j, key, value)
+    PUT("architectures", json_pack("[s]", class));
+    PUT("model_type", json_string(a->model_type));
+    PUT("vocab_size", json_integer(a->vocab));
+    PUT("tie_word_embeddings", json_boolean(a->tied));
+    PUT("initializer_range", json_real(a->init_std));
+    if (a->bos >= 0) PUT("bos_token_id", json_integer(a->bos));
+    if (a->eos >= 0) PUT("eos_token_id", json_integer(a->eos));
+    if (gpt) {
+        PUT("n_layer", json_integer(a->n_layer));
+        PUT("n_embd", json_integer(a->d_model));
+        PUT("n_head", json_integer(a->n_head));
+        PUT("n_inner", json_integer(a->d_ff));
+        PUT("n_positions", json_integer(a->max_positions));
+        PUT("n_ctx", json_integer(a->max_positions));
+        PUT("layer_norm_epsilon", json_real((double)a->norm_eps));
+        PUT("activation_function", json_string(acts[a->act]));
+        PUT("resid_pdrop", json_real(0));
+        PUT("embd_pdrop", json_real(0));
+        PUT("attn_pdrop", json_real(0));
+        return j;
+    }
+    PUT("num_hidden_layers", json_integer(a->n_layer));
+    PUT("hidden_size", json_integer(a->d_model));
+    PUT("num_attention_heads", json_integer(a->n_head));
+    PUT("num_key_value_heads", json_integer(a->n_kv_head));
+    PUT("head_dim", json_integer(a->head_dim));
+    PUT("intermediate_size", json_integer(a->d_ff));
+    PUT("max_position_embeddings", json_integer(a->max_positions));
+    PUT("rms_norm_eps", json_real((double)a->norm_eps));
+    PUT("hidden_act", json_string(acts[a->act]));
+    PUT("attention_dropout", json_real(0));
+    PUT("rope_theta", json_real(a->rope_theta));
+    if (a->rope_llama3)
+        PUT("rope_scaling", json_pack("{s:s, s:f, s:f, s:f, s:I}", "rope_type", "llama3", "factor", a->rope_factor,
+                                      "low_freq_factor", a->rope_low_freq, "high_freq_factor", a->rope_high_freq,
+                                      "original_max_position_embeddings", (json_int_t)a->rope_original_positions));
+    else if (a->rope_factor != 1)
+        PUT("rope_scaling", json_pack("{s:s, s:f}", "rope_type", "linear", "factor", a->rope_factor));
+    if (!strcmp(a->model_type, "llama")) {
+        PUT("attention_bias", json_boolean(a->qkv_bias));
+        PUT("mlp_bias", json_boolean(a->mlp_bias));
+    } else if (!strcmp(a->model_type, "mistral")) {
+        PUT("sliding_window", a->window ? json_integer(a->window) : json_null());
+    } else {
+        PUT("use_sliding_window", json_false());
+    }
+#undef PUT
+    return j;
+}
+
+static const char *const preset_names[] = {"gpt2-124m", "gpt2-350m",  "gpt2-774m",  "gpt2-1.5b",
+                                           "gpt2-tiny", "gpt2-small", "llama-tiny", NULL};
+
+const char *const *shore__arch_presets(void) {
+    return preset_names;
+}
+
+int shore__arch_preset(const char *name, uint32_t vocab, struct shore__arch *out, struct shore_diag *diag) {
+    static const struct {
+        uint32_t n_layer, d_model, n_head, positions, vocab;
+    } shape[] = {{12, 768, 12, 1024, 50257},  {24, 1024, 16, 1024, 50257}, {36, 1280, 20, 1024, 50257},
+                 {48, 1600, 25, 1024, 50257}, {6, 256, 8, 512, 257},       {8, 512, 8, 512, 257},
+                 {6, 256, 8, 1024, 257}};
+    uint32_t i = 0;
+    while (preset_names[i] && strcmp(preset_names[i], name))
+        i++;
+    if (!preset_names[i]) return shore__fail(diag, SHORE_EINPUT, "no model is named '%s'", name);
+    bool llama = !strncmp(name, "llama", 5);
+    *out = (struct shore__arch){
+        .model_type = llama ? "llama" : "gpt2",
+        .n_layer = shape[i].n_layer,
+        .d_model = shape[i].d_model,
+        .n_head = shape[i].n_head,
+        .n_kv_head = llama ? shape[i].n_head / 2 : shape[i].n_head,
+        .head_dim = shape[i].d_model / shape[i].n_head,
+        .d_ff = llama ? shape[i].d_model * 8 / 3 / 64 * 64 : 4 * shape[i].d_model,
+        .vocab = vocab ? vocab : shape[i].vocab,
+        .max_positions = shape[i].positions,
+        .rms_norm = llama,
+        .norm_eps = 1e-5f,
+        .act = llama ? SHORE__SILU : SHORE__GELU_TANH,
+        .gated = llama,
+        .qkv_bias = !llama,
+        .out_bias = !llama,
+        .mlp_bias = !llama,
+        .learned_positions = !llama,
+        .rope_theta = 10000,
+        .rope_factor = 1,
+        .tied = true,
+        .init_std = 0.02f,
+        .bos = -1,
+        .eos = -1,
+    };
+    return 0;
+}
+
+void shore__rope_table(const struct shore__arch *a, size_t positions, float *out) {
+    size_t half = a->head_dim / 2;
+    for (size_t i = 0; i < half; i++) {
+        /* transformers computes the frequencies in fp32 */
+        float frequency = 1.0f / powf((float)a->rope_theta, (float)(2 * i) / (float)a->head_dim);
+        if (a->rope_llama3) {
+            /* Llama 3.1: transformers, modeling_rope_utils.py, _compute_llama3_parameters */
+            float wavelength = 2.0f * 3.14159265358979f / frequency;
+            float low = (float)(a->rope_original_positions / a->rope_low_freq);
+            float high = (float)(a->rope_original_positions / a->rope_high_freq);
+            if (wavelength > low) {
+                frequency /= (float)a->rope_factor;
+            } else if (wavelength >= high) {
+                float smooth = ((float)a->rope_original_positions / wavelength - (float)a->rope_low_freq) /
+                               (float)(a->rope_high_freq - a->rope_low_freq);
+                frequency = (1 - smooth) * frequency / (float)a->rope_factor + smooth * frequency;
+            }
+        } else {
+            frequency /= (float)a->rope_factor;
+        }
+        for (size_t p = 0; p < positions; p++) {
+            float angle = (float)p * frequency;
+            out[p * a->head_dim + i] = cosf(angle);
+            out[p * a->head_dim + half + i] = sinf(angle);
+        }
+    }
+}
