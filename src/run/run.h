@@ -1,7 +1,8 @@
 /* The run directory: what was asked (run.json), tokens, tokenizer and model description, metrics, and where the state
  * lies. Used by train, infer and the command line.
  *
- *   RUN/run.json        settings, model config, fleet id, drives, token counts, processor kind; changes by step
+ *   RUN/run.json        settings, model config, fleet id, drives, token counts, processor kind; changes by step; its
+ *                       presence makes the directory a run
  *   RUN/config.json     the model, as Hugging Face writes it
  *   RUN/tokenizer...    copies, so that the run stands alone
  *   RUN/tokens.bin, RUN/val.bin
@@ -26,6 +27,11 @@ struct shore__run {
     uint64_t hint_step;
     char processor[64]; /* that the run was last trained on, with products and threads */
     json_t *changes;    /* recorded changes: [{"step": n, "what": "..."}] */
+    char *note;         /* what opening or recovering found and mended: one sentence; NULL: nothing */
+    bool making;        /* prepared, not finished */
+    /* The drives hold what a killed making of this very run left: the fleet may be created over it. */
+    bool replace_drives;
+    struct shore__run_private *private;
 };
 
 typedef void (*shore__note_fn)(void *ctx, const char *text); /* one sentence for the user */
@@ -42,7 +48,7 @@ int shore__source_read(struct shore__source *source, uint32_t block, uint32_t se
                        struct shore_diag *diag);
 void shore__source_close(struct shore__source *source);
 
-/* The model that settings name: --model DIR or --init; with the tokenizer's size for presets. Reads config.json. */
+/* The model that settings name: --model DIR or --init; presets grow to the tokenizer's size. Reads config.json. */
 int shore__run_model(const struct shore__settings *s, struct shore__tokenizer *tokenizer, struct shore__model **out,
                      struct shore_diag *diag);
 /* The tokenizer that settings name; the model directory's, or bytes. */
@@ -54,10 +60,17 @@ int shore__model_from_directory(const char *directory, struct shore__model **out
 void shore__run_fleet_options(const struct shore__settings *s, uint64_t scratch_bytes, bool spill,
                               struct shore_fleet_options *out);
 
+/* Fills in what was not given and depends on the model or the data: seq_len, lr, min_lr, steps, warmup. tokens of the
+ * training data, for epochs; 0: not known yet (then epochs stay). */
+void shore__settings_fit(struct shore__settings *s, const struct shore__model *m, uint64_t tokens);
+
 /* Making a run, in this order, so that a run killed while it is made can be made again by the same command:
- *   shore__run_prepare   checks the directory (SHORE_EEXISTS if a made run is there and not overwrite), makes RUN with
- * a marker "making", tokenizes, writes everything but run.json (the caller creates the fleet, fills it from a source,
- * seals it) shore__run_finish    writes run.json durably, removes the marker */
+ *   shore__run_prepare  checks the directory (SHORE_EEXISTS if a made run is there and not overwrite), makes RUN with
+ *                       a folder "making" in it that is marker and workplace, tokenizes, chooses fleet_id
+ *   the caller          creates the fleet with run->fleet_id (overwriting if run->replace_drives), fills it, seals it
+ *   shore__run_finish   moves everything into place, writes run.json durably, removes "making"
+ * A run that is being overwritten stays whole until finish. Closing a run that was prepared and not finished undoes
+ * the preparation, new volumes included (close the fleet first). On success the run owns model and tokenizer. */
 int shore__run_prepare(const char *path, const struct shore__settings *s, struct shore__model *model,
                        struct shore__tokenizer *tokenizer, bool overwrite, shore__progress_fn progress,
                        void *progress_ctx, struct shore__run **out, struct shore_diag *diag);
@@ -69,6 +82,8 @@ int shore__run_open(const char *path, bool for_writing, const struct shore__stri
                     struct shore_diag *diag);
 void shore__run_close(struct shore__run *run); /* frees model, tokenizer, datasets, settings */
 int shore__run_tokenizer(struct shore__run *run, struct shore_diag *diag); /* opens it once */
+/* Reads all tokens and compares them with what run.json recorded; opening compares only headers and counts. */
+int shore__run_check_data(struct shore__run *run, struct shore_diag *diag);
 /* Records settings that changed on resume (rewrites run.json atomically). */
 int shore__run_record_change(struct shore__run *run, uint64_t step, const char *what, struct shore_diag *diag);
 /* Is this path a run directory? */
@@ -80,11 +95,13 @@ int shore__metrics_recover(struct shore__run *run, uint64_t step, const char *li
 int shore__metrics_append(struct shore__run *run, uint64_t step, const char *line, struct shore_diag *diag);
 
 /* Import: fills a created, unsealed fleet from a source. Export: a Hugging Face directory, streamed in constant memory
- * (buffers from memory_bytes). progress in bytes. */
+ * (buffers within memory_bytes; 0: 32 MiB); it appears whole or not at all, an existing directory must be empty.
+ * tokenizer: copied too, may be NULL. progress in bytes. */
 int shore__import(struct shore_fleet *fleet, const struct shore__model *m, struct shore__source *source,
                   shore__progress_fn progress, void *ctx, struct shore_diag *diag);
-int shore__export(struct shore_fleet *fleet, const struct shore__model *m, uint64_t step, const char *directory,
-                  bool bf16, uint64_t memory_bytes, shore__progress_fn progress, void *ctx, struct shore_diag *diag);
+int shore__export(struct shore_fleet *fleet, const struct shore__model *m, const struct shore__tokenizer *tokenizer,
+                  uint64_t step, const char *directory, bool bf16, uint64_t memory_bytes, shore__progress_fn progress,
+                  void *ctx, struct shore_diag *diag);
 
 /* Deletes a run and its volumes (only those of its fleet). */
 int shore__run_remove(const char *path, shore__note_fn note, void *ctx, struct shore_diag *diag);

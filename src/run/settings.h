@@ -18,6 +18,10 @@ struct shore__strings {
     size_t count;
 };
 
+/* "Not given" where a default depends on the model or on other settings: NaN for numbers, 0 for steps and seq_len,
+ * SHORE__WARMUP_CHOSEN. shore__settings_fit() (run.h) replaces them. */
+#define SHORE__WARMUP_CHOSEN UINT64_MAX
+
 struct shore__settings {
     /* identity: what may change bits */
     char *model;     /* directory, or NULL */
@@ -26,44 +30,48 @@ struct shore__settings {
     uint64_t seed;
     struct shore__strings data, val_data;
     double val_share;
-    uint32_t batch, seq_len;
+    uint32_t batch, seq_len; /* seq_len 0: the model's, 1,024 at most */
     bool fp32;
     enum shore_optimizer optimizer;
     bool shuffle;
     enum shore__products products;
     uint32_t threads; /* 0: all */
     /* schedule and hyper-parameters: may change on resume, recorded at that step */
-    uint64_t steps;
-    double epochs; /* 0: steps count */
+    uint64_t steps; /* 0: not given */
+    double epochs;  /* 0: steps count */
     double lr, min_lr;
     uint64_t warmup;
     enum shore__schedule schedule;
     double beta1, beta2, eps, momentum, weight_decay, clip; /* clip 0: none */
     bool skip_nonfinite;
     /* resources: never change bits */
-    uint64_t memory_bytes; /* 0: a default from the machine */
-    struct shore__strings drives;
-    uint32_t micro_batch;
-    uint64_t chunk_bytes; /* 0: chosen */
+    uint64_t memory_bytes;        /* 0: a default from the machine */
+    struct shore__strings drives; /* none: the run's own directory */
+    uint32_t micro_batch;         /* 0: chosen */
+    uint64_t chunk_bytes;         /* of state; 0: chosen */
     enum shore_io io;
     enum shore__speculate speculate;
     /* reporting */
-    uint64_t stop_at, eval_every, sample_every, log_every;
+    uint64_t stop_at, eval_every, sample_every, log_every; /* 0: never (eval_every: only at the end) */
     bool quiet;
 };
 
 void shore__settings_defaults(struct shore__settings *s);
 void shore__settings_free(struct shore__settings *s);
 int shore__settings_copy(const struct shore__settings *s, struct shore__settings *out);
-/* All of it, as recorded. from_json accepts exactly the keys of to_json ("did you mean" for others). */
+/* All that is known, as recorded; keys are the flags without "--". from_json accepts exactly these keys ("did you mean"
+ * for others) and changes only what is given, so `out` starts from defaults or from a copy; sizes are text or numbers.
+ * name: the file. */
 json_t *shore__settings_to_json(const struct shore__settings *s);
 int shore__settings_from_json(const json_t *json, const char *name, struct shore__settings *out,
                               struct shore_diag *diag);
+int shore__strings_add(struct shore__strings *list, const char *item); /* copies */
+void shore__strings_free(struct shore__strings *list);
 /* Ranges and combinations: errors name the flag (--batch). */
 int shore__settings_check(const struct shore__settings *s, struct shore_diag *diag);
 
 /* Learning rate of step t (from 1): linear warm-up from lr / warmup at the first step; then constant, or linear or
- * cosine down to min_lr at the last. */
+ * cosine down to min_lr at the last. What is not given counts as shore__settings_fit() would fill it in. */
 double shore__learning_rate(const struct shore__settings *s, uint64_t step);
 
 #endif
