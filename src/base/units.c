@@ -46,8 +46,10 @@ int shore__parse_size(const char *text, uint64_t *bytes) {
             scale *= 10;
         }
     }
-    while (*p == ' ')
-        p++;
+    if (*p == ' ') {
+        p += strspn(p, " ");
+        if (*p == '\0') return -EINVAL;
+    }
     for (size_t i = 0; i < sizeof units / sizeof units[0]; i++) {
         if (strcasecmp(p, units[i].name) != 0) continue;
         if (units[i].bytes == 1 && scale > 1) return -EINVAL;

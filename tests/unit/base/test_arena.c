@@ -1,0 +1,155 @@
+#include <errno.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/arena.h"
+#include "base/thread.h"
+#include "base/units.h"
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define WITHOUT_SANITIZER 0
+#else
+#define WITHOUT_SANITIZER 1
+#endif
+
+static void pieces_are_aligned_zeroed_and_accounted(void **state) {
+    struct shore_arena *arena;
+    assert_int_equal(shore__arena_open(10 * 4096 - 5, &arena, NULL), 0);
+    assert_true(shore__arena_left(arena) == 10 * 4096);
+    unsigned char *a = shore__arena_alloc(arena, 1), *b = shore__arena_alloc(arena, 2 * 4096);
+    assert_true((uintptr_t)a % 4096 == 0 && b == a + 4096);
+    for (size_t i = 0; i < 3 * 4096; i++)
+        assert_int_equal(a[i], 0);
+    assert_true(shore__arena_left(arena) == 7 * 4096);
+    assert_null(shore__arena_alloc(arena, 7 * 4096 + 1));
+    assert_null(shore__arena_alloc(arena, UINT64_MAX));
+    assert_null(shore__arena_alloc(arena, UINT64_MAX - 4095));
+    shore__arena_free(arena, b);
+    assert_true(shore__arena_left(arena) == 7 * 4096);
+    assert_non_null(shore__arena_alloc(arena, 7 * 4096));
+    assert_true(shore__arena_left(arena) == 0);
+    assert_null(shore__arena_alloc(arena, 0));
+    shore__arena_close(arena);
+    shore__arena_close(NULL);
+}
+
+static void without_an_arena_the_system_gives(void **state) {
+    unsigned char *p = shore__arena_alloc(NULL, 5000);
+    assert_true(p && (uintptr_t)p % 4096 == 0);
+    for (size_t i = 0; i < 8192; i++)
+        assert_int_equal(p[i], 0);
+    shore__arena_free(NULL, p);
+    assert_null(shore__arena_alloc(NULL, UINT64_MAX));
+    shore__arena_free(NULL, NULL);
+}
+
+static void impossible_sizes_are_errors(void **state) {
+    struct shore_arena *arena;
+    struct shore_diag diag;
+    static const uint64_t sizes[] = {UINT64_MAX, UINT64_MAX / 2, UINT64_C(1) << 60};
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        diag.text[0] = '\0';
+        assert_int_equal(shore__arena_open(sizes[i], &arena, &diag), -ENOMEM);
+        assert_non_null(strstr(diag.text, "--memory"));
+    }
+}
+
+/* All of it is resident from the start, and not more, whatever the size of a huge page. */
+static void resident_memory_is_what_was_asked_for(void **state) {
+    static const uint64_t sizes[] = {3 << 20, (5 << 20) + 4096, (9 << 20) - 4096};
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        uint64_t before, after, slack = 512 << 10; /* the kernel counts by batches */
+        struct shore_arena *arena;
+        shore__resident_bytes(&before, NULL);
+        assert_int_equal(shore__arena_open(sizes[i], &arena, NULL), 0);
+        shore__resident_bytes(&after, NULL);
+        if (WITHOUT_SANITIZER) {
+            assert_true(after + slack >= before + sizes[i]);
+            assert_true(after <= before + sizes[i] + slack);
+        }
+        void *all = shore__arena_alloc(arena, sizes[i]);
+        assert_non_null(all);
+        memset(all, 1, sizes[i]);
+        shore__resident_bytes(&after, NULL);
+        if (WITHOUT_SANITIZER) assert_true(after <= before + sizes[i] + slack);
+        shore__arena_close(arena);
+    }
+}
+
+enum { THREADS = 4, PIECES = 64 };
+
+static void *take_pieces(void *ctx) {
+    for (int i = 0; i < PIECES; i++) {
+        unsigned char *p = shore__arena_alloc(ctx, 4096);
+        if (!p || p[0] != 0) return NULL;
+        p[0] = 1;
+    }
+    return ctx;
+}
+
+static void threads_take_different_pieces(void **state) {
+    struct shore_arena *arena;
+    pthread_t threads[THREADS];
+    assert_int_equal(shore__arena_open(THREADS * PIECES * 4096, &arena, NULL), 0);
+    for (int i = 0; i < THREADS; i++)
+        assert_int_equal(shore__thread_start(&threads[i], "taker", take_pieces, arena), 0);
+    for (int i = 0; i < THREADS; i++) {
+        void *result;
+        assert_int_equal(pthread_join(threads[i], &result), 0);
+        assert_ptr_equal(result, arena);
+    }
+    assert_true(shore__arena_left(arena) == 0);
+    shore__arena_close(arena);
+}
+
+struct seen {
+    char name[16];
+    size_t stack_bytes;
+    int term_blocked;
+};
+
+static void *look(void *ctx) {
+    struct seen *seen = ctx;
+    pthread_attr_t attr;
+    sigset_t mask;
+    pthread_getname_np(pthread_self(), seen->name, sizeof seen->name);
+    pthread_getattr_np(pthread_self(), &attr);
+    pthread_attr_getstacksize(&attr, &seen->stack_bytes);
+    pthread_attr_destroy(&attr);
+    pthread_sigmask(SIG_BLOCK, NULL, &mask);
+    seen->term_blocked = sigismember(&mask, SIGTERM);
+    return ctx;
+}
+
+static void threads_are_small_named_and_without_signals(void **state) {
+    struct seen seen;
+    pthread_t thread;
+    sigset_t before, after;
+    pthread_sigmask(SIG_BLOCK, NULL, &before);
+    assert_int_equal(shore__thread_start(&thread, "a name that is too long", look, &seen), 0);
+    pthread_sigmask(SIG_BLOCK, NULL, &after);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_string_equal(seen.name, "a name that is ");
+    if (WITHOUT_SANITIZER) assert_int_equal(seen.stack_bytes, SHORE__THREAD_STACK_BYTES);
+    assert_int_equal(seen.term_blocked, 1);
+    assert_int_equal(sigismember(&after, SIGTERM), sigismember(&before, SIGTERM));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(pieces_are_aligned_zeroed_and_accounted),
+        cmocka_unit_test(without_an_arena_the_system_gives),
+        cmocka_unit_test(impossible_sizes_are_errors),
+        cmocka_unit_test(resident_memory_is_what_was_asked_for),
+        cmocka_unit_test(threads_take_different_pieces),
+        cmocka_unit_test(threads_are_small_named_and_without_signals),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,103 @@
+#include <errno.h>
+#include <limits.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/diag.h"
+#include "base/prng.h"
+
+static void every_code_has_a_text(void **state) {
+    assert_string_equal(shore_error_text(0), "no error");
+    assert_string_equal(shore_error_text(SHORE_ECORRUPT), "stored bytes do not match their checksum");
+    assert_string_equal(shore_error_text(-ENOSPC), strerror(ENOSPC));
+    static const int odd[] = {-123456, 5, INT_MIN, INT_MAX};
+    for (size_t i = 0; i < sizeof odd / sizeof odd[0]; i++)
+        assert_string_equal(shore_error_text(odd[i]), "unknown error");
+}
+
+static void fail_fills_truncates_and_keeps_errno(void **state) {
+    struct shore_diag diag;
+    errno = EXDEV;
+    assert_int_equal(shore__fail(&diag, -EIO, "cannot read %s at %d", "x", 7), -EIO);
+    assert_string_equal(diag.text, "cannot read x at 7");
+    assert_int_equal(errno, EXDEV);
+    assert_int_equal(shore__fail(NULL, SHORE_EINPUT, "nobody reads this"), SHORE_EINPUT);
+    assert_int_equal(shore__fail(&diag, -EIO, "%2000d", 1), -EIO);
+    assert_int_equal(strlen(diag.text), sizeof diag.text - 1);
+}
+
+static void assert_escaped(const char *name, size_t bytes, const char *expected) {
+    char out[256];
+    assert_string_equal(shore__escape(name, bytes, out, sizeof out), expected);
+}
+
+static void what_could_mislead_is_escaped(void **state) {
+    assert_escaped("h.0.attn", 8, "h.0.attn");
+    assert_escaped("", 0, "");
+    assert_escaped("a\0b", 3, "a\\x00b");
+    assert_escaped("\x1b[31m\n\t\r\x7f", 9, "\\x1b[31m\\n\\t\\r\\x7f");
+    assert_escaped("say \"it's\" \\", 12, "say \\\"it\\'s\\\" \\\\");
+    assert_escaped("gr\xc3\xbc\xc3\x9f \xf0\x9f\x98\x80", 11, "gr\xc3\xbc\xc3\x9f \xf0\x9f\x98\x80");
+    assert_escaped("\xc2\x9b", 2, "\\u{9b}");
+    assert_escaped("\xe2\x80\xae", 3, "\\u{202e}");
+    assert_escaped("\xe2\x80\xa8\xef\xbb\xbf", 6, "\\u{2028}\\u{feff}");
+}
+
+static void invalid_utf8_is_escaped_by_byte(void **state) {
+    assert_escaped("\xff\x80", 2, "\\xff\\x80");
+    assert_escaped("\xc0\xaf", 2, "\\xc0\\xaf");
+    assert_escaped("\xe0\x80\xaf", 3, "\\xe0\\x80\\xaf");
+    assert_escaped("\xed\xa0\x80", 3, "\\xed\\xa0\\x80");
+    assert_escaped("\xf4\x90\x80\x80", 4, "\\xf4\\x90\\x80\\x80");
+    assert_escaped("\xe2\x82", 2, "\\xe2\\x82");
+    assert_escaped("\xe2\x82x", 3, "\\xe2\\x82x");
+}
+
+static void long_names_are_cut_between_units(void **state) {
+    char out[16];
+    assert_string_equal(shore__escape("0123456789", 10, out, 11), "0123456789");
+    assert_string_equal(shore__escape("0123456789", 10, out, 10), "012345...");
+    assert_string_equal(shore__escape("\n\n\n\n\n", 5, out, 8), "\\n\\n...");
+    assert_string_equal(shore__escape("01234", 5, out, 4), "...");
+    assert_string_equal(shore__escape("01234", 5, out, 2), ".");
+    assert_string_equal(shore__escape("01234", 5, out, 1), "");
+    out[0] = 'z';
+    shore__escape("01234", 5, out, 0);
+    assert_int_equal(out[0], 'z');
+}
+
+static void any_bytes_give_clean_text_that_fits(void **state) {
+    for (uint64_t i = 0; i < 20000; i++) {
+        unsigned char name[24];
+        size_t bytes = shore__random_u64(1, 0, i) % (sizeof name + 1), room = shore__random_u64(1, 1, i) % 40 + 1;
+        for (size_t j = 0; j < bytes; j++)
+            name[j] = (unsigned char)shore__random_u64(2, i, j);
+        char *exact = malloc(bytes ? bytes : 1), *out = malloc(room);
+        assert_true(exact && out);
+        memcpy(exact, name, bytes);
+        shore__escape(exact, bytes, out, room);
+        assert_true(strlen(out) < room);
+        for (const char *p = out; *p; p++)
+            assert_true((unsigned char)*p >= 0x20 && *p != 0x7f);
+        free(exact);
+        free(out);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_code_has_a_text),
+        cmocka_unit_test(fail_fills_truncates_and_keeps_errno),
+        cmocka_unit_test(what_could_mislead_is_escaped),
+        cmocka_unit_test(invalid_utf8_is_escaped_by_byte),
+        cmocka_unit_test(long_names_are_cut_between_units),
+        cmocka_unit_test(any_bytes_give_clean_text_that_fits),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

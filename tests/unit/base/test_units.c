@@ -1,0 +1,150 @@
+#include <errno.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include <cmocka.h>
+
+#include "base/prng.h"
+#include "base/units.h"
+
+static void sizes_read_as_people_write_them(void **state) {
+    static const struct {
+        const char *text;
+        uint64_t bytes;
+    } cases[] = {
+        {"0", 0},
+        {"4096", 4096},
+        {"4096B", 4096},
+        {"64k", 65536},
+        {"500M", 524288000},
+        {"500MB", 500000000},
+        {"2GiB", UINT64_C(1) << 31},
+        {"1.5 GiB", 1610612736},
+        {"1.5gib", 1610612736},
+        {"2 g", UINT64_C(1) << 31},
+        {"1.1MB", 1100000},
+        {"3tb", UINT64_C(3000000000000)},
+        {"0.5K", 512},
+        {"1TiB", UINT64_C(1) << 40},
+        {"18446744073709551615", UINT64_MAX},
+        {"16777215T", UINT64_C(16777215) << 40},
+        {"1.9999999999999999999999K", 2047},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        uint64_t bytes = 1;
+        if (shore__parse_size(cases[i].text, &bytes) != 0 || bytes != cases[i].bytes)
+            fail_msg("'%s' gave %llu", cases[i].text, (unsigned long long)bytes);
+    }
+}
+
+static void bad_sizes_are_refused_and_leave_the_value(void **state) {
+    static const char *const bad[] = {"",
+                                      " ",
+                                      "-1",
+                                      "+1",
+                                      " 1",
+                                      "1 ",
+                                      "G",
+                                      ".5G",
+                                      "1.G",
+                                      "1..5G",
+                                      "1.5",
+                                      "1.5B",
+                                      "1GiBx",
+                                      "1 GiB ",
+                                      "1e9",
+                                      "0x10",
+                                      "1,5G",
+                                      "nan",
+                                      "18446744073709551616",
+                                      "16777216T",
+                                      "99999999999999999999999999",
+                                      "1PiB",
+                                      "1GG",
+                                      "1\tG"};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        uint64_t bytes = 77;
+        if (shore__parse_size(bad[i], &bytes) != -EINVAL || bytes != 77) fail_msg("'%s' was accepted", bad[i]);
+    }
+}
+
+static void a_minimum_is_never_below_and_is_readable(void **state) {
+    char text[32];
+    for (uint64_t i = 0; i < 20000; i++) {
+        uint64_t bytes = shore__random_u64(1, 0, i) >> (i % 64);
+        if (i < 5) bytes = UINT64_MAX - i;
+        if (i >= 5 && i < 600) bytes = (UINT64_C(1) << (i % 64)) + i / 64 - 4;
+        uint64_t back = 0;
+        assert_int_equal(shore__parse_size(shore__format_size_up(bytes, text, sizeof text), &back), 0);
+        assert_true(back >= bytes);
+        uint64_t step = bytes >= 1048576 ? 1048576 : 1024;
+        assert_true(back - bytes < step);
+        assert_null(strchr(text, ' '));
+    }
+    assert_string_equal(shore__format_size_up(UINT64_C(397) << 20, text, sizeof text), "397MiB");
+    assert_string_equal(shore__format_size_up((UINT64_C(396) << 20) + 1, text, sizeof text), "397MiB");
+    assert_string_equal(shore__format_size_up(1048575, text, sizeof text), "1024KiB");
+}
+
+static void sizes_and_times_for_reading(void **state) {
+    char text[32];
+    assert_string_equal(shore__format_size(512, text, sizeof text), "512 B");
+    assert_string_equal(shore__format_size(1610612736, text, sizeof text), "1.50 GiB");
+    assert_string_equal(shore__format_size(1048575, text, sizeof text), "1.00 MiB");
+    assert_string_equal(shore__format_size(UINT64_MAX, text, sizeof text), "16.00 EiB");
+    assert_string_equal(shore__format_seconds(0.012, text, sizeof text), "12 ms");
+    assert_string_equal(shore__format_seconds(4.2, text, sizeof text), "4.2 s");
+    assert_string_equal(shore__format_seconds(59.96, text, sizeof text), "1 min 0 s");
+    assert_string_equal(shore__format_seconds(3 * 3600 + 12 * 60 + 5, text, sizeof text), "3 h 12 min");
+    assert_string_equal(shore__format_seconds(90000, text, sizeof text), "1 d 1 h");
+    assert_string_equal(shore__format_seconds(NAN, text, sizeof text), "unknown");
+    assert_string_equal(shore__format_seconds(-1, text, sizeof text), "unknown");
+}
+
+static void fields_are_little_endian(void **state) {
+    unsigned char p[8];
+    shore__put_u64(p, UINT64_C(0xF1E2D3C4B5A69788));
+    assert_int_equal(p[0], 0x88);
+    assert_int_equal(p[7], 0xF1);
+    assert_true(shore__get_u64(p) == UINT64_C(0xF1E2D3C4B5A69788));
+    assert_int_equal(shore__get_u32(p), 0xB5A69788);
+    assert_int_equal(shore__get_u16(p + 6), 0xF1E2);
+}
+
+static void resident_memory_is_seen(void **state) {
+    uint64_t before, peak, after, bytes = UINT64_C(8) << 20;
+    shore__resident_bytes(&before, &peak);
+    assert_true(before > 0 && peak >= before);
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_true(p != MAP_FAILED);
+    memset(p, 1, bytes);
+    shore__resident_bytes(&after, NULL);
+    munmap(p, bytes);
+    /* the kernel counts by batches on each processor */
+    assert_true(after > before + bytes / 2);
+    assert_true(shore__machine_memory_bytes() >= after);
+}
+
+static void the_clock_goes_forward(void **state) {
+    uint64_t a = shore__now_ns(), b = shore__now_ns();
+    assert_true(a > 0 && b >= a);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sizes_read_as_people_write_them),
+        cmocka_unit_test(bad_sizes_are_refused_and_leave_the_value),
+        cmocka_unit_test(a_minimum_is_never_below_and_is_readable),
+        cmocka_unit_test(sizes_and_times_for_reading),
+        cmocka_unit_test(fields_are_little_endian),
+        cmocka_unit_test(resident_memory_is_seen),
+        cmocka_unit_test(the_clock_goes_forward),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
