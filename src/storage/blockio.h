@@ -2,9 +2,9 @@
  *
  * A file is opened once (struct shore__file: descriptor, lock, size, direct or not). A queue (struct shore__io) belongs
  * to one thread and has a fixed depth; backends: "uring" (io_uring, registered file and buffers), "threads" (a pool
- * with pread and pwrite), "memory" (tests). SHORE_IO_AUTO takes uring, or threads where io_uring is refused. A backend
- * always transfers an operation whole or reports a negative code: short reads and writes are continued inside, an end
- * of file inside an operation is -EIO.
+ * with pread and pwrite). SHORE_IO_AUTO and SHORE_IO_BUFFERED take uring, or threads where io_uring is refused;
+ * SHORE_IO_URING then fails instead. A backend always transfers an operation whole or reports a negative code: short
+ * reads and writes are continued inside, an end of file inside an operation is -EIO.
  *
  * Tests put a shim between: shore__io_set_shim() sees every operation before it reaches the file and may fail, cut,
  * tear, hold back or swallow it.
@@ -20,6 +20,7 @@
 #include "longshore/state.h"
 
 #define SHORE__IO_ALIGN 4096u
+#define SHORE__LOCK_SECONDS 3.0 /* how long a start waits for a lock: a killed process may still be writing */
 
 enum shore__io_kind { SHORE__IO_READ, SHORE__IO_WRITE, SHORE__IO_FLUSH };
 
@@ -38,6 +39,7 @@ struct shore__file {
     uint64_t size_bytes;
     bool direct; /* O_DIRECT in use */
     bool is_device;
+    bool made; /* by the call that opened it: it was not there before */
 };
 
 /* Opens an existing file or device for reading and writing, O_DIRECT unless refused or buffered is asked for, and
@@ -46,9 +48,10 @@ struct shore__file {
 int shore__file_open(const char *path, enum shore_io io, double lock_seconds, struct shore__file *out,
                      struct shore_diag *diag);
 /* The same after creating (or, for a device, checking) it and giving it its size, preallocated. Refuses with -ENOSPC
- * "needs X, has Y". Existing files are SHORE_EEXISTS unless overwrite; locked ones SHORE_EBUSY always; devices that are
- * mounted, held, or carry any signature (libblkid) SHORE_EEXISTS unless overwrite (mounted or held: always refused).
- * The directory entry is made durable. */
+ * "needs X, has Y". Existing files are SHORE_EEXISTS unless overwrite, or unless they hold no data at all (empty, or
+ * only preallocated); locked ones SHORE_EBUSY always; devices that carry any signature (libblkid) SHORE_EEXISTS unless
+ * overwrite, mounted or held ones SHORE_EBUSY always. What is replaced reads as zeros afterwards (files only). The
+ * directory entry is made durable. A failure removes a file that this call made. */
 int shore__file_create(const char *path, uint64_t bytes, enum shore_io io, bool overwrite, struct shore__file *out,
                        struct shore_diag *diag);
 void shore__file_close(struct shore__file *file);
@@ -76,10 +79,19 @@ unsigned shore__io_in_flight(const struct shore__io *io);
 /* One operation, and wait for it. */
 int shore__io_do(struct shore__io *io, enum shore__io_kind kind, void *buffer, uint64_t offset, uint32_t bytes);
 
-/* Called before each operation on any queue, under one lock, with the file's path. Return 0 to let it through to the
- * file, a negative code to fail it with that code, or 1 to report success without touching the file (the shim may have
- * written something else itself). Tests only; set before any queue is open. */
+/* What a shim answers, besides a negative code that fails the operation. */
+enum shore__io_verdict {
+    SHORE__IO_PASS = 0, /* let it through to the file */
+    SHORE__IO_DONE = 1, /* report success without touching the file (the shim may have written something itself) */
+    SHORE__IO_SHORT = 2 /* let it through, but as if the kernel transferred only half of it the first time */
+};
+
+/* Called before each operation on any queue, under one lock, with the file's path. Tests only; set before any queue is
+ * open. */
 typedef int (*shore__io_shim_fn)(void *ctx, const struct shore__file *file, const struct shore__io_op *op);
 void shore__io_set_shim(shore__io_shim_fn fn, void *ctx);
+/* Called under the same lock for each operation that a queue hands back: only now may its submitter count on it. */
+typedef void (*shore__io_done_fn)(void *ctx, const struct shore__file *file, const struct shore__io_op *op);
+void shore__io_set_done_hook(shore__io_done_fn fn, void *ctx);
 
 #endif

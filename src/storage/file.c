@@ -1,0 +1,267 @@
+#include "storage/io_internal.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <libgen.h>
+#include <linux/fs.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/diag.h"
+#include "base/units.h"
+
+static int fail_errno(struct shore_diag *diag, const char *path, const char *what) {
+    int code = -errno;
+    return shore__fail(diag, code, "%s: %s: %s", path, what, shore_error_text(code));
+}
+
+static int busy(struct shore_diag *diag, const char *path) {
+    return shore__fail(diag, SHORE_EBUSY, "%s: in use by another process; stop that run first, or name another drive",
+                       path);
+}
+
+static void pause_ns(long ns) {
+    struct timespec t = {0, ns};
+    nanosleep(&t, NULL);
+}
+
+static int lock_descriptor(int fd, const char *path, double seconds, struct shore_diag *diag) {
+    uint64_t deadline = shore__now_ns() + (uint64_t)(seconds * 1e9);
+    for (;;) {
+        if (flock(fd, LOCK_EX | LOCK_NB) == 0) return 0;
+        if (errno != EWOULDBLOCK && errno != EINTR) return fail_errno(diag, path, "cannot be locked");
+        if (shore__now_ns() >= deadline) return busy(diag, path);
+        pause_ns(10 * 1000 * 1000);
+    }
+}
+
+static bool same_file(int fd, const char *path) {
+    struct stat opened, named;
+    return fstat(fd, &opened) == 0 && stat(path, &named) == 0 && opened.st_dev == named.st_dev &&
+           opened.st_ino == named.st_ino;
+}
+
+/* Direct I/O if the file system takes it: some refuse the flag, others only the first transfer. */
+static bool try_direct(const struct shore__file *file) {
+    int flags = fcntl(file->fd, F_GETFL);
+    if (flags < 0 || fcntl(file->fd, F_SETFL, flags | O_DIRECT)) return false;
+    if (file->size_bytes < SHORE__IO_ALIGN) return true;
+    void *page = NULL;
+    bool refused = posix_memalign(&page, SHORE__IO_ALIGN, SHORE__IO_ALIGN) != 0 ||
+                   (pread(file->fd, page, SHORE__IO_ALIGN, 0) < 0 && errno == EINVAL);
+    free(page);
+    if (refused) fcntl(file->fd, F_SETFL, flags);
+    return !refused;
+}
+
+static int measure(struct shore__file *file, struct shore_diag *diag) {
+    struct stat st;
+    if (fstat(file->fd, &st)) return fail_errno(diag, file->path, "cannot be examined");
+    file->is_device = S_ISBLK(st.st_mode);
+    file->size_bytes = (uint64_t)st.st_size;
+    if (file->is_device && ioctl(file->fd, BLKGETSIZE64, &file->size_bytes))
+        return fail_errno(diag, file->path, "the size of the device cannot be read");
+    return 0;
+}
+
+static int refuse_other_kinds(const char *path, const struct stat *st, struct shore_diag *diag) {
+    if (S_ISREG(st->st_mode) || S_ISBLK(st->st_mode)) return 0;
+    return shore__fail(diag, SHORE_EINPUT, "%s: %s, not a file or a block device", path,
+                       S_ISDIR(st->st_mode) ? "a directory" : "a special file");
+}
+
+/* Opens what exists and locks it. What the path names may change while we wait for the lock, so it is looked at
+ * again. */
+static int open_locked(const char *path, double lock_seconds, struct shore__file *file, struct shore_diag *diag) {
+    for (;;) {
+        struct stat st;
+        if (stat(path, &st)) return fail_errno(diag, path, "cannot be opened");
+        int rc = refuse_other_kinds(path, &st, diag);
+        if (rc) return rc;
+        file->fd = open(path, O_RDWR | O_CLOEXEC | (S_ISBLK(st.st_mode) ? O_EXCL : 0));
+        if (file->fd < 0 && errno == EBUSY) {
+            return shore__fail(diag, SHORE_EBUSY,
+                               "%s: the device is mounted or held by something else; unmount it, or name another drive",
+                               path);
+        }
+        if (file->fd < 0) return fail_errno(diag, path, "cannot be opened for reading and writing");
+        rc = lock_descriptor(file->fd, path, lock_seconds, diag);
+        if (rc) return rc;
+        if (same_file(file->fd, path)) return measure(file, diag);
+        close(file->fd);
+        file->fd = -1;
+    }
+}
+
+void shore__file_close(struct shore__file *file) {
+    /* Unlocked by name: a child that was forked meanwhile shares the descriptor's lock. */
+    if (file->fd >= 0) {
+        flock(file->fd, LOCK_UN);
+        close(file->fd);
+    }
+    free(file->path);
+    *file = (struct shore__file){.fd = -1};
+}
+
+static int start(const char *path, struct shore__file *out, struct shore_diag *diag) {
+    *out = (struct shore__file){.fd = -1, .path = strdup(path)};
+    return out->path ? 0 : shore__fail(diag, -ENOMEM, "%s: out of memory", path);
+}
+
+int shore__file_open(const char *path, enum shore_io io, double lock_seconds, struct shore__file *out,
+                     struct shore_diag *diag) {
+    int rc = start(path, out, diag);
+    if (rc == 0) rc = open_locked(path, lock_seconds, out, diag);
+    if (rc) {
+        shore__file_close(out);
+        return rc;
+    }
+    out->direct = io != SHORE_IO_BUFFERED && try_direct(out);
+    return 0;
+}
+
+static int no_room(struct shore_diag *diag, const char *path, uint64_t needs, uint64_t has) {
+    char need_text[32], has_text[32];
+    return shore__fail(diag, -ENOSPC, "%s: needs %s (%llu bytes), has %s (%llu bytes); free space, or add a drive",
+                       path, shore__format_size(needs, need_text, sizeof need_text), (unsigned long long)needs,
+                       shore__format_size(has, has_text, sizeof has_text), (unsigned long long)has);
+}
+
+static int check_room(const char *path, int dir, uint64_t bytes, uint64_t freed, struct shore_diag *diag) {
+    struct statvfs fs;
+    if (fstatvfs(dir, &fs)) return fail_errno(diag, path, "the free space cannot be read");
+    uint64_t has = (uint64_t)fs.f_bavail * fs.f_frsize + freed;
+    return has < bytes ? no_room(diag, path, bytes, has) : 0;
+}
+
+static int open_parent(const char *path, struct shore_diag *diag) {
+    char *copy = strdup(path);
+    if (!copy) return shore__fail(diag, -ENOMEM, "%s: out of memory", path);
+    int dir = open(dirname(copy), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (dir < 0) {
+        dir = -errno;
+        shore__fail(diag, dir, "%s: cannot be made, its directory cannot be opened: %s", path, shore_error_text(dir));
+    }
+    free(copy);
+    return dir;
+}
+
+static int fill_with_zeros(int fd, uint64_t bytes) {
+    enum { PIECE = 1 << 20 };
+    char *zeros = calloc(1, PIECE);
+    if (!zeros) return -ENOMEM;
+    int rc = 0;
+    for (uint64_t at = 0; at < bytes && rc == 0;) {
+        size_t ask = bytes - at < PIECE ? (size_t)(bytes - at) : PIECE;
+        ssize_t n = pwrite(fd, zeros, ask, (off_t)at);
+        if (n > 0)
+            at += (uint64_t)n;
+        else if (n == 0 || errno != EINTR)
+            rc = n == 0 ? -EIO : -errno;
+    }
+    free(zeros);
+    return rc;
+}
+
+static int preallocate(const struct shore__file *file, uint64_t bytes, struct shore_diag *diag) {
+    int rc = 0;
+    while (fallocate(file->fd, 0, 0, (off_t)bytes)) {
+        rc = -errno;
+        if (rc != -EINTR) break;
+        rc = 0;
+    }
+    if (rc == -EOPNOTSUPP || rc == -ENOSYS) rc = fill_with_zeros(file->fd, bytes);
+    if (rc == 0 && fsync(file->fd)) rc = -errno;
+    if (rc == 0) return 0;
+    return shore__fail(diag, rc, "%s: %llu bytes could not be preallocated: %s", file->path, (unsigned long long)bytes,
+                       shore_error_text(rc));
+}
+
+static bool holds_no_data(int fd) {
+    off_t at = lseek(fd, 0, SEEK_DATA);
+    return at < 0 && errno == ENXIO;
+}
+
+static int already_there(struct shore_diag *diag, const char *path) {
+    return shore__fail(diag, SHORE_EEXISTS, "%s: exists already; name another path, or give --overwrite to replace it",
+                       path);
+}
+
+static int create_on_device(struct shore__file *file, uint64_t bytes, bool overwrite, shore__replaceable_fn replaceable,
+                            struct shore_diag *diag) {
+    enum shore__replaceable answer = replaceable && !overwrite ? replaceable(file) : SHORE__REPLACE_UNKNOWN;
+    if (!overwrite && answer == SHORE__REPLACE_NO) return already_there(diag, file->path);
+    if (!overwrite && answer == SHORE__REPLACE_UNKNOWN) {
+        int rc = shore__device_check(file, diag);
+        if (rc) return rc;
+    }
+    return file->size_bytes < bytes ? no_room(diag, file->path, bytes, file->size_bytes) : 0;
+}
+
+static int create_over_file(struct shore__file *file, int dir, uint64_t bytes, bool overwrite,
+                            shore__replaceable_fn replaceable, struct shore_diag *diag) {
+    struct stat st;
+    if (!overwrite && !holds_no_data(file->fd) && !(replaceable && replaceable(file) == SHORE__REPLACE_YES))
+        return already_there(diag, file->path);
+    if (fstat(file->fd, &st)) return fail_errno(diag, file->path, "cannot be examined");
+    int rc = check_room(file->path, dir, bytes, (uint64_t)st.st_blocks * 512, diag);
+    if (rc) return rc;
+    if (ftruncate(file->fd, 0)) return fail_errno(diag, file->path, "cannot be emptied");
+    return preallocate(file, bytes, diag);
+}
+
+static int create_new(struct shore__file *file, int dir, uint64_t bytes, struct shore_diag *diag) {
+    int rc = check_room(file->path, dir, bytes, 0, diag);
+    if (rc) return rc;
+    file->fd = open(file->path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (file->fd < 0) return fail_errno(diag, file->path, "cannot be created");
+    rc = lock_descriptor(file->fd, file->path, 0, diag);
+    if (rc) return rc;
+    file->made = true;
+    return preallocate(file, bytes, diag);
+}
+
+int shore__file_create_asking(const char *path, uint64_t bytes, enum shore_io io, bool overwrite,
+                              shore__replaceable_fn replaceable, struct shore__file *out, struct shore_diag *diag) {
+    int dir = -1;
+    int rc = start(path, out, diag);
+    if (rc) return rc;
+    if (bytes > INT64_MAX || bytes % SHORE__IO_ALIGN) {
+        rc = shore__fail(diag, -EINVAL, "%s: %llu bytes is no size for a volume", path, (unsigned long long)bytes);
+        goto failed;
+    }
+    dir = rc = open_parent(path, diag);
+    if (rc < 0) goto failed;
+    struct stat st;
+    if (stat(path, &st)) {
+        rc = errno == ENOENT ? create_new(out, dir, bytes, diag) : fail_errno(diag, path, "cannot be examined");
+    } else {
+        rc = open_locked(path, SHORE__LOCK_SECONDS, out, diag);
+        if (rc == 0)
+            rc = out->is_device ? create_on_device(out, bytes, overwrite, replaceable, diag)
+                                : create_over_file(out, dir, bytes, overwrite, replaceable, diag);
+    }
+    if (rc == 0) rc = measure(out, diag);
+    if (rc == 0 && fsync(dir)) rc = fail_errno(diag, path, "its directory entry could not be made durable");
+    if (rc) goto failed;
+    close(dir);
+    out->direct = io != SHORE_IO_BUFFERED && try_direct(out);
+    return 0;
+
+failed:
+    if (dir >= 0) close(dir);
+    if (out->made) unlink(path);
+    shore__file_close(out);
+    return rc;
+}
+
+int shore__file_create(const char *path, uint64_t bytes, enum shore_io io, bool overwrite, struct shore__file *out,
+                       struct shore_diag *diag) {
+    return shore__file_create_asking(path, bytes, io, overwrite, NULL, out, diag);
+}

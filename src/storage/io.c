@@ -1,0 +1,148 @@
+#include "storage/io_internal.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/diag.h"
+
+struct shore__io {
+    const struct shore__io_backend *backend;
+    void *state;
+    struct shore__file file;
+    unsigned depth, in_flight;
+    unsigned nready; /* operations that the shim answered; they count as in flight */
+    struct shore__io_op *ready[];
+};
+
+static pthread_mutex_t shim_lock = PTHREAD_MUTEX_INITIALIZER;
+static shore__io_shim_fn shim;
+static void *shim_ctx;
+static shore__io_done_fn done_hook;
+static void *done_hook_ctx;
+
+void shore__io_set_shim(shore__io_shim_fn fn, void *ctx) {
+    pthread_mutex_lock(&shim_lock);
+    shim = fn;
+    shim_ctx = ctx;
+    pthread_mutex_unlock(&shim_lock);
+}
+
+void shore__io_set_done_hook(shore__io_done_fn fn, void *ctx) {
+    pthread_mutex_lock(&shim_lock);
+    done_hook = fn;
+    done_hook_ctx = ctx;
+    pthread_mutex_unlock(&shim_lock);
+}
+
+static int ask_shim(const struct shore__file *file, const struct shore__io_op *op) {
+    pthread_mutex_lock(&shim_lock);
+    int verdict = shim ? shim(shim_ctx, file, op) : SHORE__IO_PASS;
+    pthread_mutex_unlock(&shim_lock);
+    return verdict;
+}
+
+static void tell_done(const struct shore__file *file, struct shore__io_op **ops, unsigned count) {
+    pthread_mutex_lock(&shim_lock);
+    for (unsigned i = 0; done_hook && i < count; i++)
+        done_hook(done_hook_ctx, file, ops[i]);
+    pthread_mutex_unlock(&shim_lock);
+}
+
+int shore__io_open(const struct shore__file *file, enum shore_io io, unsigned depth,
+                   const struct shore__buffer_range *fixed, unsigned nfixed, struct shore__io **out,
+                   struct shore_diag *diag) {
+    *out = NULL;
+    if (depth == 0) return shore__fail(diag, -EINVAL, "%s: an I/O queue needs a depth of at least 1", file->path);
+    struct shore__io *queue = calloc(1, sizeof *queue + depth * sizeof *queue->ready);
+    if (!queue) return shore__fail(diag, -ENOMEM, "%s: out of memory for an I/O queue", file->path);
+    queue->file = *file;
+    queue->depth = depth;
+
+    int rc = -ENOSYS;
+    if (io != SHORE_IO_THREADS) {
+        queue->backend = &shore__io_uring_backend;
+        rc = queue->backend->open(file, depth, fixed, nfixed, &queue->state);
+        if (rc && io == SHORE_IO_URING) {
+            free(queue);
+            return shore__fail(diag, rc,
+                               "%s: io_uring is refused here (%s); use the thread pool instead (--io threads)",
+                               file->path, shore_error_text(rc));
+        }
+    }
+    if (rc) {
+        queue->backend = &shore__io_threads_backend;
+        rc = queue->backend->open(file, depth, fixed, nfixed, &queue->state);
+    }
+    if (rc) {
+        free(queue);
+        return shore__fail(diag, rc, "%s: no I/O queue could be opened: %s", file->path, shore_error_text(rc));
+    }
+    *out = queue;
+    return 0;
+}
+
+void shore__io_close(struct shore__io *io) {
+    if (!io) return;
+    struct shore__io_op *ops[16];
+    while (io->in_flight && shore__io_reap(io, ops, 16, 1) > 0)
+        ;
+    io->backend->close(io->state);
+    free(io);
+}
+
+const char *shore__io_backend(const struct shore__io *io) {
+    return io->backend->name;
+}
+unsigned shore__io_in_flight(const struct shore__io *io) {
+    return io->in_flight;
+}
+
+int shore__io_submit(struct shore__io *io, struct shore__io_op *op) {
+    if (io->in_flight >= io->depth) return -EBUSY;
+    if (op->kind != SHORE__IO_FLUSH && (op->bytes == 0 || op->bytes % SHORE__IO_ALIGN || op->offset % SHORE__IO_ALIGN ||
+                                        (uintptr_t)op->buffer % SHORE__IO_ALIGN || op->offset > io->file.size_bytes ||
+                                        op->bytes > io->file.size_bytes - op->offset))
+        return -EINVAL;
+    op->rc = 0;
+    int verdict = ask_shim(&io->file, op);
+    if (verdict < 0 || verdict == SHORE__IO_DONE) {
+        op->rc = verdict < 0 ? verdict : 0;
+        io->ready[io->nready++] = op;
+    } else {
+        uint32_t half = shore__io_aligned(op->bytes / 2);
+        int rc = io->backend->submit(io->state, op, verdict == SHORE__IO_SHORT && half ? half : op->bytes);
+        if (rc) return rc;
+    }
+    io->in_flight++;
+    return 0;
+}
+
+int shore__io_reap(struct shore__io *io, struct shore__io_op **ops, unsigned max, unsigned min) {
+    unsigned got = 0;
+    while (got < max && io->nready)
+        ops[got++] = io->ready[--io->nready];
+    unsigned below = io->in_flight - got;
+    unsigned still = min > got ? min - got : 0;
+    if (still > max - got) still = max - got;
+    if (still > below) still = below;
+    if (below && got < max) {
+        int more = io->backend->reap(io->state, ops + got, max - got, still);
+        if (more < 0 && got == 0) return more;
+        if (more > 0) got += (unsigned)more;
+    }
+    io->in_flight -= got;
+    if (got) tell_done(&io->file, ops, got);
+    return (int)got;
+}
+
+int shore__io_do(struct shore__io *io, enum shore__io_kind kind, void *buffer, uint64_t offset, uint32_t bytes) {
+    if (io->in_flight) return -EBUSY;
+    struct shore__io_op op = {.kind = kind, .buffer = buffer, .offset = offset, .bytes = bytes};
+    int rc = shore__io_submit(io, &op);
+    if (rc) return rc;
+    struct shore__io_op *done;
+    rc = shore__io_reap(io, &done, 1, 1);
+    return rc < 0 ? rc : rc == 0 ? -EIO : op.rc;
+}

@@ -1,0 +1,45 @@
+/* What the files of storage/ share behind blockio.h. */
+#ifndef SHORE_STORAGE_IO_INTERNAL_H
+#define SHORE_STORAGE_IO_INTERNAL_H
+
+#include "storage/blockio.h"
+
+/* One way to move bytes. The front (io.c) keeps the depth, asks the shim, and never has more than depth operations
+ * here. */
+struct shore__io_backend {
+    const char *name;
+    int (*open)(const struct shore__file *file, unsigned depth, const struct shore__buffer_range *fixed,
+                unsigned nfixed, void **state);
+    /* With nothing in flight. */
+    void (*close)(void *state);
+    /* first_bytes: what the first transfer may ask for. */
+    int (*submit)(void *state, struct shore__io_op *op, uint32_t first_bytes);
+    /* At least min are in flight. A negative code: nothing can be reaped any more. */
+    int (*reap)(void *state, struct shore__io_op **ops, unsigned max, unsigned min);
+};
+
+extern const struct shore__io_backend shore__io_threads_backend;
+extern const struct shore__io_backend shore__io_uring_backend;
+
+/* A kernel that moves nothing, or says "again", more often than this is treated as failed. */
+#define SHORE__IO_STALLS 1000u
+
+/* Direct I/O goes on only at aligned places: what was moved beyond the last one is moved again. */
+static inline uint32_t shore__io_aligned(uint32_t bytes) {
+    return bytes / SHORE__IO_ALIGN * SHORE__IO_ALIGN;
+}
+
+/* Asked under the lock, before an existing file or device is replaced without overwrite: what does it hold? */
+enum shore__replaceable {
+    SHORE__REPLACE_UNKNOWN, /* nothing of ours */
+    SHORE__REPLACE_YES,
+    SHORE__REPLACE_NO
+};
+typedef enum shore__replaceable (*shore__replaceable_fn)(const struct shore__file *file);
+int shore__file_create_asking(const char *path, uint64_t bytes, enum shore_io io, bool overwrite,
+                              shore__replaceable_fn replaceable, struct shore__file *out, struct shore_diag *diag);
+
+/* Signature check of an open device: 0, or SHORE_EEXISTS with a sentence. */
+int shore__device_check(const struct shore__file *file, struct shore_diag *diag);
+
+#endif
