@@ -9,6 +9,8 @@
 
 #include "storage/blockio.h"
 
+struct shore_arena;
+
 #define SHORE__VOLUME_VERSION 1u
 #define SHORE__STEP_NONE UINT64_MAX
 #define SHORE__METRICS_BYTES 2048u
@@ -59,28 +61,46 @@ struct shore__record {
     unsigned char metrics[SHORE__METRICS_BYTES];
 };
 
+/* Offsets in the volume; see docs/volume-format.md. */
+struct shore__regions {
+    uint64_t table[2], plane[2][SHORE_PLANE_COUNT], spill, scratch, end;
+    uint64_t table_bytes; /* on disk: whole pages */
+};
+
 struct shore__volume {
     struct shore__file file;
-    struct shore__volume_desc desc;
+    struct shore__volume_desc desc; /* identity and extents lie in the volume's own memory */
+    struct shore__regions at;
     struct shore__record record; /* newest valid one */
     struct shore__record older;  /* the other place, if older_valid */
     bool record_valid, older_valid;
-    bool damaged_record; /* a record place holds a damaged record, which is described in damage */
-    struct shore_diag damage;
+    /* A record place holds a damaged record: the trace of a power loss while it was written, or of a failing drive. */
+    bool damaged_record;
+    bool damaged_header;            /* one of its two copies was damaged; open has written it anew */
+    struct shore_diag damage;       /* which of these, with file and offset; the record comes first */
     struct shore__leaves *table[2]; /* of each slot, in memory; from the arena */
     uint64_t size_bytes;
+    bool commit_failed; /* no commit until the volume is opened again */
+    void *page;         /* private: a buffer for direct I/O */
+    struct shore_arena *arena;
 };
 
 uint64_t shore__volume_size_bytes(const struct shore__volume_desc *desc);
 uint64_t shore__volume_memory_bytes(const struct shore__volume_desc *desc);
 
-/* Creates (see shore__file_create) and writes header and placement, with no record yet. */
+/* Creates (see shore__file_create) and writes header and placement, with no record yet. A volume that is there already
+ * is replaced without overwrite if it was never finished or holds no record: nothing was ever committed to it. The
+ * fields of desc are copied. */
 int shore__volume_create(const char *path, const struct shore__volume_desc *desc, enum shore_io io, bool overwrite,
                          struct shore_arena *arena, struct shore__volume *out, struct shore_diag *diag);
-/* Opens, locks, checks header (either copy), reads both records. Reads no table yet. */
+/* Opens, locks (waits SHORE__LOCK_SECONDS), checks header (either copy), reads both records. Reads no table yet. With
+ * no valid record (the volume was never sealed, or damaged_record) it succeeds: recovery is the caller's decision.
+ * Errors: SHORE_EBUSY, SHORE_EFORMAT (no volume, another version, never finished), SHORE_ECORRUPT (damaged, cut off).
+ */
 int shore__volume_open(const char *path, enum shore_io io, struct shore_arena *arena, struct shore__volume *out,
                        struct shore_diag *diag);
-/* Header only: no lock, no writing; the file is closed again. For identity and for `inspect`. */
+/* Header and records only: no lock, no writing; the file is closed again (file.fd is -1), no tables. For identity and
+ * for `inspect`. */
 int shore__volume_peek(const char *path, struct shore__volume *out, struct shore_diag *diag);
 void shore__volume_close(struct shore__volume *v);
 /* What a path stands for: a directory gets "longshore.volume" in it. Result is malloc'ed. */
@@ -100,8 +120,9 @@ int64_t shore__volume_local(const struct shore__volume *v, uint32_t block, uint3
 
 /* Table, flush, record, flush, in that order; a failed flush is final. `next` has its sequence set by the call;
  * table_slot: which table to write (its hash is put into next->slot[table_slot]), or -1: none (epoch change, skipped
- * step). On success v->record is next. Synchronous, on the caller's queue, which must have no writes in flight.
- * written_bytes: added to. */
+ * step). On success v->record is next. Synchronous, on the caller's queue, which must have nothing in flight.
+ * written_bytes: added to. After a failure nobody knows what the drive holds: every further commit is refused until the
+ * volume is opened again. */
 int shore__volume_commit(struct shore__volume *v, struct shore__io *io, struct shore__record *next, int table_slot,
                          uint64_t *written_bytes, struct shore_diag *diag);
 

@@ -1,0 +1,57 @@
+/* The bytes of a volume, in memory: what is written and what is believed. docs/volume-format.md is their description.
+ * Nothing here does I/O, so that all of it can be fuzzed. */
+#ifndef SHORE_STORAGE_FORMAT_H
+#define SHORE_STORAGE_FORMAT_H
+
+#include "storage/volume.h"
+
+#define SHORE__PAGE_BYTES 4096u
+#define SHORE__HEADER_A_OFFSET 0x00000u
+#define SHORE__RECORD_OFFSET 0x10000u /* of place 0; place 1 lies 64 KiB behind */
+#define SHORE__RECORD_STRIDE 0x10000u
+#define SHORE__HEADER_B_OFFSET 0x30000u
+#define SHORE__IDENTITY_OFFSET 0x40000u
+#define SHORE__PLACEMENT_OFFSET 0x50000u
+#define SHORE__EXTENT_BYTES 16u
+#define SHORE__EXTENTS_MOST (1u << 20)
+#define SHORE__SEGMENTS_MOST (1u << 30)
+
+static inline uint64_t shore__round_up(uint64_t bytes, uint64_t unit) {
+    return (bytes + unit - 1) / unit * unit;
+}
+
+struct shore__header {
+    struct shore__volume_desc desc; /* without identity and extents */
+    uint32_t version;
+    bool unfinished; /* the rest of the volume was not yet written */
+    uint64_t size_bytes;
+    unsigned char placement_hash[16], identity_hash[16];
+};
+
+enum shore__parse {
+    SHORE__PARSE_OK,
+    SHORE__PARSE_EMPTY,   /* all zero */
+    SHORE__PARSE_FOREIGN, /* something else, or of another volume */
+    SHORE__PARSE_VERSION, /* ours, of another version */
+    SHORE__PARSE_DAMAGED
+};
+
+/* 0, or -EINVAL where sizes are out of range. */
+int shore__regions_make(const struct shore__volume_desc *desc, struct shore__regions *out);
+
+/* page: SHORE__PAGE_BYTES each. */
+void shore__header_write(const struct shore__header *header, unsigned char *page);
+enum shore__parse shore__header_parse(const unsigned char *page, struct shore__header *out);
+
+void shore__extents_write(const struct shore__extent *extents, uint32_t count, unsigned char *bytes);
+/* In place: extents may be bytes. */
+void shore__extents_read(const unsigned char *bytes, uint32_t count, struct shore__extent *extents);
+/* By block, then first; no two overlap; local segments without gaps, `segments` in all. */
+bool shore__extents_valid(const struct shore__extent *extents, uint32_t count, uint32_t segments);
+
+void shore__record_write(const struct shore__volume_desc *desc, const struct shore__record *record,
+                         unsigned char *page);
+enum shore__parse shore__record_parse(const struct shore__volume_desc *desc, unsigned place, const unsigned char *page,
+                                      struct shore__record *out);
+
+#endif

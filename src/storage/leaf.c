@@ -1,0 +1,46 @@
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include "storage/hash.h"
+
+#include <pthread.h>
+
+#include "base/units.h"
+
+static void hash128_base(const void *data, size_t bytes, uint64_t seed, unsigned char out[16]) {
+    XXH128_canonicalFromHash((XXH128_canonical_t *)out, XXH3_128bits_withSeed(data, bytes, seed));
+}
+
+typedef void (*hash_fn)(const void *, size_t, uint64_t, unsigned char[16]);
+
+static hash_fn fastest = hash128_base;
+
+#if defined(__x86_64__)
+static pthread_once_t chosen = PTHREAD_ONCE_INIT;
+static void choose(void) {
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx512f"))
+        fastest = shore__hash128_avx512;
+    else if (__builtin_cpu_supports("avx2"))
+        fastest = shore__hash128_avx2;
+}
+#endif
+
+void shore__hash128(const void *data, size_t bytes, uint64_t seed, unsigned char out[16]) {
+#if defined(__x86_64__)
+    pthread_once(&chosen, choose);
+#endif
+    fastest(data, bytes, seed, out);
+}
+
+uint64_t shore__leaf_seed(uint32_t block, uint32_t segment, enum shore_plane plane) {
+    return (uint64_t)block << 34 | (uint64_t)segment << 2 | (uint64_t)plane;
+}
+
+void shore__leaf_make(const void *data, size_t bytes, uint64_t seed, struct shore__leaf *out) {
+    shore__hash128(data, bytes, seed, out->hash);
+}
+
+size_t shore__plane_elem_bytes(enum shore_plane plane) {
+    return plane == SHORE_PLANE_HI || plane == SHORE_PLANE_LO ? 2 : 4;
+}

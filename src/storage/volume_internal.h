@@ -1,0 +1,19 @@
+/* What the files of the volume share. */
+#ifndef SHORE_STORAGE_VOLUME_INTERNAL_H
+#define SHORE_STORAGE_VOLUME_INTERNAL_H
+
+#include "storage/format.h"
+
+static inline uint64_t shore__record_offset(unsigned place) {
+    return SHORE__RECORD_OFFSET + (uint64_t)place * SHORE__RECORD_STRIDE;
+}
+
+/* Any number of whole pages, in pieces; a failure is described with file and offset. */
+int shore__transfer(struct shore__io *io, const char *path, enum shore__io_kind kind, void *buffer, uint64_t offset,
+                    uint64_t bytes, struct shore_diag *diag);
+int shore__flush(struct shore__io *io, const char *path, struct shore_diag *diag);
+
+/* Reads both record places into record, older, damage. */
+int shore__volume_read_records(struct shore__volume *v, struct shore__io *io, struct shore_diag *diag);
+
+#endif
