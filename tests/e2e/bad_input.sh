@@ -1,0 +1,206 @@
+#!/usr/bin/env bash
+# What strangers and hurried people hand in: each is refused with exit code 2 and a sentence that names it, and nothing
+# new is made.
+. "$(dirname "$0")/lib.sh"
+good=$tests/data/numeric/gpt2/model
+data=$tests/data/numeric/gpt2/data.bin
+some_text "$place/text" 50
+out=$place/out
+drive=$place/drive
+mkdir "$drive"
+base=(train --model "$good" --data "$data" --drive "$drive" --out "$out" --steps 2 --batch 2 --seq-len 16 --memory 512MiB)
+
+# untouched NAME: the last command made nothing.
+untouched() {
+    if [ -e "$out" ] || [ -n "$(ls -A "$drive")" ]; then
+        fail "$1: something was made: $(ls -d "$out" "$drive"/* 2>/dev/null | tr '\n' ' ')"
+        rm -rf "$out" "${drive:?}"/*
+    fi
+}
+bad() { # NAME PATTERN ARGS...
+    refused "$@"
+    untouched "$1"
+}
+# with_flag NAME PATTERN FLAGS...: the good command with something added.
+with_flag() {
+    local name=$1 pattern=$2
+    shift 2
+    merge base "$@"
+    bad "$name" "$pattern" "${merged[@]}"
+}
+
+# ---- flags ----
+bad "no command" "usage|train" # nothing at all
+bad "unknown command" "did you mean.*train" trian
+with_flag "unknown flag" "did you mean.*--batch" --bacth 4
+with_flag "unknown flag with =" "did you mean.*--memory" --memroy=1GiB
+with_flag "no number" "--lr" --lr fast
+with_flag "negative rate" "--lr" --lr -1
+with_flag "NaN rate" "--lr" --lr nan
+with_flag "no batch" "--batch" --batch 0
+with_flag "huge batch" "--batch" --batch 99999999999999999999
+with_flag "no steps" "--steps" --steps 0
+with_flag "beta of one" "--beta2" --beta2 1
+with_flag "negative clip" "--clip" --clip -1
+with_flag "share of more than one" "--val-share" --val-share 1.5
+with_flag "nonsense size" "--memory" --memory 12parsecs
+with_flag "negative size" "--memory" --memory -1GiB
+with_flag "choice" "--precision.*fp32|fp32.*--precision" --precision fp64
+with_flag "choice near another" "cosine" --schedule cosin
+with_flag "value missing" "--optimizer" --optimizer
+bad "a flag twice" "--steps" "${base[@]}" --steps 3
+with_flag "sequences longer than the model" "seq-len|64" --seq-len 65
+with_flag "more memory than the machine" "memory" --memory 4096TiB
+with_flag "no such directory for a drive" "no-such" --drive "$place/no-such/dir/volume"
+with_flag "a drive twice" "twice|same" --drive "$drive" "$drive"
+bad "no data" "--data" train --model "$good" --drive "$drive" --out "$out" --steps 2
+bad "no model" "--model|--init" train --data "$data" --drive "$drive" --out "$out" --steps 2
+bad "preset near another" "did you mean.*gpt2-124m" train --init gpt2-124 --data "$data" --out "$out" --drive "$drive" --steps 2
+bad "resume of nothing" "no-run" train --resume "$place/no-run"
+bad "inspect of nothing" "no-run" inspect "$place/no-run" --digest
+printf '{"stepz": 3}' >"$place/config.json"
+with_flag "unknown key" "did you mean.*steps" --config "$place/config.json"
+printf '{"steps": 3, "steps": 4}' >"$place/config.json"
+with_flag "key twice" "steps|duplicate" --config "$place/config.json"
+printf '{"steps": ' >"$place/config.json"
+with_flag "JSON cut off" "config.json" --config "$place/config.json"
+
+# ---- data ----
+: >"$place/empty"
+with_flag "empty data" "empty" --data "$place/empty"
+with_flag "no such data" "no-such" --data "$place/no-such.txt"
+with_flag "too few tokens" "token" --data "$data" --val-share 0.9999
+printf 'a' >"$place/one"
+with_flag "one token" "one|token" --data "$place/one"
+printf '{"text": 5}\n' >"$place/bad.jsonl"
+with_flag "JSONL without text" "bad.jsonl" --data "$place/bad.jsonl"
+printf '{"text": "fine"}\n{"text": "cut\n' >"$place/bad.jsonl"
+with_flag "JSONL cut off" "bad.jsonl" --data "$place/bad.jsonl"
+{ head -c 1024 "$data"; printf '\377\377'; tail -c +1027 "$data"; } >"$place/range.bin"
+with_flag "token out of range" "range.bin.*65535|65535.*range.bin|range" --data "$place/range.bin"
+{ printf '\001\002\003\004'; tail -c +5 "$data"; } >"$place/magic.bin"
+with_flag "foreign magic" "magic.bin" --data "$place/magic.bin"
+head -c 2000 "$data" >"$place/cut.bin"
+with_flag "token file cut off" "cut.bin" --data "$place/cut.bin"
+name=$'esc\033[31mape\n.bin'
+cp "$place/magic.bin" "$place/$name"
+with_flag "a name with escapes" "esc" --data "$place/$name"
+if grep -q $'\033' <(sed 1,2d "$place/log"); then fail "a name is printed raw"; else ok "names are escaped"; fi
+
+# ---- safetensors ----
+octets() { # NUMBER: 8 bytes, little-endian
+    local n=$1 i text=
+    for i in 1 2 3 4 5 6 7 8; do
+        text+=$(printf '\\%03o' $((n & 255)))
+        n=$((n >> 8))
+    done
+    printf '%b' "${text//\\/\\0}"
+}
+# model NAME: a copy of the good directory in $place/NAME
+model() {
+    rm -rf "${place:?}/$1"
+    cp -r "$good" "$place/$1"
+    dir=$place/$1
+}
+# header NAME PATTERN JSON DATA_BYTES [LENGTH]
+header() {
+    model st
+    { octets "${5:-${#3}}"; printf '%s' "$3"; head -c "$4" /dev/zero; } >"$dir/model.safetensors"
+    with_flag "$1" "$2" --model "$dir"
+}
+st='model\.safetensors'
+header "header of 2^60 bytes" "$st" '{}' 0 1152921504606846976
+header "negative header" "$st" '{}' 0 -1
+header "header past the end" "$st" '{}' 0 4096
+header "header is no JSON" "$st" 'hello' 0
+header "header is an array" "$st" '[]' 0
+header "no tensors" "missing|lacks|not in|$st" '{}' 0
+header "shape overflows" "$st" '{"transformer.wte.weight":{"dtype":"F32","shape":[4294967296,4294967296,4294967296],"data_offsets":[0,16]}}' 16
+header "negative shape" "$st" '{"transformer.wte.weight":{"dtype":"F32","shape":[-2,-2],"data_offsets":[0,16]}}' 16
+header "size and offsets differ" "$st" '{"transformer.wte.weight":{"dtype":"F32","shape":[5],"data_offsets":[0,16]}}' 16
+header "offsets past the end" "$st" '{"transformer.wte.weight":{"dtype":"F32","shape":[8],"data_offsets":[0,32]}}' 16
+header "offsets backwards" "$st" '{"transformer.wte.weight":{"dtype":"F32","shape":[4],"data_offsets":[16,0]}}' 16
+header "overlap" "overlap" '{"a":{"dtype":"F32","shape":[4],"data_offsets":[0,16]},"b":{"dtype":"F32","shape":[4],"data_offsets":[8,24]}}' 24
+header "duplicate tensor" "twice|duplicate" '{"a":{"dtype":"F32","shape":[4],"data_offsets":[0,16]},"a":{"dtype":"F32","shape":[4],"data_offsets":[16,32]}}' 32
+header "deep nesting" "$st" "{\"a\":$(printf "[%.0s" $(seq 5000))" 0
+header "unknown type" "$st|wte" '{"transformer.wte.weight":{"dtype":"Q7","shape":[4],"data_offsets":[0,16]}}' 16
+model cut
+truncate -s -100 "$dir/model.safetensors"
+with_flag "file cut off" "$st" --model "$dir"
+model misshapen
+sed -i 's/"n_inner": 72/"n_inner": 73/' "$dir/config.json"
+with_flag "misshapen tensors" "shape|c_fc" --model "$dir"
+model missing
+sed -i 's/"n_layer": 2/"n_layer": 3/' "$dir/config.json"
+with_flag "missing tensors" "h\.2\." --model "$dir"
+for shard in ../outside.safetensors /etc/passwd sub/../../outside.safetensors; do
+    model shards
+    cp "$dir/model.safetensors" "$place/outside.safetensors"
+    rm "$dir/model.safetensors"
+    printf '{"metadata": {}, "weight_map": {"transformer.wte.weight": "%s"}}' "$shard" >"$dir/model.safetensors.index.json"
+    with_flag "shard $shard" "outside|passwd|leave" --model "$dir"
+done
+model linked # as the Hugging Face cache has it
+mkdir "$place/blobs"
+mv "$dir/model.safetensors" "$place/blobs/0123"
+ln -s ../blobs/0123 "$dir/model.safetensors"
+merge base --model "$dir"
+run "${merged[@]}"
+same "links are followed" $rc 0
+rm -rf "$out" "${drive:?}"/*
+
+# ---- config.json ----
+config() { # NAME PATTERN SED
+    model config
+    sed -i "$3" "$dir/config.json"
+    with_flag "$1" "$2" --model "$dir"
+}
+config "unknown architecture" "bert|architecture|model_type" 's/"model_type": "gpt2"/"model_type": "bert"/; s/GPT2LMHeadModel/BertModel/'
+config "no layers" "n_layer" 's/"n_layer": 2/"n_layer": 0/'
+config "negative width" "n_embd" 's/"n_embd": 40/"n_embd": -40/'
+config "text for a number" "n_head" 's/"n_head": 4/"n_head": "four"/'
+config "heads that do not divide" "n_head|heads" 's/"n_head": 4/"n_head": 7/'
+config "absurd vocabulary" "vocab_size" 's/"vocab_size": 260/"vocab_size": 99999999999999/'
+config "unknown activation" "activation|mish" 's/gelu_new/mish/'
+config "vocabulary too small for the tokenizer" "vocab" 's/"vocab_size": 260/"vocab_size": 100/'
+model noconfig
+rm "$dir/config.json"
+with_flag "no config.json" "config.json" --model "$dir"
+model notok
+printf '{"version": "1.0", "model": {"type": "Unigram"}}' >"$dir/tokenizer.json"
+with_flag "unsupported tokenizer" "tokenizer.json" --model "$dir"
+printf '{"version": "1.0", "model": {"type": "BPE", "vocab": {"a": 0, "b": 9999}, "merges": []}}' >"$dir/tokenizer.json"
+with_flag "tokenizer that does not fit" "tokenizer|vocab" --model "$dir"
+
+# ---- a run that cannot go on: the committed state stays ----
+model huge # bf16 values of 3.4e38 at the end of the file: the first loss is no number
+bytes=$(stat -c %s "$dir/model.safetensors")
+printf '\177\177%.0s' $(seq 60) | dd of="$dir/model.safetensors" bs=1 seek=$((bytes - 120)) conv=notrunc status=none
+merge base --model "$dir"
+expect_failure 1 "loss that is no number" "step 1" "${merged[@]}"
+must inspect "$out" --digest --deep
+same "step 0 stays" "$(digest | cut -d ' ' -f 1)" 0
+rm -rf "$out" "${drive:?}"/*
+run "${merged[@]}" --on-nonfinite skip
+same "refused steps are skipped on wish" $rc 0
+same "skipped steps count" "$(digest | cut -d ' ' -f 1)" 2
+rm -rf "$out" "${drive:?}"/*
+
+# ---- what exists is not overwritten ----
+must "${base[@]}"
+run inspect "$out" --digest
+before=$(digest)
+refused "an existing run" "exist|--overwrite|--resume" "${base[@]}"
+merge base --out "$place/other"
+refused "an existing volume" "exist|--overwrite|volume" "${merged[@]}"
+[ ! -e "$place/other" ] || fail "the refused run left $place/other"
+printf 'precious' >"$place/precious"
+merge base --out "$place/other" --drive "$place/precious"
+refused "a foreign file" "precious|--overwrite" "${merged[@]}"
+same "the foreign file is whole" "$(cat "$place/precious")" precious
+run inspect "$out" --digest --deep
+same "the run is whole" "$(digest)" "$before"
+must "${base[@]}" --overwrite --lr 1e-3
+must remove "$out"
+untouched "remove"
+done_testing

@@ -1,0 +1,66 @@
+#!/usr/bin/env bash
+# The budget is a promise about resident memory, as measured from outside: at exactly the printed minimum a run works
+# and holds; below, it is refused before anything is made.
+. "$(dirname "$0")/lib.sh"
+some_text "$place/text" 300
+gpt2_config "$place/small.json" 2 64 4 64 300
+gpt2_config "$place/wide.json" 3 256 8 256 4000
+gpt2_config "$place/long.json" 2 48 4 1100 300
+cat >"$place/llama.json" <<'JSON'
+{"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 192, "intermediate_size": 512,
+ "num_hidden_layers": 4, "num_attention_heads": 6, "num_key_value_heads": 2, "max_position_embeddings": 512,
+ "vocab_size": 2000, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "hidden_act": "silu", "tie_word_embeddings": false}
+JSON
+worst=0
+
+# holds NAME BUDGET ARGS...
+holds() {
+    local name=$1 budget=$2 peak limit
+    shift 2
+    rm -rf "$place/run" "$place"/d[12]
+    mkdir "$place/d1" "$place/d2"
+    printf '$ longshore %s --memory %s\n' "$*" "$budget" >"$place/log"
+    "$PEAK" "$LONGSHORE" "$@" --memory "$budget" >>"$place/log" 2>&1 </dev/null
+    rc=$?
+    peak=$(sed -n 's/^peak //p' "$place/log")
+    limit=$(bytes "$budget")
+    if [ $rc != 0 ]; then
+        fail "$name in $budget: exit code $rc"
+    elif [ "$peak" -gt "$limit" ]; then
+        fail "$name: peak of $peak bytes, $((peak - limit)) above $budget"
+    else
+        ok "$name"
+        printf '  %-44s %10s, peak %4d MiB, left %d KiB\n' "$name" "$budget" $((peak >> 20)) $(((limit - peak) >> 10))
+    fi
+    [ "$((peak - limit))" -le $worst ] || worst=$((peak - limit))
+}
+# sweep NAME ARGS...: below the minimum, at it, and above
+sweep() {
+    local name=$1 least
+    shift
+    mkdir -p "$place/d1" "$place/d2"
+    local command=(train "$@" --data "$place/text" --out "$place/run" --steps 3)
+    refused "$name: a budget far too small" "minimum [0-9.]+ ?[KMGT]" "${command[@]}" --memory 1MiB
+    least=$(minimum "${command[@]}")
+    [ -n "$least" ] || { fail "$name: no minimum is named"; return; }
+    refused "$name: just below the minimum" "minimum $least" "${command[@]}" --memory $(($(bytes "$least") - 1048576))
+    if [ -e "$place/run" ] || [ -n "$(ls -A "$place/d1" "$place/d2" | grep -v :)" ]; then
+        fail "$name: the refused run left something"
+    fi
+    holds "$name, minimum" "$least" "${command[@]}"
+    holds "$name, 20 MiB more" $(($(bytes "$least") + 20971520)) "${command[@]}"
+    holds "$name, 1 GiB" 1GiB "${command[@]}"
+}
+
+sweep "small, one drive" --init "$place/small.json" --drive "$place/d1" --batch 4 --seq-len 64
+sweep "small, large batch" --init "$place/small.json" --drive "$place/d1" --batch 64 --seq-len 64 --eval-every 1 --val-share 0.1
+sweep "wide, two drives, speculating" --init "$place/wide.json" --drive "$place/d1" "$place/d2" --batch 6 --seq-len 256 \
+    --clip 100 --speculate on
+sweep "wide, clipped" --init "$place/wide.json" --drive "$place/d1" --batch 2 --seq-len 200 --clip 0.01
+sweep "long sequences, fp32, threads" --init "$place/long.json" --drive "$place/d1" --batch 2 --seq-len 1100 \
+    --precision fp32 --io threads
+sweep "llama in memory" --init "$place/llama.json" --drive ram: --batch 4 --seq-len 128
+sweep "llama, samples, buffered" --init "$place/llama.json" --drive "$place/d1" --batch 2 --seq-len 300 --io buffered \
+    --sample-every 1
+echo "largest overrun: $worst bytes"
+done_testing

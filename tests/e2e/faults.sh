@@ -1,0 +1,87 @@
+#!/usr/bin/env bash
+# A volume that was changed behind our back: a flipped byte anywhere is either not used or named, a truncated,
+# replaced or old file is named; and what is not damaged ends with the right digest.
+. "$(dirname "$0")/lib.sh"
+seed=${SEED:-$RANDOM}
+RANDOM=$seed
+echo "SEED=$seed"
+gpt2_config "$place/config.json" 1 64 4 32 300
+some_text "$place/text" 100
+common=(--init "$place/config.json" --seed 3 --data "$place/text" --steps 6 --batch 2 --seq-len 32 --memory 512MiB)
+mkdir "$place/d"
+must train "${common[@]}" --drive ram: --out "$place/whole"
+wanted=$(digest)
+must train "${common[@]}" --drive "$place/d/volume" --out "$place/run" --stop-at 3
+cp -r "$place/run" "$place/run.kept"
+cp --sparse=always "$place/d/volume" "$place/volume.kept"
+size=$(stat -c %s "$place/volume.kept")
+restore() {
+    rm -rf "$place/run"
+    cp -r "$place/run.kept" "$place/run"
+    cp --sparse=always "$place/volume.kept" "$place/d/volume"
+}
+flip() { # OFFSET: inverts one byte
+    local byte
+    byte=$(od -An -tu1 -j "$1" -N 1 "$place/d/volume" | tr -d ' ')
+    printf "\\$(printf %03o $((byte ^ 255)))" | dd of="$place/d/volume" bs=1 seek="$1" conv=notrunc status=none
+}
+# Everything that is not zero may matter; the start (superblock, records, tables) gets a dense look.
+offsets=()
+for ((i = 0; i < 10; i++)); do offsets+=($((RANDOM % 4096)) $(((RANDOM * 32768 + RANDOM) % (262144 < size ? 262144 : size)))); done
+for ((i = 0; i < 30; i++)); do offsets+=($(((RANDOM * 32768 + RANDOM) % size))); done
+for record in 65536 131072 4096 8192; do [ "$record" -lt "$size" ] && offsets+=($record); done
+named=0
+for offset in "${offsets[@]}"; do
+    restore
+    flip "$offset"
+    run train --resume "$place/run"
+    if [ $rc = 0 ]; then
+        same "byte $offset flipped, not in use" "$(digest)" "$wanted"
+    elif sed 1d "$place/log" | grep -q "volume"; then
+        ok "byte $offset flipped: named"
+        named=$((named + 1))
+    else
+        fail "byte $offset flipped: exit code $rc, and the volume is not named"
+    fi
+done
+echo "$named of ${#offsets[@]} flipped bytes were in use and named"
+[ $named -gt 0 ] || fail "no flipped byte was noticed"
+
+named_as() { # NAME PATTERN
+    run train --resume "$place/run"
+    if [ $rc = 0 ]; then fail "$1: it went on"; elif sed 1d "$place/log" | grep -qiE "$2"; then ok "$1"; else fail "$1: no '$2'"; fi
+}
+restore
+truncate -s $((size / 2)) "$place/d/volume"
+named_as "truncated" "volume"
+restore
+rm "$place/d/volume"
+named_as "missing" "volume"
+restore
+head -c "$size" /dev/zero >"$place/d/volume"
+named_as "replaced by zeros" "volume"
+restore
+merge common --seed 4
+must train "${merged[@]}" --drive "$place/d/other" --out "$place/otherrun" --stop-at 3
+cp "$place/d/other" "$place/d/volume"
+named_as "another run's volume" "volume"
+
+# A fleet put back from an older copy is refused.
+restore
+must train --resume "$place/run" --stop-at 5
+cp --sparse=always "$place/volume.kept" "$place/d/volume"
+named_as "older than the run says" "older|step 3|copy"
+
+# Moved.
+restore
+mv "$place/d/volume" "$place/d/moved"
+must train --resume "$place/run" --drive "$place/d/volume=$place/d/moved"
+same "moved" "$(digest)" "$wanted"
+
+# A full disk, if a small file system may be mounted.
+if [ "$(id -u)" = 0 ] && mkdir "$place/tiny" && mount -t tmpfs -o size=4M none "$place/tiny" 2>/dev/null; then
+    refused "no room" "needs .* has" train "${common[@]}" --drive "$place/tiny" --out "$place/noroom"
+    [ -z "$(ls -A "$place/tiny")" ] || fail "the refused volume stays: $(ls "$place/tiny")"
+    umount "$place/tiny"
+fi
+done_testing

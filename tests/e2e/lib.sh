@@ -1,0 +1,117 @@
+# Shared by the end-to-end tests: a place to work, running the program, reading what it wrote. Sourced, not run.
+# LONGSHORE, COMPARE and PEAK are the programs; without them, those of build/.
+set -uo pipefail
+tests=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+build=$(cd "$tests/.." && pwd)/build
+LONGSHORE=${LONGSHORE:-$build/longshore}
+COMPARE=${COMPARE:-$build/tool_compare_safetensors}
+PEAK=${PEAK:-$build/tool_peak}
+export LC_ALL=C OMP_WAIT_POLICY=passive
+
+# Beside the program, not in /tmp: a file system in memory takes no direct I/O.
+place=$(mktemp -d "$(dirname "$LONGSHORE")/e2e.XXXXXX")
+failures=0
+checks=0
+finish() {
+    local rc=$?
+    [ -z "${background:-}" ] || kill -9 "$background" 2>/dev/null
+    if [ "$failures" = 0 ] && [ "$rc" = 0 ] && [ -z "${KEEP:-}" ]; then rm -rf "$place"; else echo "kept: $place"; fi
+}
+trap finish EXIT
+done_testing() {
+    echo "$checks checks, $failures failures"
+    [ "$failures" = 0 ] && [ "$checks" != 0 ]
+    exit
+}
+
+ok() { checks=$((checks + 1)); [ -z "${VERBOSE:-}" ] || echo "ok: $*"; }
+fail() {
+    checks=$((checks + 1))
+    failures=$((failures + 1))
+    echo "FAILED: $*"
+    [ ! -s "$place/log" ] || sed 's/^/    | /' "$place/log" | tail -n 12
+}
+same() { if [ "$2" = "$3" ]; then ok "$1"; else fail "$1: '$2' is not '$3'"; fi; }
+
+# run ARGS...: output in $place/log, exit code in $rc.
+run() {
+    printf '$ longshore %s\n' "$*" >"$place/log"
+    "$LONGSHORE" "$@" >>"$place/log" 2>&1 </dev/null
+    rc=$?
+}
+# merge ARRAY FLAGS...: into $merged, the array's words with these flags instead of its own.
+merge() {
+    local -n from=$1
+    local drop= word flag
+    shift
+    merged=()
+    for word in "${from[@]}"; do
+        if [[ $word == --* ]]; then
+            drop=
+            for flag in "$@"; do [ "${flag%%=*}" != "$word" ] || drop=1; done
+        fi
+        [ -n "$drop" ] || merged+=("$word")
+    done
+    merged+=("$@")
+}
+# must ARGS...: run that has to succeed.
+must() {
+    run "$@"
+    if [ $rc = 0 ]; then ok "$*"; else fail "exit code $rc: longshore $*"; fi
+}
+# refused NAME PATTERN ARGS...: exit code 2, a message that matches, without regard to case.
+refused() { expect_failure 2 "$@"; }
+expect_failure() {
+    local code=$1 name=$2 pattern=$3
+    shift 3
+    run "$@"
+    if [ $rc != "$code" ]; then
+        fail "$name: exit code $rc, not $code"
+    elif ! sed 1d "$place/log" | grep -qiE -- "$pattern"; then
+        fail "$name: no message like '$pattern'"
+    else
+        ok "$name"
+    fi
+}
+# The digest that the last run printed: "step N digest HEX".
+digest() { sed -nE 's/^step ([0-9]+) digest ([0-9a-f]+).*$/\1 \2/p' "$place/log" | tail -n 1; }
+# metric RUN KEY: the values of one key, a line per step.
+metric() { sed -nE 's/.*"'"$2"'": ?("?)([^,"}]*)\1.*/\2/p' "$1/metrics.jsonl"; }
+
+# bytes SIZE: what "397MiB" means, as longshore reads it.
+bytes() {
+    awk -v text="$1" 'BEGIN {
+        number = text + 0; unit = text; sub(/^[0-9.]+ */, "", unit); unit = toupper(unit)
+        power = index("KMGT", substr(unit, 1, 1)); if (unit == "" || unit == "B") power = 0
+        base = (length(unit) == 2 && substr(unit, 2) == "B") ? 1000 : 1024
+        printf "%.0f\n", number * base ^ power }'
+}
+# minimum ARGS...: the size that the refusal of a tiny budget names; empty if there is none.
+minimum() {
+    run "$@" --memory 1MiB
+    sed -nE 's/.*minimum ([0-9.]+ ?[KMGT]?i?B?).*/\1/p' "$place/log" | head -n 1 | tr -d ' '
+}
+
+# gpt2_config FILE LAYERS WIDTH HEADS POSITIONS VOCAB
+gpt2_config() {
+    cat >"$1" <<JSON
+{"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_layer": $2, "n_embd": $3, "n_head": $4,
+ "n_positions": $5, "vocab_size": $6, "activation_function": "gelu_new", "layer_norm_epsilon": 1e-5,
+ "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+JSON
+}
+# some_text FILE LINES: prose enough to learn from, the same everywhere.
+some_text() {
+    awk -v lines="$2" 'BEGIN {
+        split("the a one every old new small great", det, " "); split("ship crane port tide load rope pilot anchor", noun, " ")
+        split("moves lifts waits turns holds meets leaves finds", verb, " "); seed = 12345
+        for (i = 0; i < lines; i++) {
+            s = ""
+            for (j = 0; j < 3; j++) {
+                seed = (seed * 1103515245 + 12345) % 2147483648
+                a = int(seed / 65536) % 8 + 1; b = int(seed / 1024) % 8 + 1; c = int(seed / 128) % 8 + 1
+                s = s det[a] " " noun[b] " " verb[c] " " det[b] " " noun[c] (j < 2 ? ", " : ".")
+            }
+            print s
+        } }' >"$1"
+}

@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+# What is done with a trained model: eval, generate, export, train from the export, inspect, verify, bench, remove.
+. "$(dirname "$0")/lib.sh"
+gpt2_config "$place/config.json" 2 64 4 64 257
+some_text "$place/text" 300
+some_text "$place/more" 40
+printf '{"text": "the old crane"}\n{"other": 1, "text": "a new tide"}\n' >"$place/lines.jsonl"
+mkdir "$place/d"
+run_dir=$place/run
+
+must train --init "$place/config.json" --data "$place/text" "$place/lines.jsonl" --val-share 0.1 --drive "$place/d" \
+    --out "$run_dir" --steps 30 --batch 8 --seq-len 64 --lr 3e-3 --memory 512MiB --sample-every 15 --eval-every 10
+first=$(metric "$run_dir" loss | head -n 1)
+last=$(metric "$run_dir" loss | tail -n 1)
+awk -v a="$first" -v b="$last" 'BEGIN {exit !(b < a * 0.8)}' && ok "the loss falls" || fail "loss $first -> $last"
+same "one object per step" "$(wc -l <"$run_dir/metrics.jsonl")" 30
+for key in step loss grad_norm lr tokens step_seconds compute_seconds wait_seconds commit_seconds replays link_bytes \
+    drive_read_bytes drive_write_bytes resident_bytes speculated; do
+    same "metrics: $key" "$(metric "$run_dir" $key | wc -l)" 30
+done
+
+number() { sed -nE 's/.*"'"$1"'": ?([-0-9.e+]+).*/\1/p' "$place/log" | tail -n 1; }
+must eval "$run_dir" --data "$place/more" --json --memory 512MiB
+loss=$(number loss)
+same "eval prints one line" "$(sed 1d "$place/log" | grep -c '"loss"')" 1
+awk -v l="$loss" -v p="$(number perplexity)" 'BEGIN {d = exp(l) / p - 1; exit !(d * d < 1e-6)}' &&
+    ok perplexity || fail "perplexity is not exp(loss)"
+
+must generate "$run_dir" --prompt "the old " --max-tokens 40 --seed 5 --temperature 0.8 --top-k 20 --top-p 0.9
+sed 1d "$place/log" >"$place/first"
+must generate "$run_dir" --prompt "the old " --max-tokens 40 --seed 5 --temperature 0.8 --top-k 20 --top-p 0.9
+same "the same seed, the same text" "$(sed 1d "$place/log" | cksum)" "$(cksum <"$place/first")"
+[ "$(wc -c <"$place/first")" -gt 20 ] && ok "text comes" || fail "no text is generated"
+
+must export "$run_dir" --out "$place/exported" --dtype fp32
+for file in config.json model.safetensors tokenizer.json; do
+    [ -s "$place/exported/$file" ] && ok "export has $file" || fail "export lacks $file"
+done
+must export "$run_dir" --out "$place/half" --dtype bf16
+must eval "$place/exported" --data "$place/more" --json --memory 512MiB
+awk -v a="$loss" -v b="$(number loss)" 'BEGIN {d = a / b - 1; exit !(d * d < 1e-8)}' &&
+    ok "the export evaluates the same" || fail "loss $loss became $(number loss)"
+must generate "$place/half" --prompt "the" --max-tokens 5
+must train --model "$place/exported" --data "$place/text" --drive ram: --out "$place/again" --steps 2 --batch 2 --memory 512MiB
+must export "$place/run" --out "$place/exported2" --dtype fp32
+if cmp -s "$place/exported/model.safetensors" "$place/exported2/model.safetensors"; then ok "export repeats"; else fail "two exports differ"; fi
+
+must inspect "$run_dir"
+must inspect "$run_dir" --json
+same "inspect --json is one line" "$(sed 1d "$place/log" | wc -l)" 1
+must train --init "$place/config.json" --data "$place/text" --drive "$place/d/dry" --out "$place/dry" --steps 5 --dry-run
+grep -qi "minimum" "$place/log" && ok "dry run" || fail "a dry run names no minimum"
+[ ! -e "$place/dry" ] && [ ! -e "$place/d/dry" ] && ok "a dry run makes nothing" || fail "a dry run made something"
+must --version
+must --help
+must train --help
+grep -q -- "--weight-decay" "$place/log" && ok "help" || fail "--help lacks --weight-decay"
+must verify --init "$place/config.json" --data "$place/text" --drive "$place/d" --steps 2 --batch 2 --seq-len 32
+must bench update --drive "$place/d" --params 1000000 --json
+awk -v v="$(number params_per_second)" 'BEGIN {exit !(v > 0)}' && ok "bench update" || fail "no params_per_second"
+must remove "$run_dir"
+[ ! -e "$run_dir" ] && [ -z "$(ls -A "$place/d")" ] && ok "remove" || fail "remove left: $(ls "$place/d")"
+done_testing
