@@ -1,0 +1,102 @@
+/* What the subcommands share: exit codes, messages, signals, and opening what a user names.
+ *
+ * Results go to stdout, everything else to stderr. Errors are one line: "longshore: sentence".
+ */
+#ifndef SHORE_CLI_CLI_H
+#define SHORE_CLI_CLI_H
+
+#include <stdio.h>
+
+#include "base/diag.h"
+#include "base/units.h"
+#include "cli/options.h"
+#include "infer/infer.h"
+#include "report/report.h"
+#include "run/run.h"
+
+enum shore__exit {
+    SHORE__EXIT_DONE = 0,
+    SHORE__EXIT_FAILED = 1, /* while running; the committed state is good */
+    SHORE__EXIT_USAGE = 2,  /* wrong usage or input, budget or disk short: nothing was touched, nothing new made */
+};
+
+/* Subcommands: argv begins after their name. They return the exit code. */
+int shore__cli_train(int argc, char **argv);
+int shore__cli_eval(int argc, char **argv);
+int shore__cli_generate(int argc, char **argv);
+int shore__cli_verify(int argc, char **argv);
+int shore__cli_import(int argc, char **argv);
+int shore__cli_export(int argc, char **argv);
+int shore__cli_inspect(int argc, char **argv);
+int shore__cli_remove(int argc, char **argv);
+int shore__cli_bench(int argc, char **argv);
+int shore__bench_update(int argc, char **argv);
+int shore__bench_disk(int argc, char **argv);
+int shore__bench_compute(int argc, char **argv);
+void shore__cli_version(void);
+
+/* ---- messages ---------------------------------------------------------------------------------------------------- */
+
+/* Prints the diagnostic (or the code's text) and returns the exit code for rc: usage, input, budget and space are 2 as
+ * long as nothing has been done, everything else is 1. */
+int shore__cli_fail(int rc, const struct shore_diag *diag);
+/* The same once something was done: always 1. */
+int shore__cli_fail_running(int rc, const struct shore_diag *diag);
+__attribute__((format(printf, 1, 2))) void shore__cli_say(const char *format, ...); /* a line on stderr */
+void shore__cli_note(void *ctx, const char *text);                                  /* shore__note_fn */
+/* A JSON object on one line of stdout; takes the reference. Returns the exit code. */
+int shore__cli_print_json(json_t *object);
+/* Digest as 32 hexadecimal digits. */
+const char *shore__cli_hex(const unsigned char digest[16], char out[33]);
+/* Flushes stdout; an error there (a full disk) is exit code 1. */
+int shore__cli_finish(int code);
+
+/* Progress: one line that is redrawn on a terminal; elsewhere a plain line each time `keep` is set. Threading: any. */
+void shore__cli_progress(const char *text, bool keep);
+void shore__cli_progress_end(void); /* leaves the line that is there */
+/* shore__progress_fn of a longer piece of work. ctx: its name, or NULL for silence. Nonzero once a signal came. */
+int shore__cli_work(void *name, uint64_t done_bytes, uint64_t total_bytes);
+
+/* Text of a model for people: as it is, but control characters other than line breaks and tabs are shown escaped when
+ * it goes to a terminal. */
+void shore__cli_put_text(FILE *out, const char *text, size_t bytes);
+
+/* ---- signals ----------------------------------------------------------------------------------------------------- */
+
+/* From now on the first SIGINT or SIGTERM sets a flag and says `promise`, the second ends the process at once. */
+void shore__cli_catch_signals(const char *promise);
+bool shore__cli_stop_wanted(void);
+
+/* ---- resources --------------------------------------------------------------------------------------------------- */
+
+/* The budget to use: what was asked; or half of the machine's memory, no more than is comfortable and no less than the
+ * minimum (0: unknown). Refuses a budget above the machine's memory or below the minimum. */
+int shore__cli_budget(uint64_t asked, uint64_t minimum, uint64_t comfortable, uint64_t *budget,
+                      struct shore_diag *diag);
+
+/* Refuses drives that cannot hold disk_bytes together ("needs X, has Y") before anything is written. What a file there
+ * takes already counts as free. */
+int shore__cli_disk_space(const struct shore__strings *drives, uint64_t disk_bytes, struct shore_diag *diag);
+
+/* ---- what holds a model ------------------------------------------------------------------------------------------ */
+
+struct shore__opened {
+    struct shore__run *run;       /* of a run */
+    struct shore_fleet *fleet;    /* of a run */
+    struct shore__source *source; /* of a Hugging Face directory */
+    struct shore__model *model;
+    struct shore__tokenizer *tokenizer;
+    uint64_t step;
+    bool fp32;
+    enum shore__products products;
+    uint32_t threads;
+};
+/* Opens a run (at its committed step) or a Hugging Face directory. moved: drives that lie elsewhere, may be NULL. */
+int shore__cli_open(const char *path, const struct shore__strings *moved, bool with_tokenizer,
+                    struct shore__opened *out, struct shore_diag *diag);
+void shore__cli_close(struct shore__opened *opened);
+/* A run's fleet alone. */
+int shore__cli_open_fleet(struct shore__run *run, uint64_t accept_step, struct shore_fleet **out,
+                          struct shore_diag *diag);
+
+#endif

@@ -1,0 +1,105 @@
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/units.h"
+#include "cli/options.h"
+
+enum { LEFT = 30, WIDTH = 110 };
+
+/* The default as the flag would take it, or "" where it says nothing (the help text then does). */
+static const char *default_of(const struct shore__option *o, const void *target, char *out, size_t bytes) {
+    const void *at = (const char *)target + o->offset;
+    out[0] = 0;
+    switch (o->kind) {
+    case SHORE__OPTION_SIZE: {
+        uint64_t v = *(const uint64_t *)at;
+        if (v) shore__format_size_up(v, out, bytes);
+        break;
+    }
+    case SHORE__OPTION_U32:
+        if (*(const uint32_t *)at) snprintf(out, bytes, "%u", *(const uint32_t *)at);
+        break;
+    case SHORE__OPTION_U64: {
+        uint64_t v = *(const uint64_t *)at;
+        if (v && v != UINT64_MAX) snprintf(out, bytes, "%llu", (unsigned long long)v);
+        break;
+    }
+    case SHORE__OPTION_REAL: {
+        double v = *(const double *)at;
+        if (isfinite(v) && v >= 0) snprintf(out, bytes, "%g", v);
+        break;
+    }
+    case SHORE__OPTION_CHOICE: {
+        unsigned index = 0;
+        if (o->bytes == sizeof(bool))
+            index = *(const bool *)at;
+        else
+            memcpy(&index, at, sizeof index);
+        const char *c = o->choices;
+        for (; index && strchr(c, '|'); index--)
+            c = strchr(c, '|') + 1;
+        snprintf(out, bytes, "%.*s", (int)strcspn(c, "|"), c);
+        break;
+    }
+    default:
+        break;
+    }
+    return out;
+}
+
+static void wrapped(const char *text, int column) {
+    while (*text) {
+        size_t n = strcspn(text, " ");
+        if (column > LEFT && column + 1 + (int)n > WIDTH) {
+            printf("\n%*s", LEFT, "");
+            column = LEFT;
+        } else if (column > LEFT) {
+            putchar(' ');
+            column++;
+        }
+        printf("%.*s", (int)n, text);
+        column += (int)n;
+        text += n;
+        text += strspn(text, " ");
+    }
+    putchar('\n');
+}
+
+static void option_help(const struct shore__option *o, const void *target) {
+    char left[96], value[64], text[512];
+    const char *name = o->choices ? o->choices : o->value;
+    int n = snprintf(left, sizeof left, "  --%s%s%s", o->name, name ? " " : "", name ? name : "");
+    printf("%s", left);
+    if (n >= LEFT)
+        printf("\n%*s", LEFT, "");
+    else
+        printf("%*s", LEFT - n, "");
+    default_of(o, target, value, sizeof value);
+    snprintf(text, sizeof text, value[0] ? "%s (default %s)" : "%s", o->help, value);
+    wrapped(text, LEFT);
+}
+
+void shore__options_help(const struct shore__command_line *line, const void *target) {
+    const char *prefix = "usage: ";
+    for (const char *p = line->synopsis; *p;) {
+        size_t n = strcspn(p, "\n");
+        printf("%slongshore %.*s\n", prefix, (int)n, p);
+        prefix = "       ";
+        p += n + (p[n] == '\n');
+    }
+    printf("\n%s\n", line->about);
+    if (line->noptions && line->options[0].kind != SHORE__OPTION_HEADING) putchar('\n');
+    for (size_t i = 0; i < line->noptions; i++) {
+        if (line->options[i].kind == SHORE__OPTION_HEADING)
+            printf("\n%s\n", line->options[i].name);
+        else
+            option_help(&line->options[i], target);
+    }
+    if (line->config) {
+        printf("  --config FILE");
+        printf("%*s", LEFT - 15, "");
+        wrapped("a JSON object with the same keys as the flags above; flags win over it", LEFT);
+    }
+    if (line->notes) printf("\n%s\n", line->notes);
+}

@@ -1,0 +1,75 @@
+#include <malloc.h>
+#include <string.h>
+
+#include "base/suggest.h"
+#include "cli/cli.h"
+
+static const struct command {
+    const char *name;
+    int (*run)(int argc, char **argv);
+    const char *summary;
+} commands[] = {
+    {"train", shore__cli_train, "train a model whose state lives on drives, or go on with a run"},
+};
+enum { COMMANDS = sizeof commands / sizeof commands[0] };
+
+static void overview(void) {
+    puts("longshore: trains language models whose state lives on drives, inside a memory budget.\n"
+         "\n"
+         "usage: longshore COMMAND ...\n");
+    for (size_t i = 0; i < COMMANDS; i++)
+        printf("  %-10s %s\n", commands[i].name, commands[i].summary);
+    puts("\n"
+         "'longshore COMMAND --help' explains a command with all its flags and their defaults.\n"
+         "'longshore --version' lists what this build contains.\n"
+         "\n"
+         "A first run:\n"
+         "  longshore train --init gpt2-tiny --data book.txt --drive /mnt/nvme0 --memory 256MiB --steps 200 --out "
+         "runs/a\n"
+         "  longshore generate runs/a --prompt \"It was\"\n"
+         "  longshore train --resume runs/a --steps 400\n"
+         "\n"
+         "Sizes read as people write them: 2GiB, 500M (K, M, G, T and KiB.. are powers of 1,024; KB.. of 1,000).\n"
+         "Results go to standard output, messages and progress to standard error.\n"
+         "Exit codes: 0 done; 1 failed while running, the committed state is good; 2 wrong usage or input, memory\n"
+         "budget or disk space short: nothing was touched, nothing new was made.");
+}
+
+static int unknown_command(const char *word) {
+    const char *names[COMMANDS + 1];
+    for (size_t i = 0; i < COMMANDS; i++)
+        names[i] = commands[i].name;
+    names[COMMANDS] = "help";
+    const char *near = shore__suggest(word, names, COMMANDS + 1);
+    char escaped[128];
+    shore__escape(word, strlen(word), escaped, sizeof escaped);
+    if (near)
+        shore__cli_say("unknown command '%s': did you mean %s?", escaped, near);
+    else
+        shore__cli_say("unknown command '%s': 'longshore --help' lists what there is", escaped);
+    return SHORE__EXIT_USAGE;
+}
+
+int main(int argc, char **argv) {
+    mallopt(M_ARENA_MAX, 1); /* an arena for each thread would not fit small budgets */
+    if (argc < 2) {
+        shore__cli_say("a command is missing: 'longshore --help' lists what there is");
+        return SHORE__EXIT_USAGE;
+    }
+    const char *word = argv[1];
+    if (strcmp(word, "--version") == 0 || strcmp(word, "version") == 0) {
+        shore__cli_version();
+        return shore__cli_finish(SHORE__EXIT_DONE);
+    }
+    bool help = strcmp(word, "help") == 0;
+    if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0 || (help && argc < 3)) {
+        overview();
+        return shore__cli_finish(SHORE__EXIT_DONE);
+    }
+    char *ask_help[] = {(char *)"--help", NULL};
+    for (size_t i = 0; i < COMMANDS; i++) {
+        if (strcmp(commands[i].name, help ? argv[2] : word) != 0) continue;
+        return shore__cli_finish(help ? commands[i].run(1, ask_help) : commands[i].run(argc - 2, argv + 2));
+    }
+    return unknown_command(help ? argv[2] : word);
+}

@@ -1,0 +1,159 @@
+#include <errno.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include "cli/cli.h"
+
+static struct {
+    pthread_mutex_t lock;
+    bool open; /* a progress line stands on the terminal, its line not ended */
+    uint64_t drawn_ns, worked_ns;
+} screen = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static void end_line(void) {
+    if (screen.open) fputc('\n', stderr);
+    screen.open = false;
+}
+
+void shore__cli_say(const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    pthread_mutex_lock(&screen.lock);
+    end_line();
+    fputs("longshore: ", stderr);
+    vfprintf(stderr, format, args);
+    fputc('\n', stderr);
+    pthread_mutex_unlock(&screen.lock);
+    va_end(args);
+}
+
+void shore__cli_note(void *ctx, const char *text) {
+    shore__cli_say("%s", text);
+}
+
+static int report(int rc, const struct shore_diag *diag) {
+    if (diag && diag->text[0])
+        shore__cli_say("%s", diag->text);
+    else
+        shore__cli_say("%s", shore_error_text(rc));
+    return rc;
+}
+
+int shore__cli_fail_running(int rc, const struct shore_diag *diag) {
+    report(rc, diag);
+    return SHORE__EXIT_FAILED;
+}
+
+int shore__cli_fail(int rc, const struct shore_diag *diag) {
+    report(rc, diag);
+    switch (rc) {
+    case SHORE_EUSAGE:
+    case SHORE_EINPUT:
+    case SHORE_EFORMAT:
+    case SHORE_EMISMATCH:
+    case SHORE_ESTALE:
+    case SHORE_EBUSY:
+    case SHORE_EBUDGET:
+    case SHORE_EEXISTS:
+    case SHORE_EMISSING:
+    case -ENOSPC:
+    case -ENOENT:
+    case -ENOTDIR:
+    case -EISDIR:
+    case -EACCES:
+    case -EPERM:
+    case -EROFS:
+    case -EINVAL:
+    case -ENAMETOOLONG:
+    case -ELOOP:
+    case -ENXIO:
+        return SHORE__EXIT_USAGE;
+    default:
+        return SHORE__EXIT_FAILED;
+    }
+}
+
+int shore__cli_print_json(json_t *object) {
+    char *text = object ? json_dumps(object, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
+    json_decref(object);
+    if (!text) return shore__cli_fail_running(-ENOMEM, NULL);
+    puts(text);
+    free(text);
+    return shore__cli_finish(SHORE__EXIT_DONE);
+}
+
+int shore__cli_finish(int code) {
+    if (fflush(stdout) || ferror(stdout)) {
+        shore__cli_say("cannot write to standard output: %s", strerror(errno));
+        return SHORE__EXIT_FAILED;
+    }
+    return code;
+}
+
+const char *shore__cli_hex(const unsigned char digest[16], char out[33]) {
+    for (size_t i = 0; i < 16; i++)
+        snprintf(out + 2 * i, 3, "%02x", digest[i]);
+    return out;
+}
+
+void shore__cli_progress(const char *text, bool keep) {
+    const uint64_t redraw_ns = 100000000;
+    pthread_mutex_lock(&screen.lock);
+    if (isatty(STDERR_FILENO)) {
+        uint64_t now = shore__now_ns();
+        if (keep || now - screen.drawn_ns >= redraw_ns) {
+            struct winsize size = {0};
+            int width = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col - 1 : 79;
+            fprintf(stderr, "\r%.*s\033[K", width, text); /* cut: a wrapped line cannot be redrawn */
+            screen.open = true;
+            screen.drawn_ns = now;
+            if (keep) end_line();
+        }
+    } else if (keep) {
+        fprintf(stderr, "%s\n", text);
+    }
+    pthread_mutex_unlock(&screen.lock);
+}
+
+void shore__cli_progress_end(void) {
+    pthread_mutex_lock(&screen.lock);
+    end_line();
+    pthread_mutex_unlock(&screen.lock);
+}
+
+void shore__cli_put_text(FILE *out, const char *text, size_t bytes) {
+    if (!isatty(fileno(out))) {
+        fwrite(text, 1, bytes, out);
+        return;
+    }
+    for (size_t i = 0; i < bytes; i++) {
+        unsigned char c = (unsigned char)text[i];
+        if ((c < 32 && c != '\n' && c != '\t') || c == 127)
+            fprintf(out, "\\x%02x", c);
+        else
+            fputc(c, out);
+    }
+}
+
+int shore__cli_work(void *name, uint64_t done_bytes, uint64_t total_bytes) {
+    const uint64_t plain_ns = 5000000000; /* between lines that scroll */
+    if (name) {
+        uint64_t now = shore__now_ns();
+        bool keep = !isatty(STDERR_FILENO) && now - screen.worked_ns >= plain_ns;
+        if (screen.worked_ns == 0) {
+            keep = false;
+            screen.worked_ns = now;
+        }
+        if (keep) screen.worked_ns = now;
+        char done[32], total[32], text[160];
+        snprintf(text, sizeof text, "%s: %s of %s", (const char *)name,
+                 shore__format_size(done_bytes, done, sizeof done),
+                 shore__format_size(total_bytes, total, sizeof total));
+        shore__cli_progress(text, keep);
+    }
+    return shore__cli_stop_wanted();
+}

@@ -1,0 +1,289 @@
+#include "cli/options.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/diag.h"
+#include "base/suggest.h"
+#include "base/units.h"
+#include "files/json.h"
+#include "run/settings.h"
+
+int shore__option_find(const struct shore__command_line *line, const char *name) {
+    for (size_t i = 0; i < line->noptions; i++) {
+        const struct shore__option *o = &line->options[i];
+        if (o->kind == SHORE__OPTION_HEADING) continue;
+        size_t c = 0;
+        while (name[c] && (name[c] == '_' ? '-' : name[c]) == o->name[c])
+            c++;
+        if (!name[c] && !o->name[c]) return (int)i;
+    }
+    return -1;
+}
+
+bool shore__option_given(const struct shore__command_line *line, const struct shore__parsed *parsed, const char *name) {
+    int i = shore__option_find(line, name);
+    return i >= 0 && parsed->given[i] != SHORE__GIVEN_NOT;
+}
+
+static int unknown(const struct shore__command_line *line, const char *name, struct shore_diag *diag) {
+    const char *names[SHORE__OPTIONS_MAX + 2];
+    size_t n = 0;
+    for (size_t i = 0; i < line->noptions; i++)
+        if (line->options[i].kind != SHORE__OPTION_HEADING) names[n++] = line->options[i].name;
+    names[n++] = "help";
+    if (line->config) names[n++] = "config";
+    char escaped[128];
+    shore__escape(name, strlen(name), escaped, sizeof escaped);
+    const char *near = shore__suggest(name, names, n);
+    if (near) return shore__fail(diag, SHORE_EUSAGE, "unknown flag --%s: did you mean --%s?", escaped, near);
+    return shore__fail(diag, SHORE_EUSAGE, "unknown flag --%s: 'longshore %s --help' lists what there is", escaped,
+                       line->command);
+}
+
+static int bad_value(const struct shore__option *o, const char *text, const char *wanted, struct shore_diag *diag) {
+    char escaped[128];
+    return shore__fail(diag, SHORE_EUSAGE, "--%s takes %s, not '%s'", o->name, wanted,
+                       shore__escape(text, strlen(text), escaped, sizeof escaped));
+}
+
+static int set_whole(const struct shore__option *o, const char *text, void *at, struct shore_diag *diag) {
+    uint64_t limit = o->kind == SHORE__OPTION_U32 ? UINT32_MAX : UINT64_MAX;
+    if (o->most > 0 && o->most < (double)limit) limit = (uint64_t)o->most;
+    uint64_t v = 0;
+    bool good = *text != 0;
+    for (const char *p = text; *p && good; p++) {
+        good = *p >= '0' && *p <= '9' && !__builtin_mul_overflow(v, 10, &v) &&
+               !__builtin_add_overflow(v, (uint64_t)(*p - '0'), &v);
+    }
+    if (!good) return bad_value(o, text, "a whole number", diag);
+    if (v < o->least || v > limit) {
+        char wanted[96];
+        snprintf(wanted, sizeof wanted, "a whole number from %llu to %llu", (unsigned long long)o->least,
+                 (unsigned long long)limit);
+        return bad_value(o, text, wanted, diag);
+    }
+    if (o->kind == SHORE__OPTION_U32) {
+        uint32_t narrow = (uint32_t)v;
+        memcpy(at, &narrow, sizeof narrow);
+    } else {
+        memcpy(at, &v, sizeof v);
+    }
+    return 0;
+}
+
+static int set_real(const struct shore__option *o, const char *text, void *at, struct shore_diag *diag) {
+    char *end;
+    double v = strtod(text, &end);
+    if (end == text || *end || !isfinite(v)) return bad_value(o, text, "a number", diag);
+    if (v < (double)o->least || (o->most > 0 && v > o->most)) {
+        char wanted[96];
+        if (o->most > 0)
+            snprintf(wanted, sizeof wanted, "a number from %llu to %g", (unsigned long long)o->least, o->most);
+        else
+            snprintf(wanted, sizeof wanted, "a number of at least %llu", (unsigned long long)o->least);
+        return bad_value(o, text, wanted, diag);
+    }
+    memcpy(at, &v, sizeof v);
+    return 0;
+}
+
+static int set_choice(const struct shore__option *o, const char *text, void *at, struct shore_diag *diag) {
+    size_t length = strlen(text);
+    unsigned index = 0;
+    for (const char *c = o->choices;; index++) {
+        size_t n = strcspn(c, "|");
+        if (n == length && memcmp(c, text, n) == 0) break;
+        if (!c[n]) {
+            char wanted[128];
+            snprintf(wanted, sizeof wanted, "one of %s", o->choices);
+            return bad_value(o, text, wanted, diag);
+        }
+        c += n + 1;
+    }
+    if (o->bytes == sizeof(bool))
+        *(bool *)at = index != 0;
+    else
+        memcpy(at, &index, sizeof index);
+    return 0;
+}
+
+int shore__option_set(const struct shore__option *o, const char *text, void *target, struct shore_diag *diag) {
+    void *at = (char *)target + o->offset;
+    switch (o->kind) {
+    case SHORE__OPTION_HEADING:
+        break;
+    case SHORE__OPTION_FLAG:
+        *(bool *)at = true;
+        return 0;
+    case SHORE__OPTION_SIZE: {
+        uint64_t v;
+        if (shore__parse_size(text, &v) || v < o->least) return bad_value(o, text, "a size such as 2GiB or 500M", diag);
+        memcpy(at, &v, sizeof v);
+        return 0;
+    }
+    case SHORE__OPTION_U32:
+    case SHORE__OPTION_U64:
+        return set_whole(o, text, at, diag);
+    case SHORE__OPTION_REAL:
+        return set_real(o, text, at, diag);
+    case SHORE__OPTION_TEXT: {
+        if (!*text) return shore__fail(diag, SHORE_EUSAGE, "--%s is empty", o->name);
+        char *copy = strdup(text);
+        if (!copy) break;
+        free(*(char **)at);
+        *(char **)at = copy;
+        return 0;
+    }
+    case SHORE__OPTION_LIST:
+        if (!*text) return shore__fail(diag, SHORE_EUSAGE, "--%s has an empty word", o->name);
+        if (shore__strings_add(at, text)) break;
+        return 0;
+    case SHORE__OPTION_CHOICE:
+        return set_choice(o, text, at, diag);
+    }
+    return shore__fail(diag, -ENOMEM, "out of memory");
+}
+
+static bool is_flag(const char *word) {
+    return word[0] == '-' && word[1] == '-' && word[2];
+}
+
+/* One --flag with its values, from argv[*i] on; *i is left on the last word that was used. */
+static int parse_flag(const struct shore__command_line *line, int argc, char **argv, int *i, void *target,
+                      struct shore__parsed *parsed, const char **config, struct shore_diag *diag) {
+    static const struct shore__option config_option = {.kind = SHORE__OPTION_TEXT, .name = "config"};
+    const char *word = argv[*i] + 2;
+    char name[64];
+    size_t length = strcspn(word, "=");
+    if (length >= sizeof name) return unknown(line, word, diag);
+    memcpy(name, word, length);
+    name[length] = 0;
+    const char *value = word[length] ? word + length + 1 : NULL;
+
+    const struct shore__option *o = &config_option;
+    int index = -1;
+    if (!line->config || strcmp(name, "config") != 0) {
+        index = shore__option_find(line, name);
+        if (index < 0) return unknown(line, name, diag);
+        o = &line->options[index];
+        if (parsed->given[index] == SHORE__GIVEN && o->kind != SHORE__OPTION_LIST)
+            return shore__fail(diag, SHORE_EUSAGE, "--%s is given twice", o->name);
+        parsed->given[index] = SHORE__GIVEN;
+    }
+    if (o->kind == SHORE__OPTION_FLAG) {
+        if (value) return shore__fail(diag, SHORE_EUSAGE, "--%s takes no value", o->name);
+        return shore__option_set(o, NULL, target, diag);
+    }
+    if (!value) {
+        if (*i + 1 >= argc || is_flag(argv[*i + 1])) {
+            return shore__fail(diag, SHORE_EUSAGE, "--%s needs a value (%s)", o->name,
+                               o->choices ? o->choices
+                               : o->value ? o->value
+                                          : "FILE");
+        }
+        value = argv[++*i];
+    }
+    if (index < 0) {
+        if (*config) return shore__fail(diag, SHORE_EUSAGE, "--config is given twice");
+        *config = value;
+        return 0;
+    }
+    int rc = shore__option_set(o, value, target, diag);
+    if (o->kind == SHORE__OPTION_LIST && !word[length])
+        while (!rc && *i + 1 < argc && !is_flag(argv[*i + 1]))
+            rc = shore__option_set(o, argv[++*i], target, diag);
+    return rc;
+}
+
+int shore__options_parse(const struct shore__command_line *line, int argc, char **argv, void *target,
+                         struct shore__parsed *parsed, struct shore_diag *diag) {
+    *parsed = (struct shore__parsed){0};
+    for (int i = 0; i < argc; i++)
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) parsed->help = true;
+    if (parsed->help) return 0;
+
+    const char *config = NULL;
+    size_t words = 0;
+    for (int i = 0; i < argc; i++) {
+        if (is_flag(argv[i])) {
+            int rc = parse_flag(line, argc, argv, &i, target, parsed, &config, diag);
+            if (rc) return rc;
+            continue;
+        }
+        char escaped[128];
+        shore__escape(argv[i], strlen(argv[i]), escaped, sizeof escaped);
+        if (argv[i][0] == '-' && argv[i][1])
+            return shore__fail(diag, SHORE_EUSAGE, "unknown flag %s: flags begin with two dashes", escaped);
+        if (words == line->positional) return shore__fail(diag, SHORE_EUSAGE, "unexpected word '%s'", escaped);
+        parsed->positional[words++] = argv[i];
+    }
+    return config ? shore__config_apply(line, config, target, parsed, diag) : 0;
+}
+
+/* A list that the file gives is taken whole, so what is there from a default goes first. */
+static int set_from_json(const struct shore__option *o, const json_t *value, const char *file, void *target,
+                         struct shore_diag *diag) {
+    char text[64];
+    const char *from = text;
+    if (json_is_array(value) && o->kind == SHORE__OPTION_LIST) {
+        shore__strings_free((struct shore__strings *)((char *)target + o->offset));
+        size_t i;
+        const json_t *item;
+        json_array_foreach(value, i, item) {
+            if (!json_is_string(item))
+                return shore__fail(diag, SHORE_EINPUT, "%s: \"%s\" is to be an array of strings", file, o->name);
+            int rc = shore__option_set(o, json_string_value(item), target, diag);
+            if (rc) return rc;
+        }
+        return 0;
+    }
+    if (o->kind == SHORE__OPTION_FLAG) {
+        if (!json_is_boolean(value))
+            return shore__fail(diag, SHORE_EINPUT, "%s: \"%s\" is to be true or false", file, o->name);
+        *(bool *)((char *)target + o->offset) = json_is_true(value);
+        return 0;
+    }
+    if (json_is_string(value))
+        from = json_string_value(value);
+    else if (json_is_integer(value))
+        snprintf(text, sizeof text, "%lld", (long long)json_integer_value(value));
+    else if (json_is_real(value))
+        snprintf(text, sizeof text, "%.17g", json_real_value(value));
+    else if (json_is_boolean(value) && o->kind == SHORE__OPTION_CHOICE)
+        snprintf(text, sizeof text, "%s", json_is_true(value) ? "on" : "off");
+    else
+        return shore__fail(diag, SHORE_EINPUT, "%s: \"%s\" has a value of the wrong type", file, o->name);
+    struct shore_diag inner;
+    int rc = shore__option_set(o, from, target, &inner);
+    return rc ? shore__fail(diag, SHORE_EINPUT, "%s: %.900s", file, inner.text) : 0;
+}
+
+int shore__config_apply(const struct shore__command_line *line, const char *path, void *target,
+                        struct shore__parsed *parsed, struct shore_diag *diag) {
+    json_t *json;
+    int rc = shore__json_read(path, 1u << 20, &json, diag);
+    if (rc) return rc;
+    char file[256];
+    shore__escape(path, strlen(path), file, sizeof file);
+    const char *key;
+    json_t *value;
+    json_object_foreach(json, key, value) {
+        int index = shore__option_find(line, key);
+        if (index < 0) {
+            struct shore_diag inner;
+            unknown(line, key, &inner);
+            rc = shore__fail(diag, SHORE_EINPUT, "%s: %.900s", file, inner.text);
+            break;
+        }
+        if (parsed->given[index] == SHORE__GIVEN) continue;
+        rc = set_from_json(&line->options[index], value, file, target, diag);
+        if (rc) break;
+        parsed->given[index] = SHORE__GIVEN_CONFIG;
+    }
+    json_decref(json);
+    return rc;
+}

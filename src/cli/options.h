@@ -1,0 +1,74 @@
+/* Command-line options from a table: parsing, the same keys from a JSON file, and the help text with its defaults.
+ */
+#ifndef SHORE_CLI_OPTIONS_H
+#define SHORE_CLI_OPTIONS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "longshore/error.h"
+
+enum shore__option_kind {
+    SHORE__OPTION_HEADING, /* name: a title in the help */
+    SHORE__OPTION_FLAG,    /* bool, takes no value */
+    SHORE__OPTION_SIZE,    /* uint64_t, "2GiB" */
+    SHORE__OPTION_U32,
+    SHORE__OPTION_U64,
+    SHORE__OPTION_REAL,   /* double */
+    SHORE__OPTION_TEXT,   /* char *, malloc'ed */
+    SHORE__OPTION_LIST,   /* struct shore__strings: all words up to the next --flag */
+    SHORE__OPTION_CHOICE, /* an enum (or a bool, see bytes): index into choices */
+};
+
+struct shore__option {
+    enum shore__option_kind kind;
+    const char *name;    /* without the dashes */
+    size_t offset;       /* in the target */
+    const char *value;   /* what the help calls the value; choices are their own name */
+    const char *help;    /* the default is added from the target where it says something */
+    const char *choices; /* "constant|linear|cosine" */
+    size_t bytes;        /* of a choice's variable */
+    uint64_t least;      /* smallest value of a number */
+    double most;         /* largest; 0: what the type holds */
+};
+
+#define SHORE__OPTIONS_MAX 80
+
+struct shore__command_line {
+    const char *command;  /* "train" */
+    const char *synopsis; /* lines of usage, each without "longshore " */
+    const char *about;    /* what it does */
+    const char *notes;    /* after the options; may be NULL */
+    const struct shore__option *options;
+    size_t noptions;
+    size_t positional; /* how many plain words it takes at most */
+    bool config;       /* takes --config FILE */
+};
+
+/* Where a value came from: the command line wins over the file. */
+enum shore__given { SHORE__GIVEN_NOT, SHORE__GIVEN_CONFIG, SHORE__GIVEN };
+
+struct shore__parsed {
+    unsigned char given[SHORE__OPTIONS_MAX]; /* by index into the table */
+    const char *positional[4];               /* NULL beyond the last */
+    bool help;
+};
+
+/* Fills target (which holds the defaults) from argv[0 .. argc). SHORE_EUSAGE says what is wrong, and "did you mean"
+ * for unknown names. With --help nothing else is looked at. Texts and lists in target are owned by it. */
+int shore__options_parse(const struct shore__command_line *line, int argc, char **argv, void *target,
+                         struct shore__parsed *parsed, struct shore_diag *diag);
+/* Sets one option from text. */
+int shore__option_set(const struct shore__option *option, const char *text, void *target, struct shore_diag *diag);
+/* Index of an option by name ('_' for '-' is taken), or -1. */
+int shore__option_find(const struct shore__command_line *line, const char *name);
+bool shore__option_given(const struct shore__command_line *line, const struct shore__parsed *parsed, const char *name);
+/* Reads --config FILE: the same keys as a JSON object; what the command line gave stays. */
+int shore__config_apply(const struct shore__command_line *line, const char *path, void *target,
+                        struct shore__parsed *parsed, struct shore_diag *diag);
+
+/* The help text on stdout, with defaults from target. */
+void shore__options_help(const struct shore__command_line *line, const void *target);
+
+#endif

@@ -1,0 +1,85 @@
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+
+#include "cli/cli.h"
+
+int shore__cli_budget(uint64_t asked, uint64_t minimum, uint64_t comfortable, uint64_t *budget,
+                      struct shore_diag *diag) {
+    char a[32], b[32];
+    uint64_t machine = shore__machine_memory_bytes();
+    if (asked == 0) {
+        asked = machine / 2;
+        if (comfortable && asked > comfortable) asked = comfortable;
+        if (asked < minimum) asked = minimum;
+    }
+    if (asked < minimum)
+        return shore__fail(diag, SHORE_EBUDGET, "--memory %s is too little for this model: minimum %s",
+                           shore__format_size_up(asked, a, sizeof a), shore__format_size_up(minimum, b, sizeof b));
+    if (machine && asked > machine)
+        return shore__fail(diag, SHORE_EBUDGET,
+                           "a budget of %s is more than the memory of this machine, %s (minimum %s)",
+                           shore__format_size_up(asked, a, sizeof a), shore__format_size(machine, b, sizeof b),
+                           shore__format_size_up(minimum, (char[32]){0}, 32));
+    *budget = asked;
+    return 0;
+}
+
+/* Bytes that a volume at path could take, and the file system they come from (0: its own). -1: cannot be told. */
+static int room_at(const char *path, uint64_t *bytes, dev_t *device) {
+    struct stat st;
+    struct statvfs fs;
+    *device = 0;
+    if (stat(path, &st) == 0) {
+        if (S_ISBLK(st.st_mode)) return -1;
+        if (statvfs(path, &fs)) return -1;
+        *bytes = (uint64_t)fs.f_bavail * fs.f_frsize;
+        char *inside = NULL;
+        if (S_ISDIR(st.st_mode) && asprintf(&inside, "%s/longshore.volume", path) >= 0) {
+            struct stat volume;
+            if (stat(inside, &volume) == 0 && S_ISREG(volume.st_mode)) *bytes += (uint64_t)volume.st_blocks * 512;
+            free(inside);
+        } else if (S_ISREG(st.st_mode)) {
+            *bytes += (uint64_t)st.st_blocks * 512;
+        }
+        *device = st.st_dev;
+        return 0;
+    }
+    char *parent = strdup(path);
+    if (!parent) return -1;
+    char *slash = strrchr(parent, '/');
+    if (slash) slash[slash == parent] = 0;
+    const char *directory = slash ? parent : ".";
+    int rc = stat(directory, &st) || statvfs(directory, &fs) ? -1 : 0;
+    free(parent);
+    if (rc) return -1;
+    *bytes = (uint64_t)fs.f_bavail * fs.f_frsize;
+    *device = st.st_dev;
+    return 0;
+}
+
+int shore__cli_disk_space(const struct shore__strings *drives, uint64_t disk_bytes, struct shore_diag *diag) {
+    enum { SEEN = 64 };
+    dev_t seen[SEEN];
+    size_t nseen = 0;
+    uint64_t room = 0;
+    for (size_t i = 0; i < drives->count; i++) {
+        uint64_t bytes;
+        dev_t device;
+        if (strcmp(drives->item[i], "ram:") == 0 || strcmp(drives->item[i], "null:") == 0) return 0;
+        /* what cannot be told here is told when the volume is made */
+        if (room_at(drives->item[i], &bytes, &device) || nseen == SEEN) return 0;
+        bool again = false;
+        for (size_t k = 0; k < nseen; k++)
+            again |= seen[k] == device;
+        seen[nseen++] = device;
+        if (!again) room += bytes;
+    }
+    char a[32], b[32];
+    if (drives->count && room < disk_bytes)
+        return shore__fail(diag, -ENOSPC, "the drives have too little free space: the state needs %s, they have %s",
+                           shore__format_size(disk_bytes, a, sizeof a), shore__format_size(room, b, sizeof b));
+    return 0;
+}

@@ -1,0 +1,27 @@
+#include <signal.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli/cli.h"
+
+static volatile sig_atomic_t signals_seen;
+static const char *first_answer;
+
+static void on_signal(int number) {
+    if (++signals_seen > 1) _exit(SHORE__EXIT_FAILED);
+    ssize_t ignored = write(STDERR_FILENO, first_answer, strlen(first_answer));
+    (void)ignored;
+}
+
+void shore__cli_catch_signals(const char *promise) {
+    first_answer = promise;
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+    /* a reader of our output that goes away must not end the training */
+    signal(SIGPIPE, SIG_IGN);
+}
+
+bool shore__cli_stop_wanted(void) {
+    return signals_seen > 0;
+}

@@ -1,0 +1,60 @@
+#include "cli/summary.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/units.h"
+
+/* Beyond this many tokens, decoding the text again would take longer than people wait for a summary. */
+#define DECODE_TOKENS_MAX 100000000u
+#define PIECE_TOKENS 8192u
+
+uint64_t shore__summary_text_bytes(struct shore__dataset *data, struct shore__tokenizer *tokenizer) {
+    uint64_t tokens = shore__dataset_tokens(data);
+    const struct shore__dataset_stats *stats = shore__dataset_stats(data);
+    if (tokens > DECODE_TOKENS_MAX)
+        return stats->tokens ? (uint64_t)((double)stats->text_bytes / (double)stats->tokens * (double)tokens) : 0;
+    int32_t *ids = malloc(PIECE_TOKENS * sizeof *ids);
+    struct shore__text text = {0};
+    struct shore_diag diag;
+    uint64_t bytes = 0, at = 0;
+    while (ids && at < tokens) {
+        size_t n = tokens - at < PIECE_TOKENS ? (size_t)(tokens - at) : PIECE_TOKENS;
+        text.count = 0;
+        if (shore__dataset_read(data, at, n, ids, &diag)) break;
+        if (shore__tokenizer_decode(tokenizer, (const uint32_t *)ids, n, &text)) break;
+        bytes += text.count;
+        at += n;
+    }
+    free(ids);
+    free(text.bytes);
+    return at == tokens ? bytes : 0;
+}
+
+void shore__summary_print(struct shore__run *run, const struct shore__summary *s) {
+    char budget[32], peak[32], seconds[32];
+    uint64_t now, peak_bytes;
+    shore__resident_bytes(&now, &peak_bytes); /* of training: what follows reads the text again */
+    printf("loss %.4f at the first step, %.4f at the last of %llu", s->first_loss, s->last_loss,
+           (unsigned long long)s->steps);
+    if (!isnan(s->val_loss)) printf("; validation loss %.4f", s->val_loss);
+    putchar('\n');
+
+    struct shore_diag diag;
+    if (run->val && !isnan(s->val_loss) && shore__run_tokenizer(run, &diag) == 0) {
+        uint64_t bytes = shore__summary_text_bytes(run->val, run->tokenizer);
+        uint64_t tokens = shore__dataset_tokens(run->val);
+        double bigram;
+        if (bytes && tokens > 1) {
+            printf("validation: %.4f bits per byte", s->val_loss / log(2) * (double)tokens / (double)bytes);
+            if (shore__dataset_tokens(run->train) <= DECODE_TOKENS_MAX &&
+                shore__bigram_bits_per_byte(run->train, run->val, run->tokenizer, &bigram, &diag) == 0)
+                printf("; a bigram model of the same text %.4f", bigram);
+            putchar('\n');
+        }
+    }
+    printf("memory: budget %s, peak %s; training took %s\n", shore__format_size(s->budget_bytes, budget, sizeof budget),
+           shore__format_size(peak_bytes, peak, sizeof peak),
+           shore__format_seconds(s->seconds, seconds, sizeof seconds));
+}

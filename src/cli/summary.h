@@ -1,0 +1,20 @@
+/* What `train` says at its end. */
+#ifndef SHORE_CLI_SUMMARY_H
+#define SHORE_CLI_SUMMARY_H
+
+#include "run/run.h"
+
+struct shore__summary {
+    uint64_t steps;                         /* made by this start */
+    double first_loss, last_loss, val_loss; /* NaN: not measured */
+    double seconds;
+    uint64_t budget_bytes;
+};
+
+/* Prints the lines of the summary to stdout. */
+void shore__summary_print(struct shore__run *run, const struct shore__summary *summary);
+
+/* UTF-8 bytes of text behind the tokens of a dataset; 0 where that cannot be told. */
+uint64_t shore__summary_text_bytes(struct shore__dataset *data, struct shore__tokenizer *tokenizer);
+
+#endif

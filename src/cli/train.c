@@ -1,0 +1,269 @@
+#include "train/train.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include "cli/cli.h"
+#include "cli/summary.h"
+#include "cli/train_options.h"
+
+static const char promise[] = "\nlongshore: finishing and committing this step; once more stops at once\n";
+
+/* What the callbacks of one training share. */
+struct watch {
+    const struct shore__settings *settings;
+    struct shore__progress progress;
+    uint64_t steps; /* seen */
+    double first_loss, seconds;
+};
+
+static void on_step(void *ctx, const struct shore__step_report *r) {
+    struct watch *w = ctx;
+    if (w->steps++ == 0) w->first_loss = r->loss;
+    w->seconds += r->step_seconds;
+    char line[512];
+    shore__progress_line(&w->progress, r, line, sizeof line);
+    if (w->settings->quiet) return;
+    uint64_t every = w->settings->log_every ? w->settings->log_every : 1;
+    bool last = r->step == w->progress.last_step;
+    bool due = r->step % every == 0 && !isatty(STDERR_FILENO);
+    shore__cli_progress(line, last || due || !isnan(r->val_loss) || r->skipped);
+}
+
+static void on_sample(void *ctx, uint64_t step, const char *text, size_t bytes) {
+    shore__cli_progress_end();
+    fprintf(stderr, "sample after step %llu: ", (unsigned long long)step);
+    shore__cli_put_text(stderr, text, bytes);
+    fputc('\n', stderr);
+}
+
+static int on_should_stop(void *ctx) {
+    return shore__cli_stop_wanted();
+}
+
+static int on_making(void *ctx, uint64_t done_bytes, uint64_t total_bytes) {
+    struct watch *w = ctx;
+    return shore__cli_work(w->settings->quiet ? NULL : (void *)"writing the initial state", done_bytes, total_bytes);
+}
+
+static int missing(struct shore__train_args *a, struct shore_diag *diag) {
+    struct shore__settings *s = &a->settings;
+    if (a->accept_step) return shore__fail(diag, SHORE_EUSAGE, "--accept-step goes with --resume only");
+    /* the data plays no part in what a run needs */
+    if (a->dry_run) return s->data.count ? 0 : shore__strings_add(&s->data, "any");
+    if (!s->data.count) return shore__fail(diag, SHORE_EUSAGE, "which text? Give --data FILE...");
+    if (!s->drives.count)
+        return shore__fail(diag, SHORE_EUSAGE,
+                           "where is the state to live? Give --drive DIR (a directory on the drive), or --drive ram:");
+    if (!a->out) return shore__fail(diag, SHORE_EUSAGE, "where does the run go? Give --out RUN");
+    return 0;
+}
+
+static void print_needs(const struct shore__needs *needs) {
+    char minimum[32], comfortable[32], disk[32];
+    printf("memory: minimum %s\n", shore__format_size_up(needs->minimum_bytes, minimum, sizeof minimum));
+    printf("memory: everything kept from %s on\n",
+           shore__format_size_up(needs->comfortable_bytes, comfortable, sizeof comfortable));
+    printf("disk: %s\n", shore__format_size_up(needs->disk_bytes, disk, sizeof disk));
+}
+
+static bool is_directory(const char *path) {
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+/* Files that a failed start left in a directory that it made itself; then the directory. */
+static void unmake(const char *path) {
+    DIR *dir = opendir(path);
+    if (!dir) return;
+    const struct dirent *entry;
+    while ((entry = readdir(dir)) != NULL)
+        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0) unlinkat(dirfd(dir), entry->d_name, 0);
+    closedir(dir);
+    rmdir(path);
+}
+
+static struct shore__train_events events_of(struct watch *w) {
+    return (struct shore__train_events){
+        .ctx = w,
+        .step = on_step,
+        .note = shore__cli_note,
+        .sample = on_sample,
+        .should_stop = on_should_stop,
+        .making = on_making,
+    };
+}
+
+/* Runs a prepared or opened run to its end and reports. Returns the exit code; *rc is what shore__train said. */
+static int train_and_report(struct shore__run *run, bool fresh, const struct shore__train_args *args, int *rc) {
+    struct shore_diag diag = {{0}};
+    struct watch w = {.settings = &run->settings, .first_loss = NAN};
+    uint64_t last = run->settings.steps;
+    if (run->settings.stop_at && run->settings.stop_at < last) last = run->settings.stop_at;
+    shore__progress_init(&w.progress, last, run->settings.memory_bytes);
+    struct shore__train_events events = events_of(&w);
+    struct shore__train_result result = {0};
+    *rc = shore__train(run, fresh, fresh && args->overwrite, fresh ? 0 : args->accept_step, &events, &result, &diag);
+    shore__cli_progress_end();
+    if (*rc == -ECANCELED && w.steps == 0) {
+        shore__cli_say(fresh ? "stopped before the run was made: the same command makes it again"
+                             : "stopped before a step was made: the same command goes on");
+        return SHORE__EXIT_DONE;
+    }
+    if (*rc) return w.steps ? shore__cli_fail_running(*rc, &diag) : shore__cli_fail(*rc, &diag);
+
+    bool finished = result.step >= run->settings.steps;
+    if (w.steps == 0 && finished)
+        shore__cli_say("the run is finished: it has made its %llu steps; --steps N extends it",
+                       (unsigned long long)result.step);
+    else if (!finished)
+        shore__cli_say("stopped after step %llu of %llu; go on with: longshore train --resume %s",
+                       (unsigned long long)result.step, (unsigned long long)run->settings.steps, run->path);
+    if (!run->settings.quiet && w.steps) {
+        struct shore__summary summary = {
+            .steps = w.steps,
+            .first_loss = w.first_loss,
+            .last_loss = result.last_loss,
+            .val_loss = result.last_val_loss,
+            .seconds = w.seconds,
+            .budget_bytes = run->settings.memory_bytes,
+        };
+        shore__summary_print(run, &summary);
+    }
+    char hex[33];
+    printf("step %llu digest %s\n", (unsigned long long)result.step, shore__cli_hex(result.digest, hex));
+    return SHORE__EXIT_DONE;
+}
+
+/* Everything that can be refused before anything is written. */
+static int check_fresh(struct shore__train_args *args, struct shore__tokenizer **tokenizer, struct shore__model **model,
+                       struct shore__needs *needs, struct shore_diag *diag) {
+    struct shore__settings *s = &args->settings;
+    int rc = missing(args, diag);
+    if (!rc) rc = shore__settings_check(s, diag);
+    if (!rc) rc = shore__run_tokenizer_of(s, tokenizer, diag);
+    if (!rc) rc = shore__run_model(s, *tokenizer, model, diag);
+    if (!rc) rc = shore__train_resolve(args, *model, diag);
+    if (!rc) rc = shore__train_needs(s, *model, needs, diag);
+    return rc;
+}
+
+static int fresh_run(struct shore__train_args *args) {
+    struct shore__settings *s = &args->settings;
+    struct shore__tokenizer *tokenizer = NULL;
+    struct shore__model *model = NULL;
+    struct shore__run *run = NULL;
+    struct shore__needs needs;
+    struct shore_diag diag = {{0}};
+    int code = SHORE__EXIT_DONE;
+
+    int rc = check_fresh(args, &tokenizer, &model, &needs, &diag);
+    if (!rc && args->dry_run) {
+        print_needs(&needs);
+        goto end;
+    }
+    if (!rc)
+        rc = shore__cli_budget(s->memory_bytes, needs.minimum_bytes, needs.comfortable_bytes, &s->memory_bytes, &diag);
+    if (!rc) rc = shore__cli_disk_space(&s->drives, needs.disk_bytes, &diag);
+    if (rc) goto end;
+
+    if (model->arch.has_dropout) shore__cli_say("the configuration asks for dropout, which is not applied");
+    shore__cli_catch_signals(promise);
+    bool ours = !is_directory(args->out);
+    rc = shore__run_prepare(args->out, s, model, tokenizer, args->overwrite, shore__cli_work,
+                            s->quiet ? NULL : (void *)"reading the text", &run, &diag);
+    shore__cli_progress_end();
+    if (rc == -ECANCELED) {
+        shore__cli_say("stopped before the run was made: the same command makes it again");
+        rc = 0;
+        goto end;
+    }
+    if (!rc) {
+        model = NULL; /* the run has them now */
+        tokenizer = NULL;
+        code = train_and_report(run, true, args, &rc);
+        rc = 0;
+    }
+    if (ours && (rc || code == SHORE__EXIT_USAGE)) {
+        shore__run_close(run);
+        run = NULL;
+        unmake(args->out);
+    }
+end:
+    if (rc) code = shore__cli_fail(rc, &diag);
+    shore__run_close(run);
+    shore__model_free(model);
+    shore__tokenizer_close(tokenizer);
+    return code;
+}
+
+static int resumed_run(const struct shore__train_args *args, const struct shore__parsed *parsed) {
+    struct shore__run *run = NULL;
+    struct shore__needs needs;
+    struct shore_diag diag = {{0}};
+    char changes[768];
+    int rc, code = SHORE__EXIT_DONE;
+    const struct shore__strings *moved = &args->settings.drives;
+
+    if (args->out && strcmp(args->out, args->resume) != 0) {
+        rc = shore__fail(&diag, SHORE_EUSAGE, "--out does not go with --resume: the run stays where it is");
+        goto end;
+    }
+    for (size_t i = 0; i < moved->count; i++) {
+        if (strchr(moved->item[i], '=')) continue;
+        rc =
+            shore__fail(&diag, SHORE_EUSAGE, "with --resume, --drive takes OLD=NEW: where a drive was and where it is");
+        goto end;
+    }
+    rc = shore__run_open(args->resume, true, moved->count ? moved : NULL, &run, &diag);
+    if (rc) goto end;
+    struct shore__settings *s = &run->settings;
+    rc = shore__train_change(args, parsed, s, changes, sizeof changes, &diag);
+    if (!rc && s->steps < run->hint_step)
+        rc = shore__fail(&diag, SHORE_EUSAGE, "--steps %llu is behind the run, which is at step %llu",
+                         (unsigned long long)s->steps, (unsigned long long)run->hint_step);
+    if (!rc) rc = shore__settings_check(s, &diag);
+    if (!rc) rc = shore__train_needs(s, run->model, &needs, &diag);
+    if (rc) goto end;
+    if (args->dry_run) {
+        print_needs(&needs);
+        goto end;
+    }
+    rc = shore__cli_budget(s->memory_bytes, needs.minimum_bytes, needs.comfortable_bytes, &s->memory_bytes, &diag);
+    if (!rc && changes[0]) {
+        shore__cli_say("from step %llu on: %s", (unsigned long long)run->hint_step, changes);
+        rc = shore__run_record_change(run, run->hint_step, changes, &diag);
+    }
+    if (rc) goto end;
+    shore__cli_catch_signals(promise);
+    code = train_and_report(run, false, args, &rc);
+    rc = 0;
+end:
+    if (rc) code = shore__cli_fail(rc, &diag);
+    shore__run_close(run);
+    return code;
+}
+
+int shore__cli_train(int argc, char **argv) {
+    struct shore__train_args args;
+    struct shore__parsed parsed;
+    struct shore_diag diag = {{0}};
+    shore__train_args_init(&args);
+    int rc = shore__options_parse(&shore__train_line, argc, argv, &args, &parsed, &diag);
+    int code = SHORE__EXIT_DONE;
+    if (rc)
+        code = shore__cli_fail(rc, &diag);
+    else if (parsed.help)
+        shore__options_help(&shore__train_line, &args);
+    else
+        code = args.resume ? resumed_run(&args, &parsed) : fresh_run(&args);
+    shore__train_args_free(&args);
+    return code;
+}

@@ -1,0 +1,239 @@
+#include "cli/train_options.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/diag.h"
+#include "base/units.h"
+
+#define USUAL_STEPS 1000u
+
+#define AT(field) offsetof(struct shore__train_args, field)
+#define HEADING(title) \
+    { .kind = SHORE__OPTION_HEADING, .name = title }
+#define OPTION(type, flag, field, word, text) \
+    { .kind = SHORE__OPTION_##type, .name = flag, .offset = AT(field), .value = word, .help = text }
+#define CHOICE(flag, field, words, text)                                                                 \
+    {                                                                                                    \
+        .kind = SHORE__OPTION_CHOICE, .name = flag, .offset = AT(field), .help = text, .choices = words, \
+        .bytes = sizeof(((struct shore__train_args *)0)->field)                                          \
+    }
+
+static const struct shore__option options[] = {
+    HEADING("The model"),
+    OPTION(TEXT, "model", settings.model, "DIR",
+           "a Hugging Face directory to start from: config.json, safetensors, tokenizer"),
+    OPTION(TEXT, "init", settings.init, "NAME|FILE",
+           "random weights: gpt2-124m, gpt2-350m, gpt2-774m, gpt2-1.5b, gpt2-tiny, llama-tiny, or a config.json"),
+    OPTION(TEXT, "tokenizer", settings.tokenizer, "DIR",
+           "directory of a tokenizer; otherwise the model's; otherwise bytes (ids 0-255, 256 ends a text)"),
+    OPTION(U64, "seed", settings.seed, "N", "of random weights and of the shuffled order"),
+    CHOICE("precision", settings.fp32, "bf16|fp32", "what is stored and fetched of parameters and activations"),
+    CHOICE("products", settings.products, "auto|bf16|fp32",
+           "what matrix products run as with --precision bf16; auto: a fixed table by kind of processor"),
+    HEADING("The data"),
+    OPTION(LIST, "data", settings.data, "FILE...",
+           "UTF-8 text, .jsonl with a \"text\" field, or llm.c's token .bin files (16 and 32 bit)"),
+    OPTION(LIST, "val-data", settings.val_data, "FILE...", "text to validate on"),
+    OPTION(REAL, "val-share", settings.val_share, "X", "share of the data, from its end, to validate on instead"),
+    OPTION(U32, "seq-len", settings.seq_len, "N", "tokens of a sequence; otherwise the model's, at most 1024"),
+    OPTION(U32, "batch", settings.batch, "N", "sequences per step"),
+    CHOICE("shuffle", settings.shuffle, "off|on", "sequences in an order that follows from the seed alone"),
+    HEADING("Where the state lives, and what it may take"),
+    OPTION(LIST, "drive", settings.drives, "PATH...",
+           "a directory, file or block device for each drive, or ram:; with --resume OLD=NEW: where a drive is now"),
+    OPTION(SIZE, "memory", settings.memory_bytes, "SIZE",
+           "the budget, a promise about resident memory; otherwise half of the machine's, at most what is useful"),
+    OPTION(TEXT, "out", out, "RUN", "the run directory to make"),
+    OPTION(TEXT, "resume", resume, "RUN",
+           "go on with a run; --steps extends it, resources and the schedule may change, the identity may not"),
+    OPTION(FLAG, "overwrite", overwrite, NULL,
+           "replace an existing run, volume or device content (never what another run has locked)"),
+    OPTION(U64, "accept-step", accept_step, "N",
+           "with --resume: go on from whole step N although a newer record is damaged"),
+    OPTION(FLAG, "dry-run", dry_run, NULL, "print the minimum memory and the disk space needed, and make nothing"),
+    HEADING("How long"),
+    OPTION(U64, "steps", settings.steps, "N", "optimizer steps; the schedule ends there; otherwise 1000"),
+    OPTION(REAL, "epochs", settings.epochs, "X", "passes over the data, instead of --steps"),
+    OPTION(U64, "stop-at", settings.stop_at, "STEP", "a clean stop after this step, the schedule unchanged"),
+    HEADING("Optimizer and schedule (PyTorch's definitions)"),
+    CHOICE("optimizer", settings.optimizer, "adamw|adam|sgd|adagrad", "weight decay applies to matrices only"),
+    OPTION(REAL, "lr", settings.lr, "X", "learning rate; otherwise 0.0003"),
+    OPTION(REAL, "min-lr", settings.min_lr, "X", "where cosine and linear end; otherwise a tenth of --lr"),
+    OPTION(U64, "warmup", settings.warmup, "N", "steps of linear warm-up; otherwise 2 % of the steps"),
+    CHOICE("schedule", settings.schedule, "constant|linear|cosine", "after the warm-up"),
+    OPTION(REAL, "beta1", settings.beta1, "X", "Adam, AdamW"),
+    OPTION(REAL, "beta2", settings.beta2, "X", "Adam, AdamW"),
+    OPTION(REAL, "eps", settings.eps, "X", "Adam, AdamW, AdaGrad"),
+    OPTION(REAL, "momentum", settings.momentum, "X", "SGD"),
+    OPTION(REAL, "weight-decay", settings.weight_decay, "X", "of tensors of two or more dimensions"),
+    OPTION(REAL, "clip", settings.clip, "X", "largest norm of all gradients together; 0: no clipping"),
+    CHOICE("on-nonfinite", settings.skip_nonfinite, "stop|skip", "when a loss or gradient is not finite"),
+    HEADING("The machine"),
+    OPTION(U32, "threads", settings.threads, "N", "compute threads; otherwise one for each processor"),
+    OPTION(U32, "micro-batch", settings.micro_batch, "N",
+           "sequences in flight, rounded up to whole units of about 1024 tokens; never changes a bit"),
+    OPTION(SIZE, "chunk-size", settings.chunk_bytes, "SIZE",
+           "bytes that UPDATE reads at once; otherwise chosen; never changes a bit"),
+    CHOICE("io", settings.io, "auto|uring|threads|buffered", "how drives are read and written"),
+    CHOICE("speculate", settings.speculate, "auto|on|off", "update before the gradient norm is known"),
+    HEADING("What is shown"),
+    OPTION(U64, "eval-every", settings.eval_every, "N", "measure the validation loss every N steps, and at the end"),
+    OPTION(U64, "sample-every", settings.sample_every, "N", "show generated text every N steps"),
+    OPTION(U64, "log-every", settings.log_every, "N", "steps between progress lines where there is no terminal"),
+    OPTION(FLAG, "quiet", settings.quiet, NULL, "no progress and no summary"),
+};
+
+const struct shore__command_line shore__train_line = {
+    .command = "train",
+    .synopsis = "train --init NAME|--model DIR --data FILE... --drive PATH... --memory SIZE --steps N --out RUN\n"
+                "train --resume RUN [--steps N] [--memory SIZE] [--threads N] [--drive OLD=NEW]",
+    .about = "Trains a language model whose weights, gradients and optimizer state live on drives, inside a memory\n"
+             "budget. Every step is a checkpoint: after a crash, --resume goes on from the last committed step.",
+    .notes =
+        "The last line on standard output is 'step N digest HEX', a hash of all parameters and optimizer state.\n"
+        "SIGINT and SIGTERM finish and commit the step, say how to go on, and exit 0; a second one stops at once.\n"
+        "RUN/metrics.jsonl gets one JSON object for each step.",
+    .options = options,
+    .noptions = sizeof options / sizeof options[0],
+    .config = true,
+};
+
+_Static_assert(sizeof options / sizeof options[0] <= SHORE__OPTIONS_MAX, "grow SHORE__OPTIONS_MAX");
+
+void shore__train_args_init(struct shore__train_args *args) {
+    *args = (struct shore__train_args){0};
+    shore__settings_defaults(&args->settings);
+}
+
+void shore__train_args_free(struct shore__train_args *args) {
+    shore__settings_free(&args->settings);
+    free(args->out);
+    free(args->resume);
+    *args = (struct shore__train_args){0};
+}
+
+static bool given(const struct shore__parsed *parsed, const char *name) {
+    return shore__option_given(&shore__train_line, parsed, name);
+}
+
+int shore__train_resolve(struct shore__train_args *args, const struct shore__model *model, struct shore_diag *diag) {
+    const uint32_t usual_seq_len = 1024;
+    struct shore__settings *s = &args->settings;
+    const struct shore__arch *arch = &model->arch;
+    if (s->seq_len == 0) s->seq_len = arch->max_positions < usual_seq_len ? arch->max_positions : usual_seq_len;
+    if (arch->learned_positions && s->seq_len > arch->max_positions)
+        return shore__fail(diag, SHORE_EUSAGE, "--seq-len %u is longer than the %u positions that the model has",
+                           s->seq_len, arch->max_positions);
+    if (!s->steps && !(s->epochs > 0)) s->steps = USUAL_STEPS;
+    return 0;
+}
+
+/* What --resume may change: of the schedule (recorded at that step), and of resources and reporting (not worth a
+ * record). Everything else is the run's identity. */
+static const char *const schedule_flags[] = {"steps", "lr",           "min-lr",  "warmup",   "schedule",
+                                             "beta1", "beta2",        "eps",     "momentum", "weight-decay",
+                                             "clip",  "on-nonfinite", "threads", NULL};
+static const char *const resource_flags[] = {"memory",    "micro-batch", "chunk-size", "io",
+                                             "speculate", "stop-at",     "eval-every", "sample-every",
+                                             "log-every", "quiet",       NULL};
+static const char *const other_flags[] = {"resume", "drive", "accept-step", "dry-run", "out", NULL};
+
+static bool among(const char *const *names, const char *name) {
+    for (; *names; names++)
+        if (strcmp(*names, name) == 0) return true;
+    return false;
+}
+
+static size_t size_of(const struct shore__option *o) {
+    switch (o->kind) {
+    case SHORE__OPTION_FLAG:
+        return sizeof(bool);
+    case SHORE__OPTION_U32:
+        return sizeof(uint32_t);
+    case SHORE__OPTION_SIZE:
+    case SHORE__OPTION_U64:
+        return sizeof(uint64_t);
+    case SHORE__OPTION_REAL:
+        return sizeof(double);
+    case SHORE__OPTION_CHOICE:
+        return o->bytes;
+    default:
+        return 0;
+    }
+}
+
+static bool same_text(const char *a, const char *b) {
+    if (!a || !b) return a == b;
+    if (strcmp(a, b) == 0) return true;
+    char *ra = realpath(a, NULL), *rb = realpath(b, NULL);
+    bool same = ra && rb && strcmp(ra, rb) == 0;
+    free(ra);
+    free(rb);
+    return same;
+}
+
+static bool same_value(const struct shore__option *o, const void *a, const void *b) {
+    if (o->kind == SHORE__OPTION_TEXT) return same_text(*(char *const *)a, *(char *const *)b);
+    if (o->kind == SHORE__OPTION_LIST) {
+        const struct shore__strings *x = a, *y = b;
+        if (x->count != y->count) return false;
+        for (size_t i = 0; i < x->count; i++)
+            if (!same_text(x->item[i], y->item[i])) return false;
+        return true;
+    }
+    return memcmp(a, b, size_of(o)) == 0;
+}
+
+/* "lr 0.001 -> 0.0005" */
+static void describe(const struct shore__option *o, const void *old, const void *new, char *out, size_t bytes) {
+    char before[64], after[64];
+    const void *value[2] = {old, new};
+    char *text[2] = {before, after};
+    for (int i = 0; i < 2; i++) {
+        if (o->kind == SHORE__OPTION_REAL) {
+            double v = *(const double *)value[i];
+            snprintf(text[i], sizeof before, isnan(v) ? "chosen" : "%g", v);
+        } else if (o->kind == SHORE__OPTION_CHOICE) {
+            unsigned index = 0;
+            memcpy(&index, value[i], o->bytes);
+            const char *c = o->choices;
+            for (; index && strchr(c, '|'); index--)
+                c = strchr(c, '|') + 1;
+            snprintf(text[i], sizeof before, "%.*s", (int)strcspn(c, "|"), c);
+        } else {
+            uint64_t v = 0;
+            memcpy(&v, value[i], size_of(o));
+            snprintf(text[i], sizeof before, v == UINT64_MAX ? "chosen" : "%llu", (unsigned long long)v);
+        }
+    }
+    size_t used = strlen(out);
+    snprintf(out + used, bytes - used, "%s%s %s -> %s", used ? ", " : "", o->name, before, after);
+}
+
+int shore__train_change(const struct shore__train_args *args, const struct shore__parsed *parsed,
+                        struct shore__settings *settings, char *changes, size_t bytes, struct shore_diag *diag) {
+    const size_t first = AT(settings);
+    changes[0] = 0;
+    for (size_t i = 0; i < shore__train_line.noptions; i++) {
+        const struct shore__option *o = &options[i];
+        if (o->kind == SHORE__OPTION_HEADING || !parsed->given[i] || among(other_flags, o->name)) continue;
+        if (o->offset < first || o->offset >= first + sizeof *settings)
+            return shore__fail(diag, SHORE_EUSAGE, "--%s does not go with --resume", o->name);
+        const void *new = (const char *)args + o->offset;
+        void *old = (char *)settings + (o->offset - first);
+        bool scheduled = among(schedule_flags, o->name);
+        if (same_value(o, old, new)) continue;
+        if (!scheduled && !among(resource_flags, o->name))
+            return shore__fail(diag, SHORE_EUSAGE,
+                               "--%s belongs to the identity of the run and cannot change: leave it out, or make a new "
+                               "run",
+                               o->name);
+        if (scheduled) describe(o, old, new, changes, bytes);
+        memcpy(old, new, size_of(o));
+    }
+    if (!given(parsed, "stop-at")) settings->stop_at = 0; /* an earlier stop must not hold the run for ever */
+    return 0;
+}

@@ -1,0 +1,27 @@
+/* The flags of `train`, and how they become settings. */
+#ifndef SHORE_CLI_TRAIN_OPTIONS_H
+#define SHORE_CLI_TRAIN_OPTIONS_H
+
+#include "cli/options.h"
+#include "run/run.h"
+
+struct shore__train_args {
+    struct shore__settings settings;
+    char *out, *resume;
+    uint64_t accept_step;
+    bool overwrite, dry_run;
+};
+
+extern const struct shore__command_line shore__train_line;
+
+void shore__train_args_init(struct shore__train_args *args);
+void shore__train_args_free(struct shore__train_args *args);
+
+/* The number of steps, and the sequence length from the model, where they are not given. */
+int shore__train_resolve(struct shore__train_args *args, const struct shore__model *model, struct shore_diag *diag);
+/* Takes over what a resumed run may change from args into settings; what belongs to its identity is refused unless it
+ * is the same. changes: what to record, a sentence part ("lr 0.001 -> 0.0005, steps 10 -> 20"), or "". */
+int shore__train_change(const struct shore__train_args *args, const struct shore__parsed *parsed,
+                        struct shore__settings *settings, char *changes, size_t bytes, struct shore_diag *diag);
+
+#endif
