@@ -2,7 +2,7 @@
  *
  * All arithmetic is fp32, round to nearest even, no fused multiply-add, correctly rounded sqrt and division, with the
  * order of operations of update_scalar.c, which is the specification. Every entry sets the floating-point control
- * register (no flush to zero) and restores it.
+ * register (no flush to zero) and restores it. A NaN is stored as 0x7FC00000, whichever the processor made.
  */
 #ifndef SHORE_NEAR_UPDATE_H
 #define SHORE_NEAR_UPDATE_H
@@ -17,7 +17,8 @@ struct shore__planes {
 
 /* Updates elems elements of one parameter group. gradient: fp32, multiplied by coefficient first. params_out: NULL, or
  * where the new parameters are written as bf16 (= new hi) or, if fp32_params, as fp32 masters.
- * Returns 0, or SHORE_ENONFINITE if a new master has no finite bf16 (everything is written all the same). */
+ * Returns 0, or SHORE_ENONFINITE if a new master has no finite bf16 (everything is written all the same). Frozen
+ * elements are carried over bit by bit, and always give 0. */
 int shore__near_update(enum shore_optimizer optimizer, const struct shore_hyper *hyper, float coefficient,
                        const struct shore__planes *in, const struct shore__planes *out, const float *gradient,
                        void *params_out, bool fp32_params, size_t elems);

@@ -35,7 +35,7 @@ BODY f32_join(float *restrict out, const uint16_t *restrict hi, const uint16_t *
 
 #if defined(__x86_64__)
 #define AVX2 __attribute__((target("avx2")))
-#define AVX512 __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,prefer-vector-width=512")))
+#define AVX512 __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq")))
 #define VERSIONS(name, parameters, arguments)     \
     static void name##_plain parameters {         \
         name arguments;                           \
