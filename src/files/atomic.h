@@ -1,0 +1,31 @@
+/* Files that are whole or not there: written beside their path, synced, renamed.
+ */
+#ifndef SHORE_FILES_ATOMIC_H
+#define SHORE_FILES_ATOMIC_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "longshore/error.h"
+
+struct shore__atomic {
+    int fd; /* write here; seek freely */
+    char *path, *temporary;
+};
+
+/* The temporary's name follows from the path, so that what a killed process left is overwritten by the next try.
+ * After a failure there is nothing to abort. */
+int shore__atomic_open(const char *path, struct shore__atomic *file, struct shore_diag *diag);
+/* Syncs, renames, syncs the directory. Also closes, whatever the outcome. Durable: on return. */
+int shore__atomic_commit(struct shore__atomic *file, struct shore_diag *diag);
+/* Closes and removes what was written. Harmless after commit and on a zeroed structure. */
+void shore__atomic_abort(struct shore__atomic *file);
+
+/* The whole of data at offset; name only for the message. */
+int shore__write_at(int fd, const void *data, size_t bytes, uint64_t offset, const char *name, struct shore_diag *diag);
+/* Exactly bytes from offset: a file that ends before is an error. */
+int shore__read_at(int fd, void *data, size_t bytes, uint64_t offset, const char *name, struct shore_diag *diag);
+/* malloc'ed "directory/name"; NULL when memory is short. */
+char *shore__path_join(const char *directory, const char *name);
+
+#endif

@@ -1,0 +1,246 @@
+#include "files/json_stream.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <yajl/yajl_parse.h>
+
+#include "base/diag.h"
+#include "files/atomic.h"
+
+#define DEPTH_LIMIT 64
+#define BLOCK_BYTES (64u << 10)
+#define TREE_LIMIT_BYTES (8u << 20)
+
+struct stream {
+    shore__json_sink_fn sink;
+    void *ctx;
+    struct shore_diag *diag;
+    const char *name;
+    unsigned depth;
+    int rc;
+};
+
+static int emit(struct stream *s, enum shore__json_kind kind, const char *text, size_t bytes) {
+    struct shore__json_event event = {kind, s->depth, text, bytes};
+    s->rc = s->sink(s->ctx, &event, s->diag);
+    return s->rc == 0;
+}
+static int on_null(void *ctx) {
+    return emit(ctx, SHORE__JSON_NULL, NULL, 0);
+}
+static int on_bool(void *ctx, int value) {
+    return emit(ctx, SHORE__JSON_BOOL, NULL, value != 0);
+}
+static int on_number(void *ctx, const char *text, size_t bytes) {
+    return emit(ctx, SHORE__JSON_NUMBER, text, bytes);
+}
+static int on_string(void *ctx, const unsigned char *text, size_t bytes) {
+    return emit(ctx, SHORE__JSON_STRING, (const char *)text, bytes);
+}
+static int on_key(void *ctx, const unsigned char *text, size_t bytes) {
+    return emit(ctx, SHORE__JSON_KEY, (const char *)text, bytes);
+}
+static int open_container(struct stream *s, enum shore__json_kind kind) {
+    if (++s->depth > DEPTH_LIMIT) {
+        s->rc = shore__fail(s->diag, SHORE_EINPUT, "%s: is nested more than %d levels deep", s->name, DEPTH_LIMIT);
+        return 0;
+    }
+    return emit(s, kind, NULL, 0);
+}
+static int close_container(struct stream *s, enum shore__json_kind kind) {
+    int go_on = emit(s, kind, NULL, 0);
+    s->depth--;
+    return go_on;
+}
+static int on_object_open(void *ctx) {
+    return open_container(ctx, SHORE__JSON_OBJECT_OPEN);
+}
+static int on_object_close(void *ctx) {
+    return close_container(ctx, SHORE__JSON_OBJECT_CLOSE);
+}
+static int on_array_open(void *ctx) {
+    return open_container(ctx, SHORE__JSON_ARRAY_OPEN);
+}
+static int on_array_close(void *ctx) {
+    return close_container(ctx, SHORE__JSON_ARRAY_CLOSE);
+}
+
+static const yajl_callbacks callbacks = {
+    .yajl_null = on_null,
+    .yajl_boolean = on_bool,
+    .yajl_number = on_number,
+    .yajl_string = on_string,
+    .yajl_start_map = on_object_open,
+    .yajl_map_key = on_key,
+    .yajl_end_map = on_object_close,
+    .yajl_start_array = on_array_open,
+    .yajl_end_array = on_array_close,
+};
+
+/* Where the parser stopped inside the last block, and how many lines were before. */
+static int explain(struct stream *s, yajl_handle parser, yajl_status status, uint64_t line, const char *block,
+                   size_t bytes, uint64_t offset) {
+    char shown[160];
+    if (status == yajl_status_client_canceled) return s->rc;
+    size_t at = bytes ? yajl_get_bytes_consumed(parser) : 0;
+    if (at > bytes) at = bytes;
+    for (size_t i = 0; i < at; i++)
+        line += block[i] == '\n';
+    unsigned char *text = yajl_get_error(parser, 0, (const unsigned char *)block, bytes);
+    size_t text_bytes = text ? strcspn((char *)text, "\n") : 0;
+    shore__fail(s->diag, SHORE_EINPUT, "%s:%llu: not valid JSON near byte %llu: %s", s->name, (unsigned long long)line,
+                (unsigned long long)(offset + at),
+                text ? shore__escape((char *)text, text_bytes, shown, sizeof shown) : "unknown error");
+    if (text) yajl_free_error(parser, text);
+    return SHORE_EINPUT;
+}
+
+int shore__json_stream_fd(int fd, uint64_t offset, uint64_t bytes, const char *name, shore__json_sink_fn sink,
+                          void *ctx, struct shore_diag *diag) {
+    struct stream s = {.sink = sink, .ctx = ctx, .diag = diag, .name = name};
+    yajl_handle parser = yajl_alloc(&callbacks, NULL, &s);
+    char *block = malloc(BLOCK_BYTES);
+    uint64_t line = 1, done = 0;
+    int rc = parser && block ? 0 : shore__fail(diag, -ENOMEM, "%s: out of memory", name);
+    while (rc == 0 && done < bytes) {
+        size_t want = bytes - done < BLOCK_BYTES ? (size_t)(bytes - done) : BLOCK_BYTES;
+        rc = shore__read_at(fd, block, want, offset + done, name, diag);
+        if (rc) break;
+        yajl_status status = yajl_parse(parser, (unsigned char *)block, want);
+        if (status != yajl_status_ok) {
+            rc = explain(&s, parser, status, line, block, want, done);
+            break;
+        }
+        for (size_t i = 0; i < want; i++)
+            line += block[i] == '\n';
+        done += want;
+    }
+    if (rc == 0) {
+        yajl_status status = yajl_complete_parse(parser);
+        if (status != yajl_status_ok) rc = explain(&s, parser, status, line, "", 0, done);
+    }
+    free(block);
+    if (parser) yajl_free(parser);
+    return rc;
+}
+
+int shore__json_stream_file(const char *path, uint64_t limit_bytes, shore__json_sink_fn sink, void *ctx,
+                            struct shore_diag *diag) {
+    struct stat info;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), rc;
+    if (fd < 0) {
+        int code = errno;
+        return shore__fail(diag, code == ENOENT ? SHORE_EMISSING : -code, "%s: cannot open it: %s", path,
+                           strerror(code));
+    }
+    if (fstat(fd, &info) != 0)
+        rc = shore__fail(diag, -errno, "%s: cannot stat it: %s", path, strerror(errno));
+    else if (!S_ISREG(info.st_mode))
+        rc = shore__fail(diag, SHORE_EINPUT, "%s: is not a regular file", path);
+    else if ((uint64_t)info.st_size > limit_bytes)
+        rc = shore__fail(diag, SHORE_EINPUT, "%s: has %lld bytes; at most %llu are expected here", path,
+                         (long long)info.st_size, (unsigned long long)limit_bytes);
+    else
+        rc = shore__json_stream_fd(fd, 0, (uint64_t)info.st_size, path, sink, ctx, diag);
+    close(fd);
+    return rc;
+}
+
+int shore__json_stream_text(const char *text, size_t bytes, const char *name, shore__json_sink_fn sink, void *ctx,
+                            struct shore_diag *diag) {
+    struct stream s = {.sink = sink, .ctx = ctx, .diag = diag, .name = name};
+    yajl_handle parser = yajl_alloc(&callbacks, NULL, &s);
+    if (!parser) return shore__fail(diag, -ENOMEM, "%s: out of memory", name);
+    yajl_status status = yajl_parse(parser, (const unsigned char *)text, bytes);
+    int rc = status == yajl_status_ok ? 0 : explain(&s, parser, status, 1, text, bytes, 0);
+    if (rc == 0) {
+        status = yajl_complete_parse(parser);
+        if (status != yajl_status_ok) rc = explain(&s, parser, status, 1, "", 0, bytes);
+    }
+    yajl_free(parser);
+    return rc;
+}
+
+int shore__json_event_u64(const struct shore__json_event *event, uint64_t *out) {
+    uint64_t value = 0;
+    if (event->kind != SHORE__JSON_NUMBER || event->bytes == 0) return SHORE_EINPUT;
+    for (size_t i = 0; i < event->bytes; i++) {
+        unsigned digit = (unsigned)(event->text[i] - '0');
+        if (digit > 9 || __builtin_mul_overflow(value, 10, &value) || __builtin_add_overflow(value, digit, &value))
+            return SHORE_EINPUT;
+    }
+    *out = value;
+    return 0;
+}
+
+static json_t *scalar_of(const struct shore__json_event *event) {
+    switch (event->kind) {
+    case SHORE__JSON_NULL:
+        return json_null();
+    case SHORE__JSON_BOOL:
+        return json_boolean(event->bytes);
+    case SHORE__JSON_STRING:
+        return json_stringn(event->text, event->bytes);
+    case SHORE__JSON_OBJECT_OPEN:
+        return json_object();
+    case SHORE__JSON_ARRAY_OPEN:
+        return json_array();
+    default:
+        return json_loadb(event->text, event->bytes, JSON_DECODE_ANY, NULL);
+    }
+}
+
+static int place(struct shore__json_builder *b, json_t *value, struct shore_diag *diag) {
+    json_t *parent = b->depth ? b->stack[b->depth - 1] : NULL;
+    if (!parent) {
+        b->root = value;
+        return 0;
+    }
+    if (json_is_array(parent))
+        return json_array_append_new(parent, value) ? shore__fail(diag, -ENOMEM, "out of memory") : 0;
+    if (json_object_get(parent, b->key)) {
+        char shown[96];
+        json_decref(value);
+        return shore__fail(diag, SHORE_EINPUT, "the key \"%s\" stands twice in one object",
+                           shore__escape(b->key, strlen(b->key), shown, sizeof shown));
+    }
+    return json_object_set_new(parent, b->key, value) ? shore__fail(diag, -ENOMEM, "out of memory") : 0;
+}
+
+int shore__json_builder_feed(struct shore__json_builder *b, const struct shore__json_event *event,
+                             struct shore_diag *diag) {
+    b->total_bytes += event->bytes + 32;
+    if (b->total_bytes > TREE_LIMIT_BYTES)
+        return shore__fail(diag, SHORE_EINPUT, "a part that should be small has more than %u bytes", TREE_LIMIT_BYTES);
+    if (event->kind == SHORE__JSON_KEY) {
+        free(b->key);
+        b->key = strndup(event->text, event->bytes);
+        if (!b->key) return shore__fail(diag, -ENOMEM, "out of memory");
+        if (strlen(b->key) != event->bytes) return shore__fail(diag, SHORE_EINPUT, "a key holds the character U+0000");
+        return 0;
+    }
+    if (event->kind == SHORE__JSON_OBJECT_CLOSE || event->kind == SHORE__JSON_ARRAY_CLOSE) {
+        b->depth--;
+        b->done = b->depth == 0;
+        return 0;
+    }
+    json_t *value = scalar_of(event);
+    if (!value) return shore__fail(diag, SHORE_EINPUT, "a number is out of range, or a string is not UTF-8");
+    int rc = place(b, value, diag);
+    if (rc) return rc;
+    if (event->kind == SHORE__JSON_OBJECT_OPEN || event->kind == SHORE__JSON_ARRAY_OPEN)
+        b->stack[b->depth++] = value;
+    else
+        b->done = b->depth == 0;
+    return 0;
+}
+
+void shore__json_builder_fini(struct shore__json_builder *b) {
+    json_decref(b->root);
+    free(b->key);
+    *b = (struct shore__json_builder){0};
+}

@@ -1,0 +1,61 @@
+/* Large JSON as a stream of events (yajl), in memory that does not grow with the file.
+ */
+#ifndef SHORE_FILES_JSON_STREAM_H
+#define SHORE_FILES_JSON_STREAM_H
+
+#include <jansson.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "longshore/error.h"
+
+enum shore__json_kind {
+    SHORE__JSON_NULL,
+    SHORE__JSON_BOOL,
+    SHORE__JSON_NUMBER, /* text is the number as it stands in the file */
+    SHORE__JSON_STRING,
+    SHORE__JSON_KEY,
+    SHORE__JSON_OBJECT_OPEN,
+    SHORE__JSON_OBJECT_CLOSE,
+    SHORE__JSON_ARRAY_OPEN,
+    SHORE__JSON_ARRAY_CLOSE,
+};
+
+struct shore__json_event {
+    enum shore__json_kind kind;
+    unsigned depth;   /* containers around the event; an open or close event counts its own container */
+    const char *text; /* of strings, keys, numbers; not terminated, gone after the call */
+    size_t bytes;     /* of text; for SHORE__JSON_BOOL, 0 or 1 */
+};
+
+/* Returns 0 to go on; anything else ends the reading with that code, diag filled by the callee. */
+typedef int (*shore__json_sink_fn)(void *ctx, const struct shore__json_event *event, struct shore_diag *diag);
+
+/* One JSON value, from a file descriptor at [offset, offset + bytes). name is for messages. Errors: SHORE_EINPUT for
+ * what is not JSON, nested more than 64 deep, or followed by something else; else what the sink returned. */
+int shore__json_stream_fd(int fd, uint64_t offset, uint64_t bytes, const char *name, shore__json_sink_fn sink,
+                          void *ctx, struct shore_diag *diag);
+/* A whole file of at most limit_bytes. SHORE_EMISSING if there is none. */
+int shore__json_stream_file(const char *path, uint64_t limit_bytes, shore__json_sink_fn sink, void *ctx,
+                            struct shore_diag *diag);
+int shore__json_stream_text(const char *text, size_t bytes, const char *name, shore__json_sink_fn sink, void *ctx,
+                            struct shore_diag *diag);
+
+/* An event of kind NUMBER as a count: SHORE_EINPUT unless it is a whole number of [0, 2^64). */
+int shore__json_event_u64(const struct shore__json_event *event, uint64_t *out);
+
+/* Builds a tree from part of a stream: feed it events, beginning with the one that opens the value; then `done` is
+ * set. Duplicate keys are refused. Zero-initialise; the tree is root, owned by the caller also after an error. */
+struct shore__json_builder {
+    json_t *root;
+    json_t *stack[64];
+    unsigned depth;
+    char *key;
+    size_t total_bytes;
+    int done;
+};
+int shore__json_builder_feed(struct shore__json_builder *b, const struct shore__json_event *event,
+                             struct shore_diag *diag);
+void shore__json_builder_fini(struct shore__json_builder *b);
+
+#endif

@@ -1,0 +1,273 @@
+#include "files/safetensors.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/diag.h"
+#include "base/units.h"
+#include "files/atomic.h"
+#include "files/json_stream.h"
+#include "files/safetensors_header.h"
+#include "number/bf16.h"
+
+#define INDEX_LIMIT_BYTES (256u << 20)
+#define FILE_LIMIT 4096u
+#define SHOWN 200
+
+static int by_name(const void *a, const void *b) {
+    const struct shore__st_tensor *x = a, *y = b;
+    return strcmp(x->name, y->name);
+}
+
+const struct shore__st_tensor *shore__safetensors_find(const struct shore__safetensors *st, const char *name) {
+    struct shore__st_tensor key = {.name = (char *)name};
+    return bsearch(&key, st->tensors, st->ntensors, sizeof key, by_name);
+}
+
+static int add_file(struct shore__safetensors *st, const char *name, struct shore_diag *diag) {
+    char shown[SHOWN];
+    if (st->nfiles == FILE_LIMIT)
+        return shore__fail(diag, SHORE_EINPUT, "%s: has more than %u safetensors files", st->directory, FILE_LIMIT);
+    if (strchr(name, '/') || name[0] == 0 || !strcmp(name, ".") || !strcmp(name, ".."))
+        return shore__fail(diag, SHORE_EINPUT,
+                           "%s/model.safetensors.index.json: the file name \"%s\" leaves the directory; "
+                           "shards must lie beside their index",
+                           st->directory, shore__escape(name, strlen(name), shown, sizeof shown));
+    char **files = realloc(st->files, (st->nfiles + 1) * sizeof *files);
+    if (files) st->files = files;
+    int *fds = realloc(st->fds, (st->nfiles + 1) * sizeof *fds);
+    if (fds) st->fds = fds;
+    char *copy = files && fds ? strdup(name) : NULL;
+    if (!copy) return shore__fail(diag, -ENOMEM, "%s: out of memory", st->directory);
+    st->fds[st->nfiles] = -1;
+    st->files[st->nfiles++] = copy;
+    return 0;
+}
+
+/* weight_map of the index: first pass collects the files, second pass looks each tensor up */
+struct index {
+    struct shore__safetensors *st;
+    const char *path;
+    bool in_map, looking_up;
+    char *tensor;
+    unsigned last;
+    uint64_t entries;
+};
+
+static int on_index_entry(struct index *x, const char *file, struct shore_diag *diag) {
+    struct shore__safetensors *st = x->st;
+    unsigned f = x->last;
+    x->entries++;
+    if (f >= st->nfiles || strcmp(st->files[f], file) != 0)
+        for (f = 0; f < st->nfiles && strcmp(st->files[f], file) != 0; f++)
+            ;
+    x->last = f;
+    if (!x->looking_up) return f < st->nfiles ? 0 : add_file(st, file, diag);
+    const struct shore__st_tensor *t = shore__safetensors_find(st, x->tensor);
+    if (t && t->file == f) return 0;
+    char shown_tensor[SHOWN], shown_file[SHOWN];
+    return shore__fail(diag, SHORE_EINPUT, "%s: says that tensor \"%s\" is in \"%s\", which does not hold it", x->path,
+                       shore__escape(x->tensor, strlen(x->tensor), shown_tensor, SHOWN),
+                       shore__escape(file, strlen(file), shown_file, SHOWN));
+}
+
+static int on_index_event(void *ctx, const struct shore__json_event *e, struct shore_diag *diag) {
+    struct index *x = ctx;
+    if (e->depth == 0) return shore__fail(diag, SHORE_EINPUT, "%s: is not a JSON object", x->path);
+    if (e->kind == SHORE__JSON_KEY && e->depth == 1) {
+        if (e->bytes == 10 && !memcmp(e->text, "weight_map", 10)) {
+            if (x->entries) return shore__fail(diag, SHORE_EINPUT, "%s: has \"weight_map\" twice", x->path);
+            x->in_map = true;
+        } else {
+            x->in_map = false;
+        }
+        return 0;
+    }
+    bool braces = e->kind == SHORE__JSON_OBJECT_OPEN || e->kind == SHORE__JSON_OBJECT_CLOSE;
+    if (!x->in_map || e->depth < 2 || (e->depth == 2 && braces)) return 0;
+    if (e->depth == 2 && (e->kind == SHORE__JSON_KEY || e->kind == SHORE__JSON_STRING)) {
+        if (memchr(e->text, 0, e->bytes))
+            return shore__fail(diag, SHORE_EINPUT, "%s: a name holds the character U+0000", x->path);
+        char *text = strndup(e->text, e->bytes);
+        if (!text) return shore__fail(diag, -ENOMEM, "%s: out of memory", x->path);
+        if (e->kind == SHORE__JSON_KEY) {
+            free(x->tensor);
+            x->tensor = text;
+            return 0;
+        }
+        int rc = on_index_entry(x, text, diag);
+        free(text);
+        return rc;
+    }
+    return shore__fail(diag, SHORE_EINPUT, "%s: \"weight_map\" must map names of tensors to names of files", x->path);
+}
+
+static int read_index(struct shore__safetensors *st, bool looking_up, struct shore_diag *diag) {
+    char *path = shore__path_join(st->directory, "model.safetensors.index.json");
+    struct index x = {.st = st, .path = path, .looking_up = looking_up};
+    if (!path) return shore__fail(diag, -ENOMEM, "%s: out of memory", st->directory);
+    int rc = shore__json_stream_file(path, INDEX_LIMIT_BYTES, on_index_event, &x, diag);
+    if (rc == 0 && x.entries == 0)
+        rc = shore__fail(diag, SHORE_EINPUT, "%s: names no tensors: it has no \"weight_map\", or an empty one", path);
+    free(x.tensor);
+    free(path);
+    return rc;
+}
+
+static int ends_in_safetensors(const struct dirent *entry) {
+    size_t n = strlen(entry->d_name);
+    return n > 12 && entry->d_name[0] != '.' && !strcmp(entry->d_name + n - 12, ".safetensors");
+}
+
+static int find_files(struct shore__safetensors *st, bool *indexed, struct shore_diag *diag) {
+    char *path = shore__path_join(st->directory, "model.safetensors");
+    if (!path) return shore__fail(diag, -ENOMEM, "%s: out of memory", st->directory);
+    bool whole = access(path, F_OK) == 0;
+    free(path);
+    *indexed = false;
+    if (whole) return add_file(st, "model.safetensors", diag);
+    int rc = read_index(st, false, diag);
+    *indexed = rc == 0;
+    if (rc != SHORE_EMISSING) return rc;
+    struct dirent **entries;
+    int n = scandir(st->directory, &entries, ends_in_safetensors, alphasort);
+    if (n < 0) return shore__fail(diag, -errno, "%s: cannot read the directory: %s", st->directory, strerror(errno));
+    rc = n ? 0
+           : shore__fail(diag, SHORE_EMISSING, "%s: has no model.safetensors and no other *.safetensors file",
+                         st->directory);
+    for (int i = 0; i < n; i++) {
+        if (rc == 0) rc = add_file(st, entries[i]->d_name, diag);
+        free(entries[i]);
+    }
+    free(entries);
+    return rc;
+}
+
+static int open_file(struct shore__safetensors *st, uint32_t f, struct shore_diag *diag) {
+    char *path = shore__path_join(st->directory, st->files[f]);
+    struct stat info;
+    if (!path) return shore__fail(diag, -ENOMEM, "%s: out of memory", st->directory);
+    int rc;
+    st->fds[f] = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (st->fds[f] < 0) {
+        int code = errno;
+        rc = shore__fail(diag, code == ENOENT ? SHORE_EMISSING : -code, "%s: cannot open it: %s", path, strerror(code));
+    } else if (fstat(st->fds[f], &info) != 0) {
+        rc = shore__fail(diag, -errno, "%s: cannot stat it: %s", path, strerror(errno));
+    } else if (!S_ISREG(info.st_mode)) {
+        rc = shore__fail(diag, SHORE_EINPUT, "%s: is not a regular file", path);
+    } else {
+        rc = shore__st_header_read(st, f, path, (uint64_t)info.st_size, diag);
+    }
+    free(path);
+    return rc;
+}
+
+int shore__safetensors_open(const char *directory, struct shore__safetensors **out, struct shore_diag *diag) {
+    struct shore__safetensors *st = calloc(1, sizeof *st);
+    bool indexed = false;
+    if (!st || !(st->directory = strdup(directory))) {
+        free(st);
+        return shore__fail(diag, -ENOMEM, "%s: out of memory", directory);
+    }
+    int rc = find_files(st, &indexed, diag);
+    for (uint32_t f = 0; rc == 0 && f < st->nfiles; f++)
+        rc = open_file(st, f, diag);
+    if (rc == 0) qsort(st->tensors, st->ntensors, sizeof *st->tensors, by_name);
+    for (uint32_t i = 1; rc == 0 && i < st->ntensors; i++) {
+        const struct shore__st_tensor *a = &st->tensors[i - 1], *b = &st->tensors[i];
+        char shown[SHOWN];
+        if (strcmp(a->name, b->name) != 0) continue;
+        rc = shore__fail(diag, SHORE_EINPUT, "%s: tensor \"%s\" stands twice: in %s and in %s", directory,
+                         shore__escape(a->name, strlen(a->name), shown, SHOWN), st->files[a->file], st->files[b->file]);
+    }
+    if (rc == 0 && indexed) rc = read_index(st, true, diag);
+    if (rc) {
+        shore__safetensors_close(st);
+        return rc;
+    }
+    *out = st;
+    return 0;
+}
+
+void shore__safetensors_close(struct shore__safetensors *st) {
+    if (!st) return;
+    for (uint32_t i = 0; i < st->ntensors; i++)
+        free(st->tensors[i].name);
+    for (uint32_t f = 0; f < st->nfiles; f++) {
+        if (st->fds[f] >= 0) close(st->fds[f]);
+        free(st->files[f]);
+    }
+    free(st->tensors);
+    free(st->files);
+    free(st->fds);
+    free(st->directory);
+    free(st);
+}
+
+static float f32_from_f16(uint16_t h) {
+    uint32_t sign = (uint32_t)(h & 0x8000u) << 16, exponent = h >> 10 & 31u, fraction = h & 1023u;
+    if (exponent == 31) return shore__bits_f32(sign | 0x7F800000u | fraction << 13);
+    if (exponent) return shore__bits_f32(sign | (exponent + 112) << 23 | fraction << 13);
+    float magnitude = (float)fraction * 0x1p-24f;
+    return sign ? -magnitude : magnitude;
+}
+
+int shore__safetensors_read(const struct shore__safetensors *st, const struct shore__st_tensor *t, uint64_t first,
+                            uint64_t count, float *out, struct shore_diag *diag) {
+    char shown[SHOWN], *path;
+    shore__escape(t->name, strlen(t->name), shown, SHOWN);
+    if (t->type == SHORE__ST_OTHER)
+        return shore__fail(diag, SHORE_EINPUT, "%s/%s: tensor \"%s\" is neither F32 nor BF16 nor F16", st->directory,
+                           st->files[t->file], shown);
+    if (first > t->elems || count > t->elems - first)
+        return shore__fail(diag, SHORE_EINPUT, "%s/%s: tensor \"%s\" has %llu elements, fewer than are asked for",
+                           st->directory, st->files[t->file], shown, (unsigned long long)t->elems);
+    size_t size = t->type == SHORE__ST_F32 ? 4 : 2;
+    /* 16-bit values are read into the far half of out and widened forward: the write never overtakes the read */
+    char *raw = (char *)out + count * (4 - size);
+    if (!(path = shore__path_join(st->directory, st->files[t->file])))
+        return shore__fail(diag, -ENOMEM, "%s: out of memory", st->directory);
+    int rc = shore__read_at(st->fds[t->file], raw, count * size, t->offset + first * size, path, diag);
+    free(path);
+    if (rc || size == 4) return rc;
+    for (uint64_t i = 0; i < count; i++) {
+        uint16_t h = shore__get_u16((unsigned char *)raw + 2 * i);
+        float value = t->type == SHORE__ST_BF16 ? shore__bf16_to_f32(h) : f32_from_f16(h);
+        memcpy((char *)out + 4 * i, &value, 4);
+    }
+    return 0;
+}
+
+int shore__safetensors_read_transposed(const struct shore__safetensors *st, const struct shore__st_tensor *t,
+                                       uint64_t col, uint64_t ncols, float *out, struct shore_diag *diag) {
+    enum { ROWS = 16, COLS = 512 };
+    float tile[ROWS * COLS];
+    uint64_t rows = t->shape[0], cols = t->shape[1];
+    if (t->rank != 2 || col > cols || ncols > cols - col) {
+        char shown[SHOWN];
+        return shore__fail(diag, SHORE_EINPUT, "%s/%s: tensor \"%s\" is not a matrix of at least %llu columns",
+                           st->directory, st->files[t->file], shore__escape(t->name, strlen(t->name), shown, SHOWN),
+                           (unsigned long long)(col + ncols));
+    }
+    for (uint64_t c0 = 0; c0 < ncols; c0 += COLS) {
+        uint64_t nc = ncols - c0 < COLS ? ncols - c0 : COLS;
+        for (uint64_t r0 = 0; r0 < rows; r0 += ROWS) {
+            uint64_t nr = rows - r0 < ROWS ? rows - r0 : ROWS;
+            for (uint64_t r = 0; r < nr; r++) {
+                int rc = shore__safetensors_read(st, t, (r0 + r) * cols + col + c0, nc, tile + r * COLS, diag);
+                if (rc) return rc;
+            }
+            for (uint64_t c = 0; c < nc; c++)
+                for (uint64_t r = 0; r < nr; r++)
+                    out[(c0 + c) * rows + r0 + r] = tile[r * COLS + c];
+        }
+    }
+    return 0;
+}

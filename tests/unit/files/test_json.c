@@ -1,0 +1,124 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "files/json.h"
+#include "files/json_stream.h"
+
+static char directory[64];
+
+static int setup(void **state) {
+    strcpy(directory, "/tmp/shore-json-XXXXXX");
+    return mkdtemp(directory) ? 0 : -1;
+}
+
+static int teardown(void **state) {
+    char command[128];
+    snprintf(command, sizeof command, "rm -r '%s'", directory);
+    return system(command);
+}
+
+static void expect_refusal(const char *text, size_t bytes, const char *part) {
+    struct shore_diag diag = {{0}};
+    json_t *value;
+    assert_int_equal(shore__json_parse(text, bytes, "x.json", &value, &diag), SHORE_EINPUT);
+    if (!strstr(diag.text, part)) fail_msg("\"%s\" does not say \"%s\"", diag.text, part);
+    assert_non_null(strstr(diag.text, "x.json"));
+}
+
+static void faults_are_named(void **state) {
+    char deep[400];
+    memset(deep, '[', sizeof deep);
+    expect_refusal(deep, sizeof deep, "nested");
+    expect_refusal("", 0, "not valid JSON");
+    expect_refusal("[]", 2, "not an object");
+    expect_refusal("{\"a\":1,\n\"a\":2}", 15, "x.json:2");
+    expect_refusal("{\"a\":1} x", 9, "x.json:1");
+    expect_refusal("{\"a\":\"\xff\"}", 9, "not valid JSON");
+    expect_refusal("{\"a\":123456789012345678901234567890}", 36, "x.json:1");
+}
+
+static void what_is_written_is_read(void **state) {
+    char path[128];
+    struct shore_diag diag = {{0}};
+    json_t *value = json_pack("{s:i, s:[s]}", "a", 1, "b", "\xc3\xa9\n"), *again;
+    snprintf(path, sizeof path, "%s/a.json", directory);
+    assert_int_equal(shore__json_write(path, value, 2, &diag), 0);
+    assert_int_equal(shore__json_read(path, 1000, &again, &diag), 0);
+    assert_true(json_equal(value, again));
+    json_decref(again);
+    assert_int_equal(shore__json_read(path, 10, &again, &diag), SHORE_EINPUT);
+    assert_non_null(strstr(diag.text, "at most 10"));
+    assert_int_equal(shore__json_read(directory, 10, &again, &diag), SHORE_EINPUT);
+    snprintf(path, sizeof path, "%s/none.json", directory);
+    assert_int_equal(shore__json_read(path, 10, &again, &diag), SHORE_EMISSING);
+    snprintf(path, sizeof path, "%s/none/a.json", directory);
+    assert_true(shore__json_write(path, value, 0, &diag) < 0);
+    json_decref(value);
+}
+
+struct trace {
+    char text[256];
+};
+
+static int on_event(void *ctx, const struct shore__json_event *e, struct shore_diag *diag) {
+    struct trace *t = ctx;
+    size_t n = strlen(t->text);
+    snprintf(t->text + n, sizeof t->text - n, "%c%u%.*s ", "nb#skOoAa"[e->kind], e -> depth,
+             e -> text ? (int)e -> bytes : 0, e -> text ? e -> text : "");
+    return 0;
+}
+
+static void events_come_in_order(void **state) {
+    struct trace t = {{0}};
+    struct shore_diag diag = {{0}};
+    const char *text = "{\"a\":[1,null,true],\"b\":{\"c\":\"\\u00e9\"}}";
+    assert_int_equal(shore__json_stream_text(text, strlen(text), "x", on_event, &t, &diag), 0);
+    assert_string_equal(t.text, "O1 k1a A2 #21 n2 b2 a2 k1b O2 k2c s2\xc3\xa9 o2 o1 ");
+    char deep[200];
+    memset(deep, '[', sizeof deep);
+    memset(&t, 0, sizeof t);
+    assert_int_equal(shore__json_stream_text(deep, sizeof deep, "x", on_event, &t, &diag), SHORE_EINPUT);
+    assert_non_null(strstr(diag.text, "nested"));
+    assert_int_equal(shore__json_stream_text("{\n\n\"a\" 1}", 9, "x", on_event, &t, &diag), SHORE_EINPUT);
+    assert_non_null(strstr(diag.text, "x:3:"));
+    assert_int_equal(shore__json_stream_text("{", 1, "x", on_event, &t, &diag), SHORE_EINPUT);
+    assert_int_equal(shore__json_stream_text("1 2", 3, "x", on_event, &t, &diag), SHORE_EINPUT);
+}
+
+static int build_event(void *ctx, const struct shore__json_event *e, struct shore_diag *diag) {
+    return shore__json_builder_feed(ctx, e, diag);
+}
+
+static void a_stream_builds_a_tree(void **state) {
+    struct shore__json_builder b = {0};
+    struct shore_diag diag = {{0}};
+    const char *text = "{\"a\":[1,-2.5,null,true,{\"c\":\"x\"}],\"b\":{}}";
+    assert_int_equal(shore__json_stream_text(text, strlen(text), "x", build_event, &b, &diag), 0);
+    assert_true(b.done);
+    json_t *same = json_loads(text, 0, NULL);
+    assert_true(json_equal(b.root, same));
+    json_decref(same);
+    shore__json_builder_fini(&b);
+    text = "{\"a\":{\"b\":1,\"b\":2}}";
+    assert_int_equal(shore__json_stream_text(text, strlen(text), "x", build_event, &b, &diag), SHORE_EINPUT);
+    assert_non_null(strstr(diag.text, "\"b\""));
+    shore__json_builder_fini(&b);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(faults_are_named),
+        cmocka_unit_test(what_is_written_is_read),
+        cmocka_unit_test(events_come_in_order),
+        cmocka_unit_test(a_stream_builds_a_tree),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
