@@ -36,7 +36,20 @@ struct shore__ids {
 };
 int shore__tokenizer_encode(struct shore__tokenizer *t, const char *text, size_t bytes, bool special,
                             struct shore__ids *out, struct shore_diag *diag);
-/* Appends ids to a growing byte vector; ids without text give nothing. SHORE_EINPUT for an id out of range. */
+/* The same for a text that comes in parts: feed it any number of times, then end it; the ids, appended to out, are
+ * those of the whole. The encoder can then take the next text. Memory does not grow with the text, but with the longest
+ * stretch of it that no rule of the tokenizer divides; SHORE_EINPUT if that is above 8 MiB. After an error only close
+ * is left. An encoder borrows its tokenizer, which serves one encoder at a time. */
+struct shore__encoder;
+int shore__encoder_open(struct shore__tokenizer *t, bool special, struct shore__encoder **out);
+int shore__encoder_feed(struct shore__encoder *e, const char *text, size_t bytes, struct shore__ids *out,
+                        struct shore_diag *diag);
+int shore__encoder_end(struct shore__encoder *e, struct shore__ids *out, struct shore_diag *diag);
+void shore__encoder_close(struct shore__encoder *e);
+
+/* Appends ids to a growing byte vector; special tokens and ids without text give nothing. SHORE_EINPUT
+ * for an id out of range. The space that SentencePiece-style tokenizers put before a text is taken away where out is
+ * empty. */
 struct shore__text {
     char *bytes;
     size_t count, capacity;

@@ -1,0 +1,30 @@
+/* The characters that stand for bytes in byte-level vocabularies: printable Latin-1 stands for itself, the other 68
+ * bytes for U+0100 and up, in order (GPT-2's encoder.py, bytes_to_unicode).
+ */
+#ifndef SHORE_TEXT_BYTECHARS_H
+#define SHORE_TEXT_BYTECHARS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+static inline bool shore__byte_is_printable(unsigned b) {
+    return (b >= 0x21 && b <= 0x7E) || (b >= 0xA1 && b <= 0xAC) || (b >= 0xAE && b <= 0xFF);
+}
+
+static inline uint32_t shore__byte_char(unsigned byte) {
+    uint32_t rank = 0;
+    if (shore__byte_is_printable(byte)) return byte;
+    for (unsigned b = 0; b < byte; b++)
+        rank += !shore__byte_is_printable(b);
+    return 256 + rank;
+}
+
+/* The byte that a character stands for, or -1. */
+static inline int shore__char_byte(uint32_t c) {
+    if (c < 256) return shore__byte_is_printable(c) ? (int)c : -1;
+    for (unsigned b = 0, rank = 0; c < 256 + 68 && b < 256; b++)
+        if (!shore__byte_is_printable(b) && 256 + rank++ == c) return (int)b;
+    return -1;
+}
+
+#endif

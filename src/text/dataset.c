@@ -1,0 +1,202 @@
+#include "text/dataset.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include "base/diag.h"
+#include "base/prng.h"
+#include "base/units.h"
+#include "files/atomic.h"
+#include "text/token_file.h"
+#include "text/vector.h"
+
+struct shore__dataset {
+    int fd;
+    char *path;
+    struct shore__token_header header;
+    struct shore__dataset_stats stats;
+    uint64_t first, count;
+};
+
+static int check_header(struct shore__dataset *d, struct shore_diag *diag) {
+    unsigned char raw[SHORE__TOKEN_HEADER_BYTES];
+    struct stat info;
+    if (fstat(d->fd, &info) != 0) return shore__fail(diag, -errno, "%s: cannot stat it: %s", d->path, strerror(errno));
+    int rc = shore__read_at(d->fd, raw, sizeof raw, 0, d->path, diag);
+    if (rc) return rc;
+    if (shore__token_header_get(raw, &d->header) != 0)
+        return shore__fail(diag, SHORE_ECORRUPT,
+                           "%s: is not a token file of this version, or its header is damaged; build it again",
+                           d->path);
+    d->stats = (struct shore__dataset_stats){d->header.tokens, d->header.documents, d->header.text_bytes};
+    uint64_t wanted = SHORE__TOKEN_HEADER_BYTES + d->header.tokens * d->header.width;
+    if ((uint64_t)info.st_size != wanted)
+        return shore__fail(diag, SHORE_ECORRUPT, "%s: has %lld bytes instead of %llu; build it again", d->path,
+                           (long long)info.st_size, (unsigned long long)wanted);
+    return 0;
+}
+
+int shore__dataset_open(const char *path, uint64_t first, uint64_t count, struct shore__dataset **out,
+                        struct shore_diag *diag) {
+    struct shore__dataset *d = calloc(1, sizeof *d);
+    if (!d || !(d->path = strdup(path))) {
+        free(d);
+        return shore__fail(diag, -ENOMEM, "%s: out of memory", path);
+    }
+    d->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    int code = errno;
+    int rc = d->fd >= 0 ? check_header(d, diag)
+                        : shore__fail(diag, code == ENOENT ? SHORE_EMISSING : -code, "%s: cannot open it: %s", path,
+                                      strerror(code));
+    uint64_t tokens = d->header.tokens;
+    if (rc == 0 && (first >= tokens || count > tokens - first))
+        rc = shore__fail(diag, SHORE_EINPUT, "%s: holds %llu tokens; %llu from position %llu on are not there", path,
+                         (unsigned long long)tokens, (unsigned long long)count, (unsigned long long)first);
+    if (rc) {
+        shore__dataset_close(d);
+        return rc;
+    }
+    d->first = first;
+    d->count = count ? count : tokens - first;
+    *out = d;
+    return 0;
+}
+
+void shore__dataset_close(struct shore__dataset *d) {
+    if (!d) return;
+    if (d->fd >= 0) close(d->fd);
+    free(d->path);
+    free(d);
+}
+
+uint64_t shore__dataset_tokens(const struct shore__dataset *d) {
+    return d->count;
+}
+
+const struct shore__dataset_stats *shore__dataset_stats(const struct shore__dataset *d) {
+    return &d->stats;
+}
+
+/* Both hashes in one pass over the file, so that a flipped bit outside the part in use is noticed too. */
+int shore__dataset_identity(struct shore__dataset *d, uint64_t *hash, struct shore_diag *diag) {
+    enum { BLOCK = 256 << 10 };
+    XXH3_state_t *whole = XXH3_createState(), *part = XXH3_createState();
+    unsigned char *block = malloc(BLOCK), tail[12];
+    uint64_t end = d->header.tokens * d->header.width;
+    uint64_t from = d->first * d->header.width, to = from + d->count * d->header.width;
+    int rc = whole && part && block ? 0 : shore__fail(diag, -ENOMEM, "%s: out of memory", d->path);
+    if (rc == 0) {
+        XXH3_64bits_reset(whole);
+        XXH3_64bits_reset(part);
+    }
+    for (uint64_t at = 0; rc == 0 && at < end; at += BLOCK) {
+        uint64_t n = end - at < BLOCK ? end - at : BLOCK;
+        rc = shore__read_at(d->fd, block, n, SHORE__TOKEN_HEADER_BYTES + at, d->path, diag);
+        if (rc) break;
+        XXH3_64bits_update(whole, block, n);
+        uint64_t lo = from > at ? from : at, hi = to < at + n ? to : at + n;
+        if (lo < hi) XXH3_64bits_update(part, block + (lo - at), hi - lo);
+    }
+    if (rc == 0 && XXH3_64bits_digest(whole) != d->header.data_hash)
+        rc = shore__fail(diag, SHORE_ECORRUPT, "%s: its tokens do not match their checksum; build it again", d->path);
+    if (rc == 0) {
+        shore__put_u32(tail, d->header.width);
+        shore__put_u64(tail + 4, d->count);
+        XXH3_64bits_update(part, tail, sizeof tail);
+        *hash = XXH3_64bits_digest(part);
+    }
+    XXH3_freeState(whole);
+    XXH3_freeState(part);
+    free(block);
+    return rc;
+}
+
+int shore__dataset_read(struct shore__dataset *d, uint64_t position, size_t count, int32_t *out,
+                        struct shore_diag *diag) {
+    position %= d->count;
+    while (count > 0) {
+        uint64_t until_wrap = d->count - position;
+        size_t n = count < until_wrap ? count : (size_t)until_wrap;
+        /* 16-bit tokens are read into the far half of out and widened forward */
+        unsigned char *raw = (unsigned char *)out + n * (4 - d->header.width);
+        int rc = shore__read_at(d->fd, raw, n * d->header.width,
+                                SHORE__TOKEN_HEADER_BYTES + (d->first + position) * d->header.width, d->path, diag);
+        if (rc) return rc;
+        for (size_t i = 0; i < n; i++) {
+            int32_t id = (int32_t)(d->header.width == 2 ? shore__get_u16(raw + 2 * i) : shore__get_u32(raw + 4 * i));
+            memcpy(&out[i], &id, 4);
+        }
+        out += n;
+        count -= n;
+        position = 0;
+    }
+    return 0;
+}
+
+uint64_t shore__dataset_position(const struct shore__dataset *d, uint64_t index, size_t seq_len, bool shuffle,
+                                 uint64_t seed) {
+    if (!shuffle) return (uint64_t)((unsigned __int128)index * seq_len % d->count);
+    uint64_t sequences = d->count / seq_len;
+    if (sequences == 0) sequences = 1;
+    return seq_len * shore__permute(seed, index / sequences, sequences, index % sequences) % d->count;
+}
+
+/* counts[a][b]: how often byte b follows byte a; the first byte is counted apart */
+static int count_pairs(struct shore__dataset *d, struct shore__tokenizer *tokenizer, uint64_t *counts, uint64_t *bytes,
+                       struct shore_diag *diag) {
+    enum { BLOCK = 4096 };
+    int32_t ids[BLOCK];
+    struct shore__text text = {0};
+    int previous = -1, rc = 0;
+    memset(counts, 0, 65536 * sizeof *counts);
+    *bytes = 0;
+    for (uint64_t at = 0; rc == 0 && at < d->count; at += BLOCK) {
+        size_t n = d->count - at < BLOCK ? (size_t)(d->count - at) : BLOCK;
+        rc = shore__dataset_read(d, at, n, ids, diag);
+        if (rc) break;
+        /* one byte stays in front, so that the decoder does not take each block for the start of a text */
+        size_t kept = at ? 1 : 0;
+        text.count = kept;
+        rc = shore__tokenizer_decode(tokenizer, (const uint32_t *)ids, n, &text);
+        if (rc) shore__fail(diag, rc, "%s: its tokens cannot be turned into text: the tokenizer is another", d->path);
+        for (size_t i = kept; rc == 0 && i < text.count; i++) {
+            int c = (unsigned char)text.bytes[i];
+            if (previous >= 0) counts[previous << 8 | c]++;
+            previous = c;
+        }
+        *bytes += text.count - kept;
+        if (text.count == 0) rc = shore__text_append(&text, " ", 1);
+    }
+    free(text.bytes);
+    return rc;
+}
+
+int shore__bigram_bits_per_byte(struct shore__dataset *train, struct shore__dataset *val,
+                                struct shore__tokenizer *tokenizer, double *bits_per_byte, struct shore_diag *diag) {
+    uint64_t *seen = malloc(2 * 65536 * sizeof *seen), *measured = seen + 65536, bytes;
+    if (!seen) return shore__fail(diag, -ENOMEM, "out of memory");
+    int rc = count_pairs(train, tokenizer, seen, &bytes, diag);
+    if (rc == 0) rc = count_pairs(val, tokenizer, measured, &bytes, diag);
+    if (rc == 0 && bytes < 2)
+        rc = shore__fail(diag, SHORE_EINPUT, "%s: is too short to measure a bigram model on", val->path);
+    double bits = 0, pairs = 0;
+    for (unsigned a = 0; rc == 0 && a < 256; a++) {
+        uint64_t row = 256;
+        for (unsigned b = 0; b < 256; b++)
+            row += seen[a << 8 | b];
+        for (unsigned b = 0; b < 256; b++) {
+            double n = (double)measured[a << 8 | b];
+            bits += n * log2((double)row / ((double)seen[a << 8 | b] + 1));
+            pairs += n;
+        }
+    }
+    if (rc == 0) *bits_per_byte = bits / pairs;
+    free(seen);
+    return rc;
+}

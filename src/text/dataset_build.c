@@ -1,0 +1,310 @@
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include "base/diag.h"
+#include "files/atomic.h"
+#include "files/json_stream.h"
+#include "text/dataset.h"
+#include "text/token_file.h"
+#include "text/vector.h"
+
+#define BLOCK_BYTES (256u << 10)
+#define LINE_LIMIT_BYTES (16u << 20)
+#define LLMC_HEADER_BYTES 1024u
+
+struct build {
+    struct shore__tokenizer *tokenizer;
+    struct shore__encoder *encoder;
+    struct shore__ids ids;
+    int64_t end_of_text, last; /* last token written, or -1 */
+    uint32_t vocab, width;
+    struct shore__atomic file;
+    XXH3_state_t *hash;
+    unsigned char *pending;
+    size_t pending_bytes;
+    char *block;
+    struct shore__dataset_stats stats;
+    bool any_bin, after_bin;
+    uint64_t done_bytes, total_bytes, real_tokens;
+    shore__progress_fn progress;
+    void *progress_ctx;
+    /* for messages */
+    const char *source;
+    uint64_t line;
+};
+
+static int flush(struct build *b, struct shore_diag *diag) {
+    uint64_t offset = SHORE__TOKEN_HEADER_BYTES + b->stats.tokens * b->width - b->pending_bytes;
+    int rc = shore__write_at(b->file.fd, b->pending, b->pending_bytes, offset, b->file.path, diag);
+    XXH3_64bits_update(b->hash, b->pending, b->pending_bytes);
+    b->pending_bytes = 0;
+    return rc;
+}
+
+static int put(struct build *b, uint32_t id, struct shore_diag *diag) {
+    if (id >= b->vocab)
+        return shore__fail(diag, SHORE_EINPUT,
+                           "%s: token %u (number %llu of the data) is out of range: the model's vocabulary has %u; the "
+                           "tokenizer or the data belongs to another model",
+                           b->source, id, (unsigned long long)b->stats.tokens, b->vocab);
+    if (b->width == 2)
+        shore__put_u16(b->pending + b->pending_bytes, (uint16_t)id);
+    else
+        shore__put_u32(b->pending + b->pending_bytes, id);
+    b->pending_bytes += b->width;
+    b->stats.tokens++;
+    b->last = id;
+    return b->pending_bytes < BLOCK_BYTES ? 0 : flush(b, diag);
+}
+
+static int begin_document(struct build *b, struct shore_diag *diag) {
+    bool joined = b->stats.documents++ == 0 || (b->after_bin && b->last == b->end_of_text);
+    b->after_bin = false;
+    return joined || b->end_of_text < 0 ? 0 : put(b, (uint32_t)b->end_of_text, diag);
+}
+
+static int put_ids(struct build *b, struct shore_diag *diag) {
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < b->ids.count; i++)
+        rc = put(b, b->ids.ids[i], diag);
+    b->real_tokens += b->ids.count;
+    b->ids.count = 0;
+    return rc;
+}
+
+static int feed(struct build *b, const char *text, size_t bytes, struct shore_diag *diag) {
+    struct shore_diag why = {{0}};
+    int rc = 0;
+    b->stats.text_bytes += bytes;
+    /* small parts, so that the vector of ids stays small */
+    for (size_t at = 0; rc == 0 && at < bytes; at += BLOCK_BYTES) {
+        size_t n = bytes - at < BLOCK_BYTES ? bytes - at : BLOCK_BYTES;
+        rc = shore__encoder_feed(b->encoder, text + at, n, &b->ids, &why);
+        if (rc) return shore__fail(diag, rc, "%s: %s", b->source, why.text);
+        rc = put_ids(b, diag);
+    }
+    return rc;
+}
+
+static int end_document(struct build *b, struct shore_diag *diag) {
+    struct shore_diag why = {{0}};
+    int rc = shore__encoder_end(b->encoder, &b->ids, &why);
+    return rc ? shore__fail(diag, rc, "%s: %s", b->source, why.text) : put_ids(b, diag);
+}
+
+static int read_block(struct build *b, int fd, size_t *bytes, struct shore_diag *diag) {
+    *bytes = 0;
+    while (*bytes < BLOCK_BYTES) {
+        ssize_t n = read(fd, b->block + *bytes, BLOCK_BYTES - *bytes);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return shore__fail(diag, -errno, "%s: cannot read it: %s", b->source, strerror(errno));
+        if (n == 0) break;
+        *bytes += (size_t)n;
+    }
+    b->done_bytes += *bytes;
+    if (b->progress && b->progress(b->progress_ctx, b->done_bytes, b->total_bytes))
+        return shore__fail(diag, -ECANCELED, "%s: reading it was cancelled", b->source);
+    return 0;
+}
+
+static int build_text(struct build *b, int fd, struct shore_diag *diag) {
+    size_t n;
+    int rc = begin_document(b, diag);
+    while (rc == 0 && (rc = read_block(b, fd, &n, diag)) == 0 && n > 0)
+        rc = feed(b, b->block, n, diag);
+    return rc ? rc : end_document(b, diag);
+}
+
+struct line {
+    struct build *build;
+    bool is_text, had_text;
+};
+
+static int on_line_event(void *ctx, const struct shore__json_event *e, struct shore_diag *diag) {
+    struct line *x = ctx;
+    bool opens = e->kind == SHORE__JSON_OBJECT_OPEN || e->kind == SHORE__JSON_ARRAY_OPEN;
+    if (e->depth == 0 || (e->depth == 1 && e->kind == SHORE__JSON_ARRAY_OPEN))
+        return shore__fail(diag, SHORE_EINPUT, "the line is not a JSON object");
+    if (e->depth == 2 && opens && x->is_text) return shore__fail(diag, SHORE_EINPUT, "\"text\" is not a string");
+    if (e->depth != 1) return 0;
+    if (e->kind == SHORE__JSON_KEY) {
+        x->is_text = e->bytes == 4 && !memcmp(e->text, "text", 4);
+        if (x->is_text && x->had_text) return shore__fail(diag, SHORE_EINPUT, "\"text\" stands twice");
+        x->had_text |= x->is_text;
+        return 0;
+    }
+    if (!x->is_text || e->kind == SHORE__JSON_OBJECT_OPEN || e->kind == SHORE__JSON_OBJECT_CLOSE) return 0;
+    x->is_text = false;
+    if (e->kind != SHORE__JSON_STRING) return shore__fail(diag, SHORE_EINPUT, "\"text\" is not a string");
+    int rc = begin_document(x->build, diag);
+    if (rc == 0) rc = feed(x->build, e->text, e->bytes, diag);
+    return rc ? rc : end_document(x->build, diag);
+}
+
+static int build_line(struct build *b, const char *line, size_t bytes, struct shore_diag *diag) {
+    struct line x = {.build = b};
+    struct shore_diag why = {{0}};
+    b->line++;
+    if (bytes > 0 && line[bytes - 1] == '\r') bytes--;
+    if (strspn(line, " \t") >= bytes) return 0;
+    int rc = shore__json_stream_text(line, bytes, "the line", on_line_event, &x, &why);
+    if (rc == 0 && !x.had_text) rc = shore__fail(&why, SHORE_EINPUT, "the line has no \"text\" field");
+    if (rc) shore__fail(diag, rc, "%s:%llu: %s", b->source, (unsigned long long)b->line, why.text);
+    return rc;
+}
+
+static int build_jsonl(struct build *b, int fd, struct shore_diag *diag) {
+    struct shore__text line = {0};
+    size_t n;
+    int rc = 0;
+    b->line = 0;
+    while (rc == 0 && (rc = read_block(b, fd, &n, diag)) == 0 && n > 0) {
+        for (size_t at = 0; rc == 0 && at < n;) {
+            char *end = memchr(b->block + at, '\n', n - at);
+            size_t part = end ? (size_t)(end - b->block) - at : n - at;
+            if (shore__text_append(&line, b->block + at, part) != 0)
+                rc = shore__fail(diag, -ENOMEM, "%s: out of memory", b->source);
+            at += part + (end != NULL);
+            if (rc == 0 && line.count > LINE_LIMIT_BYTES)
+                rc = shore__fail(diag, SHORE_EINPUT, "%s:%llu: the line is longer than %u bytes", b->source,
+                                 (unsigned long long)b->line + 1, LINE_LIMIT_BYTES);
+            if (rc || !end) continue;
+            rc = shore__text_append(&line, "", 1);
+            if (rc == 0) rc = build_line(b, line.bytes, line.count - 1, diag);
+            line.count = 0;
+        }
+    }
+    if (rc == 0 && line.count) {
+        rc = shore__text_append(&line, "", 1);
+        if (rc == 0) rc = build_line(b, line.bytes, line.count - 1, diag);
+    }
+    free(line.bytes);
+    return rc;
+}
+
+/* llm.c's token files (github.com/karpathy/llm.c, dev/data/data_common.py) */
+static int build_bin(struct build *b, int fd, struct shore_diag *diag) {
+    unsigned char header[LLMC_HEADER_BYTES];
+    struct stat info;
+    int rc = shore__read_at(fd, header, sizeof header, 0, b->source, diag);
+    if (rc) return rc;
+    uint32_t magic = shore__get_u32(header), version = shore__get_u32(header + 4);
+    uint64_t count = shore__get_u32(header + 8), width = magic == 20240520 ? 2 : 4;
+    if (magic != 20240520 && magic != 20240801)
+        return shore__fail(diag, SHORE_EINPUT,
+                           "%s: is not a token file of llm.c (magic number %u); give text another name than .bin",
+                           b->source, magic);
+    if (version != 1 && version != 7)
+        return shore__fail(diag, SHORE_EINPUT, "%s: has version %u of llm.c's format; 1 and 7 are known", b->source,
+                           version);
+    if (fstat(fd, &info) != 0) return shore__fail(diag, -errno, "%s: cannot stat it: %s", b->source, strerror(errno));
+    if ((uint64_t)info.st_size != LLMC_HEADER_BYTES + count * width)
+        return shore__fail(diag, SHORE_EINPUT, "%s: has %lld bytes, but its header says %llu tokens of %u bytes",
+                           b->source, (long long)info.st_size, (unsigned long long)count, (unsigned)width);
+    if (lseek(fd, LLMC_HEADER_BYTES, SEEK_SET) < 0)
+        return shore__fail(diag, -errno, "%s: cannot seek: %s", b->source, strerror(errno));
+    b->done_bytes += LLMC_HEADER_BYTES;
+    b->any_bin = true;
+    size_t n;
+    bool first = true;
+    while (rc == 0 && (rc = read_block(b, fd, &n, diag)) == 0 && n > 0) {
+        for (size_t at = 0; rc == 0 && at + width <= n; at += width) {
+            unsigned char *p = (unsigned char *)b->block + at;
+            uint32_t id = width == 2 ? shore__get_u16(p) : shore__get_u32(p);
+            /* such files mark their documents themselves: no end-of-text is added where one stands */
+            if (first && id != b->end_of_text && b->last != b->end_of_text)
+                rc = begin_document(b, diag);
+            else if (first)
+                b->stats.documents++;
+            first = false;
+            if (rc == 0) rc = put(b, id, diag);
+            b->real_tokens++;
+        }
+    }
+    b->after_bin = true;
+    return rc;
+}
+
+static bool ends_in(const char *text, const char *end) {
+    size_t n = strlen(text), m = strlen(end);
+    return n > m && !strcmp(text + n - m, end);
+}
+
+static int build_file(struct build *b, const char *path, struct shore_diag *diag) {
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    b->source = path;
+    if (fd < 0) {
+        int code = errno;
+        return shore__fail(diag, code == ENOENT ? SHORE_EMISSING : -code, "%s: cannot open it: %s", path,
+                           strerror(code));
+    }
+    int rc = ends_in(path, ".jsonl") ? build_jsonl(b, fd, diag)
+             : ends_in(path, ".bin") ? build_bin(b, fd, diag)
+                                     : build_text(b, fd, diag);
+    close(fd);
+    return rc;
+}
+
+static int finish(struct build *b, struct shore_diag *diag) {
+    unsigned char raw[SHORE__TOKEN_HEADER_BYTES];
+    int rc = flush(b, diag);
+    if (rc) return rc;
+    if (b->any_bin) b->stats.text_bytes = 0;
+    struct shore__token_header header = {.width = b->width,
+                                         .tokens = b->stats.tokens,
+                                         .documents = b->stats.documents,
+                                         .text_bytes = b->stats.text_bytes,
+                                         .data_hash = XXH3_64bits_digest(b->hash)};
+    shore__token_header_put(raw, &header);
+    rc = shore__write_at(b->file.fd, raw, sizeof raw, 0, b->file.path, diag);
+    return rc ? rc : shore__atomic_commit(&b->file, diag);
+}
+
+int shore__dataset_build(const char *const *files, size_t nfiles, struct shore__tokenizer *tokenizer, uint32_t vocab,
+                         const char *path, shore__progress_fn progress, void *progress_ctx,
+                         struct shore__dataset_stats *stats, struct shore_diag *diag) {
+    struct build b = {.tokenizer = tokenizer,
+                      .vocab = vocab,
+                      .width = vocab <= 65536 ? 2 : 4,
+                      .end_of_text = shore__tokenizer_end_of_text(tokenizer),
+                      .last = -1,
+                      .progress = progress,
+                      .progress_ctx = progress_ctx};
+    for (size_t i = 0; i < nfiles; i++) {
+        struct stat info;
+        if (stat(files[i], &info) != 0) {
+            int code = errno;
+            return shore__fail(diag, code == ENOENT ? SHORE_EMISSING : -code, "%s: cannot read it: %s", files[i],
+                               strerror(code));
+        }
+        b.total_bytes += (uint64_t)info.st_size;
+    }
+    int rc = shore__atomic_open(path, &b.file, diag);
+    if (rc) return rc;
+    b.hash = XXH3_createState();
+    b.pending = malloc(BLOCK_BYTES);
+    b.block = malloc(BLOCK_BYTES);
+    if (!b.hash || !b.pending || !b.block || shore__encoder_open(tokenizer, false, &b.encoder) != 0)
+        rc = shore__fail(diag, -ENOMEM, "%s: out of memory", path);
+    if (rc == 0) XXH3_64bits_reset(b.hash);
+    for (size_t i = 0; rc == 0 && i < nfiles; i++)
+        rc = build_file(&b, files[i], diag);
+    if (rc == 0 && b.real_tokens == 0)
+        rc = shore__fail(diag, SHORE_EINPUT, "%s: the data is empty: not one token is in it",
+                         nfiles ? files[0] : "no file");
+    if (rc == 0) rc = finish(&b, diag);
+    shore__atomic_abort(&b.file);
+    shore__encoder_close(b.encoder);
+    XXH3_freeState(b.hash);
+    free(b.pending);
+    free(b.block);
+    free(b.ids.ids);
+    if (rc == 0 && stats) *stats = b.stats;
+    return rc;
+}

@@ -1,0 +1,98 @@
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/diag.h"
+#include "files/atomic.h"
+#include "files/json.h"
+#include "text/bytechars.h"
+#include "text/tokenizer_impl.h"
+
+#define SAVED_FILE_LIMIT (256u << 20)
+#define END_OF_TEXT_NAME "<|endoftext|>"
+
+/* A vocabulary of the 256 byte characters without merges: a text falls into its bytes. */
+static json_t *bytes_document(void) {
+    json_t *vocab = json_object();
+    for (unsigned b = 0; b < 256; b++) {
+        uint32_t c = shore__byte_char(b);
+        char key[3] = {(char)c, 0, 0};
+        if (c >= 128) {
+            key[0] = (char)(0xC0 | c >> 6);
+            key[1] = (char)(0x80 | (c & 63));
+        }
+        json_object_set_new(vocab, key, json_integer(b));
+    }
+    json_object_set_new(vocab, END_OF_TEXT_NAME, json_integer(SHORE__BYTES_END_OF_TEXT));
+    json_t *added =
+        json_pack("{s:i, s:s, s:b, s:b, s:b, s:b, s:b}", "id", (int)SHORE__BYTES_END_OF_TEXT, "content",
+                  END_OF_TEXT_NAME, "single_word", 0, "lstrip", 0, "rstrip", 0, "normalized", 0, "special", 1);
+    json_t *level = json_pack("{s:s, s:b, s:b, s:b}", "type", "ByteLevel", "add_prefix_space", 0, "trim_offsets", 0,
+                              "use_regex", 0);
+    return json_pack(
+        "{s:s, s:n, s:n, s:[o], s:n, s:O, s:n, s:o, s:{s:s, s:n, s:n, s:n, s:n, s:b, s:b, s:b, s:o, s:[]}}", "version",
+        "1.0", "truncation", "padding", "added_tokens", added, "normalizer", "pre_tokenizer", level, "post_processor",
+        "decoder", level, "model", "type", "BPE", "dropout", "unk_token", "continuing_subword_prefix",
+        "end_of_word_suffix", "fuse_unk", 0, "byte_fallback", 0, "ignore_merges", 0, "vocab", vocab, "merges");
+}
+
+static int write_document(const char *directory, const char *name, json_t *value, struct shore_diag *diag) {
+    char *path = shore__path_join(directory, name);
+    int rc = path && value ? shore__json_write(path, value, 2, diag)
+                           : shore__fail(diag, -ENOMEM, "%s: out of memory", directory);
+    json_decref(value);
+    free(path);
+    return rc;
+}
+
+static int save_bytes(const char *directory, struct shore_diag *diag) {
+    int rc = write_document(directory, "tokenizer.json", bytes_document(), diag);
+    if (rc) return rc;
+    return write_document(directory, "tokenizer_config.json",
+                          json_pack("{s:s, s:s, s:b}", "tokenizer_class", "PreTrainedTokenizerFast", "eos_token",
+                                    END_OF_TEXT_NAME, "clean_up_tokenization_spaces", 0),
+                          diag);
+}
+
+static int copy_file(const char *from, const char *to, struct shore_diag *diag) {
+    char *text;
+    size_t bytes;
+    struct shore__atomic file;
+    int rc = shore__file_read(from, SAVED_FILE_LIMIT, &text, &bytes, diag);
+    if (rc) return rc;
+    rc = shore__atomic_open(to, &file, diag);
+    if (rc == 0) {
+        rc = shore__write_at(file.fd, text, bytes, 0, to, diag);
+        if (rc == 0)
+            rc = shore__atomic_commit(&file, diag);
+        else
+            shore__atomic_abort(&file);
+    }
+    free(text);
+    return rc;
+}
+
+int shore__tokenizer_save(const struct shore__tokenizer *t, const char *directory, struct shore_diag *diag) {
+    static const char *const names[] = {"tokenizer.json",
+                                        "tokenizer_config.json",
+                                        "special_tokens_map.json",
+                                        "vocab.json",
+                                        "merges.txt",
+                                        "encoder.json",
+                                        "vocab.bpe",
+                                        "generation_config.json",
+                                        "tokenizer.model"};
+    if (!t->directory) return save_bytes(directory, diag);
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < sizeof names / sizeof *names; i++) {
+        char *from = shore__path_join(t->directory, names[i]), *to = shore__path_join(directory, names[i]);
+        if (!from || !to)
+            rc = shore__fail(diag, -ENOMEM, "%s: out of memory", directory);
+        else if (access(from, F_OK) == 0)
+            rc = copy_file(from, to, diag);
+        free(from);
+        free(to);
+    }
+    return rc;
+}

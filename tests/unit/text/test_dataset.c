@@ -1,0 +1,243 @@
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/units.h"
+#include "text/dataset.h"
+
+static char directory[64];
+
+static int setup(void **state) {
+    strcpy(directory, "/tmp/shore-dataset-XXXXXX");
+    return mkdtemp(directory) ? 0 : -1;
+}
+
+static int teardown(void **state) {
+    char command[128];
+    snprintf(command, sizeof command, "rm -r '%s'", directory);
+    return system(command);
+}
+
+static char *in_directory(const char *name) {
+    static char paths[8][128];
+    static unsigned next;
+    char *path = paths[next++ % 8];
+    snprintf(path, sizeof paths[0], "%s/%s", directory, name);
+    return path;
+}
+
+static const char *put_file(const char *name, const void *data, size_t bytes) {
+    const char *path = in_directory(name);
+    FILE *f = fopen(path, "wb");
+    assert_non_null(f);
+    assert_int_equal(fwrite(data, 1, bytes, f), bytes);
+    fclose(f);
+    return path;
+}
+static const char *put_text(const char *name, const char *text) {
+    return put_file(name, text, strlen(text));
+}
+
+static int build(const char *const *files, size_t n, uint32_t vocab, struct shore__dataset_stats *stats,
+                 struct shore_diag *diag) {
+    struct shore__tokenizer *t;
+    assert_int_equal(shore__tokenizer_bytes(&t), 0);
+    int rc = shore__dataset_build(files, n, t, vocab, in_directory("tokens"), NULL, NULL, stats, diag);
+    shore__tokenizer_close(t);
+    return rc;
+}
+
+static void documents_are_joined_by_end_of_text(void **state) {
+    const char *files[] = {put_text("a.txt", "ab"), put_text("b.jsonl", "{\"text\":\"c\\u00e9\"}\n\n{\"x\":[{\"text\":"
+                                                                        "1}],\"text\":\"d\"}\r\n")};
+    struct shore__dataset_stats stats;
+    struct shore_diag diag = {{0}};
+    static const int32_t expected[] = {'a', 'b', 256, 'c', 0xC3, 0xA9, 256, 'd'};
+    assert_int_equal(build(files, 2, 257, &stats, &diag), 0);
+    assert_int_equal(stats.tokens, 8);
+    assert_int_equal(stats.documents, 3);
+    assert_int_equal(stats.text_bytes, 6);
+    struct shore__dataset *d;
+    int32_t got[11];
+    assert_int_equal(shore__dataset_open(in_directory("tokens"), 0, 0, &d, &diag), 0);
+    assert_int_equal(shore__dataset_read(d, 0, 8, got, &diag), 0);
+    assert_memory_equal(got, expected, sizeof expected);
+    assert_int_equal(shore__dataset_read(d, 6, 11, got, &diag), 0);
+    for (int i = 0; i < 11; i++)
+        assert_int_equal(got[i], expected[(6 + i) % 8]);
+    shore__dataset_close(d);
+}
+
+static const char *put_bin(const char *name, uint32_t magic, uint32_t version, uint32_t count, size_t data_bytes,
+                           const void *data) {
+    unsigned char raw[2048] = {0};
+    shore__put_u32(raw, magic);
+    shore__put_u32(raw + 4, version);
+    shore__put_u32(raw + 8, count);
+    memcpy(raw + 1024, data, data_bytes);
+    return put_file(name, raw, 1024 + data_bytes);
+}
+
+static void llmc_files_are_read(void **state) {
+    static const uint16_t narrow[] = {7, 65535, 256};
+    static const uint32_t wide[] = {70000, 1};
+    const char *files[] = {put_bin("a.bin", 20240520, 1, 3, 6, narrow), put_bin("b.bin", 20240801, 7, 2, 8, wide),
+                           put_bin("c.bin", 20240520, 1, 1, 2, narrow)};
+    static const int32_t expected[] = {7, 65535, 256, 70000, 1, 256, 7};
+    struct shore__dataset_stats stats;
+    struct shore_diag diag = {{0}};
+    assert_int_equal(build(files, 3, 128000, &stats, &diag), 0);
+    assert_int_equal(stats.tokens, 7);
+    assert_int_equal(stats.text_bytes, 0);
+    struct shore__dataset *d;
+    int32_t got[7];
+    assert_int_equal(shore__dataset_open(in_directory("tokens"), 0, 0, &d, &diag), 0);
+    assert_int_equal(shore__dataset_read(d, 0, 7, got, &diag), 0);
+    assert_memory_equal(got, expected, sizeof expected);
+    shore__dataset_close(d);
+}
+
+static void expect_refusal(const char *file, uint32_t vocab, const char *part) {
+    struct shore_diag diag = {{0}};
+    struct shore__dataset_stats stats;
+    assert_true(build(&file, 1, vocab, &stats, &diag) < 0);
+    if (!strstr(diag.text, part)) fail_msg("\"%s\" does not say \"%s\"", diag.text, part);
+    assert_int_not_equal(access(in_directory("tokens.new"), F_OK), 0);
+    assert_int_not_equal(access(in_directory(".tokens.new.partial"), F_OK), 0);
+}
+
+static void bad_input_is_named(void **state) {
+    static const uint16_t narrow[] = {7, 8};
+    expect_refusal(in_directory("nowhere.txt"), 257, "nowhere.txt");
+    expect_refusal(put_text("empty.txt", ""), 257, "empty");
+    expect_refusal(put_text("empty.jsonl", "\n\n"), 257, "empty");
+    expect_refusal(put_text("x.jsonl", "{\"text\":\"a\"}\n{\"txt\":\"a\"}\n"), 257,
+                   "x.jsonl:2: the line has no \"text\"");
+    expect_refusal(put_text("x.jsonl", "{\"text\":7}"), 257, "not a string");
+    expect_refusal(put_text("x.jsonl", "{\"text\":[]}"), 257, "not a string");
+    expect_refusal(put_text("x.jsonl", "{\"text\":{}}"), 257, "not a string");
+    expect_refusal(put_text("x.jsonl", "[\"text\"]"), 257, "not a JSON object");
+    expect_refusal(put_text("x.jsonl", "{\"text\":\"a\",\"text\":\"b\"}"), 257, "twice");
+    expect_refusal(put_text("x.jsonl", "{\"text\":\"a\"} {"), 257, "x.jsonl:1");
+    expect_refusal(put_text("x.jsonl", "{\"text\":\"a"), 257, "x.jsonl:1");
+    expect_refusal(put_text("a.txt", "z"), 100, "out of range");
+    expect_refusal(put_bin("a.bin", 1, 1, 2, 4, narrow), 257, "magic");
+    expect_refusal(put_bin("a.bin", 20240520, 3, 2, 4, narrow), 257, "version 3");
+    expect_refusal(put_bin("a.bin", 20240520, 1, 3, 4, narrow), 257, "says 3 tokens");
+    expect_refusal(put_bin("a.bin", 20240520, 1, 0, 0, narrow), 257, "empty");
+    expect_refusal(put_text("short.bin", "abc"), 257, "short.bin");
+}
+
+static void damage_is_noticed(void **state) {
+    const char *file = put_text("a.txt", "hello world");
+    struct shore__dataset_stats stats;
+    struct shore_diag diag = {{0}};
+    struct shore__dataset *d;
+    uint64_t whole, part, again;
+    assert_int_equal(build(&file, 1, 257, &stats, &diag), 0);
+    const char *path = in_directory("tokens");
+    assert_int_equal(shore__dataset_open(path, 0, 0, &d, &diag), 0);
+    assert_int_equal(shore__dataset_identity(d, &whole, &diag), 0);
+    shore__dataset_close(d);
+    assert_int_equal(shore__dataset_open(path, 2, 5, &d, &diag), 0);
+    assert_int_equal(shore__dataset_tokens(d), 5);
+    assert_int_equal(shore__dataset_identity(d, &part, &diag), 0);
+    assert_int_equal(shore__dataset_identity(d, &again, &diag), 0);
+    assert_true(part == again && part != whole);
+    shore__dataset_close(d);
+    assert_int_equal(shore__dataset_open(path, 11, 0, &d, &diag), SHORE_EINPUT);
+    assert_int_equal(shore__dataset_open(path, 3, 9, &d, &diag), SHORE_EINPUT);
+
+    FILE *f = fopen(path, "r+b");
+    fseek(f, 64 + 9, SEEK_SET);
+    fputc(0x80, f);
+    fclose(f);
+    assert_int_equal(shore__dataset_open(path, 0, 3, &d, &diag), 0);
+    assert_int_equal(shore__dataset_identity(d, &part, &diag), SHORE_ECORRUPT);
+    shore__dataset_close(d);
+    f = fopen(path, "r+b");
+    fseek(f, 17, SEEK_SET);
+    fputc(1, f);
+    fclose(f);
+    assert_int_equal(shore__dataset_open(path, 0, 0, &d, &diag), SHORE_ECORRUPT);
+    assert_int_equal(truncate(path, 70), 0);
+    assert_int_equal(shore__dataset_open(path, 0, 0, &d, &diag), SHORE_ECORRUPT);
+    assert_int_equal(truncate(path, 20), 0);
+    assert_true(shore__dataset_open(path, 0, 0, &d, &diag) < 0);
+}
+
+static void positions_cover_each_epoch_once(void **state) {
+    const char *file = put_text("a.txt", "0123456789012345678901234");
+    struct shore__dataset_stats stats;
+    struct shore_diag diag = {{0}};
+    struct shore__dataset *d;
+    assert_int_equal(build(&file, 1, 257, &stats, &diag), 0);
+    assert_int_equal(shore__dataset_open(in_directory("tokens"), 0, 0, &d, &diag), 0);
+    assert_int_equal(shore__dataset_position(d, 7, 4, false, 1), 28 % 25);
+    for (uint64_t epoch = 0; epoch < 3; epoch++) {
+        unsigned seen = 0;
+        for (uint64_t i = 0; i < 6; i++)
+            seen |= 1u << shore__dataset_position(d, epoch * 6 + i, 4, true, 9) / 4;
+        assert_int_equal(seen, 63);
+    }
+    assert_int_equal(shore__dataset_position(d, 5, 100, true, 1), 0);
+    shore__dataset_close(d);
+}
+
+static void bigram_of_a_cycle_is_cheap(void **state) {
+    char text[1001];
+    for (int i = 0; i < 1000; i++)
+        text[i] = "ab"[i % 2];
+    const char *file = put_file("a.txt", text, 1000);
+    struct shore__dataset_stats stats;
+    struct shore_diag diag = {{0}};
+    struct shore__tokenizer *t;
+    struct shore__dataset *d;
+    double bits;
+    assert_int_equal(build(&file, 1, 257, &stats, &diag), 0);
+    assert_int_equal(shore__tokenizer_bytes(&t), 0);
+    assert_int_equal(shore__dataset_open(in_directory("tokens"), 0, 0, &d, &diag), 0);
+    assert_int_equal(shore__bigram_bits_per_byte(d, d, t, &bits, &diag), 0);
+    /* 500 times a to b at 501/756, 499 times b to a at 500/755 */
+    assert_true(bits > 0.593 && bits < 0.595);
+    shore__dataset_close(d);
+    shore__tokenizer_close(t);
+}
+
+static int cancel(void *ctx, uint64_t done, uint64_t total) {
+    assert_true(done <= total);
+    return 1;
+}
+
+static void building_can_be_cancelled(void **state) {
+    const char *file = put_text("a.txt", "abc");
+    struct shore__tokenizer *t;
+    struct shore_diag diag = {{0}};
+    assert_int_equal(shore__tokenizer_bytes(&t), 0);
+    assert_int_equal(shore__dataset_build(&file, 1, t, 257, in_directory("cancelled"), cancel, NULL, NULL, &diag),
+                     -ECANCELED);
+    assert_int_not_equal(access(in_directory("cancelled"), F_OK), 0);
+    assert_int_not_equal(access(in_directory(".cancelled.partial"), F_OK), 0);
+    shore__tokenizer_close(t);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(documents_are_joined_by_end_of_text),
+        cmocka_unit_test(llmc_files_are_read),
+        cmocka_unit_test(bad_input_is_named),
+        cmocka_unit_test(damage_is_noticed),
+        cmocka_unit_test(positions_cover_each_epoch_once),
+        cmocka_unit_test(bigram_of_a_cycle_is_cheap),
+        cmocka_unit_test(building_can_be_cancelled),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
