@@ -155,8 +155,8 @@ struct shore__compute_ops {
                          shore__buf dbias, shore__buf dy, shore__buf dx_add, shore__buf x, shore__buf gain,
                          shore__buf stats, bool rms, size_t rows, size_t d);
 
-    /* ---- elementwise ----  y = a + b [n];  act: y = f(x) [rows, width];
-     * gated: y [rows, f] = f(x[:, :f]) * x[:, f:], x [rows, 2 f]; backward writes dx from dy and x. dx may be x. */
+    /* ---- elementwise ----  y = a + b [n];  act: y = f(x), x [rows, width];
+     * gated: y [rows, width / 2] = f(left half of x) * right half; backward writes dx from dy and x. dx may be x. */
     int (*add)(struct shore__compute *c, struct shore__stream *s, shore__buf y, shore__buf a, shore__buf b, size_t n);
     int (*act)(struct shore__compute *c, struct shore__stream *s, shore__buf y, shore__buf x, enum shore__act_fn f,
                bool gated, size_t rows, size_t width);

@@ -1,0 +1,142 @@
+/* What the files of the CPU backend share. */
+#ifndef SHORE_COMPUTE_CPU_H
+#define SHORE_COMPUTE_CPU_H
+
+#include <omp.h>
+#include <pthread.h>
+
+#include "compute/compute.h"
+#include "compute/kernels.h"
+
+/* C [m, n] = A [m, k] B [k, n] (+ bias [n]) or, accumulating, C += A B. A and B may be stored transposed. */
+struct shore__product {
+    size_t m, n, k;
+    bool a_transposed, b_transposed, bias, accumulate, f32_out;
+};
+
+struct shore__products_table;
+
+struct shore__cpu {
+    struct shore__compute base;
+    const struct shore__kernels *kernels;
+    struct shore__products_table *products;
+    char *workspace;
+    size_t workspace_bytes;
+};
+
+static inline struct shore__cpu *shore__cpu_of(struct shore__compute *c) {
+    return (struct shore__cpu *)c;
+}
+static inline void *shore__cpu_ptr(shore__buf b) {
+    return (void *)b.handle;
+}
+
+/* ---- the state of a thread while it computes: flush to zero, and how many threads oneDNN may use ---- */
+struct shore__cpu_thread {
+    unsigned control;
+    int threads;
+};
+struct shore__cpu_thread shore__cpu_enter(const struct shore__cpu *c);
+void shore__cpu_leave(struct shore__cpu_thread *state);
+void shore__cpu_flush_to_zero(void);
+/* For the rest of the scope; the caller's own state comes back at its end, since near/ computes with denormals. */
+#define SHORE__CPU_SCOPE(c) \
+    __attribute__((cleanup(shore__cpu_leave), unused)) struct shore__cpu_thread scope = shore__cpu_enter(c)
+
+/* ---- pieces of work, one for each thread: FOR_PART(c, n, unit, p) { uses p.begin .. p.end - 1 } ---- */
+struct shore__part {
+    size_t begin, end;
+    bool done;
+};
+static inline struct shore__part shore__cpu_part(size_t n, size_t unit) {
+    size_t threads = (size_t)omp_get_num_threads(), self = (size_t)omp_get_thread_num();
+    size_t units = (n + unit - 1) / unit;
+    size_t begin = units * self / threads * unit, end = units * (self + 1) / threads * unit;
+    struct shore__part p = {begin < n ? begin : n, end < n ? end : n, false};
+    p.done = p.begin == p.end;
+    shore__cpu_flush_to_zero();
+    return p;
+}
+#define SHORE__PRAGMA(x) _Pragma(#x)
+#define SHORE__FOR_PART(c, n, unit, p)                         \
+    SHORE__PRAGMA(omp parallel num_threads((c)->base.threads)) \
+    for (struct shore__part p = shore__cpu_part((n), (unit)); !p.done; p.done = true)
+
+/* ---- products ---- */
+int shore__products_open(struct shore__products_table **out, struct shore_diag *diag);
+void shore__products_close(struct shore__products_table *t);
+/* Makes the primitive, so that no later call does; 0 or a negative code. */
+int shore__cpu_product_make(struct shore__cpu *c, const struct shore__product *p, struct shore_diag *diag);
+/* Scratchpad of the product, without making its code. */
+int shore__cpu_product_scratch(struct shore__cpu *c, const struct shore__product *p, size_t *bytes,
+                               struct shore_diag *diag);
+/* The name of the implementation, for tests and `bench compute`: "brg:avx512_core_amx_bf16"... */
+int shore__cpu_product_name(struct shore__cpu *c, const struct shore__product *p, char *name, size_t name_bytes);
+int shore__cpu_product(struct shore__cpu *c, const struct shore__product *p, void *dst, const void *a, const void *b,
+                       const float *bias);
+
+int shore__cpu_linear(struct shore__compute *, struct shore__stream *, shore__buf y, shore__buf x, shore__buf w,
+                      shore__buf bias, size_t rows, size_t n, size_t k, bool w_is_nk);
+int shore__cpu_linear_backward_x(struct shore__compute *, struct shore__stream *, shore__buf dx, shore__buf dy,
+                                 shore__buf w, size_t rows, size_t n, size_t k, bool w_is_nk);
+int shore__cpu_linear_backward_w(struct shore__compute *, struct shore__stream *, shore__buf dw, shore__buf dy,
+                                 shore__buf x, size_t rows, size_t n, size_t k, bool w_is_nk);
+int shore__cpu_bias_backward(struct shore__compute *, struct shore__stream *, shore__buf db, shore__buf dy, size_t rows,
+                             size_t n);
+int shore__cpu_prepare_products(struct shore__cpu *c, const struct shore__shapes *s, size_t *workspace_bytes,
+                                struct shore_diag *diag);
+
+/* ---- head ---- */
+int shore__cpu_head_logits(struct shore__compute *, struct shore__stream *, shore__buf logits, shore__buf x,
+                           shore__buf w, size_t rows, size_t n, size_t d);
+int shore__cpu_head_merge(struct shore__compute *, struct shore__stream *, shore__buf max, shore__buf sum,
+                          shore__buf target_logit, shore__buf logits, shore__buf targets, size_t rows, size_t n,
+                          size_t first);
+int shore__cpu_head_loss(struct shore__compute *, struct shore__stream *, shore__buf loss, shore__buf lse,
+                         shore__buf max, shore__buf sum, shore__buf target_logit, size_t rows);
+int shore__cpu_head_dlogits(struct shore__compute *, struct shore__stream *, shore__buf dlogits, shore__buf logits,
+                            shore__buf lse, shore__buf targets, float scale, size_t rows, size_t n, size_t first);
+int shore__cpu_head_backward_x(struct shore__compute *, struct shore__stream *, shore__buf dx_f32, shore__buf dlogits,
+                               shore__buf w, size_t rows, size_t n, size_t d);
+int shore__cpu_head_backward_w(struct shore__compute *, struct shore__stream *, shore__buf dw, shore__buf dlogits,
+                               shore__buf x, size_t rows, size_t n, size_t d);
+
+/* ---- rows and elements ---- */
+int shore__cpu_zero(struct shore__compute *, struct shore__stream *, shore__buf dst, size_t bytes);
+int shore__cpu_copy(struct shore__compute *, struct shore__stream *, shore__buf dst, shore__buf src, size_t bytes);
+int shore__cpu_widen(struct shore__compute *, struct shore__stream *, shore__buf dst_f32, shore__buf src, size_t n);
+int shore__cpu_store(struct shore__compute *, struct shore__stream *, shore__buf dst, shore__buf act, size_t n);
+int shore__cpu_load(struct shore__compute *, struct shore__stream *, shore__buf act, shore__buf src, size_t n);
+int shore__cpu_round(struct shore__compute *, struct shore__stream *, shore__buf act, shore__buf src_f32, size_t n);
+int shore__cpu_add(struct shore__compute *, struct shore__stream *, shore__buf y, shore__buf a, shore__buf b, size_t n);
+int shore__cpu_act(struct shore__compute *, struct shore__stream *, shore__buf y, shore__buf x, enum shore__act_fn f,
+                   bool gated, size_t rows, size_t width);
+int shore__cpu_act_backward(struct shore__compute *, struct shore__stream *, shore__buf dx, shore__buf dy, shore__buf x,
+                            enum shore__act_fn f, bool gated, size_t rows, size_t width);
+int shore__cpu_embed(struct shore__compute *, struct shore__stream *, shore__buf x, shore__buf table, shore__buf tokens,
+                     size_t rows, size_t d, size_t first, size_t n);
+int shore__cpu_embed_backward(struct shore__compute *, struct shore__stream *, shore__buf dtable, shore__buf dx,
+                              shore__buf tokens, size_t rows, size_t d, size_t first, size_t n);
+int shore__cpu_position(struct shore__compute *, struct shore__stream *, shore__buf x, shore__buf table, size_t rows,
+                        size_t d, size_t seq_len, size_t first_position);
+int shore__cpu_position_backward(struct shore__compute *, struct shore__stream *, shore__buf dtable, shore__buf dx,
+                                 size_t rows, size_t d, size_t seq_len);
+int shore__cpu_norm(struct shore__compute *, struct shore__stream *, shore__buf y, shore__buf stats, shore__buf x,
+                    shore__buf gain, shore__buf bias, float eps, bool rms, size_t rows, size_t d);
+int shore__cpu_norm_backward(struct shore__compute *, struct shore__stream *, shore__buf dx, shore__buf dgain,
+                             shore__buf dbias, shore__buf dy, shore__buf dx_add, shore__buf x, shore__buf gain,
+                             shore__buf stats, bool rms, size_t rows, size_t d);
+
+/* ---- attention ---- */
+size_t shore__cpu_attention_workspace(struct shore__cpu *c, const struct shore__shapes *s);
+int shore__cpu_rope(struct shore__compute *, struct shore__stream *, shore__buf qkv, shore__buf cos_sin,
+                    const struct shore__attention *a, size_t first_position, bool inverse);
+int shore__cpu_attention(struct shore__compute *, struct shore__stream *, shore__buf out, shore__buf lse,
+                         shore__buf qkv, const struct shore__attention *a);
+int shore__cpu_attention_backward(struct shore__compute *, struct shore__stream *, shore__buf dqkv, shore__buf dout,
+                                  shore__buf qkv, shore__buf out, shore__buf lse, const struct shore__attention *a);
+int shore__cpu_attention_cached(struct shore__compute *, struct shore__stream *, shore__buf out, shore__buf qkv,
+                                shore__buf keys, shore__buf values, size_t rows, size_t first, size_t capacity,
+                                const struct shore__attention *a);
+
+#endif

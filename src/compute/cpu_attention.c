@@ -1,0 +1,172 @@
+/* Attention: one job for each sequence and key/value head, spread over threads as they come free; each job's bits are
+ * its own. */
+#include <errno.h>
+#include <stdatomic.h>
+
+#include "compute/cpu.h"
+
+static size_t round_up(size_t bytes) {
+    return (bytes + 4095) / 4096 * 4096;
+}
+
+/* Scratch of one thread, all sizes rounded so that threads share no page. */
+static size_t scratch_bytes(const struct shore__cpu *c, size_t keys, size_t head_dim, bool backward) {
+    return round_up(c->kernels->attention_scratch(keys, head_dim, backward));
+}
+
+size_t shore__cpu_attention_workspace(struct shore__cpu *c, const struct shore__shapes *s) {
+    if (s->n_head == 0) return 0;
+    size_t forward = scratch_bytes(c, s->seq_len, s->head_dim, false);
+    size_t backward = s->backward ? scratch_bytes(c, s->seq_len, s->head_dim, true) : 0;
+    return (forward > backward ? forward : backward) * (size_t)c->base.threads;
+}
+
+struct jobs {
+    const struct shore__attention *a;
+    struct shore__attention_job first; /* of sequence 0 and head 0 */
+    size_t sequences, sequence_rows, kv_head_stride;
+    void (*run)(const struct shore__attention_job *job, void *scratch);
+    size_t scratch;
+};
+
+static const void *step(const void *p, size_t elems, size_t width) {
+    return p ? (const char *)p + elems * width : NULL;
+}
+
+static int run_jobs(struct shore__cpu *c, const struct jobs *jobs) {
+    if (c->workspace_bytes < jobs->scratch) return -ENOMEM;
+    size_t fit = c->workspace_bytes / (jobs->scratch ? jobs->scratch : 1);
+    size_t count = jobs->sequences * jobs->a->n_kv_head, width = shore__mode_bytes(c->base.mode);
+    size_t most = fit < count ? fit : count;
+    int threads = most < (size_t)c->base.threads ? (int)most : c->base.threads;
+    atomic_size_t next = 0;
+#pragma omp parallel num_threads(threads)
+    {
+        shore__cpu_flush_to_zero();
+        char *scratch = c->workspace + (size_t)omp_get_thread_num() * jobs->scratch;
+        size_t i;
+        while ((i = atomic_fetch_add(&next, 1)) < count) {
+            size_t sequence = i / jobs->a->n_kv_head, kv = i % jobs->a->n_kv_head;
+            size_t row = sequence * jobs->sequence_rows, head = kv * jobs->first.heads, hd = jobs->first.head_dim;
+            struct shore__attention_job job = jobs->first;
+            size_t q = row * job.q_ld + head * hd, out = row * job.out_ld + head * hd;
+            size_t k = row * job.kv_ld + kv * jobs->kv_head_stride;
+            job.q = step(job.q, q, width);
+            job.k = step(job.k, k, width);
+            job.v = step(job.v, k, width);
+            job.out_in = step(job.out_in, out, width);
+            job.dout = step(job.dout, out, width);
+            job.out = (void *)step(job.out, out, width);
+            job.dq = (void *)step(job.dq, q, width);
+            job.dk = (void *)step(job.dk, k, width);
+            job.dv = (void *)step(job.dv, k, width);
+            if (job.lse) job.lse += head * job.lse_stride + row;
+            jobs->run(&job, scratch);
+        }
+    }
+    return 0;
+}
+
+static struct shore__attention_job job_of(const struct shore__cpu *c, const struct shore__attention *a) {
+    size_t hd = a->head_dim, qkv = (a->n_head + 2 * a->n_kv_head) * hd;
+    return (struct shore__attention_job){
+        .q_ld = qkv,
+        .kv_ld = qkv,
+        .out_ld = a->n_head * hd,
+        .lse_stride = a->sequences * a->seq_len,
+        .heads = a->n_head / a->n_kv_head,
+        .queries = a->seq_len,
+        .keys = a->seq_len,
+        .head_dim = hd,
+        .window = a->window,
+        .scale = a->scale,
+        .mode = c->base.mode,
+    };
+}
+
+static void point_at(const struct shore__cpu *c, const struct shore__attention *a, const char *qkv, const void **q,
+                     const void **k, const void **v) {
+    size_t width = shore__mode_bytes(c->base.mode);
+    *q = qkv;
+    *k = qkv + a->n_head * a->head_dim * width;
+    *v = qkv + (a->n_head + a->n_kv_head) * a->head_dim * width;
+}
+
+int shore__cpu_attention(struct shore__compute *base, struct shore__stream *s, shore__buf out, shore__buf lse,
+                         shore__buf qkv, const struct shore__attention *a) {
+    struct shore__cpu *c = shore__cpu_of(base);
+    SHORE__CPU_SCOPE(c);
+    struct jobs jobs = {.a = a,
+                        .first = job_of(c, a),
+                        .sequences = a->sequences,
+                        .sequence_rows = a->seq_len,
+                        .kv_head_stride = a->head_dim,
+                        .run = c->kernels->attention,
+                        .scratch = scratch_bytes(c, a->seq_len, a->head_dim, false)};
+    point_at(c, a, shore__cpu_ptr(qkv), &jobs.first.q, &jobs.first.k, &jobs.first.v);
+    jobs.first.out = shore__cpu_ptr(out);
+    jobs.first.lse = shore__cpu_ptr(lse);
+    return run_jobs(c, &jobs);
+}
+
+int shore__cpu_attention_backward(struct shore__compute *base, struct shore__stream *s, shore__buf dqkv,
+                                  shore__buf dout, shore__buf qkv, shore__buf out, shore__buf lse,
+                                  const struct shore__attention *a) {
+    struct shore__cpu *c = shore__cpu_of(base);
+    SHORE__CPU_SCOPE(c);
+    struct jobs jobs = {.a = a,
+                        .first = job_of(c, a),
+                        .sequences = a->sequences,
+                        .sequence_rows = a->seq_len,
+                        .kv_head_stride = a->head_dim,
+                        .run = c->kernels->attention_backward,
+                        .scratch = scratch_bytes(c, a->seq_len, a->head_dim, true)};
+    const void *dq, *dk, *dv;
+    point_at(c, a, shore__cpu_ptr(qkv), &jobs.first.q, &jobs.first.k, &jobs.first.v);
+    point_at(c, a, shore__cpu_ptr(dqkv), &dq, &dk, &dv);
+    jobs.first.dq = (void *)dq;
+    jobs.first.dk = (void *)dk;
+    jobs.first.dv = (void *)dv;
+    jobs.first.out_in = shore__cpu_ptr(out);
+    jobs.first.dout = shore__cpu_ptr(dout);
+    jobs.first.lse = shore__cpu_ptr(lse);
+    return run_jobs(c, &jobs);
+}
+
+int shore__cpu_attention_cached(struct shore__compute *base, struct shore__stream *s, shore__buf out, shore__buf qkv,
+                                shore__buf keys, shore__buf values, size_t rows, size_t first, size_t capacity,
+                                const struct shore__attention *a) {
+    struct shore__cpu *c = shore__cpu_of(base);
+    SHORE__CPU_SCOPE(c);
+    struct jobs jobs = {.a = a,
+                        .first = job_of(c, a),
+                        .sequences = 1,
+                        .kv_head_stride = capacity * a->head_dim,
+                        .run = c->kernels->attention,
+                        .scratch = scratch_bytes(c, first + rows, a->head_dim, false)};
+    jobs.first.q = shore__cpu_ptr(qkv);
+    jobs.first.k = shore__cpu_ptr(keys);
+    jobs.first.v = shore__cpu_ptr(values);
+    jobs.first.kv_ld = a->head_dim;
+    jobs.first.out = shore__cpu_ptr(out);
+    jobs.first.lse = NULL;
+    jobs.first.queries = rows;
+    jobs.first.first = first;
+    jobs.first.keys = first + rows;
+    return run_jobs(c, &jobs);
+}
+
+int shore__cpu_rope(struct shore__compute *base, struct shore__stream *s, shore__buf qkv, shore__buf cos_sin,
+                    const struct shore__attention *a, size_t first_position, bool inverse) {
+    struct shore__cpu *c = shore__cpu_of(base);
+    SHORE__CPU_SCOPE(c);
+    size_t row_bytes = (a->n_head + 2 * a->n_kv_head) * a->head_dim * shore__mode_bytes(base->mode);
+    const float *table = shore__cpu_ptr(cos_sin);
+    SHORE__FOR_PART(c, a->sequences * a->seq_len, 1, p) {
+        for (size_t r = p.begin; r < p.end; r++)
+            c->kernels->rope((char *)shore__cpu_ptr(qkv) + r * row_bytes,
+                             table + (first_position + r % a->seq_len) * a->head_dim, a->n_head + a->n_kv_head,
+                             a->head_dim, inverse, base->mode);
+    }
+    return 0;
+}

@@ -1,0 +1,67 @@
+/* The head: logits of one slice of the vocabulary at a time, the softmax carried over slices. */
+#include <math.h>
+
+#include "compute/cpu.h"
+
+int shore__cpu_head_logits(struct shore__compute *base, struct shore__stream *s, shore__buf logits, shore__buf x,
+                           shore__buf w, size_t rows, size_t n, size_t d) {
+    struct shore__cpu *c = shore__cpu_of(base);
+    SHORE__CPU_SCOPE(c);
+    struct shore__product p = {.m = rows, .n = n, .k = d, .b_transposed = true, .f32_out = true};
+    return shore__cpu_product(c, &p, shore__cpu_ptr(logits), shore__cpu_ptr(x), shore__cpu_ptr(w), NULL);
+}
+
+int shore__cpu_head_merge(struct shore__compute *base, struct shore__stream *s, shore__buf max, shore__buf sum,
+                          shore__buf target_logit, shore__buf logits, shore__buf targets, size_t rows, size_t n,
+                          size_t first) {
+    struct shore__cpu *c = shore__cpu_of(base);
+    SHORE__CPU_SCOPE(c);
+    float *m = shore__cpu_ptr(max), *z = shore__cpu_ptr(sum), *t = shore__cpu_ptr(target_logit);
+    const float *l = shore__cpu_ptr(logits);
+    const int32_t *target = shore__cpu_ptr(targets);
+    SHORE__FOR_PART(c, rows, 1, p) {
+        c->kernels->head_merge(m + p.begin, z + p.begin, t + p.begin, l + p.begin * n, target + p.begin,
+                               p.end - p.begin, n, first);
+    }
+    return 0;
+}
+
+int shore__cpu_head_loss(struct shore__compute *base, struct shore__stream *s, shore__buf loss, shore__buf lse,
+                         shore__buf max, shore__buf sum, shore__buf target_logit, size_t rows) {
+    float *out = shore__cpu_ptr(loss), *l = shore__cpu_ptr(lse);
+    const float *m = shore__cpu_ptr(max), *z = shore__cpu_ptr(sum), *t = shore__cpu_ptr(target_logit);
+    for (size_t r = 0; r < rows; r++) {
+        float value = logf(z[r]) + m[r];
+        out[r] = value - t[r];
+        l[r] = value;
+    }
+    return 0;
+}
+
+int shore__cpu_head_dlogits(struct shore__compute *base, struct shore__stream *s, shore__buf dlogits, shore__buf logits,
+                            shore__buf lse, shore__buf targets, float scale, size_t rows, size_t n, size_t first) {
+    struct shore__cpu *c = shore__cpu_of(base);
+    SHORE__CPU_SCOPE(c);
+    char *d = shore__cpu_ptr(dlogits);
+    const float *l = shore__cpu_ptr(logits), *e = shore__cpu_ptr(lse);
+    const int32_t *target = shore__cpu_ptr(targets);
+    size_t row_bytes = n * shore__mode_bytes(base->mode);
+    SHORE__FOR_PART(c, rows, 1, p) {
+        c->kernels->head_dlogits(d + p.begin * row_bytes, l + p.begin * n, e + p.begin, target + p.begin, scale,
+                                 p.end - p.begin, n, first, base->mode);
+    }
+    return 0;
+}
+
+int shore__cpu_head_backward_x(struct shore__compute *base, struct shore__stream *s, shore__buf dx_f32,
+                               shore__buf dlogits, shore__buf w, size_t rows, size_t n, size_t d) {
+    struct shore__cpu *c = shore__cpu_of(base);
+    SHORE__CPU_SCOPE(c);
+    struct shore__product p = {.m = rows, .n = d, .k = n, .accumulate = true, .f32_out = true};
+    return shore__cpu_product(c, &p, shore__cpu_ptr(dx_f32), shore__cpu_ptr(dlogits), shore__cpu_ptr(w), NULL);
+}
+
+int shore__cpu_head_backward_w(struct shore__compute *base, struct shore__stream *s, shore__buf dw, shore__buf dlogits,
+                               shore__buf x, size_t rows, size_t n, size_t d) {
+    return shore__cpu_linear_backward_w(base, s, dw, dlogits, x, rows, n, d, true);
+}

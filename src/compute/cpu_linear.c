@@ -1,0 +1,95 @@
+/* Linear layers as products, and which products a model's shapes will ask for. */
+#include "compute/cpu.h"
+
+static struct shore__product forward_product(size_t rows, size_t n, size_t k, bool w_is_nk) {
+    return (struct shore__product){.m = rows, .n = n, .k = k, .b_transposed = w_is_nk, .bias = true};
+}
+static struct shore__product backward_x_product(size_t rows, size_t n, size_t k, bool w_is_nk) {
+    return (struct shore__product){.m = rows, .n = k, .k = n, .b_transposed = !w_is_nk};
+}
+static struct shore__product backward_w_product(size_t rows, size_t n, size_t k, bool w_is_nk) {
+    return (struct shore__product){.m = w_is_nk ? n : k,
+                                   .n = w_is_nk ? k : n,
+                                   .k = rows,
+                                   .a_transposed = true,
+                                   .accumulate = true,
+                                   .f32_out = true};
+}
+
+int shore__cpu_linear(struct shore__compute *base, struct shore__stream *s, shore__buf y, shore__buf x, shore__buf w,
+                      shore__buf bias, size_t rows, size_t n, size_t k, bool w_is_nk) {
+    struct shore__cpu *c = shore__cpu_of(base);
+    SHORE__CPU_SCOPE(c);
+    struct shore__product p = forward_product(rows, n, k, w_is_nk);
+    return shore__cpu_product(c, &p, shore__cpu_ptr(y), shore__cpu_ptr(x), shore__cpu_ptr(w), shore__cpu_ptr(bias));
+}
+
+int shore__cpu_linear_backward_x(struct shore__compute *base, struct shore__stream *s, shore__buf dx, shore__buf dy,
+                                 shore__buf w, size_t rows, size_t n, size_t k, bool w_is_nk) {
+    struct shore__cpu *c = shore__cpu_of(base);
+    SHORE__CPU_SCOPE(c);
+    struct shore__product p = backward_x_product(rows, n, k, w_is_nk);
+    return shore__cpu_product(c, &p, shore__cpu_ptr(dx), shore__cpu_ptr(dy), shore__cpu_ptr(w), NULL);
+}
+
+int shore__cpu_linear_backward_w(struct shore__compute *base, struct shore__stream *s, shore__buf dw, shore__buf dy,
+                                 shore__buf x, size_t rows, size_t n, size_t k, bool w_is_nk) {
+    struct shore__cpu *c = shore__cpu_of(base);
+    SHORE__CPU_SCOPE(c);
+    struct shore__product p = backward_w_product(rows, n, k, w_is_nk);
+    const void *a = shore__cpu_ptr(w_is_nk ? dy : x), *b = shore__cpu_ptr(w_is_nk ? x : dy);
+    return shore__cpu_product(c, &p, shore__cpu_ptr(dw), a, b, NULL);
+}
+
+struct preparing {
+    struct shore__cpu *c;
+    struct shore_diag *diag;
+    size_t most;
+};
+
+/* make: also its code; otherwise only its scratch counts, so that the call that comes after all has room. */
+static int want(struct preparing *w, struct shore__product p, bool make) {
+    size_t bytes = 0;
+    if (p.m == 0 || p.n == 0 || p.k == 0) return 0;
+    int err = shore__cpu_product_scratch(w->c, &p, &bytes, w->diag);
+    if (!err && make) err = shore__cpu_product_make(w->c, &p, w->diag);
+    if (bytes > w->most) w->most = bytes;
+    return err;
+}
+
+static int want_linear(struct preparing *w, const struct shore__shapes *s, size_t n, size_t k, bool w_is_nk) {
+    size_t rows[] = {s->unit_rows, s->short_rows};
+    int err = want(w, forward_product(1, n, k, w_is_nk), false);
+    for (int i = 0; i < 2 && !err; i++) {
+        err = want(w, forward_product(rows[i], n, k, w_is_nk), true);
+        if (!err && s->backward) err = want(w, backward_x_product(rows[i], n, k, w_is_nk), true);
+        if (!err && s->backward) err = want(w, backward_w_product(rows[i], n, k, w_is_nk), true);
+    }
+    return err;
+}
+
+static int want_head(struct preparing *w, const struct shore__shapes *s, size_t slice) {
+    size_t rows[] = {s->unit_rows, s->short_rows}, d = s->d_model;
+    int err = 0;
+    for (int i = 0; i < 2 && !err; i++) {
+        struct shore__product logits = {.m = rows[i], .n = slice, .k = d, .b_transposed = true, .f32_out = true};
+        struct shore__product dx = {.m = rows[i], .n = d, .k = slice, .accumulate = true, .f32_out = true};
+        err = want(w, logits, true);
+        if (!err && s->backward) err = want(w, dx, true);
+        if (!err && s->backward) err = want(w, backward_w_product(rows[i], slice, d, true), true);
+    }
+    return err;
+}
+
+int shore__cpu_prepare_products(struct shore__cpu *c, const struct shore__shapes *s, size_t *workspace_bytes,
+                                struct shore_diag *diag) {
+    struct preparing w = {c, diag, 0};
+    int err = want_linear(&w, s, s->qkv_width, s->d_model, true);
+    if (!err) err = want_linear(&w, s, s->d_model, s->attn_width, true);
+    if (!err) err = want_linear(&w, s, s->up_width, s->d_model, true);
+    if (!err) err = want_linear(&w, s, s->d_model, s->d_ff, false);
+    if (!err) err = want_head(&w, s, s->vocab_slice);
+    if (!err && s->last_slice) err = want_head(&w, s, s->last_slice);
+    *workspace_bytes = w.most;
+    return err;
+}

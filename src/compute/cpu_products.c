@@ -1,0 +1,226 @@
+/* Matrix products by oneDNN's matmul: a table of primitives, made once for each shape.
+ *
+ * Operands are plain and contiguous, so that oneDNN takes its brgemm kernels, whose bits depend neither on where the
+ * operands lie, nor on the number of threads, nor on the rows beside a row. (An output whose leading dimension is not
+ * n, or a shape that brgemm refuses, takes gemm:jit, which keeps the first and the last but whose sums over rows may
+ * follow the number of threads.)
+ */
+#include <errno.h>
+#include <oneapi/dnnl/dnnl.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/diag.h"
+#include "compute/cpu.h"
+
+/* More than training needs; generation makes others as prompts come, and the oldest go. */
+#define TABLE_ENTRIES 64
+
+struct entry {
+    struct shore__product shape;
+    uint64_t used;
+    size_t scratch;
+    dnnl_primitive_t primitive;
+    dnnl_memory_t a, b, bias, dst, scratchpad;
+};
+
+struct shore__products_table {
+    dnnl_engine_t engine;
+    dnnl_stream_t stream;
+    uint64_t clock;
+    float *no_bias; /* zeros, so that a layer without a bias needs no code of its own */
+    size_t no_bias_elems;
+    struct entry entries[TABLE_ENTRIES];
+};
+
+int shore__products_open(struct shore__products_table **out, struct shore_diag *diag) {
+    struct shore__products_table *t = calloc(1, sizeof *t);
+    if (!t) return shore__fail(diag, -ENOMEM, "no memory for the table of products");
+    if (dnnl_engine_create(&t->engine, dnnl_cpu, 0) != dnnl_success ||
+        dnnl_stream_create(&t->stream, t->engine, dnnl_stream_default_flags) != dnnl_success) {
+        shore__products_close(t);
+        return shore__fail(diag, -ENOMEM, "oneDNN cannot make an engine");
+    }
+    *out = t;
+    return 0;
+}
+
+static void entry_drop(struct entry *e) {
+    dnnl_memory_t memory[] = {e->a, e->b, e->bias, e->dst, e->scratchpad};
+    for (size_t i = 0; i < sizeof memory / sizeof *memory; i++)
+        if (memory[i]) dnnl_memory_destroy(memory[i]);
+    if (e->primitive) dnnl_primitive_destroy(e->primitive);
+    memset(e, 0, sizeof *e);
+}
+
+void shore__products_close(struct shore__products_table *t) {
+    if (!t) return;
+    for (size_t i = 0; i < TABLE_ENTRIES; i++)
+        entry_drop(&t->entries[i]);
+    free(t->no_bias);
+    if (t->stream) dnnl_stream_destroy(t->stream);
+    if (t->engine) dnnl_engine_destroy(t->engine);
+    free(t);
+}
+
+static bool same_shape(const struct shore__product *a, const struct shore__product *b) {
+    return a->m == b->m && a->n == b->n && a->k == b->k && a->a_transposed == b->a_transposed &&
+           a->b_transposed == b->b_transposed && a->bias == b->bias && a->accumulate == b->accumulate &&
+           a->f32_out == b->f32_out;
+}
+
+static dnnl_status_t matrix(dnnl_memory_desc_t *md, size_t rows, size_t columns, bool transposed,
+                            dnnl_data_type_t type) {
+    dnnl_dims_t dims = {(dnnl_dim_t)rows, (dnnl_dim_t)columns};
+    dnnl_dims_t strides = {transposed ? 1 : (dnnl_dim_t)columns, transposed ? (dnnl_dim_t)rows : 1};
+    return dnnl_memory_desc_init_by_strides(md, 2, dims, type, strides);
+}
+
+static dnnl_status_t describe(const struct shore__cpu *c, const struct shore__product *p,
+                              dnnl_primitive_desc_t *result) {
+    dnnl_data_type_t type = c->base.mode == SHORE__BF16 ? dnnl_bf16 : dnnl_f32;
+    dnnl_memory_desc_t a, b, bias, dst;
+    dnnl_matmul_desc_t desc;
+    dnnl_primitive_attr_t attr = NULL;
+    dnnl_post_ops_t post = NULL;
+    dnnl_status_t st = matrix(&a, p->m, p->k, p->a_transposed, type);
+    if (!st) st = matrix(&b, p->k, p->n, p->b_transposed, type);
+    if (!st) st = matrix(&bias, 1, p->n, false, dnnl_f32);
+    if (!st) st = matrix(&dst, p->m, p->n, false, p->f32_out ? dnnl_f32 : type);
+    if (!st) st = dnnl_matmul_desc_init(&desc, &a, &b, p->bias ? &bias : NULL, &dst);
+    if (!st) st = dnnl_primitive_attr_create(&attr);
+    if (!st) st = dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user);
+    if (!st && p->accumulate) {
+        st = dnnl_post_ops_create(&post);
+        if (!st) st = dnnl_post_ops_append_sum(post, 1.0f);
+        if (!st) st = dnnl_primitive_attr_set_post_ops(attr, post);
+    }
+    if (!st) st = dnnl_primitive_desc_create(result, &desc, attr, c->products->engine, NULL);
+    if (post) dnnl_post_ops_destroy(post);
+    if (attr) dnnl_primitive_attr_destroy(attr);
+    return st;
+}
+
+static int refuse(dnnl_status_t st, const struct shore__product *p, struct shore_diag *diag) {
+    int code = st == dnnl_out_of_memory ? -ENOMEM : -ENOTSUP;
+    return shore__fail(diag, code, "oneDNN cannot make the product [%zu, %zu] x [%zu, %zu] (status %d)", p->m, p->k,
+                       p->k, p->n, (int)st);
+}
+
+int shore__cpu_product_scratch(struct shore__cpu *c, const struct shore__product *p, size_t *bytes,
+                               struct shore_diag *diag) {
+    dnnl_primitive_desc_t pd;
+    dnnl_status_t st = describe(c, p, &pd);
+    if (st) return refuse(st, p, diag);
+    *bytes = dnnl_memory_desc_get_size(dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0));
+    dnnl_primitive_desc_destroy(pd);
+    return 0;
+}
+
+int shore__cpu_product_name(struct shore__cpu *c, const struct shore__product *p, char *name, size_t name_bytes) {
+    dnnl_primitive_desc_t pd;
+    const char *text = NULL;
+    dnnl_status_t st = describe(c, p, &pd);
+    if (st) return refuse(st, p, NULL);
+    st = dnnl_primitive_desc_query(pd, dnnl_query_impl_info_str, 0, &text);
+    if (!st) {
+        strncpy(name, text, name_bytes - 1);
+        name[name_bytes - 1] = 0;
+    }
+    dnnl_primitive_desc_destroy(pd);
+    return st ? -ENOTSUP : 0;
+}
+
+static dnnl_status_t remember(const struct shore__products_table *t, dnnl_memory_t *memory, dnnl_primitive_desc_t pd,
+                              dnnl_query_t what, int index) {
+    return dnnl_memory_create(memory, dnnl_primitive_desc_query_md(pd, what, index), t->engine, DNNL_MEMORY_NONE);
+}
+
+static int make(struct shore__cpu *c, const struct shore__product *p, struct entry *e, struct shore_diag *diag) {
+    struct shore__products_table *t = c->products;
+    dnnl_primitive_desc_t pd;
+    dnnl_status_t st = describe(c, p, &pd);
+    if (st) return refuse(st, p, diag);
+    if (p->bias && t->no_bias_elems < p->n) {
+        float *zeros = calloc(p->n, sizeof *zeros);
+        if (!zeros) {
+            dnnl_primitive_desc_destroy(pd);
+            return shore__fail(diag, -ENOMEM, "no memory for a bias of %zu elements", p->n);
+        }
+        free(t->no_bias);
+        t->no_bias = zeros;
+        t->no_bias_elems = p->n;
+    }
+    e->shape = *p;
+    e->scratch = dnnl_memory_desc_get_size(dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0));
+    st = dnnl_primitive_create(&e->primitive, pd);
+    if (!st) st = remember(t, &e->a, pd, dnnl_query_src_md, 0);
+    if (!st) st = remember(t, &e->b, pd, dnnl_query_weights_md, 0);
+    if (!st && p->bias) st = remember(t, &e->bias, pd, dnnl_query_weights_md, 1);
+    if (!st) st = remember(t, &e->dst, pd, dnnl_query_dst_md, 0);
+    if (!st) st = remember(t, &e->scratchpad, pd, dnnl_query_scratchpad_md, 0);
+    dnnl_primitive_desc_destroy(pd);
+    if (st) {
+        entry_drop(e);
+        return refuse(st, p, diag);
+    }
+    return 0;
+}
+
+static int find(struct shore__cpu *c, const struct shore__product *p, struct entry **out, struct shore_diag *diag) {
+    struct shore__products_table *t = c->products;
+    struct entry *oldest = t->entries;
+    for (size_t i = 0; i < TABLE_ENTRIES; i++) {
+        struct entry *e = &t->entries[i];
+        if (e->primitive && same_shape(&e->shape, p)) {
+            e->used = ++t->clock;
+            *out = e;
+            return 0;
+        }
+        if (e->used < oldest->used) oldest = e;
+    }
+    entry_drop(oldest);
+    int err = make(c, p, oldest, diag);
+    if (err) return err;
+    oldest->used = ++t->clock;
+    *out = oldest;
+    return 0;
+}
+
+int shore__cpu_product_make(struct shore__cpu *c, const struct shore__product *p, struct shore_diag *diag) {
+    struct entry *e;
+    return find(c, p, &e, diag);
+}
+
+/* The values of an activation that oneDNN wrote as fp32. */
+static void round_values(struct shore__cpu *c, float *y, size_t n) {
+    SHORE__FOR_PART(c, n, 64, part) {
+        c->kernels->round(y + part.begin, y + part.begin, part.end - part.begin, SHORE__BF16_IN_F32);
+    }
+}
+
+int shore__cpu_product(struct shore__cpu *c, const struct shore__product *p, void *dst, const void *a, const void *b,
+                       const float *bias) {
+    struct entry *e;
+    if (p->m == 0 || p->n == 0) return 0;
+    int err = find(c, p, &e, NULL);
+    if (err) return err;
+    if (e->scratch > c->workspace_bytes) return -ENOMEM;
+    dnnl_memory_set_data_handle(e->a, (void *)a);
+    dnnl_memory_set_data_handle(e->b, (void *)b);
+    dnnl_memory_set_data_handle(e->dst, dst);
+    dnnl_memory_set_data_handle(e->scratchpad, c->workspace);
+    dnnl_exec_arg_t args[5] = {
+        {DNNL_ARG_SRC, e->a}, {DNNL_ARG_WEIGHTS, e->b}, {DNNL_ARG_DST, e->dst}, {DNNL_ARG_SCRATCHPAD, e->scratchpad}};
+    int count = 4;
+    if (p->bias) {
+        if (!bias) bias = c->products->no_bias;
+        dnnl_memory_set_data_handle(e->bias, (void *)bias);
+        args[count++] = (dnnl_exec_arg_t){DNNL_ARG_BIAS, e->bias};
+    }
+    dnnl_status_t st = dnnl_primitive_execute(e->primitive, c->products->stream, count, args);
+    if (!st) st = dnnl_stream_wait(c->products->stream);
+    if (st) return st == dnnl_out_of_memory ? -ENOMEM : -EIO;
+    if (!p->f32_out && c->base.mode == SHORE__BF16_IN_F32) round_values(c, dst, p->m * p->n);
+    return 0;
+}

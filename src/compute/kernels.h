@@ -1,0 +1,73 @@
+/* The inner loops of the CPU backend, compiled once for each instruction set from the same text (kernels_*_body.h).
+ *
+ * Each works on the rows, columns or elements that it is given and does the same arithmetic for each of them whatever
+ * the others are: the backend splits them over threads. Sums over a row have a fixed number of lanes and a fixed tree.
+ * Activations are void * in the mode of the call; all else is fp32.
+ */
+#ifndef SHORE_COMPUTE_KERNELS_H
+#define SHORE_COMPUTE_KERNELS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "compute/compute.h"
+
+/* One sequence and one key/value head with the query heads that share it. Strides in elements. */
+struct shore__attention_job {
+    const void *q, *k, *v, *out_in, *dout;
+    void *out, *dq, *dk, *dv;
+    float *lse;                  /* [heads] rows at stride lse_stride, NULL: not kept */
+    size_t lse_stride;           /* between heads */
+    size_t q_ld, kv_ld, out_ld;  /* between rows of q (and dq, dk, dv); of k and v; of out and dout */
+    size_t heads;                /* query heads that share this key/value head, adjacent */
+    size_t queries, first, keys; /* query r is at position first + r; keys are positions 0 .. keys - 1 */
+    size_t head_dim, window;
+    float scale;
+    enum shore__mode mode;
+};
+
+struct shore__kernels {
+    const char *isa;
+
+    void (*round)(void *act, const float *src, size_t n, enum shore__mode mode);
+    void (*add)(void *y, const void *a, const void *b, size_t n, enum shore__mode mode);
+    void (*add_to)(float *dst, const void *src, size_t n, enum shore__mode mode);
+    void (*act)(void *y, const void *x, enum shore__act_fn f, bool gated, size_t rows, size_t width,
+                enum shore__mode mode);
+    void (*act_backward)(void *dx, const void *dy, const void *x, enum shore__act_fn f, bool gated, size_t rows,
+                         size_t width, enum shore__mode mode);
+    void (*rope)(void *qkv_row, const float *cos_sin, size_t heads, size_t head_dim, bool inverse,
+                 enum shore__mode mode);
+
+    void (*norm)(void *y, float *stats, const void *x, const float *gain, const float *bias, float eps, bool rms,
+                 size_t rows, size_t d, enum shore__mode mode);
+    void (*norm_backward)(void *dx, const void *dy, const void *dx_add, const void *x, const float *gain,
+                          const float *stats, bool rms, size_t rows, size_t d, enum shore__mode mode);
+    /* Columns begin .. end - 1 only; begin is a multiple of 64. dbias may be NULL. */
+    void (*norm_columns)(float *dgain, float *dbias, const void *dy, const void *x, const float *stats, bool rms,
+                         size_t rows, size_t d, size_t begin, size_t end, enum shore__mode mode);
+    void (*column_sums)(float *db, const void *dy, size_t rows, size_t n, size_t begin, size_t end,
+                        enum shore__mode mode);
+
+    void (*head_merge)(float *max, float *sum, float *target_logit, const float *logits, const int32_t *targets,
+                       size_t rows, size_t n, size_t first);
+    void (*head_dlogits)(void *dlogits, const float *logits, const float *lse, const int32_t *targets, float scale,
+                         size_t rows, size_t n, size_t first, enum shore__mode mode);
+
+    size_t (*attention_scratch)(size_t keys, size_t head_dim, bool backward); /* bytes for one job */
+    void (*attention)(const struct shore__attention_job *job, void *scratch);
+    void (*attention_backward)(const struct shore__attention_job *job, void *scratch);
+};
+
+/* The set for this processor, within what oneDNN is limited to (ONEDNN_MAX_CPU_ISA), so that one limit gives the bits
+ * of a smaller processor. */
+const struct shore__kernels *shore__kernels_for_this_processor(void);
+
+extern const struct shore__kernels shore__kernels_plain;
+#ifdef __x86_64__
+extern const struct shore__kernels shore__kernels_avx2;
+extern const struct shore__kernels shore__kernels_avx512;
+#endif
+
+#endif

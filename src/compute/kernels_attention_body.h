@@ -1,0 +1,310 @@
+/* Causal attention in blocks (Dao et al., arXiv 2205.14135): 128 queries against 128 keys at a time, the softmax
+ * carried along in fp32, the log-sum-exp kept, the probabilities made again in backward.
+ *
+ * Key blocks lie at multiples of 128 positions, whatever the queries are, and keys that a query does not see add exact
+ * zeros: so a query's result does not depend on which others are computed with it. All is packed to fp32 first.
+ * A packed right operand has panels of NR columns: element (k, j) at panel j / NR.
+ */
+
+#define BLOCK ((size_t)128)
+#define NR ((size_t)(2 * VL))
+#define MR 8
+#define S_LD (BLOCK + 16) /* not a power of two: rows must not share cache sets */
+
+INLINE size_t up_to(size_t n, size_t unit) {
+    return (n + unit - 1) / unit * unit;
+}
+INLINE size_t least(size_t a, size_t b) {
+    return a < b ? a : b;
+}
+
+/* c [MR, NR] = (or +=) a [MR, k] b [k, NR]; element (m, k) of a at m am + k ak. */
+INLINE void micro(float *c, size_t ldc, const float *a, size_t am, size_t ak, const float *b, size_t ldb, size_t k,
+                  bool accumulate) {
+    vf sum[MR][2];
+    for (int m = 0; m < MR; m++)
+        for (int v = 0; v < 2; v++)
+            sum[m][v] = accumulate ? get(c, m * ldc + v * VL, VL, SHORE__F32) : splat(0.0f);
+    for (size_t p = 0; p < k; p++) {
+        vf b0 = get(b, p * ldb, VL, SHORE__F32), b1 = get(b, p * ldb + VL, VL, SHORE__F32);
+#pragma GCC unroll 8
+        for (int m = 0; m < MR; m++) {
+            vf x = splat(a[m * am + p * ak]);
+            sum[m][0] = FMA(x, b0, sum[m][0]);
+            sum[m][1] = FMA(x, b1, sum[m][1]);
+        }
+    }
+    for (int m = 0; m < MR; m++)
+        for (int v = 0; v < 2; v++)
+            put(c, m * ldc + v * VL, VL, sum[m][v], SHORE__F32);
+}
+
+struct right {
+    const float *base;
+    size_t ld, panel_stride;
+};
+
+/* c [m, n] = a b, m up to a multiple of MR, n to one of NR. Strips of MR rows from `row` on need the columns before
+ * row + MR + triangle only. */
+static void product_columns(float *c, size_t ldc, const float *a, size_t lda, struct right b, size_t m, size_t n,
+                            size_t k, ptrdiff_t triangle) {
+    for (size_t j = 0; j < n; j += NR)
+        for (size_t r = 0; r < m; r += MR)
+            if ((ptrdiff_t)(r + MR) + triangle > (ptrdiff_t)j)
+                micro(c + r * ldc + j, ldc, a + r * lda, lda, 1, b.base + j / NR * b.panel_stride, b.ld, k, false);
+}
+/* c [m, n] += a b; a's columns from row + MR + triangle on are zero for strips from `row` on. */
+static void product_sums(float *c, size_t ldc, const float *a, size_t lda, struct right b, size_t m, size_t n, size_t k,
+                         ptrdiff_t triangle) {
+    for (size_t j = 0; j < n; j += NR)
+        for (size_t r = 0; r < m; r += MR) {
+            ptrdiff_t end = (ptrdiff_t)(r + MR) + triangle;
+            if (end > 0)
+                micro(c + r * ldc + j, ldc, a + r * lda, lda, 1, b.base + j / NR * b.panel_stride, b.ld,
+                      least(k, (size_t)end), true);
+        }
+}
+/* c [m, n] += a^T b, a [k, m]; a's rows before row - triangle - MR + 1 .. are zero for columns from `row` on. */
+static void product_transposed(float *c, size_t ldc, const float *a, size_t lda, struct right b, size_t m, size_t n,
+                               size_t k, ptrdiff_t triangle) {
+    for (size_t j = 0; j < n; j += NR)
+        for (size_t r = 0; r < m; r += MR) {
+            ptrdiff_t begin = (ptrdiff_t)r - triangle;
+            size_t skip = begin > 0 ? (size_t)begin : 0;
+            if (skip < k)
+                micro(c + r * ldc + j, ldc, a + r + skip * lda, 1, lda, b.base + j / NR * b.panel_stride + skip * b.ld,
+                      b.ld, k - skip, true);
+        }
+}
+
+/* dst [rows up to a multiple of unit, ld] = src * scale, zeros around. */
+INLINE void pack_rows(float *dst, size_t ld, const void *src, size_t src_ld, size_t rows, size_t unit, size_t n,
+                      float scale, enum shore__mode mode) {
+    for (size_t r = 0; r < up_to(rows, unit); r++)
+        for (size_t j = 0; j < ld; j += VL) {
+            size_t count = r < rows && j < n ? left(j, n) : 0;
+            put(dst, r * ld + j, left(j, ld), count ? get(src, r * src_ld + j, count, mode) * scale : splat(0.0f),
+                SHORE__F32);
+        }
+}
+/* dst panels [rows / NR][n][NR] = src^T, zeros beyond rows. */
+INLINE void pack_transposed(float *dst, const void *src, size_t src_ld, size_t rows, size_t n, enum shore__mode mode) {
+    for (size_t r = 0; r < up_to(rows, NR); r += VL) {
+        float *panel = dst + r / NR * n * NR + r % NR;
+        for (size_t j = 0; j < n; j += VL) {
+            float square[VL][VL];
+            for (size_t i = 0; i < VL; i++) {
+                vf v = r + i < rows ? get(src, (r + i) * src_ld + j, left(j, n), mode) : splat(0.0f);
+                memcpy(square[i], &v, sizeof v);
+            }
+            for (size_t i = 0; i < left(j, n); i++) {
+                vf column;
+                for (size_t l = 0; l < VL; l++)
+                    column[l] = square[l][i];
+                memcpy(panel + (j + i) * NR, &column, sizeof column);
+            }
+        }
+    }
+}
+
+/* Which of the columns [0, n) of the key block at `block` a query sees: [*begin, *end). */
+INLINE void seen(const struct shore__attention_job *job, size_t query, size_t block, size_t n, size_t *begin,
+                 size_t *end) {
+    size_t position = job->first + query;
+    size_t oldest = job->window && position + 1 > job->window ? position + 1 - job->window : 0;
+    *begin = oldest > block ? least(oldest - block, n) : 0;
+    *end = position + 1 > block ? least(position + 1 - block, n) : 0;
+    if (*end < *begin) *end = *begin;
+}
+INLINE void fill(float *row, size_t begin, size_t end, float x) {
+    for (size_t i = begin; i < end; i++)
+        row[i] = x;
+}
+
+struct scratch {
+    float *keys_t, *keys, *values_t, *values, *dkeys, *dvalues, *q, *s, *p, *o, *d, *row;
+};
+INLINE size_t carve(struct scratch *s, float *base, size_t keys, size_t head_dim, bool backward) {
+    size_t wide = up_to(head_dim, NR), all = up_to(keys, BLOCK), at = 0;
+#define TAKE(field, floats)                             \
+    do {                                                \
+        s->field = base + at;                           \
+        at += up_to((floats), 16) + 16; /* staggered */ \
+    } while (0)
+    TAKE(keys_t, all * head_dim);
+    if (backward) {
+        TAKE(keys, all * wide);
+        TAKE(values_t, all * head_dim);
+        TAKE(dkeys, all * wide);
+        TAKE(dvalues, all * wide);
+        TAKE(p, BLOCK * S_LD);
+        TAKE(d, BLOCK * wide);
+    } else {
+        TAKE(values, all * wide);
+    }
+    TAKE(q, BLOCK * wide);
+    TAKE(s, BLOCK * S_LD);
+    TAKE(o, BLOCK * wide);
+    TAKE(row, 2 * BLOCK);
+#undef TAKE
+    return at * sizeof(float);
+}
+static size_t k_attention_scratch(size_t keys, size_t head_dim, bool backward) {
+    struct scratch s;
+    memset(&s, 0, sizeof s);
+    return carve(&s, NULL, keys, head_dim, backward);
+}
+
+/* The first key block that any query from `query` on sees. */
+INLINE size_t first_block(const struct shore__attention_job *job, size_t query) {
+    size_t position = job->first + query;
+    size_t oldest = job->window && position + 1 > job->window ? position + 1 - job->window : 0;
+    return oldest / BLOCK * BLOCK;
+}
+
+/* Scores to probabilities relative to the running maximum; the sum and what was summed before follow it. */
+INLINE void softmax_block(const struct shore__attention_job *job, const struct scratch *t, size_t query, size_t rows,
+                          size_t block, size_t n, size_t padded, size_t wide) {
+    for (size_t r = 0; r < rows; r++) {
+        float *s = t->s + r * S_LD, *top = t->row + r, *sum = t->row + BLOCK + r;
+        size_t begin, end;
+        seen(job, query + r, block, n, &begin, &end);
+        if (begin == end) {
+            fill(s, 0, padded, 0.0f);
+            continue;
+        }
+        fill(s, 0, begin, -INFINITY);
+        fill(s, end, padded, -INFINITY);
+        vf lane = splat(*top);
+        for (size_t j = 0; j < padded; j += VL)
+            lane = max_f(get(s, j, VL, SHORE__F32), lane);
+        float max = max_lanes(lane);
+        vf total = {0};
+        for (size_t j = 0; j < padded; j += VL) {
+            vf e = exp_f(get(s, j, VL, SHORE__F32) - max);
+            total = total + e;
+            put(s, j, VL, e, SHORE__F32);
+        }
+        float kept = exp_f(splat(*top - max))[0]; /* -inf at first: 0 */
+        *sum = *sum * kept + sum_lanes(total);
+        *top = max;
+        if (kept != 1.0f)
+            for (size_t j = 0; j < wide; j += VL)
+                put(t->o, r * wide + j, VL, get(t->o, r * wide + j, VL, SHORE__F32) * kept, SHORE__F32);
+    }
+}
+
+INLINE void attention_mode(const struct shore__attention_job *job, void *scratch, enum shore__mode mode) {
+    struct scratch t;
+    size_t hd = job->head_dim, wide = up_to(hd, NR), bytes = act_bytes(mode);
+    carve(&t, scratch, job->keys, hd, false);
+    pack_transposed(t.keys_t, job->k, job->kv_ld, job->keys, hd, mode);
+    pack_rows(t.values, wide, job->v, job->kv_ld, job->keys, NR, hd, 1.0f, mode);
+    for (size_t h = 0; h < job->heads; h++)
+        for (size_t query = 0; query < job->queries; query += BLOCK) {
+            size_t rows = least(BLOCK, job->queries - query), last = job->first + query + rows - 1;
+            const char *q = (const char *)job->q + (query * job->q_ld + h * hd) * bytes;
+            char *out = (char *)job->out + (query * job->out_ld + h * hd) * bytes;
+            pack_rows(t.q, wide, q, job->q_ld, rows, MR, hd, job->scale, mode);
+            fill(t.o, 0, up_to(rows, MR) * wide, 0.0f);
+            fill(t.row, 0, BLOCK, -INFINITY);
+            fill(t.row, BLOCK, 2 * BLOCK, 0.0f);
+            for (size_t block = first_block(job, query); block <= last; block += BLOCK) {
+                size_t n = least(BLOCK, job->keys - block), padded = up_to(n, NR);
+                ptrdiff_t triangle = (ptrdiff_t)(job->first + query) - (ptrdiff_t)block;
+                struct right keys = {t.keys_t + block * hd, NR, hd * NR};
+                struct right values = {t.values + block * wide, wide, NR};
+                product_columns(t.s, S_LD, t.q, wide, keys, rows, padded, hd, triangle);
+                softmax_block(job, &t, query, rows, block, n, padded, wide);
+                for (size_t r = rows; r < up_to(rows, MR); r++)
+                    fill(t.s + r * S_LD, 0, padded, 0.0f);
+                product_sums(t.o, wide, t.s, S_LD, values, rows, wide, n, triangle);
+            }
+            for (size_t r = 0; r < rows; r++) {
+                float sum = t.row[BLOCK + r];
+                for (size_t j = 0; j < hd; j += VL)
+                    put(out, r * job->out_ld + j, left(j, hd), get(t.o, r * wide + j, VL, SHORE__F32) / sum, mode);
+                if (job->lse) job->lse[h * job->lse_stride + query + r] = t.row[r] + logf(sum);
+            }
+        }
+}
+static void k_attention(const struct shore__attention_job *job, void *scratch) {
+    FOR_MODE(job->mode, attention_mode(job, scratch, M));
+}
+
+/* From the scores (already scaled) and dP to P (in t->p) and dS (in t->s, which held the scores): dS = P (dP - delta).
+ */
+INLINE void softmax_backward_block(const struct shore__attention_job *job, const struct scratch *t, const float *lse,
+                                   size_t query, size_t rows, size_t block, size_t n, size_t padded) {
+    for (size_t r = 0; r < rows; r++) {
+        float *s = t->s + r * S_LD, *p = t->p + r * S_LD;
+        size_t begin, end;
+        seen(job, query + r, block, n, &begin, &end);
+        fill(s, 0, begin, -INFINITY);
+        fill(s, end, padded, -INFINITY);
+        fill(p, 0, begin, 0.0f);
+        fill(p, end, padded, 0.0f);
+        for (size_t j = 0; j < padded; j += VL) {
+            vf prob = exp_f(get(s, j, VL, SHORE__F32) - lse[query + r]);
+            put(s, j, VL, prob * (get(p, j, VL, SHORE__F32) - t->row[r]), SHORE__F32);
+            put(p, j, VL, prob, SHORE__F32);
+        }
+    }
+    for (size_t r = rows; r < up_to(rows, MR); r++) {
+        fill(t->s + r * S_LD, 0, padded, 0.0f);
+        fill(t->p + r * S_LD, 0, padded, 0.0f);
+    }
+}
+
+INLINE void attention_backward_mode(const struct shore__attention_job *job, void *scratch, enum shore__mode mode) {
+    struct scratch t;
+    size_t hd = job->head_dim, wide = up_to(hd, NR), bytes = act_bytes(mode);
+    carve(&t, scratch, job->keys, hd, true);
+    pack_transposed(t.keys_t, job->k, job->kv_ld, job->keys, hd, mode);
+    pack_transposed(t.values_t, job->v, job->kv_ld, job->keys, hd, mode);
+    pack_rows(t.keys, wide, job->k, job->kv_ld, job->keys, NR, hd, 1.0f, mode);
+    fill(t.dkeys, 0, up_to(job->keys, BLOCK) * wide, 0.0f);
+    fill(t.dvalues, 0, up_to(job->keys, BLOCK) * wide, 0.0f);
+    for (size_t h = 0; h < job->heads; h++)
+        for (size_t query = 0; query < job->queries; query += BLOCK) {
+            size_t rows = least(BLOCK, job->queries - query), last = job->first + query + rows - 1;
+            size_t out_at = (query * job->out_ld + h * hd) * bytes, q_at = (query * job->q_ld + h * hd) * bytes;
+            const char *out = (const char *)job->out_in + out_at, *dout = (const char *)job->dout + out_at;
+            pack_rows(t.q, wide, (const char *)job->q + q_at, job->q_ld, rows, MR, hd, job->scale, mode);
+            pack_rows(t.d, wide, dout, job->out_ld, rows, MR, hd, 1.0f, mode);
+            for (size_t r = 0; r < rows; r++) {
+                vf lane = {0};
+                for (size_t j = 0; j < hd; j += VL)
+                    lane = FMA(get(out, r * job->out_ld + j, left(j, hd), mode),
+                               get(dout, r * job->out_ld + j, left(j, hd), mode), lane);
+                t.row[r] = sum_lanes(lane);
+            }
+            fill(t.o, 0, up_to(rows, MR) * wide, 0.0f);
+            for (size_t block = first_block(job, query); block <= last; block += BLOCK) {
+                size_t n = least(BLOCK, job->keys - block), padded = up_to(n, NR);
+                ptrdiff_t triangle = (ptrdiff_t)(job->first + query) - (ptrdiff_t)block;
+                struct right keys_t = {t.keys_t + block * hd, NR, hd * NR};
+                struct right values_t = {t.values_t + block * hd, NR, hd * NR};
+                struct right keys = {t.keys + block * wide, wide, NR};
+                struct right q = {t.q, wide, NR}, d = {t.d, wide, NR};
+                product_columns(t.s, S_LD, t.q, wide, keys_t, rows, padded, hd, triangle);
+                product_columns(t.p, S_LD, t.d, wide, values_t, rows, padded, hd, triangle);
+                softmax_backward_block(job, &t, job->lse + h * job->lse_stride, query, rows, block, n, padded);
+                product_transposed(t.dvalues + block * wide, wide, t.p, S_LD, d, n, wide, rows, triangle);
+                product_transposed(t.dkeys + block * wide, wide, t.s, S_LD, q, n, wide, rows, triangle);
+                product_sums(t.o, wide, t.s, S_LD, keys, rows, wide, n, triangle);
+            }
+            char *dq = (char *)job->dq + q_at;
+            for (size_t r = 0; r < rows; r++)
+                for (size_t j = 0; j < hd; j += VL)
+                    put(dq, r * job->q_ld + j, left(j, hd), get(t.o, r * wide + j, VL, SHORE__F32) * job->scale, mode);
+        }
+    for (size_t r = 0; r < job->keys; r++)
+        for (size_t j = 0; j < hd; j += VL) {
+            put(job->dk, r * job->kv_ld + j, left(j, hd), get(t.dkeys, r * wide + j, VL, SHORE__F32), mode);
+            put(job->dv, r * job->kv_ld + j, left(j, hd), get(t.dvalues, r * wide + j, VL, SHORE__F32), mode);
+        }
+}
+static void k_attention_backward(const struct shore__attention_job *job, void *scratch) {
+    FOR_MODE(job->mode, attention_backward_mode(job, scratch, M));
+}

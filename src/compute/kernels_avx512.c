@@ -1,0 +1,18 @@
+/* The kernels for AVX-512. Here, and only in the kernels, fused multiply-adds are asked for by name. */
+#ifdef __x86_64__
+#include <immintrin.h>
+
+#include "compute/kernels.h"
+
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,prefer-vector-width=512")
+#define VL 16
+#define FMA(a, b, c) ((vf)_mm512_fmadd_ps((__m512)(a), (__m512)(b), (__m512)(c)))
+#define ISA "avx512"
+#define KERNELS shore__kernels_avx512
+#include "compute/kernels_vector_body.h"
+
+#include "compute/kernels_attention_body.h"
+#include "compute/kernels_element_body.h"
+#include "compute/kernels_row_body.h"
+#include "compute/kernels_table_body.h"
+#endif

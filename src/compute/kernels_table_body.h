@@ -1,0 +1,18 @@
+const struct shore__kernels KERNELS = {
+    .isa = ISA,
+    .round = k_round,
+    .add = k_add,
+    .add_to = k_add_to,
+    .act = k_act,
+    .act_backward = k_act_backward,
+    .rope = k_rope,
+    .norm = k_norm,
+    .norm_backward = k_norm_backward,
+    .norm_columns = k_norm_columns,
+    .column_sums = k_column_sums,
+    .head_merge = k_head_merge,
+    .head_dlogits = k_head_dlogits,
+    .attention_scratch = k_attention_scratch,
+    .attention = k_attention,
+    .attention_backward = k_attention_backward,
+};

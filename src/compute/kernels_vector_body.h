@@ -1,0 +1,129 @@
+/* Vectors of VL floats for kernels_*_body.h; VL and FMA() come from the file that includes it. */
+#include <math.h>
+#include <string.h>
+
+#include "compute/kernels.h"
+
+#define INLINE static inline __attribute__((always_inline))
+
+typedef float vf __attribute__((vector_size(VL * 4)));
+typedef int32_t vi __attribute__((vector_size(VL * 4)));
+typedef uint32_t vu __attribute__((vector_size(VL * 4)));
+typedef uint16_t vh __attribute__((vector_size(VL * 2)));
+
+INLINE vf splat(float x) {
+    return x - (vf){0}; /* x - 0 is x for every x; x + 0 is not for -0 */
+}
+INLINE vf select_f(vi mask, vf yes, vf no) {
+    return (vf)((mask & (vi)yes) | (~mask & (vi)no));
+}
+INLINE vf max_f(vf a, vf b) {
+    return select_f(a > b, a, b);
+}
+
+/* Element i of an activation, widened. count < VL: the rest is zero. */
+INLINE vf get(const void *p, size_t i, size_t count, enum shore__mode mode) {
+    if (mode == SHORE__BF16) {
+        vh h = {0};
+        if (count >= VL)
+            memcpy(&h, (const uint16_t *)p + i, sizeof h);
+        else
+            memcpy(&h, (const uint16_t *)p + i, count * 2);
+        return (vf)(__builtin_convertvector(h, vu) << 16);
+    }
+    vf x = {0};
+    if (count >= VL)
+        memcpy(&x, (const float *)p + i, sizeof x);
+    else
+        memcpy(&x, (const float *)p + i, count * 4);
+    return x;
+}
+
+/* Round to nearest, ties to even, NaN kept: the value as fp32. */
+INLINE vu rounded_bits(vf x) {
+    vu u = (vu)x;
+    vu nan = (vu)((vi)(u & 0x7FFFFFFFu) > 0x7F800000);
+    vu r = u + 0x7FFFu + ((u >> 16) & 1u);
+    return ((nan & (u | 0x400000u)) | (~nan & r)) & 0xFFFF0000u;
+}
+
+INLINE void put(void *p, size_t i, size_t count, vf x, enum shore__mode mode) {
+    if (mode == SHORE__BF16) {
+        vh h = __builtin_convertvector(rounded_bits(x) >> 16, vh);
+        if (count >= VL)
+            memcpy((uint16_t *)p + i, &h, sizeof h);
+        else
+            memcpy((uint16_t *)p + i, &h, count * 2);
+        return;
+    }
+    if (mode == SHORE__BF16_IN_F32) x = (vf)rounded_bits(x);
+    if (count >= VL)
+        memcpy((float *)p + i, &x, sizeof x);
+    else
+        memcpy((float *)p + i, &x, count * 4);
+}
+
+INLINE size_t left(size_t i, size_t n) {
+    return n - i < VL ? n - i : VL;
+}
+INLINE size_t act_bytes(enum shore__mode mode) {
+    return mode == SHORE__BF16 ? 2 : 4;
+}
+
+INLINE float sum_lanes(vf x) {
+    float lane[VL];
+    memcpy(lane, &x, sizeof lane);
+    for (size_t step = VL / 2; step > 0; step /= 2)
+        for (size_t i = 0; i < step; i++)
+            lane[i] += lane[i + step];
+    return lane[0];
+}
+INLINE float max_lanes(vf x) {
+    float lane[VL];
+    memcpy(lane, &x, sizeof lane);
+    for (size_t step = VL / 2; step > 0; step /= 2)
+        for (size_t i = 0; i < step; i++)
+            lane[i] = lane[i] > lane[i + step] ? lane[i] : lane[i + step];
+    return lane[0];
+}
+
+/* exp: x = n ln 2 + r, |r| <= ln 2 / 2, and a polynomial of degree 6 (the coefficients are those of Cephes expf).
+ * Relative error below 3e-7 (2.5 units in the last place); below -87.3 zero, from 88.4 on infinity; NaN stays NaN. */
+INLINE vf exp_f(vf x) {
+    vi under = x < -87.3f;
+    vf c = select_f(x > 89.0f, splat(89.0f), x);
+    c = select_f(under, splat(-87.3f), c);
+    vf shifted = FMA(c, splat(1.44269504088896341f), splat(12582912.0f));
+    vf n = shifted - 12582912.0f;
+    vf r = FMA(n, splat(-0.693359375f), c);
+    r = FMA(n, splat(2.12194440e-4f), r);
+    vf p = splat(1.9875691500e-4f);
+    p = FMA(p, r, splat(1.3981999507e-3f));
+    p = FMA(p, r, splat(8.3334519073e-3f));
+    p = FMA(p, r, splat(4.1665795894e-2f));
+    p = FMA(p, r, splat(1.6666665459e-1f));
+    p = FMA(p, r, splat(5.0000001201e-1f));
+    p = FMA(p, r * r, r + 1.0f);
+    vf power = (vf)(((vi)shifted << 23) + 0x3F800000);
+    vf y = p * power;
+    return (vf)(~under & (vi)y);
+}
+
+/* Widen or narrow a mode that is known only at run time into one that the compiler knows. */
+#define FOR_MODE(mode, call)                               \
+    do {                                                   \
+        switch (mode) {                                    \
+        case SHORE__BF16: {                                \
+            const enum shore__mode M = SHORE__BF16;        \
+            call;                                          \
+        } break;                                           \
+        case SHORE__BF16_IN_F32: {                         \
+            const enum shore__mode M = SHORE__BF16_IN_F32; \
+            call;                                          \
+        } break;                                           \
+        default: {                                         \
+            const enum shore__mode M = SHORE__F32;         \
+            call;                                          \
+        } break;                                           \
+        }                                                  \
+    } while (0)

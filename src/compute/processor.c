@@ -1,0 +1,70 @@
+/* What kind of processor this is, and what follows from it. */
+#include <oneapi/dnnl/dnnl.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "compute/compute.h"
+#include "compute/kernels.h"
+
+#ifdef __x86_64__
+#define PROCESSOR "x86-64"
+
+static bool is_amd(void) {
+    __builtin_cpu_init();
+    return __builtin_cpu_is("amd");
+}
+
+/* Whether oneDNN may use every instruction set in isa: what the processor has, less what the user forbids. */
+static bool has(dnnl_cpu_isa_t isa) {
+    unsigned effective = (unsigned)dnnl_get_effective_cpu_isa();
+    return (effective & (unsigned)isa) == (unsigned)isa;
+}
+
+const struct shore__kernels *shore__kernels_for_this_processor(void) {
+    __builtin_cpu_init();
+    if (has(dnnl_cpu_isa_avx512_core)) return &shore__kernels_avx512;
+    if (has(dnnl_cpu_isa_avx2) && __builtin_cpu_supports("fma")) return &shore__kernels_avx2;
+    return &shore__kernels_plain;
+}
+
+static const char *isa_name(void) {
+    if (has(dnnl_cpu_isa_avx512_core_amx)) return "amx";
+    if (has(dnnl_cpu_isa_avx512_core_bf16)) return "avx512_bf16";
+    if (has(dnnl_cpu_isa_avx512_core)) return "avx512";
+    if (has(dnnl_cpu_isa_avx2)) return "avx2";
+    if (has(dnnl_cpu_isa_avx)) return "avx";
+    return "sse41";
+}
+
+enum shore__products shore__products_for_this_processor(void) {
+    if (has(dnnl_cpu_isa_avx512_core_amx)) return SHORE__PRODUCTS_BF16;
+    if (has(dnnl_cpu_isa_avx512_core_bf16) && is_amd()) return SHORE__PRODUCTS_BF16;
+    return SHORE__PRODUCTS_F32; /* Intel's AVX512_BF16 runs at half the rate of fp32 */
+}
+
+#else
+#ifdef __aarch64__
+#define PROCESSOR "aarch64"
+#else
+#define PROCESSOR "other"
+#endif
+
+static bool is_amd(void) {
+    return false;
+}
+const struct shore__kernels *shore__kernels_for_this_processor(void) {
+    return &shore__kernels_plain;
+}
+static const char *isa_name(void) {
+    return "plain";
+}
+enum shore__products shore__products_for_this_processor(void) {
+    return SHORE__PRODUCTS_F32;
+}
+#endif
+
+const char *shore__processor_kind(void) {
+    static char kind[64];
+    snprintf(kind, sizeof kind, PROCESSOR " %s%s", isa_name(), is_amd() ? " amd" : "");
+    return kind;
+}

@@ -1,0 +1,254 @@
+/* The scalar reference: what every operation means, as plainly as it can be written. Sums are in double, so that the
+ * error of a backend is its own; results are rounded once, when they are written. */
+#include "compute/reference.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/diag.h"
+
+#define get shore__reference_get
+#define put shore__reference_put
+
+static float *floats(shore__buf b) {
+    return (float *)b.handle;
+}
+static const int32_t *ints(shore__buf b) {
+    return (const int32_t *)b.handle;
+}
+
+static int prepare(struct shore__compute *c, const struct shore__shapes *shapes, size_t *workspace_bytes,
+                   struct shore_diag *diag) {
+    *workspace_bytes = 0;
+    return 0;
+}
+static void set_workspace(struct shore__compute *c, shore__buf workspace, size_t bytes) {}
+static int sync(struct shore__compute *c, struct shore__stream *s) {
+    return 0;
+}
+
+static int zero(struct shore__compute *c, struct shore__stream *s, shore__buf dst, size_t bytes) {
+    memset((void *)dst.handle, 0, bytes);
+    return 0;
+}
+static int copy(struct shore__compute *c, struct shore__stream *s, shore__buf dst, shore__buf src, size_t bytes) {
+    memcpy((void *)dst.handle, (const void *)src.handle, bytes);
+    return 0;
+}
+static int widen(struct shore__compute *c, struct shore__stream *s, shore__buf dst, shore__buf src, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        floats(dst)[i] = shore__bf16_to_f32(((const uint16_t *)src.handle)[i]);
+    return 0;
+}
+static int store(struct shore__compute *c, struct shore__stream *s, shore__buf dst, shore__buf act, size_t n) {
+    if (c->mode != SHORE__BF16_IN_F32) return copy(c, s, dst, act, n * shore__mode_bytes(c->mode));
+    for (size_t i = 0; i < n; i++)
+        ((uint16_t *)dst.handle)[i] = shore__f32_to_bf16(floats(act)[i]);
+    return 0;
+}
+static int load(struct shore__compute *c, struct shore__stream *s, shore__buf act, shore__buf src, size_t n) {
+    if (c->mode != SHORE__BF16_IN_F32) return copy(c, s, act, src, n * shore__mode_bytes(c->mode));
+    return widen(c, s, act, src, n);
+}
+static int round_act(struct shore__compute *c, struct shore__stream *s, shore__buf act, shore__buf src, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        put(c, act, i, floats(src)[i]);
+    return 0;
+}
+
+static int linear(struct shore__compute *c, struct shore__stream *s, shore__buf y, shore__buf x, shore__buf w,
+                  shore__buf bias, size_t rows, size_t n, size_t k, bool w_is_nk) {
+    for (size_t r = 0; r < rows; r++)
+        for (size_t j = 0; j < n; j++) {
+            double sum = shore__buf_is_none(bias) ? 0 : floats(bias)[j];
+            for (size_t i = 0; i < k; i++)
+                sum += get(c, x, r * k + i) * get(c, w, w_is_nk ? j * k + i : i * n + j);
+            put(c, y, r * n + j, sum);
+        }
+    return 0;
+}
+static int linear_backward_x(struct shore__compute *c, struct shore__stream *s, shore__buf dx, shore__buf dy,
+                             shore__buf w, size_t rows, size_t n, size_t k, bool w_is_nk) {
+    for (size_t r = 0; r < rows; r++)
+        for (size_t i = 0; i < k; i++) {
+            double sum = 0;
+            for (size_t j = 0; j < n; j++)
+                sum += get(c, dy, r * n + j) * get(c, w, w_is_nk ? j * k + i : i * n + j);
+            put(c, dx, r * k + i, sum);
+        }
+    return 0;
+}
+static int linear_backward_w(struct shore__compute *c, struct shore__stream *s, shore__buf dw, shore__buf dy,
+                             shore__buf x, size_t rows, size_t n, size_t k, bool w_is_nk) {
+    for (size_t j = 0; j < n; j++)
+        for (size_t i = 0; i < k; i++) {
+            float *to = floats(dw) + (w_is_nk ? j * k + i : i * n + j);
+            double sum = *to;
+            for (size_t r = 0; r < rows; r++)
+                sum += get(c, dy, r * n + j) * get(c, x, r * k + i);
+            *to = (float)sum;
+        }
+    return 0;
+}
+static int bias_backward(struct shore__compute *c, struct shore__stream *s, shore__buf db, shore__buf dy, size_t rows,
+                         size_t n) {
+    for (size_t j = 0; j < n; j++) {
+        double sum = floats(db)[j];
+        for (size_t r = 0; r < rows; r++)
+            sum += get(c, dy, r * n + j);
+        floats(db)[j] = (float)sum;
+    }
+    return 0;
+}
+
+static int head_logits(struct shore__compute *c, struct shore__stream *s, shore__buf logits, shore__buf x, shore__buf w,
+                       size_t rows, size_t n, size_t d) {
+    for (size_t r = 0; r < rows; r++)
+        for (size_t j = 0; j < n; j++) {
+            double sum = 0;
+            for (size_t i = 0; i < d; i++)
+                sum += get(c, x, r * d + i) * get(c, w, j * d + i);
+            floats(logits)[r * n + j] = (float)sum;
+        }
+    return 0;
+}
+static bool in_slice(int32_t target, size_t first, size_t n) {
+    return target >= 0 && (size_t)target >= first && (size_t)target - first < n;
+}
+static int head_merge(struct shore__compute *c, struct shore__stream *s, shore__buf max, shore__buf sum,
+                      shore__buf target_logit, shore__buf logits, shore__buf targets, size_t rows, size_t n,
+                      size_t first) {
+    for (size_t r = 0; r < rows; r++) {
+        const float *row = floats(logits) + r * n;
+        float top = floats(max)[r];
+        for (size_t j = 0; j < n; j++)
+            if (row[j] > top) top = row[j];
+        double total = floats(sum)[r] == 0 ? 0 : floats(sum)[r] * exp((double)floats(max)[r] - top);
+        for (size_t j = 0; j < n; j++)
+            total += exp((double)row[j] - top);
+        floats(max)[r] = top;
+        floats(sum)[r] = (float)total;
+        if (in_slice(ints(targets)[r], first, n)) floats(target_logit)[r] = row[(size_t)ints(targets)[r] - first];
+    }
+    return 0;
+}
+static int head_loss(struct shore__compute *c, struct shore__stream *s, shore__buf loss, shore__buf lse, shore__buf max,
+                     shore__buf sum, shore__buf target_logit, size_t rows) {
+    for (size_t r = 0; r < rows; r++) {
+        double value = log((double)floats(sum)[r]) + floats(max)[r];
+        floats(loss)[r] = (float)(value - floats(target_logit)[r]);
+        floats(lse)[r] = (float)value;
+    }
+    return 0;
+}
+static int head_dlogits(struct shore__compute *c, struct shore__stream *s, shore__buf dlogits, shore__buf logits,
+                        shore__buf lse, shore__buf targets, float scale, size_t rows, size_t n, size_t first) {
+    for (size_t r = 0; r < rows; r++)
+        for (size_t j = 0; j < n; j++) {
+            bool is_target = in_slice(ints(targets)[r], first, n) && (size_t)ints(targets)[r] == first + j;
+            double p = exp((double)floats(logits)[r * n + j] - floats(lse)[r]);
+            put(c, dlogits, r * n + j, (p - is_target) * scale);
+        }
+    return 0;
+}
+static int head_backward_x(struct shore__compute *c, struct shore__stream *s, shore__buf dx_f32, shore__buf dlogits,
+                           shore__buf w, size_t rows, size_t n, size_t d) {
+    for (size_t r = 0; r < rows; r++)
+        for (size_t i = 0; i < d; i++) {
+            double sum = floats(dx_f32)[r * d + i];
+            for (size_t j = 0; j < n; j++)
+                sum += get(c, dlogits, r * n + j) * get(c, w, j * d + i);
+            floats(dx_f32)[r * d + i] = (float)sum;
+        }
+    return 0;
+}
+static int head_backward_w(struct shore__compute *c, struct shore__stream *s, shore__buf dw, shore__buf dlogits,
+                           shore__buf x, size_t rows, size_t n, size_t d) {
+    return linear_backward_w(c, s, dw, dlogits, x, rows, n, d, true);
+}
+
+static int embed(struct shore__compute *c, struct shore__stream *s, shore__buf x, shore__buf table, shore__buf tokens,
+                 size_t rows, size_t d, size_t first, size_t n) {
+    for (size_t r = 0; r < rows; r++)
+        for (size_t i = 0; in_slice(ints(tokens)[r], first, n) && i < d; i++)
+            put(c, x, r * d + i, get(c, table, ((size_t)ints(tokens)[r] - first) * d + i));
+    return 0;
+}
+static int embed_backward(struct shore__compute *c, struct shore__stream *s, shore__buf dtable, shore__buf dx,
+                          shore__buf tokens, size_t rows, size_t d, size_t first, size_t n) {
+    for (size_t r = 0; r < rows; r++)
+        for (size_t i = 0; in_slice(ints(tokens)[r], first, n) && i < d; i++)
+            floats(dtable)[((size_t)ints(tokens)[r] - first) * d + i] += (float)get(c, dx, r * d + i);
+    return 0;
+}
+static int position(struct shore__compute *c, struct shore__stream *s, shore__buf x, shore__buf table, size_t rows,
+                    size_t d, size_t seq_len, size_t first_position) {
+    for (size_t r = 0; r < rows; r++)
+        for (size_t i = 0; i < d; i++)
+            put(c, x, r * d + i, get(c, x, r * d + i) + get(c, table, (first_position + r % seq_len) * d + i));
+    return 0;
+}
+static int position_backward(struct shore__compute *c, struct shore__stream *s, shore__buf dtable, shore__buf dx,
+                             size_t rows, size_t d, size_t seq_len) {
+    for (size_t r = 0; r < rows; r++)
+        for (size_t i = 0; i < d; i++)
+            floats(dtable)[r % seq_len * d + i] += (float)get(c, dx, r * d + i);
+    return 0;
+}
+static int add(struct shore__compute *c, struct shore__stream *s, shore__buf y, shore__buf a, shore__buf b, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        put(c, y, i, get(c, a, i) + get(c, b, i));
+    return 0;
+}
+
+static void close_reference(struct shore__compute *c) {
+    free(c);
+}
+
+static const struct shore__compute_ops reference_ops = {
+    .version = SHORE__COMPUTE_VERSION,
+    .name = "reference",
+    .prepare = prepare,
+    .set_workspace = set_workspace,
+    .zero = zero,
+    .copy = copy,
+    .widen = widen,
+    .store = store,
+    .load = load,
+    .sync = sync,
+    .linear = linear,
+    .linear_backward_x = linear_backward_x,
+    .linear_backward_w = linear_backward_w,
+    .bias_backward = bias_backward,
+    .head_logits = head_logits,
+    .head_merge = head_merge,
+    .head_loss = head_loss,
+    .head_dlogits = head_dlogits,
+    .head_backward_x = head_backward_x,
+    .head_backward_w = head_backward_w,
+    .round = round_act,
+    .embed = embed,
+    .embed_backward = embed_backward,
+    .position = position,
+    .position_backward = position_backward,
+    .norm = shore__reference_norm,
+    .norm_backward = shore__reference_norm_backward,
+    .add = add,
+    .act = shore__reference_act,
+    .act_backward = shore__reference_act_backward,
+    .rope = shore__reference_rope,
+    .attention = shore__reference_attention,
+    .attention_backward = shore__reference_attention_backward,
+    .attention_cached = shore__reference_attention_cached,
+    .close = close_reference,
+};
+
+int shore__compute_reference_open(enum shore__mode mode, struct shore__compute **out, struct shore_diag *diag) {
+    struct shore__compute *c = calloc(1, sizeof *c);
+    if (!c) return shore__fail(diag, -ENOMEM, "no memory for the reference backend");
+    *c = (struct shore__compute){&reference_ops, mode, 1};
+    *out = c;
+    return 0;
+}

@@ -1,0 +1,128 @@
+/* What the compute tests share: backends in every mode, random tensors, comparison. */
+#ifndef TESTS_COMPUTE_CASES_H
+#define TESTS_COMPUTE_CASES_H
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/prng.h"
+#include "compute/compute.h"
+#include "number/bf16.h"
+
+#define UNUSED __attribute__((unused))
+static const enum shore__mode all_modes[] = {SHORE__F32, SHORE__BF16, SHORE__BF16_IN_F32};
+UNUSED static const char *const mode_names[] = {"f32", "bf16", "bf16 in f32"};
+
+struct backend {
+    struct shore__compute *c;
+    void *workspace;
+};
+
+UNUSED static struct backend open_cpu(enum shore__mode mode, int threads, const struct shore__shapes *shapes) {
+    struct backend b = {0};
+    struct shore_diag diag = {""};
+    int err = shore__compute_cpu_open(
+        mode != SHORE__F32, mode == SHORE__BF16 ? SHORE__PRODUCTS_BF16 : SHORE__PRODUCTS_F32, threads, &b.c, &diag);
+    assert_int_equal(err, 0);
+    assert_int_equal(b.c->mode, mode);
+    size_t bytes = 0;
+    err = b.c->ops->prepare(b.c, shapes, &bytes, &diag);
+    if (err == -95) { /* this processor has no bf16 products */
+        b.c->ops->close(b.c);
+        return (struct backend){0};
+    }
+    if (err) fail_msg("prepare: %s", diag.text);
+    b.workspace = aligned_alloc(4096, bytes ? bytes : 4096);
+    b.c->ops->set_workspace(b.c, shore__host_buf(b.workspace), bytes);
+    return b;
+}
+UNUSED static struct backend open_reference(enum shore__mode mode) {
+    struct backend b = {0};
+    assert_int_equal(shore__compute_reference_open(mode, &b.c, NULL), 0);
+    return b;
+}
+UNUSED static void close_backend(struct backend *b) {
+    if (b->c) b->c->ops->close(b->c);
+    free(b->workspace);
+}
+
+/* Aligned as an arena's pieces are, plus offset bytes. */
+UNUSED static shore__buf room(size_t bytes, size_t offset) {
+    char *p = aligned_alloc(4096, (bytes + offset + 8191) / 4096 * 4096);
+    memset(p, 0xAA, (bytes + offset + 8191) / 4096 * 4096);
+    return shore__host_buf(p + offset);
+}
+UNUSED static void drop(shore__buf b) {
+    free((void *)(b.handle / 4096 * 4096));
+}
+UNUSED static float *f32(shore__buf b) {
+    return (float *)b.handle;
+}
+
+UNUSED static shore__buf random_f32(uint64_t seed, size_t n, double scale, double shift) {
+    shore__buf b = room(n * 4, 0);
+    for (size_t i = 0; i < n; i++)
+        f32(b)[i] = (float)(shift + scale * (2 * shore__random_unit(99, seed, i) - 1));
+    return b;
+}
+UNUSED static shore__buf random_act(enum shore__mode mode, uint64_t seed, size_t n, double scale) {
+    shore__buf b = random_f32(seed, n, scale, 0);
+    if (mode == SHORE__F32) return b;
+    for (size_t i = 0; i < n; i++) {
+        uint16_t h = shore__f32_to_bf16(f32(b)[i]);
+        if (mode == SHORE__BF16)
+            ((uint16_t *)b.handle)[i] = h;
+        else
+            f32(b)[i] = shore__bf16_to_f32(h);
+    }
+    return b;
+}
+UNUSED static shore__buf empty_act(enum shore__mode mode, size_t n) {
+    return room(n * shore__mode_bytes(mode), 0);
+}
+UNUSED static shore__buf copy_of(shore__buf b, size_t bytes) {
+    shore__buf r = room(bytes, 0);
+    memcpy((void *)r.handle, (const void *)b.handle, bytes);
+    return r;
+}
+UNUSED static shore__buf random_ints(uint64_t seed, size_t n, size_t below) {
+    shore__buf b = room(n * 4, 0);
+    for (size_t i = 0; i < n; i++)
+        ((int32_t *)b.handle)[i] = (int32_t)(shore__random_u64(7, seed, i) % below);
+    return b;
+}
+UNUSED static float value(enum shore__mode mode, shore__buf b, size_t i) {
+    return mode == SHORE__BF16 ? shore__bf16_to_f32(((uint16_t *)b.handle)[i]) : f32(b)[i];
+}
+
+/* |got - want| <= bound * (|want| + size), one rounding to bf16 allowed on top where the mode has one; size is the
+ * typical magnitude of what was summed. */
+UNUSED static void close_to(const char *what, enum shore__mode mode, shore__buf got, shore__buf want, size_t n,
+                            double bound, double size) {
+    double ulp = mode == SHORE__F32 ? 0 : 1.0 / 128;
+    for (size_t i = 0; i < n; i++) {
+        double g = value(mode, got, i), w = value(mode, want, i);
+        if (!(fabs(g - w) <= bound * (fabs(w) + size) + ulp * fabs(w)))
+            fail_msg("%s (%s): element %zu of %zu is %.9g instead of %.9g", what, mode_names[mode], i, n, g, w);
+    }
+}
+UNUSED static void same_bytes(const char *what, enum shore__mode mode, shore__buf a, shore__buf b, size_t bytes) {
+    if (memcmp((void *)a.handle, (void *)b.handle, bytes) == 0) return;
+    for (size_t i = 0; i < bytes; i++)
+        if (((char *)a.handle)[i] != ((char *)b.handle)[i])
+            fail_msg("%s (%s): byte %zu of %zu differs", what, mode_names[mode], i, bytes);
+}
+
+#define FOR_EACH_MODE(mode)                       \
+    for (size_t mode_i = 0; mode_i < 3; mode_i++) \
+        for (enum shore__mode mode = all_modes[mode_i], mode_once = 0; !mode_once; mode_once = 1)
+
+#endif
