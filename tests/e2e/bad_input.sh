@@ -69,7 +69,6 @@ with_flag "JSON cut off" "config.json" --config "$place/config.json"
 : >"$place/empty"
 with_flag "empty data" "empty" --data "$place/empty"
 with_flag "no such data" "no-such" --data "$place/no-such.txt"
-with_flag "too few tokens" "token" --data "$data" --val-share 0.9999
 printf 'a' >"$place/one"
 with_flag "one token" "one|token" --data "$place/one"
 printf '{"text": 5}\n' >"$place/bad.jsonl"
