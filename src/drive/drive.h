@@ -2,7 +2,8 @@
  *
  * Kinds: "local" (a file or device, worked on by threads of this process), "ram", "null". Remote drives come next and
  * fit the same table. A drive sees only its own extents; the fleet splits requests. Submit rule as in state.h.
- * Threading: submits come from one thread at a time; completions run on threads of the drive.
+ * Threading: submits may come from any thread; completions run on threads of the drive. What is marked synchronous is
+ * called by one thread, with no other request under way on what it touches.
  */
 #ifndef SHORE_DRIVE_DRIVE_H
 #define SHORE_DRIVE_DRIVE_H
@@ -10,6 +11,7 @@
 #include "storage/volume.h"
 
 struct shore__drive;
+struct shore_arena;
 
 enum shore__drive_caps {
     SHORE__DRIVE_DURABLE = 1,
@@ -17,17 +19,18 @@ enum shore__drive_caps {
 };
 
 struct shore__drive_fetch {
-    unsigned slot_offset; /* 0: the committed step; 1: the step being written */
+    uint64_t step; /* the committed one, or the one being written */
     uint32_t block, segment, count;
     enum shore_fetch_kind kind;
     void *dst;
 };
 
 struct shore__drive_recovery {
-    uint64_t epoch;
+    bool valid;                  /* a record was found: otherwise the volume was being made */
     struct shore__record record; /* newest valid */
+    bool older_valid;
     struct shore__record older;
-    bool older_valid, damaged_record;
+    bool damaged_record;
     struct shore_diag damage;
 };
 
@@ -37,25 +40,30 @@ struct shore__drive_ops {
     unsigned caps;
 
     void (*recovery)(const struct shore__drive *d, struct shore__drive_recovery *out);
-    /* Makes (epoch, step, its slot) durable and loads that slot's table. Synchronous. */
+    /* Makes (epoch, step, its slot) durable and loads that slot's table. On a drive that has just been created: makes
+     * what init wrote the first whole state. Synchronous. */
     int (*begin)(struct shore__drive *d, uint64_t epoch, uint64_t step, struct shore_diag *diag);
     /* Initial state: see shore_fleet_init_block. Synchronous. */
     int (*init)(struct shore__drive *d, uint32_t block, uint32_t segment, uint32_t count, const float *master,
                 const float *m, const float *v, struct shore_diag *diag);
 
     int (*fetch)(struct shore__drive *d, const struct shore__drive_fetch *fetch, struct shore_completion done);
+    /* update->groups is borrowed until the completion, like the other buffers. */
     int (*update)(struct shore__drive *d, const struct shore_update *update, struct shore_completion done);
     int (*spill)(struct shore__drive *d, uint32_t block, uint32_t segment, uint32_t count, const float *gradient,
                  struct shore_completion done);
+    /* seal is what put stored or get found (XXH3-128, seeded with the offset); the caller compares. */
     int (*scratch)(struct shore__drive *d, bool put, uint64_t offset, uint64_t bytes, void *buffer,
                    unsigned char seal[16], struct shore_completion done);
-    /* After all updates that were submitted before it. */
+    /* After all updates that were submitted before it; none may be submitted until it has completed. Fails unless
+     * (skip or) every segment has been updated in the current attempt, without an error. */
     int (*commit)(struct shore__drive *d, uint64_t step, bool skip, const void *metrics, uint32_t metrics_bytes,
                   struct shore_completion done);
     /* Drains; requests of older attempts are refused from now on. Synchronous. */
     void (*discard)(struct shore__drive *d, uint64_t attempt);
 
-    /* Sum of the leaves of the committed slot modulo 2^128, little-endian; deep: after reading every byte. */
+    /* Sum of the leaves of the committed slot modulo 2^128, little-endian; deep: after reading every byte.
+     * Synchronous. */
     int (*leaf_sum)(struct shore__drive *d, bool deep, unsigned char sum[16], struct shore_diag *diag);
     void (*ledger)(const struct shore__drive *d, struct shore_ledger *add_to);
     const char *(*path)(const struct shore__drive *d);
@@ -69,6 +77,37 @@ struct shore__drive_ops {
 /* Every drive's object begins with this. */
 struct shore__drive {
     const struct shore__drive_ops *ops;
+    const struct shore__volume_desc *desc; /* which segments it owns, of which fleet */
 };
+
+/* What every kind of drive is opened with; what the pointers point to outlives the drive. */
+struct shore__drive_config {
+    const struct shore_layout *layout;
+    enum shore_optimizer optimizer;
+    unsigned planes;
+    bool fp32_params;
+    enum shore_io io;
+    uint32_t chunk_segments; /* of the update ring; at least 1 */
+    uint32_t ring_buffers;
+    uint32_t stage_segments; /* of joined fetches */
+    struct shore_arena *arena;
+    void (*note)(void *ctx, const char *text); /* may be NULL */
+    void *note_ctx;
+};
+
+/* desc is copied. */
+int shore__ram_create(const struct shore__drive_config *config, const struct shore__volume_desc *desc,
+                      struct shore__drive **out, struct shore_diag *diag);
+int shore__null_create(const struct shore__drive_config *config, const struct shore__volume_desc *desc,
+                       struct shore__drive **out, struct shore_diag *diag);
+int shore__local_create(const struct shore__drive_config *config, const char *path,
+                        const struct shore__volume_desc *desc, bool overwrite, struct shore__drive **out,
+                        struct shore_diag *diag);
+int shore__local_open(const struct shore__drive_config *config, const char *path, struct shore__drive **out,
+                      struct shore_diag *diag);
+
+/* Bytes that each kind takes from the arena. */
+uint64_t shore__ram_memory_bytes(const struct shore__volume_desc *desc);
+uint64_t shore__local_memory_bytes(const struct shore__drive_config *config, const struct shore__volume_desc *desc);
 
 #endif

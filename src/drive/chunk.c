@@ -1,0 +1,99 @@
+#include "drive/chunk.h"
+
+#include <errno.h>
+
+#include "base/diag.h"
+#include "base/units.h"
+
+/* The tensor that element `at` belongs to: the last one that starts at or before it. */
+static uint32_t tensor_at(const struct shore_layout_block *block, uint64_t at) {
+    uint32_t low = 0, high = block->ntensors;
+    while (high - low > 1) {
+        uint32_t middle = low + (high - low) / 2;
+        if (block->tensors[middle].offset_elems <= at) {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    return low;
+}
+
+static struct shore__planes planes_from(const struct shore__planes *planes, uint64_t elem) {
+    return (struct shore__planes){planes->hi + elem, planes->lo + elem, planes->m ? planes->m + elem : NULL,
+                                  planes->v ? planes->v + elem : NULL};
+}
+
+int shore__chunk_update(const struct shore__drive_config *config, const struct shore_update *update, uint32_t segment,
+                        uint32_t count, const struct shore__planes *in, const struct shore__planes *out,
+                        const float *gradient, void *params_out, struct shore_diag *diag) {
+    const struct shore_layout_block *block = &config->layout->blocks[update->block];
+    uint64_t first = (uint64_t)segment * SHORE_SEGMENT_ELEMS;
+    uint64_t end = first + (uint64_t)count * SHORE_SEGMENT_ELEMS;
+    size_t param_bytes = config->fp32_params ? 4 : 2;
+    int worst = 0;
+    uint64_t at = first;
+    for (uint32_t t = tensor_at(block, first); at < end; t++) {
+        uint64_t stop = end;
+        if (t + 1 < block->ntensors && block->tensors[t + 1].offset_elems < end) {
+            stop = block->tensors[t + 1].offset_elems;
+        }
+        const struct shore_hyper *hyper = &update->groups[block->tensors[t].group];
+        struct shore__planes from = planes_from(in, at - first), to = planes_from(out, at - first);
+        void *params = params_out ? (unsigned char *)params_out + (at - first) * param_bytes : NULL;
+        int rc = shore__near_update(config->optimizer, hyper, update->coefficient, &from, &to, gradient + (at - first),
+                                    params, config->fp32_params, stop - at);
+        if (rc && !worst) {
+            char name[96];
+            worst = shore__fail(
+                diag, rc, "a new value of tensor %s is not finite",
+                shore__escape(block->tensors[t].name, __builtin_strlen(block->tensors[t].name), name, sizeof name));
+        }
+        at = stop;
+    }
+    return worst;
+}
+
+int shore__update_check(const struct shore__drive_config *config, const struct shore_update *update) {
+    if (update->block >= config->layout->nblocks || update->count == 0 || !update->groups) return -EINVAL;
+    const struct shore_layout_block *block = &config->layout->blocks[update->block];
+    if (update->segment >= block->segments || update->count > block->segments - update->segment) return -EINVAL;
+    for (uint32_t t = 0; t < block->ntensors; t++) {
+        if (block->tensors[t].group >= update->ngroups) return -EINVAL;
+    }
+    return 0;
+}
+
+const struct shore__extent *shore__extent_find(const struct shore__volume_desc *desc, uint32_t block, uint32_t segment,
+                                               uint32_t count) {
+    uint32_t low = 0, high = desc->nextents;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        const struct shore__extent *extent = &desc->extents[middle];
+        if (extent->block < block || (extent->block == block && extent->first + extent->count <= segment)) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    if (low == desc->nextents || count == 0) return NULL;
+    const struct shore__extent *extent = &desc->extents[low];
+    bool inside = extent->block == block && extent->first <= segment && segment - extent->first < extent->count &&
+                  count <= extent->count - (segment - extent->first);
+    return inside ? extent : NULL;
+}
+
+void shore__sum_add(unsigned char sum[16], const unsigned char other[16]) {
+    uint64_t low = shore__get_u64(sum), high = shore__get_u64(sum + 8);
+    uint64_t total = low + shore__get_u64(other);
+    shore__put_u64(sum, total);
+    shore__put_u64(sum + 8, high + shore__get_u64(other + 8) + (total < low));
+}
+
+void shore__sum_add_leaf(unsigned char sum[16], const struct shore__leaf *leaf) {
+    unsigned char reversed[16];
+    for (int i = 0; i < 16; i++) {
+        reversed[i] = leaf->hash[15 - i];
+    }
+    shore__sum_add(sum, reversed);
+}

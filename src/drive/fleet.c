@@ -1,0 +1,422 @@
+/* Requests of a fleet: split by drive, joined again; what waits for a commit, and the commit itself. */
+#include "drive/fleet.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/diag.h"
+#include "base/units.h"
+#include "drive/chunk.h"
+
+enum join_kind { JOIN_FETCH, JOIN_UPDATE, JOIN_SPILL, JOIN_PUT, JOIN_GET, JOIN_COMMIT };
+
+/* One request of the caller: its parts on the drives, and what they come to. */
+struct shore__join {
+    struct shore__join *next; /* held */
+    struct shore_fleet *fleet;
+    enum join_kind kind;
+    struct shore_completion done;
+    atomic_uint left;
+    atomic_bool failed; /* who sets it writes rc and diag */
+    int rc;
+    struct shore_diag diag;
+    struct shore_update update; /* groups point into tail */
+    unsigned char *seal_out;
+    unsigned char seal_want[16];
+    uint32_t nparts;
+    unsigned char tail[]; /* groups of an update, or a seal for each part */
+};
+
+static void update_finished(struct shore_fleet *f, uint64_t attempt, int rc, const struct shore_diag *diag);
+static void commit_finished(struct shore_fleet *f, struct shore__join *join);
+
+static struct shore__join *join_new(struct shore_fleet *f, enum join_kind kind, size_t tail_bytes,
+                                    struct shore_completion done) {
+    struct shore__join *join = calloc(1, sizeof *join + tail_bytes);
+    if (!join) return NULL;
+    join->fleet = f;
+    join->kind = kind;
+    join->done = done;
+    atomic_init(&join->left, 1); /* the submitter's own share */
+    pthread_mutex_lock(&f->lock);
+    f->joins++;
+    pthread_mutex_unlock(&f->lock);
+    return join;
+}
+
+static void join_free(struct shore__join *join) {
+    struct shore_fleet *f = join->fleet;
+    free(join);
+    pthread_mutex_lock(&f->lock);
+    if (--f->joins == 0) pthread_cond_broadcast(&f->idle);
+    pthread_mutex_unlock(&f->lock);
+}
+
+static void join_fail(struct shore__join *join, int rc, const struct shore_diag *diag) {
+    if (atomic_exchange(&join->failed, true)) return;
+    join->rc = rc;
+    if (diag) {
+        join->diag = *diag;
+    } else {
+        shore__fail(&join->diag, rc, "%s", shore_error_text(rc));
+    }
+}
+
+static void finish_seals(struct shore__join *join) {
+    unsigned char sum[16] = {0};
+    for (uint32_t i = 0; i < join->nparts; i++) {
+        shore__sum_add(sum, join->tail + 16 * (size_t)i);
+    }
+    if (join->kind == JOIN_PUT) {
+        memcpy(join->seal_out, sum, 16);
+    } else if (memcmp(sum, join->seal_want, 16) != 0 && join->fleet->keeps_data) {
+        join_fail(join, SHORE_ECORRUPT, NULL);
+        shore__fail(&join->diag, SHORE_ECORRUPT,
+                    "scratch data came back from the drives with other bytes than were stored");
+    }
+}
+
+static void join_part_done(struct shore__join *join, int rc, const struct shore_diag *diag) {
+    if (rc) join_fail(join, rc, diag);
+    if (atomic_fetch_sub(&join->left, 1) != 1) return;
+    struct shore_fleet *f = join->fleet;
+    if (join->kind == JOIN_COMMIT) {
+        commit_finished(f, join);
+        return;
+    }
+    if ((join->kind == JOIN_PUT || join->kind == JOIN_GET) && !join->rc) finish_seals(join);
+    const struct shore_diag *sentence = join->rc ? &join->diag : NULL;
+    join->done.fn(join->done.ctx, join->rc, sentence);
+    if (join->kind == JOIN_UPDATE) update_finished(f, join->update.attempt, join->rc, sentence);
+    join_free(join);
+}
+
+static void part_done(void *ctx, int rc, const struct shore_diag *diag) {
+    join_part_done(ctx, rc, diag);
+}
+
+static struct shore_completion part_completion(struct shore__join *join) {
+    atomic_fetch_add(&join->left, 1);
+    return (struct shore_completion){part_done, join};
+}
+
+/* The part was refused: it counts as one that has failed. */
+static void part_refused(struct shore__join *join, int rc) {
+    join_part_done(join, rc, NULL);
+}
+
+/* The common part of drive d's range and [segment, segment + count). */
+static bool intersect(const struct shore_fleet *f, uint32_t block, uint32_t d, uint32_t segment, uint32_t count,
+                      struct shore__range *out) {
+    struct shore__range own = f->ranges[(size_t)block * f->ndrives + d];
+    uint32_t first = own.first > segment ? own.first : segment;
+    uint32_t own_end = own.first + own.count, end = segment + count;
+    if (own_end < end) end = own_end;
+    if (own.count == 0 || first >= end) return false;
+    *out = (struct shore__range){first, end - first};
+    return true;
+}
+
+static int check_range(const struct shore_fleet *f, uint32_t block, uint32_t segment, uint32_t count) {
+    if (block >= f->layout->nblocks || count == 0) return -EINVAL;
+    uint32_t segments = f->layout->blocks[block].segments;
+    return segment >= segments || count > segments - segment ? -EINVAL : 0;
+}
+
+static bool is_ready(struct shore_fleet *f) {
+    pthread_mutex_lock(&f->lock);
+    bool ready = f->ready;
+    pthread_mutex_unlock(&f->lock);
+    return ready;
+}
+
+int shore_fleet_fetch(struct shore_fleet *f, uint64_t step, uint32_t block, uint32_t segment, uint32_t count,
+                      enum shore_fetch_kind kind, void *dst, struct shore_completion done) {
+    int rc = is_ready(f) ? check_range(f, block, segment, count) : -EINVAL;
+    if (rc) return rc;
+    struct shore__join *join = join_new(f, JOIN_FETCH, 0, done);
+    if (!join) return -ENOMEM;
+    size_t segment_bytes = (size_t)SHORE_SEGMENT_ELEMS * (kind == SHORE_FETCH_BF16 ? 2 : 4);
+    for (uint32_t d = 0; d < f->ndrives; d++) {
+        struct shore__range part;
+        if (!intersect(f, block, d, segment, count, &part)) continue;
+        struct shore__drive_fetch fetch = {
+            .step = step,
+            .block = block,
+            .segment = part.first,
+            .count = part.count,
+            .kind = kind,
+            .dst = (unsigned char *)dst + (part.first - segment) * segment_bytes,
+        };
+        rc = f->drives[d]->ops->fetch(f->drives[d], &fetch, part_completion(join));
+        if (rc) part_refused(join, rc);
+    }
+    f->link_out_params += count * segment_bytes;
+    f->link_control += sizeof(struct shore__drive_fetch);
+    join_part_done(join, 0, NULL);
+    return 0;
+}
+
+static void send_update(struct shore__join *join) {
+    struct shore_fleet *f = join->fleet;
+    const struct shore_update *whole = &join->update;
+    size_t param_bytes = (size_t)SHORE_SEGMENT_ELEMS * (f->config.fp32_params ? 4 : 2);
+    for (uint32_t d = 0; d < f->ndrives; d++) {
+        struct shore__range range;
+        if (!intersect(f, whole->block, d, whole->segment, whole->count, &range)) continue;
+        size_t skipped = range.first - whole->segment;
+        struct shore_update part = *whole;
+        part.segment = range.first;
+        part.count = range.count;
+        if (part.gradient) part.gradient += skipped * SHORE_SEGMENT_ELEMS;
+        if (part.params_out) part.params_out = (unsigned char *)part.params_out + skipped * param_bytes;
+        int rc = f->drives[d]->ops->update(f->drives[d], &part, part_completion(join));
+        if (rc) part_refused(join, rc);
+    }
+    if (whole->gradient) f->link_in_gradients += (uint64_t)whole->count * SHORE_SEGMENT_ELEMS * 4;
+    if (whole->params_out) f->link_out_params += whole->count * param_bytes;
+    f->link_control += sizeof *whole + whole->ngroups * sizeof *whole->groups;
+    join_part_done(join, 0, NULL);
+}
+
+int shore_fleet_update(struct shore_fleet *f, const struct shore_update *update, struct shore_completion done) {
+    int rc = shore__update_check(&f->config, update);
+    if (rc) return rc;
+    size_t groups_bytes = update->ngroups * sizeof *update->groups;
+    struct shore__join *join = join_new(f, JOIN_UPDATE, groups_bytes, done);
+    if (!join) return -ENOMEM;
+    memcpy(join->tail, update->groups, groups_bytes);
+    join->update = *update;
+    join->update.groups = (const struct shore_hyper *)(void *)join->tail;
+    bool hold = false;
+    pthread_mutex_lock(&f->lock);
+    if (!f->ready) {
+        rc = -EINVAL;
+    } else if (f->broken_rc) {
+        rc = f->broken_rc;
+    } else if (update->attempt != f->attempt) {
+        rc = SHORE_EDISCARDED;
+    } else if (f->commit && update->base_step == f->step + 1) {
+        hold = true;
+        if (f->held_tail) {
+            f->held_tail->next = join;
+        } else {
+            f->held = join;
+        }
+        f->held_tail = join;
+        f->nheld++;
+    } else if (f->commit || update->base_step != f->step) {
+        rc = SHORE_ESTALE;
+    } else {
+        f->outstanding++;
+    }
+    pthread_mutex_unlock(&f->lock);
+    if (rc) {
+        join_free(join);
+        return rc;
+    }
+    if (!hold) send_update(join);
+    return 0;
+}
+
+int shore_fleet_spill(struct shore_fleet *f, uint32_t block, uint32_t segment, uint32_t count, const float *gradient,
+                      struct shore_completion done) {
+    int rc = is_ready(f) ? check_range(f, block, segment, count) : -EINVAL;
+    if (rc) return rc;
+    struct shore__join *join = join_new(f, JOIN_SPILL, 0, done);
+    if (!join) return -ENOMEM;
+    for (uint32_t d = 0; d < f->ndrives; d++) {
+        struct shore__range part;
+        if (!intersect(f, block, d, segment, count, &part)) continue;
+        const float *from = gradient + (size_t)(part.first - segment) * SHORE_SEGMENT_ELEMS;
+        rc = f->drives[d]->ops->spill(f->drives[d], block, part.first, part.count, from, part_completion(join));
+        if (rc) part_refused(join, rc);
+    }
+    f->link_in_gradients += (uint64_t)count * SHORE_SEGMENT_ELEMS * 4;
+    join_part_done(join, 0, NULL);
+    return 0;
+}
+
+/* ---- scratch: stripes of 1 MiB go round the drives ---- */
+
+static int scratch(struct shore_fleet *f, bool put, uint64_t offset, uint64_t bytes, unsigned char *buffer,
+                   unsigned char *seal_out, const unsigned char *seal_want, struct shore_completion done) {
+    const uint64_t stripe = SHORE__SCRATCH_STRIPE_BYTES;
+    if (!is_ready(f) || bytes == 0 || offset % SHORE__IO_ALIGN || bytes % SHORE__IO_ALIGN ||
+        offset > f->scratch_bytes || bytes > f->scratch_bytes - offset) {
+        return -EINVAL;
+    }
+    uint64_t nparts = f->ndrives == 1 ? 1 : (offset + bytes - 1) / stripe - offset / stripe + 1;
+    struct shore__join *join = join_new(f, put ? JOIN_PUT : JOIN_GET, nparts * 16, done);
+    if (!join) return -ENOMEM;
+    join->nparts = (uint32_t)nparts;
+    join->seal_out = seal_out;
+    if (seal_want) memcpy(join->seal_want, seal_want, 16);
+    uint64_t at = offset;
+    for (uint64_t i = 0; i < nparts; i++) {
+        uint64_t number = at / stripe, within = at % stripe;
+        uint64_t part = nparts == 1 ? bytes : stripe - within;
+        if (part > offset + bytes - at) part = offset + bytes - at;
+        struct shore__drive *drive = f->drives[number % f->ndrives];
+        uint64_t local = number / f->ndrives * stripe + within;
+        int rc = drive->ops->scratch(drive, put, local, part, buffer + (at - offset), join->tail + 16 * i,
+                                     part_completion(join));
+        if (rc) part_refused(join, rc);
+        at += part;
+    }
+    f->link_activations += bytes;
+    join_part_done(join, 0, NULL);
+    return 0;
+}
+
+int shore_fleet_scratch_put(struct shore_fleet *f, uint64_t offset, uint64_t bytes, const void *src,
+                            unsigned char seal[16], struct shore_completion done) {
+    return scratch(f, true, offset, bytes, (unsigned char *)(uintptr_t)src, seal, NULL, done);
+}
+
+int shore_fleet_scratch_get(struct shore_fleet *f, uint64_t offset, uint64_t bytes, void *dst,
+                            const unsigned char seal[16], struct shore_completion done) {
+    return scratch(f, false, offset, bytes, dst, NULL, seal, done);
+}
+
+/* ---- commit ---- */
+
+static void send_commit(struct shore_fleet *f, struct shore__join *join) {
+    uint64_t step = join->update.base_step + 1;
+    for (uint32_t d = 0; d < f->ndrives; d++) {
+        int rc = f->drives[d]->ops->commit(f->drives[d], step, f->commit_skip, f->next_metrics, f->next_metrics_bytes,
+                                           part_completion(join));
+        if (rc) part_refused(join, rc);
+    }
+    f->link_control += (uint64_t)f->ndrives * f->next_metrics_bytes;
+    join_part_done(join, 0, NULL);
+}
+
+/* With the lock: the pending commit, if it can go now. Nothing is sent to any drive before all updates have completed
+ * well: so a failed update fails the commit with every drive untouched. */
+static struct shore__join *commit_due(struct shore_fleet *f, bool *refused) {
+    *refused = false;
+    if (!f->commit || f->commit_sent || f->outstanding) return NULL;
+    f->commit_sent = true;
+    f->commit_start_ns = shore__now_ns();
+    *refused = f->attempt_rc && !f->commit_skip;
+    return f->commit;
+}
+
+static void commit_go(struct shore_fleet *f, struct shore__join *join, bool refused) {
+    if (refused) {
+        join_part_done(join, f->attempt_rc, &f->attempt_diag);
+    } else {
+        send_commit(f, join);
+    }
+}
+
+static void update_finished(struct shore_fleet *f, uint64_t attempt, int rc, const struct shore_diag *diag) {
+    bool refused;
+    pthread_mutex_lock(&f->lock);
+    f->outstanding--;
+    if (rc && attempt == f->attempt && !f->attempt_rc) {
+        f->attempt_rc = rc;
+        f->attempt_diag = *diag;
+    }
+    struct shore__join *join = commit_due(f, &refused);
+    pthread_mutex_unlock(&f->lock);
+    if (join) commit_go(f, join, refused);
+}
+
+static void commit_finished(struct shore_fleet *f, struct shore__join *join) {
+    int rc = join->rc;
+    pthread_mutex_lock(&f->lock);
+    if (!rc) {
+        f->step = join->update.base_step + 1;
+        memcpy(f->metrics, f->next_metrics, f->next_metrics_bytes);
+        f->metrics_bytes = f->next_metrics_bytes;
+        f->attempt_rc = 0;
+    } else if (!(f->attempt_rc && !f->commit_skip)) {
+        /* some drives may have the new step and some not: recovery decides */
+        f->broken_rc = rc;
+        f->broken_diag = join->diag;
+    }
+    f->commit_ns += shore__now_ns() - f->commit_start_ns;
+    struct shore__join *held = f->held;
+    f->held = f->held_tail = NULL;
+    f->outstanding = f->nheld;
+    f->nheld = 0;
+    f->commit = NULL;
+    f->commit_sent = false;
+    pthread_mutex_unlock(&f->lock);
+    join->done.fn(join->done.ctx, rc, rc ? &join->diag : NULL);
+    while (held) {
+        struct shore__join *next = held->next;
+        if (rc) {
+            join_part_done(held, rc, &join->diag);
+        } else {
+            send_update(held);
+        }
+        held = next;
+    }
+    join_free(join);
+}
+
+int shore_fleet_commit(struct shore_fleet *f, uint64_t base_step, bool skip, const void *metrics,
+                       uint32_t metrics_bytes, struct shore_completion done) {
+    if (metrics_bytes > SHORE__METRICS_BYTES || (metrics_bytes && !metrics)) return -EINVAL;
+    struct shore__join *join = join_new(f, JOIN_COMMIT, 0, done);
+    if (!join) return -ENOMEM;
+    join->update.base_step = base_step;
+    struct shore__join *due = NULL;
+    bool refused = false;
+    int rc = 0;
+    pthread_mutex_lock(&f->lock);
+    if (!f->ready) {
+        rc = -EINVAL;
+    } else if (f->broken_rc) {
+        rc = f->broken_rc;
+    } else if (f->commit) {
+        rc = -EBUSY;
+    } else if (base_step != f->step) {
+        rc = SHORE_ESTALE;
+    } else {
+        f->commit = join;
+        f->commit_skip = skip;
+        f->next_metrics_bytes = metrics_bytes;
+        if (metrics_bytes) memcpy(f->next_metrics, metrics, metrics_bytes);
+        due = commit_due(f, &refused);
+    }
+    pthread_mutex_unlock(&f->lock);
+    if (rc) join_free(join);
+    if (due && refused) {
+        /* known already: say so at once, on the caller's thread, without a completion */
+        rc = f->attempt_rc;
+        pthread_mutex_lock(&f->lock);
+        f->commit = NULL;
+        f->commit_sent = false;
+        pthread_mutex_unlock(&f->lock);
+        join_free(join);
+    } else if (due) {
+        send_commit(f, due);
+    }
+    return rc;
+}
+
+uint64_t shore_fleet_discard(struct shore_fleet *f) {
+    pthread_mutex_lock(&f->lock);
+    uint64_t attempt = ++f->attempt;
+    pthread_mutex_unlock(&f->lock);
+    for (uint32_t d = 0; d < f->ndrives; d++) {
+        f->drives[d]->ops->discard(f->drives[d], attempt);
+    }
+    pthread_mutex_lock(&f->lock);
+    f->attempt_rc = 0;
+    pthread_mutex_unlock(&f->lock);
+    return attempt;
+}
+
+uint64_t shore_fleet_attempt(const struct shore_fleet *fleet) {
+    struct shore_fleet *f = (struct shore_fleet *)(uintptr_t)fleet;
+    pthread_mutex_lock(&f->lock);
+    uint64_t attempt = f->attempt;
+    pthread_mutex_unlock(&f->lock);
+    return attempt;
+}

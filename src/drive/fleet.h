@@ -1,0 +1,57 @@
+/* The fleet inside. */
+#ifndef SHORE_DRIVE_FLEET_H
+#define SHORE_DRIVE_FLEET_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "drive/drive.h"
+#include "drive/placement.h"
+
+#define SHORE__SCRATCH_STRIPE_BYTES (1024u * 1024u)
+
+struct shore__join;
+
+struct shore_fleet {
+    struct shore_layout *layout;
+    struct shore__drive_config config;
+    uint32_t ndrives;
+    struct shore__drive **drives; /* by place in the fleet; NULL while opening */
+    struct shore__range *ranges;  /* see placement.h */
+    uint64_t fleet_id[2];
+    uint64_t scratch_bytes;
+    bool keeps_data;
+
+    pthread_mutex_t lock; /* of what follows */
+    pthread_cond_t idle;
+    uint64_t joins; /* requests under way; closing waits for them */
+    bool ready;     /* sealed or opened */
+    uint64_t step, epoch, attempt;
+    uint64_t outstanding; /* updates with base == step that have not completed */
+    int attempt_rc;       /* first error of an update of this attempt */
+    struct shore_diag attempt_diag;
+    int broken_rc; /* a commit has failed on some drive: only opening again helps */
+    struct shore_diag broken_diag;
+    struct shore__join *commit; /* pending */
+    bool commit_sent;
+    bool commit_skip;
+    uint64_t commit_start_ns;
+    struct shore__join *held, *held_tail; /* updates whose base is being committed */
+    uint64_t nheld;
+    unsigned char metrics[SHORE__METRICS_BYTES], next_metrics[SHORE__METRICS_BYTES];
+    uint32_t metrics_bytes, next_metrics_bytes;
+
+    atomic_uint_fast64_t link_in_gradients, link_out_params, link_activations, link_control, commit_ns;
+};
+
+/* From the records of all drives (drives[] in place order): which step to go on from, and the epoch to write. */
+struct shore__fleet_state {
+    uint64_t step, epoch; /* epoch: the greatest found */
+    bool verify;          /* an older step was accepted in place of a damaged one: read every byte first */
+    unsigned char metrics[SHORE__METRICS_BYTES];
+    uint32_t metrics_bytes;
+};
+int shore__fleet_recover(struct shore__drive *const *drives, uint32_t ndrives, uint64_t hint_step, uint64_t accept_step,
+                         struct shore__fleet_state *out, struct shore_diag *diag);
+
+#endif

@@ -1,0 +1,57 @@
+/* A lane: a queue of jobs and the one thread that works on them. Also the two slots, as all local kinds keep them. */
+#ifndef SHORE_DRIVE_LANE_H
+#define SHORE_DRIVE_LANE_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "longshore/state.h"
+
+struct shore__job {
+    struct shore__job *next;
+    uint32_t order; /* lower runs first; equal ones by arrival */
+};
+
+struct shore__lane {
+    pthread_mutex_t mutex;
+    pthread_cond_t work, idle;
+    struct shore__job *head, *tail;
+    uint64_t unfinished; /* pushed and not yet finished */
+    bool stopping, started;
+    pthread_t thread;
+};
+
+int shore__lane_start(struct shore__lane *lane, const char *name, void *(*run)(void *), void *ctx);
+/* Drains, ends the thread. Harmless on a lane that was never started. */
+void shore__lane_stop(struct shore__lane *lane);
+void shore__lane_push(struct shore__lane *lane, struct shore__job *job);
+/* Waits until all that was pushed has finished, its completions included. */
+void shore__lane_drain(struct shore__lane *lane);
+
+/* For the lane's thread. wait: until there is a job; NULL then means that the lane stops. */
+struct shore__job *shore__lane_pop(struct shore__lane *lane, bool wait);
+/* The job's completion has run. */
+void shore__lane_finished(struct shore__lane *lane);
+
+/* Which step each slot holds or is getting, and the attempt. Threading: any. */
+struct shore__slots {
+    pthread_mutex_t mutex;
+    uint64_t step[2]; /* UINT64_MAX: none */
+    unsigned active;
+    uint64_t attempt;
+};
+
+void shore__slots_init(struct shore__slots *slots);
+/* After begin: `active` holds step, the other nothing. */
+void shore__slots_set(struct shore__slots *slots, unsigned active, uint64_t step);
+/* The slot that holds step, or -1. */
+int shore__slots_find(struct shore__slots *slots, uint64_t step);
+/* An update of base_step comes: the other slot will hold the next step. Returns the active slot, or a negative code. */
+int shore__slots_write(struct shore__slots *slots, uint64_t base_step, uint64_t attempt);
+void shore__slots_commit(struct shore__slots *slots, uint64_t step, bool skip);
+void shore__slots_discard(struct shore__slots *slots, uint64_t attempt);
+uint64_t shore__slots_attempt(struct shore__slots *slots);
+unsigned shore__slots_active(struct shore__slots *slots, uint64_t *step);
+
+#endif

@@ -1,0 +1,231 @@
+/* The fetch lane of a local drive: fetches, spilled gradients and scratch, in the order they came, cut into pieces of
+ * which several are under way. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/diag.h"
+#include "drive/local.h"
+#include "number/bf16.h"
+
+#define SCRATCH_PIECE_BYTES (1024u * 1024u)
+
+struct piece {
+    struct shore__local_job *job; /* NULL: free */
+    uint32_t at, count;           /* segments, from the job's first */
+    struct shore__io_op op[2];
+    unsigned pending;
+    bool failed;
+    unsigned char *stage; /* of a joined fetch: hi and lo of one segment */
+};
+
+struct fetcher {
+    struct shore__local *l;
+    struct shore__local_job *current; /* not all of it is started */
+    unsigned busy;
+    uint32_t free_stages;
+    unsigned char **stages;
+    struct piece piece[SHORE__FETCH_PIECES];
+};
+
+static void finish_job(struct fetcher *f, struct shore__local_job *job) {
+    struct shore__local *l = f->l;
+    if (!job->rc && job->kind == SHORE__LOCAL_GET) {
+        struct shore__leaf seal;
+        shore__leaf_make(job->scratch.buffer, job->scratch.bytes, job->scratch.offset, &seal);
+        memcpy(job->scratch.seal, seal.hash, 16);
+    }
+    if (!job->rc && job->kind == SHORE__LOCAL_SPILL) memset(l->spilled + job->local, 1, job->count);
+    if (job->rc && !job->diag.text[0]) shore__fail(&job->diag, job->rc, "%s", shore_error_text(job->rc));
+    job->done.fn(job->done.ctx, job->rc, job->rc ? &job->diag : NULL);
+    free(job);
+    shore__lane_finished(&l->fetches);
+}
+
+static void submit_op(struct fetcher *f, struct piece *p, enum shore__io_kind kind, void *buffer, uint64_t offset,
+                      size_t bytes) {
+    struct shore__io_op *op = &p->op[p->pending];
+    *op = (struct shore__io_op){.kind = kind, .buffer = buffer, .offset = offset, .bytes = (uint32_t)bytes, .user = p};
+    int rc = shore__io_submit(f->l->fetch_io, op);
+    if (rc) {
+        op->rc = rc;
+        shore__local_io_failed(f->l, p->job, op);
+        p->failed = true;
+    } else {
+        p->pending++;
+    }
+}
+
+static enum shore_plane plane_of(enum shore_fetch_kind kind) {
+    return kind == SHORE_FETCH_M ? SHORE_PLANE_M : kind == SHORE_FETCH_V ? SHORE_PLANE_V : SHORE_PLANE_HI;
+}
+
+static int check_plane(struct fetcher *f, struct piece *p, enum shore_plane plane, const unsigned char *data) {
+    struct shore__local_job *job = p->job;
+    for (uint32_t i = 0; i < p->count; i++) {
+        int rc = shore__volume_check(&f->l->volume, job->slot, job->block, job->segment + p->at + i, plane,
+                                     data + i * shore__plane_segment_bytes(plane), &job->diag);
+        if (rc) return rc;
+    }
+    return 0;
+}
+
+/* All I/O of the piece is done. */
+static int finish_fetch(struct fetcher *f, struct piece *p) {
+    struct shore__local_job *job = p->job;
+    if (job->fetch.kind != SHORE_FETCH_MASTER) {
+        enum shore_plane plane = plane_of(job->fetch.kind);
+        return check_plane(f, p, plane, job->fetch.dst + p->at * shore__plane_segment_bytes(plane));
+    }
+    unsigned char *lo = p->stage + shore__plane_segment_bytes(SHORE_PLANE_HI);
+    int rc = check_plane(f, p, SHORE_PLANE_HI, p->stage);
+    if (!rc) rc = check_plane(f, p, SHORE_PLANE_LO, lo);
+    if (!rc) {
+        shore__f32_join((float *)(void *)job->fetch.dst + (size_t)p->at * SHORE_SEGMENT_ELEMS,
+                        (const uint16_t *)(void *)p->stage, (const uint16_t *)(void *)lo, SHORE_SEGMENT_ELEMS);
+    }
+    return rc;
+}
+
+static void finish_piece(struct fetcher *f, struct piece *p) {
+    struct shore__local_job *job = p->job;
+    if (!p->failed && !job->rc && job->kind == SHORE__LOCAL_FETCH) job->rc = finish_fetch(f, p);
+    if (p->stage) f->stages[f->free_stages++] = p->stage;
+    p->stage = NULL;
+    p->job = NULL;
+    f->busy--;
+    job->under_way--;
+    if (job->under_way == 0 && job != f->current) finish_job(f, job);
+}
+
+static void start_fetch(struct fetcher *f, struct piece *p) {
+    const struct shore__volume *v = &f->l->volume;
+    struct shore__local_job *job = p->job;
+    uint32_t local = job->local + p->at;
+    if (job->fetch.kind == SHORE_FETCH_MASTER) {
+        size_t bytes = shore__plane_segment_bytes(SHORE_PLANE_HI);
+        p->stage = f->stages[--f->free_stages];
+        submit_op(f, p, SHORE__IO_READ, p->stage, shore__volume_plane_offset(v, job->slot, SHORE_PLANE_HI, local),
+                  bytes);
+        submit_op(f, p, SHORE__IO_READ, p->stage + bytes,
+                  shore__volume_plane_offset(v, job->slot, SHORE_PLANE_LO, local), bytes);
+        f->l->read_fetch += 2 * bytes;
+        return;
+    }
+    enum shore_plane plane = plane_of(job->fetch.kind);
+    size_t bytes = shore__plane_segment_bytes(plane);
+    submit_op(f, p, SHORE__IO_READ, job->fetch.dst + p->at * bytes,
+              shore__volume_plane_offset(v, job->slot, plane, local), p->count * bytes);
+    f->l->read_fetch += p->count * bytes;
+}
+
+static void start_spill(struct fetcher *f, struct piece *p) {
+    struct shore__local *l = f->l;
+    struct shore__local_job *job = p->job;
+    const size_t bytes = (size_t)SHORE_SEGMENT_ELEMS * 4;
+    const float *from = job->spill.gradient + (size_t)p->at * SHORE_SEGMENT_ELEMS;
+    uint32_t local = job->local + p->at;
+    for (uint32_t i = 0; i < p->count; i++) {
+        shore__leaf_make(from + (size_t)i * SHORE_SEGMENT_ELEMS, bytes, local + i, &l->spill_leaf[local + i]);
+    }
+    submit_op(f, p, SHORE__IO_WRITE, (void *)(uintptr_t)from, shore__volume_spill_offset(&l->volume, local),
+              p->count * bytes);
+    l->write_spill += p->count * bytes;
+}
+
+static void start_scratch(struct fetcher *f, struct piece *p, uint64_t at, uint64_t bytes) {
+    struct shore__local_job *job = p->job;
+    bool put = job->kind == SHORE__LOCAL_PUT;
+    if (put && at == 0) {
+        struct shore__leaf seal;
+        shore__leaf_make(job->scratch.buffer, job->scratch.bytes, job->scratch.offset, &seal);
+        memcpy(job->scratch.seal, seal.hash, 16);
+    }
+    submit_op(f, p, put ? SHORE__IO_WRITE : SHORE__IO_READ, job->scratch.buffer + at,
+              shore__volume_scratch_offset(&f->l->volume) + job->scratch.offset + at, bytes);
+    *(put ? &f->l->write_scratch : &f->l->read_scratch) += bytes;
+}
+
+static void start_piece(struct fetcher *f, struct piece *p) {
+    struct shore__local_job *job = f->current;
+    bool scratch = job->kind == SHORE__LOCAL_PUT || job->kind == SHORE__LOCAL_GET;
+    uint64_t total = scratch ? job->scratch.bytes : job->count;
+    uint64_t most = SHORE__FETCH_PIECE_SEGMENTS;
+    if (scratch) {
+        most = SCRATCH_PIECE_BYTES;
+    } else if (job->kind == SHORE__LOCAL_FETCH) {
+        if (job->fetch.kind == SHORE_FETCH_BF16) most *= 2;
+        if (job->fetch.kind == SHORE_FETCH_MASTER) most = 1;
+    }
+    uint64_t at = job->next, count = total - at < most ? total - at : most;
+    p->job = job;
+    p->at = (uint32_t)at;
+    p->count = (uint32_t)count;
+    p->pending = 0;
+    p->failed = false;
+    job->next += count;
+    job->under_way++;
+    f->busy++;
+    if (job->next == total) f->current = NULL;
+    if (job->kind == SHORE__LOCAL_FETCH) {
+        start_fetch(f, p);
+    } else if (job->kind == SHORE__LOCAL_SPILL) {
+        start_spill(f, p);
+    } else {
+        start_scratch(f, p, at, count);
+    }
+    if (p->pending == 0) finish_piece(f, p);
+}
+
+static bool start_something(struct fetcher *f) {
+    if (!f->current) f->current = (struct shore__local_job *)shore__lane_pop(&f->l->fetches, false);
+    struct shore__local_job *job = f->current;
+    if (!job) return false;
+    if (job->rc) {
+        f->current = NULL;
+        if (job->under_way == 0) finish_job(f, job);
+        return true;
+    }
+    if (job->kind == SHORE__LOCAL_FETCH && job->fetch.kind == SHORE_FETCH_MASTER && f->free_stages == 0) return false;
+    for (unsigned i = 0; i < SHORE__FETCH_PIECES; i++) {
+        if (!f->piece[i].job) {
+            start_piece(f, &f->piece[i]);
+            return true;
+        }
+    }
+    return false;
+}
+
+static void reap(struct fetcher *f) {
+    struct shore__io_op *ops[2 * SHORE__FETCH_PIECES];
+    int n = shore__io_reap(f->l->fetch_io, ops, 2 * SHORE__FETCH_PIECES, 1);
+    for (int i = 0; i < n; i++) {
+        struct piece *p = ops[i]->user;
+        if (ops[i]->rc) {
+            shore__local_io_failed(f->l, p->job, ops[i]);
+            p->failed = true;
+        }
+        if (--p->pending == 0) finish_piece(f, p);
+    }
+}
+
+void *shore__local_fetch_lane(void *ctx) {
+    struct shore__local *l = ctx;
+    unsigned char *stages[SHORE__FETCH_PIECES];
+    struct fetcher f = {.l = l, .stages = stages};
+    while (f.free_stages < l->config.stage_segments && f.free_stages < SHORE__FETCH_PIECES) {
+        stages[f.free_stages] = l->stage + 2 * f.free_stages * shore__plane_segment_bytes(SHORE_PLANE_HI);
+        f.free_stages++;
+    }
+    for (;;) {
+        while (start_something(&f)) {
+        }
+        if (f.busy) {
+            reap(&f);
+        } else {
+            f.current = (struct shore__local_job *)shore__lane_pop(&l->fetches, true);
+            if (!f.current) break;
+        }
+    }
+    return NULL;
+}

@@ -1,0 +1,349 @@
+/* The update lane of a local drive: chunks stream through a ring of fixed buffers. Later chunks are read while one is
+ * computed and earlier ones are written, across the ends of requests. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/diag.h"
+#include "base/units.h"
+#include "drive/local.h"
+#include "number/bf16.h"
+
+#define OPS_MAX (SHORE_PLANE_COUNT + 1u)
+
+enum chunk_state { CHUNK_FREE, CHUNK_READING, CHUNK_READY, CHUNK_WRITING };
+
+struct chunk {
+    enum chunk_state state;
+    struct shore__local_job *job;
+    uint64_t number; /* in the order in which they were started */
+    uint32_t segment, local, count;
+    unsigned char *plane[SHORE_PLANE_COUNT];
+    unsigned char *gradient; /* spilled */
+    struct shore__io_op op[OPS_MAX];
+    unsigned pending;
+    bool failed;
+};
+
+struct shore__pipeline {
+    struct shore__local *l;
+    struct shore__local_job *current; /* not all of its chunks are started */
+    uint64_t started;
+    unsigned busy; /* chunks that are not free */
+    uint32_t nchunks;
+    struct chunk chunk[];
+};
+
+static void finish_job(struct shore__local *l, struct shore__local_job *job) {
+    if (job->kind == SHORE__LOCAL_UPDATE && job->rc && job->rc != SHORE_EDISCARDED && !l->attempt_rc) {
+        l->attempt_rc = job->rc;
+        l->attempt_diag = job->diag;
+    }
+    if (job->rc && !job->diag.text[0]) shore__fail(&job->diag, job->rc, "%s", shore_error_text(job->rc));
+    job->done.fn(job->done.ctx, job->rc, job->rc ? &job->diag : NULL);
+    free(job);
+    shore__lane_finished(&l->updates);
+}
+
+static void submit_op(struct shore__pipeline *p, struct chunk *c, enum shore__io_kind kind, void *buffer,
+                      uint64_t offset, size_t bytes) {
+    struct shore__io_op *op = &c->op[c->pending];
+    *op = (struct shore__io_op){.kind = kind, .buffer = buffer, .offset = offset, .bytes = (uint32_t)bytes, .user = c};
+    int rc = shore__io_submit(p->l->update_io, op);
+    if (rc) {
+        op->rc = rc;
+        shore__local_io_failed(p->l, c->job, op);
+        c->failed = true;
+    } else {
+        c->pending++;
+    }
+}
+
+static void submit_planes(struct shore__pipeline *p, struct chunk *c, enum shore__io_kind kind, unsigned slot) {
+    struct shore__local *l = p->l;
+    for (int plane = 0; plane < SHORE_PLANE_COUNT; plane++) {
+        if (!(l->config.planes & 1u << plane)) continue;
+        submit_op(p, c, kind, c->plane[plane], shore__volume_plane_offset(&l->volume, slot, plane, c->local),
+                  c->count * shore__plane_segment_bytes(plane));
+    }
+}
+
+static size_t state_bytes(const struct shore__pipeline *p, const struct chunk *c) {
+    return c->count * shore__local_ring_segment_bytes(p->l->config.planes, false);
+}
+
+/* The chunk's part of the job is over. */
+static void release_chunk(struct shore__pipeline *p, struct chunk *c) {
+    struct shore__local_job *job = c->job;
+    if (!c->failed && job->kind != SHORE__LOCAL_VERIFY) memset(p->l->written + c->local, 1, c->count);
+    c->state = CHUNK_FREE;
+    c->job = NULL;
+    p->busy--;
+    job->under_way--;
+    if (job->under_way == 0 && job != p->current) finish_job(p->l, job);
+}
+
+static void start_reads(struct shore__pipeline *p, struct chunk *c) {
+    struct shore__local *l = p->l;
+    struct shore__local_job *job = c->job;
+    c->state = CHUNK_READING;
+    if (job->kind != SHORE__LOCAL_INIT) {
+        submit_planes(p, c, SHORE__IO_READ, job->slot);
+        l->read_state += state_bytes(p, c);
+    }
+    if (job->kind == SHORE__LOCAL_UPDATE && !job->update.gradient) {
+        size_t bytes = (size_t)c->count * SHORE_SEGMENT_ELEMS * 4;
+        submit_op(p, c, SHORE__IO_READ, c->gradient, shore__volume_spill_offset(&l->volume, c->local), bytes);
+        l->read_spill += bytes;
+    }
+    if (c->pending == 0) c->state = CHUNK_READY;
+}
+
+static void start_chunk(struct shore__pipeline *p, struct chunk *c) {
+    struct shore__local *l = p->l;
+    struct shore__local_job *job = p->current;
+    uint64_t left = job->count - job->next;
+    c->job = job;
+    c->number = p->started++;
+    c->segment = job->segment + (uint32_t)job->next;
+    c->local = job->local + (uint32_t)job->next;
+    c->count = left < l->config.chunk_segments ? (uint32_t)left : l->config.chunk_segments;
+    c->pending = 0;
+    c->failed = false;
+    job->next += c->count;
+    job->under_way++;
+    p->busy++;
+    if (job->next == job->count) p->current = NULL;
+    start_reads(p, c);
+}
+
+static bool is_discarded(struct shore__local *l, const struct shore__local_job *job) {
+    return job->kind == SHORE__LOCAL_UPDATE && job->update.attempt != shore__slots_attempt(&l->slots);
+}
+
+/* The current job starts no more chunks: it ends when those under way do. */
+static void stop_current(struct shore__pipeline *p) {
+    struct shore__local_job *job = p->current;
+    p->current = NULL;
+    if (job->under_way == 0) finish_job(p->l, job);
+}
+
+static void run_alone(struct shore__pipeline *p) {
+    struct shore__local_job *job = p->current;
+    p->current = NULL;
+    job->rc = job->kind == SHORE__LOCAL_BEGIN ? shore__local_begin(p->l, job) : shore__local_commit(p->l, job);
+    finish_job(p->l, job);
+}
+
+/* Starts what can be started; false: nothing more for now. */
+static bool start_something(struct shore__pipeline *p) {
+    if (!p->current) p->current = (struct shore__local_job *)shore__lane_pop(&p->l->updates, false);
+    struct shore__local_job *job = p->current;
+    if (!job) return false;
+    if (job->kind == SHORE__LOCAL_BEGIN || job->kind == SHORE__LOCAL_COMMIT) {
+        if (p->busy) return false;
+        run_alone(p);
+        return true;
+    }
+    if (!job->rc && is_discarded(p->l, job)) job->rc = SHORE_EDISCARDED;
+    if (job->rc && job->rc != SHORE_ENONFINITE) {
+        stop_current(p);
+        return true;
+    }
+    for (uint32_t i = 0; i < p->nchunks; i++) {
+        if (p->chunk[i].state == CHUNK_FREE) {
+            start_chunk(p, &p->chunk[i]);
+            return true;
+        }
+    }
+    return false;
+}
+
+static struct shore__planes planes_of(const struct shore__pipeline *p, const struct chunk *c) {
+    unsigned stored = p->l->config.planes;
+    return (struct shore__planes){
+        (uint16_t *)(void *)c->plane[SHORE_PLANE_HI],
+        (uint16_t *)(void *)c->plane[SHORE_PLANE_LO],
+        stored & 1u << SHORE_PLANE_M ? (float *)(void *)c->plane[SHORE_PLANE_M] : NULL,
+        stored & 1u << SHORE_PLANE_V ? (float *)(void *)c->plane[SHORE_PLANE_V] : NULL,
+    };
+}
+
+static int check_leaves(struct shore__pipeline *p, struct chunk *c) {
+    const struct shore__volume *volume = &p->l->volume;
+    for (int plane = 0; plane < SHORE_PLANE_COUNT; plane++) {
+        size_t bytes = shore__plane_segment_bytes(plane);
+        if (!(p->l->config.planes & 1u << plane)) continue;
+        for (uint32_t i = 0; i < c->count; i++) {
+            int rc = shore__volume_check(volume, c->job->slot, c->job->block, c->segment + i, plane,
+                                         c->plane[plane] + i * bytes, &c->job->diag);
+            if (rc) return rc;
+        }
+    }
+    return 0;
+}
+
+static void make_leaves(struct shore__pipeline *p, struct chunk *c, unsigned slot) {
+    struct shore__leaves *table = p->l->volume.table[slot];
+    for (int plane = 0; plane < SHORE_PLANE_COUNT; plane++) {
+        size_t bytes = shore__plane_segment_bytes(plane);
+        if (!(p->l->config.planes & 1u << plane)) continue;
+        for (uint32_t i = 0; i < c->count; i++) {
+            shore__leaf_make(c->plane[plane] + i * bytes, bytes, shore__leaf_seed(c->job->block, c->segment + i, plane),
+                             &table[c->local + i].plane[plane]);
+        }
+    }
+}
+
+static int check_spilled(struct shore__pipeline *p, struct chunk *c) {
+    struct shore__local *l = p->l;
+    const size_t bytes = (size_t)SHORE_SEGMENT_ELEMS * 4;
+    for (uint32_t i = 0; i < c->count; i++) {
+        struct shore__leaf leaf;
+        shore__leaf_make(c->gradient + i * bytes, bytes, c->local + i, &leaf);
+        if (memcmp(&leaf, &l->spill_leaf[c->local + i], sizeof leaf) != 0) {
+            return shore__fail(&c->job->diag, SHORE_ECORRUPT,
+                               "%s: spilled gradient of block %u, segment %u at offset %llu does not match its "
+                               "checksum; check the drive",
+                               l->volume.file.path, c->job->block, c->segment + i,
+                               (unsigned long long)shore__volume_spill_offset(&l->volume, c->local + i));
+        }
+    }
+    return 0;
+}
+
+static int compute_update(struct shore__pipeline *p, struct chunk *c) {
+    struct shore__local_job *job = c->job;
+    int rc = check_leaves(p, c);
+    if (!rc && !job->update.gradient) rc = check_spilled(p, c);
+    if (rc) return rc;
+    size_t elem = (size_t)(c->segment - job->segment) * SHORE_SEGMENT_ELEMS;
+    const float *gradient = job->update.gradient ? job->update.gradient + elem : (const float *)(void *)c->gradient;
+    void *params = job->update.params_out;
+    if (params) params = (unsigned char *)params + elem * (p->l->config.fp32_params ? 4 : 2);
+    struct shore__planes planes = planes_of(p, c);
+    struct shore_diag diag = {""};
+    rc = shore__chunk_update(&p->l->config, &job->update, c->segment, c->count, &planes, &planes, gradient, params,
+                             &diag);
+    if (rc && !job->rc) {
+        /* written all the same: the attempt is what fails */
+        job->rc = rc;
+        job->diag = diag;
+    }
+    make_leaves(p, c, 1 - job->slot);
+    return 0;
+}
+
+static void compute_init(struct shore__pipeline *p, struct chunk *c) {
+    struct shore__local_job *job = c->job;
+    size_t first = (size_t)(c->segment - job->segment) * SHORE_SEGMENT_ELEMS;
+    size_t elems = (size_t)c->count * SHORE_SEGMENT_ELEMS;
+    struct shore__planes to = planes_of(p, c);
+    shore__f32_split(to.hi, to.lo, job->init.master + first, elems);
+    if (to.m) job->init.m ? memcpy(to.m, job->init.m + first, elems * 4) : memset(to.m, 0, elems * 4);
+    if (to.v) job->init.v ? memcpy(to.v, job->init.v + first, elems * 4) : memset(to.v, 0, elems * 4);
+    make_leaves(p, c, job->slot);
+}
+
+static void compute_chunk(struct shore__pipeline *p, struct chunk *c) {
+    struct shore__local *l = p->l;
+    struct shore__local_job *job = c->job;
+    uint64_t start = shore__now_ns();
+    int rc = 0;
+    if (c->failed || (job->rc && job->rc != SHORE_ENONFINITE) || is_discarded(l, job)) {
+        c->failed = true;
+        if (!job->rc) job->rc = SHORE_EDISCARDED;
+        release_chunk(p, c);
+        return;
+    }
+    switch (job->kind) {
+    case SHORE__LOCAL_UPDATE:
+        rc = compute_update(p, c);
+        break;
+    case SHORE__LOCAL_INIT:
+        compute_init(p, c);
+        break;
+    default:
+        rc = check_leaves(p, c);
+        break;
+    }
+    l->compute_ns += shore__now_ns() - start;
+    if (rc) {
+        if (!job->rc || job->rc == SHORE_ENONFINITE) job->rc = rc;
+        c->failed = true;
+    }
+    if (rc || job->kind == SHORE__LOCAL_VERIFY) {
+        release_chunk(p, c);
+        return;
+    }
+    c->state = CHUNK_WRITING;
+    submit_planes(p, c, SHORE__IO_WRITE, job->kind == SHORE__LOCAL_INIT ? job->slot : 1 - job->slot);
+    l->write_state += state_bytes(p, c);
+    if (c->pending == 0) release_chunk(p, c);
+}
+
+static struct chunk *oldest_ready(struct shore__pipeline *p) {
+    struct chunk *oldest = NULL;
+    for (uint32_t i = 0; i < p->nchunks; i++) {
+        struct chunk *c = &p->chunk[i];
+        if (c->state == CHUNK_READY && (!oldest || c->number < oldest->number)) oldest = c;
+    }
+    return oldest;
+}
+
+static void reap(struct shore__pipeline *p, unsigned min) {
+    struct shore__io_op *ops[32];
+    uint64_t start = min ? shore__now_ns() : 0;
+    int n = shore__io_reap(p->l->update_io, ops, 32, min);
+    if (min) p->l->io_wait_ns += shore__now_ns() - start;
+    for (int i = 0; i < n; i++) {
+        struct chunk *c = ops[i]->user;
+        if (ops[i]->rc) {
+            shore__local_io_failed(p->l, c->job, ops[i]);
+            c->failed = true;
+        }
+        if (--c->pending) continue;
+        if (c->state == CHUNK_READING) {
+            c->state = CHUNK_READY;
+        } else {
+            release_chunk(p, c);
+        }
+    }
+}
+
+struct shore__pipeline *shore__pipeline_new(struct shore__local *l) {
+    struct shore__pipeline *p = calloc(1, sizeof *p + l->config.ring_buffers * sizeof p->chunk[0]);
+    if (!p) return NULL;
+    p->l = l;
+    p->nchunks = l->config.ring_buffers;
+    unsigned char *at = l->ring;
+    for (uint32_t i = 0; i < p->nchunks; i++) {
+        for (int plane = 0; plane < SHORE_PLANE_COUNT; plane++) {
+            p->chunk[i].plane[plane] = at;
+            if (l->config.planes & 1u << plane) at += l->config.chunk_segments * shore__plane_segment_bytes(plane);
+        }
+        p->chunk[i].gradient = at;
+        if (l->spilled) at += (size_t)l->config.chunk_segments * SHORE_SEGMENT_ELEMS * 4;
+    }
+    return p;
+}
+
+void *shore__local_update_lane(void *ctx) {
+    struct shore__local *l = ctx;
+    struct shore__pipeline *p = l->pipeline;
+    for (;;) {
+        while (start_something(p)) {
+        }
+        reap(p, 0);
+        struct chunk *ready = oldest_ready(p);
+        if (ready) {
+            compute_chunk(p, ready);
+        } else if (p->busy) {
+            reap(p, 1);
+        } else {
+            p->current = (struct shore__local_job *)shore__lane_pop(&l->updates, true);
+            if (!p->current) break;
+        }
+    }
+    return NULL;
+}

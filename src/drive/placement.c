@@ -1,0 +1,122 @@
+#include "drive/placement.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/fs.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include "base/diag.h"
+
+bool shore__path_is_virtual(const char *path) {
+    return strcmp(path, "ram:") == 0 || strcmp(path, "null:") == 0;
+}
+
+static uint64_t device_bytes(const char *path) {
+    uint64_t bytes = 0;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return 0;
+    if (ioctl(fd, BLKGETSIZE64, &bytes) != 0) bytes = 0;
+    close(fd);
+    return bytes;
+}
+
+uint64_t shore__drive_capacity_bytes(const char *path) {
+    if (shore__path_is_virtual(path)) return 0;
+    char *file = NULL;
+    if (shore__volume_path(path, &file, NULL)) return 0;
+    struct stat st;
+    struct statvfs fs;
+    uint64_t bytes = 0;
+    bool exists = stat(file, &st) == 0;
+    if (exists && S_ISBLK(st.st_mode)) {
+        bytes = device_bytes(file);
+    } else {
+        if (exists) bytes = (uint64_t)st.st_blocks * 512;
+        char *slash = strrchr(file, '/');
+        if (slash && slash != file) *slash = '\0';
+        if (statvfs(slash ? file : ".", &fs) == 0) bytes += (uint64_t)fs.f_bavail * fs.f_frsize;
+    }
+    free(file);
+    return bytes;
+}
+
+void shore__placement_make(const struct shore_layout *layout, const uint64_t *weights, uint32_t ndrives,
+                           struct shore__range *ranges) {
+    unsigned __int128 total = 0;
+    for (uint32_t d = 0; d < ndrives; d++) {
+        total += weights[d];
+    }
+    bool equal = total == 0;
+    if (equal) total = ndrives;
+    uint64_t through = 0;                    /* segments of the blocks so far */
+    uint64_t owned[SHORE__DRIVES_MAX] = {0}; /* of those, by drives 0..d together */
+    for (uint32_t b = 0; b < layout->nblocks; b++) {
+        uint32_t segments = layout->blocks[b].segments, last = 0;
+        unsigned __int128 upto = 0;
+        through += segments;
+        for (uint32_t d = 0; d < ndrives; d++) {
+            upto += equal ? 1 : weights[d];
+            uint64_t target = (uint64_t)((upto * through * 2 + total) / (total * 2));
+            uint64_t end = target > owned[d] ? target - owned[d] : 0;
+            if (d + 1 == ndrives || end > segments) end = segments;
+            if (end < last) end = last;
+            ranges[(size_t)b * ndrives + d] = (struct shore__range){last, (uint32_t)end - last};
+            last = (uint32_t)end;
+            owned[d] += last;
+        }
+    }
+}
+
+int shore__placement_extents(const struct shore_layout *layout, const struct shore__range *ranges, uint32_t ndrives,
+                             uint32_t drive, struct shore__extent **extents, uint32_t *nextents, uint32_t *segments) {
+    struct shore__extent *list = calloc(layout->nblocks, sizeof *list);
+    if (!list) return -ENOMEM;
+    uint32_t n = 0, local = 0;
+    for (uint32_t b = 0; b < layout->nblocks; b++) {
+        struct shore__range range = ranges[(size_t)b * ndrives + drive];
+        if (range.count == 0) continue;
+        list[n++] = (struct shore__extent){.block = b, .first = range.first, .count = range.count, .local = local};
+        local += range.count;
+    }
+    *extents = list;
+    *nextents = n;
+    *segments = local;
+    return 0;
+}
+
+int shore__placement_read(const struct shore_layout *layout, const struct shore__volume_desc *const *descs,
+                          uint32_t ndrives, struct shore__range *ranges, struct shore_diag *diag) {
+    memset(ranges, 0, sizeof *ranges * layout->nblocks * ndrives);
+    for (uint32_t d = 0; d < ndrives; d++) {
+        for (uint32_t e = 0; e < descs[d]->nextents; e++) {
+            const struct shore__extent *extent = &descs[d]->extents[e];
+            if (extent->block >= layout->nblocks) {
+                return shore__fail(diag, SHORE_EMISMATCH, "the volumes hold block %u, the model has only %u blocks",
+                                   extent->block, layout->nblocks);
+            }
+            struct shore__range *range = &ranges[(size_t)extent->block * ndrives + d];
+            if (range->count) return shore__fail(diag, SHORE_EMISMATCH, "a block lies in two pieces on one drive");
+            *range = (struct shore__range){extent->first, extent->count};
+        }
+    }
+    for (uint32_t b = 0; b < layout->nblocks; b++) {
+        uint32_t next = 0;
+        for (uint32_t d = 0; d < ndrives; d++) {
+            struct shore__range *range = &ranges[(size_t)b * ndrives + d];
+            if (range->count == 0) range->first = next;
+            if (range->first != next) break;
+            next += range->count;
+        }
+        if (next != layout->blocks[b].segments) {
+            return shore__fail(diag, SHORE_EMISMATCH,
+                               "block %u has %u segments in the model and %u on the drives: another model's state", b,
+                               layout->blocks[b].segments, next);
+        }
+    }
+    return 0;
+}

@@ -1,0 +1,506 @@
+/* The state in memory: two slots, UPDATE from one to the other, no copies. Nothing is hashed but for a digest, so it
+ * runs as fast as memory allows. Two lanes as on a local drive, so that UPDATE overlaps computing. */
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/arena.h"
+#include "base/diag.h"
+#include "base/units.h"
+#include "drive/chunk.h"
+#include "drive/lane.h"
+#include "number/bf16.h"
+
+#define STEP_SEGMENTS 16u /* between two looks at the attempt */
+
+enum job_kind { JOB_FETCH, JOB_UPDATE, JOB_SPILL, JOB_SCRATCH, JOB_COMMIT };
+
+struct ram_job {
+    struct shore__job job;
+    enum job_kind kind;
+    struct shore_completion done;
+    unsigned slot;  /* that is read */
+    uint32_t local; /* first local segment */
+    union {
+        struct shore__drive_fetch fetch;
+        struct shore_update update;
+        struct {
+            uint32_t count;
+            const float *gradient;
+        } spill;
+        struct {
+            bool put;
+            uint64_t offset, bytes;
+            void *buffer;
+            unsigned char *seal;
+        } scratch;
+        struct {
+            uint64_t step;
+            bool skip;
+        } commit;
+    };
+};
+
+struct ram {
+    struct shore__drive drive;
+    struct shore__drive_config config;
+    struct shore__volume_desc desc;
+    struct shore__extent *extents;
+    unsigned char *plane[2][SHORE_PLANE_COUNT];
+    float *spill;
+    unsigned char *spilled; /* by local segment */
+    unsigned char *scratch;
+    struct shore__slots slots;
+    struct shore__lane fetches, updates;
+    unsigned char *written; /* by local segment: updated in this attempt. Update lane, or drained */
+    int attempt_rc;
+    struct shore_diag attempt_diag;
+    bool begun;
+    atomic_uint_fast64_t read_state, write_state, read_fetch, read_spill, write_spill, read_scratch, write_scratch;
+    atomic_uint_fast64_t compute_ns;
+};
+
+static size_t segment_bytes(enum shore_plane plane) {
+    return shore__plane_elem_bytes(plane) * SHORE_SEGMENT_ELEMS;
+}
+
+static size_t state_segment_bytes(const struct ram *r) {
+    size_t bytes = 0;
+    for (int p = 0; p < SHORE_PLANE_COUNT; p++) {
+        if (r->desc.planes & 1u << p) bytes += segment_bytes(p);
+    }
+    return bytes;
+}
+
+static void *plane_at(const struct ram *r, unsigned slot, enum shore_plane plane, uint32_t local) {
+    return r->plane[slot][plane] ? r->plane[slot][plane] + local * segment_bytes(plane) : NULL;
+}
+
+static struct shore__planes planes_at(const struct ram *r, unsigned slot, uint32_t local) {
+    return (struct shore__planes){plane_at(r, slot, SHORE_PLANE_HI, local), plane_at(r, slot, SHORE_PLANE_LO, local),
+                                  plane_at(r, slot, SHORE_PLANE_M, local), plane_at(r, slot, SHORE_PLANE_V, local)};
+}
+
+static struct ram *ram_of(const struct shore__drive *d) {
+    return (struct ram *)d;
+}
+
+/* ---- the lanes ---- */
+
+static int run_fetch(struct ram *r, struct ram_job *job) {
+    size_t elems = (size_t)job->fetch.count * SHORE_SEGMENT_ELEMS;
+    struct shore__planes from = planes_at(r, job->slot, job->local);
+    size_t bytes = elems * 4;
+    switch (job->fetch.kind) {
+    case SHORE_FETCH_BF16:
+        bytes = elems * 2;
+        memcpy(job->fetch.dst, from.hi, bytes);
+        break;
+    case SHORE_FETCH_MASTER:
+        shore__f32_join(job->fetch.dst, from.hi, from.lo, elems);
+        break;
+    case SHORE_FETCH_M:
+        memcpy(job->fetch.dst, from.m, bytes);
+        break;
+    case SHORE_FETCH_V:
+        memcpy(job->fetch.dst, from.v, bytes);
+        break;
+    }
+    r->read_fetch += bytes;
+    return 0;
+}
+
+static int run_update(struct ram *r, struct ram_job *job, struct shore_diag *diag) {
+    const struct shore_update *u = &job->update;
+    int worst = 0;
+    for (uint32_t at = 0; at < u->count; at += STEP_SEGMENTS) {
+        if (u->attempt != shore__slots_attempt(&r->slots)) return SHORE_EDISCARDED;
+        uint32_t count = u->count - at < STEP_SEGMENTS ? u->count - at : STEP_SEGMENTS;
+        uint32_t local = job->local + at;
+        size_t elem = (size_t)at * SHORE_SEGMENT_ELEMS;
+        const float *gradient = u->gradient ? u->gradient + elem : r->spill + (size_t)local * SHORE_SEGMENT_ELEMS;
+        struct shore__planes in = planes_at(r, job->slot, local), out = planes_at(r, 1 - job->slot, local);
+        void *params = u->params_out ? (unsigned char *)u->params_out + elem * (r->config.fp32_params ? 4 : 2) : NULL;
+        uint64_t start = shore__now_ns();
+        int rc = shore__chunk_update(&r->config, u, u->segment + at, count, &in, &out, gradient, params, diag);
+        r->compute_ns += shore__now_ns() - start;
+        r->read_state += count * state_segment_bytes(r);
+        r->write_state += count * state_segment_bytes(r);
+        if (!u->gradient) r->read_spill += (uint64_t)count * SHORE_SEGMENT_ELEMS * 4;
+        if (rc && !worst) worst = rc;
+        memset(r->written + local, 1, count);
+    }
+    return worst;
+}
+
+static int run_spill(struct ram *r, struct ram_job *job) {
+    size_t bytes = (size_t)job->spill.count * SHORE_SEGMENT_ELEMS * 4;
+    memcpy(r->spill + (size_t)job->local * SHORE_SEGMENT_ELEMS, job->spill.gradient, bytes);
+    memset(r->spilled + job->local, 1, job->spill.count);
+    r->write_spill += bytes;
+    return 0;
+}
+
+static int run_scratch(struct ram *r, struct ram_job *job) {
+    struct shore__leaf seal;
+    void *place = r->scratch + job->scratch.offset;
+    if (job->scratch.put) {
+        memcpy(place, job->scratch.buffer, job->scratch.bytes);
+        r->write_scratch += job->scratch.bytes;
+    } else {
+        memcpy(job->scratch.buffer, place, job->scratch.bytes);
+        r->read_scratch += job->scratch.bytes;
+    }
+    shore__leaf_make(place, job->scratch.bytes, job->scratch.offset, &seal);
+    memcpy(job->scratch.seal, seal.hash, 16);
+    return 0;
+}
+
+static int run_commit(struct ram *r, struct ram_job *job, struct shore_diag *diag) {
+    if (!job->commit.skip) {
+        if (r->attempt_rc) {
+            if (diag) *diag = r->attempt_diag;
+            return r->attempt_rc;
+        }
+        for (uint32_t i = 0; i < r->desc.segments; i++) {
+            if (!r->written[i]) return shore__fail(diag, -EINVAL, "commit: not every segment was updated in this step");
+        }
+    }
+    memset(r->written, 0, r->desc.segments);
+    r->attempt_rc = 0;
+    shore__slots_commit(&r->slots, job->commit.step, job->commit.skip);
+    return 0;
+}
+
+static void run_job(struct ram *r, struct ram_job *job) {
+    struct shore_diag diag = {""};
+    int rc = 0;
+    switch (job->kind) {
+    case JOB_FETCH:
+        rc = run_fetch(r, job);
+        break;
+    case JOB_UPDATE:
+        rc = run_update(r, job, &diag);
+        if (rc && rc != SHORE_EDISCARDED && !r->attempt_rc) {
+            r->attempt_rc = rc;
+            r->attempt_diag = diag;
+        }
+        break;
+    case JOB_SPILL:
+        rc = run_spill(r, job);
+        break;
+    case JOB_SCRATCH:
+        rc = run_scratch(r, job);
+        break;
+    case JOB_COMMIT:
+        rc = run_commit(r, job, &diag);
+        break;
+    }
+    if (rc && !diag.text[0]) shore__fail(&diag, rc, "%s", shore_error_text(rc));
+    struct shore_completion done = job->done;
+    free(job);
+    done.fn(done.ctx, rc, rc ? &diag : NULL);
+}
+
+static void *fetch_lane(void *ctx) {
+    struct ram *r = ctx;
+    struct shore__job *job;
+    while ((job = shore__lane_pop(&r->fetches, true))) {
+        run_job(r, (struct ram_job *)job);
+        shore__lane_finished(&r->fetches);
+    }
+    return NULL;
+}
+
+static void *update_lane(void *ctx) {
+    struct ram *r = ctx;
+    struct shore__job *job;
+    while ((job = shore__lane_pop(&r->updates, true))) {
+        run_job(r, (struct ram_job *)job);
+        shore__lane_finished(&r->updates);
+    }
+    return NULL;
+}
+
+/* ---- the table ---- */
+
+static void ram_recovery(const struct shore__drive *d, struct shore__drive_recovery *out) {
+    memset(out, 0, sizeof *out);
+}
+
+static int ram_begin(struct shore__drive *d, uint64_t epoch, uint64_t step, struct shore_diag *diag) {
+    struct ram *r = ram_of(d);
+    for (uint32_t i = 0; i < r->desc.segments; i++) {
+        if (!r->written[i]) return shore__fail(diag, -EINVAL, "not every block was given its initial state");
+    }
+    memset(r->written, 0, r->desc.segments);
+    shore__slots_set(&r->slots, 0, step);
+    r->begun = true;
+    return 0;
+}
+
+static int ram_init(struct shore__drive *d, uint32_t block, uint32_t segment, uint32_t count, const float *master,
+                    const float *m, const float *v, struct shore_diag *diag) {
+    struct ram *r = ram_of(d);
+    const struct shore__extent *extent = shore__extent_find(&r->desc, block, segment, count);
+    if (!extent || r->begun) return shore__fail(diag, -EINVAL, "initial state of segments that are not of this drive");
+    uint32_t local = extent->local + (segment - extent->first);
+    size_t elems = (size_t)count * SHORE_SEGMENT_ELEMS;
+    struct shore__planes to = planes_at(r, 0, local);
+    shore__f32_split(to.hi, to.lo, master, elems);
+    if (to.m) m ? memcpy(to.m, m, elems * 4) : memset(to.m, 0, elems * 4);
+    if (to.v) v ? memcpy(to.v, v, elems * 4) : memset(to.v, 0, elems * 4);
+    memset(r->written + local, 1, count);
+    return 0;
+}
+
+static struct ram_job *job_new(enum job_kind kind, struct shore_completion done) {
+    struct ram_job *job = calloc(1, sizeof *job);
+    if (job) {
+        job->kind = kind;
+        job->done = done;
+    }
+    return job;
+}
+
+static int ram_fetch(struct shore__drive *d, const struct shore__drive_fetch *fetch, struct shore_completion done) {
+    struct ram *r = ram_of(d);
+    const struct shore__extent *extent = shore__extent_find(&r->desc, fetch->block, fetch->segment, fetch->count);
+    int slot = shore__slots_find(&r->slots, fetch->step);
+    if (!extent || slot < 0) return -EINVAL;
+    if (fetch->kind == SHORE_FETCH_M && !r->plane[0][SHORE_PLANE_M]) return -EINVAL;
+    if (fetch->kind == SHORE_FETCH_V && !r->plane[0][SHORE_PLANE_V]) return -EINVAL;
+    struct ram_job *job = job_new(JOB_FETCH, done);
+    if (!job) return -ENOMEM;
+    job->fetch = *fetch;
+    job->slot = (unsigned)slot;
+    job->local = extent->local + (fetch->segment - extent->first);
+    shore__lane_push(&r->fetches, &job->job);
+    return 0;
+}
+
+static int ram_update(struct shore__drive *d, const struct shore_update *update, struct shore_completion done) {
+    struct ram *r = ram_of(d);
+    int rc = shore__update_check(&r->config, update);
+    if (rc) return rc;
+    const struct shore__extent *extent = shore__extent_find(&r->desc, update->block, update->segment, update->count);
+    if (!extent) return -EINVAL;
+    uint32_t local = extent->local + (update->segment - extent->first);
+    if (!update->gradient) {
+        if (!r->spill || memchr(r->spilled + local, 0, update->count)) return -EINVAL;
+    }
+    struct ram_job *job = job_new(JOB_UPDATE, done);
+    if (!job) return -ENOMEM;
+    int slot = shore__slots_write(&r->slots, update->base_step, update->attempt);
+    if (slot < 0) {
+        free(job);
+        return slot;
+    }
+    job->update = *update;
+    job->slot = (unsigned)slot;
+    job->local = local;
+    job->job.order = update->order;
+    shore__lane_push(&r->updates, &job->job);
+    return 0;
+}
+
+static int ram_spill(struct shore__drive *d, uint32_t block, uint32_t segment, uint32_t count, const float *gradient,
+                     struct shore_completion done) {
+    struct ram *r = ram_of(d);
+    const struct shore__extent *extent = shore__extent_find(&r->desc, block, segment, count);
+    if (!extent || !r->spill) return -EINVAL;
+    struct ram_job *job = job_new(JOB_SPILL, done);
+    if (!job) return -ENOMEM;
+    job->local = extent->local + (segment - extent->first);
+    job->spill.count = count;
+    job->spill.gradient = gradient;
+    shore__lane_push(&r->fetches, &job->job);
+    return 0;
+}
+
+static int ram_scratch(struct shore__drive *d, bool put, uint64_t offset, uint64_t bytes, void *buffer,
+                       unsigned char seal[16], struct shore_completion done) {
+    struct ram *r = ram_of(d);
+    if (bytes == 0 || offset > r->desc.scratch_bytes || bytes > r->desc.scratch_bytes - offset) return -EINVAL;
+    struct ram_job *job = job_new(JOB_SCRATCH, done);
+    if (!job) return -ENOMEM;
+    job->scratch.put = put;
+    job->scratch.offset = offset;
+    job->scratch.bytes = bytes;
+    job->scratch.buffer = buffer;
+    job->scratch.seal = seal;
+    shore__lane_push(&r->fetches, &job->job);
+    return 0;
+}
+
+static int ram_commit(struct shore__drive *d, uint64_t step, bool skip, const void *metrics, uint32_t metrics_bytes,
+                      struct shore_completion done) {
+    struct ram *r = ram_of(d);
+    struct ram_job *job = job_new(JOB_COMMIT, done);
+    if (!job) return -ENOMEM;
+    job->commit.step = step;
+    job->commit.skip = skip;
+    job->job.order = UINT32_MAX;
+    shore__lane_push(&r->updates, &job->job);
+    return 0;
+}
+
+static void ram_discard(struct shore__drive *d, uint64_t attempt) {
+    struct ram *r = ram_of(d);
+    shore__slots_discard(&r->slots, attempt);
+    shore__lane_drain(&r->updates);
+    shore__lane_drain(&r->fetches);
+    memset(r->written, 0, r->desc.segments);
+    r->attempt_rc = 0;
+}
+
+static int ram_leaf_sum(struct shore__drive *d, bool deep, unsigned char sum[16], struct shore_diag *diag) {
+    struct ram *r = ram_of(d);
+    unsigned slot = shore__slots_active(&r->slots, NULL);
+    memset(sum, 0, 16);
+    for (uint32_t e = 0; e < r->desc.nextents; e++) {
+        const struct shore__extent *extent = &r->desc.extents[e];
+        for (uint32_t i = 0; i < extent->count; i++) {
+            for (int p = 0; p < SHORE_PLANE_COUNT; p++) {
+                const void *data = plane_at(r, slot, p, extent->local + i);
+                struct shore__leaf leaf;
+                if (!data) continue;
+                shore__leaf_make(data, segment_bytes(p), shore__leaf_seed(extent->block, extent->first + i, p), &leaf);
+                shore__sum_add_leaf(sum, &leaf);
+            }
+        }
+    }
+    return 0;
+}
+
+static void ram_ledger(const struct shore__drive *d, struct shore_ledger *add_to) {
+    struct ram *r = ram_of(d);
+    add_to->drive_read_state += r->read_state;
+    add_to->drive_write_state += r->write_state;
+    add_to->drive_read_fetch += r->read_fetch;
+    add_to->drive_read_spill += r->read_spill;
+    add_to->drive_write_spill += r->write_spill;
+    add_to->drive_read_scratch += r->read_scratch;
+    add_to->drive_write_scratch += r->write_scratch;
+    add_to->update_compute_ns += r->compute_ns;
+}
+
+static const char *ram_path(const struct shore__drive *d) {
+    return "ram:";
+}
+
+static int ram_describe(const struct shore__drive *d, char *text, size_t bytes) {
+    char size[32];
+    snprintf(text, bytes, "ram: %s in memory, kept until the process ends",
+             shore__format_size(shore__ram_memory_bytes(d->desc), size, sizeof size));
+    return 0;
+}
+
+static uint64_t ram_disk_bytes(const struct shore__drive *d) {
+    return 0;
+}
+
+static void ram_close(struct shore__drive *d) {
+    struct ram *r = ram_of(d);
+    struct shore_arena *arena = r->config.arena;
+    shore__lane_stop(&r->updates);
+    shore__lane_stop(&r->fetches);
+    for (int p = 0; p < SHORE_PLANE_COUNT; p++) {
+        shore__arena_free(arena, r->plane[0][p]);
+        shore__arena_free(arena, r->plane[1][p]);
+    }
+    shore__arena_free(arena, r->spill);
+    shore__arena_free(arena, r->scratch);
+    free(r->written);
+    free(r->spilled);
+    free(r->extents);
+    pthread_mutex_destroy(&r->slots.mutex);
+    free(r);
+}
+
+static const struct shore__drive_ops ram_ops = {
+    .version = SHORE__DRIVE_VERSION,
+    .name = "ram",
+    .caps = SHORE__DRIVE_KEEPS_DATA,
+    .recovery = ram_recovery,
+    .begin = ram_begin,
+    .init = ram_init,
+    .fetch = ram_fetch,
+    .update = ram_update,
+    .spill = ram_spill,
+    .scratch = ram_scratch,
+    .commit = ram_commit,
+    .discard = ram_discard,
+    .leaf_sum = ram_leaf_sum,
+    .ledger = ram_ledger,
+    .path = ram_path,
+    .describe = ram_describe,
+    .disk_bytes = ram_disk_bytes,
+    .close = ram_close,
+};
+
+uint64_t shore__ram_memory_bytes(const struct shore__volume_desc *desc) {
+    uint64_t bytes = 0;
+    for (int p = 0; p < SHORE_PLANE_COUNT; p++) {
+        if (desc->planes & 1u << p) bytes += 2 * (uint64_t)desc->segments * segment_bytes(p);
+    }
+    if (desc->spill) bytes += (uint64_t)desc->segments * SHORE_SEGMENT_ELEMS * 4;
+    return bytes + shore__arena_round(desc->scratch_bytes);
+}
+
+static int take_memory(struct ram *r) {
+    struct shore_arena *arena = r->config.arena;
+    uint64_t segments = r->desc.segments;
+    r->written = calloc(segments + 1, 1);
+    r->spilled = calloc(segments + 1, 1);
+    if (!r->written || !r->spilled) return -ENOMEM;
+    for (int s = 0; s < 2 && segments; s++) {
+        for (int p = 0; p < SHORE_PLANE_COUNT; p++) {
+            if (!(r->desc.planes & 1u << p)) continue;
+            r->plane[s][p] = shore__arena_alloc(arena, segments * segment_bytes(p));
+            if (!r->plane[s][p]) return -ENOMEM;
+        }
+    }
+    if (r->desc.spill && segments) {
+        r->spill = shore__arena_alloc(arena, segments * SHORE_SEGMENT_ELEMS * 4);
+        if (!r->spill) return -ENOMEM;
+    }
+    if (r->desc.scratch_bytes) {
+        r->scratch = shore__arena_alloc(arena, r->desc.scratch_bytes);
+        if (!r->scratch) return -ENOMEM;
+    }
+    return 0;
+}
+
+int shore__ram_create(const struct shore__drive_config *config, const struct shore__volume_desc *desc,
+                      struct shore__drive **out, struct shore_diag *diag) {
+    struct ram *r = calloc(1, sizeof *r);
+    if (!r) return shore__fail(diag, -ENOMEM, "ram: out of memory");
+    r->drive.ops = &ram_ops;
+    r->drive.desc = &r->desc;
+    r->config = *config;
+    r->desc = *desc;
+    r->desc.identity = NULL;
+    r->desc.identity_bytes = 0;
+    shore__slots_init(&r->slots);
+    r->extents = malloc((desc->nextents + 1) * sizeof *r->extents);
+    int rc = r->extents ? 0 : -ENOMEM;
+    if (!rc) {
+        if (desc->nextents) memcpy(r->extents, desc->extents, desc->nextents * sizeof *r->extents);
+        r->desc.extents = r->extents;
+        rc = take_memory(r);
+    }
+    if (!rc) rc = shore__lane_start(&r->fetches, "shore-ram-fetch", fetch_lane, r);
+    if (!rc) rc = shore__lane_start(&r->updates, "shore-ram-upd", update_lane, r);
+    if (rc) {
+        char size[32];
+        shore__fail(diag, rc, "ram: the state needs %s of memory: %s",
+                    shore__format_size(shore__ram_memory_bytes(desc), size, sizeof size), shore_error_text(rc));
+        ram_close(&r->drive);
+        return rc;
+    }
+    *out = &r->drive;
+    return 0;
+}

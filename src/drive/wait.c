@@ -1,0 +1,56 @@
+#include <pthread.h>
+#include <string.h>
+
+#include "longshore/state.h"
+
+struct wait_state {
+    pthread_mutex_t mutex;
+    pthread_cond_t cond;
+};
+_Static_assert(sizeof(struct wait_state) <= sizeof(((struct shore_wait *)0)->state), "fits in place");
+
+static struct wait_state *state_of(struct shore_wait *w) {
+    return (struct wait_state *)(void *)w->state;
+}
+
+void shore_wait_init(struct shore_wait *w) {
+    memset(w, 0, sizeof *w);
+    pthread_mutex_init(&state_of(w)->mutex, NULL);
+    pthread_cond_init(&state_of(w)->cond, NULL);
+}
+
+static void wake(void *ctx, int rc, const struct shore_diag *diag) {
+    struct shore_wait *w = ctx;
+    struct wait_state *s = state_of(w);
+    pthread_mutex_lock(&s->mutex);
+    w->rc = rc;
+    if (diag) w->diag = *diag;
+    w->done = true;
+    /* under the mutex: the waiter may free the object as soon as it has seen done */
+    pthread_cond_signal(&s->cond);
+    pthread_mutex_unlock(&s->mutex);
+}
+
+struct shore_completion shore_wait_completion(struct shore_wait *w) {
+    return (struct shore_completion){wake, w};
+}
+
+bool shore_wait_is_done(struct shore_wait *w) {
+    struct wait_state *s = state_of(w);
+    pthread_mutex_lock(&s->mutex);
+    bool done = w->done;
+    pthread_mutex_unlock(&s->mutex);
+    return done;
+}
+
+int shore_wait(struct shore_wait *w, struct shore_diag *diag) {
+    struct wait_state *s = state_of(w);
+    pthread_mutex_lock(&s->mutex);
+    while (!w->done) {
+        pthread_cond_wait(&s->cond, &s->mutex);
+    }
+    int rc = w->rc;
+    if (rc && diag) *diag = w->diag;
+    pthread_mutex_unlock(&s->mutex);
+    return rc;
+}
