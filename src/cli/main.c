@@ -10,6 +10,9 @@ static const struct command {
     const char *summary;
 } commands[] = {
     {"train", shore__cli_train, "train a model whose state lives on drives, or go on with a run"},
+    {"eval", shore__cli_eval, "loss and perplexity of a run or a model on a text"},
+    {"generate", shore__cli_generate, "continue a text"},
+    {"remove", shore__cli_remove, "delete a run with its volumes"},
 };
 enum { COMMANDS = sizeof commands / sizeof commands[0] };
 

@@ -33,6 +33,20 @@ struct shore__option {
     double most;         /* largest; 0: what the type holds */
 };
 
+/* Rows of a table. target: the struct that the table fills. More fields may follow: .least = 1. */
+#define SHORE__HEADING(title) \
+    { .kind = SHORE__OPTION_HEADING, .name = title }
+#define SHORE__OPTION(target, type, flag, field, word, ...)                                           \
+    {                                                                                                 \
+        .kind = SHORE__OPTION_##type, .name = flag, .offset = offsetof(target, field), .value = word, \
+        .help = __VA_ARGS__                                                                           \
+    }
+#define SHORE__CHOICE(target, flag, field, words, text)                                                                \
+    {                                                                                                                  \
+        .kind = SHORE__OPTION_CHOICE, .name = flag, .offset = offsetof(target, field), .help = text, .choices = words, \
+        .bytes = sizeof(((target *)0)->field)                                                                          \
+    }
+
 #define SHORE__OPTIONS_MAX 80
 
 struct shore__command_line {

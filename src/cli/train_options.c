@@ -8,21 +8,12 @@
 #include "base/diag.h"
 #include "base/units.h"
 
-#define USUAL_STEPS 1000u
-
 #define AT(field) offsetof(struct shore__train_args, field)
-#define HEADING(title) \
-    { .kind = SHORE__OPTION_HEADING, .name = title }
-#define OPTION(type, flag, field, word, text) \
-    { .kind = SHORE__OPTION_##type, .name = flag, .offset = AT(field), .value = word, .help = text }
-#define CHOICE(flag, field, words, text)                                                                 \
-    {                                                                                                    \
-        .kind = SHORE__OPTION_CHOICE, .name = flag, .offset = AT(field), .help = text, .choices = words, \
-        .bytes = sizeof(((struct shore__train_args *)0)->field)                                          \
-    }
+#define OPTION(...) SHORE__OPTION(struct shore__train_args, __VA_ARGS__)
+#define CHOICE(...) SHORE__CHOICE(struct shore__train_args, __VA_ARGS__)
 
 static const struct shore__option options[] = {
-    HEADING("The model"),
+    SHORE__HEADING("The model"),
     OPTION(TEXT, "model", settings.model, "DIR",
            "a Hugging Face directory to start from: config.json, safetensors, tokenizer"),
     OPTION(TEXT, "init", settings.init, "NAME|FILE",
@@ -33,7 +24,7 @@ static const struct shore__option options[] = {
     CHOICE("precision", settings.fp32, "bf16|fp32", "what is stored and fetched of parameters and activations"),
     CHOICE("products", settings.products, "auto|bf16|fp32",
            "what matrix products run as with --precision bf16; auto: a fixed table by kind of processor"),
-    HEADING("The data"),
+    SHORE__HEADING("The data"),
     OPTION(LIST, "data", settings.data, "FILE...",
            "UTF-8 text, .jsonl with a \"text\" field, or llm.c's token .bin files (16 and 32 bit)"),
     OPTION(LIST, "val-data", settings.val_data, "FILE...", "text to validate on"),
@@ -41,7 +32,7 @@ static const struct shore__option options[] = {
     OPTION(U32, "seq-len", settings.seq_len, "N", "tokens of a sequence; otherwise the model's, at most 1024"),
     OPTION(U32, "batch", settings.batch, "N", "sequences per step"),
     CHOICE("shuffle", settings.shuffle, "off|on", "sequences in an order that follows from the seed alone"),
-    HEADING("Where the state lives, and what it may take"),
+    SHORE__HEADING("Where the state lives, and what it may take"),
     OPTION(LIST, "drive", settings.drives, "PATH...",
            "a directory, file or block device for each drive, or ram:; with --resume OLD=NEW: where a drive is now"),
     OPTION(SIZE, "memory", settings.memory_bytes, "SIZE",
@@ -54,13 +45,15 @@ static const struct shore__option options[] = {
     OPTION(U64, "accept-step", accept_step, "N",
            "with --resume: go on from whole step N although a newer record is damaged"),
     OPTION(FLAG, "dry-run", dry_run, NULL, "print the minimum memory and the disk space needed, and make nothing"),
-    HEADING("How long"),
+    SHORE__HEADING("How long"),
     OPTION(U64, "steps", settings.steps, "N", "optimizer steps; the schedule ends there; otherwise 1000"),
     OPTION(REAL, "epochs", settings.epochs, "X", "passes over the data, instead of --steps"),
     OPTION(U64, "stop-at", settings.stop_at, "STEP", "a clean stop after this step, the schedule unchanged"),
-    HEADING("Optimizer and schedule (PyTorch's definitions)"),
+    SHORE__HEADING("Optimizer and schedule (PyTorch's definitions)"),
     CHOICE("optimizer", settings.optimizer, "adamw|adam|sgd|adagrad", "weight decay applies to matrices only"),
-    OPTION(REAL, "lr", settings.lr, "X", "learning rate; otherwise 0.0003"),
+    OPTION(
+        REAL, "lr", settings.lr, "X",
+        "learning rate; otherwise chosen for optimizer and model (AdamW: 0.001 small, 0.0003, 0.00005 with --model)"),
     OPTION(REAL, "min-lr", settings.min_lr, "X", "where cosine and linear end; otherwise a tenth of --lr"),
     OPTION(U64, "warmup", settings.warmup, "N", "steps of linear warm-up; otherwise 2 % of the steps"),
     CHOICE("schedule", settings.schedule, "constant|linear|cosine", "after the warm-up"),
@@ -71,7 +64,7 @@ static const struct shore__option options[] = {
     OPTION(REAL, "weight-decay", settings.weight_decay, "X", "of tensors of two or more dimensions"),
     OPTION(REAL, "clip", settings.clip, "X", "largest norm of all gradients together; 0: no clipping"),
     CHOICE("on-nonfinite", settings.skip_nonfinite, "stop|skip", "when a loss or gradient is not finite"),
-    HEADING("The machine"),
+    SHORE__HEADING("The machine"),
     OPTION(U32, "threads", settings.threads, "N", "compute threads; otherwise one for each processor"),
     OPTION(U32, "micro-batch", settings.micro_batch, "N",
            "sequences in flight, rounded up to whole units of about 1024 tokens; never changes a bit"),
@@ -79,7 +72,7 @@ static const struct shore__option options[] = {
            "bytes that UPDATE reads at once; otherwise chosen; never changes a bit"),
     CHOICE("io", settings.io, "auto|uring|threads|buffered", "how drives are read and written"),
     CHOICE("speculate", settings.speculate, "auto|on|off", "update before the gradient norm is known"),
-    HEADING("What is shown"),
+    SHORE__HEADING("What is shown"),
     OPTION(U64, "eval-every", settings.eval_every, "N", "measure the validation loss every N steps, and at the end"),
     OPTION(U64, "sample-every", settings.sample_every, "N", "show generated text every N steps"),
     OPTION(U64, "log-every", settings.log_every, "N", "steps between progress lines where there is no terminal"),
@@ -120,14 +113,10 @@ static bool given(const struct shore__parsed *parsed, const char *name) {
 }
 
 int shore__train_resolve(struct shore__train_args *args, const struct shore__model *model, struct shore_diag *diag) {
-    const uint32_t usual_seq_len = 1024;
-    struct shore__settings *s = &args->settings;
-    const struct shore__arch *arch = &model->arch;
-    if (s->seq_len == 0) s->seq_len = arch->max_positions < usual_seq_len ? arch->max_positions : usual_seq_len;
-    if (arch->learned_positions && s->seq_len > arch->max_positions)
+    shore__settings_fit(&args->settings, model, 0);
+    if (model->arch.learned_positions && args->settings.seq_len > model->arch.max_positions)
         return shore__fail(diag, SHORE_EUSAGE, "--seq-len %u is longer than the %u positions that the model has",
-                           s->seq_len, arch->max_positions);
-    if (!s->steps && !(s->epochs > 0)) s->steps = USUAL_STEPS;
+                           args->settings.seq_len, model->arch.max_positions);
     return 0;
 }
 

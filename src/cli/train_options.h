@@ -17,7 +17,7 @@ extern const struct shore__command_line shore__train_line;
 void shore__train_args_init(struct shore__train_args *args);
 void shore__train_args_free(struct shore__train_args *args);
 
-/* The number of steps, and the sequence length from the model, where they are not given. */
+/* Fills in what is not given and follows from the model. */
 int shore__train_resolve(struct shore__train_args *args, const struct shore__model *model, struct shore_diag *diag);
 /* Takes over what a resumed run may change from args into settings; what belongs to its identity is refused unless it
  * is the same. changes: what to record, a sentence part ("lr 0.001 -> 0.0005, steps 10 -> 20"), or "". */

@@ -1,0 +1,160 @@
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli/cli.h"
+#include "cli/summary.h"
+
+struct args {
+    struct shore__strings data, moved;
+    uint64_t memory, max_tokens;
+    uint32_t seq_len, threads;
+    enum shore__products products;
+    unsigned precision; /* 0: the run's */
+    bool json, quiet;
+};
+
+#define OPTION(...) SHORE__OPTION(struct args, __VA_ARGS__)
+#define CHOICE(...) SHORE__CHOICE(struct args, __VA_ARGS__)
+static const struct shore__option options[] = {
+    OPTION(LIST, "data", data, "FILE...", "text to measure; otherwise the run's own validation data"),
+    OPTION(U64, "max-tokens", max_tokens, "N", "measure the first N tokens only"),
+    OPTION(U32, "seq-len", seq_len, "N", "tokens of a window; otherwise the run's, or the model's up to 1024"),
+    OPTION(SIZE, "memory", memory, "SIZE", "the budget; otherwise half of the machine's memory"),
+    CHOICE("precision", precision, "auto|bf16|fp32", "of parameters and activations; auto: the run's, or bf16"),
+    CHOICE("products", products, "auto|bf16|fp32", "what matrix products run as; auto: the run's, or by processor"),
+    OPTION(U32, "threads", threads, "N", "compute threads; otherwise the run's, or all"),
+    OPTION(LIST, "drive", moved, "OLD=NEW...", "where a drive of the run is now"),
+    OPTION(FLAG, "json", json, NULL, "one JSON object on one line"),
+    OPTION(FLAG, "quiet", quiet, NULL, "no progress"),
+};
+
+static const struct shore__command_line line = {
+    .command = "eval",
+    .synopsis = "eval RUN|DIR --data FILE... [--json]",
+    .about =
+        "Measures the mean loss (nats a token) and the perplexity of a run, or of a Hugging Face directory, on a text.",
+    .notes =
+        "Text is cut into windows of --seq-len tokens that do not overlap; every token but the first is predicted.",
+    .options = options,
+    .noptions = sizeof options / sizeof options[0],
+    .positional = 1,
+};
+
+/* Tokenizes into a file that nobody else sees. */
+static int build_data(const struct args *a, const struct shore__opened *o, struct shore__dataset **out,
+                      struct shore_diag *diag) {
+    const char *temporary = getenv("TMPDIR");
+    char *directory = NULL, *path = NULL;
+    int rc = 0;
+    if (asprintf(&directory, "%s/longshore-eval-XXXXXX", temporary && *temporary ? temporary : "/tmp") < 0)
+        return shore__fail(diag, -ENOMEM, "out of memory");
+    if (!mkdtemp(directory)) {
+        rc = shore__fail(diag, -errno, "%s: cannot make a directory for the tokens: %s (TMPDIR says where)", directory,
+                         strerror(errno));
+        free(directory);
+        return rc;
+    }
+    if (asprintf(&path, "%s/tokens.bin", directory) < 0) {
+        path = NULL;
+        rc = shore__fail(diag, -ENOMEM, "out of memory");
+    }
+    struct shore__dataset_stats stats;
+    if (!rc)
+        rc = shore__dataset_build((const char *const *)a->data.item, a->data.count, o->tokenizer, o->model->arch.vocab,
+                                  path, shore__cli_work, a->quiet ? NULL : (void *)"reading the text", &stats, diag);
+    if (!rc) rc = shore__dataset_open(path, 0, 0, out, diag);
+    if (path) unlink(path); /* the open descriptor keeps it */
+    rmdir(directory);
+    free(path);
+    free(directory);
+    return rc;
+}
+
+static json_t *number(double value) {
+    return isfinite(value) ? json_real(value) : json_null();
+}
+
+static int print(const struct args *a, const struct shore__opened *o, struct shore__dataset *data,
+                 const struct shore__eval_result *result) {
+    double perplexity = exp(result->loss);
+    uint64_t bytes = a->max_tokens ? 0 : shore__summary_text_bytes(data, o->tokenizer);
+    double bits = bytes ? result->loss / log(2) * (double)shore__dataset_tokens(data) / (double)bytes : NAN;
+    if (!a->json) {
+        printf("loss %.6f  perplexity %.4f  tokens %llu", result->loss, perplexity, (unsigned long long)result->tokens);
+        if (bytes) printf("  bits per byte %.4f", bits);
+        putchar('\n');
+        return shore__cli_finish(SHORE__EXIT_DONE);
+    }
+    json_t *object = json_pack("{s:o,s:o,s:I}", "loss", number(result->loss), "perplexity", number(perplexity),
+                               "tokens", (json_int_t)result->tokens);
+    if (object && bytes) json_object_set_new(object, "bits_per_byte", number(bits));
+    if (object && o->run) json_object_set_new(object, "step", json_integer((json_int_t)o->step));
+    return shore__cli_print_json(object);
+}
+
+static int evaluate(const char *path, struct args *a) {
+    struct shore__opened o;
+    struct shore__dataset *built = NULL, *data = NULL;
+    struct shore__eval_result result;
+    struct shore_diag diag = {{0}};
+    int code = SHORE__EXIT_DONE;
+    int rc = shore__cli_open(path, &a->moved, true, &o, &diag);
+    if (rc) return shore__cli_fail(rc, &diag);
+    if (a->data.count) {
+        rc = build_data(a, &o, &built, &diag);
+        data = built;
+    } else {
+        data = o.run ? o.run->val : NULL;
+        if (!data)
+            rc = shore__fail(&diag, SHORE_EUSAGE, "which text? Give --data FILE... (%s has no validation data)", path);
+    }
+    struct shore__infer_options infer = {
+        .memory_bytes = a->memory,
+        .fp32 = a->precision ? a->precision == 2 : o.fp32,
+        .products = a->products ? a->products : o.products,
+        .threads = a->threads ? a->threads : o.threads,
+        .seq_len = a->seq_len,
+    };
+    if (!infer.seq_len)
+        infer.seq_len = o.run                                ? o.run->settings.seq_len
+                        : o.model->arch.max_positions < 1024 ? o.model->arch.max_positions
+                                                             : 1024;
+    if (!rc && o.model->arch.learned_positions && infer.seq_len > o.model->arch.max_positions)
+        rc = shore__fail(&diag, SHORE_EUSAGE, "--seq-len %zu is longer than the %u positions that the model has",
+                         infer.seq_len, o.model->arch.max_positions);
+    if (!rc) rc = shore__cli_budget(a->memory, 0, 0, &infer.memory_bytes, &diag);
+    struct shore__weights_of weights = {.model = o.model, .fleet = o.fleet, .source = o.source};
+    if (!rc)
+        rc = shore__evaluate(&weights, &infer, data, a->max_tokens, shore__cli_work,
+                             a->quiet ? NULL : (void *)"evaluating", &result, &diag);
+    shore__cli_progress_end();
+    code = rc ? shore__cli_fail(rc, &diag) : print(a, &o, data, &result);
+    shore__dataset_close(built);
+    shore__cli_close(&o);
+    return code;
+}
+
+int shore__cli_eval(int argc, char **argv) {
+    struct args a = {0};
+    struct shore__parsed parsed;
+    struct shore_diag diag = {{0}};
+    int code;
+    int rc = shore__options_parse(&line, argc, argv, &a, &parsed, &diag);
+    if (!rc && !parsed.help && !parsed.positional[0])
+        rc =
+            shore__fail(&diag, SHORE_EUSAGE, "which model? Give a run or a Hugging Face directory: longshore eval RUN");
+    if (rc) {
+        code = shore__cli_fail(rc, &diag);
+    } else if (parsed.help) {
+        shore__options_help(&line, &a);
+        code = SHORE__EXIT_DONE;
+    } else {
+        code = evaluate(parsed.positional[0], &a);
+    }
+    shore__strings_free(&a.data);
+    shore__strings_free(&a.moved);
+    return code;
+}

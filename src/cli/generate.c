@@ -1,0 +1,197 @@
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/cli.h"
+#include "cli/utf8.h"
+
+struct args {
+    char *prompt;
+    struct shore__sampling sampling;
+    struct shore__strings moved;
+    uint64_t memory;
+    uint32_t threads;
+    enum shore__products products;
+    unsigned precision; /* 0: the run's */
+    bool bos, json;
+};
+#define OPTION(...) SHORE__OPTION(struct args, __VA_ARGS__)
+#define CHOICE(...) SHORE__CHOICE(struct args, __VA_ARGS__)
+static const struct shore__option options[] = {
+    OPTION(TEXT, "prompt", prompt, "TEXT", "what to continue; otherwise a new text is begun"),
+    OPTION(U32, "max-tokens", sampling.max_tokens, "N", "tokens to add at most", .least = 1),
+    OPTION(REAL, "temperature", sampling.temperature, "X", "0: always the most likely token", .most = 100),
+    OPTION(U32, "top-k", sampling.top_k, "N", "choose among the N most likely tokens; otherwise all"),
+    OPTION(REAL, "top-p", sampling.top_p, "X", "choose among the likeliest that hold this share", .most = 1),
+    OPTION(U64, "seed", sampling.seed, "N", "the same seed draws the same text"),
+    OPTION(FLAG, "bos", bos, NULL, "put the model's begin-of-text token first, as Llama models expect"),
+    OPTION(SIZE, "memory", memory, "SIZE", "the budget; otherwise half of the machine's memory"),
+    CHOICE("precision", precision, "auto|bf16|fp32", "of parameters and activations; auto: the run's, or bf16"),
+    CHOICE("products", products, "auto|bf16|fp32", "what matrix products run as; auto: the run's, or by processor"),
+    OPTION(U32, "threads", threads, "N", "compute threads; otherwise the run's, or all"),
+    OPTION(LIST, "drive", moved, "OLD=NEW...", "where a drive of the run is now"),
+    OPTION(FLAG, "json", json, NULL, "one JSON object on one line: prompt, text, tokens, ended"),
+};
+
+static const struct shore__command_line line = {
+    .command = "generate",
+    .synopsis = "generate RUN|DIR --prompt TEXT [--max-tokens N] [--temperature X] [--top-k N] [--top-p X] [--seed N]",
+    .about = "Continues a text with a run or a Hugging Face directory, and prints it as it comes, the prompt first.",
+    .options = options,
+    .noptions = sizeof options / sizeof options[0],
+    .positional = 1,
+};
+
+/* Text as it comes: only whole characters are let out. */
+struct stream {
+    struct shore__tokenizer *tokenizer;
+    struct shore__text text; /* prompt and what followed */
+    size_t shown, tokens;
+    int64_t stop;
+    bool silent, ended;
+    int rc;
+};
+
+static void show(struct stream *s, bool last) {
+    if (s->silent) return;
+    char clean[512];
+    while (s->shown < s->text.count) {
+        size_t used,
+            n = shore__utf8_clean(s->text.bytes + s->shown, s->text.count - s->shown, last, clean, sizeof clean, &used);
+        if (!used) break;
+        shore__cli_put_text(stdout, clean, n);
+        s->shown += used;
+    }
+    fflush(stdout);
+}
+
+static int on_token(void *ctx, uint32_t token) {
+    struct stream *s = ctx;
+    if (s->stop >= 0 && token == (uint64_t)s->stop) {
+        s->ended = true;
+        return 1;
+    }
+    s->tokens++;
+    s->rc = shore__tokenizer_decode(s->tokenizer, &token, 1, &s->text);
+    if (s->rc) return 1;
+    show(s, false);
+    return 0;
+}
+
+static int print_json(const struct args *a, const struct stream *s, size_t prompt_bytes) {
+    size_t bytes = s->text.count - prompt_bytes, used;
+    char *clean = malloc(3 * bytes + 1); /* each byte may become U+FFFD */
+    if (!clean) return shore__cli_fail_running(-ENOMEM, NULL);
+    size_t n = shore__utf8_clean(s->text.bytes + prompt_bytes, bytes, true, clean, 3 * bytes + 1, &used);
+    const char *given = a->prompt ? a->prompt : "";
+    size_t given_bytes = strlen(given);
+    char *prompt = malloc(3 * given_bytes + 1);
+    size_t m = prompt ? shore__utf8_clean(given, given_bytes, true, prompt, 3 * given_bytes + 1, &used) : 0;
+    json_t *object = json_object();
+    json_object_set_new(object, "prompt", json_stringn(prompt ? prompt : "", m));
+    json_object_set_new(object, "text", json_stringn(clean, n));
+    json_object_set_new(object, "tokens", json_integer((json_int_t)s->tokens));
+    json_object_set_new(object, "ended", json_boolean(s->ended));
+    free(clean);
+    free(prompt);
+    return shore__cli_print_json(object);
+}
+
+/* The tokens to start from: never none, since a model continues something. */
+static int encode(const struct args *a, const struct shore__opened *o, struct shore__ids *ids,
+                  struct shore_diag *diag) {
+    int64_t first = a->bos ? o->model->arch.bos : -1;
+    if (a->bos && first < 0)
+        return shore__fail(diag, SHORE_EUSAGE, "--bos: the model's configuration names no begin-of-text token");
+    if (!a->prompt && first < 0) first = shore__tokenizer_end_of_text(o->tokenizer);
+    if (!a->prompt && first < 0) first = o->model->arch.bos;
+    if (first >= 0) {
+        ids->ids = malloc(sizeof *ids->ids);
+        if (!ids->ids) return shore__fail(diag, -ENOMEM, "out of memory");
+        ids->ids[0] = (uint32_t)first;
+        ids->count = ids->capacity = 1;
+    }
+    int rc = a->prompt ? shore__tokenizer_encode(o->tokenizer, a->prompt, strlen(a->prompt), true, ids, diag) : 0;
+    if (!rc && !ids->count) rc = shore__fail(diag, SHORE_EUSAGE, "--prompt gives no tokens: what is to be continued?");
+    for (size_t i = 0; !rc && i < ids->count; i++)
+        if (ids->ids[i] >= o->model->arch.vocab)
+            rc = shore__fail(diag, SHORE_EINPUT, "token %u of the prompt is beyond the model's vocabulary of %u",
+                             ids->ids[i], o->model->arch.vocab);
+    return rc;
+}
+
+static int generate(const char *path, struct args *a) {
+    struct shore__opened o;
+    struct shore__ids ids = {0};
+    struct stream stream = {.silent = a->json, .stop = -1};
+    struct shore_diag diag = {{0}};
+    int code = SHORE__EXIT_DONE;
+    int rc = shore__cli_open(path, &a->moved, true, &o, &diag);
+    if (rc) return shore__cli_fail(rc, &diag);
+    rc = encode(a, &o, &ids, &diag);
+    uint32_t positions = o.model->arch.learned_positions ? o.model->arch.max_positions : UINT32_MAX;
+    if (!rc && ids.count >= positions)
+        rc = shore__fail(&diag, SHORE_EUSAGE, "the prompt has %zu tokens, but the model only %u positions", ids.count,
+                         positions);
+    if (!rc && a->sampling.max_tokens > positions - ids.count) {
+        a->sampling.max_tokens = positions - (uint32_t)ids.count;
+        shore__cli_say("the model has %u positions: at most %u tokens follow", positions, a->sampling.max_tokens);
+    }
+    struct shore__infer_options infer = {
+        .fp32 = a->precision ? a->precision == 2 : o.fp32,
+        .products = a->products ? a->products : o.products,
+        .threads = a->threads ? a->threads : o.threads,
+        .seq_len = ids.count + a->sampling.max_tokens,
+    };
+    if (!rc) rc = shore__cli_budget(a->memory, 0, 0, &infer.memory_bytes, &diag);
+    size_t prompt_bytes = 0;
+    if (!rc) {
+        stream.tokenizer = o.tokenizer;
+        stream.stop = shore__tokenizer_end_of_text(o.tokenizer);
+        if (stream.stop < 0) stream.stop = o.model->arch.eos;
+        a->sampling.stop_token = stream.stop;
+        rc = shore__tokenizer_decode(o.tokenizer, ids.ids, ids.count, &stream.text);
+        prompt_bytes = stream.text.count;
+    }
+    if (!rc) {
+        struct shore__weights_of weights = {.model = o.model, .fleet = o.fleet, .source = o.source};
+        show(&stream, false);
+        rc = shore__generate(&weights, &infer, ids.ids, ids.count, &a->sampling, on_token, &stream, &diag);
+        if (!rc) rc = stream.rc;
+    }
+    if (rc) {
+        if (stream.tokens) putchar('\n');
+        code = stream.tokens ? shore__cli_fail_running(rc, &diag) : shore__cli_fail(rc, &diag);
+    } else if (a->json) {
+        code = print_json(a, &stream, prompt_bytes);
+    } else {
+        show(&stream, true);
+        putchar('\n');
+    }
+    free(stream.text.bytes);
+    free(ids.ids);
+    shore__cli_close(&o);
+    return code;
+}
+
+int shore__cli_generate(int argc, char **argv) {
+    struct args a = {.sampling = {.temperature = 0.8, .top_k = 40, .top_p = 1, .max_tokens = 200, .stop_token = -1}};
+    struct shore__parsed parsed;
+    struct shore_diag diag = {{0}};
+    int code;
+    int rc = shore__options_parse(&line, argc, argv, &a, &parsed, &diag);
+    if (!rc && !parsed.help && !parsed.positional[0])
+        rc = shore__fail(&diag, SHORE_EUSAGE,
+                         "which model? Give a run or a Hugging Face directory: longshore generate RUN --prompt TEXT");
+    if (rc) {
+        code = shore__cli_fail(rc, &diag);
+    } else if (parsed.help) {
+        shore__options_help(&line, &a);
+        code = SHORE__EXIT_DONE;
+    } else {
+        code = generate(parsed.positional[0], &a);
+    }
+    free(a.prompt);
+    shore__strings_free(&a.moved);
+    return code;
+}

@@ -1,0 +1,94 @@
+#include <string.h>
+#include <sys/stat.h>
+
+#include "cli/cli.h"
+
+static bool in_memory(const struct shore__strings *drives) {
+    for (size_t i = 0; i < drives->count; i++)
+        if (strcmp(drives->item[i], "ram:") == 0 || strcmp(drives->item[i], "null:") == 0) return true;
+    return false;
+}
+
+int shore__cli_open_fleet(struct shore__run *run, uint64_t accept_step, struct shore_fleet **out,
+                          struct shore_diag *diag) {
+    if (in_memory(&run->settings.drives))
+        return shore__fail(diag, SHORE_EMISSING,
+                           "%s kept its state in memory (--drive ram:): it went with the process that trained it",
+                           run->path);
+    struct shore_fleet_options options;
+    shore__run_fleet_options(&run->settings, 0, false, &options);
+    /* nothing is updated, so the least rings will do */
+    options.chunk_segments = 1;
+    options.ring_bytes = 1;
+    options.fleet_id[0] = run->fleet_id[0];
+    options.fleet_id[1] = run->fleet_id[1];
+    options.hint_step = run->hint_step;
+    options.accept_step = accept_step;
+    options.note = shore__cli_note;
+    return shore_fleet_open(run->model->layout, &options, out, diag);
+}
+
+static int open_run(const char *path, const struct shore__strings *moved, bool with_tokenizer,
+                    struct shore__opened *out, struct shore_diag *diag) {
+    int rc = shore__run_open(path, false, moved && moved->count ? moved : NULL, &out->run, diag);
+    if (rc) return rc;
+    out->model = out->run->model;
+    out->fp32 = out->run->settings.fp32;
+    out->products = out->run->settings.products;
+    out->threads = out->run->settings.threads;
+    if (with_tokenizer) {
+        rc = shore__run_tokenizer(out->run, diag);
+        if (rc) return rc;
+        out->tokenizer = out->run->tokenizer;
+    }
+    rc = shore__cli_open_fleet(out->run, 0, &out->fleet, diag);
+    if (rc) return rc;
+    struct shore_fleet_info info;
+    shore_fleet_info(out->fleet, &info);
+    out->step = info.step;
+    return 0;
+}
+
+static int open_directory(const char *path, bool with_tokenizer, struct shore__opened *out, struct shore_diag *diag) {
+    int rc = shore__model_from_directory(path, &out->model, diag);
+    if (rc) return rc;
+    if (with_tokenizer) {
+        struct shore__settings settings;
+        shore__settings_defaults(&settings);
+        settings.model = (char *)path;
+        rc = shore__run_tokenizer_of(&settings, &out->tokenizer, diag);
+        settings.model = NULL;
+        shore__settings_free(&settings);
+        if (rc) return rc;
+    }
+    return shore__source_directory(out->model, path, &out->source, diag);
+}
+
+int shore__cli_open(const char *path, const struct shore__strings *moved, bool with_tokenizer,
+                    struct shore__opened *out, struct shore_diag *diag) {
+    *out = (struct shore__opened){0};
+    struct stat st;
+    char escaped[256];
+    shore__escape(path, strlen(path), escaped, sizeof escaped);
+    int rc;
+    if (stat(path, &st))
+        rc = shore__fail(diag, SHORE_EMISSING, "%s: no such run or model directory", escaped);
+    else if (shore__is_run(path))
+        rc = open_run(path, moved, with_tokenizer, out, diag);
+    else
+        rc = open_directory(path, with_tokenizer, out, diag);
+    if (rc) shore__cli_close(out);
+    return rc;
+}
+
+void shore__cli_close(struct shore__opened *o) {
+    shore_fleet_close(o->fleet);
+    shore__source_close(o->source);
+    if (o->run) {
+        shore__run_close(o->run); /* with its model and tokenizer */
+    } else {
+        shore__model_free(o->model);
+        shore__tokenizer_close(o->tokenizer);
+    }
+    *o = (struct shore__opened){0};
+}

@@ -1,0 +1,21 @@
+#include "cli/cli.h"
+
+int shore__cli_remove(int argc, char **argv) {
+    static const struct shore__command_line line = {
+        .command = "remove",
+        .synopsis = "remove RUN",
+        .about = "Deletes a run directory and the volumes of its fleet. A run that is in use is refused; nothing else "
+                 "is touched.",
+        .positional = 1,
+    };
+    struct shore__parsed parsed;
+    struct shore_diag diag = {{0}};
+    int rc = shore__options_parse(&line, argc, argv, NULL, &parsed, &diag);
+    if (!rc && parsed.help) {
+        shore__options_help(&line, NULL);
+        return SHORE__EXIT_DONE;
+    }
+    if (!rc && !parsed.positional[0]) rc = shore__fail(&diag, SHORE_EUSAGE, "which run? longshore remove RUN");
+    if (!rc) rc = shore__run_remove(parsed.positional[0], shore__cli_note, NULL, &diag);
+    return rc ? shore__cli_fail(rc, &diag) : SHORE__EXIT_DONE;
+}
