@@ -1,0 +1,401 @@
+/* Queues and files: whole transfers on every backend, locks, and what is refused before anything is made. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/capability.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "storage/blockio.h"
+
+#define PIECE 65536u
+#define PIECES 24u
+#define DEPTH 5u
+
+static char folder[] = "/var/tmp/shore-blockio-XXXXXX";
+static char path[128];
+static unsigned char *memory;
+static const enum shore_io kinds[] = {SHORE_IO_AUTO, SHORE_IO_THREADS, SHORE_IO_BUFFERED};
+
+static int begin(void **state) {
+    (void)state;
+    if (!mkdtemp(folder)) return -1;
+    snprintf(path, sizeof path, "%s/f", folder);
+    return posix_memalign((void **)&memory, SHORE__IO_ALIGN, PIECE * PIECES);
+}
+
+static int end(void **state) {
+    (void)state;
+    free(memory);
+    unlink(path);
+    return rmdir(folder);
+}
+
+static int clean(void **state) {
+    (void)state;
+    shore__io_set_shim(NULL, NULL);
+    shore__io_set_done_hook(NULL, NULL);
+    unlink(path);
+    return 0;
+}
+
+static void create(struct shore__file *file, enum shore_io io) {
+    struct shore_diag diag = {""};
+    if (shore__file_create(path, PIECE * PIECES, io, false, file, &diag)) fail_msg("%s", diag.text);
+}
+
+static struct shore__io *queue(const struct shore__file *file, enum shore_io io) {
+    struct shore_diag diag = {""};
+    struct shore__io *q = NULL;
+    struct shore__buffer_range fixed = {memory, PIECE * PIECES / 2}; /* so that half of the operations are not */
+    if (shore__io_open(file, io, DEPTH, &fixed, 1, &q, &diag)) fail_msg("%s", diag.text);
+    return q;
+}
+
+static void run_all(struct shore__io *io, enum shore__io_kind kind) {
+    struct shore__io_op ops[PIECES], *done[DEPTH];
+    unsigned sent = 0, finished = 0;
+    while (finished < PIECES) {
+        while (sent < PIECES && shore__io_in_flight(io) < DEPTH) {
+            unsigned piece = sent * 7 % PIECES; /* out of order; 7 and 24 share no divisor */
+            ops[sent] = (struct shore__io_op){
+                .kind = kind, .buffer = memory + piece * PIECE, .offset = (uint64_t)piece * PIECE, .bytes = PIECE};
+            assert_int_equal(shore__io_submit(io, &ops[sent]), 0);
+            sent++;
+        }
+        int n = shore__io_reap(io, done, DEPTH, 1);
+        assert_true(n >= 1);
+        for (int i = 0; i < n; i++)
+            assert_int_equal(done[i]->rc, 0);
+        finished += (unsigned)n;
+    }
+}
+
+static void fill(unsigned salt) {
+    for (size_t i = 0; i < PIECE * PIECES; i++)
+        memory[i] = (unsigned char)(i * 2654435761u >> 13 ^ salt);
+}
+
+static void write_and_read_back(enum shore_io kind) {
+    struct shore__file file;
+    create(&file, kind);
+    struct shore__io *io = queue(&file, kind);
+    fill(kind);
+    run_all(io, SHORE__IO_WRITE);
+    assert_int_equal(shore__io_do(io, SHORE__IO_FLUSH, NULL, 0, 0), 0);
+    unsigned char *copy = malloc(PIECE * PIECES);
+    memcpy(copy, memory, PIECE * PIECES);
+    memset(memory, 0, PIECE * PIECES);
+    run_all(io, SHORE__IO_READ);
+    assert_memory_equal(memory, copy, PIECE * PIECES);
+    free(copy);
+    shore__io_close(io);
+    shore__file_close(&file);
+    unlink(path);
+}
+
+static void bytes_come_back(void **state) {
+    (void)state;
+    for (unsigned i = 0; i < 3; i++)
+        write_and_read_back(kinds[i]);
+}
+
+static int cut_in_half(void *ctx, const struct shore__file *file, const struct shore__io_op *op) {
+    (void)file;
+    (void)op;
+    ++*(unsigned *)ctx;
+    return SHORE__IO_SHORT;
+}
+
+static void short_transfers_go_on(void **state) {
+    (void)state;
+    unsigned seen = 0;
+    shore__io_set_shim(cut_in_half, &seen);
+    for (unsigned i = 0; i < 3; i++)
+        write_and_read_back(kinds[i]);
+    assert_int_equal(seen, 3 * (2 * PIECES + 1));
+}
+
+static int fail_third(void *ctx, const struct shore__file *file, const struct shore__io_op *op) {
+    (void)file;
+    (void)op;
+    return ++*(unsigned *)ctx == 3 ? -EIO : 0;
+}
+
+static void a_failure_belongs_to_its_operation(void **state) {
+    (void)state;
+    for (unsigned k = 0; k < 3; k++) {
+        struct shore__file file;
+        unsigned seen = 0;
+        create(&file, kinds[k]);
+        shore__io_set_shim(fail_third, &seen);
+        struct shore__io *io = queue(&file, kinds[k]);
+        struct shore__io_op ops[DEPTH + 1] = {{0}}, *done[DEPTH];
+        for (unsigned i = 0; i <= DEPTH; i++) {
+            ops[i] = (struct shore__io_op){
+                .kind = SHORE__IO_WRITE, .buffer = memory, .offset = (uint64_t)i * PIECE, .bytes = PIECE};
+            assert_int_equal(shore__io_submit(io, &ops[i]), i < DEPTH ? 0 : -EBUSY);
+        }
+        assert_int_equal(shore__io_reap(io, done, DEPTH, DEPTH), DEPTH);
+        for (unsigned i = 0; i < DEPTH; i++)
+            assert_int_equal(ops[i].rc, i == 2 ? -EIO : 0);
+        assert_int_equal(shore__io_reap(io, done, DEPTH, 1), 0);
+        shore__io_close(io);
+        shore__file_close(&file);
+        clean(NULL);
+    }
+}
+
+static void impossible_operations_are_refused(void **state) {
+    (void)state;
+    for (unsigned k = 0; k < 3; k++) {
+        struct shore__file file;
+        create(&file, kinds[k]);
+        struct shore__io *io = queue(&file, kinds[k]);
+        assert_int_equal(shore__io_do(io, SHORE__IO_READ, memory + 1, 0, PIECE), -EINVAL);
+        assert_int_equal(shore__io_do(io, SHORE__IO_READ, memory, 512, PIECE), -EINVAL);
+        assert_int_equal(shore__io_do(io, SHORE__IO_READ, memory, 0, 0), -EINVAL);
+        assert_int_equal(shore__io_do(io, SHORE__IO_WRITE, memory, PIECE * PIECES, 4096), -EINVAL);
+        assert_int_equal(truncate(path, PIECE + 4096), 0); /* cut while it is open */
+        assert_int_equal(shore__io_do(io, SHORE__IO_READ, memory, PIECE, PIECE), -EIO);
+        shore__io_close(io);
+        shore__file_close(&file);
+        clean(NULL);
+    }
+}
+
+static void a_closed_queue_has_written_everything(void **state) {
+    (void)state;
+    for (unsigned k = 0; k < 3; k++) {
+        struct shore__file file;
+        create(&file, kinds[k]);
+        struct shore__io *io = queue(&file, kinds[k]);
+        fill(99);
+        struct shore__io_op ops[DEPTH];
+        for (unsigned i = 0; i < DEPTH; i++) {
+            ops[i] = (struct shore__io_op){
+                .kind = SHORE__IO_WRITE, .buffer = memory + i * PIECE, .offset = (uint64_t)i * PIECE, .bytes = PIECE};
+            assert_int_equal(shore__io_submit(io, &ops[i]), 0);
+        }
+        shore__io_close(io);
+        shore__file_close(&file);
+        unsigned char *back = malloc(PIECE * DEPTH);
+        int fd = open(path, O_RDONLY);
+        assert_int_equal(read(fd, back, PIECE * DEPTH), PIECE * DEPTH);
+        assert_memory_equal(back, memory, PIECE * DEPTH);
+        close(fd);
+        free(back);
+        clean(NULL);
+    }
+}
+
+/* ---- files ------------------------------------------------------------------------------------------------------- */
+
+static void what_exists_is_not_replaced_unasked(void **state) {
+    (void)state;
+    struct shore__file file;
+    struct shore_diag diag = {""};
+    int fd = open(path, O_RDWR | O_CREAT, 0600);
+    close(fd);
+    create(&file, SHORE_IO_AUTO); /* an empty file holds nothing that could be lost */
+    assert_false(file.made);
+    shore__file_close(&file);
+    create(&file, SHORE_IO_AUTO); /* nor does one that is only preallocated */
+    struct stat st;
+    assert_int_equal(fstat(file.fd, &st), 0);
+    assert_true((uint64_t)st.st_blocks * 512 >= PIECE * PIECES);
+    struct shore__io *io = queue(&file, SHORE_IO_AUTO);
+    fill(1);
+    assert_int_equal(shore__io_do(io, SHORE__IO_WRITE, memory, 0, PIECE), 0);
+    shore__io_close(io);
+    shore__file_close(&file);
+    assert_int_equal(shore__file_create(path, PIECE, SHORE_IO_AUTO, false, &file, &diag), SHORE_EEXISTS);
+    assert_non_null(strstr(diag.text, path));
+
+    assert_int_equal(shore__file_create(path, 2 * PIECE, SHORE_IO_AUTO, true, &file, &diag), 0);
+    assert_true(file.size_bytes == 2 * PIECE);
+    io = queue(&file, SHORE_IO_AUTO);
+    assert_int_equal(shore__io_do(io, SHORE__IO_READ, memory, 0, PIECE), 0);
+    for (unsigned i = 0; i < PIECE; i++)
+        assert_int_equal(memory[i], 0);
+    shore__io_close(io);
+    shore__file_close(&file);
+}
+
+static void too_little_space_makes_nothing(void **state) {
+    (void)state;
+    struct shore__file file;
+    struct shore_diag diag = {""};
+    assert_int_equal(shore__file_create(path, 1ull << 55, SHORE_IO_AUTO, false, &file, &diag), -ENOSPC);
+    assert_non_null(strstr(diag.text, "needs 3"));
+    assert_non_null(strstr(diag.text, "has "));
+    assert_int_equal(access(path, F_OK), -1);
+    /* What would be overwritten stays, too. */
+    int fd = open(path, O_RDWR | O_CREAT, 0600);
+    assert_int_equal(write(fd, "precious", 8), 8);
+    close(fd);
+    assert_int_equal(shore__file_create(path, 1ull << 55, SHORE_IO_AUTO, true, &file, &diag), -ENOSPC);
+    struct stat st;
+    assert_int_equal(stat(path, &st), 0);
+    assert_int_equal(st.st_size, 8);
+}
+
+static void other_kinds_of_files_are_refused(void **state) {
+    (void)state;
+    struct shore__file file;
+    struct shore_diag diag = {""};
+    assert_int_equal(shore__file_open(folder, SHORE_IO_AUTO, 0, &file, &diag), SHORE_EINPUT);
+    assert_int_equal(shore__file_open("/dev/null", SHORE_IO_AUTO, 0, &file, &diag), SHORE_EINPUT);
+    assert_int_equal(shore__file_create("/dev/null", PIECE, SHORE_IO_AUTO, true, &file, &diag), SHORE_EINPUT);
+    assert_int_equal(shore__file_open(path, SHORE_IO_AUTO, 0, &file, &diag), -ENOENT);
+    assert_non_null(strstr(diag.text, path));
+    assert_int_equal(shore__file_create("/nowhere/at/all", PIECE, SHORE_IO_AUTO, false, &file, &diag), -ENOENT);
+    assert_non_null(strstr(diag.text, "/nowhere/at/all"));
+}
+
+/* A child that holds the lock until told to go. */
+static pid_t hold(int *go) {
+    int ready[2], tell[2];
+    assert_int_equal(pipe(ready), 0);
+    assert_int_equal(pipe(tell), 0);
+    pid_t pid = fork();
+    if (pid == 0) {
+        char byte;
+        int fd = open(path, O_RDWR);
+        close(tell[1]);
+        if (flock(fd, LOCK_EX) || write(ready[1], "r", 1) != 1) _exit(1);
+        while (read(tell[0], &byte, 1) > 0)
+            ;
+        usleep(150 * 1000);
+        _exit(0);
+    }
+    char byte;
+    assert_int_equal(read(ready[0], &byte, 1), 1);
+    close(ready[0]);
+    close(ready[1]);
+    close(tell[0]);
+    *go = tell[1];
+    return pid;
+}
+
+static void a_lock_is_waited_for_and_respected(void **state) {
+    (void)state;
+    struct shore__file file;
+    struct shore_diag diag = {""};
+    create(&file, SHORE_IO_AUTO);
+    shore__file_close(&file);
+    int go;
+    pid_t pid = hold(&go);
+    assert_int_equal(shore__file_open(path, SHORE_IO_AUTO, 0.1, &file, &diag), SHORE_EBUSY);
+    assert_non_null(strstr(diag.text, path));
+    assert_int_equal(shore__file_create(path, PIECE, SHORE_IO_AUTO, true, &file, &diag), SHORE_EBUSY);
+    close(go); /* the child keeps it for another moment, as a killed process does */
+    assert_int_equal(shore__file_open(path, SHORE_IO_AUTO, 5, &file, &diag), 0);
+    struct shore__file second;
+    assert_int_equal(shore__file_open(path, SHORE_IO_AUTO, 0, &second, &diag), SHORE_EBUSY);
+    shore__file_close(&file);
+    assert_int_equal(waitpid(pid, NULL, 0), pid);
+}
+
+/* ---- where io_uring is refused ----------------------------------------------------------------------------------- */
+
+static void refuse_io_uring(void) {
+    struct sock_filter program[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 425 /* io_uring_setup */, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog filter = {4, program};
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter)) _exit(9);
+}
+
+static void limit_locked_memory(rlim_t bytes) {
+    struct rlimit limit = {bytes, bytes};
+    struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
+    struct __user_cap_data_struct nothing[2] = {{0, 0, 0}, {0, 0, 0}};
+    if (setrlimit(RLIMIT_MEMLOCK, &limit) || syscall(SYS_capset, &header, nothing)) _exit(9);
+}
+
+/* Enough for a ring, not for the buffers. */
+static void little_locked_memory(void) {
+    limit_locked_memory(256 * 1024);
+}
+static void no_locked_memory(void) {
+    limit_locked_memory(0);
+}
+
+/* Runs one write and read in a child after `restrict_child`; returns its exit status, 0 for the given backend. */
+static int in_child(void (*restrict_child)(void), const char *backend) {
+    pid_t pid = fork();
+    if (pid == 0) {
+        struct shore__file file;
+        struct shore__io *io = NULL;
+        struct shore__buffer_range fixed = {memory, PIECE * PIECES};
+        if (shore__file_open(path, SHORE_IO_AUTO, 0, &file, NULL)) _exit(1);
+        restrict_child();
+        bool refused = shore__io_open(&file, SHORE_IO_URING, DEPTH, &fixed, 1, &io, NULL) < 0;
+        if (!refused) shore__io_close(io);
+        if (refused != (strcmp(backend, "threads") == 0)) _exit(2);
+        if (shore__io_open(&file, SHORE_IO_AUTO, DEPTH, &fixed, 1, &io, NULL)) _exit(3);
+        if (strcmp(shore__io_backend(io), backend) != 0) _exit(4);
+        fill(5);
+        if (shore__io_do(io, SHORE__IO_WRITE, memory, 0, PIECE)) _exit(5);
+        if (shore__io_do(io, SHORE__IO_READ, memory + PIECE, 0, PIECE)) _exit(6);
+        if (memcmp(memory, memory + PIECE, PIECE) != 0) _exit(7);
+        shore__io_close(io);
+        shore__file_close(&file);
+        _exit(0);
+    }
+    int status = 0;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFEXITED(status));
+    return WEXITSTATUS(status);
+}
+
+static void refusals_of_the_kernel_are_worked_around(void **state) {
+    (void)state;
+    struct shore__file file;
+    struct shore__io *io = NULL;
+    create(&file, SHORE_IO_AUTO);
+    bool has_uring = shore__io_open(&file, SHORE_IO_URING, 1, NULL, 0, &io, NULL) == 0;
+    if (has_uring) shore__io_close(io);
+    shore__file_close(&file);
+    assert_int_equal(in_child(refuse_io_uring, "threads"), 0);
+    if (!has_uring) return;
+    assert_int_equal(in_child(little_locked_memory, "uring"), 0);
+    int status = in_child(no_locked_memory, "threads");
+    assert_true(status == 0 || status == 2); /* 2: a kernel that does not count rings as locked memory */
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(bytes_come_back, clean),
+        cmocka_unit_test_teardown(short_transfers_go_on, clean),
+        cmocka_unit_test_teardown(a_failure_belongs_to_its_operation, clean),
+        cmocka_unit_test_teardown(impossible_operations_are_refused, clean),
+        cmocka_unit_test_teardown(a_closed_queue_has_written_everything, clean),
+        cmocka_unit_test_teardown(what_exists_is_not_replaced_unasked, clean),
+        cmocka_unit_test_teardown(too_little_space_makes_nothing, clean),
+        cmocka_unit_test_teardown(other_kinds_of_files_are_refused, clean),
+        cmocka_unit_test_teardown(a_lock_is_waited_for_and_respected, clean),
+        cmocka_unit_test_teardown(refusals_of_the_kernel_are_worked_around, clean),
+    };
+    return cmocka_run_group_tests(tests, begin, end);
+}
