@@ -45,10 +45,10 @@ struct shore__settings {
     double beta1, beta2, eps, momentum, weight_decay, clip; /* clip 0: none */
     bool skip_nonfinite;
     /* resources: never change bits */
-    uint64_t memory_bytes;        /* 0: a default from the machine */
-    struct shore__strings drives; /* none: the run's own directory */
-    uint32_t micro_batch;         /* 0: chosen */
-    uint64_t chunk_bytes;         /* of state; 0: chosen */
+    uint64_t memory_bytes; /* 0: a default from the machine */
+    struct shore__strings drives;
+    uint32_t micro_batch; /* 0: chosen */
+    uint64_t chunk_bytes; /* of state; 0: chosen */
     enum shore_io io;
     enum shore__speculate speculate;
     /* reporting */

@@ -1,0 +1,71 @@
+/* What the files of this room share.
+ */
+#ifndef SHORE_RUN_INTERNAL_H
+#define SHORE_RUN_INTERNAL_H
+
+#include "run/run.h"
+
+#define SHORE__RUN_VERSION 1
+
+/* A token file as run.json records it. */
+struct shore__token_record {
+    uint64_t tokens, documents, text_bytes;
+    uint64_t hash; /* of all tokens */
+};
+
+struct shore__run_private {
+    char *tokenizer_name;
+    struct shore__token_record data, val_data; /* val_data.tokens 0: validation is the end of data, or none */
+    uint64_t train_tokens, val_tokens;
+    /* while it is made */
+    struct shore__strings created; /* directories, outermost first */
+    struct shore__strings fresh;   /* volume files that did not exist before */
+    bool overwrites;               /* a made run is there */
+    /* metrics */
+    int metrics_fd, hint_fd; /* -1: not open */
+    uint64_t metrics_step;   /* of the last line */
+    uint64_t metrics_bytes;
+    uint64_t synced_ns;
+};
+
+/* Allocated, nothing open. */
+int shore__run_alloc(const char *path, struct shore__run **out, struct shore_diag *diag);
+/* Waits a little: the lock of a killed process goes with its last I/O. SHORE_EBUSY. */
+int shore__run_lock(struct shore__run *run, struct shore_diag *diag);
+/* Writes run.json durably. */
+int shore__run_write(struct shore__run *run, struct shore_diag *diag);
+/* Opens train and val in a directory and compares their sizes with the record. */
+int shore__run_open_data(struct shore__run *run, const char *directory, struct shore_diag *diag);
+/* Undoes a preparation. */
+void shore__run_undo(struct shore__run *run);
+
+/* RUN/making/plan.json: which fleet, and which volume files, a making that was killed may have left. */
+struct shore__plan {
+    uint64_t fleet_id[2];
+    struct shore__strings fresh;
+};
+void shore__making_remove(const char *run_path);
+/* Reads only the header. diag says why not. */
+bool shore__volume_is_of(const char *volume, const uint64_t fleet_id[2], struct shore_diag *diag);
+int shore__plan_read(const char *run_path, struct shore__plan *out, struct shore_diag *diag); /* SHORE_EMISSING: none */
+
+/* ---- paths --------------------------------------------------------------------------------------------------------
+ */
+
+bool shore__path_exists(const char *directory, const char *name);
+int shore__directory_sync(const char *path, struct shore_diag *diag);
+/* Removes the files of a directory (not what is below it) and the directory. */
+void shore__directory_remove(const char *path);
+bool shore__strings_has(const struct shore__strings *list, const char *item);
+/* "ram:", "null:": drives without a path. */
+bool shore__drive_is_volatile(const char *drive);
+/* The path that run.json records: absolute, links in it resolved; devices keep the name they were given, since the
+ * kernel's own may change with the next start. malloc'ed; NULL: neither it nor its directory exists. */
+char *shore__drive_absolute(const char *drive);
+/* Names of the files that a run directory holds, NULL last; run.json is not among them. */
+extern const char *const shore__run_files[];
+
+void shore__fleet_id_text(const uint64_t id[2], char out[33]);
+bool shore__fleet_id_parse(const char *text, uint64_t id[2]);
+
+#endif

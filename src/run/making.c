@@ -1,0 +1,348 @@
+/* A run that is being made. RUN/making is marker and workplace in one: what is in it replaces what is in RUN only when
+ * everything else stands, so that a run which is overwritten stays whole until then, and a killed making can be told
+ * from a run. */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/diag.h"
+#include "files/atomic.h"
+#include "files/json.h"
+#include "run/internal.h"
+#include "storage/volume.h"
+
+#define MAKING "making"
+#define PLAN "plan.json"
+
+/* ---- the plan -----------------------------------------------------------------------------------------------------
+ */
+
+int shore__plan_read(const char *run_path, struct shore__plan *out, struct shore_diag *diag) {
+    json_t *j = NULL, *item = NULL;
+    size_t i = 0;
+    *out = (struct shore__plan){0};
+    if (!shore__path_exists(run_path, MAKING "/" PLAN)) return SHORE_EMISSING;
+    char *path = shore__path_join(run_path, MAKING "/" PLAN);
+    int rc = path ? shore__json_read(path, 1 << 20, &j, diag) : shore__fail(diag, -ENOMEM, "out of memory");
+    if (rc == 0 && !shore__fleet_id_parse(json_string_value(json_object_get(j, "fleet")), out->fleet_id))
+        rc = shore__fail(diag, SHORE_EINPUT, "%s: has been changed by hand; remove %s/" MAKING, path, run_path);
+    json_array_foreach(json_object_get(j, "volumes"), i, item) {
+        if (rc == 0 && json_is_string(item)) rc = shore__strings_add(&out->fresh, json_string_value(item));
+    }
+    if (rc < 0) shore__strings_free(&out->fresh);
+    json_decref(j);
+    free(path);
+    return rc;
+}
+
+static int plan_write(struct shore__run *run, struct shore_diag *diag) {
+    const struct shore__strings *fresh = &run->private->fresh;
+    char fleet[33];
+    shore__fleet_id_text(run->fleet_id, fleet);
+    json_t *volumes = json_array();
+    for (size_t i = 0; i < fresh->count; i++)
+        json_array_append_new(volumes, json_string(fresh->item[i]));
+    json_t *j = json_pack("{s:s, s:o}", "fleet", fleet, "volumes", volumes);
+    char *path = shore__path_join(run->path, MAKING "/" PLAN);
+    int rc = j && path ? shore__json_write(path, j, 2, diag) : shore__fail(diag, -ENOMEM, "out of memory");
+    json_decref(j);
+    free(path);
+    return rc;
+}
+
+bool shore__volume_is_of(const char *volume, const uint64_t fleet_id[2], struct shore_diag *diag) {
+    struct shore__volume v;
+    if (shore__volume_peek(volume, &v, diag) < 0) return false;
+    bool ours = memcmp(v.desc.fleet_id, fleet_id, sizeof v.desc.fleet_id) == 0;
+    if (!ours) shore__fail(diag, SHORE_EMISMATCH, "%s: is a volume of another run", volume);
+    shore__volume_close(&v);
+    return ours;
+}
+
+/* Makes drives absolute, notes which volume files are new, and finds out whether what is there is what a killed making
+ * left: whole volumes of its fleet, or files that it had only begun (those need no leave to be replaced). */
+static int plan_drives(struct shore__run *run, const struct shore__plan *before, struct shore_diag *diag) {
+    struct shore__strings *drives = &run->settings.drives;
+    size_t ours = 0, foreign = 0;
+    if (drives->count == 0)
+        return shore__fail(diag, SHORE_EUSAGE, "where is the state to live? Give --drive DIR, or --drive ram:");
+    for (size_t i = 0; i < drives->count; i++) {
+        struct stat st;
+        char *volume = NULL, shown[256];
+        if (shore__drive_is_volatile(drives->item[i])) continue;
+        char *absolute = shore__drive_absolute(drives->item[i]);
+        if (!absolute)
+            return shore__fail(diag, SHORE_EUSAGE, "--drive %s: does not exist, and neither does its directory",
+                               shore__escape(drives->item[i], strlen(drives->item[i]), shown, sizeof shown));
+        free(drives->item[i]);
+        drives->item[i] = absolute;
+        int rc = shore__volume_path(absolute, &volume, diag);
+        if (rc < 0) return rc;
+        bool exists = stat(volume, &st) == 0;
+        bool mine = exists && shore__volume_is_of(volume, before->fleet_id, NULL);
+        bool begun = exists && !mine && shore__strings_has(&before->fresh, volume);
+        if (!exists || (mine && shore__strings_has(&before->fresh, volume)))
+            rc = shore__strings_add(&run->private->fresh, volume);
+        ours += mine;
+        foreign += exists && !mine && !begun;
+        free(volume);
+        if (rc < 0) return shore__fail(diag, rc, "out of memory");
+    }
+    run->replace_drives = ours > 0 && foreign == 0;
+    return 0;
+}
+
+/* ---- the directory ------------------------------------------------------------------------------------------------
+ */
+
+/* mkdir -p; remembers what it made. */
+static int make_directories(struct shore__run *run, struct shore_diag *diag) {
+    char *path = strdup(run->path);
+    int rc = path ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
+    for (char *at = path; rc == 0 && at;) {
+        at = strchr(at + 1, '/');
+        if (at) *at = '\0';
+        if (mkdir(path, 0777) == 0)
+            rc = shore__strings_add(&run->private->created, path);
+        else if (errno != EEXIST)
+            rc = shore__fail(diag, -errno, "%s: the directory cannot be made: %s", path, strerror(errno));
+        if (at) *at = '/';
+    }
+    free(path);
+    return rc;
+}
+
+static int refuse_what_is_there(struct shore__run *run, bool overwrite, struct shore_diag *diag) {
+    run->private->overwrites = shore__is_run(run->path);
+    if (overwrite) return 0;
+    if (run->private->overwrites)
+        return shore__fail(diag, SHORE_EEXISTS,
+                           "%s: holds a run; go on with it by --resume %s, or replace it with --overwrite", run->path,
+                           run->path);
+    if (shore__path_exists(run->path, MAKING)) return 0;
+    for (const char *const *name = shore__run_files; *name; name++)
+        if (shore__path_exists(run->path, *name))
+            return shore__fail(diag, SHORE_EEXISTS,
+                               "%s: holds %s, which a run would replace; choose another directory, or --overwrite",
+                               run->path, *name);
+    return 0;
+}
+
+static int sync_file(const char *path, struct shore_diag *diag) {
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int code = fd < 0 || fsync(fd) < 0 ? errno : 0;
+    if (fd >= 0) close(fd);
+    return code ? shore__fail(diag, -code, "%s: cannot be made durable: %s", path, strerror(code)) : 0;
+}
+
+enum what { DROP, SYNC, MOVE };
+
+/* Each name of a run that is in making: dropped, synced, or moved into place. */
+static int each_file(struct shore__run *run, enum what what, struct shore_diag *diag) {
+    int rc = 0;
+    for (const char *const *name = shore__run_files; *name && rc == 0; name++) {
+        char *to = shore__path_join(run->path, *name), *from = NULL;
+        if (!to || asprintf(&from, "%s/" MAKING "/%s", run->path, *name) < 0) {
+            from = NULL;
+            rc = shore__fail(diag, -ENOMEM, "out of memory");
+        } else if (what == DROP) {
+            unlink(from);
+        } else if (what == SYNC) {
+            struct stat st;
+            if (stat(from, &st) == 0) rc = sync_file(from, diag);
+        } else if (rename(from, to) < 0) {
+            if (errno != ENOENT)
+                rc = shore__fail(diag, -errno, "%s: cannot be moved into the run: %s", from, strerror(errno));
+            else
+                unlink(to); /* of the run that is replaced */
+        }
+        free(from);
+        free(to);
+    }
+    return rc;
+}
+
+static int begin(struct shore__run *run, bool overwrite, struct shore_diag *diag) {
+    struct shore__plan before;
+    int rc = refuse_what_is_there(run, overwrite, diag);
+    if (rc < 0) return rc;
+    char *making = shore__path_join(run->path, MAKING);
+    if (!making) return shore__fail(diag, -ENOMEM, "out of memory");
+    rc = shore__plan_read(run->path, &before, diag);
+    if (rc == SHORE_EMISSING) {
+        rc = getrandom(before.fleet_id, sizeof before.fleet_id, 0) == (ssize_t)sizeof before.fleet_id
+                 ? 0
+                 : shore__fail(diag, -errno, "no random numbers: %s", strerror(errno));
+        if (rc == 0 && mkdir(making, 0777) < 0 && errno != EEXIST)
+            rc = shore__fail(diag, -errno, "%s: the directory cannot be made: %s", making, strerror(errno));
+    }
+    if (rc == 0) {
+        run->making = true;
+        memcpy(run->fleet_id, before.fleet_id, sizeof run->fleet_id);
+        rc = plan_drives(run, &before, diag);
+    }
+    if (rc == 0) rc = each_file(run, DROP, diag);
+    if (rc == 0) rc = plan_write(run, diag);
+    if (rc == 0) rc = shore__directory_sync(run->path, diag);
+    shore__strings_free(&before.fresh);
+    free(making);
+    return rc;
+}
+
+/* ---- its contents -------------------------------------------------------------------------------------------------
+ */
+
+static int tokenize(struct shore__run *run, const struct shore__strings *files, const char *directory, const char *name,
+                    shore__progress_fn progress, void *ctx, struct shore__token_record *out, struct shore_diag *diag) {
+    struct shore__dataset_stats stats = {0};
+    struct shore__dataset *whole = NULL;
+    char *path = shore__path_join(directory, name);
+    int rc = path ? shore__dataset_build((const char *const *)files->item, files->count, run->tokenizer,
+                                         run->model->arch.vocab, path, progress, ctx, &stats, diag)
+                  : shore__fail(diag, -ENOMEM, "out of memory");
+    *out = (struct shore__token_record){
+        .tokens = stats.tokens, .documents = stats.documents, .text_bytes = stats.text_bytes};
+    if (rc == 0) rc = shore__dataset_open(path, 0, 0, &whole, diag);
+    if (rc == 0) rc = shore__dataset_identity(whole, &out->hash, diag);
+    if (rc == 0 && out->tokens < 2)
+        rc = shore__fail(diag, SHORE_EINPUT, "%s: holds too little to learn from: a token and its successor at least",
+                         files->item[0]);
+    shore__dataset_close(whole);
+    free(path);
+    return rc;
+}
+
+static int split(struct shore__run *run, struct shore_diag *diag) {
+    struct shore__run_private *p = run->private;
+    p->val_tokens = (uint64_t)((double)p->data.tokens * run->settings.val_share);
+    p->train_tokens = p->data.tokens - p->val_tokens;
+    if (run->settings.val_share > 0 && (p->val_tokens < 2 || p->train_tokens < 2))
+        return shore__fail(diag, SHORE_EUSAGE,
+                           "--val-share %g of %" PRIu64 " tokens leaves too few to train or to validate on",
+                           run->settings.val_share, p->data.tokens);
+    if (p->val_data.tokens) p->val_tokens = p->val_data.tokens;
+    return 0;
+}
+
+static int write_config(struct shore__run *run, const char *directory, struct shore_diag *diag) {
+    json_t *config = shore__arch_to_json(&run->model->arch);
+    char *path = shore__path_join(directory, "config.json");
+    int rc = config && path ? shore__json_write(path, config, 2, diag) : shore__fail(diag, -ENOMEM, "out of memory");
+    json_decref(config);
+    free(path);
+    return rc;
+}
+
+static int fill(struct shore__run *run, shore__progress_fn progress, void *ctx, struct shore_diag *diag) {
+    struct shore__run_private *p = run->private;
+    const struct shore__settings *s = &run->settings;
+    char *making = shore__path_join(run->path, MAKING);
+    int rc = making ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
+    if (rc == 0) rc = write_config(run, making, diag);
+    if (rc == 0) rc = shore__tokenizer_save(run->tokenizer, making, diag);
+    if (rc == 0) rc = tokenize(run, &s->data, making, "tokens.bin", progress, ctx, &p->data, diag);
+    if (rc == 0 && s->val_data.count)
+        rc = tokenize(run, &s->val_data, making, "val.bin", progress, ctx, &p->val_data, diag);
+    if (rc == 0) rc = split(run, diag);
+    if (rc == 0) rc = shore__run_open_data(run, making, diag);
+    if (rc == 0) shore__settings_fit(&run->settings, run->model, p->train_tokens);
+    free(making);
+    return rc;
+}
+
+int shore__run_prepare(const char *path, const struct shore__settings *s, struct shore__model *model,
+                       struct shore__tokenizer *tokenizer, bool overwrite, shore__progress_fn progress,
+                       void *progress_ctx, struct shore__run **out, struct shore_diag *diag) {
+    struct shore__run *run = NULL;
+    int rc = shore__settings_check(s, diag);
+    if (rc == 0) rc = shore__run_alloc(path, &run, diag);
+    if (rc < 0) return rc;
+    rc = shore__settings_copy(s, &run->settings);
+    if (rc == 0 && !(run->private->tokenizer_name = strdup(shore__tokenizer_name(tokenizer)))) rc = -ENOMEM;
+    if (rc < 0) shore__fail(diag, rc, "out of memory");
+    run->model = model;
+    run->tokenizer = tokenizer;
+    if (rc == 0) rc = make_directories(run, diag);
+    if (rc == 0) rc = shore__run_lock(run, diag);
+    if (rc == 0) rc = begin(run, overwrite, diag);
+    if (rc == 0) rc = fill(run, progress, progress_ctx, diag);
+    if (rc < 0) {
+        run->model = NULL; /* the caller's, as before */
+        run->tokenizer = NULL;
+        if (!run->making) shore__run_undo(run);
+        shore__run_close(run);
+        return rc;
+    }
+    *out = run;
+    return 0;
+}
+
+/* ---- finishing ----------------------------------------------------------------------------------------------------
+ */
+
+static int unlink_run_json(struct shore__run *run, struct shore_diag *diag) {
+    char *path = shore__path_join(run->path, "run.json");
+    if (!path) return shore__fail(diag, -ENOMEM, "out of memory");
+    int rc = unlink(path) < 0 && errno != ENOENT
+                 ? shore__fail(diag, -errno, "%s: cannot be replaced: %s", path, strerror(errno))
+                 : 0;
+    free(path);
+    return rc ? rc : shore__directory_sync(run->path, diag);
+}
+
+void shore__making_remove(const char *run_path) {
+    char *making = shore__path_join(run_path, MAKING);
+    if (making) shore__directory_remove(making);
+    free(making);
+}
+
+int shore__run_finish(struct shore__run *run, const uint64_t fleet_id[2], const char *processor,
+                      struct shore_diag *diag) {
+    memcpy(run->fleet_id, fleet_id, sizeof run->fleet_id);
+    snprintf(run->processor, sizeof run->processor, "%s", processor);
+    int rc = each_file(run, SYNC, diag);
+    if (rc < 0) return rc;
+    run->making = false; /* from here on there is no way back: the marker stays until the end */
+    if (run->private->overwrites) rc = unlink_run_json(run, diag);
+    if (rc == 0) rc = each_file(run, MOVE, diag);
+    if (rc == 0) rc = shore__directory_sync(run->path, diag);
+    if (rc == 0) rc = shore__run_open_data(run, run->path, diag);
+    if (rc == 0) rc = shore__run_write(run, diag);
+    if (rc < 0) return rc;
+    shore__making_remove(run->path);
+    return 0;
+}
+
+/* ---- undoing ------------------------------------------------------------------------------------------------------
+ */
+
+/* A volume that did not exist before, unless it is in use. */
+static void undo_volume(const char *volume, const uint64_t fleet_id[2]) {
+    int fd = open(volume, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    struct stat st;
+    if (fd < 0) return;
+    if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && flock(fd, LOCK_EX | LOCK_NB) == 0 &&
+        shore__volume_is_of(volume, fleet_id, NULL))
+        unlink(volume);
+    close(fd);
+}
+
+void shore__run_undo(struct shore__run *run) {
+    struct shore__run_private *p = run->private;
+    if (run->making) {
+        for (size_t i = 0; i < p->fresh.count; i++)
+            undo_volume(p->fresh.item[i], run->fleet_id);
+        shore__making_remove(run->path);
+    }
+    for (size_t i = p->created.count; i > 0; i--)
+        rmdir(p->created.item[i - 1]);
+    run->making = false;
+}

@@ -1,0 +1,143 @@
+/* What follows from settings: the model, the tokenizer, defaults that depend on them, options of the fleet. */
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/diag.h"
+#include "base/suggest.h"
+#include "files/atomic.h"
+#include "files/json.h"
+#include "run/internal.h"
+
+enum { CONFIG_BYTES_MOST = 1 << 20 };
+
+static int model_from_file(const char *path, struct shore__model **out, struct shore_diag *diag) {
+    struct shore__arch arch;
+    json_t *config = NULL;
+    int rc = shore__json_read(path, CONFIG_BYTES_MOST, &config, diag);
+    if (rc < 0) return rc;
+    rc = shore__arch_from_json(config, path, &arch, diag);
+    json_decref(config);
+    return rc < 0 ? rc : shore__model_make(&arch, out, diag);
+}
+
+int shore__model_from_directory(const char *directory, struct shore__model **out, struct shore_diag *diag) {
+    char *path = shore__path_join(directory, "config.json");
+    int rc = path ? model_from_file(path, out, diag) : shore__fail(diag, -ENOMEM, "out of memory");
+    free(path);
+    return rc;
+}
+
+static bool is_preset(const char *name) {
+    for (const char *const *p = shore__arch_presets(); *p; p++)
+        if (strcmp(*p, name) == 0) return true;
+    return false;
+}
+
+/* Presets keep their own vocabulary unless the tokenizer's is larger: gpt2-124m has 124 million parameters also when
+ * it is trained on bytes. */
+static int model_from_preset(const char *name, uint32_t vocab, struct shore__model **out, struct shore_diag *diag) {
+    struct shore__arch arch;
+    int rc = shore__arch_preset(name, 0, &arch, diag);
+    if (rc == 0 && arch.vocab < vocab) rc = shore__arch_preset(name, vocab, &arch, diag);
+    return rc < 0 ? rc : shore__model_make(&arch, out, diag);
+}
+
+static int no_such_model(const char *name, struct shore_diag *diag) {
+    char shown[160], list[256] = "";
+    size_t used = 0;
+    for (const char *const *p = shore__arch_presets(); *p && used < sizeof list; p++)
+        used += (size_t)snprintf(list + used, sizeof list - used, used ? ", %s" : "%s", *p);
+    size_t count = 0;
+    while (shore__arch_presets()[count])
+        count++;
+    const char *near = shore__suggest(name, shore__arch_presets(), count);
+    return shore__fail(diag, SHORE_EUSAGE, "--init %s: no such preset or file%s%s%s; presets are %s",
+                       shore__escape(name, strlen(name), shown, sizeof shown), near ? ": did you mean " : "",
+                       near ? near : "", near ? "?" : "", list);
+}
+
+int shore__run_model(const struct shore__settings *s, struct shore__tokenizer *tokenizer, struct shore__model **out,
+                     struct shore_diag *diag) {
+    struct stat st;
+    struct shore__model *m = NULL;
+    uint32_t vocab = tokenizer ? shore__tokenizer_vocab(tokenizer) : 0;
+    int rc = 0;
+    if (s->model)
+        rc = shore__model_from_directory(s->model, &m, diag);
+    else if (!s->init)
+        rc = shore__fail(diag, SHORE_EUSAGE, "which model? Give --model DIR, or --init with a preset or a config.json");
+    else if (is_preset(s->init))
+        rc = model_from_preset(s->init, vocab, &m, diag);
+    else if (stat(s->init, &st) == 0)
+        rc = S_ISDIR(st.st_mode) ? shore__model_from_directory(s->init, &m, diag) : model_from_file(s->init, &m, diag);
+    else
+        rc = no_such_model(s->init, diag);
+    if (rc < 0) return rc;
+    /* Tokens of .bin files are checked one by one; the byte-level tokenizer stands in where there is none. */
+    if (vocab > m->arch.vocab && strcmp(shore__tokenizer_name(tokenizer), "bytes") != 0) {
+        rc = shore__fail(diag, SHORE_EINPUT,
+                         "the tokenizer has %u tokens, but the model only %u (vocab_size): they do not belong together",
+                         vocab, m->arch.vocab);
+        shore__model_free(m);
+        return rc;
+    }
+    *out = m;
+    return 0;
+}
+
+int shore__run_tokenizer_of(const struct shore__settings *s, struct shore__tokenizer **out, struct shore_diag *diag) {
+    if (s->tokenizer) return shore__tokenizer_open(s->tokenizer, out, diag);
+    if (s->model) {
+        int rc = shore__tokenizer_open(s->model, out, diag);
+        if (rc != SHORE_EMISSING) return rc;
+    }
+    int rc = shore__tokenizer_bytes(out);
+    return rc < 0 ? shore__fail(diag, rc, "out of memory") : 0;
+}
+
+void shore__settings_fit(struct shore__settings *s, const struct shore__model *m, uint64_t tokens) {
+    enum { LENGTH = 1024, STEPS = 1000, SMALL = 20 * 1000 * 1000 };
+    if (s->seq_len == 0) s->seq_len = m->arch.max_positions < LENGTH ? m->arch.max_positions : LENGTH;
+    if (isnan(s->lr)) {
+        if (s->optimizer == SHORE_SGD || s->optimizer == SHORE_ADAGRAD)
+            s->lr = 1e-2;
+        else
+            s->lr = s->model ? 5e-5 : m->parameters < SMALL ? 1e-3 : 3e-4;
+    }
+    if (isnan(s->min_lr)) s->min_lr = s->lr / 10;
+    if (s->steps == 0 && s->epochs > 0) {
+        if (tokens == 0) return;
+        double steps = ceil(s->epochs * (double)tokens / ((double)s->batch * s->seq_len));
+        s->steps = steps < 1 ? 1 : (uint64_t)steps;
+        s->epochs = 0;
+    }
+    if (s->steps == 0) s->steps = STEPS;
+    if (s->warmup == SHORE__WARMUP_CHOSEN) s->warmup = s->steps / 50;
+}
+
+void shore__run_fleet_options(const struct shore__settings *s, uint64_t scratch_bytes, bool spill,
+                              struct shore_fleet_options *out) {
+    bool momentum = s->optimizer == SHORE_SGD && s->momentum > 0;
+    unsigned planes = shore_optimizer_planes(s->optimizer, momentum);
+    uint64_t element_bytes = 4 + (planes & 1u << SHORE_PLANE_M ? 4 : 0) + (planes & 1u << SHORE_PLANE_V ? 4 : 0);
+    uint64_t segments =
+        (s->chunk_bytes + SHORE_SEGMENT_ELEMS * element_bytes / 2) / (SHORE_SEGMENT_ELEMS * element_bytes);
+    if (segments > UINT32_MAX) segments = UINT32_MAX;
+    *out = (struct shore_fleet_options){
+        .drives = (const char *const *)s->drives.item,
+        .ndrives = (uint32_t)s->drives.count,
+        .optimizer = s->optimizer,
+        .with_momentum = momentum,
+        .fp32_params = s->fp32,
+        .chunk_segments = s->chunk_bytes == 0 ? 0
+                          : segments == 0     ? 1
+                                              : (uint32_t)segments,
+        .scratch_bytes = scratch_bytes,
+        .spill = spill,
+        .io = s->io,
+    };
+}

@@ -1,0 +1,87 @@
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/diag.h"
+#include "files/atomic.h"
+#include "run/internal.h"
+
+const char *const shore__run_files[] = {"config.json",
+                                        "tokens.bin",
+                                        "val.bin",
+                                        "metrics.jsonl",
+                                        "metrics.jsonl.old",
+                                        "committed",
+                                        "tokenizer.json",
+                                        "tokenizer_config.json",
+                                        "special_tokens_map.json",
+                                        "added_tokens.json",
+                                        "vocab.json",
+                                        "merges.txt",
+                                        "encoder.json",
+                                        "vocab.bpe",
+                                        NULL};
+
+bool shore__path_exists(const char *directory, const char *name) {
+    struct stat st;
+    char *path = shore__path_join(directory, name);
+    bool exists = path && lstat(path, &st) == 0;
+    free(path);
+    return exists;
+}
+
+int shore__directory_sync(const char *path, struct shore_diag *diag) {
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int code = fd < 0 || fsync(fd) < 0 ? errno : 0;
+    if (fd >= 0) close(fd);
+    return code ? shore__fail(diag, -code, "%s: the directory cannot be made durable: %s", path, strerror(code)) : 0;
+}
+
+void shore__directory_remove(const char *path) {
+    DIR *directory = opendir(path);
+    struct dirent *entry = NULL;
+    while (directory && (entry = readdir(directory)))
+        unlinkat(dirfd(directory), entry->d_name, 0);
+    if (directory) closedir(directory);
+    rmdir(path);
+}
+
+bool shore__strings_has(const struct shore__strings *list, const char *item) {
+    for (size_t i = 0; i < list->count; i++)
+        if (strcmp(list->item[i], item) == 0) return true;
+    return false;
+}
+
+bool shore__drive_is_volatile(const char *drive) {
+    return strcmp(drive, "ram:") == 0 || strcmp(drive, "null:") == 0;
+}
+
+char *shore__drive_absolute(const char *drive) {
+    struct stat st;
+    bool there = stat(drive, &st) == 0;
+    if (shore__drive_is_volatile(drive)) return strdup(drive);
+    if (there && !S_ISBLK(st.st_mode)) return realpath(drive, NULL);
+    const char *slash = strrchr(drive, '/');
+    const char *name = slash ? slash + 1 : drive;
+    char *directory = slash == drive ? strdup("/") : slash ? strndup(drive, (size_t)(slash - drive)) : strdup(".");
+    char *real = directory ? realpath(directory, NULL) : NULL;
+    char *path = real && *name ? shore__path_join(strcmp(real, "/") == 0 ? "" : real, name) : NULL;
+    free(directory);
+    free(real);
+    return path;
+}
+
+void shore__fleet_id_text(const uint64_t id[2], char out[33]) {
+    snprintf(out, 33, "%016" PRIx64 "%016" PRIx64, id[0], id[1]);
+}
+
+bool shore__fleet_id_parse(const char *text, uint64_t id[2]) {
+    if (!text || strlen(text) != 32 || text[strspn(text, "0123456789abcdef")] != '\0') return false;
+    return sscanf(text, "%16" SCNx64 "%16" SCNx64, &id[0], &id[1]) == 2;
+}

@@ -1,0 +1,347 @@
+/* A run that is made: opening, recording, closing. */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/diag.h"
+#include "files/atomic.h"
+#include "files/json.h"
+#include "run/internal.h"
+#include "storage/blockio.h"
+
+enum { RUN_JSON_BYTES_MOST = 64 << 20 };
+
+int shore__run_alloc(const char *path, struct shore__run **out, struct shore_diag *diag) {
+    struct shore__run *run = calloc(1, sizeof *run);
+    if (run) {
+        run->lock_fd = -1;
+        run->path = strdup(path);
+        run->changes = json_array();
+        run->private = calloc(1, sizeof *run->private);
+    }
+    if (!run || !run->path || !run->changes || !run->private) {
+        if (run) {
+            free(run->path);
+            json_decref(run->changes);
+            free(run->private);
+        }
+        free(run);
+        return shore__fail(diag, -ENOMEM, "out of memory");
+    }
+    shore__settings_defaults(&run->settings);
+    run->private->metrics_fd = run->private->hint_fd = -1;
+    /* a run is named by its path without slashes at the end */
+    for (size_t n = strlen(run->path); n > 1 && run->path[n - 1] == '/'; n--)
+        run->path[n - 1] = '\0';
+    *out = run;
+    return 0;
+}
+
+int shore__run_lock(struct shore__run *run, struct shore_diag *diag) {
+    const struct timespec pause = {.tv_nsec = 50 * 1000 * 1000};
+    int tries = (int)(SHORE__LOCK_SECONDS / 0.05);
+    run->lock_fd = open(run->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (run->lock_fd < 0)
+        return shore__fail(diag, -errno, "%s: the run's directory cannot be opened: %s", run->path, strerror(errno));
+    while (flock(run->lock_fd, LOCK_EX | LOCK_NB) < 0) {
+        if (errno != EWOULDBLOCK && errno != EINTR)
+            return shore__fail(diag, -errno, "%s: cannot be locked: %s", run->path, strerror(errno));
+        if (tries-- == 0)
+            return shore__fail(diag, SHORE_EBUSY, "%s: another process works on this run; wait for it, or stop it",
+                               run->path);
+        nanosleep(&pause, NULL);
+    }
+    return 0;
+}
+
+bool shore__is_run(const char *path) {
+    return shore__path_exists(path, "run.json");
+}
+
+/* ---- run.json -----------------------------------------------------------------------------------------------------
+ */
+
+static json_t *tokens_json(const struct shore__token_record *r) {
+    char hash[17];
+    snprintf(hash, sizeof hash, "%016" PRIx64, r->hash);
+    return json_pack("{s:I, s:I, s:I, s:s}", "tokens", (json_int_t)r->tokens, "documents", (json_int_t)r->documents,
+                     "text_bytes", (json_int_t)r->text_bytes, "hash", hash);
+}
+
+int shore__run_write(struct shore__run *run, struct shore_diag *diag) {
+    const struct shore__run_private *p = run->private;
+    char fleet[33];
+    shore__fleet_id_text(run->fleet_id, fleet);
+    json_t *data = tokens_json(&p->data);
+    json_t *val_data = p->val_data.tokens ? tokens_json(&p->val_data) : json_null();
+    json_t *j =
+        json_pack("{s:i, s:s, s:s, s:s, s:I, s:o, s:o, s:o, s:o, s:I, s:I, s:O}", "longshore", SHORE__RUN_VERSION,
+                  "fleet", fleet, "processor", run->processor, "tokenizer", p->tokenizer_name, "parameters",
+                  (json_int_t)run->model->parameters, "settings", shore__settings_to_json(&run->settings), "model",
+                  shore__arch_to_json(&run->model->arch), "data", data, "val_data", val_data, "train_tokens",
+                  (json_int_t)p->train_tokens, "val_tokens", (json_int_t)p->val_tokens, "changes", run->changes);
+    char *path = shore__path_join(run->path, "run.json");
+    int rc = j && path ? shore__json_write(path, j, 2, diag)
+                       : shore__fail(diag, -ENOMEM, "%s: out of memory for run.json", run->path);
+    json_decref(j);
+    free(path);
+    return rc;
+}
+
+int shore__run_record_change(struct shore__run *run, uint64_t step, const char *what, struct shore_diag *diag) {
+    json_t *change = json_pack("{s:I, s:s}", "step", (json_int_t)step, "what", what);
+    if (!change || json_array_append_new(run->changes, change) < 0)
+        return shore__fail(diag, -ENOMEM, "%s: out of memory", run->path);
+    return run->making ? 0 : shore__run_write(run, diag);
+}
+
+static bool read_count(const json_t *j, const char *key, uint64_t *out) {
+    const json_t *value = json_object_get(j, key);
+    if (!json_is_integer(value) || json_integer_value(value) < 0) return false;
+    *out = (uint64_t)json_integer_value(value);
+    return true;
+}
+
+static bool read_tokens(const json_t *j, struct shore__token_record *out) {
+    const char *hash = json_string_value(json_object_get(j, "hash"));
+    return hash && strlen(hash) == 16 && sscanf(hash, "%16" SCNx64, &out->hash) == 1 &&
+           read_count(j, "tokens", &out->tokens) && read_count(j, "documents", &out->documents) &&
+           read_count(j, "text_bytes", &out->text_bytes);
+}
+
+static int read_model(struct shore__run *run, const json_t *j, const char *path, struct shore_diag *diag) {
+    struct shore__arch arch;
+    int rc = shore__arch_from_json(json_object_get(j, "model"), path, &arch, diag);
+    return rc < 0 ? rc : shore__model_make(&arch, &run->model, diag);
+}
+
+static int read_fields(struct shore__run *run, const json_t *j, const char *path, struct shore_diag *diag) {
+    struct shore__run_private *p = run->private;
+    const json_t *version = json_object_get(j, "longshore"), *val_data = json_object_get(j, "val_data");
+    const char *processor = json_string_value(json_object_get(j, "processor"));
+    const char *tokenizer = json_string_value(json_object_get(j, "tokenizer"));
+    json_t *changes = json_object_get(j, "changes");
+    if (!json_is_integer(version) || json_integer_value(version) != SHORE__RUN_VERSION)
+        return shore__fail(diag, SHORE_EFORMAT, "%s: is not of version %d, the one this program knows", path,
+                           SHORE__RUN_VERSION);
+    bool good = processor && tokenizer && json_is_array(changes) && json_is_object(json_object_get(j, "model")) &&
+                shore__fleet_id_parse(json_string_value(json_object_get(j, "fleet")), run->fleet_id) &&
+                read_tokens(json_object_get(j, "data"), &p->data) &&
+                (json_is_null(val_data) || read_tokens(val_data, &p->val_data)) &&
+                read_count(j, "train_tokens", &p->train_tokens) && read_count(j, "val_tokens", &p->val_tokens);
+    if (!good)
+        return shore__fail(diag, SHORE_EINPUT, "%s: has been changed by hand and misses what a run needs; put it back",
+                           path);
+    snprintf(run->processor, sizeof run->processor, "%s", processor);
+    p->tokenizer_name = strdup(tokenizer);
+    json_decref(run->changes);
+    run->changes = json_incref(changes);
+    if (!p->tokenizer_name) return shore__fail(diag, -ENOMEM, "out of memory");
+    int rc = shore__settings_from_json(json_object_get(j, "settings"), path, &run->settings, diag);
+    return rc < 0 ? rc : read_model(run, j, path, diag);
+}
+
+static int read_run(struct shore__run *run, struct shore_diag *diag) {
+    json_t *j = NULL;
+    char *path = shore__path_join(run->path, "run.json");
+    int rc = path ? shore__json_read(path, RUN_JSON_BYTES_MOST, &j, diag) : shore__fail(diag, -ENOMEM, "out of memory");
+    if (rc == 0) rc = read_fields(run, j, path, diag);
+    json_decref(j);
+    free(path);
+    return rc;
+}
+
+/* ---- data ---------------------------------------------------------------------------------------------------------
+ */
+
+static int open_tokens(const char *directory, const char *name, uint64_t first, uint64_t count,
+                       const struct shore__token_record *record, struct shore__dataset **out, struct shore_diag *diag) {
+    char *path = shore__path_join(directory, name);
+    int rc = path ? shore__dataset_open(path, first, count, out, diag) : shore__fail(diag, -ENOMEM, "out of memory");
+    if (rc == 0 && shore__dataset_stats(*out)->tokens != record->tokens) {
+        rc = shore__fail(diag, SHORE_EMISMATCH,
+                         "%s: holds %" PRIu64 " tokens, but this run was made with %" PRIu64
+                         ": put the file of the run back",
+                         path, shore__dataset_stats(*out)->tokens, record->tokens);
+        shore__dataset_close(*out);
+        *out = NULL;
+    }
+    free(path);
+    return rc;
+}
+
+int shore__run_open_data(struct shore__run *run, const char *directory, struct shore_diag *diag) {
+    const struct shore__run_private *p = run->private;
+    struct shore__dataset *train = NULL, *val = NULL;
+    int rc = open_tokens(directory, "tokens.bin", 0, p->train_tokens, &p->data, &train, diag);
+    if (rc == 0 && p->val_data.tokens)
+        rc = open_tokens(directory, "val.bin", 0, 0, &p->val_data, &val, diag);
+    else if (rc == 0 && p->val_tokens)
+        rc = open_tokens(directory, "tokens.bin", p->train_tokens, p->val_tokens, &p->data, &val, diag);
+    if (rc < 0) {
+        shore__dataset_close(train);
+        return rc;
+    }
+    shore__dataset_close(run->train);
+    shore__dataset_close(run->val);
+    run->train = train;
+    run->val = val;
+    return 0;
+}
+
+static int check_tokens(const struct shore__run *run, const char *name, const struct shore__token_record *record,
+                        struct shore_diag *diag) {
+    struct shore__dataset *whole = NULL;
+    uint64_t hash = 0;
+    int rc = open_tokens(run->path, name, 0, 0, record, &whole, diag);
+    if (rc == 0) rc = shore__dataset_identity(whole, &hash, diag);
+    if (rc == 0 && hash != record->hash)
+        rc = shore__fail(diag, SHORE_EMISMATCH, "%s/%s: is not the data that this run was made with: put it back",
+                         run->path, name);
+    shore__dataset_close(whole);
+    return rc;
+}
+
+int shore__run_check_data(struct shore__run *run, struct shore_diag *diag) {
+    int rc = check_tokens(run, "tokens.bin", &run->private->data, diag);
+    if (rc == 0 && run->private->val_data.tokens) rc = check_tokens(run, "val.bin", &run->private->val_data, diag);
+    return rc;
+}
+
+/* ---- opening ------------------------------------------------------------------------------------------------------
+ */
+
+/* Whether two paths mean the same place; what does not exist is compared as it is written. */
+static bool same_path(const char *a, const char *b) {
+    if (strcmp(a, b) == 0) return true;
+    char *real_a = realpath(a, NULL), *real_b = realpath(b, NULL);
+    const char *left = real_a ? real_a : a, *right = real_b ? real_b : b;
+    bool same = strcmp(left, right) == 0;
+    free(real_a);
+    free(real_b);
+    return same;
+}
+
+/* Paths may hold '=' themselves: the one counts before which a drive's name ends. */
+static int move_drive(struct shore__run *run, const char *move, struct shore_diag *diag) {
+    struct shore__strings *drives = &run->settings.drives;
+    char shown[256];
+    bool split = false;
+    for (const char *at = strchr(move, '='); at; at = strchr(at + 1, '=')) {
+        char *old = strndup(move, (size_t)(at - move));
+        split = true;
+        for (size_t i = 0; old && i < drives->count; i++) {
+            if (!same_path(old, drives->item[i])) continue;
+            char *now = shore__drive_absolute(at + 1);
+            free(old);
+            if (!now)
+                return shore__fail(diag, SHORE_EUSAGE, "--drive %s: there is nothing at the new place",
+                                   shore__escape(move, strlen(move), shown, sizeof shown));
+            free(drives->item[i]);
+            drives->item[i] = now;
+            return 0;
+        }
+        free(old);
+    }
+    shore__escape(move, strlen(move), shown, sizeof shown);
+    if (!split) return shore__fail(diag, SHORE_EUSAGE, "--drive %s: with --resume it is OLD=NEW", shown);
+    return shore__fail(diag, SHORE_EUSAGE, "--drive %s: this run has no such drive; its first is %s", shown,
+                       drives->count ? drives->item[0] : "none");
+}
+
+static uint64_t read_hint(const struct shore__run *run) {
+    char *path = shore__path_join(run->path, "committed"), text[32] = "", *end = NULL;
+    int fd = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    ssize_t n = fd >= 0 ? pread(fd, text, sizeof text - 1, 0) : 0;
+    if (fd >= 0) close(fd);
+    free(path);
+    if (n <= 0 || text[0] < '0' || text[0] > '9') return 0;
+    uint64_t step = strtoull(text, &end, 10);
+    /* a line that is not whole could name any step */
+    return *end == '\n' ? step : 0;
+}
+
+static int not_a_run(const char *path, struct shore_diag *diag) {
+    char shown[256];
+    shore__escape(path, strlen(path), shown, sizeof shown);
+    if (shore__path_exists(path, "making"))
+        return shore__fail(diag, SHORE_EMISSING,
+                           "%s: was stopped while it was being made: give the same train command again", shown);
+    return shore__fail(diag, SHORE_EMISSING, "%s: is not a run: it has no run.json", shown);
+}
+
+/* A making that was killed after its last step but one. */
+static void finish_making(struct shore__run *run) {
+    struct shore__plan plan;
+    if (shore__plan_read(run->path, &plan, NULL) < 0) return;
+    if (memcmp(plan.fleet_id, run->fleet_id, sizeof plan.fleet_id) == 0) shore__making_remove(run->path);
+    shore__strings_free(&plan.fresh);
+}
+
+int shore__run_open(const char *path, bool for_writing, const struct shore__strings *moved, struct shore__run **out,
+                    struct shore_diag *diag) {
+    struct shore__run *run = NULL;
+    if (!shore__is_run(path)) return not_a_run(path, diag);
+    int rc = shore__run_alloc(path, &run, diag);
+    if (rc < 0) return rc;
+    if (for_writing) rc = shore__run_lock(run, diag);
+    if (rc == 0) rc = read_run(run, diag);
+    for (size_t i = 0; rc == 0 && moved && i < moved->count; i++)
+        rc = move_drive(run, moved->item[i], diag);
+    if (rc == 0) rc = shore__run_open_data(run, run->path, diag);
+    if (rc < 0) {
+        shore__run_close(run);
+        return rc;
+    }
+    if (for_writing) finish_making(run);
+    run->hint_step = read_hint(run);
+    *out = run;
+    return 0;
+}
+
+int shore__run_tokenizer(struct shore__run *run, struct shore_diag *diag) {
+    const char *name = run->private->tokenizer_name;
+    if (run->tokenizer) return 0;
+    if (strcmp(name, "bytes") == 0) {
+        int rc = shore__tokenizer_bytes(&run->tokenizer);
+        return rc < 0 ? shore__fail(diag, rc, "out of memory") : 0;
+    }
+    int rc = shore__tokenizer_open(run->path, &run->tokenizer, diag);
+    if (rc == 0 && strcmp(shore__tokenizer_name(run->tokenizer), name) != 0) {
+        shore__tokenizer_close(run->tokenizer);
+        run->tokenizer = NULL;
+        rc = shore__fail(diag, SHORE_EMISMATCH, "%s: its tokenizer is not the one this run was made with: put it back",
+                         run->path);
+    }
+    return rc;
+}
+
+void shore__run_close(struct shore__run *run) {
+    if (!run) return;
+    struct shore__run_private *p = run->private;
+    shore__dataset_close(run->train);
+    shore__dataset_close(run->val);
+    if (p->metrics_fd >= 0) close(p->metrics_fd);
+    if (p->hint_fd >= 0) close(p->hint_fd);
+    if (run->making) shore__run_undo(run);
+    if (run->lock_fd >= 0) close(run->lock_fd);
+    shore__model_free(run->model);
+    shore__tokenizer_close(run->tokenizer);
+    shore__settings_free(&run->settings);
+    shore__strings_free(&p->created);
+    shore__strings_free(&p->fresh);
+    json_decref(run->changes);
+    free(p->tokenizer_name);
+    free(p);
+    free(run->note);
+    free(run->path);
+    free(run);
+}
