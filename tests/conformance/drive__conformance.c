@@ -1,0 +1,493 @@
+/* Every kind of drive, alone and with others, gives the bits of the plain arrays. */
+#include "conformance/drive_harness.h"
+
+#include <errno.h>
+#include <pthread.h>
+
+#include "base/arena.h"
+
+struct config {
+    const char *name, *kinds;
+    enum shore_io io;
+    uint32_t chunk;
+    uint64_t ring_bytes;
+};
+
+static const struct config configs[] = {
+    {"ram", "r", SHORE_IO_AUTO, 0, 0},
+    {"two in ram", "rr", SHORE_IO_AUTO, 0, 0},
+    {"uring", "f", SHORE_IO_URING, 0, 0},
+    {"uring, chunks of one segment, least ring", "f", SHORE_IO_URING, 1, 1},
+    {"uring, large chunks, two drives", "ff", SHORE_IO_URING, 16, 0},
+    {"threads", "f", SHORE_IO_THREADS, 2, 0},
+    {"page cache", "f", SHORE_IO_BUFFERED, 0, 0},
+    {"five drives", "fffff", SHORE_IO_AUTO, 1, 0},
+    {"memory and drives", "frf", SHORE_IO_AUTO, 3, 0},
+};
+#define NCONFIGS (sizeof configs / sizeof configs[0])
+
+static struct shore_fleet_options options_of(const struct config *c, const struct place *place, const struct plain *p) {
+    return (struct shore_fleet_options){
+        .drives = place->paths,
+        .ndrives = place->ndrives,
+        .optimizer = p->optimizer,
+        .with_momentum = p->momentum,
+        .chunk_segments = c->chunk,
+        .ring_bytes = c->ring_bytes,
+        .io = c->io,
+        .spill = true,
+        .scratch_bytes = 5 << 20,
+    };
+}
+
+/* io_uring is refused in some containers: then that way cannot be tested, and the others are. */
+static bool refused_here(const struct config *c, int rc) {
+    return rc && c->io == SHORE_IO_URING && rc != SHORE_EEXISTS;
+}
+
+struct bench {
+    const struct config *config;
+    struct place place;
+    struct plain plain;
+    struct shore_fleet_options options;
+    struct shore_fleet *fleet;
+    struct shore_diag diag;
+};
+
+static bool bench_open(struct bench *b, const struct config *config, enum shore_optimizer optimizer, bool momentum) {
+    memset(b, 0, sizeof *b);
+    b->config = config;
+    place_open(&b->place, config->kinds);
+    plain_open(&b->plain, optimizer, momentum);
+    b->options = options_of(config, &b->place, &b->plain);
+    int rc = shore_fleet_create(b->plain.layout, &b->options, &b->fleet, &b->diag);
+    if (refused_here(config, rc)) {
+        print_message("%s: not here: %s\n", config->name, b->diag.text);
+        plain_close(&b->plain);
+        place_close(&b->place);
+        return false;
+    }
+    if (rc) fail_msg("%s: %s", config->name, b->diag.text);
+    if (fleet_init(b->fleet, &b->plain, &b->diag)) fail_msg("%s: %s", config->name, b->diag.text);
+    return true;
+}
+
+static void bench_close(struct bench *b) {
+    shore_fleet_close(b->fleet);
+    plain_close(&b->plain);
+    place_close(&b->place);
+}
+
+static void must(struct bench *b, int rc) {
+    if (rc) fail_msg("%s: %d: %s", b->config->name, rc, b->diag.text);
+}
+
+static void step(struct bench *b) {
+    must(b, fleet_step(b->fleet, &b->plain, b->plain.step, &b->diag));
+    plain_step(&b->plain, 1);
+}
+
+static void test_optimizers(void **state) {
+    static const struct {
+        enum shore_optimizer optimizer;
+        bool momentum;
+    } all[] = {
+        {SHORE_ADAMW, false}, {SHORE_ADAM, false}, {SHORE_SGD, false}, {SHORE_SGD, true}, {SHORE_ADAGRAD, false}};
+    for (size_t o = 0; o < sizeof all / sizeof all[0]; o++) {
+        for (size_t c = 0; c < NCONFIGS; c++) {
+            struct bench b;
+            if (!bench_open(&b, &configs[c], all[o].optimizer, all[o].momentum)) continue;
+            assert_digest(b.fleet, &b.plain, true);
+            for (int i = 0; i < 3; i++) {
+                step(&b);
+                assert_digest(b.fleet, &b.plain, i == 1);
+            }
+            bench_close(&b);
+        }
+    }
+}
+
+static int fetch_wait(struct bench *b, uint64_t at_step, uint32_t block, uint32_t segment, uint32_t count,
+                      enum shore_fetch_kind kind, void *dst) {
+    struct shore_wait wait;
+    shore_wait_init(&wait);
+    int rc = shore_fleet_fetch(b->fleet, at_step, block, segment, count, kind, dst, shore_wait_completion(&wait));
+    return rc ? rc : shore_wait(&wait, &b->diag);
+}
+
+static void check_fetches(struct bench *b, uint64_t at_step) {
+    for (uint32_t block = 0; block < BLOCKS; block++) {
+        const struct shore_layout_block *layout = &b->plain.layout->blocks[block];
+        for (uint32_t first = 0; first < layout->segments; first++) {
+            uint32_t count = layout->segments - first;
+            size_t skip = (size_t)first * SHORE_SEGMENT_ELEMS, elems = (size_t)count * SHORE_SEGMENT_ELEMS;
+            float *full = pages(elems * 4);
+            uint16_t *half = pages(elems * 2);
+            must(b, fetch_wait(b, at_step, block, first, count, SHORE_FETCH_MASTER, full));
+            assert_memory_equal(full, b->plain.master[block] + skip, elems * 4);
+            must(b, fetch_wait(b, at_step, block, first, count, SHORE_FETCH_M, full));
+            assert_memory_equal(full, b->plain.m[block] + skip, elems * 4);
+            must(b, fetch_wait(b, at_step, block, first, count, SHORE_FETCH_V, full));
+            assert_memory_equal(full, b->plain.v[block] + skip, elems * 4);
+            must(b, fetch_wait(b, at_step, block, first, count, SHORE_FETCH_BF16, half));
+            for (size_t i = 0; i < elems; i++) {
+                uint16_t hi, lo;
+                shore__split_f32(b->plain.master[block][skip + i], &hi, &lo);
+                assert_int_equal(half[i], hi);
+            }
+            free(full);
+            free(half);
+        }
+    }
+}
+
+static void test_fetches(void **state) {
+    for (size_t c = 0; c < NCONFIGS; c++) {
+        struct bench b;
+        if (!bench_open(&b, &configs[c], SHORE_ADAMW, false)) continue;
+        step(&b);
+        check_fetches(&b, 1);
+        /* of the step being written, and what updates hand back */
+        struct step_how how = {.coefficient = 1, .params = true};
+        for (uint32_t i = 0; i < BLOCKS; i++) {
+            how.params_out[i] = pages(b.plain.layout->blocks[i].padded_elems * 2);
+        }
+        must(&b, fleet_updates(b.fleet, &b.plain, 1, &how, &b.diag));
+        check_fetches(&b, 1);
+        plain_step(&b.plain, 1);
+        check_fetches(&b, 2);
+        for (uint32_t i = 0; i < BLOCKS; i++) {
+            size_t bytes = b.plain.layout->blocks[i].padded_elems * 2;
+            void *again = pages(bytes);
+            must(&b, fetch_wait(&b, 2, i, 0, b.plain.layout->blocks[i].segments, SHORE_FETCH_BF16, again));
+            assert_memory_equal(again, how.params_out[i], bytes);
+            free(again);
+            free(how.params_out[i]);
+        }
+        must(&b, fleet_commit(b.fleet, 1, false, &b.diag));
+        assert_digest(b.fleet, &b.plain, true);
+        assert_int_equal(fetch_wait(&b, 7, 0, 0, 1, SHORE_FETCH_BF16, b.plain.master[0]), -EINVAL);
+        bench_close(&b);
+    }
+}
+
+static void test_spill_repeat_discard_skip(void **state) {
+    for (size_t c = 0; c < NCONFIGS; c++) {
+        struct bench b;
+        if (!bench_open(&b, &configs[c], SHORE_ADAMW, false)) continue;
+        struct step_how spilled = {.coefficient = 1, .spill = true};
+        must(&b, fleet_updates(b.fleet, &b.plain, 0, &spilled, &b.diag));
+        must(&b, fleet_commit(b.fleet, 0, false, &b.diag));
+        plain_step(&b.plain, 1);
+        assert_digest(b.fleet, &b.plain, true);
+
+        struct step_how twice = {.coefficient = 1, .twice = true};
+        must(&b, fleet_updates(b.fleet, &b.plain, 1, &twice, &b.diag));
+        must(&b, fleet_commit(b.fleet, 1, false, &b.diag));
+        plain_step(&b.plain, 1);
+        assert_digest(b.fleet, &b.plain, true);
+
+        /* speculated in vain: the step with another coefficient is as if nothing had been tried */
+        struct step_how wrong = {.coefficient = 1}, right = {.coefficient = 0.25f};
+        must(&b, fleet_updates(b.fleet, &b.plain, 2, &wrong, &b.diag));
+        assert_digest(b.fleet, &b.plain, true);
+        uint64_t before = shore_fleet_attempt(b.fleet);
+        assert_true(shore_fleet_discard(b.fleet) > before);
+        assert_digest(b.fleet, &b.plain, true);
+        must(&b, fleet_updates(b.fleet, &b.plain, 2, &right, &b.diag));
+        must(&b, fleet_commit(b.fleet, 2, false, &b.diag));
+        plain_step(&b.plain, 0.25f);
+        assert_digest(b.fleet, &b.plain, true);
+
+        /* a refused step, with and without something to throw away */
+        must(&b, fleet_updates(b.fleet, &b.plain, 3, &wrong, &b.diag));
+        shore_fleet_discard(b.fleet);
+        must(&b, fleet_commit(b.fleet, 3, true, &b.diag));
+        b.plain.step++;
+        assert_digest(b.fleet, &b.plain, true);
+        must(&b, fleet_commit(b.fleet, 4, true, &b.diag));
+        b.plain.step++;
+        assert_digest(b.fleet, &b.plain, true);
+        step(&b);
+        assert_digest(b.fleet, &b.plain, true);
+        bench_close(&b);
+    }
+}
+
+static bool is_durable(const struct config *c) {
+    return !strchr(c->kinds, 'r') && !strchr(c->kinds, 'n');
+}
+
+static void reopen(struct bench *b) {
+    shore_fleet_close(b->fleet);
+    b->fleet = NULL;
+    b->options.hint_step = b->plain.step;
+    must(b, shore_fleet_open(b->plain.layout, &b->options, &b->fleet, &b->diag));
+}
+
+static void test_reopen(void **state) {
+    for (size_t c = 0; c < NCONFIGS; c++) {
+        struct bench b;
+        if (!is_durable(&configs[c]) || !bench_open(&b, &configs[c], SHORE_ADAMW, false)) continue;
+        for (int i = 0; i < 3; i++) {
+            reopen(&b);
+            assert_digest(b.fleet, &b.plain, true);
+            step(&b);
+        }
+        /* what is not committed is lost, by design */
+        struct step_how how = {.coefficient = 1};
+        must(&b, fleet_updates(b.fleet, &b.plain, 3, &how, &b.diag));
+        reopen(&b);
+        assert_digest(b.fleet, &b.plain, true);
+        char metrics[SHORE__METRICS_BYTES];
+        uint32_t bytes = sizeof metrics;
+        assert_int_equal(shore_fleet_metrics(b.fleet, metrics, &bytes), 0);
+        assert_int_equal(bytes, 6);
+        assert_memory_equal(metrics, "step 3", 6);
+        must(&b, fleet_commit(b.fleet, 3, true, &b.diag));
+        b.plain.step++;
+        reopen(&b);
+        assert_digest(b.fleet, &b.plain, true);
+        step(&b);
+        /* drives in another order */
+        const char *swap = b.place.paths[0];
+        b.place.paths[0] = b.place.paths[b.place.ndrives - 1];
+        b.place.paths[b.place.ndrives - 1] = swap;
+        reopen(&b);
+        assert_digest(b.fleet, &b.plain, true);
+        bench_close(&b);
+    }
+}
+
+static void test_scratch(void **state) {
+    for (size_t c = 0; c < NCONFIGS; c++) {
+        struct bench b;
+        if (!bench_open(&b, &configs[c], SHORE_SGD, false)) continue;
+        const uint64_t bytes = 3 << 20, offset = (1 << 20) + 8192;
+        unsigned char *put = pages(bytes), *got = pages(bytes), seal[16], other[16] = {1};
+        for (uint64_t i = 0; i < bytes; i++) {
+            put[i] = (unsigned char)shore__random_u64(1, 2, i);
+        }
+        struct shore_wait wait;
+        shore_wait_init(&wait);
+        must(&b, shore_fleet_scratch_put(b.fleet, offset, bytes, put, seal, shore_wait_completion(&wait)));
+        must(&b, shore_wait(&wait, &b.diag));
+        shore_wait_init(&wait);
+        must(&b, shore_fleet_scratch_get(b.fleet, offset, bytes, got, seal, shore_wait_completion(&wait)));
+        must(&b, shore_wait(&wait, &b.diag));
+        assert_memory_equal(got, put, bytes);
+        shore_wait_init(&wait);
+        must(&b, shore_fleet_scratch_get(b.fleet, offset, bytes, got, other, shore_wait_completion(&wait)));
+        assert_int_equal(shore_wait(&wait, &b.diag), SHORE_ECORRUPT);
+        assert_int_equal(shore_fleet_scratch_put(b.fleet, 5 << 20, 4 << 20, put, seal, shore_wait_completion(&wait)),
+                         -EINVAL);
+        free(put);
+        free(got);
+        bench_close(&b);
+    }
+}
+
+/* ---- what waits, and in which order ---- */
+
+struct order_log {
+    pthread_mutex_t lock;
+    char text[32];
+    size_t n;
+};
+
+struct order_entry {
+    struct order_log *log;
+    char letter;
+    struct shore_wait *wait;
+};
+
+static void note_order(void *ctx, int rc, const struct shore_diag *diag) {
+    struct order_entry *entry = ctx;
+    pthread_mutex_lock(&entry->log->lock);
+    entry->log->text[entry->log->n++] = rc ? '!' : entry->letter;
+    pthread_mutex_unlock(&entry->log->lock);
+    struct shore_completion done = shore_wait_completion(entry->wait);
+    done.fn(done.ctx, rc, diag);
+}
+
+static void test_updates_wait_for_their_base(void **state) {
+    for (size_t c = 0; c < NCONFIGS; c++) {
+        struct bench b;
+        if (!bench_open(&b, &configs[c], SHORE_ADAMW, false)) continue;
+        struct order_log log = {.lock = PTHREAD_MUTEX_INITIALIZER};
+        struct order_entry entry[1 + BLOCKS];
+        struct shore_wait wait[1 + BLOCKS];
+        struct shore_hyper groups[GROUPS];
+        float *gradient[BLOCKS];
+        struct step_how how = {.coefficient = 1};
+        must(&b, fleet_updates(b.fleet, &b.plain, 0, &how, &b.diag));
+        plain_step(&b.plain, 1);
+        for (uint32_t i = 0; i <= BLOCKS; i++) {
+            shore_wait_init(&wait[i]);
+            entry[i] = (struct order_entry){&log, (char)('0' + i), &wait[i]};
+        }
+        must(&b, shore_fleet_commit(b.fleet, 0, false, NULL, 0, (struct shore_completion){note_order, &entry[0]}));
+        hypers(&b.plain, 2, groups);
+        for (uint32_t i = 0; i < BLOCKS; i++) {
+            gradient[i] = pages(b.plain.layout->blocks[i].padded_elems * 4);
+            gradient_of_step(b.plain.layout, i, 2, gradient[i]);
+            struct shore_update update = {.base_step = 1,
+                                          .attempt = shore_fleet_attempt(b.fleet),
+                                          .block = i,
+                                          .count = b.plain.layout->blocks[i].segments,
+                                          .gradient = gradient[i],
+                                          .coefficient = 1,
+                                          .groups = groups,
+                                          .ngroups = GROUPS};
+            must(&b, shore_fleet_update(b.fleet, &update, (struct shore_completion){note_order, &entry[1 + i]}));
+        }
+        /* copied at submit */
+        memset(groups, 0xff, sizeof groups);
+        for (uint32_t i = 0; i <= BLOCKS; i++) {
+            must(&b, shore_wait(&wait[i], &b.diag));
+        }
+        assert_int_equal(log.text[0], '0');
+        assert_digest(b.fleet, &b.plain, true);
+        must(&b, fleet_commit(b.fleet, 1, false, &b.diag));
+        plain_step(&b.plain, 1);
+        assert_digest(b.fleet, &b.plain, true);
+        for (uint32_t i = 0; i < BLOCKS; i++) {
+            free(gradient[i]);
+        }
+        bench_close(&b);
+    }
+}
+
+static void test_refusals(void **state) {
+    for (size_t c = 0; c < NCONFIGS; c++) {
+        struct bench b;
+        if (!bench_open(&b, &configs[c], SHORE_ADAMW, false)) continue;
+        struct shore_hyper groups[GROUPS];
+        struct shore_wait wait;
+        float *gradient = pages(b.plain.layout->blocks[1].padded_elems * 4);
+        hypers(&b.plain, 1, groups);
+        struct shore_update update = {.attempt = shore_fleet_attempt(b.fleet),
+                                      .block = 1,
+                                      .count = b.plain.layout->blocks[1].segments,
+                                      .gradient = gradient,
+                                      .coefficient = 1,
+                                      .groups = groups,
+                                      .ngroups = GROUPS};
+        struct shore_update other = update;
+        shore_wait_init(&wait);
+        other.base_step = 1;
+        assert_int_equal(shore_fleet_update(b.fleet, &other, shore_wait_completion(&wait)), SHORE_ESTALE);
+        other = update;
+        other.attempt--;
+        assert_int_equal(shore_fleet_update(b.fleet, &other, shore_wait_completion(&wait)), SHORE_EDISCARDED);
+        other = update;
+        other.segment = 1;
+        assert_int_equal(shore_fleet_update(b.fleet, &other, shore_wait_completion(&wait)), -EINVAL);
+        other = update;
+        other.ngroups = 1;
+        assert_int_equal(shore_fleet_update(b.fleet, &other, shore_wait_completion(&wait)), -EINVAL);
+        assert_int_equal(fleet_commit(b.fleet, 5, false, &b.diag), SHORE_ESTALE);
+
+        /* a value that is not finite: the attempt cannot be committed, but thrown away */
+        gradient[7] = 1.0f / 0.0f;
+        must(&b, shore_fleet_update(b.fleet, &update, shore_wait_completion(&wait)));
+        assert_int_equal(shore_wait(&wait, &b.diag), SHORE_ENONFINITE);
+        assert_int_equal(fleet_commit(b.fleet, 0, false, &b.diag), SHORE_ENONFINITE);
+        shore_fleet_discard(b.fleet);
+        step(&b);
+        assert_digest(b.fleet, &b.plain, true);
+
+        /* half a step is no step */
+        update.base_step = 1;
+        update.attempt = shore_fleet_attempt(b.fleet);
+        gradient[7] = 0;
+        shore_wait_init(&wait);
+        must(&b, shore_fleet_update(b.fleet, &update, shore_wait_completion(&wait)));
+        must(&b, shore_wait(&wait, &b.diag));
+        assert_int_not_equal(fleet_commit(b.fleet, 1, false, &b.diag), 0);
+        if (is_durable(&configs[c])) {
+            reopen(&b);
+            assert_digest(b.fleet, &b.plain, true);
+        }
+        free(gradient);
+        bench_close(&b);
+    }
+}
+
+/* What is promised to an arena is what is taken from it. */
+static void test_memory(void **state) {
+    for (size_t c = 0; c < NCONFIGS; c++) {
+        for (int least = 0; least < 2; least++) {
+            struct place place;
+            struct plain plain;
+            struct shore_fleet *fleet;
+            struct shore_diag diag = {""};
+            place_open(&place, configs[c].kinds);
+            plain_open(&plain, SHORE_ADAMW, false);
+            struct shore_fleet_options options = options_of(&configs[c], &place, &plain);
+            options.io = SHORE_IO_THREADS;
+            uint64_t bytes = least ? shore_fleet_memory_least_bytes(plain.layout, &options)
+                                   : shore_fleet_memory_bytes(plain.layout, &options);
+            assert_int_equal(shore__arena_open(bytes, &options.arena, &diag), 0);
+            if (shore_fleet_create(plain.layout, &options, &fleet, &diag)) fail_msg("%s", diag.text);
+            if (fleet_init(fleet, &plain, &diag)) fail_msg("%s", diag.text);
+            if (fleet_step(fleet, &plain, 0, &diag)) fail_msg("%s", diag.text);
+            plain_step(&plain, 1);
+            assert_digest(fleet, &plain, true);
+            assert_true(shore__arena_left(options.arena) < bytes / 3);
+            shore_fleet_close(fleet);
+            shore__arena_close(options.arena);
+            plain_close(&plain);
+            place_close(&place);
+        }
+    }
+}
+
+static void test_null(void **state) {
+    static const struct config null_config = {"null", "nn", SHORE_IO_AUTO, 0, 0};
+    struct bench b;
+    assert_true(bench_open(&b, &null_config, SHORE_ADAMW, false));
+    must(&b, fleet_step(b.fleet, &b.plain, 0, &b.diag));
+    shore_fleet_discard(b.fleet);
+    must(&b, fleet_step(b.fleet, &b.plain, 1, &b.diag));
+    float *got = pages(SHORE_SEGMENT_ELEMS * 4), *zeros = pages(SHORE_SEGMENT_ELEMS * 4);
+    got[5] = 1;
+    must(&b, fetch_wait(&b, 2, 1, 1, 1, SHORE_FETCH_MASTER, got));
+    assert_memory_equal(got, zeros, SHORE_SEGMENT_ELEMS * 4);
+    free(got);
+    free(zeros);
+    bench_close(&b);
+}
+
+/* AdamW reads 12 bytes an element and writes 12. */
+static void test_ledger(void **state) {
+    static const struct config one = {"threads", "f", SHORE_IO_THREADS, 0, 0};
+    struct bench b;
+    struct shore_ledger before, after;
+    assert_true(bench_open(&b, &one, SHORE_ADAMW, false));
+    shore_fleet_ledger(b.fleet, &before);
+    step(&b);
+    shore_fleet_ledger(b.fleet, &after);
+    uint64_t elems = b.plain.layout->segments * SHORE_SEGMENT_ELEMS;
+    assert_int_equal(after.drive_read_state - before.drive_read_state, 12 * elems);
+    assert_int_equal(after.drive_write_state - before.drive_write_state, 12 * elems);
+    assert_int_equal(after.link_in_gradients - before.link_in_gradients, 4 * elems);
+    assert_true(after.drive_write_commit > before.drive_write_commit);
+    bench_close(&b);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_optimizers),
+        cmocka_unit_test(test_fetches),
+        cmocka_unit_test(test_spill_repeat_discard_skip),
+        cmocka_unit_test(test_reopen),
+        cmocka_unit_test(test_scratch),
+        cmocka_unit_test(test_updates_wait_for_their_base),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_null),
+        cmocka_unit_test(test_ledger),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,292 @@
+/* A small layout, its state in plain arrays, and the steps that tests of fleets take. The plain arrays are updated by
+ * the scalar UPDATE, tensor by tensor, and hashed as DESIGN.md defines the digest: what every fleet must agree with. */
+#ifndef TESTS_DRIVE_HARNESS_H
+#define TESTS_DRIVE_HARNESS_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/prng.h"
+#include "base/units.h"
+#include "longshore/state.h"
+#include "near/update.h"
+#include "number/bf16.h"
+#include "storage/volume.h"
+
+#define BLOCKS 3u
+#define GROUPS 3u
+#define DRIVES_MOST 5u
+
+/* Groups: 0 decays, 1 does not, 2 is frozen. */
+static const struct shore_tensor_spec harness_tensors0[] = {{"a", 100, 0}, {"b", 70000, 1}, {"frozen", 300, 2}};
+static const struct shore_tensor_spec harness_tensors1[] = {{"c", 200000, 0}, {"d", 5, 1}};
+static const struct shore_tensor_spec harness_tensors2[] = {{"e", 40, 1}};
+static const struct shore_block_spec harness_blocks[BLOCKS] = {
+    {"first", harness_tensors0, 3}, {"second", harness_tensors1, 2}, {"third", harness_tensors2, 1}};
+
+struct plain {
+    struct shore_layout *layout;
+    enum shore_optimizer optimizer;
+    bool momentum;
+    unsigned planes;
+    uint64_t step;
+    float *master[BLOCKS], *m[BLOCKS], *v[BLOCKS];
+};
+
+static inline void *pages(size_t bytes) {
+    void *p = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+    assert_non_null(p);
+    memset(p, 0, (bytes + 4095) / 4096 * 4096);
+    return p;
+}
+
+static inline void fill(const struct shore_layout_block *block, float *out, uint64_t seed, uint64_t stream) {
+    memset(out, 0, block->padded_elems * sizeof *out);
+    for (uint32_t t = 0; t < block->ntensors; t++) {
+        for (uint64_t i = 0; i < block->tensors[t].elems; i++) {
+            uint64_t at = block->tensors[t].offset_elems + i;
+            out[at] = (float)(shore__random_unit(seed, stream, at) - 0.5);
+        }
+    }
+}
+
+static inline void plain_open(struct plain *p, enum shore_optimizer optimizer, bool momentum) {
+    memset(p, 0, sizeof *p);
+    p->optimizer = optimizer;
+    p->momentum = momentum;
+    p->planes = shore_optimizer_planes(optimizer, momentum);
+    assert_int_equal(shore_layout_make(harness_blocks, BLOCKS, &p->layout), 0);
+    for (uint32_t b = 0; b < BLOCKS; b++) {
+        size_t bytes = p->layout->blocks[b].padded_elems * 4;
+        p->master[b] = pages(bytes);
+        p->m[b] = pages(bytes);
+        p->v[b] = pages(bytes);
+        fill(&p->layout->blocks[b], p->master[b], 1, b);
+    }
+}
+
+static inline void plain_close(struct plain *p) {
+    for (uint32_t b = 0; b < BLOCKS; b++) {
+        free(p->master[b]);
+        free(p->m[b]);
+        free(p->v[b]);
+    }
+    shore_layout_free(p->layout);
+}
+
+static inline void hypers(const struct plain *p, uint64_t step, struct shore_hyper groups[GROUPS]) {
+    for (uint32_t g = 0; g < GROUPS; g++) {
+        groups[g] = (struct shore_hyper){.lr = 0.01f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f};
+        groups[g].weight_decay = g == 0 ? 0.1f : 0;
+        groups[g].momentum = p->momentum ? 0.9f : 0;
+        groups[g].frozen = g == 2;
+        shore_hyper_at_step(&groups[g], p->optimizer, step);
+    }
+}
+
+static inline void gradient_of_step(const struct shore_layout *layout, uint32_t b, uint64_t step, float *out) {
+    fill(&layout->blocks[b], out, 100 + step, b);
+}
+
+static inline int scalar_update(const struct plain *p, const struct shore_hyper *h, float coefficient,
+                                struct shore__planes planes, const float *gradient, size_t elems) {
+    for (const struct shore__near_version *v = shore__near_versions(); v->name; v++) {
+        if (strcmp(v->name, "scalar") == 0) {
+            return v->update(p->optimizer, h, coefficient, &planes, &planes, gradient, NULL, false, elems);
+        }
+    }
+    return -1;
+}
+
+static inline void plain_step(struct plain *p, float coefficient) {
+    struct shore_hyper groups[GROUPS];
+    hypers(p, p->step + 1, groups);
+    for (uint32_t b = 0; b < BLOCKS; b++) {
+        const struct shore_layout_block *block = &p->layout->blocks[b];
+        float *gradient = pages(block->padded_elems * 4);
+        uint16_t *hi = pages(block->padded_elems * 2), *lo = pages(block->padded_elems * 2);
+        gradient_of_step(p->layout, b, p->step + 1, gradient);
+        for (uint64_t i = 0; i < block->padded_elems; i++) {
+            shore__split_f32(p->master[b][i], &hi[i], &lo[i]);
+        }
+        for (uint32_t t = 0; t < block->ntensors; t++) {
+            uint64_t at = block->tensors[t].offset_elems;
+            struct shore__planes planes = {hi + at, lo + at, p->planes & 4 ? p->m[b] + at : NULL,
+                                           p->planes & 8 ? p->v[b] + at : NULL};
+            assert_int_equal(scalar_update(p, &groups[block->tensors[t].group], coefficient, planes, gradient + at,
+                                           block->tensors[t].elems),
+                             0);
+        }
+        for (uint64_t i = 0; i < block->padded_elems; i++) {
+            p->master[b][i] = shore__join_f32(hi[i], lo[i]);
+        }
+        free(gradient);
+        free(hi);
+        free(lo);
+    }
+    p->step++;
+}
+
+static inline void plain_digest(const struct plain *p, unsigned char digest[16]) {
+    unsigned __int128 sum = 0;
+    uint16_t *hi = pages(SHORE_SEGMENT_ELEMS * 2), *lo = pages(SHORE_SEGMENT_ELEMS * 2);
+    for (uint32_t b = 0; b < BLOCKS; b++) {
+        for (uint32_t s = 0; s < p->layout->blocks[b].segments; s++) {
+            size_t first = (size_t)s * SHORE_SEGMENT_ELEMS;
+            for (size_t i = 0; i < SHORE_SEGMENT_ELEMS; i++) {
+                shore__split_f32(p->master[b][first + i], &hi[i], &lo[i]);
+            }
+            const void *data[4] = {hi, lo, p->m[b] + first, p->v[b] + first};
+            for (int plane = 0; plane < 4; plane++) {
+                struct shore__leaf leaf;
+                unsigned __int128 number = 0;
+                if (!(p->planes & 1u << plane)) continue;
+                shore__leaf_make(data[plane], SHORE_SEGMENT_ELEMS * shore__plane_elem_bytes(plane),
+                                 shore__leaf_seed(b, s, plane), &leaf);
+                for (int i = 0; i < 16; i++) {
+                    number = number << 8 | leaf.hash[i];
+                }
+                sum += number;
+            }
+        }
+    }
+    unsigned char message[24];
+    struct shore__leaf leaf;
+    shore__put_u64(message, p->step);
+    for (int i = 0; i < 16; i++) {
+        message[8 + i] = (unsigned char)(sum >> (8 * i));
+    }
+    shore__leaf_make(message, 24, 0, &leaf);
+    memcpy(digest, leaf.hash, 16);
+    free(hi);
+    free(lo);
+}
+
+/* ---- a fleet beside it ---- */
+
+static inline int fleet_init(struct shore_fleet *f, const struct plain *p, struct shore_diag *diag) {
+    for (uint32_t b = 0; b < BLOCKS; b++) {
+        int rc = shore_fleet_init_block(f, b, 0, p->layout->blocks[b].segments, p->master[b], NULL, NULL, diag);
+        if (rc) return rc;
+    }
+    return shore_fleet_seal(f, 0, diag);
+}
+
+struct step_how {
+    float coefficient;
+    bool spill, twice, params;
+    void *params_out[BLOCKS];
+};
+
+/* Submits all updates of the step after `base` and waits for them. */
+static inline int fleet_updates(struct shore_fleet *f, const struct plain *p, uint64_t base, const struct step_how *how,
+                                struct shore_diag *diag) {
+    struct shore_hyper groups[GROUPS];
+    struct shore_wait wait[BLOCKS][2];
+    float *gradient[BLOCKS];
+    int rc = 0;
+    hypers(p, base + 1, groups);
+    for (uint32_t b = 0; b < BLOCKS; b++) {
+        uint32_t segments = p->layout->blocks[b].segments;
+        gradient[b] = pages(p->layout->blocks[b].padded_elems * 4);
+        gradient_of_step(p->layout, b, base + 1, gradient[b]);
+        if (how->spill) {
+            shore_wait_init(&wait[b][0]);
+            int spilled = shore_fleet_spill(f, b, 0, segments, gradient[b], shore_wait_completion(&wait[b][0]));
+            if (!spilled) spilled = shore_wait(&wait[b][0], diag);
+            if (spilled) rc = spilled;
+        }
+        struct shore_update update = {
+            .base_step = base,
+            .attempt = shore_fleet_attempt(f),
+            .block = b,
+            .count = segments,
+            .gradient = how->spill ? NULL : gradient[b],
+            .coefficient = how->coefficient,
+            .groups = groups,
+            .ngroups = GROUPS,
+            .params_out = how->params ? how->params_out[b] : NULL,
+            .order = BLOCKS - b,
+        };
+        for (int i = 0; i < 2; i++) {
+            shore_wait_init(&wait[b][i]);
+            if (i == 1 && !how->twice) continue;
+            int sent = rc ? rc : shore_fleet_update(f, &update, shore_wait_completion(&wait[b][i]));
+            if (sent) {
+                wait[b][i].done = true;
+                wait[b][i].rc = sent;
+            }
+        }
+    }
+    for (uint32_t b = 0; b < BLOCKS; b++) {
+        for (int i = 0; i < 1 + how->twice; i++) {
+            int one = shore_wait(&wait[b][i], rc ? NULL : diag);
+            if (one && !rc) rc = one;
+        }
+    }
+    for (uint32_t b = 0; b < BLOCKS; b++) {
+        free(gradient[b]);
+    }
+    return rc;
+}
+
+static inline int fleet_commit(struct shore_fleet *f, uint64_t base, bool skip, struct shore_diag *diag) {
+    struct shore_wait wait;
+    char metrics[32];
+    shore_wait_init(&wait);
+    int bytes = snprintf(metrics, sizeof metrics, "step %llu", (unsigned long long)base + 1);
+    int rc = shore_fleet_commit(f, base, skip, metrics, (uint32_t)bytes, shore_wait_completion(&wait));
+    return rc ? rc : shore_wait(&wait, diag);
+}
+
+static inline int fleet_step(struct shore_fleet *f, const struct plain *p, uint64_t base, struct shore_diag *diag) {
+    struct step_how how = {.coefficient = 1};
+    int rc = fleet_updates(f, p, base, &how, diag);
+    return rc ? rc : fleet_commit(f, base, false, diag);
+}
+
+static inline void assert_digest(struct shore_fleet *f, const struct plain *p, bool deep) {
+    unsigned char want[16], got[16];
+    struct shore_diag diag = {""};
+    plain_digest(p, want);
+    if (shore_fleet_digest(f, deep, got, &diag)) fail_msg("%s", diag.text);
+    assert_memory_equal(got, want, 16);
+}
+
+/* ---- where it lives ---- */
+
+struct place {
+    char directory[64];
+    char path[DRIVES_MOST][128];
+    const char *paths[DRIVES_MOST];
+    uint32_t ndrives;
+};
+
+/* kinds: a letter for each drive: f a file, r ram:, n null:. */
+static inline void place_open(struct place *place, const char *kinds) {
+    memset(place, 0, sizeof *place);
+    snprintf(place->directory, sizeof place->directory, "drive-test-XXXXXX");
+    assert_non_null(mkdtemp(place->directory));
+    for (; kinds[place->ndrives]; place->ndrives++) {
+        uint32_t d = place->ndrives;
+        assert_true(snprintf(place->path[d], sizeof place->path[d], "%.63s/%u.volume", place->directory, d) > 0);
+        place->paths[d] = kinds[d] == 'r' ? "ram:" : kinds[d] == 'n' ? "null:" : place->path[d];
+    }
+}
+
+static inline void place_close(struct place *place) {
+    for (uint32_t d = 0; d < place->ndrives; d++) {
+        unlink(place->path[d]);
+    }
+    rmdir(place->directory);
+}
+
+#endif
