@@ -146,6 +146,9 @@ int shore_wait(struct shore_wait *w, struct shore_diag *diag);
 uint64_t shore_fleet_memory_bytes(const struct shore_layout *layout, const struct shore_fleet_options *options);
 uint64_t shore_fleet_memory_least_bytes(const struct shore_layout *layout, const struct shore_fleet_options *options);
 
+/* Bytes that new volumes of this layout and these options take on the drives, all together. */
+uint64_t shore_fleet_disk_bytes(const struct shore_layout *layout, const struct shore_fleet_options *options);
+
 /* Makes new volumes. The fleet is not usable by shore_fleet_open() until shore_fleet_seal() has committed step 0.
  * Errors: SHORE_EEXISTS (something is there and overwrite is not set), SHORE_EBUSY, -ENOSPC ("needs X, has Y"). */
 int shore_fleet_create(const struct shore_layout *layout, const struct shore_fleet_options *options,

@@ -193,6 +193,7 @@ int shore__layer_forward(const struct shore__model *m, struct shore__compute *c,
                  a->rms_norm, rows, d));
     TRY(op->linear(c, s, inner->up, inner->norm2, p[SHORE__UP_W], p[SHORE__UP_B], rows, m->up_width, d, true));
     TRY(op->act(c, s, inner->act, inner->up, a->act, a->gated, rows, m->up_width));
+    if (shore__buf_is_none(out)) return 0;
     TRY(op->linear(c, s, out, inner->act, p[SHORE__DOWN_W], p[SHORE__DOWN_B], rows, d, a->d_ff, false));
     return op->add(c, s, out, inner->mid, out, rows * d);
 }

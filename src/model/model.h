@@ -161,7 +161,7 @@ struct shore__inner shore__inner_at(const struct shore__model *m, enum shore__mo
 
 size_t shore__backward_scratch_bytes(const struct shore__model *m, enum shore__mode mode, size_t rows);
 
-/* out [rows, d] from in. cos_sin: none with learned positions. inner is filled. in and out may not overlap. */
+/* out [rows, d] from in; out may be in, or none: then only inner is filled. cos_sin: none with learned positions. */
 int shore__layer_forward(const struct shore__model *m, struct shore__compute *c, struct shore__stream *s,
                          const struct shore__weights *w, shore__buf cos_sin, size_t rows, size_t seq_len, shore__buf in,
                          const struct shore__inner *inner, shore__buf out);

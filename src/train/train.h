@@ -2,18 +2,8 @@
 #ifndef SHORE_TRAIN_TRAIN_H
 #define SHORE_TRAIN_TRAIN_H
 
+#include "report/report.h"
 #include "run/run.h"
-
-/* Where one step's time and bytes went; reported after its commit. */
-struct shore__step_report {
-    uint64_t step;                        /* from 1 */
-    double loss, grad_norm, lr, val_loss; /* val_loss NaN: not measured */
-    uint64_t tokens;
-    double step_seconds, compute_seconds, wait_seconds, commit_seconds;
-    uint32_t replays;
-    bool speculated, skipped;
-    uint64_t link_bytes, drive_read_bytes, drive_write_bytes, resident_bytes;
-};
 
 struct shore__train_events {
     void *ctx;

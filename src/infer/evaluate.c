@@ -1,0 +1,155 @@
+#include <errno.h>
+#include <string.h>
+
+#include "base/diag.h"
+#include "base/units.h"
+#include "infer/generate.h"
+#include "infer/pass.h"
+
+#define BATCH_ROWS 4096u /* evaluated together: parameters are fetched once for them */
+
+/* Everything opened for inference with a budget. */
+struct session {
+    struct shore__compute *c;
+    struct shore_arena *arena;
+    struct shore__carve memory;
+    struct shore__pager *pager;
+    struct shore__pass pass;
+    uint64_t spare_bytes;
+};
+
+static void close_session(struct session *s) {
+    shore__pager_close(s->pager);
+    if (s->c) s->c->ops->close(s->c);
+    shore__arena_close(s->arena);
+}
+
+/* The pages grow with what the budget leaves beyond `others`. */
+static uint64_t choose_pages(const struct shore__model *m, enum shore__mode mode, uint64_t room,
+                             struct shore__residency *r) {
+    uint32_t *fields[] = {&r->buffers, &r->table_slices, &r->layers, &r->input_slices};
+    uint32_t most[] = {2, m->nslices, m->arch.n_layer, m->arch.tied ? 0 : m->nslices};
+    for (int i = 0; i < 4; i++) {
+        uint32_t least = *fields[i];
+        while (least < most[i]) {
+            uint32_t middle = least + (most[i] - least + 1) / 2;
+            *fields[i] = middle;
+            if (shore__pager_bytes(m, mode, r) <= room)
+                least = middle;
+            else
+                most[i] = middle - 1;
+        }
+        *fields[i] = least;
+    }
+    return shore__pager_bytes(m, mode, r);
+}
+
+/* What primitives and libraries take beyond what is resident before they are used. */
+#define LIBRARY_BYTES (40u << 20)
+
+static int open_session(const struct shore__weights_of *of, const struct shore__infer_options *o, size_t sequences,
+                        uint64_t work_bytes, struct session *s, struct shore_diag *diag) {
+    const struct shore__model *m = of->model;
+    uint64_t resident, peak;
+    shore__resident_bytes(&resident, &peak);
+    int rc = shore__compute_cpu_open(!o->fp32, o->products, (int)o->threads, &s->c, diag);
+    if (rc) return rc;
+    s->pass = (struct shore__pass){.m = m, .c = s->c};
+    size_t rows = sequences * o->seq_len, unit = shore__unit_sequences(o->seq_len) * o->seq_len, workspace;
+    struct shore__shapes shapes =
+        shore__model_shapes(m, unit < rows ? unit : rows, rows > unit ? rows % unit : 0, o->seq_len, false);
+    rc = s->c->ops->prepare(s->c, &shapes, &workspace, diag);
+    if (rc) return rc;
+    struct shore__carve measure = {0};
+    if (!work_bytes) shore__pass_place(&s->pass, sequences, o->seq_len, &measure);
+    uint64_t x_bytes = shore__arena_round(rows * m->arch.d_model * 4);
+    uint64_t others = measure.used + work_bytes + x_bytes + shore__arena_round(workspace);
+    uint64_t base = (resident + LIBRARY_BYTES + (8u << 20) - 1) >> 23 << 23;
+    struct shore__residency residency = {.buffers = 1};
+    uint64_t least = base + others + shore__pager_bytes(m, s->c->mode, &residency);
+    if (o->memory_bytes < least) {
+        char size[32];
+        return shore__fail(diag, SHORE_EBUDGET, "--memory is too little for this model: minimum %s",
+                           shore__format_size_up(least, size, sizeof size));
+    }
+    uint64_t pages = choose_pages(m, s->c->mode, o->memory_bytes - base - others, &residency);
+    rc = shore__arena_open(others + pages, &s->arena, diag);
+    if (rc) return rc;
+    s->memory.base = (uintptr_t)shore__arena_alloc(s->arena, others + pages);
+    s->c->ops->set_workspace(s->c, shore__carve_take(&s->memory, workspace), workspace);
+    rc = shore__pager_open(of, s->c, &residency, &s->memory, &s->pager, diag);
+    if (rc) return rc;
+    struct shore_fleet_info info = {0};
+    if (of->fleet) shore_fleet_info(of->fleet, &info);
+    shore__pager_set_step(s->pager, info.step);
+    if (!work_bytes) shore__pass_place(&s->pass, sequences, o->seq_len, &s->memory);
+    s->pass.pager = s->pager;
+    return 0;
+}
+
+static int window(struct session *s, struct shore__dataset *data, uint64_t first, size_t n, shore__buf x, double *sum,
+                  struct shore_diag *diag) {
+    int rc = shore__dataset_read(data, first, n, (int32_t *)s->pass.tokens.handle, diag);
+    if (!rc) rc = shore__dataset_read(data, first + 1, n, (int32_t *)s->pass.targets.handle, diag);
+    if (!rc) rc = shore__pass_embed(&s->pass, x, diag);
+    for (uint32_t l = 1; !rc && l <= s->pass.m->arch.n_layer; l++)
+        rc = shore__pass_layer(&s->pass, l, x, x, diag);
+    if (!rc) rc = shore__pass_loss(&s->pass, x, diag);
+    if (!rc) *sum += shore__pass_loss_sum(&s->pass);
+    return rc;
+}
+
+int shore__evaluate(const struct shore__weights_of *weights, const struct shore__infer_options *options,
+                    struct shore__dataset *data, uint64_t max_tokens, shore__progress_fn progress, void *ctx,
+                    struct shore__eval_result *out, struct shore_diag *diag) {
+    struct session s = {0};
+    struct shore__infer_options o = *options;
+    uint64_t count = shore__dataset_tokens(data);
+    if (count < 2)
+        return shore__fail(diag, SHORE_EINPUT, "the data have %llu tokens: two are needed at least",
+                           (unsigned long long)count);
+    count -= 1;
+    if (max_tokens && max_tokens < count) count = max_tokens;
+    if (o.seq_len > weights->model->arch.max_positions) o.seq_len = weights->model->arch.max_positions;
+    if (o.seq_len > count) o.seq_len = (size_t)count;
+    size_t sequences = BATCH_ROWS / o.seq_len ? BATCH_ROWS / o.seq_len : 1;
+    if (sequences > count / o.seq_len) sequences = (size_t)(count / o.seq_len);
+    int rc = open_session(weights, &o, sequences, 0, &s, diag);
+    while (rc == SHORE_EBUDGET && sequences > 1) {
+        close_session(&s);
+        s = (struct session){0};
+        sequences /= 2;
+        rc = open_session(weights, &o, sequences, 0, &s, diag);
+    }
+    shore__buf x = SHORE__NO_BUF;
+    if (!rc) x = shore__carve_take(&s.memory, sequences * o.seq_len * weights->model->arch.d_model * 4);
+    double sum = 0;
+    for (uint64_t done = 0; !rc && done < count;) {
+        uint64_t left = count - done;
+        s.pass.seq_len = left < o.seq_len ? (size_t)left : o.seq_len;
+        s.pass.sequences = left / s.pass.seq_len < sequences ? (size_t)(left / s.pass.seq_len) : sequences;
+        rc = window(&s, data, done, shore__pass_rows(&s.pass), x, &sum, diag);
+        done += shore__pass_rows(&s.pass);
+        if (!rc && progress && progress(ctx, done, count))
+            rc = shore__fail(diag, -ECANCELED, "interrupted after %llu tokens", (unsigned long long)done);
+    }
+    close_session(&s);
+    *out = (struct shore__eval_result){sum / (double)count, count};
+    return rc;
+}
+
+int shore__generate(const struct shore__weights_of *weights, const struct shore__infer_options *options,
+                    const uint32_t *prompt, size_t nprompt, const struct shore__sampling *sampling,
+                    int (*emit)(void *ctx, uint32_t token), void *ctx, struct shore_diag *diag) {
+    struct session s = {0};
+    struct shore__infer_options o = *options;
+    const struct shore__model *m = weights->model;
+    size_t want = nprompt + sampling->max_tokens;
+    if (want > m->arch.max_positions) want = m->arch.max_positions;
+    uint64_t work = shore__generate_bytes(m, o.fp32 ? SHORE__F32 : SHORE__BF16_IN_F32, want);
+    o.seq_len = 1;
+    int rc = open_session(weights, &o, 1, work, &s, diag);
+    if (!rc) rc = shore__generate_in(s.pager, m, s.c, &s.memory, work, prompt, nprompt, sampling, emit, ctx, diag);
+    close_session(&s);
+    return rc;
+}

@@ -1,0 +1,246 @@
+#include "infer/generate.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "base/diag.h"
+#include "base/prng.h"
+
+#define PROMPT_ROWS 64u /* of a prompt that go through the layers together */
+
+struct generation {
+    const struct shore__model *m;
+    struct shore__compute *c;
+    struct shore__pager *pager;
+    size_t capacity, filled; /* positions of the cache */
+    shore__buf x, out, inner, normed, stats, tokens, logits, cos_sin, cache;
+    size_t cache_bytes; /* keys, or values, of one layer */
+};
+
+static void place(struct generation *g, struct shore__carve *memory) {
+    const struct shore__model *m = g->m;
+    enum shore__mode mode = g->c->mode;
+    size_t e = shore__mode_bytes(mode), row = m->arch.d_model * e;
+    g->x = shore__carve_take(memory, PROMPT_ROWS * row);
+    g->normed = shore__carve_take(memory, row);
+    g->stats = shore__carve_take(memory, 8);
+    g->inner = shore__carve_take(memory, shore__inner_bytes(m, mode, PROMPT_ROWS, true));
+    g->tokens = shore__carve_take(memory, PROMPT_ROWS * 4);
+    g->logits = shore__carve_take(memory, (uint64_t)m->arch.vocab * 4);
+    g->cos_sin = SHORE__NO_BUF;
+    if (!m->arch.learned_positions) g->cos_sin = shore__carve_take(memory, g->capacity * m->arch.head_dim * 4);
+    g->cache_bytes = g->capacity * m->kv_width * e;
+    g->cache = shore__carve_take(memory, 2 * g->cache_bytes * m->arch.n_layer);
+}
+
+uint64_t shore__generate_bytes(const struct shore__model *m, enum shore__mode mode, size_t positions) {
+    struct shore__compute c = {.mode = mode};
+    struct generation g = {.m = m, .c = &c, .capacity = positions};
+    struct shore__carve measure = {0};
+    place(&g, &measure);
+    return measure.used;
+}
+
+/* Appends the keys and values of rows new positions to the layer's cache. */
+static int remember(struct generation *g, uint32_t layer, shore__buf qkv, size_t rows, shore__buf *keys,
+                    shore__buf *values) {
+    const struct shore__model *m = g->m;
+    size_t e = shore__mode_bytes(g->c->mode), head = m->arch.head_dim * e;
+    *keys = shore__at(g->cache, 2 * (size_t)(layer - 1) * g->cache_bytes);
+    *values = shore__at(*keys, g->cache_bytes);
+    for (size_t r = 0; r < rows; r++)
+        for (size_t h = 0; h < m->arch.n_kv_head; h++) {
+            size_t to = (h * g->capacity + g->filled + r) * head;
+            shore__buf key = shore__at(qkv, (r * m->qkv_width + m->attn_width) * e + h * head);
+            int rc = g->c->ops->copy(g->c, NULL, shore__at(*keys, to), key, head);
+            if (!rc) rc = g->c->ops->copy(g->c, NULL, shore__at(*values, to), shore__at(key, m->kv_width * e), head);
+            if (rc) return rc;
+        }
+    return 0;
+}
+
+static int layer(struct generation *g, uint32_t l, size_t rows, struct shore_diag *diag) {
+    const struct shore__model *m = g->m;
+    const struct shore__arch *a = &m->arch;
+    const struct shore__compute_ops *op = g->c->ops;
+    struct shore__compute *c = g->c;
+    struct shore__weights w;
+    int rc = shore__pager_layer(g->pager, l, &w, diag);
+    if (rc) return rc;
+    shore__pager_want_layer(g->pager, l + 1);
+    const shore__buf *p = w.role;
+    struct shore__inner in = shore__inner_at(m, c->mode, rows, g->inner, true, SHORE__NO_BUF);
+    struct shore__attention attn = {
+        1, rows, a->n_head, a->n_kv_head, a->head_dim, a->window, 1 / sqrtf((float)a->head_dim)};
+    shore__buf keys, values;
+    size_t d = a->d_model;
+    rc = op->norm(c, NULL, in.norm1, in.stats1, g->x, p[SHORE__NORM1_GAIN], p[SHORE__NORM1_BIAS], a->norm_eps,
+                  a->rms_norm, rows, d);
+    if (!rc) rc = op->linear(c, NULL, in.qkv, in.norm1, p[SHORE__QKV_W], p[SHORE__QKV_B], rows, m->qkv_width, d, true);
+    if (!rc && !a->learned_positions) rc = op->rope(c, NULL, in.qkv, g->cos_sin, &attn, g->filled, false);
+    if (!rc) rc = remember(g, l, in.qkv, rows, &keys, &values);
+    if (!rc) rc = op->attention_cached(c, NULL, in.attn, in.qkv, keys, values, rows, g->filled, g->capacity, &attn);
+    if (!rc) rc = op->linear(c, NULL, in.mid, in.attn, p[SHORE__OUT_W], p[SHORE__OUT_B], rows, d, m->attn_width, true);
+    if (!rc) rc = op->add(c, NULL, in.mid, g->x, in.mid, rows * d);
+    if (!rc)
+        rc = op->norm(c, NULL, in.norm2, in.stats2, in.mid, p[SHORE__NORM2_GAIN], p[SHORE__NORM2_BIAS], a->norm_eps,
+                      a->rms_norm, rows, d);
+    if (!rc) rc = op->linear(c, NULL, in.up, in.norm2, p[SHORE__UP_W], p[SHORE__UP_B], rows, m->up_width, d, true);
+    if (!rc) rc = op->act(c, NULL, in.act, in.up, a->act, a->gated, rows, m->up_width);
+    if (!rc) rc = op->linear(c, NULL, g->x, in.act, p[SHORE__DOWN_W], p[SHORE__DOWN_B], rows, d, a->d_ff, false);
+    if (!rc) rc = op->add(c, NULL, g->x, in.mid, g->x, rows * d);
+    return rc ? shore__fail(diag, rc, "a tensor operation failed: %s", shore_error_text(rc)) : 0;
+}
+
+static int embed(struct generation *g, const uint32_t *tokens, size_t rows, struct shore_diag *diag) {
+    const struct shore__model *m = g->m;
+    int32_t *ids = (int32_t *)g->tokens.handle;
+    for (size_t i = 0; i < rows; i++)
+        ids[i] = (int32_t)tokens[i];
+    int rc = 0;
+    for (uint32_t i = 0; !rc && i < m->nslices; i++) {
+        struct shore__slice s = shore__model_slice(m, i);
+        bool here = false;
+        for (size_t r = 0; r < rows; r++)
+            here |= tokens[r] - s.first < s.rows;
+        if (!here) continue;
+        shore__buf table;
+        rc = shore__pager_slice(g->pager, 0, i, &table, diag);
+        if (!rc) rc = g->c->ops->embed(g->c, NULL, g->x, table, g->tokens, rows, m->arch.d_model, s.first, s.rows);
+    }
+    if (rc || !m->arch.learned_positions) return rc;
+    struct shore__weights w;
+    rc = shore__pager_tail(g->pager, 0, &w, diag);
+    if (rc) return rc;
+    return g->c->ops->position(g->c, NULL, g->x, w.role[SHORE__POSITION_TABLE], rows, m->arch.d_model, rows, g->filled);
+}
+
+static int last_logits(struct generation *g, size_t rows, struct shore_diag *diag) {
+    const struct shore__model *m = g->m;
+    const struct shore__compute_ops *op = g->c->ops;
+    struct shore__weights w;
+    size_t row = m->arch.d_model * shore__mode_bytes(g->c->mode);
+    int rc = shore__pager_tail(g->pager, shore__model_head(m), &w, diag);
+    if (rc) return rc;
+    rc = op->norm(g->c, NULL, g->normed, g->stats, shore__at(g->x, (rows - 1) * row), w.role[SHORE__NORMF_GAIN],
+                  w.role[SHORE__NORMF_BIAS], m->arch.norm_eps, m->arch.rms_norm, 1, m->arch.d_model);
+    for (uint32_t i = 0; !rc && i < m->nslices; i++) {
+        struct shore__slice s = shore__model_slice(m, i);
+        shore__buf table;
+        rc = shore__pager_slice(g->pager, shore__model_table_block(m), i, &table, diag);
+        shore__pager_want_slice(g->pager, shore__model_table_block(m), i + 1);
+        if (!rc)
+            rc = op->head_logits(g->c, NULL, shore__at(g->logits, (size_t)s.first * 4), g->normed, table, 1, s.rows,
+                                 m->arch.d_model);
+    }
+    return rc;
+}
+
+static int forward(struct generation *g, const uint32_t *tokens, size_t n, struct shore_diag *diag) {
+    int rc = 0;
+    size_t rows = 0;
+    for (size_t done = 0; !rc && done < n; done += rows) {
+        rows = n - done < PROMPT_ROWS ? n - done : PROMPT_ROWS;
+        rc = embed(g, tokens + done, rows, diag);
+        for (uint32_t l = 1; !rc && l <= g->m->arch.n_layer; l++)
+            rc = layer(g, l, rows, diag);
+        g->filled += rows;
+    }
+    return rc ? rc : last_logits(g, rows, diag);
+}
+
+int shore__generate_in(struct shore__pager *pager, const struct shore__model *m, struct shore__compute *c,
+                       struct shore__carve *memory, uint64_t bytes, const uint32_t *prompt, size_t nprompt,
+                       const struct shore__sampling *sampling, int (*emit)(void *ctx, uint32_t token), void *ctx,
+                       struct shore_diag *diag) {
+    struct generation g = {.m = m, .c = c, .pager = pager};
+    size_t want = nprompt + sampling->max_tokens;
+    g.capacity = want < m->arch.max_positions ? want : m->arch.max_positions;
+    while (g.capacity > nprompt && shore__generate_bytes(m, c->mode, g.capacity) > bytes)
+        g.capacity -= (g.capacity - nprompt + 7) / 8;
+    if (!nprompt || nprompt > g.capacity || shore__generate_bytes(m, c->mode, g.capacity) > bytes)
+        return shore__fail(diag, SHORE_EINPUT, "a prompt of %zu tokens %s", nprompt,
+                           !nprompt                          ? "cannot be continued: give one at least"
+                           : nprompt > m->arch.max_positions ? "is longer than the model's positions"
+                                                             : "does not fit the memory: raise --memory");
+    for (size_t i = 0; i < nprompt; i++)
+        if (prompt[i] >= m->arch.vocab)
+            return shore__fail(diag, SHORE_EINPUT, "token %u of the prompt is beyond the model's vocabulary of %u",
+                               prompt[i], m->arch.vocab);
+    place(&g, memory);
+    if (!m->arch.learned_positions) shore__rope_table(&m->arch, g.capacity, (float *)g.cos_sin.handle);
+    int rc = forward(&g, prompt, nprompt, diag);
+    for (uint32_t i = 0; !rc && i < sampling->max_tokens; i++) {
+        uint32_t token = shore__sample((float *)g.logits.handle, m->arch.vocab, sampling, i);
+        if ((int64_t)token == sampling->stop_token || emit(ctx, token) || g.filled == g.capacity) break;
+        if (i + 1 < sampling->max_tokens) rc = forward(&g, &token, 1, diag);
+    }
+    return rc;
+}
+
+/* ---- sampling ------------------------------------------------------------------------------------------------------
+ */
+
+static float nth_largest(const float *x, uint32_t n, uint32_t nth) {
+    /* bisection on the value: no copy, no sort */
+    float low = INFINITY, high = -INFINITY;
+    for (uint32_t i = 0; i < n; i++) {
+        if (x[i] < low) low = x[i];
+        if (x[i] > high) high = x[i];
+    }
+    for (int round = 0; round < 60 && low < high; round++) {
+        float middle = low + (high - low) / 2;
+        if (middle <= low) break;
+        uint32_t above = 0;
+        for (uint32_t i = 0; i < n; i++)
+            above += x[i] >= middle;
+        if (above >= nth)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+uint32_t shore__sample(float *logits, uint32_t vocab, const struct shore__sampling *s, uint64_t position) {
+    uint32_t best = 0;
+    for (uint32_t i = 1; i < vocab; i++)
+        if (logits[i] > logits[best]) best = i;
+    if (!(s->temperature > 0)) return best;
+    float threshold = s->top_k && s->top_k < vocab ? nth_largest(logits, vocab, s->top_k) : -INFINITY;
+    float top = logits[best];
+    double sum = 0;
+    for (uint32_t i = 0; i < vocab; i++) {
+        logits[i] = logits[i] >= threshold ? (float)exp((double)(logits[i] - top) / s->temperature) : 0;
+        sum += (double)logits[i];
+    }
+    if (s->top_p < 1) {
+        /* the least probability that still belongs to the nucleus (Holtzman et al. 2020) */
+        float low = 0, high = 1;
+        for (int round = 0; round < 40; round++) {
+            float middle = low + (high - low) / 2;
+            double mass = 0;
+            for (uint32_t i = 0; i < vocab; i++)
+                if (logits[i] >= middle) mass += (double)logits[i];
+            if (mass >= s->top_p * sum)
+                low = middle;
+            else
+                high = middle;
+        }
+        sum = 0;
+        for (uint32_t i = 0; i < vocab; i++) {
+            if (logits[i] < low) logits[i] = 0;
+            sum += (double)logits[i];
+        }
+    }
+    double draw = shore__random_unit(s->seed, 0x73616d706c65, position) * sum;
+    uint32_t chosen = best;
+    for (uint32_t i = 0; i < vocab; i++) {
+        if (logits[i] == 0) continue;
+        chosen = i;
+        draw -= (double)logits[i];
+        if (draw < 0) break;
+    }
+    return chosen;
+}

@@ -1,0 +1,296 @@
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/diag.h"
+#include "base/units.h"
+#include "number/norm.h"
+#include "train/trainer.h"
+
+/* ---- the pieces ----------------------------------------------------------------------------------------------------
+ */
+
+struct piece *gradients_layer(struct trainer *t, uint32_t layer) {
+    return &t->pieces[layer - 1];
+}
+struct piece *gradients_tail(struct trainer *t) {
+    return &t->pieces[t->m->arch.n_layer];
+}
+struct piece *gradients_slice(struct trainer *t, uint32_t block, uint32_t slice) {
+    return &t->pieces[t->first_slice_piece + (block ? t->m->nslices : 0) + slice];
+}
+
+static bool held_in_table(const struct trainer *t, const struct piece *p) {
+    return t->table_gradient && p->page.kind == SHORE__PAGE_SLICE && p->page.block == 0;
+}
+
+int gradients_open(struct trainer *t, struct shore_diag *diag) {
+    const struct shore__model *m = t->m;
+    pthread_mutex_init(&t->mutex, NULL);
+    pthread_cond_init(&t->freed, NULL);
+    /* an untied model's tail piece stays unused: its tail comes with the last slice */
+    t->first_slice_piece = m->arch.n_layer + 1;
+    t->npieces = t->first_slice_piece + m->nslices * (m->arch.tied ? 1 : 2);
+    t->pieces = calloc(t->npieces, sizeof *t->pieces);
+    t->pool = calloc(t->plan.gradient_buffers, sizeof *t->pool);
+    t->block_partial = calloc(m->nblocks, sizeof *t->block_partial);
+    if (!t->pieces || !t->pool || !t->block_partial) return shore__fail(diag, -ENOMEM, "out of memory for gradients");
+    for (uint32_t b = 1; b < m->nblocks; b++)
+        t->block_partial[b] = t->block_partial[b - 1] + m->layout->blocks[b - 1].segments;
+    for (uint32_t l = 1; l <= m->arch.n_layer; l++)
+        gradients_layer(t, l)->page = (struct shore__page_id){SHORE__PAGE_LAYER, l, 0};
+    gradients_tail(t)->page = (struct shore__page_id){SHORE__PAGE_TAIL, shore__model_head(m), 0};
+    for (uint32_t block = 0; block == 0 || (block == shore__model_head(m) && !m->arch.tied);
+         block += shore__model_head(m))
+        for (uint32_t i = 0; i < m->nslices; i++)
+            gradients_slice(t, block, i)->page = (struct shore__page_id){SHORE__PAGE_SLICE, block, i};
+    for (uint32_t i = 0; i < t->npieces; i++) {
+        struct piece *p = &t->pieces[i];
+        p->owner = t;
+        shore__page_range(m, p->page, &p->segment, &p->count);
+        if (p->page.kind == SHORE__PAGE_SLICE && p->page.slice + 1 == m->nslices)
+            p->count = m->layout->blocks[p->page.block].segments - p->segment;
+    }
+    return 0;
+}
+
+void gradients_close(struct trainer *t) {
+    if (!t->pieces) return;
+    pthread_mutex_destroy(&t->mutex);
+    pthread_cond_destroy(&t->freed);
+    free(t->pieces);
+    free(t->pool);
+    free(t->block_partial);
+}
+
+void gradients_begin_step(struct trainer *t) {
+    const struct shore__settings *s = t->s;
+    for (uint32_t i = 0; i < t->npieces; i++) {
+        struct piece *p = &t->pieces[i];
+        p->gradient = NULL;
+        p->buffer = -1;
+        p->ready = p->spilled = false;
+    }
+    for (uint32_t i = 0; i < t->plan.gradient_buffers; i++)
+        t->pool[i].holds = NULL, t->pool[i].released = false;
+    t->running_sum = 0;
+    t->broken = t->abandoned = false;
+    for (uint32_t g = 0; g < SHORE__MODEL_GROUPS; g++) {
+        t->hyper[g] = (struct shore_hyper){
+            .lr = (float)shore__learning_rate(s, t->base_step + 1),
+            .beta1 = (float)s->beta1,
+            .beta2 = (float)s->beta2,
+            .eps = (float)s->eps,
+            .momentum = (float)s->momentum,
+            .weight_decay = g == 0 ? (float)s->weight_decay : 0,
+        };
+        shore_hyper_at_step(&t->hyper[g], s->optimizer, t->base_step + 1);
+    }
+}
+
+/* ---- buffers -------------------------------------------------------------------------------------------------------
+ */
+
+/* A request that read a piece has ended; on a thread of the fleet. */
+static void request_ended(void *ctx, int rc, const struct shore_diag *diag) {
+    struct piece *p = ctx;
+    struct trainer *t = p->owner;
+    pthread_mutex_lock(&t->mutex);
+    if (rc && rc != SHORE_EDISCARDED && !t->failed) {
+        t->failed = rc;
+        if (diag)
+            t->failure = *diag;
+        else
+            shore__fail(&t->failure, rc, "a drive failed: %s", shore_error_text(rc));
+    }
+    if (p->buffer >= 0) t->pool[p->buffer].pending--;
+    pthread_cond_signal(&t->freed);
+    pthread_mutex_unlock(&t->mutex);
+}
+
+static int failed(struct trainer *t, struct shore_diag *diag) {
+    pthread_mutex_lock(&t->mutex);
+    int rc = t->failed;
+    if (rc && diag) *diag = t->failure;
+    pthread_mutex_unlock(&t->mutex);
+    return rc;
+}
+
+/* A buffer that no piece has used in this step is taken first: while gradients stay in memory, a speculation that fails
+ * costs no replay. */
+static int find_buffer(struct trainer *t) {
+    int found = -1;
+    for (uint32_t i = 0; i < t->plan.gradient_buffers; i++) {
+        const struct gradient_buffer *b = &t->pool[i];
+        if (!b->holds) return (int)i;
+        if (found < 0 && b->released && !b->pending) found = (int)i;
+    }
+    return found;
+}
+
+void gradients_release(struct trainer *t, struct piece *p) {
+    t->pool[p->buffer] = (struct gradient_buffer){.memory = t->pool[p->buffer].memory};
+    p->gradient = NULL;
+    p->buffer = -1;
+}
+
+int gradients_begin(struct trainer *t, struct piece *p, struct shore_diag *diag) {
+    size_t elems = (size_t)p->count * SHORE_SEGMENT_ELEMS;
+    if (held_in_table(t, p)) {
+        p->gradient = t->table_gradient + (size_t)p->segment * SHORE_SEGMENT_ELEMS;
+    } else {
+        uint64_t start = 0;
+        pthread_mutex_lock(&t->mutex);
+        int i;
+        while ((i = find_buffer(t)) < 0 && !t->failed) {
+            if (!start) start = shore__now_ns();
+            pthread_cond_wait(&t->freed, &t->mutex);
+        }
+        pthread_mutex_unlock(&t->mutex);
+        if (start) t->wait_ns += shore__now_ns() - start;
+        if (i < 0) return failed(t, diag);
+        struct gradient_buffer *b = &t->pool[i];
+        if (b->holds) b->holds->gradient = NULL, b->holds->buffer = -1;
+        b->holds = p;
+        b->released = false;
+        p->buffer = i;
+        p->gradient = b->memory;
+    }
+    int rc = t->c->ops->zero(t->c, NULL, shore__host_buf(p->gradient), elems * sizeof(float));
+    return rc ? shore__fail(diag, rc, "gradients cannot be cleared: %s", shore_error_text(rc)) : 0;
+}
+
+static void count_request(struct trainer *t, struct piece *p) {
+    if (p->buffer < 0) return;
+    pthread_mutex_lock(&t->mutex);
+    t->pool[p->buffer].pending++;
+    t->pool[p->buffer].released = true;
+    pthread_mutex_unlock(&t->mutex);
+}
+
+static void uncount_request(struct trainer *t, struct piece *p) {
+    pthread_mutex_lock(&t->mutex);
+    if (p->buffer >= 0) t->pool[p->buffer].pending--;
+    pthread_mutex_unlock(&t->mutex);
+}
+
+static int submit_page(struct trainer *t, struct piece *p, struct shore__page_id page, float coefficient,
+                       struct shore_diag *diag) {
+    uint32_t segment, count;
+    shore__page_range(t->m, page, &segment, &count);
+    if (!count) return 0;
+    struct shore_update update = {
+        .base_step = t->base_step,
+        .attempt = shore_fleet_attempt(t->fleet),
+        .gradient = p->gradient ? p->gradient + (size_t)(segment - p->segment) * SHORE_SEGMENT_ELEMS : NULL,
+        .coefficient = coefficient,
+        .groups = t->hyper,
+        .ngroups = SHORE__MODEL_GROUPS,
+    };
+    count_request(t, p);
+    int rc = shore__pager_update(t->pass.pager, page, &update, (struct shore_completion){request_ended, p});
+    if (!rc) return 0;
+    uncount_request(t, p);
+    return shore__fail(diag, rc, "an update cannot be handed to the drives: %s", shore_error_text(rc));
+}
+
+static int submit(struct trainer *t, struct piece *p, float coefficient, struct shore_diag *diag) {
+    int rc = submit_page(t, p, p->page, coefficient, diag);
+    if (rc || p->page.kind != SHORE__PAGE_SLICE || p->page.slice + 1 < t->m->nslices) return rc;
+    return submit_page(t, p, (struct shore__page_id){SHORE__PAGE_TAIL, p->page.block, 0}, coefficient, diag);
+}
+
+static bool all_fit(const struct trainer *t) {
+    uint32_t pooled = 0;
+    for (uint32_t i = 0; i < t->npieces; i++)
+        pooled += !held_in_table(t, &t->pieces[i]);
+    return t->plan.gradient_buffers >= pooled;
+}
+
+/* Waits for the norm in memory, or on the drives if the buffers that are left would not let backward go on. */
+static int hold_or_spill(struct trainer *t, struct piece *p, struct shore_diag *diag) {
+    if (held_in_table(t, p) || all_fit(t)) return 0;
+    uint32_t others = 0;
+    for (uint32_t i = 0; i < t->plan.gradient_buffers; i++)
+        others += !t->pool[i].holds || t->pool[i].released;
+    if (others >= 2) return 0;
+    p->spilled = true;
+    count_request(t, p);
+    int rc = shore_fleet_spill(t->fleet, p->page.block, p->segment, p->count, p->gradient,
+                               (struct shore_completion){request_ended, p});
+    if (!rc) return 0;
+    uncount_request(t, p);
+    return shore__fail(diag, rc, "gradients cannot be spilled: %s", shore_error_text(rc));
+}
+
+static void take_norm(struct trainer *t, const struct piece *p) {
+    double *partial = t->partial + t->block_partial[p->page.block] + p->segment;
+#pragma omp parallel for schedule(static)
+    for (uint32_t i = 0; i < p->count; i++)
+        partial[i] = shore__sum_squares(p->gradient + (size_t)i * SHORE_SEGMENT_ELEMS, SHORE_SEGMENT_ELEMS);
+    for (uint32_t i = 0; i < p->count; i++)
+        t->running_sum += partial[i];
+}
+
+/* The limit in PyTorch's definition, torch.nn.utils.clip_grad_norm_. */
+static float coefficient_of(const struct trainer *t, double norm) {
+    if (!(t->s->clip > 0)) return 1;
+    float c = (float)t->s->clip / ((float)norm + 1e-6f);
+    return c < 1 ? c : 1;
+}
+
+int gradients_end(struct trainer *t, struct piece *p, struct shore_diag *diag) {
+    take_norm(t, p);
+    p->ready = true;
+    int rc = failed(t, diag);
+    if (rc) return rc;
+    /* the running sum only grows: once it is past the limit, speculation has failed */
+    double norm = sqrt(t->running_sum);
+    if (t->speculating && (!isfinite(norm) || coefficient_of(t, norm) < 1)) t->broken = true;
+    if (t->speculating && !t->broken) return submit(t, p, 1, diag);
+    if (!t->speculating || all_fit(t)) return hold_or_spill(t, p, diag);
+    t->abandoned = true;
+    return 0;
+}
+
+void gradients_drain(struct trainer *t) {
+    uint64_t start = shore__now_ns();
+    pthread_mutex_lock(&t->mutex);
+    for (uint32_t i = 0; i < t->plan.gradient_buffers; i++)
+        while (t->pool[i].pending)
+            pthread_cond_wait(&t->freed, &t->mutex);
+    pthread_mutex_unlock(&t->mutex);
+    t->wait_ns += shore__now_ns() - start;
+}
+
+void gradients_discard(struct trainer *t) {
+    shore_fleet_discard(t->fleet);
+    shore__pager_discarded(t->pass.pager);
+    gradients_drain(t);
+}
+
+int gradients_finish(struct trainer *t, bool *finite, bool *replay, struct shore_diag *diag) {
+    double sum = 0;
+    for (uint64_t i = 0; i < t->m->layout->segments; i++)
+        sum += t->partial[i];
+    t->norm = sqrt(sum);
+    float coefficient = coefficient_of(t, t->norm);
+    *finite = isfinite(t->norm);
+    *replay = false;
+    if (t->speculating && !t->broken && *finite && coefficient == 1) return failed(t, diag);
+    if (t->speculating) {
+        gradients_discard(t);
+        *replay = *finite && !all_fit(t);
+        if (*replay) return 0;
+    }
+    gradients_drain(t);
+    int rc = failed(t, diag);
+    if (rc || !*finite) return rc;
+    for (uint32_t i = 0; !rc && i < t->npieces; i++)
+        if (t->pieces[i].ready) {
+            if (t->pieces[i].spilled) t->pieces[i].gradient = NULL;
+            rc = submit(t, &t->pieces[i], coefficient, diag);
+        }
+    return rc;
+}

@@ -1,0 +1,274 @@
+#include "train/trainer.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/diag.h"
+#include "base/units.h"
+
+#define SEGMENT_BYTES ((uint64_t)SHORE_SEGMENT_ELEMS * 4)
+#define RING_BYTES_EACH (16u << 20)
+
+/* Above this many tokens a step, computing costs more time than the drives: memory then goes first to activations that
+ * need not be computed again, below it to parameters that need not be fetched again. About 8 operations a parameter and
+ * token at 400 GFLOP/s against 28 bytes a parameter at 2 GB/s. */
+#define TOKENS_OF_BALANCE 700u
+
+static bool in_ram(const struct shore__settings *s) {
+    for (size_t i = 0; i < s->drives.count; i++)
+        if (!strcmp(s->drives.item[i], "ram:")) return true;
+    return false;
+}
+
+/* ---- scratch -------------------------------------------------------------------------------------------------------
+ */
+
+/* Activations are stored as products read them: 4 bytes at most, whatever the processor of a later start. */
+static uint64_t boundary_room(const struct shore__settings *s, const struct shore__model *m) {
+    return shore__arena_round((uint64_t)s->batch * s->seq_len * m->arch.d_model * 4);
+}
+
+void train_fleet_options(const struct shore__settings *s, const struct shore__model *m,
+                         struct shore_fleet_options *out) {
+    uint64_t scratch = boundary_room(s, m) * m->arch.n_layer;
+    if (m->arch.tied) scratch += m->layout->blocks[0].padded_elems * 4;
+    /* Memory that stands in for a drive is no place to save memory. */
+    shore__run_fleet_options(s, in_ram(s) ? 0 : scratch, !in_ram(s), out);
+}
+
+uint64_t train_scratch_boundary(const struct trainer *t, uint32_t layer) {
+    return boundary_room(t->s, t->m) * (layer - 1);
+}
+
+uint64_t train_scratch_slice(const struct trainer *t, uint32_t slice) {
+    return boundary_room(t->s, t->m) * t->m->arch.n_layer + shore__model_slice(t->m, slice).segment * SEGMENT_BYTES;
+}
+
+/* ---- places --------------------------------------------------------------------------------------------------------
+ */
+
+static uint64_t largest_piece_bytes(const struct shore__model *m, bool table_slices) {
+    uint32_t segments = 0;
+    for (uint32_t l = 1; l <= m->arch.n_layer; l++)
+        if (m->layout->blocks[l].segments > segments) segments = m->layout->blocks[l].segments;
+    for (uint32_t i = 0; table_slices && i < m->nslices; i++) {
+        struct shore__slice s = shore__model_slice(m, i);
+        if (s.segments > segments) segments = s.segments;
+        for (uint32_t block = 0; i + 1 == m->nslices && block < m->nblocks; block += m->nblocks - 1) {
+            uint32_t to_end = m->layout->blocks[block].segments - s.segment;
+            if ((block == 0 || !m->arch.tied) && to_end > segments) segments = to_end;
+        }
+    }
+    return segments * SEGMENT_BYTES;
+}
+
+static uint32_t count_pieces(const struct shore__model *m, bool hold_table_gradient) {
+    uint32_t pooled = m->arch.tied ? hold_table_gradient ? 0 : m->nslices : 2 * m->nslices;
+    return m->arch.n_layer + pooled + 1;
+}
+
+static size_t inner_bytes(const struct shore__model *m, enum shore__mode mode, size_t rows, bool cheap_too) {
+    return shore__arena_round(shore__inner_bytes(m, mode, rows, cheap_too));
+}
+
+int train_place(struct trainer *t, struct shore__carve *memory, struct shore__pager **pager, struct shore_diag *diag) {
+    const struct shore__model *m = t->m;
+    const struct train_plan *plan = &t->plan;
+    enum shore__mode mode = t->c->mode;
+    uint32_t layers = m->arch.n_layer;
+    size_t e = shore__mode_bytes(mode), d = m->arch.d_model;
+    bool place = memory->base != 0;
+
+    shore__pass_place(&t->pass, t->s->batch, t->s->seq_len, memory);
+    t->pass.nkept = plan->kept_logits;
+    t->pass.kept_logits = shore__carve_take(memory, plan->kept_logits * plan->unit_rows * m->slice_rows * 4);
+    if (place) {
+        struct shore__weights_of of = {m, t->fleet, NULL};
+        int rc = shore__pager_open(&of, t->c, &plan->residency, memory, pager, diag);
+        if (rc) return rc;
+    } else {
+        memory->used += shore__pager_bytes(m, mode, &plan->residency);
+    }
+
+    t->boundary_bytes = shore__arena_round(plan->rows * d * e);
+    uint32_t ring = plan->kept_boundaries == layers + 1 ? 0 : 2;
+    shore__buf shared[2] = {SHORE__NO_BUF, SHORE__NO_BUF};
+    for (uint32_t i = 0; i < ring; i++)
+        shared[i] = shore__carve_take(memory, t->boundary_bytes);
+    for (uint32_t l = 1; l <= layers + 1; l++) {
+        bool kept = l > layers + 1 - plan->kept_boundaries;
+        shore__buf b = kept ? shore__carve_take(memory, t->boundary_bytes) : shared[l % 2];
+        if (place) t->boundary[l] = b;
+    }
+    for (size_t i = 0; i < plan->full_inner + plan->part_inner; i++) {
+        bool full = i < plan->full_inner;
+        shore__buf b = shore__carve_take(memory, inner_bytes(m, mode, plan->unit_rows, full));
+        /* the last layers first: they are needed first */
+        if (place) t->kept[((size_t)layers - 1 - i / plan->units) * plan->units + i % plan->units] = b;
+    }
+    t->dx = shore__carve_take(memory, plan->rows * d * e);
+    t->dx_f32 = shore__carve_take(memory, plan->rows * d * 4);
+    t->dlogits = shore__carve_take(memory, plan->unit_rows * m->slice_rows * e);
+    t->scratch = shore__carve_take(memory, shore__backward_scratch_bytes(m, mode, plan->unit_rows));
+    t->table_gradient = NULL;
+    if (m->arch.tied && plan->hold_table_gradient)
+        t->table_gradient = shore__carve_host(memory, m->layout->blocks[0].padded_elems * 4);
+    uint64_t piece = largest_piece_bytes(m, !(m->arch.tied && plan->hold_table_gradient));
+    for (uint32_t i = 0; i < plan->gradient_buffers; i++) {
+        float *buffer = shore__carve_host(memory, piece);
+        if (place) t->pool[i].memory = buffer;
+    }
+    t->partial = shore__carve_host(memory, m->layout->segments * sizeof *t->partial);
+    return 0;
+}
+
+/* ---- the plan ------------------------------------------------------------------------------------------------------
+ */
+
+struct sizing {
+    const struct shore__settings *s;
+    const struct shore__model *m;
+    struct shore__compute *c;
+};
+
+static uint64_t measure(const struct sizing *z, struct train_plan *plan) {
+    struct shore_fleet_options options;
+    train_fleet_options(z->s, z->m, &options);
+    options.ring_bytes = plan->ring_bytes;
+    struct trainer t = {.s = z->s, .m = z->m, .c = z->c, .plan = *plan, .pass = {.m = z->m, .c = z->c}};
+    struct shore__carve measure = {0};
+    train_place(&t, &measure, NULL, NULL);
+    plan->buffers_bytes = measure.used + shore__arena_round(plan->workspace_bytes);
+    plan->fleet_bytes = plan->ring_bytes ? shore_fleet_memory_bytes(z->m->layout, &options)
+                                         : shore_fleet_memory_least_bytes(z->m->layout, &options);
+    plan->reserve_bytes = shore__process_reserve_bytes(z->m, (uint32_t)z->c->threads, options.ndrives);
+    plan->total_bytes = plan->buffers_bytes + plan->fleet_bytes + plan->reserve_bytes;
+    return plan->total_bytes;
+}
+
+/* The largest value of *field up to most that fits the budget. */
+static void raise32(const struct sizing *z, struct train_plan *plan, uint32_t *field, uint32_t most, uint64_t budget) {
+    uint32_t least = *field;
+    while (least < most) {
+        uint32_t middle = least + (most - least + 1) / 2;
+        *field = middle;
+        if (measure(z, plan) <= budget)
+            least = middle;
+        else
+            most = middle - 1;
+    }
+    *field = least;
+}
+
+static void raise_size(const struct sizing *z, struct train_plan *plan, size_t *field, size_t most, uint64_t budget) {
+    size_t least = *field;
+    while (least < most) {
+        size_t middle = least + (most - least + 1) / 2;
+        *field = middle;
+        if (measure(z, plan) <= budget)
+            least = middle;
+        else
+            most = middle - 1;
+    }
+    *field = least;
+}
+
+static void raise_parameters(const struct sizing *z, struct train_plan *plan, uint64_t budget) {
+    raise32(z, plan, &plan->residency.table_slices, z->m->nslices, budget);
+    raise32(z, plan, &plan->residency.layers, z->m->arch.n_layer, budget);
+    if (!z->m->arch.tied) raise32(z, plan, &plan->residency.input_slices, z->m->nslices, budget);
+}
+
+/* Inner activations: what is dear to compute first, for all pairs, then the cheap ones too. */
+static void raise_activations(const struct sizing *z, struct train_plan *plan, uint64_t budget) {
+    size_t pairs = (size_t)z->m->arch.n_layer * plan->units;
+    raise_size(z, plan, &plan->part_inner, pairs, budget);
+    raise_size(z, plan, &plan->kept_logits, z->m->nslices * plan->units, budget);
+    size_t part = plan->part_inner, least = 0, most = part;
+    while (least < most) {
+        plan->full_inner = least + (most - least + 1) / 2;
+        plan->part_inner = part - plan->full_inner;
+        if (measure(z, plan) <= budget)
+            least = plan->full_inner;
+        else
+            most = plan->full_inner - 1;
+    }
+    plan->full_inner = least;
+    plan->part_inner = part - least;
+}
+
+static void spend(const struct sizing *z, struct train_plan *plan, uint64_t budget) {
+    uint32_t layers = z->m->arch.n_layer, ndrives = (uint32_t)z->s->drives.count;
+    struct train_plan before = *plan;
+    plan->residency.buffers = 2;
+    if (measure(z, plan) > budget) *plan = before;
+    raise32(z, plan, &plan->gradient_buffers, 3, budget);
+    before = *plan;
+    plan->ring_bytes = (uint64_t)RING_BYTES_EACH * ndrives;
+    if (measure(z, plan) > budget) *plan = before;
+    if (z->m->arch.tied) {
+        before = *plan;
+        plan->hold_table_gradient = true;
+        if (measure(z, plan) > budget) *plan = before;
+    }
+    raise32(z, plan, &plan->kept_boundaries, layers + 1, budget);
+    if (plan->rows > TOKENS_OF_BALANCE) raise_activations(z, plan, budget);
+    raise32(z, plan, &plan->gradient_buffers, count_pieces(z->m, plan->hold_table_gradient), budget);
+    raise_parameters(z, plan, budget);
+    if (plan->rows <= TOKENS_OF_BALANCE) raise_activations(z, plan, budget);
+    measure(z, plan);
+}
+
+int train_plan_make(const struct shore__settings *s, const struct shore__model *m, struct shore__compute *c,
+                    uint64_t budget_bytes, struct train_plan *out, struct shore__needs *needs,
+                    struct shore_diag *diag) {
+    struct sizing z = {s, m, c};
+    struct train_plan *plan = out;
+    size_t unit = shore__unit_sequences(s->seq_len) * s->seq_len, rows = (size_t)s->batch * s->seq_len;
+    *plan = (struct train_plan){.rows = rows, .unit_rows = unit < rows ? unit : rows};
+    plan->units = (rows + unit - 1) / unit;
+    struct shore__shapes shapes =
+        shore__model_shapes(m, plan->unit_rows, rows > unit ? rows % unit : 0, s->seq_len, true);
+    size_t workspace;
+    int rc = c->ops->prepare(c, &shapes, &workspace, diag);
+    if (rc) return rc;
+    plan->workspace_bytes = workspace;
+    plan->residency.buffers = 1;
+    plan->gradient_buffers = 1;
+    plan->kept_boundaries = 1;
+    if (in_ram(s)) {
+        /* No scratch and no spilling in memory: what would go there stays. */
+        plan->kept_boundaries = m->arch.n_layer + 1;
+        plan->hold_table_gradient = true;
+        plan->gradient_buffers = count_pieces(m, true);
+    }
+    struct train_plan least = *plan, most = *plan;
+    uint64_t minimum = measure(&z, &least);
+    if (m->arch.tied && !least.hold_table_gradient) {
+        struct train_plan held = least;
+        held.hold_table_gradient = true;
+        if (measure(&z, &held) <= minimum) {
+            least = held;
+            minimum = held.total_bytes;
+        }
+    }
+    if (needs) {
+        struct shore_fleet_options options;
+        train_fleet_options(s, m, &options);
+        spend(&z, &most, UINT64_MAX);
+        needs->minimum_bytes = minimum;
+        needs->comfortable_bytes = most.total_bytes;
+        needs->disk_bytes = shore_fleet_disk_bytes(m->layout, &options);
+    }
+    if (budget_bytes < minimum) {
+        char size[32], have[32];
+        return shore__fail(
+            diag, SHORE_EBUDGET, "--memory %s is too little for this model, batch and sequence length: minimum %s",
+            shore__format_size(budget_bytes, have, sizeof have), shore__format_size_up(minimum, size, sizeof size));
+    }
+    *plan = least;
+    spend(&z, plan, budget_bytes);
+    return 0;
+}

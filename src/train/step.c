@@ -1,0 +1,311 @@
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "base/diag.h"
+#include "base/units.h"
+#include "train/trainer.h"
+
+static int op_failed(struct shore_diag *diag, int rc) {
+    return rc ? shore__fail(diag, rc, "a tensor operation failed: %s", shore_error_text(rc)) : 0;
+}
+
+/* ---- tokens --------------------------------------------------------------------------------------------------------
+ */
+
+int step_load_tokens(struct trainer *t, struct shore__dataset *data, uint64_t first_index, size_t sequences,
+                     bool shuffle, struct shore_diag *diag) {
+    size_t n = t->pass.seq_len;
+    int32_t *tokens = (int32_t *)t->pass.tokens.handle, *targets = (int32_t *)t->pass.targets.handle;
+    t->pass.sequences = sequences;
+    for (size_t i = 0; i < sequences; i++) {
+        uint64_t at = shore__dataset_position(data, first_index + i, n, shuffle, t->s->seed);
+        int rc = shore__dataset_read(data, at, n, tokens + i * n, diag);
+        if (!rc) rc = shore__dataset_read(data, at + 1, n, targets + i * n, diag);
+        if (rc) return rc;
+    }
+    return 0;
+}
+
+/* ---- boundary activations ------------------------------------------------------------------------------------------
+ */
+
+static bool boundary_kept(const struct trainer *t, uint32_t layer) {
+    return layer > t->m->arch.n_layer + 1 - t->plan.kept_boundaries;
+}
+
+static int wait_timed(struct trainer *t, struct shore_wait *w, bool *pending, struct shore_diag *diag) {
+    if (!*pending) return 0;
+    uint64_t start = shore__now_ns();
+    int rc = shore_wait(w, diag);
+    t->wait_ns += shore__now_ns() - start;
+    *pending = false;
+    return rc;
+}
+
+static int boundary_put(struct trainer *t, uint32_t layer, struct shore_diag *diag) {
+    if (boundary_kept(t, layer)) return 0;
+    shore_wait_init(&t->boundary_put[layer]);
+    int rc = shore_fleet_scratch_put(t->fleet, train_scratch_boundary(t, layer), t->boundary_bytes,
+                                     (void *)t->boundary[layer].handle, t->boundary_seal[layer],
+                                     shore_wait_completion(&t->boundary_put[layer]));
+    t->put_pending[layer] = !rc;
+    return rc ? shore__fail(diag, rc, "activations cannot be stored: %s", shore_error_text(rc)) : 0;
+}
+
+static int boundary_get(struct trainer *t, uint32_t layer, struct shore_diag *diag) {
+    if (layer < 1 || boundary_kept(t, layer)) return 0;
+    int rc = wait_timed(t, &t->boundary_put[layer], &t->put_pending[layer], diag);
+    if (rc) return rc;
+    shore_wait_init(&t->boundary_get[layer]);
+    rc = shore_fleet_scratch_get(t->fleet, train_scratch_boundary(t, layer), t->boundary_bytes,
+                                 (void *)t->boundary[layer].handle, t->boundary_seal[layer],
+                                 shore_wait_completion(&t->boundary_get[layer]));
+    t->get_pending[layer] = !rc;
+    return rc ? shore__fail(diag, rc, "activations cannot be read back: %s", shore_error_text(rc)) : 0;
+}
+
+/* ---- forward -------------------------------------------------------------------------------------------------------
+ */
+
+static struct shore__inner inner_of(const struct trainer *t, uint32_t layer, size_t u, size_t rows, bool *kept,
+                                    bool *cheap) {
+    shore__buf place = t->kept[(size_t)(layer - 1) * t->plan.units + u];
+    size_t nth = (size_t)(t->m->arch.n_layer - layer) * t->plan.units + u;
+    *kept = !shore__buf_is_none(place);
+    *cheap = !*kept || nth < t->plan.full_inner;
+    return shore__inner_at(t->m, t->c->mode, rows, *kept ? place : t->pass.inner, *cheap, t->pass.inner);
+}
+
+static int layer_forward(struct trainer *t, uint32_t layer, struct shore_diag *diag) {
+    struct shore__pass *pass = &t->pass;
+    struct shore__weights w;
+    int rc = boundary_put(t, layer, diag);
+    if (!rc) rc = shore__pager_layer(pass->pager, layer, &w, diag);
+    shore__pager_want_layer(pass->pager, layer + 1);
+    /* the buffer that the output goes to may still be on its way to scratch */
+    if (!rc && layer > 1) rc = wait_timed(t, &t->boundary_put[layer - 1], &t->put_pending[layer - 1], diag);
+    for (size_t u = 0; !rc && u < shore__pass_units(pass); u++) {
+        bool kept, cheap;
+        size_t rows = shore__pass_unit_rows(pass, u);
+        struct shore__inner inner = inner_of(t, layer, u, rows, &kept, &cheap);
+        rc = op_failed(diag, shore__layer_forward(t->m, t->c, NULL, &w, pass->cos_sin, rows, pass->seq_len,
+                                                  shore__pass_at(pass, t->boundary[layer], u), &inner,
+                                                  shore__pass_at(pass, t->boundary[layer + 1], u)));
+    }
+    return rc;
+}
+
+/* ---- backward ------------------------------------------------------------------------------------------------------
+ */
+
+/* The table gradient's head part of a slice goes to scratch until the lookups are added. */
+static int slice_put(struct trainer *t, struct piece *p, struct shore_diag *diag) {
+    struct shore_wait w;
+    shore_wait_init(&w);
+    int rc = shore_fleet_scratch_put(t->fleet, train_scratch_slice(t, p->page.slice),
+                                     (uint64_t)p->count * SHORE_SEGMENT_ELEMS * 4, p->gradient,
+                                     t->slice_seal[p->page.slice], shore_wait_completion(&w));
+    bool pending = !rc;
+    if (rc) return shore__fail(diag, rc, "gradients cannot be stored: %s", shore_error_text(rc));
+    rc = wait_timed(t, &w, &pending, diag);
+    gradients_release(t, p);
+    return rc;
+}
+
+static int slice_get(struct trainer *t, struct piece *p, struct shore_diag *diag) {
+    struct shore_wait w;
+    shore_wait_init(&w);
+    int rc = shore_fleet_scratch_get(t->fleet, train_scratch_slice(t, p->page.slice),
+                                     (uint64_t)p->count * SHORE_SEGMENT_ELEMS * 4, p->gradient,
+                                     t->slice_seal[p->page.slice], shore_wait_completion(&w));
+    bool pending = !rc;
+    if (rc) return shore__fail(diag, rc, "gradients cannot be read back: %s", shore_error_text(rc));
+    return wait_timed(t, &w, &pending, diag);
+}
+
+static int head_slice(struct trainer *t, uint32_t i, struct piece *p, shore__buf table, struct shore_diag *diag) {
+    const struct shore__compute_ops *op = t->c->ops;
+    struct shore__pass *pass = &t->pass;
+    struct shore__slice s = shore__model_slice(t->m, i);
+    size_t d = t->m->arch.d_model, unit = shore__pass_unit(pass);
+    float scale = 1.0f / (float)shore__pass_rows(pass);
+    int rc = 0;
+    for (size_t u = 0; !rc && u < shore__pass_units(pass); u++) {
+        size_t rows = shore__pass_unit_rows(pass, u), at = u * unit * 4;
+        shore__buf logits = shore__pass_logits(pass, i, u), normed = shore__pass_at(pass, pass->normed, u);
+        if (logits.handle == pass->logits.handle)
+            rc = op->head_logits(t->c, NULL, logits, normed, table, rows, s.rows, d);
+        if (!rc)
+            rc = op->head_dlogits(t->c, NULL, t->dlogits, logits, shore__at(pass->lse, at),
+                                  shore__at(pass->targets, at), scale, rows, s.rows, s.first);
+        if (!rc)
+            rc = op->head_backward_x(t->c, NULL, shore__at(t->dx_f32, u * unit * d * 4), t->dlogits, table, rows,
+                                     s.rows, d);
+        if (!rc)
+            rc = op->head_backward_w(t->c, NULL, shore__host_buf(p->gradient), t->dlogits, normed, rows, s.rows, d);
+    }
+    return op_failed(diag, rc);
+}
+
+static int head_backward(struct trainer *t, struct shore_diag *diag) {
+    const struct shore__model *m = t->m;
+    const struct shore__compute_ops *op = t->c->ops;
+    struct shore__pass *pass = &t->pass;
+    uint32_t table_block = shore__model_table_block(m);
+    size_t all = shore__pass_rows(pass), d = m->arch.d_model;
+    struct piece *p = NULL;
+    int rc = op_failed(diag, op->zero(t->c, NULL, t->dx_f32, all * d * 4));
+    for (uint32_t i = 0; !rc && i < m->nslices; i++) {
+        shore__buf table;
+        rc = shore__pager_slice(pass->pager, table_block, i, &table, diag);
+        shore__pager_want_slice(pass->pager, table_block, i + 1);
+        if (i + 1 == m->nslices) shore__pager_want_layer(pass->pager, m->arch.n_layer);
+        p = gradients_slice(t, table_block, i);
+        if (!rc) rc = gradients_begin(t, p, diag);
+        if (!rc) rc = head_slice(t, i, p, table, diag);
+        if (rc) break;
+        if (m->arch.tied && !t->table_gradient)
+            rc = slice_put(t, p, diag);
+        else if (!m->arch.tied && i + 1 < m->nslices)
+            rc = gradients_end(t, p, diag);
+    }
+    struct shore__weights w, g;
+    if (!rc && m->arch.tied) {
+        p = gradients_tail(t);
+        rc = gradients_begin(t, p, diag);
+    }
+    if (!rc) rc = shore__pager_tail(pass->pager, shore__model_head(m), &w, diag);
+    if (rc) return rc;
+    shore__block_gradients(m, shore__model_head(m), p->segment, shore__host_buf(p->gradient), &g);
+    rc = op->round(t->c, NULL, pass->normed, t->dx_f32, all * d);
+    if (!rc)
+        rc = op->norm_backward(t->c, NULL, t->dx, g.role[SHORE__NORMF_GAIN], g.role[SHORE__NORMF_BIAS], pass->normed,
+                               SHORE__NO_BUF, t->boundary[m->arch.n_layer + 1], w.role[SHORE__NORMF_GAIN], pass->stats,
+                               m->arch.rms_norm, all, d);
+    if (rc) return op_failed(diag, rc);
+    return gradients_end(t, p, diag);
+}
+
+static int layer_backward(struct trainer *t, uint32_t layer, struct shore_diag *diag) {
+    struct shore__pass *pass = &t->pass;
+    struct piece *p = gradients_layer(t, layer);
+    struct shore__weights w, g;
+    int rc = shore__pager_layer(pass->pager, layer, &w, diag);
+    shore__pager_want_layer(pass->pager, layer - 1);
+    if (!rc) rc = wait_timed(t, &t->boundary_get[layer], &t->get_pending[layer], diag);
+    if (!rc) rc = boundary_get(t, layer - 1, diag);
+    if (!rc) rc = gradients_begin(t, p, diag);
+    if (rc) return rc;
+    shore__block_gradients(t->m, layer, 0, shore__host_buf(p->gradient), &g);
+    for (size_t u = 0; !rc && u < shore__pass_units(pass); u++) {
+        bool kept, cheap;
+        size_t rows = shore__pass_unit_rows(pass, u);
+        shore__buf in = shore__pass_at(pass, t->boundary[layer], u);
+        struct shore__inner inner = inner_of(t, layer, u, rows, &kept, &cheap);
+        if (!kept)
+            rc = shore__layer_forward(t->m, t->c, NULL, &w, pass->cos_sin, rows, pass->seq_len, in, &inner,
+                                      SHORE__NO_BUF);
+        else if (!cheap)
+            rc = shore__layer_remake_cheap(t->m, t->c, NULL, &w, rows, in, &inner);
+        if (!rc)
+            rc = shore__layer_backward(t->m, t->c, NULL, &w, &g, pass->cos_sin, rows, pass->seq_len, in, &inner,
+                                       t->scratch, shore__pass_at(pass, t->dx, u));
+    }
+    if (rc) return op_failed(diag, rc);
+    return gradients_end(t, p, diag);
+}
+
+static int embedding_backward(struct trainer *t, struct shore_diag *diag) {
+    const struct shore__model *m = t->m;
+    struct shore__pass *pass = &t->pass;
+    size_t rows = shore__pass_rows(pass), d = m->arch.d_model;
+    int rc = 0;
+    for (uint32_t i = 0; !rc && i < m->nslices && !t->abandoned; i++) {
+        struct shore__slice s = shore__model_slice(m, i);
+        struct piece *p = gradients_slice(t, 0, i);
+        if (!m->arch.tied || !t->table_gradient) rc = gradients_begin(t, p, diag);
+        if (!rc && m->arch.tied && !t->table_gradient) rc = slice_get(t, p, diag);
+        if (rc) return rc;
+        rc = t->c->ops->embed_backward(t->c, NULL, shore__host_buf(p->gradient), t->dx, pass->tokens, rows, d, s.first,
+                                       s.rows);
+        if (!rc && i + 1 == m->nslices && m->arch.learned_positions) {
+            struct shore__weights g;
+            shore__block_gradients(m, 0, p->segment, shore__host_buf(p->gradient), &g);
+            rc = t->c->ops->position_backward(t->c, NULL, g.role[SHORE__POSITION_TABLE], t->dx, rows, d, pass->seq_len);
+        }
+        rc = rc ? op_failed(diag, rc) : gradients_end(t, p, diag);
+    }
+    return rc;
+}
+
+/* ---- a step --------------------------------------------------------------------------------------------------------
+ */
+
+int step_compute(struct trainer *t, bool *finite, bool *replay, struct shore_diag *diag) {
+    struct shore__pass *pass = &t->pass;
+    uint32_t layers = t->m->arch.n_layer;
+    *finite = true;
+    *replay = false;
+    shore__pager_set_step(pass->pager, t->base_step);
+    int rc = step_load_tokens(t, t->run->train, t->base_step * t->s->batch, t->s->batch, t->s->shuffle, diag);
+    if (!rc) rc = shore__pass_embed(pass, t->boundary[1], diag);
+    for (uint32_t l = 1; !rc && l <= layers; l++)
+        rc = layer_forward(t, l, diag);
+    if (!rc) shore__pager_want_slice(pass->pager, shore__model_table_block(t->m), 0);
+    if (!rc) rc = shore__pass_loss(pass, t->boundary[layers + 1], diag);
+    /* Nothing of this step may be handed over before the one before it is committed and reported. */
+    if (!rc) rc = train_finish_commit(t, diag);
+    if (rc) return rc;
+    t->report.loss = shore__pass_loss_sum(pass) / (double)shore__pass_rows(pass);
+    *finite = isfinite(t->report.loss);
+    if (!*finite) return 0;
+
+    gradients_begin_step(t);
+    rc = boundary_get(t, layers, diag);
+    if (!rc) rc = head_backward(t, diag);
+    for (uint32_t l = layers; !rc && l >= 1 && !t->abandoned; l--)
+        rc = layer_backward(t, l, diag);
+    if (!rc && !t->abandoned) rc = embedding_backward(t, diag);
+    if (!rc && t->abandoned) {
+        for (uint32_t l = 1; !rc && l <= layers; l++) {
+            rc = wait_timed(t, &t->boundary_put[l], &t->put_pending[l], diag);
+            if (!rc) rc = wait_timed(t, &t->boundary_get[l], &t->get_pending[l], diag);
+        }
+        gradients_discard(t);
+        *replay = true;
+        return rc;
+    }
+    if (!rc) rc = gradients_finish(t, finite, replay, diag);
+    return rc;
+}
+
+/* Enough for a stable figure, and a small part of the time between two measurements. */
+#define VALIDATION_TOKENS 65536u
+
+int step_validate(struct trainer *t, double *loss, struct shore_diag *diag) {
+    struct shore__pass *pass = &t->pass;
+    struct shore__dataset *data = t->run->val;
+    size_t seq_len = pass->seq_len, kept = pass->nkept;
+    uint64_t tokens = shore__dataset_tokens(data), sequences = (tokens - 1) / seq_len;
+    if (sequences > VALIDATION_TOKENS / seq_len) sequences = VALIDATION_TOKENS / seq_len;
+    if (!sequences) sequences = 1;
+    if (seq_len > tokens - 1) pass->seq_len = tokens - 1;
+    pass->nkept = 0;
+    double sum = 0;
+    int rc = 0;
+    for (uint64_t i = 0; !rc && i < sequences; i += pass->sequences) {
+        size_t n = sequences - i < t->s->batch ? (size_t)(sequences - i) : t->s->batch;
+        rc = step_load_tokens(t, data, i, n, false, diag);
+        if (!rc) rc = shore__pass_embed(pass, t->boundary[t->m->arch.n_layer + 1], diag);
+        for (uint32_t l = 1; !rc && l <= t->m->arch.n_layer; l++)
+            rc = shore__pass_layer(pass, l, t->boundary[t->m->arch.n_layer + 1], t->boundary[t->m->arch.n_layer + 1],
+                                   diag);
+        if (!rc) rc = shore__pass_loss(pass, t->boundary[t->m->arch.n_layer + 1], diag);
+        sum += shore__pass_loss_sum(pass);
+    }
+    *loss = sum / (double)(sequences * pass->seq_len);
+    pass->seq_len = seq_len;
+    pass->nkept = kept;
+    return rc;
+}

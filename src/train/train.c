@@ -1,0 +1,334 @@
+#include "train/train.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/diag.h"
+#include "base/units.h"
+#include "infer/generate.h"
+#include "train/trainer.h"
+
+#define SAMPLE_TOKENS 120u
+
+/* ---- opening -------------------------------------------------------------------------------------------------------
+ */
+
+static void processor_text(const struct shore__compute *c, char *out, size_t bytes) {
+    snprintf(out, bytes, "%s, %s products, %d threads", shore__processor_kind(),
+             c->mode == SHORE__BF16 ? "bf16" : "fp32", c->threads);
+}
+
+static int open_compute(const struct shore__settings *s, struct shore__compute **out, struct shore_diag *diag) {
+    return shore__compute_cpu_open(!s->fp32, s->products, (int)s->threads, out, diag);
+}
+
+int shore__train_needs(const struct shore__settings *s, const struct shore__model *m, struct shore__needs *out,
+                       struct shore_diag *diag) {
+    struct shore__compute *c;
+    struct train_plan plan;
+    int rc = open_compute(s, &c, diag);
+    if (rc) return rc;
+    rc = train_plan_make(s, m, c, UINT64_MAX, &plan, out, diag);
+    c->ops->close(c);
+    return rc;
+}
+
+static int make_state(struct trainer *t, struct shore_fleet_options *options, bool overwrite, const char *processor,
+                      struct shore_diag *diag) {
+    struct shore__source *source = NULL;
+    struct shore_fleet_info info;
+    options->overwrite = overwrite;
+    int rc = t->s->model ? shore__source_directory(t->m, t->s->model, &source, diag)
+                         : shore__source_init(t->m, t->s->seed, &source);
+    if (!rc) rc = shore_fleet_create(t->m->layout, options, &t->fleet, diag);
+    if (!rc) rc = shore__import(t->fleet, t->m, source, t->events->making, t->events->ctx, diag);
+    if (!rc) rc = shore_fleet_seal(t->fleet, 0, diag);
+    shore__source_close(source);
+    if (rc) return rc;
+    shore_fleet_info(t->fleet, &info);
+    return shore__run_finish(t->run, info.fleet_id, processor, diag);
+}
+
+static int open_state(struct trainer *t, struct shore_fleet_options *options, uint64_t accept_step,
+                      const char *processor, struct shore_diag *diag) {
+    options->accept_step = accept_step;
+    options->hint_step = t->run->hint_step;
+    memcpy(options->fleet_id, t->run->fleet_id, sizeof options->fleet_id);
+    int rc = shore_fleet_open(t->m->layout, options, &t->fleet, diag);
+    if (rc) return rc;
+    struct shore_fleet_info info;
+    shore_fleet_info(t->fleet, &info);
+    char line[SHORE__METRICS_LINE_BYTES + 1];
+    uint32_t bytes = sizeof line - 1;
+    rc = shore_fleet_metrics(t->fleet, line, &bytes);
+    line[rc ? 0 : bytes] = 0;
+    rc = shore__metrics_recover(t->run, info.step, line, diag);
+    if (rc || !strcmp(processor, t->run->processor)) return rc;
+    char what[256];
+    snprintf(what, sizeof what, "processor changed from '%s' to '%s': results may differ in the last bits from here on",
+             t->run->processor, processor);
+    if (t->events->note) t->events->note(t->events->ctx, what);
+    return shore__run_record_change(t->run, info.step, what, diag);
+}
+
+static int open_trainer(struct trainer *t, bool fresh, bool overwrite, uint64_t accept_step, struct shore_diag *diag) {
+    const struct shore__settings *s = t->s;
+    char processor[64];
+    int rc = open_compute(s, &t->c, diag);
+    if (!rc) rc = train_plan_make(s, t->m, t->c, s->memory_bytes, &t->plan, NULL, diag);
+    if (!rc && s->memory_bytes > shore__machine_memory_bytes()) {
+        char have[32];
+        rc = shore__fail(diag, SHORE_EBUDGET, "--memory is above this machine's memory of %s",
+                         shore__format_size(shore__machine_memory_bytes(), have, sizeof have));
+    }
+    if (!rc) rc = shore__arena_open(t->plan.fleet_bytes + t->plan.buffers_bytes, &t->arena, diag);
+    if (rc) return rc;
+    processor_text(t->c, processor, sizeof processor);
+
+    struct shore_fleet_options options;
+    train_fleet_options(s, t->m, &options);
+    options.arena = t->arena;
+    options.ring_bytes = t->plan.ring_bytes;
+    options.note = t->events->note;
+    options.note_ctx = t->events->ctx;
+    rc = fresh ? make_state(t, &options, overwrite, processor, diag)
+               : open_state(t, &options, accept_step, processor, diag);
+    if (rc) return rc;
+
+    size_t n = t->m->arch.n_layer + 2;
+    t->boundary = calloc(n, sizeof *t->boundary);
+    t->kept = calloc(n * t->plan.units, sizeof *t->kept);
+    t->boundary_put = calloc(n, sizeof *t->boundary_put);
+    t->boundary_get = calloc(n, sizeof *t->boundary_get);
+    t->put_pending = calloc(n, sizeof *t->put_pending);
+    t->get_pending = calloc(n, sizeof *t->get_pending);
+    t->boundary_seal = calloc(n, sizeof *t->boundary_seal);
+    t->slice_seal = calloc(t->m->nslices, sizeof *t->slice_seal);
+    if (!t->boundary || !t->kept || !t->boundary_put || !t->boundary_get || !t->put_pending || !t->get_pending ||
+        !t->boundary_seal || !t->slice_seal)
+        return shore__fail(diag, -ENOMEM, "out of memory for the trainer");
+    rc = gradients_open(t, diag);
+    if (rc) return rc;
+    struct shore__carve memory = {(uintptr_t)shore__arena_alloc(t->arena, t->plan.buffers_bytes), 0};
+    if (!memory.base) return shore__fail(diag, -ENOMEM, "the memory plan and the fleet disagree");
+    shore__buf workspace = shore__carve_take(&memory, t->plan.workspace_bytes);
+    t->c->ops->set_workspace(t->c, workspace, t->plan.workspace_bytes);
+    t->pass.m = t->m;
+    t->pass.c = t->c;
+    return train_place(t, &memory, &t->pass.pager, diag);
+}
+
+static void close_trainer(struct trainer *t) {
+    shore_fleet_close(t->fleet); /* first: all completions have run */
+    shore__pager_close(t->pass.pager);
+    gradients_close(t);
+    free(t->boundary);
+    free(t->kept);
+    free(t->boundary_put);
+    free(t->boundary_get);
+    free(t->put_pending);
+    free(t->get_pending);
+    free(t->boundary_seal);
+    free(t->slice_seal);
+    if (t->c) t->c->ops->close(t->c);
+    shore__arena_close(t->arena);
+}
+
+/* ---- commit and report ---------------------------------------------------------------------------------------------
+ */
+
+static bool due(uint64_t step, uint64_t every, uint64_t last) {
+    return every && (step % every == 0 || step == last);
+}
+
+static uint64_t last_step(const struct shore__settings *s) {
+    return s->stop_at && s->stop_at < s->steps ? s->stop_at : s->steps;
+}
+
+static int emit(void *ctx, uint32_t token) {
+    struct shore__ids *ids = ctx;
+    ids->ids[ids->count++] = token;
+    return ids->count == ids->capacity;
+}
+
+static int sample(struct trainer *t, uint64_t step, struct shore_diag *diag) {
+    uint32_t tokens[SAMPLE_TOKENS], start = 0;
+    struct shore__ids made = {tokens, 0, SAMPLE_TOKENS};
+    struct shore__text text = {0};
+    int rc = shore__run_tokenizer(t->run, diag);
+    if (rc) return rc;
+    int64_t end = shore__tokenizer_end_of_text(t->run->tokenizer);
+    if (end >= 0 && end < t->m->arch.vocab) start = (uint32_t)end;
+    struct shore__sampling how = {.temperature = 0.8,
+                                  .top_k = 50,
+                                  .top_p = 1,
+                                  .seed = t->s->seed + step,
+                                  .max_tokens = SAMPLE_TOKENS,
+                                  .stop_token = -1};
+    /* between steps, everything from dx to the norm's partial sums is free */
+    struct shore__carve memory = {t->dx.handle, 0};
+    rc = shore__generate_in(t->pass.pager, t->m, t->c, &memory, (uintptr_t)t->partial - t->dx.handle, &start, 1, &how,
+                            emit, &made, diag);
+    if (!rc) rc = shore__tokenizer_decode(t->run->tokenizer, made.ids, made.count, &text);
+    if (!rc) t->events->sample(t->events->ctx, step, text.bytes ? text.bytes : "", text.count);
+    free(text.bytes);
+    return rc;
+}
+
+static void fill_report(struct trainer *t) {
+    struct shore__step_report *r = &t->report;
+    struct shore_ledger now, *was = &t->ledger;
+    uint64_t resident, peak, end = shore__now_ns();
+    shore_fleet_ledger(t->fleet, &now);
+    shore__resident_bytes(&resident, &peak);
+#define SINCE(field) (now.field - was->field)
+    r->link_bytes = SINCE(link_in_gradients) + SINCE(link_out_params) + SINCE(link_activations) + SINCE(link_control);
+    r->drive_read_bytes =
+        SINCE(drive_read_state) + SINCE(drive_read_fetch) + SINCE(drive_read_spill) + SINCE(drive_read_scratch);
+    r->drive_write_bytes =
+        SINCE(drive_write_state) + SINCE(drive_write_spill) + SINCE(drive_write_scratch) + SINCE(drive_write_commit);
+#undef SINCE
+    r->resident_bytes = resident;
+    t->wait_ns += shore__pager_waited_ns(t->pass.pager);
+    r->step_seconds = (double)(end - t->step_start_ns) * 1e-9;
+    r->wait_seconds = (double)t->wait_ns * 1e-9;
+    r->commit_seconds = (double)t->commit_ns * 1e-9;
+    r->compute_seconds = r->step_seconds - r->wait_seconds - r->commit_seconds;
+    t->ledger = now;
+    t->step_start_ns = end;
+    t->wait_ns = t->commit_ns = 0;
+}
+
+int train_finish_commit(struct trainer *t, struct shore_diag *diag) {
+    if (!t->commit_pending) return 0;
+    uint64_t start = shore__now_ns(), last = last_step(t->s);
+    int rc = shore_wait(&t->commit, diag);
+    t->commit_ns += shore__now_ns() - start;
+    t->commit_pending = false;
+    if (rc) return rc;
+    fill_report(t);
+    if (t->run->val && due(t->report.step, t->s->eval_every, t->s->steps)) {
+        shore__pager_set_step(t->pass.pager, t->report.step);
+        rc = step_validate(t, &t->report.val_loss, diag);
+        t->step_start_ns = shore__now_ns();
+        if (rc) return rc;
+    }
+    char line[SHORE__METRICS_LINE_BYTES];
+    rc = shore__metrics_line(&t->report, line, sizeof line);
+    if (rc < 0)
+        return shore__fail(diag, rc, "the metrics of step %llu are too long", (unsigned long long)t->report.step);
+    rc = shore__metrics_append(t->run, t->report.step, line, diag);
+    if (rc) return rc;
+    if (t->events->step) t->events->step(t->events->ctx, &t->report);
+    if (t->events->sample && due(t->report.step, t->s->sample_every, last)) {
+        shore__pager_set_step(t->pass.pager, t->report.step);
+        rc = sample(t, t->report.step, diag);
+        t->step_start_ns = shore__now_ns();
+    }
+    return rc;
+}
+
+static int submit_commit(struct trainer *t, bool skip, struct shore_diag *diag) {
+    char line[SHORE__METRICS_LINE_BYTES];
+    int n = shore__metrics_line(&t->report, line, sizeof line);
+    if (n < 0) n = 0;
+    shore_wait_init(&t->commit);
+    int rc = shore_fleet_commit(t->fleet, t->base_step, skip, line, (uint32_t)n, shore_wait_completion(&t->commit));
+    t->commit_pending = !rc;
+    return rc ? shore__fail(diag, rc, "step %llu cannot be committed: %s", (unsigned long long)t->base_step + 1,
+                            shore_error_text(rc))
+              : 0;
+}
+
+/* ---- the loop ------------------------------------------------------------------------------------------------------
+ */
+
+/* Speculation pays while norms stay below the limit: all of the last few, with room to spare. */
+static bool speculates(const struct trainer *t) {
+    if (t->s->speculate != SHORE__SPECULATE_AUTO) return t->s->speculate == SHORE__SPECULATE_ON;
+    if (!(t->s->clip > 0)) return true;
+    if (!t->nrecent) return false;
+    for (uint32_t i = 0; i < t->nrecent && i < 4; i++)
+        if (!(t->recent_norm[i] < 0.8 * t->s->clip)) return false;
+    return true;
+}
+
+static int refuse(struct trainer *t, struct shore_diag *diag) {
+    unsigned long long step = t->base_step + 1;
+    bool loss = !isfinite(t->report.loss);
+    if (t->s->skip_nonfinite) {
+        char note[160];
+        snprintf(note, sizeof note, "step %llu is skipped: its %s is not finite", step,
+                 loss ? "loss" : "gradient norm");
+        if (t->events->note) t->events->note(t->events->ctx, note);
+        t->report.skipped = true;
+        return submit_commit(t, true, diag);
+    }
+    return shore__fail(diag, SHORE_ENONFINITE,
+                       "step %llu is refused: its %s is not finite; the state stays at step %llu (go on with a lower "
+                       "--lr, or with --on-nonfinite skip)",
+                       step, loss ? "loss" : "gradient norm", step - 1);
+}
+
+static int one_step(struct trainer *t, struct shore_diag *diag) {
+    bool finite, replay;
+    uint32_t replays = 0;
+    t->speculating = speculates(t);
+    int rc = step_compute(t, &finite, &replay, diag);
+    if (!rc && replay) {
+        replays = 1;
+        t->speculating = false;
+        rc = step_compute(t, &finite, &replay, diag);
+    }
+    if (rc) return rc;
+    double loss = t->report.loss;
+    t->report = (struct shore__step_report){
+        .step = t->base_step + 1,
+        .loss = loss,
+        .grad_norm = isfinite(loss) ? t->norm : NAN,
+        .lr = shore__learning_rate(t->s, t->base_step + 1),
+        .val_loss = NAN,
+        .tokens = (uint64_t)t->s->batch * t->s->seq_len,
+        .replays = replays,
+        .speculated = t->speculating && !t->broken && finite,
+    };
+    t->recent_norm[t->nrecent++ % 4] = finite ? t->norm : INFINITY;
+    if (t->nrecent >= 8) t->nrecent -= 4;
+    return finite ? submit_commit(t, false, diag) : refuse(t, diag);
+}
+
+int shore__train(struct shore__run *run, bool fresh, bool overwrite, uint64_t accept_step,
+                 const struct shore__train_events *events, struct shore__train_result *out, struct shore_diag *diag) {
+    struct trainer t = {.run = run, .s = &run->settings, .m = run->model, .events = events};
+    struct shore_fleet_info info;
+    *out = (struct shore__train_result){.last_loss = NAN, .last_val_loss = NAN};
+    int rc = open_trainer(&t, fresh, overwrite, accept_step, diag);
+    if (rc) {
+        close_trainer(&t);
+        return rc;
+    }
+    shore_fleet_info(t.fleet, &info);
+    shore_fleet_ledger(t.fleet, &t.ledger);
+    t.step_start_ns = shore__now_ns();
+    uint64_t last = last_step(t.s);
+    bool asked = false;
+    for (t.base_step = info.step; !rc && !asked && t.base_step < last; t.base_step++) {
+        rc = one_step(&t, diag);
+        uint64_t made = t.base_step + 1;
+        asked = events->should_stop && events->should_stop(events->ctx);
+        bool settle = made == last || asked || (run->val && due(made, t.s->eval_every, t.s->steps)) ||
+                      due(made, t.s->sample_every, last);
+        if (!rc && settle) rc = train_finish_commit(&t, diag);
+        if (!rc && settle) out->last_val_loss = isfinite(t.report.val_loss) ? t.report.val_loss : out->last_val_loss;
+        out->last_loss = t.report.loss;
+    }
+    shore_fleet_info(t.fleet, &info);
+    out->step = info.step;
+    out->stopped = info.step < t.s->steps;
+    if (!rc) rc = shore_fleet_digest(t.fleet, false, out->digest, diag);
+    close_trainer(&t);
+    return rc;
+}

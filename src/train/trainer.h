@@ -1,0 +1,148 @@
+/* What the files of this room share: the memory plan, the gradients under way, and the state of a trainer.
+ */
+#ifndef SHORE_TRAIN_TRAINER_H
+#define SHORE_TRAIN_TRAINER_H
+
+#include <pthread.h>
+
+#include "infer/pass.h"
+#include "train/train.h"
+
+/* ---- memory plan (memory.c) ----------------------------------------------------------------------------------------
+ */
+
+/* What is kept where. Every choice trades memory for bytes moved or computed again; none changes a bit of the result.
+ */
+struct train_plan {
+    size_t rows, unit_rows, units;
+    struct shore__residency residency;
+    uint32_t gradient_buffers;     /* pieces of gradient in memory at once */
+    bool hold_table_gradient;      /* tied: the table's gradient in memory; otherwise its slices go to scratch */
+    uint32_t kept_boundaries;      /* inputs of the last layers (and of the head) that stay in memory */
+    size_t full_inner, part_inner; /* (layer, unit) pairs that keep all inner activations, or all but the cheap ones */
+    size_t kept_logits;            /* (slice, unit) pairs */
+    uint64_t ring_bytes;           /* of the fleet */
+    uint64_t workspace_bytes;      /* of compute */
+    uint64_t fleet_bytes, buffers_bytes, reserve_bytes, total_bytes; /* results */
+};
+
+/* ---- gradients under way (gradients.c) -----------------------------------------------------------------------------
+ */
+
+/* A piece is what one part of backward finishes at once: a layer, a slice of a table (the last one with the tail of its
+ * block), or the tail of a tied head. */
+struct piece {
+    struct trainer *owner;
+    struct shore__page_id page; /* its first page; the last slice is followed by its tail */
+    uint32_t segment, count;
+    float *gradient; /* where it is now, or NULL: spilled, or not made yet */
+    int buffer;      /* of the pool, or -1 */
+    bool ready, spilled;
+};
+
+struct gradient_buffer {
+    float *memory;
+    struct piece *holds; /* NULL: free and never used in this step */
+    int pending;         /* requests that still read it */
+    bool released;       /* may be used again once pending is 0 */
+};
+
+struct trainer {
+    struct shore__run *run;
+    const struct shore__settings *s;
+    const struct shore__model *m;
+    const struct shore__train_events *events;
+    struct shore__compute *c;
+    struct train_plan plan;
+    struct shore_arena *arena;
+    struct shore_fleet *fleet;
+    struct shore__pass pass;
+
+    /* buffers */
+    shore__buf *boundary; /* [n_layer + 2]: input of layer l at l, input of the head at n_layer + 1 */
+    shore__buf *kept;     /* [layers * units]: inner activations, or none */
+    shore__buf dx, dx_f32, dlogits, scratch;
+    float *table_gradient; /* tied and held: the whole block */
+    size_t boundary_bytes;
+
+    /* boundary activations that go to scratch */
+    struct shore_wait *boundary_put, *boundary_get; /* [n_layer + 2] */
+    bool *put_pending, *get_pending;
+    unsigned char (*boundary_seal)[16];
+    unsigned char (*slice_seal)[16];
+
+    /* gradients */
+    pthread_mutex_t mutex; /* guards pool[].pending, failed, failure: completions run on threads of the fleet */
+    pthread_cond_t freed;
+    struct gradient_buffer *pool;
+    struct piece *pieces;
+    uint32_t npieces, first_slice_piece; /* layers, the tied head's tail, then slices */
+    double *partial;                     /* sum of squares of each segment of the model */
+    uint64_t *block_partial;             /* index of each block's first */
+    double running_sum;
+    int failed;
+    struct shore_diag failure;
+    struct shore_hyper hyper[SHORE__MODEL_GROUPS];
+
+    /* the step in hand */
+    uint64_t base_step;
+    bool speculating; /* updates are submitted as gradients come */
+    bool broken;      /* it speculated, and the norm passed the limit */
+    bool abandoned;   /* broken, and not all gradients fit in memory: the step is computed again without speculating */
+    double norm;
+    uint64_t wait_ns, commit_ns;
+
+    /* the commit under way */
+    bool commit_pending;
+    struct shore_wait commit;
+    struct shore__step_report report;
+    uint64_t step_start_ns;
+    struct shore_ledger ledger; /* at the start of the step */
+
+    /* when to speculate */
+    double recent_norm[4];
+    uint32_t nrecent;
+};
+
+/* memory.c */
+int train_plan_make(const struct shore__settings *s, const struct shore__model *m, struct shore__compute *c,
+                    uint64_t budget_bytes, struct train_plan *out, struct shore__needs *needs, struct shore_diag *diag);
+void train_fleet_options(const struct shore__settings *s, const struct shore__model *m,
+                         struct shore_fleet_options *out);
+/* Lays the trainer's buffers out in memory (t->pass and t->plan are set). */
+int train_place(struct trainer *t, struct shore__carve *memory, struct shore__pager **pager, struct shore_diag *diag);
+/* Where scratch holds the input of layer l, and slice i of a tied table's gradient. */
+uint64_t train_scratch_boundary(const struct trainer *t, uint32_t layer);
+uint64_t train_scratch_slice(const struct trainer *t, uint32_t slice);
+
+/* gradients.c */
+int gradients_open(struct trainer *t, struct shore_diag *diag);
+void gradients_close(struct trainer *t);
+void gradients_begin_step(struct trainer *t);
+struct piece *gradients_layer(struct trainer *t, uint32_t layer);
+struct piece *gradients_slice(struct trainer *t, uint32_t block, uint32_t slice);
+struct piece *gradients_tail(struct trainer *t);
+/* Memory for a piece, zeroed; waits for a buffer. */
+int gradients_begin(struct trainer *t, struct piece *p, struct shore_diag *diag);
+/* Gives the memory of a piece back that no request reads. */
+void gradients_release(struct trainer *t, struct piece *p);
+/* The piece is complete: its norm is taken, and it is submitted, held or spilled. */
+int gradients_end(struct trainer *t, struct piece *p, struct shore_diag *diag);
+/* All pieces are complete: decides. *finite false: the step is refused (nothing is submitted any more). *replay: the
+ * gradients are gone, the step must be computed again without speculating. Otherwise all updates are submitted. */
+int gradients_finish(struct trainer *t, bool *finite, bool *replay, struct shore_diag *diag);
+/* Ends the attempt: nothing that was submitted counts. */
+void gradients_discard(struct trainer *t);
+/* Waits until no request reads a buffer. */
+void gradients_drain(struct trainer *t);
+
+/* step.c */
+int step_compute(struct trainer *t, bool *finite, bool *replay, struct shore_diag *diag);
+int step_validate(struct trainer *t, double *loss, struct shore_diag *diag);
+int step_load_tokens(struct trainer *t, struct shore__dataset *data, uint64_t first_index, size_t sequences,
+                     bool shuffle, struct shore_diag *diag);
+
+/* train.c: waits for the commit under way and reports its step */
+int train_finish_commit(struct trainer *t, struct shore_diag *diag);
+
+#endif
