@@ -14,7 +14,9 @@
  * bf16 in mode SHORE__BF16, otherwise fp32. Gradients of weights are fp32 and are accumulated: dw += ...
  *
  * The same call gives the same bits whatever the number of rows around it, the residency of its operands, and which
- * run it is; thread count may matter (it is part of a run's identity) but does not on the CPU backend.
+ * run it is; thread count may matter (it is part of a run's identity) but does not on the CPU backend. One exception:
+ * a bf16 product on AMX cuts a long sum (k above about 1,000) by its number of rows, so there the rows of a call are
+ * part of what decides the bits. They follow from batch and sequence length: units, full or short.
  *
  * Shapes are row-major; [rows, d] has leading dimension d unless said otherwise. Errors: 0 or a negative code.
  * Threading: one caller per compute object.
