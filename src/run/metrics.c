@@ -1,0 +1,191 @@
+/* metrics.jsonl: one line a step, numbered from 1, none missing and none twice. Lines are appended after the commit, so
+ * a kill can leave one too few, or a torn one; the fleet's record holds the last line for that case. */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "base/diag.h"
+#include "base/units.h"
+#include "files/atomic.h"
+#include "run/internal.h"
+
+#define NAME "metrics.jsonl"
+
+enum { LINE_BYTES_MOST = 64 << 10 };
+static const uint64_t sync_every_ns = UINT64_C(1000000000);
+
+static int fail_io(const struct shore__run *run, const char *what, struct shore_diag *diag) {
+    return shore__fail(diag, -errno, "%s/" NAME ": %s: %s", run->path, what, strerror(errno));
+}
+
+static int open_file(struct shore__run *run, const char *name, int flags, int *fd, struct shore_diag *diag) {
+    char *path = shore__path_join(run->path, name);
+    if (!path) return shore__fail(diag, -ENOMEM, "out of memory");
+    *fd = open(path, flags | O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    int rc = *fd < 0 ? shore__fail(diag, -errno, "%s: cannot be opened: %s", path, strerror(errno)) : 0;
+    free(path);
+    return rc;
+}
+
+/* The step of a whole line, 0 if it is none. What this program wrote begins with the step; what was edited is parsed.
+ */
+static uint64_t step_of(const char *line, size_t bytes) {
+    static const char start[] = "{\"step\":";
+    json_error_t error;
+    if (bytes > sizeof start && memcmp(line, start, sizeof start - 1) == 0 && line[bytes - 1] == '}') {
+        uint64_t step = 0;
+        const char *p = line + sizeof start - 1;
+        while (*p == ' ')
+            p++;
+        while (*p >= '0' && *p <= '9' && step < UINT64_MAX / 16)
+            step = step * 10 + (uint64_t)(*p++ - '0');
+        if (*p == ',' || *p == '}') return step;
+    }
+    json_t *j = json_loadb(line, bytes, JSON_REJECT_DUPLICATES, &error);
+    const json_t *step = json_object_get(j, "step");
+    uint64_t n = json_is_integer(step) && json_integer_value(step) > 0 ? (uint64_t)json_integer_value(step) : 0;
+    json_decref(j);
+    return n;
+}
+
+struct scan {
+    uint64_t steps, bytes; /* good lines: 1 .. steps */
+    bool foreign;          /* what follows is neither a torn line nor a later step */
+};
+
+/* Reads on from the start until a line is not the next step, or `step` lines are read. */
+static int scan(const struct shore__run *run, uint64_t step, struct scan *out, struct shore_diag *diag) {
+    char *buffer = malloc(LINE_BYTES_MOST);
+    size_t held = 0;
+    *out = (struct scan){0};
+    if (!buffer) return shore__fail(diag, -ENOMEM, "out of memory");
+    for (bool more = true; more && out->steps < step;) {
+        ssize_t n = pread(run->private->metrics_fd, buffer + held, LINE_BYTES_MOST - held, (off_t)(out->bytes + held));
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) {
+            free(buffer);
+            return fail_io(run, "cannot be read", diag);
+        }
+        held += (size_t)n;
+        char *line = buffer, *end = NULL;
+        while (more && out->steps < step && (end = memchr(line, '\n', held - (size_t)(line - buffer)))) {
+            more = step_of(line, (size_t)(end - line)) == out->steps + 1;
+            if (!more) break;
+            out->steps++;
+            out->bytes += (size_t)(end - line) + 1;
+            line = end + 1;
+        }
+        out->foreign = !more || (!end && line == buffer && held == LINE_BYTES_MOST);
+        if (n == 0 || out->foreign) break;
+        held -= (size_t)(line - buffer);
+        memmove(buffer, line, held);
+    }
+    free(buffer);
+    return 0;
+}
+
+/* Keeps a file that is about to lose lines which no kill explains. */
+static int move_aside(struct shore__run *run, uint64_t good, struct shore_diag *diag) {
+    char block[16384], *old = shore__path_join(run->path, NAME ".old");
+    int from = run->private->metrics_fd, to = old ? open(old, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666) : -1;
+    int rc = to < 0 ? fail_io(run, "cannot be copied to " NAME ".old", diag) : 0;
+    ssize_t n = 0;
+    for (uint64_t at = 0; rc == 0 && (n = pread(from, block, sizeof block, (off_t)at)) > 0; at += (uint64_t)n)
+        rc = shore__write_at(to, block, (size_t)n, at, old, diag);
+    if (rc == 0 && (n < 0 || fsync(to) < 0)) rc = fail_io(run, "cannot be copied to " NAME ".old", diag);
+    if (to >= 0) close(to);
+    if (rc == 0) {
+        free(run->note);
+        if (asprintf(&run->note,
+                     "%s/" NAME " was changed or cut after step %" PRIu64
+                     ": the steps that are missing are marked as lost, and what was there is kept in %s",
+                     run->path, good, old) < 0)
+            run->note = NULL;
+    }
+    free(old);
+    return rc;
+}
+
+static int put_line(struct shore__run *run, const char *line, size_t bytes, struct shore_diag *diag) {
+    struct shore__run_private *p = run->private;
+    struct iovec parts[2] = {{(void *)(uintptr_t)line, bytes}, {"\n", 1}};
+    ssize_t n = writev(p->metrics_fd, parts, 2);
+    if (n == (ssize_t)bytes + 1) {
+        p->metrics_bytes += (uint64_t)n;
+        return 0;
+    }
+    int code = n < 0 ? errno : ENOSPC;
+    /* half a line would join with the next */
+    if (n > 0 && ftruncate(p->metrics_fd, (off_t)p->metrics_bytes) < 0) code = errno;
+    return shore__fail(diag, -code, "%s/" NAME ": the line of step %" PRIu64 " cannot be written: %s", run->path,
+                       p->metrics_step + 1, strerror(code));
+}
+
+static int put_lost(struct shore__run *run, uint64_t step, struct shore_diag *diag) {
+    char line[96];
+    int bytes = snprintf(line, sizeof line, "{\"step\": %" PRIu64 ", \"loss\": null, \"lost\": true}", step);
+    return put_line(run, line, (size_t)bytes, diag);
+}
+
+/* Only a hint, so it is not synced; it never runs ahead of the commit. */
+static void put_hint(struct shore__run *run, bool anew) {
+    struct shore__run_private *p = run->private;
+    char text[32];
+    int bytes = snprintf(text, sizeof text, "%" PRIu64 "\n", p->metrics_step);
+    if (p->hint_fd < 0 && open_file(run, "committed", 0, &p->hint_fd, NULL) < 0) return;
+    if (anew && ftruncate(p->hint_fd, 0) < 0) return;
+    if (pwrite(p->hint_fd, text, (size_t)bytes, 0) == bytes) run->hint_step = p->metrics_step;
+}
+
+int shore__metrics_recover(struct shore__run *run, uint64_t step, const char *line, struct shore_diag *diag) {
+    struct shore__run_private *p = run->private;
+    size_t bytes = line ? strcspn(line, "\n") : 0;
+    bool have_last = bytes > 0 && step_of(line, bytes) == step;
+    struct scan found = {0};
+    struct stat st;
+    int rc = p->metrics_fd < 0 ? open_file(run, NAME, O_APPEND, &p->metrics_fd, diag) : 0;
+    if (rc == 0) rc = scan(run, step, &found, diag);
+    if (rc < 0) return rc;
+    if (fstat(p->metrics_fd, &st) < 0) return fail_io(run, "cannot be read", diag);
+    bool gap = found.steps + (have_last ? 1 : 0) < step;
+    if ((found.foreign || gap) && st.st_size > 0) rc = move_aside(run, found.steps, diag);
+    if (rc == 0 && (uint64_t)st.st_size != found.bytes && ftruncate(p->metrics_fd, (off_t)found.bytes) < 0)
+        rc = fail_io(run, "cannot be cut back", diag);
+    p->metrics_bytes = found.bytes;
+    p->metrics_step = found.steps;
+    while (rc == 0 && p->metrics_step < step) {
+        bool last = p->metrics_step + 1 == step && have_last;
+        rc = last ? put_line(run, line, bytes, diag) : put_lost(run, p->metrics_step + 1, diag);
+        if (rc == 0) p->metrics_step++;
+    }
+    if (rc == 0 && fsync(p->metrics_fd) < 0) rc = fail_io(run, "cannot be made durable", diag);
+    if (rc == 0) put_hint(run, true);
+    p->synced_ns = shore__now_ns();
+    return rc;
+}
+
+int shore__metrics_append(struct shore__run *run, uint64_t step, const char *line, struct shore_diag *diag) {
+    struct shore__run_private *p = run->private;
+    if (p->metrics_fd < 0) {
+        int rc = shore__metrics_recover(run, step - 1, NULL, diag);
+        if (rc < 0) return rc;
+    }
+    if (step != p->metrics_step + 1)
+        return shore__fail(diag, -EINVAL, "%s/" NAME ": step %" PRIu64 " does not follow step %" PRIu64, run->path,
+                           step, p->metrics_step);
+    int rc = put_line(run, line, strcspn(line, "\n"), diag);
+    if (rc < 0) return rc;
+    p->metrics_step = step;
+    put_hint(run, false);
+    /* after a power cut, the steps of the last second at most are marked as lost */
+    uint64_t now = shore__now_ns();
+    if (now - p->synced_ns < sync_every_ns) return 0;
+    p->synced_ns = now;
+    return fdatasync(p->metrics_fd) < 0 ? fail_io(run, "cannot be made durable", diag) : 0;
+}
