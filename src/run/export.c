@@ -1,0 +1,292 @@
+/* A Hugging Face directory from a fleet, streamed: segments are fetched one run after another, cut into the tensors of
+ * the file, and transposed back in tiles where the file has them the other way round. */
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/arena.h"
+#include "base/diag.h"
+#include "files/atomic.h"
+#include "files/json.h"
+#include "files/safetensors.h"
+#include "number/bf16.h"
+#include "run/internal.h"
+
+enum { COLUMNS_AT_ONCE = 16 }; /* a cache line of fp32 */
+
+static const uint64_t usual_memory_bytes = UINT64_C(32) << 20;
+static const uint64_t shard_bytes = UINT64_C(5) << 30;
+
+struct job {
+    struct shore_fleet *fleet;
+    const struct shore__model *model;
+    uint64_t step;
+    bool bf16;
+    struct shore__st_writer *writer;
+    uint32_t segments; /* fetched at once */
+    float *fetched;
+    float *tile; /* whole rows of a transposed part */
+    uint64_t tile_elems;
+    float *columns; /* of the tile, put together */
+    shore__progress_fn progress;
+    void *ctx;
+    uint64_t done_bytes;
+};
+
+/* ---- one part -----------------------------------------------------------------------------------------------------
+ */
+
+/* What is being written of a transposed part. */
+struct transposing {
+    uint64_t row;  /* of the part: the tile's first */
+    uint64_t held; /* elements in the tile */
+};
+
+/* Rows [row, row + rows) of the part are columns of the stored [cols, part rows]. */
+static int flush_tile(struct job *job, uint32_t tensor, const struct shore__part *part, uint64_t cols,
+                      struct transposing *t, struct shore_diag *diag) {
+    uint64_t rows = t->held / cols;
+    int rc = 0;
+    for (uint64_t c = 0; c < cols && rc == 0; c += COLUMNS_AT_ONCE) {
+        uint64_t n = cols - c < COLUMNS_AT_ONCE ? cols - c : COLUMNS_AT_ONCE;
+        for (uint64_t r = 0; r < rows; r++)
+            for (uint64_t k = 0; k < n; k++)
+                job->columns[k * rows + r] = job->tile[r * cols + c + k];
+        for (uint64_t k = 0; k < n && rc == 0; k++)
+            rc = shore__st_writer_put(job->writer, tensor, (c + k) * part->rows + t->row, rows, job->columns + k * rows,
+                                      diag);
+    }
+    t->row += rows;
+    t->held = 0;
+    return rc;
+}
+
+static int put_transposed(struct job *job, uint32_t tensor, const struct shore__part *part, uint64_t cols,
+                          struct transposing *t, const float *values, uint64_t count, struct shore_diag *diag) {
+    uint64_t capacity = job->tile_elems / cols * cols;
+    int rc = 0;
+    while (count > 0 && rc == 0) {
+        uint64_t left = (part->rows - t->row) * cols - t->held;
+        uint64_t n = capacity - t->held < count ? capacity - t->held : count;
+        if (n > left) n = left;
+        memcpy(job->tile + t->held, values, n * sizeof *values);
+        t->held += n;
+        values += n;
+        count -= n;
+        if (t->held == capacity || n == left) rc = flush_tile(job, tensor, part, cols, t, diag);
+    }
+    return rc;
+}
+
+/* ---- one block ----------------------------------------------------------------------------------------------------
+ */
+
+static int fetch(struct job *job, uint32_t block, uint32_t segment, uint32_t count, struct shore_diag *diag) {
+    struct shore_wait wait;
+    enum shore_fetch_kind kind = job->bf16 ? SHORE_FETCH_BF16 : SHORE_FETCH_MASTER;
+    uint64_t elems = (uint64_t)count * SHORE_SEGMENT_ELEMS;
+    /* bf16 arrives in the second half of the buffer and is widened towards the front */
+    const char *narrow = (const char *)job->fetched + elems * sizeof(uint16_t);
+    shore_wait_init(&wait);
+    int rc =
+        shore_fleet_fetch(job->fleet, job->step, block, segment, count, kind,
+                          job->bf16 ? (void *)(uintptr_t)narrow : (void *)job->fetched, shore_wait_completion(&wait));
+    if (rc < 0) return shore__fail(diag, rc, "the parameters cannot be read: %s", shore_error_text(rc));
+    rc = shore_wait(&wait, diag);
+    for (uint64_t i = 0; job->bf16 && rc == 0 && i < elems; i++) {
+        uint16_t hi = 0;
+        memcpy(&hi, narrow + i * sizeof hi, sizeof hi);
+        job->fetched[i] = shore__bf16_to_f32(hi);
+    }
+    return rc;
+}
+
+/* The pieces of segments [segment, segment + count), which are fetched, that belong to tensors. declared: number of the
+ * block's first part. */
+static int put_segments(struct job *job, uint32_t block, uint32_t declared, struct transposing *states,
+                        uint32_t segment, uint32_t count, struct shore_diag *diag) {
+    const struct shore_layout_block *layout = &job->model->layout->blocks[block];
+    uint64_t first = (uint64_t)segment * SHORE_SEGMENT_ELEMS, end = first + (uint64_t)count * SHORE_SEGMENT_ELEMS;
+    uint32_t number = 0;
+    for (uint32_t t = 0; t < layout->ntensors; t++) {
+        const struct shore__model_tensor *tensor = &job->model->blocks[block].tensors[t];
+        for (uint32_t i = 0; i < tensor->nparts; i++, number++) {
+            const struct shore__part *part = &tensor->parts[i];
+            uint64_t start = layout->tensors[t].offset_elems + part->row * tensor->cols;
+            uint64_t stop = start + part->rows * tensor->cols;
+            uint64_t a = first > start ? first : start, b = end < stop ? end : stop;
+            if (a >= b) continue;
+            const float *values = job->fetched + (a - first);
+            int rc =
+                part->transposed
+                    ? put_transposed(job, declared + number, part, tensor->cols, &states[number], values, b - a, diag)
+                    : shore__st_writer_put(job->writer, declared + number, a - start, b - a, values, diag);
+            if (rc < 0) return rc;
+        }
+    }
+    return 0;
+}
+
+static int put_block(struct job *job, uint32_t block, uint32_t *declared, struct shore_diag *diag) {
+    enum { PARTS_MOST = 48 };
+    struct transposing states[PARTS_MOST] = {{0}};
+    const uint64_t segment_bytes = SHORE_SEGMENT_ELEMS * sizeof(float);
+    uint32_t segments = job->model->layout->blocks[block].segments;
+    for (uint32_t first = 0; first < segments; first += job->segments) {
+        uint32_t count = segments - first < job->segments ? segments - first : job->segments;
+        int rc = fetch(job, block, first, count, diag);
+        if (rc == 0) rc = put_segments(job, block, *declared, states, first, count, diag);
+        if (rc < 0) return rc;
+        job->done_bytes += count * segment_bytes;
+        if (job->progress && job->progress(job->ctx, job->done_bytes, job->model->layout->segments * segment_bytes))
+            return shore__fail(diag, -ECANCELED, "stopped before the export was whole");
+    }
+    for (uint32_t t = 0; t < job->model->blocks[block].ntensors; t++)
+        *declared += job->model->blocks[block].tensors[t].nparts;
+    return 0;
+}
+
+/* ---- the directory ------------------------------------------------------------------------------------------------
+ */
+
+static uint32_t count_parts(const struct shore__model *m) {
+    uint32_t n = 0;
+    for (uint32_t b = 0; b < m->nblocks; b++)
+        for (uint32_t t = 0; t < m->blocks[b].ntensors; t++)
+            n += m->blocks[b].tensors[t].nparts;
+    return n;
+}
+
+static int open_writer(struct job *job, const char *directory, struct shore_diag *diag) {
+    const struct shore__model *m = job->model;
+    uint32_t n = 0;
+    struct shore__st_decl *decls = calloc(count_parts(m), sizeof *decls);
+    if (!decls) return shore__fail(diag, -ENOMEM, "out of memory");
+    for (uint32_t b = 0; b < m->nblocks; b++)
+        for (uint32_t t = 0; t < m->blocks[b].ntensors; t++)
+            for (uint32_t i = 0; i < m->blocks[b].tensors[t].nparts; i++) {
+                const struct shore__model_tensor *tensor = &m->blocks[b].tensors[t];
+                const struct shore__part *part = &tensor->parts[i];
+                struct shore__st_decl *d = &decls[n++];
+                d->name = part->name;
+                d->rank = tensor->matrix ? 2 : 1;
+                d->shape[0] = part->transposed ? tensor->cols : part->rows;
+                d->shape[1] = part->transposed ? part->rows : tensor->cols;
+            }
+    int rc = shore__st_writer_open(directory, decls, n, job->bf16 ? SHORE__ST_BF16 : SHORE__ST_F32, shard_bytes,
+                                   &job->writer, diag);
+    free(decls);
+    return rc;
+}
+
+static uint64_t widest_transposed(const struct shore__model *m) {
+    uint64_t widest = 1;
+    for (uint32_t b = 0; b < m->nblocks; b++)
+        for (uint32_t t = 0; t < m->blocks[b].ntensors; t++)
+            for (uint32_t i = 0; i < m->blocks[b].tensors[t].nparts; i++)
+                if (m->blocks[b].tensors[t].parts[i].transposed && m->blocks[b].tensors[t].cols > widest)
+                    widest = m->blocks[b].tensors[t].cols;
+    return widest;
+}
+
+/* A third for what is fetched, the rest for tiles and their columns. */
+static int alloc_buffers(struct job *job, uint64_t memory_bytes, struct shore_diag *diag) {
+    const uint64_t segment_bytes = SHORE_SEGMENT_ELEMS * sizeof(float);
+    uint64_t third = (memory_bytes ? memory_bytes : usual_memory_bytes) / 3, widest = widest_transposed(job->model);
+    uint64_t segments = third / segment_bytes;
+    job->segments = segments < 1 ? 1 : segments > 256 ? 256 : (uint32_t)segments;
+    job->tile_elems = third / sizeof(float) > widest ? third / sizeof(float) : widest;
+    /* columns of a narrow tile are at most all of it */
+    job->fetched = shore__arena_alloc(NULL, job->segments * segment_bytes);
+    job->tile = shore__arena_alloc(NULL, job->tile_elems * sizeof(float));
+    job->columns = shore__arena_alloc(NULL, job->tile_elems * sizeof(float));
+    return job->fetched && job->tile && job->columns ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
+}
+
+static int write_json(const char *directory, const char *name, json_t *value, struct shore_diag *diag) {
+    char *path = shore__path_join(directory, name);
+    int rc = path && value ? shore__json_write(path, value, 2, diag) : shore__fail(diag, -ENOMEM, "out of memory");
+    free(path);
+    json_decref(value);
+    return rc;
+}
+
+static int write_description(const struct job *job, const struct shore__tokenizer *tokenizer, const char *directory,
+                             struct shore_diag *diag) {
+    const struct shore__arch *arch = &job->model->arch;
+    json_t *config = shore__arch_to_json(arch), *generation = json_pack("{s:b}", "_from_model_config", 1);
+    if (config) json_object_set_new(config, "torch_dtype", json_string(job->bf16 ? "bfloat16" : "float32"));
+    if (arch->bos >= 0) json_object_set_new(generation, "bos_token_id", json_integer(arch->bos));
+    if (arch->eos >= 0) json_object_set_new(generation, "eos_token_id", json_integer(arch->eos));
+    int rc = write_json(directory, "config.json", config, diag);
+    if (rc == 0)
+        rc = write_json(directory, "generation_config.json", generation, diag);
+    else
+        json_decref(generation);
+    if (rc == 0 && tokenizer) rc = shore__tokenizer_save(tokenizer, directory, diag);
+    return rc;
+}
+
+static int write_all(struct job *job, const struct shore__tokenizer *tokenizer, uint64_t memory_bytes,
+                     const char *directory, struct shore_diag *diag) {
+    uint32_t declared = 0;
+    int rc = alloc_buffers(job, memory_bytes, diag);
+    if (rc == 0) rc = write_description(job, tokenizer, directory, diag);
+    if (rc == 0) rc = open_writer(job, directory, diag);
+    for (uint32_t b = 0; b < job->model->nblocks && rc == 0; b++)
+        rc = put_block(job, b, &declared, diag);
+    if (rc == 0)
+        rc = shore__st_writer_finish(job->writer, diag);
+    else if (job->writer)
+        shore__st_writer_abort(job->writer);
+    shore__arena_free(NULL, job->fetched);
+    shore__arena_free(NULL, job->tile);
+    shore__arena_free(NULL, job->columns);
+    return rc;
+}
+
+static bool is_empty(const char *path) {
+    DIR *directory = opendir(path);
+    const struct dirent *entry = NULL;
+    bool empty = directory != NULL;
+    while (empty && (entry = readdir(directory)))
+        empty = strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0;
+    if (directory) closedir(directory);
+    return empty;
+}
+
+int shore__export(struct shore_fleet *fleet, const struct shore__model *m, const struct shore__tokenizer *tokenizer,
+                  uint64_t step, const char *directory, bool bf16, uint64_t memory_bytes, shore__progress_fn progress,
+                  void *ctx, struct shore_diag *diag) {
+    struct job job = {.fleet = fleet, .model = m, .step = step, .bf16 = bf16, .progress = progress, .ctx = ctx};
+    struct stat st;
+    char *target = strdup(directory), *partial = NULL;
+    for (size_t n = target ? strlen(target) : 0; n > 1 && target[n - 1] == '/'; n--)
+        target[n - 1] = '\0';
+    if (!target || asprintf(&partial, "%s.partial", target) < 0) {
+        free(target);
+        return shore__fail(diag, -ENOMEM, "out of memory");
+    }
+    int rc = 0;
+    if (lstat(target, &st) == 0 && !(S_ISDIR(st.st_mode) && is_empty(target)))
+        rc = shore__fail(diag, SHORE_EEXISTS, "%s: exists already and is not an empty directory; choose another",
+                         target);
+    if (rc == 0) {
+        shore__directory_remove(partial); /* of an export that was killed */
+        if (mkdir(partial, 0777) < 0)
+            rc = shore__fail(diag, -errno, "%s: the directory cannot be made: %s", partial, strerror(errno));
+        if (rc == 0) rc = write_all(&job, tokenizer, memory_bytes, partial, diag);
+        if (rc == 0) rc = shore__directory_sync(partial, diag);
+        if (rc == 0 && rename(partial, target) < 0)
+            rc = shore__fail(diag, -errno, "%s: cannot be moved into place: %s", target, strerror(errno));
+        if (rc == 0) rc = shore__parent_sync(target, diag);
+        if (rc < 0) shore__directory_remove(partial);
+    }
+    free(partial);
+    free(target);
+    return rc;
+}
