@@ -32,6 +32,9 @@ struct shore__run_private {
 int shore__run_alloc(const char *path, struct shore__run **out, struct shore_diag *diag);
 /* Waits a little: the lock of a killed process goes with its last I/O. SHORE_EBUSY. */
 int shore__run_lock(struct shore__run *run, struct shore_diag *diag);
+/* Locks the run and reads run.json alone, for removal: the rest may be damaged. */
+int shore__run_open_without_data(const char *path, struct shore__run **out, struct shore_diag *diag);
+int shore__not_a_run(const char *path, struct shore_diag *diag);
 /* Writes run.json durably. */
 int shore__run_write(struct shore__run *run, struct shore_diag *diag);
 /* Opens train and val in a directory and compares their sizes with the record. */
@@ -54,6 +57,7 @@ int shore__plan_read(const char *run_path, struct shore__plan *out, struct shore
 
 bool shore__path_exists(const char *directory, const char *name);
 int shore__directory_sync(const char *path, struct shore_diag *diag);
+int shore__parent_sync(const char *path, struct shore_diag *diag); /* of the directory that holds path */
 /* Removes the files of a directory (not what is below it) and the directory. */
 void shore__directory_remove(const char *path);
 bool shore__strings_has(const struct shore__strings *list, const char *item);

@@ -43,6 +43,14 @@ int shore__directory_sync(const char *path, struct shore_diag *diag) {
     return code ? shore__fail(diag, -code, "%s: the directory cannot be made durable: %s", path, strerror(code)) : 0;
 }
 
+int shore__parent_sync(const char *path, struct shore_diag *diag) {
+    const char *slash = strrchr(path, '/');
+    char *parent = slash ? strndup(path, (size_t)(slash - path) + 1) : strdup(".");
+    int rc = parent ? shore__directory_sync(parent, diag) : shore__fail(diag, -ENOMEM, "out of memory");
+    free(parent);
+    return rc;
+}
+
 void shore__directory_remove(const char *path) {
     DIR *directory = opendir(path);
     struct dirent *entry = NULL;

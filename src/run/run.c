@@ -269,7 +269,7 @@ static uint64_t read_hint(const struct shore__run *run) {
     return *end == '\n' ? step : 0;
 }
 
-static int not_a_run(const char *path, struct shore_diag *diag) {
+int shore__not_a_run(const char *path, struct shore_diag *diag) {
     char shown[256];
     shore__escape(path, strlen(path), shown, sizeof shown);
     if (shore__path_exists(path, "making"))
@@ -286,25 +286,34 @@ static void finish_making(struct shore__run *run) {
     shore__strings_free(&plan.fresh);
 }
 
-int shore__run_open(const char *path, bool for_writing, const struct shore__strings *moved, struct shore__run **out,
-                    struct shore_diag *diag) {
+static int open_run(const char *path, bool for_writing, const struct shore__strings *moved, bool with_data,
+                    struct shore__run **out, struct shore_diag *diag) {
     struct shore__run *run = NULL;
-    if (!shore__is_run(path)) return not_a_run(path, diag);
+    if (!shore__is_run(path)) return shore__not_a_run(path, diag);
     int rc = shore__run_alloc(path, &run, diag);
     if (rc < 0) return rc;
     if (for_writing) rc = shore__run_lock(run, diag);
     if (rc == 0) rc = read_run(run, diag);
     for (size_t i = 0; rc == 0 && moved && i < moved->count; i++)
         rc = move_drive(run, moved->item[i], diag);
-    if (rc == 0) rc = shore__run_open_data(run, run->path, diag);
+    if (rc == 0 && with_data) rc = shore__run_open_data(run, run->path, diag);
     if (rc < 0) {
         shore__run_close(run);
         return rc;
     }
-    if (for_writing) finish_making(run);
+    if (for_writing && with_data) finish_making(run);
     run->hint_step = read_hint(run);
     *out = run;
     return 0;
+}
+
+int shore__run_open(const char *path, bool for_writing, const struct shore__strings *moved, struct shore__run **out,
+                    struct shore_diag *diag) {
+    return open_run(path, for_writing, moved, true, out, diag);
+}
+
+int shore__run_open_without_data(const char *path, struct shore__run **out, struct shore_diag *diag) {
+    return open_run(path, true, NULL, false, out, diag);
 }
 
 int shore__run_tokenizer(struct shore__run *run, struct shore_diag *diag) {

@@ -1,0 +1,132 @@
+/* Deleting a run with its volumes, and only with those. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/diag.h"
+#include "files/atomic.h"
+#include "run/internal.h"
+#include "storage/volume.h"
+
+struct held {
+    char *path;
+    int fd; /* locked */
+    bool is_device;
+};
+
+__attribute__((format(printf, 3, 4))) static void say(shore__note_fn note, void *ctx, const char *format, ...) {
+    char text[1400];
+    va_list args;
+    if (!note) return;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    note(ctx, text);
+}
+
+/* Locks a volume of this fleet. Leaves held->fd at -1 where there is none: that is no reason not to go on. */
+static int hold(const char *drive, const uint64_t fleet_id[2], struct held *held, shore__note_fn note, void *ctx,
+                struct shore_diag *diag) {
+    struct shore_diag why = {{0}};
+    struct stat st;
+    *held = (struct held){.fd = -1};
+    if (shore__drive_is_volatile(drive)) return 0;
+    if (shore__volume_path(drive, &held->path, &why) < 0 || stat(held->path, &st) < 0) {
+        say(note, ctx, "%s: no volume is there any more", drive);
+        return 0;
+    }
+    if (!shore__volume_is_of(held->path, fleet_id, &why)) {
+        say(note, ctx, "left alone: %s", why.text);
+        return 0;
+    }
+    held->is_device = S_ISBLK(st.st_mode);
+    held->fd = open(held->path, O_RDWR | O_CLOEXEC | (held->is_device ? O_EXCL : 0));
+    if (held->fd >= 0 && flock(held->fd, LOCK_EX | LOCK_NB) == 0) return 0;
+    if (errno == EWOULDBLOCK || errno == EBUSY)
+        return shore__fail(diag, SHORE_EBUSY, "%s: another process works on this volume; nothing was removed",
+                           held->path);
+    return shore__fail(diag, -errno, "%s: cannot be opened for removal: %s", held->path, strerror(errno));
+}
+
+/* A device keeps its place, but not what names it a volume: both headers lie in its first MiB. */
+static int wipe(const struct held *held, struct shore_diag *diag) {
+    const size_t bytes = 1 << 20;
+    void *zeros = calloc(1, bytes);
+    int rc = zeros ? shore__write_at(held->fd, zeros, bytes, 0, held->path, diag)
+                   : shore__fail(diag, -ENOMEM, "out of memory");
+    if (rc == 0 && fsync(held->fd) < 0)
+        rc = shore__fail(diag, -errno, "%s: cannot be wiped: %s", held->path, strerror(errno));
+    free(zeros);
+    return rc;
+}
+
+static int remove_volumes(const struct shore__strings *drives, const uint64_t fleet_id[2], shore__note_fn note,
+                          void *ctx, struct shore_diag *diag) {
+    struct held *held = calloc(drives->count + 1, sizeof *held);
+    size_t n = 0;
+    int rc = held ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
+    for (; rc == 0 && n < drives->count; n++)
+        rc = hold(drives->item[n], fleet_id, &held[n], note, ctx, diag);
+    for (size_t i = 0; rc == 0 && i < n; i++) {
+        if (held[i].fd < 0) continue;
+        if (held[i].is_device)
+            rc = wipe(&held[i], diag);
+        else if (unlink(held[i].path) < 0)
+            rc = shore__fail(diag, -errno, "%s: cannot be removed: %s", held[i].path, strerror(errno));
+        if (rc == 0) say(note, ctx, held[i].is_device ? "wiped %s" : "removed %s", held[i].path);
+    }
+    for (size_t i = 0; i < n; i++) {
+        if (held[i].fd >= 0) close(held[i].fd);
+        free(held[i].path);
+    }
+    free(held);
+    return rc;
+}
+
+static void unlink_in(const char *directory, const char *format, const char *name) {
+    char *file = NULL, *path = NULL;
+    if (asprintf(&file, format, name) >= 0 && (path = shore__path_join(directory, file))) unlink(path);
+    free(path);
+    free(file);
+}
+
+/* run.json goes last: until then the same command can be given again. */
+static void remove_files(const char *path, shore__note_fn note, void *ctx) {
+    for (const char *const *name = shore__run_files; *name; name++) {
+        unlink_in(path, "%s", *name);
+        unlink_in(path, ".%s.partial", *name);
+    }
+    shore__making_remove(path);
+    unlink_in(path, ".%s.partial", "run.json");
+    unlink_in(path, "%s", "run.json");
+    if (rmdir(path) == 0)
+        say(note, ctx, "removed %s", path);
+    else
+        say(note, ctx, "%s: the run is removed; the directory holds other files and stays", path);
+}
+
+int shore__run_remove(const char *path, shore__note_fn note, void *ctx, struct shore_diag *diag) {
+    struct shore__run *run = NULL;
+    struct shore__plan plan = {0};
+    int rc = 0, killed = shore__plan_read(path, &plan, diag);
+    if (killed < 0 && killed != SHORE_EMISSING) return killed;
+    if (shore__is_run(path))
+        rc = shore__run_open_without_data(path, &run, diag);
+    else if (killed < 0)
+        rc = shore__not_a_run(path, diag);
+    else if ((rc = shore__run_alloc(path, &run, diag)) == 0)
+        rc = shore__run_lock(run, diag);
+    if (rc == 0 && shore__is_run(path)) rc = remove_volumes(&run->settings.drives, run->fleet_id, note, ctx, diag);
+    /* what an --overwrite that was killed may have made on other drives */
+    if (rc == 0 && killed == 0) rc = remove_volumes(&plan.fresh, plan.fleet_id, note, ctx, diag);
+    if (rc == 0) remove_files(run->path, note, ctx);
+    shore__strings_free(&plan.fresh);
+    shore__run_close(run);
+    return rc;
+}
