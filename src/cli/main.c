@@ -12,7 +12,12 @@ static const struct command {
     {"train", shore__cli_train, "train a model whose state lives on drives, or go on with a run"},
     {"eval", shore__cli_eval, "loss and perplexity of a run or a model on a text"},
     {"generate", shore__cli_generate, "continue a text"},
+    {"verify", shore__cli_verify, "prove on this machine that budgets, chunks and placements give the same bits"},
+    {"import", shore__cli_import, "put a Hugging Face model on drives, as a run at step 0"},
+    {"export", shore__cli_export, "write a run as a Hugging Face directory"},
+    {"inspect", shore__cli_inspect, "explain a run, its volumes and its identity; digest of its state"},
     {"remove", shore__cli_remove, "delete a run with its volumes"},
+    {"bench", shore__cli_bench, "measure UPDATE on a drive, the drive itself, or the processor"},
 };
 enum { COMMANDS = sizeof commands / sizeof commands[0] };
 

@@ -1,13 +1,8 @@
 #include "train/train.h"
 
-#include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "cli/cli.h"
@@ -72,22 +67,6 @@ static void print_needs(const struct shore__needs *needs) {
     printf("memory: everything kept from %s on\n",
            shore__format_size_up(needs->comfortable_bytes, comfortable, sizeof comfortable));
     printf("disk: %s\n", shore__format_size_up(needs->disk_bytes, disk, sizeof disk));
-}
-
-static bool is_directory(const char *path) {
-    struct stat st;
-    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
-}
-
-/* Files that a failed start left in a directory that it made itself; then the directory. */
-static void unmake(const char *path) {
-    DIR *dir = opendir(path);
-    if (!dir) return;
-    const struct dirent *entry;
-    while ((entry = readdir(dir)) != NULL)
-        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0) unlinkat(dirfd(dir), entry->d_name, 0);
-    closedir(dir);
-    rmdir(path);
 }
 
 static struct shore__train_events events_of(struct watch *w) {
@@ -176,7 +155,6 @@ static int fresh_run(struct shore__train_args *args) {
 
     if (model->arch.has_dropout) shore__cli_say("the configuration asks for dropout, which is not applied");
     shore__cli_catch_signals(promise);
-    bool ours = !is_directory(args->out);
     rc = shore__run_prepare(args->out, s, model, tokenizer, args->overwrite, shore__cli_work,
                             s->quiet ? NULL : (void *)"reading the text", &run, &diag);
     shore__cli_progress_end();
@@ -191,14 +169,9 @@ static int fresh_run(struct shore__train_args *args) {
         code = train_and_report(run, true, args, &rc);
         rc = 0;
     }
-    if (ours && (rc || code == SHORE__EXIT_USAGE)) {
-        shore__run_close(run);
-        run = NULL;
-        unmake(args->out);
-    }
 end:
     if (rc) code = shore__cli_fail(rc, &diag);
-    shore__run_close(run);
+    shore__run_close(run); /* what was not finished is undone */
     shore__model_free(model);
     shore__tokenizer_close(tokenizer);
     return code;

@@ -1,0 +1,87 @@
+#include <stdlib.h>
+
+#include "cli/cli.h"
+
+struct args {
+    char *out;
+    bool fp32;
+    struct shore__strings moved;
+    uint64_t memory;
+    bool quiet;
+};
+
+#define OPTION(...) SHORE__OPTION(struct args, __VA_ARGS__)
+#define CHOICE(...) SHORE__CHOICE(struct args, __VA_ARGS__)
+static const struct shore__option options[] = {
+    OPTION(TEXT, "out", out, "DIR", "the directory to make; it appears whole or not at all"),
+    CHOICE("dtype", fp32, "bf16|fp32", "fp32 gives the exact master weights"),
+    OPTION(SIZE, "memory", memory, "SIZE", "the budget; otherwise little is taken"),
+    OPTION(LIST, "drive", moved, "OLD=NEW...", "where a drive of the run is now"),
+    OPTION(FLAG, "quiet", quiet, NULL, "no progress"),
+};
+
+static const struct shore__command_line line = {
+    .command = "export",
+    .synopsis = "export RUN --out DIR [--dtype bf16|fp32]",
+    .about =
+        "Writes the committed state of a run as a Hugging Face directory (config.json, model.safetensors, tokenizer)\n"
+        "that transformers loads. The weights are streamed: memory does not grow with the model.",
+    .options = options,
+    .noptions = sizeof options / sizeof options[0],
+    .positional = 1,
+};
+
+/* What the process needs beside the buffers of the export: libraries, the fleet's rings and tables, buffers of files.
+ */
+static int buffers_within(const struct args *a, uint64_t *buffers, struct shore_diag *diag) {
+    const uint64_t margin = UINT64_C(8) << 20, least = UINT64_C(8) << 20;
+    uint64_t now, peak;
+    *buffers = 0; /* the default of export */
+    if (!a->memory) return 0;
+    shore__resident_bytes(&now, &peak);
+    uint64_t held = (peak > now ? peak : now) + margin;
+    int rc = shore__cli_budget(a->memory, held + least, 0, &now, diag);
+    if (!rc) *buffers = a->memory - held;
+    return rc;
+}
+
+static int export(const char *path, const struct args *a) {
+    struct shore_diag diag = {{0}};
+    struct shore__opened o;
+    uint64_t buffers;
+    if (!shore__is_run(path)) {
+        int rc = shore__fail(&diag, SHORE_EMISSING, "%s: is not a run", path);
+        return shore__cli_fail(rc, &diag);
+    }
+    int rc = shore__cli_open(path, &a->moved, true, &o, &diag);
+    if (rc) return shore__cli_fail(rc, &diag);
+    rc = buffers_within(a, &buffers, &diag);
+    if (!rc) shore__cli_catch_signals("\nlongshore: stopping; nothing is left behind\n");
+    if (!rc)
+        rc = shore__export(o.fleet, o.model, o.tokenizer, o.step, a->out, !a->fp32, buffers, shore__cli_work,
+                           a->quiet ? NULL : (void *)"exporting", &diag);
+    shore__cli_progress_end();
+    if (!rc) printf("step %llu exported as %s to %s\n", (unsigned long long)o.step, a->fp32 ? "fp32" : "bf16", a->out);
+    shore__cli_close(&o);
+    return rc ? shore__cli_fail(rc, &diag) : SHORE__EXIT_DONE;
+}
+
+int shore__cli_export(int argc, char **argv) {
+    struct args a = {0};
+    struct shore__parsed parsed;
+    struct shore_diag diag = {{0}};
+    int code = SHORE__EXIT_DONE;
+    int rc = shore__options_parse(&line, argc, argv, &a, &parsed, &diag);
+    if (!rc && !parsed.help && !parsed.positional[0])
+        rc = shore__fail(&diag, SHORE_EUSAGE, "which run? longshore export RUN --out DIR");
+    if (!rc && !parsed.help && !a.out) rc = shore__fail(&diag, SHORE_EUSAGE, "where to? Give --out DIR");
+    if (rc)
+        code = shore__cli_fail(rc, &diag);
+    else if (parsed.help)
+        shore__options_help(&line, &a);
+    else
+        code = export(parsed.positional[0], &a);
+    free(a.out);
+    shore__strings_free(&a.moved);
+    return code;
+}

@@ -1,0 +1,133 @@
+#include <errno.h>
+#include <string.h>
+
+#include "cli/cli.h"
+#include "cli/train_options.h"
+#include "train/trainer.h"
+
+/* Takes the flags of train: what is imported is a run at step 0 that train --resume goes on with. */
+static struct shore__command_line import_line(void) {
+    struct shore__command_line line = shore__train_line;
+    line.command = "import";
+    line.synopsis = "import DIR --drive PATH... --out RUN [--data FILE...] [flags of train]";
+    line.about =
+        "Puts a Hugging Face model on drives, as a run at step 0: the inverse of export. Flags are those of train,\n"
+        "and what belongs to the identity of a run is fixed here; train --resume RUN trains it, which takes --data.";
+    line.notes = NULL;
+    line.positional = 1;
+    return line;
+}
+
+/* The words that train records; a start on another processor says so. */
+static int processor_text(const struct shore__settings *s, char *out, size_t bytes, struct shore_diag *diag) {
+    struct shore__compute *c;
+    int rc = shore__compute_cpu_open(!s->fp32, s->products, (int)s->threads, &c, diag);
+    if (rc) return rc;
+    snprintf(out, bytes, "%s, %s products, %d threads", shore__processor_kind(),
+             c->mode == SHORE__BF16 ? "bf16" : "fp32", c->threads);
+    c->ops->close(c);
+    return 0;
+}
+
+static int fill(struct shore__run *run, const struct shore__train_args *args, struct shore_fleet **fleet,
+                unsigned char digest[16], struct shore_diag *diag) {
+    struct shore__source *source = NULL;
+    struct shore_fleet_options options;
+    struct shore_fleet_info info;
+    char processor[64];
+    train_fleet_options(&run->settings, run->model, &options);
+    options.overwrite = args->overwrite || run->replace_drives;
+    options.chunk_segments = 1;
+    options.ring_bytes = 1;
+    options.fleet_id[0] = run->fleet_id[0];
+    options.fleet_id[1] = run->fleet_id[1];
+    options.note = shore__cli_note;
+    int rc = processor_text(&run->settings, processor, sizeof processor, diag);
+    if (!rc) rc = shore__source_directory(run->model, run->settings.model, &source, diag);
+    if (!rc) rc = shore_fleet_create(run->model->layout, &options, fleet, diag);
+    if (!rc)
+        rc = shore__import(*fleet, run->model, source, shore__cli_work,
+                           run->settings.quiet ? NULL : (void *)"importing", diag);
+    shore__source_close(source);
+    if (!rc) rc = shore_fleet_seal(*fleet, 0, diag);
+    if (!rc) {
+        shore_fleet_info(*fleet, &info);
+        rc = shore__run_finish(run, info.fleet_id, processor, diag);
+    }
+    if (!rc) rc = shore_fleet_digest(*fleet, false, digest, diag);
+    return rc;
+}
+
+static int import(struct shore__train_args *args) {
+    struct shore__settings *s = &args->settings;
+    struct shore__tokenizer *tokenizer = NULL;
+    struct shore__model *model = NULL;
+    struct shore__run *run = NULL;
+    struct shore_fleet *fleet = NULL;
+    struct shore_fleet_options options;
+    struct shore_diag diag = {{0}};
+    unsigned char digest[16];
+    char hex[33];
+    int rc = 0, code = SHORE__EXIT_DONE;
+    if (s->init || args->resume || args->dry_run)
+        rc = shore__fail(&diag, SHORE_EUSAGE, "--init, --resume and --dry-run do not go with import");
+    if (!rc && !s->drives.count) rc = shore__fail(&diag, SHORE_EUSAGE, "where is the state to live? Give --drive DIR");
+    for (size_t i = 0; !rc && i < s->drives.count; i++)
+        if (strcmp(s->drives.item[i], "ram:") == 0)
+            rc = shore__fail(&diag, SHORE_EUSAGE, "an import into ram: would be gone at once: name a drive");
+    if (!rc && !args->out) rc = shore__fail(&diag, SHORE_EUSAGE, "where does the run go? Give --out RUN");
+    if (!rc) rc = shore__settings_check(s, &diag);
+    if (!rc) rc = shore__run_tokenizer_of(s, &tokenizer, &diag);
+    if (!rc) rc = shore__run_model(s, tokenizer, &model, &diag);
+    if (!rc) rc = shore__train_resolve(args, model, &diag);
+    if (!rc) {
+        train_fleet_options(s, model, &options);
+        rc = shore__cli_disk_space(&s->drives, shore_fleet_disk_bytes(model->layout, &options), &diag);
+    }
+    if (!rc) rc = shore__cli_budget(s->memory_bytes, 0, 0, &s->memory_bytes, &diag);
+    if (!rc) shore__cli_catch_signals("\nlongshore: stopping; nothing is left behind\n");
+    if (!rc)
+        rc = shore__run_prepare(args->out, s, model, tokenizer, args->overwrite, shore__cli_work,
+                                s->quiet ? NULL : (void *)"reading the text", &run, &diag);
+    if (!rc) {
+        model = NULL; /* the run has them now */
+        tokenizer = NULL;
+        rc = fill(run, args, &fleet, digest, &diag);
+    }
+    shore__cli_progress_end();
+    if (rc)
+        code = rc == -ECANCELED ? SHORE__EXIT_DONE : shore__cli_fail(rc, &diag);
+    else
+        printf("step 0 digest %s\n", shore__cli_hex(digest, hex));
+    shore_fleet_close(fleet);
+    shore__run_close(run); /* what was not finished is undone */
+    shore__model_free(model);
+    shore__tokenizer_close(tokenizer);
+    return code;
+}
+
+int shore__cli_import(int argc, char **argv) {
+    const struct shore__command_line line = import_line();
+    struct shore__train_args args;
+    struct shore__parsed parsed;
+    struct shore_diag diag = {{0}};
+    shore__train_args_init(&args);
+    int code = SHORE__EXIT_DONE;
+    int rc = shore__options_parse(&line, argc, argv, &args, &parsed, &diag);
+    if (!rc && !parsed.help && parsed.positional[0]) {
+        if (args.settings.model)
+            rc = shore__fail(&diag, SHORE_EUSAGE, "the model is named twice: by --model and by itself");
+        else if (!(args.settings.model = strdup(parsed.positional[0])))
+            rc = shore__fail(&diag, -ENOMEM, "out of memory");
+    }
+    if (!rc && !parsed.help && !args.settings.model)
+        rc = shore__fail(&diag, SHORE_EUSAGE, "which model? longshore import DIR --drive PATH --out RUN");
+    if (rc)
+        code = shore__cli_fail(rc, &diag);
+    else if (parsed.help)
+        shore__options_help(&line, &args);
+    else
+        code = import(&args);
+    shore__train_args_free(&args);
+    return code;
+}

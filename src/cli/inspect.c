@@ -1,0 +1,210 @@
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/cli.h"
+#include "storage/volume.h"
+
+struct args {
+    struct shore__strings moved;
+    uint64_t memory, accept_step;
+    bool digest, deep, json;
+};
+
+#define OPTION(...) SHORE__OPTION(struct args, __VA_ARGS__)
+static const struct shore__option options[] = {
+    OPTION(FLAG, "digest", digest, NULL, "print 'step N digest HEX': a hash of all parameters and optimizer state"),
+    OPTION(FLAG, "deep", deep, NULL, "with --digest: read every byte and compare it with its checksum first"),
+    OPTION(SIZE, "memory", memory, "SIZE", "the budget; otherwise little is taken"),
+    OPTION(LIST, "drive", moved, "OLD=NEW...", "where a drive of the run is now"),
+    OPTION(U64, "accept-step", accept_step, "N", "with --digest: take whole step N although a newer record is damaged"),
+    OPTION(FLAG, "json", json, NULL, "one JSON object on one line"),
+};
+
+static const struct shore__command_line line = {
+    .command = "inspect",
+    .synopsis = "inspect RUN [--json]\ninspect RUN --digest [--deep] [--json]",
+    .about =
+        "Explains a run: its model, its identity, how far it is, and the volumes that hold its state. The digest does\n"
+        "not depend on where or in what pieces the state lies.",
+    .options = options,
+    .noptions = sizeof options / sizeof options[0],
+    .positional = 1,
+};
+
+/* ---- the digest -------------------------------------------------------------------------------------------------- */
+
+static int print_digest(struct shore__run *run, const struct args *a, struct shore_diag *diag) {
+    struct shore_fleet *fleet = NULL;
+    unsigned char digest[16];
+    char hex[33];
+    uint64_t now, peak;
+    int rc = 0;
+    if (a->memory) {
+        struct shore_fleet_options fleet_options;
+        shore__run_fleet_options(&run->settings, 0, false, &fleet_options);
+        fleet_options.chunk_segments = 1;
+        fleet_options.ring_bytes = 1;
+        shore__resident_bytes(&now, &peak);
+        uint64_t minimum =
+            peak + (UINT64_C(4) << 20) + shore_fleet_memory_least_bytes(run->model->layout, &fleet_options);
+        rc = shore__cli_budget(a->memory, minimum, 0, &now, diag);
+    }
+    if (!rc) rc = shore__cli_open_fleet(run, a->accept_step, &fleet, diag);
+    if (!rc) rc = shore_fleet_digest(fleet, a->deep, digest, diag);
+    if (!rc) {
+        struct shore_fleet_info info;
+        shore_fleet_info(fleet, &info);
+        shore__cli_hex(digest, hex);
+        if (a->json)
+            shore__cli_print_json(
+                json_pack("{s:I,s:s,s:b}", "step", (json_int_t)info.step, "digest", hex, "deep", a->deep));
+        else
+            printf("step %llu digest %s\n", (unsigned long long)info.step, hex);
+    }
+    shore_fleet_close(fleet);
+    return rc;
+}
+
+/* ---- the explanation ----------------------------------------------------------------------------------------------
+ */
+
+static json_t *volume_json(const char *drive, char *text, size_t bytes) {
+    json_t *o = json_pack("{s:s}", "drive", drive);
+    struct shore__volume v;
+    struct shore_diag diag = {{0}};
+    char *path = NULL, size[32];
+    if (strcmp(drive, "ram:") == 0 || strcmp(drive, "null:") == 0) {
+        snprintf(text, bytes, "in memory, gone with the process");
+        return o;
+    }
+    int rc = shore__volume_path(drive, &path, &diag);
+    if (!rc) rc = shore__volume_peek(path, &v, &diag);
+    free(path);
+    if (rc) {
+        json_object_set_new(o, "error", json_string(diag.text));
+        snprintf(text, bytes, "%s", diag.text);
+        return o;
+    }
+    const struct shore__record *r = &v.record;
+    uint64_t step = v.record_valid ? r->slot[r->active & 1].step : SHORE__STEP_NONE;
+    json_object_set_new(o, "path", json_string(v.file.path));
+    json_object_set_new(o, "size_bytes", json_integer((json_int_t)v.size_bytes));
+    json_object_set_new(o, "segments", json_integer(v.desc.segments));
+    json_object_set_new(o, "extents", json_integer(v.desc.nextents));
+    json_object_set_new(o, "scratch_bytes", json_integer((json_int_t)v.desc.scratch_bytes));
+    json_object_set_new(o, "spill", json_boolean(v.desc.spill));
+    if (step != SHORE__STEP_NONE) {
+        json_object_set_new(o, "step", json_integer((json_int_t)step));
+        json_object_set_new(o, "epoch", json_integer((json_int_t)r->epoch));
+        json_object_set_new(o, "record_sequence", json_integer((json_int_t)r->sequence));
+    }
+    if (v.damaged_record) json_object_set_new(o, "damage", json_string(v.damage.text));
+    int n = snprintf(text, bytes, "%s, %s, %u segments", v.file.path,
+                     shore__format_size(v.size_bytes, size, sizeof size), v.desc.segments);
+    if (step != SHORE__STEP_NONE && n > 0 && (size_t)n < bytes)
+        n += snprintf(text + n, bytes - (size_t)n, ", step %llu, epoch %llu", (unsigned long long)step,
+                      (unsigned long long)r->epoch);
+    if (v.damaged_record && n > 0 && (size_t)n < bytes) snprintf(text + n, bytes - (size_t)n, "; %s", v.damage.text);
+    shore__volume_close(&v);
+    return o;
+}
+
+static json_t *explanation(struct shore__run *run) {
+    char fleet[33];
+    snprintf(fleet, sizeof fleet, "%016llx%016llx", (unsigned long long)run->fleet_id[0],
+             (unsigned long long)run->fleet_id[1]);
+    json_t *o = json_object();
+    json_object_set_new(o, "run", json_string(run->path));
+    json_object_set_new(o, "step", json_integer((json_int_t)run->hint_step));
+    json_object_set_new(o, "steps", json_integer((json_int_t)run->settings.steps));
+    json_object_set_new(o, "fleet", json_string(fleet));
+    json_object_set_new(o, "processor", json_string(run->processor));
+    json_object_set_new(o, "parameters", json_integer((json_int_t)run->model->parameters));
+    json_object_set_new(o, "segments", json_integer((json_int_t)run->model->layout->segments));
+    json_object_set_new(o, "model", shore__arch_to_json(&run->model->arch));
+    json_object_set_new(o, "settings", shore__settings_to_json(&run->settings));
+    json_object_set_new(o, "train_tokens",
+                        json_integer(run->train ? (json_int_t)shore__dataset_tokens(run->train) : 0));
+    json_object_set_new(o, "val_tokens", json_integer(run->val ? (json_int_t)shore__dataset_tokens(run->val) : 0));
+    json_object_set_new(o, "changes", run->changes ? json_incref(run->changes) : json_array());
+    return o;
+}
+
+/* Settings that decide the bits, as the flags that give them. */
+static void print_identity(const json_t *settings) {
+    static const char *const keys[] = {"model",    "init",      "tokenizer", "seed",    "data",
+                                       "val-data", "val-share", "batch",     "seq-len", "precision",
+                                       "products", "optimizer", "shuffle",   "threads"};
+    printf("identity (what decides the bits):\n");
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
+        const json_t *value = json_object_get(settings, keys[i]);
+        if (!value) continue;
+        char *text = json_is_string(value) ? strdup(json_string_value(value))
+                                           : json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(9));
+        char escaped[512];
+        if (text) printf("  %-12s %s\n", keys[i], shore__escape(text, strlen(text), escaped, sizeof escaped));
+        free(text);
+    }
+}
+
+static int explain(struct shore__run *run, const struct args *a) {
+    const struct shore__settings *s = &run->settings;
+    const struct shore__arch *arch = &run->model->arch;
+    json_t *o = explanation(run), *volumes = json_array();
+    char text[1400], escaped[512], size[32];
+    if (!a->json) {
+        printf("run %s: step %llu of %llu%s\n", shore__escape(run->path, strlen(run->path), escaped, sizeof escaped),
+               (unsigned long long)run->hint_step, (unsigned long long)s->steps,
+               run->hint_step >= s->steps ? ", finished" : "");
+        printf("model: %s, %u layers of width %u, %u heads (%u for keys), vocabulary %u, %llu parameters\n",
+               arch->model_type, arch->n_layer, arch->d_model, arch->n_head, arch->n_kv_head, arch->vocab,
+               (unsigned long long)run->model->parameters);
+        printf("data: %llu tokens to train on, %llu to validate on\n",
+               (unsigned long long)(run->train ? shore__dataset_tokens(run->train) : 0),
+               (unsigned long long)(run->val ? shore__dataset_tokens(run->val) : 0));
+        printf("last trained on: %s\n", run->processor);
+        print_identity(json_object_get(o, "settings"));
+        printf("budget: %s\nvolumes:\n", shore__format_size(s->memory_bytes, size, sizeof size));
+    }
+    for (size_t i = 0; i < s->drives.count; i++) {
+        json_array_append_new(volumes, volume_json(s->drives.item[i], text, sizeof text));
+        if (!a->json)
+            printf("  %s: %s\n", shore__escape(s->drives.item[i], strlen(s->drives.item[i]), escaped, sizeof escaped),
+                   text);
+    }
+    json_object_set_new(o, "volumes", volumes);
+    if (a->json) return shore__cli_print_json(o);
+    size_t i;
+    json_t *change;
+    json_array_foreach(json_object_get(o, "changes"), i, change) {
+        const char *what = json_string_value(json_object_get(change, "what"));
+        printf("%s  from step %lld on: %s\n", i ? "" : "changes:\n",
+               (long long)json_integer_value(json_object_get(change, "step")),
+               what ? shore__escape(what, strlen(what), escaped, sizeof escaped) : "");
+    }
+    json_decref(o);
+    return SHORE__EXIT_DONE;
+}
+
+int shore__cli_inspect(int argc, char **argv) {
+    struct args a = {0};
+    struct shore__parsed parsed;
+    struct shore_diag diag = {{0}};
+    struct shore__run *run = NULL;
+    int code = SHORE__EXIT_DONE;
+    int rc = shore__options_parse(&line, argc, argv, &a, &parsed, &diag);
+    if (!rc && parsed.help) {
+        shore__options_help(&line, &a);
+        goto end;
+    }
+    if (!rc && !parsed.positional[0]) rc = shore__fail(&diag, SHORE_EUSAGE, "which run? longshore inspect RUN");
+    if (!rc && a.deep && !a.digest) rc = shore__fail(&diag, SHORE_EUSAGE, "--deep goes with --digest");
+    if (!rc) rc = shore__run_open(parsed.positional[0], false, a.moved.count ? &a.moved : NULL, &run, &diag);
+    if (!rc && a.digest) rc = print_digest(run, &a, &diag);
+    if (!rc && !a.digest) code = explain(run, &a);
+    if (rc) code = shore__cli_fail(rc, &diag);
+    shore__run_close(run);
+end:
+    shore__strings_free(&a.moved);
+    return code;
+}
