@@ -170,39 +170,30 @@ void shore_fleet_close(struct shore_fleet *f) {
 struct place {
     char *path; /* of the volume; NULL: virtual */
     bool replace;
-    bool existed;
-    bool sealed; /* an openable volume with a whole record is there */
+    bool existed, is_volume;
+    bool sealed; /* a volume with a record */
     uint64_t fleet_id[2];
 };
 
-/* What is at a drive's path now. A volume that was being made is nothing; one in use is refused always. */
+/* What is at a drive's path now: a volume that holds a whole state, or something whose fate creating decides. One that
+ * is in use is refused always. */
 static int look_at_place(const struct shore_fleet_options *o, struct place *place, struct shore_diag *diag) {
     struct stat st;
+    struct shore__volume volume;
     if (stat(place->path, &st) != 0) return 0;
     place->existed = true;
-    if (S_ISREG(st.st_mode) && st.st_size == 0) {
-        place->replace = true;
-        return 0;
-    }
-    struct shore__volume volume;
-    struct shore_diag why = {""};
-    int rc = shore__volume_open(place->path, o->io, NULL, &volume, &why);
-    if (rc == 0) {
-        place->sealed = volume.record_valid || volume.damaged_record;
-        memcpy(place->fleet_id, volume.desc.fleet_id, sizeof place->fleet_id);
-        shore__volume_close(&volume);
-        return 0;
-    }
-    if (rc == SHORE_EBUSY || rc == -EACCES || rc == -EPERM) {
-        if (diag) *diag = why;
-        return rc;
-    }
-    place->sealed = true; /* foreign */
+    int rc = shore__volume_open(place->path, o->io, NULL, &volume, diag);
+    if (rc) return rc == SHORE_EBUSY ? rc : 0;
+    place->is_volume = true;
+    place->sealed = volume.record_valid || volume.damaged_record;
+    memcpy(place->fleet_id, volume.desc.fleet_id, sizeof place->fleet_id);
+    shore__volume_close(&volume);
     return 0;
 }
 
 static int look_at_places(const struct shore_fleet_options *o, struct place *places, struct shore_diag *diag) {
     for (uint32_t d = 0; d < o->ndrives; d++) {
+        places[d].replace = o->overwrite;
         if (shore__path_is_virtual(o->drives[d])) continue;
         int rc = shore__volume_path(o->drives[d], &places[d].path, diag);
         if (!rc) rc = look_at_place(o, &places[d], diag);
@@ -210,18 +201,15 @@ static int look_at_places(const struct shore_fleet_options *o, struct place *pla
     }
     for (uint32_t d = 0; d < o->ndrives; d++) {
         struct place *place = &places[d];
-        if (!place->existed || place->replace) continue;
-        /* one unsealed volume says that its whole fleet was being made */
-        bool unfinished = !place->sealed;
-        for (uint32_t e = 0; e < o->ndrives && !unfinished; e++) {
-            unfinished = places[e].existed && !places[e].sealed &&
-                         memcmp(places[e].fleet_id, place->fleet_id, sizeof place->fleet_id) == 0 &&
-                         (place->fleet_id[0] || place->fleet_id[1]);
+        /* a volume without a record says that its whole fleet was being made */
+        for (uint32_t e = 0; e < o->ndrives && !place->replace; e++) {
+            bool same_fleet = memcmp(places[e].fleet_id, place->fleet_id, sizeof place->fleet_id) == 0;
+            place->replace = place->is_volume && places[e].is_volume && !places[e].sealed && same_fleet;
         }
-        place->replace = unfinished || o->overwrite;
-        if (!place->replace) {
+        if (place->sealed && !place->replace) {
             return shore__fail(diag, SHORE_EEXISTS,
-                               "%s: something is there already; --overwrite replaces it, another path leaves it alone",
+                               "%s: holds the state of a run already; name another path, or give --overwrite to "
+                               "replace it",
                                place->path);
         }
     }
@@ -411,6 +399,15 @@ static int match_placement(struct shore_fleet *f, struct shore_diag *diag) {
     return rc;
 }
 
+/* What was found and did no harm is said all the same. */
+static void tell_damage(const struct shore_fleet *f) {
+    for (uint32_t d = 0; d < f->ndrives && f->config.note; d++) {
+        struct shore__drive_recovery found;
+        f->drives[d]->ops->recovery(f->drives[d], &found);
+        if (found.damage.text[0]) f->config.note(f->config.note_ctx, found.damage.text);
+    }
+}
+
 int shore_fleet_open(const struct shore_layout *layout, const struct shore_fleet_options *options,
                      struct shore_fleet **out, struct shore_diag *diag) {
     struct shore_fleet *f;
@@ -422,6 +419,7 @@ int shore_fleet_open(const struct shore_layout *layout, const struct shore_fleet
     if (!rc) rc = match_placement(f, diag);
     if (!rc) rc = shore__fleet_recover(f->drives, f->ndrives, options->hint_step, options->accept_step, &state, diag);
     if (!rc) {
+        tell_damage(f);
         set_scratch(f);
         memcpy(f->metrics, state.metrics, state.metrics_bytes);
         f->metrics_bytes = state.metrics_bytes;

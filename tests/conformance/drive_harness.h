@@ -277,7 +277,9 @@ static inline void place_open(struct place *place, const char *kinds) {
     assert_non_null(mkdtemp(place->directory));
     for (; kinds[place->ndrives]; place->ndrives++) {
         uint32_t d = place->ndrives;
-        assert_true(snprintf(place->path[d], sizeof place->path[d], "%.63s/%u.volume", place->directory, d) > 0);
+        char name[sizeof place->path[d]];
+        snprintf(name, sizeof name, "%s/%u.volume", place->directory, d);
+        memcpy(place->path[d], name, sizeof name);
         place->paths[d] = kinds[d] == 'r' ? "ram:" : kinds[d] == 'n' ? "null:" : place->path[d];
     }
 }

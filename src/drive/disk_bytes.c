@@ -1,0 +1,32 @@
+#include <stdlib.h>
+
+#include "drive/placement.h"
+
+/* Placement depends on what is free where, and the sum of the volumes hardly on placement: taken for equal parts. */
+uint64_t shore_fleet_disk_bytes(const struct shore_layout *layout, const struct shore_fleet_options *o) {
+    struct shore__range *ranges = calloc((size_t)layout->nblocks * o->ndrives, sizeof *ranges);
+    uint64_t *weights = calloc(o->ndrives, sizeof *weights), bytes = 0;
+    if (ranges && weights) {
+        shore__placement_make(layout, weights, o->ndrives, ranges);
+        for (uint32_t d = 0; d < o->ndrives; d++) {
+            struct shore__extent *extents;
+            struct shore__volume_desc desc = {
+                .planes = shore_optimizer_planes(o->optimizer, o->with_momentum),
+                .ndrives = o->ndrives,
+                .drive = d,
+                .scratch_bytes = o->scratch_bytes / o->ndrives,
+                .spill = o->spill,
+                .identity_bytes = o->identity_bytes,
+            };
+            if (shore__path_is_virtual(o->drives[d]) ||
+                shore__placement_extents(layout, ranges, o->ndrives, d, &extents, &desc.nextents, &desc.segments))
+                continue;
+            desc.extents = extents;
+            bytes += shore__volume_size_bytes(&desc);
+            free(extents);
+        }
+    }
+    free(ranges);
+    free(weights);
+    return bytes;
+}
