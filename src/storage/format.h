@@ -10,6 +10,8 @@
 #define SHORE__RECORD_OFFSET 0x10000u /* of place 0; place 1 lies 64 KiB behind */
 #define SHORE__RECORD_STRIDE 0x10000u
 #define SHORE__HEADER_B_OFFSET 0x30000u
+#define SHORE__HEADER_MAGIC_BYTES 8u
+#define SHORE__HEADER_FIELDS_BYTES 512u /* one sector: written whole or not at all */
 #define SHORE__IDENTITY_OFFSET 0x40000u
 #define SHORE__PLACEMENT_OFFSET 0x50000u
 #define SHORE__EXTENT_BYTES 16u

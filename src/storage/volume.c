@@ -99,7 +99,8 @@ struct headers {
     enum shore__parse parse[2];
     unsigned chosen; /* valid if found */
     bool found;
-    bool differ; /* the other copy must be written anew */
+    bool differ;      /* the other copy must be written anew */
+    bool overwritten; /* a device's copy A has given way to something else: a file system, a partition table */
 };
 
 static const uint64_t header_offset[2] = {SHORE__HEADER_A_OFFSET, SHORE__HEADER_B_OFFSET};
@@ -122,6 +123,10 @@ static int read_headers(const struct shore__file *file, struct shore__io *io, vo
     out->found = out->parse[0] == SHORE__PARSE_OK || out->parse[1] == SHORE__PARSE_OK;
     out->chosen = out->parse[0] == SHORE__PARSE_OK ? 0 : 1;
     out->differ = memcmp(first, page, sizeof first) != 0;
+    out->overwritten = file->is_device && out->chosen == 1 && out->parse[0] != SHORE__PARSE_DAMAGED &&
+                       out->parse[0] != SHORE__PARSE_VERSION &&
+                       memcmp(first + SHORE__HEADER_MAGIC_BYTES, (unsigned char *)page + SHORE__HEADER_MAGIC_BYTES,
+                              SHORE__HEADER_FIELDS_BYTES - SHORE__HEADER_MAGIC_BYTES) != 0;
     return 0;
 }
 
@@ -140,6 +145,10 @@ static int explain_headers(const struct shore__file *file, const struct headers 
                 "%s: no copy of the volume's header is whole (offsets %u and %u); put the file back from a "
                 "copy, and check the drive",
                 file->path, SHORE__HEADER_A_OFFSET, SHORE__HEADER_B_OFFSET);
+    if (h->found && h->overwritten)
+        return shore__fail(diag, SHORE_EFORMAT,
+                           "%s: something else was written over the beginning of the volume; it is left as it is",
+                           file->path);
     if (!h->found)
         return shore__fail(diag, SHORE_EFORMAT,
                            "%s: not a longshore volume, or another file has taken its place; check the path",
@@ -168,27 +177,30 @@ static int write_headers(const struct shore__header *header, struct shore__io *i
     return rc ? rc : write_header(header, 1, io, path, page, diag);
 }
 
-/* A volume that was never finished, or never held a record, has nothing that could be lost. */
-static enum shore__replaceable ask_replaceable(const struct shore__file *file) {
-    struct shore__volume v = {.file = *file};
-    struct shore__io *io = NULL;
+/* A volume that was never finished, or never held a record, has nothing that could be lost. Its making writes copy A
+ * first, so that copy is always whole. */
+static enum shore__replaceable classify(const struct shore__file *file, struct shore__io *io, void *page) {
     struct headers h;
-    enum shore__replaceable answer = SHORE__REPLACE_UNKNOWN;
-    if (posix_memalign(&v.page, SHORE__IO_ALIGN, SHORE__PAGE_BYTES)) return answer;
-    if (shore__io_open(file, SHORE_IO_THREADS, QUEUE_DEPTH, NULL, 0, &io, NULL) == 0 &&
-        read_headers(file, io, v.page, &h, NULL) == 0) {
-        for (unsigned i = 0; i < 2; i++)
-            if (h.parse[i] != SHORE__PARSE_EMPTY && h.parse[i] != SHORE__PARSE_FOREIGN) answer = SHORE__REPLACE_NO;
-        if (h.found && h.copy[h.chosen].unfinished) {
-            answer = SHORE__REPLACE_YES;
-        } else if (h.found) {
-            v.desc = h.copy[h.chosen].desc;
-            if (shore__volume_read_records(&v, io, NULL) == 0 && !v.record_valid && !v.damaged_record)
-                answer = SHORE__REPLACE_YES;
-        }
+    if (read_headers(file, io, page, &h, NULL)) return SHORE__REPLACE_NO;
+    if (h.parse[0] == SHORE__PARSE_OK) {
+        struct shore__volume v = {.file = *file, .desc = h.copy[0].desc, .page = page};
+        if (h.copy[0].unfinished) return SHORE__REPLACE_YES;
+        bool sealed = shore__volume_read_records(&v, io, NULL) || v.record_valid || v.damaged_record;
+        return sealed ? SHORE__REPLACE_NO : SHORE__REPLACE_YES;
     }
+    bool ours = h.found || h.parse[0] == SHORE__PARSE_DAMAGED || h.parse[0] == SHORE__PARSE_VERSION ||
+                h.parse[1] == SHORE__PARSE_DAMAGED || h.parse[1] == SHORE__PARSE_VERSION;
+    return ours && !h.overwritten ? SHORE__REPLACE_NO : SHORE__REPLACE_UNKNOWN;
+}
+
+static enum shore__replaceable ask_replaceable(const struct shore__file *file) {
+    struct shore__io *io = NULL;
+    void *page = NULL;
+    enum shore__replaceable answer = SHORE__REPLACE_NO;
+    if (posix_memalign(&page, SHORE__IO_ALIGN, SHORE__PAGE_BYTES)) return answer;
+    if (shore__io_open(file, SHORE_IO_THREADS, QUEUE_DEPTH, NULL, 0, &io, NULL) == 0) answer = classify(file, io, page);
     shore__io_close(io);
-    free(v.page);
+    free(page);
     return answer;
 }
 
