@@ -6,13 +6,16 @@
 
 #include <cmocka.h>
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "base/arena.h"
 #include "storage/format.h"
+#include "storage/hash.h"
 
 static char folder[] = "/var/tmp/shore-volume-XXXXXX";
 static char path[128];
@@ -220,6 +223,64 @@ static void a_strangers_file_is_refused(void **state) {
     assert_non_null(strstr(diag.text, "not a longshore volume"));
 }
 
+static void memory_is_what_was_announced(void **state) {
+    (void)state;
+    struct shore__volume v;
+    struct shore_diag diag = {""};
+    struct shore_arena *arena;
+    struct shore__volume_desc desc = make_desc();
+    uint64_t bytes = shore__volume_memory_bytes(&desc);
+    for (unsigned i = 0; i < 2; i++) {
+        assert_int_equal(shore__arena_open(bytes, &arena, &diag), 0);
+        int rc = i == 0 ? shore__volume_create(path, &desc, SHORE_IO_AUTO, false, arena, &v, &diag)
+                        : shore__volume_open(path, SHORE_IO_AUTO, arena, &v, &diag);
+        if (rc) fail_msg("%s", diag.text);
+        assert_true(shore__arena_left(arena) == 0);
+        shore__volume_close(&v);
+        shore__arena_close(arena);
+    }
+    assert_int_equal(shore__arena_open(bytes - SHORE__ARENA_ALIGN, &arena, &diag), 0);
+    assert_int_equal(shore__volume_open(path, SHORE_IO_AUTO, arena, &v, &diag), -ENOMEM);
+    shore__arena_close(arena);
+}
+
+static void a_path_stands_for_a_volume(void **state) {
+    (void)state;
+    char *found = NULL, expected[160];
+    struct shore_diag diag = {""};
+    assert_int_equal(shore__volume_path(folder, &found, &diag), 0);
+    snprintf(expected, sizeof expected, "%s/longshore.volume", folder);
+    assert_string_equal(found, expected);
+    free(found);
+    assert_int_equal(shore__volume_path(path, &found, &diag), 0); /* not there yet */
+    assert_string_equal(found, path);
+    free(found);
+    snprintf(expected, sizeof expected, "%s/none/v", folder);
+    assert_int_equal(shore__volume_path(expected, &found, &diag), -ENOENT);
+    assert_non_null(strstr(diag.text, expected));
+}
+
+/* The same bits in every width: a volume moves between machines. */
+static void a_leaf_does_not_depend_on_the_processor(void **state) {
+    (void)state;
+    static const unsigned char expected[16] = {0x33, 0x76, 0xb0, 0xd0, 0x84, 0x25, 0xb6, 0xc0,
+                                               0xed, 0x9b, 0x25, 0x2c, 0x51, 0x2f, 0x4b, 0xd6};
+    unsigned char *data = malloc(SHORE_SEGMENT_ELEMS * 2);
+    struct shore__leaf leaf;
+    for (size_t i = 0; i < SHORE_SEGMENT_ELEMS * 2; i++)
+        data[i] = (unsigned char)(i * 31 >> 3);
+    shore__leaf_make(data, SHORE_SEGMENT_ELEMS * 2, shore__leaf_seed(5, 6, SHORE_PLANE_LO), &leaf);
+    assert_memory_equal(leaf.hash, expected, 16);
+#if defined(__x86_64__)
+    unsigned char wide[16];
+    if (__builtin_cpu_supports("avx2")) {
+        shore__hash128_avx2(data, SHORE_SEGMENT_ELEMS * 2, shore__leaf_seed(5, 6, SHORE_PLANE_LO), wide);
+        assert_memory_equal(wide, expected, 16);
+    }
+#endif
+    free(data);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(what_is_written_comes_back, clean),
@@ -227,6 +288,9 @@ int main(void) {
         cmocka_unit_test_teardown(a_drive_may_own_nothing, clean),
         cmocka_unit_test_teardown(a_leaf_tells_place_and_content, clean),
         cmocka_unit_test_teardown(an_unsealed_volume_is_simply_made_again, clean),
+        cmocka_unit_test_teardown(memory_is_what_was_announced, clean),
+        cmocka_unit_test(a_path_stands_for_a_volume),
+        cmocka_unit_test(a_leaf_does_not_depend_on_the_processor),
         cmocka_unit_test_teardown(a_strangers_file_is_refused, clean),
     };
     return cmocka_run_group_tests(tests, begin, end);
