@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+# Every benchmark in turn. PEERS: the directory with the peers' scripts; without it their row is left out.
+# SHORT=1: what takes minutes and not hours.
+cd "$(dirname "$0")" || exit 1
+run() { printf '\n== %s\n' "$*"; "./$@"; }
+run fio_vs_update.sh
+run step_overlap.sh
+run compute_share.sh
+run ram_vs_drive.sh
+if [ -n "${SHORT:-}" ]; then run minimum.sh 5m 124m; else run minimum.sh; fi
+[ -n "${SHORT:-}" ] || run overrun_sweep.sh
+[ -z "${PEERS:-}" ] || run train_vs_peers.sh "$PEERS"
