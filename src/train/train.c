@@ -86,6 +86,9 @@ static int open_trainer(struct trainer *t, bool fresh, bool overwrite, uint64_t 
     }
     if (!rc) rc = shore__arena_open(t->plan.fleet_bytes + t->plan.buffers_bytes, &t->arena, diag);
     if (rc) return rc;
+    /* before the fleet takes its part, which is what is left */
+    struct shore__carve memory = {(uintptr_t)shore__arena_alloc(t->arena, t->plan.buffers_bytes), 0};
+    if (!memory.base) return shore__fail(diag, -ENOMEM, "the memory plan is larger than its arena");
     processor_text(t->c, processor, sizeof processor);
 
     struct shore_fleet_options options;
@@ -112,8 +115,6 @@ static int open_trainer(struct trainer *t, bool fresh, bool overwrite, uint64_t 
         return shore__fail(diag, -ENOMEM, "out of memory for the trainer");
     rc = gradients_open(t, diag);
     if (rc) return rc;
-    struct shore__carve memory = {(uintptr_t)shore__arena_alloc(t->arena, t->plan.buffers_bytes), 0};
-    if (!memory.base) return shore__fail(diag, -ENOMEM, "the memory plan and the fleet disagree");
     shore__buf workspace = shore__carve_take(&memory, t->plan.workspace_bytes);
     t->c->ops->set_workspace(t->c, workspace, t->plan.workspace_bytes);
     t->pass.m = t->m;
