@@ -55,7 +55,8 @@ struct shore__kernels {
     void (*head_dlogits)(void *dlogits, const float *logits, const float *lse, const int32_t *targets, float scale,
                          size_t rows, size_t n, size_t first, enum shore__mode mode);
 
-    size_t (*attention_scratch)(size_t keys, size_t head_dim, bool backward); /* bytes for one job */
+    /* bytes for one job */
+    size_t (*attention_scratch)(size_t keys, size_t head_dim, bool backward, enum shore__mode mode);
     void (*attention)(const struct shore__attention_job *job, void *scratch);
     void (*attention_backward)(const struct shore__attention_job *job, void *scratch);
 };
@@ -68,6 +69,7 @@ extern const struct shore__kernels shore__kernels_plain;
 #ifdef __x86_64__
 extern const struct shore__kernels shore__kernels_avx2;
 extern const struct shore__kernels shore__kernels_avx512;
+const struct shore__kernels *shore__kernels_amx(void); /* those for AVX-512, but attention in bf16 */
 #endif
 
 #endif
