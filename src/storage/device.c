@@ -7,7 +7,7 @@
 
 #ifdef SHORE_HAVE_BLKID
 
-#include <blkid.h>
+#include <blkid/blkid.h>
 
 int shore__device_check(const struct shore__file *file, struct shore_diag *diag) {
     blkid_probe probe = blkid_new_probe();
