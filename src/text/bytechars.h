@@ -19,12 +19,4 @@ static inline uint32_t shore__byte_char(unsigned byte) {
     return 256 + rank;
 }
 
-/* The byte that a character stands for, or -1. */
-static inline int shore__char_byte(uint32_t c) {
-    if (c < 256) return shore__byte_is_printable(c) ? (int)c : -1;
-    for (unsigned b = 0, rank = 0; c < 256 + 68 && b < 256; b++)
-        if (!shore__byte_is_printable(b) && 256 + rank++ == c) return (int)b;
-    return -1;
-}
-
 #endif

@@ -1,34 +1,351 @@
+/* The way of a text through a tokenizer, in parts of any size:
+ *
+ *   bytes -> valid UTF-8 -> raw added tokens -> normalizing -> normalized added tokens -> pieces -> ids
+ *
+ * Each stage holds back only what the text to come may still change.
+ */
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
+#include "base/diag.h"
 #include "text/tokenizer_impl.h"
+#include "text/utf8.h"
 #include "text/vector.h"
 
+#define PART_BYTES (64u << 10)
+#define PIECE_LIMIT_BYTES (1u << 20)
+#define NOTHING SIZE_MAX
+
 struct shore__encoder {
-    struct shore__tokenizer *tokenizer;
-    bool special;
+    struct shore__tokenizer *t;
+    struct shore__ids *out;
+    struct shore_diag *diag;
+    struct shore__splitter raw, normalized;
+    unsigned char tail[4]; /* of a character whose end has not come yet */
+    size_t ntail;
+    struct shore__text uncomposed, part, work; /* of normalizing */
+    bool normalizing;                          /* the section has begun */
+    struct shore__text piece;                  /* normalized, not yet encoded */
+    bool in_piece, at_origin;                  /* at_origin: nothing of the text has been encoded */
+    struct shore__text prefixed[SHORE__STEP_LIMIT];
 };
+
+static int divide(struct shore__encoder *e, unsigned stage, const char *text, size_t bytes, bool final, size_t *used);
+
+static int encode_piece(struct shore__encoder *e, unsigned stage, const char *text, size_t bytes) {
+    const struct shore__stage *s = &e->t->stages[stage];
+    size_t used;
+    if (bytes == 0) return 0;
+    if (stage == e->t->nstages) return shore__bpe_encode(&e->t->bpe, text, bytes, e->out);
+    if (s->prefix_space && stage > 0 && text[0] != ' ') {
+        struct shore__text *copy = &e->prefixed[stage];
+        copy->count = 0;
+        if (shore__text_append(copy, " ", 1) || shore__text_append(copy, text, bytes)) return -ENOMEM;
+        text = copy->bytes;
+        bytes = copy->count;
+    }
+    return divide(e, stage, text, bytes, true, &used);
+}
+
+/* Puts the stretches that match, and those between, together as the behavior of a stage says. */
+struct gather {
+    struct shore__encoder *e;
+    unsigned stage;
+    const char *text;
+    size_t start, end; /* a piece that the next stretch may still join; start NOTHING: none */
+    bool after_match;
+};
+
+static int let_go(struct gather *g) {
+    size_t start = g->start;
+    g->start = NOTHING;
+    return start == NOTHING ? 0 : encode_piece(g->e, g->stage + 1, g->text + start, g->end - start);
+}
+
+static int stretch(struct gather *g, size_t start, size_t end, bool match) {
+    const struct shore__stage *s = &g->e->t->stages[g->stage];
+    bool joins = false, holds = false;
+    if (start == end) return 0;
+    match ^= s->invert;
+    switch (s->behavior) {
+    case SHORE__REMOVED:
+        if (match) return 0;
+        break;
+    case SHORE__MERGED_WITH_PREVIOUS:
+        joins = match && !g->after_match && g->start != NOTHING;
+        holds = !joins;
+        break;
+    case SHORE__MERGED_WITH_NEXT:
+        joins = !match && g->after_match && g->start != NOTHING;
+        holds = match;
+        break;
+    case SHORE__CONTIGUOUS:
+        joins = match == g->after_match && g->start != NOTHING;
+        holds = true;
+        break;
+    default:
+        break;
+    }
+    g->after_match = match;
+    if (joins) {
+        g->end = end;
+        return holds ? 0 : let_go(g);
+    }
+    int rc = let_go(g);
+    if (rc) return rc;
+    g->start = start;
+    g->end = end;
+    return holds ? 0 : let_go(g);
+}
+
+/* Divides text into pieces for the next stage. Unless it is final, the last pieces wait for the text behind them; used
+ * says where they begin. */
+static int divide(struct shore__encoder *e, unsigned stage, const char *text, size_t bytes, bool final, size_t *used) {
+    struct shore__pattern *pattern = e->t->stages[stage].pattern;
+    struct gather g = {.e = e, .stage = stage, .text = text, .start = NOTHING};
+    size_t at = 0, start, end;
+    int found = 0, rc = 0;
+    *used = final ? bytes : 0;
+    if (!pattern) return final ? encode_piece(e, stage + 1, text, bytes) : 0;
+    while (at < bytes && (found = shore__pattern_find(pattern, text, bytes, at, final, &start, &end)) == 1) {
+        rc = stretch(&g, at, start, false);
+        if (rc == 0) rc = stretch(&g, start, end, true);
+        if (rc) return rc;
+        at = end;
+    }
+    if (found < 0)
+        return shore__fail(e->diag, found, "a pattern of the tokenizer needs more work or memory than is allowed here");
+    if (!final) {
+        *used = g.start != NOTHING ? g.start : at;
+        return 0;
+    }
+    rc = stretch(&g, at, bytes, false);
+    return rc ? rc : let_go(&g);
+}
+
+/* SentencePiece-style text is one long piece, but falls apart where no token reaches across. */
+static int cut(struct shore__encoder *e, const char *text, size_t bytes, bool final, size_t *used) {
+    size_t start = 0, before = 0;
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < bytes && e->t->bpe.cut_anywhere_else;) {
+        if (i > start && shore__bpe_may_cut(&e->t->bpe, text + before, text + i)) {
+            rc = shore__bpe_encode(&e->t->bpe, text + start, i - start, e->out);
+            start = i;
+        }
+        before = i;
+        i += shore__utf8_bytes((unsigned char)text[i]);
+    }
+    *used = final ? bytes : start;
+    return rc || !final ? rc : shore__bpe_encode(&e->t->bpe, text + start, bytes - start, e->out);
+}
+
+static int encode_pending(struct shore__encoder *e, bool final) {
+    size_t used;
+    bool whole = e->t->nstages == 0;
+    int rc = whole && e->t->bpe.byte_level
+                 ? (used = final ? e->piece.count : 0, final ? encode_piece(e, 0, e->piece.bytes, e->piece.count) : 0)
+             : whole ? cut(e, e->piece.bytes, e->piece.count, final, &used)
+                     : divide(e, 0, e->piece.bytes, e->piece.count, final, &used);
+    if (rc) return rc;
+    shore__text_drop(&e->piece, used);
+    if (e->piece.count > PIECE_LIMIT_BYTES)
+        return shore__fail(e->diag, SHORE_EINPUT,
+                           "more than %u bytes of text without a place where the tokenizer divides it; break the line, "
+                           "or use the byte-level tokenizer",
+                           PIECE_LIMIT_BYTES);
+    return 0;
+}
+
+static int on_normalized_text(void *ctx, const char *text, size_t bytes) {
+    struct shore__encoder *e = ctx;
+    const struct shore__tokenizer *t = e->t;
+    bool first = !e->in_piece;
+    int rc = 0;
+    e->in_piece = true;
+    if (first && t->space_marks) {
+        bool marked = text[0] == ' ' || (bytes >= 3 && !memcmp(text, SHORE__SPACE_MARK, 3));
+        bool wanted = t->prepend == SHORE__PREPEND_ALWAYS || (t->prepend == SHORE__PREPEND_FIRST && e->at_origin);
+        if (wanted && !marked) rc = shore__text_append(&e->piece, SHORE__SPACE_MARK, 3);
+    }
+    if (first && t->nstages && t->stages[0].prefix_space && text[0] != ' ') rc = shore__text_append(&e->piece, " ", 1);
+    e->at_origin = false;
+    for (size_t i = 0; rc == 0 && i < bytes;) {
+        const char *space = t->space_marks ? memchr(text + i, ' ', bytes - i) : NULL;
+        size_t plain = space ? (size_t)(space - text) - i : bytes - i;
+        rc = shore__text_append(&e->piece, text + i, plain);
+        if (rc == 0 && space) rc = shore__text_append(&e->piece, SHORE__SPACE_MARK, 3);
+        i += plain + (space != NULL);
+    }
+    return rc ? rc : encode_pending(e, false);
+}
+
+static int on_normalized_end(void *ctx) {
+    struct shore__encoder *e = ctx;
+    e->in_piece = false;
+    return encode_pending(e, true);
+}
+
+static int on_token(void *ctx, uint32_t id) {
+    struct shore__encoder *e = ctx;
+    e->at_origin = false;
+    return shore__ids_push(e->out, id);
+}
+
+/* Before such a character, composition can be cut: it never joins what stands before it. */
+static bool composes_alone(uint32_t c) {
+    return c < 0x300 || (c >= 0x370 && c <= 0x482) || (c >= 0x5D0 && c <= 0x5EA) || (c >= 0x621 && c <= 0x64A) ||
+           (c >= 0xE01 && c <= 0xE30) || (c >= 0x2010 && c <= 0x2027) || (c >= 0x3001 && c <= 0x3029) ||
+           (c >= 0x3041 && c <= 0x3096) || (c >= 0x30A1 && c <= 0x30FA) || (c >= 0x3400 && c <= 0x4DBF) ||
+           (c >= 0x4E00 && c <= 0x9FFF) || (c >= 0xAC00 && c <= 0xD7A3) || (c >= 0xFF01 && c <= 0xFF5E);
+}
+
+static size_t last_place_to_cut(const char *text, size_t bytes) {
+    for (size_t i = bytes; i > 0;) {
+        i--;
+        if (((unsigned char)text[i] & 0xC0) != 0x80 && composes_alone(shore__utf8_char(text + i))) return i;
+    }
+    return 0;
+}
+
+static int normalize(struct shore__encoder *e, const char *text, size_t bytes, bool final) {
+    const struct shore__tokenizer *t = e->t;
+    bool first = !e->normalizing;
+    int rc;
+    if (t->nsteps == 0) return shore__splitter_feed(&e->normalized, text, bytes);
+    e->part.count = 0;
+    if (t->steps[0].kind == SHORE__STEP_NFC) {
+        rc = shore__text_append(&e->uncomposed, text, bytes);
+        if (rc) return rc;
+        size_t n = e->uncomposed.count;
+        if (!final) n = last_place_to_cut(e->uncomposed.bytes, n);
+        rc = shore__compose(e->uncomposed.bytes, n, &e->part);
+        shore__text_drop(&e->uncomposed, n);
+        if (rc == 0 && e->uncomposed.count > PIECE_LIMIT_BYTES)
+            rc = shore__fail(e->diag, SHORE_EINPUT, "more than %u bytes of text that may all compose",
+                             PIECE_LIMIT_BYTES);
+    } else {
+        rc = shore__text_append(&e->part, text, bytes);
+    }
+    if (rc || e->part.count == 0) return rc;
+    e->normalizing = true;
+    rc = shore__normalize_rest(t, first, &e->part, &e->work);
+    return rc ? rc : shore__splitter_feed(&e->normalized, e->part.bytes, e->part.count);
+}
+
+static int on_raw_text(void *ctx, const char *text, size_t bytes) {
+    return normalize(ctx, text, bytes, false);
+}
+
+static int on_raw_end(void *ctx) {
+    struct shore__encoder *e = ctx;
+    int rc = normalize(e, "", 0, true);
+    e->normalizing = false;
+    return rc ? rc : shore__splitter_end(&e->normalized);
+}
 
 int shore__encoder_open(struct shore__tokenizer *t, bool special, struct shore__encoder **out) {
     struct shore__encoder *e = calloc(1, sizeof *e);
     if (!e) return -ENOMEM;
-    e->tokenizer = t;
-    e->special = special;
+    e->t = t;
+    e->at_origin = true;
+    e->raw = (struct shore__splitter){.set = &t->raw,
+                                      .special = special,
+                                      .on_text = on_raw_text,
+                                      .on_end = on_raw_end,
+                                      .on_token = on_token,
+                                      .ctx = e};
+    e->normalized = (struct shore__splitter){.set = &t->normalized,
+                                             .special = special,
+                                             .on_text = on_normalized_text,
+                                             .on_end = on_normalized_end,
+                                             .on_token = on_token,
+                                             .ctx = e};
     *out = e;
     return 0;
 }
 
+static int feed_replacement(struct shore__encoder *e) {
+    return shore__splitter_feed(&e->raw, "\xEF\xBF\xBD", 3);
+}
+
+/* The characters whose first bytes came with the part before. */
+static int feed_tail(struct shore__encoder *e, const char **text, size_t *bytes) {
+    int rc = 0;
+    while (rc == 0 && e->ntail > 0) {
+        int n = shore__utf8_check(e->tail, e->ntail);
+        if (n == 0 && *bytes == 0) return 0;
+        if (n == 0) {
+            e->tail[e->ntail++] = (unsigned char)*(*text)++;
+            --*bytes;
+            continue;
+        }
+        size_t used = (size_t)(n > 0 ? n : -n);
+        rc = n > 0 ? shore__splitter_feed(&e->raw, (char *)e->tail, used) : feed_replacement(e);
+        e->ntail -= used;
+        memmove(e->tail, e->tail + used, e->ntail);
+    }
+    return rc;
+}
+
+static int feed_text(struct shore__encoder *e, const char *text, size_t bytes) {
+    int rc = feed_tail(e, &text, &bytes);
+    while (rc == 0 && bytes > 0) {
+        size_t valid = 0;
+        int n = 1;
+        while (valid < bytes && valid < PART_BYTES &&
+               (n = shore__utf8_check((const unsigned char *)text + valid, bytes - valid)) > 0)
+            valid += (size_t)n;
+        rc = shore__splitter_feed(&e->raw, text, valid);
+        text += valid;
+        bytes -= valid;
+        if (rc || n > 0) continue;
+        if (n == 0) {
+            memcpy(e->tail, text, bytes);
+            e->ntail = bytes;
+            return 0;
+        }
+        rc = feed_replacement(e);
+        text -= n;
+        bytes -= (size_t)-n;
+    }
+    return rc;
+}
+
+static int explained(struct shore__encoder *e, int rc) {
+    if (rc == -ENOMEM) shore__fail(e->diag, rc, "no memory to tokenize a text");
+    return rc;
+}
+
 int shore__encoder_feed(struct shore__encoder *e, const char *text, size_t bytes, struct shore__ids *out,
                         struct shore_diag *diag) {
+    e->out = out;
+    e->diag = diag;
+    if (!e->t->is_bytes) return explained(e, feed_text(e, text, bytes));
     for (size_t i = 0; i < bytes; i++)
-        if (shore__ids_push(out, (unsigned char)text[i])) return -ENOMEM;
+        if (shore__ids_push(out, (unsigned char)text[i])) return explained(e, -ENOMEM);
     return 0;
 }
 
 int shore__encoder_end(struct shore__encoder *e, struct shore__ids *out, struct shore_diag *diag) {
-    return 0;
+    e->out = out;
+    e->diag = diag;
+    int rc = e->ntail ? feed_replacement(e) : 0;
+    e->ntail = 0;
+    if (rc == 0) rc = shore__splitter_end(&e->raw);
+    e->at_origin = true;
+    return explained(e, rc);
 }
 
 void shore__encoder_close(struct shore__encoder *e) {
+    if (!e) return;
+    free(e->raw.text.bytes);
+    free(e->normalized.text.bytes);
+    free(e->uncomposed.bytes);
+    free(e->part.bytes);
+    free(e->work.bytes);
+    free(e->piece.bytes);
+    for (unsigned i = 0; i < SHORE__STEP_LIMIT; i++)
+        free(e->prefixed[i].bytes);
     free(e);
 }

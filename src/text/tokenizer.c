@@ -1,19 +1,17 @@
 #include "text/tokenizer.h"
 
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/diag.h"
-#include "files/atomic.h"
-#include "files/json.h"
 #include "text/tokenizer_impl.h"
 #include "text/vector.h"
 
 int shore__tokenizer_bytes(struct shore__tokenizer **out) {
     struct shore__tokenizer *t = calloc(1, sizeof *t);
     if (!t) return -ENOMEM;
+    t->is_bytes = true;
     t->vocab = SHORE__BYTES_END_OF_TEXT + 1;
     t->end_of_text = SHORE__BYTES_END_OF_TEXT;
     strcpy(t->name, "bytes");
@@ -21,12 +19,19 @@ int shore__tokenizer_bytes(struct shore__tokenizer **out) {
     return 0;
 }
 
-int shore__tokenizer_open(const char *directory, struct shore__tokenizer **out, struct shore_diag *diag) {
-    return shore__fail(diag, SHORE_EMISSING, "%s: has no tokenizer", directory);
-}
-
 void shore__tokenizer_close(struct shore__tokenizer *t) {
     if (!t) return;
+    shore__bpe_fini(&t->bpe);
+    shore__added_set_fini(&t->raw);
+    shore__added_set_fini(&t->normalized);
+    shore__vocab_fini(&t->added);
+    for (unsigned i = 0; i < t->nsteps; i++) {
+        free(t->steps[i].from);
+        free(t->steps[i].to);
+    }
+    for (unsigned i = 0; i < t->nstages; i++)
+        shore__pattern_close(t->stages[i].pattern);
+    free(t->added_special);
     free(t->directory);
     free(t);
 }
@@ -54,12 +59,28 @@ int shore__tokenizer_encode(struct shore__tokenizer *t, const char *text, size_t
     return rc;
 }
 
+static int decode_byte(uint32_t id, struct shore__text *out) {
+    char byte = (char)id;
+    return id == SHORE__BYTES_END_OF_TEXT ? 0 : shore__text_append(out, &byte, 1);
+}
+
 int shore__tokenizer_decode(struct shore__tokenizer *t, const uint32_t *ids, size_t count, struct shore__text *out) {
+    bool first = out->count == 0;
     for (size_t i = 0; i < count; i++) {
-        char byte = (char)ids[i];
+        size_t bytes;
+        int rc = 0;
         if (ids[i] >= t->vocab) return SHORE_EINPUT;
-        if (ids[i] == SHORE__BYTES_END_OF_TEXT) continue;
-        if (shore__text_append(out, &byte, 1)) return -ENOMEM;
+        const char *added = shore__vocab_text(&t->added, ids[i], &bytes);
+        if (t->is_bytes)
+            rc = decode_byte(ids[i], out);
+        else if (!added)
+            rc = shore__bpe_decode(&t->bpe, ids[i], out);
+        else if (!t->added_special[ids[i]])
+            rc = shore__text_append(out, added, bytes);
+        if (rc) return rc;
+        if (!first || out->count == 0) continue;
+        if (t->strip_first_space && out->bytes[0] == ' ') shore__text_drop(out, 1);
+        first = false;
     }
     return 0;
 }

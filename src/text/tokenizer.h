@@ -38,7 +38,7 @@ int shore__tokenizer_encode(struct shore__tokenizer *t, const char *text, size_t
                             struct shore__ids *out, struct shore_diag *diag);
 /* The same for a text that comes in parts: feed it any number of times, then end it; the ids, appended to out, are
  * those of the whole. The encoder can then take the next text. Memory does not grow with the text, but with the longest
- * stretch of it that no rule of the tokenizer divides; SHORE_EINPUT if that is above 8 MiB. After an error only close
+ * stretch of it that no rule of the tokenizer divides; SHORE_EINPUT if that is above 1 MiB. After an error only close
  * is left. An encoder borrows its tokenizer, which serves one encoder at a time. */
 struct shore__encoder;
 int shore__encoder_open(struct shore__tokenizer *t, bool special, struct shore__encoder **out);

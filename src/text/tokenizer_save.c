@@ -83,7 +83,7 @@ int shore__tokenizer_save(const struct shore__tokenizer *t, const char *director
                                         "vocab.bpe",
                                         "generation_config.json",
                                         "tokenizer.model"};
-    if (!t->directory) return save_bytes(directory, diag);
+    if (t->is_bytes) return save_bytes(directory, diag);
     int rc = 0;
     for (size_t i = 0; rc == 0 && i < sizeof names / sizeof *names; i++) {
         char *from = shore__path_join(t->directory, names[i]), *to = shore__path_join(directory, names[i]);

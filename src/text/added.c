@@ -1,0 +1,170 @@
+#include "text/added.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <utf8proc.h>
+
+#include "text/utf8.h"
+#include "text/vector.h"
+
+int shore__added_set_add(struct shore__added_set *set, const struct shore__added *token) {
+    struct shore__added *tokens = realloc(set->tokens, (set->count + 1) * sizeof *tokens);
+    if (!tokens) return -ENOMEM;
+    set->tokens = tokens;
+    set->tokens[set->count++] = *token;
+    return 0;
+}
+
+static int longest_first(const void *a, const void *b) {
+    const struct shore__added *x = a, *y = b;
+    unsigned char cx = (unsigned char)x->content[0], cy = (unsigned char)y->content[0];
+    if (cx != cy) return cx < cy ? -1 : 1;
+    if (x->bytes != y->bytes) return x->bytes > y->bytes ? -1 : 1;
+    return x->id < y->id ? -1 : x->id > y->id;
+}
+
+void shore__added_set_ready(struct shore__added_set *set) {
+    if (set->count) qsort(set->tokens, set->count, sizeof *set->tokens, longest_first);
+    for (uint32_t i = 0; i < set->count; i++) {
+        for (unsigned c = (unsigned char)set->tokens[i].content[0] + 1u; c <= 256; c++)
+            set->first[c] = i + 1;
+        if (set->tokens[i].bytes > set->longest) set->longest = set->tokens[i].bytes;
+        set->any_lstrip |= set->tokens[i].lstrip;
+    }
+}
+
+void shore__added_set_fini(struct shore__added_set *set) {
+    for (uint32_t i = 0; i < set->count; i++)
+        free(set->tokens[i].content);
+    free(set->tokens);
+    *set = (struct shore__added_set){0};
+}
+
+static const struct shore__added *longest_at(const struct shore__added_set *set, const char *text, size_t bytes) {
+    unsigned c = (unsigned char)text[0];
+    for (uint32_t i = set->first[c]; i < set->first[c + 1]; i++)
+        if (set->tokens[i].bytes <= bytes && !memcmp(set->tokens[i].content, text, set->tokens[i].bytes))
+            return &set->tokens[i];
+    return NULL;
+}
+
+static bool is_word(uint32_t c) {
+    switch (utf8proc_category((utf8proc_int32_t)c)) {
+    case UTF8PROC_CATEGORY_LU:
+    case UTF8PROC_CATEGORY_LL:
+    case UTF8PROC_CATEGORY_LT:
+    case UTF8PROC_CATEGORY_LM:
+    case UTF8PROC_CATEGORY_LO:
+    case UTF8PROC_CATEGORY_MN:
+    case UTF8PROC_CATEGORY_MC:
+    case UTF8PROC_CATEGORY_ME:
+    case UTF8PROC_CATEGORY_ND:
+    case UTF8PROC_CATEGORY_NL:
+    case UTF8PROC_CATEGORY_PC:
+        return true;
+    default: /* joiners, and the circled letters, which are Alphabetic */
+        return c == 0x200C || c == 0x200D || (c >= 0x24B6 && c <= 0x24E9) || (c >= 0x1F130 && c <= 0x1F149) ||
+               (c >= 0x1F150 && c <= 0x1F169) || (c >= 0x1F170 && c <= 0x1F189);
+    }
+}
+
+static bool is_space(uint32_t c) {
+    return (c >= 9 && c <= 13) || c == 0x20 || c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) ||
+           c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
+}
+
+static size_t start_of_char_before(const char *text, size_t at) {
+    do
+        at--;
+    while (at > 0 && ((unsigned char)text[at] & 0xC0) == 0x80);
+    return at;
+}
+
+static size_t without_spaces_at_end(const char *text, size_t bytes) {
+    while (bytes > 0) {
+        size_t at = start_of_char_before(text, bytes);
+        if (!is_space(shore__utf8_char(text + at))) break;
+        bytes = at;
+    }
+    return bytes;
+}
+
+static bool stands_alone(const struct shore__splitter *s, size_t start, size_t end) {
+    const char *text = s->text.bytes;
+    if (start ? is_word(shore__utf8_char(text + start_of_char_before(text, start))) : s->after_word) return false;
+    return end == s->text.count || !is_word(shore__utf8_char(text + end));
+}
+
+static int pass_on(struct shore__splitter *s, size_t from, size_t to) {
+    if (from >= to) return 0;
+    s->in_piece = true;
+    return s->on_text(s->ctx, s->text.bytes + from, to - from);
+}
+
+static int end_piece(struct shore__splitter *s) {
+    bool had = s->in_piece;
+    s->in_piece = false;
+    return had ? s->on_end(s->ctx) : 0;
+}
+
+/* Passes on what no later text can change. */
+static int split(struct shore__splitter *s, bool final) {
+    const char *text = s->text.bytes;
+    size_t n = s->text.count, passed = 0, at = 0, safe = n;
+    int rc = 0;
+    /* a place is decided when the longest token would fit behind it, and one more character */
+    size_t margin = s->set->longest + 4;
+    while (rc == 0 && at < n && (final || n - at > margin)) {
+        const struct shore__added *token = longest_at(s->set, text + at, n - at);
+        size_t start = at, end;
+        if (!token) {
+            at += shore__utf8_bytes((unsigned char)text[at]);
+            continue;
+        }
+        end = at + token->bytes;
+        at = end;
+        if (token->special && !s->special) continue;
+        if (token->single_word && !stands_alone(s, start, end)) continue;
+        if (token->lstrip) {
+            size_t stripped = without_spaces_at_end(text, start);
+            start = stripped > passed ? stripped : passed;
+        }
+        while (token->rstrip && end < n && is_space(shore__utf8_char(text + end)))
+            end += shore__utf8_bytes((unsigned char)text[end]);
+        if (token->rstrip && end == n && !final) { /* the spaces may go on */
+            at = start;
+            break;
+        }
+        rc = pass_on(s, passed, start);
+        if (rc == 0) rc = end_piece(s);
+        if (rc == 0) rc = s->on_token(s->ctx, token->id);
+        /* the search goes on behind the token itself, as the spaces taken with it may begin another */
+        passed = end > passed ? end : passed;
+        if (at < passed) at = passed;
+    }
+    if (!final) safe = at;
+    if (!final && s->set->any_lstrip) safe = without_spaces_at_end(text, safe);
+    if (safe < passed) safe = passed;
+    if (rc == 0) rc = pass_on(s, passed, safe);
+    if (safe > 0) s->after_word = is_word(shore__utf8_char(text + start_of_char_before(text, safe)));
+    shore__text_drop(&s->text, safe);
+    return rc;
+}
+
+int shore__splitter_feed(struct shore__splitter *s, const char *text, size_t bytes) {
+    if (bytes == 0) return 0;
+    if (s->set->count == 0) {
+        s->in_piece = true;
+        return s->on_text(s->ctx, text, bytes);
+    }
+    int rc = shore__text_append(&s->text, text, bytes);
+    return rc ? rc : split(s, false);
+}
+
+int shore__splitter_end(struct shore__splitter *s) {
+    int rc = s->text.count ? split(s, true) : 0;
+    if (rc == 0) rc = end_piece(s);
+    s->after_word = false;
+    return rc;
+}

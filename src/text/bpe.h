@@ -1,0 +1,59 @@
+/* Byte-pair encoding of one piece of text: the model, without what divides the text into pieces.
+ */
+#ifndef SHORE_TEXT_BPE_H
+#define SHORE_TEXT_BPE_H
+
+#include <stdbool.h>
+
+#include "text/tokenizer.h"
+#include "text/vocab.h"
+
+#define SHORE__BPE_CACHE_SLOTS 8192u
+#define SHORE__BPE_CACHED_BYTES 23u
+#define SHORE__BPE_CACHED_IDS 10u
+
+struct shore__merge {
+    uint32_t left, right, rank, result; /* result SHORE__VOCAB_NONE: an empty slot */
+};
+
+struct shore__bpe {
+    struct shore__vocab vocab; /* of a byte-level model: in byte characters, as the files have it */
+    struct shore__merge *merges;
+    uint32_t nmerge_slots, nmerges;
+    bool byte_level, byte_fallback, fuse_unknown, ignore_merges;
+    uint32_t unknown;       /* or SHORE__VOCAB_NONE */
+    uint32_t byte_ids[256]; /* of a byte's character, or of its fallback token <0xXX> */
+    uint16_t byte_chars[256];
+    int16_t char_bytes[324]; /* the other way; -1: stands for no byte */
+    /* adjacent characters inside tokens; cut_anywhere_else: between two characters that are no such pair, a text falls
+     * apart into two that encode independently */
+    uint64_t *pairs;
+    uint32_t npair_slots, npairs;
+    bool cut_anywhere_else, cut_needs_known;
+    struct shore__bpe_cached {
+        uint8_t bytes, nids;
+        char text[SHORE__BPE_CACHED_BYTES - 1];
+        uint32_t ids[SHORE__BPE_CACHED_IDS];
+    } * cache;
+    /* work of long pieces, kept from piece to piece */
+    void *work;
+    size_t work_bytes;
+    struct shore__text mapped;
+};
+
+/* A merge of two tokens of the vocabulary, in the order of their priority; a repeated pair takes the later place, as
+ * the `tokenizers` library has it. SHORE_EINPUT: one of them, or what they make, is not in the vocabulary. */
+int shore__bpe_add_merge(struct shore__bpe *b, const char *left, size_t left_bytes, const char *right,
+                         size_t right_bytes);
+/* After the vocabulary, the merges and the flags are set. */
+int shore__bpe_ready(struct shore__bpe *b);
+void shore__bpe_fini(struct shore__bpe *b);
+
+/* Appends the ids of a piece of valid UTF-8. 0 or -ENOMEM. */
+int shore__bpe_encode(struct shore__bpe *b, const char *piece, size_t bytes, struct shore__ids *out);
+/* Whether text may be cut between two adjacent characters (of valid UTF-8, at these places). */
+bool shore__bpe_may_cut(const struct shore__bpe *b, const char *left, const char *right);
+/* Appends the bytes that a token stands for. */
+int shore__bpe_decode(const struct shore__bpe *b, uint32_t id, struct shore__text *out);
+
+#endif

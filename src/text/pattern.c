@@ -1,0 +1,241 @@
+#include "text/pattern.h"
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <errno.h>
+#include <pcre2.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/diag.h"
+#include "text/vector.h"
+
+#define PATTERN_LIMIT_BYTES 16384u
+#define MATCH_LIMIT 20000000u
+#define HEAP_LIMIT_KIB 16384u
+#define DEPTH_LIMIT 10000u
+#define JIT_STACK_BYTES (512u << 10)
+#define WORD "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
+
+struct shore__pattern {
+    pcre2_code *code;
+    pcre2_match_data *match;
+    pcre2_match_context *limits;
+    pcre2_jit_stack *stack;
+};
+
+struct translation {
+    const char *text;
+    size_t bytes, at;
+    struct shore__text out;
+    struct shore_diag *diag;
+};
+
+static int add(struct translation *t, const char *text) {
+    return shore__text_append(&t->out, text, strlen(text)) ? shore__fail(t->diag, -ENOMEM, "out of memory") : 0;
+}
+
+static int refuse(struct translation *t, const char *what) {
+    char shown[160];
+    return shore__fail(t->diag, SHORE_EINPUT, "the pattern \"%s\" has %s, which is not supported",
+                       shore__escape(t->text, t->bytes, shown, sizeof shown), what);
+}
+
+static char peek(const struct translation *t, size_t ahead) {
+    return t->at + ahead < t->bytes ? t->text[t->at + ahead] : 0;
+}
+
+static int copy(struct translation *t, size_t n) {
+    if (n > t->bytes - t->at) return refuse(t, "an unfinished escape");
+    if (shore__text_append(&t->out, t->text + t->at, n)) return shore__fail(t->diag, -ENOMEM, "out of memory");
+    t->at += n;
+    return 0;
+}
+
+/* \x{1F600}, \p{L}, \P{^Lu} */
+static int copy_braced(struct translation *t) {
+    size_t n = 3;
+    if (peek(t, 2) != '{') return refuse(t, "\\x, \\p or \\P without braces");
+    while (peek(t, n) && peek(t, n) != '}')
+        n++;
+    return peek(t, n) ? copy(t, n + 1) : refuse(t, "an unfinished escape");
+}
+
+static int escape(struct translation *t, bool in_class) {
+    char c = peek(t, 1), buffer[16];
+    int rc;
+    switch (c) {
+    case 's':
+        rc = add(t, "\\p{White_Space}");
+        break;
+    case 'S':
+        rc = add(t, "\\P{White_Space}");
+        break;
+    case 'w':
+        rc = add(t, in_class ? WORD : "[" WORD "]");
+        break;
+    case 'W':
+        rc = in_class ? refuse(t, "\\W in brackets") : add(t, "[^" WORD "]");
+        break;
+    case 'd':
+        rc = add(t, "\\p{Nd}");
+        break;
+    case 'D':
+        rc = add(t, "\\P{Nd}");
+        break;
+    case 'x':
+    case 'p':
+    case 'P':
+        return copy_braced(t);
+    case 'u':
+        if (strspn(t->text + t->at + 2, "0123456789abcdefABCDEF") < 4) return refuse(t, "an unfinished escape");
+        snprintf(buffer, sizeof buffer, "\\x{%.4s}", t->text + t->at + 2);
+        t->at += 4;
+        rc = add(t, buffer);
+        break;
+    case 'n':
+    case 'r':
+    case 't':
+    case 'f':
+        return copy(t, 2);
+    default:
+        if (!c || !strchr("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~ ", c)) return refuse(t, "an escape of another kind");
+        return copy(t, 2);
+    }
+    t->at += 2;
+    return rc;
+}
+
+static int bracket(struct translation *t) {
+    int rc = copy(t, peek(t, 1) == '^' ? 2 : 1);
+    bool first = true;
+    while (rc == 0) {
+        char c = peek(t, 0);
+        if (!c) return refuse(t, "an unfinished bracket");
+        if (c == ']' && !first) return copy(t, 1);
+        if (c == '[' || c == ']' || (c == '&' && peek(t, 1) == '&')) return refuse(t, "a class inside brackets");
+        rc = c == '\\' ? escape(t, true) : copy(t, 1);
+        first = false;
+    }
+    return rc;
+}
+
+static int group(struct translation *t) {
+    static const char *const known[] = {"(?:", "(?=", "(?!", "(?>", "(?i:"};
+    if (peek(t, 1) != '?') return peek(t, 1) == '*' ? refuse(t, "a verb") : copy(t, 1);
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (!strncmp(t->text + t->at, known[i], strlen(known[i]))) return copy(t, strlen(known[i]));
+    if (t->at == 0 && !strncmp(t->text, "(?i)", 4)) return copy(t, 4);
+    return refuse(t, "a group of another kind than (?:, (?=, (?!, (?>, (?i:");
+}
+
+static int translate(struct translation *t) {
+    int rc = 0;
+    while (rc == 0 && t->at < t->bytes) {
+        char c = peek(t, 0);
+        if (c == '\\')
+            rc = escape(t, false);
+        else if (c == '[')
+            rc = bracket(t);
+        else if (c == '(')
+            rc = group(t);
+        else if (c == '^' || c == '$')
+            rc = refuse(t, "an anchor");
+        else if (c == 0)
+            rc = refuse(t, "the character U+0000");
+        else if (c == '{' && peek(t, 1) == ',')
+            rc = refuse(t, "{,n}");
+        else if (c == '}' && peek(t, 1) == '+')
+            rc = refuse(t, "{n,m}+");
+        else
+            rc = copy(t, 1);
+    }
+    return rc;
+}
+
+static int quote(struct translation *t) {
+    for (; t->at < t->bytes;) {
+        bool plain = t->text[t->at] < 0 ||
+                     strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 ", t->text[t->at]);
+        int rc = t->text[t->at] == 0 ? refuse(t, "the character U+0000") : plain ? 0 : add(t, "\\");
+        if (rc == 0) rc = copy(t, 1);
+        if (rc) return rc;
+    }
+    return 0;
+}
+
+static int compile(struct shore__pattern *p, struct translation *t) {
+    int code;
+    uint32_t behind = 0, empty = 0;
+    size_t offset;
+    pcre2_compile_context *context = pcre2_compile_context_create(NULL);
+    if (!context) return shore__fail(t->diag, -ENOMEM, "out of memory");
+    pcre2_set_newline(context, PCRE2_NEWLINE_LF);
+    pcre2_set_parens_nest_limit(context, 50);
+    p->code = pcre2_compile((PCRE2_SPTR)t->out.bytes, t->out.count, PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C,
+                            &code, &offset, context);
+    pcre2_compile_context_free(context);
+    if (!p->code) {
+        char shown[160], why[128];
+        pcre2_get_error_message(code, (PCRE2_UCHAR *)why, sizeof why);
+        return shore__fail(t->diag, SHORE_EINPUT, "the pattern \"%s\" cannot be used: %s",
+                           shore__escape(t->text, t->bytes, shown, sizeof shown), why);
+    }
+    pcre2_pattern_info(p->code, PCRE2_INFO_MAXLOOKBEHIND, &behind);
+    pcre2_pattern_info(p->code, PCRE2_INFO_MATCHEMPTY, &empty);
+    if (behind) return refuse(t, "a look at what was before");
+    if (empty) return refuse(t, "a way to match the empty text");
+    /* where it is refused (hardened kernels), the interpreter gives the same matches */
+    if (pcre2_jit_compile(p->code, PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD) == 0)
+        p->stack = pcre2_jit_stack_create(32 << 10, JIT_STACK_BYTES, NULL);
+    p->match = pcre2_match_data_create(1, NULL);
+    p->limits = pcre2_match_context_create(NULL);
+    if (!p->match || !p->limits) return shore__fail(t->diag, -ENOMEM, "out of memory");
+    pcre2_set_match_limit(p->limits, MATCH_LIMIT);
+    pcre2_set_heap_limit(p->limits, HEAP_LIMIT_KIB);
+    pcre2_set_depth_limit(p->limits, DEPTH_LIMIT);
+    if (p->stack) pcre2_jit_stack_assign(p->limits, NULL, p->stack);
+    return 0;
+}
+
+int shore__pattern_open(const char *text, size_t bytes, bool literal, struct shore__pattern **out,
+                        struct shore_diag *diag) {
+    struct translation t = {.text = text, .bytes = bytes, .diag = diag};
+    struct shore__pattern *p = calloc(1, sizeof *p);
+    if (!p) return shore__fail(diag, -ENOMEM, "out of memory");
+    int rc = bytes == 0 ? refuse(&t, "no characters") : 0;
+    if (bytes > PATTERN_LIMIT_BYTES) rc = refuse(&t, "more characters than is sensible");
+    if (rc == 0) rc = literal ? quote(&t) : translate(&t);
+    if (rc == 0) rc = compile(p, &t);
+    free(t.out.bytes);
+    if (rc) {
+        shore__pattern_close(p);
+        return rc;
+    }
+    *out = p;
+    return 0;
+}
+
+void shore__pattern_close(struct shore__pattern *p) {
+    if (!p) return;
+    pcre2_match_data_free(p->match);
+    pcre2_match_context_free(p->limits);
+    pcre2_jit_stack_free(p->stack);
+    pcre2_code_free(p->code);
+    free(p);
+}
+
+int shore__pattern_find(struct shore__pattern *p, const char *text, size_t bytes, size_t from, bool final,
+                        size_t *start, size_t *end) {
+    uint32_t options = PCRE2_NO_UTF_CHECK | (final ? 0 : PCRE2_PARTIAL_HARD);
+    int n = pcre2_match(p->code, (PCRE2_SPTR)text, bytes, from, options, p->match, p->limits);
+    if (n == PCRE2_ERROR_NOMATCH) return 0;
+    if (n == PCRE2_ERROR_PARTIAL) return 2;
+    if (n == PCRE2_ERROR_NOMEMORY) return -ENOMEM;
+    if (n < 0) return SHORE_EINPUT;
+    const PCRE2_SIZE *range = pcre2_get_ovector_pointer(p->match);
+    /* \K is refused, so the end is never before the start; the empty match cannot be either */
+    *start = range[0];
+    *end = range[1];
+    return *end > *start ? 1 : SHORE_EINPUT;
+}

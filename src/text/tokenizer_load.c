@@ -1,0 +1,353 @@
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include "base/diag.h"
+#include "files/atomic.h"
+#include "files/json.h"
+#include "files/json_stream.h"
+#include "text/tokenizer_impl.h"
+#include "text/vector.h"
+
+#define FILE_LIMIT_BYTES (256u << 20)
+#define CONFIG_LIMIT_BYTES (16u << 20)
+
+/* One pass over tokenizer.json reads the vocabulary and all that is small; a second one the merges, which need the
+ * vocabulary. So neither is ever held as a tree. */
+enum part { IN_TREE, IN_MODEL, IN_VOCAB, IN_MERGES };
+
+struct load {
+    struct shore__tokenizer *t;
+    const char *path;
+    bool merges_pass, bare_vocab, in_model, had_vocab, had_merges;
+    enum part part;
+    struct shore__text key, pair;
+    size_t pair_split;
+    unsigned pair_count;
+    char *name; /* of the member that the builder builds */
+    struct shore__json_builder builder;
+    json_t *document, *model;
+};
+
+static int put_token(struct load *x, const struct shore__json_event *e, struct shore_diag *diag) {
+    char shown[96];
+    uint64_t id;
+    if (shore__json_event_u64(e, &id) != 0 || id >= SHORE__VOCAB_ID_LIMIT)
+        return shore__fail(diag, SHORE_EINPUT, "%s: token \"%s\" has no whole number below %u as its id", x->path,
+                           shore__escape(x->key.bytes, x->key.count, shown, sizeof shown), SHORE__VOCAB_ID_LIMIT);
+    int rc = shore__vocab_add(&x->t->bpe.vocab, x->key.bytes, x->key.count, (uint32_t)id);
+    if (rc == 0) return 0;
+    return shore__fail(diag, rc, "%s: token \"%s\" stands twice, or another one has its id %llu", x->path,
+                       shore__escape(x->key.bytes, x->key.count, shown, sizeof shown), (unsigned long long)id);
+}
+
+static int vocab_event(struct load *x, unsigned depth, const struct shore__json_event *e, struct shore_diag *diag) {
+    if (e->depth == depth && e->kind == SHORE__JSON_KEY) {
+        x->key.count = 0;
+        return shore__text_append(&x->key, e->text, e->bytes) ? shore__fail(diag, -ENOMEM, "out of memory") : 0;
+    }
+    if (e->depth == depth && e->kind == SHORE__JSON_NUMBER) return put_token(x, e, diag);
+    if (e->depth == depth && (e->kind == SHORE__JSON_OBJECT_OPEN || e->kind == SHORE__JSON_OBJECT_CLOSE)) return 0;
+    const char *type = json_string_value(json_object_get(x->model, "type"));
+    if (type && strcmp(type, "BPE") != 0)
+        return shore__fail(diag, SHORE_EINPUT, "%s: a tokenizer of the kind \"%.32s\" is not supported", x->path, type);
+    return shore__fail(diag, SHORE_EINPUT, "%s: the vocabulary does not map tokens to ids", x->path);
+}
+
+static int put_merge(struct load *x, const char *left, size_t left_bytes, const char *right, size_t right_bytes,
+                     struct shore_diag *diag) {
+    char a[64], b[64];
+    int rc = shore__bpe_add_merge(&x->t->bpe, left, left_bytes, right, right_bytes);
+    if (rc == 0) return 0;
+    return shore__fail(diag, rc, "%s: the merge of \"%s\" and \"%s\" needs a token that is not in the vocabulary",
+                       x->path, shore__escape(left, left_bytes, a, sizeof a),
+                       shore__escape(right, right_bytes, b, sizeof b));
+}
+
+/* "left right", with exactly one space */
+static int put_merge_line(struct load *x, const char *text, size_t bytes, struct shore_diag *diag) {
+    char shown[96];
+    const char *space = memchr(text, ' ', bytes);
+    size_t left = space ? (size_t)(space - text) : 0;
+    if (!space || memchr(space + 1, ' ', bytes - left - 1))
+        return shore__fail(diag, SHORE_EINPUT, "%s: the merge \"%s\" is not two tokens with a space between", x->path,
+                           shore__escape(text, bytes, shown, sizeof shown));
+    return put_merge(x, text, left, space + 1, bytes - left - 1, diag);
+}
+
+static int merges_event(struct load *x, const struct shore__json_event *e, struct shore_diag *diag) {
+    if (e->depth == 3 && e->kind == SHORE__JSON_STRING) return put_merge_line(x, e->text, e->bytes, diag);
+    if (e->depth == 3 && (e->kind == SHORE__JSON_ARRAY_OPEN || e->kind == SHORE__JSON_ARRAY_CLOSE)) return 0;
+    if (e->depth == 4 && e->kind == SHORE__JSON_ARRAY_OPEN) {
+        x->pair.count = x->pair_count = 0;
+        return 0;
+    }
+    if (e->depth == 4 && e->kind == SHORE__JSON_STRING && x->pair_count < 2) {
+        if (x->pair_count++ == 0) x->pair_split = e->bytes;
+        return shore__text_append(&x->pair, e->text, e->bytes) ? shore__fail(diag, -ENOMEM, "out of memory") : 0;
+    }
+    if (e->depth == 4 && e->kind == SHORE__JSON_ARRAY_CLOSE && x->pair_count == 2)
+        return put_merge(x, x->pair.bytes, x->pair_split, x->pair.bytes + x->pair_split, x->pair.count - x->pair_split,
+                         diag);
+    return shore__fail(diag, SHORE_EINPUT, "%s: a merge is not a pair of tokens", x->path);
+}
+
+static bool is_key(const struct shore__json_event *e, const char *name) {
+    return e->bytes == strlen(name) && !memcmp(e->text, name, e->bytes);
+}
+
+/* A key of the document or of its model: what follows it goes to the vocabulary, the merges, or a tree. */
+static int member_key(struct load *x, const struct shore__json_event *e, struct shore_diag *diag) {
+    char shown[96];
+    free(x->name);
+    x->name = strndup(e->text, e->bytes);
+    if (!x->name) return shore__fail(diag, -ENOMEM, "out of memory");
+    bool again = !x->merges_pass && json_object_get(x->in_model ? x->model : x->document, x->name);
+    x->part = IN_TREE;
+    if (!x->in_model && is_key(e, "model")) {
+        x->part = IN_MODEL;
+        again = !x->merges_pass && x->model;
+    } else if (x->in_model && is_key(e, "vocab")) {
+        x->part = IN_VOCAB;
+        again = !x->merges_pass && x->had_vocab;
+        x->had_vocab = true;
+    } else if (x->in_model && is_key(e, "merges")) {
+        x->part = IN_MERGES;
+        again = x->merges_pass && x->had_merges;
+        x->had_merges |= x->merges_pass;
+    }
+    return again ? shore__fail(diag, SHORE_EINPUT, "%s: the key \"%s\" stands twice", x->path,
+                               shore__escape(x->name, strlen(x->name), shown, sizeof shown))
+                 : 0;
+}
+
+static int tree_event(struct load *x, const struct shore__json_event *e, struct shore_diag *diag) {
+    struct shore_diag why = {{0}};
+    if (x->merges_pass) return 0;
+    int rc = shore__json_builder_feed(&x->builder, e, &why);
+    if (rc) return shore__fail(diag, rc, "%s: %s", x->path, why.text);
+    if (!x->builder.done) return 0;
+    rc = json_object_set(x->in_model ? x->model : x->document, x->name, x->builder.root);
+    shore__json_builder_fini(&x->builder);
+    return rc ? shore__fail(diag, -ENOMEM, "%s: out of memory", x->path) : 0;
+}
+
+static int on_event(void *ctx, const struct shore__json_event *e, struct shore_diag *diag) {
+    struct load *x = ctx;
+    unsigned level = x->in_model ? 2 : 1; /* of the keys that are looked at */
+    if (e->depth == 0 || (e->depth == 1 && e->kind == SHORE__JSON_ARRAY_OPEN))
+        return shore__fail(diag, SHORE_EINPUT, "%s: is not a JSON object", x->path);
+    if (x->bare_vocab) return vocab_event(x, 1, e, diag);
+    if (e->depth == 1 && (e->kind == SHORE__JSON_OBJECT_OPEN || e->kind == SHORE__JSON_OBJECT_CLOSE)) return 0;
+    if (x->in_model && e->depth == 2 && e->kind == SHORE__JSON_OBJECT_CLOSE) {
+        x->in_model = false;
+        return 0;
+    }
+    if (e->depth == level && e->kind == SHORE__JSON_KEY) return member_key(x, e, diag);
+    switch (x->part) {
+    case IN_MODEL:
+        if (e->kind != SHORE__JSON_OBJECT_OPEN)
+            return shore__fail(diag, SHORE_EINPUT, "%s: \"model\" is not an object", x->path);
+        x->in_model = true;
+        x->part = IN_TREE;
+        if (!x->merges_pass && !(x->model = json_object())) return shore__fail(diag, -ENOMEM, "out of memory");
+        return 0;
+    case IN_VOCAB:
+        return x->merges_pass ? 0 : vocab_event(x, 3, e, diag);
+    case IN_MERGES:
+        return x->merges_pass ? merges_event(x, e, diag) : 0;
+    default:
+        return tree_event(x, e, diag);
+    }
+}
+
+static int load_document(struct load *x, struct shore_diag *diag) {
+    struct shore_diag why = {{0}};
+    x->document = json_object();
+    if (!x->document) return shore__fail(diag, -ENOMEM, "%s: out of memory", x->path);
+    int rc = shore__json_stream_file(x->path, FILE_LIMIT_BYTES, on_event, x, diag);
+    if (rc) return rc;
+    if (!x->model) return shore__fail(diag, SHORE_EINPUT, "%s: has no \"model\"", x->path);
+    json_object_set(x->document, "model", x->model);
+    rc = shore__tokenizer_rules(x->t, x->document, &why);
+    if (rc) return shore__fail(diag, rc, "%s: %s", x->path, why.text);
+    if (x->t->bpe.vocab.count == 0) return shore__fail(diag, SHORE_EINPUT, "%s: its vocabulary is empty", x->path);
+    x->merges_pass = true;
+    x->part = IN_TREE;
+    rc = shore__json_stream_file(x->path, FILE_LIMIT_BYTES, on_event, x, diag);
+    if (rc == 0 && !x->had_merges) rc = shore__fail(diag, SHORE_EINPUT, "%s: its model has no merges", x->path);
+    return rc;
+}
+
+/* merges.txt: a comment, then a merge a line */
+static int load_merges(struct load *x, const char *path, struct shore_diag *diag) {
+    FILE *f = fopen(path, "rbe");
+    char *line = NULL;
+    size_t capacity = 0;
+    ssize_t n;
+    int rc = 0;
+    if (!f) {
+        int code = errno;
+        return shore__fail(diag, code == ENOENT ? SHORE_EMISSING : -code, "%s: cannot open it: %s", path,
+                           strerror(code));
+    }
+    x->path = path;
+    while (rc == 0 && (n = getline(&line, &capacity, f)) >= 0) {
+        while (n > 0 && (line[n - 1] == '\n' || line[n - 1] == '\r'))
+            n--;
+        if (n == 0 || (n >= 8 && !memcmp(line, "#version", 8))) continue;
+        rc = n > 65536 ? shore__fail(diag, SHORE_EINPUT, "%s: has a line of more than 65,536 bytes", path)
+                       : put_merge_line(x, line, (size_t)n, diag);
+    }
+    if (rc == 0 && ferror(f)) rc = shore__fail(diag, -EIO, "%s: cannot read it", path);
+    free(line);
+    fclose(f);
+    return rc;
+}
+
+static int hash_file(XXH3_state_t *state, const char *path, struct shore_diag *diag) {
+    char block[16384];
+    ssize_t n;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return shore__fail(diag, -errno, "%s: cannot open it: %s", path, strerror(errno));
+    while ((n = read(fd, block, sizeof block)) > 0)
+        XXH3_64bits_update(state, block, (size_t)n);
+    close(fd);
+    return n < 0 ? shore__fail(diag, -EIO, "%s: cannot read it", path) : 0;
+}
+
+static int name_after(struct shore__tokenizer *t, const char *path, const char *second, struct shore_diag *diag) {
+    XXH3_state_t *state = XXH3_createState();
+    if (!state) return shore__fail(diag, -ENOMEM, "out of memory");
+    XXH3_64bits_reset(state);
+    int rc = hash_file(state, path, diag);
+    if (rc == 0 && second) rc = hash_file(state, second, diag);
+    snprintf(t->name, sizeof t->name, "%s-bpe-%016llx", t->bpe.byte_level ? "byte-level" : "sentencepiece",
+             (unsigned long long)XXH3_64bits_digest(state));
+    XXH3_freeState(state);
+    return rc;
+}
+
+static int64_t id_of(const struct shore__tokenizer *t, const char *text, size_t bytes) {
+    uint32_t id = shore__vocab_find(&t->added, text, bytes);
+    if (id == SHORE__VOCAB_NONE) id = shore__vocab_find(&t->bpe.vocab, text, bytes);
+    return id == SHORE__VOCAB_NONE ? -1 : (int64_t)id;
+}
+
+/* A small JSON file beside the tokenizer; NULL if it is not there. */
+static int beside(const char *directory, const char *name, json_t **out, struct shore_diag *diag) {
+    char *path = shore__path_join(directory, name);
+    *out = NULL;
+    if (!path) return shore__fail(diag, -ENOMEM, "%s: out of memory", directory);
+    int rc = shore__json_read(path, CONFIG_LIMIT_BYTES, out, diag);
+    free(path);
+    return rc == SHORE_EMISSING ? 0 : rc;
+}
+
+static int find_end_of_text(struct shore__tokenizer *t, const char *directory, struct shore_diag *diag) {
+    static const char *const usual[] = {"<|endoftext|>", "</s>", "<|end_of_text|>"};
+    json_t *config, *model;
+    t->end_of_text = -1;
+    int rc = beside(directory, "tokenizer_config.json", &config, diag);
+    if (rc) return rc;
+    rc = beside(directory, "config.json", &model, diag);
+    const json_t *name = json_object_get(config, "eos_token"), *id = json_object_get(model, "eos_token_id");
+    if (json_is_object(name)) name = json_object_get(name, "content");
+    if (json_is_array(id)) id = json_array_get(id, 0);
+    if (rc == 0 && json_is_string(name)) t->end_of_text = id_of(t, json_string_value(name), json_string_length(name));
+    if (rc == 0 && t->end_of_text < 0 && json_is_integer(id)) {
+        json_int_t value = json_integer_value(id);
+        if (value >= 0 && value < t->vocab) t->end_of_text = value;
+    }
+    for (size_t i = 0; rc == 0 && t->end_of_text < 0 && i < sizeof usual / sizeof *usual; i++)
+        t->end_of_text = id_of(t, usual[i], strlen(usual[i]));
+    json_decref(config);
+    json_decref(model);
+    return rc;
+}
+
+/* vocab.json and merges.txt do not say how the text is divided: only GPT-2's way is known to be meant. */
+static int refuse_other_class(const char *directory, struct shore_diag *diag) {
+    json_t *config;
+    int rc = beside(directory, "tokenizer_config.json", &config, diag);
+    const char *class = json_string_value(json_object_get(config, "tokenizer_class"));
+    if (rc == 0 && class && strncmp(class, "GPT2Tokenizer", 13) != 0)
+        rc = shore__fail(diag, SHORE_EINPUT,
+                         "%s: vocab.json and merges.txt are enough for GPT2Tokenizer only; for %.64s a tokenizer.json "
+                         "is needed",
+                         directory, class);
+    json_decref(config);
+    return rc;
+}
+
+/* What the byte-level tokenizer is saved as. */
+static bool is_bytes(const struct shore__tokenizer *t) {
+    if (!t->bpe.byte_level || t->nstages || t->nsteps || t->bpe.nmerges || t->vocab != 257) return false;
+    for (unsigned i = 0; i < 256; i++)
+        if (t->bpe.byte_ids[i] != i) return false;
+    return t->raw.count == 1 && t->normalized.count == 0 && t->end_of_text == SHORE__BYTES_END_OF_TEXT;
+}
+
+static int load_pair(struct load *x, const char *directory, const char *vocab_name, const char *merges_name,
+                     struct shore_diag *diag) {
+    char *vocab = shore__path_join(directory, vocab_name), *merges = shore__path_join(directory, merges_name);
+    int rc = vocab && merges ? 0 : shore__fail(diag, -ENOMEM, "%s: out of memory", directory);
+    x->path = vocab;
+    x->bare_vocab = true;
+    if (rc == 0) rc = shore__json_stream_file(vocab, FILE_LIMIT_BYTES, on_event, x, diag);
+    if (rc == 0) rc = refuse_other_class(directory, diag);
+    if (rc == 0) rc = shore__tokenizer_gpt2_rules(x->t, diag);
+    if (rc == 0) rc = load_merges(x, merges, diag);
+    if (rc == 0) rc = name_after(x->t, vocab, merges, diag);
+    free(vocab);
+    free(merges);
+    return rc;
+}
+
+static int load_files(struct load *x, const char *directory, struct shore_diag *diag) {
+    static const char *const pairs[][2] = {{"vocab.json", "merges.txt"}, {"encoder.json", "vocab.bpe"}};
+    char *path = shore__path_join(directory, "tokenizer.json");
+    if (!path) return shore__fail(diag, -ENOMEM, "%s: out of memory", directory);
+    x->path = path;
+    int rc = load_document(x, diag);
+    if (rc == 0) rc = name_after(x->t, path, NULL, diag);
+    free(path);
+    for (size_t i = 0; rc == SHORE_EMISSING && i < 2; i++)
+        rc = load_pair(x, directory, pairs[i][0], pairs[i][1], diag);
+    if (rc == SHORE_EMISSING)
+        shore__fail(diag, rc, "%s: has no tokenizer: neither tokenizer.json nor vocab.json and merges.txt", directory);
+    return rc;
+}
+
+int shore__tokenizer_open(const char *directory, struct shore__tokenizer **out, struct shore_diag *diag) {
+    struct load x = {0};
+    struct shore__tokenizer *t = x.t = calloc(1, sizeof *t);
+    if (!t || !(t->directory = strdup(directory))) {
+        free(t);
+        return shore__fail(diag, -ENOMEM, "%s: out of memory", directory);
+    }
+    int rc = load_files(&x, directory, diag);
+    if (rc == 0 && shore__bpe_ready(&t->bpe) != 0) rc = shore__fail(diag, -ENOMEM, "%s: out of memory", directory);
+    t->vocab = t->bpe.vocab.nids > t->added.nids ? t->bpe.vocab.nids : t->added.nids;
+    if (rc == 0) rc = find_end_of_text(t, directory, diag);
+    if (rc == 0 && is_bytes(t)) {
+        t->is_bytes = true;
+        strcpy(t->name, "bytes");
+    }
+    shore__json_builder_fini(&x.builder);
+    json_decref(x.document);
+    json_decref(x.model);
+    free(x.name);
+    free(x.key.bytes);
+    free(x.pair.bytes);
+    if (rc) {
+        shore__tokenizer_close(t);
+        return rc;
+    }
+    *out = t;
+    return 0;
+}
