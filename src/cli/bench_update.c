@@ -5,8 +5,8 @@
 #include "base/arena.h"
 #include "cli/bench.h"
 
-/* Blocks the size of a layer of GPT-2 124M, so that the pipeline meets what it meets in training. */
-#define BLOCK_ELEMS 7087872u
+/* Blocks about the size of a layer of GPT-2 124M, so that the pipeline meets what it meets in training. */
+#define BLOCK_ELEMS (108u * SHORE_SEGMENT_ELEMS)
 #define INIT_SEGMENTS 16u
 
 struct args {

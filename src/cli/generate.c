@@ -155,12 +155,11 @@ static int generate(const char *path, struct args *a) {
     }
     if (!rc) {
         struct shore__weights_of weights = {.model = o.model, .fleet = o.fleet, .source = o.source};
-        show(&stream, false);
         rc = shore__generate(&weights, &infer, ids.ids, ids.count, &a->sampling, on_token, &stream, &diag);
         if (!rc) rc = stream.rc;
     }
     if (rc) {
-        if (stream.tokens) putchar('\n');
+        if (stream.shown) putchar('\n');
         code = stream.tokens ? shore__cli_fail_running(rc, &diag) : shore__cli_fail(rc, &diag);
     } else if (a->json) {
         code = print_json(a, &stream, prompt_bytes);

@@ -130,6 +130,15 @@ static json_t *explanation(struct shore__run *run) {
     return o;
 }
 
+static void print_value(const json_t *value) {
+    char *text = json_is_string(value)    ? strdup(json_string_value(value))
+                 : json_is_boolean(value) ? strdup(json_is_true(value) ? "on" : "off")
+                                          : json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(9));
+    char escaped[512];
+    if (text) printf(" %s", shore__escape(text, strlen(text), escaped, sizeof escaped));
+    free(text);
+}
+
 /* Settings that decide the bits, as the flags that give them. */
 static void print_identity(const json_t *settings) {
     static const char *const keys[] = {"model",    "init",      "tokenizer", "seed",    "data",
@@ -139,11 +148,15 @@ static void print_identity(const json_t *settings) {
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
         const json_t *value = json_object_get(settings, keys[i]);
         if (!value) continue;
-        char *text = json_is_string(value) ? strdup(json_string_value(value))
-                                           : json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(9));
-        char escaped[512];
-        if (text) printf("  %-12s %s\n", keys[i], shore__escape(text, strlen(text), escaped, sizeof escaped));
-        free(text);
+        printf("  %-12s", keys[i]);
+        if (json_is_array(value)) {
+            size_t k;
+            json_t *item;
+            json_array_foreach((json_t *)value, k, item) print_value(item);
+        } else {
+            print_value(value);
+        }
+        putchar('\n');
     }
 }
 

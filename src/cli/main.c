@@ -1,5 +1,8 @@
+#include <limits.h>
 #include <malloc.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/suggest.h"
 #include "cli/cli.h"
@@ -58,7 +61,20 @@ static int unknown_command(const char *word) {
     return SHORE__EXIT_USAGE;
 }
 
+/* OpenMP's threads spin at every barrier unless told otherwise, and take the processor from the thread they wait for as
+ * soon as anything else runs: the drives' threads do. The runtime reads this before main begins, hence the second
+ * start. Who sets it knows better. */
+static void let_threads_sleep(char **argv) {
+    char path[PATH_MAX];
+    if (getenv("OMP_WAIT_POLICY") || getenv("GOMP_SPINCOUNT")) return;
+    ssize_t n = readlink("/proc/self/exe", path, sizeof path - 1);
+    if (n <= 0) return;
+    path[n] = 0;
+    if (setenv("OMP_WAIT_POLICY", "passive", 0) == 0) execv(path, argv);
+}
+
 int main(int argc, char **argv) {
+    let_threads_sleep(argv);
     mallopt(M_ARENA_MAX, 1); /* an arena for each thread would not fit small budgets */
     if (argc < 2) {
         shore__cli_say("a command is missing: 'longshore --help' lists what there is");

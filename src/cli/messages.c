@@ -149,10 +149,9 @@ int shore__cli_work(void *name, uint64_t done_bytes, uint64_t total_bytes) {
             screen.worked_ns = now;
         }
         if (keep) screen.worked_ns = now;
-        char done[32], total[32], text[160];
-        snprintf(text, sizeof text, "%s: %s of %s", (const char *)name,
-                 shore__format_size(done_bytes, done, sizeof done),
-                 shore__format_size(total_bytes, total, sizeof total));
+        char text[160];
+        snprintf(text, sizeof text, "%s: %.0f %%", (const char *)name,
+                 total_bytes ? 100.0 * (double)done_bytes / (double)total_bytes : 0.0);
         shore__cli_progress(text, keep);
     }
     return shore__cli_stop_wanted();

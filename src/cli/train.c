@@ -16,13 +16,16 @@ struct watch {
     const struct shore__settings *settings;
     struct shore__progress progress;
     uint64_t steps; /* seen */
-    double first_loss, seconds;
+    double first_loss;
+    uint64_t start_ns; /* of the first step */
 };
 
 static void on_step(void *ctx, const struct shore__step_report *r) {
     struct watch *w = ctx;
-    if (w->steps++ == 0) w->first_loss = r->loss;
-    w->seconds += r->step_seconds;
+    if (w->steps++ == 0) {
+        w->first_loss = r->loss;
+        w->start_ns = shore__now_ns() - (uint64_t)(r->step_seconds * 1e9);
+    }
     char line[512];
     shore__progress_line(&w->progress, r, line, sizeof line);
     if (w->settings->quiet) return;
@@ -111,7 +114,7 @@ static int train_and_report(struct shore__run *run, bool fresh, const struct sho
             .first_loss = w.first_loss,
             .last_loss = result.last_loss,
             .val_loss = result.last_val_loss,
-            .seconds = w.seconds,
+            .seconds = (double)(shore__now_ns() - w.start_ns) * 1e-9,
             .budget_bytes = run->settings.memory_bytes,
         };
         shore__summary_print(run, &summary);
