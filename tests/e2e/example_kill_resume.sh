@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# The example's own trainer, killed at random instants on one and on two drives, ends with the digest of a run that was
+# never interrupted. OWN_TRAINER is the program; without it, the one beside longshore.
+source "$(dirname "$0")/lib.sh"
+trainer=${OWN_TRAINER:-$(dirname "$LONGSHORE")/own_trainer}
+steps=800
+
+"$trainer" $steps ram: >"$place/log" 2>&1 || fail "a run in memory"
+want=$(tail -n 1 "$place/log")
+case $want in "step $steps digest "*) ok "a run in memory ends with its digest" ;; *) fail "no digest: $want" ;; esac
+first=$(sed -n 's/^step 20 loss //p' "$place/log")
+last=$(sed -n "s/^step $steps loss //p" "$place/log")
+if awk "BEGIN { exit !($last < $first / 2) }"; then ok "the loss falls"; else fail "loss $first, then $last"; fi
+
+killed() {
+    local name=$1 kills=0
+    shift
+    for try in $(seq 100); do
+        "$trainer" $steps "$@" >"$place/log" 2>&1 &
+        background=$!
+        sleep "$(printf '0.%03d' $((RANDOM % 400 + 5)))"
+        if kill -9 "$background" 2>/dev/null; then kills=$((kills + 1)); fi
+        wait "$background" 2>/dev/null
+        rc=$?
+        background=
+        if [ "$rc" = 0 ]; then break; fi
+        [ "$rc" = 137 ] || { fail "$name: start $try failed"; return; }
+    done
+    "$trainer" $steps "$@" >"$place/log" 2>&1 || fail "$name: the last start"
+    same "$name, killed $kills times" "$(tail -n 1 "$place/log")" "$want"
+    echo "$name: killed $kills times"
+}
+killed "one drive" "$place/one.volume"
+mkdir "$place/a"
+killed "two drives" "$place/a" "$place/b.volume"
+done_testing
