@@ -1,0 +1,468 @@
+/* What goes wrong with the drives of a fleet: each has its own message, nothing wrong is used, and the last committed
+ * step is still there. */
+#include "conformance/drive_harness.h"
+
+#include <errno.h>
+#include <fcntl.h>
+
+#include "storage/format.h"
+
+#define STEPS 4u
+
+struct fault {
+    struct place place;
+    struct plain plain;
+    struct shore_fleet_options options;
+    struct shore_fleet *fleet;
+    struct shore_diag diag;
+    char note[1024];
+};
+
+static void keep_note(void *ctx, const char *text) {
+    struct fault *t = ctx;
+    snprintf(t->note, sizeof t->note, "%s", text);
+}
+
+static void must(struct fault *t, int rc) {
+    if (rc) fail_msg("%d: %s", rc, t->diag.text);
+}
+
+static void says(struct fault *t, const char *text) {
+    if (!strstr(t->diag.text, text)) fail_msg("\"%s\" does not contain \"%s\"", t->diag.text, text);
+}
+
+static void start(struct fault *t, const char *kinds) {
+    memset(t, 0, sizeof *t);
+    place_open(&t->place, kinds);
+    plain_open(&t->plain, SHORE_ADAMW, false);
+    t->options = (struct shore_fleet_options){.drives = t->place.paths,
+                                              .ndrives = t->place.ndrives,
+                                              .spill = true,
+                                              .io = SHORE_IO_THREADS,
+                                              .note = keep_note,
+                                              .note_ctx = t};
+    must(t, shore_fleet_create(t->plain.layout, &t->options, &t->fleet, &t->diag));
+    must(t, fleet_init(t->fleet, &t->plain, &t->diag));
+}
+
+static void step(struct fault *t) {
+    must(t, fleet_step(t->fleet, &t->plain, t->plain.step, &t->diag));
+    plain_step(&t->plain, 1);
+}
+
+static void stop(struct fault *t) {
+    shore_fleet_close(t->fleet);
+    t->fleet = NULL;
+}
+
+static int open_again(struct fault *t) {
+    stop(t);
+    return shore_fleet_open(t->plain.layout, &t->options, &t->fleet, &t->diag);
+}
+
+static void finish(struct fault *t) {
+    shore__io_set_shim(NULL, NULL);
+    stop(t);
+    plain_close(&t->plain);
+    place_close(&t->place);
+}
+
+static void copy_file(const char *from, const char *to) {
+    char command[320];
+    snprintf(command, sizeof command, "cp --sparse=always '%s' '%s'", from, to);
+    assert_int_equal(system(command), 0);
+}
+
+static void flip(const char *path, uint64_t offset) {
+    unsigned char byte;
+    int fd = open(path, O_RDWR);
+    assert_true(fd >= 0);
+    assert_int_equal(pread(fd, &byte, 1, (off_t)offset), 1);
+    byte ^= 0x10;
+    assert_int_equal(pwrite(fd, &byte, 1, (off_t)offset), 1);
+    assert_int_equal(fsync(fd), 0);
+    close(fd);
+}
+
+/* ---- operations that fail ---- */
+
+struct failing {
+    enum shore__io_kind kind;
+    int after, rc; /* of this kind, counted down; -1: never */
+};
+
+static int fail_one(void *ctx, const struct shore__file *file, const struct shore__io_op *op) {
+    struct failing *f = ctx;
+    if (op->kind != f->kind || f->after < 0 || f->after--) return SHORE__IO_PASS;
+    return f->rc;
+}
+
+static void a_failed_transfer_fails_its_attempt_only(void **state) {
+    static const enum shore__io_kind kinds[] = {SHORE__IO_READ, SHORE__IO_WRITE};
+    struct failing failing = {.rc = -EIO, .after = -1};
+    struct fault t;
+    shore__io_set_shim(fail_one, &failing);
+    start(&t, "ff");
+    for (int k = 0; k < 2; k++) {
+        for (int after = 0; after < 14; after += 4) {
+            struct step_how how = {.coefficient = 1};
+            failing.kind = kinds[k];
+            failing.after = after;
+            assert_int_equal(fleet_updates(t.fleet, &t.plain, t.plain.step, &how, &t.diag), -EIO);
+            says(&t, ".volume");
+            says(&t, k ? "writing" : "reading");
+            says(&t, "at offset");
+            assert_int_equal(failing.after, -1);
+            assert_int_equal(fleet_commit(t.fleet, t.plain.step, false, &t.diag), -EIO);
+            shore_fleet_discard(t.fleet);
+            assert_digest(t.fleet, &t.plain, true);
+        }
+        step(&t);
+        assert_digest(t.fleet, &t.plain, true);
+    }
+    finish(&t);
+}
+
+static void a_full_disk_is_named(void **state) {
+    struct failing failing = {.kind = SHORE__IO_WRITE, .rc = -ENOSPC, .after = -1};
+    struct step_how how = {.coefficient = 1};
+    struct fault t;
+    shore__io_set_shim(fail_one, &failing);
+    start(&t, "f");
+    failing.after = 3;
+    assert_int_equal(fleet_updates(t.fleet, &t.plain, 0, &how, &t.diag), -ENOSPC);
+    says(&t, "No space left");
+    finish(&t);
+}
+
+static void a_failed_flush_is_final(void **state) {
+    for (int after = 0; after < 4; after++) {
+        struct failing failing = {.kind = SHORE__IO_FLUSH, .rc = -EIO, .after = -1};
+        struct step_how how = {.coefficient = 1};
+        struct fault t;
+        shore__io_set_shim(fail_one, &failing);
+        start(&t, "ff");
+        step(&t);
+        must(&t, fleet_updates(t.fleet, &t.plain, 1, &how, &t.diag));
+        failing.after = after;
+        assert_int_equal(fleet_commit(t.fleet, 1, false, &t.diag), -EIO);
+        says(&t, "flush");
+        assert_int_equal(fleet_commit(t.fleet, 1, false, &t.diag), -EIO);
+        assert_int_equal(fleet_updates(t.fleet, &t.plain, 1, &how, &t.diag), -EIO);
+        must(&t, open_again(&t));
+        struct shore_fleet_info info;
+        shore_fleet_info(t.fleet, &info);
+        assert_in_range(info.step, 1, 2);
+        if (info.step == 2) plain_step(&t.plain, 1);
+        assert_digest(t.fleet, &t.plain, true);
+        step(&t);
+        assert_digest(t.fleet, &t.plain, true);
+        finish(&t);
+    }
+}
+
+/* ---- stored bytes that changed ---- */
+
+/* Where a plane of the committed slot's first segment lies in a volume, and its newest record. */
+static uint64_t offset_of_plane(struct fault *t, uint32_t drive, enum shore_plane plane, uint64_t *record_offset) {
+    struct shore__volume v;
+    must(t, shore__volume_peek(t->place.path[drive], &v, &t->diag));
+    uint64_t offset = shore__volume_plane_offset(&v, v.record.active, plane, 0);
+    if (record_offset) *record_offset = SHORE__RECORD_OFFSET + (v.record.sequence & 1) * SHORE__RECORD_STRIDE;
+    shore__volume_close(&v);
+    return offset;
+}
+
+static void a_flipped_bit_is_never_used(void **state) {
+    static const enum shore_fetch_kind kinds[] = {SHORE_FETCH_BF16, SHORE_FETCH_MASTER, SHORE_FETCH_M, SHORE_FETCH_V};
+    struct fault t;
+    start(&t, "ff");
+    step(&t);
+    for (int plane = 0; plane < SHORE_PLANE_COUNT; plane++) {
+        struct step_how how = {.coefficient = 1};
+        struct shore_wait wait;
+        unsigned char digest[16];
+        float *dst = pages(SHORE_SEGMENT_ELEMS * 4);
+        stop(&t);
+        uint64_t offset = offset_of_plane(&t, 0, plane, NULL);
+        flip(t.place.path[0], offset + 77);
+        must(&t, open_again(&t));
+        assert_int_equal(shore_fleet_digest(t.fleet, true, digest, &t.diag), SHORE_ECORRUPT);
+        says(&t, t.place.directory);
+        says(&t, "segment 0");
+        shore_wait_init(&wait);
+        must(&t, shore_fleet_fetch(t.fleet, 1, 0, 0, 1, kinds[plane], dst, shore_wait_completion(&wait)));
+        bool joined = plane == SHORE_PLANE_LO;
+        assert_int_equal(shore_wait(&wait, &t.diag), SHORE_ECORRUPT);
+        if (joined) says(&t, "plane lo");
+        assert_int_equal(fleet_updates(t.fleet, &t.plain, 1, &how, &t.diag), SHORE_ECORRUPT);
+        assert_int_equal(fleet_commit(t.fleet, 1, false, &t.diag), SHORE_ECORRUPT);
+        stop(&t);
+        flip(t.place.path[0], offset + 77);
+        must(&t, open_again(&t));
+        assert_digest(t.fleet, &t.plain, true);
+        free(dst);
+    }
+    finish(&t);
+}
+
+/* Changes what is read of spilled gradients. */
+static int flip_reads_of_spill(void *ctx, const struct shore__file *file, const struct shore__io_op *op) {
+    const struct shore__volume *v = ctx;
+    if (op->kind != SHORE__IO_READ || op->offset < v->at.spill || op->offset >= v->at.scratch) return SHORE__IO_PASS;
+    if (pread(file->fd, op->buffer, op->bytes, (off_t)op->offset) != (ssize_t)op->bytes) return -EIO;
+    ((unsigned char *)op->buffer)[5] ^= 1;
+    return SHORE__IO_DONE;
+}
+
+static void a_flipped_bit_of_a_spilled_gradient_is_never_used(void **state) {
+    struct step_how how = {.coefficient = 1, .spill = true};
+    struct shore__volume v;
+    struct fault t;
+    start(&t, "f");
+    must(&t, shore__volume_peek(t.place.path[0], &v, &t.diag));
+    shore__io_set_shim(flip_reads_of_spill, &v);
+    assert_int_equal(fleet_updates(t.fleet, &t.plain, 0, &how, &t.diag), SHORE_ECORRUPT);
+    says(&t, "spilled gradient");
+    shore__io_set_shim(NULL, NULL);
+    shore_fleet_discard(t.fleet);
+    must(&t, fleet_updates(t.fleet, &t.plain, 0, &how, &t.diag));
+    must(&t, fleet_commit(t.fleet, 0, false, &t.diag));
+    plain_step(&t.plain, 1);
+    assert_digest(t.fleet, &t.plain, true);
+    shore__volume_close(&v);
+    finish(&t);
+}
+
+static void a_damaged_record_explains_an_older_step(void **state) {
+    for (uint32_t ndrives = 1; ndrives <= 2; ndrives++) {
+        struct fault t;
+        uint64_t record;
+        start(&t, ndrives == 1 ? "f" : "ff");
+        step(&t);
+        shore_fleet_close(t.fleet);
+        t.fleet = NULL;
+        must(&t, shore_fleet_open(t.plain.layout, &t.options, &t.fleet, &t.diag));
+        step(&t);
+        must(&t, fleet_step(t.fleet, &t.plain, 2, &t.diag));
+        stop(&t);
+        offset_of_plane(&t, 0, SHORE_PLANE_HI, &record);
+        flip(t.place.path[0], record + 100);
+        t.options.hint_step = 3;
+        assert_int_equal(open_again(&t), SHORE_ESTALE);
+        says(&t, "--accept-step 2");
+        says(&t, "commit record at offset");
+        t.options.accept_step = 1;
+        assert_int_equal(open_again(&t), SHORE_ESTALE);
+        t.options.accept_step = 2;
+        must(&t, open_again(&t));
+        assert_non_null(strstr(t.note, "commit record"));
+        assert_digest(t.fleet, &t.plain, true);
+        t.options.accept_step = 0;
+        step(&t);
+        must(&t, open_again(&t));
+        assert_digest(t.fleet, &t.plain, true);
+        finish(&t);
+    }
+}
+
+/* The slot of the step before was being overwritten when the newest record was lost: then nothing whole is left. */
+static void a_half_overwritten_step_is_not_accepted(void **state) {
+    struct step_how how = {.coefficient = 1};
+    struct fault t;
+    uint64_t record;
+    start(&t, "f");
+    step(&t);
+    step(&t);
+    must(&t, fleet_updates(t.fleet, &t.plain, 2, &how, &t.diag));
+    stop(&t);
+    offset_of_plane(&t, 0, SHORE_PLANE_HI, &record);
+    flip(t.place.path[0], record + 100);
+    t.options.hint_step = 2;
+    t.options.accept_step = 1;
+    assert_int_equal(open_again(&t), SHORE_ECORRUPT);
+    finish(&t);
+}
+
+/* ---- drives that do not fit ---- */
+
+static void a_missing_drive_is_named(void **state) {
+    struct fault t;
+    char away[160];
+    start(&t, "ff");
+    step(&t);
+    stop(&t);
+    snprintf(away, sizeof away, "%s.away", t.place.path[1]);
+    assert_int_equal(rename(t.place.path[1], away), 0);
+    assert_int_equal(open_again(&t), SHORE_EMISSING);
+    says(&t, "/1.volume is missing");
+    /* where it is now, and the other one not at all */
+    t.place.paths[1] = away;
+    must(&t, open_again(&t));
+    assert_digest(t.fleet, &t.plain, true);
+    stop(&t);
+    t.options.ndrives = 1;
+    assert_int_equal(open_again(&t), SHORE_EMISMATCH);
+    says(&t, "one of 2 drives");
+    unlink(away);
+    finish(&t);
+}
+
+static void a_drive_from_a_copy_is_stale(void **state) {
+    struct fault t;
+    char old[160], fresh[160];
+    start(&t, "ff");
+    snprintf(old, sizeof old, "%s.old", t.place.path[1]);
+    snprintf(fresh, sizeof fresh, "%s.fresh", t.place.path[1]);
+    step(&t);
+    stop(&t);
+    copy_file(t.place.path[1], old);
+    /* one step behind, and an epoch */
+    must(&t, open_again(&t));
+    step(&t);
+    stop(&t);
+    copy_file(t.place.path[1], fresh);
+    copy_file(old, t.place.path[1]);
+    assert_int_equal(open_again(&t), SHORE_ESTALE);
+    says(&t, "/1.volume is at step 1");
+    copy_file(fresh, t.place.path[1]);
+    /* two steps behind */
+    must(&t, open_again(&t));
+    step(&t);
+    stop(&t);
+    copy_file(t.place.path[1], fresh);
+    copy_file(old, t.place.path[1]);
+    assert_int_equal(open_again(&t), SHORE_ESTALE);
+    copy_file(fresh, t.place.path[1]);
+    must(&t, open_again(&t));
+    assert_digest(t.fleet, &t.plain, true);
+    unlink(old);
+    unlink(fresh);
+    finish(&t);
+}
+
+static void a_fleet_from_a_copy_is_older_than_its_hint(void **state) {
+    struct fault t;
+    char old[160];
+    start(&t, "f");
+    snprintf(old, sizeof old, "%s.old", t.place.path[0]);
+    step(&t);
+    stop(&t);
+    copy_file(t.place.path[0], old);
+    assert_int_equal(rename(old, t.place.path[0]), 0);
+    t.options.hint_step = 2;
+    assert_int_equal(open_again(&t), SHORE_ESTALE);
+    says(&t, "older");
+    t.options.hint_step = 1;
+    must(&t, open_again(&t));
+    assert_digest(t.fleet, &t.plain, true);
+    finish(&t);
+}
+
+static void a_drive_in_use_is_refused(void **state) {
+    struct fault t;
+    struct shore_fleet *other;
+    start(&t, "f");
+    assert_int_equal(shore_fleet_open(t.plain.layout, &t.options, &other, &t.diag), SHORE_EBUSY);
+    says(&t, "in use");
+    t.options.overwrite = true;
+    assert_int_equal(shore_fleet_create(t.plain.layout, &t.options, &other, &t.diag), SHORE_EBUSY);
+    step(&t);
+    must(&t, open_again(&t));
+    assert_digest(t.fleet, &t.plain, true);
+    finish(&t);
+}
+
+static void drives_of_two_fleets_do_not_mix(void **state) {
+    struct fault a, b;
+    start(&a, "ff");
+    start(&b, "ff");
+    step(&a);
+    stop(&a);
+    stop(&b);
+    a.place.paths[1] = b.place.path[1];
+    assert_int_equal(open_again(&a), SHORE_EMISMATCH);
+    says(&a, "another fleet");
+    a.place.paths[1] = a.place.path[1];
+    a.options.fleet_id[0] = 5;
+    assert_int_equal(open_again(&a), SHORE_EMISMATCH);
+    says(&a, "another run");
+    a.options.fleet_id[0] = 0;
+    a.options.optimizer = SHORE_SGD;
+    assert_int_equal(open_again(&a), SHORE_EMISMATCH);
+    says(&a, "another optimizer");
+    a.options.optimizer = SHORE_ADAMW;
+    struct shore_layout *other;
+    assert_int_equal(shore_layout_make(harness_blocks, 2, &other), 0);
+    assert_int_equal(shore_fleet_open(other, &a.options, &a.fleet, &a.diag), SHORE_EMISMATCH);
+    shore_layout_free(other);
+    must(&a, open_again(&a));
+    assert_digest(a.fleet, &a.plain, true);
+    finish(&a);
+    finish(&b);
+}
+
+/* ---- making ---- */
+
+static void nothing_is_replaced_unasked(void **state) {
+    struct fault t;
+    struct shore_fleet *other;
+    start(&t, "ff");
+    step(&t);
+    stop(&t);
+    assert_int_equal(shore_fleet_create(t.plain.layout, &t.options, &other, &t.diag), SHORE_EEXISTS);
+    says(&t, "--overwrite");
+    must(&t, open_again(&t));
+    assert_digest(t.fleet, &t.plain, true);
+    stop(&t);
+    /* a drive that is there stops the making of one that is not */
+    char fresh[160];
+    snprintf(fresh, sizeof fresh, "%s/fresh", t.place.directory);
+    const char *paths[] = {fresh, t.place.path[0]};
+    t.options.drives = paths;
+    assert_int_equal(shore_fleet_create(t.plain.layout, &t.options, &other, &t.diag), SHORE_EEXISTS);
+    assert_int_not_equal(access(fresh, F_OK), 0);
+    t.options.overwrite = true;
+    must(&t, shore_fleet_create(t.plain.layout, &t.options, &t.fleet, &t.diag));
+    unlink(fresh);
+    finish(&t);
+}
+
+static void an_unfinished_fleet_is_made_again(void **state) {
+    struct fault t;
+    start(&t, "f");
+    stop(&t);
+    unlink(t.place.path[0]);
+    must(&t, shore_fleet_create(t.plain.layout, &t.options, &t.fleet, &t.diag));
+    unsigned char digest[16];
+    must(&t, shore_fleet_init_block(t.fleet, 0, 0, 1, t.plain.master[0], NULL, NULL, &t.diag));
+    assert_int_equal(shore_fleet_seal(t.fleet, 0, &t.diag), -EINVAL);
+    says(&t, "initial state");
+    assert_int_equal(open_again(&t), SHORE_EMISSING);
+    says(&t, "make it again");
+    must(&t, shore_fleet_create(t.plain.layout, &t.options, &t.fleet, &t.diag));
+    must(&t, fleet_init(t.fleet, &t.plain, &t.diag));
+    must(&t, shore_fleet_digest(t.fleet, false, digest, &t.diag));
+    assert_digest(t.fleet, &t.plain, true);
+    finish(&t);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_failed_transfer_fails_its_attempt_only),
+        cmocka_unit_test(a_full_disk_is_named),
+        cmocka_unit_test(a_failed_flush_is_final),
+        cmocka_unit_test(a_flipped_bit_is_never_used),
+        cmocka_unit_test(a_flipped_bit_of_a_spilled_gradient_is_never_used),
+        cmocka_unit_test(a_damaged_record_explains_an_older_step),
+        cmocka_unit_test(a_half_overwritten_step_is_not_accepted),
+        cmocka_unit_test(a_missing_drive_is_named),
+        cmocka_unit_test(a_drive_from_a_copy_is_stale),
+        cmocka_unit_test(a_fleet_from_a_copy_is_older_than_its_hint),
+        cmocka_unit_test(a_drive_in_use_is_refused),
+        cmocka_unit_test(drives_of_two_fleets_do_not_mix),
+        cmocka_unit_test(nothing_is_replaced_unasked),
+        cmocka_unit_test(an_unfinished_fleet_is_made_again),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
