@@ -180,7 +180,7 @@ def train(case, initial, tokens, dtype):
 def named_weights(model):
     tied = model.config.tie_word_embeddings
     return {k: v.detach().clone() for k, v in model.state_dict().items()
-            if not (tied and k == "lm_head.weight") and not k.endswith(("attn.bias", "masked_bias", "inv_freq"))}
+            if not (tied and k == "lm_head.weight") and not k.endswith((".attn.bias", ".masked_bias", "inv_freq"))}
 
 
 def write_model(directory, model, case):
