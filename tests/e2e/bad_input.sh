@@ -30,7 +30,7 @@ with_flag() {
 }
 
 # ---- flags ----
-bad "no command" "usage|train" # nothing at all
+bad "no command" "usage|command is missing" # nothing at all
 bad "unknown command" "did you mean.*train" trian
 with_flag "unknown flag" "did you mean.*--batch" --bacth 4
 with_flag "unknown flag with =" "did you mean.*--memory" --memroy=1GiB
