@@ -162,18 +162,19 @@ static int read_run(struct shore__run *run, struct shore_diag *diag) {
 /* ---- data ---------------------------------------------------------------------------------------------------------
  */
 
+/* The file's length first: a part that it cannot hold would hide that it is another file. */
 static int open_tokens(const char *directory, const char *name, uint64_t first, uint64_t count,
                        const struct shore__token_record *record, struct shore__dataset **out, struct shore_diag *diag) {
+    struct shore__dataset *whole = NULL;
     char *path = shore__path_join(directory, name);
-    int rc = path ? shore__dataset_open(path, first, count, out, diag) : shore__fail(diag, -ENOMEM, "out of memory");
-    if (rc == 0 && shore__dataset_stats(*out)->tokens != record->tokens) {
+    int rc = path ? shore__dataset_open(path, 0, 0, &whole, diag) : shore__fail(diag, -ENOMEM, "out of memory");
+    if (rc == 0 && shore__dataset_stats(whole)->tokens != record->tokens)
         rc = shore__fail(diag, SHORE_EMISMATCH,
                          "%s: holds %" PRIu64 " tokens, but this run was made with %" PRIu64
                          ": put the file of the run back",
-                         path, shore__dataset_stats(*out)->tokens, record->tokens);
-        shore__dataset_close(*out);
-        *out = NULL;
-    }
+                         path, shore__dataset_stats(whole)->tokens, record->tokens);
+    shore__dataset_close(whole);
+    if (rc == 0) rc = shore__dataset_open(path, first, count, out, diag);
     free(path);
     return rc;
 }

@@ -1,0 +1,384 @@
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/file.h>
+
+#include "run/internal.h"
+#include "unit/run/support.h"
+
+static void settings_of(struct shore__settings *s, const char *drive) {
+    shore__settings_defaults(s);
+    s->init = strdup("model.json");
+    s->steps = 10;
+    s->batch = 2;
+    s->seq_len = 16;
+    assert_int_equal(shore__strings_add(&s->data, "book.txt"), 0);
+    assert_int_equal(shore__strings_add(&s->drives, drive), 0);
+}
+
+static int group_open(void **state) {
+    if (scratch_open(state) < 0) return -1;
+    write_text("model.json", small_models[0]);
+    write_text("book.txt", "It is a truth universally acknowledged, that a single man in possession of a good fortune, "
+                           "must be in want of a wife.");
+    write_text("other.txt", "Call me Ishmael.");
+    return mkdir("drive", 0755);
+}
+
+static int prepare(const char *path, const struct shore__settings *s, bool overwrite, struct shore__run **out,
+                   struct shore_diag *diag) {
+    struct shore__tokenizer *tokenizer = NULL;
+    struct shore__model *model = NULL;
+    assert_ok_(shore__run_tokenizer_of(s, &tokenizer, diag), diag, "tokenizer");
+    assert_ok_(shore__run_model(s, tokenizer, &model, diag), diag, "model");
+    int rc = shore__run_prepare(path, s, model, tokenizer, overwrite, NULL, NULL, out, diag);
+    if (rc < 0) {
+        shore__model_free(model);
+        shore__tokenizer_close(tokenizer);
+    }
+    return rc;
+}
+
+static void fill(struct shore__run *run, bool overwrite) {
+    struct shore__source *source = NULL;
+    assert_int_equal(shore__source_init(run->model, run->settings.seed, &source), 0);
+    struct shore_fleet *fleet =
+        fleet_of(&run->settings, run->model, source, run->fleet_id, overwrite || run->replace_drives);
+    shore_fleet_close(fleet);
+    shore__source_close(source);
+}
+
+static struct shore__run *make(const char *path, const struct shore__settings *s, bool overwrite) {
+    struct shore_diag diag = {{0}};
+    struct shore__run *run = NULL;
+    assert_ok(prepare(path, s, overwrite, &run, &diag));
+    fill(run, overwrite);
+    assert_ok(shore__run_finish(run, run->fleet_id, "a processor, 2 threads", &diag));
+    return run;
+}
+
+static int opens_fleet(const struct shore__run *run, struct shore_diag *diag) {
+    struct shore_fleet_options options;
+    struct shore_fleet *fleet = NULL;
+    shore__run_fleet_options(&run->settings, 0, false, &options);
+    memcpy(options.fleet_id, run->fleet_id, sizeof options.fleet_id);
+    int rc = shore_fleet_open(run->model->layout, &options, &fleet, diag);
+    shore_fleet_close(fleet);
+    return rc;
+}
+
+static void removed(const char *path) {
+    struct shore_diag diag = {{0}};
+    assert_ok(shore__run_remove(path, NULL, NULL, &diag));
+    assert_false(exists(path) || exists("drive/longshore.volume"));
+}
+
+static void opens_what_was_made(void **state) {
+    struct shore_diag diag = {{0}};
+    struct shore__settings s;
+    struct shore__run *run = NULL;
+    char here[256], *config = NULL;
+    settings_of(&s, "drive");
+    s.val_share = 0.25;
+    shore__run_close(make("runs/deep/a/", &s, false));
+    assert_false(exists("runs/deep/a/making"));
+    assert_ok(shore__run_open("runs/deep/a", true, NULL, &run, &diag));
+    assert_non_null(getcwd(here, sizeof here - 8));
+    assert_string_equal(run->settings.drives.item[0], strcat(here, "/drive"));
+    assert_string_equal(run->processor, "a processor, 2 threads");
+    assert_true(run->settings.lr == 1e-3 && run->settings.warmup == 0 && run->settings.seq_len == 16);
+    uint64_t train = shore__dataset_tokens(run->train), val = shore__dataset_tokens(run->val);
+    assert_true(train > val && val >= 20 && train + val == shore__dataset_stats(run->train)->tokens);
+    assert_ok(shore__run_tokenizer(run, &diag));
+    assert_int_equal(shore__tokenizer_vocab(run->tokenizer), 257);
+    assert_ok(shore__run_check_data(run, &diag));
+    assert_ok(opens_fleet(run, &diag));
+    assert_int_equal(run->hint_step, 0);
+    config = read_text("runs/deep/a/config.json");
+    assert_non_null(strstr(config, "GPT2LMHeadModel"));
+    free(config);
+
+    struct shore__run *second = NULL;
+    assert_int_equal(shore__run_open("runs/deep/a", true, NULL, &second, &diag), SHORE_EBUSY);
+    assert_says(diag, "another process");
+    assert_ok(shore__run_open("runs/deep/a", false, NULL, &second, &diag));
+    shore__run_close(second);
+
+    run->settings.steps = 20;
+    assert_ok(shore__metrics_append(run, 1, "{\"step\":1}", &diag));
+    assert_ok(shore__run_record_change(run, 1, "steps 10 -> 20", &diag));
+    shore__run_close(run);
+    assert_ok(shore__run_open("runs/deep/a", false, NULL, &run, &diag));
+    assert_int_equal(run->settings.steps, 20);
+    assert_int_equal(run->hint_step, 1);
+    assert_string_equal(json_string_value(json_object_get(json_array_get(run->changes, 0), "what")), "steps 10 -> 20");
+    shore__run_close(run);
+    removed("runs/deep/a");
+    remove_tree("runs");
+    shore__settings_free(&s);
+}
+
+static void never_replaces_without_leave(void **state) {
+    struct shore_diag diag = {{0}};
+    struct shore__settings s;
+    struct shore__run *run = NULL, *old = NULL;
+    settings_of(&s, "drive");
+    shore__run_close(make("a", &s, false));
+    assert_int_equal(prepare("a", &s, false, &run, &diag), SHORE_EEXISTS);
+    assert_says(diag, "--resume a");
+
+    /* the old run stays whole until the new one stands, and if that is given up */
+    assert_ok(prepare("a", &s, true, &run, &diag));
+    assert_true(exists("a/run.json") && exists("a/making/plan.json"));
+    shore__run_close(run);
+    assert_false(exists("a/making"));
+    assert_ok(shore__run_open("a", true, NULL, &old, &diag));
+    assert_ok(opens_fleet(old, &diag));
+    uint64_t id = old->fleet_id[0];
+
+    assert_int_equal(prepare("a", &s, true, &run, &diag), SHORE_EBUSY); /* it is open */
+    shore__run_close(old);
+    assert_int_equal(mkdir("b", 0755), 0);
+    write_text("b/config.json", "{}");
+    assert_int_equal(prepare("b", &s, false, &run, &diag), SHORE_EEXISTS);
+    assert_says(diag, "b: holds config.json");
+    remove_tree("b");
+
+    run = make("a", &s, true);
+    assert_true(run->fleet_id[0] != id);
+    shore__run_close(run);
+    removed("a");
+    shore__settings_free(&s);
+}
+
+static void bad_input_leaves_nothing(void **state) {
+    struct shore_diag diag = {{0}};
+    struct shore__settings s;
+    struct shore__run *run = NULL;
+    settings_of(&s, "drive");
+    write_text("empty.txt", "");
+    free(s.data.item[0]);
+    s.data.item[0] = strdup("empty.txt");
+    assert_true(prepare("x/y/a", &s, false, &run, &diag) < 0);
+    assert_false(exists("x"));
+    free(s.data.item[0]);
+    s.data.item[0] = strdup("missing.txt");
+    assert_true(prepare("x/y/a", &s, false, &run, &diag) < 0);
+    assert_says(diag, "missing.txt");
+    assert_false(exists("x"));
+    free(s.data.item[0]);
+    s.data.item[0] = strdup("other.txt");
+    s.val_share = 0.05;
+    assert_int_equal(prepare("x/y/a", &s, false, &run, &diag), SHORE_EUSAGE);
+    assert_says(diag, "--val-share");
+    s.val_share = 0;
+    free(s.drives.item[0]);
+    s.drives.item[0] = strdup("nowhere/volume");
+    assert_int_equal(prepare("x/y/a", &s, false, &run, &diag), SHORE_EUSAGE);
+    assert_says(diag, "--drive nowhere/volume");
+    assert_false(exists("x"));
+    write_text("file", "");
+    assert_true(prepare("file", &s, false, &run, &diag) < 0);
+    assert_true(prepare("file/a", &s, false, &run, &diag) < 0);
+    shore__settings_free(&s);
+}
+
+/* A making that got so far and was killed: the lock and the descriptors go, the files stay. */
+static void abandon(struct shore__run *run) {
+    run->making = false;
+    shore__strings_free(&run->private->created);
+    shore__run_close(run);
+}
+
+static void killed_makings_are_made_again(void **state) {
+    struct shore_diag diag = {{0}};
+    struct shore__settings s;
+    struct shore__run *run = NULL;
+    settings_of(&s, "drive");
+    assert_ok(prepare("a", &s, false, &run, &diag));
+    abandon(run);
+    assert_int_equal(shore__run_open("a", true, NULL, &run, &diag), SHORE_EMISSING);
+    assert_says(diag, "give the same train command again");
+
+    assert_ok(prepare("a", &s, false, &run, &diag));
+    assert_false(run->replace_drives);
+    fill(run, false);
+    abandon(run); /* sealed, but no run.json */
+
+    assert_ok(prepare("a", &s, false, &run, &diag));
+    assert_true(run->replace_drives);
+    abandon(run);
+    assert_true(exists("drive/longshore.volume"));
+
+    shore__run_close(make("a", &s, false));
+    assert_ok(shore__run_open("a", true, NULL, &run, &diag));
+    assert_ok(opens_fleet(run, &diag));
+    shore__run_close(run);
+    removed("a");
+
+    /* a killed making can be removed too, and one that is given up takes its volumes with it */
+    assert_ok(prepare("a", &s, false, &run, &diag));
+    fill(run, false);
+    abandon(run);
+    removed("a");
+    assert_ok(prepare("a", &s, false, &run, &diag));
+    fill(run, false);
+    shore__run_close(run);
+    assert_false(exists("a") || exists("drive/longshore.volume"));
+    shore__settings_free(&s);
+}
+
+static void other_volumes_are_left_alone(void **state) {
+    struct shore_diag diag = {{0}};
+    struct shore__settings s, t;
+    struct shore__run *run = NULL;
+    settings_of(&s, "drive");
+    settings_of(&t, "drive2");
+    assert_int_equal(mkdir("drive2", 0755), 0);
+    shore__run_close(make("a", &s, false));
+    shore__run_close(make("b", &t, false));
+    /* b's volume stands where a killed making of c wanted to be */
+    free(t.drives.item[0]);
+    t.drives.item[0] = strdup("drive2/../drive3");
+    assert_ok(prepare("c", &t, false, &run, &diag));
+    abandon(run);
+    assert_int_equal(rename("drive2/longshore.volume", "drive3"), 0);
+    assert_ok(prepare("c", &t, false, &run, &diag));
+    assert_false(run->replace_drives);
+    shore__run_close(run);
+    assert_true(exists("drive3"));
+    assert_int_equal(rename("drive3", "drive2/longshore.volume"), 0);
+
+    /* volumes that changed places are not removed with the wrong run */
+    assert_int_equal(rename("drive/longshore.volume", "kept"), 0);
+    assert_int_equal(rename("drive2/longshore.volume", "drive/longshore.volume"), 0);
+    assert_ok(shore__run_remove("a", NULL, NULL, &diag));
+    assert_true(exists("drive/longshore.volume") && !exists("a"));
+    assert_int_equal(rename("drive/longshore.volume", "drive2/longshore.volume"), 0);
+    int fd = open("drive2/longshore.volume", O_RDONLY);
+    assert_int_equal(flock(fd, LOCK_EX), 0);
+    assert_int_equal(shore__run_remove("b", NULL, NULL, &diag), SHORE_EBUSY);
+    assert_true(exists("drive2/longshore.volume") && exists("b/run.json"));
+    close(fd);
+    assert_ok(shore__run_remove("b", NULL, NULL, &diag));
+    assert_true(!exists("drive2/longshore.volume") && exists("kept"));
+    unlink("kept");
+    assert_int_equal(shore__run_remove("drive2", NULL, NULL, &diag), SHORE_EMISSING);
+    shore__settings_free(&s);
+    shore__settings_free(&t);
+}
+
+static void finds_moved_drives(void **state) {
+    struct shore_diag diag = {{0}};
+    struct shore__settings s;
+    struct shore__run *run = NULL;
+    struct shore__strings moved = {0};
+    assert_int_equal(mkdir("a=b", 0755), 0);
+    settings_of(&s, "a=b");
+    shore__run_close(make("a", &s, false));
+    assert_int_equal(rename("a=b", "c=d"), 0);
+    char here[200], move[512];
+    assert_non_null(getcwd(here, sizeof here));
+    snprintf(move, sizeof move, "%s/a=b=c=d", here);
+    assert_int_equal(shore__strings_add(&moved, move), 0);
+    assert_ok(shore__run_open("a", true, &moved, &run, &diag));
+    assert_ok(opens_fleet(run, &diag));
+    assert_ok(shore__run_record_change(run, 0, "a drive moved", &diag));
+    shore__run_close(run);
+    assert_int_equal(shore__run_open("a", true, &moved, &run, &diag), SHORE_EUSAGE);
+    assert_says(diag, "no such drive");
+    shore__strings_free(&moved);
+    assert_int_equal(shore__strings_add(&moved, "c=d=drive"), 0); /* relative, as it is typed */
+    assert_ok(shore__run_open("a", false, &moved, &run, &diag));
+    shore__run_close(run);
+    shore__strings_free(&moved);
+    assert_ok(shore__run_remove("a", NULL, NULL, &diag));
+    shore__settings_free(&s);
+}
+
+static void notices_changed_files(void **state) {
+    struct shore_diag diag = {{0}};
+    struct shore__settings s;
+    struct shore__run *run = NULL;
+    settings_of(&s, "ram:");
+    shore__run_close(make("a", &s, false));
+    shore__run_close(make("b", &s, false));
+
+    int fd = open("a/tokens.bin", O_RDWR);
+    off_t end = lseek(fd, 0, SEEK_END);
+    char byte = 0;
+    assert_int_equal(pread(fd, &byte, 1, end - 3), 1);
+    byte ^= 1;
+    assert_int_equal(pwrite(fd, &byte, 1, end - 3), 1);
+    close(fd);
+    assert_ok(shore__run_open("a", false, NULL, &run, &diag));
+    assert_true(shore__run_check_data(run, &diag) < 0);
+    assert_says(diag, "a/tokens.bin");
+    shore__run_close(run);
+    assert_int_equal(truncate("a/tokens.bin", end - 2), 0);
+    assert_true(shore__run_open("a", false, NULL, &run, &diag) < 0);
+    assert_says(diag, "a/tokens.bin");
+
+    struct shore__settings other;
+    settings_of(&other, "ram:");
+    free(other.data.item[0]);
+    other.data.item[0] = strdup("other.txt");
+    shore__run_close(make("c", &other, false));
+    assert_int_equal(rename("c/tokens.bin", "a/tokens.bin"), 0);
+    assert_int_equal(shore__run_open("a", false, NULL, &run, &diag), SHORE_EMISMATCH);
+    assert_says(diag, "put the file of the run back");
+
+    write_text("b/committed", "12");
+    assert_ok(shore__run_open("b", false, NULL, &run, &diag));
+    assert_int_equal(run->hint_step, 0); /* not a whole line */
+    shore__run_close(run);
+    char *text = read_text("b/run.json"), *version = strstr(text, "\"longshore\": 1");
+    assert_non_null(version);
+    version[13] = '2';
+    write_text("b/run.json", text);
+    assert_int_equal(shore__run_open("b", false, NULL, &run, &diag), SHORE_EFORMAT);
+    write_text("b/run.json", "{\"longshore\": 1}");
+    assert_int_equal(shore__run_open("b", false, NULL, &run, &diag), SHORE_EINPUT);
+    assert_says(diag, "b/run.json");
+    free(text);
+    remove_tree("a");
+    remove_tree("b");
+    remove_tree("c");
+    shore__settings_free(&s);
+    shore__settings_free(&other);
+}
+
+static void chooses_models(void **state) {
+    struct shore_diag diag = {{0}};
+    struct shore__settings s;
+    struct shore__model *m = NULL;
+    struct shore__tokenizer *bytes = NULL;
+    assert_int_equal(shore__tokenizer_bytes(&bytes), 0);
+    shore__settings_defaults(&s);
+    assert_int_equal(shore__run_model(&s, bytes, &m, &diag), SHORE_EUSAGE);
+    s.init = strdup("gpt2-124m");
+    assert_ok(shore__run_model(&s, bytes, &m, &diag));
+    assert_int_equal(m->arch.vocab, 50257);
+    shore__model_free(m);
+    free(s.init);
+    s.init = strdup("gpt2-124");
+    assert_int_equal(shore__run_model(&s, bytes, &m, &diag), SHORE_EUSAGE);
+    assert_says(diag, "did you mean gpt2-124m?");
+    assert_says(diag, "llama-tiny");
+    free(s.init);
+    s.init = NULL;
+    s.model = strdup("drive");
+    assert_true(shore__run_model(&s, bytes, &m, &diag) < 0);
+    assert_says(diag, "drive/config.json");
+    shore__tokenizer_close(bytes);
+    shore__settings_free(&s);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(opens_what_was_made),          cmocka_unit_test(never_replaces_without_leave),
+        cmocka_unit_test(bad_input_leaves_nothing),     cmocka_unit_test(killed_makings_are_made_again),
+        cmocka_unit_test(other_volumes_are_left_alone), cmocka_unit_test(finds_moved_drives),
+        cmocka_unit_test(notices_changed_files),        cmocka_unit_test(chooses_models),
+    };
+    return cmocka_run_group_tests(tests, group_open, scratch_close);
+}

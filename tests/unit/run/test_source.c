@@ -1,0 +1,249 @@
+#include <errno.h>
+#include <math.h>
+
+#include "files/safetensors.h"
+#include "unit/run/support.h"
+
+/* The model's initial values as a Hugging Face directory, by way of a fleet. */
+static void exported(const char *directory, const struct shore__model *m, uint64_t seed, bool bf16, uint64_t memory) {
+    struct shore_diag diag = {{0}};
+    struct shore__settings s;
+    struct shore__source *source = NULL;
+    ram_settings(&s);
+    assert_int_equal(shore__source_init(m, seed, &source), 0);
+    struct shore_fleet *fleet = fleet_of(&s, m, source, NULL, false);
+    assert_ok(shore__export(fleet, m, NULL, 0, directory, bf16, memory, NULL, NULL, &diag));
+    shore_fleet_close(fleet);
+    shore__source_close(source);
+    shore__settings_free(&s);
+}
+
+/* Every segment from the directory, a few at a time, against the initial values. */
+static void same_values(const char *directory, const struct shore__model *m, uint64_t seed, uint32_t at_once) {
+    struct shore_diag diag = {{0}};
+    struct shore__source *source = NULL;
+    size_t elems = (size_t)at_once * SHORE_SEGMENT_ELEMS;
+    float *wanted = malloc(elems * sizeof *wanted), *got = malloc(elems * sizeof *got);
+    assert_ok(shore__source_directory(m, directory, &source, &diag));
+    for (uint32_t b = 0; b < m->nblocks; b++)
+        for (uint32_t first = 0; first < m->layout->blocks[b].segments; first += at_once) {
+            uint32_t left = m->layout->blocks[b].segments - first, n = left < at_once ? left : at_once;
+            shore__model_init(m, seed, b, first, n, wanted);
+            assert_ok(shore__source_read(source, b, first, n, got, &diag));
+            assert_memory_equal(wanted, got, (size_t)n * SHORE_SEGMENT_ELEMS * sizeof *got);
+        }
+    shore__source_close(source);
+    free(wanted);
+    free(got);
+}
+
+static void export_and_import_are_inverse(void **state) {
+    for (int i = 0; i < SMALL_MODELS; i++) {
+        char directory[16];
+        snprintf(directory, sizeof directory, "model%d", i);
+        struct shore__model *m = model_of(small_models[i]), *again = NULL;
+        struct shore_diag diag = {{0}};
+        exported(directory, m, 7, false, i == 0 ? 1 : 0); /* the least memory, and the usual */
+        same_values(directory, m, 7, 1);
+        same_values(directory, m, 7, 3);
+        assert_ok(shore__model_from_directory(directory, &again, &diag));
+        assert_int_equal(again->parameters, m->parameters);
+        same_values(directory, again, 7, 2);
+        shore__model_free(again);
+        shore__model_free(m);
+        assert_false(exists("model0.partial"));
+    }
+}
+
+static void exports_bf16_as_it_is_computed_with(void **state) {
+    struct shore__model *m = model_of(small_models[1]);
+    struct shore_diag diag = {{0}};
+    struct shore__source *source = NULL;
+    float *wanted = malloc(SHORE_SEGMENT_ELEMS * sizeof *wanted), *got = malloc(SHORE_SEGMENT_ELEMS * sizeof *got);
+    exported("narrow", m, 3, true, 0);
+    assert_ok(shore__source_directory(m, "narrow", &source, &diag));
+    shore__model_init(m, 3, 1, 1, 1, wanted);
+    assert_ok(shore__source_read(source, 1, 1, 1, got, &diag));
+    for (size_t i = 0; i < SHORE_SEGMENT_ELEMS; i++)
+        assert_true(fabsf(wanted[i] - got[i]) <= fabsf(wanted[i]) / 256);
+    shore__source_close(source);
+    shore__model_free(m);
+    free(wanted);
+    free(got);
+}
+
+static void never_replaces_a_directory(void **state) {
+    struct shore__model *m = model_of(small_models[0]);
+    struct shore_diag diag = {{0}};
+    assert_int_equal(mkdir("full", 0755), 0);
+    write_text("full/letter.txt", "dear");
+    assert_int_equal(shore__export(NULL, m, NULL, 0, "full/", false, 0, NULL, NULL, &diag), SHORE_EEXISTS);
+    assert_says(diag, "full: exists already");
+    assert_true(exists("full/letter.txt") && !exists("full.partial"));
+    shore__model_free(m);
+}
+
+/* ---- directories that do not fit ----------------------------------------------------------------------------------
+ */
+
+struct declared {
+    struct shore__st_decl decls[96];
+    uint32_t count;
+};
+
+/* The declarations of small_models[0], to be spoilt by the caller. */
+static struct declared declare(const struct shore__model *m) {
+    struct declared d = {.count = 0};
+    for (uint32_t b = 0; b < m->nblocks; b++)
+        for (uint32_t t = 0; t < m->blocks[b].ntensors; t++) {
+            const struct shore__model_tensor *tensor = &m->blocks[b].tensors[t];
+            const struct shore__part *p = &tensor->parts[0];
+            d.decls[d.count++] = (struct shore__st_decl){
+                .name = p->name,
+                .rank = tensor->matrix ? 2 : 1,
+                .shape = {p->transposed ? tensor->cols : p->rows, p->transposed ? p->rows : tensor->cols}};
+        }
+    return d;
+}
+
+static uint32_t index_of(const struct declared *d, const char *name) {
+    for (uint32_t i = 0; i < d->count; i++)
+        if (strcmp(d->decls[i].name, name) == 0) return i;
+    fail_msg("no tensor %s", name);
+    return 0;
+}
+
+static void write_declared(const char *directory, const struct declared *d, uint32_t spoilt, uint64_t at, float value) {
+    struct shore_diag diag = {{0}};
+    struct shore__st_writer *w = NULL;
+    assert_int_equal(mkdir(directory, 0755), 0);
+    assert_ok(shore__st_writer_open(directory, d->decls, d->count, SHORE__ST_F32, 0, &w, &diag));
+    for (uint32_t i = 0; i < d->count; i++) {
+        uint64_t n = 1;
+        for (uint32_t k = 0; k < d->decls[i].rank; k++)
+            n *= d->decls[i].shape[k];
+        float *values = calloc(n, sizeof *values);
+        if (i == spoilt) values[at] = value;
+        assert_ok(shore__st_writer_put(w, i, 0, n, values, &diag));
+        free(values);
+    }
+    assert_ok(shore__st_writer_finish(w, &diag));
+}
+
+static void refused(const struct shore__model *m, const struct declared *d, const char *says) {
+    struct shore_diag diag = {{0}};
+    struct shore__source *source = NULL;
+    remove_tree("bad");
+    write_declared("bad", d, UINT32_MAX, 0, 0);
+    assert_int_equal(shore__source_directory(m, "bad", &source, &diag), SHORE_EINPUT);
+    assert_says(diag, says);
+    assert_says(diag, "bad: ");
+}
+
+static void says_which_tensor_does_not_fit(void **state) {
+    struct shore__model *m = model_of(small_models[0]);
+    struct declared d = declare(m);
+    uint32_t qkv = index_of(&d, "transformer.h.1.attn.c_attn.weight");
+
+    d.decls[qkv].shape[1]--;
+    refused(m, &d,
+            "the tensor transformer.h.1.attn.c_attn.weight has the shape [96, 287], but config.json asks for "
+            "[96, 288]");
+    d = declare(m);
+    d.decls[qkv] = d.decls[--d.count];
+    refused(m, &d, "the tensor transformer.h.1.attn.c_attn.weight is missing");
+    d = declare(m);
+    d.decls[d.count++] = (struct shore__st_decl){"transformer.h.2.\x1b[31mln", 1, {3}};
+    refused(m, &d, "the tensor transformer.h.2.\\x1b[31mln is not part of a gpt2 model");
+    d = declare(m);
+    d.decls[index_of(&d, "transformer.ln_f.bias")].rank = 2;
+    d.decls[index_of(&d, "transformer.ln_f.bias")].shape[1] = 1;
+    refused(m, &d, "[96, 1], but config.json asks for [96]");
+    shore__model_free(m);
+}
+
+static void takes_names_as_files_have_them(void **state) {
+    struct shore__model *m = model_of(small_models[0]);
+    struct shore_diag diag = {{0}};
+    struct shore__source *source = NULL;
+    struct declared d = declare(m);
+    for (uint32_t i = 0; i < d.count; i++)
+        d.decls[i].name += strlen("transformer.");
+    d.decls[d.count++] = (struct shore__st_decl){"h.0.attn.bias", 4, {1, 1, 8, 8}};
+    d.decls[d.count++] = (struct shore__st_decl){"h.1.attn.masked_bias", 1, {1}};
+    d.decls[d.count++] = (struct shore__st_decl){"lm_head.weight", 2, {1031, 96}};
+    write_declared("bare", &d, UINT32_MAX, 0, 0);
+    assert_ok(shore__source_directory(m, "bare", &source, &diag));
+    shore__source_close(source);
+    shore__model_free(m);
+}
+
+static void names_values_that_are_not_finite(void **state) {
+    static const struct {
+        const char *tensor;
+        uint64_t at;
+        float value;
+        const char *says;
+    } cases[] = {
+        {"transformer.wte.weight", 96 * 1000 + 5, NAN, "transformer.wte.weight holds NaN at [1000, 5]"},
+        {"transformer.h.0.mlp.c_fc.weight", 384 * 7 + 300, -INFINITY,
+         "transformer.h.0.mlp.c_fc.weight holds infinity (or a number too large for bf16) at [7, 300]"},
+        {"transformer.h.1.ln_2.bias", 95, 3.4e38f, "transformer.h.1.ln_2.bias holds infinity"},
+    };
+    struct shore__model *m = model_of(small_models[0]);
+    struct declared d = declare(m);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct shore_diag diag = {{0}};
+        struct shore__settings s;
+        struct shore__source *source = NULL;
+        struct shore_fleet_options options;
+        struct shore_fleet *fleet = NULL;
+        remove_tree("bad");
+        write_declared("bad", &d, index_of(&d, cases[i].tensor), cases[i].at, cases[i].value);
+        assert_ok(shore__source_directory(m, "bad", &source, &diag));
+        ram_settings(&s);
+        shore__run_fleet_options(&s, 0, false, &options);
+        assert_ok(shore_fleet_create(m->layout, &options, &fleet, &diag));
+        assert_int_equal(shore__import(fleet, m, source, NULL, NULL, &diag), SHORE_EINPUT);
+        assert_says(diag, cases[i].says);
+        shore_fleet_close(fleet);
+        shore__source_close(source);
+        shore__settings_free(&s);
+    }
+    shore__model_free(m);
+}
+
+static int cancel(void *ctx, uint64_t done, uint64_t total) {
+    assert_true(done <= total);
+    return ++*(int *)ctx == 2;
+}
+
+static void stops_when_asked(void **state) {
+    struct shore__model *m = model_of(small_models[2]);
+    struct shore_diag diag = {{0}};
+    struct shore__settings s;
+    struct shore__source *source = NULL;
+    int calls = 0;
+    ram_settings(&s);
+    assert_int_equal(shore__source_init(m, 0, &source), 0);
+    struct shore_fleet *fleet = fleet_of(&s, m, source, NULL, false);
+    assert_int_equal(shore__export(fleet, m, NULL, 0, "stopped", false, 0, cancel, &calls, &diag), -ECANCELED);
+    assert_true(calls == 2 && !exists("stopped") && !exists("stopped.partial"));
+    shore_fleet_close(fleet);
+    shore__source_close(source);
+    shore__settings_free(&s);
+    shore__model_free(m);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(export_and_import_are_inverse),
+        cmocka_unit_test(exports_bf16_as_it_is_computed_with),
+        cmocka_unit_test(never_replaces_a_directory),
+        cmocka_unit_test(says_which_tensor_does_not_fit),
+        cmocka_unit_test(takes_names_as_files_have_them),
+        cmocka_unit_test(names_values_that_are_not_finite),
+        cmocka_unit_test(stops_when_asked),
+    };
+    return cmocka_run_group_tests(tests, scratch_open, scratch_close);
+}
