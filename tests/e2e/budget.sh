@@ -38,13 +38,14 @@ holds() {
 sweep() {
     local name=$1 least
     shift
-    mkdir -p "$place/d1" "$place/d2"
+    rm -rf "$place/run" "$place"/d[12]
+    mkdir "$place/d1" "$place/d2"
     local command=(train "$@" --data "$place/text" --out "$place/run" --steps 3)
     refused "$name: a budget far too small" "minimum [0-9.]+ ?[KMGT]" "${command[@]}" --memory 1MiB
     least=$(minimum "${command[@]}")
     [ -n "$least" ] || { fail "$name: no minimum is named"; return; }
     refused "$name: just below the minimum" "minimum $least" "${command[@]}" --memory $(($(bytes "$least") - 1048576))
-    if [ -e "$place/run" ] || [ -n "$(ls -A "$place/d1" "$place/d2" | grep -v :)" ]; then
+    if [ -e "$place/run" ] || [ -n "$(find "$place/d1" "$place/d2" -mindepth 1)" ]; then
         fail "$name: the refused run left something"
     fi
     holds "$name, minimum" "$least" "${command[@]}"

@@ -80,7 +80,7 @@ same "moved" "$(digest)" "$wanted"
 
 # A full disk, if a small file system may be mounted.
 if [ "$(id -u)" = 0 ] && mkdir "$place/tiny" && mount -t tmpfs -o size=4M none "$place/tiny" 2>/dev/null; then
-    refused "no room" "needs .* has" train "${common[@]}" --drive "$place/tiny" --out "$place/noroom"
+    refused "no room" "needs .* (has|have) " train "${common[@]}" --drive "$place/tiny" --out "$place/noroom"
     [ -z "$(ls -A "$place/tiny")" ] || fail "the refused volume stays: $(ls "$place/tiny")"
     umount "$place/tiny"
 fi
