@@ -40,7 +40,9 @@ struct shore__drive_ops {
     unsigned caps;
 
     void (*recovery)(const struct shore__drive *d, struct shore__drive_recovery *out);
-    /* Makes (epoch, step, its slot) durable and loads that slot's table. On a drive that has just been created: makes
+    /* Goes to the slot that holds step and loads its table. Writes nothing. Synchronous. */
+    int (*load)(struct shore__drive *d, uint64_t step, struct shore_diag *diag);
+    /* Makes (epoch, step, its slot) durable, after load. On a drive that has just been created, without load: makes
      * what init wrote the first whole state. Synchronous. */
     int (*begin)(struct shore__drive *d, uint64_t epoch, uint64_t step, struct shore_diag *diag);
     /* Initial state: see shore_fleet_init_block. Synchronous. */

@@ -383,20 +383,16 @@ int shore_fleet_commit(struct shore_fleet *f, uint64_t base_step, bool skip, con
         f->next_metrics_bytes = metrics_bytes;
         if (metrics_bytes) memcpy(f->next_metrics, metrics, metrics_bytes);
         due = commit_due(f, &refused);
+        if (due && refused) {
+            /* known already: say so at once, without a completion */
+            rc = f->attempt_rc;
+            f->commit = due = NULL;
+            f->commit_sent = false;
+        }
     }
     pthread_mutex_unlock(&f->lock);
     if (rc) join_free(join);
-    if (due && refused) {
-        /* known already: say so at once, on the caller's thread, without a completion */
-        rc = f->attempt_rc;
-        pthread_mutex_lock(&f->lock);
-        f->commit = NULL;
-        f->commit_sent = false;
-        pthread_mutex_unlock(&f->lock);
-        join_free(join);
-    } else if (due) {
-        send_commit(f, due);
-    }
+    if (due) send_commit(f, due);
     return rc;
 }
 

@@ -331,6 +331,17 @@ int shore_fleet_init_block(struct shore_fleet *f, uint32_t block, uint32_t segme
     return 0;
 }
 
+/* The tables of all drives, and their bytes too where that is wanted, before anything is written anywhere. */
+static int load(struct shore_fleet *f, uint64_t step, bool verify, struct shore_diag *diag) {
+    for (uint32_t d = 0; d < f->ndrives; d++) {
+        unsigned char sum[16];
+        int rc = f->drives[d]->ops->load(f->drives[d], step, diag);
+        if (!rc && verify) rc = f->drives[d]->ops->leaf_sum(f->drives[d], true, sum, diag);
+        if (rc) return rc;
+    }
+    return 0;
+}
+
 /* The new epoch on every drive before anything else is written. */
 static int begin(struct shore_fleet *f, uint64_t epoch, uint64_t step, struct shore_diag *diag) {
     for (uint32_t d = 0; d < f->ndrives; d++) {
@@ -423,11 +434,8 @@ int shore_fleet_open(const struct shore_layout *layout, const struct shore_fleet
         set_scratch(f);
         memcpy(f->metrics, state.metrics, state.metrics_bytes);
         f->metrics_bytes = state.metrics_bytes;
-        rc = begin(f, state.epoch + 1, state.step, diag);
-    }
-    if (!rc && state.verify) {
-        unsigned char digest[16];
-        rc = shore_fleet_digest(f, true, digest, diag);
+        rc = load(f, state.step, state.verify, diag);
+        if (!rc) rc = begin(f, state.epoch + 1, state.step, diag);
     }
     if (rc) {
         shore_fleet_close(f);

@@ -71,12 +71,21 @@ static void local_recovery(const struct shore__drive *d, struct shore__drive_rec
     out->damage = v->damage;
 }
 
-static int local_begin(struct shore__drive *d, uint64_t epoch, uint64_t step, struct shore_diag *diag) {
-    struct shore__local_job *job = job_new(SHORE__LOCAL_BEGIN, (struct shore_completion){0});
+static int load_or_begin(struct shore__drive *d, enum shore__local_kind kind, uint64_t epoch, uint64_t step,
+                         struct shore_diag *diag) {
+    struct shore__local_job *job = job_new(kind, (struct shore_completion){0});
     if (!job) return shore__fail(diag, -ENOMEM, "out of memory");
     job->begin.epoch = epoch;
     job->begin.step = step;
     return run_and_wait(local_of(d), job, diag);
+}
+
+static int local_load(struct shore__drive *d, uint64_t step, struct shore_diag *diag) {
+    return load_or_begin(d, SHORE__LOCAL_LOAD, 0, step, diag);
+}
+
+static int local_begin(struct shore__drive *d, uint64_t epoch, uint64_t step, struct shore_diag *diag) {
+    return load_or_begin(d, SHORE__LOCAL_BEGIN, epoch, step, diag);
 }
 
 static int local_init(struct shore__drive *d, uint32_t block, uint32_t segment, uint32_t count, const float *master,
@@ -263,6 +272,7 @@ static const struct shore__drive_ops local_ops = {
     .name = "local",
     .caps = SHORE__DRIVE_DURABLE | SHORE__DRIVE_KEEPS_DATA,
     .recovery = local_recovery,
+    .load = local_load,
     .begin = local_begin,
     .init = local_init,
     .fetch = local_fetch,

@@ -22,6 +22,7 @@ enum shore__local_kind {
     SHORE__LOCAL_INIT,
     SHORE__LOCAL_VERIFY,
     /* alone on the update lane, with no I/O under way */
+    SHORE__LOCAL_LOAD,
     SHORE__LOCAL_BEGIN,
     SHORE__LOCAL_COMMIT,
     /* pieces on the fetch lane */
@@ -104,6 +105,7 @@ void *shore__local_update_lane(void *ctx);
 void *shore__local_fetch_lane(void *ctx);
 
 /* local_commit.c: on the update lane, with no I/O under way. */
+int shore__local_load(struct shore__local *l, struct shore__local_job *job);
 int shore__local_begin(struct shore__local *l, struct shore__local_job *job);
 int shore__local_commit(struct shore__local *l, struct shore__local_job *job);
 

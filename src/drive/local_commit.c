@@ -58,21 +58,33 @@ static int slot_of_step(const struct shore__record *record, uint64_t step) {
     return (int)(same ? record->active : other);
 }
 
+int shore__local_load(struct shore__local *l, struct shore__local_job *job) {
+    const struct shore__record *record = &l->volume.record;
+    int slot = l->created ? -1 : slot_of_step(record, job->begin.step);
+    if (slot < 0) {
+        return shore__fail(&job->diag, SHORE_ESTALE, "%s: holds no whole state of step %llu", l->volume.file.path,
+                           (unsigned long long)job->begin.step);
+    }
+    int rc = shore__volume_load_table(&l->volume, l->update_io, record, (unsigned)slot, &job->diag);
+    if (rc) return rc;
+    shore__slots_set(&l->slots, (unsigned)slot, job->begin.step);
+    return 0;
+}
+
 int shore__local_begin(struct shore__local *l, struct shore__local_job *job) {
-    uint64_t step = job->begin.step;
-    int slot = 0, rc;
+    uint64_t step = job->begin.step, loaded;
+    int rc;
     if (l->created) {
         rc = seal(l, job);
+        if (!rc) shore__slots_set(&l->slots, 0, step);
     } else {
         const struct shore__record *record = &l->volume.record;
-        slot = slot_of_step(record, step);
-        if (slot < 0) {
-            return shore__fail(&job->diag, SHORE_ESTALE, "%s: holds no whole state of step %llu", l->volume.file.path,
+        unsigned slot = shore__slots_active(&l->slots, &loaded);
+        if (loaded != step) {
+            return shore__fail(&job->diag, -EINVAL, "%s: step %llu was not loaded", l->volume.file.path,
                                (unsigned long long)step);
         }
-        rc = shore__volume_load_table(&l->volume, l->update_io, record, (unsigned)slot, &job->diag);
-        if (rc) return rc;
-        struct shore__record next = {.epoch = job->begin.epoch, .active = (uint32_t)slot};
+        struct shore__record next = {.epoch = job->begin.epoch, .active = slot};
         next.slot[slot] = record->slot[slot];
         next.slot[slot].step = step;
         next.slot[1 - slot].step = SHORE__STEP_NONE;
@@ -87,10 +99,8 @@ int shore__local_begin(struct shore__local *l, struct shore__local_job *job) {
         }
         rc = write_record(l, &next, -1, &job->diag);
     }
-    if (rc) return rc;
-    l->epoch = job->begin.epoch;
-    shore__slots_set(&l->slots, (unsigned)slot, step);
-    return 0;
+    if (!rc) l->epoch = job->begin.epoch;
+    return rc;
 }
 
 int shore__local_commit(struct shore__local *l, struct shore__local_job *job) {

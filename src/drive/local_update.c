@@ -89,7 +89,7 @@ static void start_reads(struct shore__pipeline *p, struct chunk *c) {
     c->state = CHUNK_READING;
     if (job->kind != SHORE__LOCAL_INIT) {
         submit_planes(p, c, SHORE__IO_READ, job->slot);
-        l->read_state += state_bytes(p, c);
+        *(job->kind == SHORE__LOCAL_VERIFY ? &l->read_fetch : &l->read_state) += state_bytes(p, c);
     }
     if (job->kind == SHORE__LOCAL_UPDATE && !job->update.gradient) {
         size_t bytes = (size_t)c->count * SHORE_SEGMENT_ELEMS * 4;
@@ -131,8 +131,18 @@ static void stop_current(struct shore__pipeline *p) {
 static void run_alone(struct shore__pipeline *p) {
     struct shore__local_job *job = p->current;
     p->current = NULL;
-    job->rc = job->kind == SHORE__LOCAL_BEGIN ? shore__local_begin(p->l, job) : shore__local_commit(p->l, job);
+    if (job->kind == SHORE__LOCAL_LOAD) {
+        job->rc = shore__local_load(p->l, job);
+    } else if (job->kind == SHORE__LOCAL_BEGIN) {
+        job->rc = shore__local_begin(p->l, job);
+    } else {
+        job->rc = shore__local_commit(p->l, job);
+    }
     finish_job(p->l, job);
+}
+
+static bool runs_alone(const struct shore__local_job *job) {
+    return job->kind == SHORE__LOCAL_LOAD || job->kind == SHORE__LOCAL_BEGIN || job->kind == SHORE__LOCAL_COMMIT;
 }
 
 /* Starts what can be started; false: nothing more for now. */
@@ -140,7 +150,7 @@ static bool start_something(struct shore__pipeline *p) {
     if (!p->current) p->current = (struct shore__local_job *)shore__lane_pop(&p->l->updates, false);
     struct shore__local_job *job = p->current;
     if (!job) return false;
-    if (job->kind == SHORE__LOCAL_BEGIN || job->kind == SHORE__LOCAL_COMMIT) {
+    if (runs_alone(job)) {
         if (p->busy) return false;
         run_alone(p);
         return true;

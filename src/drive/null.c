@@ -57,6 +57,10 @@ static void null_recovery(const struct shore__drive *d, struct shore__drive_reco
     memset(out, 0, sizeof *out);
 }
 
+static int null_load(struct shore__drive *d, uint64_t step, struct shore_diag *diag) {
+    return shore__fail(diag, SHORE_EMISSING, "null: keeps nothing");
+}
+
 static int null_begin(struct shore__drive *d, uint64_t epoch, uint64_t step, struct shore_diag *diag) {
     shore__slots_set(&null_of(d)->slots, 0, step);
     return 0;
@@ -143,6 +147,7 @@ static const struct shore__drive_ops null_ops = {
     .name = "null",
     .caps = 0,
     .recovery = null_recovery,
+    .load = null_load,
     .begin = null_begin,
     .init = null_init,
     .fetch = null_fetch,

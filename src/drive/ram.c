@@ -230,6 +230,10 @@ static void ram_recovery(const struct shore__drive *d, struct shore__drive_recov
     memset(out, 0, sizeof *out);
 }
 
+static int ram_load(struct shore__drive *d, uint64_t step, struct shore_diag *diag) {
+    return shore__fail(diag, SHORE_EMISSING, "ram: keeps nothing after its process has ended");
+}
+
 static int ram_begin(struct shore__drive *d, uint64_t epoch, uint64_t step, struct shore_diag *diag) {
     struct ram *r = ram_of(d);
     for (uint32_t i = 0; i < r->desc.segments; i++) {
@@ -425,6 +429,7 @@ static const struct shore__drive_ops ram_ops = {
     .name = "ram",
     .caps = SHORE__DRIVE_KEEPS_DATA,
     .recovery = ram_recovery,
+    .load = ram_load,
     .begin = ram_begin,
     .init = ram_init,
     .fetch = ram_fetch,

@@ -281,6 +281,11 @@ static void a_half_overwritten_step_is_not_accepted(void **state) {
     t.options.hint_step = 2;
     t.options.accept_step = 1;
     assert_int_equal(open_again(&t), SHORE_ECORRUPT);
+    says(&t, "block");
+    /* and trying has changed nothing */
+    t.options.accept_step = 0;
+    assert_int_equal(open_again(&t), SHORE_ESTALE);
+    says(&t, "commit record at offset");
     finish(&t);
 }
 
