@@ -79,7 +79,7 @@ int shore__cli_disk_space(const struct shore__strings *drives, uint64_t disk_byt
     }
     char a[32], b[32];
     if (drives->count && room < disk_bytes)
-        return shore__fail(diag, -ENOSPC, "the drives have too little free space: the state needs %s, they have %s",
+        return shore__fail(diag, -ENOSPC, "there is too little room on the drives: needs %s, has %s",
                            shore__format_size(disk_bytes, a, sizeof a), shore__format_size(room, b, sizeof b));
     return 0;
 }

@@ -1,9 +1,10 @@
 #include <stdlib.h>
 
-#include "drive/placement.h"
+#include "drive/fleet.h"
 
 /* Placement depends on what is free where, and the sum of the volumes hardly on placement: taken for equal parts. */
 uint64_t shore_fleet_disk_bytes(const struct shore_layout *layout, const struct shore_fleet_options *o) {
+    uint64_t stripes = (uint64_t)o->ndrives * SHORE__SCRATCH_STRIPE_BYTES;
     struct shore__range *ranges = calloc((size_t)layout->nblocks * o->ndrives, sizeof *ranges);
     uint64_t *weights = calloc(o->ndrives, sizeof *weights), bytes = 0;
     if (ranges && weights) {
@@ -14,7 +15,7 @@ uint64_t shore_fleet_disk_bytes(const struct shore_layout *layout, const struct 
                 .planes = shore_optimizer_planes(o->optimizer, o->with_momentum),
                 .ndrives = o->ndrives,
                 .drive = d,
-                .scratch_bytes = o->scratch_bytes / o->ndrives,
+                .scratch_bytes = (o->scratch_bytes + stripes - 1) / stripes * SHORE__SCRATCH_STRIPE_BYTES,
                 .spill = o->spill,
                 .identity_bytes = o->identity_bytes,
             };

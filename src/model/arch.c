@@ -283,6 +283,8 @@ int shore__arch_preset(const char *name, uint32_t vocab, struct shore__arch *out
         i++;
     if (!preset_names[i]) return shore__fail(diag, SHORE_EINPUT, "no model is named '%s'", name);
     bool llama = !strncmp(name, "llama", 5);
+    /* published models keep their size whatever the tokenizer; those for first tries take the tokenizer's */
+    if (vocab < shape[i].vocab && shape[i].vocab == 50257) vocab = shape[i].vocab;
     *out = (struct shore__arch){
         .model_type = llama ? "llama" : "gpt2",
         .n_layer = shape[i].n_layer,

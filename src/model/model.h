@@ -95,8 +95,8 @@ struct shore__model {
 int shore__arch_from_json(const json_t *config, const char *name, struct shore__arch *out, struct shore_diag *diag);
 /* Its inverse: a config.json that transformers loads. Borrowed nothing; caller json_decref()s. */
 json_t *shore__arch_to_json(const struct shore__arch *arch);
-/* Presets: gpt2-124m, gpt2-350m, gpt2-774m, gpt2-1.5b, gpt2-tiny, llama-tiny. vocab 0: the preset's own. NULL names
- * end the list of shore__arch_presets(). */
+/* Presets: gpt2-124m, -350m, -774m, -1.5b, and small ones for first tries. vocab: the tokenizer's, which the small ones
+ * take and the others have at least; 0: the preset's own. NULL ends the list of shore__arch_presets(). */
 int shore__arch_preset(const char *name, uint32_t vocab, struct shore__arch *out, struct shore_diag *diag);
 const char *const *shore__arch_presets(void);
 

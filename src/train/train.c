@@ -61,17 +61,34 @@ static int open_state(struct trainer *t, struct shore_fleet_options *options, ui
     if (rc) return rc;
     struct shore_fleet_info info;
     shore_fleet_info(t->fleet, &info);
-    char line[SHORE__METRICS_LINE_BYTES + 1];
-    uint32_t bytes = sizeof line - 1;
-    rc = shore_fleet_metrics(t->fleet, line, &bytes);
-    line[rc ? 0 : bytes] = 0;
-    rc = shore__metrics_recover(t->run, info.step, line, diag);
-    if (rc || !strcmp(processor, t->run->processor)) return rc;
+    if (!strcmp(processor, t->run->processor)) return 0;
     char what[256];
     snprintf(what, sizeof what, "processor changed from '%s' to '%s': results may differ in the last bits from here on",
              t->run->processor, processor);
     if (t->events->note) t->events->note(t->events->ctx, what);
     return shore__run_record_change(t->run, info.step, what, diag);
+}
+
+static bool due(uint64_t step, uint64_t every, uint64_t last) {
+    return every && (step % every == 0 || step == last);
+}
+
+/* A kill after a commit may have cost the line of its step: the record holds it, but for what is measured later. */
+static int recover_metrics(struct trainer *t, struct shore_diag *diag) {
+    struct shore_fleet_info info;
+    char line[SHORE__METRICS_LINE_BYTES + 64];
+    uint32_t bytes = SHORE__METRICS_LINE_BYTES;
+    shore_fleet_info(t->fleet, &info);
+    if (shore_fleet_metrics(t->fleet, line, &bytes)) bytes = 0;
+    if (bytes && t->run->hint_step < info.step && t->run->val && due(info.step, t->s->eval_every, t->s->steps)) {
+        double loss;
+        shore__pager_set_step(t->pass.pager, info.step);
+        int rc = step_validate(t, &loss, diag);
+        if (rc) return rc;
+        if (isfinite(loss)) bytes += (uint32_t)sprintf(line + bytes - 1, ",\"val_loss\":%.9g}", loss) - 1;
+    }
+    line[bytes] = 0;
+    return shore__metrics_recover(t->run, info.step, line, diag);
 }
 
 static int open_trainer(struct trainer *t, bool fresh, bool overwrite, uint64_t accept_step, struct shore_diag *diag) {
@@ -119,7 +136,8 @@ static int open_trainer(struct trainer *t, bool fresh, bool overwrite, uint64_t 
     t->c->ops->set_workspace(t->c, workspace, t->plan.workspace_bytes);
     t->pass.m = t->m;
     t->pass.c = t->c;
-    return train_place(t, &memory, &t->pass.pager, diag);
+    rc = train_place(t, &memory, &t->pass.pager, diag);
+    return rc || fresh ? rc : recover_metrics(t, diag);
 }
 
 static void close_trainer(struct trainer *t) {
@@ -141,28 +159,29 @@ static void close_trainer(struct trainer *t) {
 /* ---- commit and report ---------------------------------------------------------------------------------------------
  */
 
-static bool due(uint64_t step, uint64_t every, uint64_t last) {
-    return every && (step % every == 0 || step == last);
-}
-
 static uint64_t last_step(const struct shore__settings *s) {
     return s->stop_at && s->stop_at < s->steps ? s->stop_at : s->steps;
 }
 
+struct sampled {
+    uint32_t ids[SAMPLE_TOKENS], count, vocab;
+};
+
 static int emit(void *ctx, uint32_t token) {
-    struct shore__ids *ids = ctx;
-    ids->ids[ids->count++] = token;
-    return ids->count == ids->capacity;
+    struct sampled *s = ctx;
+    /* a model may have more entries than its tokenizer has text for */
+    if (token < s->vocab) s->ids[s->count++] = token;
+    return 0;
 }
 
 static int sample(struct trainer *t, uint64_t step, struct shore_diag *diag) {
-    uint32_t tokens[SAMPLE_TOKENS], start = 0;
-    struct shore__ids made = {tokens, 0, SAMPLE_TOKENS};
+    uint32_t start = 0;
     struct shore__text text = {0};
     int rc = shore__run_tokenizer(t->run, diag);
     if (rc) return rc;
     int64_t end = shore__tokenizer_end_of_text(t->run->tokenizer);
     if (end >= 0 && end < t->m->arch.vocab) start = (uint32_t)end;
+    struct sampled made = {.vocab = shore__tokenizer_vocab(t->run->tokenizer)};
     struct shore__sampling how = {.temperature = 0.8,
                                   .top_k = 50,
                                   .top_p = 1,
@@ -266,7 +285,9 @@ static int refuse(struct trainer *t, struct shore_diag *diag) {
                  loss ? "loss" : "gradient norm");
         if (t->events->note) t->events->note(t->events->ctx, note);
         t->report.skipped = true;
-        return submit_commit(t, true, diag);
+        /* the next step reads what this one leaves where it is: not before the commit says so */
+        int rc = submit_commit(t, true, diag);
+        return rc ? rc : train_finish_commit(t, diag);
     }
     return shore__fail(diag, SHORE_ENONFINITE,
                        "step %llu is refused: its %s is not finite; the state stays at step %llu (go on with a lower "
