@@ -20,7 +20,7 @@ holds() {
     rm -rf "$place/run" "$place"/d[12]
     mkdir "$place/d1" "$place/d2"
     printf '$ longshore %s --memory %s\n' "$*" "$budget" >"$place/log"
-    "$PEAK" "$LONGSHORE" "$@" --memory "$budget" >>"$place/log" 2>&1 </dev/null
+    "${guard[@]}" "$PEAK" "$LONGSHORE" "$@" --memory "$budget" >>"$place/log" 2>&1 </dev/null
     rc=$?
     peak=$(sed -n 's/^peak //p' "$place/log")
     limit=$(bytes "$budget")

@@ -33,10 +33,11 @@ fail() {
 }
 same() { if [ "$2" = "$3" ]; then ok "$1"; else fail "$1: '$2' is not '$3'"; fi; }
 
-# run ARGS...: output in $place/log, exit code in $rc.
+# run ARGS...: output in $place/log, exit code in $rc. A run that hangs is ended and fails with 124.
+guard=(timeout -k 5 "${LIMIT:-120}")
 run() {
     printf '$ longshore %s\n' "$*" >"$place/log"
-    "$LONGSHORE" "$@" >>"$place/log" 2>&1 </dev/null
+    "${guard[@]}" "$LONGSHORE" "$@" >>"$place/log" 2>&1 </dev/null
     rc=$?
 }
 # merge ARRAY FLAGS...: into $merged, the array's words with these flags instead of its own.
