@@ -68,8 +68,8 @@ say "Model: Llama, $params parameters, state of $((state >> 20)) MiB on a drive;
 "$longshore" "${common[@]}" --steps 5 --drive "$work/probe.volume" --out "$work/probe" --memory ${budget}MiB \
     --val-data "$work/held-out.txt" >"$work/probe.log" 2>&1 || { cat "$work/probe.log" >&2; exit 1; }
 steps=$(metric "$work/probe" step_seconds | awk -v seconds="$seconds" '
-    NR > 1 {sum += $1; n++} END {s = int(seconds * 0.92 / (sum / n)); print s < 20 ? 20 : s > 3000 ? 3000 : s}')
-"$longshore" remove "$work/probe" >/dev/null
+    NR > 1 {sum += $1; n++} END {s = int(seconds * 0.92 / (sum / n)); print (s < 20 ? 20 : (s > 3000 ? 3000 : s))}')
+"$longshore" remove "$work/probe" >/dev/null 2>&1
 
 say "Training: $steps steps of $((batch * length)) tokens"
 start=$(date +%s)
