@@ -10,6 +10,13 @@
 
 #define STEPS 4u
 
+/* The thread sanitizer looks for races, of which a few cuts show as much as all. */
+#ifdef __SANITIZE_THREAD__
+#define CUT_STRIDE 9u
+#else
+#define CUT_STRIDE 1u
+#endif
+
 static char folder[] = "/dev/shm/shore-fleet-XXXXXX";
 static struct plain plain; /* the state before the first step */
 static unsigned char digests[STEPS + 1][16];
@@ -150,7 +157,7 @@ static void recover(uint32_t ndrives, int acknowledged, bool go_on) {
 }
 
 static void cut_everywhere(uint32_t ndrives, unsigned variants_most) {
-    for (uint64_t cut = 0;; cut++) {
+    for (uint64_t cut = 0;; cut += CUT_STRIDE) {
         struct crash_disks disks = {.cut_at = cut};
         crash_disks_install(&disks);
         int acknowledged = live(ndrives);
@@ -182,7 +189,7 @@ static void three_drives(void **state) {
 /* The power goes again while the new epoch is being written, more than once. */
 static void cuts_during_recovery(void **state) {
     for (uint64_t first = 40; first < 90; first += 7) {
-        for (uint64_t second = 0; second < 6; second++) {
+        for (uint64_t second = 0; second < 6; second += CUT_STRIDE) {
             struct crash_disks disks = {.cut_at = first};
             crash_disks_install(&disks);
             int acknowledged = live(2);
