@@ -37,8 +37,7 @@ struct job {
     uint64_t done_bytes;
 };
 
-/* ---- one part -----------------------------------------------------------------------------------------------------
- */
+/* ---- one part ---------------------------------------------------------------------------------------------------- */
 
 /* What is being written of a transposed part. */
 struct transposing {
@@ -82,8 +81,7 @@ static int put_transposed(struct job *job, uint32_t tensor, const struct shore__
     return rc;
 }
 
-/* ---- one block ----------------------------------------------------------------------------------------------------
- */
+/* ---- one block --------------------------------------------------------------------------------------------------- */
 
 static int fetch(struct job *job, uint32_t block, uint32_t segment, uint32_t count, struct shore_diag *diag) {
     struct shore_wait wait;
@@ -150,8 +148,7 @@ static int put_block(struct job *job, uint32_t block, uint32_t *declared, struct
     return 0;
 }
 
-/* ---- the directory ------------------------------------------------------------------------------------------------
- */
+/* ---- the directory ----------------------------------------------------------------------------------------------- */
 
 static uint32_t count_parts(const struct shore__model *m) {
     uint32_t n = 0;

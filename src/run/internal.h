@@ -52,8 +52,7 @@ void shore__making_remove(const char *run_path);
 bool shore__volume_is_of(const char *volume, const uint64_t fleet_id[2], struct shore_diag *diag);
 int shore__plan_read(const char *run_path, struct shore__plan *out, struct shore_diag *diag); /* SHORE_EMISSING: none */
 
-/* ---- paths --------------------------------------------------------------------------------------------------------
- */
+/* ---- paths ------------------------------------------------------------------------------------------------------- */
 
 bool shore__path_exists(const char *directory, const char *name);
 int shore__directory_sync(const char *path, struct shore_diag *diag);

@@ -17,13 +17,12 @@
 #include "files/atomic.h"
 #include "files/json.h"
 #include "run/internal.h"
-#include "storage/volume.h"
+#include "storage/format.h"
 
 #define MAKING "making"
 #define PLAN "plan.json"
 
-/* ---- the plan -----------------------------------------------------------------------------------------------------
- */
+/* ---- the plan ---------------------------------------------------------------------------------------------------- */
 
 int shore__plan_read(const char *run_path, struct shore__plan *out, struct shore_diag *diag) {
     json_t *j = NULL, *item = NULL;
@@ -58,17 +57,33 @@ static int plan_write(struct shore__run *run, struct shore_diag *diag) {
     return rc;
 }
 
+/* BEGUN: nothing was written yet, or not whole. */
+enum owner { BEGUN, OURS, ANOTHERS };
+
+static enum owner owner_of(const char *volume, const uint64_t fleet_id[2], struct shore_diag *diag) {
+    unsigned char page[SHORE__PAGE_BYTES] = {0};
+    struct shore__header header;
+    int fd = open(volume, O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd < 0 ? -1 : pread(fd, page, sizeof page, 0);
+    int code = errno;
+    if (fd >= 0) close(fd);
+    if (n < 0) {
+        shore__fail(diag, -code, "%s: cannot be read: %s", volume, strerror(code));
+        return ANOTHERS;
+    }
+    enum shore__parse parse = shore__header_parse(page, &header);
+    if (parse == SHORE__PARSE_OK && memcmp(header.desc.fleet_id, fleet_id, sizeof header.desc.fleet_id) == 0)
+        return OURS;
+    shore__fail(diag, SHORE_EMISMATCH, "%s: is not a volume of this run", volume);
+    return parse == SHORE__PARSE_EMPTY || parse == SHORE__PARSE_DAMAGED ? BEGUN : ANOTHERS;
+}
+
 bool shore__volume_is_of(const char *volume, const uint64_t fleet_id[2], struct shore_diag *diag) {
-    struct shore__volume v;
-    if (shore__volume_peek(volume, &v, diag) < 0) return false;
-    bool ours = memcmp(v.desc.fleet_id, fleet_id, sizeof v.desc.fleet_id) == 0;
-    if (!ours) shore__fail(diag, SHORE_EMISMATCH, "%s: is a volume of another run", volume);
-    shore__volume_close(&v);
-    return ours;
+    return owner_of(volume, fleet_id, diag) == OURS;
 }
 
 /* Makes drives absolute, notes which volume files are new, and finds out whether what is there is what a killed making
- * left: whole volumes of its fleet, or files that it had only begun (those need no leave to be replaced). */
+ * left: volumes of its fleet, or new files without a header. */
 static int plan_drives(struct shore__run *run, const struct shore__plan *before, struct shore_diag *diag) {
     struct shore__strings *drives = &run->settings.drives;
     size_t ours = 0, foreign = 0;
@@ -87,12 +102,11 @@ static int plan_drives(struct shore__run *run, const struct shore__plan *before,
         int rc = shore__volume_path(absolute, &volume, diag);
         if (rc < 0) return rc;
         bool exists = stat(volume, &st) == 0;
-        bool mine = exists && shore__volume_is_of(volume, before->fleet_id, NULL);
-        bool begun = exists && !mine && shore__strings_has(&before->fresh, volume);
-        if (!exists || (mine && shore__strings_has(&before->fresh, volume)))
-            rc = shore__strings_add(&run->private->fresh, volume);
-        ours += mine;
-        foreign += exists && !mine && !begun;
+        enum owner owner = exists ? owner_of(volume, before->fleet_id, NULL) : BEGUN;
+        bool made_here = owner != ANOTHERS && shore__strings_has(&before->fresh, volume);
+        if (!exists || made_here) rc = shore__strings_add(&run->private->fresh, volume);
+        ours += exists && (owner == OURS || made_here);
+        foreign += exists && owner != OURS && !made_here;
         free(volume);
         if (rc < 0) return shore__fail(diag, rc, "out of memory");
     }
@@ -100,8 +114,7 @@ static int plan_drives(struct shore__run *run, const struct shore__plan *before,
     return 0;
 }
 
-/* ---- the directory ------------------------------------------------------------------------------------------------
- */
+/* ---- the directory ----------------------------------------------------------------------------------------------- */
 
 /* mkdir -p; remembers what it made. */
 static int make_directories(struct shore__run *run, struct shore_diag *diag) {
@@ -197,8 +210,7 @@ static int begin(struct shore__run *run, bool overwrite, struct shore_diag *diag
     return rc;
 }
 
-/* ---- its contents -------------------------------------------------------------------------------------------------
- */
+/* ---- its contents ------------------------------------------------------------------------------------------------ */
 
 static int tokenize(struct shore__run *run, const struct shore__strings *files, const char *directory, const char *name,
                     shore__progress_fn progress, void *ctx, struct shore__token_record *out, struct shore_diag *diag) {
@@ -285,8 +297,7 @@ int shore__run_prepare(const char *path, const struct shore__settings *s, struct
     return 0;
 }
 
-/* ---- finishing ----------------------------------------------------------------------------------------------------
- */
+/* ---- finishing --------------------------------------------------------------------------------------------------- */
 
 static int unlink_run_json(struct shore__run *run, struct shore_diag *diag) {
     char *path = shore__path_join(run->path, "run.json");
@@ -321,8 +332,7 @@ int shore__run_finish(struct shore__run *run, const uint64_t fleet_id[2], const 
     return 0;
 }
 
-/* ---- undoing ------------------------------------------------------------------------------------------------------
- */
+/* ---- undoing ----------------------------------------------------------------------------------------------------- */
 
 /* A volume that did not exist before, unless it is in use. */
 static void undo_volume(const char *volume, const uint64_t fleet_id[2]) {

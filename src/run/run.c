@@ -66,8 +66,7 @@ bool shore__is_run(const char *path) {
     return shore__path_exists(path, "run.json");
 }
 
-/* ---- run.json -----------------------------------------------------------------------------------------------------
- */
+/* ---- run.json ---------------------------------------------------------------------------------------------------- */
 
 static json_t *tokens_json(const struct shore__token_record *r) {
     char hash[17];
@@ -159,8 +158,7 @@ static int read_run(struct shore__run *run, struct shore_diag *diag) {
     return rc;
 }
 
-/* ---- data ---------------------------------------------------------------------------------------------------------
- */
+/* ---- data -------------------------------------------------------------------------------------------------------- */
 
 /* The file's length first: a part that it cannot hold would hide that it is another file. */
 static int open_tokens(const char *directory, const char *name, uint64_t first, uint64_t count,
@@ -217,8 +215,7 @@ int shore__run_check_data(struct shore__run *run, struct shore_diag *diag) {
     return rc;
 }
 
-/* ---- opening ------------------------------------------------------------------------------------------------------
- */
+/* ---- opening ----------------------------------------------------------------------------------------------------- */
 
 /* Whether two paths mean the same place; what does not exist is compared as it is written. */
 static bool same_path(const char *a, const char *b) {
@@ -279,11 +276,12 @@ int shore__not_a_run(const char *path, struct shore_diag *diag) {
     return shore__fail(diag, SHORE_EMISSING, "%s: is not a run: it has no run.json", shown);
 }
 
-/* A making that was killed after its last step but one. */
+/* What a making leaves that was killed after its last step but one, or before its first. */
 static void finish_making(struct shore__run *run) {
     struct shore__plan plan;
-    if (shore__plan_read(run->path, &plan, NULL) < 0) return;
-    if (memcmp(plan.fleet_id, run->fleet_id, sizeof plan.fleet_id) == 0) shore__making_remove(run->path);
+    int rc = shore__plan_read(run->path, &plan, NULL);
+    if (rc == SHORE_EMISSING || (rc == 0 && memcmp(plan.fleet_id, run->fleet_id, sizeof plan.fleet_id) == 0))
+        shore__making_remove(run->path);
     shore__strings_free(&plan.fresh);
 }
 

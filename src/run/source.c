@@ -44,8 +44,7 @@ void shore__source_close(struct shore__source *s) {
     free(s);
 }
 
-/* ---- which tensor of the files is which of ours -------------------------------------------------------------------
- */
+/* ---- which tensor of the files is which of ours ------------------------------------------------------------------ */
 
 static const char *escape_directory(const struct shore__source *s, char out[256]) {
     return shore__escape(s->files->directory, strlen(s->files->directory), out, 256);
@@ -70,7 +69,7 @@ static int find_part(struct shore__source *s, uint32_t block, uint32_t tensor, u
     const struct shore__model_tensor *ours = &s->model->blocks[block].tensors[tensor];
     const struct shore__part *p = &ours->parts[part];
     const struct shore__st_tensor *t = find(s, p->name);
-    uint64_t shape[2] = {p->transposed ? ours->cols : p->rows, p->transposed ? p->rows : ours->cols};
+    const uint64_t shape[2] = {p->transposed ? ours->cols : p->rows, p->transposed ? p->rows : ours->cols};
     uint32_t rank = ours->matrix ? 2 : 1;
     char directory[256], name[160], has[200], needs[80];
     if (!t)
@@ -152,8 +151,7 @@ failed:
     return rc;
 }
 
-/* ---- reading ------------------------------------------------------------------------------------------------------
- */
+/* ---- reading ----------------------------------------------------------------------------------------------------- */
 
 /* From this magnitude on, the bf16 rounding of a master weight is infinite. */
 static bool is_storable(float x) {
@@ -168,7 +166,7 @@ static int check_values(const struct shore__source *s, const struct shore__st_te
         uint64_t row = (first + i) / cols, col = (first + i) % cols;
         uint64_t index[2] = {p->transposed ? col : row, p->transposed ? row : col};
         char directory[256], name[160], where[80];
-        shape_text(t->rank, index, where, sizeof where);
+        shape_text(t->rank == 1 ? 1 : 2, index, where, sizeof where);
         return shore__fail(diag, SHORE_EINPUT, "%s: the tensor %s holds %s at %s: these weights cannot be trained",
                            escape_directory(s, directory), shore__escape(t->name, strlen(t->name), name, sizeof name),
                            values[i] != values[i] ? "NaN" : "infinity (or a number too large for bf16)", where);
@@ -243,8 +241,7 @@ int shore__source_read(struct shore__source *s, uint32_t block, uint32_t segment
     return 0;
 }
 
-/* ---- import -------------------------------------------------------------------------------------------------------
- */
+/* ---- import ------------------------------------------------------------------------------------------------------ */
 
 int shore__import(struct shore_fleet *fleet, const struct shore__model *m, struct shore__source *source,
                   shore__progress_fn progress, void *ctx, struct shore_diag *diag) {
