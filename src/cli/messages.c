@@ -20,15 +20,23 @@ static void end_line(void) {
 }
 
 void shore__cli_say(const char *format, ...) {
+    char text[2048];
     va_list args;
     va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
     pthread_mutex_lock(&screen.lock);
     end_line();
     fputs("longshore: ", stderr);
-    vfprintf(stderr, format, args);
+    for (const unsigned char *p = (const unsigned char *)text; *p; p++) {
+        /* a path of a stranger's may hold what moves the cursor or ends the line */
+        if (*p < 0x20 || *p == 0x7F)
+            fprintf(stderr, "\\x%02x", *p);
+        else
+            fputc(*p, stderr);
+    }
     fputc('\n', stderr);
     pthread_mutex_unlock(&screen.lock);
-    va_end(args);
 }
 
 void shore__cli_note(void *ctx, const char *text) {

@@ -38,9 +38,8 @@ static int run_jobs(struct shore__cpu *c, const struct jobs *jobs) {
     size_t fit = c->workspace_bytes / (jobs->scratch ? jobs->scratch : 1);
     size_t count = jobs->sequences * jobs->a->n_kv_head, width = shore__mode_bytes(c->base.mode);
     size_t most = fit < count ? fit : count;
-    int threads = most < (size_t)c->base.threads ? (int)most : c->base.threads;
     atomic_size_t next = 0;
-#pragma omp parallel num_threads(threads)
+#pragma omp parallel num_threads(most < (size_t)c->base.threads ? (int)most : c->base.threads)
     {
         shore__cpu_flush_to_zero();
         char *scratch = c->workspace + (size_t)omp_get_thread_num() * jobs->scratch;
