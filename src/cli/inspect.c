@@ -50,6 +50,7 @@ static int print_digest(struct shore__run *run, const struct args *a, struct sho
         rc = shore__cli_budget(a->memory, minimum, 0, &now, diag);
     }
     if (!rc) rc = shore__cli_open_fleet(run, a->accept_step, &fleet, diag);
+    if (!rc && a->deep) rc = shore__run_check_data(run, diag);
     if (!rc) rc = shore_fleet_digest(fleet, a->deep, digest, diag);
     if (!rc) {
         struct shore_fleet_info info;

@@ -33,13 +33,18 @@ static const void *step(const void *p, size_t elems, size_t width) {
     return p ? (const char *)p + elems * width : NULL;
 }
 
+/* As many threads as there are jobs, and room for the scratch of each. */
+static int crew(const struct shore__cpu *c, const struct jobs *jobs) {
+    size_t fit = c->workspace_bytes / (jobs->scratch ? jobs->scratch : 1);
+    size_t count = jobs->sequences * jobs->a->n_kv_head, most = fit < count ? fit : count;
+    return most < (size_t)c->base.threads ? (int)most : c->base.threads;
+}
+
 static int run_jobs(struct shore__cpu *c, const struct jobs *jobs) {
     if (c->workspace_bytes < jobs->scratch) return -ENOMEM;
-    size_t fit = c->workspace_bytes / (jobs->scratch ? jobs->scratch : 1);
     size_t count = jobs->sequences * jobs->a->n_kv_head, width = shore__mode_bytes(c->base.mode);
-    size_t most = fit < count ? fit : count;
     atomic_size_t next = 0;
-#pragma omp parallel num_threads(most < (size_t)c->base.threads ? (int)most : c->base.threads)
+#pragma omp parallel num_threads(crew(c, jobs))
     {
         shore__cpu_flush_to_zero();
         char *scratch = c->workspace + (size_t)omp_get_thread_num() * jobs->scratch;

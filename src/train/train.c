@@ -40,7 +40,8 @@ static int make_state(struct trainer *t, struct shore_fleet_options *options, bo
                       struct shore_diag *diag) {
     struct shore__source *source = NULL;
     struct shore_fleet_info info;
-    options->overwrite = overwrite;
+    options->overwrite = overwrite || t->run->replace_drives;
+    memcpy(options->fleet_id, t->run->fleet_id, sizeof options->fleet_id);
     int rc = t->s->model ? shore__source_directory(t->m, t->s->model, &source, diag)
                          : shore__source_init(t->m, t->s->seed, &source);
     if (!rc) rc = shore_fleet_create(t->m->layout, options, &t->fleet, diag);
@@ -88,7 +89,9 @@ static int recover_metrics(struct trainer *t, struct shore_diag *diag) {
         if (isfinite(loss)) bytes += (uint32_t)sprintf(line + bytes - 1, ",\"val_loss\":%.9g}", loss) - 1;
     }
     line[bytes] = 0;
-    return shore__metrics_recover(t->run, info.step, line, diag);
+    int rc = shore__metrics_recover(t->run, info.step, line, diag);
+    if (!rc && t->run->note && t->events->note) t->events->note(t->events->ctx, t->run->note);
+    return rc;
 }
 
 static int open_trainer(struct trainer *t, bool fresh, bool overwrite, uint64_t accept_step, struct shore_diag *diag) {
