@@ -155,7 +155,7 @@ static int translate(struct translation *t) {
 
 static int quote(struct translation *t) {
     for (; t->at < t->bytes;) {
-        bool plain = t->text[t->at] < 0 ||
+        bool plain = (t->text[t->at] & 0x80) ||
                      strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 ", t->text[t->at]);
         int rc = t->text[t->at] == 0 ? refuse(t, "the character U+0000") : plain ? 0 : add(t, "\\");
         if (rc == 0) rc = copy(t, 1);

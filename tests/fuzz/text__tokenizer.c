@@ -1,0 +1,100 @@
+/* tokenizer.json from strangers, and texts through it: in one part and byte by byte, with the same ids; and what was
+ * encoded decodes.
+ *
+ * Input: one byte of choices, two bytes n, n bytes of text, the rest tokenizer.json, or vocab.json and, behind a zero
+ * byte, merges.txt. */
+#include <fcntl.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/units.h"
+#include "text/tokenizer.h"
+
+#define CHOICE_SPECIAL 1u
+#define CHOICE_PAIR 2u
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
+
+static char directory[64];
+
+static void remove_directory(void) {
+    char command[96];
+    snprintf(command, sizeof command, "rm -rf '%s'", directory);
+    if (system(command) != 0) abort();
+}
+
+static void put_file(const char *name, const void *data, size_t bytes) {
+    char path[128];
+    snprintf(path, sizeof path, "%s/%s", directory, name);
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    if (fd < 0 || write(fd, data, bytes) != (ssize_t)bytes) abort();
+    close(fd);
+}
+
+static void drop_file(const char *name) {
+    char path[128];
+    snprintf(path, sizeof path, "%s/%s", directory, name);
+    unlink(path);
+}
+
+static void use(struct shore__tokenizer *t, const char *text, size_t bytes, bool special) {
+    struct shore__ids whole = {0}, parts = {0};
+    struct shore__text decoded = {0};
+    struct shore_diag diag = {{0}};
+    struct shore__encoder *e;
+    int rc = shore__tokenizer_encode(t, text, bytes, special, &whole, &diag), again = 0;
+    if (rc != 0 && !diag.text[0]) abort();
+    if (shore__encoder_open(t, special, &e) != 0) abort();
+    for (size_t i = 0; again == 0 && i < bytes; i++)
+        again = shore__encoder_feed(e, text + i, 1, &parts, &diag);
+    if (again == 0) again = shore__encoder_end(e, &parts, &diag);
+    shore__encoder_close(e);
+    /* a pattern may reach its limit of work in one way only */
+    if (rc == 0 && again == 0) {
+        if (whole.count != parts.count) abort();
+        if (whole.count && memcmp(whole.ids, parts.ids, whole.count * sizeof *whole.ids) != 0) abort();
+        if (whole.count && shore__tokenizer_decode(t, whole.ids, whole.count, &decoded) != 0) abort();
+    }
+    free(whole.ids);
+    free(parts.ids);
+    free(decoded.bytes);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
+    struct shore__tokenizer *t;
+    struct shore_diag diag = {{0}};
+    if (!directory[0]) {
+        strcpy(directory, "/tmp/shore-fuzz-XXXXXX");
+        if (!mkdtemp(directory)) abort();
+        atexit(remove_directory);
+    }
+    if (bytes < 3) return 0;
+    unsigned choice = data[0];
+    size_t text_bytes = shore__get_u16(data + 1);
+    data += 3;
+    bytes -= 3;
+    if (text_bytes > bytes) text_bytes = bytes;
+    const uint8_t *files = data + text_bytes, *zero = memchr(files, 0, bytes - text_bytes);
+    size_t file_bytes = bytes - text_bytes;
+    if (choice & CHOICE_PAIR) {
+        size_t first = zero ? (size_t)(zero - files) : file_bytes;
+        put_file("vocab.json", files, first);
+        put_file("merges.txt", zero ? zero + 1 : files, zero ? file_bytes - first - 1 : 0);
+    } else {
+        put_file("tokenizer.json", files, file_bytes);
+    }
+    int rc = shore__tokenizer_open(directory, &t, &diag);
+    if (rc == 0) {
+        use(t, (const char *)data, text_bytes, choice & CHOICE_SPECIAL);
+        shore__tokenizer_close(t);
+    } else if (!diag.text[0]) {
+        abort();
+    }
+    drop_file("vocab.json");
+    drop_file("merges.txt");
+    drop_file("tokenizer.json");
+    return 0;
+}
