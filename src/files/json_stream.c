@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -21,11 +22,13 @@ struct stream {
     struct shore_diag *diag;
     const char *name;
     unsigned depth;
+    bool done; /* the value is complete */
     int rc;
 };
 
 static int emit(struct stream *s, enum shore__json_kind kind, const char *text, size_t bytes) {
     struct shore__json_event event = {kind, s->depth, text, bytes};
+    s->done = s->depth == 0;
     s->rc = s->sink(s->ctx, &event, s->diag);
     return s->rc == 0;
 }
@@ -53,7 +56,7 @@ static int open_container(struct stream *s, enum shore__json_kind kind) {
 }
 static int close_container(struct stream *s, enum shore__json_kind kind) {
     int go_on = emit(s, kind, NULL, 0);
-    s->depth--;
+    s->done = --s->depth == 0;
     return go_on;
 }
 static int on_object_open(void *ctx) {
@@ -99,10 +102,35 @@ static int explain(struct stream *s, yajl_handle parser, yajl_status status, uin
     return SHORE_EINPUT;
 }
 
+static yajl_handle open_parser(struct stream *s) {
+    yajl_handle parser = yajl_alloc(&callbacks, NULL, s);
+    /* yajl overlooks an unfinished token behind the value, so what follows is looked at here */
+    if (parser) yajl_config(parser, yajl_allow_trailing_garbage, 1);
+    return parser;
+}
+
+static int feed(struct stream *s, yajl_handle parser, const char *block, size_t bytes, uint64_t line, uint64_t offset) {
+    size_t used = 0;
+    if (!s->done) {
+        yajl_status status = yajl_parse(parser, (const unsigned char *)block, bytes);
+        if (status != yajl_status_ok) return explain(s, parser, status, line, block, bytes, offset);
+        used = s->done ? yajl_get_bytes_consumed(parser) : bytes;
+    }
+    for (size_t i = 0; i < used; i++)
+        line += block[i] == '\n';
+    for (; used < bytes; used++) {
+        line += block[used] == '\n';
+        if (block[used] != ' ' && block[used] != '\t' && block[used] != '\r' && block[used] != '\n')
+            return shore__fail(s->diag, SHORE_EINPUT, "%s:%llu: something follows the JSON value", s->name,
+                               (unsigned long long)line);
+    }
+    return 0;
+}
+
 int shore__json_stream_fd(int fd, uint64_t offset, uint64_t bytes, const char *name, shore__json_sink_fn sink,
                           void *ctx, struct shore_diag *diag) {
     struct stream s = {.sink = sink, .ctx = ctx, .diag = diag, .name = name};
-    yajl_handle parser = yajl_alloc(&callbacks, NULL, &s);
+    yajl_handle parser = open_parser(&s);
     char *block = malloc(BLOCK_BYTES);
     uint64_t line = 1, done = 0;
     int rc = parser && block ? 0 : shore__fail(diag, -ENOMEM, "%s: out of memory", name);
@@ -110,11 +138,7 @@ int shore__json_stream_fd(int fd, uint64_t offset, uint64_t bytes, const char *n
         size_t want = bytes - done < BLOCK_BYTES ? (size_t)(bytes - done) : BLOCK_BYTES;
         rc = shore__read_at(fd, block, want, offset + done, name, diag);
         if (rc) break;
-        yajl_status status = yajl_parse(parser, (unsigned char *)block, want);
-        if (status != yajl_status_ok) {
-            rc = explain(&s, parser, status, line, block, want, done);
-            break;
-        }
+        rc = feed(&s, parser, block, want, line, done);
         for (size_t i = 0; i < want; i++)
             line += block[i] == '\n';
         done += want;
@@ -153,12 +177,11 @@ int shore__json_stream_file(const char *path, uint64_t limit_bytes, shore__json_
 int shore__json_stream_text(const char *text, size_t bytes, const char *name, shore__json_sink_fn sink, void *ctx,
                             struct shore_diag *diag) {
     struct stream s = {.sink = sink, .ctx = ctx, .diag = diag, .name = name};
-    yajl_handle parser = yajl_alloc(&callbacks, NULL, &s);
+    yajl_handle parser = open_parser(&s);
     if (!parser) return shore__fail(diag, -ENOMEM, "%s: out of memory", name);
-    yajl_status status = yajl_parse(parser, (const unsigned char *)text, bytes);
-    int rc = status == yajl_status_ok ? 0 : explain(&s, parser, status, 1, text, bytes, 0);
+    int rc = feed(&s, parser, text, bytes, 1, 0);
     if (rc == 0) {
-        status = yajl_complete_parse(parser);
+        yajl_status status = yajl_complete_parse(parser);
         if (status != yajl_status_ok) rc = explain(&s, parser, status, 1, "", 0, bytes);
     }
     yajl_free(parser);

@@ -27,7 +27,7 @@ static int by_name(const void *a, const void *b) {
 
 const struct shore__st_tensor *shore__safetensors_find(const struct shore__safetensors *st, const char *name) {
     struct shore__st_tensor key = {.name = (char *)name};
-    return bsearch(&key, st->tensors, st->ntensors, sizeof key, by_name);
+    return st->ntensors == 0 ? NULL : bsearch(&key, st->tensors, st->ntensors, sizeof key, by_name);
 }
 
 static int add_file(struct shore__safetensors *st, const char *name, struct shore_diag *diag) {
@@ -179,7 +179,7 @@ int shore__safetensors_open(const char *directory, struct shore__safetensors **o
     int rc = find_files(st, &indexed, diag);
     for (uint32_t f = 0; rc == 0 && f < st->nfiles; f++)
         rc = open_file(st, f, diag);
-    if (rc == 0) qsort(st->tensors, st->ntensors, sizeof *st->tensors, by_name);
+    if (rc == 0 && st->ntensors) qsort(st->tensors, st->ntensors, sizeof *st->tensors, by_name);
     for (uint32_t i = 1; rc == 0 && i < st->ntensors; i++) {
         const struct shore__st_tensor *a = &st->tensors[i - 1], *b = &st->tensors[i];
         char shown[SHOWN];

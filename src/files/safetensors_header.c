@@ -182,7 +182,7 @@ static int by_offset(const void *a, const void *b) {
 /* The format wants the data without gaps and without overlap, from the first byte to the last. */
 static int check_extents(struct header *h, struct shore_diag *diag) {
     uint64_t at = 0;
-    qsort(h->extents, h->nextents, sizeof *h->extents, by_offset);
+    if (h->nextents) qsort(h->extents, h->nextents, sizeof *h->extents, by_offset);
     for (uint32_t i = 0; i < h->nextents; i++) {
         char shown[SHOWN], before[SHOWN];
         const char *name = h->st->tensors[h->extents[i].tensor].name;

@@ -73,7 +73,7 @@ static int begin_shard(struct shore__st_writer *w, const struct shore__st_decl *
     for (uint32_t i = 0; rc == 0 && i < w->ntensors; i++) {
         struct placed *t = &w->tensors[i];
         if (t->shard != shard) continue;
-        if (json_object_get(header, decls[i].name))
+        if (json_object_get(header, decls[i].name) || json_object_get(w->index, decls[i].name))
             rc = shore__fail(diag, SHORE_EINPUT, "%s: tensor %s is declared twice", path, decls[i].name);
         else if (json_object_set_new(header, decls[i].name,
                                      describe(&decls[i], type, t->offset, t->offset + t->elems * w->size)))
