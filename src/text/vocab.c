@@ -52,7 +52,8 @@ int shore__vocab_add(struct shore__vocab *v, const char *text, size_t bytes, uin
     if (id >= SHORE__VOCAB_ID_LIMIT || bytes > UINT32_MAX / 4 - v->nbytes) return SHORE_EINPUT;
     if (id >= v->ids_capacity && grow_entries(v, id)) return -ENOMEM;
     if (3 * (uint64_t)v->nslots <= 4 * (uint64_t)v->count && grow_slots(v)) return -ENOMEM;
-    if (v->nbytes + bytes > v->bytes_capacity) {
+    if (!text) text = ""; /* of no bytes */
+    if (!v->bytes || v->nbytes + bytes > v->bytes_capacity) {
         size_t capacity = v->bytes_capacity ? v->bytes_capacity * 2 : 65536;
         while (capacity < v->nbytes + bytes)
             capacity *= 2;

@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -39,6 +41,21 @@ static uint32_t word(const unsigned char *p) {
     return v;
 }
 
+static bool same(const void *a, const void *b, size_t count) {
+    return count == 0 || memcmp(a, b, count * sizeof(uint32_t)) == 0;
+}
+
+static void in_parts(struct shore__tokenizer *t, const char *text, size_t bytes, bool special, size_t part,
+                     struct shore__ids *out) {
+    struct shore__encoder *e;
+    struct shore_diag diag = {{0}};
+    assert_int_equal(shore__encoder_open(t, special, &e), 0);
+    for (size_t at = 0; at < bytes; at += part)
+        assert_int_equal(shore__encoder_feed(e, text + at, bytes - at < part ? bytes - at : part, out, &diag), 0);
+    assert_int_equal(shore__encoder_end(e, out, &diag), 0);
+    shore__encoder_close(e);
+}
+
 static void one_kind(const char *name) {
     char path[512];
     struct shore_diag diag = {{0}};
@@ -54,13 +71,17 @@ static void one_kind(const char *name) {
         const char *text = (const char *)data + at + 5;
         at += 5 + (size_t)length;
         uint32_t count = word(data + at);
-        struct shore__ids ids = {0};
+        struct shore__ids ids = {0}, parts = {0};
         if (shore__tokenizer_encode(t, text, length, special, &ids, &diag)) fail_msg("%s: %s", name, diag.text);
-        if (ids.count != count || memcmp(ids.ids, data + at + 4, (size_t)count * 4) != 0)
+        in_parts(t, text, length, special, 1 + cases % 7, &parts);
+        assert_int_equal(parts.count, ids.count);
+        assert_true(same(parts.ids, ids.ids, ids.count));
+        if (ids.count != count || !same(ids.ids, data + at + 4, count))
             fail_msg("%s, case %zu (special %d): %zu ids instead of %u for: %.*s", name, cases, special, ids.count,
                      count, (int)(length < 120 ? length : 120), text);
         at += 4 + (size_t)count * 4;
         free(ids.ids);
+        free(parts.ids);
     }
     assert_true(cases > 10);
     free(data);
@@ -94,10 +115,249 @@ static void bytes_come_back(void **state) {
     shore__tokenizer_close(t);
 }
 
+static char directory[64];
+
+static int setup(void **state) {
+    strcpy(directory, "/tmp/shore-tokenizer-XXXXXX");
+    return mkdtemp(directory) ? 0 : -1;
+}
+
+static int teardown(void **state) {
+    char command[128];
+    snprintf(command, sizeof command, "rm -r '%s'", directory);
+    return system(command);
+}
+
+static void put_text(const char *name, const char *text) {
+    char path[128];
+    snprintf(path, sizeof path, "%s/%s", directory, name);
+    FILE *f = fopen(path, "wb");
+    assert_non_null(f);
+    assert_int_equal(fwrite(text, 1, strlen(text), f), strlen(text));
+    fclose(f);
+}
+
+static void drop(const char *name) {
+    char path[128];
+    snprintf(path, sizeof path, "%s/%s", directory, name);
+    unlink(path);
+}
+
+static void the_byte_level_one_is_saved_as_itself(void **state) {
+    struct shore__tokenizer *t, *again;
+    struct shore_diag diag = {{0}};
+    struct shore__ids ids = {0};
+    assert_int_equal(shore__tokenizer_bytes(&t), 0);
+    assert_int_equal(shore__tokenizer_save(t, directory, &diag), 0);
+    assert_int_equal(shore__tokenizer_open(directory, &again, &diag), 0);
+    assert_string_equal(shore__tokenizer_name(again), shore__tokenizer_name(t));
+    assert_int_equal(shore__tokenizer_vocab(again), 257);
+    assert_int_equal(shore__tokenizer_end_of_text(again), 256);
+    assert_int_equal(shore__tokenizer_encode(again, "\xff\xc3\xa9", 3, false, &ids, &diag), 0);
+    assert_int_equal(ids.count, 3);
+    assert_int_equal(ids.ids[0], 255);
+    free(ids.ids);
+    shore__tokenizer_close(again);
+    shore__tokenizer_close(t);
+    drop("tokenizer.json");
+    drop("tokenizer_config.json");
+}
+
+static void a_copy_has_the_same_name(void **state) {
+    static const char *const sources[] = {"llama3", "gpt2_files"};
+    static const int64_t end_of_text[] = {0, 0};
+    for (int i = 0; i < 2; i++) {
+        struct shore__tokenizer *t, *again;
+        struct shore_diag diag = {{0}};
+        char path[512];
+        snprintf(path, sizeof path, "%s/tokenizers/%s", SHORE_TEST_DATA, sources[i]);
+        assert_int_equal(shore__tokenizer_open(path, &t, &diag), 0);
+        assert_int_equal(shore__tokenizer_end_of_text(t), end_of_text[i]);
+        assert_int_equal(shore__tokenizer_save(t, directory, &diag), 0);
+        assert_int_equal(shore__tokenizer_open(directory, &again, &diag), 0);
+        assert_string_equal(shore__tokenizer_name(again), shore__tokenizer_name(t));
+        shore__tokenizer_close(again);
+        shore__tokenizer_close(t);
+        drop("tokenizer.json");
+        drop("tokenizer_config.json");
+    }
+    drop("vocab.json");
+    drop("merges.txt");
+}
+
+static void decoding_gives_the_text_back(void **state) {
+    static const char *const exact[] = {"gpt2", "llama3", "qwen2", "llama2", "metaspace_first"};
+    static const char text[] = "Over the stones: \xC3\xA9 12\n  caf\xC3\xA9 \xF0\x9F\x9A\x80 ends";
+    for (size_t i = 0; i < sizeof exact / sizeof *exact; i++) {
+        struct shore__tokenizer *t;
+        struct shore_diag diag = {{0}};
+        struct shore__ids ids = {0};
+        struct shore__text whole = {0}, parts = {0};
+        char path[512];
+        snprintf(path, sizeof path, "%s/tokenizers/%s", SHORE_TEST_DATA, exact[i]);
+        assert_int_equal(shore__tokenizer_open(path, &t, &diag), 0);
+        assert_int_equal(shore__tokenizer_encode(t, text, strlen(text), false, &ids, &diag), 0);
+        assert_int_equal(shore__tokenizer_decode(t, ids.ids, ids.count, &whole), 0);
+        assert_int_equal(whole.count, strlen(text));
+        assert_memory_equal(whole.bytes, text, whole.count);
+        for (size_t k = 0; k < ids.count; k++)
+            assert_int_equal(shore__tokenizer_decode(t, ids.ids + k, 1, &parts), 0);
+        assert_int_equal(parts.count, whole.count);
+        assert_memory_equal(parts.bytes, text, whole.count);
+        free(ids.ids);
+        free(whole.bytes);
+        free(parts.bytes);
+        shore__tokenizer_close(t);
+    }
+}
+
+static void expect_refusal(const char *json, const char *part) {
+    struct shore__tokenizer *t;
+    struct shore_diag diag = {{0}};
+    put_text("tokenizer.json", json);
+    int rc = shore__tokenizer_open(directory, &t, &diag);
+    drop("tokenizer.json");
+    if (rc == 0) fail_msg("this was taken: %s", json);
+    if (!strstr(diag.text, part)) fail_msg("\"%s\" does not say \"%s\"", diag.text, part);
+    assert_non_null(strstr(diag.text, "tokenizer.json"));
+}
+
+#define V "\"vocab\":{\"a\":0,\"b\":1,\"ab\":2},\"merges\":[\"a b\"]"
+#define MODEL(x) "{\"model\":{\"type\":\"BPE\"," x V "}}"
+#define WITH(x) "{" x ",\"model\":{\"type\":\"BPE\"," V "}}"
+#define PATTERN(x) \
+    WITH("\"pre_tokenizer\":{\"type\":\"Split\",\"behavior\":\"Isolated\",\"pattern\":{\"Regex\":\"" x "\"}}")
+
+static void what_is_not_supported_is_named(void **state) {
+    expect_refusal("[]", "not a JSON object");
+    expect_refusal("{}", "no \"model\"");
+    expect_refusal("{\"model\":1}", "not an object");
+    expect_refusal("{\"model\":{\"type\":\"Unigram\",\"vocab\":[[\"a\",0]]}}", "\"Unigram\"");
+    expect_refusal("{\"model\":{\"type\":\"WordPiece\",\"vocab\":{\"a\":0}}}", "\"WordPiece\"");
+    expect_refusal("{\"model\":{\"type\":\"BPE\",\"vocab\":{}, \"merges\":[]}}", "empty");
+    expect_refusal("{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0}}}", "no merges");
+    expect_refusal("{\"model\":{\"vocab\":{\"a\":0,\"a\":1},\"merges\":[]}}", "stands twice");
+    expect_refusal("{\"model\":{\"vocab\":{\"a\":0,\"b\":0},\"merges\":[]}}", "has its id");
+    expect_refusal("{\"model\":{\"vocab\":{\"a\":-1},\"merges\":[]}}", "whole number");
+    expect_refusal("{\"model\":{\"vocab\":{\"a\":4294967295},\"merges\":[]}}", "whole number");
+    expect_refusal("{\"model\":{\"vocab\":{\"a\":0},\"vocab\":{},\"merges\":[]}}", "\"vocab\" stands twice");
+    expect_refusal("{\"model\":{\"vocab\":{\"a\":0},\"merges\":[\"a b\"]}}", "not in the vocabulary");
+    expect_refusal("{\"model\":{\"vocab\":{\"a\":0},\"merges\":[\"a\"]}}", "two tokens");
+    expect_refusal("{\"model\":{\"vocab\":{\"a\":0},\"merges\":[[\"a\"]]}}", "not a pair");
+    expect_refusal("{\"model\":{\"vocab\":{\"a\":0},\"merges\":{}}}", "not a pair");
+    expect_refusal(MODEL("\"dropout\":0.1,"), "dropout");
+    expect_refusal(MODEL("\"end_of_word_suffix\":\"</w>\","), "end_of_word_suffix");
+    expect_refusal(MODEL("\"continuing_subword_prefix\":\"##\","), "continuing_subword_prefix");
+    expect_refusal(MODEL("\"unk_token\":\"u\","), "unk_token");
+    expect_refusal(WITH("\"normalizer\":{\"type\":\"Lowercase\"}"), "normalizer \"Lowercase\"");
+    expect_refusal(WITH("\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"a\"},\"content\":\"\"}"),
+                   "Replace");
+    expect_refusal(WITH("\"pre_tokenizer\":{\"type\":\"Whitespace\"}"), "pre_tokenizer \"Whitespace\"");
+    expect_refusal(WITH("\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"a\"},\"behavior\":\"Odd\"}"),
+                   "behavior \"Odd\"");
+    expect_refusal(WITH("\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"_\"}"), "replacement \"_\"");
+    expect_refusal(WITH("\"decoder\":{\"type\":\"WordPiece\"}"), "decoder \"WordPiece\"");
+    expect_refusal(WITH("\"added_tokens\":[{\"id\":0,\"content\":\"x\"}]"), "contradicts");
+    expect_refusal(WITH("\"added_tokens\":[{\"id\":9,\"content\":\"a\"}]"), "contradicts");
+    expect_refusal(WITH("\"added_tokens\":[{\"id\":9,\"content\":\"x\"},{\"id\":8,\"content\":\"x\"}]"),
+                   "stands twice");
+    expect_refusal(WITH("\"added_tokens\":[{\"id\":9,\"content\":\"\"}]"), "empty");
+    expect_refusal(WITH("\"added_tokens\":[{\"content\":\"x\"}]"), "no id");
+    expect_refusal(PATTERN("(?<=a)b"), "a group of another kind");
+    expect_refusal(PATTERN("a*"), "match the empty text");
+    expect_refusal(PATTERN("^a"), "an anchor");
+    expect_refusal(PATTERN("[a[b]]"), "a class inside brackets");
+    expect_refusal(PATTERN("\\\\ba"), "an escape of another kind");
+    expect_refusal(PATTERN("(a"), "cannot be used");
+    expect_refusal(PATTERN("\\\\p{Nonsense}"), "cannot be used");
+}
+
+static void patterns_have_limits(void **state) {
+    struct shore__tokenizer *t;
+    struct shore__ids ids = {0};
+    struct shore_diag diag = {{0}};
+    char text[64];
+    memset(text, 'a', sizeof text);
+    put_text("tokenizer.json", PATTERN("(?:a|aa)+(?:a|aa)+(?:a|aa)+(?:b|cd)"));
+    assert_int_equal(shore__tokenizer_open(directory, &t, &diag), 0);
+    assert_int_equal(shore__tokenizer_encode(t, text, sizeof text, false, &ids, &diag), SHORE_EINPUT);
+    assert_non_null(strstr(diag.text, "pattern"));
+    free(ids.ids);
+    shore__tokenizer_close(t);
+    drop("tokenizer.json");
+}
+
+static void an_endless_piece_is_refused(void **state) {
+    struct shore__tokenizer *t;
+    struct shore__encoder *e;
+    struct shore__ids ids = {0};
+    struct shore_diag diag = {{0}};
+    char path[512], block[4096];
+    int rc = 0;
+    memset(block, 'a', sizeof block);
+    snprintf(path, sizeof path, "%s/tokenizers/gpt2", SHORE_TEST_DATA);
+    assert_int_equal(shore__tokenizer_open(path, &t, &diag), 0);
+    assert_int_equal(shore__encoder_open(t, false, &e), 0);
+    for (int i = 0; i < 300 && rc == 0; i++)
+        rc = shore__encoder_feed(e, block, sizeof block, &ids, &diag);
+    assert_int_equal(rc, SHORE_EINPUT);
+    assert_non_null(strstr(diag.text, "without a place"));
+    free(ids.ids);
+    shore__encoder_close(e);
+    shore__tokenizer_close(t);
+}
+
+static void end_of_text_is_what_the_files_say(void **state) {
+    static const struct {
+        const char *tokenizer_config, *config;
+        int64_t id;
+    } cases[] = {{NULL, NULL, 4},
+                 {"{\"eos_token\":\"b\"}", NULL, 1},
+                 {"{\"eos_token\":{\"content\":\"ab\"}}", "{\"eos_token_id\":1}", 2},
+                 {"{\"eos_token\":\"?\"}", "{\"eos_token_id\":1}", 1},
+                 {NULL, "{\"eos_token_id\":[2,1]}", 2},
+                 {NULL, "{\"eos_token_id\":77}", 4}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct shore__tokenizer *t;
+        struct shore_diag diag = {{0}};
+        put_text("tokenizer.json", WITH("\"added_tokens\":[{\"id\":4,\"content\":\"</s>\",\"special\":true}]"));
+        if (cases[i].tokenizer_config) put_text("tokenizer_config.json", cases[i].tokenizer_config);
+        if (cases[i].config) put_text("config.json", cases[i].config);
+        assert_int_equal(shore__tokenizer_open(directory, &t, &diag), 0);
+        assert_int_equal(shore__tokenizer_end_of_text(t), cases[i].id);
+        assert_int_equal(shore__tokenizer_vocab(t), 5);
+        shore__tokenizer_close(t);
+        drop("tokenizer_config.json");
+        drop("config.json");
+    }
+    drop("tokenizer.json");
+    struct shore__tokenizer *t;
+    struct shore_diag diag = {{0}};
+    assert_int_equal(shore__tokenizer_open(directory, &t, &diag), SHORE_EMISSING);
+    put_text("vocab.json", "{\"a\":0}");
+    put_text("merges.txt", "#version: 0.2\n");
+    put_text("tokenizer_config.json", "{\"tokenizer_class\":\"Qwen2Tokenizer\"}");
+    assert_int_equal(shore__tokenizer_open(directory, &t, &diag), SHORE_EINPUT);
+    assert_non_null(strstr(diag.text, "Qwen2Tokenizer"));
+    drop("tokenizer_config.json");
+    put_text("merges.txt", "#version: 0.2\na b c\n");
+    assert_int_equal(shore__tokenizer_open(directory, &t, &diag), SHORE_EINPUT);
+    assert_non_null(strstr(diag.text, "merges.txt"));
+    drop("merges.txt");
+    assert_int_equal(shore__tokenizer_open(directory, &t, &diag), SHORE_EMISSING);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ids_are_those_of_the_library),
         cmocka_unit_test(bytes_come_back),
+        cmocka_unit_test(the_byte_level_one_is_saved_as_itself),
+        cmocka_unit_test(a_copy_has_the_same_name),
+        cmocka_unit_test(decoding_gives_the_text_back),
+        cmocka_unit_test(what_is_not_supported_is_named),
+        cmocka_unit_test(patterns_have_limits),
+        cmocka_unit_test(an_endless_piece_is_refused),
+        cmocka_unit_test(end_of_text_is_what_the_files_say),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, setup, teardown);
 }
