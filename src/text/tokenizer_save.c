@@ -74,19 +74,24 @@ static int copy_file(const char *from, const char *to, struct shore_diag *diag) 
 }
 
 int shore__tokenizer_save(const struct shore__tokenizer *t, const char *directory, struct shore_diag *diag) {
-    static const char *const names[] = {"tokenizer.json",
-                                        "tokenizer_config.json",
-                                        "special_tokens_map.json",
-                                        "vocab.json",
-                                        "merges.txt",
-                                        "encoder.json",
-                                        "vocab.bpe",
-                                        "generation_config.json",
-                                        "tokenizer.model"};
+    /* the old names of GPT-2's files are read here, but not by transformers; where both are, the new ones count */
+    static const struct {
+        const char *from, *to;
+    } names[] = {
+        {"encoder.json", "vocab.json"},
+        {"vocab.bpe", "merges.txt"},
+        {"vocab.json", "vocab.json"},
+        {"merges.txt", "merges.txt"},
+        {"tokenizer.json", "tokenizer.json"},
+        {"tokenizer_config.json", "tokenizer_config.json"},
+        {"special_tokens_map.json", "special_tokens_map.json"},
+        {"generation_config.json", "generation_config.json"},
+        {"tokenizer.model", "tokenizer.model"},
+    };
     if (t->is_bytes) return save_bytes(directory, diag);
     int rc = 0;
     for (size_t i = 0; rc == 0 && i < sizeof names / sizeof *names; i++) {
-        char *from = shore__path_join(t->directory, names[i]), *to = shore__path_join(directory, names[i]);
+        char *from = shore__path_join(t->directory, names[i].from), *to = shore__path_join(directory, names[i].to);
         if (!from || !to)
             rc = shore__fail(diag, -ENOMEM, "%s: out of memory", directory);
         else if (access(from, F_OK) == 0)
