@@ -15,7 +15,6 @@ struct session {
     struct shore__carve memory;
     struct shore__pager *pager;
     struct shore__pass pass;
-    uint64_t spare_bytes;
 };
 
 static void close_session(struct session *s) {
