@@ -12,7 +12,8 @@ static struct shore__command_line import_line(void) {
     line.synopsis = "import DIR --drive PATH... --out RUN [--data FILE...] [flags of train]";
     line.about =
         "Puts a Hugging Face model on drives, as a run at step 0: the inverse of export. Flags are those of train,\n"
-        "and what belongs to the identity of a run is fixed here; train --resume RUN trains it, which takes --data.";
+        "and what belongs to the identity of a run is fixed here. With --data, train --resume RUN goes on from it;\n"
+        "without, it can be measured, exported and made to generate.";
     line.notes = NULL;
     line.positional = 1;
     return line;
@@ -71,6 +72,8 @@ static int import(struct shore__train_args *args) {
     int rc = 0, code = SHORE__EXIT_DONE;
     if (s->init || args->resume || args->dry_run)
         rc = shore__fail(&diag, SHORE_EUSAGE, "--init, --resume and --dry-run do not go with import");
+    if (!rc && !s->data.count && (s->val_data.count || s->val_share > 0 || s->epochs > 0))
+        rc = shore__fail(&diag, SHORE_EUSAGE, "--val-data, --val-share and --epochs need --data FILE...");
     if (!rc && !s->drives.count) rc = shore__fail(&diag, SHORE_EUSAGE, "where is the state to live? Give --drive DIR");
     for (size_t i = 0; !rc && i < s->drives.count; i++)
         if (strcmp(s->drives.item[i], "ram:") == 0)

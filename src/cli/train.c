@@ -2,12 +2,14 @@
 
 #include <errno.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "cli/cli.h"
 #include "cli/summary.h"
 #include "cli/train_options.h"
+#include "storage/volume.h"
 
 static const char promise[] = "\nlongshore: finishing and committing this step; once more stops at once\n";
 
@@ -51,11 +53,10 @@ static int on_making(void *ctx, uint64_t done_bytes, uint64_t total_bytes) {
     return shore__cli_work(w->settings->quiet ? NULL : (void *)"writing the initial state", done_bytes, total_bytes);
 }
 
-static int missing(struct shore__train_args *a, struct shore_diag *diag) {
-    struct shore__settings *s = &a->settings;
+static int missing(const struct shore__train_args *a, struct shore_diag *diag) {
+    const struct shore__settings *s = &a->settings;
     if (a->accept_step) return shore__fail(diag, SHORE_EUSAGE, "--accept-step goes with --resume only");
-    /* the data plays no part in what a run needs */
-    if (a->dry_run) return s->data.count ? 0 : shore__strings_add(&s->data, "any");
+    if (a->dry_run) return 0;
     if (!s->data.count) return shore__fail(diag, SHORE_EUSAGE, "which text? Give --data FILE...");
     if (!s->drives.count)
         return shore__fail(diag, SHORE_EUSAGE,
@@ -105,7 +106,7 @@ static int train_and_report(struct shore__run *run, bool fresh, const struct sho
     if (w.steps == 0 && finished)
         shore__cli_say("the run is finished: it has made its %llu steps; --steps N extends it",
                        (unsigned long long)result.step);
-    else if (!finished)
+    else if (!finished && (shore__cli_stop_wanted() || !run->settings.quiet))
         shore__cli_say("stopped after step %llu of %llu; go on with: longshore train --resume %s",
                        (unsigned long long)result.step, (unsigned long long)run->settings.steps, run->path);
     if (!run->settings.quiet && w.steps) {
@@ -180,6 +181,17 @@ end:
     return code;
 }
 
+/* Otherwise the start is going to fail, and must not have changed the run. */
+static bool drives_are_there(const struct shore__strings *drives) {
+    for (size_t i = 0; i < drives->count; i++) {
+        char *volume = NULL;
+        bool there = shore__volume_path(drives->item[i], &volume, NULL) == 0 && access(volume, R_OK | W_OK) == 0;
+        free(volume);
+        if (!there) return false;
+    }
+    return true;
+}
+
 static int resumed_run(const struct shore__train_args *args, const struct shore__parsed *parsed) {
     struct shore__run *run = NULL;
     struct shore__needs needs;
@@ -201,7 +213,19 @@ static int resumed_run(const struct shore__train_args *args, const struct shore_
     rc = shore__run_open(args->resume, true, moved->count ? moved : NULL, &run, &diag);
     if (rc) goto end;
     struct shore__settings *s = &run->settings;
+    if (!run->train) {
+        rc = shore__fail(&diag, SHORE_EUSAGE,
+                         "%s was imported without --data, so there is nothing to train on: import it again with --data",
+                         run->path);
+        goto end;
+    }
     rc = shore__train_change(args, parsed, s, changes, sizeof changes, &diag);
+    for (size_t i = 0; !rc && i < moved->count; i++) {
+        size_t used = strlen(changes);
+        char escaped[256];
+        snprintf(changes + used, sizeof changes - used, "%sdrive %s", used ? ", " : "",
+                 shore__escape(moved->item[i], strlen(moved->item[i]), escaped, sizeof escaped));
+    }
     if (!rc && s->steps < run->hint_step)
         rc = shore__fail(&diag, SHORE_EUSAGE, "--steps %llu is behind the run, which is at step %llu",
                          (unsigned long long)s->steps, (unsigned long long)run->hint_step);
@@ -213,7 +237,7 @@ static int resumed_run(const struct shore__train_args *args, const struct shore_
         goto end;
     }
     rc = shore__cli_budget(s->memory_bytes, needs.minimum_bytes, needs.comfortable_bytes, &s->memory_bytes, &diag);
-    if (!rc && changes[0]) {
+    if (!rc && changes[0] && drives_are_there(&s->drives)) {
         shore__cli_say("from step %llu on: %s", (unsigned long long)run->hint_step, changes);
         rc = shore__run_record_change(run, run->hint_step, changes, &diag);
     }

@@ -328,6 +328,7 @@ static int check(struct verify *v, struct shore_diag *diag) {
     if (v->args.resume || v->args.out || v->args.dry_run)
         return shore__fail(diag, SHORE_EUSAGE,
                            "--resume, --out and --dry-run do not go with verify: its runs are temporary");
+    if (!s->data.count) return shore__fail(diag, SHORE_EUSAGE, "which text? Give --data FILE...");
     if (!s->drives.count) return shore__fail(diag, SHORE_EUSAGE, "which drives? Give --drive DIR, a directory on each");
     for (size_t i = 0; i < s->drives.count; i++) {
         struct stat st;

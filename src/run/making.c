@@ -260,7 +260,8 @@ static int fill(struct shore__run *run, shore__progress_fn progress, void *ctx, 
     int rc = making ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
     if (rc == 0) rc = write_config(run, making, diag);
     if (rc == 0) rc = shore__tokenizer_save(run->tokenizer, making, diag);
-    if (rc == 0) rc = tokenize(run, &s->data, making, "tokens.bin", progress, ctx, &p->data, diag);
+    /* an import may have none */
+    if (rc == 0 && s->data.count) rc = tokenize(run, &s->data, making, "tokens.bin", progress, ctx, &p->data, diag);
     if (rc == 0 && s->val_data.count)
         rc = tokenize(run, &s->val_data, making, "val.bin", progress, ctx, &p->val_data, diag);
     if (rc == 0) rc = split(run, diag);

@@ -180,7 +180,7 @@ static int open_tokens(const char *directory, const char *name, uint64_t first, 
 int shore__run_open_data(struct shore__run *run, const char *directory, struct shore_diag *diag) {
     const struct shore__run_private *p = run->private;
     struct shore__dataset *train = NULL, *val = NULL;
-    int rc = open_tokens(directory, "tokens.bin", 0, p->train_tokens, &p->data, &train, diag);
+    int rc = p->data.tokens ? open_tokens(directory, "tokens.bin", 0, p->train_tokens, &p->data, &train, diag) : 0;
     if (rc == 0 && p->val_data.tokens)
         rc = open_tokens(directory, "val.bin", 0, 0, &p->val_data, &val, diag);
     else if (rc == 0 && p->val_tokens)
@@ -210,7 +210,7 @@ static int check_tokens(const struct shore__run *run, const char *name, const st
 }
 
 int shore__run_check_data(struct shore__run *run, struct shore_diag *diag) {
-    int rc = check_tokens(run, "tokens.bin", &run->private->data, diag);
+    int rc = run->private->data.tokens ? check_tokens(run, "tokens.bin", &run->private->data, diag) : 0;
     if (rc == 0 && run->private->val_data.tokens) rc = check_tokens(run, "val.bin", &run->private->val_data, diag);
     return rc;
 }

@@ -22,7 +22,7 @@ struct shore__run {
     struct shore__settings settings;
     struct shore__model *model;
     struct shore__tokenizer *tokenizer; /* NULL until shore__run_tokenizer() */
-    struct shore__dataset *train, *val; /* val NULL: none */
+    struct shore__dataset *train, *val; /* NULL: none (train: an import without data) */
     uint64_t fleet_id[2];
     uint64_t hint_step;
     char processor[64]; /* that the run was last trained on, with products and threads */

@@ -467,7 +467,6 @@ int shore__settings_check(const struct shore__settings *s, struct shore_diag *di
                            "which model? Give --model DIR, or --init with a preset or a config.json");
     if (s->model && s->init)
         return shore__fail(diag, SHORE_EUSAGE, "--model and --init exclude each other: give one of them");
-    if (s->data.count == 0) return shore__fail(diag, SHORE_EUSAGE, "which text? Give --data FILE...");
     if (s->val_data.count > 0 && s->val_share > 0)
         return shore__fail(diag, SHORE_EUSAGE, "--val-data and --val-share exclude each other: give one of them");
     if (s->steps > 0 && s->epochs > 0)

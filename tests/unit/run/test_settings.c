@@ -80,7 +80,6 @@ static void checks_combinations(void **state) {
     } cases[] = {
         {"{\"data\": \"x\"}", "--model DIR, or --init"},
         {"{\"model\": \"m\", \"init\": \"gpt2-tiny\", \"data\": \"x\"}", "exclude"},
-        {"{\"init\": \"gpt2-tiny\"}", "--data"},
         {"{\"init\": \"t\", \"data\": \"x\", \"val-data\": \"y\", \"val-share\": 0.1}", "--val-share"},
         {"{\"init\": \"t\", \"data\": \"x\", \"steps\": 2, \"epochs\": 1}", "--epochs"},
         {"{\"init\": \"t\", \"data\": \"x\", \"precision\": \"fp32\", \"products\": \"bf16\"}", "--products"},
