@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# What a user reads: help, version, and where results and messages go.
+. "$(dirname "$0")/lib.sh"
+
+shows() { # NAME PATTERN: the last command printed it
+    if grep -qE -- "$2" "$place/log"; then ok "$1"; else fail "$1: no '$2'"; fi
+}
+
+commands="train eval generate verify import export inspect remove bench"
+must --help
+for command in $commands; do
+    shows "the overview names $command" "^  $command "
+done
+for command in $commands; do
+    must $command --help
+    shows "$command explains itself" "^usage: longshore $command"
+    must help $command
+done
+must --version
+shows "version: products" "oneDNN [0-9]+\."
+shows "version: I/O" "thread pool"
+shows "version: update" "^update:.* scalar"
+
+must train --help
+for flag in model init seed tokenizer data val-data val-share drive memory out resume steps batch micro-batch seq-len \
+    precision optimizer lr min-lr warmup schedule beta1 beta2 eps momentum weight-decay clip on-nonfinite products \
+    shuffle threads epochs stop-at eval-every sample-every log-every quiet dry-run chunk-size io speculate config \
+    overwrite accept-step; do
+    shows "train has --$flag" "^  --$flag( |\$)"
+done
+shows "default of --beta2" "--beta2 X .*default 0.95"
+shows "default of --precision" "--precision .*default bf16"
+for bench in update disk compute; do
+    must bench $bench --help
+    shows "bench $bench" "^usage: longshore bench $bench"
+done
+
+refused "command nearly known" "did you mean generate" genrate x
+refused "benchmark nearly known" "did you mean update" bench updat
+refused "one dash" "two dashes" train -steps 3
+refused "flag of another command" "unknown flag --steps" eval x --steps 3
+refused "flag without value at the end" "--prompt needs a value" generate x --prompt
+refused "a value for a flag that takes none" "--json takes no value" eval x --json=yes
+refused "a second word" "unexpected word" inspect a b
+"$LONGSHORE" inspect "$place/nothing" >"$place/out" 2>"$place/err"
+same "nothing on stdout" "$(wc -c <"$place/out")" 0
+same "one line on stderr" "$(grep -c '^longshore: ' "$place/err")" 1
+"$LONGSHORE" --help >/dev/full 2>/dev/null
+same "a full disk is noticed" $? 1
+
+done_testing

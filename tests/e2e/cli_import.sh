@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# import is the inverse of export, with data or without.
+. "$(dirname "$0")/lib.sh"
+gpt2_config "$place/config.json" 1 32 2 32 257
+some_text "$place/text" 100
+mkdir "$place/d"
+must train --init "$place/config.json" --data "$place/text" --batch 2 --seq-len 32 --memory 512MiB --quiet \
+    --drive ram: --out "$place/ram" --steps 1
+must train --init "$place/config.json" --data "$place/text" --batch 2 --seq-len 32 --memory 512MiB --quiet \
+    --drive "$place/d/a" --out "$place/run" --steps 3
+must export "$place/run" --out "$place/one" --dtype fp32 --quiet
+must import "$place/one" --drive "$place/d/b" --out "$place/imported" --quiet
+sum=$(digest)
+must inspect "$place/imported" --digest --deep
+same "what was imported is whole" "$(digest)" "$sum"
+must export "$place/imported" --out "$place/two" --dtype fp32 --quiet
+cmp -s "$place/one/model.safetensors" "$place/two/model.safetensors" && ok "the same weights" || fail "other weights"
+must generate "$place/imported" --prompt "the" --max-tokens 4
+must eval "$place/imported" --data "$place/text" --json
+refused "training without data" "without --data" train --resume "$place/imported" --steps 5
+
+must import "$place/one" --drive "$place/d/c" --out "$place/trainable" --data "$place/text" --batch 2 --seq-len 32 \
+    --steps 2 --memory 512MiB --quiet
+must train --resume "$place/trainable"
+resumed=$(digest)
+must train --model "$place/one" --drive ram: --out "$place/direct" --data "$place/text" --batch 2 --seq-len 32 --steps 2 \
+    --memory 512MiB --quiet
+same "import and train is train" "$(digest)" "$resumed"
+
+refused "import into memory" "ram:" import "$place/one" --drive ram: --out "$place/x"
+refused "import of nothing" "config.json|no-model" import "$place/no-model" --drive "$place/d/x" --out "$place/x"
+[ ! -e "$place/x" ] && [ ! -e "$place/d/x" ] && ok "nothing is made" || fail "something was made"
+must remove "$place/imported"
+[ ! -e "$place/d/b" ] && ok "the volume went with the run" || fail "the volume stays"
+
+done_testing

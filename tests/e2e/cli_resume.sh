@@ -1,0 +1,74 @@
+#!/usr/bin/env bash
+# --resume: what may change, what may not, and that a refused start changes nothing; signals; --config.
+. "$(dirname "$0")/lib.sh"
+gpt2_config "$place/config.json" 1 32 2 32 257
+some_text "$place/text" 100
+mkdir "$place/d"
+model=(--init "$place/config.json" --data "$place/text" --batch 2 --seq-len 32 --memory 512MiB --quiet)
+here=$place/run
+
+must train "${model[@]}" --drive "$place/d" --out "$here" --steps 2
+whole=$(digest)
+must train --resume "$here"
+same "a finished run says its digest" "$(digest)" "$whole"
+grep -q "finished" "$place/log" && ok "it says so" || fail "a finished run does not say so"
+must train --resume "$here" --batch 2 --precision bf16
+for change in "--batch 4" "--seq-len 16" "--seed 9" "--optimizer sgd" "--precision fp32" "--shuffle off" \
+    "--data $place/config.json"; do
+    # shellcheck disable=SC2086
+    refused "identity: $change" "identity" train --resume "$here" $change
+done
+refused "--init with --resume" "identity" train --resume "$here" --init gpt2-tiny
+refused "behind the run" "behind" train --resume "$here" --steps 1
+refused "a drive that is not told from where" "OLD=NEW" train --resume "$here" --drive "$place/d"
+refused "a budget below the minimum" "minimum [0-9]+" train --resume "$here" --steps 4 --memory 1MiB
+
+before=$(cksum <"$here/run.json")
+mv "$place/d" "$place/moved"
+refused "a missing drive" "OLD=NEW" train --resume "$here" --steps 4
+same "a refused start changes nothing" "$(cksum <"$here/run.json")" "$before"
+must train --resume "$here" --steps 4 --lr 1e-4 --drive "$place/d=$place/moved"
+must inspect "$here"
+grep -q "steps 2 -> 4, lr 0.001 -> 0.0001, drive" "$place/log" && ok "the change is recorded" || fail "no record of the change"
+must train --resume "$here"
+same "the new place is remembered" "$(digest | cut -d' ' -f1)" 4
+
+# a clean stop does not hold the run at its step for ever
+must train "${model[@]}" --drive "$place/moved/b" --out "$place/stopped" --steps 4 --stop-at 2
+same "stopped at" "$(digest | cut -d' ' -f1)" 2
+must train --resume "$place/stopped"
+stopped=$(digest)
+must train "${model[@]}" --drive ram: --out "$place/ram" --steps 4
+same "the same bits, in memory and without a stop" "$(digest)" "$stopped"
+
+# signals
+for signal in INT TERM; do
+    "$LONGSHORE" train "${model[@]}" --drive "$place/moved/$signal" --out "$place/$signal" --steps 100000 \
+        >"$place/log" 2>&1 &
+    background=$!
+    for _ in $(seq 300); do
+        [ ! -s "$place/$signal/metrics.jsonl" ] || break
+        sleep 0.1
+    done
+    # a shell gives children in the background SIGINT ignored; longshore handles it all the same
+    kill -$signal $background
+    wait $background
+    same "$signal: exit code" $? 0
+    background=
+    grep -q "train --resume $place/$signal" "$place/log" && ok "$signal: how to go on" || fail "$signal: how to go on is not said"
+    same "$signal: its step is committed" "$(digest | cut -d' ' -f1)" "$(metric "$place/$signal" step | tail -n 1)"
+done
+
+# the same keys from a file; flags win
+cat >"$place/keys.json" <<JSON
+{"init": "$place/config.json", "data": ["$place/text"], "batch": 2, "seq_len": 32, "steps": 9, "drive": "ram:",
+ "memory": "512MiB", "quiet": true, "out": "$place/from-file"}
+JSON
+must train --config "$place/keys.json" --steps 4
+same "a file gives the same run" "$(digest)" "$stopped"
+echo '{"bacth": 2}' >"$place/bad.json"
+refused "unknown key" "bad.json.*did you mean.*batch" train --config "$place/bad.json"
+echo '{"batch": [2]}' >"$place/bad.json"
+refused "a key of the wrong type" "bad.json.*batch" train --config "$place/bad.json"
+
+done_testing
