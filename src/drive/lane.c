@@ -122,6 +122,7 @@ void shore__slots_commit(struct shore__slots *slots, uint64_t step, bool skip) {
         slots->step[1 - slots->active] = UINT64_MAX;
     } else {
         slots->active = 1 - slots->active;
+        slots->step[slots->active] = step; /* a drive that owns no segment has seen no update */
     }
     pthread_mutex_unlock(&slots->mutex);
 }

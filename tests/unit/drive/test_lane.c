@@ -104,8 +104,21 @@ static void a_wait_carries_the_result(void **state) {
     assert_string_equal(got.text, "a sentence");
 }
 
+static void a_drive_without_segments_commits(void **state) {
+    struct shore__slots slots;
+    uint64_t step;
+    (void)state;
+    shore__slots_init(&slots);
+    shore__slots_set(&slots, 1, 5);
+    shore__slots_commit(&slots, 6, false);
+    assert_int_equal(shore__slots_active(&slots, &step), 0);
+    assert_int_equal(step, 6);
+    assert_int_equal(shore__slots_find(&slots, 5), 1);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_drive_without_segments_commits),
         cmocka_unit_test(lower_orders_run_first_then_arrival),
         cmocka_unit_test(slots_follow_the_steps),
         cmocka_unit_test(a_wait_carries_the_result),
