@@ -132,10 +132,13 @@ static void free_results(struct results *r) {
 static void training(void **state) {
     static const struct way ways[] = {{1, 0, 1}, {2, 0, 1},  {2, 64, 1}, {3, 1984, 1},
                                       {2, 0, 2}, {1, 64, 3}, {2, 64, 96}};
+    bool wide_vectors = strstr(shore__processor_kind(), "avx512") || strstr(shore__processor_kind(), "amx");
     FOR_EACH_MODE(mode) {
         struct results want = train(mode, (struct way){2, 0, 1});
         for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
-            if (mode == SHORE__BF16 && ways[w].pieces > 3) continue; /* the exception that compute.h names */
+            /* the exceptions that compute.h names */
+            if (mode == SHORE__BF16 && ways[w].pieces > 3) continue;
+            if (ways[w].threads != 2 && !wide_vectors) continue;
             struct results got = train(mode, ways[w]);
             for (int i = 0; i < want.n; i++) {
                 char what[64];
