@@ -350,7 +350,7 @@ void *shore__local_update_lane(void *ctx) {
             compute_chunk(p, ready);
         } else if (p->busy) {
             reap(p, 1);
-        } else {
+        } else if (!p->current) { /* a job that waited for buffers may be left: the reaping above freed them */
             p->current = (struct shore__local_job *)shore__lane_pop(&l->updates, true);
             if (!p->current) break;
         }
