@@ -98,7 +98,7 @@ INLINE void pack_transposed(float *dst, const void *src, size_t src_ld, size_t r
                 memcpy(square[i], &v, sizeof v);
             }
             for (size_t i = 0; i < left(j, n); i++) {
-                vf column;
+                vf column = {0};
                 for (size_t l = 0; l < VL; l++)
                     column[l] = square[l][i];
                 memcpy(panel + (j + i) * NR, &column, sizeof column);
