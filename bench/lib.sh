@@ -15,7 +15,7 @@ trap 'rm -rf "$work"' EXIT
 
 machine() {
     printf '# %s, commit %s\n' "$(date -u +%F)" "$(git -C "$here" describe --always --dirty 2>/dev/null || echo unknown)"
-    printf '# %s, %s processors, %s MiB; %s\n' "$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1)" "$(nproc)" \
+    printf '# %s, %s processors, %s MiB; %s\n' "$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | sed -n 1p)" "$(nproc)" \
         "$(awk '/MemTotal/{print int($2 / 1024)}' /proc/meminfo)" "$(grep -qw amx_tile /proc/cpuinfo && echo AMX || echo "no AMX")"
 }
 median() { sort -g | awk '{v[NR] = $1} END {print NR % 2 ? v[(NR + 1) / 2] : (v[NR / 2] + v[NR / 2 + 1]) / 2}'; }

@@ -8,7 +8,7 @@ ROUNDS=${ROUNDS:-2}
 shape=(--init gpt2-124m --batch 4 --seq-len 1024 --steps "$STEPS" --clip 100 --speculate on)
 least() {
     "$LONGSHORE" train --data "$work/tokens.bin" --out "$work/none" "${shape[@]}" --drive "$1" --memory 1MiB 2>&1 |
-        sed -nE 's/.*minimum ([0-9.]+[KMGT]?i?B?).*/\1/p' | head -n 1
+        sed -nE 's/.*minimum ([0-9.]+[KMGT]?i?B?).*/\1/p' | sed -n 1p
 }
 # In memory, the budget holds the state too: as much more as the minimum is.
 ram_budget=$(((1 << 30) + $(size_bytes "$(least ram:)") - $(size_bytes "$(least "$work/volume")")))

@@ -58,7 +58,7 @@ common=(train --init "$work/config.json" --tokenizer "$work/tokenizer" --data "$
 
 # The smallest budget that is a round number: what the model's state takes would not fit.
 least=$("$longshore" "${common[@]}" --steps 4 --drive "$run.volume" --out "$run" --memory 1MiB 2>&1 |
-    sed -nE 's/.*minimum ([0-9.]+[KMGT]i?B?).*/\1/p' | head -n 1) || true
+    sed -nE 's/.*minimum ([0-9.]+[KMGT]i?B?).*/\1/p' | sed -n 1p) || true
 [ -n "$least" ] || { echo "no minimum was printed" >&2; exit 1; }
 budget=$(((($(bytes_of "$least") >> 20) + 23) / 16 * 16))
 if [ $((budget << 20)) -ge $state ]; then budget=$((($(bytes_of "$least") >> 20) + 1)); fi
@@ -92,7 +92,7 @@ bits=$(awk -v loss="$(number loss)" -v tokens="$(number tokens)" -v bytes="$(wc 
     'BEGIN {printf "%.3f", loss * tokens / log(2) / bytes}')
 peak=$(sed -n 's/^peak //p' "$work/train.err" | tail -n 1)
 [ -n "$peak" ] || peak=$(metric "$run" resident_bytes | sort -g | tail -n 1)
-first=$(metric "$run" loss | head -n 1)
+first=$(metric "$run" loss | sed -n 1p)
 last=$(metric "$run" loss | tail -n 10 | awk '{sum += $1} END {print sum / NR}')
 rm -rf "$work/probe" "$work/probe.volume"
 

@@ -90,7 +90,7 @@ bytes() {
 # minimum ARGS...: the size that the refusal of a tiny budget names; empty if there is none.
 minimum() {
     run "$@" --memory 1MiB
-    sed -nE 's/.*minimum ([0-9.]+ ?[KMGT]?i?B?).*/\1/p' "$place/log" | head -n 1 | tr -d ' '
+    sed -nE 's/.*minimum ([0-9.]+ ?[KMGT]?i?B?).*/\1/p' "$place/log" | sed -n 1p | tr -d ' '
 }
 
 # gpt2_config FILE LAYERS WIDTH HEADS POSITIONS VOCAB

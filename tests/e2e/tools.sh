@@ -10,7 +10,7 @@ run_dir=$place/run
 
 must train --init "$place/config.json" --data "$place/text" "$place/lines.jsonl" --val-share 0.1 --drive "$place/d" \
     --out "$run_dir" --steps 30 --batch 8 --seq-len 64 --lr 3e-3 --memory 512MiB --sample-every 15 --eval-every 10
-first=$(metric "$run_dir" loss | head -n 1)
+first=$(metric "$run_dir" loss | sed -n 1p)
 last=$(metric "$run_dir" loss | tail -n 1)
 awk -v a="$first" -v b="$last" 'BEGIN {exit !(b < a * 0.8)}' && ok "the loss falls" || fail "loss $first -> $last"
 same "one object per step" "$(wc -l <"$run_dir/metrics.jsonl")" 30
