@@ -69,7 +69,9 @@ extern const struct shore__kernels shore__kernels_plain;
 #ifdef __x86_64__
 extern const struct shore__kernels shore__kernels_avx2;
 extern const struct shore__kernels shore__kernels_avx512;
-const struct shore__kernels *shore__kernels_amx(void); /* those for AVX-512, but attention in bf16 */
+/* those for AVX-512, but attention of bf16 products in bf16 */
+const struct shore__kernels *shore__kernels_avx512_bf16(void);
+const struct shore__kernels *shore__kernels_amx(void);
 #endif
 
 #endif

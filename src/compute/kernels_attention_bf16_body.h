@@ -1,0 +1,376 @@
+/* Attention in bf16; all else, and fp32, as for AVX-512.
+ *
+ * The blocks are those of kernels_attention_body.h: 128 queries against the 128 keys at a multiple of 128 positions.
+ * Operands of products are bf16: the activations as they are, and the probabilities and their gradients rounded; sums,
+ * softmax and what is kept between blocks are fp32. Products are added in a fixed order, and those of unseen keys are
+ * exact zeros, so a query's result does not depend on the queries beside it.
+ *
+ * The file that includes this has said how to multiply:
+ *   products_begin(), products_end(): around all products of a job;
+ *   product(c, ldc, a, lda, b, ldb, m, n, from, to, accumulate): c [m, n] fp32 = (or +=) a [m, k] b [k, n] (pairs), for
+ *   k from `from` to `to`; m, n, from, to multiples of 32.
+ *
+ * "Pairs" is the form of a right operand: element (k, j) at [k / 2][j][k % 2].
+ * Backward works on transposed scores (keys by queries): then P and dS come out as left operands of the gradients of
+ * values and keys, and, paired, as the right operand of the gradient of queries.
+ */
+#define BLOCK ((size_t)128)
+#define STRIP ((size_t)32) /* rows of scores that stay in the first-level cache */
+#define LOG2E 1.44269504088896341f
+#define LN2 0.693147180559945309f
+
+INLINE size_t up_to(size_t n, size_t unit) {
+    return (n + unit - 1) / unit * unit;
+}
+INLINE size_t least(size_t a, size_t b) {
+    return a < b ? a : b;
+}
+
+/* ---- packing ---- */
+
+/* dst [padded, wide] = src, zeros around. */
+static void pack(uint16_t *dst, size_t wide, const uint16_t *src, size_t ld, size_t rows, size_t padded, size_t n) {
+    for (size_t r = 0; r < padded; r++) {
+        size_t count = r < rows ? n : 0;
+        memcpy(dst + r * wide, src + (count ? r * ld : 0), count * 2);
+        memset(dst + r * wide + count, 0, (wide - count) * 2);
+    }
+}
+/* dst pairs [rows / 2][wide][2] of src [rows, wide]: a right operand with the rows as its k. */
+static void pair_rows(uint16_t *dst, const uint16_t *src, size_t rows, size_t wide) {
+    for (size_t r = 0; r < rows; r += 2)
+        for (size_t j = 0; j < wide; j += 16) {
+            __m512i low = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)(src + r * wide + j)));
+            __m512i high = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)(src + (r + 1) * wide + j)));
+            _mm512_storeu_si512(dst + r * wide + j * 2, _mm512_or_si512(low, _mm512_slli_epi32(high, 16)));
+        }
+}
+/* dst pairs [wide / 2][BLOCK][2] of src [rows, wide]: a right operand with the columns as its k. */
+static void pair_columns(uint16_t *dst, const uint16_t *src, size_t rows, size_t wide) {
+    const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    const __m512i row = _mm512_mullo_epi32(lane, _mm512_set1_epi32((int)wide * 2));
+    for (size_t r = 0; r < rows; r += 16)
+        for (size_t k = 0; k < wide; k += 2)
+            _mm512_storeu_si512(dst + k * BLOCK + r * 2, _mm512_i32gather_epi32(row, src + r * wide + k, 1));
+}
+/* dst [wide, BLOCK] = the transpose, from pairs of columns. */
+static void unpair(uint16_t *dst, const uint16_t *pairs, size_t wide) {
+    for (size_t k = 0; k < wide; k += 2)
+        for (size_t j = 0; j < BLOCK; j += 16) {
+            __m512i both = _mm512_loadu_si512(pairs + k * BLOCK + j * 2);
+            _mm256_storeu_si256((void *)(dst + k * BLOCK + j), _mm512_cvtepi32_epi16(both));
+            _mm256_storeu_si256((void *)(dst + (k + 1) * BLOCK + j),
+                                _mm512_cvtepi32_epi16(_mm512_srli_epi32(both, 16)));
+        }
+}
+
+/* ---- arithmetic ---- */
+
+/* 2^x for x <= 0: x = n + r, |r| <= 1/2, and the Taylor polynomial of degree 6 in r ln 2: relative error below 2e-7.
+ * Below -127 as at -127. NaN stays NaN. */
+INLINE __m512 exp2_f(__m512 x) {
+    x = _mm512_max_ps(_mm512_set1_ps(-127.0f), x);
+    __m512 n = _mm512_roundscale_ps(x, 0), r = _mm512_sub_ps(x, n);
+    __m512 p = _mm512_set1_ps(1.5403530393e-4f);
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.3333558146e-3f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(9.6181291076e-3f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(5.5504108665e-2f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(2.4022650696e-1f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(6.9314718056e-1f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f));
+    return _mm512_scalef_ps(p, n);
+}
+INLINE void store_bf16(uint16_t *p, __m512 x) {
+    _mm256_storeu_si256((void *)p, (__m256i)_mm512_cvtneps_pbh(x));
+}
+INLINE __m512 load_bf16(const uint16_t *p) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)p)), 16));
+}
+/* Lanes j of a vector at `at` with begin <= at + j < end. */
+INLINE __mmask16 between(size_t at, size_t begin, size_t end) {
+    uint32_t from = begin > at ? (begin - at < 16 ? (uint32_t)(begin - at) : 16) : 0;
+    uint32_t to = end > at ? (end - at < 16 ? (uint32_t)(end - at) : 16) : 0;
+    return to > from ? (__mmask16)(((1u << to) - 1) & ~((1u << from) - 1)) : 0;
+}
+
+struct scratch {
+    uint16_t *k_pairs, *v_pairs; /* forward */
+    uint16_t *k, *v, *k_columns; /* backward: rows, rows, transposed by blocks */
+    uint16_t *q, *d, *q_pairs, *q_columns, *d_pairs, *d_columns, *p, *ds, *ds_pairs;
+    float *dk, *dv, *dq, *s, *dp, *o, *row;
+};
+static size_t carve(struct scratch *t, char *base, size_t keys, size_t head_dim, bool backward) {
+    size_t wide = up_to(head_dim, 32), all = up_to(keys, BLOCK), at = 0;
+    memset(t, 0, sizeof *t);
+#define TAKE(field, elems)                                                                    \
+    do {                                                                                      \
+        t->field = (void *)(base + at);                                                       \
+        at += up_to((elems) * sizeof *t->field, 64) + 64; /* staggered over the cache sets */ \
+    } while (0)
+    TAKE(row, 2 * BLOCK);
+    TAKE(s, STRIP * BLOCK);
+    TAKE(p, BLOCK * BLOCK);
+    TAKE(q, BLOCK * wide);
+    TAKE(d, BLOCK * wide);
+    if (backward) {
+        TAKE(dp, STRIP * BLOCK);
+        TAKE(ds, BLOCK * BLOCK);
+        TAKE(ds_pairs, BLOCK * BLOCK);
+        TAKE(q_pairs, BLOCK * wide);
+        TAKE(q_columns, BLOCK * wide);
+        TAKE(d_pairs, BLOCK * wide);
+        TAKE(d_columns, BLOCK * wide);
+        TAKE(dq, BLOCK * wide);
+        TAKE(k, all * wide);
+        TAKE(v, all * wide);
+        TAKE(k_columns, all * wide);
+        TAKE(dk, all * wide);
+        TAKE(dv, all * wide);
+    } else {
+        TAKE(o, BLOCK * wide);
+        TAKE(k_pairs, all * wide);
+        TAKE(v_pairs, all * wide);
+    }
+#undef TAKE
+    return at;
+}
+
+static size_t bf16_attention_scratch(size_t keys, size_t head_dim, bool backward, enum shore__mode mode) {
+    struct scratch t;
+    if (mode != SHORE__BF16) return shore__kernels_avx512.attention_scratch(keys, head_dim, backward, mode);
+    return carve(&t, NULL, keys, head_dim, backward);
+}
+
+INLINE size_t oldest(const struct shore__attention_job *job, size_t position) {
+    return job->window && position + 1 > job->window ? position + 1 - job->window : 0;
+}
+INLINE size_t clip(size_t position, size_t block, size_t n) {
+    return position > block ? least(position - block, n) : 0;
+}
+
+/* ---- forward ---- */
+
+/* One strip of scores to probabilities (bf16, in t->p); its maxima (in units of ln 2) and sums go on, and with them
+ * what was summed before. first: the position of the strip's first query; at: its row in the block. */
+INLINE void softmax_strip(const struct shore__attention_job *job, const struct scratch *t, size_t at, size_t rows,
+                          size_t first, size_t block, size_t n, size_t wide) {
+    const __m512 scale = _mm512_set1_ps(job->scale * LOG2E);
+    size_t padded = up_to(n, 32);
+    for (size_t r = 0; r < STRIP; r++) {
+        const float *s = t->s + r * BLOCK;
+        uint16_t *p = t->p + r * BLOCK;
+        float *top = t->row + at + r, *sum = t->row + BLOCK + at + r;
+        size_t begin = r < rows ? clip(oldest(job, first + r), block, n) : 0;
+        size_t end = r < rows ? clip(first + r + 1, block, n) : 0;
+        if (begin >= end) {
+            memset(p, 0, padded * 2);
+            continue;
+        }
+        __m512 most = _mm512_set1_ps(-INFINITY);
+        for (size_t j = 0; j < padded; j += 16)
+            most = _mm512_mask_max_ps(most, between(j, begin, end), _mm512_loadu_ps(s + j), most);
+        float max = _mm512_reduce_max_ps(most) * (job->scale * LOG2E);
+        if (*top > max) max = *top;
+        __m512 total = _mm512_setzero_ps(), minus = _mm512_set1_ps(-max);
+        for (size_t j = 0; j < padded; j += 16) {
+            __m512 e = exp2_f(_mm512_fmadd_ps(_mm512_loadu_ps(s + j), scale, minus));
+            e = _mm512_maskz_mov_ps(between(j, begin, end), e);
+            total = _mm512_add_ps(total, e);
+            store_bf16(p + j, e);
+        }
+        if (*top != max) {
+            float kept = *top == -INFINITY ? 0.0f : _mm512_cvtss_f32(exp2_f(_mm512_set1_ps(*top - max)));
+            *sum *= kept;
+            for (size_t j = 0; j < wide; j += 16) {
+                float *o = t->o + (at + r) * wide + j;
+                _mm512_storeu_ps(o, _mm512_mul_ps(_mm512_loadu_ps(o), _mm512_set1_ps(kept)));
+            }
+            *top = max;
+        }
+        *sum += _mm512_reduce_add_ps(total);
+    }
+}
+
+static void forward_block(const struct shore__attention_job *job, const struct scratch *t, size_t query, size_t rows,
+                          size_t head, size_t wide) {
+    const uint16_t *q = (const uint16_t *)job->q + query * job->q_ld + head * job->head_dim;
+    uint16_t *out = (uint16_t *)job->out + query * job->out_ld + head * job->head_dim;
+    size_t first = job->first + query, last = first + rows - 1;
+    pack(t->q, wide, q, job->q_ld, rows, up_to(rows, STRIP), job->head_dim);
+    memset(t->o, 0, BLOCK * wide * sizeof *t->o);
+    for (size_t r = 0; r < BLOCK; r++) {
+        t->row[r] = -INFINITY;
+        t->row[BLOCK + r] = 0.0f;
+    }
+    for (size_t block = oldest(job, first) / BLOCK * BLOCK; block <= last; block += BLOCK)
+        for (size_t at = 0; at < rows; at += STRIP) {
+            size_t count = least(STRIP, rows - at);
+            size_t n = clip(first + at + count, block, least(BLOCK, job->keys - block)), padded = up_to(n, 32);
+            if (n == 0) continue;
+            product(t->s, BLOCK, t->q + at * wide, wide, t->k_pairs + block * wide, 2 * BLOCK, STRIP, padded, 0, wide,
+                    false);
+            softmax_strip(job, t, at, count, first + at, block, n, wide);
+            product(t->o + at * wide, wide, t->p, BLOCK, t->v_pairs + block * wide, 2 * wide, STRIP, wide, 0, padded,
+                    true);
+        }
+    for (size_t r = 0; r < rows; r++) {
+        float sum = t->row[BLOCK + r];
+        for (size_t j = 0; j < job->head_dim; j += 16) {
+            uint16_t narrow[16];
+            store_bf16(narrow, _mm512_div_ps(_mm512_loadu_ps(t->o + r * wide + j), _mm512_set1_ps(sum)));
+            memcpy(out + r * job->out_ld + j, narrow, least(16, job->head_dim - j) * 2);
+        }
+        if (job->lse) job->lse[head * job->lse_stride + query + r] = t->row[r] * LN2 + logf(sum);
+    }
+}
+
+static void bf16_attention(const struct shore__attention_job *job, void *scratch) {
+    struct scratch t;
+    size_t wide = up_to(job->head_dim, 32);
+    if (job->mode != SHORE__BF16) {
+        shore__kernels_avx512.attention(job, scratch);
+        return;
+    }
+    carve(&t, scratch, job->keys, job->head_dim, false);
+    for (size_t block = 0; block < job->keys; block += BLOCK) {
+        size_t n = least(BLOCK, job->keys - block);
+        pack(t.d, wide, (const uint16_t *)job->k + block * job->kv_ld, job->kv_ld, n, BLOCK, job->head_dim);
+        pair_columns(t.k_pairs + block * wide, t.d, BLOCK, wide);
+        pack(t.d, wide, (const uint16_t *)job->v + block * job->kv_ld, job->kv_ld, n, BLOCK, job->head_dim);
+        pair_rows(t.v_pairs + block * wide, t.d, BLOCK, wide);
+    }
+    products_begin();
+    for (size_t head = 0; head < job->heads; head++)
+        for (size_t query = 0; query < job->queries; query += BLOCK)
+            forward_block(job, &t, query, least(BLOCK, job->queries - query), head, wide);
+    products_end();
+}
+
+/* ---- backward ---- */
+
+/* P and dS of a strip of keys (rows of t->s and t->dp, transposed scores and dP) for all queries of the block. */
+INLINE void softmax_backward_strip(const struct shore__attention_job *job, const struct scratch *t, size_t strip,
+                                   size_t first, size_t rows, size_t block, size_t n, size_t padded) {
+    const __m512 scale = _mm512_set1_ps(job->scale * LOG2E);
+    for (size_t r = 0; r < STRIP; r += 2)
+        for (size_t j = 0; j < padded; j += 16) {
+            __m512 ds[2];
+            for (size_t i = 0; i < 2; i++) {
+                size_t key = strip + r + i, at = (r + i) * BLOCK + j, to = (strip + r + i) * BLOCK + j;
+                size_t begin = clip(block + key, first, rows), end = key < n ? rows : 0;
+                if (job->window && key < n) end = clip(block + key + job->window, first, rows);
+                __mmask16 seen = between(j, begin, end);
+                __m512 e = _mm512_fmadd_ps(_mm512_loadu_ps(t->s + at), scale, _mm512_loadu_ps(t->row + j));
+                __m512 p = _mm512_maskz_mov_ps(seen, exp2_f(e));
+                ds[i] = _mm512_maskz_mul_ps(
+                    seen, p, _mm512_sub_ps(_mm512_loadu_ps(t->dp + at), _mm512_loadu_ps(t->row + BLOCK + j)));
+                store_bf16(t->p + to, p);
+                store_bf16(t->ds + to, ds[i]);
+            }
+            __m512i low = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(ds[0]));
+            __m512i high = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(ds[1]));
+            _mm512_storeu_si512(t->ds_pairs + (strip + r) * BLOCK + j * 2,
+                                _mm512_or_si512(low, _mm512_slli_epi32(high, 16)));
+        }
+}
+
+/* -lse (in units of ln 2) and the sum of dout out, of each query; a query beyond the last sees nothing. */
+INLINE void row_sums(const struct shore__attention_job *job, const struct scratch *t, const uint16_t *out,
+                     const float *lse, size_t rows, size_t wide) {
+    for (size_t r = 0; r < BLOCK; r++) {
+        __m512 sum = _mm512_setzero_ps();
+        for (size_t j = 0; r < rows && j < job->head_dim; j += 16) {
+            uint16_t o[16] = {0};
+            memcpy(o, out + r * job->out_ld + j, least(16, job->head_dim - j) * 2);
+            sum = _mm512_fmadd_ps(load_bf16(o), load_bf16(t->d + r * wide + j), sum);
+        }
+        t->row[r] = r < rows ? lse[r] * -LOG2E : 0.0f;
+        t->row[BLOCK + r] = _mm512_reduce_add_ps(sum);
+    }
+}
+
+static void backward_block(const struct shore__attention_job *job, const struct scratch *t, size_t query, size_t rows,
+                           size_t head, size_t wide) {
+    size_t q_at = query * job->q_ld + head * job->head_dim, out_at = query * job->out_ld + head * job->head_dim;
+    size_t first = job->first + query, last = first + rows - 1, padded = up_to(rows, 32);
+    pack(t->q, wide, (const uint16_t *)job->q + q_at, job->q_ld, rows, padded, job->head_dim);
+    pack(t->d, wide, (const uint16_t *)job->dout + out_at, job->out_ld, rows, padded, job->head_dim);
+    pair_rows(t->q_pairs, t->q, padded, wide);
+    pair_rows(t->d_pairs, t->d, padded, wide);
+    pair_columns(t->q_columns, t->q, padded, wide);
+    pair_columns(t->d_columns, t->d, padded, wide);
+    row_sums(job, t, (const uint16_t *)job->out_in + out_at, job->lse + head * job->lse_stride + query, rows, wide);
+    memset(t->dq, 0, BLOCK * wide * sizeof *t->dq);
+    for (size_t block = oldest(job, first) / BLOCK * BLOCK; block <= last; block += BLOCK) {
+        size_t n = least(BLOCK, job->keys - block);
+        size_t keys = up_to(clip(last + 1, block, n), 32);
+        for (size_t strip = 0; strip < keys; strip += STRIP) {
+            /* no query before the strip's first key sees it */
+            size_t from = clip(block + strip, first, padded) / 32 * 32;
+            const uint16_t *k = t->k + (block + strip) * wide, *v = t->v + (block + strip) * wide;
+            product(t->s + from, BLOCK, k, wide, t->q_columns + 2 * from, 2 * BLOCK, STRIP, padded - from, 0, wide,
+                    false);
+            product(t->dp + from, BLOCK, v, wide, t->d_columns + 2 * from, 2 * BLOCK, STRIP, padded - from, 0, wide,
+                    false);
+            softmax_backward_strip(job, t, strip, first, rows, block, n, padded);
+            product(t->dv + (block + strip) * wide, wide, t->p + strip * BLOCK, BLOCK, t->d_pairs, 2 * wide, STRIP,
+                    wide, from, padded, true);
+            product(t->dk + (block + strip) * wide, wide, t->ds + strip * BLOCK, BLOCK, t->q_pairs, 2 * wide, STRIP,
+                    wide, from, padded, true);
+        }
+        product(t->dq, BLOCK, t->k_columns + block * wide, BLOCK, t->ds_pairs, 2 * BLOCK, wide, padded, 0, keys, true);
+    }
+    for (size_t r = 0; r < rows; r++)
+        for (size_t j = 0; j < job->head_dim; j += 16) {
+            float column[16];
+            uint16_t narrow[16];
+            for (size_t i = 0; i < 16; i++)
+                column[i] = t->dq[(j + i) * BLOCK + r] * job->scale;
+            store_bf16(narrow, _mm512_loadu_ps(column));
+            memcpy((uint16_t *)job->dq + q_at + r * job->q_ld + j, narrow, least(16, job->head_dim - j) * 2);
+        }
+}
+
+static void write_gradient(uint16_t *dst, size_t ld, const float *src, size_t wide, size_t rows, size_t n,
+                           float scale) {
+    for (size_t r = 0; r < rows; r++)
+        for (size_t j = 0; j < n; j += 16) {
+            uint16_t narrow[16];
+            store_bf16(narrow, _mm512_mul_ps(_mm512_loadu_ps(src + r * wide + j), _mm512_set1_ps(scale)));
+            memcpy(dst + r * ld + j, narrow, least(16, n - j) * 2);
+        }
+}
+
+static void bf16_attention_backward(const struct shore__attention_job *job, void *scratch) {
+    struct scratch t;
+    size_t wide = up_to(job->head_dim, 32), all = up_to(job->keys, BLOCK);
+    if (job->mode != SHORE__BF16) {
+        shore__kernels_avx512.attention_backward(job, scratch);
+        return;
+    }
+    carve(&t, scratch, job->keys, job->head_dim, true);
+    pack(t.k, wide, job->k, job->kv_ld, job->keys, all, job->head_dim);
+    pack(t.v, wide, job->v, job->kv_ld, job->keys, all, job->head_dim);
+    for (size_t block = 0; block < job->keys; block += BLOCK) {
+        pair_columns(t.q_columns, t.k + block * wide, BLOCK, wide);
+        unpair(t.k_columns + block * wide, t.q_columns, wide);
+    }
+    memset(t.dk, 0, all * wide * sizeof *t.dk);
+    memset(t.dv, 0, all * wide * sizeof *t.dv);
+    products_begin();
+    for (size_t head = 0; head < job->heads; head++)
+        for (size_t query = 0; query < job->queries; query += BLOCK)
+            backward_block(job, &t, query, least(BLOCK, job->queries - query), head, wide);
+    products_end();
+    write_gradient(job->dk, job->kv_ld, t.dk, wide, job->keys, job->head_dim, job->scale);
+    write_gradient(job->dv, job->kv_ld, t.dv, wide, job->keys, job->head_dim, 1.0f);
+}
+
+static struct shore__kernels with_bf16_attention(const char *isa) {
+    struct shore__kernels kernels = shore__kernels_avx512;
+    kernels.isa = isa;
+    kernels.attention_scratch = bf16_attention_scratch;
+    kernels.attention = bf16_attention;
+    kernels.attention_backward = bf16_attention_backward;
+    return kernels;
+}

@@ -1,0 +1,51 @@
+/* Attention by AVX512_BF16. */
+#ifdef __x86_64__
+#include <immintrin.h>
+#include <math.h>
+#include <string.h>
+
+#include "compute/kernels.h"
+
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,prefer-vector-width=512")
+#define INLINE static inline __attribute__((always_inline))
+
+static void products_begin(void) {
+}
+static void products_end(void) {
+}
+
+#define MR 8
+static void product(float *c, size_t ldc, const uint16_t *a, size_t lda, const uint16_t *b, size_t ldb, size_t m,
+                    size_t n, size_t from, size_t to, bool accumulate) {
+    for (size_t j = 0; j < n; j += 32)
+        for (size_t r = 0; r < m; r += MR) {
+            __m512 sum[MR][2];
+            for (size_t i = 0; i < MR; i++)
+                for (size_t v = 0; v < 2; v++)
+                    sum[i][v] = accumulate ? _mm512_loadu_ps(c + (r + i) * ldc + j + 16 * v) : _mm512_setzero_ps();
+            for (size_t k = from; k < to; k += 2) {
+                const uint16_t *pairs = b + k / 2 * ldb + j * 2;
+                __m512bh b0 = (__m512bh)_mm512_loadu_si512(pairs), b1 = (__m512bh)_mm512_loadu_si512(pairs + 32);
+#pragma GCC unroll 8
+                for (size_t i = 0; i < MR; i++) {
+                    int32_t pair;
+                    memcpy(&pair, a + (r + i) * lda + k, sizeof pair);
+                    __m512bh x = (__m512bh)_mm512_set1_epi32(pair);
+                    sum[i][0] = _mm512_dpbf16_ps(sum[i][0], b0, x);
+                    sum[i][1] = _mm512_dpbf16_ps(sum[i][1], b1, x);
+                }
+            }
+            for (size_t i = 0; i < MR; i++)
+                for (size_t v = 0; v < 2; v++)
+                    _mm512_storeu_ps(c + (r + i) * ldc + j + 16 * v, sum[i][v]);
+        }
+}
+
+#include "compute/kernels_attention_bf16_body.h"
+
+const struct shore__kernels *shore__kernels_avx512_bf16(void) {
+    static struct shore__kernels kernels;
+    kernels = with_bf16_attention("avx512_bf16");
+    return &kernels;
+}
+#endif
