@@ -32,10 +32,11 @@ verdict() {
         good = w == "least" ? v >= l : v <= l
         printf "%-72s %10.4g   (at %s %s) %s\n", name, v, w, l, good ? "ok" : "MISSED" }'
 }
-# random_tokens FILE: a token stream over GPT-2's vocabulary in llm.c's format, the same everywhere
+# random_tokens FILE: a token stream over GPT-2's vocabulary in llm.c's format, the same everywhere, by Zipf's law: 4,096
+# tokens touch three quarters of the table's segments (of English text: 56 %)
 random_tokens() {
     perl -e 'print pack("V256", 20240520, 1, 200000, (0) x 253); my $s = 1;
-        for (1 .. 200000) { $s = $s * 16807 % 2147483647; print pack "v", $s % 50257 }' >"$1"
+        for (1 .. 200000) { $s = $s * 16807 % 2147483647; print pack "v", int(50257 ** ($s / 2147483647)) }' >"$1"
 }
 # train OUT ARGS...: a run on random tokens; its output in $work/log
 train() {

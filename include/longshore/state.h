@@ -133,11 +133,13 @@ struct shore_completion {
  * rc = shore_wait(&w, &diag). Threading: one waiter. */
 struct shore_wait {
     void *state[16]; /* private: a mutex and a condition, in place */
-    int rc;
-    bool done;
+    int rc; /* of the first completion that failed */
+    uint32_t expected;
     struct shore_diag diag;
 };
-void shore_wait_init(struct shore_wait *w);
+void shore_wait_init(struct shore_wait *w); /* for one completion */
+/* For one more. Before the last one that is expected has run. */
+void shore_wait_add(struct shore_wait *w);
 struct shore_completion shore_wait_completion(struct shore_wait *w);
 bool shore_wait_is_done(struct shore_wait *w);
 int shore_wait(struct shore_wait *w, struct shore_diag *diag);

@@ -15,19 +15,27 @@ static struct wait_state *state_of(struct shore_wait *w) {
 
 void shore_wait_init(struct shore_wait *w) {
     memset(w, 0, sizeof *w);
+    w->expected = 1;
     pthread_mutex_init(&state_of(w)->mutex, NULL);
     pthread_cond_init(&state_of(w)->cond, NULL);
+}
+
+void shore_wait_add(struct shore_wait *w) {
+    pthread_mutex_lock(&state_of(w)->mutex);
+    w->expected++;
+    pthread_mutex_unlock(&state_of(w)->mutex);
 }
 
 static void wake(void *ctx, int rc, const struct shore_diag *diag) {
     struct shore_wait *w = ctx;
     struct wait_state *s = state_of(w);
     pthread_mutex_lock(&s->mutex);
-    w->rc = rc;
-    if (diag) w->diag = *diag;
-    w->done = true;
-    /* under the mutex: the waiter may free the object as soon as it has seen done */
-    pthread_cond_signal(&s->cond);
+    if (rc && !w->rc) {
+        w->rc = rc;
+        if (diag) w->diag = *diag;
+    }
+    /* under the mutex: the waiter may free the object as soon as it has seen the last one */
+    if (--w->expected == 0) pthread_cond_signal(&s->cond);
     pthread_mutex_unlock(&s->mutex);
 }
 
@@ -38,7 +46,7 @@ struct shore_completion shore_wait_completion(struct shore_wait *w) {
 bool shore_wait_is_done(struct shore_wait *w) {
     struct wait_state *s = state_of(w);
     pthread_mutex_lock(&s->mutex);
-    bool done = w->done;
+    bool done = !w->expected;
     pthread_mutex_unlock(&s->mutex);
     return done;
 }
@@ -46,7 +54,7 @@ bool shore_wait_is_done(struct shore_wait *w) {
 int shore_wait(struct shore_wait *w, struct shore_diag *diag) {
     struct wait_state *s = state_of(w);
     pthread_mutex_lock(&s->mutex);
-    while (!w->done) {
+    while (w->expected) {
         pthread_cond_wait(&s->cond, &s->mutex);
     }
     int rc = w->rc;

@@ -18,6 +18,7 @@ struct page {
     bool stays;         /* buffer is its own */
     bool loading;       /* load is under way */
     bool updating;      /* update is under way, or its end has not been looked at */
+    bool in_parts;      /* more of it is to come */
     bool handed_back;   /* the update fills buffer */
     uint64_t step;      /* whose parameters buffer holds, or NO_STEP */
     uint64_t next_step; /* that the update makes */
@@ -175,10 +176,19 @@ int shore__pager_open(const struct shore__weights_of *weights, struct shore__com
     return 0;
 }
 
+/* The completion that a page's wait begins with stands for the parts that are still to come. */
+static void end_parts(struct page *page) {
+    if (!page->in_parts) return;
+    struct shore_completion waited = shore_wait_completion(&page->update);
+    page->in_parts = false;
+    waited.fn(waited.ctx, 0, NULL);
+}
+
 void shore__pager_close(struct shore__pager *p) {
     if (!p) return;
     for (uint32_t i = 0; p->pages && i < p->npages; i++) {
         if (p->pages[i].loading) shore_wait(&p->pages[i].load, NULL);
+        end_parts(&p->pages[i]);
         if (p->pages[i].updating) shore_wait(&p->pages[i].update, NULL);
     }
     free(p->staging);
@@ -348,32 +358,46 @@ static void updated(void *ctx, int rc, const struct shore_diag *diag) {
     waited.fn(waited.ctx, rc, diag); /* last: from here on the page may be looked at */
 }
 
-int shore__pager_update(struct shore__pager *p, struct shore__page_id id, struct shore_update *update,
-                        struct shore_completion done) {
+static void begin_update(struct shore__pager *p, struct page *page, uint64_t next_step, struct shore_completion done) {
     const struct shore__model *m = p->of.model;
-    struct page *page = page_of(p, id);
-    update->block = id.block;
-    shore__page_range(m, id, &update->segment, &update->count);
-    /* what the next forward pass needs first */
-    update->order = id.block;
+    struct shore__page_id id = page->id;
     page->handed_back = page->stays && id.kind != SHORE__PAGE_TAIL;
-    update->params_out = page->handed_back ? page->buffer : NULL;
     page->then = done;
     page->step = NO_STEP;
-    page->next_step = update->base_step + 1;
-    page->updating = true;
+    page->next_step = next_step;
+    page->updating = page->in_parts = true;
     shore_wait_init(&page->update);
     if (id.kind == SHORE__PAGE_SLICE && has_table(m, id.block) && id.slice == m->nslices - 1)
         page_of(p, (struct shore__page_id){SHORE__PAGE_TAIL, id.block, 0})->step = NO_STEP;
+}
+
+int shore__pager_update(struct shore__pager *p, struct shore__page_id id, struct shore_update *update,
+                        struct shore_completion done) {
+    struct page *page = page_of(p, id);
+    if (!page->in_parts) begin_update(p, page, update->base_step + 1, done);
+    update->block = id.block;
+    /* what the next forward pass needs first */
+    update->order = id.block;
+    size_t at = (size_t)(update->segment - page->segment) * SHORE_SEGMENT_ELEMS * p->elem_bytes;
+    update->params_out = page->handed_back ? (char *)page->buffer + at : NULL;
+    shore_wait_add(&page->update);
     int rc = shore_fleet_update(p->of.fleet, update, (struct shore_completion){updated, page});
-    if (rc) page->updating = false;
+    if (rc) {
+        struct shore_completion waited = shore_wait_completion(&page->update);
+        waited.fn(waited.ctx, rc, NULL);
+    }
     return rc;
+}
+
+void shore__pager_update_end(struct shore__pager *p, struct shore__page_id id) {
+    end_parts(page_of(p, id));
 }
 
 void shore__pager_discarded(struct shore__pager *p) {
     for (uint32_t i = 0; i < p->npages; i++) {
         struct page *page = &p->pages[i];
         if (!page->updating) continue;
+        end_parts(page);
         shore_wait(&page->update, NULL);
         page->updating = false;
         page->step = NO_STEP;

@@ -42,18 +42,21 @@ void shore__pager_want_slice(struct shore__pager *p, uint32_t block, uint32_t sl
 /* Nanoseconds spent waiting for pages since the last call. */
 uint64_t shore__pager_waited_ns(struct shore__pager *p);
 
-/* What UPDATE covers: each page is updated by one request (a tail without the segment that it shares with the last
- * slice; it may then have nothing of its own). */
+/* What UPDATE covers: each page is updated as one, in one part or more (a tail without the segment that it shares with
+ * the last slice; it may then have nothing of its own). */
 enum shore__page_kind { SHORE__PAGE_LAYER, SHORE__PAGE_SLICE, SHORE__PAGE_TAIL };
 struct shore__page_id {
     enum shore__page_kind kind;
     uint32_t block, slice;
 };
 void shore__page_range(const struct shore__model *m, struct shore__page_id id, uint32_t *segment, uint32_t *count);
-/* Submits the update of a page (range, params_out and order are filled here; the rest is the caller's), towards step
- * base_step + 1. The page is then what the update hands back, or is fetched again. done runs as the fleet's does. */
+/* Submits the update of a part of a page: update's segment and count, inside the page's range (block, params_out and
+ * order are filled here; the rest is the caller's), towards step base_step + 1. done, the same for all parts, runs as
+ * the fleet's does. After _end, which follows the last part, the page is what the update hands back, or is fetched
+ * again; before, it may not be asked for. */
 int shore__pager_update(struct shore__pager *p, struct shore__page_id id, struct shore_update *update,
                         struct shore_completion done);
+void shore__pager_update_end(struct shore__pager *p, struct shore__page_id id);
 /* After a discard: forgets everything that updates handed back. Their completions have run. */
 void shore__pager_discarded(struct shore__pager *p);
 

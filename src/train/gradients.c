@@ -35,7 +35,10 @@ int gradients_open(struct trainer *t, struct shore_diag *diag) {
     t->pieces = calloc(t->npieces, sizeof *t->pieces);
     t->pool = calloc(t->plan.gradient_buffers, sizeof *t->pool);
     t->block_partial = calloc(m->nblocks, sizeof *t->block_partial);
-    if (!t->pieces || !t->pool || !t->block_partial) return shore__fail(diag, -ENOMEM, "out of memory for gradients");
+    t->looked_up = calloc(m->layout->blocks[0].segments, 1);
+    t->early = calloc(m->layout->blocks[0].segments, 1);
+    if (!t->pieces || !t->pool || !t->block_partial || !t->looked_up || !t->early)
+        return shore__fail(diag, -ENOMEM, "out of memory for gradients");
     for (uint32_t b = 1; b < m->nblocks; b++)
         t->block_partial[b] = t->block_partial[b - 1] + m->layout->blocks[b - 1].segments;
     for (uint32_t l = 1; l <= m->arch.n_layer; l++)
@@ -62,6 +65,22 @@ void gradients_close(struct trainer *t) {
     free(t->pieces);
     free(t->pool);
     free(t->block_partial);
+    free(t->looked_up);
+    free(t->early);
+}
+
+/* Everything behind the table (learned positions) counts as looked up too. */
+static void mark_lookups(struct trainer *t) {
+    size_t d = t->m->arch.d_model, rows = shore__pass_rows(&t->pass);
+    size_t behind = (size_t)t->m->arch.vocab * d / SHORE_SEGMENT_ELEMS;
+    const int32_t *tokens = (const int32_t *)t->pass.tokens.handle;
+    memset(t->looked_up, 0, behind);
+    memset(t->looked_up + behind, 1, t->m->layout->blocks[0].segments - behind);
+    for (size_t i = 0; i < rows; i++) {
+        size_t first = (size_t)tokens[i] * d;
+        for (size_t s = first / SHORE_SEGMENT_ELEMS; s <= (first + d - 1) / SHORE_SEGMENT_ELEMS; s++)
+            t->looked_up[s] = 1;
+    }
 }
 
 void gradients_begin_step(struct trainer *t) {
@@ -74,8 +93,10 @@ void gradients_begin_step(struct trainer *t) {
     }
     for (uint32_t i = 0; i < t->plan.gradient_buffers; i++)
         t->pool[i].holds = NULL, t->pool[i].released = false;
+    memset(t->early, 0, t->m->layout->blocks[0].segments);
     t->running_sum = 0;
     t->broken = t->abandoned = false;
+    mark_lookups(t);
     for (uint32_t g = 0; g < SHORE__MODEL_GROUPS; g++) {
         t->hyper[g] = (struct shore_hyper){
             .lr = (float)shore__learning_rate(s, t->base_step + 1),
@@ -175,14 +196,17 @@ static void uncount_request(struct trainer *t, struct piece *p) {
     pthread_mutex_unlock(&t->mutex);
 }
 
-static int submit_page(struct trainer *t, struct piece *p, struct shore__page_id page, float coefficient,
-                       struct shore_diag *diag) {
-    uint32_t segment, count;
-    shore__page_range(t->m, page, &segment, &count);
-    if (!count) return 0;
+static bool is_early(const struct trainer *t, struct shore__page_id page, uint32_t segment) {
+    return page.block == 0 && t->early[segment];
+}
+
+static int submit_part(struct trainer *t, struct piece *p, struct shore__page_id page, uint32_t segment, uint32_t count,
+                       float coefficient, struct shore_diag *diag) {
     struct shore_update update = {
         .base_step = t->base_step,
         .attempt = shore_fleet_attempt(t->fleet),
+        .segment = segment,
+        .count = count,
         .gradient = p->gradient ? p->gradient + (size_t)(segment - p->segment) * SHORE_SEGMENT_ELEMS : NULL,
         .coefficient = coefficient,
         .groups = t->hyper,
@@ -193,6 +217,22 @@ static int submit_page(struct trainer *t, struct piece *p, struct shore__page_id
     if (!rc) return 0;
     uncount_request(t, p);
     return shore__fail(diag, rc, "an update cannot be handed to the drives: %s", shore_error_text(rc));
+}
+
+/* All of the page that has not been handed over. */
+static int submit_page(struct trainer *t, struct piece *p, struct shore__page_id page, float coefficient,
+                       struct shore_diag *diag) {
+    uint32_t first, count, begin;
+    int rc = 0;
+    shore__page_range(t->m, page, &first, &count);
+    for (uint32_t s = first; !rc && s < first + count; s++) {
+        if (is_early(t, page, s)) continue;
+        for (begin = s; s + 1 < first + count && !is_early(t, page, s + 1);)
+            s++;
+        rc = submit_part(t, p, page, begin, s + 1 - begin, coefficient, diag);
+    }
+    if (count) shore__pager_update_end(t->pass.pager, page);
+    return rc;
 }
 
 static int submit(struct trainer *t, struct piece *p, float coefficient, struct shore_diag *diag) {
@@ -224,13 +264,16 @@ static int hold_or_spill(struct trainer *t, struct piece *p, struct shore_diag *
     return shore__fail(diag, rc, "gradients cannot be spilled: %s", shore_error_text(rc));
 }
 
-static void take_norm(struct trainer *t, const struct piece *p) {
+/* Of the piece's segments whose mark is `marked`; marks NULL: of all. */
+static void take_norm(struct trainer *t, const struct piece *p, const unsigned char *marks, bool marked) {
     double *partial = t->partial + t->block_partial[p->page.block] + p->segment;
+    if (marks) marks += p->segment;
 #pragma omp parallel for schedule(static)
     for (uint32_t i = 0; i < p->count; i++)
-        partial[i] = shore__sum_squares(p->gradient + (size_t)i * SHORE_SEGMENT_ELEMS, SHORE_SEGMENT_ELEMS);
+        if (!marks || marks[i] == marked)
+            partial[i] = shore__sum_squares(p->gradient + (size_t)i * SHORE_SEGMENT_ELEMS, SHORE_SEGMENT_ELEMS);
     for (uint32_t i = 0; i < p->count; i++)
-        t->running_sum += partial[i];
+        if (!marks || marks[i] == marked) t->running_sum += partial[i];
 }
 
 /* The limit in PyTorch's definition, torch.nn.utils.clip_grad_norm_. */
@@ -240,15 +283,37 @@ static float coefficient_of(const struct trainer *t, double norm) {
     return c < 1 ? c : 1;
 }
 
+/* The running sum only grows: once it is past the limit, speculation has failed. */
+static bool still_speculating(struct trainer *t) {
+    double norm = sqrt(t->running_sum);
+    if (t->speculating && (!isfinite(norm) || coefficient_of(t, norm) < 1)) t->broken = true;
+    return t->speculating && !t->broken;
+}
+
+int gradients_head_part(struct trainer *t, struct piece *p, struct shore_diag *diag) {
+    uint32_t first, count, begin;
+    if (!t->speculating || t->broken) return 0;
+    take_norm(t, p, t->looked_up, false);
+    int rc = failed(t, diag);
+    shore__page_range(t->m, p->page, &first, &count);
+    for (uint32_t s = p->segment; s < p->segment + p->count; s++)
+        t->early[s] = !t->looked_up[s];
+    if (!still_speculating(t)) return rc;
+    for (uint32_t s = first; !rc && s < first + count; s++) {
+        if (!t->early[s]) continue;
+        for (begin = s; s + 1 < first + count && t->early[s + 1];)
+            s++;
+        rc = submit_part(t, p, p->page, begin, s + 1 - begin, 1, diag);
+    }
+    return rc;
+}
+
 int gradients_end(struct trainer *t, struct piece *p, struct shore_diag *diag) {
-    take_norm(t, p);
+    take_norm(t, p, held_in_table(t, p) ? t->early : NULL, false);
     p->ready = true;
     int rc = failed(t, diag);
     if (rc) return rc;
-    /* the running sum only grows: once it is past the limit, speculation has failed */
-    double norm = sqrt(t->running_sum);
-    if (t->speculating && (!isfinite(norm) || coefficient_of(t, norm) < 1)) t->broken = true;
-    if (t->speculating && !t->broken) return submit(t, p, 1, diag);
+    if (still_speculating(t)) return submit(t, p, 1, diag);
     if (!t->speculating || all_fit(t)) return hold_or_spill(t, p, diag);
     t->abandoned = true;
     return 0;
@@ -267,6 +332,7 @@ void gradients_drain(struct trainer *t) {
 void gradients_discard(struct trainer *t) {
     shore_fleet_discard(t->fleet);
     shore__pager_discarded(t->pass.pager);
+    memset(t->early, 0, t->m->layout->blocks[0].segments);
     gradients_drain(t);
 }
 

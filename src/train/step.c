@@ -165,9 +165,9 @@ static int head_backward(struct trainer *t, struct shore_diag *diag) {
         if (!rc) rc = gradients_begin(t, p, diag);
         if (!rc) rc = head_slice(t, i, p, table, diag);
         if (rc) break;
-        if (m->arch.tied && !t->table_gradient)
-            rc = slice_put(t, p, diag);
-        else if (!m->arch.tied && i + 1 < m->nslices)
+        if (m->arch.tied)
+            rc = t->table_gradient ? gradients_head_part(t, p, diag) : slice_put(t, p, diag);
+        else if (i + 1 < m->nslices)
             rc = gradients_end(t, p, diag);
     }
     struct shore__weights w, g;

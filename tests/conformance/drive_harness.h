@@ -221,7 +221,7 @@ static inline int fleet_updates(struct shore_fleet *f, const struct plain *p, ui
             if (i == 1 && !how->twice) continue;
             int sent = rc ? rc : shore_fleet_update(f, &update, shore_wait_completion(&wait[b][i]));
             if (sent) {
-                wait[b][i].done = true;
+                wait[b][i].expected = 0;
                 wait[b][i].rc = sent;
             }
         }
