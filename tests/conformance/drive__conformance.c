@@ -360,6 +360,53 @@ static void test_updates_wait_for_their_base(void **state) {
     }
 }
 
+/* Far more requests than a ring has buffers, by segments and by blocks, so that requests wait for buffers that come
+ * free in every order: each must end once (UPDATE may be repeated). */
+static void test_many_updates(void **state) {
+    enum { REPEATS = 60 };
+    for (size_t c = 0; c < NCONFIGS; c++) {
+        struct bench b;
+        if (!bench_open(&b, &configs[c], SHORE_ADAMW, false)) continue;
+        struct shore_wait wait;
+        struct shore_hyper groups[GROUPS];
+        float *gradient[BLOCKS];
+        shore_wait_init(&wait);
+        hypers(&b.plain, 1, groups);
+        for (uint32_t i = 0; i < BLOCKS; i++) {
+            gradient[i] = pages(b.plain.layout->blocks[i].padded_elems * 4);
+            gradient_of_step(b.plain.layout, i, 1, gradient[i]);
+        }
+        alarm(60); /* a request that is lost never ends */
+        for (uint32_t repeat = 0; repeat < REPEATS; repeat++)
+            for (uint32_t i = 0; i < BLOCKS; i++)
+                for (uint32_t s = 0, count; s < b.plain.layout->blocks[i].segments; s += count) {
+                    count = repeat % 3 ? b.plain.layout->blocks[i].segments : 1;
+                    struct shore_update update = {.base_step = 0,
+                                                  .attempt = shore_fleet_attempt(b.fleet),
+                                                  .block = i,
+                                                  .segment = s,
+                                                  .count = count,
+                                                  .gradient = gradient[i] + (size_t)s * SHORE_SEGMENT_ELEMS,
+                                                  .coefficient = 1,
+                                                  .groups = groups,
+                                                  .ngroups = GROUPS,
+                                                  .order = (repeat + s) % 3};
+                    shore_wait_add(&wait);
+                    must(&b, shore_fleet_update(b.fleet, &update, shore_wait_completion(&wait)));
+                }
+        struct shore_completion last = shore_wait_completion(&wait);
+        last.fn(last.ctx, 0, NULL);
+        must(&b, shore_wait(&wait, &b.diag));
+        must(&b, fleet_commit(b.fleet, 0, false, &b.diag));
+        alarm(0);
+        plain_step(&b.plain, 1);
+        assert_digest(b.fleet, &b.plain, true);
+        for (uint32_t i = 0; i < BLOCKS; i++)
+            free(gradient[i]);
+        bench_close(&b);
+    }
+}
+
 static void test_refusals(void **state) {
     for (size_t c = 0; c < NCONFIGS; c++) {
         struct bench b;
@@ -486,6 +533,7 @@ int main(void) {
         cmocka_unit_test(test_reopen),
         cmocka_unit_test(test_scratch),
         cmocka_unit_test(test_updates_wait_for_their_base),
+        cmocka_unit_test(test_many_updates),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_memory),
         cmocka_unit_test(test_null),
