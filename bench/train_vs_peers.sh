@@ -21,7 +21,8 @@ ours() {
 peer() { # SCRIPT ARGS...: tokens a second; nothing where it cannot run
     local script=$1
     shift
-    "$PYTHON" "$peers/$script" "$@" 2>"$work/peer.err" | tee -a "$work/peers.json" | number tokens_per_second
+    { "$PYTHON" "$peers/$script" "$@" 2>"$work/peer.err" || echo "$script $*: does not run here" >&2; } |
+        tee -a "$work/peers.json" | number tokens_per_second
 }
 best() { sort -g | tail -n 1; }
 for row in "$@"; do
