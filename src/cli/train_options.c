@@ -17,7 +17,8 @@ static const struct shore__option options[] = {
     OPTION(TEXT, "model", settings.model, "DIR",
            "a Hugging Face directory to start from: config.json, safetensors, tokenizer"),
     OPTION(TEXT, "init", settings.init, "NAME|FILE",
-           "random weights: gpt2-124m, gpt2-350m, gpt2-774m, gpt2-1.5b, gpt2-tiny, llama-tiny, or a config.json"),
+           "random weights: gpt2-124m, gpt2-350m, gpt2-774m, gpt2-1.5b, gpt2-tiny, gpt2-small, llama-tiny, or a "
+           "config.json"),
     OPTION(TEXT, "tokenizer", settings.tokenizer, "DIR",
            "directory of a tokenizer; otherwise the model's; otherwise bytes (ids 0-255, 256 ends a text)"),
     OPTION(U64, "seed", settings.seed, "N", "of random weights and of the shuffled order"),

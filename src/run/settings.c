@@ -63,7 +63,7 @@ static const struct row rows[] = {
     {"schedule", CHOICE, AT(schedule), .names = schedules},
     {"beta1", REAL, AT(beta1), .low = 0, .high = BELOW_ONE},
     {"beta2", REAL, AT(beta2), .low = 0, .high = BELOW_ONE},
-    {"eps", REAL, AT(eps), .low = 0, .high = 1},
+    {"eps", REAL, AT(eps), .low = 1e-37, .high = 1}, /* at 0, what never had a gradient would be 0 / 0 */
     {"momentum", REAL, AT(momentum), .low = 0, .high = BELOW_ONE},
     {"weight-decay", REAL, AT(weight_decay), .low = 0, .high = 1e3},
     {"clip", REAL, AT(clip), .low = 0, .high = 1e30},
