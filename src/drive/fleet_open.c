@@ -12,6 +12,7 @@
 #include "drive/chunk.h"
 #include "drive/fleet.h"
 #include "drive/layout.h"
+#include "drive/speed.h"
 
 #define RING_BYTES_DEFAULT (UINT64_C(16) << 20)
 #define RING_BUFFERS 5u
@@ -256,18 +257,31 @@ static void set_scratch(struct shore_fleet *f) {
     f->scratch_bytes = least * f->ndrives;
 }
 
+/* Every block's shards finish together: by speed, as far as there is room. */
+static int place_blocks(struct shore_fleet *f, const struct shore_fleet_options *o, const struct place *places,
+                        struct shore_diag *diag) {
+    uint64_t *numbers = calloc((size_t)f->ndrives * 3, sizeof *numbers);
+    char **paths = calloc(f->ndrives, sizeof *paths);
+    if (numbers && paths) {
+        uint64_t *speeds = numbers, *capacity = numbers + f->ndrives, *weights = capacity + f->ndrives;
+        for (uint32_t d = 0; d < f->ndrives; d++) {
+            paths[d] = places[d].path;
+            capacity[d] = shore__drive_capacity_bytes(o->drives[d]);
+        }
+        shore__drives_measure(paths, f->ndrives, o, speeds);
+        shore__placement_weights(speeds, capacity, f->ndrives, shore_fleet_disk_bytes(f->layout, o), weights);
+        shore__placement_make(f->layout, weights, f->ndrives, f->ranges);
+    }
+    int rc = numbers && paths ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
+    free(numbers);
+    free(paths);
+    return rc;
+}
+
 static int create_all(struct shore_fleet *f, const struct shore_fleet_options *o, struct place *places,
                       struct shore_diag *diag) {
-    uint64_t *weights = calloc(f->ndrives, sizeof *weights);
-    if (!weights) return shore__fail(diag, -ENOMEM, "out of memory");
-    bool limited = true;
-    for (uint32_t d = 0; d < f->ndrives; d++) {
-        weights[d] = shore__drive_capacity_bytes(o->drives[d]) >> 20;
-        if (weights[d] == 0) limited = false;
-    }
-    if (!limited) memset(weights, 0, f->ndrives * sizeof *weights);
-    shore__placement_make(f->layout, weights, f->ndrives, f->ranges);
-    free(weights);
+    int placed = place_blocks(f, o, places, diag);
+    if (placed) return placed;
     memcpy(f->fleet_id, o->fleet_id, sizeof f->fleet_id);
     if (!f->fleet_id[0] && !f->fleet_id[1]) {
         if (getrandom(f->fleet_id, sizeof f->fleet_id, 0) != sizeof f->fleet_id) {

@@ -45,6 +45,28 @@ uint64_t shore__drive_capacity_bytes(const char *path) {
     return bytes;
 }
 
+void shore__placement_weights(const uint64_t *speeds, const uint64_t *capacity_bytes, uint32_t ndrives,
+                              uint64_t total_bytes, uint64_t *weights) {
+    uint64_t rest = total_bytes;
+    bool full[SHORE__DRIVES_MAX] = {false}, again = true;
+    while (again) {
+        unsigned __int128 sum = 0;
+        uint64_t taken = 0;
+        again = false;
+        for (uint32_t d = 0; d < ndrives; d++)
+            if (!full[d]) sum += speeds[d];
+        for (uint32_t d = 0; d < ndrives; d++) {
+            if (full[d]) continue;
+            weights[d] = sum ? (uint64_t)((unsigned __int128)rest * speeds[d] / sum) : 0;
+            if (!capacity_bytes[d] || weights[d] <= capacity_bytes[d]) continue;
+            weights[d] = capacity_bytes[d];
+            taken += weights[d];
+            full[d] = again = true;
+        }
+        rest -= taken < rest ? taken : rest;
+    }
+}
+
 void shore__placement_make(const struct shore_layout *layout, const uint64_t *weights, uint32_t ndrives,
                            struct shore__range *ranges) {
     unsigned __int128 total = 0;

@@ -22,6 +22,11 @@ uint64_t shore__drive_capacity_bytes(const char *path);
 void shore__placement_make(const struct shore_layout *layout, const uint64_t *weights, uint32_t ndrives,
                            struct shore__range *ranges);
 
+/* Shares of total_bytes with which drives of these speeds finish together, but none above its capacity (0: no limit;
+ * if all are too small, in their proportion). Speeds: bytes a second. */
+void shore__placement_weights(const uint64_t *speeds, const uint64_t *capacity_bytes, uint32_t ndrives,
+                              uint64_t total_bytes, uint64_t *weights);
+
 /* The extents of one drive, by block; *extents is malloc'ed. */
 int shore__placement_extents(const struct shore_layout *layout, const struct shore__range *ranges, uint32_t ndrives,
                              uint32_t drive, struct shore__extent **extents, uint32_t *nextents, uint32_t *segments);

@@ -41,6 +41,11 @@ norms=$(metric "$place/run" grad_norm | sort -g)
 agrees "in memory again" --drive ram: "${how[@]}"
 agrees "two in memory" --drive ram: ram: "${how[@]}"
 agrees "two drives" --drive "$d1" "$place/d2" "${how[@]}"
+if [ -w /dev/shm ] && [ "$(stat -c %d /dev/shm)" != "$(stat -c %d "$place")" ]; then # another device: measured
+    agrees "drives of different speeds" --drive "$d1" "/dev/shm/longshore-test.$$" "${how[@]}"
+    grep -q "measured for placement" "$place/log" && ok "measured" || fail "speeds are not measured"
+    rm -f "/dev/shm/longshore-test.$$"
+fi
 agrees "a file of its own" --drive "$d1/volume" "${how[@]}"
 for io in uring threads buffered; do
     agrees "io $io" --drive "$d1" --io $io "${how[@]}"

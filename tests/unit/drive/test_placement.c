@@ -131,11 +131,30 @@ static void virtual_paths_have_no_size(void **state) {
     assert_true(shore__drive_capacity_bytes("not-there-yet") > 0);
 }
 
+static void shares_follow_speed_and_room(void **state) {
+    const uint64_t none[3] = {0, 0, 0}, equal[3] = {1, 1, 1}, unequal[3] = {100, 200, 100}, still[2] = {0, 0};
+    uint64_t w[3];
+    shore__placement_weights(equal, none, 3, 300, w);
+    assert_true(w[0] == 100 && w[1] == 100 && w[2] == 100);
+    shore__placement_weights(unequal, none, 3, 400, w);
+    assert_true(w[0] == 100 && w[1] == 200 && w[2] == 100);
+    /* what does not fit on one goes to the others, by their speeds */
+    shore__placement_weights(unequal, (uint64_t[3]){0, 100, 0}, 3, 400, w);
+    assert_true(w[0] == 150 && w[1] == 100 && w[2] == 150);
+    /* and again, where that fills another */
+    shore__placement_weights(unequal, (uint64_t[3]){0, 100, 120}, 3, 400, w);
+    assert_true(w[0] == 180 && w[1] == 100 && w[2] == 120);
+    /* too little room everywhere: creating says so */
+    shore__placement_weights(unequal, (uint64_t[3]){10, 20, 30}, 3, 400, w);
+    assert_true(w[0] == 10 && w[1] == 20 && w[2] == 30);
+    shore__placement_weights(still, none, 2, 400, w);
+    assert_true(w[0] == 0 && w[1] == 0); /* equal parts, says shore__placement_make */
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(layout_is_canonical),
-        cmocka_unit_test(nonsense_is_refused),
-        cmocka_unit_test(shares_follow_the_weights),
+        cmocka_unit_test(shares_follow_speed_and_room), cmocka_unit_test(layout_is_canonical),
+        cmocka_unit_test(nonsense_is_refused),          cmocka_unit_test(shares_follow_the_weights),
         cmocka_unit_test(virtual_paths_have_no_size),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

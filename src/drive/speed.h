@@ -1,0 +1,14 @@
+/* How fast drives are, for placement: measured once, when their volumes are made. */
+#ifndef SHORE_DRIVE_SPEED_H
+#define SHORE_DRIVE_SPEED_H
+
+#include "longshore/state.h"
+
+/* paths: of the volumes that will be made, NULL for a virtual drive. speeds: bytes a second, read and written together,
+ * in the pattern of UPDATE; all 1 where nothing is to be measured: fewer than two drives, all on one device, or one
+ * that only overwriting what is on it could measure (a block device). Takes a temporary file beside each volume, and a
+ * fraction of a second for each drive. Never fails: what cannot be measured is noted, and all are taken to be equal. */
+void shore__drives_measure(char *const *paths, uint32_t ndrives, const struct shore_fleet_options *options,
+                           uint64_t *speeds);
+
+#endif

@@ -1,0 +1,120 @@
+#include "storage/rate.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/arena.h"
+#include "base/diag.h"
+
+/* A chunk of AdamW's state is read as planes of 2, 2, 4 and 4 bytes an element, and written the same. */
+#define PLANES 4u
+#define ELEM_BYTES 12u
+static const uint32_t plane_bytes[PLANES] = {2, 2, 4, 4};
+
+struct shore__rate_buffer {
+    uint64_t chunk;
+    unsigned left; /* operations in flight */
+    bool writing;
+};
+
+/* Planes lie apart in each half, as in a volume. */
+static uint64_t offset_of(const struct shore__rate *r, bool second_half, unsigned plane, uint64_t chunk) {
+    uint64_t at = second_half ? r->nchunks * r->chunk_bytes : 0;
+    for (unsigned p = 0; p < plane; p++)
+        at += r->nchunks * (r->chunk_bytes / ELEM_BYTES * plane_bytes[p]);
+    return at + chunk * (r->chunk_bytes / ELEM_BYTES * plane_bytes[plane]);
+}
+
+static int start(struct shore__rate *r, uint32_t buffer, uint64_t chunk, bool write, bool second_half,
+                 struct shore_diag *diag) {
+    struct shore__rate_buffer *b = &r->buffers[buffer];
+    *b = (struct shore__rate_buffer){.chunk = chunk, .left = PLANES, .writing = write};
+    unsigned char *at = r->memory + (uint64_t)buffer * r->chunk_bytes;
+    for (unsigned p = 0; p < PLANES; p++) {
+        struct shore__io_op *op = &r->ops[buffer * PLANES + p];
+        *op = (struct shore__io_op){
+            .kind = write ? SHORE__IO_WRITE : SHORE__IO_READ,
+            .buffer = at,
+            .offset = offset_of(r, second_half, p, chunk),
+            .bytes = r->chunk_bytes / ELEM_BYTES * plane_bytes[p],
+            .user = b,
+        };
+        at += op->bytes;
+        int rc = shore__io_submit(r->io, op);
+        if (rc) return shore__fail(diag, rc, "%s: %s", r->file.path, shore_error_text(rc));
+    }
+    return 0;
+}
+
+/* All chunks once: read from one half, written to the other; or only written. */
+static int pass(struct shore__rate *r, bool fill, bool to_second_half, struct shore_diag *diag) {
+    uint64_t next = 0, finished = 0;
+    for (uint32_t i = 0; i < r->nbuffers && next < r->nchunks; i++) {
+        int rc = start(r, i, next++, fill, fill == to_second_half, diag);
+        if (rc) return rc;
+    }
+    while (finished < r->nchunks) {
+        struct shore__io_op *done[PLANES];
+        unsigned n = (unsigned)shore__io_reap(r->io, done, PLANES, 1);
+        for (unsigned i = 0; i < n; i++) {
+            if (done[i]->rc)
+                return shore__fail(diag, done[i]->rc, "%s: %s at offset %llu failed: %s", r->file.path,
+                                   done[i]->kind == SHORE__IO_READ ? "reading" : "writing",
+                                   (unsigned long long)done[i]->offset, shore_error_text(done[i]->rc));
+            r->moved_bytes += done[i]->bytes;
+            struct shore__rate_buffer *b = done[i]->user;
+            if (--b->left) continue;
+            uint32_t index = (uint32_t)(b - r->buffers);
+            int rc = 0;
+            if (!b->writing) {
+                rc = start(r, index, b->chunk, true, to_second_half, diag);
+            } else {
+                finished++;
+                if (next < r->nchunks) rc = start(r, index, next++, fill, fill == to_second_half, diag);
+            }
+            if (rc) return rc;
+        }
+        if (r->stop && r->stop()) return shore__fail(diag, -ECANCELED, "stopped");
+    }
+    int rc = shore__io_do(r->io, SHORE__IO_FLUSH, NULL, 0, 0);
+    return rc ? shore__fail(diag, rc, "%s: flushing failed: %s", r->file.path, shore_error_text(rc)) : 0;
+}
+
+int shore__rate_open(struct shore__rate *r, const char *path, uint64_t bytes, uint64_t chunk_bytes, uint32_t nbuffers,
+                     enum shore_io io, bool overwrite, struct shore_diag *diag) {
+    const uint64_t piece = ELEM_BYTES * SHORE_SEGMENT_ELEMS;
+    memset(r, 0, sizeof *r);
+    r->file.fd = -1;
+    r->nbuffers = nbuffers;
+    r->chunk_bytes = (uint32_t)(chunk_bytes < piece ? piece : chunk_bytes / piece * piece);
+    r->nchunks = bytes / r->chunk_bytes ? bytes / r->chunk_bytes : 1;
+    size_t memory = (size_t)nbuffers * r->chunk_bytes;
+    r->memory = shore__arena_alloc(NULL, memory);
+    r->ops = calloc((size_t)nbuffers * PLANES, sizeof *r->ops);
+    r->buffers = calloc(nbuffers, sizeof *r->buffers);
+    if (!r->memory || !r->ops || !r->buffers) return shore__fail(diag, -ENOMEM, "out of memory");
+    for (size_t i = 0; i < memory; i++)
+        r->memory[i] = (unsigned char)(i * 2654435761u >> 13); /* drives may compress zeros */
+    int rc = shore__file_create(path, 2 * r->nchunks * r->chunk_bytes, io, overwrite, &r->file, diag);
+    if (rc) return rc;
+    struct shore__buffer_range range = {r->memory, memory};
+    return shore__io_open(&r->file, io, nbuffers * PLANES, &range, 1, &r->io, diag);
+}
+
+int shore__rate_fill(struct shore__rate *r, struct shore_diag *diag) {
+    int rc = pass(r, true, false, diag);
+    return rc ? rc : pass(r, true, true, diag);
+}
+
+int shore__rate_pass(struct shore__rate *r, bool to_second_half, struct shore_diag *diag) {
+    return pass(r, false, to_second_half, diag);
+}
+
+void shore__rate_close(struct shore__rate *r) {
+    if (r->io) shore__io_close(r->io);
+    if (r->file.fd >= 0) shore__file_close(&r->file);
+    shore__arena_free(NULL, r->memory);
+    free(r->ops);
+    free(r->buffers);
+}
