@@ -3,7 +3,7 @@
 
 #include "cli/cli.h"
 #include "cli/train_options.h"
-#include "train/trainer.h"
+#include "train/train.h"
 
 /* Takes the flags of train: what is imported is a run at step 0 that train --resume goes on with. */
 static struct shore__command_line import_line(void) {
@@ -36,7 +36,7 @@ static int fill(struct shore__run *run, const struct shore__train_args *args, st
     struct shore_fleet_options options;
     struct shore_fleet_info info;
     char processor[64];
-    train_fleet_options(&run->settings, run->model, &options);
+    shore__train_fleet_options(&run->settings, run->model, &options);
     options.overwrite = args->overwrite || run->replace_drives;
     options.chunk_segments = 1;
     options.ring_bytes = 1;
@@ -84,7 +84,7 @@ static int import(struct shore__train_args *args) {
     if (!rc) rc = shore__run_model(s, tokenizer, &model, &diag);
     if (!rc) rc = shore__train_resolve(args, model, &diag);
     if (!rc) {
-        train_fleet_options(s, model, &options);
+        shore__train_fleet_options(s, model, &options);
         rc = shore__cli_disk_space(&s->drives, shore_fleet_disk_bytes(model->layout, &options), &diag);
     }
     if (!rc) rc = shore__cli_budget(s->memory_bytes, 0, 0, &s->memory_bytes, &diag);

@@ -22,4 +22,18 @@ static inline void *shore__carve_host(struct shore__carve *c, uint64_t bytes) {
     return (void *)shore__carve_take(c, bytes).handle;
 }
 
+/* Raises *field, up to most, to the largest value with which bytes(ctx), which grows with it, fits the room. */
+static inline void shore__carve_raise(size_t *field, size_t most, uint64_t room, uint64_t (*bytes)(void *ctx),
+                                      void *ctx) {
+    size_t least = *field;
+    while (least < most) {
+        *field = least + (most - least + 1) / 2;
+        if (bytes(ctx) <= room)
+            least = *field;
+        else
+            most = *field - 1;
+    }
+    *field = least;
+}
+
 #endif

@@ -24,23 +24,24 @@ static void close_session(struct session *s) {
 }
 
 /* The pages grow with what the budget leaves beyond `others`. */
+struct pages {
+    const struct shore__model *m;
+    enum shore__mode mode;
+    struct shore__residency residency;
+};
+static uint64_t pages_bytes(void *ctx) {
+    const struct pages *p = ctx;
+    return shore__pager_bytes(p->m, p->mode, &p->residency);
+}
 static uint64_t choose_pages(const struct shore__model *m, enum shore__mode mode, uint64_t room,
                              struct shore__residency *r) {
-    uint32_t *fields[] = {&r->buffers, &r->table_slices, &r->layers, &r->input_slices};
-    uint32_t most[] = {2, m->nslices, m->arch.n_layer, m->arch.tied ? 0 : m->nslices};
-    for (int i = 0; i < 4; i++) {
-        uint32_t least = *fields[i];
-        while (least < most[i]) {
-            uint32_t middle = least + (most[i] - least + 1) / 2;
-            *fields[i] = middle;
-            if (shore__pager_bytes(m, mode, r) <= room)
-                least = middle;
-            else
-                most[i] = middle - 1;
-        }
-        *fields[i] = least;
-    }
-    return shore__pager_bytes(m, mode, r);
+    struct pages p = {m, mode, *r};
+    shore__carve_raise(&p.residency.buffers, 2, room, pages_bytes, &p);
+    shore__carve_raise(&p.residency.table_slices, m->nslices, room, pages_bytes, &p);
+    shore__carve_raise(&p.residency.layers, m->arch.n_layer, room, pages_bytes, &p);
+    shore__carve_raise(&p.residency.input_slices, m->arch.tied ? 0 : m->nslices, room, pages_bytes, &p);
+    *r = p.residency;
+    return pages_bytes(&p);
 }
 
 /* What primitives and libraries take beyond what is resident before they are used. */

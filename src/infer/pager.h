@@ -14,10 +14,10 @@
 struct shore__pager;
 
 struct shore__residency {
-    uint32_t layers;       /* layers 1 .. layers stay */
-    uint32_t table_slices; /* of the output table (the only one if tied) */
-    uint32_t input_slices; /* of the input table, if untied */
-    uint32_t buffers;      /* for the others, of each kind: 1, or 2 to fetch ahead */
+    size_t layers;       /* layers 1 .. layers stay */
+    size_t table_slices; /* of the output table (the only one if tied) */
+    size_t input_slices; /* of the input table, if untied */
+    size_t buffers;      /* for the others, of each kind: 1, or 2 to fetch ahead */
 };
 
 /* Bytes that the pages take with this residency. mode: of the compute object. */

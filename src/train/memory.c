@@ -30,8 +30,8 @@ static uint64_t boundary_room(const struct shore__settings *s, const struct shor
     return shore__arena_round((uint64_t)s->batch * s->seq_len * m->arch.d_model * 4);
 }
 
-void train_fleet_options(const struct shore__settings *s, const struct shore__model *m,
-                         struct shore_fleet_options *out) {
+void shore__train_fleet_options(const struct shore__settings *s, const struct shore__model *m,
+                                struct shore_fleet_options *out) {
     uint64_t scratch = boundary_room(s, m) * m->arch.n_layer;
     if (m->arch.tied) scratch += m->layout->blocks[0].padded_elems * 4;
     /* Memory that stands in for a drive is no place to save memory. */
@@ -102,7 +102,7 @@ int train_place(struct trainer *t, struct shore__carve *memory, struct shore__pa
         shore__buf b = kept ? shore__carve_take(memory, t->boundary_bytes) : shared[l % 2];
         if (place) t->boundary[l] = b;
     }
-    for (size_t i = 0; i < plan->full_inner + plan->part_inner; i++) {
+    for (size_t i = 0; i < plan->kept_inner; i++) {
         bool full = i < plan->full_inner;
         shore__buf b = shore__carve_take(memory, inner_bytes(m, mode, plan->unit_rows, full));
         /* the last layers first: they are needed first */
@@ -131,11 +131,14 @@ struct sizing {
     const struct shore__settings *s;
     const struct shore__model *m;
     struct shore__compute *c;
+    struct train_plan *plan;
 };
 
-static uint64_t measure(const struct sizing *z, struct train_plan *plan) {
+static uint64_t measure(void *ctx) {
+    struct sizing *z = ctx;
+    struct train_plan *plan = z->plan;
     struct shore_fleet_options options;
-    train_fleet_options(z->s, z->m, &options);
+    shore__train_fleet_options(z->s, z->m, &options);
     options.ring_bytes = plan->ring_bytes;
     struct trainer t = {.s = z->s, .m = z->m, .c = z->c, .plan = *plan, .pass = {.m = z->m, .c = z->c}};
     struct shore__carve measure = {0};
@@ -148,83 +151,49 @@ static uint64_t measure(const struct sizing *z, struct train_plan *plan) {
     return plan->total_bytes;
 }
 
-/* The largest value of *field up to most that fits the budget. */
-static void raise32(const struct sizing *z, struct train_plan *plan, uint32_t *field, uint32_t most, uint64_t budget) {
-    uint32_t least = *field;
-    while (least < most) {
-        uint32_t middle = least + (most - least + 1) / 2;
-        *field = middle;
-        if (measure(z, plan) <= budget)
-            least = middle;
-        else
-            most = middle - 1;
-    }
-    *field = least;
-}
-
-static void raise_size(const struct sizing *z, struct train_plan *plan, size_t *field, size_t most, uint64_t budget) {
-    size_t least = *field;
-    while (least < most) {
-        size_t middle = least + (most - least + 1) / 2;
-        *field = middle;
-        if (measure(z, plan) <= budget)
-            least = middle;
-        else
-            most = middle - 1;
-    }
-    *field = least;
-}
-
-static void raise_parameters(const struct sizing *z, struct train_plan *plan, uint64_t budget) {
-    raise32(z, plan, &plan->residency.table_slices, z->m->nslices, budget);
-    raise32(z, plan, &plan->residency.layers, z->m->arch.n_layer, budget);
-    if (!z->m->arch.tied) raise32(z, plan, &plan->residency.input_slices, z->m->nslices, budget);
+static void raise_parameters(struct sizing *z, uint64_t budget) {
+    struct shore__residency *r = &z->plan->residency;
+    shore__carve_raise(&r->table_slices, z->m->nslices, budget, measure, z);
+    shore__carve_raise(&r->layers, z->m->arch.n_layer, budget, measure, z);
+    if (!z->m->arch.tied) shore__carve_raise(&r->input_slices, z->m->nslices, budget, measure, z);
 }
 
 /* Inner activations: what is dear to compute first, for all pairs, then the cheap ones too. */
-static void raise_activations(const struct sizing *z, struct train_plan *plan, uint64_t budget) {
-    size_t pairs = (size_t)z->m->arch.n_layer * plan->units;
-    raise_size(z, plan, &plan->part_inner, pairs, budget);
-    raise_size(z, plan, &plan->kept_logits, z->m->nslices * plan->units, budget);
-    size_t part = plan->part_inner, least = 0, most = part;
-    while (least < most) {
-        plan->full_inner = least + (most - least + 1) / 2;
-        plan->part_inner = part - plan->full_inner;
-        if (measure(z, plan) <= budget)
-            least = plan->full_inner;
-        else
-            most = plan->full_inner - 1;
-    }
-    plan->full_inner = least;
-    plan->part_inner = part - least;
+static void raise_activations(struct sizing *z, uint64_t budget) {
+    struct train_plan *plan = z->plan;
+    shore__carve_raise(&plan->kept_inner, z->m->arch.n_layer * plan->units, budget, measure, z);
+    shore__carve_raise(&plan->kept_logits, z->m->nslices * plan->units, budget, measure, z);
+    shore__carve_raise(&plan->full_inner, plan->kept_inner, budget, measure, z);
 }
 
-static void spend(const struct sizing *z, struct train_plan *plan, uint64_t budget) {
+/* Memory beyond the least goes where it saves most. */
+static void spend(struct sizing *z, struct train_plan *plan, uint64_t budget) {
     uint32_t layers = z->m->arch.n_layer, ndrives = (uint32_t)z->s->drives.count;
+    z->plan = plan;
     struct train_plan before = *plan;
     plan->residency.buffers = 2;
-    if (measure(z, plan) > budget) *plan = before;
-    raise32(z, plan, &plan->gradient_buffers, 3, budget);
+    if (measure(z) > budget) *plan = before;
+    shore__carve_raise(&plan->gradient_buffers, 3, budget, measure, z);
     before = *plan;
     plan->ring_bytes = (uint64_t)RING_BYTES_EACH * ndrives;
-    if (measure(z, plan) > budget) *plan = before;
+    if (measure(z) > budget) *plan = before;
     if (z->m->arch.tied) {
         before = *plan;
         plan->hold_table_gradient = true;
-        if (measure(z, plan) > budget) *plan = before;
+        if (measure(z) > budget) *plan = before;
     }
-    raise32(z, plan, &plan->kept_boundaries, layers + 1, budget);
-    if (plan->rows > TOKENS_OF_BALANCE) raise_activations(z, plan, budget);
-    raise32(z, plan, &plan->gradient_buffers, count_pieces(z->m, plan->hold_table_gradient), budget);
-    raise_parameters(z, plan, budget);
-    if (plan->rows <= TOKENS_OF_BALANCE) raise_activations(z, plan, budget);
-    measure(z, plan);
+    shore__carve_raise(&plan->kept_boundaries, layers + 1, budget, measure, z);
+    if (plan->rows > TOKENS_OF_BALANCE) raise_activations(z, budget);
+    shore__carve_raise(&plan->gradient_buffers, count_pieces(z->m, plan->hold_table_gradient), budget, measure, z);
+    raise_parameters(z, budget);
+    if (plan->rows <= TOKENS_OF_BALANCE) raise_activations(z, budget);
+    measure(z);
 }
 
 int train_plan_make(const struct shore__settings *s, const struct shore__model *m, struct shore__compute *c,
                     uint64_t budget_bytes, struct train_plan *out, struct shore__needs *needs,
                     struct shore_diag *diag) {
-    struct sizing z = {s, m, c};
+    struct sizing z = {s, m, c, NULL};
     struct train_plan *plan = out;
     size_t unit = shore__unit_sequences(s->seq_len) * s->seq_len, rows = (size_t)s->batch * s->seq_len;
     *plan = (struct train_plan){.rows = rows, .unit_rows = unit < rows ? unit : rows};
@@ -245,18 +214,20 @@ int train_plan_make(const struct shore__settings *s, const struct shore__model *
         plan->gradient_buffers = count_pieces(m, true);
     }
     struct train_plan least = *plan, most = *plan;
-    uint64_t minimum = measure(&z, &least);
+    z.plan = &least;
+    uint64_t minimum = measure(&z);
     if (m->arch.tied && !least.hold_table_gradient) {
         struct train_plan held = least;
         held.hold_table_gradient = true;
-        if (measure(&z, &held) <= minimum) {
+        z.plan = &held;
+        if (measure(&z) <= minimum) {
             least = held;
             minimum = held.total_bytes;
         }
     }
     if (needs) {
         struct shore_fleet_options options;
-        train_fleet_options(s, m, &options);
+        shore__train_fleet_options(s, m, &options);
         spend(&z, &most, UINT64_MAX);
         needs->minimum_bytes = minimum;
         needs->comfortable_bytes = most.total_bytes;

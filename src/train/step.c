@@ -10,23 +10,6 @@ static int op_failed(struct shore_diag *diag, int rc) {
     return rc ? shore__fail(diag, rc, "a tensor operation failed: %s", shore_error_text(rc)) : 0;
 }
 
-/* ---- tokens --------------------------------------------------------------------------------------------------------
- */
-
-int step_load_tokens(struct trainer *t, struct shore__dataset *data, uint64_t first_index, size_t sequences,
-                     bool shuffle, struct shore_diag *diag) {
-    size_t n = t->pass.seq_len;
-    int32_t *tokens = (int32_t *)t->pass.tokens.handle, *targets = (int32_t *)t->pass.targets.handle;
-    t->pass.sequences = sequences;
-    for (size_t i = 0; i < sequences; i++) {
-        uint64_t at = shore__dataset_position(data, first_index + i, n, shuffle, t->s->seed);
-        int rc = shore__dataset_read(data, at, n, tokens + i * n, diag);
-        if (!rc) rc = shore__dataset_read(data, at + 1, n, targets + i * n, diag);
-        if (rc) return rc;
-    }
-    return 0;
-}
-
 /* ---- boundary activations ------------------------------------------------------------------------------------------
  */
 
@@ -248,14 +231,14 @@ int step_compute(struct trainer *t, bool *finite, bool *replay, struct shore_dia
     *finite = true;
     *replay = false;
     shore__pager_set_step(pass->pager, t->base_step);
-    int rc = step_load_tokens(t, t->run->train, t->base_step * t->s->batch, t->s->batch, t->s->shuffle, diag);
+    int rc = batch_load(t, t->run->train, t->base_step * t->s->batch, t->s->batch, t->s->shuffle, diag);
     if (!rc) rc = shore__pass_embed(pass, t->boundary[1], diag);
     for (uint32_t l = 1; !rc && l <= layers; l++)
         rc = layer_forward(t, l, diag);
     if (!rc) shore__pager_want_slice(pass->pager, shore__model_table_block(t->m), 0);
     if (!rc) rc = shore__pass_loss(pass, t->boundary[layers + 1], diag);
     /* Nothing of this step may be handed over before the one before it is committed and reported. */
-    if (!rc) rc = train_finish_commit(t, diag);
+    if (!rc) rc = commit_finish(t, diag);
     if (rc) return rc;
     t->report.loss = shore__pass_loss_sum(pass) / (double)shore__pass_rows(pass);
     *finite = isfinite(t->report.loss);
@@ -277,35 +260,5 @@ int step_compute(struct trainer *t, bool *finite, bool *replay, struct shore_dia
         return rc;
     }
     if (!rc) rc = gradients_finish(t, finite, replay, diag);
-    return rc;
-}
-
-/* Enough for a stable figure, and a small part of the time between two measurements. */
-#define VALIDATION_TOKENS 65536u
-
-int step_validate(struct trainer *t, double *loss, struct shore_diag *diag) {
-    struct shore__pass *pass = &t->pass;
-    struct shore__dataset *data = t->run->val;
-    size_t seq_len = pass->seq_len, kept = pass->nkept;
-    uint64_t tokens = shore__dataset_tokens(data), sequences = (tokens - 1) / seq_len;
-    if (sequences > VALIDATION_TOKENS / seq_len) sequences = VALIDATION_TOKENS / seq_len;
-    if (!sequences) sequences = 1;
-    if (seq_len > tokens - 1) pass->seq_len = tokens - 1;
-    pass->nkept = 0;
-    double sum = 0;
-    int rc = 0;
-    for (uint64_t i = 0; !rc && i < sequences; i += pass->sequences) {
-        size_t n = sequences - i < t->s->batch ? (size_t)(sequences - i) : t->s->batch;
-        rc = step_load_tokens(t, data, i, n, false, diag);
-        if (!rc) rc = shore__pass_embed(pass, t->boundary[t->m->arch.n_layer + 1], diag);
-        for (uint32_t l = 1; !rc && l <= t->m->arch.n_layer; l++)
-            rc = shore__pass_layer(pass, l, t->boundary[t->m->arch.n_layer + 1], t->boundary[t->m->arch.n_layer + 1],
-                                   diag);
-        if (!rc) rc = shore__pass_loss(pass, t->boundary[t->m->arch.n_layer + 1], diag);
-        sum += shore__pass_loss_sum(pass);
-    }
-    *loss = sum / (double)(sequences * pass->seq_len);
-    pass->seq_len = seq_len;
-    pass->nkept = kept;
     return rc;
 }

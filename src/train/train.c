@@ -8,10 +8,7 @@
 
 #include "base/diag.h"
 #include "base/units.h"
-#include "infer/generate.h"
 #include "train/trainer.h"
-
-#define SAMPLE_TOKENS 120u
 
 /* ---- opening -------------------------------------------------------------------------------------------------------
  */
@@ -70,10 +67,6 @@ static int open_state(struct trainer *t, struct shore_fleet_options *options, ui
     return shore__run_record_change(t->run, info.step, what, diag);
 }
 
-static bool due(uint64_t step, uint64_t every, uint64_t last) {
-    return every && (step % every == 0 || step == last);
-}
-
 /* A kill after a commit may have cost the line of its step: the record holds it, but for what is measured later. */
 static int recover_metrics(struct trainer *t, struct shore_diag *diag) {
     struct shore_fleet_info info;
@@ -81,10 +74,10 @@ static int recover_metrics(struct trainer *t, struct shore_diag *diag) {
     uint32_t bytes = SHORE__METRICS_LINE_BYTES;
     shore_fleet_info(t->fleet, &info);
     if (shore_fleet_metrics(t->fleet, line, &bytes)) bytes = 0;
-    if (bytes && t->run->hint_step < info.step && t->run->val && due(info.step, t->s->eval_every, t->s->steps)) {
+    if (bytes && t->run->hint_step < info.step && batch_validation_due(t, info.step)) {
         double loss;
         shore__pager_set_step(t->pass.pager, info.step);
-        int rc = step_validate(t, &loss, diag);
+        int rc = batch_validate(t, &loss, diag);
         if (rc) return rc;
         if (isfinite(loss)) bytes += (uint32_t)sprintf(line + bytes - 1, ",\"val_loss\":%.9g}", loss) - 1;
     }
@@ -112,7 +105,7 @@ static int open_trainer(struct trainer *t, bool fresh, bool overwrite, uint64_t 
     processor_text(t->c, processor, sizeof processor);
 
     struct shore_fleet_options options;
-    train_fleet_options(s, t->m, &options);
+    shore__train_fleet_options(s, t->m, &options);
     options.arena = t->arena;
     options.ring_bytes = t->plan.ring_bytes;
     options.note = t->events->note;
@@ -159,113 +152,6 @@ static void close_trainer(struct trainer *t) {
     shore__arena_close(t->arena);
 }
 
-/* ---- commit and report ---------------------------------------------------------------------------------------------
- */
-
-static uint64_t last_step(const struct shore__settings *s) {
-    return s->stop_at && s->stop_at < s->steps ? s->stop_at : s->steps;
-}
-
-struct sampled {
-    uint32_t ids[SAMPLE_TOKENS], count, vocab;
-};
-
-static int emit(void *ctx, uint32_t token) {
-    struct sampled *s = ctx;
-    /* a model may have more entries than its tokenizer has text for */
-    if (token < s->vocab) s->ids[s->count++] = token;
-    return 0;
-}
-
-static int sample(struct trainer *t, uint64_t step, struct shore_diag *diag) {
-    uint32_t start = 0;
-    struct shore__text text = {0};
-    int rc = shore__run_tokenizer(t->run, diag);
-    if (rc) return rc;
-    int64_t end = shore__tokenizer_end_of_text(t->run->tokenizer);
-    if (end >= 0 && end < t->m->arch.vocab) start = (uint32_t)end;
-    struct sampled made = {.vocab = shore__tokenizer_vocab(t->run->tokenizer)};
-    struct shore__sampling how = {.temperature = 0.8,
-                                  .top_k = 50,
-                                  .top_p = 1,
-                                  .seed = t->s->seed + step,
-                                  .max_tokens = SAMPLE_TOKENS,
-                                  .stop_token = -1};
-    /* between steps, everything from dx to the norm's partial sums is free */
-    struct shore__carve memory = {t->dx.handle, 0};
-    rc = shore__generate_in(t->pass.pager, t->m, t->c, &memory, (uintptr_t)t->partial - t->dx.handle, &start, 1, &how,
-                            emit, &made, diag);
-    if (!rc) rc = shore__tokenizer_decode(t->run->tokenizer, made.ids, made.count, &text);
-    if (!rc) t->events->sample(t->events->ctx, step, text.bytes ? text.bytes : "", text.count);
-    free(text.bytes);
-    return rc;
-}
-
-static void fill_report(struct trainer *t) {
-    struct shore__step_report *r = &t->report;
-    struct shore_ledger now, *was = &t->ledger;
-    uint64_t resident, peak, end = shore__now_ns();
-    shore_fleet_ledger(t->fleet, &now);
-    shore__resident_bytes(&resident, &peak);
-#define SINCE(field) (now.field - was->field)
-    r->link_bytes = SINCE(link_in_gradients) + SINCE(link_out_params) + SINCE(link_activations) + SINCE(link_control);
-    r->drive_read_bytes =
-        SINCE(drive_read_state) + SINCE(drive_read_fetch) + SINCE(drive_read_spill) + SINCE(drive_read_scratch);
-    r->drive_write_bytes =
-        SINCE(drive_write_state) + SINCE(drive_write_spill) + SINCE(drive_write_scratch) + SINCE(drive_write_commit);
-#undef SINCE
-    r->resident_bytes = resident;
-    t->wait_ns += shore__pager_waited_ns(t->pass.pager);
-    r->step_seconds = (double)(end - t->step_start_ns) * 1e-9;
-    r->wait_seconds = (double)t->wait_ns * 1e-9;
-    r->commit_seconds = (double)t->commit_ns * 1e-9;
-    r->compute_seconds = r->step_seconds - r->wait_seconds - r->commit_seconds;
-    t->ledger = now;
-    t->step_start_ns = end;
-    t->wait_ns = t->commit_ns = 0;
-}
-
-int train_finish_commit(struct trainer *t, struct shore_diag *diag) {
-    if (!t->commit_pending) return 0;
-    uint64_t start = shore__now_ns(), last = last_step(t->s);
-    int rc = shore_wait(&t->commit, diag);
-    t->commit_ns += shore__now_ns() - start;
-    t->commit_pending = false;
-    if (rc) return rc;
-    fill_report(t);
-    if (t->run->val && due(t->report.step, t->s->eval_every, t->s->steps)) {
-        shore__pager_set_step(t->pass.pager, t->report.step);
-        rc = step_validate(t, &t->report.val_loss, diag);
-        t->step_start_ns = shore__now_ns();
-        if (rc) return rc;
-    }
-    char line[SHORE__METRICS_LINE_BYTES];
-    rc = shore__metrics_line(&t->report, line, sizeof line);
-    if (rc < 0)
-        return shore__fail(diag, rc, "the metrics of step %llu are too long", (unsigned long long)t->report.step);
-    rc = shore__metrics_append(t->run, t->report.step, line, diag);
-    if (rc) return rc;
-    if (t->events->step) t->events->step(t->events->ctx, &t->report);
-    if (t->events->sample && due(t->report.step, t->s->sample_every, last)) {
-        shore__pager_set_step(t->pass.pager, t->report.step);
-        rc = sample(t, t->report.step, diag);
-        t->step_start_ns = shore__now_ns();
-    }
-    return rc;
-}
-
-static int submit_commit(struct trainer *t, bool skip, struct shore_diag *diag) {
-    char line[SHORE__METRICS_LINE_BYTES];
-    int n = shore__metrics_line(&t->report, line, sizeof line);
-    if (n < 0) n = 0;
-    shore_wait_init(&t->commit);
-    int rc = shore_fleet_commit(t->fleet, t->base_step, skip, line, (uint32_t)n, shore_wait_completion(&t->commit));
-    t->commit_pending = !rc;
-    return rc ? shore__fail(diag, rc, "step %llu cannot be committed: %s", (unsigned long long)t->base_step + 1,
-                            shore_error_text(rc))
-              : 0;
-}
-
 /* ---- the loop ------------------------------------------------------------------------------------------------------
  */
 
@@ -289,8 +175,8 @@ static int refuse(struct trainer *t, struct shore_diag *diag) {
         if (t->events->note) t->events->note(t->events->ctx, note);
         t->report.skipped = true;
         /* the next step reads what this one leaves where it is: not before the commit says so */
-        int rc = submit_commit(t, true, diag);
-        return rc ? rc : train_finish_commit(t, diag);
+        int rc = commit_submit(t, true, diag);
+        return rc ? rc : commit_finish(t, diag);
     }
     return shore__fail(diag, SHORE_ENONFINITE,
                        "step %llu is refused: its %s is not finite; the state stays at step %llu (go on with a lower "
@@ -322,7 +208,7 @@ static int one_step(struct trainer *t, struct shore_diag *diag) {
     };
     t->recent_norm[t->nrecent++ % 4] = finite ? t->norm : INFINITY;
     if (t->nrecent >= 8) t->nrecent -= 4;
-    return finite ? submit_commit(t, false, diag) : refuse(t, diag);
+    return finite ? commit_submit(t, false, diag) : refuse(t, diag);
 }
 
 int shore__train(struct shore__run *run, bool fresh, bool overwrite, uint64_t accept_step,
@@ -338,15 +224,14 @@ int shore__train(struct shore__run *run, bool fresh, bool overwrite, uint64_t ac
     shore_fleet_info(t.fleet, &info);
     shore_fleet_ledger(t.fleet, &t.ledger);
     t.step_start_ns = shore__now_ns();
-    uint64_t last = last_step(t.s);
+    uint64_t last = train_last_step(t.s);
     bool asked = false;
     for (t.base_step = info.step; !rc && !asked && t.base_step < last; t.base_step++) {
         rc = one_step(&t, diag);
         uint64_t made = t.base_step + 1;
         asked = events->should_stop && events->should_stop(events->ctx);
-        bool settle = made == last || asked || (run->val && due(made, t.s->eval_every, t.s->steps)) ||
-                      due(made, t.s->sample_every, last);
-        if (!rc && settle) rc = train_finish_commit(&t, diag);
+        bool settle = made == last || asked || batch_validation_due(&t, made) || commit_sample_due(&t, made);
+        if (!rc && settle) rc = commit_finish(&t, diag);
         if (!rc && settle) out->last_val_loss = isfinite(t.report.val_loss) ? t.report.val_loss : out->last_val_loss;
         out->last_loss = t.report.loss;
     }

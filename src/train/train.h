@@ -24,6 +24,10 @@ struct shore__needs {
 int shore__train_needs(const struct shore__settings *s, const struct shore__model *m, struct shore__needs *out,
                        struct shore_diag *diag);
 
+/* What the volumes of such a run hold beside its state, and how they are opened. */
+void shore__train_fleet_options(const struct shore__settings *s, const struct shore__model *m,
+                                struct shore_fleet_options *out);
+
 struct shore__train_result {
     uint64_t step;
     bool stopped; /* by should_stop or stop_at, before the last step */

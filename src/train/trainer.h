@@ -16,13 +16,14 @@
 struct train_plan {
     size_t rows, unit_rows, units;
     struct shore__residency residency;
-    uint32_t gradient_buffers;     /* pieces of gradient in memory at once */
-    bool hold_table_gradient;      /* tied: the table's gradient in memory; otherwise its slices go to scratch */
-    uint32_t kept_boundaries;      /* inputs of the last layers (and of the head) that stay in memory */
-    size_t full_inner, part_inner; /* (layer, unit) pairs that keep all inner activations, or all but the cheap ones */
-    size_t kept_logits;            /* (slice, unit) pairs */
-    uint64_t ring_bytes;           /* of the fleet */
-    uint64_t workspace_bytes;      /* of compute */
+    size_t gradient_buffers;  /* pieces of gradient in memory at once */
+    bool hold_table_gradient; /* tied: the table's gradient in memory; otherwise its slices go to scratch */
+    size_t kept_boundaries;   /* inputs of the last layers (and of the head) that stay in memory */
+    size_t kept_inner;        /* (layer, unit) pairs that keep inner activations, but for the cheap ones */
+    size_t full_inner;        /* of these, pairs that keep the cheap ones too */
+    size_t kept_logits;       /* (slice, unit) pairs */
+    uint64_t ring_bytes;      /* of the fleet */
+    uint64_t workspace_bytes; /* of compute */
     uint64_t fleet_bytes, buffers_bytes, reserve_bytes, total_bytes; /* results */
 };
 
@@ -106,11 +107,14 @@ struct trainer {
     uint32_t nrecent;
 };
 
+/* Of this start. */
+static inline uint64_t train_last_step(const struct shore__settings *s) {
+    return s->stop_at && s->stop_at < s->steps ? s->stop_at : s->steps;
+}
+
 /* memory.c */
 int train_plan_make(const struct shore__settings *s, const struct shore__model *m, struct shore__compute *c,
                     uint64_t budget_bytes, struct train_plan *out, struct shore__needs *needs, struct shore_diag *diag);
-void train_fleet_options(const struct shore__settings *s, const struct shore__model *m,
-                         struct shore_fleet_options *out);
 /* Lays the trainer's buffers out in memory (t->pass and t->plan are set). */
 int train_place(struct trainer *t, struct shore__carve *memory, struct shore__pager **pager, struct shore_diag *diag);
 /* Where scratch holds the input of layer l, and slice i of a tied table's gradient. */
@@ -141,13 +145,18 @@ void gradients_discard(struct trainer *t);
 /* Waits until no request reads a buffer. */
 void gradients_drain(struct trainer *t);
 
+/* batch.c: sequences of data from `first_index` on become the pass's tokens and targets */
+int batch_load(struct trainer *t, struct shore__dataset *data, uint64_t first_index, size_t sequences, bool shuffle,
+               struct shore_diag *diag);
+int batch_validate(struct trainer *t, double *loss, struct shore_diag *diag);
+bool batch_validation_due(const struct trainer *t, uint64_t step);
+
+/* commit.c: a commit is under way from _submit on; _finish waits for it and reports its step, if there is one */
+int commit_submit(struct trainer *t, bool skip, struct shore_diag *diag);
+int commit_finish(struct trainer *t, struct shore_diag *diag);
+bool commit_sample_due(const struct trainer *t, uint64_t step);
+
 /* step.c */
 int step_compute(struct trainer *t, bool *finite, bool *replay, struct shore_diag *diag);
-int step_validate(struct trainer *t, double *loss, struct shore_diag *diag);
-int step_load_tokens(struct trainer *t, struct shore__dataset *data, uint64_t first_index, size_t sequences,
-                     bool shuffle, struct shore_diag *diag);
-
-/* train.c: waits for the commit under way and reports its step */
-int train_finish_commit(struct trainer *t, struct shore_diag *diag);
 
 #endif

@@ -1,0 +1,52 @@
+/* Tokens of a batch, and what a forward pass alone says of them. */
+#include "base/diag.h"
+#include "train/trainer.h"
+
+int batch_load(struct trainer *t, struct shore__dataset *data, uint64_t first_index, size_t sequences, bool shuffle,
+               struct shore_diag *diag) {
+    size_t n = t->pass.seq_len;
+    int32_t *tokens = (int32_t *)t->pass.tokens.handle, *targets = (int32_t *)t->pass.targets.handle;
+    t->pass.sequences = sequences;
+    for (size_t i = 0; i < sequences; i++) {
+        uint64_t at = shore__dataset_position(data, first_index + i, n, shuffle, t->s->seed);
+        int rc = shore__dataset_read(data, at, n, tokens + i * n, diag);
+        if (!rc) rc = shore__dataset_read(data, at + 1, n, targets + i * n, diag);
+        if (rc) return rc;
+    }
+    return 0;
+}
+
+/* Enough for a stable figure, and a small part of the time between two measurements. */
+#define VALIDATION_TOKENS 65536u
+
+int batch_validate(struct trainer *t, double *loss, struct shore_diag *diag) {
+    struct shore__pass *pass = &t->pass;
+    struct shore__dataset *data = t->run->val;
+    size_t seq_len = pass->seq_len, kept = pass->nkept;
+    uint64_t tokens = shore__dataset_tokens(data), sequences = (tokens - 1) / seq_len;
+    if (sequences > VALIDATION_TOKENS / seq_len) sequences = VALIDATION_TOKENS / seq_len;
+    if (!sequences) sequences = 1;
+    if (seq_len > tokens - 1) pass->seq_len = tokens - 1;
+    pass->nkept = 0;
+    double sum = 0;
+    int rc = 0;
+    for (uint64_t i = 0; !rc && i < sequences; i += pass->sequences) {
+        size_t n = sequences - i < t->s->batch ? (size_t)(sequences - i) : t->s->batch;
+        rc = batch_load(t, data, i, n, false, diag);
+        if (!rc) rc = shore__pass_embed(pass, t->boundary[t->m->arch.n_layer + 1], diag);
+        for (uint32_t l = 1; !rc && l <= t->m->arch.n_layer; l++)
+            rc = shore__pass_layer(pass, l, t->boundary[t->m->arch.n_layer + 1], t->boundary[t->m->arch.n_layer + 1],
+                                   diag);
+        if (!rc) rc = shore__pass_loss(pass, t->boundary[t->m->arch.n_layer + 1], diag);
+        sum += shore__pass_loss_sum(pass);
+    }
+    *loss = sum / (double)(sequences * pass->seq_len);
+    pass->seq_len = seq_len;
+    pass->nkept = kept;
+    return rc;
+}
+
+bool batch_validation_due(const struct trainer *t, uint64_t step) {
+    const struct shore__settings *s = t->s;
+    return t->run->val && (step == s->steps || (s->eval_every && step % s->eval_every == 0));
+}
