@@ -133,7 +133,7 @@ struct shore_completion {
  * rc = shore_wait(&w, &diag). Threading: one waiter. */
 struct shore_wait {
     void *state[16]; /* private: a mutex and a condition, in place */
-    int rc; /* of the first completion that failed */
+    int rc;          /* of the first completion that failed */
     uint32_t expected;
     struct shore_diag diag;
 };

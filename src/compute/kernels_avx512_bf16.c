@@ -9,10 +9,8 @@
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,prefer-vector-width=512")
 #define INLINE static inline __attribute__((always_inline))
 
-static void products_begin(void) {
-}
-static void products_end(void) {
-}
+static void products_begin(void) {}
+static void products_end(void) {}
 
 #define MR 8
 static void product(float *c, size_t ldc, const uint16_t *a, size_t lda, const uint16_t *b, size_t ldb, size_t m,
