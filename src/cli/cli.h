@@ -29,6 +29,8 @@ int shore__cli_import(int argc, char **argv);
 int shore__cli_export(int argc, char **argv);
 int shore__cli_inspect(int argc, char **argv);
 int shore__cli_remove(int argc, char **argv);
+int shore__cli_drive(int argc, char **argv);
+int shore__drive_bench(int argc, char **argv);
 int shore__cli_bench(int argc, char **argv);
 int shore__bench_update(int argc, char **argv);
 int shore__bench_disk(int argc, char **argv);

@@ -48,6 +48,7 @@ struct shore__option {
     }
 
 #define SHORE__OPTIONS_MAX 80
+#define SHORE__WORDS_MAX 256 /* plain words of a command */
 
 struct shore__command_line {
     const char *command;  /* "train" */
@@ -64,8 +65,8 @@ struct shore__command_line {
 enum shore__given { SHORE__GIVEN_NOT, SHORE__GIVEN_CONFIG, SHORE__GIVEN };
 
 struct shore__parsed {
-    unsigned char given[SHORE__OPTIONS_MAX]; /* by index into the table */
-    const char *positional[4];               /* NULL beyond the last */
+    unsigned char given[SHORE__OPTIONS_MAX];      /* by index into the table */
+    const char *positional[SHORE__WORDS_MAX + 1]; /* NULL beyond the last */
     bool help;
 };
 

@@ -31,7 +31,7 @@ static bool device_of(const char *path, dev_t *out) {
     return found;
 }
 
-static int measure(const char *path, enum shore_io io, uint64_t *speed, struct shore_diag *diag) {
+int shore__drive_measure(const char *path, enum shore_io io, uint64_t *speed, struct shore_diag *diag) {
     struct shore__rate r;
     char *file = NULL;
     if (asprintf(&file, "%s.speed-%ld", path, (long)getpid()) < 0) return shore__fail(diag, -ENOMEM, "out of memory");
@@ -49,8 +49,48 @@ static int measure(const char *path, enum shore_io io, uint64_t *speed, struct s
     return rc;
 }
 
+/* "2,1", "2.8GB,1.4GB": with units in all or in none; what is plain is scaled so that fractions count. */
+int shore__speeds_parse(const char *text, uint32_t ndrives, uint64_t *speeds, struct shore_diag *diag) {
+    enum { PLAIN = 1000000 };
+    bool plain[2] = {false, false};
+    uint32_t n = 0;
+    for (const char *at = text; at; n++) {
+        char item[48], shown[80];
+        size_t bytes = strcspn(at, ",");
+        uint64_t speed = 0;
+        snprintf(item, sizeof item, "%.*s", (int)(bytes < sizeof item ? bytes : sizeof item - 1), at);
+        bool number = item[0] && item[strspn(item, "0123456789.")] == '\0';
+        char *end = item;
+        double value = number ? strtod(item, &end) : 0;
+        bool good = bytes < sizeof item && (number ? *end == '\0' && value <= 1e12 : !shore__parse_size(item, &speed));
+        if (good && number) speed = (uint64_t)(value * PLAIN);
+        if (!good || speed == 0 || speed > UINT64_C(1) << 60)
+            return shore__fail(diag, SHORE_EUSAGE,
+                               "--drive-speeds %s: '%s' is no speed: give numbers such as 2,1 or 2.8GB,1.4GB, one for "
+                               "each drive",
+                               shore__escape(text, strlen(text), shown, sizeof shown), item);
+        plain[number] = true;
+        if (speeds && n < ndrives) speeds[n] = speed;
+        at = at[bytes] ? at + bytes + 1 : NULL;
+    }
+    if (plain[0] && plain[1])
+        return shore__fail(diag, SHORE_EUSAGE, "--drive-speeds %.60s: give a unit to all of them, or to none", text);
+    if (n != ndrives)
+        return shore__fail(diag, SHORE_EUSAGE, "--drive-speeds %.60s: %u speeds for %u drives: give one for each", text,
+                           n, ndrives);
+    return 0;
+}
+
 static void note(const struct shore_fleet_options *o, const char *text) {
     if (o->note) o->note(o->note_ctx, text);
+}
+
+bool shore__drives_share_device(char *const *paths, uint32_t ndrives) {
+    dev_t first = 0, other = 0;
+    for (uint32_t d = 0; d < ndrives; d++) {
+        if (!device_of(paths[d], d ? &other : &first) || (d && other != first)) return false;
+    }
+    return true;
 }
 
 void shore__drives_measure(char *const *paths, uint32_t ndrives, const struct shore_fleet_options *o,
@@ -67,7 +107,7 @@ void shore__drives_measure(char *const *paths, uint32_t ndrives, const struct sh
     for (uint32_t d = 0; d < ndrives; d++) {
         struct shore_diag diag = {{0}};
         char rate[32];
-        if (measure(paths[d], o->io, &speeds[d], &diag)) {
+        if (shore__drive_measure(paths[d], o->io, &speeds[d], &diag)) {
             char why[sizeof diag.text + 64];
             snprintf(why, sizeof why, "drives are taken to be equally fast: %s", diag.text);
             note(o, why);

@@ -11,4 +11,13 @@
 void shore__drives_measure(char *const *paths, uint32_t ndrives, const struct shore_fleet_options *options,
                            uint64_t *speeds);
 
+/* One drive's speed, measured alone: bytes a second. path: of a volume; a temporary file beside it. */
+int shore__drive_measure(const char *path, enum shore_io io, uint64_t *speed, struct shore_diag *diag);
+
+/* Whether volumes at all these paths would lie on one device, and so share its speed. */
+bool shore__drives_share_device(char *const *paths, uint32_t ndrives);
+
+/* The value of --drive-speeds, one speed for each drive; speeds may be NULL: only the check. SHORE_EUSAGE. */
+int shore__speeds_parse(const char *text, uint32_t ndrives, uint64_t *speeds, struct shore_diag *diag);
+
 #endif

@@ -6,7 +6,7 @@ shows() { # NAME PATTERN: the last command printed it
     if grep -qE -- "$2" "$place/log"; then ok "$1"; else fail "$1: no '$2'"; fi
 }
 
-commands="train eval generate verify import export inspect remove bench"
+commands="train eval generate verify import export inspect remove drive bench"
 must --help
 for command in $commands; do
     shows "the overview names $command" "^  $command "
@@ -35,8 +35,13 @@ for bench in update disk compute; do
     shows "bench $bench" "^usage: longshore bench $bench"
 done
 
+must drive bench --help
+shows "drive bench" "^usage: longshore drive bench"
+
 refused "command nearly known" "did you mean generate" genrate x
 refused "benchmark nearly known" "did you mean update" bench updat
+refused "drive command nearly known" "did you mean bench" drive benhc
+refused "a drive without a directory" "does not exist" drive bench "$place/none/none"
 refused "one dash" "two dashes" train -steps 3
 refused "flag of another command" "unknown flag --steps" eval x --steps 3
 refused "flag without value at the end" "--prompt needs a value" generate x --prompt
