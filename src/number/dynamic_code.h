@@ -1,0 +1,32 @@
+/* The 8-bit dynamic code of block-wise quantised moments, as bitsandbytes defines it (create_dynamic_map() in
+ * bitsandbytes/functional.py; Dettmers et al., 8-bit Optimizers via Block-wise Quantization, 2022).
+ *
+ * The magnitudes are 0, seven decades of evenly spaced values, and 1. Within a decade the nearest code is a product, a
+ * sum and a truncation; so no table is searched:
+ *
+ *     d = how many of bound[0..6] are below a        (a: magnitude, 0 to 1)
+ *     n = min(trunc(a * scale[d] + shift[d]), cap[d]), and 1 more if a is above bound[7]
+ *     code = zero + n, or zero - n for a negative one
+ *
+ * in fp32, rounded after every operation. That is the nearest code, but for magnitudes within 5e-5 of a step of the
+ * middle of two.
+ */
+#ifndef SHORE_NUMBER_DYNAMIC_CODE_H
+#define SHORE_NUMBER_DYNAMIC_CODE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define SHORE__MOMENT_BLOCK_ELEMS 256u /* one absmax each */
+
+struct shore__dynamic_code {
+    float value[256];                   /* ascending */
+    float bound[8], scale[8], shift[8]; /* see above */
+    int32_t cap[8];
+    int32_t zero; /* the code of 0 */
+};
+
+/* For m: both signs, but +1 only, so n is at most 127 for a negative one. For v: negative values become 0. */
+extern const struct shore__dynamic_code shore__dynamic_signed, shore__dynamic_unsigned;
+
+#endif
