@@ -71,8 +71,9 @@ void shore_layout_free(struct shore_layout *layout);
 
 enum shore_optimizer { SHORE_ADAMW, SHORE_ADAM, SHORE_SGD, SHORE_ADAGRAD, SHORE_OPTIMIZER_COUNT };
 
-/* The planes of an element. M is Adam's first moment or SGD's momentum, V Adam's second moment or AdaGrad's sum. */
-enum shore_plane { SHORE_PLANE_HI, SHORE_PLANE_LO, SHORE_PLANE_M, SHORE_PLANE_V, SHORE_PLANE_COUNT };
+/* The planes of an element. M is Adam's first moment or SGD's momentum, V Adam's second moment or AdaGrad's sum, R what
+ * compression has left out of the gradients so far (bf16). */
+enum shore_plane { SHORE_PLANE_HI, SHORE_PLANE_LO, SHORE_PLANE_M, SHORE_PLANE_V, SHORE_PLANE_R, SHORE_PLANE_COUNT };
 
 /* Hyper-parameters of one parameter group at one step, in PyTorch's definitions. Bias corrections are computed by
  * shore_hyper_at_step() in double on the host: they travel with the request, so a drive needs no history. */
@@ -107,6 +108,7 @@ struct shore_fleet_options {
     uint64_t ring_bytes;     /* memory for all rings of all drives; 0: a default; raised to the minimum */
     uint64_t scratch_bytes;  /* room for shore_fleet_scratch_*, over the whole fleet (create only) */
     bool spill;              /* room for spilled gradients (create only) */
+    bool residual;           /* plane R is stored: see shore_update */
     enum shore_io io;
     bool overwrite;          /* create: replace what is there (never what another process has locked) */
     uint64_t accept_step;    /* open: go on from this whole step although a newer record is damaged; 0: no */
@@ -197,11 +199,20 @@ enum shore_fetch_kind {
     SHORE_FETCH_BF16,   /* plane HI: 2 bytes an element */
     SHORE_FETCH_MASTER, /* HI and LO joined: fp32 */
     SHORE_FETCH_M,      /* fp32 */
-    SHORE_FETCH_V       /* fp32 */
+    SHORE_FETCH_V,      /* fp32 */
+    SHORE_FETCH_R,      /* plane R: bf16 */
+    SHORE_FETCH_STATE   /* all planes as they are stored: shore_fleet_state_bytes() a segment, segment by segment */
+};
+
+/* How a gradient is handed over. */
+enum shore_gradient_form {
+    SHORE_GRADIENT_FP32,
+    SHORE_GRADIENT_BF16,  /* widened to fp32, exactly, before anything else */
+    SHORE_GRADIENT_SPARSE /* what is left out is zero: the codes of number/sparse.h, one for each segment */
 };
 
 /* Reads segments [segment, segment + count) of a block into dst (canonical order, aligned to
- * SHORE_BUFFER_ALIGN_BYTES; count * SHORE_SEGMENT_ELEMS elements). Checked against the leaves.
+ * SHORE_BUFFER_ALIGN_BYTES; count * SHORE_SEGMENT_ELEMS elements, or count state images). Checked against the leaves.
  * step: the committed step, or the one being written if the caller has seen the completion of that range's update
  * in the current attempt. */
 int shore_fleet_fetch(struct shore_fleet *fleet, uint64_t step, uint32_t block, uint32_t segment, uint32_t count,
@@ -211,8 +222,12 @@ struct shore_update {
     uint64_t base_step; /* reads this step, which must be committed, and writes base_step + 1 */
     uint64_t attempt;   /* of the fleet: see shore_fleet_discard() */
     uint32_t block, segment, count;
-    const float *gradient; /* fp32, canonical order from `segment` on; NULL: what shore_fleet_spill() stored */
-    float coefficient;     /* multiplies the gradient first (clipping); 1: none */
+    const void *gradient; /* canonical order from `segment` on; NULL: what shore_fleet_spill() stored */
+    enum shore_gradient_form form;
+    const uint32_t *offsets;  /* SPARSE: count + 1 byte offsets; the code of segment i is gradient[offsets[i]] up to
+                               * gradient[offsets[i + 1]] */
+    const uint16_t *residual; /* what plane R will hold, bf16; NULL: zeros. Ignored where R is not stored */
+    float coefficient;        /* multiplies the gradient first (clipping); 1: none */
     const struct shore_hyper *groups; /* by parameter group; copied at submit */
     uint32_t ngroups;
     void *params_out; /* NULL, or where the new parameters go: bf16 (fp32 if the fleet's fp32_params) */
@@ -224,9 +239,23 @@ struct shore_update {
  * Errors: SHORE_EDISCARDED, SHORE_ENONFINITE (a new master has no finite bf16), -EIO, SHORE_ECORRUPT. */
 int shore_fleet_update(struct shore_fleet *fleet, const struct shore_update *update, struct shore_completion done);
 
-/* Stores gradients of segments on their drives until an update with gradient == NULL reads them. */
+/* Stores gradients of segments on their drives until an update with gradient == NULL reads them, in the same form: FP32
+ * or BF16, and one form for all of a step. */
 int shore_fleet_spill(struct shore_fleet *fleet, uint32_t block, uint32_t segment, uint32_t count,
-                      const float *gradient, struct shore_completion done);
+                      enum shore_gradient_form form, const void *gradient, struct shore_completion done);
+
+/* Bytes of the state image of one segment: its planes as they are stored, in plane order. */
+size_t shore_fleet_state_bytes(const struct shore_fleet *fleet);
+
+struct shore_store {
+    uint64_t base_step, attempt; /* as in shore_update; both are ignored before the fleet is sealed */
+    uint32_t block, segment, count;
+    const void *state; /* images, segment by segment, aligned to SHORE_BUFFER_ALIGN_BYTES */
+};
+/* Writes state images into the slot of base_step + 1, which counts as the update of these segments: for updates that
+ * are computed elsewhere, and for moving state between fleets. Before the fleet is sealed: the initial state. Errors as
+ * of shore_fleet_update(). */
+int shore_fleet_store(struct shore_fleet *fleet, const struct shore_store *store, struct shore_completion done);
 
 /* Ends the current attempt: waits for the I/O of its queued and running updates, whose completions run with
  * SHORE_EDISCARDED or their result. Returns the new attempt's number. Not to be called with a commit pending. */
@@ -253,7 +282,9 @@ int shore_fleet_digest(struct shore_fleet *fleet, bool deep, unsigned char diges
 
 /* Counters since open; bytes. */
 struct shore_ledger {
-    uint64_t link_in_gradients, link_out_params, link_activations, link_control;
+    /* what crossed the host link: "in" goes to the drives, "out" comes from them */
+    uint64_t link_in_gradients, link_in_compressed, link_out_params, link_activations, link_in_state, link_out_state,
+        link_control;
     uint64_t drive_read_state, drive_write_state; /* by updates */
     uint64_t drive_read_fetch;
     uint64_t drive_read_spill, drive_write_spill;

@@ -1,6 +1,7 @@
 #include "drive/chunk.h"
 
 #include <errno.h>
+#include <string.h>
 
 #include "base/diag.h"
 #include "base/units.h"
@@ -24,12 +25,39 @@ static struct shore__planes planes_from(const struct shore__planes *planes, uint
                                   planes->v ? planes->v + elem : NULL};
 }
 
-int shore__chunk_update(const struct shore__drive_config *config, const struct shore_update *update, uint32_t segment,
-                        uint32_t count, const struct shore__planes *in, const struct shore__planes *out,
-                        const float *gradient, void *params_out, struct shore_diag *diag) {
+size_t shore__gradient_segment_bytes(enum shore_gradient_form form) {
+    return form == SHORE_GRADIENT_FP32   ? SHORE_SEGMENT_ELEMS * sizeof(float)
+           : form == SHORE_GRADIENT_BF16 ? SHORE_SEGMENT_ELEMS * sizeof(uint16_t)
+                                         : 0;
+}
+
+struct shore_update shore__update_part(const struct shore__drive_config *config, const struct shore_update *whole,
+                                       uint32_t segment, uint32_t count) {
+    struct shore_update part = *whole;
+    size_t skipped = segment - whole->segment;
+    part.segment = segment;
+    part.count = count;
+    if (part.gradient)
+        part.gradient = (const unsigned char *)part.gradient + skipped * shore__gradient_segment_bytes(part.form);
+    if (part.offsets) part.offsets += skipped;
+    if (part.residual) part.residual += skipped * SHORE_SEGMENT_ELEMS;
+    if (part.params_out)
+        part.params_out =
+            (unsigned char *)part.params_out + skipped * SHORE_SEGMENT_ELEMS * (config->fp32_params ? 4 : 2);
+    return part;
+}
+
+void shore__update_residual(const struct shore_update *update, uint16_t *to) {
+    size_t bytes = (size_t)update->count * SHORE_SEGMENT_ELEMS * sizeof *to;
+    update->residual ? memcpy(to, update->residual, bytes) : memset(to, 0, bytes);
+}
+
+int shore__chunk_update(const struct shore__drive_config *config, const struct shore_update *update,
+                        const struct shore__planes *in, const struct shore__planes *out, struct shore_diag *diag) {
     const struct shore_layout_block *block = &config->layout->blocks[update->block];
-    uint64_t first = (uint64_t)segment * SHORE_SEGMENT_ELEMS;
-    uint64_t end = first + (uint64_t)count * SHORE_SEGMENT_ELEMS;
+    const float *gradient = update->gradient;
+    uint64_t first = (uint64_t)update->segment * SHORE_SEGMENT_ELEMS;
+    uint64_t end = first + (uint64_t)update->count * SHORE_SEGMENT_ELEMS;
     size_t param_bytes = config->fp32_params ? 4 : 2;
     int worst = 0;
     uint64_t at = first;
@@ -40,14 +68,14 @@ int shore__chunk_update(const struct shore__drive_config *config, const struct s
         }
         const struct shore_hyper *hyper = &update->groups[block->tensors[t].group];
         struct shore__planes from = planes_from(in, at - first), to = planes_from(out, at - first);
-        void *params = params_out ? (unsigned char *)params_out + (at - first) * param_bytes : NULL;
+        void *params = update->params_out ? (unsigned char *)update->params_out + (at - first) * param_bytes : NULL;
         int rc = shore__near_update(config->optimizer, hyper, update->coefficient, &from, &to, gradient + (at - first),
                                     params, config->fp32_params, stop - at);
         if (rc && !worst) {
             char name[96];
-            worst = shore__fail(
-                diag, rc, "a new value of tensor %s is not finite",
-                shore__escape(block->tensors[t].name, __builtin_strlen(block->tensors[t].name), name, sizeof name));
+            worst =
+                shore__fail(diag, rc, "a new value of tensor %s is not finite",
+                            shore__escape(block->tensors[t].name, strlen(block->tensors[t].name), name, sizeof name));
         }
         at = stop;
     }
@@ -56,12 +84,19 @@ int shore__chunk_update(const struct shore__drive_config *config, const struct s
 
 int shore__update_check(const struct shore__drive_config *config, const struct shore_update *update) {
     if (update->block >= config->layout->nblocks || update->count == 0 || !update->groups) return -EINVAL;
+    if (update->form != SHORE_GRADIENT_FP32) return -ENOTSUP;
     const struct shore_layout_block *block = &config->layout->blocks[update->block];
     if (update->segment >= block->segments || update->count > block->segments - update->segment) return -EINVAL;
     for (uint32_t t = 0; t < block->ntensors; t++) {
         if (block->tensors[t].group >= update->ngroups) return -EINVAL;
     }
     return 0;
+}
+
+bool shore__all_spilled(const unsigned char *spilled, uint32_t count, enum shore_gradient_form form) {
+    for (uint32_t i = 0; i < count; i++)
+        if (spilled[i] != 1 + (unsigned)form) return false;
+    return true;
 }
 
 const struct shore__extent *shore__extent_find(const struct shore__volume_desc *desc, uint32_t block, uint32_t segment,

@@ -5,14 +5,25 @@
 #include "drive/drive.h"
 #include "near/update.h"
 
-/* UPDATE of segments [segment, segment + count) of the request's block, by runs of one parameter group; the gaps
- * between tensors belong to the tensor before them. The arrays begin at `segment`; in and out may be the same. */
-int shore__chunk_update(const struct shore__drive_config *config, const struct shore_update *update, uint32_t segment,
-                        uint32_t count, const struct shore__planes *in, const struct shore__planes *out,
-                        const float *gradient, void *params_out, struct shore_diag *diag);
+size_t shore__gradient_segment_bytes(enum shore_gradient_form form); /* 0: SPARSE has no fixed size */
+
+/* The part of a request that is about [segment, segment + count) of its block. */
+struct shore_update shore__update_part(const struct shore__drive_config *config, const struct shore_update *whole,
+                                       uint32_t segment, uint32_t count);
+
+/* What plane R of the request's segments will hold. */
+void shore__update_residual(const struct shore_update *update, uint16_t *to);
+
+/* UPDATE of the request's segments, by runs of one parameter group; the gaps between tensors belong to the tensor
+ * before them. in and out may be the same. */
+int shore__chunk_update(const struct shore__drive_config *config, const struct shore_update *update,
+                        const struct shore__planes *in, const struct shore__planes *out, struct shore_diag *diag);
 
 /* Checks that a request lies in its block and that hyper-parameters are there for each group of it. */
 int shore__update_check(const struct shore__drive_config *config, const struct shore_update *update);
+
+/* spilled: by segment, 1 + the form that was spilled, or 0. */
+bool shore__all_spilled(const unsigned char *spilled, uint32_t count, enum shore_gradient_form form);
 
 /* The extent of a drive that holds [segment, segment + count) of block; NULL: not all of it is here. */
 const struct shore__extent *shore__extent_find(const struct shore__volume_desc *desc, uint32_t block, uint32_t segment,

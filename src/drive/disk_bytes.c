@@ -12,7 +12,6 @@ uint64_t shore_fleet_disk_bytes(const struct shore_layout *layout, const struct 
         for (uint32_t d = 0; d < o->ndrives; d++) {
             struct shore__extent *extents;
             struct shore__volume_desc desc = {
-                .planes = shore_optimizer_planes(o->optimizer, o->with_momentum),
                 .ndrives = o->ndrives,
                 .drive = d,
                 .scratch_bytes = (o->scratch_bytes + stripes - 1) / stripes * SHORE__SCRATCH_STRIPE_BYTES,
@@ -23,6 +22,7 @@ uint64_t shore_fleet_disk_bytes(const struct shore_layout *layout, const struct 
                 shore__placement_extents(layout, ranges, o->ndrives, d, &extents, &desc.nextents, &desc.segments))
                 continue;
             desc.extents = extents;
+            shore__planes_make(layout, o, desc.plane_bytes);
             bytes += shore__volume_size_bytes(&desc);
             free(extents);
         }

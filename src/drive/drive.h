@@ -8,6 +8,7 @@
 #ifndef SHORE_DRIVE_DRIVE_H
 #define SHORE_DRIVE_DRIVE_H
 
+#include "drive/planes.h"
 #include "storage/volume.h"
 
 struct shore__drive;
@@ -17,6 +18,8 @@ enum shore__drive_caps {
     SHORE__DRIVE_DURABLE = 1,
     SHORE__DRIVE_KEEPS_DATA = 2, /* null does not */
 };
+
+enum shore__snapshot_act { SHORE__SNAPSHOT_MAKE, SHORE__SNAPSHOT_REMOVE };
 
 struct shore__drive_fetch {
     uint64_t step; /* the committed one, or the one being written */
@@ -52,8 +55,10 @@ struct shore__drive_ops {
     int (*fetch)(struct shore__drive *d, const struct shore__drive_fetch *fetch, struct shore_completion done);
     /* update->groups is borrowed until the completion, like the other buffers. */
     int (*update)(struct shore__drive *d, const struct shore_update *update, struct shore_completion done);
-    int (*spill)(struct shore__drive *d, uint32_t block, uint32_t segment, uint32_t count, const float *gradient,
-                 struct shore_completion done);
+    /* Before begin, on a drive that has just been created: initial state. */
+    int (*store)(struct shore__drive *d, const struct shore_store *store, struct shore_completion done);
+    int (*spill)(struct shore__drive *d, uint32_t block, uint32_t segment, uint32_t count,
+                 enum shore_gradient_form form, const void *gradient, struct shore_completion done);
     /* seal is what put stored or get found (XXH3-128, seeded with the offset); the caller compares. */
     int (*scratch)(struct shore__drive *d, bool put, uint64_t offset, uint64_t bytes, void *buffer,
                    unsigned char seal[16], struct shore_completion done);
@@ -67,6 +72,9 @@ struct shore__drive_ops {
     /* Sum of the leaves of the committed slot modulo 2^128, little-endian; deep: after reading every byte.
      * Synchronous. */
     int (*leaf_sum)(struct shore__drive *d, bool deep, unsigned char sum[16], struct shore_diag *diag);
+    /* A copy of the committed state, or its removal, under a name, beside what this drive keeps; it can be opened as a
+     * drive of its own. Durable when it returns. Synchronous. */
+    int (*snapshot)(struct shore__drive *d, enum shore__snapshot_act act, const char *name, struct shore_diag *diag);
     void (*ledger)(const struct shore__drive *d, struct shore_ledger *add_to);
     const char *(*path)(const struct shore__drive *d);
     int (*describe)(const struct shore__drive *d, char *text, size_t bytes);
@@ -74,7 +82,7 @@ struct shore__drive_ops {
     void (*close)(struct shore__drive *d);
 };
 
-#define SHORE__DRIVE_VERSION 1
+#define SHORE__DRIVE_VERSION 2
 
 /* Every drive's object begins with this. */
 struct shore__drive {
@@ -86,7 +94,7 @@ struct shore__drive {
 struct shore__drive_config {
     const struct shore_layout *layout;
     enum shore_optimizer optimizer;
-    unsigned planes;
+    uint32_t plane_bytes[SHORE_PLANE_COUNT];
     bool fp32_params;
     enum shore_io io;
     uint32_t chunk_segments; /* of the update ring; at least 1 */
@@ -96,6 +104,14 @@ struct shore__drive_config {
     void (*note)(void *ctx, const char *text); /* may be NULL */
     void *note_ctx;
 };
+
+/* The one place that knows which path stands for which kind. place: the volume's path where there is one
+ * (shore__volume_path). desc is copied. */
+int shore__drive_create_at(const struct shore__drive_config *config, const char *path, const char *place,
+                           const struct shore__volume_desc *desc, bool overwrite, struct shore__drive **out,
+                           struct shore_diag *diag);
+int shore__drive_open_at(const struct shore__drive_config *config, const char *path, struct shore__drive **out,
+                         struct shore_diag *diag);
 
 /* desc is copied. */
 int shore__ram_create(const struct shore__drive_config *config, const struct shore__volume_desc *desc,

@@ -9,7 +9,7 @@
 #include "base/units.h"
 #include "drive/chunk.h"
 
-enum join_kind { JOIN_FETCH, JOIN_UPDATE, JOIN_SPILL, JOIN_PUT, JOIN_GET, JOIN_COMMIT };
+enum join_kind { JOIN_FETCH, JOIN_UPDATE, JOIN_STORE, JOIN_INITIAL, JOIN_SPILL, JOIN_PUT, JOIN_GET, JOIN_COMMIT };
 
 /* One request of the caller: its parts on the drives, and what they come to. */
 struct shore__join {
@@ -21,7 +21,8 @@ struct shore__join {
     atomic_bool failed; /* who sets it writes rc and diag */
     int rc;
     struct shore_diag diag;
-    struct shore_update update; /* groups point into tail */
+    struct shore_update update; /* groups point into tail; of a store: what both have in common */
+    const unsigned char *state;
     unsigned char *seal_out;
     unsigned char seal_want[16];
     uint32_t nparts;
@@ -88,7 +89,8 @@ static void join_part_done(struct shore__join *join, int rc, const struct shore_
     if ((join->kind == JOIN_PUT || join->kind == JOIN_GET) && !join->rc) finish_seals(join);
     const struct shore_diag *sentence = join->rc ? &join->diag : NULL;
     join->done.fn(join->done.ctx, join->rc, sentence);
-    if (join->kind == JOIN_UPDATE) update_finished(f, join->update.attempt, join->rc, sentence);
+    if (join->kind == JOIN_UPDATE || join->kind == JOIN_STORE)
+        update_finished(f, join->update.attempt, join->rc, sentence);
     join_free(join);
 }
 
@@ -137,7 +139,7 @@ int shore_fleet_fetch(struct shore_fleet *f, uint64_t step, uint32_t block, uint
     if (rc) return rc;
     struct shore__join *join = join_new(f, JOIN_FETCH, 0, done);
     if (!join) return -ENOMEM;
-    size_t segment_bytes = (size_t)SHORE_SEGMENT_ELEMS * (kind == SHORE_FETCH_BF16 ? 2 : 4);
+    size_t segment_bytes = shore__fetch_segment_bytes(f->config.plane_bytes, kind);
     for (uint32_t d = 0; d < f->ndrives; d++) {
         struct shore__range part;
         if (!intersect(f, block, d, segment, count, &part)) continue;
@@ -152,44 +154,68 @@ int shore_fleet_fetch(struct shore_fleet *f, uint64_t step, uint32_t block, uint
         rc = f->drives[d]->ops->fetch(f->drives[d], &fetch, part_completion(join));
         if (rc) part_refused(join, rc);
     }
-    f->link_out_params += count * segment_bytes;
-    f->link_control += sizeof(struct shore__drive_fetch);
+    shore__link_count(f, kind == SHORE_FETCH_STATE ? SHORE__LINK_OUT_STATE : SHORE__LINK_OUT_PARAMS,
+                      count * segment_bytes);
+    shore__link_count(f, SHORE__LINK_CONTROL, sizeof(struct shore__drive_fetch));
     join_part_done(join, 0, NULL);
     return 0;
 }
 
+static void send_to(struct shore__join *join, uint32_t d, struct shore__range range) {
+    struct shore_fleet *f = join->fleet;
+    struct shore__drive *drive = f->drives[d];
+    int rc;
+    if (join->kind != JOIN_UPDATE) {
+        struct shore_store part = {
+            .base_step = join->update.base_step,
+            .attempt = join->update.attempt,
+            .block = join->update.block,
+            .segment = range.first,
+            .count = range.count,
+            .state = join->state + (range.first - join->update.segment) * shore_fleet_state_bytes(f),
+        };
+        rc = drive->ops->store(drive, &part, part_completion(join));
+    } else {
+        struct shore_update part = shore__update_part(&f->config, &join->update, range.first, range.count);
+        rc = drive->ops->update(drive, &part, part_completion(join));
+    }
+    if (rc) part_refused(join, rc);
+}
+
+static void count_update(struct shore_fleet *f, const struct shore_update *u) {
+    if (u->form == SHORE_GRADIENT_SPARSE)
+        shore__link_count(f, SHORE__LINK_IN_COMPRESSED,
+                          u->offsets[u->count] - u->offsets[0] + (u->count + 1) * sizeof *u->offsets);
+    else if (u->gradient)
+        shore__link_count(f, SHORE__LINK_IN_GRADIENTS, u->count * shore__gradient_segment_bytes(u->form));
+    if (u->residual) shore__link_count(f, SHORE__LINK_IN_STATE, (uint64_t)u->count * SHORE_SEGMENT_ELEMS * 2);
+    if (u->params_out)
+        shore__link_count(f, SHORE__LINK_OUT_PARAMS,
+                          (uint64_t)u->count * SHORE_SEGMENT_ELEMS * (f->config.fp32_params ? 4 : 2));
+    shore__link_count(f, SHORE__LINK_CONTROL, sizeof *u + u->ngroups * sizeof *u->groups);
+}
+
+/* An update, or a store; initial state is a store that belongs to no step. */
 static void send_update(struct shore__join *join) {
     struct shore_fleet *f = join->fleet;
     const struct shore_update *whole = &join->update;
-    size_t param_bytes = (size_t)SHORE_SEGMENT_ELEMS * (f->config.fp32_params ? 4 : 2);
+    if (join->kind != JOIN_UPDATE)
+        shore__link_count(f, SHORE__LINK_IN_STATE, whole->count * shore_fleet_state_bytes(f));
+    else
+        count_update(f, whole);
     for (uint32_t d = 0; d < f->ndrives; d++) {
         struct shore__range range;
-        if (!intersect(f, whole->block, d, whole->segment, whole->count, &range)) continue;
-        size_t skipped = range.first - whole->segment;
-        struct shore_update part = *whole;
-        part.segment = range.first;
-        part.count = range.count;
-        if (part.gradient) part.gradient += skipped * SHORE_SEGMENT_ELEMS;
-        if (part.params_out) part.params_out = (unsigned char *)part.params_out + skipped * param_bytes;
-        int rc = f->drives[d]->ops->update(f->drives[d], &part, part_completion(join));
-        if (rc) part_refused(join, rc);
+        if (intersect(f, whole->block, d, whole->segment, whole->count, &range)) send_to(join, d, range);
     }
-    if (whole->gradient) f->link_in_gradients += (uint64_t)whole->count * SHORE_SEGMENT_ELEMS * 4;
-    if (whole->params_out) f->link_out_params += whole->count * param_bytes;
-    f->link_control += sizeof *whole + whole->ngroups * sizeof *whole->groups;
     join_part_done(join, 0, NULL);
 }
 
-int shore_fleet_update(struct shore_fleet *f, const struct shore_update *update, struct shore_completion done) {
-    int rc = shore__update_check(&f->config, update);
-    if (rc) return rc;
-    size_t groups_bytes = update->ngroups * sizeof *update->groups;
-    struct shore__join *join = join_new(f, JOIN_UPDATE, groups_bytes, done);
-    if (!join) return -ENOMEM;
-    memcpy(join->tail, update->groups, groups_bytes);
-    join->update = *update;
-    join->update.groups = (const struct shore_hyper *)(void *)join->tail;
+/* Sends it, or holds it back until the commit of its base step is through. */
+static int submit_update(struct shore__join *join) {
+    struct shore_fleet *f = join->fleet;
+    const struct shore_update *update = &join->update;
     bool hold = false;
+    int rc = 0;
     pthread_mutex_lock(&f->lock);
     if (!f->ready) {
         rc = -EINVAL;
@@ -220,20 +246,52 @@ int shore_fleet_update(struct shore_fleet *f, const struct shore_update *update,
     return 0;
 }
 
-int shore_fleet_spill(struct shore_fleet *f, uint32_t block, uint32_t segment, uint32_t count, const float *gradient,
-                      struct shore_completion done) {
-    int rc = is_ready(f) ? check_range(f, block, segment, count) : -EINVAL;
+int shore_fleet_update(struct shore_fleet *f, const struct shore_update *update, struct shore_completion done) {
+    int rc = shore__update_check(&f->config, update);
+    if (rc) return rc;
+    size_t groups_bytes = update->ngroups * sizeof *update->groups;
+    struct shore__join *join = join_new(f, JOIN_UPDATE, groups_bytes, done);
+    if (!join) return -ENOMEM;
+    memcpy(join->tail, update->groups, groups_bytes);
+    join->update = *update;
+    join->update.groups = (const struct shore_hyper *)(void *)join->tail;
+    return submit_update(join);
+}
+
+int shore_fleet_store(struct shore_fleet *f, const struct shore_store *store, struct shore_completion done) {
+    int rc = check_range(f, store->block, store->segment, store->count);
+    if (rc) return rc;
+    bool initial = !is_ready(f);
+    struct shore__join *join = join_new(f, initial ? JOIN_INITIAL : JOIN_STORE, 0, done);
+    if (!join) return -ENOMEM;
+    join->state = store->state;
+    join->update = (struct shore_update){
+        .base_step = store->base_step,
+        .attempt = store->attempt,
+        .block = store->block,
+        .segment = store->segment,
+        .count = store->count,
+    };
+    if (!initial) return submit_update(join);
+    send_update(join);
+    return 0;
+}
+
+int shore_fleet_spill(struct shore_fleet *f, uint32_t block, uint32_t segment, uint32_t count,
+                      enum shore_gradient_form form, const void *gradient, struct shore_completion done) {
+    size_t each = shore__gradient_segment_bytes(form);
+    int rc = is_ready(f) && each ? check_range(f, block, segment, count) : -EINVAL;
     if (rc) return rc;
     struct shore__join *join = join_new(f, JOIN_SPILL, 0, done);
     if (!join) return -ENOMEM;
     for (uint32_t d = 0; d < f->ndrives; d++) {
         struct shore__range part;
         if (!intersect(f, block, d, segment, count, &part)) continue;
-        const float *from = gradient + (size_t)(part.first - segment) * SHORE_SEGMENT_ELEMS;
-        rc = f->drives[d]->ops->spill(f->drives[d], block, part.first, part.count, from, part_completion(join));
+        const void *from = (const unsigned char *)gradient + (part.first - segment) * each;
+        rc = f->drives[d]->ops->spill(f->drives[d], block, part.first, part.count, form, from, part_completion(join));
         if (rc) part_refused(join, rc);
     }
-    f->link_in_gradients += (uint64_t)count * SHORE_SEGMENT_ELEMS * 4;
+    shore__link_count(f, SHORE__LINK_IN_GRADIENTS, count * each);
     join_part_done(join, 0, NULL);
     return 0;
 }
@@ -265,7 +323,7 @@ static int scratch(struct shore_fleet *f, bool put, uint64_t offset, uint64_t by
         if (rc) part_refused(join, rc);
         at += part;
     }
-    f->link_activations += bytes;
+    shore__link_count(f, SHORE__LINK_ACTIVATIONS, bytes);
     join_part_done(join, 0, NULL);
     return 0;
 }
@@ -289,7 +347,7 @@ static void send_commit(struct shore_fleet *f, struct shore__join *join) {
                                            part_completion(join));
         if (rc) part_refused(join, rc);
     }
-    f->link_control += (uint64_t)f->ndrives * f->next_metrics_bytes;
+    shore__link_count(f, SHORE__LINK_CONTROL, (uint64_t)f->ndrives * f->next_metrics_bytes);
     join_part_done(join, 0, NULL);
 }
 

@@ -6,6 +6,7 @@
 #include <stdatomic.h>
 
 #include "drive/drive.h"
+#include "drive/link.h"
 #include "drive/placement.h"
 
 #define SHORE__SCRATCH_STRIPE_BYTES (1024u * 1024u)
@@ -41,8 +42,17 @@ struct shore_fleet {
     unsigned char metrics[SHORE__METRICS_BYTES], next_metrics[SHORE__METRICS_BYTES];
     uint32_t metrics_bytes, next_metrics_bytes;
 
-    atomic_uint_fast64_t link_in_gradients, link_out_params, link_activations, link_control, commit_ns;
+    atomic_uint_fast64_t link[SHORE__LINK_CLASSES], commit_ns;
 };
+
+/* fleet_memory.c: how drives are opened; least: with as little memory as works. */
+struct shore__drive_config shore__fleet_config(const struct shore_layout *layout,
+                                               const struct shore_fleet_options *options, bool least);
+/* A fleet without drives yet; options are checked. */
+int shore__fleet_new(const struct shore_layout *layout, const struct shore_fleet_options *options,
+                     struct shore_fleet **out, struct shore_diag *diag);
+/* Once all drives are there. */
+void shore__fleet_set_scratch(struct shore_fleet *f);
 
 /* From the records of all drives (drives[] in place order): which step to go on from, and the epoch to write. */
 struct shore__fleet_state {

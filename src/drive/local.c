@@ -21,12 +21,8 @@ void shore__local_io_failed(struct shore__local *l, struct shore__local_job *job
                           (unsigned long long)op->offset, shore_error_text(op->rc));
 }
 
-size_t shore__local_ring_segment_bytes(unsigned planes, bool spill) {
-    size_t bytes = spill ? (size_t)SHORE_SEGMENT_ELEMS * 4 : 0;
-    for (int p = 0; p < SHORE_PLANE_COUNT; p++) {
-        if (planes & 1u << p) bytes += shore__plane_segment_bytes(p);
-    }
-    return bytes;
+size_t shore__local_ring_segment_bytes(const uint32_t plane_bytes[SHORE_PLANE_COUNT], bool spill) {
+    return shore__state_segment_bytes(plane_bytes) + (spill ? (size_t)SHORE_SEGMENT_ELEMS * 4 : 0);
 }
 
 static struct shore__local_job *job_new(enum shore__local_kind kind, struct shore_completion done) {
@@ -108,8 +104,9 @@ static int local_fetch(struct shore__drive *d, const struct shore__drive_fetch *
     struct shore__local *l = local_of(d);
     int slot = shore__slots_find(&l->slots, fetch->step);
     if (slot < 0 || (uintptr_t)fetch->dst % SHORE_BUFFER_ALIGN_BYTES) return -EINVAL;
-    if (fetch->kind == SHORE_FETCH_M && !(l->config.planes & 1u << SHORE_PLANE_M)) return -EINVAL;
-    if (fetch->kind == SHORE_FETCH_V && !(l->config.planes & 1u << SHORE_PLANE_V)) return -EINVAL;
+    if (fetch->kind == SHORE_FETCH_M && !l->config.plane_bytes[SHORE_PLANE_M]) return -EINVAL;
+    if (fetch->kind == SHORE_FETCH_V && !l->config.plane_bytes[SHORE_PLANE_V]) return -EINVAL;
+    if (fetch->kind == SHORE_FETCH_R && !l->config.plane_bytes[SHORE_PLANE_R]) return -EINVAL;
     struct shore__local_job *job = job_new(SHORE__LOCAL_FETCH, done);
     if (!job) return -ENOMEM;
     if (locate(l, job, fetch->block, fetch->segment, fetch->count)) {
@@ -130,7 +127,9 @@ static int local_update(struct shore__drive *d, const struct shore_update *updat
     struct shore__local_job *job = job_new(SHORE__LOCAL_UPDATE, done);
     if (!job) return -ENOMEM;
     rc = locate(l, job, update->block, update->segment, update->count);
-    if (!rc && !update->gradient && (!l->spilled || memchr(l->spilled + job->local, 0, job->count))) rc = -EINVAL;
+    if (!rc && !update->gradient &&
+        (!l->spilled || !shore__all_spilled(l->spilled + job->local, job->count, update->form)))
+        rc = -EINVAL;
     int slot = rc ? rc : shore__slots_write(&l->slots, update->base_step, update->attempt);
     if (slot < 0) {
         free(job);
@@ -143,16 +142,35 @@ static int local_update(struct shore__drive *d, const struct shore_update *updat
     return 0;
 }
 
-static int local_spill(struct shore__drive *d, uint32_t block, uint32_t segment, uint32_t count, const float *gradient,
-                       struct shore_completion done) {
+static int local_store(struct shore__drive *d, const struct shore_store *store, struct shore_completion done) {
     struct shore__local *l = local_of(d);
-    if (!l->spilled || (uintptr_t)gradient % SHORE_BUFFER_ALIGN_BYTES) return -EINVAL;
+    struct shore__local_job *job = job_new(SHORE__LOCAL_STORE, done);
+    if (!job) return -ENOMEM;
+    int rc = locate(l, job, store->block, store->segment, store->count);
+    /* a drive that has just been made gets its initial state in slot 0 */
+    int slot = rc ? rc : l->created ? 1 : shore__slots_write(&l->slots, store->base_step, store->attempt);
+    if (slot < 0) {
+        free(job);
+        return slot;
+    }
+    job->slot = (unsigned)slot;
+    job->store = *store;
+    shore__lane_push(&l->updates, &job->job);
+    return 0;
+}
+
+static int local_spill(struct shore__drive *d, uint32_t block, uint32_t segment, uint32_t count,
+                       enum shore_gradient_form form, const void *gradient, struct shore_completion done) {
+    struct shore__local *l = local_of(d);
+    if (!l->spilled || (uintptr_t)gradient % SHORE_BUFFER_ALIGN_BYTES || !shore__gradient_segment_bytes(form))
+        return -EINVAL;
     struct shore__local_job *job = job_new(SHORE__LOCAL_SPILL, done);
     if (!job) return -ENOMEM;
     if (locate(l, job, block, segment, count)) {
         free(job);
         return -EINVAL;
     }
+    job->spill.form = form;
     job->spill.gradient = gradient;
     shore__lane_push(&l->fetches, &job->job);
     return 0;
@@ -204,7 +222,7 @@ static int local_leaf_sum(struct shore__drive *d, bool deep, unsigned char sum[1
     memset(sum, 0, 16);
     for (uint32_t i = 0; i < desc->segments; i++) {
         for (int p = 0; p < SHORE_PLANE_COUNT; p++) {
-            if (desc->planes & 1u << p) shore__sum_add_leaf(sum, &l->volume.table[slot][i].plane[p]);
+            if (desc->plane_bytes[p]) shore__sum_add_leaf(sum, &l->volume.table[slot][i].plane[p]);
         }
     }
     for (uint32_t e = 0; deep && e < desc->nextents; e++) {
@@ -216,6 +234,11 @@ static int local_leaf_sum(struct shore__drive *d, bool deep, unsigned char sum[1
         if (rc) return rc;
     }
     return 0;
+}
+
+static int local_snapshot(struct shore__drive *d, enum shore__snapshot_act act, const char *name,
+                          struct shore_diag *diag) {
+    return shore__fail(diag, -ENOTSUP, "%s: snapshots are not made yet", local_of(d)->volume.file.path);
 }
 
 static void local_ledger(const struct shore__drive *d, struct shore_ledger *add_to) {
@@ -277,11 +300,13 @@ static const struct shore__drive_ops local_ops = {
     .init = local_init,
     .fetch = local_fetch,
     .update = local_update,
+    .store = local_store,
     .spill = local_spill,
     .scratch = local_scratch,
     .commit = local_commit,
     .discard = local_discard,
     .leaf_sum = local_leaf_sum,
+    .snapshot = local_snapshot,
     .ledger = local_ledger,
     .path = local_path,
     .describe = local_describe,
@@ -293,11 +318,11 @@ static const struct shore__drive_ops local_ops = {
 
 static uint64_t ring_bytes(const struct shore__drive_config *config, bool spill) {
     return (uint64_t)config->ring_buffers * config->chunk_segments *
-           shore__local_ring_segment_bytes(config->planes, spill);
+           shore__local_ring_segment_bytes(config->plane_bytes, spill);
 }
 
 static uint64_t stage_bytes(const struct shore__drive_config *config) {
-    return (uint64_t)config->stage_segments * 2 * shore__plane_segment_bytes(SHORE_PLANE_HI);
+    return (uint64_t)config->stage_segments * 2 * config->plane_bytes[SHORE_PLANE_HI];
 }
 
 uint64_t shore__local_memory_bytes(const struct shore__drive_config *config, const struct shore__volume_desc *desc) {
@@ -337,7 +362,8 @@ static int start(struct shore__local *l, struct shore_diag *diag) {
     unsigned update_depth = l->config.ring_buffers * (SHORE_PLANE_COUNT + 1);
     rc = shore__io_open(&l->volume.file, l->config.io, update_depth, &ring, 1, &l->update_io, diag);
     if (rc) return rc;
-    rc = shore__io_open(&l->volume.file, l->config.io, 2 * SHORE__FETCH_PIECES, &stage, 1, &l->fetch_io, diag);
+    rc = shore__io_open(&l->volume.file, l->config.io, SHORE_PLANE_COUNT * SHORE__FETCH_PIECES, &stage, 1, &l->fetch_io,
+                        diag);
     if (rc) return rc;
     if (!l->volume.file.direct && l->config.io != SHORE_IO_BUFFERED && l->config.note) {
         struct shore_diag note;

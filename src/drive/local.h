@@ -19,6 +19,7 @@ struct shore__pipeline;
 enum shore__local_kind {
     /* streams of chunks through the update ring */
     SHORE__LOCAL_UPDATE,
+    SHORE__LOCAL_STORE,
     SHORE__LOCAL_INIT,
     SHORE__LOCAL_VERIFY,
     /* alone on the update lane, with no I/O under way */
@@ -61,8 +62,10 @@ struct shore__local_job {
             enum shore_fetch_kind kind;
             unsigned char *dst;
         } fetch;
+        struct shore_store store;
         struct {
-            const float *gradient;
+            enum shore_gradient_form form;
+            const unsigned char *gradient;
         } spill;
         struct {
             uint64_t offset, bytes;
@@ -84,7 +87,7 @@ struct shore__local {
     unsigned char *ring, *stage;
     size_t ring_bytes, stage_bytes;
     unsigned char *written;         /* by local segment: in this attempt. Update lane, or drained */
-    unsigned char *spilled;         /* by local segment; NULL: no room for spilled gradients */
+    unsigned char *spilled;         /* by local segment: 1 + the form; NULL: no room for spilled gradients */
     struct shore__leaf *spill_leaf; /* the same */
     int attempt_rc;                 /* first failure of this attempt */
     struct shore_diag attempt_diag;
@@ -92,10 +95,6 @@ struct shore__local {
         write_commit;
     atomic_uint_fast64_t io_wait_ns, compute_ns;
 };
-
-static inline size_t shore__plane_segment_bytes(enum shore_plane plane) {
-    return shore__plane_elem_bytes(plane) * SHORE_SEGMENT_ELEMS;
-}
 
 /* The update lane's work in hand; free() gives it back. Needs the ring. NULL: out of memory. */
 struct shore__pipeline *shore__pipeline_new(struct shore__local *l);
@@ -113,6 +112,6 @@ int shore__local_commit(struct shore__local *l, struct shore__local_job *job);
 void shore__local_io_failed(struct shore__local *l, struct shore__local_job *job, const struct shore__io_op *op);
 
 /* Bytes of a buffer of the update ring for one segment, and operations of a chunk. */
-size_t shore__local_ring_segment_bytes(unsigned planes, bool spill);
+size_t shore__local_ring_segment_bytes(const uint32_t plane_bytes[SHORE_PLANE_COUNT], bool spill);
 
 #endif

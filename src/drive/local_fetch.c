@@ -13,7 +13,7 @@
 struct piece {
     struct shore__local_job *job; /* NULL: free */
     uint32_t at, count;           /* segments, from the job's first */
-    struct shore__io_op op[2];
+    struct shore__io_op op[SHORE_PLANE_COUNT];
     unsigned pending;
     bool failed;
     unsigned char *stage; /* of a joined fetch: hi and lo of one segment */
@@ -35,7 +35,8 @@ static void finish_job(struct fetcher *f, struct shore__local_job *job) {
         shore__leaf_make(job->scratch.buffer, job->scratch.bytes, job->scratch.offset, &seal);
         memcpy(job->scratch.seal, seal.hash, 16);
     }
-    if (!job->rc && job->kind == SHORE__LOCAL_SPILL) memset(l->spilled + job->local, 1, job->count);
+    if (!job->rc && job->kind == SHORE__LOCAL_SPILL)
+        memset(l->spilled + job->local, 1 + (int)job->spill.form, job->count);
     if (job->rc && !job->diag.text[0]) shore__fail(&job->diag, job->rc, "%s", shore_error_text(job->rc));
     job->done.fn(job->done.ctx, job->rc, job->rc ? &job->diag : NULL);
     free(job);
@@ -57,27 +58,45 @@ static void submit_op(struct fetcher *f, struct piece *p, enum shore__io_kind ki
 }
 
 static enum shore_plane plane_of(enum shore_fetch_kind kind) {
-    return kind == SHORE_FETCH_M ? SHORE_PLANE_M : kind == SHORE_FETCH_V ? SHORE_PLANE_V : SHORE_PLANE_HI;
+    return kind == SHORE_FETCH_M   ? SHORE_PLANE_M
+           : kind == SHORE_FETCH_V ? SHORE_PLANE_V
+           : kind == SHORE_FETCH_R ? SHORE_PLANE_R
+                                   : SHORE_PLANE_HI;
 }
 
 static int check_plane(struct fetcher *f, struct piece *p, enum shore_plane plane, const unsigned char *data) {
     struct shore__local_job *job = p->job;
     for (uint32_t i = 0; i < p->count; i++) {
         int rc = shore__volume_check(&f->l->volume, job->slot, job->block, job->segment + p->at + i, plane,
-                                     data + i * shore__plane_segment_bytes(plane), &job->diag);
+                                     data + (size_t)i * f->l->config.plane_bytes[plane], &job->diag);
         if (rc) return rc;
     }
     return 0;
 }
 
+static unsigned char *state_image(const struct fetcher *f, const struct piece *p) {
+    return p->job->fetch.dst + p->at * shore__state_segment_bytes(f->l->config.plane_bytes);
+}
+
+static int check_state(struct fetcher *f, struct piece *p) {
+    const unsigned char *data = state_image(f, p);
+    int rc = 0;
+    for (int plane = 0; !rc && plane < SHORE_PLANE_COUNT; plane++) {
+        if (f->l->config.plane_bytes[plane]) rc = check_plane(f, p, plane, data);
+        data += f->l->config.plane_bytes[plane];
+    }
+    return rc;
+}
+
 /* All I/O of the piece is done. */
 static int finish_fetch(struct fetcher *f, struct piece *p) {
     struct shore__local_job *job = p->job;
+    if (job->fetch.kind == SHORE_FETCH_STATE) return check_state(f, p);
     if (job->fetch.kind != SHORE_FETCH_MASTER) {
         enum shore_plane plane = plane_of(job->fetch.kind);
-        return check_plane(f, p, plane, job->fetch.dst + p->at * shore__plane_segment_bytes(plane));
+        return check_plane(f, p, plane, job->fetch.dst + (size_t)p->at * f->l->config.plane_bytes[plane]);
     }
-    unsigned char *lo = p->stage + shore__plane_segment_bytes(SHORE_PLANE_HI);
+    unsigned char *lo = p->stage + f->l->config.plane_bytes[SHORE_PLANE_HI];
     int rc = check_plane(f, p, SHORE_PLANE_HI, p->stage);
     if (!rc) rc = check_plane(f, p, SHORE_PLANE_LO, lo);
     if (!rc) {
@@ -103,7 +122,7 @@ static void start_fetch(struct fetcher *f, struct piece *p) {
     struct shore__local_job *job = p->job;
     uint32_t local = job->local + p->at;
     if (job->fetch.kind == SHORE_FETCH_MASTER) {
-        size_t bytes = shore__plane_segment_bytes(SHORE_PLANE_HI);
+        size_t bytes = v->desc.plane_bytes[SHORE_PLANE_HI];
         p->stage = f->stages[--f->free_stages];
         submit_op(f, p, SHORE__IO_READ, p->stage, shore__volume_plane_offset(v, job->slot, SHORE_PLANE_HI, local),
                   bytes);
@@ -112,8 +131,19 @@ static void start_fetch(struct fetcher *f, struct piece *p) {
         f->l->read_fetch += 2 * bytes;
         return;
     }
+    if (job->fetch.kind == SHORE_FETCH_STATE) {
+        unsigned char *to = state_image(f, p);
+        for (int plane = 0; plane < SHORE_PLANE_COUNT; plane++) {
+            size_t bytes = v->desc.plane_bytes[plane];
+            if (bytes)
+                submit_op(f, p, SHORE__IO_READ, to, shore__volume_plane_offset(v, job->slot, plane, local), bytes);
+            to += bytes;
+            f->l->read_fetch += bytes;
+        }
+        return;
+    }
     enum shore_plane plane = plane_of(job->fetch.kind);
-    size_t bytes = shore__plane_segment_bytes(plane);
+    size_t bytes = v->desc.plane_bytes[plane];
     submit_op(f, p, SHORE__IO_READ, job->fetch.dst + p->at * bytes,
               shore__volume_plane_offset(v, job->slot, plane, local), p->count * bytes);
     f->l->read_fetch += p->count * bytes;
@@ -122,13 +152,13 @@ static void start_fetch(struct fetcher *f, struct piece *p) {
 static void start_spill(struct fetcher *f, struct piece *p) {
     struct shore__local *l = f->l;
     struct shore__local_job *job = p->job;
-    const size_t bytes = (size_t)SHORE_SEGMENT_ELEMS * 4;
-    const float *from = job->spill.gradient + (size_t)p->at * SHORE_SEGMENT_ELEMS;
+    const size_t bytes = shore__gradient_segment_bytes(job->spill.form);
+    const unsigned char *from = job->spill.gradient + p->at * bytes;
     uint32_t local = job->local + p->at;
     for (uint32_t i = 0; i < p->count; i++) {
-        shore__leaf_make(from + (size_t)i * SHORE_SEGMENT_ELEMS, bytes, local + i, &l->spill_leaf[local + i]);
+        shore__leaf_make(from + i * bytes, bytes, local + i, &l->spill_leaf[local + i]);
     }
-    submit_op(f, p, SHORE__IO_WRITE, (void *)(uintptr_t)from, shore__volume_spill_offset(&l->volume, local),
+    submit_op(f, p, SHORE__IO_WRITE, (void *)(uintptr_t)from, shore__volume_spill_offset(&l->volume, local, bytes),
               p->count * bytes);
     l->write_spill += p->count * bytes;
 }
@@ -155,7 +185,7 @@ static void start_piece(struct fetcher *f, struct piece *p) {
         most = SCRATCH_PIECE_BYTES;
     } else if (job->kind == SHORE__LOCAL_FETCH) {
         if (job->fetch.kind == SHORE_FETCH_BF16) most *= 2;
-        if (job->fetch.kind == SHORE_FETCH_MASTER) most = 1;
+        if (job->fetch.kind == SHORE_FETCH_MASTER || job->fetch.kind == SHORE_FETCH_STATE) most = 1;
     }
     uint64_t at = job->next, count = total - at < most ? total - at : most;
     p->job = job;
@@ -197,8 +227,8 @@ static bool start_something(struct fetcher *f) {
 }
 
 static void reap(struct fetcher *f) {
-    struct shore__io_op *ops[2 * SHORE__FETCH_PIECES];
-    int n = shore__io_reap(f->l->fetch_io, ops, 2 * SHORE__FETCH_PIECES, 1);
+    struct shore__io_op *ops[SHORE_PLANE_COUNT * SHORE__FETCH_PIECES];
+    int n = shore__io_reap(f->l->fetch_io, ops, SHORE_PLANE_COUNT * SHORE__FETCH_PIECES, 1);
     for (int i = 0; i < n; i++) {
         struct piece *p = ops[i]->user;
         if (ops[i]->rc) {
@@ -214,7 +244,7 @@ void *shore__local_fetch_lane(void *ctx) {
     unsigned char *stages[SHORE__FETCH_PIECES];
     struct fetcher f = {.l = l, .stages = stages};
     while (f.free_stages < l->config.stage_segments && f.free_stages < SHORE__FETCH_PIECES) {
-        stages[f.free_stages] = l->stage + 2 * f.free_stages * shore__plane_segment_bytes(SHORE_PLANE_HI);
+        stages[f.free_stages] = l->stage + (size_t)2 * f.free_stages * l->config.plane_bytes[SHORE_PLANE_HI];
         f.free_stages++;
     }
     for (;;) {

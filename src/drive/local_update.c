@@ -34,8 +34,13 @@ struct shore__pipeline {
     struct chunk chunk[];
 };
 
+/* Whether the job writes the slot of the next step. */
+static bool is_of_attempt(const struct shore__local *l, const struct shore__local_job *job) {
+    return job->kind == SHORE__LOCAL_UPDATE || (job->kind == SHORE__LOCAL_STORE && !l->created);
+}
+
 static void finish_job(struct shore__local *l, struct shore__local_job *job) {
-    if (job->kind == SHORE__LOCAL_UPDATE && job->rc && job->rc != SHORE_EDISCARDED && !l->attempt_rc) {
+    if (is_of_attempt(l, job) && job->rc && job->rc != SHORE_EDISCARDED && !l->attempt_rc) {
         l->attempt_rc = job->rc;
         l->attempt_diag = job->diag;
     }
@@ -59,17 +64,22 @@ static void submit_op(struct shore__pipeline *p, struct chunk *c, enum shore__io
     }
 }
 
-static void submit_planes(struct shore__pipeline *p, struct chunk *c, enum shore__io_kind kind, unsigned slot) {
-    struct shore__local *l = p->l;
-    for (int plane = 0; plane < SHORE_PLANE_COUNT; plane++) {
-        if (!(l->config.planes & 1u << plane)) continue;
-        submit_op(p, c, kind, c->plane[plane], shore__volume_plane_offset(&l->volume, slot, plane, c->local),
-                  c->count * shore__plane_segment_bytes(plane));
-    }
+/* An update is told what the residual will be, so it does not read what it was. */
+static bool is_read(const struct shore__local_job *job, enum shore_plane plane) {
+    return job->kind != SHORE__LOCAL_UPDATE || plane != SHORE_PLANE_R;
 }
 
-static size_t state_bytes(const struct shore__pipeline *p, const struct chunk *c) {
-    return c->count * shore__local_ring_segment_bytes(p->l->config.planes, false);
+/* Returns the bytes. */
+static uint64_t submit_planes(struct shore__pipeline *p, struct chunk *c, enum shore__io_kind kind, unsigned slot) {
+    struct shore__local *l = p->l;
+    uint64_t total = 0;
+    for (int plane = 0; plane < SHORE_PLANE_COUNT; plane++) {
+        size_t bytes = (size_t)c->count * l->config.plane_bytes[plane];
+        if (!bytes || (kind == SHORE__IO_READ && !is_read(c->job, plane))) continue;
+        submit_op(p, c, kind, c->plane[plane], shore__volume_plane_offset(&l->volume, slot, plane, c->local), bytes);
+        total += bytes;
+    }
+    return total;
 }
 
 /* The chunk's part of the job is over. */
@@ -87,14 +97,15 @@ static void start_reads(struct shore__pipeline *p, struct chunk *c) {
     struct shore__local *l = p->l;
     struct shore__local_job *job = c->job;
     c->state = CHUNK_READING;
-    if (job->kind != SHORE__LOCAL_INIT) {
-        submit_planes(p, c, SHORE__IO_READ, job->slot);
-        *(job->kind == SHORE__LOCAL_VERIFY ? &l->read_fetch : &l->read_state) += state_bytes(p, c);
+    if (job->kind == SHORE__LOCAL_UPDATE || job->kind == SHORE__LOCAL_VERIFY) {
+        uint64_t bytes = submit_planes(p, c, SHORE__IO_READ, job->slot);
+        *(job->kind == SHORE__LOCAL_VERIFY ? &l->read_fetch : &l->read_state) += bytes;
     }
     if (job->kind == SHORE__LOCAL_UPDATE && !job->update.gradient) {
-        size_t bytes = (size_t)c->count * SHORE_SEGMENT_ELEMS * 4;
-        submit_op(p, c, SHORE__IO_READ, c->gradient, shore__volume_spill_offset(&l->volume, c->local), bytes);
-        l->read_spill += bytes;
+        size_t each = shore__gradient_segment_bytes(job->update.form);
+        submit_op(p, c, SHORE__IO_READ, c->gradient, shore__volume_spill_offset(&l->volume, c->local, each),
+                  c->count * each);
+        l->read_spill += c->count * each;
     }
     if (c->pending == 0) c->state = CHUNK_READY;
 }
@@ -118,7 +129,8 @@ static void start_chunk(struct shore__pipeline *p, struct chunk *c) {
 }
 
 static bool is_discarded(struct shore__local *l, const struct shore__local_job *job) {
-    return job->kind == SHORE__LOCAL_UPDATE && job->update.attempt != shore__slots_attempt(&l->slots);
+    uint64_t attempt = job->kind == SHORE__LOCAL_UPDATE ? job->update.attempt : job->store.attempt;
+    return is_of_attempt(l, job) && attempt != shore__slots_attempt(&l->slots);
 }
 
 /* The current job starts no more chunks: it ends when those under way do. */
@@ -170,20 +182,20 @@ static bool start_something(struct shore__pipeline *p) {
 }
 
 static struct shore__planes planes_of(const struct shore__pipeline *p, const struct chunk *c) {
-    unsigned stored = p->l->config.planes;
+    const uint32_t *stored = p->l->config.plane_bytes;
     return (struct shore__planes){
         (uint16_t *)(void *)c->plane[SHORE_PLANE_HI],
         (uint16_t *)(void *)c->plane[SHORE_PLANE_LO],
-        stored & 1u << SHORE_PLANE_M ? (float *)(void *)c->plane[SHORE_PLANE_M] : NULL,
-        stored & 1u << SHORE_PLANE_V ? (float *)(void *)c->plane[SHORE_PLANE_V] : NULL,
+        stored[SHORE_PLANE_M] ? (float *)(void *)c->plane[SHORE_PLANE_M] : NULL,
+        stored[SHORE_PLANE_V] ? (float *)(void *)c->plane[SHORE_PLANE_V] : NULL,
     };
 }
 
 static int check_leaves(struct shore__pipeline *p, struct chunk *c) {
     const struct shore__volume *volume = &p->l->volume;
     for (int plane = 0; plane < SHORE_PLANE_COUNT; plane++) {
-        size_t bytes = shore__plane_segment_bytes(plane);
-        if (!(p->l->config.planes & 1u << plane)) continue;
+        size_t bytes = p->l->config.plane_bytes[plane];
+        if (!bytes || !is_read(c->job, plane)) continue;
         for (uint32_t i = 0; i < c->count; i++) {
             int rc = shore__volume_check(volume, c->job->slot, c->job->block, c->segment + i, plane,
                                          c->plane[plane] + i * bytes, &c->job->diag);
@@ -196,9 +208,8 @@ static int check_leaves(struct shore__pipeline *p, struct chunk *c) {
 static void make_leaves(struct shore__pipeline *p, struct chunk *c, unsigned slot) {
     struct shore__leaves *table = p->l->volume.table[slot];
     for (int plane = 0; plane < SHORE_PLANE_COUNT; plane++) {
-        size_t bytes = shore__plane_segment_bytes(plane);
-        if (!(p->l->config.planes & 1u << plane)) continue;
-        for (uint32_t i = 0; i < c->count; i++) {
+        size_t bytes = p->l->config.plane_bytes[plane];
+        for (uint32_t i = 0; bytes && i < c->count; i++) {
             shore__leaf_make(c->plane[plane] + i * bytes, bytes, shore__leaf_seed(c->job->block, c->segment + i, plane),
                              &table[c->local + i].plane[plane]);
         }
@@ -207,7 +218,7 @@ static void make_leaves(struct shore__pipeline *p, struct chunk *c, unsigned slo
 
 static int check_spilled(struct shore__pipeline *p, struct chunk *c) {
     struct shore__local *l = p->l;
-    const size_t bytes = (size_t)SHORE_SEGMENT_ELEMS * 4;
+    const size_t bytes = shore__gradient_segment_bytes(c->job->update.form);
     for (uint32_t i = 0; i < c->count; i++) {
         struct shore__leaf leaf;
         shore__leaf_make(c->gradient + i * bytes, bytes, c->local + i, &leaf);
@@ -216,7 +227,7 @@ static int check_spilled(struct shore__pipeline *p, struct chunk *c) {
                                "%s: spilled gradient of block %u, segment %u at offset %llu does not match its "
                                "checksum; check the drive",
                                l->volume.file.path, c->job->block, c->segment + i,
-                               (unsigned long long)shore__volume_spill_offset(&l->volume, c->local + i));
+                               (unsigned long long)shore__volume_spill_offset(&l->volume, c->local + i, bytes));
         }
     }
     return 0;
@@ -227,14 +238,13 @@ static int compute_update(struct shore__pipeline *p, struct chunk *c) {
     int rc = check_leaves(p, c);
     if (!rc && !job->update.gradient) rc = check_spilled(p, c);
     if (rc) return rc;
-    size_t elem = (size_t)(c->segment - job->segment) * SHORE_SEGMENT_ELEMS;
-    const float *gradient = job->update.gradient ? job->update.gradient + elem : (const float *)(void *)c->gradient;
-    void *params = job->update.params_out;
-    if (params) params = (unsigned char *)params + elem * (p->l->config.fp32_params ? 4 : 2);
+    struct shore_update part = shore__update_part(&p->l->config, &job->update, c->segment, c->count);
+    if (!part.gradient) part.gradient = c->gradient;
     struct shore__planes planes = planes_of(p, c);
     struct shore_diag diag = {""};
-    rc = shore__chunk_update(&p->l->config, &job->update, c->segment, c->count, &planes, &planes, gradient, params,
-                             &diag);
+    rc = shore__chunk_update(&p->l->config, &part, &planes, &planes, &diag);
+    if (p->l->config.plane_bytes[SHORE_PLANE_R])
+        shore__update_residual(&part, (uint16_t *)(void *)c->plane[SHORE_PLANE_R]);
     if (rc && !job->rc) {
         /* written all the same: the attempt is what fails */
         job->rc = rc;
@@ -242,6 +252,20 @@ static int compute_update(struct shore__pipeline *p, struct chunk *c) {
     }
     make_leaves(p, c, 1 - job->slot);
     return 0;
+}
+
+static void compute_store(struct shore__pipeline *p, struct chunk *c) {
+    struct shore__local_job *job = c->job;
+    const uint32_t *stored = p->l->config.plane_bytes;
+    const unsigned char *from =
+        (const unsigned char *)job->store.state + (c->segment - job->segment) * shore__state_segment_bytes(stored);
+    for (uint32_t i = 0; i < c->count; i++) {
+        for (int plane = 0; plane < SHORE_PLANE_COUNT; plane++) {
+            if (stored[plane]) memcpy(c->plane[plane] + (size_t)i * stored[plane], from, stored[plane]);
+            from += stored[plane];
+        }
+    }
+    make_leaves(p, c, 1 - job->slot);
 }
 
 static void compute_init(struct shore__pipeline *p, struct chunk *c) {
@@ -252,6 +276,7 @@ static void compute_init(struct shore__pipeline *p, struct chunk *c) {
     shore__f32_split(to.hi, to.lo, job->init.master + first, elems);
     if (to.m) job->init.m ? memcpy(to.m, job->init.m + first, elems * 4) : memset(to.m, 0, elems * 4);
     if (to.v) job->init.v ? memcpy(to.v, job->init.v + first, elems * 4) : memset(to.v, 0, elems * 4);
+    if (p->l->config.plane_bytes[SHORE_PLANE_R]) memset(c->plane[SHORE_PLANE_R], 0, elems * 2);
     make_leaves(p, c, job->slot);
 }
 
@@ -270,6 +295,9 @@ static void compute_chunk(struct shore__pipeline *p, struct chunk *c) {
     case SHORE__LOCAL_UPDATE:
         rc = compute_update(p, c);
         break;
+    case SHORE__LOCAL_STORE:
+        compute_store(p, c);
+        break;
     case SHORE__LOCAL_INIT:
         compute_init(p, c);
         break;
@@ -287,8 +315,7 @@ static void compute_chunk(struct shore__pipeline *p, struct chunk *c) {
         return;
     }
     c->state = CHUNK_WRITING;
-    submit_planes(p, c, SHORE__IO_WRITE, job->kind == SHORE__LOCAL_INIT ? job->slot : 1 - job->slot);
-    l->write_state += state_bytes(p, c);
+    l->write_state += submit_planes(p, c, SHORE__IO_WRITE, job->kind == SHORE__LOCAL_INIT ? job->slot : 1 - job->slot);
     if (c->pending == 0) release_chunk(p, c);
 }
 
@@ -330,7 +357,7 @@ struct shore__pipeline *shore__pipeline_new(struct shore__local *l) {
     for (uint32_t i = 0; i < p->nchunks; i++) {
         for (int plane = 0; plane < SHORE_PLANE_COUNT; plane++) {
             p->chunk[i].plane[plane] = at;
-            if (l->config.planes & 1u << plane) at += l->config.chunk_segments * shore__plane_segment_bytes(plane);
+            at += (size_t)l->config.chunk_segments * l->config.plane_bytes[plane];
         }
         p->chunk[i].gradient = at;
         if (l->spilled) at += (size_t)l->config.chunk_segments * SHORE_SEGMENT_ELEMS * 4;

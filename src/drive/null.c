@@ -24,6 +24,7 @@ struct null_drive {
     struct shore__extent *extents;
     struct shore__slots slots;
     struct shore__lane lane;
+    bool begun;
 };
 
 static struct null_drive *null_of(const struct shore__drive *d) {
@@ -63,6 +64,7 @@ static int null_load(struct shore__drive *d, uint64_t step, struct shore_diag *d
 
 static int null_begin(struct shore__drive *d, uint64_t epoch, uint64_t step, struct shore_diag *diag) {
     shore__slots_set(&null_of(d)->slots, 0, step);
+    null_of(d)->begun = true;
     return 0;
 }
 
@@ -73,10 +75,8 @@ static int null_init(struct shore__drive *d, uint32_t block, uint32_t segment, u
 
 static int null_fetch(struct shore__drive *d, const struct shore__drive_fetch *fetch, struct shore_completion done) {
     if (!shore__extent_find(d->desc, fetch->block, fetch->segment, fetch->count)) return -EINVAL;
-    size_t elem_bytes = fetch->kind == SHORE_FETCH_BF16 ? 2 : 4;
-    return push(null_of(d), (struct null_job){.done = done,
-                                              .zero = fetch->dst,
-                                              .zero_bytes = elem_bytes * fetch->count * SHORE_SEGMENT_ELEMS});
+    size_t each = shore__fetch_segment_bytes(d->desc->plane_bytes, fetch->kind);
+    return push(null_of(d), (struct null_job){.done = done, .zero = fetch->dst, .zero_bytes = each * fetch->count});
 }
 
 static int null_update(struct shore__drive *d, const struct shore_update *update, struct shore_completion done) {
@@ -92,8 +92,14 @@ static int null_update(struct shore__drive *d, const struct shore_update *update
                                      .zero_bytes = elem_bytes * update->count * SHORE_SEGMENT_ELEMS});
 }
 
-static int null_spill(struct shore__drive *d, uint32_t block, uint32_t segment, uint32_t count, const float *gradient,
-                      struct shore_completion done) {
+static int null_store(struct shore__drive *d, const struct shore_store *store, struct shore_completion done) {
+    struct null_drive *n = null_of(d);
+    int rc = n->begun ? shore__slots_write(&n->slots, store->base_step, store->attempt) : 0;
+    return rc < 0 ? rc : push(n, (struct null_job){.done = done});
+}
+
+static int null_spill(struct shore__drive *d, uint32_t block, uint32_t segment, uint32_t count,
+                      enum shore_gradient_form form, const void *gradient, struct shore_completion done) {
     return push(null_of(d), (struct null_job){.done = done});
 }
 
@@ -117,6 +123,11 @@ static void null_discard(struct shore__drive *d, uint64_t attempt) {
 static int null_leaf_sum(struct shore__drive *d, bool deep, unsigned char sum[16], struct shore_diag *diag) {
     memset(sum, 0, 16);
     return 0;
+}
+
+static int null_snapshot(struct shore__drive *d, enum shore__snapshot_act act, const char *name,
+                         struct shore_diag *diag) {
+    return shore__fail(diag, -ENOTSUP, "null: keeps nothing, so it has no snapshots");
 }
 
 static void null_ledger(const struct shore__drive *d, struct shore_ledger *add_to) {}
@@ -152,11 +163,13 @@ static const struct shore__drive_ops null_ops = {
     .init = null_init,
     .fetch = null_fetch,
     .update = null_update,
+    .store = null_store,
     .spill = null_spill,
     .scratch = null_scratch,
     .commit = null_commit,
     .discard = null_discard,
     .leaf_sum = null_leaf_sum,
+    .snapshot = null_snapshot,
     .ledger = null_ledger,
     .path = null_path,
     .describe = null_describe,

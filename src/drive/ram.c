@@ -15,7 +15,7 @@
 
 #define STEP_SEGMENTS 16u /* between two looks at the attempt */
 
-enum job_kind { JOB_FETCH, JOB_UPDATE, JOB_SPILL, JOB_SCRATCH, JOB_COMMIT };
+enum job_kind { JOB_FETCH, JOB_UPDATE, JOB_STORE, JOB_SPILL, JOB_SCRATCH, JOB_COMMIT };
 
 struct ram_job {
     struct shore__job job;
@@ -28,8 +28,10 @@ struct ram_job {
         struct shore_update update;
         struct {
             uint32_t count;
-            const float *gradient;
+            enum shore_gradient_form form;
+            const void *gradient;
         } spill;
+        struct shore_store store;
         struct {
             bool put;
             uint64_t offset, bytes;
@@ -49,8 +51,8 @@ struct ram {
     struct shore__volume_desc desc;
     struct shore__extent *extents;
     unsigned char *plane[2][SHORE_PLANE_COUNT];
-    float *spill;
-    unsigned char *spilled; /* by local segment */
+    unsigned char *spill;
+    unsigned char *spilled; /* by local segment: 1 + the form */
     unsigned char *scratch;
     struct shore__slots slots;
     struct shore__lane fetches, updates;
@@ -62,20 +64,8 @@ struct ram {
     atomic_uint_fast64_t compute_ns;
 };
 
-static size_t segment_bytes(enum shore_plane plane) {
-    return shore__plane_elem_bytes(plane) * SHORE_SEGMENT_ELEMS;
-}
-
-static size_t state_segment_bytes(const struct ram *r) {
-    size_t bytes = 0;
-    for (int p = 0; p < SHORE_PLANE_COUNT; p++) {
-        if (r->desc.planes & 1u << p) bytes += segment_bytes(p);
-    }
-    return bytes;
-}
-
 static void *plane_at(const struct ram *r, unsigned slot, enum shore_plane plane, uint32_t local) {
-    return r->plane[slot][plane] ? r->plane[slot][plane] + local * segment_bytes(plane) : NULL;
+    return r->plane[slot][plane] ? r->plane[slot][plane] + local * (size_t)r->desc.plane_bytes[plane] : NULL;
 }
 
 static struct shore__planes planes_at(const struct ram *r, unsigned slot, uint32_t local) {
@@ -87,12 +77,22 @@ static struct ram *ram_of(const struct shore__drive *d) {
     return (struct ram *)d;
 }
 
+/* Between a state image and the planes of a segment. */
+static void copy_image(struct ram *r, unsigned slot, uint32_t local, unsigned char *image, bool store) {
+    for (int p = 0; p < SHORE_PLANE_COUNT; p++) {
+        void *plane = plane_at(r, slot, p, local);
+        size_t bytes = r->desc.plane_bytes[p];
+        if (bytes) memcpy(store ? plane : image, store ? image : plane, bytes);
+        image += bytes;
+    }
+}
+
 /* ---- the lanes ---- */
 
 static int run_fetch(struct ram *r, struct ram_job *job) {
     size_t elems = (size_t)job->fetch.count * SHORE_SEGMENT_ELEMS;
     struct shore__planes from = planes_at(r, job->slot, job->local);
-    size_t bytes = elems * 4;
+    size_t bytes = elems * 4, image = shore__state_segment_bytes(r->desc.plane_bytes);
     switch (job->fetch.kind) {
     case SHORE_FETCH_BF16:
         bytes = elems * 2;
@@ -107,6 +107,15 @@ static int run_fetch(struct ram *r, struct ram_job *job) {
     case SHORE_FETCH_V:
         memcpy(job->fetch.dst, from.v, bytes);
         break;
+    case SHORE_FETCH_R:
+        bytes = elems * 2;
+        memcpy(job->fetch.dst, plane_at(r, job->slot, SHORE_PLANE_R, job->local), bytes);
+        break;
+    case SHORE_FETCH_STATE:
+        bytes = job->fetch.count * image;
+        for (uint32_t i = 0; i < job->fetch.count; i++)
+            copy_image(r, job->slot, job->local + i, (unsigned char *)job->fetch.dst + i * image, false);
+        break;
     }
     r->read_fetch += bytes;
     return 0;
@@ -119,16 +128,17 @@ static int run_update(struct ram *r, struct ram_job *job, struct shore_diag *dia
         if (u->attempt != shore__slots_attempt(&r->slots)) return SHORE_EDISCARDED;
         uint32_t count = u->count - at < STEP_SEGMENTS ? u->count - at : STEP_SEGMENTS;
         uint32_t local = job->local + at;
-        size_t elem = (size_t)at * SHORE_SEGMENT_ELEMS;
-        const float *gradient = u->gradient ? u->gradient + elem : r->spill + (size_t)local * SHORE_SEGMENT_ELEMS;
+        struct shore_update part = shore__update_part(&r->config, u, u->segment + at, count);
+        if (!u->gradient) part.gradient = r->spill + local * shore__gradient_segment_bytes(u->form);
         struct shore__planes in = planes_at(r, job->slot, local), out = planes_at(r, 1 - job->slot, local);
-        void *params = u->params_out ? (unsigned char *)u->params_out + elem * (r->config.fp32_params ? 4 : 2) : NULL;
         uint64_t start = shore__now_ns();
-        int rc = shore__chunk_update(&r->config, u, u->segment + at, count, &in, &out, gradient, params, diag);
+        int rc = shore__chunk_update(&r->config, &part, &in, &out, diag);
+        if (r->desc.plane_bytes[SHORE_PLANE_R])
+            shore__update_residual(&part, plane_at(r, 1 - job->slot, SHORE_PLANE_R, local));
         r->compute_ns += shore__now_ns() - start;
-        r->read_state += count * state_segment_bytes(r);
-        r->write_state += count * state_segment_bytes(r);
-        if (!u->gradient) r->read_spill += (uint64_t)count * SHORE_SEGMENT_ELEMS * 4;
+        r->read_state += count * shore__state_segment_bytes(r->desc.plane_bytes);
+        r->write_state += count * shore__state_segment_bytes(r->desc.plane_bytes);
+        if (!u->gradient) r->read_spill += count * shore__gradient_segment_bytes(u->form);
         if (rc && !worst) worst = rc;
         memset(r->written + local, 1, count);
     }
@@ -136,10 +146,20 @@ static int run_update(struct ram *r, struct ram_job *job, struct shore_diag *dia
 }
 
 static int run_spill(struct ram *r, struct ram_job *job) {
-    size_t bytes = (size_t)job->spill.count * SHORE_SEGMENT_ELEMS * 4;
-    memcpy(r->spill + (size_t)job->local * SHORE_SEGMENT_ELEMS, job->spill.gradient, bytes);
-    memset(r->spilled + job->local, 1, job->spill.count);
-    r->write_spill += bytes;
+    size_t each = shore__gradient_segment_bytes(job->spill.form);
+    memcpy(r->spill + job->local * each, job->spill.gradient, job->spill.count * each);
+    memset(r->spilled + job->local, 1 + (int)job->spill.form, job->spill.count);
+    r->write_spill += job->spill.count * each;
+    return 0;
+}
+
+static int run_store(struct ram *r, struct ram_job *job) {
+    size_t image = shore__state_segment_bytes(r->desc.plane_bytes);
+    if (r->begun && job->store.attempt != shore__slots_attempt(&r->slots)) return SHORE_EDISCARDED;
+    for (uint32_t i = 0; i < job->store.count; i++)
+        copy_image(r, job->slot, job->local + i, (unsigned char *)(uintptr_t)job->store.state + i * image, true);
+    memset(r->written + job->local, 1, job->store.count);
+    if (r->begun) r->write_state += job->store.count * image;
     return 0;
 }
 
@@ -187,6 +207,9 @@ static void run_job(struct ram *r, struct ram_job *job) {
             r->attempt_rc = rc;
             r->attempt_diag = diag;
         }
+        break;
+    case JOB_STORE:
+        rc = run_store(r, job);
         break;
     case JOB_SPILL:
         rc = run_spill(r, job);
@@ -256,6 +279,8 @@ static int ram_init(struct shore__drive *d, uint32_t block, uint32_t segment, ui
     shore__f32_split(to.hi, to.lo, master, elems);
     if (to.m) m ? memcpy(to.m, m, elems * 4) : memset(to.m, 0, elems * 4);
     if (to.v) v ? memcpy(to.v, v, elems * 4) : memset(to.v, 0, elems * 4);
+    void *residual = plane_at(r, 0, SHORE_PLANE_R, local);
+    if (residual) memset(residual, 0, elems * 2);
     memset(r->written + local, 1, count);
     return 0;
 }
@@ -276,6 +301,7 @@ static int ram_fetch(struct shore__drive *d, const struct shore__drive_fetch *fe
     if (!extent || slot < 0) return -EINVAL;
     if (fetch->kind == SHORE_FETCH_M && !r->plane[0][SHORE_PLANE_M]) return -EINVAL;
     if (fetch->kind == SHORE_FETCH_V && !r->plane[0][SHORE_PLANE_V]) return -EINVAL;
+    if (fetch->kind == SHORE_FETCH_R && !r->plane[0][SHORE_PLANE_R]) return -EINVAL;
     struct ram_job *job = job_new(JOB_FETCH, done);
     if (!job) return -ENOMEM;
     job->fetch = *fetch;
@@ -293,7 +319,7 @@ static int ram_update(struct shore__drive *d, const struct shore_update *update,
     if (!extent) return -EINVAL;
     uint32_t local = extent->local + (update->segment - extent->first);
     if (!update->gradient) {
-        if (!r->spill || memchr(r->spilled + local, 0, update->count)) return -EINVAL;
+        if (!r->spill || !shore__all_spilled(r->spilled + local, update->count, update->form)) return -EINVAL;
     }
     struct ram_job *job = job_new(JOB_UPDATE, done);
     if (!job) return -ENOMEM;
@@ -310,15 +336,34 @@ static int ram_update(struct shore__drive *d, const struct shore_update *update,
     return 0;
 }
 
-static int ram_spill(struct shore__drive *d, uint32_t block, uint32_t segment, uint32_t count, const float *gradient,
-                     struct shore_completion done) {
+static int ram_store(struct shore__drive *d, const struct shore_store *store, struct shore_completion done) {
+    struct ram *r = ram_of(d);
+    const struct shore__extent *extent = shore__extent_find(&r->desc, store->block, store->segment, store->count);
+    if (!extent) return -EINVAL;
+    struct ram_job *job = job_new(JOB_STORE, done);
+    if (!job) return -ENOMEM;
+    int slot = r->begun ? shore__slots_write(&r->slots, store->base_step, store->attempt) : 1;
+    if (slot < 0) {
+        free(job);
+        return slot;
+    }
+    job->store = *store;
+    job->slot = 1 - (unsigned)slot;
+    job->local = extent->local + (store->segment - extent->first);
+    shore__lane_push(&r->updates, &job->job);
+    return 0;
+}
+
+static int ram_spill(struct shore__drive *d, uint32_t block, uint32_t segment, uint32_t count,
+                     enum shore_gradient_form form, const void *gradient, struct shore_completion done) {
     struct ram *r = ram_of(d);
     const struct shore__extent *extent = shore__extent_find(&r->desc, block, segment, count);
-    if (!extent || !r->spill) return -EINVAL;
+    if (!extent || !r->spill || !shore__gradient_segment_bytes(form)) return -EINVAL;
     struct ram_job *job = job_new(JOB_SPILL, done);
     if (!job) return -ENOMEM;
     job->local = extent->local + (segment - extent->first);
     job->spill.count = count;
+    job->spill.form = form;
     job->spill.gradient = gradient;
     shore__lane_push(&r->fetches, &job->job);
     return 0;
@@ -371,12 +416,18 @@ static int ram_leaf_sum(struct shore__drive *d, bool deep, unsigned char sum[16]
                 const void *data = plane_at(r, slot, p, extent->local + i);
                 struct shore__leaf leaf;
                 if (!data) continue;
-                shore__leaf_make(data, segment_bytes(p), shore__leaf_seed(extent->block, extent->first + i, p), &leaf);
+                shore__leaf_make(data, r->desc.plane_bytes[p], shore__leaf_seed(extent->block, extent->first + i, p),
+                                 &leaf);
                 shore__sum_add_leaf(sum, &leaf);
             }
         }
     }
     return 0;
+}
+
+static int ram_snapshot(struct shore__drive *d, enum shore__snapshot_act act, const char *name,
+                        struct shore_diag *diag) {
+    return shore__fail(diag, -ENOTSUP, "ram: keeps nothing after its process has ended, so it has no snapshots");
 }
 
 static void ram_ledger(const struct shore__drive *d, struct shore_ledger *add_to) {
@@ -434,11 +485,13 @@ static const struct shore__drive_ops ram_ops = {
     .init = ram_init,
     .fetch = ram_fetch,
     .update = ram_update,
+    .store = ram_store,
     .spill = ram_spill,
     .scratch = ram_scratch,
     .commit = ram_commit,
     .discard = ram_discard,
     .leaf_sum = ram_leaf_sum,
+    .snapshot = ram_snapshot,
     .ledger = ram_ledger,
     .path = ram_path,
     .describe = ram_describe,
@@ -447,10 +500,7 @@ static const struct shore__drive_ops ram_ops = {
 };
 
 uint64_t shore__ram_memory_bytes(const struct shore__volume_desc *desc) {
-    uint64_t bytes = 0;
-    for (int p = 0; p < SHORE_PLANE_COUNT; p++) {
-        if (desc->planes & 1u << p) bytes += 2 * (uint64_t)desc->segments * segment_bytes(p);
-    }
+    uint64_t bytes = 2 * (uint64_t)desc->segments * shore__state_segment_bytes(desc->plane_bytes);
     if (desc->spill) bytes += (uint64_t)desc->segments * SHORE_SEGMENT_ELEMS * 4;
     return bytes + shore__arena_round(desc->scratch_bytes);
 }
@@ -463,8 +513,8 @@ static int take_memory(struct ram *r) {
     if (!r->written || !r->spilled) return -ENOMEM;
     for (int s = 0; s < 2 && segments; s++) {
         for (int p = 0; p < SHORE_PLANE_COUNT; p++) {
-            if (!(r->desc.planes & 1u << p)) continue;
-            r->plane[s][p] = shore__arena_alloc(arena, segments * segment_bytes(p));
+            if (!r->desc.plane_bytes[p]) continue;
+            r->plane[s][p] = shore__arena_alloc(arena, segments * r->desc.plane_bytes[p]);
             if (!r->plane[s][p]) return -ENOMEM;
         }
     }

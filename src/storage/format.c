@@ -8,6 +8,7 @@
 
 #define REGION_ALIGN ((uint64_t)1 << 20)
 #define SCRATCH_MOST ((uint64_t)1 << 56)
+#define PLANE_BYTES_MOST (SHORE_SEGMENT_ELEMS * 16u)
 
 #define FLAG_UNFINISHED 1u
 #define FLAG_SPILL 2u
@@ -24,7 +25,6 @@ enum header_field {
     HEADER_DRIVE = 48,
     HEADER_NDRIVES = 52,
     HEADER_GENERATION = 56,
-    HEADER_PLANES = 64,
     HEADER_SEGMENTS = 68,
     HEADER_NEXTENTS = 72,
     HEADER_IDENTITY_BYTES = 76,
@@ -32,7 +32,8 @@ enum header_field {
     HEADER_SIZE_BYTES = 88,
     HEADER_PLACEMENT_HASH = 96,
     HEADER_IDENTITY_HASH = 112,
-    HEADER_CHECKSUM = 496 /* of the page with these 16 bytes zero */
+    HEADER_PLANE_BYTES = 128, /* 4 each */
+    HEADER_CHECKSUM = 496     /* of the page with these 16 bytes zero */
 };
 
 enum record_field {
@@ -81,11 +82,19 @@ static bool checksum_holds(const unsigned char *page, unsigned field) {
     return memcmp(sum, page + field, 16) == 0;
 }
 
+static bool planes_valid(const struct shore__volume_desc *desc) {
+    uint32_t any = 0;
+    for (unsigned plane = 0; plane < SHORE_PLANE_COUNT; plane++) {
+        any |= desc->plane_bytes[plane];
+        if (desc->plane_bytes[plane] > PLANE_BYTES_MOST) return false;
+    }
+    return any && any % SHORE__PAGE_BYTES == 0;
+}
+
 int shore__regions_make(const struct shore__volume_desc *desc, struct shore__regions *out) {
     if (desc->segments > SHORE__SEGMENTS_MOST || desc->nextents > SHORE__EXTENTS_MOST ||
         desc->nextents > desc->segments || desc->identity_bytes > SHORE__IDENTITY_BYTES ||
-        desc->scratch_bytes > SCRATCH_MOST || desc->scratch_bytes % SHORE__PAGE_BYTES ||
-        desc->planes >> SHORE_PLANE_COUNT || desc->planes == 0)
+        desc->scratch_bytes > SCRATCH_MOST || desc->scratch_bytes % SHORE__PAGE_BYTES || !planes_valid(desc))
         return -EINVAL;
     *out = (struct shore__regions){0};
     uint64_t at =
@@ -99,8 +108,7 @@ int shore__regions_make(const struct shore__volume_desc *desc, struct shore__reg
     for (unsigned slot = 0; slot < 2; slot++) {
         for (unsigned plane = 0; plane < SHORE_PLANE_COUNT; plane++) {
             out->plane[slot][plane] = at;
-            if (desc->planes >> plane & 1)
-                at += (uint64_t)desc->segments * SHORE_SEGMENT_ELEMS * shore__plane_elem_bytes((enum shore_plane)plane);
+            at += (uint64_t)desc->segments * desc->plane_bytes[plane];
         }
     }
     out->spill = at;
@@ -121,7 +129,8 @@ void shore__header_write(const struct shore__header *header, unsigned char *page
     shore__put_u32(page + HEADER_DRIVE, desc->drive);
     shore__put_u32(page + HEADER_NDRIVES, desc->ndrives);
     shore__put_u64(page + HEADER_GENERATION, desc->generation);
-    shore__put_u32(page + HEADER_PLANES, desc->planes);
+    for (unsigned plane = 0; plane < SHORE_PLANE_COUNT; plane++)
+        shore__put_u32(page + HEADER_PLANE_BYTES + 4 * plane, desc->plane_bytes[plane]);
     shore__put_u32(page + HEADER_SEGMENTS, desc->segments);
     shore__put_u32(page + HEADER_NEXTENTS, desc->nextents);
     shore__put_u32(page + HEADER_IDENTITY_BYTES, desc->identity_bytes);
@@ -150,7 +159,8 @@ enum shore__parse shore__header_parse(const unsigned char *page, struct shore__h
     desc->drive = shore__get_u32(page + HEADER_DRIVE);
     desc->ndrives = shore__get_u32(page + HEADER_NDRIVES);
     desc->generation = shore__get_u64(page + HEADER_GENERATION);
-    desc->planes = shore__get_u32(page + HEADER_PLANES);
+    for (unsigned plane = 0; plane < SHORE_PLANE_COUNT; plane++)
+        desc->plane_bytes[plane] = shore__get_u32(page + HEADER_PLANE_BYTES + 4 * plane);
     desc->segments = shore__get_u32(page + HEADER_SEGMENTS);
     desc->nextents = shore__get_u32(page + HEADER_NEXTENTS);
     desc->identity_bytes = shore__get_u32(page + HEADER_IDENTITY_BYTES);

@@ -1,5 +1,5 @@
 /* One drive made durable: volume format, two slots, tables of leaves, records, recovery. docs/volume-format.md
- * describes every byte. Knows no optimizer: only planes, and how many bytes an element takes in each.
+ * describes every byte. Knows no optimizer: only planes, and how many bytes a segment takes in each.
  *
  * A volume holds `segments` local segments, in the order of its placement table (which block, from which segment, how
  * many). A chunk is a run of local segments; the extent of a plane of a chunk is contiguous.
@@ -11,7 +11,7 @@
 
 struct shore_arena;
 
-#define SHORE__VOLUME_VERSION 1u
+#define SHORE__VOLUME_VERSION 2u
 #define SHORE__STEP_NONE UINT64_MAX
 #define SHORE__METRICS_BYTES 2048u
 #define SHORE__IDENTITY_BYTES 65536u
@@ -27,7 +27,6 @@ struct shore__leaves {
 
 uint64_t shore__leaf_seed(uint32_t block, uint32_t segment, enum shore_plane plane);
 void shore__leaf_make(const void *data, size_t bytes, uint64_t seed, struct shore__leaf *out);
-size_t shore__plane_elem_bytes(enum shore_plane plane); /* 2, 2, 4, 4 */
 
 /* Segments [first, first + count) of a block live here, from local segment `local` on. */
 struct shore__extent {
@@ -37,9 +36,9 @@ struct shore__extent {
 
 struct shore__volume_desc {
     uint64_t fleet_id[2], volume_id[2];
-    uint32_t drive, ndrives; /* place in the fleet */
-    uint64_t generation;     /* of the placement */
-    unsigned planes;         /* bit mask */
+    uint32_t drive, ndrives;                 /* place in the fleet */
+    uint64_t generation;                     /* of the placement */
+    uint32_t plane_bytes[SHORE_PLANE_COUNT]; /* of a segment: whole pages; 0: the plane is not stored */
     uint32_t nextents, segments;
     const struct shore__extent *extents; /* by block, then first */
     uint64_t scratch_bytes;
@@ -113,7 +112,8 @@ int shore__volume_load_table(struct shore__volume *v, struct shore__io *io, cons
 /* Where things lie. */
 uint64_t shore__volume_plane_offset(const struct shore__volume *v, unsigned slot, enum shore_plane plane,
                                     uint32_t local_segment);
-uint64_t shore__volume_spill_offset(const struct shore__volume *v, uint32_t local_segment);
+/* segment_bytes: of a spilled gradient; SHORE_SEGMENT_ELEMS * 4 at most. */
+uint64_t shore__volume_spill_offset(const struct shore__volume *v, uint32_t local_segment, size_t segment_bytes);
 uint64_t shore__volume_scratch_offset(const struct shore__volume *v);
 /* Local segment of (block, segment), or -1 if another drive owns it. */
 int64_t shore__volume_local(const struct shore__volume *v, uint32_t block, uint32_t segment);

@@ -10,11 +10,11 @@
 
 uint64_t shore__volume_plane_offset(const struct shore__volume *v, unsigned slot, enum shore_plane plane,
                                     uint32_t local_segment) {
-    return v->at.plane[slot][plane] + (uint64_t)local_segment * SHORE_SEGMENT_ELEMS * shore__plane_elem_bytes(plane);
+    return v->at.plane[slot][plane] + (uint64_t)local_segment * v->desc.plane_bytes[plane];
 }
 
-uint64_t shore__volume_spill_offset(const struct shore__volume *v, uint32_t local_segment) {
-    return v->at.spill + (uint64_t)local_segment * SHORE_SEGMENT_ELEMS * 4;
+uint64_t shore__volume_spill_offset(const struct shore__volume *v, uint32_t local_segment, size_t segment_bytes) {
+    return v->at.spill + (uint64_t)local_segment * segment_bytes;
 }
 
 uint64_t shore__volume_scratch_offset(const struct shore__volume *v) {
@@ -99,7 +99,7 @@ int shore__volume_load_table(struct shore__volume *v, struct shore__io *io, cons
 }
 
 static const char *plane_name(enum shore_plane plane) {
-    static const char *const names[SHORE_PLANE_COUNT] = {"hi", "lo", "m", "v"};
+    static const char *const names[SHORE_PLANE_COUNT] = {"hi", "lo", "m", "v", "residual"};
     return (unsigned)plane < SHORE_PLANE_COUNT ? names[plane] : "?";
 }
 
@@ -109,8 +109,7 @@ int shore__volume_check(const struct shore__volume *v, unsigned slot, uint32_t b
     if (local < 0)
         return shore__fail(diag, -EINVAL, "%s: does not hold segment %u of block %u", v->file.path, segment, block);
     struct shore__leaf leaf;
-    shore__leaf_make(data, SHORE_SEGMENT_ELEMS * shore__plane_elem_bytes(plane),
-                     shore__leaf_seed(block, segment, plane), &leaf);
+    shore__leaf_make(data, v->desc.plane_bytes[plane], shore__leaf_seed(block, segment, plane), &leaf);
     if (memcmp(&leaf, &v->table[slot][local].plane[plane], sizeof leaf) == 0) return 0;
     return shore__fail(diag, SHORE_ECORRUPT,
                        "%s: block %u, segment %u, plane %s at offset %" PRIu64 " does not match its checksum; put the "

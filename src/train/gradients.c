@@ -257,7 +257,7 @@ static int hold_or_spill(struct trainer *t, struct piece *p, struct shore_diag *
     if (others >= 2) return 0;
     p->spilled = true;
     count_request(t, p);
-    int rc = shore_fleet_spill(t->fleet, p->page.block, p->segment, p->count, p->gradient,
+    int rc = shore_fleet_spill(t->fleet, p->page.block, p->segment, p->count, SHORE_GRADIENT_FP32, p->gradient,
                                (struct shore_completion){request_ended, p});
     if (!rc) return 0;
     uncount_request(t, p);

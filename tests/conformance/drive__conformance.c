@@ -289,6 +289,104 @@ static void test_scratch(void **state) {
     }
 }
 
+/* ---- state images ---- */
+
+static void copy_state(struct bench *b, struct shore_fleet *from, struct shore_fleet *to, struct shore_store store,
+                       uint64_t step) {
+    size_t each = shore_fleet_state_bytes(from);
+    for (store.block = 0; store.block < BLOCKS; store.block++) {
+        store.segment = 0;
+        store.count = b->plain.layout->blocks[store.block].segments;
+        unsigned char *image = pages(store.count * each);
+        struct shore_wait wait;
+        store.state = image;
+        shore_wait_init(&wait);
+        must(b, shore_fleet_fetch(from, step, store.block, 0, store.count, SHORE_FETCH_STATE, image,
+                                  shore_wait_completion(&wait)));
+        must(b, shore_wait(&wait, &b->diag));
+        shore_wait_init(&wait);
+        must(b, shore_fleet_store(to, &store, shore_wait_completion(&wait)));
+        must(b, shore_wait(&wait, &b->diag));
+        free(image);
+    }
+}
+
+/* The state goes from any placement to any other, as the first state of a fleet and as a step of one. */
+static void test_state_images(void **state) {
+    for (size_t c = 0; c < NCONFIGS; c++) {
+        struct bench b;
+        if (!bench_open(&b, &configs[c], SHORE_ADAMW, false)) continue;
+        step(&b);
+        struct place other;
+        struct shore_fleet *copy;
+        place_open(&other, c % 2 ? "f" : "rfr");
+        struct shore_fleet_options options = options_of(&configs[c], &other, &b.plain);
+        must(&b, shore_fleet_create(b.plain.layout, &options, &copy, &b.diag));
+        copy_state(&b, b.fleet, copy, (struct shore_store){0}, 1);
+        must(&b, shore_fleet_seal(copy, 1, &b.diag));
+        assert_digest(copy, &b.plain, true);
+        must(&b, fleet_step(copy, &b.plain, 1, &b.diag));
+        plain_step(&b.plain, 1);
+        assert_digest(copy, &b.plain, true);
+
+        struct shore_store store = {.base_step = 1, .attempt = shore_fleet_attempt(b.fleet)};
+        copy_state(&b, copy, b.fleet, store, 2);
+        must(&b, fleet_commit(b.fleet, 1, false, &b.diag));
+        assert_digest(b.fleet, &b.plain, true);
+        store.base_step = 2;
+        shore_fleet_discard(b.fleet);
+        store.segment = 0;
+        store.count = 1;
+        unsigned char *image = pages(shore_fleet_state_bytes(b.fleet));
+        store.state = image;
+        assert_int_equal(shore_fleet_store(b.fleet, &store, (struct shore_completion){0}), SHORE_EDISCARDED);
+        store.segment = 1000;
+        assert_int_equal(shore_fleet_store(b.fleet, &store, (struct shore_completion){0}), -EINVAL);
+        free(image);
+        shore_fleet_close(copy);
+        place_close(&other);
+        bench_close(&b);
+    }
+}
+
+/* Plane R holds what the last update said, zeros at first, and is part of the digest. */
+static void test_residuals(void **state) {
+    for (size_t c = 0; c < NCONFIGS; c++) {
+        struct bench b = {.config = &configs[c]};
+        place_open(&b.place, configs[c].kinds);
+        plain_open(&b.plain, SHORE_SGD, false);
+        b.options = options_of(&configs[c], &b.place, &b.plain);
+        b.options.residual = true;
+        int rc = shore_fleet_create(b.plain.layout, &b.options, &b.fleet, &b.diag);
+        if (!rc) must(&b, fleet_init(b.fleet, &b.plain, &b.diag));
+        for (uint64_t base = 0; !rc && base < 2; base++) {
+            struct step_how how = {.coefficient = 1};
+            uint16_t *residual[BLOCKS];
+            for (uint32_t i = 0; i < BLOCKS; i++) {
+                how.residual[i] = residual[i] = pages(b.plain.layout->blocks[i].padded_elems * 2);
+                for (uint64_t e = 0; e < b.plain.layout->blocks[i].padded_elems; e++)
+                    residual[i][e] = (uint16_t)shore__random_u64(9 + base, i, e);
+            }
+            must(&b, fleet_updates(b.fleet, &b.plain, base, &how, &b.diag));
+            must(&b, fleet_commit(b.fleet, base, false, &b.diag));
+            for (uint32_t i = 0; i < BLOCKS; i++) {
+                size_t bytes = b.plain.layout->blocks[i].padded_elems * 2;
+                uint16_t *got = pages(bytes);
+                struct shore_wait wait;
+                shore_wait_init(&wait);
+                must(&b, shore_fleet_fetch(b.fleet, base + 1, i, 0, b.plain.layout->blocks[i].segments, SHORE_FETCH_R,
+                                           got, shore_wait_completion(&wait)));
+                must(&b, shore_wait(&wait, &b.diag));
+                assert_memory_equal(got, residual[i], bytes);
+                free(got);
+                free(residual[i]);
+            }
+        }
+        if (rc) assert_true(refused_here(&configs[c], rc));
+        bench_close(&b);
+    }
+}
+
 /* ---- what waits, and in which order ---- */
 
 struct order_log {
@@ -532,6 +630,8 @@ int main(void) {
         cmocka_unit_test(test_spill_repeat_discard_skip),
         cmocka_unit_test(test_reopen),
         cmocka_unit_test(test_scratch),
+        cmocka_unit_test(test_state_images),
+        cmocka_unit_test(test_residuals),
         cmocka_unit_test(test_updates_wait_for_their_base),
         cmocka_unit_test(test_many_updates),
         cmocka_unit_test(test_refusals),

@@ -149,7 +149,7 @@ static inline void plain_digest(const struct plain *p, unsigned char digest[16])
                 struct shore__leaf leaf;
                 unsigned __int128 number = 0;
                 if (!(p->planes & 1u << plane)) continue;
-                shore__leaf_make(data[plane], SHORE_SEGMENT_ELEMS * shore__plane_elem_bytes(plane),
+                shore__leaf_make(data[plane], SHORE_SEGMENT_ELEMS * (plane < SHORE_PLANE_M ? 2 : 4),
                                  shore__leaf_seed(b, s, plane), &leaf);
                 for (int i = 0; i < 16; i++) {
                     number = number << 8 | leaf.hash[i];
@@ -184,6 +184,7 @@ struct step_how {
     float coefficient;
     bool spill, twice, params;
     void *params_out[BLOCKS];
+    const uint16_t *residual[BLOCKS];
 };
 
 /* Submits all updates of the step after `base` and waits for them. */
@@ -200,7 +201,8 @@ static inline int fleet_updates(struct shore_fleet *f, const struct plain *p, ui
         gradient_of_step(p->layout, b, base + 1, gradient[b]);
         if (how->spill) {
             shore_wait_init(&wait[b][0]);
-            int spilled = shore_fleet_spill(f, b, 0, segments, gradient[b], shore_wait_completion(&wait[b][0]));
+            int spilled = shore_fleet_spill(f, b, 0, segments, SHORE_GRADIENT_FP32, gradient[b],
+                                            shore_wait_completion(&wait[b][0]));
             if (!spilled) spilled = shore_wait(&wait[b][0], diag);
             if (spilled) rc = spilled;
         }
@@ -214,6 +216,7 @@ static inline int fleet_updates(struct shore_fleet *f, const struct plain *p, ui
             .groups = groups,
             .ngroups = GROUPS,
             .params_out = how->params ? how->params_out[b] : NULL,
+            .residual = how->residual[b],
             .order = BLOCKS - b,
         };
         for (int i = 0; i < 2; i++) {

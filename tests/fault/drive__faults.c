@@ -178,7 +178,7 @@ static void a_flipped_bit_is_never_used(void **state) {
     struct fault t;
     start(&t, "ff");
     step(&t);
-    for (int plane = 0; plane < SHORE_PLANE_COUNT; plane++) {
+    for (int plane = 0; plane < SHORE_PLANE_R; plane++) {
         struct step_how how = {.coefficient = 1};
         struct shore_wait wait;
         unsigned char digest[16];

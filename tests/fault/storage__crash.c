@@ -33,7 +33,7 @@ static bool make(struct shore__volume *v) {
     struct shore__volume_desc desc = {.volume_id = {1, 2},
                                       .fleet_id = {3, 4},
                                       .ndrives = 1,
-                                      .planes = 3,
+                                      .plane_bytes = {SHORE_SEGMENT_ELEMS * 2, SHORE_SEGMENT_ELEMS * 2},
                                       .nextents = 2,
                                       .segments = SEGMENTS,
                                       .extents = extents,

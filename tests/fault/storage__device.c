@@ -23,7 +23,7 @@ static const struct shore__extent extents[] = {{0, 0, 1, 0}};
 static struct shore__volume_desc desc = {.fleet_id = {1, 2},
                                          .volume_id = {3, 4},
                                          .ndrives = 1,
-                                         .planes = 1,
+                                         .plane_bytes = {SHORE_SEGMENT_ELEMS * 2},
                                          .nextents = 1,
                                          .segments = 1,
                                          .extents = extents};

@@ -29,7 +29,7 @@ static const struct shore__extent extents[] = {{2, 4, 2, 0}};
 static const struct shore__volume_desc desc = {.fleet_id = {1, 2},
                                                .volume_id = {3, 4},
                                                .ndrives = 1,
-                                               .planes = 1 << SHORE_PLANE_HI,
+                                               .plane_bytes = {SHORE_SEGMENT_ELEMS * 2},
                                                .nextents = 1,
                                                .segments = 2,
                                                .extents = extents,

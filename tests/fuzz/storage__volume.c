@@ -40,7 +40,7 @@ static void check_placement(const struct shore__volume *v) {
         must(shore__volume_local(v, e->block, e->first + e->count - 1) == (int64_t)e->local + e->count - 1);
         for (unsigned slot = 0; slot < 2; slot++)
             for (unsigned plane = 0; plane < SHORE_PLANE_COUNT; plane++)
-                if (v->desc.planes >> plane & 1)
+                if (v->desc.plane_bytes[plane])
                     must(shore__volume_plane_offset(v, slot, (enum shore_plane)plane, e->local + e->count) <=
                          v->at.end);
     }
@@ -83,12 +83,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
         if (nextents <= PLACEMENT_MOST / SHORE__EXTENT_BYTES)
             shore__hash128(placement, nextents * SHORE__EXTENT_BYTES, 0, header + 96);
         if (identity <= sizeof nothing) shore__hash128(nothing, identity, 0, header + 112);
-        struct shore__volume_desc guess = {.planes = shore__get_u32(header + 64),
-                                           .segments = shore__get_u32(header + 68),
+        struct shore__volume_desc guess = {.segments = shore__get_u32(header + 68),
                                            .nextents = nextents,
                                            .identity_bytes = identity,
                                            .scratch_bytes = shore__get_u64(header + 80),
                                            .spill = shore__get_u32(header + 12) & 2};
+        for (unsigned plane = 0; plane < SHORE_PLANE_COUNT; plane++)
+            guess.plane_bytes[plane] = shore__get_u32(header + 128 + 4 * plane);
         if (!(choices & CHOICE_ANY_SIZE)) shore__put_u64(header + 88, shore__volume_size_bytes(&guess));
         sign(header, 496);
         memcpy(record + 16, header + 16, 32);

@@ -29,7 +29,7 @@ static struct shore__volume_desc make_desc(void) {
         .ndrives = 2,
         .drive = 1,
         .generation = 3,
-        .planes = 15,
+        .plane_bytes = {131072, 131072, 262144, 262144},
         .nextents = 4,
         .segments = 6,
         .extents = extents,
@@ -159,7 +159,7 @@ static void a_drive_may_own_nothing(void **state) {
     (void)state;
     struct shore__volume v;
     struct shore_diag diag = {""};
-    struct shore__volume_desc desc = {.ndrives = 1, .planes = 3};
+    struct shore__volume_desc desc = {.ndrives = 1, .plane_bytes = {131072, 131072}};
     assert_int_equal(shore__volume_create(path, &desc, SHORE_IO_AUTO, false, NULL, &v, &diag), 0);
     commit(&v, 0, 1);
     shore__volume_close(&v);

@@ -1,0 +1,172 @@
+/* Making a fleet: what is at the paths now, placement, new volumes, their initial state. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/diag.h"
+#include "drive/fleet.h"
+#include "drive/speed.h"
+
+struct place {
+    char *path; /* of the volume; NULL: virtual */
+    bool replace;
+    bool existed, is_volume;
+    bool sealed; /* a volume with a record */
+    uint64_t fleet_id[2];
+};
+
+/* What is at a drive's path now: a volume that holds a whole state, or something whose fate creating decides. One that
+ * is in use is refused always. */
+static int look_at_place(const struct shore_fleet_options *o, struct place *place, struct shore_diag *diag) {
+    struct stat st;
+    struct shore__volume volume;
+    if (stat(place->path, &st) != 0) return 0;
+    place->existed = true;
+    int rc = shore__volume_open(place->path, o->io, NULL, &volume, diag);
+    if (rc) return rc == SHORE_EBUSY ? rc : 0;
+    place->is_volume = true;
+    place->sealed = volume.record_valid || volume.damaged_record;
+    memcpy(place->fleet_id, volume.desc.fleet_id, sizeof place->fleet_id);
+    shore__volume_close(&volume);
+    return 0;
+}
+
+static int look_at_places(const struct shore_fleet_options *o, struct place *places, struct shore_diag *diag) {
+    for (uint32_t d = 0; d < o->ndrives; d++) {
+        places[d].replace = o->overwrite;
+        if (shore__path_is_virtual(o->drives[d])) continue;
+        int rc = shore__volume_path(o->drives[d], &places[d].path, diag);
+        if (!rc) rc = look_at_place(o, &places[d], diag);
+        if (rc) return rc;
+    }
+    for (uint32_t d = 0; d < o->ndrives; d++) {
+        struct place *place = &places[d];
+        /* a volume without a record says that its whole fleet was being made */
+        for (uint32_t e = 0; e < o->ndrives && !place->replace; e++) {
+            bool same_fleet = memcmp(places[e].fleet_id, place->fleet_id, sizeof place->fleet_id) == 0;
+            place->replace = place->is_volume && places[e].is_volume && !places[e].sealed && same_fleet;
+        }
+        if (place->sealed && !place->replace) {
+            return shore__fail(diag, SHORE_EEXISTS,
+                               "%s: holds the state of a run already; name another path, or give --overwrite to "
+                               "replace it",
+                               place->path);
+        }
+    }
+    return 0;
+}
+
+static int create_drive(struct shore_fleet *f, const struct shore_fleet_options *o, uint32_t d,
+                        const struct place *place, struct shore_diag *diag) {
+    struct shore__extent *extents = NULL;
+    struct shore__volume_desc desc = {
+        .fleet_id = {f->fleet_id[0], f->fleet_id[1]},
+        .drive = d,
+        .ndrives = f->ndrives,
+        .generation = 1,
+        .spill = o->spill,
+        .identity = o->identity,
+        .identity_bytes = o->identity_bytes,
+    };
+    const uint64_t round = (uint64_t)SHORE__SCRATCH_STRIPE_BYTES * f->ndrives;
+    desc.scratch_bytes = (o->scratch_bytes + round - 1) / round * SHORE__SCRATCH_STRIPE_BYTES;
+    if (getrandom(desc.volume_id, sizeof desc.volume_id, 0) != sizeof desc.volume_id) return -EIO;
+    int rc = shore__placement_extents(f->layout, f->ranges, f->ndrives, d, &extents, &desc.nextents, &desc.segments);
+    if (rc) return shore__fail(diag, rc, "out of memory");
+    desc.extents = extents;
+    memcpy(desc.plane_bytes, f->config.plane_bytes, sizeof desc.plane_bytes);
+    rc = shore__drive_create_at(&f->config, o->drives[d], place->path, &desc, place->replace, &f->drives[d], diag);
+    free(extents);
+    return rc;
+}
+
+/* Every block's shards finish together: by speed, as far as there is room. */
+static int place_blocks(struct shore_fleet *f, const struct shore_fleet_options *o, const struct place *places,
+                        struct shore_diag *diag) {
+    uint64_t *numbers = calloc((size_t)f->ndrives * 3, sizeof *numbers);
+    char **paths = calloc(f->ndrives, sizeof *paths);
+    if (numbers && paths) {
+        uint64_t *speeds = numbers, *capacity = numbers + f->ndrives, *weights = capacity + f->ndrives;
+        for (uint32_t d = 0; d < f->ndrives; d++) {
+            paths[d] = places[d].path;
+            capacity[d] = shore__drive_capacity_bytes(o->drives[d]);
+        }
+        shore__drives_measure(paths, f->ndrives, o, speeds);
+        shore__placement_weights(speeds, capacity, f->ndrives, shore_fleet_disk_bytes(f->layout, o), weights);
+        shore__placement_make(f->layout, weights, f->ndrives, f->ranges);
+    }
+    int rc = numbers && paths ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
+    free(numbers);
+    free(paths);
+    return rc;
+}
+
+static int create_all(struct shore_fleet *f, const struct shore_fleet_options *o, struct place *places,
+                      struct shore_diag *diag) {
+    int placed = place_blocks(f, o, places, diag);
+    if (placed) return placed;
+    memcpy(f->fleet_id, o->fleet_id, sizeof f->fleet_id);
+    if (!f->fleet_id[0] && !f->fleet_id[1]) {
+        if (getrandom(f->fleet_id, sizeof f->fleet_id, 0) != sizeof f->fleet_id) {
+            return shore__fail(diag, -EIO, "no random numbers for a new fleet");
+        }
+    }
+    for (uint32_t d = 0; d < f->ndrives; d++) {
+        int rc = create_drive(f, o, d, &places[d], diag);
+        if (!rc) continue;
+        /* nothing new stays behind */
+        for (uint32_t e = 0; e < d; e++) {
+            if (places[e].path && !places[e].existed) unlink(places[e].path);
+        }
+        return rc;
+    }
+    shore__fleet_set_scratch(f);
+    return 0;
+}
+
+int shore_fleet_create(const struct shore_layout *layout, const struct shore_fleet_options *options,
+                       struct shore_fleet **out, struct shore_diag *diag) {
+    struct shore_fleet *f;
+    *out = NULL;
+    int rc = shore__fleet_new(layout, options, &f, diag);
+    if (rc) return rc;
+    struct place *places = calloc(options->ndrives, sizeof *places);
+    if (!places) {
+        rc = shore__fail(diag, -ENOMEM, "out of memory");
+    } else {
+        rc = look_at_places(options, places, diag);
+        if (!rc) rc = create_all(f, options, places, diag);
+    }
+    for (uint32_t d = 0; places && d < options->ndrives; d++) {
+        free(places[d].path);
+    }
+    free(places);
+    if (rc) {
+        shore_fleet_close(f);
+        return rc;
+    }
+    *out = f;
+    return 0;
+}
+
+int shore_fleet_init_block(struct shore_fleet *f, uint32_t block, uint32_t segment, uint32_t count, const float *master,
+                           const float *m, const float *v, struct shore_diag *diag) {
+    if (block >= f->layout->nblocks || segment >= f->layout->blocks[block].segments || count == 0 ||
+        count > f->layout->blocks[block].segments - segment || f->ready) {
+        return shore__fail(diag, -EINVAL, "initial state outside of the layout, or after it was sealed");
+    }
+    for (uint32_t d = 0; d < f->ndrives; d++) {
+        struct shore__range own = f->ranges[(size_t)block * f->ndrives + d];
+        uint32_t first = own.first > segment ? own.first : segment;
+        uint32_t end = own.first + own.count < segment + count ? own.first + own.count : segment + count;
+        if (own.count == 0 || first >= end) continue;
+        size_t skip = (size_t)(first - segment) * SHORE_SEGMENT_ELEMS;
+        int rc = f->drives[d]->ops->init(f->drives[d], block, first, end - first, master + skip, m ? m + skip : NULL,
+                                         v ? v + skip : NULL, diag);
+        if (rc) return rc;
+    }
+    return 0;
+}

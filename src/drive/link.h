@@ -1,0 +1,22 @@
+/* The host link: the one place where what crosses between host and drives is counted. */
+#ifndef SHORE_DRIVE_LINK_H
+#define SHORE_DRIVE_LINK_H
+
+#include "longshore/state.h"
+
+/* "in" goes to the drives. */
+enum shore__link_class {
+    SHORE__LINK_IN_GRADIENTS,
+    SHORE__LINK_IN_COMPRESSED,
+    SHORE__LINK_OUT_PARAMS,
+    SHORE__LINK_ACTIVATIONS,
+    SHORE__LINK_IN_STATE,
+    SHORE__LINK_OUT_STATE,
+    SHORE__LINK_CONTROL,
+    SHORE__LINK_CLASSES
+};
+
+void shore__link_count(struct shore_fleet *fleet, enum shore__link_class what, uint64_t bytes);
+void shore__link_ledger(const struct shore_fleet *fleet, struct shore_ledger *out);
+
+#endif

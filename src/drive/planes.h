@@ -1,0 +1,18 @@
+/* Which planes a fleet stores, and how many bytes a segment takes in each. */
+#ifndef SHORE_DRIVE_PLANES_H
+#define SHORE_DRIVE_PLANES_H
+
+#include "longshore/state.h"
+
+/* plane_bytes: of one segment; 0: not stored. They follow from the layout and the options alone, never from placement.
+ */
+void shore__planes_make(const struct shore_layout *layout, const struct shore_fleet_options *options,
+                        uint32_t plane_bytes[SHORE_PLANE_COUNT]);
+
+/* A state image: the stored planes of one segment one behind the other, in plane order. */
+size_t shore__state_segment_bytes(const uint32_t plane_bytes[SHORE_PLANE_COUNT]);
+
+/* What fetch delivers for a segment. */
+size_t shore__fetch_segment_bytes(const uint32_t plane_bytes[SHORE_PLANE_COUNT], enum shore_fetch_kind kind);
+
+#endif
