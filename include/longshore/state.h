@@ -116,6 +116,11 @@ struct shore_fleet_options {
     const void *identity;    /* create: opaque bytes kept in every volume, given back by shore_fleet_identity() */
     uint32_t identity_bytes; /* 64 KiB at most */
     uint64_t fleet_id[2];    /* open: refuse volumes of another fleet, unless zero. create: zero makes a random one */
+    uint64_t generation;     /* of the placement; create: 0 is 1. open: refuse volumes of another one, unless 0 */
+    uint64_t epoch;          /* create: of the seal; 0 is 1 */
+    bool restoring;          /* open: a state was being put back: all drives go to restore_step, which they all hold,
+                              * whatever their records say beside it */
+    uint64_t restore_step;
     /* All memory that grows with the model comes from here if set (arena: see base/arena.h), else from the system. */
     struct shore_arena *arena;
     /* Notes that are not errors ("page cache used because O_DIRECT is refused"), one sentence each. May be NULL. */
@@ -184,6 +189,7 @@ struct shore_fleet_info {
     uint32_t ndrives;
     uint64_t disk_bytes; /* of all volumes */
     unsigned planes;     /* bit mask */
+    uint64_t generation; /* of the placement */
 };
 void shore_fleet_info(const struct shore_fleet *fleet, struct shore_fleet_info *out);
 
@@ -267,6 +273,11 @@ uint64_t shore_fleet_attempt(const struct shore_fleet *fleet);
  * completion runs when the last drive has acknowledged: from then on the step survives. */
 int shore_fleet_commit(struct shore_fleet *fleet, uint64_t base_step, bool skip, const void *metrics,
                        uint32_t metrics_bytes, struct shore_completion done);
+
+/* Commits what shore_fleet_store() has written to all segments since the committed step, as `step`, whichever that is:
+ * a state that is put back. A crash in between leaves drives at both steps: see shore_fleet_options.restoring. */
+int shore_fleet_commit_restored(struct shore_fleet *fleet, uint64_t step, const void *metrics, uint32_t metrics_bytes,
+                                struct shore_completion done);
 
 /* Scratch: bytes that live until overwritten or the fleet is closed (offloaded activations). offset and bytes are
  * multiples of 4096; a stored extent is read back as it was stored (same offset and size), checked against `seal`,

@@ -19,6 +19,9 @@ enum shore__drive_caps {
     SHORE__DRIVE_KEEPS_DATA = 2, /* null does not */
 };
 
+/* RESTORED: like UPDATED, but the step need not follow the committed one. */
+enum shore__commit_how { SHORE__COMMIT_UPDATED, SHORE__COMMIT_SKIP, SHORE__COMMIT_RESTORED };
+
 enum shore__snapshot_act { SHORE__SNAPSHOT_MAKE, SHORE__SNAPSHOT_REMOVE };
 
 struct shore__drive_fetch {
@@ -63,9 +66,9 @@ struct shore__drive_ops {
     int (*scratch)(struct shore__drive *d, bool put, uint64_t offset, uint64_t bytes, void *buffer,
                    unsigned char seal[16], struct shore_completion done);
     /* After all updates that were submitted before it; none may be submitted until it has completed. Fails unless
-     * (skip or) every segment has been updated in the current attempt, without an error. */
-    int (*commit)(struct shore__drive *d, uint64_t step, bool skip, const void *metrics, uint32_t metrics_bytes,
-                  struct shore_completion done);
+     * (SKIP or) every segment has been updated in the current attempt, without an error. */
+    int (*commit)(struct shore__drive *d, uint64_t step, enum shore__commit_how how, const void *metrics,
+                  uint32_t metrics_bytes, struct shore_completion done);
     /* Drains; requests of older attempts are refused from now on. Synchronous. */
     void (*discard)(struct shore__drive *d, uint64_t attempt);
 
@@ -82,7 +85,7 @@ struct shore__drive_ops {
     void (*close)(struct shore__drive *d);
 };
 
-#define SHORE__DRIVE_VERSION 2
+#define SHORE__DRIVE_VERSION 3
 
 /* Every drive's object begins with this. */
 struct shore__drive {

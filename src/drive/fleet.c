@@ -343,7 +343,7 @@ int shore_fleet_scratch_get(struct shore_fleet *f, uint64_t offset, uint64_t byt
 static void send_commit(struct shore_fleet *f, struct shore__join *join) {
     uint64_t step = join->update.base_step + 1;
     for (uint32_t d = 0; d < f->ndrives; d++) {
-        int rc = f->drives[d]->ops->commit(f->drives[d], step, f->commit_skip, f->next_metrics, f->next_metrics_bytes,
+        int rc = f->drives[d]->ops->commit(f->drives[d], step, f->commit_how, f->next_metrics, f->next_metrics_bytes,
                                            part_completion(join));
         if (rc) part_refused(join, rc);
     }
@@ -358,7 +358,7 @@ static struct shore__join *commit_due(struct shore_fleet *f, bool *refused) {
     if (!f->commit || f->commit_sent || f->outstanding) return NULL;
     f->commit_sent = true;
     f->commit_start_ns = shore__now_ns();
-    *refused = f->attempt_rc && !f->commit_skip;
+    *refused = f->attempt_rc && f->commit_how != SHORE__COMMIT_SKIP;
     return f->commit;
 }
 
@@ -391,7 +391,7 @@ static void commit_finished(struct shore_fleet *f, struct shore__join *join) {
         memcpy(f->metrics, f->next_metrics, f->next_metrics_bytes);
         f->metrics_bytes = f->next_metrics_bytes;
         f->attempt_rc = 0;
-    } else if (!(f->attempt_rc && !f->commit_skip)) {
+    } else if (!(f->attempt_rc && f->commit_how != SHORE__COMMIT_SKIP)) {
         /* some drives may have the new step and some not: recovery decides */
         f->broken_rc = rc;
         f->broken_diag = join->diag;
@@ -417,12 +417,12 @@ static void commit_finished(struct shore_fleet *f, struct shore__join *join) {
     join_free(join);
 }
 
-int shore_fleet_commit(struct shore_fleet *f, uint64_t base_step, bool skip, const void *metrics,
-                       uint32_t metrics_bytes, struct shore_completion done) {
+static int commit_as(struct shore_fleet *f, uint64_t step, enum shore__commit_how how, const void *metrics,
+                     uint32_t metrics_bytes, struct shore_completion done) {
     if (metrics_bytes > SHORE__METRICS_BYTES || (metrics_bytes && !metrics)) return -EINVAL;
     struct shore__join *join = join_new(f, JOIN_COMMIT, 0, done);
     if (!join) return -ENOMEM;
-    join->update.base_step = base_step;
+    join->update.base_step = step - 1;
     struct shore__join *due = NULL;
     bool refused = false;
     int rc = 0;
@@ -433,11 +433,11 @@ int shore_fleet_commit(struct shore_fleet *f, uint64_t base_step, bool skip, con
         rc = f->broken_rc;
     } else if (f->commit) {
         rc = -EBUSY;
-    } else if (base_step != f->step) {
+    } else if (step != f->step + 1 && how != SHORE__COMMIT_RESTORED) {
         rc = SHORE_ESTALE;
     } else {
         f->commit = join;
-        f->commit_skip = skip;
+        f->commit_how = how;
         f->next_metrics_bytes = metrics_bytes;
         if (metrics_bytes) memcpy(f->next_metrics, metrics, metrics_bytes);
         due = commit_due(f, &refused);
@@ -452,6 +452,17 @@ int shore_fleet_commit(struct shore_fleet *f, uint64_t base_step, bool skip, con
     if (rc) join_free(join);
     if (due) send_commit(f, due);
     return rc;
+}
+
+int shore_fleet_commit(struct shore_fleet *f, uint64_t base_step, bool skip, const void *metrics,
+                       uint32_t metrics_bytes, struct shore_completion done) {
+    return commit_as(f, base_step + 1, skip ? SHORE__COMMIT_SKIP : SHORE__COMMIT_UPDATED, metrics, metrics_bytes, done);
+}
+
+int shore_fleet_commit_restored(struct shore_fleet *f, uint64_t step, const void *metrics, uint32_t metrics_bytes,
+                                struct shore_completion done) {
+    if (step >= UINT64_MAX - 1) return -EINVAL;
+    return commit_as(f, step, SHORE__COMMIT_RESTORED, metrics, metrics_bytes, done);
 }
 
 uint64_t shore_fleet_discard(struct shore_fleet *f) {

@@ -20,6 +20,8 @@ struct shore_fleet {
     struct shore__drive **drives; /* by place in the fleet; NULL while opening */
     struct shore__range *ranges;  /* see placement.h */
     uint64_t fleet_id[2];
+    uint64_t generation;
+    uint64_t first_epoch; /* that sealing writes */
     uint64_t scratch_bytes;
     bool keeps_data;
 
@@ -35,7 +37,7 @@ struct shore_fleet {
     struct shore_diag broken_diag;
     struct shore__join *commit; /* pending */
     bool commit_sent;
-    bool commit_skip;
+    enum shore__commit_how commit_how;
     uint64_t commit_start_ns;
     struct shore__join *held, *held_tail; /* updates whose base is being committed */
     uint64_t nheld;
@@ -61,7 +63,8 @@ struct shore__fleet_state {
     unsigned char metrics[SHORE__METRICS_BYTES];
     uint32_t metrics_bytes;
 };
-int shore__fleet_recover(struct shore__drive *const *drives, uint32_t ndrives, uint64_t hint_step, uint64_t accept_step,
-                         struct shore__fleet_state *out, struct shore_diag *diag);
+int shore__fleet_recover(struct shore__drive *const *drives, uint32_t ndrives,
+                         const struct shore_fleet_options *options, struct shore__fleet_state *out,
+                         struct shore_diag *diag);
 
 #endif

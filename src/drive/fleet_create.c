@@ -66,7 +66,7 @@ static int create_drive(struct shore_fleet *f, const struct shore_fleet_options 
         .fleet_id = {f->fleet_id[0], f->fleet_id[1]},
         .drive = d,
         .ndrives = f->ndrives,
-        .generation = 1,
+        .generation = f->generation,
         .spill = o->spill,
         .identity = o->identity,
         .identity_bytes = o->identity_bytes,
@@ -109,6 +109,7 @@ static int create_all(struct shore_fleet *f, const struct shore_fleet_options *o
     int placed = place_blocks(f, o, places, diag);
     if (placed) return placed;
     memcpy(f->fleet_id, o->fleet_id, sizeof f->fleet_id);
+    f->generation = o->generation ? o->generation : 1;
     if (!f->fleet_id[0] && !f->fleet_id[1]) {
         if (getrandom(f->fleet_id, sizeof f->fleet_id, 0) != sizeof f->fleet_id) {
             return shore__fail(diag, -EIO, "no random numbers for a new fleet");

@@ -39,6 +39,7 @@ int shore__fleet_new(const struct shore_layout *layout, const struct shore_fleet
     pthread_cond_init(&f->idle, NULL);
     f->ndrives = o->ndrives;
     f->attempt = 1;
+    f->first_epoch = o->epoch ? o->epoch : 1;
     f->drives = calloc(o->ndrives, sizeof *f->drives);
     f->ranges = calloc((size_t)layout->nblocks * o->ndrives, sizeof *f->ranges);
     rc = f->drives && f->ranges ? shore__layout_copy(layout, &f->layout) : -ENOMEM;
@@ -112,7 +113,7 @@ static int begin(struct shore_fleet *f, uint64_t epoch, uint64_t step, struct sh
 int shore_fleet_seal(struct shore_fleet *f, uint64_t step, struct shore_diag *diag) {
     if (f->ready) return shore__fail(diag, -EINVAL, "the fleet is sealed already");
     if (step >= UINT64_MAX - 1) return shore__fail(diag, -EINVAL, "step out of range");
-    return begin(f, 1, step, diag);
+    return begin(f, f->first_epoch, step, diag);
 }
 
 /* ---- open ---- */
@@ -127,8 +128,14 @@ static int open_drives(struct shore_fleet *f, const struct shore_fleet_options *
         const char *path = drive->ops->path(drive);
         bool asked = o->fleet_id[0] || o->fleet_id[1];
         const uint64_t *id = asked ? o->fleet_id : i ? f->fleet_id : desc->fleet_id;
+        uint64_t generation = o->generation ? o->generation : i ? f->generation : desc->generation;
         if (desc->fleet_id[0] != id[0] || desc->fleet_id[1] != id[1]) {
             rc = shore__fail(diag, SHORE_EMISMATCH, "%s belongs to another %s", path, asked ? "run" : "fleet");
+        } else if (desc->generation != generation) {
+            rc = shore__fail(diag, SHORE_EMISMATCH,
+                             "%s is of placement %llu, and the others are of placement %llu: it was left behind when "
+                             "the state was moved to other drives",
+                             path, (unsigned long long)desc->generation, (unsigned long long)generation);
         } else if (desc->ndrives != o->ndrives) {
             rc = shore__fail(diag, SHORE_EMISMATCH, "%s is one of %u drives, and %u are given", path, desc->ndrives,
                              o->ndrives);
@@ -143,6 +150,7 @@ static int open_drives(struct shore_fleet *f, const struct shore_fleet_options *
             return rc;
         }
         memcpy(f->fleet_id, desc->fleet_id, sizeof f->fleet_id);
+        f->generation = desc->generation;
         f->drives[desc->drive] = drive;
     }
     return 0;
@@ -177,7 +185,7 @@ int shore_fleet_open(const struct shore_layout *layout, const struct shore_fleet
     if (rc) return rc;
     rc = open_drives(f, options, diag);
     if (!rc) rc = match_placement(f, diag);
-    if (!rc) rc = shore__fleet_recover(f->drives, f->ndrives, options->hint_step, options->accept_step, &state, diag);
+    if (!rc) rc = shore__fleet_recover(f->drives, f->ndrives, options, &state, diag);
     if (!rc) {
         tell_damage(f);
         shore__fleet_set_scratch(f);

@@ -193,13 +193,13 @@ static int local_scratch(struct shore__drive *d, bool put, uint64_t offset, uint
     return 0;
 }
 
-static int local_commit(struct shore__drive *d, uint64_t step, bool skip, const void *metrics, uint32_t metrics_bytes,
-                        struct shore_completion done) {
+static int local_commit(struct shore__drive *d, uint64_t step, enum shore__commit_how how, const void *metrics,
+                        uint32_t metrics_bytes, struct shore_completion done) {
     struct shore__local_job *job = job_new(SHORE__LOCAL_COMMIT, done);
     if (!job) return -ENOMEM;
     job->job.order = UINT32_MAX;
     job->commit.step = step;
-    job->commit.skip = skip;
+    job->commit.how = how;
     job->commit.metrics = metrics;
     job->commit.metrics_bytes = metrics_bytes;
     shore__lane_push(&local_of(d)->updates, &job->job);

@@ -54,7 +54,7 @@ struct shore__local_job {
         } begin;
         struct {
             uint64_t step;
-            bool skip;
+            enum shore__commit_how how;
             const void *metrics;
             uint32_t metrics_bytes;
         } commit;

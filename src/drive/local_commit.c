@@ -107,12 +107,13 @@ int shore__local_commit(struct shore__local *l, struct shore__local_job *job) {
     uint64_t base;
     unsigned from = shore__slots_active(&l->slots, &base);
     uint64_t step = job->commit.step;
+    bool skip = job->commit.how == SHORE__COMMIT_SKIP;
     const struct shore__record *record = &l->volume.record;
-    if (base == SHORE__STEP_NONE || step != base + 1) {
+    if (base == SHORE__STEP_NONE || (step != base + 1 && job->commit.how != SHORE__COMMIT_RESTORED)) {
         return shore__fail(&job->diag, SHORE_ESTALE, "%s: is at step %llu, so step %llu cannot be committed",
                            l->volume.file.path, (unsigned long long)base, (unsigned long long)step);
     }
-    if (!job->commit.skip) {
+    if (!skip) {
         if (l->attempt_rc) {
             job->diag = l->attempt_diag;
             return l->attempt_rc;
@@ -121,7 +122,7 @@ int shore__local_commit(struct shore__local *l, struct shore__local_job *job) {
         if (rc) return rc;
     }
     struct shore__record next = {.epoch = l->epoch};
-    unsigned to = job->commit.skip ? from : 1 - from;
+    unsigned to = skip ? from : 1 - from;
     next.active = to;
     next.slot[to].step = step;
     next.slot[1 - to].step = base;
@@ -129,8 +130,8 @@ int shore__local_commit(struct shore__local *l, struct shore__local_job *job) {
     memcpy(next.slot[from].table_hash, record->slot[from].table_hash, 16);
     next.metrics_bytes = job->commit.metrics_bytes;
     if (next.metrics_bytes) memcpy(next.metrics, job->commit.metrics, next.metrics_bytes);
-    int rc = write_record(l, &next, job->commit.skip ? -1 : (int)to, &job->diag);
+    int rc = write_record(l, &next, skip ? -1 : (int)to, &job->diag);
     if (rc) return rc;
-    shore__slots_commit(&l->slots, step, job->commit.skip);
+    shore__slots_commit(&l->slots, step, skip);
     return 0;
 }

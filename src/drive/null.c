@@ -109,8 +109,9 @@ static int null_scratch(struct shore__drive *d, bool put, uint64_t offset, uint6
     return push(null_of(d), (struct null_job){.done = done, .zero = put ? NULL : buffer, .zero_bytes = bytes});
 }
 
-static int null_commit(struct shore__drive *d, uint64_t step, bool skip, const void *metrics, uint32_t metrics_bytes,
-                       struct shore_completion done) {
+static int null_commit(struct shore__drive *d, uint64_t step, enum shore__commit_how how, const void *metrics,
+                       uint32_t metrics_bytes, struct shore_completion done) {
+    bool skip = how == SHORE__COMMIT_SKIP;
     return push(null_of(d),
                 (struct null_job){.done = done, .job.order = UINT32_MAX, .commit = true, .skip = skip, .step = step});
 }

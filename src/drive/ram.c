@@ -40,7 +40,7 @@ struct ram_job {
         } scratch;
         struct {
             uint64_t step;
-            bool skip;
+            enum shore__commit_how how;
         } commit;
     };
 };
@@ -179,7 +179,7 @@ static int run_scratch(struct ram *r, struct ram_job *job) {
 }
 
 static int run_commit(struct ram *r, struct ram_job *job, struct shore_diag *diag) {
-    if (!job->commit.skip) {
+    if (job->commit.how != SHORE__COMMIT_SKIP) {
         if (r->attempt_rc) {
             if (diag) *diag = r->attempt_diag;
             return r->attempt_rc;
@@ -190,7 +190,7 @@ static int run_commit(struct ram *r, struct ram_job *job, struct shore_diag *dia
     }
     memset(r->written, 0, r->desc.segments);
     r->attempt_rc = 0;
-    shore__slots_commit(&r->slots, job->commit.step, job->commit.skip);
+    shore__slots_commit(&r->slots, job->commit.step, job->commit.how == SHORE__COMMIT_SKIP);
     return 0;
 }
 
@@ -384,13 +384,13 @@ static int ram_scratch(struct shore__drive *d, bool put, uint64_t offset, uint64
     return 0;
 }
 
-static int ram_commit(struct shore__drive *d, uint64_t step, bool skip, const void *metrics, uint32_t metrics_bytes,
-                      struct shore_completion done) {
+static int ram_commit(struct shore__drive *d, uint64_t step, enum shore__commit_how how, const void *metrics,
+                      uint32_t metrics_bytes, struct shore_completion done) {
     struct ram *r = ram_of(d);
     struct ram_job *job = job_new(JOB_COMMIT, done);
     if (!job) return -ENOMEM;
     job->commit.step = step;
-    job->commit.skip = skip;
+    job->commit.how = how;
     job->job.order = UINT32_MAX;
     shore__lane_push(&r->updates, &job->job);
     return 0;

@@ -31,10 +31,23 @@ static int stale(struct shore__drive *const *drives, const struct shore__drive_r
                        path, own, other);
 }
 
+/* Some drives may have committed what was put back, and some not: the step from before is still in a slot of each. */
+static int restore(struct shore__drive *const *drives, const struct shore__drive_recovery *found, uint32_t ndrives,
+                   uint64_t step, struct shore__fleet_state *out, struct shore_diag *diag) {
+    for (uint32_t d = 0; d < ndrives; d++) {
+        if (holds(&found[d].record, step)) continue;
+        return shore__fail(diag, SHORE_ESTALE,
+                           "%s holds no state of step %llu, from which it was being put back: it is of another time",
+                           drives[d]->ops->path(drives[d]), (unsigned long long)step);
+    }
+    out->step = step;
+    return 0;
+}
+
 static int recover(struct shore__drive *const *drives, const struct shore__drive_recovery *found, uint32_t ndrives,
-                   uint64_t hint_step, uint64_t accept_step, struct shore__fleet_state *out, struct shore_diag *diag) {
+                   const struct shore_fleet_options *options, struct shore__fleet_state *out, struct shore_diag *diag) {
     uint32_t oldest = 0, newest = 0, damaged = ndrives;
-    uint64_t epoch = 0;
+    uint64_t epoch = 0, hint_step = options->hint_step, accept_step = options->accept_step;
     for (uint32_t d = 0; d < ndrives; d++) {
         if (!found[d].valid) {
             if (found[d].damaged_record) {
@@ -52,6 +65,7 @@ static int recover(struct shore__drive *const *drives, const struct shore__drive
     uint64_t step = step_of(&found[oldest].record), greatest = step_of(&found[newest].record);
     out->step = step;
     out->epoch = epoch;
+    if (options->restoring) return restore(drives, found, ndrives, options->restore_step, out, diag);
     if (greatest - step > 1) return stale(drives, found, ndrives, oldest, greatest, diag);
     /* In an epoch nothing is committed before all drives have its record: so a drive of an older epoch that is also
      * behind has missed a commit. */
@@ -96,15 +110,16 @@ static int recover(struct shore__drive *const *drives, const struct shore__drive
     return 0;
 }
 
-int shore__fleet_recover(struct shore__drive *const *drives, uint32_t ndrives, uint64_t hint_step, uint64_t accept_step,
-                         struct shore__fleet_state *out, struct shore_diag *diag) {
+int shore__fleet_recover(struct shore__drive *const *drives, uint32_t ndrives,
+                         const struct shore_fleet_options *options, struct shore__fleet_state *out,
+                         struct shore_diag *diag) {
     struct shore__drive_recovery *found = calloc(ndrives, sizeof *found);
     if (!found) return shore__fail(diag, -ENOMEM, "out of memory");
     memset(out, 0, sizeof *out);
     for (uint32_t d = 0; d < ndrives; d++) {
         drives[d]->ops->recovery(drives[d], &found[d]);
     }
-    int rc = recover(drives, found, ndrives, hint_step, accept_step, out, diag);
+    int rc = recover(drives, found, ndrives, options, out, diag);
     free(found);
     return rc;
 }

@@ -349,6 +349,85 @@ static void test_state_images(void **state) {
     }
 }
 
+/* An older state is put back under its own step, the fleet goes on from there, and opens there again. */
+static void test_restored(void **state) {
+    for (size_t c = 0; c < NCONFIGS; c++) {
+        struct bench b;
+        if (!bench_open(&b, &configs[c], SHORE_ADAMW, false)) continue;
+        step(&b);
+        struct place other;
+        struct shore_fleet *kept;
+        place_open(&other, "r");
+        struct shore_fleet_options options = options_of(&configs[c], &other, &b.plain);
+        options.generation = 7;
+        options.epoch = 9;
+        must(&b, shore_fleet_create(b.plain.layout, &options, &kept, &b.diag));
+        copy_state(&b, b.fleet, kept, (struct shore_store){0}, 1);
+        must(&b, shore_fleet_seal(kept, 1, &b.diag));
+        struct shore_fleet_info info;
+        shore_fleet_info(kept, &info);
+        assert_int_equal(info.generation, 7);
+        assert_int_equal(info.epoch, 9);
+        must(&b, fleet_step(b.fleet, &b.plain, 1, &b.diag));
+        must(&b, fleet_step(b.fleet, &b.plain, 2, &b.diag));
+
+        struct shore_wait wait;
+        shore_wait_init(&wait);
+        struct shore_store store = {.base_step = 3, .attempt = shore_fleet_attempt(b.fleet)};
+        copy_state(&b, kept, b.fleet, store, 1);
+        must(&b, shore_fleet_commit_restored(b.fleet, 1, "back", 4, shore_wait_completion(&wait)));
+        must(&b, shore_wait(&wait, &b.diag));
+        assert_digest(b.fleet, &b.plain, true);
+        if (is_durable(&configs[c])) {
+            reopen(&b);
+            char metrics[8];
+            uint32_t bytes = sizeof metrics;
+            assert_int_equal(shore_fleet_metrics(b.fleet, metrics, &bytes), 0);
+            assert_int_equal(bytes, 4);
+            assert_memory_equal(metrics, "back", 4);
+        }
+        step(&b);
+        assert_digest(b.fleet, &b.plain, true);
+        shore_fleet_close(kept);
+        place_close(&other);
+        bench_close(&b);
+    }
+}
+
+/* A volume of another placement of the same fleet is not taken. */
+static void test_generations(void **state) {
+    static const struct config files = {"files", "ff", SHORE_IO_THREADS, 0, 0};
+    struct bench b;
+    struct place other;
+    struct shore_fleet *second;
+    assert_true(bench_open(&b, &files, SHORE_ADAMW, false));
+    place_open(&other, "ff");
+    struct shore_fleet_options options = options_of(&files, &other, &b.plain);
+    struct shore_fleet_info info;
+    shore_fleet_info(b.fleet, &info);
+    memcpy(options.fleet_id, info.fleet_id, sizeof options.fleet_id);
+    options.generation = info.generation + 1;
+    must(&b, shore_fleet_create(b.plain.layout, &options, &second, &b.diag));
+    copy_state(&b, b.fleet, second, (struct shore_store){0}, 0);
+    must(&b, shore_fleet_seal(second, 0, &b.diag));
+    shore_fleet_close(second);
+    shore_fleet_close(b.fleet);
+    b.fleet = NULL;
+    const char *mixed[] = {other.paths[0], b.place.paths[1]};
+    options.drives = mixed;
+    options.generation = 0;
+    assert_int_equal(shore_fleet_open(b.plain.layout, &options, &b.fleet, &b.diag), SHORE_EMISMATCH);
+    assert_non_null(strstr(b.diag.text, "placement"));
+    options.drives = other.paths;
+    options.generation = info.generation;
+    assert_int_equal(shore_fleet_open(b.plain.layout, &options, &b.fleet, &b.diag), SHORE_EMISMATCH);
+    options.generation = info.generation + 1;
+    must(&b, shore_fleet_open(b.plain.layout, &options, &b.fleet, &b.diag));
+    assert_digest(b.fleet, &b.plain, true);
+    place_close(&other);
+    bench_close(&b);
+}
+
 /* Plane R holds what the last update said, zeros at first, and is part of the digest. */
 static void test_residuals(void **state) {
     for (size_t c = 0; c < NCONFIGS; c++) {
@@ -631,6 +710,8 @@ int main(void) {
         cmocka_unit_test(test_reopen),
         cmocka_unit_test(test_scratch),
         cmocka_unit_test(test_state_images),
+        cmocka_unit_test(test_restored),
+        cmocka_unit_test(test_generations),
         cmocka_unit_test(test_residuals),
         cmocka_unit_test(test_updates_wait_for_their_base),
         cmocka_unit_test(test_many_updates),
