@@ -1,0 +1,172 @@
+/* Codes of sparse gradients: what is written is read, in tiles of any size; what is damaged is refused. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/prng.h"
+#include "longshore/error.h"
+#include "number/bf16.h"
+#include "number/sparse.h"
+
+enum { ALL = SHORE__SPARSE_SEGMENT };
+
+static uint16_t list[ALL];
+static uint32_t bits[ALL];
+static unsigned char code[8 + 8192 + 4 * ALL + 64];
+static float expected[ALL], got[ALL];
+
+/* Each element with probability share / 2^16. */
+static uint32_t make(uint64_t stream, uint32_t share) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < ALL; i++) {
+        if ((shore__random_u64(1, stream, i) & 0xFFFF) >= share) continue;
+        list[n] = (uint16_t)i;
+        bits[n++] = (uint32_t)shore__random_u64(2, stream, i);
+    }
+    return n;
+}
+
+static void read_in_tiles(struct shore__sparse_reader r, uint32_t tile) {
+    memset(got, 0, sizeof got);
+    for (uint32_t at = 0; at < ALL; at += tile) {
+        uint32_t end = at + tile < ALL ? at + tile : ALL;
+        shore__sparse_scatter(&r, at, end, got + at);
+    }
+    assert_int_equal(r.left, 0);
+    assert_memory_equal(got, expected, sizeof got);
+}
+
+static size_t round_trip(enum shore__sparse_values values, uint32_t n) {
+    struct shore__sparse_reader r;
+    memset(code, 0xA5, sizeof code);
+    size_t bytes = shore__sparse_encode(values, list, bits, n, code);
+    assert_int_equal(bytes, shore__sparse_bytes(values, list, n));
+    assert_true(bytes <= shore__sparse_bound(values, n, 1));
+    assert_int_equal(code[bytes], 0xA5);
+    assert_int_equal(shore__sparse_open(code, bytes, &r), 0);
+    memset(expected, 0, sizeof expected);
+    for (uint32_t i = 0; i < n; i++)
+        expected[list[i]] = shore__bits_f32(shore__sparse_value(values, bits[i]));
+    static const uint32_t tiles[] = {ALL, 1024, 256, 1000, 7};
+    for (size_t i = 0; i < sizeof tiles / sizeof tiles[0]; i++)
+        read_in_tiles(r, tiles[i]);
+    return bytes;
+}
+
+static void what_is_written_is_read(void **state) {
+    static const uint32_t shares[] = {0, 1, 30, 200, 655, 3000, 6554, 8192, 20000, 65535, 65536};
+    for (size_t i = 0; i < sizeof shares / sizeof shares[0]; i++) {
+        round_trip(SHORE__SPARSE_BF16, make(i, shares[i]));
+        round_trip(SHORE__SPARSE_FP32, make(i, shares[i]));
+    }
+}
+
+static void the_ends_and_long_gaps(void **state) {
+    static const uint16_t at[] = {0, 255, 256, 511, 512, 767, 1023, 1024, 1279, 40000, 65535};
+    for (size_t n = 0; n <= sizeof at / sizeof at[0]; n++)
+        for (int form = 0; form < 2; form++) {
+            memcpy(list, at, sizeof at);
+            make(3, 0);
+            uint32_t count = (uint32_t)n;
+            for (uint32_t i = 0; i < count; i++)
+                bits[i] = 0x3F800000u + i;
+            round_trip(form ? SHORE__SPARSE_FP32 : SHORE__SPARSE_BF16, count);
+        }
+    /* enough entries for gaps, with some of every length around 255 in between */
+    uint32_t position = 0, n = 0;
+    for (uint32_t i = 0; position < ALL; i++) {
+        list[n] = (uint16_t)position;
+        bits[n++] = i;
+        position += i % 3 ? 1 : 250 + i % 11;
+    }
+    size_t bytes = round_trip(SHORE__SPARSE_BF16, n);
+    assert_int_equal(code[0] & 15, SHORE__SPARSE_GAPS);
+    assert_true(bytes < 4u * n);
+}
+
+static void one_percent_takes_three_bytes_an_entry(void **state) {
+    uint32_t n = make(9, 655);
+    size_t bytes = round_trip(SHORE__SPARSE_BF16, n);
+    assert_true(bytes <= 3.15 * n);
+}
+
+static void sizes_and_forms_are_checked(void **state) {
+    struct shore__sparse_reader r;
+    for (uint32_t share = 30; share <= 30000; share *= 10) {
+        size_t bytes = shore__sparse_encode(SHORE__SPARSE_BF16, list, bits, make(11, share), code);
+        assert_int_equal(shore__sparse_open(code, bytes, &r), 0);
+        for (size_t cut = 0; cut < 40 && cut < bytes; cut++)
+            assert_int_equal(shore__sparse_open(code, cut, &r), SHORE_ECORRUPT);
+        assert_int_equal(shore__sparse_open(code, bytes - 1, &r), SHORE_ECORRUPT);
+        assert_int_equal(shore__sparse_open(code, bytes + 1, &r), SHORE_ECORRUPT);
+        for (size_t i = 0; i < 8; i++) {
+            code[i] ^= 0x40;
+            assert_int_equal(shore__sparse_open(code, bytes, &r), SHORE_ECORRUPT);
+            code[i] ^= 0x40;
+        }
+    }
+}
+
+static void indices_are_checked(void **state) {
+    struct shore__sparse_reader r;
+    /* words: out of order, twice the same */
+    static const unsigned char words[] = {SHORE__SPARSE_WORDS, 0, 4, 0, 2, 0, 0, 0, 9, 0, 8, 0, 1, 1, 1, 1};
+    static const unsigned char twice[] = {SHORE__SPARSE_WORDS, 0, 4, 0, 2, 0, 0, 0, 9, 0, 9, 0, 1, 1, 1, 1};
+    /* gaps: fewer than count, and "go on" at the end */
+    static const unsigned char few[] = {SHORE__SPARSE_GAPS, 0, 1, 0, 2, 0, 0, 0, 9, 1, 1, 1, 1};
+    static const unsigned char open[] = {SHORE__SPARSE_GAPS, 0, 2, 0, 1, 0, 0, 0, 9, 255, 1, 1};
+    assert_int_equal(shore__sparse_open(words, sizeof words, &r), SHORE_ECORRUPT);
+    assert_int_equal(shore__sparse_open(twice, sizeof twice, &r), SHORE_ECORRUPT);
+    assert_int_equal(shore__sparse_open(few, sizeof few, &r), SHORE_ECORRUPT);
+    assert_int_equal(shore__sparse_open(open, sizeof open, &r), SHORE_ECORRUPT);
+    /* gaps that leave the segment by one */
+    memset(code, 255, 8 + 258);
+    memcpy(code, (unsigned char[]){SHORE__SPARSE_GAPS, 0, 2, 1, 1, 0, 0, 0}, 8);
+    code[8 + 257] = 1; /* 257 * 255 = 65,535 passed over, then one more */
+    assert_int_equal(shore__sparse_open(code, 8 + 258 + 2, &r), SHORE_ECORRUPT);
+    code[8 + 257] = 0;
+    assert_int_equal(shore__sparse_open(code, 8 + 258 + 2, &r), 0);
+    /* a bitmap with one bit more than count */
+    size_t bytes = shore__sparse_encode(SHORE__SPARSE_BF16, list, bits, make(12, 30000), code);
+    for (size_t i = 8; i < 8 + 8192; i++)
+        if (code[i] != 255) {
+            code[i] = (unsigned char)(code[i] | (code[i] + 1));
+            break;
+        }
+    assert_int_equal(shore__sparse_open(code, bytes, &r), SHORE_ECORRUPT);
+}
+
+static void the_bound_holds_however_entries_are_spread(void **state) {
+    /* the worst of gaps: as few entries as gaps still beat words, far apart */
+    for (uint32_t every = 1; every < 300; every += every < 16 ? 1 : 13) {
+        uint32_t n = 0;
+        for (uint32_t i = every - 1; i < ALL; i += every, n++) {
+            list[n] = (uint16_t)i;
+            bits[n] = i;
+        }
+        assert_true(shore__sparse_bytes(SHORE__SPARSE_FP32, list, n) <= shore__sparse_bound(SHORE__SPARSE_FP32, n, 1));
+        uint64_t two = 2 * (uint64_t)shore__sparse_bytes(SHORE__SPARSE_FP32, list, n);
+        assert_true(two <= shore__sparse_bound(SHORE__SPARSE_FP32, 2 * (uint64_t)n, 2));
+    }
+    /* all in one segment of many */
+    uint32_t n = make(13, 4000);
+    assert_true(shore__sparse_bytes(SHORE__SPARSE_BF16, list, n) + 99 * 8 <=
+                shore__sparse_bound(SHORE__SPARSE_BF16, n, 100));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_is_written_is_read),
+        cmocka_unit_test(the_ends_and_long_gaps),
+        cmocka_unit_test(one_percent_takes_three_bytes_an_entry),
+        cmocka_unit_test(sizes_and_forms_are_checked),
+        cmocka_unit_test(indices_are_checked),
+        cmocka_unit_test(the_bound_holds_however_entries_are_spread),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
