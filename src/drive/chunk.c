@@ -5,6 +5,7 @@
 
 #include "base/diag.h"
 #include "base/units.h"
+#include "near/gradient.h"
 
 /* The tensor that element `at` belongs to: the last one that starts at or before it. */
 static uint32_t tensor_at(const struct shore_layout_block *block, uint64_t at) {
@@ -52,14 +53,38 @@ void shore__update_residual(const struct shore_update *update, uint16_t *to) {
     update->residual ? memcpy(to, update->residual, bytes) : memset(to, 0, bytes);
 }
 
+/* UPDATE of [at, stop) of a block, in one parameter group; the request's arrays begin at element `first`. */
+static int update_group(const struct shore__drive_config *config, const struct shore_update *update,
+                        const struct shore_hyper *hyper, const struct shore__planes *in,
+                        const struct shore__planes *out, struct shore__gradient *gradient, uint64_t first, uint64_t at,
+                        uint64_t stop) {
+    size_t param_bytes = config->fp32_params ? 4 : 2;
+    int worst = 0;
+    while (at < stop) {
+        uint64_t elems = stop - at;
+        const float *dense = shore__gradient_next(gradient, at - first, &elems);
+        struct shore__planes from = planes_from(in, at - first), to = planes_from(out, at - first);
+        void *params = update->params_out ? (unsigned char *)update->params_out + (at - first) * param_bytes : NULL;
+        int rc = shore__near_update(config->optimizer, hyper, update->coefficient, &from, &to, dense, params,
+                                    config->fp32_params, elems);
+        if (rc) worst = rc;
+        at += elems;
+    }
+    return worst;
+}
+
 int shore__chunk_update(const struct shore__drive_config *config, const struct shore_update *update,
                         const struct shore__planes *in, const struct shore__planes *out, struct shore_diag *diag) {
     const struct shore_layout_block *block = &config->layout->blocks[update->block];
-    const float *gradient = update->gradient;
     uint64_t first = (uint64_t)update->segment * SHORE_SEGMENT_ELEMS;
     uint64_t end = first + (uint64_t)update->count * SHORE_SEGMENT_ELEMS;
-    size_t param_bytes = config->fp32_params ? 4 : 2;
-    int worst = 0;
+    struct shore__gradient gradient;
+    uint32_t segment;
+    int worst =
+        shore__gradient_open(&gradient, update->form, update->gradient, update->offsets, update->count, &segment);
+    if (worst)
+        return shore__fail(diag, worst, "the compressed gradient of block %u, segment %u came damaged to its drive",
+                           update->block, update->segment + segment);
     uint64_t at = first;
     for (uint32_t t = tensor_at(block, first); at < end; t++) {
         uint64_t stop = end;
@@ -67,10 +92,7 @@ int shore__chunk_update(const struct shore__drive_config *config, const struct s
             stop = block->tensors[t + 1].offset_elems;
         }
         const struct shore_hyper *hyper = &update->groups[block->tensors[t].group];
-        struct shore__planes from = planes_from(in, at - first), to = planes_from(out, at - first);
-        void *params = update->params_out ? (unsigned char *)update->params_out + (at - first) * param_bytes : NULL;
-        int rc = shore__near_update(config->optimizer, hyper, update->coefficient, &from, &to, gradient + (at - first),
-                                    params, config->fp32_params, stop - at);
+        int rc = update_group(config, update, hyper, in, out, &gradient, first, at, stop);
         if (rc && !worst) {
             char name[96];
             worst =
@@ -84,7 +106,8 @@ int shore__chunk_update(const struct shore__drive_config *config, const struct s
 
 int shore__update_check(const struct shore__drive_config *config, const struct shore_update *update) {
     if (update->block >= config->layout->nblocks || update->count == 0 || !update->groups) return -EINVAL;
-    if (update->form != SHORE_GRADIENT_FP32) return -ENOTSUP;
+    if ((unsigned)update->form > SHORE_GRADIENT_SPARSE) return -EINVAL;
+    if (update->form == SHORE_GRADIENT_SPARSE && (!update->gradient || !update->offsets)) return -EINVAL;
     const struct shore_layout_block *block = &config->layout->blocks[update->block];
     if (update->segment >= block->segments || update->count > block->segments - update->segment) return -EINVAL;
     for (uint32_t t = 0; t < block->ntensors; t++) {

@@ -466,6 +466,66 @@ static void test_residuals(void **state) {
     }
 }
 
+/* A gradient of any form changes the state as the dense one that it stands for does, spilled or not, all at once or in
+ * parts; one that came damaged changes nothing. */
+static void test_forms(void **state) {
+    static const enum shore_optimizer optimizers[] = {SHORE_ADAMW, SHORE_SGD, SHORE_ADAGRAD};
+    for (size_t c = 0; c < NCONFIGS; c++)
+        for (int form = SHORE_GRADIENT_BF16; form <= SHORE_GRADIENT_SPARSE; form++) {
+            struct bench b;
+            if (!bench_open(&b, &configs[c], optimizers[c % 3], true)) continue;
+            struct step_how how = {.coefficient = 0.25f, .twice = true, .spill = form == SHORE_GRADIENT_BF16};
+            b.plain.form = (enum shore_gradient_form)form;
+            step(&b);
+            must(&b, fleet_updates(b.fleet, &b.plain, b.plain.step, &how, &b.diag));
+            must(&b, fleet_commit(b.fleet, b.plain.step, false, &b.diag));
+            plain_step(&b.plain, how.coefficient);
+            step(&b);
+            assert_digest(b.fleet, &b.plain, true);
+            bench_close(&b);
+        }
+}
+
+static void test_damaged_codes(void **state) {
+    for (size_t c = 0; c < NCONFIGS; c++) {
+        struct bench b;
+        if (!bench_open(&b, &configs[c], SHORE_ADAMW, false)) continue;
+        b.plain.form = SHORE_GRADIENT_SPARSE;
+        step(&b);
+        uint32_t segments = b.plain.layout->blocks[1].segments, *offsets;
+        float *dense = pages(b.plain.layout->blocks[1].padded_elems * 4);
+        struct shore_hyper groups[GROUPS];
+        struct shore_wait wait;
+        hypers(&b.plain, b.plain.step + 1, groups);
+        gradient_of_step(&b.plain, 1, b.plain.step + 1, dense);
+        unsigned char *code = gradient_in_form(&b.plain, dense, segments, &offsets);
+        struct shore_update update = {.base_step = b.plain.step,
+                                      .attempt = shore_fleet_attempt(b.fleet),
+                                      .block = 1,
+                                      .count = segments,
+                                      .gradient = code,
+                                      .form = SHORE_GRADIENT_SPARSE,
+                                      .coefficient = 1,
+                                      .groups = groups,
+                                      .ngroups = GROUPS};
+        shore_wait_init(&wait);
+        assert_int_equal(shore_fleet_update(b.fleet, &update, shore_wait_completion(&wait)), -EINVAL);
+        update.offsets = offsets;
+        code[offsets[2] + 4]++; /* one entry more than there is */
+        must(&b, shore_fleet_update(b.fleet, &update, shore_wait_completion(&wait)));
+        assert_int_equal(shore_wait(&wait, &b.diag), SHORE_ECORRUPT);
+        assert_non_null(strstr(b.diag.text, "block 1, segment 2"));
+        assert_true(fleet_commit(b.fleet, b.plain.step, false, &b.diag) != 0);
+        shore_fleet_discard(b.fleet);
+        step(&b);
+        assert_digest(b.fleet, &b.plain, true);
+        free(code);
+        free(offsets);
+        free(dense);
+        bench_close(&b);
+    }
+}
+
 /* ---- what waits, and in which order ---- */
 
 struct order_log {
@@ -509,7 +569,7 @@ static void test_updates_wait_for_their_base(void **state) {
         hypers(&b.plain, 2, groups);
         for (uint32_t i = 0; i < BLOCKS; i++) {
             gradient[i] = pages(b.plain.layout->blocks[i].padded_elems * 4);
-            gradient_of_step(b.plain.layout, i, 2, gradient[i]);
+            gradient_of_step(&b.plain, i, 2, gradient[i]);
             struct shore_update update = {.base_step = 1,
                                           .attempt = shore_fleet_attempt(b.fleet),
                                           .block = i,
@@ -551,7 +611,7 @@ static void test_many_updates(void **state) {
         hypers(&b.plain, 1, groups);
         for (uint32_t i = 0; i < BLOCKS; i++) {
             gradient[i] = pages(b.plain.layout->blocks[i].padded_elems * 4);
-            gradient_of_step(b.plain.layout, i, 1, gradient[i]);
+            gradient_of_step(&b.plain, i, 1, gradient[i]);
         }
         alarm(60); /* a request that is lost never ends */
         for (uint32_t repeat = 0; repeat < REPEATS; repeat++)
@@ -713,6 +773,8 @@ int main(void) {
         cmocka_unit_test(test_restored),
         cmocka_unit_test(test_generations),
         cmocka_unit_test(test_residuals),
+        cmocka_unit_test(test_forms),
+        cmocka_unit_test(test_damaged_codes),
         cmocka_unit_test(test_updates_wait_for_their_base),
         cmocka_unit_test(test_many_updates),
         cmocka_unit_test(test_refusals),

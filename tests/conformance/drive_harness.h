@@ -19,6 +19,7 @@
 #include "longshore/state.h"
 #include "near/update.h"
 #include "number/bf16.h"
+#include "number/sparse.h"
 #include "storage/volume.h"
 
 #define BLOCKS 3u
@@ -37,6 +38,7 @@ struct plain {
     enum shore_optimizer optimizer;
     bool momentum;
     unsigned planes;
+    enum shore_gradient_form form; /* of the gradients that the fleet is given */
     uint64_t step;
     float *master[BLOCKS], *m[BLOCKS], *v[BLOCKS];
 };
@@ -92,8 +94,44 @@ static inline void hypers(const struct plain *p, uint64_t step, struct shore_hyp
     }
 }
 
-static inline void gradient_of_step(const struct shore_layout *layout, uint32_t b, uint64_t step, float *out) {
-    fill(&layout->blocks[b], out, 100 + step, b);
+/* What the form can say: rounded to bf16; sparse in places, with segments that have nothing and one that has all. */
+static inline void gradient_of_step(const struct plain *p, uint32_t b, uint64_t step, float *out) {
+    const struct shore_layout_block *block = &p->layout->blocks[b];
+    fill(block, out, 100 + step, b);
+    for (uint64_t i = 0; i < block->padded_elems && p->form != SHORE_GRADIENT_FP32; i++) {
+        uint64_t segment = i / SHORE_SEGMENT_ELEMS;
+        double share = segment == 2 ? 1 : segment == 3 ? 0 : segment == 1 ? 0.0004 : 0.01;
+        out[i] = shore__bf16_to_f32(shore__f32_to_bf16(out[i]));
+        if (p->form == SHORE_GRADIENT_SPARSE && shore__random_unit(200 + step, b, i) >= share) out[i] = 0;
+    }
+}
+
+/* The dense gradient of `segments` segments in the plain's form; *offsets for SPARSE. Free both. */
+static inline void *gradient_in_form(const struct plain *p, const float *dense, uint32_t segments, uint32_t **offsets) {
+    unsigned char *out = pages((size_t)segments * SHORE_SEGMENT_ELEMS * 6 + 4096);
+    *offsets = pages((segments + 1) * sizeof **offsets);
+    if (p->form == SHORE_GRADIENT_FP32) memcpy(out, dense, (size_t)segments * SHORE_SEGMENT_ELEMS * 4);
+    if (p->form == SHORE_GRADIENT_BF16)
+        shore__bf16_from_f32((uint16_t *)(void *)out, dense, (size_t)segments * SHORE_SEGMENT_ELEMS);
+    uint32_t used = 3; /* codes need no alignment, and need not begin at the start */
+    uint16_t *index = pages(SHORE_SEGMENT_ELEMS * 2);
+    uint32_t *bits = pages(SHORE_SEGMENT_ELEMS * 4);
+    (*offsets)[0] = used;
+    for (uint32_t s = 0; s < segments && p->form == SHORE_GRADIENT_SPARSE; s++) {
+        uint32_t n = 0;
+        for (uint32_t i = 0; i < SHORE_SEGMENT_ELEMS; i++) {
+            float x = dense[(size_t)s * SHORE_SEGMENT_ELEMS + i];
+            if (x == 0) continue;
+            index[n] = (uint16_t)i;
+            bits[n++] = shore__f32_bits(x);
+        }
+        enum shore__sparse_values values = s % 2 ? SHORE__SPARSE_FP32 : SHORE__SPARSE_BF16;
+        used += (uint32_t)shore__sparse_encode(values, index, bits, n, out + used);
+        (*offsets)[s + 1] = used;
+    }
+    free(index);
+    free(bits);
+    return out;
 }
 
 static inline int scalar_update(const struct plain *p, const struct shore_hyper *h, float coefficient,
@@ -113,7 +151,7 @@ static inline void plain_step(struct plain *p, float coefficient) {
         const struct shore_layout_block *block = &p->layout->blocks[b];
         float *gradient = pages(block->padded_elems * 4);
         uint16_t *hi = pages(block->padded_elems * 2), *lo = pages(block->padded_elems * 2);
-        gradient_of_step(p->layout, b, p->step + 1, gradient);
+        gradient_of_step(p, b, p->step + 1, gradient);
         for (uint64_t i = 0; i < block->padded_elems; i++) {
             shore__split_f32(p->master[b][i], &hi[i], &lo[i]);
         }
@@ -192,17 +230,20 @@ static inline int fleet_updates(struct shore_fleet *f, const struct plain *p, ui
                                 struct shore_diag *diag) {
     struct shore_hyper groups[GROUPS];
     struct shore_wait wait[BLOCKS][2];
-    float *gradient[BLOCKS];
+    void *gradient[BLOCKS];
+    uint32_t *offsets[BLOCKS];
     int rc = 0;
     hypers(p, base + 1, groups);
     for (uint32_t b = 0; b < BLOCKS; b++) {
         uint32_t segments = p->layout->blocks[b].segments;
-        gradient[b] = pages(p->layout->blocks[b].padded_elems * 4);
-        gradient_of_step(p->layout, b, base + 1, gradient[b]);
+        float *dense = pages(p->layout->blocks[b].padded_elems * 4);
+        gradient_of_step(p, b, base + 1, dense);
+        gradient[b] = gradient_in_form(p, dense, segments, &offsets[b]);
+        free(dense);
         if (how->spill) {
             shore_wait_init(&wait[b][0]);
-            int spilled = shore_fleet_spill(f, b, 0, segments, SHORE_GRADIENT_FP32, gradient[b],
-                                            shore_wait_completion(&wait[b][0]));
+            int spilled =
+                shore_fleet_spill(f, b, 0, segments, p->form, gradient[b], shore_wait_completion(&wait[b][0]));
             if (!spilled) spilled = shore_wait(&wait[b][0], diag);
             if (spilled) rc = spilled;
         }
@@ -212,6 +253,8 @@ static inline int fleet_updates(struct shore_fleet *f, const struct plain *p, ui
             .block = b,
             .count = segments,
             .gradient = how->spill ? NULL : gradient[b],
+            .form = p->form,
+            .offsets = p->form == SHORE_GRADIENT_SPARSE ? offsets[b] : NULL,
             .coefficient = how->coefficient,
             .groups = groups,
             .ngroups = GROUPS,
@@ -237,6 +280,7 @@ static inline int fleet_updates(struct shore_fleet *f, const struct plain *p, ui
     }
     for (uint32_t b = 0; b < BLOCKS; b++) {
         free(gradient[b]);
+        free(offsets[b]);
     }
     return rc;
 }
