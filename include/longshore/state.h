@@ -102,13 +102,15 @@ struct shore_fleet_options {
     const char *const *drives; /* paths: DIR, FILE, BLOCKDEV, "ram:" or "null:" */
     uint32_t ndrives;
     enum shore_optimizer optimizer;
-    bool with_momentum;      /* SGD */
-    bool fp32_params;        /* updated parameters are handed back as fp32 instead of bf16 */
-    uint32_t chunk_segments; /* 0: chosen from ring_bytes */
-    uint64_t ring_bytes;     /* memory for all rings of all drives; 0: a default; raised to the minimum */
-    uint64_t scratch_bytes;  /* room for shore_fleet_scratch_*, over the whole fleet (create only) */
-    bool spill;              /* room for spilled gradients (create only) */
-    bool residual;           /* plane R is stored: see shore_update */
+    bool with_momentum;       /* SGD */
+    bool fp32_params;         /* updated parameters are handed back as fp32 instead of bf16 */
+    uint32_t chunk_segments;  /* 0: chosen from ring_bytes */
+    uint64_t ring_bytes;      /* memory for all rings of all drives; 0: a default; raised to the minimum */
+    uint64_t scratch_bytes;   /* room for shore_fleet_scratch_*, over the whole fleet (create only) */
+    bool spill;               /* room for spilled gradients (create only) */
+    const char *drive_speeds; /* create: "2,1" or "2.8GB,1.4GB", one for each drive: shares of the state and of scratch
+                               * go by them. NULL: measured where drives lie on different devices */
+    bool residual;            /* plane R is stored: see shore_update */
     enum shore_io io;
     bool overwrite;          /* create: replace what is there (never what another process has locked) */
     uint64_t accept_step;    /* open: go on from this whole step although a newer record is damaged; 0: no */

@@ -8,6 +8,10 @@ static const struct {
     int (*run)(int argc, char **argv);
     const char *synopsis, *summary;
 } commands[] = {
+    {"list", shore__drive_list, "RUN [--json]", "the drives of a run: shares, sizes, what they hold"},
+    {"add", shore__drive_add, "RUN DRIVE...", "spread a run's state over more drives"},
+    {"remove", shore__drive_remove, "RUN DRIVE...", "take drives out of a run"},
+    {"move", shore__drive_move, "RUN OLD=NEW...", "replace drives of a run by others"},
     {"bench", shore__drive_bench, "DIR... [--json]", "how fast drives are, and what shares of a run they would get"},
 };
 enum { COMMANDS = sizeof commands / sizeof commands[0] };

@@ -23,6 +23,7 @@ int shore__cli_open_fleet(struct shore__run *run, uint64_t accept_step, struct s
     options.fleet_id[0] = run->fleet_id[0];
     options.fleet_id[1] = run->fleet_id[1];
     options.hint_step = run->hint_step;
+    options.generation = run->generation;
     options.accept_step = accept_step;
     options.note = shore__cli_note;
     return shore_fleet_open(run->model->layout, &options, out, diag);

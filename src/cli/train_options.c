@@ -36,6 +36,8 @@ static const struct shore__option options[] = {
     SHORE__HEADING("Where the state lives, and what it may take"),
     OPTION(LIST, "drive", settings.drives, "PATH...",
            "a directory, file or block device for each drive, or ram:; with --resume OLD=NEW: where a drive is now"),
+    OPTION(TEXT, "drive-speeds", settings.drive_speeds, "A,B,...",
+           "speeds of the drives (2,1 or 2.8GB,1.4GB), which decide their shares; otherwise measured"),
     OPTION(SIZE, "memory", settings.memory_bytes, "SIZE",
            "the budget, a promise about resident memory; otherwise half of the machine's, at most what is useful"),
     OPTION(TEXT, "out", out, "RUN", "the run directory to make"),
@@ -217,6 +219,11 @@ int shore__train_change(const struct shore__train_args *args, const struct shore
         void *old = (char *)settings + (o->offset - first);
         bool scheduled = among(schedule_flags, o->name);
         if (same_value(o, old, new)) continue;
+        if (strcmp(o->name, "drive-speeds") == 0)
+            return shore__fail(diag, SHORE_EUSAGE,
+                               "--drive-speeds decides shares when volumes are made; 'longshore drive move RUN "
+                               "--drive-speeds %s' places the state anew",
+                               settings->drive_speeds ? settings->drive_speeds : "A,B,...");
         if (!scheduled && !among(resource_flags, o->name))
             return shore__fail(diag, SHORE_EUSAGE,
                                "--%s belongs to the identity of the run and cannot change: leave it out, or make a new "

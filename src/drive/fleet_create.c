@@ -88,17 +88,20 @@ static int place_blocks(struct shore_fleet *f, const struct shore_fleet_options 
                         struct shore_diag *diag) {
     uint64_t *numbers = calloc((size_t)f->ndrives * 3, sizeof *numbers);
     char **paths = calloc(f->ndrives, sizeof *paths);
-    if (numbers && paths) {
+    int rc = numbers && paths ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
+    if (!rc) {
         uint64_t *speeds = numbers, *capacity = numbers + f->ndrives, *weights = capacity + f->ndrives;
         for (uint32_t d = 0; d < f->ndrives; d++) {
             paths[d] = places[d].path;
             capacity[d] = shore__drive_capacity_bytes(o->drives[d]);
         }
-        shore__drives_measure(paths, f->ndrives, o, speeds);
+        if (!o->drive_speeds)
+            shore__drives_measure(paths, f->ndrives, o, speeds);
+        else if (!rc)
+            rc = shore__speeds_parse(o->drive_speeds, f->ndrives, speeds, diag);
         shore__placement_weights(speeds, capacity, f->ndrives, shore_fleet_disk_bytes(f->layout, o), weights);
         shore__placement_make(f->layout, weights, f->ndrives, f->ranges);
     }
-    int rc = numbers && paths ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
     free(numbers);
     free(paths);
     return rc;

@@ -138,6 +138,7 @@ void shore__run_fleet_options(const struct shore__settings *s, uint64_t scratch_
                                               : (uint32_t)segments,
         .scratch_bytes = scratch_bytes,
         .spill = spill,
+        .drive_speeds = s->drive_speeds,
         .io = s->io,
     };
 }

@@ -70,10 +70,14 @@ bool shore__drive_is_volatile(const char *drive) {
     return strcmp(drive, "ram:") == 0 || strcmp(drive, "null:") == 0;
 }
 
+bool shore__drive_is_elsewhere(const char *drive) {
+    return strncmp(drive, "ssh://", 6) == 0 || strncmp(drive, "unix:", 5) == 0;
+}
+
 char *shore__drive_absolute(const char *drive) {
     struct stat st;
     bool there = stat(drive, &st) == 0;
-    if (shore__drive_is_volatile(drive)) return strdup(drive);
+    if (shore__drive_is_volatile(drive) || shore__drive_is_elsewhere(drive)) return strdup(drive);
     if (there && !S_ISBLK(st.st_mode)) return realpath(drive, NULL);
     const char *slash = strrchr(drive, '/');
     const char *name = slash ? slash + 1 : drive;

@@ -11,7 +11,7 @@
 
 #include "base/diag.h"
 #include "files/atomic.h"
-#include "run/internal.h"
+#include "run/fleets.h"
 #include "storage/volume.h"
 
 struct held {
@@ -103,6 +103,7 @@ static void remove_files(const char *path, shore__note_fn note, void *ctx) {
         unlink_in(path, ".%s.partial", *name);
     }
     shore__making_remove(path);
+    shore__move_forget(path);
     unlink_in(path, ".%s.partial", "run.json");
     unlink_in(path, "%s", "run.json");
     if (rmdir(path) == 0)
@@ -114,6 +115,7 @@ static void remove_files(const char *path, shore__note_fn note, void *ctx) {
 int shore__run_remove(const char *path, shore__note_fn note, void *ctx, struct shore_diag *diag) {
     struct shore__run *run = NULL;
     struct shore__plan plan = {0};
+    struct shore__strings moving = {0};
     int rc = 0, killed = shore__plan_read(path, &plan, diag);
     if (killed < 0 && killed != SHORE_EMISSING) return killed;
     if (shore__is_run(path))
@@ -123,9 +125,17 @@ int shore__run_remove(const char *path, shore__note_fn note, void *ctx, struct s
     else if ((rc = shore__run_alloc(path, &run, diag)) == 0)
         rc = shore__run_lock(run, diag);
     if (rc == 0 && shore__is_run(path)) rc = remove_volumes(&run->settings.drives, run->fleet_id, note, ctx, diag);
+    /* what a change of drives that was killed has left, old or new */
+    if (rc == 0) rc = shore__move_volumes(path, &moving, diag);
+    for (size_t i = 0; rc == 0 && i < moving.count; i++) {
+        struct stat st;
+        const struct shore__strings one = {&moving.item[i], 1};
+        if (stat(moving.item[i], &st) == 0) rc = remove_volumes(&one, run->fleet_id, note, ctx, diag);
+    }
     /* what an --overwrite that was killed may have made on other drives */
     if (rc == 0 && killed == 0) rc = remove_volumes(&plan.fresh, plan.fleet_id, note, ctx, diag);
     if (rc == 0) remove_files(run->path, note, ctx);
+    shore__strings_free(&moving);
     shore__strings_free(&plan.fresh);
     shore__run_close(run);
     return rc;

@@ -14,7 +14,7 @@
 #include "base/diag.h"
 #include "files/atomic.h"
 #include "files/json.h"
-#include "run/internal.h"
+#include "run/fleets.h"
 #include "storage/blockio.h"
 
 enum { RUN_JSON_BYTES_MOST = 64 << 20 };
@@ -37,6 +37,7 @@ int shore__run_alloc(const char *path, struct shore__run **out, struct shore_dia
         return shore__fail(diag, -ENOMEM, "out of memory");
     }
     shore__settings_defaults(&run->settings);
+    run->generation = 1;
     run->private->metrics_fd = run->private->hint_fd = -1;
     /* a run is named by its path without slashes at the end */
     for (size_t n = strlen(run->path); n > 1 && run->path[n - 1] == '/'; n--)
@@ -81,12 +82,12 @@ int shore__run_write(struct shore__run *run, struct shore_diag *diag) {
     shore__fleet_id_text(run->fleet_id, fleet);
     json_t *data = tokens_json(&p->data);
     json_t *val_data = p->val_data.tokens ? tokens_json(&p->val_data) : json_null();
-    json_t *j =
-        json_pack("{s:i, s:s, s:s, s:s, s:I, s:o, s:o, s:o, s:o, s:I, s:I, s:O}", "longshore", SHORE__RUN_VERSION,
-                  "fleet", fleet, "processor", run->processor, "tokenizer", p->tokenizer_name, "parameters",
-                  (json_int_t)run->model->parameters, "settings", shore__settings_to_json(&run->settings), "model",
-                  shore__arch_to_json(&run->model->arch), "data", data, "val_data", val_data, "train_tokens",
-                  (json_int_t)p->train_tokens, "val_tokens", (json_int_t)p->val_tokens, "changes", run->changes);
+    json_t *j = json_pack(
+        "{s:i, s:s, s:I, s:s, s:s, s:I, s:o, s:o, s:o, s:o, s:I, s:I, s:O}", "longshore", SHORE__RUN_VERSION, "fleet",
+        fleet, "generation", (json_int_t)run->generation, "processor", run->processor, "tokenizer", p->tokenizer_name,
+        "parameters", (json_int_t)run->model->parameters, "settings", shore__settings_to_json(&run->settings), "model",
+        shore__arch_to_json(&run->model->arch), "data", data, "val_data", val_data, "train_tokens",
+        (json_int_t)p->train_tokens, "val_tokens", (json_int_t)p->val_tokens, "changes", run->changes);
     char *path = shore__path_join(run->path, "run.json");
     int rc = j && path ? shore__json_write(path, j, 2, diag)
                        : shore__fail(diag, -ENOMEM, "%s: out of memory for run.json", run->path);
@@ -139,6 +140,8 @@ static int read_fields(struct shore__run *run, const json_t *j, const char *path
     if (!good)
         return shore__fail(diag, SHORE_EINPUT, "%s: has been changed by hand and misses what a run needs; put it back",
                            path);
+    if (json_object_get(j, "generation") && (!read_count(j, "generation", &run->generation) || !run->generation))
+        return shore__fail(diag, SHORE_EINPUT, "%s: \"generation\" has been changed by hand; put it back", path);
     snprintf(run->processor, sizeof run->processor, "%s", processor);
     p->tokenizer_name = strdup(tokenizer);
     json_decref(run->changes);
@@ -217,17 +220,6 @@ int shore__run_check_data(struct shore__run *run, struct shore_diag *diag) {
 
 /* ---- opening ----------------------------------------------------------------------------------------------------- */
 
-/* Whether two paths mean the same place; what does not exist is compared as it is written. */
-static bool same_path(const char *a, const char *b) {
-    if (strcmp(a, b) == 0) return true;
-    char *real_a = realpath(a, NULL), *real_b = realpath(b, NULL);
-    const char *left = real_a ? real_a : a, *right = real_b ? real_b : b;
-    bool same = strcmp(left, right) == 0;
-    free(real_a);
-    free(real_b);
-    return same;
-}
-
 /* Paths may hold '=' themselves: the one counts before which a drive's name ends. */
 static int move_drive(struct shore__run *run, const char *move, struct shore_diag *diag) {
     struct shore__strings *drives = &run->settings.drives;
@@ -237,8 +229,10 @@ static int move_drive(struct shore__run *run, const char *move, struct shore_dia
         char *old = strndup(move, (size_t)(at - move));
         split = true;
         for (size_t i = 0; old && i < drives->count; i++) {
-            if (!same_path(old, drives->item[i])) continue;
-            char *now = shore__drive_absolute(at + 1);
+            if (!shore__drive_is_named(drives->item[i], old)) continue;
+            char *place = shore__drive_moved(drives->item[i], at + 1);
+            char *now = place ? shore__drive_absolute(place) : NULL;
+            free(place);
             free(old);
             if (!now)
                 return shore__fail(diag, SHORE_EUSAGE, "--drive %s: there is nothing at the new place",
@@ -291,7 +285,9 @@ static int open_run(const char *path, bool for_writing, const struct shore__stri
     if (!shore__is_run(path)) return shore__not_a_run(path, diag);
     int rc = shore__run_alloc(path, &run, diag);
     if (rc < 0) return rc;
-    if (for_writing) rc = shore__run_lock(run, diag);
+    /* what was interrupted is undone or brought to its end first, by whoever comes next */
+    bool interrupted = with_data && shore__run_is_interrupted(run->path);
+    if (for_writing || interrupted) rc = shore__run_lock(run, diag);
     if (rc == 0) rc = read_run(run, diag);
     for (size_t i = 0; rc == 0 && moved && i < moved->count; i++)
         rc = move_drive(run, moved->item[i], diag);
@@ -302,6 +298,15 @@ static int open_run(const char *path, bool for_writing, const struct shore__stri
     }
     if (for_writing && with_data) finish_making(run);
     run->hint_step = read_hint(run);
+    if (interrupted) rc = shore__run_mend(run, diag);
+    if (rc < 0) {
+        shore__run_close(run);
+        return rc;
+    }
+    if (!for_writing && run->lock_fd >= 0) {
+        close(run->lock_fd);
+        run->lock_fd = -1;
+    }
     *out = run;
     return 0;
 }

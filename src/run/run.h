@@ -24,6 +24,7 @@ struct shore__run {
     struct shore__tokenizer *tokenizer; /* NULL until shore__run_tokenizer() */
     struct shore__dataset *train, *val; /* NULL: none (train: an import without data) */
     uint64_t fleet_id[2];
+    uint64_t generation; /* of the placement: drives that were added, removed or replaced */
     uint64_t hint_step;
     char processor[64]; /* that the run was last trained on, with products and threads */
     json_t *changes;    /* recorded changes: [{"step": n, "what": "..."}] */
@@ -102,6 +103,19 @@ int shore__import(struct shore_fleet *fleet, const struct shore__model *m, struc
 int shore__export(struct shore_fleet *fleet, const struct shore__model *m, const struct shore__tokenizer *tokenizer,
                   uint64_t step, const char *directory, bool bf16, uint64_t memory_bytes, shore__progress_fn progress,
                   void *ctx, struct shore_diag *diag);
+
+/* Another placement: the state moves to these drives. */
+struct shore__placing {
+    const struct shore__strings *drives; /* in their new order; one of the run keeps its place under its present name */
+    const char *speeds;                  /* as --drive-speeds takes them; NULL: measured */
+    shore__note_fn note;                 /* may be NULL */
+    void *note_ctx;
+    shore__progress_fn progress; /* in bytes; nonzero stops with -ECANCELED, and nothing has changed */
+    void *progress_ctx;
+};
+/* The run must have been opened for writing. Interrupted before its one durable step, which is run.json, it is undone
+ * when the run is opened again; after it, it is brought to its end. */
+int shore__run_place(struct shore__run *run, const struct shore__placing *how, struct shore_diag *diag);
 
 /* Deletes a run and its volumes (only those of its fleet). */
 int shore__run_remove(const char *path, shore__note_fn note, void *ctx, struct shore_diag *diag);

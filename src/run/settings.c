@@ -12,6 +12,7 @@
 #include "base/diag.h"
 #include "base/suggest.h"
 #include "base/units.h"
+#include "drive/speed.h"
 
 enum kind { TEXT, LIST, COUNT32, COUNT64, SIZE, REAL, CHOICE, TRUTH };
 
@@ -70,6 +71,7 @@ static const struct row rows[] = {
     {"on-nonfinite", TRUTH, AT(skip_nonfinite), .names = nonfinite},
     {"memory", SIZE, AT(memory_bytes), .most = UINT64_MAX},
     {"drive", LIST, AT(drives), .names = NULL},
+    {"drive-speeds", TEXT, AT(drive_speeds), .names = NULL},
     {"micro-batch", COUNT32, AT(micro_batch), .most = 1u << 24},
     {"chunk-size", SIZE, AT(chunk_bytes), .most = UINT64_C(1) << 40},
     {"io", CHOICE, AT(io), .names = ios},
@@ -469,6 +471,10 @@ int shore__settings_check(const struct shore__settings *s, struct shore_diag *di
         return shore__fail(diag, SHORE_EUSAGE, "--model and --init exclude each other: give one of them");
     if (s->val_data.count > 0 && s->val_share > 0)
         return shore__fail(diag, SHORE_EUSAGE, "--val-data and --val-share exclude each other: give one of them");
+    if (s->drive_speeds) {
+        int rc = shore__speeds_parse(s->drive_speeds, (uint32_t)s->drives.count, NULL, diag);
+        if (rc) return rc;
+    }
     if (s->steps > 0 && s->epochs > 0)
         return shore__fail(diag, SHORE_EUSAGE, "--steps and --epochs exclude each other: give one of them");
     if (s->fp32 && s->products == SHORE__PRODUCTS_BF16)

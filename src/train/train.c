@@ -54,6 +54,7 @@ static int open_state(struct trainer *t, struct shore_fleet_options *options, ui
                       const char *processor, struct shore_diag *diag) {
     options->accept_step = accept_step;
     options->hint_step = t->run->hint_step;
+    options->generation = t->run->generation;
     memcpy(options->fleet_id, t->run->fleet_id, sizeof options->fleet_id);
     int rc = shore_fleet_open(t->m->layout, options, &t->fleet, diag);
     if (rc) return rc;

@@ -22,7 +22,7 @@ shows "version: I/O" "thread pool"
 shows "version: update" "^update:.* scalar"
 
 must train --help
-for flag in model init seed tokenizer data val-data val-share drive memory out resume steps batch micro-batch seq-len \
+for flag in model init seed tokenizer data val-data val-share drive drive-speeds memory out resume steps batch micro-batch seq-len \
     precision optimizer lr min-lr warmup schedule beta1 beta2 eps momentum weight-decay clip on-nonfinite products \
     shuffle threads epochs stop-at eval-every sample-every log-every quiet dry-run chunk-size io speculate config \
     overwrite accept-step; do
@@ -35,8 +35,10 @@ for bench in update disk compute; do
     shows "bench $bench" "^usage: longshore bench $bench"
 done
 
-must drive bench --help
-shows "drive bench" "^usage: longshore drive bench"
+for what in list add remove move bench; do
+    must drive $what --help
+    shows "drive $what" "^usage: longshore drive $what"
+done
 
 refused "command nearly known" "did you mean generate" genrate x
 refused "benchmark nearly known" "did you mean update" bench updat

@@ -1,0 +1,279 @@
+/* longshore drive add, remove, move: a run's state goes to more, fewer or other drives. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/cli.h"
+#include "run/fleets.h"
+
+struct args {
+    char *speeds;
+    bool quiet;
+};
+
+static const struct shore__option options[] = {
+    SHORE__OPTION(struct args, TEXT, "drive-speeds", speeds, "A,B,...",
+                  "speeds of all drives afterwards, in their order (2,1 or 2.8GB,1.4GB); otherwise measured"),
+    SHORE__OPTION(struct args, FLAG, "quiet", quiet, NULL, "no progress"),
+};
+
+#define COMMON_NOTES                                                                                                \
+    "The state is copied into new volumes (room for them is needed beside the old ones), and one rewrite of "       \
+    "run.json\n"                                                                                                    \
+    "goes over to them. Stopped or killed before, the run is where it was; after, the next command that opens it\n" \
+    "removes the old volumes. The digest stays the same, and training goes on with the same bits."
+
+static const struct shore__command_line lines[] = {
+    {
+        .command = "drive add",
+        .synopsis = "drive add RUN DRIVE... [--drive-speeds A,B,...]",
+        .about = "Adds drives to a run: its state is spread over the old and the new ones, by their speeds.",
+        .notes = COMMON_NOTES,
+        .options = options,
+        .noptions = sizeof options / sizeof options[0],
+        .positional = SHORE__WORDS_MAX,
+    },
+    {
+        .command = "drive remove",
+        .synopsis = "drive remove RUN DRIVE... [--drive-speeds A,B,...]",
+        .about = "Takes drives out of a run: what they hold moves to those that stay.",
+        .notes = COMMON_NOTES,
+        .options = options,
+        .noptions = sizeof options / sizeof options[0],
+        .positional = SHORE__WORDS_MAX,
+    },
+    {
+        .command = "drive move",
+        .synopsis = "drive move RUN OLD=NEW... [--drive-speeds A,B,...]\ndrive move RUN --drive-speeds A,B,...",
+        .about =
+            "Replaces drives of a run by others, or spreads its state anew over those it has. (Where files were moved\n"
+            "by hand, nothing needs copying: train --resume RUN --drive OLD=NEW says where they are.)",
+        .notes = COMMON_NOTES,
+        .options = options,
+        .noptions = sizeof options / sizeof options[0],
+        .positional = SHORE__WORDS_MAX,
+    },
+};
+
+enum what { ADD, REMOVE, MOVE };
+
+/* What is recorded of given speeds, drive by drive. */
+struct speeds {
+    char *text, **item; /* into text; NULL: measured */
+};
+
+static int speeds_split(const struct shore__settings *s, struct speeds *out) {
+    *out = (struct speeds){.item = calloc(s->drives.count + SHORE__WORDS_MAX + 1, sizeof *out->item)};
+    if (s->drive_speeds) out->text = strdup(s->drive_speeds);
+    if (!out->item || (s->drive_speeds && !out->text)) return -ENOMEM;
+    char *at = out->text;
+    for (size_t i = 0; at && i < s->drives.count; i++)
+        out->item[i] = strsep(&at, ",");
+    return 0;
+}
+
+static void speeds_free(struct speeds *s) {
+    free(s->text);
+    free(s->item);
+}
+
+static int no_such_drive(const struct shore__run *run, const char *name, struct shore_diag *diag) {
+    char shown[256], first[256];
+    char *drive = run->settings.drives.count ? shore__drive_name(run->settings.drives.item[0]) : NULL;
+    shore__escape(drive ? drive : "none", strlen(drive ? drive : "none"), first, sizeof first);
+    free(drive);
+    return shore__fail(diag, SHORE_EUSAGE, "%s: this run has no such drive; its first is %s",
+                       shore__escape(name, strlen(name), shown, sizeof shown), first);
+}
+
+static int given_twice(const char *name, struct shore_diag *diag) {
+    char shown[256];
+    return shore__fail(diag, SHORE_EUSAGE, "%s is given twice", shore__escape(name, strlen(name), shown, sizeof shown));
+}
+
+static int append(struct shore__strings *list, const char *item, struct shore_diag *diag) {
+    return shore__strings_add(list, item) ? shore__fail(diag, -ENOMEM, "out of memory") : 0;
+}
+
+static int added(const struct shore__run *run, const char *const *words, struct shore__strings *out,
+                 struct shore_diag *diag) {
+    const struct shore__strings *present = &run->settings.drives;
+    char shown[256];
+    int rc = 0;
+    for (size_t i = 0; !rc && i < present->count; i++)
+        rc = append(out, present->item[i], diag);
+    for (; !rc && *words; words++) {
+        if (shore__drive_find(present, *words) < present->count)
+            return shore__fail(diag, SHORE_EUSAGE, "%s is a drive of this run already",
+                               shore__escape(*words, strlen(*words), shown, sizeof shown));
+        if (shore__drive_find(out, *words) < out->count) return given_twice(*words, diag);
+        rc = append(out, *words, diag);
+    }
+    return rc;
+}
+
+static int removed(const struct shore__run *run, const char *const *words, struct shore__strings *out,
+                   struct speeds *speeds, struct shore_diag *diag) {
+    const struct shore__strings *present = &run->settings.drives;
+    bool *gone = calloc(present->count + 1, sizeof *gone);
+    size_t left = present->count, kept = 0;
+    int rc = gone ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
+    for (; !rc && *words; words++) {
+        size_t k = shore__drive_find(present, *words);
+        if (k == present->count)
+            rc = no_such_drive(run, *words, diag);
+        else if (gone[k])
+            rc = given_twice(*words, diag);
+        else
+            left--;
+        if (!rc) gone[k] = true;
+    }
+    if (!rc && left == 0)
+        rc = shore__fail(diag, SHORE_EUSAGE,
+                         "a run needs a drive: its last one cannot be removed; 'longshore drive move RUN OLD=NEW' "
+                         "replaces it, 'longshore remove RUN' deletes the run");
+    for (size_t i = 0; !rc && i < present->count; i++) {
+        if (gone[i]) continue;
+        speeds->item[kept++] = speeds->item[i];
+        rc = append(out, present->item[i], diag);
+    }
+    free(gone);
+    return rc;
+}
+
+/* Paths may hold '=' themselves: the one counts before which a drive's name ends. */
+static int replace(const struct shore__run *run, const char *word, struct shore__strings *out, bool *replaced,
+                   struct shore_diag *diag) {
+    const struct shore__strings *present = &run->settings.drives;
+    char shown[256];
+    const char *at = strchr(word, '=');
+    if (!at)
+        return shore__fail(diag, SHORE_EUSAGE, "%s: give OLD=NEW, the drive and the one that takes its place",
+                           shore__escape(word, strlen(word), shown, sizeof shown));
+    for (; at; at = strchr(at + 1, '=')) {
+        char *old = strndup(word, (size_t)(at - word));
+        size_t k = old ? shore__drive_find(present, old) : present->count;
+        free(old);
+        if (k == present->count) continue;
+        if (replaced[k]) return given_twice(present->item[k], diag);
+        if (!at[1]) break;
+        replaced[k] = true;
+        free(out->item[k]);
+        out->item[k] = strdup(at + 1);
+        return out->item[k] ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
+    }
+    return at ? shore__fail(diag, SHORE_EUSAGE, "%s: to where?", shore__escape(word, strlen(word), shown, sizeof shown))
+              : no_such_drive(run, word, diag);
+}
+
+static int moved(const struct shore__run *run, const char *const *words, struct shore__strings *out,
+                 struct shore_diag *diag) {
+    const struct shore__strings *present = &run->settings.drives;
+    bool *replaced = calloc(present->count + 1, sizeof *replaced);
+    int rc = replaced ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
+    for (size_t i = 0; !rc && i < present->count; i++)
+        rc = append(out, present->item[i], diag);
+    for (; !rc && *words; words++)
+        rc = replace(run, *words, out, replaced, diag);
+    free(replaced);
+    return rc;
+}
+
+/* Speeds that were given stay with their drives; a drive without one leaves them incomplete. */
+static int join_speeds(const struct speeds *speeds, size_t count, const char *given, char **out,
+                       struct shore_diag *diag) {
+    *out = given ? strdup(given) : NULL;
+    if (given) return *out ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
+    if (!speeds->text) return 0;
+    size_t bytes = 1;
+    for (size_t i = 0; i < count; i++) {
+        if (!speeds->item[i])
+            return shore__fail(diag, SHORE_EUSAGE,
+                               "the speeds of this run's drives were given, not measured: give --drive-speeds for all "
+                               "%zu drives",
+                               count);
+        bytes += strlen(speeds->item[i]) + 1;
+    }
+    *out = calloc(bytes, 1);
+    if (!*out) return shore__fail(diag, -ENOMEM, "out of memory");
+    for (size_t i = 0; i < count; i++)
+        sprintf(*out + strlen(*out), "%s%s", i ? "," : "", speeds->item[i]);
+    return 0;
+}
+
+static int work(struct shore__run *run, enum what what, const char *const *words, const struct args *a,
+                struct shore_diag *diag) {
+    struct shore__strings drives = {0};
+    struct speeds speeds = {0};
+    char *text = NULL;
+    int rc = speeds_split(&run->settings, &speeds) ? shore__fail(diag, -ENOMEM, "out of memory") : 0;
+    if (!rc)
+        rc = what == ADD      ? added(run, words, &drives, diag)
+             : what == REMOVE ? removed(run, words, &drives, &speeds, diag)
+                              : moved(run, words, &drives, diag);
+    if (!rc) rc = join_speeds(&speeds, drives.count, a->speeds, &text, diag);
+    if (!rc) {
+        struct shore__placing how = {
+            .drives = &drives,
+            .speeds = text,
+            .note = shore__cli_note,
+            .progress = shore__cli_work,
+            .progress_ctx = a->quiet ? NULL : (void *)"moving the state",
+        };
+        rc = shore__run_place(run, &how, diag);
+        shore__cli_progress_end();
+    }
+    free(text);
+    speeds_free(&speeds);
+    shore__strings_free(&drives);
+    return rc;
+}
+
+static int command(enum what what, int argc, char **argv) {
+    const struct shore__command_line *line = &lines[what];
+    struct args a = {0};
+    struct shore__parsed parsed;
+    struct shore_diag diag = {{0}};
+    struct shore__run *run = NULL;
+    int code = SHORE__EXIT_DONE;
+    int rc = shore__options_parse(line, argc, argv, &a, &parsed, &diag);
+    if (!rc && parsed.help) {
+        shore__options_help(line, &a);
+        goto end;
+    }
+    if (!rc && !parsed.positional[0])
+        rc = shore__fail(&diag, SHORE_EUSAGE, "which run? longshore %.*s", (int)strcspn(line->synopsis, "["),
+                         line->synopsis);
+    if (!rc && !parsed.positional[1] && !(what == MOVE && a.speeds))
+        rc = shore__fail(&diag, SHORE_EUSAGE, "which drives? longshore %.*s", (int)strcspn(line->synopsis, "\n"),
+                         line->synopsis);
+    if (!rc) rc = shore__run_open(parsed.positional[0], true, NULL, &run, &diag);
+    if (!rc && run->note) shore__cli_say("%s", run->note);
+    shore__cli_catch_signals("\nlongshore: stopping; the state stays where it is\n");
+    if (!rc) rc = work(run, what, parsed.positional + 1, &a, &diag);
+    if (rc == -ECANCELED) {
+        shore__cli_say("stopped: the state is where it was");
+        code = SHORE__EXIT_FAILED;
+    } else if (rc) {
+        code = shore__cli_fail(rc, &diag);
+    } else {
+        printf("%s: %zu drives, placement %llu\n", run->path, run->settings.drives.count,
+               (unsigned long long)run->generation);
+    }
+end:
+    shore__run_close(run);
+    free(a.speeds);
+    return code;
+}
+
+int shore__drive_add(int argc, char **argv) {
+    return command(ADD, argc, argv);
+}
+
+int shore__drive_remove(int argc, char **argv) {
+    return command(REMOVE, argc, argv);
+}
+
+int shore__drive_move(int argc, char **argv) {
+    return command(MOVE, argc, argv);
+}

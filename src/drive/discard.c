@@ -1,0 +1,91 @@
+#include "drive/discard.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <libgen.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/diag.h"
+#include "drive/placement.h"
+#include "storage/format.h"
+
+#define WIPE_BYTES (1u << 20) /* both headers lie there */
+
+static int fail_errno(const char *path, const char *what, struct shore_diag *diag) {
+    int code = -errno;
+    return shore__fail(diag, code, "%s: %s: %s", path, what, shore_error_text(code));
+}
+
+static int transfer(const struct shore__file *file, enum shore__io_kind kind, void *buffer, uint32_t bytes,
+                    struct shore_diag *diag) {
+    struct shore__io *io = NULL;
+    int rc = shore__io_open(file, SHORE_IO_THREADS, 1, NULL, 0, &io, diag);
+    if (rc) return rc;
+    rc = shore__io_do(io, kind, buffer, 0, bytes);
+    if (!rc && kind == SHORE__IO_WRITE) rc = shore__io_do(io, SHORE__IO_FLUSH, NULL, 0, 0);
+    shore__io_close(io);
+    return rc ? shore__fail(diag, rc, "%s: cannot be %s: %s", file->path, kind == SHORE__IO_READ ? "read" : "wiped",
+                            shore_error_text(rc))
+              : 0;
+}
+
+static int check_owner(const struct shore__file *file, const uint64_t fleet_id[2], uint64_t generation, bool begun,
+                       struct shore_diag *diag) {
+    struct shore__header header;
+    unsigned char *page = NULL;
+    if (posix_memalign((void **)&page, SHORE__IO_ALIGN, SHORE__PAGE_BYTES))
+        return shore__fail(diag, -ENOMEM, "out of memory");
+    memset(page, 0, SHORE__PAGE_BYTES); /* a file may be shorter */
+    int rc = file->size_bytes < SHORE__PAGE_BYTES ? 0 : transfer(file, SHORE__IO_READ, page, SHORE__PAGE_BYTES, diag);
+    enum shore__parse parse = rc ? SHORE__PARSE_FOREIGN : shore__header_parse(page, &header);
+    free(page);
+    if (rc) return rc;
+    if (parse == SHORE__PARSE_OK && memcmp(header.desc.fleet_id, fleet_id, sizeof header.desc.fleet_id) == 0 &&
+        header.desc.generation == generation)
+        return 0;
+    if (begun && !file->is_device && (parse == SHORE__PARSE_EMPTY || parse == SHORE__PARSE_DAMAGED)) return 0;
+    return shore__fail(diag, SHORE_EMISMATCH, "%s: is not the volume that was to be removed, and stays", file->path);
+}
+
+static int sync_parent(const char *path, struct shore_diag *diag) {
+    char *copy = strdup(path);
+    int fd = copy ? open(dirname(copy), O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+    int rc = fd < 0 || fsync(fd) ? fail_errno(path, "its removal could not be made durable", diag) : 0;
+    if (fd >= 0) close(fd);
+    free(copy);
+    return rc;
+}
+
+static int wipe(const struct shore__file *file, struct shore_diag *diag) {
+    void *zeros = NULL;
+    if (posix_memalign(&zeros, SHORE__IO_ALIGN, WIPE_BYTES)) return shore__fail(diag, -ENOMEM, "out of memory");
+    memset(zeros, 0, WIPE_BYTES);
+    int rc = transfer(file, SHORE__IO_WRITE, zeros, WIPE_BYTES, diag);
+    free(zeros);
+    return rc;
+}
+
+int shore__drive_discard(const char *path, const uint64_t fleet_id[2], uint64_t generation, bool begun,
+                         struct shore_diag *diag) {
+    struct shore__file file;
+    struct stat st;
+    char *volume = NULL;
+    if (shore__path_is_virtual(path)) return 0;
+    if (shore__volume_path(path, &volume, diag) || stat(volume, &st)) {
+        free(volume);
+        return shore__fail(diag, SHORE_EMISSING, "%s: no volume is there any more", path);
+    }
+    int rc = shore__file_open(volume, SHORE_IO_BUFFERED, SHORE__LOCK_SECONDS, &file, diag);
+    free(volume);
+    if (rc) return rc;
+    rc = check_owner(&file, fleet_id, generation, begun, diag);
+    if (!rc && file.is_device)
+        rc = wipe(&file, diag);
+    else if (!rc)
+        rc = unlink(file.path) ? fail_errno(file.path, "cannot be removed", diag) : sync_parent(file.path, diag);
+    shore__file_close(&file);
+    return rc;
+}

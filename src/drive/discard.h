@@ -1,0 +1,16 @@
+/* Taking volumes away that no run needs any more. */
+#ifndef SHORE_DRIVE_DISCARD_H
+#define SHORE_DRIVE_DISCARD_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "longshore/error.h"
+
+/* Removes the volume at path (a file; a device only loses its headers) if it is of this fleet and this generation.
+ * begun: a file without a header is one that was only begun, and goes too. Errors: SHORE_EMISSING (nothing is there),
+ * SHORE_EMISMATCH (something else is: it stays), SHORE_EBUSY (locked, after a wait). Durable: on return. */
+int shore__drive_discard(const char *path, const uint64_t fleet_id[2], uint64_t generation, bool begun,
+                         struct shore_diag *diag);
+
+#endif

@@ -1,0 +1,53 @@
+/* The fleets of a run over time: another placement, copies of the state under a name, and going back to one. What is
+ * interrupted is undone or goes on when the run is opened again: see mend.c.
+ *
+ *   RUN/moving.json              a placement is being changed: which volumes are new, which old
+ *   RUN/rollback.json            the state is being put back to a snapshot
+ *   RUN/snapshots/NAME.json      a snapshot: step, digest, drives, settings; written last
+ *   RUN/snapshots/NAME.partial   one that is being made or removed: whose files are to go
+ *   RUN/snapshots/NAME.files/    what belongs to it of the run directory: metrics.jsonl, residuals
+ */
+#ifndef SHORE_RUN_FLEETS_H
+#define SHORE_RUN_FLEETS_H
+
+#include "run/internal.h"
+
+/* ---- names of volumes -------------------------------------------------------------------------------------------- */
+
+bool shore__same_path(const char *a, const char *b); /* what does not exist is compared as it is written */
+/* The drive that a recorded path is on, as people name it: the directory, or the file without ".gN". malloc'ed. */
+char *shore__drive_name(const char *recorded);
+/* Whether a recorded drive is what a user means by this name. */
+bool shore__drive_is_named(const char *recorded, const char *name);
+/* Index in the list; its count if there is none. */
+size_t shore__drive_find(const struct shore__strings *drives, const char *name);
+/* A name for a new volume beside this one: malloc'ed. */
+char *shore__volume_next(const char *volume, uint64_t generation);
+/* Where a recorded drive is now that the user names a place: a directory holds the file of the same name. malloc'ed. */
+char *shore__drive_moved(const char *recorded, const char *place);
+
+/* ---- copying ----------------------------------------------------------------------------------------------------- */
+
+/* Copies the committed state of one open fleet to another: one that is not sealed yet, or into the slot of
+ * base_step + 1. Memory: 16 MiB. progress in bytes; nonzero stops with -ECANCELED. The caller seals or commits. */
+int shore__fleet_copy(struct shore_fleet *from, struct shore_fleet *to, const struct shore_layout *layout,
+                      uint64_t base_step, shore__progress_fn progress, void *ctx, struct shore_diag *diag);
+
+/* ---- placements -------------------------------------------------------------------------------------------------- */
+
+/* Options for a fleet of this run on these drives, of this generation of the placement. */
+void shore__run_fleet(const struct shore__run *run, const struct shore__strings *drives, uint64_t generation,
+                      struct shore_fleet_options *options);
+bool shore__move_is_interrupted(const char *run_path);
+int shore__move_mend(struct shore__run *run, shore__note_fn note, void *ctx, struct shore_diag *diag);
+/* Adds the volumes that an interrupted move may have left; for removal. */
+int shore__move_volumes(const char *run_path, struct shore__strings *out, struct shore_diag *diag);
+void shore__move_forget(const char *run_path);
+
+/* ---- what was interrupted ---------------------------------------------------------------------------------------- */
+
+bool shore__run_is_interrupted(const char *run_path);
+/* With the run locked. Says what it did in run->note. */
+int shore__run_mend(struct shore__run *run, struct shore_diag *diag);
+
+#endif

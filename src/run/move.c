@@ -1,0 +1,377 @@
+/* Another placement of a run's state: new volumes of the next generation are made and filled beside the old ones,
+ * run.json is rewritten, the old ones go. RUN/moving.json says what to undo before that one step, and what to finish
+ * after it. */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/diag.h"
+#include "drive/discard.h"
+#include "drive/fleet.h"
+#include "drive/speed.h"
+#include "files/atomic.h"
+#include "files/json.h"
+#include "run/fleets.h"
+
+#define INTENT "moving.json"
+#define RING_BYTES ((uint64_t)32 << 20)
+
+static int out_of_memory(struct shore_diag *diag) {
+    return shore__fail(diag, -ENOMEM, "out of memory");
+}
+
+/* ---- the intent -------------------------------------------------------------------------------------------------- */
+
+struct intent {
+    uint64_t from, to; /* generations */
+    struct shore__strings new, old;
+    bool *fresh; /* of new: nothing was there before */
+};
+
+static void intent_free(struct intent *in) {
+    shore__strings_free(&in->new);
+    shore__strings_free(&in->old);
+    free(in->fresh);
+    *in = (struct intent){0};
+}
+
+static int intent_write(const struct shore__run *run, const struct intent *in, struct shore_diag *diag) {
+    json_t *new = json_array(), *old = json_array();
+    for (size_t i = 0; i < in->new.count; i++)
+        json_array_append_new(new, json_pack("{s:s, s:b}", "path", in->new.item[i], "fresh", in->fresh[i]));
+    for (size_t i = 0; i < in->old.count; i++)
+        json_array_append_new(old, json_string(in->old.item[i]));
+    json_t *j = json_pack("{s:I, s:I, s:o, s:o}", "from", (json_int_t)in->from, "to", (json_int_t)in->to, "new", new,
+                          "old", old);
+    char *path = shore__path_join(run->path, INTENT);
+    int rc = j && path ? shore__json_write(path, j, 2, diag) : out_of_memory(diag);
+    json_decref(j);
+    free(path);
+    return rc;
+}
+
+static int intent_fields(const json_t *j, struct intent *in) {
+    const json_t *from = json_object_get(j, "from"), *to = json_object_get(j, "to"), *item = NULL;
+    const json_t *new = json_object_get(j, "new"), *old = json_object_get(j, "old");
+    size_t i = 0;
+    int rc = 0;
+    if (!json_is_integer(from) || !json_is_integer(to) || !json_is_array(new) || !json_is_array(old)) return -EINVAL;
+    in->from = (uint64_t)json_integer_value(from);
+    in->to = (uint64_t)json_integer_value(to);
+    in->fresh = calloc(json_array_size(new) + 1, sizeof *in->fresh);
+    if (!in->fresh) return -ENOMEM;
+    json_array_foreach((json_t *)(uintptr_t) new, i, item) {
+        const char *path = json_string_value(json_object_get(item, "path"));
+        if (!rc) rc = path ? shore__strings_add(&in->new, path) : -EINVAL;
+        in->fresh[i] = json_is_true(json_object_get(item, "fresh"));
+    }
+    json_array_foreach((json_t *)(uintptr_t)old, i, item) {
+        if (!rc) rc = json_is_string(item) ? shore__strings_add(&in->old, json_string_value(item)) : -EINVAL;
+    }
+    return rc;
+}
+
+static int intent_read(const char *run_path, struct intent *in, struct shore_diag *diag) {
+    json_t *j = NULL;
+    *in = (struct intent){0};
+    if (!shore__path_exists(run_path, INTENT)) return SHORE_EMISSING;
+    char *path = shore__path_join(run_path, INTENT);
+    int rc = path ? shore__json_read(path, 1 << 20, &j, diag) : out_of_memory(diag);
+    if (!rc && intent_fields(j, in)) {
+        intent_free(in);
+        rc = shore__fail(diag, SHORE_EINPUT,
+                         "%s: has been changed by hand, and says what to do with volumes; put it back", path);
+    }
+    json_decref(j);
+    free(path);
+    return rc;
+}
+
+static int intent_remove(const struct shore__run *run, struct shore_diag *diag) {
+    char *path = shore__path_join(run->path, INTENT);
+    if (!path) return out_of_memory(diag);
+    int rc = unlink(path) < 0 && errno != ENOENT
+                 ? shore__fail(diag, -errno, "%s: cannot be removed: %s", path, strerror(errno))
+                 : 0;
+    free(path);
+    return rc ? rc : shore__directory_sync(run->path, diag);
+}
+
+static void say(shore__note_fn note, void *ctx, const char *text) {
+    if (note) note(ctx, text);
+}
+
+/* Undone if run.json still has the old placement, else brought to its end. What cannot be removed is said and left: a
+ * drive that is gone must not hold the run. */
+static int settle(struct shore__run *run, const struct intent *in, shore__note_fn note, void *ctx,
+                  struct shore_diag *diag) {
+    bool switched = run->generation == in->to;
+    const struct shore__strings *drop = switched ? &in->old : &in->new;
+    if (run->generation != in->from && !switched)
+        return shore__fail(diag, SHORE_EINPUT,
+                           "%s/" INTENT " is of another placement than run.json: put the run's directory back as it "
+                           "was",
+                           run->path);
+    int rc = shore__directory_sync(run->path, diag); /* the switch itself, before what it replaces goes */
+    if (rc) return rc;
+    for (size_t i = 0; i < drop->count; i++) {
+        struct shore_diag why = {{0}};
+        bool begun = !switched && in->fresh[i];
+        rc = shore__drive_discard(drop->item[i], run->fleet_id, switched ? in->from : in->to, begun, &why);
+        if (rc && rc != SHORE_EMISSING) say(note, ctx, why.text);
+    }
+    return intent_remove(run, diag);
+}
+
+bool shore__move_is_interrupted(const char *run_path) {
+    return shore__path_exists(run_path, INTENT);
+}
+
+int shore__move_mend(struct shore__run *run, shore__note_fn note, void *ctx, struct shore_diag *diag) {
+    struct intent in;
+    int rc = intent_read(run->path, &in, diag);
+    if (rc == SHORE_EMISSING) return 0;
+    bool switched = !rc && run->generation == in.to;
+    if (!rc) rc = settle(run, &in, note, ctx, diag);
+    if (!rc)
+        say(note, ctx,
+            switched ? "a change of drives had been interrupted after its last copy: the old volumes are removed"
+                     : "a change of drives had been interrupted: it is undone, the state is where it was");
+    intent_free(&in);
+    return rc;
+}
+
+int shore__move_volumes(const char *run_path, struct shore__strings *out, struct shore_diag *diag) {
+    struct intent in;
+    int rc = intent_read(run_path, &in, diag);
+    if (rc == SHORE_EMISSING) return 0;
+    for (size_t i = 0; !rc && i < in.new.count; i++)
+        rc = shore__strings_add(out, in.new.item[i]);
+    for (size_t i = 0; !rc && i < in.old.count; i++)
+        rc = shore__strings_add(out, in.old.item[i]);
+    intent_free(&in);
+    return rc;
+}
+
+void shore__move_forget(const char *run_path) {
+    char *path = shore__path_join(run_path, INTENT);
+    if (path) unlink(path);
+    free(path);
+}
+
+/* ---- which volumes ----------------------------------------------------------------------------------------------- */
+
+static bool is_device(const char *path) {
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISBLK(st.st_mode);
+}
+
+/* A remote path means something over there only. */
+static int volume_of(const char *drive, char **out, struct shore_diag *diag) {
+    if (!shore__drive_is_elsewhere(drive)) return shore__volume_path(drive, out, diag);
+    *out = strdup(drive);
+    return *out ? 0 : out_of_memory(diag);
+}
+
+static int place_kept(const char *drive, uint64_t generation, struct intent *in, struct shore_diag *diag) {
+    char *volume = NULL;
+    int rc = volume_of(drive, &volume, diag);
+    if (rc) return rc;
+    if (is_device(volume)) {
+        rc = shore__fail(diag, SHORE_EUSAGE,
+                         "%s is a block device and would have to hold the old and the new placement at once: move it "
+                         "to a file first, or leave the other drives as they are",
+                         volume);
+    } else {
+        char *next = shore__volume_next(volume, generation);
+        rc = next && !shore__strings_add(&in->new, next) ? 0 : out_of_memory(diag);
+        free(next);
+    }
+    free(volume);
+    return rc;
+}
+
+static int place_new(const char *name, struct intent *in, struct shore_diag *diag) {
+    char shown[256];
+    char *path = shore__drive_absolute(name);
+    if (!path)
+        return shore__fail(diag, SHORE_EUSAGE, "%s: does not exist, and neither does its directory",
+                           shore__escape(name, strlen(name), shown, sizeof shown));
+    int rc = shore__strings_add(&in->new, path) ? out_of_memory(diag) : 0;
+    free(path);
+    return rc;
+}
+
+static int check_twice(const struct shore__strings *drives, size_t i, struct shore_diag *diag) {
+    char shown[256];
+    for (size_t k = 0; k < i; k++)
+        if (shore__drive_is_named(drives->item[k], drives->item[i]))
+            return shore__fail(diag, SHORE_EUSAGE, "the drive %s would be in the run twice",
+                               shore__escape(drives->item[i], strlen(drives->item[i]), shown, sizeof shown));
+    return 0;
+}
+
+static int resolve(const struct shore__run *run, const struct shore__strings *drives, struct intent *in,
+                   struct shore_diag *diag) {
+    const struct shore__strings *present = &run->settings.drives;
+    int rc = 0;
+    for (size_t i = 0; !rc && i < present->count; i++) {
+        char *volume = NULL;
+        if (shore__drive_is_volatile(present->item[i]))
+            return shore__fail(diag, SHORE_EUSAGE,
+                               "%s keeps its state in memory (--drive %s): it went with the process that trained it",
+                               run->path, present->item[i]);
+        rc = volume_of(present->item[i], &volume, diag);
+        if (!rc && shore__strings_add(&in->old, volume)) rc = out_of_memory(diag);
+        free(volume);
+    }
+    for (size_t i = 0; !rc && i < drives->count; i++) {
+        const char *name = drives->item[i];
+        size_t k = shore__drive_find(present, name);
+        if (shore__drive_is_volatile(name))
+            return shore__fail(diag, SHORE_EUSAGE, "%s keeps nothing after its process: give a directory", name);
+        rc = check_twice(drives, i, diag);
+        if (!rc) rc = k < present->count ? place_kept(present->item[k], in->to, in, diag) : place_new(name, in, diag);
+    }
+    in->fresh = calloc(drives->count + 1, sizeof *in->fresh);
+    if (!rc && !in->fresh) return out_of_memory(diag);
+    for (size_t i = 0; !rc && i < in->new.count; i++) {
+        char *volume = NULL;
+        struct stat st;
+        rc = volume_of(in->new.item[i], &volume, diag);
+        in->fresh[i] = !rc && !shore__drive_is_elsewhere(volume) && lstat(volume, &st) < 0;
+        free(volume);
+    }
+    return rc;
+}
+
+/* ---- the move ---------------------------------------------------------------------------------------------------- */
+
+void shore__run_fleet(const struct shore__run *run, const struct shore__strings *drives, uint64_t generation,
+                      struct shore_fleet_options *options) {
+    shore__run_fleet_options(&run->settings, 0, false, options);
+    options->drives = (const char *const *)drives->item;
+    options->ndrives = (uint32_t)drives->count;
+    options->chunk_segments = 0;
+    options->ring_bytes = RING_BYTES;
+    options->generation = generation;
+    options->drive_speeds = NULL;
+    memcpy(options->fleet_id, run->fleet_id, sizeof options->fleet_id);
+}
+
+/* The same step with the same metrics, so that a kill before the next step still finds its line. */
+static int seal(struct shore_fleet *new, struct shore_fleet *old, uint64_t step, struct shore_diag *diag) {
+    unsigned char metrics[SHORE__METRICS_BYTES];
+    uint32_t bytes = sizeof metrics;
+    if (shore_fleet_metrics(old, metrics, &bytes)) bytes = 0;
+    if (step == 0 || bytes == 0) return shore_fleet_seal(new, step, diag);
+    int rc = shore_fleet_seal(new, step - 1, diag);
+    if (rc) return rc;
+    struct shore_wait wait;
+    shore_wait_init(&wait);
+    rc = shore_fleet_commit(new, step - 1, true, metrics, bytes, shore_wait_completion(&wait));
+    return rc ? shore__fail(diag, rc, "the new volumes cannot be sealed: %s", shore_error_text(rc))
+              : shore_wait(&wait, diag);
+}
+
+static int check_digest(struct shore_fleet *new, struct shore_fleet *old, struct shore_diag *diag) {
+    unsigned char a[16], b[16];
+    int rc = shore_fleet_digest(old, false, a, diag);
+    if (!rc) rc = shore_fleet_digest(new, false, b, diag);
+    if (!rc && memcmp(a, b, sizeof a) != 0)
+        rc = shore__fail(diag, SHORE_ECORRUPT, "the copy has another digest than the state: the old volumes stay");
+    return rc;
+}
+
+static int copy_to_new(struct shore__run *run, const struct intent *in, const struct shore__placing *how,
+                       struct shore_fleet *old, struct shore_diag *diag) {
+    struct shore_fleet_options options;
+    struct shore_fleet_info info;
+    struct shore_fleet *new = NULL;
+    const struct shore__volume_desc *desc = old->drives[0]->desc;
+    shore_fleet_info(old, &info);
+    shore__run_fleet(run, &in->new, in->to, &options);
+    options.epoch = info.epoch + 1;
+    options.drive_speeds = how->speeds;
+    options.scratch_bytes = old->scratch_bytes;
+    options.spill = desc->spill;
+    options.identity = desc->identity;
+    options.identity_bytes = desc->identity_bytes;
+    options.note = how->note;
+    options.note_ctx = how->note_ctx;
+    int rc = shore_fleet_create(run->model->layout, &options, &new, diag);
+    if (!rc) rc = shore__fleet_copy(old, new, run->model->layout, 0, how->progress, how->progress_ctx, diag);
+    if (!rc) rc = seal(new, old, info.step, diag);
+    if (!rc) rc = check_digest(new, old, diag);
+    shore_fleet_close(new);
+    return rc;
+}
+
+/* run.json with the new placement: the one step that counts. */
+static int switch_over(struct shore__run *run, const struct intent *in, const struct shore__placing *how, uint64_t step,
+                       struct shore_diag *diag) {
+    struct shore__strings drives = {0};
+    char what[600] = "drives:";
+    char *speeds = how->speeds ? strdup(how->speeds) : NULL;
+    int rc = how->speeds && !speeds ? -ENOMEM : 0;
+    for (size_t i = 0; !rc && i < in->new.count; i++) {
+        char shown[200], *name = shore__drive_name(in->new.item[i]);
+        size_t used = strlen(what);
+        rc = name ? shore__strings_add(&drives, in->new.item[i]) : -ENOMEM;
+        if (name)
+            snprintf(what + used, sizeof what - used, "%s %s", i ? "," : "",
+                     shore__escape(name, strlen(name), shown, sizeof shown));
+        free(name);
+    }
+    if (rc) {
+        free(speeds);
+        shore__strings_free(&drives);
+        return out_of_memory(diag);
+    }
+    shore__strings_free(&run->settings.drives);
+    run->settings.drives = drives;
+    free(run->settings.drive_speeds);
+    run->settings.drive_speeds = speeds;
+    run->generation = in->to;
+    return shore__run_record_change(run, step, what, diag);
+}
+
+int shore__run_place(struct shore__run *run, const struct shore__placing *how, struct shore_diag *diag) {
+    struct intent in = {.from = run->generation, .to = run->generation + 1};
+    struct shore_fleet_options options;
+    struct shore_fleet_info info = {0};
+    struct shore_fleet *old = NULL;
+    int rc = resolve(run, how->drives, &in, diag);
+    if (!rc && how->speeds) rc = shore__speeds_parse(how->speeds, (uint32_t)how->drives->count, NULL, diag);
+    if (!rc) {
+        shore__run_fleet(run, &run->settings.drives, run->generation, &options);
+        options.hint_step = run->hint_step;
+        options.note = how->note;
+        options.note_ctx = how->note_ctx;
+        rc = shore_fleet_open(run->model->layout, &options, &old, diag);
+    }
+    if (!rc) {
+        shore_fleet_info(old, &info);
+        rc = intent_write(run, &in, diag);
+    }
+    if (!rc) {
+        rc = copy_to_new(run, &in, how, old, diag);
+        if (!rc) {
+            rc = switch_over(run, &in, how, info.step, diag);
+            shore_fleet_close(old);
+            old = NULL;
+            /* if writing run.json has failed, only its next reader knows which one is there */
+            if (!rc) rc = settle(run, &in, how->note, how->note_ctx, diag);
+        } else {
+            struct shore_diag why = {{0}};
+            if (settle(run, &in, how->note, how->note_ctx, &why)) say(how->note, how->note_ctx, why.text);
+        }
+    }
+    shore_fleet_close(old);
+    intent_free(&in);
+    return rc;
+}

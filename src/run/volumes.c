@@ -1,0 +1,77 @@
+/* What the volumes of a run are called. A drive that keeps its place in a new placement holds two volumes for a while,
+ * so the new one has a name of its own: longshore.volume.g2 beside longshore.volume. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "files/atomic.h"
+#include "run/fleets.h"
+
+#define VOLUME_NAME "longshore.volume"
+
+/* Length without a ".gN" at the end. */
+static size_t plain_length(const char *path) {
+    size_t n = strlen(path), digits = n;
+    while (digits > 0 && path[digits - 1] >= '0' && path[digits - 1] <= '9')
+        digits--;
+    return digits < n && digits > 2 && path[digits - 1] == 'g' && path[digits - 2] == '.' ? digits - 2 : n;
+}
+
+char *shore__drive_name(const char *recorded) {
+    const size_t tail = sizeof VOLUME_NAME - 1;
+    size_t n = plain_length(recorded);
+    if (n > tail + 1 && recorded[n - tail - 1] == '/' && strncmp(recorded + n - tail, VOLUME_NAME, tail) == 0)
+        n -= tail + 1;
+    return strndup(recorded, n);
+}
+
+bool shore__same_path(const char *a, const char *b) {
+    if (strcmp(a, b) == 0) return true;
+    char *real_a = realpath(a, NULL), *real_b = realpath(b, NULL);
+    const char *left = real_a ? real_a : a, *right = real_b ? real_b : b;
+    bool same = strcmp(left, right) == 0;
+    free(real_a);
+    free(real_b);
+    return same;
+}
+
+bool shore__drive_is_named(const char *recorded, const char *name) {
+    if (shore__same_path(recorded, name)) return true;
+    char *drive = shore__drive_name(recorded), *named = shore__drive_name(name);
+    bool same = drive && named && shore__same_path(drive, named);
+    free(drive);
+    free(named);
+    return same;
+}
+
+size_t shore__drive_find(const struct shore__strings *drives, const char *name) {
+    size_t i = 0;
+    while (i < drives->count && strcmp(drives->item[i], name) != 0)
+        i++;
+    for (size_t k = 0; i == drives->count && k < drives->count; k++)
+        if (shore__drive_is_named(drives->item[k], name)) return k;
+    return i;
+}
+
+char *shore__volume_next(const char *volume, uint64_t generation) {
+    char *path = NULL;
+    struct stat st;
+    for (;; generation++) {
+        int n = asprintf(&path, "%.*s.g%llu", (int)plain_length(volume), volume, (unsigned long long)generation);
+        if (n < 0) return NULL;
+        if (lstat(path, &st) < 0) return path; /* another run's volume may have had that name first */
+        free(path);
+    }
+}
+
+char *shore__drive_moved(const char *recorded, const char *place) {
+    struct stat st;
+    size_t n = plain_length(recorded);
+    const char *name = strrchr(recorded, '/');
+    if (!recorded[n] || !name || stat(place, &st) < 0 || !S_ISDIR(st.st_mode)) return strdup(place);
+    char *path = shore__path_join(place, name + 1);
+    if (path && stat(path, &st) == 0) return path;
+    free(path);
+    return strdup(place);
+}

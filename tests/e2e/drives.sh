@@ -1,0 +1,117 @@
+#!/usr/bin/env bash
+# A run's state moves to more, fewer and other drives: the same digest, the same bits afterwards; kills at random
+# instants of moves leave the old placement or the new one.
+. "$(dirname "$0")/lib.sh"
+seed=${SEED:-$RANDOM}
+RANDOM=$seed
+echo "SEED=$seed"
+gpt2_config "$place/config.json" 2 96 4 64 600
+some_text "$place/text" 300
+common=(--init "$place/config.json" --seed 3 --data "$place/text" --steps 12 --batch 8 --seq-len 64 --lr 2e-3
+        --memory 512MiB --quiet)
+mkdir "$place"/d{1,2,3,4,5}
+run=$place/run
+
+must train "${common[@]}" --drive ram: --out "$place/whole"
+wanted=$(digest)
+must train "${common[@]}" --drive "$place/d1" --out "$run" --stop-at 5
+at5=$(digest)
+
+# holds NAME WANTED: the digest of every byte, and how many volumes there are.
+holds() {
+    must inspect "$run" --digest --deep
+    same "$1: digest" "$(digest)" "$at5"
+    same "$1: volumes" "$(find "$place" -name '*.volume*' | wc -l)" "$2"
+}
+must drive add "$run" "$place/d2" "$place/d3" --drive-speeds 2,1,1
+holds "three drives" 3
+must drive list "$run"
+grep -q "d1: 50" "$place/log" && ok "the shares given" || fail "shares that were given are not those of the drives"
+must drive remove "$run" "$place/d1"
+holds "without the first" 2
+must drive add "$run" "$place/d1" "$place/d4" "$place/d5" --drive-speeds 1,3,1,2,1
+holds "five drives" 5
+must drive move "$run" "$place/d2=$place/d2/own.volume" --drive-speeds 1,1,1,1,1
+holds "another file on the same drive" 5
+must drive move "$run" --drive-speeds 5,1,1,1,1
+holds "other shares" 5
+must drive list "$run" --json
+grep -q '"generation":6' "$place/log" && ok "generation" || fail "the placement's generation is not shown"
+must drive remove "$run" "$place/d2/own.volume" "$place/d3" "$place/d1" "$place/d5"
+holds "one drive" 1
+
+# Moved by hand, in the way that needs no copy.
+mv "$place/d4" "$place/d6"
+run drive list "$run"
+must train --resume "$run" --quiet --drive "$place/d4=$place/d6" --stop-at 6
+must drive add "$run" "$place/d1" "$place/d2" --drive-speeds 1,1,1
+must train --resume "$run" --quiet
+same "training goes on with the same bits" "$(digest)" "$wanted"
+
+# What makes no sense is refused, and nothing changes.
+before=$(cksum <"$run/run.json")
+refused "the last drive" "last one|needs a drive" drive remove "$run" "$place/d6" "$place/d1" "$place/d2"
+refused "a drive that is not there" "no such drive" drive remove "$run" "$place/d9"
+refused "a drive of another name" "no such drive" drive move "$run" "$place/d9=$place/d3"
+refused "a drive twice" "twice" drive add "$run" "$place/d3" "$place/d3/" --drive-speeds 1,1,1,1,1
+refused "a drive that is in it" "already" drive add "$run" "$place/d1"
+refused "two into one" "twice" drive move "$run" "$place/d1=$place/d2"
+refused "memory" "keeps nothing" drive add "$run" ram: --drive-speeds 1,1,1,1
+refused "no word of where" "OLD=NEW" drive move "$run" "$place/d1"
+refused "to nowhere" "to where" drive move "$run" "$place/d1="
+refused "a directory that is not there" "does not exist" drive add "$run" "$place/none/none" --drive-speeds 1,1,1,1
+refused "too few speeds" "2 speeds for 4 drives" drive add "$run" "$place/d3" --drive-speeds 1,2
+refused "no speed" "no speed" drive add "$run" "$place/d3" --drive-speeds 1,2,fast,1
+refused "speed 0" "no speed" drive add "$run" "$place/d3" --drive-speeds 1,2,0,1
+refused "no drive" "which drives" drive add "$run"
+refused "no run" "not a run" drive add "$place/d1" "$place/d2"
+refused "no run at all" "which run" drive add
+refused "a run in memory" "in memory" drive add "$place/whole" "$place/d3"
+refused "speeds with --resume" "drive move" train --resume "$run" --drive-speeds 2,1,1 --steps 20
+refused "speeds without drives" "speeds for" train "${common[@]}" --drive "$place/d3" --drive-speeds 2,1 --out "$place/no"
+same "run.json as before" "$(cksum <"$run/run.json")" "$before"
+same "no file is left" "$(find "$place" -name '*.volume*' | wc -l)" 3
+mkdir "$place/other"
+cp "$place/d1/"longshore.volume* "$place/d3/longshore.volume"
+refused "a volume that is there" "already|exists" drive add "$run" "$place/d3" --drive-speeds 1,1,1,1
+[ -s "$place/d3/longshore.volume" ] && ok "it stays" || fail "a refused move has removed what was there"
+rm "$place/d3/longshore.volume"
+
+# A run that is in use.
+exec 9<"$run"
+flock -x 9
+refused "a run in use" "another process" drive add "$run" "$place/d3" --drive-speeds 1,1,1,1
+flock -u 9
+
+# kill -9 at random instants of moves between two placements; whoever opens the run next mends it.
+must inspect "$run" --digest
+at=$(digest)
+a=("$place/d1=$place/d3" "$place/d2=$place/d5") b=("$place/d3=$place/d1" "$place/d5=$place/d2")
+start=$(date +%s%N)
+must drive move "$run" "${a[@]}"
+limit=$((($(date +%s%N) - start) / 1000 * 12 / 10))
+must drive move "$run" "${b[@]}"
+kills=0
+for i in $(seq "${KILLS:-24}"); do
+    words=("${a[@]}")
+    "$LONGSHORE" drive list "$run" 2>/dev/null | grep -q "$place/d3:" && words=("${b[@]}")
+    "$LONGSHORE" drive move "$run" "${words[@]}" >"$place/log" 2>&1 </dev/null &
+    background=$!
+    sleep "$(awk -v us=$((RANDOM * 32768 % limit + RANDOM % 1000)) 'BEGIN {printf "%.6f", us / 1000000}')"
+    kill -9 $background 2>/dev/null && kills=$((kills + 1))
+    wait $background 2>/dev/null
+    background=
+    case $((i % 3)) in
+    0) run inspect "$run" --digest --deep ;;
+    1) run drive list "$run" && run inspect "$run" --digest ;;
+    2) run train --resume "$run" --quiet ;;
+    esac
+    found=$(digest)
+    [ "$found" = "$at" ] || fail "after kill $i: '$found' is not '$at'"
+    [ "$(find "$place" -name '*.volume*' | wc -l)" = 3 ] || fail "after kill $i: volumes are left over"
+    [ ! -e "$run/moving.json" ] || fail "after kill $i: moving.json is left"
+done
+ok "$kills kills"
+must remove "$run"
+same "nothing is left" "$(find "$place" -name '*.volume*' | wc -l)" 0
+done_testing
