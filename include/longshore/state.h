@@ -75,6 +75,11 @@ enum shore_optimizer { SHORE_ADAMW, SHORE_ADAM, SHORE_SGD, SHORE_ADAGRAD, SHORE_
  * compression has left out of the gradients so far (bf16). */
 enum shore_plane { SHORE_PLANE_HI, SHORE_PLANE_LO, SHORE_PLANE_M, SHORE_PLANE_V, SHORE_PLANE_R, SHORE_PLANE_COUNT };
 
+/* How M and V are stored. 8 bits: bitsandbytes' block-wise dynamic code, blocks of 256 elements with an fp32 absmax
+ * each, tensors of fewer than 4,096 elements in fp32; dequantised before the update and quantised after it. */
+enum shore_moments { SHORE_MOMENTS_FP32, SHORE_MOMENTS_8BIT };
+#define SHORE_MOMENTS_8BIT_LEAST 4096u /* elements of a tensor */
+
 /* Hyper-parameters of one parameter group at one step, in PyTorch's definitions. Bias corrections are computed by
  * shore_hyper_at_step() in double on the host: they travel with the request, so a drive needs no history. */
 struct shore_hyper {
@@ -102,7 +107,8 @@ struct shore_fleet_options {
     const char *const *drives; /* paths: DIR, FILE, BLOCKDEV, "ram:" or "null:" */
     uint32_t ndrives;
     enum shore_optimizer optimizer;
-    bool with_momentum;       /* SGD */
+    bool with_momentum; /* SGD */
+    enum shore_moments moments;
     bool fp32_params;         /* updated parameters are handed back as fp32 instead of bf16 */
     uint32_t chunk_segments;  /* 0: chosen from ring_bytes */
     uint64_t ring_bytes;      /* memory for all rings of all drives; 0: a default; raised to the minimum */
@@ -166,7 +172,7 @@ int shore_fleet_create(const struct shore_layout *layout, const struct shore_fle
                        struct shore_fleet **out, struct shore_diag *diag);
 
 /* Writes the initial state of segments [segment, segment + count) of a block: master fp32 values in canonical order,
- * padding zero. m and v may be NULL: zeros. Synchronous. */
+ * padding zero. m and v may be NULL: zeros; 8-bit moments are quantised here. Synchronous. */
 int shore_fleet_init_block(struct shore_fleet *fleet, uint32_t block, uint32_t segment, uint32_t count,
                            const float *master, const float *m, const float *v, struct shore_diag *diag);
 
@@ -244,7 +250,8 @@ struct shore_update {
 
 /* UPDATE: idempotent; the same request gives the same bytes. Completes when written (not yet durable) and params_out
  * is filled. Updates whose base step is still being committed are held back until it is.
- * Errors: SHORE_EDISCARDED, SHORE_ENONFINITE (a new master has no finite bf16), -EIO, SHORE_ECORRUPT. */
+ * Errors: SHORE_EDISCARDED, SHORE_ENONFINITE (a new master has no finite bf16, or an 8-bit moment is not finite), -EIO,
+ * SHORE_ECORRUPT. */
 int shore_fleet_update(struct shore_fleet *fleet, const struct shore_update *update, struct shore_completion done);
 
 /* Stores gradients of segments on their drives until an update with gradient == NULL reads them, in the same form: FP32

@@ -6,25 +6,7 @@
 #include "base/diag.h"
 #include "base/units.h"
 #include "near/gradient.h"
-
-/* The tensor that element `at` belongs to: the last one that starts at or before it. */
-static uint32_t tensor_at(const struct shore_layout_block *block, uint64_t at) {
-    uint32_t low = 0, high = block->ntensors;
-    while (high - low > 1) {
-        uint32_t middle = low + (high - low) / 2;
-        if (block->tensors[middle].offset_elems <= at) {
-            low = middle;
-        } else {
-            high = middle;
-        }
-    }
-    return low;
-}
-
-static struct shore__planes planes_from(const struct shore__planes *planes, uint64_t elem) {
-    return (struct shore__planes){planes->hi + elem, planes->lo + elem, planes->m ? planes->m + elem : NULL,
-                                  planes->v ? planes->v + elem : NULL};
-}
+#include "number/bf16.h"
 
 size_t shore__gradient_segment_bytes(enum shore_gradient_form form) {
     return form == SHORE_GRADIENT_FP32   ? SHORE_SEGMENT_ELEMS * sizeof(float)
@@ -53,31 +35,88 @@ void shore__update_residual(const struct shore_update *update, uint16_t *to) {
     update->residual ? memcpy(to, update->residual, bytes) : memset(to, 0, bytes);
 }
 
-/* UPDATE of [at, stop) of a block, in one parameter group; the request's arrays begin at element `first`. */
-static int update_group(const struct shore__drive_config *config, const struct shore_update *update,
-                        const struct shore_hyper *hyper, const struct shore__planes *in,
-                        const struct shore__planes *out, struct shore__gradient *gradient, uint64_t first, uint64_t at,
-                        uint64_t stop) {
+/* A segment of the planes, as near/ takes them. */
+struct segment {
+    uint16_t *hi, *lo;
+    struct shore__moments m, v;
+};
+
+static struct segment segment_of(const struct shore__drive_config *config, const struct shore__stored *stored,
+                                 uint32_t i, uint32_t fp32_elems) {
+    unsigned char *at[SHORE_PLANE_COUNT];
+    for (int p = 0; p < SHORE_PLANE_COUNT; p++)
+        at[p] = config->plane_bytes[p] ? stored->plane[p] + (size_t)i * config->plane_bytes[p] : NULL;
+    return (struct segment){
+        (uint16_t *)(void *)at[SHORE_PLANE_HI],
+        (uint16_t *)(void *)at[SHORE_PLANE_LO],
+        {config->moments, at[SHORE_PLANE_M], fp32_elems},
+        {config->moments, at[SHORE_PLANE_V], fp32_elems},
+    };
+}
+
+/* UPDATE of `elems` elements of a run, from element `at` of the segment on. */
+static int update_part(const struct shore__drive_config *config, const struct shore_hyper *hyper, float coefficient,
+                       const struct segment *in, const struct segment *out, const struct shore__moment_run *run,
+                       uint32_t at, uint32_t elems, const float *gradient, void *params_out) {
+    if (config->moments == SHORE_MOMENTS_FP32 || run->fp32) {
+        struct shore__planes from = {in->hi + at, in->lo + at, shore__moments_floats(&in->m, run, at),
+                                     shore__moments_floats(&in->v, run, at)};
+        struct shore__planes to = {out->hi + at, out->lo + at, shore__moments_floats(&out->m, run, at),
+                                   shore__moments_floats(&out->v, run, at)};
+        return shore__near_update(config->optimizer, hyper, coefficient, &from, &to, gradient, params_out,
+                                  config->fp32_params, elems);
+    }
+    struct shore__planes8 from = {in->hi + at, in->lo + at, shore__moments_codes(&in->m, run, at),
+                                  shore__moments_codes(&in->v, run, at)};
+    struct shore__planes8 to = {out->hi + at, out->lo + at, shore__moments_codes(&out->m, run, at),
+                                shore__moments_codes(&out->v, run, at)};
+    return shore__near_update8(config->optimizer, hyper, coefficient, &from, &to, gradient, params_out,
+                               config->fp32_params, elems);
+}
+
+/* UPDATE of a run of segment i of the request. */
+static int update_run(const struct shore__drive_config *config, const struct shore_update *update, uint32_t i,
+                      const struct segment *in, const struct segment *out, const struct shore__moment_run *run,
+                      struct shore__gradient *gradient) {
+    uint32_t group = config->layout->blocks[update->block].tensors[run->tensor].group;
     size_t param_bytes = config->fp32_params ? 4 : 2;
     int worst = 0;
-    while (at < stop) {
-        uint64_t elems = stop - at;
-        const float *dense = shore__gradient_next(gradient, at - first, &elems);
-        struct shore__planes from = planes_from(in, at - first), to = planes_from(out, at - first);
-        void *params = update->params_out ? (unsigned char *)update->params_out + (at - first) * param_bytes : NULL;
-        int rc = shore__near_update(config->optimizer, hyper, update->coefficient, &from, &to, dense, params,
-                                    config->fp32_params, elems);
+    for (uint32_t at = run->first; at < run->stop;) {
+        uint64_t elems = run->stop - at, elem = (uint64_t)i * SHORE_SEGMENT_ELEMS + at;
+        const float *dense = shore__gradient_next(gradient, elem, &elems);
+        void *params = update->params_out ? (unsigned char *)update->params_out + elem * param_bytes : NULL;
+        int rc = update_part(config, &update->groups[group], update->coefficient, in, out, run, at, (uint32_t)elems,
+                             dense, params);
         if (rc) worst = rc;
-        at += elems;
+        at += (uint32_t)elems;
     }
     return worst;
 }
 
-int shore__chunk_update(const struct shore__drive_config *config, const struct shore_update *update,
-                        const struct shore__planes *in, const struct shore__planes *out, struct shore_diag *diag) {
+static int update_segment(const struct shore__drive_config *config, const struct shore_update *update, uint32_t i,
+                          const struct shore__stored *in, const struct shore__stored *out,
+                          struct shore__gradient *gradient, struct shore_diag *diag) {
     const struct shore_layout_block *block = &config->layout->blocks[update->block];
-    uint64_t first = (uint64_t)update->segment * SHORE_SEGMENT_ELEMS;
-    uint64_t end = first + (uint64_t)update->count * SHORE_SEGMENT_ELEMS;
+    uint32_t fp32_elems = shore__moments_fp32_elems(block, update->segment + i);
+    struct segment from = segment_of(config, in, i, fp32_elems), to = segment_of(config, out, i, fp32_elems);
+    struct shore__moment_run run = {0};
+    int worst = 0;
+    while (shore__moment_run_next(block, update->segment + i, &run)) {
+        int rc = update_run(config, update, i, &from, &to, &run, gradient);
+        if (rc && !worst) {
+            const char *tensor = block->tensors[run.tensor].name;
+            char name[96];
+            worst = shore__fail(diag, rc, "a new value of tensor %s is not finite",
+                                shore__escape(tensor, strlen(tensor), name, sizeof name));
+        }
+    }
+    if (to.m.plane != from.m.plane) shore__moments_end(&to.m, config->plane_bytes[SHORE_PLANE_M]);
+    if (to.v.plane != from.v.plane) shore__moments_end(&to.v, config->plane_bytes[SHORE_PLANE_V]);
+    return worst;
+}
+
+int shore__chunk_update(const struct shore__drive_config *config, const struct shore_update *update,
+                        const struct shore__stored *in, const struct shore__stored *out, struct shore_diag *diag) {
     struct shore__gradient gradient;
     uint32_t segment;
     int worst =
@@ -85,23 +124,28 @@ int shore__chunk_update(const struct shore__drive_config *config, const struct s
     if (worst)
         return shore__fail(diag, worst, "the compressed gradient of block %u, segment %u came damaged to its drive",
                            update->block, update->segment + segment);
-    uint64_t at = first;
-    for (uint32_t t = tensor_at(block, first); at < end; t++) {
-        uint64_t stop = end;
-        if (t + 1 < block->ntensors && block->tensors[t + 1].offset_elems < end) {
-            stop = block->tensors[t + 1].offset_elems;
-        }
-        const struct shore_hyper *hyper = &update->groups[block->tensors[t].group];
-        int rc = update_group(config, update, hyper, in, out, &gradient, first, at, stop);
-        if (rc && !worst) {
-            char name[96];
-            worst =
-                shore__fail(diag, rc, "a new value of tensor %s is not finite",
-                            shore__escape(block->tensors[t].name, strlen(block->tensors[t].name), name, sizeof name));
-        }
-        at = stop;
+    for (uint32_t i = 0; i < update->count; i++) {
+        int rc = update_segment(config, update, i, in, out, &gradient, worst ? NULL : diag);
+        if (rc && !worst) worst = rc;
     }
     return worst;
+}
+
+void shore__chunk_init(const struct shore__drive_config *config, uint32_t block, uint32_t segment, uint32_t count,
+                       const float *master, const float *m, const float *v, const struct shore__stored *to) {
+    size_t elems = (size_t)count * SHORE_SEGMENT_ELEMS;
+    const float *values[SHORE_PLANE_COUNT] = {[SHORE_PLANE_M] = m, [SHORE_PLANE_V] = v};
+    shore__f32_split((uint16_t *)(void *)to->plane[SHORE_PLANE_HI], (uint16_t *)(void *)to->plane[SHORE_PLANE_LO],
+                     master, elems);
+    for (int p = SHORE_PLANE_M; p <= SHORE_PLANE_V; p++) {
+        size_t bytes = config->plane_bytes[p];
+        for (uint32_t i = 0; bytes && i < count; i++)
+            shore__moments_store(&config->layout->blocks[block], segment + i, config->moments, p,
+                                 to->plane[p] + i * bytes, (uint32_t)bytes,
+                                 values[p] ? values[p] + (size_t)i * SHORE_SEGMENT_ELEMS : NULL);
+    }
+    if (config->plane_bytes[SHORE_PLANE_R])
+        memset(to->plane[SHORE_PLANE_R], 0, (size_t)count * config->plane_bytes[SHORE_PLANE_R]);
 }
 
 int shore__update_check(const struct shore__drive_config *config, const struct shore_update *update) {

@@ -3,7 +3,7 @@
 #define SHORE_DRIVE_CHUNK_H
 
 #include "drive/drive.h"
-#include "near/update.h"
+#include "drive/moments.h"
 
 size_t shore__gradient_segment_bytes(enum shore_gradient_form form); /* 0: SPARSE has no fixed size */
 
@@ -14,10 +14,19 @@ struct shore_update shore__update_part(const struct shore__drive_config *config,
 /* What plane R of the request's segments will hold. */
 void shore__update_residual(const struct shore_update *update, uint16_t *to);
 
-/* UPDATE of the request's segments, by runs of one parameter group; the gaps between tensors belong to the tensor
- * before them. in and out may be the same. */
+/* The planes of a run of segments, as they are stored; NULL: not stored. */
+struct shore__stored {
+    unsigned char *plane[SHORE_PLANE_COUNT];
+};
+
+/* UPDATE of the request's segments, by runs of one tensor; the gaps between tensors belong to the tensor before them.
+ * in and out may be the same. */
 int shore__chunk_update(const struct shore__drive_config *config, const struct shore_update *update,
-                        const struct shore__planes *in, const struct shore__planes *out, struct shore_diag *diag);
+                        const struct shore__stored *in, const struct shore__stored *out, struct shore_diag *diag);
+
+/* The initial state of segments [segment, segment + count): fp32 in canonical order; m, v NULL: zeros. */
+void shore__chunk_init(const struct shore__drive_config *config, uint32_t block, uint32_t segment, uint32_t count,
+                       const float *master, const float *m, const float *v, const struct shore__stored *to);
 
 /* Checks that a request lies in its block and that hyper-parameters are there for each group of it. */
 int shore__update_check(const struct shore__drive_config *config, const struct shore_update *update);

@@ -97,6 +97,7 @@ struct shore__drive {
 struct shore__drive_config {
     const struct shore_layout *layout;
     enum shore_optimizer optimizer;
+    enum shore_moments moments;
     uint32_t plane_bytes[SHORE_PLANE_COUNT];
     bool fp32_params;
     enum shore_io io;

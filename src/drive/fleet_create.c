@@ -78,6 +78,7 @@ static int create_drive(struct shore_fleet *f, const struct shore_fleet_options 
     if (rc) return shore__fail(diag, rc, "out of memory");
     desc.extents = extents;
     memcpy(desc.plane_bytes, f->config.plane_bytes, sizeof desc.plane_bytes);
+    desc.plane_form = f->config.moments;
     rc = shore__drive_create_at(&f->config, o->drives[d], place->path, &desc, place->replace, &f->drives[d], diag);
     free(extents);
     return rc;

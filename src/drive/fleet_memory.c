@@ -35,6 +35,7 @@ struct shore__drive_config shore__fleet_config(const struct shore_layout *layout
     struct shore__drive_config config = {
         .layout = layout,
         .optimizer = o->optimizer,
+        .moments = o->moments,
         .fp32_params = o->fp32_params,
         .io = o->io,
         .arena = o->arena,

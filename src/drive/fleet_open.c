@@ -142,6 +142,12 @@ static int open_drives(struct shore_fleet *f, const struct shore_fleet_options *
         } else if (desc->drive >= f->ndrives || f->drives[desc->drive]) {
             rc = shore__fail(diag, SHORE_EMISMATCH, "%s is drive %u of its fleet, and so is another one that was given",
                              path, desc->drive);
+        } else if (desc->plane_form != (uint32_t)f->config.moments) {
+            rc = shore__fail(diag, SHORE_EMISMATCH, "%s holds moments of %s, and %s ones are asked for", path,
+                             desc->plane_form == SHORE_MOMENTS_FP32   ? "32 bits"
+                             : desc->plane_form == SHORE_MOMENTS_8BIT ? "8 bits"
+                                                                      : "an unknown kind",
+                             f->config.moments == SHORE_MOMENTS_FP32 ? "32-bit" : "8-bit");
         } else if (memcmp(desc->plane_bytes, f->config.plane_bytes, sizeof desc->plane_bytes) != 0) {
             rc = shore__fail(diag, SHORE_EMISMATCH, "%s holds the state of another optimizer", path);
         }

@@ -16,7 +16,7 @@ struct piece {
     struct shore__io_op op[SHORE_PLANE_COUNT];
     unsigned pending;
     bool failed;
-    unsigned char *stage; /* of a joined fetch: hi and lo of one segment */
+    unsigned char *stage; /* what is stored of one segment, where that is not what is delivered */
 };
 
 struct fetcher {
@@ -64,6 +64,13 @@ static enum shore_plane plane_of(enum shore_fetch_kind kind) {
                                    : SHORE_PLANE_HI;
 }
 
+/* hi and lo are joined, moments of 8 bits dequantised. */
+static bool is_staged(const struct fetcher *f, const struct shore__local_job *job) {
+    if (job->kind != SHORE__LOCAL_FETCH) return false;
+    bool moment = job->fetch.kind == SHORE_FETCH_M || job->fetch.kind == SHORE_FETCH_V;
+    return job->fetch.kind == SHORE_FETCH_MASTER || (moment && f->l->config.moments != SHORE_MOMENTS_FP32);
+}
+
 static int check_plane(struct fetcher *f, struct piece *p, enum shore_plane plane, const unsigned char *data) {
     struct shore__local_job *job = p->job;
     for (uint32_t i = 0; i < p->count; i++) {
@@ -91,18 +98,22 @@ static int check_state(struct fetcher *f, struct piece *p) {
 /* All I/O of the piece is done. */
 static int finish_fetch(struct fetcher *f, struct piece *p) {
     struct shore__local_job *job = p->job;
+    enum shore_plane plane = plane_of(job->fetch.kind);
+    float *floats = (float *)(void *)job->fetch.dst + (size_t)p->at * SHORE_SEGMENT_ELEMS;
     if (job->fetch.kind == SHORE_FETCH_STATE) return check_state(f, p);
-    if (job->fetch.kind != SHORE_FETCH_MASTER) {
-        enum shore_plane plane = plane_of(job->fetch.kind);
-        return check_plane(f, p, plane, job->fetch.dst + (size_t)p->at * f->l->config.plane_bytes[plane]);
+    if (!p->stage) return check_plane(f, p, plane, job->fetch.dst + (size_t)p->at * f->l->config.plane_bytes[plane]);
+    if (plane != SHORE_PLANE_HI) {
+        int moment_rc = check_plane(f, p, plane, p->stage);
+        if (!moment_rc)
+            shore__moments_load(&f->l->config.layout->blocks[job->block], job->segment + p->at, f->l->config.moments,
+                                plane, p->stage, floats);
+        return moment_rc;
     }
     unsigned char *lo = p->stage + f->l->config.plane_bytes[SHORE_PLANE_HI];
     int rc = check_plane(f, p, SHORE_PLANE_HI, p->stage);
     if (!rc) rc = check_plane(f, p, SHORE_PLANE_LO, lo);
-    if (!rc) {
-        shore__f32_join((float *)(void *)job->fetch.dst + (size_t)p->at * SHORE_SEGMENT_ELEMS,
-                        (const uint16_t *)(void *)p->stage, (const uint16_t *)(void *)lo, SHORE_SEGMENT_ELEMS);
-    }
+    if (!rc)
+        shore__f32_join(floats, (const uint16_t *)(void *)p->stage, (const uint16_t *)(void *)lo, SHORE_SEGMENT_ELEMS);
     return rc;
 }
 
@@ -121,9 +132,9 @@ static void start_fetch(struct fetcher *f, struct piece *p) {
     const struct shore__volume *v = &f->l->volume;
     struct shore__local_job *job = p->job;
     uint32_t local = job->local + p->at;
+    if (is_staged(f, job)) p->stage = f->stages[--f->free_stages];
     if (job->fetch.kind == SHORE_FETCH_MASTER) {
         size_t bytes = v->desc.plane_bytes[SHORE_PLANE_HI];
-        p->stage = f->stages[--f->free_stages];
         submit_op(f, p, SHORE__IO_READ, p->stage, shore__volume_plane_offset(v, job->slot, SHORE_PLANE_HI, local),
                   bytes);
         submit_op(f, p, SHORE__IO_READ, p->stage + bytes,
@@ -144,7 +155,7 @@ static void start_fetch(struct fetcher *f, struct piece *p) {
     }
     enum shore_plane plane = plane_of(job->fetch.kind);
     size_t bytes = v->desc.plane_bytes[plane];
-    submit_op(f, p, SHORE__IO_READ, job->fetch.dst + p->at * bytes,
+    submit_op(f, p, SHORE__IO_READ, p->stage ? p->stage : job->fetch.dst + p->at * bytes,
               shore__volume_plane_offset(v, job->slot, plane, local), p->count * bytes);
     f->l->read_fetch += p->count * bytes;
 }
@@ -185,7 +196,7 @@ static void start_piece(struct fetcher *f, struct piece *p) {
         most = SCRATCH_PIECE_BYTES;
     } else if (job->kind == SHORE__LOCAL_FETCH) {
         if (job->fetch.kind == SHORE_FETCH_BF16) most *= 2;
-        if (job->fetch.kind == SHORE_FETCH_MASTER || job->fetch.kind == SHORE_FETCH_STATE) most = 1;
+        if (is_staged(f, job) || job->fetch.kind == SHORE_FETCH_STATE) most = 1;
     }
     uint64_t at = job->next, count = total - at < most ? total - at : most;
     p->job = job;
@@ -216,7 +227,7 @@ static bool start_something(struct fetcher *f) {
         if (job->under_way == 0) finish_job(f, job);
         return true;
     }
-    if (job->kind == SHORE__LOCAL_FETCH && job->fetch.kind == SHORE_FETCH_MASTER && f->free_stages == 0) return false;
+    if (is_staged(f, job) && f->free_stages == 0) return false;
     for (unsigned i = 0; i < SHORE__FETCH_PIECES; i++) {
         if (!f->piece[i].job) {
             start_piece(f, &f->piece[i]);

@@ -7,7 +7,6 @@
 #include "base/diag.h"
 #include "base/units.h"
 #include "drive/local.h"
-#include "number/bf16.h"
 
 #define OPS_MAX (SHORE_PLANE_COUNT + 1u)
 
@@ -18,7 +17,7 @@ struct chunk {
     struct shore__local_job *job;
     uint64_t number; /* in the order in which they were started */
     uint32_t segment, local, count;
-    unsigned char *plane[SHORE_PLANE_COUNT];
+    struct shore__stored stored;
     unsigned char *gradient; /* spilled */
     struct shore__io_op op[OPS_MAX];
     unsigned pending;
@@ -76,7 +75,8 @@ static uint64_t submit_planes(struct shore__pipeline *p, struct chunk *c, enum s
     for (int plane = 0; plane < SHORE_PLANE_COUNT; plane++) {
         size_t bytes = (size_t)c->count * l->config.plane_bytes[plane];
         if (!bytes || (kind == SHORE__IO_READ && !is_read(c->job, plane))) continue;
-        submit_op(p, c, kind, c->plane[plane], shore__volume_plane_offset(&l->volume, slot, plane, c->local), bytes);
+        submit_op(p, c, kind, c->stored.plane[plane], shore__volume_plane_offset(&l->volume, slot, plane, c->local),
+                  bytes);
         total += bytes;
     }
     return total;
@@ -181,16 +181,6 @@ static bool start_something(struct shore__pipeline *p) {
     return false;
 }
 
-static struct shore__planes planes_of(const struct shore__pipeline *p, const struct chunk *c) {
-    const uint32_t *stored = p->l->config.plane_bytes;
-    return (struct shore__planes){
-        (uint16_t *)(void *)c->plane[SHORE_PLANE_HI],
-        (uint16_t *)(void *)c->plane[SHORE_PLANE_LO],
-        stored[SHORE_PLANE_M] ? (float *)(void *)c->plane[SHORE_PLANE_M] : NULL,
-        stored[SHORE_PLANE_V] ? (float *)(void *)c->plane[SHORE_PLANE_V] : NULL,
-    };
-}
-
 static int check_leaves(struct shore__pipeline *p, struct chunk *c) {
     const struct shore__volume *volume = &p->l->volume;
     for (int plane = 0; plane < SHORE_PLANE_COUNT; plane++) {
@@ -198,7 +188,7 @@ static int check_leaves(struct shore__pipeline *p, struct chunk *c) {
         if (!bytes || !is_read(c->job, plane)) continue;
         for (uint32_t i = 0; i < c->count; i++) {
             int rc = shore__volume_check(volume, c->job->slot, c->job->block, c->segment + i, plane,
-                                         c->plane[plane] + i * bytes, &c->job->diag);
+                                         c->stored.plane[plane] + i * bytes, &c->job->diag);
             if (rc) return rc;
         }
     }
@@ -210,8 +200,8 @@ static void make_leaves(struct shore__pipeline *p, struct chunk *c, unsigned slo
     for (int plane = 0; plane < SHORE_PLANE_COUNT; plane++) {
         size_t bytes = p->l->config.plane_bytes[plane];
         for (uint32_t i = 0; bytes && i < c->count; i++) {
-            shore__leaf_make(c->plane[plane] + i * bytes, bytes, shore__leaf_seed(c->job->block, c->segment + i, plane),
-                             &table[c->local + i].plane[plane]);
+            shore__leaf_make(c->stored.plane[plane] + i * bytes, bytes,
+                             shore__leaf_seed(c->job->block, c->segment + i, plane), &table[c->local + i].plane[plane]);
         }
     }
 }
@@ -240,11 +230,10 @@ static int compute_update(struct shore__pipeline *p, struct chunk *c) {
     if (rc) return rc;
     struct shore_update part = shore__update_part(&p->l->config, &job->update, c->segment, c->count);
     if (!part.gradient) part.gradient = c->gradient;
-    struct shore__planes planes = planes_of(p, c);
     struct shore_diag diag = {""};
-    rc = shore__chunk_update(&p->l->config, &part, &planes, &planes, &diag);
+    rc = shore__chunk_update(&p->l->config, &part, &c->stored, &c->stored, &diag);
     if (p->l->config.plane_bytes[SHORE_PLANE_R])
-        shore__update_residual(&part, (uint16_t *)(void *)c->plane[SHORE_PLANE_R]);
+        shore__update_residual(&part, (uint16_t *)(void *)c->stored.plane[SHORE_PLANE_R]);
     if (rc && !job->rc) {
         /* written all the same: the attempt is what fails */
         job->rc = rc;
@@ -261,7 +250,7 @@ static void compute_store(struct shore__pipeline *p, struct chunk *c) {
         (const unsigned char *)job->store.state + (c->segment - job->segment) * shore__state_segment_bytes(stored);
     for (uint32_t i = 0; i < c->count; i++) {
         for (int plane = 0; plane < SHORE_PLANE_COUNT; plane++) {
-            if (stored[plane]) memcpy(c->plane[plane] + (size_t)i * stored[plane], from, stored[plane]);
+            if (stored[plane]) memcpy(c->stored.plane[plane] + (size_t)i * stored[plane], from, stored[plane]);
             from += stored[plane];
         }
     }
@@ -271,12 +260,8 @@ static void compute_store(struct shore__pipeline *p, struct chunk *c) {
 static void compute_init(struct shore__pipeline *p, struct chunk *c) {
     struct shore__local_job *job = c->job;
     size_t first = (size_t)(c->segment - job->segment) * SHORE_SEGMENT_ELEMS;
-    size_t elems = (size_t)c->count * SHORE_SEGMENT_ELEMS;
-    struct shore__planes to = planes_of(p, c);
-    shore__f32_split(to.hi, to.lo, job->init.master + first, elems);
-    if (to.m) job->init.m ? memcpy(to.m, job->init.m + first, elems * 4) : memset(to.m, 0, elems * 4);
-    if (to.v) job->init.v ? memcpy(to.v, job->init.v + first, elems * 4) : memset(to.v, 0, elems * 4);
-    if (p->l->config.plane_bytes[SHORE_PLANE_R]) memset(c->plane[SHORE_PLANE_R], 0, elems * 2);
+    const float *m = job->init.m ? job->init.m + first : NULL, *v = job->init.v ? job->init.v + first : NULL;
+    shore__chunk_init(&p->l->config, job->block, c->segment, c->count, job->init.master + first, m, v, &c->stored);
     make_leaves(p, c, job->slot);
 }
 
@@ -356,7 +341,7 @@ struct shore__pipeline *shore__pipeline_new(struct shore__local *l) {
     unsigned char *at = l->ring;
     for (uint32_t i = 0; i < p->nchunks; i++) {
         for (int plane = 0; plane < SHORE_PLANE_COUNT; plane++) {
-            p->chunk[i].plane[plane] = at;
+            p->chunk[i].stored.plane[plane] = at;
             at += (size_t)l->config.chunk_segments * l->config.plane_bytes[plane];
         }
         p->chunk[i].gradient = at;

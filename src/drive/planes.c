@@ -1,5 +1,7 @@
 #include "drive/planes.h"
 
+#include "drive/moments.h"
+
 #define ELEM_BYTES(bytes) ((bytes)*SHORE_SEGMENT_ELEMS)
 
 void shore__planes_make(const struct shore_layout *layout, const struct shore_fleet_options *o,
@@ -7,8 +9,9 @@ void shore__planes_make(const struct shore_layout *layout, const struct shore_fl
     unsigned stored = shore_optimizer_planes(o->optimizer, o->with_momentum);
     plane_bytes[SHORE_PLANE_HI] = ELEM_BYTES(2);
     plane_bytes[SHORE_PLANE_LO] = ELEM_BYTES(2);
-    plane_bytes[SHORE_PLANE_M] = stored & 1u << SHORE_PLANE_M ? ELEM_BYTES(4) : 0;
-    plane_bytes[SHORE_PLANE_V] = stored & 1u << SHORE_PLANE_V ? ELEM_BYTES(4) : 0;
+    uint32_t moment = shore__moments_segment_bytes(layout, o->moments);
+    plane_bytes[SHORE_PLANE_M] = stored & 1u << SHORE_PLANE_M ? moment : 0;
+    plane_bytes[SHORE_PLANE_V] = stored & 1u << SHORE_PLANE_V ? moment : 0;
     plane_bytes[SHORE_PLANE_R] = o->residual ? ELEM_BYTES(2) : 0;
 }
 

@@ -68,9 +68,11 @@ static void *plane_at(const struct ram *r, unsigned slot, enum shore_plane plane
     return r->plane[slot][plane] ? r->plane[slot][plane] + local * (size_t)r->desc.plane_bytes[plane] : NULL;
 }
 
-static struct shore__planes planes_at(const struct ram *r, unsigned slot, uint32_t local) {
-    return (struct shore__planes){plane_at(r, slot, SHORE_PLANE_HI, local), plane_at(r, slot, SHORE_PLANE_LO, local),
-                                  plane_at(r, slot, SHORE_PLANE_M, local), plane_at(r, slot, SHORE_PLANE_V, local)};
+static struct shore__stored stored_at(const struct ram *r, unsigned slot, uint32_t local) {
+    struct shore__stored stored;
+    for (int p = 0; p < SHORE_PLANE_COUNT; p++)
+        stored.plane[p] = plane_at(r, slot, p, local);
+    return stored;
 }
 
 static struct ram *ram_of(const struct shore__drive *d) {
@@ -89,24 +91,33 @@ static void copy_image(struct ram *r, unsigned slot, uint32_t local, unsigned ch
 
 /* ---- the lanes ---- */
 
+static void fetch_moment(struct ram *r, const struct ram_job *job, enum shore_plane plane) {
+    const struct shore__drive_fetch *fetch = &job->fetch;
+    for (uint32_t i = 0; i < fetch->count; i++)
+        shore__moments_load(&r->config.layout->blocks[fetch->block], fetch->segment + i, r->config.moments, plane,
+                            plane_at(r, job->slot, plane, job->local + i),
+                            (float *)fetch->dst + (size_t)i * SHORE_SEGMENT_ELEMS);
+}
+
 static int run_fetch(struct ram *r, struct ram_job *job) {
     size_t elems = (size_t)job->fetch.count * SHORE_SEGMENT_ELEMS;
-    struct shore__planes from = planes_at(r, job->slot, job->local);
     size_t bytes = elems * 4, image = shore__state_segment_bytes(r->desc.plane_bytes);
+    const void *hi = plane_at(r, job->slot, SHORE_PLANE_HI, job->local);
     switch (job->fetch.kind) {
     case SHORE_FETCH_BF16:
         bytes = elems * 2;
-        memcpy(job->fetch.dst, from.hi, bytes);
+        memcpy(job->fetch.dst, hi, bytes);
         break;
     case SHORE_FETCH_MASTER:
-        shore__f32_join(job->fetch.dst, from.hi, from.lo, elems);
+        shore__f32_join(job->fetch.dst, hi, plane_at(r, job->slot, SHORE_PLANE_LO, job->local), elems);
         break;
     case SHORE_FETCH_M:
-        memcpy(job->fetch.dst, from.m, bytes);
+    case SHORE_FETCH_V: {
+        enum shore_plane plane = job->fetch.kind == SHORE_FETCH_M ? SHORE_PLANE_M : SHORE_PLANE_V;
+        fetch_moment(r, job, plane);
+        bytes = job->fetch.count * (size_t)r->desc.plane_bytes[plane];
         break;
-    case SHORE_FETCH_V:
-        memcpy(job->fetch.dst, from.v, bytes);
-        break;
+    }
     case SHORE_FETCH_R:
         bytes = elems * 2;
         memcpy(job->fetch.dst, plane_at(r, job->slot, SHORE_PLANE_R, job->local), bytes);
@@ -130,7 +141,7 @@ static int run_update(struct ram *r, struct ram_job *job, struct shore_diag *dia
         uint32_t local = job->local + at;
         struct shore_update part = shore__update_part(&r->config, u, u->segment + at, count);
         if (!u->gradient) part.gradient = r->spill + local * shore__gradient_segment_bytes(u->form);
-        struct shore__planes in = planes_at(r, job->slot, local), out = planes_at(r, 1 - job->slot, local);
+        struct shore__stored in = stored_at(r, job->slot, local), out = stored_at(r, 1 - job->slot, local);
         uint64_t start = shore__now_ns();
         int rc = shore__chunk_update(&r->config, &part, &in, &out, diag);
         if (r->desc.plane_bytes[SHORE_PLANE_R])
@@ -274,13 +285,8 @@ static int ram_init(struct shore__drive *d, uint32_t block, uint32_t segment, ui
     const struct shore__extent *extent = shore__extent_find(&r->desc, block, segment, count);
     if (!extent || r->begun) return shore__fail(diag, -EINVAL, "initial state of segments that are not of this drive");
     uint32_t local = extent->local + (segment - extent->first);
-    size_t elems = (size_t)count * SHORE_SEGMENT_ELEMS;
-    struct shore__planes to = planes_at(r, 0, local);
-    shore__f32_split(to.hi, to.lo, master, elems);
-    if (to.m) m ? memcpy(to.m, m, elems * 4) : memset(to.m, 0, elems * 4);
-    if (to.v) v ? memcpy(to.v, v, elems * 4) : memset(to.v, 0, elems * 4);
-    void *residual = plane_at(r, 0, SHORE_PLANE_R, local);
-    if (residual) memset(residual, 0, elems * 2);
+    struct shore__stored to = stored_at(r, 0, local);
+    shore__chunk_init(&r->config, block, segment, count, master, m, v, &to);
     memset(r->written + local, 1, count);
     return 0;
 }

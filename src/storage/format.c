@@ -25,6 +25,7 @@ enum header_field {
     HEADER_DRIVE = 48,
     HEADER_NDRIVES = 52,
     HEADER_GENERATION = 56,
+    HEADER_PLANE_FORM = 64,
     HEADER_SEGMENTS = 68,
     HEADER_NEXTENTS = 72,
     HEADER_IDENTITY_BYTES = 76,
@@ -131,6 +132,7 @@ void shore__header_write(const struct shore__header *header, unsigned char *page
     shore__put_u64(page + HEADER_GENERATION, desc->generation);
     for (unsigned plane = 0; plane < SHORE_PLANE_COUNT; plane++)
         shore__put_u32(page + HEADER_PLANE_BYTES + 4 * plane, desc->plane_bytes[plane]);
+    shore__put_u32(page + HEADER_PLANE_FORM, desc->plane_form);
     shore__put_u32(page + HEADER_SEGMENTS, desc->segments);
     shore__put_u32(page + HEADER_NEXTENTS, desc->nextents);
     shore__put_u32(page + HEADER_IDENTITY_BYTES, desc->identity_bytes);
@@ -161,6 +163,7 @@ enum shore__parse shore__header_parse(const unsigned char *page, struct shore__h
     desc->generation = shore__get_u64(page + HEADER_GENERATION);
     for (unsigned plane = 0; plane < SHORE_PLANE_COUNT; plane++)
         desc->plane_bytes[plane] = shore__get_u32(page + HEADER_PLANE_BYTES + 4 * plane);
+    desc->plane_form = shore__get_u32(page + HEADER_PLANE_FORM);
     desc->segments = shore__get_u32(page + HEADER_SEGMENTS);
     desc->nextents = shore__get_u32(page + HEADER_NEXTENTS);
     desc->identity_bytes = shore__get_u32(page + HEADER_IDENTITY_BYTES);

@@ -39,6 +39,7 @@ struct shore__volume_desc {
     uint32_t drive, ndrives;                 /* place in the fleet */
     uint64_t generation;                     /* of the placement */
     uint32_t plane_bytes[SHORE_PLANE_COUNT]; /* of a segment: whole pages; 0: the plane is not stored */
+    uint32_t plane_form;                     /* how planes are to be read: opaque here */
     uint32_t nextents, segments;
     const struct shore__extent *extents; /* by block, then first */
     uint64_t scratch_bytes;

@@ -11,18 +11,21 @@ struct config {
     enum shore_io io;
     uint32_t chunk;
     uint64_t ring_bytes;
+    enum shore_moments moments;
 };
 
 static const struct config configs[] = {
-    {"ram", "r", SHORE_IO_AUTO, 0, 0},
-    {"two in ram", "rr", SHORE_IO_AUTO, 0, 0},
-    {"uring", "f", SHORE_IO_URING, 0, 0},
-    {"uring, chunks of one segment, least ring", "f", SHORE_IO_URING, 1, 1},
-    {"uring, large chunks, two drives", "ff", SHORE_IO_URING, 16, 0},
-    {"threads", "f", SHORE_IO_THREADS, 2, 0},
-    {"page cache", "f", SHORE_IO_BUFFERED, 0, 0},
-    {"five drives", "fffff", SHORE_IO_AUTO, 1, 0},
-    {"memory and drives", "frf", SHORE_IO_AUTO, 3, 0},
+    {"ram", "r", SHORE_IO_AUTO, 0, 0, SHORE_MOMENTS_FP32},
+    {"two in ram", "rr", SHORE_IO_AUTO, 0, 0, SHORE_MOMENTS_FP32},
+    {"uring", "f", SHORE_IO_URING, 0, 0, SHORE_MOMENTS_FP32},
+    {"uring, chunks of one segment, least ring", "f", SHORE_IO_URING, 1, 1, SHORE_MOMENTS_FP32},
+    {"uring, large chunks, two drives", "ff", SHORE_IO_URING, 16, 0, SHORE_MOMENTS_FP32},
+    {"threads", "f", SHORE_IO_THREADS, 2, 0, SHORE_MOMENTS_FP32},
+    {"page cache", "f", SHORE_IO_BUFFERED, 0, 0, SHORE_MOMENTS_FP32},
+    {"five drives", "fffff", SHORE_IO_AUTO, 1, 0, SHORE_MOMENTS_FP32},
+    {"memory and drives", "frf", SHORE_IO_AUTO, 3, 0, SHORE_MOMENTS_FP32},
+    {"8-bit moments, in memory", "r", SHORE_IO_AUTO, 1, 0, SHORE_MOMENTS_8BIT},
+    {"8-bit moments, uring, two drives", "ff", SHORE_IO_URING, 3, 0, SHORE_MOMENTS_8BIT},
 };
 #define NCONFIGS (sizeof configs / sizeof configs[0])
 
@@ -32,6 +35,7 @@ static struct shore_fleet_options options_of(const struct config *c, const struc
         .ndrives = place->ndrives,
         .optimizer = p->optimizer,
         .with_momentum = p->momentum,
+        .moments = c->moments,
         .chunk_segments = c->chunk,
         .ring_bytes = c->ring_bytes,
         .io = c->io,
@@ -59,6 +63,7 @@ static bool bench_open(struct bench *b, const struct config *config, enum shore_
     b->config = config;
     place_open(&b->place, config->kinds);
     plain_open(&b->plain, optimizer, momentum);
+    if (config->moments == SHORE_MOMENTS_8BIT) plain_use_8bit(&b->plain);
     b->options = options_of(config, &b->place, &b->plain);
     int rc = shore_fleet_create(b->plain.layout, &b->options, &b->fleet, &b->diag);
     if (refused_here(config, rc)) {
@@ -96,8 +101,9 @@ static void test_optimizers(void **state) {
     for (size_t o = 0; o < sizeof all / sizeof all[0]; o++) {
         for (size_t c = 0; c < NCONFIGS; c++) {
             struct bench b;
-            /* all kinds with AdamW; the others by turns */
-            if (o && c % 4 != o % 4) continue;
+            /* all kinds with AdamW; the others by turns, and all with 8-bit moments in memory */
+            bool each = configs[c].moments == SHORE_MOMENTS_8BIT && configs[c].kinds[0] == 'r';
+            if (o && !each && c % 4 != o % 4) continue;
             if (!bench_open(&b, &configs[c], all[o].optimizer, all[o].momentum)) continue;
             assert_digest(b.fleet, &b.plain, true);
             for (int i = 0; i < 3; i++) {
@@ -169,6 +175,36 @@ static void test_fetches(void **state) {
         must(&b, fleet_commit(b.fleet, 1, false, &b.diag));
         assert_digest(b.fleet, &b.plain, true);
         assert_int_equal(fetch_wait(&b, 7, 0, 0, 1, SHORE_FETCH_BF16, b.plain.master[0]), -EINVAL);
+        bench_close(&b);
+    }
+}
+
+/* Moments that are given at the start are quantised by the drive. */
+static void test_initial_moments(void **state) {
+    for (size_t c = 0; c < NCONFIGS; c++) {
+        struct bench b = {.config = &configs[c]};
+        if (configs[c].moments != SHORE_MOMENTS_8BIT) continue;
+        place_open(&b.place, configs[c].kinds);
+        plain_open(&b.plain, SHORE_ADAMW, false);
+        plain_use_8bit(&b.plain);
+        b.options = options_of(&configs[c], &b.place, &b.plain);
+        int rc = shore_fleet_create(b.plain.layout, &b.options, &b.fleet, &b.diag);
+        for (uint32_t i = 0; !rc && i < BLOCKS; i++) {
+            const struct shore_layout_block *block = &b.plain.layout->blocks[i];
+            fill(block, b.plain.m[i], 5, i);
+            fill(block, b.plain.v[i], 6, i);
+            must(&b, shore_fleet_init_block(b.fleet, i, 0, block->segments, b.plain.master[i], b.plain.m[i],
+                                            b.plain.v[i], &b.diag));
+            for (uint32_t t = 0; t < block->ntensors; t++)
+                if (plain_is_coded(&b.plain, &block->tensors[t])) plain_convert(&b.plain, i, &block->tensors[t], true);
+        }
+        if (rc) {
+            assert_true(refused_here(&configs[c], rc));
+        } else {
+            must(&b, shore_fleet_seal(b.fleet, 0, &b.diag));
+            check_fetches(&b, 0);
+            assert_digest(b.fleet, &b.plain, true);
+        }
         bench_close(&b);
     }
 }
@@ -396,7 +432,7 @@ static void test_restored(void **state) {
 
 /* A volume of another placement of the same fleet is not taken. */
 static void test_generations(void **state) {
-    static const struct config files = {"files", "ff", SHORE_IO_THREADS, 0, 0};
+    static const struct config files = {"files", "ff", SHORE_IO_THREADS, 0, 0, SHORE_MOMENTS_FP32};
     struct bench b;
     struct place other;
     struct shore_fleet *second;
@@ -710,6 +746,7 @@ static void test_memory(void **state) {
             struct shore_diag diag = {""};
             place_open(&place, configs[c].kinds);
             plain_open(&plain, SHORE_ADAMW, false);
+            if (configs[c].moments == SHORE_MOMENTS_8BIT) plain_use_8bit(&plain);
             struct shore_fleet_options options = options_of(&configs[c], &place, &plain);
             options.io = SHORE_IO_THREADS;
             uint64_t bytes = least ? shore_fleet_memory_least_bytes(plain.layout, &options)
@@ -730,7 +767,7 @@ static void test_memory(void **state) {
 }
 
 static void test_null(void **state) {
-    static const struct config null_config = {"null", "nn", SHORE_IO_AUTO, 0, 0};
+    static const struct config null_config = {"null", "nn", SHORE_IO_AUTO, 0, 0, SHORE_MOMENTS_FP32};
     struct bench b;
     assert_true(bench_open(&b, &null_config, SHORE_ADAMW, false));
     must(&b, fleet_step(b.fleet, &b.plain, 0, &b.diag));
@@ -745,27 +782,33 @@ static void test_null(void **state) {
     bench_close(&b);
 }
 
-/* AdamW reads 12 bytes an element and writes 12. */
+/* AdamW reads 12 bytes an element and writes 12; with 8-bit moments 4, and a page more than 65 KiB for each moment of a
+ * segment. */
 static void test_ledger(void **state) {
-    static const struct config one = {"threads", "f", SHORE_IO_THREADS, 0, 0};
-    struct bench b;
-    struct shore_ledger before, after;
-    assert_true(bench_open(&b, &one, SHORE_ADAMW, false));
-    shore_fleet_ledger(b.fleet, &before);
-    step(&b);
-    shore_fleet_ledger(b.fleet, &after);
-    uint64_t elems = b.plain.layout->segments * SHORE_SEGMENT_ELEMS;
-    assert_int_equal(after.drive_read_state - before.drive_read_state, 12 * elems);
-    assert_int_equal(after.drive_write_state - before.drive_write_state, 12 * elems);
-    assert_int_equal(after.link_in_gradients - before.link_in_gradients, 4 * elems);
-    assert_true(after.drive_write_commit > before.drive_write_commit);
-    bench_close(&b);
+    static const struct config both[] = {{"threads", "f", SHORE_IO_THREADS, 0, 0, SHORE_MOMENTS_FP32},
+                                         {"8 bits", "f", SHORE_IO_THREADS, 0, 0, SHORE_MOMENTS_8BIT}};
+    for (size_t c = 0; c < 2; c++) {
+        struct bench b;
+        struct shore_ledger before, after;
+        assert_true(bench_open(&b, &both[c], SHORE_ADAMW, false));
+        shore_fleet_ledger(b.fleet, &before);
+        step(&b);
+        shore_fleet_ledger(b.fleet, &after);
+        uint64_t elems = b.plain.layout->segments * SHORE_SEGMENT_ELEMS;
+        uint64_t state_bytes = c ? b.plain.layout->segments * (262144 + 2 * 69632) : 12 * elems;
+        assert_int_equal(after.drive_read_state - before.drive_read_state, state_bytes);
+        assert_int_equal(after.drive_write_state - before.drive_write_state, state_bytes);
+        assert_int_equal(after.link_in_gradients - before.link_in_gradients, 4 * elems);
+        assert_true(after.drive_write_commit > before.drive_write_commit);
+        bench_close(&b);
+    }
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_optimizers),
         cmocka_unit_test(test_fetches),
+        cmocka_unit_test(test_initial_moments),
         cmocka_unit_test(test_spill_repeat_discard_skip),
         cmocka_unit_test(test_reopen),
         cmocka_unit_test(test_scratch),

@@ -17,7 +17,7 @@
 #include "base/prng.h"
 #include "base/units.h"
 #include "longshore/state.h"
-#include "near/update.h"
+#include "near/moments.h"
 #include "number/bf16.h"
 #include "number/sparse.h"
 #include "storage/volume.h"
@@ -40,7 +40,10 @@ struct plain {
     unsigned planes;
     enum shore_gradient_form form; /* of the gradients that the fleet is given */
     uint64_t step;
-    float *master[BLOCKS], *m[BLOCKS], *v[BLOCKS];
+    float *master[BLOCKS], *m[BLOCKS], *v[BLOCKS]; /* 8-bit moments as they are read */
+    enum shore_moments moments;
+    unsigned char *code[2][BLOCKS]; /* of m, of v */
+    float *absmax[2][BLOCKS];
 };
 
 static inline void *pages(size_t bytes) {
@@ -75,8 +78,43 @@ static inline void plain_open(struct plain *p, enum shore_optimizer optimizer, b
     }
 }
 
+/* Before the first step. */
+static inline void plain_use_8bit(struct plain *p) {
+    p->moments = SHORE_MOMENTS_8BIT;
+    for (uint32_t b = 0; b < BLOCKS; b++) {
+        size_t elems = p->layout->blocks[b].padded_elems;
+        for (int k = 0; k < 2; k++) {
+            p->code[k][b] = pages(elems);
+            memset(p->code[k][b], k ? 0 : 127, elems);
+            p->absmax[k][b] = pages(elems / 256 * 4);
+        }
+    }
+}
+
+static inline bool plain_is_coded(const struct plain *p, const struct shore_layout_tensor *tensor) {
+    return p->moments == SHORE_MOMENTS_8BIT && tensor->elems >= 4096;
+}
+
+/* A tensor's moments, from codes to floats or back. */
+static inline void plain_convert(struct plain *p, uint32_t b, const struct shore_layout_tensor *tensor, bool back) {
+    const struct shore__moments_version *scalar = shore__moments_versions();
+    uint64_t at = tensor->offset_elems, elems = (tensor->elems + 255) / 256 * 256;
+    for (int k = 0; k < 2; k++) {
+        const struct shore__dynamic_code *code = k ? &shore__dynamic_unsigned : &shore__dynamic_signed;
+        struct shore__moment8 coded = {p->code[k][b] + at, p->absmax[k][b] + at / 256};
+        float *floats = (k ? p->v[b] : p->m[b]) + at;
+        if (!(p->planes & 1u << (SHORE_PLANE_M + k))) continue;
+        if (back) assert_int_equal(scalar->quantise(code, &coded, floats, elems), 0);
+        scalar->dequantise(code, floats, &coded, elems);
+    }
+}
+
 static inline void plain_close(struct plain *p) {
     for (uint32_t b = 0; b < BLOCKS; b++) {
+        for (int k = 0; k < 2; k++) {
+            free(p->code[k][b]);
+            free(p->absmax[k][b]);
+        }
         free(p->master[b]);
         free(p->m[b]);
         free(p->v[b]);
@@ -162,6 +200,8 @@ static inline void plain_step(struct plain *p, float coefficient) {
             assert_int_equal(scalar_update(p, &groups[block->tensors[t].group], coefficient, planes, gradient + at,
                                            block->tensors[t].elems),
                              0);
+            bool frozen = groups[block->tensors[t].group].frozen;
+            if (plain_is_coded(p, &block->tensors[t]) && !frozen) plain_convert(p, b, &block->tensors[t], true);
         }
         for (uint64_t i = 0; i < block->padded_elems; i++) {
             p->master[b][i] = shore__join_f32(hi[i], lo[i]);
@@ -173,9 +213,60 @@ static inline void plain_step(struct plain *p, float coefficient) {
     p->step++;
 }
 
+/* The stored plane of a moment in 8 bits (docs/volume-format.md); returns its bytes, all of which are written. */
+static inline size_t plain_coded_plane(const struct plain *p, int k, uint32_t b, uint32_t segment,
+                                       unsigned char plane[SHORE_SEGMENT_ELEMS * 4]) {
+    const struct shore_layout_block *block = &p->layout->blocks[b];
+    const float *floats = k ? p->v[b] : p->m[b];
+    bool stays[256] = {false};
+    size_t coded = 0, at = 0;
+    for (uint64_t i = 0; i < 256; i++) {
+        uint64_t elem = (uint64_t)segment * SHORE_SEGMENT_ELEMS + i * 256;
+        for (uint32_t t = 0; t < block->ntensors; t++) {
+            const struct shore_layout_tensor *tensor = &block->tensors[t];
+            if (elem >= tensor->offset_elems && elem < tensor->offset_elems + tensor->elems && tensor->elems < 4096)
+                stays[i] = true;
+        }
+        coded += !stays[i];
+    }
+    memset(plane, 0, SHORE_SEGMENT_ELEMS * 4);
+    for (size_t i = 0; i < 256; i++) {
+        size_t elem = (size_t)segment * SHORE_SEGMENT_ELEMS + i * 256;
+        if (stays[i]) continue;
+        memcpy(plane + at * 256, p->code[k][b] + elem, 256);
+        memcpy(plane + coded * 256 + at * 4, p->absmax[k][b] + elem / 256, 4);
+        at++;
+    }
+    unsigned char *end = plane + coded * 260;
+    for (size_t i = 0; i < 256; i++) {
+        size_t elem = (size_t)segment * SHORE_SEGMENT_ELEMS + i * 256;
+        if (!stays[i]) continue;
+        memcpy(end, floats + elem, 1024);
+        end += 1024;
+    }
+    return (size_t)(end - plane);
+}
+
+/* Bytes of a segment in a plane of moments. */
+static inline size_t plain_moment_bytes(const struct plain *p) {
+    unsigned char *plane = pages(SHORE_SEGMENT_ELEMS * 4);
+    size_t most = 0;
+    if (p->moments == SHORE_MOMENTS_FP32) most = SHORE_SEGMENT_ELEMS * 4;
+    for (uint32_t b = 0; b < BLOCKS && p->moments == SHORE_MOMENTS_8BIT; b++) {
+        for (uint32_t s = 0; s < p->layout->blocks[b].segments; s++) {
+            size_t bytes = plain_coded_plane(p, 0, b, s, plane);
+            if (bytes > most) most = bytes;
+        }
+    }
+    free(plane);
+    return (most + 4095) / 4096 * 4096;
+}
+
 static inline void plain_digest(const struct plain *p, unsigned char digest[16]) {
     unsigned __int128 sum = 0;
     uint16_t *hi = pages(SHORE_SEGMENT_ELEMS * 2), *lo = pages(SHORE_SEGMENT_ELEMS * 2);
+    unsigned char *coded[2] = {pages(SHORE_SEGMENT_ELEMS * 4), pages(SHORE_SEGMENT_ELEMS * 4)};
+    size_t moment_bytes = plain_moment_bytes(p);
     for (uint32_t b = 0; b < BLOCKS; b++) {
         for (uint32_t s = 0; s < p->layout->blocks[b].segments; s++) {
             size_t first = (size_t)s * SHORE_SEGMENT_ELEMS;
@@ -183,11 +274,15 @@ static inline void plain_digest(const struct plain *p, unsigned char digest[16])
                 shore__split_f32(p->master[b][first + i], &hi[i], &lo[i]);
             }
             const void *data[4] = {hi, lo, p->m[b] + first, p->v[b] + first};
+            for (int k = 0; k < 2 && p->moments == SHORE_MOMENTS_8BIT; k++) {
+                plain_coded_plane(p, k, b, s, coded[k]);
+                data[SHORE_PLANE_M + k] = coded[k];
+            }
             for (int plane = 0; plane < 4; plane++) {
                 struct shore__leaf leaf;
                 unsigned __int128 number = 0;
                 if (!(p->planes & 1u << plane)) continue;
-                shore__leaf_make(data[plane], SHORE_SEGMENT_ELEMS * (plane < SHORE_PLANE_M ? 2 : 4),
+                shore__leaf_make(data[plane], plane < SHORE_PLANE_M ? SHORE_SEGMENT_ELEMS * 2 : moment_bytes,
                                  shore__leaf_seed(b, s, plane), &leaf);
                 for (int i = 0; i < 16; i++) {
                     number = number << 8 | leaf.hash[i];
@@ -206,6 +301,8 @@ static inline void plain_digest(const struct plain *p, unsigned char digest[16])
     memcpy(digest, leaf.hash, 16);
     free(hi);
     free(lo);
+    free(coded[0]);
+    free(coded[1]);
 }
 
 /* ---- a fleet beside it ---- */
