@@ -193,7 +193,7 @@ static int layer_backward(struct trainer *t, uint32_t layer, struct shore_diag *
             rc = shore__layer_remake_cheap(t->m, t->c, NULL, &w, rows, in, &inner);
         if (!rc)
             rc = shore__layer_backward(t->m, t->c, NULL, &w, &g, pass->cos_sin, rows, pass->seq_len, in, &inner,
-                                       t->scratch, shore__pass_at(pass, t->dx, u));
+                                       t->scratch, NULL, shore__pass_at(pass, t->dx, u));
     }
     if (rc) return op_failed(diag, rc);
     return gradients_end(t, p, diag);
