@@ -35,9 +35,9 @@ int gradients_open(struct trainer *t, struct shore_diag *diag) {
     t->pieces = calloc(t->npieces, sizeof *t->pieces);
     t->pool = calloc(t->plan.gradient_buffers, sizeof *t->pool);
     t->block_partial = calloc(m->nblocks, sizeof *t->block_partial);
-    t->looked_up = calloc(m->layout->blocks[0].segments, 1);
+    t->due = calloc(m->layout->blocks[0].segments, sizeof *t->due);
     t->early = calloc(m->layout->blocks[0].segments, 1);
-    if (!t->pieces || !t->pool || !t->block_partial || !t->looked_up || !t->early)
+    if (!t->pieces || !t->pool || !t->block_partial || !t->due || !t->early)
         return shore__fail(diag, -ENOMEM, "out of memory for gradients");
     for (uint32_t b = 1; b < m->nblocks; b++)
         t->block_partial[b] = t->block_partial[b - 1] + m->layout->blocks[b - 1].segments;
@@ -65,21 +65,22 @@ void gradients_close(struct trainer *t) {
     free(t->pieces);
     free(t->pool);
     free(t->block_partial);
-    free(t->looked_up);
+    free(t->due);
     free(t->early);
 }
 
-/* Everything behind the table (learned positions) counts as looked up too. */
+/* Everything behind the table (learned positions) changes with every unit. */
 static void mark_lookups(struct trainer *t) {
-    size_t d = t->m->arch.d_model, rows = shore__pass_rows(&t->pass);
+    size_t d = t->m->arch.d_model, rows = shore__pass_rows(&t->pass), unit = shore__pass_unit(&t->pass);
     size_t behind = (size_t)t->m->arch.vocab * d / SHORE_SEGMENT_ELEMS;
     const int32_t *tokens = (const int32_t *)t->pass.tokens.handle;
-    memset(t->looked_up, 0, behind);
-    memset(t->looked_up + behind, 1, t->m->layout->blocks[0].segments - behind);
+    memset(t->due, 0, behind * sizeof *t->due);
+    for (size_t s = behind; s < t->m->layout->blocks[0].segments; s++)
+        t->due[s] = (uint32_t)shore__pass_units(&t->pass);
     for (size_t i = 0; i < rows; i++) {
         size_t first = (size_t)tokens[i] * d;
         for (size_t s = first / SHORE_SEGMENT_ELEMS; s <= (first + d - 1) / SHORE_SEGMENT_ELEMS; s++)
-            t->looked_up[s] = 1;
+            if (s < behind) t->due[s] = (uint32_t)(i / unit) + 1;
     }
 }
 
@@ -264,16 +265,21 @@ static int hold_or_spill(struct trainer *t, struct piece *p, struct shore_diag *
     return shore__fail(diag, rc, "gradients cannot be spilled: %s", shore_error_text(rc));
 }
 
-/* Of the piece's segments whose mark is `marked`; marks NULL: of all. */
-static void take_norm(struct trainer *t, const struct piece *p, const unsigned char *marks, bool marked) {
+/* A piece of the held table may be handed over bit by bit; all else is handed over as one. */
+#define ALL_THAT_IS_LEFT UINT32_MAX
+static bool is_due(const struct trainer *t, const struct piece *p, uint32_t segment, uint32_t after) {
+    if (!held_in_table(t, p)) return true;
+    return after == ALL_THAT_IS_LEFT ? !t->early[segment] : t->due[segment] == after;
+}
+
+static void take_norm(struct trainer *t, const struct piece *p, uint32_t after) {
     double *partial = t->partial + t->block_partial[p->page.block] + p->segment;
-    if (marks) marks += p->segment;
 #pragma omp parallel for schedule(static)
     for (uint32_t i = 0; i < p->count; i++)
-        if (!marks || marks[i] == marked)
+        if (is_due(t, p, p->segment + i, after))
             partial[i] = shore__sum_squares(p->gradient + (size_t)i * SHORE_SEGMENT_ELEMS, SHORE_SEGMENT_ELEMS);
     for (uint32_t i = 0; i < p->count; i++)
-        if (!marks || marks[i] == marked) t->running_sum += partial[i];
+        if (is_due(t, p, p->segment + i, after)) t->running_sum += partial[i];
 }
 
 /* The limit in PyTorch's definition, torch.nn.utils.clip_grad_norm_. */
@@ -290,18 +296,18 @@ static bool still_speculating(struct trainer *t) {
     return t->speculating && !t->broken;
 }
 
-int gradients_head_part(struct trainer *t, struct piece *p, struct shore_diag *diag) {
+int gradients_early(struct trainer *t, struct piece *p, uint32_t after, struct shore_diag *diag) {
     uint32_t first, count, begin;
     if (!t->speculating || t->broken) return 0;
-    take_norm(t, p, t->looked_up, false);
+    take_norm(t, p, after);
     int rc = failed(t, diag);
-    shore__page_range(t->m, p->page, &first, &count);
     for (uint32_t s = p->segment; s < p->segment + p->count; s++)
-        t->early[s] = !t->looked_up[s];
+        t->early[s] |= t->due[s] == after;
     if (!still_speculating(t)) return rc;
+    shore__page_range(t->m, p->page, &first, &count);
     for (uint32_t s = first; !rc && s < first + count; s++) {
-        if (!t->early[s]) continue;
-        for (begin = s; s + 1 < first + count && t->early[s + 1];)
+        if (t->due[s] != after) continue;
+        for (begin = s; s + 1 < first + count && t->due[s + 1] == after;)
             s++;
         rc = submit_part(t, p, p->page, begin, s + 1 - begin, 1, diag);
     }
@@ -309,7 +315,7 @@ int gradients_head_part(struct trainer *t, struct piece *p, struct shore_diag *d
 }
 
 int gradients_end(struct trainer *t, struct piece *p, struct shore_diag *diag) {
-    take_norm(t, p, held_in_table(t, p) ? t->early : NULL, false);
+    take_norm(t, p, ALL_THAT_IS_LEFT);
     p->ready = true;
     int rc = failed(t, diag);
     if (rc) return rc;

@@ -149,7 +149,7 @@ static int head_backward(struct trainer *t, struct shore_diag *diag) {
         if (!rc) rc = head_slice(t, i, p, table, diag);
         if (rc) break;
         if (m->arch.tied)
-            rc = t->table_gradient ? gradients_head_part(t, p, diag) : slice_put(t, p, diag);
+            rc = t->table_gradient ? gradients_early(t, p, 0, diag) : slice_put(t, p, diag);
         else if (i + 1 < m->nslices)
             rc = gradients_end(t, p, diag);
     }
@@ -170,6 +170,47 @@ static int head_backward(struct trainer *t, struct shore_diag *diag) {
     return gradients_end(t, p, diag);
 }
 
+/* The lookups of unit u, added to a held table's gradient. */
+static int unit_lookups(struct trainer *t, size_t u, struct shore_diag *diag) {
+    const struct shore__model *m = t->m;
+    struct shore__pass *pass = &t->pass;
+    size_t rows = shore__pass_unit_rows(pass, u), d = m->arch.d_model;
+    shore__buf dx = shore__pass_at(pass, t->dx, u), tokens = shore__at(pass->tokens, u * shore__pass_unit(pass) * 4);
+    int rc = 0;
+    for (uint32_t i = 0; !rc && i < m->nslices; i++) {
+        struct shore__slice s = shore__model_slice(m, i);
+        struct piece *p = gradients_slice(t, 0, i);
+        rc = t->c->ops->embed_backward(t->c, NULL, shore__host_buf(p->gradient), dx, tokens, rows, d, s.first, s.rows);
+        if (!rc && i + 1 == m->nslices && m->arch.learned_positions) {
+            struct shore__weights g;
+            shore__block_gradients(m, 0, p->segment, shore__host_buf(p->gradient), &g);
+            rc = t->c->ops->position_backward(t->c, NULL, g.role[SHORE__POSITION_TABLE], dx, rows, d, pass->seq_len);
+        }
+        rc = op_failed(diag, rc);
+        if (!rc && u + 1 < shore__pass_units(pass)) rc = gradients_early(t, p, (uint32_t)u + 1, diag);
+    }
+    return rc;
+}
+
+static int unit_backward(struct trainer *t, uint32_t layer, size_t u, const struct shore__weights *w,
+                         const struct shore__weights *g, struct shore_diag *diag) {
+    struct shore__pass *pass = &t->pass;
+    bool kept, cheap;
+    size_t rows = shore__pass_unit_rows(pass, u);
+    shore__buf in = shore__pass_at(pass, t->boundary[layer], u);
+    struct shore__inner inner = inner_of(t, layer, u, rows, &kept, &cheap);
+    int rc = 0;
+    if (!kept)
+        rc = shore__layer_forward(t->m, t->c, NULL, w, pass->cos_sin, rows, pass->seq_len, in, &inner, SHORE__NO_BUF);
+    else if (!cheap)
+        rc = shore__layer_remake_cheap(t->m, t->c, NULL, w, rows, in, &inner);
+    if (!rc)
+        rc = shore__layer_backward(t->m, t->c, NULL, w, g, pass->cos_sin, rows, pass->seq_len, in, &inner, t->scratch,
+                                   NULL, shore__pass_at(pass, t->dx, u));
+    if (rc || layer > 1 || !t->table_gradient) return op_failed(diag, rc);
+    return unit_lookups(t, u, diag);
+}
+
 static int layer_backward(struct trainer *t, uint32_t layer, struct shore_diag *diag) {
     struct shore__pass *pass = &t->pass;
     struct piece *p = gradients_layer(t, layer);
@@ -181,22 +222,9 @@ static int layer_backward(struct trainer *t, uint32_t layer, struct shore_diag *
     if (!rc) rc = gradients_begin(t, p, diag);
     if (rc) return rc;
     shore__block_gradients(t->m, layer, 0, shore__host_buf(p->gradient), &g);
-    for (size_t u = 0; !rc && u < shore__pass_units(pass); u++) {
-        bool kept, cheap;
-        size_t rows = shore__pass_unit_rows(pass, u);
-        shore__buf in = shore__pass_at(pass, t->boundary[layer], u);
-        struct shore__inner inner = inner_of(t, layer, u, rows, &kept, &cheap);
-        if (!kept)
-            rc = shore__layer_forward(t->m, t->c, NULL, &w, pass->cos_sin, rows, pass->seq_len, in, &inner,
-                                      SHORE__NO_BUF);
-        else if (!cheap)
-            rc = shore__layer_remake_cheap(t->m, t->c, NULL, &w, rows, in, &inner);
-        if (!rc)
-            rc = shore__layer_backward(t->m, t->c, NULL, &w, &g, pass->cos_sin, rows, pass->seq_len, in, &inner,
-                                       t->scratch, NULL, shore__pass_at(pass, t->dx, u));
-    }
-    if (rc) return op_failed(diag, rc);
-    return gradients_end(t, p, diag);
+    for (size_t u = 0; !rc && u < shore__pass_units(pass); u++)
+        rc = unit_backward(t, layer, u, &w, &g, diag);
+    return rc ? rc : gradients_end(t, p, diag);
 }
 
 static int embedding_backward(struct trainer *t, struct shore_diag *diag) {
@@ -207,8 +235,12 @@ static int embedding_backward(struct trainer *t, struct shore_diag *diag) {
     for (uint32_t i = 0; !rc && i < m->nslices && !t->abandoned; i++) {
         struct shore__slice s = shore__model_slice(m, i);
         struct piece *p = gradients_slice(t, 0, i);
-        if (!m->arch.tied || !t->table_gradient) rc = gradients_begin(t, p, diag);
-        if (!rc && m->arch.tied && !t->table_gradient) rc = slice_get(t, p, diag);
+        if (t->table_gradient) { /* its lookups are added */
+            rc = gradients_end(t, p, diag);
+            continue;
+        }
+        rc = gradients_begin(t, p, diag);
+        if (!rc && m->arch.tied) rc = slice_get(t, p, diag);
         if (rc) return rc;
         rc = t->c->ops->embed_backward(t->c, NULL, shore__host_buf(p->gradient), t->dx, pass->tokens, rows, d, s.first,
                                        s.rows);

@@ -81,8 +81,8 @@ struct trainer {
     double *partial;                     /* sum of squares of each segment of the model */
     uint64_t *block_partial;             /* index of each block's first */
     double running_sum;
-    unsigned char *looked_up; /* by segment of block 0: this step's tokens change its gradient after the head */
-    unsigned char *early;     /* the same: was handed over before the lookups */
+    uint32_t *due;        /* by segment of block 0: units of this step whose lookups its gradient waits for */
+    unsigned char *early; /* the same: was handed over before the last unit's lookups */
     int failed;
     struct shore_diag failure;
     struct shore_hyper hyper[SHORE__MODEL_GROUPS];
@@ -134,9 +134,10 @@ int gradients_begin(struct trainer *t, struct piece *p, struct shore_diag *diag)
 void gradients_release(struct trainer *t, struct piece *p);
 /* The piece is complete: its norm is taken, and it is submitted, held or spilled. */
 int gradients_end(struct trainer *t, struct piece *p, struct shore_diag *diag);
-/* The head's part of a tied and held table's slice is complete: what no lookup of this step adds to is handed over now,
- * if the step speculates, so that less is left for when backward ends. */
-int gradients_head_part(struct trainer *t, struct piece *p, struct shore_diag *diag);
+/* Of a tied and held table's slice: what is complete after the head and `after` units' lookups (not the last one's) is
+ * handed over now, if the step speculates, so that less is left for when backward ends. Once for each value of after.
+ */
+int gradients_early(struct trainer *t, struct piece *p, uint32_t after, struct shore_diag *diag);
 /* All pieces are complete: decides. *finite false: the step is refused (nothing is submitted any more). *replay: the
  * gradients are gone, the step must be computed again without speculating. Otherwise all updates are submitted. */
 int gradients_finish(struct trainer *t, bool *finite, bool *replay, struct shore_diag *diag);
