@@ -16,6 +16,7 @@ struct page {
     uint32_t segment, count;
     void *buffer;       /* NULL: not in memory */
     bool stays;         /* buffer is its own */
+    bool lent;          /* for a while */
     bool loading;       /* load is under way */
     bool updating;      /* update is under way, or its end has not been looked at */
     bool in_parts;      /* more of it is to come */
@@ -148,6 +149,16 @@ uint64_t shore__pager_bytes(const struct shore__model *m, enum shore__mode mode,
     struct shore__carve measure = {0};
     place(NULL, m, mode, r, &measure);
     return measure.used;
+}
+
+bool shore__pager_stays(const struct shore__model *m, const struct shore__residency *r, struct shore__page_id id) {
+    return stays(m, r, id);
+}
+
+uint64_t shore__pager_page_bytes(const struct shore__model *m, enum shore__mode mode, struct shore__page_id id) {
+    uint32_t first, count;
+    fetch_range(m, id, &first, &count);
+    return shore__arena_round(count * segment_bytes(mode));
 }
 
 int shore__pager_open(const struct shore__weights_of *weights, struct shore__compute *c,
@@ -343,9 +354,46 @@ void shore__pager_want_layer(struct shore__pager *p, uint32_t layer) {
     start(p, page_of(p, (struct shore__page_id){SHORE__PAGE_LAYER, layer, 0}), true, NULL);
 }
 
+void shore__pager_want_tail(struct shore__pager *p, uint32_t block) {
+    if (p->of.source) return;
+    start(p, page_of(p, (struct shore__page_id){SHORE__PAGE_TAIL, block, 0}), true, NULL);
+}
+
 void shore__pager_want_slice(struct shore__pager *p, uint32_t block, uint32_t slice) {
     if (p->of.source || slice >= p->of.model->nslices) return;
     start(p, page_of(p, (struct shore__page_id){SHORE__PAGE_SLICE, block, slice}), true, NULL);
+}
+
+/* ---- memory that is lent -------------------------------------------------------------------------------------------
+ */
+
+void shore__pager_lend(struct shore__pager *p, struct shore__page_id id, void *memory) {
+    struct page *page = page_of(p, id);
+    struct shared *s = id.kind == SHORE__PAGE_LAYER ? &p->layers : &p->slices;
+    if (page->stays || page->updating) return;
+    if (page->loading) shore_wait(&page->load, NULL);
+    for (uint32_t i = 0; i < s->count; i++)
+        if (s->holds[i] == page) s->holds[i] = NULL;
+    page->loading = false;
+    page->buffer = memory;
+    page->step = NO_STEP;
+    page->stays = page->lent = true;
+}
+
+int shore__pager_reclaim(struct shore__pager *p, struct shore_diag *diag) {
+    int worst = 0;
+    for (uint32_t i = 0; i < p->npages; i++) {
+        struct page *page = &p->pages[i];
+        bool pending;
+        if (!page->lent) continue;
+        int rc = end_update(p, page, false, &pending, worst ? NULL : diag);
+        if (page->loading) shore_wait(&page->load, NULL);
+        if (!worst) worst = rc;
+        page->loading = page->stays = page->lent = false;
+        page->buffer = NULL;
+        page->step = NO_STEP;
+    }
+    return worst;
 }
 
 /* ---- updates -------------------------------------------------------------------------------------------------------

@@ -20,6 +20,14 @@ struct shore__residency {
     size_t buffers;      /* for the others, of each kind: 1, or 2 to fetch ahead */
 };
 
+enum shore__page_kind { SHORE__PAGE_LAYER, SHORE__PAGE_SLICE, SHORE__PAGE_TAIL };
+struct shore__page_id {
+    enum shore__page_kind kind;
+    uint32_t block, slice;
+};
+bool shore__pager_stays(const struct shore__model *m, const struct shore__residency *r, struct shore__page_id id);
+uint64_t shore__pager_page_bytes(const struct shore__model *m, enum shore__mode mode, struct shore__page_id id);
+
 /* Bytes that the pages take with this residency. mode: of the compute object. */
 uint64_t shore__pager_bytes(const struct shore__model *m, enum shore__mode mode, const struct shore__residency *r);
 int shore__pager_open(const struct shore__weights_of *weights, struct shore__compute *c,
@@ -38,17 +46,19 @@ int shore__pager_slice(struct shore__pager *p, uint32_t block, uint32_t slice, s
                        struct shore_diag *diag);
 void shore__pager_want_layer(struct shore__pager *p, uint32_t layer);
 void shore__pager_want_slice(struct shore__pager *p, uint32_t block, uint32_t slice);
+void shore__pager_want_tail(struct shore__pager *p, uint32_t block);
+
+/* Memory for a page (a layer or a slice) that has none of its own, as if it stayed: updates that begin from now on hand
+ * back to it. Until reclaim, which takes back all that was lent. A page that is being updated, or that stays, is left
+ * as it is. */
+void shore__pager_lend(struct shore__pager *p, struct shore__page_id id, void *memory);
+int shore__pager_reclaim(struct shore__pager *p, struct shore_diag *diag);
 
 /* Nanoseconds spent waiting for pages since the last call. */
 uint64_t shore__pager_waited_ns(struct shore__pager *p);
 
 /* What UPDATE covers: each page is updated as one, in one part or more (a tail without the segment that it shares with
  * the last slice; it may then have nothing of its own). */
-enum shore__page_kind { SHORE__PAGE_LAYER, SHORE__PAGE_SLICE, SHORE__PAGE_TAIL };
-struct shore__page_id {
-    enum shore__page_kind kind;
-    uint32_t block, slice;
-};
 void shore__page_range(const struct shore__model *m, struct shore__page_id id, uint32_t *segment, uint32_t *count);
 /* Submits the update of a part of a page: update's segment and count, inside the page's range (block, params_out and
  * order are filled here; the rest is the caller's), towards step base_step + 1. done, the same for all parts, runs as

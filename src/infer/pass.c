@@ -58,6 +58,7 @@ int shore__pass_embed(struct shore__pass *pass, shore__buf x, struct shore_diag 
             if (touches(tokens, rows, &after)) break;
         }
         shore__pager_want_slice(pass->pager, 0, next);
+        if (m->arch.learned_positions) shore__pager_want_tail(pass->pager, 0);
         rc = failed(diag, pass->c->ops->embed(pass->c, NULL, x, table, pass->tokens, rows, d, s.first, s.rows));
         if (rc) return rc;
     }

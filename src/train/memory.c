@@ -73,6 +73,12 @@ static size_t inner_bytes(const struct shore__model *m, enum shore__mode mode, s
     return shore__arena_round(shore__inner_bytes(m, mode, rows, cheap_too));
 }
 
+uint64_t train_kept_bytes(const struct trainer *t, size_t pairs) {
+    size_t full = pairs < t->plan.full_inner ? pairs : t->plan.full_inner;
+    return full * inner_bytes(t->m, t->c->mode, t->plan.unit_rows, true) +
+           (pairs - full) * inner_bytes(t->m, t->c->mode, t->plan.unit_rows, false);
+}
+
 int train_place(struct trainer *t, struct shore__carve *memory, struct shore__pager **pager, struct shore_diag *diag) {
     const struct shore__model *m = t->m;
     const struct train_plan *plan = &t->plan;

@@ -63,7 +63,8 @@ static struct shore__inner inner_of(const struct trainer *t, uint32_t layer, siz
 static int layer_forward(struct trainer *t, uint32_t layer, struct shore_diag *diag) {
     struct shore__pass *pass = &t->pass;
     struct shore__weights w;
-    int rc = boundary_put(t, layer, diag);
+    int rc = idle_before_forward(t, layer, diag);
+    if (!rc) rc = boundary_put(t, layer, diag);
     if (!rc) rc = shore__pager_layer(pass->pager, layer, &w, diag);
     shore__pager_want_layer(pass->pager, layer + 1);
     /* the buffer that the output goes to may still be on its way to scratch */
@@ -149,7 +150,9 @@ static int head_backward(struct trainer *t, struct shore_diag *diag) {
         if (!rc) rc = head_slice(t, i, p, table, diag);
         if (rc) break;
         if (m->arch.tied)
-            rc = t->table_gradient ? gradients_early(t, p, 0, diag) : slice_put(t, p, diag);
+            rc = !t->table_gradient       ? slice_put(t, p, diag)
+                 : idle_lends_slice(t, i) ? 0
+                                          : gradients_early(t, p, 0, diag);
         else if (i + 1 < m->nslices)
             rc = gradients_end(t, p, diag);
     }
@@ -199,6 +202,7 @@ static int unit_backward(struct trainer *t, uint32_t layer, size_t u, const stru
     size_t rows = shore__pass_unit_rows(pass, u);
     shore__buf in = shore__pass_at(pass, t->boundary[layer], u);
     struct shore__inner inner = inner_of(t, layer, u, rows, &kept, &cheap);
+    struct shore__later *later = idle_later(t, layer, u, kept, cheap, &inner);
     int rc = 0;
     if (!kept)
         rc = shore__layer_forward(t->m, t->c, NULL, w, pass->cos_sin, rows, pass->seq_len, in, &inner, SHORE__NO_BUF);
@@ -206,7 +210,7 @@ static int unit_backward(struct trainer *t, uint32_t layer, size_t u, const stru
         rc = shore__layer_remake_cheap(t->m, t->c, NULL, w, rows, in, &inner);
     if (!rc)
         rc = shore__layer_backward(t->m, t->c, NULL, w, g, pass->cos_sin, rows, pass->seq_len, in, &inner, t->scratch,
-                                   NULL, shore__pass_at(pass, t->dx, u));
+                                   later, shore__pass_at(pass, t->dx, u));
     if (rc || layer > 1 || !t->table_gradient) return op_failed(diag, rc);
     return unit_lookups(t, u, diag);
 }
@@ -221,10 +225,31 @@ static int layer_backward(struct trainer *t, uint32_t layer, struct shore_diag *
     if (!rc) rc = boundary_get(t, layer - 1, diag);
     if (!rc) rc = gradients_begin(t, p, diag);
     if (rc) return rc;
+    idle_before_backward(t, layer);
     shore__block_gradients(t->m, layer, 0, shore__host_buf(p->gradient), &g);
     for (size_t u = 0; !rc && u < shore__pass_units(pass); u++)
         rc = unit_backward(t, layer, u, &w, &g, diag);
-    return rc ? rc : gradients_end(t, p, diag);
+    if (!rc && !idle_waits(t, layer)) rc = gradients_end(t, p, diag);
+    if (rc || !idle_after_backward(t, layer)) return rc;
+    for (uint32_t i = 0; !rc && t->table_gradient && i < t->m->nslices; i++)
+        if (idle_lends_slice(t, i)) rc = gradients_early(t, gradients_slice(t, 0, i), 0, diag);
+    return rc;
+}
+
+/* What the first layers' gradients waited for is done. */
+static int later_backward(struct trainer *t, struct shore_diag *diag) {
+    int rc = 0;
+    for (uint32_t layer = 1; !rc && layer <= t->idle.later && !t->abandoned; layer++) {
+        struct piece *p = gradients_layer(t, layer);
+        struct shore__weights g;
+        if (!idle_waits(t, layer)) continue;
+        shore__block_gradients(t->m, layer, 0, shore__host_buf(p->gradient), &g);
+        for (size_t u = 0; !rc && u < shore__pass_units(&t->pass); u++)
+            rc = shore__layer_backward_later(t->m, t->c, NULL, &g, shore__pass_unit_rows(&t->pass, u),
+                                             &t->idle.of_unit[(layer - 1) * t->plan.units + u]);
+        rc = rc ? op_failed(diag, rc) : gradients_end(t, p, diag);
+    }
+    return rc;
 }
 
 static int embedding_backward(struct trainer *t, struct shore_diag *diag) {
@@ -267,7 +292,10 @@ int step_compute(struct trainer *t, bool *finite, bool *replay, struct shore_dia
     if (!rc) rc = shore__pass_embed(pass, t->boundary[1], diag);
     for (uint32_t l = 1; !rc && l <= layers; l++)
         rc = layer_forward(t, l, diag);
-    if (!rc) shore__pager_want_slice(pass->pager, shore__model_table_block(t->m), 0);
+    if (!rc) {
+        shore__pager_want_slice(pass->pager, shore__model_table_block(t->m), 0);
+        shore__pager_want_tail(pass->pager, shore__model_head(t->m));
+    }
     if (!rc) rc = shore__pass_loss(pass, t->boundary[layers + 1], diag);
     /* Nothing of this step may be handed over before the one before it is committed and reported. */
     if (!rc) rc = commit_finish(t, diag);
@@ -282,6 +310,7 @@ int step_compute(struct trainer *t, bool *finite, bool *replay, struct shore_dia
     for (uint32_t l = layers; !rc && l >= 1 && !t->abandoned; l--)
         rc = layer_backward(t, l, diag);
     if (!rc && !t->abandoned) rc = embedding_backward(t, diag);
+    if (!rc && !t->abandoned) rc = later_backward(t, diag);
     if (!rc && t->abandoned) {
         for (uint32_t l = 1; !rc && l <= layers; l++) {
             rc = wait_timed(t, &t->boundary_put[l], &t->put_pending[l], diag);

@@ -134,12 +134,14 @@ static int open_trainer(struct trainer *t, bool fresh, bool overwrite, uint64_t 
     t->pass.m = t->m;
     t->pass.c = t->c;
     rc = train_place(t, &memory, &t->pass.pager, diag);
+    if (!rc) rc = idle_open(t, diag);
     return rc || fresh ? rc : recover_metrics(t, diag);
 }
 
 static void close_trainer(struct trainer *t) {
     shore_fleet_close(t->fleet); /* first: all completions have run */
     shore__pager_close(t->pass.pager);
+    idle_close(t);
     gradients_close(t);
     free(t->boundary);
     free(t->kept);

@@ -48,6 +48,21 @@ struct gradient_buffer {
     bool released;       /* may be used again once pending is 0 */
 };
 
+/* ---- idle memory (idle.c) ------------------------------------------------------------------------------------------
+ */
+
+/* What lies in kept inner activations between a layer's backward and its next forward, so that the next forward pass
+ * need not wait for what backward hands over last: the table, and the first layers. */
+struct train_idle {
+    uint32_t later;                /* layers 1 .. later: their matrices' gradients are computed after the lookups */
+    uint32_t lend_after;           /* the layer whose backward is followed by lending; 0: none */
+    uint32_t layers;               /* layers 1 .. layers are lent pages */
+    uint32_t first_slice, nslices; /* and these slices of block 0 */
+    uint32_t waiting;              /* bit mask of layers whose gradients wait in this step */
+    uintptr_t pages, later_inner;  /* where they lie */
+    struct shore__later *of_unit;  /* [later * units] */
+};
+
 struct trainer {
     struct shore__run *run;
     const struct shore__settings *s;
@@ -71,6 +86,8 @@ struct trainer {
     bool *put_pending, *get_pending;
     unsigned char (*boundary_seal)[16];
     unsigned char (*slice_seal)[16];
+
+    struct train_idle idle;
 
     /* gradients */
     pthread_mutex_t mutex; /* guards pool[].pending, failed, failure: completions run on threads of the fleet */
@@ -120,6 +137,23 @@ int train_place(struct trainer *t, struct shore__carve *memory, struct shore__pa
 /* Where scratch holds the input of layer l, and slice i of a tied table's gradient. */
 uint64_t train_scratch_boundary(const struct trainer *t, uint32_t layer);
 uint64_t train_scratch_slice(const struct trainer *t, uint32_t slice);
+
+/* Bytes of the first `pairs` kept inner activations, which lie one behind the other from the last layer's on. */
+uint64_t train_kept_bytes(const struct trainer *t, size_t pairs);
+
+/* idle.c */
+int idle_open(struct trainer *t, struct shore_diag *diag); /* after train_place */
+void idle_close(struct trainer *t);
+bool idle_lends_slice(const struct trainer *t, uint32_t slice);
+void idle_before_backward(struct trainer *t, uint32_t layer);
+bool idle_after_backward(struct trainer *t, uint32_t layer); /* true: memory is lent now */
+/* The gradients of this layer's matrices wait until the lookups are added. */
+bool idle_waits(const struct trainer *t, uint32_t layer);
+int idle_before_forward(struct trainer *t, uint32_t layer, struct shore_diag *diag);
+/* What a unit of such a layer leaves for then, or NULL; made with inner is changed to lie where it outlives the unit.
+ */
+struct shore__later *idle_later(struct trainer *t, uint32_t layer, size_t u, bool kept, bool cheap_too,
+                                struct shore__inner *inner);
 
 /* gradients.c */
 int gradients_open(struct trainer *t, struct shore_diag *diag);
