@@ -14,6 +14,7 @@ struct args {
     char *params;
     uint32_t steps, warmup;
     enum shore_optimizer optimizer;
+    enum shore_moments moments;
     enum shore_io io;
     uint64_t chunk_bytes, ring_bytes;
     bool deliver, overwrite, json, quiet;
@@ -27,6 +28,7 @@ static const struct shore__option options[] = {
     OPTION(U32, "steps", steps, "N", "steps that are measured", .least = 1, .most = 100000),
     OPTION(U32, "warmup", warmup, "N", "steps before them"),
     CHOICE("optimizer", optimizer, "adamw|adam|sgd|adagrad", "what UPDATE computes"),
+    CHOICE("moments", moments, "fp32|8bit", "how the optimizer's moments are stored"),
     OPTION(FLAG, "deliver", deliver, NULL, "hand the new bf16 parameters over as well, as training does"),
     OPTION(SIZE, "chunk-size", chunk_bytes, "SIZE", "bytes that UPDATE reads at once; otherwise chosen"),
     OPTION(SIZE, "ring-size", ring_bytes, "SIZE", "memory of the buffers of all drives; otherwise 16 MiB each"),
@@ -203,6 +205,7 @@ static int print(struct bench *b) {
         json_object_set_new(o, "drives", json_integer(info.ndrives));
         json_object_set_new(o, "disk_bytes", json_integer((json_int_t)info.disk_bytes));
         json_object_set_new(o, "optimizer", json_string(names[a->optimizer]));
+        json_object_set_new(o, "moments", json_string(a->moments == SHORE_MOMENTS_8BIT ? "8bit" : "fp32"));
         json_object_set_new(o, "drive", json_string(describe));
         return shore__cli_print_json(o);
     }
@@ -234,14 +237,15 @@ static int run(const struct args *a) {
         .drives = (const char *const *)b.places.item,
         .ndrives = (uint32_t)b.places.count,
         .optimizer = a->optimizer,
+        .moments = a->moments,
         .ring_bytes = a->ring_bytes,
         .io = a->io,
         .overwrite = a->overwrite,
         .note = shore__cli_note,
     };
-    uint64_t chunk = SHORE_SEGMENT_ELEMS * (4 + (a->optimizer == SHORE_SGD       ? 0
-                                                 : a->optimizer == SHORE_ADAGRAD ? 4
-                                                                                 : 8));
+    uint64_t moment = a->moments == SHORE_MOMENTS_8BIT ? 1 : 4;
+    uint64_t moments = a->optimizer == SHORE_SGD ? 0 : a->optimizer == SHORE_ADAGRAD ? 1 : 2;
+    uint64_t chunk = SHORE_SEGMENT_ELEMS * (4 + moments * moment);
     if (a->chunk_bytes) fleet.chunk_segments = a->chunk_bytes < chunk ? 1 : (uint32_t)(a->chunk_bytes / chunk);
     if (!rc) rc = make_buffers(&b, &diag);
     bool created = false;

@@ -144,7 +144,7 @@ static void print_value(const json_t *value) {
 static void print_identity(const json_t *settings) {
     static const char *const keys[] = {"model",    "init",      "tokenizer", "seed",    "data",
                                        "val-data", "val-share", "batch",     "seq-len", "precision",
-                                       "products", "optimizer", "shuffle",   "threads"};
+                                       "products", "optimizer", "moments",   "shuffle", "threads"};
     printf("identity (what decides the bits):\n");
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
         const json_t *value = json_object_get(settings, keys[i]);

@@ -123,7 +123,9 @@ void shore__run_fleet_options(const struct shore__settings *s, uint64_t scratch_
                               struct shore_fleet_options *out) {
     bool momentum = s->optimizer == SHORE_SGD && s->momentum > 0;
     unsigned planes = shore_optimizer_planes(s->optimizer, momentum);
-    uint64_t element_bytes = 4 + (planes & 1u << SHORE_PLANE_M ? 4 : 0) + (planes & 1u << SHORE_PLANE_V ? 4 : 0);
+    uint64_t moment = s->moments == SHORE_MOMENTS_8BIT ? 1 : 4;
+    uint64_t element_bytes =
+        4 + (planes & 1u << SHORE_PLANE_M ? moment : 0) + (planes & 1u << SHORE_PLANE_V ? moment : 0);
     uint64_t segments =
         (s->chunk_bytes + SHORE_SEGMENT_ELEMS * element_bytes / 2) / (SHORE_SEGMENT_ELEMS * element_bytes);
     if (segments > UINT32_MAX) segments = UINT32_MAX;
@@ -132,6 +134,7 @@ void shore__run_fleet_options(const struct shore__settings *s, uint64_t scratch_
         .ndrives = (uint32_t)s->drives.count,
         .optimizer = s->optimizer,
         .with_momentum = momentum,
+        .moments = s->moments,
         .fp32_params = s->fp32,
         .chunk_segments = s->chunk_bytes == 0 ? 0
                           : segments == 0     ? 1

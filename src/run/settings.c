@@ -32,6 +32,7 @@ struct row {
 
 static const char *const precisions[] = {"bf16", "fp32", NULL};
 static const char *const optimizers[] = {"adamw", "adam", "sgd", "adagrad", NULL};
+static const char *const moments[] = {"fp32", "8bit", NULL};
 static const char *const nonfinite[] = {"stop", "skip", NULL};
 static const char *const switches[] = {"off", "on", NULL};
 static const char *const products[] = {"auto", "bf16", "fp32", NULL};
@@ -53,6 +54,7 @@ static const struct row rows[] = {
     {"seq-len", COUNT32, AT(seq_len), .least = 1, .most = 1u << 24, .may_be_unset = true},
     {"precision", TRUTH, AT(fp32), .names = precisions},
     {"optimizer", CHOICE, AT(optimizer), .names = optimizers},
+    {"moments", CHOICE, AT(moments), .names = moments},
     {"shuffle", TRUTH, AT(shuffle), .names = switches},
     {"products", CHOICE, AT(products), .names = products},
     {"threads", COUNT32, AT(threads), .most = 1024},
@@ -254,7 +256,7 @@ static bool put_name(const struct row *r, struct shore__settings *s, const char 
 
 _Static_assert(sizeof(enum shore_optimizer) == sizeof(int) && sizeof(enum shore__products) == sizeof(int) &&
                    sizeof(enum shore__schedule) == sizeof(int) && sizeof(enum shore_io) == sizeof(int) &&
-                   sizeof(enum shore__speculate) == sizeof(int),
+                   sizeof(enum shore_moments) == sizeof(int) && sizeof(enum shore__speculate) == sizeof(int),
                "choices are stored through ints");
 
 static bool parse_count(const char *text, uint64_t *out) {

@@ -33,6 +33,7 @@ struct shore__settings {
     uint32_t batch, seq_len; /* seq_len 0: the model's, 1,024 at most */
     bool fp32;
     enum shore_optimizer optimizer;
+    enum shore_moments moments;
     bool shuffle;
     enum shore__products products;
     uint32_t threads; /* 0: all */
