@@ -2,28 +2,12 @@
 
 #include <string.h>
 
+#include "base/units.h"
 #include "longshore/error.h"
 #include "number/bf16.h"
 
 #define BITMAP_BYTES (SHORE__SPARSE_SEGMENT / 8)
 #define GAP_GO_ON 255u
-
-/* ---- little-endian, at any alignment ----------------------------------------------------------------------------- */
-
-static uint16_t get_u16(const unsigned char *p) {
-    return (uint16_t)(p[0] | p[1] << 8);
-}
-static uint32_t get_u32(const unsigned char *p) {
-    return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
-}
-static void put_u16(unsigned char *p, uint16_t x) {
-    p[0] = (unsigned char)x;
-    p[1] = (unsigned char)(x >> 8);
-}
-static void put_u32(unsigned char *p, uint32_t x) {
-    put_u16(p, (uint16_t)x);
-    put_u16(p + 2, (uint16_t)(x >> 16));
-}
 
 static size_t value_bytes(enum shore__sparse_values values) {
     return values == SHORE__SPARSE_BF16 ? 2 : 4;
@@ -82,14 +66,14 @@ size_t shore__sparse_encode(enum shore__sparse_values values, const uint16_t *in
     enum shore__sparse_indices form = smallest(index, count, &index_bytes);
     at[0] = (unsigned char)((unsigned)form | (unsigned)values << 4);
     at[1] = 0;
-    put_u16(at + 2, (uint16_t)index_bytes);
-    put_u32(at + 4, count);
+    shore__put_u16(at + 2, (uint16_t)index_bytes);
+    shore__put_u32(at + 4, count);
     at += SHORE__SPARSE_HEADER_BYTES;
     if (form == SHORE__SPARSE_GAPS) {
         put_gaps(at, index, count);
     } else if (form == SHORE__SPARSE_WORDS) {
         for (uint32_t i = 0; i < count; i++)
-            put_u16(at + 2 * (size_t)i, index[i]);
+            shore__put_u16(at + 2 * (size_t)i, index[i]);
     } else {
         memset(at, 0, BITMAP_BYTES);
         for (uint32_t i = 0; i < count; i++)
@@ -98,9 +82,9 @@ size_t shore__sparse_encode(enum shore__sparse_values values, const uint16_t *in
     at += index_bytes;
     for (uint32_t i = 0; i < count; i++) {
         if (values == SHORE__SPARSE_BF16)
-            put_u16(at + 2 * (size_t)i, shore__f32_to_bf16(shore__bits_f32(bits[i])));
+            shore__put_u16(at + 2 * (size_t)i, shore__f32_to_bf16(shore__bits_f32(bits[i])));
         else
-            put_u32(at + 4 * (size_t)i, bits[i]);
+            shore__put_u32(at + 4 * (size_t)i, bits[i]);
     }
     return SHORE__SPARSE_HEADER_BYTES + index_bytes + count * value_bytes(values);
 }
@@ -126,7 +110,7 @@ static bool gaps_are_good(const unsigned char *at, size_t bytes, uint32_t count)
 static bool words_are_good(const unsigned char *at, size_t bytes, uint32_t count) {
     if (bytes != 2 * (size_t)count) return false;
     for (uint32_t i = 1; i < count; i++)
-        if (get_u16(at + 2 * (size_t)i) <= get_u16(at + 2 * (size_t)(i - 1))) return false;
+        if (shore__get_u16(at + 2 * (size_t)i) <= shore__get_u16(at + 2 * (size_t)(i - 1))) return false;
     return true;
 }
 
@@ -142,8 +126,8 @@ int shore__sparse_open(const void *code, size_t bytes, struct shore__sparse_read
     const unsigned char *at = code;
     if (bytes < SHORE__SPARSE_HEADER_BYTES) return SHORE_ECORRUPT;
     unsigned form = at[0] & 15u, values = at[0] >> 4;
-    size_t index_bytes = get_u16(at + 2);
-    uint32_t count = get_u32(at + 4);
+    size_t index_bytes = shore__get_u16(at + 2);
+    uint32_t count = shore__get_u32(at + 4);
     if (form > SHORE__SPARSE_BITMAP || values > SHORE__SPARSE_FP32 || at[1] || count > SHORE__SPARSE_SEGMENT)
         return SHORE_ECORRUPT;
     if (index_bytes > BITMAP_BYTES ||
@@ -166,10 +150,10 @@ int shore__sparse_open(const void *code, size_t bytes, struct shore__sparse_read
 static float take_value(struct shore__sparse_reader *r) {
     uint32_t bits;
     if (r->values == SHORE__SPARSE_BF16) {
-        bits = (uint32_t)get_u16(r->value) << 16;
+        bits = (uint32_t)shore__get_u16(r->value) << 16;
         r->value += 2;
     } else {
-        bits = get_u32(r->value);
+        bits = shore__get_u32(r->value);
         r->value += 4;
     }
     r->left--;
@@ -190,8 +174,8 @@ static void scatter_gaps(struct shore__sparse_reader *r, uint32_t first, uint32_
 }
 
 static void scatter_words(struct shore__sparse_reader *r, uint32_t first, uint32_t end, float *dense) {
-    for (; r->left && get_u16(r->index) < end; r->index += 2)
-        dense[get_u16(r->index) - first] = take_value(r);
+    for (; r->left && shore__get_u16(r->index) < end; r->index += 2)
+        dense[shore__get_u16(r->index) - first] = take_value(r);
 }
 
 static void scatter_bitmap(struct shore__sparse_reader *r, uint32_t first, uint32_t end, float *dense) {
