@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 #include <time.h>
@@ -29,6 +30,32 @@ static const struct unit {
 
 static bool is_digit(char c) {
     return c >= '0' && c <= '9';
+}
+
+int shore__parse_share(const char *text, double *share) {
+    const char *digits = strncmp(text, "top", 3) == 0 ? text + 3 : text;
+    char *end = NULL;
+    if (strcmp(text, "none") == 0) {
+        *share = 0;
+        return 0;
+    }
+    /* no names, no hexadecimal, no leading space */
+    if (!is_digit(*digits) || digits[strspn(digits, "0123456789.eE+-%")] != '\0') return -EINVAL;
+    double value = strtod(digits, &end);
+    bool percent = *end == '%';
+    if (end[percent] != '\0' || (digits != text && !percent)) return -EINVAL;
+    if (percent) value /= 100;
+    if (!(value >= 0 && value <= 1)) return -EINVAL;
+    *share = value;
+    return 0;
+}
+
+const char *shore__format_share(double share, char *out, size_t out_bytes) {
+    if (share > 0)
+        snprintf(out, out_bytes, "top%.10g%%", share * 100);
+    else
+        snprintf(out, out_bytes, "none");
+    return out;
 }
 
 int shore__parse_size(const char *text, uint64_t *bytes) {

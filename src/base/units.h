@@ -10,6 +10,11 @@
  * Case does not matter. Rejects signs, overflow and trailing text with -EINVAL. */
 int shore__parse_size(const char *text, uint64_t *bytes);
 
+/* A share of a whole: "top1%", "1%", "0.01", or "none" for 0; from 0 to 1. Rejects all else with -EINVAL. */
+int shore__parse_share(const char *text, double *share);
+/* "top1%", or "none": what the above accepts. */
+const char *shore__format_share(double share, char *out, size_t out_bytes);
+
 /* Shortest exact-enough form that shore__parse_size() accepts and that is never below bytes: rounds up to a whole MiB
  * from 1 MiB on ("397MiB"), KiB below. Returns out. */
 const char *shore__format_size_up(uint64_t bytes, char *out, size_t out_bytes);

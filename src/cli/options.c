@@ -130,6 +130,12 @@ int shore__option_set(const struct shore__option *o, const char *text, void *tar
         return set_whole(o, text, at, diag);
     case SHORE__OPTION_REAL:
         return set_real(o, text, at, diag);
+    case SHORE__OPTION_SHARE: {
+        double v;
+        if (shore__parse_share(text, &v)) return bad_value(o, text, "a share such as top1%, or none", diag);
+        memcpy(at, &v, sizeof v);
+        return 0;
+    }
     case SHORE__OPTION_TEXT: {
         if (!*text) return shore__fail(diag, SHORE_EUSAGE, "--%s is empty", o->name);
         char *copy = strdup(text);

@@ -16,6 +16,7 @@ enum shore__option_kind {
     SHORE__OPTION_U32,
     SHORE__OPTION_U64,
     SHORE__OPTION_REAL,   /* double */
+    SHORE__OPTION_SHARE,  /* double, "top1%" */
     SHORE__OPTION_TEXT,   /* char *, malloc'ed */
     SHORE__OPTION_LIST,   /* struct shore__strings: all words up to the next --flag */
     SHORE__OPTION_CHOICE, /* an enum (or a bool, see bytes): index into choices */

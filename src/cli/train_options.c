@@ -70,6 +70,17 @@ static const struct shore__option options[] = {
     OPTION(REAL, "weight-decay", settings.weight_decay, "X", "of tensors of two or more dimensions"),
     OPTION(REAL, "clip", settings.clip, "X", "largest norm of all gradients together; 0: no clipping"),
     CHOICE("on-nonfinite", settings.skip_nonfinite, "stop|skip", "when a loss or gradient is not finite"),
+    SHORE__HEADING("Gradients on their way to the drives"),
+    CHOICE("grad-precision", settings.gradient_bf16, "fp32|bf16", "of gradients that are sent whole"),
+    OPTION(SHARE, "compress", settings.compress, "SHARE",
+           "send only the largest elements of each block's gradient: top1% (or 0.01)"),
+    CHOICE("compress-values", settings.compress_fp32, "bf16|fp32", "of the elements that are sent"),
+    OPTION(U64, "compress-after", settings.compress_after, "N", "send whole gradients in the first N steps"),
+    CHOICE("compress-variance", settings.frozen_variance, "live|frozen",
+           "Adam, AdamW: frozen leaves v as the last step with whole gradients made it (1-bit Adam's way)"),
+    CHOICE("error-feedback", settings.error_feedback, "off|on", "add what was not sent to the next gradient"),
+    CHOICE("residual", settings.residual_saved, "host|saved",
+           "where that is kept: in memory, lost at a crash; or on the drives, as safe as the weights"),
     SHORE__HEADING("The machine"),
     OPTION(U32, "threads", settings.threads, "N", "compute threads; otherwise one for each processor"),
     OPTION(U32, "micro-batch", settings.micro_batch, "N",
@@ -152,6 +163,7 @@ static size_t size_of(const struct shore__option *o) {
     case SHORE__OPTION_U64:
         return sizeof(uint64_t);
     case SHORE__OPTION_REAL:
+    case SHORE__OPTION_SHARE:
         return sizeof(double);
     case SHORE__OPTION_CHOICE:
         return o->bytes;

@@ -42,13 +42,22 @@ int shore__metrics_line(const struct shore__step_report *report, char *out, size
     if (!isnan(report->val_loss)) append_number(&line, "val_loss", report->val_loss);
     append_number(&line, "grad_norm", report->grad_norm);
     append_number(&line, "lr", report->lr);
+    if (!isnan(report->dropped_energy)) append_number(&line, "dropped_energy", report->dropped_energy);
     append_count(&line, "tokens", report->tokens);
     append_number(&line, "step_seconds", report->step_seconds);
     append_number(&line, "compute_seconds", report->compute_seconds);
     append_number(&line, "wait_seconds", report->wait_seconds);
     append_number(&line, "commit_seconds", report->commit_seconds);
     append_count(&line, "replays", report->replays);
-    append_count(&line, "link_bytes", report->link_bytes);
+    const struct shore__link_bytes *l = &report->link;
+    append_count(&line, "link_bytes",
+                 l->gradients + l->compressed + l->parameters + l->activations + l->state + l->control);
+    append_count(&line, "link_gradients", l->gradients);
+    append_count(&line, "link_compressed", l->compressed);
+    append_count(&line, "link_parameters", l->parameters);
+    append_count(&line, "link_activations", l->activations);
+    append_count(&line, "link_state", l->state);
+    append_count(&line, "link_control", l->control);
     append_count(&line, "drive_read_bytes", report->drive_read_bytes);
     append_count(&line, "drive_write_bytes", report->drive_write_bytes);
     append_count(&line, "resident_bytes", report->resident_bytes);

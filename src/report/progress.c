@@ -35,6 +35,7 @@ const char *shore__progress_line(struct shore__progress *p, const struct shore__
     append(out, bytes, &used, "  loss %.4f", r->loss);
     if (!isnan(r->val_loss)) append(out, bytes, &used, "  val %.4f", r->val_loss);
     append(out, bytes, &used, "  norm %.3g  lr %.3g", r->grad_norm, r->lr);
+    if (!isnan(r->dropped_energy)) append(out, bytes, &used, "  dropped %.0f%%", 100 * r->dropped_energy);
     append(out, bytes, &used, "  %.0f tok/s  %s/step", r->step_seconds > 0 ? (double)r->tokens / r->step_seconds : 0.0,
            shore__format_seconds(r->step_seconds, a, sizeof a));
     if (r->step < p->last_step)

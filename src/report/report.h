@@ -8,15 +8,22 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* What crossed the host link, by class. */
+struct shore__link_bytes {
+    uint64_t gradients, compressed, parameters, activations, state, control;
+};
+
 /* Where one step's time and bytes went; reported after its commit. */
 struct shore__step_report {
     uint64_t step;                        /* from 1 */
     double loss, grad_norm, lr, val_loss; /* val_loss NaN: not measured */
+    double dropped_energy;                /* share of the gradients' that compression has left out; NaN: none */
     uint64_t tokens;
     double step_seconds, compute_seconds, wait_seconds, commit_seconds;
     uint32_t replays;
     bool speculated, skipped;
-    uint64_t link_bytes, drive_read_bytes, drive_write_bytes, resident_bytes;
+    struct shore__link_bytes link;
+    uint64_t drive_read_bytes, drive_write_bytes, resident_bytes;
 };
 
 #define SHORE__METRICS_LINE_BYTES 2000u

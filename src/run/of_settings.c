@@ -142,6 +142,7 @@ void shore__run_fleet_options(const struct shore__settings *s, uint64_t scratch_
         .scratch_bytes = scratch_bytes,
         .spill = spill,
         .drive_speeds = s->drive_speeds,
+        .residual = s->residual_saved,
         .io = s->io,
     };
 }

@@ -14,7 +14,7 @@
 #include "base/units.h"
 #include "drive/speed.h"
 
-enum kind { TEXT, LIST, COUNT32, COUNT64, SIZE, REAL, CHOICE, TRUTH };
+enum kind { TEXT, LIST, COUNT32, COUNT64, SIZE, REAL, SHARE, CHOICE, TRUTH };
 
 /* The largest fp32 below 1: where the arithmetic of the update still tells the two apart. */
 #define BELOW_ONE 0x1.fffffep-1
@@ -24,7 +24,7 @@ struct row {
     enum kind kind;
     size_t offset;
     uint64_t least, most;     /* COUNT32, COUNT64, SIZE */
-    double low, high;         /* REAL */
+    double low, high;         /* REAL, SHARE */
     const char *const *names; /* CHOICE, TRUTH: the values of 0, 1, ... */
     uint64_t unset;           /* COUNT32, COUNT64: stands for "not given", and is allowed too */
     bool may_be_unset;
@@ -33,6 +33,9 @@ struct row {
 static const char *const precisions[] = {"bf16", "fp32", NULL};
 static const char *const optimizers[] = {"adamw", "adam", "sgd", "adagrad", NULL};
 static const char *const moments[] = {"fp32", "8bit", NULL};
+static const char *const gradient_precisions[] = {"fp32", "bf16", NULL};
+static const char *const variances[] = {"live", "frozen", NULL};
+static const char *const residuals[] = {"host", "saved", NULL};
 static const char *const nonfinite[] = {"stop", "skip", NULL};
 static const char *const switches[] = {"off", "on", NULL};
 static const char *const products[] = {"auto", "bf16", "fp32", NULL};
@@ -71,6 +74,13 @@ static const struct row rows[] = {
     {"weight-decay", REAL, AT(weight_decay), .low = 0, .high = 1e3},
     {"clip", REAL, AT(clip), .low = 0, .high = 1e30},
     {"on-nonfinite", TRUTH, AT(skip_nonfinite), .names = nonfinite},
+    {"grad-precision", TRUTH, AT(gradient_bf16), .names = gradient_precisions},
+    {"compress", SHARE, AT(compress), .low = 0, .high = 1},
+    {"compress-values", TRUTH, AT(compress_fp32), .names = precisions},
+    {"compress-after", COUNT64, AT(compress_after), .most = UINT64_C(1) << 40},
+    {"compress-variance", TRUTH, AT(frozen_variance), .names = variances},
+    {"error-feedback", TRUTH, AT(error_feedback), .names = switches},
+    {"residual", TRUTH, AT(residual_saved), .names = residuals},
     {"memory", SIZE, AT(memory_bytes), .most = UINT64_MAX},
     {"drive", LIST, AT(drives), .names = NULL},
     {"drive-speeds", TEXT, AT(drive_speeds), .names = NULL},
@@ -105,6 +115,7 @@ void shore__settings_defaults(struct shore__settings *s) {
         .eps = 1e-8,
         .weight_decay = 0.1,
         .clip = 1,
+        .error_feedback = true,
         .io = SHORE_IO_AUTO,
         .speculate = SHORE__SPECULATE_AUTO,
         .log_every = 10,
@@ -200,6 +211,9 @@ static void describe(const struct row *r, char *text, size_t bytes) {
             snprintf(text, bytes, "a number from %g to below 1", r->low);
         else
             snprintf(text, bytes, "a number from %g to %g", r->low, r->high);
+        break;
+    case SHARE:
+        snprintf(text, bytes, "a share such as top1%%, or none");
         break;
     case CHOICE:
     case TRUTH:
@@ -304,6 +318,9 @@ static int put_text(const struct row *r, struct shore__settings *s, const char *
     case REAL:
         good = parse_real(text, &real) && put_real(r, s, real);
         break;
+    case SHARE:
+        good = shore__parse_share(text, &real) == 0 && put_real(r, s, real);
+        break;
     case CHOICE:
     case TRUTH:
         good = put_name(r, s, text);
@@ -336,7 +353,8 @@ static int put_json(const struct row *r, struct shore__settings *s, const json_t
         (r->kind == COUNT32 || r->kind == COUNT64 || r->kind == SIZE) &&
         put_count(r, s, (uint64_t)json_integer_value(value)))
         return 0;
-    if (json_is_number(value) && r->kind == REAL && put_real(r, s, json_number_value(value))) return 0;
+    if (json_is_number(value) && (r->kind == REAL || r->kind == SHARE) && put_real(r, s, json_number_value(value)))
+        return 0;
     if (json_is_boolean(value) && r->kind == TRUTH && r->names == switches) {
         *(bool *)field(r, s) = json_is_true(value);
         return 0;
@@ -401,6 +419,7 @@ static json_t *row_json(const struct row *r, const struct shore__settings *s) {
     case SIZE:
         return count_json(*(uint64_t *)field(r, s));
     case REAL:
+    case SHARE:
         return json_real(*(double *)field(r, s));
     case CHOICE:
         memcpy(&choice, field(r, s), sizeof choice);
@@ -445,7 +464,7 @@ static int check_row(const struct row *r, const struct shore__settings *s, struc
         uint64_t n = r->kind == COUNT32 ? *(uint32_t *)field(r, s) : *(uint64_t *)field(r, s);
         good = n >= r->least && n <= r->most;
         snprintf(value, sizeof value, "%" PRIu64, n);
-    } else if (r->kind == REAL) {
+    } else if (r->kind == REAL || r->kind == SHARE) {
         double x = *(double *)field(r, s);
         good = x >= r->low && x <= r->high;
         snprintf(value, sizeof value, "%g", x);
@@ -483,6 +502,15 @@ int shore__settings_check(const struct shore__settings *s, struct shore_diag *di
         return shore__fail(diag, SHORE_EUSAGE, "--products bf16 does not go with --precision fp32");
     if (!isnan(s->lr) && !isnan(s->min_lr) && s->min_lr > s->lr)
         return shore__fail(diag, SHORE_EUSAGE, "--min-lr %g is above --lr %g", s->min_lr, s->lr);
+    bool adam = s->optimizer == SHORE_ADAMW || s->optimizer == SHORE_ADAM;
+    if (s->residual_saved && !(s->compress > 0 && s->error_feedback))
+        return shore__fail(diag, SHORE_EUSAGE, "--residual saved is for --compress with --error-feedback on");
+    if (s->frozen_variance && !(adam && s->compress > 0 && s->compress_after > 0))
+        return shore__fail(diag, SHORE_EUSAGE,
+                           "--compress-variance frozen is for adam and adamw, with --compress and --compress-after N: "
+                           "the first N steps make the variance");
+    if (s->compress_after > 0 && !(s->compress > 0))
+        return shore__fail(diag, SHORE_EUSAGE, "--compress-after is for --compress");
     if (s->momentum > 0 && s->optimizer != SHORE_SGD)
         return shore__fail(diag, SHORE_EUSAGE, "--momentum is for --optimizer sgd (adam and adamw have --beta1)");
     return 0;

@@ -45,6 +45,14 @@ struct shore__settings {
     enum shore__schedule schedule;
     double beta1, beta2, eps, momentum, weight_decay, clip; /* clip 0: none */
     bool skip_nonfinite;
+    /* gradients on their way to the drives: identity */
+    double compress;         /* share of each block's elements that is sent; 0: all */
+    uint64_t compress_after; /* steps with whole gradients first */
+    bool compress_fp32;      /* values that are sent; else bf16 */
+    bool frozen_variance;    /* v stays as compress_after left it */
+    bool error_feedback;
+    bool residual_saved; /* on the drives; else on the host */
+    bool gradient_bf16;  /* of whole gradients */
     /* resources: never change bits */
     uint64_t memory_bytes; /* 0: a default from the machine */
     struct shore__strings drives;

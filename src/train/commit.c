@@ -52,7 +52,14 @@ static void fill_report(struct trainer *t) {
     shore_fleet_ledger(t->fleet, &now);
     shore__resident_bytes(&resident, &peak);
 #define SINCE(field) (now.field - was->field)
-    r->link_bytes = SINCE(link_in_gradients) + SINCE(link_out_params) + SINCE(link_activations) + SINCE(link_control);
+    r->link = (struct shore__link_bytes){
+        .gradients = SINCE(link_in_gradients),
+        .compressed = SINCE(link_in_compressed),
+        .parameters = SINCE(link_out_params),
+        .activations = SINCE(link_activations),
+        .state = SINCE(link_in_state) + SINCE(link_out_state),
+        .control = SINCE(link_control),
+    };
     r->drive_read_bytes =
         SINCE(drive_read_state) + SINCE(drive_read_fetch) + SINCE(drive_read_spill) + SINCE(drive_read_scratch);
     r->drive_write_bytes =

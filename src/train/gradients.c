@@ -5,6 +5,7 @@
 
 #include "base/diag.h"
 #include "base/units.h"
+#include "number/bf16.h"
 #include "number/norm.h"
 #include "train/trainer.h"
 
@@ -23,6 +24,11 @@ struct piece *gradients_slice(struct trainer *t, uint32_t block, uint32_t slice)
 
 static bool held_in_table(const struct trainer *t, const struct piece *p) {
     return t->table_gradient && p->page.kind == SHORE__PAGE_SLICE && p->page.block == 0;
+}
+
+/* An untied table is selected from as a whole, one after the other. */
+static bool held_whole(const struct trainer *t, const struct piece *p) {
+    return t->compressing && t->whole_gradient && p->page.kind == SHORE__PAGE_SLICE;
 }
 
 int gradients_open(struct trainer *t, struct shore_diag *diag) {
@@ -84,11 +90,33 @@ static void mark_lookups(struct trainer *t) {
     }
 }
 
-void gradients_begin_step(struct trainer *t) {
+static void set_hypers(struct trainer *t) {
     const struct shore__settings *s = t->s;
+    for (uint32_t g = 0; g < SHORE__MODEL_GROUPS; g++) {
+        struct shore_hyper *h = &t->hyper[g];
+        *h = (struct shore_hyper){
+            .lr = (float)shore__learning_rate(s, t->base_step + 1),
+            .beta1 = (float)s->beta1,
+            .beta2 = (float)s->beta2,
+            .eps = (float)s->eps,
+            .momentum = (float)s->momentum,
+            .weight_decay = g == 0 ? (float)s->weight_decay : 0,
+        };
+        shore_hyper_at_step(h, s->optimizer, t->base_step + 1);
+        if (!t->compressing || !s->frozen_variance) continue;
+        /* v * 1 + 0 * g * g: it stays, and so does its bias correction */
+        struct shore_hyper last = *h;
+        shore_hyper_at_step(&last, s->optimizer, s->compress_after);
+        h->beta2 = 1;
+        h->inv_sqrt_bias2 = last.inv_sqrt_bias2;
+    }
+}
+
+int gradients_begin_step(struct trainer *t, struct shore_diag *diag) {
     for (uint32_t i = 0; i < t->npieces; i++) {
         struct piece *p = &t->pieces[i];
         p->gradient = NULL;
+        p->narrow = NULL;
         p->buffer = -1;
         p->ready = p->spilled = false;
     }
@@ -98,17 +126,9 @@ void gradients_begin_step(struct trainer *t) {
     t->running_sum = 0;
     t->broken = t->abandoned = false;
     mark_lookups(t);
-    for (uint32_t g = 0; g < SHORE__MODEL_GROUPS; g++) {
-        t->hyper[g] = (struct shore_hyper){
-            .lr = (float)shore__learning_rate(s, t->base_step + 1),
-            .beta1 = (float)s->beta1,
-            .beta2 = (float)s->beta2,
-            .eps = (float)s->eps,
-            .momentum = (float)s->momentum,
-            .weight_decay = g == 0 ? (float)s->weight_decay : 0,
-        };
-        shore_hyper_at_step(&t->hyper[g], s->optimizer, t->base_step + 1);
-    }
+    int rc = compress_begin_step(t, diag);
+    set_hypers(t);
+    return rc;
 }
 
 /* ---- buffers -------------------------------------------------------------------------------------------------------
@@ -154,13 +174,18 @@ static int find_buffer(struct trainer *t) {
 void gradients_release(struct trainer *t, struct piece *p) {
     t->pool[p->buffer] = (struct gradient_buffer){.memory = t->pool[p->buffer].memory};
     p->gradient = NULL;
+    p->narrow = NULL;
     p->buffer = -1;
 }
 
 int gradients_begin(struct trainer *t, struct piece *p, struct shore_diag *diag) {
     size_t elems = (size_t)p->count * SHORE_SEGMENT_ELEMS;
+    int rc = p->segment == 0 ? compress_want(t, p->page.block, diag) : 0;
+    if (rc) return rc;
     if (held_in_table(t, p)) {
         p->gradient = t->table_gradient + (size_t)p->segment * SHORE_SEGMENT_ELEMS;
+    } else if (held_whole(t, p)) {
+        p->gradient = t->whole_gradient + (size_t)p->segment * SHORE_SEGMENT_ELEMS;
     } else {
         uint64_t start = 0;
         pthread_mutex_lock(&t->mutex);
@@ -173,13 +198,13 @@ int gradients_begin(struct trainer *t, struct piece *p, struct shore_diag *diag)
         if (start) t->wait_ns += shore__now_ns() - start;
         if (i < 0) return failed(t, diag);
         struct gradient_buffer *b = &t->pool[i];
-        if (b->holds) b->holds->gradient = NULL, b->holds->buffer = -1;
+        if (b->holds) b->holds->gradient = NULL, b->holds->narrow = NULL, b->holds->buffer = -1;
         b->holds = p;
         b->released = false;
         p->buffer = i;
         p->gradient = b->memory;
     }
-    int rc = t->c->ops->zero(t->c, NULL, shore__host_buf(p->gradient), elems * sizeof(float));
+    rc = t->c->ops->zero(t->c, NULL, shore__host_buf(p->gradient), elems * sizeof(float));
     return rc ? shore__fail(diag, rc, "gradients cannot be cleared: %s", shore_error_text(rc)) : 0;
 }
 
@@ -201,6 +226,24 @@ static bool is_early(const struct trainer *t, struct shore__page_id page, uint32
     return page.block == 0 && t->early[segment];
 }
 
+/* Where the piece's segment is in the form in which it is sent. */
+static void fill_gradient(const struct trainer *t, const struct piece *p, uint32_t segment, struct shore_update *out) {
+    size_t skipped = (size_t)(segment - p->segment) * SHORE_SEGMENT_ELEMS;
+    out->form = t->compressing        ? SHORE_GRADIENT_SPARSE
+                : t->s->gradient_bf16 ? SHORE_GRADIENT_BF16
+                                      : SHORE_GRADIENT_FP32;
+    if (t->compressing) {
+        const struct compressed_block *b = &t->compression.blocks[p->page.block];
+        out->gradient = b->code;
+        out->offsets = b->offsets + segment;
+        out->residual = compress_residual(t, p->page.block, segment);
+    } else if (p->narrow) {
+        out->gradient = p->narrow + skipped;
+    } else if (p->gradient) {
+        out->gradient = p->gradient + skipped;
+    }
+}
+
 static int submit_part(struct trainer *t, struct piece *p, struct shore__page_id page, uint32_t segment, uint32_t count,
                        float coefficient, struct shore_diag *diag) {
     struct shore_update update = {
@@ -208,11 +251,11 @@ static int submit_part(struct trainer *t, struct piece *p, struct shore__page_id
         .attempt = shore_fleet_attempt(t->fleet),
         .segment = segment,
         .count = count,
-        .gradient = p->gradient ? p->gradient + (size_t)(segment - p->segment) * SHORE_SEGMENT_ELEMS : NULL,
         .coefficient = coefficient,
         .groups = t->hyper,
         .ngroups = SHORE__MODEL_GROUPS,
     };
+    fill_gradient(t, p, segment, &update);
     count_request(t, p);
     int rc = shore__pager_update(t->pass.pager, page, &update, (struct shore_completion){request_ended, p});
     if (!rc) return 0;
@@ -258,7 +301,9 @@ static int hold_or_spill(struct trainer *t, struct piece *p, struct shore_diag *
     if (others >= 2) return 0;
     p->spilled = true;
     count_request(t, p);
-    int rc = shore_fleet_spill(t->fleet, p->page.block, p->segment, p->count, SHORE_GRADIENT_FP32, p->gradient,
+    const void *from = p->narrow ? (const void *)p->narrow : p->gradient;
+    int rc = shore_fleet_spill(t->fleet, p->page.block, p->segment, p->count,
+                               p->narrow ? SHORE_GRADIENT_BF16 : SHORE_GRADIENT_FP32, from,
                                (struct shore_completion){request_ended, p});
     if (!rc) return 0;
     uncount_request(t, p);
@@ -282,6 +327,28 @@ static void take_norm(struct trainer *t, const struct piece *p, uint32_t after) 
         if (is_due(t, p, p->segment + i, after)) t->running_sum += partial[i];
 }
 
+/* What is complete becomes bf16, if that is how gradients are sent. The table has a second place for that, since its
+ * segments are complete at different times; any other piece is narrowed where it is, a stretch at a time, from its
+ * start. */
+static void narrow(const struct trainer *t, struct piece *p, uint32_t after) {
+    if (!t->s->gradient_bf16) return;
+    if (held_in_table(t, p)) {
+        p->narrow = t->table_narrow + (size_t)p->segment * SHORE_SEGMENT_ELEMS;
+#pragma omp parallel for schedule(static)
+        for (uint32_t i = 0; i < p->count; i++)
+            if (is_due(t, p, p->segment + i, after))
+                shore__bf16_from_f32(p->narrow + (size_t)i * SHORE_SEGMENT_ELEMS,
+                                     p->gradient + (size_t)i * SHORE_SEGMENT_ELEMS, SHORE_SEGMENT_ELEMS);
+        return;
+    }
+    uint16_t stretch[4096];
+    p->narrow = (uint16_t *)(void *)p->gradient;
+    for (size_t i = 0; i < (size_t)p->count * SHORE_SEGMENT_ELEMS; i += sizeof stretch / sizeof stretch[0]) {
+        shore__bf16_from_f32(stretch, p->gradient + i, sizeof stretch / sizeof stretch[0]);
+        memcpy(p->narrow + i, stretch, sizeof stretch);
+    }
+}
+
 /* The limit in PyTorch's definition, torch.nn.utils.clip_grad_norm_. */
 static float coefficient_of(const struct trainer *t, double norm) {
     if (!(t->s->clip > 0)) return 1;
@@ -298,8 +365,9 @@ static bool still_speculating(struct trainer *t) {
 
 int gradients_early(struct trainer *t, struct piece *p, uint32_t after, struct shore_diag *diag) {
     uint32_t first, count, begin;
-    if (!t->speculating || t->broken) return 0;
+    if (!t->speculating || t->broken || t->compressing) return 0;
     take_norm(t, p, after);
+    narrow(t, p, after);
     int rc = failed(t, diag);
     for (uint32_t s = p->segment; s < p->segment + p->count; s++)
         t->early[s] |= t->due[s] == after;
@@ -314,8 +382,27 @@ int gradients_early(struct trainer *t, struct piece *p, uint32_t after, struct s
     return rc;
 }
 
+/* The last piece of a block selects from all of it, and hands it over or leaves it in memory. */
+static int end_compressed(struct trainer *t, struct piece *p, struct shore_diag *diag) {
+    uint32_t block = p->page.block;
+    bool slice = p->page.kind == SHORE__PAGE_SLICE;
+    int rc = compress_add(t, block, p->segment, p->count, p->gradient, diag);
+    p->ready = true;
+    if (rc || (slice && p->page.slice + 1 < t->m->nslices)) return rc;
+    compress_block(t, block, p->gradient - (size_t)p->segment * SHORE_SEGMENT_ELEMS);
+    if (p->buffer >= 0) gradients_release(t, p);
+    rc = failed(t, diag);
+    if (rc || !still_speculating(t)) return rc;
+    if (!slice) return submit(t, p, 1, diag);
+    for (uint32_t i = 0; !rc && i < t->m->nslices; i++)
+        rc = submit(t, gradients_slice(t, block, i), 1, diag);
+    return rc;
+}
+
 int gradients_end(struct trainer *t, struct piece *p, struct shore_diag *diag) {
+    if (t->compressing) return end_compressed(t, p, diag);
     take_norm(t, p, ALL_THAT_IS_LEFT);
+    narrow(t, p, ALL_THAT_IS_LEFT);
     p->ready = true;
     int rc = failed(t, diag);
     if (rc) return rc;
@@ -353,7 +440,7 @@ int gradients_finish(struct trainer *t, bool *finite, bool *replay, struct shore
     if (t->speculating && !t->broken && *finite && coefficient == 1) return failed(t, diag);
     if (t->speculating) {
         gradients_discard(t);
-        *replay = *finite && !all_fit(t);
+        *replay = *finite && !t->compressing && !all_fit(t);
         if (*replay) return 0;
     }
     gradients_drain(t);
@@ -361,7 +448,7 @@ int gradients_finish(struct trainer *t, bool *finite, bool *replay, struct shore
     if (rc || !*finite) return rc;
     for (uint32_t i = 0; !rc && i < t->npieces; i++)
         if (t->pieces[i].ready) {
-            if (t->pieces[i].spilled) t->pieces[i].gradient = NULL;
+            if (t->pieces[i].spilled) t->pieces[i].gradient = NULL, t->pieces[i].narrow = NULL;
             rc = submit(t, &t->pieces[i], coefficient, diag);
         }
     return rc;

@@ -79,6 +79,12 @@ uint64_t train_kept_bytes(const struct trainer *t, size_t pairs) {
            (pairs - full) * inner_bytes(t->m, t->c->mode, t->plan.unit_rows, false);
 }
 
+/* A compressed block is selected from as a whole: that needs room for the larger one of untied tables. */
+static uint64_t larger_table_bytes(const struct shore__model *m) {
+    uint64_t elems = m->layout->blocks[0].padded_elems, head = m->layout->blocks[m->nblocks - 1].padded_elems;
+    return (head > elems ? head : elems) * 4;
+}
+
 int train_place(struct trainer *t, struct shore__carve *memory, struct shore__pager **pager, struct shore_diag *diag) {
     const struct shore__model *m = t->m;
     const struct train_plan *plan = &t->plan;
@@ -118,14 +124,20 @@ int train_place(struct trainer *t, struct shore__carve *memory, struct shore__pa
     t->dx_f32 = shore__carve_take(memory, plan->rows * d * 4);
     t->dlogits = shore__carve_take(memory, plan->unit_rows * m->slice_rows * e);
     t->scratch = shore__carve_take(memory, shore__backward_scratch_bytes(m, mode, plan->unit_rows));
-    t->table_gradient = NULL;
-    if (m->arch.tied && plan->hold_table_gradient)
-        t->table_gradient = shore__carve_host(memory, m->layout->blocks[0].padded_elems * 4);
+    t->table_gradient = t->whole_gradient = NULL;
+    t->table_narrow = NULL;
+    if (m->arch.tied && plan->hold_table_gradient) {
+        uint64_t elems = m->layout->blocks[0].padded_elems;
+        t->table_gradient = shore__carve_host(memory, elems * 4);
+        if (t->s->gradient_bf16) t->table_narrow = shore__carve_host(memory, elems * 2);
+    }
+    if (!m->arch.tied && t->s->compress > 0) t->whole_gradient = shore__carve_host(memory, larger_table_bytes(m));
     uint64_t piece = largest_piece_bytes(m, !(m->arch.tied && plan->hold_table_gradient));
     for (uint32_t i = 0; i < plan->gradient_buffers; i++) {
         float *buffer = shore__carve_host(memory, piece);
         if (place) t->pool[i].memory = buffer;
     }
+    compress_place(&t->compression, t->s, m, t->c->threads, memory);
     t->partial = shore__carve_host(memory, m->layout->segments * sizeof *t->partial);
     return 0;
 }
@@ -207,12 +219,14 @@ int train_plan_make(const struct shore__settings *s, const struct shore__model *
     struct shore__shapes shapes =
         shore__model_shapes(m, plan->unit_rows, rows > unit ? rows % unit : 0, s->seq_len, true);
     size_t workspace;
-    int rc = c->ops->prepare(c, &shapes, &workspace, diag);
+    int rc = s->compress > 0 ? compress_check(s, m, diag) : 0;
+    if (!rc) rc = c->ops->prepare(c, &shapes, &workspace, diag);
     if (rc) return rc;
     plan->workspace_bytes = workspace;
     plan->residency.buffers = 1;
     plan->gradient_buffers = 1;
     plan->kept_boundaries = 1;
+    plan->hold_table_gradient = m->arch.tied && s->compress > 0;
     if (in_ram(s)) {
         /* No scratch and no spilling in memory: what would go there stays. */
         plan->kept_boundaries = m->arch.n_layer + 1;

@@ -286,7 +286,7 @@ int step_compute(struct trainer *t, bool *finite, bool *replay, struct shore_dia
     struct shore__pass *pass = &t->pass;
     uint32_t layers = t->m->arch.n_layer;
     *finite = true;
-    *replay = false;
+    *replay = t->compressing = false;
     shore__pager_set_step(pass->pager, t->base_step);
     int rc = batch_load(t, t->run->train, t->base_step * t->s->batch, t->s->batch, t->s->shuffle, diag);
     if (!rc) rc = shore__pass_embed(pass, t->boundary[1], diag);
@@ -304,8 +304,8 @@ int step_compute(struct trainer *t, bool *finite, bool *replay, struct shore_dia
     *finite = isfinite(t->report.loss);
     if (!*finite) return 0;
 
-    gradients_begin_step(t);
-    rc = boundary_get(t, layers, diag);
+    rc = gradients_begin_step(t, diag);
+    if (!rc) rc = boundary_get(t, layers, diag);
     if (!rc) rc = head_backward(t, diag);
     for (uint32_t l = layers; !rc && l >= 1 && !t->abandoned; l--)
         rc = layer_backward(t, l, diag);

@@ -135,6 +135,7 @@ static int open_trainer(struct trainer *t, bool fresh, bool overwrite, uint64_t 
     t->pass.c = t->c;
     rc = train_place(t, &memory, &t->pass.pager, diag);
     if (!rc) rc = idle_open(t, diag);
+    if (!rc) rc = compress_open(t, diag);
     return rc || fresh ? rc : recover_metrics(t, diag);
 }
 
@@ -179,7 +180,9 @@ static int refuse(struct trainer *t, struct shore_diag *diag) {
         t->report.skipped = true;
         /* the next step reads what this one leaves where it is: not before the commit says so */
         int rc = commit_submit(t, true, diag);
-        return rc ? rc : commit_finish(t, diag);
+        if (!rc) rc = commit_finish(t, diag);
+        if (!rc) compress_end_step(t, true);
+        return rc;
     }
     return shore__fail(diag, SHORE_ENONFINITE,
                        "step %llu is refused: its %s is not finite; the state stays at step %llu (go on with a lower "
@@ -205,10 +208,12 @@ static int one_step(struct trainer *t, struct shore_diag *diag) {
         .grad_norm = isfinite(loss) ? t->norm : NAN,
         .lr = shore__learning_rate(t->s, t->base_step + 1),
         .val_loss = NAN,
+        .dropped_energy = compress_dropped(t),
         .tokens = (uint64_t)t->s->batch * t->s->seq_len,
         .replays = replays,
         .speculated = t->speculating && !t->broken && finite,
     };
+    if (finite) compress_end_step(t, false);
     t->recent_norm[t->nrecent++ % 4] = finite ? t->norm : INFINITY;
     if (t->nrecent >= 8) t->nrecent -= 4;
     return finite ? commit_submit(t, false, diag) : refuse(t, diag);

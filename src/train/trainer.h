@@ -6,6 +6,7 @@
 #include <pthread.h>
 
 #include "infer/pass.h"
+#include "train/compress.h"
 #include "train/train.h"
 
 /* ---- memory plan (memory.c) ----------------------------------------------------------------------------------------
@@ -36,8 +37,9 @@ struct piece {
     struct trainer *owner;
     struct shore__page_id page; /* its first page; the last slice is followed by its tail */
     uint32_t segment, count;
-    float *gradient; /* where it is now, or NULL: spilled, or not made yet */
-    int buffer;      /* of the pool, or -1 */
+    float *gradient;  /* where it is now, or NULL: spilled, or not made yet */
+    uint16_t *narrow; /* the same in bf16, once it is complete; NULL: it is sent as fp32 */
+    int buffer;       /* of the pool, or -1 */
     bool ready, spilled;
 };
 
@@ -78,7 +80,9 @@ struct trainer {
     shore__buf *boundary; /* [n_layer + 2]: input of layer l at l, input of the head at n_layer + 1 */
     shore__buf *kept;     /* [layers * units]: inner activations, or none */
     shore__buf dx, dx_f32, dlogits, scratch;
-    float *table_gradient; /* tied and held: the whole block */
+    float *table_gradient;  /* tied and held: the whole block */
+    uint16_t *table_narrow; /* the same in bf16 */
+    float *whole_gradient;  /* untied and compressed: either table's block */
     size_t boundary_bytes;
 
     /* boundary activations that go to scratch */
@@ -103,9 +107,11 @@ struct trainer {
     int failed;
     struct shore_diag failure;
     struct shore_hyper hyper[SHORE__MODEL_GROUPS];
+    struct compression compression;
 
     /* the step in hand */
     uint64_t base_step;
+    bool compressing; /* its gradients are sent in part */
     bool speculating; /* updates are submitted as gradients come */
     bool broken;      /* it speculated, and the norm passed the limit */
     bool abandoned;   /* broken, and not all gradients fit in memory: the step is computed again without speculating */
@@ -158,7 +164,7 @@ struct shore__later *idle_later(struct trainer *t, uint32_t layer, size_t u, boo
 /* gradients.c */
 int gradients_open(struct trainer *t, struct shore_diag *diag);
 void gradients_close(struct trainer *t);
-void gradients_begin_step(struct trainer *t);
+int gradients_begin_step(struct trainer *t, struct shore_diag *diag);
 struct piece *gradients_layer(struct trainer *t, uint32_t layer);
 struct piece *gradients_slice(struct trainer *t, uint32_t block, uint32_t slice);
 struct piece *gradients_tail(struct trainer *t);

@@ -43,6 +43,29 @@ static void sizes_read_as_people_write_them(void **state) {
     }
 }
 
+static void shares_read_as_people_write_them(void **state) {
+    static const struct {
+        const char *text;
+        double share;
+    } cases[] = {{"top1%", 0.01}, {"1%", 0.01}, {"0.01", 0.01}, {"top0.5%", 0.005}, {"none", 0},
+                 {"top100%", 1},  {"1", 1},     {"0", 0},       {"1e-3", 0.001},    {"top1e-1%", 1e-3}};
+    static const char *const bad[] = {"",    "top", "top1",   "%",   "top%", "-1%",    "101%",     "1.01", " 1%",
+                                      "1 %", "1%%", "0x1p-3", "inf", "nan",  "top1%x", "toptop1%", "None"};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        double share = -1;
+        if (shore__parse_share(cases[i].text, &share) != 0 || share != cases[i].share)
+            fail_msg("'%s' gave %g", cases[i].text, share);
+    }
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        double share = -1;
+        if (shore__parse_share(bad[i], &share) == 0 || share != -1) fail_msg("'%s' gave %g", bad[i], share);
+    }
+    char text[32];
+    assert_string_equal(shore__format_share(0.01, text, sizeof text), "top1%");
+    assert_string_equal(shore__format_share(0.005, text, sizeof text), "top0.5%");
+    assert_string_equal(shore__format_share(0, text, sizeof text), "none");
+}
+
 static void bad_sizes_are_refused_and_leave_the_value(void **state) {
     static const char *const bad[] = {"",
                                       " ",
@@ -139,6 +162,7 @@ static void the_clock_goes_forward(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sizes_read_as_people_write_them),
+        cmocka_unit_test(shares_read_as_people_write_them),
         cmocka_unit_test(bad_sizes_are_refused_and_leave_the_value),
         cmocka_unit_test(a_minimum_is_never_below_and_is_readable),
         cmocka_unit_test(sizes_and_times_for_reading),

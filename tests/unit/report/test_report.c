@@ -16,6 +16,7 @@ static const struct shore__step_report usual = {
     .grad_norm = 0.125,
     .lr = 3e-5,
     .val_loss = NAN,
+    .dropped_energy = NAN,
     .tokens = 4096,
     .step_seconds = 1.5,
     .compute_seconds = 1.25,
@@ -23,7 +24,7 @@ static const struct shore__step_report usual = {
     .commit_seconds = 0.001,
     .replays = 1,
     .speculated = true,
-    .link_bytes = 123456789012345,
+    .link = {.gradients = 123456789012000, .compressed = 300, .parameters = 40, .control = 5},
     .drive_read_bytes = 1,
     .drive_write_bytes = 2,
     .resident_bytes = 3,
@@ -52,6 +53,12 @@ static void has_the_promised_keys(void **state) {
                                        "commit_seconds",
                                        "replays",
                                        "link_bytes",
+                                       "link_gradients",
+                                       "link_compressed",
+                                       "link_parameters",
+                                       "link_activations",
+                                       "link_state",
+                                       "link_control",
                                        "drive_read_bytes",
                                        "drive_write_bytes",
                                        "resident_bytes",
@@ -62,6 +69,7 @@ static void has_the_promised_keys(void **state) {
     assert_int_equal(json_object_size(json), sizeof keys / sizeof keys[0]);
     assert_true(json_real_value(json_object_get(json, "loss")) == 3.33333333);
     assert_int_equal(json_integer_value(json_object_get(json, "link_bytes")), 123456789012345);
+    assert_int_equal(json_integer_value(json_object_get(json, "link_compressed")), 300);
     assert_true(json_is_true(json_object_get(json, "speculated")));
     json_decref(json);
 }
@@ -72,6 +80,19 @@ static void val_loss_only_where_measured(void **state) {
     json_t *json = line_of(&r);
     assert_true(json_real_value(json_object_get(json, "val_loss")) == 2.5);
     json_decref(json);
+}
+
+static void dropped_energy_only_where_compressed(void **state) {
+    struct shore__step_report r = usual;
+    struct shore__progress p;
+    char line[512];
+    r.dropped_energy = 0.625;
+    json_t *json = line_of(&r);
+    assert_true(json_real_value(json_object_get(json, "dropped_energy")) == 0.625);
+    json_decref(json);
+    shore__progress_init(&p, 1000, 0);
+    assert_non_null(strstr(shore__progress_line(&p, &r, line, sizeof line), "dropped 62%"));
+    assert_null(strstr(shore__progress_line(&p, &usual, line, sizeof line), "dropped"));
 }
 
 static void what_is_not_finite_is_null(void **state) {
@@ -100,7 +121,8 @@ static void the_widest_line_fits_a_record(void **state) {
         .commit_seconds = -1.23456789e-300,
         .replays = UINT32_MAX,
         .skipped = true,
-        .link_bytes = UINT64_MAX,
+        .dropped_energy = 1.23456789e-300,
+        .link = {UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX},
         .drive_read_bytes = UINT64_MAX,
         .drive_write_bytes = UINT64_MAX,
         .resident_bytes = UINT64_MAX,
@@ -138,6 +160,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(has_the_promised_keys),
         cmocka_unit_test(val_loss_only_where_measured),
+        cmocka_unit_test(dropped_energy_only_where_compressed),
         cmocka_unit_test(what_is_not_finite_is_null),
         cmocka_unit_test(the_widest_line_fits_a_record),
         cmocka_unit_test(progress_shows_what_matters_and_never_overflows),

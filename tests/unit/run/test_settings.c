@@ -17,10 +17,13 @@ static void survives_json(void **state) {
     assert_ok(from("{\"init\": \"gpt2-tiny\", \"data\": [\"a.txt\", \"b.txt\"], \"drive\": \"/mnt/x\", \"memory\": "
                    "\"1.5GiB\", \"seed\": \"18446744073709551615\", \"lr\": 0.1234567890123, \"precision\": \"fp32\", "
                    "\"on-nonfinite\": \"skip\", \"shuffle\": false, \"optimizer\": \"adagrad\", \"io\": \"threads\", "
-                   "\"schedule\": \"linear\", \"steps\": 77, \"chunk-size\": 1048576, \"quiet\": true}",
+                   "\"schedule\": \"linear\", \"steps\": 77, \"chunk-size\": 1048576, \"quiet\": true, "
+                   "\"compress\": \"top1%\", \"compress-after\": 5, \"compress-values\": \"fp32\", "
+                   "\"error-feedback\": false, \"grad-precision\": \"bf16\"}",
                    &a, &diag));
     assert_int_equal(a.memory_bytes, UINT64_C(3) << 29);
     assert_true(a.seed == UINT64_MAX && a.fp32 && a.skip_nonfinite && !a.shuffle && a.quiet);
+    assert_true(a.compress == 0.01 && a.compress_after == 5 && a.compress_fp32 && !a.error_feedback && a.gradient_bf16);
     assert_int_equal(a.data.count, 2);
     assert_int_equal(a.io, SHORE_IO_THREADS);
     json_t *first = shore__settings_to_json(&a);
@@ -59,6 +62,10 @@ static void names_what_is_wrong(void **state) {
         {"{\"optimizer\": \"adamW\"}", "adamw, adam, sgd or adagrad"},
         {"{\"shuffle\": \"yes\"}", "off or on"},
         {"{\"precision\": true}", "bf16 or fp32"},
+        {"{\"compress\": \"top101%\"}", "\"compress\" takes a share such as top1%, or none"},
+        {"{\"compress\": \"1 %\"}", "\"compress\""},
+        {"{\"compress\": 1.5}", "\"compress\""},
+        {"{\"residual\": \"drive\"}", "host or saved"},
         {"{\"data\": [3]}", "\"data\""},
         {"{\"data\": [\"\"]}", "\"data\""},
         {"{\"init\": {}}", "\"init\""},
@@ -85,6 +92,12 @@ static void checks_combinations(void **state) {
         {"{\"init\": \"t\", \"data\": \"x\", \"precision\": \"fp32\", \"products\": \"bf16\"}", "--products"},
         {"{\"init\": \"t\", \"data\": \"x\", \"lr\": 1e-4, \"min-lr\": 1e-3}", "--min-lr"},
         {"{\"init\": \"t\", \"data\": \"x\", \"momentum\": 0.9}", "--momentum"},
+        {"{\"init\": \"t\", \"data\": \"x\", \"residual\": \"saved\"}", "--residual saved is for --compress"},
+        {"{\"init\": \"t\", \"data\": \"x\", \"compress\": 0.1, \"error-feedback\": \"off\", \"residual\": \"saved\"}",
+         "--residual saved"},
+        {"{\"init\": \"t\", \"data\": \"x\", \"compress-after\": 3}", "--compress-after"},
+        {"{\"init\": \"t\", \"data\": \"x\", \"compress\": \"top1%\", \"compress-variance\": \"frozen\"}",
+         "--compress-variance frozen"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct shore_diag diag = {{0}};

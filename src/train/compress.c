@@ -1,0 +1,234 @@
+#include "train/compress.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/diag.h"
+#include "base/units.h"
+#include "number/bf16.h"
+#include "number/norm.h"
+#include "train/trainer.h"
+
+static bool keeps_residual(const struct shore__settings *s) {
+    return s->compress > 0 && s->error_feedback;
+}
+
+static enum shore__sparse_values values_of(const struct shore__settings *s) {
+    return s->compress_fp32 ? SHORE__SPARSE_FP32 : SHORE__SPARSE_BF16;
+}
+
+/* Elements of the block's tensors, without the gaps: what the share is a share of. */
+static uint64_t block_k(const struct shore__settings *s, const struct shore_layout_block *block) {
+    uint64_t elems = 0;
+    for (uint32_t i = 0; i < block->ntensors; i++)
+        elems += block->tensors[i].elems;
+    return shore__topk_k(s->compress, elems);
+}
+
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
+
+int compress_check(const struct shore__settings *s, const struct shore__model *m, struct shore_diag *diag) {
+    for (uint32_t b = 0; b < m->nblocks; b++) {
+        const struct shore_layout_block *block = &m->layout->blocks[b];
+        if (shore__sparse_bound(values_of(s), block_k(s, block), block->segments) > UINT32_MAX)
+            return shore__fail(diag, SHORE_EUSAGE,
+                               "--compress: so much of block %s would take more than 4 GiB; compress more, or not",
+                               block->name);
+    }
+    return 0;
+}
+
+void compress_place(struct compression *z, const struct shore__settings *s, const struct shore__model *m, int threads,
+                    struct shore__carve *memory) {
+    uint64_t most_k = 0;
+    uint32_t most_segments = 0;
+    bool place = memory->base != 0;
+    if (!(s->compress > 0)) return;
+    z->values = values_of(s);
+    z->blocks = shore__carve_host(memory, m->nblocks * sizeof *z->blocks);
+    for (uint32_t b = 0; b < m->nblocks; b++) {
+        const struct shore_layout_block *block = &m->layout->blocks[b];
+        uint64_t k = block_k(s, block);
+        void *code = shore__carve_host(memory, shore__sparse_bound(z->values, k, block->segments));
+        void *offsets = shore__carve_host(memory, (block->segments + UINT64_C(1)) * sizeof *z->blocks->offsets);
+        if (place) z->blocks[b] = (struct compressed_block){k, code, offsets};
+        if (k > most_k) most_k = k;
+        if (block->segments > most_segments) most_segments = block->segments;
+    }
+    void *work = shore__carve_host(memory, shore__topk_bytes(most_k, most_segments, threads));
+    if (place) shore__topk_place(&z->topk, work, most_k, most_segments, threads);
+    z->energy = shore__carve_host(memory, m->layout->segments * sizeof *z->energy);
+    z->sent = shore__carve_host(memory, m->layout->segments * sizeof *z->sent);
+    for (int i = 0; i < 2; i++) {
+        z->residual[i] = NULL;
+        if (keeps_residual(s) && (i == 0 || !s->residual_saved))
+            z->residual[i] =
+                shore__carve_host(memory, m->layout->segments * SHORE_SEGMENT_ELEMS * sizeof *z->residual[i]);
+    }
+    z->fetch = shore__carve_host(memory, m->nblocks * sizeof *z->fetch);
+    z->fetching = shore__carve_host(memory, m->nblocks * sizeof *z->fetching);
+    if (place) memset(z->fetching, 0, m->nblocks * sizeof *z->fetching);
+}
+
+/* ---- the residual ------------------------------------------------------------------------------------------------ */
+
+static size_t residual_bytes(const struct trainer *t) {
+    return t->m->layout->segments * SHORE_SEGMENT_ELEMS * sizeof(uint16_t);
+}
+
+static size_t residual_at(const struct trainer *t, uint32_t block, uint32_t segment) {
+    return (t->block_partial[block] + segment) * SHORE_SEGMENT_ELEMS;
+}
+
+/* That of the step before, and that of this one: the same where it lives on the drives. */
+static uint16_t *residual_base(const struct trainer *t) {
+    const struct compression *z = &t->compression;
+    return t->s->residual_saved ? z->residual[0] : z->residual[z->base];
+}
+static uint16_t *residual_next(const struct trainer *t) {
+    const struct compression *z = &t->compression;
+    return t->s->residual_saved ? z->residual[0] : z->residual[1 - z->base];
+}
+
+const uint16_t *compress_residual(const struct trainer *t, uint32_t block, uint32_t segment) {
+    if (!t->compressing || !t->s->residual_saved) return NULL;
+    return residual_next(t) + residual_at(t, block, segment);
+}
+
+static int lost(struct trainer *t, uint64_t step, struct shore_diag *diag) {
+    static const char what[] = "what compression had left out of the gradients so far is lost: error feedback begins "
+                               "anew (--residual saved would keep it on the drives)";
+    if (t->events->note) t->events->note(t->events->ctx, what);
+    return shore__run_record_change(t->run, step, what, diag);
+}
+
+int compress_open(struct trainer *t, struct shore_diag *diag) {
+    struct compression *z = &t->compression;
+    struct shore_fleet_info info;
+    if (!z->residual[1]) return 0;
+    shore_fleet_info(t->fleet, &info);
+    memset(z->residual[0], 0, residual_bytes(t));
+    z->residual_step[0] = info.step;
+    z->residual_step[1] = UINT64_MAX;
+    z->base = 0;
+    if (info.step <= t->s->compress_after) return 0; /* nothing was left out so far */
+    return lost(t, info.step, diag);
+}
+
+int compress_begin_step(struct trainer *t, struct shore_diag *diag) {
+    struct compression *z = &t->compression;
+    t->compressing = compress_step(t->s, t->base_step);
+    if (!t->compressing || !z->residual[1]) return 0;
+    if (z->residual_step[0] == t->base_step) {
+        z->base = 0;
+    } else if (z->residual_step[1] == t->base_step) {
+        z->base = 1;
+    } else {
+        z->base = 0;
+        z->residual_step[0] = t->base_step;
+        memset(z->residual[0], 0, residual_bytes(t));
+        return lost(t, t->base_step, diag);
+    }
+    z->residual_step[1 - z->base] = UINT64_MAX;
+    return 0;
+}
+
+void compress_end_step(struct trainer *t, bool skipped) {
+    struct compression *z = &t->compression;
+    if (!z->residual[1]) return;
+    /* a step that is skipped, or has whole gradients, leaves what there is as it is */
+    unsigned which = z->residual_step[0] == t->base_step ? 0 : 1;
+    if (!skipped && t->compressing) which = 1 - z->base;
+    z->residual_step[which] = t->base_step + 1;
+}
+
+static int wait_for_residual(struct trainer *t, uint32_t block, struct shore_diag *diag) {
+    struct compression *z = &t->compression;
+    if (!z->fetching[block]) return 0;
+    uint64_t start = shore__now_ns();
+    int rc = shore_wait(&z->fetch[block], diag);
+    t->wait_ns += shore__now_ns() - start;
+    z->fetching[block] = false;
+    return rc;
+}
+
+int compress_want(struct trainer *t, uint32_t block, struct shore_diag *diag) {
+    struct compression *z = &t->compression;
+    if (!t->compressing || !t->s->residual_saved) return 0;
+    /* of an attempt that was given up */
+    int rc = wait_for_residual(t, block, diag);
+    if (rc) return rc;
+    shore_wait_init(&z->fetch[block]);
+    rc = shore_fleet_fetch(t->fleet, t->base_step, block, 0, t->m->layout->blocks[block].segments, SHORE_FETCH_R,
+                           z->residual[0] + residual_at(t, block, 0), shore_wait_completion(&z->fetch[block]));
+    z->fetching[block] = !rc;
+    return rc ? shore__fail(diag, rc, "the residual cannot be fetched: %s", shore_error_text(rc)) : 0;
+}
+
+/* ---- a block ----------------------------------------------------------------------------------------------------- */
+
+int compress_add(struct trainer *t, uint32_t block, uint32_t segment, uint32_t count, float *gradient,
+                 struct shore_diag *diag) {
+    struct compression *z = &t->compression;
+    uint64_t first = t->block_partial[block] + segment;
+    int rc = z->residual[0] ? wait_for_residual(t, block, diag) : 0;
+    if (rc) return rc;
+    const uint16_t *base = residual_base(t);
+    uint16_t *next = residual_next(t);
+#pragma omp parallel for schedule(static)
+    for (uint32_t i = 0; i < count; i++) {
+        float *x = gradient + (size_t)i * SHORE_SEGMENT_ELEMS;
+        size_t at = (first + i) * SHORE_SEGMENT_ELEMS;
+        t->partial[first + i] = z->energy[first + i] = shore__sum_squares(x, SHORE_SEGMENT_ELEMS);
+        if (!base) continue;
+        shore__residual_add(x, next + at, base + at, SHORE_SEGMENT_ELEMS);
+        z->energy[first + i] = shore__sum_squares(x, SHORE_SEGMENT_ELEMS);
+    }
+    for (uint32_t i = 0; i < count; i++)
+        t->running_sum += t->partial[first + i];
+    return 0;
+}
+
+static double sum_squares_of(const struct shore__topk_list *list) {
+    double sum = 0;
+    for (uint32_t i = 0; i < list->count; i++) {
+        double x = shore__bits_f32(list->bits[i]);
+        sum += x * x;
+    }
+    return sum;
+}
+
+void compress_block(struct trainer *t, uint32_t block, const float *gradient) {
+    struct compression *z = &t->compression;
+    struct compressed_block *b = &z->blocks[block];
+    uint32_t segments = t->m->layout->blocks[block].segments;
+    uint64_t first = t->block_partial[block];
+    uint16_t *next = z->residual[0] ? residual_next(t) + residual_at(t, block, 0) : NULL;
+    shore__topk_select(&z->topk, gradient, segments, b->k);
+    b->offsets[0] = 0;
+    for (uint32_t s = 0; s < segments; s++) {
+        const struct shore__topk_list *list = &z->topk.list[s];
+        b->offsets[s + 1] = b->offsets[s] + (uint32_t)shore__sparse_bytes(z->values, list->index, list->count);
+    }
+#pragma omp parallel for schedule(static)
+    for (uint32_t s = 0; s < segments; s++) {
+        const struct shore__topk_list *list = &z->topk.list[s];
+        shore__sparse_encode(z->values, list->index, list->bits, list->count, b->code + b->offsets[s]);
+        if (next) shore__residual_sent(next + (size_t)s * SHORE_SEGMENT_ELEMS, list, z->values);
+        z->sent[first + s] = sum_squares_of(list);
+    }
+}
+
+double compress_dropped(const struct trainer *t) {
+    const struct compression *z = &t->compression;
+    double energy = 0, sent = 0;
+    if (!t->compressing) return NAN;
+    for (uint64_t s = 0; s < t->m->layout->segments; s++) {
+        energy += z->energy[s];
+        sent += z->sent[s];
+    }
+    return energy > 0 && sent < energy ? 1 - sent / energy : 0;
+}

@@ -1,0 +1,66 @@
+/* Gradients made smaller on their way to the drives: the largest elements of each block (number/topk.h), with what is
+ * left out added to the next step's gradient (error feedback).
+ *
+ * A block's code stays in memory until its step is over, so that a step that speculated in vain is never computed
+ * again: it is sent once more, with the right coefficient. The residual of the step before stays as well, until the
+ * step after: a step that is computed again, or skipped, begins with it.
+ */
+#ifndef SHORE_TRAIN_COMPRESS_H
+#define SHORE_TRAIN_COMPRESS_H
+
+#include "infer/carve.h"
+#include "model/model.h"
+#include "number/residual.h"
+#include "run/settings.h"
+
+struct trainer;
+
+struct compressed_block {
+    uint64_t k;
+    unsigned char *code; /* of all its segments */
+    uint32_t *offsets;   /* [segments + 1] */
+};
+
+struct compression {
+    enum shore__sparse_values values;
+    struct compressed_block *blocks; /* [nblocks] */
+    struct shore__topk topk;
+    /* Of the whole model, by segment; none without error feedback. On the host: of two steps, in turn. Saved on the
+     * drives: one, which is fetched block by block and becomes the next step's. */
+    uint16_t *residual[2];
+    uint64_t residual_step[2]; /* the step whose state it belongs to */
+    unsigned base;             /* which is read in this step; the other is written */
+    double *energy, *sent;     /* by segment: sum of squares of what could be sent, and of what was */
+    struct shore_wait *fetch;  /* [nblocks] */
+    bool *fetching;            /* [nblocks] */
+};
+
+/* Is the step after base_step compressed? */
+static inline bool compress_step(const struct shore__settings *s, uint64_t base_step) {
+    return s->compress > 0 && base_step >= s->compress_after;
+}
+
+/* What has no place in a code, or in an offset: said before anything is made. */
+int compress_check(const struct shore__settings *s, const struct shore__model *m, struct shore_diag *diag);
+/* Lays out its memory; measures if memory->base is 0. */
+void compress_place(struct compression *z, const struct shore__settings *s, const struct shore__model *m, int threads,
+                    struct shore__carve *memory);
+
+/* Once the fleet is open: which residual the run goes on with. */
+int compress_open(struct trainer *t, struct shore_diag *diag);
+int compress_begin_step(struct trainer *t, struct shore_diag *diag);
+/* The block's gradient is about to be computed: its residual is on its way from the drives, where it is saved there. */
+int compress_want(struct trainer *t, uint32_t block, struct shore_diag *diag);
+/* Takes the norm of segments whose gradient is complete, and adds the residual to it. */
+int compress_add(struct trainer *t, uint32_t block, uint32_t segment, uint32_t count, float *gradient,
+                 struct shore_diag *diag);
+/* All segments are: selects and codes. gradient: the whole block. */
+void compress_block(struct trainer *t, uint32_t block, const float *gradient);
+/* The step is over: its residual is the base of the next. skipped: it is what it was. */
+void compress_end_step(struct trainer *t, bool skipped);
+/* Share of the step's gradient energy that was not sent. */
+double compress_dropped(const struct trainer *t);
+/* What plane R of a segment will hold; NULL: it is not stored. */
+const uint16_t *compress_residual(const struct trainer *t, uint32_t block, uint32_t segment);
+
+#endif

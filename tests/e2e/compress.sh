@@ -1,0 +1,106 @@
+#!/usr/bin/env bash
+# Compressed and narrowed gradients: the same bits wherever the state lies and however the step goes, less on the link,
+# and a residual that is kept as promised.
+. "$(dirname "$0")/lib.sh"
+gpt2_config "$place/config.json" 2 128 4 64 1500
+sed 's/"activation_function"/"tie_word_embeddings": false, "activation_function"/' "$place/config.json" >"$place/untied.json"
+some_text "$place/text" 400
+common=(--init "$place/config.json" --seed 7 --data "$place/text" --steps 5 --batch 20 --seq-len 64 --lr 3e-3
+        --warmup 1 --log-every 1)
+top=(--compress top1%)
+d1=$place/d1 all=("$place"/d{1,2,3,4,5})
+
+# way NAME ARGS...: a run of its own; its digest in $found.
+way() {
+    local name=$1
+    shift
+    rm -rf "$place/run" "$place"/d[1-5]
+    mkdir "$place"/d{1,2,3,4,5}
+    [[ " $* " == *" --memory "* ]] || set -- "$@" --memory 1GiB
+    merge common --out "$place/run" "$@"
+    run train "${merged[@]}"
+    found=$(digest)
+    [ $rc = 0 ] || fail "$name: exit code $rc"
+    [ -n "$found" ] || fail "$name: no line 'step N digest HEX'"
+}
+# agrees NAME ARGS...
+agrees() {
+    way "$@"
+    same "$1" "$found" "$wanted"
+}
+differs() {
+    way "$@"
+    if [ "$found" != "$wanted" ]; then ok "$1"; else fail "$1: the same digest"; fi
+}
+
+# ---- the same bits ----
+for residual in host saved; do
+    how=("${top[@]}" --residual $residual --clip 100)
+    way "residual $residual in memory" --drive ram: "${how[@]}"
+    wanted=$found
+    agrees "residual $residual, one drive" --drive "$d1" "${how[@]}"
+    agrees "residual $residual, two drives, small chunks" --drive "$d1" "$place/d2" --chunk-size 768KiB "${how[@]}"
+    agrees "residual $residual, five drives, speculate off" --drive "${all[@]}" --speculate off "${how[@]}"
+    agrees "residual $residual, micro-batch 1" --drive "$d1" --micro-batch 1 --speculate on "${how[@]}"
+    merge common "${how[@]}" --drive "$d1"
+    least=$(minimum train "${merged[@]}" --out "$place/none")
+    agrees "residual $residual, the least budget ${least:-?}" --drive "$d1" "${how[@]}" --memory "${least:-1GiB}"
+done
+differs "no error feedback" --drive ram: "${top[@]}" --clip 100 --error-feedback off
+wanted=$found
+agrees "no error feedback, two drives" --drive "$d1" "$place/d2" "${top[@]}" --clip 100 --error-feedback off
+how=(--compress top20% --compress-values fp32 --compress-after 2 --clip 100)
+way "values in fp32, after 2 steps" --drive ram: "${how[@]}" --compress-variance frozen
+wanted=$found
+agrees "values in fp32, after 2 steps, two drives" --drive "$d1" "$place/d2" "${how[@]}" \
+    --compress-variance frozen
+differs "the variance not frozen" --drive ram: "${how[@]}"
+for optimizer in sgd adagrad; do
+    how=("${top[@]}" --optimizer $optimizer --residual saved)
+    [ $optimizer != sgd ] || how+=(--momentum 0.9)
+    way "$optimizer in memory" --drive ram: "${how[@]}"
+    wanted=$found
+    agrees "$optimizer, two drives" --drive "$d1" "$place/d2" "${how[@]}"
+done
+# all of it is what is sent without compression, if nothing is rounded
+way "whole gradients" --drive ram: --clip 100
+wanted=$found
+agrees "top100% of fp32" --drive "$d1" --compress top100% --compress-values fp32 --clip 100
+
+# An untied model has two tables, selected from one after the other.
+how=(--init "$place/untied.json" "${top[@]}" --compress-after 2)
+way "untied in memory" --drive ram: "${how[@]}"
+wanted=$found
+agrees "untied, two drives" --drive "$d1" "$place/d2" "${how[@]}" --residual host
+merge common "${how[@]}" --drive "$d1"
+least=$(minimum train "${merged[@]}" --out "$place/none")
+agrees "untied, the least budget ${least:-?}" --drive "$d1" "${how[@]}" --memory "${least:-1GiB}"
+
+# Speculation that fails in some steps, or in all: what was sent is in memory, so no step is computed again.
+way "norms" --drive ram: "${top[@]}" --speculate on --clip 100
+middle=$(metric "$place/run" grad_norm | sort -g | sed -n 3p)
+for clip in 0.01 "$middle"; do
+    for what in "${top[*]}" "--grad-precision bf16"; do
+        read -ra how <<<"$what"
+        how+=(--clip "$clip")
+        way "clip $clip in memory, $what" --drive ram: --speculate off "${how[@]}"
+        wanted=$found
+        for speculate in on off; do
+            agrees "clip $clip, speculate $speculate, $what" --drive "$d1" --speculate $speculate "${how[@]}"
+        done
+        if [[ $what == --compress* ]]; then
+            same "no step is computed again" "$(metric "$place/run" replays | sort -u)" 0
+        else
+            merge common "${how[@]}" --drive "$d1" --speculate on
+            least=$(minimum train "${merged[@]}" --out "$place/none")
+            agrees "clip $clip, $what, $least" --drive "$d1" --speculate on "${how[@]}" --memory "${least:-1GiB}"
+            agrees "clip $clip, $what, $least, waiting" --drive "$d1" --speculate off "${how[@]}" \
+                --memory "${least:-1GiB}"
+        fi
+    done
+done
+how=(--init "$place/untied.json" --grad-precision bf16)
+way "untied, bf16 gradients, in memory" --drive ram: "${how[@]}"
+wanted=$found
+agrees "untied, bf16 gradients, two drives" --drive "$d1" "$place/d2" "${how[@]}"
+done_testing
