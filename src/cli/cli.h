@@ -29,6 +29,9 @@ int shore__cli_import(int argc, char **argv);
 int shore__cli_export(int argc, char **argv);
 int shore__cli_inspect(int argc, char **argv);
 int shore__cli_remove(int argc, char **argv);
+int shore__cli_snapshot(int argc, char **argv);
+int shore__cli_rollback(int argc, char **argv);
+int shore__cli_snapshots(int argc, char **argv);
 int shore__cli_drive(int argc, char **argv);
 int shore__drive_list(int argc, char **argv);
 int shore__drive_add(int argc, char **argv);
@@ -40,6 +43,8 @@ int shore__bench_update(int argc, char **argv);
 int shore__bench_disk(int argc, char **argv);
 int shore__bench_compute(int argc, char **argv);
 void shore__cli_version(void);
+/* An array of them; NULL: diag says why. */
+json_t *shore__cli_snapshots_json(const char *run_path, struct shore_diag *diag);
 
 /* ---- messages ---------------------------------------------------------------------------------------------------- */
 

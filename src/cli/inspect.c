@@ -69,7 +69,7 @@ static int print_digest(struct shore__run *run, const struct args *a, struct sho
 /* ---- the explanation ----------------------------------------------------------------------------------------------
  */
 
-static json_t *volume_json(const char *drive, char *text, size_t bytes) {
+static json_t *volume_json(const struct shore__run *run, const char *drive, char *text, size_t bytes) {
     json_t *o = json_pack("{s:s}", "drive", drive);
     struct shore__volume v;
     struct shore_diag diag = {{0}};
@@ -91,6 +91,9 @@ static json_t *volume_json(const char *drive, char *text, size_t bytes) {
     json_object_set_new(o, "path", json_string(v.file.path));
     json_object_set_new(o, "size_bytes", json_integer((json_int_t)v.size_bytes));
     json_object_set_new(o, "segments", json_integer(v.desc.segments));
+    double share = (double)v.desc.segments / (double)run->model->layout->segments;
+    json_object_set_new(o, "share", json_real(share));
+    json_object_set_new(o, "generation", json_integer((json_int_t)v.desc.generation));
     json_object_set_new(o, "extents", json_integer(v.desc.nextents));
     json_object_set_new(o, "scratch_bytes", json_integer((json_int_t)v.desc.scratch_bytes));
     json_object_set_new(o, "spill", json_boolean(v.desc.spill));
@@ -100,8 +103,8 @@ static json_t *volume_json(const char *drive, char *text, size_t bytes) {
         json_object_set_new(o, "record_sequence", json_integer((json_int_t)r->sequence));
     }
     if (v.damaged_record) json_object_set_new(o, "damage", json_string(v.damage.text));
-    int n = snprintf(text, bytes, "%s, %s, %u segments", v.file.path,
-                     shore__format_size(v.size_bytes, size, sizeof size), v.desc.segments);
+    int n = snprintf(text, bytes, "%s, %s, %u segments (%.1f %%)", v.file.path,
+                     shore__format_size(v.size_bytes, size, sizeof size), v.desc.segments, 100 * share);
     if (step != SHORE__STEP_NONE && n > 0 && (size_t)n < bytes)
         n += snprintf(text + n, bytes - (size_t)n, ", step %llu, epoch %llu", (unsigned long long)step,
                       (unsigned long long)r->epoch);
@@ -119,6 +122,7 @@ static json_t *explanation(struct shore__run *run) {
     json_object_set_new(o, "step", json_integer((json_int_t)run->hint_step));
     json_object_set_new(o, "steps", json_integer((json_int_t)run->settings.steps));
     json_object_set_new(o, "fleet", json_string(fleet));
+    json_object_set_new(o, "generation", json_integer((json_int_t)run->generation));
     json_object_set_new(o, "processor", json_string(run->processor));
     json_object_set_new(o, "parameters", json_integer((json_int_t)run->model->parameters));
     json_object_set_new(o, "segments", json_integer((json_int_t)run->model->layout->segments));
@@ -166,6 +170,7 @@ static int explain(struct shore__run *run, const struct args *a) {
     const struct shore__arch *arch = &run->model->arch;
     json_t *o = explanation(run), *volumes = json_array();
     char text[1400], escaped[512], size[32];
+    struct shore_diag diag = {{0}};
     if (!a->json) {
         printf("run %s: step %llu of %llu%s\n", shore__escape(run->path, strlen(run->path), escaped, sizeof escaped),
                (unsigned long long)run->hint_step, (unsigned long long)s->steps,
@@ -181,15 +186,23 @@ static int explain(struct shore__run *run, const struct args *a) {
         printf("budget: %s\nvolumes:\n", shore__format_size(s->memory_bytes, size, sizeof size));
     }
     for (size_t i = 0; i < s->drives.count; i++) {
-        json_array_append_new(volumes, volume_json(s->drives.item[i], text, sizeof text));
+        json_array_append_new(volumes, volume_json(run, s->drives.item[i], text, sizeof text));
         if (!a->json)
             printf("  %s: %s\n", shore__escape(s->drives.item[i], strlen(s->drives.item[i]), escaped, sizeof escaped),
                    text);
     }
     json_object_set_new(o, "volumes", volumes);
+    json_t *snapshots = shore__cli_snapshots_json(run->path, &diag);
+    json_object_set_new(o, "snapshots", snapshots ? snapshots : json_array());
     if (a->json) return shore__cli_print_json(o);
     size_t i;
-    json_t *change;
+    json_t *change, *snapshot;
+    printf("placement: %llu\n", (unsigned long long)run->generation);
+    json_array_foreach(json_object_get(o, "snapshots"), i, snapshot) {
+        printf("%s  %s: step %lld, %s\n", i ? "" : "snapshots:\n", json_string_value(json_object_get(snapshot, "name")),
+               (long long)json_integer_value(json_object_get(snapshot, "step")),
+               json_string_value(json_object_get(snapshot, "date")));
+    }
     json_array_foreach(json_object_get(o, "changes"), i, change) {
         const char *what = json_string_value(json_object_get(change, "what"));
         printf("%s  from step %lld on: %s\n", i ? "" : "changes:\n",
@@ -214,6 +227,7 @@ int shore__cli_inspect(int argc, char **argv) {
     if (!rc && !parsed.positional[0]) rc = shore__fail(&diag, SHORE_EUSAGE, "which run? longshore inspect RUN");
     if (!rc && a.deep && !a.digest) rc = shore__fail(&diag, SHORE_EUSAGE, "--deep goes with --digest");
     if (!rc) rc = shore__run_open(parsed.positional[0], false, a.moved.count ? &a.moved : NULL, &run, &diag);
+    if (!rc && run->note) shore__cli_say("%s", run->note);
     if (!rc && a.digest) rc = print_digest(run, &a, &diag);
     if (!rc && !a.digest) code = explain(run, &a);
     if (rc) code = shore__cli_fail(rc, &diag);

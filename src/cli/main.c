@@ -20,6 +20,9 @@ static const struct command {
     {"export", shore__cli_export, "write a run as a Hugging Face directory"},
     {"inspect", shore__cli_inspect, "explain a run, its volumes and its identity; digest of its state"},
     {"remove", shore__cli_remove, "delete a run with its volumes"},
+    {"snapshot", shore__cli_snapshot, "keep a named copy of a run's committed state, or remove one"},
+    {"rollback", shore__cli_rollback, "put a run back to a snapshot"},
+    {"snapshots", shore__cli_snapshots, "list the snapshots of a run"},
     {"drive", shore__cli_drive, "the drives of a run: what they are, how fast, more of them, fewer, other ones"},
     {"bench", shore__cli_bench, "measure UPDATE on a drive, the drive itself, or the processor"},
 };

@@ -79,6 +79,7 @@ int shore__cli_fail(int rc, const struct shore_diag *diag) {
     case -ENAMETOOLONG:
     case -ELOOP:
     case -ENXIO:
+    case -ENOTSUP:
         return SHORE__EXIT_USAGE;
     default:
         return SHORE__EXIT_FAILED;

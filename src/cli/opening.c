@@ -33,6 +33,7 @@ static int open_run(const char *path, const struct shore__strings *moved, bool w
                     struct shore__opened *out, struct shore_diag *diag) {
     int rc = shore__run_open(path, false, moved && moved->count ? moved : NULL, &out->run, diag);
     if (rc) return rc;
+    if (out->run->note) shore__cli_say("%s", out->run->note);
     out->model = out->run->model;
     out->fp32 = out->run->settings.fp32;
     out->products = out->run->settings.products;

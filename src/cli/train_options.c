@@ -52,6 +52,9 @@ static const struct shore__option options[] = {
     OPTION(U64, "steps", settings.steps, "N", "optimizer steps; the schedule ends there; otherwise 1000", .least = 1,
            .most = UINT64_C(1) << 40),
     OPTION(REAL, "epochs", settings.epochs, "X", "passes over the data, instead of --steps"),
+    OPTION(U64, "snapshot-every", settings.snapshot_every, "N",
+           "keep a snapshot every N steps, named step-000100 and so on: see longshore rollback"),
+    OPTION(U64, "keep", settings.keep, "K", "of those, the newest K; otherwise all"),
     OPTION(U64, "stop-at", settings.stop_at, "STEP", "a clean stop after this step, the schedule unchanged"),
     SHORE__HEADING("Optimizer and schedule (PyTorch's definitions)"),
     CHOICE("optimizer", settings.optimizer, "adamw|adam|sgd|adagrad", "weight decay applies to matrices only"),
@@ -142,9 +145,9 @@ int shore__train_resolve(struct shore__train_args *args, const struct shore__mod
 static const char *const schedule_flags[] = {"steps", "lr",           "min-lr",  "warmup",   "schedule",
                                              "beta1", "beta2",        "eps",     "momentum", "weight-decay",
                                              "clip",  "on-nonfinite", "threads", NULL};
-static const char *const resource_flags[] = {"memory",    "micro-batch", "chunk-size", "io",
-                                             "speculate", "stop-at",     "eval-every", "sample-every",
-                                             "log-every", "quiet",       NULL};
+static const char *const resource_flags[] = {
+    "snapshot-every", "keep",       "memory",       "micro-batch", "chunk-size", "io", "speculate",
+    "stop-at",        "eval-every", "sample-every", "log-every",   "quiet",      NULL};
 static const char *const other_flags[] = {"resume", "drive", "accept-step", "dry-run", "out", NULL};
 
 static bool among(const char *const *names, const char *name) {

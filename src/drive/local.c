@@ -9,6 +9,8 @@
 #include "base/arena.h"
 #include "base/diag.h"
 #include "base/units.h"
+#include "drive/discard.h"
+#include "drive/snapshot.h"
 
 static struct shore__local *local_of(const struct shore__drive *d) {
     return (struct shore__local *)(uintptr_t)d;
@@ -238,7 +240,22 @@ static int local_leaf_sum(struct shore__drive *d, bool deep, unsigned char sum[1
 
 static int local_snapshot(struct shore__drive *d, enum shore__snapshot_act act, const char *name,
                           struct shore_diag *diag) {
-    return shore__fail(diag, -ENOTSUP, "%s: snapshots are not made yet", local_of(d)->volume.file.path);
+    struct shore__local *l = local_of(d);
+    const char *volume = l->volume.file.path;
+    if (!shore__snapshot_name_valid(name)) return shore__fail(diag, SHORE_EUSAGE, "%s: no name for a snapshot", volume);
+    char *path = shore__snapshot_path(volume, name);
+    struct shore__local_job *job = job_new(SHORE__LOCAL_SNAPSHOT, (struct shore_completion){0});
+    int rc = path && job ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
+    if (!rc && act == SHORE__SNAPSHOT_MAKE) {
+        job->snapshot.path = path;
+        rc = run_and_wait(l, job, diag);
+        job = NULL; /* the lane has freed it */
+    } else if (!rc) {
+        rc = shore__drive_discard(path, l->volume.desc.fleet_id, l->volume.desc.generation, false, diag);
+    }
+    free(job);
+    free(path);
+    return rc;
 }
 
 static void local_ledger(const struct shore__drive *d, struct shore_ledger *add_to) {

@@ -26,6 +26,7 @@ enum shore__local_kind {
     SHORE__LOCAL_LOAD,
     SHORE__LOCAL_BEGIN,
     SHORE__LOCAL_COMMIT,
+    SHORE__LOCAL_SNAPSHOT,
     /* pieces on the fetch lane */
     SHORE__LOCAL_FETCH,
     SHORE__LOCAL_SPILL,
@@ -58,6 +59,9 @@ struct shore__local_job {
             const void *metrics;
             uint32_t metrics_bytes;
         } commit;
+        struct {
+            const char *path;
+        } snapshot;
         struct {
             enum shore_fetch_kind kind;
             unsigned char *dst;
@@ -107,6 +111,7 @@ void *shore__local_fetch_lane(void *ctx);
 int shore__local_load(struct shore__local *l, struct shore__local_job *job);
 int shore__local_begin(struct shore__local *l, struct shore__local_job *job);
 int shore__local_commit(struct shore__local *l, struct shore__local_job *job);
+int shore__local_snapshot(struct shore__local *l, struct shore__local_job *job);
 
 /* An operation failed: says where. The first failure of a job stays. */
 void shore__local_io_failed(struct shore__local *l, struct shore__local_job *job, const struct shore__io_op *op);

@@ -135,3 +135,14 @@ int shore__local_commit(struct shore__local *l, struct shore__local_job *job) {
     shore__slots_commit(&l->slots, step, skip);
     return 0;
 }
+
+int shore__local_snapshot(struct shore__local *l, struct shore__local_job *job) {
+    uint64_t bytes = 0, step;
+    shore__slots_active(&l->slots, &step);
+    if (l->created || step == SHORE__STEP_NONE)
+        return shore__fail(&job->diag, -EINVAL, "%s: holds no whole state yet", l->volume.file.path);
+    int rc = shore__volume_snapshot(&l->volume, l->update_io, job->snapshot.path, l->ring, l->ring_bytes, &bytes,
+                                    &job->diag);
+    l->read_fetch += bytes;
+    return rc;
+}

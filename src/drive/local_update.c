@@ -147,6 +147,8 @@ static void run_alone(struct shore__pipeline *p) {
         job->rc = shore__local_load(p->l, job);
     } else if (job->kind == SHORE__LOCAL_BEGIN) {
         job->rc = shore__local_begin(p->l, job);
+    } else if (job->kind == SHORE__LOCAL_SNAPSHOT) {
+        job->rc = shore__local_snapshot(p->l, job);
     } else {
         job->rc = shore__local_commit(p->l, job);
     }
@@ -154,7 +156,8 @@ static void run_alone(struct shore__pipeline *p) {
 }
 
 static bool runs_alone(const struct shore__local_job *job) {
-    return job->kind == SHORE__LOCAL_LOAD || job->kind == SHORE__LOCAL_BEGIN || job->kind == SHORE__LOCAL_COMMIT;
+    return job->kind == SHORE__LOCAL_LOAD || job->kind == SHORE__LOCAL_BEGIN || job->kind == SHORE__LOCAL_COMMIT ||
+           job->kind == SHORE__LOCAL_SNAPSHOT;
 }
 
 /* Starts what can be started; false: nothing more for now. */

@@ -44,10 +44,51 @@ int shore__move_mend(struct shore__run *run, shore__note_fn note, void *ctx, str
 int shore__move_volumes(const char *run_path, struct shore__strings *out, struct shore_diag *diag);
 void shore__move_forget(const char *run_path);
 
+/* ---- snapshots --------------------------------------------------------------------------------------------------- */
+
+struct shore__snapshot {
+    char name[72], date[32], digest[33];
+    bool automatic;
+    uint64_t step, generation, fleet_id[2];
+    struct shore__strings volumes; /* the copies, by place in their fleet */
+    json_t *json;                  /* all of NAME.json: settings, changes, processor */
+};
+
+/* Of the fleet's committed step: no update is under way. Durable: on return. SHORE_EEXISTS, SHORE_EUSAGE. */
+int shore__snapshot_make(struct shore__run *run, struct shore_fleet *fleet, const char *name, bool automatic,
+                         struct shore_diag *diag);
+int shore__snapshot_read(const char *run_path, const char *name, struct shore__snapshot *out, struct shore_diag *diag);
+void shore__snapshot_free(struct shore__snapshot *snapshot);
+/* Oldest first. */
+int shore__snapshots_read(const char *run_path, struct shore__snapshot **out, size_t *count, struct shore_diag *diag);
+void shore__snapshots_free(struct shore__snapshot *list, size_t count);
+/* What cannot be removed from a drive is said and left. */
+int shore__snapshot_remove(const char *run_path, const char *name, shore__note_fn note, void *ctx,
+                           struct shore_diag *diag);
+/* Removes the oldest automatic ones beyond `keep`. */
+int shore__snapshots_prune(const char *run_path, uint64_t keep, shore__note_fn note, void *ctx,
+                           struct shore_diag *diag);
+bool shore__snapshot_is_interrupted(const char *run_path);
+int shore__snapshots_mend(const char *run_path, shore__note_fn note, void *ctx, struct shore_diag *diag);
+void shore__snapshots_forget(const char *run_path);
+
+/* Whole or not there, durable. */
+int shore__file_copy(const char *from, const char *to, struct shore_diag *diag);
+/* What of a run directory goes with the state of a step: the metrics, residuals of compression. */
+bool shore__file_goes_with_state(const char *name);
+int shore__files_copy(const char *from, const char *to, struct shore_diag *diag);
+
+/* ---- going back -------------------------------------------------------------------------------------------------- */
+
+bool shore__rollback_is_interrupted(const char *run_path);
+int shore__rollback_mend(struct shore__run *run, shore__note_fn note, void *ctx, struct shore_diag *diag);
+void shore__rollback_forget(const char *run_path);
+
 /* ---- what was interrupted ---------------------------------------------------------------------------------------- */
 
-bool shore__run_is_interrupted(const char *run_path);
+/* snapshots: those that were being made too, which only their locked run may clear away. */
+bool shore__run_is_interrupted(const char *run_path, bool snapshots);
 /* With the run locked. Says what it did in run->note. */
-int shore__run_mend(struct shore__run *run, struct shore_diag *diag);
+int shore__run_mend(struct shore__run *run, bool roll_back, struct shore_diag *diag);
 
 #endif

@@ -5,8 +5,9 @@
 #include "base/diag.h"
 #include "run/fleets.h"
 
-bool shore__run_is_interrupted(const char *run_path) {
-    return shore__move_is_interrupted(run_path);
+bool shore__run_is_interrupted(const char *run_path, bool snapshots) {
+    return shore__move_is_interrupted(run_path) || shore__rollback_is_interrupted(run_path) ||
+           (snapshots && shore__snapshot_is_interrupted(run_path));
 }
 
 static void remember(void *ctx, const char *text) {
@@ -17,6 +18,9 @@ static void remember(void *ctx, const char *text) {
     run->note = both;
 }
 
-int shore__run_mend(struct shore__run *run, struct shore_diag *diag) {
-    return shore__move_mend(run, remember, run, diag);
+int shore__run_mend(struct shore__run *run, bool roll_back, struct shore_diag *diag) {
+    int rc = shore__move_mend(run, remember, run, diag);
+    if (rc == 0) rc = shore__snapshots_mend(run->path, remember, run, diag);
+    if (rc == 0 && roll_back) rc = shore__rollback_mend(run, remember, run, diag);
+    return rc;
 }

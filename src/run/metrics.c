@@ -13,7 +13,7 @@
 #include "base/diag.h"
 #include "base/units.h"
 #include "files/atomic.h"
-#include "run/internal.h"
+#include "run/fleets.h"
 
 #define NAME "metrics.jsonl"
 
@@ -188,4 +188,23 @@ int shore__metrics_append(struct shore__run *run, uint64_t step, const char *lin
     if (now - p->synced_ns < sync_every_ns) return 0;
     p->synced_ns = now;
     return fdatasync(p->metrics_fd) < 0 ? fail_io(run, "cannot be made durable", diag) : 0;
+}
+
+/* The hint is made durable here: an old one beyond this step would say that the drives were put back from a copy. */
+int shore__metrics_put_back(struct shore__run *run, uint64_t step, const char *metrics, struct shore_diag *diag) {
+    struct shore__run_private *p = run->private;
+    char *path = shore__path_join(run->path, NAME), text[32];
+    int rc = path ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
+    if (p->metrics_fd >= 0) close(p->metrics_fd);
+    p->metrics_fd = -1;
+    if (rc == 0 && metrics) rc = shore__file_copy(metrics, path, diag);
+    if (rc == 0 && !metrics && unlink(path) < 0 && errno != ENOENT) rc = fail_io(run, "cannot be removed", diag);
+    free(path);
+    if (rc == 0 && p->hint_fd < 0) rc = open_file(run, "committed", 0, &p->hint_fd, diag);
+    if (rc < 0) return rc;
+    int bytes = snprintf(text, sizeof text, "%" PRIu64 "\n", step);
+    if (ftruncate(p->hint_fd, 0) < 0 || pwrite(p->hint_fd, text, (size_t)bytes, 0) != bytes || fsync(p->hint_fd) < 0)
+        return shore__fail(diag, -EIO, "%s/committed: cannot be written", run->path);
+    run->hint_step = step;
+    return shore__directory_sync(run->path, diag);
 }

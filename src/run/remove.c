@@ -89,6 +89,19 @@ static int remove_volumes(const struct shore__strings *drives, const uint64_t fl
     return rc;
 }
 
+static int remove_snapshots(const char *path, shore__note_fn note, void *ctx, struct shore_diag *diag) {
+    struct shore__snapshot *list = NULL;
+    size_t count = 0;
+    int rc = shore__snapshots_mend(path, note, ctx, diag);
+    if (rc == 0) rc = shore__snapshots_read(path, &list, &count, diag);
+    for (size_t i = 0; i < count && rc == 0; i++) {
+        rc = shore__snapshot_remove(path, list[i].name, note, ctx, diag);
+        if (rc == 0) say(note, ctx, "removed snapshot %s", list[i].name);
+    }
+    shore__snapshots_free(list, count);
+    return rc;
+}
+
 static void unlink_in(const char *directory, const char *format, const char *name) {
     char *file = NULL, *path = NULL;
     if (asprintf(&file, format, name) >= 0 && (path = shore__path_join(directory, file))) unlink(path);
@@ -104,6 +117,8 @@ static void remove_files(const char *path, shore__note_fn note, void *ctx) {
     }
     shore__making_remove(path);
     shore__move_forget(path);
+    shore__rollback_forget(path);
+    shore__snapshots_forget(path);
     unlink_in(path, ".%s.partial", "run.json");
     unlink_in(path, "%s", "run.json");
     if (rmdir(path) == 0)
@@ -132,6 +147,7 @@ int shore__run_remove(const char *path, shore__note_fn note, void *ctx, struct s
         const struct shore__strings one = {&moving.item[i], 1};
         if (stat(moving.item[i], &st) == 0) rc = remove_volumes(&one, run->fleet_id, note, ctx, diag);
     }
+    if (rc == 0 && shore__is_run(path)) rc = remove_snapshots(path, note, ctx, diag);
     /* what an --overwrite that was killed may have made on other drives */
     if (rc == 0 && killed == 0) rc = remove_volumes(&plan.fresh, plan.fleet_id, note, ctx, diag);
     if (rc == 0) remove_files(run->path, note, ctx);

@@ -279,14 +279,14 @@ static void finish_making(struct shore__run *run) {
     shore__strings_free(&plan.fresh);
 }
 
-static int open_run(const char *path, bool for_writing, const struct shore__strings *moved, bool with_data,
+static int open_run(const char *path, bool for_writing, const struct shore__strings *moved, bool with_data, bool mend,
                     struct shore__run **out, struct shore_diag *diag) {
     struct shore__run *run = NULL;
     if (!shore__is_run(path)) return shore__not_a_run(path, diag);
     int rc = shore__run_alloc(path, &run, diag);
     if (rc < 0) return rc;
     /* what was interrupted is undone or brought to its end first, by whoever comes next */
-    bool interrupted = with_data && shore__run_is_interrupted(run->path);
+    bool interrupted = with_data && shore__run_is_interrupted(run->path, for_writing);
     if (for_writing || interrupted) rc = shore__run_lock(run, diag);
     if (rc == 0) rc = read_run(run, diag);
     for (size_t i = 0; rc == 0 && moved && i < moved->count; i++)
@@ -298,7 +298,7 @@ static int open_run(const char *path, bool for_writing, const struct shore__stri
     }
     if (for_writing && with_data) finish_making(run);
     run->hint_step = read_hint(run);
-    if (interrupted) rc = shore__run_mend(run, diag);
+    if (interrupted) rc = shore__run_mend(run, mend, diag);
     if (rc < 0) {
         shore__run_close(run);
         return rc;
@@ -313,11 +313,15 @@ static int open_run(const char *path, bool for_writing, const struct shore__stri
 
 int shore__run_open(const char *path, bool for_writing, const struct shore__strings *moved, struct shore__run **out,
                     struct shore_diag *diag) {
-    return open_run(path, for_writing, moved, true, out, diag);
+    return open_run(path, for_writing, moved, true, true, out, diag);
+}
+
+int shore__run_open_to_roll_back(const char *path, struct shore__run **out, struct shore_diag *diag) {
+    return open_run(path, true, NULL, true, false, out, diag);
 }
 
 int shore__run_open_without_data(const char *path, struct shore__run **out, struct shore_diag *diag) {
-    return open_run(path, true, NULL, false, out, diag);
+    return open_run(path, true, NULL, false, false, out, diag);
 }
 
 int shore__run_tokenizer(struct shore__run *run, struct shore_diag *diag) {

@@ -117,6 +117,18 @@ struct shore__placing {
  * when the run is opened again; after it, it is brought to its end. */
 int shore__run_place(struct shore__run *run, const struct shore__placing *how, struct shore_diag *diag);
 
+/* A snapshot named after the step (step-000100), and the oldest such ones beyond `keep` removed (0: all are kept). */
+int shore__snapshot_automatic(struct shore__run *run, struct shore_fleet *fleet, uint64_t keep, shore__note_fn note,
+                              void *ctx, struct shore_diag *diag);
+
+/* Opens a run for shore__run_rollback(), whatever an interrupted one has left. */
+int shore__run_open_to_roll_back(const char *path, struct shore__run **out, struct shore_diag *diag);
+/* Puts back the state of a snapshot, under a new epoch, with metrics, schedule and changes as they were then. Needs no
+ * room on the drives. Interrupted, it goes on when the run is opened again; another rollback may take its place.
+ * *from_step: where the run was. progress: nonzero stops with -ECANCELED, and nothing has changed. */
+int shore__run_rollback(struct shore__run *run, const char *name, shore__note_fn note, void *note_ctx,
+                        shore__progress_fn progress, void *progress_ctx, uint64_t *from_step, struct shore_diag *diag);
+
 /* Deletes a run and its volumes (only those of its fleet). */
 int shore__run_remove(const char *path, shore__note_fn note, void *ctx, struct shore_diag *diag);
 

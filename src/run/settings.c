@@ -1,6 +1,6 @@
 /* One table says what every setting is called, takes and may be; JSON and the check follow it, and the flags
  * are called the same. */
-#include "run/settings.h"
+#include "run/internal.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -88,6 +88,8 @@ static const struct row rows[] = {
     {"chunk-size", SIZE, AT(chunk_bytes), .most = UINT64_C(1) << 40},
     {"io", CHOICE, AT(io), .names = ios},
     {"speculate", CHOICE, AT(speculate), .names = speculations},
+    {"snapshot-every", COUNT64, AT(snapshot_every), .most = UINT64_C(1) << 40},
+    {"keep", COUNT64, AT(keep), .most = 1u << 20},
     {"stop-at", COUNT64, AT(stop_at), .most = UINT64_C(1) << 40},
     {"eval-every", COUNT64, AT(eval_every), .most = UINT64_C(1) << 40},
     {"sample-every", COUNT64, AT(sample_every), .most = UINT64_C(1) << 40},
@@ -492,6 +494,13 @@ int shore__settings_check(const struct shore__settings *s, struct shore_diag *di
         return shore__fail(diag, SHORE_EUSAGE, "--model and --init exclude each other: give one of them");
     if (s->val_data.count > 0 && s->val_share > 0)
         return shore__fail(diag, SHORE_EUSAGE, "--val-data and --val-share exclude each other: give one of them");
+    for (size_t i = 0; i < s->drives.count && s->snapshot_every; i++)
+        if (shore__drive_is_volatile(s->drives.item[i]))
+            return shore__fail(diag, SHORE_EUSAGE,
+                               "--snapshot-every needs drives that keep something: there is nothing beside --drive %s",
+                               s->drives.item[i]);
+    if (s->keep && !s->snapshot_every)
+        return shore__fail(diag, SHORE_EUSAGE, "--keep goes with --snapshot-every: it says how many of those stay");
     if (s->drive_speeds) {
         int rc = shore__speeds_parse(s->drive_speeds, (uint32_t)s->drives.count, NULL, diag);
         if (rc) return rc;

@@ -61,6 +61,7 @@ struct shore__settings {
     uint64_t chunk_bytes; /* of state; 0: chosen */
     enum shore_io io;
     enum shore__speculate speculate;
+    uint64_t snapshot_every, keep; /* steps between automatic snapshots, 0: none; how many of them, 0: all */
     /* reporting */
     uint64_t stop_at, eval_every, sample_every, log_every; /* 0: never (eval_every: only at the end) */
     bool quiet;

@@ -216,18 +216,24 @@ static int create_over_file(struct shore__file *file, int dir, uint64_t bytes, b
     return preallocate(file, bytes, diag);
 }
 
-static int create_new(struct shore__file *file, int dir, uint64_t bytes, struct shore_diag *diag) {
-    int rc = check_room(file->path, dir, bytes, 0, diag);
+static int set_length(const struct shore__file *file, uint64_t bytes, struct shore_diag *diag) {
+    if (ftruncate(file->fd, (off_t)bytes) == 0 && fsync(file->fd) == 0) return 0;
+    return fail_errno(diag, file->path, "its length could not be set");
+}
+
+static int create_new(struct shore__file *file, int dir, uint64_t bytes, uint64_t fill_bytes, struct shore_diag *diag) {
+    int rc = check_room(file->path, dir, fill_bytes, 0, diag);
     if (rc) return rc;
     file->fd = open(file->path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (file->fd < 0) return fail_errno(diag, file->path, "cannot be created");
     rc = lock_descriptor(file->fd, file->path, 0, diag);
     if (rc) return rc;
     file->made = true;
-    return preallocate(file, bytes, diag);
+    rc = preallocate(file, fill_bytes, diag);
+    return rc || fill_bytes == bytes ? rc : set_length(file, bytes, diag);
 }
 
-int shore__file_create_asking(const char *path, uint64_t bytes, enum shore_io io, bool overwrite,
+int shore__file_create_asking(const char *path, uint64_t bytes, uint64_t fill_bytes, enum shore_io io, bool overwrite,
                               shore__replaceable_fn replaceable, struct shore__file *out, struct shore_diag *diag) {
     int dir = -1;
     int rc = start(path, out, diag);
@@ -240,7 +246,8 @@ int shore__file_create_asking(const char *path, uint64_t bytes, enum shore_io io
     if (rc < 0) goto failed;
     struct stat st;
     if (stat(path, &st)) {
-        rc = errno == ENOENT ? create_new(out, dir, bytes, diag) : fail_errno(diag, path, "cannot be examined");
+        rc = errno == ENOENT ? create_new(out, dir, bytes, fill_bytes, diag)
+                             : fail_errno(diag, path, "cannot be examined");
     } else {
         rc = open_locked(path, SHORE__LOCK_SECONDS, out, diag);
         if (rc == 0)
@@ -263,5 +270,5 @@ failed:
 
 int shore__file_create(const char *path, uint64_t bytes, enum shore_io io, bool overwrite, struct shore__file *out,
                        struct shore_diag *diag) {
-    return shore__file_create_asking(path, bytes, io, overwrite, NULL, out, diag);
+    return shore__file_create_asking(path, bytes, bytes, io, overwrite, NULL, out, diag);
 }

@@ -36,7 +36,8 @@ enum shore__replaceable {
     SHORE__REPLACE_NO
 };
 typedef enum shore__replaceable (*shore__replaceable_fn)(const struct shore__file *file);
-int shore__file_create_asking(const char *path, uint64_t bytes, enum shore_io io, bool overwrite,
+/* fill_bytes: how many of them are preallocated; a file reads as zeros behind, and takes no room there. */
+int shore__file_create_asking(const char *path, uint64_t bytes, uint64_t fill_bytes, enum shore_io io, bool overwrite,
                               shore__replaceable_fn replaceable, struct shore__file *out, struct shore_diag *diag);
 
 /* Signature check of an open device: 0, or SHORE_EEXISTS with a sentence. */

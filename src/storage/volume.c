@@ -255,8 +255,9 @@ static int write_new(struct shore__volume *v, struct shore__io *io, struct shore
     return rc;
 }
 
-int shore__volume_create(const char *path, const struct shore__volume_desc *desc, enum shore_io io, bool overwrite,
-                         struct shore_arena *arena, struct shore__volume *out, struct shore_diag *diag) {
+/* one_slot: only the first has room yet. */
+static int create(const char *path, const struct shore__volume_desc *desc, bool one_slot, enum shore_io io,
+                  bool overwrite, struct shore_arena *arena, struct shore__volume *out, struct shore_diag *diag) {
     *out = (struct shore__volume){.file = {.fd = -1}, .desc = *desc, .arena = arena};
     out->desc.extents = NULL;
     out->desc.identity = NULL;
@@ -264,7 +265,9 @@ int shore__volume_create(const char *path, const struct shore__volume_desc *desc
         desc->drive >= desc->ndrives)
         return shore__fail(diag, -EINVAL, "%s: the placement or the sizes of the volume are not possible", path);
     out->size_bytes = out->at.end;
-    int rc = shore__file_create_asking(path, out->size_bytes, io, overwrite, ask_replaceable, &out->file, diag);
+    uint64_t fill_bytes = one_slot ? out->at.plane[1][0] : out->size_bytes;
+    int rc =
+        shore__file_create_asking(path, out->size_bytes, fill_bytes, io, overwrite, ask_replaceable, &out->file, diag);
     if (rc) return rc;
     rc = alloc_page(out, diag);
     if (rc == 0) rc = alloc_described(out, diag);
@@ -285,6 +288,16 @@ int shore__volume_create(const char *path, const struct shore__volume_desc *desc
         shore__volume_close(out);
     }
     return rc;
+}
+
+int shore__volume_create(const char *path, const struct shore__volume_desc *desc, enum shore_io io, bool overwrite,
+                         struct shore_arena *arena, struct shore__volume *out, struct shore_diag *diag) {
+    return create(path, desc, false, io, overwrite, arena, out, diag);
+}
+
+int shore__volume_create_one_slot(const char *path, const struct shore__volume_desc *desc, enum shore_io io,
+                                  struct shore__volume *out, struct shore_diag *diag) {
+    return create(path, desc, true, io, false, NULL, out, diag);
 }
 
 /* ---- open -------------------------------------------------------------------------------------------------------- */

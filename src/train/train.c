@@ -219,6 +219,20 @@ static int one_step(struct trainer *t, struct shore_diag *diag) {
     return finite ? commit_submit(t, false, diag) : refuse(t, diag);
 }
 
+static bool snapshot_due(const struct trainer *t, uint64_t step) {
+    return t->s->snapshot_every && step % t->s->snapshot_every == 0;
+}
+
+/* Training does not depend on it: a full disk costs the snapshot, not the run. */
+static void snapshot(struct trainer *t, uint64_t step) {
+    struct shore_diag why = {{0}};
+    char text[sizeof why.text + 64];
+    int rc = shore__snapshot_automatic(t->run, t->fleet, t->s->keep, t->events->note, t->events->ctx, &why);
+    snprintf(text, sizeof text, "no snapshot of step %llu: %s", (unsigned long long)step, why.text);
+    if (rc && t->events->note) t->events->note(t->events->ctx, text);
+    t->step_start_ns = shore__now_ns();
+}
+
 int shore__train(struct shore__run *run, bool fresh, bool overwrite, uint64_t accept_step,
                  const struct shore__train_events *events, struct shore__train_result *out, struct shore_diag *diag) {
     struct trainer t = {.run = run, .s = &run->settings, .m = run->model, .events = events};
@@ -238,8 +252,10 @@ int shore__train(struct shore__run *run, bool fresh, bool overwrite, uint64_t ac
         rc = one_step(&t, diag);
         uint64_t made = t.base_step + 1;
         asked = events->should_stop && events->should_stop(events->ctx);
-        bool settle = made == last || asked || batch_validation_due(&t, made) || commit_sample_due(&t, made);
+        bool keep = snapshot_due(&t, made);
+        bool settle = made == last || asked || keep || batch_validation_due(&t, made) || commit_sample_due(&t, made);
         if (!rc && settle) rc = commit_finish(&t, diag);
+        if (!rc && keep) snapshot(&t, made);
         if (!rc && settle) out->last_val_loss = isfinite(t.report.val_loss) ? t.report.val_loss : out->last_val_loss;
         out->last_loss = t.report.loss;
     }

@@ -6,10 +6,10 @@ shows() { # NAME PATTERN: the last command printed it
     if grep -qE -- "$2" "$place/log"; then ok "$1"; else fail "$1: no '$2'"; fi
 }
 
-commands="train eval generate verify import export inspect remove drive bench"
+commands="train eval generate verify import export inspect remove snapshot rollback snapshots drive bench"
 must --help
 for command in $commands; do
-    shows "the overview names $command" "^  $command "
+    shows "the overview names $command" "^  $command +"
 done
 for command in $commands; do
     must $command --help
@@ -22,7 +22,7 @@ shows "version: I/O" "thread pool"
 shows "version: update" "^update:.* scalar"
 
 must train --help
-for flag in model init seed tokenizer data val-data val-share drive drive-speeds memory out resume steps batch micro-batch seq-len \
+for flag in model init seed tokenizer data val-data val-share drive drive-speeds snapshot-every keep memory out resume steps batch micro-batch seq-len \
     precision optimizer lr min-lr warmup schedule beta1 beta2 eps momentum weight-decay clip on-nonfinite products \
     shuffle threads epochs stop-at eval-every sample-every log-every quiet dry-run chunk-size io speculate config \
     overwrite accept-step; do

@@ -1,0 +1,415 @@
+/* Named copies of a run's committed state. The drives copy their volumes; the run directory says which copies belong
+ * together, and keeps what of itself belongs to that step. NAME.json is written last, and is the first to go. */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <linux/fs.h>
+
+#include "base/diag.h"
+#include "drive/discard.h"
+#include "drive/snapshot.h"
+#include "files/atomic.h"
+#include "files/json.h"
+#include "run/fleets.h"
+
+#define FOLDER "snapshots"
+enum { JSON_BYTES_MOST = 16 << 20 };
+
+static int out_of_memory(struct shore_diag *diag) {
+    return shore__fail(diag, -ENOMEM, "out of memory");
+}
+
+/* RUN/snapshots/NAME + ending */
+static char *path_of(const char *run_path, const char *name, const char *ending) {
+    char *path = NULL;
+    return asprintf(&path, "%s/" FOLDER "/%s%s", run_path, name, ending) < 0 ? NULL : path;
+}
+
+static bool has(const char *run_path, const char *name, const char *ending) {
+    struct stat st;
+    char *path = path_of(run_path, name, ending);
+    bool there = path && lstat(path, &st) == 0;
+    free(path);
+    return there;
+}
+
+static int sync_folder(const char *run_path, struct shore_diag *diag) {
+    char *folder = shore__path_join(run_path, FOLDER);
+    int rc = folder ? shore__directory_sync(folder, diag) : out_of_memory(diag);
+    free(folder);
+    return rc;
+}
+
+/* ---- files of the run directory ---------------------------------------------------------------------------------- */
+
+static int copy_bytes(int from, int to, const char *name, struct shore_diag *diag) {
+    char block[16384];
+    ssize_t n = 0;
+    int rc = 0;
+    if (ioctl(to, FICLONE, from) == 0) return 0;
+    for (uint64_t at = 0; rc == 0 && (n = pread(from, block, sizeof block, (off_t)at)) > 0; at += (uint64_t)n)
+        rc = shore__write_at(to, block, (size_t)n, at, name, diag);
+    return rc == 0 && n < 0 ? shore__fail(diag, -errno, "%s: cannot be read: %s", name, strerror(errno)) : rc;
+}
+
+int shore__file_copy(const char *from, const char *to, struct shore_diag *diag) {
+    struct shore__atomic file = {0};
+    int fd = open(from, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return shore__fail(diag, -errno, "%s: cannot be opened: %s", from, strerror(errno));
+    int rc = shore__atomic_open(to, &file, diag);
+    if (rc == 0) rc = copy_bytes(fd, file.fd, from, diag);
+    if (rc == 0)
+        rc = shore__atomic_commit(&file, diag);
+    else
+        shore__atomic_abort(&file);
+    close(fd);
+    return rc;
+}
+
+/* What of a run directory goes with the state of a step. */
+bool shore__file_goes_with_state(const char *name) {
+    return strcmp(name, "metrics.jsonl") == 0 || strncmp(name, "residual-", 9) == 0;
+}
+
+int shore__files_copy(const char *from, const char *to, struct shore_diag *diag) {
+    DIR *directory = opendir(from);
+    struct dirent *entry = NULL;
+    int rc = 0;
+    if (!directory) return shore__fail(diag, -errno, "%s: cannot be read: %s", from, strerror(errno));
+    while (rc == 0 && (entry = readdir(directory))) {
+        if (!shore__file_goes_with_state(entry->d_name)) continue;
+        char *source = shore__path_join(from, entry->d_name), *target = shore__path_join(to, entry->d_name);
+        rc = source && target ? shore__file_copy(source, target, diag) : out_of_memory(diag);
+        free(source);
+        free(target);
+    }
+    closedir(directory);
+    return rc;
+}
+
+/* ---- reading ----------------------------------------------------------------------------------------------------- */
+
+void shore__snapshot_free(struct shore__snapshot *s) {
+    shore__strings_free(&s->volumes);
+    json_decref(s->json);
+    *s = (struct shore__snapshot){0};
+}
+
+static int read_fields(struct shore__snapshot *s, const char *path, struct shore_diag *diag) {
+    const json_t *step = json_object_get(s->json, "step"), *generation = json_object_get(s->json, "generation");
+    const json_t *volumes = json_object_get(s->json, "volumes"), *item = NULL;
+    const char *digest = json_string_value(json_object_get(s->json, "digest"));
+    const char *date = json_string_value(json_object_get(s->json, "date"));
+    size_t i = 0;
+    bool good = json_is_integer(step) && json_is_integer(generation) && json_is_array(volumes) && digest && date &&
+                strlen(digest) == 32 &&
+                shore__fleet_id_parse(json_string_value(json_object_get(s->json, "fleet")), s->fleet_id);
+    if (good) {
+        s->step = (uint64_t)json_integer_value(step);
+        s->generation = (uint64_t)json_integer_value(generation);
+        s->automatic = json_is_true(json_object_get(s->json, "automatic"));
+        snprintf(s->digest, sizeof s->digest, "%s", digest);
+        snprintf(s->date, sizeof s->date, "%s", date);
+    }
+    json_array_foreach((json_t *)(uintptr_t)volumes, i, item) {
+        const char *text = json_string_value(item);
+        good = good && text && !shore__strings_add(&s->volumes, text);
+    }
+    if (good && s->volumes.count) return 0;
+    return shore__fail(diag, SHORE_EINPUT, "%s: has been changed by hand and misses what a snapshot needs; put it back",
+                       path);
+}
+
+int shore__snapshot_read(const char *run_path, const char *name, struct shore__snapshot *out, struct shore_diag *diag) {
+    char shown[160];
+    *out = (struct shore__snapshot){0};
+    if (!shore__snapshot_name_valid(name) || !has(run_path, name, ".json"))
+        return shore__fail(diag, SHORE_EUSAGE, "%s has no snapshot %s: 'longshore snapshots %s' lists those there are",
+                           run_path, shore__escape(name, strlen(name), shown, sizeof shown), run_path);
+    snprintf(out->name, sizeof out->name, "%s", name);
+    char *path = path_of(run_path, name, ".json");
+    int rc = path ? shore__json_read(path, JSON_BYTES_MOST, &out->json, diag) : out_of_memory(diag);
+    if (rc == 0) rc = read_fields(out, path, diag);
+    if (rc < 0) shore__snapshot_free(out);
+    free(path);
+    return rc;
+}
+
+static int by_age(const void *a, const void *b) {
+    const struct shore__snapshot *x = a, *y = b;
+    int order = strcmp(x->date, y->date);
+    if (order == 0) order = (x->step > y->step) - (x->step < y->step);
+    return order ? order : strcmp(x->name, y->name);
+}
+
+int shore__snapshots_read(const char *run_path, struct shore__snapshot **out, size_t *count, struct shore_diag *diag) {
+    char *folder = shore__path_join(run_path, FOLDER);
+    DIR *directory = folder ? opendir(folder) : NULL;
+    struct dirent *entry = NULL;
+    int rc = 0;
+    *out = NULL;
+    *count = 0;
+    while (directory && rc == 0 && (entry = readdir(directory))) {
+        char name[SHORE__SNAPSHOT_NAME_BYTES + 8];
+        size_t n = strlen(entry->d_name);
+        if (n < 6 || n >= sizeof name || strcmp(entry->d_name + n - 5, ".json") != 0) continue;
+        snprintf(name, sizeof name, "%.*s", (int)(n - 5), entry->d_name);
+        if (!shore__snapshot_name_valid(name)) continue;
+        struct shore__snapshot *grown = realloc(*out, (*count + 1) * sizeof **out);
+        if (!grown) {
+            rc = out_of_memory(diag);
+            break;
+        }
+        *out = grown;
+        rc = shore__snapshot_read(run_path, name, &grown[*count], diag);
+        if (rc == 0) ++*count;
+    }
+    if (directory) closedir(directory);
+    free(folder);
+    if (*count) qsort(*out, *count, sizeof **out, by_age);
+    if (rc < 0) {
+        shore__snapshots_free(*out, *count);
+        *out = NULL;
+        *count = 0;
+    }
+    return rc;
+}
+
+void shore__snapshots_free(struct shore__snapshot *list, size_t count) {
+    for (size_t i = 0; i < count; i++)
+        shore__snapshot_free(&list[i]);
+    free(list);
+}
+
+/* ---- removing ---------------------------------------------------------------------------------------------------- */
+
+static void discard(const char *volume, const uint64_t fleet_id[2], uint64_t generation, shore__note_fn note,
+                    void *ctx) {
+    struct shore_diag why = {{0}};
+    char *partial = NULL;
+    int rc = shore__drive_discard(volume, fleet_id, generation, false, &why);
+    if (rc && rc != SHORE_EMISSING && note) note(ctx, why.text);
+    if (asprintf(&partial, "%s.partial", volume) >= 0) {
+        shore__drive_discard(partial, fleet_id, generation, true, NULL);
+        free(partial);
+    }
+}
+
+/* The files of NAME.partial, and then it. What cannot be removed is said: a drive that is gone must not hold us. */
+static int clear(const char *run_path, const char *name, shore__note_fn note, void *ctx, struct shore_diag *diag) {
+    json_t *j = NULL;
+    uint64_t fleet_id[2];
+    size_t i = 0;
+    const json_t *item = NULL;
+    char *path = path_of(run_path, name, ".partial"), *files = path_of(run_path, name, ".files");
+    int rc = path && files ? shore__json_read(path, JSON_BYTES_MOST, &j, diag) : out_of_memory(diag);
+    if (rc == 0 && shore__fleet_id_parse(json_string_value(json_object_get(j, "fleet")), fleet_id)) {
+        uint64_t generation = (uint64_t)json_integer_value(json_object_get(j, "generation"));
+        json_array_foreach(json_object_get(j, "volumes"), i, item) {
+            if (json_is_string(item)) discard(json_string_value(item), fleet_id, generation, note, ctx);
+        }
+    }
+    if (rc == 0) {
+        shore__directory_remove(files);
+        unlink(path);
+        rc = sync_folder(run_path, diag);
+    }
+    json_decref(j);
+    free(path);
+    free(files);
+    return rc;
+}
+
+int shore__snapshot_remove(const char *run_path, const char *name, shore__note_fn note, void *ctx,
+                           struct shore_diag *diag) {
+    char *json = path_of(run_path, name, ".json"), *partial = path_of(run_path, name, ".partial");
+    int rc = json && partial ? 0 : out_of_memory(diag);
+    if (rc == 0 && rename(json, partial))
+        rc = shore__fail(diag, -errno, "%s: cannot be renamed: %s", json, strerror(errno));
+    if (rc == 0) rc = sync_folder(run_path, diag);
+    if (rc == 0) rc = clear(run_path, name, note, ctx, diag);
+    free(json);
+    free(partial);
+    return rc;
+}
+
+static bool find_partial(const char *run_path, char name[SHORE__SNAPSHOT_NAME_BYTES + 1]) {
+    char *folder = shore__path_join(run_path, FOLDER);
+    DIR *directory = folder ? opendir(folder) : NULL;
+    struct dirent *entry = NULL;
+    bool found = false;
+    while (directory && !found && (entry = readdir(directory))) {
+        size_t n = strlen(entry->d_name);
+        if (n < 9 || n - 8 > SHORE__SNAPSHOT_NAME_BYTES || strcmp(entry->d_name + n - 8, ".partial") != 0) continue;
+        snprintf(name, SHORE__SNAPSHOT_NAME_BYTES + 1, "%.*s", (int)(n - 8), entry->d_name);
+        found = shore__snapshot_name_valid(name);
+    }
+    if (directory) closedir(directory);
+    free(folder);
+    return found;
+}
+
+bool shore__snapshot_is_interrupted(const char *run_path) {
+    char name[SHORE__SNAPSHOT_NAME_BYTES + 1];
+    return find_partial(run_path, name);
+}
+
+int shore__snapshots_mend(const char *run_path, shore__note_fn note, void *ctx, struct shore_diag *diag) {
+    char name[SHORE__SNAPSHOT_NAME_BYTES + 1], text[256];
+    int rc = 0;
+    while (rc == 0 && find_partial(run_path, name)) {
+        if (has(run_path, name, ".json")) { /* made: only this was left to do */
+            char *path = path_of(run_path, name, ".partial");
+            rc = path && unlink(path) == 0 ? sync_folder(run_path, diag)
+                                           : shore__fail(diag, -errno, "%s: cannot be removed", path ? path : name);
+            free(path);
+            continue;
+        }
+        rc = clear(run_path, name, note, ctx, diag);
+        snprintf(text, sizeof text, "the making or removing of snapshot %s had been interrupted: it is removed", name);
+        if (rc == 0 && note) note(ctx, text);
+    }
+    return rc;
+}
+
+int shore__snapshots_prune(const char *run_path, uint64_t keep, shore__note_fn note, void *ctx,
+                           struct shore_diag *diag) {
+    struct shore__snapshot *list = NULL;
+    size_t count = 0, automatic = 0;
+    int rc = shore__snapshots_read(run_path, &list, &count, diag);
+    if (rc < 0) return rc;
+    for (size_t i = 0; i < count; i++)
+        automatic += list[i].automatic;
+    for (size_t i = 0; rc == 0 && i < count && automatic > keep; i++) {
+        if (!list[i].automatic) continue;
+        rc = shore__snapshot_remove(run_path, list[i].name, note, ctx, diag);
+        automatic--;
+    }
+    shore__snapshots_free(list, count);
+    return rc;
+}
+
+/* The run goes, and with it all of this. */
+void shore__snapshots_forget(const char *run_path) {
+    char *folder = shore__path_join(run_path, FOLDER);
+    if (folder) shore__directory_remove(folder);
+    free(folder);
+}
+
+/* ---- making ------------------------------------------------------------------------------------------------------ */
+
+static json_t *describe(const struct shore__run *run, struct shore_fleet *fleet, const char *name, bool automatic) {
+    struct shore_fleet_info info;
+    char id[33], date[32];
+    time_t now = time(NULL);
+    struct tm utc;
+    shore_fleet_info(fleet, &info);
+    shore__fleet_id_text(info.fleet_id, id);
+    strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
+    json_t *volumes = json_array();
+    for (uint32_t d = 0; d < info.ndrives; d++) {
+        char *path = shore__snapshot_path(shore_fleet_drive_path(fleet, d), name);
+        json_array_append_new(volumes, json_string(path ? path : ""));
+        free(path);
+    }
+    return json_pack("{s:s, s:I, s:s, s:b, s:s, s:I, s:o, s:s, s:o, s:O}", "name", name, "step", (json_int_t)info.step,
+                     "date", date, "automatic", automatic, "fleet", id, "generation", (json_int_t)info.generation,
+                     "volumes", volumes, "processor", run->processor, "settings",
+                     shore__settings_to_json(&run->settings), "changes", run->changes);
+}
+
+static int write_json(const struct shore__run *run, const char *name, const char *ending, const json_t *j,
+                      struct shore_diag *diag) {
+    char *path = path_of(run->path, name, ending);
+    int rc = path && j ? shore__json_write(path, j, 2, diag) : out_of_memory(diag);
+    free(path);
+    return rc;
+}
+
+static int make_folder(const char *path, struct shore_diag *diag) {
+    if (mkdir(path, 0777) < 0 && errno != EEXIST)
+        return shore__fail(diag, -errno, "%s: the directory cannot be made: %s", path, strerror(errno));
+    return shore__parent_sync(path, diag);
+}
+
+static int fill(const struct shore__run *run, struct shore_fleet *fleet, const char *name, json_t *j,
+                struct shore_diag *diag) {
+    unsigned char digest[16];
+    char hex[33];
+    char *files = path_of(run->path, name, ".files");
+    int rc = shore__fleet_snapshot(fleet, name, diag);
+    if (rc == 0) rc = files ? make_folder(files, diag) : out_of_memory(diag);
+    if (rc == 0) rc = shore__files_copy(run->path, files, diag);
+    if (rc == 0) rc = shore_fleet_digest(fleet, false, digest, diag);
+    for (size_t i = 0; i < 16 && rc == 0; i++)
+        snprintf(hex + 2 * i, 3, "%02x", digest[i]);
+    if (rc == 0) rc = json_object_set_new(j, "digest", json_string(hex)) ? out_of_memory(diag) : 0;
+    if (rc == 0) rc = write_json(run, name, ".json", j, diag);
+    free(files);
+    return rc;
+}
+
+int shore__snapshot_make(struct shore__run *run, struct shore_fleet *fleet, const char *name, bool automatic,
+                         struct shore_diag *diag) {
+    char shown[160];
+    shore__escape(name, strlen(name), shown, sizeof shown);
+    if (!shore__snapshot_name_valid(name))
+        return shore__fail(
+            diag, SHORE_EUSAGE,
+            "%s is no name for a snapshot: letters, digits, '.', '_' and '-', at most %u, beginning with "
+            "none of '.' and '-'",
+            shown, SHORE__SNAPSHOT_NAME_BYTES);
+    if (has(run->path, name, ".json"))
+        return shore__fail(diag, SHORE_EEXISTS,
+                           "there is a snapshot %s of this run already: choose another name, or remove it first with "
+                           "'longshore snapshot %s %s --remove'",
+                           shown, run->path, shown);
+    char *folder = shore__path_join(run->path, FOLDER);
+    json_t *j = describe(run, fleet, name, automatic);
+    int rc = folder && j ? make_folder(folder, diag) : out_of_memory(diag);
+    if (rc == 0) rc = write_json(run, name, ".partial", j, diag);
+    if (rc == 0) {
+        rc = fill(run, fleet, name, j, diag);
+        if (rc < 0) {
+            struct shore_diag ignored;
+            clear(run->path, name, NULL, NULL, &ignored);
+        } else {
+            char *partial = path_of(run->path, name, ".partial");
+            if (partial) unlink(partial);
+            free(partial);
+            rc = sync_folder(run->path, diag);
+        }
+    }
+    json_decref(j);
+    free(folder);
+    return rc;
+}
+
+int shore__snapshot_automatic(struct shore__run *run, struct shore_fleet *fleet, uint64_t keep, shore__note_fn note,
+                              void *ctx, struct shore_diag *diag) {
+    struct shore_fleet_info info;
+    struct shore__snapshot there;
+    char name[32];
+    int rc = 0;
+    shore_fleet_info(fleet, &info);
+    snprintf(name, sizeof name, "step-%06" PRIu64, info.step);
+    if (has(run->path, name, ".json")) {
+        rc = shore__snapshot_read(run->path, name, &there, diag);
+        if (rc < 0) return rc;
+        bool replace = there.automatic;
+        shore__snapshot_free(&there);
+        if (!replace) return 0; /* the user's own of this name */
+        rc = shore__snapshot_remove(run->path, name, note, ctx, diag);
+    }
+    if (rc == 0) rc = shore__snapshot_make(run, fleet, name, true, diag);
+    return rc == 0 && keep ? shore__snapshots_prune(run->path, keep, note, ctx, diag) : rc;
+}

@@ -1,0 +1,173 @@
+/* A volume's committed state as a volume of its own. */
+#include <errno.h>
+#include <fcntl.h>
+#include <libgen.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <linux/falloc.h>
+#include <linux/fs.h>
+
+#include "base/diag.h"
+#include "storage/volume_internal.h"
+
+static int fail_errno(const char *path, const char *what, struct shore_diag *diag) {
+    int code = -errno;
+    return shore__fail(diag, code, "%s: %s: %s", path, what, shore_error_text(code));
+}
+
+/* The record of a snapshot: one slot, no step to go back to. */
+static struct shore__record record_of(const struct shore__volume *v, unsigned slot) {
+    struct shore__record next = {.epoch = v->record.epoch, .active = slot, .metrics_bytes = v->record.metrics_bytes};
+    next.slot[slot] = v->record.slot[v->record.active];
+    next.slot[1 - slot].step = SHORE__STEP_NONE;
+    memcpy(next.metrics, v->record.metrics, v->record.metrics_bytes);
+    return next;
+}
+
+static int write_record(struct shore__volume *copy, const struct shore__volume *of, unsigned slot, int table_slot,
+                        struct shore_diag *diag) {
+    struct shore__io *io = NULL;
+    struct shore__record next = record_of(of, slot);
+    int rc = shore__io_open(&copy->file, SHORE_IO_THREADS, 1, NULL, 0, &io, diag);
+    if (!rc) rc = shore__volume_commit(copy, io, &next, table_slot, NULL, diag);
+    shore__io_close(io);
+    return rc;
+}
+
+/* ---- shared blocks ----------------------------------------------------------------------------------------------- */
+
+/* 1: the file system cannot. What the snapshot does not need is let go, so that the volume, when it writes there, does
+ * not leave the old blocks behind. */
+static int clone(const struct shore__volume *v, const char *path, struct shore_diag *diag) {
+    int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (fd < 0) return fail_errno(path, "cannot be created", diag);
+    if (ioctl(fd, FICLONE, v->file.fd)) {
+        close(fd);
+        unlink(path);
+        return 1;
+    }
+    const unsigned other = 1 - v->record.active;
+    const int punch = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
+    uint64_t slot_bytes = v->at.plane[1][0] - v->at.plane[0][0];
+    if (slot_bytes) fallocate(fd, punch, (off_t)v->at.plane[other][0], (off_t)slot_bytes);
+    if (v->at.end > v->at.spill) fallocate(fd, punch, (off_t)v->at.spill, (off_t)(v->at.end - v->at.spill));
+    int rc = fsync(fd) ? fail_errno(path, "cannot be made durable", diag) : 0;
+    close(fd);
+    return rc;
+}
+
+static int share(const struct shore__volume *v, const char *path, struct shore_diag *diag) {
+    struct shore__volume copy;
+    int rc = clone(v, path, diag);
+    if (rc) return rc;
+    rc = shore__volume_open(path, SHORE_IO_THREADS, NULL, &copy, diag);
+    if (rc) return rc;
+    if (memcmp(&copy.record.slot[copy.record.active], &v->record.slot[v->record.active], sizeof copy.record.slot[0]))
+        rc = shore__fail(diag, SHORE_ECORRUPT, "%s: the file system's copy is not what the volume holds", path);
+    if (!rc) rc = write_record(&copy, v, v->record.active, -1, diag);
+    shore__volume_close(&copy);
+    return rc;
+}
+
+/* ---- copied ones ------------------------------------------------------------------------------------------------- */
+
+struct copying {
+    const struct shore__volume *from;
+    struct shore__volume *to;
+    struct shore__io *from_io, *to_io;
+    unsigned char *buffer;
+    size_t buffer_bytes;
+    uint64_t copied_bytes;
+};
+
+static int copy_piece(struct copying *c, enum shore_plane plane, const struct shore__extent *extent, uint32_t at,
+                      uint32_t count, struct shore_diag *diag) {
+    const unsigned slot = c->from->record.active;
+    const uint32_t each = c->from->desc.plane_bytes[plane];
+    const uint64_t bytes = (uint64_t)count * each;
+    uint32_t local = extent->local + at;
+    int rc = shore__transfer(c->from_io, c->from->file.path, SHORE__IO_READ, c->buffer,
+                             shore__volume_plane_offset(c->from, slot, plane, local), bytes, diag);
+    for (uint32_t i = 0; !rc && i < count; i++)
+        rc = shore__volume_check(c->from, slot, extent->block, extent->first + at + i, plane,
+                                 c->buffer + (size_t)i * each, diag);
+    if (!rc)
+        rc = shore__transfer(c->to_io, c->to->file.path, SHORE__IO_WRITE, c->buffer,
+                             shore__volume_plane_offset(c->to, 0, plane, local), bytes, diag);
+    c->copied_bytes += bytes;
+    return rc;
+}
+
+static int copy_planes(struct copying *c, struct shore_diag *diag) {
+    const struct shore__volume_desc *desc = &c->from->desc;
+    int rc = 0;
+    for (unsigned p = 0; p < SHORE_PLANE_COUNT; p++) {
+        if (!desc->plane_bytes[p]) continue;
+        uint32_t most = (uint32_t)(c->buffer_bytes / desc->plane_bytes[p]);
+        if (most == 0) return shore__fail(diag, -EINVAL, "%s: too small a buffer to copy with", c->from->file.path);
+        for (uint32_t e = 0; e < desc->nextents; e++) {
+            const struct shore__extent *extent = &desc->extents[e];
+            for (uint32_t at = 0; !rc && at < extent->count; at += most) {
+                uint32_t left = extent->count - at;
+                rc = copy_piece(c, (enum shore_plane)p, extent, at, left < most ? left : most, diag);
+            }
+        }
+    }
+    return rc;
+}
+
+static int copy(struct shore__volume *v, struct shore__io *io, const char *path, void *buffer, size_t buffer_bytes,
+                uint64_t *copied_bytes, struct shore_diag *diag) {
+    struct shore__volume to;
+    struct shore__volume_desc desc = v->desc;
+    struct copying c = {.from = v, .to = &to, .from_io = io, .buffer = buffer, .buffer_bytes = buffer_bytes};
+    desc.spill = false;
+    desc.scratch_bytes = 0;
+    int rc = shore__volume_create_one_slot(path, &desc, SHORE_IO_THREADS, &to, diag);
+    if (rc) return rc;
+    rc = shore__io_open(&to.file, SHORE_IO_THREADS, 1, NULL, 0, &c.to_io, diag);
+    if (!rc) rc = copy_planes(&c, diag);
+    if (!rc) memcpy(to.table[0], v->table[v->record.active], (size_t)desc.segments * sizeof *to.table[0]);
+    shore__io_close(c.to_io);
+    if (!rc) rc = write_record(&to, v, 0, 0, diag);
+    shore__volume_close(&to);
+    *copied_bytes += c.copied_bytes;
+    return rc;
+}
+
+/* ---- the file ---------------------------------------------------------------------------------------------------- */
+
+static int sync_parent(const char *path, struct shore_diag *diag) {
+    char *name = strdup(path);
+    int fd = name ? open(dirname(name), O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+    int rc = fd < 0 || fsync(fd) ? fail_errno(path, "its directory entry could not be made durable", diag) : 0;
+    if (fd >= 0) close(fd);
+    free(name);
+    return rc;
+}
+
+int shore__volume_snapshot(struct shore__volume *v, struct shore__io *io, const char *path, void *buffer,
+                           size_t buffer_bytes, uint64_t *copied_bytes, struct shore_diag *diag) {
+    struct stat st;
+    char *partial = NULL;
+    if (v->file.is_device)
+        return shore__fail(diag, -ENOTSUP,
+                           "%s: a block device has no room beside its volume for a snapshot; use drives on a file "
+                           "system for that",
+                           v->file.path);
+    if (lstat(path, &st) == 0) return shore__fail(diag, SHORE_EEXISTS, "%s: is there already; remove it first", path);
+    if (asprintf(&partial, "%s.partial", path) < 0) return shore__fail(diag, -ENOMEM, "out of memory");
+    unlink(partial); /* of one that was killed */
+    int rc = share(v, partial, diag);
+    if (rc > 0) rc = copy(v, io, partial, buffer, buffer_bytes, copied_bytes, diag);
+    if (!rc && rename(partial, path)) rc = fail_errno(path, "cannot be put in its place", diag);
+    if (!rc) rc = sync_parent(path, diag);
+    if (rc) unlink(partial);
+    free(partial);
+    return rc;
+}

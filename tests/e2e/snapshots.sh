@@ -1,0 +1,169 @@
+#!/usr/bin/env bash
+# Named copies of a run's state, and going back to them: the same digest, the same bits afterwards, on the same drives or
+# others; kills at random instants leave a snapshot whole or not there, and a rollback undone or done.
+. "$(dirname "$0")/lib.sh"
+seed=${SEED:-$RANDOM}
+RANDOM=$seed
+echo "SEED=$seed"
+gpt2_config "$place/config.json" 2 96 4 64 600
+some_text "$place/text" 300
+common=(--init "$place/config.json" --seed 3 --data "$place/text" --val-share 0.1 --eval-every 5 --steps 20 --batch 8
+        --seq-len 64 --lr 2e-3 --memory 512MiB --quiet)
+mkdir "$place"/d{1,2,3,4}
+run=$place/run
+volumes() { find "$place" -name '*.volume*' | wc -l; }
+steps() { metric "$run" step | tr '\n' ' '; }
+losses() { metric "$run" loss | cksum; }
+
+must train "${common[@]}" --drive "$place/d1" "$place/d2" --out "$run" --stop-at 5
+at5=$(digest)
+must snapshot "$run" five
+same "what was kept" "$(digest)" "$at5"
+must train --resume "$run" --stop-at 10
+at10=$(digest)
+must snapshot "$run" ten
+must train --resume "$run"
+at20=$(digest) all=$(losses)
+must snapshots "$run"
+grep -q "^five: step 5.*${at5#* }" "$place/log" && ok "listed" || fail "no snapshot five with its digest in the list"
+must snapshots "$run" --json
+grep -q '"snapshots":\[{"name":"five","step":5,' "$place/log" && ok "as JSON" || fail "no snapshots as JSON"
+must inspect "$run"
+grep -q "ten: step 10" "$place/log" && ok "inspect shows it" || fail "inspect does not show the snapshots"
+
+# Back, and forth; with another schedule in between, which does not stay.
+must rollback "$run" five
+must inspect "$run" --digest --deep
+same "back at step 5" "$(digest)" "$at5"
+same "the metrics follow" "$(steps)" "1 2 3 4 5 "
+must train --resume "$run" --stop-at 12 --lr 1e-3
+[ "$(digest)" != "$at10" ] && ok "another rate" || fail "the learning rate did not change"
+must rollback "$run" ten
+same "the metrics of that time" "$(steps)" "$(seq -s ' ' 1 10) "
+must train --resume "$run"
+same "the same bits as before" "$(digest)" "$at20"
+same "the same losses as before" "$(losses)" "$all"
+
+# Other drives, and a snapshot of them.
+must drive move "$run" "$place/d1=$place/d3" "$place/d2=$place/d4"
+must rollback "$run" five
+must inspect "$run" --digest --deep
+same "back on other drives" "$(digest)" "$at5"
+must drive remove "$run" "$place/d4"
+must train --resume "$run" --stop-at 10
+same "the same bits on other drives" "$(digest)" "$at10"
+must snapshot "$run" again
+must drive add "$run" "$place/d1" "$place/d4" --drive-speeds 1,2,1
+must rollback "$run" again
+must inspect "$run" --digest
+same "from one drive to three" "$(digest)" "$at10"
+must train --resume "$run"
+same "and on" "$(digest)" "$at20"
+must snapshot "$run" again --remove
+must snapshot "$run" ten --remove
+same "volumes and those of one snapshot" "$(volumes)" 5
+
+# Moved by hand: the copies lie beside the volumes.
+mv "$place/d3" "$place/d5"
+must train --resume "$run" --drive "$place/d3=$place/d5"
+
+# What makes no sense.
+refused "a name twice" "already" snapshot "$run" five
+refused "a name with a slash" "no name" snapshot "$run" ../five
+refused "a name with a dot first" "no name" snapshot "$run" .five
+refused "a long name" "no name" snapshot "$run" "$(printf 'x%.0s' {1..65})"
+refused "no name" "which snapshot" snapshot "$run"
+refused "no run" "which run" rollback
+refused "no such snapshot" "has no snapshot" rollback "$run" six
+refused "nothing to remove" "has no snapshot" snapshot "$run" six --remove
+refused "snapshots of no run" "not a run" snapshots "$place/d1"
+refused "keep without snapshots" "snapshot-every" train "${common[@]}" --drive "$place/d1/x" --out "$place/no" --keep 3
+refused "snapshots of memory" "keep something" train "${common[@]}" --drive ram: --out "$place/no" --snapshot-every 3
+exec 9<"$run"
+flock -x 9
+refused "a run in use" "another process" snapshot "$run" six
+refused "going back in a run in use" "another process" rollback "$run" five
+flock -u 9
+at=$at20
+rm -f "$place/whole"
+cp "$place/d2/longshore.volume.snapshot-five" "$place/whole"
+rm "$place/d2/longshore.volume.snapshot-five"
+refused "a part that is missing" "missing.*snapshot five" rollback "$run" five
+truncate -s 1M "$place/d2/longshore.volume.snapshot-five"
+run rollback "$run" five
+[ $rc != 0 ] && ok "a part of zeros" || fail "a part of zeros was taken for a snapshot"
+cp "$place/whole" "$place/d2/longshore.volume.snapshot-five"
+offset=$(($(stat -c %s "$place/whole") / 3 / 4096 * 4096)) # in the planes of its only slot
+printf 'x' | dd of="$place/d2/longshore.volume.snapshot-five" bs=1 seek=$((offset + 77)) conv=notrunc status=none
+run rollback "$run" five
+[ $rc != 0 ] && grep -q "checksum" "$place/log" && ok "a damaged part" || fail "a damaged part was put back"
+must inspect "$run" --digest --deep
+same "nothing has changed" "$(digest)" "$at"
+cp "$place/whole" "$place/d2/longshore.volume.snapshot-five"
+must rollback "$run" five
+
+# Automatic ones: the newest K stay, and what the user made.
+must train --resume "$run" --snapshot-every 3 --keep 2
+same "automatic snapshots" "$(find "$run/snapshots" -name '*.json' -printf '%f ' | tr ' ' '\n' | sort | tr '\n' ' ')" \
+    "five.json step-000015.json step-000018.json "
+same "bits with snapshots" "$(digest)" "$at20"
+must rollback "$run" step-000018
+must train --resume "$run"
+same "from an automatic one" "$(digest)" "$at20"
+same "and their volumes" "$(volumes)" $((3 + 2 + 3 + 3))
+
+# kill -9 at random instants.
+killed() { # LIMIT_US ARGS...
+    local limit=$1
+    shift
+    "$LONGSHORE" "$@" >"$place/log" 2>&1 </dev/null &
+    background=$!
+    sleep "$(awk -v us=$((RANDOM * 32768 % limit + RANDOM % 1000)) 'BEGIN {printf "%.6f", us / 1000000}')"
+    kill -9 $background 2>/dev/null
+    wait $background 2>/dev/null
+    background=
+}
+start=$(date +%s%N)
+must rollback "$run" five
+limit=$((($(date +%s%N) - start) / 1000 * 12 / 10))
+must rollback "$run" step-000018
+must inspect "$run" --digest
+at18=$(digest)
+for i in $(seq "${KILLS:-16}"); do
+    killed $limit rollback "$run" "$([ $((i % 2)) = 0 ] && echo step-000018 || echo five)"
+    [ $((i % 4)) != 3 ] || killed $limit inspect "$run" --digest
+    if [ $((i % 3)) = 0 ]; then run train --resume "$run" --stop-at 1; else run inspect "$run" --digest --deep; fi
+    case "$(digest)" in
+    "$at5" | "$at18" | "$at20") ok "after kill $i" ;;
+    *) fail "after kill $i: '$(digest)' is neither of the states" ;;
+    esac
+    [ ! -e "$run/rollback.json" ] || fail "after kill $i: rollback.json is left"
+    [ "$(metric "$run" step | tail -n 1)" = "$(digest | cut -d' ' -f1)" ] || fail "after kill $i: the metrics do not fit"
+done
+must rollback "$run" five
+must train --resume "$run" --snapshot-every 0 --keep 0
+same "the same bits after all" "$(digest)" "$at20"
+same "the same losses after all" "$(losses)" "$all"
+must snapshot "$run" step-000015 --remove
+must snapshot "$run" step-000018 --remove
+start=$(date +%s%N)
+must snapshot "$run" timed
+limit=$((($(date +%s%N) - start) / 1000 * 12 / 10))
+must snapshot "$run" timed --remove
+for i in $(seq "${KILLS:-16}"); do
+    killed $limit snapshot "$run" "new$i"
+    [ $((i % 2)) = 0 ] || killed $limit snapshot "$run" "new$i" --remove
+    if "$LONGSHORE" snapshots "$run" | grep -q "^new$i:"; then
+        must rollback "$run" "new$i"
+        same "snapshot $i is whole" "$(digest)" "$at20"
+        must snapshot "$run" "new$i" --remove
+    else
+        must snapshot "$run" "new$i"
+        must snapshot "$run" "new$i" --remove
+    fi
+done
+same "nothing is left over" "$(volumes) $(find "$run/snapshots" -name 'new*' | wc -l)" "5 0"
+must remove "$run"
+same "remove takes them all" "$(volumes)" 0
+[ ! -e "$run" ] && ok "the directory too" || fail "the run's directory is left: $(ls -R "$run")"
+done_testing
