@@ -19,7 +19,8 @@
     X(SHORE_ENONFINITE, 4009, "a value is not finite")                          \
     X(SHORE_EDISCARDED, 4010, "belongs to a discarded attempt")                 \
     X(SHORE_EEXISTS, 4011, "exists already")                                    \
-    X(SHORE_EMISSING, 4012, "is missing")
+    X(SHORE_EMISSING, 4012, "is missing")                                       \
+    X(SHORE_ELINK, 4013, "the connection to a drive broke")
 
 enum shore_error {
 #define SHORE_ERROR_ENUM(name, number, text) name = -(number),

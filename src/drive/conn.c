@@ -1,0 +1,245 @@
+#include "drive/conn.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/diag.h"
+#include "base/units.h"
+
+static int no_waiting(int fd) {
+    int flags = fcntl(fd, F_GETFL);
+    return flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0 ? -errno : 0;
+}
+
+int shore__conn_init(struct shore__conn *c, int in, int out, int err) {
+    memset(c, 0, sizeof *c);
+    c->in = in;
+    c->out = out;
+    c->err = err;
+    c->silence_ms = SHORE__SILENCE_MS;
+    c->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    int rc = c->wake < 0 ? -errno : no_waiting(in);
+    if (!rc && out != in) rc = no_waiting(out);
+    if (!rc && err >= 0) rc = no_waiting(err);
+    if (rc) shore__conn_fini(c);
+    return rc;
+}
+
+void shore__conn_fini(struct shore__conn *c) {
+    if (c->in >= 0) close(c->in);
+    if (c->out >= 0 && c->out != c->in) close(c->out);
+    if (c->err >= 0) close(c->err);
+    if (c->wake >= 0) close(c->wake);
+    c->in = c->out = c->err = c->wake = -1;
+}
+
+void shore__conn_end(struct shore__conn *c) {
+    const uint64_t one = 1;
+    atomic_store(&c->ended, true);
+    ssize_t n = write(c->wake, &one, sizeof one);
+    (void)n; /* it can only be full, and then it wakes already */
+}
+
+void shore__conn_drain_errors(struct shore__conn *c) {
+    char text[512];
+    ssize_t n;
+    while (c->err >= 0 && (n = read(c->err, text, sizeof text)) != 0) {
+        if (n < 0) {
+            if (errno == EINTR) continue;
+            return;
+        }
+        size_t keep = sizeof c->errors - 1, bytes = (size_t)n;
+        if (c->nerrors + bytes > keep) {
+            size_t drop = c->nerrors + bytes - keep;
+            memmove(c->errors, c->errors + drop, c->nerrors - drop);
+            c->nerrors -= drop;
+        }
+        memcpy(c->errors + c->nerrors, text, bytes);
+        c->nerrors += bytes;
+        c->errors[c->nerrors] = 0;
+    }
+    if (c->err >= 0) {
+        close(c->err);
+        c->err = -1;
+    }
+}
+
+/* Until fd can go on: 0; otherwise a code. Bytes from the far side's shell are taken meanwhile: it must not wait for
+ * us. */
+static int wait_for(struct shore__conn *c, int fd, short event, uint64_t until, struct shore_diag *diag) {
+    for (;;) {
+        struct pollfd fds[3] = {{fd, event, 0}, {c->wake, POLLIN, 0}, {event == POLLIN ? c->err : -1, POLLIN, 0}};
+        uint64_t now = shore__now_ns();
+        int left = now >= until ? 0 : (int)((until - now) / 1000000 + 1);
+        if (atomic_load(&c->ended)) return shore__fail(diag, SHORE_ELINK, "the connection is ended");
+        int n = poll(fds, 3, left);
+        if (n < 0 && errno != EINTR) return shore__fail(diag, SHORE_ELINK, "the connection broke: %s", strerror(errno));
+        if (n > 0 && fds[2].revents) shore__conn_drain_errors(c);
+        if (n > 0 && fds[1].revents) return shore__fail(diag, SHORE_ELINK, "the connection is ended");
+        if (n > 0 && fds[0].revents) return 0;
+        if (n == 0 && left == 0)
+            return shore__fail(diag, SHORE_ELINK, "the other side has been silent for %u s", c->silence_ms / 1000);
+    }
+}
+
+static uint64_t deadline(const struct shore__conn *c) {
+    return shore__now_ns() + (uint64_t)c->silence_ms * 1000000;
+}
+
+static void advance(struct iovec **parts, unsigned *nparts, size_t bytes) {
+    while (*nparts && bytes >= (*parts)->iov_len) {
+        bytes -= (*parts)->iov_len;
+        ++*parts;
+        --*nparts;
+    }
+    if (bytes) {
+        (*parts)->iov_base = (char *)(*parts)->iov_base + bytes;
+        (*parts)->iov_len -= bytes;
+    }
+}
+
+int shore__conn_readv(struct shore__conn *c, struct iovec *parts, unsigned nparts, struct shore_diag *diag) {
+    advance(&parts, &nparts, 0);
+    while (nparts) {
+        ssize_t n = readv(c->in, parts, (int)nparts);
+        if (n > 0) {
+            c->in_bytes += (uint64_t)n;
+            advance(&parts, &nparts, (size_t)n);
+        } else if (n == 0) {
+            return shore__fail(diag, SHORE_ELINK, "the other side has closed the connection");
+        } else if (errno == EAGAIN) {
+            int rc = wait_for(c, c->in, POLLIN, deadline(c), diag);
+            if (rc) return rc;
+        } else if (errno != EINTR) {
+            return shore__fail(diag, SHORE_ELINK, "the connection broke: %s", strerror(errno));
+        }
+    }
+    return 0;
+}
+
+int shore__conn_read(struct shore__conn *c, void *buffer, size_t bytes, struct shore_diag *diag) {
+    struct iovec part = {buffer, bytes};
+    return shore__conn_readv(c, &part, 1, diag);
+}
+
+/* Pipes know no MSG_NOSIGNAL. */
+static ssize_t write_quietly(int fd, const struct iovec *parts, unsigned nparts) {
+    sigset_t pipe_only, before;
+    const struct timespec none = {0};
+    sigemptyset(&pipe_only);
+    sigaddset(&pipe_only, SIGPIPE);
+    pthread_sigmask(SIG_BLOCK, &pipe_only, &before);
+    ssize_t n = writev(fd, parts, (int)nparts);
+    int code = errno;
+    if (n < 0 && code == EPIPE && !sigismember(&before, SIGPIPE)) sigtimedwait(&pipe_only, NULL, &none);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    errno = code;
+    return n;
+}
+
+int shore__conn_write(struct shore__conn *c, struct iovec *parts, unsigned nparts, struct shore_diag *diag) {
+    advance(&parts, &nparts, 0);
+    while (nparts) {
+        ssize_t n = write_quietly(c->out, parts, nparts);
+        if (n >= 0) {
+            c->out_bytes += (uint64_t)n;
+            advance(&parts, &nparts, (size_t)n);
+        } else if (errno == EAGAIN) {
+            int rc = wait_for(c, c->out, POLLOUT, deadline(c), diag);
+            if (rc) return rc;
+        } else if (errno != EINTR) {
+            return shore__fail(diag, SHORE_ELINK,
+                               errno == EPIPE ? "the other side has closed the connection" : "the connection broke: %s",
+                               strerror(errno));
+        }
+    }
+    return 0;
+}
+
+int shore__conn_send(struct shore__conn *c, const struct shore__frame *f, struct shore_diag *diag) {
+    unsigned char header[SHORE__WIRE_HEADER_BYTES];
+    struct shore__wire_header h = {.type = f->type, .sequence = c->sent++, .body_bytes = f->body_bytes, .id = f->id};
+    struct iovec parts[2 + SHORE__CONN_PARTS] = {{header, sizeof header}, {(void *)(uintptr_t)f->body, f->body_bytes}};
+    for (unsigned i = 0; i < f->nbulk; i++) {
+        parts[2 + i] = f->bulk[i];
+        h.bulk_bytes += f->bulk[i].iov_len;
+    }
+    shore__wire_header_put(header, &h, f->body);
+    return shore__conn_write(c, parts, 2 + f->nbulk, diag);
+}
+
+int shore__conn_receive(struct shore__conn *c, bool to_server, struct shore__wire_header *h, unsigned char **body,
+                        size_t *room, struct shore_diag *diag) {
+    unsigned char header[SHORE__WIRE_HEADER_BYTES];
+    int rc = shore__conn_read(c, header, sizeof header, diag);
+    if (!rc) rc = shore__wire_header_get(header, to_server, c->received, h, diag);
+    if (rc) return rc;
+    c->received++;
+    if (h->body_bytes > *room) {
+        /* as much as has come, and no more on the word of a header alone */
+        free(*body);
+        *room = h->body_bytes;
+        *body = malloc(*room);
+        if (!*body) {
+            *room = 0;
+            return shore__fail(diag, -ENOMEM, "out of memory for a frame");
+        }
+    }
+    rc = shore__conn_read(c, *body, h->body_bytes, diag);
+    return rc ? rc : shore__wire_check(header, *body, diag);
+}
+
+int shore__conn_greet(struct shore__conn *c, struct shore_diag *diag) {
+    unsigned char greeting[SHORE__WIRE_GREETING_BYTES];
+    struct iovec part = {greeting, sizeof greeting};
+    shore__wire_greeting_put(greeting);
+    return shore__conn_write(c, &part, 1, diag);
+}
+
+/* One line of what a stranger printed, for a message. */
+static void last_line(const char *text, size_t bytes, char *out, size_t out_bytes) {
+    while (bytes && (text[bytes - 1] == '\n' || text[bytes - 1] == '\r'))
+        bytes--;
+    size_t first = bytes;
+    while (first && text[first - 1] != '\n' && bytes - first < 300)
+        first--;
+    shore__escape(text + first, bytes - first, out, out_bytes);
+}
+
+int shore__conn_greeting(struct shore__conn *c, uint32_t *version, struct shore_diag *diag) {
+    unsigned char window[SHORE__WIRE_MAGIC_BYTES], greeting[SHORE__WIRE_GREETING_BYTES];
+    char said[512] = "", shown[400];
+    size_t seen = 0;
+    struct shore_diag why = {""};
+    int rc = 0;
+    while (!rc && seen < SHORE__WIRE_SCAN_BYTES) {
+        unsigned char byte;
+        rc = shore__conn_read(c, &byte, 1, &why);
+        if (rc) break;
+        memmove(window, window + 1, sizeof window - 1);
+        window[sizeof window - 1] = byte;
+        said[seen++ % sizeof said] = (char)byte;
+        if (seen < sizeof window || memcmp(window, SHORE__WIRE_MAGIC, sizeof window) != 0) continue;
+        memcpy(greeting, window, sizeof window);
+        rc = shore__conn_read(c, greeting + sizeof window, sizeof greeting - sizeof window, &why);
+        if (rc) break;
+        return shore__wire_greeting_get(greeting, version, diag);
+    }
+    if (!rc) {
+        return shore__fail(diag, SHORE_EFORMAT,
+                           "what answers there is no longshore drive server: %u bytes of other text came",
+                           SHORE__WIRE_SCAN_BYTES);
+    }
+    if (seen && seen < sizeof said) {
+        last_line(said, seen, shown, sizeof shown);
+        return shore__fail(diag, rc, "%s; it said: %s", why.text, shown);
+    }
+    return shore__fail(diag, rc, "%s", why.text);
+}
