@@ -13,6 +13,7 @@ static const struct {
     {"remove", shore__drive_remove, "RUN DRIVE...", "take drives out of a run"},
     {"move", shore__drive_move, "RUN OLD=NEW...", "replace drives of a run by others"},
     {"bench", shore__drive_bench, "DIR... [--json]", "how fast drives are, and what shares of a run they would get"},
+    {"serve", shore__drive_serve, "--stdio | --listen SOCKET", "serve drives of this host to training elsewhere"},
 };
 enum { COMMANDS = sizeof commands / sizeof commands[0] };
 

@@ -9,6 +9,7 @@
 #include "cli/cli.h"
 #include "cli/summary.h"
 #include "cli/train_options.h"
+#include "drive/transport.h"
 #include "storage/volume.h"
 
 static const char promise[] = "\nlongshore: finishing and committing this step; once more stops at once\n";
@@ -185,6 +186,7 @@ end:
 static bool drives_are_there(const struct shore__strings *drives) {
     for (size_t i = 0; i < drives->count; i++) {
         char *volume = NULL;
+        if (shore__path_is_remote(drives->item[i])) continue;
         bool there = shore__volume_path(drives->item[i], &volume, NULL) == 0 && access(volume, R_OK | W_OK) == 0;
         free(volume);
         if (!there) return false;

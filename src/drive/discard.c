@@ -10,6 +10,8 @@
 
 #include "base/diag.h"
 #include "drive/placement.h"
+#include "drive/probe.h"
+#include "drive/transport.h"
 #include "storage/format.h"
 
 #define WIPE_BYTES (1u << 20) /* both headers lie there */
@@ -74,6 +76,7 @@ int shore__drive_discard(const char *path, const uint64_t fleet_id[2], uint64_t 
     struct stat st;
     char *volume = NULL;
     if (shore__path_is_virtual(path)) return 0;
+    if (shore__path_is_remote(path)) return shore__remote_remove(path, fleet_id, generation, begun, diag);
     if (shore__volume_path(path, &volume, diag) || stat(volume, &st)) {
         free(volume);
         return shore__fail(diag, SHORE_EMISSING, "%s: no volume is there any more", path);

@@ -1,7 +1,7 @@
 /* The drive interface: what storage with functions beside it does for a fleet.
  *
- * Kinds: "local" (a file or device, worked on by threads of this process), "ram", "null". Remote drives come next and
- * fit the same table. A drive sees only its own extents; the fleet splits requests. Submit rule as in state.h.
+ * Kinds: "local" (a file or device, worked on by threads of this process), "remote" (the same in a server, see
+ * remote.h), "ram", "null". A drive sees only its own extents; the fleet splits requests. Submit rule as in state.h.
  * Threading: submits may come from any thread; completions run on threads of the drive. What is marked synchronous is
  * called by one thread, with no other request under way on what it touches.
  */
@@ -16,7 +16,8 @@ struct shore_arena;
 
 enum shore__drive_caps {
     SHORE__DRIVE_DURABLE = 1,
-    SHORE__DRIVE_KEEPS_DATA = 2, /* null does not */
+    SHORE__DRIVE_KEEPS_DATA = 2,  /* null does not */
+    SHORE__DRIVE_COUNTS_LINK = 4, /* its own ledger says what crossed the host link, byte by byte */
 };
 
 /* RESTORED: like UPDATED, but the step need not follow the committed one. */

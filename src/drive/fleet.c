@@ -153,12 +153,25 @@ int shore_fleet_fetch(struct shore_fleet *f, uint64_t step, uint32_t block, uint
         };
         rc = f->drives[d]->ops->fetch(f->drives[d], &fetch, part_completion(join));
         if (rc) part_refused(join, rc);
+        shore__link_count(f, d, kind == SHORE_FETCH_STATE ? SHORE__LINK_OUT_STATE : SHORE__LINK_OUT_PARAMS,
+                          part.count * segment_bytes);
+        shore__link_count(f, d, SHORE__LINK_CONTROL, sizeof fetch);
     }
-    shore__link_count(f, kind == SHORE_FETCH_STATE ? SHORE__LINK_OUT_STATE : SHORE__LINK_OUT_PARAMS,
-                      count * segment_bytes);
-    shore__link_count(f, SHORE__LINK_CONTROL, sizeof(struct shore__drive_fetch));
     join_part_done(join, 0, NULL);
     return 0;
+}
+
+static void count_update(struct shore_fleet *f, uint32_t d, const struct shore_update *u) {
+    if (u->form == SHORE_GRADIENT_SPARSE)
+        shore__link_count(f, d, SHORE__LINK_IN_COMPRESSED,
+                          u->offsets[u->count] - u->offsets[0] + (u->count + 1) * sizeof *u->offsets);
+    else if (u->gradient)
+        shore__link_count(f, d, SHORE__LINK_IN_GRADIENTS, u->count * shore__gradient_segment_bytes(u->form));
+    if (u->residual) shore__link_count(f, d, SHORE__LINK_IN_STATE, (uint64_t)u->count * SHORE_SEGMENT_ELEMS * 2);
+    if (u->params_out)
+        shore__link_count(f, d, SHORE__LINK_OUT_PARAMS,
+                          (uint64_t)u->count * SHORE_SEGMENT_ELEMS * (f->config.fp32_params ? 4 : 2));
+    shore__link_count(f, d, SHORE__LINK_CONTROL, sizeof *u + u->ngroups * sizeof *u->groups);
 }
 
 static void send_to(struct shore__join *join, uint32_t d, struct shore__range range) {
@@ -174,35 +187,20 @@ static void send_to(struct shore__join *join, uint32_t d, struct shore__range ra
             .count = range.count,
             .state = join->state + (range.first - join->update.segment) * shore_fleet_state_bytes(f),
         };
+        shore__link_count(f, d, SHORE__LINK_IN_STATE, part.count * shore_fleet_state_bytes(f));
         rc = drive->ops->store(drive, &part, part_completion(join));
     } else {
         struct shore_update part = shore__update_part(&f->config, &join->update, range.first, range.count);
+        count_update(f, d, &part);
         rc = drive->ops->update(drive, &part, part_completion(join));
     }
     if (rc) part_refused(join, rc);
-}
-
-static void count_update(struct shore_fleet *f, const struct shore_update *u) {
-    if (u->form == SHORE_GRADIENT_SPARSE)
-        shore__link_count(f, SHORE__LINK_IN_COMPRESSED,
-                          u->offsets[u->count] - u->offsets[0] + (u->count + 1) * sizeof *u->offsets);
-    else if (u->gradient)
-        shore__link_count(f, SHORE__LINK_IN_GRADIENTS, u->count * shore__gradient_segment_bytes(u->form));
-    if (u->residual) shore__link_count(f, SHORE__LINK_IN_STATE, (uint64_t)u->count * SHORE_SEGMENT_ELEMS * 2);
-    if (u->params_out)
-        shore__link_count(f, SHORE__LINK_OUT_PARAMS,
-                          (uint64_t)u->count * SHORE_SEGMENT_ELEMS * (f->config.fp32_params ? 4 : 2));
-    shore__link_count(f, SHORE__LINK_CONTROL, sizeof *u + u->ngroups * sizeof *u->groups);
 }
 
 /* An update, or a store; initial state is a store that belongs to no step. */
 static void send_update(struct shore__join *join) {
     struct shore_fleet *f = join->fleet;
     const struct shore_update *whole = &join->update;
-    if (join->kind != JOIN_UPDATE)
-        shore__link_count(f, SHORE__LINK_IN_STATE, whole->count * shore_fleet_state_bytes(f));
-    else
-        count_update(f, whole);
     for (uint32_t d = 0; d < f->ndrives; d++) {
         struct shore__range range;
         if (intersect(f, whole->block, d, whole->segment, whole->count, &range)) send_to(join, d, range);
@@ -290,8 +288,8 @@ int shore_fleet_spill(struct shore_fleet *f, uint32_t block, uint32_t segment, u
         const void *from = (const unsigned char *)gradient + (part.first - segment) * each;
         rc = f->drives[d]->ops->spill(f->drives[d], block, part.first, part.count, form, from, part_completion(join));
         if (rc) part_refused(join, rc);
+        shore__link_count(f, d, SHORE__LINK_IN_GRADIENTS, part.count * each);
     }
-    shore__link_count(f, SHORE__LINK_IN_GRADIENTS, count * each);
     join_part_done(join, 0, NULL);
     return 0;
 }
@@ -321,9 +319,9 @@ static int scratch(struct shore_fleet *f, bool put, uint64_t offset, uint64_t by
         int rc = drive->ops->scratch(drive, put, local, part, buffer + (at - offset), join->tail + 16 * i,
                                      part_completion(join));
         if (rc) part_refused(join, rc);
+        shore__link_count(f, (uint32_t)(number % f->ndrives), SHORE__LINK_ACTIVATIONS, part);
         at += part;
     }
-    shore__link_count(f, SHORE__LINK_ACTIVATIONS, bytes);
     join_part_done(join, 0, NULL);
     return 0;
 }
@@ -346,8 +344,8 @@ static void send_commit(struct shore_fleet *f, struct shore__join *join) {
         int rc = f->drives[d]->ops->commit(f->drives[d], step, f->commit_how, f->next_metrics, f->next_metrics_bytes,
                                            part_completion(join));
         if (rc) part_refused(join, rc);
+        shore__link_count(f, d, SHORE__LINK_CONTROL, f->next_metrics_bytes);
     }
-    shore__link_count(f, SHORE__LINK_CONTROL, (uint64_t)f->ndrives * f->next_metrics_bytes);
     join_part_done(join, 0, NULL);
 }
 

@@ -8,6 +8,8 @@
 #include "drive/chunk.h"
 #include "drive/fleet.h"
 #include "drive/link.h"
+#include "drive/probe.h"
+#include "drive/transport.h"
 
 void shore_fleet_info(const struct shore_fleet *fleet, struct shore_fleet_info *out) {
     struct shore_fleet *f = (struct shore_fleet *)(uintptr_t)fleet;
@@ -76,9 +78,26 @@ size_t shore_fleet_state_bytes(const struct shore_fleet *f) {
     return shore__state_segment_bytes(f->config.plane_bytes);
 }
 
+static int remote_identity(const char *uri, void *identity, uint32_t *bytes, struct shore_diag *diag) {
+    struct shore__probe probe;
+    uint32_t capacity = *bytes;
+    int rc = shore__remote_probe(uri, &probe, diag);
+    if (rc) return rc;
+    *bytes = probe.identity_bytes;
+    if (!probe.is_volume)
+        rc = shore__fail(diag, probe.exists ? SHORE_EFORMAT : SHORE_EMISSING, "%s: no volume is there", uri);
+    else if (probe.identity_bytes > capacity)
+        rc = shore__fail(diag, -ENOSPC, "%s: its identity has %u bytes", uri, probe.identity_bytes);
+    else if (probe.identity_bytes)
+        memcpy(identity, probe.identity, probe.identity_bytes);
+    shore__probe_free(&probe);
+    return rc;
+}
+
 int shore_volume_identity(const char *path, void *identity, uint32_t *bytes, struct shore_diag *diag) {
     struct shore__volume volume;
     char *file;
+    if (shore__path_is_remote(path)) return remote_identity(path, identity, bytes, diag);
     int rc = shore__volume_path(path, &file, diag);
     if (rc) return rc;
     rc = shore__volume_peek(file, &volume, diag);

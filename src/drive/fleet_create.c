@@ -7,11 +7,14 @@
 #include <unistd.h>
 
 #include "base/diag.h"
+#include "drive/discard.h"
 #include "drive/fleet.h"
+#include "drive/probe.h"
 #include "drive/speed.h"
+#include "drive/transport.h"
 
 struct place {
-    char *path; /* of the volume; NULL: virtual */
+    char *path; /* of the volume; NULL: virtual, or on another host */
     bool replace;
     bool existed, is_volume;
     bool sealed; /* a volume with a record */
@@ -34,12 +37,28 @@ static int look_at_place(const struct shore_fleet_options *o, struct place *plac
     return 0;
 }
 
+/* The same of a drive on another host. */
+static int ask_of_place(const char *uri, struct place *place, struct shore_diag *diag) {
+    struct shore__probe probe;
+    int rc = shore__remote_probe(uri, &probe, diag);
+    if (rc) return rc;
+    place->existed = probe.exists;
+    place->is_volume = probe.is_volume;
+    place->sealed = probe.sealed;
+    memcpy(place->fleet_id, probe.fleet_id, sizeof place->fleet_id);
+    if (probe.busy) rc = shore__fail(diag, SHORE_EBUSY, "%s: another process works on this volume", uri);
+    shore__probe_free(&probe);
+    return rc;
+}
+
 static int look_at_places(const struct shore_fleet_options *o, struct place *places, struct shore_diag *diag) {
     for (uint32_t d = 0; d < o->ndrives; d++) {
         places[d].replace = o->overwrite;
         if (shore__path_is_virtual(o->drives[d])) continue;
-        int rc = shore__volume_path(o->drives[d], &places[d].path, diag);
-        if (!rc) rc = look_at_place(o, &places[d], diag);
+        bool remote = shore__path_is_remote(o->drives[d]);
+        int rc = remote ? ask_of_place(o->drives[d], &places[d], diag)
+                        : shore__volume_path(o->drives[d], &places[d].path, diag);
+        if (!rc && !remote) rc = look_at_place(o, &places[d], diag);
         if (rc) return rc;
     }
     for (uint32_t d = 0; d < o->ndrives; d++) {
@@ -53,7 +72,7 @@ static int look_at_places(const struct shore_fleet_options *o, struct place *pla
             return shore__fail(diag, SHORE_EEXISTS,
                                "%s: holds the state of a run already; name another path, or give --overwrite to "
                                "replace it",
-                               place->path);
+                               place->path ? place->path : o->drives[d]);
         }
     }
     return 0;
@@ -125,6 +144,10 @@ static int create_all(struct shore_fleet *f, const struct shore_fleet_options *o
         /* nothing new stays behind */
         for (uint32_t e = 0; e < d; e++) {
             if (places[e].path && !places[e].existed) unlink(places[e].path);
+            if (!shore__path_is_remote(o->drives[e]) || places[e].existed) continue;
+            f->drives[e]->ops->close(f->drives[e]);
+            f->drives[e] = NULL;
+            shore__drive_discard(o->drives[e], f->fleet_id, f->generation, true, NULL);
         }
         return rc;
     }

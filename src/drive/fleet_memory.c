@@ -3,6 +3,7 @@
 
 #include "drive/fleet.h"
 #include "drive/local.h"
+#include "drive/transport.h"
 
 #define RING_BYTES_DEFAULT (UINT64_C(16) << 20)
 #define RING_BUFFERS 5u
@@ -64,7 +65,7 @@ static uint64_t memory_bytes(const struct shore_layout *layout, const struct sho
     for (uint32_t d = 0; d < o->ndrives; d++) {
         if (strcmp(o->drives[d], "ram:") == 0) {
             rams++;
-        } else if (strcmp(o->drives[d], "null:") != 0) {
+        } else if (strcmp(o->drives[d], "null:") != 0 && !shore__path_is_remote(o->drives[d])) {
             locals++;
         }
     }

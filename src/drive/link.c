@@ -2,8 +2,8 @@
 
 #include "drive/fleet.h"
 
-void shore__link_count(struct shore_fleet *f, enum shore__link_class what, uint64_t bytes) {
-    f->link[what] += bytes;
+void shore__link_count(struct shore_fleet *f, uint32_t drive, enum shore__link_class what, uint64_t bytes) {
+    if (!(f->drives[drive]->ops->caps & SHORE__DRIVE_COUNTS_LINK)) f->link[what] += bytes;
 }
 
 void shore__link_ledger(const struct shore_fleet *f, struct shore_ledger *out) {

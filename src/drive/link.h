@@ -16,7 +16,9 @@ enum shore__link_class {
     SHORE__LINK_CLASSES
 };
 
-void shore__link_count(struct shore_fleet *fleet, enum shore__link_class what, uint64_t bytes);
+/* For what goes to or comes from one drive of the fleet. Drives that count for themselves (SHORE__DRIVE_COUNTS_LINK)
+ * are left out: their ledger says what really crossed, frames included. */
+void shore__link_count(struct shore_fleet *fleet, uint32_t drive, enum shore__link_class what, uint64_t bytes);
 void shore__link_ledger(const struct shore_fleet *fleet, struct shore_ledger *out);
 
 #endif

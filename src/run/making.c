@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "base/diag.h"
+#include "drive/probe.h"
 #include "files/atomic.h"
 #include "files/json.h"
 #include "run/internal.h"
@@ -82,6 +83,19 @@ bool shore__volume_is_of(const char *volume, const uint64_t fleet_id[2], struct 
     return owner_of(volume, fleet_id, diag) == OURS;
 }
 
+/* The same of a drive on another host; its volume is known here by the drive's name. */
+static int ask_owner(const char *drive, const uint64_t fleet_id[2], char **volume, bool *exists, enum owner *owner,
+                     struct shore_diag *diag) {
+    struct shore__probe probe;
+    int rc = shore__remote_probe(drive, &probe, diag);
+    if (rc < 0) return rc;
+    *exists = probe.exists;
+    if (probe.is_volume) *owner = memcmp(probe.fleet_id, fleet_id, sizeof probe.fleet_id) == 0 ? OURS : ANOTHERS;
+    shore__probe_free(&probe);
+    *volume = strdup(drive);
+    return *volume ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
+}
+
 /* Makes drives absolute, notes which volume files are new, and finds out whether what is there is what a killed making
  * left: volumes of its fleet, or new files without a header. */
 static int plan_drives(struct shore__run *run, const struct shore__plan *before, struct shore_diag *diag) {
@@ -99,10 +113,15 @@ static int plan_drives(struct shore__run *run, const struct shore__plan *before,
                                shore__escape(drives->item[i], strlen(drives->item[i]), shown, sizeof shown));
         free(drives->item[i]);
         drives->item[i] = absolute;
-        int rc = shore__volume_path(absolute, &volume, diag);
+        enum owner owner = BEGUN;
+        bool exists = false, elsewhere = shore__drive_is_elsewhere(absolute);
+        int rc = elsewhere ? ask_owner(absolute, before->fleet_id, &volume, &exists, &owner, diag)
+                           : shore__volume_path(absolute, &volume, diag);
         if (rc < 0) return rc;
-        bool exists = stat(volume, &st) == 0;
-        enum owner owner = exists ? owner_of(volume, before->fleet_id, NULL) : BEGUN;
+        if (!elsewhere) {
+            exists = stat(volume, &st) == 0;
+            if (exists) owner = owner_of(volume, before->fleet_id, NULL);
+        }
         bool made_here = owner != ANOTHERS && shore__strings_has(&before->fresh, volume);
         if (!exists || made_here) rc = shore__strings_add(&run->private->fresh, volume);
         ours += exists && (owner == OURS || made_here);
@@ -337,6 +356,10 @@ int shore__run_finish(struct shore__run *run, const uint64_t fleet_id[2], const 
 
 /* A volume that did not exist before, unless it is in use. */
 static void undo_volume(const char *volume, const uint64_t fleet_id[2]) {
+    if (shore__drive_is_elsewhere(volume)) {
+        shore__remote_remove(volume, fleet_id, SHORE__ANY_GENERATION, false, NULL);
+        return;
+    }
     int fd = open(volume, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
     struct stat st;
     if (fd < 0) return;

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/diag.h"
+#include "drive/probe.h"
 #include "files/atomic.h"
 #include "run/fleets.h"
 #include "storage/volume.h"
@@ -18,6 +19,7 @@ struct held {
     char *path;
     int fd; /* locked */
     bool is_device;
+    bool elsewhere; /* on another host */
 };
 
 __attribute__((format(printf, 3, 4))) static void say(shore__note_fn note, void *ctx, const char *format, ...) {
@@ -30,6 +32,25 @@ __attribute__((format(printf, 3, 4))) static void say(shore__note_fn note, void 
     note(ctx, text);
 }
 
+/* A volume on another host cannot be held from here: it is removed later, if it is in use by nobody then. */
+static int hold_elsewhere(const char *drive, const uint64_t fleet_id[2], struct held *held, shore__note_fn note,
+                          void *ctx, struct shore_diag *diag) {
+    struct shore__probe probe;
+    int rc = shore__remote_probe(drive, &probe, diag);
+    if (rc < 0) return rc;
+    bool ours = probe.is_volume && memcmp(probe.fleet_id, fleet_id, sizeof probe.fleet_id) == 0;
+    if (!probe.exists)
+        say(note, ctx, "%s: no volume is there any more", drive);
+    else if (!ours)
+        say(note, ctx, "left alone: %s: is not a volume of this run", drive);
+    else if (probe.busy)
+        rc = shore__fail(diag, SHORE_EBUSY, "%s: another process works on this volume; nothing was removed", drive);
+    held->elsewhere = rc == 0 && ours;
+    shore__probe_free(&probe);
+    held->path = rc == 0 ? strdup(drive) : NULL;
+    return rc == 0 && !held->path ? shore__fail(diag, -ENOMEM, "out of memory") : rc;
+}
+
 /* Locks a volume of this fleet. Leaves held->fd at -1 where there is none: that is no reason not to go on. */
 static int hold(const char *drive, const uint64_t fleet_id[2], struct held *held, shore__note_fn note, void *ctx,
                 struct shore_diag *diag) {
@@ -37,6 +58,7 @@ static int hold(const char *drive, const uint64_t fleet_id[2], struct held *held
     struct stat st;
     *held = (struct held){.fd = -1};
     if (shore__drive_is_volatile(drive)) return 0;
+    if (shore__drive_is_elsewhere(drive)) return hold_elsewhere(drive, fleet_id, held, note, ctx, diag);
     if (shore__volume_path(drive, &held->path, &why) < 0 || stat(held->path, &st) < 0) {
         say(note, ctx, "%s: no volume is there any more", drive);
         return 0;
@@ -74,8 +96,10 @@ static int remove_volumes(const struct shore__strings *drives, const uint64_t fl
     for (; rc == 0 && n < drives->count; n++)
         rc = hold(drives->item[n], fleet_id, &held[n], note, ctx, diag);
     for (size_t i = 0; rc == 0 && i < n; i++) {
-        if (held[i].fd < 0) continue;
-        if (held[i].is_device)
+        if (held[i].fd < 0 && !held[i].elsewhere) continue;
+        if (held[i].elsewhere)
+            rc = shore__remote_remove(held[i].path, fleet_id, SHORE__ANY_GENERATION, false, diag);
+        else if (held[i].is_device)
             rc = wipe(&held[i], diag);
         else if (unlink(held[i].path) < 0)
             rc = shore__fail(diag, -errno, "%s: cannot be removed: %s", held[i].path, strerror(errno));

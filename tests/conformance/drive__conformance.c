@@ -26,6 +26,8 @@ static const struct config configs[] = {
     {"memory and drives", "frf", SHORE_IO_AUTO, 3, 0, SHORE_MOMENTS_FP32},
     {"8-bit moments, in memory", "r", SHORE_IO_AUTO, 1, 0, SHORE_MOMENTS_8BIT},
     {"8-bit moments, uring, two drives", "ff", SHORE_IO_URING, 3, 0, SHORE_MOMENTS_8BIT},
+    {"remote", "u", SHORE_IO_AUTO, 0, 0, SHORE_MOMENTS_FP32},
+    {"8-bit moments, a drive and a remote one", "fu", SHORE_IO_THREADS, 2, 0, SHORE_MOMENTS_8BIT},
 };
 #define NCONFIGS (sizeof configs / sizeof configs[0])
 
@@ -739,6 +741,7 @@ static void test_refusals(void **state) {
 /* What is promised to an arena is what is taken from it. */
 static void test_memory(void **state) {
     for (size_t c = 0; c < NCONFIGS; c++) {
+        if (configs[c].kinds[0] == 'u') continue; /* its memory is the server's */
         for (int least = 0; least < 2; least++) {
             struct place place;
             struct plain plain;
@@ -825,5 +828,8 @@ int main(void) {
         cmocka_unit_test(test_null),
         cmocka_unit_test(test_ledger),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    server_start();
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    server_stop();
+    return failed;
 }

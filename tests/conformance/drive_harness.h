@@ -4,18 +4,22 @@
 #define TESTS_DRIVE_HARNESS_H
 
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
 #include "base/prng.h"
 #include "base/units.h"
+#include "drive/serve_listen.h"
 #include "longshore/state.h"
 #include "near/moments.h"
 #include "number/bf16.h"
@@ -410,11 +414,52 @@ static inline void assert_digest(struct shore_fleet *f, const struct plain *p, b
 struct place {
     char directory[64];
     char path[DRIVES_MOST][128];
+    char uri[DRIVES_MOST][1200];
     const char *paths[DRIVES_MOST];
     uint32_t ndrives;
 };
 
-/* kinds: a letter for each drive: f a file, r ram:, n null:. */
+/* One server for all tests of a program, which starts it before it has threads: then drives can be remote. */
+static char server_socket[600], server_directory[512];
+static pid_t server_process;
+
+static inline bool server_runs_on(void) {
+    return false;
+}
+
+static inline void server_said(const char *text) {
+    fprintf(stderr, "server: %s\n", text);
+}
+
+static inline void server_start(void) {
+    char cwd[400];
+    assert_non_null(getcwd(cwd, sizeof cwd));
+    snprintf(server_directory, sizeof server_directory, "%s/server-XXXXXX", cwd);
+    assert_non_null(mkdtemp(server_directory));
+    /* the names of sockets are short */
+    snprintf(server_socket, sizeof server_socket, "%s/s", server_directory);
+    server_process = fork();
+    assert_true(server_process >= 0);
+    if (server_process == 0) {
+        struct shore__serve_options options = {.build = "test"};
+        struct shore_diag diag = {""};
+        prctl(PR_SET_PDEATHSIG, SIGTERM);
+        int rc = shore__serve_listen(server_socket, &options, server_runs_on, server_said, &diag);
+        if (rc) fprintf(stderr, "server: %s\n", diag.text);
+        _exit(rc != 0);
+    }
+    for (int i = 0; i < 500 && access(server_socket, F_OK) != 0; i++)
+        usleep(10000);
+}
+
+static inline void server_stop(void) {
+    kill(server_process, SIGTERM);
+    waitpid(server_process, NULL, 0);
+    unlink(server_socket);
+    rmdir(server_directory);
+}
+
+/* kinds: a letter for each drive: f a file, u a file behind the server's socket, r ram:, n null:. */
 static inline void place_open(struct place *place, const char *kinds) {
     memset(place, 0, sizeof *place);
     snprintf(place->directory, sizeof place->directory, "drive-test-XXXXXX");
@@ -425,6 +470,12 @@ static inline void place_open(struct place *place, const char *kinds) {
         snprintf(name, sizeof name, "%s/%u.volume", place->directory, d);
         memcpy(place->path[d], name, sizeof name);
         place->paths[d] = kinds[d] == 'r' ? "ram:" : kinds[d] == 'n' ? "null:" : place->path[d];
+        if (kinds[d] == 'u') {
+            char cwd[400];
+            assert_non_null(getcwd(cwd, sizeof cwd));
+            snprintf(place->uri[d], sizeof place->uri[d], "unix:%s:%s/%s", server_socket, cwd, name);
+            place->paths[d] = place->uri[d];
+        }
     }
 }
 

@@ -1,0 +1,456 @@
+/* One client's session: greeting, opening its drive, the threads of its connections, and its end. */
+#include "drive/serve.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/arena.h"
+#include "base/diag.h"
+#include "base/thread.h"
+#include "base/units.h"
+#include "drive/placement.h"
+#include "drive/serve_attach.h"
+#include "drive/serve_session.h"
+
+#define SILENCE_MS_LEAST 200u
+#define SILENCE_MS_MOST 600000u
+
+/* ---- answers ----------------------------------------------------------------------------------------------------- */
+
+void serve_answer(struct shore__serve_job *job) {
+    struct link *l = job->link;
+    struct session *s = l->session;
+    pthread_mutex_lock(&s->lock);
+    job->next = NULL;
+    if (l->last_answer) {
+        l->last_answer->next = job;
+    } else {
+        l->answers = job;
+    }
+    l->last_answer = job;
+    pthread_cond_signal(&l->due);
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* body: SHORE__WIRE_BODY_BYTES. */
+static int send_answer(struct link *l, struct shore__serve_job *job, unsigned char *body, struct shore_diag *diag) {
+    struct shore__wire_answer a = {.rc = job->rc, .text = job->diag.text};
+    if (job->rc > 0 || job->rc < -0xFFFF) a.rc = -EIO;
+    if (a.rc && !job->diag.text[0]) shore__fail(&job->diag, a.rc, "%s", shore_error_text(a.rc));
+    a.text_bytes = a.rc ? (uint32_t)strlen(job->diag.text) : 0;
+    unsigned char *at = body + SHORE__WIRE_ANSWER_BYTES;
+    shore__wire_answer_put(body, &a);
+    memcpy(at, a.text, a.text_bytes);
+    at += a.text_bytes;
+    if (!a.rc && (job->type == SHORE__WIRE_PUT || job->type == SHORE__WIRE_GET)) {
+        memcpy(at, job->seal, sizeof job->seal);
+        at += sizeof job->seal;
+    }
+    if (!a.rc && job->result && job->result_bytes <= SHORE__WIRE_BODY_BYTES - 2048) {
+        memcpy(at, job->result, job->result_bytes);
+        at += job->result_bytes;
+    }
+    struct shore__frame frame = {
+        .type = SHORE__WIRE_DONE, .id = job->id, .body = body, .body_bytes = (uint32_t)(at - body)};
+    if (!a.rc && job->out_bytes) {
+        frame.bulk[0] = (struct iovec){job->out, job->out_bytes};
+        frame.nbulk = 1;
+    }
+    return shore__conn_send(&l->conn, &frame, diag);
+}
+
+/* The next answer, or NULL: it is time for a sign of life, or (*stop) nothing will come any more. */
+static struct shore__serve_job *next_answer(struct link *l, bool *stop) {
+    struct session *s = l->session;
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    uint64_t ns = (uint64_t)until.tv_nsec + l->conn.silence_ms / 4 * UINT64_C(1000000);
+    until.tv_sec += (time_t)(ns / 1000000000);
+    until.tv_nsec = (long)(ns % 1000000000);
+    int rc = 0;
+    pthread_mutex_lock(&s->lock);
+    while (!l->answers && !l->closing && !rc)
+        rc = pthread_cond_timedwait(&l->due, &s->lock, &until);
+    struct shore__serve_job *job = l->answers;
+    if (job) {
+        l->answers = job->next;
+        if (!l->answers) l->last_answer = NULL;
+    }
+    *stop = !job && l->closing;
+    pthread_mutex_unlock(&s->lock);
+    return job;
+}
+
+static void *write_answers(void *ctx) {
+    struct link *l = ctx;
+    struct shore_diag diag;
+    unsigned char *body = malloc(SHORE__WIRE_BODY_BYTES);
+    int rc = body ? 0 : -ENOMEM;
+    bool stop = false;
+    while (!stop) {
+        struct shore__serve_job *job = next_answer(l, &stop);
+        if (stop) break;
+        if (!rc && job) {
+            rc = send_answer(l, job, body, &diag);
+        } else if (!rc) {
+            struct shore__frame alive = {.type = SHORE__WIRE_ALIVE};
+            rc = shore__conn_send(&l->conn, &alive, &diag);
+        }
+        if (rc) serve_end(l->session); /* what is queued goes nowhere, but goes */
+        if (job) serve_job_free(job);
+    }
+    free(body);
+    return NULL;
+}
+
+/* ---- connections ------------------------------------------------------------------------------------------------- */
+
+void serve_end(struct session *s) {
+    pthread_mutex_lock(&s->lock);
+    s->ended = true;
+    pthread_cond_broadcast(&s->freed);
+    unsigned n = s->nlinks;
+    pthread_mutex_unlock(&s->lock);
+    for (unsigned i = 0; i < n; i++)
+        shore__conn_end(&s->links[i].conn);
+}
+
+static int read_requests(struct link *l, struct shore_diag *diag) {
+    struct shore__wire_header h;
+    unsigned char *body = NULL;
+    size_t room = 0;
+    int rc = 0;
+    while (!rc) {
+        rc = shore__conn_receive(&l->conn, true, &h, &body, &room, diag);
+        if (!rc) rc = serve_request(l, &h, body, diag);
+    }
+    free(body);
+    return rc;
+}
+
+static void *reader(void *ctx) {
+    struct link *l = ctx;
+    struct shore_diag diag;
+    /* with one of its connections the whole client is gone */
+    read_requests(l, &diag);
+    serve_end(l->session);
+    return NULL;
+}
+
+/* The connection's fields are set. */
+static int start_link(struct link *l, bool reads) {
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&l->due, &attr);
+    pthread_condattr_destroy(&attr);
+    int rc = shore__thread_start(&l->writer, "shore-answer", write_answers, l);
+    l->writes = !rc;
+    if (!rc && reads) {
+        rc = shore__thread_start(&l->reader, "shore-serve", reader, l);
+        l->reads = !rc;
+    }
+    return rc;
+}
+
+int serve_add_link(struct session *s, int in, int out, uint64_t id, struct shore_diag *diag) {
+    pthread_mutex_lock(&s->lock);
+    bool room = s->nlinks < SHORE__LINKS_MOST && !s->ended;
+    struct link *l = &s->links[s->nlinks];
+    pthread_mutex_unlock(&s->lock);
+    if (!room) {
+        close(in);
+        if (out != in) close(out);
+        return shore__fail(diag, SHORE_ELINK, "there are enough connections");
+    }
+    int rc = shore__conn_init(&l->conn, in, out, -1);
+    if (rc) return shore__fail(diag, rc, "no connection");
+    l->session = s;
+    l->conn.silence_ms = s->links[0].conn.silence_ms;
+    l->conn.received = 1; /* ATTACH */
+    /* its first answer goes out before the writer starts */
+    unsigned char body[SHORE__WIRE_ANSWER_BYTES];
+    struct shore__wire_answer a = {0};
+    shore__wire_answer_put(body, &a);
+    struct shore__frame frame = {.type = SHORE__WIRE_DONE, .id = id, .body = body, .body_bytes = sizeof body};
+    rc = shore__conn_send(&l->conn, &frame, diag);
+    if (rc) {
+        shore__conn_fini(&l->conn);
+        return rc;
+    }
+    pthread_mutex_lock(&s->lock);
+    s->nlinks++;
+    bool ended = s->ended;
+    pthread_mutex_unlock(&s->lock);
+    if (ended) shore__conn_end(&l->conn);
+    rc = start_link(l, true);
+    if (rc) serve_end(s);
+    return rc;
+}
+
+/* ---- opening ----------------------------------------------------------------------------------------------------- */
+
+static void tell(void *ctx, const char *text) {
+    struct session *s = ctx;
+    struct shore_diag diag;
+    /* only opening has notes, and nobody else writes yet */
+    struct shore__frame note = {.type = SHORE__WIRE_NOTE, .body = text, .body_bytes = (uint32_t)strnlen(text, 1000)};
+    shore__conn_send(&s->links[0].conn, &note, &diag);
+}
+
+static int make_slots(struct session *s) {
+    s->slots = calloc(s->plan.slots, sizeof *s->slots);
+    if (!s->slots) return -ENOMEM;
+    for (uint32_t i = 0; i < s->plan.slots; i++) {
+        struct shore__serve_job *job = &s->slots[i];
+        job->session = s;
+        job->memory = shore__arena_alloc(NULL, s->plan.slot_bytes);
+        if (!job->memory) return -ENOMEM;
+        job->next = s->free_slots;
+        s->free_slots = job;
+    }
+    return 0;
+}
+
+/* desc of what is there: extents and identity belong to the volume, which is closed again. */
+static int plan_existing(struct session *s, const char *path, struct shore_diag *diag) {
+    struct shore__volume volume;
+    char *file = NULL;
+    if (shore__path_is_virtual(path)) return 0; /* opening it says that nothing is kept */
+    int rc = shore__volume_path(path, &file, diag);
+    if (!rc) rc = shore__volume_peek(file, &volume, diag);
+    if (rc == -ENOENT) rc = shore__fail(diag, SHORE_EMISSING, "%s is missing; --drive OLD=NEW says where it is", path);
+    free(file);
+    if (rc) return rc;
+    rc = shore__serve_plan(s->options, path, &volume.desc, &s->config, &s->plan, diag);
+    shore__volume_close(&volume);
+    return rc;
+}
+
+static int open_drive(struct session *s, const char *path, struct shore_diag *diag) {
+    const struct shore__wire_open *o = &s->open;
+    s->config = (struct shore__drive_config){
+        .layout = o->layout,
+        .optimizer = o->optimizer,
+        .fp32_params = o->fp32_params,
+        .moments = o->moments,
+        .io = o->io,
+        .note = tell,
+        .note_ctx = s,
+    };
+    memcpy(s->config.plane_bytes, o->plane_bytes, sizeof s->config.plane_bytes);
+    bool make = o->mode != SHORE__WIRE_MODE_OPEN;
+    int rc =
+        make ? shore__serve_plan(s->options, path, &o->desc, &s->config, &s->plan, diag) : plan_existing(s, path, diag);
+    if (!rc && make) {
+        char *volume = NULL;
+        if (!shore__path_is_virtual(path)) rc = shore__volume_path(path, &volume, diag);
+        if (!rc)
+            rc = shore__drive_create_at(&s->config, path, volume, &o->desc, o->mode == SHORE__WIRE_MODE_REPLACE,
+                                        &s->drive, diag);
+        free(volume);
+    } else if (!rc) {
+        rc = shore__drive_open_at(&s->config, path, &s->drive, diag);
+    }
+    if (rc) return rc;
+    /* a volume of another layout or optimizer would be written beyond its end */
+    const struct shore__volume_desc *d = s->drive->desc;
+    bool fits = d->plane_form == o->moments && memcmp(d->plane_bytes, o->plane_bytes, sizeof d->plane_bytes) == 0;
+    for (uint32_t e = 0; fits && e < d->nextents; e++) {
+        const struct shore__extent *x = &d->extents[e];
+        fits = x->block < o->layout->nblocks && x->first + x->count <= o->layout->blocks[x->block].segments;
+    }
+    if (!fits)
+        return shore__fail(diag, SHORE_EMISMATCH, "%s holds the state of another model or optimizer",
+                           s->drive->ops->path(s->drive));
+    rc = make_slots(s);
+    return rc ? shore__fail(diag, rc, "%s: out of memory for the server's slots", path) : 0;
+}
+
+static int send_opened(struct session *s, uint64_t id, int rc, const struct shore_diag *why, struct shore_diag *diag) {
+    struct shore__wire_answer a = {.rc = rc, .text_bytes = rc ? (uint32_t)strlen(why->text) : 0};
+    unsigned char *settings = NULL, *body = NULL;
+    uint32_t bytes = 0;
+    int made = 0;
+    if (!rc) {
+        struct shore__drive *d = s->drive;
+        char describe[512] = "";
+        d->ops->describe(d, describe, sizeof describe);
+        struct shore__wire_open o = {
+            .path = (char *)(uintptr_t)d->ops->path(d),
+            .build = (char *)(uintptr_t)s->options->build,
+            .has_desc = true,
+            .desc = *d->desc,
+            .caps = d->ops->caps,
+            .describe = describe,
+            .disk_bytes = d->ops->disk_bytes(d),
+            .slots = s->plan.slots,
+            .piece_segments = s->plan.piece_segments,
+            .slot_bytes = s->plan.slot_bytes,
+            .has_recovery = true,
+        };
+        memcpy(o.token, s->open.token, sizeof o.token);
+        d->ops->recovery(d, &o.recovery);
+        made = shore__wire_open_put(&o, true, &settings, &bytes);
+    }
+    if (!made) body = malloc(SHORE__WIRE_ANSWER_BYTES + a.text_bytes + bytes);
+    if (!body) {
+        free(settings);
+        return shore__fail(diag, -ENOMEM, "out of memory");
+    }
+    shore__wire_answer_put(body, &a);
+    memcpy(body + SHORE__WIRE_ANSWER_BYTES, why->text, a.text_bytes);
+    if (bytes) memcpy(body + SHORE__WIRE_ANSWER_BYTES + a.text_bytes, settings, bytes);
+    struct shore__frame frame = {.type = SHORE__WIRE_DONE,
+                                 .id = id,
+                                 .body = body,
+                                 .body_bytes = SHORE__WIRE_ANSWER_BYTES + a.text_bytes + bytes};
+    made = shore__conn_send(&s->links[0].conn, &frame, diag);
+    free(settings);
+    free(body);
+    return made;
+}
+
+static int answer_open(struct session *s, const struct shore__wire_header *h, const unsigned char *body,
+                       struct shore_diag *diag) {
+    struct shore_diag why = {""};
+    char *path = NULL;
+    int rc = shore__wire_open_get(body, h->body_bytes, false, &s->open, &why);
+    if (rc == SHORE_ELINK) return shore__fail(diag, rc, "%s", why.text);
+    if (!rc) {
+        uint32_t silence = s->open.silence_ms;
+        s->links[0].conn.silence_ms = silence < SILENCE_MS_LEAST  ? SILENCE_MS_LEAST
+                                      : silence > SILENCE_MS_MOST ? SILENCE_MS_MOST
+                                                                  : silence;
+        rc = shore__serve_path(s->options, s->open.path, &path, &why);
+    }
+    if (!rc) rc = open_drive(s, path, &why);
+    if (!rc && s->open.connections > 1) rc = serve_attach_open(s, s->open.token, &why);
+    free(path);
+    int sent = send_opened(s, h->id, rc, &why, diag);
+    if (rc && s->drive) {
+        s->drive->ops->close(s->drive);
+        s->drive = NULL;
+    }
+    return sent ? sent : rc ? shore__fail(diag, rc, "%s", why.text) : 0;
+}
+
+/* What is said before a drive is open. 1: the client has what it wanted. */
+static int before_open(struct session *s, struct shore_diag *diag) {
+    struct link *l = &s->links[0];
+    struct shore__wire_header h;
+    struct shore__wire_request r;
+    unsigned char *body = NULL;
+    size_t room = 0;
+    int rc = 0;
+    while (!rc && !s->drive) {
+        rc = shore__conn_receive(&l->conn, true, &h, &body, &room, diag);
+        if (rc) break;
+        if (h.type == SHORE__WIRE_ALIVE) continue;
+        if (h.type == SHORE__WIRE_OPEN) {
+            rc = answer_open(s, &h, body, diag);
+            continue;
+        }
+        rc = shore__wire_request_get(&h, body, &r, diag);
+        if (rc) break;
+        if (h.type == SHORE__WIRE_PROBE || h.type == SHORE__WIRE_REMOVE)
+            rc = serve_probe(s, &h, &r, diag);
+        else if (h.type == SHORE__WIRE_ATTACH)
+            rc = serve_attach_to(&l->conn, &h, &r, diag);
+        else if (h.type == SHORE__WIRE_CLOSE)
+            rc = 1;
+        else
+            rc = shore__fail(diag, SHORE_ELINK, "a request of type %u came before a drive was open", h.type);
+    }
+    free(body);
+    return rc;
+}
+
+/* ---- a session --------------------------------------------------------------------------------------------------- */
+
+static void stop_writer(struct link *l) {
+    if (!l->writes) return;
+    pthread_mutex_lock(&l->session->lock);
+    l->closing = true;
+    pthread_cond_signal(&l->due);
+    pthread_mutex_unlock(&l->session->lock);
+    pthread_join(l->writer, NULL);
+    l->writes = false;
+}
+
+/* All readers but the first have been told to stop. */
+static void finish(struct session *s) {
+    serve_attach_close(s);
+    for (unsigned i = 1; i < s->nlinks; i++)
+        if (s->links[i].reads) pthread_join(s->links[i].reader, NULL);
+    if (s->drive) {
+        if (s->has_controls) shore__lane_stop(&s->controls);
+        s->drive->ops->discard(s->drive, UINT64_MAX); /* what is queued for nobody need not run */
+        s->drive->ops->close(s->drive);
+        s->drive = NULL;
+    }
+    if (s->leave) serve_answer(s->leave);
+    for (unsigned i = 0; i < s->nlinks; i++)
+        stop_writer(&s->links[i]);
+}
+
+static void serve_client(struct session *s, struct shore_diag *diag, int *rc) {
+    *rc = shore__conn_greet(&s->links[0].conn, diag);
+    if (!*rc) *rc = before_open(s, diag);
+    if (*rc) return;
+    *rc = shore__lane_start(&s->controls, "shore-control", serve_controls, s);
+    s->has_controls = !*rc;
+    if (!*rc) *rc = start_link(&s->links[0], false);
+    if (!*rc) *rc = serve_attach_start(s);
+    if (*rc) {
+        shore__fail(diag, *rc, "the server's threads cannot be started: %s", shore_error_text(*rc));
+    } else {
+        *rc = read_requests(&s->links[0], diag);
+    }
+    pthread_mutex_lock(&s->lock);
+    s->ended = true;
+    pthread_cond_broadcast(&s->freed);
+    bool polite = s->leave;
+    pthread_mutex_unlock(&s->lock);
+    /* who takes his leave still waits for the answer on his own connection */
+    for (unsigned i = polite ? 1 : 0; i < s->nlinks; i++)
+        shore__conn_end(&s->links[i].conn);
+}
+
+int shore__serve(int in, int out, const struct shore__serve_options *options, struct shore_diag *diag) {
+    struct session *s = calloc(1, sizeof *s);
+    int rc = s ? 0 : -ENOMEM;
+    if (rc) return shore__fail(diag, rc, "out of memory");
+    s->options = options;
+    s->attach = -1;
+    pthread_mutex_init(&s->lock, NULL);
+    pthread_cond_init(&s->freed, NULL);
+    s->links[0].session = s;
+    s->nlinks = 1;
+    rc = shore__conn_init(&s->links[0].conn, in, out, -1);
+    if (rc)
+        shore__fail(diag, rc, "the connection cannot be used: %s", shore_error_text(rc));
+    else
+        serve_client(s, diag, &rc);
+    finish(s);
+    for (unsigned i = 0; i < s->nlinks; i++)
+        shore__conn_fini(&s->links[i].conn);
+    for (uint32_t i = 0; s->slots && i < s->plan.slots; i++) {
+        shore__arena_free(NULL, s->slots[i].memory);
+        free(s->slots[i].body);
+        free(s->slots[i].groups);
+        free(s->slots[i].offsets);
+    }
+    free(s->slots);
+    shore__wire_open_free(&s->open);
+    pthread_cond_destroy(&s->freed);
+    pthread_mutex_destroy(&s->lock);
+    free(s);
+    return rc == 1 ? 0 : rc;
+}

@@ -1,0 +1,111 @@
+/* What a client may ask of a path without opening a drive: what is there, and to remove a volume of its own. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/diag.h"
+#include "base/units.h"
+#include "drive/discard.h"
+#include "drive/placement.h"
+#include "drive/probe.h"
+#include "drive/serve_attach.h"
+
+static int look(const struct shore__serve_options *o, const char *path, unsigned char **result, uint32_t *bytes,
+                struct shore_diag *diag) {
+    struct shore__volume volume;
+    struct shore__probe probe = {0};
+    char *real = NULL, *file = NULL;
+    int rc = shore__serve_path(o, path, &real, diag);
+    if (!rc && shore__path_is_virtual(real)) {
+        free(real);
+        return shore__fail(diag, SHORE_EMISSING, "%s keeps nothing after its process has ended", path);
+    }
+    if (!rc) rc = shore__volume_path(real, &file, diag);
+    if (!rc) {
+        struct stat st;
+        probe.path = file;
+        probe.capacity_bytes = shore__drive_capacity_bytes(real);
+        probe.exists = stat(file, &st) == 0;
+        probe.is_device = probe.exists && S_ISBLK(st.st_mode);
+        int fd = probe.exists ? open(file, O_RDONLY | O_CLOEXEC) : -1;
+        if (fd >= 0) {
+            probe.busy = flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+            close(fd);
+        }
+        if (probe.exists && shore__volume_peek(file, &volume, NULL) == 0) {
+            probe.is_volume = true;
+            probe.sealed = volume.record_valid || volume.damaged_record;
+            memcpy(probe.fleet_id, volume.desc.fleet_id, sizeof probe.fleet_id);
+            probe.identity = (unsigned char *)(uintptr_t)volume.desc.identity;
+            probe.identity_bytes = volume.desc.identity_bytes;
+            *result = shore__probe_put(&probe, bytes);
+            shore__volume_close(&volume);
+        } else {
+            *result = shore__probe_put(&probe, bytes);
+        }
+        if (!*result) rc = shore__fail(diag, -ENOMEM, "out of memory");
+    }
+    free(file);
+    free(real);
+    return rc;
+}
+
+/* The first 16 bytes of the tail: of which fleet the volume must be. */
+static int remove_volume(const struct shore__serve_options *o, const struct shore__wire_request *r, const char *path,
+                         struct shore_diag *diag) {
+    const uint64_t fleet_id[2] = {shore__get_u64(r->tail), shore__get_u64(r->tail + 8)};
+    uint64_t generation = r->era;
+    struct shore__volume volume;
+    char *real = NULL, *file = NULL;
+    int rc = shore__serve_path(o, path, &real, diag);
+    if (!rc && generation == SHORE__ANY_GENERATION) {
+        rc = shore__volume_path(real, &file, diag);
+        if (!rc && shore__volume_peek(file, &volume, NULL) == 0) {
+            generation = volume.desc.generation;
+            shore__volume_close(&volume);
+        }
+        free(file);
+    }
+    if (!rc) rc = shore__drive_discard(real, fleet_id, generation, r->flags & SHORE__WIRE_BEGUN, diag);
+    free(real);
+    return rc;
+}
+
+int serve_probe(struct session *s, const struct shore__wire_header *h, const struct shore__wire_request *r,
+                struct shore_diag *diag) {
+    struct shore_diag why = {""};
+    unsigned char *result = NULL, *body;
+    uint32_t bytes = 0, skip = h->type == SHORE__WIRE_REMOVE ? 16 : 0;
+    int rc = 0;
+    char *path = NULL;
+    if (r->tail_bytes < skip || r->tail_bytes > 8192 || memchr(r->tail + skip, 0, r->tail_bytes - skip))
+        rc = shore__fail(&why, -EINVAL, "that is no path");
+    if (!rc) path = strndup((const char *)r->tail + skip, r->tail_bytes - skip);
+    if (!rc && !path) rc = shore__fail(&why, -ENOMEM, "out of memory");
+    if (!rc && skip)
+        rc = remove_volume(s->options, r, path, &why);
+    else if (!rc)
+        rc = look(s->options, path, &result, &bytes, &why);
+    free(path);
+    struct shore__wire_answer a = {.rc = rc, .text_bytes = rc ? (uint32_t)strlen(why.text) : 0};
+    body = malloc(SHORE__WIRE_ANSWER_BYTES + a.text_bytes + bytes);
+    if (!body) {
+        free(result);
+        return shore__fail(diag, -ENOMEM, "out of memory");
+    }
+    shore__wire_answer_put(body, &a);
+    memcpy(body + SHORE__WIRE_ANSWER_BYTES, why.text, a.text_bytes);
+    if (bytes) memcpy(body + SHORE__WIRE_ANSWER_BYTES + a.text_bytes, result, bytes);
+    struct shore__frame frame = {.type = SHORE__WIRE_DONE,
+                                 .id = h->id,
+                                 .body = body,
+                                 .body_bytes = SHORE__WIRE_ANSWER_BYTES + a.text_bytes + bytes};
+    rc = shore__conn_send(&s->links[0].conn, &frame, diag);
+    free(result);
+    free(body);
+    return rc;
+}
