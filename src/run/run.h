@@ -8,6 +8,7 @@
  *   RUN/tokens.bin, RUN/val.bin
  *   RUN/metrics.jsonl   one object per committed step
  *   RUN/committed       the hint: last committed step
+ *   RUN/residual-host   what compression has left out of the gradients, as of the last clean stop or snapshot
  */
 #ifndef SHORE_RUN_RUN_H
 #define SHORE_RUN_RUN_H
@@ -94,6 +95,14 @@ bool shore__is_run(const char *path);
  * taken from the record (line: what the fleet's record holds; may be empty). */
 int shore__metrics_recover(struct shore__run *run, uint64_t step, const char *line, struct shore_diag *diag);
 int shore__metrics_append(struct shore__run *run, uint64_t step, const char *line, struct shore_diag *diag);
+
+/* What compression has left out of the gradients (bf16, all segments of all blocks), kept with the step and the digest
+ * of the state that it belongs to. Durable: on return. load: *found is false, and residual as it was, if there is none
+ * of just that state; a damaged one is SHORE_ECORRUPT. */
+int shore__residual_save(struct shore__run *run, uint64_t step, const unsigned char digest[16],
+                         const uint16_t *residual, struct shore_diag *diag);
+int shore__residual_load(struct shore__run *run, uint64_t step, const unsigned char digest[16], uint16_t *residual,
+                         bool *found, struct shore_diag *diag);
 
 /* Import: fills a created, unsealed fleet from a source. Export: a Hugging Face directory, streamed in constant memory
  * (buffers within memory_bytes; 0: 32 MiB); it appears whole or not at all, an existing directory must be empty.

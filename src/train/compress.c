@@ -98,6 +98,7 @@ const uint16_t *compress_residual(const struct trainer *t, uint32_t block, uint3
     return residual_next(t) + residual_at(t, block, segment);
 }
 
+/* At a crash, it goes with the process. */
 static int lost(struct trainer *t, uint64_t step, struct shore_diag *diag) {
     static const char what[] = "what compression had left out of the gradients so far is lost: error feedback begins "
                                "anew (--residual saved would keep it on the drives)";
@@ -115,7 +116,26 @@ int compress_open(struct trainer *t, struct shore_diag *diag) {
     z->residual_step[1] = UINT64_MAX;
     z->base = 0;
     if (info.step <= t->s->compress_after) return 0; /* nothing was left out so far */
-    return lost(t, info.step, diag);
+    unsigned char digest[16];
+    bool found = false;
+    int rc = shore_fleet_digest(t->fleet, false, digest, diag);
+    if (!rc) rc = shore__residual_load(t->run, info.step, digest, z->residual[0], &found, diag);
+    return rc || found ? rc : lost(t, info.step, diag);
+}
+
+int compress_save(struct trainer *t, struct shore_diag *diag) {
+    struct compression *z = &t->compression;
+    struct shore_fleet_info info;
+    unsigned char digest[16];
+    if (!z->residual[1]) return 0;
+    shore_fleet_info(t->fleet, &info);
+    if (train_in_ram(t->s) || info.step <= t->s->compress_after) return 0;
+    for (unsigned i = 0; i < 2; i++) {
+        if (z->residual_step[i] != info.step) continue;
+        int rc = shore_fleet_digest(t->fleet, false, digest, diag);
+        return rc ? rc : shore__residual_save(t->run, info.step, digest, z->residual[i], diag);
+    }
+    return 0;
 }
 
 int compress_begin_step(struct trainer *t, struct shore_diag *diag) {

@@ -48,6 +48,9 @@ void compress_place(struct compression *z, const struct shore__settings *s, cons
 
 /* Once the fleet is open: which residual the run goes on with. */
 int compress_open(struct trainer *t, struct shore_diag *diag);
+/* Keeps the residual of the committed step in the run directory, if it is kept on the host: at a clean stop, and before
+ * a snapshot. Nothing may be under way. */
+int compress_save(struct trainer *t, struct shore_diag *diag);
 int compress_begin_step(struct trainer *t, struct shore_diag *diag);
 /* The block's gradient is about to be computed: its residual is on its way from the drives, where it is saved there. */
 int compress_want(struct trainer *t, uint32_t block, struct shore_diag *diag);

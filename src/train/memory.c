@@ -16,7 +16,7 @@
  * token at 400 GFLOP/s against 28 bytes a parameter at 2 GB/s. */
 #define TOKENS_OF_BALANCE 700u
 
-static bool in_ram(const struct shore__settings *s) {
+bool train_in_ram(const struct shore__settings *s) {
     for (size_t i = 0; i < s->drives.count; i++)
         if (!strcmp(s->drives.item[i], "ram:")) return true;
     return false;
@@ -35,7 +35,7 @@ void shore__train_fleet_options(const struct shore__settings *s, const struct sh
     uint64_t scratch = boundary_room(s, m) * m->arch.n_layer;
     if (m->arch.tied) scratch += m->layout->blocks[0].padded_elems * 4;
     /* Memory that stands in for a drive is no place to save memory. */
-    shore__run_fleet_options(s, in_ram(s) ? 0 : scratch, !in_ram(s), out);
+    shore__run_fleet_options(s, train_in_ram(s) ? 0 : scratch, !train_in_ram(s), out);
 }
 
 uint64_t train_scratch_boundary(const struct trainer *t, uint32_t layer) {
@@ -137,8 +137,9 @@ int train_place(struct trainer *t, struct shore__carve *memory, struct shore__pa
         float *buffer = shore__carve_host(memory, piece);
         if (place) t->pool[i].memory = buffer;
     }
-    compress_place(&t->compression, t->s, m, t->c->threads, memory);
     t->partial = shore__carve_host(memory, m->layout->segments * sizeof *t->partial);
+    /* what lies before is free between two steps (commit.c); the residual is not */
+    compress_place(&t->compression, t->s, m, t->c->threads, memory);
     return 0;
 }
 
@@ -227,7 +228,7 @@ int train_plan_make(const struct shore__settings *s, const struct shore__model *
     plan->gradient_buffers = 1;
     plan->kept_boundaries = 1;
     plan->hold_table_gradient = m->arch.tied && s->compress > 0;
-    if (in_ram(s)) {
+    if (train_in_ram(s)) {
         /* No scratch and no spilling in memory: what would go there stays. */
         plan->kept_boundaries = m->arch.n_layer + 1;
         plan->hold_table_gradient = true;

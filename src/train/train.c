@@ -219,6 +219,15 @@ static int one_step(struct trainer *t, struct shore_diag *diag) {
     return finite ? commit_submit(t, false, diag) : refuse(t, diag);
 }
 
+/* The step is safe whether this works or not. */
+static void save_residual(struct trainer *t) {
+    struct shore_diag diag = {{0}};
+    char note[sizeof diag.text + 96];
+    if (!compress_save(t, &diag) || !t->events->note) return;
+    snprintf(note, sizeof note, "what compression has left out of the gradients so far is lost: %s", diag.text);
+    t->events->note(t->events->ctx, note);
+}
+
 static bool snapshot_due(const struct trainer *t, uint64_t step) {
     return t->s->snapshot_every && step % t->s->snapshot_every == 0;
 }
@@ -227,6 +236,7 @@ static bool snapshot_due(const struct trainer *t, uint64_t step) {
 static void snapshot(struct trainer *t, uint64_t step) {
     struct shore_diag why = {{0}};
     char text[sizeof why.text + 64];
+    save_residual(t); /* a part of it */
     int rc = shore__snapshot_automatic(t->run, t->fleet, t->s->keep, t->events->note, t->events->ctx, &why);
     snprintf(text, sizeof text, "no snapshot of step %llu: %s", (unsigned long long)step, why.text);
     if (rc && t->events->note) t->events->note(t->events->ctx, text);
@@ -263,6 +273,7 @@ int shore__train(struct shore__run *run, bool fresh, bool overwrite, uint64_t ac
     out->step = info.step;
     out->stopped = info.step < t.s->steps;
     if (!rc) rc = shore_fleet_digest(t.fleet, false, out->digest, diag);
+    if (!rc) save_residual(&t);
     close_trainer(&t);
     return rc;
 }

@@ -1,0 +1,109 @@
+#!/usr/bin/env bash
+# What compression leaves out of the gradients: saved on the drives, it survives any crash to the bit; on the host, it
+# survives a clean stop, and its loss at a crash is said aloud.
+. "$(dirname "$0")/lib.sh"
+seed=${SEED:-$RANDOM}
+RANDOM=$seed
+echo "SEED=$seed"
+gpt2_config "$place/config.json" 2 96 4 64 600
+some_text "$place/text" 300
+steps=${STEPS:-30}
+common=(--init "$place/config.json" --seed 3 --data "$place/text" --steps "$steps" --batch 8 --seq-len 64 --lr 2e-3
+        --memory 512MiB --log-every 10 --compress top1% --compress-after 3)
+mkdir "$place"/d{1,2}
+
+# A run without an interruption, and how long it takes.
+declare -A wanted
+for residual in host saved; do
+    start=$(date +%s%N)
+    must train "${common[@]}" --residual $residual --drive ram: --out "$place/whole-$residual"
+    limit=$((($(date +%s%N) - start) / 1000000 / 3 + 300))
+    wanted[$residual]=$(digest)
+done
+
+# ---- kill -9, again and again ----
+run=$place/killed kills=0
+for ((start = 0; start < 60; start++)); do
+    args=(train --resume "$run")
+    [ -s "$run/run.json" ] || args=(train "${common[@]}" --residual saved --drive "$place/d1" "$place/d2" --out "$run")
+    printf '$ %s\n' "${args[*]}" >"$place/log"
+    "$LONGSHORE" "${args[@]}" >>"$place/log" 2>&1 </dev/null &
+    background=$!
+    if [ $kills -lt 12 ]; then
+        sleep "$(awk -v ms=$((RANDOM % limit)) 'BEGIN {printf "%.3f", ms / 1000 + 0.01}')"
+        kill -9 $background 2>/dev/null && kills=$((kills + 1))
+    fi
+    wait $background 2>/dev/null
+    rc=$?
+    background=
+    [ $rc = 137 ] || break
+done
+same "saved: exit code after $kills kills" $rc 0
+run inspect "$run" --digest --deep
+same "saved: digest after $kills kills" "$(digest)" "${wanted[saved]}"
+grep -q "is lost" "$place/log" && fail "saved: something is said to be lost" || ok "saved: nothing is lost"
+
+# ---- clean stops ----
+for residual in host saved; do
+    run=$place/stopped-$residual
+    must train "${common[@]}" --residual $residual --drive "$place/d1/$residual" --out "$run" --stop-at 2
+    for stop in 3 5 11 "$steps"; do
+        must train --resume "$run" --stop-at "$stop"
+        grep -q "is lost" "$place/log" && fail "$residual: lost at step $stop" || ok "$residual: kept at step $stop"
+    done
+    same "$residual: digest after clean stops" "$(digest)" "${wanted[$residual]}"
+done
+
+# ---- snapshots, and other drives ----
+run=$place/back
+must train "${common[@]}" --drive "$place/d1/back" --out "$run" --snapshot-every 5
+must rollback "$run" step-000010
+must train --resume "$run" --stop-at 15
+grep -q "is lost" "$place/log" && fail "lost after going back" || ok "going back takes it along"
+mkdir "$place/d3"
+must drive add "$run" "$place/d3"
+must train --resume "$run"
+grep -q "is lost" "$place/log" && fail "lost with the drives" || ok "other drives change nothing"
+same "digest after going back and moving" "$(digest)" "${wanted[host]}"
+
+# ---- a crash, with the residual on the host ----
+run=$place/crashed
+must train "${common[@]}" --drive "$place/d2/crashed" --out "$run" --stop-at 10
+cp "$run/residual-host" "$place/at-10"
+"$LONGSHORE" train --resume "$run" >"$place/log" 2>&1 </dev/null &
+background=$!
+for _ in $(seq 1000); do [ "$(wc -l <"$run/metrics.jsonl")" -gt 11 ] && break; sleep 0.01; done
+kill -9 $background
+wait $background 2>/dev/null
+background=
+cp "$place/at-10" "$run/residual-host" # stale
+must train --resume "$run"
+if [ "$(metric "$run" step | tail -n 1)" = "$steps" ] && grep -q "left out of the gradients so far is lost" "$place/log"; then
+    ok "the loss is said"
+else
+    grep -q "the run is finished" "$place/log" && echo "the kill came after the last step" || fail "no word of the loss"
+fi
+grep -q "left out of the gradients so far is lost" "$run/run.json" && ok "and recorded" || fail "the loss is not recorded"
+
+# ---- a damaged file is refused, and said where ----
+run=$place/damaged
+must train "${common[@]}" --drive "$place/d2/damaged" --out "$run" --stop-at 10
+cp "$run/residual-host" "$place/good"
+for at in 70 5000 100000; do
+    cp "$place/good" "$run/residual-host"
+    printf '\x5a' | dd of="$run/residual-host" bs=1 seek=$at conv=notrunc status=none
+    expect_failure 1 "a flipped byte at $at" "residual-host: damaged at offset" train --resume "$run"
+done
+head -c 9000 "$place/good" >"$run/residual-host"
+expect_failure 2 "a file cut short" "residual-host.*cut" train --resume "$run"
+rm "$run/residual-host"
+must train --resume "$run" --stop-at 12
+grep -q "is lost" "$place/log" && ok "without the file, it is lost" || fail "without the file: not a word"
+
+# ---- what belongs to the run's identity ----
+for change in "--compress top2%" "--compress-after 4" "--compress-values fp32" "--error-feedback off" "--residual saved" \
+    "--grad-precision bf16" "--compress-variance frozen"; do
+    read -ra flags <<<"$change"
+    refused "$change" "identity" train --resume "$run" "${flags[@]}"
+done
+done_testing
