@@ -35,6 +35,20 @@ void shore__update_residual(const struct shore_update *update, uint16_t *to) {
     update->residual ? memcpy(to, update->residual, bytes) : memset(to, 0, bytes);
 }
 
+size_t shore__stored_bytes(const struct shore__drive_config *config, uint32_t block, uint32_t segment,
+                           enum shore_plane plane) {
+    size_t bytes = config->plane_bytes[plane];
+    if (!bytes || config->moments == SHORE_MOMENTS_FP32 || (plane != SHORE_PLANE_M && plane != SHORE_PLANE_V))
+        return bytes;
+    return shore__moments_stored_bytes(&config->layout->blocks[block], segment);
+}
+
+void shore__stored_end(const struct shore__drive_config *config, uint32_t block, uint32_t segment,
+                       enum shore_plane plane, unsigned char *data) {
+    size_t used = shore__stored_bytes(config, block, segment, plane);
+    memset(data + used, 0, config->plane_bytes[plane] - used);
+}
+
 /* A segment of the planes, as near/ takes them. */
 struct segment {
     uint16_t *hi, *lo;

@@ -19,6 +19,15 @@ struct shore__stored {
     unsigned char *plane[SHORE_PLANE_COUNT];
 };
 
+/* Bytes of a plane of a segment that hold anything, in whole pages. What is left of plane_bytes is zero, and is neither
+ * read nor written. */
+size_t shore__stored_bytes(const struct shore__drive_config *config, uint32_t block, uint32_t segment,
+                           enum shore_plane plane);
+
+/* Zeros there, in one segment of a plane. */
+void shore__stored_end(const struct shore__drive_config *config, uint32_t block, uint32_t segment,
+                       enum shore_plane plane, unsigned char *data);
+
 /* UPDATE of the request's segments, by runs of one tensor; the gaps between tensors belong to the tensor before them.
  * in and out may be the same. */
 int shore__chunk_update(const struct shore__drive_config *config, const struct shore_update *update,

@@ -376,7 +376,7 @@ static int start(struct shore__local *l, struct shore_diag *diag) {
     int rc = take_memory(l);
     if (rc) return shore__fail(diag, rc, "%s: out of memory for its buffers", path);
     struct shore__buffer_range ring = {l->ring, l->ring_bytes}, stage = {l->stage, l->stage_bytes};
-    unsigned update_depth = l->config.ring_buffers * (SHORE_PLANE_COUNT + 1);
+    unsigned update_depth = l->config.ring_buffers * shore__local_chunk_ops(&l->config);
     rc = shore__io_open(&l->volume.file, l->config.io, update_depth, &ring, 1, &l->update_io, diag);
     if (rc) return rc;
     rc = shore__io_open(&l->volume.file, l->config.io, SHORE_PLANE_COUNT * SHORE__FETCH_PIECES, &stage, 1, &l->fetch_io,

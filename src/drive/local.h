@@ -116,7 +116,8 @@ int shore__local_snapshot(struct shore__local *l, struct shore__local_job *job);
 /* An operation failed: says where. The first failure of a job stays. */
 void shore__local_io_failed(struct shore__local *l, struct shore__local_job *job, const struct shore__io_op *op);
 
-/* Bytes of a buffer of the update ring for one segment, and operations of a chunk. */
+/* Bytes of a buffer of the update ring for one segment, and the most operations of a chunk. */
 size_t shore__local_ring_segment_bytes(const uint32_t plane_bytes[SHORE_PLANE_COUNT], bool spill);
+unsigned shore__local_chunk_ops(const struct shore__drive_config *config);
 
 #endif

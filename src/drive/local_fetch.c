@@ -128,36 +128,36 @@ static void finish_piece(struct fetcher *f, struct piece *p) {
     if (job->under_way == 0 && job != f->current) finish_job(f, job);
 }
 
+/* A plane of the piece's first segment. */
+static void read_plane(struct fetcher *f, struct piece *p, enum shore_plane plane, unsigned char *to) {
+    const struct shore__local_job *job = p->job;
+    uint32_t segment = job->segment + p->at, local = job->local + p->at;
+    size_t bytes = shore__stored_bytes(&f->l->config, job->block, segment, plane);
+    shore__stored_end(&f->l->config, job->block, segment, plane, to);
+    submit_op(f, p, SHORE__IO_READ, to, shore__volume_plane_offset(&f->l->volume, job->slot, plane, local), bytes);
+    f->l->read_fetch += bytes;
+}
+
 static void start_fetch(struct fetcher *f, struct piece *p) {
-    const struct shore__volume *v = &f->l->volume;
+    const uint32_t *each = f->l->config.plane_bytes;
     struct shore__local_job *job = p->job;
-    uint32_t local = job->local + p->at;
+    enum shore_plane plane = plane_of(job->fetch.kind);
     if (is_staged(f, job)) p->stage = f->stages[--f->free_stages];
-    if (job->fetch.kind == SHORE_FETCH_MASTER) {
-        size_t bytes = v->desc.plane_bytes[SHORE_PLANE_HI];
-        submit_op(f, p, SHORE__IO_READ, p->stage, shore__volume_plane_offset(v, job->slot, SHORE_PLANE_HI, local),
-                  bytes);
-        submit_op(f, p, SHORE__IO_READ, p->stage + bytes,
-                  shore__volume_plane_offset(v, job->slot, SHORE_PLANE_LO, local), bytes);
-        f->l->read_fetch += 2 * bytes;
-        return;
-    }
     if (job->fetch.kind == SHORE_FETCH_STATE) {
         unsigned char *to = state_image(f, p);
-        for (int plane = 0; plane < SHORE_PLANE_COUNT; plane++) {
-            size_t bytes = v->desc.plane_bytes[plane];
-            if (bytes)
-                submit_op(f, p, SHORE__IO_READ, to, shore__volume_plane_offset(v, job->slot, plane, local), bytes);
-            to += bytes;
-            f->l->read_fetch += bytes;
+        for (int i = 0; i < SHORE_PLANE_COUNT; i++) {
+            if (each[i]) read_plane(f, p, i, to);
+            to += each[i];
         }
-        return;
+    } else if (p->stage) {
+        read_plane(f, p, plane, p->stage);
+        if (plane == SHORE_PLANE_HI) read_plane(f, p, SHORE_PLANE_LO, p->stage + each[SHORE_PLANE_HI]);
+    } else {
+        size_t bytes = (size_t)p->count * each[plane];
+        submit_op(f, p, SHORE__IO_READ, job->fetch.dst + (size_t)p->at * each[plane],
+                  shore__volume_plane_offset(&f->l->volume, job->slot, plane, job->local + p->at), bytes);
+        f->l->read_fetch += bytes;
     }
-    enum shore_plane plane = plane_of(job->fetch.kind);
-    size_t bytes = v->desc.plane_bytes[plane];
-    submit_op(f, p, SHORE__IO_READ, p->stage ? p->stage : job->fetch.dst + p->at * bytes,
-              shore__volume_plane_offset(v, job->slot, plane, local), p->count * bytes);
-    f->l->read_fetch += p->count * bytes;
 }
 
 static void start_spill(struct fetcher *f, struct piece *p) {

@@ -8,8 +8,6 @@
 #include "base/units.h"
 #include "drive/local.h"
 
-#define OPS_MAX (SHORE_PLANE_COUNT + 1u)
-
 enum chunk_state { CHUNK_FREE, CHUNK_READING, CHUNK_READY, CHUNK_WRITING };
 
 struct chunk {
@@ -19,7 +17,7 @@ struct chunk {
     uint32_t segment, local, count;
     struct shore__stored stored;
     unsigned char *gradient; /* spilled */
-    struct shore__io_op op[OPS_MAX];
+    struct shore__io_op *op;
     unsigned pending;
     bool failed;
 };
@@ -32,6 +30,12 @@ struct shore__pipeline {
     uint32_t nchunks;
     struct chunk chunk[];
 };
+
+/* A plane of a chunk is one extent, but for 8-bit moments: there, each segment has an end that holds nothing. */
+unsigned shore__local_chunk_ops(const struct shore__drive_config *config) {
+    unsigned moments = config->moments == SHORE_MOMENTS_FP32 ? 0 : 2 * (config->chunk_segments - 1);
+    return SHORE_PLANE_COUNT + 1 + moments;
+}
 
 /* Whether the job writes the slot of the next step. */
 static bool is_of_attempt(const struct shore__local *l, const struct shore__local_job *job) {
@@ -68,17 +72,31 @@ static bool is_read(const struct shore__local_job *job, enum shore_plane plane) 
     return job->kind != SHORE__LOCAL_UPDATE || plane != SHORE_PLANE_R;
 }
 
-/* Returns the bytes. */
-static uint64_t submit_planes(struct shore__pipeline *p, struct chunk *c, enum shore__io_kind kind, unsigned slot) {
-    struct shore__local *l = p->l;
+/* The extents of a plane that hold something. Returns the bytes. */
+static uint64_t submit_plane(struct shore__pipeline *p, struct chunk *c, enum shore__io_kind kind, unsigned slot,
+                             enum shore_plane plane) {
+    const struct shore__drive_config *config = &p->l->config;
+    size_t each = config->plane_bytes[plane];
     uint64_t total = 0;
-    for (int plane = 0; plane < SHORE_PLANE_COUNT; plane++) {
-        size_t bytes = (size_t)c->count * l->config.plane_bytes[plane];
-        if (!bytes || (kind == SHORE__IO_READ && !is_read(c->job, plane))) continue;
-        submit_op(p, c, kind, c->stored.plane[plane], shore__volume_plane_offset(&l->volume, slot, plane, c->local),
-                  bytes);
+    for (uint32_t i = 0; each && i < c->count;) {
+        unsigned char *first = c->stored.plane[plane] + i * each;
+        uint64_t offset = shore__volume_plane_offset(&p->l->volume, slot, plane, c->local + i);
+        size_t bytes = 0, stored = each;
+        for (; stored == each && i < c->count; i++) {
+            stored = shore__stored_bytes(config, c->job->block, c->segment + i, plane);
+            if (kind == SHORE__IO_READ) shore__stored_end(config, c->job->block, c->segment + i, plane, first + bytes);
+            bytes += stored;
+        }
+        submit_op(p, c, kind, first, offset, bytes);
         total += bytes;
     }
+    return total;
+}
+
+static uint64_t submit_planes(struct shore__pipeline *p, struct chunk *c, enum shore__io_kind kind, unsigned slot) {
+    uint64_t total = 0;
+    for (int plane = 0; plane < SHORE_PLANE_COUNT; plane++)
+        if (kind != SHORE__IO_READ || is_read(c->job, plane)) total += submit_plane(p, c, kind, slot, plane);
     return total;
 }
 
@@ -253,7 +271,9 @@ static void compute_store(struct shore__pipeline *p, struct chunk *c) {
         (const unsigned char *)job->store.state + (c->segment - job->segment) * shore__state_segment_bytes(stored);
     for (uint32_t i = 0; i < c->count; i++) {
         for (int plane = 0; plane < SHORE_PLANE_COUNT; plane++) {
-            if (stored[plane]) memcpy(c->stored.plane[plane] + (size_t)i * stored[plane], from, stored[plane]);
+            unsigned char *to = c->stored.plane[plane] + (size_t)i * stored[plane];
+            if (stored[plane]) memcpy(to, from, stored[plane]);
+            if (stored[plane]) shore__stored_end(&p->l->config, job->block, c->segment + i, plane, to);
             from += stored[plane];
         }
     }
@@ -337,16 +357,20 @@ static void reap(struct shore__pipeline *p, unsigned min) {
 }
 
 struct shore__pipeline *shore__pipeline_new(struct shore__local *l) {
-    struct shore__pipeline *p = calloc(1, sizeof *p + l->config.ring_buffers * sizeof p->chunk[0]);
+    size_t nops = shore__local_chunk_ops(&l->config);
+    size_t chunk_bytes = sizeof(struct chunk) + nops * sizeof(struct shore__io_op);
+    struct shore__pipeline *p = calloc(1, sizeof *p + l->config.ring_buffers * chunk_bytes);
     if (!p) return NULL;
     p->l = l;
     p->nchunks = l->config.ring_buffers;
+    struct shore__io_op *ops = (struct shore__io_op *)(void *)&p->chunk[p->nchunks];
     unsigned char *at = l->ring;
     for (uint32_t i = 0; i < p->nchunks; i++) {
         for (int plane = 0; plane < SHORE_PLANE_COUNT; plane++) {
             p->chunk[i].stored.plane[plane] = at;
             at += (size_t)l->config.chunk_segments * l->config.plane_bytes[plane];
         }
+        p->chunk[i].op = ops + i * nops;
         p->chunk[i].gradient = at;
         if (l->spilled) at += (size_t)l->config.chunk_segments * SHORE_SEGMENT_ELEMS * 4;
     }

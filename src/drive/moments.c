@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#define PAGE_BYTES 4096u
+#define PAGE_BYTES SHORE_BUFFER_ALIGN_BYTES
 #define BLOCK_ELEMS SHORE__MOMENT_BLOCK_ELEMS
 
 /* The tensor that element `at` belongs to: the last one that starts at or before it. */
@@ -79,16 +79,21 @@ void shore__moments_end(const struct shore__moments *m, uint32_t plane_bytes) {
     memset(m->plane + used, 0, plane_bytes - used);
 }
 
+size_t shore__moments_stored_bytes(const struct shore_layout_block *block, uint32_t segment) {
+    size_t used = used_bytes(shore__moments_fp32_elems(block, segment));
+    return (used + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
+}
+
 uint32_t shore__moments_segment_bytes(const struct shore_layout *layout, enum shore_moments kind) {
+    size_t most = SHORE_SEGMENT_ELEMS;
     if (kind == SHORE_MOMENTS_FP32) return SHORE_SEGMENT_ELEMS * sizeof(float);
-    size_t most = used_bytes(0);
     for (uint32_t b = 0; b < layout->nblocks; b++) {
         for (uint32_t s = 0; s < layout->blocks[b].segments; s++) {
-            size_t bytes = used_bytes(shore__moments_fp32_elems(&layout->blocks[b], s));
+            size_t bytes = shore__moments_stored_bytes(&layout->blocks[b], s);
             if (bytes > most) most = bytes;
         }
     }
-    return (uint32_t)((most + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES);
+    return (uint32_t)most;
 }
 
 static const struct shore__dynamic_code *code_of(enum shore_plane which) {

@@ -39,10 +39,13 @@ float *shore__moments_floats(const struct shore__moments *m, const struct shore_
 struct shore__moment8 shore__moments_codes(const struct shore__moments *m, const struct shore__moment_run *run,
                                            uint32_t at);
 
+/* Bytes of the plane of a segment that hold something, with 8-bit moments: whole pages. */
+size_t shore__moments_stored_bytes(const struct shore_layout_block *block, uint32_t segment);
+
 /* Zeros behind what a segment uses of its plane, if it is stored. */
 void shore__moments_end(const struct shore__moments *m, uint32_t plane_bytes);
 
-/* Bytes of a plane of moments for each segment of a layout: whole pages. */
+/* Room for the moments of a segment of a layout, the same for all: whole pages. */
 uint32_t shore__moments_segment_bytes(const struct shore_layout *layout, enum shore_moments kind);
 
 /* A segment's moment, between fp32 in canonical order and the stored plane. values NULL: zeros. Storing fills the whole

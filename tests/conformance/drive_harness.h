@@ -32,7 +32,7 @@
 
 /* Groups: 0 decays, 1 does not, 2 is frozen. */
 static const struct shore_tensor_spec harness_tensors0[] = {{"a", 100, 0}, {"b", 70000, 1}, {"frozen", 300, 2}};
-static const struct shore_tensor_spec harness_tensors1[] = {{"c", 200000, 0}, {"d", 5, 1}};
+static const struct shore_tensor_spec harness_tensors1[] = {{"c", 200000, 0}, {"d", 3005, 1}};
 static const struct shore_tensor_spec harness_tensors2[] = {{"e", 40, 1}};
 static const struct shore_block_spec harness_blocks[BLOCKS] = {
     {"first", harness_tensors0, 3}, {"second", harness_tensors1, 2}, {"third", harness_tensors2, 1}};
