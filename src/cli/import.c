@@ -12,8 +12,8 @@ static struct shore__command_line import_line(void) {
     line.synopsis = "import DIR --drive PATH... --out RUN [--data FILE...] [flags of train]";
     line.about =
         "Puts a Hugging Face model on drives, as a run at step 0: the inverse of export. Flags are those of train,\n"
-        "and what belongs to the identity of a run is fixed here. With --data, train --resume RUN goes on from it;\n"
-        "without, it can be measured, exported and made to generate.";
+        "and what belongs to the identity of a run is fixed here. train --resume RUN goes on from it; without --data,\n"
+        "which the first resume then takes, it can be measured, exported and made to generate.";
     line.notes = NULL;
     line.positional = 1;
     return line;

@@ -194,6 +194,29 @@ static bool drives_are_there(const struct shore__strings *drives) {
     return true;
 }
 
+static int copy_names(const struct shore__strings *from, struct shore__strings *to) {
+    int rc = 0;
+    for (size_t i = 0; !rc && i < from->count; i++)
+        rc = shore__strings_add(to, from->item[i]);
+    return rc;
+}
+
+/* What was imported without data takes it from the first resume that names some. */
+static int name_data(const struct shore__train_args *args, struct shore__run *run, struct shore_diag *diag) {
+    const struct shore__settings *given = &args->settings;
+    struct shore__settings *s = &run->settings;
+    if (!given->data.count)
+        return shore__fail(diag, SHORE_EUSAGE,
+                           "%s was imported without --data, so there is nothing to train on: give it now, with --data "
+                           "FILE...",
+                           run->path);
+    s->val_share = given->val_share;
+    if (given->epochs > 0 && !given->steps) s->epochs = given->epochs, s->steps = 0;
+    if (copy_names(&given->data, &s->data) || copy_names(&given->val_data, &s->val_data))
+        return shore__fail(diag, -ENOMEM, "out of memory");
+    return 0;
+}
+
 static int resumed_run(const struct shore__train_args *args, const struct shore__parsed *parsed) {
     struct shore__run *run = NULL;
     struct shore__needs needs;
@@ -215,12 +238,9 @@ static int resumed_run(const struct shore__train_args *args, const struct shore_
     rc = shore__run_open(args->resume, true, moved->count ? moved : NULL, &run, &diag);
     if (rc) goto end;
     struct shore__settings *s = &run->settings;
-    if (!run->train) {
-        rc = shore__fail(&diag, SHORE_EUSAGE,
-                         "%s was imported without --data, so there is nothing to train on: import it again with --data",
-                         run->path);
-        goto end;
-    }
+    bool without_data = !run->train;
+    if (without_data) rc = name_data(args, run, &diag);
+    if (rc) goto end;
     rc = shore__train_change(args, parsed, s, changes, sizeof changes, &diag);
     for (size_t i = 0; !rc && i < moved->count; i++) {
         size_t used = strlen(changes);
@@ -239,6 +259,10 @@ static int resumed_run(const struct shore__train_args *args, const struct shore_
         goto end;
     }
     rc = shore__cli_budget(s->memory_bytes, needs.minimum_bytes, needs.comfortable_bytes, &s->memory_bytes, &diag);
+    if (!rc && without_data) {
+        rc = shore__run_take_data(run, shore__cli_work, s->quiet ? NULL : (void *)"reading the text", &diag);
+        shore__cli_progress_end();
+    }
     if (!rc && changes[0] && drives_are_there(&s->drives)) {
         shore__cli_say("from step %llu on: %s", (unsigned long long)run->hint_step, changes);
         rc = shore__run_record_change(run, run->hint_step, changes, &diag);

@@ -352,6 +352,40 @@ int shore__run_finish(struct shore__run *run, const uint64_t fleet_id[2], const 
     return 0;
 }
 
+/* ---- data that comes later --------------------------------------------------------------------------------------- */
+
+static int take_tokens(struct shore__run *run, const struct shore__strings *files, const char *name,
+                       shore__progress_fn progress, void *ctx, struct shore__token_record *out,
+                       struct shore_diag *diag) {
+    if (!files->count) return 0;
+    char *path = shore__path_join(run->path, name);
+    int rc = path ? tokenize(run, files, run->path, name, progress, ctx, out, diag)
+                  : shore__fail(diag, -ENOMEM, "out of memory");
+    if (rc == 0) rc = sync_file(path, diag);
+    free(path);
+    return rc;
+}
+
+int shore__run_take_data(struct shore__run *run, shore__progress_fn progress, void *ctx, struct shore_diag *diag) {
+    static const char *const names[] = {"tokens.bin", "val.bin"};
+    struct shore__run_private *p = run->private;
+    const struct shore__settings *s = &run->settings;
+    int rc = shore__run_tokenizer(run, diag);
+    if (rc == 0) rc = take_tokens(run, &s->data, names[0], progress, ctx, &p->data, diag);
+    if (rc == 0) rc = take_tokens(run, &s->val_data, names[1], progress, ctx, &p->val_data, diag);
+    if (rc == 0) rc = split(run, diag);
+    if (rc == 0) rc = shore__directory_sync(run->path, diag);
+    if (rc == 0) rc = shore__run_open_data(run, run->path, diag);
+    if (rc == 0) shore__settings_fit(&run->settings, run->model, p->train_tokens);
+    if (rc == 0) rc = shore__run_write(run, diag);
+    for (size_t i = 0; rc < 0 && i < sizeof names / sizeof *names; i++) { /* run.json does not know them */
+        char *path = shore__path_join(run->path, names[i]);
+        if (path) unlink(path);
+        free(path);
+    }
+    return rc;
+}
+
 /* ---- undoing ----------------------------------------------------------------------------------------------------- */
 
 /* A volume that did not exist before, unless it is in use. */

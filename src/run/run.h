@@ -86,6 +86,9 @@ void shore__run_close(struct shore__run *run); /* frees model, tokenizer, datase
 int shore__run_tokenizer(struct shore__run *run, struct shore_diag *diag); /* opens it once */
 /* Reads all tokens and compares them with what run.json recorded; opening compares only headers and counts. */
 int shore__run_check_data(struct shore__run *run, struct shore_diag *diag);
+/* Gives a run that was imported without data the data that its settings name by now (data, val_data, val_share,
+ * epochs), and records it. If it fails, the run is as it was. */
+int shore__run_take_data(struct shore__run *run, shore__progress_fn progress, void *ctx, struct shore_diag *diag);
 /* Records settings that changed on resume (rewrites run.json atomically). */
 int shore__run_record_change(struct shore__run *run, uint64_t step, const char *what, struct shore_diag *diag);
 /* Is this path a run directory? */

@@ -18,6 +18,9 @@ cmp -s "$place/one/model.safetensors" "$place/two/model.safetensors" && ok "the 
 must generate "$place/imported" --prompt "the" --max-tokens 4
 must eval "$place/imported" --data "$place/text" --json
 refused "training without data" "without --data" train --resume "$place/imported" --steps 5
+refused "data that is not there" "no-such-text" train --resume "$place/imported" --data "$place/no-such-text"
+refused "too little to validate on" "val-share" train --resume "$place/imported" --data "$place/text" --val-share 1e-9
+[ ! -e "$place/imported/tokens.bin" ] && ok "the run is as it was" || fail "tokens.bin was left behind"
 
 must import "$place/one" --drive "$place/d/c" --out "$place/trainable" --data "$place/text" --batch 2 --seq-len 32 \
     --steps 2 --memory 512MiB --quiet
@@ -26,6 +29,19 @@ resumed=$(digest)
 must train --model "$place/one" --drive ram: --out "$place/direct" --data "$place/text" --batch 2 --seq-len 32 --steps 2 \
     --memory 512MiB --quiet
 same "import and train is train" "$(digest)" "$resumed"
+
+must import "$place/one" --drive "$place/d/e" --out "$place/later" --batch 2 --seq-len 32 --steps 2 --memory 512MiB \
+    --quiet
+must train --resume "$place/later" --data "$place/text" --dry-run
+[ ! -e "$place/later/tokens.bin" ] && ok "a dry run makes nothing" || fail "a dry run made tokens.bin"
+must train --resume "$place/later" --data "$place/text" --stop-at 1
+refused "other data" "identity" train --resume "$place/later" --data "$place/config.json"
+must train --resume "$place/later"
+same "data that comes later is data" "$(digest)" "$resumed"
+must import "$place/one" --drive "$place/d/f" --out "$place/passes" --batch 2 --seq-len 32 --memory 512MiB --quiet
+must train --resume "$place/passes" --data "$place/text" --val-share 0.5 --epochs 0.05 --quiet
+same "passes over data that comes later" "$(digest | cut -d " " -f 1)" "$(metric "$place/passes" step | tail -n 1)"
+[ -n "$(metric "$place/passes" val_loss)" ] && ok "it validates" || fail "no validation loss"
 
 refused "import into memory" "ram:" import "$place/one" --drive ram: --out "$place/x"
 refused "import of nothing" "config.json|no-model" import "$place/no-model" --drive "$place/d/x" --out "$place/x"
