@@ -4,17 +4,18 @@
 
 /* Placement depends on what is free where, and the sum of the volumes hardly on placement: taken for equal parts. */
 uint64_t shore_fleet_disk_bytes(const struct shore_layout *layout, const struct shore_fleet_options *o) {
-    uint64_t stripes = (uint64_t)o->ndrives * SHORE__SCRATCH_STRIPE_BYTES;
     struct shore__range *ranges = calloc((size_t)layout->nblocks * o->ndrives, sizeof *ranges);
-    uint64_t *weights = calloc(o->ndrives, sizeof *weights), bytes = 0;
+    uint64_t *weights = calloc((size_t)o->ndrives * 2, sizeof *weights), bytes = 0;
     if (ranges && weights) {
+        uint64_t *stripes = weights + o->ndrives;
+        shore__stripes_share(o->scratch_bytes, weights, o->ndrives, stripes);
         shore__placement_make(layout, weights, o->ndrives, ranges);
         for (uint32_t d = 0; d < o->ndrives; d++) {
             struct shore__extent *extents;
             struct shore__volume_desc desc = {
                 .ndrives = o->ndrives,
                 .drive = d,
-                .scratch_bytes = (o->scratch_bytes + stripes - 1) / stripes * SHORE__SCRATCH_STRIPE_BYTES,
+                .scratch_bytes = stripes[d] * SHORE__SCRATCH_STRIPE_BYTES,
                 .spill = o->spill,
                 .identity_bytes = o->identity_bytes,
             };

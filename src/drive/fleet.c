@@ -294,7 +294,7 @@ int shore_fleet_spill(struct shore_fleet *f, uint32_t block, uint32_t segment, u
     return 0;
 }
 
-/* ---- scratch: stripes of 1 MiB go round the drives ---- */
+/* ---- scratch: stripes of 1 MiB go round the drives, by their shares ---- */
 
 static int scratch(struct shore_fleet *f, bool put, uint64_t offset, uint64_t bytes, unsigned char *buffer,
                    unsigned char *seal_out, const unsigned char *seal_want, struct shore_completion done) {
@@ -314,8 +314,9 @@ static int scratch(struct shore_fleet *f, bool put, uint64_t offset, uint64_t by
         uint64_t number = at / stripe, within = at % stripe;
         uint64_t part = nparts == 1 ? bytes : stripe - within;
         if (part > offset + bytes - at) part = offset + bytes - at;
-        struct shore__drive *drive = f->drives[number % f->ndrives];
-        uint64_t local = number / f->ndrives * stripe + within;
+        uint64_t local;
+        struct shore__drive *drive = f->drives[shore__stripes_find(&f->stripes, number, &local)];
+        local = local * stripe + within;
         int rc = drive->ops->scratch(drive, put, local, part, buffer + (at - offset), join->tail + 16 * i,
                                      part_completion(join));
         if (rc) part_refused(join, rc);

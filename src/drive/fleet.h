@@ -8,8 +8,7 @@
 #include "drive/drive.h"
 #include "drive/link.h"
 #include "drive/placement.h"
-
-#define SHORE__SCRATCH_STRIPE_BYTES (1024u * 1024u)
+#include "drive/stripes.h"
 
 struct shore__join;
 
@@ -23,6 +22,7 @@ struct shore_fleet {
     uint64_t generation;
     uint64_t first_epoch; /* that sealing writes */
     uint64_t scratch_bytes;
+    struct shore__stripes stripes; /* of scratch */
     bool keeps_data;
 
     pthread_mutex_t lock; /* of what follows */
@@ -54,7 +54,7 @@ struct shore__drive_config shore__fleet_config(const struct shore_layout *layout
 int shore__fleet_new(const struct shore_layout *layout, const struct shore_fleet_options *options,
                      struct shore_fleet **out, struct shore_diag *diag);
 /* Once all drives are there. */
-void shore__fleet_set_scratch(struct shore_fleet *f);
+int shore__fleet_set_scratch(struct shore_fleet *f, struct shore_diag *diag);
 
 /* From the records of all drives (drives[] in place order): which step to go on from, and the epoch to write. */
 struct shore__fleet_state {

@@ -19,6 +19,7 @@ struct place {
     bool existed, is_volume;
     bool sealed; /* a volume with a record */
     uint64_t fleet_id[2];
+    uint64_t stripes; /* of scratch that it will have */
 };
 
 /* What is at a drive's path now: a volume that holds a whole state, or something whose fate creating decides. One that
@@ -86,12 +87,11 @@ static int create_drive(struct shore_fleet *f, const struct shore_fleet_options 
         .drive = d,
         .ndrives = f->ndrives,
         .generation = f->generation,
+        .scratch_bytes = place->stripes * SHORE__SCRATCH_STRIPE_BYTES,
         .spill = o->spill,
         .identity = o->identity,
         .identity_bytes = o->identity_bytes,
     };
-    const uint64_t round = (uint64_t)SHORE__SCRATCH_STRIPE_BYTES * f->ndrives;
-    desc.scratch_bytes = (o->scratch_bytes + round - 1) / round * SHORE__SCRATCH_STRIPE_BYTES;
     if (getrandom(desc.volume_id, sizeof desc.volume_id, 0) != sizeof desc.volume_id) return -EIO;
     int rc = shore__placement_extents(f->layout, f->ranges, f->ndrives, d, &extents, &desc.nextents, &desc.segments);
     if (rc) return shore__fail(diag, rc, "out of memory");
@@ -103,10 +103,10 @@ static int create_drive(struct shore_fleet *f, const struct shore_fleet_options 
     return rc;
 }
 
-/* Every block's shards finish together: by speed, as far as there is room. */
-static int place_blocks(struct shore_fleet *f, const struct shore_fleet_options *o, const struct place *places,
+/* Every block's shards finish together: by speed, as far as there is room. Scratch likewise. */
+static int place_blocks(struct shore_fleet *f, const struct shore_fleet_options *o, struct place *places,
                         struct shore_diag *diag) {
-    uint64_t *numbers = calloc((size_t)f->ndrives * 3, sizeof *numbers);
+    uint64_t *numbers = calloc((size_t)f->ndrives * 4, sizeof *numbers);
     char **paths = calloc(f->ndrives, sizeof *paths);
     int rc = numbers && paths ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
     if (!rc) {
@@ -117,10 +117,15 @@ static int place_blocks(struct shore_fleet *f, const struct shore_fleet_options 
         }
         if (!o->drive_speeds)
             shore__drives_measure(paths, f->ndrives, o, speeds);
-        else if (!rc)
+        else
             rc = shore__speeds_parse(o->drive_speeds, f->ndrives, speeds, diag);
         shore__placement_weights(speeds, capacity, f->ndrives, shore_fleet_disk_bytes(f->layout, o), weights);
         shore__placement_make(f->layout, weights, f->ndrives, f->ranges);
+        uint64_t *stripes = weights + f->ndrives;
+        shore__stripes_share(o->scratch_bytes, weights, f->ndrives, stripes);
+        for (uint32_t d = 0; d < f->ndrives; d++) {
+            places[d].stripes = stripes[d];
+        }
     }
     free(numbers);
     free(paths);
@@ -151,8 +156,7 @@ static int create_all(struct shore_fleet *f, const struct shore_fleet_options *o
         }
         return rc;
     }
-    shore__fleet_set_scratch(f);
-    return 0;
+    return shore__fleet_set_scratch(f, diag);
 }
 
 int shore_fleet_create(const struct shore_layout *layout, const struct shore_fleet_options *options,

@@ -56,7 +56,7 @@ static uint64_t memory_bytes(const struct shore_layout *layout, const struct sho
         .ndrives = o->ndrives,
         .nextents = layout->nblocks,
         .segments = (uint32_t)layout->segments,
-        .scratch_bytes = o->scratch_bytes,
+        .scratch_bytes = shore__stripes_share(o->scratch_bytes, NULL, o->ndrives, NULL) * SHORE__SCRATCH_STRIPE_BYTES,
         .spill = o->spill,
         .identity_bytes = SHORE__IDENTITY_BYTES,
     };
@@ -70,7 +70,7 @@ static uint64_t memory_bytes(const struct shore_layout *layout, const struct sho
         }
     }
     uint64_t bytes = 0;
-    if (rams) bytes += shore__ram_memory_bytes(&desc) + rams * 2 * SHORE__SCRATCH_STRIPE_BYTES;
+    if (rams) bytes += shore__ram_memory_bytes(&desc);
     if (locals) bytes += shore__local_memory_bytes(&config, &desc);
     desc.segments = 1;
     if (locals > 1) bytes += (locals - 1) * shore__local_memory_bytes(&config, &desc);

@@ -68,20 +68,24 @@ void shore_fleet_close(struct shore_fleet *f) {
     }
     free(f->drives);
     free(f->ranges);
+    shore__stripes_free(&f->stripes);
     shore_layout_free(f->layout);
     pthread_cond_destroy(&f->idle);
     pthread_mutex_destroy(&f->lock);
     free(f);
 }
 
-void shore__fleet_set_scratch(struct shore_fleet *f) {
-    uint64_t least = UINT64_MAX;
+int shore__fleet_set_scratch(struct shore_fleet *f, struct shore_diag *diag) {
+    uint64_t *counts = calloc(f->ndrives, sizeof *counts);
     f->keeps_data = true;
     for (uint32_t d = 0; d < f->ndrives; d++) {
-        if (f->drives[d]->desc->scratch_bytes < least) least = f->drives[d]->desc->scratch_bytes;
+        if (counts) counts[d] = f->drives[d]->desc->scratch_bytes / SHORE__SCRATCH_STRIPE_BYTES;
         if (!(f->drives[d]->ops->caps & SHORE__DRIVE_KEEPS_DATA)) f->keeps_data = false;
     }
-    f->scratch_bytes = least * f->ndrives;
+    int rc = counts ? shore__stripes_make(counts, f->ndrives, &f->stripes) : -ENOMEM;
+    f->scratch_bytes = f->stripes.total * SHORE__SCRATCH_STRIPE_BYTES;
+    free(counts);
+    return rc ? shore__fail(diag, rc, "out of memory for the pattern of scratch") : 0;
 }
 
 /* The tables of all drives, and their bytes too where that is wanted, before anything is written anywhere. */
@@ -194,10 +198,10 @@ int shore_fleet_open(const struct shore_layout *layout, const struct shore_fleet
     if (!rc) rc = shore__fleet_recover(f->drives, f->ndrives, options, &state, diag);
     if (!rc) {
         tell_damage(f);
-        shore__fleet_set_scratch(f);
+        rc = shore__fleet_set_scratch(f, diag);
         memcpy(f->metrics, state.metrics, state.metrics_bytes);
         f->metrics_bytes = state.metrics_bytes;
-        rc = load(f, state.step, state.verify, diag);
+        if (!rc) rc = load(f, state.step, state.verify, diag);
         if (!rc) rc = begin(f, state.epoch + 1, state.step, diag);
     }
     if (rc) {

@@ -46,6 +46,7 @@ if [ -w /dev/shm ] && [ "$(stat -c %d /dev/shm)" != "$(stat -c %d "$place")" ]; 
     grep -q "measured for placement" "$place/log" && ok "measured" || fail "speeds are not measured"
     rm -f "/dev/shm/longshore-test.$$"
 fi
+agrees "unequal shares" --drive "$d1" "$place/d2" "$place/d3" --drive-speeds 5,1,3 "${how[@]}"
 agrees "a file of its own" --drive "$d1/volume" "${how[@]}"
 for io in uring threads buffered; do
     agrees "io $io" --drive "$d1" --io $io "${how[@]}"
@@ -64,6 +65,7 @@ if [ -n "$least" ]; then
     agrees "the least budget, $least" --drive "$d1" --clip 100 --memory "$least"
     least=$(minimum train "${common[@]}" --out "$place/none" --drive "${all[@]}" --clip 100)
     agrees "five drives in the least budget, $least" --drive "${all[@]}" --clip 100 --memory "$least"
+    agrees "unequal shares in the least budget" --drive "${all[@]}" --drive-speeds 9,1,1,4,2 --clip 100 --memory "$least"
     agrees "a little more" --drive "$d1" --clip 100 --memory "$(($(bytes "$least") + 9000000))"
 else
     fail "no 'minimum SIZE' in the refusal of a budget of 1 MiB"
