@@ -203,6 +203,9 @@ void shore_fleet_info(const struct shore_fleet *fleet, struct shore_fleet_info *
 
 /* Path (as opened, resolved) of a drive, valid as long as the fleet; and a line for people: size, I/O in use. */
 const char *shore_fleet_drive_path(const struct shore_fleet *fleet, uint32_t drive);
+/* Nanoseconds since open for which the drive has had requests to work on. */
+uint64_t shore_fleet_drive_busy_ns(const struct shore_fleet *fleet, uint32_t drive);
+uint64_t shore_fleet_drive_segments(const struct shore_fleet *fleet, uint32_t drive); /* that it owns */
 int shore_fleet_drive_describe(const struct shore_fleet *fleet, uint32_t drive, char *text, size_t bytes);
 
 /* The metrics blob of the committed step (what commit was given). *bytes: capacity in, size out. */

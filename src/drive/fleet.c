@@ -11,6 +11,12 @@
 
 enum join_kind { JOIN_FETCH, JOIN_UPDATE, JOIN_STORE, JOIN_INITIAL, JOIN_SPILL, JOIN_PUT, JOIN_GET, JOIN_COMMIT };
 
+/* What one drive does for a request. */
+struct part {
+    struct shore__join *join;
+    struct shore__meter *meter;
+};
+
 /* One request of the caller: its parts on the drives, and what they come to. */
 struct shore__join {
     struct shore__join *next; /* held */
@@ -26,6 +32,7 @@ struct shore__join {
     unsigned char *seal_out;
     unsigned char seal_want[16];
     uint32_t nparts;
+    struct part *part;    /* by drive; behind the tail */
     unsigned char tail[]; /* groups of an update, or a seal for each part */
 };
 
@@ -34,8 +41,10 @@ static void commit_finished(struct shore_fleet *f, struct shore__join *join);
 
 static struct shore__join *join_new(struct shore_fleet *f, enum join_kind kind, size_t tail_bytes,
                                     struct shore_completion done) {
-    struct shore__join *join = calloc(1, sizeof *join + tail_bytes);
+    tail_bytes = (tail_bytes + 15) / 16 * 16;
+    struct shore__join *join = calloc(1, sizeof *join + tail_bytes + f->ndrives * sizeof *join->part);
     if (!join) return NULL;
+    join->part = (struct part *)(void *)(join->tail + tail_bytes);
     join->fleet = f;
     join->kind = kind;
     join->done = done;
@@ -94,18 +103,35 @@ static void join_part_done(struct shore__join *join, int rc, const struct shore_
     join_free(join);
 }
 
-static void part_done(void *ctx, int rc, const struct shore_diag *diag) {
-    join_part_done(ctx, rc, diag);
+/* How long each drive has something to do: a slow one shows. */
+static void meter_begin(struct shore__meter *m) {
+    pthread_mutex_lock(&m->lock);
+    if (m->under_way++ == 0) m->since_ns = shore__now_ns();
+    pthread_mutex_unlock(&m->lock);
 }
 
-static struct shore_completion part_completion(struct shore__join *join) {
+static void meter_end(struct shore__meter *m) {
+    pthread_mutex_lock(&m->lock);
+    if (--m->under_way == 0) m->busy_ns += shore__now_ns() - m->since_ns;
+    pthread_mutex_unlock(&m->lock);
+}
+
+static void part_done(void *ctx, int rc, const struct shore_diag *diag) {
+    struct part *part = ctx;
+    meter_end(part->meter);
+    join_part_done(part->join, rc, diag);
+}
+
+static struct shore_completion part_completion(struct shore__join *join, uint32_t d) {
     atomic_fetch_add(&join->left, 1);
-    return (struct shore_completion){part_done, join};
+    join->part[d] = (struct part){join, &join->fleet->meters[d]};
+    meter_begin(join->part[d].meter);
+    return (struct shore_completion){part_done, &join->part[d]};
 }
 
 /* The part was refused: it counts as one that has failed. */
-static void part_refused(struct shore__join *join, int rc) {
-    join_part_done(join, rc, NULL);
+static void part_refused(struct shore__join *join, uint32_t d, int rc) {
+    part_done(&join->part[d], rc, NULL);
 }
 
 /* The common part of drive d's range and [segment, segment + count). */
@@ -151,8 +177,8 @@ int shore_fleet_fetch(struct shore_fleet *f, uint64_t step, uint32_t block, uint
             .kind = kind,
             .dst = (unsigned char *)dst + (part.first - segment) * segment_bytes,
         };
-        rc = f->drives[d]->ops->fetch(f->drives[d], &fetch, part_completion(join));
-        if (rc) part_refused(join, rc);
+        rc = f->drives[d]->ops->fetch(f->drives[d], &fetch, part_completion(join, d));
+        if (rc) part_refused(join, d, rc);
         shore__link_count(f, d, kind == SHORE_FETCH_STATE ? SHORE__LINK_OUT_STATE : SHORE__LINK_OUT_PARAMS,
                           part.count * segment_bytes);
         shore__link_count(f, d, SHORE__LINK_CONTROL, sizeof fetch);
@@ -188,13 +214,13 @@ static void send_to(struct shore__join *join, uint32_t d, struct shore__range ra
             .state = join->state + (range.first - join->update.segment) * shore_fleet_state_bytes(f),
         };
         shore__link_count(f, d, SHORE__LINK_IN_STATE, part.count * shore_fleet_state_bytes(f));
-        rc = drive->ops->store(drive, &part, part_completion(join));
+        rc = drive->ops->store(drive, &part, part_completion(join, d));
     } else {
         struct shore_update part = shore__update_part(&f->config, &join->update, range.first, range.count);
         count_update(f, d, &part);
-        rc = drive->ops->update(drive, &part, part_completion(join));
+        rc = drive->ops->update(drive, &part, part_completion(join, d));
     }
-    if (rc) part_refused(join, rc);
+    if (rc) part_refused(join, d, rc);
 }
 
 /* An update, or a store; initial state is a store that belongs to no step. */
@@ -286,8 +312,9 @@ int shore_fleet_spill(struct shore_fleet *f, uint32_t block, uint32_t segment, u
         struct shore__range part;
         if (!intersect(f, block, d, segment, count, &part)) continue;
         const void *from = (const unsigned char *)gradient + (part.first - segment) * each;
-        rc = f->drives[d]->ops->spill(f->drives[d], block, part.first, part.count, form, from, part_completion(join));
-        if (rc) part_refused(join, rc);
+        rc =
+            f->drives[d]->ops->spill(f->drives[d], block, part.first, part.count, form, from, part_completion(join, d));
+        if (rc) part_refused(join, d, rc);
         shore__link_count(f, d, SHORE__LINK_IN_GRADIENTS, part.count * each);
     }
     join_part_done(join, 0, NULL);
@@ -315,12 +342,13 @@ static int scratch(struct shore_fleet *f, bool put, uint64_t offset, uint64_t by
         uint64_t part = nparts == 1 ? bytes : stripe - within;
         if (part > offset + bytes - at) part = offset + bytes - at;
         uint64_t local;
-        struct shore__drive *drive = f->drives[shore__stripes_find(&f->stripes, number, &local)];
+        uint32_t d = shore__stripes_find(&f->stripes, number, &local);
+        struct shore__drive *drive = f->drives[d];
         local = local * stripe + within;
         int rc = drive->ops->scratch(drive, put, local, part, buffer + (at - offset), join->tail + 16 * i,
-                                     part_completion(join));
-        if (rc) part_refused(join, rc);
-        shore__link_count(f, (uint32_t)(number % f->ndrives), SHORE__LINK_ACTIVATIONS, part);
+                                     part_completion(join, d));
+        if (rc) part_refused(join, d, rc);
+        shore__link_count(f, d, SHORE__LINK_ACTIVATIONS, part);
         at += part;
     }
     join_part_done(join, 0, NULL);
@@ -343,8 +371,8 @@ static void send_commit(struct shore_fleet *f, struct shore__join *join) {
     uint64_t step = join->update.base_step + 1;
     for (uint32_t d = 0; d < f->ndrives; d++) {
         int rc = f->drives[d]->ops->commit(f->drives[d], step, f->commit_how, f->next_metrics, f->next_metrics_bytes,
-                                           part_completion(join));
-        if (rc) part_refused(join, rc);
+                                           part_completion(join, d));
+        if (rc) part_refused(join, d, rc);
         shore__link_count(f, d, SHORE__LINK_CONTROL, f->next_metrics_bytes);
     }
     join_part_done(join, 0, NULL);

@@ -12,12 +12,19 @@
 
 struct shore__join;
 
+/* The time for which a drive has had requests to work on. */
+struct shore__meter {
+    pthread_mutex_t lock;
+    uint64_t under_way, since_ns, busy_ns;
+};
+
 struct shore_fleet {
     struct shore_layout *layout;
     struct shore__drive_config config;
     uint32_t ndrives;
     struct shore__drive **drives; /* by place in the fleet; NULL while opening */
     struct shore__range *ranges;  /* see placement.h */
+    struct shore__meter *meters;  /* by drive */
     uint64_t fleet_id[2];
     uint64_t generation;
     uint64_t first_epoch; /* that sealing writes */

@@ -32,6 +32,19 @@ const char *shore_fleet_drive_path(const struct shore_fleet *f, uint32_t drive) 
     return drive < f->ndrives ? f->drives[drive]->ops->path(f->drives[drive]) : NULL;
 }
 
+uint64_t shore_fleet_drive_busy_ns(const struct shore_fleet *f, uint32_t drive) {
+    if (drive >= f->ndrives) return 0;
+    struct shore__meter *m = &f->meters[drive];
+    pthread_mutex_lock(&m->lock);
+    uint64_t ns = m->busy_ns + (m->under_way ? shore__now_ns() - m->since_ns : 0);
+    pthread_mutex_unlock(&m->lock);
+    return ns;
+}
+
+uint64_t shore_fleet_drive_segments(const struct shore_fleet *f, uint32_t drive) {
+    return drive < f->ndrives ? f->drives[drive]->desc->segments : 0;
+}
+
 int shore_fleet_drive_describe(const struct shore_fleet *f, uint32_t drive, char *text, size_t bytes) {
     return drive < f->ndrives ? f->drives[drive]->ops->describe(f->drives[drive], text, bytes) : -EINVAL;
 }

@@ -42,7 +42,10 @@ int shore__fleet_new(const struct shore_layout *layout, const struct shore_fleet
     f->first_epoch = o->epoch ? o->epoch : 1;
     f->drives = calloc(o->ndrives, sizeof *f->drives);
     f->ranges = calloc((size_t)layout->nblocks * o->ndrives, sizeof *f->ranges);
-    rc = f->drives && f->ranges ? shore__layout_copy(layout, &f->layout) : -ENOMEM;
+    f->meters = calloc(o->ndrives, sizeof *f->meters);
+    for (uint32_t d = 0; f->meters && d < o->ndrives; d++)
+        pthread_mutex_init(&f->meters[d].lock, NULL);
+    rc = f->drives && f->ranges && f->meters ? shore__layout_copy(layout, &f->layout) : -ENOMEM;
     if (rc) {
         shore_fleet_close(f);
         return shore__fail(diag, rc, "the layout cannot be used: %s", shore_error_text(rc));
@@ -67,6 +70,9 @@ void shore_fleet_close(struct shore_fleet *f) {
         if (f->drives[d]) f->drives[d]->ops->close(f->drives[d]);
     }
     free(f->drives);
+    for (uint32_t d = 0; f->meters && d < f->ndrives; d++)
+        pthread_mutex_destroy(&f->meters[d].lock);
+    free(f->meters);
     free(f->ranges);
     shore__stripes_free(&f->stripes);
     shore_layout_free(f->layout);

@@ -1,7 +1,9 @@
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
+#include "base/diag.h"
 #include "base/units.h"
 #include "report/report.h"
 
@@ -29,7 +31,7 @@ const char *shore__progress_line(struct shore__progress *p, const struct shore__
     p->smooth_seconds =
         p->smooth_seconds > 0 ? (1 - weight) * p->smooth_seconds + weight * r->step_seconds : r->step_seconds;
     size_t used = 0;
-    char a[64], b[64];
+    char a[64], b[512];
     if (bytes > 0) out[0] = 0;
     append(out, bytes, &used, "step %llu/%llu", (unsigned long long)r->step, (unsigned long long)p->last_step);
     append(out, bytes, &used, "  loss %.4f", r->loss);
@@ -45,6 +47,9 @@ const char *shore__progress_line(struct shore__progress *p, const struct shore__
     if (p->budget_bytes) append(out, bytes, &used, " of %s", shore__format_size(p->budget_bytes, b, sizeof b));
     append(out, bytes, &used, "  wait %.0f%% commit %.0f%%", percent(r->wait_seconds, r->step_seconds),
            percent(r->commit_seconds, r->step_seconds));
+    if (r->slow_drive)
+        append(out, bytes, &used, "  slow: %s works %.1f times as long as the others",
+               shore__escape(r->slow_drive, strlen(r->slow_drive), b, sizeof b), r->slow_factor);
     if (r->replays) append(out, bytes, &used, "  replays %u", r->replays);
     if (r->skipped) append(out, bytes, &used, "  skipped: not finite");
     return out;

@@ -24,6 +24,8 @@ struct shore__step_report {
     bool speculated, skipped;
     struct shore__link_bytes link;
     uint64_t drive_read_bytes, drive_write_bytes, resident_bytes;
+    const char *slow_drive; /* one that holds the others up; NULL: none. Valid as long as its fleet */
+    double slow_factor;     /* how much longer than they it works */
 };
 
 #define SHORE__METRICS_LINE_BYTES 2000u
@@ -31,6 +33,19 @@ struct shore__step_report {
 /* One JSON object, without a line break: it is appended to metrics.jsonl and kept in the record of the step. Numbers
  * have 9 significant digits; what is not finite is null. Returns its length, or -ENOSPC. */
 int shore__metrics_line(const struct shore__step_report *report, char *out, size_t bytes);
+
+/* Which of several drives holds the others up: placed by speed, all work equally long, and this one takes half as long
+ * again. Smoothed over steps; a drive is named only if the step waits for drives at all. */
+struct shore__slowness {
+    uint32_t ndrives;
+    uint64_t *last_ns; /* by drive; private */
+    double *smooth;    /* seconds a step */
+    uint32_t steps;
+};
+int shore__slowness_init(struct shore__slowness *s, uint32_t ndrives);
+void shore__slowness_fini(struct shore__slowness *s);
+/* busy_ns: of each drive, since its fleet was opened. Returns the drive, or -1. */
+int shore__slowness_step(struct shore__slowness *s, const uint64_t *busy_ns, double step_seconds, double *factor);
 
 /* State of the progress line: what it needs to know beside the step itself. */
 struct shore__progress {

@@ -45,6 +45,14 @@ static int sample(struct trainer *t, uint64_t step, struct shore_diag *diag) {
     return rc;
 }
 
+static void find_slow_drive(struct trainer *t) {
+    struct shore__step_report *r = &t->report;
+    for (uint32_t d = 0; d < t->slowness.ndrives; d++)
+        t->busy_ns[d] = shore_fleet_drive_busy_ns(t->fleet, d);
+    int slow = shore__slowness_step(&t->slowness, t->busy_ns, r->step_seconds, &r->slow_factor);
+    r->slow_drive = slow < 0 ? NULL : shore_fleet_drive_path(t->fleet, (uint32_t)slow);
+}
+
 static void fill_report(struct trainer *t) {
     struct shore__step_report *r = &t->report;
     struct shore_ledger now, *was = &t->ledger;
@@ -71,6 +79,7 @@ static void fill_report(struct trainer *t) {
     r->wait_seconds = (double)t->wait_ns * 1e-9;
     r->commit_seconds = (double)t->commit_ns * 1e-9;
     r->compute_seconds = r->step_seconds - r->wait_seconds - r->commit_seconds;
+    if (t->slowness.ndrives) find_slow_drive(t);
     t->ledger = now;
     t->step_start_ns = end;
     t->wait_ns = t->commit_ns = 0;

@@ -88,6 +88,18 @@ static int recover_metrics(struct trainer *t, struct shore_diag *diag) {
     return rc;
 }
 
+/* Where a drive owns only some segments, rounding alone makes their parts unequal. */
+static int watch_drives(struct trainer *t, struct shore_diag *diag) {
+    enum { SEGMENTS_LEAST = 8 };
+    struct shore_fleet_info info;
+    shore_fleet_info(t->fleet, &info);
+    for (uint32_t d = 0; d < info.ndrives; d++)
+        if (shore_fleet_drive_segments(t->fleet, d) < SEGMENTS_LEAST) return 0;
+    t->busy_ns = calloc(info.ndrives, sizeof *t->busy_ns);
+    int rc = t->busy_ns ? shore__slowness_init(&t->slowness, info.ndrives) : -ENOMEM;
+    return rc ? shore__fail(diag, rc, "out of memory for the trainer") : 0;
+}
+
 static int open_trainer(struct trainer *t, bool fresh, bool overwrite, uint64_t accept_step, struct shore_diag *diag) {
     const struct shore__settings *s = t->s;
     char processor[64];
@@ -127,6 +139,8 @@ static int open_trainer(struct trainer *t, bool fresh, bool overwrite, uint64_t 
     if (!t->boundary || !t->kept || !t->boundary_put || !t->boundary_get || !t->put_pending || !t->get_pending ||
         !t->boundary_seal || !t->slice_seal)
         return shore__fail(diag, -ENOMEM, "out of memory for the trainer");
+    rc = watch_drives(t, diag);
+    if (rc) return rc;
     rc = gradients_open(t, diag);
     if (rc) return rc;
     shore__buf workspace = shore__carve_take(&memory, t->plan.workspace_bytes);
@@ -144,6 +158,8 @@ static void close_trainer(struct trainer *t) {
     shore__pager_close(t->pass.pager);
     idle_close(t);
     gradients_close(t);
+    shore__slowness_fini(&t->slowness);
+    free(t->busy_ns);
     free(t->boundary);
     free(t->kept);
     free(t->boundary_put);

@@ -123,7 +123,9 @@ struct trainer {
     struct shore_wait commit;
     struct shore__step_report report;
     uint64_t step_start_ns;
-    struct shore_ledger ledger; /* at the start of the step */
+    struct shore_ledger ledger;      /* at the start of the step */
+    struct shore__slowness slowness; /* of the drives; without drives where they own too little to tell */
+    uint64_t *busy_ns;
 
     /* when to speculate */
     double recent_norm[4];

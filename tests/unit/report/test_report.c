@@ -156,8 +156,52 @@ static void progress_shows_what_matters_and_never_overflows(void **state) {
     assert_non_null(strstr(line, "loss nan"));
 }
 
+/* Drives that are placed by speed work equally long; one that does not is named, once it has shown for some steps. */
+static void a_slow_drive_is_named(void **state) {
+    struct shore__slowness slow;
+    uint64_t busy[3] = {0};
+    double factor = 0;
+    assert_int_equal(shore__slowness_init(&slow, 3), 0);
+    for (int i = 0; i < 10; i++) {
+        busy[0] += 800000000, busy[1] += 900000000, busy[2] += 850000000;
+        assert_int_equal(shore__slowness_step(&slow, busy, 1, &factor), -1);
+    }
+    int named = -1;
+    for (int i = 0; i < 20 && named < 0; i++) {
+        busy[0] += 800000000, busy[1] += 2400000000, busy[2] += 800000000;
+        named = shore__slowness_step(&slow, busy, 2.5, &factor);
+    }
+    assert_int_equal(named, 1);
+    assert_true(factor >= 1.5 && factor < 3.1);
+    /* one that works longer than the others, but little beside a step of computing, holds nobody up */
+    for (int i = 0; i < 20; i++) {
+        busy[0] += 100000000, busy[1] += 300000000, busy[2] += 100000000;
+        named = shore__slowness_step(&slow, busy, 10, &factor);
+    }
+    assert_int_equal(named, -1);
+    shore__slowness_fini(&slow);
+
+    struct shore__slowness alone;
+    assert_int_equal(shore__slowness_init(&alone, 1), 0);
+    for (int i = 0; i < 5; i++) {
+        busy[0] += 1000000000;
+        assert_int_equal(shore__slowness_step(&alone, busy, 1, &factor), -1);
+    }
+    shore__slowness_fini(&alone);
+
+    struct shore__step_report r = usual;
+    struct shore__progress p;
+    char line[512];
+    r.slow_drive = "/mnt/b/longshore.volume";
+    r.slow_factor = 2.13;
+    shore__progress_init(&p, 10, 0);
+    assert_non_null(strstr(shore__progress_line(&p, &r, line, sizeof line),
+                           "slow: /mnt/b/longshore.volume works 2.1 times as long as the others"));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_slow_drive_is_named),
         cmocka_unit_test(has_the_promised_keys),
         cmocka_unit_test(val_loss_only_where_measured),
         cmocka_unit_test(dropped_energy_only_where_compressed),
