@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "cli/cli.h"
+#include "cli/train_options.h"
 #include "storage/volume.h"
 
 struct args {
@@ -146,14 +147,12 @@ static void print_value(const json_t *value) {
 
 /* Settings that decide the bits, as the flags that give them. */
 static void print_identity(const json_t *settings) {
-    static const char *const keys[] = {"model",    "init",      "tokenizer", "seed",    "data",
-                                       "val-data", "val-share", "batch",     "seq-len", "precision",
-                                       "products", "optimizer", "moments",   "shuffle", "threads"};
+    const char *key;
+    const json_t *value;
     printf("identity (what decides the bits):\n");
-    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
-        const json_t *value = json_object_get(settings, keys[i]);
-        if (!value) continue;
-        printf("  %-12s", keys[i]);
+    json_object_foreach((json_t *)settings, key, value) {
+        if (json_is_null(value) || !shore__train_is_identity(key)) continue;
+        printf("  %-17s", key);
         if (json_is_array(value)) {
             size_t k;
             json_t *item;

@@ -156,6 +156,11 @@ static bool among(const char *const *names, const char *name) {
     return false;
 }
 
+bool shore__train_is_identity(const char *key) {
+    return !among(schedule_flags, key) && !among(resource_flags, key) && !among(other_flags, key) &&
+           strcmp(key, "drive-speeds") != 0 && strcmp(key, "epochs") != 0;
+}
+
 static size_t size_of(const struct shore__option *o) {
     switch (o->kind) {
     case SHORE__OPTION_FLAG:
