@@ -13,6 +13,12 @@ struct shore__link_bytes {
     uint64_t gradients, compressed, parameters, activations, state, control;
 };
 
+/* Seconds for which the parts of an emulated machine were busy: its processor, its host link, its drives (the busiest
+ * of them), and --update host. */
+struct shore__busy {
+    double gpu, link, drive_read, drive_write, drive_mixed, drive_compute, host_update;
+};
+
 /* Where one step's time and bytes went; reported after its commit. */
 struct shore__step_report {
     uint64_t step;                        /* from 1 */
@@ -23,6 +29,8 @@ struct shore__step_report {
     uint32_t replays;
     bool speculated, skipped;
     struct shore__link_bytes link;
+    bool emulated; /* its time is that of another machine: see --emulate */
+    struct shore__busy busy;
     uint64_t drive_read_bytes, drive_write_bytes, resident_bytes;
     const char *slow_drive; /* one that holds the others up; NULL: none. Valid as long as its fleet */
     double slow_factor;     /* how much longer than they it works */

@@ -1,0 +1,22 @@
+/* What `--emulate` names: a file that describes a machine, or one of the testbeds that come with the program. */
+#ifndef SHORE_RUN_EMULATE_H
+#define SHORE_RUN_EMULATE_H
+
+#include <jansson.h>
+
+#include "drive/throttle.h"
+
+/* name: a file, or a built-in testbed. "Did you mean" for unknown keys and names. Rates come out divided by the scale;
+ * times as they are. */
+int shore__emulation_open(const char *name, struct shore__emulation *out, struct shore_diag *diag);
+/* The same from a document that has been read; name: the file, for messages. */
+int shore__emulation_from_json(const json_t *json, const char *name, struct shore__emulation *out,
+                               struct shore_diag *diag);
+
+/* The built-in testbeds, as the text of their files; name NULL at the end. */
+struct shore__testbed {
+    const char *name, *text;
+};
+const struct shore__testbed *shore__testbeds(void);
+
+#endif
