@@ -131,6 +131,7 @@ struct shore_fleet_options {
     uint64_t restore_step;
     /* All memory that grows with the model comes from here if set (arena: see base/arena.h), else from the system. */
     struct shore_arena *arena;
+    struct shore__throttle *throttle; /* of an emulated machine, for the program's own use (drive/throttle.h) */
     /* Notes that are not errors ("page cache used because O_DIRECT is refused"), one sentence each. May be NULL. */
     void (*note)(void *ctx, const char *text);
     void *note_ctx;
@@ -213,12 +214,14 @@ int shore_fleet_metrics(const struct shore_fleet *fleet, void *metrics, uint32_t
 
 /* What fetch delivers. */
 enum shore_fetch_kind {
-    SHORE_FETCH_BF16,   /* plane HI: 2 bytes an element */
-    SHORE_FETCH_MASTER, /* HI and LO joined: fp32 */
-    SHORE_FETCH_M,      /* fp32 */
-    SHORE_FETCH_V,      /* fp32 */
-    SHORE_FETCH_R,      /* plane R: bf16 */
-    SHORE_FETCH_STATE   /* all planes as they are stored: shore_fleet_state_bytes() a segment, segment by segment */
+    SHORE_FETCH_BF16,    /* plane HI: 2 bytes an element */
+    SHORE_FETCH_MASTER,  /* HI and LO joined: fp32 */
+    SHORE_FETCH_M,       /* fp32 */
+    SHORE_FETCH_V,       /* fp32 */
+    SHORE_FETCH_R,       /* plane R: bf16 */
+    SHORE_FETCH_STATE,   /* all planes as they are stored: shore_fleet_state_bytes() a segment, segment by segment */
+    SHORE_FETCH_SPILLED, /* what shore_fleet_spill() stored as FP32; of no step */
+    SHORE_FETCH_SPILLED_BF16 /* the same, stored as BF16 */
 };
 
 /* How a gradient is handed over. */
@@ -307,7 +310,7 @@ int shore_fleet_digest(struct shore_fleet *fleet, bool deep, unsigned char diges
 struct shore_ledger {
     /* what crossed the host link: "in" goes to the drives, "out" comes from them */
     uint64_t link_in_gradients, link_in_compressed, link_out_params, link_activations, link_in_state, link_out_state,
-        link_control;
+        link_out_gradients, link_control;
     uint64_t drive_read_state, drive_write_state; /* by updates */
     uint64_t drive_read_fetch;
     uint64_t drive_read_spill, drive_write_spill;

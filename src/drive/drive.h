@@ -13,6 +13,7 @@
 
 struct shore__drive;
 struct shore_arena;
+struct shore__throttle;
 
 enum shore__drive_caps {
     SHORE__DRIVE_DURABLE = 1,
@@ -106,6 +107,7 @@ struct shore__drive_config {
     uint32_t ring_buffers;
     uint32_t stage_segments; /* of joined fetches */
     struct shore_arena *arena;
+    struct shore__throttle *throttle;          /* of an emulated machine; NULL: none */
     void (*note)(void *ctx, const char *text); /* may be NULL */
     void *note_ctx;
 };

@@ -179,8 +179,7 @@ int shore_fleet_fetch(struct shore_fleet *f, uint64_t step, uint32_t block, uint
         };
         rc = f->drives[d]->ops->fetch(f->drives[d], &fetch, part_completion(join, d));
         if (rc) part_refused(join, d, rc);
-        shore__link_count(f, d, kind == SHORE_FETCH_STATE ? SHORE__LINK_OUT_STATE : SHORE__LINK_OUT_PARAMS,
-                          part.count * segment_bytes);
+        shore__link_count(f, d, shore__link_of_fetch(kind), part.count * segment_bytes);
         shore__link_count(f, d, SHORE__LINK_CONTROL, sizeof fetch);
     }
     join_part_done(join, 0, NULL);

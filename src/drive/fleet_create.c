@@ -11,6 +11,7 @@
 #include "drive/fleet.h"
 #include "drive/probe.h"
 #include "drive/speed.h"
+#include "drive/throttle.h"
 #include "drive/transport.h"
 
 struct place {
@@ -115,10 +116,10 @@ static int place_blocks(struct shore_fleet *f, const struct shore_fleet_options 
             paths[d] = places[d].path;
             capacity[d] = shore__drive_capacity_bytes(o->drives[d]);
         }
-        if (!o->drive_speeds)
-            shore__drives_measure(paths, f->ndrives, o, speeds);
-        else
+        if (o->drive_speeds)
             rc = shore__speeds_parse(o->drive_speeds, f->ndrives, speeds, diag);
+        else if (!shore__throttle_speeds(o->throttle, f->ndrives, speeds))
+            shore__drives_measure(paths, f->ndrives, o, speeds);
         shore__placement_weights(speeds, capacity, f->ndrives, shore_fleet_disk_bytes(f->layout, o), weights);
         shore__placement_make(f->layout, weights, f->ndrives, f->ranges);
         uint64_t *stripes = weights + f->ndrives;

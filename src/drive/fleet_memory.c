@@ -40,6 +40,7 @@ struct shore__drive_config shore__fleet_config(const struct shore_layout *layout
         .fp32_params = o->fp32_params,
         .io = o->io,
         .arena = o->arena,
+        .throttle = o->throttle,
         .note = o->note,
         .note_ctx = o->note_ctx,
     };

@@ -13,5 +13,6 @@ void shore__link_ledger(const struct shore_fleet *f, struct shore_ledger *out) {
     out->link_activations = f->link[SHORE__LINK_ACTIVATIONS];
     out->link_in_state = f->link[SHORE__LINK_IN_STATE];
     out->link_out_state = f->link[SHORE__LINK_OUT_STATE];
+    out->link_out_gradients = f->link[SHORE__LINK_OUT_GRADIENTS];
     out->link_control = f->link[SHORE__LINK_CONTROL];
 }

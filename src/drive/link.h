@@ -12,9 +12,17 @@ enum shore__link_class {
     SHORE__LINK_ACTIVATIONS,
     SHORE__LINK_IN_STATE,
     SHORE__LINK_OUT_STATE,
+    SHORE__LINK_OUT_GRADIENTS,
     SHORE__LINK_CONTROL,
     SHORE__LINK_CLASSES
 };
+
+/* What a fetch brings. */
+static inline enum shore__link_class shore__link_of_fetch(enum shore_fetch_kind kind) {
+    return kind == SHORE_FETCH_STATE                                         ? SHORE__LINK_OUT_STATE
+           : kind == SHORE_FETCH_SPILLED || kind == SHORE_FETCH_SPILLED_BF16 ? SHORE__LINK_OUT_GRADIENTS
+                                                                             : SHORE__LINK_OUT_PARAMS;
+}
 
 /* For what goes to or comes from one drive of the fleet. Drives that count for themselves (SHORE__DRIVE_COUNTS_LINK)
  * are left out: their ledger says what really crossed, frames included. */

@@ -23,6 +23,22 @@ void shore__local_io_failed(struct shore__local *l, struct shore__local_job *job
                           (unsigned long long)op->offset, shore_error_text(op->rc));
 }
 
+int shore__local_check_spilled(const struct shore__local *l, struct shore__local_job *job, uint32_t local,
+                               uint32_t count, const unsigned char *gradient, size_t each) {
+    for (uint32_t i = 0; i < count; i++) {
+        struct shore__leaf leaf;
+        shore__leaf_make(gradient + i * each, each, local + i, &leaf);
+        if (memcmp(&leaf, &l->spill_leaf[local + i], sizeof leaf) != 0) {
+            return shore__fail(&job->diag, SHORE_ECORRUPT,
+                               "%s: spilled gradient of block %u, segment %u at offset %llu does not match its "
+                               "checksum; check the drive",
+                               l->volume.file.path, job->block, job->segment + (local - job->local) + i,
+                               (unsigned long long)shore__volume_spill_offset(&l->volume, local + i, each));
+        }
+    }
+    return 0;
+}
+
 size_t shore__local_ring_segment_bytes(const uint32_t plane_bytes[SHORE_PLANE_COUNT], bool spill) {
     return shore__state_segment_bytes(plane_bytes) + (spill ? (size_t)SHORE_SEGMENT_ELEMS * 4 : 0);
 }
@@ -104,16 +120,21 @@ static int local_init(struct shore__drive *d, uint32_t block, uint32_t segment, 
 
 static int local_fetch(struct shore__drive *d, const struct shore__drive_fetch *fetch, struct shore_completion done) {
     struct shore__local *l = local_of(d);
-    int slot = shore__slots_find(&l->slots, fetch->step);
+    bool spilled = shore__fetch_is_spilled(fetch->kind);
+    int slot = spilled ? 0 : shore__slots_find(&l->slots, fetch->step);
     if (slot < 0 || (uintptr_t)fetch->dst % SHORE_BUFFER_ALIGN_BYTES) return -EINVAL;
     if (fetch->kind == SHORE_FETCH_M && !l->config.plane_bytes[SHORE_PLANE_M]) return -EINVAL;
     if (fetch->kind == SHORE_FETCH_V && !l->config.plane_bytes[SHORE_PLANE_V]) return -EINVAL;
     if (fetch->kind == SHORE_FETCH_R && !l->config.plane_bytes[SHORE_PLANE_R]) return -EINVAL;
     struct shore__local_job *job = job_new(SHORE__LOCAL_FETCH, done);
     if (!job) return -ENOMEM;
-    if (locate(l, job, fetch->block, fetch->segment, fetch->count)) {
+    int rc = locate(l, job, fetch->block, fetch->segment, fetch->count);
+    if (!rc && spilled &&
+        (!l->spilled || !shore__all_spilled(l->spilled + job->local, job->count, shore__fetch_form(fetch->kind))))
+        rc = -EINVAL;
+    if (rc) {
         free(job);
-        return -EINVAL;
+        return rc;
     }
     job->slot = (unsigned)slot;
     job->fetch.kind = fetch->kind;
@@ -280,7 +301,7 @@ static int local_describe(const struct shore__drive *d, char *text, size_t bytes
     const struct shore__local *l = local_of(d);
     char size[32];
     snprintf(text, bytes, "%s: %s, %s, %s", l->volume.file.path,
-             shore__format_size(l->volume.size_bytes, size, sizeof size), shore__io_backend(l->update_io),
+             shore__format_size(l->volume.size_bytes, size, sizeof size), shore__io_backend(l->update_io.io),
              l->volume.file.direct ? "direct I/O" : "page cache");
     return 0;
 }
@@ -294,8 +315,8 @@ static void local_close(struct shore__drive *d) {
     struct shore_arena *arena = l->config.arena;
     shore__lane_stop(&l->updates);
     shore__lane_stop(&l->fetches);
-    if (l->update_io) shore__io_close(l->update_io);
-    if (l->fetch_io) shore__io_close(l->fetch_io);
+    shore__paced_close(&l->update_io);
+    shore__paced_close(&l->fetch_io);
     shore__volume_close(&l->volume);
     shore__arena_free(arena, l->ring);
     shore__arena_free(arena, l->stage);
@@ -371,16 +392,24 @@ static int take_memory(struct shore__local *l) {
     return l->pipeline ? 0 : -ENOMEM;
 }
 
+static int open_queue(struct shore__local *l, unsigned depth, const struct shore__buffer_range *fixed,
+                      struct shore__paced *out, struct shore_diag *diag) {
+    struct shore__io *io;
+    int rc = shore__io_open(&l->volume.file, l->config.io, depth, fixed, 1, &io, diag);
+    if (rc) return rc;
+    /* beside an operation for each plane, a chunk may wait for the link */
+    rc = shore__paced_open(out, io, l->config.throttle, l->volume.desc.drive, 2 * depth);
+    return rc ? shore__fail(diag, rc, "%s: out of memory for an I/O queue", l->volume.file.path) : 0;
+}
+
 static int start(struct shore__local *l, struct shore_diag *diag) {
     const char *path = l->volume.file.path;
     int rc = take_memory(l);
     if (rc) return shore__fail(diag, rc, "%s: out of memory for its buffers", path);
     struct shore__buffer_range ring = {l->ring, l->ring_bytes}, stage = {l->stage, l->stage_bytes};
     unsigned update_depth = l->config.ring_buffers * shore__local_chunk_ops(&l->config);
-    rc = shore__io_open(&l->volume.file, l->config.io, update_depth, &ring, 1, &l->update_io, diag);
-    if (rc) return rc;
-    rc = shore__io_open(&l->volume.file, l->config.io, SHORE_PLANE_COUNT * SHORE__FETCH_PIECES, &stage, 1, &l->fetch_io,
-                        diag);
+    rc = open_queue(l, update_depth, &ring, &l->update_io, diag);
+    if (!rc) rc = open_queue(l, SHORE_PLANE_COUNT * SHORE__FETCH_PIECES, &stage, &l->fetch_io, diag);
     if (rc) return rc;
     if (!l->volume.file.direct && l->config.io != SHORE_IO_BUFFERED && l->config.note) {
         struct shore_diag note;

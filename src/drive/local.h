@@ -10,6 +10,7 @@
 
 #include "drive/chunk.h"
 #include "drive/lane.h"
+#include "drive/paced.h"
 
 struct shore__pipeline;
 
@@ -86,7 +87,7 @@ struct shore__local {
     uint64_t epoch;
     struct shore__slots slots;
     struct shore__lane fetches, updates;
-    struct shore__io *fetch_io, *update_io;
+    struct shore__paced fetch_io, update_io;
     struct shore__pipeline *pipeline; /* the update lane's */
     unsigned char *ring, *stage;
     size_t ring_bytes, stage_bytes;
@@ -115,6 +116,10 @@ int shore__local_snapshot(struct shore__local *l, struct shore__local_job *job);
 
 /* An operation failed: says where. The first failure of a job stays. */
 void shore__local_io_failed(struct shore__local *l, struct shore__local_job *job, const struct shore__io_op *op);
+
+/* Spilled gradients of [local, local + count), `each` bytes a segment, against the checksums of when they came. */
+int shore__local_check_spilled(const struct shore__local *l, struct shore__local_job *job, uint32_t local,
+                               uint32_t count, const unsigned char *gradient, size_t each);
 
 /* Bytes of a buffer of the update ring for one segment, and the most operations of a chunk. */
 size_t shore__local_ring_segment_bytes(const uint32_t plane_bytes[SHORE_PLANE_COUNT], bool spill);

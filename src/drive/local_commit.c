@@ -27,7 +27,7 @@ static int check_written(struct shore__local *l, const char *what, struct shore_
 
 static int write_record(struct shore__local *l, struct shore__record *next, int table_slot, struct shore_diag *diag) {
     uint64_t bytes = 0;
-    int rc = shore__volume_commit(&l->volume, l->update_io, next, table_slot, &bytes, diag);
+    int rc = shore__volume_commit(&l->volume, l->update_io.io, next, table_slot, &bytes, diag);
     l->write_commit += bytes;
     if (rc) return rc;
     memset(l->written, 0, l->volume.desc.segments);
@@ -65,7 +65,7 @@ int shore__local_load(struct shore__local *l, struct shore__local_job *job) {
         return shore__fail(&job->diag, SHORE_ESTALE, "%s: holds no whole state of step %llu", l->volume.file.path,
                            (unsigned long long)job->begin.step);
     }
-    int rc = shore__volume_load_table(&l->volume, l->update_io, record, (unsigned)slot, &job->diag);
+    int rc = shore__volume_load_table(&l->volume, l->update_io.io, record, (unsigned)slot, &job->diag);
     if (rc) return rc;
     shore__slots_set(&l->slots, (unsigned)slot, job->begin.step);
     return 0;
@@ -141,7 +141,7 @@ int shore__local_snapshot(struct shore__local *l, struct shore__local_job *job) 
     shore__slots_active(&l->slots, &step);
     if (l->created || step == SHORE__STEP_NONE)
         return shore__fail(&job->diag, -EINVAL, "%s: holds no whole state yet", l->volume.file.path);
-    int rc = shore__volume_snapshot(&l->volume, l->update_io, job->snapshot.path, l->ring, l->ring_bytes, &bytes,
+    int rc = shore__volume_snapshot(&l->volume, l->update_io.io, job->snapshot.path, l->ring, l->ring_bytes, &bytes,
                                     &job->diag);
     l->read_fetch += bytes;
     return rc;

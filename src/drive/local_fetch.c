@@ -17,6 +17,7 @@ struct piece {
     unsigned pending;
     bool failed;
     unsigned char *stage; /* what is stored of one segment, where that is not what is delivered */
+    uint64_t link_ns;     /* when the emulated link has carried it; 0: no link is emulated */
 };
 
 struct fetcher {
@@ -47,7 +48,7 @@ static void submit_op(struct fetcher *f, struct piece *p, enum shore__io_kind ki
                       size_t bytes) {
     struct shore__io_op *op = &p->op[p->pending];
     *op = (struct shore__io_op){.kind = kind, .buffer = buffer, .offset = offset, .bytes = (uint32_t)bytes, .user = p};
-    int rc = shore__io_submit(f->l->fetch_io, op);
+    int rc = shore__paced_submit(&f->l->fetch_io, op, true, p->link_ns);
     if (rc) {
         op->rc = rc;
         shore__local_io_failed(f->l, p->job, op);
@@ -95,9 +96,19 @@ static int check_state(struct fetcher *f, struct piece *p) {
     return rc;
 }
 
+static unsigned char *spilled_part(const struct piece *p, size_t *each) {
+    *each = shore__gradient_segment_bytes(shore__fetch_form(p->job->fetch.kind));
+    return p->job->fetch.dst + p->at * *each;
+}
+
 /* All I/O of the piece is done. */
 static int finish_fetch(struct fetcher *f, struct piece *p) {
     struct shore__local_job *job = p->job;
+    if (shore__fetch_is_spilled(job->fetch.kind)) {
+        size_t each;
+        const unsigned char *data = spilled_part(p, &each);
+        return shore__local_check_spilled(f->l, job, job->local + p->at, p->count, data, each);
+    }
     enum shore_plane plane = plane_of(job->fetch.kind);
     float *floats = (float *)(void *)job->fetch.dst + (size_t)p->at * SHORE_SEGMENT_ELEMS;
     if (job->fetch.kind == SHORE_FETCH_STATE) return check_state(f, p);
@@ -149,6 +160,12 @@ static void start_fetch(struct fetcher *f, struct piece *p) {
             if (each[i]) read_plane(f, p, i, to);
             to += each[i];
         }
+    } else if (shore__fetch_is_spilled(job->fetch.kind)) {
+        size_t bytes;
+        unsigned char *to = spilled_part(p, &bytes);
+        submit_op(f, p, SHORE__IO_READ, to, shore__volume_spill_offset(&f->l->volume, job->local + p->at, bytes),
+                  p->count * bytes);
+        f->l->read_spill += p->count * bytes;
     } else if (p->stage) {
         read_plane(f, p, plane, p->stage);
         if (plane == SHORE_PLANE_HI) read_plane(f, p, SHORE_PLANE_LO, p->stage + each[SHORE_PLANE_HI]);
@@ -187,6 +204,19 @@ static void start_scratch(struct fetcher *f, struct piece *p, uint64_t at, uint6
     *(put ? &f->l->write_scratch : &f->l->read_scratch) += bytes;
 }
 
+/* The piece crosses the host link while the drive works on it. */
+static uint64_t reserve_link(struct fetcher *f, const struct piece *p) {
+    const struct shore__local_job *job = p->job;
+    if (!f->l->config.throttle) return 0;
+    uint64_t each = 1;
+    if (job->kind == SHORE__LOCAL_FETCH)
+        each = shore__fetch_segment_bytes(f->l->config.plane_bytes, job->fetch.kind);
+    else if (job->kind == SHORE__LOCAL_SPILL)
+        each = shore__gradient_segment_bytes(job->spill.form);
+    bool in = job->kind == SHORE__LOCAL_SPILL || job->kind == SHORE__LOCAL_PUT;
+    return shore__throttle_link(f->l->config.throttle, in ? SHORE__LINK_IN : SHORE__LINK_OUT, p->count * each);
+}
+
 static void start_piece(struct fetcher *f, struct piece *p) {
     struct shore__local_job *job = f->current;
     bool scratch = job->kind == SHORE__LOCAL_PUT || job->kind == SHORE__LOCAL_GET;
@@ -204,6 +234,7 @@ static void start_piece(struct fetcher *f, struct piece *p) {
     p->count = (uint32_t)count;
     p->pending = 0;
     p->failed = false;
+    p->link_ns = reserve_link(f, p);
     job->next += count;
     job->under_way++;
     f->busy++;
@@ -239,7 +270,7 @@ static bool start_something(struct fetcher *f) {
 
 static void reap(struct fetcher *f) {
     struct shore__io_op *ops[SHORE_PLANE_COUNT * SHORE__FETCH_PIECES];
-    int n = shore__io_reap(f->l->fetch_io, ops, SHORE_PLANE_COUNT * SHORE__FETCH_PIECES, 1);
+    int n = shore__paced_reap(&f->l->fetch_io, ops, SHORE_PLANE_COUNT * SHORE__FETCH_PIECES, 1);
     for (int i = 0; i < n; i++) {
         struct piece *p = ops[i]->user;
         if (ops[i]->rc) {

@@ -8,7 +8,7 @@
 #include "base/units.h"
 #include "drive/local.h"
 
-enum chunk_state { CHUNK_FREE, CHUNK_READING, CHUNK_READY, CHUNK_WRITING };
+enum chunk_state { CHUNK_FREE, CHUNK_READING, CHUNK_READY, CHUNK_COMPUTED, CHUNK_WRITING };
 
 struct chunk {
     enum chunk_state state;
@@ -34,7 +34,8 @@ struct shore__pipeline {
 /* A plane of a chunk is one extent, but for 8-bit moments: there, each segment has an end that holds nothing. */
 unsigned shore__local_chunk_ops(const struct shore__drive_config *config) {
     unsigned moments = config->moments == SHORE_MOMENTS_FP32 ? 0 : 2 * (config->chunk_segments - 1);
-    return SHORE_PLANE_COUNT + 1 + moments;
+    unsigned link = config->throttle ? 1 : 0;
+    return SHORE_PLANE_COUNT + 1 + link + moments;
 }
 
 /* Whether the job writes the slot of the next step. */
@@ -57,7 +58,7 @@ static void submit_op(struct shore__pipeline *p, struct chunk *c, enum shore__io
                       uint64_t offset, size_t bytes) {
     struct shore__io_op *op = &c->op[c->pending];
     *op = (struct shore__io_op){.kind = kind, .buffer = buffer, .offset = offset, .bytes = (uint32_t)bytes, .user = c};
-    int rc = shore__io_submit(p->l->update_io, op);
+    int rc = shore__paced_submit(&p->l->update_io, op, is_of_attempt(p->l, c->job), 0);
     if (rc) {
         op->rc = rc;
         shore__local_io_failed(p->l, c->job, op);
@@ -65,6 +66,25 @@ static void submit_op(struct shore__pipeline *p, struct chunk *c, enum shore__io
     } else {
         c->pending++;
     }
+}
+
+/* Where a machine is emulated: the chunk goes on at an instant, and not before its I/O allows. */
+static void wait_until(struct shore__pipeline *p, struct chunk *c, uint64_t instant_ns) {
+    struct shore__io_op *op = &c->op[c->pending];
+    *op = (struct shore__io_op){.user = c};
+    if (shore__paced_wait(&p->l->update_io, op, instant_ns) == 0) c->pending++;
+}
+
+/* What the host sends for the chunk crosses the link while its state is read. */
+static void wait_for_host(struct shore__pipeline *p, struct chunk *c) {
+    struct shore__throttle *throttle = p->l->config.throttle;
+    if (!throttle || !is_of_attempt(p->l, c->job)) return;
+    uint64_t bytes = c->count * shore__state_segment_bytes(p->l->config.plane_bytes);
+    if (c->job->kind == SHORE__LOCAL_UPDATE) {
+        struct shore_update part = shore__update_part(&p->l->config, &c->job->update, c->segment, c->count);
+        bytes = shore__update_bytes_in(&part);
+    }
+    if (bytes) wait_until(p, c, shore__throttle_link(throttle, SHORE__LINK_IN, bytes));
 }
 
 /* An update is told what the residual will be, so it does not read what it was. */
@@ -125,6 +145,7 @@ static void start_reads(struct shore__pipeline *p, struct chunk *c) {
                   c->count * each);
         l->read_spill += c->count * each;
     }
+    wait_for_host(p, c);
     if (c->pending == 0) c->state = CHUNK_READY;
 }
 
@@ -227,27 +248,12 @@ static void make_leaves(struct shore__pipeline *p, struct chunk *c, unsigned slo
     }
 }
 
-static int check_spilled(struct shore__pipeline *p, struct chunk *c) {
-    struct shore__local *l = p->l;
-    const size_t bytes = shore__gradient_segment_bytes(c->job->update.form);
-    for (uint32_t i = 0; i < c->count; i++) {
-        struct shore__leaf leaf;
-        shore__leaf_make(c->gradient + i * bytes, bytes, c->local + i, &leaf);
-        if (memcmp(&leaf, &l->spill_leaf[c->local + i], sizeof leaf) != 0) {
-            return shore__fail(&c->job->diag, SHORE_ECORRUPT,
-                               "%s: spilled gradient of block %u, segment %u at offset %llu does not match its "
-                               "checksum; check the drive",
-                               l->volume.file.path, c->job->block, c->segment + i,
-                               (unsigned long long)shore__volume_spill_offset(&l->volume, c->local + i, bytes));
-        }
-    }
-    return 0;
-}
-
 static int compute_update(struct shore__pipeline *p, struct chunk *c) {
     struct shore__local_job *job = c->job;
     int rc = check_leaves(p, c);
-    if (!rc && !job->update.gradient) rc = check_spilled(p, c);
+    if (!rc && !job->update.gradient)
+        rc = shore__local_check_spilled(p->l, job, c->local, c->count, c->gradient,
+                                        shore__gradient_segment_bytes(job->update.form));
     if (rc) return rc;
     struct shore_update part = shore__update_part(&p->l->config, &job->update, c->segment, c->count);
     if (!part.gradient) part.gradient = c->gradient;
@@ -288,6 +294,19 @@ static void compute_init(struct shore__pipeline *p, struct chunk *c) {
     make_leaves(p, c, job->slot);
 }
 
+static void start_writes(struct shore__pipeline *p, struct chunk *c) {
+    struct shore__local *l = p->l;
+    struct shore__local_job *job = c->job;
+    c->state = CHUNK_WRITING;
+    l->write_state += submit_planes(p, c, SHORE__IO_WRITE, job->kind == SHORE__LOCAL_INIT ? job->slot : 1 - job->slot);
+    if (l->config.throttle && job->kind == SHORE__LOCAL_UPDATE) {
+        struct shore_update part = shore__update_part(&l->config, &job->update, c->segment, c->count);
+        uint64_t bytes = shore__update_bytes_out(&l->config, &part);
+        if (bytes) wait_until(p, c, shore__throttle_link(l->config.throttle, SHORE__LINK_OUT, bytes));
+    }
+    if (c->pending == 0) release_chunk(p, c);
+}
+
 static void compute_chunk(struct shore__pipeline *p, struct chunk *c) {
     struct shore__local *l = p->l;
     struct shore__local_job *job = c->job;
@@ -322,9 +341,13 @@ static void compute_chunk(struct shore__pipeline *p, struct chunk *c) {
         release_chunk(p, c);
         return;
     }
-    c->state = CHUNK_WRITING;
-    l->write_state += submit_planes(p, c, SHORE__IO_WRITE, job->kind == SHORE__LOCAL_INIT ? job->slot : 1 - job->slot);
-    if (c->pending == 0) release_chunk(p, c);
+    if (l->config.throttle && job->kind == SHORE__LOCAL_UPDATE) {
+        c->state = CHUNK_COMPUTED;
+        wait_until(
+            p, c,
+            shore__throttle_compute(l->config.throttle, l->update_io.drive, (uint64_t)c->count * SHORE_SEGMENT_ELEMS));
+    }
+    if (c->state != CHUNK_COMPUTED || c->pending == 0) start_writes(p, c);
 }
 
 static struct chunk *oldest_ready(struct shore__pipeline *p) {
@@ -339,7 +362,7 @@ static struct chunk *oldest_ready(struct shore__pipeline *p) {
 static void reap(struct shore__pipeline *p, unsigned min) {
     struct shore__io_op *ops[32];
     uint64_t start = min ? shore__now_ns() : 0;
-    int n = shore__io_reap(p->l->update_io, ops, 32, min);
+    int n = shore__paced_reap(&p->l->update_io, ops, 32, min);
     if (min) p->l->io_wait_ns += shore__now_ns() - start;
     for (int i = 0; i < n; i++) {
         struct chunk *c = ops[i]->user;
@@ -350,6 +373,8 @@ static void reap(struct shore__pipeline *p, unsigned min) {
         if (--c->pending) continue;
         if (c->state == CHUNK_READING) {
             c->state = CHUNK_READY;
+        } else if (c->state == CHUNK_COMPUTED) {
+            start_writes(p, c);
         } else {
             release_chunk(p, c);
         }

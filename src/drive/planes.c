@@ -26,6 +26,7 @@ size_t shore__fetch_segment_bytes(const uint32_t plane_bytes[SHORE_PLANE_COUNT],
     switch (kind) {
     case SHORE_FETCH_BF16:
     case SHORE_FETCH_R:
+    case SHORE_FETCH_SPILLED_BF16:
         return ELEM_BYTES(2);
     case SHORE_FETCH_STATE:
         return shore__state_segment_bytes(plane_bytes);

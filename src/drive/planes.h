@@ -15,4 +15,12 @@ size_t shore__state_segment_bytes(const uint32_t plane_bytes[SHORE_PLANE_COUNT])
 /* What fetch delivers for a segment. */
 size_t shore__fetch_segment_bytes(const uint32_t plane_bytes[SHORE_PLANE_COUNT], enum shore_fetch_kind kind);
 
+/* Of the kinds that read spilled gradients. */
+static inline bool shore__fetch_is_spilled(enum shore_fetch_kind kind) {
+    return kind == SHORE_FETCH_SPILLED || kind == SHORE_FETCH_SPILLED_BF16;
+}
+static inline enum shore_gradient_form shore__fetch_form(enum shore_fetch_kind kind) {
+    return kind == SHORE_FETCH_SPILLED_BF16 ? SHORE_GRADIENT_BF16 : SHORE_GRADIENT_FP32;
+}
+
 #endif

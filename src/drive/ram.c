@@ -122,6 +122,12 @@ static int run_fetch(struct ram *r, struct ram_job *job) {
         bytes = elems * 2;
         memcpy(job->fetch.dst, plane_at(r, job->slot, SHORE_PLANE_R, job->local), bytes);
         break;
+    case SHORE_FETCH_SPILLED:
+    case SHORE_FETCH_SPILLED_BF16:
+        bytes = job->fetch.count * shore__gradient_segment_bytes(shore__fetch_form(job->fetch.kind));
+        memcpy(job->fetch.dst, r->spill + job->local * (bytes / job->fetch.count), bytes);
+        r->read_spill += bytes;
+        return 0;
     case SHORE_FETCH_STATE:
         bytes = job->fetch.count * image;
         for (uint32_t i = 0; i < job->fetch.count; i++)
@@ -303,8 +309,12 @@ static struct ram_job *job_new(enum job_kind kind, struct shore_completion done)
 static int ram_fetch(struct shore__drive *d, const struct shore__drive_fetch *fetch, struct shore_completion done) {
     struct ram *r = ram_of(d);
     const struct shore__extent *extent = shore__extent_find(&r->desc, fetch->block, fetch->segment, fetch->count);
-    int slot = shore__slots_find(&r->slots, fetch->step);
+    bool spilled = shore__fetch_is_spilled(fetch->kind);
+    int slot = spilled ? 0 : shore__slots_find(&r->slots, fetch->step);
     if (!extent || slot < 0) return -EINVAL;
+    if (spilled && (!r->spill || !shore__all_spilled(r->spilled + extent->local + (fetch->segment - extent->first),
+                                                     fetch->count, shore__fetch_form(fetch->kind))))
+        return -EINVAL;
     if (fetch->kind == SHORE_FETCH_M && !r->plane[0][SHORE_PLANE_M]) return -EINVAL;
     if (fetch->kind == SHORE_FETCH_V && !r->plane[0][SHORE_PLANE_V]) return -EINVAL;
     if (fetch->kind == SHORE_FETCH_R && !r->plane[0][SHORE_PLANE_R]) return -EINVAL;

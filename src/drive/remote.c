@@ -197,7 +197,7 @@ static int remote_fetch(struct shore__drive *d, const struct shore__drive_fetch 
         q->fields.kind = fetch->kind;
         q->dst = (unsigned char *)fetch->dst + (q->fields.segment - fetch->segment) * each;
         q->dst_bytes = q->fields.count * each;
-        q->dst_class = fetch->kind == SHORE_FETCH_STATE ? SHORE__LINK_OUT_STATE : SHORE__LINK_OUT_PARAMS;
+        q->dst_class = shore__link_of_fetch(fetch->kind);
     }
     return send_whole(r, w);
 }
@@ -403,6 +403,7 @@ static void remote_ledger(const struct shore__drive *d, struct shore_ledger *add
     add_to->link_activations += of[SHORE__LINK_ACTIVATIONS];
     add_to->link_in_state += of[SHORE__LINK_IN_STATE];
     add_to->link_out_state += of[SHORE__LINK_OUT_STATE];
+    add_to->link_out_gradients += of[SHORE__LINK_OUT_GRADIENTS];
     for (int i = 0; i < SHORE__LINK_CLASSES; i++)
         if (i != SHORE__LINK_CONTROL) bulk += of[i];
     pthread_mutex_unlock(&r->lock);

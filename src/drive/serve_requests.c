@@ -114,7 +114,7 @@ static bool place(const struct session *s, const struct shore__wire_request *r, 
         p->in[0] = elems * 4 * (1 + !!(r->flags & SHORE__WIRE_HAS_M) + !!(r->flags & SHORE__WIRE_HAS_V));
         break;
     case SHORE__WIRE_FETCH:
-        if (r->kind > SHORE_FETCH_STATE) return false;
+        if (r->kind > SHORE_FETCH_SPILLED_BF16) return false;
         p->out_bytes = r->count * shore__fetch_segment_bytes(plane_bytes, r->kind);
         break;
     case SHORE__WIRE_UPDATE:

@@ -246,13 +246,13 @@ int shore__wire_answer_get(const struct shore__wire_header *h, const unsigned ch
     return 0;
 }
 
-#define LEDGER_FIELDS(X)                                                                                         \
-    X(drive_read_state)                                                                                          \
-    X(drive_write_state)                                                                                         \
-    X(drive_read_fetch)                                                                                          \
-    X(drive_read_spill)                                                                                          \
-    X(drive_write_spill) X(drive_read_scratch) X(drive_write_scratch) X(drive_write_commit) X(update_io_wait_ns) \
-        X(update_compute_ns)
+#define LEDGER_FIELDS(X) \
+    X(drive_read_state)  \
+    X(drive_write_state) \
+    X(drive_read_fetch)  \
+    X(drive_read_spill)  \
+    X(drive_write_spill) \
+    X(drive_read_scratch) X(drive_write_scratch) X(drive_write_commit) X(update_io_wait_ns) X(update_compute_ns)
 
 void shore__wire_ledger_put(unsigned char out[SHORE__WIRE_LEDGER_BYTES], const struct shore_ledger *l) {
     unsigned char *at = out + 4;
