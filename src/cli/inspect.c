@@ -128,6 +128,8 @@ static json_t *explanation(struct shore__run *run) {
     json_object_set_new(o, "parameters", json_integer((json_int_t)run->model->parameters));
     json_object_set_new(o, "segments", json_integer((json_int_t)run->model->layout->segments));
     json_object_set_new(o, "model", shore__arch_to_json(&run->model->arch));
+    json_object_set_new(o, "emulated",
+                        json_boolean(run->settings.emulate && strcmp(run->settings.emulate, "none") != 0));
     json_object_set_new(o, "settings", shore__settings_to_json(&run->settings));
     json_object_set_new(o, "train_tokens",
                         json_integer(run->train ? (json_int_t)shore__dataset_tokens(run->train) : 0));
@@ -181,6 +183,9 @@ static int explain(struct shore__run *run, const struct args *a) {
                (unsigned long long)(run->train ? shore__dataset_tokens(run->train) : 0),
                (unsigned long long)(run->val ? shore__dataset_tokens(run->val) : 0));
         printf("last trained on: %s\n", run->processor);
+        if (s->emulate && strcmp(s->emulate, "none") != 0)
+            printf("emulated: the times of its steps are those of %s\n",
+                   shore__escape(s->emulate, strlen(s->emulate), escaped, sizeof escaped));
         print_identity(json_object_get(o, "settings"));
         printf("budget: %s\nvolumes:\n", shore__format_size(s->memory_bytes, size, sizeof size));
     }

@@ -122,7 +122,8 @@ static int train_and_report(struct shore__run *run, bool fresh, const struct sho
         shore__summary_print(run, &summary);
     }
     char hex[33];
-    printf("step %llu digest %s\n", (unsigned long long)result.step, shore__cli_hex(result.digest, hex));
+    printf("step %llu digest %s%s\n", (unsigned long long)result.step, shore__cli_hex(result.digest, hex),
+           result.emulated ? " emulated" : "");
     return SHORE__EXIT_DONE;
 }
 

@@ -1,5 +1,6 @@
 #include "cli/train_options.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -92,6 +93,10 @@ static const struct shore__option options[] = {
            "bytes that UPDATE reads at once; otherwise chosen; never changes a bit"),
     CHOICE("io", settings.io, "auto|uring|threads|buffered", "how drives are read and written"),
     CHOICE("speculate", settings.speculate, "auto|on|off", "update before the gradient norm is known"),
+    CHOICE("update", settings.host_update, "drive|host",
+           "where UPDATE runs; host: state and gradients cross the link, as in ZeRO-Infinity, for comparison"),
+    OPTION(TEXT, "emulate", settings.emulate, "FILE",
+           "take as long as the machine would that FILE describes, or smart-infinity; with --resume, none ends it"),
     SHORE__HEADING("What is shown"),
     OPTION(U64, "eval-every", settings.eval_every, "N", "measure the validation loss every N steps, and at the end"),
     OPTION(U64, "sample-every", settings.sample_every, "N", "show generated text every N steps"),
@@ -140,14 +145,14 @@ int shore__train_resolve(struct shore__train_args *args, const struct shore__mod
     return 0;
 }
 
-/* What --resume may change: of the schedule (recorded at that step), and of resources and reporting (not worth a
- * record). Everything else is the run's identity. */
+/* What --resume may change: of the schedule, and whose times are reported (recorded at that step), and of resources and
+ * reporting (not worth a record). Everything else is the run's identity. */
 static const char *const schedule_flags[] = {"steps", "lr",           "min-lr",  "warmup",   "schedule",
                                              "beta1", "beta2",        "eps",     "momentum", "weight-decay",
-                                             "clip",  "on-nonfinite", "threads", NULL};
+                                             "clip",  "on-nonfinite", "threads", "emulate",  NULL};
 static const char *const resource_flags[] = {
-    "snapshot-every", "keep",       "memory",       "micro-batch", "chunk-size", "io", "speculate",
-    "stop-at",        "eval-every", "sample-every", "log-every",   "quiet",      NULL};
+    "snapshot-every", "keep",    "memory",     "micro-batch",  "chunk-size", "io",    "speculate",
+    "update",         "stop-at", "eval-every", "sample-every", "log-every",  "quiet", NULL};
 static const char *const other_flags[] = {"resume", "drive", "accept-step", "dry-run", "out", NULL};
 
 static bool among(const char *const *names, const char *name) {
@@ -181,6 +186,7 @@ static size_t size_of(const struct shore__option *o) {
 }
 
 static bool same_text(const char *a, const char *b) {
+    if (!a && b && strcmp(b, "none") == 0) return true; /* --emulate none: nothing is emulated */
     if (!a || !b) return a == b;
     if (strcmp(a, b) == 0) return true;
     char *ra = realpath(a, NULL), *rb = realpath(b, NULL);
@@ -208,7 +214,10 @@ static void describe(const struct shore__option *o, const void *old, const void 
     const void *value[2] = {old, new};
     char *text[2] = {before, after};
     for (int i = 0; i < 2; i++) {
-        if (o->kind == SHORE__OPTION_REAL) {
+        if (o->kind == SHORE__OPTION_TEXT) {
+            const char *v = *(char *const *)value[i];
+            snprintf(text[i], sizeof before, "%s", v ? v : "none");
+        } else if (o->kind == SHORE__OPTION_REAL) {
             double v = *(const double *)value[i];
             snprintf(text[i], sizeof before, isnan(v) ? "chosen" : "%g", v);
         } else if (o->kind == SHORE__OPTION_CHOICE) {
@@ -226,6 +235,14 @@ static void describe(const struct shore__option *o, const void *old, const void 
     }
     size_t used = strlen(out);
     snprintf(out + used, bytes - used, "%s%s %s -> %s", used ? ", " : "", o->name, before, after);
+}
+
+static int replace_text(char **old, const char *new, struct shore_diag *diag) {
+    char *copy = new ? strdup(new) : NULL;
+    if (new && !copy) return shore__fail(diag, -ENOMEM, "out of memory");
+    free(*old);
+    *old = copy;
+    return 0;
 }
 
 int shore__train_change(const struct shore__train_args *args, const struct shore__parsed *parsed,
@@ -252,6 +269,10 @@ int shore__train_change(const struct shore__train_args *args, const struct shore
                                "run",
                                o->name);
         if (scheduled) describe(o, old, new, changes, bytes);
+        if (o->kind == SHORE__OPTION_TEXT) {
+            int rc = replace_text(old, *(char *const *)new, diag);
+            if (rc) return rc;
+        }
         memcpy(old, new, size_of(o));
     }
     if (!given(parsed, "stop-at")) settings->stop_at = 0; /* an earlier stop must not hold the run for ever */

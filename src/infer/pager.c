@@ -8,7 +8,7 @@
 #include "base/units.h"
 #include "number/bf16.h"
 
-#define NO_STEP UINT64_MAX
+#define NO_STEP SHORE__NO_STEP
 #define SOURCE_SEGMENTS 4u /* read from a directory at a time */
 
 struct page {
@@ -406,10 +406,15 @@ static void updated(void *ctx, int rc, const struct shore_diag *diag) {
     waited.fn(waited.ctx, rc, diag); /* last: from here on the page may be looked at */
 }
 
+/* A tail may share a segment with the last slice: it is fetched again. */
+static bool is_handed_back(const struct page *page) {
+    return page->stays && page->id.kind != SHORE__PAGE_TAIL;
+}
+
 static void begin_update(struct shore__pager *p, struct page *page, uint64_t next_step, struct shore_completion done) {
     const struct shore__model *m = p->of.model;
     struct shore__page_id id = page->id;
-    page->handed_back = page->stays && id.kind != SHORE__PAGE_TAIL;
+    page->handed_back = is_handed_back(page);
     page->then = done;
     page->step = NO_STEP;
     page->next_step = next_step;
@@ -449,5 +454,25 @@ void shore__pager_discarded(struct shore__pager *p) {
         shore_wait(&page->update, NULL);
         page->updating = false;
         page->step = NO_STEP;
+    }
+}
+
+void *shore__pager_place(const struct shore__pager *p, uint32_t block, uint32_t segment) {
+    for (uint32_t i = 0; i < p->npages; i++) {
+        const struct page *page = &p->pages[i];
+        if (page->id.block != block || !is_handed_back(page) || segment < page->segment ||
+            segment - page->segment >= page->count)
+            continue;
+        return (char *)page->buffer + (size_t)(segment - page->segment) * SHORE_SEGMENT_ELEMS * p->elem_bytes;
+    }
+    return NULL;
+}
+
+void shore__pager_placed(struct shore__pager *p, uint64_t step) {
+    for (uint32_t i = 0; i < p->npages; i++) {
+        struct page *page = &p->pages[i];
+        if (page->loading) shore_wait(&page->load, NULL);
+        page->loading = false;
+        page->step = is_handed_back(page) ? step : NO_STEP;
     }
 }

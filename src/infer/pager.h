@@ -67,6 +67,13 @@ void shore__page_range(const struct shore__model *m, struct shore__page_id id, u
 int shore__pager_update(struct shore__pager *p, struct shore__page_id id, struct shore_update *update,
                         struct shore_completion done);
 void shore__pager_update_end(struct shore__pager *p, struct shore__page_id id);
+/* For updates that are computed on the host. Where the parameters of a segment are kept that stay, or NULL; threading:
+ * any. */
+void *shore__pager_place(const struct shore__pager *p, uint32_t block, uint32_t segment);
+/* What the places hold now: the parameters of `step`, all of them; SHORE__NO_STEP: nothing that counts. Other pages are
+ * fetched again. */
+#define SHORE__NO_STEP UINT64_MAX
+void shore__pager_placed(struct shore__pager *p, uint64_t step);
 /* After a discard: forgets everything that updates handed back. Their completions have run. */
 void shore__pager_discarded(struct shore__pager *p);
 

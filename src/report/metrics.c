@@ -62,6 +62,17 @@ int shore__metrics_line(const struct shore__step_report *report, char *out, size
     append_count(&line, "drive_write_bytes", report->drive_write_bytes);
     append_count(&line, "resident_bytes", report->resident_bytes);
     append(&line, ",\"speculated\":%s", report->speculated ? "true" : "false");
+    if (report->emulated) {
+        const struct shore__busy *b = &report->busy;
+        append(&line, ",\"emulated\":true,\"busy\":{\"gpu\":%.6g", b->gpu);
+        append_number(&line, "link", b->link);
+        append_number(&line, "drive_read", b->drive_read);
+        append_number(&line, "drive_write", b->drive_write);
+        append_number(&line, "drive_mixed", b->drive_mixed);
+        append_number(&line, "drive_compute", b->drive_compute);
+        append_number(&line, "host_update", b->host_update);
+        append(&line, "}");
+    }
     if (report->skipped) append(&line, ",\"skipped\":true");
     append(&line, "}");
     return line.full ? -ENOSPC : (int)line.used;

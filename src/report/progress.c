@@ -33,6 +33,7 @@ const char *shore__progress_line(struct shore__progress *p, const struct shore__
     size_t used = 0;
     char a[64], b[512];
     if (bytes > 0) out[0] = 0;
+    if (r->emulated) append(out, bytes, &used, "emulated ");
     append(out, bytes, &used, "step %llu/%llu", (unsigned long long)r->step, (unsigned long long)p->last_step);
     append(out, bytes, &used, "  loss %.4f", r->loss);
     if (!isnan(r->val_loss)) append(out, bytes, &used, "  val %.4f", r->val_loss);

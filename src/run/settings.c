@@ -40,6 +40,7 @@ static const char *const nonfinite[] = {"stop", "skip", NULL};
 static const char *const switches[] = {"off", "on", NULL};
 static const char *const products[] = {"auto", "bf16", "fp32", NULL};
 static const char *const schedules[] = {"constant", "linear", "cosine", NULL};
+static const char *const places[] = {"drive", "host", NULL};
 static const char *const ios[] = {"auto", "uring", "threads", "buffered", NULL};
 static const char *const speculations[] = {"auto", "on", "off", NULL};
 
@@ -90,6 +91,8 @@ static const struct row rows[] = {
     {"speculate", CHOICE, AT(speculate), .names = speculations},
     {"snapshot-every", COUNT64, AT(snapshot_every), .most = UINT64_C(1) << 40},
     {"keep", COUNT64, AT(keep), .most = 1u << 20},
+    {"update", TRUTH, AT(host_update), .names = places},
+    {"emulate", TEXT, AT(emulate), .names = NULL},
     {"stop-at", COUNT64, AT(stop_at), .most = UINT64_C(1) << 40},
     {"eval-every", COUNT64, AT(eval_every), .most = UINT64_C(1) << 40},
     {"sample-every", COUNT64, AT(sample_every), .most = UINT64_C(1) << 40},
@@ -518,6 +521,9 @@ int shore__settings_check(const struct shore__settings *s, struct shore_diag *di
         return shore__fail(diag, SHORE_EUSAGE,
                            "--compress-variance frozen is for adam and adamw, with --compress and --compress-after N: "
                            "the first N steps make the variance");
+    if (s->host_update && s->compress > 0)
+        return shore__fail(diag, SHORE_EUSAGE,
+                           "--update host is what others do, with whole gradients: it does not go with --compress");
     if (s->compress_after > 0 && !(s->compress > 0))
         return shore__fail(diag, SHORE_EUSAGE, "--compress-after is for --compress");
     if (s->momentum > 0 && s->optimizer != SHORE_SGD)

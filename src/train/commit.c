@@ -53,6 +53,23 @@ static void find_slow_drive(struct trainer *t) {
     r->slow_drive = slow < 0 ? NULL : shore_fleet_drive_path(t->fleet, (uint32_t)slow);
 }
 
+static void report_emulation(struct trainer *t, struct shore__step_report *r) {
+    struct shore__busy now, *was = &t->busy;
+    if (!t->throttle) return;
+    shore__throttle_busy(t->throttle, &now);
+    r->emulated = true;
+    r->busy = (struct shore__busy){
+        .gpu = now.gpu - was->gpu,
+        .link = now.link - was->link,
+        .drive_read = now.drive_read - was->drive_read,
+        .drive_write = now.drive_write - was->drive_write,
+        .drive_mixed = now.drive_mixed - was->drive_mixed,
+        .drive_compute = now.drive_compute - was->drive_compute,
+        .host_update = now.host_update - was->host_update,
+    };
+    t->busy = now;
+}
+
 static void fill_report(struct trainer *t) {
     struct shore__step_report *r = &t->report;
     struct shore_ledger now, *was = &t->ledger;
@@ -61,7 +78,7 @@ static void fill_report(struct trainer *t) {
     shore__resident_bytes(&resident, &peak);
 #define SINCE(field) (now.field - was->field)
     r->link = (struct shore__link_bytes){
-        .gradients = SINCE(link_in_gradients),
+        .gradients = SINCE(link_in_gradients) + SINCE(link_out_gradients),
         .compressed = SINCE(link_in_compressed),
         .parameters = SINCE(link_out_params),
         .activations = SINCE(link_activations),
@@ -80,6 +97,7 @@ static void fill_report(struct trainer *t) {
     r->commit_seconds = (double)t->commit_ns * 1e-9;
     r->compute_seconds = r->step_seconds - r->wait_seconds - r->commit_seconds;
     if (t->slowness.ndrives) find_slow_drive(t);
+    report_emulation(t, r);
     t->ledger = now;
     t->step_start_ns = end;
     t->wait_ns = t->commit_ns = 0;

@@ -7,6 +7,7 @@
 #include "base/units.h"
 #include "number/bf16.h"
 #include "number/norm.h"
+#include "train/host_update.h"
 #include "train/trainer.h"
 
 /* ---- the pieces ----------------------------------------------------------------------------------------------------
@@ -292,22 +293,40 @@ static bool all_fit(const struct trainer *t) {
     return t->plan.gradient_buffers >= pooled;
 }
 
+static void spill_ended(void *ctx, int rc, const struct shore_diag *diag) {
+    struct trainer *t = ((struct piece *)ctx)->owner;
+    pthread_mutex_lock(&t->mutex);
+    t->spills--;
+    pthread_mutex_unlock(&t->mutex);
+    request_ended(ctx, rc, diag);
+}
+
+static int spill(struct trainer *t, struct piece *p, struct shore_diag *diag) {
+    if (!p->count) return 0;
+    p->spilled = true;
+    count_request(t, p);
+    pthread_mutex_lock(&t->mutex);
+    t->spills++;
+    pthread_mutex_unlock(&t->mutex);
+    const void *from = p->narrow ? (const void *)p->narrow : p->gradient;
+    int rc = shore_fleet_spill(t->fleet, p->page.block, p->segment, p->count,
+                               p->narrow ? SHORE_GRADIENT_BF16 : SHORE_GRADIENT_FP32, from,
+                               (struct shore_completion){spill_ended, p});
+    if (!rc) return 0;
+    uncount_request(t, p);
+    pthread_mutex_lock(&t->mutex);
+    t->spills--;
+    pthread_mutex_unlock(&t->mutex);
+    return shore__fail(diag, rc, "gradients cannot be spilled: %s", shore_error_text(rc));
+}
+
 /* Waits for the norm in memory, or on the drives if the buffers that are left would not let backward go on. */
 static int hold_or_spill(struct trainer *t, struct piece *p, struct shore_diag *diag) {
     if (held_in_table(t, p) || all_fit(t)) return 0;
     uint32_t others = 0;
     for (uint32_t i = 0; i < t->plan.gradient_buffers; i++)
         others += !t->pool[i].holds || t->pool[i].released;
-    if (others >= 2) return 0;
-    p->spilled = true;
-    count_request(t, p);
-    const void *from = p->narrow ? (const void *)p->narrow : p->gradient;
-    int rc = shore_fleet_spill(t->fleet, p->page.block, p->segment, p->count,
-                               p->narrow ? SHORE_GRADIENT_BF16 : SHORE_GRADIENT_FP32, from,
-                               (struct shore_completion){request_ended, p});
-    if (!rc) return 0;
-    uncount_request(t, p);
-    return shore__fail(diag, rc, "gradients cannot be spilled: %s", shore_error_text(rc));
+    return others >= 2 ? 0 : spill(t, p, diag);
 }
 
 /* A piece of the held table may be handed over bit by bit; all else is handed over as one. */
@@ -406,6 +425,7 @@ int gradients_end(struct trainer *t, struct piece *p, struct shore_diag *diag) {
     p->ready = true;
     int rc = failed(t, diag);
     if (rc) return rc;
+    if (t->s->host_update) return spill(t, p, diag);
     if (still_speculating(t)) return submit(t, p, 1, diag);
     if (!t->speculating || all_fit(t)) return hold_or_spill(t, p, diag);
     t->abandoned = true;
@@ -418,6 +438,8 @@ void gradients_drain(struct trainer *t) {
     for (uint32_t i = 0; i < t->plan.gradient_buffers; i++)
         while (t->pool[i].pending)
             pthread_cond_wait(&t->freed, &t->mutex);
+    while (t->spills)
+        pthread_cond_wait(&t->freed, &t->mutex);
     pthread_mutex_unlock(&t->mutex);
     t->wait_ns += shore__now_ns() - start;
 }
@@ -427,6 +449,30 @@ void gradients_discard(struct trainer *t) {
     shore__pager_discarded(t->pass.pager);
     memset(t->early, 0, t->m->layout->blocks[0].segments);
     gradients_drain(t);
+}
+
+static void *place_of(void *ctx, uint32_t block, uint32_t segment) {
+    return shore__pager_place(ctx, block, segment);
+}
+
+static int host_update(struct trainer *t, float coefficient, struct shore_diag *diag) {
+    const struct shore__host_update how = {
+        .base_step = t->base_step,
+        .attempt = shore_fleet_attempt(t->fleet),
+        .form = t->s->gradient_bf16 ? SHORE_GRADIENT_BF16 : SHORE_GRADIENT_FP32,
+        .coefficient = coefficient,
+        .groups = t->hyper,
+        .ngroups = SHORE__MODEL_GROUPS,
+        .params_at = place_of,
+        .ctx = t->pass.pager,
+        .buffers = (uint32_t)t->plan.host_buffers,
+        .chunk_segments = (uint32_t)t->plan.host_segments,
+        .memory = t->host_memory,
+    };
+    shore__pager_placed(t->pass.pager, SHORE__NO_STEP);
+    int rc = shore__host_update_run(t->fleet, &how, &t->wait_ns, diag);
+    if (!rc) shore__pager_placed(t->pass.pager, t->base_step + 1);
+    return rc;
 }
 
 int gradients_finish(struct trainer *t, bool *finite, bool *replay, struct shore_diag *diag) {
@@ -446,6 +492,7 @@ int gradients_finish(struct trainer *t, bool *finite, bool *replay, struct shore
     gradients_drain(t);
     int rc = failed(t, diag);
     if (rc || !*finite) return rc;
+    if (t->s->host_update) return host_update(t, coefficient, diag);
     for (uint32_t i = 0; !rc && i < t->npieces; i++)
         if (t->pieces[i].ready) {
             if (t->pieces[i].spilled) t->pieces[i].gradient = NULL, t->pieces[i].narrow = NULL;

@@ -7,9 +7,15 @@
 
 #include "base/diag.h"
 #include "base/units.h"
+#include "drive/planes.h"
+#include "train/host_update.h"
 
 #define SEGMENT_BYTES ((uint64_t)SHORE_SEGMENT_ELEMS * 4)
 #define RING_BYTES_EACH (16u << 20)
+
+/* Of --update host: one chunk is computed, one read, one written; large enough that requests are. */
+#define HOST_BUFFERS 3u
+#define HOST_SEGMENTS 32u
 
 /* Above this many tokens a step, computing costs more time than the drives: memory then goes first to activations that
  * need not be computed again, below it to parameters that need not be fetched again. About 8 operations a parameter and
@@ -35,7 +41,7 @@ void shore__train_fleet_options(const struct shore__settings *s, const struct sh
     uint64_t scratch = boundary_room(s, m) * m->arch.n_layer;
     if (m->arch.tied) scratch += m->layout->blocks[0].padded_elems * 4;
     /* Memory that stands in for a drive is no place to save memory. */
-    shore__run_fleet_options(s, train_in_ram(s) ? 0 : scratch, !train_in_ram(s), out);
+    shore__run_fleet_options(s, train_in_ram(s) ? 0 : scratch, !train_in_ram(s) || s->host_update, out);
 }
 
 uint64_t train_scratch_boundary(const struct trainer *t, uint32_t layer) {
@@ -83,6 +89,14 @@ uint64_t train_kept_bytes(const struct trainer *t, size_t pairs) {
 static uint64_t larger_table_bytes(const struct shore__model *m) {
     uint64_t elems = m->layout->blocks[0].padded_elems, head = m->layout->blocks[m->nblocks - 1].padded_elems;
     return (head > elems ? head : elems) * 4;
+}
+
+static size_t state_segment_bytes(const struct shore__settings *s, const struct shore__model *m) {
+    struct shore_fleet_options options;
+    uint32_t plane_bytes[SHORE_PLANE_COUNT];
+    shore__train_fleet_options(s, m, &options);
+    shore__planes_make(m->layout, &options, plane_bytes);
+    return shore__state_segment_bytes(plane_bytes);
 }
 
 int train_place(struct trainer *t, struct shore__carve *memory, struct shore__pager **pager, struct shore_diag *diag) {
@@ -137,6 +151,11 @@ int train_place(struct trainer *t, struct shore__carve *memory, struct shore__pa
         float *buffer = shore__carve_host(memory, piece);
         if (place) t->pool[i].memory = buffer;
     }
+    t->host_memory = NULL;
+    if (plan->host_buffers)
+        t->host_memory = shore__carve_host(memory, shore__host_update_bytes(state_segment_bytes(t->s, m),
+                                                                            (uint32_t)plan->host_buffers,
+                                                                            (uint32_t)plan->host_segments));
     t->partial = shore__carve_host(memory, m->layout->segments * sizeof *t->partial);
     /* what lies before is free between two steps (commit.c); the residual is not */
     compress_place(&t->compression, t->s, m, t->c->threads, memory);
@@ -193,6 +212,10 @@ static void spend(struct sizing *z, struct train_plan *plan, uint64_t budget) {
     plan->residency.buffers = 2;
     if (measure(z) > budget) *plan = before;
     shore__carve_raise(&plan->gradient_buffers, 3, budget, measure, z);
+    if (plan->host_buffers) {
+        shore__carve_raise(&plan->host_segments, HOST_SEGMENTS, budget, measure, z);
+        shore__carve_raise(&plan->host_buffers, HOST_BUFFERS, budget, measure, z);
+    }
     before = *plan;
     plan->ring_bytes = (uint64_t)RING_BYTES_EACH * ndrives;
     if (measure(z) > budget) *plan = before;
@@ -228,6 +251,10 @@ int train_plan_make(const struct shore__settings *s, const struct shore__model *
     plan->gradient_buffers = 1;
     plan->kept_boundaries = 1;
     plan->hold_table_gradient = m->arch.tied && s->compress > 0;
+    if (s->host_update) {
+        plan->host_buffers = 2;
+        plan->host_segments = 1;
+    }
     if (train_in_ram(s)) {
         /* No scratch and no spilling in memory: what would go there stays. */
         plan->kept_boundaries = m->arch.n_layer + 1;

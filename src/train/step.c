@@ -48,6 +48,31 @@ static int boundary_get(struct trainer *t, uint32_t layer, struct shore_diag *di
     return rc ? shore__fail(diag, rc, "activations cannot be read back: %s", shore_error_text(rc)) : 0;
 }
 
+/* ---- time of an emulated processor ---------------------------------------------------------------------------------
+ */
+
+/* What a part of the model costs of a pass: its parameters, a table counting as the head alone. */
+static double share_of(const struct trainer *t, uint32_t block) {
+    const struct shore_layout_block *blocks = t->m->layout->blocks;
+    uint32_t head = shore__model_head(t->m);
+    double own = 0, all = 0;
+    for (uint32_t b = 0; b <= head; b++) {
+        double elems = (double)blocks[b].elems;
+        if (b == 0) elems = t->m->arch.tied ? elems : 0;
+        all += elems;
+        if (b == block || (b == 0 && block == head)) own += elems;
+    }
+    return own / all;
+}
+
+/* The part's computing began at start_ns, and has ended here. */
+static void pace(struct trainer *t, uint64_t start_ns, uint32_t block, bool backward) {
+    const struct shore__emulation *e = shore__throttle_emulation(t->throttle);
+    if (!e) return;
+    double seconds = (backward ? e->backward_seconds : e->forward_seconds) * share_of(t, block);
+    shore__sleep_until(shore__throttle_host(t->throttle, start_ns, (uint64_t)(seconds * 1e9)));
+}
+
 /* ---- forward -------------------------------------------------------------------------------------------------------
  */
 
@@ -69,6 +94,7 @@ static int layer_forward(struct trainer *t, uint32_t layer, struct shore_diag *d
     shore__pager_want_layer(pass->pager, layer + 1);
     /* the buffer that the output goes to may still be on its way to scratch */
     if (!rc && layer > 1) rc = wait_timed(t, &t->boundary_put[layer - 1], &t->put_pending[layer - 1], diag);
+    uint64_t start = shore__now_ns();
     for (size_t u = 0; !rc && u < shore__pass_units(pass); u++) {
         bool kept, cheap;
         size_t rows = shore__pass_unit_rows(pass, u);
@@ -77,6 +103,7 @@ static int layer_forward(struct trainer *t, uint32_t layer, struct shore_diag *d
                                                   shore__pass_at(pass, t->boundary[layer], u), &inner,
                                                   shore__pass_at(pass, t->boundary[layer + 1], u)));
     }
+    if (!rc) pace(t, start, layer, false);
     return rc;
 }
 
@@ -139,6 +166,7 @@ static int head_backward(struct trainer *t, struct shore_diag *diag) {
     uint32_t table_block = shore__model_table_block(m);
     size_t all = shore__pass_rows(pass), d = m->arch.d_model;
     struct piece *p = NULL;
+    uint64_t start = shore__now_ns();
     int rc = op_failed(diag, op->zero(t->c, NULL, t->dx_f32, all * d * 4));
     for (uint32_t i = 0; !rc && i < m->nslices; i++) {
         shore__buf table;
@@ -170,6 +198,7 @@ static int head_backward(struct trainer *t, struct shore_diag *diag) {
                                SHORE__NO_BUF, t->boundary[m->arch.n_layer + 1], w.role[SHORE__NORMF_GAIN], pass->stats,
                                m->arch.rms_norm, all, d);
     if (rc) return op_failed(diag, rc);
+    pace(t, start, shore__model_head(m), true);
     return gradients_end(t, p, diag);
 }
 
@@ -225,10 +254,12 @@ static int layer_backward(struct trainer *t, uint32_t layer, struct shore_diag *
     if (!rc) rc = boundary_get(t, layer - 1, diag);
     if (!rc) rc = gradients_begin(t, p, diag);
     if (rc) return rc;
+    uint64_t start = shore__now_ns();
     idle_before_backward(t, layer);
     shore__block_gradients(t->m, layer, 0, shore__host_buf(p->gradient), &g);
     for (size_t u = 0; !rc && u < shore__pass_units(pass); u++)
         rc = unit_backward(t, layer, u, &w, &g, diag);
+    if (!rc) pace(t, start, layer, true);
     if (!rc && !idle_waits(t, layer)) rc = gradients_end(t, p, diag);
     if (rc || !idle_after_backward(t, layer)) return rc;
     for (uint32_t i = 0; !rc && t->table_gradient && i < t->m->nslices; i++)
@@ -296,7 +327,9 @@ int step_compute(struct trainer *t, bool *finite, bool *replay, struct shore_dia
         shore__pager_want_slice(pass->pager, shore__model_table_block(t->m), 0);
         shore__pager_want_tail(pass->pager, shore__model_head(t->m));
     }
+    uint64_t start = shore__now_ns();
     if (!rc) rc = shore__pass_loss(pass, t->boundary[layers + 1], diag);
+    if (!rc) pace(t, start, shore__model_head(t->m), false);
     /* Nothing of this step may be handed over before the one before it is committed and reported. */
     if (!rc) rc = commit_finish(t, diag);
     if (rc) return rc;

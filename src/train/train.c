@@ -8,6 +8,9 @@
 
 #include "base/diag.h"
 #include "base/units.h"
+#include "drive/placement.h"
+#include "drive/transport.h"
+#include "run/emulate.h"
 #include "train/trainer.h"
 
 /* ---- opening -------------------------------------------------------------------------------------------------------
@@ -22,11 +25,52 @@ static int open_compute(const struct shore__settings *s, struct shore__compute *
     return shore__compute_cpu_open(!s->fp32, s->products, (int)s->threads, out, diag);
 }
 
+/* *throttle NULL: nothing is emulated. */
+static int open_throttle(const struct shore__settings *s, struct shore__throttle **throttle, struct shore_diag *diag) {
+    struct shore__emulation e;
+    *throttle = NULL;
+    if (!s->emulate || !strcmp(s->emulate, "none")) return 0;
+    int rc = shore__emulation_open(s->emulate, &e, diag);
+    for (size_t i = 0; !rc && i < s->drives.count; i++) {
+        const char *drive = s->drives.item[i];
+        if (shore__path_is_virtual(drive))
+            rc = shore__fail(diag, SHORE_EUSAGE,
+                             "--emulate paces what drives read and write, and %s does neither: give directories (one "
+                             "in memory, such as /dev/shm, will do)",
+                             drive);
+        else if (shore__path_is_remote(drive))
+            rc = shore__fail(diag, SHORE_EUSAGE, "--emulate paces drives of this process, not %s: give directories",
+                             drive);
+    }
+    return rc ? rc : shore__throttle_open(&e, (uint32_t)s->drives.count, throttle, diag);
+}
+
+/* Buffers of UPDATE lie in the drive's own memory. */
+static void fit_rings(struct trainer *t, struct shore_fleet_options *options) {
+    const struct shore__emulation *e = shore__throttle_emulation(t->throttle);
+    for (uint32_t d = 0; e && d < options->ndrives; d++) {
+        const struct shore__emulated_drive *drive = shore__emulation_drive(e, d);
+        if (drive && drive->memory_bytes && options->ring_bytes > drive->memory_bytes * options->ndrives)
+            options->ring_bytes = drive->memory_bytes * options->ndrives;
+    }
+    if (e && e->host_buffers && t->plan.host_buffers > e->host_buffers) t->plan.host_buffers = e->host_buffers;
+    options->throttle = t->throttle;
+    if (e && t->events->note) {
+        char text[160];
+        snprintf(text, sizeof text, "emulated: times are those of %s, rates and model divided by %g", e->name,
+                 e->scale);
+        t->events->note(t->events->ctx, text);
+    }
+}
+
 int shore__train_needs(const struct shore__settings *s, const struct shore__model *m, struct shore__needs *out,
                        struct shore_diag *diag) {
     struct shore__compute *c;
     struct train_plan plan;
-    int rc = open_compute(s, &c, diag);
+    struct shore__throttle *throttle;
+    int rc = open_throttle(s, &throttle, diag);
+    shore__throttle_close(throttle);
+    if (!rc) rc = open_compute(s, &c, diag);
     if (rc) return rc;
     rc = train_plan_make(s, m, c, UINT64_MAX, &plan, out, diag);
     c->ops->close(c);
@@ -104,6 +148,7 @@ static int open_trainer(struct trainer *t, bool fresh, bool overwrite, uint64_t 
     const struct shore__settings *s = t->s;
     char processor[64];
     int rc = open_compute(s, &t->c, diag);
+    if (!rc) rc = open_throttle(s, &t->throttle, diag);
     if (!rc) rc = train_plan_make(s, t->m, t->c, s->memory_bytes, &t->plan, NULL, diag);
     if (!rc && s->memory_bytes > shore__machine_memory_bytes()) {
         char have[32];
@@ -121,6 +166,7 @@ static int open_trainer(struct trainer *t, bool fresh, bool overwrite, uint64_t 
     shore__train_fleet_options(s, t->m, &options);
     options.arena = t->arena;
     options.ring_bytes = t->plan.ring_bytes;
+    fit_rings(t, &options);
     options.note = t->events->note;
     options.note_ctx = t->events->ctx;
     rc = fresh ? make_state(t, &options, overwrite, processor, diag)
@@ -170,6 +216,7 @@ static void close_trainer(struct trainer *t) {
     free(t->slice_seal);
     if (t->c) t->c->ops->close(t->c);
     shore__arena_close(t->arena);
+    shore__throttle_close(t->throttle);
 }
 
 /* ---- the loop ------------------------------------------------------------------------------------------------------
@@ -177,6 +224,7 @@ static void close_trainer(struct trainer *t) {
 
 /* Speculation pays while norms stay below the limit: all of the last few, with room to spare. */
 static bool speculates(const struct trainer *t) {
+    if (t->s->host_update) return false;
     if (t->s->speculate != SHORE__SPECULATE_AUTO) return t->s->speculate == SHORE__SPECULATE_ON;
     if (!(t->s->clip > 0)) return true;
     if (!t->nrecent) return false;
@@ -271,6 +319,7 @@ int shore__train(struct shore__run *run, bool fresh, bool overwrite, uint64_t ac
     }
     shore_fleet_info(t.fleet, &info);
     shore_fleet_ledger(t.fleet, &t.ledger);
+    if (t.throttle) shore__throttle_busy(t.throttle, &t.busy);
     t.step_start_ns = shore__now_ns();
     uint64_t last = train_last_step(t.s);
     bool asked = false;
@@ -287,6 +336,7 @@ int shore__train(struct shore__run *run, bool fresh, bool overwrite, uint64_t ac
     }
     shore_fleet_info(t.fleet, &info);
     out->step = info.step;
+    out->emulated = t.throttle != NULL;
     out->stopped = info.step < t.s->steps;
     if (!rc) rc = shore_fleet_digest(t.fleet, false, out->digest, diag);
     if (!rc) save_residual(&t);

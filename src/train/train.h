@@ -33,6 +33,7 @@ struct shore__train_result {
     bool stopped; /* by should_stop or stop_at, before the last step */
     unsigned char digest[16];
     double last_loss, last_val_loss;
+    bool emulated; /* times were those of another machine */
 };
 
 /* Makes the state of a prepared run (fleet created, filled, sealed; run finished) and then trains it; or trains an

@@ -5,6 +5,7 @@
 
 #include <pthread.h>
 
+#include "drive/throttle.h"
 #include "infer/pass.h"
 #include "train/compress.h"
 #include "train/train.h"
@@ -23,6 +24,8 @@ struct train_plan {
     size_t kept_inner;        /* (layer, unit) pairs that keep inner activations, but for the cheap ones */
     size_t full_inner;        /* of these, pairs that keep the cheap ones too */
     size_t kept_logits;       /* (slice, unit) pairs */
+    size_t host_buffers;      /* of --update host: chunks in memory at once */
+    size_t host_segments;     /* the same: segments of a chunk */
     uint64_t ring_bytes;      /* of the fleet */
     uint64_t workspace_bytes; /* of compute */
     uint64_t fleet_bytes, buffers_bytes, reserve_bytes, total_bytes; /* results */
@@ -84,6 +87,7 @@ struct trainer {
     uint16_t *table_narrow; /* the same in bf16 */
     float *whole_gradient;  /* untied and compressed: either table's block */
     size_t boundary_bytes;
+    void *host_memory; /* of --update host */
 
     /* boundary activations that go to scratch */
     struct shore_wait *boundary_put, *boundary_get; /* [n_layer + 2] */
@@ -94,13 +98,14 @@ struct trainer {
     struct train_idle idle;
 
     /* gradients */
-    pthread_mutex_t mutex; /* guards pool[].pending, failed, failure: completions run on threads of the fleet */
+    pthread_mutex_t mutex; /* guards pool[].pending, spills, failed, failure: completions run on threads of the fleet */
     pthread_cond_t freed;
     struct gradient_buffer *pool;
     struct piece *pieces;
     uint32_t npieces, first_slice_piece; /* layers, the tied head's tail, then slices */
     double *partial;                     /* sum of squares of each segment of the model */
     uint64_t *block_partial;             /* index of each block's first */
+    uint32_t spills;                     /* under way */
     double running_sum;
     uint32_t *due;        /* by segment of block 0: units of this step whose lookups its gradient waits for */
     unsigned char *early; /* the same: was handed over before the last unit's lookups */
@@ -117,6 +122,10 @@ struct trainer {
     bool abandoned;   /* broken, and not all gradients fit in memory: the step is computed again without speculating */
     double norm;
     uint64_t wait_ns, commit_ns;
+
+    /* an emulated machine; NULL: none */
+    struct shore__throttle *throttle;
+    struct shore__busy busy; /* at the start of the step */
 
     /* the commit under way */
     bool commit_pending;

@@ -1,0 +1,310 @@
+#include "train/host_update.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "base/diag.h"
+#include "base/thread.h"
+#include "base/units.h"
+#include "drive/chunk.h"
+#include "drive/fleet.h"
+#include "drive/throttle.h"
+
+enum { GRADIENT_BYTES = SHORE_SEGMENT_ELEMS * 4 };
+
+/* Segments of a block that lie one behind the other on one drive. */
+struct piece {
+    uint32_t block, drive, segment, count;
+    uint32_t at; /* in the chunk */
+};
+
+enum chunk_state { CHUNK_FREE, CHUNK_FETCHED, CHUNK_STORED }; /* submitted; the waits tell the end */
+
+struct chunk {
+    enum chunk_state state;
+    struct piece *pieces;
+    uint32_t npieces, segments;
+    unsigned char *image, *gradient;
+    struct shore_wait fetch, store;
+};
+
+/* The segments of a block in turn: the first of each drive, the second of each, and so on. */
+struct cursor {
+    uint32_t block, row, drive;
+};
+
+struct work {
+    struct shore_fleet *fleet;
+    const struct shore__host_update *how;
+    size_t state_bytes;
+    struct cursor next;
+    pthread_mutex_t mutex;
+    pthread_cond_t changed;
+    bool all_fetched, stop;
+    int rc; /* the first failure; ends the work */
+    struct shore_diag diag;
+    struct chunk chunk[SHORE__HOST_BUFFERS_MOST];
+};
+
+uint64_t shore__host_update_bytes(size_t state_segment_bytes, uint32_t buffers, uint32_t chunk_segments) {
+    return (uint64_t)buffers * chunk_segments * (state_segment_bytes + GRADIENT_BYTES);
+}
+
+static void fail(struct work *w, int rc, const struct shore_diag *diag) {
+    pthread_mutex_lock(&w->mutex);
+    if (!w->rc) {
+        w->rc = rc;
+        if (diag && diag->text[0])
+            w->diag = *diag;
+        else
+            shore__fail(&w->diag, rc, "the update on the host failed: %s", shore_error_text(rc));
+    }
+    w->stop = true;
+    pthread_cond_broadcast(&w->changed);
+    pthread_mutex_unlock(&w->mutex);
+}
+
+static bool failed(struct work *w) {
+    pthread_mutex_lock(&w->mutex);
+    bool it_has = w->rc != 0;
+    pthread_mutex_unlock(&w->mutex);
+    return it_has;
+}
+
+static void set_state(struct work *w, struct chunk *c, enum chunk_state state) {
+    pthread_mutex_lock(&w->mutex);
+    c->state = state;
+    pthread_cond_broadcast(&w->changed);
+    pthread_mutex_unlock(&w->mutex);
+}
+
+/* ---- which segments ---------------------------------------------------------------------------------------------- */
+
+static bool next_segment(struct work *w, struct piece *out) {
+    const struct shore_fleet *f = w->fleet;
+    struct cursor *c = &w->next;
+    while (c->block < f->layout->nblocks) {
+        bool more = false;
+        for (; c->drive < f->ndrives; c->drive++) {
+            struct shore__range own = f->ranges[(size_t)c->block * f->ndrives + c->drive];
+            if (c->row >= own.count) continue;
+            *out = (struct piece){c->block, c->drive++, own.first + c->row, 1, 0};
+            return true;
+        }
+        for (uint32_t d = 0; !more && d < f->ndrives; d++)
+            more = c->row + 1 < f->ranges[(size_t)c->block * f->ndrives + d].count;
+        c->drive = 0;
+        c->row++;
+        if (more) continue;
+        c->row = 0;
+        c->block++;
+    }
+    return false;
+}
+
+static void choose_pieces(struct work *w, struct chunk *c) {
+    struct piece one;
+    c->npieces = c->segments = 0;
+    while (c->segments < w->how->chunk_segments && next_segment(w, &one)) {
+        uint32_t i = 0;
+        while (i < c->npieces && (c->pieces[i].block != one.block || c->pieces[i].drive != one.drive))
+            i++;
+        if (i == c->npieces)
+            c->pieces[c->npieces++] = one;
+        else
+            c->pieces[i].count++;
+        c->segments++;
+    }
+    for (uint32_t i = 1; i < c->npieces; i++)
+        c->pieces[i].at = c->pieces[i - 1].at + c->pieces[i - 1].count;
+}
+
+/* ---- between link and memory ------------------------------------------------------------------------------------- */
+
+/* One more request that a wait is for; refused: it has ended already. */
+static void settle(struct shore_wait *wait, int rc) {
+    if (!rc) return;
+    struct shore_completion done = shore_wait_completion(wait);
+    done.fn(done.ctx, rc, NULL);
+}
+
+static void fetch(struct work *w, struct chunk *c) {
+    bool half = w->how->form == SHORE_GRADIENT_BF16;
+    shore_wait_init(&c->fetch);
+    for (uint32_t i = 0; i < c->npieces; i++) {
+        const struct piece *p = &c->pieces[i];
+        shore_wait_add(&c->fetch);
+        settle(&c->fetch,
+               shore_fleet_fetch(w->fleet, w->how->base_step, p->block, p->segment, p->count, SHORE_FETCH_STATE,
+                                 c->image + p->at * w->state_bytes, shore_wait_completion(&c->fetch)));
+        shore_wait_add(&c->fetch);
+        settle(&c->fetch, shore_fleet_fetch(w->fleet, w->how->base_step, p->block, p->segment, p->count,
+                                            half ? SHORE_FETCH_SPILLED_BF16 : SHORE_FETCH_SPILLED,
+                                            c->gradient + p->at * shore__gradient_segment_bytes(w->how->form),
+                                            shore_wait_completion(&c->fetch)));
+    }
+    struct shore_completion own = shore_wait_completion(&c->fetch);
+    own.fn(own.ctx, 0, NULL);
+}
+
+static void store(struct work *w, struct chunk *c) {
+    shore_wait_init(&c->store);
+    for (uint32_t i = 0; i < c->npieces; i++) {
+        const struct piece *p = &c->pieces[i];
+        struct shore_store part = {
+            .base_step = w->how->base_step,
+            .attempt = w->how->attempt,
+            .block = p->block,
+            .segment = p->segment,
+            .count = p->count,
+            .state = c->image + p->at * w->state_bytes,
+        };
+        shore_wait_add(&c->store);
+        settle(&c->store, shore_fleet_store(w->fleet, &part, shore_wait_completion(&c->store)));
+    }
+    struct shore_completion own = shore_wait_completion(&c->store);
+    own.fn(own.ctx, 0, NULL);
+}
+
+static void end_store(struct work *w, struct chunk *c) {
+    struct shore_diag diag = {{0}};
+    int rc = shore_wait(&c->store, &diag);
+    if (rc) fail(w, rc, &diag);
+}
+
+/* Fetches chunk after chunk, each as soon as its buffer has been written back. */
+static void *read_ahead(void *ctx) {
+    struct work *w = ctx;
+    for (uint64_t n = 0;; n++) {
+        struct chunk *c = &w->chunk[n % w->how->buffers];
+        pthread_mutex_lock(&w->mutex);
+        while (c->state == CHUNK_FETCHED && !w->stop)
+            pthread_cond_wait(&w->changed, &w->mutex);
+        bool stop = w->stop;
+        pthread_mutex_unlock(&w->mutex);
+        if (stop) break;
+        if (c->state == CHUNK_STORED) end_store(w, c);
+        set_state(w, c, CHUNK_FREE);
+        choose_pieces(w, c);
+        if (!c->segments) break;
+        fetch(w, c);
+        set_state(w, c, CHUNK_FETCHED);
+    }
+    pthread_mutex_lock(&w->mutex);
+    w->all_fetched = true;
+    pthread_cond_broadcast(&w->changed);
+    pthread_mutex_unlock(&w->mutex);
+    return NULL;
+}
+
+/* ---- computing --------------------------------------------------------------------------------------------------- */
+
+static void update_segment(struct work *w, const struct chunk *c, const struct piece *p, uint32_t i) {
+    const struct shore__drive_config *config = &w->fleet->config;
+    unsigned char *image = c->image + (p->at + i) * w->state_bytes;
+    struct shore__stored stored;
+    for (int k = 0; k < SHORE_PLANE_COUNT; k++) {
+        stored.plane[k] = config->plane_bytes[k] ? image : NULL;
+        image += config->plane_bytes[k];
+    }
+    struct shore_update update = {
+        .base_step = w->how->base_step,
+        .attempt = w->how->attempt,
+        .block = p->block,
+        .segment = p->segment + i,
+        .count = 1,
+        .gradient = c->gradient + (p->at + i) * shore__gradient_segment_bytes(w->how->form),
+        .form = w->how->form,
+        .coefficient = w->how->coefficient,
+        .groups = w->how->groups,
+        .ngroups = w->how->ngroups,
+        .params_out = w->how->params_at ? w->how->params_at(w->how->ctx, p->block, p->segment + i) : NULL,
+    };
+    struct shore_diag diag = {{0}};
+    int rc = shore__chunk_update(config, &update, &stored, &stored, &diag);
+    if (rc) fail(w, rc, &diag);
+}
+
+static void compute(struct work *w, struct chunk *c) {
+    struct shore__throttle *throttle = w->fleet->config.throttle;
+    uint64_t due = 0;
+    if (throttle) due = shore__throttle_host_update(throttle, (uint64_t)c->segments * SHORE_SEGMENT_ELEMS);
+#pragma omp parallel for schedule(dynamic)
+    for (uint32_t s = 0; s < c->segments; s++) {
+        const struct piece *p = c->pieces;
+        while (s >= p->at + p->count)
+            p++;
+        update_segment(w, c, p, s - p->at);
+    }
+    if (throttle) shore__sleep_until(due);
+}
+
+static bool wait_for_chunk(struct work *w, struct chunk *c, uint64_t *waited_ns) {
+    uint64_t start = shore__now_ns();
+    pthread_mutex_lock(&w->mutex);
+    while (c->state != CHUNK_FETCHED && !w->all_fetched && !w->stop)
+        pthread_cond_wait(&w->changed, &w->mutex);
+    bool there = c->state == CHUNK_FETCHED;
+    pthread_mutex_unlock(&w->mutex);
+    if (there) {
+        struct shore_diag diag = {{0}};
+        int rc = shore_wait(&c->fetch, &diag);
+        if (rc) fail(w, rc, &diag);
+    }
+    *waited_ns += shore__now_ns() - start;
+    return there;
+}
+
+static void write_back(struct work *w, uint64_t *waited_ns) {
+    for (uint64_t n = 0;; n++) {
+        struct chunk *c = &w->chunk[n % w->how->buffers];
+        if (!wait_for_chunk(w, c, waited_ns) || failed(w)) break;
+        compute(w, c);
+        if (failed(w)) break;
+        store(w, c);
+        set_state(w, c, CHUNK_STORED);
+    }
+}
+
+/* No request may be under way that a buffer belongs to. */
+static void drain(struct work *w, uint64_t *waited_ns) {
+    uint64_t start = shore__now_ns();
+    for (uint32_t i = 0; i < w->how->buffers; i++) {
+        if (w->chunk[i].state == CHUNK_FETCHED) shore_wait(&w->chunk[i].fetch, NULL);
+        if (w->chunk[i].state == CHUNK_STORED) end_store(w, &w->chunk[i]);
+    }
+    *waited_ns += shore__now_ns() - start;
+}
+
+int shore__host_update_run(struct shore_fleet *fleet, const struct shore__host_update *how, uint64_t *waited_ns,
+                           struct shore_diag *diag) {
+    struct work w = {.fleet = fleet, .how = how, .state_bytes = shore_fleet_state_bytes(fleet)};
+    unsigned char *at = how->memory;
+    int rc = how->buffers >= 1 && how->buffers <= SHORE__HOST_BUFFERS_MOST && how->chunk_segments ? 0 : -EINVAL;
+    for (uint32_t i = 0; !rc && i < how->buffers; i++) {
+        w.chunk[i].pieces = calloc(how->chunk_segments, sizeof *w.chunk[i].pieces);
+        if (!w.chunk[i].pieces) rc = -ENOMEM;
+        w.chunk[i].image = at;
+        w.chunk[i].gradient = at + how->chunk_segments * w.state_bytes;
+        at = w.chunk[i].gradient + (size_t)how->chunk_segments * GRADIENT_BYTES;
+    }
+    pthread_t reader;
+    pthread_mutex_init(&w.mutex, NULL);
+    pthread_cond_init(&w.changed, NULL);
+    if (!rc) rc = shore__thread_start(&reader, "shore-host-read", read_ahead, &w);
+    if (rc) {
+        shore__fail(diag, rc, "the update on the host cannot begin: %s", shore_error_text(rc));
+    } else {
+        write_back(&w, waited_ns);
+        pthread_join(reader, NULL);
+        drain(&w, waited_ns);
+        rc = w.rc;
+        if (rc) *diag = w.diag;
+    }
+    for (uint32_t i = 0; i < how->buffers && i < SHORE__HOST_BUFFERS_MOST; i++)
+        free(w.chunk[i].pieces);
+    pthread_cond_destroy(&w.changed);
+    pthread_mutex_destroy(&w.mutex);
+    return rc;
+}

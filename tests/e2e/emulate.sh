@@ -1,0 +1,73 @@
+#!/usr/bin/env bash
+# --emulate takes the time of another machine, says so wherever it shows, and changes no bit.
+. "$(dirname "$0")/lib.sh"
+gpt2_config "$place/config.json" 3 128 4 64 600
+some_text "$place/text" 300
+mkdir "$place"/d{1,2,3}
+d=("$place"/d{1,2,3})
+common=(--init "$place/config.json" --seed 7 --data "$place/text" --batch 12 --seq-len 64 --clip 100 --log-every 1
+        --memory 512MiB)
+must train "${common[@]}" --steps 4 --drive ram: --out "$place/plain"
+wanted=$(digest)
+metric "$place/plain" emulated | grep -q true && fail "a plain run says emulated" || ok "a plain run"
+
+# 0.5 s of computing a step, more than the drives and the link take.
+cat >"$place/rack.json" <<'END'
+{"name": "rack", "scale": 100, "link": {"shared": "20GB"},
+ "drives": [{"read": "20GB", "write": "12GB", "mixed": "24GB", "compute": "60GB", "memory": "400MB"}, {"read": "5GB"}],
+ "compute": {"forward": 0.1, "backward": 0.4}, "host-update": {"rate": "20GB", "buffers": 2}}
+END
+for update in drive host; do
+    rm -rf "$place"/run "$place"/d[123]/*
+    must train "${common[@]}" --steps 4 --update $update --emulate "$place/rack.json" --drive "${d[@]}" --out "$place/run"
+    same "$update: digest" "$(digest)" "$wanted"
+    grep -qE '^step 4 digest [0-9a-f]+ emulated$' "$place/log" && ok "last line" || fail "the last line does not say it"
+    grep -qE '^emulated step 3/4' "$place/log" && ok "progress" || fail "progress does not say it"
+    grep -q 'times are those of rack, rates and model divided by 100' "$place/log" && ok "note" || fail "no note"
+    same "$update: metrics" "$(metric "$place/run" emulated | sort | uniq -c | xargs)" "4 true"
+    metric "$place/run" step_seconds | sed -n 2,3p | awk '$1 < 0.49 {exit 1}' && ok "$update: a step takes its time" ||
+        fail "$update: steps are faster than the machine: $(metric "$place/run" step_seconds | xargs)"
+    run inspect "$place/run"
+    grep -q '^emulated: .*rack.json' "$place/log" && ok "inspect" || fail "inspect does not say it"
+done
+
+# A slow link bounds the step: 32 bytes a parameter at 100 MB/s.
+echo '{"link": {"shared": "100MB"}}' >"$place/link.json"
+rm -rf "$place"/run "$place"/d[123]/*
+must train "${common[@]}" --steps 3 --update host --emulate "$place/link.json" --drive "${d[0]}" --out "$place/run"
+link=$(metric "$place/run" link_bytes | sed -n 2p) seconds=$(metric "$place/run" step_seconds | sed -n 2p)
+awk -v l="$link" -v s="$seconds" 'BEGIN {exit !(s > 0.97 * l / 1e8 && s < 1.6 * l / 1e8 + 0.5)}' && ok "link" ||
+    fail "$link bytes took $seconds s at 100 MB/s"
+busy=$(sed -nE '2s/.*"link":([0-9.]+),"drive_read.*/\1/p' "$place/run/metrics.jsonl")
+awk -v l="$link" -v b="$busy" 'BEGIN {exit !(b > 0.98 * l / 1e8 && b < 1.01 * l / 1e8)}' &&
+    ok "what is counted is what is paced" || fail "the link was busy $busy s for $link bytes"
+
+# Writing at 100 MB/s: 12 bytes a parameter beside the drive, on one of two equal drives half of it.
+echo '{"drives": [{"write": "100MB"}]}' >"$place/drive.json"
+for n in 1 2; do
+    rm -rf "$place"/run "$place"/d[123]/*
+    must train "${common[@]}" --steps 3 --speculate on --emulate "$place/drive.json" --drive "${d[@]:0:n}" --out "$place/run"
+    written=$(metric "$place/run" drive_write_bytes | sed -n 2p) seconds=$(metric "$place/run" step_seconds | sed -n 2p)
+    awk -v w="$written" -v s="$seconds" -v n=$n 'BEGIN {t = w / 1e8 / n; exit !(s > 0.9 * t && s < 1.6 * t + 0.3)}' &&
+        ok "$n drives" || fail "$written bytes took $n drives $seconds s at 100 MB/s"
+done
+
+# It may begin and end with a start, and the run remembers.
+rm -rf "$place"/run "$place"/d[123]/*
+must train "${common[@]}" --steps 4 --stop-at 1 --drive "${d[0]}" --out "$place/run"
+must train --resume "$place/run" --emulate "$place/rack.json" --stop-at 2
+grep -q 'from step 1 on: emulate none -> ' "$place/log" && ok "change" || fail "the change is not said"
+must train --resume "$place/run" --stop-at 3
+must train --resume "$place/run" --emulate none
+same "resumed" "$(digest)" "$wanted"
+same "of which steps" "$(metric "$place/run" emulated | wc -l | xargs)" 2
+
+# What cannot be.
+echo '{"link": {"shard": "8GB"}}' >"$place/bad.json"
+refused "unknown key" 'did you mean "shared"' train "${common[@]}" --emulate "$place/bad.json" --drive "${d[0]}/x" --out "$place/no"
+echo '{"link": ' >"$place/bad.json"
+refused "no JSON" 'bad.json:' train "${common[@]}" --emulate "$place/bad.json" --drive "${d[0]}/x" --out "$place/no"
+refused "no such file" 'did you mean smart-infinity' train "${common[@]}" --emulate smart-infinty --drive "${d[0]}/x" --out "$place/no"
+refused "in memory" 'ram: does neither' train "${common[@]}" --emulate smart-infinity --drive ram: --out "$place/no"
+[ ! -e "$place/no" ] && [ ! -e "${d[0]}/x" ] && ok "nothing is made" || fail "something was made"
+done_testing
