@@ -242,7 +242,26 @@ void compress_block(struct trainer *t, uint32_t block, const float *gradient) {
     }
 }
 
-double compress_dropped(const struct trainer *t) {
+/* With error feedback nothing is lost, only late: most of what has gathered waits at any time. */
+#define LARGE_WAITING 0.97
+#define LARGE_LOST 0.5
+#define STEPS_TO_JUDGE 20u
+
+static void judge(struct trainer *t, double dropped) {
+    struct compression *z = &t->compression;
+    double large = t->s->error_feedback ? LARGE_WAITING : LARGE_LOST;
+    char note[256];
+    if (z->ndropped >= STEPS_TO_JUDGE || !t->events->note) return;
+    z->dropped += dropped;
+    if (++z->ndropped < STEPS_TO_JUDGE || z->dropped < large * STEPS_TO_JUDGE) return;
+    snprintf(note, sizeof note, "compression %s %.0f %% of the gradients' energy over the first %u steps: %s",
+             t->s->error_feedback ? "holds back" : "drops", 100 * z->dropped / STEPS_TO_JUDGE, STEPS_TO_JUDGE,
+             t->s->error_feedback ? "training may lag; send more (--compress)"
+                                  : "training may suffer; send more (--compress), or use --error-feedback on");
+    t->events->note(t->events->ctx, note);
+}
+
+double compress_dropped(struct trainer *t) {
     const struct compression *z = &t->compression;
     double energy = 0, sent = 0;
     if (!t->compressing) return NAN;
@@ -250,5 +269,7 @@ double compress_dropped(const struct trainer *t) {
         energy += z->energy[s];
         sent += z->sent[s];
     }
-    return energy > 0 && sent < energy ? 1 - sent / energy : 0;
+    double dropped = energy > 0 && sent < energy ? 1 - sent / energy : 0;
+    judge(t, dropped);
+    return dropped;
 }

@@ -31,8 +31,10 @@ struct compression {
     uint64_t residual_step[2]; /* the step whose state it belongs to */
     unsigned base;             /* which is read in this step; the other is written */
     double *energy, *sent;     /* by segment: sum of squares of what could be sent, and of what was */
-    struct shore_wait *fetch;  /* [nblocks] */
-    bool *fetching;            /* [nblocks] */
+    double dropped;            /* sum over the first steps of this start */
+    uint32_t ndropped;
+    struct shore_wait *fetch; /* [nblocks] */
+    bool *fetching;           /* [nblocks] */
 };
 
 /* Is the step after base_step compressed? */
@@ -61,8 +63,8 @@ int compress_add(struct trainer *t, uint32_t block, uint32_t segment, uint32_t c
 void compress_block(struct trainer *t, uint32_t block, const float *gradient);
 /* The step is over: its residual is the base of the next. skipped: it is what it was. */
 void compress_end_step(struct trainer *t, bool skipped);
-/* Share of the step's gradient energy that was not sent. */
-double compress_dropped(const struct trainer *t);
+/* Share of the step's gradient energy that was not sent; NaN where whole gradients are. Says once if it stays large. */
+double compress_dropped(struct trainer *t);
 /* What plane R of a segment will hold; NULL: it is not stored. */
 const uint16_t *compress_residual(const struct trainer *t, uint32_t block, uint32_t segment);
 
