@@ -184,6 +184,12 @@ int shore_fleet_seal(struct shore_fleet *fleet, uint64_t step, struct shore_diag
 int shore_fleet_open(const struct shore_layout *layout, const struct shore_fleet_options *options,
                      struct shore_fleet **out, struct shore_diag *diag);
 
+/* After SHORE_ELINK: connects the drives again whose connections broke, goes back to the committed step (which may be
+ * one later than the caller knows: see shore_fleet_info()), and begins a new epoch and a new attempt. Waits for the
+ * requests that are under way; no other thread may submit meanwhile. Errors: SHORE_ELINK, SHORE_EBUSY, SHORE_EMISSING
+ * may pass, so it can be called again; others say that the state is not what it was. */
+int shore_fleet_reconnect(struct shore_fleet *fleet, struct shore_diag *diag);
+
 /* Drains all I/O and releases everything. What is not committed is lost, by design. NULL is allowed. */
 void shore_fleet_close(struct shore_fleet *fleet);
 

@@ -92,6 +92,8 @@ static const struct shore__option options[] = {
     OPTION(SIZE, "chunk-size", settings.chunk_bytes, "SIZE",
            "bytes that UPDATE reads at once; otherwise chosen; never changes a bit"),
     CHOICE("io", settings.io, "auto|uring|threads|buffered", "how drives are read and written"),
+    OPTION(REAL, "reconnect-timeout", settings.reconnect_seconds, "SECONDS",
+           "how long to wait for a drive on another host that is gone; the step is then computed again"),
     CHOICE("speculate", settings.speculate, "auto|on|off", "update before the gradient norm is known"),
     CHOICE("update", settings.host_update, "drive|host",
            "where UPDATE runs; host: state and gradients cross the link, as in ZeRO-Infinity, for comparison"),
@@ -150,9 +152,21 @@ int shore__train_resolve(struct shore__train_args *args, const struct shore__mod
 static const char *const schedule_flags[] = {"steps", "lr",           "min-lr",  "warmup",   "schedule",
                                              "beta1", "beta2",        "eps",     "momentum", "weight-decay",
                                              "clip",  "on-nonfinite", "threads", "emulate",  NULL};
-static const char *const resource_flags[] = {
-    "snapshot-every", "keep",    "memory",     "micro-batch",  "chunk-size", "io",    "speculate",
-    "update",         "stop-at", "eval-every", "sample-every", "log-every",  "quiet", NULL};
+static const char *const resource_flags[] = {"reconnect-timeout",
+                                             "snapshot-every",
+                                             "keep",
+                                             "memory",
+                                             "micro-batch",
+                                             "chunk-size",
+                                             "io",
+                                             "speculate",
+                                             "update",
+                                             "stop-at",
+                                             "eval-every",
+                                             "sample-every",
+                                             "log-every",
+                                             "quiet",
+                                             NULL};
 static const char *const other_flags[] = {"resume", "drive", "accept-step", "dry-run", "out", NULL};
 
 static bool among(const char *const *names, const char *name) {

@@ -7,6 +7,7 @@
 #include "base/diag.h"
 #include "drive/fleet.h"
 #include "drive/layout.h"
+#include "drive/remote.h"
 
 static int check_options(const struct shore_layout *layout, const struct shore_fleet_options *o,
                          struct shore_diag *diag) {
@@ -192,28 +193,62 @@ static void tell_damage(const struct shore_fleet *f) {
     }
 }
 
+/* From what the drives' records say to a fleet that is ready. */
+static int go_on(struct shore_fleet *f, const struct shore_fleet_options *options, struct shore_diag *diag) {
+    struct shore__fleet_state state;
+    int rc = shore__fleet_recover(f->drives, f->ndrives, options, &state, diag);
+    if (rc) return rc;
+    tell_damage(f);
+    rc = load(f, state.step, state.verify, diag);
+    if (!rc) rc = begin(f, state.epoch + 1, state.step, diag);
+    if (rc) return rc;
+    memcpy(f->metrics, state.metrics, state.metrics_bytes);
+    f->metrics_bytes = state.metrics_bytes;
+    return 0;
+}
+
 int shore_fleet_open(const struct shore_layout *layout, const struct shore_fleet_options *options,
                      struct shore_fleet **out, struct shore_diag *diag) {
     struct shore_fleet *f;
-    struct shore__fleet_state state;
     *out = NULL;
     int rc = shore__fleet_new(layout, options, &f, diag);
     if (rc) return rc;
     rc = open_drives(f, options, diag);
     if (!rc) rc = match_placement(f, diag);
-    if (!rc) rc = shore__fleet_recover(f->drives, f->ndrives, options, &state, diag);
-    if (!rc) {
-        tell_damage(f);
-        rc = shore__fleet_set_scratch(f, diag);
-        memcpy(f->metrics, state.metrics, state.metrics_bytes);
-        f->metrics_bytes = state.metrics_bytes;
-        if (!rc) rc = load(f, state.step, state.verify, diag);
-        if (!rc) rc = begin(f, state.epoch + 1, state.step, diag);
-    }
+    if (!rc) rc = shore__fleet_set_scratch(f, diag);
+    if (!rc) rc = go_on(f, options, diag);
     if (rc) {
         shore_fleet_close(f);
         return rc;
     }
     *out = f;
+    return 0;
+}
+
+/* ---- after a connection broke ---- */
+
+int shore_fleet_reconnect(struct shore_fleet *f, struct shore_diag *diag) {
+    pthread_mutex_lock(&f->lock);
+    while (f->joins) {
+        pthread_cond_wait(&f->idle, &f->lock);
+    }
+    f->attempt++;
+    struct shore_fleet_options options = {.hint_step = f->step};
+    bool ready = f->ready;
+    pthread_mutex_unlock(&f->lock);
+    if (!ready) return shore__fail(diag, -EINVAL, "the fleet was not sealed");
+    int rc = 0;
+    for (uint32_t d = 0; !rc && d < f->ndrives; d++) {
+        struct shore__drive *drive = f->drives[d];
+        if (shore__is_remote(drive) && shore__remote_is_broken(drive))
+            rc = shore__remote_reconnect(drive, diag);
+        else
+            drive->ops->discard(drive, f->attempt); /* it may still be busy with what came before */
+    }
+    if (!rc) rc = go_on(f, &options, diag);
+    if (rc) return rc;
+    pthread_mutex_lock(&f->lock);
+    f->attempt_rc = f->broken_rc = 0;
+    pthread_mutex_unlock(&f->lock);
     return 0;
 }

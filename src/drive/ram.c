@@ -1,6 +1,7 @@
 /* The state in memory: two slots, UPDATE from one to the other, no copies. Nothing is hashed but for a digest, so it
  * runs as fast as memory allows. Two lanes as on a local drive, so that UPDATE overlaps computing. */
 #include <errno.h>
+#include <inttypes.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -41,6 +42,8 @@ struct ram_job {
         struct {
             uint64_t step;
             enum shore__commit_how how;
+            const void *metrics;
+            uint32_t metrics_bytes;
         } commit;
     };
 };
@@ -60,6 +63,9 @@ struct ram {
     int attempt_rc;
     struct shore_diag attempt_diag;
     bool begun;
+    uint64_t epoch;
+    unsigned char metrics[SHORE__METRICS_BYTES]; /* of the committed step. Update lane, or drained */
+    uint32_t metrics_bytes;
     atomic_uint_fast64_t read_state, write_state, read_fetch, read_spill, write_spill, read_scratch, write_scratch;
     atomic_uint_fast64_t compute_ns;
 };
@@ -207,6 +213,8 @@ static int run_commit(struct ram *r, struct ram_job *job, struct shore_diag *dia
     }
     memset(r->written, 0, r->desc.segments);
     r->attempt_rc = 0;
+    r->metrics_bytes = job->commit.metrics_bytes;
+    if (r->metrics_bytes) memcpy(r->metrics, job->commit.metrics, r->metrics_bytes);
     shore__slots_commit(&r->slots, job->commit.step, job->commit.how == SHORE__COMMIT_SKIP);
     return 0;
 }
@@ -266,16 +274,41 @@ static void *update_lane(void *ctx) {
 
 /* ---- the table ---- */
 
+/* What a record would say, for a fleet that goes back because another drive was lost. */
 static void ram_recovery(const struct shore__drive *d, struct shore__drive_recovery *out) {
+    struct ram *r = ram_of(d);
+    struct shore__record *record = &out->record;
     memset(out, 0, sizeof *out);
+    if (!r->begun) return;
+    uint64_t step;
+    out->valid = true;
+    record->active = shore__slots_active(&r->slots, &step);
+    record->sequence = record->epoch = r->epoch;
+    record->slot[record->active].step = step;
+    /* the other slot still holds the step before, unless it is being written */
+    bool whole = step && shore__slots_find(&r->slots, step - 1) == (int)(1 - record->active);
+    record->slot[1 - record->active].step = whole ? step - 1 : SHORE__STEP_NONE;
+    record->metrics_bytes = r->metrics_bytes;
+    memcpy(record->metrics, r->metrics, r->metrics_bytes);
 }
 
 static int ram_load(struct shore__drive *d, uint64_t step, struct shore_diag *diag) {
-    return shore__fail(diag, SHORE_EMISSING, "ram: keeps nothing after its process has ended");
+    struct ram *r = ram_of(d);
+    if (!r->begun) return shore__fail(diag, SHORE_EMISSING, "ram: keeps nothing after its process has ended");
+    int slot = shore__slots_find(&r->slots, step);
+    if (slot < 0) return shore__fail(diag, SHORE_ESTALE, "ram: holds no whole state of step %" PRIu64, step);
+    shore__slots_set(&r->slots, (unsigned)slot, step);
+    return 0;
 }
 
 static int ram_begin(struct shore__drive *d, uint64_t epoch, uint64_t step, struct shore_diag *diag) {
     struct ram *r = ram_of(d);
+    uint64_t loaded;
+    r->epoch = epoch;
+    if (r->begun) {
+        shore__slots_active(&r->slots, &loaded);
+        return loaded == step ? 0 : shore__fail(diag, -EINVAL, "ram: step %" PRIu64 " was not loaded", step);
+    }
     for (uint32_t i = 0; i < r->desc.segments; i++) {
         if (!r->written[i]) return shore__fail(diag, -EINVAL, "not every block was given its initial state");
     }
@@ -407,6 +440,8 @@ static int ram_commit(struct shore__drive *d, uint64_t step, enum shore__commit_
     if (!job) return -ENOMEM;
     job->commit.step = step;
     job->commit.how = how;
+    job->commit.metrics = metrics;
+    job->commit.metrics_bytes = metrics_bytes;
     job->job.order = UINT32_MAX;
     shore__lane_push(&r->updates, &job->job);
     return 0;

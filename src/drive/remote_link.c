@@ -40,7 +40,8 @@ static void break_off(struct remote *r, int rc, const struct shore_diag *why) {
     if (!r->broken) {
         r->broken = true;
         r->broken_rc = rc == -ENOMEM ? rc : SHORE_ELINK;
-        r->why = *why;
+        shore__fail(&r->why, rc, "%s: %.600s", r->uri, why->text);
+        r->reason = *why;
     }
     pthread_cond_broadcast(&r->due);
     unsigned n = r->nlinks;
@@ -53,9 +54,9 @@ static void break_off(struct remote *r, int rc, const struct shore_diag *why) {
 static void fail_all(struct remote *r) {
     struct shore_diag why;
     if (r->has_place)
-        shore__way_explain(r->uri, &r->place, &r->links[0].way, SHORE_ELINK, &r->why, &why);
+        shore__way_explain(r->uri, &r->place, &r->links[0].way, SHORE_ELINK, &r->reason, &why);
     else
-        shore__fail(&why, SHORE_ELINK, "%s: %.600s", r->uri, r->why.text);
+        why = r->why;
     pthread_mutex_lock(&r->lock);
     r->why = why;
     struct remote_request *q = r->queue, *rest = r->controls;

@@ -86,7 +86,8 @@ struct remote {
     uint64_t under_way;
     bool broken;
     int broken_rc;
-    struct shore_diag why; /* it broke */
+    struct shore_diag why;    /* it broke: a sentence for callers */
+    struct shore_diag reason; /* the same, without the name */
     unsigned threads;
     struct shore_ledger far, far_before; /* counters of this server, and of those before it */
     uint64_t class_bytes[SHORE__LINK_CLASSES];

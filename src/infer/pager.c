@@ -476,3 +476,14 @@ void shore__pager_placed(struct shore__pager *p, uint64_t step) {
         page->step = is_handed_back(page) ? step : NO_STEP;
     }
 }
+
+void shore__pager_forget(struct shore__pager *p) {
+    shore__pager_discarded(p);
+    shore__pager_reclaim(p, NULL);
+    for (uint32_t i = 0; i < p->npages; i++) {
+        struct page *page = &p->pages[i];
+        if (page->loading) shore_wait(&page->load, NULL);
+        page->loading = false;
+        page->step = NO_STEP;
+    }
+}

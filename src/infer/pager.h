@@ -74,6 +74,9 @@ void *shore__pager_place(const struct shore__pager *p, uint32_t block, uint32_t 
  * fetched again. */
 #define SHORE__NO_STEP UINT64_MAX
 void shore__pager_placed(struct shore__pager *p, uint64_t step);
+
+/* Forgets all pages, waiting for what is under way, whatever comes of it: the fleet goes on from another state. */
+void shore__pager_forget(struct shore__pager *p);
 /* After a discard: forgets everything that updates handed back. Their completions have run. */
 void shore__pager_discarded(struct shore__pager *p);
 

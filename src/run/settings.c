@@ -89,6 +89,7 @@ static const struct row rows[] = {
     {"chunk-size", SIZE, AT(chunk_bytes), .most = UINT64_C(1) << 40},
     {"io", CHOICE, AT(io), .names = ios},
     {"speculate", CHOICE, AT(speculate), .names = speculations},
+    {"reconnect-timeout", REAL, AT(reconnect_seconds), .low = 0, .high = 1e7},
     {"snapshot-every", COUNT64, AT(snapshot_every), .most = UINT64_C(1) << 40},
     {"keep", COUNT64, AT(keep), .most = 1u << 20},
     {"update", TRUTH, AT(host_update), .names = places},
@@ -123,6 +124,7 @@ void shore__settings_defaults(struct shore__settings *s) {
         .error_feedback = true,
         .io = SHORE_IO_AUTO,
         .speculate = SHORE__SPECULATE_AUTO,
+        .reconnect_seconds = 300,
         .log_every = 10,
     };
 }

@@ -61,6 +61,7 @@ struct shore__settings {
     uint64_t chunk_bytes; /* of state; 0: chosen */
     enum shore_io io;
     enum shore__speculate speculate;
+    double reconnect_seconds;      /* how long a drive on another host may be away */
     uint64_t snapshot_every, keep; /* steps between automatic snapshots, 0: none; how many of them, 0: all */
     bool host_update; /* UPDATE on the host instead of beside the drives */
     char *emulate;    /* a file or a testbed, or NULL: see run/emulate.h */

@@ -175,6 +175,13 @@ static int wait_for_residual(struct trainer *t, uint32_t block, struct shore_dia
     return rc;
 }
 
+void compress_forget(struct trainer *t) {
+    struct compression *z = &t->compression;
+    for (uint32_t b = 0; z->fetching && b < t->m->nblocks; b++)
+        if (z->fetching[b]) shore_wait(&z->fetch[b], NULL);
+    if (z->fetching) memset(z->fetching, 0, t->m->nblocks * sizeof *z->fetching);
+}
+
 int compress_want(struct trainer *t, uint32_t block, struct shore_diag *diag) {
     struct compression *z = &t->compression;
     if (!t->compressing || !t->s->residual_saved) return 0;

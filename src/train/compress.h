@@ -65,6 +65,8 @@ void compress_block(struct trainer *t, uint32_t block, const float *gradient);
 void compress_end_step(struct trainer *t, bool skipped);
 /* Share of the step's gradient energy that was not sent; NaN where whole gradients are. Says once if it stays large. */
 double compress_dropped(struct trainer *t);
+/* The attempt is given up: waits for what is under way, whatever comes of it. */
+void compress_forget(struct trainer *t);
 /* What plane R of a segment will hold; NULL: it is not stored. */
 const uint16_t *compress_residual(const struct trainer *t, uint32_t block, uint32_t segment);
 

@@ -307,6 +307,17 @@ static void snapshot(struct trainer *t, uint64_t step) {
     t->step_start_ns = shore__now_ns();
 }
 
+/* A connection broke: to the committed step, with the line of a step whose acknowledgement was lost. */
+static int go_back(struct trainer *t, struct shore_diag *diag) {
+    int rc = SHORE_ELINK;
+    while (rc == SHORE_ELINK) {
+        rc = train_reconnect(t, &t->base_step, diag);
+        if (rc) break;
+        rc = recover_metrics(t, diag); /* which may measure a loss, and meet the next break */
+    }
+    return rc;
+}
+
 int shore__train(struct shore__run *run, bool fresh, bool overwrite, uint64_t accept_step,
                  const struct shore__train_events *events, struct shore__train_result *out, struct shore_diag *diag) {
     struct trainer t = {.run = run, .s = &run->settings, .m = run->model, .events = events};
@@ -323,22 +334,30 @@ int shore__train(struct shore__run *run, bool fresh, bool overwrite, uint64_t ac
     t.step_start_ns = shore__now_ns();
     uint64_t last = train_last_step(t.s);
     bool asked = false;
-    for (t.base_step = info.step; !rc && !asked && t.base_step < last; t.base_step++) {
+    for (t.base_step = info.step; !rc && !asked && t.base_step < last;) {
         rc = one_step(&t, diag);
         uint64_t made = t.base_step + 1;
         asked = events->should_stop && events->should_stop(events->ctx);
         bool keep = snapshot_due(&t, made);
         bool settle = made == last || asked || keep || batch_validation_due(&t, made) || commit_sample_due(&t, made);
         if (!rc && settle) rc = commit_finish(&t, diag);
+        if (rc == SHORE_ELINK) {
+            rc = go_back(&t, diag);
+            asked = false;
+            continue;
+        }
         if (!rc && keep) snapshot(&t, made);
         if (!rc && settle) out->last_val_loss = isfinite(t.report.val_loss) ? t.report.val_loss : out->last_val_loss;
         out->last_loss = t.report.loss;
+        t.base_step++;
     }
     shore_fleet_info(t.fleet, &info);
     out->step = info.step;
     out->emulated = t.throttle != NULL;
     out->stopped = info.step < t.s->steps;
-    if (!rc) rc = shore_fleet_digest(t.fleet, false, out->digest, diag);
+    do {
+        if (!rc) rc = shore_fleet_digest(t.fleet, false, out->digest, diag);
+    } while (rc == SHORE_ELINK && (rc = go_back(&t, diag)) == 0);
     if (!rc) save_residual(&t);
     close_trainer(&t);
     return rc;

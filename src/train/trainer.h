@@ -210,6 +210,9 @@ int commit_submit(struct trainer *t, bool skip, struct shore_diag *diag);
 int commit_finish(struct trainer *t, struct shore_diag *diag);
 bool commit_sample_due(const struct trainer *t, uint64_t step);
 
+/* reconnect.c: after SHORE_ELINK, which diag explains: waits until the drives are back. *step: the committed one. */
+int train_reconnect(struct trainer *t, uint64_t *step, struct shore_diag *diag);
+
 /* step.c */
 int step_compute(struct trainer *t, bool *finite, bool *replay, struct shore_diag *diag);
 

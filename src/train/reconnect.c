@@ -1,0 +1,84 @@
+/* A drive on another host is lost in the middle of training: its state is safe where it is. Everything that is under
+ * way is given up, and once the drive is back, training goes on from the committed step. */
+#include <stdio.h>
+#include <time.h>
+
+#include "base/diag.h"
+#include "base/units.h"
+#include "train/trainer.h"
+
+#define PAUSE_MS_LEAST 100u
+#define PAUSE_MS_MOST 5000u
+
+static void say(struct trainer *t, const char *text) {
+    if (t->events->note) t->events->note(t->events->ctx, text);
+}
+
+/* Nothing of the attempt is left: no request, no page, no failure. */
+static void give_up_attempt(struct trainer *t) {
+    uint32_t layers = t->m->arch.n_layer;
+    if (t->commit_pending) shore_wait(&t->commit, NULL);
+    t->commit_pending = false;
+    shore_fleet_discard(t->fleet);
+    for (uint32_t l = 0; l <= layers + 1; l++) {
+        if (t->put_pending[l]) shore_wait(&t->boundary_put[l], NULL);
+        if (t->get_pending[l]) shore_wait(&t->boundary_get[l], NULL);
+        t->put_pending[l] = t->get_pending[l] = false;
+    }
+    shore__pager_forget(t->pass.pager);
+    compress_forget(t);
+    gradients_drain(t);
+    pthread_mutex_lock(&t->mutex);
+    t->failed = 0;
+    pthread_mutex_unlock(&t->mutex);
+}
+
+static bool may_pass(int rc) {
+    return rc == SHORE_ELINK || rc == SHORE_EBUSY || rc == SHORE_EMISSING;
+}
+
+static void wait_ms(unsigned ms) {
+    struct timespec pause = {ms / 1000, (long)(ms % 1000) * 1000000};
+    nanosleep(&pause, NULL);
+}
+
+static bool stop_asked(const struct trainer *t) {
+    return t->events->should_stop && t->events->should_stop(t->events->ctx);
+}
+
+int train_reconnect(struct trainer *t, uint64_t *step, struct shore_diag *diag) {
+    char text[sizeof diag->text + 160], seconds[32];
+    struct shore_diag why = *diag;
+    struct shore_fleet_info info;
+    uint64_t start = shore__now_ns(), limit = (uint64_t)(t->s->reconnect_seconds * 1e9);
+    int rc = SHORE_ELINK;
+    give_up_attempt(t);
+    snprintf(text, sizeof text, "%s; waiting for it for up to %s", why.text,
+             shore__format_seconds(t->s->reconnect_seconds, seconds, sizeof seconds));
+    say(t, text);
+    for (unsigned pause = PAUSE_MS_LEAST; may_pass(rc); pause = pause * 2 < PAUSE_MS_MOST ? pause * 2 : PAUSE_MS_MOST) {
+        if (stop_asked(t))
+            return shore__fail(diag, SHORE_ELINK,
+                               "stopped while a drive was away (%.600s); the committed state is good", why.text);
+        if (shore__now_ns() - start > limit)
+            return shore__fail(diag, SHORE_ELINK,
+                               "gave up after %s, the committed state is good: %.500s; when the drive is back, go on "
+                               "with: longshore train --resume %s",
+                               shore__format_seconds((double)(shore__now_ns() - start) * 1e-9, seconds, sizeof seconds),
+                               why.text, t->run->path);
+        wait_ms(pause);
+        rc = shore_fleet_reconnect(t->fleet, &why);
+    }
+    if (rc) {
+        *diag = why;
+        return rc;
+    }
+    shore_fleet_info(t->fleet, &info);
+    snprintf(text, sizeof text, "connected again after %s: going on from step %llu",
+             shore__format_seconds((double)(shore__now_ns() - start) * 1e-9, seconds, sizeof seconds),
+             (unsigned long long)info.step);
+    say(t, text);
+    t->step_start_ns = shore__now_ns();
+    *step = info.step;
+    return 0;
+}
