@@ -68,7 +68,7 @@ static const struct shore__option options[] = {
     OPTION(U64, "warmup", settings.warmup, "N", "steps of linear warm-up; otherwise 2 % of the steps"),
     CHOICE("schedule", settings.schedule, "constant|linear|cosine", "after the warm-up"),
     OPTION(REAL, "beta1", settings.beta1, "X", "Adam, AdamW"),
-    OPTION(REAL, "beta2", settings.beta2, "X", "Adam, AdamW"),
+    OPTION(REAL, "beta2", settings.beta2, "X", "Adam, AdamW (default 0.95, with --compress 0.999)"),
     OPTION(REAL, "eps", settings.eps, "X", "Adam, AdamW, AdaGrad"),
     OPTION(REAL, "momentum", settings.momentum, "X", "SGD"),
     OPTION(REAL, "weight-decay", settings.weight_decay, "X", "of tensors of two or more dimensions"),

@@ -156,10 +156,22 @@ static void add_resources(struct words *w, const struct trial *t) {
 }
 
 static int train_fresh(const struct verify *v, struct trial *t, const char *run) {
-    static const char *const identity[] = {
-        "model",    "init",      "tokenizer", "seed",    "data",     "batch",        "seq-len", "precision",
-        "products", "optimizer", "moments",   "shuffle", "threads",  "lr",           "min-lr",  "warmup",
-        "schedule", "beta1",     "beta2",     "eps",     "momentum", "weight-decay", "clip",    "on-nonfinite"};
+    static const char *const identity[] = {"model",          "init",
+                                           "tokenizer",      "seed",
+                                           "data",           "batch",
+                                           "seq-len",        "precision",
+                                           "products",       "optimizer",
+                                           "moments",        "shuffle",
+                                           "threads",        "lr",
+                                           "min-lr",         "warmup",
+                                           "schedule",       "beta1",
+                                           "beta2",          "eps",
+                                           "momentum",       "weight-decay",
+                                           "clip",           "on-nonfinite",
+                                           "compress",       "compress-values",
+                                           "compress-after", "compress-variance",
+                                           "error-feedback", "residual",
+                                           "grad-precision"};
     struct words w = {0};
     add(&w, "longshore");
     add(&w, "train");

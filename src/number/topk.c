@@ -135,13 +135,12 @@ static uint32_t guess(struct shore__topk *t, const float *x, uint32_t segments, 
     if (stride < 4) stride = 4;
     stride |= 1; /* rows of a matrix are of even length: the sample should not stay in one column */
     memset(t->bins, 0, BINS * sizeof *t->bins);
-    uint64_t sampled = 0;
-    for (uint64_t g = 0; g < groups; g += stride, sampled++) {
+    for (uint64_t g = 0; g < groups; g += stride) {
         uint32_t bits[SHORE__TOPK_GROUP];
         memcpy(bits, x + g * SHORE__TOPK_GROUP, sizeof bits);
         count_high(t->bins, bits, SHORE__TOPK_GROUP);
     }
-    double expected = (double)k * (double)sampled / (double)groups;
+    double expected = (double)k / (double)stride;
     uint64_t wanted = (uint64_t)(1.4 * expected + 8 * sqrt(expected)) + 8;
     uint32_t bin = crossing(t->bins, BINS, wanted, &above);
     return bin ? bin << 16 : 1;
@@ -151,6 +150,7 @@ static uint32_t guess(struct shore__topk *t, const float *x, uint32_t segments, 
  * fills all of them. False: there was no room. */
 static bool collect(struct shore__topk *t, const float *x, uint32_t segments, uint32_t least, uint64_t *found) {
     int threads = (uint32_t)t->threads < segments ? t->threads : (int)segments;
+    if (threads < 1) threads = 1;
     uint64_t share = t->capacity / (uint64_t)threads, total = 0;
     bool full = false;
 #pragma omp parallel for schedule(static, 1) num_threads(threads) reduction(+ : total) reduction(|| : full)

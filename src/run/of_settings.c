@@ -109,6 +109,8 @@ void shore__settings_fit(struct shore__settings *s, const struct shore__model *m
             s->lr = s->model ? 5e-5 : m->parameters < SMALL ? 1e-3 : 3e-4;
     }
     if (isnan(s->min_lr)) s->min_lr = s->lr / 10;
+    /* an element of a compressed gradient comes every hundredth step or so: its variance needs a longer memory */
+    if (isnan(s->beta2)) s->beta2 = s->compress > 0 ? 0.999 : 0.95;
     if (s->steps == 0 && s->epochs > 0) {
         if (tokens == 0) return;
         double steps = ceil(s->epochs * (double)tokens / ((double)s->batch * s->seq_len));

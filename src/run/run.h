@@ -62,8 +62,8 @@ int shore__model_from_directory(const char *directory, struct shore__model **out
 void shore__run_fleet_options(const struct shore__settings *s, uint64_t scratch_bytes, bool spill,
                               struct shore_fleet_options *out);
 
-/* Fills in what was not given and depends on the model or the data: seq_len, lr, min_lr, steps, warmup. tokens of the
- * training data, for epochs; 0: not known yet (then epochs stay). */
+/* Fills in what was not given and depends on the model, the data or other settings: seq_len, lr, min_lr, beta2, steps,
+ * warmup. tokens of the training data, for epochs; 0: not known yet (then epochs stay). */
 void shore__settings_fit(struct shore__settings *s, const struct shore__model *m, uint64_t tokens);
 
 /* Making a run, in this order, so that a run killed while it is made can be made again by the same command:

@@ -69,7 +69,7 @@ static const struct row rows[] = {
     {"warmup", COUNT64, AT(warmup), .most = UINT64_C(1) << 40, .unset = SHORE__WARMUP_CHOSEN, .may_be_unset = true},
     {"schedule", CHOICE, AT(schedule), .names = schedules},
     {"beta1", REAL, AT(beta1), .low = 0, .high = BELOW_ONE},
-    {"beta2", REAL, AT(beta2), .low = 0, .high = BELOW_ONE},
+    {"beta2", REAL, AT(beta2), .low = 0, .high = BELOW_ONE, .may_be_unset = true},
     {"eps", REAL, AT(eps), .low = 1e-37, .high = 1}, /* at 0, what never had a gradient would be 0 / 0 */
     {"momentum", REAL, AT(momentum), .low = 0, .high = BELOW_ONE},
     {"weight-decay", REAL, AT(weight_decay), .low = 0, .high = 1e3},
@@ -117,7 +117,7 @@ void shore__settings_defaults(struct shore__settings *s) {
         .warmup = SHORE__WARMUP_CHOSEN,
         .schedule = SHORE__COSINE,
         .beta1 = 0.9,
-        .beta2 = 0.95,
+        .beta2 = NAN,
         .eps = 1e-8,
         .weight_decay = 0.1,
         .clip = 1,

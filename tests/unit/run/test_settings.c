@@ -151,7 +151,12 @@ static void fits_what_was_not_given(void **state) {
     s.epochs = 2.5;
     s.batch = 2;
     shore__settings_fit(&s, m, 0);
-    assert_true(s.seq_len == 64 && s.lr == 1e-3 && s.min_lr == 1e-4 && s.steps == 0);
+    assert_true(s.seq_len == 64 && s.lr == 1e-3 && s.min_lr == 1e-4 && s.beta2 == 0.95 && s.steps == 0);
+    struct shore__settings compressed = s;
+    compressed.beta2 = NAN;
+    compressed.compress = 0.01;
+    shore__settings_fit(&compressed, m, 0);
+    assert_true(compressed.beta2 == 0.999);
     shore__settings_fit(&s, m, 1000);
     assert_int_equal(s.steps, 20); /* 2500 tokens, 128 a step */
     assert_true(s.warmup == 0 && s.epochs == 0);
