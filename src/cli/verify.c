@@ -1,18 +1,15 @@
 #include <errno.h>
 #include <fcntl.h>
-#include <spawn.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
+#include "cli/child.h"
 #include "cli/cli.h"
 #include "cli/train_options.h"
 #include "train/train.h"
-
-extern char **environ;
 
 /* One training of the same model, told to hold its state in another way. */
 struct trial {
@@ -48,111 +45,55 @@ static struct shore__command_line verify_line(void) {
     return line;
 }
 
-/* ---- running this program -----------------------------------------------------------------------------------------
- */
-
-struct words {
-    char *item[160];
-    size_t count;
-    bool full;
-};
-
-__attribute__((format(printf, 2, 3))) static void add(struct words *w, const char *format, ...) {
-    va_list args;
-    va_start(args, format);
-    if (w->count + 1 >= sizeof w->item / sizeof w->item[0] || vasprintf(&w->item[w->count], format, args) < 0)
-        w->full = true;
-    else
-        w->count++;
-    va_end(args);
-}
-
-static void words_free(struct words *w) {
-    for (size_t i = 0; i < w->count; i++)
-        free(w->item[i]);
-}
-
-/* Runs the words, and gives the last line of what it prints. Returns its exit code, or a negative code. */
-static int spawn(struct words *w, char *last, size_t bytes) {
-    int out[2];
-    pid_t pid;
-    posix_spawn_file_actions_t actions;
-    last[0] = 0;
-    w->item[w->count] = NULL;
-    if (pipe2(out, O_CLOEXEC)) return -errno;
-    posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_adddup2(&actions, out[1], STDOUT_FILENO);
-    int rc = posix_spawn(&pid, "/proc/self/exe", &actions, NULL, w->item, environ);
-    posix_spawn_file_actions_destroy(&actions);
-    close(out[1]);
-    if (rc) {
-        close(out[0]);
-        return -rc;
-    }
-    FILE *stream = fdopen(out[0], "r");
-    char line[1024];
-    while (stream && fgets(line, sizeof line, stream)) {
-        line[strcspn(line, "\n")] = 0;
-        snprintf(last, bytes, "%.*s", (int)bytes - 1, line);
-    }
-    if (stream)
-        fclose(stream);
-    else
-        close(out[0]);
-    int status;
-    while (waitpid(pid, &status, 0) < 0)
-        if (errno != EINTR) return -errno;
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -ECHILD;
-}
-
 /* ---- trials -------------------------------------------------------------------------------------------------------
  */
 
-static void add_flag(struct words *w, const struct shore__settings *s, const char *key) {
+static void add_flag(struct shore__words *w, const struct shore__settings *s, const char *key) {
     json_t *all = shore__settings_to_json(s);
     const json_t *value = json_object_get(all, key);
     if (json_is_string(value)) {
-        add(w, "--%s", key);
-        add(w, "%s", json_string_value(value));
+        shore__words_add(w, "--%s", key);
+        shore__words_add(w, "%s", json_string_value(value));
     } else if (json_is_boolean(value)) {
-        add(w, "--%s", key);
-        add(w, "%s", json_is_true(value) ? "on" : "off");
+        shore__words_add(w, "--%s", key);
+        shore__words_add(w, "%s", json_is_true(value) ? "on" : "off");
     } else if (json_is_number(value)) {
-        add(w, "--%s", key);
+        shore__words_add(w, "--%s", key);
         if (json_is_integer(value))
-            add(w, "%lld", (long long)json_integer_value(value));
+            shore__words_add(w, "%lld", (long long)json_integer_value(value));
         else
-            add(w, "%.17g", json_real_value(value));
+            shore__words_add(w, "%.17g", json_real_value(value));
     } else if (json_is_array(value) && json_array_size(value)) {
-        add(w, "--%s", key);
+        shore__words_add(w, "--%s", key);
         for (size_t i = 0; i < json_array_size(value); i++)
-            add(w, "%s", json_string_value(json_array_get(value, i)));
+            shore__words_add(w, "%s", json_string_value(json_array_get(value, i)));
     }
     json_decref(all);
 }
 
-static void add_drives(struct words *w, const struct verify *v, const struct trial *t) {
-    add(w, "--drive");
-    if (!t->volumes) add(w, "ram:");
+static void add_drives(struct shore__words *w, const struct verify *v, const struct trial *t) {
+    shore__words_add(w, "--drive");
+    if (!t->volumes) shore__words_add(w, "ram:");
     for (size_t d = 0; t->volumes && d < v->args.settings.drives.count; d++)
         for (unsigned i = 0; i < t->volumes; i++)
-            add(w, "%s/longshore-verify-%ld-%u-%u.volume", v->args.settings.drives.item[d], (long)getpid(), v->runs, i);
+            shore__words_add(w, "%s/longshore-verify-%ld-%u-%u.volume", v->args.settings.drives.item[d], (long)getpid(),
+                             v->runs, i);
 }
 
-static void add_resources(struct words *w, const struct trial *t) {
-    add(w, "--memory");
-    add(w, "%llu", (unsigned long long)t->memory_bytes);
+static void add_resources(struct shore__words *w, const struct trial *t) {
+    shore__words_add(w, "--memory");
+    shore__words_add(w, "%llu", (unsigned long long)t->memory_bytes);
     if (t->chunk_bytes) {
-        add(w, "--chunk-size");
-        add(w, "%llu", (unsigned long long)t->chunk_bytes);
+        shore__words_add(w, "--chunk-size");
+        shore__words_add(w, "%llu", (unsigned long long)t->chunk_bytes);
     }
     const char *const pairs[] = {"--io", t->io, "--speculate", t->speculate, "--micro-batch", t->micro_batch};
     for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i += 2) {
         if (!pairs[i + 1]) continue;
-        add(w, "%s", pairs[i]);
-        add(w, "%s", pairs[i + 1]);
+        shore__words_add(w, "%s", pairs[i]);
+        shore__words_add(w, "%s", pairs[i + 1]);
     }
-    add(w, "--quiet");
+    shore__words_add(w, "--quiet");
 }
 
 static int train_fresh(const struct verify *v, struct trial *t, const char *run) {
@@ -172,45 +113,45 @@ static int train_fresh(const struct verify *v, struct trial *t, const char *run)
                                            "compress-after", "compress-variance",
                                            "error-feedback", "residual",
                                            "grad-precision"};
-    struct words w = {0};
-    add(&w, "longshore");
-    add(&w, "train");
+    struct shore__words w = {0};
+    shore__words_add(&w, "longshore");
+    shore__words_add(&w, "train");
     for (size_t i = 0; i < sizeof identity / sizeof identity[0]; i++)
         add_flag(&w, &v->args.settings, identity[i]);
-    add(&w, "--steps");
-    add(&w, "%llu", (unsigned long long)v->steps);
+    shore__words_add(&w, "--steps");
+    shore__words_add(&w, "%llu", (unsigned long long)v->steps);
     if (t->stop_at) {
-        add(&w, "--stop-at");
-        add(&w, "%llu", (unsigned long long)t->stop_at);
+        shore__words_add(&w, "--stop-at");
+        shore__words_add(&w, "%llu", (unsigned long long)t->stop_at);
     }
     add_drives(&w, v, t);
     add_resources(&w, t);
-    add(&w, "--out");
-    add(&w, "%s", run);
-    int rc = w.full ? -E2BIG : spawn(&w, t->line, sizeof t->line);
-    words_free(&w);
+    shore__words_add(&w, "--out");
+    shore__words_add(&w, "%s", run);
+    int rc = shore__child_run(&w, -1, t->line, sizeof t->line);
+    shore__words_free(&w);
     return rc;
 }
 
 static int train_resume(struct trial *t, const char *run) {
-    struct words w = {0};
-    add(&w, "longshore");
-    add(&w, "train");
-    add(&w, "--resume");
-    add(&w, "%s", run);
+    struct shore__words w = {0};
+    shore__words_add(&w, "longshore");
+    shore__words_add(&w, "train");
+    shore__words_add(&w, "--resume");
+    shore__words_add(&w, "%s", run);
     add_resources(&w, t);
-    int rc = w.full ? -E2BIG : spawn(&w, t->line, sizeof t->line);
-    words_free(&w);
+    int rc = shore__child_run(&w, -1, t->line, sizeof t->line);
+    shore__words_free(&w);
     return rc;
 }
 
 /* Volumes that a failed training left. */
 static void remove_volumes(const struct verify *v, const struct trial *t) {
-    struct words w = {0};
+    struct shore__words w = {0};
     add_drives(&w, v, t);
     for (size_t i = 1; t->volumes && i < w.count; i++)
         unlink(w.item[i]);
-    words_free(&w);
+    shore__words_free(&w);
 }
 
 static int try(struct verify *v, struct trial *t) {
@@ -234,13 +175,13 @@ static int try(struct verify *v, struct trial *t) {
 static int needs_of(struct verify *v, const struct shore__model *m, unsigned volumes, uint64_t chunk_bytes,
                     struct shore__needs *out, struct shore_diag *diag) {
     struct shore__settings s = v->args.settings;
-    struct words w = {0};
+    struct shore__words w = {0};
     struct trial t = {.volumes = volumes};
     add_drives(&w, v, &t);
     s.drives = (struct shore__strings){w.item + 1, w.count - 1};
     s.chunk_bytes = chunk_bytes;
     int rc = shore__train_needs(&s, m, out, diag);
-    words_free(&w);
+    shore__words_free(&w);
     return rc;
 }
 
