@@ -15,16 +15,20 @@ int shore__cli_bench(int argc, char **argv) {
         {"update", shore__bench_update},
         {"disk", shore__bench_disk},
         {"compute", shore__bench_compute},
+        {"testbed", shore__bench_testbed},
     };
     enum { BENCHES = sizeof benches / sizeof benches[0] };
     if (argc > 0 && (strcmp(argv[0], "--help") == 0 || strcmp(argv[0], "-h") == 0)) {
         puts("usage: longshore bench update --drive PATH... [--params N] [--json]\n"
              "       longshore bench disk --drive PATH... [--json]\n"
              "       longshore bench compute [--json]\n"
+             "       longshore bench testbed smart-infinity|FILE [--drives N,N...] [--modes MODE,...] [--json] [--out "
+             "DIR]\n"
              "\n"
              "  update    parameters that UPDATE reads, computes and writes a second on these drives, commit included\n"
              "  disk      bytes a second that the drive itself moves in the same pattern, without computing\n"
              "  compute   rates of the matrix products of a model, as bf16 and as fp32\n"
+             "  testbed   training on an emulated machine, with the update on the host and beside the drives\n"
              "\n"
              "'longshore bench update --help' lists its flags.");
         return SHORE__EXIT_DONE;
@@ -35,13 +39,13 @@ int shore__cli_bench(int argc, char **argv) {
         if (argc > 0 && strcmp(argv[0], names[i]) == 0) return benches[i].run(argc - 1, argv + 1);
     }
     if (argc < 1) {
-        shore__cli_say("bench what? update, disk or compute");
+        shore__cli_say("bench what? update, disk, compute or testbed");
         return SHORE__EXIT_USAGE;
     }
     char escaped[128];
     const char *near = shore__suggest(argv[0], names, BENCHES);
     shore__cli_say("unknown benchmark '%s'%s%s%s", shore__escape(argv[0], strlen(argv[0]), escaped, sizeof escaped),
-                   near ? ": did you mean " : ": there are update, disk and compute", near ? near : "",
+                   near ? ": did you mean " : ": there are update, disk, compute and testbed", near ? near : "",
                    near ? "?" : "");
     return SHORE__EXIT_USAGE;
 }

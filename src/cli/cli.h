@@ -43,6 +43,7 @@ int shore__cli_bench(int argc, char **argv);
 int shore__bench_update(int argc, char **argv);
 int shore__bench_disk(int argc, char **argv);
 int shore__bench_compute(int argc, char **argv);
+int shore__bench_testbed(int argc, char **argv);
 void shore__cli_version(void);
 /* An array of them; NULL: diag says why. */
 json_t *shore__cli_snapshots_json(const char *run_path, struct shore_diag *diag);

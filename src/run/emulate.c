@@ -20,7 +20,7 @@ struct place {
     struct shore_diag *diag;
 };
 
-enum kind { RATE, SIZE, SECONDS, COUNT, OTHER };
+enum kind { RATE, SIZE, SECONDS, COUNT, SHAPE, OTHER };
 
 struct key {
     const char *name;
@@ -82,6 +82,11 @@ static int read_key(const struct place *p, const struct key *key, const json_t *
     case COUNT:
         if (!json_is_integer(value) || json_integer_value(value) < 2 || json_integer_value(value) > 16)
             return wrong(p, key->name, "takes a whole number from 2 to 16");
+        *(uint32_t *)key->out = (uint32_t)json_integer_value(value);
+        return 0;
+    case SHAPE:
+        if (!json_is_integer(value) || json_integer_value(value) < 1 || json_integer_value(value) > 1 << 20)
+            return wrong(p, key->name, "takes a whole number from 1 to 1048576");
         *(uint32_t *)key->out = (uint32_t)json_integer_value(value);
         return 0;
     case OTHER:
@@ -173,7 +178,7 @@ int shore__emulation_from_json(const json_t *json, const char *name, struct shor
     struct place p = {.file = name, .object = "", .scale = 1, .diag = diag};
     const struct key keys[] = {
         {"name", OTHER, NULL},   {"about", OTHER, NULL},   {"scale", OTHER, NULL},       {"link", OTHER, NULL},
-        {"drives", OTHER, NULL}, {"compute", OTHER, NULL}, {"host-update", OTHER, NULL},
+        {"drives", OTHER, NULL}, {"compute", OTHER, NULL}, {"host-update", OTHER, NULL}, {"model", OTHER, NULL},
     };
     *out = (struct shore__emulation){.scale = 1};
     int rc = read_object(&p, json, keys, COUNT_OF(keys));
@@ -190,28 +195,46 @@ int shore__emulation_from_json(const json_t *json, const char *name, struct shor
     return read_parts(&p, json, out);
 }
 
-int shore__emulation_open(const char *name, struct shore__emulation *out, struct shore_diag *diag) {
-    json_t *json = NULL;
+int shore__emulated_model(const json_t *json, const char *name, struct shore__emulated_model *out,
+                          struct shore_diag *diag) {
+    struct place p = {.file = name, .object = "\"model\"", .scale = 1, .diag = diag};
+    const json_t *model = json_object_get(json, "model");
+    const struct key keys[] = {
+        {"layers", SHAPE, &out->layers},
+        {"width", SHAPE, &out->width},
+        {"inner", SHAPE, &out->inner},
+        {"heads", SHAPE, &out->heads},
+    };
+    *out = (struct shore__emulated_model){0};
+    if (!model) return shore__fail(diag, SHORE_EINPUT, "%s: has no \"model\" to train", name);
+    int rc = read_object(&p, model, keys, COUNT_OF(keys));
+    if (!rc && (!out->layers || !out->width || !out->inner || !out->heads || out->width % out->heads))
+        rc = shore__fail(diag, SHORE_EINPUT,
+                         "%s: \"model\" needs layers, width, inner and heads, and width is a multiple of heads", name);
+    return rc;
+}
+
+int shore__emulation_json(const char *name, json_t **out, struct shore_diag *diag) {
     const struct shore__testbed *bed = shore__testbeds();
     const char *names[8];
     size_t n = 0;
-    int rc = 0;
-    if (access(name, F_OK) == 0) {
-        rc = shore__json_read(name, FILE_BYTES_MOST, &json, diag);
-    } else {
-        for (; bed->name && strcmp(bed->name, name) != 0; bed++)
-            names[n++] = bed->name;
-        if (bed->name) {
-            rc = shore__json_parse(bed->text, strlen(bed->text), bed->name, &json, diag);
-        } else {
-            char shown[160];
-            const char *near = shore__suggest(name, names, n);
-            rc =
-                shore__fail(diag, SHORE_EUSAGE, "--emulate %s: there is no such file%s%s%s; built in is smart-infinity",
-                            shore__escape(name, strlen(name), shown, sizeof shown), near ? ": did you mean " : "",
-                            near ? near : "", near ? "?" : "");
-        }
+    if (access(name, F_OK) == 0) return shore__json_read(name, FILE_BYTES_MOST, out, diag);
+    for (; bed->name; bed++) {
+        if (strcmp(bed->name, name) == 0) return shore__json_parse(bed->text, strlen(bed->text), bed->name, out, diag);
+        names[n++] = bed->name;
     }
+    char shown[160];
+    const char *near = shore__suggest(name, names, n);
+    return shore__fail(diag, SHORE_EUSAGE,
+                       "no machine to emulate is called %s, and there is no such file%s%s%s; built "
+                       "in is smart-infinity",
+                       shore__escape(name, strlen(name), shown, sizeof shown), near ? ": did you mean " : "",
+                       near ? near : "", near ? "?" : "");
+}
+
+int shore__emulation_open(const char *name, struct shore__emulation *out, struct shore_diag *diag) {
+    json_t *json;
+    int rc = shore__emulation_json(name, &json, diag);
     if (rc) return rc;
     rc = shore__emulation_from_json(json, name, out, diag);
     json_decref(json);

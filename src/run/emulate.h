@@ -13,6 +13,16 @@ int shore__emulation_open(const char *name, struct shore__emulation *out, struct
 int shore__emulation_from_json(const json_t *json, const char *name, struct shore__emulation *out,
                                struct shore_diag *diag);
 
+/* The document itself, for a caller that changes it. */
+int shore__emulation_json(const char *name, json_t **out, struct shore_diag *diag);
+
+/* The model that `bench testbed` trains there: a GPT-2 of this shape. Refuses a file without. */
+struct shore__emulated_model {
+    uint32_t layers, width, inner, heads;
+};
+int shore__emulated_model(const json_t *json, const char *name, struct shore__emulated_model *out,
+                          struct shore_diag *diag);
+
 /* The built-in testbeds, as the text of their files; name NULL at the end. */
 struct shore__testbed {
     const char *name, *text;

@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# bench testbed at a tiny scale: every mode trains, every row says what it is, the picture is drawn, nothing stays.
+. "$(dirname "$0")/lib.sh"
+cat >"$place/tiny.json" <<'END'
+{"name": "tiny", "scale": 1000, "link": {"shared": "800GB"},
+ "drives": [{"read": "60GB", "write": "30GB", "mixed": "80GB", "compute": "800GB", "memory": "40GB"}],
+ "compute": {"forward": 0.02, "backward": 0.1}, "host-update": {"rate": "40GB", "buffers": 2},
+ "model": {"layers": 4, "width": 128, "inner": 512, "heads": 4}}
+END
+mkdir "$place/tmp"
+run bench testbed "$place/tiny.json" --drives 3,1 --dir "$place/tmp" --out "$place/out" --json --quiet
+same "exit code" $rc 0
+sed 1d "$place/log" >"$place/rows"
+same "rows" "$(wc -l <"$place/rows")" 10
+same "the same in --out" "$(cksum <"$place/out/testbed-tiny.jsonl" | cut -d' ' -f2)" "$(cksum <"$place/rows" | cut -d' ' -f2)"
+field() { sed -nE 's/.*"'"$1"'": ?("?)([^,"}]*)\1.*/\2/p' "$place/rows"; }
+same "modes" "$(paste -d: <(field mode) <(field drives) <(field link_share) | xargs)" \
+    "base:1:1.0 base:3:1.0 lossless:1:1.0 lossless:3:1.0 state8:1:1.0 state8:3:1.0 top1:1:1.0 top1:3:1.0 lossless:3:0.25 top1:3:0.25"
+same "emulated" "$(field emulated | sort -u)" true
+same "base is its own measure" "$(field speed_over_base1 | sed -n 1p)" 1.0
+paste <(field step_seconds) <(field speed_over_base1) | awk 'NR == 1 {b = $1} {d = b / $1 - $2} d * d > 1e-12 {exit 1}' &&
+    ok "speeds" || fail "speeds are not those of the times"
+same "what bounds base" "$(field bound | sed -n 2p)" "host update"
+same "what bounds lossless on one drive" "$(field bound | sed -n 3p)" "drive write"
+same "nothing stays" "$(ls "$place/tmp")" ""
+head -c 4 "$place/out/testbed-tiny.svg" | grep -q '<svg' && grep -q '</svg>' "$place/out/testbed-tiny.svg" &&
+    ok "a picture" || fail "no picture"
+grep -q 'Emulated testbed tiny' "$place/out/testbed-tiny.svg" && ok "it says emulated" || fail "the picture does not say it"
+
+# For people; interrupted.
+run bench testbed "$place/tiny.json" --drives 1 --modes lossless,base --dir "$place/tmp" --out "$place/out"
+grep -q '^emulated: tiny, rates and model divided by 1000' "$place/log" && grep -qE '^lossless +1 +1 ' "$place/log" &&
+    ok "a table" || fail "no table"
+"$LONGSHORE" bench testbed "$place/tiny.json" --steps 200 --dir "$place/tmp" --json >"$place/log" 2>&1 &
+background=$!
+sleep 1
+kill -INT $background
+kill -INT -- $(pgrep -P $background) 2>/dev/null
+wait $background
+rc=$?
+background=
+same "interrupted" "$rc $(ls "$place/tmp")" "0 "
+
+refused "no testbed" 'which testbed' bench testbed
+refused "an unknown one" 'did you mean smart-infinity' bench testbed smart-infinty
+refused "an unknown mode" "not 'fast'" bench testbed smart-infinity --modes base,fast
+refused "no number" "not '1,x'" bench testbed smart-infinity --drives 1,x
+echo '{"link": {"shared": "8GB"}}' >"$place/bare.json"
+refused "no model" 'has no "model"' bench testbed "$place/bare.json"
+refused "no such place" 'no temporary directory can be made in' bench testbed smart-infinity --dir "$place/nowhere"
+done_testing
