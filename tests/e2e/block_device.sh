@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# A whole block device as a drive, if a loop device may be had: refused while it is mounted or anything is on it, taken
+# when it is told to, left without a trace of the run when that is removed.
+. "$(dirname "$0")/lib.sh"
+device=
+release() {
+    umount "$place/mnt" 2>/dev/null
+    [ -z "$device" ] || losetup -d "$device"
+    finish
+}
+trap release EXIT
+# Of a run with nothing but its refusal to show for it.
+clean() { [ ! -e "$place/run" ] && [ "$(blkid -p -o value -s TYPE "$device")" = "$1" ] && ok "$2" || fail "$2"; }
+
+gpt2_config "$place/config.json" 2 64 4 64 300
+some_text "$place/text" 100
+common=(--init "$place/config.json" --data "$place/text" --batch 4 --seq-len 64 --steps 3 --memory 512MiB --quiet)
+must train "${common[@]}" --drive ram: --out "$place/ram"
+wanted=$(digest)
+truncate -s 64M "$place/image"
+PATH=$PATH:/usr/sbin:/sbin
+if ! command -v blkid >/dev/null || ! device=$(losetup --find --show "$place/image" 2>/dev/null); then
+    echo "no loop device: left out"
+    done_testing
+fi
+
+must train "${common[@]}" --drive "$device" --out "$place/run" --stop-at 1
+refused "the device of another run" "holds|belongs|longshore|volume" train "${common[@]}" --drive "$device" --out "$place/second"
+must train --resume "$place/run"
+same "the digest on a device" "$(digest)" "$wanted"
+must remove "$place/run"
+clean "" "a removed run leaves nothing on its device"
+refused "the run is gone" "not a run" inspect "$place/run"
+
+if mkfs.ext4 -q "$device" 2>/dev/null; then
+    refused "a file system on the device" "ext4" train "${common[@]}" --drive "$device" --out "$place/run"
+    clean ext4 "the file system stays"
+    mkdir "$place/mnt"
+    if mount "$device" "$place/mnt" 2>/dev/null; then
+        refused "a mounted device" "in use|mounted|busy" train "${common[@]}" --drive "$device" --out "$place/run"
+        refused "a mounted device, overwriting" "in use|mounted|busy" train "${common[@]}" --drive "$device" \
+            --out "$place/run" --overwrite
+        clean ext4 "the mounted file system stays"
+        umount "$place/mnt"
+    fi
+    must train "${common[@]}" --drive "$device" --out "$place/run" --overwrite
+    same "the digest over a file system" "$(digest)" "$wanted"
+    must inspect "$place/run" --digest --deep
+    same "every byte of it" "$(digest)" "$wanted"
+fi
+truncate -s 1M "$place/small"
+losetup -d "$device" && device=$(losetup --find --show "$place/small") || device=
+[ -z "$device" ] || refused "a device that is too small" "needs .* (has|have) " train "${common[@]}" --drive "$device" \
+    --out "$place/small_run"
+done_testing
