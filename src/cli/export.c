@@ -6,7 +6,7 @@ struct args {
     char *out;
     bool fp32;
     struct shore__strings moved;
-    uint64_t memory;
+    uint64_t memory, shard;
     bool quiet;
 };
 
@@ -15,6 +15,7 @@ struct args {
 static const struct shore__option options[] = {
     OPTION(TEXT, "out", out, "DIR", "the directory to make; it appears whole or not at all"),
     CHOICE("dtype", fp32, "bf16|fp32", "fp32 gives the exact master weights"),
+    OPTION(SIZE, "shard-size", shard, "SIZE", "of the files that the weights are split into (default 5GiB)"),
     OPTION(SIZE, "memory", memory, "SIZE", "the budget; otherwise little is taken"),
     OPTION(LIST, "drive", moved, "OLD=NEW...", "where a drive of the run is now"),
     OPTION(FLAG, "quiet", quiet, NULL, "no progress"),
@@ -58,7 +59,7 @@ static int export(const char *path, const struct args *a) {
     rc = buffers_within(a, &buffers, &diag);
     if (!rc) shore__cli_catch_signals("\nlongshore: stopping; nothing is left behind\n");
     if (!rc)
-        rc = shore__export(o.fleet, o.model, o.tokenizer, o.step, a->out, !a->fp32, buffers, shore__cli_work,
+        rc = shore__export(o.fleet, o.model, o.tokenizer, o.step, a->out, !a->fp32, buffers, a->shard, shore__cli_work,
                            a->quiet ? NULL : (void *)"exporting", &diag);
     shore__cli_progress_end();
     if (!rc) printf("step %llu exported as %s to %s\n", (unsigned long long)o.step, a->fp32 ? "fp32" : "bf16", a->out);

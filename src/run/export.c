@@ -19,9 +19,10 @@
 enum { COLUMNS_AT_ONCE = 16 }; /* a cache line of fp32 */
 
 static const uint64_t usual_memory_bytes = UINT64_C(32) << 20;
-static const uint64_t shard_bytes = UINT64_C(5) << 30;
+static const uint64_t usual_shard_bytes = UINT64_C(5) << 30;
 
 struct job {
+    uint64_t shard_bytes;
     struct shore_fleet *fleet;
     const struct shore__model *model;
     uint64_t step;
@@ -174,7 +175,7 @@ static int open_writer(struct job *job, const char *directory, struct shore_diag
                 d->shape[0] = part->transposed ? tensor->cols : part->rows;
                 d->shape[1] = part->transposed ? part->rows : tensor->cols;
             }
-    int rc = shore__st_writer_open(directory, decls, n, job->bf16 ? SHORE__ST_BF16 : SHORE__ST_F32, shard_bytes,
+    int rc = shore__st_writer_open(directory, decls, n, job->bf16 ? SHORE__ST_BF16 : SHORE__ST_F32, job->shard_bytes,
                                    &job->writer, diag);
     free(decls);
     return rc;
@@ -257,9 +258,10 @@ static bool is_empty(const char *path) {
 }
 
 int shore__export(struct shore_fleet *fleet, const struct shore__model *m, const struct shore__tokenizer *tokenizer,
-                  uint64_t step, const char *directory, bool bf16, uint64_t memory_bytes, shore__progress_fn progress,
-                  void *ctx, struct shore_diag *diag) {
+                  uint64_t step, const char *directory, bool bf16, uint64_t memory_bytes, uint64_t shard_bytes,
+                  shore__progress_fn progress, void *ctx, struct shore_diag *diag) {
     struct job job = {.fleet = fleet, .model = m, .step = step, .bf16 = bf16, .progress = progress, .ctx = ctx};
+    job.shard_bytes = shard_bytes ? shard_bytes : usual_shard_bytes;
     struct stat st;
     char *target = strdup(directory), *partial = NULL;
     for (size_t n = target ? strlen(target) : 0; n > 1 && target[n - 1] == '/'; n--)

@@ -15,6 +15,11 @@ must inspect "$place/imported" --digest --deep
 same "what was imported is whole" "$(digest)" "$sum"
 must export "$place/imported" --out "$place/two" --dtype fp32 --quiet
 cmp -s "$place/one/model.safetensors" "$place/two/model.safetensors" && ok "the same weights" || fail "other weights"
+must export "$place/run" --out "$place/many" --dtype fp32 --shard-size 64KiB --quiet
+[ "$(ls "$place/many" | grep -c '^model-0000[0-9]-of-0000[0-9].safetensors$')" -gt 1 ] && [ -s "$place/many/model.safetensors.index.json" ] &&
+    ok "several files and an index" || fail "not several files: $(ls "$place/many")"
+must import "$place/many" --drive "$place/d/g" --out "$place/from_many" --quiet
+same "the same from several files" "$(digest)" "$sum"
 must generate "$place/imported" --prompt "the" --max-tokens 4
 must eval "$place/imported" --data "$place/text" --json
 refused "training without data" "without --data" train --resume "$place/imported" --steps 5

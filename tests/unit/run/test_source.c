@@ -12,7 +12,7 @@ static void exported(const char *directory, const struct shore__model *m, uint64
     ram_settings(&s);
     assert_int_equal(shore__source_init(m, seed, &source), 0);
     struct shore_fleet *fleet = fleet_of(&s, m, source, NULL, false);
-    assert_ok(shore__export(fleet, m, NULL, 0, directory, bf16, memory, NULL, NULL, &diag));
+    assert_ok(shore__export(fleet, m, NULL, 0, directory, bf16, memory, 0, NULL, NULL, &diag));
     shore_fleet_close(fleet);
     shore__source_close(source);
     shore__settings_free(&s);
@@ -77,7 +77,7 @@ static void never_replaces_a_directory(void **state) {
     struct shore_diag diag = {{0}};
     assert_int_equal(mkdir("full", 0755), 0);
     write_text("full/letter.txt", "dear");
-    assert_int_equal(shore__export(NULL, m, NULL, 0, "full/", false, 0, NULL, NULL, &diag), SHORE_EEXISTS);
+    assert_int_equal(shore__export(NULL, m, NULL, 0, "full/", false, 0, 0, NULL, NULL, &diag), SHORE_EEXISTS);
     assert_says(diag, "full: exists already");
     assert_true(exists("full/letter.txt") && !exists("full.partial"));
     shore__model_free(m);
@@ -227,7 +227,7 @@ static void stops_when_asked(void **state) {
     ram_settings(&s);
     assert_int_equal(shore__source_init(m, 0, &source), 0);
     struct shore_fleet *fleet = fleet_of(&s, m, source, NULL, false);
-    assert_int_equal(shore__export(fleet, m, NULL, 0, "stopped", false, 0, cancel, &calls, &diag), -ECANCELED);
+    assert_int_equal(shore__export(fleet, m, NULL, 0, "stopped", false, 0, 0, cancel, &calls, &diag), -ECANCELED);
     assert_true(calls == 2 && !exists("stopped") && !exists("stopped.partial"));
     shore_fleet_close(fleet);
     shore__source_close(source);
