@@ -6,6 +6,8 @@
 
 #include "base/suggest.h"
 #include "cli/bench.h"
+#include "drive/probe.h"
+#include "drive/transport.h"
 
 int shore__cli_bench(int argc, char **argv) {
     static const struct {
@@ -57,7 +59,13 @@ int shore__bench_places(const struct shore__strings *drives, const char *name, s
         struct stat st;
         char *path = NULL;
         int rc;
-        if (stat(drive, &st) == 0 && S_ISDIR(st.st_mode)) {
+        if (shore__path_is_remote(drive)) {
+            /* a directory over there: what follows the socket, or the host */
+            bool bare = strncmp(drive, "unix:", 5) == 0 && !strchr(drive + 5, ':');
+            if (asprintf(&path, "%s%clongshore-%s-%ld-%zu.volume", drive, bare ? ':' : '/', name, (long)getpid(), i) <
+                0)
+                path = NULL;
+        } else if (stat(drive, &st) == 0 && S_ISDIR(st.st_mode)) {
             if (asprintf(&path, "%s/longshore-%s-%ld-%zu.volume", drive, name, (long)getpid(), i) < 0) path = NULL;
         } else {
             if (stat(drive, &st) == 0 && S_ISREG(st.st_mode))
@@ -75,6 +83,13 @@ int shore__bench_places(const struct shore__strings *drives, const char *name, s
 void shore__bench_remove(const struct shore__strings *places) {
     for (size_t i = 0; i < places->count; i++) {
         struct stat st;
+        struct shore__probe probe;
+        if (shore__path_is_remote(places->item[i]) && shore__remote_probe(places->item[i], &probe, NULL) == 0) {
+            if (probe.is_volume)
+                shore__remote_remove(places->item[i], probe.fleet_id, SHORE__ANY_GENERATION, false, NULL);
+            shore__probe_free(&probe);
+            continue;
+        }
         if (stat(places->item[i], &st) == 0 && S_ISREG(st.st_mode)) unlink(places->item[i]);
     }
 }

@@ -40,6 +40,7 @@ static const struct shore__option options[] = {
 
 static const struct shore__command_line line = {
     .command = "bench update",
+    .remote = true,
     .synopsis = "bench update --drive PATH... [--params N] [--json]",
     .about = "Makes a temporary fleet, and measures steps of UPDATE over all its parameters, each with its commit:\n"
              "reading, computing and writing the optimizer's state. The volumes are removed afterwards.",

@@ -11,6 +11,7 @@ static const struct shore__option options[] = {
 
 static const struct shore__command_line line = {
     .command = "drive list",
+    .remote = true,
     .synopsis = "drive list RUN [--json]",
     .about =
         "Lists the drives of a run: which share of its state each holds, at which step, and what is wrong with it.",

@@ -26,6 +26,7 @@ static const struct shore__option options[] = {
 static const struct shore__command_line lines[] = {
     {
         .command = "drive add",
+        .remote = true,
         .synopsis = "drive add RUN DRIVE... [--drive-speeds A,B,...]",
         .about = "Adds drives to a run: its state is spread over the old and the new ones, by their speeds.",
         .notes = COMMON_NOTES,
@@ -35,6 +36,7 @@ static const struct shore__command_line lines[] = {
     },
     {
         .command = "drive remove",
+        .remote = true,
         .synopsis = "drive remove RUN DRIVE... [--drive-speeds A,B,...]",
         .about = "Takes drives out of a run: what they hold moves to those that stay.",
         .notes = COMMON_NOTES,
@@ -44,6 +46,7 @@ static const struct shore__command_line lines[] = {
     },
     {
         .command = "drive move",
+        .remote = true,
         .synopsis = "drive move RUN OLD=NEW... [--drive-speeds A,B,...]\ndrive move RUN --drive-speeds A,B,...",
         .about =
             "Replaces drives of a run by others, or spreads its state anew over those it has. (Where files were moved\n"

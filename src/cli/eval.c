@@ -33,6 +33,7 @@ static const struct shore__option options[] = {
 
 static const struct shore__command_line line = {
     .command = "eval",
+    .remote = true,
     .synopsis = "eval RUN|DIR --data FILE... [--json]",
     .about =
         "Measures the mean loss (nats a token) and the perplexity of a run, or of a Hugging Face directory, on a text.",

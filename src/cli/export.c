@@ -23,6 +23,7 @@ static const struct shore__option options[] = {
 
 static const struct shore__command_line line = {
     .command = "export",
+    .remote = true,
     .synopsis = "export RUN --out DIR [--dtype bf16|fp32]",
     .about =
         "Writes the committed state of a run as a Hugging Face directory (config.json, model.safetensors, tokenizer)\n"

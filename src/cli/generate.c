@@ -35,6 +35,7 @@ static const struct shore__option options[] = {
 
 static const struct shore__command_line line = {
     .command = "generate",
+    .remote = true,
     .synopsis = "generate RUN|DIR --prompt TEXT [--max-tokens N] [--temperature X] [--top-k N] [--top-p X] [--seed N]",
     .about = "Continues a text with a run or a Hugging Face directory, and prints it as it comes, the prompt first.",
     .options = options,

@@ -104,5 +104,10 @@ void shore__options_help(const struct shore__command_line *line, const void *tar
         printf("%*s", LEFT - 15, "");
         wrapped("a JSON object with the same keys as the flags above; flags win over it", LEFT);
     }
+    if (line->remote) printf("\nDrives on other hosts\n");
+    for (size_t i = 0; line->remote && i < SHORE__REMOTE_OPTIONS; i++) {
+        const uint64_t none = 0; /* a default that the words tell */
+        option_help(&shore__remote_options[i], &none);
+    }
     if (line->notes) printf("\n%s\n", line->notes);
 }

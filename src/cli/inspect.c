@@ -23,6 +23,7 @@ static const struct shore__option options[] = {
 
 static const struct shore__command_line line = {
     .command = "inspect",
+    .remote = true,
     .synopsis = "inspect RUN [--json]\ninspect RUN --digest [--deep] [--json]",
     .about =
         "Explains a run: its model, its identity, how far it is, and the volumes that hold its state. The digest does\n"

@@ -68,6 +68,7 @@ int shore__cli_fail(int rc, const struct shore_diag *diag) {
     case SHORE_EBUDGET:
     case SHORE_EEXISTS:
     case SHORE_EMISSING:
+    case SHORE_ELINK:
     case -ENOSPC:
     case -ENOENT:
     case -ENOTDIR:

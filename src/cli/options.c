@@ -9,8 +9,31 @@
 #include "base/diag.h"
 #include "base/suggest.h"
 #include "base/units.h"
+#include "drive/remote.h"
+#include "drive/transport.h"
 #include "files/json.h"
 #include "run/settings.h"
+
+const struct shore__option shore__remote_options[SHORE__REMOTE_OPTIONS] = {
+    {.kind = SHORE__OPTION_TEXT,
+     .name = "rsh",
+     .value = "CMD",
+     .help = "reach drives at ssh://HOST/PATH with this instead of ssh (split at blanks; also LONGSHORE_RSH); never "
+             "kept in a run"},
+    {.kind = SHORE__OPTION_U32,
+     .name = "connections",
+     .value = "N",
+     .help = "connections to each drive on another host, up to 8 (also LONGSHORE_CONNECTIONS); otherwise 1",
+     .least = 1,
+     .most = 8},
+};
+static const char *const remote_variables[SHORE__REMOTE_OPTIONS] = {SHORE__RSH_VARIABLE, SHORE__CONNECTIONS_VARIABLE};
+
+static int find_remote(const struct shore__command_line *line, const char *name) {
+    for (int i = 0; line->remote && i < SHORE__REMOTE_OPTIONS; i++)
+        if (strcmp(name, shore__remote_options[i].name) == 0) return i;
+    return -1;
+}
 
 int shore__option_find(const struct shore__command_line *line, const char *name) {
     for (size_t i = 0; i < line->noptions; i++) {
@@ -30,12 +53,14 @@ bool shore__option_given(const struct shore__command_line *line, const struct sh
 }
 
 static int unknown(const struct shore__command_line *line, const char *name, struct shore_diag *diag) {
-    const char *names[SHORE__OPTIONS_MAX + 2];
+    const char *names[SHORE__OPTIONS_MAX + 2 + SHORE__REMOTE_OPTIONS];
     size_t n = 0;
     for (size_t i = 0; i < line->noptions; i++)
         if (line->options[i].kind != SHORE__OPTION_HEADING) names[n++] = line->options[i].name;
     names[n++] = "help";
     if (line->config) names[n++] = "config";
+    for (size_t i = 0; line->remote && i < SHORE__REMOTE_OPTIONS; i++)
+        names[n++] = shore__remote_options[i].name;
     char escaped[128];
     shore__escape(name, strlen(name), escaped, sizeof escaped);
     const char *near = shore__suggest(name, names, n);
@@ -171,8 +196,10 @@ static int parse_flag(const struct shore__command_line *line, int argc, char **a
     const char *value = word[length] ? word + length + 1 : NULL;
 
     const struct shore__option *o = &config_option;
-    int index = -1;
-    if (!line->config || strcmp(name, "config") != 0) {
+    int index = -1, remote = find_remote(line, name);
+    if (remote >= 0) {
+        o = &shore__remote_options[remote];
+    } else if (!line->config || strcmp(name, "config") != 0) {
         index = shore__option_find(line, name);
         if (index < 0) return unknown(line, name, diag);
         o = &line->options[index];
@@ -192,6 +219,16 @@ static int parse_flag(const struct shore__command_line *line, int argc, char **a
                                           : "FILE");
         }
         value = argv[++*i];
+    }
+    if (remote >= 0) {
+        union {
+            uint32_t number;
+            char *text;
+        } checked = {.text = NULL};
+        int rc = shore__option_set(o, value, &checked, diag);
+        if (rc) return rc;
+        if (o->kind == SHORE__OPTION_TEXT) free(checked.text);
+        return setenv(remote_variables[remote], value, 1) ? shore__fail(diag, -ENOMEM, "out of memory") : 0;
     }
     if (index < 0) {
         if (*config) return shore__fail(diag, SHORE_EUSAGE, "--config is given twice");

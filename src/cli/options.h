@@ -60,6 +60,7 @@ struct shore__command_line {
     size_t noptions;
     size_t positional; /* how many plain words it takes at most */
     bool config;       /* takes --config FILE */
+    bool remote;       /* drives may be on other hosts: takes --rsh and --connections */
 };
 
 /* Where a value came from: the command line wins over the file. */
@@ -83,6 +84,10 @@ bool shore__option_given(const struct shore__command_line *line, const struct sh
 /* Reads --config FILE: the same keys as a JSON object; what the command line gave stays. */
 int shore__config_apply(const struct shore__command_line *line, const char *path, void *target,
                         struct shore__parsed *parsed, struct shore_diag *diag);
+
+/* What commands with `remote` take beside their own; kept in the environment of this process, and nowhere else. */
+#define SHORE__REMOTE_OPTIONS 2
+extern const struct shore__option shore__remote_options[SHORE__REMOTE_OPTIONS];
 
 /* The help text on stdout, with defaults from target. */
 void shore__options_help(const struct shore__command_line *line, const void *target);

@@ -3,6 +3,7 @@
 int shore__cli_remove(int argc, char **argv) {
     static const struct shore__command_line line = {
         .command = "remove",
+        .remote = true,
         .synopsis = "remove RUN",
         .about = "Deletes a run directory and the volumes of its fleet. A run that is in use is refused; nothing else "
                  "is touched.",

@@ -18,6 +18,7 @@ static const struct shore__option snapshot_options[] = {
 
 static const struct shore__command_line snapshot_line = {
     .command = "snapshot",
+    .remote = true,
     .synopsis = "snapshot RUN NAME\nsnapshot RUN NAME --remove",
     .about =
         "Keeps a copy of the committed state of a run under a name: a file beside each of its volumes, which shares\n"
@@ -35,6 +36,7 @@ static const struct shore__option rollback_options[] = {
 
 static const struct shore__command_line rollback_line = {
     .command = "rollback",
+    .remote = true,
     .synopsis = "rollback RUN NAME",
     .about =
         "Puts the state of a run back to a snapshot, with the metrics and the schedule that it had then; what the run\n"
@@ -52,6 +54,7 @@ static const struct shore__option list_options[] = {
 
 static const struct shore__command_line list_line = {
     .command = "snapshots",
+    .remote = true,
     .synopsis = "snapshots RUN [--json]",
     .about = "Lists the snapshots of a run, the oldest first.",
     .options = list_options,

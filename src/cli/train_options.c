@@ -108,6 +108,7 @@ static const struct shore__option options[] = {
 
 const struct shore__command_line shore__train_line = {
     .command = "train",
+    .remote = true,
     .synopsis = "train --init NAME|--model DIR --data FILE... --drive PATH... --memory SIZE --steps N --out RUN\n"
                 "train --resume RUN [--steps N] [--memory SIZE] [--threads N] [--drive OLD=NEW]",
     .about = "Trains a language model whose weights, gradients and optimizer state live on drives, inside a memory\n"

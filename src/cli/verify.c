@@ -9,6 +9,7 @@
 #include "cli/child.h"
 #include "cli/cli.h"
 #include "cli/train_options.h"
+#include "drive/transport.h"
 #include "train/train.h"
 
 /* One training of the same model, told to hold its state in another way. */
@@ -285,6 +286,7 @@ static int check(struct verify *v, struct shore_diag *diag) {
     if (!s->drives.count) return shore__fail(diag, SHORE_EUSAGE, "which drives? Give --drive DIR, a directory on each");
     for (size_t i = 0; i < s->drives.count; i++) {
         struct stat st;
+        if (shore__path_is_remote(s->drives.item[i])) continue;
         if (stat(s->drives.item[i], &st) || !S_ISDIR(st.st_mode))
             return shore__fail(diag, SHORE_EUSAGE,
                                "%s: is not a directory; verify makes temporary volumes in directories",

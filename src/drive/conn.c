@@ -18,12 +18,18 @@ static int no_waiting(int fd) {
     return flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0 ? -errno : 0;
 }
 
+uint32_t shore__conn_silence_ms(void) {
+    const char *text = getenv(SHORE__SILENCE_VARIABLE);
+    double seconds = text ? strtod(text, NULL) : 0;
+    return seconds >= 0.2 && seconds <= 600 ? (uint32_t)(seconds * 1000) : SHORE__SILENCE_MS;
+}
+
 int shore__conn_init(struct shore__conn *c, int in, int out, int err) {
     memset(c, 0, sizeof *c);
     c->in = in;
     c->out = out;
     c->err = err;
-    c->silence_ms = SHORE__SILENCE_MS;
+    c->silence_ms = shore__conn_silence_ms();
     c->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     int rc = c->wake < 0 ? -errno : no_waiting(in);
     if (!rc && out != in) rc = no_waiting(out);

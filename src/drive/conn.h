@@ -26,6 +26,10 @@ struct shore__conn {
     size_t nerrors;
 };
 
+/* Seconds of silence that mean that the other side is gone, from the environment (tests shorten it). */
+#define SHORE__SILENCE_VARIABLE "LONGSHORE_SILENCE"
+uint32_t shore__conn_silence_ms(void);
+
 /* Takes in, out and err, which it closes also on failure. */
 int shore__conn_init(struct shore__conn *c, int in, int out, int err);
 void shore__conn_fini(struct shore__conn *c);

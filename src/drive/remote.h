@@ -5,10 +5,8 @@
 
 #include "drive/drive.h"
 
-/* Set by command lines (--connections) and tests: how many connections a drive gets, and how many seconds of silence
- * mean that the other side is gone. */
+/* Set by command lines (--connections): how many connections a drive gets. */
 #define SHORE__CONNECTIONS_VARIABLE "LONGSHORE_CONNECTIONS"
-#define SHORE__SILENCE_VARIABLE "LONGSHORE_SILENCE"
 
 int shore__remote_create(const struct shore__drive_config *config, const char *uri,
                          const struct shore__volume_desc *desc, bool overwrite, struct shore__drive **out,

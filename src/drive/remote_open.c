@@ -9,12 +9,6 @@
 
 #define OPEN_SILENCE_MS 90000u /* opening waits for locks, and makes volumes */
 
-static uint32_t silence_ms(void) {
-    const char *text = getenv(SHORE__SILENCE_VARIABLE);
-    double seconds = text ? strtod(text, NULL) : 0;
-    return seconds >= 0.2 && seconds <= 600 ? (uint32_t)(seconds * 1000) : SHORE__SILENCE_MS;
-}
-
 static unsigned connections(const struct remote *r) {
     const char *text = getenv(SHORE__CONNECTIONS_VARIABLE);
     long n = text ? strtol(text, NULL, 10) : 0;
@@ -59,7 +53,7 @@ static int open_there(struct remote *r, struct shore__way *way, uint32_t mode, c
         .moments = r->config.moments,
         .io = r->config.io,
         .fp32_params = r->config.fp32_params,
-        .silence_ms = silence_ms(),
+        .silence_ms = shore__conn_silence_ms(),
         .connections = connections(r),
         .has_desc = desc,
     };
@@ -100,7 +94,7 @@ static int attach(struct remote *r, const unsigned char token[16], struct shore_
     memcpy(request + SHORE__WIRE_FIELDS_BYTES, token, 16);
     rc = ask(r, &l->way, &frame, &body, &a, &why);
     if (!rc && a.rc) rc = shore__fail(&why, a.rc, "%.*s", (int)(a.text_bytes < 700 ? a.text_bytes : 700), a.text);
-    l->way.conn.silence_ms = silence_ms();
+    l->way.conn.silence_ms = shore__conn_silence_ms();
     free(body);
     return rc ? explain(r, &l->way, rc, &why, diag) : 0;
 }

@@ -1,0 +1,194 @@
+#!/usr/bin/env bash
+# Drives on other hosts: behind a socket, behind ssh (a server of its own on the loopback, with keys of its own), mixed
+# with local ones; the same digest everywhere, also when the far side is killed; and what is said when it is not as it
+# should be.
+. "$(dirname "$0")/lib.sh"
+gpt2_config "$place/config.json" 2 96 4 64 600
+some_text "$place/text" 300
+steps=${STEPS:-12}
+common=(--init "$place/config.json" --seed 3 --data "$place/text" --val-share 0.1 --eval-every 5 --steps "$steps"
+        --batch 8 --seq-len 64 --lr 2e-3 --memory 512MiB --log-every 10)
+must train "${common[@]}" --drive ram: --out "$place/whole"
+wanted=$(digest)
+
+# check NAME: the run that was just trained.
+check() {
+    same "$1: exit code" $rc 0
+    same "$1: digest" "$(digest)" "$wanted"
+    run inspect "$place/$1" --digest --deep
+    same "$1: every byte" "$(digest)" "$wanted"
+    same "$1: steps" "$(metric "$place/$1" step | tr '\n' ' ')" "$(seq -s ' ' 1 "$steps") "
+    same "$1: losses" "$(metric "$place/$1" loss | cksum)" "$(metric "$place/whole" loss | cksum)"
+    same "$1: validation" "$(metric "$place/$1" val_loss | cksum)" "$(metric "$place/whole" val_loss | cksum)"
+}
+
+# ---- a socket ----
+socket=$(mktemp -d "${TMPDIR:-/tmp}/longshore.XXXXXX")/s # the names of sockets are short
+mkdir "$place/served" "$place/local"
+"$LONGSHORE" drive serve --listen "$socket" --root "$place/served" --memory 128MiB 2>"$place/server.log" &
+server=$!
+sshd=
+stop_servers() {
+    kill $server 2>/dev/null
+    [ -z "$sshd" ] || kill "$sshd" 2>/dev/null
+    rm -rf "$(dirname "$socket")"
+    [ -z "${keys:-}" ] || rm -rf "$keys"
+    finish
+}
+trap stop_servers EXIT
+for _ in $(seq 100); do [ -S "$socket" ] && break; sleep 0.05; done
+
+must train "${common[@]}" --drive "unix:$socket:a" --out "$place/unix"
+check unix
+must train "${common[@]}" --drive "unix:$socket:b" "$place/local" --connections 3 --out "$place/several"
+check several
+must eval "$place/unix" --data "$place/text"
+must export "$place/unix" --out "$place/exported"
+refused "outside of the root" "outside" train "${common[@]}" --drive "unix:$socket:$place/local/x" --out "$place/x"
+ln -s "$place/local" "$place/served/link"
+refused "a link out of the root" "outside" train "${common[@]}" --drive "unix:$socket:link/x" --out "$place/x"
+refused "another run's state" "holds the state|exists" train "${common[@]}" --drive "unix:$socket:a" --out "$place/x"
+refused "nobody listens" "nobody serves" train "${common[@]}" --drive "unix:$socket.no:a" --out "$place/x"
+refused "a socket in a directory of others" "yours alone" drive serve --listen "/tmp/longshore-test-socket"
+refused "a second server" "another server" drive serve --listen "$socket"
+must remove "$place/several"
+[ ! -e "$place/served/b" ] && ok "the far volume is removed" || fail "the far volume is left"
+
+# The budget: the client's, and the server's for each drive.
+budget=$(minimum "${common[@]}" --drive "unix:$socket:c" --out "$place/budget" | head -n 1)
+run train "${common[@]}" --memory "$budget" --drive "unix:$socket:c" --out "$place/budget"
+[ -z "$budget" ] || check budget
+
+# ---- a far side that dies ----
+cat >"$place/rsh" <<RSH
+#!/bin/sh
+echo "Last login: never"
+shift
+exec "$LONGSHORE" drive serve --stdio
+RSH
+chmod +x "$place/rsh"
+killed=$place/killed
+"$LONGSHORE" train "${common[@]}" --rsh "$place/rsh" --drive "ssh://far$place/served/k" "$place/local/k" --out "$killed" \
+    >"$place/log" 2>&1 </dev/null &
+background=$!
+for _ in $(seq 400); do [ -s "$killed/metrics.jsonl" ] && break; sleep 0.05; done
+kills=0
+while [ $kills -lt "${KILLS:-6}" ] && kill -0 $background 2>/dev/null; do
+    sleep "$(awk -v ms=$((RANDOM % 700)) 'BEGIN {printf "%.3f", ms / 1000 + 0.05}')"
+    far=$(pgrep -P $background -f "drive serve --stdio") && kill -9 $far && kills=$((kills + 1))
+done
+wait $background
+rc=$?
+background=
+export LONGSHORE_RSH="$place/rsh"
+check killed
+[ $kills -gt 0 ] && ok "$kills kills" || fail "nothing was killed"
+grep -q "connected again" "$place/log" || true
+grep -q "$place/rsh" "$killed/run.json" && fail "--rsh is kept in the run" || ok "--rsh is not kept in the run"
+
+# It stays away: the run gives up with a message, and resumes later.
+must train "${common[@]}" --drive "ssh://far$place/served/away" --stop-at 3 --out "$place/away"
+cat >"$place/rsh-once" <<RSH
+#!/bin/sh
+[ ! -e "$place/gone" ] || exit 1
+shift
+exec "$LONGSHORE" drive serve --stdio
+RSH
+chmod +x "$place/rsh-once"
+"$LONGSHORE" train --resume "$place/away" --rsh "$place/rsh-once" --reconnect-timeout 1 >"$place/log" 2>&1 </dev/null &
+background=$!
+for _ in $(seq 400); do [ "$(wc -l <"$place/away/metrics.jsonl")" -gt 3 ] && break; sleep 0.05; done
+touch "$place/gone"
+far=$(pgrep -P $background -f "drive serve --stdio") && kill -9 $far
+wait $background
+rc=$?
+background=
+if [ $rc = 1 ] && grep -q "gave up after" "$place/log" && grep -q -- "--resume" "$place/log"; then
+    ok "a far side that stays away"
+else
+    fail "a far side that stays away: exit code $rc"
+fi
+must train --resume "$place/away"
+check away
+
+# ---- what stands in for ssh says nothing good ----
+fake() { printf '#!/bin/sh\n%s\n' "$2" >"$place/$1"; chmod +x "$place/$1"; }
+fake absent 'echo "sh: 1: longshore: not found" >&2; exit 127'
+fake denied 'echo "me@far: Permission denied (publickey,password)." >&2; exit 255'
+fake unknown 'echo "Host key verification failed." >&2; exit 255'
+fake down 'echo "ssh: connect to host far port 22: Connection refused" >&2; exit 255'
+fake old 'echo "longshore: unknown command '"'drive'"': there are train, eval" >&2; exit 2'
+fake chatty 'exec cat /dev/zero'
+fake newer 'printf "\211LongshoreDrive\n\143\000\000\000\142\000\000\000"; sleep 5'
+fake older 'printf "\211LongshoreDrive\n\000\000\000\000\000\000\000\000"; sleep 5'
+fake silent 'sleep 60'
+for pair in "absent|not installed" "denied|refuses the login.*set up a key" "unknown|host key" "down|Connection refused" \
+    "old|too old" "chatty|no longshore drive server" "newer|too new" "older|too old"; do
+    run train "${common[@]}" --rsh "$place/${pair%%|*}" --drive "ssh://far/x" --out "$place/x"
+    if [ $rc != 0 ] && sed 1d "$place/log" | grep -qiE -- "${pair#*|}"; then ok "${pair%%|*}"; else fail "${pair%%|*}: exit code $rc"; fi
+done
+start=$SECONDS
+LONGSHORE_SILENCE=2 run train "${common[@]}" --rsh "$place/silent" --drive "ssh://far/x" --out "$place/x"
+if [ $rc != 0 ] && grep -q "silent" "$place/log" && [ $((SECONDS - start)) -lt 30 ]; then ok "silence"; else fail "silence: exit code $rc"; fi
+refused "a host that begins with a dash" "no user and host" train "${common[@]}" --drive "ssh://-oProxyCommand=x/y" --out "$place/x"
+refused "a user that begins with a dash" "no user and host" train "${common[@]}" --drive "ssh://-l@far/y" --out "$place/x"
+unset LONGSHORE_RSH
+
+# ---- OpenSSH ----
+if ! command -v /usr/sbin/sshd >/dev/null || ! command -v ssh >/dev/null; then
+    echo "no OpenSSH server here: left out"
+    done_testing
+fi
+keys=$(mktemp -d "${TMPDIR:-/tmp}/longshore-ssh.XXXXXX")
+ssh-keygen -q -t ed25519 -N '' -f "$keys/host" && ssh-keygen -q -t ed25519 -N '' -f "$keys/user"
+port=$((20000 + RANDOM % 20000))
+cp "$keys/user.pub" "$keys/authorized"
+echo "[localhost]:$port $(cut -d' ' -f1,2 "$keys/host.pub")" >"$keys/known"
+cat >"$keys/sshd_config" <<CONFIG
+Port $port
+ListenAddress 127.0.0.1
+ListenAddress ::1
+HostKey $keys/host
+AuthorizedKeysFile $keys/authorized
+PidFile $keys/pid
+StrictModes no
+UsePAM no
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+PermitRootLogin yes
+SetEnv PATH=$(dirname "$LONGSHORE"):/usr/bin:/bin
+CONFIG
+[ "$(id -u)" != 0 ] || mkdir -p /run/sshd
+/usr/sbin/sshd -D -e -f "$keys/sshd_config" 2>"$keys/log" &
+sshd=$!
+ssh="ssh -F none -i $keys/user -oIdentitiesOnly=yes -oUserKnownHostsFile=$keys/known -oStrictHostKeyChecking=yes"
+up=
+for _ in $(seq 60); do
+    $ssh -oBatchMode=yes -p $port localhost true 2>>"$keys/log" && up=1 && break
+    kill -0 $sshd 2>/dev/null || break
+    sleep 0.1
+done
+if [ -z "$up" ]; then
+    [ "$(id -u)" = 0 ] && [ -n "${CI:-}" ] && { sed 's/^/    | /' "$keys/log"; fail "no ssh server could be started"; }
+    echo "no ssh server can be started here: left out"
+    done_testing
+fi
+export LONGSHORE_RSH="$ssh"
+must train "${common[@]}" --drive "ssh://localhost:$port$place/served/s1" --out "$place/ssh"
+check ssh
+must train "${common[@]}" --connections 2 --out "$place/mixed" \
+    --drive "$place/local/m" "unix:$socket:m" "ssh://$(id -un)@localhost:$port$place/served/m2"
+check mixed
+refused "no such directory there" "no such directory" train "${common[@]}" --drive "ssh://localhost:$port/nowhere/at/all" --out "$place/x"
+# a key that may do one thing only
+echo "restrict,command=\"$LONGSHORE drive serve --stdio --root $place/served --memory 128MiB\" $(cat "$keys/user.pub")" >"$keys/authorized"
+must train "${common[@]}" --drive "ssh://localhost:$port$place/served/s2" --out "$place/forced"
+check forced
+refused "a forced command's root" "outside" train "${common[@]}" --drive "ssh://localhost:$port$place/local/s3" --out "$place/x"
+: >"$keys/authorized"
+run train "${common[@]}" --drive "ssh://localhost:$port$place/served/s4" --out "$place/x"
+if [ $rc != 0 ] && grep -q "refuses the login" "$place/log"; then ok "a key that is not known"; else fail "a key that is not known: exit code $rc"; fi
+: >"$keys/known"
+run train "${common[@]}" --drive "ssh://localhost:$port$place/served/s4" --out "$place/x"
+if [ $rc != 0 ] && grep -q "host key" "$place/log"; then ok "a host key that is not known"; else fail "a host key that is not known: exit code $rc"; fi
+done_testing
