@@ -23,12 +23,12 @@ struct lanes_code {
 LANES_INLINE ivec lanes_nearest(const struct lanes_code *c, vec x, bool with_sign) {
     ivec sign = lanes_sign(lanes_bits(x));
     vec a = lanes_float(lanes_and(lanes_bits(x), lanes_seti((int)SHORE__MAGNITUDE)));
-    ivec d = lanes_seti(0);
-    for (int i = 0; i < 7; i++)
+    ivec some = lanes_count(lanes_seti(0), a, c->bound[0]), d = some;
+    for (int i = 1; i < 7; i++)
         d = lanes_count(d, a, c->bound[i]);
     vec scaled = lanes_add(lanes_mul(a, lanes_pick(c->scale, d)), lanes_pick(c->shift, d));
     ivec n = lanes_mini(lanes_trunc(scaled), lanes_picki(c->cap, d));
-    n = lanes_count(n, x, c->bound[7]); /* of x: there is no -1 */
+    n = lanes_count(lanes_maxi(n, some), x, c->bound[7]); /* of x: there is no -1 */
     if (!with_sign) return lanes_andnot(sign, n);
     return lanes_addi(c->zero, lanes_subi(lanes_xor(n, sign), sign));
 }

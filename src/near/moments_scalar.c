@@ -11,6 +11,7 @@ static inline unsigned char nearest(const struct shore__dynamic_code *code, floa
         d += a > code->bound[i];
     int32_t n = (int32_t)(a * code->scale[d] + code->shift[d]);
     if (n > code->cap[d]) n = code->cap[d];
+    if (n < (d > 0)) n = 1;
     if (negative) return (unsigned char)(code->zero ? code->zero - n : 0);
     return (unsigned char)(code->zero + n + (a > code->bound[7]));
 }

@@ -92,7 +92,7 @@ const struct shore__dynamic_code shore__dynamic_unsigned = {
         0x1.c83334p-1f, 0x1.cbccccp-1f, 0x1.cf6666p-1f, 0x1.d30000p-1f, 0x1.d6999ap-1f, 0x1.da3334p-1f, 0x1.ddccccp-1f,
         0x1.e16666p-1f, 0x1.e50000p-1f, 0x1.e8999ap-1f, 0x1.ec3334p-1f, 0x1.efccccp-1f, 0x1.f36666p-1f, 0x1.f70000p-1f,
         0x1.fa999ap-1f, 0x1.fe3334p-1f, 0x1p+0f},
-    .bound = {0x1.5cf752p-23f, 0x1.853b3ep-20f, 0x1.9b0ab2p-17f, 0x1.d29dc8p-14f, 0x1.14e3bcp-10f, 0x1.50e560p-7f,
+    .bound = {0x0.0p+0f, 0x1.853b3ep-20f, 0x1.9b0ab2p-17f, 0x1.d29dc8p-14f, 0x1.14e3bcp-10f, 0x1.50e560p-7f,
         0x1.9f5c28p-4f, 0x1.ff199ap-1f},
     .scale = {0x0.0p+0f, 0x1.0f4472p+21f, 0x1.b2071cp+18f, 0x1.5b38e4p+16f, 0x1.15c71cp+14f, 0x1.bc71c8p+11f,
         0x1.638e38p+9f, 0x1.1c71c8p+7f},
