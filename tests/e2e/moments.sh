@@ -42,7 +42,27 @@ agrees "speculating" --drive "$d1" --speculate on "${how[@]}"
 least=$(minimum train "${common[@]}" --out "$place/none" --drive "${all[@]}" "${how[@]}")
 agrees "the least budget, ${least:-not named}" --drive "${all[@]}" "${how[@]}" --memory "${least:-1GiB}"
 
-# Half the state: the volume says so too.
+# With what else changes the path of a step.
+for extra in "--compress top2%" "--grad-precision bf16"; do
+    # shellcheck disable=SC2206
+    with=(--moments 8bit $extra)
+    way "$extra in memory" --drive ram: "${with[@]}"
+    whole=$found
+    way "$extra on two drives" --drive "$d1" "$place/d2" "${with[@]}"
+    same "$extra on two drives" "$found" "$whole"
+done
+mkdir -m 700 "$place/socket"
+mkdir "$place/far"
+"$LONGSHORE" drive serve --listen "$place/socket/s" --root "$place/far" >/dev/null 2>&1 &
+background=$!
+for _ in $(seq 100); do [ -S "$place/socket/s" ] && break; sleep 0.05; done
+agrees "behind a socket" --drive "unix:$place/socket/s:v" "${how[@]}"
+kill $background
+wait $background 2>/dev/null
+background=
+agrees "one drive" --drive "$d1" "${how[@]}"
+
+# inspect names them; every byte is as the tables say.
 must inspect "$place/run"
 grep -qE '^ +moments +8bit' "$place/log" && ok "inspect names them" || fail "inspect does not name the moments"
 must inspect "$place/run" --digest --deep
