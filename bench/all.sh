@@ -4,9 +4,11 @@
 cd "$(dirname "$0")" || exit 1
 run() { printf '\n== %s\n' "$*"; "./$@"; }
 run fio_vs_update.sh
+run update_moments.sh
 run step_overlap.sh
 run compute_share.sh
 run ram_vs_drive.sh
 if [ -n "${SHORT:-}" ]; then run minimum.sh 5m 124m; else run minimum.sh; fi
 [ -n "${SHORT:-}" ] || run overrun_sweep.sh
-[ -z "${PEERS:-}" ] || run train_vs_peers.sh "$PEERS"
+[ -n "${SHORT:-}" ] || run moments_loss.sh
+[ -z "${PEERS:-}" ] || run train_vs_peers.sh "$PEERS" pytorch deepspeed small124 small774 state8_124 state8_774

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Longshore beside what users run today, in turn: train_vs_peers.sh PEERS [ROW...]
 # PEERS: a directory with pytorch_memory.py and deepspeed_nvme.py; PYTHON: the interpreter that has torch and deepspeed.
-# Rows: pytorch deepspeed small774 small124 (the default: all). DEEPSPEED: more flags for it ("--pipeline --buffers 12").
+# Rows: pytorch deepspeed small774 small124 (the default: all), state8_124 state8_774 (the small ones with 8-bit moments).
+# DEEPSPEED: more flags for it ("--pipeline --buffers 12").
 . "$(dirname "$0")/lib.sh"
 peers=${1:?usage: train_vs_peers.sh PEERS [ROW...]}
 shift
@@ -12,10 +13,10 @@ STEPS=${STEPS:-4}
 machine
 random_tokens "$work/tokens.bin"
 
-# ours NAME BATCH LENGTH MEMORY: tokens a second
+# ours NAME BATCH LENGTH MEMORY [FLAGS...]: tokens a second
 ours() {
     train "$work/run" --init "$1" --batch "$2" --seq-len "$3" --steps "$STEPS" --memory "$4" --drive "$work/volume" \
-        --clip 100
+        --clip 100 "${@:5}"
     seconds "$work/run" 2 "$STEPS" | awk -v t=$(($2 * $3)) '{print t / $1}'
 }
 peer() { # SCRIPT ARGS...: tokens a second; nothing where it cannot run
@@ -46,12 +47,13 @@ for row in "$@"; do
                     rm -rf "$work/ds"
                 done | best >>"$work/theirs"
                 ;;
-            small124 | small774)
-                name=${row#small}
-                limit=1.9 memory=1GiB
+            small124 | small774 | state8_124 | state8_774)
+                name=${row##*[a-z8_]}
+                limit=1.9 memory=1GiB moments=fp32
                 [ "$name" = 124 ] || { limit=1.6 memory=2GiB; }
-                what="${name}M, 4 x 64 tokens, $memory: speed / DeepSpeed's best"
-                STEPS=8 ours gpt2-${name}m 4 64 $memory >>"$work/ours"
+                [ "${row%_*}" != state8 ] || { limit=2.7 moments=8bit; }
+                what="${name}M, 4 x 64 tokens, $memory, $moments moments: speed / DeepSpeed's best"
+                STEPS=8 ours gpt2-${name}m 4 64 $memory --moments $moments >>"$work/ours"
                 for how in "" "--pipeline --buffers 12"; do
                     for precision in fp32 bf16; do
                         # shellcheck disable=SC2086

@@ -60,7 +60,7 @@ static const struct shore__option options[] = {
     SHORE__HEADING("Optimizer and schedule (PyTorch's definitions)"),
     CHOICE("optimizer", settings.optimizer, "adamw|adam|sgd|adagrad", "weight decay applies to matrices only"),
     CHOICE("moments", settings.moments, "fp32|8bit",
-           "8bit: half the state; block-wise codes as bitsandbytes defines them, small tensors in fp32"),
+           "8bit: 12 bytes moved a parameter instead of 24; bitsandbytes' block-wise codes, small tensors in fp32"),
     OPTION(
         REAL, "lr", settings.lr, "X",
         "learning rate; otherwise chosen for optimizer and model (AdamW: 0.001 small, 0.0003, 0.00005 with --model)"),
