@@ -21,6 +21,12 @@ char *shore__drive_name(const char *recorded);
 bool shore__drive_is_named(const char *recorded, const char *name);
 /* Index in the list; its count if there is none. */
 size_t shore__drive_find(const struct shore__strings *drives, const char *name);
+/* The volume that a drive's path stands for: here, or on the host that it names, which is asked. */
+struct shore__spot {
+    char *path;
+    bool exists, is_device;
+};
+int shore__spot_of(const char *drive, struct shore__spot *out, struct shore_diag *diag);
 /* A name for a new volume beside this one: malloc'ed. */
 char *shore__volume_next(const char *volume, uint64_t generation);
 /* Where a recorded drive is now that the user names a place: a directory holds the file of the same name. malloc'ed. */

@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/diag.h"
@@ -165,33 +164,21 @@ void shore__move_forget(const char *run_path) {
 
 /* ---- which volumes ----------------------------------------------------------------------------------------------- */
 
-static bool is_device(const char *path) {
-    struct stat st;
-    return stat(path, &st) == 0 && S_ISBLK(st.st_mode);
-}
-
-/* A remote path means something over there only. */
-static int volume_of(const char *drive, char **out, struct shore_diag *diag) {
-    if (!shore__drive_is_elsewhere(drive)) return shore__volume_path(drive, out, diag);
-    *out = strdup(drive);
-    return *out ? 0 : out_of_memory(diag);
-}
-
 static int place_kept(const char *drive, uint64_t generation, struct intent *in, struct shore_diag *diag) {
-    char *volume = NULL;
-    int rc = volume_of(drive, &volume, diag);
+    struct shore__spot spot;
+    int rc = shore__spot_of(drive, &spot, diag);
     if (rc) return rc;
-    if (is_device(volume)) {
+    if (spot.is_device) {
         rc = shore__fail(diag, SHORE_EUSAGE,
                          "%s is a block device and would have to hold the old and the new placement at once: move it "
                          "to a file first, or leave the other drives as they are",
-                         volume);
+                         spot.path);
     } else {
-        char *next = shore__volume_next(volume, generation);
+        char *next = shore__volume_next(spot.path, generation);
         rc = next && !shore__strings_add(&in->new, next) ? 0 : out_of_memory(diag);
         free(next);
     }
-    free(volume);
+    free(spot.path);
     return rc;
 }
 
@@ -220,14 +207,14 @@ static int resolve(const struct shore__run *run, const struct shore__strings *dr
     const struct shore__strings *present = &run->settings.drives;
     int rc = 0;
     for (size_t i = 0; !rc && i < present->count; i++) {
-        char *volume = NULL;
+        struct shore__spot spot;
         if (shore__drive_is_volatile(present->item[i]))
             return shore__fail(diag, SHORE_EUSAGE,
                                "%s keeps its state in memory (--drive %s): it went with the process that trained it",
                                run->path, present->item[i]);
-        rc = volume_of(present->item[i], &volume, diag);
-        if (!rc && shore__strings_add(&in->old, volume)) rc = out_of_memory(diag);
-        free(volume);
+        rc = shore__spot_of(present->item[i], &spot, diag);
+        if (!rc && shore__strings_add(&in->old, spot.path)) rc = out_of_memory(diag);
+        free(spot.path);
     }
     for (size_t i = 0; !rc && i < drives->count; i++) {
         const char *name = drives->item[i];
@@ -240,11 +227,10 @@ static int resolve(const struct shore__run *run, const struct shore__strings *dr
     in->fresh = calloc(drives->count + 1, sizeof *in->fresh);
     if (!rc && !in->fresh) return out_of_memory(diag);
     for (size_t i = 0; !rc && i < in->new.count; i++) {
-        char *volume = NULL;
-        struct stat st;
-        rc = volume_of(in->new.item[i], &volume, diag);
-        in->fresh[i] = !rc && !shore__drive_is_elsewhere(volume) && lstat(volume, &st) < 0;
-        free(volume);
+        struct shore__spot spot;
+        rc = shore__spot_of(in->new.item[i], &spot, diag);
+        in->fresh[i] = !rc && !spot.exists;
+        free(spot.path);
     }
     return rc;
 }

@@ -307,7 +307,8 @@ void shore__snapshots_forget(const char *run_path) {
 
 /* ---- making ------------------------------------------------------------------------------------------------------ */
 
-static json_t *describe(const struct shore__run *run, struct shore_fleet *fleet, const char *name, bool automatic) {
+static json_t *describe(const struct shore__run *run, struct shore_fleet *fleet, const char *name, bool automatic,
+                        int *rc, struct shore_diag *diag) {
     struct shore_fleet_info info;
     char id[33], date[32];
     time_t now = time(NULL);
@@ -317,9 +318,13 @@ static json_t *describe(const struct shore__run *run, struct shore_fleet *fleet,
     strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
     json_t *volumes = json_array();
     for (uint32_t d = 0; d < info.ndrives; d++) {
-        char *path = shore__snapshot_path(shore_fleet_drive_path(fleet, d), name);
+        struct shore__spot spot;
+        *rc = *rc ? *rc : shore__spot_of(shore_fleet_drive_path(fleet, d), &spot, diag);
+        if (*rc) break;
+        char *path = shore__snapshot_path(spot.path, name);
         json_array_append_new(volumes, json_string(path ? path : ""));
         free(path);
+        free(spot.path);
     }
     return json_pack("{s:s, s:I, s:s, s:b, s:s, s:I, s:o, s:s, s:o, s:O}", "name", name, "step", (json_int_t)info.step,
                      "date", date, "automatic", automatic, "fleet", id, "generation", (json_int_t)info.generation,
@@ -374,8 +379,9 @@ int shore__snapshot_make(struct shore__run *run, struct shore_fleet *fleet, cons
                            "'longshore snapshot %s %s --remove'",
                            shown, run->path, shown);
     char *folder = shore__path_join(run->path, FOLDER);
-    json_t *j = describe(run, fleet, name, automatic);
-    int rc = folder && j ? make_folder(folder, diag) : out_of_memory(diag);
+    int rc = 0;
+    json_t *j = describe(run, fleet, name, automatic, &rc, diag);
+    if (rc == 0) rc = folder && j ? make_folder(folder, diag) : out_of_memory(diag);
     if (rc == 0) rc = write_json(run, name, ".partial", j, diag);
     if (rc == 0) {
         rc = fill(run, fleet, name, j, diag);

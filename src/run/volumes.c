@@ -1,10 +1,14 @@
 /* What the volumes of a run are called. A drive that keeps its place in a new placement holds two volumes for a while,
  * so the new one has a name of its own: longshore.volume.g2 beside longshore.volume. */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/diag.h"
+#include "drive/probe.h"
+#include "drive/transport.h"
 #include "files/atomic.h"
 #include "run/fleets.h"
 
@@ -52,6 +56,41 @@ size_t shore__drive_find(const struct shore__strings *drives, const char *name) 
     for (size_t k = 0; i == drives->count && k < drives->count; k++)
         if (shore__drive_is_named(drives->item[k], name)) return k;
     return i;
+}
+
+/* The same way there, with the path that the far side has found. */
+static char *uri_of(const char *drive, const char *path) {
+    struct shore__place place;
+    char *uri = NULL;
+    if (shore__place_parse(drive, &place, NULL)) return NULL;
+    size_t all = strlen(drive), tail = strlen(place.path);
+    bool ends = tail <= all && strcmp(drive + all - tail, place.path) == 0;
+    const char *between = !place.ssh && tail == 0 ? ":" : "";
+    if (!ends || asprintf(&uri, "%.*s%s%s", (int)(all - tail), drive, between, path) < 0) uri = NULL;
+    shore__place_free(&place);
+    return uri;
+}
+
+static int spot_elsewhere(const char *drive, struct shore__spot *out, struct shore_diag *diag) {
+    struct shore__probe probe;
+    int rc = shore__remote_probe(drive, &probe, diag);
+    if (rc) return rc;
+    out->exists = probe.exists;
+    out->is_device = probe.is_device;
+    out->path = probe.path ? uri_of(drive, probe.path) : strdup(drive);
+    shore__probe_free(&probe);
+    return out->path ? 0 : shore__fail(diag, -ENOMEM, "%s: its volume cannot be named", drive);
+}
+
+int shore__spot_of(const char *drive, struct shore__spot *out, struct shore_diag *diag) {
+    struct stat st;
+    *out = (struct shore__spot){0};
+    if (shore__drive_is_elsewhere(drive)) return spot_elsewhere(drive, out, diag);
+    int rc = shore__volume_path(drive, &out->path, diag);
+    if (rc) return rc;
+    out->exists = stat(out->path, &st) == 0;
+    out->is_device = out->exists && S_ISBLK(st.st_mode);
+    return 0;
 }
 
 char *shore__volume_next(const char *volume, uint64_t generation) {

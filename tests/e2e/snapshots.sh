@@ -112,6 +112,17 @@ must train --resume "$run"
 same "from an automatic one" "$(digest)" "$at20"
 same "and their volumes" "$(volumes)" $((3 + 2 + 3 + 3))
 
+# What compression keeps on the host goes with a snapshot.
+squeezed=("${common[@]}" --compress top5%)
+must train "${squeezed[@]}" --drive ram: --out "$place/squeezed-whole"
+squeezed_wanted=$(digest)
+must train "${squeezed[@]}" --drive "$place/d1/squeezed.volume" --out "$place/squeezed" --snapshot-every 8
+must rollback "$place/squeezed" step-000008
+must train --resume "$place/squeezed" --snapshot-every 0
+same "the same bits with a residual" "$(digest)" "$squeezed_wanted"
+! grep -q "is lost" "$place/log" && ok "the residual came back" || fail "the residual was lost on the way back"
+must remove "$place/squeezed"
+
 # kill -9 at random instants.
 killed() { # LIMIT_US ARGS...
     local limit=$1

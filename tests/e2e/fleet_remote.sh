@@ -1,0 +1,80 @@
+#!/usr/bin/env bash
+# Moves, snapshots and rollbacks where drives are behind a server: the same digest, also after the server was killed in
+# the middle.
+. "$(dirname "$0")/lib.sh"
+seed=${SEED:-$RANDOM}
+RANDOM=$seed
+echo "SEED=$seed"
+gpt2_config "$place/config.json" 2 96 4 64 600
+some_text "$place/text" 300
+common=(--init "$place/config.json" --seed 3 --data "$place/text" --steps 12 --batch 8 --seq-len 64 --memory 512MiB --quiet)
+mkdir "$place"/d{1,2,3,4}
+run=$place/run socket=$(mktemp -d)/s
+server=
+serve() {
+    rm -f "$socket"
+    "$LONGSHORE" drive serve --listen "$socket" >"$place/server.log" 2>&1 </dev/null &
+    server=$!
+    background=$server
+    for _ in $(seq 200); do [ -S "$socket" ] && break; sleep 0.02; done
+}
+stop_serving() {
+    kill -9 $server 2>/dev/null
+    wait $server 2>/dev/null
+    background=
+}
+there() { echo "unix:$socket:$place/$1"; }
+volumes() { find "$place" -name '*.volume*' | wc -l; }
+holds() { # NAME DIGEST VOLUMES
+    must inspect "$run" --digest --deep
+    same "$1: digest" "$(digest)" "$2"
+    same "$1: volumes" "$(volumes)" "$3"
+}
+
+must train "${common[@]}" --drive ram: --out "$place/whole"
+wanted=$(digest)
+serve
+must train "${common[@]}" --drive "$place/d1" --out "$run" --stop-at 4
+at4=$(digest)
+must drive add "$run" "$(there d2)" --drive-speeds 1,2
+holds "one drive behind a server" "$at4" 2
+must snapshot "$run" four
+same "a copy beside each volume" "$(find "$place"/d[12] -name '*.snapshot-four' | wc -l)" 2
+must drive move "$run" "$place/d1=$(there d3)"
+holds "both behind a server" "$at4" 4
+must train --resume "$run"
+same "the same bits" "$(digest)" "$wanted"
+must rollback "$run" four
+holds "back" "$at4" 4
+must drive add "$run" "$place/d1" "$(there d4)" --drive-speeds 1,1,1,1
+must train --resume "$run"
+same "the same bits on more drives" "$(digest)" "$wanted"
+must rollback "$run" four
+
+# The server dies in the middle; with a new one, the run is where it was, or where it was to go.
+for i in $(seq "${KILLS:-6}"); do
+    case $((i % 3)) in
+    0) words=(rollback "$run" four) ;;
+    1) words=(drive remove "$run" "$(there d4)" --drive-speeds 1,1,1) ;;
+    2) words=(drive add "$run" "$(there d4)" --drive-speeds 1,1,1,1) ;;
+    esac
+    "$LONGSHORE" "${words[@]}" --quiet >"$place/log" 2>&1 </dev/null &
+    client=$!
+    sleep "$(awk -v ms=$((RANDOM % 250)) 'BEGIN {printf "%.3f", ms / 1000}')"
+    stop_serving
+    kill -9 $client 2>/dev/null
+    wait $client 2>/dev/null
+    serve
+    must inspect "$run" --digest --deep
+    same "after the server died ($i)" "$(digest)" "$at4"
+done
+must drive move "$run" --drive-speeds "$("$LONGSHORE" drive list "$run" --json | grep -q d4 && echo 1,1,1,1 || echo 1,1,1)"
+must snapshot "$run" four --remove
+same "volumes and nothing else" "$(volumes)" "$("$LONGSHORE" drive list "$run" --json | grep -o '"drive":' | wc -l)"
+must train --resume "$run"
+same "the same bits after all" "$(digest)" "$wanted"
+must remove "$run"
+same "nothing is left" "$(volumes)" 0
+stop_serving
+rm -rf "$(dirname "$socket")"
+done_testing
