@@ -159,10 +159,14 @@ int compress_begin_step(struct trainer *t, struct shore_diag *diag) {
 void compress_end_step(struct trainer *t, bool skipped) {
     struct compression *z = &t->compression;
     if (!z->residual[1]) return;
-    /* a step that is skipped, or has whole gradients, leaves what there is as it is */
-    unsigned which = z->residual_step[0] == t->base_step ? 0 : 1;
-    if (!skipped && t->compressing) which = 1 - z->base;
-    z->residual_step[which] = t->base_step + 1;
+    if (!compress_step(t->s, t->base_step)) {
+        z->residual_step[0] = t->base_step + 1; /* zeros: whole gradients leave nothing out */
+    } else if (!skipped) {
+        z->residual_step[1 - z->base] = t->base_step + 1;
+    } else {
+        for (unsigned i = 0; i < 2; i++)
+            if (z->residual_step[i] == t->base_step) z->residual_step[i]++;
+    }
 }
 
 static int wait_for_residual(struct trainer *t, uint32_t block, struct shore_diag *diag) {
@@ -185,11 +189,9 @@ void compress_forget(struct trainer *t) {
 int compress_want(struct trainer *t, uint32_t block, struct shore_diag *diag) {
     struct compression *z = &t->compression;
     if (!t->compressing || !t->s->residual_saved) return 0;
-    /* of an attempt that was given up */
-    int rc = wait_for_residual(t, block, diag);
-    if (rc) return rc;
+    (void)wait_for_residual(t, block, NULL); /* of an attempt that was given up */
     shore_wait_init(&z->fetch[block]);
-    rc = shore_fleet_fetch(t->fleet, t->base_step, block, 0, t->m->layout->blocks[block].segments, SHORE_FETCH_R,
+    int rc = shore_fleet_fetch(t->fleet, t->base_step, block, 0, t->m->layout->blocks[block].segments, SHORE_FETCH_R,
                            z->residual[0] + residual_at(t, block, 0), shore_wait_completion(&z->fetch[block]));
     z->fetching[block] = !rc;
     return rc ? shore__fail(diag, rc, "the residual cannot be fetched: %s", shore_error_text(rc)) : 0;

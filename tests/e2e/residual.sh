@@ -66,6 +66,27 @@ must train --resume "$run"
 grep -q "is lost" "$place/log" && fail "lost with the drives" || ok "other drives change nothing"
 same "digest after going back and moving" "$(digest)" "${wanted[host]}"
 
+# ---- a drive behind a connection, whose far side dies again and again ----
+printf '#!/bin/sh\nexec "%s" drive serve --stdio\n' "$LONGSHORE" >"$place/rsh"
+chmod +x "$place/rsh"
+export LONGSHORE_RSH=$place/rsh
+for residual in host saved; do
+    run=$place/far-$residual kills=0
+    "$LONGSHORE" train "${common[@]}" --residual $residual --drive "ssh://far$place/d1/far-$residual" \
+        "$place/d2/near-$residual" --out "$run" >"$place/log" 2>&1 </dev/null &
+    background=$!
+    while kill -0 $background 2>/dev/null && [ $kills -lt 6 ]; do
+        sleep "$(awk -v ms=$((RANDOM % limit)) 'BEGIN {printf "%.3f", ms / 1000 + 0.05}')"
+        [ -s "$run/metrics.jsonl" ] || continue
+        far=$(pgrep -P $background -f "drive serve --stdio") && kill -9 $far && kills=$((kills + 1))
+    done
+    wait $background
+    same "far, $residual: exit code after $kills kills" $? 0
+    background=
+    same "far, $residual: digest after $kills kills" "$(digest)" "${wanted[$residual]}"
+    grep -q "is lost" "$place/log" && fail "far, $residual: something is said to be lost" || ok "far, $residual: kept"
+done
+
 # ---- a crash, with the residual on the host ----
 run=$place/crashed
 must train "${common[@]}" --drive "$place/d2/crashed" --out "$run" --stop-at 10
