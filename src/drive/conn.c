@@ -152,6 +152,8 @@ static ssize_t write_quietly(int fd, const struct iovec *parts, unsigned nparts)
 
 int shore__conn_write(struct shore__conn *c, struct iovec *parts, unsigned nparts, struct shore_diag *diag) {
     advance(&parts, &nparts, 0);
+    /* what a session leaves behind that was broken off must not look like an answer */
+    if (atomic_load(&c->ended)) return shore__fail(diag, SHORE_ELINK, "the connection is ended");
     while (nparts) {
         ssize_t n = write_quietly(c->out, parts, nparts);
         if (n >= 0) {

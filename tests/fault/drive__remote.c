@@ -1,0 +1,338 @@
+/* A remote drive whose other side lies, is cut off or falls silent; and the bytes that crossed, counted by somebody
+ * between the two. */
+#include "conformance/drive_harness.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <sys/socket.h>
+
+#include "drive/placement.h"
+#include "drive/remote.h"
+#include "drive/wire.h"
+
+enum fault {
+    NONE,
+    GARBAGE_FIRST, /* before the greeting: harmless */
+    CUT_HEADER,
+    CUT_BODY,
+    FLIP_HEADER,
+    FLIP_BODY,
+    REPLAY,
+    OUT_OF_ORDER,
+    TOO_LONG,
+    MUCH_BULK,
+    UNKNOWN_TYPE,
+    FOREIGN_ID,
+    ERROR_WITH_DATA,
+    POSITIVE_ERROR,
+    LESS_DATA,
+    SILENCE,
+    FAULTS
+};
+static const char *const names[FAULTS] = {
+    "none",         "garbage first", "cut header", "cut body",     "flip header", "flip body",       "replay",
+    "out of order", "too long",      "much bulk",  "unknown type", "foreign id",  "error with data", "positive error",
+    "less data",    "silence"};
+
+/* One direction: frames are read whole, one of them is spoiled, and passed on. */
+struct pipe_end {
+    int from, to;
+    bool to_server;
+    enum fault fault;
+    unsigned at; /* which frame, from 0 */
+    uint64_t bytes;
+    pthread_t thread;
+};
+
+static bool read_all(struct pipe_end *p, void *data, size_t bytes) {
+    unsigned char *at = data;
+    while (bytes) {
+        ssize_t n = read(p->from, at, bytes);
+        if (n <= 0) return false;
+        p->bytes += (uint64_t)n;
+        at += n;
+        bytes -= (size_t)n;
+    }
+    return true;
+}
+
+static bool write_all(struct pipe_end *p, const void *data, size_t bytes) {
+    const unsigned char *at = data;
+    while (bytes) {
+        ssize_t n = send(p->to, at, bytes, MSG_NOSIGNAL);
+        if (n <= 0) return false;
+        at += n;
+        bytes -= (size_t)n;
+    }
+    return true;
+}
+
+/* The header is made anew, with a check that is right. */
+static void header_again(unsigned char *frame, const struct shore__wire_header *h) {
+    shore__wire_header_put(frame, h, frame + SHORE__WIRE_HEADER_BYTES);
+}
+
+/* false: the direction ends here. */
+static bool spoil(struct pipe_end *p, unsigned char *frame, size_t bytes) {
+    const size_t header = SHORE__WIRE_HEADER_BYTES;
+    struct shore__wire_header h = {.type = shore__get_u16(frame + 4),
+                                   .sequence = shore__get_u32(frame + 8),
+                                   .body_bytes = shore__get_u32(frame + 12),
+                                   .id = shore__get_u64(frame + 16),
+                                   .bulk_bytes = shore__get_u64(frame + 24)};
+    switch (p->fault) {
+    case CUT_HEADER:
+        write_all(p, frame, header / 2);
+        return false;
+    case CUT_BODY:
+        write_all(p, frame, bytes - 1);
+        return false;
+    case FLIP_HEADER:
+        frame[17] ^= 4;
+        break;
+    case FLIP_BODY:
+        frame[header + h.body_bytes - 1] ^= 1;
+        break;
+    case REPLAY:
+        if (!write_all(p, frame, bytes)) return false;
+        break;
+    case OUT_OF_ORDER:
+        h.sequence += 2;
+        header_again(frame, &h);
+        break;
+    case TOO_LONG:
+        shore__put_u32(frame + 12, UINT32_C(0x7fffffff));
+        break;
+    case MUCH_BULK:
+        h.bulk_bytes = UINT64_C(1) << 60;
+        header_again(frame, &h);
+        break;
+    case UNKNOWN_TYPE:
+        h.type = 999;
+        header_again(frame, &h);
+        break;
+    case FOREIGN_ID:
+        h.id += 1 << 16;
+        header_again(frame, &h);
+        break;
+    case ERROR_WITH_DATA:
+        shore__put_u32(frame + header, EIO);
+        h.bulk_bytes = 4096;
+        header_again(frame, &h);
+        break;
+    case POSITIVE_ERROR:
+        shore__put_u32(frame + header, UINT32_C(0xFFFFFFF0));
+        header_again(frame, &h);
+        break;
+    case LESS_DATA:
+        h.bulk_bytes = h.bulk_bytes ? h.bulk_bytes - 4096 : 4096;
+        header_again(frame, &h);
+        break;
+    case SILENCE:
+        usleep(1500000);
+        return false;
+    default:
+        break;
+    }
+    return write_all(p, frame, bytes);
+}
+
+static void *pass_on(void *ctx) {
+    struct pipe_end *p = ctx;
+    unsigned char *frame = malloc(64 << 20), greeting[SHORE__WIRE_GREETING_BYTES];
+    bool go_on = true;
+    if (!p->to_server) {
+        go_on = read_all(p, greeting, sizeof greeting);
+        if (p->fault == GARBAGE_FIRST) go_on = go_on && write_all(p, "Welcome!\n\x89Longshore", 19);
+        go_on = go_on && write_all(p, greeting, sizeof greeting);
+    }
+    for (unsigned n = 0; go_on; n++) {
+        go_on = read_all(p, frame, SHORE__WIRE_HEADER_BYTES);
+        if (!go_on) break;
+        size_t rest = shore__get_u32(frame + 12) + shore__get_u64(frame + 24);
+        go_on = read_all(p, frame + SHORE__WIRE_HEADER_BYTES, rest);
+        if (!go_on) break;
+        if (n == p->at && p->fault != NONE && p->fault != GARBAGE_FIRST)
+            go_on = spoil(p, frame, SHORE__WIRE_HEADER_BYTES + rest);
+        else
+            go_on = write_all(p, frame, SHORE__WIRE_HEADER_BYTES + rest);
+    }
+    free(frame);
+    shutdown(p->to, SHUT_WR);
+    shutdown(p->from, SHUT_RD);
+    return NULL;
+}
+
+struct between {
+    struct plain plain;
+    struct shore__drive_config config;
+    struct shore__volume_desc desc;
+    struct shore__extent extents[BLOCKS];
+    int client[2], server[2]; /* pairs: [1] is ours */
+    struct pipe_end up, down;
+    pthread_t serving;
+    struct shore__drive *drive;
+    struct shore_diag diag;
+    struct shore_hyper groups[GROUPS];
+    float *gradient;
+    uint16_t *params;
+};
+
+static void *serve(void *ctx) {
+    static const struct shore__serve_options options = {.build = "test"};
+    struct between *b = ctx;
+    struct shore_diag diag;
+    shore__serve(b->server[0], b->server[0], &options, &diag);
+    return NULL;
+}
+
+/* at: which frame of that direction is spoiled. */
+static int between_open(struct between *b, enum fault fault, bool to_server, unsigned at) {
+    memset(b, 0, sizeof *b);
+    plain_open(&b->plain, SHORE_ADAMW, false);
+    struct shore_fleet_options options = {.optimizer = SHORE_ADAMW};
+    b->config = (struct shore__drive_config){.layout = b->plain.layout, .optimizer = SHORE_ADAMW};
+    shore__planes_make(b->plain.layout, &options, b->config.plane_bytes);
+    b->desc = (struct shore__volume_desc){
+        .ndrives = 1, .generation = 1, .nextents = BLOCKS, .extents = b->extents, .scratch_bytes = 4 << 20};
+    memcpy(b->desc.plane_bytes, b->config.plane_bytes, sizeof b->desc.plane_bytes);
+    for (uint32_t i = 0; i < BLOCKS; i++) {
+        uint32_t segments = b->plain.layout->blocks[i].segments;
+        b->extents[i] = (struct shore__extent){i, 0, segments, b->desc.segments};
+        b->desc.segments += segments;
+    }
+    b->gradient = pages(b->plain.layout->blocks[1].padded_elems * 4);
+    b->params = pages(b->plain.layout->blocks[1].padded_elems * 2);
+    hypers(&b->plain, 1, b->groups);
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, b->client), 0);
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, b->server), 0);
+    b->up = (struct pipe_end){b->client[1], b->server[1], true, to_server ? fault : NONE, at, 0, 0};
+    b->down = (struct pipe_end){b->server[1], b->client[1], false, to_server ? NONE : fault, at, 0, 0};
+    pthread_create(&b->serving, NULL, serve, b);
+    pthread_create(&b->up.thread, NULL, pass_on, &b->up);
+    pthread_create(&b->down.thread, NULL, pass_on, &b->down);
+    return shore__remote_create_over(&b->config, b->client[0], b->client[0], &b->desc, &b->drive, &b->diag);
+}
+
+static void between_close(struct between *b) {
+    if (b->drive) b->drive->ops->close(b->drive);
+    pthread_join(b->up.thread, NULL);
+    pthread_join(b->down.thread, NULL);
+    pthread_join(b->serving, NULL);
+    close(b->client[1]);
+    close(b->server[1]);
+    plain_close(&b->plain);
+    free(b->gradient);
+    free(b->params);
+}
+
+/* Everything that one step asks of a drive. The first thing that fails ends it. */
+static int whole_step(struct between *b) {
+    const struct shore__drive_ops *ops = b->drive->ops;
+    struct shore_wait wait;
+    int rc = 0;
+    for (uint32_t i = 0; !rc && i < BLOCKS; i++)
+        rc = ops->init(b->drive, i, 0, b->plain.layout->blocks[i].segments, b->plain.master[i], NULL, NULL, &b->diag);
+    if (!rc) rc = ops->begin(b->drive, 1, 0, &b->diag);
+    if (rc) return rc;
+    ops->discard(b->drive, 1);
+    for (uint32_t i = 0; !rc && i < BLOCKS; i++) {
+        struct shore_update update = {.attempt = 1,
+                                      .block = i,
+                                      .count = b->plain.layout->blocks[i].segments,
+                                      .gradient = b->gradient,
+                                      .coefficient = 1,
+                                      .groups = b->groups,
+                                      .ngroups = GROUPS,
+                                      .params_out = i == 1 ? b->params : NULL};
+        shore_wait_init(&wait);
+        gradient_of_step(&b->plain, i, 1, b->gradient);
+        rc = ops->update(b->drive, &update, shore_wait_completion(&wait));
+        if (!rc) rc = shore_wait(&wait, &b->diag);
+    }
+    struct shore__drive_fetch fetch = {1, 1, 0, b->plain.layout->blocks[1].segments, SHORE_FETCH_BF16, b->gradient};
+    shore_wait_init(&wait);
+    if (!rc) rc = ops->fetch(b->drive, &fetch, shore_wait_completion(&wait));
+    if (!rc) rc = shore_wait(&wait, &b->diag);
+    if (!rc && memcmp(b->gradient, b->params, b->plain.layout->blocks[1].padded_elems * 2) != 0) rc = -EILSEQ;
+    unsigned char put[16], got[16];
+    shore_wait_init(&wait);
+    if (!rc) rc = ops->scratch(b->drive, true, 0, 4096, b->gradient, put, shore_wait_completion(&wait));
+    if (!rc) rc = shore_wait(&wait, &b->diag);
+    shore_wait_init(&wait);
+    if (!rc) rc = ops->scratch(b->drive, false, 0, 4096, b->gradient, got, shore_wait_completion(&wait));
+    if (!rc) rc = shore_wait(&wait, &b->diag);
+    if (!rc && memcmp(put, got, 16) != 0) rc = -EILSEQ;
+    shore_wait_init(&wait);
+    if (!rc) rc = ops->commit(b->drive, 1, SHORE__COMMIT_UPDATED, "{}", 2, shore_wait_completion(&wait));
+    if (!rc) rc = shore_wait(&wait, &b->diag);
+    return rc;
+}
+
+/* Whatever comes, and whenever: an error that names the connection, no hang, nothing that the sanitizers see. */
+static void test_lies(void **state) {
+    setenv("LONGSHORE_SILENCE", "0.5", 1);
+    for (int to_server = 0; to_server < 2; to_server++) {
+        for (int fault = CUT_HEADER; fault < FAULTS; fault++) {
+            for (unsigned at = 0; at < 11; at += fault == SILENCE ? 6 : 1 + (unsigned)fault % 3) {
+                struct between b;
+                alarm(30);
+                int rc = between_open(&b, fault, to_server, at);
+                if (!rc) rc = whole_step(&b);
+                bool harmless =
+                    to_server && (fault == ERROR_WITH_DATA || fault == POSITIVE_ERROR || fault == FOREIGN_ID);
+                if (!harmless && rc == 0) fail_msg("%s, frame %u: nothing was noticed", names[fault], at);
+                if (rc == -EILSEQ) fail_msg("%s, frame %u: wrong data was used", names[fault], at);
+                /* a submit has no room for words */
+                if (rc && rc != SHORE_ELINK && !b.diag.text[0])
+                    fail_msg("%s, frame %u: %d without a word", names[fault], at, rc);
+                if (b.drive && !harmless && !shore__remote_is_broken(b.drive))
+                    fail_msg("%s, frame %u, %d: still thought to be whole: %d %s", names[fault], at, to_server, rc,
+                             b.diag.text);
+                between_close(&b);
+                alarm(0);
+            }
+        }
+    }
+    unsetenv("LONGSHORE_SILENCE");
+}
+
+static void test_garbage_before_the_greeting(void **state) {
+    struct between b;
+    if (between_open(&b, GARBAGE_FIRST, false, 0)) fail_msg("%s", b.diag.text);
+    if (whole_step(&b)) fail_msg("%s", b.diag.text);
+    between_close(&b);
+}
+
+/* The sum over all classes is what somebody who sits between the two has read from the one and the other. */
+static void test_ledger_counts_every_byte(void **state) {
+    struct between b;
+    struct shore_ledger l = {0};
+    uint64_t in, out;
+    if (between_open(&b, NONE, false, 0)) fail_msg("%s", b.diag.text);
+    if (whole_step(&b)) fail_msg("%s", b.diag.text);
+    b.drive->ops->ledger(b.drive, &l);
+    shore__remote_link_bytes(b.drive, &in, &out);
+    uint64_t sum = l.link_in_gradients + l.link_in_compressed + l.link_out_params + l.link_activations +
+                   l.link_in_state + l.link_out_state + l.link_out_gradients + l.link_control;
+    uint64_t elems = b.plain.layout->segments * SHORE_SEGMENT_ELEMS;
+    uint64_t block1 = b.plain.layout->blocks[1].padded_elems;
+    assert_int_equal(l.link_in_gradients, 4 * elems);
+    assert_int_equal(l.link_in_state, 4 * elems); /* the initial state */
+    assert_int_equal(l.link_out_params, 2 * block1 + 2 * block1);
+    assert_int_equal(l.link_activations, 2 * 4096);
+    assert_int_equal(sum, in + out);
+    assert_int_equal(out, b.up.bytes);
+    assert_int_equal(in, b.down.bytes);
+    assert_true(l.link_control < 64 * 1024);
+    between_close(&b);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_lies),
+        cmocka_unit_test(test_garbage_before_the_greeting),
+        cmocka_unit_test(test_ledger_counts_every_byte),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,59 @@
+/* What a server makes of any bytes: the first says what they are taken for. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/units.h"
+#include "drive/wire_open.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void open_body(const uint8_t *data, size_t size) {
+    struct shore__wire_open o;
+    struct shore_diag diag;
+    unsigned char *again = NULL;
+    uint32_t bytes;
+    if (shore__wire_open_get(data, (uint32_t)size, false, &o, &diag)) return;
+    /* what was understood can be said again, and is understood in the same way */
+    if (shore__wire_open_put(&o, false, &again, &bytes) == 0) {
+        struct shore__wire_open twice;
+        if (shore__wire_open_get(again, bytes, false, &twice, &diag)) abort();
+        if (strcmp(twice.path, o.path) != 0 || twice.layout->segments != o.layout->segments) abort();
+        shore__wire_open_free(&twice);
+    }
+    free(again);
+    shore__wire_open_free(&o);
+}
+
+static void frame(const uint8_t *data, size_t size) {
+    struct shore__wire_header h;
+    struct shore__wire_request r;
+    struct shore_diag diag;
+    if (size < SHORE__WIRE_HEADER_BYTES) return;
+    size_t left = size - SHORE__WIRE_HEADER_BYTES;
+    if (shore__wire_header_get(data, true, shore__get_u32(data + 8), &h, &diag)) return;
+    if (h.body_bytes > left) return;
+    shore__wire_check(data, data + SHORE__WIRE_HEADER_BYTES, &diag);
+    if (h.type == SHORE__WIRE_OPEN) {
+        open_body(data + SHORE__WIRE_HEADER_BYTES, h.body_bytes);
+        return;
+    }
+    if (shore__wire_request_get(&h, data + SHORE__WIRE_HEADER_BYTES, &r, &diag)) return;
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < r.tail_bytes; i++)
+        sum += r.tail[i];
+    for (uint32_t g = 0; g < r.ngroups; g++) {
+        struct shore_hyper hyper;
+        shore__wire_hyper_get(r.tail + (size_t)g * SHORE__WIRE_HYPER_BYTES, &hyper);
+        sum += hyper.frozen;
+    }
+    if (sum == UINT64_MAX) abort();
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    if (size < 1) return 0;
+    if (data[0] & 1)
+        open_body(data + 1, size - 1);
+    else
+        frame(data + 1, size - 1);
+    return 0;
+}
