@@ -5,6 +5,8 @@
 #include <pthread.h>
 
 #include "base/arena.h"
+#include "drive/fleet.h"
+#include "drive/snapshot.h"
 
 struct config {
     const char *name, *kinds;
@@ -432,6 +434,52 @@ static void test_restored(void **state) {
     }
 }
 
+/* A copy of the committed state opens as a fleet of its own, and what happens to either does not show in the other. */
+static void test_snapshots(void **state) {
+    for (size_t c = 0; c < NCONFIGS; c++) {
+        struct bench b;
+        if (!bench_open(&b, &configs[c], SHORE_ADAMW, false)) continue;
+        step(&b);
+        struct shore_diag diag = {""};
+        if (!is_durable(&configs[c])) {
+            assert_int_equal(shore__fleet_snapshot(b.fleet, "one", &diag), -ENOTSUP);
+            bench_close(&b);
+            continue;
+        }
+        assert_int_equal(shore__fleet_snapshot(b.fleet, "../one", &diag), SHORE_EUSAGE);
+        /* what is being written does not belong to it */
+        struct step_how how = {.coefficient = 1};
+        must(&b, fleet_updates(b.fleet, &b.plain, 1, &how, &b.diag));
+        must(&b, shore__fleet_snapshot(b.fleet, "one", &b.diag));
+        assert_int_equal(shore__fleet_snapshot(b.fleet, "one", &diag), SHORE_EEXISTS);
+        char paths[DRIVES_MOST][256];
+        const char *list[DRIVES_MOST];
+        struct shore_fleet_options options = b.options;
+        for (uint32_t d = 0; d < b.place.ndrives; d++) {
+            snprintf(paths[d], sizeof paths[d], "%s.snapshot-one", b.place.paths[d]);
+            list[d] = paths[d];
+        }
+        options.drives = list;
+        options.hint_step = 0;
+        struct shore_fleet *copy;
+        must(&b, shore_fleet_open(b.plain.layout, &options, &copy, &b.diag));
+        assert_digest(copy, &b.plain, true);
+        must(&b, fleet_step(copy, &b.plain, 1, &b.diag));
+        assert_digest(b.fleet, &b.plain, true);
+        must(&b, fleet_commit(b.fleet, 1, false, &b.diag));
+        plain_step(&b.plain, 1);
+        assert_digest(b.fleet, &b.plain, true);
+        assert_digest(copy, &b.plain, true);
+        shore_fleet_close(copy);
+        reopen(&b);
+        assert_digest(b.fleet, &b.plain, true);
+        for (uint32_t d = 0; d < b.fleet->ndrives; d++)
+            must(&b, b.fleet->drives[d]->ops->snapshot(b.fleet->drives[d], SHORE__SNAPSHOT_REMOVE, "one", &b.diag));
+        assert_int_not_equal(shore_fleet_open(b.plain.layout, &options, &copy, &diag), 0);
+        bench_close(&b);
+    }
+}
+
 /* A volume of another placement of the same fleet is not taken. */
 static void test_generations(void **state) {
     static const struct config files = {"files", "ff", SHORE_IO_THREADS, 0, 0, SHORE_MOMENTS_FP32};
@@ -809,23 +857,15 @@ static void test_ledger(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_optimizers),
-        cmocka_unit_test(test_fetches),
-        cmocka_unit_test(test_initial_moments),
-        cmocka_unit_test(test_spill_repeat_discard_skip),
-        cmocka_unit_test(test_reopen),
-        cmocka_unit_test(test_scratch),
-        cmocka_unit_test(test_state_images),
-        cmocka_unit_test(test_restored),
-        cmocka_unit_test(test_generations),
-        cmocka_unit_test(test_residuals),
-        cmocka_unit_test(test_forms),
-        cmocka_unit_test(test_damaged_codes),
-        cmocka_unit_test(test_updates_wait_for_their_base),
-        cmocka_unit_test(test_many_updates),
-        cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_null),
+        cmocka_unit_test(test_optimizers),      cmocka_unit_test(test_fetches),
+        cmocka_unit_test(test_initial_moments), cmocka_unit_test(test_spill_repeat_discard_skip),
+        cmocka_unit_test(test_reopen),          cmocka_unit_test(test_scratch),
+        cmocka_unit_test(test_state_images),    cmocka_unit_test(test_restored),
+        cmocka_unit_test(test_snapshots),       cmocka_unit_test(test_generations),
+        cmocka_unit_test(test_residuals),       cmocka_unit_test(test_forms),
+        cmocka_unit_test(test_damaged_codes),   cmocka_unit_test(test_updates_wait_for_their_base),
+        cmocka_unit_test(test_many_updates),    cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_memory),          cmocka_unit_test(test_null),
         cmocka_unit_test(test_ledger),
     };
     server_start();

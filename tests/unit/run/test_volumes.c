@@ -1,0 +1,83 @@
+#include "drive/speed.h"
+#include "run/fleets.h"
+#include "unit/run/support.h"
+
+static void named(const char *recorded, const char *drive) {
+    char *name = shore__drive_name(recorded);
+    assert_string_equal(name, drive);
+    free(name);
+}
+
+static void drives_are_known_by_the_name_they_were_given(void **state) {
+    named("/mnt/a", "/mnt/a");
+    named("/mnt/a/longshore.volume", "/mnt/a");
+    named("/mnt/a/longshore.volume.g2", "/mnt/a");
+    named("/mnt/a/longshore.volume.g17", "/mnt/a");
+    named("/mnt/a/own.g3", "/mnt/a/own");
+    named("/mnt/a/own.g", "/mnt/a/own.g");
+    named("/mnt/a/own.x2", "/mnt/a/own.x2");
+    named("/mnt/a/2", "/mnt/a/2");
+    named("ssh://host/mnt/a/longshore.volume.g2", "ssh://host/mnt/a");
+    named("/dev/nvme0n1", "/dev/nvme0n1");
+    assert_true(shore__drive_is_named("/mnt/a/longshore.volume.g2", "/mnt/a"));
+    assert_true(shore__drive_is_named("/mnt/a", "/mnt/a/longshore.volume"));
+    assert_false(shore__drive_is_named("/mnt/a", "/mnt/b"));
+    char *items[] = {(char *)"/mnt/a/longshore.volume.g2", (char *)"/mnt/b"};
+    const struct shore__strings list = {items, 2};
+    assert_int_equal(shore__drive_find(&list, "/mnt/a"), 0);
+    assert_int_equal(shore__drive_find(&list, "/mnt/b"), 1);
+    assert_int_equal(shore__drive_find(&list, "/mnt/c"), 2);
+}
+
+static void follows(const char *volume, uint64_t generation, const char *wanted) {
+    char *next = shore__volume_next(volume, generation);
+    assert_string_equal(next, wanted);
+    free(next);
+}
+
+static void new_volumes_do_not_collide(void **state) {
+    follows("longshore.volume", 2, "longshore.volume.g2");
+    follows("longshore.volume.g2", 3, "longshore.volume.g3");
+    follows("a.g2.g2", 5, "a.g2.g5");
+    write_text("longshore.volume.g2", "of another run");
+    follows("longshore.volume", 2, "longshore.volume.g3");
+    unlink("longshore.volume.g2");
+}
+
+static void files_that_were_moved_are_found(void **state) {
+    assert_int_equal(mkdir("here", 0755), 0);
+    write_text("here/longshore.volume.g2", "x");
+    char *now = shore__drive_moved("/mnt/a/longshore.volume.g2", "here");
+    assert_string_equal(now, "here/longshore.volume.g2");
+    free(now);
+    now = shore__drive_moved("/mnt/a", "here");
+    assert_string_equal(now, "here");
+    free(now);
+    now = shore__drive_moved("/mnt/a/longshore.volume.g3", "here");
+    assert_string_equal(now, "here");
+    free(now);
+}
+
+static void speeds_are_read(void **state) {
+    struct shore_diag diag = {{0}};
+    uint64_t speed[3];
+    assert_ok(shore__speeds_parse("2,1,0.5", 3, speed, &diag));
+    assert_int_equal(speed[0], 2 * speed[1]);
+    assert_int_equal(speed[1], 2 * speed[2]);
+    assert_ok(shore__speeds_parse("2.8GB,1.4GB", 2, speed, &diag));
+    assert_int_equal(speed[0], 2 * speed[1]);
+    static const char *const bad[] = {"",    "1",   "1,2,3", "1,,2",  "1,2,", "-1,2",
+                                      "0,1", "x,1", "1,2GB", "1e3,1", "1 ,2", "999999999999999999999,1"};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
+        if (shore__speeds_parse(bad[i], 2, speed, &diag) != SHORE_EUSAGE) fail_msg("'%s' is taken", bad[i]);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(drives_are_known_by_the_name_they_were_given),
+        cmocka_unit_test(new_volumes_do_not_collide),
+        cmocka_unit_test(files_that_were_moved_are_found),
+        cmocka_unit_test(speeds_are_read),
+    };
+    return cmocka_run_group_tests(tests, scratch_open, scratch_close);
+}
