@@ -6,6 +6,7 @@
 
 #include "base/diag.h"
 #include "base/prng.h"
+#include "infer/pass.h"
 
 #define PROMPT_ROWS 64u /* of a prompt that go through the layers together */
 
@@ -60,60 +61,42 @@ static int remember(struct generation *g, uint32_t layer, shore__buf qkv, size_t
     return 0;
 }
 
+struct attending {
+    struct generation *g;
+    uint32_t layer;
+    size_t rows;
+};
+static int attend_cached(void *ctx, struct shore__compute *c, struct shore__stream *s,
+                         const struct shore__inner *inner) {
+    const struct attending *at = ctx;
+    struct generation *g = at->g;
+    const struct shore__arch *a = &g->m->arch;
+    struct shore__attention attn = {
+        1, at->rows, a->n_head, a->n_kv_head, a->head_dim, a->window, 1 / sqrtf((float)a->head_dim)};
+    shore__buf keys, values;
+    int rc = a->learned_positions ? 0 : c->ops->rope(c, s, inner->qkv, g->cos_sin, &attn, g->filled, false);
+    if (!rc) rc = remember(g, at->layer, inner->qkv, at->rows, &keys, &values);
+    return rc ? rc
+              : c->ops->attention_cached(c, s, inner->attn, inner->qkv, keys, values, at->rows, g->filled, g->capacity,
+                                         &attn);
+}
+
 static int layer(struct generation *g, uint32_t l, size_t rows, struct shore_diag *diag) {
-    const struct shore__model *m = g->m;
-    const struct shore__arch *a = &m->arch;
-    const struct shore__compute_ops *op = g->c->ops;
-    struct shore__compute *c = g->c;
     struct shore__weights w;
     int rc = shore__pager_layer(g->pager, l, &w, diag);
     if (rc) return rc;
     shore__pager_want_layer(g->pager, l + 1);
-    const shore__buf *p = w.role;
-    struct shore__inner in = shore__inner_at(m, c->mode, rows, g->inner, true, SHORE__NO_BUF);
-    struct shore__attention attn = {
-        1, rows, a->n_head, a->n_kv_head, a->head_dim, a->window, 1 / sqrtf((float)a->head_dim)};
-    shore__buf keys, values;
-    size_t d = a->d_model;
-    rc = op->norm(c, NULL, in.norm1, in.stats1, g->x, p[SHORE__NORM1_GAIN], p[SHORE__NORM1_BIAS], a->norm_eps,
-                  a->rms_norm, rows, d);
-    if (!rc) rc = op->linear(c, NULL, in.qkv, in.norm1, p[SHORE__QKV_W], p[SHORE__QKV_B], rows, m->qkv_width, d, true);
-    if (!rc && !a->learned_positions) rc = op->rope(c, NULL, in.qkv, g->cos_sin, &attn, g->filled, false);
-    if (!rc) rc = remember(g, l, in.qkv, rows, &keys, &values);
-    if (!rc) rc = op->attention_cached(c, NULL, in.attn, in.qkv, keys, values, rows, g->filled, g->capacity, &attn);
-    if (!rc) rc = op->linear(c, NULL, in.mid, in.attn, p[SHORE__OUT_W], p[SHORE__OUT_B], rows, d, m->attn_width, true);
-    if (!rc) rc = op->add(c, NULL, in.mid, g->x, in.mid, rows * d);
-    if (!rc)
-        rc = op->norm(c, NULL, in.norm2, in.stats2, in.mid, p[SHORE__NORM2_GAIN], p[SHORE__NORM2_BIAS], a->norm_eps,
-                      a->rms_norm, rows, d);
-    if (!rc) rc = op->linear(c, NULL, in.up, in.norm2, p[SHORE__UP_W], p[SHORE__UP_B], rows, m->up_width, d, true);
-    if (!rc) rc = op->act(c, NULL, in.act, in.up, a->act, a->gated, rows, m->up_width);
-    if (!rc) rc = op->linear(c, NULL, g->x, in.act, p[SHORE__DOWN_W], p[SHORE__DOWN_B], rows, d, a->d_ff, false);
-    if (!rc) rc = op->add(c, NULL, g->x, in.mid, g->x, rows * d);
+    struct shore__inner in = shore__inner_at(g->m, g->c->mode, rows, g->inner, true, SHORE__NO_BUF);
+    struct attending attending = {g, l, rows};
+    rc = shore__layer_forward_attending(g->m, g->c, NULL, &w, rows, g->x, &in, g->x, attend_cached, &attending);
     return rc ? shore__fail(diag, rc, "a tensor operation failed: %s", shore_error_text(rc)) : 0;
 }
 
 static int embed(struct generation *g, const uint32_t *tokens, size_t rows, struct shore_diag *diag) {
-    const struct shore__model *m = g->m;
     int32_t *ids = (int32_t *)g->tokens.handle;
     for (size_t i = 0; i < rows; i++)
         ids[i] = (int32_t)tokens[i];
-    int rc = 0;
-    for (uint32_t i = 0; !rc && i < m->nslices; i++) {
-        struct shore__slice s = shore__model_slice(m, i);
-        bool here = false;
-        for (size_t r = 0; r < rows; r++)
-            here |= tokens[r] - s.first < s.rows;
-        if (!here) continue;
-        shore__buf table;
-        rc = shore__pager_slice(g->pager, 0, i, &table, diag);
-        if (!rc) rc = g->c->ops->embed(g->c, NULL, g->x, table, g->tokens, rows, m->arch.d_model, s.first, s.rows);
-    }
-    if (rc || !m->arch.learned_positions) return rc;
-    struct shore__weights w;
-    rc = shore__pager_tail(g->pager, 0, &w, diag);
-    if (rc) return rc;
-    return g->c->ops->position(g->c, NULL, g->x, w.role[SHORE__POSITION_TABLE], rows, m->arch.d_model, rows, g->filled);
+    return shore__embed(g->m, g->c, g->pager, g->tokens, rows, rows, g->filled, g->x, diag);
 }
 
 static int last_logits(struct generation *g, size_t rows, struct shore_diag *diag) {

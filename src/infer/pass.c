@@ -41,34 +41,37 @@ static bool touches(const int32_t *tokens, size_t rows, const struct shore__slic
     return false;
 }
 
-int shore__pass_embed(struct shore__pass *pass, shore__buf x, struct shore_diag *diag) {
-    const struct shore__model *m = pass->m;
-    size_t rows = shore__pass_rows(pass), d = m->arch.d_model;
-    const int32_t *tokens = (const int32_t *)pass->tokens.handle;
+int shore__embed(const struct shore__model *m, struct shore__compute *c, struct shore__pager *pager, shore__buf tokens,
+                 size_t rows, size_t seq_len, size_t first_position, shore__buf x, struct shore_diag *diag) {
+    const int32_t *token = (const int32_t *)tokens.handle;
+    size_t d = m->arch.d_model;
     uint32_t next = 0;
     for (uint32_t i = 0; i < m->nslices; i = next) {
         struct shore__slice s = shore__model_slice(m, i);
         next = i + 1;
-        if (!touches(tokens, rows, &s)) continue;
+        if (!touches(token, rows, &s)) continue;
         shore__buf table;
-        int rc = shore__pager_slice(pass->pager, 0, i, &table, diag);
+        int rc = shore__pager_slice(pager, 0, i, &table, diag);
         if (rc) return rc;
         for (; next < m->nslices; next++) {
             struct shore__slice after = shore__model_slice(m, next);
-            if (touches(tokens, rows, &after)) break;
+            if (touches(token, rows, &after)) break;
         }
-        shore__pager_want_slice(pass->pager, 0, next);
-        if (m->arch.learned_positions) shore__pager_want_tail(pass->pager, 0);
-        rc = failed(diag, pass->c->ops->embed(pass->c, NULL, x, table, pass->tokens, rows, d, s.first, s.rows));
+        shore__pager_want_slice(pager, 0, next);
+        if (m->arch.learned_positions) shore__pager_want_tail(pager, 0);
+        rc = failed(diag, c->ops->embed(c, NULL, x, table, tokens, rows, d, s.first, s.rows));
         if (rc) return rc;
     }
-    shore__pager_want_layer(pass->pager, 1);
+    shore__pager_want_layer(pager, 1);
     if (!m->arch.learned_positions) return 0;
     struct shore__weights w;
-    int rc = shore__pager_tail(pass->pager, 0, &w, diag);
+    int rc = shore__pager_tail(pager, 0, &w, diag);
     if (rc) return rc;
-    return failed(diag,
-                  pass->c->ops->position(pass->c, NULL, x, w.role[SHORE__POSITION_TABLE], rows, d, pass->seq_len, 0));
+    return failed(diag, c->ops->position(c, NULL, x, w.role[SHORE__POSITION_TABLE], rows, d, seq_len, first_position));
+}
+
+int shore__pass_embed(struct shore__pass *pass, shore__buf x, struct shore_diag *diag) {
+    return shore__embed(pass->m, pass->c, pass->pager, pass->tokens, shore__pass_rows(pass), pass->seq_len, 0, x, diag);
 }
 
 int shore__pass_layer(struct shore__pass *pass, uint32_t layer, shore__buf in, shore__buf out,

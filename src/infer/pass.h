@@ -47,7 +47,10 @@ static inline shore__buf shore__pass_at(const struct shore__pass *pass, shore__b
 /* Where piece (slice, unit) of the kept logits lies, or the buffer that is shared. */
 shore__buf shore__pass_logits(const struct shore__pass *pass, uint32_t slice, size_t u);
 
-/* x [rows, d] from the tokens. */
+/* x [rows, d] from tokens [rows] of sequences of seq_len, the first at first_position. */
+int shore__embed(const struct shore__model *m, struct shore__compute *c, struct shore__pager *pager, shore__buf tokens,
+                 size_t rows, size_t seq_len, size_t first_position, shore__buf x, struct shore_diag *diag);
+/* x [rows, d] from the batch in hand. */
 int shore__pass_embed(struct shore__pass *pass, shore__buf x, struct shore_diag *diag);
 /* out from in through one layer, without keeping inner activations. in and out may be the same. */
 int shore__pass_layer(struct shore__pass *pass, uint32_t layer, shore__buf in, shore__buf out, struct shore_diag *diag);

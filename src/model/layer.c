@@ -174,19 +174,37 @@ static struct shore__attention attention(const struct shore__model *m, size_t ro
         if (try_rc) return try_rc; \
     } while (0)
 
+/* Whole sequences, from their beginning. */
+struct whole {
+    shore__buf cos_sin;
+    struct shore__attention attention;
+};
+static int attend_whole(void *ctx, struct shore__compute *c, struct shore__stream *s,
+                        const struct shore__inner *inner) {
+    const struct whole *w = ctx;
+    if (!shore__buf_is_none(w->cos_sin)) TRY(c->ops->rope(c, s, inner->qkv, w->cos_sin, &w->attention, 0, false));
+    return c->ops->attention(c, s, inner->attn, inner->lse, inner->qkv, &w->attention);
+}
+
 int shore__layer_forward(const struct shore__model *m, struct shore__compute *c, struct shore__stream *s,
                          const struct shore__weights *w, shore__buf cos_sin, size_t rows, size_t seq_len, shore__buf in,
                          const struct shore__inner *inner, shore__buf out) {
+    struct whole whole = {cos_sin, attention(m, rows, seq_len)};
+    return shore__layer_forward_attending(m, c, s, w, rows, in, inner, out, attend_whole, &whole);
+}
+
+int shore__layer_forward_attending(const struct shore__model *m, struct shore__compute *c, struct shore__stream *s,
+                                   const struct shore__weights *w, size_t rows, shore__buf in,
+                                   const struct shore__inner *inner, shore__buf out, shore__attend_fn attend,
+                                   void *ctx) {
     const struct shore__compute_ops *op = c->ops;
     const struct shore__arch *a = &m->arch;
     const shore__buf *p = w->role;
-    struct shore__attention attn = attention(m, rows, seq_len);
     size_t d = a->d_model;
     TRY(op->norm(c, s, inner->norm1, inner->stats1, in, p[SHORE__NORM1_GAIN], p[SHORE__NORM1_BIAS], a->norm_eps,
                  a->rms_norm, rows, d));
     TRY(op->linear(c, s, inner->qkv, inner->norm1, p[SHORE__QKV_W], p[SHORE__QKV_B], rows, m->qkv_width, d, true));
-    if (!shore__buf_is_none(cos_sin)) TRY(op->rope(c, s, inner->qkv, cos_sin, &attn, 0, false));
-    TRY(op->attention(c, s, inner->attn, inner->lse, inner->qkv, &attn));
+    TRY(attend(ctx, c, s, inner));
     TRY(op->linear(c, s, inner->mid, inner->attn, p[SHORE__OUT_W], p[SHORE__OUT_B], rows, d, m->attn_width, true));
     TRY(op->add(c, s, inner->mid, in, inner->mid, rows * d));
     TRY(op->norm(c, s, inner->norm2, inner->stats2, inner->mid, p[SHORE__NORM2_GAIN], p[SHORE__NORM2_BIAS], a->norm_eps,

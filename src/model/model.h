@@ -165,6 +165,14 @@ size_t shore__backward_scratch_bytes(const struct shore__model *m, enum shore__m
 int shore__layer_forward(const struct shore__model *m, struct shore__compute *c, struct shore__stream *s,
                          const struct shore__weights *w, shore__buf cos_sin, size_t rows, size_t seq_len, shore__buf in,
                          const struct shore__inner *inner, shore__buf out);
+/* The same with another attention, which fills inner->attn from inner->qkv (rotating them first, where positions do).
+ */
+typedef int (*shore__attend_fn)(void *ctx, struct shore__compute *c, struct shore__stream *s,
+                                const struct shore__inner *inner);
+int shore__layer_forward_attending(const struct shore__model *m, struct shore__compute *c, struct shore__stream *s,
+                                   const struct shore__weights *w, size_t rows, shore__buf in,
+                                   const struct shore__inner *inner, shore__buf out, shore__attend_fn attend,
+                                   void *ctx);
 /* Remakes the cheap inner activations. */
 int shore__layer_remake_cheap(const struct shore__model *m, struct shore__compute *c, struct shore__stream *s,
                               const struct shore__weights *w, size_t rows, shore__buf in,
