@@ -92,6 +92,10 @@ static int layer_forward(struct trainer *t, uint32_t layer, struct shore_diag *d
     if (!rc) rc = boundary_put(t, layer, diag);
     if (!rc) rc = shore__pager_layer(pass->pager, layer, &w, diag);
     shore__pager_want_layer(pass->pager, layer + 1);
+    if (layer == t->m->arch.n_layer) { /* what the head begins with */
+        shore__pager_want_slice(pass->pager, shore__model_table_block(t->m), 0);
+        shore__pager_want_tail(pass->pager, shore__model_head(t->m));
+    }
     /* the buffer that the output goes to may still be on its way to scratch */
     if (!rc && layer > 1) rc = wait_timed(t, &t->boundary_put[layer - 1], &t->put_pending[layer - 1], diag);
     uint64_t start = shore__now_ns();
@@ -111,28 +115,20 @@ static int layer_forward(struct trainer *t, uint32_t layer, struct shore_diag *d
  */
 
 /* The table gradient's head part of a slice goes to scratch until the lookups are added. */
-static int slice_put(struct trainer *t, struct piece *p, struct shore_diag *diag) {
+static int slice_move(struct trainer *t, struct piece *p, bool put, struct shore_diag *diag) {
+    uint64_t at = train_scratch_slice(t, p->page.slice), bytes = (uint64_t)p->count * SHORE_SEGMENT_ELEMS * 4;
+    unsigned char *seal = t->slice_seal[p->page.slice];
     struct shore_wait w;
     shore_wait_init(&w);
-    int rc = shore_fleet_scratch_put(t->fleet, train_scratch_slice(t, p->page.slice),
-                                     (uint64_t)p->count * SHORE_SEGMENT_ELEMS * 4, p->gradient,
-                                     t->slice_seal[p->page.slice], shore_wait_completion(&w));
+    struct shore_completion done = shore_wait_completion(&w);
+    int rc = put ? shore_fleet_scratch_put(t->fleet, at, bytes, p->gradient, seal, done)
+                 : shore_fleet_scratch_get(t->fleet, at, bytes, p->gradient, seal, done);
     bool pending = !rc;
-    if (rc) return shore__fail(diag, rc, "gradients cannot be stored: %s", shore_error_text(rc));
+    if (rc)
+        return shore__fail(diag, rc, "gradients cannot be %s: %s", put ? "stored" : "read back", shore_error_text(rc));
     rc = wait_timed(t, &w, &pending, diag);
-    gradients_release(t, p);
+    if (put) gradients_release(t, p);
     return rc;
-}
-
-static int slice_get(struct trainer *t, struct piece *p, struct shore_diag *diag) {
-    struct shore_wait w;
-    shore_wait_init(&w);
-    int rc = shore_fleet_scratch_get(t->fleet, train_scratch_slice(t, p->page.slice),
-                                     (uint64_t)p->count * SHORE_SEGMENT_ELEMS * 4, p->gradient,
-                                     t->slice_seal[p->page.slice], shore_wait_completion(&w));
-    bool pending = !rc;
-    if (rc) return shore__fail(diag, rc, "gradients cannot be read back: %s", shore_error_text(rc));
-    return wait_timed(t, &w, &pending, diag);
 }
 
 static int head_slice(struct trainer *t, uint32_t i, struct piece *p, shore__buf table, struct shore_diag *diag) {
@@ -178,7 +174,7 @@ static int head_backward(struct trainer *t, struct shore_diag *diag) {
         if (!rc) rc = head_slice(t, i, p, table, diag);
         if (rc) break;
         if (m->arch.tied)
-            rc = !t->table_gradient       ? slice_put(t, p, diag)
+            rc = !t->table_gradient       ? slice_move(t, p, true, diag)
                  : idle_lends_slice(t, i) ? 0
                                           : gradients_early(t, p, 0, diag);
         else if (i + 1 < m->nslices)
@@ -296,7 +292,7 @@ static int embedding_backward(struct trainer *t, struct shore_diag *diag) {
             continue;
         }
         rc = gradients_begin(t, p, diag);
-        if (!rc && m->arch.tied) rc = slice_get(t, p, diag);
+        if (!rc && m->arch.tied) rc = slice_move(t, p, false, diag);
         if (rc) return rc;
         rc = t->c->ops->embed_backward(t->c, NULL, shore__host_buf(p->gradient), t->dx, pass->tokens, rows, d, s.first,
                                        s.rows);
@@ -323,10 +319,6 @@ int step_compute(struct trainer *t, bool *finite, bool *replay, struct shore_dia
     if (!rc) rc = shore__pass_embed(pass, t->boundary[1], diag);
     for (uint32_t l = 1; !rc && l <= layers; l++)
         rc = layer_forward(t, l, diag);
-    if (!rc) {
-        shore__pager_want_slice(pass->pager, shore__model_table_block(t->m), 0);
-        shore__pager_want_tail(pass->pager, shore__model_head(t->m));
-    }
     uint64_t start = shore__now_ns();
     if (!rc) rc = shore__pass_loss(pass, t->boundary[layers + 1], diag);
     if (!rc) pace(t, start, shore__model_head(t->m), false);
