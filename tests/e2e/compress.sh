@@ -38,6 +38,8 @@ for residual in host saved; do
     how=("${top[@]}" --residual $residual --clip 100)
     way "residual $residual in memory" --drive ram: "${how[@]}"
     wanted=$found
+    losses=$(metric "$place/run" loss | tr '\n' ' ')
+    same "residual $residual: the losses" "$losses" "${first_losses:=$losses}"
     agrees "residual $residual, one drive" --drive "$d1" "${how[@]}"
     agrees "residual $residual, two drives, small chunks" --drive "$d1" "$place/d2" --chunk-size 768KiB "${how[@]}"
     agrees "residual $residual, five drives, speculate off" --drive "${all[@]}" --speculate off "${how[@]}"
@@ -62,10 +64,14 @@ for optimizer in sgd adagrad; do
     wanted=$found
     agrees "$optimizer, two drives" --drive "$d1" "$place/d2" "${how[@]}"
 done
+how=("${top[@]}" --moments 8bit)
+way "moments of 8 bits in memory" --drive ram: "${how[@]}"
+wanted=$found
+agrees "moments of 8 bits, two drives" --drive "$d1" "$place/d2" "${how[@]}"
 # all of it is what is sent without compression, if nothing is rounded
 way "whole gradients" --drive ram: --clip 100
 wanted=$found
-agrees "top100% of fp32" --drive "$d1" --compress top100% --compress-values fp32 --clip 100
+agrees "top100% of fp32" --drive "$d1" --compress top100% --compress-values fp32 --beta2 0.95 --clip 100
 
 # An untied model has two tables, selected from one after the other.
 how=(--init "$place/untied.json" "${top[@]}" --compress-after 2)
