@@ -152,7 +152,9 @@ void shore__run_fleet_options(const struct shore__settings *s, uint64_t scratch_
 /* What to measure them by: the peak of resident memory of trainings that differ in one of these, less the arena. */
 uint64_t shore__process_reserve_bytes(const struct shore__model *m, uint32_t threads, uint32_t ndrives) {
     const uint64_t mib = UINT64_C(1) << 20;
-    const uint64_t libraries = 56 * mib;   /* code and data of all libraries, oneDNN's most */
+    /* Code and data of all libraries, oneDNN's most; the tokenizer; what AVX2's products pack. docs/measurements.md
+     * says how much of it was seen in use. */
+    const uint64_t libraries = 56 * mib;
     const uint64_t thread = mib + mib / 2; /* stack in use, malloc arena, oneDNN's code */
     const uint64_t drive = 2 * mib;        /* threads, queue */
     const uint64_t block = 32 * 1024;      /* descriptions of tensors, requests */
