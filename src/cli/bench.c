@@ -117,3 +117,21 @@ int shore__bench_parse_count(const char *text, uint64_t *count) {
     *count = (uint64_t)(value * unit + 0.5);
     return 0;
 }
+
+int shore__bench_command(const struct shore__command_line *line, int argc, char **argv, void *args,
+                         struct shore__strings *drives, int (*run)(const void *args)) {
+    struct shore__parsed parsed;
+    struct shore_diag diag = {{0}};
+    int code = SHORE__EXIT_DONE;
+    int rc = shore__options_parse(line, argc, argv, args, &parsed, &diag);
+    if (!rc && !parsed.help && !drives->count)
+        rc = shore__fail(&diag, SHORE_EUSAGE, "which drive? Give --drive DIR, a directory on it");
+    if (rc)
+        code = shore__cli_fail(rc, &diag);
+    else if (parsed.help)
+        shore__options_help(line, args);
+    else
+        code = run(args);
+    shore__strings_free(drives);
+    return code;
+}

@@ -12,4 +12,8 @@ double shore__bench_median(double *values, size_t count);      /* sorts */
 /* "124M", "1.5B", "1000000": units of 1,000. -EINVAL. */
 int shore__bench_parse_count(const char *text, uint64_t *count);
 
+/* A benchmark of drives as a command: reads its flags into args, of which drives is a part, and runs it. */
+int shore__bench_command(const struct shore__command_line *line, int argc, char **argv, void *args,
+                         struct shore__strings *drives, int (*run)(const void *args));
+
 #endif

@@ -99,7 +99,8 @@ static int print(const struct args *a, const struct disk *disks, size_t n, doubl
     return SHORE__EXIT_DONE;
 }
 
-static int run(const struct args *a) {
+static int run(const void *args) {
+    const struct args *a = args;
     struct shore__strings places = {0};
     struct shore_diag diag = {{0}};
     shore__cli_catch_signals("\nlongshore: stopping and removing the file\n");
@@ -147,18 +148,5 @@ static int run(const struct args *a) {
 
 int shore__bench_disk(int argc, char **argv) {
     struct args a = {.size_bytes = UINT64_C(1) << 30, .chunk_bytes = UINT64_C(3) << 20, .buffers = 5, .passes = 4};
-    struct shore__parsed parsed;
-    struct shore_diag diag = {{0}};
-    int code = SHORE__EXIT_DONE;
-    int rc = shore__options_parse(&line, argc, argv, &a, &parsed, &diag);
-    if (!rc && !parsed.help && !a.drives.count)
-        rc = shore__fail(&diag, SHORE_EUSAGE, "which drive? Give --drive DIR, a directory on it");
-    if (rc)
-        code = shore__cli_fail(rc, &diag);
-    else if (parsed.help)
-        shore__options_help(&line, &a);
-    else
-        code = run(&a);
-    shore__strings_free(&a.drives);
-    return code;
+    return shore__bench_command(&line, argc, argv, &a, &a.drives, run);
 }

@@ -224,7 +224,8 @@ static int print(struct bench *b) {
     return SHORE__EXIT_DONE;
 }
 
-static int run(const struct args *a) {
+static int run(const void *args) {
+    const struct args *a = args;
     struct bench b = {.args = a};
     struct shore_diag diag = {{0}};
     int code = SHORE__EXIT_DONE;
@@ -274,19 +275,7 @@ static int run(const struct args *a) {
 
 int shore__bench_update(int argc, char **argv) {
     struct args a = {.steps = 5, .warmup = 1};
-    struct shore__parsed parsed;
-    struct shore_diag diag = {{0}};
-    int code = SHORE__EXIT_DONE;
-    int rc = shore__options_parse(&line, argc, argv, &a, &parsed, &diag);
-    if (!rc && !parsed.help && !a.drives.count)
-        rc = shore__fail(&diag, SHORE_EUSAGE, "which drive? Give --drive DIR, a directory on it");
-    if (rc)
-        code = shore__cli_fail(rc, &diag);
-    else if (parsed.help)
-        shore__options_help(&line, &a);
-    else
-        code = run(&a);
-    shore__strings_free(&a.drives);
+    int code = shore__bench_command(&line, argc, argv, &a, &a.drives, run);
     free(a.params);
     return code;
 }
