@@ -4,6 +4,7 @@
 
 #include "base/arena.h"
 #include "cli/bench.h"
+#include "number/bf16.h"
 
 /* Blocks about the size of a layer of GPT-2 124M, so that the pipeline meets what it meets in training. */
 #define BLOCK_ELEMS (108u * SHORE_SEGMENT_ELEMS)
@@ -17,7 +18,7 @@ struct args {
     enum shore_moments moments;
     enum shore_io io;
     uint64_t chunk_bytes, ring_bytes;
-    bool deliver, overwrite, json, quiet;
+    bool bf16_gradients, deliver, overwrite, json, quiet;
 };
 
 #define OPTION(...) SHORE__OPTION(struct args, __VA_ARGS__)
@@ -29,6 +30,7 @@ static const struct shore__option options[] = {
     OPTION(U32, "warmup", warmup, "N", "steps before them"),
     CHOICE("optimizer", optimizer, "adamw|adam|sgd|adagrad", "what UPDATE computes"),
     CHOICE("moments", moments, "fp32|8bit", "how the optimizer's moments are stored"),
+    CHOICE("grad-precision", bf16_gradients, "fp32|bf16", "how gradients are handed over"),
     OPTION(FLAG, "deliver", deliver, NULL, "hand the new bf16 parameters over as well, as training does"),
     OPTION(SIZE, "chunk-size", chunk_bytes, "SIZE", "bytes that UPDATE reads at once; otherwise chosen"),
     OPTION(SIZE, "ring-size", ring_bytes, "SIZE", "memory of the buffers of all drives; otherwise 16 MiB each"),
@@ -88,8 +90,14 @@ static int make_buffers(struct bench *b, struct shore_diag *diag) {
     b->seconds = calloc(b->args->steps, sizeof *b->seconds);
     if (!b->gradient || (b->args->deliver && !b->delivered) || !b->waits || !b->seconds)
         return shore__fail(diag, -ENOMEM, "out of memory");
-    for (uint64_t i = 0; i < largest; i++)
-        b->gradient[i] = ((float)(uint32_t)(i * 2654435761u) / 4294967296.0f - 0.5f) * 1e-2f;
+    for (uint64_t i = 0; i < largest; i++) {
+        float x = ((float)(uint32_t)(i * 2654435761u) / 4294967296.0f - 0.5f) * 1e-2f;
+        uint16_t half = shore__f32_to_bf16(x);
+        if (b->args->bf16_gradients)
+            memcpy((unsigned char *)b->gradient + 2 * i, &half, 2);
+        else
+            b->gradient[i] = x;
+    }
     return 0;
 }
 
@@ -129,6 +137,7 @@ static int one_step(struct bench *b, uint64_t step, struct shore_diag *diag) {
             .block = block,
             .count = b->layout->blocks[block].segments,
             .gradient = b->gradient,
+            .form = b->args->bf16_gradients ? SHORE_GRADIENT_BF16 : SHORE_GRADIENT_FP32,
             .coefficient = 1,
             .groups = &hyper,
             .ngroups = 1,

@@ -83,7 +83,7 @@ static int wait_for(struct shore__conn *c, int fd, short event, uint64_t until, 
     for (;;) {
         struct pollfd fds[3] = {{fd, event, 0}, {c->wake, POLLIN, 0}, {event == POLLIN ? c->err : -1, POLLIN, 0}};
         uint64_t now = shore__now_ns();
-        int left = now >= until ? 0 : (int)((until - now) / 1000000 + 1);
+        int left = now < until ? (int)((until - now) / 1000000 + 1) : 0;
         if (atomic_load(&c->ended)) return shore__fail(diag, SHORE_ELINK, "the connection is ended");
         int n = poll(fds, 3, left);
         if (n < 0 && errno != EINTR) return shore__fail(diag, SHORE_ELINK, "the connection broke: %s", strerror(errno));
@@ -105,7 +105,7 @@ static void advance(struct iovec **parts, unsigned *nparts, size_t bytes) {
         ++*parts;
         --*nparts;
     }
-    if (bytes) {
+    if (*nparts && bytes) {
         (*parts)->iov_base = (char *)(*parts)->iov_base + bytes;
         (*parts)->iov_len -= bytes;
     }
