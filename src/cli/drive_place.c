@@ -232,6 +232,26 @@ static int work(struct shore__run *run, enum what what, const char *const *words
     return rc;
 }
 
+/* Copies of snapshots do not move: who unplugs a drive should know. */
+static void tell_snapshots(const struct shore__run *run) {
+    struct shore__snapshot *list = NULL;
+    size_t count = 0;
+    if (shore__snapshots_read(run->path, &list, &count, NULL)) return;
+    for (size_t i = 0; i < count; i++) {
+        for (size_t v = 0; v < list[i].volumes.count; v++) {
+            const char *path = list[i].volumes.item[v], *end = strstr(path, ".snapshot-");
+            char *volume = end ? strndup(path, (size_t)(end - path)) : NULL;
+            char *drive = volume ? shore__drive_name(volume) : NULL;
+            if (drive && shore__drive_find(&run->settings.drives, drive) == run->settings.drives.count)
+                shore__cli_say("a part of snapshot %s stays on %s, which is no drive of the run any more", list[i].name,
+                               drive);
+            free(drive);
+            free(volume);
+        }
+    }
+    shore__snapshots_free(list, count);
+}
+
 static int command(enum what what, int argc, char **argv) {
     const struct shore__command_line *line = &lines[what];
     struct args a = {0};
@@ -262,6 +282,7 @@ static int command(enum what what, int argc, char **argv) {
     } else {
         printf("%s: %zu drives, placement %llu\n", run->path, run->settings.drives.count,
                (unsigned long long)run->generation);
+        tell_snapshots(run);
     }
 end:
     shore__run_close(run);

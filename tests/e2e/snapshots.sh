@@ -46,6 +46,7 @@ same "the same losses as before" "$(losses)" "$all"
 
 # Other drives, and a snapshot of them.
 must drive move "$run" "$place/d1=$place/d3" "$place/d2=$place/d4"
+grep -q "snapshot five stays on .*/d1" "$place/log" && ok "where its parts stay" || fail "no word of parts that stay"
 must rollback "$run" five
 must inspect "$run" --digest --deep
 same "back on other drives" "$(digest)" "$at5"
