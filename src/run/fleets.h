@@ -94,6 +94,10 @@ void shore__rollback_forget(const char *run_path);
 
 /* snapshots: those that were being made too, which only their locked run may clear away. */
 bool shore__run_is_interrupted(const char *run_path, bool snapshots);
+/* For a run that takes the place of another: snapshots of the one before, and what it had interrupted. */
+void shore__run_forget(const char *run_path);
+/* Volumes of a run that is gone, which have names that nobody would find them by. before: may be NULL. */
+void shore__run_drop_moved(const struct shore__run *before);
 /* With the run locked. Says what it did in run->note. */
 int shore__run_mend(struct shore__run *run, bool roll_back, struct shore_diag *diag);
 

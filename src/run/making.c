@@ -17,7 +17,7 @@
 #include "drive/probe.h"
 #include "files/atomic.h"
 #include "files/json.h"
-#include "run/internal.h"
+#include "run/fleets.h"
 #include "storage/format.h"
 
 #define MAKING "making"
@@ -342,14 +342,20 @@ int shore__run_finish(struct shore__run *run, const uint64_t fleet_id[2], const 
     int rc = each_file(run, SYNC, diag);
     if (rc < 0) return rc;
     run->making = false; /* from here on there is no way back: the marker stays until the end */
+    struct shore__run *before = NULL;
+    if (run->private->overwrites) before = shore__run_peek(run->path);
     if (run->private->overwrites) rc = unlink_run_json(run, diag);
+    if (rc == 0) shore__run_forget(run->path);
     if (rc == 0) rc = each_file(run, MOVE, diag);
     if (rc == 0) rc = shore__directory_sync(run->path, diag);
     if (rc == 0) rc = shore__run_open_data(run, run->path, diag);
     if (rc == 0) rc = shore__run_write(run, diag);
-    if (rc < 0) return rc;
-    shore__making_remove(run->path);
-    return 0;
+    if (rc == 0) {
+        shore__run_drop_moved(before);
+        shore__making_remove(run->path);
+    }
+    shore__run_close(before);
+    return rc;
 }
 
 /* ---- data that comes later --------------------------------------------------------------------------------------- */

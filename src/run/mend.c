@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/diag.h"
+#include "drive/discard.h"
 #include "run/fleets.h"
 
 bool shore__run_is_interrupted(const char *run_path, bool snapshots) {
@@ -23,4 +24,23 @@ int shore__run_mend(struct shore__run *run, bool roll_back, struct shore_diag *d
     if (rc == 0) rc = shore__snapshots_mend(run->path, remember, run, diag);
     if (rc == 0 && roll_back) rc = shore__rollback_mend(run, remember, run, diag);
     return rc;
+}
+
+void shore__run_forget(const char *run_path) {
+    struct shore__snapshot *list = NULL;
+    size_t count = 0;
+    shore__snapshots_mend(run_path, NULL, NULL, NULL);
+    if (shore__snapshots_read(run_path, &list, &count, NULL) == 0) {
+        for (size_t i = 0; i < count; i++)
+            shore__snapshot_remove(run_path, list[i].name, NULL, NULL, NULL);
+    }
+    shore__snapshots_free(list, count);
+    shore__snapshots_forget(run_path);
+    shore__move_forget(run_path);
+    shore__rollback_forget(run_path);
+}
+
+void shore__run_drop_moved(const struct shore__run *before) {
+    for (size_t i = 0; before && before->generation > 1 && i < before->settings.drives.count; i++)
+        shore__drive_discard(before->settings.drives.item[i], before->fleet_id, before->generation, false, NULL);
 }

@@ -161,6 +161,14 @@ static int read_run(struct shore__run *run, struct shore_diag *diag) {
     return rc;
 }
 
+struct shore__run *shore__run_peek(const char *path) {
+    struct shore__run *run = NULL;
+    if (!shore__is_run(path) || shore__run_alloc(path, &run, NULL) < 0) return NULL;
+    if (read_run(run, NULL) == 0) return run;
+    shore__run_close(run);
+    return NULL;
+}
+
 /* ---- data -------------------------------------------------------------------------------------------------------- */
 
 /* The file's length first: a part that it cannot hold would hide that it is another file. */

@@ -175,6 +175,9 @@ for i in $(seq "${KILLS:-16}"); do
     fi
 done
 same "nothing is left over" "$(volumes) $(find "$run/snapshots" -name 'new*' | wc -l)" "5 0"
+# A run that takes the place of this one leaves nothing of it.
+must train "${common[@]}" --drive "$place/d4" --out "$run" --overwrite --stop-at 1
+same "overwriting takes all of it" "$(volumes) $(ls "$run" | grep -c snapshots)" "1 0"
 must remove "$run"
 same "remove takes them all" "$(volumes)" 0
 [ ! -e "$run" ] && ok "the directory too" || fail "the run's directory is left: $(ls -R "$run")"
