@@ -404,7 +404,6 @@ static void remote_ledger(const struct shore__drive *d, struct shore_ledger *add
     add_to->link_in_state += of[SHORE__LINK_IN_STATE];
     add_to->link_out_state += of[SHORE__LINK_OUT_STATE];
     add_to->link_out_gradients += of[SHORE__LINK_OUT_GRADIENTS];
-    add_to->link_out_gradients += of[SHORE__LINK_OUT_GRADIENTS];
     for (int i = 0; i < SHORE__LINK_CLASSES; i++)
         if (i != SHORE__LINK_CONTROL) bulk += of[i];
     pthread_mutex_unlock(&r->lock);

@@ -7,6 +7,7 @@
 #include "base/arena.h"
 #include "drive/fleet.h"
 #include "drive/snapshot.h"
+#include "drive/throttle.h"
 
 struct config {
     const char *name, *kinds;
@@ -265,6 +266,91 @@ static void reopen(struct bench *b) {
     b->fleet = NULL;
     b->options.hint_step = b->plain.step;
     must(b, shore_fleet_open(b->plain.layout, &b->options, &b->fleet, &b->diag));
+}
+
+static int spill_wait(struct bench *b, uint32_t block, uint32_t segment, uint32_t count, enum shore_gradient_form form,
+                      const void *gradient) {
+    struct shore_wait wait;
+    shore_wait_init(&wait);
+    int rc = shore_fleet_spill(b->fleet, block, segment, count, form, gradient, shore_wait_completion(&wait));
+    return rc ? rc : shore_wait(&wait, &b->diag);
+}
+
+/* What was spilled comes back as it was, in its form only. */
+static void test_spilled(void **state) {
+    for (size_t c = 0; c < NCONFIGS; c++) {
+        struct bench b;
+        if (!bench_open(&b, &configs[c], SHORE_ADAMW, false)) continue;
+        const struct shore_layout_block *block = &b.plain.layout->blocks[1];
+        uint32_t n = block->segments;
+        size_t bytes = block->padded_elems * 4;
+        float *gradient = pages(bytes), *back = pages(bytes);
+        assert_true(n > 2);
+        gradient_of_step(&b.plain, 1, 1, gradient);
+        assert_int_not_equal(fetch_wait(&b, 0, 1, 0, n, SHORE_FETCH_SPILLED, back), 0);
+        must(&b, spill_wait(&b, 1, 0, n - 1, SHORE_GRADIENT_FP32, gradient));
+        assert_int_not_equal(fetch_wait(&b, 0, 1, 0, n, SHORE_FETCH_SPILLED, back), 0);
+        must(&b, fetch_wait(&b, 0, 1, 1, n - 2, SHORE_FETCH_SPILLED, back));
+        assert_memory_equal(back, gradient + SHORE_SEGMENT_ELEMS, (size_t)(n - 2) * SHORE_SEGMENT_ELEMS * 4);
+        assert_int_not_equal(fetch_wait(&b, 0, 1, 1, n - 2, SHORE_FETCH_SPILLED_BF16, back), 0);
+
+        must(&b, spill_wait(&b, 1, 0, n, SHORE_GRADIENT_BF16, gradient));
+        memset(back, 0, bytes);
+        struct shore_ledger before, after;
+        shore_fleet_ledger(b.fleet, &before);
+        must(&b, fetch_wait(&b, 0, 1, 0, n, SHORE_FETCH_SPILLED_BF16, back));
+        shore_fleet_ledger(b.fleet, &after);
+        assert_memory_equal(back, gradient, bytes / 2);
+        assert_int_equal(after.link_out_gradients - before.link_out_gradients, bytes / 2);
+        assert_int_not_equal(fetch_wait(&b, 0, 1, 0, n, SHORE_FETCH_SPILLED, back), 0);
+        free(gradient);
+        free(back);
+        bench_close(&b);
+    }
+}
+
+/* Where a machine is emulated, bytes take their time, all that the ledger counts crosses its link, and no bit changes.
+ */
+static void test_paced(void **state) {
+    static const struct config config = {"paced", "ff", SHORE_IO_THREADS, 1, 0, SHORE_MOMENTS_FP32};
+    const struct shore__emulation machine = {
+        .link_shared = true,
+        .link = {100 << 20, 0},
+        .ndrives = 1,
+        .drive[0] = {.read = 60 << 20, .write = 20 << 20, .mixed = 70 << 20, .compute = 100 << 20},
+    };
+    struct bench b;
+    assert_true(bench_open(&b, &config, SHORE_ADAMW, false));
+    struct shore__throttle *throttle;
+    assert_int_equal(shore__throttle_open(&machine, 2, &throttle, &b.diag), 0);
+    shore_fleet_close(b.fleet);
+    b.options.throttle = throttle;
+    must(&b, shore_fleet_open(b.plain.layout, &b.options, &b.fleet, &b.diag));
+    uint64_t start = shore__now_ns();
+    struct step_how plain = {.coefficient = 1, .params = true}, spilled = {.coefficient = 1, .spill = true};
+    for (uint32_t i = 0; i < BLOCKS; i++)
+        plain.params_out[i] = pages(b.plain.layout->blocks[i].padded_elems * 2);
+    must(&b, fleet_updates(b.fleet, &b.plain, 0, &plain, &b.diag));
+    must(&b, fleet_commit(b.fleet, 0, false, &b.diag));
+    plain_step(&b.plain, 1);
+    for (uint32_t i = 0; i < BLOCKS; i++)
+        free(plain.params_out[i]);
+    must(&b, fleet_updates(b.fleet, &b.plain, 1, &spilled, &b.diag));
+    must(&b, fleet_commit(b.fleet, 1, false, &b.diag));
+    plain_step(&b.plain, 1);
+    double seconds = (double)(shore__now_ns() - start) * 1e-9;
+    struct shore_ledger ledger;
+    struct shore__busy busy;
+    shore_fleet_ledger(b.fleet, &ledger);
+    shore__throttle_busy(throttle, &busy);
+    uint64_t bytes = b.plain.layout->segments * SHORE_SEGMENT_ELEMS;
+    assert_int_equal(ledger.link_in_gradients + ledger.link_out_params, bytes * (4 + 2 + 4));
+    assert_int_equal(shore__throttle_link_bytes(throttle), ledger.link_in_gradients + ledger.link_out_params);
+    assert_true(busy.drive_write > 0.5 * (double)bytes * (12 + 12 + 4) / (20 << 20));
+    assert_true(seconds > busy.drive_write && seconds > busy.link);
+    assert_digest(b.fleet, &b.plain, true);
+    bench_close(&b);
+    shore__throttle_close(throttle);
 }
 
 static void test_reopen(void **state) {
@@ -859,6 +945,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_optimizers),      cmocka_unit_test(test_fetches),
         cmocka_unit_test(test_initial_moments), cmocka_unit_test(test_spill_repeat_discard_skip),
+        cmocka_unit_test(test_spilled),         cmocka_unit_test(test_paced),
         cmocka_unit_test(test_reopen),          cmocka_unit_test(test_scratch),
         cmocka_unit_test(test_state_images),    cmocka_unit_test(test_restored),
         cmocka_unit_test(test_snapshots),       cmocka_unit_test(test_generations),
