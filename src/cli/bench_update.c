@@ -5,10 +5,14 @@
 #include "base/arena.h"
 #include "cli/bench.h"
 #include "number/bf16.h"
+#include "run/emulate.h"
+#include "train/host_update.h"
 
 /* Blocks about the size of a layer of GPT-2 124M, so that the pipeline meets what it meets in training. */
 #define BLOCK_ELEMS (108u * SHORE_SEGMENT_ELEMS)
 #define INIT_SEGMENTS 16u
+#define HOST_BUFFERS 3u
+#define HOST_SEGMENTS 32u
 
 struct args {
     struct shore__strings drives;
@@ -18,7 +22,8 @@ struct args {
     enum shore_moments moments;
     enum shore_io io;
     uint64_t chunk_bytes, ring_bytes;
-    bool bf16_gradients, deliver, overwrite, json, quiet;
+    char *emulate;
+    bool bf16_gradients, host_update, deliver, overwrite, json, quiet;
 };
 
 #define OPTION(...) SHORE__OPTION(struct args, __VA_ARGS__)
@@ -31,6 +36,10 @@ static const struct shore__option options[] = {
     CHOICE("optimizer", optimizer, "adamw|adam|sgd|adagrad", "what UPDATE computes"),
     CHOICE("moments", moments, "fp32|8bit", "how the optimizer's moments are stored"),
     CHOICE("grad-precision", bf16_gradients, "fp32|bf16", "how gradients are handed over"),
+    CHOICE("update", host_update, "drive|host",
+           "where it runs; host: gradients are spilled first, then all crosses the link"),
+    OPTION(TEXT, "emulate", emulate, "FILE",
+           "take as long as the machine would that FILE describes, or smart-infinity"),
     OPTION(FLAG, "deliver", deliver, NULL, "hand the new bf16 parameters over as well, as training does"),
     OPTION(SIZE, "chunk-size", chunk_bytes, "SIZE", "bytes that UPDATE reads at once; otherwise chosen"),
     OPTION(SIZE, "ring-size", ring_bytes, "SIZE", "memory of the buffers of all drives; otherwise 16 MiB each"),
@@ -58,6 +67,8 @@ struct bench {
     struct shore_fleet *fleet;
     float *gradient; /* of the largest block */
     uint16_t *delivered;
+    void *host_memory; /* of --update host */
+    struct shore__throttle *throttle;
     struct shore_wait *waits;
     double *seconds;
     struct shore_ledger before, after;
@@ -125,9 +136,49 @@ static int fill(struct bench *b, struct shore_diag *diag) {
     return rc ? rc : shore_fleet_seal(b->fleet, 0, diag);
 }
 
-static int one_step(struct bench *b, uint64_t step, struct shore_diag *diag) {
-    struct shore_hyper hyper = {.lr = 1e-4f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f};
-    shore_hyper_at_step(&hyper, b->args->optimizer, step + 1);
+static enum shore_gradient_form form_of(const struct bench *b) {
+    return b->args->bf16_gradients ? SHORE_GRADIENT_BF16 : SHORE_GRADIENT_FP32;
+}
+
+static void *delivered_at(void *ctx, uint32_t block, uint32_t segment) {
+    struct bench *b = ctx;
+    return b->delivered ? b->delivered + (size_t)segment * SHORE_SEGMENT_ELEMS : NULL;
+}
+
+/* As ZeRO-Infinity does it: gradients go to the drives block by block, then the host updates. */
+static int update_on_host(struct bench *b, uint64_t step, const struct shore_hyper *hyper, struct shore_diag *diag) {
+    struct shore_wait *wait = &b->waits[0];
+    int rc = 0;
+    shore_wait_init(wait);
+    for (uint32_t block = 0; !rc && block < b->layout->nblocks; block++) {
+        shore_wait_add(wait);
+        struct shore_completion done = shore_wait_completion(wait);
+        rc = shore_fleet_spill(b->fleet, block, 0, b->layout->blocks[block].segments, form_of(b), b->gradient, done);
+        if (rc) done.fn(done.ctx, rc, NULL);
+    }
+    struct shore_completion own = shore_wait_completion(wait);
+    own.fn(own.ctx, 0, NULL);
+    rc = shore_wait(wait, diag);
+    if (rc) return rc;
+    const struct shore__emulation *e = shore__throttle_emulation(b->throttle);
+    const struct shore__host_update how = {
+        .base_step = step,
+        .attempt = shore_fleet_attempt(b->fleet),
+        .form = form_of(b),
+        .coefficient = 1,
+        .groups = hyper,
+        .ngroups = 1,
+        .params_at = delivered_at,
+        .ctx = b,
+        .buffers = e && e->host_buffers && e->host_buffers < HOST_BUFFERS ? e->host_buffers : HOST_BUFFERS,
+        .chunk_segments = HOST_SEGMENTS,
+        .memory = b->host_memory,
+    };
+    uint64_t waited_ns = 0;
+    return shore__host_update_run(b->fleet, &how, &waited_ns, diag);
+}
+
+static int update_beside(struct bench *b, uint64_t step, const struct shore_hyper *hyper, struct shore_diag *diag) {
     uint32_t submitted = 0;
     int rc = 0;
     for (uint32_t block = 0; !rc && block < b->layout->nblocks; block++) {
@@ -137,9 +188,9 @@ static int one_step(struct bench *b, uint64_t step, struct shore_diag *diag) {
             .block = block,
             .count = b->layout->blocks[block].segments,
             .gradient = b->gradient,
-            .form = b->args->bf16_gradients ? SHORE_GRADIENT_BF16 : SHORE_GRADIENT_FP32,
+            .form = form_of(b),
             .coefficient = 1,
-            .groups = &hyper,
+            .groups = hyper,
             .ngroups = 1,
             .params_out = b->delivered,
             .order = block,
@@ -159,6 +210,13 @@ static int one_step(struct bench *b, uint64_t step, struct shore_diag *diag) {
             *diag = own;
         }
     }
+    return rc;
+}
+
+static int one_step(struct bench *b, uint64_t step, struct shore_diag *diag) {
+    struct shore_hyper hyper = {.lr = 1e-4f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f};
+    shore_hyper_at_step(&hyper, b->args->optimizer, step + 1);
+    int rc = b->args->host_update ? update_on_host(b, step, &hyper, diag) : update_beside(b, step, &hyper, diag);
     if (rc) return rc;
     struct shore_wait *commit = &b->waits[b->layout->nblocks];
     shore_wait_init(commit);
@@ -185,8 +243,12 @@ static int print(struct bench *b) {
     for (uint32_t i = 0; i < a->steps; i++)
         total += b->seconds[i];
     double median = shore__bench_median(b->seconds, a->steps);
-    double read = (double)(b->after.drive_read_state - b->before.drive_read_state) / n;
-    double written = (double)(b->after.drive_write_state - b->before.drive_write_state) / n;
+#define SINCE(field) ((double)(b->after.field - b->before.field) / n)
+    double read = SINCE(drive_read_state) + SINCE(drive_read_fetch) + SINCE(drive_read_spill);
+    double written = SINCE(drive_write_state) + SINCE(drive_write_spill);
+    double link_in = SINCE(link_in_gradients) + SINCE(link_in_state);
+    double link_out = SINCE(link_out_params) + SINCE(link_out_gradients) + SINCE(link_out_state);
+#undef SINCE
     double commit_bytes = (double)(b->after.drive_write_commit - b->before.drive_write_commit) / n;
     double io_wait = (double)(b->after.update_io_wait_ns - b->before.update_io_wait_ns) * 1e-9 / n;
     double compute = (double)(b->after.update_compute_ns - b->before.update_compute_ns) * 1e-9 / n;
@@ -208,6 +270,8 @@ static int print(struct bench *b) {
         json_object_set_new(o, "steps", json_integer(a->steps));
         json_object_set_new(o, "read_bytes", json_real(read));
         json_object_set_new(o, "write_bytes", json_real(written));
+        json_object_set_new(o, "link_in_bytes", json_real(link_in));
+        json_object_set_new(o, "link_out_bytes", json_real(link_out));
         json_object_set_new(o, "commit_bytes", json_real(commit_bytes));
         json_object_set_new(o, "io_wait_seconds", json_real(io_wait));
         json_object_set_new(o, "compute_seconds", json_real(compute));
@@ -216,15 +280,23 @@ static int print(struct bench *b) {
         json_object_set_new(o, "disk_bytes", json_integer((json_int_t)info.disk_bytes));
         json_object_set_new(o, "optimizer", json_string(names[a->optimizer]));
         json_object_set_new(o, "moments", json_string(a->moments == SHORE_MOMENTS_8BIT ? "8bit" : "fp32"));
+        json_object_set_new(o, "update", json_string(a->host_update ? "host" : "drive"));
+        json_object_set_new(o, "emulated", json_boolean(b->throttle));
         json_object_set_new(o, "drive", json_string(describe));
         return shore__cli_print_json(o);
     }
     char rate[32];
+    if (b->throttle) {
+        const struct shore__emulation *e = shore__throttle_emulation(b->throttle);
+        printf("emulated: times are those of %s, rates divided by %g\n", e->name, e->scale);
+    }
     printf("UPDATE of %llu parameters: %.3f s a step (median of %u), %.1f million parameters/s, %s/s\n",
            (unsigned long long)b->params, median, a->steps, (double)b->params / median / 1e6,
            shore__format_size((uint64_t)(bytes / median), rate, sizeof rate));
     printf("bytes a parameter and step inside the drive: %.3f (read %.3f, written %.3f)\n",
            (read + written) / (double)b->params, read / (double)b->params, written / (double)b->params);
+    printf("bytes a parameter and step on the host link: %.3f in, %.3f out\n", link_in / (double)b->params,
+           link_out / (double)b->params);
     printf("of %.3f s: waiting for I/O %.3f, computing %.3f, commit %.4f (summed over drives)\n", total / n, io_wait,
            compute, commit);
     for (uint32_t i = 0; i < info.ndrives; i++)
@@ -244,6 +316,7 @@ static int run(const void *args) {
         rc = shore__fail(&diag, SHORE_EUSAGE, "--params takes a number such as 124M or 1.5B, not '%s'", a->params);
     if (!rc) rc = shore__bench_places(&a->drives, "bench", &b.places, &diag);
     if (!rc) rc = make_layout(&b, &diag);
+    if (!rc) rc = shore__emulation_throttle(a->emulate, &b.places, &b.throttle, &diag);
     struct shore_fleet_options fleet = {
         .drives = (const char *const *)b.places.item,
         .ndrives = (uint32_t)b.places.count,
@@ -252,6 +325,8 @@ static int run(const void *args) {
         .ring_bytes = a->ring_bytes,
         .io = a->io,
         .overwrite = a->overwrite,
+        .spill = a->host_update,
+        .throttle = b.throttle,
         .note = shore__cli_note,
     };
     uint64_t moment = a->moments == SHORE_MOMENTS_8BIT ? 1 : 4;
@@ -264,6 +339,11 @@ static int run(const void *args) {
         rc = shore_fleet_create(b.layout, &fleet, &b.fleet, &diag);
         created = !rc;
     }
+    if (created && a->host_update) {
+        b.host_memory = shore__arena_alloc(
+            NULL, shore__host_update_bytes(shore_fleet_state_bytes(b.fleet), HOST_BUFFERS, HOST_SEGMENTS));
+        if (!b.host_memory) rc = shore__fail(&diag, -ENOMEM, "out of memory");
+    }
     if (!rc) rc = fill(&b, &diag);
     shore__cli_progress_end();
     if (!rc) rc = measure(&b, &diag);
@@ -275,6 +355,8 @@ static int run(const void *args) {
     if (created) shore__bench_remove(&b.places);
     shore__strings_free(&b.places);
     shore_layout_free(b.layout);
+    shore__throttle_close(b.throttle);
+    shore__arena_free(NULL, b.host_memory);
     shore__arena_free(NULL, b.gradient);
     shore__arena_free(NULL, b.delivered);
     free(b.waits);
@@ -286,5 +368,6 @@ int shore__bench_update(int argc, char **argv) {
     struct args a = {.steps = 5, .warmup = 1};
     int code = shore__bench_command(&line, argc, argv, &a, &a.drives, run);
     free(a.params);
+    free(a.emulate);
     return code;
 }

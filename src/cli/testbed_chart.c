@@ -79,11 +79,11 @@ static void draw_series(struct chart *c, const struct series *s) {
 }
 
 static void draw_axes(const struct chart *c, const double *ticks, size_t nticks) {
-    double step = c->most_y > 12 ? 2 : 1;
-    for (double y = 0; y <= c->most_y + 1e-9; y += step)
+    int step = c->most_y > 12 ? 2 : 1;
+    for (int y = 0; y <= (int)c->most_y; y += step)
         fprintf(c->out,
                 "<line x1=\"%d\" y1=\"%.1f\" x2=\"%d\" y2=\"%.1f\" stroke=\"%s\"/>\n"
-                "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%g</text>\n",
+                "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%d</text>\n",
                 LEFT, y_of(c, y), WIDTH - RIGHT, y_of(c, y), y > 0 ? "#e4e4e4" : "#444", LEFT - 8, y_of(c, y) + 4, y);
     fprintf(c->out, "<line x1=\"%d\" y1=\"%d\" x2=\"%d\" y2=\"%d\" stroke=\"#444\"/>\n", LEFT, TOP, LEFT,
             HEIGHT - BOTTOM);

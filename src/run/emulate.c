@@ -9,6 +9,8 @@
 #include "base/diag.h"
 #include "base/suggest.h"
 #include "base/units.h"
+#include "drive/placement.h"
+#include "drive/transport.h"
 #include "files/json.h"
 
 enum { FILE_BYTES_MOST = 1 << 20 };
@@ -239,4 +241,24 @@ int shore__emulation_open(const char *name, struct shore__emulation *out, struct
     rc = shore__emulation_from_json(json, name, out, diag);
     json_decref(json);
     return rc;
+}
+
+int shore__emulation_throttle(const char *name, const struct shore__strings *drives, struct shore__throttle **out,
+                              struct shore_diag *diag) {
+    struct shore__emulation e;
+    *out = NULL;
+    if (!name || strcmp(name, "none") == 0) return 0;
+    int rc = shore__emulation_open(name, &e, diag);
+    for (size_t i = 0; !rc && i < drives->count; i++) {
+        const char *drive = drives->item[i];
+        if (shore__path_is_virtual(drive))
+            rc = shore__fail(diag, SHORE_EUSAGE,
+                             "--emulate paces what drives read and write, and %s does neither: give directories (one "
+                             "in memory, such as /dev/shm, will do)",
+                             drive);
+        else if (shore__path_is_remote(drive))
+            rc = shore__fail(diag, SHORE_EUSAGE, "--emulate paces drives of this process, not %s: give directories",
+                             drive);
+    }
+    return rc ? rc : shore__throttle_open(&e, (uint32_t)drives->count, out, diag);
 }

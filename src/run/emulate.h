@@ -5,6 +5,7 @@
 #include <jansson.h>
 
 #include "drive/throttle.h"
+#include "run/settings.h"
 
 /* name: a file, or a built-in testbed. "Did you mean" for unknown keys and names. Rates come out divided by the scale;
  * times as they are. */
@@ -13,6 +14,10 @@ int shore__emulation_open(const char *name, struct shore__emulation *out, struct
 int shore__emulation_from_json(const json_t *json, const char *name, struct shore__emulation *out,
                                struct shore_diag *diag);
 
+/* The buckets of that machine with these drives, which are refused if they cannot be paced. name NULL or "none": *out
+ * is NULL. */
+int shore__emulation_throttle(const char *name, const struct shore__strings *drives, struct shore__throttle **out,
+                              struct shore_diag *diag);
 /* The document itself, for a caller that changes it. */
 int shore__emulation_json(const char *name, json_t **out, struct shore_diag *diag);
 

@@ -8,8 +8,6 @@
 
 #include "base/diag.h"
 #include "base/units.h"
-#include "drive/placement.h"
-#include "drive/transport.h"
 #include "run/emulate.h"
 #include "train/trainer.h"
 
@@ -23,26 +21,6 @@ static void processor_text(const struct shore__compute *c, char *out, size_t byt
 
 static int open_compute(const struct shore__settings *s, struct shore__compute **out, struct shore_diag *diag) {
     return shore__compute_cpu_open(!s->fp32, s->products, (int)s->threads, out, diag);
-}
-
-/* *throttle NULL: nothing is emulated. */
-static int open_throttle(const struct shore__settings *s, struct shore__throttle **throttle, struct shore_diag *diag) {
-    struct shore__emulation e;
-    *throttle = NULL;
-    if (!s->emulate || !strcmp(s->emulate, "none")) return 0;
-    int rc = shore__emulation_open(s->emulate, &e, diag);
-    for (size_t i = 0; !rc && i < s->drives.count; i++) {
-        const char *drive = s->drives.item[i];
-        if (shore__path_is_virtual(drive))
-            rc = shore__fail(diag, SHORE_EUSAGE,
-                             "--emulate paces what drives read and write, and %s does neither: give directories (one "
-                             "in memory, such as /dev/shm, will do)",
-                             drive);
-        else if (shore__path_is_remote(drive))
-            rc = shore__fail(diag, SHORE_EUSAGE, "--emulate paces drives of this process, not %s: give directories",
-                             drive);
-    }
-    return rc ? rc : shore__throttle_open(&e, (uint32_t)s->drives.count, throttle, diag);
 }
 
 /* Buffers of UPDATE lie in the drive's own memory. */
@@ -68,7 +46,7 @@ int shore__train_needs(const struct shore__settings *s, const struct shore__mode
     struct shore__compute *c;
     struct train_plan plan;
     struct shore__throttle *throttle;
-    int rc = open_throttle(s, &throttle, diag);
+    int rc = shore__emulation_throttle(s->emulate, &s->drives, &throttle, diag);
     shore__throttle_close(throttle);
     if (!rc) rc = open_compute(s, &c, diag);
     if (rc) return rc;
@@ -148,7 +126,7 @@ static int open_trainer(struct trainer *t, bool fresh, bool overwrite, uint64_t 
     const struct shore__settings *s = t->s;
     char processor[64];
     int rc = open_compute(s, &t->c, diag);
-    if (!rc) rc = open_throttle(s, &t->throttle, diag);
+    if (!rc) rc = shore__emulation_throttle(s->emulate, &s->drives, &t->throttle, diag);
     if (!rc) rc = train_plan_make(s, t->m, t->c, s->memory_bytes, &t->plan, NULL, diag);
     if (!rc && s->memory_bytes > shore__machine_memory_bytes()) {
         char have[32];

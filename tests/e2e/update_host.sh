@@ -71,4 +71,9 @@ done
 same "after $kills kills" "$rc $(digest)" "0 $wanted"
 run inspect "$place/run" --digest --deep
 same "every byte" "$(digest)" "$wanted"
+
+# bench update takes the same way.
+run bench update --drive "$place/d1" "$place/d2" --params 4M --steps 1 --update host --quiet
+grep -qE '^bytes a parameter and step on the host link: 16\.[0-9]+ in, 16\.[0-9]+ out$' "$place/log" && ok "bench update" ||
+    fail "bench update does not move 16 bytes each way"
 done_testing
