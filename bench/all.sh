@@ -8,6 +8,7 @@ run update_moments.sh
 run step_overlap.sh
 run compute_share.sh
 run ram_vs_drive.sh
+run unequal_drives.sh
 if [ -n "${SHORT:-}" ]; then run minimum.sh 5m 124m; else run minimum.sh; fi
 [ -n "${SHORT:-}" ] || run overrun_sweep.sh
 [ -n "${SHORT:-}" ] || run moments_loss.sh
