@@ -2,11 +2,11 @@
 # Loss with the top 1 % of the gradients and error feedback against whole gradients: the same text, steps, seed and
 # schedule, one run each; the curves as SVG.
 # Usage: compress_loss.sh [TEXT FILE...]   (otherwise Perl's manual: package perl-doc)
-# STEPS (20000), AFTER (steps with whole gradients first; a twentieth), BATCH (8), LENGTH (128), LR, WIDTH (256), LAYERS
+# STEPS (12000), AFTER (steps with whole gradients first; a tenth), BATCH (8), LENGTH (128), LR (2e-3), WIDTH (256), LAYERS
 # (6), MEMORY (4GiB), OUT (runs/compress-loss), COMMON (flags of both), METHOD (flags of the compressed run)
 . "$(dirname "$0")/lib.sh"
-steps=${STEPS:-20000}
-after=${AFTER:-$((steps / 20))}
+steps=${STEPS:-12000}
+after=${AFTER:-$((steps / 10))}
 width=${WIDTH:-256}
 layers=${LAYERS:-6}
 length=${LENGTH:-128}
@@ -25,7 +25,7 @@ cat >"$out/config.json" <<JSON
  "layer_norm_epsilon": 1e-5, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
 JSON
 common=(--init "$out/config.json" --data "${texts[@]}" --val-share 0.03 --eval-every $((steps / 20 > 0 ? steps / 20 : 1))
-    --seed 1 --steps "$steps" --batch "${BATCH:-8}" --seq-len "$length" --lr "${LR:-1e-3}" --memory "${MEMORY:-4GiB}"
+    --seed 1 --steps "$steps" --batch "${BATCH:-8}" --seq-len "$length" --lr "${LR:-2e-3}" --memory "${MEMORY:-4GiB}"
     --drive ram: --quiet "${common[@]}")
 one() {
     local run=$out/$1
@@ -40,7 +40,7 @@ tail_of() {
         "$(metric "$out/$1" val_loss | tail -n 1)"
 }
 machine
-echo "# $layers layers of width $width, ${BATCH:-8} x $length tokens, $steps steps, lr ${LR:-1e-3}; common: ${COMMON:-none}; compressed: ${method[*]}"
+echo "# $layers layers of width $width, ${BATCH:-8} x $length tokens, $steps steps, lr ${LR:-2e-3}; common: ${COMMON:-none}; compressed: ${method[*]}"
 one whole
 one top "${method[@]}"
 read -r whole whole_val <<<"$(tail_of whole)"

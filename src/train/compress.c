@@ -192,7 +192,7 @@ int compress_want(struct trainer *t, uint32_t block, struct shore_diag *diag) {
     (void)wait_for_residual(t, block, NULL); /* of an attempt that was given up */
     shore_wait_init(&z->fetch[block]);
     int rc = shore_fleet_fetch(t->fleet, t->base_step, block, 0, t->m->layout->blocks[block].segments, SHORE_FETCH_R,
-                           z->residual[0] + residual_at(t, block, 0), shore_wait_completion(&z->fetch[block]));
+                               z->residual[0] + residual_at(t, block, 0), shore_wait_completion(&z->fetch[block]));
     z->fetching[block] = !rc;
     return rc ? shore__fail(diag, rc, "the residual cannot be fetched: %s", shore_error_text(rc)) : 0;
 }

@@ -1,5 +1,6 @@
 /* Top-k against a sort, in every version and by both ways: ties, zeros, padding, NaN, infinity, denormals. */
 #include <math.h>
+#include <omp.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -73,7 +74,9 @@ static void check_way(uint32_t segments, uint64_t k, int threads, bool exact_onl
 static void check(uint32_t segments, uint64_t k) {
     static unsigned char taken[ELEMS];
     uint64_t count = by_definition(segments, k, taken);
-    for (int threads = 1; threads <= 7; threads += 3)
+    int most =
+        omp_get_max_threads() == 1 ? 1 : 7; /* one where OpenMP is told so: the thread sanitizer does not know it */
+    for (int threads = 1; threads <= most; threads += 3)
         for (int exact = 0; exact < 2; exact++)
             check_way(segments, k, threads, exact, taken, count);
 }
