@@ -47,6 +47,16 @@ for residual in host saved; do
     merge common "${how[@]}" --drive "$d1"
     least=$(minimum train "${merged[@]}" --out "$place/none")
     agrees "residual $residual, the least budget ${least:-?}" --drive "$d1" "${how[@]}" --memory "${least:-1GiB}"
+    rm -rf "$place/run" "$d1"/*
+    merge common "${how[@]}" --drive "$d1"
+    "${guard[@]}" "$PEAK" "$LONGSHORE" train "${merged[@]}" --memory "${least:-1GiB}" --out "$place/run" \
+        >"$place/log" 2>&1 </dev/null
+    peak=$(sed -n 's/^peak //p' "$place/log")
+    if [ "${peak:-0}" -gt 0 ] && [ "$peak" -le "$(bytes "${least:-0}")" ]; then
+        ok "residual $residual: the budget holds"
+    else
+        fail "residual $residual: a peak of ${peak:-?} bytes in ${least:-?}"
+    fi
 done
 differs "no error feedback" --drive ram: "${top[@]}" --clip 100 --error-feedback off
 wanted=$found
