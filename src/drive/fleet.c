@@ -45,6 +45,8 @@ static struct shore__join *join_new(struct shore_fleet *f, enum join_kind kind, 
     struct shore__join *join = calloc(1, sizeof *join + tail_bytes + f->ndrives * sizeof *join->part);
     if (!join) return NULL;
     join->part = (struct part *)(void *)(join->tail + tail_bytes);
+    for (uint32_t d = 0; d < f->ndrives; d++) /* now: a drive may complete one part while the next one is made */
+        join->part[d] = (struct part){join, &f->meters[d]};
     join->fleet = f;
     join->kind = kind;
     join->done = done;
@@ -124,7 +126,6 @@ static void part_done(void *ctx, int rc, const struct shore_diag *diag) {
 
 static struct shore_completion part_completion(struct shore__join *join, uint32_t d) {
     atomic_fetch_add(&join->left, 1);
-    join->part[d] = (struct part){join, &join->fleet->meters[d]};
     meter_begin(join->part[d].meter);
     return (struct shore_completion){part_done, &join->part[d]};
 }
