@@ -112,6 +112,16 @@ for i in $(seq "${KILLS:-24}"); do
     [ ! -e "$run/moving.json" ] || fail "after kill $i: moving.json is left"
 done
 ok "$kills kills"
+# A drive that holds the other one up is named, and not the other one.
+gpt2_config "$place/wide.json" 2 192 4 64 600
+echo '{"drives": [{"mixed": "400MB"}, {"mixed": "40MB"}]}' >"$place/rates.json"
+slow=(--init "$place/wide.json" --seed 3 --data "$place/text" --steps 6 --batch 2 --seq-len 64 --memory 512MiB
+      --log-every 1 --emulate "$place/rates.json")
+must train "${slow[@]}" --drive "$place/d1/slow" "$place/d2/slow" --drive-speeds 1,1 --out "$place/slow"
+grep -q "slow: .*d2/slow works" "$place/log" && ok "the slow drive is named" || fail "the slow drive is not named"
+grep -q "slow: .*d1/slow works" "$place/log" && fail "the fast drive is named" || ok "the fast one is not"
+must remove "$place/slow"
+
 must remove "$run"
 same "nothing is left" "$(find "$place" -name '*.volume*' | wc -l)" 0
 done_testing
