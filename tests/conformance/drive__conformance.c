@@ -30,7 +30,9 @@ static const struct config configs[] = {
     {"8-bit moments, in memory", "r", SHORE_IO_AUTO, 1, 0, SHORE_MOMENTS_8BIT},
     {"8-bit moments, uring, two drives", "ff", SHORE_IO_URING, 3, 0, SHORE_MOMENTS_8BIT},
     {"remote", "u", SHORE_IO_AUTO, 0, 0, SHORE_MOMENTS_FP32},
+#if !defined(__SANITIZE_THREAD__) /* which takes long enough as it is */
     {"8-bit moments, a drive and a remote one", "fu", SHORE_IO_THREADS, 2, 0, SHORE_MOMENTS_8BIT},
+#endif
 };
 #define NCONFIGS (sizeof configs / sizeof configs[0])
 

@@ -441,7 +441,7 @@ static inline void server_start(void) {
     server_process = fork();
     assert_true(server_process >= 0);
     if (server_process == 0) {
-        struct shore__serve_options options = {.build = "test"};
+        struct shore__serve_options options = {.build = "test", .memory_bytes = 44 << 20};
         struct shore_diag diag = {""};
         prctl(PR_SET_PDEATHSIG, SIGTERM);
         int rc = shore__serve_listen(server_socket, &options, server_runs_on, server_said, &diag);
