@@ -8,6 +8,7 @@
 #include "base/diag.h"
 #include "base/units.h"
 #include "drive/chunk.h"
+#include "drive/layout.h"
 
 enum join_kind { JOIN_FETCH, JOIN_UPDATE, JOIN_STORE, JOIN_INITIAL, JOIN_SPILL, JOIN_PUT, JOIN_GET, JOIN_COMMIT };
 
@@ -180,7 +181,10 @@ int shore_fleet_fetch(struct shore_fleet *f, uint64_t step, uint32_t block, uint
         };
         rc = f->drives[d]->ops->fetch(f->drives[d], &fetch, part_completion(join, d));
         if (rc) part_refused(join, d, rc);
-        shore__link_count(f, d, shore__link_of_fetch(kind), part.count * segment_bytes);
+        shore__link_count(f, d, shore__link_of_fetch(kind),
+                          kind == SHORE_FETCH_STATE
+                              ? part.count * segment_bytes
+                              : shore__layout_bytes(f->layout, block, part.first, part.count, segment_bytes));
         shore__link_count(f, d, SHORE__LINK_CONTROL, sizeof fetch);
     }
     join_part_done(join, 0, NULL);
@@ -188,15 +192,15 @@ int shore_fleet_fetch(struct shore_fleet *f, uint64_t step, uint32_t block, uint
 }
 
 static void count_update(struct shore_fleet *f, uint32_t d, const struct shore_update *u) {
+    uint64_t elems = shore__layout_elems(f->layout, u->block, u->segment, u->count);
     if (u->form == SHORE_GRADIENT_SPARSE)
         shore__link_count(f, d, SHORE__LINK_IN_COMPRESSED,
                           u->offsets[u->count] - u->offsets[0] + (u->count + 1) * sizeof *u->offsets);
     else if (u->gradient)
-        shore__link_count(f, d, SHORE__LINK_IN_GRADIENTS, u->count * shore__gradient_segment_bytes(u->form));
-    if (u->residual) shore__link_count(f, d, SHORE__LINK_IN_STATE, (uint64_t)u->count * SHORE_SEGMENT_ELEMS * 2);
-    if (u->params_out)
-        shore__link_count(f, d, SHORE__LINK_OUT_PARAMS,
-                          (uint64_t)u->count * SHORE_SEGMENT_ELEMS * (f->config.fp32_params ? 4 : 2));
+        shore__link_count(f, d, SHORE__LINK_IN_GRADIENTS,
+                          elems * (shore__gradient_segment_bytes(u->form) / SHORE_SEGMENT_ELEMS));
+    if (u->residual) shore__link_count(f, d, SHORE__LINK_IN_STATE, elems * sizeof *u->residual);
+    if (u->params_out) shore__link_count(f, d, SHORE__LINK_OUT_PARAMS, elems * (f->config.fp32_params ? 4 : 2));
     shore__link_count(f, d, SHORE__LINK_CONTROL, sizeof *u + u->ngroups * sizeof *u->groups);
 }
 
@@ -315,7 +319,8 @@ int shore_fleet_spill(struct shore_fleet *f, uint32_t block, uint32_t segment, u
         rc =
             f->drives[d]->ops->spill(f->drives[d], block, part.first, part.count, form, from, part_completion(join, d));
         if (rc) part_refused(join, d, rc);
-        shore__link_count(f, d, SHORE__LINK_IN_GRADIENTS, part.count * each);
+        shore__link_count(f, d, SHORE__LINK_IN_GRADIENTS,
+                          shore__layout_bytes(f->layout, block, part.first, part.count, each));
     }
     join_part_done(join, 0, NULL);
     return 0;

@@ -96,3 +96,10 @@ int shore__layout_copy(const struct shore_layout *layout, struct shore_layout **
     free(blocks);
     return rc;
 }
+
+uint64_t shore__layout_elems(const struct shore_layout *layout, uint32_t block, uint32_t segment, uint32_t count) {
+    if (block >= layout->nblocks) return 0;
+    uint64_t first = (uint64_t)segment * SHORE_SEGMENT_ELEMS, end = first + (uint64_t)count * SHORE_SEGMENT_ELEMS;
+    if (end > layout->blocks[block].elems) end = layout->blocks[block].elems;
+    return end > first ? end - first : 0;
+}

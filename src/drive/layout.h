@@ -9,6 +9,16 @@
 /* Far above any model, far below overflow of a byte count. */
 #define SHORE__BLOCK_ELEMS_MAX (UINT64_C(1) << 46)
 
+/* Elements of [segment, segment + count) of a block without the padding behind its last tensor, which is zero in
+ * gradients and parameters alike and so need not cross the host link. 0: no such block. */
+uint64_t shore__layout_elems(const struct shore_layout *layout, uint32_t block, uint32_t segment, uint32_t count);
+
+/* Bytes of these segments that cross, where a whole one has segment_bytes. */
+static inline uint64_t shore__layout_bytes(const struct shore_layout *layout, uint32_t block, uint32_t segment,
+                                           uint32_t count, size_t segment_bytes) {
+    return shore__layout_elems(layout, block, segment, count) * (segment_bytes / SHORE_SEGMENT_ELEMS);
+}
+
 /* Ownership: the copy is the caller's; shore_layout_free(). */
 int shore__layout_copy(const struct shore_layout *layout, struct shore_layout **out);
 

@@ -8,6 +8,7 @@
 
 #include "base/diag.h"
 #include "base/units.h"
+#include "drive/layout.h"
 #include "drive/remote_link.h"
 
 #define SCRATCH_PIECE_BYTES (UINT64_C(1) << 20) /* what a seal is the sum over: the same for every server */
@@ -184,6 +185,11 @@ static int remote_init(struct shore__drive *d, uint32_t block, uint32_t segment,
 
 /* ---- others ------------------------------------------------------------------------------------------------------ */
 
+/* Bytes of the request's segments that go over the connection: the padding behind a block stays where it is. */
+static size_t crossing(const struct remote *r, const struct shore__wire_request *f, size_t segment_bytes) {
+    return shore__layout_bytes(r->config.layout, f->block, f->segment, f->count, segment_bytes);
+}
+
 static int remote_fetch(struct shore__drive *d, const struct shore__drive_fetch *fetch, struct shore_completion done) {
     struct remote *r = remote_of(d);
     size_t each = shore__fetch_segment_bytes(r->config.plane_bytes, fetch->kind);
@@ -195,8 +201,10 @@ static int remote_fetch(struct shore__drive *d, const struct shore__drive_fetch 
         struct remote_request *q = &w->part[i];
         q->fields.step = fetch->step;
         q->fields.kind = fetch->kind;
+        size_t bytes = q->fields.count * each;
         q->dst = (unsigned char *)fetch->dst + (q->fields.segment - fetch->segment) * each;
-        q->dst_bytes = q->fields.count * each;
+        q->dst_bytes = fetch->kind == SHORE_FETCH_STATE ? bytes : crossing(r, &q->fields, each);
+        memset((unsigned char *)q->dst + q->dst_bytes, 0, bytes - q->dst_bytes);
         q->dst_class = shore__link_of_fetch(fetch->kind);
     }
     return send_whole(r, w);
@@ -227,7 +235,7 @@ static uint32_t update_piece(const struct remote *r, const struct shore_update *
 static void fill_update(struct remote *r, struct remote_request *q, const struct shore_update *u) {
     struct shore__wire_request *f = &q->fields;
     uint32_t at = f->segment - u->segment;
-    size_t elem = (size_t)at * SHORE_SEGMENT_ELEMS, elems = (size_t)f->count * SHORE_SEGMENT_ELEMS;
+    size_t elem = (size_t)at * SHORE_SEGMENT_ELEMS;
     f->step = u->base_step;
     f->era = u->attempt;
     f->kind = u->form;
@@ -243,7 +251,7 @@ static void fill_update(struct remote *r, struct remote_request *q, const struct
     } else if (u->gradient) {
         size_t each = shore__gradient_segment_bytes(u->form);
         q->bulk[0] = (const unsigned char *)u->gradient + at * each;
-        q->bulk_bytes[0] = f->count * each;
+        q->bulk_bytes[0] = crossing(r, f, each);
         q->bulk_class[0] = SHORE__LINK_IN_GRADIENTS;
     } else {
         f->flags |= SHORE__WIRE_SPILLED;
@@ -252,14 +260,15 @@ static void fill_update(struct remote *r, struct remote_request *q, const struct
     if (u->residual) {
         f->flags |= SHORE__WIRE_RESIDUAL;
         q->bulk[1] = u->residual + elem;
-        q->bulk_bytes[1] = elems * 2;
+        q->bulk_bytes[1] = crossing(r, f, (size_t)SHORE_SEGMENT_ELEMS * 2);
         q->bulk_class[1] = SHORE__LINK_IN_STATE;
     }
     if (u->params_out) {
-        size_t each = r->config.fp32_params ? 4 : 2;
+        size_t each = (size_t)SHORE_SEGMENT_ELEMS * (r->config.fp32_params ? 4 : 2);
         f->flags |= SHORE__WIRE_PARAMS;
-        q->dst = (unsigned char *)u->params_out + elem * each;
-        q->dst_bytes = elems * each;
+        q->dst = (unsigned char *)u->params_out + at * each;
+        q->dst_bytes = crossing(r, f, each);
+        memset((unsigned char *)q->dst + q->dst_bytes, 0, f->count * each - q->dst_bytes);
         q->dst_class = SHORE__LINK_OUT_PARAMS;
     }
 }
@@ -287,7 +296,7 @@ static int send_segments(struct remote *r, struct remote_whole *w, uint32_t segm
     for (uint32_t i = 0; i < w->nparts; i++) {
         struct remote_request *q = &w->part[i];
         q->bulk[0] = (const unsigned char *)from + (q->fields.segment - segment) * each;
-        q->bulk_bytes[0] = q->fields.count * each;
+        q->bulk_bytes[0] = what == SHORE__LINK_IN_STATE ? q->fields.count * each : crossing(r, &q->fields, each);
         q->bulk_class[0] = what;
     }
     return send_whole(r, w);

@@ -6,6 +6,7 @@
 #include "base/arena.h"
 #include "base/diag.h"
 #include "base/units.h"
+#include "drive/layout.h"
 #include "drive/serve_session.h"
 
 /* ---- jobs -------------------------------------------------------------------------------------------------------- */
@@ -82,25 +83,38 @@ static size_t round_up(size_t bytes) {
     return shore__arena_round(bytes);
 }
 
-/* Where bulk and answer lie in the slot; false: the request does not fit, or its bulk is not what it says. */
+/* Where bulk and answer lie in the slot. What a drive reads and fills are whole segments; the padding behind a block
+ * does not cross. */
 struct places {
-    size_t residual, out; /* offsets */
-    size_t out_bytes;
-    size_t in[2]; /* bytes of the bulk: at 0, and at residual */
+    size_t residual, out;  /* offsets */
+    size_t out_bytes;      /* whole segments */
+    size_t answer_bytes;   /* of these, what crosses */
+    size_t whole_bytes[2]; /* of what comes in: at 0, and at residual */
+    size_t in[2];          /* of these, what crosses: the bulk */
 };
 
+static size_t crossing(const struct session *s, const struct shore__wire_request *r, size_t segment_bytes) {
+    return shore__layout_bytes(s->config.layout, r->block, r->segment, r->count, segment_bytes);
+}
+
 static bool place_update(const struct session *s, const struct shore__wire_request *r, struct places *p) {
-    uint64_t elems = (uint64_t)r->count * SHORE_SEGMENT_ELEMS;
     bool spilled = r->flags & SHORE__WIRE_SPILLED;
     if (r->kind > SHORE_GRADIENT_SPARSE || r->bytes > s->plan.slot_bytes) return false;
-    if (spilled ? r->bytes != 0 || r->kind == SHORE_GRADIENT_SPARSE
-                : r->kind != SHORE_GRADIENT_SPARSE && r->bytes != r->count * shore__gradient_segment_bytes(r->kind))
-        return false;
+    size_t gradient = shore__gradient_segment_bytes(r->kind), residual = (size_t)SHORE_SEGMENT_ELEMS * 2;
+    size_t params = (size_t)SHORE_SEGMENT_ELEMS * (s->config.fp32_params ? 4 : 2);
+    if (spilled ? r->bytes != 0 || !gradient : gradient && r->bytes != crossing(s, r, gradient)) return false;
     p->in[0] = r->bytes;
-    p->residual = round_up(r->bytes);
-    p->in[1] = r->flags & SHORE__WIRE_RESIDUAL ? elems * 2 : 0;
-    p->out = p->residual + round_up(p->in[1]);
-    p->out_bytes = r->flags & SHORE__WIRE_PARAMS ? elems * (s->config.fp32_params ? 4 : 2) : 0;
+    p->whole_bytes[0] = spilled || !gradient ? r->bytes : r->count * gradient;
+    p->residual = round_up(p->whole_bytes[0]);
+    if (r->flags & SHORE__WIRE_RESIDUAL) {
+        p->in[1] = crossing(s, r, residual);
+        p->whole_bytes[1] = r->count * residual;
+    }
+    p->out = p->residual + round_up(p->whole_bytes[1]);
+    if (r->flags & SHORE__WIRE_PARAMS) {
+        p->out_bytes = r->count * params;
+        p->answer_bytes = crossing(s, r, params);
+    }
     return true;
 }
 
@@ -115,14 +129,17 @@ static bool place(const struct session *s, const struct shore__wire_request *r, 
         break;
     case SHORE__WIRE_FETCH:
         if (r->kind > SHORE_FETCH_SPILLED_BF16) return false;
-        p->out_bytes = r->count * shore__fetch_segment_bytes(plane_bytes, r->kind);
+        p->out_bytes = p->answer_bytes = r->count * shore__fetch_segment_bytes(plane_bytes, r->kind);
+        if (r->kind != SHORE_FETCH_STATE)
+            p->answer_bytes = crossing(s, r, shore__fetch_segment_bytes(plane_bytes, r->kind));
         break;
     case SHORE__WIRE_UPDATE:
         if (!place_update(s, r, p)) return false;
         break;
     case SHORE__WIRE_SPILL:
         if (r->kind > SHORE_GRADIENT_BF16) return false;
-        p->in[0] = r->count * shore__gradient_segment_bytes(r->kind);
+        p->in[0] = crossing(s, r, shore__gradient_segment_bytes(r->kind));
+        p->whole_bytes[0] = r->count * shore__gradient_segment_bytes(r->kind);
         break;
     case SHORE__WIRE_STORE:
         p->in[0] = r->count * shore__state_segment_bytes(plane_bytes);
@@ -131,10 +148,12 @@ static bool place(const struct session *s, const struct shore__wire_request *r, 
         p->in[0] = r->bytes;
         break;
     default:
-        p->out_bytes = r->bytes;
+        p->out_bytes = p->answer_bytes = r->bytes;
         break;
     }
-    return p->in[0] <= s->plan.slot_bytes && p->out_bytes <= s->plan.slot_bytes &&
+    for (int i = 0; i < 2; i++)
+        if (p->whole_bytes[i] < p->in[i]) p->whole_bytes[i] = p->in[i];
+    return p->whole_bytes[0] <= s->plan.slot_bytes && p->out_bytes <= s->plan.slot_bytes &&
            p->out + p->out_bytes <= s->plan.slot_bytes;
 }
 
@@ -182,7 +201,7 @@ static int submit_update(struct shore__serve_job *job, const struct places *p) {
         .gradient = r->flags & SHORE__WIRE_SPILLED ? NULL : job->memory,
         .form = r->kind,
         .offsets = r->kind == SHORE_GRADIENT_SPARSE ? job->offsets : NULL,
-        .residual = p->in[1] ? (const uint16_t *)(void *)(job->memory + p->residual) : NULL,
+        .residual = p->whole_bytes[1] ? (const uint16_t *)(void *)(job->memory + p->residual) : NULL,
         .coefficient = r->coefficient,
         .groups = job->groups,
         .ngroups = r->ngroups,
@@ -198,7 +217,7 @@ static int submit(struct shore__serve_job *job, const struct places *p) {
     const struct shore__wire_request *r = &job->request;
     struct shore_completion done = {finished, job};
     job->out = job->memory + p->out;
-    job->out_bytes = p->out_bytes;
+    job->out_bytes = p->answer_bytes;
     switch (r->type) {
     case SHORE__WIRE_INIT:
         shore__lane_push(&s->controls, &job->job);
@@ -238,6 +257,8 @@ static int slot_request(struct link *l, const struct shore__wire_header *h, unsi
     int rc = keep_body(job, body, h->body_bytes);
     if (rc) shore__fail(diag, rc, "out of memory");
     struct iovec parts[2] = {{job->memory, p.in[0]}, {job->memory + p.residual, p.in[1]}};
+    memset(job->memory + p.in[0], 0, p.whole_bytes[0] - p.in[0]);
+    memset(job->memory + p.residual + p.in[1], 0, p.whole_bytes[1] - p.in[1]);
     if (!rc) rc = shore__conn_readv(&l->conn, parts, 2, diag);
     if (rc) {
         serve_job_free(job);
