@@ -3,6 +3,8 @@
 
 #include "cli/cli.h"
 #include "cli/train_options.h"
+#include "drive/probe.h"
+#include "drive/transport.h"
 #include "storage/volume.h"
 
 struct args {
@@ -71,6 +73,23 @@ static int print_digest(struct shore__run *run, const struct args *a, struct sho
 /* ---- the explanation ----------------------------------------------------------------------------------------------
  */
 
+/* What the far side tells of a volume without opening it. */
+static void remote_json(const char *drive, json_t *o, char *text, size_t bytes) {
+    struct shore__probe probe;
+    struct shore_diag diag = {{0}};
+    int rc = shore__remote_probe(drive, &probe, &diag);
+    if (!rc && !probe.is_volume) shore__fail(&diag, SHORE_EMISSING, "no volume is there");
+    if (diag.text[0]) {
+        json_object_set_new(o, "error", json_string(diag.text));
+        snprintf(text, bytes, "%s", diag.text);
+    } else {
+        json_object_set_new(o, "path", json_string(probe.path));
+        json_object_set_new(o, "in_use", json_boolean(probe.busy));
+        snprintf(text, bytes, "%s over there%s", probe.path, probe.busy ? ", in use" : "");
+    }
+    if (!rc) shore__probe_free(&probe);
+}
+
 static json_t *volume_json(const struct shore__run *run, const char *drive, char *text, size_t bytes) {
     json_t *o = json_pack("{s:s}", "drive", drive);
     struct shore__volume v;
@@ -78,6 +97,10 @@ static json_t *volume_json(const struct shore__run *run, const char *drive, char
     char *path = NULL, size[32];
     if (strcmp(drive, "ram:") == 0 || strcmp(drive, "null:") == 0) {
         snprintf(text, bytes, "in memory, gone with the process");
+        return o;
+    }
+    if (shore__path_is_remote(drive)) {
+        remote_json(drive, o, text, bytes);
         return o;
     }
     int rc = shore__volume_path(drive, &path, &diag);
