@@ -5,6 +5,7 @@
 
 #include "base/diag.h"
 #include "base/units.h"
+#include "drive/layout.h"
 #include "near/gradient.h"
 #include "number/bf16.h"
 
@@ -30,15 +31,17 @@ struct shore_update shore__update_part(const struct shore__drive_config *config,
     return part;
 }
 
-uint64_t shore__update_bytes_in(const struct shore_update *u) {
-    uint64_t bytes = u->residual ? (uint64_t)u->count * SHORE_SEGMENT_ELEMS * sizeof *u->residual : 0;
+uint64_t shore__update_bytes_in(const struct shore__drive_config *config, const struct shore_update *u) {
+    uint64_t elems = shore__layout_elems(config->layout, u->block, u->segment, u->count);
+    uint64_t bytes = u->residual ? elems * sizeof *u->residual : 0;
     if (u->form == SHORE_GRADIENT_SPARSE)
         return bytes + u->offsets[u->count] - u->offsets[0] + (u->count + 1) * sizeof *u->offsets;
-    return bytes + (u->gradient ? u->count * shore__gradient_segment_bytes(u->form) : 0);
+    return bytes + (u->gradient ? elems * (shore__gradient_segment_bytes(u->form) / SHORE_SEGMENT_ELEMS) : 0);
 }
 
 uint64_t shore__update_bytes_out(const struct shore__drive_config *config, const struct shore_update *u) {
-    return u->params_out ? (uint64_t)u->count * SHORE_SEGMENT_ELEMS * (config->fp32_params ? 4 : 2) : 0;
+    uint64_t elems = shore__layout_elems(config->layout, u->block, u->segment, u->count);
+    return u->params_out ? elems * (config->fp32_params ? 4 : 2) : 0;
 }
 
 void shore__update_residual(const struct shore_update *update, uint16_t *to) {

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/diag.h"
+#include "drive/layout.h"
 #include "drive/local.h"
 #include "number/bf16.h"
 
@@ -208,13 +209,18 @@ static void start_scratch(struct fetcher *f, struct piece *p, uint64_t at, uint6
 static uint64_t reserve_link(struct fetcher *f, const struct piece *p) {
     const struct shore__local_job *job = p->job;
     if (!f->l->config.throttle) return 0;
-    uint64_t each = 1;
+    uint64_t bytes = p->count;
+    size_t each = 0;
     if (job->kind == SHORE__LOCAL_FETCH)
         each = shore__fetch_segment_bytes(f->l->config.plane_bytes, job->fetch.kind);
     else if (job->kind == SHORE__LOCAL_SPILL)
         each = shore__gradient_segment_bytes(job->spill.form);
+    if (job->kind == SHORE__LOCAL_FETCH && job->fetch.kind == SHORE_FETCH_STATE)
+        bytes *= each;
+    else if (each) /* the padding behind a block stays where it is */
+        bytes = shore__layout_bytes(f->l->config.layout, job->block, job->segment + p->at, p->count, each);
     bool in = job->kind == SHORE__LOCAL_SPILL || job->kind == SHORE__LOCAL_PUT;
-    return shore__throttle_link(f->l->config.throttle, in ? SHORE__LINK_IN : SHORE__LINK_OUT, p->count * each);
+    return shore__throttle_link(f->l->config.throttle, in ? SHORE__LINK_IN : SHORE__LINK_OUT, bytes);
 }
 
 static void start_piece(struct fetcher *f, struct piece *p) {

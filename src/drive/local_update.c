@@ -82,7 +82,7 @@ static void wait_for_host(struct shore__pipeline *p, struct chunk *c) {
     uint64_t bytes = c->count * shore__state_segment_bytes(p->l->config.plane_bytes);
     if (c->job->kind == SHORE__LOCAL_UPDATE) {
         struct shore_update part = shore__update_part(&p->l->config, &c->job->update, c->segment, c->count);
-        bytes = shore__update_bytes_in(&part);
+        bytes = shore__update_bytes_in(&p->l->config, &part);
     }
     if (bytes) wait_until(p, c, shore__throttle_link(throttle, SHORE__LINK_IN, bytes));
 }
