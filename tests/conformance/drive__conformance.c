@@ -302,7 +302,7 @@ static void test_spilled(void **state) {
         shore_fleet_ledger(b.fleet, &before);
         must(&b, fetch_wait(&b, 0, 1, 0, n, SHORE_FETCH_SPILLED_BF16, back));
         shore_fleet_ledger(b.fleet, &after);
-        assert_memory_equal(back, gradient, bytes / 2);
+        assert_memory_equal(back, gradient, block->elems * 2);
         assert_int_equal(after.link_out_gradients - before.link_out_gradients, block->elems * 2);
         assert_int_not_equal(fetch_wait(&b, 0, 1, 0, n, SHORE_FETCH_SPILLED, back), 0);
         free(gradient);

@@ -45,11 +45,14 @@ refused "below it" "minimum $least" train "${common[@]}" --update host --drive "
 agrees "clipping every step" --update host --drive "${d[@]}" --memory 1GiB
 same "clipped" "$(metric "$place/run" speculated | sort -u)" false
 
-# Bytes a parameter (padded to segments): 16 in, 16 out, and what little steps cost beside.
-segments=$("$LONGSHORE" inspect "$place/run" --json | sed -nE 's/.*"segments": ?([0-9]+), ?"model".*/\1/p')
-link=$(metric "$place/run" link_bytes | tail -n 1)
-awk -v l="$link" -v s="$segments" 'BEGIN {b = l / (s * 65536); exit !(b > 31.9 && b < 36.5)}' &&
-    ok "link bytes" || fail "$link bytes on the link for $segments segments"
+# Bytes a parameter: 16 in, 16 out. State goes in whole segments, gradients without the padding behind blocks.
+json=$("$LONGSHORE" inspect "$place/run" --json)
+segments=$(sed -nE 's/.*"segments": ?([0-9]+), ?"model".*/\1/p' <<<"$json")
+parameters=$(sed -nE 's/.*"parameters": ?([0-9]+).*/\1/p' <<<"$json")
+same "state on the link" "$(metric "$place/run" link_state | tail -n 1)" $((segments * 65536 * 24))
+gradients=$(metric "$place/run" link_gradients | tail -n 1)
+awk -v g="$gradients" -v p="$parameters" 'BEGIN {exit !(g >= 8 * p && g < 8.1 * p)}' && ok "gradients on the link" ||
+    fail "$gradients bytes of gradients on the link for $parameters parameters"
 
 # It may change from start to start, and a kill costs nothing.
 way "stopped" --update host --drive "${d[@]}" --memory 1GiB --stop-at 2
