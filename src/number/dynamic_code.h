@@ -9,9 +9,10 @@
  *     code = zero + n, or zero - n for a negative one
  *
  * in fp32, rounded after every operation. That is the nearest code, but for magnitudes within 5e-5 of a step of the
- * middle of two, and but for this: in the unsigned code, what is not 0 does not become 0. (bitsandbytes takes the nearest
- * there too. But where v is 0 and m is not, the next step is m over the root of that step's gradient alone, which may be
- * any small number: a parameter whose gradients are 1,000 times smaller than its neighbours' would be thrown far.)
+ * middle of two, and but for this: in the unsigned code, what is not 0 does not become 0. (bitsandbytes takes the
+ * nearest there too. But where v is 0 and m is not, the next step is m over the root of that step's gradient alone,
+ * which may be any small number: a parameter whose gradients are 1,000 times smaller than its neighbours' would be
+ * thrown far.)
  */
 #ifndef SHORE_NUMBER_DYNAMIC_CODE_H
 #define SHORE_NUMBER_DYNAMIC_CODE_H
