@@ -69,7 +69,7 @@ int shore__tokenizer_decode(struct shore__tokenizer *t, const uint32_t *ids, siz
     for (size_t i = 0; i < count; i++) {
         size_t bytes;
         int rc = 0;
-        if (ids[i] >= t->vocab) return SHORE_EINPUT;
+        if (ids[i] >= t->vocab) continue;
         const char *added = shore__vocab_text(&t->added, ids[i], &bytes);
         if (t->is_bytes)
             rc = decode_byte(ids[i], out);

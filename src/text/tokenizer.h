@@ -47,9 +47,9 @@ int shore__encoder_feed(struct shore__encoder *e, const char *text, size_t bytes
 int shore__encoder_end(struct shore__encoder *e, struct shore__ids *out, struct shore_diag *diag);
 void shore__encoder_close(struct shore__encoder *e);
 
-/* Appends ids to a growing byte vector; special tokens and ids without text give nothing. SHORE_EINPUT
- * for an id out of range. The space that SentencePiece-style tokenizers put before a text is taken away where out is
- * empty. */
+/* Appends ids to a growing byte vector; special tokens and ids without text give nothing, nor do those beyond the
+ * vocabulary, which a model has where its own is rounded up. The space that SentencePiece-style tokenizers put before a
+ * text is taken away where out is empty. */
 struct shore__text {
     char *bytes;
     size_t count, capacity;

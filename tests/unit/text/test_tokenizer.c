@@ -109,7 +109,9 @@ static void bytes_come_back(void **state) {
     assert_int_equal(text.count, 256);
     assert_memory_equal(text.bytes, all, 256);
     uint32_t beyond = shore__tokenizer_vocab(t);
-    assert_int_equal(shore__tokenizer_decode(t, &beyond, 1, &text), SHORE_EINPUT);
+    size_t before = text.count;
+    assert_int_equal(shore__tokenizer_decode(t, &beyond, 1, &text), 0);
+    assert_int_equal(text.count, before);
     free(ids.ids);
     free(text.bytes);
     shore__tokenizer_close(t);
