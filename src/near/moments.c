@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "near/moments_impl.h"
+#include "number/cpu_features.h"
 #include "number/fpcontrol.h"
 
 #define TILE_ELEMS 1024u /* both moments, the gradient and the planes of a tile stay in the nearest cache */
@@ -22,9 +23,8 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static void find_usable(void) {
 #if defined(__x86_64__)
-    versions[1].usable = __builtin_cpu_supports("avx2");
-    versions[2].usable = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+    versions[1].usable = shore__has_avx2();
+    versions[2].usable = shore__has_avx512();
 #endif
     for (struct shore__moments_version *v = versions; v->name; v++)
         if (v->usable) best = v;

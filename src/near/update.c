@@ -5,6 +5,7 @@
 
 #include "near/rule.h"
 #include "number/bf16.h"
+#include "number/cpu_features.h"
 #include "number/fpcontrol.h"
 
 static void carry(void *out, const void *in, size_t bytes) {
@@ -68,9 +69,8 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static void find_usable(void) {
 #if defined(__x86_64__)
-    versions[1].usable = __builtin_cpu_supports("avx2");
-    versions[2].usable = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+    versions[1].usable = shore__has_avx2();
+    versions[2].usable = shore__has_avx512();
 #endif
     for (struct shore__near_version *v = versions; v->name; v++)
         if (v->usable) best = v;

@@ -1,4 +1,5 @@
 #include "number/bf16.h"
+#include "number/cpu_features.h"
 
 /* Each loop is written once in plain C and compiled for each kind of processor: integers only, so every version gives
  * the same bits, and the compiler's vectors reach memory speed. */
@@ -47,17 +48,13 @@ BODY f32_join(float *restrict out, const uint16_t *restrict hi, const uint16_t *
         name arguments;                           \
     }                                             \
     void shore__##name parameters {               \
-        if (has_avx512())                         \
+        if (shore__has_avx512())                  \
             name##_avx512 arguments;              \
-        else if (__builtin_cpu_supports("avx2"))  \
+        else if (shore__has_avx2())               \
             name##_avx2 arguments;                \
         else                                      \
             name##_plain arguments;               \
     }
-static inline int has_avx512(void) {
-    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
-}
 #else
 #define VERSIONS(name, parameters, arguments) \
     void shore__##name parameters {           \

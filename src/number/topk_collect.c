@@ -1,5 +1,6 @@
 /* The loop that reads every element: which are at least this large? The scalar version is the specification. */
 #include "number/bf16.h"
+#include "number/cpu_features.h"
 #include "number/topk.h"
 
 #if defined(__x86_64__)
@@ -88,9 +89,8 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static void find_usable(void) {
 #if defined(__x86_64__)
-    versions[1].usable = __builtin_cpu_supports("avx2");
-    versions[2].usable = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+    versions[1].usable = shore__has_avx2();
+    versions[2].usable = shore__has_avx512();
 #endif
     for (struct shore__topk_version *v = versions; v->name; v++)
         if (v->usable) best = v;
