@@ -16,28 +16,9 @@ wanted=$(digest)
 
 # killed NAME LIMIT_MS ARGS...: starts again and again, kills after a random time, up to 25 times; then lets it end.
 killed() {
-    local name=$1 limit=$2 run=$place/$1 kills=0 starts=0
+    local name=$1 limit=$2 run=$place/$1
     shift 2
-    while :; do
-        starts=$((starts + 1))
-        [ $starts -lt 60 ] || { fail "$name: no end after $starts starts"; return; }
-        # A run that was killed while it was being made is made again by the same command.
-        local args=(train --resume "$run")
-        [ -s "$run/metrics.jsonl" ] || "$LONGSHORE" inspect "$run" >/dev/null 2>&1 ||
-            args=(train "${common[@]}" --out "$run" "$@")
-        printf '$ %s\n' "${args[*]}" >"$place/log"
-        "$LONGSHORE" "${args[@]}" >>"$place/log" 2>&1 </dev/null &
-        background=$!
-        if [ $kills -lt 25 ]; then
-            sleep "$(awk -v ms=$((RANDOM % limit)) 'BEGIN {printf "%.3f", ms / 1000 + 0.01}')"
-            kill -9 $background 2>/dev/null && kills=$((kills + 1))
-        fi
-        wait $background 2>/dev/null
-        rc=$?
-        background=
-        [ $rc != 137 ] || continue
-        break
-    done
+    kill_and_resume "$run" 25 "$limit" "${common[@]}" "$@"
     same "$name: exit code after $kills kills" $rc 0
     run inspect "$run" --digest
     same "$name: digest after $kills kills" "$(digest)" "$wanted"

@@ -60,6 +60,29 @@ must() {
     run "$@"
     if [ $rc = 0 ]; then ok "$*"; else fail "exit code $rc: longshore $*"; fi
 }
+# kill_and_resume RUN MOST LIMIT_MS ARGS...: makes RUN by `train ARGS`, kills it with SIGKILL after random times, and
+# starts again until it ends; no more than MOST kills. Exit code in $rc, how many kills in $kills.
+kill_and_resume() {
+    local run=$1 most=$2 limit=$3 starts args
+    shift 3
+    kills=0
+    for ((starts = 0; starts < most + 40; starts++)); do
+        args=(train --resume "$run")
+        # A run that was killed while it was being made is made again by the same command.
+        [ -s "$run/metrics.jsonl" ] || "$LONGSHORE" inspect "$run" >/dev/null 2>&1 || args=(train "$@" --out "$run")
+        printf '$ %s\n' "${args[*]}" >"$place/log"
+        "$LONGSHORE" "${args[@]}" >>"$place/log" 2>&1 </dev/null &
+        background=$!
+        if [ $kills -lt "$most" ]; then
+            sleep "$(awk -v ms=$((RANDOM % limit)) 'BEGIN {printf "%.3f", ms / 1000 + 0.01}')"
+            kill -9 $background 2>/dev/null && kills=$((kills + 1))
+        fi
+        wait $background 2>/dev/null
+        rc=$?
+        background=
+        [ $rc = 137 ] || return
+    done
+}
 # refused NAME PATTERN ARGS...: exit code 2, a message that matches, without regard to case.
 refused() { expect_failure 2 "$@"; }
 expect_failure() {

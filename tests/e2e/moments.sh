@@ -88,23 +88,7 @@ killable=(--init "$place/config.json" --seed 7 --data "$place/text" --steps 30 -
 must train "${killable[@]}" --moments 8bit --drive ram: --out "$place/whole"
 wanted=$(digest)
 mkdir "${all[@]}"
-kills=0
-for start in $(seq 40); do
-    args=(train --resume "$place/run")
-    "$LONGSHORE" inspect "$place/run" >/dev/null 2>&1 ||
-        args=(train "${killable[@]}" --moments 8bit --drive "$d1" "$place/d2" --out "$place/run")
-    printf '$ %s\n' "${args[*]}" >"$place/log"
-    "$LONGSHORE" "${args[@]}" >>"$place/log" 2>&1 </dev/null &
-    background=$!
-    if [ $kills -lt 8 ]; then
-        sleep "$(awk -v r=$RANDOM 'BEGIN {printf "%.3f", 0.1 + r % 500 / 1000}')"
-        kill -9 $background 2>/dev/null && kills=$((kills + 1))
-    fi
-    wait $background 2>/dev/null
-    rc=$?
-    background=
-    [ $rc = 137 ] || break
-done
+kill_and_resume "$place/run" 8 500 "${killable[@]}" --moments 8bit --drive "$d1" "$place/d2"
 same "exit code after $kills kills" $rc 0
 must inspect "$place/run" --digest --deep
 same "digest after $kills kills" "$(digest)" "$wanted"

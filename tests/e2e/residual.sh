@@ -22,22 +22,8 @@ for residual in host saved; do
 done
 
 # ---- kill -9, again and again ----
-run=$place/killed kills=0
-for ((start = 0; start < 60; start++)); do
-    args=(train --resume "$run")
-    [ -s "$run/run.json" ] || args=(train "${common[@]}" --residual saved --drive "$place/d1" "$place/d2" --out "$run")
-    printf '$ %s\n' "${args[*]}" >"$place/log"
-    "$LONGSHORE" "${args[@]}" >>"$place/log" 2>&1 </dev/null &
-    background=$!
-    if [ $kills -lt 12 ]; then
-        sleep "$(awk -v ms=$((RANDOM % limit)) 'BEGIN {printf "%.3f", ms / 1000 + 0.01}')"
-        kill -9 $background 2>/dev/null && kills=$((kills + 1))
-    fi
-    wait $background 2>/dev/null
-    rc=$?
-    background=
-    [ $rc = 137 ] || break
-done
+run=$place/killed
+kill_and_resume "$run" 12 "$limit" "${common[@]}" --residual saved --drive "$place/d1" "$place/d2"
 same "saved: exit code after $kills kills" $rc 0
 run inspect "$run" --digest --deep
 same "saved: digest after $kills kills" "$(digest)" "${wanted[saved]}"
