@@ -89,37 +89,48 @@ int shore__pass_layer(struct shore__pass *pass, uint32_t layer, shore__buf in, s
 }
 
 shore__buf shore__pass_logits(const struct shore__pass *pass, uint32_t slice, size_t u) {
-    size_t piece = slice * shore__pass_units(pass) + u;
+    if (!pass->nkept) return pass->logits;
+    size_t piece = slice * pass->kept_units + u % pass->kept_units;
     if (piece >= pass->nkept) return pass->logits;
     return shore__at(pass->kept_logits, piece * pass->most_unit_rows * pass->m->slice_rows * 4);
 }
 
-int shore__pass_loss(struct shore__pass *pass, shore__buf x, struct shore_diag *diag) {
+int shore__pass_norm(struct shore__pass *pass, shore__buf x, struct shore_diag *diag) {
     const struct shore__model *m = pass->m;
     const struct shore__compute_ops *op = pass->c->ops;
-    struct shore__compute *c = pass->c;
-    size_t all = shore__pass_rows(pass), d = m->arch.d_model, unit = shore__pass_unit(pass);
+    size_t all = shore__pass_rows(pass);
     struct shore__weights w;
     int rc = shore__pager_tail(pass->pager, shore__model_head(m), &w, diag);
     if (rc) return rc;
-    rc = op->norm(c, NULL, pass->normed, pass->stats, x, w.role[SHORE__NORMF_GAIN], w.role[SHORE__NORMF_BIAS],
-                  m->arch.norm_eps, m->arch.rms_norm, all, d);
+    rc = op->norm(pass->c, NULL, pass->normed, pass->stats, x, w.role[SHORE__NORMF_GAIN], w.role[SHORE__NORMF_BIAS],
+                  m->arch.norm_eps, m->arch.rms_norm, all, m->arch.d_model);
     float *max = (float *)pass->max.handle;
     for (size_t i = 0; i < all; i++)
         max[i] = -INFINITY;
-    if (!rc) rc = op->zero(c, NULL, pass->sum, all * 4);
-    if (!rc) rc = op->zero(c, NULL, pass->target_logit, all * 4);
-    if (rc) return failed(diag, rc);
+    if (!rc) rc = op->zero(pass->c, NULL, pass->sum, all * 4);
+    if (!rc) rc = op->zero(pass->c, NULL, pass->target_logit, all * 4);
+    return failed(diag, rc);
+}
+
+int shore__pass_losses(struct shore__pass *pass, size_t first, size_t count, struct shore_diag *diag) {
+    const struct shore__model *m = pass->m;
+    const struct shore__compute_ops *op = pass->c->ops;
+    struct shore__compute *c = pass->c;
+    size_t unit = shore__pass_unit(pass), all = 0;
+    int rc = 0;
     for (uint32_t i = 0; i < m->nslices; i++) {
         struct shore__slice s = shore__model_slice(m, i);
         shore__buf table;
         rc = shore__pager_slice(pass->pager, shore__model_table_block(m), i, &table, diag);
         if (rc) return rc;
         shore__pager_want_slice(pass->pager, shore__model_table_block(m), i + 1);
-        for (size_t u = 0; !rc && u < shore__pass_units(pass); u++) {
+        all = 0;
+        for (size_t u = first; !rc && u < first + count; u++) {
             size_t rows = shore__pass_unit_rows(pass, u), at = u * unit * 4;
             shore__buf logits = shore__pass_logits(pass, i, u);
-            rc = op->head_logits(c, NULL, logits, shore__pass_at(pass, pass->normed, u), table, rows, s.rows, d);
+            all += rows;
+            rc = op->head_logits(c, NULL, logits, shore__pass_at(pass, pass->normed, u), table, rows, s.rows,
+                                 m->arch.d_model);
             if (!rc)
                 rc = op->head_merge(c, NULL, shore__at(pass->max, at), shore__at(pass->sum, at),
                                     shore__at(pass->target_logit, at), logits, shore__at(pass->targets, at), rows,
@@ -127,7 +138,15 @@ int shore__pass_loss(struct shore__pass *pass, shore__buf x, struct shore_diag *
         }
         if (rc) return failed(diag, rc);
     }
-    return failed(diag, op->head_loss(c, NULL, pass->loss, pass->lse, pass->max, pass->sum, pass->target_logit, all));
+    size_t at = first * unit * 4;
+    return failed(diag,
+                  op->head_loss(c, NULL, shore__at(pass->loss, at), shore__at(pass->lse, at), shore__at(pass->max, at),
+                                shore__at(pass->sum, at), shore__at(pass->target_logit, at), all));
+}
+
+int shore__pass_loss(struct shore__pass *pass, shore__buf x, struct shore_diag *diag) {
+    int rc = shore__pass_norm(pass, x, diag);
+    return rc ? rc : shore__pass_losses(pass, 0, shore__pass_units(pass), diag);
 }
 
 double shore__pass_loss_sum(const struct shore__pass *pass) {

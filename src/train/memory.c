@@ -109,6 +109,7 @@ int train_place(struct trainer *t, struct shore__carve *memory, struct shore__pa
 
     shore__pass_place(&t->pass, t->s->batch, t->s->seq_len, memory);
     t->pass.nkept = plan->kept_logits;
+    t->pass.kept_units = plan->head_units;
     t->pass.kept_logits = shore__carve_take(memory, plan->kept_logits * plan->unit_rows * m->slice_rows * 4);
     if (place) {
         struct shore__weights_of of = {m, t->fleet, NULL};
@@ -196,11 +197,40 @@ static void raise_parameters(struct sizing *z, uint64_t budget) {
     if (!z->m->arch.tied) shore__carve_raise(&r->input_slices, z->m->nslices, budget, measure, z);
 }
 
+/* A table's gradient in memory can be added to unit by unit. (With compression a loss that is not finite must be seen
+ * before the residual is asked for.) */
+static bool head_goes_by_units(const struct sizing *z) {
+    return z->m->arch.tied && z->plan->hold_table_gradient && !(z->s->compress > 0);
+}
+
+/* Logits, of one unit if that is all that is kept at a time. */
+static void raise_logits(struct sizing *z, uint64_t budget) {
+    struct train_plan *plan = z->plan, before = *plan;
+    if (head_goes_by_units(z)) {
+        plan->head_units = 1;
+        plan->kept_logits = z->m->nslices;
+        if (measure(z) <= budget) return;
+        *plan = before;
+    }
+    shore__carve_raise(&plan->kept_logits, z->m->nslices * plan->head_units, budget, measure, z);
+}
+
+/* Multiplications that a byte of the logits of one unit saves in all units' turns, against those that a byte of a
+ * layer's inner activations saves in its own. */
+static bool logits_save_more(const struct sizing *z) {
+    const struct train_plan *plan = z->plan;
+    double layer = (double)z->m->layout->blocks[1].elems * (double)plan->unit_rows;
+    return (double)plan->units * (double)z->m->arch.d_model / 4 >
+           layer / (double)inner_bytes(z->m, z->c->mode, plan->unit_rows, false);
+}
+
 /* Inner activations: what is dear to compute first, for all pairs, then the cheap ones too. */
 static void raise_activations(struct sizing *z, uint64_t budget) {
     struct train_plan *plan = z->plan;
+    bool logits_first = head_goes_by_units(z) && logits_save_more(z);
+    if (logits_first) raise_logits(z, budget);
     shore__carve_raise(&plan->kept_inner, z->m->arch.n_layer * plan->units, budget, measure, z);
-    shore__carve_raise(&plan->kept_logits, z->m->nslices * plan->units, budget, measure, z);
+    if (!logits_first) raise_logits(z, budget);
     shore__carve_raise(&plan->full_inner, plan->kept_inner, budget, measure, z);
 }
 
@@ -239,7 +269,7 @@ int train_plan_make(const struct shore__settings *s, const struct shore__model *
     struct train_plan *plan = out;
     size_t unit = shore__unit_sequences(s->seq_len) * s->seq_len, rows = (size_t)s->batch * s->seq_len;
     *plan = (struct train_plan){.rows = rows, .unit_rows = unit < rows ? unit : rows};
-    plan->units = (rows + unit - 1) / unit;
+    plan->head_units = plan->units = (rows + unit - 1) / unit;
     struct shore__shapes shapes =
         shore__model_shapes(m, plan->unit_rows, rows > unit ? rows % unit : 0, s->seq_len, true);
     size_t workspace;

@@ -65,11 +65,12 @@ static double share_of(const struct trainer *t, uint32_t block) {
     return own / all;
 }
 
-/* The part's computing began at start_ns, and has ended here. */
-static void pace(struct trainer *t, uint64_t start_ns, uint32_t block, bool backward) {
+/* Of `units` units the part's computing began at start_ns, and has ended here. */
+static void pace(struct trainer *t, uint64_t start_ns, uint32_t block, size_t units, bool backward) {
     const struct shore__emulation *e = shore__throttle_emulation(t->throttle);
     if (!e) return;
-    double seconds = (backward ? e->backward_seconds : e->forward_seconds) * share_of(t, block);
+    double seconds = (backward ? e->backward_seconds : e->forward_seconds) * share_of(t, block) * (double)units /
+                     (double)t->plan.units;
     shore__sleep_until(shore__throttle_host(t->throttle, start_ns, (uint64_t)(seconds * 1e9)));
 }
 
@@ -107,7 +108,7 @@ static int layer_forward(struct trainer *t, uint32_t layer, struct shore_diag *d
                                                   shore__pass_at(pass, t->boundary[layer], u), &inner,
                                                   shore__pass_at(pass, t->boundary[layer + 1], u)));
     }
-    if (!rc) pace(t, start, layer, false);
+    if (!rc) pace(t, start, layer, t->plan.units, false);
     return rc;
 }
 
@@ -131,14 +132,15 @@ static int slice_move(struct trainer *t, struct piece *p, bool put, struct shore
     return rc;
 }
 
-static int head_slice(struct trainer *t, uint32_t i, struct piece *p, shore__buf table, struct shore_diag *diag) {
+static int head_slice(struct trainer *t, uint32_t i, struct piece *p, shore__buf table, size_t first, size_t count,
+                      struct shore_diag *diag) {
     const struct shore__compute_ops *op = t->c->ops;
     struct shore__pass *pass = &t->pass;
     struct shore__slice s = shore__model_slice(t->m, i);
     size_t d = t->m->arch.d_model, unit = shore__pass_unit(pass);
     float scale = 1.0f / (float)shore__pass_rows(pass);
     int rc = 0;
-    for (size_t u = 0; !rc && u < shore__pass_units(pass); u++) {
+    for (size_t u = first; !rc && u < first + count; u++) {
         size_t rows = shore__pass_unit_rows(pass, u), at = u * unit * 4;
         shore__buf logits = shore__pass_logits(pass, i, u), normed = shore__pass_at(pass, pass->normed, u);
         if (logits.handle == pass->logits.handle)
@@ -155,33 +157,22 @@ static int head_slice(struct trainer *t, uint32_t i, struct piece *p, shore__buf
     return op_failed(diag, rc);
 }
 
-static int head_backward(struct trainer *t, struct shore_diag *diag) {
+/* All units have passed: the slice's gradient is complete, but for a tied table's lookups. */
+static int head_slice_end(struct trainer *t, uint32_t i, struct piece *p, struct shore_diag *diag) {
+    if (!t->m->arch.tied) return i + 1 < t->m->nslices ? gradients_end(t, p, diag) : 0;
+    if (!t->table_gradient) return slice_move(t, p, true, diag);
+    return idle_lends_slice(t, i) ? 0 : gradients_early(t, p, 0, diag);
+}
+
+/* The final norm's gradients, once dx of all units is summed over the slices. */
+static int head_tail(struct trainer *t, struct piece *p, struct shore_diag *diag) {
     const struct shore__model *m = t->m;
     const struct shore__compute_ops *op = t->c->ops;
     struct shore__pass *pass = &t->pass;
-    uint32_t table_block = shore__model_table_block(m);
     size_t all = shore__pass_rows(pass), d = m->arch.d_model;
-    struct piece *p = NULL;
-    uint64_t start = shore__now_ns();
-    int rc = op_failed(diag, op->zero(t->c, NULL, t->dx_f32, all * d * 4));
-    for (uint32_t i = 0; !rc && i < m->nslices; i++) {
-        shore__buf table;
-        rc = shore__pager_slice(pass->pager, table_block, i, &table, diag);
-        shore__pager_want_slice(pass->pager, table_block, i + 1);
-        if (i + 1 == m->nslices) shore__pager_want_layer(pass->pager, m->arch.n_layer);
-        p = gradients_slice(t, table_block, i);
-        if (!rc) rc = gradients_begin(t, p, diag);
-        if (!rc) rc = head_slice(t, i, p, table, diag);
-        if (rc) break;
-        if (m->arch.tied)
-            rc = !t->table_gradient       ? slice_move(t, p, true, diag)
-                 : idle_lends_slice(t, i) ? 0
-                                          : gradients_early(t, p, 0, diag);
-        else if (i + 1 < m->nslices)
-            rc = gradients_end(t, p, diag);
-    }
     struct shore__weights w, g;
-    if (!rc && m->arch.tied) {
+    int rc = 0;
+    if (m->arch.tied) {
         p = gradients_tail(t);
         rc = gradients_begin(t, p, diag);
     }
@@ -193,9 +184,58 @@ static int head_backward(struct trainer *t, struct shore_diag *diag) {
         rc = op->norm_backward(t->c, NULL, t->dx, g.role[SHORE__NORMF_GAIN], g.role[SHORE__NORMF_BIAS], pass->normed,
                                SHORE__NO_BUF, t->boundary[m->arch.n_layer + 1], w.role[SHORE__NORMF_GAIN], pass->stats,
                                m->arch.rms_norm, all, d);
-    if (rc) return op_failed(diag, rc);
-    pace(t, start, shore__model_head(m), true);
-    return gradients_end(t, p, diag);
+    return rc ? op_failed(diag, rc) : gradients_end(t, p, diag);
+}
+
+/* Of `count` units from `first` on. */
+static int head_backward(struct trainer *t, size_t first, size_t count, struct shore_diag *diag) {
+    const struct shore__model *m = t->m;
+    struct shore__pass *pass = &t->pass;
+    uint32_t table_block = shore__model_table_block(m);
+    bool last = first + count == shore__pass_units(pass);
+    struct piece *p = NULL;
+    uint64_t start = shore__now_ns();
+    int rc = first ? 0 : t->c->ops->zero(t->c, NULL, t->dx_f32, shore__pass_rows(pass) * m->arch.d_model * 4);
+    rc = op_failed(diag, rc);
+    for (uint32_t i = 0; !rc && i < m->nslices; i++) {
+        shore__buf table;
+        rc = shore__pager_slice(pass->pager, table_block, i, &table, diag);
+        shore__pager_want_slice(pass->pager, table_block, i + 1);
+        if (i + 1 == m->nslices && last) shore__pager_want_layer(pass->pager, m->arch.n_layer);
+        if (i + 1 == m->nslices && !last) shore__pager_want_slice(pass->pager, table_block, 0);
+        p = gradients_slice(t, table_block, i);
+        if (!rc && !first) rc = gradients_begin(t, p, diag);
+        if (!rc) rc = head_slice(t, i, p, table, first, count, diag);
+        if (!rc && last) rc = head_slice_end(t, i, p, diag);
+    }
+    if (!rc) pace(t, start, shore__model_head(m), count, true);
+    return !rc && last ? head_tail(t, p, diag) : rc;
+}
+
+/* Forward and backward: all units together, or one after the other where a table's gradient in memory can be added to
+ * (a slice of it takes the units in the same order either way), so that the logits of one are all that is kept. */
+static int head(struct trainer *t, bool *finite, struct shore_diag *diag) {
+    struct shore__pass *pass = &t->pass;
+    uint32_t layers = t->m->arch.n_layer;
+    int rc = shore__pass_norm(pass, t->boundary[layers + 1], diag);
+    for (size_t u = 0, units = shore__pass_units(pass), count = t->plan.head_units; !rc && u < units; u += count) {
+        if (count > units - u) count = units - u;
+        uint64_t start = shore__now_ns();
+        rc = shore__pass_losses(pass, u, count, diag);
+        if (!rc) pace(t, start, shore__model_head(t->m), count, false);
+        /* Nothing of this step may be handed over before the one before it is committed and reported. */
+        if (!rc && u == 0) rc = commit_finish(t, diag);
+        if (rc) break;
+        if (u + count == units) {
+            t->report.loss = shore__pass_loss_sum(pass) / (double)shore__pass_rows(pass);
+            *finite = isfinite(t->report.loss);
+            if (!*finite) return 0;
+        }
+        if (u == 0) rc = gradients_begin_step(t, diag);
+        if (!rc && u == 0) rc = boundary_get(t, layers, diag);
+        if (!rc) rc = head_backward(t, u, count, diag);
+    }
+    return rc;
 }
 
 /* The lookups of unit u, added to a held table's gradient. */
@@ -255,7 +295,7 @@ static int layer_backward(struct trainer *t, uint32_t layer, struct shore_diag *
     shore__block_gradients(t->m, layer, 0, shore__host_buf(p->gradient), &g);
     for (size_t u = 0; !rc && u < shore__pass_units(pass); u++)
         rc = unit_backward(t, layer, u, &w, &g, diag);
-    if (!rc) pace(t, start, layer, true);
+    if (!rc) pace(t, start, layer, t->plan.units, true);
     if (!rc && !idle_waits(t, layer)) rc = gradients_end(t, p, diag);
     if (rc || !idle_after_backward(t, layer)) return rc;
     for (uint32_t i = 0; !rc && t->table_gradient && i < t->m->nslices; i++)
@@ -319,19 +359,8 @@ int step_compute(struct trainer *t, bool *finite, bool *replay, struct shore_dia
     if (!rc) rc = shore__pass_embed(pass, t->boundary[1], diag);
     for (uint32_t l = 1; !rc && l <= layers; l++)
         rc = layer_forward(t, l, diag);
-    uint64_t start = shore__now_ns();
-    if (!rc) rc = shore__pass_loss(pass, t->boundary[layers + 1], diag);
-    if (!rc) pace(t, start, shore__model_head(t->m), false);
-    /* Nothing of this step may be handed over before the one before it is committed and reported. */
-    if (!rc) rc = commit_finish(t, diag);
-    if (rc) return rc;
-    t->report.loss = shore__pass_loss_sum(pass) / (double)shore__pass_rows(pass);
-    *finite = isfinite(t->report.loss);
-    if (!*finite) return 0;
-
-    rc = gradients_begin_step(t, diag);
-    if (!rc) rc = boundary_get(t, layers, diag);
-    if (!rc) rc = head_backward(t, diag);
+    if (!rc) rc = head(t, finite, diag);
+    if (rc || !*finite) return rc;
     for (uint32_t l = layers; !rc && l >= 1 && !t->abandoned; l--)
         rc = layer_backward(t, l, diag);
     if (!rc && !t->abandoned) rc = embedding_backward(t, diag);

@@ -23,7 +23,8 @@ struct train_plan {
     size_t kept_boundaries;   /* inputs of the last layers (and of the head) that stay in memory */
     size_t kept_inner;        /* (layer, unit) pairs that keep inner activations, but for the cheap ones */
     size_t full_inner;        /* of these, pairs that keep the cheap ones too */
-    size_t kept_logits;       /* (slice, unit) pairs */
+    size_t head_units;        /* units that go through the head at once */
+    size_t kept_logits;       /* of these, (slice, unit) pairs whose logits stay for backward */
     size_t host_buffers;      /* of --update host: chunks in memory at once */
     size_t host_segments;     /* the same: segments of a chunk */
     uint64_t ring_bytes;      /* of the fleet */
