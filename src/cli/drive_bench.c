@@ -73,7 +73,7 @@ static int bench(const char *const *names, uint32_t n, const struct args *a) {
     int rc = speeds && paths ? 0 : shore__fail(&diag, -ENOMEM, "out of memory");
     for (uint32_t i = 0; !rc && i < n; i++) {
         char shown[256];
-        if (strcmp(names[i], "ram:") == 0 || strcmp(names[i], "null:") == 0)
+        if (shore__path_is_virtual(names[i]))
             rc = shore__fail(&diag, SHORE_EUSAGE, "%s is no drive that could be measured: give a directory", names[i]);
         for (uint32_t k = 0; !rc && k < i; k++)
             if (strcmp(names[i], names[k]) == 0)

@@ -2,6 +2,8 @@
 #include <string.h>
 
 #include "cli/cli.h"
+#include "drive/placement.h"
+#include "drive/transport.h"
 #include "run/fleets.h"
 #include "storage/volume.h"
 
@@ -27,11 +29,11 @@ static json_t *drive_json(const struct shore__run *run, const char *recorded) {
     struct shore_diag diag = {{0}};
     json_t *o = json_pack("{s:s}", "drive", drive ? drive : recorded);
     free(drive);
-    if (shore__drive_is_volatile(recorded)) {
+    if (shore__path_is_virtual(recorded)) {
         json_object_set_new(o, "error", json_string("in memory, gone with the process"));
         return o;
     }
-    if (shore__drive_is_elsewhere(recorded)) {
+    if (shore__path_is_remote(recorded)) {
         json_object_set_new(o, "volume", json_string(recorded));
         return o;
     }

@@ -2,10 +2,11 @@
 #include <sys/stat.h>
 
 #include "cli/cli.h"
+#include "drive/placement.h"
 
 static bool in_memory(const struct shore__strings *drives) {
     for (size_t i = 0; i < drives->count; i++)
-        if (strcmp(drives->item[i], "ram:") == 0 || strcmp(drives->item[i], "null:") == 0) return true;
+        if (shore__path_is_virtual(drives->item[i])) return true;
     return false;
 }
 

@@ -5,6 +5,7 @@
 #include <sys/statvfs.h>
 
 #include "cli/cli.h"
+#include "drive/placement.h"
 
 int shore__cli_budget(uint64_t asked, uint64_t minimum, uint64_t comfortable, uint64_t *budget,
                       struct shore_diag *diag) {
@@ -68,7 +69,7 @@ int shore__cli_disk_space(const struct shore__strings *drives, uint64_t disk_byt
     for (size_t i = 0; i < drives->count; i++) {
         uint64_t bytes;
         dev_t device;
-        if (strcmp(drives->item[i], "ram:") == 0 || strcmp(drives->item[i], "null:") == 0) return 0;
+        if (shore__path_is_virtual(drives->item[i])) return 0;
         /* what cannot be told here is told when the volume is made */
         if (room_at(drives->item[i], &bytes, &device) || nseen == SEEN) return 0;
         bool again = false;

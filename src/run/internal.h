@@ -64,10 +64,6 @@ int shore__parent_sync(const char *path, struct shore_diag *diag); /* of the dir
 /* Removes the files of a directory (not what is below it) and the directory. */
 void shore__directory_remove(const char *path);
 bool shore__strings_has(const struct shore__strings *list, const char *item);
-/* "ram:", "null:": drives without a path. */
-bool shore__drive_is_volatile(const char *drive);
-/* On another host, or behind another process: its path means nothing here. */
-bool shore__drive_is_elsewhere(const char *drive);
 /* The path that run.json records: absolute, links in it resolved; devices keep the name they were given, since the
  * kernel's own may change with the next start. malloc'ed; NULL: neither it nor its directory exists. */
 char *shore__drive_absolute(const char *drive);

@@ -14,7 +14,9 @@
 #include <unistd.h>
 
 #include "base/diag.h"
+#include "drive/placement.h"
 #include "drive/probe.h"
+#include "drive/transport.h"
 #include "files/atomic.h"
 #include "files/json.h"
 #include "run/fleets.h"
@@ -106,7 +108,7 @@ static int plan_drives(struct shore__run *run, const struct shore__plan *before,
     for (size_t i = 0; i < drives->count; i++) {
         struct stat st;
         char *volume = NULL, shown[256];
-        if (shore__drive_is_volatile(drives->item[i])) continue;
+        if (shore__path_is_virtual(drives->item[i])) continue;
         char *absolute = shore__drive_absolute(drives->item[i]);
         if (!absolute)
             return shore__fail(diag, SHORE_EUSAGE, "--drive %s: does not exist, and neither does its directory",
@@ -114,7 +116,7 @@ static int plan_drives(struct shore__run *run, const struct shore__plan *before,
         free(drives->item[i]);
         drives->item[i] = absolute;
         enum owner owner = BEGUN;
-        bool exists = false, elsewhere = shore__drive_is_elsewhere(absolute);
+        bool exists = false, elsewhere = shore__path_is_remote(absolute);
         int rc = elsewhere ? ask_owner(absolute, before->fleet_id, &volume, &exists, &owner, diag)
                            : shore__volume_path(absolute, &volume, diag);
         if (rc < 0) return rc;
@@ -396,7 +398,7 @@ int shore__run_take_data(struct shore__run *run, shore__progress_fn progress, vo
 
 /* A volume that did not exist before, unless it is in use. */
 static void undo_volume(const char *volume, const uint64_t fleet_id[2]) {
-    if (shore__drive_is_elsewhere(volume)) {
+    if (shore__path_is_remote(volume)) {
         shore__remote_remove(volume, fleet_id, SHORE__ANY_GENERATION, false, NULL);
         return;
     }

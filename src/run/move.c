@@ -11,6 +11,7 @@
 #include "base/diag.h"
 #include "drive/discard.h"
 #include "drive/fleet.h"
+#include "drive/placement.h"
 #include "drive/speed.h"
 #include "files/atomic.h"
 #include "files/json.h"
@@ -208,7 +209,7 @@ static int resolve(const struct shore__run *run, const struct shore__strings *dr
     int rc = 0;
     for (size_t i = 0; !rc && i < present->count; i++) {
         struct shore__spot spot;
-        if (shore__drive_is_volatile(present->item[i]))
+        if (shore__path_is_virtual(present->item[i]))
             return shore__fail(diag, SHORE_EUSAGE,
                                "%s keeps its state in memory (--drive %s): it went with the process that trained it",
                                run->path, present->item[i]);
@@ -219,7 +220,7 @@ static int resolve(const struct shore__run *run, const struct shore__strings *dr
     for (size_t i = 0; !rc && i < drives->count; i++) {
         const char *name = drives->item[i];
         size_t k = shore__drive_find(present, name);
-        if (shore__drive_is_volatile(name))
+        if (shore__path_is_virtual(name))
             return shore__fail(diag, SHORE_EUSAGE, "%s keeps nothing after its process: give a directory", name);
         rc = check_twice(drives, i, diag);
         if (!rc) rc = k < present->count ? place_kept(present->item[k], in->to, in, diag) : place_new(name, in, diag);

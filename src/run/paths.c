@@ -9,6 +9,8 @@
 #include <unistd.h>
 
 #include "base/diag.h"
+#include "drive/placement.h"
+#include "drive/transport.h"
 #include "files/atomic.h"
 #include "run/internal.h"
 
@@ -67,18 +69,10 @@ bool shore__strings_has(const struct shore__strings *list, const char *item) {
     return false;
 }
 
-bool shore__drive_is_volatile(const char *drive) {
-    return strcmp(drive, "ram:") == 0 || strcmp(drive, "null:") == 0;
-}
-
-bool shore__drive_is_elsewhere(const char *drive) {
-    return strncmp(drive, "ssh://", 6) == 0 || strncmp(drive, "unix:", 5) == 0;
-}
-
 char *shore__drive_absolute(const char *drive) {
     struct stat st;
     bool there = stat(drive, &st) == 0;
-    if (shore__drive_is_volatile(drive) || shore__drive_is_elsewhere(drive)) return strdup(drive);
+    if (shore__path_is_virtual(drive) || shore__path_is_remote(drive)) return strdup(drive);
     if (there && !S_ISBLK(st.st_mode)) return realpath(drive, NULL);
     const char *slash = strrchr(drive, '/');
     const char *name = slash ? slash + 1 : drive;

@@ -10,7 +10,9 @@
 #include <unistd.h>
 
 #include "base/diag.h"
+#include "drive/placement.h"
 #include "drive/probe.h"
+#include "drive/transport.h"
 #include "files/atomic.h"
 #include "run/fleets.h"
 #include "storage/volume.h"
@@ -57,8 +59,8 @@ static int hold(const char *drive, const uint64_t fleet_id[2], struct held *held
     struct shore_diag why = {{0}};
     struct stat st;
     *held = (struct held){.fd = -1};
-    if (shore__drive_is_volatile(drive)) return 0;
-    if (shore__drive_is_elsewhere(drive)) return hold_elsewhere(drive, fleet_id, held, note, ctx, diag);
+    if (shore__path_is_virtual(drive)) return 0;
+    if (shore__path_is_remote(drive)) return hold_elsewhere(drive, fleet_id, held, note, ctx, diag);
     if (shore__volume_path(drive, &held->path, &why) < 0 || stat(held->path, &st) < 0) {
         say(note, ctx, "%s: no volume is there any more", drive);
         return 0;

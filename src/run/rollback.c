@@ -13,6 +13,8 @@
 
 #include "base/diag.h"
 #include "drive/fleet.h"
+#include "drive/placement.h"
+#include "drive/transport.h"
 #include "files/atomic.h"
 #include "files/json.h"
 #include "run/fleets.h"
@@ -90,10 +92,10 @@ static int find_volumes(const struct shore__run *run, const struct shore__snapsh
     int rc = 0;
     for (size_t i = 0; rc == 0 && i < s->volumes.count; i++) {
         char *found = NULL;
-        bool there = shore__drive_is_elsewhere(s->volumes.item[i]) || stat(s->volumes.item[i], &st) == 0;
+        bool there = shore__path_is_remote(s->volumes.item[i]) || stat(s->volumes.item[i], &st) == 0;
         for (size_t d = 0; !there && !found && d < run->settings.drives.count; d++) {
             char *volume = NULL;
-            if (shore__drive_is_elsewhere(run->settings.drives.item[d])) continue;
+            if (shore__path_is_remote(run->settings.drives.item[d])) continue;
             if (shore__volume_path(run->settings.drives.item[d], &volume, NULL) == 0)
                 found = beside(volume, s->volumes.item[i]);
             free(volume);
@@ -138,7 +140,7 @@ static int open_present(const struct shore__run *run, const struct intent *in, s
                         struct shore_fleet **out, struct shore_diag *diag) {
     struct shore_fleet_options options;
     for (size_t i = 0; i < run->settings.drives.count; i++)
-        if (shore__drive_is_volatile(run->settings.drives.item[i]))
+        if (shore__path_is_virtual(run->settings.drives.item[i]))
             return shore__fail(diag, SHORE_EMISSING,
                                "%s kept its state in memory (--drive %s): it went with the process that trained it",
                                run->path, run->settings.drives.item[i]);

@@ -1,5 +1,6 @@
 /* One table says what every setting is called, takes and may be; JSON and the check follow it, and the flags
  * are called the same. */
+#include "drive/placement.h"
 #include "run/internal.h"
 
 #include <errno.h>
@@ -500,7 +501,7 @@ int shore__settings_check(const struct shore__settings *s, struct shore_diag *di
     if (s->val_data.count > 0 && s->val_share > 0)
         return shore__fail(diag, SHORE_EUSAGE, "--val-data and --val-share exclude each other: give one of them");
     for (size_t i = 0; i < s->drives.count && s->snapshot_every; i++)
-        if (shore__drive_is_volatile(s->drives.item[i]))
+        if (shore__path_is_virtual(s->drives.item[i]))
             return shore__fail(diag, SHORE_EUSAGE,
                                "--snapshot-every needs drives that keep something: there is nothing beside --drive %s",
                                s->drives.item[i]);

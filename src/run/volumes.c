@@ -85,7 +85,7 @@ static int spot_elsewhere(const char *drive, struct shore__spot *out, struct sho
 int shore__spot_of(const char *drive, struct shore__spot *out, struct shore_diag *diag) {
     struct stat st;
     *out = (struct shore__spot){0};
-    if (shore__drive_is_elsewhere(drive)) return spot_elsewhere(drive, out, diag);
+    if (shore__path_is_remote(drive)) return spot_elsewhere(drive, out, diag);
     int rc = shore__volume_path(drive, &out->path, diag);
     if (rc) return rc;
     out->exists = stat(out->path, &st) == 0;
