@@ -9,7 +9,6 @@
 #include "cli/cli.h"
 #include "cli/summary.h"
 #include "cli/train_options.h"
-#include "drive/transport.h"
 #include "storage/volume.h"
 
 static const char promise[] = "\nlongshore: finishing and committing this step; once more stops at once\n";
@@ -183,18 +182,6 @@ end:
     return code;
 }
 
-/* Otherwise the start is going to fail, and must not have changed the run. */
-static bool drives_are_there(const struct shore__strings *drives) {
-    for (size_t i = 0; i < drives->count; i++) {
-        char *volume = NULL;
-        if (shore__path_is_remote(drives->item[i])) continue;
-        bool there = shore__volume_path(drives->item[i], &volume, NULL) == 0 && access(volume, R_OK | W_OK) == 0;
-        free(volume);
-        if (!there) return false;
-    }
-    return true;
-}
-
 static int copy_names(const struct shore__strings *from, struct shore__strings *to) {
     int rc = 0;
     for (size_t i = 0; !rc && i < from->count; i++)
@@ -264,10 +251,7 @@ static int resumed_run(const struct shore__train_args *args, const struct shore_
         rc = shore__run_take_data(run, shore__cli_work, s->quiet ? NULL : (void *)"reading the text", &diag);
         shore__cli_progress_end();
     }
-    if (!rc && changes[0] && drives_are_there(&s->drives)) {
-        shore__cli_say("from step %llu on: %s", (unsigned long long)run->hint_step, changes);
-        rc = shore__run_record_change(run, run->hint_step, changes, &diag);
-    }
+    if (!rc && changes[0] && !(run->change = strdup(changes))) rc = shore__fail(&diag, -ENOMEM, "out of memory");
     if (rc) goto end;
     shore__cli_catch_signals(promise);
     code = train_and_report(run, false, args, &rc);

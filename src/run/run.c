@@ -366,6 +366,7 @@ void shore__run_close(struct shore__run *run) {
     json_decref(run->changes);
     free(p->tokenizer_name);
     free(p);
+    free(run->change);
     free(run->note);
     free(run->path);
     free(run);

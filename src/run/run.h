@@ -29,6 +29,7 @@ struct shore__run {
     uint64_t hint_step;
     char processor[64]; /* that the run was last trained on, with products and threads */
     json_t *changes;    /* recorded changes: [{"step": n, "what": "..."}] */
+    char *change;       /* asked for on resume: recorded once the drives have been opened; NULL: nothing */
     char *note;         /* what opening or recovering found and mended: one sentence; NULL: nothing */
     bool making;        /* prepared, not finished */
     /* The drives hold what a killed making of this very run left: the fleet may be created over it. */

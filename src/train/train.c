@@ -72,6 +72,14 @@ static int make_state(struct trainer *t, struct shore_fleet_options *options, bo
     return shore__run_finish(t->run, info.fleet_id, processor, diag);
 }
 
+/* Not before the drives have been opened: a run that names a drive of another run would have lost its own. */
+static int record_change(struct trainer *t, uint64_t step, struct shore_diag *diag) {
+    char text[1024];
+    snprintf(text, sizeof text, "from step %llu on: %s", (unsigned long long)step, t->run->change);
+    if (t->events->note) t->events->note(t->events->ctx, text);
+    return shore__run_record_change(t->run, step, t->run->change, diag);
+}
+
 static int open_state(struct trainer *t, struct shore_fleet_options *options, uint64_t accept_step,
                       const char *processor, struct shore_diag *diag) {
     options->accept_step = accept_step;
@@ -82,7 +90,8 @@ static int open_state(struct trainer *t, struct shore_fleet_options *options, ui
     if (rc) return rc;
     struct shore_fleet_info info;
     shore_fleet_info(t->fleet, &info);
-    if (!strcmp(processor, t->run->processor)) return 0;
+    if (t->run->change) rc = record_change(t, info.step, diag);
+    if (rc || !strcmp(processor, t->run->processor)) return rc;
     char what[256];
     snprintf(what, sizeof what, "processor changed from '%s' to '%s': results may differ in the last bits from here on",
              t->run->processor, processor);
