@@ -28,7 +28,7 @@ struct shore__join {
     atomic_bool failed; /* who sets it writes rc and diag */
     int rc;
     struct shore_diag diag;
-    struct shore_update update; /* groups point into tail; of a store: what both have in common */
+    struct shore_update update; /* groups point into tail; of a store: what both have in common; of a fetch: its step */
     const unsigned char *state;
     unsigned char *seal_out;
     unsigned char seal_want[16];
@@ -90,6 +90,17 @@ static void finish_seals(struct shore__join *join) {
     }
 }
 
+/* What a failed update has left of the step in hand cannot match: its own sentence is the one that helps. */
+static void explain_fetch(struct shore__join *join) {
+    struct shore_fleet *f = join->fleet;
+    pthread_mutex_lock(&f->lock);
+    if (f->attempt_rc && join->update.base_step == f->step + 1) {
+        join->rc = f->attempt_rc;
+        join->diag = f->attempt_diag;
+    }
+    pthread_mutex_unlock(&f->lock);
+}
+
 static void join_part_done(struct shore__join *join, int rc, const struct shore_diag *diag) {
     if (rc) join_fail(join, rc, diag);
     if (atomic_fetch_sub(&join->left, 1) != 1) return;
@@ -98,6 +109,7 @@ static void join_part_done(struct shore__join *join, int rc, const struct shore_
         commit_finished(f, join);
         return;
     }
+    if (join->kind == JOIN_FETCH && join->rc == SHORE_ECORRUPT) explain_fetch(join);
     if ((join->kind == JOIN_PUT || join->kind == JOIN_GET) && !join->rc) finish_seals(join);
     const struct shore_diag *sentence = join->rc ? &join->diag : NULL;
     join->done.fn(join->done.ctx, join->rc, sentence);
@@ -167,6 +179,7 @@ int shore_fleet_fetch(struct shore_fleet *f, uint64_t step, uint32_t block, uint
     if (rc) return rc;
     struct shore__join *join = join_new(f, JOIN_FETCH, 0, done);
     if (!join) return -ENOMEM;
+    join->update.base_step = step;
     size_t segment_bytes = shore__fetch_segment_bytes(f->config.plane_bytes, kind);
     for (uint32_t d = 0; d < f->ndrives; d++) {
         struct shore__range part;
