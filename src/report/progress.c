@@ -35,6 +35,9 @@ const char *shore__progress_line(struct shore__progress *p, const struct shore__
     if (bytes > 0) out[0] = 0;
     if (r->emulated) append(out, bytes, &used, "emulated ");
     append(out, bytes, &used, "step %llu/%llu", (unsigned long long)r->step, (unsigned long long)p->last_step);
+    if (r->slow_drive) /* early: a terminal shows the beginning of the line */
+        append(out, bytes, &used, "  slow: %s works %.1f times as long as the others",
+               shore__escape(r->slow_drive, strlen(r->slow_drive), b, sizeof b), r->slow_factor);
     append(out, bytes, &used, "  loss %.4f", r->loss);
     if (!isnan(r->val_loss)) append(out, bytes, &used, "  val %.4f", r->val_loss);
     append(out, bytes, &used, "  norm %.3g  lr %.3g", r->grad_norm, r->lr);
@@ -48,9 +51,6 @@ const char *shore__progress_line(struct shore__progress *p, const struct shore__
     if (p->budget_bytes) append(out, bytes, &used, " of %s", shore__format_size(p->budget_bytes, b, sizeof b));
     append(out, bytes, &used, "  wait %.0f%% commit %.0f%%", percent(r->wait_seconds, r->step_seconds),
            percent(r->commit_seconds, r->step_seconds));
-    if (r->slow_drive)
-        append(out, bytes, &used, "  slow: %s works %.1f times as long as the others",
-               shore__escape(r->slow_drive, strlen(r->slow_drive), b, sizeof b), r->slow_factor);
     if (r->replays) append(out, bytes, &used, "  replays %u", r->replays);
     if (r->skipped) append(out, bytes, &used, "  skipped: not finite");
     return out;
