@@ -1,11 +1,14 @@
 /* longshore drive serve: the far side of drives on other hosts. */
 #include "drive/serve.h"
 
+#include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/diag.h"
 #include "cli/cli.h"
 #include "drive/serve_listen.h"
 
@@ -44,12 +47,24 @@ static void said(const char *text) {
     shore__cli_say("%s", text);
 }
 
+/* A device may be served alone; a file would need room for others beside it. */
+static int check_root(const char *root, struct shore_diag *diag) {
+    struct stat st;
+    if (stat(root, &st)) return shore__fail(diag, -errno, "--root %s: cannot be used: %s", root, strerror(errno));
+    if (S_ISDIR(st.st_mode) || S_ISBLK(st.st_mode)) return 0;
+    return shore__fail(diag, SHORE_EUSAGE,
+                       "--root %s: is no directory; give the one that it lies in, and name it in the drive's path",
+                       root);
+}
+
 static int serve(const struct args *a) {
     struct shore_diag diag = {{0}};
     struct shore__serve_options o = {.root = a->root, .memory_bytes = a->memory_bytes, .build = SHORE_VERSION};
-    int rc;
+    int rc = a->root ? check_root(a->root, &diag) : 0;
     signal(SIGPIPE, SIG_IGN);
-    if (a->listen) {
+    if (rc) {
+        /* said below */
+    } else if (a->listen) {
         shore__cli_catch_signals("\nlongshore: no more clients\n");
         rc = shore__serve_listen(a->listen, &o, shore__cli_stop_wanted, said, &diag);
     } else {
