@@ -100,7 +100,15 @@ static int train_and_report(struct shore__run *run, bool fresh, const struct sho
                              : "stopped before a step was made: the same command goes on");
         return SHORE__EXIT_DONE;
     }
-    if (*rc) return w.steps ? shore__cli_fail_running(*rc, &diag) : shore__cli_fail(*rc, &diag);
+    if (*rc && !result.opened) return shore__cli_fail(*rc, &diag);
+    if (*rc) {
+        shore__cli_fail_running(*rc, &diag);
+        if (*rc != SHORE_ELINK && *rc != SHORE_ENONFINITE) /* they say themselves how to go on */
+            shore__cli_say("step %llu is committed; once that is mended, go on with: longshore train "
+                           "--resume %s",
+                           (unsigned long long)result.step, run->path);
+        return SHORE__EXIT_FAILED;
+    }
 
     bool finished = result.step >= run->settings.steps;
     if (w.steps == 0 && finished)

@@ -15,7 +15,8 @@
 #include "drive/transport.h"
 
 struct place {
-    char *path; /* of the volume; NULL: virtual, or on another host */
+    char *path;  /* of the volume; NULL: virtual, or on another host */
+    char *there; /* of the volume on another host */
     bool replace;
     bool existed, is_volume;
     bool sealed; /* a volume with a record */
@@ -48,6 +49,8 @@ static int ask_of_place(const char *uri, struct place *place, struct shore_diag 
     place->is_volume = probe.is_volume;
     place->sealed = probe.sealed;
     memcpy(place->fleet_id, probe.fleet_id, sizeof place->fleet_id);
+    place->there = probe.path;
+    probe.path = NULL;
     if (probe.busy) rc = shore__fail(diag, SHORE_EBUSY, "%s: another process works on this volume", uri);
     shore__probe_free(&probe);
     return rc;
@@ -61,6 +64,11 @@ static int look_at_places(const struct shore_fleet_options *o, struct place *pla
         int rc = remote ? ask_of_place(o->drives[d], &places[d], diag)
                         : shore__volume_path(o->drives[d], &places[d].path, diag);
         if (!rc && !remote) rc = look_at_place(o, &places[d], diag);
+        for (uint32_t e = 0; !rc && remote && e < d; e++) {
+            if (places[e].there && strcmp(places[d].there, places[e].there) == 0 &&
+                shore__uris_share_server(o->drives[d], o->drives[e]))
+                rc = shore__fail(diag, SHORE_EUSAGE, "the drive %s is given twice", o->drives[d]);
+        }
         if (rc) return rc;
     }
     for (uint32_t d = 0; d < o->ndrives; d++) {
@@ -72,8 +80,8 @@ static int look_at_places(const struct shore_fleet_options *o, struct place *pla
         }
         if (place->sealed && !place->replace) {
             return shore__fail(diag, SHORE_EEXISTS,
-                               "%s: holds the state of a run already; name another path, or give --overwrite to "
-                               "replace it",
+                               "%s: holds the state of a run already; name another path; where a run is made, "
+                               "--overwrite replaces it",
                                place->path ? place->path : o->drives[d]);
         }
     }
@@ -175,6 +183,7 @@ int shore_fleet_create(const struct shore_layout *layout, const struct shore_fle
     }
     for (uint32_t d = 0; places && d < options->ndrives; d++) {
         free(places[d].path);
+        free(places[d].there);
     }
     free(places);
     if (rc) {

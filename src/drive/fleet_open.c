@@ -1,5 +1,6 @@
 /* Fleets come and go here: opening, sealing, closing. */
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,6 +9,18 @@
 #include "drive/fleet.h"
 #include "drive/layout.h"
 #include "drive/remote.h"
+#include "drive/transport.h"
+
+/* Two names of one volume on this host; on others, only what they are asked for tells. */
+static bool same_drive(const char *a, const char *b) {
+    char *here = NULL, *there = NULL;
+    bool same = strcmp(a, b) == 0;
+    if (!same && !shore__path_is_remote(a) && !shore__path_is_remote(b))
+        same = !shore__volume_path(a, &here, NULL) && !shore__volume_path(b, &there, NULL) && strcmp(here, there) == 0;
+    free(here);
+    free(there);
+    return same;
+}
 
 static int check_options(const struct shore_layout *layout, const struct shore_fleet_options *o,
                          struct shore_diag *diag) {
@@ -22,7 +35,7 @@ static int check_options(const struct shore_layout *layout, const struct shore_f
     for (uint32_t d = 0; d < o->ndrives; d++) {
         if (shore__path_is_virtual(o->drives[d])) continue;
         for (uint32_t e = 0; e < d; e++) {
-            if (strcmp(o->drives[d], o->drives[e]) == 0) {
+            if (same_drive(o->drives[d], o->drives[e])) {
                 return shore__fail(diag, SHORE_EUSAGE, "the drive %s is given twice", o->drives[d]);
             }
         }
@@ -129,12 +142,21 @@ int shore_fleet_seal(struct shore_fleet *f, uint64_t step, struct shore_diag *di
 
 /* ---- open ---- */
 
+/* One that does not answer may only have another name now. */
+static int say_where(const char *drive, int rc, struct shore_diag *diag) {
+    size_t used = diag ? strlen(diag->text) : 0;
+    if (diag && (rc == SHORE_EMISSING || rc == SHORE_ELINK))
+        snprintf(diag->text + used, sizeof diag->text - used,
+                 "; if it is elsewhere now, train --resume with --drive %s=NEW says so", drive);
+    return rc;
+}
+
 /* Opens the drives in any order and puts each in its place. */
 static int open_drives(struct shore_fleet *f, const struct shore_fleet_options *o, struct shore_diag *diag) {
     for (uint32_t i = 0; i < o->ndrives; i++) {
         struct shore__drive *drive;
         int rc = shore__drive_open_at(&f->config, o->drives[i], &drive, diag);
-        if (rc) return rc;
+        if (rc) return say_where(o->drives[i], rc, diag);
         const struct shore__volume_desc *desc = drive->desc;
         const char *path = drive->ops->path(drive);
         bool asked = o->fleet_id[0] || o->fleet_id[1];
@@ -151,8 +173,11 @@ static int open_drives(struct shore_fleet *f, const struct shore_fleet_options *
             rc = shore__fail(diag, SHORE_EMISMATCH, "%s is one of %u drives, and %u are given", path, desc->ndrives,
                              o->ndrives);
         } else if (desc->drive >= f->ndrives || f->drives[desc->drive]) {
-            rc = shore__fail(diag, SHORE_EMISMATCH, "%s is drive %u of its fleet, and so is another one that was given",
-                             path, desc->drive);
+            const struct shore__drive *first = desc->drive < f->ndrives ? f->drives[desc->drive] : drive;
+            rc = shore__fail(diag, SHORE_EMISMATCH,
+                             "%s is drive %u of its fleet, and so is %s: one is a copy of the other; give the drive "
+                             "that is missing",
+                             path, desc->drive, first->ops->path(first));
         } else if (desc->plane_form != (uint32_t)f->config.moments) {
             rc = shore__fail(diag, SHORE_EMISMATCH, "%s holds moments of %s, and %s ones are asked for", path,
                              desc->plane_form == SHORE_MOMENTS_FP32   ? "32 bits"

@@ -18,9 +18,7 @@ static struct shore__local *local_of(const struct shore__drive *d) {
 
 void shore__local_io_failed(struct shore__local *l, struct shore__local_job *job, const struct shore__io_op *op) {
     if (job->rc && job->rc != SHORE_ENONFINITE) return;
-    job->rc = shore__fail(&job->diag, op->rc, "%s: %s %u bytes at offset %llu failed: %s; check the drive",
-                          l->volume.file.path, op->kind == SHORE__IO_READ ? "reading" : "writing", op->bytes,
-                          (unsigned long long)op->offset, shore_error_text(op->rc));
+    job->rc = shore__io_explain(l->volume.file.path, op, &job->diag);
 }
 
 int shore__local_check_spilled(const struct shore__local *l, struct shore__local_job *job, uint32_t local,
@@ -461,8 +459,7 @@ int shore__local_open(const struct shore__drive_config *config, const char *path
                       struct shore_diag *diag) {
     char *file;
     int rc = shore__volume_path(path, &file, diag);
-    if (rc == -ENOENT)
-        return shore__fail(diag, SHORE_EMISSING, "%s is missing; --drive OLD=NEW says where it is", path);
+    if (rc == -ENOENT) return shore__fail(diag, SHORE_EMISSING, "%s is missing: mount its drive", path);
     if (rc) return rc;
     struct shore__local *l = local_new(config);
     if (!l) {
@@ -470,9 +467,7 @@ int shore__local_open(const struct shore__drive_config *config, const char *path
         return shore__fail(diag, -ENOMEM, "%s: out of memory", path);
     }
     rc = shore__volume_open(file, config->io, config->arena, &l->volume, diag);
-    if (rc == -ENOENT) {
-        rc = shore__fail(diag, SHORE_EMISSING, "%s is missing; --drive OLD=NEW says where it is", file);
-    }
+    if (rc == -ENOENT) rc = shore__fail(diag, SHORE_EMISSING, "%s is missing: mount its drive", file);
     free(file);
     return finish_opening(l, rc, out, diag);
 }

@@ -225,7 +225,7 @@ static int plan_existing(struct session *s, const char *path, struct shore_diag 
     if (shore__path_is_virtual(path)) return 0; /* opening it says that nothing is kept */
     int rc = shore__volume_path(path, &file, diag);
     if (!rc) rc = shore__volume_peek(file, &volume, diag);
-    if (rc == -ENOENT) rc = shore__fail(diag, SHORE_EMISSING, "%s is missing; --drive OLD=NEW says where it is", path);
+    if (rc == -ENOENT) rc = shore__fail(diag, SHORE_EMISSING, "%s is missing there: mount its drive", path);
     free(file);
     if (rc) return rc;
     rc = shore__serve_plan(s->options, path, &volume.desc, &s->config, &s->plan, diag);

@@ -40,6 +40,23 @@ void shore__place_free(struct shore__place *p) {
     *p = (struct shore__place){0};
 }
 
+static bool same_text(const char *a, const char *b) {
+    return a && b ? strcmp(a, b) == 0 : a == b;
+}
+
+bool shore__uris_share_server(const char *a, const char *b) {
+    struct shore__place one, other;
+    if (shore__place_parse(a, &one, NULL)) return false;
+    bool same = !shore__place_parse(b, &other, NULL);
+    if (same) {
+        same = one.ssh == other.ssh && same_text(one.host, other.host) && same_text(one.port, other.port) &&
+               same_text(one.socket, other.socket);
+        shore__place_free(&other);
+    }
+    shore__place_free(&one);
+    return same;
+}
+
 /* ssh hands names to other programs, some of them shells: only what names are made of. */
 static bool is_name(const char *text, size_t bytes, const char *more) {
     if (bytes == 0 || text[0] == '-') return false;

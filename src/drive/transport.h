@@ -27,6 +27,8 @@ bool shore__path_is_remote(const char *path);
 /* SHORE_EUSAGE names what is wrong with it. */
 int shore__place_parse(const char *uri, struct shore__place *out, struct shore_diag *diag);
 void shore__place_free(struct shore__place *p);
+/* Whether two uris name paths of one server, as far as names tell. */
+bool shore__uris_share_server(const char *a, const char *b);
 
 /* A connection on which nothing has been said yet but the greeting. */
 struct shore__way {

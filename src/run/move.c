@@ -122,7 +122,9 @@ static int settle(struct shore__run *run, const struct intent *in, shore__note_f
         struct shore_diag why = {{0}};
         bool begun = !switched && in->fresh[i];
         rc = shore__drive_discard(drop->item[i], run->fleet_id, switched ? in->from : in->to, begun, &why);
-        if (rc && rc != SHORE_EMISSING) say(note, ctx, why.text);
+        /* what was refused as a new drive is still what it was before */
+        bool anothers = rc == SHORE_EMISMATCH && !switched;
+        if (rc && rc != SHORE_EMISSING && !anothers) say(note, ctx, why.text);
     }
     return intent_remove(run, diag);
 }

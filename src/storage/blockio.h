@@ -78,6 +78,8 @@ int shore__io_reap(struct shore__io *io, struct shore__io_op **ops, unsigned max
 unsigned shore__io_in_flight(const struct shore__io *io);
 /* One operation, and wait for it. */
 int shore__io_do(struct shore__io *io, enum shore__io_kind kind, void *buffer, uint64_t offset, uint32_t bytes);
+/* A transfer that failed (op->rc), with what to do. Returns op->rc. */
+int shore__io_explain(const char *path, const struct shore__io_op *op, struct shore_diag *diag);
 
 /* What a shim answers, besides a negative code that fails the operation. */
 enum shore__io_verdict {

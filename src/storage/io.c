@@ -146,3 +146,10 @@ int shore__io_do(struct shore__io *io, enum shore__io_kind kind, void *buffer, u
     rc = shore__io_reap(io, &done, 1, 1);
     return rc < 0 ? rc : rc == 0 ? -EIO : op.rc;
 }
+
+int shore__io_explain(const char *path, const struct shore__io_op *op, struct shore_diag *diag) {
+    bool full = op->rc == -ENOSPC || op->rc == -EDQUOT;
+    return shore__fail(diag, op->rc, "%s: %s %u bytes at offset %llu failed: %s; %s", path,
+                       op->kind == SHORE__IO_READ ? "reading" : "writing", op->bytes, (unsigned long long)op->offset,
+                       shore_error_text(op->rc), full ? "free space on its drive" : "check the drive");
+}

@@ -74,11 +74,9 @@ int shore__transfer(struct shore__io *io, const char *path, enum shore__io_kind 
     enum { PIECE_BYTES = 8 << 20 };
     for (uint64_t at = 0; at < bytes; at += PIECE_BYTES) {
         uint32_t piece = bytes - at < PIECE_BYTES ? (uint32_t)(bytes - at) : PIECE_BYTES;
-        int rc = shore__io_do(io, kind, (char *)buffer + at, offset + at, piece);
-        if (rc)
-            return shore__fail(diag, rc, "%s: %s %u bytes at offset %llu failed: %s; check the drive", path,
-                               kind == SHORE__IO_READ ? "reading" : "writing", piece, (unsigned long long)(offset + at),
-                               shore_error_text(rc));
+        struct shore__io_op op = {.kind = kind, .offset = offset + at, .bytes = piece};
+        op.rc = shore__io_do(io, kind, (char *)buffer + at, op.offset, piece);
+        if (op.rc) return shore__io_explain(path, &op, diag);
     }
     return 0;
 }

@@ -127,8 +127,9 @@ static int check_still_there(const struct shore__volume *v, struct shore_diag *d
     if (fstat(v->file.fd, &st))
         return shore__fail(diag, -errno, "%s: cannot be examined: %s", v->file.path, shore_error_text(-errno));
     if (st.st_nlink == 0)
-        return shore__fail(diag, -EIO, "%s: was deleted or replaced while it was in use; the step is not committed",
-                           v->file.path);
+        return shore__fail(
+            diag, -EIO, "%s: was deleted or replaced while it was in use, and the step is not committed; bring it back",
+            v->file.path);
     if ((uint64_t)st.st_size < v->size_bytes)
         return shore__fail(diag, -EIO,
                            "%s: was cut to %lld of %" PRIu64 " bytes while it was in use; the step is not "

@@ -316,6 +316,7 @@ int shore__train(struct shore__run *run, bool fresh, bool overwrite, uint64_t ac
         close_trainer(&t);
         return rc;
     }
+    out->opened = true;
     shore_fleet_info(t.fleet, &info);
     shore_fleet_ledger(t.fleet, &t.ledger);
     if (t.throttle) shore__throttle_busy(t.throttle, &t.busy);

@@ -29,6 +29,7 @@ void shore__train_fleet_options(const struct shore__settings *s, const struct sh
                                 struct shore_fleet_options *out);
 
 struct shore__train_result {
+    bool opened; /* the state is there: what fails from then on has a committed step to go on from */
     uint64_t step;
     bool stopped; /* by should_stop or stop_at, before the last step */
     unsigned char digest[16];

@@ -25,7 +25,7 @@ refused "a budget below the minimum" "minimum [0-9]+" train --resume "$here" --s
 
 before=$(cksum <"$here/run.json")
 mv "$place/d" "$place/moved"
-refused "a missing drive" "OLD=NEW" train --resume "$here" --steps 4
+refused "a missing drive" "--drive .*=NEW" train --resume "$here" --steps 4
 same "a refused start changes nothing" "$(cksum <"$here/run.json")" "$before"
 must train --resume "$here" --steps 4 --lr 1e-4 --drive "$place/d=$place/moved"
 must inspect "$here"

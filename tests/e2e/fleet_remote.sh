@@ -10,19 +10,6 @@ some_text "$place/text" 300
 common=(--init "$place/config.json" --seed 3 --data "$place/text" --steps 12 --batch 8 --seq-len 64 --memory 512MiB --quiet)
 mkdir "$place"/d{1,2,3,4}
 run=$place/run socket=$(mktemp -d)/s
-server=
-serve() {
-    rm -f "$socket"
-    "$LONGSHORE" drive serve --listen "$socket" >"$place/server.log" 2>&1 </dev/null &
-    server=$!
-    background=$server
-    for _ in $(seq 200); do [ -S "$socket" ] && break; sleep 0.02; done
-}
-stop_serving() {
-    kill -9 $server 2>/dev/null
-    wait $server 2>/dev/null
-    background=
-}
 there() { echo "unix:$socket:$place/$1"; }
 volumes() { find "$place" -name '*.volume*' | wc -l; }
 holds() { # NAME DIGEST VOLUMES

@@ -1,11 +1,12 @@
 # Shared by the end-to-end tests: a place to work, running the program, reading what it wrote. Sourced, not run.
-# LONGSHORE, COMPARE and PEAK are the programs; without them, those of build/.
+# LONGSHORE, COMPARE and PEAK are the programs, FAIL_IO_SO is preloaded; without them, those of build/.
 set -uo pipefail
 tests=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 build=$(cd "$tests/.." && pwd)/build
 LONGSHORE=${LONGSHORE:-$build/longshore}
 COMPARE=${COMPARE:-$build/tool_compare_safetensors}
 PEAK=${PEAK:-$build/tool_peak}
+FAIL_IO_SO=${FAIL_IO_SO:-$build/libtool_fail_io.so}
 export LC_ALL=C OMP_WAIT_POLICY=passive
 
 # Beside the program, not in /tmp: a file system in memory takes no direct I/O.
@@ -59,6 +60,19 @@ merge() {
 must() {
     run "$@"
     if [ $rc = 0 ]; then ok "$*"; else fail "exit code $rc: longshore $*"; fi
+}
+# serve ARGS...: a server on $socket, in $server; what it says goes to $place/server.log.
+serve() {
+    rm -f "$socket"
+    "$LONGSHORE" drive serve --listen "$socket" "$@" >"$place/server.log" 2>&1 </dev/null &
+    server=$!
+    background=$server
+    for _ in $(seq 200); do [ -S "$socket" ] && break; sleep 0.02; done
+}
+stop_serving() {
+    kill -9 $server 2>/dev/null
+    wait $server 2>/dev/null
+    background=
 }
 # kill_and_resume RUN MOST LIMIT_MS ARGS...: makes RUN by `train ARGS`, kills it with SIGKILL after random times, and
 # starts again until it ends; no more than MOST kills. Exit code in $rc, how many kills in $kills.

@@ -1,0 +1,205 @@
+#!/usr/bin/env bash
+# Drives that vanish, fail, fill, come back with old data or as another one: each is named with what to do, nothing is
+# lost, and with the right drive back the run ends with the same digest.
+. "$(dirname "$0")/lib.sh"
+gpt2_config "$place/config.json" 2 96 4 64 600
+some_text "$place/text" 300
+common=(--init "$place/config.json" --seed 3 --data "$place/text" --steps 12 --batch 8 --seq-len 64 --lr 2e-3
+        --memory 512MiB --quiet --io threads)
+mkdir "$place"/d{1,2,3,4} "$place/far"
+run=$place/run
+socket=$(mktemp -d)/s
+serve --root "$place/far"
+must train "${common[@]}" --drive ram: --out "$place/whole"
+wanted=$(digest)
+must train "${common[@]}" --drive "$place/d3" --out "$place/other" --stop-at 3
+
+# ---- while it runs ----
+keep() { # what is restored
+    rm -rf "$place/kept"
+    mkdir "$place/kept"
+    cp -r --sparse=always "$run" "$place"/d1 "$place"/d2 "$place/far" "$place/kept/"
+}
+restore() {
+    rm -rf "$run" "$place"/d1 "$place"/d2 "$place"/far/*
+    cp -r --sparse=always "$place"/kept/{run,d1,d2} "$place/"
+    cp -r --sparse=always "$place"/kept/far/. "$place/far/"
+}
+# ends_right NAME: with what it has now, the run goes on to the right end.
+ends_right() {
+    run train --resume "$run" --quiet
+    same "$1: digest" "$(digest)" "$wanted"
+}
+# failing NAME 'KIND COUNT CODE PATH' PATTERN: resumes with that fault; the sentence names the drive, another one says
+# how to go on, exit code 1; and then it goes on.
+failing() {
+    FAIL_IO=$2 LD_PRELOAD=$FAIL_IO_SO run train --resume "$run" --quiet
+    same "$1: exit code" $rc 1
+    sed 1d "$place/log" | grep -qE -- "$3" && ok "$1" || fail "$1: no message like '$3'"
+    [ "${4-}" = start ] || { grep -q "is committed.*--resume $run" "$place/log" && ok "$1: go on" || fail "$1: how to go on is not said"; }
+    ends_right "$1"
+    restore
+}
+must train "${common[@]}" --drive "$place/d1" "$place/d2" --out "$run" --stop-at 3
+keep
+failing "reads fail" "read 60 5 d2/" "d2/longshore.volume: reading .*Input/output error; check the drive"
+failing "writes fail" "write 60 5 d1/" "d1/longshore.volume: writing .*Input/output error; check the drive"
+failing "the drive is full" "write 60 28 d2/" "d2/longshore.volume: writing .*No space left on device; free space on its drive"
+failing "a flush fails" "flush 7 5 d2/" "d2/longshore.volume: a flush failed: Input/output error.*check the drive"
+failing "reads fail from the start on" "read 0 5 d2/" "d2/longshore.volume: reading .*Input/output error; check the drive" start
+
+vanishes() { # NAME FILE PATTERN
+    "$LONGSHORE" train --resume "$run" --steps 4000 --stop-at 4000 >"$place/log" 2>&1 </dev/null &
+    local client=$!
+    for _ in $(seq 400); do [ "$(wc -l <"$run/metrics.jsonl")" -gt 4 ] && break; sleep 0.02; done
+    rm "$2"
+    wait $client
+    same "$1: exit code" $? 1
+    grep -qE -- "$3" "$place/log" && ok "$1" || fail "$1: no message like '$3'"
+    refused "$1: missing" "$2 is missing.*--drive" train --resume "$run"
+}
+vanishes "a drive vanishes" "$place/d2/longshore.volume" "d2/longshore.volume: was deleted or replaced.*bring it back"
+restore
+
+# ---- at the start ----
+before=$(cksum <"$run/run.json")
+mv "$place/d2" "$place/away"
+for command in "train --resume $run" "inspect $run --digest" "eval $run --data $place/text" "snapshot $run x" \
+    "drive add $run $place/d4" "drive remove $run $place/d2"; do
+    # shellcheck disable=SC2086
+    refused "missing: $command" "$place/d2.* (is missing: mount its drive.*--drive $place/d2=NEW|does not exist)" $command
+done
+mkdir "$place/d2" # not mounted
+refused "an empty mount point" "$place/d2/longshore.volume is missing: mount its drive.*--drive $place/d2=NEW" train --resume "$run"
+must drive list "$run"
+grep -q "d1: 50.0 %.*step 3" "$place/log" && grep -q "d2: .*No such file" "$place/log" && ok "list" || fail "list: not both drives"
+rmdir "$place/d2"
+refused "nothing at the new place" "nothing at the new place" train --resume "$run" --drive "$place/d2=$place/no/no"
+refused "an empty new place" "$place/d4/longshore.volume is missing" train --resume "$run" --drive "$place/d2=$place/d4"
+refused "another run's drive" "$place/d3/longshore.volume belongs to another run" \
+    train --resume "$run" --drive "$place/d2=$place/d3"
+refused "the drive that it has" "$place/d1 is given twice" train --resume "$run" --drive "$place/d2=$place/d1"
+cp -r "$place/d1" "$place/copy"
+refused "a copy of the other" "copy/longshore.volume is drive 0 of its fleet, and so is $place/d1/longshore.volume" \
+    train --resume "$run" --drive "$place/d2=$place/copy"
+rm -r "$place/copy"
+same "none of it is recorded" "$(cksum <"$run/run.json")" "$before"
+must train --resume "$run" --drive "$place/d2=$place/away" --quiet
+same "elsewhere: digest" "$(digest)" "$wanted"
+rm -r "$place/away"
+restore
+
+mv "$place/d1" "$place/x" && mv "$place/d2" "$place/d1" && mv "$place/x" "$place/d2"
+ends_right "swapped"
+restore
+
+# ---- old data ----
+must train --resume "$run" --stop-at 5 --quiet
+cp -r "$place/d1" "$place/new"
+rm -r "$place/d1"
+cp -r "$place/kept/d1" "$place/d1"
+refused "one older drive" "$place/d1/longshore.volume is at step 3 but the other drives are at step 5: it was put back" \
+    train --resume "$run"
+rm -r "$place/d1"
+mv "$place/new" "$place/d1"
+mkdir "$place/new"
+mv "$place/d1" "$place/d2" "$place/new/"
+cp -r "$place"/kept/d1 "$place"/kept/d2 "$place/"
+for command in "train --resume $run" "inspect $run --digest" "drive add $run $place/d4" "snapshot $run x"; do
+    # shellcheck disable=SC2086
+    refused "all older: $command" "is at step 3 but step 5 was committed: .*older copy; put the newest" $command
+done
+rm -r "$place/d1" "$place/d2"
+mv "$place"/new/* "$place/"
+ends_right "the newest back"
+restore
+
+# ---- twice, another run's ----
+ln -s "$place/d4" "$place/link"
+for again in "$place/d4/" "$place/d4/longshore.volume" "$place/link"; do
+    refused "twice: $again" "given twice" train "${common[@]}" --drive "$place/d4" "$again" --out "$place/none"
+done
+refused "twice behind a server" "given twice" \
+    train "${common[@]}" --drive "unix:$socket:a" "unix:$socket:$place/far/a" --out "$place/none"
+refused "another run's" "$place/d3/longshore.volume: holds the state of a run already; name another path" \
+    train "${common[@]}" --drive "$place/d4" "$place/d3" --out "$place/none"
+for command in "add $run $place/d3" "move $run $place/d1=$place/d3"; do
+    # shellcheck disable=SC2086
+    refused "another run's: $command" "$place/d3/longshore.volume: holds the state of a run already" drive $command
+    same "$command: said in one line" "$(sed 1d "$place/log" | wc -l)" 1
+done
+same "nothing new" "$(ls "$place/d4" "$place/far" "$place/none" 2>/dev/null | grep -c volume)" 0
+run inspect "$place/other" --digest --deep
+same "the other run is whole" $rc 0
+
+# ---- no room, if a small file system may be mounted ----
+if [ "$(id -u)" = 0 ] && mkdir "$place/tiny" && mount -t tmpfs -o size=2M none "$place/tiny" 2>/dev/null; then
+    before=$(cksum <"$run/run.json")
+    for command in "add $run $place/tiny --drive-speeds 1,1,1" "move $run $place/d1=$place/tiny --drive-speeds 1,1"; do
+        # shellcheck disable=SC2086
+        refused "no room: $command" "tiny/longshore.volume: needs .*has .*free space" drive $command
+    done
+    umount "$place/tiny"
+    same "no room: run.json" "$(cksum <"$run/run.json")" "$before"
+    same "no room: no volume is left" "$(find "$place"/d[12] -name '*.volume*' | wc -l)" 2
+    mount -t tmpfs -o size=16M none "$place/tiny"
+    must train "${common[@]}" --drive "$place/tiny" --out "$place/narrow" --stop-at 3
+    refused "no room for a snapshot" "tiny/longshore.volume.snapshot-x.*: needs .*has .*free space" snapshot "$place/narrow" x
+    must snapshots "$place/narrow"
+    grep -q "no snapshots" "$place/log" && ok "no snapshot is left" || fail "a snapshot is listed that has no room"
+    must train --resume "$place/narrow" --quiet --snapshot-every 4
+    grep -q "no snapshot of step 4: .*needs" "$place/log" && ok "a snapshot without room is said" || fail "a snapshot without room is not said"
+    same "no room for snapshots: digest" "$(digest)" "$wanted"
+    umount "$place/tiny"
+fi
+ends_right "after what was refused"
+restore
+# room that is there and then is not
+FAIL_IO="write 6 28 d4/" LD_PRELOAD=$FAIL_IO_SO run drive add "$run" "$place/d4" --drive-speeds 1,1,1
+grep -q "d4/longshore.volume: writing .*No space left on device; free space on its drive" "$place/log" && [ $rc = 2 ] &&
+    ok "it fills while the state moves" || fail "it fills while the state moves: exit code $rc"
+same "it fills: nothing is left" "$(ls "$place/d4")" ""
+FAIL_IO="write 6 5 d4/" LD_PRELOAD=$FAIL_IO_SO run drive add "$run" "$place/d4" --drive-speeds 1,1,1
+grep -q "d4/longshore.volume: writing .*Input/output error; check the drive" "$place/log" && [ $rc = 1 ] &&
+    ok "it fails while the state moves" || fail "it fails while the state moves: exit code $rc"
+ends_right "after failed moves"
+must remove "$run"
+
+# ---- behind a server ----
+rm -rf "${place:?}"/d1/* "${place:?}"/d2/*
+there=unix:$socket:a
+must train "${common[@]}" --drive "$place/d1" "$there" --out "$run" --stop-at 3
+stop_serving
+keep
+FAIL_IO="write 60 5 far/" LD_PRELOAD=$FAIL_IO_SO serve --root "$place/far"
+expect_failure 1 "writes fail there" "$there: .*far/a: writing .*Input/output error; check the drive" train --resume "$run" --quiet
+grep -q "is committed.*--resume $run" "$place/log" && ok "how to go on" || fail "how to go on is not said"
+stop_serving
+serve --root "$place/far"
+ends_right "writes failed there"
+restore
+vanishes "a drive vanishes there" "$place/far/a" "$there: .*far/a: was deleted or replaced.*bring it back"
+restore
+before=$(cksum <"$run/run.json")
+mv "$place/far/a" "$place/far/b"
+refused "missing there" "$there: .*far/a is missing there: mount its drive.*--drive $there=NEW" train --resume "$run"
+must train --resume "$run" --drive "$there=unix:$socket:b" --quiet
+same "elsewhere there: digest" "$(digest)" "$wanted"
+rm "$place/far/b"
+restore
+cp "$place/far/a" "$place/older"
+must train --resume "$run" --stop-at 5 --quiet
+mv "$place/far/a" "$place/newest"
+mv "$place/older" "$place/far/a"
+refused "older there" "$there.*is at step 3 but the other drives are at step 5" train --resume "$run"
+mv "$place/newest" "$place/far/a"
+stop_serving
+refused "nobody serves" "$there: nobody serves drives there.*drive serve --listen $socket.*--drive $there=NEW" train --resume "$run"
+# its state in a place of this host
+must train --resume "$run" --drive "$there=$place/far/a" --quiet
+same "on this host: digest" "$(digest)" "$wanted"
+refused "a file as root" "is no directory" drive serve --listen "$socket" --root "$place/far/a"
+refused "no root" "No such file" drive serve --listen "$socket" --root "$place/far/none"
+must remove "$run"
+rm -rf "$(dirname "$socket")"
+done_testing

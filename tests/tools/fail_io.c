@@ -1,0 +1,58 @@
+/* Preloaded into longshore, it fails transfers of one file: FAIL_IO is "KIND COUNT CODE PATH": after COUNT operations
+ * of a kind (read, write, flush) on files whose path contains PATH, they fail with errno CODE, and so do all later
+ * ones. Works with --io threads, which uses the calls below. */
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static atomic_long seen;
+
+static bool fails(int fd, const char *kind) {
+    char name[1024], link[64], wanted[16], path[512];
+    long count;
+    int code;
+    const char *order = getenv("FAIL_IO");
+    if (!order || sscanf(order, "%15s %ld %d %511s", wanted, &count, &code, path) != 4 || strcmp(wanted, kind) != 0)
+        return false;
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    ssize_t n = readlink(link, name, sizeof name - 1);
+    if (n <= 0) return false;
+    name[n] = 0;
+    if (!strstr(name, path) || atomic_fetch_add(&seen, 1) < count) return false;
+    errno = code;
+    return true;
+}
+
+#define REAL(name)                 \
+    static __typeof__(name) *real; \
+    if (!real) real = (__typeof__(name) *)(__UINTPTR_TYPE__)dlsym(RTLD_NEXT, #name)
+
+ssize_t pread(int fd, void *buffer, size_t bytes, off_t offset) {
+    REAL(pread);
+    return fails(fd, "read") ? -1 : real(fd, buffer, bytes, offset);
+}
+
+ssize_t pread64(int fd, void *buffer, size_t bytes, off64_t offset) {
+    REAL(pread64);
+    return fails(fd, "read") ? -1 : real(fd, buffer, bytes, offset);
+}
+
+ssize_t pwrite(int fd, const void *buffer, size_t bytes, off_t offset) {
+    REAL(pwrite);
+    return fails(fd, "write") ? -1 : real(fd, buffer, bytes, offset);
+}
+
+ssize_t pwrite64(int fd, const void *buffer, size_t bytes, off64_t offset) {
+    REAL(pwrite64);
+    return fails(fd, "write") ? -1 : real(fd, buffer, bytes, offset);
+}
+
+int fdatasync(int fd) {
+    REAL(fdatasync);
+    return fails(fd, "flush") ? -1 : real(fd);
+}
