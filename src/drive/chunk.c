@@ -31,12 +31,20 @@ struct shore_update shore__update_part(const struct shore__drive_config *config,
     return part;
 }
 
-uint64_t shore__update_bytes_in(const struct shore__drive_config *config, const struct shore_update *u) {
+uint64_t shore__update_gradient_bytes(const struct shore__drive_config *config, const struct shore_update *u) {
     uint64_t elems = shore__layout_elems(config->layout, u->block, u->segment, u->count);
-    uint64_t bytes = u->residual ? elems * sizeof *u->residual : 0;
     if (u->form == SHORE_GRADIENT_SPARSE)
-        return bytes + u->offsets[u->count] - u->offsets[0] + (u->count + 1) * sizeof *u->offsets;
-    return bytes + (u->gradient ? elems * (shore__gradient_segment_bytes(u->form) / SHORE_SEGMENT_ELEMS) : 0);
+        return u->offsets[u->count] - u->offsets[0] + (u->count + 1) * sizeof *u->offsets;
+    return u->gradient ? elems * (shore__gradient_segment_bytes(u->form) / SHORE_SEGMENT_ELEMS) : 0;
+}
+
+uint64_t shore__update_residual_bytes(const struct shore__drive_config *config, const struct shore_update *u) {
+    uint64_t elems = shore__layout_elems(config->layout, u->block, u->segment, u->count);
+    return u->residual ? elems * sizeof *u->residual : 0;
+}
+
+uint64_t shore__update_bytes_in(const struct shore__drive_config *config, const struct shore_update *u) {
+    return shore__update_gradient_bytes(config, u) + shore__update_residual_bytes(config, u);
 }
 
 uint64_t shore__update_bytes_out(const struct shore__drive_config *config, const struct shore_update *u) {

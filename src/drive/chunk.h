@@ -11,7 +11,10 @@ size_t shore__gradient_segment_bytes(enum shore_gradient_form form); /* 0: SPARS
 struct shore_update shore__update_part(const struct shore__drive_config *config, const struct shore_update *whole,
                                        uint32_t segment, uint32_t count);
 
-/* Bytes that the host sends with a request, and gets back; padding stays where it is. */
+/* Bytes that the host sends with a request (the gradient and the residual), and gets back; padding stays where it is.
+ */
+uint64_t shore__update_gradient_bytes(const struct shore__drive_config *config, const struct shore_update *update);
+uint64_t shore__update_residual_bytes(const struct shore__drive_config *config, const struct shore_update *update);
 uint64_t shore__update_bytes_in(const struct shore__drive_config *config, const struct shore_update *update);
 uint64_t shore__update_bytes_out(const struct shore__drive_config *config, const struct shore_update *update);
 

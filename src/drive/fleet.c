@@ -205,15 +205,11 @@ int shore_fleet_fetch(struct shore_fleet *f, uint64_t step, uint32_t block, uint
 }
 
 static void count_update(struct shore_fleet *f, uint32_t d, const struct shore_update *u) {
-    uint64_t elems = shore__layout_elems(f->layout, u->block, u->segment, u->count);
-    if (u->form == SHORE_GRADIENT_SPARSE)
-        shore__link_count(f, d, SHORE__LINK_IN_COMPRESSED,
-                          u->offsets[u->count] - u->offsets[0] + (u->count + 1) * sizeof *u->offsets);
-    else if (u->gradient)
-        shore__link_count(f, d, SHORE__LINK_IN_GRADIENTS,
-                          elems * (shore__gradient_segment_bytes(u->form) / SHORE_SEGMENT_ELEMS));
-    if (u->residual) shore__link_count(f, d, SHORE__LINK_IN_STATE, elems * sizeof *u->residual);
-    if (u->params_out) shore__link_count(f, d, SHORE__LINK_OUT_PARAMS, elems * (f->config.fp32_params ? 4 : 2));
+    bool sparse = u->form == SHORE_GRADIENT_SPARSE;
+    shore__link_count(f, d, sparse ? SHORE__LINK_IN_COMPRESSED : SHORE__LINK_IN_GRADIENTS,
+                      shore__update_gradient_bytes(&f->config, u));
+    shore__link_count(f, d, SHORE__LINK_IN_STATE, shore__update_residual_bytes(&f->config, u));
+    shore__link_count(f, d, SHORE__LINK_OUT_PARAMS, shore__update_bytes_out(&f->config, u));
     shore__link_count(f, d, SHORE__LINK_CONTROL, sizeof *u + u->ngroups * sizeof *u->groups);
 }
 
