@@ -1,6 +1,8 @@
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/diag.h"
@@ -9,7 +11,6 @@
 #include "text/bytechars.h"
 #include "text/tokenizer_impl.h"
 
-#define SAVED_FILE_LIMIT (256u << 20)
 #define END_OF_TEXT_NAME "<|endoftext|>"
 
 /* A vocabulary of the 256 byte characters without merges: a text falls into its bytes. */
@@ -55,21 +56,28 @@ static int save_bytes(const char *directory, struct shore_diag *diag) {
                           diag);
 }
 
+/* By blocks: the file may be larger than what a budget has left. */
 static int copy_file(const char *from, const char *to, struct shore_diag *diag) {
-    char *text;
-    size_t bytes;
+    char block[16384];
+    struct stat info;
     struct shore__atomic file;
-    int rc = shore__file_read(from, SAVED_FILE_LIMIT, &text, &bytes, diag);
-    if (rc) return rc;
-    rc = shore__atomic_open(to, &file, diag);
+    ssize_t n = 0;
+    uint64_t at = 0;
+    int fd = open(from, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0) return shore__fail(diag, -errno, "%s: cannot open it: %s", from, strerror(errno));
+    int rc = fstat(fd, &info) == 0 && S_ISREG(info.st_mode)
+                 ? shore__atomic_open(to, &file, diag)
+                 : shore__fail(diag, SHORE_EINPUT, "%s: is not a regular file", from);
     if (rc == 0) {
-        rc = shore__write_at(file.fd, text, bytes, 0, to, diag);
+        for (; rc == 0 && (n = read(fd, block, sizeof block)) > 0; at += (uint64_t)n)
+            rc = shore__write_at(file.fd, block, (size_t)n, at, to, diag);
+        if (n < 0) rc = shore__fail(diag, -errno, "%s: cannot read it: %s", from, strerror(errno));
         if (rc == 0)
             rc = shore__atomic_commit(&file, diag);
         else
             shore__atomic_abort(&file);
     }
-    free(text);
+    close(fd);
     return rc;
 }
 

@@ -63,5 +63,13 @@ sweep "long sequences, fp32, threads" --init "$place/long.json" --drive "$place/
 sweep "llama in memory" --init "$place/llama.json" --drive ram: --batch 4 --seq-len 128
 sweep "llama, samples, buffered" --init "$place/llama.json" --drive "$place/d1" --batch 2 --seq-len 300 --io buffered \
     --sample-every 1
+
+# A tokenizer.json that is nearly all blanks takes no memory when it is read, and must take none when it is copied.
+cp -r "$tests/data/tokenizers/gpt2" "$place/padded"
+head -c 33554432 /dev/zero | tr '\0' ' ' >>"$place/padded/tokenizer.json"
+must train --init "$place/wide.json" --tokenizer "$place/padded" --data "$place/text" --drive "$place/volume" --steps 1 \
+    --batch 1 --seq-len 16 --memory 512MiB --out "$place/kept"
+least=$(minimum export "$place/kept" --out "$place/exported")
+holds "export with a large tokenizer.json" "$least" export "$place/kept" --out "$place/exported"
 echo "largest overrun: $worst bytes"
 done_testing
