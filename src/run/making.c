@@ -66,7 +66,8 @@ enum owner { BEGUN, OURS, ANOTHERS };
 static enum owner owner_of(const char *volume, const uint64_t fleet_id[2], struct shore_diag *diag) {
     unsigned char page[SHORE__PAGE_BYTES] = {0};
     struct shore__header header;
-    int fd = open(volume, O_RDONLY | O_CLOEXEC);
+    /* non-blocking, so that a fifo under this name cannot hold us */
+    int fd = open(volume, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     ssize_t n = fd < 0 ? -1 : pread(fd, page, sizeof page, 0);
     int code = errno;
     if (fd >= 0) close(fd);
