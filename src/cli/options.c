@@ -146,7 +146,8 @@ int shore__option_set(const struct shore__option *o, const char *text, void *tar
         return 0;
     case SHORE__OPTION_SIZE: {
         uint64_t v;
-        if (shore__parse_size(text, &v) || v < o->least) return bad_value(o, text, "a size such as 2GiB or 500M", diag);
+        if (shore__parse_size(text, &v) || v == 0 || v < o->least)
+            return bad_value(o, text, "a size such as 2GiB or 500M", diag);
         memcpy(at, &v, sizeof v);
         return 0;
     }

@@ -44,6 +44,7 @@ with_flag "beta of one" "--beta2" --beta2 1
 with_flag "negative clip" "--clip" --clip -1
 with_flag "share of more than one" "--val-share" --val-share 1.5
 with_flag "nonsense size" "--memory" --memory 12parsecs
+with_flag "a size of nothing" "--memory" --memory 0
 with_flag "negative size" "--memory" --memory -1GiB
 with_flag "choice" "--precision.*fp32|fp32.*--precision" --precision fp64
 with_flag "choice near another" "cosine" --schedule cosin
