@@ -1,11 +1,5 @@
-/* The CPU backend: opening, preparing, the state of its threads. */
+/* The state of the threads that compute. */
 #include "compute/cpu.h"
-
-#include <errno.h>
-#include <oneapi/dnnl/dnnl.h>
-#include <stdlib.h>
-
-#include "base/diag.h"
 
 #ifdef __x86_64__
 #include <xmmintrin.h>
@@ -46,93 +40,4 @@ struct shore__cpu_thread shore__cpu_enter(const struct shore__cpu *c) {
 void shore__cpu_leave(struct shore__cpu_thread *state) {
     control_set(state->control);
     if (omp_get_max_threads() != state->threads) omp_set_num_threads(state->threads);
-}
-
-static int cpu_sync(struct shore__compute *c, struct shore__stream *s) {
-    return 0;
-}
-
-static int cpu_prepare(struct shore__compute *base, const struct shore__shapes *shapes, size_t *workspace_bytes,
-                       struct shore_diag *diag) {
-    struct shore__cpu *c = shore__cpu_of(base);
-    SHORE__CPU_SCOPE(c);
-    size_t products = 0;
-    int err = shore__cpu_prepare_products(c, shapes, &products, diag);
-    if (err) return err;
-    size_t attention = shore__cpu_attention_workspace(c, shapes);
-    size_t most = products > attention ? products : attention;
-    *workspace_bytes = (most + 4095) / 4096 * 4096;
-    c->workspace = NULL;
-    c->workspace_bytes = 0;
-    return 0;
-}
-
-static void cpu_set_workspace(struct shore__compute *base, shore__buf workspace, size_t bytes) {
-    struct shore__cpu *c = shore__cpu_of(base);
-    c->workspace = shore__cpu_ptr(workspace);
-    c->workspace_bytes = bytes;
-}
-
-static void cpu_close(struct shore__compute *base) {
-    struct shore__cpu *c = shore__cpu_of(base);
-    shore__products_close(c->products);
-    free(c);
-}
-
-static const struct shore__compute_ops cpu_ops = {
-    .version = SHORE__COMPUTE_VERSION,
-    .name = "cpu",
-    .prepare = cpu_prepare,
-    .set_workspace = cpu_set_workspace,
-    .zero = shore__cpu_zero,
-    .copy = shore__cpu_copy,
-    .widen = shore__cpu_widen,
-    .store = shore__cpu_store,
-    .load = shore__cpu_load,
-    .sync = cpu_sync,
-    .linear = shore__cpu_linear,
-    .linear_backward_x = shore__cpu_linear_backward_x,
-    .linear_backward_w = shore__cpu_linear_backward_w,
-    .bias_backward = shore__cpu_bias_backward,
-    .head_logits = shore__cpu_head_logits,
-    .head_merge = shore__cpu_head_merge,
-    .head_loss = shore__cpu_head_loss,
-    .head_dlogits = shore__cpu_head_dlogits,
-    .head_backward_x = shore__cpu_head_backward_x,
-    .head_backward_w = shore__cpu_head_backward_w,
-    .round = shore__cpu_round,
-    .embed = shore__cpu_embed,
-    .embed_backward = shore__cpu_embed_backward,
-    .position = shore__cpu_position,
-    .position_backward = shore__cpu_position_backward,
-    .norm = shore__cpu_norm,
-    .norm_backward = shore__cpu_norm_backward,
-    .add = shore__cpu_add,
-    .act = shore__cpu_act,
-    .act_backward = shore__cpu_act_backward,
-    .rope = shore__cpu_rope,
-    .attention = shore__cpu_attention,
-    .attention_backward = shore__cpu_attention_backward,
-    .attention_cached = shore__cpu_attention_cached,
-    .close = cpu_close,
-};
-
-int shore__compute_cpu_open(bool bf16, enum shore__products products, int threads, struct shore__compute **out,
-                            struct shore_diag *diag) {
-    if (threads < 0) return shore__fail(diag, -EINVAL, "a number of threads cannot be negative: %d", threads);
-    struct shore__cpu *c = calloc(1, sizeof *c);
-    if (!c) return shore__fail(diag, -ENOMEM, "no memory for the compute backend");
-    if (products == SHORE__PRODUCTS_AUTO) products = shore__products_for_this_processor();
-    c->base.ops = &cpu_ops;
-    c->base.mode = !bf16 ? SHORE__F32 : products == SHORE__PRODUCTS_BF16 ? SHORE__BF16 : SHORE__BF16_IN_F32;
-    c->base.threads = threads ? threads : omp_get_num_procs();
-    c->kernels = shore__kernels_for_this_processor();
-    dnnl_set_primitive_cache_capacity(0); /* it would keep code that our own table no longer needs */
-    int err = shore__products_open(&c->products, diag);
-    if (err) {
-        free(c);
-        return err;
-    }
-    *out = &c->base;
-    return 0;
 }
