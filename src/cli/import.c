@@ -75,9 +75,8 @@ static int import(struct shore__train_args *args) {
     if (!rc && !s->data.count && (s->val_data.count || s->val_share > 0 || s->epochs > 0))
         rc = shore__fail(&diag, SHORE_EUSAGE, "--val-data, --val-share and --epochs need --data FILE...");
     if (!rc && !s->drives.count) rc = shore__fail(&diag, SHORE_EUSAGE, "where is the state to live? Give --drive DIR");
-    for (size_t i = 0; !rc && i < s->drives.count; i++)
-        if (strcmp(s->drives.item[i], "ram:") == 0)
-            rc = shore__fail(&diag, SHORE_EUSAGE, "an import into ram: would be gone at once: name a drive");
+    if (!rc && shore__settings_in_ram(s))
+        rc = shore__fail(&diag, SHORE_EUSAGE, "an import into ram: would be gone at once: name a drive");
     if (!rc && !args->out) rc = shore__fail(&diag, SHORE_EUSAGE, "where does the run go? Give --out RUN");
     if (!rc) rc = shore__settings_check(s, &diag);
     if (!rc) rc = shore__run_tokenizer_of(s, &tokenizer, &diag);

@@ -488,6 +488,12 @@ static int check_row(const struct row *r, const struct shore__settings *s, struc
     return good ? 0 : refuse(r, NULL, value, diag);
 }
 
+bool shore__settings_in_ram(const struct shore__settings *s) {
+    for (size_t i = 0; i < s->drives.count; i++)
+        if (strcmp(s->drives.item[i], "ram:") == 0) return true;
+    return false;
+}
+
 int shore__settings_check(const struct shore__settings *s, struct shore_diag *diag) {
     for (size_t i = 0; i < ROWS; i++) {
         int rc = check_row(&rows[i], s, diag);

@@ -83,6 +83,8 @@ int shore__strings_add(struct shore__strings *list, const char *item); /* copies
 void shore__strings_free(struct shore__strings *list);
 /* Ranges and combinations: errors name the flag (--batch). */
 int shore__settings_check(const struct shore__settings *s, struct shore_diag *diag);
+/* A drive is "ram:": nothing of the state outlives the process. */
+bool shore__settings_in_ram(const struct shore__settings *s);
 
 /* Learning rate of step t (from 1): linear warm-up from lr / warmup at the first step; then constant, or linear or
  * cosine down to min_lr at the last. What is not given counts as shore__settings_fit() would fill it in. */

@@ -129,7 +129,7 @@ int compress_save(struct trainer *t, struct shore_diag *diag) {
     unsigned char digest[16];
     if (!z->residual[1]) return 0;
     shore_fleet_info(t->fleet, &info);
-    if (train_in_ram(t->s) || info.step <= t->s->compress_after) return 0;
+    if (shore__settings_in_ram(t->s) || info.step <= t->s->compress_after) return 0;
     for (unsigned i = 0; i < 2; i++) {
         if (z->residual_step[i] != info.step) continue;
         int rc = shore_fleet_digest(t->fleet, false, digest, diag);

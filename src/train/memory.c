@@ -22,12 +22,6 @@
  * token at 400 GFLOP/s against 28 bytes a parameter at 2 GB/s. */
 #define TOKENS_OF_BALANCE 700u
 
-bool train_in_ram(const struct shore__settings *s) {
-    for (size_t i = 0; i < s->drives.count; i++)
-        if (!strcmp(s->drives.item[i], "ram:")) return true;
-    return false;
-}
-
 /* ---- scratch -------------------------------------------------------------------------------------------------------
  */
 
@@ -41,7 +35,8 @@ void shore__train_fleet_options(const struct shore__settings *s, const struct sh
     uint64_t scratch = boundary_room(s, m) * m->arch.n_layer;
     if (m->arch.tied) scratch += m->layout->blocks[0].padded_elems * 4;
     /* Memory that stands in for a drive is no place to save memory. */
-    shore__run_fleet_options(s, train_in_ram(s) ? 0 : scratch, !train_in_ram(s) || s->host_update, out);
+    shore__run_fleet_options(s, shore__settings_in_ram(s) ? 0 : scratch, !shore__settings_in_ram(s) || s->host_update,
+                             out);
 }
 
 uint64_t train_scratch_boundary(const struct trainer *t, uint32_t layer) {
@@ -285,7 +280,7 @@ int train_plan_make(const struct shore__settings *s, const struct shore__model *
         plan->host_buffers = 2;
         plan->host_segments = 1;
     }
-    if (train_in_ram(s)) {
+    if (shore__settings_in_ram(s)) {
         /* No scratch and no spilling in memory: what would go there stays. */
         plan->kept_boundaries = m->arch.n_layer + 1;
         plan->hold_table_gradient = true;

@@ -150,8 +150,6 @@ static inline uint64_t train_last_step(const struct shore__settings *s) {
 /* memory.c */
 int train_plan_make(const struct shore__settings *s, const struct shore__model *m, struct shore__compute *c,
                     uint64_t budget_bytes, struct train_plan *out, struct shore__needs *needs, struct shore_diag *diag);
-/* Nothing of the state outlives the process. */
-bool train_in_ram(const struct shore__settings *s);
 /* Lays the trainer's buffers out in memory (t->pass and t->plan are set). */
 int train_place(struct trainer *t, struct shore__carve *memory, struct shore__pager **pager, struct shore_diag *diag);
 /* Where scratch holds the input of layer l, and slice i of a tied table's gradient. */
