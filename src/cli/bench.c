@@ -84,9 +84,9 @@ void shore__bench_remove(const struct shore__strings *places) {
     for (size_t i = 0; i < places->count; i++) {
         struct stat st;
         struct shore__probe probe;
-        if (shore__path_is_remote(places->item[i]) && shore__remote_probe(places->item[i], &probe, NULL) == 0) {
+        if (shore__path_is_remote(places->item[i]) && shore__drive_probe(places->item[i], &probe, NULL) == 0) {
             if (probe.is_volume)
-                shore__remote_remove(places->item[i], probe.fleet_id, SHORE__ANY_GENERATION, false, NULL);
+                shore__remote_remove(places->item[i], probe.desc.fleet_id, SHORE__ANY_GENERATION, false, NULL);
             shore__probe_free(&probe);
             continue;
         }

@@ -3,9 +3,6 @@
 
 #include "cli/cli.h"
 #include "cli/train_options.h"
-#include "drive/probe.h"
-#include "drive/transport.h"
-#include "storage/volume.h"
 
 struct args {
     struct shore__strings moved;
@@ -73,71 +70,6 @@ static int print_digest(struct shore__run *run, const struct args *a, struct sho
 /* ---- the explanation ----------------------------------------------------------------------------------------------
  */
 
-/* What the far side tells of a volume without opening it. */
-static void remote_json(const char *drive, json_t *o, char *text, size_t bytes) {
-    struct shore__probe probe;
-    struct shore_diag diag = {{0}};
-    int rc = shore__remote_probe(drive, &probe, &diag);
-    if (!rc && !probe.is_volume) shore__fail(&diag, SHORE_EMISSING, "no volume is there");
-    if (diag.text[0]) {
-        json_object_set_new(o, "error", json_string(diag.text));
-        snprintf(text, bytes, "%s", diag.text);
-    } else {
-        json_object_set_new(o, "path", json_string(probe.path));
-        json_object_set_new(o, "in_use", json_boolean(probe.busy));
-        snprintf(text, bytes, "%s over there%s", probe.path, probe.busy ? ", in use" : "");
-    }
-    if (!rc) shore__probe_free(&probe);
-}
-
-static json_t *volume_json(const struct shore__run *run, const char *drive, char *text, size_t bytes) {
-    json_t *o = json_pack("{s:s}", "drive", drive);
-    struct shore__volume v;
-    struct shore_diag diag = {{0}};
-    char *path = NULL, size[32];
-    if (strcmp(drive, "ram:") == 0 || strcmp(drive, "null:") == 0) {
-        snprintf(text, bytes, "in memory, gone with the process");
-        return o;
-    }
-    if (shore__path_is_remote(drive)) {
-        remote_json(drive, o, text, bytes);
-        return o;
-    }
-    int rc = shore__volume_path(drive, &path, &diag);
-    if (!rc) rc = shore__volume_peek(path, &v, &diag);
-    free(path);
-    if (rc) {
-        json_object_set_new(o, "error", json_string(diag.text));
-        snprintf(text, bytes, "%s", diag.text);
-        return o;
-    }
-    const struct shore__record *r = &v.record;
-    uint64_t step = v.record_valid ? r->slot[r->active & 1].step : SHORE__STEP_NONE;
-    json_object_set_new(o, "path", json_string(v.file.path));
-    json_object_set_new(o, "size_bytes", json_integer((json_int_t)v.size_bytes));
-    json_object_set_new(o, "segments", json_integer(v.desc.segments));
-    double share = (double)v.desc.segments / (double)run->model->layout->segments;
-    json_object_set_new(o, "share", json_real(share));
-    json_object_set_new(o, "generation", json_integer((json_int_t)v.desc.generation));
-    json_object_set_new(o, "extents", json_integer(v.desc.nextents));
-    json_object_set_new(o, "scratch_bytes", json_integer((json_int_t)v.desc.scratch_bytes));
-    json_object_set_new(o, "spill", json_boolean(v.desc.spill));
-    if (step != SHORE__STEP_NONE) {
-        json_object_set_new(o, "step", json_integer((json_int_t)step));
-        json_object_set_new(o, "epoch", json_integer((json_int_t)r->epoch));
-        json_object_set_new(o, "record_sequence", json_integer((json_int_t)r->sequence));
-    }
-    if (v.damaged_record) json_object_set_new(o, "damage", json_string(v.damage.text));
-    int n = snprintf(text, bytes, "%s, %s, %u segments (%.1f %%)", v.file.path,
-                     shore__format_size(v.size_bytes, size, sizeof size), v.desc.segments, 100 * share);
-    if (step != SHORE__STEP_NONE && n > 0 && (size_t)n < bytes)
-        n += snprintf(text + n, bytes - (size_t)n, ", step %llu, epoch %llu", (unsigned long long)step,
-                      (unsigned long long)r->epoch);
-    if (v.damaged_record && n > 0 && (size_t)n < bytes) snprintf(text + n, bytes - (size_t)n, "; %s", v.damage.text);
-    shore__volume_close(&v);
-    return o;
-}
-
 static json_t *explanation(struct shore__run *run) {
     char fleet[33];
     snprintf(fleet, sizeof fleet, "%016llx%016llx", (unsigned long long)run->fleet_id[0],
@@ -194,7 +126,7 @@ static int explain(struct shore__run *run, const struct args *a) {
     const struct shore__settings *s = &run->settings;
     const struct shore__arch *arch = &run->model->arch;
     json_t *o = explanation(run), *volumes = json_array();
-    char text[1400], escaped[512], size[32];
+    char escaped[512], size[32];
     struct shore_diag diag = {{0}};
     if (!a->json) {
         printf("run %s: step %llu of %llu%s\n", shore__escape(run->path, strlen(run->path), escaped, sizeof escaped),
@@ -214,10 +146,12 @@ static int explain(struct shore__run *run, const struct args *a) {
         printf("budget: %s\nvolumes:\n", shore__format_size(s->memory_bytes, size, sizeof size));
     }
     for (size_t i = 0; i < s->drives.count; i++) {
-        json_array_append_new(volumes, volume_json(run, s->drives.item[i], text, sizeof text));
-        if (!a->json)
-            printf("  %s: %s\n", shore__escape(s->drives.item[i], strlen(s->drives.item[i]), escaped, sizeof escaped),
-                   text);
+        json_t *drive = shore__cli_drive_json(run, i);
+        if (!a->json) {
+            fputs("  ", stdout);
+            shore__cli_drive_print(drive);
+        }
+        json_array_append_new(volumes, drive);
     }
     json_object_set_new(o, "volumes", volumes);
     json_t *snapshots = shore__cli_snapshots_json(run->path, &diag);

@@ -91,38 +91,20 @@ size_t shore_fleet_state_bytes(const struct shore_fleet *f) {
     return shore__state_segment_bytes(f->config.plane_bytes);
 }
 
-static int remote_identity(const char *uri, void *identity, uint32_t *bytes, struct shore_diag *diag) {
+int shore_volume_identity(const char *path, void *identity, uint32_t *bytes, struct shore_diag *diag) {
     struct shore__probe probe;
     uint32_t capacity = *bytes;
-    int rc = shore__remote_probe(uri, &probe, diag);
+    int rc = shore__drive_probe(path, &probe, diag);
     if (rc) return rc;
-    *bytes = probe.identity_bytes;
-    if (!probe.is_volume)
-        rc = shore__fail(diag, probe.exists ? SHORE_EFORMAT : SHORE_EMISSING, "%s: no volume is there", uri);
-    else if (probe.identity_bytes > capacity)
-        rc = shore__fail(diag, -ENOSPC, "%s: its identity has %u bytes", uri, probe.identity_bytes);
-    else if (probe.identity_bytes)
-        memcpy(identity, probe.identity, probe.identity_bytes);
+    *bytes = probe.desc.identity_bytes;
+    if (!probe.exists)
+        rc = shore__fail(diag, SHORE_EMISSING, "%s: no volume is there", path);
+    else if (!probe.is_volume)
+        rc = shore__fail(diag, SHORE_EFORMAT, "%s", probe.trouble.text);
+    else if (*bytes > capacity)
+        rc = shore__fail(diag, -ENOSPC, "%s: its identity has %u bytes", path, *bytes);
+    else if (*bytes)
+        memcpy(identity, probe.desc.identity, *bytes);
     shore__probe_free(&probe);
-    return rc;
-}
-
-int shore_volume_identity(const char *path, void *identity, uint32_t *bytes, struct shore_diag *diag) {
-    struct shore__volume volume;
-    char *file;
-    if (shore__path_is_remote(path)) return remote_identity(path, identity, bytes, diag);
-    int rc = shore__volume_path(path, &file, diag);
-    if (rc) return rc;
-    rc = shore__volume_peek(file, &volume, diag);
-    free(file);
-    if (rc) return rc;
-    uint32_t capacity = *bytes;
-    *bytes = volume.desc.identity_bytes;
-    if (volume.desc.identity_bytes > capacity) {
-        rc = shore__fail(diag, -ENOSPC, "%s: its identity has %u bytes", path, volume.desc.identity_bytes);
-    } else if (volume.desc.identity_bytes) {
-        memcpy(identity, volume.desc.identity, volume.desc.identity_bytes);
-    }
-    shore__volume_close(&volume);
     return rc;
 }

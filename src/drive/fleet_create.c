@@ -21,7 +21,8 @@ struct place {
     bool existed, is_volume;
     bool sealed; /* a volume with a record */
     uint64_t fleet_id[2];
-    uint64_t stripes; /* of scratch that it will have */
+    uint64_t capacity_bytes; /* 0: no limit is known */
+    uint64_t stripes;        /* of scratch that it will have */
 };
 
 /* What is at a drive's path now: a volume that holds a whole state, or something whose fate creating decides. One that
@@ -43,12 +44,13 @@ static int look_at_place(const struct shore_fleet_options *o, struct place *plac
 /* The same of a drive on another host. */
 static int ask_of_place(const char *uri, struct place *place, struct shore_diag *diag) {
     struct shore__probe probe;
-    int rc = shore__remote_probe(uri, &probe, diag);
+    int rc = shore__drive_probe(uri, &probe, diag);
     if (rc) return rc;
     place->existed = probe.exists;
     place->is_volume = probe.is_volume;
-    place->sealed = probe.sealed;
-    memcpy(place->fleet_id, probe.fleet_id, sizeof place->fleet_id);
+    place->sealed = shore__probe_is_sealed(&probe);
+    memcpy(place->fleet_id, probe.desc.fleet_id, sizeof place->fleet_id);
+    place->capacity_bytes = probe.capacity_bytes;
     place->there = probe.path;
     probe.path = NULL;
     if (probe.busy) rc = shore__fail(diag, SHORE_EBUSY, "%s: another process works on this volume", uri);
@@ -122,7 +124,7 @@ static int place_blocks(struct shore_fleet *f, const struct shore_fleet_options 
         uint64_t *speeds = numbers, *capacity = numbers + f->ndrives, *weights = capacity + f->ndrives;
         for (uint32_t d = 0; d < f->ndrives; d++) {
             paths[d] = places[d].path;
-            capacity[d] = shore__drive_capacity_bytes(o->drives[d]);
+            capacity[d] = places[d].there ? places[d].capacity_bytes : shore__drive_capacity_bytes(o->drives[d]);
         }
         if (o->drive_speeds)
             rc = shore__speeds_parse(o->drive_speeds, f->ndrives, speeds, diag);

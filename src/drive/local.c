@@ -73,14 +73,7 @@ static int run_and_wait(struct shore__local *l, struct shore__local_job *job, st
 /* ---- the table ---- */
 
 static void local_recovery(const struct shore__drive *d, struct shore__drive_recovery *out) {
-    const struct shore__volume *v = &local_of(d)->volume;
-    memset(out, 0, sizeof *out);
-    out->valid = v->record_valid;
-    out->record = v->record;
-    out->older_valid = v->older_valid;
-    out->older = v->older;
-    out->damaged_record = v->damaged_record;
-    out->damage = v->damage;
+    shore__volume_recovery(&local_of(d)->volume, out);
 }
 
 static int load_or_begin(struct shore__drive *d, enum shore__local_kind kind, uint64_t epoch, uint64_t step,

@@ -11,8 +11,6 @@
 #include <unistd.h>
 
 #include "base/diag.h"
-#include "drive/probe.h"
-#include "drive/transport.h"
 
 bool shore__path_is_virtual(const char *path) {
     return strcmp(path, "ram:") == 0 || strcmp(path, "null:") == 0;
@@ -29,13 +27,6 @@ static uint64_t device_bytes(const char *path) {
 
 uint64_t shore__drive_capacity_bytes(const char *path) {
     if (shore__path_is_virtual(path)) return 0;
-    if (shore__path_is_remote(path)) {
-        struct shore__probe probe;
-        if (shore__remote_probe(path, &probe, NULL)) return 0;
-        uint64_t there = probe.capacity_bytes;
-        shore__probe_free(&probe);
-        return there;
-    }
     char *file = NULL;
     if (shore__volume_path(path, &file, NULL)) return 0;
     struct stat st;

@@ -1,21 +1,35 @@
-/* What is at the path of a remote drive, asked without opening it. */
+/* What is at a drive's path, here or on another host, found out without opening it. */
 #ifndef SHORE_DRIVE_PROBE_H
 #define SHORE_DRIVE_PROBE_H
+
+#include <string.h>
 
 #include "drive/wire.h"
 
 struct shore__probe {
-    bool exists, is_volume, sealed, busy, is_device;
-    uint64_t fleet_id[2];
+    bool exists, is_volume, busy, is_device;
     uint64_t capacity_bytes; /* 0: unknown */
+    uint64_t device;         /* that it lies on, as its host numbers them; 0: it is one itself, or unknown */
     char *path;              /* of the volume, there */
-    unsigned char *identity;
-    uint32_t identity_bytes;
+    /* of a volume */
+    uint64_t size_bytes;
+    struct shore__volume_desc desc; /* without its extents */
+    struct shore__drive_recovery recovery;
+    /* of what exists and is no volume that can be used: why */
+    struct shore_diag trouble;
 };
 
-/* Asks the far side. The result is owned: shore__probe_free(). */
-int shore__remote_probe(const char *uri, struct shore__probe *out, struct shore_diag *diag);
+/* path: of a drive that is not virtual. The result is owned: shore__probe_free(). Fails if nothing can be found out. */
+int shore__drive_probe(const char *path, struct shore__probe *out, struct shore_diag *diag);
 void shore__probe_free(struct shore__probe *p);
+/* A whole state was in it once. */
+static inline bool shore__probe_is_sealed(const struct shore__probe *p) {
+    return p->recovery.valid || p->recovery.damaged_record;
+}
+static inline bool shore__probe_is_of(const struct shore__probe *p, const uint64_t fleet_id[2]) {
+    return p->is_volume && memcmp(p->desc.fleet_id, fleet_id, sizeof p->desc.fleet_id) == 0;
+}
+
 #define SHORE__ANY_GENERATION UINT64_MAX
 
 /* shore__drive_discard() over there. */

@@ -1,11 +1,7 @@
 /* What a client may ask of a path without opening a drive: what is there, and to remove a volume of its own. */
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "base/diag.h"
 #include "base/units.h"
@@ -16,40 +12,14 @@
 
 static int look(const struct shore__serve_options *o, const char *path, unsigned char **result, uint32_t *bytes,
                 struct shore_diag *diag) {
-    struct shore__volume volume;
     struct shore__probe probe = {0};
-    char *real = NULL, *file = NULL;
+    char *real = NULL;
     int rc = shore__serve_path(o, path, &real, diag);
-    if (!rc && shore__path_is_virtual(real)) {
-        free(real);
-        return shore__fail(diag, SHORE_EMISSING, "%s keeps nothing after its process has ended", path);
-    }
-    if (!rc) rc = shore__volume_path(real, &file, diag);
-    if (!rc) {
-        struct stat st;
-        probe.path = file;
-        probe.capacity_bytes = shore__drive_capacity_bytes(real);
-        probe.exists = stat(file, &st) == 0;
-        probe.is_device = probe.exists && S_ISBLK(st.st_mode);
-        int fd = probe.exists ? open(file, O_RDONLY | O_CLOEXEC) : -1;
-        if (fd >= 0) {
-            probe.busy = flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
-            close(fd);
-        }
-        if (probe.exists && shore__volume_peek(file, &volume, NULL) == 0) {
-            probe.is_volume = true;
-            probe.sealed = volume.record_valid || volume.damaged_record;
-            memcpy(probe.fleet_id, volume.desc.fleet_id, sizeof probe.fleet_id);
-            probe.identity = (unsigned char *)(uintptr_t)volume.desc.identity;
-            probe.identity_bytes = volume.desc.identity_bytes;
-            *result = shore__probe_put(&probe, bytes);
-            shore__volume_close(&volume);
-        } else {
-            *result = shore__probe_put(&probe, bytes);
-        }
-        if (!*result) rc = shore__fail(diag, -ENOMEM, "out of memory");
-    }
-    free(file);
+    if (!rc && shore__path_is_virtual(real))
+        rc = shore__fail(diag, SHORE_EMISSING, "%s keeps nothing after its process has ended", path);
+    if (!rc) rc = shore__drive_probe(real, &probe, diag);
+    if (!rc && !(*result = shore__probe_put(&probe, bytes))) rc = shore__fail(diag, -ENOMEM, "out of memory");
+    shore__probe_free(&probe);
     free(real);
     return rc;
 }
@@ -59,16 +29,13 @@ static int remove_volume(const struct shore__serve_options *o, const struct shor
                          struct shore_diag *diag) {
     const uint64_t fleet_id[2] = {shore__get_u64(r->tail), shore__get_u64(r->tail + 8)};
     uint64_t generation = r->era;
-    struct shore__volume volume;
-    char *real = NULL, *file = NULL;
+    char *real = NULL;
     int rc = shore__serve_path(o, path, &real, diag);
-    if (!rc && generation == SHORE__ANY_GENERATION) {
-        rc = shore__volume_path(real, &file, diag);
-        if (!rc && shore__volume_peek(file, &volume, NULL) == 0) {
-            generation = volume.desc.generation;
-            shore__volume_close(&volume);
-        }
-        free(file);
+    if (!rc && generation == SHORE__ANY_GENERATION && !shore__path_is_virtual(real)) {
+        struct shore__probe probe;
+        rc = shore__drive_probe(real, &probe, diag);
+        if (!rc && probe.is_volume) generation = probe.desc.generation;
+        if (!rc) shore__probe_free(&probe);
     }
     if (!rc) rc = shore__drive_discard(real, fleet_id, generation, r->flags & SHORE__WIRE_BEGUN, diag);
     free(real);

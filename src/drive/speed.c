@@ -16,19 +16,14 @@
 #define BUFFERS 5u
 #define PASSES 2u
 
-/* The device that a volume will lie on; false: it is a device, or cannot be found out. */
-static bool device_of(const char *path, dev_t *out) {
+uint64_t shore__drive_device(const char *path) {
     struct stat st;
-    if (stat(path, &st) == 0) {
-        *out = st.st_dev;
-        return S_ISREG(st.st_mode);
-    }
+    if (stat(path, &st) == 0) return S_ISREG(st.st_mode) ? st.st_dev : 0;
     char *directory = strdup(path), *slash = directory ? strrchr(directory, '/') : NULL;
     if (slash) slash[slash == directory] = '\0';
     bool found = directory && stat(slash ? directory : ".", &st) == 0;
     free(directory);
-    *out = st.st_dev;
-    return found;
+    return found ? st.st_dev : 0;
 }
 
 int shore__drive_measure(const char *path, enum shore_io io, uint64_t *speed, struct shore_diag *diag) {
@@ -86,21 +81,21 @@ static void note(const struct shore_fleet_options *o, const char *text) {
 }
 
 bool shore__drives_share_device(char *const *paths, uint32_t ndrives) {
-    dev_t first = 0, other = 0;
-    for (uint32_t d = 0; d < ndrives; d++) {
-        if (!device_of(paths[d], d ? &other : &first) || (d && other != first)) return false;
-    }
-    return true;
+    uint64_t first = shore__drive_device(paths[0]);
+    for (uint32_t d = 1; d < ndrives; d++)
+        if (shore__drive_device(paths[d]) != first) return false;
+    return first != 0;
 }
 
 void shore__drives_measure(char *const *paths, uint32_t ndrives, const struct shore_fleet_options *o,
                            uint64_t *speeds) {
-    dev_t first = 0, other = 0;
+    uint64_t first = paths[0] ? shore__drive_device(paths[0]) : 0;
     bool differ = false, files = true;
     for (uint32_t d = 0; d < ndrives; d++) {
+        uint64_t device = paths[d] ? shore__drive_device(paths[d]) : 0;
         speeds[d] = 1;
-        files = files && paths[d] && device_of(paths[d], d ? &other : &first);
-        differ = differ || (files && d && other != first);
+        files = files && device;
+        differ = differ || device != first;
     }
     if (!files || !differ) return;
     char text[512] = "measured for placement:";

@@ -14,6 +14,9 @@ void shore__drives_measure(char *const *paths, uint32_t ndrives, const struct sh
 /* One drive's speed, measured alone: bytes a second. path: of a volume; a temporary file beside it. */
 int shore__drive_measure(const char *path, enum shore_io io, uint64_t *speed, struct shore_diag *diag);
 
+/* The device that a volume at path would lie on; 0: it is a device itself, or that cannot be found out. */
+uint64_t shore__drive_device(const char *path);
+
 /* Whether volumes at all these paths would lie on one device, and so share its speed. */
 bool shore__drives_share_device(char *const *paths, uint32_t ndrives);
 

@@ -10,8 +10,8 @@
 
 #include "drive/drive.h"
 
-#define SHORE__WIRE_VERSION 1u
-#define SHORE__WIRE_OLDEST 1u /* that this build still speaks */
+#define SHORE__WIRE_VERSION 2u
+#define SHORE__WIRE_OLDEST 2u /* that this build still speaks */
 
 /* What a server writes first. */
 #define SHORE__WIRE_MAGIC "\x89LongshoreDrive\n"

@@ -40,7 +40,6 @@ enum key {
 #define BLOCKS_MOST 100000u
 #define EXTENT_BYTES 16u
 #define PLANES_BYTES (4u * SHORE_PLANE_COUNT)
-#define VOLUME_BYTES (8u * 6u + 4u * 5u + PLANES_BYTES)
 
 /* ---- writing ----------------------------------------------------------------------------------------------------- */
 
@@ -103,9 +102,7 @@ static void put_planes(unsigned char *at, const uint32_t plane_bytes[SHORE_PLANE
         shore__put_u32(at + 4 * p, plane_bytes[p]);
 }
 
-static void put_volume(struct out *o, const struct shore__volume_desc *d) {
-    unsigned char *at = put(o, KEY_VOLUME, VOLUME_BYTES);
-    if (!at) return;
+void shore__wire_volume_put(unsigned char *at, const struct shore__volume_desc *d) {
     shore__put_u64(at, d->fleet_id[0]);
     shore__put_u64(at + 8, d->fleet_id[1]);
     shore__put_u64(at + 16, d->volume_id[0]);
@@ -118,6 +115,12 @@ static void put_volume(struct out *o, const struct shore__volume_desc *d) {
     shore__put_u32(at + 60, d->segments);
     shore__put_u32(at + 64, d->plane_form);
     put_planes(at + 68, d->plane_bytes);
+}
+
+static void put_volume(struct out *o, const struct shore__volume_desc *d) {
+    unsigned char *at = put(o, KEY_VOLUME, SHORE__WIRE_VOLUME_BYTES);
+    if (!at) return;
+    shore__wire_volume_put(at, d);
     at = put(o, KEY_EXTENTS, (size_t)d->nextents * EXTENT_BYTES);
     for (uint32_t i = 0; at && i < d->nextents; i++, at += EXTENT_BYTES) {
         shore__put_u32(at, d->extents[i].block);
@@ -222,25 +225,26 @@ static int get_planes(struct value v, uint32_t plane_bytes[SHORE_PLANE_COUNT]) {
     return 0;
 }
 
+bool shore__wire_volume_get(const unsigned char *at, struct shore__volume_desc *d) {
+    d->fleet_id[0] = shore__get_u64(at);
+    d->fleet_id[1] = shore__get_u64(at + 8);
+    d->volume_id[0] = shore__get_u64(at + 16);
+    d->volume_id[1] = shore__get_u64(at + 24);
+    d->generation = shore__get_u64(at + 32);
+    d->scratch_bytes = shore__get_u64(at + 40);
+    d->drive = shore__get_u32(at + 48);
+    d->ndrives = shore__get_u32(at + 52);
+    d->spill = shore__get_u32(at + 56) != 0;
+    d->segments = shore__get_u32(at + 60);
+    d->plane_form = shore__get_u32(at + 64);
+    return d->scratch_bytes % SHORE__IO_ALIGN == 0 && d->scratch_bytes <= UINT64_C(1) << 56 && d->drive < d->ndrives &&
+           get_planes((struct value){at + 68, PLANES_BYTES}, d->plane_bytes) == 0;
+}
+
 static int get_volume(struct value v, struct shore__wire_open *o) {
-    if (v.bytes != VOLUME_BYTES || o->has_desc) return SHORE_ELINK;
-    struct shore__volume_desc *d = &o->desc;
-    d->fleet_id[0] = shore__get_u64(v.at);
-    d->fleet_id[1] = shore__get_u64(v.at + 8);
-    d->volume_id[0] = shore__get_u64(v.at + 16);
-    d->volume_id[1] = shore__get_u64(v.at + 24);
-    d->generation = shore__get_u64(v.at + 32);
-    d->scratch_bytes = shore__get_u64(v.at + 40);
-    d->drive = shore__get_u32(v.at + 48);
-    d->ndrives = shore__get_u32(v.at + 52);
-    d->spill = shore__get_u32(v.at + 56) != 0;
-    d->segments = shore__get_u32(v.at + 60);
-    d->plane_form = shore__get_u32(v.at + 64);
+    if (v.bytes != SHORE__WIRE_VOLUME_BYTES || o->has_desc) return SHORE_ELINK;
     o->has_desc = true;
-    if (d->scratch_bytes % SHORE__IO_ALIGN || d->scratch_bytes > UINT64_C(1) << 56 || d->ndrives == 0 ||
-        d->drive >= d->ndrives)
-        return SHORE_ELINK;
-    return get_planes((struct value){v.at + 68, PLANES_BYTES}, d->plane_bytes);
+    return shore__wire_volume_get(v.at, &o->desc) ? 0 : SHORE_ELINK;
 }
 
 static int get_extents(struct value v, struct shore__wire_open *o) {

@@ -38,6 +38,11 @@ int shore__wire_open_put(const struct shore__wire_open *o, bool answer, unsigned
  * left behind on failure. */
 int shore__wire_open_get(const unsigned char *body, uint32_t bytes, bool answer, struct shore__wire_open *out,
                          struct shore_diag *diag);
+/* A volume's numbers, without extents and identity. get: false if they cannot be right. */
+#define SHORE__WIRE_VOLUME_BYTES (8u * 6u + 4u * 5u + 4u * SHORE_PLANE_COUNT)
+void shore__wire_volume_put(unsigned char *at, const struct shore__volume_desc *d);
+bool shore__wire_volume_get(const unsigned char *at, struct shore__volume_desc *d);
+
 /* Frees what decoding made. */
 void shore__wire_open_free(struct shore__wire_open *o);
 

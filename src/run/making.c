@@ -90,10 +90,10 @@ bool shore__volume_is_of(const char *volume, const uint64_t fleet_id[2], struct 
 static int ask_owner(const char *drive, const uint64_t fleet_id[2], char **volume, bool *exists, enum owner *owner,
                      struct shore_diag *diag) {
     struct shore__probe probe;
-    int rc = shore__remote_probe(drive, &probe, diag);
+    int rc = shore__drive_probe(drive, &probe, diag);
     if (rc < 0) return rc;
     *exists = probe.exists;
-    if (probe.is_volume) *owner = memcmp(probe.fleet_id, fleet_id, sizeof probe.fleet_id) == 0 ? OURS : ANOTHERS;
+    if (probe.is_volume) *owner = shore__probe_is_of(&probe, fleet_id) ? OURS : ANOTHERS;
     shore__probe_free(&probe);
     *volume = strdup(drive);
     return *volume ? 0 : shore__fail(diag, -ENOMEM, "out of memory");

@@ -38,9 +38,9 @@ __attribute__((format(printf, 3, 4))) static void say(shore__note_fn note, void 
 static int hold_elsewhere(const char *drive, const uint64_t fleet_id[2], struct held *held, shore__note_fn note,
                           void *ctx, struct shore_diag *diag) {
     struct shore__probe probe;
-    int rc = shore__remote_probe(drive, &probe, diag);
+    int rc = shore__drive_probe(drive, &probe, diag);
     if (rc < 0) return rc;
-    bool ours = probe.is_volume && memcmp(probe.fleet_id, fleet_id, sizeof probe.fleet_id) == 0;
+    bool ours = shore__probe_is_of(&probe, fleet_id);
     if (!probe.exists)
         say(note, ctx, "%s: no volume is there any more", drive);
     else if (!ours)

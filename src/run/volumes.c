@@ -71,26 +71,16 @@ static char *uri_of(const char *drive, const char *path) {
     return uri;
 }
 
-static int spot_elsewhere(const char *drive, struct shore__spot *out, struct shore_diag *diag) {
+int shore__spot_of(const char *drive, struct shore__spot *out, struct shore_diag *diag) {
     struct shore__probe probe;
-    int rc = shore__remote_probe(drive, &probe, diag);
+    *out = (struct shore__spot){0};
+    int rc = shore__drive_probe(drive, &probe, diag);
     if (rc) return rc;
     out->exists = probe.exists;
     out->is_device = probe.is_device;
-    out->path = probe.path ? uri_of(drive, probe.path) : strdup(drive);
+    out->path = shore__path_is_remote(drive) ? uri_of(drive, probe.path) : strdup(probe.path);
     shore__probe_free(&probe);
     return out->path ? 0 : shore__fail(diag, -ENOMEM, "%s: its volume cannot be named", drive);
-}
-
-int shore__spot_of(const char *drive, struct shore__spot *out, struct shore_diag *diag) {
-    struct stat st;
-    *out = (struct shore__spot){0};
-    if (shore__path_is_remote(drive)) return spot_elsewhere(drive, out, diag);
-    int rc = shore__volume_path(drive, &out->path, diag);
-    if (rc) return rc;
-    out->exists = stat(out->path, &st) == 0;
-    out->is_device = out->exists && S_ISBLK(st.st_mode);
-    return 0;
 }
 
 char *shore__volume_next(const char *volume, uint64_t generation) {

@@ -33,6 +33,21 @@ must train --resume "$run"
 same "the same bits" "$(digest)" "$wanted"
 must rollback "$run" four
 holds "back" "$at4" 4
+# What is told of drives there is what is told of those here, and a far side that is away is one line of it.
+must drive list "$run" --json
+grep -q '"generation":3.*"segments":[0-9].*"size_bytes":[0-9].*"in_use":false,"step":4' "$place/log" &&
+    ok "what a drive there holds" || fail "what a drive there holds is not told"
+must drive list "$run"
+same "both are listed" "$(grep -c "% of the state ([0-9]* segments), .*placement 3, step 4, epoch .*, speed [12]$" "$place/log")" 2
+must inspect "$run"
+same "inspect says the same" "$(grep -c "% of the state ([0-9]* segments), .*placement 3, step 4, epoch .*, speed [12]$" "$place/log")" 2
+must drive move "$run" "$(there d3)=$place/d1" --drive-speeds 1,2
+stop_serving
+must drive list "$run"
+same "the one that is here" "$(grep -c "^$place/d1: .*% of the state" "$place/log")" 1
+same "the one that cannot be asked" "$(grep -c "^unix:$socket:$place/d2: .*nobody serves" "$place/log")" 1
+serve
+must drive move "$run" "$place/d1=$(there d3)" --drive-speeds 1,2
 must drive add "$run" "$place/d1" "$(there d4)" --drive-speeds 1,1,1,1
 must train --resume "$run"
 same "the same bits on more drives" "$(digest)" "$wanted"
