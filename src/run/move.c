@@ -106,10 +106,11 @@ static void say(shore__note_fn note, void *ctx, const char *text) {
 }
 
 /* Undone if run.json still has the old placement, else brought to its end. What cannot be removed is said and left: a
- * drive that is gone must not hold the run. */
-static int settle(struct shore__run *run, const struct intent *in, shore__note_fn note, void *ctx,
+ * drive that is gone must not hold the run. One that is out of reach gets a second chance, if the caller says so: the
+ * intent stays for whoever opens the run next. */
+static int settle(struct shore__run *run, const struct intent *in, bool again, shore__note_fn note, void *ctx,
                   struct shore_diag *diag) {
-    bool switched = run->generation == in->to;
+    bool switched = run->generation == in->to, left = false;
     const struct shore__strings *drop = switched ? &in->old : &in->new;
     if (run->generation != in->from && !switched)
         return shore__fail(diag, SHORE_EINPUT,
@@ -125,8 +126,12 @@ static int settle(struct shore__run *run, const struct intent *in, shore__note_f
         /* what was refused as a new drive is still what it was before */
         bool anothers = rc == SHORE_EMISMATCH && !switched;
         if (rc && rc != SHORE_EMISSING && !anothers) say(note, ctx, why.text);
+        left |= rc == SHORE_ELINK;
     }
-    return intent_remove(run, diag);
+    if (!left || !again) return intent_remove(run, diag);
+    say(note, ctx,
+        "a volume is left there: the next command that opens the run removes it, if that drive is back then");
+    return 0;
 }
 
 bool shore__move_is_interrupted(const char *run_path) {
@@ -138,7 +143,7 @@ int shore__move_mend(struct shore__run *run, shore__note_fn note, void *ctx, str
     int rc = intent_read(run->path, &in, diag);
     if (rc == SHORE_EMISSING) return 0;
     bool switched = !rc && run->generation == in.to;
-    if (!rc) rc = settle(run, &in, note, ctx, diag);
+    if (!rc) rc = settle(run, &in, false, note, ctx, diag);
     if (!rc)
         say(note, ctx,
             switched ? "a change of drives had been interrupted after its last copy: the old volumes are removed"
@@ -354,10 +359,10 @@ int shore__run_place(struct shore__run *run, const struct shore__placing *how, s
             shore_fleet_close(old);
             old = NULL;
             /* if writing run.json has failed, only its next reader knows which one is there */
-            if (!rc) rc = settle(run, &in, how->note, how->note_ctx, diag);
+            if (!rc) rc = settle(run, &in, true, how->note, how->note_ctx, diag);
         } else {
             struct shore_diag why = {{0}};
-            if (settle(run, &in, how->note, how->note_ctx, &why)) say(how->note, how->note_ctx, why.text);
+            if (settle(run, &in, true, how->note, how->note_ctx, &why)) say(how->note, how->note_ctx, why.text);
         }
     }
     shore_fleet_close(old);

@@ -192,7 +192,8 @@ void shore__snapshots_free(struct shore__snapshot *list, size_t count) {
 
 /* ---- removing ---------------------------------------------------------------------------------------------------- */
 
-static void discard(const char *volume, const uint64_t fleet_id[2], uint64_t generation, shore__note_fn note,
+/* true: the drive is out of reach. */
+static bool discard(const char *volume, const uint64_t fleet_id[2], uint64_t generation, shore__note_fn note,
                     void *ctx) {
     struct shore_diag why = {{0}};
     char *partial = NULL;
@@ -202,11 +203,15 @@ static void discard(const char *volume, const uint64_t fleet_id[2], uint64_t gen
         shore__drive_discard(partial, fleet_id, generation, true, NULL);
         free(partial);
     }
+    return rc == SHORE_ELINK;
 }
 
-/* The files of NAME.partial, and then it. What cannot be removed is said: a drive that is gone must not hold us. */
-static int clear(const char *run_path, const char *name, shore__note_fn note, void *ctx, struct shore_diag *diag) {
+/* The files of NAME.partial, and then it. What cannot be removed is said: a drive that is gone must not hold us. With
+ * `again`, NAME.partial stays for the next to open the run if a drive is out of reach. */
+static int clear(const char *run_path, const char *name, bool again, shore__note_fn note, void *ctx,
+                 struct shore_diag *diag) {
     json_t *j = NULL;
+    bool left = false;
     uint64_t fleet_id[2];
     size_t i = 0;
     const json_t *item = NULL;
@@ -215,12 +220,12 @@ static int clear(const char *run_path, const char *name, shore__note_fn note, vo
     if (rc == 0 && shore__fleet_id_parse(json_string_value(json_object_get(j, "fleet")), fleet_id)) {
         uint64_t generation = (uint64_t)json_integer_value(json_object_get(j, "generation"));
         json_array_foreach(json_object_get(j, "volumes"), i, item) {
-            if (json_is_string(item)) discard(json_string_value(item), fleet_id, generation, note, ctx);
+            if (json_is_string(item)) left |= discard(json_string_value(item), fleet_id, generation, note, ctx);
         }
     }
     if (rc == 0) {
         shore__directory_remove(files);
-        unlink(path);
+        if (!left || !again) unlink(path);
         rc = sync_folder(run_path, diag);
     }
     json_decref(j);
@@ -236,7 +241,7 @@ int shore__snapshot_remove(const char *run_path, const char *name, shore__note_f
     if (rc == 0 && rename(json, partial))
         rc = shore__fail(diag, -errno, "%s: cannot be renamed: %s", json, strerror(errno));
     if (rc == 0) rc = sync_folder(run_path, diag);
-    if (rc == 0) rc = clear(run_path, name, note, ctx, diag);
+    if (rc == 0) rc = clear(run_path, name, false, note, ctx, diag);
     free(json);
     free(partial);
     return rc;
@@ -274,7 +279,7 @@ int shore__snapshots_mend(const char *run_path, shore__note_fn note, void *ctx, 
             free(path);
             continue;
         }
-        rc = clear(run_path, name, note, ctx, diag);
+        rc = clear(run_path, name, false, note, ctx, diag);
         snprintf(text, sizeof text, "the making or removing of snapshot %s had been interrupted: it is removed", name);
         if (rc == 0 && note) note(ctx, text);
     }
@@ -387,7 +392,7 @@ int shore__snapshot_make(struct shore__run *run, struct shore_fleet *fleet, cons
         rc = fill(run, fleet, name, j, diag);
         if (rc < 0) {
             struct shore_diag ignored;
-            clear(run->path, name, NULL, NULL, &ignored);
+            clear(run->path, name, true, NULL, NULL, &ignored);
         } else {
             char *partial = path_of(run->path, name, ".partial");
             if (partial) unlink(partial);

@@ -53,6 +53,29 @@ must train --resume "$run"
 same "the same bits on more drives" "$(digest)" "$wanted"
 must rollback "$run" four
 
+# The server dies when the first file is there: what was begun behind it goes once it is back.
+mkdir "$place/d5"
+dies_at() { # PATTERN ARGS...
+    local file=$1
+    shift
+    "$LONGSHORE" "$@" >"$place/log" 2>&1 </dev/null &
+    client=$!
+    for _ in $(seq 2000); do compgen -G "$file" >/dev/null || ! kill -0 $client 2>/dev/null && break; sleep 0.002; done
+    stop_serving
+    wait $client 2>/dev/null
+    serve
+    must train --resume "$run" --stop-at 4
+    same "after '$1 $2' lost the server" "$(digest)" "$at4"
+}
+for _ in 1 2 3; do
+    dies_at "$place/d5/longshore.volume" drive move "$run" "$place/d1=$(there d5)" --drive-speeds 1,1,1,1
+    same "no volume is left over" "$(volumes)" 6
+    [ ! -e "$place/d5/longshore.volume" ] || must drive move "$run" "$(there d5)=$place/d1" --drive-speeds 1,1,1,1
+    dies_at "$place/d2/*.snapshot-cut.partial" snapshot "$run" cut
+    "$LONGSHORE" snapshots "$run" | grep -q "^cut:" && must snapshot "$run" cut --remove
+    same "no part of a snapshot is left over" "$(volumes)" 6
+done
+
 # The server dies in the middle; with a new one, the run is where it was, or where it was to go.
 for i in $(seq "${KILLS:-6}"); do
     case $((i % 3)) in
