@@ -376,7 +376,7 @@ int shore__snapshot_make(struct shore__run *run, struct shore_fleet *fleet, cons
         return shore__fail(
             diag, SHORE_EUSAGE,
             "%s is no name for a snapshot: letters, digits, '.', '_' and '-', at most %u, beginning with "
-            "none of '.' and '-'",
+            "none of '.' and '-', and not ending in .partial",
             shown, SHORE__SNAPSHOT_NAME_BYTES);
     if (has(run->path, name, ".json"))
         return shore__fail(diag, SHORE_EEXISTS,

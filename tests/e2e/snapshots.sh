@@ -72,6 +72,7 @@ must train --resume "$run" --drive "$place/d3=$place/d5"
 refused "a name twice" "already" snapshot "$run" five
 refused "a name with a slash" "no name" snapshot "$run" ../five
 refused "a name with a dot first" "no name" snapshot "$run" .five
+refused "a name of what is not made yet" "no name" snapshot "$run" five.partial
 refused "a long name" "no name" snapshot "$run" "$(printf 'x%.0s' {1..65})"
 refused "no name" "which snapshot" snapshot "$run"
 refused "no run" "which run" rollback
