@@ -287,8 +287,7 @@ static bool snapshot_due(const struct trainer *t, uint64_t step) {
 static void snapshot(struct trainer *t, uint64_t step) {
     struct shore_diag why = {{0}};
     char text[sizeof why.text + 64];
-    save_residual(t);                /* a part of it */
-    int rc = compress_save(t, &why); /* the snapshot takes it along */
+    int rc = compress_save(t, &why); /* a part of it */
     if (!rc) rc = shore__snapshot_automatic(t->run, t->fleet, t->s->keep, t->events->note, t->events->ctx, &why);
     snprintf(text, sizeof text, "no snapshot of step %llu: %s", (unsigned long long)step, why.text);
     if (rc && t->events->note) t->events->note(t->events->ctx, text);
