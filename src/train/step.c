@@ -197,7 +197,7 @@ static int head_backward(struct trainer *t, size_t first, size_t count, struct s
     uint64_t start = shore__now_ns();
     int rc = first ? 0 : t->c->ops->zero(t->c, NULL, t->dx_f32, shore__pass_rows(pass) * m->arch.d_model * 4);
     rc = op_failed(diag, rc);
-    for (uint32_t i = 0; !rc && i < m->nslices; i++) {
+    for (uint32_t i = 0; !rc && i < m->nslices && !t->abandoned; i++) {
         shore__buf table;
         rc = shore__pager_slice(pass->pager, table_block, i, &table, diag);
         shore__pager_want_slice(pass->pager, table_block, i + 1);
@@ -209,7 +209,7 @@ static int head_backward(struct trainer *t, size_t first, size_t count, struct s
         if (!rc && last) rc = head_slice_end(t, i, p, diag);
     }
     if (!rc) pace(t, start, shore__model_head(m), count, true);
-    return !rc && last ? head_tail(t, p, diag) : rc;
+    return !rc && last && !t->abandoned ? head_tail(t, p, diag) : rc;
 }
 
 /* Forward and backward: all units together, or one after the other where a table's gradient in memory can be added to
