@@ -92,6 +92,53 @@ else
 fi
 grep -q "left out of the gradients so far is lost" "$run/run.json" && ok "and recorded" || fail "the loss is not recorded"
 
+# ---- a gradient that is not finite, skipped: as if its batch had never been there ----
+# The norms of this model divide by next to nothing where a sequence begins with a token whose embedding is zero: a
+# finite loss, gradients beyond any number. The text without that batch must give the same weights.
+cat >"$place/llama.json" <<'END'
+{"model_type": "llama", "architectures": ["LlamaForCausalLM"], "num_hidden_layers": 2, "hidden_size": 64,
+ "intermediate_size": 160, "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64,
+ "vocab_size": 300, "hidden_act": "silu", "rms_norm_eps": 1e-37, "rope_theta": 10000.0, "tie_word_embeddings": false}
+END
+must train --init "$place/llama.json" --data "$place/text" --steps 1 --batch 4 --seq-len 64 --memory 512MiB \
+    --drive "$place/d1/llama" --out "$place/llama"
+must export "$place/llama" --out "$place/odd"
+header=$(od -An -tu8 -N8 "$place/odd/model.safetensors" | tr -d ' ')
+at=$(head -c $((8 + header)) "$place/odd/model.safetensors" | grep -ao 'embed_tokens.weight": *{[^}]*}' |
+    sed -E 's/.*data_offsets": *\[([0-9]+),.*/\1/')
+width=$((2 * 64)) # bytes of a row in bf16
+dd if=/dev/zero of="$place/odd/model.safetensors" bs=1 seek=$((8 + header + at + 126 * width)) count=$width conv=notrunc \
+    status=none # that of '~'
+tr '\n' ' ' <"$place/text" | head -c 2304 >"$place/even" # 9 batches of 256 bytes, the last one cut short
+{
+    head -c $((3 * 256 + 64)) "$place/even" # the fourth batch twice, once with a '~' where its second sequence begins
+    printf '~'
+    tail -c +$((3 * 256 + 66)) "$place/even" | head -c 191
+    tail -c +$((3 * 256 + 1)) "$place/even"
+} >"$place/uneven"
+odd=(--model "$place/odd" --batch 4 --seq-len 64 --shuffle off --schedule constant --warmup 0 --lr 0.05 --optimizer sgd
+     --momentum 0.9 --on-nonfinite skip --memory 512MiB --compress top5% --compress-after 2)
+for how in "--residual host" "--residual saved" "--error-feedback off"; do
+    read -ra flags <<<"$how"
+    must train "${odd[@]}" "${flags[@]}" --data "$place/even" --steps 8 --drive "$place/d1/even" --out "$place/even-run"
+    must train "${odd[@]}" "${flags[@]}" --data "$place/uneven" --steps 9 --drive "$place/d1/uneven" "$place/d2/uneven" \
+        --drive-speeds 2,1 --speculate on --out "$place/uneven-run" --stop-at 4
+    grep -q "step 4 is skipped: its gradient norm is not finite" "$place/log" && ok "$how: skipped" ||
+        fail "$how: step 4 is not skipped for its gradient"
+    must train --resume "$place/uneven-run"
+    grep -q "is lost" "$place/log" && fail "$how: something is said to be lost" || ok "$how: nothing is lost"
+    must export "$place/even-run" --out "$place/even-out"
+    must export "$place/uneven-run" --out "$place/uneven-out"
+    cmp -s "$place"/{even,uneven}-out/model.safetensors && ok "$how: the same weights" || fail "$how: other weights"
+    must train "${odd[@]}" "${flags[@]}" --data "$place/uneven" --steps 9 --speculate off --drive ram: --out "$place/one-go"
+    in_one_go=$(digest)
+    must inspect "$place/uneven-run" --digest --deep
+    same "$how: in one go, and with a stop behind it" "$(digest)" "$in_one_go"
+    must remove "$place/even-run"
+    must remove "$place/uneven-run"
+    rm -rf "$place"/{even,uneven}-out "$place/one-go"
+done
+
 # ---- a damaged file is refused, and said where ----
 run=$place/damaged
 must train "${common[@]}" --drive "$place/d2/damaged" --out "$run" --stop-at 10
