@@ -69,10 +69,24 @@ bool shore__strings_has(const struct shore__strings *list, const char *item) {
     return false;
 }
 
+/* unix:SOCKET[:PATH] is of this host: its socket is found from other directories, too. */
+static char *uri_absolute(const char *uri) {
+    const char *socket = uri + strlen("unix:");
+    size_t n = strcspn(socket, ":");
+    char *out = NULL;
+    if (strncmp(uri, "unix:", strlen("unix:")) != 0 || n == 0 || *socket == '/') return strdup(uri);
+    char *name = strndup(socket, n), *path = name ? shore__drive_absolute(name) : NULL;
+    if (path && asprintf(&out, "unix:%s%s", path, socket + n) < 0) out = NULL;
+    free(name);
+    free(path);
+    return out;
+}
+
 char *shore__drive_absolute(const char *drive) {
     struct stat st;
     bool there = stat(drive, &st) == 0;
-    if (shore__path_is_virtual(drive) || shore__path_is_remote(drive)) return strdup(drive);
+    if (shore__path_is_virtual(drive)) return strdup(drive);
+    if (shore__path_is_remote(drive)) return uri_absolute(drive);
     if (there && !S_ISBLK(st.st_mode)) return realpath(drive, NULL);
     const char *slash = strrchr(drive, '/');
     const char *name = slash ? slash + 1 : drive;

@@ -42,6 +42,11 @@ must train "${common[@]}" --drive "unix:$socket:a" --out "$place/unix"
 check unix
 must train "${common[@]}" --drive "unix:$socket:b" "$place/local" --connections 3 --out "$place/several"
 check several
+pushd "$(dirname "$socket")" >/dev/null
+must train "${common[@]}" --drive unix:s:relative --stop-at 1 --out "$place/relative"
+popd >/dev/null
+must train --resume "$place/relative"
+check relative
 must eval "$place/unix" --data "$place/text"
 must export "$place/unix" --out "$place/exported"
 refused "outside of the root" "outside" train "${common[@]}" --drive "unix:$socket:$place/local/x" --out "$place/x"
