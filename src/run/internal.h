@@ -30,6 +30,10 @@ struct shore__run_private {
 
 /* Allocated, nothing open. */
 int shore__run_alloc(const char *path, struct shore__run **out, struct shore_diag *diag);
+/* Closes what is open; what was being made stays. */
+void shore__run_free(struct shore__run *run);
+/* Reads run.json. */
+int shore__run_read(struct shore__run *run, struct shore_diag *diag);
 /* Waits a little: the lock of a killed process goes with its last I/O. SHORE_EBUSY. */
 int shore__run_lock(struct shore__run *run, struct shore_diag *diag);
 /* Locks the run and reads run.json alone, for removal: the rest may be damaged. */

@@ -312,8 +312,8 @@ int shore__run_prepare(const char *path, const struct shore__settings *s, struct
     if (rc < 0) {
         run->model = NULL; /* the caller's, as before */
         run->tokenizer = NULL;
-        if (!run->making) shore__run_undo(run);
-        shore__run_close(run);
+        shore__run_undo(run);
+        shore__run_free(run);
         return rc;
     }
     *out = run;
@@ -357,7 +357,7 @@ int shore__run_finish(struct shore__run *run, const uint64_t fleet_id[2], const 
         shore__run_drop_moved(before);
         shore__making_remove(run->path);
     }
-    shore__run_close(before);
+    shore__run_free(before);
     return rc;
 }
 

@@ -1,13 +1,11 @@
-/* A run that is made: opening, recording, closing. */
+/* What a run is in memory, and what it records. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -151,7 +149,7 @@ static int read_fields(struct shore__run *run, const json_t *j, const char *path
     return rc < 0 ? rc : read_model(run, j, path, diag);
 }
 
-static int read_run(struct shore__run *run, struct shore_diag *diag) {
+int shore__run_read(struct shore__run *run, struct shore_diag *diag) {
     json_t *j = NULL;
     char *path = shore__path_join(run->path, "run.json");
     int rc = path ? shore__json_read(path, RUN_JSON_BYTES_MOST, &j, diag) : shore__fail(diag, -ENOMEM, "out of memory");
@@ -164,8 +162,8 @@ static int read_run(struct shore__run *run, struct shore_diag *diag) {
 struct shore__run *shore__run_peek(const char *path) {
     struct shore__run *run = NULL;
     if (!shore__is_run(path) || shore__run_alloc(path, &run, NULL) < 0) return NULL;
-    if (read_run(run, NULL) == 0) return run;
-    shore__run_close(run);
+    if (shore__run_read(run, NULL) == 0) return run;
+    shore__run_free(run);
     return NULL;
 }
 
@@ -226,49 +224,6 @@ int shore__run_check_data(struct shore__run *run, struct shore_diag *diag) {
     return rc;
 }
 
-/* ---- opening ----------------------------------------------------------------------------------------------------- */
-
-/* Paths may hold '=' themselves: the one counts before which a drive's name ends. */
-static int move_drive(struct shore__run *run, const char *move, struct shore_diag *diag) {
-    struct shore__strings *drives = &run->settings.drives;
-    char shown[256];
-    bool split = false;
-    for (const char *at = strchr(move, '='); at; at = strchr(at + 1, '=')) {
-        char *old = strndup(move, (size_t)(at - move));
-        split = true;
-        for (size_t i = 0; old && i < drives->count; i++) {
-            if (!shore__drive_is_named(drives->item[i], old)) continue;
-            char *place = shore__drive_moved(drives->item[i], at + 1);
-            char *now = place ? shore__drive_absolute(place) : NULL;
-            free(place);
-            free(old);
-            if (!now)
-                return shore__fail(diag, SHORE_EUSAGE, "--drive %s: there is nothing at the new place",
-                                   shore__escape(move, strlen(move), shown, sizeof shown));
-            free(drives->item[i]);
-            drives->item[i] = now;
-            return 0;
-        }
-        free(old);
-    }
-    shore__escape(move, strlen(move), shown, sizeof shown);
-    if (!split) return shore__fail(diag, SHORE_EUSAGE, "--drive %s: with --resume it is OLD=NEW", shown);
-    return shore__fail(diag, SHORE_EUSAGE, "--drive %s: this run has no such drive; its first is %s", shown,
-                       drives->count ? drives->item[0] : "none");
-}
-
-static uint64_t read_hint(const struct shore__run *run) {
-    char *path = shore__path_join(run->path, "committed"), text[32] = "", *end = NULL;
-    int fd = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
-    ssize_t n = fd >= 0 ? pread(fd, text, sizeof text - 1, 0) : 0;
-    if (fd >= 0) close(fd);
-    free(path);
-    if (n <= 0 || text[0] < '0' || text[0] > '9') return 0;
-    uint64_t step = strtoull(text, &end, 10);
-    /* a line that is not whole could name any step */
-    return *end == '\n' ? step : 0;
-}
-
 int shore__not_a_run(const char *path, struct shore_diag *diag) {
     char shown[256];
     shore__escape(path, strlen(path), shown, sizeof shown);
@@ -276,60 +231,6 @@ int shore__not_a_run(const char *path, struct shore_diag *diag) {
         return shore__fail(diag, SHORE_EMISSING,
                            "%s: was stopped while it was being made: give the same train command again", shown);
     return shore__fail(diag, SHORE_EMISSING, "%s: is not a run: it has no run.json", shown);
-}
-
-/* What a making leaves that was killed after its last step but one, or before its first. */
-static void finish_making(struct shore__run *run) {
-    struct shore__plan plan;
-    int rc = shore__plan_read(run->path, &plan, NULL);
-    if (rc == SHORE_EMISSING || (rc == 0 && memcmp(plan.fleet_id, run->fleet_id, sizeof plan.fleet_id) == 0))
-        shore__making_remove(run->path);
-    shore__strings_free(&plan.fresh);
-}
-
-static int open_run(const char *path, bool for_writing, const struct shore__strings *moved, bool with_data, bool mend,
-                    struct shore__run **out, struct shore_diag *diag) {
-    struct shore__run *run = NULL;
-    if (!shore__is_run(path)) return shore__not_a_run(path, diag);
-    int rc = shore__run_alloc(path, &run, diag);
-    if (rc < 0) return rc;
-    /* what was interrupted is undone or brought to its end first, by whoever comes next */
-    bool interrupted = with_data && shore__run_is_interrupted(run->path, for_writing);
-    if (for_writing || interrupted) rc = shore__run_lock(run, diag);
-    if (rc == 0) rc = read_run(run, diag);
-    for (size_t i = 0; rc == 0 && moved && i < moved->count; i++)
-        rc = move_drive(run, moved->item[i], diag);
-    if (rc == 0 && with_data) rc = shore__run_open_data(run, run->path, diag);
-    if (rc < 0) {
-        shore__run_close(run);
-        return rc;
-    }
-    if (for_writing && with_data) finish_making(run);
-    run->hint_step = read_hint(run);
-    if (interrupted) rc = shore__run_mend(run, mend, diag);
-    if (rc < 0) {
-        shore__run_close(run);
-        return rc;
-    }
-    if (!for_writing && run->lock_fd >= 0) {
-        close(run->lock_fd);
-        run->lock_fd = -1;
-    }
-    *out = run;
-    return 0;
-}
-
-int shore__run_open(const char *path, bool for_writing, const struct shore__strings *moved, struct shore__run **out,
-                    struct shore_diag *diag) {
-    return open_run(path, for_writing, moved, true, true, out, diag);
-}
-
-int shore__run_open_to_roll_back(const char *path, struct shore__run **out, struct shore_diag *diag) {
-    return open_run(path, true, NULL, true, false, out, diag);
-}
-
-int shore__run_open_without_data(const char *path, struct shore__run **out, struct shore_diag *diag) {
-    return open_run(path, true, NULL, false, false, out, diag);
 }
 
 int shore__run_tokenizer(struct shore__run *run, struct shore_diag *diag) {
@@ -349,14 +250,13 @@ int shore__run_tokenizer(struct shore__run *run, struct shore_diag *diag) {
     return rc;
 }
 
-void shore__run_close(struct shore__run *run) {
+void shore__run_free(struct shore__run *run) {
     if (!run) return;
     struct shore__run_private *p = run->private;
     shore__dataset_close(run->train);
     shore__dataset_close(run->val);
     if (p->metrics_fd >= 0) close(p->metrics_fd);
     if (p->hint_fd >= 0) close(p->hint_fd);
-    if (run->making) shore__run_undo(run);
     if (run->lock_fd >= 0) close(run->lock_fd);
     shore__model_free(run->model);
     shore__tokenizer_close(run->tokenizer);
