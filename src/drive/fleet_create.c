@@ -21,8 +21,8 @@ struct place {
     bool existed, is_volume;
     bool sealed; /* a volume with a record */
     uint64_t fleet_id[2];
-    uint64_t capacity_bytes; /* 0: no limit is known */
-    uint64_t stripes;        /* of scratch that it will have */
+    uint64_t device, capacity_bytes; /* 0: unknown */
+    uint64_t stripes;                /* of scratch that it will have */
 };
 
 /* What is at a drive's path now: a volume that holds a whole state, or something whose fate creating decides. One that
@@ -51,6 +51,7 @@ static int ask_of_place(const char *uri, struct place *place, struct shore_diag 
     place->sealed = shore__probe_is_sealed(&probe);
     memcpy(place->fleet_id, probe.desc.fleet_id, sizeof place->fleet_id);
     place->capacity_bytes = probe.capacity_bytes;
+    place->device = probe.device;
     place->there = probe.path;
     probe.path = NULL;
     if (probe.busy) rc = shore__fail(diag, SHORE_EBUSY, "%s: another process works on this volume", uri);
@@ -118,18 +119,21 @@ static int create_drive(struct shore_fleet *f, const struct shore_fleet_options 
 static int place_blocks(struct shore_fleet *f, const struct shore_fleet_options *o, struct place *places,
                         struct shore_diag *diag) {
     uint64_t *numbers = calloc((size_t)f->ndrives * 4, sizeof *numbers);
-    char **paths = calloc(f->ndrives, sizeof *paths);
-    int rc = numbers && paths ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
+    struct shore__site *sites = calloc(f->ndrives, sizeof *sites);
+    int rc = numbers && sites ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
     if (!rc) {
         uint64_t *speeds = numbers, *capacity = numbers + f->ndrives, *weights = capacity + f->ndrives;
         for (uint32_t d = 0; d < f->ndrives; d++) {
-            paths[d] = places[d].path;
-            capacity[d] = places[d].there ? places[d].capacity_bytes : shore__drive_capacity_bytes(o->drives[d]);
+            struct place *place = &places[d];
+            bool remote = place->there;
+            sites[d].path = remote ? o->drives[d] : place->path;
+            sites[d].device = remote ? place->device : place->path ? shore__drive_device(place->path) : 0;
+            capacity[d] = remote ? place->capacity_bytes : shore__drive_capacity_bytes(o->drives[d]);
         }
         if (o->drive_speeds)
             rc = shore__speeds_parse(o->drive_speeds, f->ndrives, speeds, diag);
         else if (!shore__throttle_speeds(o->throttle, f->ndrives, speeds))
-            shore__drives_measure(paths, f->ndrives, o, speeds);
+            shore__sites_measure(sites, f->ndrives, shore__state_segment_bytes(f->config.plane_bytes), o, speeds);
         shore__placement_weights(speeds, capacity, f->ndrives, shore_fleet_disk_bytes(f->layout, o), weights);
         shore__placement_make(f->layout, weights, f->ndrives, f->ranges);
         uint64_t *stripes = weights + f->ndrives;
@@ -139,7 +143,7 @@ static int place_blocks(struct shore_fleet *f, const struct shore_fleet_options 
         }
     }
     free(numbers);
-    free(paths);
+    free(sites);
     return rc;
 }
 

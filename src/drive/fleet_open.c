@@ -234,7 +234,7 @@ static int go_on(struct shore_fleet *f, const struct shore_fleet_options *option
 
 int shore_fleet_open(const struct shore_layout *layout, const struct shore_fleet_options *options,
                      struct shore_fleet **out, struct shore_diag *diag) {
-    struct shore_fleet *f;
+    struct shore_fleet *f = NULL;
     *out = NULL;
     int rc = shore__fleet_new(layout, options, &f, diag);
     if (rc) return rc;

@@ -128,68 +128,148 @@ void shore__probe_free(struct shore__probe *p) {
 
 /* ---- there ------------------------------------------------------------------------------------------------------- */
 
-/* One request before any drive is open. prefix: of the tail, before the path. */
-static int ask(const char *uri, struct shore__wire_request r, const unsigned char *prefix, uint32_t prefix_bytes,
-               struct shore__probe *probe, struct shore_diag *diag) {
+/* A connection on which no drive is opened. */
+struct talk {
+    const char *uri;
     struct shore__place place;
     struct shore__way way;
-    struct shore__wire_header h;
-    struct shore__wire_answer a;
-    struct shore_diag why = {""};
-    unsigned char *body = NULL;
-    size_t room = 0;
-    int rc = shore__place_parse(uri, &place, diag);
+    unsigned char *body; /* of the answer */
+    size_t room;
+};
+
+static int talk_open(const char *uri, struct talk *t, struct shore_diag *diag) {
+    *t = (struct talk){.uri = uri};
+    int rc = shore__place_parse(uri, &t->place, diag);
     if (rc) return rc;
-    rc = shore__way_open(uri, &place, &way, diag);
-    if (rc) {
-        shore__place_free(&place);
-        return rc;
-    }
-    uint32_t path_bytes = (uint32_t)strlen(place.path);
-    unsigned char *request = malloc(SHORE__WIRE_FIELDS_BYTES + prefix_bytes + path_bytes);
-    if (!request) {
-        rc = shore__fail(&why, -ENOMEM, "out of memory");
-    } else {
-        r.tail_bytes = prefix_bytes + path_bytes;
-        shore__wire_request_put(request, &r);
-        if (prefix_bytes) memcpy(request + SHORE__WIRE_FIELDS_BYTES, prefix, prefix_bytes);
-        memcpy(request + SHORE__WIRE_FIELDS_BYTES + prefix_bytes, place.path, path_bytes);
-        struct shore__frame frame = {.type = r.type,
-                                     .id = 1,
-                                     .body = request,
-                                     .body_bytes = SHORE__WIRE_FIELDS_BYTES + prefix_bytes + path_bytes};
-        rc = shore__conn_send(&way.conn, &frame, &why);
-    }
-    do {
-        if (!rc) rc = shore__conn_receive(&way.conn, false, &h, &body, &room, &why);
-    } while (!rc && h.type != SHORE__WIRE_DONE);
-    if (!rc) rc = shore__wire_answer_get(&h, body, &a, &why);
-    if (rc) {
-        rc = shore__way_explain(uri, &place, &way, rc, &why, diag);
-    } else if (a.rc) {
-        rc = shore__fail(diag, a.rc, "%s: %.*s", uri, (int)(a.text_bytes < 700 ? a.text_bytes : 700), a.text);
-    } else if (probe && !shore__probe_get(a.result, a.result_bytes, probe)) {
-        rc = shore__fail(diag, SHORE_ELINK, "%s: its answer cannot be understood", uri);
-    }
-    free(request);
-    free(body);
-    shore__way_close(&way);
-    shore__place_free(&place);
+    rc = shore__way_open(uri, &t->place, &t->way, diag);
+    if (rc) shore__place_free(&t->place);
     return rc;
 }
 
+static void talk_close(struct talk *t) {
+    free(t->body);
+    shore__way_close(&t->way);
+    shore__place_free(&t->place);
+}
+
+static int talk_send(struct talk *t, struct shore__wire_request r, uint64_t id, struct shore_diag *why) {
+    unsigned char *request = malloc(SHORE__WIRE_FIELDS_BYTES + r.tail_bytes);
+    if (!request) return shore__fail(why, -ENOMEM, "out of memory");
+    shore__wire_request_put(request, &r);
+    memcpy(request + SHORE__WIRE_FIELDS_BYTES, r.tail, r.tail_bytes);
+    struct shore__frame frame = {
+        .type = r.type, .id = id, .body = request, .body_bytes = SHORE__WIRE_FIELDS_BYTES + r.tail_bytes};
+    int rc = shore__conn_send(&t->way.conn, &frame, why);
+    free(request);
+    return rc;
+}
+
+/* rc: of sending. The answer points into t->body. */
+static int talk_answer(struct talk *t, int rc, struct shore__wire_answer *a, struct shore_diag *why,
+                       struct shore_diag *diag) {
+    struct shore__wire_header h;
+    do {
+        if (!rc) rc = shore__conn_receive(&t->way.conn, false, &h, &t->body, &t->room, why);
+    } while (!rc && h.type != SHORE__WIRE_DONE);
+    if (!rc) rc = shore__wire_answer_get(&h, t->body, a, why);
+    if (rc) return shore__way_explain(t->uri, &t->place, &t->way, rc, why, diag);
+    if (a->rc)
+        return shore__fail(diag, a->rc, "%s: %.*s", t->uri, (int)(a->text_bytes < 700 ? a->text_bytes : 700), a->text);
+    return 0;
+}
+
+/* A request whose tail is what r brings, then the path. */
+static int talk_ask(struct talk *t, struct shore__wire_request r, struct shore__wire_answer *a,
+                    struct shore_diag *diag) {
+    struct shore_diag why = {""};
+    size_t path_bytes = strlen(t->place.path);
+    unsigned char *tail = malloc(r.tail_bytes + path_bytes + 1);
+    int rc = tail ? 0 : shore__fail(&why, -ENOMEM, "out of memory");
+    if (tail && r.tail_bytes) memcpy(tail, r.tail, r.tail_bytes);
+    if (tail) memcpy(tail + r.tail_bytes, t->place.path, path_bytes);
+    r.tail = tail;
+    r.tail_bytes += (uint32_t)path_bytes;
+    if (!rc) rc = talk_send(t, r, 1, &why);
+    free(tail);
+    return talk_answer(t, rc, a, &why, diag);
+}
+
+static int not_understood(const struct talk *t, struct shore_diag *diag) {
+    return shore__fail(diag, SHORE_ELINK, "%s: its answer cannot be understood", t->uri);
+}
+
 int shore__drive_probe(const char *path, struct shore__probe *out, struct shore_diag *diag) {
+    struct talk t;
+    struct shore__wire_answer a = {0};
     *out = (struct shore__probe){0};
     if (!shore__path_is_remote(path)) return look(path, out, diag);
-    return ask(path, (struct shore__wire_request){.type = SHORE__WIRE_PROBE}, NULL, 0, out, diag);
+    int rc = talk_open(path, &t, diag);
+    if (rc) return rc;
+    rc = talk_ask(&t, (struct shore__wire_request){.type = SHORE__WIRE_PROBE}, &a, diag);
+    if (!rc && !shore__probe_get(a.result, a.result_bytes, out)) rc = not_understood(&t, diag);
+    talk_close(&t);
+    return rc;
 }
 
 int shore__remote_remove(const char *uri, const uint64_t fleet_id[2], uint64_t generation, bool begun,
                          struct shore_diag *diag) {
-    struct shore__wire_request r = {
-        .type = SHORE__WIRE_REMOVE, .era = generation, .flags = begun ? SHORE__WIRE_BEGUN : 0};
+    struct talk t;
+    struct shore__wire_answer a = {0};
     unsigned char id[16];
+    struct shore__wire_request r = {.type = SHORE__WIRE_REMOVE,
+                                    .era = generation,
+                                    .flags = begun ? SHORE__WIRE_BEGUN : 0,
+                                    .tail = id,
+                                    .tail_bytes = sizeof id};
     shore__put_u64(id, fleet_id[0]);
     shore__put_u64(id + 8, fleet_id[1]);
-    return ask(uri, r, id, sizeof id, NULL, diag);
+    int rc = talk_open(uri, &t, diag);
+    if (rc) return rc;
+    rc = talk_ask(&t, r, &a, diag);
+    talk_close(&t);
+    return rc;
+}
+
+/* ---- how fast it is ---------------------------------------------------------------------------------------------- */
+
+#define LINK_FRAMES_LEAST 16u
+#define LINK_FRAMES_MOST 4096u
+#define LINK_NS_LEAST 200000000u
+#define DRIVE_SILENCE_MS 90000u /* a drive that is slow to be measured */
+
+/* So many bytes that they take a while; what a connection needs to get going is in the first of all. */
+static int measure_link(struct talk *t, uint64_t *speed, struct shore_diag *diag) {
+    enum { TAIL_BYTES = SHORE__WIRE_BODY_BYTES - SHORE__WIRE_FIELDS_BYTES };
+    unsigned char *tail = calloc(TAIL_BYTES, 1);
+    struct shore__wire_request r = {
+        .type = SHORE__WIRE_MEASURE, .kind = SHORE__WIRE_MEASURE_LINK, .tail = tail, .tail_bytes = TAIL_BYTES};
+    struct shore__wire_answer a = {0};
+    struct shore_diag why = {""};
+    uint64_t ns = 0;
+    int rc = tail ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
+    for (uint32_t n = 1; !rc && n <= LINK_FRAMES_MOST && (n <= LINK_FRAMES_LEAST || ns < LINK_NS_LEAST);
+         n *= n == 1 ? LINK_FRAMES_LEAST : 2) {
+        uint64_t start = shore__now_ns();
+        for (uint32_t i = 0; !rc && i < n; i++)
+            rc = talk_send(t, r, i + 1 == n, &why);
+        rc = talk_answer(t, rc, &a, &why, diag);
+        ns = shore__now_ns() - start;
+        *speed = (uint64_t)((double)n * TAIL_BYTES * 1e9 / (double)(ns ? ns : 1));
+    }
+    free(tail);
+    return rc;
+}
+
+int shore__remote_measure(const char *uri, uint64_t *drive, uint64_t *link, struct shore_diag *diag) {
+    struct talk t;
+    struct shore__wire_answer a = {0};
+    int rc = talk_open(uri, &t, diag);
+    if (rc) return rc;
+    rc = measure_link(&t, link, diag);
+    t.way.conn.silence_ms = DRIVE_SILENCE_MS;
+    if (!rc) rc = talk_ask(&t, (struct shore__wire_request){.type = SHORE__WIRE_MEASURE}, &a, diag);
+    if (!rc && a.result_bytes != 8) rc = not_understood(&t, diag);
+    if (!rc) *drive = shore__get_u64(a.result);
+    talk_close(&t);
+    return rc;
 }

@@ -36,6 +36,9 @@ static inline bool shore__probe_is_of(const struct shore__probe *p, const uint64
 int shore__remote_remove(const char *uri, const uint64_t fleet_id[2], uint64_t generation, bool begun,
                          struct shore_diag *diag);
 
+/* What a drive over there moves in the pattern of UPDATE, and what its connection carries there, in bytes a second. */
+int shore__remote_measure(const char *uri, uint64_t *drive, uint64_t *link, struct shore_diag *diag);
+
 /* The result of PROBE; malloc'ed, NULL: out of memory. */
 unsigned char *shore__probe_put(const struct shore__probe *p, uint32_t *bytes);
 bool shore__probe_get(const unsigned char *in, uint32_t bytes, struct shore__probe *out);

@@ -359,7 +359,7 @@ static int before_open(struct session *s, struct shore_diag *diag) {
         }
         rc = shore__wire_request_get(&h, body, &r, diag);
         if (rc) break;
-        if (h.type == SHORE__WIRE_PROBE || h.type == SHORE__WIRE_REMOVE)
+        if (h.type == SHORE__WIRE_PROBE || h.type == SHORE__WIRE_REMOVE || h.type == SHORE__WIRE_MEASURE)
             rc = serve_probe(s, &h, &r, diag);
         else if (h.type == SHORE__WIRE_ATTACH)
             rc = serve_attach_to(&l->conn, &h, &r, diag);

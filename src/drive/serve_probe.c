@@ -1,4 +1,5 @@
-/* What a client may ask of a path without opening a drive: what is there, and to remove a volume of its own. */
+/* What a client may ask of a path without opening a drive: what is there, how fast it is, and to remove a volume of its
+ * own. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +10,7 @@
 #include "drive/placement.h"
 #include "drive/probe.h"
 #include "drive/serve_attach.h"
+#include "drive/speed.h"
 
 static int look(const struct shore__serve_options *o, const char *path, unsigned char **result, uint32_t *bytes,
                 struct shore_diag *diag) {
@@ -42,21 +44,48 @@ static int remove_volume(const struct shore__serve_options *o, const struct shor
     return rc;
 }
 
+static int measure(const struct shore__serve_options *o, const char *path, unsigned char **result, uint32_t *bytes,
+                   struct shore_diag *diag) {
+    char *real = NULL, *file = NULL;
+    uint64_t speed = 0;
+    int rc = shore__serve_path(o, path, &real, diag);
+    if (!rc && shore__path_is_virtual(real))
+        rc = shore__fail(diag, SHORE_EUSAGE, "%s is no drive that could be measured", path);
+    if (!rc) rc = shore__volume_path(real, &file, diag);
+    if (!rc && !shore__drive_device(file))
+        rc = shore__fail(diag, SHORE_EUSAGE, "%s: a device, which only overwriting could measure", path);
+    if (!rc) rc = shore__drive_measure(file, SHORE_IO_AUTO, &speed, diag);
+    if (!rc && !(*result = malloc(8))) rc = shore__fail(diag, -ENOMEM, "out of memory");
+    if (!rc) shore__put_u64(*result, speed);
+    *bytes = rc ? 0 : 8;
+    free(file);
+    free(real);
+    return rc;
+}
+
+static int path_of(const struct shore__wire_request *r, uint32_t skip, char **path, struct shore_diag *diag) {
+    if (r->tail_bytes < skip || r->tail_bytes > 8192 || memchr(r->tail + skip, 0, r->tail_bytes - skip))
+        return shore__fail(diag, -EINVAL, "that is no path");
+    *path = strndup((const char *)r->tail + skip, r->tail_bytes - skip);
+    return *path ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
+}
+
 int serve_probe(struct session *s, const struct shore__wire_header *h, const struct shore__wire_request *r,
                 struct shore_diag *diag) {
     struct shore_diag why = {""};
     unsigned char *result = NULL, *body;
-    uint32_t bytes = 0, skip = h->type == SHORE__WIRE_REMOVE ? 16 : 0;
+    uint32_t bytes = 0;
+    bool link = h->type == SHORE__WIRE_MEASURE && r->kind == SHORE__WIRE_MEASURE_LINK;
     int rc = 0;
     char *path = NULL;
-    if (r->tail_bytes < skip || r->tail_bytes > 8192 || memchr(r->tail + skip, 0, r->tail_bytes - skip))
-        rc = shore__fail(&why, -EINVAL, "that is no path");
-    if (!rc) path = strndup((const char *)r->tail + skip, r->tail_bytes - skip);
-    if (!rc && !path) rc = shore__fail(&why, -ENOMEM, "out of memory");
-    if (!rc && skip)
+    if (link && !h->id) return 0; /* more is to come */
+    if (!link) rc = path_of(r, h->type == SHORE__WIRE_REMOVE ? 16 : 0, &path, &why);
+    if (!rc && h->type == SHORE__WIRE_REMOVE)
         rc = remove_volume(s->options, r, path, &why);
-    else if (!rc)
+    else if (!rc && h->type == SHORE__WIRE_PROBE)
         rc = look(s->options, path, &result, &bytes, &why);
+    else if (!rc && !link)
+        rc = measure(s->options, path, &result, &bytes, &why);
     free(path);
     struct shore__wire_answer a = {.rc = rc, .text_bytes = rc ? (uint32_t)strlen(why.text) : 0};
     body = malloc(SHORE__WIRE_ANSWER_BYTES + a.text_bytes + bytes);

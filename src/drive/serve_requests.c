@@ -405,7 +405,7 @@ static int control_request(struct link *l, const struct shore__wire_header *h, u
 int serve_request(struct link *l, const struct shore__wire_header *h, unsigned char *body, struct shore_diag *diag) {
     struct shore__wire_request r;
     if (h->type == SHORE__WIRE_ALIVE) return 0;
-    if (h->type <= SHORE__WIRE_ATTACH)
+    if (h->type <= SHORE__WIRE_ATTACH || h->type == SHORE__WIRE_MEASURE)
         return shore__fail(diag, SHORE_ELINK, "a request of type %u came after the drive was open", h->type);
     int rc = shore__wire_request_get(h, body, &r, diag);
     if (rc) return rc;

@@ -9,6 +9,8 @@
 
 #include "base/diag.h"
 #include "base/units.h"
+#include "drive/probe.h"
+#include "drive/transport.h"
 #include "storage/rate.h"
 
 #define HALF_BYTES (UINT64_C(48) << 20)
@@ -80,39 +82,60 @@ static void note(const struct shore_fleet_options *o, const char *text) {
     if (o->note) o->note(o->note_ctx, text);
 }
 
-bool shore__drives_share_device(char *const *paths, uint32_t ndrives) {
-    uint64_t first = shore__drive_device(paths[0]);
-    for (uint32_t d = 1; d < ndrives; d++)
-        if (shore__drive_device(paths[d]) != first) return false;
-    return first != 0;
+static bool is_of_this_host(const char *path) {
+    return !shore__path_is_remote(path) || strncmp(path, "unix:", 5) == 0;
 }
 
-void shore__drives_measure(char *const *paths, uint32_t ndrives, const struct shore_fleet_options *o,
-                           uint64_t *speeds) {
-    uint64_t first = paths[0] ? shore__drive_device(paths[0]) : 0;
-    bool differ = false, files = true;
-    for (uint32_t d = 0; d < ndrives; d++) {
-        uint64_t device = paths[d] ? shore__drive_device(paths[d]) : 0;
-        speeds[d] = 1;
-        files = files && device;
-        differ = differ || device != first;
+bool shore__sites_share_device(const struct shore__site *sites, uint32_t nsites) {
+    for (uint32_t i = 0; i < nsites; i++) {
+        const char *a = sites[0].path, *b = sites[i].path;
+        if (!sites[i].device || sites[i].device != sites[0].device) return false;
+        if (is_of_this_host(a) != is_of_this_host(b)) return false;
+        if (!is_of_this_host(a) && !shore__uris_share_server(a, b)) return false;
     }
-    if (!files || !differ) return;
+    return true;
+}
+
+int shore__site_measure(const char *path, enum shore_io io, size_t state_bytes, uint64_t *speed, uint64_t *link,
+                        struct shore_diag *diag) {
+    *link = 0;
+    if (!shore__path_is_remote(path)) return shore__drive_measure(path, io, speed, diag);
+    int rc = shore__remote_measure(path, speed, link, diag);
+    if (rc) return rc;
+    /* an update reads and writes the state while its fp32 gradient comes */
+    double carried = (double)*link * 2 * (double)state_bytes / (4.0 * SHORE_SEGMENT_ELEMS);
+    if (carried < (double)*speed) *speed = (uint64_t)carried;
+    return 0;
+}
+
+void shore__sites_measure(const struct shore__site *sites, uint32_t nsites, size_t state_bytes,
+                          const struct shore_fleet_options *o, uint64_t *speeds) {
+    bool known = true;
+    for (uint32_t d = 0; d < nsites; d++) {
+        speeds[d] = 1;
+        known = known && sites[d].device;
+    }
+    if (!known || shore__sites_share_device(sites, nsites)) return;
     char text[512] = "measured for placement:";
-    for (uint32_t d = 0; d < ndrives; d++) {
+    for (uint32_t d = 0; d < nsites; d++) {
         struct shore_diag diag = {{0}};
-        char rate[32];
-        if (shore__drive_measure(paths[d], o->io, &speeds[d], &diag)) {
+        char rate[32], carries[32];
+        uint64_t link;
+        if (shore__site_measure(sites[d].path, o->io, state_bytes, &speeds[d], &link, &diag)) {
             char why[sizeof diag.text + 64];
             snprintf(why, sizeof why, "drives are taken to be equally fast: %s", diag.text);
             note(o, why);
-            for (uint32_t e = 0; e < ndrives; e++)
+            for (uint32_t e = 0; e < nsites; e++)
                 speeds[e] = 1;
             return;
         }
         size_t used = strlen(text);
         snprintf(text + used, sizeof text - used, "%s %s %s/s", d ? "," : "", o->drives[d],
                  shore__format_size(speeds[d], rate, sizeof rate));
+        used = strlen(text);
+        if (link)
+            snprintf(text + used, sizeof text - used, " (its link %s/s)",
+                     shore__format_size(link, carries, sizeof carries));
     }
     note(o, text);
 }

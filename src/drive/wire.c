@@ -63,7 +63,7 @@ void shore__wire_header_put(unsigned char out[SHORE__WIRE_HEADER_BYTES], const s
 static bool type_fits(unsigned type, bool to_server) {
     if (type == SHORE__WIRE_ALIVE) return true;
     if (!to_server) return type == SHORE__WIRE_DONE || type == SHORE__WIRE_NOTE;
-    return (type >= SHORE__WIRE_OPEN && type <= SHORE__WIRE_LEDGER) || shore__wire_takes_slot(type);
+    return (type >= SHORE__WIRE_OPEN && type <= SHORE__WIRE_MEASURE) || shore__wire_takes_slot(type);
 }
 
 static uint32_t body_most(unsigned type) {

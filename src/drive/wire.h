@@ -42,6 +42,7 @@ enum shore__wire_type {
     SHORE__WIRE_LEAF_SUM = 11,
     SHORE__WIRE_SNAPSHOT = 12,
     SHORE__WIRE_LEDGER = 13,
+    SHORE__WIRE_MEASURE = 14,
     /* these take a slot of the server */
     SHORE__WIRE_INIT = 32,
     SHORE__WIRE_FETCH = 33,
@@ -101,6 +102,11 @@ enum shore__wire_flag {
     SHORE__WIRE_BEGUN = 64,    /* REMOVE: also what was begun and never finished */
 };
 
+enum shore__wire_measure {
+    SHORE__WIRE_MEASURE_DRIVE, /* the tail is its path */
+    SHORE__WIRE_MEASURE_LINK,  /* the tail is any bytes; without an id, there is no answer */
+};
+
 /* The fixed fields; each request uses some of them. */
 struct shore__wire_request {
     uint16_t type;
@@ -109,12 +115,12 @@ struct shore__wire_request {
     uint64_t start; /* PUT, GET: offset in scratch */
     uint64_t bytes; /* PUT, GET: how many; UPDATE, SPILL: of the gradient in the bulk */
     uint32_t block, segment, count;
-    uint32_t kind;  /* FETCH: what; UPDATE, SPILL: form of the gradient; SNAPSHOT: act; COMMIT: how */
+    uint32_t kind;  /* FETCH: what; UPDATE, SPILL: form of the gradient; SNAPSHOT: act; COMMIT: how; MEASURE: what */
     uint32_t order; /* UPDATE */
     uint32_t flags;
     float coefficient; /* UPDATE */
     uint32_t ngroups;  /* UPDATE: in the tail, 40 bytes each; then, if sparse, count + 1 offsets */
-    /* UPDATE: hyper-parameters; COMMIT: metrics; PROBE, REMOVE: path; SNAPSHOT: name; ATTACH: token. */
+    /* UPDATE: hyper-parameters; COMMIT: metrics; PROBE, REMOVE, MEASURE: path; SNAPSHOT: name; ATTACH: token. */
     const unsigned char *tail;
     uint32_t tail_bytes;
 };

@@ -92,6 +92,24 @@ check killed
 grep -q "connected again" "$place/log" || true
 grep -q "$place/rsh" "$killed/run.json" && fail "--rsh is kept in the run" || ok "--rsh is not kept in the run"
 
+# A drive over there gets what its link carries: here about a megabyte a second, so next to nothing.
+cat >"$place/rsh-slow" <<RSH
+#!/bin/sh
+while dd bs=65536 count=1 of="$place/piece" 2>/dev/null && [ -s "$place/piece" ]; do cat "$place/piece"; sleep 0.05; done |
+    "$LONGSHORE" drive serve --stdio
+RSH
+chmod +x "$place/rsh-slow"
+must train "${common[@]}" --rsh "$place/rsh-slow" --drive "$place/local/n" "ssh://far$place/served/n" --out "$place/narrow"
+grep -q "measured for placement: .*/local/n .*/s, ssh://far.*/s (its link .*/s)" "$place/log" && ok "the link is measured" ||
+    fail "the link is not measured"
+check narrow
+must drive list "$place/narrow" --json
+shares=$(grep -o '"share":[0-9.]*' "$place/log" | cut -d: -f2 | tr '\n' ' ')
+awk -v shares="$shares" 'BEGIN { split(shares, s, " "); exit !(s[1] > 0.8 && s[2] < 0.2) }' && ok "shares by the link" ||
+    fail "shares by the link: $shares"
+must train "${common[@]}" --drive "$place/local/e" "unix:$socket:e" --stop-at 1 --out "$place/equal"
+grep -q "measured" "$place/log" && fail "what shares a device is measured" || ok "what shares a device is not measured"
+
 # It stays away: the run gives up with a message, and resumes later.
 must train "${common[@]}" --drive "ssh://far$place/served/away" --stop-at 3 --out "$place/away"
 cat >"$place/rsh-once" <<RSH
