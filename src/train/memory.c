@@ -8,6 +8,7 @@
 #include "base/diag.h"
 #include "base/units.h"
 #include "drive/planes.h"
+#include "drive/transport.h"
 #include "train/host_update.h"
 
 #define SEGMENT_BYTES ((uint64_t)SHORE_SEGMENT_ELEMS * 4)
@@ -192,9 +193,12 @@ static void raise_parameters(struct sizing *z, uint64_t budget) {
     if (!z->m->arch.tied) shore__carve_raise(&r->input_slices, z->m->nslices, budget, measure, z);
 }
 
-/* A table's gradient in memory can be added to unit by unit. (With compression a loss that is not finite must be seen
- * before the residual is asked for.) */
+/* A table's gradient in memory can be added to unit by unit. Each unit then has its own turn over the table, which a
+ * network may be too slow for; and with compression a loss that is not finite must be seen before the residual is asked
+ * for. */
 static bool head_goes_by_units(const struct sizing *z) {
+    for (size_t i = 0; i < z->s->drives.count; i++)
+        if (shore__path_is_remote(z->s->drives.item[i])) return false;
     return z->m->arch.tied && z->plan->hold_table_gradient && !(z->s->compress > 0);
 }
 
