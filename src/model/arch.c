@@ -58,6 +58,11 @@ static double number(struct reader *r, const char *key, double fallback, double 
     return x;
 }
 
+static double needed(struct reader *r, const char *key, double least, double most) {
+    if (!given(r, key)) refuse(r, key, "a number is needed");
+    return number(r, key, 1, least, most);
+}
+
 static bool flag(struct reader *r, const char *key, bool fallback) {
     if (!given(r, key)) return fallback;
     const json_t *v = json_object_get(r->config, key);
@@ -128,17 +133,19 @@ static void rope(struct reader *r, struct shore__arch *a) {
     }
     struct reader in = {scaling, r->name, r->diag, r->rc};
     a->rope_theta = number(&in, "rope_theta", a->rope_theta, 1, 1e12);
-    const char *type = string(&in, "rope_type", string(&in, "type", "default"));
-    if (!strcmp(type, "llama3")) {
+    const char *type = string(&in, "rope_type", string(&in, "type", NULL));
+    if (!type) {
+        refuse(&in, "rope_type", "default, linear or llama3 is needed");
+    } else if (!strcmp(type, "llama3")) {
         a->rope_llama3 = true;
-        a->rope_factor = number(&in, "factor", 8, 1, 1e6);
-        a->rope_low_freq = number(&in, "low_freq_factor", 1, 1e-6, 1e6);
-        a->rope_high_freq = number(&in, "high_freq_factor", 4, 1e-6, 1e6);
-        a->rope_original_positions = number(&in, "original_max_position_embeddings", 8192, 1, 1e9);
+        a->rope_factor = needed(&in, "factor", 1, 1e6);
+        a->rope_low_freq = needed(&in, "low_freq_factor", 1e-6, 1e6);
+        a->rope_high_freq = needed(&in, "high_freq_factor", 1e-6, 1e6);
+        a->rope_original_positions = needed(&in, "original_max_position_embeddings", 1, 1e9);
         if (!in.rc && a->rope_high_freq <= a->rope_low_freq)
             refuse(&in, "high_freq_factor", "it must be above low_freq_factor");
     } else if (!strcmp(type, "linear")) {
-        a->rope_factor = number(&in, "factor", 1, 1, 1e6);
+        a->rope_factor = needed(&in, "factor", 1, 1e6);
     } else if (strcmp(type, "default")) {
         refuse(&in, given(&in, "rope_type") ? "rope_type" : "type", "only default, linear and llama3 are supported");
     }

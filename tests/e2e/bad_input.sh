@@ -165,6 +165,18 @@ config "heads that do not divide" "n_head|heads" 's/"n_head": 4/"n_head": 7/'
 config "absurd vocabulary" "vocab_size" 's/"vocab_size": 260/"vocab_size": 99999999999999/'
 config "unknown activation" "activation|mish" 's/gelu_new/mish/'
 config "vocabulary too small for the tokenizer" "vocab" 's/"vocab_size": 260/"vocab_size": 100/'
+rope() { # NAME PATTERN JSON
+    model config
+    cat >"$dir/config.json" <<JSON
+{"model_type": "llama", "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2,
+ "vocab_size": 260, "rope_scaling": $3}
+JSON
+    with_flag "$1" "$2" --model "$dir"
+}
+rope "rotary scaling of no kind" "rope_type.*missing" '{"factor": 2}'
+rope "unknown rotary scaling" "rope_type.*yarn" '{"rope_type": "yarn", "factor": 2}'
+rope "linear scaling without factor" "factor.*missing" '{"type": "linear"}'
+rope "llama3 scaling without its limits" "low_freq_factor.*missing" '{"rope_type": "llama3", "factor": 8}'
 model noconfig
 rm "$dir/config.json"
 with_flag "no config.json" "config.json" --model "$dir"
