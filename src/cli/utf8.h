@@ -5,8 +5,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Copies whole characters of text to out, each byte that belongs to none as U+FFFD. Stops before a character whose rest
- * may still come (unless last), and where out is full. used: bytes of text taken. Returns bytes written. */
+/* Copies whole characters of text to out, what belongs to none as U+FFFD, as Python does. Stops before a character
+ * whose rest may still come (unless last), and where out is full. used: bytes of text taken. Returns bytes written. */
 size_t shore__utf8_clean(const char *text, size_t bytes, bool last, char *out, size_t out_bytes, size_t *used);
 
 #endif

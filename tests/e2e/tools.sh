@@ -30,6 +30,8 @@ must generate "$run_dir" --prompt "the old " --max-tokens 40 --seed 5 --temperat
 sed 1d "$place/log" >"$place/first"
 must generate "$run_dir" --prompt "the old " --max-tokens 40 --seed 5 --temperature 0.8 --top-k 20 --top-p 0.9
 same "the same seed, the same text" "$(sed 1d "$place/log" | cksum)" "$(cksum <"$place/first")"
+run generate "$run_dir" --prompt $'\xf0\x9fx\xff' --max-tokens 1 --json
+same "a broken character is replaced once" "$(sed -n 's/^{"prompt":"\([^"]*\)".*/\1/p' "$place/log")" $'\xef\xbf\xbdx\xef\xbf\xbd'
 [ "$(wc -c <"$place/first")" -gt 20 ] && ok "text comes" || fail "no text is generated"
 
 must export "$run_dir" --out "$place/exported" --dtype fp32
