@@ -95,6 +95,7 @@ static int open_state(struct trainer *t, struct shore_fleet_options *options, ui
     char what[256];
     snprintf(what, sizeof what, "processor changed from '%s' to '%s': results may differ in the last bits from here on",
              t->run->processor, processor);
+    snprintf(t->run->processor, sizeof t->run->processor, "%s", processor);
     if (t->events->note) t->events->note(t->events->ctx, what);
     return shore__run_record_change(t->run, info.step, what, diag);
 }

@@ -32,6 +32,10 @@ must inspect "$here"
 grep -q "steps 2 -> 4, lr 0.001 -> 0.0001, drive" "$place/log" && ok "the change is recorded" || fail "no record of the change"
 must train --resume "$here"
 same "the new place is remembered" "$(digest | cut -d' ' -f1)" 4
+must train --resume "$here" --steps 5 --threads 3
+grep -q "processor changed .* to .*3 threads" "$place/log" && ok "other threads are said" || fail "other threads are not said"
+must train --resume "$here" --steps 6
+grep -q "processor changed" "$place/log" && fail "a change of threads is said again" || ok "a change is said once"
 
 # a clean stop does not hold the run at its step for ever
 must train "${model[@]}" --drive "$place/moved/b" --out "$place/stopped" --steps 4 --stop-at 2
