@@ -70,6 +70,9 @@ int shore__cli_fail(int rc, const struct shore_diag *diag) {
     case SHORE_EMISSING:
     case SHORE_ELINK:
     case -ENOSPC:
+    case -EDQUOT:
+    case -EFBIG:
+    case -EMFILE:
     case -ENOENT:
     case -ENOTDIR:
     case -EISDIR:

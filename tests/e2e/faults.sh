@@ -78,6 +78,12 @@ mv "$place/d/volume" "$place/d/moved"
 must train --resume "$place/run" --drive "$place/d/volume=$place/d/moved"
 same "moved" "$(digest)" "$wanted"
 
+# A volume that the limit of file sizes does not allow.
+guard=(prlimit --fsize=1048576 "${guard[@]}")
+refused "over the limit of file sizes" "small: .*too large" train "${common[@]}" --drive "$place/small" --out "$place/limited"
+guard=("${guard[@]:2}")
+if [ -e "$place/small" ] || [ -e "$place/limited" ]; then fail "over the limit of file sizes: something was made"; fi
+
 # A full disk, if a small file system may be mounted.
 if [ "$(id -u)" = 0 ] && mkdir "$place/tiny" && mount -t tmpfs -o size=4M none "$place/tiny" 2>/dev/null; then
     refused "no room" "needs .* (has|have) " train "${common[@]}" --drive "$place/tiny" --out "$place/noroom"
