@@ -1,0 +1,339 @@
+/* Making a volume, and opening one. */
+#include "storage/volume_internal.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <linux/fs.h>
+
+#include "base/arena.h"
+#include "base/diag.h"
+#include "storage/hash.h"
+#include "storage/io_internal.h"
+
+#define QUEUE_DEPTH 1u
+
+static uint64_t memory_piece(uint64_t bytes) {
+    return shore__arena_round(bytes ? bytes : 1);
+}
+
+uint64_t shore__volume_memory_bytes(const struct shore__volume_desc *desc) {
+    return memory_piece(SHORE__PAGE_BYTES) + memory_piece((uint64_t)desc->nextents * SHORE__EXTENT_BYTES) +
+           memory_piece(desc->identity_bytes) +
+           2 * memory_piece((uint64_t)desc->segments * sizeof(struct shore__leaves));
+}
+
+/* ---- header ------------------------------------------------------------------------------------------------------ */
+
+struct headers {
+    struct shore__header copy[2];
+    enum shore__parse parse[2];
+    unsigned chosen; /* valid if found */
+    bool found;
+    bool differ;      /* the other copy must be written anew */
+    bool overwritten; /* a device's copy A has given way to something else: a file system, a partition table */
+};
+
+static const uint64_t header_offset[2] = {SHORE__HEADER_A_OFFSET, SHORE__HEADER_B_OFFSET};
+
+static int read_headers(const struct shore__file *file, struct shore__io *io, void *page, struct headers *out,
+                        struct shore_diag *diag) {
+    unsigned char first[SHORE__PAGE_BYTES];
+    for (unsigned i = 0; i < 2; i++) {
+        out->parse[i] = SHORE__PARSE_EMPTY;
+        out->copy[i] = (struct shore__header){0};
+        memset(page, 0, SHORE__PAGE_BYTES);
+        if (file->size_bytes >= header_offset[i] + SHORE__PAGE_BYTES) {
+            int rc = shore__transfer(io, file->path, SHORE__IO_READ, page, header_offset[i], SHORE__PAGE_BYTES, diag);
+            if (rc) return rc;
+            out->parse[i] = shore__header_parse(page, &out->copy[i]);
+        }
+        if (i == 0) memcpy(first, page, sizeof first);
+    }
+    /* Copy A is written and made durable first, so it is the newer one where both are whole. */
+    out->found = out->parse[0] == SHORE__PARSE_OK || out->parse[1] == SHORE__PARSE_OK;
+    out->chosen = out->parse[0] == SHORE__PARSE_OK ? 0 : 1;
+    out->differ = memcmp(first, page, sizeof first) != 0;
+    out->overwritten = file->is_device && out->chosen == 1 && out->parse[0] != SHORE__PARSE_DAMAGED &&
+                       out->parse[0] != SHORE__PARSE_VERSION &&
+                       memcmp(first + SHORE__HEADER_MAGIC_BYTES, (unsigned char *)page + SHORE__HEADER_MAGIC_BYTES,
+                              SHORE__HEADER_FIELDS_BYTES - SHORE__HEADER_MAGIC_BYTES) != 0;
+    return 0;
+}
+
+static int explain_headers(const struct shore__file *file, const struct headers *h, struct shore_diag *diag) {
+    for (unsigned i = 0; i < 2 && !h->found; i++)
+        if (h->parse[i] == SHORE__PARSE_VERSION)
+            return shore__fail(
+                diag, SHORE_EFORMAT,
+                "%s: a volume of format version %u, but this longshore reads version %u; use the longshore "
+                "that made it",
+                file->path, h->copy[i].version, SHORE__VOLUME_VERSION);
+    for (unsigned i = 0; i < 2 && !h->found; i++)
+        if (h->parse[i] == SHORE__PARSE_DAMAGED)
+            return shore__fail(
+                diag, SHORE_ECORRUPT,
+                "%s: no copy of the volume's header is whole (offsets %u and %u); put the file back from a "
+                "copy, and check the drive",
+                file->path, SHORE__HEADER_A_OFFSET, SHORE__HEADER_B_OFFSET);
+    if (h->found && h->overwritten)
+        return shore__fail(diag, SHORE_EFORMAT,
+                           "%s: something else was written over the beginning of the volume; it is left as it is",
+                           file->path);
+    if (!h->found)
+        return shore__fail(diag, SHORE_EFORMAT,
+                           "%s: not a longshore volume, or another file has taken its place; check the path",
+                           file->path);
+    const struct shore__header *header = &h->copy[h->chosen];
+    if (header->unfinished)
+        return shore__fail(diag, SHORE_EFORMAT,
+                           "%s: a volume whose making was interrupted; repeat the command that made it", file->path);
+    if (header->size_bytes > file->size_bytes)
+        return shore__fail(diag, SHORE_ECORRUPT,
+                           "%s: cut off: the volume has %llu bytes, only %llu are there; put the file back from a copy",
+                           file->path, (unsigned long long)header->size_bytes, (unsigned long long)file->size_bytes);
+    return 0;
+}
+
+static int write_header(const struct shore__header *header, unsigned copy, struct shore__io *io, const char *path,
+                        void *page, struct shore_diag *diag) {
+    shore__header_write(header, page);
+    int rc = shore__transfer(io, path, SHORE__IO_WRITE, page, header_offset[copy], SHORE__PAGE_BYTES, diag);
+    return rc ? rc : shore__flush(io, path, diag);
+}
+
+static int write_headers(const struct shore__header *header, struct shore__io *io, const char *path, void *page,
+                         struct shore_diag *diag) {
+    int rc = write_header(header, 0, io, path, page, diag);
+    return rc ? rc : write_header(header, 1, io, path, page, diag);
+}
+
+/* A volume that was never finished, or never held a record, has nothing that could be lost. Its making writes copy A
+ * first, so that copy is always whole. */
+static enum shore__replaceable classify(const struct shore__file *file, struct shore__io *io, void *page) {
+    struct headers h;
+    if (read_headers(file, io, page, &h, NULL)) return SHORE__REPLACE_NO;
+    if (h.parse[0] == SHORE__PARSE_OK) {
+        struct shore__volume v = {.file = *file, .desc = h.copy[0].desc, .page = page};
+        if (h.copy[0].unfinished) return SHORE__REPLACE_YES;
+        bool sealed = shore__volume_read_records(&v, io, NULL) || v.record_valid || v.damaged_record;
+        return sealed ? SHORE__REPLACE_NO : SHORE__REPLACE_YES;
+    }
+    bool ours = h.found || h.parse[0] == SHORE__PARSE_DAMAGED || h.parse[0] == SHORE__PARSE_VERSION ||
+                h.parse[1] == SHORE__PARSE_DAMAGED || h.parse[1] == SHORE__PARSE_VERSION;
+    return ours && !h.overwritten ? SHORE__REPLACE_NO : SHORE__REPLACE_UNKNOWN;
+}
+
+static enum shore__replaceable ask_replaceable(const struct shore__file *file) {
+    struct shore__io *io = NULL;
+    void *page = NULL;
+    enum shore__replaceable answer = SHORE__REPLACE_NO;
+    if (posix_memalign(&page, SHORE__IO_ALIGN, SHORE__PAGE_BYTES)) return answer;
+    if (shore__io_open(file, SHORE_IO_THREADS, QUEUE_DEPTH, NULL, 0, &io, NULL) == 0) answer = classify(file, io, page);
+    shore__io_close(io);
+    free(page);
+    return answer;
+}
+
+/* ---- create ------------------------------------------------------------------------------------------------------ */
+
+static int alloc_described(struct shore__volume *v, struct shore_diag *diag) {
+    void *extents = shore__arena_alloc(v->arena, memory_piece((uint64_t)v->desc.nextents * SHORE__EXTENT_BYTES));
+    void *identity = shore__arena_alloc(v->arena, memory_piece(v->desc.identity_bytes));
+    v->desc.extents = extents;
+    v->desc.identity = identity;
+    return extents && identity ? 0 : shore__fail(diag, -ENOMEM, "%s: out of memory for the placement", v->file.path);
+}
+
+static int alloc_tables(struct shore__volume *v, struct shore_diag *diag) {
+    for (unsigned slot = 0; slot < 2; slot++) {
+        v->table[slot] =
+            shore__arena_alloc(v->arena, memory_piece((uint64_t)v->desc.segments * sizeof(struct shore__leaves)));
+        if (!v->table[slot]) return shore__fail(diag, -ENOMEM, "%s: out of memory for the tables", v->file.path);
+    }
+    return 0;
+}
+
+static int alloc_page(struct shore__volume *v, struct shore_diag *diag) {
+    v->page = shore__arena_alloc(v->arena, SHORE__PAGE_BYTES);
+    return v->page ? 0 : shore__fail(diag, -ENOMEM, "%s: out of memory", v->file.path);
+}
+
+static int write_new(struct shore__volume *v, struct shore__io *io, struct shore_diag *diag) {
+    const char *path = v->file.path;
+    struct shore__header header = {.desc = v->desc, .unfinished = true, .size_bytes = v->size_bytes};
+    uint64_t placement_bytes = (uint64_t)v->desc.nextents * SHORE__EXTENT_BYTES;
+    /* Written from the buffer that will hold the extents again; memory_piece() left it whole pages. */
+    void *placement = (void *)(uintptr_t)v->desc.extents;
+    shore__extents_write(v->desc.extents, v->desc.nextents, placement);
+    shore__hash128(placement, placement_bytes, 0, header.placement_hash);
+    shore__hash128(v->desc.identity, v->desc.identity_bytes, 0, header.identity_hash);
+
+    int rc = write_headers(&header, io, path, v->page, diag);
+    memset(v->page, 0, SHORE__PAGE_BYTES);
+    for (unsigned place = 0; place < 2 && rc == 0; place++)
+        rc = shore__transfer(io, path, SHORE__IO_WRITE, v->page, shore__record_offset(place), SHORE__PAGE_BYTES, diag);
+    if (rc == 0)
+        rc = shore__transfer(io, path, SHORE__IO_WRITE, (void *)(uintptr_t)v->desc.identity, SHORE__IDENTITY_OFFSET,
+                             shore__round_up(v->desc.identity_bytes, SHORE__PAGE_BYTES), diag);
+    if (rc == 0)
+        rc = shore__transfer(io, path, SHORE__IO_WRITE, placement, SHORE__PLACEMENT_OFFSET,
+                             shore__round_up(placement_bytes, SHORE__PAGE_BYTES), diag);
+    if (rc == 0) rc = shore__flush(io, path, diag);
+    header.unfinished = false;
+    if (rc == 0) rc = write_headers(&header, io, path, v->page, diag);
+    shore__extents_read(placement, v->desc.nextents, placement);
+    return rc;
+}
+
+/* one_slot: only the first has room yet. */
+static int create(const char *path, const struct shore__volume_desc *desc, bool one_slot, enum shore_io io,
+                  bool overwrite, struct shore_arena *arena, struct shore__volume *out, struct shore_diag *diag) {
+    *out = (struct shore__volume){.file = {.fd = -1}, .desc = *desc, .arena = arena};
+    out->desc.extents = NULL;
+    out->desc.identity = NULL;
+    if (shore__regions_make(desc, &out->at) || !shore__extents_valid(desc->extents, desc->nextents, desc->segments) ||
+        desc->drive >= desc->ndrives)
+        return shore__fail(diag, -EINVAL, "%s: the placement or the sizes of the volume are not possible", path);
+    out->size_bytes = out->at.end;
+    uint64_t fill_bytes = one_slot ? out->at.plane[1][0] : out->size_bytes;
+    int rc =
+        shore__file_create_asking(path, out->size_bytes, fill_bytes, io, overwrite, ask_replaceable, &out->file, diag);
+    if (rc) return rc;
+    rc = alloc_page(out, diag);
+    if (rc == 0) rc = alloc_described(out, diag);
+    if (rc == 0) rc = alloc_tables(out, diag);
+    if (rc == 0) {
+        if (desc->nextents)
+            memcpy((void *)(uintptr_t)out->desc.extents, desc->extents, desc->nextents * sizeof *desc->extents);
+        if (desc->identity_bytes) memcpy((void *)(uintptr_t)out->desc.identity, desc->identity, desc->identity_bytes);
+        struct shore__io *queue;
+        rc = shore__io_open(&out->file, io, QUEUE_DEPTH, NULL, 0, &queue, diag);
+        if (rc == 0) {
+            rc = write_new(out, queue, diag);
+            shore__io_close(queue);
+        }
+    }
+    if (rc) {
+        if (out->file.made) unlink(out->file.path);
+        shore__volume_close(out);
+    }
+    return rc;
+}
+
+int shore__volume_create(const char *path, const struct shore__volume_desc *desc, enum shore_io io, bool overwrite,
+                         struct shore_arena *arena, struct shore__volume *out, struct shore_diag *diag) {
+    return create(path, desc, false, io, overwrite, arena, out, diag);
+}
+
+int shore__volume_create_one_slot(const char *path, const struct shore__volume_desc *desc, enum shore_io io,
+                                  struct shore__volume *out, struct shore_diag *diag) {
+    return create(path, desc, true, io, false, NULL, out, diag);
+}
+
+/* ---- open -------------------------------------------------------------------------------------------------------- */
+
+static int damaged_region(const struct shore__volume *v, const char *what, uint64_t offset, struct shore_diag *diag) {
+    return shore__fail(
+        diag, SHORE_ECORRUPT,
+        "%s: the %s at offset %llu does not match its checksum; put the file back from a copy, and check "
+        "the drive",
+        v->file.path, what, (unsigned long long)offset);
+}
+
+static int read_described(struct shore__volume *v, struct shore__io *io, const struct shore__header *header,
+                          struct shore_diag *diag) {
+    int rc = alloc_described(v, diag);
+    if (rc) return rc;
+    void *placement = (void *)(uintptr_t)v->desc.extents, *identity = (void *)(uintptr_t)v->desc.identity;
+    uint64_t placement_bytes = (uint64_t)v->desc.nextents * SHORE__EXTENT_BYTES;
+    rc = shore__transfer(io, v->file.path, SHORE__IO_READ, placement, SHORE__PLACEMENT_OFFSET,
+                         shore__round_up(placement_bytes, SHORE__PAGE_BYTES), diag);
+    if (rc == 0)
+        rc = shore__transfer(io, v->file.path, SHORE__IO_READ, identity, SHORE__IDENTITY_OFFSET,
+                             shore__round_up(v->desc.identity_bytes, SHORE__PAGE_BYTES), diag);
+    if (rc) return rc;
+    unsigned char sum[16];
+    shore__hash128(placement, placement_bytes, 0, sum);
+    if (memcmp(sum, header->placement_hash, 16) != 0)
+        return damaged_region(v, "placement table", SHORE__PLACEMENT_OFFSET, diag);
+    shore__hash128(identity, v->desc.identity_bytes, 0, sum);
+    if (memcmp(sum, header->identity_hash, 16) != 0) return damaged_region(v, "identity", SHORE__IDENTITY_OFFSET, diag);
+    shore__extents_read(placement, v->desc.nextents, placement);
+    if (!shore__extents_valid(v->desc.extents, v->desc.nextents, v->desc.segments))
+        return damaged_region(v, "placement table", SHORE__PLACEMENT_OFFSET, diag);
+    return 0;
+}
+
+/* Header, placement, identity, records, of an open file. */
+static int read_volume(struct shore__volume *v, struct shore__io *io, bool repair, struct shore_diag *diag) {
+    int rc = alloc_page(v, diag);
+    if (rc) return rc;
+    struct headers h;
+    rc = read_headers(&v->file, io, v->page, &h, diag);
+    if (rc == 0) rc = explain_headers(&v->file, &h, diag);
+    if (rc) return rc;
+    const struct shore__header *header = &h.copy[h.chosen];
+    v->desc = header->desc;
+    v->size_bytes = header->size_bytes;
+    shore__regions_make(&v->desc, &v->at);
+    rc = read_described(v, io, header, diag);
+    if (rc == 0) rc = shore__volume_read_records(v, io, diag);
+    if (rc) return rc;
+    unsigned other = !h.chosen;
+    if (h.parse[other] != SHORE__PARSE_OK) {
+        v->damaged_header = true;
+        if (!v->damaged_record)
+            shore__fail(
+                &v->damage, SHORE_ECORRUPT,
+                "%s: the copy of the volume's header at offset %llu was damaged; the other copy is whole and is "
+                "used; check the drive",
+                v->file.path, (unsigned long long)header_offset[other]);
+    }
+    return h.differ && repair ? write_header(header, other, io, v->file.path, v->page, diag) : 0;
+}
+
+int shore__volume_open(const char *path, enum shore_io io, struct shore_arena *arena, struct shore__volume *out,
+                       struct shore_diag *diag) {
+    *out = (struct shore__volume){.file = {.fd = -1}, .arena = arena};
+    int rc = shore__file_open(path, io, SHORE__LOCK_SECONDS, &out->file, diag);
+    if (rc) return rc;
+    struct shore__io *queue;
+    rc = shore__io_open(&out->file, io, QUEUE_DEPTH, NULL, 0, &queue, diag);
+    if (rc == 0) {
+        rc = read_volume(out, queue, true, diag);
+        shore__io_close(queue);
+    }
+    if (rc == 0) rc = alloc_tables(out, diag);
+    if (rc) shore__volume_close(out);
+    return rc;
+}
+
+int shore__volume_peek(const char *path, struct shore__volume *out, struct shore_diag *diag) {
+    *out = (struct shore__volume){.file = {.fd = -1}};
+    struct stat st;
+    if (stat(path, &st)) return shore__fail(diag, -errno, "%s: cannot be opened: %s", path, shore_error_text(-errno));
+    if (!S_ISREG(st.st_mode) && !S_ISBLK(st.st_mode))
+        return shore__fail(diag, SHORE_EINPUT, "%s: not a file or a block device", path);
+    out->file.path = strdup(path);
+    if (!out->file.path) return shore__fail(diag, -ENOMEM, "%s: out of memory", path);
+    int rc = 0;
+    struct shore__io *io = NULL;
+    out->file.fd = open(path, O_RDONLY | O_CLOEXEC);
+    out->file.size_bytes = (uint64_t)st.st_size;
+    out->file.is_device = S_ISBLK(st.st_mode);
+    if (out->file.fd < 0 || (out->file.is_device && ioctl(out->file.fd, BLKGETSIZE64, &out->file.size_bytes)))
+        rc = shore__fail(diag, -errno, "%s: cannot be read: %s", path, shore_error_text(-errno));
+    if (rc == 0) rc = shore__io_open(&out->file, SHORE_IO_THREADS, QUEUE_DEPTH, NULL, 0, &io, diag);
+    if (rc == 0) rc = read_volume(out, io, false, diag);
+    shore__io_close(io);
+    if (out->file.fd >= 0) close(out->file.fd);
+    out->file.fd = -1;
+    if (rc) shore__volume_close(out);
+    return rc;
+}
