@@ -9,6 +9,7 @@
 #include "base/units.h"
 #include "drive/chunk.h"
 #include "drive/layout.h"
+#include "drive/remote.h"
 
 enum join_kind { JOIN_FETCH, JOIN_UPDATE, JOIN_STORE, JOIN_INITIAL, JOIN_SPILL, JOIN_PUT, JOIN_GET, JOIN_COMMIT };
 
@@ -143,9 +144,13 @@ static struct shore_completion part_completion(struct shore__join *join, uint32_
     return (struct shore_completion){part_done, &join->part[d]};
 }
 
-/* The part was refused: it counts as one that has failed. */
+/* The part was refused: it counts as one that has failed. A submit has no room for words. */
 static void part_refused(struct shore__join *join, uint32_t d, int rc) {
-    part_done(&join->part[d], rc, NULL);
+    struct shore__drive *drive = join->fleet->drives[d];
+    struct shore_diag why;
+    if (!shore__is_remote(drive) || !shore__remote_is_broken(drive, &why))
+        shore__fail(&why, rc, "%s: %s", drive->ops->path(drive), shore_error_text(rc));
+    part_done(&join->part[d], rc, &why);
 }
 
 /* The common part of drive d's range and [segment, segment + count). */
@@ -251,13 +256,14 @@ static void send_update(struct shore__join *join) {
 static int submit_update(struct shore__join *join) {
     struct shore_fleet *f = join->fleet;
     const struct shore_update *update = &join->update;
-    bool hold = false;
+    bool hold = false, broken = false;
     int rc = 0;
     pthread_mutex_lock(&f->lock);
     if (!f->ready) {
         rc = -EINVAL;
     } else if (f->broken_rc) {
-        rc = f->broken_rc;
+        broken = true;
+        f->outstanding++;
     } else if (update->attempt != f->attempt) {
         rc = SHORE_EDISCARDED;
     } else if (f->commit && update->base_step == f->step + 1) {
@@ -279,7 +285,10 @@ static int submit_update(struct shore__join *join) {
         join_free(join);
         return rc;
     }
-    if (!hold) send_update(join);
+    if (broken)
+        join_part_done(join, f->broken_rc, &f->broken_diag); /* a completion has words, which a code has not */
+    else if (!hold)
+        send_update(join);
     return 0;
 }
 
@@ -399,13 +408,14 @@ static struct shore__join *commit_due(struct shore_fleet *f, bool *refused) {
     if (!f->commit || f->commit_sent || f->outstanding) return NULL;
     f->commit_sent = true;
     f->commit_start_ns = shore__now_ns();
-    *refused = f->attempt_rc && f->commit_how != SHORE__COMMIT_SKIP;
+    *refused = f->broken_rc || (f->attempt_rc && f->commit_how != SHORE__COMMIT_SKIP);
     return f->commit;
 }
 
 static void commit_go(struct shore_fleet *f, struct shore__join *join, bool refused) {
     if (refused) {
-        join_part_done(join, f->attempt_rc, &f->attempt_diag);
+        join_part_done(join, f->broken_rc ? f->broken_rc : f->attempt_rc,
+                       f->broken_rc ? &f->broken_diag : &f->attempt_diag);
     } else {
         send_commit(f, join);
     }
@@ -470,8 +480,6 @@ static int commit_as(struct shore_fleet *f, uint64_t step, enum shore__commit_ho
     pthread_mutex_lock(&f->lock);
     if (!f->ready) {
         rc = -EINVAL;
-    } else if (f->broken_rc) {
-        rc = f->broken_rc;
     } else if (f->commit) {
         rc = -EBUSY;
     } else if (step != f->step + 1 && how != SHORE__COMMIT_RESTORED) {
@@ -482,16 +490,10 @@ static int commit_as(struct shore_fleet *f, uint64_t step, enum shore__commit_ho
         f->next_metrics_bytes = metrics_bytes;
         if (metrics_bytes) memcpy(f->next_metrics, metrics, metrics_bytes);
         due = commit_due(f, &refused);
-        if (due && refused) {
-            /* known already: say so at once, without a completion */
-            rc = f->attempt_rc;
-            f->commit = due = NULL;
-            f->commit_sent = false;
-        }
     }
     pthread_mutex_unlock(&f->lock);
     if (rc) join_free(join);
-    if (due) send_commit(f, due);
+    if (due) commit_go(f, due, refused);
     return rc;
 }
 

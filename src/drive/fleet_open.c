@@ -265,7 +265,7 @@ int shore_fleet_reconnect(struct shore_fleet *f, struct shore_diag *diag) {
     int rc = 0;
     for (uint32_t d = 0; !rc && d < f->ndrives; d++) {
         struct shore__drive *drive = f->drives[d];
-        if (shore__is_remote(drive) && shore__remote_is_broken(drive))
+        if (shore__is_remote(drive) && shore__remote_is_broken(drive, NULL))
             rc = shore__remote_reconnect(drive, diag);
         else
             drive->ops->discard(drive, f->attempt); /* it may still be busy with what came before */

@@ -481,10 +481,11 @@ bool shore__is_remote(const struct shore__drive *d) {
     return d->ops == &remote_ops;
 }
 
-bool shore__remote_is_broken(const struct shore__drive *d) {
+bool shore__remote_is_broken(const struct shore__drive *d, struct shore_diag *why) {
     struct remote *r = remote_of(d);
     pthread_mutex_lock(&r->lock);
     bool broken = r->broken;
+    if (broken && why) *why = r->why;
     pthread_mutex_unlock(&r->lock);
     return broken;
 }

@@ -19,8 +19,9 @@ int shore__remote_create_over(const struct shore__drive_config *config, int in, 
                               struct shore_diag *diag);
 
 bool shore__is_remote(const struct shore__drive *d);
-/* Whether its connection has broken: every request fails with SHORE_ELINK until it is connected again. */
-bool shore__remote_is_broken(const struct shore__drive *d);
+/* Whether its connection has broken: every request fails with SHORE_ELINK until it is connected again. why: NULL, or
+ * gets the reason. */
+bool shore__remote_is_broken(const struct shore__drive *d, struct shore_diag *why);
 /* Opens the same volume again; nothing may be under way. The drive is then as after opening: load and begin come next.
  * SHORE_ELINK, SHORE_EBUSY: it may work later. */
 int shore__remote_reconnect(struct shore__drive *d, struct shore_diag *diag);

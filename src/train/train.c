@@ -344,9 +344,8 @@ int shore__train(struct shore__run *run, bool fresh, bool overwrite, uint64_t ac
     out->step = info.step;
     out->emulated = t.throttle != NULL;
     out->stopped = info.step < t.s->steps;
-    do {
-        if (!rc) rc = shore_fleet_digest(t.fleet, false, out->digest, diag);
-    } while (rc == SHORE_ELINK && (rc = go_back(&t, diag)) == 0);
+    while (!rc && (rc = shore_fleet_digest(t.fleet, false, out->digest, diag)) == SHORE_ELINK)
+        rc = go_back(&t, diag);
     if (!rc) save_residual(&t);
     close_trainer(&t);
     return rc;

@@ -294,7 +294,7 @@ static void test_lies(void **state) {
                 /* a submit has no room for words */
                 if (rc && rc != SHORE_ELINK && !b.diag.text[0])
                     fail_msg("%s, frame %u: %d without a word", names[fault], at, rc);
-                if (b.drive && !harmless && !shore__remote_is_broken(b.drive))
+                if (b.drive && !harmless && !shore__remote_is_broken(b.drive, NULL))
                     fail_msg("%s, frame %u, %d: still thought to be whole: %d %s", names[fault], at, to_server, rc,
                              b.diag.text);
                 between_close(&b);
