@@ -70,8 +70,10 @@ static int serve(const struct args *a) {
     } else {
         int in = dup(STDIN_FILENO), out = dup(STDOUT_FILENO);
         rc = shore__serve(in, out, &o, &diag);
-        /* that the client went is no failure of ours */
-        if (rc == SHORE_ELINK) rc = 0;
+        if (rc == SHORE_ELINK) { /* no failure of ours */
+            said(diag.text);
+            rc = 0;
+        }
     }
     return rc ? shore__cli_fail(rc, &diag) : SHORE__EXIT_DONE;
 }

@@ -77,6 +77,14 @@ void shore__conn_drain_errors(struct shore__conn *c) {
     }
 }
 
+/* Whoever is killed with bytes unread leaves a reset behind. */
+static int broke(struct shore__conn *c, int code, struct shore_diag *diag) {
+    bool closed = code == 0 || code == EPIPE || code == ECONNRESET;
+    atomic_store(&c->gone, true);
+    return closed ? shore__fail(diag, SHORE_ELINK, "the other side has closed the connection")
+                  : shore__fail(diag, SHORE_ELINK, "the connection broke: %s", strerror(code));
+}
+
 /* Until fd can go on: 0; otherwise a code. Bytes from the far side's shell are taken meanwhile: it must not wait for
  * us. */
 static int wait_for(struct shore__conn *c, int fd, short event, uint64_t until, struct shore_diag *diag) {
@@ -86,12 +94,14 @@ static int wait_for(struct shore__conn *c, int fd, short event, uint64_t until, 
         int left = now < until ? (int)((until - now) / 1000000 + 1) : 0;
         if (atomic_load(&c->ended)) return shore__fail(diag, SHORE_ELINK, "the connection is ended");
         int n = poll(fds, 3, left);
-        if (n < 0 && errno != EINTR) return shore__fail(diag, SHORE_ELINK, "the connection broke: %s", strerror(errno));
+        if (n < 0 && errno != EINTR) return broke(c, errno, diag);
         if (n > 0 && fds[2].revents) shore__conn_drain_errors(c);
         if (n > 0 && fds[1].revents) return shore__fail(diag, SHORE_ELINK, "the connection is ended");
         if (n > 0 && fds[0].revents) return 0;
-        if (n == 0 && left == 0)
+        if (n == 0 && left == 0) {
+            atomic_store(&c->gone, true);
             return shore__fail(diag, SHORE_ELINK, "the other side has been silent for %u s", c->silence_ms / 1000);
+        }
     }
 }
 
@@ -119,12 +129,12 @@ int shore__conn_readv(struct shore__conn *c, struct iovec *parts, unsigned npart
             c->in_bytes += (uint64_t)n;
             advance(&parts, &nparts, (size_t)n);
         } else if (n == 0) {
-            return shore__fail(diag, SHORE_ELINK, "the other side has closed the connection");
+            return broke(c, 0, diag);
         } else if (errno == EAGAIN) {
             int rc = wait_for(c, c->in, POLLIN, deadline(c), diag);
             if (rc) return rc;
         } else if (errno != EINTR) {
-            return shore__fail(diag, SHORE_ELINK, "the connection broke: %s", strerror(errno));
+            return broke(c, errno, diag);
         }
     }
     return 0;
@@ -163,9 +173,7 @@ int shore__conn_write(struct shore__conn *c, struct iovec *parts, unsigned npart
             int rc = wait_for(c, c->out, POLLOUT, deadline(c), diag);
             if (rc) return rc;
         } else if (errno != EINTR) {
-            return shore__fail(diag, SHORE_ELINK,
-                               errno == EPIPE ? "the other side has closed the connection" : "the connection broke: %s",
-                               strerror(errno));
+            return broke(c, errno, diag);
         }
     }
     return 0;

@@ -21,7 +21,8 @@ struct shore__conn {
     uint32_t sent, received; /* frames */
     uint32_t silence_ms;
     atomic_uint_fast64_t in_bytes, out_bytes;
-    atomic_bool ended;
+    atomic_bool ended; /* by this side */
+    atomic_bool gone;  /* the other side has closed it, or is silent, or it broke */
     char errors[1024]; /* the end of what came from err */
     size_t nerrors;
 };

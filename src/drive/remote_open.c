@@ -31,8 +31,10 @@ static int ask(struct remote *r, struct shore__way *way, const struct shore__fra
             r->config.note(r->config.note_ctx, text);
         }
     }
-    if (!rc && (h.id != frame->id || h.bulk_bytes)) rc = shore__fail(why, SHORE_ELINK, "an answer to nothing came");
-    return rc ? rc : shore__wire_answer_get(&h, *body, a, why);
+    if (!rc) rc = shore__wire_answer_get(&h, *body, a, why);
+    if (!rc && (h.id != frame->id || h.bulk_bytes))
+        rc = shore__fail(why, SHORE_ELINK, "an answer came to a request that nobody made");
+    return rc;
 }
 
 static int explain(struct remote *r, struct shore__way *way, int rc, const struct shore_diag *why,

@@ -89,7 +89,7 @@ static struct shore__serve_job *next_answer(struct link *l, bool *stop) {
 
 static void *write_answers(void *ctx) {
     struct link *l = ctx;
-    struct shore_diag diag;
+    struct shore_diag diag = {"out of memory"};
     unsigned char *body = malloc(SHORE__WIRE_BODY_BYTES);
     int rc = body ? 0 : -ENOMEM;
     bool stop = false;
@@ -102,7 +102,7 @@ static void *write_answers(void *ctx) {
             struct shore__frame alive = {.type = SHORE__WIRE_ALIVE};
             rc = shore__conn_send(&l->conn, &alive, &diag);
         }
-        if (rc) serve_end(l->session); /* what is queued goes nowhere, but goes */
+        if (rc) serve_end(l, rc, &diag); /* what is queued goes nowhere, but goes */
         if (job) serve_job_free(job);
     }
     free(body);
@@ -111,14 +111,25 @@ static void *write_answers(void *ctx) {
 
 /* ---- connections ------------------------------------------------------------------------------------------------- */
 
-void serve_end(struct session *s) {
+/* Who is gone is no fault of the protocol. */
+static int end_code(const struct link *l, int rc) {
+    return rc == SHORE_ELINK && !atomic_load(&l->conn.gone) ? -EPROTO : rc;
+}
+
+void serve_end(struct link *l, int rc, const struct shore_diag *why) {
+    struct session *s = l->session;
     pthread_mutex_lock(&s->lock);
+    if (!s->ended) {
+        s->why_rc = end_code(l, rc);
+        s->why = *why;
+    }
     s->ended = true;
     pthread_cond_broadcast(&s->freed);
     unsigned n = s->nlinks;
+    struct link *waits = s->leave ? s->leave->link : NULL;
     pthread_mutex_unlock(&s->lock);
     for (unsigned i = 0; i < n; i++)
-        shore__conn_end(&s->links[i].conn);
+        if (&s->links[i] != waits) shore__conn_end(&s->links[i].conn);
 }
 
 static int read_requests(struct link *l, struct shore_diag *diag) {
@@ -136,10 +147,9 @@ static int read_requests(struct link *l, struct shore_diag *diag) {
 
 static void *reader(void *ctx) {
     struct link *l = ctx;
-    struct shore_diag diag;
-    /* with one of its connections the whole client is gone */
-    read_requests(l, &diag);
-    serve_end(l->session);
+    struct shore_diag diag = {""};
+    int rc = read_requests(l, &diag);
+    serve_end(l, rc, &diag); /* with one of its connections the whole client is gone */
     return NULL;
 }
 
@@ -190,7 +200,10 @@ int serve_add_link(struct session *s, int in, int out, uint64_t id, struct shore
     pthread_mutex_unlock(&s->lock);
     if (ended) shore__conn_end(&l->conn);
     rc = start_link(l, true);
-    if (rc) serve_end(s);
+    if (rc) {
+        shore__fail(diag, rc, "the server's threads cannot be started: %s", shore_error_text(rc));
+        serve_end(l, rc, diag);
+    }
     return rc;
 }
 
@@ -400,27 +413,37 @@ static void finish(struct session *s) {
         stop_writer(&s->links[i]);
 }
 
-static void serve_client(struct session *s, struct shore_diag *diag, int *rc) {
-    *rc = shore__conn_greet(&s->links[0].conn, diag);
-    if (!*rc) *rc = before_open(s, diag);
-    if (*rc) return;
-    *rc = shore__lane_start(&s->controls, "shore-control", serve_controls, s);
-    s->has_controls = !*rc;
-    if (!*rc) *rc = start_link(&s->links[0], false);
-    if (!*rc) *rc = serve_attach_start(s);
-    if (*rc) {
-        shore__fail(diag, *rc, "the server's threads cannot be started: %s", shore_error_text(*rc));
-    } else {
-        *rc = read_requests(&s->links[0], diag);
+static int serve_client(struct session *s, struct shore_diag *diag) {
+    struct link *l = &s->links[0];
+    int rc = shore__conn_greet(&l->conn, diag);
+    if (!rc) rc = before_open(s, diag);
+    if (rc) {
+        rc = end_code(l, rc);
+        return rc == SHORE_ELINK ? 1 : rc; /* who has opened nothing may go without a word */
     }
+    rc = shore__lane_start(&s->controls, "shore-control", serve_controls, s);
+    s->has_controls = !rc;
+    if (!rc) rc = start_link(l, false);
+    if (!rc) rc = serve_attach_start(s);
+    if (rc)
+        shore__fail(diag, rc, "the server's threads cannot be started: %s", shore_error_text(rc));
+    else
+        rc = read_requests(l, diag);
+    serve_end(l, rc, diag);
     pthread_mutex_lock(&s->lock);
-    s->ended = true;
-    pthread_cond_broadcast(&s->freed);
-    bool polite = s->leave;
+    rc = s->why_rc;
+    *diag = s->why;
     pthread_mutex_unlock(&s->lock);
-    /* who takes his leave still waits for the answer on his own connection */
-    for (unsigned i = polite ? 1 : 0; i < s->nlinks; i++)
-        shore__conn_end(&s->links[i].conn);
+    return rc;
+}
+
+static void explain(const struct session *s, int rc, struct shore_diag *diag) {
+    struct shore_diag why = *diag;
+    const char *path = s->drive ? s->drive->ops->path(s->drive) : "no drive was open yet";
+    if (rc == SHORE_ELINK) shore__fail(diag, rc, "%s: the client is gone: %.500s", path, why.text);
+    if (rc == -EPROTO)
+        shore__fail(diag, rc, "%s: the client sent what it must not (%.500s): install the same version on both hosts",
+                    path, why.text);
 }
 
 int shore__serve(int in, int out, const struct shore__serve_options *options, struct shore_diag *diag) {
@@ -437,7 +460,8 @@ int shore__serve(int in, int out, const struct shore__serve_options *options, st
     if (rc)
         shore__fail(diag, rc, "the connection cannot be used: %s", shore_error_text(rc));
     else
-        serve_client(s, diag, &rc);
+        rc = serve_client(s, diag);
+    explain(s, rc, diag);
     finish(s);
     for (unsigned i = 0; i < s->nlinks; i++)
         shore__conn_fini(&s->links[i].conn);

@@ -14,7 +14,7 @@ struct shore__serve_options {
 #define SHORE__SERVE_MEMORY_BYTES (UINT64_C(256) << 20)
 
 /* Serves one client on a pair of descriptors (taken over) until it is gone; then the drive is drained, and its lock
- * released. 0: the client took its leave. */
+ * released. 0: the client took its leave. SHORE_ELINK: it went without. -EPROTO: it sent what it must not. */
 int shore__serve(int in, int out, const struct shore__serve_options *options, struct shore_diag *diag);
 
 /* What a client's path means on this host, below the root if there is one, symbolic links followed. malloc'ed. Errors:

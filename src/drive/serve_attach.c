@@ -110,7 +110,7 @@ int serve_attach_to(struct shore__conn *c, const struct shore__wire_header *head
     if (fd < 0 || connect(fd, (struct sockaddr *)&address, bytes) || !is_this_user(fd)) {
         int code = errno;
         if (fd >= 0) close(fd);
-        return shore__fail(diag, SHORE_ELINK, "the drive that the connection belongs to is not served any more (%s)",
+        return shore__fail(diag, SHORE_EMISSING, "the drive that the connection belongs to is not served any more (%s)",
                            strerror(code));
     }
     prepare(&h);
@@ -127,5 +127,5 @@ int serve_attach_to(struct shore__conn *c, const struct shore__wire_header *head
     while (handed && (recv(fd, &byte, 1, 0) > 0 || errno == EINTR)) {
     }
     close(fd);
-    return handed ? 1 : shore__fail(diag, SHORE_ELINK, "the connection cannot be handed over: %s", strerror(code));
+    return handed ? 1 : shore__fail(diag, SHORE_EMISSING, "the connection cannot be handed over: %s", strerror(code));
 }

@@ -21,7 +21,7 @@ static void serve_one(int listener, int fd, const struct shore__serve_options *o
     signal(SIGINT, SIG_IGN); /* Ctrl-C is for the one that listens, which ends this one */
     signal(SIGPIPE, SIG_IGN);
     int rc = shore__serve(fd, fd, options, &diag);
-    if (rc && rc != SHORE_ELINK && said) said(diag.text);
+    if (rc && said) said(diag.text);
     _exit(rc ? 1 : 0);
 }
 

@@ -62,7 +62,9 @@ struct session {
     pthread_cond_t freed;
     struct shore__serve_job *slots, *free_slots;
     unsigned ncontrols;
-    bool ended;                     /* no more is read */
+    bool ended; /* no more is read, for this reason */
+    int why_rc;
+    struct shore_diag why;
     struct shore__serve_job *leave; /* the client takes its leave: answered when the drive is closed */
     struct link links[SHORE__LINKS_MOST];
     unsigned nlinks;
@@ -80,7 +82,8 @@ void *serve_controls(void *session);
 void serve_answer(struct shore__serve_job *job);
 /* Once its answer is sent, or cannot be. */
 void serve_job_free(struct shore__serve_job *job);
-/* Ends all connections; no more is read. Threading: any. */
-void serve_end(struct session *s);
+/* Ends all connections, but for the one on which the client takes its leave, because of what became of this one; no
+ * more is read. The first reason is kept. Threading: any. */
+void serve_end(struct link *l, int rc, const struct shore_diag *why);
 
 #endif
