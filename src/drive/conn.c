@@ -219,43 +219,43 @@ int shore__conn_greet(struct shore__conn *c, struct shore_diag *diag) {
     return shore__conn_write(c, &part, 1, diag);
 }
 
-/* One line of what a stranger printed, for a message. */
+/* The last line of what a stranger printed, for a message. */
 static void last_line(const char *text, size_t bytes, char *out, size_t out_bytes) {
     while (bytes && (text[bytes - 1] == '\n' || text[bytes - 1] == '\r'))
         bytes--;
     size_t first = bytes;
-    while (first && text[first - 1] != '\n' && bytes - first < 300)
+    while (first && text[first - 1] != '\n')
         first--;
     shore__escape(text + first, bytes - first, out, out_bytes);
 }
 
 int shore__conn_greeting(struct shore__conn *c, uint32_t *version, struct shore_diag *diag) {
-    unsigned char window[SHORE__WIRE_MAGIC_BYTES], greeting[SHORE__WIRE_GREETING_BYTES];
-    char said[512] = "", shown[400];
+    unsigned char said[300], greeting[SHORE__WIRE_GREETING_BYTES]; /* said: the end of what has come */
+    unsigned char *magic = said + sizeof said - SHORE__WIRE_MAGIC_BYTES;
+    char shown[160];
     size_t seen = 0;
+    uint64_t until = deadline(c); /* also for what trickles */
     struct shore_diag why = {""};
     int rc = 0;
-    while (!rc && seen < SHORE__WIRE_SCAN_BYTES) {
+    while (!rc && seen < SHORE__WIRE_SCAN_BYTES && shore__now_ns() < until) {
         unsigned char byte;
         rc = shore__conn_read(c, &byte, 1, &why);
         if (rc) break;
-        memmove(window, window + 1, sizeof window - 1);
-        window[sizeof window - 1] = byte;
-        said[seen++ % sizeof said] = (char)byte;
-        if (seen < sizeof window || memcmp(window, SHORE__WIRE_MAGIC, sizeof window) != 0) continue;
-        memcpy(greeting, window, sizeof window);
-        rc = shore__conn_read(c, greeting + sizeof window, sizeof greeting - sizeof window, &why);
+        memmove(said, said + 1, sizeof said - 1);
+        said[sizeof said - 1] = byte;
+        seen++;
+        if (seen < SHORE__WIRE_MAGIC_BYTES || memcmp(magic, SHORE__WIRE_MAGIC, SHORE__WIRE_MAGIC_BYTES) != 0) continue;
+        memcpy(greeting, magic, SHORE__WIRE_MAGIC_BYTES);
+        rc = shore__conn_read(c, greeting + SHORE__WIRE_MAGIC_BYTES, sizeof greeting - SHORE__WIRE_MAGIC_BYTES, &why);
         if (rc) break;
         return shore__wire_greeting_get(greeting, version, diag);
     }
-    if (!rc) {
+    size_t kept = seen < sizeof said ? seen : sizeof said;
+    last_line((const char *)said + sizeof said - kept, kept, shown, sizeof shown);
+    if (!rc)
         return shore__fail(diag, SHORE_EFORMAT,
-                           "what answers there is no longshore drive server: %u bytes of other text came",
-                           SHORE__WIRE_SCAN_BYTES);
-    }
-    if (seen && seen < sizeof said) {
-        last_line(said, seen, shown, sizeof shown);
-        return shore__fail(diag, rc, "%s; it said: %s", why.text, shown);
-    }
-    return shore__fail(diag, rc, "%s", why.text);
+                           "what answers there is no longshore drive server: %zu bytes of other text came (%s); login "
+                           "scripts must be quiet where there is no terminal",
+                           seen, shown);
+    return seen ? shore__fail(diag, rc, "%s (it said: %s)", why.text, shown) : shore__fail(diag, rc, "%s", why.text);
 }

@@ -57,8 +57,8 @@ int shore__conn_send(struct shore__conn *c, const struct shore__frame *f, struct
 int shore__conn_receive(struct shore__conn *c, bool to_server, struct shore__wire_header *h, unsigned char **body,
                         size_t *room, struct shore_diag *diag);
 
-/* The server's first bytes, behind at most SHORE__WIRE_SCAN_BYTES of something else. What was skipped is shown in the
- * diagnostic if the greeting does not come. */
+/* The server's first bytes, behind at most SHORE__WIRE_SCAN_BYTES of something else, which may not take longer than
+ * silence may. The end of what was skipped is shown in the diagnostic if the greeting does not come. */
 int shore__conn_greeting(struct shore__conn *c, uint32_t *version, struct shore_diag *diag);
 int shore__conn_greet(struct shore__conn *c, struct shore_diag *diag);
 

@@ -163,7 +163,9 @@ static int open_drives(struct shore_fleet *f, const struct shore_fleet_options *
         const uint64_t *id = asked ? o->fleet_id : i ? f->fleet_id : desc->fleet_id;
         uint64_t generation = o->generation ? o->generation : i ? f->generation : desc->generation;
         if (desc->fleet_id[0] != id[0] || desc->fleet_id[1] != id[1]) {
-            rc = shore__fail(diag, SHORE_EMISMATCH, "%s belongs to another %s", path, asked ? "run" : "fleet");
+            rc = shore__fail(diag, SHORE_EMISMATCH,
+                             "%s belongs to another %s; put its own volume there, or name the drive that has it", path,
+                             asked ? "run" : "fleet");
         } else if (desc->generation != generation) {
             rc = shore__fail(diag, SHORE_EMISMATCH,
                              "%s is of placement %llu, and the others are of placement %llu: it was left behind when "

@@ -111,8 +111,11 @@ static int begin(struct remote *r, uint32_t mode, const struct shore__volume_des
                     (memcmp(r->info.desc.volume_id, info.desc.volume_id, sizeof info.desc.volume_id) == 0 &&
                      r->info.desc.generation == info.desc.generation && r->info.desc.segments == info.desc.segments);
         if (!same) {
-            rc = shore__fail(diag, SHORE_EMISMATCH, "%s: another volume is there now than before the connection broke",
-                             r->uri);
+            rc =
+                shore__fail(diag, SHORE_EMISMATCH,
+                            "%s: another volume is there now than before the connection broke; put the run's own back, "
+                            "and resume",
+                            r->uri);
             shore__wire_open_free(&info);
         } else if (r->info.has_desc) {
             /* what callers may hold on to stays */

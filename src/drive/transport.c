@@ -149,12 +149,15 @@ struct command {
     char *words[WORDS_MOST + 16];
 };
 
+static const char *rsh_words(void) {
+    const char *rsh = getenv(SHORE__RSH_VARIABLE);
+    return rsh && rsh[strspn(rsh, " \t\n")] ? rsh : "ssh";
+}
+
 static int make_command(const struct shore__place *place, struct command *c, struct shore_diag *diag) {
     static const char *const remote[] = {COMMAND};
-    const char *rsh = getenv(SHORE__RSH_VARIABLE);
     size_t n = 0;
-    if (!rsh || !rsh[strspn(rsh, " \t\n")]) rsh = "ssh";
-    c->copy = strdup(rsh);
+    c->copy = strdup(rsh_words());
     if (!c->copy) return shore__fail(diag, -ENOMEM, "out of memory");
     for (char *save = NULL, *word = strtok_r(c->copy, " \t\n", &save); word; word = strtok_r(NULL, " \t\n", &save)) {
         if (n == WORDS_MOST) return shore__fail(diag, SHORE_EUSAGE, "--rsh has more than %u words", WORDS_MOST);
@@ -218,7 +221,9 @@ static int open_child(const struct shore__place *place, struct shore__way *w, st
         fcntl(to[1], F_SETPIPE_SZ, PIPE_BYTES);
         fcntl(from[0], F_SETPIPE_SZ, PIPE_BYTES);
         rc = spawn(c.words, to[0], from[1], err[1], &w->child);
-        if (rc) shore__fail(diag, rc, "%s cannot be started: %s", c.words[0], strerror(-rc));
+        if (rc)
+            shore__fail(diag, rc, "%s cannot be started: %s; install it, or name another command with --rsh",
+                        c.words[0], strerror(-rc));
     }
     if (rc) {
         close_pair(to);
@@ -313,37 +318,71 @@ static void last_words(const struct shore__conn *c, char *out, size_t bytes) {
     shore__escape(at, (size_t)(end - at), out, bytes);
 }
 
+/* What a user can try by hand. */
+static void by_hand(const struct shore__place *p, char *out, size_t bytes) {
+    char command[400];
+    const char *port = p->port ? p->port : "";
+    snprintf(command, sizeof command, "%.150s%s%s %.200s", rsh_words(), *port ? " -p " : "", port, p->host);
+    shore__escape(command, strlen(command), out, bytes);
+}
+
+/* Before there was a greeting, the child's words can only be those of ssh, or of a shell over there. 0: they say
+ * nothing that is known. */
+static int explain_start(const struct shore__place *place, const char *said, const char *words, int code,
+                         struct shore_diag *why) {
+    const char *host = place->host;
+    char command[500];
+    by_hand(place, command, sizeof command);
+    if (code == 127 || strcasestr(said, "command not found") || strstr(said, "longshore: not found"))
+        return shore__fail(why, SHORE_EMISSING,
+                           "longshore is not installed on %s, or not where a command that is run over ssh finds it "
+                           "(%s): install it there, in PATH",
+                           host, words[0] ? words : "exit code 127");
+    if (code == 126)
+        return shore__fail(why, -EACCES, "the longshore on %s cannot be run (%s): install one that can", host,
+                           words[0] ? words : "exit code 126");
+    if (strstr(said, "unknown command") || strstr(said, "unknown flag"))
+        return shore__fail(why, SHORE_EFORMAT,
+                           "the longshore on %s is too old to serve drives (%s): install the same version on both "
+                           "hosts",
+                           host, words);
+    if (strstr(said, "Host key verification failed") || strstr(said, "IDENTIFICATION HAS CHANGED"))
+        return shore__fail(why, -EACCES,
+                           "the host key of %s is not known or has changed (%s): run '%s' by hand and look at it", host,
+                           words, command);
+    if (strstr(said, "Permission denied (") || strstr(said, "Too many authentication failures") ||
+        strcasestr(words, "password:") || strcasestr(words, "passphrase for"))
+        return shore__fail(why, -EACCES,
+                           "%s refuses the login, or asks for a password, which cannot be given here (%s): set up a "
+                           "key so that '%s true' works without questions",
+                           host, words, command);
+    if (code == 255)
+        return shore__fail(why, SHORE_ELINK, "%s cannot be reached (%s): see that '%s true' works", host,
+                           words[0] ? words : "exit code 255", command);
+    return 0;
+}
+
 int shore__way_explain(const char *uri, const struct shore__place *place, struct shore__way *w, int rc,
                        const struct shore_diag *why, struct shore_diag *diag) {
-    char shown[300], words[360];
+    char shown[300], words[360], command[500];
+    struct shore_diag start;
     shore__escape(uri, strlen(uri), shown, sizeof shown);
     if (!w->child) return shore__fail(diag, rc, "%s: %.600s", shown, why->text);
     /* the child says what is wrong, and ends: both may take a moment */
     int status = child_status(w, 1500);
     shore__conn_drain_errors(&w->conn);
     last_words(&w->conn, words, sizeof words);
-    const char *said = w->conn.errors, *host = place->host;
     int code = status >= 0 && WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-    if (code == 127 || strstr(said, "command not found") || strstr(said, "longshore: not found"))
-        return shore__fail(diag, SHORE_EMISSING,
-                           "%s: longshore is not installed on %s, or not where a command that is run over ssh finds it "
-                           "(%s): install it there, in PATH",
-                           shown, host, words[0] ? words : "exit code 127");
-    if (strstr(said, "unknown command") || strstr(said, "unknown flag"))
-        return shore__fail(diag, SHORE_EFORMAT,
-                           "%s: the longshore on %s is too old to serve drives (%s): install the same version on both "
-                           "hosts",
-                           shown, host, words);
-    if (strstr(said, "Host key verification failed") || strstr(said, "IDENTIFICATION HAS CHANGED"))
-        return shore__fail(diag, -EACCES,
-                           "%s: the host key of %s is not known or has changed (%s): run 'ssh %s' by hand and look at "
-                           "it",
-                           shown, host, words, host);
-    if (strstr(said, "Permission denied"))
-        return shore__fail(diag, -EACCES,
-                           "%s: %s refuses the login, or asks for a password, which cannot be given here (%s): set up "
-                           "a key so that 'ssh -oBatchMode=yes %s true' works",
-                           shown, host, words, host);
+    if (!w->version) {
+        int known = explain_start(place, w->conn.errors, words, code, &start);
+        if (known) return shore__fail(diag, known, "%s: %.700s", shown, start.text);
+    }
+    if (!w->version && rc == SHORE_ELINK) {
+        by_hand(place, command, sizeof command);
+        return shore__fail(diag, rc,
+                           "%s: no longshore answers there, %.300s%s%.200s%s: see what '%s longshore --version' says",
+                           shown, why->text, words[0] ? " (" : "", words, words[0] ? ")" : "", command);
+    }
     if (words[0]) return shore__fail(diag, rc, "%s: %.400s (%s)", shown, why->text, words);
     return shore__fail(diag, rc, "%s: %.600s", shown, why->text);
 }

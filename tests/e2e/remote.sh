@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Drives on other hosts: behind a socket, behind ssh (a server of its own on the loopback, with keys of its own), mixed
-# with local ones; the same digest everywhere, also when the far side is killed; and what is said when it is not as it
-# should be.
+# with local ones; the same digest everywhere, also when the far side is killed. remote_faults.sh has what is said when it
+# is not as it should be.
 . "$(dirname "$0")/lib.sh"
 gpt2_config "$place/config.json" 2 96 4 64 600
 some_text "$place/text" 300
@@ -135,27 +135,6 @@ fi
 must train --resume "$place/away"
 check away
 
-# ---- what stands in for ssh says nothing good ----
-fake() { printf '#!/bin/sh\n%s\n' "$2" >"$place/$1"; chmod +x "$place/$1"; }
-fake absent 'echo "sh: 1: longshore: not found" >&2; exit 127'
-fake denied 'echo "me@far: Permission denied (publickey,password)." >&2; exit 255'
-fake unknown 'echo "Host key verification failed." >&2; exit 255'
-fake down 'echo "ssh: connect to host far port 22: Connection refused" >&2; exit 255'
-fake old 'echo "longshore: unknown command '"'drive'"': there are train, eval" >&2; exit 2'
-fake chatty 'exec cat /dev/zero'
-fake newer 'printf "\211LongshoreDrive\n\143\000\000\000\142\000\000\000"; sleep 5'
-fake older 'printf "\211LongshoreDrive\n\000\000\000\000\000\000\000\000"; sleep 5'
-fake silent 'sleep 60'
-for pair in "absent|not installed" "denied|refuses the login.*set up a key" "unknown|host key" "down|Connection refused" \
-    "old|too old" "chatty|no longshore drive server" "newer|too new" "older|too old"; do
-    run train "${common[@]}" --rsh "$place/${pair%%|*}" --drive "ssh://far/x" --out "$place/x"
-    if [ $rc != 0 ] && sed 1d "$place/log" | grep -qiE -- "${pair#*|}"; then ok "${pair%%|*}"; else fail "${pair%%|*}: exit code $rc"; fi
-done
-start=$SECONDS
-LONGSHORE_SILENCE=2 run train "${common[@]}" --rsh "$place/silent" --drive "ssh://far/x" --out "$place/x"
-if [ $rc != 0 ] && grep -q "silent" "$place/log" && [ $((SECONDS - start)) -lt 30 ]; then ok "silence"; else fail "silence: exit code $rc"; fi
-refused "a host that begins with a dash" "no user and host" train "${common[@]}" --drive "ssh://-oProxyCommand=x/y" --out "$place/x"
-refused "a user that begins with a dash" "no user and host" train "${common[@]}" --drive "ssh://-l@far/y" --out "$place/x"
 unset LONGSHORE_RSH
 
 # ---- OpenSSH ----
@@ -177,7 +156,7 @@ AuthorizedKeysFile $keys/authorized
 PidFile $keys/pid
 StrictModes no
 UsePAM no
-PasswordAuthentication no
+PasswordAuthentication yes
 KbdInteractiveAuthentication no
 PermitRootLogin yes
 SetEnv PATH=$(dirname "$LONGSHORE"):/usr/bin:/bin
@@ -209,10 +188,18 @@ echo "restrict,command=\"$LONGSHORE drive serve --stdio --root $place/served --m
 must train "${common[@]}" --drive "ssh://localhost:$port$place/served/s2" --out "$place/forced"
 check forced
 refused "a forced command's root" "outside" train "${common[@]}" --drive "ssh://localhost:$port$place/local/s3" --out "$place/x"
+# no_way NAME PATTERN PORT: where ssh itself says no.
+no_way() {
+    refused "$1" "ssh://localhost:$3$place/served/s4: .*$2" \
+        train "${common[@]}" --drive "ssh://localhost:$3$place/served/s4" --out "$place/x"
+}
+echo "command=\"no-longshore-here drive serve --stdio\" $(cat "$keys/user.pub")" >"$keys/authorized"
+no_way "no longshore there" "not installed on localhost.*install it there" "$port"
+echo "command=\"echo Welcome; sleep 1; echo 'Have a nice day' >&2\" $(cat "$keys/user.pub")" >"$keys/authorized"
+no_way "something else there" "no longshore answers.*Welcome.*Have a nice day" "$port"
+no_way "nobody listens" "cannot be reached .*refused.*see that '.* -p 1 localhost true' works" 1
 : >"$keys/authorized"
-run train "${common[@]}" --drive "ssh://localhost:$port$place/served/s4" --out "$place/x"
-if [ $rc != 0 ] && grep -q "refuses the login" "$place/log"; then ok "a key that is not known"; else fail "a key that is not known: exit code $rc"; fi
+no_way "a password is wanted" "refuses the login.*password.*set up a key" "$port"
 : >"$keys/known"
-run train "${common[@]}" --drive "ssh://localhost:$port$place/served/s4" --out "$place/x"
-if [ $rc != 0 ] && grep -q "host key" "$place/log"; then ok "a host key that is not known"; else fail "a host key that is not known: exit code $rc"; fi
+no_way "a host key that is not known" "host key of localhost.*by hand" "$port"
 done_testing

@@ -1,0 +1,189 @@
+#!/usr/bin/env bash
+# A far side that is not as it should be: no way there, another's state or an older one, a full disk, bytes that are lost
+# on the way, silence. One sentence names the drive and what to do; nothing hangs, and nothing is lost.
+. "$(dirname "$0")/lib.sh"
+gpt2_config "$place/config.json" 2 96 4 64 600
+some_text "$place/text" 300
+common=(--init "$place/config.json" --data "$place/text" --steps 40 --batch 8 --seq-len 64 --memory 512MiB --quiet)
+export LONGSHORE_SILENCE=1
+mkdir "$place/far" "$place/other" "$place/rsh"
+server=
+stop_server() {
+    [ -z "$server" ] || kill "$server" 2>/dev/null
+    rm -rf "${socket:+$(dirname "$socket")}"
+    finish
+}
+trap stop_server EXIT
+
+# stand_in NAME SCRIPT: what is run instead of ssh; the script's $serve is the server.
+serve="$LONGSHORE drive serve --stdio"
+stand_in() {
+    printf '#!/bin/sh\nserve="%s"\n%s\n' "$serve" "$2" >"$place/rsh/$1"
+    chmod +x "$place/rsh/$1"
+}
+# quick NAME START: nothing that is refused takes long.
+quick() { if [ $((SECONDS - $2)) -lt 30 ]; then ok "$1 is quick"; else fail "$1 took $((SECONDS - $2)) s"; fi; }
+
+# ---- no way there ----
+while IFS='|' read -r name pattern script; do
+    pattern=${pattern/LOGIN/"refuses the login.*set up a key so that '.*-p 77 me@far true' works"}
+    pattern=${pattern/VERSION/"install the same version on both hosts"}
+    stand_in "$name" "$script"
+    start=$SECONDS
+    refused "$name" "ssh://me@far:77/x: .*$pattern" train "${common[@]}" --rsh "$place/rsh/$name" --drive ssh://me@far:77/x --out "$place/x"
+    quick "$name" $start
+    [ ! -e "$place/x" ] || fail "$name: something was made"
+done <<'TABLE'
+absent|not installed on me@far.*install it|echo 'sh: 1: longshore: not found' >&2; exit 127
+absent-csh|not installed on me@far.*install it|echo 'longshore: Command not found.' >&2; exit 1
+not-executable|cannot be run.*install one|echo 'sh: 1: longshore: Permission denied' >&2; exit 126
+old|too old to serve.*VERSION|echo "longshore: unknown command 'drive': there are train, eval" >&2; exit 2
+older|too old.*VERSION|printf '\211LongshoreDrive\n\000\000\000\000\000\000\000\000'; exec sleep 5
+newer|too new.*VERSION|printf '\211LongshoreDrive\n\143\000\000\000\142\000\000\000'; exec sleep 5
+denied|LOGIN|echo 'me@far: Permission denied (publickey,password).' >&2; exit 255
+asks|LOGIN|printf "me@far's password: " >&2; exec sleep 60
+asks-for-key|LOGIN|printf "Enter passphrase for key '/home/me/.ssh/id': " >&2; exec sleep 60
+unknown|host key of me@far.*run '.*-p 77 me@far' by hand|printf 'Host key verification failed.\r\n' >&2; exit 255
+down|cannot be reached .*refused.*see that '.*-p 77 me@far true' works|echo 'ssh: connect to host far port 77: Connection refused' >&2; exit 255
+nowhere|cannot be reached .*resolve.*see that|echo 'ssh: Could not resolve hostname far: Name or service not known' >&2; exit 255
+no-account|no longshore answers.*it said: This account.*see what|echo 'This account is not available.'; exit 1
+killed|no longshore answers.*has closed.*see what|kill -9 $$
+silent|no longshore answers.*silent for 1 s.*see what|exec sleep 60
+chatty|65536 bytes of other text.*login scripts must be quiet|while :; do echo 'Welcome to far, home of everything'; done
+trickling|no longshore drive server.*login scripts must be quiet|while :; do echo .; sleep 0.2; done
+TABLE
+refused "no such command" "cannot be started.*--rsh" train "${common[@]}" --rsh "$place/rsh/nothing" --drive ssh://far/x --out "$place/x"
+
+# ---- what is there is not what was left there ----
+stand_in plain 'exec $serve'
+export LONGSHORE_RSH="$place/rsh/plain"
+far=ssh://far$place/far
+volume=$place/far/longshore.volume
+must train "${common[@]}" --drive ram: --seed 3 --out "$place/whole"
+wanted=$(digest)
+must train "${common[@]}" --seed 4 --drive "ssh://far$place/other" --out "$place/others" --stop-at 2
+must train "${common[@]}" --seed 3 --drive "$far" --out "$place/run" --stop-at 2
+cp "$volume" "$place/at2"
+must train --resume "$place/run" --stop-at 4
+cp "$volume" "$place/at4"
+cp -r "$place/run" "$place/run4"
+while IFS='|' read -r name pattern change; do
+    (cd "$place" && eval "$change")
+    refused "$name" "$far.*$pattern" train --resume "$place/run"
+    cp "$place/at4" "$volume"
+done <<'TABLE'
+another run's state|belongs to another run.*put|cp other/longshore.volume far
+zeros|not a longshore volume.*check the path|head -c 9000000 /dev/zero >far/longshore.volume
+cut off|not a longshore volume.*check the path|truncate -s 100 far/longshore.volume
+gone|is missing.*--drive|rm far/longshore.volume
+an old copy|at step 2 but step 4 was committed.*put the newest state back|cp at2 far/longshore.volume
+TABLE
+
+# ---- the connection breaks in the middle ----
+# again NAME FIRST THEN: the run goes on from step 4; the server runs as FIRST until it has lost something, later as THEN.
+again() {
+    rm -rf "$place/run" "$place/served"
+    cp -r "$place/run4" "$place/run"
+    cp "$place/at4" "$volume"
+    stand_in changing "
+        cd '$place'
+        if [ -e served ]; then $3; fi
+        # passes N reads on, and loses a byte
+        lose() { dd bs=4096 count=\$1 2>/dev/null; [ -z \"\$(dd bs=1 count=1 2>/dev/null | od)\" ] || touch served; }
+        $2"
+    start=$SECONDS
+    run train --resume "$place/run" --rsh "$place/rsh/changing" --reconnect-timeout 1
+    quick "$1" $start
+}
+while IFS='~' read -r name code pattern first then; do
+    again "$name" "$first" "$then"
+    same "$name: exit code" $rc "$code"
+    if sed 1d "$place/log" | grep -qE -- "$pattern"; then ok "$name"; else fail "$name: no '$pattern'"; fi
+    same "$name: said once" "$(grep -c "waiting for it" "$place/log")" 1
+    grep "waiting for it" "$place/log" | grep -q "$far: " || fail "$name: the drive is not named"
+    if [ $rc = 0 ]; then
+        same "$name: digest" "$(digest)" "$wanted"
+    else # the state is still good
+        case $name in *state* | *copy*) cp "$place/kept" "$volume" ;; esac
+        must train --resume "$place/run"
+        same "$name: digest in the end" "$(digest)" "$wanted"
+    fi
+done <<'TABLE'
+cut off~0~connected again~$serve | lose 600~exec $serve
+a byte lost on the way here~0~waiting~$serve | { lose 600; exec cat; }~exec $serve
+a byte lost on the way there~0~sent what it must not~{ lose 1500; exec cat; } | $serve~exec $serve
+another's state~1~another volume is there.*put~$serve | lose 600~cp far/longshore.volume kept; cp other/longshore.volume far; exec $serve
+an old copy~1~at step 2 but step [0-9]+ was committed.*put~$serve | lose 600~cp far/longshore.volume kept; cp at2 far/longshore.volume; exec $serve
+refused~1~refuses the login~$serve | lose 600~echo 'Permission denied (publickey).' >&2; exit 255
+down~1~gave up after.*cannot be reached.*--resume~$serve | lose 600~echo 'ssh: Connection refused' >&2; exit 255
+TABLE
+
+# ---- silence ----
+socket=$(mktemp -d "${TMPDIR:-/tmp}/longshore.XXXXXX")/s # the names of sockets are short
+"$LONGSHORE" drive serve --listen "$socket" --root "$place/far" 2>"$place/server.log" &
+server=$!
+for _ in $(seq 100); do [ -S "$socket" ] && break; sleep 0.05; done
+# log_says TEXT: the server's, within 20 s.
+log_says() {
+    for _ in $(seq 200); do grep -q "$1" "$place/server.log" && break; sleep 0.1; done
+    if grep -q "$1" "$place/server.log"; then ok "the server says: $1"; else fail "the server does not say: $1"; fi
+}
+lines() { if [ -e "$1" ]; then wc -l <"$1"; else echo 0; fi; }
+# started RUN ARGS...: in the background, some steps ahead.
+started() {
+    local run=$1 before
+    shift
+    before=$(lines "$run/metrics.jsonl")
+    printf '$ longshore %s\n' "$*" >"$place/log"
+    "$LONGSHORE" "$@" >>"$place/log" 2>&1 </dev/null &
+    background=$!
+    for _ in $(seq 400); do [ "$(lines "$run/metrics.jsonl")" -gt $((before + 2)) ] && break; sleep 0.02; done
+}
+ended() {
+    wait $background 2>/dev/null
+    rc=$?
+    background=
+}
+merge common --steps 400
+must train "${merged[@]}" --seed 3 --drive ram: --out "$place/whole400"
+wanted=$(digest)
+started "$place/silent" train "${merged[@]}" --seed 3 --drive "unix:$socket:silent" --out "$place/silent"
+kill -STOP $background
+log_says "silent: the client is gone: the other side has been silent"
+kill -CONT $background
+ended
+same "a client that was stopped: exit code" $rc 0
+same "a client that was stopped: digest" "$(digest)" "$wanted"
+grep -q "connected again" "$place/log" && ok "it came back" || fail "it never lost the connection"
+started "$place/killed" train "${merged[@]}" --seed 3 --drive "unix:$socket:killed" --out "$place/killed"
+kill -9 $background
+ended
+log_says "killed: the client is gone: the other side has closed"
+must inspect "$place/killed" --digest --deep
+
+stand_in stopping "echo \$\$ >'$place/pid'; exec \$serve"
+started "$place/killed" train --resume "$place/killed" --drive "unix:$socket:killed=ssh://far$place/far/killed" --rsh "$place/rsh/stopping"
+kill -STOP "$(cat "$place/pid")"
+ended
+same "a far side that was stopped: exit code" $rc 0
+same "a far side that was stopped: digest" "$(digest)" "$wanted"
+grep -q "silent for 1 s.*waiting" "$place/log" && ok "its silence is noticed" || fail "its silence is not noticed"
+kill -CONT "$(cat "$place/pid")" 2>/dev/null
+
+# ---- a full disk there, if a small file system may be mounted ----
+if [ "$(id -u)" = 0 ] && mkdir "$place/tiny" && mount -t tmpfs -o size=20M none "$place/tiny" 2>/dev/null; then
+    tiny=ssh://far$place/tiny
+    must train "${common[@]}" --seed 3 --drive "$tiny" --out "$place/full" --stop-at 2
+    refused "no room for another volume" "ssh://far.*needs .* (has|have) .*free space" \
+        train "${common[@]}" --drive "$tiny/second" --out "$place/x"
+    dd if=/dev/zero of="$place/tiny/filler" bs=65536 2>/dev/null
+    refused "no room for a snapshot" "$tiny.*needs .* free space" snapshot "$place/full" two
+    must train --resume "$place/full" --snapshot-every 30
+    grep -q "no snapshot of step 30: $tiny.*free space" "$place/log" && ok "training goes on" || fail "no snapshot, and not a word"
+    wanted=$(digest)
+    must train "${common[@]}" --seed 3 --drive ram: --out "$place/whole40"
+    same "a full disk: digest" "$wanted" "$(digest)"
+    same "nothing is left" "$(ls "$place/tiny")" "$(printf 'filler\nlongshore.volume')"
+    umount "$place/tiny"
+fi
+done_testing
