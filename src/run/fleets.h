@@ -46,8 +46,6 @@ void shore__run_fleet(const struct shore__run *run, const struct shore__strings 
                       struct shore_fleet_options *options);
 bool shore__move_is_interrupted(const char *run_path);
 int shore__move_mend(struct shore__run *run, shore__note_fn note, void *ctx, struct shore_diag *diag);
-/* Adds the volumes that an interrupted move may have left; for removal. */
-int shore__move_volumes(const char *run_path, struct shore__strings *out, struct shore_diag *diag);
 void shore__move_forget(const char *run_path);
 
 /* ---- snapshots --------------------------------------------------------------------------------------------------- */

@@ -152,18 +152,6 @@ int shore__move_mend(struct shore__run *run, shore__note_fn note, void *ctx, str
     return rc;
 }
 
-int shore__move_volumes(const char *run_path, struct shore__strings *out, struct shore_diag *diag) {
-    struct intent in;
-    int rc = intent_read(run_path, &in, diag);
-    if (rc == SHORE_EMISSING) return 0;
-    for (size_t i = 0; !rc && i < in.new.count; i++)
-        rc = shore__strings_add(out, in.new.item[i]);
-    for (size_t i = 0; !rc && i < in.old.count; i++)
-        rc = shore__strings_add(out, in.old.item[i]);
-    intent_free(&in);
-    return rc;
-}
-
 void shore__move_forget(const char *run_path) {
     char *path = shore__path_join(run_path, INTENT);
     if (path) unlink(path);

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/diag.h"
@@ -78,6 +79,24 @@ static int hold(const char *drive, const uint64_t fleet_id[2], struct held *held
     return shore__fail(diag, -errno, "%s: cannot be opened for removal: %s", held->path, strerror(errno));
 }
 
+static void let_go(struct held *held) {
+    if (held->fd >= 0) close(held->fd);
+    free(held->path);
+    *held = (struct held){.fd = -1};
+}
+
+/* A process that was killed may hold its locks for a moment. */
+static int hold_patiently(const char *drive, const uint64_t fleet_id[2], struct held *held, shore__note_fn note,
+                          void *ctx, struct shore_diag *diag) {
+    const struct timespec pause = {.tv_nsec = 50 * 1000 * 1000};
+    for (int tries = (int)(SHORE__LOCK_SECONDS / 0.05);; tries--) {
+        int rc = hold(drive, fleet_id, held, note, ctx, diag);
+        if (rc != SHORE_EBUSY || tries == 0) return rc;
+        let_go(held);
+        nanosleep(&pause, NULL);
+    }
+}
+
 /* A device keeps its place, but not what names it a volume: both headers lie in its first MiB. */
 static int wipe(const struct held *held, struct shore_diag *diag) {
     const size_t bytes = 1 << 20;
@@ -96,7 +115,7 @@ static int remove_volumes(const struct shore__strings *drives, const uint64_t fl
     size_t n = 0;
     int rc = held ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
     for (; rc == 0 && n < drives->count; n++)
-        rc = hold(drives->item[n], fleet_id, &held[n], note, ctx, diag);
+        rc = hold_patiently(drives->item[n], fleet_id, &held[n], note, ctx, diag);
     for (size_t i = 0; rc == 0 && i < n; i++) {
         if (held[i].fd < 0 && !held[i].elsewhere) continue;
         if (held[i].elsewhere)
@@ -107,10 +126,8 @@ static int remove_volumes(const struct shore__strings *drives, const uint64_t fl
             rc = shore__fail(diag, -errno, "%s: cannot be removed: %s", held[i].path, strerror(errno));
         if (rc == 0) say(note, ctx, held[i].is_device ? "wiped %s" : "removed %s", held[i].path);
     }
-    for (size_t i = 0; i < n; i++) {
-        if (held[i].fd >= 0) close(held[i].fd);
-        free(held[i].path);
-    }
+    for (size_t i = 0; i < n; i++)
+        let_go(&held[i]);
     free(held);
     return rc;
 }
@@ -156,7 +173,6 @@ static void remove_files(const char *path, shore__note_fn note, void *ctx) {
 int shore__run_remove(const char *path, shore__note_fn note, void *ctx, struct shore_diag *diag) {
     struct shore__run *run = NULL;
     struct shore__plan plan = {0};
-    struct shore__strings moving = {0};
     int rc = 0, killed = shore__plan_read(path, &plan, diag);
     if (killed < 0 && killed != SHORE_EMISSING) return killed;
     if (shore__is_run(path))
@@ -165,19 +181,13 @@ int shore__run_remove(const char *path, shore__note_fn note, void *ctx, struct s
         rc = shore__not_a_run(path, diag);
     else if ((rc = shore__run_alloc(path, &run, diag)) == 0)
         rc = shore__run_lock(run, diag);
+    /* first what a change of drives that was killed has left, old or new */
+    if (rc == 0 && shore__is_run(path)) rc = shore__move_mend(run, note, ctx, diag);
     if (rc == 0 && shore__is_run(path)) rc = remove_volumes(&run->settings.drives, run->fleet_id, note, ctx, diag);
-    /* what a change of drives that was killed has left, old or new */
-    if (rc == 0) rc = shore__move_volumes(path, &moving, diag);
-    for (size_t i = 0; rc == 0 && i < moving.count; i++) {
-        struct stat st;
-        const struct shore__strings one = {&moving.item[i], 1};
-        if (stat(moving.item[i], &st) == 0) rc = remove_volumes(&one, run->fleet_id, note, ctx, diag);
-    }
     if (rc == 0 && shore__is_run(path)) rc = remove_snapshots(path, note, ctx, diag);
     /* what an --overwrite that was killed may have made on other drives */
     if (rc == 0 && killed == 0) rc = remove_volumes(&plan.fresh, plan.fleet_id, note, ctx, diag);
     if (rc == 0) remove_files(run->path, note, ctx);
-    shore__strings_free(&moving);
     shore__strings_free(&plan.fresh);
     shore__run_close(run);
     return rc;

@@ -93,11 +93,18 @@ for i in $(seq "${KILLS:-6}"); do
     must inspect "$run" --digest --deep
     same "after the server died ($i)" "$(digest)" "$at4"
 done
-must drive move "$run" --drive-speeds "$("$LONGSHORE" drive list "$run" --json | grep -q d4 && echo 1,1,1,1 || echo 1,1,1)"
+speeds=$("$LONGSHORE" drive list "$run" --json | grep -q d4 && echo 1,1,1,1 || echo 1,1,1)
+must drive move "$run" --drive-speeds "$speeds"
 must snapshot "$run" four --remove
 same "volumes and nothing else" "$(volumes)" "$("$LONGSHORE" drive list "$run" --json | grep -o '"drive":' | wc -l)"
 must train --resume "$run"
 same "the same bits after all" "$(digest)" "$wanted"
+# A move that is killed in the middle, and no other command between it and the removal.
+"$LONGSHORE" drive move "$run" "$place/d1=$(there d5)" --drive-speeds "$speeds" >"$place/log" 2>&1 </dev/null &
+client=$!
+for _ in $(seq 2000); do compgen -G "$place/d5/*.volume" >/dev/null || ! kill -0 $client 2>/dev/null && break; sleep 0.002; done
+kill -9 $client 2>/dev/null
+wait $client 2>/dev/null
 must remove "$run"
 same "nothing is left" "$(volumes)" 0
 stop_serving
