@@ -273,12 +273,15 @@ static int command(enum what what, int argc, char **argv) {
     if (!rc) rc = shore__run_open(parsed.positional[0], true, NULL, &run, &diag);
     if (!rc && run->note) shore__cli_say("%s", run->note);
     shore__cli_catch_signals("\nlongshore: stopping; the state stays where it is\n");
+    uint64_t before = run ? run->generation : 0;
     if (!rc) rc = work(run, what, parsed.positional + 1, &a, &diag);
     if (rc == -ECANCELED) {
         shore__cli_say("stopped: the state is where it was");
         code = SHORE__EXIT_FAILED;
     } else if (rc) {
         code = shore__cli_fail(rc, &diag);
+        bool drive_failed = rc == SHORE_ELINK || rc == -EIO || rc == -ENOSPC || rc == SHORE_ECORRUPT;
+        if (drive_failed && run && run->generation == before) shore__cli_say("the state is where it was");
     } else {
         printf("%s: %zu drives, placement %llu\n", run->path, run->settings.drives.count,
                (unsigned long long)run->generation);

@@ -42,7 +42,8 @@ static int look_at_place(const struct shore_fleet_options *o, struct place *plac
 }
 
 /* The same of a drive on another host. */
-static int ask_of_place(const char *uri, struct place *place, struct shore_diag *diag) {
+static int ask_of_place(const struct shore_fleet_options *o, const char *uri, struct place *place,
+                        struct shore_diag *diag) {
     struct shore__probe probe;
     int rc = shore__drive_probe(uri, &probe, diag);
     if (rc) return rc;
@@ -54,7 +55,10 @@ static int ask_of_place(const char *uri, struct place *place, struct shore_diag 
     place->device = probe.device;
     place->there = probe.path;
     probe.path = NULL;
-    if (probe.busy) rc = shore__fail(diag, SHORE_EBUSY, "%s: another process works on this volume", uri);
+    if (probe.busy && shore__probe_is_of(&probe, o->fleet_id))
+        rc = shore__fail(diag, SHORE_EUSAGE, "%s: is a drive of this run already, by another name", uri);
+    else if (probe.busy)
+        rc = shore__fail(diag, SHORE_EBUSY, "%s: another process works on this volume", uri);
     shore__probe_free(&probe);
     return rc;
 }
@@ -64,7 +68,7 @@ static int look_at_places(const struct shore_fleet_options *o, struct place *pla
         places[d].replace = o->overwrite;
         if (shore__path_is_virtual(o->drives[d])) continue;
         bool remote = shore__path_is_remote(o->drives[d]);
-        int rc = remote ? ask_of_place(o->drives[d], &places[d], diag)
+        int rc = remote ? ask_of_place(o, o->drives[d], &places[d], diag)
                         : shore__volume_path(o->drives[d], &places[d].path, diag);
         if (!rc && !remote) rc = look_at_place(o, &places[d], diag);
         for (uint32_t e = 0; !rc && remote && e < d; e++) {

@@ -124,7 +124,7 @@ static int settle(struct shore__run *run, const struct intent *in, bool again, s
         bool begun = !switched && in->fresh[i];
         rc = shore__drive_discard(drop->item[i], run->fleet_id, switched ? in->from : in->to, begun, &why);
         /* what was refused as a new drive is still what it was before */
-        bool anothers = rc == SHORE_EMISMATCH && !switched;
+        bool anothers = !switched && (rc == SHORE_EMISMATCH || (rc == SHORE_EBUSY && !in->fresh[i]));
         if (rc && rc != SHORE_EMISSING && !anothers) say(note, ctx, why.text);
         left |= rc == SHORE_ELINK;
     }

@@ -162,6 +162,28 @@ same "it fills: nothing is left" "$(ls "$place/d4")" ""
 FAIL_IO="write 6 5 d4/" LD_PRELOAD=$FAIL_IO_SO run drive add "$run" "$place/d4" --drive-speeds 1,1,1
 grep -q "d4/longshore.volume: writing .*Input/output error; check the drive" "$place/log" && [ $rc = 1 ] &&
     ok "it fails while the state moves" || fail "it fails while the state moves: exit code $rc"
+grep -q "the state is where it was" "$place/log" && ok "and where the state is" || fail "where the state is, is not said"
+# a far side that is cut off in the middle of the copy
+cat >"$place/rsh" <<RSH
+#!/bin/sh
+dd bs=65536 count=30 2>/dev/null | "$LONGSHORE" drive serve --stdio
+RSH
+chmod +x "$place/rsh"
+for command in "add $run ssh://far$place/far/cut --drive-speeds 1,1,4" "move $run $place/d1=ssh://far$place/far/cut --drive-speeds 1,1"; do
+    # shellcheck disable=SC2086
+    run drive $command --rsh "$place/rsh"
+    grep -q "ssh://far$place/far/cut: .*closed the connection" "$place/log" && grep -q "the state is where it was" "$place/log" &&
+        [ $rc != 0 ] && ok "cut off: $command" || fail "cut off: $command: exit code $rc"
+    same "cut off: nothing is left there" "$(ls "$place/far")" ""
+    [ ! -e "$run/moving.json" ] && ok "cut off: settled" || fail "cut off: moving.json is left"
+done
+stop_serving
+serve
+refused "a drive that it has, by another name" "is a drive of this run already" \
+    drive add "$run" "unix:$socket:$place/d1" --drive-speeds 1,1,1
+same "said in one line" "$(sed 1d "$place/log" | wc -l)" 1
+stop_serving
+serve --root "$place/far"
 ends_right "after failed moves"
 must remove "$run"
 
