@@ -28,6 +28,30 @@ must train "${common[@]}" --drive "$device" --out "$place/run" --stop-at 1
 refused "the device of another run" "holds|belongs|longshore|volume" train "${common[@]}" --drive "$device" --out "$place/second"
 must train --resume "$place/run"
 same "the digest on a device" "$(digest)" "$wanted"
+
+# It has no room for two placements or a copy: it comes and goes, and holds still in between. Behind a server too.
+mkdir "$place/dir"
+socket=$(mktemp -d)/s
+serve --root "$device"
+stays() { # NAME DRIVE ADDED
+    before=$(cksum <"$place/run/run.json")
+    refused "$1: another drive" "$device is a block device and would have to hold.*move it to a file first" \
+        drive add "$place/run" "$3"
+    refused "$1: other shares" "$device is a block device and would have to hold" drive move "$place/run" --drive-speeds 1
+    refused "$1: a snapshot" "$device: a block device has no room" snapshot "$place/run" x
+    same "$1: nothing has changed" "$(cksum <"$place/run/run.json")" "$before"
+    [ -z "$(ls -A "$place/dir")" ] && ok "$1: nothing new" || fail "$1: something was made"
+    must drive move "$place/run" "$2=$place/dir"
+    same "$1: it left" "$(blkid -p -o value -s TYPE "$device")$(head -c 65536 "$device" | tr -d '\0' | wc -c)" 0
+    must inspect "$place/run" --digest --deep
+    same "$1: digest" "$(digest)" "$wanted"
+}
+stays "a device" "$device" "$place/dir"
+must drive move "$place/run" "$place/dir=unix:$socket"
+stays "a device there" "unix:$socket" "$place/dir"
+stop_serving
+rm -rf "$(dirname "$socket")"
+must drive move "$place/run" "$place/dir=$device"
 must remove "$place/run"
 clean "" "a removed run leaves nothing on its device"
 refused "the run is gone" "not a run" inspect "$place/run"
