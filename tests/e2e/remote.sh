@@ -92,10 +92,10 @@ check killed
 grep -q "connected again" "$place/log" || true
 grep -q "$place/rsh" "$killed/run.json" && fail "--rsh is kept in the run" || ok "--rsh is not kept in the run"
 
-# A drive over there gets what its link carries: here about a megabyte a second, so next to nothing.
+# A drive over there gets what its link carries: here a few megabytes a second, so next to nothing.
 cat >"$place/rsh-slow" <<RSH
 #!/bin/sh
-while dd bs=65536 count=1 of="$place/piece" 2>/dev/null && [ -s "$place/piece" ]; do cat "$place/piece"; sleep 0.05; done |
+while dd bs=65536 count=1 of="$place/piece" 2>/dev/null && [ -s "$place/piece" ]; do cat "$place/piece"; sleep 0.02; done |
     "$LONGSHORE" drive serve --stdio
 RSH
 chmod +x "$place/rsh-slow"
@@ -107,6 +107,12 @@ must drive list "$place/narrow" --json
 shares=$(grep -o '"share":[0-9.]*' "$place/log" | cut -d: -f2 | tr '\n' ' ')
 awk -v shares="$shares" 'BEGIN { split(shares, s, " "); exit !(s[1] > 0.8 && s[2] < 0.2) }' && ok "shares by the link" ||
     fail "shares by the link: $shares"
+# With half of the state it holds the others up, and is named.
+gpt2_config "$place/wide.json" 2 192 4 64 600
+must train --init "$place/wide.json" --data "$place/text" --steps 4 --batch 2 --seq-len 64 --memory 512MiB --log-every 1 \
+    --rsh "$place/rsh-slow" --drive "$place/local/w" "ssh://far$place/served/w" --drive-speeds 1,1 --out "$place/crawls"
+grep -q "step 4/4  slow: ssh://far.*/w works .* times as long" "$place/log" && ok "a drive that crawls is named" ||
+    fail "a drive that crawls is not named"
 must train "${common[@]}" --drive "$place/local/e" "unix:$socket:e" --stop-at 1 --out "$place/equal"
 grep -q "measured" "$place/log" && fail "what shares a device is measured" || ok "what shares a device is not measured"
 
