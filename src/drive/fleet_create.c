@@ -119,35 +119,44 @@ static int create_drive(struct shore_fleet *f, const struct shore_fleet_options 
     return rc;
 }
 
+/* What each drive has room for, and how fast it is. */
+static int know_drives(const struct shore_fleet *f, const struct shore_fleet_options *o, const struct place *places,
+                       uint64_t *capacity, uint64_t *speeds, struct shore_diag *diag) {
+    if (o->drive_speeds) {
+        int rc = shore__speeds_parse(o->drive_speeds, f->ndrives, speeds, diag);
+        if (rc) return rc;
+    }
+    struct shore__site *sites = calloc(f->ndrives, sizeof *sites);
+    if (!sites) return shore__fail(diag, -ENOMEM, "out of memory");
+    for (uint32_t d = 0; d < f->ndrives; d++) {
+        const struct place *place = &places[d];
+        bool remote = place->there;
+        sites[d].path = remote ? o->drives[d] : place->path;
+        sites[d].device = remote ? place->device : place->path ? shore__drive_device(place->path) : 0;
+        capacity[d] = remote ? place->capacity_bytes : shore__drive_capacity_bytes(o->drives[d]);
+    }
+    if (!o->drive_speeds && !shore__throttle_speeds(o->throttle, f->ndrives, speeds))
+        shore__sites_measure(sites, f->ndrives, shore__state_segment_bytes(f->config.plane_bytes), o, speeds);
+    free(sites);
+    return 0;
+}
+
 /* Every block's shards finish together: by speed, as far as there is room. Scratch likewise. */
 static int place_blocks(struct shore_fleet *f, const struct shore_fleet_options *o, struct place *places,
                         struct shore_diag *diag) {
     uint64_t *numbers = calloc((size_t)f->ndrives * 4, sizeof *numbers);
-    struct shore__site *sites = calloc(f->ndrives, sizeof *sites);
-    int rc = numbers && sites ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
+    if (!numbers) return shore__fail(diag, -ENOMEM, "out of memory");
+    uint64_t *speeds = numbers, *capacity = speeds + f->ndrives, *weights = capacity + f->ndrives;
+    uint64_t *stripes = weights + f->ndrives;
+    int rc = know_drives(f, o, places, capacity, speeds, diag);
     if (!rc) {
-        uint64_t *speeds = numbers, *capacity = numbers + f->ndrives, *weights = capacity + f->ndrives;
-        for (uint32_t d = 0; d < f->ndrives; d++) {
-            struct place *place = &places[d];
-            bool remote = place->there;
-            sites[d].path = remote ? o->drives[d] : place->path;
-            sites[d].device = remote ? place->device : place->path ? shore__drive_device(place->path) : 0;
-            capacity[d] = remote ? place->capacity_bytes : shore__drive_capacity_bytes(o->drives[d]);
-        }
-        if (o->drive_speeds)
-            rc = shore__speeds_parse(o->drive_speeds, f->ndrives, speeds, diag);
-        else if (!shore__throttle_speeds(o->throttle, f->ndrives, speeds))
-            shore__sites_measure(sites, f->ndrives, shore__state_segment_bytes(f->config.plane_bytes), o, speeds);
         shore__placement_weights(speeds, capacity, f->ndrives, shore_fleet_disk_bytes(f->layout, o), weights);
         shore__placement_make(f->layout, weights, f->ndrives, f->ranges);
-        uint64_t *stripes = weights + f->ndrives;
         shore__stripes_share(o->scratch_bytes, weights, f->ndrives, stripes);
-        for (uint32_t d = 0; d < f->ndrives; d++) {
-            places[d].stripes = stripes[d];
-        }
     }
+    for (uint32_t d = 0; !rc && d < f->ndrives; d++)
+        places[d].stripes = stripes[d];
     free(numbers);
-    free(sites);
     return rc;
 }
 
