@@ -11,11 +11,20 @@
 #include "base/diag.h"
 #include "base/units.h"
 #include "drive/placement.h"
-#include "drive/speed.h"
 #include "drive/transport.h"
 #include "drive/wire_open.h"
 
 /* ---- here -------------------------------------------------------------------------------------------------------- */
+
+uint64_t shore__drive_device(const char *path) {
+    struct stat st;
+    if (stat(path, &st) == 0) return S_ISREG(st.st_mode) ? st.st_dev : 0;
+    char *directory = strdup(path), *slash = directory ? strrchr(directory, '/') : NULL;
+    if (slash) slash[slash == directory] = '\0';
+    bool found = directory && stat(slash ? directory : ".", &st) == 0;
+    free(directory);
+    return found ? st.st_dev : 0;
+}
 
 static int look_into(struct shore__probe *p, struct shore_diag *diag) {
     struct shore__volume v;

@@ -18,16 +18,6 @@
 #define BUFFERS 5u
 #define PASSES 2u
 
-uint64_t shore__drive_device(const char *path) {
-    struct stat st;
-    if (stat(path, &st) == 0) return S_ISREG(st.st_mode) ? st.st_dev : 0;
-    char *directory = strdup(path), *slash = directory ? strrchr(directory, '/') : NULL;
-    if (slash) slash[slash == directory] = '\0';
-    bool found = directory && stat(slash ? directory : ".", &st) == 0;
-    free(directory);
-    return found ? st.st_dev : 0;
-}
-
 int shore__drive_measure(const char *path, enum shore_io io, uint64_t *speed, struct shore_diag *diag) {
     struct shore__rate r;
     char *file = NULL;

@@ -26,9 +26,6 @@ bool shore__sites_share_device(const struct shore__site *sites, uint32_t nsites)
 /* One drive's speed, measured alone: bytes a second. path: of a volume; a temporary file beside it. */
 int shore__drive_measure(const char *path, enum shore_io io, uint64_t *speed, struct shore_diag *diag);
 
-/* The device that a volume at path would lie on; 0: it is a device itself, or that cannot be found out. */
-uint64_t shore__drive_device(const char *path);
-
 /* The value of --drive-speeds, one speed for each drive; speeds may be NULL: only the check. SHORE_EUSAGE. */
 int shore__speeds_parse(const char *text, uint32_t ndrives, uint64_t *speeds, struct shore_diag *diag);
 
