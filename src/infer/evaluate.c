@@ -55,7 +55,9 @@ static int open_session(const struct shore__weights_of *of, const struct shore__
     int rc = shore__compute_cpu_open(!o->fp32, o->products, (int)o->threads, &s->c, diag);
     if (rc) return rc;
     s->pass = (struct shore__pass){.m = m, .c = s->c};
-    size_t rows = sequences * o->seq_len, unit = shore__unit_sequences(o->seq_len) * o->seq_len, workspace;
+    /* a generated text takes its tokens one by one, but attends to all of them */
+    size_t rows = work_bytes ? 1 : sequences * o->seq_len;
+    size_t unit = shore__unit_sequences(o->seq_len) * o->seq_len, workspace;
     struct shore__shapes shapes =
         shore__model_shapes(m, unit < rows ? unit : rows, rows > unit ? rows % unit : 0, o->seq_len, false);
     rc = s->c->ops->prepare(s->c, &shapes, &workspace, diag);
@@ -147,7 +149,7 @@ int shore__generate(const struct shore__weights_of *weights, const struct shore_
     size_t want = nprompt + sampling->max_tokens;
     if (want > m->arch.max_positions) want = m->arch.max_positions;
     uint64_t work = shore__generate_bytes(m, o.fp32 ? SHORE__F32 : SHORE__BF16_IN_F32, want);
-    o.seq_len = 1;
+    o.seq_len = want;
     int rc = open_session(weights, &o, 1, work, &s, diag);
     if (!rc) rc = shore__generate_in(s.pager, m, s.c, &s.memory, work, prompt, nprompt, sampling, emit, ctx, diag);
     close_session(&s);

@@ -34,6 +34,15 @@ run generate "$run_dir" --prompt $'\xf0\x9fx\xff' --max-tokens 1 --json
 same "a broken character is replaced once" "$(sed -n 's/^{"prompt":"\([^"]*\)".*/\1/p' "$place/log")" $'\xef\xbf\xbdx\xef\xbf\xbd'
 [ "$(wc -c <"$place/first")" -gt 20 ] && ok "text comes" || fail "no text is generated"
 
+# attention over a long text takes more memory than the products of one token
+cat >"$place/long.json" <<'JSON'
+{"model_type": "mistral", "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2,
+ "num_key_value_heads": 2, "head_dim": 256, "vocab_size": 300, "max_position_embeddings": 2048}
+JSON
+must train --init "$place/long.json" --data "$place/text" --drive "$place/long.volume" --out "$place/long" --steps 1 \
+    --batch 1 --seq-len 16 --memory 512MiB
+must generate "$place/long" --prompt "$(head -c 1500 "$place/text" | tr '\n' ' ')" --max-tokens 20
+
 must export "$run_dir" --out "$place/exported" --dtype fp32
 for file in config.json model.safetensors tokenizer.json; do
     [ -s "$place/exported/$file" ] && ok "export has $file" || fail "export lacks $file"
