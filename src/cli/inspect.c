@@ -46,9 +46,9 @@ static int print_digest(struct shore__run *run, const struct args *a, struct sho
         fleet_options.chunk_segments = 1;
         fleet_options.ring_bytes = 1;
         shore__resident_bytes(&now, &peak);
-        uint64_t minimum =
+        uint64_t needed =
             peak + (UINT64_C(4) << 20) + shore_fleet_memory_least_bytes(run->model->layout, &fleet_options);
-        rc = shore__cli_budget(a->memory, minimum, 0, &now, diag);
+        rc = shore__cli_budget_measured(a->memory, needed, diag);
     }
     if (!rc) rc = shore__cli_open_fleet(run, a->accept_step, &fleet, diag);
     if (!rc && a->deep) rc = shore__run_check_data(run, diag);

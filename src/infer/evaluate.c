@@ -46,6 +46,12 @@ static uint64_t choose_pages(const struct shore__model *m, enum shore__mode mode
 
 /* What primitives and libraries take beyond what is resident before they are used. */
 #define LIBRARY_BYTES (40u << 20)
+/* Between two starts: the minimum that one names must do for the next. */
+#define RESIDENT_VARIES_BYTES (1u << 20)
+
+static uint64_t base_bytes(uint64_t resident) {
+    return (resident + LIBRARY_BYTES + (8u << 20) - 1) >> 23 << 23;
+}
 
 static int open_session(const struct shore__weights_of *of, const struct shore__infer_options *o, size_t sequences,
                         uint64_t work_bytes, struct session *s, struct shore_diag *diag) {
@@ -66,11 +72,12 @@ static int open_session(const struct shore__weights_of *of, const struct shore__
     if (!work_bytes) shore__pass_place(&s->pass, sequences, o->seq_len, &measure);
     uint64_t x_bytes = shore__arena_round(rows * m->arch.d_model * 4);
     uint64_t others = measure.used + work_bytes + x_bytes + shore__arena_round(workspace);
-    uint64_t base = (resident + LIBRARY_BYTES + (8u << 20) - 1) >> 23 << 23;
+    uint64_t base = base_bytes(resident);
     struct shore__residency residency = {.buffers = 1};
     uint64_t least = base + others + shore__pager_bytes(m, s->c->mode, &residency);
     if (o->memory_bytes < least) {
         char size[32];
+        least += base_bytes(resident + RESIDENT_VARIES_BYTES) - base;
         return shore__fail(diag, SHORE_EBUDGET, "--memory is too little for this model: minimum %s",
                            shore__format_size_up(least, size, sizeof size));
     }
