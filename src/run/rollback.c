@@ -85,28 +85,37 @@ static char *beside(const char *volume, const char *snapshot) {
     return path;
 }
 
-/* A drive that lies elsewhere now holds its part of the snapshot beside its volume. */
+static bool is_there(const char *volume, struct shore_diag *why) {
+    struct shore__spot spot;
+    bool there = shore__spot_of(volume, &spot, why) == 0 && spot.exists;
+    free(spot.path);
+    return there;
+}
+
+/* A drive that lies elsewhere now, or is reached in another way, holds its part of the snapshot beside its volume. */
+static char *find_beside(const struct shore__run *run, const char *part, const struct shore__strings *taken) {
+    for (size_t d = 0; d < run->settings.drives.count; d++) {
+        struct shore__spot spot;
+        char *found = shore__spot_of(run->settings.drives.item[d], &spot, NULL) ? NULL : beside(spot.path, part);
+        free(spot.path);
+        if (found && !shore__strings_has(taken, found) && is_there(found, NULL)) return found;
+        free(found);
+    }
+    return NULL;
+}
+
 static int find_volumes(const struct shore__run *run, const struct shore__snapshot *s, struct shore__strings *out,
                         struct shore_diag *diag) {
-    struct stat st;
     int rc = 0;
     for (size_t i = 0; rc == 0 && i < s->volumes.count; i++) {
-        char *found = NULL;
-        bool there = shore__path_is_remote(s->volumes.item[i]) || stat(s->volumes.item[i], &st) == 0;
-        for (size_t d = 0; !there && !found && d < run->settings.drives.count; d++) {
-            char *volume = NULL;
-            if (shore__path_is_remote(run->settings.drives.item[d])) continue;
-            if (shore__volume_path(run->settings.drives.item[d], &volume, NULL) == 0)
-                found = beside(volume, s->volumes.item[i]);
-            free(volume);
-            if (found && (stat(found, &st) < 0 || shore__strings_has(out, found))) {
-                free(found);
-                found = NULL;
-            }
-        }
-        if (!there && !found)
-            rc = shore__fail(diag, SHORE_EMISSING, "%s is missing: a part of snapshot %s", s->volumes.item[i], s->name);
-        else if (shore__strings_add(out, found ? found : s->volumes.item[i]))
+        const char *part = s->volumes.item[i];
+        struct shore_diag why = {{0}};
+        char *found = is_there(part, &why) ? strdup(part) : find_beside(run, part, out);
+        if (!found && shore__path_is_remote(part) && *why.text)
+            rc = shore__fail(diag, SHORE_ELINK, "a part of snapshot %s is out of reach: %.900s", s->name, why.text);
+        else if (!found)
+            rc = shore__fail(diag, SHORE_EMISSING, "%s is missing: a part of snapshot %s", part, s->name);
+        else if (shore__strings_add(out, found))
             rc = out_of_memory(diag);
         free(found);
     }

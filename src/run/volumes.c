@@ -95,12 +95,13 @@ char *shore__volume_next(const char *volume, uint64_t generation) {
 }
 
 char *shore__drive_moved(const char *recorded, const char *place) {
-    struct stat st;
-    size_t n = plain_length(recorded);
+    struct shore__spot spot;
     const char *name = strrchr(recorded, '/');
-    if (!recorded[n] || !name || stat(place, &st) < 0 || !S_ISDIR(st.st_mode)) return strdup(place);
+    if (!recorded[plain_length(recorded)] || !name) return strdup(place);
     char *path = shore__path_join(place, name + 1);
-    if (path && stat(path, &st) == 0) return path;
+    bool there = path && shore__spot_of(path, &spot, NULL) == 0 && spot.exists;
+    if (path) free(spot.path);
+    if (there) return path;
     free(path);
     return strdup(place);
 }

@@ -53,6 +53,17 @@ must train --resume "$run"
 same "the same bits on more drives" "$(digest)" "$wanted"
 must rollback "$run" four
 
+# A server with another socket: what it serves is found there, the snapshot's parts too.
+moved=()
+for d in d2 d3 d4; do moved+=("$(there $d)=unix:$socket.moved:$place/$d"); done
+mv "$socket" "$socket.moved"
+must train --resume "$run" --stop-at 4 --drive "${moved[@]}"
+must rollback "$run" four
+holds "back from behind another socket" "$at4" 6
+mv "$socket.moved" "$socket"
+for i in "${!moved[@]}"; do moved[i]=${moved[i]#*=}=${moved[i]%%=*}; done
+must train --resume "$run" --stop-at 4 --drive "${moved[@]}"
+
 # The server dies when the first file is there: what was begun behind it goes once it is back.
 mkdir "$place/d5"
 dies_at() { # PATTERN ARGS...
