@@ -52,20 +52,22 @@ bool shore__option_given(const struct shore__command_line *line, const struct sh
     return i >= 0 && parsed->given[i] != SHORE__GIVEN_NOT;
 }
 
-static int unknown(const struct shore__command_line *line, const char *name, struct shore_diag *diag) {
+/* A flag, or a key of a --config file, which has no flags that are about the command line itself. */
+static int unknown(const struct shore__command_line *line, const char *name, bool key, struct shore_diag *diag) {
     const char *names[SHORE__OPTIONS_MAX + 2 + SHORE__REMOTE_OPTIONS];
     size_t n = 0;
     for (size_t i = 0; i < line->noptions; i++)
         if (line->options[i].kind != SHORE__OPTION_HEADING) names[n++] = line->options[i].name;
-    names[n++] = "help";
-    if (line->config) names[n++] = "config";
-    for (size_t i = 0; line->remote && i < SHORE__REMOTE_OPTIONS; i++)
+    if (!key) names[n++] = "help";
+    if (!key && line->config) names[n++] = "config";
+    for (size_t i = 0; !key && line->remote && i < SHORE__REMOTE_OPTIONS; i++)
         names[n++] = shore__remote_options[i].name;
     char escaped[128];
+    const char *what = key ? "key " : "flag --", *dashes = key ? "" : "--";
     shore__escape(name, strlen(name), escaped, sizeof escaped);
     const char *near = shore__suggest(name, names, n);
-    if (near) return shore__fail(diag, SHORE_EUSAGE, "unknown flag --%s: did you mean --%s?", escaped, near);
-    return shore__fail(diag, SHORE_EUSAGE, "unknown flag --%s: 'longshore %s --help' lists what there is", escaped,
+    if (near) return shore__fail(diag, SHORE_EUSAGE, "unknown %s%s: did you mean %s%s?", what, escaped, dashes, near);
+    return shore__fail(diag, SHORE_EUSAGE, "unknown %s%s: 'longshore %s --help' lists what there is", what, escaped,
                        line->command);
 }
 
@@ -191,7 +193,7 @@ static int parse_flag(const struct shore__command_line *line, int argc, char **a
     const char *word = argv[*i] + 2;
     char name[64];
     size_t length = strcspn(word, "=");
-    if (length >= sizeof name) return unknown(line, word, diag);
+    if (length >= sizeof name) return unknown(line, word, false, diag);
     memcpy(name, word, length);
     name[length] = 0;
     const char *value = word[length] ? word + length + 1 : NULL;
@@ -202,7 +204,7 @@ static int parse_flag(const struct shore__command_line *line, int argc, char **a
         o = &shore__remote_options[remote];
     } else if (!line->config || strcmp(name, "config") != 0) {
         index = shore__option_find(line, name);
-        if (index < 0) return unknown(line, name, diag);
+        if (index < 0) return unknown(line, name, false, diag);
         o = &line->options[index];
         if (parsed->given[index] == SHORE__GIVEN && o->kind != SHORE__OPTION_LIST)
             return shore__fail(diag, SHORE_EUSAGE, "--%s is given twice", o->name);
@@ -319,7 +321,7 @@ int shore__config_apply(const struct shore__command_line *line, const char *path
         int index = shore__option_find(line, key);
         if (index < 0) {
             struct shore_diag inner;
-            unknown(line, key, &inner);
+            unknown(line, key, true, &inner);
             rc = shore__fail(diag, SHORE_EINPUT, "%s: %.900s", file, inner.text);
             break;
         }

@@ -63,6 +63,8 @@ bad "resume of nothing" "no-run" train --resume "$place/no-run"
 bad "inspect of nothing" "no-run" inspect "$place/no-run" --digest
 printf '{"stepz": 3}' >"$place/config.json"
 with_flag "unknown key" "did you mean.*steps" --config "$place/config.json"
+printf '{"config": "other.json"}' >"$place/config.json"
+with_flag "a flag that is no key" "unknown key config: .*--help" --config "$place/config.json"
 printf '{"steps": 3, "steps": 4}' >"$place/config.json"
 with_flag "key twice" "steps|duplicate" --config "$place/config.json"
 printf '{"steps": ' >"$place/config.json"
