@@ -62,8 +62,11 @@ static int open_session(const struct shore__weights_of *of, const struct shore__
     if (rc) return rc;
     s->pass = (struct shore__pass){.m = m, .c = s->c};
     /* a generated text takes its tokens one by one, but attends to all of them */
-    size_t rows = work_bytes ? 1 : sequences * o->seq_len;
-    size_t unit = shore__unit_sequences(o->seq_len) * o->seq_len, workspace;
+    size_t rows = 1, unit = 1, workspace;
+    if (!work_bytes) {
+        rows = sequences * o->seq_len;
+        unit = shore__unit_sequences(o->seq_len) * o->seq_len;
+    }
     struct shore__shapes shapes =
         shore__model_shapes(m, unit < rows ? unit : rows, rows > unit ? rows % unit : 0, o->seq_len, false);
     rc = s->c->ops->prepare(s->c, &shapes, &workspace, diag);

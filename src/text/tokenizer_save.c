@@ -60,7 +60,7 @@ static int save_bytes(const char *directory, struct shore_diag *diag) {
 static int copy_file(const char *from, const char *to, struct shore_diag *diag) {
     char block[16384];
     struct stat info;
-    struct shore__atomic file;
+    struct shore__atomic file = {.fd = -1};
     ssize_t n = 0;
     uint64_t at = 0;
     int fd = open(from, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
