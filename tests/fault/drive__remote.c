@@ -328,8 +328,13 @@ static void test_lies(void **state) {
                 if (!b.diag.text[0]) b.diag = why;
                 if (rc && !to_server) said("client", name, at, rc, faults[fault].client, b.diag.text);
                 between_close(&b);
-                if (!harmless && to_server)
+                if (to_server && !harmless) {
+                    bool gone = fault == CUT_HEADER || fault == CUT_BODY || fault == SILENCE;
                     said("server", name, at, b.served, faults[fault].server, b.server_diag.text);
+                    /* who has opened nothing may go without a word */
+                    if (b.served != (!gone ? -EPROTO : at ? SHORE_ELINK : 0))
+                        fail_msg("%s, frame %u: the server ends with %d", name, at, b.served);
+                }
                 alarm(0);
             }
         }
