@@ -194,7 +194,7 @@ int shore_fleet_reconnect(struct shore_fleet *fleet, struct shore_diag *diag);
 void shore_fleet_close(struct shore_fleet *fleet);
 
 /* The identity bytes that were given to create, of a volume at path (a file, a directory that holds one, or a
- * device). Reads only; takes no lock. *bytes: capacity in, size out. */
+ * device). Reads only; holds no lock. *bytes: capacity in, size out. */
 int shore_volume_identity(const char *path, void *identity, uint32_t *bytes, struct shore_diag *diag);
 
 struct shore_fleet_info {
