@@ -11,6 +11,7 @@
 
 #include "base/diag.h"
 #include "base/thread.h"
+#include "drive/serve_links.h"
 
 /* A name in no file system: nothing is left behind. Who connects must be this user, and know 128 random bits. */
 static struct sockaddr_un address_of(const unsigned char token[16], socklen_t *bytes) {

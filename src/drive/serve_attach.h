@@ -13,8 +13,6 @@ void serve_attach_close(struct session *s);
  * 1. */
 int serve_attach_to(struct shore__conn *c, const struct shore__wire_header *h, const struct shore__wire_request *r,
                     struct shore_diag *diag);
-/* serve.c: takes the descriptors in, also on failure. */
-int serve_add_link(struct session *s, int in, int out, uint64_t id, struct shore_diag *diag);
 
 /* serve_probe.c: PROBE, REMOVE and MEASURE. */
 int serve_probe(struct session *s, const struct shore__wire_header *h, const struct shore__wire_request *r,

@@ -82,6 +82,8 @@ void *serve_controls(void *session);
 void serve_answer(struct shore__serve_job *job);
 /* Once its answer is sent, or cannot be. */
 void serve_job_free(struct shore__serve_job *job);
+/* Why the connection ended, as shore__serve() says it: who is gone is no fault of the protocol. */
+int serve_end_code(const struct link *l, int rc);
 /* Ends all connections, but for the one on which the client takes its leave, because of what became of this one; no
  * more is read. The first reason is kept. Threading: any. */
 void serve_end(struct link *l, int rc, const struct shore_diag *why);
