@@ -13,7 +13,7 @@ struct args {
 #define OPTION(...) SHORE__OPTION(struct args, __VA_ARGS__)
 static const struct shore__option options[] = {
     OPTION(FLAG, "digest", digest, NULL, "print 'step N digest HEX': a hash of all parameters and optimizer state"),
-    OPTION(FLAG, "deep", deep, NULL, "with --digest: read every byte and compare it with its checksum first"),
+    OPTION(FLAG, "deep", deep, NULL, "as --digest, with every byte read and compared with its checksum first"),
     OPTION(SIZE, "memory", memory, "SIZE", "the budget; otherwise little is taken"),
     OPTION(LIST, "drive", moved, "OLD=NEW...", "where a drive of the run is now"),
     OPTION(U64, "accept-step", accept_step, "N", "with --digest: take whole step N although a newer record is damaged"),
@@ -23,7 +23,7 @@ static const struct shore__option options[] = {
 static const struct shore__command_line line = {
     .command = "inspect",
     .remote = true,
-    .synopsis = "inspect RUN [--json]\ninspect RUN --digest [--deep] [--json]",
+    .synopsis = "inspect RUN [--json]\ninspect RUN --digest|--deep [--json]",
     .about =
         "Explains a run: its model, its identity, how far it is, and the volumes that hold its state. The digest does\n"
         "not depend on where or in what pieces the state lies.",
@@ -187,7 +187,7 @@ int shore__cli_inspect(int argc, char **argv) {
         goto end;
     }
     if (!rc && !parsed.positional[0]) rc = shore__fail(&diag, SHORE_EUSAGE, "which run? longshore inspect RUN");
-    if (!rc && a.deep && !a.digest) rc = shore__fail(&diag, SHORE_EUSAGE, "--deep goes with --digest");
+    a.digest |= a.deep;
     if (!rc) rc = shore__run_open(parsed.positional[0], false, a.moved.count ? &a.moved : NULL, &run, &diag);
     if (!rc && run->note) shore__cli_say("%s", run->note);
     if (!rc && a.digest) rc = print_digest(run, &a, &diag);
