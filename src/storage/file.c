@@ -189,8 +189,8 @@ static bool holds_no_data(int fd) {
 }
 
 static int already_there(struct shore_diag *diag, const char *path) {
-    return shore__fail(diag, SHORE_EEXISTS, "%s: exists already; name another path, or give --overwrite to replace it",
-                       path);
+    return shore__fail(diag, SHORE_EEXISTS,
+                       "%s: exists already; name another path; where a run is made, --overwrite replaces it", path);
 }
 
 static int create_on_device(struct shore__file *file, uint64_t bytes, bool overwrite, shore__replaceable_fn replaceable,
