@@ -2,8 +2,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/clean_text.h"
 #include "cli/cli.h"
-#include "cli/utf8.h"
 
 struct args {
     char *prompt;
@@ -58,7 +58,7 @@ static void show(struct stream *s, bool last) {
     char clean[512];
     while (s->shown < s->text.count) {
         size_t used,
-            n = shore__utf8_clean(s->text.bytes + s->shown, s->text.count - s->shown, last, clean, sizeof clean, &used);
+            n = shore__clean_text(s->text.bytes + s->shown, s->text.count - s->shown, last, clean, sizeof clean, &used);
         if (!used) break;
         shore__cli_put_text(stdout, clean, n);
         s->shown += used;
@@ -83,11 +83,11 @@ static int print_json(const struct args *a, const struct stream *s, size_t promp
     size_t bytes = s->text.count - prompt_bytes, used;
     char *clean = malloc(3 * bytes + 1); /* each byte may become U+FFFD */
     if (!clean) return shore__cli_fail_running(-ENOMEM, NULL);
-    size_t n = shore__utf8_clean(s->text.bytes + prompt_bytes, bytes, true, clean, 3 * bytes + 1, &used);
+    size_t n = shore__clean_text(s->text.bytes + prompt_bytes, bytes, true, clean, 3 * bytes + 1, &used);
     const char *given = a->prompt ? a->prompt : "";
     size_t given_bytes = strlen(given);
     char *prompt = malloc(3 * given_bytes + 1);
-    size_t m = prompt ? shore__utf8_clean(given, given_bytes, true, prompt, 3 * given_bytes + 1, &used) : 0;
+    size_t m = prompt ? shore__clean_text(given, given_bytes, true, prompt, 3 * given_bytes + 1, &used) : 0;
     json_t *object = json_object();
     json_object_set_new(object, "prompt", json_stringn(prompt ? prompt : "", m));
     json_object_set_new(object, "text", json_stringn(clean, n));

@@ -1,10 +1,10 @@
-#include "cli/utf8.h"
+#include "cli/clean_text.h"
 
 #include <string.h>
 
 #include "text/utf8.h"
 
-size_t shore__utf8_clean(const char *text, size_t bytes, bool last, char *out, size_t out_bytes, size_t *used) {
+size_t shore__clean_text(const char *text, size_t bytes, bool last, char *out, size_t out_bytes, size_t *used) {
     size_t at = 0, written = 0;
     while (at < bytes) {
         int n = shore__utf8_check((const unsigned char *)text + at, bytes - at);
