@@ -2,13 +2,6 @@
 # A whole block device as a drive, if a loop device may be had: refused while it is mounted or anything is on it, taken
 # when it is told to, left without a trace of the run when that is removed.
 . "$(dirname "$0")/lib.sh"
-device=
-release() {
-    umount "$place/mnt" 2>/dev/null
-    [ -z "$device" ] || losetup -d "$device"
-    finish
-}
-trap release EXIT
 # Of a run with nothing but its refusal to show for it.
 clean() { [ ! -e "$place/run" ] && [ "$(blkid -p -o value -s TYPE "$device")" = "$1" ] && ok "$2" || fail "$2"; }
 

@@ -13,8 +13,11 @@ export LC_ALL=C OMP_WAIT_POLICY=passive
 place=$(mktemp -d "$(dirname "$LONGSHORE")/e2e.XXXXXX")
 failures=0
 checks=0
+device= # a loop device that a test has taken; what it mounts is $place/mnt
 finish() {
     local rc=$?
+    [ ! -d "$place/mnt" ] || umount "$place/mnt" 2>/dev/null
+    [ -z "$device" ] || losetup -d "$device"
     [ -z "${background:-}" ] || kill -9 "$background" 2>/dev/null
     if [ "$failures" = 0 ] && [ "$rc" = 0 ] && [ -z "${KEEP:-}" ]; then rm -rf "$place"; else echo "kept: $place"; fi
 }

@@ -3,13 +3,6 @@
 # they held when training goes on, and leave nothing behind; a file system that fills up later costs neither state.
 . "$(dirname "$0")/lib.sh"
 PATH=$PATH:/usr/sbin:/sbin
-device=
-release() {
-    umount "$place/mnt" 2>/dev/null
-    [ -z "$device" ] || losetup -d "$device"
-    finish
-}
-trap release EXIT
 gpt2_config "$place/config.json" 2 128 4 64 4000
 some_text "$place/text" 100
 common=(--init "$place/config.json" --data "$place/text" --batch 4 --seq-len 64 --steps 8 --memory 512MiB --quiet)
