@@ -29,10 +29,8 @@ int shore__cli_budget(uint64_t asked, uint64_t minimum, uint64_t comfortable, ui
 }
 
 int shore__cli_budget_measured(uint64_t asked, uint64_t needed, struct shore_diag *diag) {
-    /* what is resident differs between two starts by some hundred KiB */
-    const uint64_t varies = UINT64_C(1) << 20;
     uint64_t budget;
-    return shore__cli_budget(asked, asked < needed ? needed + varies : needed, 0, &budget, diag);
+    return shore__cli_budget(asked, asked < needed ? needed + SHORE__RESIDENT_VARIES_BYTES : needed, 0, &budget, diag);
 }
 
 /* Bytes that a volume at path could take, and the file system they come from (0: its own). -1: cannot be told. */

@@ -46,8 +46,6 @@ static uint64_t choose_pages(const struct shore__model *m, enum shore__mode mode
 
 /* What primitives and libraries take beyond what is resident before they are used. */
 #define LIBRARY_BYTES (40u << 20)
-/* Between two starts: the minimum that one names must do for the next. */
-#define RESIDENT_VARIES_BYTES (1u << 20)
 
 static uint64_t base_bytes(uint64_t resident) {
     return (resident + LIBRARY_BYTES + (8u << 20) - 1) >> 23 << 23;
@@ -80,7 +78,7 @@ static int open_session(const struct shore__weights_of *of, const struct shore__
     uint64_t least = base + others + shore__pager_bytes(m, s->c->mode, &residency);
     if (o->memory_bytes < least) {
         char size[32];
-        least += base_bytes(resident + RESIDENT_VARIES_BYTES) - base;
+        least += base_bytes(resident + SHORE__RESIDENT_VARIES_BYTES) - base;
         return shore__fail(diag, SHORE_EBUDGET, "--memory is too little for this model: minimum %s",
                            shore__format_size_up(least, size, sizeof size));
     }
