@@ -45,10 +45,10 @@ int shore__bench_disk(int argc, char **argv);
 int shore__bench_compute(int argc, char **argv);
 int shore__bench_testbed(int argc, char **argv);
 void shore__cli_version(void);
-/* An array of them; NULL: diag says why. */
 /* A drive of a run by its number: what its volume says, and what is wrong; the far side is asked. Never fails. */
 json_t *shore__cli_drive_json(const struct shore__run *run, size_t drive);
 void shore__cli_drive_print(const json_t *o); /* one line */
+/* An array of them; NULL: diag says why. */
 json_t *shore__cli_snapshots_json(const char *run_path, struct shore_diag *diag);
 
 /* ---- messages ---------------------------------------------------------------------------------------------------- */

@@ -1,6 +1,5 @@
 /* One table says what every setting is called, takes and may be; JSON and the check follow it, and the flags
  * are called the same. */
-#include "drive/placement.h"
 #include "run/internal.h"
 
 #include <errno.h>
@@ -13,6 +12,7 @@
 #include "base/diag.h"
 #include "base/suggest.h"
 #include "base/units.h"
+#include "drive/placement.h"
 #include "drive/speed.h"
 
 enum kind { TEXT, LIST, COUNT32, COUNT64, SIZE, REAL, SHARE, CHOICE, TRUTH };

@@ -28,8 +28,7 @@ int shore__device_check(const struct shore__file *file, struct shore_diag *diag)
             shore__escape(type, strlen(type), name, sizeof name);
         rc = shore__fail(diag, SHORE_EEXISTS,
                          "%s: the device is not empty (%s found on it); if nothing on it is needed, wipe it, or give "
-                         "--overwrite where a "
-                         "run is made",
+                         "--overwrite where a run is made",
                          file->path, name);
     } else if (found != 1) {
         rc = shore__fail(diag, -EIO, "%s: the device could not be searched for signatures of file systems", file->path);
