@@ -103,15 +103,20 @@ static int run(const struct args *a) {
     struct rates bf16, f32;
     struct shore_diag diag = {{0}};
     int rc = measure(a, products, false, &f32, &diag);
-    if (!rc) rc = measure(a, products, true, &bf16, &diag);
+    bool has_bf16 = shore__can_multiply_bf16();
+    if (!rc && has_bf16) rc = measure(a, products, true, &bf16, &diag);
     if (rc) return shore__cli_fail_running(rc, &diag);
-    bool table_bf16 = shore__products_for_this_processor() == SHORE__PRODUCTS_BF16;
+    const char *automatic = shore__products_for_this_processor() == SHORE__PRODUCTS_BF16 ? "bf16" : "fp32";
     if (a->json)
-        return shore__cli_print_json(json_pack(
-            "{s:s,s:s,s:I,s:o,s:o}", "processor", shore__processor_kind(), "products", table_bf16 ? "bf16" : "fp32",
-            "rows", (json_int_t)a->rows, "bf16", rates_json(products, &bf16), "fp32", rates_json(products, &f32)));
-    printf("%s, %u rows; --products auto takes %s\n", shore__processor_kind(), a->rows, table_bf16 ? "bf16" : "fp32");
-    print_rates(products, "bf16", &bf16);
+        return shore__cli_print_json(json_pack("{s:s,s:s,s:I,s:o*,s:o}", "processor", shore__processor_kind(),
+                                               "products", automatic, "rows", (json_int_t)a->rows, "bf16",
+                                               has_bf16 ? rates_json(products, &bf16) : NULL, "fp32",
+                                               rates_json(products, &f32)));
+    printf("%s, %u rows; --products auto takes %s\n", shore__processor_kind(), a->rows, automatic);
+    if (has_bf16)
+        print_rates(products, "bf16", &bf16);
+    else
+        puts("bf16: oneDNN has no such products for this processor");
     print_rates(products, "fp32", &f32);
     return SHORE__EXIT_DONE;
 }

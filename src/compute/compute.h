@@ -202,6 +202,9 @@ enum shore__products { SHORE__PRODUCTS_AUTO, SHORE__PRODUCTS_BF16, SHORE__PRODUC
 /* The fixed table by kind of processor: bf16 with AMX or AMD's AVX512_BF16, otherwise fp32. */
 enum shore__products shore__products_for_this_processor(void);
 
+/* Whether products can run in bf16 at all: oneDNN has them from AVX-512 on, slower than fp32 on some processors. */
+bool shore__can_multiply_bf16(void);
+
 /* A name for the kind of processor, part of a run's identity: "x86-64 amx", "x86-64 avx512", "x86-64 avx2", ... with
  * the instruction set that products run on. */
 const char *shore__processor_kind(void);

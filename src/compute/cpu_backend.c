@@ -78,6 +78,11 @@ static const struct shore__compute_ops cpu_ops = {
 int shore__compute_cpu_open(bool bf16, enum shore__products products, int threads, struct shore__compute **out,
                             struct shore_diag *diag) {
     if (threads < 0) return shore__fail(diag, -EINVAL, "a number of threads cannot be negative: %d", threads);
+    if (bf16 && products == SHORE__PRODUCTS_BF16 && !shore__can_multiply_bf16())
+        return shore__fail(diag, -ENOTSUP,
+                           "this processor (%s) has no matrix products in bf16: --products bf16 needs AVX-512 or AMX, "
+                           "auto and fp32 run here",
+                           shore__processor_kind());
     struct shore__cpu *c = calloc(1, sizeof *c);
     if (!c) return shore__fail(diag, -ENOMEM, "no memory for the compute backend");
     if (products == SHORE__PRODUCTS_AUTO) products = shore__products_for_this_processor();

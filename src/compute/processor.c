@@ -44,6 +44,10 @@ enum shore__products shore__products_for_this_processor(void) {
     return SHORE__PRODUCTS_F32; /* Intel's AVX512_BF16 runs at half the rate of fp32 */
 }
 
+bool shore__can_multiply_bf16(void) {
+    return has(dnnl_cpu_isa_avx512_core);
+}
+
 #else
 #ifdef __aarch64__
 #define PROCESSOR "aarch64"
@@ -62,6 +66,9 @@ static const char *isa_name(void) {
 }
 enum shore__products shore__products_for_this_processor(void) {
     return SHORE__PRODUCTS_F32;
+}
+bool shore__can_multiply_bf16(void) {
+    return false;
 }
 #endif
 

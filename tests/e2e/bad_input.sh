@@ -35,6 +35,7 @@ bad "unknown command" "did you mean.*train" trian
 with_flag "unknown flag" "did you mean.*--batch" --bacth 4
 with_flag "unknown flag with =" "did you mean.*--memory" --memroy=1GiB
 with_flag "no number" "--lr" --lr fast
+ONEDNN_MAX_CPU_ISA=AVX2 with_flag "bf16 products without AVX-512" "avx2.*--products bf16 needs" --products bf16
 with_flag "negative rate" "--lr" --lr -1
 with_flag "NaN rate" "--lr" --lr nan
 with_flag "no batch" "--batch" --batch 0

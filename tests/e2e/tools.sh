@@ -69,6 +69,9 @@ grep -q -- "--weight-decay" "$place/log" && ok "help" || fail "--help lacks --we
 must verify --init "$place/config.json" --data "$place/text" --drive "$place/d" --steps 2 --batch 2 --seq-len 32
 must bench update --drive "$place/d" --params 1000000 --json
 awk -v v="$(number params_per_second)" 'BEGIN {exit !(v > 0)}' && ok "bench update" || fail "no params_per_second"
+must bench disk --drive "$place/d" --size 16MiB --passes 1 --json
+ONEDNN_MAX_CPU_ISA=AVX2 must bench compute --width 64 --rows 64 --slice 64 # which has no products in bf16
+grep -q '^fp32: [0-9]' "$place/log" && ok "bench compute" || fail "bench compute gives no rate in fp32"
 must remove "$run_dir"
 [ ! -e "$run_dir" ] && [ -z "$(ls -A "$place/d")" ] && ok "remove" || fail "remove left: $(ls "$place/d")"
 done_testing
