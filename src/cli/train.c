@@ -65,11 +65,16 @@ static int missing(const struct shore__train_args *a, struct shore_diag *diag) {
     return 0;
 }
 
-static void print_needs(const struct shore__needs *needs) {
-    char minimum[32], comfortable[32], disk[32];
+static void print_needs(const struct shore__needs *needs, uint64_t memory_bytes) {
+    char minimum[32], comfortable[32], disk[32], memory[32];
     printf("memory: minimum %s\n", shore__format_size_up(needs->minimum_bytes, minimum, sizeof minimum));
     printf("memory: everything kept from %s on\n",
            shore__format_size_up(needs->comfortable_bytes, comfortable, sizeof comfortable));
+    if (memory_bytes >= needs->minimum_bytes)
+        printf("memory: with %s, inner activations kept for %llu of %llu (a layer and a unit each), the others "
+               "computed again\n",
+               shore__format_size(memory_bytes, memory, sizeof memory), (unsigned long long)needs->kept_pairs,
+               (unsigned long long)needs->pairs);
     printf("disk: %s\n", shore__format_size_up(needs->disk_bytes, disk, sizeof disk));
 }
 
@@ -158,7 +163,7 @@ static int fresh_run(struct shore__train_args *args) {
 
     int rc = check_fresh(args, &tokenizer, &model, &needs, &diag);
     if (!rc && args->dry_run) {
-        print_needs(&needs);
+        print_needs(&needs, s->memory_bytes);
         goto end;
     }
     if (!rc)
@@ -251,7 +256,7 @@ static int resumed_run(const struct shore__train_args *args, const struct shore_
     if (!rc) rc = shore__train_needs(s, run->model, &needs, &diag);
     if (rc) goto end;
     if (args->dry_run) {
-        print_needs(&needs);
+        print_needs(&needs, s->memory_bytes);
         goto end;
     }
     rc = shore__cli_budget(s->memory_bytes, needs.minimum_bytes, needs.comfortable_bytes, &s->memory_bytes, &diag);

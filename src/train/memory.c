@@ -309,6 +309,8 @@ int train_plan_make(const struct shore__settings *s, const struct shore__model *
         needs->minimum_bytes = minimum;
         needs->comfortable_bytes = most.total_bytes;
         needs->disk_bytes = shore_fleet_disk_bytes(m->layout, &options);
+        needs->pairs = m->arch.n_layer * plan->units;
+        needs->kept_pairs = 0;
     }
     if (budget_bytes < minimum) {
         char size[32], have[32];

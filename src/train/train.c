@@ -51,6 +51,10 @@ int shore__train_needs(const struct shore__settings *s, const struct shore__mode
     if (!rc) rc = open_compute(s, &c, diag);
     if (rc) return rc;
     rc = train_plan_make(s, m, c, UINT64_MAX, &plan, out, diag);
+    if (!rc && s->memory_bytes >= out->minimum_bytes) {
+        rc = train_plan_make(s, m, c, s->memory_bytes, &plan, NULL, diag);
+        out->kept_pairs = plan.kept_inner;
+    }
     c->ops->close(c);
     return rc;
 }

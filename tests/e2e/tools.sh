@@ -59,7 +59,10 @@ if cmp -s "$place/exported/model.safetensors" "$place/exported2/model.safetensor
 must inspect "$run_dir"
 must inspect "$run_dir" --json
 same "inspect --json is one line" "$(sed 1d "$place/log" | wc -l)" 1
-must train --init "$place/config.json" --data "$place/text" --drive "$place/d/dry" --out "$place/dry" --steps 5 --dry-run
+must train --init "$place/config.json" --data "$place/text" --drive "$place/d/dry" --out "$place/dry" --steps 5 --dry-run \
+    --batch 2 --memory 1GiB
+grep -q "with 1.00 GiB, inner activations kept for [1-9][0-9]* of [1-9]" "$place/log" && ok "what a budget keeps" ||
+    fail "a dry run does not say what a budget keeps"
 grep -qi "minimum" "$place/log" && ok "dry run" || fail "a dry run names no minimum"
 [ ! -e "$place/dry" ] && [ ! -e "$place/d/dry" ] && ok "a dry run makes nothing" || fail "a dry run made something"
 must --version
