@@ -140,10 +140,12 @@ static int train_and_report(struct shore__run *run, bool fresh, const struct sho
 }
 
 /* Everything that can be refused before anything is written. */
-static int check_fresh(struct shore__train_args *args, struct shore__tokenizer **tokenizer, struct shore__model **model,
-                       struct shore__needs *needs, struct shore_diag *diag) {
+static int check_fresh(struct shore__train_args *args, const struct shore__parsed *parsed,
+                       struct shore__tokenizer **tokenizer, struct shore__model **model, struct shore__needs *needs,
+                       struct shore_diag *diag) {
     struct shore__settings *s = &args->settings;
     int rc = missing(args, diag);
+    if (!rc) rc = shore__train_pairs(parsed, diag);
     if (!rc) rc = shore__settings_check(s, diag);
     if (!rc) rc = shore__run_tokenizer_of(s, tokenizer, diag);
     if (!rc) rc = shore__run_model(s, *tokenizer, model, diag);
@@ -152,7 +154,7 @@ static int check_fresh(struct shore__train_args *args, struct shore__tokenizer *
     return rc;
 }
 
-static int fresh_run(struct shore__train_args *args) {
+static int fresh_run(struct shore__train_args *args, const struct shore__parsed *parsed) {
     struct shore__settings *s = &args->settings;
     struct shore__tokenizer *tokenizer = NULL;
     struct shore__model *model = NULL;
@@ -161,7 +163,7 @@ static int fresh_run(struct shore__train_args *args) {
     struct shore_diag diag = {{0}};
     int code = SHORE__EXIT_DONE;
 
-    int rc = check_fresh(args, &tokenizer, &model, &needs, &diag);
+    int rc = check_fresh(args, parsed, &tokenizer, &model, &needs, &diag);
     if (!rc && args->dry_run) {
         print_needs(&needs, s->memory_bytes);
         goto end;
@@ -287,7 +289,7 @@ int shore__cli_train(int argc, char **argv) {
     else if (parsed.help)
         shore__options_help(&shore__train_line, &args);
     else
-        code = args.resume ? resumed_run(&args, &parsed) : fresh_run(&args);
+        code = args.resume ? resumed_run(&args, &parsed) : fresh_run(&args, &parsed);
     shore__train_args_free(&args);
     return code;
 }

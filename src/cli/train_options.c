@@ -141,6 +141,22 @@ static bool given(const struct shore__parsed *parsed, const char *name) {
     return shore__option_given(&shore__train_line, parsed, name);
 }
 
+int shore__train_pairs(const struct shore__parsed *parsed, struct shore_diag *diag) {
+    static const struct {
+        const char *flag, *goes_with, *or_with;
+    } pairs[] = {{"compress-values", "compress", NULL},
+                 {"error-feedback", "compress", NULL},
+                 {"eval-every", "val-data", "val-share"}};
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
+        const char *other = pairs[i].or_with;
+        if (!given(parsed, pairs[i].flag) || given(parsed, pairs[i].goes_with) || (other && given(parsed, other)))
+            continue;
+        return shore__fail(diag, SHORE_EUSAGE, "--%s means nothing without --%s%s%s: give that too, or leave it out",
+                           pairs[i].flag, pairs[i].goes_with, other ? " or --" : "", other ? other : "");
+    }
+    return 0;
+}
+
 int shore__train_resolve(struct shore__train_args *args, const struct shore__model *model, struct shore_diag *diag) {
     shore__settings_fit(&args->settings, model, 0);
     if (model->arch.learned_positions && args->settings.seq_len > model->arch.max_positions)

@@ -17,6 +17,8 @@ extern const struct shore__command_line shore__train_line;
 void shore__train_args_init(struct shore__train_args *args);
 void shore__train_args_free(struct shore__train_args *args);
 
+/* Refuses a flag that means nothing without another one that is not given. */
+int shore__train_pairs(const struct shore__parsed *parsed, struct shore_diag *diag);
 /* Fills in what is not given and follows from the model. */
 int shore__train_resolve(struct shore__train_args *args, const struct shore__model *model, struct shore_diag *diag);
 /* Whether a setting decides the bits of a run, so that it cannot change. */

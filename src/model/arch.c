@@ -121,7 +121,12 @@ static void gpt2(struct reader *r, struct shore__arch *a) {
     a->head_dim = a->d_model / a->n_head;
 }
 
+static void whole_heads_turn(struct reader *r) {
+    if (number(r, "partial_rotary_factor", 1, 0, 1) != 1) refuse(r, "partial_rotary_factor", "only 1 is supported");
+}
+
 static void rope(struct reader *r, struct shore__arch *a) {
+    whole_heads_turn(r);
     a->rope_theta = number(r, "rope_theta", 10000.0, 1, 1e12);
     a->rope_factor = 1;
     const char *key = given(r, "rope_parameters") ? "rope_parameters" : "rope_scaling";
@@ -132,6 +137,7 @@ static void rope(struct reader *r, struct shore__arch *a) {
         return;
     }
     struct reader in = {scaling, r->name, r->diag, r->rc};
+    whole_heads_turn(&in);
     a->rope_theta = number(&in, "rope_theta", a->rope_theta, 1, 1e12);
     const char *type = string(&in, "rope_type", string(&in, "type", NULL));
     if (!type) {

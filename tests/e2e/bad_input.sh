@@ -38,6 +38,9 @@ with_flag "no number" "--lr" --lr fast
 ONEDNN_MAX_CPU_ISA=AVX2 with_flag "bf16 products without AVX-512" "avx2.*--products bf16 needs" --products bf16
 with_flag "negative rate" "--lr" --lr -1
 with_flag "NaN rate" "--lr" --lr nan
+with_flag "feedback of nothing" "--error-feedback means nothing without --compress" --error-feedback on
+with_flag "precision of nothing" "--compress-values means nothing without --compress" --compress-values fp32
+with_flag "validation on nothing" "--eval-every means nothing without --val-data or --val-share" --eval-every 5
 with_flag "no batch" "--batch" --batch 0
 with_flag "huge batch" "--batch" --batch 99999999999999999999
 with_flag "no steps" "--steps" --steps 0
@@ -172,10 +175,13 @@ rope() { # NAME PATTERN JSON
     model config
     cat >"$dir/config.json" <<JSON
 {"model_type": "llama", "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2,
- "vocab_size": 260, "rope_scaling": $3}
+ "vocab_size": 260, "${4:-rope_scaling}": $3}
 JSON
     with_flag "$1" "$2" --model "$dir"
 }
+rope "heads that turn in part" "partial_rotary_factor.*0.5" 0.5 partial_rotary_factor
+rope "the same, where newer files have it" "partial_rotary_factor.*0.25" \
+    '{"rope_type": "default", "partial_rotary_factor": 0.25}' rope_parameters
 rope "rotary scaling of no kind" "rope_type.*missing" '{"factor": 2}'
 rope "unknown rotary scaling" "rope_type.*yarn" '{"rope_type": "yarn", "factor": 2}'
 rope "linear scaling without factor" "factor.*missing" '{"type": "linear"}'
