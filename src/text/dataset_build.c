@@ -151,6 +151,7 @@ static int build_line(struct build *b, const char *line, size_t bytes, struct sh
     struct line x = {.build = b};
     struct shore_diag why = {{0}};
     b->line++;
+    if (b->line == 1 && bytes >= 3 && !memcmp(line, "\xEF\xBB\xBF", 3)) line += 3, bytes -= 3; /* byte order mark */
     if (bytes > 0 && line[bytes - 1] == '\r') bytes--;
     if (strspn(line, " \t") >= bytes) return 0;
     int rc = shore__json_stream_text(line, bytes, "the line", on_line_event, &x, &why);
