@@ -38,7 +38,10 @@ const char *shore__progress_line(struct shore__progress *p, const struct shore__
     if (r->slow_drive) /* early: a terminal shows the beginning of the line */
         append(out, bytes, &used, "  slow: %s works %.1f times as long as the others",
                shore__escape(r->slow_drive, strlen(r->slow_drive), b, sizeof b), r->slow_factor);
-    append(out, bytes, &used, "  loss %.4f", r->loss);
+    if (isnan(r->loss)) /* whose sign, which printf shows, means nothing */
+        append(out, bytes, &used, "  loss nan");
+    else
+        append(out, bytes, &used, "  loss %.4f", r->loss);
     if (!isnan(r->val_loss)) append(out, bytes, &used, "  val %.4f", r->val_loss);
     append(out, bytes, &used, "  norm %.3g  lr %.3g", r->grad_norm, r->lr);
     if (!isnan(r->dropped_energy)) append(out, bytes, &used, "  dropped %.0f%%", 100 * r->dropped_energy);
