@@ -9,7 +9,11 @@ run step_overlap.sh
 run compute_share.sh
 run ram_vs_drive.sh
 run unequal_drives.sh
+run remote_update.sh
+run link_bytes.sh
 if [ -n "${SHORT:-}" ]; then run minimum.sh 5m 124m; else run minimum.sh; fi
 [ -n "${SHORT:-}" ] || run overrun_sweep.sh
 [ -n "${SHORT:-}" ] || run moments_loss.sh
+[ -n "${SHORT:-}" ] || run kill_far_side.sh
+[ -n "${SHORT:-}" ] || run testbed.sh
 [ -z "${PEERS:-}" ] || run train_vs_peers.sh "$PEERS" pytorch deepspeed small124 small774 state8_124 state8_774
