@@ -11,7 +11,7 @@ static const char smart_infinity[] =
     "  \"name\": \"smart-infinity\",\n"
     "  \"scale\": 101,\n"
     "  \"link\": {\"shared\": \"8GB\"},\n"
-    "  \"drives\": [{\"read\": \"2.8GB\", \"write\": \"1.65GB\", \"mixed\": \"2.8GB\", \"compute\": \"8.2GB\",\n"
+    "  \"drives\": [{\"read\": \"2.8GB\", \"write\": \"1.65GB\", \"mixed\": \"2.7GB\", \"compute\": \"8.2GB\",\n"
     "              \"memory\": \"4GB\"}],\n"
     "  \"compute\": {\"forward\": 0.65, \"backward\": 4.2},\n"
     "  \"model\": {\"layers\": 24, \"width\": 384, \"inner\": 1344, \"heads\": 6},\n"
