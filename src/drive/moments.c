@@ -79,18 +79,31 @@ void shore__moments_end(const struct shore__moments *m, uint32_t plane_bytes) {
     memset(m->plane + used, 0, plane_bytes - used);
 }
 
+static size_t stored_bytes(uint32_t fp32_elems) {
+    return (used_bytes(fp32_elems) + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
+}
+
 size_t shore__moments_stored_bytes(const struct shore_layout_block *block, uint32_t segment) {
-    size_t used = used_bytes(shore__moments_fp32_elems(block, segment));
-    return (used + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
+    return stored_bytes(shore__moments_fp32_elems(block, segment));
 }
 
 uint32_t shore__moments_segment_bytes(const struct shore_layout *layout, enum shore_moments kind) {
-    size_t most = SHORE_SEGMENT_ELEMS;
     if (kind == SHORE_MOMENTS_FP32) return SHORE_SEGMENT_ELEMS * sizeof(float);
+    /* Only segments with small tensors take more, so that a layout which a stranger makes huge costs no time. */
+    size_t most = stored_bytes(0);
     for (uint32_t b = 0; b < layout->nblocks; b++) {
-        for (uint32_t s = 0; s < layout->blocks[b].segments; s++) {
-            size_t bytes = shore__moments_stored_bytes(&layout->blocks[b], s);
-            if (bytes > most) most = bytes;
+        const struct shore_layout_block *block = &layout->blocks[b];
+        uint32_t next = 0;
+        for (uint32_t t = 0; t < block->ntensors; t++) {
+            const struct shore_layout_tensor *tensor = &block->tensors[t];
+            if (tensor->elems >= SHORE_MOMENTS_8BIT_LEAST) continue;
+            uint64_t end = tensor->offset_elems + (tensor->elems + BLOCK_ELEMS - 1) / BLOCK_ELEMS * BLOCK_ELEMS;
+            uint32_t first = (uint32_t)(tensor->offset_elems / SHORE_SEGMENT_ELEMS);
+            if (next < first) next = first;
+            for (; next < block->segments && (uint64_t)next * SHORE_SEGMENT_ELEMS < end; next++) {
+                size_t bytes = shore__moments_stored_bytes(block, next);
+                if (bytes > most) most = bytes;
+            }
         }
     }
     return (uint32_t)most;
