@@ -9,7 +9,7 @@ longshore=build/longshore
 run=runs/demo
 work=runs/demo.work
 seconds=${DEMO_SECONDS:-190}
-vocab=4096 width=384 layers=6 ff=1024 length=256 batch=8
+vocab=4096 width=384 layers=7 ff=1024 length=256 batch=4
 say() { printf '\n\033[1m%s\033[0m\n' "$*"; }
 bytes_of() { # "112MiB", as longshore prints sizes
     awk -v text="$1" 'BEGIN {p = index("KMGT", substr(text, match(text, /[KMGT]/), 1)); printf "%.0f", (text + 0) * 1024 ^ p}'
