@@ -262,8 +262,7 @@ static void spend(struct sizing *z, struct train_plan *plan, uint64_t budget) {
 }
 
 int train_plan_make(const struct shore__settings *s, const struct shore__model *m, struct shore__compute *c,
-                    uint64_t budget_bytes, struct train_plan *out, struct shore__needs *needs,
-                    struct shore_diag *diag) {
+                    struct train_plan *out, struct shore__needs *needs, struct shore_diag *diag) {
     struct sizing z = {s, m, c, NULL};
     struct train_plan *plan = out;
     size_t unit = shore__unit_sequences(s->seq_len) * s->seq_len, rows = (size_t)s->batch * s->seq_len;
@@ -312,13 +311,15 @@ int train_plan_make(const struct shore__settings *s, const struct shore__model *
         needs->pairs = m->arch.n_layer * plan->units;
         needs->kept_pairs = 0;
     }
-    if (budget_bytes < minimum) {
+    if (s->memory_bytes < minimum) {
+        if (needs) return 0;
         char size[32], have[32];
         return shore__fail(
             diag, SHORE_EBUDGET, "--memory %s is too little for this model, batch and sequence length: minimum %s",
-            shore__format_size(budget_bytes, have, sizeof have), shore__format_size_up(minimum, size, sizeof size));
+            shore__format_size(s->memory_bytes, have, sizeof have), shore__format_size_up(minimum, size, sizeof size));
     }
     *plan = least;
-    spend(&z, plan, budget_bytes);
+    spend(&z, plan, s->memory_bytes);
+    if (needs) needs->kept_pairs = plan->kept_inner;
     return 0;
 }

@@ -50,11 +50,7 @@ int shore__train_needs(const struct shore__settings *s, const struct shore__mode
     shore__throttle_close(throttle);
     if (!rc) rc = open_compute(s, &c, diag);
     if (rc) return rc;
-    rc = train_plan_make(s, m, c, UINT64_MAX, &plan, out, diag);
-    if (!rc && s->memory_bytes >= out->minimum_bytes) {
-        rc = train_plan_make(s, m, c, s->memory_bytes, &plan, NULL, diag);
-        out->kept_pairs = plan.kept_inner;
-    }
+    rc = train_plan_make(s, m, c, &plan, out, diag);
     c->ops->close(c);
     return rc;
 }
@@ -141,7 +137,7 @@ static int open_trainer(struct trainer *t, bool fresh, bool overwrite, uint64_t 
     char processor[64];
     int rc = open_compute(s, &t->c, diag);
     if (!rc) rc = shore__emulation_throttle(s->emulate, &s->drives, &t->throttle, diag);
-    if (!rc) rc = train_plan_make(s, t->m, t->c, s->memory_bytes, &t->plan, NULL, diag);
+    if (!rc) rc = train_plan_make(s, t->m, t->c, &t->plan, NULL, diag);
     if (!rc && s->memory_bytes > shore__machine_memory_bytes()) {
         char have[32];
         rc = shore__fail(diag, SHORE_EBUDGET, "--memory is above this machine's memory of %s",

@@ -148,8 +148,10 @@ static inline uint64_t train_last_step(const struct shore__settings *s) {
 }
 
 /* memory.c */
+/* The plan for s->memory_bytes. needs NULL: less than the minimum is refused; otherwise what is needed, whatever that
+ * is, and no plan where it is too little. */
 int train_plan_make(const struct shore__settings *s, const struct shore__model *m, struct shore__compute *c,
-                    uint64_t budget_bytes, struct train_plan *out, struct shore__needs *needs, struct shore_diag *diag);
+                    struct train_plan *out, struct shore__needs *needs, struct shore_diag *diag);
 /* Lays the trainer's buffers out in memory (t->pass and t->plan are set). */
 int train_place(struct trainer *t, struct shore__carve *memory, struct shore__pager **pager, struct shore_diag *diag);
 /* Where scratch holds the input of layer l, and slice i of a tied table's gradient. */
