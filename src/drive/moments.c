@@ -19,6 +19,14 @@ static uint32_t tensor_at(const struct shore_layout_block *block, uint64_t at) {
     return low;
 }
 
+/* Whether its moments stay fp32, and where whole blocks of them end. */
+static bool is_small(const struct shore_layout_tensor *tensor) {
+    return tensor->elems < SHORE_MOMENTS_8BIT_LEAST;
+}
+static uint64_t blocks_end(const struct shore_layout_tensor *tensor) {
+    return tensor->offset_elems + (tensor->elems + BLOCK_ELEMS - 1) / BLOCK_ELEMS * BLOCK_ELEMS;
+}
+
 bool shore__moment_run_next(const struct shore_layout_block *block, uint32_t segment, struct shore__moment_run *run) {
     uint64_t start = (uint64_t)segment * SHORE_SEGMENT_ELEMS, at = start + run->stop;
     if (run->stop == SHORE_SEGMENT_ELEMS) return false;
@@ -29,8 +37,8 @@ bool shore__moment_run_next(const struct shore_layout_block *block, uint32_t seg
         t++;
     const struct shore_layout_tensor *tensor = &block->tensors[t];
     uint64_t stop = t + 1 < block->ntensors ? tensor[1].offset_elems : UINT64_MAX;
-    uint64_t end = tensor->offset_elems + (tensor->elems + BLOCK_ELEMS - 1) / BLOCK_ELEMS * BLOCK_ELEMS;
-    run->fp32 = tensor->elems < SHORE_MOMENTS_8BIT_LEAST && at < end;
+    uint64_t end = blocks_end(tensor);
+    run->fp32 = is_small(tensor) && at < end;
     if (run->fp32 && end < stop) stop = end;
     if (stop > start + SHORE_SEGMENT_ELEMS) stop = start + SHORE_SEGMENT_ELEMS;
     run->tensor = t;
@@ -96,8 +104,8 @@ uint32_t shore__moments_segment_bytes(const struct shore_layout *layout, enum sh
         uint32_t next = 0;
         for (uint32_t t = 0; t < block->ntensors; t++) {
             const struct shore_layout_tensor *tensor = &block->tensors[t];
-            if (tensor->elems >= SHORE_MOMENTS_8BIT_LEAST) continue;
-            uint64_t end = tensor->offset_elems + (tensor->elems + BLOCK_ELEMS - 1) / BLOCK_ELEMS * BLOCK_ELEMS;
+            if (!is_small(tensor)) continue;
+            uint64_t end = blocks_end(tensor);
             uint32_t first = (uint32_t)(tensor->offset_elems / SHORE_SEGMENT_ELEMS);
             if (next < first) next = first;
             for (; next < block->segments && (uint64_t)next * SHORE_SEGMENT_ELEMS < end; next++) {
