@@ -53,6 +53,10 @@ static inline bool shore__buf_is_none(shore__buf b) {
 static inline size_t shore__mode_bytes(enum shore__mode mode) {
     return mode == SHORE__BF16 ? 2 : 4;
 }
+/* The mode whose elements an activation takes that ops->store() has written: every bf16 one stores 2 bytes. */
+static inline enum shore__mode shore__stored_mode(enum shore__mode mode) {
+    return mode == SHORE__BF16_IN_F32 ? SHORE__BF16 : mode;
+}
 
 struct shore__compute;
 struct shore__stream;

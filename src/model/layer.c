@@ -174,6 +174,36 @@ static struct shore__attention attention(const struct shore__model *m, size_t ro
         if (try_rc) return try_rc; \
     } while (0)
 
+typedef int (*move_fn)(struct shore__compute *, struct shore__stream *, shore__buf to, shore__buf from, size_t n);
+
+static int move_inner(const struct shore__model *m, struct shore__compute *c, struct shore__stream *s, size_t rows,
+                      const struct shore__inner *to, const struct shore__inner *from, bool cheap_too, move_fn move) {
+    const struct shore__arch *a = &m->arch;
+    TRY(c->ops->copy(c, s, to->stats1, from->stats1, rows * 8));
+    TRY(c->ops->copy(c, s, to->stats2, from->stats2, rows * 8));
+    TRY(c->ops->copy(c, s, to->lse, from->lse, rows * a->n_head * 4));
+    TRY(move(c, s, to->qkv, from->qkv, rows * m->qkv_width));
+    TRY(move(c, s, to->attn, from->attn, rows * m->attn_width));
+    TRY(move(c, s, to->mid, from->mid, rows * a->d_model));
+    TRY(move(c, s, to->up, from->up, rows * m->up_width));
+    if (!cheap_too) return 0;
+    TRY(move(c, s, to->norm1, from->norm1, rows * a->d_model));
+    TRY(move(c, s, to->norm2, from->norm2, rows * a->d_model));
+    return move(c, s, to->act, from->act, rows * a->d_ff);
+}
+
+int shore__inner_store(const struct shore__model *m, struct shore__compute *c, struct shore__stream *s, size_t rows,
+                       const struct shore__inner *inner, shore__buf kept, bool cheap_too) {
+    struct shore__inner to = shore__inner_at(m, shore__stored_mode(c->mode), rows, kept, cheap_too, SHORE__NO_BUF);
+    return move_inner(m, c, s, rows, &to, inner, cheap_too, c->ops->store);
+}
+
+int shore__inner_load(const struct shore__model *m, struct shore__compute *c, struct shore__stream *s, size_t rows,
+                      const struct shore__inner *inner, shore__buf kept, bool cheap_too) {
+    struct shore__inner from = shore__inner_at(m, shore__stored_mode(c->mode), rows, kept, cheap_too, SHORE__NO_BUF);
+    return move_inner(m, c, s, rows, inner, &from, cheap_too, c->ops->load);
+}
+
 /* Whole sequences, from their beginning. */
 struct whole {
     shore__buf cos_sin;

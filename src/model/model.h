@@ -159,6 +159,13 @@ size_t shore__inner_bytes(const struct shore__model *m, enum shore__mode mode, s
 struct shore__inner shore__inner_at(const struct shore__model *m, enum shore__mode mode, size_t rows, shore__buf kept,
                                     bool cheap_too, shore__buf work);
 
+/* Of what lies at inner, what is kept of it (all but the cheap ones, or those too) goes to `kept`, or comes from there:
+ * as ops->store() and load() have it, laid out and sized as for shore__stored_mode(). */
+int shore__inner_store(const struct shore__model *m, struct shore__compute *c, struct shore__stream *s, size_t rows,
+                       const struct shore__inner *inner, shore__buf kept, bool cheap_too);
+int shore__inner_load(const struct shore__model *m, struct shore__compute *c, struct shore__stream *s, size_t rows,
+                      const struct shore__inner *inner, shore__buf kept, bool cheap_too);
+
 size_t shore__backward_scratch_bytes(const struct shore__model *m, enum shore__mode mode, size_t rows);
 
 /* out [rows, d] from in; out may be in, or none: then only inner is filled. cos_sin: none with learned positions. */

@@ -26,7 +26,7 @@
 /* ---- scratch -------------------------------------------------------------------------------------------------------
  */
 
-/* Activations are stored as products read them: 4 bytes at most, whatever the processor of a later start. */
+/* 4 bytes an element are the most, whatever the precision. */
 static uint64_t boundary_room(const struct shore__settings *s, const struct shore__model *m) {
     return shore__arena_round((uint64_t)s->batch * s->seq_len * m->arch.d_model * 4);
 }
@@ -71,14 +71,14 @@ static uint32_t count_pieces(const struct shore__model *m, bool hold_table_gradi
     return m->arch.n_layer + pooled + 1;
 }
 
-static size_t inner_bytes(const struct shore__model *m, enum shore__mode mode, size_t rows, bool cheap_too) {
-    return shore__arena_round(shore__inner_bytes(m, mode, rows, cheap_too));
+static size_t kept_inner_bytes(const struct shore__model *m, enum shore__mode mode, size_t rows, bool cheap_too) {
+    return shore__arena_round(shore__inner_bytes(m, shore__stored_mode(mode), rows, cheap_too));
 }
 
 uint64_t train_kept_bytes(const struct trainer *t, size_t pairs) {
     size_t full = pairs < t->plan.full_inner ? pairs : t->plan.full_inner;
-    return full * inner_bytes(t->m, t->c->mode, t->plan.unit_rows, true) +
-           (pairs - full) * inner_bytes(t->m, t->c->mode, t->plan.unit_rows, false);
+    return full * kept_inner_bytes(t->m, t->c->mode, t->plan.unit_rows, true) +
+           (pairs - full) * kept_inner_bytes(t->m, t->c->mode, t->plan.unit_rows, false);
 }
 
 /* A compressed block is selected from as a whole: that needs room for the larger one of untied tables. */
@@ -115,19 +115,20 @@ int train_place(struct trainer *t, struct shore__carve *memory, struct shore__pa
         memory->used += shore__pager_bytes(m, mode, &plan->residency);
     }
 
-    t->boundary_bytes = shore__arena_round(plan->rows * d * e);
+    t->boundary_bytes = shore__arena_round(plan->rows * d * shore__mode_bytes(shore__stored_mode(mode)));
     uint32_t ring = plan->kept_boundaries == layers + 1 ? 0 : 2;
     shore__buf shared[2] = {SHORE__NO_BUF, SHORE__NO_BUF};
     for (uint32_t i = 0; i < ring; i++)
         shared[i] = shore__carve_take(memory, t->boundary_bytes);
     for (uint32_t l = 1; l <= layers + 1; l++) {
         bool kept = l > layers + 1 - plan->kept_boundaries;
-        shore__buf b = kept ? shore__carve_take(memory, t->boundary_bytes) : shared[l % 2];
+        size_t bytes = l == layers + 1 ? plan->rows * d * e : t->boundary_bytes;
+        shore__buf b = kept ? shore__carve_take(memory, bytes) : shared[l % 2];
         if (place) t->boundary[l] = b;
     }
     for (size_t i = 0; i < plan->kept_inner; i++) {
         bool full = i < plan->full_inner;
-        shore__buf b = shore__carve_take(memory, inner_bytes(m, mode, plan->unit_rows, full));
+        shore__buf b = shore__carve_take(memory, kept_inner_bytes(m, mode, plan->unit_rows, full));
         /* the last layers first: they are needed first */
         if (place) t->kept[((size_t)layers - 1 - i / plan->units) * plan->units + i % plan->units] = b;
     }
@@ -220,7 +221,7 @@ static bool logits_save_more(const struct sizing *z) {
     const struct train_plan *plan = z->plan;
     double layer = (double)z->m->layout->blocks[1].elems * (double)plan->unit_rows;
     return (double)plan->units * (double)z->m->arch.d_model / 4 >
-           layer / (double)inner_bytes(z->m, z->c->mode, plan->unit_rows, false);
+           layer / (double)kept_inner_bytes(z->m, z->c->mode, plan->unit_rows, false);
 }
 
 /* Inner activations: what is dear to compute first, for all pairs, then the cheap ones too. */

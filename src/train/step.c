@@ -13,6 +13,32 @@ static int op_failed(struct shore_diag *diag, int rc) {
 /* ---- boundary activations ------------------------------------------------------------------------------------------
  */
 
+/* Where products widen bf16, what is kept for backward is stored as bf16 beside what is computed with; elsewhere it is
+ * computed with where it is kept. */
+static bool stores_apart(const struct trainer *t) {
+    return shore__stored_mode(t->c->mode) != t->c->mode;
+}
+
+/* Then all layers work on the head's input, in place. */
+static shore__buf working(const struct trainer *t, uint32_t layer) {
+    return t->boundary[stores_apart(t) ? t->m->arch.n_layer + 1 : layer];
+}
+
+static int boundary_store(struct trainer *t, uint32_t layer, struct shore_diag *diag) {
+    size_t elems = shore__pass_rows(&t->pass) * t->m->arch.d_model;
+    if (!stores_apart(t)) return 0;
+    return op_failed(diag, t->c->ops->store(t->c, NULL, t->boundary[layer], working(t, layer), elems));
+}
+
+static int boundary_load(struct trainer *t, uint32_t layer, size_t u, shore__buf *in) {
+    struct shore__pass *pass = &t->pass;
+    size_t d = t->m->arch.d_model,
+           at = u * shore__pass_unit(pass) * d * shore__mode_bytes(shore__stored_mode(t->c->mode));
+    *in = shore__pass_at(pass, working(t, layer), u);
+    if (!stores_apart(t)) return 0;
+    return t->c->ops->load(t->c, NULL, *in, shore__at(t->boundary[layer], at), shore__pass_unit_rows(pass, u) * d);
+}
+
 static bool boundary_kept(const struct trainer *t, uint32_t layer) {
     return layer > t->m->arch.n_layer + 1 - t->plan.kept_boundaries;
 }
@@ -77,19 +103,33 @@ static void pace(struct trainer *t, uint64_t start_ns, uint32_t block, size_t un
 /* ---- forward -------------------------------------------------------------------------------------------------------
  */
 
-static struct shore__inner inner_of(const struct trainer *t, uint32_t layer, size_t u, size_t rows, bool *kept,
-                                    bool *cheap) {
-    shore__buf place = t->kept[(size_t)(layer - 1) * t->plan.units + u];
-    size_t nth = (size_t)(t->m->arch.n_layer - layer) * t->plan.units + u;
-    *kept = !shore__buf_is_none(place);
-    *cheap = !*kept || nth < t->plan.full_inner;
-    return shore__inner_at(t->m, t->c->mode, rows, *kept ? place : t->pass.inner, *cheap, t->pass.inner);
+/* Where a unit's inner activations are computed with; kept: where they are kept, or none; cheap: the cheap ones too. */
+static struct shore__inner inner_of(const struct trainer *t, uint32_t layer, size_t u, shore__buf *kept, bool *cheap) {
+    size_t rows = shore__pass_unit_rows(&t->pass, u), nth = (size_t)(t->m->arch.n_layer - layer) * t->plan.units + u;
+    *kept = t->kept[(size_t)(layer - 1) * t->plan.units + u];
+    *cheap = shore__buf_is_none(*kept) || nth < t->plan.full_inner;
+    if (shore__buf_is_none(*kept) || stores_apart(t))
+        return shore__inner_at(t->m, t->c->mode, rows, t->pass.inner, true, SHORE__NO_BUF);
+    return shore__inner_at(t->m, t->c->mode, rows, *kept, *cheap, t->pass.inner);
+}
+
+static int unit_forward(struct trainer *t, uint32_t layer, size_t u, const struct shore__weights *w) {
+    struct shore__pass *pass = &t->pass;
+    shore__buf kept, in = shore__pass_at(pass, working(t, layer), u);
+    bool cheap;
+    size_t rows = shore__pass_unit_rows(pass, u);
+    struct shore__inner inner = inner_of(t, layer, u, &kept, &cheap);
+    int rc = shore__layer_forward(t->m, t->c, NULL, w, pass->cos_sin, rows, pass->seq_len, in, &inner,
+                                  shore__pass_at(pass, working(t, layer + 1), u));
+    if (rc || shore__buf_is_none(kept) || !stores_apart(t)) return rc;
+    return shore__inner_store(t->m, t->c, NULL, rows, &inner, kept, cheap);
 }
 
 static int layer_forward(struct trainer *t, uint32_t layer, struct shore_diag *diag) {
     struct shore__pass *pass = &t->pass;
     struct shore__weights w;
     int rc = idle_before_forward(t, layer, diag);
+    if (!rc) rc = boundary_store(t, layer, diag);
     if (!rc) rc = boundary_put(t, layer, diag);
     if (!rc) rc = shore__pager_layer(pass->pager, layer, &w, diag);
     shore__pager_want_layer(pass->pager, layer + 1);
@@ -100,14 +140,8 @@ static int layer_forward(struct trainer *t, uint32_t layer, struct shore_diag *d
     /* the buffer that the output goes to may still be on its way to scratch */
     if (!rc && layer > 1) rc = wait_timed(t, &t->boundary_put[layer - 1], &t->put_pending[layer - 1], diag);
     uint64_t start = shore__now_ns();
-    for (size_t u = 0; !rc && u < shore__pass_units(pass); u++) {
-        bool kept, cheap;
-        size_t rows = shore__pass_unit_rows(pass, u);
-        struct shore__inner inner = inner_of(t, layer, u, rows, &kept, &cheap);
-        rc = op_failed(diag, shore__layer_forward(t->m, t->c, NULL, &w, pass->cos_sin, rows, pass->seq_len,
-                                                  shore__pass_at(pass, t->boundary[layer], u), &inner,
-                                                  shore__pass_at(pass, t->boundary[layer + 1], u)));
-    }
+    for (size_t u = 0; !rc && u < shore__pass_units(pass); u++)
+        rc = op_failed(diag, unit_forward(t, layer, u, &w));
     if (!rc) pace(t, start, layer, t->plan.units, false);
     return rc;
 }
@@ -263,16 +297,17 @@ static int unit_lookups(struct trainer *t, size_t u, struct shore_diag *diag) {
 static int unit_backward(struct trainer *t, uint32_t layer, size_t u, const struct shore__weights *w,
                          const struct shore__weights *g, struct shore_diag *diag) {
     struct shore__pass *pass = &t->pass;
-    bool kept, cheap;
+    bool cheap;
     size_t rows = shore__pass_unit_rows(pass, u);
-    shore__buf in = shore__pass_at(pass, t->boundary[layer], u);
-    struct shore__inner inner = inner_of(t, layer, u, rows, &kept, &cheap);
-    struct shore__later *later = idle_later(t, layer, u, kept, cheap, &inner);
-    int rc = 0;
-    if (!kept)
+    shore__buf in, place;
+    struct shore__inner inner = inner_of(t, layer, u, &place, &cheap);
+    bool kept = !shore__buf_is_none(place), apart = stores_apart(t);
+    struct shore__later *later = idle_later(t, layer, u, kept && !apart, cheap, &inner);
+    int rc = boundary_load(t, layer, u, &in);
+    if (!rc && !kept)
         rc = shore__layer_forward(t->m, t->c, NULL, w, pass->cos_sin, rows, pass->seq_len, in, &inner, SHORE__NO_BUF);
-    else if (!cheap)
-        rc = shore__layer_remake_cheap(t->m, t->c, NULL, w, rows, in, &inner);
+    if (!rc && kept && apart) rc = shore__inner_load(t->m, t->c, NULL, rows, &inner, place, cheap);
+    if (!rc && kept && !cheap) rc = shore__layer_remake_cheap(t->m, t->c, NULL, w, rows, in, &inner);
     if (!rc)
         rc = shore__layer_backward(t->m, t->c, NULL, w, g, pass->cos_sin, rows, pass->seq_len, in, &inner, t->scratch,
                                    later, shore__pass_at(pass, t->dx, u));
@@ -356,7 +391,7 @@ int step_compute(struct trainer *t, bool *finite, bool *replay, struct shore_dia
     *replay = t->compressing = false;
     shore__pager_set_step(pass->pager, t->base_step);
     int rc = batch_load(t, t->run->train, t->base_step * t->s->batch, t->s->batch, t->s->shuffle, diag);
-    if (!rc) rc = shore__pass_embed(pass, t->boundary[1], diag);
+    if (!rc) rc = shore__pass_embed(pass, working(t, 1), diag);
     for (uint32_t l = 1; !rc && l <= layers; l++)
         rc = layer_forward(t, l, diag);
     if (!rc) rc = head(t, finite, diag);

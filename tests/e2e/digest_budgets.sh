@@ -47,6 +47,7 @@ for model in gpt2 llama; do
 done
 parts=0 sweep "llama whose head's first slice passes the limit" --clip 1e-3 # no buffer is left for the other slices
 common=("${common[@]/llama/gpt2}")
+parts="1 4 7" sweep "gpt2, products in fp32" --clip 100 --products fp32 # what is kept is widened, whatever the processor
 parts="1 4 7" sweep "gpt2 in fp32" --clip 100 --precision fp32
 norm=$(metric "$place/run" grad_norm | sort -g | sed -n 2p)
 parts="1 4 7 10" sweep "gpt2 that clips now and then" --clip "$norm"
