@@ -13,9 +13,15 @@ static void on_signal(int number) {
     (void)ignored;
 }
 
+/* A stack of its own, since oneDNN's kernels keep values below the stack pointer: a signal's frame there would write
+ * over them. With the processor's whole state (AMX) a frame takes 12 KiB. */
+static char stack[64 << 10];
+
 void shore__cli_catch_signals(const char *promise) {
     first_answer = promise;
-    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+    stack_t own = {.ss_sp = stack, .ss_size = sizeof stack};
+    sigaltstack(&own, NULL);
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART | SA_ONSTACK};
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
     /* a reader of our output that goes away must not end the training */

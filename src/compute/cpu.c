@@ -1,6 +1,8 @@
 /* The state of the threads that compute. */
 #include "compute/cpu.h"
 
+#include <signal.h>
+
 #ifdef __x86_64__
 #include <xmmintrin.h>
 #define FLUSH_BITS 0x8040u /* flush to zero, denormals are zero */
@@ -23,6 +25,13 @@ void shore__cpu_flush_to_zero(void) {
     if ((control & FLUSH_BITS) != FLUSH_BITS) control_set(control | FLUSH_BITS);
 }
 
+/* No signal may interrupt a worker: oneDNN's kernels keep values below the stack pointer, where its frame would lie. */
+static void leave_signals_to_caller(void) {
+    sigset_t all;
+    sigfillset(&all);
+    if (omp_get_thread_num() > 0) pthread_sigmask(SIG_BLOCK, &all, NULL);
+}
+
 static _Thread_local bool workers_ready;
 
 struct shore__cpu_thread shore__cpu_enter(const struct shore__cpu *c) {
@@ -30,7 +39,10 @@ struct shore__cpu_thread shore__cpu_enter(const struct shore__cpu *c) {
     if (state.threads != c->base.threads) omp_set_num_threads(c->base.threads);
     if (!workers_ready) { /* oneDNN's parallel regions run on the same workers, which keep this */
 #pragma omp parallel num_threads(c->base.threads)
-        shore__cpu_flush_to_zero();
+        {
+            shore__cpu_flush_to_zero();
+            leave_signals_to_caller();
+        }
         workers_ready = true;
     }
     shore__cpu_flush_to_zero();
