@@ -118,16 +118,16 @@ struct shore_fleet_options {
                                * go by them. NULL: measured where drives lie on different devices */
     bool residual;            /* plane R is stored: see shore_update */
     enum shore_io io;
-    bool overwrite;          /* create: replace what is there (never what another process has locked) */
-    uint64_t accept_step;    /* open: go on from this whole step although a newer record is damaged; 0: no */
-    uint64_t hint_step;      /* open: refuse a fleet whose committed step is older than this */
-    const void *identity;    /* create: opaque bytes kept in every volume, given back by shore_fleet_identity() */
-    uint32_t identity_bytes; /* 64 KiB at most */
-    uint64_t fleet_id[2];    /* open: refuse volumes of another fleet, unless zero. create: zero makes a random one */
-    uint64_t generation;     /* of the placement; create: 0 is 1. open: refuse volumes of another one, unless 0 */
-    uint64_t epoch;          /* create: of the seal; 0 is 1 */
-    bool restoring;          /* open: a state was being put back: all drives go to restore_step, which they all hold,
-                              * whatever their records say beside it */
+    bool overwrite;              /* create: replace what is there (never what another process has locked) */
+    const uint64_t *accept_step; /* open: go on from this whole step although a newer record is damaged; NULL: no */
+    uint64_t hint_step;          /* open: refuse a fleet whose committed step is older than this */
+    const void *identity;        /* create: opaque bytes kept in every volume, given back by shore_fleet_identity() */
+    uint32_t identity_bytes;     /* 64 KiB at most */
+    uint64_t fleet_id[2]; /* open: refuse volumes of another fleet, unless zero. create: zero makes a random one */
+    uint64_t generation;  /* of the placement; create: 0 is 1. open: refuse volumes of another one, unless 0 */
+    uint64_t epoch;       /* create: of the seal; 0 is 1 */
+    bool restoring;       /* open: a state was being put back: all drives go to restore_step, which they all hold,
+                           * whatever their records say beside it */
     uint64_t restore_step;
     /* All memory that grows with the model comes from here if set (arena: see base/arena.h), else from the system. */
     struct shore_arena *arena;

@@ -115,7 +115,7 @@ int shore__cli_open(const char *path, const struct shore__strings *moved, bool w
                     struct shore__opened *out, struct shore_diag *diag);
 void shore__cli_close(struct shore__opened *opened);
 /* A run's fleet alone. */
-int shore__cli_open_fleet(struct shore__run *run, uint64_t accept_step, struct shore_fleet **out,
+int shore__cli_open_fleet(struct shore__run *run, const uint64_t *accept_step, struct shore_fleet **out,
                           struct shore_diag *diag);
 
 #endif

@@ -7,6 +7,7 @@
 struct args {
     struct shore__strings moved;
     uint64_t memory, accept_step;
+    const uint64_t *accept; /* NULL: not given */
     bool digest, deep, json;
 };
 
@@ -50,7 +51,7 @@ static int print_digest(struct shore__run *run, const struct args *a, struct sho
             peak + (UINT64_C(4) << 20) + shore_fleet_memory_least_bytes(run->model->layout, &fleet_options);
         rc = shore__cli_budget_measured(a->memory, needed, diag);
     }
-    if (!rc) rc = shore__cli_open_fleet(run, a->accept_step, &fleet, diag);
+    if (!rc) rc = shore__cli_open_fleet(run, a->accept, &fleet, diag);
     if (!rc && a->deep) rc = shore__run_check_data(run, diag);
     if (!rc) rc = shore_fleet_digest(fleet, a->deep, digest, diag);
     if (!rc) {
@@ -188,6 +189,9 @@ int shore__cli_inspect(int argc, char **argv) {
     }
     if (!rc && !parsed.positional[0]) rc = shore__fail(&diag, SHORE_EUSAGE, "which run? longshore inspect RUN");
     a.digest |= a.deep;
+    if (!rc && shore__option_given(&line, &parsed, "accept-step")) a.accept = &a.accept_step;
+    if (!rc && !a.digest && (a.accept || a.memory))
+        rc = shore__fail(&diag, SHORE_EUSAGE, "--%s goes with --digest or --deep", a.accept ? "accept-step" : "memory");
     if (!rc) rc = shore__run_open(parsed.positional[0], false, a.moved.count ? &a.moved : NULL, &run, &diag);
     if (!rc && run->note) shore__cli_say("%s", run->note);
     if (!rc && a.digest) rc = print_digest(run, &a, &diag);

@@ -10,7 +10,7 @@ static bool in_memory(const struct shore__strings *drives) {
     return false;
 }
 
-int shore__cli_open_fleet(struct shore__run *run, uint64_t accept_step, struct shore_fleet **out,
+int shore__cli_open_fleet(struct shore__run *run, const uint64_t *accept_step, struct shore_fleet **out,
                           struct shore_diag *diag) {
     if (in_memory(&run->settings.drives))
         return shore__fail(diag, SHORE_EMISSING,
@@ -44,7 +44,7 @@ static int open_run(const char *path, const struct shore__strings *moved, bool w
         if (rc) return rc;
         out->tokenizer = out->run->tokenizer;
     }
-    rc = shore__cli_open_fleet(out->run, 0, &out->fleet, diag);
+    rc = shore__cli_open_fleet(out->run, NULL, &out->fleet, diag);
     if (rc) return rc;
     struct shore_fleet_info info;
     shore_fleet_info(out->fleet, &info);

@@ -81,7 +81,7 @@ static int parse(const struct shore__command_line *line, int argc, char **argv, 
 static int make(struct shore__run *run, const char *name, struct shore_diag *diag) {
     struct shore_fleet *fleet = NULL;
     struct shore__snapshot made;
-    int rc = shore__cli_open_fleet(run, 0, &fleet, diag);
+    int rc = shore__cli_open_fleet(run, NULL, &fleet, diag);
     if (!rc) rc = shore__snapshot_make(run, fleet, name, false, diag);
     shore_fleet_close(fleet);
     if (!rc) rc = shore__snapshot_read(run->path, name, &made, diag);

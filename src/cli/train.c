@@ -55,7 +55,7 @@ static int on_making(void *ctx, uint64_t done_bytes, uint64_t total_bytes) {
 
 static int missing(const struct shore__train_args *a, struct shore_diag *diag) {
     const struct shore__settings *s = &a->settings;
-    if (a->accept_step) return shore__fail(diag, SHORE_EUSAGE, "--accept-step goes with --resume only");
+    if (a->accept) return shore__fail(diag, SHORE_EUSAGE, "--accept-step goes with --resume only");
     if (a->dry_run) return 0;
     if (!s->data.count) return shore__fail(diag, SHORE_EUSAGE, "which text? Give --data FILE...");
     if (!s->drives.count)
@@ -98,7 +98,7 @@ static int train_and_report(struct shore__run *run, bool fresh, const struct sho
     shore__progress_init(&w.progress, last, run->settings.memory_bytes);
     struct shore__train_events events = events_of(&w);
     struct shore__train_result result = {0};
-    *rc = shore__train(run, fresh, fresh && args->overwrite, fresh ? 0 : args->accept_step, &events, &result, &diag);
+    *rc = shore__train(run, fresh, fresh && args->overwrite, fresh ? NULL : args->accept, &events, &result, &diag);
     shore__cli_progress_end();
     if (*rc == -ECANCELED && w.steps == 0) {
         shore__cli_say(fresh ? "stopped before the run was made: the same command makes it again"
@@ -284,6 +284,7 @@ int shore__cli_train(int argc, char **argv) {
     shore__train_args_init(&args);
     int rc = shore__options_parse(&shore__train_line, argc, argv, &args, &parsed, &diag);
     int code = SHORE__EXIT_DONE;
+    if (shore__option_given(&shore__train_line, &parsed, "accept-step")) args.accept = &args.accept_step;
     if (rc)
         code = shore__cli_fail(rc, &diag);
     else if (parsed.help)

@@ -58,7 +58,8 @@ static int restore(struct shore__drive *const *drives, const struct shore__drive
 static int recover(struct shore__drive *const *drives, const struct shore__drive_recovery *found, uint32_t ndrives,
                    const struct shore_fleet_options *options, struct shore__fleet_state *out, struct shore_diag *diag) {
     uint32_t oldest = 0, newest = 0, damaged = ndrives;
-    uint64_t epoch = 0, hint_step = options->hint_step, accept_step = options->accept_step;
+    uint64_t epoch = 0, hint_step = options->hint_step;
+    const uint64_t *accept = options->accept_step;
     for (uint32_t d = 0; d < ndrives; d++) {
         if (!found[d].valid) {
             if (found[d].damaged_record) {
@@ -80,7 +81,7 @@ static int recover(struct shore__drive *const *drives, const struct shore__drive
     if (greatest - step > 1) return stale(drives, found, ndrives, oldest, greatest, diag);
     /* In an epoch nothing is committed before all drives have its record: so a drive of an older epoch that is also
      * behind has missed a commit. */
-    for (uint32_t d = 0; d < ndrives && accept_step != step; d++) {
+    for (uint32_t d = 0; d < ndrives && !(accept && *accept == step); d++) {
         for (uint32_t e = 0; e < ndrives && found[d].record.epoch < epoch; e++) {
             bool newer = found[e].record.epoch > found[d].record.epoch;
             if (newer && step_of(&found[e].record) > step_of(&found[d].record)) {
@@ -93,12 +94,12 @@ static int recover(struct shore__drive *const *drives, const struct shore__drive
         return shore__fail(diag, SHORE_ESTALE, "%s no longer holds step %llu, the newest that all drives had",
                            drives[d]->ops->path(drives[d]), (unsigned long long)step);
     }
-    if (accept_step && accept_step != step) {
+    if (accept && *accept != step) {
         return shore__fail(diag, SHORE_ESTALE, "step %llu cannot be accepted: the whole step that is left is %llu",
-                           (unsigned long long)accept_step, (unsigned long long)step);
+                           (unsigned long long)*accept, (unsigned long long)step);
     }
     if (step < hint_step) {
-        if (accept_step) {
+        if (accept) {
             out->verify = true;
         } else if (damaged < ndrives) {
             return shore__fail(diag, SHORE_ESTALE,
@@ -114,7 +115,7 @@ static int recover(struct shore__drive *const *drives, const struct shore__drive
                                (unsigned long long)hint_step);
         }
     }
-    if (accept_step) out->verify = true;
+    if (accept) out->verify = true;
     const struct shore__record *record = &found[oldest].record;
     out->metrics_bytes = record->metrics_bytes;
     memcpy(out->metrics, record->metrics, record->metrics_bytes);

@@ -80,7 +80,7 @@ static int record_change(struct trainer *t, uint64_t step, struct shore_diag *di
     return shore__run_record_change(t->run, step, t->run->change, diag);
 }
 
-static int open_state(struct trainer *t, struct shore_fleet_options *options, uint64_t accept_step,
+static int open_state(struct trainer *t, struct shore_fleet_options *options, const uint64_t *accept_step,
                       const char *processor, struct shore_diag *diag) {
     options->accept_step = accept_step;
     options->hint_step = t->run->hint_step;
@@ -132,7 +132,7 @@ static int watch_drives(struct trainer *t, struct shore_diag *diag) {
     return rc ? shore__fail(diag, rc, "out of memory for the trainer") : 0;
 }
 
-static int open_trainer(struct trainer *t, bool fresh, bool overwrite, uint64_t accept_step, struct shore_diag *diag) {
+static int open_trainer(struct trainer *t, bool fresh, bool overwrite, const uint64_t *accept_step, struct shore_diag *diag) {
     const struct shore__settings *s = t->s;
     char processor[64];
     int rc = open_compute(s, &t->c, diag);
@@ -306,7 +306,7 @@ static int go_back(struct trainer *t, struct shore_diag *diag) {
     return rc;
 }
 
-int shore__train(struct shore__run *run, bool fresh, bool overwrite, uint64_t accept_step,
+int shore__train(struct shore__run *run, bool fresh, bool overwrite, const uint64_t *accept_step,
                  const struct shore__train_events *events, struct shore__train_result *out, struct shore_diag *diag) {
     struct trainer t = {.run = run, .s = &run->settings, .m = run->model, .events = events};
     struct shore_fleet_info info;

@@ -41,7 +41,7 @@ struct shore__train_result {
 /* Makes the state of a prepared run (fleet created, filled, sealed; run finished) and then trains it; or trains an
  * opened one from its last committed step. fresh: the first. The budget is checked before anything is written:
  * SHORE_EBUDGET with "minimum SIZE". overwrite and accept_step: see shore_fleet_options. */
-int shore__train(struct shore__run *run, bool fresh, bool overwrite, uint64_t accept_step,
+int shore__train(struct shore__run *run, bool fresh, bool overwrite, const uint64_t *accept_step,
                  const struct shore__train_events *events, struct shore__train_result *out, struct shore_diag *diag);
 
 #endif

@@ -268,18 +268,35 @@ static void a_damaged_record_explains_an_older_step(void **state) {
         assert_int_equal(open_again(&t), SHORE_ESTALE);
         says(&t, "--accept-step 2");
         says(&t, "commit record at offset");
-        t.options.accept_step = 1;
+        t.options.accept_step = &(uint64_t){1};
         assert_int_equal(open_again(&t), SHORE_ESTALE);
-        t.options.accept_step = 2;
+        t.options.accept_step = &(uint64_t){2};
         must(&t, open_again(&t));
         assert_non_null(strstr(t.note, "commit record"));
         assert_digest(t.fleet, &t.plain, true);
-        t.options.accept_step = 0;
+        t.options.accept_step = NULL;
         step(&t);
         must(&t, open_again(&t));
         assert_digest(t.fleet, &t.plain, true);
         finish(&t);
     }
+}
+
+/* Step 0 can be accepted like any other. */
+static void step_0_is_accepted(void **state) {
+    struct fault t;
+    uint64_t record;
+    start(&t, "f");
+    step(&t);
+    stop(&t);
+    offset_of_plane(&t, 0, SHORE_PLANE_HI, &record);
+    flip(t.place.path[0], record + 100);
+    t.options.hint_step = 1;
+    assert_int_equal(open_again(&t), SHORE_ESTALE);
+    says(&t, "--accept-step 0");
+    t.options.accept_step = &(uint64_t){0};
+    must(&t, open_again(&t));
+    finish(&t);
 }
 
 /* The slot of the step before was being overwritten when the newest record was lost: then nothing whole is left. */
@@ -295,11 +312,11 @@ static void a_half_overwritten_step_is_not_accepted(void **state) {
     offset_of_plane(&t, 0, SHORE_PLANE_HI, &record);
     flip(t.place.path[0], record + 100);
     t.options.hint_step = 2;
-    t.options.accept_step = 1;
+    t.options.accept_step = &(uint64_t){1};
     assert_int_equal(open_again(&t), SHORE_ECORRUPT);
     says(&t, "block");
     /* and trying has changed nothing */
-    t.options.accept_step = 0;
+    t.options.accept_step = NULL;
     assert_int_equal(open_again(&t), SHORE_ESTALE);
     says(&t, "commit record at offset");
     finish(&t);
@@ -476,6 +493,7 @@ int main(void) {
         cmocka_unit_test(a_flipped_bit_is_never_used),
         cmocka_unit_test(a_flipped_bit_of_a_spilled_gradient_is_never_used),
         cmocka_unit_test(a_damaged_record_explains_an_older_step),
+        cmocka_unit_test(step_0_is_accepted),
         cmocka_unit_test(a_half_overwritten_step_is_not_accepted),
         cmocka_unit_test(a_missing_drive_is_named),
         cmocka_unit_test(a_drive_from_a_copy_is_stale),
