@@ -63,6 +63,12 @@ for signal in INT TERM; do
     same "$signal: its step is committed" "$(digest | cut -d' ' -f1)" "$(metric "$place/$signal" step | tail -n 1)"
 done
 
+# nothing that is printed lands in a file that took the place of a closed stream
+"$LONGSHORE" train "${model[@]}" --drive "$place/moved/closed" --out "$place/closed" --steps 2 --log-every 1 --sample-every 1 \
+    </dev/null >&- 2>&-
+same "lines of metrics, with streams closed" "$(grep -c '^{.*}$' "$place/closed/metrics.jsonl")" 2
+same "other lines" "$(grep -vc '^{.*}$' "$place/closed/metrics.jsonl")" 0
+
 # the same keys from a file; flags win
 cat >"$place/keys.json" <<JSON
 {"init": "$place/config.json", "data": ["$place/text"], "batch": 2, "seq_len": 32, "steps": 9, "drive": "ram:",
