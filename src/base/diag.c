@@ -44,8 +44,9 @@ static bool is_misleading(uint32_t c) {
            (c >= 0xFFF9 && c <= 0xFFFB) || (c >= 0xE0000 && c <= 0xE007F);
 }
 
-/* Writes the escaped form of what starts at s into unit; returns how many bytes of s it covers. */
-static size_t escape_unit(const unsigned char *s, size_t bytes, char unit[16]) {
+/* Writes the escaped form of what starts at s into unit; returns how many bytes of s it covers. quotes: those, and
+ * backslashes, too. */
+static size_t escape_unit(const unsigned char *s, size_t bytes, bool quotes, char unit[16]) {
     uint32_t c = 0;
     size_t n = utf8_sequence(s, bytes, &c);
     if (n == 0) {
@@ -54,7 +55,7 @@ static size_t escape_unit(const unsigned char *s, size_t bytes, char unit[16]) {
     }
     if (c == '\n' || c == '\t' || c == '\r') {
         snprintf(unit, 16, "\\%c", c == '\n' ? 'n' : c == '\t' ? 't' : 'r');
-    } else if (c == '"' || c == '\'' || c == '\\') {
+    } else if (quotes && (c == '"' || c == '\'' || c == '\\')) {
         snprintf(unit, 16, "\\%c", (char)c);
     } else if (is_misleading(c)) {
         snprintf(unit, 16, c < 0x80 ? "\\x%02x" : "\\u{%x}", (unsigned)c);
@@ -65,13 +66,13 @@ static size_t escape_unit(const unsigned char *s, size_t bytes, char unit[16]) {
     return n;
 }
 
-const char *shore__escape(const char *name, size_t name_bytes, char *out, size_t out_bytes) {
+static const char *escape(const char *name, size_t name_bytes, bool quotes, char *out, size_t out_bytes) {
     static const char dots[] = "...";
     if (out_bytes == 0) return out;
     size_t room = out_bytes - 1, used = 0, cut = 0;
     for (size_t i = 0; i < name_bytes;) {
         char unit[16];
-        i += escape_unit((const unsigned char *)name + i, name_bytes - i, unit);
+        i += escape_unit((const unsigned char *)name + i, name_bytes - i, quotes, unit);
         size_t n = strlen(unit);
         if (used + n > room) {
             size_t tail = room - cut < sizeof dots - 1 ? room - cut : sizeof dots - 1;
@@ -85,4 +86,12 @@ const char *shore__escape(const char *name, size_t name_bytes, char *out, size_t
     }
     out[used] = '\0';
     return out;
+}
+
+const char *shore__escape(const char *name, size_t name_bytes, char *out, size_t out_bytes) {
+    return escape(name, name_bytes, true, out, out_bytes);
+}
+
+const char *shore__printable(const char *text, size_t text_bytes, char *out, size_t out_bytes) {
+    return escape(text, text_bytes, false, out, out_bytes);
 }

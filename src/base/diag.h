@@ -13,5 +13,7 @@ __attribute__((format(printf, 3, 4))) int shore__fail(struct shore_diag *diag, i
 /* Escapes a name that a stranger chose (control characters, quotes, invalid UTF-8, escapes of terminals) for a
  * message: into out, always terminated, at most out_bytes; long names are cut with "...". Returns out. */
 const char *shore__escape(const char *name, size_t name_bytes, char *out, size_t out_bytes);
+/* The same of a whole message, in which names may be whose own quotes and backslashes stay. */
+const char *shore__printable(const char *text, size_t text_bytes, char *out, size_t out_bytes);
 
 #endif

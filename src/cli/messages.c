@@ -20,22 +20,15 @@ static void end_line(void) {
 }
 
 void shore__cli_say(const char *format, ...) {
-    char text[2048];
+    char text[2048], printable[4096];
     va_list args;
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
     pthread_mutex_lock(&screen.lock);
     end_line();
-    fputs("longshore: ", stderr);
-    for (const unsigned char *p = (const unsigned char *)text; *p; p++) {
-        /* a path of a stranger's may hold what moves the cursor or ends the line */
-        if (*p < 0x20 || *p == 0x7F)
-            fprintf(stderr, "\\x%02x", *p);
-        else
-            fputc(*p, stderr);
-    }
-    fputc('\n', stderr);
+    /* a path of a stranger's may hold what moves the cursor or ends the line */
+    fprintf(stderr, "longshore: %s\n", shore__printable(text, strlen(text), printable, sizeof printable));
     pthread_mutex_unlock(&screen.lock);
 }
 

@@ -49,6 +49,13 @@ static void what_could_mislead_is_escaped(void **state) {
     assert_escaped("\xe2\x80\xa8\xef\xbb\xbf", 6, "\\u{2028}\\u{feff}");
 }
 
+static void a_message_keeps_its_own_quotes(void **state) {
+    char out[64];
+    static const char message[] = "no 'x\xc2\x9b' in \"a\\x1b\", \xff\n";
+    assert_string_equal(shore__printable(message, sizeof message - 1, out, sizeof out),
+                        "no 'x\\u{9b}' in \"a\\x1b\", \\xff\\n");
+}
+
 static void invalid_utf8_is_escaped_by_byte(void **state) {
     assert_escaped("\xff\x80", 2, "\\xff\\x80");
     assert_escaped("\xc0\xaf", 2, "\\xc0\\xaf");
@@ -95,6 +102,7 @@ int main(void) {
         cmocka_unit_test(every_code_has_a_text),
         cmocka_unit_test(fail_fills_truncates_and_keeps_errno),
         cmocka_unit_test(what_could_mislead_is_escaped),
+        cmocka_unit_test(a_message_keeps_its_own_quotes),
         cmocka_unit_test(invalid_utf8_is_escaped_by_byte),
         cmocka_unit_test(long_names_are_cut_between_units),
         cmocka_unit_test(any_bytes_give_clean_text_that_fits),
