@@ -54,7 +54,8 @@ void shore__summary_print(struct shore__run *run, const struct shore__summary *s
             putchar('\n');
         }
     }
-    printf("memory: budget %s, peak %s; training took %s\n", shore__format_size(s->budget_bytes, budget, sizeof budget),
+    printf("memory: budget %s, peak %s; training took %s%s\n",
+           shore__format_size(s->budget_bytes, budget, sizeof budget),
            shore__format_size(peak_bytes, peak, sizeof peak),
-           shore__format_seconds(s->seconds, seconds, sizeof seconds));
+           shore__format_seconds(s->seconds, seconds, sizeof seconds), s->emulated ? ", emulated" : "");
 }

@@ -9,6 +9,7 @@ struct shore__summary {
     double first_loss, last_loss, val_loss; /* NaN: not measured */
     double seconds;
     uint64_t budget_bytes;
+    bool emulated;
 };
 
 /* Prints the lines of the summary to stdout. */

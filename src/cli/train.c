@@ -130,6 +130,7 @@ static int train_and_report(struct shore__run *run, bool fresh, const struct sho
             .val_loss = result.last_val_loss,
             .seconds = (double)(shore__now_ns() - w.start_ns) * 1e-9,
             .budget_bytes = run->settings.memory_bytes,
+            .emulated = result.emulated,
         };
         shore__summary_print(run, &summary);
     }
