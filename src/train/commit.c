@@ -95,7 +95,8 @@ static void fill_report(struct trainer *t) {
     r->step_seconds = (double)(end - t->step_start_ns) * 1e-9;
     r->wait_seconds = (double)t->wait_ns * 1e-9;
     r->commit_seconds = (double)t->commit_ns * 1e-9;
-    r->compute_seconds = r->step_seconds - r->wait_seconds - r->commit_seconds;
+    /* waiting may go on while the step before is committed: that time is in both */
+    r->compute_seconds = fmax(0, r->step_seconds - r->wait_seconds - r->commit_seconds);
     if (t->slowness.ndrives) find_slow_drive(t);
     report_emulation(t, r);
     t->ledger = now;
