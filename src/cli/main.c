@@ -1,6 +1,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <malloc.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -88,7 +89,8 @@ static void keep_streams(void) {
 int main(int argc, char **argv) {
     keep_streams();
     let_threads_sleep(argv);
-    mallopt(M_ARENA_MAX, 1); /* an arena for each thread would not fit small budgets */
+    signal(SIGXFSZ, SIG_IGN); /* a file over the limit of its size is a failed write, which is named */
+    mallopt(M_ARENA_MAX, 1);  /* an arena for each thread would not fit small budgets */
     if (argc < 2) {
         shore__cli_say("a command is missing: 'longshore --help' lists what there is");
         return SHORE__EXIT_USAGE;

@@ -26,8 +26,6 @@ void shore__cli_catch_signals(const char *promise) {
     sigaction(SIGTERM, &action, NULL);
     /* a reader of our output that goes away must not end the training */
     signal(SIGPIPE, SIG_IGN);
-    /* a file over the limit of its size is a failed write, which is named */
-    signal(SIGXFSZ, SIG_IGN);
 }
 
 bool shore__cli_stop_wanted(void) {
