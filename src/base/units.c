@@ -32,6 +32,14 @@ static bool is_digit(char c) {
     return c >= '0' && c <= '9';
 }
 
+int shore__parse_real(const char *text, double *value) {
+    char *end = NULL;
+    if (*text == '\0' || text[strspn(text, "0123456789.eE+-")] != '\0') return -EINVAL;
+    errno = 0;
+    *value = strtod(text, &end);
+    return *end == '\0' && errno == 0 && isfinite(*value) ? 0 : -EINVAL;
+}
+
 int shore__parse_share(const char *text, double *share) {
     const char *digits = strncmp(text, "top", 3) == 0 ? text + 3 : text;
     char *end = NULL;

@@ -10,6 +10,10 @@
  * Case does not matter. Rejects signs, overflow and trailing text with -EINVAL. */
 int shore__parse_size(const char *text, uint64_t *bytes);
 
+/* A number in decimal form; no names, no hexadecimal, no leading space. Rejects all else, and what a double cannot
+ * hold, with -EINVAL. */
+int shore__parse_real(const char *text, double *value);
+
 /* A share of a whole: "top1%", "1%", "0.01", or "none" for 0; from 0 to 1. Rejects all else with -EINVAL. */
 int shore__parse_share(const char *text, double *share);
 /* "top1%", or "none": what the above accepts. */

@@ -78,6 +78,8 @@ int shore__cli_open(const char *path, const struct shore__strings *moved, bool w
         rc = shore__fail(diag, SHORE_EMISSING, "%s: no such run or model directory", escaped);
     else if (shore__is_run(path))
         rc = open_run(path, moved, with_tokenizer, out, diag);
+    else if (moved && moved->count)
+        rc = shore__fail(diag, SHORE_EUSAGE, "--drive says where a run's drives are now: %s is no run", escaped);
     else
         rc = open_directory(path, with_tokenizer, out, diag);
     if (rc) shore__cli_close(out);

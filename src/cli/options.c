@@ -103,9 +103,8 @@ static int set_whole(const struct shore__option *o, const char *text, void *at, 
 }
 
 static int set_real(const struct shore__option *o, const char *text, void *at, struct shore_diag *diag) {
-    char *end;
-    double v = strtod(text, &end);
-    if (end == text || *end || !isfinite(v)) return bad_value(o, text, "a number", diag);
+    double v;
+    if (shore__parse_real(text, &v)) return bad_value(o, text, "a number", diag);
     if (v < (double)o->least || (o->most > 0 && v > o->most)) {
         char wanted[96];
         if (o->most > 0)
@@ -150,6 +149,12 @@ int shore__option_set(const struct shore__option *o, const char *text, void *tar
         uint64_t v;
         if (shore__parse_size(text, &v) || v == 0 || v < o->least)
             return bad_value(o, text, "a size such as 2GiB or 500M", diag);
+        if (o->most > 0 && (double)v > o->most) {
+            char most[32], wanted[64];
+            snprintf(wanted, sizeof wanted, "a size up to %s",
+                     shore__format_size((uint64_t)o->most, most, sizeof most));
+            return bad_value(o, text, wanted, diag);
+        }
         memcpy(at, &v, sizeof v);
         return 0;
     }
@@ -202,6 +207,8 @@ static int parse_flag(const struct shore__command_line *line, int argc, char **a
     int index = -1, remote = find_remote(line, name);
     if (remote >= 0) {
         o = &shore__remote_options[remote];
+        if (parsed->remote_given[remote]) return shore__fail(diag, SHORE_EUSAGE, "--%s is given twice", o->name);
+        parsed->remote_given[remote] = true;
     } else if (!line->config || strcmp(name, "config") != 0) {
         index = shore__option_find(line, name);
         if (index < 0) return unknown(line, name, false, diag);

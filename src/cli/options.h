@@ -49,6 +49,7 @@ struct shore__option {
     }
 
 #define SHORE__OPTIONS_MAX 80
+#define SHORE__REMOTE_OPTIONS 2
 #define SHORE__WORDS_MAX 256 /* plain words of a command */
 
 struct shore__command_line {
@@ -69,6 +70,7 @@ enum shore__given { SHORE__GIVEN_NOT, SHORE__GIVEN_CONFIG, SHORE__GIVEN };
 struct shore__parsed {
     unsigned char given[SHORE__OPTIONS_MAX];      /* by index into the table */
     const char *positional[SHORE__WORDS_MAX + 1]; /* NULL beyond the last */
+    bool remote_given[SHORE__REMOTE_OPTIONS];
     bool help;
 };
 
@@ -86,7 +88,6 @@ int shore__config_apply(const struct shore__command_line *line, const char *path
                         struct shore__parsed *parsed, struct shore_diag *diag);
 
 /* What commands with `remote` take beside their own; kept in the environment of this process, and nowhere else. */
-#define SHORE__REMOTE_OPTIONS 2
 extern const struct shore__option shore__remote_options[SHORE__REMOTE_OPTIONS];
 
 /* The help text on stdout, with defaults from target. */

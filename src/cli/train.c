@@ -146,7 +146,7 @@ static int check_fresh(struct shore__train_args *args, const struct shore__parse
                        struct shore_diag *diag) {
     struct shore__settings *s = &args->settings;
     int rc = missing(args, diag);
-    if (!rc) rc = shore__train_pairs(parsed, diag);
+    if (!rc) rc = shore__train_check_given(parsed, s, s->val_data.count || s->val_share > 0, diag);
     if (!rc) rc = shore__settings_check(s, diag);
     if (!rc) rc = shore__run_tokenizer_of(s, tokenizer, diag);
     if (!rc) rc = shore__run_model(s, *tokenizer, model, diag);
@@ -246,6 +246,7 @@ static int resumed_run(const struct shore__train_args *args, const struct shore_
     if (without_data) rc = name_data(args, run, &diag);
     if (rc) goto end;
     rc = shore__train_change(args, parsed, s, changes, sizeof changes, &diag);
+    if (!rc) rc = shore__train_check_given(parsed, s, run->val || s->val_data.count || s->val_share > 0, &diag);
     for (size_t i = 0; !rc && i < moved->count; i++) {
         size_t used = strlen(changes);
         char escaped[256];

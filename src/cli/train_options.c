@@ -31,8 +31,9 @@ static const struct shore__option options[] = {
            "UTF-8 text, .jsonl with a \"text\" field, or llm.c's token .bin files (16 and 32 bit)"),
     OPTION(LIST, "val-data", settings.val_data, "FILE...", "text to validate on"),
     OPTION(REAL, "val-share", settings.val_share, "X", "share of the data, from its end, to validate on instead"),
-    OPTION(U32, "seq-len", settings.seq_len, "N", "tokens of a sequence; otherwise the model's, at most 1024"),
-    OPTION(U32, "batch", settings.batch, "N", "sequences per step"),
+    OPTION(U32, "seq-len", settings.seq_len, "N", "tokens of a sequence; otherwise the model's, at most 1024",
+           .least = 1, .most = 1u << 24),
+    OPTION(U32, "batch", settings.batch, "N", "sequences per step", .least = 1, .most = 1u << 24),
     CHOICE("shuffle", settings.shuffle, "off|on", "sequences in an order that follows from the seed alone"),
     SHORE__HEADING("Where the state lives, and what it may take"),
     OPTION(LIST, "drive", settings.drives, "PATH...",
@@ -66,7 +67,8 @@ static const struct shore__option options[] = {
         REAL, "lr", settings.lr, "X",
         "learning rate; otherwise chosen for optimizer and model (AdamW: 0.001 small, 0.0003, 0.00005 with --model)"),
     OPTION(REAL, "min-lr", settings.min_lr, "X", "where cosine and linear end; otherwise a tenth of --lr"),
-    OPTION(U64, "warmup", settings.warmup, "N", "steps of linear warm-up; otherwise 2 % of the steps"),
+    OPTION(U64, "warmup", settings.warmup, "N", "steps of linear warm-up; otherwise 2 % of the steps",
+           .most = UINT64_C(1) << 40),
     CHOICE("schedule", settings.schedule, "constant|linear|cosine", "after the warm-up"),
     OPTION(REAL, "beta1", settings.beta1, "X", "Adam, AdamW"),
     OPTION(REAL, "beta2", settings.beta2, "X", "Adam, AdamW (default 0.95, with --compress 0.999)"),
@@ -87,11 +89,11 @@ static const struct shore__option options[] = {
     CHOICE("residual", settings.residual_saved, "host|saved",
            "where that is kept: in memory, lost at a crash; or on the drives, as safe as the weights"),
     SHORE__HEADING("The machine"),
-    OPTION(U32, "threads", settings.threads, "N", "compute threads; otherwise one for each processor"),
+    OPTION(U32, "threads", settings.threads, "N", "compute threads; otherwise one for each processor", .most = 1024),
     OPTION(U32, "micro-batch", settings.micro_batch, "N",
            "sequences in flight, rounded up to whole units of about 1024 tokens; never changes a bit"),
     OPTION(SIZE, "chunk-size", settings.chunk_bytes, "SIZE",
-           "bytes that UPDATE reads at once; otherwise chosen; never changes a bit"),
+           "bytes that UPDATE reads at once; otherwise chosen; never changes a bit", .most = UINT64_C(1) << 40),
     CHOICE("io", settings.io, "auto|uring|threads|buffered", "how drives are read and written"),
     OPTION(REAL, "reconnect-timeout", settings.reconnect_seconds, "SECONDS",
            "how long to wait for a drive on another host that is gone; the step is then computed again"),
@@ -141,27 +143,32 @@ static bool given(const struct shore__parsed *parsed, const char *name) {
     return shore__option_given(&shore__train_line, parsed, name);
 }
 
-int shore__train_pairs(const struct shore__parsed *parsed, struct shore_diag *diag) {
-    static const struct {
-        const char *flag, *goes_with, *or_with;
-    } pairs[] = {{"compress-values", "compress", NULL},
-                 {"error-feedback", "compress", NULL},
-                 {"eval-every", "val-data", "val-share"}};
-    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
-        const char *other = pairs[i].or_with;
-        if (!given(parsed, pairs[i].flag) || given(parsed, pairs[i].goes_with) || (other && given(parsed, other)))
-            continue;
-        return shore__fail(diag, SHORE_EUSAGE, "--%s means nothing without --%s%s%s: give that too, or leave it out",
-                           pairs[i].flag, pairs[i].goes_with, other ? " or --" : "", other ? other : "");
-    }
+static int refuse(const char *flag, const char *why, struct shore_diag *diag) {
+    return shore__fail(diag, SHORE_EUSAGE, "--%s means nothing %s, or leave it out", flag, why);
+}
+
+int shore__train_check_given(const struct shore__parsed *parsed, const struct shore__settings *s, bool validates,
+                             struct shore_diag *diag) {
+    bool compresses = s->compress > 0 || given(parsed, "compress");
+    if (given(parsed, "compress-values") && !compresses)
+        return refuse("compress-values", "without --compress: give that too", diag);
+    if (given(parsed, "error-feedback") && !compresses)
+        return refuse("error-feedback", "without --compress: give that too", diag);
+    if (given(parsed, "eval-every") && s->eval_every && !validates)
+        return refuse("eval-every", "without validation data: give --val-data or --val-share", diag);
     return 0;
 }
+
+#define STEP_TOKENS_MOST (1u << 28)
 
 int shore__train_resolve(struct shore__train_args *args, const struct shore__model *model, struct shore_diag *diag) {
     shore__settings_fit(&args->settings, model, 0);
     if (model->arch.learned_positions && args->settings.seq_len > model->arch.max_positions)
         return shore__fail(diag, SHORE_EUSAGE, "--seq-len %u is longer than the %u positions that the model has",
                            args->settings.seq_len, model->arch.max_positions);
+    if ((uint64_t)args->settings.batch * args->settings.seq_len > STEP_TOKENS_MOST)
+        return shore__fail(diag, SHORE_EUSAGE, "--batch %u times --seq-len %u: a step takes %u tokens at most",
+                           args->settings.batch, args->settings.seq_len, STEP_TOKENS_MOST);
     return 0;
 }
 

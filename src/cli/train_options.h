@@ -18,8 +18,9 @@ extern const struct shore__command_line shore__train_line;
 void shore__train_args_init(struct shore__train_args *args);
 void shore__train_args_free(struct shore__train_args *args);
 
-/* Refuses a flag that means nothing without another one that is not given. */
-int shore__train_pairs(const struct shore__parsed *parsed, struct shore_diag *diag);
+/* Refuses a flag that is given and means nothing with the settings that hold. validates: there are data to do it on. */
+int shore__train_check_given(const struct shore__parsed *parsed, const struct shore__settings *settings, bool validates,
+                             struct shore_diag *diag);
 /* Fills in what is not given and follows from the model. */
 int shore__train_resolve(struct shore__train_args *args, const struct shore__model *model, struct shore_diag *diag);
 /* Whether a setting decides the bits of a run, so that it cannot change. */

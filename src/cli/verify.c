@@ -279,9 +279,6 @@ static int run_trials(struct verify *v, struct trial *trials, size_t count) {
 
 static int check(struct verify *v, struct shore_diag *diag) {
     struct shore__settings *s = &v->args.settings;
-    if (v->args.resume || v->args.out || v->args.dry_run)
-        return shore__fail(diag, SHORE_EUSAGE,
-                           "--resume, --out and --dry-run do not go with verify: its runs are temporary");
     if (!s->data.count) return shore__fail(diag, SHORE_EUSAGE, "which text? Give --data FILE...");
     if (!s->drives.count) return shore__fail(diag, SHORE_EUSAGE, "which drives? Give --drive DIR, a directory on each");
     for (size_t i = 0; i < s->drives.count; i++) {
@@ -346,6 +343,10 @@ int shore__cli_verify(int argc, char **argv) {
         i--;
     }
     int rc = shore__options_parse(&line, argc, argv, &v.args, &parsed, &diag);
+    static const char *const lasting[] = {"resume", "out", "dry-run", "overwrite", "accept-step", "stop-at"};
+    for (size_t i = 0; !rc && i < sizeof lasting / sizeof *lasting; i++)
+        if (shore__option_given(&line, &parsed, lasting[i]))
+            rc = shore__fail(&diag, SHORE_EUSAGE, "--%s does not go with verify: its runs are temporary", lasting[i]);
     if (rc)
         code = shore__cli_fail(rc, &diag);
     else if (parsed.help)

@@ -290,14 +290,6 @@ static bool parse_count(const char *text, uint64_t *out) {
 }
 
 /* No hexadecimal, no names, no leading space: what a person writes as a number. */
-static bool parse_real(const char *text, double *out) {
-    char *end = NULL;
-    if (text[strspn(text, "0123456789.eE+-")] != '\0' || *text == '\0') return false;
-    errno = 0;
-    *out = strtod(text, &end);
-    return *end == '\0' && isfinite(*out);
-}
-
 static int put_text(const struct row *r, struct shore__settings *s, const char *text, const char *where,
                     struct shore_diag *diag) {
     uint64_t count = 0;
@@ -324,7 +316,7 @@ static int put_text(const struct row *r, struct shore__settings *s, const char *
         good = shore__parse_size(text, &count) == 0 && put_count(r, s, count);
         break;
     case REAL:
-        good = parse_real(text, &real) && put_real(r, s, real);
+        good = shore__parse_real(text, &real) == 0 && put_real(r, s, real);
         break;
     case SHARE:
         good = shore__parse_share(text, &real) == 0 && put_real(r, s, real);

@@ -126,11 +126,11 @@ int train_place(struct trainer *t, struct shore__carve *memory, struct shore__pa
         shore__buf b = kept ? shore__carve_take(memory, bytes) : shared[l % 2];
         if (place) t->boundary[l] = b;
     }
-    for (size_t i = 0; i < plan->kept_inner; i++) {
-        bool full = i < plan->full_inner;
-        shore__buf b = shore__carve_take(memory, kept_inner_bytes(m, mode, plan->unit_rows, full));
+    shore__buf kept = shore__carve_take(memory, train_kept_bytes(t, plan->kept_inner));
+    for (size_t i = 0; place && i < plan->kept_inner; i++) {
         /* the last layers first: they are needed first */
-        if (place) t->kept[((size_t)layers - 1 - i / plan->units) * plan->units + i % plan->units] = b;
+        size_t at = ((size_t)layers - 1 - i / plan->units) * plan->units + i % plan->units;
+        t->kept[at] = shore__at(kept, train_kept_bytes(t, i));
     }
     t->dx = shore__carve_take(memory, plan->rows * d * e);
     t->dx_f32 = shore__carve_take(memory, plan->rows * d * 4);

@@ -132,7 +132,8 @@ static int watch_drives(struct trainer *t, struct shore_diag *diag) {
     return rc ? shore__fail(diag, rc, "out of memory for the trainer") : 0;
 }
 
-static int open_trainer(struct trainer *t, bool fresh, bool overwrite, const uint64_t *accept_step, struct shore_diag *diag) {
+static int open_trainer(struct trainer *t, bool fresh, bool overwrite, const uint64_t *accept_step,
+                        struct shore_diag *diag) {
     const struct shore__settings *s = t->s;
     char processor[64];
     int rc = open_compute(s, &t->c, diag);

@@ -40,8 +40,20 @@ with_flag "negative rate" "--lr" --lr -1
 with_flag "NaN rate" "--lr" --lr nan
 with_flag "feedback of nothing" "--error-feedback means nothing without --compress" --error-feedback on
 with_flag "precision of nothing" "--compress-values means nothing without --compress" --compress-values fp32
-with_flag "validation on nothing" "--eval-every means nothing without --val-data or --val-share" --eval-every 5
+with_flag "validation on nothing" "--eval-every means nothing without validation data: give --val-data" --eval-every 5
+bad "drives of a directory" "is no run" eval "$good" --data "$data" --drive a=b
+bad "verify that lasts" "--overwrite does not go with verify" verify "${base[@]:1:6}" --overwrite
 with_flag "no batch" "--batch" --batch 0
+with_flag "a batch of too many" "--batch takes a whole number from 1 to 16777216" --batch 99999999
+with_flag "a step of too many tokens" "--batch 16777216 times --seq-len 64: a step takes" --batch 16777216 --seq-len 64
+with_flag "hexadecimal" "--lr takes a number" --lr 0x1p-3
+with_flag "a rate that is lost" "--lr takes a number" --lr 1e-400
+with_flag "too many threads" "--threads takes a whole number from 0 to 1024" --threads 99999
+with_flag "a warm-up without end" "--warmup" --warmup 18446744073709551615
+with_flag "huge chunks" "--chunk-size takes a size up to 1.00 TiB" --chunk-size 17T
+with_flag "connections twice" "--connections is given twice" --connections 2 --connections 3
+bad "too many threads to measure" "--threads takes" bench compute --threads 99999
+bad "a step of a new run" "--accept-step goes with --resume" "${base[@]}" --accept-step 0
 with_flag "huge batch" "--batch" --batch 99999999999999999999
 with_flag "no steps" "--steps" --steps 0
 with_flag "beta of one" "--beta2" --beta2 1
