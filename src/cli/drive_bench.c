@@ -1,6 +1,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "cli/cli.h"
 #include "drive/placement.h"
@@ -53,6 +54,9 @@ static int find(const char *name, struct drive *d, struct shore_diag *diag) {
                          "%s is a block device, which only overwriting could measure: 'longshore bench disk "
                          "--overwrite' does that",
                          shown);
+    struct stat st;
+    if (!rc && d->probe.exists && !shore__path_is_remote(name) && !stat(d->probe.path, &st) && !S_ISREG(st.st_mode))
+        rc = shore__fail(diag, SHORE_EUSAGE, "%s is a special file, not a file or a directory", shown);
     return rc;
 }
 

@@ -49,7 +49,7 @@ static int look(const char *path, struct shore__probe *p, struct shore_diag *dia
     p->exists = stat(p->path, &st) == 0;
     if (!p->exists) return 0;
     p->is_device = S_ISBLK(st.st_mode);
-    int fd = open(p->path, O_RDONLY | O_CLOEXEC);
+    int fd = open(p->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe is not waited for */
     if (fd >= 0) {
         p->busy = flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
         close(fd);

@@ -71,6 +71,7 @@ with_flag "more memory than the machine" "memory" --memory 4096TiB
 with_flag "no such directory for a drive" "no-such" --drive "$place/no-such/dir/volume"
 mkfifo "$place/pipe"
 with_flag "a pipe for a drive" "pipe: a special file" --drive "$place/pipe"
+bad "a pipe to measure" "pipe is a special file" drive bench "$place/pipe"
 with_flag "a drive twice" "twice|same" --drive "$drive" "$drive"
 bad "no data" "--data" train --model "$good" --drive "$drive" --out "$out" --steps 2
 bad "no model" "--model|--init" train --data "$data" --drive "$drive" --out "$out" --steps 2
