@@ -230,6 +230,8 @@ int shore__not_a_run(const char *path, struct shore_diag *diag) {
     if (shore__path_exists(path, "making"))
         return shore__fail(diag, SHORE_EMISSING,
                            "%s: was stopped while it was being made: give the same train command again", shown);
+    if (access(path, X_OK) && errno == EACCES)
+        return shore__fail(diag, -EACCES, "%s: cannot be looked into: %s", shown, strerror(errno));
     return shore__fail(diag, SHORE_EMISSING, "%s: is not a run: it has no run.json", shown);
 }
 

@@ -59,7 +59,10 @@ int train_reconnect(struct trainer *t, uint64_t *step, struct shore_diag *diag) 
     for (unsigned pause = PAUSE_MS_LEAST; may_pass(rc); pause = pause * 2 < PAUSE_MS_MOST ? pause * 2 : PAUSE_MS_MOST) {
         if (stop_asked(t))
             return shore__fail(diag, SHORE_ELINK,
-                               "stopped while a drive was away (%.600s); the committed state is good", why.text);
+                               "stopped while a drive was away (%.500s), so that the step could not be finished; the "
+                               "committed state is good: when the drive is back, go on with: longshore train --resume "
+                               "%s",
+                               why.text, t->run->path);
         if (shore__now_ns() - start > limit)
             return shore__fail(diag, SHORE_ELINK,
                                "gave up after %s, the committed state is good: %.500s; when the drive is back, go on "
