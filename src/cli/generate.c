@@ -48,7 +48,7 @@ struct stream {
     struct shore__tokenizer *tokenizer;
     struct shore__text text; /* prompt and what followed */
     size_t shown, tokens;
-    int64_t stop;
+    int64_t stop; /* token that ends the text; -1: none */
     bool silent, ended;
     int rc;
 };
@@ -150,7 +150,6 @@ static int generate(const char *path, struct args *a) {
         stream.tokenizer = o.tokenizer;
         stream.stop = shore__tokenizer_end_of_text(o.tokenizer);
         if (stream.stop < 0) stream.stop = o.model->arch.eos;
-        a->sampling.stop_token = stream.stop;
         rc = shore__tokenizer_decode(o.tokenizer, ids.ids, ids.count, &stream.text);
         prompt_bytes = stream.text.count;
     }
@@ -175,7 +174,7 @@ static int generate(const char *path, struct args *a) {
 }
 
 int shore__cli_generate(int argc, char **argv) {
-    struct args a = {.sampling = {.temperature = 0.8, .top_k = 40, .top_p = 1, .max_tokens = 200, .stop_token = -1}};
+    struct args a = {.sampling = {.temperature = 0.8, .top_k = 40, .top_p = 1, .max_tokens = 200}};
     struct shore__parsed parsed;
     struct shore_diag diag = {{0}};
     int code;

@@ -156,7 +156,7 @@ int shore__generate_in(struct shore__pager *pager, const struct shore__model *m,
     int rc = forward(&g, prompt, nprompt, diag);
     for (uint32_t i = 0; !rc && i < sampling->max_tokens; i++) {
         uint32_t token = shore__sample((float *)g.logits.handle, m->arch.vocab, sampling, i);
-        if ((int64_t)token == sampling->stop_token || emit(ctx, token) || g.filled == g.capacity) break;
+        if (emit(ctx, token) || g.filled == g.capacity) break;
         if (i + 1 < sampling->max_tokens) rc = forward(&g, &token, 1, diag);
     }
     return rc;

@@ -38,7 +38,6 @@ struct shore__sampling {
     double top_p;       /* 1: off */
     uint64_t seed;
     uint32_t max_tokens;
-    int64_t stop_token; /* -1: none */
 };
 
 /* Continues a prompt. emit is called with each new token; nonzero from it stops. */

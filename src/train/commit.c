@@ -29,12 +29,8 @@ static int sample(struct trainer *t, uint64_t step, struct shore_diag *diag) {
     int64_t end = shore__tokenizer_end_of_text(t->run->tokenizer);
     if (end >= 0 && end < t->m->arch.vocab) start = (uint32_t)end;
     struct sampled made = {.vocab = shore__tokenizer_vocab(t->run->tokenizer)};
-    struct shore__sampling how = {.temperature = 0.8,
-                                  .top_k = 50,
-                                  .top_p = 1,
-                                  .seed = t->s->seed + step,
-                                  .max_tokens = SAMPLE_TOKENS,
-                                  .stop_token = -1};
+    struct shore__sampling how = {
+        .temperature = 0.8, .top_k = 50, .top_p = 1, .seed = t->s->seed + step, .max_tokens = SAMPLE_TOKENS};
     /* between steps, everything from dx to the norm's partial sums is free */
     struct shore__carve memory = {t->dx.handle, 0};
     rc = shore__generate_in(t->pass.pager, t->m, t->c, &memory, (uintptr_t)t->partial - t->dx.handle, &start, 1, &how,

@@ -34,6 +34,14 @@ run generate "$run_dir" --prompt $'\xf0\x9fx\xff' --max-tokens 1 --json
 same "a broken character is replaced once" "$(sed -n 's/^{"prompt":"\([^"]*\)".*/\1/p' "$place/log")" $'\xef\xbf\xbdx\xef\xbf\xbd'
 [ "$(wc -c <"$place/first")" -gt 20 ] && ok "text comes" || fail "no text is generated"
 
+yes '{"text": "ab"}' | head -n 500 >"$place/short.jsonl"
+must train --init "$place/config.json" --data "$place/short.jsonl" --drive "$place/short.volume" --out "$place/short" \
+    --steps 60 --batch 8 --seq-len 16 --lr 1e-2 --memory 512MiB
+must generate "$place/short" --prompt a --max-tokens 20 --temperature 0 --json
+grep -q '"text":"b","tokens":1,"ended":true' "$place/log" && ok "a text that ends" || fail "the end is not reported"
+must generate "$place/short" --prompt a --max-tokens 1 --temperature 0 --json
+grep -q '"text":"b","tokens":1,"ended":false' "$place/log" && ok "a text that is cut" || fail "an end that was not"
+
 # attention over a long text takes more memory than the products of one token
 cat >"$place/long.json" <<'JSON'
 {"model_type": "mistral", "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2,
