@@ -130,11 +130,12 @@ static int generate(const char *path, struct args *a) {
     int rc = shore__cli_open(path, &a->moved, true, &o, &diag);
     if (rc) return shore__cli_fail(rc, &diag);
     rc = encode(a, &o, &ids, &diag);
-    uint32_t positions = o.model->arch.learned_positions ? o.model->arch.max_positions : UINT32_MAX;
-    if (!rc && ids.count >= positions)
+    uint32_t positions = o.model->arch.max_positions;
+    bool limited = o.model->arch.learned_positions;
+    if (!rc && limited && ids.count >= positions)
         rc = shore__fail(&diag, SHORE_EUSAGE, "the prompt has %zu tokens, but the model only %u positions", ids.count,
                          positions);
-    if (!rc && a->sampling.max_tokens > positions - ids.count) {
+    if (!rc && limited && a->sampling.max_tokens > positions - ids.count) {
         a->sampling.max_tokens = positions - (uint32_t)ids.count;
         shore__cli_say("the model has %u positions: at most %u tokens follow", positions, a->sampling.max_tokens);
     }

@@ -79,8 +79,8 @@ static int open_session(const struct shore__weights_of *of, const struct shore__
     if (o->memory_bytes < least) {
         char size[32];
         least += base_bytes(resident + SHORE__RESIDENT_VARIES_BYTES) - base;
-        return shore__fail(diag, SHORE_EBUDGET, "--memory is too little for this model: minimum %s",
-                           shore__format_size_up(least, size, sizeof size));
+        return shore__fail(diag, SHORE_EBUDGET, "--memory is too little for this model and %zu tokens: minimum %s",
+                           sequences * o->seq_len, shore__format_size_up(least, size, sizeof size));
     }
     uint64_t pages = choose_pages(m, s->c->mode, o->memory_bytes - base - others, &residency);
     rc = shore__arena_open(others + pages, &s->arena, diag);
@@ -154,8 +154,10 @@ int shore__generate(const struct shore__weights_of *weights, const struct shore_
     struct session s = {0};
     struct shore__infer_options o = *options;
     const struct shore__model *m = weights->model;
-    size_t want = nprompt + sampling->max_tokens;
-    if (want > m->arch.max_positions) want = m->arch.max_positions;
+    size_t want = shore__generate_positions(m, nprompt + sampling->max_tokens);
+    /* so many that the sums below could overflow are too many in any case */
+    if (want > o.memory_bytes / (2 * (uint64_t)m->kv_width * m->arch.n_layer))
+        return shore__fail(diag, SHORE_EBUDGET, "--memory is too little for the keys and values of %zu tokens", want);
     uint64_t work = shore__generate_bytes(m, o.fp32 ? SHORE__F32 : SHORE__BF16_IN_F32, want);
     o.seq_len = want;
     int rc = open_session(weights, &o, 1, work, &s, diag);

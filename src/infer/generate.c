@@ -35,6 +35,10 @@ static void place(struct generation *g, struct shore__carve *memory) {
     g->cache = shore__carve_take(memory, 2 * g->cache_bytes * m->arch.n_layer);
 }
 
+size_t shore__generate_positions(const struct shore__model *m, size_t tokens) {
+    return m->arch.learned_positions && tokens > m->arch.max_positions ? m->arch.max_positions : tokens;
+}
+
 uint64_t shore__generate_bytes(const struct shore__model *m, enum shore__mode mode, size_t positions) {
     struct shore__compute c = {.mode = mode};
     struct generation g = {.m = m, .c = &c, .capacity = positions};
@@ -138,15 +142,15 @@ int shore__generate_in(struct shore__pager *pager, const struct shore__model *m,
                        const struct shore__sampling *sampling, int (*emit)(void *ctx, uint32_t token), void *ctx,
                        struct shore_diag *diag) {
     struct generation g = {.m = m, .c = c, .pager = pager};
-    size_t want = nprompt + sampling->max_tokens;
-    g.capacity = want < m->arch.max_positions ? want : m->arch.max_positions;
+    g.capacity = shore__generate_positions(m, nprompt + sampling->max_tokens);
     while (g.capacity > nprompt && shore__generate_bytes(m, c->mode, g.capacity) > bytes)
         g.capacity -= (g.capacity - nprompt + 7) / 8;
     if (!nprompt || nprompt > g.capacity || shore__generate_bytes(m, c->mode, g.capacity) > bytes)
         return shore__fail(diag, SHORE_EINPUT, "a prompt of %zu tokens %s", nprompt,
-                           !nprompt                          ? "cannot be continued: give one at least"
-                           : nprompt > m->arch.max_positions ? "is longer than the model's positions"
-                                                             : "does not fit the memory: raise --memory");
+                           !nprompt ? "cannot be continued: give one at least"
+                           : nprompt > shore__generate_positions(m, nprompt)
+                               ? "is longer than the model's positions"
+                               : "does not fit the memory: raise --memory");
     for (size_t i = 0; i < nprompt; i++)
         if (prompt[i] >= m->arch.vocab)
             return shore__fail(diag, SHORE_EINPUT, "token %u of the prompt is beyond the model's vocabulary of %u",

@@ -9,8 +9,11 @@
  */
 uint64_t shore__generate_bytes(const struct shore__model *m, enum shore__mode mode, size_t positions);
 
+/* Positions of the cache for so many tokens: a table of positions has an end, rotary ones go on. */
+size_t shore__generate_positions(const struct shore__model *m, size_t tokens);
+
 /* As shore__generate(), with the pager set to its step and memory of `bytes` from `memory`; the context is as long as
- * the model's positions and the memory allow, then generation stops. */
+ * a table of positions and the memory allow, then generation stops. */
 int shore__generate_in(struct shore__pager *pager, const struct shore__model *m, struct shore__compute *c,
                        struct shore__carve *memory, uint64_t bytes, const uint32_t *prompt, size_t nprompt,
                        const struct shore__sampling *sampling, int (*emit)(void *ctx, uint32_t token), void *ctx,

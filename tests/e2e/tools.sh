@@ -51,6 +51,19 @@ must train --init "$place/long.json" --data "$place/text" --drive "$place/long.v
     --batch 1 --seq-len 16 --memory 512MiB
 must generate "$place/long" --prompt "$(head -c 1500 "$place/text" | tr '\n' ' ')" --max-tokens 20
 
+# rotary positions have no end: a model that says to have few of them goes on like one that has many
+must export "$place/long" --out "$place/many" --dtype fp32
+cp -r "$place/many" "$place/few"
+sed -i 's/"max_position_embeddings": 2048/"max_position_embeddings": 16/' "$place/few/config.json"
+grep -q '"max_position_embeddings": 16' "$place/few/config.json" && ok few || fail "the positions are written otherwise"
+beyond=(--prompt "the old crane waits" --max-tokens 40 --seed 3 --precision fp32 --json)
+must generate "$place/many" "${beyond[@]}"
+sed 1d "$place/log" >"$place/first"
+must generate "$place/few" "${beyond[@]}"
+same "a text longer than the positions" "$(sed 1d "$place/log")" "$(cat "$place/first")"
+refused "a text longer than the memory" "memory is too little for" generate "$place/few" --max-tokens 4294967295
+refused "a text longer than some memory" "tokens: minimum" generate "$place/few" --max-tokens 200000 --memory 512MiB
+
 must export "$run_dir" --out "$place/exported" --dtype fp32
 for file in config.json model.safetensors tokenizer.json; do
     [ -s "$place/exported/$file" ] && ok "export has $file" || fail "export lacks $file"
