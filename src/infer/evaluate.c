@@ -120,7 +120,6 @@ int shore__evaluate(const struct shore__weights_of *weights, const struct shore_
                            (unsigned long long)count);
     count -= 1;
     if (max_tokens && max_tokens < count) count = max_tokens;
-    if (o.seq_len > weights->model->arch.max_positions) o.seq_len = weights->model->arch.max_positions;
     if (o.seq_len > count) o.seq_len = (size_t)count;
     size_t sequences = BATCH_ROWS / o.seq_len ? BATCH_ROWS / o.seq_len : 1;
     if (sequences > count / o.seq_len) sequences = (size_t)(count / o.seq_len);

@@ -61,6 +61,11 @@ must generate "$place/many" "${beyond[@]}"
 sed 1d "$place/log" >"$place/first"
 must generate "$place/few" "${beyond[@]}"
 same "a text longer than the positions" "$(sed 1d "$place/log")" "$(cat "$place/first")"
+windows=(--data "$place/more" --seq-len 64 --precision fp32 --json --quiet)
+must eval "$place/many" "${windows[@]}"
+sed 1d "$place/log" >"$place/first"
+must eval "$place/few" "${windows[@]}"
+same "windows longer than the positions" "$(sed 1d "$place/log")" "$(cat "$place/first")"
 refused "a text longer than the memory" "memory is too little for" generate "$place/few" --max-tokens 4294967295
 refused "a text longer than some memory" "tokens: minimum" generate "$place/few" --max-tokens 200000 --memory 512MiB
 
