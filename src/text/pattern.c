@@ -16,6 +16,8 @@
 #define DEPTH_LIMIT 10000u
 #define JIT_STACK_BYTES (512u << 10)
 #define WORD "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
+/* outside brackets, Oniguruma looks up what is below U+0100 in a table of its own: it counts these, too */
+#define WORD_ALONE WORD "\\x{B2}\\x{B3}\\x{B9}\\x{BC}-\\x{BE}"
 
 struct shore__pattern {
     pcre2_code *code;
@@ -72,10 +74,10 @@ static int escape(struct translation *t, bool in_class) {
         rc = add(t, "\\P{White_Space}");
         break;
     case 'w':
-        rc = add(t, in_class ? WORD : "[" WORD "]");
+        rc = add(t, in_class ? WORD : "[" WORD_ALONE "]");
         break;
     case 'W':
-        rc = in_class ? refuse(t, "\\W in brackets") : add(t, "[^" WORD "]");
+        rc = in_class ? refuse(t, "\\W in brackets") : add(t, "[^" WORD_ALONE "]");
         break;
     case 'd':
         rc = add(t, "\\p{Nd}");

@@ -55,19 +55,19 @@ def texts():
         yield "".join(chr(rnd.randrange(*rnd.choice(scripts))) for _ in range(rnd.randrange(1, 40))).encode()
 
 
-def write(name, tokenizer, end_of_text):
+def write(name, tokenizer, end_of_text, more=()):
     folder = os.path.join(ROOT, name)
     os.makedirs(folder, exist_ok=True)
     with open(os.path.join(folder, "tokenizer.json"), "w") as f:
         f.write(tokenizer if isinstance(tokenizer, str) else tokenizer.to_str())
     with open(os.path.join(folder, "tokenizer_config.json"), "w") as f:
         json.dump({"eos_token": end_of_text}, f)
-    expect(folder, Tokenizer.from_file(os.path.join(folder, "tokenizer.json")))
+    expect(folder, Tokenizer.from_file(os.path.join(folder, "tokenizer.json")), more)
 
 
-def expect(folder, tokenizer):
+def expect(folder, tokenizer, more=()):
     with open(os.path.join(folder, "cases.bin"), "wb") as f:
-        for raw in texts():
+        for raw in [*texts(), *(t.encode() for t in more)]:
             for special in (0, 1):
                 tokenizer.encode_special_tokens = not special
                 ids = tokenizer.encode(raw.decode("utf-8", errors="replace"), add_special_tokens=False).ids
@@ -132,6 +132,13 @@ def main():
         pre_tokenizers.Split(Regex(LLAMA3), "removed", invert=True),
         pre_tokenizers.Split("e", "merged_with_next"), pre_tokenizers.Split("a", "merged_with_previous"),
         pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])), "<|endoftext|>")
+
+    # what Oniguruma takes for words, and for words in brackets
+    superscripts = ["x²y³", "10¹ ½a", "¼¾ q", "a ² b", "-¹-a¼-"]
+    write("words", byte_level(pre_tokenizers.Sequence([
+        pre_tokenizers.Split(Regex(r"[\w-]+!|\w+"), "removed", invert=True),
+        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])), "<|endoftext|>",
+        [*superscripts, *(t + "!" for t in superscripts)])
 
     # the same GPT-2 as its two old files
     folder = os.path.join(ROOT, "gpt2_files")

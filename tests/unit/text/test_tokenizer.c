@@ -17,10 +17,20 @@
 #error "SHORE_TEST_DATA is tests/data"
 #endif
 
-static const char *const kinds[] = {"gpt2",           "gpt2_added", "gpt2_files",      "llama3",
-                                    "qwen2",          "digits",     "removed",         "llama2",
-                                    "llama2_unknown", "across",     "metaspace_first", "metaspace_always",
-                                    "metaspace_never"};
+static const char *const kinds[] = {"gpt2",
+                                    "gpt2_added",
+                                    "gpt2_files",
+                                    "llama3",
+                                    "qwen2",
+                                    "digits",
+                                    "removed",
+                                    "llama2",
+                                    "llama2_unknown",
+                                    "across",
+                                    "metaspace_first",
+                                    "metaspace_always",
+                                    "metaspace_never",
+                                    "words"};
 
 static unsigned char *slurp(const char *path, size_t *bytes) {
     FILE *f = fopen(path, "rb");
