@@ -111,13 +111,13 @@ static int end_piece(struct shore__splitter *s) {
 /* Passes on what no later text can change. */
 static int split(struct shore__splitter *s, bool final) {
     const char *text = s->text.bytes;
-    size_t n = s->text.count, passed = 0, at = 0, safe = n;
+    size_t n = s->text.count, passed = s->passed, at = 0, safe = n;
     int rc = 0;
     /* a place is decided when the longest token would fit behind it, and one more character */
     size_t margin = s->set->longest + 4;
     while (rc == 0 && at < n && (final || n - at > margin)) {
         const struct shore__added *token = longest_at(s->set, text + at, n - at);
-        size_t start = at, end;
+        size_t found = at, start = at, end;
         if (!token) {
             at += shore__utf8_bytes((unsigned char)text[at]);
             continue;
@@ -133,20 +133,23 @@ static int split(struct shore__splitter *s, bool final) {
         while (token->rstrip && end < n && is_space(shore__utf8_char(text + end)))
             end += shore__utf8_bytes((unsigned char)text[end]);
         if (token->rstrip && end == n && !final) { /* the spaces may go on */
-            at = start;
+            at = found;
             break;
         }
         rc = pass_on(s, passed, start);
         if (rc == 0) rc = end_piece(s);
         if (rc == 0) rc = s->on_token(s->ctx, token->id);
-        /* the search goes on behind the token itself, as the spaces taken with it may begin another */
-        passed = end > passed ? end : passed;
-        if (at < passed) at = passed;
+        /* The tokenizers library looks for tokens also in the spaces that went with one, and goes on behind what it
+         * finds there: spaces behind that are text again. */
+        passed = end;
     }
     if (!final) safe = at;
-    if (!final && s->set->any_lstrip) safe = without_spaces_at_end(text, safe);
-    if (safe < passed) safe = passed;
+    if (!final && s->set->any_lstrip && passed < at) {
+        safe = without_spaces_at_end(text, safe);
+        if (safe < passed) safe = passed;
+    }
     if (rc == 0) rc = pass_on(s, passed, safe);
+    s->passed = passed > safe ? passed - safe : 0;
     if (safe > 0) s->after_word = is_word(shore__utf8_char(text + start_of_char_before(text, safe)));
     shore__text_drop(&s->text, safe);
     return rc;

@@ -32,8 +32,9 @@ void shore__added_set_fini(struct shore__added_set *set);
 struct shore__splitter {
     const struct shore__added_set *set;
     bool special;            /* special tokens are found too */
-    struct shore__text text; /* not yet passed on */
-    bool after_word;         /* what was passed on ends in a word character */
+    struct shore__text text; /* still to be searched */
+    size_t passed;           /* of it has gone with a token */
+    bool after_word;         /* what was searched ends in a word character */
     /* the pieces between tokens, in parts; the end of a piece that had any; a token */
     int (*on_text)(void *ctx, const char *text, size_t bytes);
     int (*on_end)(void *ctx);

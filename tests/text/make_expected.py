@@ -121,6 +121,19 @@ def main():
     gpt2 = byte_level(pre_tokenizers.ByteLevel(add_prefix_space=False))
     write("gpt2", gpt2, "<|endoftext|>")
     write("gpt2_added", byte_level(pre_tokenizers.ByteLevel(add_prefix_space=True), added=added), "<|endoftext|>")
+    # tokens in the spaces that went with another token
+    spaces = ["<r>" + " " * n + end for n in range(1, 8)
+              for end in ("", "a", "<r>", "<l>", "<b>", "\n", "\n  x", " x")]
+    spaces += ["a" + " " * n + token for n in range(6) for token in ("<l>", "<b>", "<m>", "<m>  a")]
+    spaces += ["<b>" + " " * n + "<b>" + " " * n + "b" for n in range(8)]
+    spaces += ["<r>  \n \n  x", "<r>\n\n x <l>", "<r>  <l>  <r>  <b>  x", "<r> <m>  <m> a", "<m>  x <m>  <r>",
+               "<r>\u3000 \n "]
+    for name, normalized in (("spaces", False), ("spaces_normalized", True)):
+        tokens = [("<r>", False, True), ("<l>", True, False), ("<b>", True, True), ("\n", False, True),
+                  (" <m>", True, False), (" x", False, False), ("  ", False, False), ("    ", False, False)]
+        write(name, byte_level(pre_tokenizers.ByteLevel(add_prefix_space=False), added=[
+            AddedToken(text, lstrip=left, rstrip=right, normalized=normalized) for text, left, right in tokens]),
+            "<|endoftext|>", spaces)
     write("llama3", changed(byte_level(split(LLAMA3), end_of_text="<|end_of_text|>"), ignore_merges=True),
           "<|end_of_text|>")
     write("qwen2", byte_level(split(QWEN2), normalizers.NFC(), added=[AddedToken("<tool>", normalized=False)]),

@@ -30,6 +30,8 @@ static const char *const kinds[] = {"gpt2",
                                     "metaspace_first",
                                     "metaspace_always",
                                     "metaspace_never",
+                                    "spaces",
+                                    "spaces_normalized",
                                     "words"};
 
 static unsigned char *slurp(const char *path, size_t *bytes) {
