@@ -15,7 +15,8 @@ struct shore__tokenizer;
 /* The byte-level tokenizer. */
 int shore__tokenizer_bytes(struct shore__tokenizer **out);
 /* From a directory with tokenizer.json, or vocab.json and merges.txt (or encoder.json and vocab.bpe). SHORE_EMISSING
- * if there is none. Memory stays a small multiple of the files; the JSON is read as a stream, never as a DOM. */
+ * if there is none, SHORE_EINPUT if there is only a part of one. Memory stays a small multiple of the files; the JSON
+ * is read as a stream, never as a DOM. */
 int shore__tokenizer_open(const char *directory, struct shore__tokenizer **out, struct shore_diag *diag);
 void shore__tokenizer_close(struct shore__tokenizer *t);
 

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <xxhash.h>
 
@@ -308,6 +309,35 @@ static int load_pair(struct load *x, const char *directory, const char *vocab_na
     return rc;
 }
 
+/* A directory without a tokenizer is one thing; one with half of it must not be taken for it. */
+static int no_tokenizer(const char *directory, struct shore_diag *diag) {
+    static const struct {
+        const char *there, *missing, *remedy;
+    } halves[] = {
+        {"tokenizer.json", "the file that it links to", "fetch that"},
+        {"vocab.json", "merges.txt", "put that beside it"},
+        {"merges.txt", "vocab.json", "put that beside it"},
+        {"encoder.json", "vocab.bpe", "put that beside it"},
+        {"vocab.bpe", "encoder.json", "put that beside it"},
+        {"tokenizer.model", "tokenizer.json", "convert it to that"},
+        {"tokenizer_config.json", "tokenizer.json", "put that beside it"},
+    };
+    for (size_t i = 0; i < sizeof halves / sizeof *halves; i++) {
+        struct stat info;
+        char *path = shore__path_join(directory, halves[i].there);
+        if (!path) return shore__fail(diag, -ENOMEM, "%s: out of memory", directory);
+        bool there = lstat(path, &info) == 0;
+        size_t why = there && stat(path, &info) != 0 ? 0 : i; /* other names may be links to nothing, too */
+        free(path);
+        if (there)
+            return shore__fail(diag, SHORE_EINPUT,
+                               "%s: has %s, but not %s: %s (train and import also take --tokenizer DIR)", directory,
+                               halves[i].there, halves[why].missing, halves[why].remedy);
+    }
+    return shore__fail(diag, SHORE_EMISSING,
+                       "%s: has no tokenizer: neither tokenizer.json nor vocab.json and merges.txt", directory);
+}
+
 static int load_files(struct load *x, const char *directory, struct shore_diag *diag) {
     static const char *const pairs[][2] = {{"vocab.json", "merges.txt"}, {"encoder.json", "vocab.bpe"}};
     char *path = shore__path_join(directory, "tokenizer.json");
@@ -318,9 +348,7 @@ static int load_files(struct load *x, const char *directory, struct shore_diag *
     free(path);
     for (size_t i = 0; rc == SHORE_EMISSING && i < 2; i++)
         rc = load_pair(x, directory, pairs[i][0], pairs[i][1], diag);
-    if (rc == SHORE_EMISSING)
-        shore__fail(diag, rc, "%s: has no tokenizer: neither tokenizer.json nor vocab.json and merges.txt", directory);
-    return rc;
+    return rc == SHORE_EMISSING ? no_tokenizer(directory, diag) : rc;
 }
 
 int shore__tokenizer_open(const char *directory, struct shore__tokenizer **out, struct shore_diag *diag) {

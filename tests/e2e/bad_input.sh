@@ -203,6 +203,9 @@ model noconfig
 rm "$dir/config.json"
 with_flag "no config.json" "config.json" --model "$dir"
 model notok
+echo x >"$dir/tokenizer.model"
+with_flag "half a tokenizer" "has tokenizer.model, but not tokenizer.json" --model "$dir"
+rm "$dir/tokenizer.model"
 printf '{"version": "1.0", "model": {"type": "Unigram"}}' >"$dir/tokenizer.json"
 with_flag "unsupported tokenizer" "tokenizer.json" --model "$dir"
 printf '{"version": "1.0", "model": {"type": "BPE", "vocab": {"a": 0, "b": 9999}, "merges": []}}' >"$dir/tokenizer.json"

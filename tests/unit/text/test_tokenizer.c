@@ -358,6 +358,29 @@ static void end_of_text_is_what_the_files_say(void **state) {
     assert_int_equal(shore__tokenizer_open(directory, &t, &diag), SHORE_EINPUT);
     assert_non_null(strstr(diag.text, "merges.txt"));
     drop("merges.txt");
+    drop("vocab.json");
+}
+
+static void half_a_tokenizer_is_named(void **state) {
+    static const char *const halves[][2] = {
+        {"tokenizer.model", "tokenizer.json"}, {"vocab.json", "merges.txt"},
+        {"merges.txt", "vocab.json"},          {"encoder.json", "vocab.bpe"},
+        {"vocab.bpe", "encoder.json"},         {"tokenizer_config.json", "tokenizer.json"}};
+    struct shore__tokenizer *t;
+    struct shore_diag diag = {{0}};
+    for (size_t i = 0; i < sizeof halves / sizeof *halves; i++) {
+        put_text(halves[i][0], "{}");
+        assert_int_equal(shore__tokenizer_open(directory, &t, &diag), SHORE_EINPUT);
+        assert_non_null(strstr(diag.text, halves[i][0]));
+        assert_non_null(strstr(diag.text, halves[i][1]));
+        drop(halves[i][0]);
+    }
+    char path[128];
+    snprintf(path, sizeof path, "%s/tokenizer.json", directory);
+    assert_int_equal(symlink("../blobs/nowhere", path), 0);
+    assert_int_equal(shore__tokenizer_open(directory, &t, &diag), SHORE_EINPUT);
+    assert_non_null(strstr(diag.text, "links to"));
+    drop("tokenizer.json");
     assert_int_equal(shore__tokenizer_open(directory, &t, &diag), SHORE_EMISSING);
 }
 
@@ -372,6 +395,7 @@ int main(void) {
         cmocka_unit_test(patterns_have_limits),
         cmocka_unit_test(an_endless_piece_is_refused),
         cmocka_unit_test(end_of_text_is_what_the_files_say),
+        cmocka_unit_test(half_a_tokenizer_is_named),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
