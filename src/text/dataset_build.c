@@ -1,5 +1,6 @@
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +18,7 @@
 #define BLOCK_BYTES (256u << 10)
 #define LINE_LIMIT_BYTES (16u << 20)
 #define LLMC_HEADER_BYTES 1024u
+#define WAIT_MS 100 /* between two looks at whether to stop */
 
 struct build {
     struct shore__tokenizer *tokenizer;
@@ -98,19 +100,34 @@ static int end_document(struct build *b, struct shore_diag *diag) {
     return rc ? shore__fail(diag, rc, "%s: %s", b->source, why.text) : put_ids(b, diag);
 }
 
+static int report(struct build *b, struct shore_diag *diag) {
+    if (b->progress && b->progress(b->progress_ctx, b->done_bytes, b->total_bytes))
+        return shore__fail(diag, -ECANCELED, "%s: reading it was cancelled", b->source);
+    return 0;
+}
+
+/* What a pipe's writer is slow with; for a named one, that a writer comes at all. */
+static int wait_for_data(struct build *b, int fd, struct shore_diag *diag) {
+    struct pollfd ready = {.fd = fd, .events = POLLIN};
+    int rc = 0;
+    while (rc == 0 && poll(&ready, 1, WAIT_MS) <= 0)
+        rc = report(b, diag);
+    return rc;
+}
+
 static int read_block(struct build *b, int fd, size_t *bytes, struct shore_diag *diag) {
     *bytes = 0;
     while (*bytes < BLOCK_BYTES) {
+        int rc = wait_for_data(b, fd, diag);
+        if (rc) return rc;
         ssize_t n = read(fd, b->block + *bytes, BLOCK_BYTES - *bytes);
-        if (n < 0 && errno == EINTR) continue;
+        if (n < 0 && (errno == EINTR || errno == EAGAIN)) continue;
         if (n < 0) return shore__fail(diag, -errno, "%s: cannot read it: %s", b->source, strerror(errno));
         if (n == 0) break;
         *bytes += (size_t)n;
     }
     b->done_bytes += *bytes;
-    if (b->progress && b->progress(b->progress_ctx, b->done_bytes, b->total_bytes))
-        return shore__fail(diag, -ECANCELED, "%s: reading it was cancelled", b->source);
-    return 0;
+    return report(b, diag);
 }
 
 static int build_text(struct build *b, int fd, struct shore_diag *diag) {
@@ -238,16 +255,21 @@ static bool ends_in(const char *text, const char *end) {
 }
 
 static int build_file(struct build *b, const char *path, struct shore_diag *diag) {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    struct stat info;
+    /* non-blocking, so that a pipe without a writer cannot hold us */
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     b->source = path;
     if (fd < 0) {
         int code = errno;
         return shore__fail(diag, code == ENOENT ? SHORE_EMISSING : -code, "%s: cannot open it: %s", path,
                            strerror(code));
     }
-    int rc = ends_in(path, ".jsonl") ? build_jsonl(b, fd, diag)
-             : ends_in(path, ".bin") ? build_bin(b, fd, diag)
-                                     : build_text(b, fd, diag);
+    int rc = fstat(fd, &info) != 0 ? shore__fail(diag, -errno, "%s: cannot stat it: %s", path, strerror(errno))
+             : S_ISCHR(info.st_mode)
+                 ? shore__fail(diag, SHORE_EINPUT, "%s: is a device; give a file with text, or a pipe", path)
+             : ends_in(path, ".jsonl") ? build_jsonl(b, fd, diag)
+             : ends_in(path, ".bin")   ? build_bin(b, fd, diag)
+                                       : build_text(b, fd, diag);
     close(fd);
     return rc;
 }

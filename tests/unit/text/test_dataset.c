@@ -1,4 +1,5 @@
 #include <errno.h>
+#include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -6,6 +7,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -218,6 +221,39 @@ static int cancel(void *ctx, uint64_t done, uint64_t total) {
     return 1;
 }
 
+static int cancel_the_third_time(void *ctx, uint64_t done, uint64_t total) {
+    int *times = ctx;
+    return ++*times == 3;
+}
+
+static void a_pipe_is_waited_for(void **state) {
+    const char *file = in_directory("pipe"), *endless = "/dev/zero";
+    struct shore__tokenizer *t;
+    struct shore__dataset_stats stats;
+    struct shore_diag diag = {{0}};
+    int times = 0;
+    assert_int_equal(mkfifo(file, 0600), 0);
+    assert_int_equal(shore__tokenizer_bytes(&t), 0);
+    assert_int_equal(
+        shore__dataset_build(&file, 1, t, 257, in_directory("tokens"), cancel_the_third_time, &times, &stats, &diag),
+        -ECANCELED);
+    shore__tokenizer_close(t);
+    pid_t writer = fork();
+    assert_true(writer >= 0);
+    if (writer == 0) {
+        usleep(150000);
+        int fd = open(file, O_WRONLY);
+        bool written = write(fd, "slow", 4) == 4;
+        usleep(150000);
+        _exit(!written || write(fd, "ly", 2) != 2);
+    }
+    assert_int_equal(build(&file, 1, 257, &stats, &diag), 0);
+    assert_int_equal(stats.tokens, 6);
+    assert_int_equal(waitpid(writer, NULL, 0), writer);
+    assert_int_equal(build(&endless, 1, 257, &stats, &diag), SHORE_EINPUT);
+    assert_non_null(strstr(diag.text, "/dev/zero: is a device"));
+}
+
 static void building_can_be_cancelled(void **state) {
     const char *file = put_text("a.txt", "abc");
     struct shore__tokenizer *t;
@@ -239,6 +275,7 @@ int main(void) {
         cmocka_unit_test(positions_cover_each_epoch_once),
         cmocka_unit_test(bigram_of_a_cycle_is_cheap),
         cmocka_unit_test(building_can_be_cancelled),
+        cmocka_unit_test(a_pipe_is_waited_for),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
