@@ -186,17 +186,25 @@ static int load_document(struct load *x, struct shore_diag *diag) {
 
 /* merges.txt: a comment, then a merge a line */
 static int load_merges(struct load *x, const char *path, struct shore_diag *diag) {
-    FILE *f = fopen(path, "rbe");
+    struct stat info;
+    /* non-blocking, so that a fifo under this name cannot hold us */
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    FILE *f = fd < 0 ? NULL : fdopen(fd, "rb");
     char *line = NULL;
     size_t capacity = 0;
     ssize_t n;
     int rc = 0;
     if (!f) {
         int code = errno;
+        if (fd >= 0) close(fd);
         return shore__fail(diag, code == ENOENT ? SHORE_EMISSING : -code, "%s: cannot open it: %s", path,
                            strerror(code));
     }
     x->path = path;
+    if (fstat(fd, &info) != 0)
+        rc = shore__fail(diag, -errno, "%s: cannot stat it: %s", path, strerror(errno));
+    else if (!S_ISREG(info.st_mode))
+        rc = shore__fail(diag, SHORE_EINPUT, "%s: is not a regular file", path);
     while (rc == 0 && (n = getline(&line, &capacity, f)) >= 0) {
         while (n > 0 && (line[n - 1] == '\n' || line[n - 1] == '\r'))
             n--;

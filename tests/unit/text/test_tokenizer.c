@@ -358,6 +358,12 @@ static void end_of_text_is_what_the_files_say(void **state) {
     assert_int_equal(shore__tokenizer_open(directory, &t, &diag), SHORE_EINPUT);
     assert_non_null(strstr(diag.text, "merges.txt"));
     drop("merges.txt");
+    char path[128];
+    snprintf(path, sizeof path, "%s/merges.txt", directory);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    assert_int_equal(shore__tokenizer_open(directory, &t, &diag), SHORE_EINPUT);
+    assert_non_null(strstr(diag.text, "merges.txt: is not a regular file"));
+    drop("merges.txt");
     drop("vocab.json");
 }
 
