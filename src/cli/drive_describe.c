@@ -41,7 +41,7 @@ static void describe_speed(const struct shore__run *run, size_t drive, json_t *o
 
 json_t *shore__cli_drive_json(const struct shore__run *run, size_t drive) {
     const char *recorded = run->settings.drives.item[drive];
-    char *name = shore__drive_name(recorded);
+    char *name = shore__drive_name(recorded, run->generation);
     struct shore__probe probe;
     struct shore_diag diag = {{0}};
     json_t *o = json_pack("{s:s}", "drive", name ? name : recorded);

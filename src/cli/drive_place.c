@@ -82,7 +82,7 @@ static void speeds_free(struct speeds *s) {
 
 static int no_such_drive(const struct shore__run *run, const char *name, struct shore_diag *diag) {
     char shown[256], first[256];
-    char *drive = run->settings.drives.count ? shore__drive_name(run->settings.drives.item[0]) : NULL;
+    char *drive = run->settings.drives.count ? shore__drive_name(run->settings.drives.item[0], run->generation) : NULL;
     shore__escape(drive ? drive : "none", strlen(drive ? drive : "none"), first, sizeof first);
     free(drive);
     return shore__fail(diag, SHORE_EUSAGE, "%s: this run has no such drive; its first is %s",
@@ -106,10 +106,10 @@ static int added(const struct shore__run *run, const char *const *words, struct 
     for (size_t i = 0; !rc && i < present->count; i++)
         rc = append(out, present->item[i], diag);
     for (; !rc && *words; words++) {
-        if (shore__drive_find(present, *words) < present->count)
+        if (shore__drive_find(present, run->generation, *words) < present->count)
             return shore__fail(diag, SHORE_EUSAGE, "%s is a drive of this run already",
                                shore__escape(*words, strlen(*words), shown, sizeof shown));
-        if (shore__drive_find(out, *words) < out->count) return given_twice(*words, diag);
+        if (shore__drive_find(out, run->generation, *words) < out->count) return given_twice(*words, diag);
         rc = append(out, *words, diag);
     }
     return rc;
@@ -122,7 +122,7 @@ static int removed(const struct shore__run *run, const char *const *words, struc
     size_t left = present->count, kept = 0;
     int rc = gone ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
     for (; !rc && *words; words++) {
-        size_t k = shore__drive_find(present, *words);
+        size_t k = shore__drive_find(present, run->generation, *words);
         if (k == present->count)
             rc = no_such_drive(run, *words, diag);
         else if (gone[k])
@@ -155,7 +155,7 @@ static int replace(const struct shore__run *run, const char *word, struct shore_
                            shore__escape(word, strlen(word), shown, sizeof shown));
     for (; at; at = strchr(at + 1, '=')) {
         char *old = strndup(word, (size_t)(at - word));
-        size_t k = old ? shore__drive_find(present, old) : present->count;
+        size_t k = old ? shore__drive_find(present, run->generation, old) : present->count;
         free(old);
         if (k == present->count) continue;
         if (replaced[k]) return given_twice(present->item[k], diag);
@@ -241,8 +241,8 @@ static void tell_snapshots(const struct shore__run *run) {
         for (size_t v = 0; v < list[i].volumes.count; v++) {
             const char *path = list[i].volumes.item[v], *end = strstr(path, ".snapshot-");
             char *volume = end ? strndup(path, (size_t)(end - path)) : NULL;
-            char *drive = volume ? shore__drive_name(volume) : NULL;
-            if (drive && shore__drive_find(&run->settings.drives, drive) == run->settings.drives.count)
+            char *drive = volume ? shore__drive_name(volume, list[i].generation) : NULL;
+            if (drive && shore__drive_find(&run->settings.drives, run->generation, drive) == run->settings.drives.count)
                 shore__cli_say("a part of snapshot %s stays on %s, which is no drive of the run any more", list[i].name,
                                drive);
             free(drive);

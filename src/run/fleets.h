@@ -15,19 +15,20 @@
 /* ---- names of volumes -------------------------------------------------------------------------------------------- */
 
 bool shore__same_path(const char *a, const char *b); /* what does not exist is compared as it is written */
-/* The drive that a recorded path is on, as people name it: the directory, or the file without ".gN". malloc'ed. */
-char *shore__drive_name(const char *recorded);
+/* The drive that a recorded path is on, as people name it: the directory, or the file without the ".gN" that a volume
+ * of this generation was given. malloc'ed. */
+char *shore__drive_name(const char *recorded, uint64_t generation);
 /* Whether a recorded drive is what a user means by this name. */
-bool shore__drive_is_named(const char *recorded, const char *name);
-/* Index in the list; its count if there is none. */
-size_t shore__drive_find(const struct shore__strings *drives, const char *name);
+bool shore__drive_is_named(const char *recorded, uint64_t generation, const char *name);
+/* Index in the list, of a whole path before all others; its count if there is none. */
+size_t shore__drive_find(const struct shore__strings *drives, uint64_t generation, const char *name);
 /* The volume that a drive's path stands for: here, or on the host that it names, which is asked. */
 struct shore__spot {
     char *path;
     bool exists, is_device;
 };
 int shore__spot_of(const char *drive, struct shore__spot *out, struct shore_diag *diag);
-/* A name for a new volume beside this one: malloc'ed. */
+/* A name for a new volume of this generation beside the one of the generation before: malloc'ed. */
 char *shore__volume_next(const char *volume, uint64_t generation);
 /* Where a recorded drive is now that the user names a place: a directory holds the file of the same name. malloc'ed. */
 char *shore__drive_moved(const char *recorded, const char *place);

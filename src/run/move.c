@@ -189,13 +189,22 @@ static int place_new(const char *name, struct intent *in, struct shore_diag *dia
     return rc;
 }
 
-static int check_twice(const struct shore__strings *drives, size_t i, struct shore_diag *diag) {
+static int check_twice(const struct shore__strings *drives, uint64_t generation, size_t i, struct shore_diag *diag) {
     char shown[256];
     for (size_t k = 0; k < i; k++)
-        if (shore__drive_is_named(drives->item[k], drives->item[i]))
+        if (shore__drive_is_named(drives->item[k], generation, drives->item[i]) ||
+            shore__drive_is_named(drives->item[i], generation, drives->item[k]))
             return shore__fail(diag, SHORE_EUSAGE, "the drive %s would be in the run twice",
                                shore__escape(drives->item[i], strlen(drives->item[i]), shown, sizeof shown));
     return 0;
+}
+
+/* A path there may be a directory that only its volume tells from a file of ours. */
+static size_t find_kept(const struct shore__strings *present, const struct intent *in, const char *name) {
+    size_t k = shore__drive_find(present, in->from, name);
+    bool kept = k < present->count &&
+                (shore__same_path(present->item[k], name) || shore__drive_is_named(in->old.item[k], in->from, name));
+    return kept ? k : present->count;
 }
 
 static int resolve(const struct shore__run *run, const struct shore__strings *drives, struct intent *in,
@@ -214,10 +223,10 @@ static int resolve(const struct shore__run *run, const struct shore__strings *dr
     }
     for (size_t i = 0; !rc && i < drives->count; i++) {
         const char *name = drives->item[i];
-        size_t k = shore__drive_find(present, name);
+        size_t k = find_kept(present, in, name);
         if (shore__path_is_virtual(name))
             return shore__fail(diag, SHORE_EUSAGE, "%s keeps nothing after its process: give a directory", name);
-        rc = check_twice(drives, i, diag);
+        rc = check_twice(drives, in->from, i, diag);
         if (!rc) rc = k < present->count ? place_kept(present->item[k], in->to, in, diag) : place_new(name, in, diag);
     }
     in->fresh = calloc(drives->count + 1, sizeof *in->fresh);
@@ -301,7 +310,7 @@ static int switch_over(struct shore__run *run, const struct intent *in, const st
     char *speeds = how->speeds ? strdup(how->speeds) : NULL;
     int rc = how->speeds && !speeds ? -ENOMEM : 0;
     for (size_t i = 0; !rc && i < in->new.count; i++) {
-        char shown[200], *name = shore__drive_name(in->new.item[i]);
+        char shown[200], *name = shore__drive_name(in->new.item[i], in->to);
         size_t used = strlen(what);
         rc = name ? shore__strings_add(&drives, in->new.item[i]) : -ENOMEM;
         if (name)

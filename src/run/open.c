@@ -18,7 +18,7 @@ static int move_drive(struct shore__run *run, const char *move, struct shore_dia
         char *old = strndup(move, (size_t)(at - move));
         split = true;
         for (size_t i = 0; old && i < drives->count; i++) {
-            if (!shore__drive_is_named(drives->item[i], old)) continue;
+            if (!shore__drive_is_named(drives->item[i], run->generation, old)) continue;
             char *place = shore__drive_moved(drives->item[i], at + 1);
             char *now = place ? shore__drive_absolute(place) : NULL;
             free(place);

@@ -22,12 +22,24 @@ static size_t plain_length(const char *path) {
     return digits < n && digits > 2 && path[digits - 1] == 'g' && path[digits - 2] == '.' ? digits - 2 : n;
 }
 
-char *shore__drive_name(const char *recorded) {
+static bool is_in_directory(const char *path, size_t n) {
     const size_t tail = sizeof VOLUME_NAME - 1;
-    size_t n = plain_length(recorded);
-    if (n > tail + 1 && recorded[n - tail - 1] == '/' && strncmp(recorded + n - tail, VOLUME_NAME, tail) == 0)
-        n -= tail + 1;
-    return strndup(recorded, n);
+    return n > tail + 1 && path[n - tail - 1] == '/' && strncmp(path + n - tail, VOLUME_NAME, tail) == 0;
+}
+
+/* Length without the ".gN" that a volume of this generation was given. Users may call their own files and directories
+ * so: of a file with a name of theirs, only the generation itself can be ours, and never the first. */
+static size_t given_length(const char *path, uint64_t generation) {
+    struct stat st;
+    size_t n = plain_length(path);
+    if (!path[n] || is_in_directory(path, n)) return n;
+    bool ours = generation > 1 && strtoull(path + n + 2, NULL, 10) == generation;
+    return ours && !(stat(path, &st) == 0 && S_ISDIR(st.st_mode)) ? n : strlen(path);
+}
+
+char *shore__drive_name(const char *recorded, uint64_t generation) {
+    size_t n = given_length(recorded, generation);
+    return strndup(recorded, is_in_directory(recorded, n) ? n - sizeof VOLUME_NAME : n);
 }
 
 bool shore__same_path(const char *a, const char *b) {
@@ -40,21 +52,21 @@ bool shore__same_path(const char *a, const char *b) {
     return same;
 }
 
-bool shore__drive_is_named(const char *recorded, const char *name) {
+bool shore__drive_is_named(const char *recorded, uint64_t generation, const char *name) {
     if (shore__same_path(recorded, name)) return true;
-    char *drive = shore__drive_name(recorded), *named = shore__drive_name(name);
+    char *drive = shore__drive_name(recorded, generation), *named = shore__drive_name(name, 0);
     bool same = drive && named && shore__same_path(drive, named);
     free(drive);
     free(named);
     return same;
 }
 
-size_t shore__drive_find(const struct shore__strings *drives, const char *name) {
+size_t shore__drive_find(const struct shore__strings *drives, uint64_t generation, const char *name) {
     size_t i = 0;
-    while (i < drives->count && strcmp(drives->item[i], name) != 0)
+    while (i < drives->count && !shore__same_path(drives->item[i], name))
         i++;
     for (size_t k = 0; i == drives->count && k < drives->count; k++)
-        if (shore__drive_is_named(drives->item[k], name)) return k;
+        if (shore__drive_is_named(drives->item[k], generation, name)) return k;
     return i;
 }
 
@@ -86,8 +98,9 @@ int shore__spot_of(const char *drive, struct shore__spot *out, struct shore_diag
 char *shore__volume_next(const char *volume, uint64_t generation) {
     char *path = NULL;
     struct stat st;
+    size_t plain = given_length(volume, generation - 1);
     for (;; generation++) {
-        int n = asprintf(&path, "%.*s.g%llu", (int)plain_length(volume), volume, (unsigned long long)generation);
+        int n = asprintf(&path, "%.*s.g%llu", (int)plain, volume, (unsigned long long)generation);
         if (n < 0) return NULL;
         if (lstat(path, &st) < 0) return path; /* another run's volume may have had that name first */
         free(path);

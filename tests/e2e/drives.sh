@@ -48,6 +48,22 @@ must drive add "$run" "$place/d1" "$place/d2" --drive-speeds 1,1,1
 must train --resume "$run" --quiet
 same "training goes on with the same bits" "$(digest)" "$wanted"
 
+# Names of the user's own that end as the program's do.
+mkdir "$place"/disk.g{1,2}
+must train "${common[@]}" --drive "$place/disk.g1" --out "$place/own" --stop-at 1
+must drive move "$place/own" "$place/disk.g1=$place/disk.g2"
+same "it went where it was told to" "$(find "$place"/disk.g? -type f)" "$place/disk.g2/longshore.volume"
+must drive list "$place/own"
+grep -q "^$place/disk.g2: 100" "$place/log" && ok "its whole name" || fail "a directory is listed by another name"
+must drive move "$place/own" "$place/disk.g2=$place/disk.g1/own.g3"
+must drive move "$place/own" "$place/disk.g1/own.g3=$place/disk.g1/own"
+must drive add "$place/own" "$place/disk.g1/own.g3" --drive-speeds 1,1
+must drive move "$place/own" --drive-speeds 1,2
+same "each beside itself" "$(find "$place"/disk.g? -type f -printf '%f\n' | sort | tr '\n' ' ')" "own.g3.g6 own.g6 "
+must train --resume "$place/own" --quiet
+same "the same bits under such names" "$(digest)" "$wanted"
+must remove "$place/own"
+
 # What makes no sense is refused, and nothing changes.
 before=$(cksum <"$run/run.json")
 refused "the last drive" "last one|needs a drive" drive remove "$run" "$place/d6" "$place/d1" "$place/d2"

@@ -2,31 +2,44 @@
 #include "run/fleets.h"
 #include "unit/run/support.h"
 
-static void named(const char *recorded, const char *drive) {
-    char *name = shore__drive_name(recorded);
+static void named(const char *recorded, uint64_t generation, const char *drive) {
+    char *name = shore__drive_name(recorded, generation);
     assert_string_equal(name, drive);
     free(name);
 }
 
 static void drives_are_known_by_the_name_they_were_given(void **state) {
-    named("/mnt/a", "/mnt/a");
-    named("/mnt/a/longshore.volume", "/mnt/a");
-    named("/mnt/a/longshore.volume.g2", "/mnt/a");
-    named("/mnt/a/longshore.volume.g17", "/mnt/a");
-    named("/mnt/a/own.g3", "/mnt/a/own");
-    named("/mnt/a/own.g", "/mnt/a/own.g");
-    named("/mnt/a/own.x2", "/mnt/a/own.x2");
-    named("/mnt/a/2", "/mnt/a/2");
-    named("ssh://host/mnt/a/longshore.volume.g2", "ssh://host/mnt/a");
-    named("/dev/nvme0n1", "/dev/nvme0n1");
-    assert_true(shore__drive_is_named("/mnt/a/longshore.volume.g2", "/mnt/a"));
-    assert_true(shore__drive_is_named("/mnt/a", "/mnt/a/longshore.volume"));
-    assert_false(shore__drive_is_named("/mnt/a", "/mnt/b"));
+    named("/mnt/a", 1, "/mnt/a");
+    named("/mnt/a/longshore.volume", 1, "/mnt/a");
+    named("/mnt/a/longshore.volume.g2", 2, "/mnt/a");
+    named("/mnt/a/longshore.volume.g17", 16, "/mnt/a");
+    named("/mnt/a/own.g3", 3, "/mnt/a/own");
+    named("/mnt/a/own.g", 3, "/mnt/a/own.g");
+    named("/mnt/a/own.x2", 2, "/mnt/a/own.x2");
+    named("/mnt/a/2", 2, "/mnt/a/2");
+    named("ssh://host/mnt/a/longshore.volume.g2", 2, "ssh://host/mnt/a");
+    named("/dev/nvme0n1", 2, "/dev/nvme0n1");
+    assert_true(shore__drive_is_named("/mnt/a/longshore.volume.g2", 2, "/mnt/a"));
+    assert_true(shore__drive_is_named("/mnt/a", 2, "/mnt/a/longshore.volume"));
+    assert_false(shore__drive_is_named("/mnt/a", 2, "/mnt/b"));
     char *items[] = {(char *)"/mnt/a/longshore.volume.g2", (char *)"/mnt/b"};
     const struct shore__strings list = {items, 2};
-    assert_int_equal(shore__drive_find(&list, "/mnt/a"), 0);
-    assert_int_equal(shore__drive_find(&list, "/mnt/b"), 1);
-    assert_int_equal(shore__drive_find(&list, "/mnt/c"), 2);
+    assert_int_equal(shore__drive_find(&list, 2, "/mnt/a"), 0);
+    assert_int_equal(shore__drive_find(&list, 2, "/mnt/b"), 1);
+    assert_int_equal(shore__drive_find(&list, 2, "/mnt/c"), 2);
+}
+
+static void endings_that_users_chose_stay(void **state) {
+    named("/mnt/own.g1", 1, "/mnt/own.g1");
+    named("/mnt/own.g3", 2, "/mnt/own.g3");
+    assert_int_equal(mkdir("disk.g2", 0755), 0);
+    named("disk.g2", 2, "disk.g2");
+    named("disk.g2/longshore.volume.g2", 2, "disk.g2");
+    assert_false(shore__drive_is_named("/mnt/disk.g1", 1, "/mnt/disk.g2"));
+    assert_false(shore__drive_is_named("/mnt/own", 2, "/mnt/own.g2"));
+    char *items[] = {(char *)"/mnt/own.g2", (char *)"/mnt/own"};
+    const struct shore__strings list = {items, 2};
+    assert_int_equal(shore__drive_find(&list, 2, "/mnt/own"), 1);
 }
 
 static void follows(const char *volume, uint64_t generation, const char *wanted) {
@@ -38,7 +51,8 @@ static void follows(const char *volume, uint64_t generation, const char *wanted)
 static void new_volumes_do_not_collide(void **state) {
     follows("longshore.volume", 2, "longshore.volume.g2");
     follows("longshore.volume.g2", 3, "longshore.volume.g3");
-    follows("a.g2.g2", 5, "a.g2.g5");
+    follows("a.g2.g4", 5, "a.g2.g5");
+    follows("a.g1", 2, "a.g1.g2");
     write_text("longshore.volume.g2", "of another run");
     follows("longshore.volume", 2, "longshore.volume.g3");
     unlink("longshore.volume.g2");
@@ -75,6 +89,7 @@ static void speeds_are_read(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(drives_are_known_by_the_name_they_were_given),
+        cmocka_unit_test(endings_that_users_chose_stay),
         cmocka_unit_test(new_volumes_do_not_collide),
         cmocka_unit_test(files_that_were_moved_are_found),
         cmocka_unit_test(speeds_are_read),
