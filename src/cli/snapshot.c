@@ -96,7 +96,7 @@ static int drop(struct shore__run *run, const char *name, struct shore_diag *dia
     int rc = shore__snapshot_read(run->path, name, &there, diag); /* says so if there is none */
     if (rc) return rc;
     shore__snapshot_free(&there);
-    return shore__snapshot_remove(run->path, name, shore__cli_note, NULL, diag);
+    return shore__snapshot_remove(run->path, name, &run->settings.drives, shore__cli_note, NULL, diag);
 }
 
 int shore__cli_snapshot(int argc, char **argv) {

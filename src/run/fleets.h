@@ -28,6 +28,9 @@ struct shore__spot {
     bool exists, is_device;
 };
 int shore__spot_of(const char *drive, struct shore__spot *out, struct shore_diag *diag);
+/* A drive that lies elsewhere now, or is reached in another way, holds its part of a snapshot beside its volume. This
+ * is the part's path there. malloc'ed. */
+char *shore__part_beside(const char *volume, const char *part);
 /* A name for a new volume of this generation beside the one of the generation before: malloc'ed. */
 char *shore__volume_next(const char *volume, uint64_t generation);
 /* Where a recorded drive is now that the user names a place: a directory holds the file of the same name. malloc'ed. */
@@ -67,14 +70,13 @@ void shore__snapshot_free(struct shore__snapshot *snapshot);
 /* Oldest first. */
 int shore__snapshots_read(const char *run_path, struct shore__snapshot **out, size_t *count, struct shore_diag *diag);
 void shore__snapshots_free(struct shore__snapshot *list, size_t count);
-/* What cannot be removed from a drive is said and left. */
-int shore__snapshot_remove(const char *run_path, const char *name, shore__note_fn note, void *ctx,
-                           struct shore_diag *diag);
-/* Removes the oldest automatic ones beyond `keep`. */
-int shore__snapshots_prune(const char *run_path, uint64_t keep, shore__note_fn note, void *ctx,
-                           struct shore_diag *diag);
+/* What cannot be removed from a drive is said and left. drives: of the run now, where parts may have gone; may be NULL.
+ */
+int shore__snapshot_remove(const char *run_path, const char *name, const struct shore__strings *drives,
+                           shore__note_fn note, void *ctx, struct shore_diag *diag);
 bool shore__snapshot_is_interrupted(const char *run_path);
-int shore__snapshots_mend(const char *run_path, shore__note_fn note, void *ctx, struct shore_diag *diag);
+int shore__snapshots_mend(const char *run_path, const struct shore__strings *drives, shore__note_fn note, void *ctx,
+                          struct shore_diag *diag);
 void shore__snapshots_forget(const char *run_path);
 
 /* Whole or not there, durable. */

@@ -21,7 +21,7 @@ static void remember(void *ctx, const char *text) {
 
 int shore__run_mend(struct shore__run *run, bool roll_back, struct shore_diag *diag) {
     int rc = shore__move_mend(run, remember, run, diag);
-    if (rc == 0) rc = shore__snapshots_mend(run->path, remember, run, diag);
+    if (rc == 0) rc = shore__snapshots_mend(run->path, &run->settings.drives, remember, run, diag);
     if (rc == 0 && roll_back) rc = shore__rollback_mend(run, remember, run, diag);
     return rc;
 }
@@ -29,10 +29,10 @@ int shore__run_mend(struct shore__run *run, bool roll_back, struct shore_diag *d
 void shore__run_forget(const char *run_path) {
     struct shore__snapshot *list = NULL;
     size_t count = 0;
-    shore__snapshots_mend(run_path, NULL, NULL, NULL);
+    shore__snapshots_mend(run_path, NULL, NULL, NULL, NULL);
     if (shore__snapshots_read(run_path, &list, &count, NULL) == 0) {
         for (size_t i = 0; i < count; i++)
-            shore__snapshot_remove(run_path, list[i].name, NULL, NULL, NULL);
+            shore__snapshot_remove(run_path, list[i].name, NULL, NULL, NULL, NULL);
     }
     shore__snapshots_free(list, count);
     shore__snapshots_forget(run_path);

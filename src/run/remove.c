@@ -132,13 +132,14 @@ static int remove_volumes(const struct shore__strings *drives, const uint64_t fl
     return rc;
 }
 
-static int remove_snapshots(const char *path, shore__note_fn note, void *ctx, struct shore_diag *diag) {
+static int remove_snapshots(const struct shore__run *run, shore__note_fn note, void *ctx, struct shore_diag *diag) {
+    const struct shore__strings *drives = &run->settings.drives;
     struct shore__snapshot *list = NULL;
     size_t count = 0;
-    int rc = shore__snapshots_mend(path, note, ctx, diag);
-    if (rc == 0) rc = shore__snapshots_read(path, &list, &count, diag);
+    int rc = shore__snapshots_mend(run->path, drives, note, ctx, diag);
+    if (rc == 0) rc = shore__snapshots_read(run->path, &list, &count, diag);
     for (size_t i = 0; i < count && rc == 0; i++) {
-        rc = shore__snapshot_remove(path, list[i].name, note, ctx, diag);
+        rc = shore__snapshot_remove(run->path, list[i].name, drives, note, ctx, diag);
         if (rc == 0) say(note, ctx, "removed snapshot %s", list[i].name);
     }
     shore__snapshots_free(list, count);
@@ -184,7 +185,7 @@ int shore__run_remove(const char *path, shore__note_fn note, void *ctx, struct s
     /* first what a change of drives that was killed has left, old or new */
     if (rc == 0 && shore__is_run(path)) rc = shore__move_mend(run, note, ctx, diag);
     if (rc == 0 && shore__is_run(path)) rc = remove_volumes(&run->settings.drives, run->fleet_id, note, ctx, diag);
-    if (rc == 0 && shore__is_run(path)) rc = remove_snapshots(path, note, ctx, diag);
+    if (rc == 0 && shore__is_run(path)) rc = remove_snapshots(run, note, ctx, diag);
     /* what an --overwrite that was killed may have made on other drives */
     if (rc == 0 && killed == 0) rc = remove_volumes(&plan.fresh, plan.fleet_id, note, ctx, diag);
     if (rc == 0) remove_files(run->path, note, ctx);

@@ -78,13 +78,6 @@ void shore__rollback_forget(const char *run_path) {
 
 /* ---- the state --------------------------------------------------------------------------------------------------- */
 
-static char *beside(const char *volume, const char *snapshot) {
-    const char *slash = strrchr(volume, '/'), *name = strrchr(snapshot, '/');
-    char *path = NULL;
-    if (!slash || !name || asprintf(&path, "%.*s%s", (int)(slash - volume), volume, name) < 0) return NULL;
-    return path;
-}
-
 static bool is_there(const char *volume, struct shore_diag *why) {
     struct shore__spot spot;
     bool there = shore__spot_of(volume, &spot, why) == 0 && spot.exists;
@@ -92,11 +85,11 @@ static bool is_there(const char *volume, struct shore_diag *why) {
     return there;
 }
 
-/* A drive that lies elsewhere now, or is reached in another way, holds its part of the snapshot beside its volume. */
 static char *find_beside(const struct shore__run *run, const char *part, const struct shore__strings *taken) {
     for (size_t d = 0; d < run->settings.drives.count; d++) {
         struct shore__spot spot;
-        char *found = shore__spot_of(run->settings.drives.item[d], &spot, NULL) ? NULL : beside(spot.path, part);
+        char *found =
+            shore__spot_of(run->settings.drives.item[d], &spot, NULL) ? NULL : shore__part_beside(spot.path, part);
         free(spot.path);
         if (found && !shore__strings_has(taken, found) && is_there(found, NULL)) return found;
         free(found);

@@ -16,6 +16,7 @@
 
 #include "base/diag.h"
 #include "drive/discard.h"
+#include "drive/placement.h"
 #include "drive/snapshot.h"
 #include "files/atomic.h"
 #include "files/json.h"
@@ -192,15 +193,43 @@ void shore__snapshots_free(struct shore__snapshot *list, size_t count) {
 
 /* ---- removing ---------------------------------------------------------------------------------------------------- */
 
+/* Whose parts are to go. */
+struct parts {
+    uint64_t fleet_id[2], generation;
+    const struct shore__strings *drives; /* where they may have gone; NULL: nowhere */
+};
+
+/* Whether the file that begins with this part's name was made beside this volume under its name of today. */
+static bool is_named_after(const char *part, const char *volume) {
+    const char *name = strrchr(part, '/'), *owner = strrchr(volume, '/');
+    size_t n = owner ? strlen(owner) : 0;
+    return name && owner && strncmp(name, owner, n) == 0 && strncmp(name + n, ".snapshot-", 10) == 0;
+}
+
+/* begun: a file without a header goes too, if its name tells whose it is. */
+static int discard_where_it_is(const struct parts *p, const char *part, bool begun, struct shore_diag *diag) {
+    int rc = shore__drive_discard(part, p->fleet_id, p->generation, begun, diag);
+    for (size_t d = 0; rc && p->drives && d < p->drives->count; d++) {
+        struct shore__spot spot;
+        if (shore__path_is_virtual(p->drives->item[d]) || shore__spot_of(p->drives->item[d], &spot, NULL)) continue;
+        char *path = shore__part_beside(spot.path, part);
+        if (path && strcmp(path, part) != 0 &&
+            shore__drive_discard(path, p->fleet_id, p->generation, begun && is_named_after(part, spot.path), NULL) == 0)
+            rc = 0;
+        free(path);
+        free(spot.path);
+    }
+    return rc;
+}
+
 /* true: the drive is out of reach. */
-static bool discard(const char *volume, const uint64_t fleet_id[2], uint64_t generation, shore__note_fn note,
-                    void *ctx) {
+static bool discard(const struct parts *p, const char *part, shore__note_fn note, void *ctx) {
     struct shore_diag why = {{0}};
     char *partial = NULL;
-    int rc = shore__drive_discard(volume, fleet_id, generation, false, &why);
+    int rc = discard_where_it_is(p, part, false, &why);
     if (rc && rc != SHORE_EMISSING && note) note(ctx, why.text);
-    if (asprintf(&partial, "%s.partial", volume) >= 0) {
-        shore__drive_discard(partial, fleet_id, generation, true, NULL);
+    if (asprintf(&partial, "%s.partial", part) >= 0) {
+        discard_where_it_is(p, partial, true, NULL);
         free(partial);
     }
     return rc == SHORE_ELINK;
@@ -208,19 +237,19 @@ static bool discard(const char *volume, const uint64_t fleet_id[2], uint64_t gen
 
 /* The files of NAME.partial, and then it. What cannot be removed is said: a drive that is gone must not hold us. With
  * `again`, NAME.partial stays for the next to open the run if a drive is out of reach. */
-static int clear(const char *run_path, const char *name, bool again, shore__note_fn note, void *ctx,
-                 struct shore_diag *diag) {
+static int clear(const char *run_path, const char *name, const struct shore__strings *drives, bool again,
+                 shore__note_fn note, void *ctx, struct shore_diag *diag) {
+    struct parts parts = {.drives = drives};
     json_t *j = NULL;
     bool left = false;
-    uint64_t fleet_id[2];
     size_t i = 0;
     const json_t *item = NULL;
     char *path = path_of(run_path, name, ".partial"), *files = path_of(run_path, name, ".files");
     int rc = path && files ? shore__json_read(path, JSON_BYTES_MOST, &j, diag) : out_of_memory(diag);
-    if (rc == 0 && shore__fleet_id_parse(json_string_value(json_object_get(j, "fleet")), fleet_id)) {
-        uint64_t generation = (uint64_t)json_integer_value(json_object_get(j, "generation"));
+    if (rc == 0 && shore__fleet_id_parse(json_string_value(json_object_get(j, "fleet")), parts.fleet_id)) {
+        parts.generation = (uint64_t)json_integer_value(json_object_get(j, "generation"));
         json_array_foreach(json_object_get(j, "volumes"), i, item) {
-            if (json_is_string(item)) left |= discard(json_string_value(item), fleet_id, generation, note, ctx);
+            if (json_is_string(item)) left |= discard(&parts, json_string_value(item), note, ctx);
         }
     }
     if (rc == 0) {
@@ -234,14 +263,14 @@ static int clear(const char *run_path, const char *name, bool again, shore__note
     return rc;
 }
 
-int shore__snapshot_remove(const char *run_path, const char *name, shore__note_fn note, void *ctx,
-                           struct shore_diag *diag) {
+int shore__snapshot_remove(const char *run_path, const char *name, const struct shore__strings *drives,
+                           shore__note_fn note, void *ctx, struct shore_diag *diag) {
     char *json = path_of(run_path, name, ".json"), *partial = path_of(run_path, name, ".partial");
     int rc = json && partial ? 0 : out_of_memory(diag);
     if (rc == 0 && rename(json, partial))
         rc = shore__fail(diag, -errno, "%s: cannot be renamed: %s", json, strerror(errno));
     if (rc == 0) rc = sync_folder(run_path, diag);
-    if (rc == 0) rc = clear(run_path, name, false, note, ctx, diag);
+    if (rc == 0) rc = clear(run_path, name, drives, false, note, ctx, diag);
     free(json);
     free(partial);
     return rc;
@@ -268,7 +297,8 @@ bool shore__snapshot_is_interrupted(const char *run_path) {
     return find_partial(run_path, name);
 }
 
-int shore__snapshots_mend(const char *run_path, shore__note_fn note, void *ctx, struct shore_diag *diag) {
+int shore__snapshots_mend(const char *run_path, const struct shore__strings *drives, shore__note_fn note, void *ctx,
+                          struct shore_diag *diag) {
     char name[SHORE__SNAPSHOT_NAME_BYTES + 1], text[256];
     int rc = 0;
     while (rc == 0 && find_partial(run_path, name)) {
@@ -279,24 +309,24 @@ int shore__snapshots_mend(const char *run_path, shore__note_fn note, void *ctx, 
             free(path);
             continue;
         }
-        rc = clear(run_path, name, false, note, ctx, diag);
+        rc = clear(run_path, name, drives, false, note, ctx, diag);
         snprintf(text, sizeof text, "the making or removing of snapshot %s had been interrupted: it is removed", name);
         if (rc == 0 && note) note(ctx, text);
     }
     return rc;
 }
 
-int shore__snapshots_prune(const char *run_path, uint64_t keep, shore__note_fn note, void *ctx,
-                           struct shore_diag *diag) {
+/* Removes the oldest automatic ones beyond `keep`. */
+static int prune(const struct shore__run *run, uint64_t keep, shore__note_fn note, void *ctx, struct shore_diag *diag) {
     struct shore__snapshot *list = NULL;
     size_t count = 0, automatic = 0;
-    int rc = shore__snapshots_read(run_path, &list, &count, diag);
+    int rc = shore__snapshots_read(run->path, &list, &count, diag);
     if (rc < 0) return rc;
     for (size_t i = 0; i < count; i++)
         automatic += list[i].automatic;
     for (size_t i = 0; rc == 0 && i < count && automatic > keep; i++) {
         if (!list[i].automatic) continue;
-        rc = shore__snapshot_remove(run_path, list[i].name, note, ctx, diag);
+        rc = shore__snapshot_remove(run->path, list[i].name, &run->settings.drives, note, ctx, diag);
         automatic--;
     }
     shore__snapshots_free(list, count);
@@ -392,7 +422,7 @@ int shore__snapshot_make(struct shore__run *run, struct shore_fleet *fleet, cons
         rc = fill(run, fleet, name, j, diag);
         if (rc < 0) {
             struct shore_diag ignored;
-            clear(run->path, name, true, NULL, NULL, &ignored);
+            clear(run->path, name, NULL, true, NULL, NULL, &ignored);
         } else {
             char *partial = path_of(run->path, name, ".partial");
             if (partial) unlink(partial);
@@ -419,8 +449,8 @@ int shore__snapshot_automatic(struct shore__run *run, struct shore_fleet *fleet,
         bool replace = there.automatic;
         shore__snapshot_free(&there);
         if (!replace) return 0; /* the user's own of this name */
-        rc = shore__snapshot_remove(run->path, name, note, ctx, diag);
+        rc = shore__snapshot_remove(run->path, name, &run->settings.drives, note, ctx, diag);
     }
     if (rc == 0) rc = shore__snapshot_make(run, fleet, name, true, diag);
-    return rc == 0 && keep ? shore__snapshots_prune(run->path, keep, note, ctx, diag) : rc;
+    return rc == 0 && keep ? prune(run, keep, note, ctx, diag) : rc;
 }

@@ -95,6 +95,13 @@ int shore__spot_of(const char *drive, struct shore__spot *out, struct shore_diag
     return out->path ? 0 : shore__fail(diag, -ENOMEM, "%s: its volume cannot be named", drive);
 }
 
+char *shore__part_beside(const char *volume, const char *part) {
+    const char *slash = strrchr(volume, '/'), *name = strrchr(part, '/');
+    char *path = NULL;
+    if (!slash || !name || asprintf(&path, "%.*s%s", (int)(slash - volume), volume, name) < 0) return NULL;
+    return path;
+}
+
 char *shore__volume_next(const char *volume, uint64_t generation) {
     char *path = NULL;
     struct stat st;

@@ -68,6 +68,31 @@ same "volumes and those of one snapshot" "$(volumes)" 5
 mv "$place/d3" "$place/d5"
 must train --resume "$run" --drive "$place/d3=$place/d5"
 
+must snapshot "$run" moved
+mv "$place/d5" "$place/d6"
+must train --resume "$run" --drive "$place/d5=$place/d6"
+same "a part went with its drive" "$(find "$place/d6" -name '*.snapshot-moved' | wc -l)" 1
+must snapshot "$run" moved --remove
+same "they go from where they are" "$(find "$place" -name '*.snapshot-moved' | wc -l)" 0
+moving=("${common[@]}" --drive "$place/mine" --out "$place/moving" --snapshot-every 2 --keep 1)
+mkdir "$place"/mine
+must train "${moving[@]}" --stop-at 4
+must snapshot "$place/moving" four
+mv "$place/mine" "$place/yours"
+must train --resume "$place/moving" --drive "$place/mine=$place/yours" --stop-at 6
+same "automatic ones that moved" "$(cd "$place/yours" && echo *)" \
+    "longshore.volume longshore.volume.snapshot-four longshore.volume.snapshot-step-000006"
+mv "$place/yours" "$place/mine"
+must train --resume "$place/moving" --drive "$place/yours=$place/mine" --stop-at 6
+must rollback "$place/moving" four
+must train --resume "$place/moving" --stop-at 6
+! grep -q "no snapshot of" "$place/log" && ok "one of the same step" || fail "one of the same step is not made again"
+must rollback "$place/moving" step-000006
+mv "$place/mine" "$place/yours"
+must train --resume "$place/moving" --drive "$place/mine=$place/yours" --stop-at 6
+must remove "$place/moving"
+same "nothing stays where it moved to" "$(ls "$place/yours")" ""
+
 # What makes no sense.
 refused "a name twice" "already" snapshot "$run" five
 refused "a name with a slash" "no name" snapshot "$run" ../five
