@@ -92,10 +92,6 @@ static int make(struct shore__run *run, const char *name, struct shore_diag *dia
 }
 
 static int drop(struct shore__run *run, const char *name, struct shore_diag *diag) {
-    struct shore__snapshot there;
-    int rc = shore__snapshot_read(run->path, name, &there, diag); /* says so if there is none */
-    if (rc) return rc;
-    shore__snapshot_free(&there);
     return shore__snapshot_remove(run->path, name, &run->settings.drives, shore__cli_note, NULL, diag);
 }
 

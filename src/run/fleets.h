@@ -67,10 +67,12 @@ int shore__snapshot_make(struct shore__run *run, struct shore_fleet *fleet, cons
                          struct shore_diag *diag);
 int shore__snapshot_read(const char *run_path, const char *name, struct shore__snapshot *out, struct shore_diag *diag);
 void shore__snapshot_free(struct shore__snapshot *snapshot);
+int shore__snapshot_names(const char *run_path, struct shore__strings *out, struct shore_diag *diag);
 /* Oldest first. */
 int shore__snapshots_read(const char *run_path, struct shore__snapshot **out, size_t *count, struct shore_diag *diag);
 void shore__snapshots_free(struct shore__snapshot *list, size_t count);
-/* What cannot be removed from a drive is said and left. drives: of the run now, where parts may have gone; may be NULL.
+/* What cannot be removed from a drive is said and left, and so is what a damaged description named. drives: of the run
+ * now, where parts may have gone; may be NULL.
  */
 int shore__snapshot_remove(const char *run_path, const char *name, const struct shore__strings *drives,
                            shore__note_fn note, void *ctx, struct shore_diag *diag);

@@ -27,14 +27,12 @@ int shore__run_mend(struct shore__run *run, bool roll_back, struct shore_diag *d
 }
 
 void shore__run_forget(const char *run_path) {
-    struct shore__snapshot *list = NULL;
-    size_t count = 0;
+    struct shore__strings names = {0};
     shore__snapshots_mend(run_path, NULL, NULL, NULL, NULL);
-    if (shore__snapshots_read(run_path, &list, &count, NULL) == 0) {
-        for (size_t i = 0; i < count; i++)
-            shore__snapshot_remove(run_path, list[i].name, NULL, NULL, NULL, NULL);
-    }
-    shore__snapshots_free(list, count);
+    shore__snapshot_names(run_path, &names, NULL);
+    for (size_t i = 0; i < names.count; i++)
+        shore__snapshot_remove(run_path, names.item[i], NULL, NULL, NULL, NULL);
+    shore__strings_free(&names);
     shore__snapshots_forget(run_path);
     shore__move_forget(run_path);
     shore__rollback_forget(run_path);

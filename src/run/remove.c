@@ -134,15 +134,14 @@ static int remove_volumes(const struct shore__strings *drives, const uint64_t fl
 
 static int remove_snapshots(const struct shore__run *run, shore__note_fn note, void *ctx, struct shore_diag *diag) {
     const struct shore__strings *drives = &run->settings.drives;
-    struct shore__snapshot *list = NULL;
-    size_t count = 0;
+    struct shore__strings names = {0};
     int rc = shore__snapshots_mend(run->path, drives, note, ctx, diag);
-    if (rc == 0) rc = shore__snapshots_read(run->path, &list, &count, diag);
-    for (size_t i = 0; i < count && rc == 0; i++) {
-        rc = shore__snapshot_remove(run->path, list[i].name, drives, note, ctx, diag);
-        if (rc == 0) say(note, ctx, "removed snapshot %s", list[i].name);
+    if (rc == 0) rc = shore__snapshot_names(run->path, &names, diag);
+    for (size_t i = 0; i < names.count && rc == 0; i++) {
+        rc = shore__snapshot_remove(run->path, names.item[i], drives, note, ctx, diag);
+        if (rc == 0) say(note, ctx, "removed snapshot %s", names.item[i]);
     }
-    shore__snapshots_free(list, count);
+    shore__strings_free(&names);
     return rc;
 }
 

@@ -130,12 +130,16 @@ static int read_fields(struct shore__snapshot *s, const char *path, struct shore
                        path);
 }
 
-int shore__snapshot_read(const char *run_path, const char *name, struct shore__snapshot *out, struct shore_diag *diag) {
+static int check_there(const char *run_path, const char *name, struct shore_diag *diag) {
     char shown[160];
+    if (shore__snapshot_name_valid(name) && has(run_path, name, ".json")) return 0;
+    return shore__fail(diag, SHORE_EUSAGE, "%s has no snapshot %s: 'longshore snapshots %s' lists those there are",
+                       run_path, shore__escape(name, strlen(name), shown, sizeof shown), run_path);
+}
+
+int shore__snapshot_read(const char *run_path, const char *name, struct shore__snapshot *out, struct shore_diag *diag) {
     *out = (struct shore__snapshot){0};
-    if (!shore__snapshot_name_valid(name) || !has(run_path, name, ".json"))
-        return shore__fail(diag, SHORE_EUSAGE, "%s has no snapshot %s: 'longshore snapshots %s' lists those there are",
-                           run_path, shore__escape(name, strlen(name), shown, sizeof shown), run_path);
+    if (check_there(run_path, name, diag)) return SHORE_EUSAGE;
     snprintf(out->name, sizeof out->name, "%s", name);
     char *path = path_of(run_path, name, ".json");
     int rc = path ? shore__json_read(path, JSON_BYTES_MOST, &out->json, diag) : out_of_memory(diag);
@@ -152,30 +156,39 @@ static int by_age(const void *a, const void *b) {
     return order ? order : strcmp(x->name, y->name);
 }
 
-int shore__snapshots_read(const char *run_path, struct shore__snapshot **out, size_t *count, struct shore_diag *diag) {
+/* Of the files NAME + ending. */
+static int list_names(const char *run_path, const char *ending, struct shore__strings *out, struct shore_diag *diag) {
     char *folder = shore__path_join(run_path, FOLDER);
     DIR *directory = folder ? opendir(folder) : NULL;
     struct dirent *entry = NULL;
     int rc = 0;
-    *out = NULL;
-    *count = 0;
     while (directory && rc == 0 && (entry = readdir(directory))) {
-        char name[SHORE__SNAPSHOT_NAME_BYTES + 8];
-        size_t n = strlen(entry->d_name);
-        if (n < 6 || n >= sizeof name || strcmp(entry->d_name + n - 5, ".json") != 0) continue;
-        snprintf(name, sizeof name, "%.*s", (int)(n - 5), entry->d_name);
-        if (!shore__snapshot_name_valid(name)) continue;
-        struct shore__snapshot *grown = realloc(*out, (*count + 1) * sizeof **out);
-        if (!grown) {
+        size_t n = strlen(entry->d_name), tail = strlen(ending);
+        if (n <= tail || strcmp(entry->d_name + n - tail, ending) != 0) continue;
+        entry->d_name[n - tail] = '\0';
+        if (shore__snapshot_name_valid(entry->d_name) && shore__strings_add(out, entry->d_name))
             rc = out_of_memory(diag);
-            break;
-        }
-        *out = grown;
-        rc = shore__snapshot_read(run_path, name, &grown[*count], diag);
-        if (rc == 0) ++*count;
     }
     if (directory) closedir(directory);
     free(folder);
+    return rc;
+}
+
+int shore__snapshot_names(const char *run_path, struct shore__strings *out, struct shore_diag *diag) {
+    return list_names(run_path, ".json", out, diag);
+}
+
+int shore__snapshots_read(const char *run_path, struct shore__snapshot **out, size_t *count, struct shore_diag *diag) {
+    struct shore__strings names = {0};
+    int rc = shore__snapshot_names(run_path, &names, diag);
+    *count = 0;
+    *out = rc ? NULL : calloc(names.count + 1, sizeof **out);
+    if (rc == 0 && !*out) rc = out_of_memory(diag);
+    for (size_t i = 0; rc == 0 && i < names.count; i++) {
+        rc = shore__snapshot_read(run_path, names.item[i], &(*out)[*count], diag);
+        if (rc == 0) ++*count;
+    }
+    shore__strings_free(&names);
     if (*count) qsort(*out, *count, sizeof **out, by_age);
     if (rc < 0) {
         shore__snapshots_free(*out, *count);
@@ -246,11 +259,23 @@ static int clear(const char *run_path, const char *name, const struct shore__str
     const json_t *item = NULL;
     char *path = path_of(run_path, name, ".partial"), *files = path_of(run_path, name, ".files");
     int rc = path && files ? shore__json_read(path, JSON_BYTES_MOST, &j, diag) : out_of_memory(diag);
-    if (rc == 0 && shore__fleet_id_parse(json_string_value(json_object_get(j, "fleet")), parts.fleet_id)) {
+    bool whose = rc == 0 && shore__fleet_id_parse(json_string_value(json_object_get(j, "fleet")), parts.fleet_id);
+    bool unreadable = rc == SHORE_EINPUT || (rc == 0 && !whose);
+    if (whose) {
         parts.generation = (uint64_t)json_integer_value(json_object_get(j, "generation"));
         json_array_foreach(json_object_get(j, "volumes"), i, item) {
             if (json_is_string(item)) left |= discard(&parts, json_string_value(item), note, ctx);
         }
+    }
+    if (unreadable) {
+        char text[300];
+        snprintf(
+            text, sizeof text,
+            "the description of snapshot %s is damaged: if files called *.snapshot-%s are on the drives, they stay "
+            "there",
+            name, name);
+        if (note) note(ctx, text);
+        rc = 0;
     }
     if (rc == 0) {
         shore__directory_remove(files);
@@ -265,6 +290,7 @@ static int clear(const char *run_path, const char *name, const struct shore__str
 
 int shore__snapshot_remove(const char *run_path, const char *name, const struct shore__strings *drives,
                            shore__note_fn note, void *ctx, struct shore_diag *diag) {
+    if (check_there(run_path, name, diag)) return SHORE_EUSAGE;
     char *json = path_of(run_path, name, ".json"), *partial = path_of(run_path, name, ".partial");
     int rc = json && partial ? 0 : out_of_memory(diag);
     if (rc == 0 && rename(json, partial))

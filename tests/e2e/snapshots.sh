@@ -74,6 +74,24 @@ must train --resume "$run" --drive "$place/d5=$place/d6"
 same "a part went with its drive" "$(find "$place/d6" -name '*.snapshot-moved' | wc -l)" 1
 must snapshot "$run" moved --remove
 same "they go from where they are" "$(find "$place" -name '*.snapshot-moved' | wc -l)" 0
+
+# Descriptions that cannot be read hold nothing up.
+mkdir "$place/torn"
+must train "${common[@]}" --drive "$place/torn" --out "$place/damaged" --stop-at 1
+for name in one two three; do must snapshot "$place/damaged" $name; done
+echo '{' >"$place/damaged/snapshots/one.json"
+echo '{}' >"$place/damaged/snapshots/two.json"
+refused "a list with a damaged one" "json" snapshots "$place/damaged"
+must snapshot "$place/damaged" one --remove
+grep -q "snapshot one is damaged.*snapshot-one" "$place/log" && ok "what stays" || fail "not a word of what stays"
+echo '{' >"$place/damaged/snapshots/cut.partial"
+must inspect "$place/damaged" --digest
+must remove "$place/damaged"
+grep -q "snapshot two is damaged.*snapshot-two" "$place/log" && ok "what stays" || fail "not a word of what stays"
+same "only what nobody names stays" "$(cd "$place/torn" && echo *)" \
+    "longshore.volume.snapshot-one longshore.volume.snapshot-two"
+[ ! -e "$place/damaged" ] && ok "the run is gone" || fail "a damaged description keeps the run"
+rm "$place/torn"/*
 moving=("${common[@]}" --drive "$place/mine" --out "$place/moving" --snapshot-every 2 --keep 1)
 mkdir "$place"/mine
 must train "${moving[@]}" --stop-at 4
