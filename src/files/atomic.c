@@ -52,12 +52,26 @@ int shore__read_at(int fd, void *data, size_t bytes, uint64_t offset, const char
     return 0;
 }
 
-int shore__atomic_open(const char *path, struct shore__atomic *file, struct shore_diag *diag) {
+static char *temporary_of(const char *path) {
     const char *slash = strrchr(path, '/');
     int directory_bytes = slash ? (int)(slash - path) + 1 : 0;
+    char *temporary = NULL;
+    return asprintf(&temporary, "%.*s.%s.partial", directory_bytes, path, path + directory_bytes) < 0 ? NULL
+                                                                                                      : temporary;
+}
+
+int shore__atomic_remove(const char *path) {
+    char *temporary = temporary_of(path);
+    if (temporary) unlink(temporary);
+    free(temporary);
+    return unlink(path);
+}
+
+int shore__atomic_open(const char *path, struct shore__atomic *file, struct shore_diag *diag) {
     *file = (struct shore__atomic){.fd = -1, .path = strdup(path)};
-    if (!file->path ||
-        asprintf(&file->temporary, "%.*s.%s.partial", directory_bytes, path, path + directory_bytes) < 0) {
+    file->temporary = temporary_of(path);
+    if (!file->path || !file->temporary) {
+        free(file->temporary);
         free(file->path);
         *file = (struct shore__atomic){.fd = -1};
         return shore__fail(diag, -ENOMEM, "%s: out of memory", path);

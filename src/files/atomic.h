@@ -20,6 +20,8 @@ int shore__atomic_open(const char *path, struct shore__atomic *file, struct shor
 int shore__atomic_commit(struct shore__atomic *file, struct shore_diag *diag);
 /* Closes and removes what was written. Harmless after commit and on a zeroed structure. */
 void shore__atomic_abort(struct shore__atomic *file);
+/* Removes the file, and what a killed process left of one that was to take its place. -1 with errno: the file stays. */
+int shore__atomic_remove(const char *path);
 
 /* The whole of data at offset; name only for the message. */
 int shore__write_at(int fd, const void *data, size_t bytes, uint64_t offset, const char *name, struct shore_diag *diag);

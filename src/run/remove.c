@@ -145,25 +145,21 @@ static int remove_snapshots(const struct shore__run *run, shore__note_fn note, v
     return rc;
 }
 
-static void unlink_in(const char *directory, const char *format, const char *name) {
-    char *file = NULL, *path = NULL;
-    if (asprintf(&file, format, name) >= 0 && (path = shore__path_join(directory, file))) unlink(path);
+static void remove_in(const char *directory, const char *name) {
+    char *path = shore__path_join(directory, name);
+    if (path) shore__atomic_remove(path);
     free(path);
-    free(file);
 }
 
 /* run.json goes last: until then the same command can be given again. */
 static void remove_files(const char *path, shore__note_fn note, void *ctx) {
-    for (const char *const *name = shore__run_files; *name; name++) {
-        unlink_in(path, "%s", *name);
-        unlink_in(path, ".%s.partial", *name);
-    }
+    for (const char *const *name = shore__run_files; *name; name++)
+        remove_in(path, *name);
     shore__making_remove(path);
     shore__move_forget(path);
     shore__rollback_forget(path);
     shore__snapshots_forget(path);
-    unlink_in(path, ".%s.partial", "run.json");
-    unlink_in(path, "%s", "run.json");
+    remove_in(path, "run.json");
     if (rmdir(path) == 0)
         say(note, ctx, "removed %s", path);
     else
