@@ -141,6 +141,8 @@ static int remove_snapshots(const struct shore__run *run, shore__note_fn note, v
         rc = shore__snapshot_remove(run->path, names.item[i], drives, note, ctx, diag);
         if (rc == 0) say(note, ctx, "removed snapshot %s", names.item[i]);
     }
+    if (rc == 0 && shore__snapshot_is_interrupted(run->path))
+        say(note, ctx, "what is said to stay of snapshots is yours to remove: the run that knows of it goes");
     shore__strings_free(&names);
     return rc;
 }

@@ -18,6 +18,7 @@
 #include "drive/discard.h"
 #include "drive/placement.h"
 #include "drive/snapshot.h"
+#include "drive/transport.h"
 #include "files/atomic.h"
 #include "files/json.h"
 #include "run/fleets.h"
@@ -210,7 +211,28 @@ void shore__snapshots_free(struct shore__snapshot *list, size_t count) {
 struct parts {
     uint64_t fleet_id[2], generation;
     const struct shore__strings *drives; /* where they may have gone; NULL: nowhere */
+    char *away;                          /* whose server does not answer: that is not waited for again */
+    struct shore_diag why;
 };
+
+static bool is_away(const struct parts *p, const char *path) {
+    return p->away && shore__path_is_remote(path) && shore__uris_share_server(p->away, path);
+}
+
+static int note_away(struct parts *p, const char *path, int rc, const struct shore_diag *why) {
+    size_t n = strlen(path);
+    if (rc != SHORE_ELINK) return rc;
+    bool named = strncmp(why->text, path, n) == 0 && strncmp(why->text + n, ": ", 2) == 0;
+    free(p->away);
+    p->away = strdup(path);
+    shore__fail(&p->why, rc, "%s", why->text + (named ? n + 2 : 0));
+    return rc;
+}
+
+static int discard_at(struct parts *p, const char *path, bool begun, struct shore_diag *diag) {
+    if (is_away(p, path)) return shore__fail(diag, SHORE_ELINK, "%s: %s", path, p->why.text);
+    return note_away(p, path, shore__drive_discard(path, p->fleet_id, p->generation, begun, diag), diag);
+}
 
 /* Whether the file that begins with this part's name was made beside this volume under its name of today. */
 static bool is_named_after(const char *part, const char *volume) {
@@ -220,14 +242,16 @@ static bool is_named_after(const char *part, const char *volume) {
 }
 
 /* begun: a file without a header goes too, if its name tells whose it is. */
-static int discard_where_it_is(const struct parts *p, const char *part, bool begun, struct shore_diag *diag) {
-    int rc = shore__drive_discard(part, p->fleet_id, p->generation, begun, diag);
+static int discard_where_it_is(struct parts *p, const char *part, bool begun, struct shore_diag *diag) {
+    struct shore_diag why = {{0}};
+    int rc = discard_at(p, part, begun, diag);
     for (size_t d = 0; rc && p->drives && d < p->drives->count; d++) {
+        const char *drive = p->drives->item[d];
         struct shore__spot spot;
-        if (shore__path_is_virtual(p->drives->item[d]) || shore__spot_of(p->drives->item[d], &spot, NULL)) continue;
+        if (shore__path_is_virtual(drive) || is_away(p, drive)) continue;
+        if (note_away(p, drive, shore__spot_of(drive, &spot, &why), &why)) continue;
         char *path = shore__part_beside(spot.path, part);
-        if (path && strcmp(path, part) != 0 &&
-            shore__drive_discard(path, p->fleet_id, p->generation, begun && is_named_after(part, spot.path), NULL) == 0)
+        if (path && strcmp(path, part) != 0 && discard_at(p, path, begun && is_named_after(part, spot.path), &why) == 0)
             rc = 0;
         free(path);
         free(spot.path);
@@ -235,40 +259,43 @@ static int discard_where_it_is(const struct parts *p, const char *part, bool beg
     return rc;
 }
 
-/* true: the drive is out of reach. */
-static bool discard(const struct parts *p, const char *part, shore__note_fn note, void *ctx) {
+/* true: it may come to lie there, or lies there still, and cannot be had now. A server whose client was killed goes on
+ * copying into the .partial, so that is looked at first. */
+static bool discard(struct parts *p, const char *part, struct shore_diag *held, shore__note_fn note, void *ctx) {
     struct shore_diag why = {{0}};
     char *partial = NULL;
-    int rc = discard_where_it_is(p, part, false, &why);
-    if (rc && rc != SHORE_EMISSING && note) note(ctx, why.text);
-    if (asprintf(&partial, "%s.partial", part) >= 0) {
-        discard_where_it_is(p, partial, true, NULL);
-        free(partial);
+    if (asprintf(&partial, "%s.partial", part) < 0) return false;
+    int rc = discard_where_it_is(p, partial, true, &why);
+    if (rc != SHORE_EBUSY) rc = discard_where_it_is(p, part, false, &why);
+    free(partial);
+    if (rc == SHORE_ELINK || rc == SHORE_EBUSY) {
+        if (!*held->text) *held = why;
+        return true;
     }
-    return rc == SHORE_ELINK;
+    if (rc && rc != SHORE_EMISSING && note) note(ctx, why.text);
+    return false;
 }
 
-/* The files of NAME.partial, and then it. What cannot be removed is said: a drive that is gone must not hold us. With
- * `again`, NAME.partial stays for the next to open the run if a drive is out of reach. */
-static int clear(const char *run_path, const char *name, const struct shore__strings *drives, bool again,
-                 shore__note_fn note, void *ctx, struct shore_diag *diag) {
-    struct parts parts = {.drives = drives};
+/* The files of NAME.partial, and then it. What cannot be removed is said: a drive that is gone must not hold us. If
+ * that is out of reach or in use, NAME.partial stays for the next to open the run. */
+static int clear(const char *run_path, const char *name, struct parts *parts, bool *left, shore__note_fn note,
+                 void *ctx, struct shore_diag *diag) {
     json_t *j = NULL;
-    bool left = false;
     size_t i = 0;
     const json_t *item = NULL;
-    char *path = path_of(run_path, name, ".partial"), *files = path_of(run_path, name, ".files");
+    char text[1400], *path = path_of(run_path, name, ".partial"), *files = path_of(run_path, name, ".files");
+    struct shore_diag held = {{0}};
     int rc = path && files ? shore__json_read(path, JSON_BYTES_MOST, &j, diag) : out_of_memory(diag);
-    bool whose = rc == 0 && shore__fleet_id_parse(json_string_value(json_object_get(j, "fleet")), parts.fleet_id);
+    bool whose = rc == 0 && shore__fleet_id_parse(json_string_value(json_object_get(j, "fleet")), parts->fleet_id);
     bool unreadable = rc == SHORE_EINPUT || (rc == 0 && !whose);
+    *left = false;
     if (whose) {
-        parts.generation = (uint64_t)json_integer_value(json_object_get(j, "generation"));
+        parts->generation = (uint64_t)json_integer_value(json_object_get(j, "generation"));
         json_array_foreach(json_object_get(j, "volumes"), i, item) {
-            if (json_is_string(item)) left |= discard(&parts, json_string_value(item), note, ctx);
+            if (json_is_string(item)) *left |= discard(parts, json_string_value(item), &held, note, ctx);
         }
     }
     if (unreadable) {
-        char text[300];
         snprintf(
             text, sizeof text,
             "the description of snapshot %s is damaged: if files called *.snapshot-%s are on the drives, they stay "
@@ -277,9 +304,16 @@ static int clear(const char *run_path, const char *name, const struct shore__str
         if (note) note(ctx, text);
         rc = 0;
     }
+    if (*left) {
+        snprintf(text, sizeof text,
+                 "a part of snapshot %s stays: %.900s; the next command that opens the run tries again, as long as %s "
+                 "is there",
+                 name, held.text, path);
+        if (note) note(ctx, text);
+    }
     if (rc == 0) {
         shore__directory_remove(files);
-        if (!left || !again) unlink(path);
+        if (!*left) unlink(path);
         rc = sync_folder(run_path, diag);
     }
     json_decref(j);
@@ -291,54 +325,53 @@ static int clear(const char *run_path, const char *name, const struct shore__str
 int shore__snapshot_remove(const char *run_path, const char *name, const struct shore__strings *drives,
                            shore__note_fn note, void *ctx, struct shore_diag *diag) {
     if (check_there(run_path, name, diag)) return SHORE_EUSAGE;
+    struct parts parts = {.drives = drives};
+    bool left = false;
     char *json = path_of(run_path, name, ".json"), *partial = path_of(run_path, name, ".partial");
     int rc = json && partial ? 0 : out_of_memory(diag);
     if (rc == 0 && rename(json, partial))
         rc = shore__fail(diag, -errno, "%s: cannot be renamed: %s", json, strerror(errno));
     if (rc == 0) rc = sync_folder(run_path, diag);
-    if (rc == 0) rc = clear(run_path, name, drives, false, note, ctx, diag);
+    if (rc == 0) rc = clear(run_path, name, &parts, &left, note, ctx, diag);
+    free(parts.away);
     free(json);
     free(partial);
     return rc;
 }
 
-static bool find_partial(const char *run_path, char name[SHORE__SNAPSHOT_NAME_BYTES + 1]) {
-    char *folder = shore__path_join(run_path, FOLDER);
-    DIR *directory = folder ? opendir(folder) : NULL;
-    struct dirent *entry = NULL;
-    bool found = false;
-    while (directory && !found && (entry = readdir(directory))) {
-        size_t n = strlen(entry->d_name);
-        if (n < 9 || n - 8 > SHORE__SNAPSHOT_NAME_BYTES || strcmp(entry->d_name + n - 8, ".partial") != 0) continue;
-        snprintf(name, SHORE__SNAPSHOT_NAME_BYTES + 1, "%.*s", (int)(n - 8), entry->d_name);
-        found = shore__snapshot_name_valid(name);
-    }
-    if (directory) closedir(directory);
-    free(folder);
+bool shore__snapshot_is_interrupted(const char *run_path) {
+    struct shore__strings names = {0};
+    bool found = list_names(run_path, ".partial", &names, NULL) || names.count;
+    shore__strings_free(&names);
     return found;
 }
 
-bool shore__snapshot_is_interrupted(const char *run_path) {
-    char name[SHORE__SNAPSHOT_NAME_BYTES + 1];
-    return find_partial(run_path, name);
+static int mend(const char *run_path, const char *name, struct parts *parts, shore__note_fn note, void *ctx,
+                struct shore_diag *diag) {
+    char text[256];
+    bool left = false;
+    if (has(run_path, name, ".json")) { /* made: only this was left to do */
+        char *path = path_of(run_path, name, ".partial");
+        int rc = path && unlink(path) == 0 ? sync_folder(run_path, diag)
+                                           : shore__fail(diag, -errno, "%s: cannot be removed", path ? path : name);
+        free(path);
+        return rc;
+    }
+    int rc = clear(run_path, name, parts, &left, note, ctx, diag);
+    snprintf(text, sizeof text, "the making or removing of snapshot %s had been interrupted: it is removed", name);
+    if (rc == 0 && !left && note) note(ctx, text);
+    return rc;
 }
 
 int shore__snapshots_mend(const char *run_path, const struct shore__strings *drives, shore__note_fn note, void *ctx,
                           struct shore_diag *diag) {
-    char name[SHORE__SNAPSHOT_NAME_BYTES + 1], text[256];
-    int rc = 0;
-    while (rc == 0 && find_partial(run_path, name)) {
-        if (has(run_path, name, ".json")) { /* made: only this was left to do */
-            char *path = path_of(run_path, name, ".partial");
-            rc = path && unlink(path) == 0 ? sync_folder(run_path, diag)
-                                           : shore__fail(diag, -errno, "%s: cannot be removed", path ? path : name);
-            free(path);
-            continue;
-        }
-        rc = clear(run_path, name, drives, false, note, ctx, diag);
-        snprintf(text, sizeof text, "the making or removing of snapshot %s had been interrupted: it is removed", name);
-        if (rc == 0 && note) note(ctx, text);
-    }
+    struct parts parts = {.drives = drives};
+    struct shore__strings names = {0};
+    int rc = list_names(run_path, ".partial", &names, diag);
+    for (size_t i = 0; rc == 0 && i < names.count; i++)
+        rc = mend(run_path, names.item[i], &parts, note, ctx, diag);
+    shore__strings_free(&names);
+    free(parts.away);
     return rc;
 }
 
@@ -439,6 +472,18 @@ int shore__snapshot_make(struct shore__run *run, struct shore_fleet *fleet, cons
                            "there is a snapshot %s of this run already: choose another name, or remove it first with "
                            "'longshore snapshot %s %s --remove'",
                            shown, run->path, shown);
+    if (has(run->path, name, ".partial")) { /* what did not go when the run was opened may go now */
+        struct parts parts = {.drives = &run->settings.drives};
+        int failed = mend(run->path, name, &parts, NULL, NULL, diag);
+        free(parts.away);
+        if (failed) return failed;
+    }
+    if (has(run->path, name, ".partial"))
+        return shore__fail(
+            diag, SHORE_EEXISTS,
+            "a part of an earlier snapshot %s is still to be removed, on a drive out of reach or in use: "
+            "choose another name",
+            shown);
     char *folder = shore__path_join(run->path, FOLDER);
     int rc = 0;
     json_t *j = describe(run, fleet, name, automatic, &rc, diag);
@@ -448,7 +493,10 @@ int shore__snapshot_make(struct shore__run *run, struct shore_fleet *fleet, cons
         rc = fill(run, fleet, name, j, diag);
         if (rc < 0) {
             struct shore_diag ignored;
-            clear(run->path, name, NULL, true, NULL, NULL, &ignored);
+            struct parts parts = {0};
+            bool left = false;
+            clear(run->path, name, &parts, &left, NULL, NULL, &ignored);
+            free(parts.away);
         } else {
             char *partial = path_of(run->path, name, ".partial");
             if (partial) unlink(partial);

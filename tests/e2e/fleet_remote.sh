@@ -118,6 +118,38 @@ kill -9 $client 2>/dev/null
 wait $client 2>/dev/null
 must remove "$run"
 same "nothing is left" "$(volumes)" 0
+
+# What cannot be removed now is removed by a later command, and holds nothing up until then.
+mkdir "$place"/e{1,2}
+must train "${common[@]}" --drive "$place/e1" "$(there e2)" --drive-speeds 1,1 --out "$run" --stop-at 4
+at4=$(digest)
+must snapshot "$run" one
+must snapshot "$run" two
+must drive remove "$run" "$(there e2)" --drive-speeds 1
+stop_serving
+must snapshot "$run" one --remove
+grep -q "part of snapshot one stays: .*e2/longshore.volume.snapshot-one: nobody serves" "$place/log" && ok "which file stays" ||
+    fail "not a word of what stays"
+refused "the same name" "choose another name" snapshot "$run" one
+must train --resume "$run" --stop-at 4
+same "the run is not held up" "$(digest)" "$at4"
+serve
+must train --resume "$run" --stop-at 4
+same "the part goes when its drive is back" "$(find "$place/e2" -name '*.snapshot-*')" \
+    "$place/e2/longshore.volume.snapshot-two"
+# as a server does that goes on copying when its client is gone
+part=$place/e2/longshore.volume.snapshot-two
+mv "$part" "$part.partial"
+mv "$run/snapshots/two.json" "$run/snapshots/two.partial"
+exec 8<"$part.partial"
+flock -x 8
+must train --resume "$run" --stop-at 4
+grep -q "snapshot-two.partial: .*in use" "$place/log" && ok "what is still written" || fail "not a word of what is still written"
+mv "$part.partial" "$part"
+exec 8<&-
+must train --resume "$run" --stop-at 4
+same "what was put in its place afterwards goes too" "$(find "$place/e2" "$run/snapshots" -type f)" ""
+must remove "$run"
 stop_serving
 rm -rf "$(dirname "$socket")"
 done_testing
