@@ -40,13 +40,16 @@ static int check_owner(const struct shore__file *file, const uint64_t fleet_id[2
     unsigned char *page = NULL;
     if (posix_memalign((void **)&page, SHORE__IO_ALIGN, SHORE__PAGE_BYTES))
         return shore__fail(diag, -ENOMEM, "out of memory");
-    memset(page, 0, SHORE__PAGE_BYTES); /* a file may be shorter */
-    int rc = file->size_bytes < SHORE__PAGE_BYTES ? 0 : transfer(file, SHORE__IO_READ, page, SHORE__PAGE_BYTES, diag);
-    enum shore__parse parse = rc ? SHORE__PARSE_FOREIGN : shore__header_parse(page, &header);
+    memset(page, 0, SHORE__PAGE_BYTES);
+    bool shorter = file->size_bytes < SHORE__PAGE_BYTES;
+    int rc = shorter ? 0 : transfer(file, SHORE__IO_READ, page, SHORE__PAGE_BYTES, diag);
+    /* a making gives a file that it has opened its whole length at once */
+    bool anothers = rc || (shorter && file->size_bytes);
+    enum shore__parse parse = anothers ? SHORE__PARSE_FOREIGN : shore__header_parse(page, &header);
     free(page);
     if (rc) return rc;
     if (parse == SHORE__PARSE_OK && memcmp(header.desc.fleet_id, fleet_id, sizeof header.desc.fleet_id) == 0 &&
-        header.desc.generation == generation)
+        (generation == SHORE__ANY_GENERATION || header.desc.generation == generation))
         return 0;
     if (begun && !file->is_device && (parse == SHORE__PARSE_EMPTY || parse == SHORE__PARSE_DAMAGED)) return 0;
     return shore__fail(diag, SHORE_EMISMATCH, "%s: is not the volume that was to be removed, and stays", file->path);

@@ -7,6 +7,8 @@
 
 #include "longshore/error.h"
 
+#define SHORE__ANY_GENERATION UINT64_MAX
+
 /* Removes the volume at path (a file; a device only loses its headers) if it is of this fleet and this generation.
  * begun: a file without a header is one that was only begun, and goes too. Errors: SHORE_EMISSING (nothing is there),
  * SHORE_EMISMATCH (something else is: it stays), SHORE_EBUSY (locked, after a wait). Durable: on return. */

@@ -174,11 +174,11 @@ static int create_all(struct shore_fleet *f, const struct shore_fleet_options *o
     for (uint32_t d = 0; d < f->ndrives; d++) {
         int rc = create_drive(f, o, d, &places[d], diag);
         if (!rc) continue;
-        /* nothing new stays behind */
-        for (uint32_t e = 0; e < d; e++) {
-            if (places[e].path && !places[e].existed) unlink(places[e].path);
+        /* nothing new stays behind; another host may have begun what failed here */
+        for (uint32_t e = 0; e <= d; e++) {
+            if (e < d && places[e].path && !places[e].existed) unlink(places[e].path);
             if (!shore__path_is_remote(o->drives[e]) || places[e].existed) continue;
-            f->drives[e]->ops->close(f->drives[e]);
+            if (f->drives[e]) f->drives[e]->ops->close(f->drives[e]);
             f->drives[e] = NULL;
             shore__drive_discard(o->drives[e], f->fleet_id, f->generation, true, NULL);
         }

@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#include "drive/discard.h"
 #include "drive/wire.h"
 
 struct shore__probe {
@@ -31,8 +32,6 @@ static inline bool shore__probe_is_sealed(const struct shore__probe *p) {
 static inline bool shore__probe_is_of(const struct shore__probe *p, const uint64_t fleet_id[2]) {
     return p->is_volume && memcmp(p->desc.fleet_id, fleet_id, sizeof p->desc.fleet_id) == 0;
 }
-
-#define SHORE__ANY_GENERATION UINT64_MAX
 
 /* shore__drive_discard() over there. */
 int shore__remote_remove(const char *uri, const uint64_t fleet_id[2], uint64_t generation, bool begun,

@@ -30,16 +30,9 @@ static int look(const struct shore__serve_options *o, const char *path, unsigned
 static int remove_volume(const struct shore__serve_options *o, const struct shore__wire_request *r, const char *path,
                          struct shore_diag *diag) {
     const uint64_t fleet_id[2] = {shore__get_u64(r->tail), shore__get_u64(r->tail + 8)};
-    uint64_t generation = r->era;
     char *real = NULL;
     int rc = shore__serve_path(o, path, &real, diag);
-    if (!rc && generation == SHORE__ANY_GENERATION && !shore__path_is_virtual(real)) {
-        struct shore__probe probe;
-        rc = shore__drive_probe(real, &probe, diag);
-        if (!rc && probe.is_volume) generation = probe.desc.generation;
-        if (!rc) shore__probe_free(&probe);
-    }
-    if (!rc) rc = shore__drive_discard(real, fleet_id, generation, r->flags & SHORE__WIRE_BEGUN, diag);
+    if (!rc) rc = shore__drive_discard(real, fleet_id, r->era, r->flags & SHORE__WIRE_BEGUN, diag);
     free(real);
     return rc;
 }

@@ -56,8 +56,8 @@ struct shore__plan {
     struct shore__strings fresh;
 };
 void shore__making_remove(const char *run_path);
-/* Reads only the header. diag says why not. */
-bool shore__volume_is_of(const char *volume, const uint64_t fleet_id[2], struct shore_diag *diag);
+/* Reads only the header. begun: a file without one counts too. diag says why not. */
+bool shore__volume_is_of(const char *volume, const uint64_t fleet_id[2], bool begun, struct shore_diag *diag);
 int shore__plan_read(const char *run_path, struct shore__plan *out, struct shore_diag *diag); /* SHORE_EMISSING: none */
 
 /* ---- paths ------------------------------------------------------------------------------------------------------- */

@@ -8,12 +8,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/diag.h"
+#include "drive/discard.h"
 #include "drive/placement.h"
 #include "drive/probe.h"
 #include "drive/transport.h"
@@ -82,8 +82,10 @@ static enum owner owner_of(const char *volume, const uint64_t fleet_id[2], struc
     return parse == SHORE__PARSE_EMPTY || parse == SHORE__PARSE_DAMAGED ? BEGUN : ANOTHERS;
 }
 
-bool shore__volume_is_of(const char *volume, const uint64_t fleet_id[2], struct shore_diag *diag) {
-    return owner_of(volume, fleet_id, diag) == OURS;
+bool shore__volume_is_of(const char *volume, const uint64_t fleet_id[2], bool begun, struct shore_diag *diag) {
+    struct stat st;
+    enum owner owner = owner_of(volume, fleet_id, diag);
+    return owner == OURS || (owner == BEGUN && begun && stat(volume, &st) == 0 && S_ISREG(st.st_mode));
 }
 
 /* The same of a drive on another host; its volume is known here by the drive's name. */
@@ -397,28 +399,19 @@ int shore__run_take_data(struct shore__run *run, shore__progress_fn progress, vo
 
 /* ---- undoing ----------------------------------------------------------------------------------------------------- */
 
-/* A volume that did not exist before, unless it is in use. */
-static void undo_volume(const char *volume, const uint64_t fleet_id[2]) {
-    if (shore__path_is_remote(volume)) {
-        shore__remote_remove(volume, fleet_id, SHORE__ANY_GENERATION, false, NULL);
-        return;
-    }
-    int fd = open(volume, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
-    struct stat st;
-    if (fd < 0) return;
-    if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && flock(fd, LOCK_EX | LOCK_NB) == 0 &&
-        shore__volume_is_of(volume, fleet_id, NULL))
-        unlink(volume);
-    close(fd);
+/* A volume that did not exist before. Whether nothing of this making is there any more. */
+static bool undo_volume(const char *volume, const uint64_t fleet_id[2]) {
+    int rc = shore__drive_discard(volume, fleet_id, SHORE__ANY_GENERATION, true, NULL);
+    return rc == 0 || rc == SHORE_EMISSING || rc == SHORE_EMISMATCH;
 }
 
 void shore__run_undo(struct shore__run *run) {
     struct shore__run_private *p = run->private;
-    if (run->making) {
-        for (size_t i = 0; i < p->fresh.count; i++)
-            undo_volume(p->fresh.item[i], run->fleet_id);
-        shore__making_remove(run->path);
-    }
+    bool undone = true;
+    for (size_t i = 0; run->making && i < p->fresh.count; i++)
+        undone = undo_volume(p->fresh.item[i], run->fleet_id) && undone;
+    /* a drive that is out of reach keeps what was begun there: the plan stays, so that it is not forgotten */
+    if (run->making && undone) shore__making_remove(run->path);
     for (size_t i = p->created.count; i > 0; i--)
         rmdir(p->created.item[i - 1]);
     run->making = false;

@@ -23,6 +23,7 @@ struct held {
     int fd; /* locked */
     bool is_device;
     bool elsewhere; /* on another host */
+    bool begun;     /* it may have no header yet */
 };
 
 __attribute__((format(printf, 3, 4))) static void say(shore__note_fn note, void *ctx, const char *format, ...) {
@@ -36,12 +37,13 @@ __attribute__((format(printf, 3, 4))) static void say(shore__note_fn note, void 
 }
 
 /* A volume on another host cannot be held from here: it is removed later, if it is in use by nobody then. */
-static int hold_elsewhere(const char *drive, const uint64_t fleet_id[2], struct held *held, shore__note_fn note,
-                          void *ctx, struct shore_diag *diag) {
+static int hold_elsewhere(const char *drive, const uint64_t fleet_id[2], bool begun, struct held *held,
+                          shore__note_fn note, void *ctx, struct shore_diag *diag) {
     struct shore__probe probe;
     int rc = shore__drive_probe(drive, &probe, diag);
     if (rc < 0) return rc;
-    bool ours = shore__probe_is_of(&probe, fleet_id);
+    /* what has no header is looked at over there */
+    bool ours = shore__probe_is_of(&probe, fleet_id) || (begun && probe.exists && !probe.is_volume);
     if (!probe.exists)
         say(note, ctx, "%s: no volume is there any more", drive);
     else if (!ours)
@@ -49,24 +51,25 @@ static int hold_elsewhere(const char *drive, const uint64_t fleet_id[2], struct 
     else if (probe.busy)
         rc = shore__fail(diag, SHORE_EBUSY, "%s: another process works on this volume; nothing was removed", drive);
     held->elsewhere = rc == 0 && ours;
+    held->begun = begun;
     shore__probe_free(&probe);
     held->path = rc == 0 ? strdup(drive) : NULL;
     return rc == 0 && !held->path ? shore__fail(diag, -ENOMEM, "out of memory") : rc;
 }
 
 /* Locks a volume of this fleet. Leaves held->fd at -1 where there is none: that is no reason not to go on. */
-static int hold(const char *drive, const uint64_t fleet_id[2], struct held *held, shore__note_fn note, void *ctx,
-                struct shore_diag *diag) {
+static int hold(const char *drive, const uint64_t fleet_id[2], bool begun, struct held *held, shore__note_fn note,
+                void *ctx, struct shore_diag *diag) {
     struct shore_diag why = {{0}};
     struct stat st;
     *held = (struct held){.fd = -1};
     if (shore__path_is_virtual(drive)) return 0;
-    if (shore__path_is_remote(drive)) return hold_elsewhere(drive, fleet_id, held, note, ctx, diag);
+    if (shore__path_is_remote(drive)) return hold_elsewhere(drive, fleet_id, begun, held, note, ctx, diag);
     if (shore__volume_path(drive, &held->path, &why) < 0 || stat(held->path, &st) < 0) {
         say(note, ctx, "%s: no volume is there any more", drive);
         return 0;
     }
-    if (!shore__volume_is_of(held->path, fleet_id, &why)) {
+    if (!shore__volume_is_of(held->path, fleet_id, begun, &why)) {
         say(note, ctx, "left alone: %s", why.text);
         return 0;
     }
@@ -86,11 +89,11 @@ static void let_go(struct held *held) {
 }
 
 /* A process that was killed may hold its locks for a moment. */
-static int hold_patiently(const char *drive, const uint64_t fleet_id[2], struct held *held, shore__note_fn note,
-                          void *ctx, struct shore_diag *diag) {
+static int hold_patiently(const char *drive, const uint64_t fleet_id[2], bool begun, struct held *held,
+                          shore__note_fn note, void *ctx, struct shore_diag *diag) {
     const struct timespec pause = {.tv_nsec = 50 * 1000 * 1000};
     for (int tries = (int)(SHORE__LOCK_SECONDS / 0.05);; tries--) {
-        int rc = hold(drive, fleet_id, held, note, ctx, diag);
+        int rc = hold(drive, fleet_id, begun, held, note, ctx, diag);
         if (rc != SHORE_EBUSY || tries == 0) return rc;
         let_go(held);
         nanosleep(&pause, NULL);
@@ -109,22 +112,32 @@ static int wipe(const struct held *held, struct shore_diag *diag) {
     return rc;
 }
 
-static int remove_volumes(const struct shore__strings *drives, const uint64_t fleet_id[2], shore__note_fn note,
-                          void *ctx, struct shore_diag *diag) {
+static int remove_elsewhere(struct held *held, const uint64_t fleet_id[2], shore__note_fn note, void *ctx,
+                            struct shore_diag *diag) {
+    struct shore_diag why = {{0}};
+    int rc = shore__remote_remove(held->path, fleet_id, SHORE__ANY_GENERATION, held->begun, &why);
+    if (rc == 0) say(note, ctx, "removed %s", held->path);
+    if (rc == SHORE_EMISMATCH) say(note, ctx, "left alone: %s", why.text);
+    return rc && rc != SHORE_EMISMATCH ? shore__fail(diag, rc, "%s", why.text) : 0;
+}
+
+/* begun: the drives of a plan, whose volumes were not there before and may have no header yet. */
+static int remove_volumes(const struct shore__strings *drives, const uint64_t fleet_id[2], bool begun,
+                          shore__note_fn note, void *ctx, struct shore_diag *diag) {
     struct held *held = calloc(drives->count + 1, sizeof *held);
     size_t n = 0;
     int rc = held ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
     for (; rc == 0 && n < drives->count; n++)
-        rc = hold_patiently(drives->item[n], fleet_id, &held[n], note, ctx, diag);
+        rc = hold_patiently(drives->item[n], fleet_id, begun, &held[n], note, ctx, diag);
     for (size_t i = 0; rc == 0 && i < n; i++) {
         if (held[i].fd < 0 && !held[i].elsewhere) continue;
         if (held[i].elsewhere)
-            rc = shore__remote_remove(held[i].path, fleet_id, SHORE__ANY_GENERATION, false, diag);
+            rc = remove_elsewhere(&held[i], fleet_id, note, ctx, diag);
         else if (held[i].is_device)
             rc = wipe(&held[i], diag);
         else if (unlink(held[i].path) < 0)
             rc = shore__fail(diag, -errno, "%s: cannot be removed: %s", held[i].path, strerror(errno));
-        if (rc == 0) say(note, ctx, held[i].is_device ? "wiped %s" : "removed %s", held[i].path);
+        if (rc == 0 && !held[i].elsewhere) say(note, ctx, held[i].is_device ? "wiped %s" : "removed %s", held[i].path);
     }
     for (size_t i = 0; i < n; i++)
         let_go(&held[i]);
@@ -181,10 +194,11 @@ int shore__run_remove(const char *path, shore__note_fn note, void *ctx, struct s
         rc = shore__run_lock(run, diag);
     /* first what a change of drives that was killed has left, old or new */
     if (rc == 0 && shore__is_run(path)) rc = shore__move_mend(run, note, ctx, diag);
-    if (rc == 0 && shore__is_run(path)) rc = remove_volumes(&run->settings.drives, run->fleet_id, note, ctx, diag);
+    if (rc == 0 && shore__is_run(path))
+        rc = remove_volumes(&run->settings.drives, run->fleet_id, false, note, ctx, diag);
     if (rc == 0 && shore__is_run(path)) rc = remove_snapshots(run, note, ctx, diag);
     /* what an --overwrite that was killed may have made on other drives */
-    if (rc == 0 && killed == 0) rc = remove_volumes(&plan.fresh, plan.fleet_id, note, ctx, diag);
+    if (rc == 0 && killed == 0) rc = remove_volumes(&plan.fresh, plan.fleet_id, true, note, ctx, diag);
     if (rc == 0) remove_files(run->path, note, ctx);
     shore__strings_free(&plan.fresh);
     shore__run_close(run);

@@ -161,6 +161,16 @@ ended
 log_says "killed: the client is gone: the other side has closed"
 must inspect "$place/killed" --digest --deep
 
+# What a making that was killed has left: the removal takes a volume without a header, and nobody else's file.
+mkdir -p "$place/begun/making"
+printf '{"fleet": "%032d", "volumes": ["unix:%s:begun", "unix:%s:letter"]}' 7 "$socket" "$socket" \
+    >"$place/begun/making/plan.json"
+truncate -s 1M "$place/far/begun"
+echo "dear sir" >"$place/far/letter"
+must remove "$place/begun"
+[ ! -e "$place/far/begun" ] && ok "the volume that was begun is removed" || fail "the volume that was begun is left"
+[ -s "$place/far/letter" ] && ok "the letter stays" || fail "the letter is gone"
+
 stand_in stopping "echo \$\$ >'$place/pid'; exec \$serve"
 started "$place/killed" train --resume "$place/killed" --drive "unix:$socket:killed=ssh://far$place/far/killed" --rsh "$place/rsh/stopping"
 kill -STOP "$(cat "$place/pid")"

@@ -189,6 +189,12 @@ static void abandon(struct shore__run *run) {
     shore__run_close(run);
 }
 
+/* What a volume is before its header is written. */
+static void write_zeros(const char *path) {
+    write_text(path, "");
+    assert_int_equal(truncate(path, 1 << 20), 0);
+}
+
 static void killed_makings_are_made_again(void **state) {
     struct shore_diag diag = {{0}};
     struct shore__settings s;
@@ -224,6 +230,25 @@ static void killed_makings_are_made_again(void **state) {
     fill(run, false);
     shore__run_close(run);
     assert_false(exists("a") || exists("drive/longshore.volume"));
+
+    /* also where it was stopped before a volume had its header */
+    assert_ok(prepare("a", &s, false, &run, &diag));
+    write_zeros("drive/longshore.volume");
+    abandon(run);
+    removed("a");
+    assert_ok(prepare("a", &s, false, &run, &diag));
+    write_zeros("drive/longshore.volume");
+    shore__run_close(run);
+    assert_false(exists("a") || exists("drive/longshore.volume"));
+    /* what somebody else has put there stays */
+    assert_ok(prepare("a", &s, false, &run, &diag));
+    write_text("drive/longshore.volume", "a letter");
+    abandon(run);
+    assert_ok(shore__run_remove("a", NULL, NULL, &diag));
+    assert_true(exists("drive/longshore.volume"));
+    assert_ok(prepare("a", &s, false, &run, &diag));
+    shore__run_close(run);
+    assert_int_equal(remove("drive/longshore.volume"), 0);
     shore__settings_free(&s);
 }
 
