@@ -109,7 +109,9 @@ static int evaluate(const char *path, struct args *a) {
         data = built;
     } else {
         data = o.run ? o.run->val : NULL;
-        if (!data)
+        if (!data && o.run && o.run->no_data)
+            rc = shore__fail(&diag, SHORE_EINPUT, "%s; or give --data FILE...", o.run->no_data);
+        else if (!data)
             rc = shore__fail(&diag, SHORE_EUSAGE, "which text? Give --data FILE... (%s has no validation data)", path);
     }
     struct shore__infer_options infer = {

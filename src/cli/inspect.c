@@ -194,6 +194,7 @@ int shore__cli_inspect(int argc, char **argv) {
         rc = shore__fail(&diag, SHORE_EUSAGE, "--%s goes with --digest or --deep", a.accept ? "accept-step" : "memory");
     if (!rc) rc = shore__run_open(parsed.positional[0], false, a.moved.count ? &a.moved : NULL, &run, &diag);
     if (!rc && run->note) shore__cli_say("%s", run->note);
+    if (!rc && run->no_data) shore__cli_say("%s", run->no_data);
     if (!rc && a.digest) rc = print_digest(run, &a, &diag);
     if (!rc && !a.digest) code = explain(run, &a);
     if (rc) code = shore__cli_fail(rc, &diag);

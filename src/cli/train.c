@@ -242,8 +242,10 @@ static int resumed_run(const struct shore__train_args *args, const struct shore_
     rc = shore__run_open(args->resume, true, moved->count ? moved : NULL, &run, &diag);
     if (rc) goto end;
     struct shore__settings *s = &run->settings;
+    if (run->no_data)
+        rc = shore__fail(&diag, SHORE_EINPUT, "%s; a new run on the same data makes the same file", run->no_data);
     bool without_data = !run->train;
-    if (without_data) rc = name_data(args, run, &diag);
+    if (!rc && without_data) rc = name_data(args, run, &diag);
     if (rc) goto end;
     rc = shore__train_change(args, parsed, s, changes, sizeof changes, &diag);
     if (!rc) rc = shore__train_check_given(parsed, s, run->val || s->val_data.count || s->val_share > 0, &diag);

@@ -40,7 +40,7 @@ static int move_drive(struct shore__run *run, const char *move, struct shore_dia
 
 static uint64_t read_hint(const struct shore__run *run) {
     char *path = shore__path_join(run->path, "committed"), text[32] = "", *end = NULL;
-    int fd = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    int fd = path ? open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;
     ssize_t n = fd >= 0 ? pread(fd, text, sizeof text - 1, 0) : 0;
     if (fd >= 0) close(fd);
     free(path);
@@ -71,7 +71,9 @@ static int open_run(const char *path, bool for_writing, const struct shore__stri
     if (rc == 0) rc = shore__run_read(run, diag);
     for (size_t i = 0; rc == 0 && moved && i < moved->count; i++)
         rc = move_drive(run, moved->item[i], diag);
-    if (rc == 0 && with_data) rc = shore__run_open_data(run, run->path, diag);
+    struct shore_diag why;
+    if (rc == 0 && with_data && shore__run_open_data(run, run->path, &why) && !(run->no_data = strdup(why.text)))
+        rc = shore__fail(diag, -ENOMEM, "out of memory");
     if (rc < 0) {
         shore__run_close(run);
         return rc;

@@ -270,6 +270,7 @@ void shore__run_free(struct shore__run *run) {
     free(p);
     free(run->change);
     free(run->note);
+    free(run->no_data);
     free(run->path);
     free(run);
 }

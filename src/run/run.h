@@ -31,7 +31,8 @@ struct shore__run {
     json_t *changes;    /* recorded changes: [{"step": n, "what": "..."}] */
     char *change;       /* asked for on resume: recorded once the drives have been opened; NULL: nothing */
     char *note;         /* what opening or recovering found and mended: one sentence; NULL: nothing */
-    bool making;        /* prepared, not finished */
+    char *no_data; /* why its tokens cannot be opened: nothing to train on, all else is there; NULL: they are open */
+    bool making;   /* prepared, not finished */
     /* The drives hold what a killed making of this very run left: the fleet may be created over it. */
     bool replace_drives;
     struct shore__run_private *private;

@@ -31,14 +31,13 @@ static int check_header(struct shore__dataset *d, struct shore_diag *diag) {
     int rc = shore__read_at(d->fd, raw, sizeof raw, 0, d->path, diag);
     if (rc) return rc;
     if (shore__token_header_get(raw, &d->header) != 0)
-        return shore__fail(diag, SHORE_ECORRUPT,
-                           "%s: is not a token file of this version, or its header is damaged; build it again",
+        return shore__fail(diag, SHORE_ECORRUPT, "%s: is not a token file of this version, or its header is damaged",
                            d->path);
     d->stats = (struct shore__dataset_stats){d->header.tokens, d->header.documents, d->header.text_bytes};
     uint64_t wanted = SHORE__TOKEN_HEADER_BYTES + d->header.tokens * d->header.width;
     if ((uint64_t)info.st_size != wanted)
-        return shore__fail(diag, SHORE_ECORRUPT, "%s: has %lld bytes instead of %llu; build it again", d->path,
-                           (long long)info.st_size, (unsigned long long)wanted);
+        return shore__fail(diag, SHORE_ECORRUPT, "%s: has %lld bytes instead of %llu", d->path, (long long)info.st_size,
+                           (unsigned long long)wanted);
     return 0;
 }
 
@@ -104,7 +103,7 @@ int shore__dataset_identity(struct shore__dataset *d, uint64_t *hash, struct sho
         if (lo < hi) XXH3_64bits_update(part, block + (lo - at), hi - lo);
     }
     if (rc == 0 && XXH3_64bits_digest(whole) != d->header.data_hash)
-        rc = shore__fail(diag, SHORE_ECORRUPT, "%s: its tokens do not match their checksum; build it again", d->path);
+        rc = shore__fail(diag, SHORE_ECORRUPT, "%s: its tokens do not match their checksum", d->path);
     if (rc == 0) {
         shore__put_u32(tail, d->header.width);
         shore__put_u64(tail + 4, d->count);
