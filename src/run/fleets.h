@@ -1,7 +1,8 @@
 /* The fleets of a run over time: another placement, copies of the state under a name, and going back to one. What is
  * interrupted is undone or goes on when the run is opened again: see mend.c.
  *
- *   RUN/moving.json              a placement is being changed: which volumes are new, which old
+ *   RUN/moving.json              a placement is being changed: which volumes are new, which old; and what earlier
+ *                                changes could not remove yet
  *   RUN/rollback.json            the state is being put back to a snapshot
  *   RUN/snapshots/NAME.json      a snapshot: step, digest, drives, settings; written last
  *   RUN/snapshots/NAME.partial   one that is being made or removed: whose files are to go
@@ -48,7 +49,8 @@ int shore__fleet_copy(struct shore_fleet *from, struct shore_fleet *to, const st
 /* Options for a fleet of this run on these drives, of this generation of the placement. */
 void shore__run_fleet(const struct shore__run *run, const struct shore__strings *drives, uint64_t generation,
                       struct shore_fleet_options *options);
-bool shore__move_is_interrupted(const char *run_path);
+/* What a move could not remove yet is for those that write. */
+bool shore__move_is_interrupted(const char *run_path, bool for_writing);
 int shore__move_mend(struct shore__run *run, shore__note_fn note, void *ctx, struct shore_diag *diag);
 void shore__move_forget(const char *run_path);
 
@@ -95,8 +97,9 @@ void shore__rollback_forget(const char *run_path);
 
 /* ---- what was interrupted ---------------------------------------------------------------------------------------- */
 
-/* snapshots: those that were being made too, which only their locked run may clear away. */
-bool shore__run_is_interrupted(const char *run_path, bool snapshots);
+/* for_writing: also what only their locked run may clear away: snapshots that were being made, what is left of moves.
+ */
+bool shore__run_is_interrupted(const char *run_path, bool for_writing);
 /* For a run that takes the place of another: snapshots of the one before, and what it had interrupted. */
 void shore__run_forget(const char *run_path);
 /* Volumes of a run that is gone, which have names that nobody would find them by. before: may be NULL. */

@@ -13,6 +13,7 @@
 #include "drive/fleet.h"
 #include "drive/placement.h"
 #include "drive/speed.h"
+#include "drive/transport.h"
 #include "files/atomic.h"
 #include "files/json.h"
 #include "run/fleets.h"
@@ -26,27 +27,59 @@ static int out_of_memory(struct shore_diag *diag) {
 
 /* ---- the intent -------------------------------------------------------------------------------------------------- */
 
+/* A volume of a move that is over, which could not be removed yet. */
+struct left {
+    char *path;
+    uint64_t generation;
+    bool undone, begun; /* made for a move that was undone; where nothing had been */
+};
+
 struct intent {
     uint64_t from, to; /* generations */
     struct shore__strings new, old;
-    bool *fresh; /* of new: nothing was there before */
+    bool *fresh;       /* of new: nothing was there before */
+    struct left *left; /* of earlier moves */
+    size_t nleft;
 };
+
+static void left_free(struct intent *in) {
+    for (size_t i = 0; i < in->nleft; i++)
+        free(in->left[i].path);
+    free(in->left);
+    in->left = NULL;
+    in->nleft = 0;
+}
 
 static void intent_free(struct intent *in) {
     shore__strings_free(&in->new);
     shore__strings_free(&in->old);
     free(in->fresh);
+    left_free(in);
     *in = (struct intent){0};
 }
 
+static int leave(struct intent *in, struct left volume) {
+    struct left *grown = realloc(in->left, (in->nleft + 1) * sizeof *grown);
+    if (!grown) return -ENOMEM;
+    in->left = grown;
+    volume.path = strdup(volume.path);
+    if (!volume.path) return -ENOMEM;
+    grown[in->nleft++] = volume;
+    return 0;
+}
+
 static int intent_write(const struct shore__run *run, const struct intent *in, struct shore_diag *diag) {
-    json_t *new = json_array(), *old = json_array();
+    json_t *new = json_array(), *old = json_array(), *left = json_array();
+    for (size_t i = 0; i < in->nleft; i++)
+        json_array_append_new(left, json_pack("{s:s, s:I, s:b, s:b}", "path", in->left[i].path, "generation",
+                                              (json_int_t)in->left[i].generation, "undone", in->left[i].undone, "begun",
+                                              in->left[i].begun));
     for (size_t i = 0; i < in->new.count; i++)
         json_array_append_new(new, json_pack("{s:s, s:b}", "path", in->new.item[i], "fresh", in->fresh[i]));
     for (size_t i = 0; i < in->old.count; i++)
         json_array_append_new(old, json_string(in->old.item[i]));
-    json_t *j = json_pack("{s:I, s:I, s:o, s:o}", "from", (json_int_t)in->from, "to", (json_int_t)in->to, "new", new,
-                          "old", old);
+    json_t *j = json_pack("{s:I, s:I, s:o, s:o, s:o}", "from", (json_int_t)in->from, "to", (json_int_t)in->to, "new",
+                          new, "old", old, "left", left);
     char *path = shore__path_join(run->path, INTENT);
     int rc = j && path ? shore__json_write(path, j, 2, diag) : out_of_memory(diag);
     json_decref(j);
@@ -71,6 +104,14 @@ static int intent_fields(const json_t *j, struct intent *in) {
     }
     json_array_foreach((json_t *)(uintptr_t)old, i, item) {
         if (!rc) rc = json_is_string(item) ? shore__strings_add(&in->old, json_string_value(item)) : -EINVAL;
+    }
+    json_array_foreach(json_object_get(j, "left"), i, item) {
+        const char *path = json_string_value(json_object_get(item, "path"));
+        const json_t *generation = json_object_get(item, "generation");
+        struct left volume = {(char *)(uintptr_t)path, (uint64_t)json_integer_value(generation),
+                              json_is_true(json_object_get(item, "undone")),
+                              json_is_true(json_object_get(item, "begun"))};
+        if (!rc) rc = path && json_is_integer(generation) ? leave(in, volume) : -EINVAL;
     }
     return rc;
 }
@@ -105,48 +146,89 @@ static void say(shore__note_fn note, void *ctx, const char *text) {
     if (note) note(ctx, text);
 }
 
-/* Undone if run.json still has the old placement, else brought to its end. What cannot be removed is said and left: a
- * drive that is gone must not hold the run. One that is out of reach gets a second chance, if the caller says so: the
- * intent stays for whoever opens the run next. */
-static int settle(struct shore__run *run, const struct intent *in, bool again, shore__note_fn note, void *ctx,
-                  struct shore_diag *diag) {
-    bool switched = run->generation == in->to, left = false;
+/* The move is over; only what could not be removed is left of it. */
+static bool is_settled(const struct intent *in) {
+    return in->new.count == 0 && in->old.count == 0;
+}
+
+/* What cannot be removed is said: a drive that is gone must not hold the run. One that is out of reach or in use stays
+ * in the list for whoever opens the run next. */
+static int remove_left(const struct shore__run *run, struct intent *in, shore__note_fn note, void *ctx,
+                       struct shore_diag *diag) {
+    size_t kept = 0;
+    const char *away = NULL; /* its server does not answer: that is not waited for again */
+    for (size_t i = 0; i < in->nleft; i++) {
+        struct left *v = &in->left[i];
+        struct shore_diag why = {{0}};
+        char text[1400];
+        if (v->generation == run->generation) { /* another try has succeeded: the state itself may lie there now */
+            snprintf(text, sizeof text, "%.900s: what an earlier move has left there, if anything, stays", v->path);
+            say(note, ctx, text);
+            free(v->path);
+            continue;
+        }
+        bool again = away && shore__path_is_remote(v->path) && shore__uris_share_server(away, v->path);
+        int rc = again ? shore__fail(&why, SHORE_ELINK, "%s: is out of reach, too", v->path)
+                       : shore__drive_discard(v->path, run->fleet_id, v->generation, v->begun, &why);
+        /* what was refused as a new drive is still what it was before */
+        bool anothers = v->undone && (rc == SHORE_EMISMATCH || (rc == SHORE_EBUSY && !v->begun));
+        bool stays = rc == SHORE_ELINK || (rc == SHORE_EBUSY && !anothers);
+        if (stays) {
+            snprintf(text, sizeof text,
+                     "%.900s; the volume stays there: the next command that opens the run tries again, as long as "
+                     "%s/" INTENT " is there",
+                     why.text, run->path);
+            say(note, ctx, text);
+            if (rc == SHORE_ELINK) away = v->path;
+            in->left[kept++] = *v;
+            continue;
+        }
+        if (rc && rc != SHORE_EMISSING && !anothers) say(note, ctx, why.text);
+        free(v->path);
+    }
+    in->nleft = kept;
+    return kept ? intent_write(run, in, diag) : intent_remove(run, diag);
+}
+
+/* Undone if run.json still has the old placement, else brought to its end. */
+static int settle(struct shore__run *run, struct intent *in, shore__note_fn note, void *ctx, struct shore_diag *diag) {
+    bool switched = run->generation == in->to;
     const struct shore__strings *drop = switched ? &in->old : &in->new;
-    if (run->generation != in->from && !switched)
+    if (!is_settled(in) && run->generation != in->from && !switched)
         return shore__fail(diag, SHORE_EINPUT,
                            "%s/" INTENT " is of another placement than run.json: put the run's directory back as it "
                            "was",
                            run->path);
     int rc = shore__directory_sync(run->path, diag); /* the switch itself, before what it replaces goes */
-    if (rc) return rc;
-    for (size_t i = 0; i < drop->count; i++) {
-        struct shore_diag why = {{0}};
-        bool begun = !switched && in->fresh[i];
-        rc = shore__drive_discard(drop->item[i], run->fleet_id, switched ? in->from : in->to, begun, &why);
-        /* what was refused as a new drive is still what it was before */
-        bool anothers = !switched && (rc == SHORE_EMISMATCH || (rc == SHORE_EBUSY && !in->fresh[i]));
-        if (rc && rc != SHORE_EMISSING && !anothers) say(note, ctx, why.text);
-        left |= rc == SHORE_ELINK;
+    for (size_t i = 0; !rc && i < drop->count; i++) {
+        struct left volume = {drop->item[i], switched ? in->from : in->to, !switched, !switched && in->fresh[i]};
+        if (leave(in, volume)) rc = out_of_memory(diag);
     }
-    if (!left || !again) return intent_remove(run, diag);
-    say(note, ctx,
-        "a volume is left there: the next command that opens the run removes it, if that drive is back then");
-    return 0;
+    if (rc) return rc;
+    shore__strings_free(&in->new);
+    shore__strings_free(&in->old);
+    return remove_left(run, in, note, ctx, diag);
 }
 
-bool shore__move_is_interrupted(const char *run_path) {
-    return shore__path_exists(run_path, INTENT);
+bool shore__move_is_interrupted(const char *run_path, bool for_writing) {
+    struct intent in;
+    int rc = intent_read(run_path, &in, NULL);
+    bool interrupted = rc != SHORE_EMISSING && (rc || for_writing || !is_settled(&in));
+    intent_free(&in);
+    return interrupted;
 }
 
 int shore__move_mend(struct shore__run *run, shore__note_fn note, void *ctx, struct shore_diag *diag) {
     struct intent in;
     int rc = intent_read(run->path, &in, diag);
     if (rc == SHORE_EMISSING) return 0;
-    bool switched = !rc && run->generation == in.to;
-    if (!rc) rc = settle(run, &in, false, note, ctx, diag);
-    if (!rc)
+    bool settled = is_settled(&in), switched = !rc && run->generation == in.to;
+    if (!rc) rc = settle(run, &in, note, ctx, diag);
+    if (!rc && settled && !in.nleft)
+        say(note, ctx, "what a change of drives had to leave behind is removed now");
+    else if (!rc && !settled)
         say(note, ctx,
-            switched ? "a change of drives had been interrupted after its last copy: the old volumes are removed"
+            switched ? "a change of drives had been interrupted after its last copy: it is done now"
                      : "a change of drives had been interrupted: it is undone, the state is where it was");
     intent_free(&in);
     return rc;
@@ -331,6 +413,19 @@ static int switch_over(struct shore__run *run, const struct intent *in, const st
     return shore__run_record_change(run, step, what, diag);
 }
 
+/* The new intent takes the place of one that only says what earlier moves have left. */
+static int take_left(const char *run_path, struct intent *in, struct shore_diag *diag) {
+    struct intent before;
+    int rc = intent_read(run_path, &before, diag);
+    if (rc) return rc == SHORE_EMISSING ? 0 : rc;
+    in->left = before.left;
+    in->nleft = before.nleft;
+    before.left = NULL;
+    before.nleft = 0;
+    intent_free(&before);
+    return 0;
+}
+
 int shore__run_place(struct shore__run *run, const struct shore__placing *how, struct shore_diag *diag) {
     struct intent in = {.from = run->generation, .to = run->generation + 1};
     struct shore_fleet_options options;
@@ -347,8 +442,9 @@ int shore__run_place(struct shore__run *run, const struct shore__placing *how, s
     }
     if (!rc) {
         shore_fleet_info(old, &info);
-        rc = intent_write(run, &in, diag);
+        rc = take_left(run->path, &in, diag);
     }
+    if (!rc) rc = intent_write(run, &in, diag);
     if (!rc) {
         rc = copy_to_new(run, &in, how, old, diag);
         if (!rc) {
@@ -356,10 +452,10 @@ int shore__run_place(struct shore__run *run, const struct shore__placing *how, s
             shore_fleet_close(old);
             old = NULL;
             /* if writing run.json has failed, only its next reader knows which one is there */
-            if (!rc) rc = settle(run, &in, true, how->note, how->note_ctx, diag);
+            if (!rc) rc = settle(run, &in, how->note, how->note_ctx, diag);
         } else {
             struct shore_diag why = {{0}};
-            if (settle(run, &in, true, how->note, how->note_ctx, &why)) say(how->note, how->note_ctx, why.text);
+            if (settle(run, &in, how->note, how->note_ctx, &why)) say(how->note, how->note_ctx, why.text);
         }
     }
     shore_fleet_close(old);

@@ -154,8 +154,6 @@ static int remove_snapshots(const struct shore__run *run, shore__note_fn note, v
         rc = shore__snapshot_remove(run->path, names.item[i], drives, note, ctx, diag);
         if (rc == 0) say(note, ctx, "removed snapshot %s", names.item[i]);
     }
-    if (rc == 0 && shore__snapshot_is_interrupted(run->path))
-        say(note, ctx, "what is said to stay of snapshots is yours to remove: the run that knows of it goes");
     shore__strings_free(&names);
     return rc;
 }
@@ -199,6 +197,8 @@ int shore__run_remove(const char *path, shore__note_fn note, void *ctx, struct s
     if (rc == 0 && shore__is_run(path)) rc = remove_snapshots(run, note, ctx, diag);
     /* what an --overwrite that was killed may have made on other drives */
     if (rc == 0 && killed == 0) rc = remove_volumes(&plan.fresh, plan.fleet_id, true, note, ctx, diag);
+    if (rc == 0 && (shore__move_is_interrupted(path, true) || shore__snapshot_is_interrupted(path)))
+        say(note, ctx, "what is said to stay is yours to remove: the run that knows of it goes");
     if (rc == 0) remove_files(run->path, note, ctx);
     shore__strings_free(&plan.fresh);
     shore__run_close(run);

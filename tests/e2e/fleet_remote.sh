@@ -149,6 +149,24 @@ mv "$part.partial" "$part"
 exec 8<&-
 must train --resume "$run" --stop-at 4
 same "what was put in its place afterwards goes too" "$(find "$place/e2" "$run/snapshots" -type f)" ""
+mkdir "$place/e3"
+must drive add "$run" "$(there e2)" --drive-speeds 1,1
+cp "$place/e2/longshore.volume" "$place/e3/old"
+must drive remove "$run" "$(there e2)" --drive-speeds 1
+# as if the far side had been away at the end of that move
+printf '{"from": 3, "to": 4, "new": [], "old": ["%s"]}' "$(there e3/old)" >"$run/moving.json"
+stop_serving
+must train --resume "$run" --stop-at 4
+grep -q "e3/old: nobody serves.*the volume stays there" "$place/log" && ok "which volume stays" || fail "not a word of what stays"
+exec 8<"$run"
+flock -x 8
+must inspect "$run" # who only reads does not wait for it
+exec 8<&-
+must drive move "$run" "$place/e1=$place/e2"
+serve
+must train --resume "$run" --stop-at 4
+same "it goes when its drive is back" "$(ls "$place/e3" "$run" | grep -c 'old\|moving')" 0
+same "the state is whole" "$(digest)" "$at4"
 must remove "$run"
 stop_serving
 rm -rf "$(dirname "$socket")"
