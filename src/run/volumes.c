@@ -102,14 +102,23 @@ char *shore__part_beside(const char *volume, const char *part) {
     return path;
 }
 
+/* A far side that cannot be asked says so itself when the volume is made. */
+static bool is_taken(const char *path) {
+    struct shore__spot spot;
+    struct stat st;
+    if (!shore__path_is_remote(path)) return lstat(path, &st) == 0;
+    bool taken = shore__spot_of(path, &spot, NULL) == 0 && spot.exists;
+    free(spot.path);
+    return taken;
+}
+
 char *shore__volume_next(const char *volume, uint64_t generation) {
     char *path = NULL;
-    struct stat st;
     size_t plain = given_length(volume, generation - 1);
     for (;; generation++) {
         int n = asprintf(&path, "%.*s.g%llu", (int)plain, volume, (unsigned long long)generation);
         if (n < 0) return NULL;
-        if (lstat(path, &st) < 0) return path; /* another run's volume may have had that name first */
+        if (!is_taken(path)) return path; /* another run's volume may have had that name first */
         free(path);
     }
 }

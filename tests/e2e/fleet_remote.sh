@@ -167,7 +167,16 @@ serve
 must train --resume "$run" --stop-at 4
 same "it goes when its drive is back" "$(ls "$place/e3" "$run" | grep -c 'old\|moving')" 0
 same "the state is whole" "$(digest)" "$at4"
+
+# Two runs in one directory there: a name that the other has is passed over.
+for name in run other; do
+    must train "${common[@]}" --drive "$(there e3)" --out "$place/$name" --overwrite --stop-at 1
+    must drive move "$place/$name" --drive-speeds 1
+done
+same "each has a volume" "$(ls "$place/e3" | tr '\n' ' ')" "longshore.volume.g2 longshore.volume.g3 "
+must drive move "$place/other" --drive-speeds 2
 must remove "$run"
+must remove "$place/other"
 stop_serving
 rm -rf "$(dirname "$socket")"
 done_testing
