@@ -29,6 +29,10 @@ struct shore__encoder {
     struct shore__text piece;                  /* normalized, not yet encoded */
     bool in_piece, at_origin;                  /* at_origin: nothing of the text has been encoded */
     struct shore__text prefixed[SHORE__STEP_LIMIT];
+    struct {
+        bool open; /* the stage has the beginning of a piece, whose end has not come yet */
+        struct shore__text text;
+    } begun[SHORE__STEP_LIMIT + 1];
 };
 
 static int divide(struct shore__encoder *e, unsigned stage, const char *text, size_t bytes, bool final, size_t *used);
@@ -99,29 +103,66 @@ static int stretch(struct gather *g, size_t start, size_t end, bool match) {
     return holds ? 0 : let_go(g);
 }
 
+static int refuse_endless(struct shore__encoder *e) {
+    return shore__fail(e->diag, SHORE_EINPUT,
+                       "more than %u bytes of text without a place where the tokenizer divides it; break the line, or "
+                       "use the byte-level tokenizer",
+                       PIECE_LIMIT_BYTES);
+}
+
+/* A piece in parts, for what is too long to wait for its end. The last part may be empty. */
+static int encode_part(struct shore__encoder *e, unsigned stage, const char *text, size_t bytes, bool final) {
+    struct shore__text *held = &e->begun[stage].text;
+    bool first = !e->begun[stage].open, encodes = stage == e->t->nstages;
+    size_t used = final ? held->count + bytes : 0;
+    int rc = 0;
+    e->begun[stage].open = !final;
+    if (first && !encodes && e->t->stages[stage].prefix_space && text[0] != ' ') rc = shore__text_append(held, " ", 1);
+    if (rc == 0) rc = shore__text_append(held, text, bytes);
+    if (rc == 0 && !encodes) rc = divide(e, stage, held->bytes, held->count, final, &used);
+    if (rc == 0 && encodes && final) rc = shore__bpe_encode(&e->t->bpe, held->bytes, held->count, e->out);
+    if (rc) return rc;
+    shore__text_drop(held, used);
+    return held->count > PIECE_LIMIT_BYTES ? refuse_endless(e) : 0;
+}
+
+/* A stretch that does not match, of which the next stage may have the beginning. */
+static int rest_of_stretch(struct gather *g, size_t start, size_t end) {
+    return g->e->begun[g->stage + 1].open ? encode_part(g->e, g->stage + 1, g->text + start, end - start, true)
+                                          : stretch(g, start, end, false);
+}
+
 /* Divides text into pieces for the next stage. Unless it is final, the last pieces wait for the text behind them; used
  * says where they begin. */
 static int divide(struct shore__encoder *e, unsigned stage, const char *text, size_t bytes, bool final, size_t *used) {
-    struct shore__pattern *pattern = e->t->stages[stage].pattern;
+    const struct shore__stage *s = &e->t->stages[stage];
     struct gather g = {.e = e, .stage = stage, .text = text, .start = NOTHING};
     size_t at = 0, start, end;
     int found = 0, rc = 0;
     *used = final ? bytes : 0;
-    if (!pattern) return final ? encode_piece(e, stage + 1, text, bytes) : 0;
-    while (at < bytes && (found = shore__pattern_find(pattern, text, bytes, at, final, &start, &end)) == 1) {
-        rc = stretch(&g, at, start, false);
+    while (s->pattern && at < bytes &&
+           (found = shore__pattern_find(s->pattern, text, bytes, at, final, &start, &end)) == 1) {
+        rc = rest_of_stretch(&g, at, start);
         if (rc == 0) rc = stretch(&g, start, end, true);
         if (rc) return rc;
         at = end;
     }
     if (found < 0)
         return shore__fail(e->diag, found, "a pattern of the tokenizer needs more work or memory than is allowed here");
-    if (!final) {
-        *used = g.start != NOTHING ? g.start : at;
-        return 0;
+    if (final) {
+        rc = rest_of_stretch(&g, at, bytes);
+        return rc ? rc : let_go(&g);
     }
-    rc = stretch(&g, at, bytes, false);
-    return rc ? rc : let_go(&g);
+    size_t open_end = found == 2 ? start : bytes; /* no match begins before */
+    bool alone = s->behavior == SHORE__ISOLATED || s->behavior == SHORE__CONTIGUOUS ||
+                 (s->behavior == SHORE__REMOVED && !s->invert);
+    if (alone && at < open_end && (e->begun[stage + 1].open || bytes - at > PIECE_LIMIT_BYTES)) {
+        *used = open_end;
+        rc = let_go(&g);
+        return rc ? rc : encode_part(e, stage + 1, text + at, open_end - at, false);
+    }
+    *used = g.start != NOTHING ? g.start : at;
+    return 0;
 }
 
 /* SentencePiece-style text is one long piece, but falls apart where no token reaches across. */
@@ -149,12 +190,7 @@ static int encode_pending(struct shore__encoder *e, bool final) {
                      : divide(e, 0, e->piece.bytes, e->piece.count, final, &used);
     if (rc) return rc;
     shore__text_drop(&e->piece, used);
-    if (e->piece.count > PIECE_LIMIT_BYTES)
-        return shore__fail(e->diag, SHORE_EINPUT,
-                           "more than %u bytes of text without a place where the tokenizer divides it; break the line, "
-                           "or use the byte-level tokenizer",
-                           PIECE_LIMIT_BYTES);
-    return 0;
+    return e->piece.count > PIECE_LIMIT_BYTES ? refuse_endless(e) : 0;
 }
 
 static int on_normalized_text(void *ctx, const char *text, size_t bytes) {
@@ -347,5 +383,7 @@ void shore__encoder_close(struct shore__encoder *e) {
     free(e->piece.bytes);
     for (unsigned i = 0; i < SHORE__STEP_LIMIT; i++)
         free(e->prefixed[i].bytes);
+    for (unsigned i = 0; i <= SHORE__STEP_LIMIT; i++)
+        free(e->begun[i].text.bytes);
     free(e);
 }

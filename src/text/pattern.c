@@ -232,12 +232,12 @@ int shore__pattern_find(struct shore__pattern *p, const char *text, size_t bytes
     uint32_t options = PCRE2_NO_UTF_CHECK | (final ? 0 : PCRE2_PARTIAL_HARD);
     int n = pcre2_match(p->code, (PCRE2_SPTR)text, bytes, from, options, p->match, p->limits);
     if (n == PCRE2_ERROR_NOMATCH) return 0;
-    if (n == PCRE2_ERROR_PARTIAL) return 2;
     if (n == PCRE2_ERROR_NOMEMORY) return -ENOMEM;
-    if (n < 0) return SHORE_EINPUT;
+    if (n < 0 && n != PCRE2_ERROR_PARTIAL) return SHORE_EINPUT;
     const PCRE2_SIZE *range = pcre2_get_ovector_pointer(p->match);
     /* \K is refused, so the end is never before the start; the empty match cannot be either */
     *start = range[0];
     *end = range[1];
+    if (n == PCRE2_ERROR_PARTIAL) return 2;
     return *end > *start ? 1 : SHORE_EINPUT;
 }

@@ -17,7 +17,8 @@ int shore__pattern_open(const char *text, size_t bytes, bool literal, struct sho
 void shore__pattern_close(struct shore__pattern *p);
 
 /* The next match at or after `from` in valid UTF-8. 1: [*start, *end) is it. 0: there is none. 2: what follows text
- * could change the answer (only if !final). SHORE_EINPUT: the pattern needs more work than is allowed. */
+ * could change the answer (only if !final); *start is where a match may begin. SHORE_EINPUT: the pattern needs more
+ * work than is allowed. */
 int shore__pattern_find(struct shore__pattern *p, const char *text, size_t bytes, size_t from, bool final,
                         size_t *start, size_t *end);
 

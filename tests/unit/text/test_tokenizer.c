@@ -321,6 +321,38 @@ static void an_endless_piece_is_refused(void **state) {
     shore__tokenizer_close(t);
 }
 
+/* The kind "digits" divides at digits first: what is between them goes on to the next step in parts. */
+static void a_later_step_divides_a_long_text(void **state) {
+    static const char words[] = " stones and water\n over";
+    const size_t times = (5u << 20) / 2 / strlen(words);
+    struct shore__tokenizer *t;
+    struct shore__ids once = {0}, ids = {0};
+    struct shore_diag diag = {{0}};
+    char path[512];
+    snprintf(path, sizeof path, "%s/tokenizers/digits", SHORE_TEST_DATA);
+    assert_int_equal(shore__tokenizer_open(path, &t, &diag), 0);
+    assert_int_equal(shore__tokenizer_encode(t, words, strlen(words), false, &once, &diag), 0);
+    char *text = malloc(2 * (times * strlen(words) + 1));
+    assert_non_null(text);
+    size_t bytes = 0;
+    for (int half = 0; half < 2; half++) {
+        for (size_t i = 0; i < times; i++, bytes += strlen(words))
+            memcpy(text + bytes, words, strlen(words));
+        text[bytes++] = '7';
+    }
+    in_parts(t, text, bytes, false, 100000, &ids);
+    assert_int_equal(ids.count % 2, 0);
+    size_t half = ids.count / 2, seven = half - times * once.count;
+    assert_true(seven > 0 && seven <= 2); /* a space is put before it */
+    for (size_t i = 0; i < ids.count; i++)
+        if (i % half < half - seven) assert_int_equal(ids.ids[i], once.ids[i % half % once.count]);
+    assert_true(same(ids.ids + half - seven, ids.ids + 2 * half - seven, seven));
+    free(text);
+    free(once.ids);
+    free(ids.ids);
+    shore__tokenizer_close(t);
+}
+
 static void end_of_text_is_what_the_files_say(void **state) {
     static const struct {
         const char *tokenizer_config, *config;
@@ -400,6 +432,7 @@ int main(void) {
         cmocka_unit_test(what_is_not_supported_is_named),
         cmocka_unit_test(patterns_have_limits),
         cmocka_unit_test(an_endless_piece_is_refused),
+        cmocka_unit_test(a_later_step_divides_a_long_text),
         cmocka_unit_test(end_of_text_is_what_the_files_say),
         cmocka_unit_test(half_a_tokenizer_is_named),
     };
