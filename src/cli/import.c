@@ -45,6 +45,7 @@ static int fill(struct shore__run *run, const struct shore__train_args *args, st
     options.note = shore__cli_note;
     int rc = processor_text(&run->settings, processor, sizeof processor, diag);
     if (!rc) rc = shore__source_directory(run->model, run->settings.model, &source, diag);
+    if (!rc) rc = shore__run_replace(run, diag);
     if (!rc) rc = shore_fleet_create(run->model->layout, &options, fleet, diag);
     if (!rc)
         rc = shore__import(*fleet, run->model, source, shore__cli_work,
@@ -103,6 +104,7 @@ static int import(struct shore__train_args *args) {
         printf("step 0 digest %s\n", shore__cli_hex(digest, hex));
     shore_fleet_close(fleet);
     shore__run_close(run); /* what was not finished is undone */
+    shore__train_say_half_replaced(args);
     shore__model_free(model);
     shore__tokenizer_close(tokenizer);
     return code;

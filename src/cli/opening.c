@@ -76,7 +76,7 @@ int shore__cli_open(const char *path, const struct shore__strings *moved, bool w
     int rc;
     if (stat(path, &st))
         rc = shore__fail(diag, SHORE_EMISSING, "%s: no such run or model directory", escaped);
-    else if (shore__is_run(path))
+    else if (shore__is_run(path) || shore__run_is_half_replaced(path))
         rc = open_run(path, moved, with_tokenizer, out, diag);
     else if (moved && moved->count)
         rc = shore__fail(diag, SHORE_EUSAGE, "--drive says where a run's drives are now: %s is no run", escaped);

@@ -19,8 +19,9 @@ struct shore__run_private {
     uint64_t train_tokens, val_tokens;
     /* while it is made */
     struct shore__strings created; /* directories, outermost first */
-    struct shore__strings fresh;   /* volume files that did not exist before */
-    bool overwrites;               /* a made run is there */
+    struct shore__strings fresh;   /* volume files that did not exist before, or are of the run that is overwritten */
+    bool replaces;                 /* some are of the run that is overwritten */
+    bool moving;                   /* the making has begun to move files into RUN: they are its own there */
     /* metrics */
     int metrics_fd, hint_fd; /* -1: not open */
     uint64_t metrics_step;   /* of the last line */
@@ -54,8 +55,15 @@ void shore__run_undo(struct shore__run *run);
 struct shore__plan {
     uint64_t fleet_id[2];
     struct shore__strings fresh;
+    bool moving;
 };
 void shore__making_remove(const char *run_path);
+/* What a making leaves that was killed after its last step but one, or before its first. */
+void shore__making_settle(const struct shore__run *run);
+/* Opens the way back to a run that is half replaced: its volumes may still be whole. */
+int shore__run_recall(const char *path, struct shore_diag *diag);
+/* The run that is overwritten, once it is no run any more; NULL: none that can be read. Freed by shore__run_free(). */
+struct shore__run *shore__run_overwritten(const char *run_path);
 /* Reads only the header. begun: a file without one counts too. diag says why not. */
 bool shore__volume_is_of(const char *volume, const uint64_t fleet_id[2], bool begun, struct shore_diag *diag);
 int shore__plan_read(const char *run_path, struct shore__plan *out, struct shore_diag *diag); /* SHORE_EMISSING: none */

@@ -1,6 +1,10 @@
 /* A run that is being made. RUN/making is marker and workplace in one: what is in it replaces what is in RUN only when
- * everything else stands, so that a run which is overwritten stays whole until then, and a killed making can be told
- * from a run. */
+ * everything else stands, so that a killed making can be told from a run.
+ *
+ * A run that is overwritten stays whole until then, or until the first of its volumes is made anew, where the new run
+ * has a drive of the old one. From there on RUN is a run that is being made: the run.json of the old one lies in
+ * making, so that its volumes and snapshots are not forgotten, and goes back only if none of its volumes was touched.
+ */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -39,6 +43,7 @@ int shore__plan_read(const char *run_path, struct shore__plan *out, struct shore
     json_array_foreach(json_object_get(j, "volumes"), i, item) {
         if (rc == 0 && json_is_string(item)) rc = shore__strings_add(&out->fresh, json_string_value(item));
     }
+    out->moving = json_is_true(json_object_get(j, "moving"));
     if (rc < 0) shore__strings_free(&out->fresh);
     json_decref(j);
     free(path);
@@ -52,7 +57,7 @@ static int plan_write(struct shore__run *run, struct shore_diag *diag) {
     json_t *volumes = json_array();
     for (size_t i = 0; i < fresh->count; i++)
         json_array_append_new(volumes, json_string(fresh->item[i]));
-    json_t *j = json_pack("{s:s, s:o}", "fleet", fleet, "volumes", volumes);
+    json_t *j = json_pack("{s:s, s:o, s:b}", "fleet", fleet, "volumes", volumes, "moving", run->private->moving);
     char *path = shore__path_join(run->path, MAKING "/" PLAN);
     int rc = j && path ? shore__json_write(path, j, 2, diag) : shore__fail(diag, -ENOMEM, "out of memory");
     json_decref(j);
@@ -88,10 +93,19 @@ bool shore__volume_is_of(const char *volume, const uint64_t fleet_id[2], bool be
     return owner == OURS || (owner == BEGUN && begun && stat(volume, &st) == 0 && S_ISREG(st.st_mode));
 }
 
-/* The same of a drive on another host; its volume is known here by the drive's name. */
+/* The volume of a drive and whose it is: here, or on another host, where it is known by the drive's name. */
 static int ask_owner(const char *drive, const uint64_t fleet_id[2], char **volume, bool *exists, enum owner *owner,
                      struct shore_diag *diag) {
     struct shore__probe probe;
+    struct stat st;
+    *owner = BEGUN;
+    if (!shore__path_is_remote(drive)) {
+        int rc = shore__volume_path(drive, volume, diag);
+        if (rc < 0) return rc;
+        *exists = stat(*volume, &st) == 0;
+        if (*exists) *owner = owner_of(*volume, fleet_id, NULL);
+        return 0;
+    }
     int rc = shore__drive_probe(drive, &probe, diag);
     if (rc < 0) return rc;
     *exists = probe.exists;
@@ -101,15 +115,24 @@ static int ask_owner(const char *drive, const uint64_t fleet_id[2], char **volum
     return *volume ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
 }
 
-/* Makes drives absolute, notes which volume files are new, and finds out whether what is there is what a killed making
- * left: volumes of its fleet, or new files without a header. */
-static int plan_drives(struct shore__run *run, const struct shore__plan *before, struct shore_diag *diag) {
+static bool is_at(const char *drive, const uint64_t fleet_id[2]) {
+    char *volume = NULL;
+    bool exists = false;
+    enum owner owner;
+    bool is = ask_owner(drive, fleet_id, &volume, &exists, &owner, NULL) == 0 && exists && owner == OURS;
+    free(volume);
+    return is;
+}
+
+/* Makes drives absolute, notes which volume files are new or of the run that is overwritten, and finds out whether what
+ * is there is what a killed making left: volumes of its fleet, or such files without a header. */
+static int plan_drives(struct shore__run *run, const struct shore__plan *before, const struct shore__run *overwritten,
+                       struct shore_diag *diag) {
     struct shore__strings *drives = &run->settings.drives;
     size_t ours = 0, foreign = 0;
     if (drives->count == 0)
         return shore__fail(diag, SHORE_EUSAGE, "where is the state to live? Give --drive DIR, or --drive ram:");
     for (size_t i = 0; i < drives->count; i++) {
-        struct stat st;
         char *volume = NULL, shown[256];
         if (shore__path_is_virtual(drives->item[i])) continue;
         char *absolute = shore__drive_absolute(drives->item[i]);
@@ -118,17 +141,14 @@ static int plan_drives(struct shore__run *run, const struct shore__plan *before,
                                shore__escape(drives->item[i], strlen(drives->item[i]), shown, sizeof shown));
         free(drives->item[i]);
         drives->item[i] = absolute;
-        enum owner owner = BEGUN;
-        bool exists = false, elsewhere = shore__path_is_remote(absolute);
-        int rc = elsewhere ? ask_owner(absolute, before->fleet_id, &volume, &exists, &owner, diag)
-                           : shore__volume_path(absolute, &volume, diag);
+        enum owner owner;
+        bool exists = false;
+        int rc = ask_owner(absolute, before->fleet_id, &volume, &exists, &owner, diag);
         if (rc < 0) return rc;
-        if (!elsewhere) {
-            exists = stat(volume, &st) == 0;
-            if (exists) owner = owner_of(volume, before->fleet_id, NULL);
-        }
         bool made_here = owner != ANOTHERS && shore__strings_has(&before->fresh, volume);
-        if (!exists || made_here) rc = shore__strings_add(&run->private->fresh, volume);
+        bool replaced = exists && owner == ANOTHERS && overwritten && is_at(absolute, overwritten->fleet_id);
+        if (!exists || made_here || replaced) rc = shore__strings_add(&run->private->fresh, volume);
+        run->private->replaces |= replaced;
         ours += exists && (owner == OURS || made_here);
         foreign += exists && owner != OURS && !made_here;
         free(volume);
@@ -158,9 +178,8 @@ static int make_directories(struct shore__run *run, struct shore_diag *diag) {
 }
 
 static int refuse_what_is_there(struct shore__run *run, bool overwrite, struct shore_diag *diag) {
-    run->private->overwrites = shore__is_run(run->path);
     if (overwrite) return 0;
-    if (run->private->overwrites)
+    if (shore__is_run(run->path))
         return shore__fail(diag, SHORE_EEXISTS,
                            "%s: holds a run; go on with it by --resume %s, or replace it with --overwrite", run->path,
                            run->path);
@@ -192,6 +211,7 @@ static int each_file(struct shore__run *run, enum what what, struct shore_diag *
             rc = shore__fail(diag, -ENOMEM, "out of memory");
         } else if (what == DROP) {
             unlink(from);
+            if (run->private->moving) unlink(to);
         } else if (what == SYNC) {
             struct stat st;
             if (stat(from, &st) == 0) rc = sync_file(from, diag);
@@ -207,13 +227,24 @@ static int each_file(struct shore__run *run, enum what what, struct shore_diag *
     return rc;
 }
 
+struct shore__run *shore__run_overwritten(const char *run_path) {
+    char *making = shore__path_join(run_path, MAKING);
+    struct shore__run *run = making ? shore__run_peek(making) : NULL;
+    free(making);
+    return run;
+}
+
 static int begin(struct shore__run *run, bool overwrite, struct shore_diag *diag) {
-    struct shore__plan before;
+    struct shore__plan before = {0};
     int rc = refuse_what_is_there(run, overwrite, diag);
     if (rc < 0) return rc;
+    struct shore__run *overwritten = shore__run_peek(run->path);
+    if (overwritten)
+        shore__making_settle(overwritten);
+    else
+        overwritten = shore__run_overwritten(run->path);
     char *making = shore__path_join(run->path, MAKING);
-    if (!making) return shore__fail(diag, -ENOMEM, "out of memory");
-    rc = shore__plan_read(run->path, &before, diag);
+    rc = making ? shore__plan_read(run->path, &before, diag) : shore__fail(diag, -ENOMEM, "out of memory");
     if (rc == SHORE_EMISSING) {
         rc = getrandom(before.fleet_id, sizeof before.fleet_id, 0) == (ssize_t)sizeof before.fleet_id
                  ? 0
@@ -223,13 +254,15 @@ static int begin(struct shore__run *run, bool overwrite, struct shore_diag *diag
     }
     if (rc == 0) {
         run->making = true;
+        run->private->moving = before.moving && !shore__is_run(run->path);
         memcpy(run->fleet_id, before.fleet_id, sizeof run->fleet_id);
-        rc = plan_drives(run, &before, diag);
+        rc = plan_drives(run, &before, overwritten, diag);
     }
     if (rc == 0) rc = each_file(run, DROP, diag);
     if (rc == 0) rc = plan_write(run, diag);
     if (rc == 0) rc = shore__directory_sync(run->path, diag);
     shore__strings_free(&before.fresh);
+    shore__run_free(overwritten);
     free(making);
     return rc;
 }
@@ -324,14 +357,23 @@ int shore__run_prepare(const char *path, const struct shore__settings *s, struct
 
 /* ---- finishing --------------------------------------------------------------------------------------------------- */
 
-static int unlink_run_json(struct shore__run *run, struct shore_diag *diag) {
-    char *path = shore__path_join(run->path, "run.json");
-    if (!path) return shore__fail(diag, -ENOMEM, "out of memory");
-    int rc = unlink(path) < 0 && errno != ENOENT
-                 ? shore__fail(diag, -errno, "%s: cannot be replaced: %s", path, strerror(errno))
-                 : 0;
-    free(path);
-    return rc ? rc : shore__directory_sync(run->path, diag);
+/* The run that is overwritten is one no more. */
+static int retire(struct shore__run *run, struct shore_diag *diag) {
+    char *making = shore__path_join(run->path, MAKING), *from = shore__path_join(run->path, "run.json");
+    char *to = making ? shore__path_join(making, "run.json") : NULL;
+    int rc = from && to ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
+    if (rc == 0 && rename(from, to) < 0 && errno != ENOENT)
+        rc = shore__fail(diag, -errno, "%s: cannot be replaced: %s", from, strerror(errno));
+    if (rc == 0) rc = shore__directory_sync(making, diag);
+    if (rc == 0) rc = shore__directory_sync(run->path, diag);
+    free(making);
+    free(from);
+    free(to);
+    return rc;
+}
+
+int shore__run_replace(struct shore__run *run, struct shore_diag *diag) {
+    return run->private->replaces ? retire(run, diag) : 0;
 }
 
 void shore__making_remove(const char *run_path) {
@@ -340,26 +382,35 @@ void shore__making_remove(const char *run_path) {
     free(making);
 }
 
+void shore__making_settle(const struct shore__run *run) {
+    struct shore__plan plan;
+    int rc = shore__plan_read(run->path, &plan, NULL);
+    bool made = rc == 0 && memcmp(plan.fleet_id, run->fleet_id, sizeof plan.fleet_id) == 0;
+    if (made) {
+        struct shore__run *overwritten = shore__run_overwritten(run->path);
+        shore__run_drop_moved(overwritten);
+        shore__run_free(overwritten);
+    }
+    if (made || rc == SHORE_EMISSING) shore__making_remove(run->path);
+    shore__strings_free(&plan.fresh);
+}
+
 int shore__run_finish(struct shore__run *run, const uint64_t fleet_id[2], const char *processor,
                       struct shore_diag *diag) {
     memcpy(run->fleet_id, fleet_id, sizeof run->fleet_id);
     snprintf(run->processor, sizeof run->processor, "%s", processor);
     int rc = each_file(run, SYNC, diag);
+    run->private->moving = true;
+    if (rc == 0) rc = plan_write(run, diag);
     if (rc < 0) return rc;
     run->making = false; /* from here on there is no way back: the marker stays until the end */
-    struct shore__run *before = NULL;
-    if (run->private->overwrites) before = shore__run_peek(run->path);
-    if (run->private->overwrites) rc = unlink_run_json(run, diag);
+    rc = retire(run, diag);
     if (rc == 0) shore__run_forget(run->path);
     if (rc == 0) rc = each_file(run, MOVE, diag);
     if (rc == 0) rc = shore__directory_sync(run->path, diag);
     if (rc == 0) rc = shore__run_open_data(run, run->path, diag);
     if (rc == 0) rc = shore__run_write(run, diag);
-    if (rc == 0) {
-        shore__run_drop_moved(before);
-        shore__making_remove(run->path);
-    }
-    shore__run_free(before);
+    if (rc == 0) shore__making_settle(run);
     return rc;
 }
 
@@ -405,13 +456,44 @@ static bool undo_volume(const char *volume, const uint64_t fleet_id[2]) {
     return rc == 0 || rc == SHORE_EMISSING || rc == SHORE_EMISMATCH;
 }
 
+/* The run that was to be overwritten is one again, if none of its volumes was touched. Whether nothing of it is left in
+ * making. */
+static bool put_back(const struct shore__run *run) {
+    struct shore__run *old = shore__run_overwritten(run->path);
+    char *from = shore__path_join(run->path, MAKING "/run.json"), *to = shore__path_join(run->path, "run.json");
+    bool none = from && access(from, F_OK) < 0, whole = old && to && !run->private->moving;
+    for (size_t i = 0; whole && i < old->settings.drives.count; i++) {
+        const char *drive = old->settings.drives.item[i];
+        whole = shore__path_is_virtual(drive) || is_at(drive, old->fleet_id);
+    }
+    whole = whole && rename(from, to) == 0 && shore__directory_sync(run->path, NULL) == 0;
+    shore__run_free(old);
+    free(from);
+    free(to);
+    return none || whole;
+}
+
+int shore__run_recall(const char *path, struct shore_diag *diag) {
+    struct shore__run *run = NULL;
+    struct shore__plan plan = {0};
+    int rc = shore__run_alloc(path, &run, diag);
+    if (rc < 0) return rc;
+    rc = shore__run_lock(run, diag); /* nobody is about to replace it */
+    if (rc == 0) rc = shore__plan_read(path, &plan, diag);
+    run->private->moving = plan.moving;
+    if (rc == 0 && !put_back(run)) rc = shore__not_a_run(path, diag);
+    shore__strings_free(&plan.fresh);
+    shore__run_free(run);
+    return rc;
+}
+
 void shore__run_undo(struct shore__run *run) {
     struct shore__run_private *p = run->private;
     bool undone = true;
     for (size_t i = 0; run->making && i < p->fresh.count; i++)
         undone = undo_volume(p->fresh.item[i], run->fleet_id) && undone;
-    /* a drive that is out of reach keeps what was begun there: the plan stays, so that it is not forgotten */
-    if (run->making && undone) shore__making_remove(run->path);
+    /* the plan stays, so that they are not forgotten: volumes that are out of reach, or of a run that was replaced */
+    if (run->making && put_back(run) && undone) shore__making_remove(run->path);
     for (size_t i = p->created.count; i > 0; i--)
         rmdir(p->created.item[i - 1]);
     run->making = false;

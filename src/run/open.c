@@ -50,20 +50,12 @@ static uint64_t read_hint(const struct shore__run *run) {
     return *end == '\n' ? step : 0;
 }
 
-/* What a making leaves that was killed after its last step but one, or before its first. */
-static void finish_making(struct shore__run *run) {
-    struct shore__plan plan;
-    int rc = shore__plan_read(run->path, &plan, NULL);
-    if (rc == SHORE_EMISSING || (rc == 0 && memcmp(plan.fleet_id, run->fleet_id, sizeof plan.fleet_id) == 0))
-        shore__making_remove(run->path);
-    shore__strings_free(&plan.fresh);
-}
-
 static int open_run(const char *path, bool for_writing, const struct shore__strings *moved, bool with_data, bool mend,
                     struct shore__run **out, struct shore_diag *diag) {
     struct shore__run *run = NULL;
-    if (!shore__is_run(path)) return shore__not_a_run(path, diag);
-    int rc = shore__run_alloc(path, &run, diag);
+    int rc = shore__run_is_half_replaced(path) ? shore__run_recall(path, diag) : 0;
+    if (rc == 0 && !shore__is_run(path)) rc = shore__not_a_run(path, diag);
+    if (rc == 0) rc = shore__run_alloc(path, &run, diag);
     if (rc < 0) return rc;
     /* what was interrupted is undone or brought to its end first, by whoever comes next */
     bool interrupted = with_data && shore__run_is_interrupted(run->path, for_writing);
@@ -78,7 +70,7 @@ static int open_run(const char *path, bool for_writing, const struct shore__stri
         shore__run_close(run);
         return rc;
     }
-    if (for_writing && with_data) finish_making(run);
+    if (for_writing && with_data) shore__making_settle(run);
     run->hint_step = read_hint(run);
     if (interrupted) rc = shore__run_mend(run, mend, diag);
     if (rc < 0) {

@@ -26,6 +26,10 @@ struct held {
     bool begun;     /* it may have no header yet */
 };
 
+/* A run knows its volumes; one that was being overwritten may have lost some; a making may not have made its own yet,
+ * or not their headers. */
+enum whose { OF_RUN, OF_OVERWRITTEN, OF_MAKING };
+
 __attribute__((format(printf, 3, 4))) static void say(shore__note_fn note, void *ctx, const char *format, ...) {
     char text[1400];
     va_list args;
@@ -37,40 +41,40 @@ __attribute__((format(printf, 3, 4))) static void say(shore__note_fn note, void 
 }
 
 /* A volume on another host cannot be held from here: it is removed later, if it is in use by nobody then. */
-static int hold_elsewhere(const char *drive, const uint64_t fleet_id[2], bool begun, struct held *held,
+static int hold_elsewhere(const char *drive, const uint64_t fleet_id[2], enum whose whose, struct held *held,
                           shore__note_fn note, void *ctx, struct shore_diag *diag) {
     struct shore__probe probe;
     int rc = shore__drive_probe(drive, &probe, diag);
     if (rc < 0) return rc;
     /* what has no header is looked at over there */
-    bool ours = shore__probe_is_of(&probe, fleet_id) || (begun && probe.exists && !probe.is_volume);
-    if (!probe.exists)
+    bool ours = shore__probe_is_of(&probe, fleet_id) || (whose == OF_MAKING && probe.exists && !probe.is_volume);
+    if (!probe.exists && whose == OF_RUN)
         say(note, ctx, "%s: no volume is there any more", drive);
-    else if (!ours)
+    else if (probe.exists && !ours && whose != OF_OVERWRITTEN)
         say(note, ctx, "left alone: %s: is not a volume of this run", drive);
     else if (probe.busy)
         rc = shore__fail(diag, SHORE_EBUSY, "%s: another process works on this volume; nothing was removed", drive);
     held->elsewhere = rc == 0 && ours;
-    held->begun = begun;
+    held->begun = whose == OF_MAKING;
     shore__probe_free(&probe);
     held->path = rc == 0 ? strdup(drive) : NULL;
     return rc == 0 && !held->path ? shore__fail(diag, -ENOMEM, "out of memory") : rc;
 }
 
 /* Locks a volume of this fleet. Leaves held->fd at -1 where there is none: that is no reason not to go on. */
-static int hold(const char *drive, const uint64_t fleet_id[2], bool begun, struct held *held, shore__note_fn note,
+static int hold(const char *drive, const uint64_t fleet_id[2], enum whose whose, struct held *held, shore__note_fn note,
                 void *ctx, struct shore_diag *diag) {
     struct shore_diag why = {{0}};
     struct stat st;
     *held = (struct held){.fd = -1};
     if (shore__path_is_virtual(drive)) return 0;
-    if (shore__path_is_remote(drive)) return hold_elsewhere(drive, fleet_id, begun, held, note, ctx, diag);
+    if (shore__path_is_remote(drive)) return hold_elsewhere(drive, fleet_id, whose, held, note, ctx, diag);
     if (shore__volume_path(drive, &held->path, &why) < 0 || stat(held->path, &st) < 0) {
-        say(note, ctx, "%s: no volume is there any more", drive);
+        if (whose == OF_RUN) say(note, ctx, "%s: no volume is there any more", drive);
         return 0;
     }
-    if (!shore__volume_is_of(held->path, fleet_id, begun, &why)) {
-        say(note, ctx, "left alone: %s", why.text);
+    if (!shore__volume_is_of(held->path, fleet_id, whose == OF_MAKING, &why)) {
+        if (whose != OF_OVERWRITTEN) say(note, ctx, "left alone: %s", why.text);
         return 0;
     }
     held->is_device = S_ISBLK(st.st_mode);
@@ -89,11 +93,11 @@ static void let_go(struct held *held) {
 }
 
 /* A process that was killed may hold its locks for a moment. */
-static int hold_patiently(const char *drive, const uint64_t fleet_id[2], bool begun, struct held *held,
+static int hold_patiently(const char *drive, const uint64_t fleet_id[2], enum whose whose, struct held *held,
                           shore__note_fn note, void *ctx, struct shore_diag *diag) {
     const struct timespec pause = {.tv_nsec = 50 * 1000 * 1000};
     for (int tries = (int)(SHORE__LOCK_SECONDS / 0.05);; tries--) {
-        int rc = hold(drive, fleet_id, begun, held, note, ctx, diag);
+        int rc = hold(drive, fleet_id, whose, held, note, ctx, diag);
         if (rc != SHORE_EBUSY || tries == 0) return rc;
         let_go(held);
         nanosleep(&pause, NULL);
@@ -121,14 +125,13 @@ static int remove_elsewhere(struct held *held, const uint64_t fleet_id[2], shore
     return rc && rc != SHORE_EMISMATCH ? shore__fail(diag, rc, "%s", why.text) : 0;
 }
 
-/* begun: the drives of a plan, whose volumes were not there before and may have no header yet. */
-static int remove_volumes(const struct shore__strings *drives, const uint64_t fleet_id[2], bool begun,
+static int remove_volumes(const struct shore__strings *drives, const uint64_t fleet_id[2], enum whose whose,
                           shore__note_fn note, void *ctx, struct shore_diag *diag) {
     struct held *held = calloc(drives->count + 1, sizeof *held);
     size_t n = 0;
     int rc = held ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
     for (; rc == 0 && n < drives->count; n++)
-        rc = hold_patiently(drives->item[n], fleet_id, begun, &held[n], note, ctx, diag);
+        rc = hold_patiently(drives->item[n], fleet_id, whose, &held[n], note, ctx, diag);
     for (size_t i = 0; rc == 0 && i < n; i++) {
         if (held[i].fd < 0 && !held[i].elsewhere) continue;
         if (held[i].elsewhere)
@@ -145,13 +148,13 @@ static int remove_volumes(const struct shore__strings *drives, const uint64_t fl
     return rc;
 }
 
-static int remove_snapshots(const struct shore__run *run, shore__note_fn note, void *ctx, struct shore_diag *diag) {
-    const struct shore__strings *drives = &run->settings.drives;
+static int remove_snapshots(const char *path, const struct shore__strings *drives, shore__note_fn note, void *ctx,
+                            struct shore_diag *diag) {
     struct shore__strings names = {0};
-    int rc = shore__snapshots_mend(run->path, drives, note, ctx, diag);
-    if (rc == 0) rc = shore__snapshot_names(run->path, &names, diag);
+    int rc = shore__snapshots_mend(path, drives, note, ctx, diag);
+    if (rc == 0) rc = shore__snapshot_names(path, &names, diag);
     for (size_t i = 0; i < names.count && rc == 0; i++) {
-        rc = shore__snapshot_remove(run->path, names.item[i], drives, note, ctx, diag);
+        rc = shore__snapshot_remove(path, names.item[i], drives, note, ctx, diag);
         if (rc == 0) say(note, ctx, "removed snapshot %s", names.item[i]);
     }
     shore__strings_free(&names);
@@ -179,8 +182,13 @@ static void remove_files(const char *path, shore__note_fn note, void *ctx) {
         say(note, ctx, "%s: the run is removed; the directory holds other files and stays", path);
 }
 
+static int remove_volumes_of(const struct shore__run *run, enum whose whose, shore__note_fn note, void *ctx,
+                             struct shore_diag *diag) {
+    return remove_volumes(&run->settings.drives, run->fleet_id, whose, note, ctx, diag);
+}
+
 int shore__run_remove(const char *path, shore__note_fn note, void *ctx, struct shore_diag *diag) {
-    struct shore__run *run = NULL;
+    struct shore__run *run = NULL, *overwritten = NULL;
     struct shore__plan plan = {0};
     int rc = 0, killed = shore__plan_read(path, &plan, diag);
     if (killed < 0 && killed != SHORE_EMISSING) return killed;
@@ -190,17 +198,22 @@ int shore__run_remove(const char *path, shore__note_fn note, void *ctx, struct s
         rc = shore__not_a_run(path, diag);
     else if ((rc = shore__run_alloc(path, &run, diag)) == 0)
         rc = shore__run_lock(run, diag);
+    bool made = rc == 0 && shore__is_run(path);
+    if (rc == 0) overwritten = shore__run_overwritten(path);
     /* first what a change of drives that was killed has left, old or new */
-    if (rc == 0 && shore__is_run(path)) rc = shore__move_mend(run, note, ctx, diag);
-    if (rc == 0 && shore__is_run(path))
-        rc = remove_volumes(&run->settings.drives, run->fleet_id, false, note, ctx, diag);
-    if (rc == 0 && shore__is_run(path)) rc = remove_snapshots(run, note, ctx, diag);
-    /* what an --overwrite that was killed may have made on other drives */
-    if (rc == 0 && killed == 0) rc = remove_volumes(&plan.fresh, plan.fleet_id, true, note, ctx, diag);
+    if (made) rc = shore__move_mend(run, note, ctx, diag);
+    if (rc == 0 && made) rc = remove_volumes_of(run, OF_RUN, note, ctx, diag);
+    if (rc == 0 && made) shore__run_drop_moved(overwritten);
+    if (rc == 0 && overwritten && !made) rc = remove_volumes_of(overwritten, OF_OVERWRITTEN, note, ctx, diag);
+    if (rc == 0 && (made || overwritten))
+        rc = remove_snapshots(path, made ? &run->settings.drives : &overwritten->settings.drives, note, ctx, diag);
+    /* what an --overwrite that was killed may have made */
+    if (rc == 0 && killed == 0) rc = remove_volumes(&plan.fresh, plan.fleet_id, OF_MAKING, note, ctx, diag);
     if (rc == 0 && (shore__move_is_interrupted(path, true) || shore__snapshot_is_interrupted(path)))
         say(note, ctx, "what is said to stay is yours to remove: the run that knows of it goes");
     if (rc == 0) remove_files(run->path, note, ctx);
     shore__strings_free(&plan.fresh);
+    shore__run_free(overwritten);
     shore__run_close(run);
     return rc;
 }

@@ -224,9 +224,18 @@ int shore__run_check_data(struct shore__run *run, struct shore_diag *diag) {
     return rc;
 }
 
+bool shore__run_is_half_replaced(const char *path) {
+    return shore__path_exists(path, "making/run.json") && !shore__is_run(path);
+}
+
 int shore__not_a_run(const char *path, struct shore_diag *diag) {
     char shown[256];
     shore__escape(path, strlen(path), shown, sizeof shown);
+    if (shore__run_is_half_replaced(path))
+        return shore__fail(diag, SHORE_EMISSING,
+                           "%s: a run that is no more, since overwriting it was stopped: give the same command again, "
+                           "or 'longshore remove %s'",
+                           shown, shown);
     if (shore__path_exists(path, "making"))
         return shore__fail(diag, SHORE_EMISSING,
                            "%s: was stopped while it was being made: give the same train command again", shown);

@@ -71,15 +71,20 @@ void shore__settings_fit(struct shore__settings *s, const struct shore__model *m
 /* Making a run, in this order, so that a run killed while it is made can be made again by the same command:
  *   shore__run_prepare  checks the directory (SHORE_EEXISTS if a made run is there and not overwrite), makes RUN with
  *                       a folder "making" in it that is marker and workplace, tokenizes, chooses fleet_id
+ *   shore__run_replace  ends a run that is overwritten, if volumes of it are about to be
  *   the caller          creates the fleet with run->fleet_id (overwriting if run->replace_drives), fills it, seals it
  *   shore__run_finish   moves everything into place, writes run.json durably, removes "making"
- * A run that is being overwritten stays whole until finish. Closing a run that was prepared and not finished undoes
- * the preparation, new volumes included (close the fleet first). On success the run owns model and tokenizer. */
+ * A run that is being overwritten stays whole until finish, or until one of its volumes is replaced. Closing a run that
+ * was prepared and not finished undoes the preparation, new volumes included (close the fleet first); only where a
+ * volume of an overwritten run was replaced, "making" stays. On success the run owns model and tokenizer. */
 int shore__run_prepare(const char *path, const struct shore__settings *s, struct shore__model *model,
                        struct shore__tokenizer *tokenizer, bool overwrite, shore__progress_fn progress,
                        void *progress_ctx, struct shore__run **out, struct shore_diag *diag);
+int shore__run_replace(struct shore__run *run, struct shore_diag *diag);
 int shore__run_finish(struct shore__run *run, const uint64_t fleet_id[2], const char *processor,
                       struct shore_diag *diag);
+/* Whether a run was to be overwritten there and can neither be put back nor is replaced yet. */
+bool shore__run_is_half_replaced(const char *path);
 
 /* Opens a made run. for_writing: locks it (SHORE_EBUSY). moved: "OLD=NEW" drive replacements, may be NULL. */
 int shore__run_open(const char *path, bool for_writing, const struct shore__strings *moved, struct shore__run **out,

@@ -63,6 +63,7 @@ static int make_state(struct trainer *t, struct shore_fleet_options *options, bo
     memcpy(options->fleet_id, t->run->fleet_id, sizeof options->fleet_id);
     int rc = t->s->model ? shore__source_directory(t->m, t->s->model, &source, diag)
                          : shore__source_init(t->m, t->s->seed, &source);
+    if (!rc) rc = shore__run_replace(t->run, diag);
     if (!rc) rc = shore_fleet_create(t->m->layout, options, &t->fleet, diag);
     if (!rc) rc = shore__import(t->fleet, t->m, source, t->events->making, t->events->ctx, diag);
     if (!rc) rc = shore_fleet_seal(t->fleet, 0, diag);

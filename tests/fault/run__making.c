@@ -43,6 +43,7 @@ static int make(bool overwrite, struct shore_diag *diag) {
     memcpy(options.fleet_id, run->fleet_id, sizeof options.fleet_id);
     options.overwrite = overwrite || run->replace_drives;
     rc = shore__source_init(run->model, 1, &source);
+    if (rc == 0) rc = shore__run_replace(run, diag);
     if (rc == 0) rc = shore_fleet_create(run->model->layout, &options, &fleet, diag);
     if (rc == 0) rc = shore__import(fleet, run->model, source, NULL, NULL, diag);
     if (rc == 0) rc = shore_fleet_seal(fleet, 0, diag);

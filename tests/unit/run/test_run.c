@@ -41,6 +41,7 @@ static int prepare(const char *path, const struct shore__settings *s, bool overw
 static void fill(struct shore__run *run, bool overwrite) {
     struct shore__source *source = NULL;
     assert_int_equal(shore__source_init(run->model, run->settings.seed, &source), 0);
+    assert_int_equal(shore__run_replace(run, NULL), 0);
     struct shore_fleet *fleet =
         fleet_of(&run->settings, run->model, source, run->fleet_id, overwrite || run->replace_drives);
     shore_fleet_close(fleet);
@@ -195,6 +196,19 @@ static void write_zeros(const char *path) {
     assert_int_equal(truncate(path, 1 << 20), 0);
 }
 
+/* The same in its last moves. */
+static void abandon_moving(struct shore__run *run) {
+    struct shore_diag diag = {{0}};
+    char path[512];
+    snprintf(path, sizeof path, "%s/tokens.bin", run->path);
+    /* what cannot be replaced stops it */
+    unlink(path);
+    assert_int_equal(mkdir(path, 0755), 0);
+    assert_true(shore__run_finish(run, run->fleet_id, "a processor, 2 threads", &diag) < 0);
+    assert_int_equal(rmdir(path), 0);
+    abandon(run);
+}
+
 static void killed_makings_are_made_again(void **state) {
     struct shore_diag diag = {{0}};
     struct shore__settings s;
@@ -250,6 +264,77 @@ static void killed_makings_are_made_again(void **state) {
     shore__run_close(run);
     assert_int_equal(remove("drive/longshore.volume"), 0);
     shore__settings_free(&s);
+}
+
+/* Its volume is made anew in place, or the new run lies elsewhere and its files have begun to take their places. */
+static void half_replaced_runs_are_not_forgotten(void **state) {
+    struct shore_diag diag = {{0}};
+    struct shore__settings s, elsewhere;
+    struct shore__run *run = NULL;
+    settings_of(&s, "drive");
+    settings_of(&elsewhere, "drive4");
+    assert_int_equal(mkdir("drive4", 0755), 0);
+
+    /* put back where it was not touched yet */
+    shore__run_close(make("a", &s, false));
+    assert_ok(prepare("a", &s, true, &run, &diag));
+    assert_ok(shore__run_replace(run, &diag));
+    assert_true(!exists("a/run.json") && shore__run_is_half_replaced("a"));
+    shore__run_close(run);
+    assert_true(exists("a/run.json") && !exists("a/making"));
+    assert_ok(prepare("a", &s, true, &run, &diag));
+    assert_ok(shore__run_replace(run, &diag));
+    struct shore__run *old = NULL;
+    assert_int_equal(shore__run_open("a", false, NULL, &old, &diag), SHORE_EBUSY);
+    abandon(run);
+    assert_ok(shore__run_open("a", true, NULL, &run, &diag));
+    assert_ok(opens_fleet(run, &diag));
+    shore__run_close(run);
+
+    /* given up, then killed */
+    for (int killed = 0; killed < 2; killed++) {
+        assert_ok(prepare("a", &s, true, &run, &diag));
+        fill(run, true);
+        if (killed)
+            abandon(run);
+        else
+            shore__run_close(run);
+        assert_true(shore__run_is_half_replaced("a"));
+        assert_int_equal(shore__run_open("a", true, NULL, &run, &diag), SHORE_EMISSING);
+        assert_says(diag, "overwriting it was stopped: give the same command again, or 'longshore remove a'");
+        run = make("a", &s, true);
+        assert_ok(opens_fleet(run, &diag));
+        shore__run_close(run);
+        assert_false(exists("a/making"));
+    }
+    assert_ok(prepare("a", &s, true, &run, &diag));
+    fill(run, true);
+    abandon(run);
+    removed("a");
+
+    /* killed in its last moves: given up later, it leaves nothing of them */
+    assert_ok(prepare("a", &s, false, &run, &diag));
+    fill(run, false);
+    abandon_moving(run);
+    assert_true(exists("a/config.json"));
+    assert_ok(prepare("a", &s, false, &run, &diag));
+    shore__run_close(run);
+    assert_int_equal(rmdir("a"), 0);
+    assert_false(exists("drive/longshore.volume"));
+
+    /* the same where a run is overwritten: both its volumes and the new ones go */
+    shore__run_close(make("a", &s, false));
+    assert_ok(prepare("a", &elsewhere, true, &run, &diag));
+    fill(run, true);
+    abandon_moving(run);
+    assert_true(shore__run_is_half_replaced("a") && exists("drive4/longshore.volume"));
+    assert_ok(prepare("a", &elsewhere, true, &run, &diag));
+    shore__run_close(run);
+    assert_true(shore__run_is_half_replaced("a") && !exists("drive4/longshore.volume"));
+    assert_true(exists("drive/longshore.volume"));
+    removed("a");
+    shore__settings_free(&s);
+    shore__settings_free(&elsewhere);
 }
 
 static void other_volumes_are_left_alone(void **state) {
@@ -403,10 +488,15 @@ static void chooses_models(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(opens_what_was_made),          cmocka_unit_test(never_replaces_without_leave),
-        cmocka_unit_test(bad_input_leaves_nothing),     cmocka_unit_test(killed_makings_are_made_again),
-        cmocka_unit_test(other_volumes_are_left_alone), cmocka_unit_test(finds_moved_drives),
-        cmocka_unit_test(notices_changed_files),        cmocka_unit_test(chooses_models),
+        cmocka_unit_test(opens_what_was_made),
+        cmocka_unit_test(never_replaces_without_leave),
+        cmocka_unit_test(bad_input_leaves_nothing),
+        cmocka_unit_test(killed_makings_are_made_again),
+        cmocka_unit_test(half_replaced_runs_are_not_forgotten),
+        cmocka_unit_test(other_volumes_are_left_alone),
+        cmocka_unit_test(finds_moved_drives),
+        cmocka_unit_test(notices_changed_files),
+        cmocka_unit_test(chooses_models),
     };
     return cmocka_run_group_tests(tests, group_open, scratch_close);
 }
