@@ -256,6 +256,16 @@ static int follow(struct shore__run *run, const struct shore__snapshot *s, const
     return rc;
 }
 
+/* Where the drives are said to be now: what follows records that. */
+static int check_drives(const struct shore__run *run, struct shore_diag *diag) {
+    struct shore_fleet_options options;
+    struct shore_fleet *fleet = NULL;
+    shore__run_fleet(run, &run->settings.drives, run->generation, &options);
+    int rc = shore_fleet_open(run->model->layout, &options, &fleet, diag);
+    shore_fleet_close(fleet);
+    return rc;
+}
+
 /* ---- */
 
 int shore__run_rollback(struct shore__run *run, const char *name, shore__note_fn note, void *note_ctx,
@@ -286,7 +296,7 @@ int shore__rollback_mend(struct shore__run *run, shore__note_fn note, void *ctx,
     if (rc < 0 || !in.there) return rc;
     rc = shore__snapshot_read(run->path, in.name, &s, &why);
     if (rc == 0) {
-        if (!in.committed) rc = put_back(run, &s, &in, note, ctx, NULL, NULL, &why);
+        rc = in.committed ? check_drives(run, &why) : put_back(run, &s, &in, note, ctx, NULL, NULL, &why);
         if (rc == 0) rc = follow(run, &s, &in, &why);
         shore__snapshot_free(&s);
     }

@@ -44,6 +44,14 @@ must train --resume "$run"
 same "the same bits as before" "$(digest)" "$at20"
 same "the same losses as before" "$(losses)" "$all"
 
+# A rollback that was interrupted after its commit: a wrong place for a drive is not recorded.
+must rollback "$run" five
+echo '{"snapshot": "five", "from": 20, "committed": true}' >"$run/rollback.json"
+refused "a wrong place" "interrupted.*d3/longshore.volume is missing" \
+    train --resume "$run" --drive "$place/d1=$place/d3"
+must train --resume "$run"
+same "the drive is where it was" "$(digest)" "$at20"
+
 # Other drives, and a snapshot of them.
 must drive move "$run" "$place/d1=$place/d3" "$place/d2=$place/d4"
 grep -q "snapshot five stays on .*/d1" "$place/log" && ok "where its parts stay" || fail "no word of parts that stay"
