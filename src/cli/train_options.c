@@ -9,6 +9,7 @@
 #include "base/diag.h"
 #include "base/units.h"
 #include "cli/cli.h"
+#include "run/emulate.h"
 #include "run/internal.h"
 
 #define AT(field) offsetof(struct shore__train_args, field)
@@ -319,6 +320,7 @@ int shore__train_change(const struct shore__train_args *args, const struct shore
         if (scheduled) describe(o, old, new, changes, bytes);
         if (o->kind == SHORE__OPTION_TEXT) {
             int rc = replace_text(old, *(char *const *)new, diag);
+            if (!rc && old == &settings->emulate) rc = shore__emulation_absolute(&settings->emulate, diag);
             if (rc) return rc;
         }
         memcpy(old, new, size_of(o));

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -228,10 +229,19 @@ int shore__emulation_json(const char *name, json_t **out, struct shore_diag *dia
     char shown[160];
     const char *near = shore__suggest(name, names, n);
     return shore__fail(diag, SHORE_EUSAGE,
-                       "no machine to emulate is called %s, and there is no such file%s%s%s; built "
-                       "in is smart-infinity",
+                       "--emulate: no machine is called %s, and there is no such file%s%s%s; built in is "
+                       "smart-infinity, and none emulates nothing",
                        shore__escape(name, strlen(name), shown, sizeof shown), near ? ": did you mean " : "",
                        near ? near : "", near ? "?" : "");
+}
+
+int shore__emulation_absolute(char **name, struct shore_diag *diag) {
+    if (!*name || strcmp(*name, "none") == 0 || access(*name, F_OK) < 0) return 0;
+    char *path = realpath(*name, NULL);
+    if (!path) return shore__fail(diag, -errno, "%s: cannot be resolved: %s", *name, strerror(errno));
+    free(*name);
+    *name = path;
+    return 0;
 }
 
 int shore__emulation_open(const char *name, struct shore__emulation *out, struct shore_diag *diag) {

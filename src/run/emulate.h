@@ -18,6 +18,9 @@ int shore__emulation_from_json(const json_t *json, const char *name, struct shor
  * is NULL. */
 int shore__emulation_throttle(const char *name, const struct shore__strings *drives, struct shore__throttle **out,
                               struct shore_diag *diag);
+/* A file's name becomes absolute, so that a run finds it from other directories; a testbed's stays. *name is malloc'ed,
+ * NULL stays. */
+int shore__emulation_absolute(char **name, struct shore_diag *diag);
 /* The document itself, for a caller that changes it. */
 int shore__emulation_json(const char *name, json_t **out, struct shore_diag *diag);
 

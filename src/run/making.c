@@ -23,6 +23,7 @@
 #include "drive/transport.h"
 #include "files/atomic.h"
 #include "files/json.h"
+#include "run/emulate.h"
 #include "run/fleets.h"
 #include "storage/format.h"
 
@@ -338,6 +339,7 @@ int shore__run_prepare(const char *path, const struct shore__settings *s, struct
     rc = shore__settings_copy(s, &run->settings);
     if (rc == 0 && !(run->private->tokenizer_name = strdup(shore__tokenizer_name(tokenizer)))) rc = -ENOMEM;
     if (rc < 0) shore__fail(diag, rc, "out of memory");
+    if (rc == 0) rc = shore__emulation_absolute(&run->settings.emulate, diag);
     run->model = model;
     run->tokenizer = tokenizer;
     if (rc == 0) rc = make_directories(run, diag);

@@ -61,12 +61,22 @@ awk -v a="$alone" -v b="$seconds" 'BEGIN {exit !(b < 0.9 * a)}' && ok "they work
 # It may begin and end with a start, and the run remembers.
 rm -rf "$place"/run "$place"/d[123]/*
 must train "${common[@]}" --steps 4 --stop-at 1 --drive "${d[0]}" --out "$place/run"
-must train --resume "$place/run" --emulate "$place/rack.json" --stop-at 2
+cd "$place" || exit
+must train --resume "$place/run" --emulate rack.json --stop-at 2
+cd "$OLDPWD" || exit
 grep -q 'from step 1 on: emulate none -> ' "$place/log" && ok "change" || fail "the change is not said"
 must train --resume "$place/run" --stop-at 3
 must train --resume "$place/run" --emulate none
 same "resumed" "$(digest)" "$wanted"
 same "of which steps" "$(metric "$place/run" emulated | wc -l | xargs)" 2
+cd "$place" || exit
+must train "${common[@]}" --steps 2 --stop-at 1 --emulate rack.json --drive "${d[1]}" --out "$place/there"
+cd "$OLDPWD" || exit
+must train --resume "$place/there"
+mv "$place/rack.json" "$place/gone.json"
+refused "a file that is gone" '--emulate: no machine is called .*/rack.json' train --resume "$place/there" --steps 3
+must remove "$place/there"
+mv "$place/gone.json" "$place/rack.json"
 
 # What cannot be.
 echo '{"link": {"shard": "8GB"}}' >"$place/bad.json"
