@@ -190,21 +190,28 @@ int shore__metrics_append(struct shore__run *run, uint64_t step, const char *lin
     return fdatasync(p->metrics_fd) < 0 ? fail_io(run, "cannot be made durable", diag) : 0;
 }
 
-/* The hint is made durable here: an old one beyond this step would say that the drives were put back from a copy. */
+/* The hint is made durable here: an old one beyond this step would say that the drives were put back from a copy. It is
+ * one behind where a kill had cost the last line: so the next start measures again what belongs to it. */
 int shore__metrics_put_back(struct shore__run *run, uint64_t step, const char *metrics, struct shore_diag *diag) {
     struct shore__run_private *p = run->private;
     char *path = shore__path_join(run->path, NAME), text[32];
+    struct scan lines = {0};
     int rc = path ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
     if (p->metrics_fd >= 0) close(p->metrics_fd);
     p->metrics_fd = -1;
     if (rc == 0 && metrics) rc = shore__file_copy(metrics, path, diag);
     if (rc == 0 && !metrics && unlink(path) < 0 && errno != ENOENT) rc = fail_io(run, "cannot be removed", diag);
     free(path);
+    if (rc == 0 && metrics) rc = open_file(run, NAME, O_APPEND, &p->metrics_fd, diag);
+    if (rc == 0 && metrics) rc = scan(run, step, &lines, diag);
+    if (p->metrics_fd >= 0) close(p->metrics_fd);
+    p->metrics_fd = -1; /* opening it again recovers it */
     if (rc == 0 && p->hint_fd < 0) rc = open_file(run, "committed", 0, &p->hint_fd, diag);
     if (rc < 0) return rc;
-    int bytes = snprintf(text, sizeof text, "%" PRIu64 "\n", step);
+    uint64_t hint = lines.steps + 1 == step ? lines.steps : step;
+    int bytes = snprintf(text, sizeof text, "%" PRIu64 "\n", hint);
     if (ftruncate(p->hint_fd, 0) < 0 || pwrite(p->hint_fd, text, (size_t)bytes, 0) != bytes || fsync(p->hint_fd) < 0)
         return shore__fail(diag, -EIO, "%s/committed: cannot be written", run->path);
-    run->hint_step = step;
+    run->hint_step = hint;
     return shore__directory_sync(run->path, diag);
 }

@@ -52,6 +52,16 @@ refused "a wrong place" "interrupted.*d3/longshore.volume is missing" \
 must train --resume "$run"
 same "the drive is where it was" "$(digest)" "$at20"
 
+# A kill between a commit and its line, then a snapshot: what is measured at that step is not lost with the rollback.
+validation=$(metric "$run" val_loss | cksum)
+sed -i '$d' "$run/metrics.jsonl"
+echo 19 >"$run/committed"
+must snapshot "$run" cut
+must rollback "$run" cut
+must train --resume "$run"
+same "the validation loss is back" "$(metric "$run" val_loss | cksum)" "$validation"
+must snapshot "$run" cut --remove
+
 # Other drives, and a snapshot of them.
 must drive move "$run" "$place/d1=$place/d3" "$place/d2=$place/d4"
 grep -q "snapshot five stays on .*/d1" "$place/log" && ok "where its parts stay" || fail "no word of parts that stay"
