@@ -250,10 +250,18 @@ static void a_flipped_bit_of_a_spilled_gradient_is_never_used(void **state) {
     finish(&t);
 }
 
+/* Of the first drive, where `step` was committed. */
+static void lose_newest_record(struct fault *t, uint64_t step) {
+    uint64_t record;
+    stop(t);
+    offset_of_plane(t, 0, SHORE_PLANE_HI, &record);
+    flip(t->place.path[0], record + 100);
+    t->options.hint_step = step;
+}
+
 static void a_damaged_record_explains_an_older_step(void **state) {
     for (uint32_t ndrives = 1; ndrives <= 2; ndrives++) {
         struct fault t;
-        uint64_t record;
         start(&t, ndrives == 1 ? "f" : "ff");
         step(&t);
         shore_fleet_close(t.fleet);
@@ -261,10 +269,7 @@ static void a_damaged_record_explains_an_older_step(void **state) {
         must(&t, shore_fleet_open(t.plain.layout, &t.options, &t.fleet, &t.diag));
         step(&t);
         must(&t, fleet_step(t.fleet, &t.plain, 2, &t.diag));
-        stop(&t);
-        offset_of_plane(&t, 0, SHORE_PLANE_HI, &record);
-        flip(t.place.path[0], record + 100);
-        t.options.hint_step = 3;
+        lose_newest_record(&t, 3);
         assert_int_equal(open_again(&t), SHORE_ESTALE);
         says(&t, "--accept-step 2");
         says(&t, "commit record at offset");
@@ -285,13 +290,9 @@ static void a_damaged_record_explains_an_older_step(void **state) {
 /* Step 0 can be accepted like any other. */
 static void step_0_is_accepted(void **state) {
     struct fault t;
-    uint64_t record;
     start(&t, "f");
     step(&t);
-    stop(&t);
-    offset_of_plane(&t, 0, SHORE_PLANE_HI, &record);
-    flip(t.place.path[0], record + 100);
-    t.options.hint_step = 1;
+    lose_newest_record(&t, 1);
     assert_int_equal(open_again(&t), SHORE_ESTALE);
     says(&t, "--accept-step 0");
     t.options.accept_step = &(uint64_t){0};
@@ -303,15 +304,11 @@ static void step_0_is_accepted(void **state) {
 static void a_half_overwritten_step_is_not_accepted(void **state) {
     struct step_how how = {.coefficient = 1};
     struct fault t;
-    uint64_t record;
     start(&t, "f");
     step(&t);
     step(&t);
     must(&t, fleet_updates(t.fleet, &t.plain, 2, &how, &t.diag));
-    stop(&t);
-    offset_of_plane(&t, 0, SHORE_PLANE_HI, &record);
-    flip(t.place.path[0], record + 100);
-    t.options.hint_step = 2;
+    lose_newest_record(&t, 2);
     t.options.accept_step = &(uint64_t){1};
     assert_int_equal(open_again(&t), SHORE_ECORRUPT);
     says(&t, "block");
