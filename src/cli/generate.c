@@ -28,7 +28,7 @@ static const struct shore__option options[] = {
     OPTION(SIZE, "memory", memory, "SIZE", "the budget; otherwise half of the machine's memory"),
     CHOICE("precision", precision, "auto|bf16|fp32", "of parameters and activations; auto: the run's, or bf16"),
     CHOICE("products", products, "auto|bf16|fp32", "what matrix products run as; auto: the run's, or by processor"),
-    OPTION(U32, "threads", threads, "N", "compute threads; otherwise the run's, or all", .most = 1024),
+    OPTION(U32, "threads", threads, "N", "compute threads; otherwise the run's, or all", .most = SHORE__THREADS_MOST),
     OPTION(LIST, "drive", moved, "OLD=NEW...", "where a drive of the run is now"),
     OPTION(FLAG, "json", json, NULL, "one JSON object on one line: prompt, text, tokens, ended"),
 };

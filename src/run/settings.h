@@ -22,6 +22,12 @@ struct shore__strings {
  * SHORE__WARMUP_CHOSEN. shore__settings_fit() (run.h) replaces them. */
 #define SHORE__WARMUP_CHOSEN UINT64_MAX
 
+/* What a setting takes at most, on the command line and in a file. */
+#define SHORE__STEPS_MOST (UINT64_C(1) << 40)
+#define SHORE__TOKENS_MOST (1u << 24) /* of a sequence; and sequences of a step */
+#define SHORE__THREADS_MOST 1024u
+#define SHORE__CHUNK_BYTES_MOST (UINT64_C(1) << 40)
+
 struct shore__settings {
     /* identity: what may change bits */
     char *model;     /* directory, or NULL */
