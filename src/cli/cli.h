@@ -114,6 +114,8 @@ struct shore__opened {
 int shore__cli_open(const char *path, const struct shore__strings *moved, bool with_tokenizer,
                     struct shore__opened *out, struct shore_diag *diag);
 void shore__cli_close(struct shore__opened *opened);
+/* Says if a run was to be overwritten there and is no more, but not replaced either. path: may be NULL. */
+void shore__cli_say_half_replaced(const char *path);
 /* A run's fleet alone. */
 int shore__cli_open_fleet(struct shore__run *run, const uint64_t *accept_step, struct shore_fleet **out,
                           struct shore_diag *diag);

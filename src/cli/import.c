@@ -104,7 +104,7 @@ static int import(struct shore__train_args *args) {
         printf("step 0 digest %s\n", shore__cli_hex(digest, hex));
     shore_fleet_close(fleet);
     shore__run_close(run); /* what was not finished is undone */
-    shore__train_say_half_replaced(args);
+    shore__cli_say_half_replaced(args->out);
     shore__model_free(model);
     shore__tokenizer_close(tokenizer);
     return code;

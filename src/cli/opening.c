@@ -97,3 +97,10 @@ void shore__cli_close(struct shore__opened *o) {
     }
     *o = (struct shore__opened){0};
 }
+
+void shore__cli_say_half_replaced(const char *path) {
+    struct shore_diag diag = {{0}};
+    if (!path || !shore__run_is_half_replaced(path)) return;
+    shore__not_a_run(path, &diag);
+    shore__cli_say("%s", diag.text);
+}

@@ -193,7 +193,7 @@ static int fresh_run(struct shore__train_args *args, const struct shore__parsed 
 end:
     if (rc) code = shore__cli_fail(rc, &diag);
     shore__run_close(run); /* what was not finished is undone */
-    shore__train_say_half_replaced(args);
+    shore__cli_say_half_replaced(args->out);
     shore__model_free(model);
     shore__tokenizer_close(tokenizer);
     return code;

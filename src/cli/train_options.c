@@ -8,9 +8,7 @@
 
 #include "base/diag.h"
 #include "base/units.h"
-#include "cli/cli.h"
 #include "run/emulate.h"
-#include "run/internal.h"
 
 #define AT(field) offsetof(struct shore__train_args, field)
 #define OPTION(...) SHORE__OPTION(struct shore__train_args, __VA_ARGS__)
@@ -161,13 +159,6 @@ int shore__train_check_given(const struct shore__parsed *parsed, const struct sh
     if (given(parsed, "eval-every") && s->eval_every && !validates)
         return refuse("eval-every", "without validation data: give --val-data or --val-share", diag);
     return 0;
-}
-
-void shore__train_say_half_replaced(const struct shore__train_args *args) {
-    struct shore_diag diag = {{0}};
-    if (!args->out || !shore__run_is_half_replaced(args->out)) return;
-    shore__not_a_run(args->out, &diag);
-    shore__cli_say("%s", diag.text);
 }
 
 #define STEP_TOKENS_MOST (1u << 28)

@@ -21,8 +21,6 @@ void shore__train_args_free(struct shore__train_args *args);
 /* Refuses a flag that is given and means nothing with the settings that hold. validates: there are data to do it on. */
 int shore__train_check_given(const struct shore__parsed *parsed, const struct shore__settings *settings, bool validates,
                              struct shore_diag *diag);
-/* Says if a run was to be overwritten and is no more, but not replaced either. */
-void shore__train_say_half_replaced(const struct shore__train_args *args);
 /* Fills in what is not given and follows from the model. */
 int shore__train_resolve(struct shore__train_args *args, const struct shore__model *model, struct shore_diag *diag);
 /* Whether a setting decides the bits of a run, so that it cannot change. */

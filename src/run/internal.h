@@ -41,7 +41,6 @@ int shore__run_lock(struct shore__run *run, struct shore_diag *diag);
 int shore__run_open_without_data(const char *path, struct shore__run **out, struct shore_diag *diag);
 /* run.json alone, without a lock; NULL: there is none that can be read. */
 struct shore__run *shore__run_peek(const char *path);
-int shore__not_a_run(const char *path, struct shore_diag *diag);
 /* The hint, and the metrics, of a step that was put back: durable. metrics: a file to take, or NULL for none. */
 int shore__metrics_put_back(struct shore__run *run, uint64_t step, const char *metrics, struct shore_diag *diag);
 /* Writes run.json durably. */

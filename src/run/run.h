@@ -100,6 +100,8 @@ int shore__run_take_data(struct shore__run *run, shore__progress_fn progress, vo
 int shore__run_record_change(struct shore__run *run, uint64_t step, const char *what, struct shore_diag *diag);
 /* Is this path a run directory? */
 bool shore__is_run(const char *path);
+/* Says what it is instead: never made, half made, half replaced. Returns a negative code. */
+int shore__not_a_run(const char *path, struct shore_diag *diag);
 
 /* Metrics: lines are appended after the commit; on resume what is beyond `step` is cut off, and a missing last line is
  * taken from the record (line: what the fleet's record holds; may be empty). */
