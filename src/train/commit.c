@@ -91,13 +91,20 @@ static void fill_report(struct trainer *t) {
     r->step_seconds = (double)(end - t->step_start_ns) * 1e-9;
     r->wait_seconds = (double)t->wait_ns * 1e-9;
     r->commit_seconds = (double)t->commit_ns * 1e-9;
-    /* waiting may go on while the step before is committed: that time is in both */
-    r->compute_seconds = fmax(0, r->step_seconds - r->wait_seconds - r->commit_seconds);
+    r->compute_seconds = r->step_seconds - r->wait_seconds - r->commit_seconds;
     if (t->slowness.ndrives) find_slow_drive(t);
     report_emulation(t, r);
     t->ledger = now;
     t->step_start_ns = end;
     t->wait_ns = t->commit_ns = 0;
+}
+
+void commit_begin_counting(struct trainer *t) {
+    shore_fleet_ledger(t->fleet, &t->ledger);
+    if (t->throttle) shore__throttle_busy(t->throttle, &t->busy);
+    shore__pager_waited_ns(t->pass.pager);
+    t->wait_ns = t->commit_ns = 0;
+    t->step_start_ns = shore__now_ns();
 }
 
 bool commit_sample_due(const struct trainer *t, uint64_t step) {
@@ -116,7 +123,7 @@ int commit_finish(struct trainer *t, struct shore_diag *diag) {
     if (batch_validation_due(t, t->report.step)) {
         shore__pager_set_step(t->pass.pager, t->report.step);
         rc = batch_validate(t, &t->report.val_loss, diag);
-        t->step_start_ns = shore__now_ns();
+        commit_begin_counting(t);
         if (rc) return rc;
     }
     char line[SHORE__METRICS_LINE_BYTES];
@@ -129,7 +136,7 @@ int commit_finish(struct trainer *t, struct shore_diag *diag) {
     if (commit_sample_due(t, t->report.step)) {
         shore__pager_set_step(t->pass.pager, t->report.step);
         rc = sample(t, t->report.step, diag);
-        t->step_start_ns = shore__now_ns();
+        commit_begin_counting(t);
     }
     return rc;
 }

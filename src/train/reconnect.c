@@ -81,7 +81,6 @@ int train_reconnect(struct trainer *t, uint64_t *step, struct shore_diag *diag) 
              shore__format_seconds((double)(shore__now_ns() - start) * 1e-9, seconds, sizeof seconds),
              (unsigned long long)info.step);
     say(t, text);
-    t->step_start_ns = shore__now_ns();
     *step = info.step;
     return 0;
 }

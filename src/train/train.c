@@ -294,7 +294,7 @@ static void snapshot(struct trainer *t, uint64_t step) {
     if (!rc) rc = shore__snapshot_automatic(t->run, t->fleet, t->s->keep, t->events->note, t->events->ctx, &why);
     snprintf(text, sizeof text, "no snapshot of step %llu: %s", (unsigned long long)step, why.text);
     if (rc && t->events->note) t->events->note(t->events->ctx, text);
-    t->step_start_ns = shore__now_ns();
+    commit_begin_counting(t);
 }
 
 /* A connection broke: to the committed step, with the line of a step whose acknowledgement was lost. */
@@ -305,6 +305,7 @@ static int go_back(struct trainer *t, struct shore_diag *diag) {
         if (rc) break;
         rc = recover_metrics(t, diag); /* which may measure a loss, and meet the next break */
     }
+    commit_begin_counting(t);
     return rc;
 }
 
@@ -320,9 +321,7 @@ int shore__train(struct shore__run *run, bool fresh, bool overwrite, const uint6
     }
     out->opened = true;
     shore_fleet_info(t.fleet, &info);
-    shore_fleet_ledger(t.fleet, &t.ledger);
-    if (t.throttle) shore__throttle_busy(t.throttle, &t.busy);
-    t.step_start_ns = shore__now_ns();
+    commit_begin_counting(&t);
     uint64_t last = train_last_step(t.s);
     bool asked = false;
     for (t.base_step = info.step; !rc && !asked && t.base_step < last;) {

@@ -209,6 +209,8 @@ bool batch_validation_due(const struct trainer *t, uint64_t step);
 /* commit.c: a commit is under way from _submit on; _finish waits for it and reports its step, if there is one */
 int commit_submit(struct trainer *t, bool skip, struct shore_diag *diag);
 int commit_finish(struct trainer *t, struct shore_diag *diag);
+/* What was moved and waited for until here is no step's: a loss was measured, a snapshot taken, an attempt broke. */
+void commit_begin_counting(struct trainer *t);
 bool commit_sample_due(const struct trainer *t, uint64_t step);
 
 /* reconnect.c: after SHORE_ELINK, which diag explains: waits until the drives are back. *step: the committed one. */

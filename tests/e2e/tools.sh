@@ -19,6 +19,17 @@ for key in step loss grad_norm lr tokens step_seconds compute_seconds wait_secon
     same "metrics: $key" "$(metric "$run_dir" $key | wc -l)" 30
 done
 
+# A measured loss, a sample and a snapshot are between steps: what they fetch and wait for is in none.
+gpt2_config "$place/wide.json" 3 256 4 64 1500
+between=(train --init "$place/wide.json" --data "$place/text" --val-share 0.3 --drive "$place/between.volume"
+         --out "$place/between" --steps 9 --batch 4 --seq-len 64)
+must "${between[@]}" --eval-every 3 --sample-every 4 --snapshot-every 5 --memory "$(minimum "${between[@]}")"
+metric "$place/between" link_parameters | sort -n | awk '{v[NR] = $1} END {exit !(NR == 9 && v[9] < 10 * v[1])}' &&
+    ok "bytes of steps alone" || fail "link_parameters: $(metric "$place/between" link_parameters | xargs)"
+metric "$place/between" compute_seconds | awk '$1 <= 0 {exit 1}' && ok "waiting of steps alone" ||
+    fail "compute_seconds: $(metric "$place/between" compute_seconds | xargs)"
+must remove "$place/between"
+
 number() { sed -nE 's/.*"'"$1"'": ?([-0-9.e+]+).*/\1/p' "$place/log" | tail -n 1; }
 must eval "$run_dir" --data "$place/more" --json --memory 512MiB
 loss=$(number loss)
