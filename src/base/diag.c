@@ -1,19 +1,39 @@
 #include "base/diag.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
+/* A message that is too long has a path in it: what says least is in the middle. */
+static void keep_both_ends(const char *text, size_t bytes, char *out, size_t out_bytes) {
+    static const char dots[] = "...";
+    size_t head = (out_bytes - sizeof dots) / 2, tail = bytes - (out_bytes - sizeof dots - head);
+    while (head > 0 && (text[head] & 0xC0) == 0x80) /* no part of a character */
+        head--;
+    while (tail < bytes && (text[tail] & 0xC0) == 0x80)
+        tail++;
+    memcpy(out, text, head);
+    memcpy(out + head, dots, sizeof dots - 1);
+    memcpy(out + head + sizeof dots - 1, text + tail, bytes - tail + 1);
+}
+
 int shore__fail(struct shore_diag *diag, int code, const char *format, ...) {
     if (!diag) return code;
     int saved = errno;
+    char whole[3 * PATH_MAX] = "";
     va_list args;
     va_start(args, format);
-    if (vsnprintf(diag->text, sizeof diag->text, format, args) < 0) diag->text[0] = '\0';
+    vsnprintf(whole, sizeof whole, format, args);
     va_end(args);
+    size_t bytes = strlen(whole);
+    if (bytes < sizeof diag->text)
+        memcpy(diag->text, whole, bytes + 1);
+    else
+        keep_both_ends(whole, bytes, diag->text, sizeof diag->text);
     errno = saved;
     return code;
 }

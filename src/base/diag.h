@@ -7,7 +7,8 @@
 #include "longshore/error.h"
 
 /* Writes one sentence into diag (which may be NULL) and returns code, so that `return shore__fail(diag, -EIO, ...)`
- * reads as one step. Truncates at the diagnostic's size. Never touches errno. */
+ * reads as one step. Where the diagnostic is too small, the middle is left out: the reason is behind the path. Never
+ * touches errno. The arguments may be of diag itself. */
 __attribute__((format(printf, 3, 4))) int shore__fail(struct shore_diag *diag, int code, const char *format, ...);
 
 /* Escapes a name that a stranger chose (control characters, quotes, invalid UTF-8, escapes of terminals) for a

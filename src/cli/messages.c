@@ -1,4 +1,5 @@
 #include <errno.h>
+#include <limits.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -20,7 +21,7 @@ static void end_line(void) {
 }
 
 void shore__cli_say(const char *format, ...) {
-    char text[2048], printable[4096];
+    char text[2 * PATH_MAX], printable[4 * PATH_MAX];
     va_list args;
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);

@@ -144,11 +144,9 @@ int shore_fleet_seal(struct shore_fleet *f, uint64_t step, struct shore_diag *di
 
 /* One that does not answer may only have another name now. */
 static int say_where(const char *drive, int rc, struct shore_diag *diag) {
-    size_t used = diag ? strlen(diag->text) : 0;
-    if (diag && (rc == SHORE_EMISSING || rc == SHORE_ELINK))
-        snprintf(diag->text + used, sizeof diag->text - used,
-                 "; if it is elsewhere now, train --resume with --drive %s=NEW says so", drive);
-    return rc;
+    if (!diag || (rc != SHORE_EMISSING && rc != SHORE_ELINK)) return rc;
+    return shore__fail(diag, rc, "%s; if it is elsewhere now, train --resume with --drive %s=NEW says so", diag->text,
+                       drive);
 }
 
 /* Opens the drives in any order and puts each in its place. */

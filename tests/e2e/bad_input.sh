@@ -69,6 +69,7 @@ bad "a flag twice" "--steps" "${base[@]}" --steps 3
 with_flag "sequences longer than the model" "seq-len|64" --seq-len 65
 with_flag "more memory than the machine" "memory" --memory 4096TiB
 with_flag "no such directory for a drive" "no-such" --drive "$place/no-such/dir/volume"
+with_flag "a path that fills a message" "cannot read it: No such file" --data "$place$(printf '/%0200d' {1..15})"
 mkfifo "$place/pipe"
 with_flag "a pipe for a drive" "pipe: a special file" --drive "$place/pipe"
 bad "a pipe to measure" "pipe is a special file" drive bench "$place/pipe"

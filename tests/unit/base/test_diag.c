@@ -32,6 +32,30 @@ static void fail_fills_truncates_and_keeps_errno(void **state) {
     assert_int_equal(strlen(diag.text), sizeof diag.text - 1);
 }
 
+static void a_long_path_leaves_its_reason(void **state) {
+    struct shore_diag diag;
+    char path[4096], wide[4096];
+    memset(path, 'p', sizeof path - 1);
+    path[sizeof path - 1] = '\0';
+    shore__fail(&diag, -EIO, "%s: cannot open it: %s", path, "no such thing");
+    assert_int_equal(strlen(diag.text), sizeof diag.text - 1);
+    assert_non_null(strstr(diag.text, "ppp...ppp"));
+    assert_string_equal(strstr(diag.text, ": cannot"), ": cannot open it: no such thing");
+    /* of itself, as what a caller adds */
+    shore__fail(&diag, -EIO, "%s; and %s", diag.text, "more");
+    assert_non_null(strstr(diag.text, "no such thing; and more"));
+    for (size_t shift = 0; shift < 3; shift++) { /* characters of three bytes, cut at each of them */
+        size_t n = shift;
+        memset(wide, 'x', shift);
+        for (; n + 3 < sizeof wide; n += 3)
+            memcpy(wide + n, "\xe9\xaf\xa8", 3);
+        wide[n] = '\0';
+        char printable[sizeof diag.text];
+        shore__fail(&diag, -EIO, "%s", wide);
+        assert_string_equal(shore__printable(diag.text, strlen(diag.text), printable, sizeof printable), diag.text);
+    }
+}
+
 static void assert_escaped(const char *name, size_t bytes, const char *expected) {
     char out[256];
     assert_string_equal(shore__escape(name, bytes, out, sizeof out), expected);
@@ -101,6 +125,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_code_has_a_text),
         cmocka_unit_test(fail_fills_truncates_and_keeps_errno),
+        cmocka_unit_test(a_long_path_leaves_its_reason),
         cmocka_unit_test(what_could_mislead_is_escaped),
         cmocka_unit_test(a_message_keeps_its_own_quotes),
         cmocka_unit_test(invalid_utf8_is_escaped_by_byte),
