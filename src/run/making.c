@@ -235,6 +235,17 @@ struct shore__run *shore__run_overwritten(const char *run_path) {
     return run;
 }
 
+/* What an earlier making has begun where this one has no drive. */
+static int drop_others(const struct shore__run *run, const struct shore__plan *before, struct shore_diag *diag) {
+    for (size_t i = 0; i < before->fresh.count; i++) {
+        const char *volume = before->fresh.item[i];
+        if (shore__strings_has(&run->private->fresh, volume)) continue;
+        int rc = shore__drive_discard(volume, before->fleet_id, SHORE__ANY_GENERATION, true, diag);
+        if (rc < 0 && rc != SHORE_EMISSING && rc != SHORE_EMISMATCH) return rc;
+    }
+    return 0;
+}
+
 static int begin(struct shore__run *run, bool overwrite, struct shore_diag *diag) {
     struct shore__plan before = {0};
     int rc = refuse_what_is_there(run, overwrite, diag);
@@ -259,6 +270,9 @@ static int begin(struct shore__run *run, bool overwrite, struct shore_diag *diag
         memcpy(run->fleet_id, before.fleet_id, sizeof run->fleet_id);
         rc = plan_drives(run, &before, overwritten, diag);
     }
+    if (rc == 0) rc = drop_others(run, &before, diag);
+    for (size_t i = 0; rc < 0 && i < before.fresh.count; i++) /* undoing this making undoes that one */
+        shore__strings_add(&run->private->fresh, before.fresh.item[i]);
     if (rc == 0) rc = each_file(run, DROP, diag);
     if (rc == 0) rc = plan_write(run, diag);
     if (rc == 0) rc = shore__directory_sync(run->path, diag);

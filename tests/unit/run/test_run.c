@@ -337,6 +337,47 @@ static void half_replaced_runs_are_not_forgotten(void **state) {
     shore__settings_free(&elsewhere);
 }
 
+static void makings_with_other_drives_forget_none(void **state) {
+    struct shore_diag diag = {{0}};
+    struct shore__settings s, elsewhere, nowhere;
+    struct shore__run *run = NULL;
+    settings_of(&s, "drive");
+    settings_of(&elsewhere, "drive5");
+    settings_of(&nowhere, "nowhere/volume");
+    assert_int_equal(mkdir("drive5", 0755), 0);
+
+    assert_ok(prepare("a", &s, false, &run, &diag));
+    fill(run, false);
+    abandon(run);
+    run = make("a", &elsewhere, false);
+    assert_ok(opens_fleet(run, &diag));
+    shore__run_close(run);
+    assert_true(!exists("drive/longshore.volume") && exists("drive5/longshore.volume"));
+    assert_ok(shore__run_remove("a", NULL, NULL, &diag));
+
+    /* a command that is refused undoes what was begun, too */
+    assert_ok(prepare("a", &s, false, &run, &diag));
+    fill(run, false);
+    abandon(run);
+    assert_int_equal(prepare("a", &nowhere, false, &run, &diag), SHORE_EUSAGE);
+    assert_false(exists("a/making") || exists("drive/longshore.volume"));
+    remove_tree("a");
+
+    /* one that is in use is not forgotten */
+    assert_ok(prepare("a", &s, false, &run, &diag));
+    fill(run, false);
+    abandon(run);
+    int fd = open("drive/longshore.volume", O_RDONLY);
+    assert_int_equal(flock(fd, LOCK_EX), 0);
+    assert_int_equal(prepare("a", &elsewhere, false, &run, &diag), SHORE_EBUSY);
+    assert_says(diag, "drive/longshore.volume");
+    close(fd);
+    removed("a");
+    shore__settings_free(&s);
+    shore__settings_free(&elsewhere);
+    shore__settings_free(&nowhere);
+}
+
 static void other_volumes_are_left_alone(void **state) {
     struct shore_diag diag = {{0}};
     struct shore__settings s, t;
@@ -493,6 +534,7 @@ int main(void) {
         cmocka_unit_test(bad_input_leaves_nothing),
         cmocka_unit_test(killed_makings_are_made_again),
         cmocka_unit_test(half_replaced_runs_are_not_forgotten),
+        cmocka_unit_test(makings_with_other_drives_forget_none),
         cmocka_unit_test(other_volumes_are_left_alone),
         cmocka_unit_test(finds_moved_drives),
         cmocka_unit_test(notices_changed_files),
