@@ -95,6 +95,7 @@ static int import(struct shore__train_args *args) {
     if (!rc) {
         model = NULL; /* the run has them now */
         tokenizer = NULL;
+        if (run->note) shore__cli_say("%s", run->note);
         rc = fill(run, args, &fleet, digest, &diag);
     }
     shore__cli_progress_end();

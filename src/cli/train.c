@@ -187,6 +187,7 @@ static int fresh_run(struct shore__train_args *args, const struct shore__parsed 
     if (!rc) {
         model = NULL; /* the run has them now */
         tokenizer = NULL;
+        if (run->note) shore__cli_say("%s", run->note);
         code = train_and_report(run, true, args, &rc);
         rc = 0;
     }

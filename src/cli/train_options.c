@@ -47,7 +47,7 @@ static const struct shore__option options[] = {
     OPTION(TEXT, "resume", resume, "RUN",
            "go on with a run; --steps extends it, resources and the schedule may change, the identity may not"),
     OPTION(FLAG, "overwrite", overwrite, NULL,
-           "replace an existing run, volume or device content (never what another run has locked)"),
+           "replace an existing run with its volumes, a volume or device content (never what another run has locked)"),
     OPTION(U64, "accept-step", accept_step, "N",
            "with --resume: go on from whole step N although a newer record is damaged"),
     OPTION(FLAG, "dry-run", dry_run, NULL,

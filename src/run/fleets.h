@@ -100,10 +100,9 @@ void shore__rollback_forget(const char *run_path);
 /* for_writing: also what only their locked run may clear away: snapshots that were being made, what is left of moves.
  */
 bool shore__run_is_interrupted(const char *run_path, bool for_writing);
-/* For a run that takes the place of another: snapshots of the one before, and what it had interrupted. */
-void shore__run_forget(const char *run_path);
-/* Volumes of a run that is gone, which have names that nobody would find them by. before: may be NULL. */
-void shore__run_drop_moved(const struct shore__run *before);
+/* For a run that takes the place of another: snapshots of the one before, and what it had interrupted. drives: of the
+ * one before, may be NULL. */
+void shore__run_forget(const char *run_path, const struct shore__strings *drives);
 /* With the run locked. Says what it did in run->note. */
 int shore__run_mend(struct shore__run *run, bool roll_back, struct shore_diag *diag);
 

@@ -63,6 +63,8 @@ void shore__making_settle(const struct shore__run *run);
 int shore__run_recall(const char *path, struct shore_diag *diag);
 /* The run that is overwritten, once it is no run any more; NULL: none that can be read. Freed by shore__run_free(). */
 struct shore__run *shore__run_overwritten(const char *run_path);
+/* Removes its volumes, once the run that takes its place stands. overwritten: may be NULL. */
+void shore__run_drop(const struct shore__run *overwritten);
 /* Reads only the header. begun: a file without one counts too. diag says why not. */
 bool shore__volume_is_of(const char *volume, const uint64_t fleet_id[2], bool begun, struct shore_diag *diag);
 int shore__plan_read(const char *run_path, struct shore__plan *out, struct shore_diag *diag); /* SHORE_EMISSING: none */

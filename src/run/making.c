@@ -235,6 +235,19 @@ struct shore__run *shore__run_overwritten(const char *run_path) {
     return run;
 }
 
+/* *out: NULL if there is none. What it had interrupted ends here: nobody else knows those volumes. */
+static int open_overwritten(struct shore__run *run, struct shore__run **out, struct shore_diag *diag) {
+    struct shore__run *whole = shore__run_peek(run->path);
+    *out = whole ? whole : shore__run_overwritten(run->path);
+    if (!whole) return 0;
+    shore__making_settle(whole);
+    int rc = shore__run_mend(whole, false, diag);
+    run->note = whole->note;
+    whole->note = NULL;
+    if (rc < 0) shore__run_free(whole);
+    return rc;
+}
+
 /* What an earlier making has begun where this one has no drive. */
 static int drop_others(const struct shore__run *run, const struct shore__plan *before, struct shore_diag *diag) {
     for (size_t i = 0; i < before->fresh.count; i++) {
@@ -250,11 +263,9 @@ static int begin(struct shore__run *run, bool overwrite, struct shore_diag *diag
     struct shore__plan before = {0};
     int rc = refuse_what_is_there(run, overwrite, diag);
     if (rc < 0) return rc;
-    struct shore__run *overwritten = shore__run_peek(run->path);
-    if (overwritten)
-        shore__making_settle(overwritten);
-    else
-        overwritten = shore__run_overwritten(run->path);
+    struct shore__run *overwritten = NULL;
+    rc = open_overwritten(run, &overwritten, diag);
+    if (rc < 0) return rc;
     char *making = shore__path_join(run->path, MAKING);
     rc = making ? shore__plan_read(run->path, &before, diag) : shore__fail(diag, -ENOMEM, "out of memory");
     if (rc == SHORE_EMISSING) {
@@ -398,17 +409,32 @@ void shore__making_remove(const char *run_path) {
     free(making);
 }
 
+void shore__run_drop(const struct shore__run *overwritten) {
+    for (size_t i = 0; overwritten && i < overwritten->settings.drives.count; i++) {
+        const char *drive = overwritten->settings.drives.item[i];
+        /* where the new run has a volume, that one is open by now */
+        if (is_at(drive, overwritten->fleet_id))
+            shore__drive_discard(drive, overwritten->fleet_id, overwritten->generation, false, NULL);
+    }
+}
+
 void shore__making_settle(const struct shore__run *run) {
     struct shore__plan plan;
     int rc = shore__plan_read(run->path, &plan, NULL);
     bool made = rc == 0 && memcmp(plan.fleet_id, run->fleet_id, sizeof plan.fleet_id) == 0;
     if (made) {
         struct shore__run *overwritten = shore__run_overwritten(run->path);
-        shore__run_drop_moved(overwritten);
+        shore__run_drop(overwritten);
         shore__run_free(overwritten);
     }
     if (made || rc == SHORE_EMISSING) shore__making_remove(run->path);
     shore__strings_free(&plan.fresh);
+}
+
+static void forget_overwritten(const char *run_path) {
+    struct shore__run *overwritten = shore__run_overwritten(run_path);
+    shore__run_forget(run_path, overwritten ? &overwritten->settings.drives : NULL);
+    shore__run_free(overwritten);
 }
 
 int shore__run_finish(struct shore__run *run, const uint64_t fleet_id[2], const char *processor,
@@ -421,7 +447,7 @@ int shore__run_finish(struct shore__run *run, const uint64_t fleet_id[2], const 
     if (rc < 0) return rc;
     run->making = false; /* from here on there is no way back: the marker stays until the end */
     rc = retire(run, diag);
-    if (rc == 0) shore__run_forget(run->path);
+    if (rc == 0) forget_overwritten(run->path);
     if (rc == 0) rc = each_file(run, MOVE, diag);
     if (rc == 0) rc = shore__directory_sync(run->path, diag);
     if (rc == 0) rc = shore__run_open_data(run, run->path, diag);

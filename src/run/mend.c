@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "base/diag.h"
-#include "drive/discard.h"
 #include "run/fleets.h"
 
 bool shore__run_is_interrupted(const char *run_path, bool for_writing) {
@@ -26,19 +25,14 @@ int shore__run_mend(struct shore__run *run, bool roll_back, struct shore_diag *d
     return rc;
 }
 
-void shore__run_forget(const char *run_path) {
+void shore__run_forget(const char *run_path, const struct shore__strings *drives) {
     struct shore__strings names = {0};
-    shore__snapshots_mend(run_path, NULL, NULL, NULL, NULL);
+    shore__snapshots_mend(run_path, drives, NULL, NULL, NULL);
     shore__snapshot_names(run_path, &names, NULL);
     for (size_t i = 0; i < names.count; i++)
-        shore__snapshot_remove(run_path, names.item[i], NULL, NULL, NULL, NULL);
+        shore__snapshot_remove(run_path, names.item[i], drives, NULL, NULL, NULL);
     shore__strings_free(&names);
     shore__snapshots_forget(run_path);
     shore__move_forget(run_path);
     shore__rollback_forget(run_path);
-}
-
-void shore__run_drop_moved(const struct shore__run *before) {
-    for (size_t i = 0; before && before->generation > 1 && i < before->settings.drives.count; i++)
-        shore__drive_discard(before->settings.drives.item[i], before->fleet_id, before->generation, false, NULL);
 }

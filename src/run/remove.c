@@ -203,7 +203,7 @@ int shore__run_remove(const char *path, shore__note_fn note, void *ctx, struct s
     /* first what a change of drives that was killed has left, old or new */
     if (made) rc = shore__move_mend(run, note, ctx, diag);
     if (rc == 0 && made) rc = remove_volumes_of(run, OF_RUN, note, ctx, diag);
-    if (rc == 0 && made) shore__run_drop_moved(overwritten);
+    if (rc == 0 && made) shore__run_drop(overwritten);
     if (rc == 0 && overwritten && !made) rc = remove_volumes_of(overwritten, OF_OVERWRITTEN, note, ctx, diag);
     if (rc == 0 && (made || overwritten))
         rc = remove_snapshots(path, made ? &run->settings.drives : &overwritten->settings.drives, note, ctx, diag);

@@ -1,7 +1,9 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/wait.h>
 
+#include "run/fleets.h"
 #include "run/internal.h"
 #include "unit/run/support.h"
 
@@ -378,6 +380,71 @@ static void makings_with_other_drives_forget_none(void **state) {
     shore__settings_free(&nowhere);
 }
 
+static int die(void *ctx, uint64_t done_bytes, uint64_t total_bytes) {
+    _exit(7);
+}
+
+/* Between the making of the new volumes and the one durable step. */
+static void kill_a_move(const char *path, const char *drive) {
+    pid_t pid = fork();
+    int status = 0;
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        struct shore__run *run = NULL;
+        struct shore__strings drives = {0};
+        struct shore__placing how = {.drives = &drives, .progress = die};
+        if (shore__run_open(path, true, NULL, &run, NULL) == 0 && shore__strings_add(&drives, drive) == 0)
+            shore__run_place(run, &how, NULL);
+        _exit(0);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(WEXITSTATUS(status), 7);
+}
+
+/* Wherever they lie, and whatever was interrupted. */
+static void overwriting_takes_all_volumes(void **state) {
+    struct shore_diag diag = {{0}};
+    struct shore__settings s, elsewhere;
+    struct shore__run *run = NULL;
+    settings_of(&s, "drive");
+    settings_of(&elsewhere, "drive7");
+    assert_true(mkdir("drive6", 0755) == 0 && mkdir("drive7", 0755) == 0);
+    shore__run_close(make("a", &s, false));
+    shore__run_close(make("a", &elsewhere, true));
+    assert_false(exists("drive/longshore.volume"));
+    shore__run_close(make("a", &s, true));
+    assert_false(exists("drive7/longshore.volume"));
+
+    kill_a_move("a", "drive6");
+    assert_true(exists("a/moving.json") && exists("drive6/longshore.volume"));
+    run = make("a", &s, true);
+    assert_ok(opens_fleet(run, &diag));
+    shore__run_close(run);
+    assert_false(exists("a/moving.json") || exists("drive6/longshore.volume"));
+    removed("a");
+
+    /* snapshots lie where their drive has gone */
+    shore__run_close(make("a", &s, false));
+    assert_ok(shore__run_open("a", true, NULL, &run, &diag));
+    struct shore_fleet_options options;
+    struct shore_fleet *fleet = NULL;
+    shore__run_fleet(run, &run->settings.drives, 1, &options);
+    assert_ok(shore_fleet_open(run->model->layout, &options, &fleet, &diag));
+    assert_ok(shore__snapshot_make(run, fleet, "one", false, &diag));
+    shore_fleet_close(fleet);
+    assert_int_equal(rename("drive/longshore.volume", "drive6/longshore.volume"), 0);
+    assert_int_equal(rename("drive/longshore.volume.snapshot-one", "drive6/longshore.volume.snapshot-one"), 0);
+    free(run->settings.drives.item[0]);
+    run->settings.drives.item[0] = shore__drive_absolute("drive6");
+    assert_ok(shore__run_record_change(run, 0, "a drive moved", &diag));
+    shore__run_close(run);
+    shore__run_close(make("a", &s, true));
+    assert_false(exists("drive6/longshore.volume") || exists("drive6/longshore.volume.snapshot-one"));
+    removed("a");
+    shore__settings_free(&s);
+    shore__settings_free(&elsewhere);
+}
+
 static void other_volumes_are_left_alone(void **state) {
     struct shore_diag diag = {{0}};
     struct shore__settings s, t;
@@ -535,6 +602,7 @@ int main(void) {
         cmocka_unit_test(killed_makings_are_made_again),
         cmocka_unit_test(half_replaced_runs_are_not_forgotten),
         cmocka_unit_test(makings_with_other_drives_forget_none),
+        cmocka_unit_test(overwriting_takes_all_volumes),
         cmocka_unit_test(other_volumes_are_left_alone),
         cmocka_unit_test(finds_moved_drives),
         cmocka_unit_test(notices_changed_files),
