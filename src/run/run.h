@@ -141,6 +141,8 @@ int shore__run_place(struct shore__run *run, const struct shore__placing *how, s
 /* A snapshot named after the step (step-000100), and the oldest such ones beyond `keep` removed (0: all are kept). */
 int shore__snapshot_automatic(struct shore__run *run, struct shore_fleet *fleet, uint64_t keep, shore__note_fn note,
                               void *ctx, struct shore_diag *diag);
+/* Whether there is one of that name. */
+bool shore__snapshot_of_step(const struct shore__run *run, uint64_t step);
 
 /* Opens a run for shore__run_rollback(), whatever an interrupted one has left. */
 int shore__run_open_to_roll_back(const char *path, struct shore__run **out, struct shore_diag *diag);

@@ -509,6 +509,16 @@ int shore__snapshot_make(struct shore__run *run, struct shore_fleet *fleet, cons
     return rc;
 }
 
+static void name_of_step(uint64_t step, char name[32]) {
+    snprintf(name, 32, "step-%06" PRIu64, step);
+}
+
+bool shore__snapshot_of_step(const struct shore__run *run, uint64_t step) {
+    char name[32];
+    name_of_step(step, name);
+    return has(run->path, name, ".json");
+}
+
 int shore__snapshot_automatic(struct shore__run *run, struct shore_fleet *fleet, uint64_t keep, shore__note_fn note,
                               void *ctx, struct shore_diag *diag) {
     struct shore_fleet_info info;
@@ -516,7 +526,7 @@ int shore__snapshot_automatic(struct shore__run *run, struct shore_fleet *fleet,
     char name[32];
     int rc = 0;
     shore_fleet_info(fleet, &info);
-    snprintf(name, sizeof name, "step-%06" PRIu64, info.step);
+    name_of_step(info.step, name);
     if (has(run->path, name, ".json")) {
         rc = shore__snapshot_read(run->path, name, &there, diag);
         if (rc < 0) return rc;

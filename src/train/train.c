@@ -297,6 +297,11 @@ static void snapshot(struct trainer *t, uint64_t step) {
     commit_begin_counting(t);
 }
 
+/* A kill, or a connection that broke, may have come between a commit and its snapshot. */
+static void make_up_snapshot(struct trainer *t, uint64_t step) {
+    if (step && snapshot_due(t, step) && !shore__snapshot_of_step(t->run, step)) snapshot(t, step);
+}
+
 /* A connection broke: to the committed step, with the line of a step whose acknowledgement was lost. */
 static int go_back(struct trainer *t, struct shore_diag *diag) {
     int rc = SHORE_ELINK;
@@ -305,6 +310,7 @@ static int go_back(struct trainer *t, struct shore_diag *diag) {
         if (rc) break;
         rc = recover_metrics(t, diag); /* which may measure a loss, and meet the next break */
     }
+    if (!rc) make_up_snapshot(t, t->base_step);
     commit_begin_counting(t);
     return rc;
 }
@@ -324,6 +330,7 @@ int shore__train(struct shore__run *run, bool fresh, bool overwrite, const uint6
     commit_begin_counting(&t);
     uint64_t last = train_last_step(t.s);
     bool asked = false;
+    make_up_snapshot(&t, info.step);
     for (t.base_step = info.step; !rc && !asked && t.base_step < last;) {
         rc = one_step(&t, diag);
         uint64_t made = t.base_step + 1;

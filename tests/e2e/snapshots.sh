@@ -120,7 +120,13 @@ must train --resume "$place/moving" --drive "$place/mine=$place/yours" --stop-at
 same "automatic ones that moved" "$(cd "$place/yours" && echo *)" \
     "longshore.volume longshore.volume.snapshot-four longshore.volume.snapshot-step-000006"
 mv "$place/yours" "$place/mine"
+# A kill while it is made: the next start makes it again.
+mv "$place"/moving/snapshots/step-000006.{json,partial}
 must train --resume "$place/moving" --drive "$place/yours=$place/mine" --stop-at 6
+at6=$(digest)
+must snapshots "$place/moving"
+grep -q "^step-000006: step 6,.* automatic,.* digest ${at6#* }" "$place/log" && ok "one that a kill interrupted" ||
+    fail "a snapshot that a kill interrupted is not made on resume"
 must rollback "$place/moving" four
 must train --resume "$place/moving" --stop-at 6
 ! grep -q "no snapshot of" "$place/log" && ok "one of the same step" || fail "one of the same step is not made again"
