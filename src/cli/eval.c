@@ -104,6 +104,7 @@ static int evaluate(const char *path, struct args *a) {
     int code = SHORE__EXIT_DONE;
     int rc = shore__cli_open(path, &a->moved, true, &o, &diag);
     if (rc) return shore__cli_fail(rc, &diag);
+    shore__cli_catch_signals("\nlongshore: stopping; nothing is left behind\n");
     if (a->data.count) {
         rc = build_data(a, &o, &built, &diag);
         data = built;

@@ -11,6 +11,17 @@ start=$(date +%s%N)
 must train "${common[@]}" --out "$place/run"
 took=$((($(date +%s%N) - start) / 1000000))
 wanted=$(digest)
+# Measuring another text keeps its tokens in a file, which goes.
+mkdir "$place/tmp"
+mkfifo "$place/pipe"
+TMPDIR=$place/tmp "${guard[@]}" "$LONGSHORE" eval "$place/run" --data "$place/pipe" >"$place/log" 2>&1 </dev/null &
+background=$!
+for _ in $(seq 200); do [ -z "$(ls "$place/tmp")" ] || break; sleep 0.05; done
+[ -n "$(ls "$place/tmp")" ] && ok "tokens in a file" || fail "no file of tokens is made"
+kill -TERM $background
+wait $background
+same "what is left of it" "$(ls "$place/tmp")" ""
+background=
 must remove "$place/run"
 for part in 3 5 7 9; do
     "$LONGSHORE" train "${common[@]}" --out "$place/run" >"$place/log" 2>&1 </dev/null &
