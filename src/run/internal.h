@@ -57,7 +57,7 @@ struct shore__plan {
     bool moving;
 };
 void shore__making_remove(const char *run_path);
-/* What a making leaves that was killed after its last step but one, or before its first. */
+/* Ends a making that was killed: after its last step but one, or while the run stands that it was to overwrite. */
 void shore__making_settle(const struct shore__run *run);
 /* Opens the way back to a run that is half replaced: its volumes may still be whole. */
 int shore__run_recall(const char *path, struct shore_diag *diag);

@@ -418,16 +418,35 @@ void shore__run_drop(const struct shore__run *overwritten) {
     }
 }
 
+/* A volume that did not exist before. Whether nothing of this making is there any more. */
+static bool undo_volume(const char *volume, const uint64_t fleet_id[2]) {
+    int rc = shore__drive_discard(volume, fleet_id, SHORE__ANY_GENERATION, true, NULL);
+    return rc == 0 || rc == SHORE_EMISSING || rc == SHORE_EMISMATCH;
+}
+
+static bool has_volume(const struct shore__run *run, const char *volume) {
+    bool has = shore__strings_has(&run->settings.drives, volume);
+    for (size_t i = 0; !has && i < run->settings.drives.count; i++) {
+        char *own = NULL;
+        has = shore__volume_path(run->settings.drives.item[i], &own, NULL) == 0 && strcmp(own, volume) == 0;
+        free(own);
+    }
+    return has;
+}
+
 void shore__making_settle(const struct shore__run *run) {
     struct shore__plan plan;
     int rc = shore__plan_read(run->path, &plan, NULL);
-    bool made = rc == 0 && memcmp(plan.fleet_id, run->fleet_id, sizeof plan.fleet_id) == 0;
+    bool made = rc == 0 && memcmp(plan.fleet_id, run->fleet_id, sizeof plan.fleet_id) == 0, undone = true;
     if (made) {
         struct shore__run *overwritten = shore__run_overwritten(run->path);
         shore__run_drop(overwritten);
         shore__run_free(overwritten);
     }
-    if (made || rc == SHORE_EMISSING) shore__making_remove(run->path);
+    /* otherwise this run was to be overwritten, and stands */
+    for (size_t i = 0; rc == 0 && !made && i < plan.fresh.count; i++)
+        if (!has_volume(run, plan.fresh.item[i])) undone = undo_volume(plan.fresh.item[i], plan.fleet_id) && undone;
+    if (rc == SHORE_EMISSING || (rc == 0 && undone)) shore__making_remove(run->path);
     shore__strings_free(&plan.fresh);
 }
 
@@ -491,12 +510,6 @@ int shore__run_take_data(struct shore__run *run, shore__progress_fn progress, vo
 }
 
 /* ---- undoing ----------------------------------------------------------------------------------------------------- */
-
-/* A volume that did not exist before. Whether nothing of this making is there any more. */
-static bool undo_volume(const char *volume, const uint64_t fleet_id[2]) {
-    int rc = shore__drive_discard(volume, fleet_id, SHORE__ANY_GENERATION, true, NULL);
-    return rc == 0 || rc == SHORE_EMISSING || rc == SHORE_EMISMATCH;
-}
 
 /* The run that was to be overwritten is one again, if none of its volumes was touched. Whether nothing of it is left in
  * making. */

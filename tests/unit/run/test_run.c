@@ -415,6 +415,16 @@ static void overwriting_takes_all_volumes(void **state) {
     shore__run_close(make("a", &s, true));
     assert_false(exists("drive7/longshore.volume"));
 
+    /* killed: who goes on with the run that stands is rid of what was begun */
+    assert_ok(prepare("a", &elsewhere, true, &run, &diag));
+    fill(run, true);
+    abandon(run);
+    assert_true(exists("a/run.json") && exists("drive7/longshore.volume"));
+    assert_ok(shore__run_open("a", true, NULL, &run, &diag));
+    assert_ok(opens_fleet(run, &diag));
+    shore__run_close(run);
+    assert_false(exists("a/making") || exists("drive7/longshore.volume"));
+
     kill_a_move("a", "drive6");
     assert_true(exists("a/moving.json") && exists("drive6/longshore.volume"));
     run = make("a", &s, true);
