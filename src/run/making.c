@@ -403,8 +403,12 @@ int shore__run_replace(struct shore__run *run, struct shore_diag *diag) {
     return run->private->replaces ? retire(run, diag) : 0;
 }
 
+/* The plan last: without it, what else is there would be known to nobody. */
 void shore__making_remove(const char *run_path) {
     char *making = shore__path_join(run_path, MAKING);
+    for (const char *const *name = shore__run_files; making && *name; name++)
+        shore__remove_in(making, *name);
+    if (making) shore__remove_in(making, "run.json");
     if (making) shore__directory_remove(making);
     free(making);
 }

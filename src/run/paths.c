@@ -54,6 +54,12 @@ int shore__parent_sync(const char *path, struct shore_diag *diag) {
     return rc;
 }
 
+void shore__remove_in(const char *directory, const char *name) {
+    char *path = shore__path_join(directory, name);
+    if (path) shore__atomic_remove(path);
+    free(path);
+}
+
 void shore__directory_remove(const char *path) {
     DIR *directory = opendir(path);
     struct dirent *entry = NULL;

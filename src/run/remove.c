@@ -161,21 +161,15 @@ static int remove_snapshots(const char *path, const struct shore__strings *drive
     return rc;
 }
 
-static void remove_in(const char *directory, const char *name) {
-    char *path = shore__path_join(directory, name);
-    if (path) shore__atomic_remove(path);
-    free(path);
-}
-
 /* run.json goes last: until then the same command can be given again. */
 static void remove_files(const char *path, shore__note_fn note, void *ctx) {
     for (const char *const *name = shore__run_files; *name; name++)
-        remove_in(path, *name);
+        shore__remove_in(path, *name);
     shore__making_remove(path);
     shore__move_forget(path);
     shore__rollback_forget(path);
     shore__snapshots_forget(path);
-    remove_in(path, "run.json");
+    shore__remove_in(path, "run.json");
     if (rmdir(path) == 0)
         say(note, ctx, "removed %s", path);
     else
@@ -187,17 +181,32 @@ static int remove_volumes_of(const struct shore__run *run, enum whose whose, sho
     return remove_volumes(&run->settings.drives, run->fleet_id, whose, note, ctx, diag);
 }
 
+/* A making that was killed before its plan was durable has made nothing else yet. */
+static int remove_unplanned(const char *path, shore__note_fn note, void *ctx, struct shore_diag *diag) {
+    char *making = shore__path_join(path, "making");
+    if (making) shore__remove_in(making, "plan.json");
+    int rc = making && rmdir(making) == 0 ? 0 : shore__not_a_run(path, diag);
+    free(making);
+    if (rc == 0 && rmdir(path) == 0) say(note, ctx, "removed %s", path);
+    return rc;
+}
+
 int shore__run_remove(const char *path, shore__note_fn note, void *ctx, struct shore_diag *diag) {
     struct shore__run *run = NULL, *overwritten = NULL;
     struct shore__plan plan = {0};
-    int rc = 0, killed = shore__plan_read(path, &plan, diag);
-    if (killed < 0 && killed != SHORE_EMISSING) return killed;
+    int rc = 0, killed = SHORE_EMISSING;
     if (shore__is_run(path))
         rc = shore__run_open_without_data(path, &run, diag);
-    else if (killed < 0)
+    else if (!shore__path_exists(path, "making"))
         rc = shore__not_a_run(path, diag);
     else if ((rc = shore__run_alloc(path, &run, diag)) == 0)
         rc = shore__run_lock(run, diag);
+    if (rc == 0 && (killed = shore__plan_read(path, &plan, diag)) != SHORE_EMISSING) rc = killed;
+    if (rc == 0 && killed == SHORE_EMISSING && !shore__is_run(path)) {
+        rc = remove_unplanned(path, note, ctx, diag);
+        shore__run_close(run);
+        return rc;
+    }
     bool made = rc == 0 && shore__is_run(path);
     if (rc == 0) overwritten = shore__run_overwritten(path);
     /* first what a change of drives that was killed has left, old or new */

@@ -256,6 +256,12 @@ static void killed_makings_are_made_again(void **state) {
     write_zeros("drive/longshore.volume");
     shore__run_close(run);
     assert_false(exists("a") || exists("drive/longshore.volume"));
+    /* or before its plan was written; a folder of that name alone is nobody's leave to remove what is in it */
+    assert_true(mkdir("a", 0755) == 0 && mkdir("a/making", 0755) == 0);
+    write_text("a/making/tokens.bin", "mine");
+    assert_true(shore__run_remove("a", NULL, NULL, &diag) < 0);
+    assert_int_equal(rename("a/making/tokens.bin", "a/making/.plan.json.partial"), 0);
+    removed("a");
     /* what somebody else has put there stays */
     assert_ok(prepare("a", &s, false, &run, &diag));
     write_text("drive/longshore.volume", "a letter");
