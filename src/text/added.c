@@ -136,11 +136,12 @@ static int split(struct shore__splitter *s, bool final) {
             at = found;
             break;
         }
+        /* The tokenizers library looks for tokens also in the spaces that went with one, and goes on behind what it
+         * finds there: spaces behind that are text again. One that takes spaces on its left finds none left. */
+        if (start >= end) continue;
         rc = pass_on(s, passed, start);
         if (rc == 0) rc = end_piece(s);
         if (rc == 0) rc = s->on_token(s->ctx, token->id);
-        /* The tokenizers library looks for tokens also in the spaces that went with one, and goes on behind what it
-         * finds there: spaces behind that are text again. */
         passed = end;
     }
     if (!final) safe = at;

@@ -286,6 +286,24 @@ static void what_is_not_supported_is_named(void **state) {
     expect_refusal(PATTERN("\\\\p{Nonsense}"), "cannot be used");
 }
 
+/* The second of two finds that its spaces went with the first: the `tokenizers` library finds one. */
+static void spaces_go_with_one_token(void **state) {
+    static const uint32_t expected[] = {0, 3, 1};
+    struct shore__tokenizer *t;
+    struct shore__ids ids = {0};
+    struct shore_diag diag = {{0}};
+    (void)state;
+    put_text("tokenizer.json",
+             WITH("\"added_tokens\":[{\"id\":3,\"content\":\"\\t\",\"lstrip\":true,\"rstrip\":true}]"));
+    assert_int_equal(shore__tokenizer_open(directory, &t, &diag), 0);
+    assert_int_equal(shore__tokenizer_encode(t, "a \t \t b", 7, false, &ids, &diag), 0);
+    assert_int_equal(ids.count, 3);
+    assert_memory_equal(ids.ids, expected, sizeof expected);
+    free(ids.ids);
+    shore__tokenizer_close(t);
+    drop("tokenizer.json");
+}
+
 static void patterns_have_limits(void **state) {
     struct shore__tokenizer *t;
     struct shore__ids ids = {0};
@@ -430,6 +448,7 @@ int main(void) {
         cmocka_unit_test(a_copy_has_the_same_name),
         cmocka_unit_test(decoding_gives_the_text_back),
         cmocka_unit_test(what_is_not_supported_is_named),
+        cmocka_unit_test(spaces_go_with_one_token),
         cmocka_unit_test(patterns_have_limits),
         cmocka_unit_test(an_endless_piece_is_refused),
         cmocka_unit_test(a_later_step_divides_a_long_text),
