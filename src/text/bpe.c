@@ -349,10 +349,7 @@ static int hex_of(char c) {
     return c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
 }
 
-int shore__bpe_decode(const struct shore__bpe *b, uint32_t id, struct shore__text *out) {
-    size_t n;
-    const char *text = shore__vocab_text(&b->vocab, id, &n);
-    if (!text) return 0;
+int shore__bpe_decode(const struct shore__bpe *b, const char *text, size_t n, struct shore__text *out) {
     if (b->byte_level) return decode_byte_level(b, text, n, out);
     if (b->byte_fallback && n == 6 && !memcmp(text, "<0x", 3) && text[5] == '>' && hex_of(text[3]) >= 0 &&
         hex_of(text[4]) >= 0) {

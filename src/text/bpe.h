@@ -53,7 +53,7 @@ void shore__bpe_fini(struct shore__bpe *b);
 int shore__bpe_encode(struct shore__bpe *b, const char *piece, size_t bytes, struct shore__ids *out);
 /* Whether text may be cut between two adjacent characters (of valid UTF-8, at these places). */
 bool shore__bpe_may_cut(const struct shore__bpe *b, const char *left, const char *right);
-/* Appends the bytes that a token stands for. */
-int shore__bpe_decode(const struct shore__bpe *b, uint32_t id, struct shore__text *out);
+/* Appends the bytes that a token stands for, which is written as text. */
+int shore__bpe_decode(const struct shore__bpe *b, const char *text, size_t n, struct shore__text *out);
 
 #endif

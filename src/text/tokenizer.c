@@ -71,12 +71,15 @@ int shore__tokenizer_decode(struct shore__tokenizer *t, const uint32_t *ids, siz
         int rc = 0;
         if (ids[i] >= t->vocab) continue;
         const char *added = shore__vocab_text(&t->added, ids[i], &bytes);
+        const char *text = added ? added : shore__vocab_text(&t->bpe.vocab, ids[i], &bytes);
         if (t->is_bytes)
             rc = decode_byte(ids[i], out);
-        else if (!added)
-            rc = shore__bpe_decode(&t->bpe, ids[i], out);
-        else if (!t->added_special[ids[i]])
-            rc = shore__text_append(out, added, bytes);
+        else if (added && t->added_special[ids[i]])
+            continue;
+        else if (added && t->bpe.byte_level) /* not in byte characters, though it may look so */
+            rc = shore__text_append(out, text, bytes);
+        else if (text)
+            rc = shore__bpe_decode(&t->bpe, text, bytes, out);
         if (rc) return rc;
         if (!first || out->count == 0) continue;
         if (t->strip_first_space && out->bytes[0] == ' ') shore__text_drop(out, 1);

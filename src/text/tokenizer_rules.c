@@ -95,21 +95,27 @@ static int read_split(struct shore__tokenizer *t, const json_t *m, struct shore_
     return unsupported(diag, "Split behavior", behavior);
 }
 
-static int read_metaspace(struct shore__tokenizer *t, const json_t *m, struct shore_diag *diag) {
+static int read_prepend(const json_t *m, enum shore__prepend *out, struct shore_diag *diag) {
     const char *scheme = string_of(m, "prepend_scheme");
-    if (!is_space_mark(m, "replacement"))
-        return unsupported(diag, "Metaspace replacement", string_of(m, "replacement"));
-    t->space_marks = true;
     if (!scheme)
-        t->prepend = flag(m, "add_prefix_space", true) ? SHORE__PREPEND_ALWAYS : SHORE__PREPEND_NEVER;
+        *out = flag(m, "add_prefix_space", true) ? SHORE__PREPEND_ALWAYS : SHORE__PREPEND_NEVER;
     else if (!strcmp(scheme, "first"))
-        t->prepend = SHORE__PREPEND_FIRST;
+        *out = SHORE__PREPEND_FIRST;
     else if (!strcmp(scheme, "always"))
-        t->prepend = SHORE__PREPEND_ALWAYS;
+        *out = SHORE__PREPEND_ALWAYS;
     else if (!strcmp(scheme, "never"))
-        t->prepend = SHORE__PREPEND_NEVER;
+        *out = SHORE__PREPEND_NEVER;
     else
         return unsupported(diag, "Metaspace prepend_scheme", scheme);
+    return 0;
+}
+
+static int read_metaspace(struct shore__tokenizer *t, const json_t *m, struct shore_diag *diag) {
+    if (!is_space_mark(m, "replacement"))
+        return unsupported(diag, "Metaspace replacement", string_of(m, "replacement"));
+    int rc = read_prepend(m, &t->prepend, diag);
+    if (rc) return rc;
+    t->space_marks = true;
     return flag(m, "split", true) ? add_stage(t, SHORE__SPACE_MARK, true, SHORE__MERGED_WITH_NEXT, false, false, diag)
                                   : 0;
 }
@@ -142,14 +148,19 @@ static int read_pre_tokenizer(struct shore__tokenizer *t, const json_t *value, s
 
 static int read_decoder(struct shore__tokenizer *t, const json_t *value, struct shore_diag *diag) {
     const json_t *m;
-    for (size_t i = 0; (m = member(value, "decoders", i)); i++) {
-        if (is_type(m, "Strip") || is_type(m, "Metaspace"))
-            t->strip_first_space = !t->space_marks || t->prepend != SHORE__PREPEND_NEVER;
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && (m = member(value, "decoders", i)); i++) {
+        enum shore__prepend prepend = SHORE__PREPEND_NEVER;
+        if (is_type(m, "Strip"))
+            t->strip_first_space |= json_integer_value(json_object_get(m, "start")) > 0;
+        else if (is_type(m, "Metaspace"))
+            rc = read_prepend(m, &prepend, diag);
         else if (!is_type(m, "ByteLevel") && !is_type(m, "Replace") && !is_type(m, "ByteFallback") &&
                  !is_type(m, "Fuse"))
-            return unsupported(diag, "decoder", type_of(m));
+            rc = unsupported(diag, "decoder", type_of(m));
+        t->strip_first_space |= prepend != SHORE__PREPEND_NEVER;
     }
-    return 0;
+    return rc;
 }
 
 static int read_model(struct shore__tokenizer *t, const json_t *model, struct shore_diag *diag) {

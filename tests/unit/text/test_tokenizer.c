@@ -304,6 +304,37 @@ static void spaces_go_with_one_token(void **state) {
     drop("tokenizer.json");
 }
 
+static void decoding_follows_the_decoder(void **state) {
+    static const struct {
+        const char *rules, *text;
+    } cases[] = {
+        {"\"pre_tokenizer\":{\"type\":\"Metaspace\",\"prepend_scheme\":\"never\"},"
+         "\"decoder\":{\"type\":\"Strip\",\"content\":\" \",\"start\":1,\"stop\":0}",
+         "xa x"},
+        {"\"decoder\":{\"type\":\"Metaspace\",\"prepend_scheme\":\"first\"}", "xa x"},
+        {"\"decoder\":{\"type\":\"Metaspace\",\"prepend_scheme\":\"never\"}", " xa x"},
+        {"\"decoder\":{\"type\":\"Strip\",\"content\":\" \",\"start\":0,\"stop\":0}", " xa x"},
+    };
+    static const uint32_t ids[] = {3, 0, 3};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct shore__tokenizer *t;
+        struct shore__text text = {0};
+        struct shore_diag diag = {{0}};
+        char json[1024];
+        snprintf(json, sizeof json, WITH("\"added_tokens\":[{\"id\":3,\"content\":\"\xE2\x96\x81x\"}],%s"),
+                 cases[i].rules);
+        put_text("tokenizer.json", json);
+        assert_int_equal(shore__tokenizer_open(directory, &t, &diag), 0);
+        assert_int_equal(shore__tokenizer_decode(t, ids, 3, &text), 0);
+        assert_int_equal(text.count, strlen(cases[i].text));
+        assert_memory_equal(text.bytes, cases[i].text, text.count);
+        free(text.bytes);
+        shore__tokenizer_close(t);
+    }
+    drop("tokenizer.json");
+}
+
 static void patterns_have_limits(void **state) {
     struct shore__tokenizer *t;
     struct shore__ids ids = {0};
@@ -449,6 +480,7 @@ int main(void) {
         cmocka_unit_test(decoding_gives_the_text_back),
         cmocka_unit_test(what_is_not_supported_is_named),
         cmocka_unit_test(spaces_go_with_one_token),
+        cmocka_unit_test(decoding_follows_the_decoder),
         cmocka_unit_test(patterns_have_limits),
         cmocka_unit_test(an_endless_piece_is_refused),
         cmocka_unit_test(a_later_step_divides_a_long_text),
