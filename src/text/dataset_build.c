@@ -164,13 +164,35 @@ static int on_line_event(void *ctx, const struct shore__json_event *e, struct sh
     return rc ? rc : end_document(x->build, diag);
 }
 
-static int build_line(struct build *b, const char *line, size_t bytes, struct shore_diag *diag) {
+/* The value of the \uXXXX that text, which ends in a 0, begins with; otherwise 0. */
+static unsigned escaped_unit(const char *text) {
+    char digits[5] = "";
+    if (text[0] != '\\' || text[1] != 'u') return 0;
+    strncpy(digits, text + 2, 4);
+    return strspn(digits, "0123456789abcdefABCDEF") == 4 ? (unsigned)strtoul(digits, NULL, 16) : 0;
+}
+
+/* Escaped halves of surrogate pairs that stand alone become U+FFFD: yajl takes a first half and whatever is escaped
+ * behind it for a pair, and gives a second half out as if it were a character. */
+static void replace_lone_halves(char *line, size_t bytes) {
+    char *end = line + bytes;
+    for (char *at = line; at < end && (at = memchr(at, '\\', (size_t)(end - at)));) {
+        unsigned unit = escaped_unit(at);
+        bool first = unit >> 10 == 0xD800 >> 10, second = unit >> 10 == 0xDC00 >> 10;
+        bool pair = first && escaped_unit(at + 6) >> 10 == 0xDC00 >> 10;
+        if (!pair && (first || second)) memcpy(at + 2, "fffd", 4);
+        at += pair ? 12 : unit ? 6 : 2;
+    }
+}
+
+static int build_line(struct build *b, char *line, size_t bytes, struct shore_diag *diag) {
     struct line x = {.build = b};
     struct shore_diag why = {{0}};
     b->line++;
     if (b->line == 1 && bytes >= 3 && !memcmp(line, "\xEF\xBB\xBF", 3)) line += 3, bytes -= 3; /* byte order mark */
     if (bytes > 0 && line[bytes - 1] == '\r') bytes--;
     if (strspn(line, " \t") >= bytes) return 0;
+    replace_lone_halves(line, bytes);
     int rc = shore__json_stream_text(line, bytes, "the line", on_line_event, &x, &why);
     if (rc == 0 && !x.had_text) rc = shore__fail(&why, SHORE_EINPUT, "the line has no \"text\" field");
     if (rc) shore__fail(diag, rc, "%s:%llu: %s", b->source, (unsigned long long)b->line, why.text);

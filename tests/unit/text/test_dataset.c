@@ -118,6 +118,29 @@ static void expect_refusal(const char *file, uint32_t vocab, const char *part) {
     assert_int_not_equal(access(in_directory(".tokens.new.partial"), F_OK), 0);
 }
 
+static void lone_halves_of_pairs_are_replaced(void **state) {
+    static const char text[] = "{\"text\":\"\\ud83d \\ude00\\ud83d\\ud83d\\uDE00\\ud83d\\u0041\\\\ud83d\\\\\"}\n"
+                               "{\"text\":\"\\udbff\"}";
+    static const char expected[] = "\xEF\xBF\xBD \xEF\xBF\xBD\xEF\xBF\xBD\xF0\x9F\x98\x80\xEF\xBF\xBD"
+                                   "A\\ud83d\\";
+    const char *file = put_text("halves.jsonl", text);
+    struct shore__dataset_stats stats;
+    struct shore_diag diag = {{0}};
+    struct shore__dataset *d;
+    int32_t got[64];
+    (void)state;
+    assert_int_equal(build(&file, 1, 257, &stats, &diag), 0);
+    assert_int_equal(stats.tokens, strlen(expected) + 1 + 3);
+    assert_int_equal(shore__dataset_open(in_directory("tokens"), 0, 0, &d, &diag), 0);
+    assert_int_equal(shore__dataset_read(d, 0, stats.tokens, got, &diag), 0);
+    for (size_t i = 0; i < strlen(expected); i++)
+        assert_int_equal(got[i], (unsigned char)expected[i]);
+    shore__dataset_close(d);
+    expect_refusal(put_text("half.jsonl", "{\"text\":\"\\"), 257, "half.jsonl:1");
+    expect_refusal(put_text("half.jsonl", "{\"text\":\"\\ud8"), 257, "half.jsonl:1");
+    expect_refusal(put_text("half.jsonl", "{\"text\":\"\\ud83d\\ude0"), 257, "half.jsonl:1");
+}
+
 static void bad_input_is_named(void **state) {
     static const uint16_t narrow[] = {7, 8};
     expect_refusal(in_directory("nowhere.txt"), 257, "nowhere.txt");
@@ -270,6 +293,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(documents_are_joined_by_end_of_text),
         cmocka_unit_test(llmc_files_are_read),
+        cmocka_unit_test(lone_halves_of_pairs_are_replaced),
         cmocka_unit_test(bad_input_is_named),
         cmocka_unit_test(damage_is_noticed),
         cmocka_unit_test(positions_cover_each_epoch_once),
