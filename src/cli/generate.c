@@ -48,7 +48,7 @@ struct stream {
     struct shore__tokenizer *tokenizer;
     struct shore__text text; /* prompt and what followed */
     size_t shown, tokens;
-    int64_t stop; /* token that ends the text; -1: none */
+    const struct shore__arch *arch;
     bool silent, ended;
     int rc;
 };
@@ -66,9 +66,16 @@ static void show(struct stream *s, bool last) {
     fflush(stdout);
 }
 
+static bool ends_text(const struct stream *s, uint32_t token) {
+    bool ends = token == shore__tokenizer_end_of_text(s->tokenizer);
+    for (uint32_t i = 0; i < s->arch->neos; i++)
+        ends |= token == s->arch->eos[i];
+    return ends;
+}
+
 static int on_token(void *ctx, uint32_t token) {
     struct stream *s = ctx;
-    if (s->stop >= 0 && token == (uint64_t)s->stop) {
+    if (ends_text(s, token)) {
         s->ended = true;
         return 1;
     }
@@ -124,7 +131,7 @@ static int encode(const struct args *a, const struct shore__opened *o, struct sh
 static int generate(const char *path, struct args *a) {
     struct shore__opened o;
     struct shore__ids ids = {0};
-    struct stream stream = {.silent = a->json, .stop = -1};
+    struct stream stream = {.silent = a->json};
     struct shore_diag diag = {{0}};
     int code = SHORE__EXIT_DONE;
     int rc = shore__cli_open(path, &a->moved, true, &o, &diag);
@@ -149,8 +156,7 @@ static int generate(const char *path, struct args *a) {
     size_t prompt_bytes = 0;
     if (!rc) {
         stream.tokenizer = o.tokenizer;
-        stream.stop = shore__tokenizer_end_of_text(o.tokenizer);
-        if (stream.stop < 0) stream.stop = o.model->arch.eos;
+        stream.arch = &o.model->arch;
         rc = shore__tokenizer_decode(o.tokenizer, ids.ids, ids.count, &stream.text);
         prompt_bytes = stream.text.count;
     }

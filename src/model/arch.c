@@ -80,10 +80,18 @@ static const char *string(struct reader *r, const char *key, const char *fallbac
     return json_string_value(v);
 }
 
-static int64_t token_id(const struct reader *r, const char *key) {
-    const json_t *v = json_object_get(r->config, key);
-    if (json_is_array(v)) v = json_array_get(v, 0);
+static int64_t token_id(const json_t *v) {
     return json_is_integer(v) && json_integer_value(v) >= 0 ? json_integer_value(v) : -1;
+}
+
+static void end_tokens(struct reader *r, struct shore__arch *a) {
+    const json_t *v = json_object_get(r->config, "eos_token_id");
+    size_t n = json_is_array(v) ? json_array_size(v) : 1;
+    if (n > SHORE__EOS_MOST) refuse(r, "eos_token_id", "at most 16 tokens that end a text are supported");
+    for (size_t i = 0; !r->rc && i < n; i++) {
+        int64_t id = token_id(json_is_array(v) ? json_array_get(v, i) : v);
+        if (id >= 0) a->eos[a->neos++] = id;
+    }
 }
 
 static enum shore__act_fn activation(struct reader *r, const char *key, const char *fallback) {
@@ -198,7 +206,8 @@ static void llama_family(struct reader *r, const char *type, struct shore__arch 
 
 int shore__arch_from_json(const json_t *config, const char *name, struct shore__arch *out, struct shore_diag *diag) {
     struct reader r = {config, name, diag, 0};
-    *out = (struct shore__arch){.bos = token_id(&r, "bos_token_id"), .eos = token_id(&r, "eos_token_id")};
+    *out = (struct shore__arch){.bos = token_id(json_object_get(config, "bos_token_id"))};
+    end_tokens(&r, out);
     const char *type = string(&r, "model_type", NULL);
     const json_t *class = json_array_get(json_object_get(config, "architectures"), 0);
     if (json_is_string(class)) {
@@ -218,6 +227,15 @@ int shore__arch_from_json(const json_t *config, const char *name, struct shore__
     return r.rc;
 }
 
+json_t *shore__arch_eos_to_json(const struct shore__arch *a) {
+    if (a->neos == 0) return json_null();
+    if (a->neos == 1) return json_integer(a->eos[0]);
+    json_t *list = json_array();
+    for (uint32_t i = 0; i < a->neos; i++)
+        json_array_append_new(list, json_integer(a->eos[i]));
+    return list;
+}
+
 json_t *shore__arch_to_json(const struct shore__arch *a) {
     json_t *j = json_object();
     if (!j) return NULL;
@@ -233,8 +251,9 @@ json_t *shore__arch_to_json(const struct shore__arch *a) {
     PUT("vocab_size", json_integer(a->vocab));
     PUT("tie_word_embeddings", json_boolean(a->tied));
     PUT("initializer_range", json_real(a->init_std));
-    if (a->bos >= 0) PUT("bos_token_id", json_integer(a->bos));
-    if (a->eos >= 0) PUT("eos_token_id", json_integer(a->eos));
+    /* null, not absent: transformers puts in ids of its own for what is absent */
+    PUT("bos_token_id", a->bos >= 0 ? json_integer(a->bos) : json_null());
+    PUT("eos_token_id", shore__arch_eos_to_json(a));
     if (gpt) {
         PUT("n_layer", json_integer(a->n_layer));
         PUT("n_embd", json_integer(a->d_model));
@@ -321,7 +340,6 @@ int shore__arch_preset(const char *name, uint32_t vocab, struct shore__arch *out
         .tied = true,
         .init_std = 0.02f,
         .bos = -1,
-        .eos = -1,
     };
     return 0;
 }

@@ -11,6 +11,8 @@
 #include "compute/compute.h"
 #include "longshore/state.h"
 
+#define SHORE__EOS_MOST 16u
+
 /* What an architecture is made of. Filled from a Hugging Face config.json or a named preset. */
 struct shore__arch {
     const char *model_type; /* "gpt2", "llama", "mistral", "qwen2": static */
@@ -28,7 +30,9 @@ struct shore__arch {
     bool tied;
     bool has_dropout; /* configured, and not applied: to be said aloud */
     float init_std;
-    int64_t bos, eos; /* -1: none */
+    int64_t bos; /* -1: none */
+    uint32_t neos;
+    int64_t eos[SHORE__EOS_MOST]; /* each ends a text */
 };
 
 enum shore__role {
@@ -95,6 +99,8 @@ struct shore__model {
 int shore__arch_from_json(const json_t *config, const char *name, struct shore__arch *out, struct shore_diag *diag);
 /* Its inverse: a config.json that transformers loads. Borrowed nothing; caller json_decref()s. */
 json_t *shore__arch_to_json(const struct shore__arch *arch);
+/* What eos_token_id is in Hugging Face's files: null, a number, or a list. */
+json_t *shore__arch_eos_to_json(const struct shore__arch *arch);
 /* Presets: gpt2-124m, -350m, -774m, -1.5b, and small ones for first tries. vocab: the tokenizer's, which the small ones
  * take and the others have at least; 0: the preset's own. NULL ends the list of shore__arch_presets(). */
 int shore__arch_preset(const char *name, uint32_t vocab, struct shore__arch *out, struct shore_diag *diag);

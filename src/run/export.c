@@ -215,11 +215,14 @@ static int write_json(const char *directory, const char *name, json_t *value, st
 
 static int write_description(const struct job *job, const struct shore__tokenizer *tokenizer, const char *directory,
                              struct shore_diag *diag) {
-    const struct shore__arch *arch = &job->model->arch;
-    json_t *config = shore__arch_to_json(arch), *generation = json_pack("{s:b}", "_from_model_config", 1);
+    struct shore__arch arch = job->model->arch;
+    int64_t end_of_text = tokenizer ? shore__tokenizer_end_of_text(tokenizer) : -1;
+    if (!arch.neos && end_of_text >= 0) arch.eos[arch.neos++] = end_of_text;
+    json_t *config = shore__arch_to_json(&arch);
+    json_t *generation =
+        json_pack("{s:b, s:o}", "_from_model_config", 1, "eos_token_id", shore__arch_eos_to_json(&arch));
     if (config) json_object_set_new(config, "torch_dtype", json_string(job->bf16 ? "bfloat16" : "float32"));
-    if (arch->bos >= 0) json_object_set_new(generation, "bos_token_id", json_integer(arch->bos));
-    if (arch->eos >= 0) json_object_set_new(generation, "eos_token_id", json_integer(arch->eos));
+    if (arch.bos >= 0) json_object_set_new(generation, "bos_token_id", json_integer(arch.bos));
     int rc = write_json(directory, "config.json", config, diag);
     if (rc == 0)
         rc = write_json(directory, "generation_config.json", generation, diag);

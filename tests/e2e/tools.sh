@@ -52,6 +52,19 @@ must generate "$place/short" --prompt a --max-tokens 20 --temperature 0 --json
 grep -q '"text":"b","tokens":1,"ended":true' "$place/log" && ok "a text that ends" || fail "the end is not reported"
 must generate "$place/short" --prompt a --max-tokens 1 --temperature 0 --json
 grep -q '"text":"b","tokens":1,"ended":false' "$place/log" && ok "a text that is cut" || fail "an end that was not"
+must export "$place/short" --out "$place/ends" --quiet
+grep -q '"eos_token_id": 256' "$place/ends/config.json" && ok "the tokenizer's end of text" || fail "no end is exported"
+sed -i 's/"eos_token_id": 256/"eos_token_id": [7, 98]/' "$place/ends/config.json"
+must import "$place/ends" --drive "$place/ends.volume" --out "$place/two_ends" --quiet
+for model in ends two_ends; do
+    must generate "$place/$model" --prompt a --max-tokens 20 --temperature 0 --json
+    grep -q '"text":"","tokens":0,"ended":true' "$place/log" && ok "any of two ends" || fail "the second end is no end"
+done
+must export "$place/two_ends" --out "$place/ends_again" --quiet
+for file in config.json generation_config.json; do
+    same "two ends in $file" "$(tr -d ' \n' <"$place/ends_again/$file" | grep -o '"eos_token_id":\[[0-9,]*\]')" \
+        '"eos_token_id":[7,98]'
+done
 
 # attention over a long text takes more memory than the products of one token
 cat >"$place/long.json" <<'JSON'
