@@ -172,7 +172,9 @@ static void llama_family(struct reader *r, const char *type, struct shore__arch 
     a->n_layer = count(r, "num_hidden_layers", 32, 4096);
     a->d_model = count(r, "hidden_size", 4096, 1 << 18);
     a->n_head = count(r, "num_attention_heads", 32, 4096);
-    a->n_kv_head = count(r, "num_key_value_heads", mistral ? 8 : a->n_head, 4096);
+    /* transformers' own default where the key is absent; null means one for each head */
+    bool eight = mistral && !json_object_get(r->config, "num_key_value_heads");
+    a->n_kv_head = count(r, "num_key_value_heads", eight ? 8 : a->n_head, 4096);
     a->d_ff = count(r, "intermediate_size", -1, 1 << 20);
     a->vocab = count(r, "vocab_size", -1, 1 << 24);
     a->max_positions = count(r, "max_position_embeddings", 2048, 1 << 24);

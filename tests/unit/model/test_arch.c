@@ -1,0 +1,70 @@
+/* What a config.json says, and what it leaves to be known. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "model/model.h"
+
+#define SMALL "\"hidden_size\": 32, \"intermediate_size\": 64, \"num_hidden_layers\": 1, \"vocab_size\": 260"
+
+static struct shore__arch arch_of(const char *text) {
+    struct shore_diag diag = {{0}};
+    struct shore__arch arch;
+    json_t *config = json_loads(text, 0, NULL);
+    assert_non_null(config);
+    if (shore__arch_from_json(config, "config.json", &arch, &diag)) fail_msg("%s", diag.text);
+    json_decref(config);
+    return arch;
+}
+
+static void expect_refusal(const char *text, const char *part) {
+    struct shore_diag diag = {{0}};
+    struct shore__arch arch;
+    json_t *config = json_loads(text, 0, NULL);
+    assert_non_null(config);
+    assert_int_equal(shore__arch_from_json(config, "config.json", &arch, &diag), SHORE_EINPUT);
+    if (!strstr(diag.text, part)) fail_msg("\"%s\" does not say \"%s\"", diag.text, part);
+    json_decref(config);
+}
+
+static void heads_of_keys_have_defaults(void **state) {
+    (void)state;
+    struct shore__arch a = arch_of("{\"model_type\": \"mistral\", \"num_attention_heads\": 16, " SMALL "}");
+    assert_int_equal(a.n_kv_head, 8);
+    a = arch_of("{\"model_type\": \"mistral\", \"num_attention_heads\": 4, \"num_key_value_heads\": null, " SMALL "}");
+    assert_int_equal(a.n_kv_head, 4);
+    a = arch_of("{\"model_type\": \"llama\", \"num_attention_heads\": 4, " SMALL "}");
+    assert_int_equal(a.n_kv_head, 4);
+}
+
+static void all_ends_are_kept(void **state) {
+    (void)state;
+    static const char *const ends[] = {"null", "7", "[7,9,0]"};
+    for (uint32_t i = 0; i < 3; i++) {
+        char text[128];
+        snprintf(text, sizeof text, "{\"model_type\": \"gpt2\", \"eos_token_id\": %s}", ends[i]);
+        struct shore__arch a = arch_of(text);
+        assert_int_equal(a.neos, i == 2 ? 3 : i);
+        json_t *config = shore__arch_to_json(&a);
+        char *written = json_dumps(json_object_get(config, "eos_token_id"), JSON_COMPACT | JSON_ENCODE_ANY);
+        assert_string_equal(written, ends[i]);
+        free(written);
+        json_decref(config);
+    }
+    assert_int_equal(arch_of("{\"model_type\": \"gpt2\", \"eos_token_id\": [-1, \"x\", 3]}").neos, 1);
+    expect_refusal("{\"model_type\": \"gpt2\", \"eos_token_id\": [1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17]}",
+                   "eos_token_id");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(heads_of_keys_have_defaults),
+        cmocka_unit_test(all_ends_are_kept),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
