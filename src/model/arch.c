@@ -19,7 +19,7 @@ static void refuse(struct reader *r, const char *key, const char *why) {
     char *text = v ? json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
     char shown[120];
     r->rc = shore__fail(r->diag, SHORE_EINPUT, "%s: \"%s\" is %s: %s", r->name, key,
-                        text ? shore__escape(text, strlen(text), shown, sizeof shown) : "missing", why);
+                        text ? shore__printable(text, strlen(text), shown, sizeof shown) : "missing", why);
     free(text);
 }
 

@@ -61,10 +61,18 @@ static void all_ends_are_kept(void **state) {
                    "eos_token_id");
 }
 
+static void what_is_refused_is_shown_as_it_stands(void **state) {
+    (void)state;
+    expect_refusal("{\"model_type\": \"gpt2\", \"activation_function\": \"mish\"}",
+                   "\"activation_function\" is \"mish\":");
+    expect_refusal("{\"model_type\": \"x\\\"\\n\\u202e\"}", "is \"x\\\"\\n\\u{202e}\":");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(heads_of_keys_have_defaults),
         cmocka_unit_test(all_ends_are_kept),
+        cmocka_unit_test(what_is_refused_is_shown_as_it_stands),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
