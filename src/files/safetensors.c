@@ -139,8 +139,11 @@ static int find_files(struct shore__safetensors *st, bool *indexed, struct shore
     int n = scandir(st->directory, &entries, ends_in_safetensors, alphasort);
     if (n < 0) return shore__fail(diag, -errno, "%s: cannot read the directory: %s", st->directory, strerror(errno));
     rc = n ? 0
-           : shore__fail(diag, SHORE_EMISSING, "%s: has no model.safetensors and no other *.safetensors file",
-                         st->directory);
+           : shore__fail(
+                 diag, SHORE_EMISSING,
+                 "%s: has no model.safetensors and no other *.safetensors file; weights of another format can be "
+                 "loaded with transformers and saved as that (save_pretrained)",
+                 st->directory);
     for (int i = 0; i < n; i++) {
         if (rc == 0) rc = add_file(st, entries[i]->d_name, diag);
         free(entries[i]);

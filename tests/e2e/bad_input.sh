@@ -162,6 +162,9 @@ for shard in ../outside.safetensors /etc/passwd sub/../../outside.safetensors; d
     printf '{"metadata": {}, "weight_map": {"transformer.wte.weight": "%s"}}' "$shard" >"$dir/model.safetensors.index.json"
     with_flag "shard $shard" "outside|passwd|leave" --model "$dir"
 done
+model pickled
+mv "$dir/model.safetensors" "$dir/pytorch_model.bin"
+with_flag "weights of another format" "no other \*.safetensors file; .*save_pretrained" --model "$dir"
 model linked # as the Hugging Face cache has it
 mkdir "$place/blobs"
 mv "$dir/model.safetensors" "$place/blobs/0123"
