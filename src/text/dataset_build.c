@@ -13,6 +13,7 @@
 #include "files/json_stream.h"
 #include "text/dataset.h"
 #include "text/token_file.h"
+#include "text/utf8.h"
 #include "text/vector.h"
 
 #define BLOCK_BYTES (256u << 10)
@@ -130,11 +131,47 @@ static int read_block(struct build *b, int fd, size_t *bytes, struct shore_diag 
     return report(b, diag);
 }
 
+struct text_check {
+    unsigned char begun[4]; /* of a character that the next block goes on with */
+    size_t nbegun;
+    uint64_t offset; /* of the character that is looked at */
+};
+
+/* Bytes that s gives the character it begins or goes on with; 0: it is none of a text. */
+static size_t check_char(struct text_check *c, const unsigned char *s, size_t bytes) {
+    if (!c->nbegun && *s && *s < 0x80) return c->offset++, 1;
+    size_t had = c->nbegun, n = sizeof c->begun - had < bytes ? sizeof c->begun - had : bytes;
+    memcpy(c->begun + had, s, n);
+    int length = *c->begun ? shore__utf8_check(c->begun, had + n) : -1;
+    if (length < 0) return 0;
+    c->nbegun = length ? 0 : had + n;
+    c->offset += (size_t)length;
+    return length ? (size_t)length - had : n;
+}
+
+/* Bytes become tokens whatever they are: nothing later would tell a photograph from a book. A last character that is
+ * cut off passes, as `head -c` leaves it. */
+static int check_text(struct build *b, struct text_check *c, const char *text, size_t bytes, struct shore_diag *diag) {
+    for (size_t at = 0, n; at < bytes; at += n) {
+        n = check_char(c, (const unsigned char *)text + at, bytes - at);
+        if (!n)
+            return shore__fail(
+                diag, SHORE_EINPUT,
+                "%s: is not UTF-8 text: byte %llu is 0x%02x; convert it (iconv -t UTF-8), or give tokens "
+                "of llm.c a name in .bin",
+                b->source, (unsigned long long)c->offset, *c->begun);
+    }
+    return 0;
+}
+
 static int build_text(struct build *b, int fd, struct shore_diag *diag) {
+    struct text_check check = {{0}, 0, 0};
     size_t n;
     int rc = begin_document(b, diag);
-    while (rc == 0 && (rc = read_block(b, fd, &n, diag)) == 0 && n > 0)
-        rc = feed(b, b->block, n, diag);
+    while (rc == 0 && (rc = read_block(b, fd, &n, diag)) == 0 && n > 0) {
+        rc = check_text(b, &check, b->block, n, diag);
+        if (rc == 0) rc = feed(b, b->block, n, diag);
+    }
     return rc ? rc : end_document(b, diag);
 }
 

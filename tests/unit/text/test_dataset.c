@@ -80,6 +80,39 @@ static void documents_are_joined_by_end_of_text(void **state) {
     shore__dataset_close(d);
 }
 
+static void only_text_is_text(void **state) {
+    enum { BLOCK = 256 << 10 };
+    static const struct {
+        const char *text, *why; /* NULL: it is one */
+    } cases[] = {
+        {"gr\xc3\xbc\xc3\x9f \xe9\xaf\xa8 \xf0\x9f\x98\x80.", NULL},
+        {"cut off \xf0\x9f\x98", NULL},
+        {"latin \xfc.", "is 0xfc"},
+        {"overlong \xc0\xaf", "is 0xc0"},
+        {"half a pair \xed\xa0\x80.", "is 0xed"},
+        {"begun \xe9\xaf.", "is 0xe9"},
+        {"begun \xe9\xaf\x01", "is 0xe9"},
+        {"alone \x80", "is 0x80"},
+    };
+    static char large[BLOCK + 64];
+    struct shore_diag diag;
+    memset(large, 'x', sizeof large);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        size_t bytes = strlen(cases[i].text);
+        for (size_t at = BLOCK - bytes; at <= BLOCK; at++) { /* cut by the end of a block at each byte */
+            memset(large + BLOCK - bytes, 'x', bytes);
+            memcpy(large + at, cases[i].text, bytes);
+            const char *file = put_file("large.txt", large, at + bytes);
+            diag.text[0] = '\0';
+            assert_int_equal(build(&file, 1, 257, NULL, &diag), cases[i].why ? SHORE_EINPUT : 0);
+            if (cases[i].why) assert_non_null(strstr(diag.text, cases[i].why));
+        }
+    }
+    const char *file = put_file("nul.txt", "ab\0c", 4);
+    assert_int_equal(build(&file, 1, 257, NULL, &diag), SHORE_EINPUT);
+    assert_non_null(strstr(diag.text, "nul.txt: is not UTF-8 text: byte 2 is 0x00"));
+}
+
 static const char *put_bin(const char *name, uint32_t magic, uint32_t version, uint32_t count, size_t data_bytes,
                            const void *data) {
     unsigned char raw[2048] = {0};
@@ -292,6 +325,7 @@ static void building_can_be_cancelled(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(documents_are_joined_by_end_of_text),
+        cmocka_unit_test(only_text_is_text),
         cmocka_unit_test(llmc_files_are_read),
         cmocka_unit_test(lone_halves_of_pairs_are_replaced),
         cmocka_unit_test(bad_input_is_named),
