@@ -11,7 +11,7 @@ all:
 	@scripts/build release
 
 deps:
-	@scripts/deps build
+	@scripts/deps build test
 
 demo:
 	@scripts/deps build demo
@@ -19,7 +19,7 @@ demo:
 	@scripts/demo.sh
 
 test:
-	@scripts/deps build
+	@scripts/deps build test
 	@scripts/build release
 	@$(CTEST) --test-dir $(BUILD)
 
