@@ -277,42 +277,45 @@ int shore__options_parse(const struct shore__command_line *line, int argc, char 
     return config ? shore__config_apply(line, config, target, parsed, diag) : 0;
 }
 
+/* What a flag would take, as JSON has it: numbers for numbers, text for anything. */
+static const char *text_of(const struct shore__option *o, const json_t *value, char *buffer, size_t bytes) {
+    bool words = o->kind == SHORE__OPTION_TEXT || o->kind == SHORE__OPTION_LIST || o->kind == SHORE__OPTION_CHOICE;
+    if (json_is_string(value)) return json_string_value(value);
+    if (json_is_integer(value) && !words)
+        snprintf(buffer, bytes, "%lld", (long long)json_integer_value(value));
+    else if (json_is_real(value) && !words)
+        snprintf(buffer, bytes, "%.17g", json_real_value(value));
+    else if (json_is_boolean(value) && o->kind == SHORE__OPTION_CHOICE)
+        snprintf(buffer, bytes, "%s", json_is_true(value) ? "on" : "off");
+    else
+        return NULL;
+    return buffer;
+}
+
 /* A list that the file gives is taken whole, so what is there from a default goes first. */
-static int set_from_json(const struct shore__option *o, const json_t *value, const char *file, void *target,
-                         struct shore_diag *diag) {
-    char text[64];
-    const char *from = text;
-    if (json_is_array(value) && o->kind == SHORE__OPTION_LIST) {
-        shore__strings_free((struct shore__strings *)((char *)target + o->offset));
-        size_t i;
-        const json_t *item;
-        json_array_foreach(value, i, item) {
-            if (!json_is_string(item))
-                return shore__fail(diag, SHORE_EINPUT, "%s: \"%s\" is to be an array of strings", file, o->name);
-            int rc = shore__option_set(o, json_string_value(item), target, diag);
-            if (rc) return rc;
-        }
-        return 0;
-    }
+static int set_from_json(const struct shore__option *o, const json_t *value, void *target, struct shore_diag *diag) {
+    char buffer[64];
+    const char *text;
     if (o->kind == SHORE__OPTION_FLAG) {
-        if (!json_is_boolean(value))
-            return shore__fail(diag, SHORE_EINPUT, "%s: \"%s\" is to be true or false", file, o->name);
+        if (!json_is_boolean(value)) return shore__fail(diag, SHORE_EINPUT, "\"%s\" is to be true or false", o->name);
         *(bool *)((char *)target + o->offset) = json_is_true(value);
         return 0;
     }
-    if (json_is_string(value))
-        from = json_string_value(value);
-    else if (json_is_integer(value))
-        snprintf(text, sizeof text, "%lld", (long long)json_integer_value(value));
-    else if (json_is_real(value))
-        snprintf(text, sizeof text, "%.17g", json_real_value(value));
-    else if (json_is_boolean(value) && o->kind == SHORE__OPTION_CHOICE)
-        snprintf(text, sizeof text, "%s", json_is_true(value) ? "on" : "off");
-    else
-        return shore__fail(diag, SHORE_EINPUT, "%s: \"%s\" has a value of the wrong type", file, o->name);
-    struct shore_diag inner;
-    int rc = shore__option_set(o, from, target, &inner);
-    return rc ? shore__fail(diag, SHORE_EINPUT, "%s: %.900s", file, inner.text) : 0;
+    if (o->kind == SHORE__OPTION_LIST) shore__strings_free((struct shore__strings *)((char *)target + o->offset));
+    if (json_is_array(value) && o->kind == SHORE__OPTION_LIST) {
+        size_t i;
+        const json_t *item;
+        int rc = 0;
+        json_array_foreach(value, i, item) {
+            if (!json_is_string(item))
+                return shore__fail(diag, SHORE_EINPUT, "\"%s\" is to be an array of strings", o->name);
+            if ((rc = shore__option_set(o, json_string_value(item), target, diag))) break;
+        }
+        return rc;
+    }
+    if (!(text = text_of(o, value, buffer, sizeof buffer)))
+        return shore__fail(diag, SHORE_EINPUT, "\"%s\" has a value of the wrong type", o->name);
+    return shore__option_set(o, text, target, diag);
 }
 
 int shore__config_apply(const struct shore__command_line *line, const char *path, void *target,
@@ -325,16 +328,14 @@ int shore__config_apply(const struct shore__command_line *line, const char *path
     const char *key;
     json_t *value;
     json_object_foreach(json, key, value) {
+        struct shore_diag inner;
         int index = shore__option_find(line, key);
-        if (index < 0) {
-            struct shore_diag inner;
-            unknown(line, key, true, &inner);
-            rc = shore__fail(diag, SHORE_EINPUT, "%s: %.900s", file, inner.text);
+        if (index >= 0 && parsed->given[index] == SHORE__GIVEN) continue;
+        rc = index < 0 ? unknown(line, key, true, &inner) : set_from_json(&line->options[index], value, target, &inner);
+        if (rc) {
+            rc = shore__fail(diag, SHORE_EINPUT, "%s: %s", file, inner.text);
             break;
         }
-        if (parsed->given[index] == SHORE__GIVEN) continue;
-        rc = set_from_json(&line->options[index], value, file, target, diag);
-        if (rc) break;
         parsed->given[index] = SHORE__GIVEN_CONFIG;
     }
     json_decref(json);

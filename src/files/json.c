@@ -76,7 +76,7 @@ int shore__json_parse(const char *text, size_t bytes, const char *name, json_t *
         if (json_error_code(&error) == json_error_out_of_memory)
             return shore__fail(diag, -ENOMEM, "%s: out of memory", name);
         return shore__fail(diag, SHORE_EINPUT, "%s:%d: not valid JSON: %s", name, error.line,
-                           shore__escape(error.text, strlen(error.text), shown, sizeof shown));
+                           shore__printable(error.text, strlen(error.text), shown, sizeof shown));
     }
     if (!json_is_object(value)) {
         json_decref(value);

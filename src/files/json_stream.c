@@ -97,7 +97,7 @@ static int explain(struct stream *s, yajl_handle parser, yajl_status status, uin
     size_t text_bytes = text ? strcspn((char *)text, "\n") : 0;
     shore__fail(s->diag, SHORE_EINPUT, "%s:%llu: not valid JSON near byte %llu: %s", s->name, (unsigned long long)line,
                 (unsigned long long)(offset + at),
-                text ? shore__escape((char *)text, text_bytes, shown, sizeof shown) : "unknown error");
+                text ? shore__printable((char *)text, text_bytes, shown, sizeof shown) : "unknown error");
     if (text) yajl_free_error(parser, text);
     return SHORE_EINPUT;
 }

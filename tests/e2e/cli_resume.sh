@@ -80,5 +80,12 @@ echo '{"bacth": 2}' >"$place/bad.json"
 refused "unknown key" "bad.json.*did you mean.*batch" train --config "$place/bad.json"
 echo '{"batch": [2]}' >"$place/bad.json"
 refused "a key of the wrong type" "bad.json.*batch" train --config "$place/bad.json"
+for value in '{"out": 5}' '{"data": 5}' '{"data": ["a", ""]}' '{"data": ["a", 5]}' '{"optimizer": 1}'; do
+    echo "$value" >"$place/bad.json"
+    key=${value#??} key=${key%%\"*}
+    refused "a value of the wrong type, $value" "bad.json: (\"|--)$key" train --config "$place/bad.json"
+done
+echo '{"batch" 2}' >"$place/bad.json"
+refused "what the parser says is as it says it" "bad.json:1: not valid JSON: '.' expected near '2'" train --config "$place/bad.json"
 
 done_testing
