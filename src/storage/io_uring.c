@@ -148,6 +148,7 @@ static int uring_submit(void *state, struct shore__io_op *op, uint32_t first_byt
 static bool finish_or_continue(struct uring *u, unsigned slot, int res) {
     struct transfer *t = &u->slots[slot];
     struct shore__io_op *op = t->op;
+    if (res == -ECANCELED) res = -EAGAIN; /* the kernel found no thread for it: nobody has asked to stop */
     bool again = (res == -EINTR || res == -EAGAIN) && op->kind != SHORE__IO_FLUSH;
     if (res < 0 && !again) {
         op->rc = res;
@@ -168,7 +169,7 @@ static bool finish_or_continue(struct uring *u, unsigned slot, int res) {
         return true;
     }
     if (step == 0 && ++t->stalls > SHORE__IO_STALLS)
-        op->rc = -EIO;
+        op->rc = again ? res : -EIO;
     else
         op->rc = send_slot(u, slot, UINT32_MAX);
     return op->rc != 0;
