@@ -35,7 +35,8 @@ static void leave_signals_to_caller(void) {
 static _Thread_local bool workers_ready;
 
 struct shore__cpu_thread shore__cpu_enter(const struct shore__cpu *c) {
-    struct shore__cpu_thread state = {control_get(), omp_get_max_threads()};
+    struct shore__cpu_thread state = {control_get(), omp_get_max_threads(), omp_get_dynamic()};
+    if (state.dynamic) omp_set_dynamic(0);
     if (state.threads != c->base.threads) omp_set_num_threads(c->base.threads);
     if (!workers_ready) { /* oneDNN's parallel regions run on the same workers, which keep this */
 #pragma omp parallel num_threads(c->base.threads)
@@ -51,5 +52,6 @@ struct shore__cpu_thread shore__cpu_enter(const struct shore__cpu *c) {
 
 void shore__cpu_leave(struct shore__cpu_thread *state) {
     control_set(state->control);
+    if (state->dynamic) omp_set_dynamic(state->dynamic);
     if (omp_get_max_threads() != state->threads) omp_set_num_threads(state->threads);
 }

@@ -31,10 +31,10 @@ static inline void *shore__cpu_ptr(shore__buf b) {
     return (void *)b.handle;
 }
 
-/* ---- the state of a thread while it computes: flush to zero, and how many threads oneDNN may use ---- */
+/* ---- the state of a thread while it computes: flush to zero, and how many threads oneDNN may use, not fewer ---- */
 struct shore__cpu_thread {
     unsigned control;
-    int threads;
+    int threads, dynamic;
 };
 struct shore__cpu_thread shore__cpu_enter(const struct shore__cpu *c);
 void shore__cpu_leave(struct shore__cpu_thread *state);

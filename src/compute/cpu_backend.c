@@ -75,6 +75,16 @@ static const struct shore__compute_ops cpu_ops = {
     .close = cpu_close,
 };
 
+/* OpenMP may give fewer than are asked for, and the bits follow from their number. */
+static int threads_given(const struct shore__cpu *c) {
+    SHORE__CPU_SCOPE(c);
+    int given = 0;
+#pragma omp parallel num_threads(c->base.threads)
+#pragma omp single
+    given = omp_get_num_threads();
+    return given;
+}
+
 int shore__compute_cpu_open(bool bf16, enum shore__products products, int threads, struct shore__compute **out,
                             struct shore_diag *diag) {
     if (threads < 0) return shore__fail(diag, -EINVAL, "a number of threads cannot be negative: %d", threads);
@@ -89,6 +99,14 @@ int shore__compute_cpu_open(bool bf16, enum shore__products products, int thread
     c->base.ops = &cpu_ops;
     c->base.mode = !bf16 ? SHORE__F32 : products == SHORE__PRODUCTS_BF16 ? SHORE__BF16 : SHORE__BF16_IN_F32;
     c->base.threads = threads ? threads : omp_get_num_procs();
+    int given = threads_given(c);
+    if (given < threads) {
+        free(c);
+        return shore__fail(diag, -EINVAL,
+                           "--threads %d: OpenMP gives %d; look at OMP_THREAD_LIMIT and OMP_MAX_ACTIVE_LEVELS", threads,
+                           given);
+    }
+    c->base.threads = given;
     c->kernels = shore__kernels_for_this_processor();
     dnnl_set_primitive_cache_capacity(0); /* it would keep code that our own table no longer needs */
     int err = shore__products_open(&c->products, diag);

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <math.h>
+#include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +21,10 @@ static void processor_text(const struct shore__compute *c, char *out, size_t byt
 }
 
 static int open_compute(const struct shore__settings *s, struct shore__compute **out, struct shore_diag *diag) {
-    return shore__compute_cpu_open(!s->fp32, s->products, (int)s->threads, out, diag);
+    int rc = shore__compute_cpu_open(!s->fp32, s->products, (int)s->threads, out, diag);
+    /* what is computed beside it, such as norms and codes, keeps to the same threads */
+    if (!rc) omp_set_num_threads((*out)->threads);
+    return rc;
 }
 
 /* Buffers of UPDATE lie in the drive's own memory. */

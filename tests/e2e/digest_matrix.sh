@@ -71,6 +71,23 @@ else
     fail "no 'minimum SIZE' in the refusal of a budget of 1 MiB"
 fi
 
+# Threads belong to the identity: those that there are, whatever OpenMP was asked for elsewhere.
+OMP_NUM_THREADS=99999 agrees "more threads than there can be" --drive ram: "${how[@]}"
+OMP_DYNAMIC=true agrees "as many threads as OpenMP likes" --drive ram: "${how[@]}"
+all_threads=$wanted
+way "one thread" --drive ram: --threads 1 "${how[@]}"
+wanted=$found
+for limit in OMP_THREAD_LIMIT=1 OMP_MAX_ACTIVE_LEVELS=0; do
+    export "${limit?}"
+    agrees "$limit" --drive "$d1" "${how[@]}"
+    must inspect "$place/run"
+    grep -q "last trained on.*, 1 threads" "$place/log" && ok "$limit is recorded" || fail "$limit is not recorded"
+    refused "$limit, two asked for" "--threads 2: OpenMP gives 1" train "${common[@]}" --drive ram: --threads 2 "${how[@]}" \
+        --out "$place/none"
+    unset "${limit%%=*}"
+done
+wanted=$all_threads
+
 # Stopped and gone on, with another budget and other threads of I/O.
 way "stopped" --drive "$d1" --stop-at 2 "${how[@]}"
 same "it stopped at step 2" "${found%% *}" 2
