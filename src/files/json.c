@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -10,8 +9,7 @@
 
 #include "base/diag.h"
 #include "files/atomic.h"
-
-#define DEPTH_LIMIT 64
+#include "files/json_stream.h"
 
 int shore__file_read(const char *path, size_t limit_bytes, char **out, size_t *bytes, struct shore_diag *diag) {
     struct stat info;
@@ -46,44 +44,29 @@ int shore__file_read(const char *path, size_t limit_bytes, char **out, size_t *b
     return 0;
 }
 
-/* jansson's own limit is 2,048 levels of recursion, too many for a thread's stack */
-static bool too_deep(const char *text, size_t bytes) {
-    unsigned depth = 0;
-    bool in_string = false;
-    for (size_t i = 0; i < bytes; i++) {
-        char c = text[i];
-        if (in_string) {
-            if (c == '\\') i++;
-            if (c == '"') in_string = false;
-        } else if (c == '"') {
-            in_string = true;
-        } else if (c == '[' || c == '{') {
-            if (++depth > DEPTH_LIMIT) return true;
-        } else if ((c == ']' || c == '}') && depth > 0) {
-            depth--;
-        }
-    }
-    return false;
+struct tree {
+    struct shore__json_builder builder;
+    const char *name;
+};
+
+static int grow(void *ctx, const struct shore__json_event *e, struct shore_diag *diag) {
+    struct tree *t = ctx;
+    struct shore_diag why = {{0}};
+    if (!t->builder.root && e->kind != SHORE__JSON_OBJECT_OPEN)
+        return shore__fail(diag, SHORE_EINPUT, "%s: holds JSON, but not an object in braces", t->name);
+    /* what reads the tree takes strings to end there */
+    if (e->kind == SHORE__JSON_STRING && memchr(e->text, 0, e->bytes))
+        return shore__fail(diag, SHORE_EINPUT, "%s: a string holds the character U+0000", t->name);
+    int rc = shore__json_builder_feed(&t->builder, e, &why);
+    return rc ? shore__fail(diag, rc, "%s: %s", t->name, why.text) : 0;
 }
 
 int shore__json_parse(const char *text, size_t bytes, const char *name, json_t **out, struct shore_diag *diag) {
-    json_error_t error;
-    char shown[JSON_ERROR_TEXT_LENGTH * 2];
-    if (too_deep(text, bytes))
-        return shore__fail(diag, SHORE_EINPUT, "%s: is nested more than %d levels deep", name, DEPTH_LIMIT);
-    json_t *value = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
-    if (!value) {
-        if (json_error_code(&error) == json_error_out_of_memory)
-            return shore__fail(diag, -ENOMEM, "%s: out of memory", name);
-        return shore__fail(diag, SHORE_EINPUT, "%s:%d: not valid JSON: %s", name, error.line,
-                           shore__printable(error.text, strlen(error.text), shown, sizeof shown));
-    }
-    if (!json_is_object(value)) {
-        json_decref(value);
-        return shore__fail(diag, SHORE_EINPUT, "%s: holds JSON, but not an object in braces", name);
-    }
-    *out = value;
-    return 0;
+    struct tree t = {.name = name};
+    int rc = shore__json_stream_text(text, bytes, name, grow, &t, diag);
+    if (rc == 0) *out = json_incref(t.builder.root);
+    shore__json_builder_fini(&t.builder);
+    return rc;
 }
 
 int shore__json_read(const char *path, size_t limit_bytes, json_t **out, struct shore_diag *diag) {

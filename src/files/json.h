@@ -1,5 +1,5 @@
-/* JSON that strangers wrote: small documents as a tree (jansson), large ones and lines as a stream (yajl). Limits on
- * size and depth; duplicate keys are refused.
+/* JSON that strangers wrote, as a tree, for small documents; large ones and lines are read as a stream, from which the
+ * tree is built. Limits on size and depth; duplicate keys are refused.
  */
 #ifndef SHORE_FILES_JSON_H
 #define SHORE_FILES_JSON_H

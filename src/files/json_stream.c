@@ -200,6 +200,12 @@ int shore__json_event_u64(const struct shore__json_event *event, uint64_t *out) 
     return 0;
 }
 
+/* A whole number beyond 64 bits is a real one: tokenizer_config.json says 10^30 for "without a limit". */
+static json_t *number_of(const struct shore__json_event *event) {
+    json_t *number = json_loadb(event->text, event->bytes, JSON_DECODE_ANY, NULL);
+    return number ? number : json_loadb(event->text, event->bytes, JSON_DECODE_ANY | JSON_DECODE_INT_AS_REAL, NULL);
+}
+
 static json_t *scalar_of(const struct shore__json_event *event) {
     switch (event->kind) {
     case SHORE__JSON_NULL:
@@ -213,7 +219,7 @@ static json_t *scalar_of(const struct shore__json_event *event) {
     case SHORE__JSON_ARRAY_OPEN:
         return json_array();
     default:
-        return json_loadb(event->text, event->bytes, JSON_DECODE_ANY, NULL);
+        return number_of(event);
     }
 }
 
@@ -252,7 +258,12 @@ int shore__json_builder_feed(struct shore__json_builder *b, const struct shore__
         return 0;
     }
     json_t *value = scalar_of(event);
-    if (!value) return shore__fail(diag, SHORE_EINPUT, "a number is out of range, or a string is not UTF-8");
+    if (!value) {
+        char shown[96];
+        const char *key = b->key ? b->key : "";
+        return shore__fail(diag, SHORE_EINPUT, "the value of \"%s\" has a number out of range, or is not UTF-8",
+                           shore__escape(key, strlen(key), shown, sizeof shown));
+    }
     int rc = place(b, value, diag);
     if (rc) return rc;
     if (event->kind == SHORE__JSON_OBJECT_OPEN || event->kind == SHORE__JSON_ARRAY_OPEN)

@@ -36,13 +36,28 @@ static void expect_refusal(const char *text, size_t bytes, const char *part) {
 static void faults_are_named(void **state) {
     char deep[400];
     memset(deep, '[', sizeof deep);
+    memcpy(deep, "{\"a\":", 5);
     expect_refusal(deep, sizeof deep, "nested");
     expect_refusal("", 0, "not valid JSON");
     expect_refusal("[]", 2, "not an object");
-    expect_refusal("{\"a\":1,\n\"a\":2}", 15, "x.json:2");
+    expect_refusal("{\"a\":1,\n\"a\":2}", 15, "\"a\" stands twice");
+    expect_refusal("{\"a\":1,\n\"b\"}", 13, "x.json:2");
     expect_refusal("{\"a\":1} x", 9, "x.json:1");
     expect_refusal("{\"a\":\"\xff\"}", 9, "not valid JSON");
-    expect_refusal("{\"a\":123456789012345678901234567890}", 36, "x.json:1");
+    expect_refusal("{\"a\":1e400}", 11, "the value of \"a\"");
+    expect_refusal("{\"a\":\"x\\u0000\"}", 15, "U+0000");
+}
+
+static void huge_whole_numbers_are_real(void **state) {
+    static const char text[] = "{\"a\":1000000000000000019884624838656,\"b\":9223372036854775807}";
+    struct shore_diag diag = {{0}};
+    json_t *value;
+    (void)state;
+    assert_int_equal(shore__json_parse(text, strlen(text), "x.json", &value, &diag), 0);
+    assert_true(json_is_real(json_object_get(value, "a")));
+    assert_true(json_real_value(json_object_get(value, "a")) == 1e30);
+    assert_int_equal(json_integer_value(json_object_get(value, "b")), INT64_MAX);
+    json_decref(value);
 }
 
 static void what_is_written_is_read(void **state) {
@@ -118,9 +133,8 @@ static void a_stream_builds_a_tree(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(faults_are_named),
-        cmocka_unit_test(what_is_written_is_read),
-        cmocka_unit_test(events_come_in_order),
+        cmocka_unit_test(faults_are_named),        cmocka_unit_test(huge_whole_numbers_are_real),
+        cmocka_unit_test(what_is_written_is_read), cmocka_unit_test(events_come_in_order),
         cmocka_unit_test(a_stream_builds_a_tree),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
