@@ -47,8 +47,9 @@ static int print_digest(struct shore__run *run, const struct args *a, struct sho
         fleet_options.chunk_segments = 1;
         fleet_options.ring_bytes = 1;
         shore__resident_bytes(&now, &peak);
-        uint64_t needed =
-            peak + (UINT64_C(4) << 20) + shore_fleet_memory_least_bytes(run->model->layout, &fleet_options);
+        /* each drive has threads and a queue beside its rings and tables */
+        uint64_t needed = peak + ((UINT64_C(3) + fleet_options.ndrives) << 20) +
+                          shore_fleet_memory_bytes(run->model->layout, &fleet_options);
         rc = shore__cli_budget_measured(a->memory, needed, diag);
     }
     if (!rc) rc = shore__cli_open_fleet(run, a->accept, &fleet, diag);

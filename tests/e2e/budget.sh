@@ -80,6 +80,10 @@ for what in "inspect $place/kept --digest" "export $place/kept --out $place/agai
     must $what --memory $(($(bytes "$(minimum $what)") - 786432))
 done
 
+must train --init "$place/wide.json" --data "$place/text" --drive "$place"/five.{1,2,3,4,5} --steps 1 --batch 1 --seq-len 16 \
+    --memory 512MiB --out "$place/five"
+holds "the digest of five drives" "$(minimum inspect "$place/five" --deep)" inspect "$place/five" --deep
+
 # Behind ssh: the budget of the run, and that of the server, which is the far side's.
 cat >"$place/rsh" <<RSH
 #!/bin/sh
