@@ -93,6 +93,8 @@ int shore__tokenizer_save(const struct shore__tokenizer *t, const char *director
         {"tokenizer.json", "tokenizer.json"},
         {"tokenizer_config.json", "tokenizer_config.json"},
         {"special_tokens_map.json", "special_tokens_map.json"},
+        {"added_tokens.json", "added_tokens.json"},
+        {"chat_template.jinja", "chat_template.jinja"},
         {"generation_config.json", "generation_config.json"},
         {"tokenizer.model", "tokenizer.model"},
     };

@@ -199,6 +199,24 @@ static void a_copy_has_the_same_name(void **state) {
     drop("merges.txt");
 }
 
+static void what_belongs_to_it_is_copied(void **state) {
+    struct shore__tokenizer *t;
+    struct shore_diag diag = {{0}};
+    char copy[80], path[128];
+    (void)state;
+    snprintf(copy, sizeof copy, "%s/copy", directory);
+    snprintf(path, sizeof path, "%s/chat_template.jinja", copy);
+    put_text("tokenizer.json", "{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[]}}");
+    put_text("chat_template.jinja", "{{ messages }}");
+    assert_int_equal(mkdir(copy, 0755), 0);
+    assert_int_equal(shore__tokenizer_open(directory, &t, &diag), 0);
+    assert_int_equal(shore__tokenizer_save(t, copy, &diag), 0);
+    assert_int_equal(access(path, F_OK), 0);
+    shore__tokenizer_close(t);
+    drop("tokenizer.json");
+    drop("chat_template.jinja");
+}
+
 static void decoding_gives_the_text_back(void **state) {
     static const char *const exact[] = {"gpt2", "llama3", "qwen2", "llama2", "metaspace_first"};
     static const char text[] = "Over the stones: \xC3\xA9 12\n  caf\xC3\xA9 \xF0\x9F\x9A\x80 ends";
@@ -473,19 +491,13 @@ static void half_a_tokenizer_is_named(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ids_are_those_of_the_library),
-        cmocka_unit_test(bytes_come_back),
-        cmocka_unit_test(the_byte_level_one_is_saved_as_itself),
-        cmocka_unit_test(a_copy_has_the_same_name),
-        cmocka_unit_test(decoding_gives_the_text_back),
-        cmocka_unit_test(what_is_not_supported_is_named),
-        cmocka_unit_test(spaces_go_with_one_token),
-        cmocka_unit_test(decoding_follows_the_decoder),
-        cmocka_unit_test(patterns_have_limits),
-        cmocka_unit_test(an_endless_piece_is_refused),
-        cmocka_unit_test(a_later_step_divides_a_long_text),
-        cmocka_unit_test(end_of_text_is_what_the_files_say),
-        cmocka_unit_test(half_a_tokenizer_is_named),
+        cmocka_unit_test(ids_are_those_of_the_library),          cmocka_unit_test(bytes_come_back),
+        cmocka_unit_test(the_byte_level_one_is_saved_as_itself), cmocka_unit_test(a_copy_has_the_same_name),
+        cmocka_unit_test(what_belongs_to_it_is_copied),          cmocka_unit_test(decoding_gives_the_text_back),
+        cmocka_unit_test(what_is_not_supported_is_named),        cmocka_unit_test(spaces_go_with_one_token),
+        cmocka_unit_test(decoding_follows_the_decoder),          cmocka_unit_test(patterns_have_limits),
+        cmocka_unit_test(an_endless_piece_is_refused),           cmocka_unit_test(a_later_step_divides_a_long_text),
+        cmocka_unit_test(end_of_text_is_what_the_files_say),     cmocka_unit_test(half_a_tokenizer_is_named),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
