@@ -279,16 +279,26 @@ static int find_end_of_text(struct shore__tokenizer *t, const char *directory, s
     return rc;
 }
 
-/* vocab.json and merges.txt do not say how the text is divided: only GPT-2's way is known to be meant. */
-static int refuse_other_class(const char *directory, struct shore_diag *diag) {
-    json_t *config;
+/* vocab.json and merges.txt do not say how the text is divided: only GPT-2's way is known to be meant, without tokens
+ * and a space that were added to it. */
+static int refuse_other_than_gpt2(const char *directory, struct shore_diag *diag) {
+    json_t *config, *added = NULL;
+    char shown[96];
     int rc = beside(directory, "tokenizer_config.json", &config, diag);
-    const char *class = json_string_value(json_object_get(config, "tokenizer_class"));
-    if (rc == 0 && class && strncmp(class, "GPT2Tokenizer", 13) != 0)
+    if (rc == 0) rc = beside(directory, "added_tokens.json", &added, diag);
+    const char *class = json_string_value(json_object_get(config, "tokenizer_class")), *more = NULL;
+    if (class && strncmp(class, "GPT2Tokenizer", 13) != 0)
+        more = shore__escape(class, strlen(class), shown, sizeof shown);
+    else if (json_object_size(added))
+        more = "what added_tokens.json says";
+    else if (json_is_true(json_object_get(config, "add_prefix_space")))
+        more = "add_prefix_space";
+    if (rc == 0 && more)
         rc = shore__fail(diag, SHORE_EINPUT,
-                         "%s: vocab.json and merges.txt are enough for GPT2Tokenizer only; for %.64s a tokenizer.json "
-                         "is needed",
-                         directory, class);
+                         "%s: vocab.json and merges.txt are enough for GPT2Tokenizer only; for %s a tokenizer.json is "
+                         "needed",
+                         directory, more);
+    json_decref(added);
     json_decref(config);
     return rc;
 }
@@ -308,7 +318,7 @@ static int load_pair(struct load *x, const char *directory, const char *vocab_na
     x->path = vocab;
     x->bare_vocab = true;
     if (rc == 0) rc = shore__json_stream_file(vocab, FILE_LIMIT_BYTES, on_event, x, diag);
-    if (rc == 0) rc = refuse_other_class(directory, diag);
+    if (rc == 0) rc = refuse_other_than_gpt2(directory, diag);
     if (rc == 0) rc = shore__tokenizer_gpt2_rules(x->t, diag);
     if (rc == 0) rc = load_merges(x, merges, diag);
     if (rc == 0) rc = name_after(x->t, vocab, merges, diag);

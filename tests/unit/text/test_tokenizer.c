@@ -466,6 +466,30 @@ static void end_of_text_is_what_the_files_say(void **state) {
     drop("vocab.json");
 }
 
+static void two_files_say_what_gpt2_is_alone(void **state) {
+    static const struct {
+        const char *file, *text, *part; /* NULL: is taken */
+    } cases[] = {{"tokenizer_config.json", "{\"tokenizer_class\":\"GPT2Tokenizer\"}", NULL},
+                 {"tokenizer_config.json", "{\"tokenizer_class\":\"Qwen2Tokenizer\"}", "for Qwen2Tokenizer a"},
+                 {"tokenizer_config.json", "{\"add_prefix_space\":true}", "for add_prefix_space a"},
+                 {"added_tokens.json", "{\"<tool>\":3}", "for what added_tokens.json says a"},
+                 {"added_tokens.json", "{}", NULL}};
+    (void)state;
+    put_text("vocab.json", "{\"a\":0,\"b\":1,\"ab\":2}");
+    put_text("merges.txt", "a b\n");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct shore__tokenizer *t = NULL;
+        struct shore_diag diag = {{0}};
+        put_text(cases[i].file, cases[i].text);
+        assert_int_equal(shore__tokenizer_open(directory, &t, &diag), cases[i].part ? SHORE_EINPUT : 0);
+        if (cases[i].part) assert_non_null(strstr(diag.text, cases[i].part));
+        drop(cases[i].file);
+        shore__tokenizer_close(t);
+    }
+    drop("vocab.json");
+    drop("merges.txt");
+}
+
 static void half_a_tokenizer_is_named(void **state) {
     static const char *const halves[][2] = {
         {"tokenizer.model", "tokenizer.json"}, {"vocab.json", "merges.txt"},
@@ -491,13 +515,21 @@ static void half_a_tokenizer_is_named(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ids_are_those_of_the_library),          cmocka_unit_test(bytes_come_back),
-        cmocka_unit_test(the_byte_level_one_is_saved_as_itself), cmocka_unit_test(a_copy_has_the_same_name),
-        cmocka_unit_test(what_belongs_to_it_is_copied),          cmocka_unit_test(decoding_gives_the_text_back),
-        cmocka_unit_test(what_is_not_supported_is_named),        cmocka_unit_test(spaces_go_with_one_token),
-        cmocka_unit_test(decoding_follows_the_decoder),          cmocka_unit_test(patterns_have_limits),
-        cmocka_unit_test(an_endless_piece_is_refused),           cmocka_unit_test(a_later_step_divides_a_long_text),
-        cmocka_unit_test(end_of_text_is_what_the_files_say),     cmocka_unit_test(half_a_tokenizer_is_named),
+        cmocka_unit_test(ids_are_those_of_the_library),
+        cmocka_unit_test(bytes_come_back),
+        cmocka_unit_test(the_byte_level_one_is_saved_as_itself),
+        cmocka_unit_test(a_copy_has_the_same_name),
+        cmocka_unit_test(what_belongs_to_it_is_copied),
+        cmocka_unit_test(decoding_gives_the_text_back),
+        cmocka_unit_test(what_is_not_supported_is_named),
+        cmocka_unit_test(spaces_go_with_one_token),
+        cmocka_unit_test(decoding_follows_the_decoder),
+        cmocka_unit_test(patterns_have_limits),
+        cmocka_unit_test(an_endless_piece_is_refused),
+        cmocka_unit_test(a_later_step_divides_a_long_text),
+        cmocka_unit_test(end_of_text_is_what_the_files_say),
+        cmocka_unit_test(two_files_say_what_gpt2_is_alone),
+        cmocka_unit_test(half_a_tokenizer_is_named),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
