@@ -14,7 +14,8 @@ struct args {
 #define CHOICE(...) SHORE__CHOICE(struct args, __VA_ARGS__)
 static const struct shore__option options[] = {
     OPTION(TEXT, "out", out, "DIR", "the directory to make; it appears whole or not at all"),
-    CHOICE("dtype", fp32, "bf16|fp32", "fp32 gives the exact master weights"),
+    CHOICE("dtype", fp32, "bf16|fp32",
+           "bf16: as the run computes with them, rounded, ties away from zero; fp32: the exact master weights"),
     OPTION(SIZE, "shard-size", shard, "SIZE", "of the files that the weights are split into (default 5GiB)"),
     OPTION(SIZE, "memory", memory, "SIZE", "the budget; otherwise little is taken"),
     OPTION(LIST, "drive", moved, "OLD=NEW...", "where a drive of the run is now"),
