@@ -28,7 +28,6 @@ struct shore__encoder {
     bool normalizing;                          /* the section has begun */
     struct shore__text piece;                  /* normalized, not yet encoded */
     bool in_piece, at_origin;                  /* at_origin: nothing of the text has been encoded */
-    struct shore__text prefixed[SHORE__STEP_LIMIT];
     struct {
         bool open; /* the stage has the beginning of a piece, whose end has not come yet */
         struct shore__text text;
@@ -36,19 +35,13 @@ struct shore__encoder {
 };
 
 static int divide(struct shore__encoder *e, unsigned stage, const char *text, size_t bytes, bool final, size_t *used);
+static int encode_part(struct shore__encoder *e, unsigned stage, const char *text, size_t bytes, bool final);
 
 static int encode_piece(struct shore__encoder *e, unsigned stage, const char *text, size_t bytes) {
-    const struct shore__stage *s = &e->t->stages[stage];
     size_t used;
     if (bytes == 0) return 0;
     if (stage == e->t->nstages) return shore__bpe_encode(&e->t->bpe, text, bytes, e->out);
-    if (s->prefix_space && stage > 0 && text[0] != ' ') {
-        struct shore__text *copy = &e->prefixed[stage];
-        copy->count = 0;
-        if (shore__text_append(copy, " ", 1) || shore__text_append(copy, text, bytes)) return -ENOMEM;
-        text = copy->bytes;
-        bytes = copy->count;
-    }
+    if (stage > 0 && e->t->stages[stage].prefix_space) return encode_part(e, stage, text, bytes, true);
     return divide(e, stage, text, bytes, true, &used);
 }
 
@@ -110,14 +103,19 @@ static int refuse_endless(struct shore__encoder *e) {
                        PIECE_LIMIT_BYTES);
 }
 
-/* A piece in parts, for what is too long to wait for its end. The last part may be empty. */
+/* What a stage puts before a piece that begins with text. */
+static int put_prefix(const struct shore__encoder *e, unsigned stage, const char *text, struct shore__text *out) {
+    bool wanted = stage < e->t->nstages && e->t->stages[stage].prefix_space && text[0] != ' ';
+    return wanted ? shore__text_append(out, " ", 1) : 0;
+}
+
+/* A piece in parts, for what is too long to wait for its end, or to be copied. The last part may be empty. */
 static int encode_part(struct shore__encoder *e, unsigned stage, const char *text, size_t bytes, bool final) {
     struct shore__text *held = &e->begun[stage].text;
-    bool first = !e->begun[stage].open, encodes = stage == e->t->nstages;
+    bool encodes = stage == e->t->nstages;
     size_t used = final ? held->count + bytes : 0;
-    int rc = 0;
+    int rc = e->begun[stage].open ? 0 : put_prefix(e, stage, text, held);
     e->begun[stage].open = !final;
-    if (first && !encodes && e->t->stages[stage].prefix_space && text[0] != ' ') rc = shore__text_append(held, " ", 1);
     if (rc == 0) rc = shore__text_append(held, text, bytes);
     if (rc == 0 && !encodes) rc = divide(e, stage, held->bytes, held->count, final, &used);
     if (rc == 0 && encodes && final) rc = shore__bpe_encode(&e->t->bpe, held->bytes, held->count, e->out);
@@ -204,7 +202,7 @@ static int on_normalized_text(void *ctx, const char *text, size_t bytes) {
         bool wanted = t->prepend == SHORE__PREPEND_ALWAYS || (t->prepend == SHORE__PREPEND_FIRST && e->at_origin);
         if (wanted && !marked) rc = shore__text_append(&e->piece, SHORE__SPACE_MARK, 3);
     }
-    if (first && t->nstages && t->stages[0].prefix_space && text[0] != ' ') rc = shore__text_append(&e->piece, " ", 1);
+    if (rc == 0 && first) rc = put_prefix(e, 0, text, &e->piece);
     e->at_origin = false;
     for (size_t i = 0; rc == 0 && i < bytes;) {
         const char *space = t->space_marks ? memchr(text + i, ' ', bytes - i) : NULL;
@@ -381,8 +379,6 @@ void shore__encoder_close(struct shore__encoder *e) {
     free(e->part.bytes);
     free(e->work.bytes);
     free(e->piece.bytes);
-    for (unsigned i = 0; i < SHORE__STEP_LIMIT; i++)
-        free(e->prefixed[i].bytes);
     for (unsigned i = 0; i <= SHORE__STEP_LIMIT; i++)
         free(e->begun[i].text.bytes);
     free(e);
