@@ -270,7 +270,7 @@ static int run_trials(struct verify *v, struct trial *trials, size_t count) {
         if (rc) {
             shore__cli_say("the training '%s' failed%s%s; its message is above", trials[i].name, rc < 0 ? ": " : "",
                            rc < 0 ? shore_error_text(rc) : "");
-            return SHORE__EXIT_FAILED;
+            return i == 0 && rc == SHORE__EXIT_USAGE ? SHORE__EXIT_USAGE : SHORE__EXIT_FAILED;
         }
         same = same && trials[i].line[0] && strcmp(trials[i].line, trials[0].line) == 0;
     }

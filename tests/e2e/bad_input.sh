@@ -42,6 +42,7 @@ with_flag "feedback of nothing" "--error-feedback means nothing without --compre
 with_flag "precision of nothing" "--compress-values means nothing without --compress" --compress-values fp32
 with_flag "validation on nothing" "--eval-every means nothing without validation data: give --val-data" --eval-every 5
 bad "drives of a directory" "is no run" eval "$good" --data "$data" --drive a=b
+bad "verify of what train refuses" "--min-lr 3 is above --lr" verify "${base[@]:1:6}" --batch 2 --seq-len 16 --min-lr 3
 bad "verify that lasts" "--overwrite does not go with verify" verify "${base[@]:1:6}" --overwrite
 with_flag "no batch" "--batch" --batch 0
 with_flag "a batch of too many" "--batch takes a whole number from 1 to 16777216" --batch 99999999
