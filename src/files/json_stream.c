@@ -84,6 +84,13 @@ static const yajl_callbacks callbacks = {
     .yajl_end_array = on_array_close,
 };
 
+static uint64_t lines_in(const char *text, size_t bytes) {
+    uint64_t lines = 0;
+    for (size_t i = 0; i < bytes; i++)
+        lines += text[i] == '\n';
+    return lines;
+}
+
 /* Where the parser stopped inside the last block, and how many lines were before. */
 static int explain(struct stream *s, yajl_handle parser, yajl_status status, uint64_t line, const char *block,
                    size_t bytes, uint64_t offset) {
@@ -91,8 +98,7 @@ static int explain(struct stream *s, yajl_handle parser, yajl_status status, uin
     if (status == yajl_status_client_canceled) return s->rc;
     size_t at = bytes ? yajl_get_bytes_consumed(parser) : 0;
     if (at > bytes) at = bytes;
-    for (size_t i = 0; i < at; i++)
-        line += block[i] == '\n';
+    line += lines_in(block, at);
     unsigned char *text = yajl_get_error(parser, 0, (const unsigned char *)block, bytes);
     size_t text_bytes = text ? strcspn((char *)text, "\n") : 0;
     shore__fail(s->diag, SHORE_EINPUT, "%s:%llu: not valid JSON near byte %llu: %s", s->name, (unsigned long long)line,
@@ -116,8 +122,7 @@ static int feed(struct stream *s, yajl_handle parser, const char *block, size_t 
         if (status != yajl_status_ok) return explain(s, parser, status, line, block, bytes, offset);
         used = s->done ? yajl_get_bytes_consumed(parser) : bytes;
     }
-    for (size_t i = 0; i < used; i++)
-        line += block[i] == '\n';
+    line += lines_in(block, used);
     for (; used < bytes; used++) {
         line += block[used] == '\n';
         if (block[used] != ' ' && block[used] != '\t' && block[used] != '\r' && block[used] != '\n')
@@ -139,8 +144,7 @@ int shore__json_stream_fd(int fd, uint64_t offset, uint64_t bytes, const char *n
         rc = shore__read_at(fd, block, want, offset + done, name, diag);
         if (rc) break;
         rc = feed(&s, parser, block, want, line, done);
-        for (size_t i = 0; i < want; i++)
-            line += block[i] == '\n';
+        line += lines_in(block, want);
         done += want;
     }
     if (rc == 0) {
@@ -182,7 +186,7 @@ int shore__json_stream_text(const char *text, size_t bytes, const char *name, sh
     int rc = feed(&s, parser, text, bytes, 1, 0);
     if (rc == 0) {
         yajl_status status = yajl_complete_parse(parser);
-        if (status != yajl_status_ok) rc = explain(&s, parser, status, 1, "", 0, bytes);
+        if (status != yajl_status_ok) rc = explain(&s, parser, status, 1 + lines_in(text, bytes), "", 0, bytes);
     }
     yajl_free(parser);
     return rc;
