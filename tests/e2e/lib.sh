@@ -70,7 +70,7 @@ serve() {
     "$LONGSHORE" drive serve --listen "$socket" "$@" >"$place/server.log" 2>&1 </dev/null &
     server=$!
     background=$server
-    for _ in $(seq 200); do [ -S "$socket" ] && break; sleep 0.02; done
+    for _ in $(seq 2000); do [ -S "$socket" ] && break; sleep 0.02; done
 }
 stop_serving() {
     kill -9 $server 2>/dev/null

@@ -36,7 +36,7 @@ stop_servers() {
     finish
 }
 trap stop_servers EXIT
-for _ in $(seq 100); do [ -S "$socket" ] && break; sleep 0.05; done
+for _ in $(seq 1000); do [ -S "$socket" ] && break; sleep 0.05; done
 
 must train "${common[@]}" --drive "unix:$socket:a" --out "$place/unix"
 check unix
@@ -76,7 +76,7 @@ killed=$place/killed
 "$LONGSHORE" train "${common[@]}" --rsh "$place/rsh" --drive "ssh://far$place/served/k" "$place/local/k" --out "$killed" \
     >"$place/log" 2>&1 </dev/null &
 background=$!
-for _ in $(seq 400); do [ -s "$killed/metrics.jsonl" ] && break; sleep 0.05; done
+for _ in $(seq 2000); do [ -s "$killed/metrics.jsonl" ] && break; sleep 0.01; done
 kills=0
 while [ $kills -lt "${KILLS:-6}" ] && kill -0 $background 2>/dev/null; do
     # the first at once: on a fast machine the run is soon over
@@ -121,18 +121,10 @@ must train "${common[@]}" --drive "ssh://far$place/served/away" --stop-at 3 --ou
 cat >"$place/rsh-once" <<RSH
 #!/bin/sh
 [ ! -e "$place/gone" ] || exit 1
-shift
-exec "$LONGSHORE" drive serve --stdio
+"$LONGSHORE" drive serve --stdio | { dd bs=4096 count=400 2>/dev/null; touch "$place/gone"; }
 RSH
 chmod +x "$place/rsh-once"
-"$LONGSHORE" train --resume "$place/away" --rsh "$place/rsh-once" --reconnect-timeout 1 >"$place/log" 2>&1 </dev/null &
-background=$!
-for _ in $(seq 400); do [ "$(wc -l <"$place/away/metrics.jsonl")" -gt 3 ] && break; sleep 0.05; done
-touch "$place/gone"
-far=$(pgrep -P $background -f "drive serve --stdio") && kill -9 $far
-wait $background
-rc=$?
-background=
+run train --resume "$place/away" --rsh "$place/rsh-once" --reconnect-timeout 1
 if [ $rc = 1 ] && grep -q "gave up after" "$place/log" && grep -q -- "--resume" "$place/log"; then
     ok "a far side that stays away"
 else

@@ -80,23 +80,25 @@ an old copy|at step 2 but step 4 was committed.*put the newest state back|cp at2
 TABLE
 
 # ---- the connection breaks in the middle ----
-# again NAME FIRST THEN: the run goes on from step 4; the server runs as FIRST until it has lost something, later as THEN.
+export LONGSHORE_SILENCE=5 # on a busy machine, a second passes without a word of either side
+# again NAME PATIENCE FIRST THEN: the run goes on from step 4; the server runs as FIRST until it has lost something, later
+# as THEN.
 again() {
     rm -rf "$place/run" "$place/served"
     cp -r "$place/run4" "$place/run"
     cp "$place/at4" "$volume"
     stand_in changing "
         cd '$place'
-        if [ -e served ]; then $3; fi
+        if [ -e served ]; then $4; fi
         # passes N reads on, and loses a byte
         lose() { dd bs=4096 count=\$1 2>/dev/null; [ -z \"\$(dd bs=1 count=1 2>/dev/null | od)\" ] || touch served; }
-        $2"
+        $3"
     start=$SECONDS
-    run train --resume "$place/run" --rsh "$place/rsh/changing" --reconnect-timeout 1
+    run train --resume "$place/run" --rsh "$place/rsh/changing" --reconnect-timeout "$2"
     quick "$1" $start
 }
-while IFS='~' read -r name code pattern first then; do
-    again "$name" "$first" "$then"
+while IFS='~' read -r name patience code pattern first then; do
+    again "$name" "$patience" "$first" "$then"
     same "$name: exit code" $rc "$code"
     if sed 1d "$place/log" | grep -qE -- "$pattern"; then ok "$name"; else fail "$name: no '$pattern'"; fi
     same "$name: said once" "$(grep -c "waiting for it" "$place/log")" 1
@@ -109,20 +111,21 @@ while IFS='~' read -r name code pattern first then; do
         same "$name: digest in the end" "$(digest)" "$wanted"
     fi
 done <<'TABLE'
-cut off~0~connected again~$serve | lose 600~exec $serve
-a byte lost on the way here~0~waiting~$serve | { lose 600; exec cat; }~exec $serve
-a byte lost on the way there~0~sent what it must not~{ lose 1500; exec cat; } | $serve~exec $serve
-another's state~1~another volume is there.*put~$serve | lose 600~cp far/longshore.volume kept; cp other/longshore.volume far; exec $serve
-an old copy~1~at step 2 but step [0-9]+ was committed.*put~$serve | lose 600~cp far/longshore.volume kept; cp at2 far/longshore.volume; exec $serve
-refused~1~refuses the login~$serve | lose 600~echo 'Permission denied (publickey).' >&2; exit 255
-down~1~gave up after.*cannot be reached.*--resume~$serve | lose 600~echo 'ssh: Connection refused' >&2; exit 255
+cut off~60~0~connected again~$serve | lose 600~exec $serve
+a byte lost on the way here~60~0~waiting~$serve | { lose 600; exec cat; }~exec $serve
+a byte lost on the way there~60~0~sent what it must not~{ lose 1500; exec cat; } | $serve~exec $serve
+another's state~60~1~another volume is there.*put~$serve | lose 600~cp far/longshore.volume kept; cp other/longshore.volume far; exec $serve
+an old copy~60~1~at step 2 but step [0-9]+ was committed.*put~$serve | lose 600~cp far/longshore.volume kept; cp at2 far/longshore.volume; exec $serve
+refused~60~1~refuses the login~$serve | lose 600~echo 'Permission denied (publickey).' >&2; exit 255
+down~1~1~gave up after.*cannot be reached.*--resume~$serve | lose 600~echo 'ssh: Connection refused' >&2; exit 255
 TABLE
 
 # ---- silence ----
+export LONGSHORE_SILENCE=1
 socket=$(mktemp -d "${TMPDIR:-/tmp}/longshore.XXXXXX")/s # the names of sockets are short
 "$LONGSHORE" drive serve --listen "$socket" --root "$place/far" 2>"$place/server.log" &
 server=$!
-for _ in $(seq 100); do [ -S "$socket" ] && break; sleep 0.05; done
+for _ in $(seq 1000); do [ -S "$socket" ] && break; sleep 0.05; done
 # log_says TEXT: the server's, within 20 s.
 log_says() {
     for _ in $(seq 200); do grep -q "$1" "$place/server.log" && break; sleep 0.1; done

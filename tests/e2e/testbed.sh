@@ -33,7 +33,7 @@ grep -q '^emulated: tiny, rates and model divided by 1000' "$place/log" && grep 
     ok "a table" || fail "no table"
 "$LONGSHORE" bench testbed "$place/tiny.json" --steps 200 --dir "$place/tmp" --json >"$place/log" 2>&1 &
 background=$!
-sleep 1
+for _ in $(seq 1000); do pgrep -P $background >/dev/null && break; sleep 0.02; done
 kill -INT $background
 kill -INT -- $(pgrep -P $background) 2>/dev/null
 wait $background
