@@ -109,6 +109,13 @@ static uint64_t deadline(const struct shore__conn *c) {
     return shore__now_ns() + (uint64_t)c->silence_ms * 1000000;
 }
 
+void shore__conn_next_beat(const struct shore__conn *c, struct timespec *at) {
+    clock_gettime(CLOCK_MONOTONIC, at);
+    uint64_t ns = (uint64_t)at->tv_nsec + c->silence_ms / 4 * UINT64_C(1000000);
+    at->tv_sec += (time_t)(ns / 1000000000);
+    at->tv_nsec = (long)(ns % 1000000000);
+}
+
 static void advance(struct iovec **parts, unsigned *nparts, size_t bytes) {
     while (*nparts && bytes >= (*parts)->iov_len) {
         bytes -= (*parts)->iov_len;
@@ -210,6 +217,20 @@ int shore__conn_receive(struct shore__conn *c, bool to_server, struct shore__wir
     }
     rc = shore__conn_read(c, *body, h->body_bytes, diag);
     return rc ? rc : shore__wire_check(header, *body, diag);
+}
+
+void shore__conn_expect(struct shore__conn *c) {
+    c->moved_ns = shore__now_ns();
+}
+
+int shore__conn_gets_on(struct shore__conn *c, const struct shore__wire_header *h, struct shore_diag *diag) {
+    uint64_t now = shore__now_ns(), patience_ms = (uint64_t)SHORE__STANDSTILL * c->silence_ms;
+    if (h->type != SHORE__WIRE_ALIVE || h->id != c->work) c->moved_ns = now;
+    if (h->type == SHORE__WIRE_ALIVE) c->work = h->id;
+    if (now - c->moved_ns < patience_ms * 1000000) return 0;
+    return shore__fail(diag, SHORE_ELINK,
+                       "its server is there, but has not got on with its work for %llu s: look at the drive there",
+                       (unsigned long long)patience_ms / 1000);
 }
 
 int shore__conn_greet(struct shore__conn *c, struct shore_diag *diag) {

@@ -8,10 +8,12 @@
 
 #include <stdatomic.h>
 #include <sys/uio.h>
+#include <time.h>
 
 #include "drive/wire.h"
 
 #define SHORE__SILENCE_MS 30000u /* a peer that says nothing for so long is gone */
+#define SHORE__STANDSTILL 20u    /* silences: a server whose work stands still for so long is given up */
 #define SHORE__CONN_PARTS 6u     /* of bulk, at most */
 
 struct shore__conn {
@@ -23,6 +25,8 @@ struct shore__conn {
     atomic_uint_fast64_t in_bytes, out_bytes;
     atomic_bool ended; /* by this side */
     atomic_bool gone;  /* the other side has closed it, or is silent, or it broke */
+    uint64_t work;     /* of a server, as its last sign of life counted it */
+    uint64_t moved_ns; /* when that grew, or something else came */
     char errors[1024]; /* the end of what came from err */
     size_t nerrors;
 };
@@ -42,6 +46,9 @@ int shore__conn_read(struct shore__conn *c, void *buffer, size_t bytes, struct s
 int shore__conn_readv(struct shore__conn *c, struct iovec *parts, unsigned nparts, struct shore_diag *diag);
 int shore__conn_write(struct shore__conn *c, struct iovec *parts, unsigned nparts, struct shore_diag *diag);
 
+/* When a side that has said nothing since now must give a sign of life, on the monotonic clock. */
+void shore__conn_next_beat(const struct shore__conn *c, struct timespec *at);
+
 /* A frame: header, body in up to two parts, bulk. */
 struct shore__frame {
     uint16_t type;
@@ -56,6 +63,11 @@ int shore__conn_send(struct shore__conn *c, const struct shore__frame *f, struct
 /* Receives header and body; the bulk is the caller's to read. body: grown as needed (*room), malloc'ed. */
 int shore__conn_receive(struct shore__conn *c, bool to_server, struct shore__wire_header *h, unsigned char **body,
                         size_t *room, struct shore_diag *diag);
+
+/* Of a client that waits for an answer: from now on the server has to get on with it; and whether it still does, for
+ * each header that comes. SHORE_ELINK. */
+void shore__conn_expect(struct shore__conn *c);
+int shore__conn_gets_on(struct shore__conn *c, const struct shore__wire_header *h, struct shore_diag *diag);
 
 /* The server's first bytes, behind at most SHORE__WIRE_SCAN_BYTES of something else, which may not take longer than
  * silence may. The end of what was skipped is shown in the diagnostic if the greeting does not come. */

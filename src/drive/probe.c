@@ -177,8 +177,10 @@ static int talk_send(struct talk *t, struct shore__wire_request r, uint64_t id, 
 static int talk_answer(struct talk *t, int rc, struct shore__wire_answer *a, struct shore_diag *why,
                        struct shore_diag *diag) {
     struct shore__wire_header h;
+    shore__conn_expect(&t->way.conn);
     do {
         if (!rc) rc = shore__conn_receive(&t->way.conn, false, &h, &t->body, &t->room, why);
+        if (!rc) rc = shore__conn_gets_on(&t->way.conn, &h, why);
     } while (!rc && h.type != SHORE__WIRE_DONE);
     if (!rc) rc = shore__wire_answer_get(&h, t->body, a, why);
     if (rc) return shore__way_explain(t->uri, &t->place, &t->way, rc, why, diag);
@@ -244,7 +246,6 @@ int shore__remote_remove(const char *uri, const uint64_t fleet_id[2], uint64_t g
 #define LINK_FRAMES_LEAST 16u
 #define LINK_FRAMES_MOST 4096u
 #define LINK_NS_LEAST 200000000u
-#define DRIVE_SILENCE_MS 90000u /* a drive that is slow to be measured */
 
 /* So many bytes that they take a while; what a connection needs to get going is in the first of all. */
 static int measure_link(struct talk *t, uint64_t *speed, struct shore_diag *diag) {
@@ -275,7 +276,6 @@ int shore__remote_measure(const char *uri, uint64_t *drive, uint64_t *link, stru
     int rc = talk_open(uri, &t, diag);
     if (rc) return rc;
     rc = measure_link(&t, link, diag);
-    t.way.conn.silence_ms = DRIVE_SILENCE_MS;
     if (!rc) rc = talk_ask(&t, (struct shore__wire_request){.type = SHORE__WIRE_MEASURE}, &a, diag);
     if (!rc && a.result_bytes != 8) rc = not_understood(&t, diag);
     if (!rc) *drive = shore__get_u64(a.result);

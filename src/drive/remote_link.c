@@ -2,7 +2,6 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/diag.h"
 #include "base/thread.h"
@@ -103,6 +102,7 @@ static void take_place(struct remote *r, struct remote_link *l, struct remote_re
         if (r->slot[i]) continue;
         q->id = (uint64_t)++r->serial << 16 | i;
         q->link = l;
+        l->sends = true;
         q->state = REMOTE_SENDING;
         q->next = NULL;
         r->slot[i] = q;
@@ -169,6 +169,7 @@ static int send_request(struct remote *r, struct remote_link *l, struct remote_r
     if (!rc) count_sent(r, q);
     bool answered = q->state == REMOTE_ANSWERED;
     q->state = REMOTE_SENT;
+    l->sends = false;
     pthread_mutex_unlock(&r->lock);
     if (answered) { /* faster than this thread */
         struct shore_diag *why = q->diag;
@@ -186,10 +187,7 @@ static void *writer(void *ctx) {
     int rc = body ? 0 : shore__fail(&diag, -ENOMEM, "out of memory");
     while (!rc) {
         struct timespec until;
-        clock_gettime(CLOCK_MONOTONIC, &until);
-        uint64_t ns = (uint64_t)until.tv_nsec + l->way.conn.silence_ms / 4 * UINT64_C(1000000);
-        until.tv_sec += (time_t)(ns / 1000000000);
-        until.tv_nsec = (long)(ns % 1000000000);
+        shore__conn_next_beat(&l->way.conn, &until);
         int waited = 0;
         struct remote_request *q = NULL;
         pthread_mutex_lock(&r->lock);
@@ -276,6 +274,18 @@ static int take_answer(struct remote *r, struct remote_link *l, const struct sho
     return 0;
 }
 
+/* While this side still sends, or asks for nothing, nothing need get on over there. */
+static int check_progress(struct remote *r, struct remote_link *l, const struct shore__wire_header *h,
+                          struct shore_diag *diag) {
+    pthread_mutex_lock(&r->lock);
+    bool waits = r->under_way;
+    for (unsigned i = 0; i < r->nlinks; i++)
+        waits = waits && !r->links[i].sends;
+    pthread_mutex_unlock(&r->lock);
+    if (!waits) shore__conn_expect(&l->way.conn);
+    return shore__conn_gets_on(&l->way.conn, h, diag);
+}
+
 static void *reader(void *ctx) {
     struct remote_link *l = ctx;
     struct remote *r = l->remote;
@@ -286,6 +296,7 @@ static void *reader(void *ctx) {
     int rc = 0;
     while (!rc) {
         rc = shore__conn_receive(&l->way.conn, false, &h, &body, &room, &diag);
+        if (!rc) rc = check_progress(r, l, &h, &diag);
         if (!rc && h.type == SHORE__WIRE_DONE) rc = take_answer(r, l, &h, body, &diag);
     }
     break_off(r, rc, &diag);

@@ -63,6 +63,7 @@ struct remote_link {
     struct shore__way way;
     pthread_t reader, writer;
     bool reads, writes;
+    bool sends; /* a request, with the drive's lock */
 };
 
 struct remote {

@@ -7,8 +7,6 @@
 #include "base/units.h"
 #include "drive/remote_link.h"
 
-#define OPEN_SILENCE_MS 90000u /* opening waits for locks, and makes volumes */
-
 static unsigned connections(const struct remote *r) {
     const char *text = getenv(SHORE__CONNECTIONS_VARIABLE);
     long n = text ? strtol(text, NULL, 10) : 0;
@@ -23,8 +21,10 @@ static int ask(struct remote *r, struct shore__way *way, const struct shore__fra
     size_t room = 0;
     char text[1001];
     int rc = shore__conn_send(&way->conn, frame, why);
+    shore__conn_expect(&way->conn);
     while (!rc) {
         rc = shore__conn_receive(&way->conn, false, &h, body, &room, why);
+        if (!rc) rc = shore__conn_gets_on(&way->conn, &h, why);
         if (rc || h.type == SHORE__WIRE_DONE) break;
         if (h.type == SHORE__WIRE_NOTE && r->config.note && h.body_bytes < sizeof text) {
             shore__escape((const char *)*body, h.body_bytes, text, sizeof text);
@@ -68,10 +68,8 @@ static int open_there(struct remote *r, struct shore__way *way, uint32_t mode, c
     int rc = shore__wire_open_put(&o, false, &request, &frame.body_bytes);
     if (rc) return shore__fail(diag, rc, "%s: the description of its state is too long", r->uri);
     frame.body = request;
-    way->conn.silence_ms = OPEN_SILENCE_MS;
     rc = ask(r, way, &frame, &body, &a, &why);
     if (!rc && !a.rc) rc = shore__wire_open_get(a.result, a.result_bytes, true, info, &why);
-    way->conn.silence_ms = o.silence_ms;
     if (rc)
         explain(r, way, rc, &why, diag);
     else if (a.rc)
@@ -83,12 +81,16 @@ static int open_there(struct remote *r, struct shore__way *way, uint32_t mode, c
 
 /* One more connection to the drive that is open. */
 static int attach(struct remote *r, const unsigned char token[16], struct shore_diag *diag) {
+    static const struct shore__frame alive = {.type = SHORE__WIRE_ALIVE};
     struct remote_link *l = &r->links[r->nlinks];
     unsigned char request[SHORE__WIRE_FIELDS_BYTES + 16], *body = NULL;
     struct shore__wire_request fields = {.type = SHORE__WIRE_ATTACH, .tail_bytes = 16};
     struct shore__frame frame = {.type = SHORE__WIRE_ATTACH, .id = 1, .body = request, .body_bytes = sizeof request};
     struct shore__wire_answer a = {0};
     struct shore_diag why = {""};
+    /* logging in may take a while each time, and those that are there have no threads yet */
+    for (unsigned i = 0; i < r->nlinks; i++)
+        shore__conn_send(&r->links[i].way.conn, &alive, &why);
     int rc = shore__way_open(r->uri, &r->place, &l->way, diag);
     if (rc) return rc;
     r->nlinks++;
@@ -96,7 +98,6 @@ static int attach(struct remote *r, const unsigned char token[16], struct shore_
     memcpy(request + SHORE__WIRE_FIELDS_BYTES, token, 16);
     rc = ask(r, &l->way, &frame, &body, &a, &why);
     if (!rc && a.rc) rc = shore__fail(&why, a.rc, "%.*s", (int)(a.text_bytes < 700 ? a.text_bytes : 700), a.text);
-    l->way.conn.silence_ms = shore__conn_silence_ms();
     free(body);
     return rc ? explain(r, &l->way, rc, &why, diag) : 0;
 }

@@ -10,6 +10,7 @@
 #include "drive/placement.h"
 #include "drive/serve_attach.h"
 #include "drive/serve_links.h"
+#include "drive/serve_pulse.h"
 #include "drive/serve_session.h"
 
 #define SILENCE_MS_LEAST 200u
@@ -19,10 +20,8 @@
 
 static void tell(void *ctx, const char *text) {
     struct session *s = ctx;
-    struct shore_diag diag;
-    /* only opening has notes, and nobody else writes yet */
     struct shore__frame note = {.type = SHORE__WIRE_NOTE, .body = text, .body_bytes = (uint32_t)strnlen(text, 1000)};
-    shore__conn_send(&s->links[0].conn, &note, &diag);
+    if (s->pulse) serve_pulse_send(s->pulse, &note); /* only opening has notes */
 }
 
 static int make_slots(struct session *s) {
@@ -138,10 +137,25 @@ static int send_opened(struct session *s, uint64_t id, int rc, const struct shor
     return made;
 }
 
+/* That may take long: a volume may have to be written from its beginning to its end. */
+static int open_with_a_pulse(struct session *s, struct shore_diag *diag) {
+    struct serve_pulse pulse;
+    char *path = NULL;
+    int rc = serve_pulse_start(&pulse, s, diag);
+    if (rc) return rc;
+    s->pulse = &pulse;
+    rc = shore__serve_path(s->options, s->open.path, &path, diag);
+    if (!rc) rc = open_drive(s, path, diag);
+    if (!rc && s->open.connections > 1) rc = serve_attach_open(s, s->open.token, diag);
+    free(path);
+    s->pulse = NULL;
+    serve_pulse_stop(&pulse);
+    return rc;
+}
+
 static int answer_open(struct session *s, const struct shore__wire_header *h, const unsigned char *body,
                        struct shore_diag *diag) {
     struct shore_diag why = {""};
-    char *path = NULL;
     int rc = shore__wire_open_get(body, h->body_bytes, false, &s->open, &why);
     if (rc == SHORE_ELINK) return shore__fail(diag, rc, "%s", why.text);
     if (!rc) {
@@ -149,11 +163,8 @@ static int answer_open(struct session *s, const struct shore__wire_header *h, co
         s->links[0].conn.silence_ms = silence < SILENCE_MS_LEAST  ? SILENCE_MS_LEAST
                                       : silence > SILENCE_MS_MOST ? SILENCE_MS_MOST
                                                                   : silence;
-        rc = shore__serve_path(s->options, s->open.path, &path, &why);
+        rc = open_with_a_pulse(s, &why);
     }
-    if (!rc) rc = open_drive(s, path, &why);
-    if (!rc && s->open.connections > 1) rc = serve_attach_open(s, s->open.token, &why);
-    free(path);
     int sent = send_opened(s, h->id, rc, &why, diag);
     if (rc && s->drive) {
         s->drive->ops->close(s->drive);

@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/diag.h"
@@ -40,10 +39,7 @@ static int send_answer(struct link *l, struct shore__serve_job *job, unsigned ch
 static struct shore__serve_job *next_answer(struct link *l, bool *stop) {
     struct session *s = l->session;
     struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    uint64_t ns = (uint64_t)until.tv_nsec + l->conn.silence_ms / 4 * UINT64_C(1000000);
-    until.tv_sec += (time_t)(ns / 1000000000);
-    until.tv_nsec = (long)(ns % 1000000000);
+    shore__conn_next_beat(&l->conn, &until);
     int rc = 0;
     pthread_mutex_lock(&s->lock);
     while (!l->answers && !l->closing && !rc)
@@ -70,7 +66,7 @@ static void *write_answers(void *ctx) {
         if (!rc && job) {
             rc = send_answer(l, job, body, &diag);
         } else if (!rc) {
-            struct shore__frame alive = {.type = SHORE__WIRE_ALIVE};
+            struct shore__frame alive = {.type = SHORE__WIRE_ALIVE, .id = serve_work(l->session)};
             rc = shore__conn_send(&l->conn, &alive, &diag);
         }
         if (rc) serve_end(l, rc, &diag); /* what is queued goes nowhere, but goes */

@@ -10,6 +10,7 @@
 #include "drive/placement.h"
 #include "drive/probe.h"
 #include "drive/serve_attach.h"
+#include "drive/serve_pulse.h"
 #include "drive/speed.h"
 
 static int look(const struct shore__serve_options *o, const char *path, unsigned char **result, uint32_t *bytes,
@@ -63,23 +64,36 @@ static int path_of(const struct shore__wire_request *r, uint32_t skip, char **pa
     return *path ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
 }
 
+/* A volume may be large, and a drive slow. */
+static int work_with_a_pulse(struct session *s, uint16_t type, const struct shore__wire_request *r,
+                             unsigned char **result, uint32_t *bytes, struct shore_diag *diag) {
+    struct serve_pulse pulse;
+    char *path = NULL;
+    int rc = path_of(r, type == SHORE__WIRE_REMOVE ? 16 : 0, &path, diag);
+    if (!rc) rc = serve_pulse_start(&pulse, s, diag);
+    if (rc) {
+        free(path);
+        return rc;
+    }
+    if (type == SHORE__WIRE_REMOVE)
+        rc = remove_volume(s->options, r, path, diag);
+    else if (type == SHORE__WIRE_PROBE)
+        rc = look(s->options, path, result, bytes, diag);
+    else
+        rc = measure(s->options, path, result, bytes, diag);
+    serve_pulse_stop(&pulse);
+    free(path);
+    return rc;
+}
+
 int serve_probe(struct session *s, const struct shore__wire_header *h, const struct shore__wire_request *r,
                 struct shore_diag *diag) {
     struct shore_diag why = {""};
     unsigned char *result = NULL, *body;
     uint32_t bytes = 0;
     bool link = h->type == SHORE__WIRE_MEASURE && r->kind == SHORE__WIRE_MEASURE_LINK;
-    int rc = 0;
-    char *path = NULL;
     if (link && !h->id) return 0; /* more is to come */
-    if (!link) rc = path_of(r, h->type == SHORE__WIRE_REMOVE ? 16 : 0, &path, &why);
-    if (!rc && h->type == SHORE__WIRE_REMOVE)
-        rc = remove_volume(s->options, r, path, &why);
-    else if (!rc && h->type == SHORE__WIRE_PROBE)
-        rc = look(s->options, path, &result, &bytes, &why);
-    else if (!rc && !link)
-        rc = measure(s->options, path, &result, &bytes, &why);
-    free(path);
+    int rc = link ? 0 : work_with_a_pulse(s, h->type, r, &result, &bytes, &why);
     struct shore__wire_answer a = {.rc = rc, .text_bytes = rc ? (uint32_t)strlen(why.text) : 0};
     body = malloc(SHORE__WIRE_ANSWER_BYTES + a.text_bytes + bytes);
     if (!body) {

@@ -2,6 +2,15 @@
 
 #include <errno.h>
 
+#include "storage/blockio.h"
+
+uint64_t serve_work(struct session *s) {
+    pthread_mutex_lock(&s->lock);
+    uint64_t answered = s->answered;
+    pthread_mutex_unlock(&s->lock);
+    return answered + shore__io_completed();
+}
+
 void serve_answer(struct shore__serve_job *job) {
     struct link *l = job->link;
     struct session *s = l->session;
@@ -13,6 +22,7 @@ void serve_answer(struct shore__serve_job *job) {
         l->answers = job;
     }
     l->last_answer = job;
+    s->answered++;
     pthread_cond_signal(&l->due);
     pthread_mutex_unlock(&s->lock);
 }

@@ -14,6 +14,7 @@
 
 struct session;
 struct link;
+struct serve_pulse;
 
 /* A request under way. Those that take a slot live with it, the others come and go. */
 struct shore__serve_job {
@@ -55,6 +56,7 @@ struct session {
     struct shore__drive_config config;
     struct shore__wire_open open; /* what the client asked for: owns the layout */
     struct shore__drive *drive;
+    struct serve_pulse *pulse; /* while it is being opened */
     struct shore__serve_plan plan;
     struct shore__lane controls;
     bool has_controls;
@@ -62,6 +64,7 @@ struct session {
     pthread_cond_t freed;
     struct shore__serve_job *slots, *free_slots;
     unsigned ncontrols;
+    uint64_t answered;
     bool ended; /* no more is read, for this reason */
     int why_rc;
     struct shore_diag why;
@@ -78,6 +81,8 @@ struct session {
 int serve_request(struct link *l, const struct shore__wire_header *h, unsigned char *body, struct shore_diag *diag);
 /* The control lane. */
 void *serve_controls(void *session);
+/* A number that grows while the drive gets on: a sign of life is sent with it. */
+uint64_t serve_work(struct session *s);
 /* Hands the job over to the writer of its link. */
 void serve_answer(struct shore__serve_job *job);
 /* Once its answer is sent, or cannot be. */

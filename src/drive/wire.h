@@ -10,8 +10,8 @@
 
 #include "drive/drive.h"
 
-#define SHORE__WIRE_VERSION 2u
-#define SHORE__WIRE_OLDEST 2u /* that this build still speaks */
+#define SHORE__WIRE_VERSION 3u
+#define SHORE__WIRE_OLDEST 3u /* that this build still speaks */
 
 /* What a server writes first. */
 #define SHORE__WIRE_MAGIC "\x89LongshoreDrive\n"
@@ -54,7 +54,7 @@ enum shore__wire_type {
     /* server to client */
     SHORE__WIRE_DONE = 64,
     SHORE__WIRE_NOTE = 65,
-    /* either way: nothing but a sign of life */
+    /* either way: a sign of life; a server's has a number that grows while its drive gets on */
     SHORE__WIRE_ALIVE = 96,
 };
 

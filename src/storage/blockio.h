@@ -76,6 +76,9 @@ int shore__io_submit(struct shore__io *io, struct shore__io_op *op);
  * are in flight). Returns how many. */
 int shore__io_reap(struct shore__io *io, struct shore__io_op **ops, unsigned max, unsigned min);
 unsigned shore__io_in_flight(const struct shore__io *io);
+/* Grows with every operation that this process has completed, on any file: as long as it does, drives get on. Making a
+ * file counts by the MiB where that has to be written. Threading: any. */
+uint64_t shore__io_completed(void);
 /* One operation, and wait for it. */
 int shore__io_do(struct shore__io *io, enum shore__io_kind kind, void *buffer, uint64_t offset, uint32_t bytes);
 /* A transfer that failed (op->rc), with what to do. Returns op->rc. */

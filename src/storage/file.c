@@ -164,6 +164,7 @@ static int fill_with_zeros(int fd, uint64_t bytes) {
             at += (uint64_t)n;
         else if (n == 0 || errno != EINTR)
             rc = n == 0 ? -EIO : -errno;
+        shore__io_count(1);
     }
     free(zeros);
     return rc;

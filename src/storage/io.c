@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,6 +22,15 @@ static shore__io_shim_fn shim;
 static void *shim_ctx;
 static shore__io_done_fn done_hook;
 static void *done_hook_ctx;
+static atomic_uint_fast64_t completed;
+
+void shore__io_count(unsigned operations) {
+    atomic_fetch_add_explicit(&completed, operations, memory_order_relaxed);
+}
+
+uint64_t shore__io_completed(void) {
+    return atomic_load_explicit(&completed, memory_order_relaxed);
+}
 
 void shore__io_set_shim(shore__io_shim_fn fn, void *ctx) {
     pthread_mutex_lock(&shim_lock);
@@ -134,6 +144,7 @@ int shore__io_reap(struct shore__io *io, struct shore__io_op **ops, unsigned max
     }
     io->in_flight -= got;
     if (got) tell_done(&io->file, ops, got);
+    shore__io_count(got);
     return (int)got;
 }
 

@@ -29,6 +29,8 @@ static inline uint32_t shore__io_aligned(uint32_t bytes) {
     return bytes / SHORE__IO_ALIGN * SHORE__IO_ALIGN;
 }
 
+void shore__io_count(unsigned operations);
+
 /* Asked under the lock, before an existing file or device is replaced without overwrite: what does it hold? */
 enum shore__replaceable {
     SHORE__REPLACE_UNKNOWN, /* nothing of ours */

@@ -164,6 +164,13 @@ ended
 log_says "killed: the client is gone: the other side has closed"
 must inspect "$place/killed" --digest --deep
 
+# A volume that has to be written takes longer there than silence is borne.
+mkdir "$place/far/slow"
+stand_in slow "export FAIL_IO='slow 0 250 far/slow/' LD_PRELOAD='$FAIL_IO_SO'; exec \$serve"
+start=$SECONDS
+must train "${common[@]}" --seed 3 --rsh "$place/rsh/slow" --drive "ssh://far$place/far/slow" --out "$place/slow" --stop-at 1
+[ $((SECONDS - start)) -ge 3 ] && ok "making it was slow" || fail "making it was not slow"
+
 # What a making that was killed has left: the removal takes a volume without a header, and nobody else's file.
 mkdir -p "$place/begun/making"
 printf '{"fleet": "%032d", "volumes": ["unix:%s:begun", "unix:%s:letter"]}' 7 "$socket" "$socket" \

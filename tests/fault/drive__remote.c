@@ -28,7 +28,8 @@ enum fault {
     POSITIVE_ERROR,
     LESS_DATA,
     SILENCE,
-    FAULTS
+    FAULTS, /* that are noticed at once */
+    STANDSTILL
 };
 /* What is said by the client if the server does it, and by the server if the client does; NULL: it is none there. */
 static const struct {
@@ -66,7 +67,7 @@ struct pipe_end {
     int from, to;
     bool to_server;
     enum fault fault;
-    unsigned at; /* which frame, from 0 */
+    unsigned at; /* which frame, from 0, signs of life aside */
     uint64_t bytes;
     pthread_t thread;
 };
@@ -161,6 +162,14 @@ static bool spoil(struct pipe_end *p, unsigned char *frame, size_t bytes) {
     case SILENCE:
         usleep(1500000);
         return false;
+    case STANDSTILL:
+        h = (struct shore__wire_header){.type = SHORE__WIRE_ALIVE, .sequence = h.sequence};
+        do {
+            header_again(frame, &h);
+            h.sequence++;
+            usleep(50000);
+        } while (write_all(p, frame, header));
+        return false;
     default:
         break;
     }
@@ -176,16 +185,19 @@ static void *pass_on(void *ctx) {
         if (p->fault == GARBAGE_FIRST) go_on = go_on && write_all(p, "Welcome!\n\x89Longshore", 19);
         go_on = go_on && write_all(p, greeting, sizeof greeting);
     }
-    for (unsigned n = 0; go_on; n++) {
+    for (unsigned n = 0; go_on;) {
         go_on = read_all(p, frame, SHORE__WIRE_HEADER_BYTES);
         if (!go_on) break;
         size_t rest = shore__get_u32(frame + 12) + shore__get_u64(frame + 24);
         go_on = read_all(p, frame + SHORE__WIRE_HEADER_BYTES, rest);
         if (!go_on) break;
-        if (n == p->at && p->fault != NONE && p->fault != GARBAGE_FIRST)
+        /* signs of life come when they come */
+        bool counts = shore__get_u16(frame + 4) != SHORE__WIRE_ALIVE;
+        if (counts && n == p->at && p->fault != NONE && p->fault != GARBAGE_FIRST)
             go_on = spoil(p, frame, SHORE__WIRE_HEADER_BYTES + rest);
         else
             go_on = write_all(p, frame, SHORE__WIRE_HEADER_BYTES + rest);
+        n += counts;
     }
     free(frame);
     shutdown(p->to, SHUT_WR);
@@ -310,9 +322,7 @@ static void test_lies(void **state) {
     for (int to_server = 0; to_server < 2; to_server++) {
         for (int fault = CUT_HEADER; fault < FAULTS; fault++) {
             const char *name = faults[fault].name;
-            /* opening may take longer than silence is borne later */
-            unsigned first = fault == SILENCE && !to_server;
-            for (unsigned at = first; at < 11; at += fault == SILENCE ? 6 : STRIDE + (unsigned)fault % 3) {
+            for (unsigned at = 0; at < 11; at += fault == SILENCE ? 6 : STRIDE + (unsigned)fault % 3) {
                 struct between b;
                 struct shore_diag why = {""};
                 alarm(30);
@@ -340,6 +350,37 @@ static void test_lies(void **state) {
         }
     }
     unsetenv("LONGSHORE_SILENCE");
+}
+
+/* What a server says that is there and nothing else. */
+static void test_standstill(void **state) {
+    setenv("LONGSHORE_SILENCE", "0.4", 1);
+    for (unsigned at = 0; at < 6; at += 3) {
+        struct between b;
+        struct shore_diag why = {""};
+        alarm(30);
+        int rc = between_open(&b, STANDSTILL, false, at);
+        if (!rc) rc = whole_step(&b);
+        if (b.drive && !b.diag.text[0]) shore__remote_is_broken(b.drive, &why);
+        if (!b.diag.text[0]) b.diag = why;
+        said("client", "signs of life and no answer", at, rc, "has not got on with its work for 8 s", b.diag.text);
+        between_close(&b);
+        alarm(0);
+    }
+    unsetenv("LONGSHORE_SILENCE");
+}
+
+/* How long it takes does not count as long as it gets on. */
+static void test_slow_work(void **state) {
+    struct shore__conn c = {.silence_ms = 20};
+    struct shore__wire_header alive = {.type = SHORE__WIRE_ALIVE};
+    struct shore_diag diag;
+    shore__conn_expect(&c);
+    for (unsigned ms = 0; ms < 1000; ms += 50, alive.id++, usleep(50000))
+        assert_int_equal(shore__conn_gets_on(&c, &alive, &diag), 0);
+    usleep(500000);
+    alive.id--;
+    assert_int_equal(shore__conn_gets_on(&c, &alive, &diag), SHORE_ELINK);
 }
 
 /* Who has nothing to say shows that he is there. */
@@ -390,6 +431,8 @@ static void test_ledger_counts_every_byte(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_lies),
+        cmocka_unit_test(test_standstill),
+        cmocka_unit_test(test_slow_work),
         cmocka_unit_test(test_heartbeat),
         cmocka_unit_test(test_garbage_before_the_greeting),
         cmocka_unit_test(test_ledger_counts_every_byte),

@@ -1,8 +1,10 @@
 /* Preloaded into longshore, it fails transfers of one file: FAIL_IO is "KIND COUNT CODE PATH": after COUNT operations
  * of a kind (read, write, flush) on files whose path contains PATH, they fail with errno CODE, and so do all later
- * ones. Works with --io threads, which uses the calls below. */
+ * ones. KIND "slow" is another thing: files cannot be preallocated, and writing takes CODE ms longer. Works with --io
+ * threads, which uses the calls below. */
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -42,13 +44,33 @@ ssize_t pread64(int fd, void *buffer, size_t bytes, off64_t offset) {
     return fails(fd, "read") ? -1 : real(fd, buffer, bytes, offset);
 }
 
+static void wait_if_slow(int fd) {
+    if (fails(fd, "slow")) usleep((unsigned)errno * 1000);
+}
+
+int fallocate(int fd, int mode, off_t offset, off_t bytes) {
+    REAL(fallocate);
+    if (!fails(fd, "slow")) return real(fd, mode, offset, bytes);
+    errno = EOPNOTSUPP;
+    return -1;
+}
+
+int fallocate64(int fd, int mode, off64_t offset, off64_t bytes) {
+    REAL(fallocate64);
+    if (!fails(fd, "slow")) return real(fd, mode, offset, bytes);
+    errno = EOPNOTSUPP;
+    return -1;
+}
+
 ssize_t pwrite(int fd, const void *buffer, size_t bytes, off_t offset) {
     REAL(pwrite);
+    wait_if_slow(fd);
     return fails(fd, "write") ? -1 : real(fd, buffer, bytes, offset);
 }
 
 ssize_t pwrite64(int fd, const void *buffer, size_t bytes, off64_t offset) {
     REAL(pwrite64);
+    wait_if_slow(fd);
     return fails(fd, "write") ? -1 : real(fd, buffer, bytes, offset);
 }
 
