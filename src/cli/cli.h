@@ -58,6 +58,8 @@ json_t *shore__cli_snapshots_json(const char *run_path, struct shore_diag *diag)
 int shore__cli_fail(int rc, const struct shore_diag *diag);
 /* The same once something was done: always 1. */
 int shore__cli_fail_running(int rc, const struct shore_diag *diag);
+/* The same once the drives were open: 1 if a connection to one of them broke, which could be reached. */
+int shore__cli_fail_opened(int rc, const struct shore_diag *diag);
 __attribute__((format(printf, 1, 2))) void shore__cli_say(const char *format, ...); /* a line on stderr */
 void shore__cli_note(void *ctx, const char *text);                                  /* shore__note_fn */
 /* A JSON object on one line of stdout; takes the reference. Returns the exit code. */

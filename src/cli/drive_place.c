@@ -279,7 +279,7 @@ static int command(enum what what, int argc, char **argv) {
         shore__cli_say("stopped: the state is where it was");
         code = SHORE__EXIT_FAILED;
     } else if (rc) {
-        code = shore__cli_fail(rc, &diag);
+        code = run && run->begun ? shore__cli_fail_running(rc, &diag) : shore__cli_fail(rc, &diag);
         bool drive_failed = rc == SHORE_ELINK || rc == -EIO || rc == -ENOSPC || rc == SHORE_ECORRUPT;
         if (drive_failed && run && run->generation == before) shore__cli_say("the state is where it was");
     } else {

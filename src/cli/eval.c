@@ -135,7 +135,7 @@ static int evaluate(const char *path, struct args *a) {
         rc = shore__evaluate(&weights, &infer, data, a->max_tokens, shore__cli_work,
                              a->quiet ? NULL : (void *)"evaluating", &result, &diag);
     shore__cli_progress_end();
-    code = rc ? shore__cli_fail(rc, &diag) : print(a, &o, data, &result);
+    code = rc ? shore__cli_fail_opened(rc, &diag) : print(a, &o, data, &result);
     shore__dataset_close(built);
     shore__cli_close(&o);
     return code;

@@ -66,7 +66,7 @@ static int export(const char *path, const struct args *a) {
     shore__cli_progress_end();
     if (!rc) printf("step %llu exported as %s to %s\n", (unsigned long long)o.step, a->fp32 ? "fp32" : "bf16", a->out);
     shore__cli_close(&o);
-    return rc ? shore__cli_fail(rc, &diag) : SHORE__EXIT_DONE;
+    return rc ? shore__cli_fail_opened(rc, &diag) : SHORE__EXIT_DONE;
 }
 
 int shore__cli_export(int argc, char **argv) {

@@ -167,7 +167,8 @@ static int generate(const char *path, struct args *a) {
     }
     if (rc) {
         if (stream.shown) putchar('\n');
-        code = stream.tokens ? shore__cli_fail_running(rc, &diag) : shore__cli_fail(rc, &diag);
+        code =
+            stream.tokens && rc != SHORE_ELINK ? shore__cli_fail_running(rc, &diag) : shore__cli_fail_opened(rc, &diag);
     } else if (a->json) {
         code = print_json(a, &stream, prompt_bytes);
     } else {

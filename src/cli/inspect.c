@@ -35,7 +35,8 @@ static const struct shore__command_line line = {
 
 /* ---- the digest -------------------------------------------------------------------------------------------------- */
 
-static int print_digest(struct shore__run *run, const struct args *a, struct shore_diag *diag) {
+/* opened: whether the drives could be. */
+static int print_digest(struct shore__run *run, const struct args *a, bool *opened, struct shore_diag *diag) {
     struct shore_fleet *fleet = NULL;
     unsigned char digest[16];
     char hex[33];
@@ -53,6 +54,7 @@ static int print_digest(struct shore__run *run, const struct args *a, struct sho
         rc = shore__cli_budget_measured(a->memory, needed, diag);
     }
     if (!rc) rc = shore__cli_open_fleet(run, a->accept, &fleet, diag);
+    *opened = !rc;
     if (!rc && a->deep) rc = shore__run_check_data(run, diag);
     if (!rc) rc = shore_fleet_digest(fleet, a->deep, digest, diag);
     if (!rc) {
@@ -182,6 +184,7 @@ int shore__cli_inspect(int argc, char **argv) {
     struct shore__parsed parsed;
     struct shore_diag diag = {{0}};
     struct shore__run *run = NULL;
+    bool opened = false;
     int code = SHORE__EXIT_DONE;
     int rc = shore__options_parse(&line, argc, argv, &a, &parsed, &diag);
     if (!rc && parsed.help) {
@@ -196,9 +199,9 @@ int shore__cli_inspect(int argc, char **argv) {
     if (!rc) rc = shore__run_open(parsed.positional[0], false, a.moved.count ? &a.moved : NULL, &run, &diag);
     if (!rc && run->note) shore__cli_say("%s", run->note);
     if (!rc && run->no_data) shore__cli_say("%s", run->no_data);
-    if (!rc && a.digest) rc = print_digest(run, &a, &diag);
+    if (!rc && a.digest) rc = print_digest(run, &a, &opened, &diag);
     if (!rc && !a.digest) code = explain(run, &a);
-    if (rc) code = shore__cli_fail(rc, &diag);
+    if (rc) code = opened ? shore__cli_fail_opened(rc, &diag) : shore__cli_fail(rc, &diag);
     shore__run_close(run);
 end:
     shore__strings_free(&a.moved);

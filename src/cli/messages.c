@@ -84,6 +84,13 @@ int shore__cli_fail(int rc, const struct shore_diag *diag) {
     }
 }
 
+int shore__cli_fail_opened(int rc, const struct shore_diag *diag) {
+    if (rc != SHORE_ELINK) return shore__cli_fail(rc, diag);
+    report(rc, diag);
+    shore__cli_say("when the drive is back, the same command can be given again");
+    return SHORE__EXIT_FAILED;
+}
+
 int shore__cli_print_json(json_t *object) {
     char *text = object ? json_dumps(object, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
     json_decref(object);

@@ -11,12 +11,18 @@ int shore__cli_remove(int argc, char **argv) {
     };
     struct shore__parsed parsed;
     struct shore_diag diag = {{0}};
+    bool begun = false;
     int rc = shore__options_parse(&line, argc, argv, NULL, &parsed, &diag);
     if (!rc && parsed.help) {
         shore__options_help(&line, NULL);
         return SHORE__EXIT_DONE;
     }
     if (!rc && !parsed.positional[0]) rc = shore__fail(&diag, SHORE_EUSAGE, "which run? longshore remove RUN");
-    if (!rc) rc = shore__run_remove(parsed.positional[0], shore__cli_note, NULL, &diag);
-    return rc ? shore__cli_fail(rc, &diag) : SHORE__EXIT_DONE;
+    if (!rc) rc = shore__run_remove(parsed.positional[0], &begun, shore__cli_note, NULL, &diag);
+    if (!rc) return SHORE__EXIT_DONE;
+    if (!begun) return shore__cli_fail(rc, &diag);
+    shore__cli_fail_running(rc, &diag);
+    shore__cli_say("a part of %s is removed already: once that is mended, the same command goes on",
+                   parsed.positional[0]);
+    return SHORE__EXIT_FAILED;
 }

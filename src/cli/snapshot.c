@@ -78,10 +78,12 @@ static int parse(const struct shore__command_line *line, int argc, char **argv, 
     return 0;
 }
 
-static int make(struct shore__run *run, const char *name, struct shore_diag *diag) {
+/* opened: whether the drives could be. */
+static int make(struct shore__run *run, const char *name, bool *opened, struct shore_diag *diag) {
     struct shore_fleet *fleet = NULL;
     struct shore__snapshot made;
     int rc = shore__cli_open_fleet(run, NULL, &fleet, diag);
+    *opened = !rc;
     if (!rc) rc = shore__snapshot_make(run, fleet, name, false, diag);
     shore_fleet_close(fleet);
     if (!rc) rc = shore__snapshot_read(run->path, name, &made, diag);
@@ -100,13 +102,15 @@ int shore__cli_snapshot(int argc, char **argv) {
     struct shore__parsed parsed;
     struct shore_diag diag = {{0}};
     struct shore__run *run = NULL;
+    bool opened = false;
     int rc = parse(&snapshot_line, argc, argv, &a, &parsed, &diag);
     if (!rc && parsed.help) return SHORE__EXIT_DONE;
     if (!rc) rc = shore__run_open(parsed.positional[0], true, NULL, &run, &diag);
     if (!rc && run->note) shore__cli_say("%s", run->note);
-    if (!rc) rc = a.remove ? drop(run, parsed.positional[1], &diag) : make(run, parsed.positional[1], &diag);
+    if (!rc) rc = a.remove ? drop(run, parsed.positional[1], &diag) : make(run, parsed.positional[1], &opened, &diag);
     shore__run_close(run);
-    return rc ? shore__cli_fail(rc, &diag) : SHORE__EXIT_DONE;
+    if (!rc) return SHORE__EXIT_DONE;
+    return opened ? shore__cli_fail_opened(rc, &diag) : shore__cli_fail(rc, &diag);
 }
 
 int shore__cli_rollback(int argc, char **argv) {
@@ -132,7 +136,11 @@ int shore__cli_rollback(int argc, char **argv) {
         shore__cli_say("stopped: the state is where it was");
         code = SHORE__EXIT_FAILED;
     } else if (rc) {
-        code = shore__cli_fail(rc, &diag);
+        code = run && run->begun ? shore__cli_fail_running(rc, &diag) : shore__cli_fail(rc, &diag);
+        if (run && run->begun && shore__rollback_is_interrupted(run->path))
+            shore__cli_say("the next command that opens the run goes on with it");
+        else if (run && run->begun)
+            shore__cli_say("the state is where it was");
     } else {
         shore__cli_say("back at step %llu, from step %llu; go on with: longshore train --resume %s",
                        (unsigned long long)s.step, (unsigned long long)from, run->path);

@@ -158,11 +158,12 @@ static void remove_volumes(const struct verify *v, const struct trial *t) {
 static int try(struct verify *v, struct trial *t) {
     char *run = NULL;
     struct shore_diag diag;
+    bool begun;
     if (asprintf(&run, "%s/%u", v->work, v->runs) < 0) return -ENOMEM;
     if (!v->args.settings.quiet) shore__cli_say("training: %s", t->name);
     int rc = train_fresh(v, t, run);
     if (!rc && t->stop_at && !shore__cli_stop_wanted()) rc = train_resume(t, run);
-    if (shore__is_run(run)) shore__run_remove(run, NULL, NULL, &diag);
+    if (shore__is_run(run)) shore__run_remove(run, &begun, NULL, NULL, &diag);
     remove_volumes(v, t);
     v->runs++;
     free(run);

@@ -377,6 +377,7 @@ static int copy_to_new(struct shore__run *run, const struct intent *in, const st
     options.note = how->note;
     options.note_ctx = how->note_ctx;
     int rc = shore_fleet_create(run->model->layout, &options, &new, diag);
+    run->begun = !rc;
     if (!rc) rc = shore__fleet_copy(old, new, run->model->layout, 0, how->progress, how->progress_ctx, diag);
     if (!rc) rc = seal(new, old, info.step, diag);
     if (!rc) rc = check_digest(new, old, diag);

@@ -126,7 +126,7 @@ static int remove_elsewhere(struct held *held, const uint64_t fleet_id[2], shore
 }
 
 static int remove_volumes(const struct shore__strings *drives, const uint64_t fleet_id[2], enum whose whose,
-                          shore__note_fn note, void *ctx, struct shore_diag *diag) {
+                          bool *begun, shore__note_fn note, void *ctx, struct shore_diag *diag) {
     struct held *held = calloc(drives->count + 1, sizeof *held);
     size_t n = 0;
     int rc = held ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
@@ -134,6 +134,7 @@ static int remove_volumes(const struct shore__strings *drives, const uint64_t fl
         rc = hold_patiently(drives->item[n], fleet_id, whose, &held[n], note, ctx, diag);
     for (size_t i = 0; rc == 0 && i < n; i++) {
         if (held[i].fd < 0 && !held[i].elsewhere) continue;
+        *begun = true;
         if (held[i].elsewhere)
             rc = remove_elsewhere(&held[i], fleet_id, note, ctx, diag);
         else if (held[i].is_device)
@@ -176,9 +177,9 @@ static void remove_files(const char *path, shore__note_fn note, void *ctx) {
         say(note, ctx, "%s: the run is removed; the directory holds other files and stays", path);
 }
 
-static int remove_volumes_of(const struct shore__run *run, enum whose whose, shore__note_fn note, void *ctx,
-                             struct shore_diag *diag) {
-    return remove_volumes(&run->settings.drives, run->fleet_id, whose, note, ctx, diag);
+static int remove_volumes_of(const struct shore__run *run, enum whose whose, bool *begun, shore__note_fn note,
+                             void *ctx, struct shore_diag *diag) {
+    return remove_volumes(&run->settings.drives, run->fleet_id, whose, begun, note, ctx, diag);
 }
 
 /* A making that was killed before its plan was durable has made nothing else yet. */
@@ -191,7 +192,7 @@ static int remove_unplanned(const char *path, shore__note_fn note, void *ctx, st
     return rc;
 }
 
-int shore__run_remove(const char *path, shore__note_fn note, void *ctx, struct shore_diag *diag) {
+int shore__run_remove(const char *path, bool *begun, shore__note_fn note, void *ctx, struct shore_diag *diag) {
     struct shore__run *run = NULL, *overwritten = NULL;
     struct shore__plan plan = {0};
     int rc = 0, killed = SHORE_EMISSING;
@@ -211,13 +212,13 @@ int shore__run_remove(const char *path, shore__note_fn note, void *ctx, struct s
     if (rc == 0) overwritten = shore__run_overwritten(path);
     /* first what a change of drives that was killed has left, old or new */
     if (made) rc = shore__move_mend(run, note, ctx, diag);
-    if (rc == 0 && made) rc = remove_volumes_of(run, OF_RUN, note, ctx, diag);
+    if (rc == 0 && made) rc = remove_volumes_of(run, OF_RUN, begun, note, ctx, diag);
     if (rc == 0 && made) shore__run_drop(overwritten);
-    if (rc == 0 && overwritten && !made) rc = remove_volumes_of(overwritten, OF_OVERWRITTEN, note, ctx, diag);
+    if (rc == 0 && overwritten && !made) rc = remove_volumes_of(overwritten, OF_OVERWRITTEN, begun, note, ctx, diag);
     if (rc == 0 && (made || overwritten))
         rc = remove_snapshots(path, made ? &run->settings.drives : &overwritten->settings.drives, note, ctx, diag);
     /* what an --overwrite that was killed may have made */
-    if (rc == 0 && killed == 0) rc = remove_volumes(&plan.fresh, plan.fleet_id, OF_MAKING, note, ctx, diag);
+    if (rc == 0 && killed == 0) rc = remove_volumes(&plan.fresh, plan.fleet_id, OF_MAKING, begun, note, ctx, diag);
     if (rc == 0 && (shore__move_is_interrupted(path, true) || shore__snapshot_is_interrupted(path)))
         say(note, ctx, "what is said to stay is yours to remove: the run that knows of it goes");
     if (rc == 0) remove_files(run->path, note, ctx);

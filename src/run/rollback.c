@@ -180,6 +180,7 @@ static int put_back(struct shore__run *run, const struct shore__snapshot *s, str
         in->from = info.step;
         snprintf(in->name, sizeof in->name, "%s", s->name);
         rc = intent_write(run, in, diag);
+        run->begun = !rc;
     }
     if (rc == 0) rc = shore__fleet_copy(snapshot, fleet, run->model->layout, info.step, progress, ctx, diag);
     /* nothing is committed yet: a first try that ends here leaves the run where it was */

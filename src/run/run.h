@@ -33,6 +33,7 @@ struct shore__run {
     char *note;         /* what opening or recovering found and mended: one sentence; NULL: nothing */
     char *no_data; /* why its tokens cannot be opened: nothing to train on, all else is there; NULL: they are open */
     bool making;   /* prepared, not finished */
+    bool begun;    /* a move or rollback, and the drives were open: what fails now fails while running */
     /* The drives hold what a killed making of this very run left: the fleet may be created over it. */
     bool replace_drives;
     struct shore__run_private *private;
@@ -152,8 +153,8 @@ int shore__run_open_to_roll_back(const char *path, struct shore__run **out, stru
 int shore__run_rollback(struct shore__run *run, const char *name, shore__note_fn note, void *note_ctx,
                         shore__progress_fn progress, void *progress_ctx, uint64_t *from_step, struct shore_diag *diag);
 
-/* Deletes a run and its volumes (only those of its fleet). */
-int shore__run_remove(const char *path, shore__note_fn note, void *ctx, struct shore_diag *diag);
+/* Deletes a run and its volumes (only those of its fleet). *begun: becomes true with the first volume that goes. */
+int shore__run_remove(const char *path, bool *begun, shore__note_fn note, void *ctx, struct shore_diag *diag);
 
 /* Memory that the process takes beside the arena, once everything has run: libraries, code, stacks, primitives. */
 uint64_t shore__process_reserve_bytes(const struct shore__model *m, uint32_t threads, uint32_t ndrives);

@@ -120,6 +120,38 @@ refused~60~1~refuses the login~$serve | lose 600~echo 'Permission denied (public
 down~1~1~gave up after.*cannot be reached.*--resume~$serve | lose 600~echo 'ssh: Connection refused' >&2; exit 255
 TABLE
 
+# A command that had begun has failed while running; one that could not begin is refused.
+mkdir "$place/far/codes"
+run=$place/codes
+codes=ssh://far$place/far/codes
+must train "${common[@]}" --seed 3 --drive "$codes" --out "$run" --stop-at 2
+must snapshot "$run" two
+must train --resume "$run" --stop-at 4
+at4=$(digest)
+stand_in breaking "\$serve | dd bs=4096 count=30 2>/dev/null"
+stand_in barely "\$serve | dd bs=4096 count=1 2>/dev/null"
+stand_in dies "export FAIL_IO='die 0 0 .snapshot-' LD_PRELOAD='$FAIL_IO_SO'; exec \$serve"
+stand_in answers-once "[ ! -e '$place/asked' ] || exit 255; touch '$place/asked'; exec \$serve"
+mkdir "$place/here"
+while IFS='|' read -r how words advice; do
+    read -ra words <<<"$words"
+    expect_failure 1 "$how: ${words[0]}" "$codes" "${words[@]}" --rsh "$place/rsh/$how"
+    grep -qE -- "$advice" "$place/log" && ok "$how: ${words[0]}: advice" || fail "$how: ${words[0]}: no '$advice'"
+    refused "barely: ${words[0]}" "$codes" "${words[@]}" --rsh "$place/rsh/barely"
+    must inspect "$run" --digest --deep
+    same "after ${words[0]}" "$(digest)" "$at4"
+done <<TABLE
+breaking|eval $run --data $place/text|the same command can be given again
+breaking|generate $run --prompt the|the same command can be given again
+breaking|export $run --out $place/exported|the same command can be given again
+breaking|rollback $run two|the state is where it was
+breaking|drive move $run $codes=$place/here|the state is where it was
+dies|snapshot $run cut|the same command can be given again
+TABLE
+expect_failure 1 "a volume that is not removed" "$codes" remove "$run" --rsh "$place/rsh/answers-once"
+grep -q "removed already: .*the same command goes on" "$place/log" && ok "how to go on" || fail "how to go on is not said"
+must remove "$run"
+
 # ---- silence ----
 export LONGSHORE_SILENCE=1
 socket=$(mktemp -d "${TMPDIR:-/tmp}/longshore.XXXXXX")/s # the names of sockets are short

@@ -1,7 +1,7 @@
 /* Preloaded into longshore, it fails transfers of one file: FAIL_IO is "KIND COUNT CODE PATH": after COUNT operations
  * of a kind (read, write, flush) on files whose path contains PATH, they fail with errno CODE, and so do all later
- * ones. KIND "slow" is another thing: files cannot be preallocated, and writing takes CODE ms longer. Works with --io
- * threads, which uses the calls below. */
+ * ones. KIND "slow" is another thing: files cannot be preallocated, and writing takes CODE ms longer; with KIND "die",
+ * the process ends as soon as a flush is done. Works with --io threads, which uses the calls below. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -76,5 +76,8 @@ ssize_t pwrite64(int fd, const void *buffer, size_t bytes, off64_t offset) {
 
 int fdatasync(int fd) {
     REAL(fdatasync);
-    return fails(fd, "flush") ? -1 : real(fd);
+    if (fails(fd, "flush")) return -1;
+    int rc = real(fd);
+    if (fails(fd, "die")) _exit(9);
+    return rc;
 }

@@ -50,6 +50,8 @@ static void fill(struct shore__run *run, bool overwrite) {
     shore__source_close(source);
 }
 
+static bool begun; /* of removals */
+
 static struct shore__run *make(const char *path, const struct shore__settings *s, bool overwrite) {
     struct shore_diag diag = {{0}};
     struct shore__run *run = NULL;
@@ -71,7 +73,7 @@ static int opens_fleet(const struct shore__run *run, struct shore_diag *diag) {
 
 static void removed(const char *path) {
     struct shore_diag diag = {{0}};
-    assert_ok(shore__run_remove(path, NULL, NULL, &diag));
+    assert_ok(shore__run_remove(path, &begun, NULL, NULL, &diag));
     assert_false(exists(path) || exists("drive/longshore.volume"));
 }
 
@@ -259,14 +261,14 @@ static void killed_makings_are_made_again(void **state) {
     /* or before its plan was written; a folder of that name alone is nobody's leave to remove what is in it */
     assert_true(mkdir("a", 0755) == 0 && mkdir("a/making", 0755) == 0);
     write_text("a/making/tokens.bin", "mine");
-    assert_true(shore__run_remove("a", NULL, NULL, &diag) < 0);
+    assert_true(shore__run_remove("a", &begun, NULL, NULL, &diag) < 0);
     assert_int_equal(rename("a/making/tokens.bin", "a/making/.plan.json.partial"), 0);
     removed("a");
     /* what somebody else has put there stays */
     assert_ok(prepare("a", &s, false, &run, &diag));
     write_text("drive/longshore.volume", "a letter");
     abandon(run);
-    assert_ok(shore__run_remove("a", NULL, NULL, &diag));
+    assert_ok(shore__run_remove("a", &begun, NULL, NULL, &diag));
     assert_true(exists("drive/longshore.volume"));
     assert_ok(prepare("a", &s, false, &run, &diag));
     shore__run_close(run);
@@ -361,7 +363,7 @@ static void makings_with_other_drives_forget_none(void **state) {
     assert_ok(opens_fleet(run, &diag));
     shore__run_close(run);
     assert_true(!exists("drive/longshore.volume") && exists("drive5/longshore.volume"));
-    assert_ok(shore__run_remove("a", NULL, NULL, &diag));
+    assert_ok(shore__run_remove("a", &begun, NULL, NULL, &diag));
 
     /* a command that is refused undoes what was begun, too */
     assert_ok(prepare("a", &s, false, &run, &diag));
@@ -485,18 +487,18 @@ static void other_volumes_are_left_alone(void **state) {
     /* volumes that changed places are not removed with the wrong run */
     assert_int_equal(rename("drive/longshore.volume", "kept"), 0);
     assert_int_equal(rename("drive2/longshore.volume", "drive/longshore.volume"), 0);
-    assert_ok(shore__run_remove("a", NULL, NULL, &diag));
+    assert_ok(shore__run_remove("a", &begun, NULL, NULL, &diag));
     assert_true(exists("drive/longshore.volume") && !exists("a"));
     assert_int_equal(rename("drive/longshore.volume", "drive2/longshore.volume"), 0);
     int fd = open("drive2/longshore.volume", O_RDONLY);
     assert_int_equal(flock(fd, LOCK_EX), 0);
-    assert_int_equal(shore__run_remove("b", NULL, NULL, &diag), SHORE_EBUSY);
+    assert_int_equal(shore__run_remove("b", &begun, NULL, NULL, &diag), SHORE_EBUSY);
     assert_true(exists("drive2/longshore.volume") && exists("b/run.json"));
     close(fd);
-    assert_ok(shore__run_remove("b", NULL, NULL, &diag));
+    assert_ok(shore__run_remove("b", &begun, NULL, NULL, &diag));
     assert_true(!exists("drive2/longshore.volume") && exists("kept"));
     unlink("kept");
-    assert_int_equal(shore__run_remove("drive2", NULL, NULL, &diag), SHORE_EMISSING);
+    assert_int_equal(shore__run_remove("drive2", &begun, NULL, NULL, &diag), SHORE_EMISSING);
     shore__settings_free(&s);
     shore__settings_free(&t);
 }
@@ -525,7 +527,7 @@ static void finds_moved_drives(void **state) {
     assert_ok(shore__run_open("a", false, &moved, &run, &diag));
     shore__run_close(run);
     shore__strings_free(&moved);
-    assert_ok(shore__run_remove("a", NULL, NULL, &diag));
+    assert_ok(shore__run_remove("a", &begun, NULL, NULL, &diag));
     shore__settings_free(&s);
 }
 
