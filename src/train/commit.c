@@ -112,6 +112,13 @@ bool commit_sample_due(const struct trainer *t, uint64_t step) {
     return t->events->sample && every && (step % every == 0 || step == train_last_step(t->s));
 }
 
+void commit_report(struct trainer *t) {
+    t->reported = t->report.step;
+    t->result->last_loss = t->report.loss;
+    if (isfinite(t->report.val_loss)) t->result->last_val_loss = t->report.val_loss;
+    if (t->events->step) t->events->step(t->events->ctx, &t->report);
+}
+
 int commit_finish(struct trainer *t, struct shore_diag *diag) {
     if (!t->commit_pending) return 0;
     uint64_t start = shore__now_ns();
@@ -132,7 +139,7 @@ int commit_finish(struct trainer *t, struct shore_diag *diag) {
         return shore__fail(diag, rc, "the metrics of step %llu are too long", (unsigned long long)t->report.step);
     rc = shore__metrics_append(t->run, t->report.step, line, diag);
     if (rc) return rc;
-    if (t->events->step) t->events->step(t->events->ctx, &t->report);
+    commit_report(t);
     if (commit_sample_due(t, t->report.step)) {
         shore__pager_set_step(t->pass.pager, t->report.step);
         rc = sample(t, t->report.step, diag);

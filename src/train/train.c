@@ -117,6 +117,7 @@ static int recover_metrics(struct trainer *t, struct shore_diag *diag) {
         shore__pager_set_step(t->pass.pager, info.step);
         int rc = batch_validate(t, &loss, diag);
         if (rc) return rc;
+        if (t->report.step == info.step) t->report.val_loss = loss;
         if (isfinite(loss)) bytes += (uint32_t)sprintf(line + bytes - 1, ",\"val_loss\":%.9g}", loss) - 1;
     }
     line[bytes] = 0;
@@ -309,11 +310,13 @@ static void make_up_snapshot(struct trainer *t, uint64_t step) {
 /* A connection broke: to the committed step, with the line of a step whose acknowledgement was lost. */
 static int go_back(struct trainer *t, struct shore_diag *diag) {
     int rc = SHORE_ELINK;
+    if (!(t->report.step_seconds > 0)) t->report.step_seconds = (double)(shore__now_ns() - t->step_start_ns) * 1e-9;
     while (rc == SHORE_ELINK) {
         rc = train_reconnect(t, &t->base_step, diag);
         if (rc) break;
         rc = recover_metrics(t, diag); /* which may measure a loss, and meet the next break */
     }
+    if (!rc && t->base_step == t->report.step && t->reported < t->report.step) commit_report(t);
     if (!rc) make_up_snapshot(t, t->base_step);
     commit_begin_counting(t);
     return rc;
@@ -321,7 +324,7 @@ static int go_back(struct trainer *t, struct shore_diag *diag) {
 
 int shore__train(struct shore__run *run, bool fresh, bool overwrite, const uint64_t *accept_step,
                  const struct shore__train_events *events, struct shore__train_result *out, struct shore_diag *diag) {
-    struct trainer t = {.run = run, .s = &run->settings, .m = run->model, .events = events};
+    struct trainer t = {.run = run, .s = &run->settings, .m = run->model, .events = events, .result = out};
     struct shore_fleet_info info;
     *out = (struct shore__train_result){.last_loss = NAN, .last_val_loss = NAN};
     int rc = open_trainer(&t, fresh, overwrite, accept_step, diag);
@@ -348,8 +351,6 @@ int shore__train(struct shore__run *run, bool fresh, bool overwrite, const uint6
             continue;
         }
         if (!rc && keep) snapshot(&t, made);
-        if (!rc && settle) out->last_val_loss = isfinite(t.report.val_loss) ? t.report.val_loss : out->last_val_loss;
-        out->last_loss = t.report.loss;
         t.base_step++;
     }
     shore_fleet_info(t.fleet, &info);

@@ -132,6 +132,8 @@ struct trainer {
     bool commit_pending;
     struct shore_wait commit;
     struct shore__step_report report;
+    uint64_t reported; /* the last step that was */
+    struct shore__train_result *result;
     uint64_t step_start_ns;
     struct shore_ledger ledger;      /* at the start of the step */
     struct shore__slowness slowness; /* of the drives; without drives where they own too little to tell */
@@ -211,6 +213,8 @@ int commit_submit(struct trainer *t, bool skip, struct shore_diag *diag);
 int commit_finish(struct trainer *t, struct shore_diag *diag);
 /* What was moved and waited for until here is no step's: a loss was measured, a snapshot taken, an attempt broke. */
 void commit_begin_counting(struct trainer *t);
+/* The step is committed, however that became known. */
+void commit_report(struct trainer *t);
 bool commit_sample_due(const struct trainer *t, uint64_t step);
 
 /* reconnect.c: after SHORE_ELINK, which diag explains: waits until the drives are back. *step: the committed one. */

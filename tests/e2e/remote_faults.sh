@@ -152,6 +152,24 @@ expect_failure 1 "a volume that is not removed" "$codes" remove "$run" --rsh "$p
 grep -q "removed already: .*the same command goes on" "$place/log" && ok "how to go on" || fail "how to go on is not said"
 must remove "$run"
 
+# The server is gone as soon as the last step is durable, before it can say so: that step counts as well.
+last=
+for n in $(seq 6 16); do
+    rm -rf "$place/run"
+    mkdir -p "$place/far/$n"
+    stand_in dies "[ ! -e '$place/far/$n/died' ] || exec \$serve
+        FAIL_IO='die $n 0 far/' LD_PRELOAD='$FAIL_IO_SO' \$serve
+        [ \$? != 9 ] || touch '$place/far/$n/died'"
+    merge common --steps 3 --memory 512MiB
+    run train "${merged[@]/--quiet/--log-every=1}" --seed 3 --io threads --rsh "$place/rsh/dies" --drive "ssh://far$place/far/$n" --out "$place/run"
+    grep -q "connected again" "$place/log" || continue
+    same "died after flush $n: the steps" "$(grep -oE 'at the last of [0-9]+' "$place/log")" "at the last of 3"
+    same "died after flush $n: said" "$(grep -cE '^step [0-9]+/3' "$place/log")" 3
+    ! grep -q "going on from step 3" "$place/log" || last=$(sed -nE 's/.*, ([0-9.]+) at the last of .*/\1/p' "$place/log")
+done
+must train "${merged[@]/--quiet/--log-every=1}" --seed 3 --drive ram: --out "$place/run" --overwrite
+same "its loss" "$last" "$(sed -nE 's/.*, ([0-9.]+) at the last of .*/\1/p' "$place/log")"
+
 # ---- silence ----
 export LONGSHORE_SILENCE=1
 socket=$(mktemp -d "${TMPDIR:-/tmp}/longshore.XXXXXX")/s # the names of sockets are short
