@@ -17,6 +17,7 @@
 #include "base/diag.h"
 #include "drive/discard.h"
 #include "drive/placement.h"
+#include "drive/probe.h"
 #include "drive/snapshot.h"
 #include "drive/transport.h"
 #include "files/atomic.h"
@@ -211,6 +212,7 @@ void shore__snapshots_free(struct shore__snapshot *list, size_t count) {
 struct parts {
     uint64_t fleet_id[2], generation;
     const struct shore__strings *drives; /* where they may have gone; NULL: nowhere */
+    bool unopened;                       /* the drives, by us */
     char *away;                          /* whose server does not answer: that is not waited for again */
     struct shore_diag why;
 };
@@ -259,13 +261,35 @@ static int discard_where_it_is(struct parts *p, const char *part, bool begun, st
     return rc;
 }
 
+/* A server whose client was killed may know of a snapshot that it has not begun. It holds the volume until it has made
+ * that. */
+static int wait_for_server(struct parts *p, const char *part, struct shore_diag *why) {
+    const struct timespec pause = {.tv_nsec = 500 * 1000 * 1000};
+    const char *end = strstr(part, ".snapshot-");
+    bool asks = p->unopened && end && shore__path_is_remote(part) && !is_away(p, part);
+    char *volume = asks ? strndup(part, (size_t)(end - part)) : NULL;
+    int rc = 0;
+    for (int tries = (int)(SHORE__LOCK_SECONDS / 0.5); volume && tries >= 0; tries--) {
+        struct shore__probe probe;
+        rc = note_away(p, volume, shore__drive_probe(volume, &probe, why), why);
+        if (rc) break;
+        if (probe.busy) rc = shore__fail(why, SHORE_EBUSY, "%s: in use by another process", volume);
+        shore__probe_free(&probe);
+        if (!rc) break;
+        nanosleep(&pause, NULL);
+    }
+    free(volume);
+    return rc == SHORE_EBUSY ? rc : 0; /* whatever else there is, is seen where the part is removed */
+}
+
 /* true: it may come to lie there, or lies there still, and cannot be had now. A server whose client was killed goes on
  * copying into the .partial, so that is looked at first. */
 static bool discard(struct parts *p, const char *part, struct shore_diag *held, shore__note_fn note, void *ctx) {
     struct shore_diag why = {{0}};
     char *partial = NULL;
     if (asprintf(&partial, "%s.partial", part) < 0) return false;
-    int rc = discard_where_it_is(p, partial, true, &why);
+    int rc = wait_for_server(p, part, &why);
+    if (!rc) rc = discard_where_it_is(p, partial, true, &why);
     if (rc != SHORE_EBUSY) rc = discard_where_it_is(p, part, false, &why);
     free(partial);
     if (rc == SHORE_ELINK || rc == SHORE_EBUSY) {
@@ -365,7 +389,7 @@ static int mend(const char *run_path, const char *name, struct parts *parts, sho
 
 int shore__snapshots_mend(const char *run_path, const struct shore__strings *drives, shore__note_fn note, void *ctx,
                           struct shore_diag *diag) {
-    struct parts parts = {.drives = drives};
+    struct parts parts = {.drives = drives, .unopened = true};
     struct shore__strings names = {0};
     int rc = list_names(run_path, ".partial", &names, diag);
     for (size_t i = 0; rc == 0 && i < names.count; i++)

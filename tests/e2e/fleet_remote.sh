@@ -87,6 +87,26 @@ for _ in 1 2 3; do
     same "no part of a snapshot is left over" "$(volumes)" 6
 done
 
+# A server that has not begun with the snapshot that its client asked for when it was killed makes it later.
+stop_serving
+FAIL_IO='stop 0 0 .snapshot-held' LD_PRELOAD=$FAIL_IO_SO serve
+"$LONGSHORE" snapshot "$run" held >"$place/log" 2>&1 </dev/null &
+client=$!
+stopped() { for far in $(pgrep -P "$server"); do ! grep -q ') T ' "/proc/$far/stat" 2>/dev/null || echo "$far"; done; }
+for _ in $(seq 1000); do [ -z "$(stopped)" ] || break; sleep 0.02; done
+[ -n "$(stopped)" ] && ok "servers wait with a snapshot" || fail "no server waits with a snapshot"
+kill -9 $client
+wait $client 2>/dev/null
+refused "it has the volumes" "in use" train --resume "$run" --stop-at 4
+[ -e "$run/snapshots/held.partial" ] && ok "it is not forgotten" || fail "it is forgotten"
+kill -CONT $(stopped)
+for _ in $(seq 1000); do [ -n "$(pgrep -P "$server")" ] || break; sleep 0.02; done
+[ -n "$(find "$place" -name '*.snapshot-held')" ] && ok "it was made all the same" || fail "nothing was made"
+must train --resume "$run" --stop-at 4
+same "and is removed" "$(find "$place" -name '*held*')" ""
+stop_serving
+serve
+
 # The server dies in the middle; with a new one, the run is where it was, or where it was to go.
 for i in $(seq "${KILLS:-6}"); do
     case $((i % 3)) in

@@ -1,10 +1,13 @@
 /* Preloaded into longshore, it fails transfers of one file: FAIL_IO is "KIND COUNT CODE PATH": after COUNT operations
  * of a kind (read, write, flush) on files whose path contains PATH, they fail with errno CODE, and so do all later
  * ones. KIND "slow" is another thing: files cannot be preallocated, and writing takes CODE ms longer; with KIND "die",
- * the process ends as soon as a flush is done. Works with --io threads, which uses the calls below. */
+ * the process ends as soon as a flush is done; with KIND "stop", it stops itself once, before it makes a file whose
+ * path contains PATH. Works with --io threads, which uses the calls below. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
+#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -72,6 +75,21 @@ ssize_t pwrite64(int fd, const void *buffer, size_t bytes, off64_t offset) {
     REAL(pwrite64);
     wait_if_slow(fd);
     return fails(fd, "write") ? -1 : real(fd, buffer, bytes, offset);
+}
+
+int open(const char *path, int flags, ...) {
+    REAL(open);
+    static atomic_bool stopped;
+    char wanted[512];
+    const char *order = getenv("FAIL_IO");
+    va_list args;
+    va_start(args, flags);
+    mode_t mode = flags & O_CREAT ? va_arg(args, mode_t) : 0;
+    va_end(args);
+    if (order && flags & O_CREAT && sscanf(order, "stop %*d %*d %511s", wanted) == 1 && strstr(path, wanted) &&
+        !atomic_exchange(&stopped, true))
+        raise(SIGSTOP);
+    return real(path, flags, mode);
 }
 
 int fdatasync(int fd) {
