@@ -26,6 +26,7 @@ int shore__cli_open_fleet(struct shore__run *run, const uint64_t *accept_step, s
     options.hint_step = run->hint_step;
     options.generation = run->generation;
     options.accept_step = accept_step;
+    options.read_only = true;
     options.note = shore__cli_note;
     return shore_fleet_open(run->model->layout, &options, out, diag);
 }

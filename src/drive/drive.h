@@ -105,6 +105,7 @@ struct shore__drive_config {
     enum shore_moments moments;
     uint32_t plane_bytes[SHORE_PLANE_COUNT];
     bool fp32_params;
+    bool read_only;
     enum shore_io io;
     uint32_t chunk_segments; /* of the update ring; at least 1 */
     uint32_t ring_buffers;

@@ -38,6 +38,7 @@ struct shore__drive_config shore__fleet_config(const struct shore_layout *layout
         .optimizer = o->optimizer,
         .moments = o->moments,
         .fp32_params = o->fp32_params,
+        .read_only = o->read_only,
         .io = o->io,
         .arena = o->arena,
         .throttle = o->throttle,

@@ -119,10 +119,10 @@ static int load(struct shore_fleet *f, uint64_t step, bool verify, struct shore_
     return 0;
 }
 
-/* The new epoch on every drive before anything else is written. */
+/* The new epoch on every drive before anything else is written: by who only reads, nothing is. */
 static int begin(struct shore_fleet *f, uint64_t epoch, uint64_t step, struct shore_diag *diag) {
     for (uint32_t d = 0; d < f->ndrives; d++) {
-        int rc = f->drives[d]->ops->begin(f->drives[d], epoch, step, diag);
+        int rc = f->config.read_only ? 0 : f->drives[d]->ops->begin(f->drives[d], epoch, step, diag);
         if (rc) return rc;
         f->drives[d]->ops->discard(f->drives[d], f->attempt);
     }

@@ -434,7 +434,8 @@ int shore__local_open(const struct shore__drive_config *config, const char *path
         free(file);
         return shore__fail(diag, -ENOMEM, "%s: out of memory", path);
     }
-    rc = shore__volume_open(file, config->io, config->arena, &l->volume, diag);
+    rc = config->read_only ? shore__volume_open_to_read(file, config->io, config->arena, &l->volume, diag)
+                           : shore__volume_open(file, config->io, config->arena, &l->volume, diag);
     if (rc == -ENOENT) rc = shore__fail(diag, SHORE_EMISSING, "%s is missing: mount its drive", file);
     free(file);
     return finish_opening(l, rc, out, diag);

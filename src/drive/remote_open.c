@@ -187,6 +187,10 @@ static int open_at(const struct shore__drive_config *config, const char *uri, ui
     return finish_opening(r, rc, mode, desc, out, diag);
 }
 
+static uint32_t mode_of_opening(const struct shore__drive_config *config) {
+    return config->read_only ? SHORE__WIRE_MODE_READ : SHORE__WIRE_MODE_OPEN;
+}
+
 int shore__remote_create(const struct shore__drive_config *config, const char *uri,
                          const struct shore__volume_desc *desc, bool overwrite, struct shore__drive **out,
                          struct shore_diag *diag) {
@@ -195,7 +199,7 @@ int shore__remote_create(const struct shore__drive_config *config, const char *u
 
 int shore__remote_open(const struct shore__drive_config *config, const char *uri, struct shore__drive **out,
                        struct shore_diag *diag) {
-    return open_at(config, uri, SHORE__WIRE_MODE_OPEN, NULL, out, diag);
+    return open_at(config, uri, mode_of_opening(config), NULL, out, diag);
 }
 
 int shore__remote_create_over(const struct shore__drive_config *config, int in, int out_fd,
@@ -231,5 +235,5 @@ int shore__remote_reconnect(struct shore__drive *d, struct shore_diag *diag) {
     sum->update_compute_ns += last->update_compute_ns;
     *last = (struct shore_ledger){0};
     int rc = shore__way_open(r->uri, &r->place, &r->links[0].way, diag);
-    return rc ? rc : begin(r, SHORE__WIRE_MODE_OPEN, NULL, diag);
+    return rc ? rc : begin(r, mode_of_opening(&r->config), NULL, diag);
 }

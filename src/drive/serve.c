@@ -59,13 +59,14 @@ static int open_drive(struct session *s, const char *path, struct shore_diag *di
         .layout = o->layout,
         .optimizer = o->optimizer,
         .fp32_params = o->fp32_params,
+        .read_only = o->mode == SHORE__WIRE_MODE_READ,
         .moments = o->moments,
         .io = o->io,
         .note = tell,
         .note_ctx = s,
     };
     memcpy(s->config.plane_bytes, o->plane_bytes, sizeof s->config.plane_bytes);
-    bool make = o->mode != SHORE__WIRE_MODE_OPEN;
+    bool make = o->mode == SHORE__WIRE_MODE_CREATE || o->mode == SHORE__WIRE_MODE_REPLACE;
     int rc =
         make ? shore__serve_plan(s->options, path, &o->desc, &s->config, &s->plan, diag) : plan_existing(s, path, diag);
     if (!rc && make) {

@@ -429,9 +429,9 @@ static bool is_sound(const struct shore__wire_open *o, bool answer) {
         return o->has_desc && o->has_recovery && o->slots > 0 && o->slots <= SHORE__WIRE_SLOTS_MOST &&
                o->piece_segments > 0 && o->piece_segments <= 1024 && o->slot_bytes <= SHORE__WIRE_BULK_BYTES &&
                o->slot_bytes >= (uint64_t)SHORE_SEGMENT_ELEMS * 16;
-    return o->mode <= SHORE__WIRE_MODE_REPLACE && o->layout && o->optimizer < SHORE_OPTIMIZER_COUNT &&
-           o->moments <= SHORE_MOMENTS_8BIT && o->io <= SHORE_IO_BUFFERED && planes_fit(o) &&
-           (o->mode == SHORE__WIRE_MODE_OPEN || o->has_desc);
+    bool there = o->mode == SHORE__WIRE_MODE_OPEN || o->mode == SHORE__WIRE_MODE_READ;
+    return o->mode <= SHORE__WIRE_MODE_READ && o->layout && o->optimizer < SHORE_OPTIMIZER_COUNT &&
+           o->moments <= SHORE_MOMENTS_8BIT && o->io <= SHORE_IO_BUFFERED && planes_fit(o) && (there || o->has_desc);
 }
 
 int shore__wire_open_get(const unsigned char *body, uint32_t bytes, bool answer, struct shore__wire_open *out,

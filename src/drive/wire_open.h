@@ -5,7 +5,12 @@
 
 #include "drive/wire.h"
 
-enum shore__wire_mode { SHORE__WIRE_MODE_OPEN, SHORE__WIRE_MODE_CREATE, SHORE__WIRE_MODE_REPLACE };
+enum shore__wire_mode {
+    SHORE__WIRE_MODE_OPEN,
+    SHORE__WIRE_MODE_CREATE,
+    SHORE__WIRE_MODE_REPLACE,
+    SHORE__WIRE_MODE_READ
+};
 
 struct shore__wire_open {
     /* both ways */

@@ -31,10 +31,10 @@ static void pause_ns(long ns) {
     nanosleep(&t, NULL);
 }
 
-static int lock_descriptor(int fd, const char *path, double seconds, struct shore_diag *diag) {
+static int lock_descriptor(int fd, int how, const char *path, double seconds, struct shore_diag *diag) {
     uint64_t deadline = shore__now_ns() + (uint64_t)(seconds * 1e9);
     for (;;) {
-        if (flock(fd, LOCK_EX | LOCK_NB) == 0) return 0;
+        if (flock(fd, how | LOCK_NB) == 0) return 0;
         if (errno != EWOULDBLOCK && errno != EINTR) return fail_errno(diag, path, "cannot be locked");
         if (shore__now_ns() >= deadline) return busy(diag, path);
         pause_ns(10 * 1000 * 1000);
@@ -78,20 +78,22 @@ static int refuse_other_kinds(const char *path, const struct stat *st, struct sh
 
 /* Opens what exists and locks it. What the path names may change while we wait for the lock, so it is looked at
  * again. */
-static int open_locked(const char *path, double lock_seconds, struct shore__file *file, struct shore_diag *diag) {
+static int open_locked(const char *path, bool to_write, double lock_seconds, struct shore__file *file,
+                       struct shore_diag *diag) {
     for (;;) {
         struct stat st;
         if (stat(path, &st)) return fail_errno(diag, path, "cannot be opened");
         int rc = refuse_other_kinds(path, &st, diag);
         if (rc) return rc;
-        file->fd = open(path, O_RDWR | O_CLOEXEC | (S_ISBLK(st.st_mode) ? O_EXCL : 0));
+        file->fd = open(path, (to_write ? O_RDWR : O_RDONLY) | O_CLOEXEC | (S_ISBLK(st.st_mode) ? O_EXCL : 0));
         if (file->fd < 0 && errno == EBUSY) {
             return shore__fail(diag, SHORE_EBUSY,
                                "%s: the device is mounted or held by something else; unmount it, or name another drive",
                                path);
         }
-        if (file->fd < 0) return fail_errno(diag, path, "cannot be opened for reading and writing");
-        rc = lock_descriptor(file->fd, path, lock_seconds, diag);
+        if (file->fd < 0)
+            return fail_errno(diag, path, to_write ? "cannot be opened for reading and writing" : "cannot be opened");
+        rc = lock_descriptor(file->fd, to_write ? LOCK_EX : LOCK_SH, path, lock_seconds, diag);
         if (rc) return rc;
         if (same_file(file->fd, path)) return measure(file, diag);
         close(file->fd);
@@ -114,16 +116,26 @@ static int start(const char *path, struct shore__file *out, struct shore_diag *d
     return out->path ? 0 : shore__fail(diag, -ENOMEM, "%s: out of memory", path);
 }
 
-int shore__file_open(const char *path, enum shore_io io, double lock_seconds, struct shore__file *out,
+static int open_file(const char *path, enum shore_io io, bool to_write, double lock_seconds, struct shore__file *out,
                      struct shore_diag *diag) {
     int rc = start(path, out, diag);
-    if (rc == 0) rc = open_locked(path, lock_seconds, out, diag);
+    if (rc == 0) rc = open_locked(path, to_write, lock_seconds, out, diag);
     if (rc) {
         shore__file_close(out);
         return rc;
     }
     out->direct = io != SHORE_IO_BUFFERED && try_direct(out);
     return 0;
+}
+
+int shore__file_open(const char *path, enum shore_io io, double lock_seconds, struct shore__file *out,
+                     struct shore_diag *diag) {
+    return open_file(path, io, true, lock_seconds, out, diag);
+}
+
+int shore__file_open_to_read(const char *path, enum shore_io io, double lock_seconds, struct shore__file *out,
+                             struct shore_diag *diag) {
+    return open_file(path, io, false, lock_seconds, out, diag);
 }
 
 static int no_room(struct shore_diag *diag, const char *path, uint64_t needs, uint64_t has) {
@@ -227,7 +239,7 @@ static int create_new(struct shore__file *file, int dir, uint64_t bytes, uint64_
     if (rc) return rc;
     file->fd = open(file->path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (file->fd < 0) return fail_errno(diag, file->path, "cannot be created");
-    rc = lock_descriptor(file->fd, file->path, 0, diag);
+    rc = lock_descriptor(file->fd, LOCK_EX, file->path, 0, diag);
     if (rc) return rc;
     file->made = true;
     rc = preallocate(file, fill_bytes, diag);
@@ -250,7 +262,7 @@ int shore__file_create_asking(const char *path, uint64_t bytes, uint64_t fill_by
         rc = errno == ENOENT ? create_new(out, dir, bytes, fill_bytes, diag)
                              : fail_errno(diag, path, "cannot be examined");
     } else {
-        rc = open_locked(path, SHORE__LOCK_SECONDS, out, diag);
+        rc = open_locked(path, true, SHORE__LOCK_SECONDS, out, diag);
         if (rc == 0)
             rc = out->is_device ? create_on_device(out, bytes, overwrite, replaceable, diag)
                                 : create_over_file(out, dir, bytes, overwrite, replaceable, diag);

@@ -99,6 +99,9 @@ int shore__volume_create(const char *path, const struct shore__volume_desc *desc
  */
 int shore__volume_open(const char *path, enum shore_io io, struct shore_arena *arena, struct shore__volume *out,
                        struct shore_diag *diag);
+/* The same without writing anything, for as many as like at the same time. */
+int shore__volume_open_to_read(const char *path, enum shore_io io, struct shore_arena *arena, struct shore__volume *out,
+                               struct shore_diag *diag);
 /* Header and records only: no lock, no writing; the file is closed again (file.fd is -1), no tables. For identity and
  * for `inspect`. */
 int shore__volume_peek(const char *path, struct shore__volume *out, struct shore_diag *diag);

@@ -298,20 +298,31 @@ static int read_volume(struct shore__volume *v, struct shore__io *io, bool repai
     return h.differ && repair ? write_header(header, other, io, v->file.path, v->page, diag) : 0;
 }
 
-int shore__volume_open(const char *path, enum shore_io io, struct shore_arena *arena, struct shore__volume *out,
-                       struct shore_diag *diag) {
-    *out = (struct shore__volume){.file = {.fd = -1}, .arena = arena};
-    int rc = shore__file_open(path, io, SHORE__LOCK_SECONDS, &out->file, diag);
-    if (rc) return rc;
+/* A volume of an open file, whose errors it closes. */
+static int open_volume(struct shore__volume *out, enum shore_io io, bool repair, struct shore_diag *diag) {
     struct shore__io *queue;
-    rc = shore__io_open(&out->file, io, QUEUE_DEPTH, NULL, 0, &queue, diag);
+    int rc = shore__io_open(&out->file, io, QUEUE_DEPTH, NULL, 0, &queue, diag);
     if (rc == 0) {
-        rc = read_volume(out, queue, true, diag);
+        rc = read_volume(out, queue, repair, diag);
         shore__io_close(queue);
     }
     if (rc == 0) rc = alloc_tables(out, diag);
     if (rc) shore__volume_close(out);
     return rc;
+}
+
+int shore__volume_open(const char *path, enum shore_io io, struct shore_arena *arena, struct shore__volume *out,
+                       struct shore_diag *diag) {
+    *out = (struct shore__volume){.file = {.fd = -1}, .arena = arena};
+    int rc = shore__file_open(path, io, SHORE__LOCK_SECONDS, &out->file, diag);
+    return rc ? rc : open_volume(out, io, true, diag);
+}
+
+int shore__volume_open_to_read(const char *path, enum shore_io io, struct shore_arena *arena, struct shore__volume *out,
+                               struct shore_diag *diag) {
+    *out = (struct shore__volume){.file = {.fd = -1}, .arena = arena};
+    int rc = shore__file_open_to_read(path, io, SHORE__LOCK_SECONDS, &out->file, diag);
+    return rc ? rc : open_volume(out, io, false, diag);
 }
 
 int shore__volume_peek(const char *path, struct shore__volume *out, struct shore_diag *diag) {

@@ -12,8 +12,12 @@ mkdir "$place"/d{1,2,3,4}
 run=$place/run socket=$(mktemp -d)/s
 there() { echo "unix:$socket:$place/$1"; }
 volumes() { find "$place" -name '*.volume*' | wc -l; }
+bytes_of_volumes() { find "$place" -name '*.volume*' -exec cksum {} +; }
 holds() { # NAME DIGEST VOLUMES
+    local before
+    before=$(bytes_of_volumes)
     must inspect "$run" --digest --deep
+    same "$1: reading writes nothing" "$(bytes_of_volumes)" "$before"
     same "$1: digest" "$(digest)" "$2"
     same "$1: volumes" "$(volumes)" "$3"
 }

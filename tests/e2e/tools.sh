@@ -37,6 +37,34 @@ same "eval prints one line" "$(sed 1d "$place/log" | grep -c '"loss"')" 1
 awk -v l="$loss" -v p="$(number perplexity)" 'BEGIN {d = exp(l) / p - 1; exit !(d * d < 1e-6)}' &&
     ok perplexity || fail "perplexity is not exp(loss)"
 
+# Who only reads changes nothing, needs no leave to write, and does not mind others who read.
+must inspect "$run_dir" --digest
+wanted=$(digest)
+volume=$place/d/longshore.volume
+before=$(cksum <"$volume")
+exec 9<"$volume"
+flock -s 9
+chmod -R a-w "$place/d" "$run_dir"
+chmod a+rx "$place"
+writing=("${guard[@]}")
+# root may write anyway
+nobody=(setpriv --reuid 65534 --clear-groups)
+[ "$(id -u)" != 0 ] || ! "${nobody[@]}" test -x "$LONGSHORE" 2>/dev/null || guard=("${nobody[@]}" "${guard[@]}")
+must inspect "$run_dir" --digest --deep
+same "what is read" "$(digest)" "$wanted"
+must eval "$run_dir" --data "$place/more" --json --memory 512MiB
+same "what is measured" "$(number loss)" "$loss"
+must generate "$run_dir" --prompt "the old " --max-tokens 2
+guard=("${writing[@]}")
+must export "$run_dir" --out "$place/read"
+chmod -R u+w "$place/d" "$run_dir"
+refused "training while somebody reads" "in use" train --resume "$run_dir" --steps 31
+flock -u 9
+flock -x 9
+refused "reading while somebody writes" "in use" eval "$run_dir" --data "$place/more"
+exec 9<&-
+same "nothing is written" "$(cksum <"$volume")" "$before"
+
 must generate "$run_dir" --prompt "the old " --max-tokens 40 --seed 5 --temperature 0.8 --top-k 20 --top-p 0.9
 sed 1d "$place/log" >"$place/first"
 must generate "$run_dir" --prompt "the old " --max-tokens 40 --seed 5 --temperature 0.8 --top-k 20 --top-p 0.9
