@@ -19,7 +19,7 @@ struct shore__run_private {
     uint64_t train_tokens, val_tokens;
     /* while it is made */
     struct shore__strings created; /* directories, outermost first */
-    struct shore__strings fresh;   /* volume files that did not exist before, or are of the run that is overwritten */
+    struct shore__strings fresh;   /* volume files that did not exist before, or are replaced */
     bool replaces;                 /* some are of the run that is overwritten */
     bool moving;                   /* the making has begun to move files into RUN: they are its own there */
     /* metrics */

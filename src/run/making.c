@@ -125,8 +125,8 @@ static bool is_at(const char *drive, const uint64_t fleet_id[2]) {
     return is;
 }
 
-/* Makes drives absolute, notes which volume files are new or of the run that is overwritten, and finds out whether what
- * is there is what a killed making left: volumes of its fleet, or such files without a header. */
+/* Makes drives absolute, notes which volume files are new or replaced, and finds out whether what is there is what a
+ * killed making left: volumes of its fleet, or such files without a header. */
 static int plan_drives(struct shore__run *run, const struct shore__plan *before, const struct shore__run *overwritten,
                        struct shore_diag *diag) {
     struct shore__strings *drives = &run->settings.drives;
@@ -148,7 +148,8 @@ static int plan_drives(struct shore__run *run, const struct shore__plan *before,
         if (rc < 0) return rc;
         bool made_here = owner != ANOTHERS && shore__strings_has(&before->fresh, volume);
         bool replaced = exists && owner == ANOTHERS && overwritten && is_at(absolute, overwritten->fleet_id);
-        if (!exists || made_here || replaced) rc = shore__strings_add(&run->private->fresh, volume);
+        /* what is another's can be told from what this making makes of it */
+        if (!exists || made_here || owner == ANOTHERS) rc = shore__strings_add(&run->private->fresh, volume);
         run->private->replaces |= replaced;
         ours += exists && (owner == OURS || made_here);
         foreign += exists && owner != OURS && !made_here;
@@ -248,15 +249,25 @@ static int open_overwritten(struct shore__run *run, struct shore__run **out, str
     return rc;
 }
 
+/* 0: nothing of this making is there any more, whatever else is. */
+static int drop_volume(const char *volume, const uint64_t fleet_id[2], struct shore_diag *diag) {
+    char *path = NULL;
+    bool exists = false;
+    enum owner owner;
+    /* what was not replaced yet may be in use */
+    bool anothers = ask_owner(volume, fleet_id, &path, &exists, &owner, NULL) == 0 && exists && owner == ANOTHERS;
+    free(path);
+    int rc = anothers ? 0 : shore__drive_discard(volume, fleet_id, SHORE__ANY_GENERATION, true, diag);
+    return rc == SHORE_EMISSING || rc == SHORE_EMISMATCH ? 0 : rc;
+}
+
 /* What an earlier making has begun where this one has no drive. */
 static int drop_others(const struct shore__run *run, const struct shore__plan *before, struct shore_diag *diag) {
-    for (size_t i = 0; i < before->fresh.count; i++) {
-        const char *volume = before->fresh.item[i];
-        if (shore__strings_has(&run->private->fresh, volume)) continue;
-        int rc = shore__drive_discard(volume, before->fleet_id, SHORE__ANY_GENERATION, true, diag);
-        if (rc < 0 && rc != SHORE_EMISSING && rc != SHORE_EMISMATCH) return rc;
-    }
-    return 0;
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < before->fresh.count; i++)
+        if (!shore__strings_has(&run->private->fresh, before->fresh.item[i]))
+            rc = drop_volume(before->fresh.item[i], before->fleet_id, diag);
+    return rc;
 }
 
 static int begin(struct shore__run *run, bool overwrite, struct shore_diag *diag) {
@@ -422,12 +433,6 @@ void shore__run_drop(const struct shore__run *overwritten) {
     }
 }
 
-/* A volume that did not exist before. Whether nothing of this making is there any more. */
-static bool undo_volume(const char *volume, const uint64_t fleet_id[2]) {
-    int rc = shore__drive_discard(volume, fleet_id, SHORE__ANY_GENERATION, true, NULL);
-    return rc == 0 || rc == SHORE_EMISSING || rc == SHORE_EMISMATCH;
-}
-
 static bool has_volume(const struct shore__run *run, const char *volume) {
     bool has = shore__strings_has(&run->settings.drives, volume);
     for (size_t i = 0; !has && i < run->settings.drives.count; i++) {
@@ -449,7 +454,8 @@ void shore__making_settle(const struct shore__run *run) {
     }
     /* otherwise this run was to be overwritten, and stands */
     for (size_t i = 0; rc == 0 && !made && i < plan.fresh.count; i++)
-        if (!has_volume(run, plan.fresh.item[i])) undone = undo_volume(plan.fresh.item[i], plan.fleet_id) && undone;
+        if (!has_volume(run, plan.fresh.item[i]))
+            undone = drop_volume(plan.fresh.item[i], plan.fleet_id, NULL) == 0 && undone;
     if (rc == SHORE_EMISSING || (rc == 0 && undone)) shore__making_remove(run->path);
     shore__strings_free(&plan.fresh);
 }
@@ -550,7 +556,7 @@ void shore__run_undo(struct shore__run *run) {
     struct shore__run_private *p = run->private;
     bool undone = true;
     for (size_t i = 0; run->making && i < p->fresh.count; i++)
-        undone = undo_volume(p->fresh.item[i], run->fleet_id) && undone;
+        undone = drop_volume(p->fresh.item[i], run->fleet_id, NULL) == 0 && undone;
     /* the plan stays, so that they are not forgotten: volumes that are out of reach, or of a run that was replaced */
     if (run->making && put_back(run) && undone) shore__making_remove(run->path);
     for (size_t i = p->created.count; i > 0; i--)

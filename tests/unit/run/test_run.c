@@ -484,6 +484,32 @@ static void other_volumes_are_left_alone(void **state) {
     assert_true(exists("drive3"));
     assert_int_equal(rename("drive3", "drive2/longshore.volume"), 0);
 
+    /* with --overwrite b's volume goes, but not before it is replaced; then c's making is known there */
+    free(t.drives.item[0]);
+    t.drives.item[0] = strdup("drive2");
+    int held = open("drive2/longshore.volume", O_RDONLY);
+    assert_int_equal(flock(held, LOCK_EX), 0);
+    assert_ok(prepare("c", &t, true, &run, &diag));
+    shore__run_close(run);
+    close(held);
+    assert_false(exists("c/making"));
+    assert_ok(shore__run_open("b", false, NULL, &run, &diag));
+    assert_ok(opens_fleet(run, &diag));
+    shore__run_close(run);
+    for (int killed = 0; killed < 2; killed++) {
+        assert_ok(prepare("c", &t, true, &run, &diag));
+        fill(run, true);
+        if (killed) {
+            abandon(run);
+            assert_ok(shore__run_remove("c", &begun, NULL, NULL, &diag));
+        } else {
+            shore__run_close(run);
+        }
+        assert_false(exists("c/making") || exists("drive2/longshore.volume"));
+        assert_ok(shore__run_remove("b", &begun, NULL, NULL, &diag));
+        shore__run_close(make("b", &t, false));
+    }
+
     /* volumes that changed places are not removed with the wrong run */
     assert_int_equal(rename("drive/longshore.volume", "kept"), 0);
     assert_int_equal(rename("drive2/longshore.volume", "drive/longshore.volume"), 0);
