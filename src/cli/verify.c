@@ -42,7 +42,9 @@ static struct shore__command_line verify_line(void) {
         "several chunk sizes and placements (one volume, several, memory where it fits), interrupted and resumed, and\n"
         "compares every bit of the results. Flags are those of train; --steps is 3 unless given. Runs and volumes\n"
         "are temporary.";
-    line.notes = "Exit code 0: all the same; 1: not.";
+    line.notes =
+        "Exit code 0: all the same; 1: not. Killed outright (SIGKILL), it leaves what is called longshore-verify-*\n"
+        "in TMPDIR and on the drives.";
     return line;
 }
 
