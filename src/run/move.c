@@ -315,9 +315,17 @@ static int resolve(const struct shore__run *run, const struct shore__strings *dr
     if (!rc && !in->fresh) return out_of_memory(diag);
     for (size_t i = 0; !rc && i < in->new.count; i++) {
         struct shore__spot spot;
-        rc = shore__spot_of(in->new.item[i], &spot, diag);
+        char **new = &in->new.item[i], *name = shore__drive_name(*new, in->to);
+        rc = name ? shore__spot_of(*new, &spot, diag) : out_of_memory(diag);
         in->fresh[i] = !rc && !spot.exists;
-        free(spot.path);
+        /* a directory there that is called like a file of ours would lose the end of its name */
+        if (!rc && shore__path_is_remote(*new) && strcmp(name, *new) != 0) {
+            free(*new);
+            *new = spot.path;
+        } else if (!rc) {
+            free(spot.path);
+        }
+        free(name);
     }
     return rc;
 }

@@ -192,6 +192,16 @@ must train --resume "$run" --stop-at 4
 same "it goes when its drive is back" "$(ls "$place/e3" "$run" | grep -c 'old\|moving')" 0
 same "the state is whole" "$(digest)" "$at4"
 
+# A directory there that is called like a file of the placement keeps its name.
+next=$(($(sed -nE 's/.*"generation": ?([0-9]+).*/\1/p' "$run/run.json") + 1))
+mkdir "$place/e4.g$next"
+must drive add "$run" "$(there "e4.g$next")" --drive-speeds 1,1
+must drive list "$run"
+same "its name" "$(grep -c "^unix:$socket:$place/e4.g$next: .*% of the state" "$place/log")" 1
+must drive remove "$run" "$(there "e4.g$next")" --drive-speeds 1
+must train --resume "$run" --stop-at 4
+same "it is gone" "$(digest) $(ls "$place/e4.g$next")" "$at4 "
+
 # Two runs in one directory there: a name that the other has is passed over.
 for name in run other; do
     must train "${common[@]}" --drive "$(there e3)" --out "$place/$name" --overwrite --stop-at 1
