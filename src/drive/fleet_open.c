@@ -142,9 +142,9 @@ int shore_fleet_seal(struct shore_fleet *f, uint64_t step, struct shore_diag *di
 
 /* ---- open ---- */
 
-/* One that does not answer may only have another name now. */
+/* One that does not answer may only have another name now. A snapshot is looked for beside its drive. */
 static int say_where(const char *drive, int rc, struct shore_diag *diag) {
-    if (!diag || (rc != SHORE_EMISSING && rc != SHORE_ELINK)) return rc;
+    if (!diag || strstr(drive, ".snapshot-") || (rc != SHORE_EMISSING && rc != SHORE_ELINK)) return rc;
     return shore__fail(diag, rc, "%s; if it is elsewhere now, train --resume with --drive %s=NEW says so", diag->text,
                        drive);
 }

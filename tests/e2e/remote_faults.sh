@@ -148,6 +148,9 @@ breaking|rollback $run two|the state is where it was
 breaking|drive move $run $codes=$place/here|the state is where it was
 dies|snapshot $run cut|the same command can be given again
 TABLE
+refused "a part of a snapshot" "snapshot-two: .*cannot be reached|$codes.*exit code 255" rollback "$run" two --rsh "$place/rsh/answers-once"
+! grep -q "snapshot-two=NEW" "$place/log" && ok "it is no drive" || fail "it is taken for a drive"
+rm "$place/asked"
 expect_failure 1 "a volume that is not removed" "$codes" remove "$run" --rsh "$place/rsh/answers-once"
 grep -q "removed already: .*the same command goes on" "$place/log" && ok "how to go on" || fail "how to go on is not said"
 must remove "$run"
