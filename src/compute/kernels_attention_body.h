@@ -233,7 +233,7 @@ static void k_attention(const struct shore__attention_job *job, void *scratch) {
 }
 
 /* From the scores (already scaled) and dP to P (in t->p) and dS (in t->s, which held the scores): dS = P (dP - delta).
- */
+ * One key alone has P = 1 whatever its score is: a difference would be of rounding, which Adam makes a step of. */
 INLINE void softmax_backward_block(const struct shore__attention_job *job, const struct scratch *t, const float *lse,
                                    size_t query, size_t rows, size_t block, size_t n, size_t padded) {
     for (size_t r = 0; r < rows; r++) {
@@ -249,6 +249,7 @@ INLINE void softmax_backward_block(const struct shore__attention_job *job, const
             put(s, j, VL, prob * (get(p, j, VL, SHORE__F32) - t->row[r]), SHORE__F32);
             put(p, j, VL, prob, SHORE__F32);
         }
+        if (job->first + query + r == 0 || job->window == 1) fill(s, 0, padded, 0.0f);
     }
     for (size_t r = rows; r < up_to(rows, MR); r++) {
         fill(t->s + r * S_LD, 0, padded, 0.0f);

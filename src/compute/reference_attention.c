@@ -121,10 +121,12 @@ int shore__reference_attention_backward(struct shore__compute *c, struct shore__
             struct head head = head_of(a, qkv, r / a->seq_len, h);
             size_t position = r % a->seq_len, q = r * ld + h * hd, o = (r * a->n_head + h) * hd;
             double delta = dot(c, out, o, dout, o, hd);
-            for (size_t key = oldest(a, position); key <= position; key++) {
+            size_t first = oldest(a, position);
+            for (size_t key = first; key <= position; key++) {
                 size_t k = head.k + key * ld, v = head.v + key * ld;
                 double p = exp(dot(c, qkv, q, qkv, k, hd) * a->scale - floats(lse)[h * rows + r]);
                 double ds = p * (dot(c, dout, o, qkv, v, hd) - delta) * a->scale;
+                if (first == position) ds = 0; /* not what rounding makes of it */
                 for (size_t i = 0; i < hd; i++) {
                     sum[q + i] += ds * get(c, qkv, k + i);
                     sum[k + i] += ds * get(c, qkv, q + i);
