@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 
 struct start {
     void *(*run)(void *);
@@ -41,4 +42,12 @@ int shore__thread_start(pthread_t *thread, const char *name, void *(*run)(void *
     pthread_attr_destroy(&attr);
     if (rc != 0) free(start);
     return -rc;
+}
+
+void shore__cond_init(pthread_cond_t *cond) {
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(cond, &attr);
+    pthread_condattr_destroy(&attr);
 }

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/diag.h"
+#include "base/thread.h"
 #include "base/units.h"
 #include "drive/remote_link.h"
 
@@ -144,7 +145,6 @@ static int begin(struct remote *r, uint32_t mode, const struct shore__volume_des
 
 static struct remote *remote_new(const struct shore__drive_config *config, const char *uri, struct shore_diag *diag) {
     struct remote *r = calloc(1, sizeof *r);
-    pthread_condattr_t attr;
     if (!r || !(r->uri = strdup(uri))) {
         free(r);
         shore__fail(diag, -ENOMEM, "%s: out of memory", uri);
@@ -154,10 +154,7 @@ static struct remote *remote_new(const struct shore__drive_config *config, const
     r->drive.desc = &r->info.desc;
     r->config = *config;
     pthread_mutex_init(&r->lock, NULL);
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&r->due, &attr);
-    pthread_condattr_destroy(&attr);
+    shore__cond_init(&r->due);
     pthread_cond_init(&r->idle, NULL);
     return r;
 }

@@ -98,11 +98,7 @@ static void *reader(void *ctx) {
 }
 
 int serve_link_start(struct link *l, bool reads) {
-    pthread_condattr_t attr;
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&l->due, &attr);
-    pthread_condattr_destroy(&attr);
+    shore__cond_init(&l->due);
     int rc = shore__thread_start(&l->writer, "shore-answer", write_answers, l);
     l->writes = !rc;
     if (!rc && reads) {

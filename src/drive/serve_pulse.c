@@ -20,13 +20,9 @@ static void *beat(void *ctx) {
 }
 
 int serve_pulse_start(struct serve_pulse *p, struct session *s, struct shore_diag *diag) {
-    pthread_condattr_t attr;
     *p = (struct serve_pulse){.session = s};
     pthread_mutex_init(&p->lock, NULL);
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&p->due, &attr);
-    pthread_condattr_destroy(&attr);
+    shore__cond_init(&p->due);
     int rc = shore__thread_start(&p->thread, "shore-pulse", beat, p);
     if (!rc) return 0;
     pthread_cond_destroy(&p->due);
