@@ -235,9 +235,7 @@ int shore__move_mend(struct shore__run *run, shore__note_fn note, void *ctx, str
 }
 
 void shore__move_forget(const char *run_path) {
-    char *path = shore__path_join(run_path, INTENT);
-    if (path) shore__atomic_remove(path);
-    free(path);
+    shore__remove_in(run_path, INTENT);
 }
 
 /* ---- which volumes ----------------------------------------------------------------------------------------------- */

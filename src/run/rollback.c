@@ -71,9 +71,7 @@ static int intent_read(const char *run_path, struct intent *in, struct shore_dia
 }
 
 void shore__rollback_forget(const char *run_path) {
-    char *path = shore__path_join(run_path, INTENT);
-    if (path) shore__atomic_remove(path);
-    free(path);
+    shore__remove_in(run_path, INTENT);
 }
 
 /* ---- the state --------------------------------------------------------------------------------------------------- */
