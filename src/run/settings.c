@@ -289,7 +289,6 @@ static bool parse_count(const char *text, uint64_t *out) {
     return errno == 0 && *end == '\0';
 }
 
-/* No hexadecimal, no names, no leading space: what a person writes as a number. */
 static int put_text(const struct row *r, struct shore__settings *s, const char *text, const char *where,
                     struct shore_diag *diag) {
     uint64_t count = 0;
