@@ -82,6 +82,11 @@ bool shore__snapshot_is_interrupted(const char *run_path);
 int shore__snapshots_mend(const char *run_path, const struct shore__strings *drives, shore__note_fn note, void *ctx,
                           struct shore_diag *diag);
 void shore__snapshots_forget(const char *run_path);
+/* Whether the i-th part of a snapshot lies at this path. */
+bool shore__snapshot_part_is_at(const struct shore__snapshot *s, size_t i, const char *path);
+/* Parts that lie beside these drives now, where they were moved by hand: the descriptions follow them, so that they are
+ * found once the state has left those drives. */
+int shore__snapshots_follow(const char *run_path, const struct shore__strings *drives, struct shore_diag *diag);
 
 /* Whole or not there, durable. */
 int shore__file_copy(const char *from, const char *to, struct shore_diag *diag);

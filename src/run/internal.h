@@ -15,6 +15,7 @@ struct shore__token_record {
 
 struct shore__run_private {
     char *tokenizer_name;
+    struct shore__strings moved;               /* drives that are said to lie elsewhere now, not recorded yet: where */
     struct shore__token_record data, val_data; /* val_data.tokens 0: validation is the end of data, or none */
     uint64_t train_tokens, val_tokens;
     /* while it is made */

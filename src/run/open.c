@@ -28,7 +28,7 @@ static int move_drive(struct shore__run *run, const char *move, struct shore_dia
                                    shore__escape(move, strlen(move), shown, sizeof shown));
             free(drives->item[i]);
             drives->item[i] = now;
-            return 0;
+            return shore__strings_add(&run->private->moved, now) ? shore__fail(diag, -ENOMEM, "out of memory") : 0;
         }
         free(old);
     }

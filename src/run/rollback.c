@@ -83,13 +83,14 @@ static bool is_there(const char *volume, struct shore_diag *why) {
     return there;
 }
 
-static char *find_beside(const struct shore__run *run, const char *part, const struct shore__strings *taken) {
+static char *find_beside(const struct shore__run *run, const struct shore__snapshot *s, size_t i) {
     for (size_t d = 0; d < run->settings.drives.count; d++) {
         struct shore__spot spot;
-        char *found =
-            shore__spot_of(run->settings.drives.item[d], &spot, NULL) ? NULL : shore__part_beside(spot.path, part);
+        char *found = shore__spot_of(run->settings.drives.item[d], &spot, NULL)
+                          ? NULL
+                          : shore__part_beside(spot.path, s->volumes.item[i]);
         free(spot.path);
-        if (found && !shore__strings_has(taken, found) && is_there(found, NULL)) return found;
+        if (found && shore__snapshot_part_is_at(s, i, found)) return found;
         free(found);
     }
     return NULL;
@@ -101,7 +102,7 @@ static int find_volumes(const struct shore__run *run, const struct shore__snapsh
     for (size_t i = 0; rc == 0 && i < s->volumes.count; i++) {
         const char *part = s->volumes.item[i];
         struct shore_diag why = {{0}};
-        char *found = is_there(part, &why) ? strdup(part) : find_beside(run, part, out);
+        char *found = is_there(part, &why) ? strdup(part) : find_beside(run, s, i);
         if (!found && shore__path_is_remote(part) && *why.text)
             rc = shore__fail(diag, SHORE_ELINK, "a part of snapshot %s is out of reach: %.900s", s->name, why.text);
         else if (!found)

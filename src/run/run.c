@@ -98,7 +98,11 @@ int shore__run_record_change(struct shore__run *run, uint64_t step, const char *
     json_t *change = json_pack("{s:I, s:s}", "step", (json_int_t)step, "what", what);
     if (!change || json_array_append_new(run->changes, change) < 0)
         return shore__fail(diag, -ENOMEM, "%s: out of memory", run->path);
-    return run->making ? 0 : shore__run_write(run, diag);
+    if (run->making) return 0;
+    int rc = shore__snapshots_follow(run->path, &run->private->moved, diag);
+    if (rc == 0) rc = shore__run_write(run, diag);
+    if (rc == 0) shore__strings_free(&run->private->moved);
+    return rc;
 }
 
 static bool read_count(const json_t *j, const char *key, uint64_t *out) {
@@ -272,6 +276,7 @@ void shore__run_free(struct shore__run *run) {
     shore__model_free(run->model);
     shore__tokenizer_close(run->tokenizer);
     shore__settings_free(&run->settings);
+    shore__strings_free(&p->moved);
     shore__strings_free(&p->created);
     shore__strings_free(&p->fresh);
     json_decref(run->changes);

@@ -52,6 +52,14 @@ static int sync_folder(const char *run_path, struct shore_diag *diag) {
     return rc;
 }
 
+static int write_json(const char *run_path, const char *name, const char *ending, const json_t *j,
+                      struct shore_diag *diag) {
+    char *path = path_of(run_path, name, ending);
+    int rc = path && j ? shore__json_write(path, j, 2, diag) : out_of_memory(diag);
+    free(path);
+    return rc;
+}
+
 /* ---- files of the run directory ---------------------------------------------------------------------------------- */
 
 static int copy_bytes(int from, int to, const char *name, struct shore_diag *diag) {
@@ -204,6 +212,47 @@ void shore__snapshots_free(struct shore__snapshot *list, size_t count) {
     for (size_t i = 0; i < count; i++)
         shore__snapshot_free(&list[i]);
     free(list);
+}
+
+/* ---- moved by hand ----------------------------------------------------------------------------------------------- */
+
+bool shore__snapshot_part_is_at(const struct shore__snapshot *s, size_t i, const char *path) {
+    struct shore__probe probe;
+    if (shore__drive_probe(path, &probe, NULL)) return false;
+    bool is =
+        shore__probe_is_of(&probe, s->fleet_id) && probe.desc.generation == s->generation && probe.desc.drive == i;
+    shore__probe_free(&probe);
+    return is;
+}
+
+static int follow(const char *run_path, const struct shore__snapshot *s, const char *volume, struct shore_diag *diag) {
+    bool moved = false;
+    for (size_t i = 0; i < s->volumes.count; i++) {
+        const char *part = s->volumes.item[i];
+        char *path = shore__part_beside(volume, part);
+        if (path && strcmp(path, part) != 0 && shore__snapshot_part_is_at(s, i, path))
+            moved = json_array_set_new(json_object_get(s->json, "volumes"), i, json_string(path)) == 0;
+        free(path);
+    }
+    return moved ? write_json(run_path, s->name, ".json", s->json, diag) : 0;
+}
+
+int shore__snapshots_follow(const char *run_path, const struct shore__strings *drives, struct shore_diag *diag) {
+    struct shore__strings names = {0};
+    int rc = drives->count ? shore__snapshot_names(run_path, &names, diag) : 0;
+    for (size_t d = 0; rc == 0 && names.count && d < drives->count; d++) {
+        struct shore__spot spot;
+        rc = shore__spot_of(drives->item[d], &spot, diag);
+        for (size_t i = 0; rc == 0 && i < names.count; i++) {
+            struct shore__snapshot s;
+            if (shore__snapshot_read(run_path, names.item[i], &s, NULL)) continue; /* holds nothing up */
+            rc = follow(run_path, &s, spot.path, diag);
+            shore__snapshot_free(&s);
+        }
+        free(spot.path);
+    }
+    shore__strings_free(&names);
+    return rc;
 }
 
 /* ---- removing ---------------------------------------------------------------------------------------------------- */
@@ -450,14 +499,6 @@ static json_t *describe(const struct shore__run *run, struct shore_fleet *fleet,
                      shore__settings_to_json(&run->settings), "changes", run->changes);
 }
 
-static int write_json(const struct shore__run *run, const char *name, const char *ending, const json_t *j,
-                      struct shore_diag *diag) {
-    char *path = path_of(run->path, name, ending);
-    int rc = path && j ? shore__json_write(path, j, 2, diag) : out_of_memory(diag);
-    free(path);
-    return rc;
-}
-
 static int make_folder(const char *path, struct shore_diag *diag) {
     if (mkdir(path, 0777) < 0 && errno != EEXIST)
         return shore__fail(diag, -errno, "%s: the directory cannot be made: %s", path, strerror(errno));
@@ -476,7 +517,7 @@ static int fill(const struct shore__run *run, struct shore_fleet *fleet, const c
     for (size_t i = 0; i < 16 && rc == 0; i++)
         snprintf(hex + 2 * i, 3, "%02x", digest[i]);
     if (rc == 0) rc = json_object_set_new(j, "digest", json_string(hex)) ? out_of_memory(diag) : 0;
-    if (rc == 0) rc = write_json(run, name, ".json", j, diag);
+    if (rc == 0) rc = write_json(run->path, name, ".json", j, diag);
     free(files);
     return rc;
 }
@@ -512,7 +553,7 @@ int shore__snapshot_make(struct shore__run *run, struct shore_fleet *fleet, cons
     int rc = 0;
     json_t *j = describe(run, fleet, name, automatic, &rc, diag);
     if (rc == 0) rc = folder && j ? make_folder(folder, diag) : out_of_memory(diag);
-    if (rc == 0) rc = write_json(run, name, ".partial", j, diag);
+    if (rc == 0) rc = write_json(run->path, name, ".partial", j, diag);
     if (rc == 0) {
         rc = fill(run, fleet, name, j, diag);
         if (rc < 0) {

@@ -136,6 +136,23 @@ must train --resume "$place/moving" --drive "$place/mine=$place/yours" --stop-at
 must remove "$place/moving"
 same "nothing stays where it moved to" "$(ls "$place/yours")" ""
 
+
+# Moved by hand, and then left by the state: the parts of its snapshots stay where they went.
+mkdir "$place"/leave{1,2}
+leaving=$place/leaving
+must train "${common[@]}" --drive "$place"/leave{1,2} --drive-speeds 1,1 --out "$leaving" --stop-at 5
+must snapshot "$leaving" five
+must train --resume "$leaving" --stop-at 6
+mv "$place/leave1" "$place/leave3"
+mv "$place/leave2" "$place/leave1" # where another one was
+must train --resume "$leaving" --drive "$place/leave1=$place/leave3" "$place/leave2=$place/leave1" --stop-at 6
+must drive move "$leaving" "$place/leave1=$place/leave4" "$place/leave3=$place/leave5"
+grep -q "snapshot five stays on $place/leave3," "$place/log" && ok "where its parts are" || fail "its parts are elsewhere"
+must rollback "$leaving" five
+same "back to parts that moved" "$(digest)" "$at5"
+must remove "$leaving"
+same "no part stays behind" "$(find "$place"/leave* -type f)" ""
+
 # What makes no sense.
 refused "a name twice" "already" snapshot "$run" five
 refused "a name with a slash" "no name" snapshot "$run" ../five
