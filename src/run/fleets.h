@@ -34,7 +34,8 @@ int shore__spot_of(const char *drive, struct shore__spot *out, struct shore_diag
 char *shore__part_beside(const char *volume, const char *part);
 /* A name for a new volume of this generation beside the one of the generation before: malloc'ed. */
 char *shore__volume_next(const char *volume, uint64_t generation);
-/* Where a recorded drive is now that the user names a place: a directory holds the file of the same name. malloc'ed. */
+/* Where a recorded drive is now that the user names a place: a directory holds the file of the same name, and a file's
+ * name may miss what this program has added to it. malloc'ed. */
 char *shore__drive_moved(const char *recorded, const char *place);
 
 /* ---- copying ----------------------------------------------------------------------------------------------------- */

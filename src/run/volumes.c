@@ -123,14 +123,19 @@ char *shore__volume_next(const char *volume, uint64_t generation) {
     }
 }
 
-char *shore__drive_moved(const char *recorded, const char *place) {
+static bool is_at(const char *path) {
     struct shore__spot spot;
-    const char *name = strrchr(recorded, '/');
-    if (!recorded[plain_length(recorded)] || !name) return strdup(place);
-    char *path = shore__path_join(place, name + 1);
-    bool there = path && shore__spot_of(path, &spot, NULL) == 0 && spot.exists;
+    bool is = path && shore__spot_of(path, &spot, NULL) == 0 && spot.exists;
     if (path) free(spot.path);
-    if (there) return path;
-    free(path);
-    return strdup(place);
+    return is;
+}
+
+char *shore__drive_moved(const char *recorded, const char *place) {
+    const char *name = strrchr(recorded, '/'), *given = recorded + plain_length(recorded);
+    char *inside = name && *given ? shore__path_join(place, name + 1) : NULL, *beside = NULL;
+    if (inside && asprintf(&beside, "%s%s", place, given) < 0) beside = NULL;
+    char *found = is_at(inside) ? inside : !is_at(place) && is_at(beside) ? beside : strdup(place);
+    if (found != inside) free(inside);
+    if (found != beside) free(beside);
+    return found;
 }

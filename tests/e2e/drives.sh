@@ -64,6 +64,18 @@ must train --resume "$place/own" --quiet
 same "the same bits under such names" "$(digest)" "$wanted"
 must remove "$place/own"
 
+# A file that was moved by hand has the name that lists show, and what the program has added to it.
+mkdir "$place"/hand{1,2}
+must train "${common[@]}" --drive "$place/hand1/own" --out "$place/hand" --stop-at 1
+must drive add "$place/hand" "$place/hand2" --drive-speeds 1,1
+mv "$place/hand1" "$place/hand3"
+must train --resume "$place/hand" --quiet --drive "$place/hand1/own=$place/hand3/own"
+same "the same bits from there" "$(digest)" "$wanted"
+mv "$place/hand3/own.g2" "$place/hand3/other"
+must train --resume "$place/hand" --quiet --drive "$place/hand3/own=$place/hand3/other"
+must remove "$place/hand"
+same "no file of it" "$(find "$place"/hand? -type f)" ""
+
 # What makes no sense is refused, and nothing changes.
 before=$(cksum <"$run/run.json")
 refused "the last drive" "last one|needs a drive" drive remove "$run" "$place/d6" "$place/d1" "$place/d2"
