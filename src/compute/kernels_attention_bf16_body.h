@@ -248,13 +248,15 @@ static void bf16_attention(const struct shore__attention_job *job, void *scratch
 
 /* ---- backward ---- */
 
-/* P and dS of a strip of keys (rows of t->s and t->dp, transposed scores and dP) for all queries of the block. */
+/* P and dS of a strip of keys (rows of t->s and t->dp, transposed scores and dP) for all queries of the block. One key
+ * alone has P = 1 whatever its score is: a dS would be of rounding, which Adam makes a step of. */
 INLINE void softmax_backward_strip(const struct shore__attention_job *job, const struct scratch *t, size_t strip,
                                    size_t first, size_t rows, size_t block, size_t n, size_t padded) {
     const __m512 scale = _mm512_set1_ps(job->scale * LOG2E);
     for (size_t r = 0; r < STRIP; r += 2)
         for (size_t j = 0; j < padded; j += 16) {
             __m512 ds[2];
+            unsigned alone = job->window == 1 ? 0xFFFFu : first + j == 0; /* queries that see one key */
             for (size_t i = 0; i < 2; i++) {
                 size_t key = strip + r + i, at = (r + i) * BLOCK + j, to = (strip + r + i) * BLOCK + j;
                 size_t begin = clip(block + key, first, rows), end = key < n ? rows : 0;
@@ -263,7 +265,8 @@ INLINE void softmax_backward_strip(const struct shore__attention_job *job, const
                 __m512 e = _mm512_fmadd_ps(_mm512_loadu_ps(t->s + at), scale, _mm512_loadu_ps(t->row + j));
                 __m512 p = _mm512_maskz_mov_ps(seen, exp2_f(e));
                 ds[i] = _mm512_maskz_mul_ps(
-                    seen, p, _mm512_sub_ps(_mm512_loadu_ps(t->dp + at), _mm512_loadu_ps(t->row + BLOCK + j)));
+                    (__mmask16)(seen & ~alone), p,
+                    _mm512_sub_ps(_mm512_loadu_ps(t->dp + at), _mm512_loadu_ps(t->row + BLOCK + j)));
                 store_bf16(t->p + to, p);
                 store_bf16(t->ds + to, ds[i]);
             }
