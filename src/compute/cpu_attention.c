@@ -33,23 +33,19 @@ static const void *step(const void *p, size_t elems, size_t width) {
     return p ? (const char *)p + elems * width : NULL;
 }
 
-/* As many threads as there are jobs, and room for the scratch of each. */
-static int crew(const struct shore__cpu *c, const struct jobs *jobs) {
-    size_t fit = c->workspace_bytes / (jobs->scratch ? jobs->scratch : 1);
-    size_t count = jobs->sequences * jobs->a->n_kv_head, most = fit < count ? fit : count;
-    return most < (size_t)c->base.threads ? (int)most : c->base.threads;
-}
-
 static int run_jobs(struct shore__cpu *c, const struct jobs *jobs) {
     if (c->workspace_bytes < jobs->scratch) return -ENOMEM;
     size_t count = jobs->sequences * jobs->a->n_kv_head, width = shore__mode_bytes(c->base.mode);
+    size_t room = c->workspace_bytes / jobs->scratch; /* for the scratch of so many threads */
     atomic_size_t next = 0;
-#pragma omp parallel num_threads(crew(c, jobs))
+    /* All threads, also where there are fewer jobs: those that a smaller team leaves out end, and the ones that the
+     * next team gets in their place would let signals in (see shore__cpu_enter). */
+#pragma omp parallel num_threads(c->base.threads)
     {
         shore__cpu_flush_to_zero();
-        char *scratch = c->workspace + (size_t)omp_get_thread_num() * jobs->scratch;
-        size_t i;
-        while ((i = atomic_fetch_add(&next, 1)) < count) {
+        size_t self = (size_t)omp_get_thread_num(), i;
+        char *scratch = c->workspace + self * jobs->scratch;
+        while (self < room && (i = atomic_fetch_add(&next, 1)) < count) {
             size_t sequence = i / jobs->a->n_kv_head, kv = i % jobs->a->n_kv_head;
             size_t row = sequence * jobs->sequence_rows, head = kv * jobs->first.heads, hd = jobs->first.head_dim;
             struct shore__attention_job job = jobs->first;

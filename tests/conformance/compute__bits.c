@@ -1,4 +1,7 @@
 /* The same bits: from run to run, for any number of threads, wherever operands lie, whatever rows are beside a row. */
+#include <dirent.h>
+#include <unistd.h>
+
 #include "conformance/compute_cases.h"
 
 #define ON(b, op, ...) assert_int_equal((b).c->ops->op((b).c, NULL, __VA_ARGS__), 0)
@@ -196,6 +199,34 @@ static void state_comes_back(void **state) {
     close_backend(&k);
 }
 
+static size_t threads_alive(void) {
+    DIR *tasks = opendir("/proc/self/task");
+    size_t n = 0;
+    assert_non_null(tasks);
+    for (struct dirent *d; (d = readdir(tasks));)
+        n += d->d_name[0] != '.';
+    closedir(tasks);
+    return n;
+}
+
+/* Attention that has fewer jobs than there are threads ends none of them: new ones would let signals in. */
+static void threads_stay(void **state) {
+    enum { LEN = 8 };
+    struct shore__shapes shapes = {
+        .unit_rows = LEN, .seq_len = LEN, .d_model = D, .n_head = HEADS, .n_kv_head = KV, .head_dim = HD};
+    struct backend k = open_cpu(SHORE__F32, KV + 2, &shapes);
+    struct shore__attention a = {1, LEN, HEADS, KV, HD, 0, 0.17f};
+    shore__buf qkv = random_act(SHORE__F32, 1, LEN * QKV, 2), out = empty_act(SHORE__F32, LEN * HEADS * HD);
+    shore__buf lse = room(LEN * HEADS * 4, 0);
+    ON(k, add, qkv, qkv, qkv, LEN * QKV); /* by all */
+    size_t before = threads_alive();
+    ON(k, attention, out, lse, qkv, &a);
+    usleep(100000); /* what ends takes a moment */
+    assert_int_equal(threads_alive(), before);
+    drop(qkv), drop(out), drop(lse);
+    close_backend(&k);
+}
+
 /* A number of rows that nobody announced, with a workspace too small for it, still works. */
 static void unannounced_rows(void **state) {
     FOR_EACH_MODE(mode) {
@@ -219,10 +250,8 @@ static void unannounced_rows(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(training),
-        cmocka_unit_test(cached),
-        cmocka_unit_test(state_comes_back),
-        cmocka_unit_test(unannounced_rows),
+        cmocka_unit_test(training),     cmocka_unit_test(cached),           cmocka_unit_test(state_comes_back),
+        cmocka_unit_test(threads_stay), cmocka_unit_test(unannounced_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
