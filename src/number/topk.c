@@ -74,14 +74,13 @@ struct threshold {
     uint64_t ties;
 };
 
-/* The highest bin at or above which k are found; *above: those in higher bins. 0 if there are fewer. */
+/* The highest bin at or above which k are found; *above: those in higher bins. 0 also if there are fewer. */
 static uint32_t crossing(const uint32_t *bins, uint32_t count, uint64_t k, uint64_t *above) {
     *above = 0;
-    for (uint32_t b = count; b-- > 0;) {
-        if (*above + bins[b] >= k) return b;
+    uint32_t b = count - 1;
+    for (; b > 0 && *above + bins[b] < k; b--)
         *above += bins[b];
-    }
-    return 0;
+    return b;
 }
 
 /* A range of fp32 values, as their bits, walked by the histograms: one of the lists, or the block itself. */

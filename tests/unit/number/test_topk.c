@@ -112,6 +112,8 @@ static void zeros_are_not_selected(void **state) {
     x[70000] = -1e-45f;
     x[ELEMS - 1] = 3.0f;
     check_some();
+    x[5] = 1e-44f;
+    check(SEGMENTS, 4);
 }
 
 static void large_ones_in_one_place(void **state) {
