@@ -43,11 +43,11 @@ struct shore__file {
 };
 
 /* Opens an existing file or device for reading and writing, O_DIRECT unless refused or buffered is asked for, and
- * locks the descriptor that does the I/O: flock, waiting up to lock_seconds (writes of a killed process may still be in
- * flight). Devices are opened O_EXCL. Errors: SHORE_EBUSY names the path. */
+ * locks the descriptor that does the I/O: flock, and on devices O_EXCL, waiting up to lock_seconds (writes of a killed
+ * process may still be in flight). Errors: SHORE_EBUSY names the path. */
 int shore__file_open(const char *path, enum shore_io io, double lock_seconds, struct shore__file *out,
                      struct shore_diag *diag);
-/* For reading only, beside others that only read. */
+/* For reading only, beside others that only read: flock alone. */
 int shore__file_open_to_read(const char *path, enum shore_io io, double lock_seconds, struct shore__file *out,
                              struct shore_diag *diag);
 /* The first after creating (or, for a device, checking) it and giving it its size, preallocated. Refuses with -ENOSPC

@@ -26,19 +26,24 @@ static int busy(struct shore_diag *diag, const char *path) {
                        path);
 }
 
-static void pause_ns(long ns) {
-    struct timespec t = {0, ns};
-    nanosleep(&t, NULL);
+static uint64_t deadline_in(double seconds) {
+    return shore__now_ns() + (uint64_t)(seconds * 1e9);
 }
 
-static int lock_descriptor(int fd, int how, const char *path, double seconds, struct shore_diag *diag) {
-    uint64_t deadline = shore__now_ns() + (uint64_t)(seconds * 1e9);
-    for (;;) {
-        if (flock(fd, how | LOCK_NB) == 0) return 0;
+/* A moment, unless the deadline has come. */
+static bool may_wait(uint64_t deadline) {
+    const struct timespec moment = {.tv_nsec = 10 * 1000 * 1000};
+    if (shore__now_ns() >= deadline) return false;
+    nanosleep(&moment, NULL);
+    return true;
+}
+
+static int lock_descriptor(int fd, int how, const char *path, uint64_t deadline, struct shore_diag *diag) {
+    while (flock(fd, how | LOCK_NB)) {
         if (errno != EWOULDBLOCK && errno != EINTR) return fail_errno(diag, path, "cannot be locked");
-        if (shore__now_ns() >= deadline) return busy(diag, path);
-        pause_ns(10 * 1000 * 1000);
+        if (!may_wait(deadline)) return busy(diag, path);
     }
+    return 0;
 }
 
 static bool same_file(int fd, const char *path) {
@@ -80,20 +85,24 @@ static int refuse_other_kinds(const char *path, const struct stat *st, struct sh
  * again. */
 static int open_locked(const char *path, bool to_write, double lock_seconds, struct shore__file *file,
                        struct shore_diag *diag) {
+    const uint64_t deadline = deadline_in(lock_seconds);
     for (;;) {
         struct stat st;
         if (stat(path, &st)) return fail_errno(diag, path, "cannot be opened");
         int rc = refuse_other_kinds(path, &st, diag);
         if (rc) return rc;
-        file->fd = open(path, (to_write ? O_RDWR : O_RDONLY) | O_CLOEXEC | (S_ISBLK(st.st_mode) ? O_EXCL : 0));
-        if (file->fd < 0 && errno == EBUSY) {
+        /* a device that is claimed cannot be shared: who only reads claims none */
+        bool claimed = to_write && S_ISBLK(st.st_mode);
+        file->fd = open(path, (to_write ? O_RDWR : O_RDONLY) | O_CLOEXEC | (claimed ? O_EXCL : 0));
+        if (file->fd < 0 && errno == EBUSY && may_wait(deadline)) continue;
+        if (file->fd < 0 && errno == EBUSY)
             return shore__fail(diag, SHORE_EBUSY,
-                               "%s: the device is mounted or held by something else; unmount it, or name another drive",
+                               "%s: the device is mounted or in use by another process; unmount it or stop that, or "
+                               "name another drive",
                                path);
-        }
         if (file->fd < 0)
             return fail_errno(diag, path, to_write ? "cannot be opened for reading and writing" : "cannot be opened");
-        rc = lock_descriptor(file->fd, to_write ? LOCK_EX : LOCK_SH, path, lock_seconds, diag);
+        rc = lock_descriptor(file->fd, to_write ? LOCK_EX : LOCK_SH, path, deadline, diag);
         if (rc) return rc;
         if (same_file(file->fd, path)) return measure(file, diag);
         close(file->fd);
@@ -239,7 +248,7 @@ static int create_new(struct shore__file *file, int dir, uint64_t bytes, uint64_
     if (rc) return rc;
     file->fd = open(file->path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (file->fd < 0) return fail_errno(diag, file->path, "cannot be created");
-    rc = lock_descriptor(file->fd, LOCK_EX, file->path, 0, diag);
+    rc = lock_descriptor(file->fd, LOCK_EX, file->path, shore__now_ns(), diag);
     if (rc) return rc;
     file->made = true;
     rc = preallocate(file, fill_bytes, diag);

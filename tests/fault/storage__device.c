@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "storage/format.h"
@@ -118,6 +119,47 @@ static void an_empty_device_takes_a_volume(void **state) {
     desc.scratch_bytes = 0;
 }
 
+static void readers_share_a_device(void **state) {
+    (void)state;
+    struct shore_diag diag = {""};
+    struct shore__volume a, b, writer;
+    if (!device[0]) skip();
+    assert_int_equal(create(true, &diag), 0);
+    seal();
+    assert_int_equal(shore__volume_open_to_read(device, SHORE_IO_AUTO, NULL, &a, &diag), 0);
+    if (shore__volume_open_to_read(device, SHORE_IO_AUTO, NULL, &b, &diag)) fail_msg("%s", diag.text);
+    assert_int_equal(shore__volume_open(device, SHORE_IO_AUTO, NULL, &writer, &diag), SHORE_EBUSY);
+    shore__volume_close(&a);
+    shore__volume_close(&b);
+    assert_int_equal(shore__volume_open(device, SHORE_IO_AUTO, NULL, &writer, &diag), 0);
+    assert_int_equal(shore__volume_open_to_read(device, SHORE_IO_AUTO, NULL, &a, &diag), SHORE_EBUSY);
+    shore__volume_close(&writer);
+}
+
+/* By a process that was killed, until its last write has ended. */
+static void a_claimed_device_is_waited_for(void **state) {
+    (void)state;
+    struct shore_diag diag = {""};
+    struct shore__volume v;
+    int ready[2];
+    char byte;
+    if (!device[0]) skip();
+    assert_int_equal(create(true, &diag), 0);
+    assert_int_equal(pipe(ready), 0);
+    pid_t pid = fork();
+    if (pid == 0) {
+        if (open(device, O_RDWR | O_EXCL) < 0 || write(ready[1], "r", 1) != 1) _exit(1);
+        usleep(300 * 1000);
+        _exit(0);
+    }
+    assert_int_equal(read(ready[0], &byte, 1), 1);
+    if (shore__volume_open(device, SHORE_IO_AUTO, NULL, &v, &diag)) fail_msg("%s", diag.text);
+    shore__volume_close(&v);
+    assert_int_equal(waitpid(pid, NULL, 0), pid);
+    close(ready[0]);
+    close(ready[1]);
+}
+
 static void a_signature_is_respected(void **state) {
     (void)state;
     struct shore_diag diag = {""};
@@ -153,8 +195,8 @@ static void a_reused_device_is_left_alone(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_empty_device_takes_a_volume),
-        cmocka_unit_test(a_signature_is_respected),
+        cmocka_unit_test(an_empty_device_takes_a_volume), cmocka_unit_test(readers_share_a_device),
+        cmocka_unit_test(a_claimed_device_is_waited_for), cmocka_unit_test(a_signature_is_respected),
         cmocka_unit_test(a_reused_device_is_left_alone),
     };
     return cmocka_run_group_tests(tests, begin, end);
