@@ -52,10 +52,8 @@ static int export(const char *path, const struct args *a) {
     struct shore_diag diag = {{0}};
     struct shore__opened o;
     uint64_t buffers;
-    if (!shore__is_run(path)) {
-        int rc = shore__fail(&diag, SHORE_EMISSING, "%s: is not a run", path);
-        return shore__cli_fail(rc, &diag);
-    }
+    if (!shore__is_run(path) && !shore__run_is_half_replaced(path))
+        return shore__cli_fail(shore__not_a_run(path, &diag), &diag);
     int rc = shore__cli_open(path, &a->moved, true, &o, &diag);
     if (rc) return shore__cli_fail(rc, &diag);
     rc = buffers_within(a, &buffers, &diag);

@@ -79,6 +79,8 @@ int shore__cli_open(const char *path, const struct shore__strings *moved, bool w
         rc = shore__fail(diag, SHORE_EMISSING, "%s: no such run or model directory", escaped);
     else if (shore__is_run(path) || shore__run_is_half_replaced(path))
         rc = open_run(path, moved, with_tokenizer, out, diag);
+    else if (shore__run_is_unmade(path))
+        rc = shore__not_a_run(path, diag);
     else if (moved && moved->count)
         rc = shore__fail(diag, SHORE_EUSAGE, "--drive says where a run's drives are now: %s is no run", escaped);
     else

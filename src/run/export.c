@@ -1,6 +1,5 @@
 /* A Hugging Face directory from a fleet, streamed: segments are fetched one run after another, cut into the tensors of
  * the file, and transposed back in tiles where the file has them the other way round. */
-#include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -250,16 +249,6 @@ static int write_all(struct job *job, const struct shore__tokenizer *tokenizer, 
     return rc;
 }
 
-static bool is_empty(const char *path) {
-    DIR *directory = opendir(path);
-    const struct dirent *entry = NULL;
-    bool empty = directory != NULL;
-    while (empty && (entry = readdir(directory)))
-        empty = strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0;
-    if (directory) closedir(directory);
-    return empty;
-}
-
 int shore__export(struct shore_fleet *fleet, const struct shore__model *m, const struct shore__tokenizer *tokenizer,
                   uint64_t step, const char *directory, bool bf16, uint64_t memory_bytes, uint64_t shard_bytes,
                   shore__progress_fn progress, void *ctx, struct shore_diag *diag) {
@@ -274,7 +263,7 @@ int shore__export(struct shore_fleet *fleet, const struct shore__model *m, const
         return shore__fail(diag, -ENOMEM, "out of memory");
     }
     int rc = 0;
-    if (lstat(target, &st) == 0 && !(S_ISDIR(st.st_mode) && is_empty(target)))
+    if (lstat(target, &st) == 0 && !(S_ISDIR(st.st_mode) && shore__directory_is_empty(target)))
         rc = shore__fail(diag, SHORE_EEXISTS, "%s: exists already and is not an empty directory; choose another",
                          target);
     if (rc == 0) {

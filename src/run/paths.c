@@ -60,6 +60,16 @@ void shore__remove_in(const char *directory, const char *name) {
     free(path);
 }
 
+bool shore__directory_is_empty(const char *path) {
+    DIR *directory = opendir(path);
+    const struct dirent *entry = NULL;
+    bool empty = directory != NULL;
+    while (empty && (entry = readdir(directory)))
+        empty = strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0;
+    if (directory) closedir(directory);
+    return empty;
+}
+
 void shore__directory_remove(const char *path) {
     DIR *directory = opendir(path);
     struct dirent *entry = NULL;

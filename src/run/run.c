@@ -228,6 +228,10 @@ int shore__run_check_data(struct shore__run *run, struct shore_diag *diag) {
     return rc;
 }
 
+bool shore__run_is_unmade(const char *path) {
+    return !shore__is_run(path) && (shore__path_exists(path, "making") || shore__directory_is_empty(path));
+}
+
 bool shore__run_is_half_replaced(const char *path) {
     return shore__path_exists(path, "making/run.json") && !shore__is_run(path);
 }
@@ -243,6 +247,11 @@ int shore__not_a_run(const char *path, struct shore_diag *diag) {
     if (shore__path_exists(path, "making"))
         return shore__fail(diag, SHORE_EMISSING,
                            "%s: was stopped while it was being made: give the same train command again", shown);
+    if (shore__directory_is_empty(path))
+        return shore__fail(diag, SHORE_EMISSING,
+                           "%s: is empty: if a run was stopped at the beginning of its making or the end of its "
+                           "removal, give the same command again",
+                           shown);
     if (access(path, X_OK) && errno == EACCES)
         return shore__fail(diag, -EACCES, "%s: cannot be looked into: %s", shown, strerror(errno));
     return shore__fail(diag, SHORE_EMISSING, "%s: is not a run: it has no run.json", shown);

@@ -101,6 +101,8 @@ int shore__run_take_data(struct shore__run *run, shore__progress_fn progress, vo
 int shore__run_record_change(struct shore__run *run, uint64_t step, const char *what, struct shore_diag *diag);
 /* Is this path a run directory? */
 bool shore__is_run(const char *path);
+/* A directory that a making or removal which was stopped has left. */
+bool shore__run_is_unmade(const char *path);
 /* Says what it is instead: never made, half made, half replaced. Returns a negative code. */
 int shore__not_a_run(const char *path, struct shore_diag *diag);
 

@@ -42,6 +42,9 @@ with_flag "feedback of nothing" "--error-feedback means nothing without --compre
 with_flag "precision of nothing" "--compress-values means nothing without --compress" --compress-values fp32
 with_flag "validation on nothing" "--eval-every means nothing without validation data: give --val-data" --eval-every 5
 bad "drives of a directory" "is no run" eval "$good" --data "$data" --drive a=b
+mkdir -p "$place"/{bare,begun/making}
+bad "an empty directory" "bare: is empty.*give the same command again" eval "$place/bare" --data "$data"
+bad "a run that was never made" "begun: was stopped while it was being made" export "$place/begun" --out "$out"
 bad "verify of what train refuses" "--min-lr 3 is above --lr" verify "${base[@]:1:6}" --batch 2 --seq-len 16 --min-lr 3
 bad "verify that lasts" "--overwrite does not go with verify" verify "${base[@]:1:6}" --overwrite
 with_flag "no batch" "--batch" --batch 0
