@@ -12,8 +12,14 @@
 
 #define READ_UNROLL 64u
 
+#ifdef __x86_64__
+#define FOR_EACH_VECTOR_WIDTH __attribute__((target_clones("default", "avx2", "avx512f")))
+#else
+#define FOR_EACH_VECTOR_WIDTH
+#endif
+
 /* As fast as memory gives: the compiler makes vectors of it. */
-__attribute__((target_clones("default", "avx2", "avx512f"))) static uint64_t read_segment(const uint32_t *x) {
+FOR_EACH_VECTOR_WIDTH static uint64_t read_segment(const uint32_t *x) {
     uint32_t lane[READ_UNROLL] = {0};
     for (size_t i = 0; i < SHORE__TOPK_SEGMENT; i += READ_UNROLL)
         for (size_t j = 0; j < READ_UNROLL; j++)
