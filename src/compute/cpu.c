@@ -3,26 +3,11 @@
 
 #include <signal.h>
 
-#ifdef __x86_64__
-#include <xmmintrin.h>
-#define FLUSH_BITS 0x8040u /* flush to zero, denormals are zero */
-static unsigned control_get(void) {
-    return _mm_getcsr();
-}
-static void control_set(unsigned control) {
-    _mm_setcsr(control);
-}
-#else
-#define FLUSH_BITS 0u
-static unsigned control_get(void) {
-    return 0;
-}
-static void control_set(unsigned control) {}
-#endif
+#include "number/fpcontrol.h"
 
 void shore__cpu_flush_to_zero(void) {
-    unsigned control = control_get();
-    if ((control & FLUSH_BITS) != FLUSH_BITS) control_set(control | FLUSH_BITS);
+    uint64_t control = shore__fp_get();
+    if ((control & SHORE__FP_FLUSH) != SHORE__FP_FLUSH) shore__fp_set(control | SHORE__FP_FLUSH);
 }
 
 /* No signal may interrupt a worker: oneDNN's kernels keep values below the stack pointer, where its frame would lie. */
@@ -35,7 +20,7 @@ static void leave_signals_to_caller(void) {
 static _Thread_local bool workers_ready;
 
 struct shore__cpu_thread shore__cpu_enter(const struct shore__cpu *c) {
-    struct shore__cpu_thread state = {control_get(), omp_get_max_threads(), omp_get_dynamic()};
+    struct shore__cpu_thread state = {shore__fp_get(), omp_get_max_threads(), omp_get_dynamic()};
     if (state.dynamic) omp_set_dynamic(0);
     if (state.threads != c->base.threads) omp_set_num_threads(c->base.threads);
     if (!workers_ready) { /* oneDNN's parallel regions run on the same workers, which keep this */
@@ -51,7 +36,7 @@ struct shore__cpu_thread shore__cpu_enter(const struct shore__cpu *c) {
 }
 
 void shore__cpu_leave(struct shore__cpu_thread *state) {
-    control_set(state->control);
+    shore__fp_set(state->control);
     if (state->dynamic) omp_set_dynamic(state->dynamic);
     if (omp_get_max_threads() != state->threads) omp_set_num_threads(state->threads);
 }

@@ -33,7 +33,7 @@ static inline void *shore__cpu_ptr(shore__buf b) {
 
 /* ---- the state of a thread while it computes: flush to zero, and how many threads oneDNN may use, not fewer ---- */
 struct shore__cpu_thread {
-    unsigned control;
+    uint64_t control;
     int threads, dynamic;
 };
 struct shore__cpu_thread shore__cpu_enter(const struct shore__cpu *c);

@@ -12,36 +12,52 @@
 #if defined(__x86_64__)
 #include <xmmintrin.h>
 
-/* Round to nearest even, denormals kept, no traps. Returns what was set before. */
-static inline uint64_t shore__fp_begin(void) {
-    uint32_t before = _mm_getcsr();
-    _mm_setcsr(0x1F80);
-    return before;
+#define SHORE__FP_EXACT 0x1F80u /* round to nearest even, denormals kept, no traps */
+#define SHORE__FP_FLUSH 0x8040u /* flush to zero, denormals are zero */
+
+static inline uint64_t shore__fp_get(void) {
+    return _mm_getcsr();
 }
-static inline void shore__fp_end(uint64_t before) {
-    _mm_setcsr((uint32_t)before);
+static inline void shore__fp_set(uint64_t control) {
+    _mm_setcsr((uint32_t)control);
 }
 
 #elif defined(__aarch64__)
 
-static inline uint64_t shore__fp_begin(void) {
-    uint64_t before;
-    __asm__ volatile("mrs %0, fpcr" : "=r"(before));
-    __asm__ volatile("msr fpcr, %0" : : "r"(UINT64_C(0)) : "memory");
-    return before;
+#define SHORE__FP_EXACT 0u
+#define SHORE__FP_FLUSH (1u << 24)
+
+static inline uint64_t shore__fp_get(void) {
+    uint64_t control;
+    __asm__ volatile("mrs %0, fpcr" : "=r"(control));
+    return control;
 }
-static inline void shore__fp_end(uint64_t before) {
-    __asm__ volatile("msr fpcr, %0" : : "r"(before) : "memory");
+static inline void shore__fp_set(uint64_t control) {
+    __asm__ volatile("msr fpcr, %0" : : "r"(control) : "memory");
 }
 
 #else
 
-static inline uint64_t shore__fp_begin(void) {
+#define SHORE__FP_EXACT 0u
+#define SHORE__FP_FLUSH 0u
+
+static inline uint64_t shore__fp_get(void) {
     return 0;
 }
-static inline void shore__fp_end(uint64_t before) {
-    (void)before;
+static inline void shore__fp_set(uint64_t control) {
+    (void)control;
 }
 
 #endif
+
+/* Returns what was set before. */
+static inline uint64_t shore__fp_begin(void) {
+    uint64_t before = shore__fp_get();
+    shore__fp_set(SHORE__FP_EXACT);
+    return before;
+}
+static inline void shore__fp_end(uint64_t before) {
+    shore__fp_set(before);
+}
+
 #endif
