@@ -99,18 +99,18 @@ def split(pattern):
                                     pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
 
 
-def sentencepiece(**model):
+def sentencepiece(rare):
+    """rare: of the characters that stand once in PROSE, those that get a token (the trainer takes any of equals)."""
     t = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
     t.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
     t.train_from_iterator(PROSE.split("\n"), trainers.BpeTrainer(
         vocab_size=460, special_tokens=["<unk>", "<s>", "</s>"] + [f"<0x{i:02X}>" for i in range(256)],
-        limit_alphabet=60, show_progress=False))
+        initial_alphabet=list(rare), limit_alphabet=49 + len(rare), show_progress=False))
     document = json.loads(t.to_str())
     document["added_tokens"] = document["added_tokens"][:3]  # the bytes are plain tokens
     document["decoder"] = {"type": "Sequence", "decoders": [
         {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"},
         {"type": "Strip", "content": " ", "start": 1, "stop": 0}]}
-    document["model"].update(model)
     return document
 
 
@@ -163,7 +163,7 @@ def main():
         f.write("#version: 0.2\n" + "".join(" ".join(m) + "\n" for m in model["merges"]))
     expect(folder, gpt2)
 
-    llama2 = sentencepiece()
+    llama2 = sentencepiece("%ESïηκρу日本と")
     llama2["pre_tokenizer"] = None
     llama2["normalizer"] = {"type": "Sequence", "normalizers": [
         {"type": "Prepend", "prepend": "▁"}, {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}]}
@@ -173,8 +173,9 @@ def main():
     for token in llama2["added_tokens"]:
         token["normalized"] = True
     write("llama2_unknown", json.dumps(llama2, ensure_ascii=False), "</s>")
-    for scheme, whole in (("first", True), ("always", False), ("never", False)):
-        mistral = sentencepiece()
+    for scheme, whole, rare in (("first", True, "#EMSçικνρ字文"), ("always", False, "5SΕγιτуの日漢章"),
+                                ("never", False, "AEçéïκνе字文章")):
+        mistral = sentencepiece(rare)
         mistral["pre_tokenizer"] = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme, "split": not whole}
         write("metaspace_" + scheme, json.dumps(mistral, ensure_ascii=False), "</s>")
 
