@@ -63,7 +63,7 @@ static int grow(void *ctx, const struct shore__json_event *e, struct shore_diag 
 
 int shore__json_parse(const char *text, size_t bytes, const char *name, json_t **out, struct shore_diag *diag) {
     struct tree t = {.name = name};
-    int rc = shore__json_stream_text(text, bytes, name, grow, &t, diag);
+    int rc = shore__json_stream_text(text, bytes, name, 1, grow, &t, diag);
     if (rc == 0) *out = json_incref(t.builder.root);
     shore__json_builder_fini(&t.builder);
     return rc;

@@ -48,11 +48,7 @@ static int on_key(void *ctx, const unsigned char *text, size_t bytes) {
     return emit(ctx, SHORE__JSON_KEY, (const char *)text, bytes);
 }
 static int open_container(struct stream *s, enum shore__json_kind kind) {
-    if (++s->depth > DEPTH_LIMIT) {
-        s->rc = shore__fail(s->diag, SHORE_EINPUT, "%s: is nested more than %d levels deep", s->name, DEPTH_LIMIT);
-        return 0;
-    }
-    return emit(s, kind, NULL, 0);
+    return ++s->depth <= DEPTH_LIMIT && emit(s, kind, NULL, 0);
 }
 static int close_container(struct stream *s, enum shore__json_kind kind) {
     int go_on = emit(s, kind, NULL, 0);
@@ -92,13 +88,16 @@ static uint64_t lines_in(const char *text, size_t bytes) {
 }
 
 /* Where the parser stopped inside the last block, and how many lines were before. */
-static int explain(struct stream *s, yajl_handle parser, yajl_status status, uint64_t line, const char *block,
-                   size_t bytes, uint64_t offset) {
+static int explain(struct stream *s, yajl_handle parser, uint64_t line, const char *block, size_t bytes,
+                   uint64_t offset) {
     char shown[160];
-    if (status == yajl_status_client_canceled) return s->rc;
+    if (s->rc) return s->rc;
     size_t at = bytes ? yajl_get_bytes_consumed(parser) : 0;
     if (at > bytes) at = bytes;
     line += lines_in(block, at);
+    if (s->depth > DEPTH_LIMIT)
+        return shore__fail(s->diag, SHORE_EINPUT, "%s:%llu: is nested more than %d levels deep", s->name,
+                           (unsigned long long)line, DEPTH_LIMIT);
     unsigned char *text = yajl_get_error(parser, 0, (const unsigned char *)block, bytes);
     size_t text_bytes = text ? strcspn((char *)text, "\n") : 0;
     shore__fail(s->diag, SHORE_EINPUT, "%s:%llu: not valid JSON near byte %llu: %s", s->name, (unsigned long long)line,
@@ -119,7 +118,7 @@ static int feed(struct stream *s, yajl_handle parser, const char *block, size_t 
     size_t used = 0;
     if (!s->done) {
         yajl_status status = yajl_parse(parser, (const unsigned char *)block, bytes);
-        if (status != yajl_status_ok) return explain(s, parser, status, line, block, bytes, offset);
+        if (status != yajl_status_ok) return explain(s, parser, line, block, bytes, offset);
         used = s->done ? yajl_get_bytes_consumed(parser) : bytes;
     }
     line += lines_in(block, used);
@@ -149,7 +148,7 @@ int shore__json_stream_fd(int fd, uint64_t offset, uint64_t bytes, const char *n
     }
     if (rc == 0) {
         yajl_status status = yajl_complete_parse(parser);
-        if (status != yajl_status_ok) rc = explain(&s, parser, status, line, "", 0, done);
+        if (status != yajl_status_ok) rc = explain(&s, parser, line, "", 0, done);
     }
     free(block);
     if (parser) yajl_free(parser);
@@ -178,15 +177,15 @@ int shore__json_stream_file(const char *path, uint64_t limit_bytes, shore__json_
     return rc;
 }
 
-int shore__json_stream_text(const char *text, size_t bytes, const char *name, shore__json_sink_fn sink, void *ctx,
-                            struct shore_diag *diag) {
+int shore__json_stream_text(const char *text, size_t bytes, const char *name, uint64_t line, shore__json_sink_fn sink,
+                            void *ctx, struct shore_diag *diag) {
     struct stream s = {.sink = sink, .ctx = ctx, .diag = diag, .name = name};
     yajl_handle parser = open_parser(&s);
     if (!parser) return shore__fail(diag, -ENOMEM, "%s: out of memory", name);
-    int rc = feed(&s, parser, text, bytes, 1, 0);
+    int rc = feed(&s, parser, text, bytes, line, 0);
     if (rc == 0) {
         yajl_status status = yajl_complete_parse(parser);
-        if (status != yajl_status_ok) rc = explain(&s, parser, status, 1 + lines_in(text, bytes), "", 0, bytes);
+        if (status != yajl_status_ok) rc = explain(&s, parser, line + lines_in(text, bytes), "", 0, bytes);
     }
     yajl_free(parser);
     return rc;

@@ -38,8 +38,9 @@ int shore__json_stream_fd(int fd, uint64_t offset, uint64_t bytes, const char *n
 /* A whole file of at most limit_bytes. SHORE_EMISSING if there is none. */
 int shore__json_stream_file(const char *path, uint64_t limit_bytes, shore__json_sink_fn sink, void *ctx,
                             struct shore_diag *diag);
-int shore__json_stream_text(const char *text, size_t bytes, const char *name, shore__json_sink_fn sink, void *ctx,
-                            struct shore_diag *diag);
+/* line: of name, that the text begins on. */
+int shore__json_stream_text(const char *text, size_t bytes, const char *name, uint64_t line, shore__json_sink_fn sink,
+                            void *ctx, struct shore_diag *diag);
 
 /* An event of kind NUMBER as a count: SHORE_EINPUT unless it is a whole number of [0, 2^64). */
 int shore__json_event_u64(const struct shore__json_event *event, uint64_t *out);

@@ -39,8 +39,13 @@ struct build {
     void *progress_ctx;
     /* for messages */
     const char *source;
-    uint64_t line;
+    uint64_t line; /* of JSONL; 0: not in a line */
 };
+
+static int refuse(const struct build *b, int rc, const char *why, struct shore_diag *diag) {
+    if (!b->line) return shore__fail(diag, rc, "%s: %s", b->source, why);
+    return shore__fail(diag, rc, "%s:%llu: %s", b->source, (unsigned long long)b->line, why);
+}
 
 static int flush(struct build *b, struct shore_diag *diag) {
     uint64_t offset = SHORE__TOKEN_HEADER_BYTES + b->stats.tokens * b->width - b->pending_bytes;
@@ -89,7 +94,7 @@ static int feed(struct build *b, const char *text, size_t bytes, struct shore_di
     for (size_t at = 0; rc == 0 && at < bytes; at += BLOCK_BYTES) {
         size_t n = bytes - at < BLOCK_BYTES ? bytes - at : BLOCK_BYTES;
         rc = shore__encoder_feed(b->encoder, text + at, n, &b->ids, &why);
-        if (rc) return shore__fail(diag, rc, "%s: %s", b->source, why.text);
+        if (rc) return refuse(b, rc, why.text, diag);
         rc = put_ids(b, diag);
     }
     return rc;
@@ -98,7 +103,7 @@ static int feed(struct build *b, const char *text, size_t bytes, struct shore_di
 static int end_document(struct build *b, struct shore_diag *diag) {
     struct shore_diag why = {{0}};
     int rc = shore__encoder_end(b->encoder, &b->ids, &why);
-    return rc ? shore__fail(diag, rc, "%s: %s", b->source, why.text) : put_ids(b, diag);
+    return rc ? refuse(b, rc, why.text, diag) : put_ids(b, diag);
 }
 
 static int report(struct build *b, struct shore_diag *diag) {
@@ -184,18 +189,18 @@ static int on_line_event(void *ctx, const struct shore__json_event *e, struct sh
     struct line *x = ctx;
     bool opens = e->kind == SHORE__JSON_OBJECT_OPEN || e->kind == SHORE__JSON_ARRAY_OPEN;
     if (e->depth == 0 || (e->depth == 1 && e->kind == SHORE__JSON_ARRAY_OPEN))
-        return shore__fail(diag, SHORE_EINPUT, "the line is not a JSON object");
-    if (e->depth == 2 && opens && x->is_text) return shore__fail(diag, SHORE_EINPUT, "\"text\" is not a string");
+        return refuse(x->build, SHORE_EINPUT, "the line is not a JSON object", diag);
+    if (e->depth == 2 && opens && x->is_text) return refuse(x->build, SHORE_EINPUT, "\"text\" is not a string", diag);
     if (e->depth != 1) return 0;
     if (e->kind == SHORE__JSON_KEY) {
         x->is_text = e->bytes == 4 && !memcmp(e->text, "text", 4);
-        if (x->is_text && x->had_text) return shore__fail(diag, SHORE_EINPUT, "\"text\" stands twice");
+        if (x->is_text && x->had_text) return refuse(x->build, SHORE_EINPUT, "\"text\" stands twice", diag);
         x->had_text |= x->is_text;
         return 0;
     }
     if (!x->is_text || e->kind == SHORE__JSON_OBJECT_OPEN || e->kind == SHORE__JSON_OBJECT_CLOSE) return 0;
     x->is_text = false;
-    if (e->kind != SHORE__JSON_STRING) return shore__fail(diag, SHORE_EINPUT, "\"text\" is not a string");
+    if (e->kind != SHORE__JSON_STRING) return refuse(x->build, SHORE_EINPUT, "\"text\" is not a string", diag);
     int rc = begin_document(x->build, diag);
     if (rc == 0) rc = feed(x->build, e->text, e->bytes, diag);
     return rc ? rc : end_document(x->build, diag);
@@ -224,23 +229,19 @@ static void replace_lone_halves(char *line, size_t bytes) {
 
 static int build_line(struct build *b, char *line, size_t bytes, struct shore_diag *diag) {
     struct line x = {.build = b};
-    struct shore_diag why = {{0}};
     b->line++;
     if (b->line == 1 && bytes >= 3 && !memcmp(line, "\xEF\xBB\xBF", 3)) line += 3, bytes -= 3; /* byte order mark */
     if (bytes > 0 && line[bytes - 1] == '\r') bytes--;
     if (strspn(line, " \t") >= bytes) return 0;
     replace_lone_halves(line, bytes);
-    int rc = shore__json_stream_text(line, bytes, "the line", on_line_event, &x, &why);
-    if (rc == 0 && !x.had_text) rc = shore__fail(&why, SHORE_EINPUT, "the line has no \"text\" field");
-    if (rc) shore__fail(diag, rc, "%s:%llu: %s", b->source, (unsigned long long)b->line, why.text);
-    return rc;
+    int rc = shore__json_stream_text(line, bytes, b->source, b->line, on_line_event, &x, diag);
+    return rc || x.had_text ? rc : refuse(b, SHORE_EINPUT, "the line has no \"text\" field", diag);
 }
 
 static int build_jsonl(struct build *b, int fd, struct shore_diag *diag) {
     struct shore__text line = {0};
     size_t n;
     int rc = 0;
-    b->line = 0;
     while (rc == 0 && (rc = read_block(b, fd, &n, diag)) == 0 && n > 0) {
         for (size_t at = 0; rc == 0 && at < n;) {
             char *end = memchr(b->block + at, '\n', n - at);
@@ -262,6 +263,7 @@ static int build_jsonl(struct build *b, int fd, struct shore_diag *diag) {
         if (rc == 0) rc = build_line(b, line.bytes, line.count - 1, diag);
     }
     free(line.bytes);
+    b->line = 0;
     return rc;
 }
 

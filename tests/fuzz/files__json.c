@@ -20,7 +20,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     struct shore_diag diag = {{0}};
     json_t *tree = NULL, *again = NULL;
     int as_tree = shore__json_parse((const char *)data, bytes, "x", &tree, &diag);
-    int as_stream = shore__json_stream_text((const char *)data, bytes, "x", on_event, NULL, &diag);
+    int as_stream = shore__json_stream_text((const char *)data, bytes, "x", 1, on_event, NULL, &diag);
     if (as_tree == 0) {
         char *text = json_dumps(tree, 0);
         if (as_stream != 0 || !text) abort();

@@ -95,21 +95,21 @@ static void events_come_in_order(void **state) {
     struct trace t = {{0}};
     struct shore_diag diag = {{0}};
     const char *text = "{\"a\":[1,null,true],\"b\":{\"c\":\"\\u00e9\"}}";
-    assert_int_equal(shore__json_stream_text(text, strlen(text), "x", on_event, &t, &diag), 0);
+    assert_int_equal(shore__json_stream_text(text, strlen(text), "x", 1, on_event, &t, &diag), 0);
     assert_string_equal(t.text, "O1 k1a A2 #21 n2 b2 a2 k1b O2 k2c s2\xc3\xa9 o2 o1 ");
     char deep[200];
     memset(deep, '[', sizeof deep);
     memset(&t, 0, sizeof t);
-    assert_int_equal(shore__json_stream_text(deep, sizeof deep, "x", on_event, &t, &diag), SHORE_EINPUT);
+    assert_int_equal(shore__json_stream_text(deep, sizeof deep, "x", 1, on_event, &t, &diag), SHORE_EINPUT);
     assert_non_null(strstr(diag.text, "nested"));
-    assert_int_equal(shore__json_stream_text("{\n\n\"a\" 1}", 9, "x", on_event, &t, &diag), SHORE_EINPUT);
+    assert_int_equal(shore__json_stream_text("{\n\n\"a\" 1}", 9, "x", 1, on_event, &t, &diag), SHORE_EINPUT);
     assert_non_null(strstr(diag.text, "x:3:"));
-    assert_int_equal(shore__json_stream_text("{\n", 2, "x", on_event, &t, &diag), SHORE_EINPUT);
+    assert_int_equal(shore__json_stream_text("{\n", 2, "x", 1, on_event, &t, &diag), SHORE_EINPUT);
     assert_non_null(strstr(diag.text, "x:2:"));
-    assert_int_equal(shore__json_stream_text("{}\"abc", 6, "x", on_event, &t, &diag), SHORE_EINPUT);
-    assert_int_equal(shore__json_stream_text("[] \n\t ", 6, "x", on_event, &t, &diag), 0);
-    assert_int_equal(shore__json_stream_text("12", 2, "x", on_event, &t, &diag), 0);
-    assert_int_equal(shore__json_stream_text("1 2", 3, "x", on_event, &t, &diag), SHORE_EINPUT);
+    assert_int_equal(shore__json_stream_text("{}\"abc", 6, "x", 1, on_event, &t, &diag), SHORE_EINPUT);
+    assert_int_equal(shore__json_stream_text("[] \n\t ", 6, "x", 1, on_event, &t, &diag), 0);
+    assert_int_equal(shore__json_stream_text("12", 2, "x", 1, on_event, &t, &diag), 0);
+    assert_int_equal(shore__json_stream_text("1 2", 3, "x", 1, on_event, &t, &diag), SHORE_EINPUT);
 }
 
 static int build_event(void *ctx, const struct shore__json_event *e, struct shore_diag *diag) {
@@ -120,14 +120,14 @@ static void a_stream_builds_a_tree(void **state) {
     struct shore__json_builder b = {0};
     struct shore_diag diag = {{0}};
     const char *text = "{\"a\":[1,-2.5,null,true,{\"c\":\"x\"}],\"b\":{}}";
-    assert_int_equal(shore__json_stream_text(text, strlen(text), "x", build_event, &b, &diag), 0);
+    assert_int_equal(shore__json_stream_text(text, strlen(text), "x", 1, build_event, &b, &diag), 0);
     assert_true(b.done);
     json_t *same = json_loads(text, 0, NULL);
     assert_true(json_equal(b.root, same));
     json_decref(same);
     shore__json_builder_fini(&b);
     text = "{\"a\":{\"b\":1,\"b\":2}}";
-    assert_int_equal(shore__json_stream_text(text, strlen(text), "x", build_event, &b, &diag), SHORE_EINPUT);
+    assert_int_equal(shore__json_stream_text(text, strlen(text), "x", 1, build_event, &b, &diag), SHORE_EINPUT);
     assert_non_null(strstr(diag.text, "\"b\""));
     shore__json_builder_fini(&b);
 }

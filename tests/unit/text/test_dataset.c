@@ -181,6 +181,10 @@ static void bad_input_is_named(void **state) {
     expect_refusal(put_text("empty.jsonl", "\n\n"), 257, "empty");
     expect_refusal(put_text("x.jsonl", "{\"text\":\"a\"}\n{\"txt\":\"a\"}\n"), 257,
                    "x.jsonl:2: the line has no \"text\"");
+    expect_refusal(put_text("x.jsonl", "{\"text\":\"a\"}\n{\"text\":\"a\",}\n"), 257,
+                   "x.jsonl:2: not valid JSON near byte");
+    expect_refusal(put_text("x.jsonl", "{\"text\":\"a\"}\n\n{\"text\":\"a\"} b\n"), 257,
+                   "x.jsonl:3: something follows");
     expect_refusal(put_text("x.jsonl", "{\"text\":7}"), 257, "not a string");
     expect_refusal(put_text("x.jsonl", "{\"text\":[]}"), 257, "not a string");
     expect_refusal(put_text("x.jsonl", "{\"text\":{}}"), 257, "not a string");
@@ -194,6 +198,13 @@ static void bad_input_is_named(void **state) {
     expect_refusal(put_bin("a.bin", 20240520, 1, 3, 4, narrow), 257, "says 3 tokens");
     expect_refusal(put_bin("a.bin", 20240520, 1, 0, 0, narrow), 257, "empty");
     expect_refusal(put_text("short.bin", "abc"), 257, "short.bin");
+}
+
+static void deep_lines_are_named(void **state) {
+    char line[200] = "\n\n{\"a\":";
+    memset(line + 7, '[', sizeof line - 8);
+    (void)state;
+    expect_refusal(put_text("x.jsonl", line), 257, "x.jsonl:3: is nested more than 64 levels deep");
 }
 
 static void damage_is_noticed(void **state) {
@@ -329,6 +340,7 @@ int main(void) {
         cmocka_unit_test(llmc_files_are_read),
         cmocka_unit_test(lone_halves_of_pairs_are_replaced),
         cmocka_unit_test(bad_input_is_named),
+        cmocka_unit_test(deep_lines_are_named),
         cmocka_unit_test(damage_is_noticed),
         cmocka_unit_test(positions_cover_each_epoch_once),
         cmocka_unit_test(bigram_of_a_cycle_is_cheap),
