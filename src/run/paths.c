@@ -14,22 +14,9 @@
 #include "files/atomic.h"
 #include "run/internal.h"
 
-const char *const shore__run_files[] = {"config.json",
-                                        "tokens.bin",
-                                        "val.bin",
-                                        "metrics.jsonl",
-                                        "metrics.jsonl.old",
-                                        "committed",
-                                        "residual-host",
-                                        "tokenizer.json",
-                                        "tokenizer_config.json",
-                                        "special_tokens_map.json",
-                                        "added_tokens.json",
-                                        "vocab.json",
-                                        "merges.txt",
-                                        "encoder.json",
-                                        "vocab.bpe",
-                                        NULL};
+const char *const shore__run_files[] = {"config.json",   "tokens.bin",           "val.bin",
+                                        "metrics.jsonl", "metrics.jsonl.old",    "committed",
+                                        "residual-host", SHORE__TOKENIZER_FILES, NULL};
 
 bool shore__path_exists(const char *directory, const char *name) {
     struct stat st;

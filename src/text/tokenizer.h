@@ -57,8 +57,12 @@ struct shore__text {
 };
 int shore__tokenizer_decode(struct shore__tokenizer *t, const uint32_t *ids, size_t count, struct shore__text *out);
 
-/* Copies the tokenizer's files into another directory (export, runs). The byte-level one writes a tokenizer.json that
- * the `tokenizers` library loads with the same ids. */
+/* What is kept of its directory: its files, and what says how to talk to its model. */
+#define SHORE__TOKENIZER_FILES                                                                        \
+    "vocab.json", "merges.txt", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", \
+        "added_tokens.json", "tokenizer.model", "chat_template.jinja", "generation_config.json"
+/* Copies them into another directory (export, runs). The byte-level one writes a tokenizer.json that the `tokenizers`
+ * library loads with the same ids. */
 int shore__tokenizer_save(const struct shore__tokenizer *t, const char *directory, struct shore_diag *diag);
 
 #endif

@@ -81,33 +81,24 @@ static int copy_file(const char *from, const char *to, struct shore_diag *diag) 
     return rc;
 }
 
+static int copy_between(const char *from, const char *name, const char *to, const char *new_name,
+                        struct shore_diag *diag) {
+    char *old = shore__path_join(from, name), *new = shore__path_join(to, new_name);
+    int rc = !old || !new             ? shore__fail(diag, -ENOMEM, "%s: out of memory", to)
+             : access(old, F_OK) == 0 ? copy_file(old, new, diag)
+                                      : 0;
+    free(old);
+    free(new);
+    return rc;
+}
+
 int shore__tokenizer_save(const struct shore__tokenizer *t, const char *directory, struct shore_diag *diag) {
-    /* the old names of GPT-2's files are read here, but not by transformers; where both are, the new ones count */
-    static const struct {
-        const char *from, *to;
-    } names[] = {
-        {"encoder.json", "vocab.json"},
-        {"vocab.bpe", "merges.txt"},
-        {"vocab.json", "vocab.json"},
-        {"merges.txt", "merges.txt"},
-        {"tokenizer.json", "tokenizer.json"},
-        {"tokenizer_config.json", "tokenizer_config.json"},
-        {"special_tokens_map.json", "special_tokens_map.json"},
-        {"added_tokens.json", "added_tokens.json"},
-        {"chat_template.jinja", "chat_template.jinja"},
-        {"generation_config.json", "generation_config.json"},
-        {"tokenizer.model", "tokenizer.model"},
-    };
+    static const char *const names[] = {SHORE__TOKENIZER_FILES};
     if (t->is_bytes) return save_bytes(directory, diag);
-    int rc = 0;
-    for (size_t i = 0; rc == 0 && i < sizeof names / sizeof *names; i++) {
-        char *from = shore__path_join(t->directory, names[i].from), *to = shore__path_join(directory, names[i].to);
-        if (!from || !to)
-            rc = shore__fail(diag, -ENOMEM, "%s: out of memory", directory);
-        else if (access(from, F_OK) == 0)
-            rc = copy_file(from, to, diag);
-        free(from);
-        free(to);
-    }
+    /* the old names of GPT-2's files are read here, but not by transformers; where both are, the new ones count */
+    int rc = copy_between(t->directory, "encoder.json", directory, "vocab.json", diag);
+    if (rc == 0) rc = copy_between(t->directory, "vocab.bpe", directory, "merges.txt", diag);
+    for (size_t i = 0; rc == 0 && i < sizeof names / sizeof *names; i++)
+        rc = copy_between(t->directory, names[i], directory, names[i], diag);
     return rc;
 }

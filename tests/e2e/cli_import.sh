@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # import is the inverse of export, with data or without.
 . "$(dirname "$0")/lib.sh"
-gpt2_config "$place/config.json" 1 32 2 32 257
+gpt2_config "$place/config.json" 1 32 2 32 500
 some_text "$place/text" 100
 mkdir "$place/d"
 must train --init "$place/config.json" --data "$place/text" --batch 2 --seq-len 32 --memory 512MiB --quiet \
@@ -47,6 +47,21 @@ must import "$place/one" --drive "$place/d/f" --out "$place/passes" --batch 2 --
 must train --resume "$place/passes" --data "$place/text" --val-share 0.5 --epochs 0.05 --quiet
 same "passes over data that comes later" "$(digest | cut -d " " -f 1)" "$(metric "$place/passes" step | tail -n 1)"
 [ -n "$(metric "$place/passes" val_loss)" ] && ok "it validates" || fail "no validation loss"
+
+# what transformers needs beside the weights goes all the way
+must train --init "$place/config.json" --tokenizer "$tests/data/tokenizers/qwen2" --data "$place/text" --batch 1 --seq-len 8 \
+    --memory 512MiB --quiet --drive "$place/d/h" --out "$place/words" --steps 1
+must export "$place/words" --out "$place/chat" --quiet
+echo '{{ messages }}' >"$place/chat/chat_template.jinja"
+echo '{"temperature": 0.6, "eos_token_id": [5, 0]}' >"$place/chat/generation_config.json"
+printf 'pieces' >"$place/chat/tokenizer.model"
+must import "$place/chat" --drive "$place/d/i" --out "$place/talks" --quiet
+must export "$place/talks" --out "$place/chat_again" --quiet
+for file in tokenizer.json tokenizer_config.json tokenizer.model chat_template.jinja generation_config.json; do
+    cmp "$place/chat/$file" "$place/chat_again/$file" && ok "$file is kept" || fail "$file is not what it was"
+done
+must remove "$place/talks"
+[ ! -e "$place/talks" ] && ok "nothing of it stays" || fail "the run's directory stays: $(ls "$place/talks")"
 
 refused "import into memory" "ram:" import "$place/one" --drive ram: --out "$place/x"
 refused "import of nothing" "config.json|no-model" import "$place/no-model" --drive "$place/d/x" --out "$place/x"
