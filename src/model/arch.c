@@ -84,13 +84,22 @@ static int64_t token_id(const json_t *v) {
     return json_is_integer(v) && json_integer_value(v) >= 0 ? json_integer_value(v) : -1;
 }
 
+static bool ends_text(const struct shore__arch *a, int64_t id) {
+    for (uint32_t i = 0; i < a->neos; i++)
+        if (a->eos[i] == id) return true;
+    return false;
+}
+
 static void end_tokens(struct reader *r, struct shore__arch *a) {
     const json_t *v = json_object_get(r->config, "eos_token_id");
     size_t n = json_is_array(v) ? json_array_size(v) : 1;
-    if (n > SHORE__EOS_MOST) refuse(r, "eos_token_id", "at most 16 tokens that end a text are supported");
     for (size_t i = 0; !r->rc && i < n; i++) {
         int64_t id = token_id(json_is_array(v) ? json_array_get(v, i) : v);
-        if (id >= 0) a->eos[a->neos++] = id;
+        if (id < 0 || ends_text(a, id)) continue;
+        if (a->neos == SHORE__EOS_MOST)
+            refuse(r, "eos_token_id", "at most 16 tokens that end a text are supported");
+        else
+            a->eos[a->neos++] = id;
     }
 }
 
@@ -226,6 +235,12 @@ int shore__arch_from_json(const json_t *config, const char *name, struct shore__
         llama_family(&r, type, out);
     else
         refuse(&r, "model_type", "only gpt2, llama, mistral and qwen2 are supported");
+    return r.rc;
+}
+
+int shore__arch_add_ends(const json_t *generation, const char *name, struct shore__arch *a, struct shore_diag *diag) {
+    struct reader r = {generation, name, diag, 0};
+    if (!flag(&r, "_from_model_config", false)) end_tokens(&r, a);
     return r.rc;
 }
 

@@ -99,6 +99,9 @@ struct shore__model {
 int shore__arch_from_json(const json_t *config, const char *name, struct shore__arch *out, struct shore_diag *diag);
 /* Its inverse: a config.json that transformers loads. Borrowed nothing; caller json_decref()s. */
 json_t *shore__arch_to_json(const struct shore__arch *arch);
+/* Adds the eos_token_id of a generation_config.json, where chat models name more ends than in config.json; unless it
+ * was made from that. */
+int shore__arch_add_ends(const json_t *generation, const char *name, struct shore__arch *arch, struct shore_diag *diag);
 /* What eos_token_id is in Hugging Face's files: null, a number, or a list. */
 json_t *shore__arch_eos_to_json(const struct shore__arch *arch);
 /* Presets: gpt2-124m, -350m, -774m, -1.5b, and small ones for first tries. vocab: the tokenizer's, which the small ones

@@ -14,20 +14,38 @@
 
 enum { CONFIG_BYTES_MOST = 1 << 20 };
 
-static int model_from_file(const char *path, struct shore__model **out, struct shore_diag *diag) {
-    struct shore__arch arch;
+static int read_arch(const char *path, struct shore__arch *arch, struct shore_diag *diag) {
     json_t *config = NULL;
     int rc = shore__json_read(path, CONFIG_BYTES_MOST, &config, diag);
-    if (rc < 0) return rc;
-    rc = shore__arch_from_json(config, path, &arch, diag);
+    if (rc == 0) rc = shore__arch_from_json(config, path, arch, diag);
     json_decref(config);
+    return rc;
+}
+
+static int model_from_file(const char *path, struct shore__model **out, struct shore_diag *diag) {
+    struct shore__arch arch;
+    int rc = read_arch(path, &arch, diag);
     return rc < 0 ? rc : shore__model_make(&arch, out, diag);
 }
 
+static int add_ends(const char *path, struct shore__arch *arch, struct shore_diag *diag) {
+    json_t *generation = NULL;
+    int rc = shore__json_read(path, CONFIG_BYTES_MOST, &generation, diag);
+    if (rc == SHORE_EMISSING) return 0;
+    if (rc == 0) rc = shore__arch_add_ends(generation, path, arch, diag);
+    json_decref(generation);
+    return rc;
+}
+
 int shore__model_from_directory(const char *directory, struct shore__model **out, struct shore_diag *diag) {
-    char *path = shore__path_join(directory, "config.json");
-    int rc = path ? model_from_file(path, out, diag) : shore__fail(diag, -ENOMEM, "out of memory");
-    free(path);
+    struct shore__arch arch;
+    char *config = shore__path_join(directory, "config.json");
+    char *generation = shore__path_join(directory, "generation_config.json");
+    int rc = config && generation ? read_arch(config, &arch, diag) : shore__fail(diag, -ENOMEM, "out of memory");
+    if (rc == 0) rc = add_ends(generation, &arch, diag);
+    if (rc == 0) rc = shore__model_make(&arch, out, diag);
+    free(config);
+    free(generation);
     return rc;
 }
 

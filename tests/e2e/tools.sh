@@ -82,6 +82,10 @@ must generate "$place/short" --prompt a --max-tokens 1 --temperature 0 --json
 grep -q '"text":"b","tokens":1,"ended":false' "$place/log" && ok "a text that is cut" || fail "an end that was not"
 must export "$place/short" --out "$place/ends" --quiet
 grep -q '"eos_token_id": 256' "$place/ends/config.json" && ok "the tokenizer's end of text" || fail "no end is exported"
+cp -r "$place/ends" "$place/chat_ends"
+echo '{"eos_token_id": [98, 256]}' >"$place/chat_ends/generation_config.json"
+must generate "$place/chat_ends" --prompt a --max-tokens 20 --temperature 0 --json
+grep -q '"text":"","tokens":0,"ended":true' "$place/log" && ok "generation_config.json has ends" || fail "an end is not known"
 sed -i 's/"eos_token_id": 256/"eos_token_id": [7, 98]/' "$place/ends/config.json"
 must import "$place/ends" --drive "$place/ends.volume" --out "$place/two_ends" --quiet
 for model in ends two_ends; do

@@ -61,6 +61,37 @@ static void all_ends_are_kept(void **state) {
                    "eos_token_id");
 }
 
+static void generation_adds_ends(void **state) {
+    static const struct {
+        const char *text;
+        int neos;
+    } cases[] = {
+        {"{}", 1},
+        {"{\"eos_token_id\": null}", 1},
+        {"{\"eos_token_id\": 7}", 1},
+        {"{\"eos_token_id\": [5, 7, 5]}", 2},
+        {"{\"eos_token_id\": 5, \"_from_model_config\": true}", 1},
+        {"{\"eos_token_id\": [1,2,3,4,5,6,8,9,10,11,12,13,14,15,16,17]}", -1},
+        {"{\"_from_model_config\": 1}", -1},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct shore_diag diag = {{0}};
+        struct shore__arch a = arch_of("{\"model_type\": \"gpt2\", \"eos_token_id\": 7}");
+        json_t *generation = json_loads(cases[i].text, 0, NULL);
+        int rc = shore__arch_add_ends(generation, "generation_config.json", &a, &diag);
+        json_decref(generation);
+        if (cases[i].neos < 0) {
+            assert_int_equal(rc, SHORE_EINPUT);
+            assert_non_null(strstr(diag.text, "generation_config.json"));
+        } else {
+            assert_int_equal(rc, 0);
+            assert_int_equal(a.neos, cases[i].neos);
+            assert_int_equal(a.eos[0], 7);
+        }
+    }
+}
+
 static void what_is_refused_is_shown_as_it_stands(void **state) {
     (void)state;
     expect_refusal("{\"model_type\": \"gpt2\", \"activation_function\": \"mish\"}",
@@ -72,6 +103,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(heads_of_keys_have_defaults),
         cmocka_unit_test(all_ends_are_kept),
+        cmocka_unit_test(generation_adds_ends),
         cmocka_unit_test(what_is_refused_is_shown_as_it_stands),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
