@@ -257,11 +257,24 @@ static int beside(const char *directory, const char *name, json_t **out, struct 
     return rc == SHORE_EMISSING ? 0 : rc;
 }
 
+static int read_config(const char *directory, json_t **out, struct shore_diag *diag) {
+    struct shore_diag why = {{0}};
+    int rc = beside(directory, "tokenizer_config.json", out, diag);
+    if (rc) return rc;
+    rc = shore__tokenizer_check_types(*out, &why);
+    if (rc) {
+        json_decref(*out);
+        *out = NULL;
+        rc = shore__fail(diag, rc, "%s/tokenizer_config.json: %s", directory, why.text);
+    }
+    return rc;
+}
+
 static int find_end_of_text(struct shore__tokenizer *t, const char *directory, struct shore_diag *diag) {
     static const char *const usual[] = {"<|endoftext|>", "</s>", "<|end_of_text|>"};
     json_t *config, *model;
     t->end_of_text = -1;
-    int rc = beside(directory, "tokenizer_config.json", &config, diag);
+    int rc = read_config(directory, &config, diag);
     if (rc) return rc;
     rc = beside(directory, "config.json", &model, diag);
     const json_t *name = json_object_get(config, "eos_token"), *id = json_object_get(model, "eos_token_id");
@@ -284,7 +297,7 @@ static int find_end_of_text(struct shore__tokenizer *t, const char *directory, s
 static int refuse_other_than_gpt2(const char *directory, struct shore_diag *diag) {
     json_t *config, *added = NULL;
     char shown[96];
-    int rc = beside(directory, "tokenizer_config.json", &config, diag);
+    int rc = read_config(directory, &config, diag);
     if (rc == 0) rc = beside(directory, "added_tokens.json", &added, diag);
     const char *class = json_string_value(json_object_get(config, "tokenizer_class")), *more = NULL;
     if (class && strncmp(class, "GPT2Tokenizer", 13) != 0)

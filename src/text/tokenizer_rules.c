@@ -37,6 +37,59 @@ static bool is_space_mark(const json_t *object, const char *key) {
     return !text || !strcmp(text, SHORE__SPACE_MARK);
 }
 
+static bool among(const char *const *names, const char *name) {
+    while (*names && strcmp(*names, name) != 0)
+        names++;
+    return *names;
+}
+
+/* NULL: nothing else than what it is. null is what is not there. */
+static const char *needs(const char *key, const json_t *value) {
+    static const char *const flags[] = {"add_prefix_space",
+                                        "use_regex",
+                                        "invert",
+                                        "individual_digits",
+                                        "split",
+                                        "byte_fallback",
+                                        "fuse_unk",
+                                        "ignore_merges",
+                                        "normalized",
+                                        "special",
+                                        "lstrip",
+                                        "rstrip",
+                                        "single_word",
+                                        NULL};
+    static const char *const texts[] = {
+        "behavior",           "prepend_scheme",  "replacement", "unk_token", "continuing_subword_prefix",
+        "end_of_word_suffix", "tokenizer_class", NULL};
+    static const char *const lists[] = {"normalizers", "pretokenizers", "decoders", "added_tokens", NULL};
+    if (json_is_null(value)) return NULL;
+    if (among(flags, key)) return json_is_boolean(value) ? NULL : "true or false";
+    if (among(texts, key)) return json_is_string(value) ? NULL : "a text";
+    if (among(lists, key)) return json_is_array(value) ? NULL : "a list";
+    if (!strcmp(key, "eos_token")) return json_is_string(value) || json_is_object(value) ? NULL : "a text or an object";
+    return strcmp(key, "dropout") != 0 || json_is_number(value) ? NULL : "a number";
+}
+
+int shore__tokenizer_check_types(const json_t *value, struct shore_diag *diag) {
+    const char *key;
+    json_t *m;
+    size_t i;
+    int rc = 0;
+    json_array_foreach((json_t *)value, i, m) {
+        rc = shore__tokenizer_check_types(m, diag);
+        if (rc) return rc;
+    }
+    json_object_foreach((json_t *)value, key, m) {
+        if (!strcmp(key, "post_processor")) continue; /* not used; its keys may be tokens */
+        const char *needed = needs(key, m);
+        rc = needed ? shore__fail(diag, SHORE_EINPUT, "\"%s\" takes %s", key, needed)
+                    : shore__tokenizer_check_types(m, diag);
+        if (rc) return rc;
+    }
+    return 0;
+}
+
 /* The members of a Sequence, or the one thing itself; -1 past the end. */
 static const json_t *member(const json_t *value, const char *list, size_t i) {
     if (!is_type(value, "Sequence")) return i == 0 && !json_is_null(value) ? value : NULL;
@@ -236,7 +289,8 @@ static int read_added(struct shore__tokenizer *t, const json_t *list, struct sho
 }
 
 int shore__tokenizer_rules(struct shore__tokenizer *t, const json_t *document, struct shore_diag *diag) {
-    int rc = read_model(t, json_object_get(document, "model"), diag);
+    int rc = shore__tokenizer_check_types(document, diag);
+    if (rc == 0) rc = read_model(t, json_object_get(document, "model"), diag);
     if (rc == 0) rc = read_normalizer(t, json_object_get(document, "normalizer"), diag);
     if (rc == 0) rc = read_pre_tokenizer(t, json_object_get(document, "pre_tokenizer"), diag);
     if (rc == 0) rc = read_decoder(t, json_object_get(document, "decoder"), diag);

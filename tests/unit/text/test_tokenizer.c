@@ -295,6 +295,14 @@ static void what_is_not_supported_is_named(void **state) {
                    "stands twice");
     expect_refusal(WITH("\"added_tokens\":[{\"id\":9,\"content\":\"\"}]"), "empty");
     expect_refusal(WITH("\"added_tokens\":[{\"content\":\"x\"}]"), "no id");
+    expect_refusal(MODEL("\"byte_fallback\":1,"), "tokenizer.json: \"byte_fallback\" takes true or false");
+    expect_refusal(MODEL("\"unk_token\":0,"), "\"unk_token\" takes a text");
+    expect_refusal(MODEL("\"dropout\":\"0.1\","), "\"dropout\" takes a number");
+    expect_refusal(WITH("\"added_tokens\":{}"), "\"added_tokens\" takes a list");
+    expect_refusal(WITH("\"added_tokens\":[{\"id\":9,\"content\":\"x\",\"special\":\"true\"}]"), "\"special\" takes");
+    expect_refusal(WITH("\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":\"false\"}"),
+                   "\"add_prefix_space\" takes");
+    expect_refusal(WITH("\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":{}}"), "\"pretokenizers\" takes");
     expect_refusal(PATTERN("(?<=a)b"), "a group of another kind");
     expect_refusal(PATTERN("a*"), "match the empty text");
     expect_refusal(PATTERN("^a"), "an anchor");
@@ -425,6 +433,7 @@ static void end_of_text_is_what_the_files_say(void **state) {
         const char *tokenizer_config, *config;
         int64_t id;
     } cases[] = {{NULL, NULL, 4},
+                 {"{\"eos_token\":\"b\",\"add_prefix_space\":null}", NULL, 1},
                  {"{\"eos_token\":\"b\",\"model_max_length\":1000000000000000019884624838656}", NULL, 1},
                  {"{\"eos_token\":{\"content\":\"ab\"}}", "{\"eos_token_id\":1}", 2},
                  {"{\"eos_token\":\"?\"}", "{\"eos_token_id\":1}", 1},
@@ -469,11 +478,15 @@ static void end_of_text_is_what_the_files_say(void **state) {
 static void two_files_say_what_gpt2_is_alone(void **state) {
     static const struct {
         const char *file, *text, *part; /* NULL: is taken */
-    } cases[] = {{"tokenizer_config.json", "{\"tokenizer_class\":\"GPT2Tokenizer\"}", NULL},
-                 {"tokenizer_config.json", "{\"tokenizer_class\":\"Qwen2Tokenizer\"}", "for Qwen2Tokenizer a"},
-                 {"tokenizer_config.json", "{\"add_prefix_space\":true}", "for add_prefix_space a"},
-                 {"added_tokens.json", "{\"<tool>\":3}", "for what added_tokens.json says a"},
-                 {"added_tokens.json", "{}", NULL}};
+    } cases[] = {
+        {"tokenizer_config.json", "{\"tokenizer_class\":\"GPT2Tokenizer\"}", NULL},
+        {"tokenizer_config.json", "{\"tokenizer_class\":\"Qwen2Tokenizer\"}", "for Qwen2Tokenizer a"},
+        {"tokenizer_config.json", "{\"add_prefix_space\":1}", "tokenizer_config.json: \"add_prefix_space\" takes"},
+        {"tokenizer_config.json", "{\"add_prefix_space\":null}", NULL},
+        {"tokenizer_config.json", "{\"eos_token\":5}", "tokenizer_config.json: \"eos_token\" takes"},
+        {"tokenizer_config.json", "{\"add_prefix_space\":true}", "for add_prefix_space a"},
+        {"added_tokens.json", "{\"<tool>\":3}", "for what added_tokens.json says a"},
+        {"added_tokens.json", "{}", NULL}};
     (void)state;
     put_text("vocab.json", "{\"a\":0,\"b\":1,\"ab\":2}");
     put_text("merges.txt", "a b\n");
