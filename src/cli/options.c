@@ -318,6 +318,21 @@ static int set_from_json(const struct shore__option *o, const json_t *value, voi
     return shore__option_set(o, text, target, diag);
 }
 
+/* What the command line overrides may be no mistake either: it would come out when the flag is left out. */
+static int check_json(const struct shore__option *o, const json_t *value, struct shore_diag *diag) {
+    struct shore__option alone = *o;
+    union {
+        uint64_t number;
+        char *text;
+        struct shore__strings list;
+    } place = {.list = {0}};
+    alone.offset = 0;
+    int rc = set_from_json(&alone, value, &place, diag);
+    if (o->kind == SHORE__OPTION_TEXT) free(place.text);
+    if (o->kind == SHORE__OPTION_LIST) shore__strings_free(&place.list);
+    return rc;
+}
+
 int shore__config_apply(const struct shore__command_line *line, const char *path, void *target,
                         struct shore__parsed *parsed, struct shore_diag *diag) {
     json_t *json;
@@ -330,13 +345,15 @@ int shore__config_apply(const struct shore__command_line *line, const char *path
     json_object_foreach(json, key, value) {
         struct shore_diag inner;
         int index = shore__option_find(line, key);
-        if (index >= 0 && parsed->given[index] == SHORE__GIVEN) continue;
-        rc = index < 0 ? unknown(line, key, true, &inner) : set_from_json(&line->options[index], value, target, &inner);
+        bool overridden = index >= 0 && parsed->given[index] == SHORE__GIVEN;
+        rc = index < 0    ? unknown(line, key, true, &inner)
+             : overridden ? check_json(&line->options[index], value, &inner)
+                          : set_from_json(&line->options[index], value, target, &inner);
         if (rc) {
             rc = shore__fail(diag, SHORE_EINPUT, "%s: %s", file, inner.text);
             break;
         }
-        parsed->given[index] = SHORE__GIVEN_CONFIG;
+        if (!overridden) parsed->given[index] = SHORE__GIVEN_CONFIG;
     }
     json_decref(json);
     return rc;

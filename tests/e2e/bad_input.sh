@@ -87,6 +87,10 @@ printf '{"stepz": 3}' >"$place/config.json"
 with_flag "unknown key" "did you mean.*steps" --config "$place/config.json"
 printf '{"config": "other.json"}' >"$place/config.json"
 with_flag "a flag that is no key" "unknown key config: .*--help" --config "$place/config.json"
+for key in '"batch": "many"' '"memory": true' '"data": [7]' '"drive": ""'; do
+    echo "{$key}" >"$place/config.json"
+    with_flag "a key that a flag overrides: $key" "config.json: .*(batch|memory|data|drive)" --config "$place/config.json"
+done
 printf '{"steps": 3, "steps": 4}' >"$place/config.json"
 with_flag "key twice" "steps|duplicate" --config "$place/config.json"
 printf '{"steps": ' >"$place/config.json"
