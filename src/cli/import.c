@@ -60,7 +60,7 @@ static int fill(struct shore__run *run, const struct shore__train_args *args, st
     return rc;
 }
 
-static int import(struct shore__train_args *args) {
+static int import(struct shore__train_args *args, const struct shore__parsed *parsed) {
     struct shore__settings *s = &args->settings;
     struct shore__tokenizer *tokenizer = NULL;
     struct shore__model *model = NULL;
@@ -79,6 +79,8 @@ static int import(struct shore__train_args *args) {
     if (!rc && shore__settings_in_ram(s))
         rc = shore__fail(&diag, SHORE_EUSAGE, "an import into ram: would be gone at once: name a drive");
     if (!rc && !args->out) rc = shore__fail(&diag, SHORE_EUSAGE, "where does the run go? Give --out RUN");
+    bool validates = !s->data.count || s->val_data.count || s->val_share > 0; /* data may come later */
+    if (!rc) rc = shore__train_check_given(parsed, s, validates, &diag);
     if (!rc) rc = shore__settings_check(s, &diag);
     if (!rc) rc = shore__run_tokenizer_of(s, &tokenizer, &diag);
     if (!rc) rc = shore__run_model(s, tokenizer, &model, &diag);
@@ -132,7 +134,7 @@ int shore__cli_import(int argc, char **argv) {
     else if (parsed.help)
         shore__options_help(&line, &args);
     else
-        code = import(&args);
+        code = import(&args, &parsed);
     shore__train_args_free(&args);
     return code;
 }

@@ -145,19 +145,32 @@ static bool given(const struct shore__parsed *parsed, const char *name) {
     return shore__option_given(&shore__train_line, parsed, name);
 }
 
-static int refuse(const char *flag, const char *why, struct shore_diag *diag) {
-    return shore__fail(diag, SHORE_EUSAGE, "--%s means nothing %s, or leave it out", flag, why);
-}
-
 int shore__train_check_given(const struct shore__parsed *parsed, const struct shore__settings *s, bool validates,
                              struct shore_diag *diag) {
+    const char *uncompressed = "without --compress: give that too";
     bool compresses = s->compress > 0 || given(parsed, "compress");
-    if (given(parsed, "compress-values") && !compresses)
-        return refuse("compress-values", "without --compress: give that too", diag);
-    if (given(parsed, "error-feedback") && !compresses)
-        return refuse("error-feedback", "without --compress: give that too", diag);
-    if (given(parsed, "eval-every") && s->eval_every && !validates)
-        return refuse("eval-every", "without validation data: give --val-data or --val-share", diag);
+    bool sgd = s->optimizer == SHORE_SGD, adam = !sgd && s->optimizer != SHORE_ADAGRAD;
+    const char *optimizer = sgd ? "with --optimizer sgd: choose another" : "with --optimizer adagrad: choose another";
+    const struct {
+        const char *flag;
+        bool means_nothing;
+        const char *why;
+    } rules[] = {
+        {"beta1", !adam, optimizer},
+        {"beta2", !adam, optimizer},
+        {"eps", sgd, optimizer},
+        {"min-lr", s->schedule == SHORE__CONSTANT, "with --schedule constant: choose another"},
+        {"compress-values", !compresses, uncompressed},
+        {"compress-variance", !compresses, uncompressed},
+        {"error-feedback", !compresses, uncompressed},
+        {"residual", !compresses, uncompressed},
+        {"keep", s->keep && !s->snapshot_every, "without --snapshot-every: give that too"},
+        {"eval-every", s->eval_every && !validates, "without validation data: give --val-data or --val-share"},
+    };
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
+        if (rules[i].means_nothing && given(parsed, rules[i].flag))
+            return shore__fail(diag, SHORE_EUSAGE, "--%s means nothing %s, or leave it out", rules[i].flag,
+                               rules[i].why);
     return 0;
 }
 

@@ -24,6 +24,7 @@ struct trial {
 
 struct verify {
     struct shore__train_args args;
+    struct shore__parsed parsed;
     uint64_t steps;
     char *work; /* directory of the runs */
     unsigned runs;
@@ -120,7 +121,8 @@ static int train_fresh(const struct verify *v, struct trial *t, const char *run)
     shore__words_add(&w, "longshore");
     shore__words_add(&w, "train");
     for (size_t i = 0; i < sizeof identity / sizeof identity[0]; i++)
-        add_flag(&w, &v->args.settings, identity[i]);
+        if (shore__option_given(&shore__train_line, &v->parsed, identity[i]))
+            add_flag(&w, &v->args.settings, identity[i]);
     shore__words_add(&w, "--steps");
     shore__words_add(&w, "%llu", (unsigned long long)v->steps);
     if (t->stop_at) {
@@ -295,7 +297,8 @@ static int check(struct verify *v, struct shore_diag *diag) {
     s->epochs = 0;
     v->steps = s->steps ? s->steps : USUAL_STEPS;
     s->steps = v->steps;
-    return shore__settings_check(s, diag);
+    int rc = shore__train_check_given(&v->parsed, s, true, diag);
+    return rc ? rc : shore__settings_check(s, diag);
 }
 
 static int verify(struct verify *v) {
@@ -333,7 +336,6 @@ static int verify(struct verify *v) {
 int shore__cli_verify(int argc, char **argv) {
     const struct shore__command_line line = verify_line();
     struct verify v = {0};
-    struct shore__parsed parsed;
     struct shore_diag diag = {{0}};
     shore__train_args_init(&v.args);
     int code = SHORE__EXIT_DONE;
@@ -345,14 +347,14 @@ int shore__cli_verify(int argc, char **argv) {
         argc--;
         i--;
     }
-    int rc = shore__options_parse(&line, argc, argv, &v.args, &parsed, &diag);
+    int rc = shore__options_parse(&line, argc, argv, &v.args, &v.parsed, &diag);
     static const char *const lasting[] = {"resume", "out", "dry-run", "overwrite", "accept-step", "stop-at"};
     for (size_t i = 0; !rc && i < sizeof lasting / sizeof *lasting; i++)
-        if (shore__option_given(&line, &parsed, lasting[i]))
+        if (shore__option_given(&line, &v.parsed, lasting[i]))
             rc = shore__fail(&diag, SHORE_EUSAGE, "--%s does not go with verify: its runs are temporary", lasting[i]);
     if (rc)
         code = shore__cli_fail(rc, &diag);
-    else if (parsed.help)
+    else if (v.parsed.help)
         shore__options_help(&line, &v.args);
     else
         code = verify(&v);

@@ -502,8 +502,6 @@ int shore__settings_check(const struct shore__settings *s, struct shore_diag *di
             return shore__fail(diag, SHORE_EUSAGE,
                                "--snapshot-every needs drives that keep something: there is nothing beside --drive %s",
                                s->drives.item[i]);
-    if (s->keep && !s->snapshot_every)
-        return shore__fail(diag, SHORE_EUSAGE, "--keep goes with --snapshot-every: it says how many of those stay");
     if (s->drive_speeds) {
         int rc = shore__speeds_parse(s->drive_speeds, (uint32_t)s->drives.count, NULL, diag);
         if (rc) return rc;

@@ -239,7 +239,7 @@ for i in $(seq "${KILLS:-16}"); do
     [ "$(metric "$run" step | tail -n 1)" = "$(digest | cut -d' ' -f1)" ] || fail "after kill $i: the metrics do not fit"
 done
 must rollback "$run" five
-must train --resume "$run" --snapshot-every 0 --keep 0
+must train --resume "$run" --snapshot-every 0
 same "the same bits after all" "$(digest)" "$at20"
 same "the same losses after all" "$(losses)" "$all"
 must snapshot "$run" step-000015 --remove
