@@ -132,7 +132,7 @@ void shore__settings_fit(struct shore__settings *s, const struct shore__model *m
     if (s->steps == 0 && s->epochs > 0) {
         if (tokens == 0) return;
         double steps = ceil(s->epochs * (double)tokens / ((double)s->batch * s->seq_len));
-        s->steps = steps < 1 ? 1 : (uint64_t)steps;
+        s->steps = steps < 1 ? 1 : steps < SHORE__STEPS_MOST ? (uint64_t)steps : SHORE__STEPS_MOST;
         s->epochs = 0;
     }
     if (s->steps == 0) s->steps = STEPS;

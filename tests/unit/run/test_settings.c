@@ -160,6 +160,10 @@ static void fits_what_was_not_given(void **state) {
     shore__settings_fit(&s, m, 1000);
     assert_int_equal(s.steps, 20); /* 2500 tokens, 128 a step */
     assert_true(s.warmup == 0 && s.epochs == 0);
+    s.steps = 0;
+    s.epochs = 1e9;
+    shore__settings_fit(&s, m, UINT64_MAX);
+    assert_int_equal(s.steps, SHORE__STEPS_MOST); /* what is recorded can be read again */
     shore__model_free(m);
 }
 
