@@ -103,9 +103,9 @@ void shore__rollback_forget(const char *run_path);
 
 /* ---- what was interrupted ---------------------------------------------------------------------------------------- */
 
-/* for_writing: also what only their locked run may clear away: snapshots that were being made, what is left of moves.
- */
-bool shore__run_is_interrupted(const char *run_path, bool for_writing);
+/* So that not even readers can go on. The rest is for those that write: snapshots that were being made, what is left of
+ * moves. */
+bool shore__run_is_interrupted(const char *run_path);
 /* For a run that takes the place of another: snapshots of the one before, and what it had interrupted. drives: of the
  * one before, may be NULL. */
 void shore__run_forget(const char *run_path, const struct shore__strings *drives);

@@ -5,9 +5,8 @@
 #include "base/diag.h"
 #include "run/fleets.h"
 
-bool shore__run_is_interrupted(const char *run_path, bool for_writing) {
-    return shore__move_is_interrupted(run_path, for_writing) || shore__rollback_is_interrupted(run_path) ||
-           (for_writing && shore__snapshot_is_interrupted(run_path));
+bool shore__run_is_interrupted(const char *run_path) {
+    return shore__move_is_interrupted(run_path, false) || shore__rollback_is_interrupted(run_path);
 }
 
 static void remember(void *ctx, const char *text) {

@@ -58,8 +58,7 @@ static int open_run(const char *path, bool for_writing, const struct shore__stri
     if (rc == 0) rc = shore__run_alloc(path, &run, diag);
     if (rc < 0) return rc;
     /* what was interrupted is undone or brought to its end first, by whoever comes next */
-    bool interrupted = with_data && shore__run_is_interrupted(run->path, for_writing);
-    if (for_writing || interrupted) rc = shore__run_lock(run, diag);
+    if (for_writing || (with_data && shore__run_is_interrupted(run->path))) rc = shore__run_lock(run, diag);
     if (rc == 0) rc = shore__run_read(run, diag);
     for (size_t i = 0; rc == 0 && moved && i < moved->count; i++)
         rc = move_drive(run, moved->item[i], diag);
@@ -72,7 +71,8 @@ static int open_run(const char *path, bool for_writing, const struct shore__stri
     }
     if (for_writing && with_data) shore__making_settle(run);
     run->hint_step = read_hint(run);
-    if (interrupted) rc = shore__run_mend(run, mend, diag);
+    /* who had the lock until now may have ended it, or left it */
+    if (with_data && run->lock_fd >= 0) rc = shore__run_mend(run, mend, diag);
     if (rc < 0) {
         shore__run_close(run);
         return rc;

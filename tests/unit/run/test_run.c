@@ -397,21 +397,53 @@ static int die(void *ctx, uint64_t done_bytes, uint64_t total_bytes) {
     _exit(7);
 }
 
-/* Between the making of the new volumes and the one durable step. */
-static void kill_a_move(const char *path, const char *drive) {
+/* Between the making of the new volumes and the one durable step. opened: is told that the run is, a moment before the
+ * move begins; or -1. */
+static pid_t begin_a_move(const char *path, const char *drive, int opened) {
     pid_t pid = fork();
-    int status = 0;
     assert_true(pid >= 0);
     if (pid == 0) {
         struct shore__run *run = NULL;
         struct shore__strings drives = {0};
         struct shore__placing how = {.drives = &drives, .progress = die};
-        if (shore__run_open(path, true, NULL, &run, NULL) == 0 && shore__strings_add(&drives, drive) == 0)
-            shore__run_place(run, &how, NULL);
+        bool good = shore__run_open(path, true, NULL, &run, NULL) == 0 && shore__strings_add(&drives, drive) == 0;
+        if (good && opened >= 0) good = write(opened, "o", 1) == 1 && usleep(300 * 1000) == 0;
+        if (good) shore__run_place(run, &how, NULL);
         _exit(0);
     }
+    return pid;
+}
+
+static void dies(pid_t pid) {
+    int status = 0;
     assert_int_equal(waitpid(pid, &status, 0), pid);
     assert_int_equal(WEXITSTATUS(status), 7);
+}
+
+static void kill_a_move(const char *path, const char *drive) {
+    dies(begin_a_move(path, drive, -1));
+}
+
+/* Who waits for a run's lock mends what its holder leaves. */
+static void mends_what_was_begun_meanwhile(void **state) {
+    struct shore_diag diag = {{0}};
+    struct shore__settings s;
+    struct shore__run *run = NULL;
+    int opened[2];
+    char byte;
+    settings_of(&s, "drive");
+    assert_true(mkdir("drive8", 0755) == 0 && pipe(opened) == 0);
+    shore__run_close(make("a", &s, false));
+    pid_t pid = begin_a_move("a", "drive8", opened[1]);
+    assert_int_equal(read(opened[0], &byte, 1), 1);
+    assert_ok(shore__run_open("a", true, NULL, &run, &diag));
+    dies(pid);
+    assert_false(exists("a/moving.json") || exists("drive8/longshore.volume"));
+    assert_ok(opens_fleet(run, &diag));
+    shore__run_close(run);
+    removed("a");
+    close(opened[0]);
+    close(opened[1]);
 }
 
 /* Wherever they lie, and whatever was interrupted. */
@@ -653,6 +685,7 @@ int main(void) {
         cmocka_unit_test(half_replaced_runs_are_not_forgotten),
         cmocka_unit_test(makings_with_other_drives_forget_none),
         cmocka_unit_test(overwriting_takes_all_volumes),
+        cmocka_unit_test(mends_what_was_begun_meanwhile),
         cmocka_unit_test(other_volumes_are_left_alone),
         cmocka_unit_test(finds_moved_drives),
         cmocka_unit_test(notices_changed_files),
