@@ -8,6 +8,7 @@
 
 #include "base/diag.h"
 #include "base/units.h"
+#include "cli/cli.h"
 #include "run/emulate.h"
 
 #define AT(field) offsetof(struct shore__train_args, field)
@@ -145,21 +146,35 @@ static bool given(const struct shore__parsed *parsed, const char *name) {
     return shore__option_given(&shore__train_line, parsed, name);
 }
 
+/* A script that tries one optimizer after the other may give all of them the same flags. */
+static void say_what_has_no_effect(const struct shore__parsed *parsed, const struct shore__settings *s) {
+    bool sgd = s->optimizer == SHORE_SGD, adam = !sgd && s->optimizer != SHORE_ADAGRAD;
+    const char *optimizer = sgd ? "--optimizer sgd" : adam ? "--optimizer adam or adamw" : "--optimizer adagrad";
+    const struct {
+        const char *flag;
+        bool used;
+        const char *with;
+    } rules[] = {
+        {"beta1", adam, optimizer},
+        {"beta2", adam, optimizer},
+        {"eps", !sgd, optimizer},
+        {"momentum", sgd, optimizer},
+        {"min-lr", s->schedule != SHORE__CONSTANT, "--schedule constant"},
+    };
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
+        if (!rules[i].used && given(parsed, rules[i].flag))
+            shore__cli_say("--%s has no effect with %s", rules[i].flag, rules[i].with);
+}
+
 int shore__train_check_given(const struct shore__parsed *parsed, const struct shore__settings *s, bool validates,
                              struct shore_diag *diag) {
     const char *uncompressed = "without --compress: give that too";
     bool compresses = s->compress > 0 || given(parsed, "compress");
-    bool sgd = s->optimizer == SHORE_SGD, adam = !sgd && s->optimizer != SHORE_ADAGRAD;
-    const char *optimizer = sgd ? "with --optimizer sgd: choose another" : "with --optimizer adagrad: choose another";
     const struct {
         const char *flag;
         bool means_nothing;
         const char *why;
     } rules[] = {
-        {"beta1", !adam, optimizer},
-        {"beta2", !adam, optimizer},
-        {"eps", sgd, optimizer},
-        {"min-lr", s->schedule == SHORE__CONSTANT, "with --schedule constant: choose another"},
         {"compress-values", !compresses, uncompressed},
         {"compress-variance", !compresses, uncompressed},
         {"error-feedback", !compresses, uncompressed},
@@ -171,6 +186,7 @@ int shore__train_check_given(const struct shore__parsed *parsed, const struct sh
         if (rules[i].means_nothing && given(parsed, rules[i].flag))
             return shore__fail(diag, SHORE_EUSAGE, "--%s means nothing %s, or leave it out", rules[i].flag,
                                rules[i].why);
+    say_what_has_no_effect(parsed, s);
     return 0;
 }
 

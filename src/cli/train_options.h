@@ -18,7 +18,8 @@ extern const struct shore__command_line shore__train_line;
 void shore__train_args_init(struct shore__train_args *args);
 void shore__train_args_free(struct shore__train_args *args);
 
-/* Refuses a flag that is given and means nothing with the settings that hold. validates: there are data to do it on. */
+/* Refuses a flag that is given and means nothing with the settings that hold, or says that it has no effect. validates:
+ * there are data to do it on. */
 int shore__train_check_given(const struct shore__parsed *parsed, const struct shore__settings *settings, bool validates,
                              struct shore_diag *diag);
 /* Fills in what is not given and follows from the model. */

@@ -40,19 +40,16 @@ with_flag "negative rate" "--lr" --lr -1
 with_flag "NaN rate" "--lr" --lr nan
 with_flag "feedback of nothing" "--error-feedback means nothing without --compress" --error-feedback on
 with_flag "precision of nothing" "--compress-values means nothing without --compress" --compress-values fp32
-for flags in "--beta1 0.8 --optimizer sgd" "--beta2 0.8 --optimizer adagrad" "--eps 1e-6 --optimizer sgd" \
-    "--min-lr 0 --schedule constant" "--residual host" "--compress-variance live"; do
-    with_flag "no effect: $flags" "${flags%% *} means nothing with" $flags
-done
+with_flag "a place for nothing" "--residual means nothing without --compress" --residual host
+with_flag "variance of nothing" "--compress-variance means nothing without --compress" --compress-variance live
 with_flag "validation on nothing" "--eval-every means nothing without validation data: give --val-data" --eval-every 5
 bad "drives of a directory" "is no run" eval "$good" --data "$data" --drive a=b
 mkdir -p "$place"/{bare,begun/making}
 bad "an empty directory" "bare: is empty.*give the same command again" eval "$place/bare" --data "$data"
 bad "a run that was never made" "begun: was stopped while it was being made" export "$place/begun" --out "$out"
-bad "verify of a flag without effect" "--eps means nothing with --optimizer sgd" verify "${base[@]:1:6}" --batch 2 \
-    --optimizer sgd --eps 1e-6
-bad "import of a flag without effect" "--beta1 means nothing with --optimizer sgd" import "$good" --drive "$drive" \
-    --out "$out" --optimizer sgd --beta1 0.9
+bad "verify of a flag that means nothing" "--residual means nothing" verify "${base[@]:1:6}" --batch 2 --residual host
+bad "import of a flag that means nothing" "--residual means nothing" import "$good" --drive "$drive" --out "$out" \
+    --residual host
 bad "verify of what train refuses" "--min-lr 3 is above --lr" verify "${base[@]:1:6}" --batch 2 --seq-len 16 --min-lr 3
 bad "verify that lasts" "--overwrite does not go with verify" verify "${base[@]:1:6}" --overwrite
 with_flag "no batch" "--batch" --batch 0

@@ -19,6 +19,13 @@ for key in step loss grad_norm lr tokens step_seconds compute_seconds wait_secon
     same "metrics: $key" "$(metric "$run_dir" $key | wc -l)" 30
 done
 
+# One set of flags for all optimizers is fine, and what one of them does not use is said.
+must train --init "$place/config.json" --data "$place/text" --drive "$place/idle.volume" --out "$place/idle" --steps 1 \
+    --batch 1 --seq-len 64 --memory 512MiB --optimizer sgd --beta1 0.8 --momentum 0.9 --schedule constant --min-lr 0 --dry-run
+for flag in --beta1:1 --min-lr:1 --momentum:0; do
+    same "${flag%:*} has no effect" "$(grep -c -e "${flag%:*} has no effect with" "$place/log")" "${flag#*:}"
+done
+
 # A measured loss, a sample and a snapshot are between steps: what they fetch and wait for is in none.
 gpt2_config "$place/wide.json" 3 256 4 64 1500
 between=(train --init "$place/wide.json" --data "$place/text" --val-share 0.3 --drive "$place/between.volume"

@@ -201,11 +201,8 @@ def write_model(directory, model, case):
 def flags(case):
     names = ["optimizer", "lr", "min_lr", "warmup", "schedule", "beta1", "beta2", "eps", "momentum", "weight_decay",
              "clip"]
-    unused = {"sgd": {"beta1", "beta2", "eps"}, "adagrad": {"beta1", "beta2"}}.get(case["optimizer"], set())
-    if case["schedule"] == "constant":
-        unused = unused | {"min_lr"}
     pairs = [("steps", case["steps"]), ("batch", case["B"]), ("seq-len", case["T"])]
-    pairs += [(n.replace("_", "-"), case[n]) for n in names if n in case and n not in unused]
+    pairs += [(n.replace("_", "-"), case[n]) for n in names if n in case]
     return "--shuffle off " + " ".join(f"--{n} {v:g}" if isinstance(v, float) else f"--{n} {v}" for n, v in pairs)
 
 
