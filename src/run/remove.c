@@ -182,15 +182,14 @@ static int remove_volumes_of(const struct shore__run *run, enum whose whose, boo
     return remove_volumes(&run->settings.drives, run->fleet_id, whose, begun, note, ctx, diag);
 }
 
-/* A making that was killed before its plan was durable has made nothing else yet; of a removal, only the end of the
- * directory may be missing. */
+/* A making that was killed before its plan was durable has made nothing else yet. */
 static int remove_unplanned(const char *path, shore__note_fn note, void *ctx, struct shore_diag *diag) {
     char *making = shore__path_join(path, "making");
     if (making) shore__remove_in(making, "plan.json");
-    bool begun = making && rmdir(making) == 0, gone = rmdir(path) == 0;
+    int rc = making && rmdir(making) == 0 ? 0 : shore__not_a_run(path, diag);
     free(making);
-    if (gone) say(note, ctx, "removed %s", path);
-    return begun || gone ? 0 : shore__not_a_run(path, diag);
+    if (rc == 0 && rmdir(path) == 0) say(note, ctx, "removed %s", path);
+    return rc;
 }
 
 int shore__run_remove(const char *path, bool *begun, shore__note_fn note, void *ctx, struct shore_diag *diag) {
@@ -200,7 +199,7 @@ int shore__run_remove(const char *path, bool *begun, shore__note_fn note, void *
     if (shore__is_run(path))
         rc = shore__run_open_without_data(path, &run, diag);
     else if (!shore__path_exists(path, "making"))
-        return remove_unplanned(path, note, ctx, diag);
+        rc = shore__not_a_run(path, diag);
     else if ((rc = shore__run_alloc(path, &run, diag)) == 0)
         rc = shore__run_lock(run, diag);
     if (rc == 0 && (killed = shore__plan_read(path, &plan, diag)) != SHORE_EMISSING) rc = killed;

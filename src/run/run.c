@@ -249,8 +249,8 @@ int shore__not_a_run(const char *path, struct shore_diag *diag) {
                            "%s: was stopped while it was being made: give the same train command again", shown);
     if (shore__directory_is_empty(path))
         return shore__fail(diag, SHORE_EMISSING,
-                           "%s: is empty: if a run was stopped at the beginning of its making or the end of its "
-                           "removal, give the same command again",
+                           "%s: is not a run but empty: if the making of one was stopped there, give the same train "
+                           "command again",
                            shown);
     if (access(path, X_OK) && errno == EACCES)
         return shore__fail(diag, -EACCES, "%s: cannot be looked into: %s", shown, strerror(errno));
