@@ -74,6 +74,16 @@ static int boundary_get(struct trainer *t, uint32_t layer, struct shore_diag *di
     return rc ? shore__fail(diag, rc, "activations cannot be read back: %s", shore_error_text(rc)) : 0;
 }
 
+/* A step that ends early leaves none of it under way: the next one takes the same places. */
+static int boundaries_settle(struct trainer *t, struct shore_diag *diag) {
+    int rc = 0;
+    for (uint32_t l = 1; !rc && l <= t->m->arch.n_layer; l++) {
+        rc = wait_timed(t, &t->boundary_put[l], &t->put_pending[l], diag);
+        if (!rc) rc = wait_timed(t, &t->boundary_get[l], &t->get_pending[l], diag);
+    }
+    return rc;
+}
+
 /* ---- time of an emulated processor ---------------------------------------------------------------------------------
  */
 
@@ -395,16 +405,13 @@ int step_compute(struct trainer *t, bool *finite, bool *replay, struct shore_dia
     for (uint32_t l = 1; !rc && l <= layers; l++)
         rc = layer_forward(t, l, diag);
     if (!rc) rc = head(t, finite, diag);
-    if (rc || !*finite) return rc;
+    if (!rc && !*finite) return boundaries_settle(t, diag);
     for (uint32_t l = layers; !rc && l >= 1 && !t->abandoned; l--)
         rc = layer_backward(t, l, diag);
     if (!rc && !t->abandoned) rc = embedding_backward(t, diag);
     if (!rc && !t->abandoned) rc = later_backward(t, diag);
     if (!rc && t->abandoned) {
-        for (uint32_t l = 1; !rc && l <= layers; l++) {
-            rc = wait_timed(t, &t->boundary_put[l], &t->put_pending[l], diag);
-            if (!rc) rc = wait_timed(t, &t->boundary_get[l], &t->get_pending[l], diag);
-        }
+        rc = boundaries_settle(t, diag);
         gradients_discard(t);
         *replay = true;
         return rc;
