@@ -154,8 +154,8 @@ int shore__generate(const struct shore__weights_of *weights, const struct shore_
     struct shore__infer_options o = *options;
     const struct shore__model *m = weights->model;
     size_t want = shore__generate_positions(m, nprompt + sampling->max_tokens);
-    /* so many that the sums below could overflow are too many in any case */
-    if (want > o.memory_bytes / (2 * (uint64_t)m->kv_width * m->arch.n_layer))
+    /* so many that the sums below could overflow */
+    if (want > (UINT64_C(1) << 56) / (2 * (uint64_t)m->kv_width * m->arch.n_layer))
         return shore__fail(diag, SHORE_EBUDGET, "--memory is too little for the keys and values of %zu tokens", want);
     uint64_t work = shore__generate_bytes(m, o.fp32 ? SHORE__F32 : SHORE__BF16_IN_F32, want);
     o.seq_len = want;
