@@ -9,6 +9,7 @@
 #include "base/units.h"
 #include "drive/planes.h"
 #include "drive/transport.h"
+#include "infer/generate.h"
 #include "train/host_update.h"
 
 #define SEGMENT_BYTES ((uint64_t)SHORE_SEGMENT_ELEMS * 4)
@@ -132,6 +133,7 @@ int train_place(struct trainer *t, struct shore__carve *memory, struct shore__pa
         size_t at = ((size_t)layers - 1 - i / plan->units) * plan->units + i % plan->units;
         t->kept[at] = shore__at(kept, train_kept_bytes(t, i));
     }
+    uint64_t between = memory->used; /* from here on, memory is free between two steps: samples take it (commit.c) */
     t->dx = shore__carve_take(memory, plan->rows * d * e);
     t->dx_f32 = shore__carve_take(memory, plan->rows * d * 4);
     t->dlogits = shore__carve_take(memory, plan->unit_rows * m->slice_rows * e);
@@ -154,8 +156,11 @@ int train_place(struct trainer *t, struct shore__carve *memory, struct shore__pa
         t->host_memory = shore__carve_host(memory, shore__host_update_bytes(state_segment_bytes(t->s, m),
                                                                             (uint32_t)plan->host_buffers,
                                                                             (uint32_t)plan->host_segments));
+    between = memory->used - between;
+    uint64_t sample = t->s->sample_every ? shore__generate_bytes(m, mode, 1) : 0;
+    if (sample > between) shore__carve_take(memory, sample - between);
     t->partial = shore__carve_host(memory, m->layout->segments * sizeof *t->partial);
-    /* what lies before is free between two steps (commit.c); the residual is not */
+    /* the residual is not free then */
     compress_place(&t->compression, t->s, m, t->c->threads, memory);
     return 0;
 }

@@ -37,6 +37,13 @@ metric "$place/between" compute_seconds | awk '$1 <= 0 {exit 1}' && ok "waiting 
     fail "compute_seconds: $(metric "$place/between" compute_seconds | xargs)"
 must remove "$place/between"
 
+# Of little else than a vocabulary, a sample takes more than a step leaves it.
+gpt2_config "$place/words.json" 1 16 1 8 400000
+words=(train --init "$place/words.json" --data "$place/text" --drive "$place/words.volume" --out "$place/words"
+       --steps 2 --batch 1 --seq-len 8 --sample-every 1)
+must "${words[@]}" --memory "$(minimum "${words[@]}")"
+must remove "$place/words"
+
 number() { sed -nE 's/.*"'"$1"'": ?([-0-9.e+]+).*/\1/p' "$place/log" | tail -n 1; }
 must eval "$run_dir" --data "$place/more" --json --memory 512MiB
 loss=$(number loss)
