@@ -59,14 +59,10 @@ int shore__bench_places(const struct shore__strings *drives, const char *name, s
         struct stat st;
         char *path = NULL;
         int rc;
-        if (shore__path_is_remote(drive)) {
-            /* a directory over there: what follows the socket, or the host */
-            bool bare = strncmp(drive, "unix:", 5) == 0 && !strchr(drive + 5, ':');
-            if (asprintf(&path, "%s%clongshore-%s-%ld-%zu.volume", drive, bare ? ':' : '/', name, (long)getpid(), i) <
-                0)
-                path = NULL;
-        } else if (stat(drive, &st) == 0 && S_ISDIR(st.st_mode)) {
-            if (asprintf(&path, "%s/longshore-%s-%ld-%zu.volume", drive, name, (long)getpid(), i) < 0) path = NULL;
+        if (shore__path_is_remote(drive) || (stat(drive, &st) == 0 && S_ISDIR(st.st_mode))) {
+            char file[64];
+            snprintf(file, sizeof file, "longshore-%s-%ld-%zu.volume", name, (long)getpid(), i);
+            path = shore__cli_path_in(drive, file);
         } else {
             if (stat(drive, &st) == 0 && S_ISREG(st.st_mode))
                 return shore__fail(diag, SHORE_EEXISTS,

@@ -95,6 +95,9 @@ int shore__cli_budget(uint64_t asked, uint64_t minimum, uint64_t comfortable, ui
 /* The same where what is needed was measured in this process: names a minimum that does in the next one too. */
 int shore__cli_budget_measured(uint64_t asked, uint64_t needed, struct shore_diag *diag);
 
+/* A file in a directory of this host or of another; malloc'ed, NULL when memory is short. */
+char *shore__cli_path_in(const char *directory, const char *name);
+
 /* Refuses drives that cannot hold disk_bytes together ("needs X, has Y") before anything is written. What a file there
  * takes already counts as free. */
 int shore__cli_disk_space(const struct shore__strings *drives, uint64_t disk_bytes, struct shore_diag *diag);

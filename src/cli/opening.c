@@ -1,3 +1,4 @@
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -106,4 +107,11 @@ void shore__cli_say_half_replaced(const char *path) {
     if (!path || !shore__run_is_half_replaced(path)) return;
     shore__not_a_run(path, &diag);
     shore__cli_say("%s", diag.text);
+}
+
+char *shore__cli_path_in(const char *directory, const char *name) {
+    char *path;
+    /* what follows the socket */
+    bool bare = strncmp(directory, "unix:", 5) == 0 && !strchr(directory + 5, ':');
+    return asprintf(&path, "%s%c%s", directory, bare ? ':' : '/', name) < 0 ? NULL : path;
 }

@@ -79,9 +79,16 @@ static void add_drives(struct shore__words *w, const struct verify *v, const str
     shore__words_add(w, "--drive");
     if (!t->volumes) shore__words_add(w, "ram:");
     for (size_t d = 0; t->volumes && d < v->args.settings.drives.count; d++)
-        for (unsigned i = 0; i < t->volumes; i++)
-            shore__words_add(w, "%s/longshore-verify-%ld-%u-%u.volume", v->args.settings.drives.item[d], (long)getpid(),
-                             v->runs, i);
+        for (unsigned i = 0; i < t->volumes; i++) {
+            char name[64];
+            snprintf(name, sizeof name, "longshore-verify-%ld-%u-%u.volume", (long)getpid(), v->runs, i);
+            char *path = shore__cli_path_in(v->args.settings.drives.item[d], name);
+            if (path)
+                shore__words_add(w, "%s", path);
+            else
+                w->full = true;
+            free(path);
+        }
 }
 
 static void add_resources(struct shore__words *w, const struct trial *t) {

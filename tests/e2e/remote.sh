@@ -56,6 +56,7 @@ refused "another run's state" "holds the state|exists" train "${common[@]}" --dr
 refused "nobody listens" "nobody serves" train "${common[@]}" --drive "unix:$socket.no:a" --out "$place/x"
 refused "a socket in a directory of others" "yours alone" drive serve --listen "/tmp/longshore-test-socket"
 refused "a second server" "another server" drive serve --listen "$socket"
+must verify --init "$place/config.json" --data "$place/text" --drive "unix:$socket" --steps 1 --batch 2 --seq-len 16
 must remove "$place/several"
 [ ! -e "$place/served/b" ] && ok "the far volume is removed" || fail "the far volume is left"
 
