@@ -162,5 +162,6 @@ int shore__io_explain(const char *path, const struct shore__io_op *op, struct sh
     bool full = op->rc == -ENOSPC || op->rc == -EDQUOT;
     return shore__fail(diag, op->rc, "%s: %s %u bytes at offset %llu failed: %s; %s", path,
                        op->kind == SHORE__IO_READ ? "reading" : "writing", op->bytes, (unsigned long long)op->offset,
-                       shore_error_text(op->rc), full ? "free space on its drive" : "check the drive");
+                       shore_error_text(op->rc),
+                       full ? "free space on its drive, or remove a snapshot" : "check the drive");
 }

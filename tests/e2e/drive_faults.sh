@@ -44,7 +44,7 @@ must train "${common[@]}" --drive "$place/d1" "$place/d2" --out "$run" --stop-at
 keep
 failing "reads fail" "read 60 5 d2/" "d2/longshore.volume: reading .*Input/output error; check the drive"
 failing "writes fail" "write 60 5 d1/" "d1/longshore.volume: writing .*Input/output error; check the drive"
-failing "the drive is full" "write 60 28 d2/" "d2/longshore.volume: writing .*No space left on device; free space on its drive"
+failing "the drive is full" "write 60 28 d2/" "d2/longshore.volume: writing .*No space left on device; free space on its drive, or remove a snapshot"
 failing "a flush fails" "flush 7 5 d2/" "d2/longshore.volume: a flush failed: Input/output error.*check the drive"
 failing "reads fail from the start on" "read 0 5 d2/" "d2/longshore.volume: reading .*Input/output error; check the drive" start
 
