@@ -210,6 +210,9 @@ int shore__st_header_read(struct shore__safetensors *st, uint32_t f, const char 
                            (unsigned long long)file_bytes);
     int rc = shore__read_at(st->fds[f], prefix, 8, 0, path, diag);
     if (rc) return rc;
+    if (!memcmp(prefix, "version ", 8))
+        return shore__fail(diag, SHORE_EINPUT,
+                           "%s: is a pointer of Git LFS, not the weights: fetch them (git lfs pull)", path);
     uint64_t header_bytes = shore__get_u64(prefix);
     if (header_bytes > HEADER_LIMIT_BYTES)
         return shore__fail(diag, SHORE_EINPUT, "%s: claims a header of %llu bytes; the format allows %u", path,

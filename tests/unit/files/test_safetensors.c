@@ -119,6 +119,9 @@ static void faults_of_a_file_are_named(void **state) {
     shore__put_u64(raw, 9);
     put_raw("model.safetensors", raw, 16);
     expect_refusal("the file has 16");
+    static const char pointer[] = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 548105171\n";
+    put_raw("model.safetensors", pointer, strlen(pointer));
+    expect_refusal("git lfs pull");
     empty_model();
     char path[160];
     snprintf(path, sizeof path, "%s/model.safetensors", model);
