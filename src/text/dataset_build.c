@@ -169,13 +169,19 @@ static int check_text(struct build *b, struct text_check *c, const char *text, s
     return 0;
 }
 
+/* Bytes of the mark that editors on Windows put before a text. */
+static size_t byte_order_mark(const char *text, size_t bytes) {
+    return bytes >= 3 && !memcmp(text, "\xEF\xBB\xBF", 3) ? 3 : 0;
+}
+
 static int build_text(struct build *b, int fd, struct shore_diag *diag) {
     struct text_check check = {{0}, 0, 0};
     size_t n;
     int rc = begin_document(b, diag);
     while (rc == 0 && (rc = read_block(b, fd, &n, diag)) == 0 && n > 0) {
+        size_t mark = check.offset ? 0 : byte_order_mark(b->block, n);
         rc = check_text(b, &check, b->block, n, diag);
-        if (rc == 0) rc = feed(b, b->block, n, diag);
+        if (rc == 0) rc = feed(b, b->block + mark, n - mark, diag);
     }
     return rc ? rc : end_document(b, diag);
 }
@@ -230,7 +236,9 @@ static void replace_lone_halves(char *line, size_t bytes) {
 static int build_line(struct build *b, char *line, size_t bytes, struct shore_diag *diag) {
     struct line x = {.build = b};
     b->line++;
-    if (b->line == 1 && bytes >= 3 && !memcmp(line, "\xEF\xBB\xBF", 3)) line += 3, bytes -= 3; /* byte order mark */
+    size_t mark = b->line == 1 ? byte_order_mark(line, bytes) : 0;
+    line += mark;
+    bytes -= mark;
     if (bytes > 0 && line[bytes - 1] == '\r') bytes--;
     if (strspn(line, " \t") >= bytes) return 0;
     replace_lone_halves(line, bytes);
