@@ -162,8 +162,8 @@ static int check_text(struct build *b, struct text_check *c, const char *text, s
         if (!n)
             return shore__fail(
                 diag, SHORE_EINPUT,
-                "%s: is not UTF-8 text: byte %llu is 0x%02x; convert it (iconv -t UTF-8), or give tokens "
-                "of llm.c a name in .bin",
+                "%s: is not UTF-8 text: byte %llu is 0x%02x; unpack it (gunzip), convert it (iconv -t UTF-8), or give "
+                "tokens of llm.c a name in .bin",
                 b->source, (unsigned long long)c->offset, *c->begun);
     }
     return 0;
