@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <xxhash.h>
@@ -320,7 +321,7 @@ static int build_bin(struct build *b, int fd, struct shore_diag *diag) {
 
 static bool ends_in(const char *text, const char *end) {
     size_t n = strlen(text), m = strlen(end);
-    return n > m && !strcmp(text + n - m, end);
+    return n > m && !strcasecmp(text + n - m, end);
 }
 
 static int build_file(struct build *b, const char *path, struct shore_diag *diag) {

@@ -61,7 +61,7 @@ static int build(const char *const *files, size_t n, uint32_t vocab, struct shor
 static void documents_are_joined_by_end_of_text(void **state) {
     const char *files[] = {put_text("a.txt", "\xEF\xBB\xBF"
                                              "ab"),
-                           put_text("b.jsonl", "\xEF\xBB\xBF{\"text\":\"c\\u00e9\"}\n\n{\"x\":[{\"text\":"
+                           put_text("b.JSONL", "\xEF\xBB\xBF{\"text\":\"c\\u00e9\"}\n\n{\"x\":[{\"text\":"
                                                "1}],\"text\":\"d\"}\r\n")};
     struct shore__dataset_stats stats;
     struct shore_diag diag = {{0}};
