@@ -55,8 +55,6 @@ struct shore__tokenizer {
     bool strip_first_space; /* when decoding */
 };
 
-/* A key that is known with a value of another type would be taken for absent: it is refused by name. */
-int shore__tokenizer_check_types(const json_t *document, struct shore_diag *diag);
 /* What tokenizer.json says besides the model's vocabulary and merges. Refuses by name what is not supported. */
 int shore__tokenizer_rules(struct shore__tokenizer *t, const json_t *document, struct shore_diag *diag);
 /* GPT-2's rules, for vocab.json and merges.txt, which state none. */

@@ -60,31 +60,29 @@ static const char *needs(const char *key, const json_t *value) {
                                         "single_word",
                                         NULL};
     static const char *const texts[] = {
-        "behavior",           "prepend_scheme",  "replacement", "unk_token", "continuing_subword_prefix",
-        "end_of_word_suffix", "tokenizer_class", NULL};
+        "behavior", "prepend_scheme", "replacement", "unk_token", "continuing_subword_prefix", "end_of_word_suffix",
+        NULL};
     static const char *const lists[] = {"normalizers", "pretokenizers", "decoders", "added_tokens", NULL};
     if (json_is_null(value)) return NULL;
     if (among(flags, key)) return json_is_boolean(value) ? NULL : "true or false";
     if (among(texts, key)) return json_is_string(value) ? NULL : "a text";
     if (among(lists, key)) return json_is_array(value) ? NULL : "a list";
-    if (!strcmp(key, "eos_token")) return json_is_string(value) || json_is_object(value) ? NULL : "a text or an object";
     return strcmp(key, "dropout") != 0 || json_is_number(value) ? NULL : "a number";
 }
 
-int shore__tokenizer_check_types(const json_t *value, struct shore_diag *diag) {
+static int check_types(const json_t *value, struct shore_diag *diag) {
     const char *key;
     json_t *m;
     size_t i;
     int rc = 0;
     json_array_foreach((json_t *)value, i, m) {
-        rc = shore__tokenizer_check_types(m, diag);
+        rc = check_types(m, diag);
         if (rc) return rc;
     }
     json_object_foreach((json_t *)value, key, m) {
         if (!strcmp(key, "post_processor")) continue; /* not used; its keys may be tokens */
         const char *needed = needs(key, m);
-        rc = needed ? shore__fail(diag, SHORE_EINPUT, "\"%s\" takes %s", key, needed)
-                    : shore__tokenizer_check_types(m, diag);
+        rc = needed ? shore__fail(diag, SHORE_EINPUT, "\"%s\" takes %s", key, needed) : check_types(m, diag);
         if (rc) return rc;
     }
     return 0;
@@ -289,7 +287,7 @@ static int read_added(struct shore__tokenizer *t, const json_t *list, struct sho
 }
 
 int shore__tokenizer_rules(struct shore__tokenizer *t, const json_t *document, struct shore_diag *diag) {
-    int rc = shore__tokenizer_check_types(document, diag);
+    int rc = check_types(document, diag);
     if (rc == 0) rc = read_model(t, json_object_get(document, "model"), diag);
     if (rc == 0) rc = read_normalizer(t, json_object_get(document, "normalizer"), diag);
     if (rc == 0) rc = read_pre_tokenizer(t, json_object_get(document, "pre_tokenizer"), diag);

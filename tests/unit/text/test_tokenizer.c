@@ -436,6 +436,7 @@ static void end_of_text_is_what_the_files_say(void **state) {
                  {"{\"eos_token\":\"b\",\"add_prefix_space\":null}", NULL, 1},
                  {"{\"eos_token\":\"b\",\"model_max_length\":1000000000000000019884624838656}", NULL, 1},
                  {"{\"eos_token\":{\"content\":\"ab\"}}", "{\"eos_token_id\":1}", 2},
+                 {"{\"eos_token\":\"b\",\"unk_token\":{\"content\":\"?\"},\"x\":[{\"split\":1}]}", NULL, 1},
                  {"{\"eos_token\":\"?\"}", "{\"eos_token_id\":1}", 1},
                  {NULL, "{\"eos_token_id\":[2,1]}", 2},
                  {NULL, "{\"eos_token_id\":77}", 4}};
