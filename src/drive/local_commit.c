@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/diag.h"
+#include "drive/chunk.h"
 #include "drive/local.h"
 
 static int first_unwritten(const struct shore__local *l, uint32_t *block, uint32_t *segment) {
@@ -136,13 +137,18 @@ int shore__local_commit(struct shore__local *l, struct shore__local_job *job) {
     return 0;
 }
 
+static size_t stored_bytes(const void *config, uint32_t block, uint32_t segment, enum shore_plane plane) {
+    return shore__stored_bytes(config, block, segment, plane);
+}
+
 int shore__local_snapshot(struct shore__local *l, struct shore__local_job *job) {
     uint64_t bytes = 0, step;
     shore__slots_active(&l->slots, &step);
     if (l->created || step == SHORE__STEP_NONE)
         return shore__fail(&job->diag, -EINVAL, "%s: holds no whole state yet", l->volume.file.path);
-    int rc = shore__volume_snapshot(&l->volume, l->update_io.io, job->snapshot.path, l->ring, l->ring_bytes, &bytes,
-                                    &job->diag);
+    struct shore__stored_part stored = {stored_bytes, &l->config};
+    int rc = shore__volume_snapshot(&l->volume, l->update_io.io, job->snapshot.path, stored, l->ring, l->ring_bytes,
+                                    &bytes, &job->diag);
     l->read_fetch += bytes;
     return rc;
 }

@@ -80,6 +80,7 @@ struct copying {
     const struct shore__volume *from;
     struct shore__volume *to;
     struct shore__io *from_io, *to_io;
+    struct shore__stored_part stored;
     unsigned char *buffer;
     size_t buffer_bytes;
     uint64_t copied_bytes;
@@ -93,9 +94,13 @@ static int copy_piece(struct copying *c, enum shore_plane plane, const struct sh
     uint32_t local = extent->local + at;
     int rc = shore__transfer(c->from_io, c->from->file.path, SHORE__IO_READ, c->buffer,
                              shore__volume_plane_offset(c->from, slot, plane, local), bytes, diag);
-    for (uint32_t i = 0; !rc && i < count; i++)
-        rc = shore__volume_check(c->from, slot, extent->block, extent->first + at + i, plane,
-                                 c->buffer + (size_t)i * each, diag);
+    for (uint32_t i = 0; !rc && i < count; i++) {
+        const uint32_t segment = extent->first + at + i;
+        const size_t used = c->stored.bytes(c->stored.ctx, extent->block, segment, plane);
+        unsigned char *data = c->buffer + (size_t)i * each;
+        memset(data + used, 0, each - used);
+        rc = shore__volume_check(c->from, slot, extent->block, segment, plane, data, diag);
+    }
     if (!rc)
         rc = shore__transfer(c->to_io, c->to->file.path, SHORE__IO_WRITE, c->buffer,
                              shore__volume_plane_offset(c->to, 0, plane, local), bytes, diag);
@@ -121,11 +126,12 @@ static int copy_planes(struct copying *c, struct shore_diag *diag) {
     return rc;
 }
 
-static int copy(struct shore__volume *v, struct shore__io *io, const char *path, void *buffer, size_t buffer_bytes,
-                uint64_t *copied_bytes, struct shore_diag *diag) {
+static int copy(struct shore__volume *v, struct shore__io *io, const char *path, struct shore__stored_part stored,
+                void *buffer, size_t buffer_bytes, uint64_t *copied_bytes, struct shore_diag *diag) {
     struct shore__volume to;
     struct shore__volume_desc desc = v->desc;
-    struct copying c = {.from = v, .to = &to, .from_io = io, .buffer = buffer, .buffer_bytes = buffer_bytes};
+    struct copying c = {
+        .from = v, .to = &to, .from_io = io, .stored = stored, .buffer = buffer, .buffer_bytes = buffer_bytes};
     desc.spill = false;
     desc.scratch_bytes = 0;
     int rc = shore__volume_create_one_slot(path, &desc, SHORE_IO_THREADS, &to, diag);
@@ -151,8 +157,9 @@ static int sync_parent(const char *path, struct shore_diag *diag) {
     return rc;
 }
 
-int shore__volume_snapshot(struct shore__volume *v, struct shore__io *io, const char *path, void *buffer,
-                           size_t buffer_bytes, uint64_t *copied_bytes, struct shore_diag *diag) {
+int shore__volume_snapshot(struct shore__volume *v, struct shore__io *io, const char *path,
+                           struct shore__stored_part stored, void *buffer, size_t buffer_bytes, uint64_t *copied_bytes,
+                           struct shore_diag *diag) {
     struct stat st;
     char *partial = NULL;
     if (v->file.is_device)
@@ -164,7 +171,7 @@ int shore__volume_snapshot(struct shore__volume *v, struct shore__io *io, const 
     if (asprintf(&partial, "%s.partial", path) < 0) return shore__fail(diag, -ENOMEM, "out of memory");
     unlink(partial); /* of one that was killed */
     int rc = share(v, partial, diag);
-    if (rc > 0) rc = copy(v, io, partial, buffer, buffer_bytes, copied_bytes, diag);
+    if (rc > 0) rc = copy(v, io, partial, stored, buffer, buffer_bytes, copied_bytes, diag);
     if (!rc && rename(partial, path)) rc = fail_errno(path, "cannot be put in its place", diag);
     if (!rc) rc = sync_parent(path, diag);
     if (rc) unlink(partial);

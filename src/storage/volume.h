@@ -130,13 +130,20 @@ int64_t shore__volume_local(const struct shore__volume *v, uint32_t block, uint3
 int shore__volume_commit(struct shore__volume *v, struct shore__io *io, struct shore__record *next, int table_slot,
                          uint64_t *written_bytes, struct shore_diag *diag);
 
+/* Bytes of a plane of a segment that are stored. Behind them there may be anything, which counts as zeros. */
+struct shore__stored_part {
+    size_t (*bytes)(const void *ctx, uint32_t block, uint32_t segment, enum shore_plane plane);
+    const void *ctx;
+};
+
 /* Makes a volume of its own at path, a file beside this one, that holds the committed state alone: blocks are shared
  * where the file system can do that, and copied, compared with their leaves, where it cannot. Whole or not there: what
  * a kill leaves is called path + ".partial". Synchronous, on the caller's queue, which must have nothing in flight; the
- * table of the committed slot is loaded. buffer: at least a megabyte, aligned. shared, copied_bytes: out.
+ * table of the committed slot is loaded. buffer: at least a megabyte, aligned. copied_bytes: out.
  * Durable: on return. Errors: SHORE_EEXISTS; -ENOTSUP on a block device; -ENOSPC, SHORE_ECORRUPT. */
-int shore__volume_snapshot(struct shore__volume *v, struct shore__io *io, const char *path, void *buffer,
-                           size_t buffer_bytes, uint64_t *copied_bytes, struct shore_diag *diag);
+int shore__volume_snapshot(struct shore__volume *v, struct shore__io *io, const char *path,
+                           struct shore__stored_part stored, void *buffer, size_t buffer_bytes, uint64_t *copied_bytes,
+                           struct shore_diag *diag);
 
 /* Compares a plane of a segment with its leaf; SHORE_ECORRUPT names file, offset, block, segment and plane. */
 int shore__volume_check(const struct shore__volume *v, unsigned slot, uint32_t block, uint32_t segment,

@@ -153,6 +153,67 @@ static void test_snapshots(void **state) {
     }
 }
 
+/* 0xA5 into the pages of m and v that hold nothing of their segment, in both slots of a drive's file. */
+static void fill_unused_pages(const struct bench *b, const char *path) {
+    unsigned char *plane = pages(SHORE_SEGMENT_ELEMS * 4);
+    struct shore__volume v;
+    struct shore_diag diag = {""};
+    size_t filled = 0;
+    if (shore__volume_peek(path, &v, &diag)) fail_msg("%s", diag.text);
+    FILE *file = fopen(path, "r+b");
+    assert_non_null(file);
+    for (uint32_t e = 0; e < v.desc.nextents; e++) {
+        const struct shore__extent *extent = &v.desc.extents[e];
+        for (uint32_t i = 0; i < 4 * extent->count; i++) {
+            const enum shore_plane which = i % 2 ? SHORE_PLANE_V : SHORE_PLANE_M;
+            size_t used = plain_coded_plane(&b->plain, 0, extent->block, extent->first + i / 4, plane);
+            used = (used + 4095) / 4096 * 4096;
+            const size_t unused = v.desc.plane_bytes[which] - used;
+            const uint64_t at = shore__volume_plane_offset(&v, i / 2 % 2, which, extent->local + i / 4) + used;
+            memset(plane, 0xA5, unused);
+            assert_int_equal(fseek(file, (long)at, SEEK_SET), 0);
+            assert_int_equal(fwrite(plane, 1, unused, file), unused);
+            filled += unused;
+        }
+    }
+    assert_true(filled > 0);
+    assert_int_equal(fclose(file), 0);
+    shore__volume_close(&v);
+    free(plane);
+}
+
+/* They are neither written nor read, whatever is done with the state. */
+static void test_unused_pages(void **state) {
+    for (size_t c = 0; c < NCONFIGS; c++) {
+        struct bench b;
+        if (configs[c].moments != SHORE_MOMENTS_8BIT || !is_durable(&configs[c])) continue;
+        if (!bench_open(&b, &configs[c], SHORE_ADAMW, false)) continue;
+        step(&b);
+        shore_fleet_close(b.fleet);
+        b.fleet = NULL;
+        for (uint32_t d = 0; d < b.place.ndrives; d++)
+            fill_unused_pages(&b, b.place.path[d]);
+        reopen(&b);
+        assert_digest(b.fleet, &b.plain, true);
+        must(&b, shore__fleet_snapshot(b.fleet, "one", &b.diag));
+        for (uint32_t d = 0; d < b.fleet->ndrives; d++)
+            must(&b, b.fleet->drives[d]->ops->snapshot(b.fleet->drives[d], SHORE__SNAPSHOT_REMOVE, "one", &b.diag));
+        step(&b);
+        assert_digest(b.fleet, &b.plain, true);
+        struct place other;
+        struct shore_fleet *copy;
+        place_open(&other, "rf");
+        struct shore_fleet_options options = options_of(&configs[c], &other, &b.plain);
+        must(&b, shore_fleet_create(b.plain.layout, &options, &copy, &b.diag));
+        copy_state(&b, b.fleet, copy, (struct shore_store){0}, 2);
+        must(&b, shore_fleet_seal(copy, 2, &b.diag));
+        assert_digest(copy, &b.plain, true);
+        shore_fleet_close(copy);
+        place_close(&other);
+        bench_close(&b);
+    }
+}
+
 /* A volume of another placement of the same fleet is not taken. */
 static void test_generations(void **state) {
     static const struct config files = {"files", "ff", SHORE_IO_THREADS, 0, 0, SHORE_MOMENTS_FP32};
@@ -287,9 +348,9 @@ static void test_damaged_codes(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_state_images),  cmocka_unit_test(test_restored),  cmocka_unit_test(test_snapshots),
-        cmocka_unit_test(test_generations),   cmocka_unit_test(test_residuals), cmocka_unit_test(test_forms),
-        cmocka_unit_test(test_damaged_codes),
+        cmocka_unit_test(test_state_images),  cmocka_unit_test(test_restored),     cmocka_unit_test(test_snapshots),
+        cmocka_unit_test(test_generations),   cmocka_unit_test(test_residuals),    cmocka_unit_test(test_forms),
+        cmocka_unit_test(test_damaged_codes), cmocka_unit_test(test_unused_pages),
     };
     server_start();
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
