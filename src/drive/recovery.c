@@ -55,20 +55,30 @@ static int restore(struct shore__drive *const *drives, const struct shore__drive
     return 0;
 }
 
+/* No record: the drive was not sealed, or it has lost both. All drives are sealed before any goes on. */
+static int without_record(struct shore__drive *const *drives, const struct shore__drive_recovery *found,
+                          uint32_t ndrives, uint32_t without, uint64_t hint_step, struct shore_diag *diag) {
+    const char *path = drives[without]->ops->path(drives[without]);
+    bool sealed = hint_step > 0;
+    if (found[without].damaged_record)
+        return shore__fail(diag, SHORE_ECORRUPT, "%s: no whole record is left: %s", path, found[without].damage.text);
+    for (uint32_t d = 0; d < ndrives; d++)
+        sealed |= found[d].valid && found[d].record.sequence > 1;
+    if (sealed)
+        return shore__fail(diag, SHORE_ECORRUPT,
+                           "%s: both commit records are gone: the drive has lost them; put the file back from a copy, "
+                           "and check the drive",
+                           path);
+    return shore__fail(diag, SHORE_EMISSING, "%s was being made and holds no whole state yet: make it again", path);
+}
+
 static int recover(struct shore__drive *const *drives, const struct shore__drive_recovery *found, uint32_t ndrives,
                    const struct shore_fleet_options *options, struct shore__fleet_state *out, struct shore_diag *diag) {
     uint32_t oldest = 0, newest = 0, damaged = ndrives;
     uint64_t epoch = 0, hint_step = options->hint_step;
     const uint64_t *accept = options->accept_step;
     for (uint32_t d = 0; d < ndrives; d++) {
-        if (!found[d].valid) {
-            if (found[d].damaged_record) {
-                return shore__fail(diag, SHORE_ECORRUPT, "%s: no whole record is left: %s",
-                                   drives[d]->ops->path(drives[d]), found[d].damage.text);
-            }
-            return shore__fail(diag, SHORE_EMISSING, "%s was being made and holds no whole state yet: make it again",
-                               drives[d]->ops->path(drives[d]));
-        }
+        if (!found[d].valid) return without_record(drives, found, ndrives, d, hint_step, diag);
         if (found[d].damaged_record) damaged = d;
         if (step_of(&found[d].record) < step_of(&found[oldest].record)) oldest = d;
         if (step_of(&found[d].record) > step_of(&found[newest].record)) newest = d;

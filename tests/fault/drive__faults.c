@@ -287,6 +287,29 @@ static void a_damaged_record_explains_an_older_step(void **state) {
     }
 }
 
+/* Zeros in both places are a making that was interrupted only where nothing says that it was not: what the caller has
+ * seen committed, or another drive. */
+static void lost_records_are_no_unfinished_making(void **state) {
+    static const unsigned char zeros[SHORE__PAGE_BYTES];
+    for (uint32_t ndrives = 1; ndrives <= 2; ndrives++) {
+        struct fault t;
+        start(&t, ndrives == 1 ? "f" : "ff");
+        step(&t);
+        stop(&t);
+        int fd = open(t.place.path[0], O_WRONLY);
+        for (unsigned place = 0; place < 2; place++) {
+            off_t at = SHORE__RECORD_OFFSET + place * SHORE__RECORD_STRIDE;
+            assert_int_equal(pwrite(fd, zeros, sizeof zeros, at), sizeof zeros);
+        }
+        close(fd);
+        if (ndrives == 1) t.options.hint_step = 1;
+        assert_int_equal(open_again(&t), SHORE_ECORRUPT);
+        says(&t, "both commit records are gone");
+        says(&t, t.place.path[0]);
+        finish(&t);
+    }
+}
+
 /* Step 0 can be accepted like any other. */
 static void step_0_is_accepted(void **state) {
     struct fault t;
@@ -490,6 +513,7 @@ int main(void) {
         cmocka_unit_test(a_flipped_bit_is_never_used),
         cmocka_unit_test(a_flipped_bit_of_a_spilled_gradient_is_never_used),
         cmocka_unit_test(a_damaged_record_explains_an_older_step),
+        cmocka_unit_test(lost_records_are_no_unfinished_making),
         cmocka_unit_test(step_0_is_accepted),
         cmocka_unit_test(a_half_overwritten_step_is_not_accepted),
         cmocka_unit_test(a_missing_drive_is_named),
