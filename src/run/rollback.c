@@ -133,6 +133,7 @@ static int open_snapshot(const struct shore__run *run, const struct shore__snaps
     if (memcmp(s->fleet_id, run->fleet_id, sizeof s->fleet_id) != 0)
         return shore__fail(diag, SHORE_EMISMATCH, "snapshot %s is of another run than %s", s->name, run->path);
     shore__run_fleet(run, volumes, s->generation, &options);
+    options.read_only = true;
     int rc = shore_fleet_open(run->model->layout, &options, out, diag);
     return rc ? rc : check_digest(*out, s, "the state", diag);
 }

@@ -32,9 +32,12 @@ must inspect "$run"
 grep -q "ten: step 10" "$place/log" && ok "inspect shows it" || fail "inspect does not show the snapshots"
 
 # Back, and forth; with another schedule in between, which does not stay.
+kept() { cat "$place"/d{1,2}/*.snapshot-five | cksum; }
+five=$(kept)
 must rollback "$run" five
 must inspect "$run" --digest --deep
 same "back at step 5" "$(digest)" "$at5"
+same "a snapshot is only read" "$(kept)" "$five"
 same "the metrics follow" "$(steps)" "1 2 3 4 5 "
 must train --resume "$run" --stop-at 12 --lr 1e-3
 [ "$(digest)" != "$at10" ] && ok "another rate" || fail "the learning rate did not change"
