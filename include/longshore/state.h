@@ -9,9 +9,16 @@
  *     shore_fleet_open(...)        later: recovers the last committed step
  *     each step:  shore_fleet_fetch() ... shore_fleet_update() ... shore_fleet_commit()
  *
- * Submit and completion: if a submit call returns 0, the completion runs exactly once, on a thread of the drive, also
- * when the operation fails; if it returns a negative code, the completion does not run. Buffers that are handed to a
- * submit call are borrowed until its completion. A completion must not block and must not submit.
+ * Submit and completion: if a submit call returns 0, the completion runs exactly once, also when the operation fails,
+ * on a thread of a drive or, before the call returns, on the caller's: who submits holds no lock that it takes. If the
+ * call returns a negative code, the completion does not run. Buffers that are handed to a submit call are borrowed
+ * until its completion. A completion must not block and must not submit.
+ *
+ * Threading: submit calls (those that take a completion) and questions about a fleet may come from any thread. Making
+ * one, its initial state, seal, digest, discard, reconnect and close: one thread, and no request under way but as said
+ * below.
+ *
+ * Errors of all that submits: -EINVAL (outside the layout, not sealed, or what the fleet does not hold), -ENOMEM.
  */
 #ifndef LONGSHORE_STATE_H
 #define LONGSHORE_STATE_H
@@ -64,6 +71,8 @@ struct shore_layout {
     uint64_t segments; /* of all blocks */
 };
 
+/* The layout is the caller's, for shore_layout_free(), and holds copies of the names. Fleets copy it. Errors:
+ * SHORE_EINPUT (no blocks, an empty block or tensor, too large), -ENOMEM. */
 int shore_layout_make(const struct shore_block_spec *blocks, uint32_t nblocks, struct shore_layout **out);
 void shore_layout_free(struct shore_layout *layout);
 
@@ -104,7 +113,7 @@ enum shore_io { SHORE_IO_AUTO, SHORE_IO_URING, SHORE_IO_THREADS, SHORE_IO_BUFFER
 
 /* What a caller may say about a fleet. Zero-initialise; every zero is the default. */
 struct shore_fleet_options {
-    const char *const *drives; /* paths: DIR, FILE, BLOCKDEV, "ram:" or "null:" */
+    const char *const *drives; /* paths: DIR, FILE, BLOCKDEV, ssh://HOST/PATH, unix:SOCKET:PATH, "ram:" or "null:" */
     uint32_t ndrives;
     enum shore_optimizer optimizer;
     bool with_momentum; /* SGD */
@@ -121,8 +130,8 @@ struct shore_fleet_options {
     bool overwrite;              /* create: replace what is there (never what another process has locked) */
     const uint64_t *accept_step; /* open: go on from this whole step although a newer record is damaged; NULL: no */
     uint64_t hint_step;          /* open: refuse a fleet whose committed step is older than this */
-    bool read_only;              /* open: nothing is written, and others may read at the same time */
-    const void *identity;        /* create: opaque bytes kept in every volume, given back by shore_fleet_identity() */
+    bool read_only;              /* open: nothing can be written, and others may read at the same time */
+    const void *identity;        /* create: opaque bytes kept in every volume, given back by shore_volume_identity() */
     uint32_t identity_bytes;     /* 64 KiB at most */
     uint64_t fleet_id[2]; /* open: refuse volumes of another fleet, unless zero. create: zero makes a random one */
     uint64_t generation;  /* of the placement; create: 0 is 1. open: refuse volumes of another one, unless 0 */
@@ -178,10 +187,13 @@ int shore_fleet_create(const struct shore_layout *layout, const struct shore_fle
 int shore_fleet_init_block(struct shore_fleet *fleet, uint32_t block, uint32_t segment, uint32_t count,
                            const float *master, const float *m, const float *v, struct shore_diag *diag);
 
-/* Commits `step` (0 for a new model) as the first whole state. */
+/* Commits `step` (0 for a new model) as the first whole state. Durable: on return. Errors: -EINVAL (sealed already, or
+ * segments without initial state), -EIO, -ENOSPC. */
 int shore_fleet_seal(struct shore_fleet *fleet, uint64_t step, struct shore_diag *diag);
 
-/* Opens and locks all drives, recovers, and makes a new epoch durable. */
+/* Opens and locks all drives, recovers, and makes a new epoch durable. The drives may be given in any order. Errors:
+ * SHORE_EMISSING (a drive, or it was never sealed), SHORE_EBUSY, SHORE_EFORMAT, SHORE_ECORRUPT, SHORE_EMISMATCH,
+ * SHORE_ESTALE (older than hint_step, or than the other drives), SHORE_ELINK. */
 int shore_fleet_open(const struct shore_layout *layout, const struct shore_fleet_options *options,
                      struct shore_fleet **out, struct shore_diag *diag);
 
@@ -195,7 +207,8 @@ int shore_fleet_reconnect(struct shore_fleet *fleet, struct shore_diag *diag);
 void shore_fleet_close(struct shore_fleet *fleet);
 
 /* The identity bytes that were given to create, of a volume at path (a file, a directory that holds one, or a
- * device). Reads only; holds no lock. *bytes: capacity in, size out. */
+ * device). Reads only; holds no lock. *bytes: capacity in, size out. Errors: SHORE_EMISSING, SHORE_EFORMAT, -ENOSPC
+ * (more than the capacity). */
 int shore_volume_identity(const char *path, void *identity, uint32_t *bytes, struct shore_diag *diag);
 
 struct shore_fleet_info {
@@ -216,7 +229,7 @@ uint64_t shore_fleet_drive_busy_ns(const struct shore_fleet *fleet, uint32_t dri
 uint64_t shore_fleet_drive_segments(const struct shore_fleet *fleet, uint32_t drive); /* that it owns */
 int shore_fleet_drive_describe(const struct shore_fleet *fleet, uint32_t drive, char *text, size_t bytes);
 
-/* The metrics blob of the committed step (what commit was given). *bytes: capacity in, size out. */
+/* The metrics blob of the committed step (what commit was given). *bytes: capacity in, size out. Errors: -ENOSPC. */
 int shore_fleet_metrics(const struct shore_fleet *fleet, void *metrics, uint32_t *bytes);
 
 /* What fetch delivers. */
@@ -241,7 +254,7 @@ enum shore_gradient_form {
 /* Reads segments [segment, segment + count) of a block into dst (canonical order, aligned to
  * SHORE_BUFFER_ALIGN_BYTES; count * SHORE_SEGMENT_ELEMS elements, or count state images). Checked against the leaves.
  * step: the committed step, or the one being written if the caller has seen the completion of that range's update
- * in the current attempt. */
+ * in the current attempt. Errors: SHORE_ECORRUPT, -EIO, SHORE_ELINK; -EINVAL (another step). */
 int shore_fleet_fetch(struct shore_fleet *fleet, uint64_t step, uint32_t block, uint32_t segment, uint32_t count,
                       enum shore_fetch_kind kind, void *dst, struct shore_completion done);
 
@@ -263,8 +276,8 @@ struct shore_update {
 
 /* UPDATE: idempotent; the same request gives the same bytes. Completes when written (not yet durable) and params_out
  * is filled. Updates whose base step is still being committed are held back until it is.
- * Errors: SHORE_EDISCARDED, SHORE_ENONFINITE (a new master has no finite bf16, or an 8-bit moment is not finite), -EIO,
- * SHORE_ECORRUPT. */
+ * Errors: SHORE_ESTALE (another base step), SHORE_EDISCARDED, SHORE_ENONFINITE (a new master has no finite bf16, or an
+ * 8-bit moment is not finite), -EIO, SHORE_ECORRUPT. */
 int shore_fleet_update(struct shore_fleet *fleet, const struct shore_update *update, struct shore_completion done);
 
 /* Stores gradients of segments on their drives until an update with gradient == NULL reads them, in the same form: FP32
@@ -291,8 +304,12 @@ uint64_t shore_fleet_discard(struct shore_fleet *fleet);
 uint64_t shore_fleet_attempt(const struct shore_fleet *fleet);
 
 /* Commits base_step + 1 on every drive, after all its updates: table, flush, record, flush. skip: the state stays as
- * it is (a refused step), only the step number and the metrics advance. metrics: at most 2048 bytes, copied. The
- * completion runs when the last drive has acknowledged: from then on the step survives. */
+ * it is (a refused step), only the step number and the metrics advance. metrics: at most 2048 bytes, copied.
+ * Durable: at the completion, which runs when the last drive has acknowledged.
+ * Errors: SHORE_ESTALE (another base step), -EBUSY (one is pending). What an update of the attempt failed with: no
+ * drive was touched, and the attempt can be discarded. Anything else, a segment without its update (-EINVAL) among it:
+ * some drives may have the step, and the fleet is of no more use until it is opened again (SHORE_ELINK: or
+ * reconnected). */
 int shore_fleet_commit(struct shore_fleet *fleet, uint64_t base_step, bool skip, const void *metrics,
                        uint32_t metrics_bytes, struct shore_completion done);
 
