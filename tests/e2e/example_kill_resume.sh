@@ -33,4 +33,7 @@ killed() {
 killed "one drive" "$place/one.volume"
 mkdir "$place/a"
 killed "two drives" "$place/a" "$place/b.volume"
+mv "$place/b.volume" "$place/elsewhere"
+if "$trainer" $steps "$place/a" "$place/b.volume" >"$place/log" 2>&1; then fail "one of two drives is enough"; fi
+if grep -q "b.volume is missing" "$place/log"; then ok "a missing drive is named"; else fail "$(cat "$place/log")"; fi
 done_testing
