@@ -33,35 +33,34 @@ int shore__cli_budget_measured(uint64_t asked, uint64_t needed, struct shore_dia
     return shore__cli_budget(asked, asked < needed ? needed + SHORE__RESIDENT_VARIES_BYTES : needed, 0, &budget, diag);
 }
 
-/* Bytes that a volume at path could take, and the file system they come from (0: its own). -1: cannot be told. */
-static int room_at(const char *path, uint64_t *bytes, dev_t *device) {
+/* What is free where path lies, which file system that is, and the bytes of a volume that stands there already. -1:
+ * cannot be told. */
+static int room_at(const char *path, uint64_t *free_bytes, uint64_t *held_bytes, dev_t *device) {
     struct stat st;
     struct statvfs fs;
-    *device = 0;
+    *held_bytes = 0;
     if (stat(path, &st) == 0) {
         if (S_ISBLK(st.st_mode)) return -1;
         if (statvfs(path, &fs)) return -1;
-        *bytes = (uint64_t)fs.f_bavail * fs.f_frsize;
         char *inside = NULL;
         if (S_ISDIR(st.st_mode) && asprintf(&inside, "%s/longshore.volume", path) >= 0) {
             struct stat volume;
-            if (stat(inside, &volume) == 0 && S_ISREG(volume.st_mode)) *bytes += (uint64_t)volume.st_blocks * 512;
+            if (stat(inside, &volume) == 0 && S_ISREG(volume.st_mode)) *held_bytes = (uint64_t)volume.st_blocks * 512;
             free(inside);
         } else if (S_ISREG(st.st_mode)) {
-            *bytes += (uint64_t)st.st_blocks * 512;
+            *held_bytes = (uint64_t)st.st_blocks * 512;
         }
-        *device = st.st_dev;
-        return 0;
+    } else {
+        char *parent = strdup(path);
+        if (!parent) return -1;
+        char *slash = strrchr(parent, '/');
+        if (slash) slash[slash == parent] = 0;
+        const char *directory = slash ? parent : ".";
+        int rc = stat(directory, &st) || statvfs(directory, &fs) ? -1 : 0;
+        free(parent);
+        if (rc) return -1;
     }
-    char *parent = strdup(path);
-    if (!parent) return -1;
-    char *slash = strrchr(parent, '/');
-    if (slash) slash[slash == parent] = 0;
-    const char *directory = slash ? parent : ".";
-    int rc = stat(directory, &st) || statvfs(directory, &fs) ? -1 : 0;
-    free(parent);
-    if (rc) return -1;
-    *bytes = (uint64_t)fs.f_bavail * fs.f_frsize;
+    *free_bytes = (uint64_t)fs.f_bavail * fs.f_frsize;
     *device = st.st_dev;
     return 0;
 }
@@ -72,16 +71,16 @@ int shore__cli_disk_space(const struct shore__strings *drives, uint64_t disk_byt
     size_t nseen = 0;
     uint64_t room = 0;
     for (size_t i = 0; i < drives->count; i++) {
-        uint64_t bytes;
+        uint64_t free_bytes, held_bytes;
         dev_t device;
         if (shore__path_is_virtual(drives->item[i])) return 0;
         /* what cannot be told here is told when the volume is made */
-        if (room_at(drives->item[i], &bytes, &device) || nseen == SEEN) return 0;
+        if (room_at(drives->item[i], &free_bytes, &held_bytes, &device) || nseen == SEEN) return 0;
         bool again = false;
         for (size_t k = 0; k < nseen; k++)
             again |= seen[k] == device;
         seen[nseen++] = device;
-        if (!again) room += bytes;
+        room += held_bytes + (again ? 0 : free_bytes);
     }
     char a[32], b[32];
     if (drives->count && room < disk_bytes)

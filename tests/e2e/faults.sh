@@ -104,5 +104,14 @@ if [ "$(id -u)" = 0 ] && mkdir "$place/tiny" && mount -t tmpfs -o size=4M none "
     refused "no room" "needs .* (has|have) " train "${common[@]}" --drive "$place/tiny" --out "$place/noroom"
     [ -z "$(ls -A "$place/tiny")" ] || fail "the refused volume stays: $(ls "$place/tiny")"
     umount "$place/tiny"
+    # what is overwritten counts as free, on each of several drives
+    run train "${common[@]}" --drive "$place/d" "$place/tiny" --dry-run
+    need=$(sed -n 's/^disk: \([0-9]*\)MiB$/\1/p' "$place/log")
+    mount -t tmpfs -o size=$((need + 1))M none "$place/tiny"
+    mkdir "$place/tiny/a" "$place/tiny/b"
+    for _ in once again; do
+        must train "${common[@]}" --drive "$place/tiny/a" "$place/tiny/b" --out "$place/shared" --overwrite
+    done
+    umount "$place/tiny"
 fi
 done_testing
