@@ -32,7 +32,7 @@ static int look_at_place(const struct shore_fleet_options *o, struct place *plac
     struct shore__volume volume;
     if (stat(place->path, &st) != 0) return 0;
     place->existed = true;
-    int rc = shore__volume_open(place->path, o->io, NULL, &volume, diag);
+    int rc = shore__volume_open_records(place->path, o->io, &volume, diag);
     if (rc) return rc == SHORE_EBUSY ? rc : 0;
     place->is_volume = true;
     place->sealed = volume.record_valid || volume.damaged_record;

@@ -65,7 +65,7 @@ static int share(const struct shore__volume *v, const char *path, struct shore_d
     struct shore__volume copy;
     int rc = clone(v, path, diag);
     if (rc) return rc;
-    rc = shore__volume_open(path, SHORE_IO_THREADS, NULL, &copy, diag);
+    rc = shore__volume_open_records(path, SHORE_IO_THREADS, &copy, diag);
     if (rc) return rc;
     if (memcmp(&copy.record.slot[copy.record.active], &v->record.slot[v->record.active], sizeof copy.record.slot[0]))
         rc = shore__fail(diag, SHORE_ECORRUPT, "%s: the file system's copy is not what the volume holds", path);
@@ -138,9 +138,10 @@ static int copy(struct shore__volume *v, struct shore__io *io, const char *path,
     if (rc) return rc;
     rc = shore__io_open(&to.file, SHORE_IO_THREADS, 1, NULL, 0, &c.to_io, diag);
     if (!rc) rc = copy_planes(&c, diag);
-    if (!rc) memcpy(to.table[0], v->table[v->record.active], (size_t)desc.segments * sizeof *to.table[0]);
     shore__io_close(c.to_io);
+    to.table[0] = v->table[v->record.active]; /* lent: it is the same */
     if (!rc) rc = write_record(&to, v, 0, 0, diag);
+    to.table[0] = NULL;
     shore__volume_close(&to);
     *copied_bytes += c.copied_bytes;
     return rc;

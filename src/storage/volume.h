@@ -102,6 +102,8 @@ int shore__volume_open(const char *path, enum shore_io io, struct shore_arena *a
 /* The same without writing anything, for as many as like at the same time. */
 int shore__volume_open_to_read(const char *path, enum shore_io io, struct shore_arena *arena, struct shore__volume *out,
                                struct shore_diag *diag);
+/* As the first, but for its header and records alone: no room for tables, which grow with the model. */
+int shore__volume_open_records(const char *path, enum shore_io io, struct shore__volume *out, struct shore_diag *diag);
 /* Header and records only: no lock, no writing; the file is closed again (file.fd is -1), no tables. For identity and
  * for `inspect`. */
 int shore__volume_peek(const char *path, struct shore__volume *out, struct shore_diag *diag);

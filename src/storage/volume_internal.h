@@ -13,7 +13,7 @@ int shore__transfer(struct shore__io *io, const char *path, enum shore__io_kind 
                     uint64_t bytes, struct shore_diag *diag);
 int shore__flush(struct shore__io *io, const char *path, struct shore_diag *diag);
 
-/* A new file, in which only slot 0 has room; the other one takes it when it is written. */
+/* A new file, in which only slot 0 has room; the other one takes it when it is written. Without tables. */
 int shore__volume_create_one_slot(const char *path, const struct shore__volume_desc *desc, enum shore_io io,
                                   struct shore__volume *out, struct shore_diag *diag);
 

@@ -191,7 +191,7 @@ static int write_new(struct shore__volume *v, struct shore__io *io, struct shore
     return rc;
 }
 
-/* one_slot: only the first has room yet. */
+/* one_slot: only the first has room yet, and there are no tables. */
 static int create(const char *path, const struct shore__volume_desc *desc, bool one_slot, enum shore_io io,
                   bool overwrite, struct shore_arena *arena, struct shore__volume *out, struct shore_diag *diag) {
     *out = (struct shore__volume){.file = {.fd = -1}, .desc = *desc, .arena = arena};
@@ -207,7 +207,7 @@ static int create(const char *path, const struct shore__volume_desc *desc, bool 
     if (rc) return rc;
     rc = alloc_page(out, diag);
     if (rc == 0) rc = alloc_described(out, diag);
-    if (rc == 0) rc = alloc_tables(out, diag);
+    if (rc == 0 && !one_slot) rc = alloc_tables(out, diag);
     if (rc == 0) {
         if (desc->nextents)
             memcpy((void *)(uintptr_t)out->desc.extents, desc->extents, desc->nextents * sizeof *desc->extents);
@@ -306,23 +306,37 @@ static int open_volume(struct shore__volume *out, enum shore_io io, bool repair,
         rc = read_volume(out, queue, repair, diag);
         shore__io_close(queue);
     }
-    if (rc == 0) rc = alloc_tables(out, diag);
     if (rc) shore__volume_close(out);
+    return rc;
+}
+
+static int open_to_write(const char *path, enum shore_io io, struct shore_arena *arena, struct shore__volume *out,
+                         struct shore_diag *diag) {
+    *out = (struct shore__volume){.file = {.fd = -1}, .arena = arena};
+    int rc = shore__file_open(path, io, SHORE__LOCK_SECONDS, &out->file, diag);
+    return rc ? rc : open_volume(out, io, true, diag);
+}
+
+/* rc: of opening it. */
+static int with_tables(struct shore__volume *v, int rc, struct shore_diag *diag) {
+    if (rc == 0 && (rc = alloc_tables(v, diag))) shore__volume_close(v);
     return rc;
 }
 
 int shore__volume_open(const char *path, enum shore_io io, struct shore_arena *arena, struct shore__volume *out,
                        struct shore_diag *diag) {
-    *out = (struct shore__volume){.file = {.fd = -1}, .arena = arena};
-    int rc = shore__file_open(path, io, SHORE__LOCK_SECONDS, &out->file, diag);
-    return rc ? rc : open_volume(out, io, true, diag);
+    return with_tables(out, open_to_write(path, io, arena, out, diag), diag);
 }
 
 int shore__volume_open_to_read(const char *path, enum shore_io io, struct shore_arena *arena, struct shore__volume *out,
                                struct shore_diag *diag) {
     *out = (struct shore__volume){.file = {.fd = -1}, .arena = arena};
     int rc = shore__file_open_to_read(path, io, SHORE__LOCK_SECONDS, &out->file, diag);
-    return rc ? rc : open_volume(out, io, false, diag);
+    return with_tables(out, rc ? rc : open_volume(out, io, false, diag), diag);
+}
+
+int shore__volume_open_records(const char *path, enum shore_io io, struct shore__volume *out, struct shore_diag *diag) {
+    return open_to_write(path, io, NULL, out, diag);
 }
 
 int shore__volume_peek(const char *path, struct shore__volume *out, struct shore_diag *diag) {
