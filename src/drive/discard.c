@@ -5,7 +5,6 @@
 #include <libgen.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/diag.h"
@@ -76,16 +75,14 @@ static int wipe(const struct shore__file *file, struct shore_diag *diag) {
 int shore__drive_discard(const char *path, const uint64_t fleet_id[2], uint64_t generation, bool begun,
                          struct shore_diag *diag) {
     struct shore__file file;
-    struct stat st;
     char *volume = NULL;
     if (shore__path_is_virtual(path)) return 0;
     if (shore__path_is_remote(path)) return shore__remote_remove(path, fleet_id, generation, begun, diag);
-    if (shore__volume_path(path, &volume, diag) || stat(volume, &st)) {
-        free(volume);
-        return shore__fail(diag, SHORE_EMISSING, "%s: no volume is there any more", path);
-    }
-    int rc = shore__file_open(volume, SHORE_IO_BUFFERED, SHORE__LOCK_SECONDS, &file, diag);
+    int rc = shore__volume_path(path, &volume, diag);
+    if (!rc) rc = shore__file_open(volume, SHORE_IO_BUFFERED, SHORE__LOCK_SECONDS, &file, diag);
     free(volume);
+    if (rc == -ENOENT || rc == -ENOTDIR)
+        return shore__fail(diag, SHORE_EMISSING, "%s: no volume is there any more", path);
     if (rc) return rc;
     rc = check_owner(&file, fleet_id, generation, begun, diag);
     if (!rc && file.is_device)

@@ -69,8 +69,15 @@ static int hold(const char *drive, const uint64_t fleet_id[2], enum whose whose,
     *held = (struct held){.fd = -1};
     if (shore__path_is_virtual(drive)) return 0;
     if (shore__path_is_remote(drive)) return hold_elsewhere(drive, fleet_id, whose, held, note, ctx, diag);
-    if (shore__volume_path(drive, &held->path, &why) < 0 || stat(held->path, &st) < 0) {
+    int rc = shore__volume_path(drive, &held->path, &why);
+    if (rc == 0 && stat(held->path, &st) < 0)
+        rc = shore__fail(&why, -errno, "%s: cannot be examined: %s", held->path, strerror(errno));
+    if (rc == -ENOENT || rc == -ENOTDIR) {
         if (whose == OF_RUN) say(note, ctx, "%s: no volume is there any more", drive);
+        return 0;
+    }
+    if (rc) {
+        if (whose != OF_OVERWRITTEN) say(note, ctx, "left alone: %s", why.text);
         return 0;
     }
     if (!shore__volume_is_of(held->path, fleet_id, whose == OF_MAKING, &why)) {

@@ -3,6 +3,7 @@
 #include <sys/file.h>
 #include <sys/wait.h>
 
+#include "drive/discard.h"
 #include "run/fleets.h"
 #include "run/internal.h"
 #include "unit/run/support.h"
@@ -561,6 +562,27 @@ static void other_volumes_are_left_alone(void **state) {
     shore__settings_free(&t);
 }
 
+static void hear(void *ctx, const char *text) {
+    struct shore_diag *last = ctx;
+    if (!strstr(last->text, "left alone")) snprintf(last->text, sizeof last->text, "%s", text);
+}
+
+/* What cannot be looked at is not said to be gone. */
+static void volumes_out_of_sight_are_named(void **state) {
+    struct shore_diag diag = {{0}}, said = {{0}};
+    struct shore__settings s;
+    const uint64_t any[2] = {0};
+    settings_of(&s, "drive");
+    shore__run_close(make("a", &s, false));
+    assert_true(rename("drive", "away") == 0 && symlink("drive", "drive") == 0);
+    assert_int_equal(shore__drive_discard("drive", any, SHORE__ANY_GENERATION, false, &diag), -ELOOP);
+    assert_ok(shore__run_remove("a", &begun, hear, &said, &diag));
+    assert_says(said, "left alone: ");
+    assert_says(said, "symbolic links");
+    assert_true(unlink("drive") == 0 && rename("away", "drive") == 0 && unlink("drive/longshore.volume") == 0);
+    shore__settings_free(&s);
+}
+
 static void finds_moved_drives(void **state) {
     struct shore_diag diag = {{0}};
     struct shore__settings s;
@@ -681,6 +703,7 @@ int main(void) {
         cmocka_unit_test(overwriting_takes_all_volumes),
         cmocka_unit_test(mends_what_was_begun_meanwhile),
         cmocka_unit_test(other_volumes_are_left_alone),
+        cmocka_unit_test(volumes_out_of_sight_are_named),
         cmocka_unit_test(finds_moved_drives),
         cmocka_unit_test(notices_changed_files),
         cmocka_unit_test(chooses_models),
