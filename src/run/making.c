@@ -162,7 +162,7 @@ static int plan_drives(struct shore__run *run, const struct shore__plan *before,
 
 /* ---- the directory ----------------------------------------------------------------------------------------------- */
 
-/* mkdir -p; remembers what it made. */
+/* mkdir -p, durable; remembers what it made. */
 static int make_directories(struct shore__run *run, struct shore_diag *diag) {
     char *path = strdup(run->path);
     int rc = path ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
@@ -170,7 +170,7 @@ static int make_directories(struct shore__run *run, struct shore_diag *diag) {
         at = strchr(at + 1, '/');
         if (at) *at = '\0';
         if (mkdir(path, 0777) == 0)
-            rc = shore__strings_add(&run->private->created, path);
+            rc = shore__strings_add(&run->private->created, path) ? -ENOMEM : shore__parent_sync(path, diag);
         else if (errno != EEXIST)
             rc = shore__fail(diag, -errno, "%s: the directory cannot be made: %s", path, strerror(errno));
         if (at) *at = '/';

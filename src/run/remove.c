@@ -148,6 +148,8 @@ static int remove_volumes(const struct shore__strings *drives, const uint64_t fl
             rc = wipe(&held[i], diag);
         else if (unlink(held[i].path) < 0)
             rc = shore__fail(diag, -errno, "%s: cannot be removed: %s", held[i].path, strerror(errno));
+        else
+            rc = shore__parent_sync(held[i].path, diag); /* what knows of it goes next, and lies elsewhere */
         if (rc == 0 && !held[i].elsewhere) say(note, ctx, held[i].is_device ? "wiped %s" : "removed %s", held[i].path);
     }
     for (size_t i = 0; i < n; i++)
