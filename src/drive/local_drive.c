@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/arena.h"
 #include "base/diag.h"
@@ -406,6 +407,7 @@ static int finish_opening(struct shore__local *l, int rc, struct shore__drive **
     }
     rc = start(l, diag);
     if (rc) {
+        if (l->volume.file.made) unlink(l->volume.file.path);
         local_close(&l->drive);
         return rc;
     }

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 
+#include "base/arena.h"
 #include "storage/format.h"
 
 #define STEPS 4u
@@ -486,6 +487,26 @@ static void nothing_is_replaced_unasked(void **state) {
     finish(&t);
 }
 
+static void a_fleet_that_memory_is_short_for_leaves_nothing(void **state) {
+    struct fault t;
+    start(&t, "ff");
+    stop(&t);
+    unlink(t.place.path[0]);
+    unlink(t.place.path[1]);
+    uint64_t least = shore_fleet_memory_least_bytes(t.plain.layout, &t.options);
+    must(&t, shore__arena_open(least - (1u << 20), &t.options.arena, &t.diag));
+    assert_int_equal(shore_fleet_create(t.plain.layout, &t.options, &t.fleet, &t.diag), -ENOMEM);
+    says(&t, t.place.path[1]);
+    assert_int_not_equal(access(t.place.path[0], F_OK), 0);
+    assert_int_not_equal(access(t.place.path[1], F_OK), 0);
+    shore__arena_close(t.options.arena);
+    must(&t, shore__arena_open(least, &t.options.arena, &t.diag));
+    must(&t, shore_fleet_create(t.plain.layout, &t.options, &t.fleet, &t.diag));
+    stop(&t);
+    shore__arena_close(t.options.arena);
+    finish(&t);
+}
+
 static void an_unfinished_fleet_is_made_again(void **state) {
     struct fault t;
     start(&t, "f");
@@ -522,6 +543,7 @@ int main(void) {
         cmocka_unit_test(a_drive_in_use_is_refused),
         cmocka_unit_test(drives_of_two_fleets_do_not_mix),
         cmocka_unit_test(nothing_is_replaced_unasked),
+        cmocka_unit_test(a_fleet_that_memory_is_short_for_leaves_nothing),
         cmocka_unit_test(an_unfinished_fleet_is_made_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
