@@ -204,26 +204,25 @@ static int plan(struct verify *v, const struct shore__model *m, struct trial *tr
                 struct shore_diag *diag) {
     uint64_t machine = shore__machine_memory_bytes(), most = v->args.settings.memory_bytes;
     if (!most) most = machine / 2;
-    struct shore__needs one, small, five, ram;
+    struct shore__needs one, large, five, ram;
     int rc = needs_of(v, m, 1, 0, &one, diag);
-    if (!rc) rc = needs_of(v, m, 1, SEGMENT_BYTES, &small, diag);
+    if (!rc) rc = needs_of(v, m, 1, 8 * SEGMENT_BYTES, &large, diag);
     if (!rc) rc = needs_of(v, m, 5, 0, &five, diag);
     if (!rc) rc = needs_of(v, m, 0, 0, &ram, diag);
     if (!rc) rc = shore__cli_budget(most, one.minimum_bytes, 0, &most, diag);
     if (!rc) rc = shore__cli_disk_space(&v->args.settings.drives, one.disk_bytes, diag);
     if (rc) return rc;
     uint64_t comfortable = one.comfortable_bytes < most ? one.comfortable_bytes : most;
+    uint64_t roomy = large.comfortable_bytes < most ? large.comfortable_bytes : most;
     size_t n = 0;
     trials[n++] = (struct trial){
         .name = "one volume a drive, everything that fits kept", .memory_bytes = comfortable, .volumes = 1};
     trials[n++] = (struct trial){.name = "the minimum budget", .memory_bytes = one.minimum_bytes, .volumes = 1};
     trials[n++] = (struct trial){
         .name = "smallest chunks", .memory_bytes = comfortable, .chunk_bytes = SEGMENT_BYTES, .volumes = 1};
-    if (8 * SEGMENT_BYTES * 5 + comfortable <= machine)
-        trials[n++] = (struct trial){.name = "large chunks",
-                                     .memory_bytes = comfortable + 8 * SEGMENT_BYTES * 5,
-                                     .chunk_bytes = 8 * SEGMENT_BYTES,
-                                     .volumes = 1};
+    if (large.minimum_bytes <= most)
+        trials[n++] = (struct trial){
+            .name = "large chunks", .memory_bytes = roomy, .chunk_bytes = 8 * SEGMENT_BYTES, .volumes = 1};
     if (five.minimum_bytes <= most)
         trials[n++] = (struct trial){
             .name = "five volumes a drive, their minimum budget", .memory_bytes = five.minimum_bytes, .volumes = 5};

@@ -165,7 +165,11 @@ must --version
 must --help
 must train --help
 grep -q -- "--weight-decay" "$place/log" && ok "help" || fail "--help lacks --weight-decay"
-must verify --init "$place/config.json" --data "$place/text" --drive "$place/d" --steps 2 --batch 2 --seq-len 32
+trials=(verify --init "$place/config.json" --data "$place/text" --drive "$place/d" --steps 2 --batch 2 --seq-len 32 --threads 2)
+must "${trials[@]}" --memory 90MiB --json
+most=$(grep -o '"memory_bytes":[0-9]*' "$place/log" | cut -d: -f2 | sort -n | tail -n 1)
+[ "$most" -le $((90 << 20)) ] && ok "verify keeps to its budget" || fail "verify takes $most bytes"
+grep -q '"name":"large chunks"' "$place/log" && ok "large chunks" || fail "no large chunks in the budget"
 must bench update --drive "$place/d" --params 1000000 --json
 awk -v v="$(number params_per_second)" 'BEGIN {exit !(v > 0)}' && ok "bench update" || fail "no params_per_second"
 must bench disk --drive "$place/d" --size 16MiB --passes 1 --json
