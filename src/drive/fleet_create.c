@@ -45,7 +45,7 @@ static int look_at_place(const struct shore_fleet_options *o, struct place *plac
 static int ask_of_place(const struct shore_fleet_options *o, const char *uri, struct place *place,
                         struct shore_diag *diag) {
     struct shore__probe probe;
-    int rc = shore__drive_probe(uri, &probe, diag);
+    int rc = shore__drive_probe_idle(uri, &probe, diag);
     if (rc) return rc;
     place->existed = probe.exists;
     place->is_volume = probe.is_volume;
@@ -55,7 +55,7 @@ static int ask_of_place(const struct shore_fleet_options *o, const char *uri, st
     place->device = probe.device;
     place->there = probe.path;
     probe.path = NULL;
-    if (probe.busy && shore__probe_is_of(&probe, o->fleet_id))
+    if (probe.busy && shore__probe_is_of(&probe, o->fleet_id) && probe.desc.generation < o->generation)
         rc = shore__fail(diag, SHORE_EUSAGE, "%s: is a drive of this run already, by another name", uri);
     else if (probe.busy)
         rc = shore__fail(diag, SHORE_EBUSY, "%s: another process works on this volume", uri);

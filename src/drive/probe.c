@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/diag.h"
@@ -219,6 +220,17 @@ int shore__drive_probe(const char *path, struct shore__probe *out, struct shore_
     rc = talk_ask(&t, (struct shore__wire_request){.type = SHORE__WIRE_PROBE}, &a, diag);
     if (!rc && !shore__probe_get(a.result, a.result_bytes, out)) rc = not_understood(&t, diag);
     talk_close(&t);
+    return rc;
+}
+
+int shore__drive_probe_idle(const char *path, struct shore__probe *out, struct shore_diag *diag) {
+    const struct timespec pause = {.tv_nsec = 250 * 1000 * 1000};
+    int rc = shore__drive_probe(path, out, diag);
+    for (int tries = (int)(SHORE__LOCK_SECONDS / 0.25); !rc && out->busy && tries > 0; tries--) {
+        shore__probe_free(out);
+        nanosleep(&pause, NULL);
+        rc = shore__drive_probe(path, out, diag);
+    }
     return rc;
 }
 

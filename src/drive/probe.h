@@ -22,6 +22,8 @@ struct shore__probe {
 
 /* path: of a drive that is not virtual. The result is owned: shore__probe_free(). Fails if nothing can be found out. */
 int shore__drive_probe(const char *path, struct shore__probe *out, struct shore_diag *diag);
+/* The same once nobody uses it; busy: somebody still did after SHORE__LOCK_SECONDS. */
+int shore__drive_probe_idle(const char *path, struct shore__probe *out, struct shore_diag *diag);
 void shore__probe_free(struct shore__probe *p);
 /* The device that a volume at path would lie on; 0: it is a device itself, or that cannot be found out. */
 uint64_t shore__drive_device(const char *path);

@@ -313,22 +313,17 @@ static int discard_where_it_is(struct parts *p, const char *part, bool begun, st
 /* A server whose client was killed may know of a snapshot that it has not begun. It holds the volume until it has made
  * that. */
 static int wait_for_server(struct parts *p, const char *part, struct shore_diag *why) {
-    const struct timespec pause = {.tv_nsec = 500 * 1000 * 1000};
+    struct shore__probe probe;
     const char *end = strstr(part, ".snapshot-");
     bool asks = p->unopened && end && shore__path_is_remote(part) && !is_away(p, part);
     char *volume = asks ? strndup(part, (size_t)(end - part)) : NULL;
     int rc = 0;
-    for (int tries = (int)(SHORE__LOCK_SECONDS / 0.5); volume && tries >= 0; tries--) {
-        struct shore__probe probe;
-        rc = note_away(p, volume, shore__drive_probe(volume, &probe, why), why);
-        if (rc) break;
+    if (volume && note_away(p, volume, shore__drive_probe_idle(volume, &probe, why), why) == 0) {
         if (probe.busy) rc = shore__fail(why, SHORE_EBUSY, "%s: in use by another process", volume);
         shore__probe_free(&probe);
-        if (!rc) break;
-        nanosleep(&pause, NULL);
     }
     free(volume);
-    return rc == SHORE_EBUSY ? rc : 0; /* whatever else there is, is seen where the part is removed */
+    return rc; /* whatever else there is, is seen where the part is removed */
 }
 
 /* true: it may come to lie there, or lies there still, and cannot be had now. A server whose client was killed goes on

@@ -216,6 +216,12 @@ kill -9 $background
 ended
 log_says "killed: the client is gone: the other side has closed"
 must inspect "$place/killed" --digest --deep
+# A server may hold the volume for a moment yet: who makes one there waits, as who opens it does.
+held=("${common[@]}" --seed 3 --drive "unix:$socket:held" --out "$place/held" --stop-at 1)
+must train "${held[@]}"
+flock -x "$place/far/held" sleep 1.5 &
+must train "${held[@]}" --overwrite
+wait $!
 
 # A volume that has to be written takes longer there than silence is borne.
 mkdir "$place/far/slow"
