@@ -323,6 +323,9 @@ static int train(struct bench *b, struct shore__testbed_row *r, struct shore_dia
         int code = shore__child_run(&words, fd, last, sizeof last);
         if (shore__cli_stop_wanted()) {
             rc = -ECANCELED;
+        } else if (code > SHORE__CHILD_SIGNAL) {
+            int number = code - SHORE__CHILD_SIGNAL;
+            rc = shore__fail(diag, -EIO, "the training was ended by signal %d (%s)", number, strsignal(number));
         } else if (code) {
             char *text = NULL;
             size_t bytes = 0;

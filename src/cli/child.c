@@ -58,5 +58,5 @@ int shore__child_run(struct shore__words *w, int error_fd, char *last, size_t by
     int status;
     while (waitpid(pid, &status, 0) < 0)
         if (errno != EINTR) return -errno;
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -ECHILD;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : SHORE__CHILD_SIGNAL + WTERMSIG(status);
 }

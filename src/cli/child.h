@@ -5,6 +5,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#define SHORE__CHILD_SIGNAL 128 /* as shells have it */
+
 struct shore__words {
     char *item[160];
     size_t count;
@@ -14,7 +16,8 @@ struct shore__words {
 __attribute__((format(printf, 2, 3))) void shore__words_add(struct shore__words *w, const char *format, ...);
 void shore__words_free(struct shore__words *w);
 /* Runs the words, of which the first is the program's name, and gives the last line of what it prints. error_fd: where
- * its messages go; -1: where ours go. Returns its exit code, or a negative code (-E2BIG: too many words). */
+ * its messages go; -1: where ours go. Returns its exit code, SHORE__CHILD_SIGNAL and the number of the signal that
+ * ended it, or a negative code (-E2BIG: too many words). */
 int shore__child_run(struct shore__words *w, int error_fd, char *last, size_t bytes);
 
 #endif

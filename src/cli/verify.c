@@ -278,6 +278,11 @@ static int run_trials(struct verify *v, struct trial *trials, size_t count) {
             shore__cli_say("stopped; nothing is left behind");
             return SHORE__EXIT_DONE;
         }
+        if (rc > SHORE__CHILD_SIGNAL) {
+            shore__cli_say("the training '%s' was ended by signal %d (%s)", trials[i].name, rc - SHORE__CHILD_SIGNAL,
+                           strsignal(rc - SHORE__CHILD_SIGNAL));
+            return SHORE__EXIT_FAILED;
+        }
         if (rc) {
             shore__cli_say("the training '%s' failed%s%s; its message is above", trials[i].name, rc < 0 ? ": " : "",
                            rc < 0 ? shore_error_text(rc) : "");

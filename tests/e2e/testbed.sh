@@ -41,6 +41,16 @@ rc=$?
 background=
 same "interrupted" "$rc $(ls "$place/tmp")" "0 "
 
+# A training that is killed, as by a kernel that is short of memory.
+"$LONGSHORE" bench testbed "$place/tiny.json" --steps 200 --dir "$place/tmp" --json >"$place/log" 2>&1 &
+background=$!
+for _ in $(seq 1000); do [ -n "$(ls "$place/tmp"/*/row/drive0 2>/dev/null)" ] && break; sleep 0.02; done
+kill -KILL -- $(pgrep -P $background)
+wait $background
+same "killed" "$? $(ls "$place/tmp")" "1 "
+background=
+grep -q "the training was ended by signal 9 (Killed)" "$place/log" && ok "the signal is named" || fail "no signal is named"
+
 refused "no testbed" 'which testbed' bench testbed
 refused "an unknown one" 'did you mean smart-infinity' bench testbed smart-infinty
 refused "an unknown mode" "not 'fast'" bench testbed smart-infinity --modes base,fast
