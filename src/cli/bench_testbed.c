@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -171,6 +172,22 @@ static int write_file(const struct bench *b, const char *name, json_t *json, con
     return rc ? shore__fail(diag, rc, "%s cannot be written: %s", b->work, shore_error_text(rc)) : 0;
 }
 
+static json_t *model_json(const struct bench *b) {
+    return json_pack("{s:s,s:i,s:i,s:i,s:i,s:i,s:i}", "model_type", "gpt2", "vocab_size", 257, "n_positions",
+                     (int)SEQ_LEN, "n_embd", (int)b->model.width, "n_layer", (int)b->model.layers, "n_head",
+                     (int)b->model.heads, "n_inner", (int)b->model.inner);
+}
+
+static int check_model(const struct bench *b, struct shore_diag *diag) {
+    struct shore__arch arch;
+    char name[PATH_MAX + 16];
+    json_t *model = model_json(b);
+    snprintf(name, sizeof name, "%s: \"model\"", b->name);
+    int rc = model ? shore__arch_from_json(model, name, &arch, diag) : shore__fail(diag, -ENOMEM, "out of memory");
+    json_decref(model);
+    return rc;
+}
+
 /* Letters: what they say has no bearing on times. */
 static int make_inputs(struct bench *b, struct shore_diag *diag) {
     const char *dir = b->args->dir ? b->args->dir : has_room("/dev/shm") ? "/dev/shm" : getenv("TMPDIR");
@@ -178,9 +195,7 @@ static int make_inputs(struct bench *b, struct shore_diag *diag) {
         return shore__fail(diag, -errno, "no temporary directory can be made in %s: %s", dir ? dir : "/tmp",
                            strerror(errno));
     char *text = malloc(TEXT_BYTES);
-    json_t *model = json_pack("{s:s,s:i,s:i,s:i,s:i,s:i,s:i}", "model_type", "gpt2", "vocab_size", 257, "n_positions",
-                              (int)SEQ_LEN, "n_embd", (int)b->model.width, "n_layer", (int)b->model.layers, "n_head",
-                              (int)b->model.heads, "n_inner", (int)b->model.inner);
+    json_t *model = model_json(b);
     int rc = text && model ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
     uint32_t number = 1;
     for (size_t i = 0; text && i < TEXT_BYTES; i++) {
@@ -456,6 +471,7 @@ static int run(const struct args *a, const char *name) {
     }
     if (!rc) rc = shore__emulation_from_json(b->machine, name, &b->emulation, &diag);
     if (!rc) rc = shore__emulated_model(b->machine, name, &b->model, &diag);
+    if (!rc) rc = check_model(b, &diag);
     if (!rc) rc = plan_rows(b, &diag);
     if (!rc) rc = open_lines(b, &diag);
     if (!rc) {

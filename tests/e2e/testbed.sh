@@ -57,5 +57,9 @@ refused "an unknown mode" "not 'fast'" bench testbed smart-infinity --modes base
 refused "no number" "not '1,x'" bench testbed smart-infinity --drives 1,x
 echo '{"link": {"shared": "8GB"}}' >"$place/bare.json"
 refused "no model" 'has no "model"' bench testbed "$place/bare.json"
+sed 's/"heads": 4/"heads": 128, "layers": 4097/; s/"layers": 4, //' "$place/tiny.json" >"$place/deep.json"
+refused "a model of too many layers" 'deep.json: "model": "n_layer" is 4097' \
+    bench testbed "$place/deep.json" --dir "$place/tmp" --out "$place/deep"
+[ ! -e "$place/deep" ] && ok "nothing was made" || fail "a refused testbed has made $place/deep"
 refused "no such place" 'no temporary directory can be made in' bench testbed smart-infinity --dir "$place/nowhere"
 done_testing
