@@ -54,7 +54,7 @@ static int fill(struct shore__run *run, const struct shore__train_args *args, st
     if (!rc) rc = shore_fleet_seal(*fleet, 0, diag);
     if (!rc) {
         shore_fleet_info(*fleet, &info);
-        rc = shore__run_finish(run, info.fleet_id, processor, diag);
+        rc = shore__run_finish(run, info.fleet_id, processor, shore__cli_note, NULL, diag);
     }
     if (!rc) rc = shore_fleet_digest(*fleet, false, digest, diag);
     return rc;

@@ -59,13 +59,13 @@ struct shore__plan {
 };
 void shore__making_remove(const char *run_path);
 /* Ends a making that was killed: after its last step but one, or while the run stands that it was to overwrite. */
-void shore__making_settle(const struct shore__run *run);
+void shore__making_settle(const struct shore__run *run, shore__note_fn note, void *ctx);
 /* Opens the way back to a run that is half replaced: its volumes may still be whole. */
 int shore__run_recall(const char *path, struct shore_diag *diag);
 /* The run that is overwritten, once it is no run any more; NULL: none that can be read. Freed by shore__run_free(). */
 struct shore__run *shore__run_overwritten(const char *run_path);
-/* Removes its volumes, once the run that takes its place stands. overwritten: may be NULL. */
-void shore__run_drop(const struct shore__run *overwritten);
+/* Removes its volumes, once the run that takes its place stands; what stays is said. overwritten: may be NULL. */
+void shore__run_drop(const struct shore__run *overwritten, shore__note_fn note, void *ctx);
 /* Reads only the header. begun: a file without one counts too. diag says why not. */
 bool shore__volume_is_of(const char *volume, const uint64_t fleet_id[2], bool begun, struct shore_diag *diag);
 int shore__plan_read(const char *run_path, struct shore__plan *out, struct shore_diag *diag); /* SHORE_EMISSING: none */

@@ -241,7 +241,7 @@ static int open_overwritten(struct shore__run *run, struct shore__run **out, str
     struct shore__run *whole = shore__run_peek(run->path);
     *out = whole ? whole : shore__run_overwritten(run->path);
     if (!whole) return 0;
-    shore__making_settle(whole);
+    shore__making_settle(whole, shore__run_remember, whole);
     int rc = shore__run_mend(whole, false, diag);
     run->note = whole->note;
     whole->note = NULL;
@@ -424,12 +424,23 @@ void shore__making_remove(const char *run_path) {
     free(making);
 }
 
-void shore__run_drop(const struct shore__run *overwritten) {
+void shore__run_drop(const struct shore__run *overwritten, shore__note_fn note, void *ctx) {
     for (size_t i = 0; overwritten && i < overwritten->settings.drives.count; i++) {
         const char *drive = overwritten->settings.drives.item[i];
+        struct shore_diag why = {{0}};
+        char *volume = NULL, text[1400];
+        bool exists = false;
+        enum owner owner;
+        if (shore__path_is_virtual(drive)) continue;
+        int rc = ask_owner(drive, overwritten->fleet_id, &volume, &exists, &owner, &why);
         /* where the new run has a volume, that one is open by now */
-        if (is_at(drive, overwritten->fleet_id))
-            shore__drive_discard(drive, overwritten->fleet_id, overwritten->generation, false, NULL);
+        if (rc == 0 && exists && owner == OURS)
+            rc = shore__drive_discard(drive, overwritten->fleet_id, overwritten->generation, false, &why);
+        free(volume);
+        if (rc == 0 || !note) continue;
+        snprintf(text, sizeof text,
+                 "%.900s; the volume of the run that was overwritten stays there and is yours to remove", why.text);
+        note(ctx, text);
     }
 }
 
@@ -443,13 +454,13 @@ static bool has_volume(const struct shore__run *run, const char *volume) {
     return has;
 }
 
-void shore__making_settle(const struct shore__run *run) {
+void shore__making_settle(const struct shore__run *run, shore__note_fn note, void *ctx) {
     struct shore__plan plan;
     int rc = shore__plan_read(run->path, &plan, NULL);
     bool made = rc == 0 && memcmp(plan.fleet_id, run->fleet_id, sizeof plan.fleet_id) == 0, undone = true;
     if (made) {
         struct shore__run *overwritten = shore__run_overwritten(run->path);
-        shore__run_drop(overwritten);
+        shore__run_drop(overwritten, note, ctx);
         shore__run_free(overwritten);
     }
     /* otherwise this run was to be overwritten, and stands */
@@ -460,14 +471,14 @@ void shore__making_settle(const struct shore__run *run) {
     shore__strings_free(&plan.fresh);
 }
 
-static void forget_overwritten(const char *run_path) {
+static void forget_overwritten(const char *run_path, shore__note_fn note, void *ctx) {
     struct shore__run *overwritten = shore__run_overwritten(run_path);
-    shore__run_forget(run_path, overwritten ? &overwritten->settings.drives : NULL);
+    shore__run_forget(run_path, overwritten ? &overwritten->settings.drives : NULL, note, ctx);
     shore__run_free(overwritten);
 }
 
-int shore__run_finish(struct shore__run *run, const uint64_t fleet_id[2], const char *processor,
-                      struct shore_diag *diag) {
+int shore__run_finish(struct shore__run *run, const uint64_t fleet_id[2], const char *processor, shore__note_fn note,
+                      void *ctx, struct shore_diag *diag) {
     memcpy(run->fleet_id, fleet_id, sizeof run->fleet_id);
     snprintf(run->processor, sizeof run->processor, "%s", processor);
     int rc = each_file(run, SYNC, diag);
@@ -476,12 +487,12 @@ int shore__run_finish(struct shore__run *run, const uint64_t fleet_id[2], const 
     if (rc < 0) return rc;
     run->making = false; /* from here on there is no way back: the marker stays until the end */
     rc = retire(run, diag);
-    if (rc == 0) forget_overwritten(run->path);
+    if (rc == 0) forget_overwritten(run->path, note, ctx);
     if (rc == 0) rc = each_file(run, MOVE, diag);
     if (rc == 0) rc = shore__directory_sync(run->path, diag);
     if (rc == 0) rc = shore__run_open_data(run, run->path, diag);
     if (rc == 0) rc = shore__run_write(run, diag);
-    if (rc == 0) shore__making_settle(run);
+    if (rc == 0) shore__making_settle(run, note, ctx);
     return rc;
 }
 

@@ -69,7 +69,7 @@ static int open_run(const char *path, bool for_writing, const struct shore__stri
         shore__run_close(run);
         return rc;
     }
-    if (for_writing && with_data) shore__making_settle(run);
+    if (for_writing && with_data) shore__making_settle(run, shore__run_remember, run);
     run->hint_step = read_hint(run);
     /* who had the lock until now may have ended it, or left it */
     if (with_data && run->lock_fd >= 0) rc = shore__run_mend(run, mend, diag);

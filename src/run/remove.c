@@ -222,7 +222,7 @@ int shore__run_remove(const char *path, bool *begun, shore__note_fn note, void *
     /* first what a change of drives that was killed has left, old or new */
     if (made) rc = shore__move_mend(run, note, ctx, diag);
     if (rc == 0 && made) rc = remove_volumes_of(run, OF_RUN, begun, note, ctx, diag);
-    if (rc == 0 && made) shore__run_drop(overwritten);
+    if (rc == 0 && made) shore__run_drop(overwritten, note, ctx);
     if (rc == 0 && overwritten && !made) rc = remove_volumes_of(overwritten, OF_OVERWRITTEN, begun, note, ctx, diag);
     if (rc == 0 && (made || overwritten))
         rc = remove_snapshots(path, made ? &run->settings.drives : &overwritten->settings.drives, note, ctx, diag);

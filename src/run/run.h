@@ -82,8 +82,8 @@ int shore__run_prepare(const char *path, const struct shore__settings *s, struct
                        struct shore__tokenizer *tokenizer, bool overwrite, shore__progress_fn progress,
                        void *progress_ctx, struct shore__run **out, struct shore_diag *diag);
 int shore__run_replace(struct shore__run *run, struct shore_diag *diag);
-int shore__run_finish(struct shore__run *run, const uint64_t fleet_id[2], const char *processor,
-                      struct shore_diag *diag);
+int shore__run_finish(struct shore__run *run, const uint64_t fleet_id[2], const char *processor, shore__note_fn note,
+                      void *ctx, struct shore_diag *diag);
 /* Whether a run was to be overwritten there and can neither be put back nor is replaced yet. */
 bool shore__run_is_half_replaced(const char *path);
 

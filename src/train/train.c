@@ -74,7 +74,7 @@ static int make_state(struct trainer *t, struct shore_fleet_options *options, bo
     shore__source_close(source);
     if (rc) return rc;
     shore_fleet_info(t->fleet, &info);
-    return shore__run_finish(t->run, info.fleet_id, processor, diag);
+    return shore__run_finish(t->run, info.fleet_id, processor, t->events->note, t->events->ctx, diag);
 }
 
 /* Not before the drives have been opened: a run that names a drive of another run would have lost its own. */

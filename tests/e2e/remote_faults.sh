@@ -223,6 +223,21 @@ flock -x "$place/far/held" sleep 1.5 &
 must train "${held[@]}" --overwrite
 wait $!
 
+# A run on a host that cannot be reached is overwritten all the same: what stays there is named.
+stand_in gone 'echo "ssh: connect to host far port 22: Connection refused" >&2; exit 255'
+mkdir "$place/far/off"
+must train "${common[@]}" --seed 3 --rsh "$place/rsh/plain" --drive "ssh://far$place/far/off" "$place/near" \
+    --drive-speeds 1,1 --out "$place/off" --stop-at 1
+must snapshot "$place/off" one --rsh "$place/rsh/plain"
+must train "${common[@]}" --seed 3 --rsh "$place/rsh/gone" --drive "$place/other" --out "$place/off" --stop-at 1 --overwrite
+grep -q "ssh://far$place/far/off: .*the volume of the run that was overwritten stays there and is yours to remove" \
+    "$place/log" && ok "the volume that stays" || fail "no word of the volume that stays"
+grep -q "a part of snapshot one stays: ssh://far$place/far/off/longshore.volume.snapshot-one: " "$place/log" &&
+    grep -q "what is said to stay is yours to remove" "$place/log" && ok "the part that stays" ||
+    fail "no word of the part that stays"
+[ ! -e "$place/near" ] && ok "the rest goes" || fail "a volume that is at hand is left"
+must remove "$place/off"
+
 # A volume that has to be written takes longer there than silence is borne.
 mkdir "$place/far/slow"
 stand_in slow "export FAIL_IO='slow 0 250 far/slow/' LD_PRELOAD='$FAIL_IO_SO'; exec \$serve"

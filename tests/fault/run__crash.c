@@ -163,7 +163,7 @@ static void make_run(void) {
     assert_int_equal(shore__source_init(run->model, 1, &source), 0);
     struct shore_fleet *fleet = fleet_of(&run->settings, run->model, source, run->fleet_id, false);
     shore__source_close(source);
-    assert_ok(shore__run_finish(run, run->fleet_id, "a processor, 2 threads", &diag));
+    assert_ok(shore__run_finish(run, run->fleet_id, "a processor, 2 threads", NULL, NULL, &diag));
     take_step(run, fleet, 0);
     digest_of(fleet, digest_early);
     assert_ok(shore__snapshot_make(run, fleet, "early", false, &diag));

@@ -47,7 +47,7 @@ static int make(bool overwrite, struct shore_diag *diag) {
     if (rc == 0) rc = shore_fleet_create(run->model->layout, &options, &fleet, diag);
     if (rc == 0) rc = shore__import(fleet, run->model, source, NULL, NULL, diag);
     if (rc == 0) rc = shore_fleet_seal(fleet, 0, diag);
-    if (rc == 0) rc = shore__run_finish(run, run->fleet_id, "a processor", diag);
+    if (rc == 0) rc = shore__run_finish(run, run->fleet_id, "a processor", NULL, NULL, diag);
     shore_fleet_close(fleet);
     shore__source_close(source);
     shore__run_close(run);

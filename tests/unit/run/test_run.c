@@ -58,7 +58,7 @@ static struct shore__run *make(const char *path, const struct shore__settings *s
     struct shore__run *run = NULL;
     assert_ok(prepare(path, s, overwrite, &run, &diag));
     fill(run, overwrite);
-    assert_ok(shore__run_finish(run, run->fleet_id, "a processor, 2 threads", &diag));
+    assert_ok(shore__run_finish(run, run->fleet_id, "a processor, 2 threads", NULL, NULL, &diag));
     return run;
 }
 
@@ -209,7 +209,7 @@ static void abandon_moving(struct shore__run *run) {
     /* what cannot be replaced stops it */
     unlink(path);
     assert_int_equal(mkdir(path, 0755), 0);
-    assert_true(shore__run_finish(run, run->fleet_id, "a processor, 2 threads", &diag) < 0);
+    assert_true(shore__run_finish(run, run->fleet_id, "a processor, 2 threads", NULL, NULL, &diag) < 0);
     assert_int_equal(rmdir(path), 0);
     abandon(run);
 }
