@@ -301,8 +301,8 @@ int shore__rollback_mend(struct shore__run *run, shore__note_fn note, void *ctx,
         if (rc == 0) rc = follow(run, &s, &in, &why);
         shore__snapshot_free(&s);
     }
-    if (rc < 0)
-        return shore__fail(diag, rc,
+    if (rc < 0) /* cut off is not refused: no code that says that nothing was begun */
+        return shore__fail(diag, run->begun ? -EIO : rc,
                            "going back to snapshot %s was interrupted and cannot go on: %.700s; mend that, or give "
                            "'longshore rollback %s NAME' with another snapshot",
                            in.name, why.text, run->path);

@@ -126,6 +126,7 @@ run=$place/codes
 codes=ssh://far$place/far/codes
 must train "${common[@]}" --seed 3 --drive "$codes" --out "$run" --stop-at 2
 must snapshot "$run" two
+at2=$(digest)
 must train --resume "$run" --stop-at 4
 at4=$(digest)
 stand_in breaking "\$serve | dd bs=4096 count=30 2>/dev/null"
@@ -151,6 +152,13 @@ TABLE
 refused "a part of a snapshot" "snapshot-two: .*cannot be reached|$codes.*exit code 255" rollback "$run" two --rsh "$place/rsh/answers-once"
 ! grep -q "snapshot-two=NEW" "$place/log" && ok "it is no drive" || fail "it is taken for a drive"
 rm "$place/asked"
+# A rollback that another command goes on with is work, too.
+echo '{"snapshot": "two", "from": 4, "committed": false}' >"$run/rollback.json"
+refused "a rollback that cannot go on" "going back to snapshot two was interrupted.*$codes" inspect "$run" --rsh "$place/rsh/barely"
+expect_failure 1 "a rollback that is cut off again" "going back to snapshot two was interrupted.*$codes" \
+    inspect "$run" --rsh "$place/rsh/breaking"
+must inspect "$run" --digest --deep
+same "it goes on" "$(digest)" "$at2"
 expect_failure 1 "a volume that is not removed" "$codes" remove "$run" --rsh "$place/rsh/answers-once"
 grep -q "removed already: .*the same command goes on" "$place/log" && ok "how to go on" || fail "how to go on is not said"
 must remove "$run"
