@@ -409,17 +409,26 @@ static int report_row(struct bench *b, struct shore__testbed_row *r) {
     return 0;
 }
 
+/* A machine without a name of its own is called as its file, which may have a path. */
+static char *path_out(const struct bench *b, const char *dir, const char *ending) {
+    char name[sizeof b->emulation.name], *path = NULL;
+    snprintf(name, sizeof name, "%s", b->emulation.name);
+    for (char *at = name; (at = strchr(at, '/'));)
+        *at = '-';
+    return asprintf(&path, "%s/testbed-%s.%s", dir, name, ending) < 0 ? NULL : path;
+}
+
 static int draw(struct bench *b, struct shore_diag *diag) {
     const char *dir = b->args->out ? b->args->out : b->args->json ? NULL : ".";
     double base1 = seconds_of(b, SHORE__TESTBED_BASE, 1, 1);
     double gpu = b->emulation.forward_seconds + b->emulation.backward_seconds;
-    char *path = NULL;
     if (!dir) return 0;
     if (base1 <= 0) {
         shore__cli_say("no picture: it shows speeds over base with one drive, which was not measured");
         return 0;
     }
-    if (asprintf(&path, "%s/testbed-%s.svg", dir, b->emulation.name) < 0) return -ENOMEM;
+    char *path = path_out(b, dir, "svg");
+    if (!path) return -ENOMEM;
     int rc = shore__testbed_draw(path, b->emulation.name, b->emulation.scale, gpu > 0 ? base1 / gpu : 0, b->rows,
                                  b->nrows, diag);
     if (!rc && !b->args->quiet) shore__cli_say("drawn: %s", path);
@@ -428,11 +437,11 @@ static int draw(struct bench *b, struct shore_diag *diag) {
 }
 
 static int open_lines(struct bench *b, struct shore_diag *diag) {
-    char *path = NULL;
     if (!b->args->out) return 0;
     if (mkdir(b->args->out, 0777) && errno != EEXIST)
         return shore__fail(diag, -errno, "%s: cannot be made: %s", b->args->out, strerror(errno));
-    if (asprintf(&path, "%s/testbed-%s.jsonl", b->args->out, b->emulation.name) < 0) return -ENOMEM;
+    char *path = path_out(b, b->args->out, "jsonl");
+    if (!path) return -ENOMEM;
     b->lines = fopen(path, "w");
     int rc = b->lines ? 0 : shore__fail(diag, -errno, "%s: cannot be written: %s", path, strerror(errno));
     free(path);

@@ -31,6 +31,11 @@ grep -q 'Emulated testbed tiny' "$place/out/testbed-tiny.svg" && ok "it says emu
 run bench testbed "$place/tiny.json" --drives 1 --modes lossless,base --dir "$place/tmp" --out "$place/out"
 grep -q '^emulated: tiny, rates and model divided by 1000' "$place/log" && grep -qE '^lossless +1 +1 ' "$place/log" &&
     ok "a table" || fail "no table"
+sed 's/"name": "tiny", //' "$place/tiny.json" >"$place/nameless.json"
+cd "$place" || exit
+must bench testbed ./nameless.json --drives 1 --modes base --dir tmp --out nameless
+cd "$OLDPWD" || exit
+same "called as its file" "$(ls "$place/nameless" | xargs)" "testbed-.-nameless.json.jsonl testbed-.-nameless.json.svg"
 "$LONGSHORE" bench testbed "$place/tiny.json" --steps 200 --dir "$place/tmp" --json >"$place/log" 2>&1 &
 background=$!
 for _ in $(seq 1000); do pgrep -P $background >/dev/null && break; sleep 0.02; done
