@@ -50,7 +50,7 @@ struct shore__drive_ops {
     const char *name;
     unsigned caps;
 
-    void (*recovery)(const struct shore__drive *d, struct shore__drive_recovery *out);
+    int (*recovery)(const struct shore__drive *d, struct shore__drive_recovery *out, struct shore_diag *diag);
     /* Goes to the slot that holds step and loads its table. Writes nothing. Synchronous. */
     int (*load)(struct shore__drive *d, uint64_t step, struct shore_diag *diag);
     /* Makes (epoch, step, its slot) durable, after load. On a drive that has just been created, without load: makes

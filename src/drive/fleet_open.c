@@ -213,8 +213,8 @@ static int match_placement(struct shore_fleet *f, struct shore_diag *diag) {
 static void tell_damage(const struct shore_fleet *f) {
     for (uint32_t d = 0; d < f->ndrives && f->config.note; d++) {
         struct shore__drive_recovery found;
-        f->drives[d]->ops->recovery(f->drives[d], &found);
-        if (found.damage.text[0]) f->config.note(f->config.note_ctx, found.damage.text);
+        int rc = f->drives[d]->ops->recovery(f->drives[d], &found, NULL);
+        if (!rc && found.damage.text[0]) f->config.note(f->config.note_ctx, found.damage.text);
     }
 }
 

@@ -48,8 +48,9 @@ static int run_and_wait(struct shore__local *l, struct shore__local_job *job, st
 
 /* ---- the table ---- */
 
-static void local_recovery(const struct shore__drive *d, struct shore__drive_recovery *out) {
+static int local_recovery(const struct shore__drive *d, struct shore__drive_recovery *out, struct shore_diag *diag) {
     shore__volume_recovery(&local_of(d)->volume, out);
+    return 0;
 }
 
 static int load_or_begin(struct shore__drive *d, enum shore__local_kind kind, uint64_t epoch, uint64_t step,

@@ -54,8 +54,9 @@ static int push(struct null_drive *n, struct null_job with) {
     return 0;
 }
 
-static void null_recovery(const struct shore__drive *d, struct shore__drive_recovery *out) {
+static int null_recovery(const struct shore__drive *d, struct shore__drive_recovery *out, struct shore_diag *diag) {
     memset(out, 0, sizeof *out);
+    return 0;
 }
 
 static int null_load(struct shore__drive *d, uint64_t step, struct shore_diag *diag) {

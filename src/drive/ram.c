@@ -275,11 +275,11 @@ static void *update_lane(void *ctx) {
 /* ---- the table ---- */
 
 /* What a record would say, for a fleet that goes back because another drive was lost. */
-static void ram_recovery(const struct shore__drive *d, struct shore__drive_recovery *out) {
+static int ram_recovery(const struct shore__drive *d, struct shore__drive_recovery *out, struct shore_diag *diag) {
     struct ram *r = ram_of(d);
     struct shore__record *record = &out->record;
     memset(out, 0, sizeof *out);
-    if (!r->begun) return;
+    if (!r->begun) return 0;
     uint64_t step;
     out->valid = true;
     record->active = shore__slots_active(&r->slots, &step);
@@ -290,6 +290,7 @@ static void ram_recovery(const struct shore__drive *d, struct shore__drive_recov
     record->slot[1 - record->active].step = whole ? step - 1 : SHORE__STEP_NONE;
     record->metrics_bytes = r->metrics_bytes;
     memcpy(record->metrics, r->metrics, r->metrics_bytes);
+    return 0;
 }
 
 static int ram_load(struct shore__drive *d, uint64_t step, struct shore_diag *diag) {

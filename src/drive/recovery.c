@@ -138,10 +138,10 @@ int shore__fleet_recover(struct shore__drive *const *drives, uint32_t ndrives,
     struct shore__drive_recovery *found = calloc(ndrives, sizeof *found);
     if (!found) return shore__fail(diag, -ENOMEM, "out of memory");
     memset(out, 0, sizeof *out);
-    for (uint32_t d = 0; d < ndrives; d++) {
-        drives[d]->ops->recovery(drives[d], &found[d]);
-    }
-    int rc = recover(drives, found, ndrives, options, out, diag);
+    int rc = 0;
+    for (uint32_t d = 0; !rc && d < ndrives; d++)
+        rc = drives[d]->ops->recovery(drives[d], &found[d], diag);
+    if (!rc) rc = recover(drives, found, ndrives, options, out, diag);
     free(found);
     return rc;
 }

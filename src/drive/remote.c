@@ -105,15 +105,16 @@ static void new_ledger(struct remote *r, const unsigned char *data, uint32_t byt
     pthread_mutex_unlock(&r->lock);
 }
 
-static void remote_recovery(const struct shore__drive *d, struct shore__drive_recovery *out) {
+static int remote_recovery(const struct shore__drive *d, struct shore__drive_recovery *out, struct shore_diag *diag) {
     struct remote *r = remote_of(d);
     struct control c = {.fields.type = SHORE__WIRE_RECOVERY};
     unsigned char data[SHORE__WIRE_RECOVERY_BYTES];
-    struct shore__drive_recovery now;
     c.result = data;
     c.result_room = sizeof data;
-    if (control(r, &c, NULL) == 0 && shore__wire_recovery_get(data, c.result_bytes, &now)) r->info.recovery = now;
-    *out = r->info.recovery;
+    int rc = control(r, &c, diag);
+    if (!rc && (c.result_bytes > sizeof data || !shore__wire_recovery_get(data, c.result_bytes, out)))
+        rc = shore__fail(diag, SHORE_ELINK, "%s: its answer cannot be understood", r->uri);
+    return rc;
 }
 
 static int remote_load(struct shore__drive *d, uint64_t step, struct shore_diag *diag) {

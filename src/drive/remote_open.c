@@ -121,7 +121,6 @@ static int begin(struct remote *r, uint32_t mode, const struct shore__volume_des
             shore__wire_open_free(&info);
         } else if (r->info.has_desc) {
             /* what callers may hold on to stays */
-            r->info.recovery = info.recovery;
             r->info.slots = info.slots;
             r->info.slot_bytes = info.slot_bytes;
             r->info.piece_segments = info.piece_segments;

@@ -117,8 +117,8 @@ static int send_opened(struct session *s, uint64_t id, int rc, const struct shor
             .has_recovery = true,
         };
         memcpy(o.token, s->open.token, sizeof o.token);
-        d->ops->recovery(d, &o.recovery);
-        made = shore__wire_open_put(&o, true, &settings, &bytes);
+        made = d->ops->recovery(d, &o.recovery, diag);
+        if (!made) made = shore__wire_open_put(&o, true, &settings, &bytes);
     }
     if (!made) body = malloc(SHORE__WIRE_ANSWER_BYTES + a.text_bytes + bytes);
     if (!body) {

@@ -293,8 +293,8 @@ static int give_recovery(struct shore__serve_job *job) {
     unsigned char data[SHORE__WIRE_RECOVERY_BYTES];
     struct shore__drive_recovery found;
     struct shore__drive *d = job->session->drive;
-    d->ops->recovery(d, &found);
-    return add_result(job, data, shore__wire_recovery_put(data, &found));
+    int rc = d->ops->recovery(d, &found, &job->diag);
+    return rc ? rc : add_result(job, data, shore__wire_recovery_put(data, &found));
 }
 
 static int snapshot(struct shore__serve_job *job) {

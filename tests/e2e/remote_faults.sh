@@ -272,6 +272,22 @@ same "a far side that was stopped: digest" "$(digest)" "$wanted"
 grep -q "silent for 1 s.*waiting" "$place/log" && ok "its silence is noticed" || fail "its silence is not noticed"
 kill -CONT "$(cat "$place/pid")" 2>/dev/null
 
+# One drive is lost while another comes back: what it held when it was opened says nothing any more.
+stand_in both "
+    echo \$\$ >'$place/pid.'\$1
+    if [ \$1 = b ] && [ -e '$place/lost' ] && mkdir '$place/a.lost' 2>/dev/null; then kill -9 \$(cat '$place/pid.a'); sleep 0.3; fi
+    exec \$serve"
+mkdir "$place/far/a" "$place/far/b"
+must train "${merged[@]}" --seed 3 --rsh "$place/rsh/both" --drive "ssh://a$place/far/a" "ssh://b$place/far/b" \
+    --out "$place/two" --stop-at 2
+started "$place/two" train --resume "$place/two" --rsh "$place/rsh/both"
+touch "$place/lost"
+kill -9 "$(cat "$place/pid.b")"
+ended
+[ -e "$place/a.lost" ] && ok "both were lost" || fail "only one was lost"
+same "one after the other: exit code" $rc 0
+same "one after the other: digest" "$(digest)" "$wanted"
+
 # ---- a full disk there, if a small file system may be mounted ----
 if [ "$(id -u)" = 0 ] && mkdir "$place/tiny" && mount -t tmpfs -o size=20M none "$place/tiny" 2>/dev/null; then
     tiny=ssh://far$place/tiny
