@@ -53,8 +53,8 @@ struct shore__drive_ops {
     int (*recovery)(const struct shore__drive *d, struct shore__drive_recovery *out, struct shore_diag *diag);
     /* Goes to the slot that holds step and loads its table. Writes nothing. Synchronous. */
     int (*load)(struct shore__drive *d, uint64_t step, struct shore_diag *diag);
-    /* Makes (epoch, step, its slot) durable, after load. On a drive that has just been created, without load: makes
-     * what init wrote the first whole state. Synchronous. */
+    /* Makes (epoch, step, its slot) durable, after load; SHORE_ESTALE: it has seen that epoch, or a later one. On a
+     * drive that has just been created, without load: makes what init wrote the first whole state. Synchronous. */
     int (*begin)(struct shore__drive *d, uint64_t epoch, uint64_t step, struct shore_diag *diag);
     /* Initial state: see shore_fleet_init_block. Synchronous. */
     int (*init)(struct shore__drive *d, uint32_t block, uint32_t segment, uint32_t count, const float *master,
@@ -70,8 +70,9 @@ struct shore__drive_ops {
     /* seal is what put stored or get found (XXH3-128, seeded with the offset); the caller compares. */
     int (*scratch)(struct shore__drive *d, bool put, uint64_t offset, uint64_t bytes, void *buffer,
                    unsigned char seal[16], struct shore_completion done);
-    /* After all updates that were submitted before it; none may be submitted until it has completed. Fails unless
-     * (SKIP or) every segment has been updated in the current attempt, without an error. */
+    /* After begin, and after all updates that were submitted before it; none may be submitted until it has completed,
+     * and one that is found behind it fails. Fails unless (SKIP or) every segment has been updated in the current
+     * attempt, without an error. */
     int (*commit)(struct shore__drive *d, uint64_t step, enum shore__commit_how how, const void *metrics,
                   uint32_t metrics_bytes, struct shore_completion done);
     /* Drains; requests of older attempts are refused from now on. Synchronous. */

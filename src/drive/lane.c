@@ -137,11 +137,11 @@ void shore__slots_discard(struct shore__slots *slots, uint64_t attempt) {
     pthread_mutex_unlock(&slots->mutex);
 }
 
-uint64_t shore__slots_attempt(struct shore__slots *slots) {
+bool shore__slots_holds(struct shore__slots *slots, unsigned active, uint64_t base_step, uint64_t attempt) {
     pthread_mutex_lock(&slots->mutex);
-    uint64_t attempt = slots->attempt;
+    bool holds = slots->active == active && slots->step[active] == base_step && slots->attempt == attempt;
     pthread_mutex_unlock(&slots->mutex);
-    return attempt;
+    return holds;
 }
 
 unsigned shore__slots_active(struct shore__slots *slots, uint64_t *step) {

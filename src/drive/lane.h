@@ -49,9 +49,10 @@ void shore__slots_set(struct shore__slots *slots, unsigned active, uint64_t step
 int shore__slots_find(struct shore__slots *slots, uint64_t step);
 /* An update of base_step comes: the other slot will hold the next step. Returns the active slot, or a negative code. */
 int shore__slots_write(struct shore__slots *slots, uint64_t base_step, uint64_t attempt);
+/* When its turn comes: whether that slot is still the active one, of that step, and the attempt goes on. */
+bool shore__slots_holds(struct shore__slots *slots, unsigned active, uint64_t base_step, uint64_t attempt);
 void shore__slots_commit(struct shore__slots *slots, uint64_t step, bool skip);
 void shore__slots_discard(struct shore__slots *slots, uint64_t attempt);
-uint64_t shore__slots_attempt(struct shore__slots *slots);
 unsigned shore__slots_active(struct shore__slots *slots, uint64_t *step);
 
 #endif

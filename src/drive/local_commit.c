@@ -85,6 +85,11 @@ int shore__local_begin(struct shore__local *l, struct shore__local_job *job) {
             return shore__fail(&job->diag, -EINVAL, "%s: step %llu was not loaded", l->volume.file.path,
                                (unsigned long long)step);
         }
+        if (job->begin.epoch <= record->epoch) {
+            return shore__fail(&job->diag, SHORE_ESTALE, "%s: is in epoch %llu, so epoch %llu cannot begin",
+                               l->volume.file.path, (unsigned long long)record->epoch,
+                               (unsigned long long)job->begin.epoch);
+        }
         struct shore__record next = {.epoch = job->begin.epoch, .active = slot};
         next.slot[slot] = record->slot[slot];
         next.slot[slot].step = step;
@@ -110,6 +115,10 @@ int shore__local_commit(struct shore__local *l, struct shore__local_job *job) {
     uint64_t step = job->commit.step;
     bool skip = job->commit.how == SHORE__COMMIT_SKIP;
     const struct shore__record *record = &l->volume.record;
+    if (l->epoch != record->epoch) {
+        return shore__fail(&job->diag, SHORE_ESTALE, "%s: no epoch was begun in which step %llu could be committed",
+                           l->volume.file.path, (unsigned long long)step);
+    }
     if (base == SHORE__STEP_NONE || (step != base + 1 && job->commit.how != SHORE__COMMIT_RESTORED)) {
         return shore__fail(&job->diag, SHORE_ESTALE, "%s: is at step %llu, so step %llu cannot be committed",
                            l->volume.file.path, (unsigned long long)base, (unsigned long long)step);

@@ -167,9 +167,12 @@ static void start_chunk(struct shore__pipeline *p, struct chunk *c) {
     start_reads(p, c);
 }
 
+/* Or it came behind the commit of its step: what it would write is the committed slot by now. */
 static bool is_discarded(struct shore__local *l, const struct shore__local_job *job) {
-    uint64_t attempt = job->kind == SHORE__LOCAL_UPDATE ? job->update.attempt : job->store.attempt;
-    return is_of_attempt(l, job) && attempt != shore__slots_attempt(&l->slots);
+    bool update = job->kind == SHORE__LOCAL_UPDATE;
+    uint64_t base = update ? job->update.base_step : job->store.base_step;
+    uint64_t attempt = update ? job->update.attempt : job->store.attempt;
+    return is_of_attempt(l, job) && !shore__slots_holds(&l->slots, job->slot, base, attempt);
 }
 
 /* The current job starts no more chunks: it ends when those under way do. */

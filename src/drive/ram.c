@@ -148,7 +148,7 @@ static int run_update(struct ram *r, struct ram_job *job, struct shore_diag *dia
     const struct shore_update *u = &job->update;
     int worst = 0;
     for (uint32_t at = 0; at < u->count; at += STEP_SEGMENTS) {
-        if (u->attempt != shore__slots_attempt(&r->slots)) return SHORE_EDISCARDED;
+        if (!shore__slots_holds(&r->slots, job->slot, u->base_step, u->attempt)) return SHORE_EDISCARDED;
         uint32_t count = u->count - at < STEP_SEGMENTS ? u->count - at : STEP_SEGMENTS;
         uint32_t local = job->local + at;
         struct shore_update part = shore__update_part(&r->config, u, u->segment + at, count);
@@ -178,7 +178,9 @@ static int run_spill(struct ram *r, struct ram_job *job) {
 
 static int run_store(struct ram *r, struct ram_job *job) {
     size_t image = shore__state_segment_bytes(r->desc.plane_bytes);
-    if (r->begun && job->store.attempt != shore__slots_attempt(&r->slots)) return SHORE_EDISCARDED;
+    const struct shore_store *store = &job->store;
+    if (r->begun && !shore__slots_holds(&r->slots, 1 - job->slot, store->base_step, store->attempt))
+        return SHORE_EDISCARDED;
     for (uint32_t i = 0; i < job->store.count; i++)
         copy_image(r, job->slot, job->local + i, (unsigned char *)(uintptr_t)job->store.state + i * image, true);
     memset(r->written + job->local, 1, job->store.count);
@@ -305,6 +307,9 @@ static int ram_load(struct shore__drive *d, uint64_t step, struct shore_diag *di
 static int ram_begin(struct shore__drive *d, uint64_t epoch, uint64_t step, struct shore_diag *diag) {
     struct ram *r = ram_of(d);
     uint64_t loaded;
+    if (epoch <= r->epoch)
+        return shore__fail(diag, SHORE_ESTALE, "ram: is in epoch %" PRIu64 ", so epoch %" PRIu64 " cannot begin",
+                           r->epoch, epoch);
     r->epoch = epoch;
     if (r->begun) {
         shore__slots_active(&r->slots, &loaded);
