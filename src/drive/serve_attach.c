@@ -45,6 +45,13 @@ static void prepare(struct handing *h) {
 
 /* ---- the process that has the drive ------------------------------------------------------------------------------ */
 
+/* Until it says something, or the client is gone, or has been able to notice that nobody answers. */
+static bool has_spoken(struct session *s, int held) {
+    const struct shore__conn *first = &s->links[0].conn;
+    struct pollfd fds[2] = {{held, POLLIN, 0}, {first->wake, POLLIN, 0}};
+    return poll(fds, 2, (int)first->silence_ms) > 0 && fds[0].revents;
+}
+
 /* Closing `held` tells the other process that its descriptors are no longer used: it is closed with the process. */
 static void take_one(struct session *s) {
     struct handing h;
@@ -52,7 +59,7 @@ static void take_one(struct session *s) {
     int fds[2], held = accept4(s->attach, NULL, NULL, SOCK_CLOEXEC);
     if (held < 0) return;
     prepare(&h);
-    ssize_t n = is_this_user(held) ? recvmsg(held, &h.message, MSG_CMSG_CLOEXEC) : -1;
+    ssize_t n = is_this_user(held) && has_spoken(s, held) ? recvmsg(held, &h.message, MSG_CMSG_CLOEXEC) : -1;
     struct cmsghdr *c = n == (ssize_t)sizeof h.id ? CMSG_FIRSTHDR(&h.message) : NULL;
     if (!c || c->cmsg_type != SCM_RIGHTS || c->cmsg_len != CMSG_LEN(sizeof fds)) {
         close(held);

@@ -5,10 +5,12 @@
 #include <errno.h>
 #include <pthread.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 
+#include "drive/conn.h"
 #include "drive/placement.h"
 #include "drive/remote.h"
-#include "drive/wire.h"
+#include "drive/wire_open.h"
 
 enum fault {
     NONE,
@@ -228,8 +230,7 @@ static void *serve(void *ctx) {
     return NULL;
 }
 
-/* at: which frame of that direction is spoiled. */
-static int between_open(struct between *b, enum fault fault, bool to_server, unsigned at) {
+static void between_describe(struct between *b) {
     memset(b, 0, sizeof *b);
     plain_open(&b->plain, SHORE_ADAMW, false);
     struct shore_fleet_options options = {.optimizer = SHORE_ADAMW};
@@ -243,6 +244,11 @@ static int between_open(struct between *b, enum fault fault, bool to_server, uns
         b->extents[i] = (struct shore__extent){i, 0, segments, b->desc.segments};
         b->desc.segments += segments;
     }
+}
+
+/* at: which frame of that direction is spoiled. */
+static int between_open(struct between *b, enum fault fault, bool to_server, unsigned at) {
+    between_describe(b);
     b->gradient = pages(b->plain.layout->blocks[1].padded_elems * 4);
     b->params = pages(b->plain.layout->blocks[1].padded_elems * 2);
     hypers(&b->plain, 1, b->groups);
@@ -395,6 +401,57 @@ static void test_heartbeat(void **state) {
     unsetenv("LONGSHORE_SILENCE");
 }
 
+/* Somebody who knows the token connects, and says nothing: the server still ends when its client is gone. */
+static void test_a_connection_that_is_never_handed_over(void **state) {
+    struct between b;
+    struct shore__conn conn;
+    struct shore__wire_header h = {0};
+    struct shore__wire_answer a;
+    unsigned char *request, *body = NULL;
+    size_t room = 0;
+    uint32_t version;
+    struct shore__frame frame = {.type = SHORE__WIRE_OPEN, .id = 1};
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    alarm(30);
+    between_describe(&b);
+    struct shore__wire_open answer, open = {.path = (char *)(uintptr_t) "ram:",
+                                            .mode = SHORE__WIRE_MODE_CREATE,
+                                            .layout = b.plain.layout,
+                                            .silence_ms = 30000,
+                                            .connections = 2,
+                                            .has_desc = true,
+                                            .desc = b.desc};
+    memcpy(open.plane_bytes, b.config.plane_bytes, sizeof open.plane_bytes);
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, b.client), 0);
+    b.server[0] = b.client[1];
+    pthread_create(&b.serving, NULL, serve, &b);
+    assert_int_equal(shore__conn_init(&conn, b.client[0], b.client[0], -1), 0);
+    assert_int_equal(shore__conn_greeting(&conn, &version, &b.diag), 0);
+    assert_int_equal(shore__wire_open_put(&open, false, &request, &frame.body_bytes), 0);
+    frame.body = request;
+    assert_int_equal(shore__conn_send(&conn, &frame, &b.diag), 0);
+    while (h.type != SHORE__WIRE_DONE)
+        assert_int_equal(shore__conn_receive(&conn, false, &h, &body, &room, &b.diag), 0);
+    assert_int_equal(shore__wire_answer_get(&h, body, &a, &b.diag), 0);
+    assert_int_equal(shore__wire_open_get(a.result, a.result_bytes, true, &answer, &b.diag), 0);
+    int n = 1 + snprintf(address.sun_path + 1, sizeof address.sun_path - 1, "longshore-");
+    for (int i = 0; i < 16; i++)
+        n += snprintf(address.sun_path + n, sizeof address.sun_path - (size_t)n, "%02x", answer.token[i]);
+    int silent = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    socklen_t bytes = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + (size_t)n);
+    assert_int_equal(connect(silent, (struct sockaddr *)&address, bytes), 0);
+    usleep(200000); /* it is taken in */
+    shore__conn_fini(&conn);
+    pthread_join(b.serving, NULL);
+    alarm(0);
+    assert_int_equal(b.served, SHORE_ELINK);
+    close(silent);
+    free(request);
+    free(body);
+    shore__wire_open_free(&answer);
+    plain_close(&b.plain);
+}
+
 static void test_garbage_before_the_greeting(void **state) {
     struct between b;
     if (between_open(&b, GARBAGE_FIRST, false, 0)) fail_msg("%s", b.diag.text);
@@ -434,6 +491,7 @@ int main(void) {
         cmocka_unit_test(test_standstill),
         cmocka_unit_test(test_slow_work),
         cmocka_unit_test(test_heartbeat),
+        cmocka_unit_test(test_a_connection_that_is_never_handed_over),
         cmocka_unit_test(test_garbage_before_the_greeting),
         cmocka_unit_test(test_ledger_counts_every_byte),
     };
