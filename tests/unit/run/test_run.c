@@ -438,6 +438,7 @@ static void mends_what_was_begun_meanwhile(void **state) {
     assert_ok(opens_fleet(run, &diag));
     shore__run_close(run);
     removed("a");
+    shore__settings_free(&s);
     close(opened[0]);
     close(opened[1]);
 }
