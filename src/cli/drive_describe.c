@@ -27,6 +27,7 @@ static void describe_volume(const struct shore__run *run, const struct shore__pr
     const char *error = !shore__probe_is_of(p, run->fleet_id) ? "the volume belongs to another run"
                         : desc->generation != run->generation ? "the volume is of another placement"
                         : p->recovery.damaged_record          ? p->recovery.damage.text
+                        : !p->recovery.valid                  ? "both commit records are gone"
                                                               : NULL;
     if (error) json_object_set_new(o, "error", json_string(error));
 }

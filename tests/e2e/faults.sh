@@ -61,6 +61,11 @@ restore
 head -c "$size" /dev/zero >"$place/d/volume"
 named_as "replaced by zeros" "volume"
 restore
+for place_of in 16 32; do dd if=/dev/zero of="$place/d/volume" bs=4096 seek=$place_of count=1 conv=notrunc status=none; done
+named_as "without records" "volume: both commit records are gone"
+must inspect "$place/run"
+if grep -q "d/volume: .*; both commit records are gone" "$place/log"; then ok "inspect says so"; else fail "inspect says nothing"; fi
+restore
 merge common --seed 4
 must train "${merged[@]}" --drive "$place/d/other" --out "$place/otherrun" --stop-at 3
 cp "$place/d/other" "$place/d/volume"
