@@ -130,7 +130,7 @@ struct shore_fleet_options {
     bool overwrite;              /* create: replace what is there (never what another process has locked) */
     const uint64_t *accept_step; /* open: go on from this whole step although a newer record is damaged; NULL: no */
     uint64_t hint_step;          /* open: refuse a fleet whose committed step is older than this */
-    bool read_only;              /* open: nothing can be written, and others may read at the same time */
+    bool read_only;              /* open: others may read at the same time; updates and commits: -EROFS */
     const void *identity;        /* create: opaque bytes kept in every volume, given back by shore_volume_identity() */
     uint32_t identity_bytes;     /* 64 KiB at most */
     uint64_t fleet_id[2]; /* open: refuse volumes of another fleet, unless zero. create: zero makes a random one */

@@ -180,7 +180,8 @@ static bool is_ready(struct shore_fleet *f) {
 
 int shore_fleet_fetch(struct shore_fleet *f, uint64_t step, uint32_t block, uint32_t segment, uint32_t count,
                       enum shore_fetch_kind kind, void *dst, struct shore_completion done) {
-    int rc = is_ready(f) ? check_range(f, block, segment, count) : -EINVAL;
+    bool known = (unsigned)kind <= SHORE_FETCH_SPILLED_BF16;
+    int rc = known && is_ready(f) ? check_range(f, block, segment, count) : -EINVAL;
     if (rc) return rc;
     struct shore__join *join = join_new(f, JOIN_FETCH, 0, done);
     if (!join) return -ENOMEM;
@@ -261,6 +262,8 @@ static int submit_update(struct shore__join *join) {
     pthread_mutex_lock(&f->lock);
     if (!f->ready) {
         rc = -EINVAL;
+    } else if (f->config.read_only) {
+        rc = -EROFS;
     } else if (f->broken_rc) {
         broken = true;
         f->outstanding++;
@@ -480,6 +483,8 @@ static int commit_as(struct shore_fleet *f, uint64_t step, enum shore__commit_ho
     pthread_mutex_lock(&f->lock);
     if (!f->ready) {
         rc = -EINVAL;
+    } else if (f->config.read_only) {
+        rc = -EROFS;
     } else if (f->commit) {
         rc = -EBUSY;
     } else if (step != f->step + 1 && how != SHORE__COMMIT_RESTORED) {

@@ -90,6 +90,7 @@ static void test_fetches(void **state) {
         must(&b, fleet_commit(b.fleet, 1, false, &b.diag));
         assert_digest(b.fleet, &b.plain, true);
         assert_int_equal(fetch_wait(&b, 7, 0, 0, 1, SHORE_FETCH_BF16, b.plain.master[0]), -EINVAL);
+        assert_int_equal(fetch_wait(&b, 2, 0, 0, 1, SHORE_FETCH_SPILLED_BF16 + 1, b.plain.master[0]), -EINVAL);
         bench_close(&b);
     }
 }
@@ -481,6 +482,12 @@ static void test_refusals(void **state) {
         assert_int_not_equal(fleet_commit(b.fleet, 1, false, &b.diag), 0);
         if (is_durable(&configs[c])) {
             reopen(&b);
+            assert_digest(b.fleet, &b.plain, true);
+            b.options.read_only = true;
+            reopen(&b);
+            update.attempt = shore_fleet_attempt(b.fleet);
+            assert_int_equal(shore_fleet_update(b.fleet, &update, shore_wait_completion(&wait)), -EROFS);
+            assert_int_equal(fleet_commit(b.fleet, 1, true, &b.diag), -EROFS);
             assert_digest(b.fleet, &b.plain, true);
         }
         free(gradient);
