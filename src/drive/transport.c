@@ -364,7 +364,7 @@ static int explain_start(const struct shore__place *place, const char *said, con
 
 int shore__way_explain(const char *uri, const struct shore__place *place, struct shore__way *w, int rc,
                        const struct shore_diag *why, struct shore_diag *diag) {
-    char shown[300], words[360], command[500];
+    char shown[300], words[700], command[500];
     struct shore_diag start;
     shore__escape(uri, strlen(uri), shown, sizeof shown);
     if (!w->child) return shore__fail(diag, rc, "%s: %.600s", shown, why->text);

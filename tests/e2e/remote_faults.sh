@@ -48,6 +48,7 @@ down|cannot be reached .*refused.*see that '.*-p 77 me@far true' works|echo 'ssh
 nowhere|cannot be reached .*resolve.*see that|echo 'ssh: Could not resolve hostname far: Name or service not known' >&2; exit 255
 no-account|no longshore answers.*it said: This account.*see what|echo 'This account is not available.'; exit 1
 killed|no longshore answers.*has closed.*see what|kill -9 $$
+wordy|no longshore answers.*\(first of many 0.*see what|printf 'first of many %0250d\n' 0 >&2; exit 3
 silent|no longshore answers.*silent for 1 s.*see what|exec sleep 60
 chatty|65536 bytes of other text.*login scripts must be quiet|while :; do echo 'Welcome to far, home of everything'; done
 trickling|no longshore drive server.*login scripts must be quiet|while :; do echo .; sleep 0.2; done
