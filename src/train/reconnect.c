@@ -9,6 +9,8 @@
 
 #define PAUSE_MS_LEAST 100u
 #define PAUSE_MS_MOST 5000u
+/* In one step: more are no accident, but a far side that this very step ends (its memory, say). */
+#define LOSSES_MOST 20u
 
 static void say(struct trainer *t, const char *text) {
     if (t->events->note) t->events->note(t->events->ctx, text);
@@ -48,7 +50,8 @@ static bool stop_asked(const struct trainer *t) {
 
 int train_reconnect(struct trainer *t, uint64_t *step, struct shore_diag *diag) {
     char text[sizeof diag->text + 160], seconds[32];
-    struct shore_diag why = *diag;
+    const struct shore_diag lost = *diag;
+    struct shore_diag why = lost;
     struct shore_fleet_info info;
     uint64_t start = shore__now_ns(), limit = (uint64_t)(t->s->reconnect_seconds * 1e9);
     int rc = SHORE_ELINK;
@@ -77,6 +80,14 @@ int train_reconnect(struct trainer *t, uint64_t *step, struct shore_diag *diag) 
         return rc;
     }
     shore_fleet_info(t->fleet, &info);
+    t->losses = t->losses && info.step == t->lost_at ? t->losses + 1 : 1;
+    t->lost_at = info.step;
+    if (t->losses > LOSSES_MOST)
+        return shore__fail(
+            diag, SHORE_ELINK,
+            "gave up, since a drive was lost %u times in step %llu; the committed state is good: %.500s; "
+            "when that is mended, go on with: longshore train --resume %s",
+            t->losses, (unsigned long long)info.step + 1, lost.text, t->run->path);
     snprintf(text, sizeof text, "connected again after %s: going on from step %llu",
              shore__format_seconds((double)(shore__now_ns() - start) * 1e-9, seconds, sizeof seconds),
              (unsigned long long)info.step);

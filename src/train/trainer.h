@@ -123,6 +123,8 @@ struct trainer {
     bool abandoned;   /* broken, and not all gradients fit in memory: the step is computed again without speculating */
     double norm;
     uint64_t wait_ns, commit_ns;
+    uint64_t lost_at; /* the committed step when a drive was lost last */
+    uint32_t losses;  /* how often in a row it was that one */
 
     /* an emulated machine; NULL: none */
     struct shore__throttle *throttle;

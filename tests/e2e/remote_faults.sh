@@ -121,6 +121,16 @@ refused~60~1~refuses the login~$serve | lose 600~echo 'Permission denied (public
 down~1~1~gave up after.*cannot be reached.*--resume~$serve | lose 600~echo 'ssh: Connection refused' >&2; exit 255
 TABLE
 
+# A far side that each step ends: no run waits for it for ever.
+stand_in fatal '$serve | dd bs=4096 count=300 2>/dev/null'
+cp "$place/at4" "$volume"
+rm -rf "$place/run"
+cp -r "$place/run4" "$place/run"
+expect_failure 1 "a far side that every step ends" "gave up, since a drive was lost 21 times in step 5.*state is good" \
+    train --resume "$place/run" --rsh "$place/rsh/fatal"
+must train --resume "$place/run"
+same "the digest after that" "$(digest)" "$wanted"
+
 # A command that had begun has failed while running; one that could not begin is refused.
 mkdir "$place/far/codes"
 run=$place/codes
