@@ -1,8 +1,8 @@
 #include "base/arena.h"
 
 #include <errno.h>
+#include <malloc.h>
 #include <stdatomic.h>
-#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -99,4 +99,9 @@ void shore__arena_free(struct shore_arena *arena, void *piece) {
 
 uint64_t shore__arena_left(const struct shore_arena *arena) {
     return arena ? arena->bytes - atomic_load(&((struct shore_arena *)arena)->used) : UINT64_MAX;
+}
+
+void shore__heap_keep(bool keep) {
+    mallopt(M_MMAP_THRESHOLD, keep ? 32 << 20 : 256 << 10);
+    mallopt(M_TRIM_THRESHOLD, keep ? 64 << 20 : 256 << 10);
 }

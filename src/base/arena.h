@@ -6,6 +6,7 @@
 #ifndef SHORE_BASE_ARENA_H
 #define SHORE_BASE_ARENA_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -29,5 +30,10 @@ uint64_t shore__arena_left(const struct shore_arena *arena);
 static inline uint64_t shore__arena_round(uint64_t bytes) {
     return (bytes + SHORE__ARENA_ALIGN - 1) / SHORE__ARENA_ALIGN * SHORE__ARENA_ALIGN;
 }
+
+/* The heap of the whole process, which is not the arena's. keep: what is freed stays for what comes next, which is
+ * faster where kernels allocate memory for every product (oneDNN's for AVX2), but leaves holes: aligned pieces of a MiB
+ * between small ones that stay. Otherwise pieces of 256 KiB and more go back to the system at once. */
+void shore__heap_keep(bool keep);
 
 #endif

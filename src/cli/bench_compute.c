@@ -1,6 +1,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "base/arena.h"
 #include "cli/bench.h"
 #include "compute/bench.h"
 
@@ -101,6 +102,7 @@ static int run(const struct args *a) {
         {"qkv", 3 * d, d, true},   {"out", d, d, true},         {"up", 4 * d, d, true},
         {"down", d, 4 * d, false}, {"head", a->slice, d, true},
     };
+    shore__heap_keep(true);
     struct rates bf16, f32;
     struct shore_diag diag = {{0}};
     int rc = measure(a, products, false, &f32, &diag);

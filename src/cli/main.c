@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/arena.h"
 #include "base/suggest.h"
 #include "cli/cli.h"
 
@@ -91,6 +92,7 @@ int main(int argc, char **argv) {
     let_threads_sleep(argv);
     signal(SIGXFSZ, SIG_IGN); /* a file over the limit of its size is a failed write, which is named */
     mallopt(M_ARENA_MAX, 1);  /* an arena for each thread would not fit small budgets */
+    shore__heap_keep(false);
     if (argc < 2) {
         shore__cli_say("a command is missing: 'longshore --help' lists what there is");
         return SHORE__EXIT_USAGE;

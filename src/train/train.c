@@ -150,6 +150,7 @@ static int open_trainer(struct trainer *t, bool fresh, bool overwrite, const uin
         rc = shore__fail(diag, SHORE_EBUDGET, "--memory is above this machine's memory of %s",
                          shore__format_size(shore__machine_memory_bytes(), have, sizeof have));
     }
+    if (!rc && t->plan.hole_bytes) shore__heap_keep(true);
     if (!rc) rc = shore__arena_open(t->plan.fleet_bytes + t->plan.buffers_bytes, &t->arena, diag);
     if (rc) return rc;
     /* before the fleet takes its part, which is what is left */

@@ -11,6 +11,8 @@ cat >"$place/llama.json" <<'JSON'
  "num_hidden_layers": 4, "num_attention_heads": 6, "num_key_value_heads": 2, "max_position_embeddings": 512,
  "vocab_size": 2000, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "hidden_act": "silu", "tie_word_embeddings": false}
 JSON
+sed 's/"vocab_size": 2000/"vocab_size": 60000/; s/192/256/; s/_attention_heads": 6/_attention_heads": 4/' \
+    "$place/llama.json" >"$place/vocabulary.json"
 worst=0
 
 # holds NAME BUDGET ARGS...
@@ -57,6 +59,8 @@ sweep() {
 }
 
 sweep "small, one drive" --init "$place/small.json" --drive "$place/d1" --batch 4 --seq-len 64
+# with AVX2, oneDNN allocates memory for each product: holes in the heap
+sweep "large vocabulary" --init "$place/vocabulary.json" --drive "$place/d1" --batch 64 --seq-len 64 --eval-every 1 --val-share 0.3
 sweep "small, large batch" --init "$place/small.json" --drive "$place/d1" --batch 64 --seq-len 64 --eval-every 1 --val-share 0.1
 sweep "wide, two drives, speculating" --init "$place/wide.json" --drive "$place/d1" "$place/d2" --batch 6 --seq-len 256 \
     --clip 100 --speculate on
