@@ -83,7 +83,7 @@ struct shore__local {
     struct shore__drive drive;
     struct shore__drive_config config;
     struct shore__volume volume;
-    bool created; /* and not begun yet */
+    _Atomic bool created; /* and not begun yet; read where requests come in */
     uint64_t epoch;
     struct shore__slots slots;
     struct shore__lane fetches, updates;

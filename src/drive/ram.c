@@ -62,7 +62,7 @@ struct ram {
     unsigned char *written; /* by local segment: updated in this attempt. Update lane, or drained */
     int attempt_rc;
     struct shore_diag attempt_diag;
-    bool begun;
+    _Atomic bool begun; /* read where requests come in */
     uint64_t epoch;
     unsigned char metrics[SHORE__METRICS_BYTES]; /* of the committed step. Update lane, or drained */
     uint32_t metrics_bytes;
