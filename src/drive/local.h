@@ -27,6 +27,7 @@ enum shore__local_kind {
     SHORE__LOCAL_LOAD,
     SHORE__LOCAL_BEGIN,
     SHORE__LOCAL_COMMIT,
+    SHORE__LOCAL_DISCARD,
     SHORE__LOCAL_SNAPSHOT,
     /* pieces on the fetch lane */
     SHORE__LOCAL_FETCH,
@@ -91,7 +92,7 @@ struct shore__local {
     struct shore__pipeline *pipeline; /* the update lane's */
     unsigned char *ring, *stage;
     size_t ring_bytes, stage_bytes;
-    unsigned char *written;         /* by local segment: in this attempt. Update lane, or drained */
+    unsigned char *written;         /* by local segment: in this attempt. Update lane */
     unsigned char *spilled;         /* by local segment: 1 + the form; NULL: no room for spilled gradients */
     struct shore__leaf *spill_leaf; /* the same */
     int attempt_rc;                 /* first failure of this attempt */

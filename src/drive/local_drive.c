@@ -199,11 +199,11 @@ static int local_commit(struct shore__drive *d, uint64_t step, enum shore__commi
 
 static void local_discard(struct shore__drive *d, uint64_t attempt) {
     struct shore__local *l = local_of(d);
+    /* not from the heap: a discard cannot fail */
+    struct shore__local_job behind_all = {.kind = SHORE__LOCAL_DISCARD, .job.order = UINT32_MAX};
     shore__slots_discard(&l->slots, attempt);
-    shore__lane_drain(&l->updates);
+    run_and_wait(l, &behind_all, NULL);
     shore__lane_drain(&l->fetches);
-    memset(l->written, 0, l->volume.desc.segments);
-    l->attempt_rc = 0;
 }
 
 static int local_leaf_sum(struct shore__drive *d, bool deep, unsigned char sum[16], struct shore_diag *diag) {

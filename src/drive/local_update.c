@@ -49,8 +49,9 @@ static void finish_job(struct shore__local *l, struct shore__local_job *job) {
         l->attempt_diag = job->diag;
     }
     if (job->rc && !job->diag.text[0]) shore__fail(&job->diag, job->rc, "%s", shore_error_text(job->rc));
+    bool of_waiter = job->kind == SHORE__LOCAL_DISCARD;
     job->done.fn(job->done.ctx, job->rc, job->rc ? &job->diag : NULL);
-    free(job);
+    if (!of_waiter) free(job);
     shore__lane_finished(&l->updates);
 }
 
@@ -191,6 +192,9 @@ static void run_alone(struct shore__pipeline *p) {
         job->rc = shore__local_begin(p->l, job);
     } else if (job->kind == SHORE__LOCAL_SNAPSHOT) {
         job->rc = shore__local_snapshot(p->l, job);
+    } else if (job->kind == SHORE__LOCAL_DISCARD) {
+        memset(p->l->written, 0, p->l->volume.desc.segments);
+        p->l->attempt_rc = 0;
     } else {
         job->rc = shore__local_commit(p->l, job);
     }
@@ -199,7 +203,7 @@ static void run_alone(struct shore__pipeline *p) {
 
 static bool runs_alone(const struct shore__local_job *job) {
     return job->kind == SHORE__LOCAL_LOAD || job->kind == SHORE__LOCAL_BEGIN || job->kind == SHORE__LOCAL_COMMIT ||
-           job->kind == SHORE__LOCAL_SNAPSHOT;
+           job->kind == SHORE__LOCAL_DISCARD || job->kind == SHORE__LOCAL_SNAPSHOT;
 }
 
 /* Starts what can be started; false: nothing more for now. */

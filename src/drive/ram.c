@@ -16,7 +16,7 @@
 
 #define STEP_SEGMENTS 16u /* between two looks at the attempt */
 
-enum job_kind { JOB_FETCH, JOB_UPDATE, JOB_STORE, JOB_SPILL, JOB_SCRATCH, JOB_COMMIT };
+enum job_kind { JOB_FETCH, JOB_UPDATE, JOB_STORE, JOB_SPILL, JOB_SCRATCH, JOB_BEGIN, JOB_COMMIT, JOB_DISCARD };
 
 struct ram_job {
     struct shore__job job;
@@ -40,6 +40,9 @@ struct ram_job {
             unsigned char *seal;
         } scratch;
         struct {
+            uint64_t epoch, step;
+        } begin;
+        struct {
             uint64_t step;
             enum shore__commit_how how;
             const void *metrics;
@@ -59,7 +62,7 @@ struct ram {
     unsigned char *scratch;
     struct shore__slots slots;
     struct shore__lane fetches, updates;
-    unsigned char *written; /* by local segment: updated in this attempt. Update lane, or drained */
+    unsigned char *written; /* by local segment: updated in this attempt. Update lane */
     int attempt_rc;
     struct shore_diag attempt_diag;
     _Atomic bool begun; /* read where requests come in */
@@ -203,6 +206,25 @@ static int run_scratch(struct ram *r, struct ram_job *job) {
     return 0;
 }
 
+static int run_begin(struct ram *r, struct ram_job *job, struct shore_diag *diag) {
+    uint64_t loaded, epoch = job->begin.epoch, step = job->begin.step;
+    if (epoch <= r->epoch)
+        return shore__fail(diag, SHORE_ESTALE, "ram: is in epoch %" PRIu64 ", so epoch %" PRIu64 " cannot begin",
+                           r->epoch, epoch);
+    r->epoch = epoch;
+    if (r->begun) {
+        shore__slots_active(&r->slots, &loaded);
+        return loaded == step ? 0 : shore__fail(diag, -EINVAL, "ram: step %" PRIu64 " was not loaded", step);
+    }
+    for (uint32_t i = 0; i < r->desc.segments; i++) {
+        if (!r->written[i]) return shore__fail(diag, -EINVAL, "not every block was given its initial state");
+    }
+    memset(r->written, 0, r->desc.segments);
+    shore__slots_set(&r->slots, 0, step);
+    r->begun = true;
+    return 0;
+}
+
 static int run_commit(struct ram *r, struct ram_job *job, struct shore_diag *diag) {
     if (job->commit.how != SHORE__COMMIT_SKIP) {
         if (r->attempt_rc) {
@@ -244,13 +266,20 @@ static void run_job(struct ram *r, struct ram_job *job) {
     case JOB_SCRATCH:
         rc = run_scratch(r, job);
         break;
+    case JOB_BEGIN:
+        rc = run_begin(r, job, &diag);
+        break;
     case JOB_COMMIT:
         rc = run_commit(r, job, &diag);
+        break;
+    case JOB_DISCARD:
+        memset(r->written, 0, r->desc.segments);
+        r->attempt_rc = 0;
         break;
     }
     if (rc && !diag.text[0]) shore__fail(&diag, rc, "%s", shore_error_text(rc));
     struct shore_completion done = job->done;
-    free(job);
+    if (job->kind != JOB_DISCARD) free(job);
     done.fn(done.ctx, rc, rc ? &diag : NULL);
 }
 
@@ -275,6 +304,15 @@ static void *update_lane(void *ctx) {
 }
 
 /* ---- the table ---- */
+
+static struct ram_job *job_new(enum job_kind kind, struct shore_completion done) {
+    struct ram_job *job = calloc(1, sizeof *job);
+    if (job) {
+        job->kind = kind;
+        job->done = done;
+    }
+    return job;
+}
 
 /* What a record would say, for a fleet that goes back because another drive was lost. */
 static int ram_recovery(const struct shore__drive *d, struct shore__drive_recovery *out, struct shore_diag *diag) {
@@ -304,24 +342,20 @@ static int ram_load(struct shore__drive *d, uint64_t step, struct shore_diag *di
     return 0;
 }
 
+static int run_and_wait(struct ram *r, struct ram_job *job, struct shore_diag *diag) {
+    struct shore_wait wait;
+    shore_wait_init(&wait);
+    job->done = shore_wait_completion(&wait);
+    shore__lane_push(&r->updates, &job->job);
+    return shore_wait(&wait, diag);
+}
+
 static int ram_begin(struct shore__drive *d, uint64_t epoch, uint64_t step, struct shore_diag *diag) {
-    struct ram *r = ram_of(d);
-    uint64_t loaded;
-    if (epoch <= r->epoch)
-        return shore__fail(diag, SHORE_ESTALE, "ram: is in epoch %" PRIu64 ", so epoch %" PRIu64 " cannot begin",
-                           r->epoch, epoch);
-    r->epoch = epoch;
-    if (r->begun) {
-        shore__slots_active(&r->slots, &loaded);
-        return loaded == step ? 0 : shore__fail(diag, -EINVAL, "ram: step %" PRIu64 " was not loaded", step);
-    }
-    for (uint32_t i = 0; i < r->desc.segments; i++) {
-        if (!r->written[i]) return shore__fail(diag, -EINVAL, "not every block was given its initial state");
-    }
-    memset(r->written, 0, r->desc.segments);
-    shore__slots_set(&r->slots, 0, step);
-    r->begun = true;
-    return 0;
+    struct ram_job *job = job_new(JOB_BEGIN, (struct shore_completion){0});
+    if (!job) return shore__fail(diag, -ENOMEM, "out of memory");
+    job->begin.epoch = epoch;
+    job->begin.step = step;
+    return run_and_wait(ram_of(d), job, diag);
 }
 
 static int ram_init(struct shore__drive *d, uint32_t block, uint32_t segment, uint32_t count, const float *master,
@@ -334,15 +368,6 @@ static int ram_init(struct shore__drive *d, uint32_t block, uint32_t segment, ui
     shore__chunk_init(&r->config, block, segment, count, master, m, v, &to);
     memset(r->written + local, 1, count);
     return 0;
-}
-
-static struct ram_job *job_new(enum job_kind kind, struct shore_completion done) {
-    struct ram_job *job = calloc(1, sizeof *job);
-    if (job) {
-        job->kind = kind;
-        job->done = done;
-    }
-    return job;
 }
 
 static int ram_fetch(struct shore__drive *d, const struct shore__drive_fetch *fetch, struct shore_completion done) {
@@ -455,11 +480,11 @@ static int ram_commit(struct shore__drive *d, uint64_t step, enum shore__commit_
 
 static void ram_discard(struct shore__drive *d, uint64_t attempt) {
     struct ram *r = ram_of(d);
+    /* not from the heap: a discard cannot fail */
+    struct ram_job behind_all = {.kind = JOB_DISCARD, .job.order = UINT32_MAX};
     shore__slots_discard(&r->slots, attempt);
-    shore__lane_drain(&r->updates);
+    run_and_wait(r, &behind_all, NULL);
     shore__lane_drain(&r->fetches);
-    memset(r->written, 0, r->desc.segments);
-    r->attempt_rc = 0;
 }
 
 static int ram_leaf_sum(struct shore__drive *d, bool deep, unsigned char sum[16], struct shore_diag *diag) {

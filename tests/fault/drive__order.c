@@ -105,11 +105,16 @@ static void test_an_update_behind_its_commit(void **state) {
 
 struct sealing {
     struct order *t;
+    atomic_uint stores;
     atomic_bool over;
 };
 
 static void *seal(void *ctx) {
     struct sealing *s = ctx;
+    /* amid them; without order between the threads, which would hide a race */
+    while (atomic_load_explicit(&s->stores, memory_order_relaxed) < 8) {
+        sched_yield();
+    }
     must(s->t, shore_fleet_seal(s->t->fleet, 0, &s->t->diag));
     atomic_store(&s->over, true);
     return NULL;
@@ -134,6 +139,7 @@ static void test_initial_state_behind_its_seal(void **state) {
             memset(image, n, 64);
             shore_wait_init(&wait);
             if (drive->ops->store(drive, &store, shore_wait_completion(&wait)) == 0) shore_wait(&wait, NULL);
+            atomic_fetch_add_explicit(&sealing.stores, 1, memory_order_relaxed);
         }
         pthread_join(thread, NULL);
         must(&t, shore_fleet_digest(t.fleet, true, one, &t.diag));
