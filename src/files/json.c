@@ -79,6 +79,12 @@ int shore__json_read(const char *path, size_t limit_bytes, json_t **out, struct 
     return rc;
 }
 
+bool shore__json_holds(const char *text) {
+    json_t *string = json_string(text);
+    json_decref(string);
+    return string != NULL;
+}
+
 int shore__json_write(const char *path, const json_t *value, size_t indent, struct shore_diag *diag) {
     char *text = json_dumps(value, JSON_INDENT(indent > 31 ? 31 : indent));
     struct shore__atomic file;

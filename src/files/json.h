@@ -5,6 +5,7 @@
 #define SHORE_FILES_JSON_H
 
 #include <jansson.h>
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "longshore/error.h"
@@ -14,6 +15,9 @@ int shore__json_read(const char *path, size_t limit_bytes, json_t **out, struct 
 int shore__json_parse(const char *text, size_t bytes, const char *name, json_t **out, struct shore_diag *diag);
 /* Writes beside path, syncs, and renames. */
 int shore__json_write(const char *path, const json_t *value, size_t indent, struct shore_diag *diag);
+
+/* Whether a JSON string can hold it: it is UTF-8. */
+bool shore__json_holds(const char *text);
 
 /* Whole small file into malloc'ed memory, with a terminating 0. */
 int shore__file_read(const char *path, size_t limit_bytes, char **out, size_t *bytes, struct shore_diag *diag);

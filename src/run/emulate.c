@@ -239,6 +239,13 @@ int shore__emulation_absolute(char **name, struct shore_diag *diag) {
     if (!*name || strcmp(*name, "none") == 0 || access(*name, F_OK) < 0) return 0;
     char *path = realpath(*name, NULL);
     if (!path) return shore__fail(diag, -errno, "%s: cannot be resolved: %s", *name, strerror(errno));
+    if (!shore__json_holds(path)) {
+        char shown[256];
+        shore__fail(diag, SHORE_EUSAGE, "%s: is not UTF-8, so that run.json cannot record it: rename or copy it",
+                    shore__escape(path, strlen(path), shown, sizeof shown));
+        free(path);
+        return SHORE_EUSAGE;
+    }
     free(*name);
     *name = path;
     return 0;

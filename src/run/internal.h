@@ -82,8 +82,9 @@ void shore__remove_in(const char *directory, const char *name);
 void shore__directory_remove(const char *path);
 bool shore__strings_has(const struct shore__strings *list, const char *item);
 /* The path that run.json records: absolute, links in it resolved; devices keep the name they were given, since the
- * kernel's own may change with the next start. malloc'ed; NULL: neither it nor its directory exists. */
-char *shore__drive_absolute(const char *drive);
+ * kernel's own may change with the next start. Refused if neither it nor its directory exists, or if run.json cannot
+ * hold it. *out is malloc'ed; NULL where it fails. */
+int shore__drive_absolute(const char *drive, char **out, struct shore_diag *diag);
 /* Names of the files that a run directory holds, NULL last; run.json is not among them. */
 extern const char *const shore__run_files[];
 

@@ -134,17 +134,15 @@ static int plan_drives(struct shore__run *run, const struct shore__plan *before,
     if (drives->count == 0)
         return shore__fail(diag, SHORE_EUSAGE, "where is the state to live? Give --drive DIR, or --drive ram:");
     for (size_t i = 0; i < drives->count; i++) {
-        char *volume = NULL, shown[256];
+        char *volume = NULL, *absolute;
         if (shore__path_is_virtual(drives->item[i])) continue;
-        char *absolute = shore__drive_absolute(drives->item[i]);
-        if (!absolute)
-            return shore__fail(diag, SHORE_EUSAGE, "--drive %s: does not exist, and neither does its directory",
-                               shore__escape(drives->item[i], strlen(drives->item[i]), shown, sizeof shown));
+        int rc = shore__drive_absolute(drives->item[i], &absolute, diag);
+        if (rc < 0) return rc;
         free(drives->item[i]);
         drives->item[i] = absolute;
         enum owner owner;
         bool exists = false;
-        int rc = ask_owner(absolute, before->fleet_id, &volume, &exists, &owner, diag);
+        rc = ask_owner(absolute, before->fleet_id, &volume, &exists, &owner, diag);
         if (rc < 0) return rc;
         bool made_here = owner != ANOTHERS && shore__strings_has(&before->fresh, volume);
         bool replaced = exists && owner == ANOTHERS && overwritten && is_at(absolute, overwritten->fleet_id);

@@ -259,12 +259,9 @@ static int place_kept(const char *drive, uint64_t generation, struct intent *in,
 }
 
 static int place_new(const char *name, struct intent *in, struct shore_diag *diag) {
-    char shown[256];
-    char *path = shore__drive_absolute(name);
-    if (!path)
-        return shore__fail(diag, SHORE_EUSAGE, "%s: does not exist, and neither does its directory",
-                           shore__escape(name, strlen(name), shown, sizeof shown));
-    int rc = shore__strings_add(&in->new, path) ? out_of_memory(diag) : 0;
+    char *path;
+    int rc = shore__drive_absolute(name, &path, diag);
+    if (!rc && shore__strings_add(&in->new, path)) rc = out_of_memory(diag);
     free(path);
     return rc;
 }

@@ -20,12 +20,11 @@ static int move_drive(struct shore__run *run, const char *move, struct shore_dia
         for (size_t i = 0; old && i < drives->count; i++) {
             if (!shore__drive_is_named(drives->item[i], run->generation, old)) continue;
             char *place = shore__drive_moved(drives->item[i], at + 1);
-            char *now = place ? shore__drive_absolute(place) : NULL;
+            char *now = NULL;
+            int rc = place ? shore__drive_absolute(place, &now, diag) : shore__fail(diag, -ENOMEM, "out of memory");
             free(place);
             free(old);
-            if (!now)
-                return shore__fail(diag, SHORE_EUSAGE, "--drive %s: there is nothing at the new place",
-                                   shore__escape(move, strlen(move), shown, sizeof shown));
+            if (rc < 0) return rc;
             free(drives->item[i]);
             drives->item[i] = now;
             return shore__strings_add(&run->private->moved, now) ? shore__fail(diag, -ENOMEM, "out of memory") : 0;

@@ -245,6 +245,21 @@ same "refused steps are skipped on wish" $rc 0
 same "skipped steps count" "$(digest | cut -d ' ' -f 1)" 2
 rm -rf "$out" "${drive:?}"/*
 
+# ---- what run.json cannot record ----
+odd=$place/$'d\xff'
+mkdir "$odd" "$odd/d"
+ln -s "$odd/d" "$place/link"
+echo '{"link": {"shared": "8GB"}}' >"$odd/rack.json"
+merge base --drive "$place/link"
+refused "a link to what is not UTF-8" 'd\\xff/d: is not UTF-8' "${merged[@]}"
+cd "$odd" || exit
+merge base --drive d
+refused "a drive in a directory that is not UTF-8" 'd\\xff/d: is not UTF-8' "${merged[@]}"
+merge base --emulate rack.json
+refused "a machine in such a directory" 'd\\xff/rack.json: is not UTF-8' "${merged[@]}"
+cd "$OLDPWD" || exit
+[ ! -e "$out" ] && [ "$(ls "$odd/d")" = "" ] && ok "nothing is made" || fail "something was made"
+
 # ---- what exists is not overwritten ----
 must "${base[@]}"
 run inspect "$out" --digest

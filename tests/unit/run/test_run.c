@@ -180,7 +180,7 @@ static void bad_input_leaves_nothing(void **state) {
     free(s.drives.item[0]);
     s.drives.item[0] = strdup("nowhere/volume");
     assert_int_equal(prepare("x/y/a", &s, false, &run, &diag), SHORE_EUSAGE);
-    assert_says(diag, "--drive nowhere/volume");
+    assert_says(diag, "nowhere/volume: does not exist");
     assert_false(exists("x"));
     write_text("file", "");
     assert_true(prepare("file", &s, false, &run, &diag) < 0);
@@ -487,7 +487,7 @@ static void overwriting_takes_all_volumes(void **state) {
     assert_int_equal(rename("drive/longshore.volume", "drive6/longshore.volume"), 0);
     assert_int_equal(rename("drive/longshore.volume.snapshot-one", "drive6/longshore.volume.snapshot-one"), 0);
     free(run->settings.drives.item[0]);
-    run->settings.drives.item[0] = shore__drive_absolute("drive6");
+    assert_ok(shore__drive_absolute("drive6", &run->settings.drives.item[0], &diag));
     assert_ok(shore__run_record_change(run, 0, "a drive moved", &diag));
     shore__run_close(run);
     shore__run_close(make("a", &s, true));
