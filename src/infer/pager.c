@@ -228,6 +228,13 @@ static int wait_for(struct shore__pager *p, struct shore_wait *w, struct shore_d
     return rc;
 }
 
+/* To the parameters that a run of these weights has: ties go the way of its masters' split. */
+static void round_as_masters(uint16_t *out, const float *in, size_t elems) {
+    uint16_t lo;
+    for (size_t i = 0; i < elems; i++)
+        shore__split_f32(in[i], &out[i], &lo);
+}
+
 static int read_source(struct shore__pager *p, struct page *page, struct shore_diag *diag) {
     for (uint32_t done = 0; done < page->count;) {
         uint32_t n = page->count - done < SOURCE_SEGMENTS ? page->count - done : SOURCE_SEGMENTS;
@@ -238,7 +245,7 @@ static int read_source(struct shore__pager *p, struct page *page, struct shore_d
         if (p->elem_bytes == 4)
             memcpy(to, p->staging, elems * 4);
         else
-            shore__bf16_from_f32((uint16_t *)to, p->staging, elems);
+            round_as_masters((uint16_t *)to, p->staging, elems);
         done += n;
     }
     return 0;

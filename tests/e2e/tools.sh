@@ -7,6 +7,7 @@ some_text "$place/more" 40
 printf '{"text": "the old crane"}\n{"other": 1, "text": "a new tide"}\n' >"$place/lines.jsonl"
 mkdir "$place/d"
 run_dir=$place/run
+number() { sed -nE 's/.*"'"$1"'": ?([-0-9.e+]+).*/\1/p' "$place/log" | tail -n 1; }
 
 must train --init "$place/config.json" --data "$place/text" "$place/lines.jsonl" --val-share 0.1 --drive "$place/d" \
     --out "$run_dir" --steps 30 --batch 8 --seq-len 64 --lr 3e-3 --memory 512MiB --sample-every 15 --eval-every 10
@@ -35,6 +36,13 @@ metric "$place/between" link_parameters | sort -n | awk '{v[NR] = $1} END {exit 
     ok "bytes of steps alone" || fail "link_parameters: $(metric "$place/between" link_parameters | xargs)"
 metric "$place/between" compute_seconds | awk '$1 <= 0 {exit 1}' && ok "waiting of steps alone" ||
     fail "compute_seconds: $(metric "$place/between" compute_seconds | xargs)"
+# Its weights as a directory are the same parameters: among so many, some lie halfway between two of bf16.
+must export "$place/between" --out "$place/exported_between" --dtype fp32
+measured() {
+    must eval "$1" --data "$place/more" --seq-len 64 --json
+    number loss
+}
+same "what a run and its export lose" "$(measured "$place/exported_between")" "$(measured "$place/between")"
 must remove "$place/between"
 
 # Of little else than a vocabulary, a sample takes more than a step leaves it.
@@ -44,7 +52,6 @@ words=(train --init "$place/words.json" --data "$place/text" --drive "$place/wor
 must "${words[@]}" --memory "$(minimum "${words[@]}")"
 must remove "$place/words"
 
-number() { sed -nE 's/.*"'"$1"'": ?([-0-9.e+]+).*/\1/p' "$place/log" | tail -n 1; }
 must eval "$run_dir" --data "$place/more" --json --memory 512MiB
 loss=$(number loss)
 same "eval prints one line" "$(sed 1d "$place/log" | grep -c '"loss"')" 1
