@@ -4,6 +4,7 @@
 
 #include "base/arena.h"
 #include "cli/bench.h"
+#include "cli/clean_text.h"
 #include "number/bf16.h"
 #include "run/emulate.h"
 #include "train/host_update.h"
@@ -282,7 +283,7 @@ static int print(struct bench *b) {
         json_object_set_new(o, "moments", json_string(a->moments == SHORE_MOMENTS_8BIT ? "8bit" : "fp32"));
         json_object_set_new(o, "update", json_string(a->host_update ? "host" : "drive"));
         json_object_set_new(o, "emulated", json_boolean(b->throttle));
-        json_object_set_new(o, "drive", json_string(describe));
+        json_object_set_new(o, "drive", shore__clean_json(describe, strlen(describe)));
         return shore__cli_print_json(o);
     }
     char rate[32];

@@ -1,5 +1,6 @@
 #include "cli/clean_text.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "text/utf8.h"
@@ -18,4 +19,12 @@ size_t shore__clean_text(const char *text, size_t bytes, bool last, char *out, s
     }
     *used = at;
     return written;
+}
+
+json_t *shore__clean_json(const char *text, size_t bytes) {
+    size_t used, most = 3 * bytes + 1; /* each byte may become U+FFFD */
+    char *clean = malloc(most);
+    json_t *string = clean ? json_stringn(clean, shore__clean_text(text, bytes, true, clean, most, &used)) : NULL;
+    free(clean);
+    return string;
 }

@@ -3,6 +3,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "cli/clean_text.h"
 #include "cli/cli.h"
 #include "drive/placement.h"
 #include "drive/probe.h"
@@ -74,8 +75,9 @@ static int print(const char *const *names, const struct drive *found, uint32_t n
         char rate[32], room[32], escaped[512];
         /* what shares a device shares its speed, so it is placed equally */
         double share = shared ? 1.0 / n : (double)d->speed / (double)sum;
-        json_t *o = json_pack("{s:s,s:I,s:f,s:I}", "drive", names[i], "bytes_per_second", (json_int_t)d->speed, "share",
-                              share, "room_bytes", (json_int_t)d->probe.capacity_bytes);
+        json_t *o =
+            json_pack("{s:o,s:I,s:f,s:I}", "drive", shore__clean_json(names[i], strlen(names[i])), "bytes_per_second",
+                      (json_int_t)d->speed, "share", share, "room_bytes", (json_int_t)d->probe.capacity_bytes);
         if (d->link) json_object_set_new(o, "link_bytes_per_second", json_integer((json_int_t)d->link));
         json_array_append_new(drives, o);
         if (json) continue;

@@ -2,10 +2,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/clean_text.h"
 #include "cli/cli.h"
 #include "drive/placement.h"
 #include "drive/probe.h"
 #include "run/fleets.h"
+
+/* A far side's words may be any bytes. */
+static void set_error(json_t *o, const char *text) {
+    json_object_set_new(o, "error", shore__clean_json(text, strlen(text)));
+}
 
 static void describe_volume(const struct shore__run *run, const struct shore__probe *p, json_t *o) {
     const struct shore__volume_desc *desc = &p->desc;
@@ -29,7 +35,7 @@ static void describe_volume(const struct shore__run *run, const struct shore__pr
                         : p->recovery.damaged_record          ? p->recovery.damage.text
                         : !p->recovery.valid                  ? "both commit records are gone"
                                                               : NULL;
-    if (error) json_object_set_new(o, "error", json_string(error));
+    if (error) set_error(o, error);
 }
 
 /* Speeds that were given, a word for each drive. */
@@ -48,17 +54,17 @@ json_t *shore__cli_drive_json(const struct shore__run *run, size_t drive) {
     json_t *o = json_pack("{s:s}", "drive", name ? name : recorded);
     describe_speed(run, drive, o);
     if (shore__path_is_virtual(recorded)) {
-        json_object_set_new(o, "error", json_string("in memory, gone with the process"));
+        set_error(o, "in memory, gone with the process");
     } else if (shore__drive_probe(recorded, &probe, &diag)) {
         size_t n = strlen(recorded); /* which drive is said already */
         bool named = strncmp(diag.text, recorded, n) == 0 && strncmp(diag.text + n, ": ", 2) == 0;
-        json_object_set_new(o, "error", json_string(diag.text + (named ? n + 2 : 0)));
+        set_error(o, diag.text + (named ? n + 2 : 0));
     } else {
-        json_object_set_new(o, "volume", json_string(probe.path));
+        json_object_set_new(o, "volume", shore__clean_json(probe.path, strlen(probe.path)));
         if (probe.is_volume)
             describe_volume(run, &probe, o);
         else
-            json_object_set_new(o, "error", json_string(probe.exists ? probe.trouble.text : "no volume is there"));
+            set_error(o, probe.exists ? probe.trouble.text : "no volume is there");
         shore__probe_free(&probe);
     }
     free(name);

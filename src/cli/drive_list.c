@@ -1,3 +1,6 @@
+#include <string.h>
+
+#include "cli/clean_text.h"
 #include "cli/cli.h"
 
 static const struct shore__option options[] = {
@@ -20,9 +23,9 @@ static int list(const struct shore__run *run, bool json) {
     for (size_t i = 0; i < run->settings.drives.count; i++)
         json_array_append_new(drives, shore__cli_drive_json(run, i));
     if (json)
-        return shore__cli_print_json(json_pack("{s:s,s:I,s:s?,s:o}", "run", run->path, "generation",
-                                               (json_int_t)run->generation, "drive_speeds", run->settings.drive_speeds,
-                                               "drives", drives));
+        return shore__cli_print_json(
+            json_pack("{s:o,s:I,s:s?,s:o}", "run", shore__clean_json(run->path, strlen(run->path)), "generation",
+                      (json_int_t)run->generation, "drive_speeds", run->settings.drive_speeds, "drives", drives));
     size_t i;
     json_t *o;
     json_array_foreach(drives, i, o) shore__cli_drive_print(o);

@@ -87,22 +87,11 @@ static int on_token(void *ctx, uint32_t token) {
 }
 
 static int print_json(const struct args *a, const struct stream *s, size_t prompt_bytes) {
-    size_t bytes = s->text.count - prompt_bytes, used;
-    char *clean = malloc(3 * bytes + 1); /* each byte may become U+FFFD */
-    if (!clean) return shore__cli_fail_running(-ENOMEM, NULL);
-    size_t n = shore__clean_text(s->text.bytes + prompt_bytes, bytes, true, clean, 3 * bytes + 1, &used);
-    const char *given = a->prompt ? a->prompt : "";
-    size_t given_bytes = strlen(given);
-    char *prompt = malloc(3 * given_bytes + 1);
-    size_t m = prompt ? shore__clean_text(given, given_bytes, true, prompt, 3 * given_bytes + 1, &used) : 0;
-    json_t *object = json_object();
-    json_object_set_new(object, "prompt", json_stringn(prompt ? prompt : "", m));
-    json_object_set_new(object, "text", json_stringn(clean, n));
-    json_object_set_new(object, "tokens", json_integer((json_int_t)s->tokens));
-    json_object_set_new(object, "ended", json_boolean(s->ended));
-    free(clean);
-    free(prompt);
-    return shore__cli_print_json(object);
+    const char *prompt = a->prompt ? a->prompt : "";
+    const char *text = prompt_bytes < s->text.count ? s->text.bytes + prompt_bytes : "";
+    return shore__cli_print_json(json_pack("{s:o,s:o,s:I,s:b}", "prompt", shore__clean_json(prompt, strlen(prompt)),
+                                           "text", shore__clean_json(text, s->text.count - prompt_bytes), "tokens",
+                                           (json_int_t)s->tokens, "ended", s->ended));
 }
 
 /* The tokens to start from: never none, since a model continues something. */

@@ -1,6 +1,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/clean_text.h"
 #include "cli/cli.h"
 #include "cli/train_options.h"
 
@@ -79,7 +80,7 @@ static json_t *explanation(struct shore__run *run) {
     snprintf(fleet, sizeof fleet, "%016llx%016llx", (unsigned long long)run->fleet_id[0],
              (unsigned long long)run->fleet_id[1]);
     json_t *o = json_object();
-    json_object_set_new(o, "run", json_string(run->path));
+    json_object_set_new(o, "run", shore__clean_json(run->path, strlen(run->path)));
     json_object_set_new(o, "step", json_integer((json_int_t)run->hint_step));
     json_object_set_new(o, "steps", json_integer((json_int_t)run->settings.steps));
     json_object_set_new(o, "fleet", json_string(fleet));

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/clean_text.h"
 #include "cli/cli.h"
 #include "run/fleets.h"
 
@@ -183,7 +184,9 @@ int shore__cli_snapshots(int argc, char **argv) {
     if (!rc && !shore__is_run(path)) rc = shore__not_a_run(path, &diag);
     if (!rc && !(list = shore__cli_snapshots_json(path, &diag))) rc = SHORE_EINPUT;
     if (rc) return shore__cli_fail(rc, &diag);
-    if (a.json) return shore__cli_print_json(json_pack("{s:s,s:o}", "run", path, "snapshots", list));
+    if (a.json)
+        return shore__cli_print_json(
+            json_pack("{s:o,s:o}", "run", shore__clean_json(path, strlen(path)), "snapshots", list));
     json_array_foreach(list, i, o) {
         printf("%s: step %lld, %s%s, %zu drives, digest %s\n", json_string_value(json_object_get(o, "name")),
                (long long)json_integer_value(json_object_get(o, "step")), json_string_value(json_object_get(o, "date")),

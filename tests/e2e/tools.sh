@@ -182,6 +182,20 @@ awk -v v="$(number params_per_second)" 'BEGIN {exit !(v > 0)}' && ok "bench upda
 must bench disk --drive "$place/d" --size 16MiB --passes 1 --json
 ONEDNN_MAX_CPU_ISA=AVX2 must bench compute --width 64 --rows 64 --slice 64 # which has no products in bf16
 grep -q '^fp32: [0-9]' "$place/log" && ok "bench compute" || fail "bench compute gives no rate in fp32"
+
+# JSON holds only UTF-8; names of files are any bytes.
+odd=$place/$'run\xff"'
+mv "$run_dir" "$odd"
+for command in inspect snapshots "drive list"; do
+    # shellcheck disable=SC2086
+    must $command "$odd" --json
+    grep -qF $'/run\xef\xbf\xbd\\"",' "$place/log" && ok "$command names it" || fail "$command does not name the run"
+done
+mkdir "$odd/d"
+must drive bench "$odd/d" --json
+grep -q '"drives":\[{"drive":"' "$place/log" && ok "drive bench names it" || fail "drive bench does not name the drive"
+rmdir "$odd/d"
+mv "$odd" "$run_dir"
 must remove "$run_dir"
 [ ! -e "$run_dir" ] && [ -z "$(ls -A "$place/d")" ] && ok "remove" || fail "remove left: $(ls "$place/d")"
 done_testing
