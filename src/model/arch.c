@@ -63,10 +63,11 @@ static double needed(struct reader *r, const char *key, double least, double mos
     return number(r, key, 1, least, most);
 }
 
+/* Only what is absent has transformers' default: null is None there, which is false. */
 static bool flag(struct reader *r, const char *key, bool fallback) {
-    if (!given(r, key)) return fallback;
     const json_t *v = json_object_get(r->config, key);
-    if (!json_is_boolean(v)) refuse(r, key, "true or false is needed");
+    if (!v) return fallback;
+    if (!json_is_boolean(v) && !json_is_null(v)) refuse(r, key, "true or false is needed");
     return json_is_true(v);
 }
 
@@ -113,14 +114,21 @@ static enum shore__act_fn activation(struct reader *r, const char *key, const ch
     return SHORE__SILU;
 }
 
+/* transformers knows GPT-2's sizes by the other families' names too, and those win. */
+static const char *named(const struct reader *r, const char *general, const char *own) {
+    return given(r, general) ? general : own;
+}
+
 static void gpt2(struct reader *r, struct shore__arch *a) {
+    const char *heads = named(r, "num_attention_heads", "n_head");
+    const char *positions = named(r, "max_position_embeddings", "n_positions");
     a->model_type = "gpt2";
-    a->n_layer = count(r, "n_layer", 12, 4096);
-    a->d_model = count(r, "n_embd", 768, 1 << 18);
-    a->n_head = count(r, "n_head", 12, 4096);
+    a->n_layer = count(r, named(r, "num_hidden_layers", "n_layer"), 12, 4096);
+    a->d_model = count(r, named(r, "hidden_size", "n_embd"), 768, 1 << 18);
+    a->n_head = count(r, heads, 12, 4096);
     a->n_kv_head = a->n_head;
     a->vocab = count(r, "vocab_size", 50257, 1 << 24);
-    a->max_positions = count(r, "n_positions", count(r, "n_ctx", 1024, 1 << 24), 1 << 24);
+    a->max_positions = count(r, positions, count(r, "n_ctx", 1024, 1 << 24), 1 << 24);
     a->d_ff = count(r, "n_inner", 4 * (int64_t)a->d_model, 1 << 20);
     a->norm_eps = (float)number(r, "layer_norm_epsilon", 1e-5, 0, 1);
     a->act = activation(r, "activation_function", "gelu_new");
@@ -134,7 +142,7 @@ static void gpt2(struct reader *r, struct shore__arch *a) {
     if (flag(r, "scale_attn_by_inverse_layer_idx", false))
         refuse(r, "scale_attn_by_inverse_layer_idx", "only false is supported");
     if (flag(r, "add_cross_attention", false)) refuse(r, "add_cross_attention", "only false is supported");
-    if (!r->rc && a->d_model % a->n_head) refuse(r, "n_head", "n_embd must be a multiple of it");
+    if (!r->rc && a->d_model % a->n_head) refuse(r, heads, "n_embd must be a multiple of it");
     a->head_dim = a->d_model / a->n_head;
 }
 
@@ -146,7 +154,7 @@ static void rope(struct reader *r, struct shore__arch *a) {
     whole_heads_turn(r);
     a->rope_theta = number(r, "rope_theta", 10000.0, 1, 1e12);
     a->rope_factor = 1;
-    const char *key = given(r, "rope_parameters") ? "rope_parameters" : "rope_scaling";
+    const char *key = given(r, "rope_scaling") ? "rope_scaling" : "rope_parameters";
     if (!given(r, key)) return;
     const json_t *scaling = json_object_get(r->config, key);
     if (!json_is_object(scaling)) {
@@ -156,9 +164,11 @@ static void rope(struct reader *r, struct shore__arch *a) {
     struct reader in = {scaling, r->name, r->diag, r->rc};
     whole_heads_turn(&in);
     a->rope_theta = number(&in, "rope_theta", a->rope_theta, 1, 1e12);
-    const char *type = string(&in, "rope_type", string(&in, "type", NULL));
+    const char *old_type = string(&in, "type", NULL), *type = string(&in, "rope_type", old_type);
     if (!type) {
         refuse(&in, "rope_type", "default, linear or llama3 is needed");
+    } else if (old_type && strcmp(type, old_type)) {
+        refuse(&in, "rope_type", "its old name \"type\" beside it says something else: remove one of them");
     } else if (!strcmp(type, "llama3")) {
         a->rope_llama3 = true;
         a->rope_factor = needed(&in, "factor", 1, 1e6);
@@ -182,8 +192,9 @@ static void llama_family(struct reader *r, const char *type, struct shore__arch 
     a->d_model = count(r, "hidden_size", 4096, 1 << 18);
     a->n_head = count(r, "num_attention_heads", 32, 4096);
     /* transformers' own default where the key is absent; null means one for each head */
-    bool eight = mistral && !json_object_get(r->config, "num_key_value_heads");
-    a->n_kv_head = count(r, "num_key_value_heads", eight ? 8 : a->n_head, 4096);
+    uint32_t absent = mistral ? 8 : qwen2 ? 32 : a->n_head;
+    bool stands = json_object_get(r->config, "num_key_value_heads");
+    a->n_kv_head = count(r, "num_key_value_heads", stands ? a->n_head : absent, 4096);
     a->d_ff = count(r, "intermediate_size", -1, 1 << 20);
     a->vocab = count(r, "vocab_size", -1, 1 << 24);
     a->max_positions = count(r, "max_position_embeddings", 2048, 1 << 24);

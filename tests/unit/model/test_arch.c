@@ -40,6 +40,38 @@ static void heads_of_keys_have_defaults(void **state) {
     assert_int_equal(a.n_kv_head, 4);
     a = arch_of("{\"model_type\": \"llama\", \"num_attention_heads\": 4, " SMALL "}");
     assert_int_equal(a.n_kv_head, 4);
+    a = arch_of("{\"model_type\": \"qwen2\", \"num_attention_heads\": 64, \"head_dim\": 2, " SMALL "}");
+    assert_int_equal(a.n_kv_head, 32);
+}
+
+static void gpt2_is_known_by_general_names(void **state) {
+    (void)state;
+    struct shore__arch a = arch_of("{\"model_type\": \"gpt2\", \"n_head\": 4, \"num_attention_heads\": 2, "
+                                   "\"hidden_size\": 6, \"num_hidden_layers\": 3, \"max_position_embeddings\": 5}");
+    assert_int_equal(a.n_head, 2);
+    assert_int_equal(a.d_model, 6);
+    assert_int_equal(a.n_layer, 3);
+    assert_int_equal(a.max_positions, 5);
+    expect_refusal("{\"model_type\": \"gpt2\", \"num_attention_heads\": 7}", "\"num_attention_heads\" is 7");
+}
+
+static void null_flags_are_false(void **state) {
+    (void)state;
+    assert_true(arch_of("{\"model_type\": \"gpt2\"}").tied);
+    assert_false(arch_of("{\"model_type\": \"gpt2\", \"tie_word_embeddings\": null}").tied);
+    expect_refusal("{\"model_type\": \"gpt2\", \"scale_attn_weights\": null}", "\"scale_attn_weights\" is null");
+}
+
+#define OF(type) "{\"model_type\": \"" type "\", \"num_attention_heads\": 4, \"num_key_value_heads\": 2, " SMALL ", "
+
+static void positions_are_scaled_as_transformers_does(void **state) {
+    (void)state;
+    struct shore__arch a =
+        arch_of(OF("llama") "\"rope_scaling\": {\"rope_type\": \"linear\", \"type\": \"linear\", \"factor\": 2}, "
+                            "\"rope_parameters\": {\"rope_type\": \"linear\", \"factor\": 4}}");
+    assert_true(a.rope_factor == 2);
+    expect_refusal(OF("llama") "\"rope_scaling\": {\"rope_type\": \"linear\", \"type\": \"default\", \"factor\": 2}}",
+                   "\"rope_type\" is \"linear\"");
 }
 
 static void all_ends_are_kept(void **state) {
@@ -102,6 +134,9 @@ static void what_is_refused_is_shown_as_it_stands(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(heads_of_keys_have_defaults),
+        cmocka_unit_test(gpt2_is_known_by_general_names),
+        cmocka_unit_test(null_flags_are_false),
+        cmocka_unit_test(positions_are_scaled_as_transformers_does),
         cmocka_unit_test(all_ends_are_kept),
         cmocka_unit_test(generation_adds_ends),
         cmocka_unit_test(what_is_refused_is_shown_as_it_stands),
