@@ -185,6 +185,20 @@ static void rope(struct reader *r, struct shore__arch *a) {
     r->rc = in.rc;
 }
 
+/* transformers takes a Mistral with these for a Ministral, whose layers differ as they say. */
+static void layers_attend_alike(struct reader *r, const struct shore__arch *a) {
+    if (!given(r, "layer_types")) return;
+    const json_t *types = json_object_get(r->config, "layer_types"), *type;
+    const char *kind = a->window ? "sliding_attention" : "full_attention";
+    bool alike = json_is_array(types);
+    size_t i;
+    json_array_foreach(types, i, type) alike &= json_is_string(type) && !strcmp(json_string_value(type), kind);
+    if (alike) return;
+    refuse(r, "layer_types",
+           a->window ? "only sliding_attention in every layer is supported where sliding_window is given"
+                     : "only full_attention in every layer is supported");
+}
+
 static void llama_family(struct reader *r, const char *type, struct shore__arch *a) {
     bool mistral = !strcmp(type, "mistral"), qwen2 = !strcmp(type, "qwen2");
     a->model_type = mistral ? "mistral" : qwen2 ? "qwen2" : "llama";
@@ -217,6 +231,7 @@ static void llama_family(struct reader *r, const char *type, struct shore__arch 
         a->window = 4096;
     else if (mistral && given(r, "sliding_window"))
         a->window = count(r, "sliding_window", 4096, INT_MAX);
+    layers_attend_alike(r, a);
     if (!r->rc && !given(r, "head_dim") && a->d_model % a->n_head)
         refuse(r, "num_attention_heads", "hidden_size must be a multiple of it unless head_dim is given");
     a->head_dim = count(r, "head_dim", a->d_model / a->n_head ? a->d_model / a->n_head : 1, 4096);

@@ -64,6 +64,19 @@ static void null_flags_are_false(void **state) {
 
 #define OF(type) "{\"model_type\": \"" type "\", \"num_attention_heads\": 4, \"num_key_value_heads\": 2, " SMALL ", "
 
+static void layers_attend_alike(void **state) {
+    (void)state;
+    assert_int_equal(arch_of(OF("qwen2") "\"layer_types\": [\"full_attention\"]}").window, 0);
+    expect_refusal(OF("qwen2") "\"layer_types\": [\"sliding_attention\"]}",
+                   "\"layer_types\" is [\"sliding_attention\"]");
+    assert_int_equal(arch_of(OF("mistral") "\"layer_types\": [\"sliding_attention\"]}").window, 4096);
+    expect_refusal(OF("mistral") "\"layer_types\": [\"sliding_attention\", \"full_attention\"]}",
+                   "only sliding_attention");
+    expect_refusal(OF("mistral") "\"sliding_window\": null, \"layer_types\": [\"sliding_attention\"]}",
+                   "only full_attention");
+    expect_refusal(OF("llama") "\"layer_types\": 3}", "only full_attention");
+}
+
 static void positions_are_scaled_as_transformers_does(void **state) {
     (void)state;
     struct shore__arch a =
@@ -136,6 +149,7 @@ int main(void) {
         cmocka_unit_test(heads_of_keys_have_defaults),
         cmocka_unit_test(gpt2_is_known_by_general_names),
         cmocka_unit_test(null_flags_are_false),
+        cmocka_unit_test(layers_attend_alike),
         cmocka_unit_test(positions_are_scaled_as_transformers_does),
         cmocka_unit_test(all_ends_are_kept),
         cmocka_unit_test(generation_adds_ends),
