@@ -15,7 +15,7 @@
 
 /* ---- names of volumes -------------------------------------------------------------------------------------------- */
 
-bool shore__same_path(const char *a, const char *b); /* what does not exist is compared as it is written */
+bool shore__same_path(const char *a, const char *b); /* what does not exist is told by the directory it was in */
 /* The drive that a recorded path is on, as people name it: the directory, or the file without the ".gN" that a volume
  * of this generation was given. malloc'ed. */
 char *shore__drive_name(const char *recorded, uint64_t generation);

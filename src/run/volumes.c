@@ -42,9 +42,16 @@ char *shore__drive_name(const char *recorded, uint64_t generation) {
     return strndup(recorded, is_in_directory(recorded, n) ? n - sizeof VOLUME_NAME : n);
 }
 
+/* A drive that is gone is still called as it was, from the directory where it was given. */
+static char *real_name(const char *path) {
+    char *real = realpath(path, NULL);
+    if (!real) shore__drive_absolute(path, &real, NULL);
+    return real;
+}
+
 bool shore__same_path(const char *a, const char *b) {
     if (strcmp(a, b) == 0) return true;
-    char *real_a = realpath(a, NULL), *real_b = realpath(b, NULL);
+    char *real_a = real_name(a), *real_b = real_name(b);
     const char *left = real_a ? real_a : a, *right = real_b ? real_b : b;
     bool same = strcmp(left, right) == 0;
     free(real_a);

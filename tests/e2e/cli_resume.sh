@@ -32,6 +32,14 @@ must inspect "$here"
 grep -q "steps 2 -> 4, lr 0.001 -> 0.0001, drive" "$place/log" && ok "the change is recorded" || fail "no record of the change"
 must train --resume "$here"
 same "the new place is remembered" "$(digest | cut -d' ' -f1)" 4
+# by the names that it has where they are typed
+cd "$place"
+mv moved d
+must train --resume "$here" --drive moved=d
+mv d moved
+must inspect "$here" --digest --drive d=moved
+must train --resume "$here" --drive d=moved
+cd "$OLDPWD"
 must train --resume "$here" --steps 5 --threads 3
 grep -q "processor changed .* to .*3 threads" "$place/log" && ok "other threads are said" || fail "other threads are not said"
 must train --resume "$here" --steps 6
