@@ -216,13 +216,16 @@ void shore__snapshots_free(struct shore__snapshot *list, size_t count) {
 
 /* ---- moved by hand ----------------------------------------------------------------------------------------------- */
 
-bool shore__snapshot_part_is_at(const struct shore__snapshot *s, size_t i, const char *path) {
+static bool part_is_at(const uint64_t fleet_id[2], uint64_t generation, size_t i, const char *path) {
     struct shore__probe probe;
     if (shore__drive_probe(path, &probe, NULL)) return false;
-    bool is =
-        shore__probe_is_of(&probe, s->fleet_id) && probe.desc.generation == s->generation && probe.desc.drive == i;
+    bool is = shore__probe_is_of(&probe, fleet_id) && probe.desc.generation == generation && probe.desc.drive == i;
     shore__probe_free(&probe);
     return is;
+}
+
+bool shore__snapshot_part_is_at(const struct shore__snapshot *s, size_t i, const char *path) {
+    return part_is_at(s->fleet_id, s->generation, i, path);
 }
 
 static int follow(const char *run_path, const struct shore__snapshot *s, const char *volume, struct shore_diag *diag) {
@@ -292,8 +295,9 @@ static bool is_named_after(const char *part, const char *volume) {
     return name && owner && strncmp(name, owner, n) == 0 && strncmp(name + n, ".snapshot-", 10) == 0;
 }
 
-/* begun: a file without a header goes too, if its name tells whose it is. */
-static int discard_where_it_is(struct parts *p, const char *part, bool begun, struct shore_diag *diag) {
+/* begun: a file without a header goes too, if its name tells whose it is. What lies beside another drive may be that
+ * one's part: it goes as well, but then this one may still be where it was. */
+static int discard_where_it_is(struct parts *p, size_t i, const char *part, bool begun, struct shore_diag *diag) {
     struct shore_diag why = {{0}};
     int rc = discard_at(p, part, begun, diag);
     for (size_t d = 0; rc && p->drives && d < p->drives->count; d++) {
@@ -302,8 +306,9 @@ static int discard_where_it_is(struct parts *p, const char *part, bool begun, st
         if (shore__path_is_virtual(drive) || is_away(p, drive)) continue;
         if (note_away(p, drive, shore__spot_of(drive, &spot, &why), &why)) continue;
         char *path = shore__part_beside(spot.path, part);
-        if (path && strcmp(path, part) != 0 && discard_at(p, path, begun && is_named_after(part, spot.path), &why) == 0)
-            rc = 0;
+        bool elsewhere = path && strcmp(path, part) != 0;
+        bool found = elsewhere && part_is_at(p->fleet_id, p->generation, i, path);
+        if (elsewhere && discard_at(p, path, begun && is_named_after(part, spot.path), &why) == 0 && found) rc = 0;
         free(path);
         free(spot.path);
     }
@@ -328,13 +333,14 @@ static int wait_for_server(struct parts *p, const char *part, struct shore_diag 
 
 /* true: it may come to lie there, or lies there still, and cannot be had now. A server whose client was killed goes on
  * copying into the .partial, so that is looked at first. */
-static bool discard(struct parts *p, const char *part, struct shore_diag *held, shore__note_fn note, void *ctx) {
+static bool discard(struct parts *p, size_t i, const char *part, struct shore_diag *held, shore__note_fn note,
+                    void *ctx) {
     struct shore_diag why = {{0}};
     char *partial = NULL;
     if (asprintf(&partial, "%s.partial", part) < 0) return false;
     int rc = wait_for_server(p, part, &why);
-    if (!rc) rc = discard_where_it_is(p, partial, true, &why);
-    if (rc != SHORE_EBUSY) rc = discard_where_it_is(p, part, false, &why);
+    if (!rc) rc = discard_where_it_is(p, i, partial, true, &why);
+    if (rc != SHORE_EBUSY) rc = discard_where_it_is(p, i, part, false, &why);
     free(partial);
     if (rc == SHORE_ELINK || rc == SHORE_EBUSY) {
         if (!*held->text) *held = why;
@@ -360,7 +366,7 @@ static int clear(const char *run_path, const char *name, struct parts *parts, bo
     if (whose) {
         parts->generation = (uint64_t)json_integer_value(json_object_get(j, "generation"));
         json_array_foreach(json_object_get(j, "volumes"), i, item) {
-            if (json_is_string(item)) *left |= discard(parts, json_string_value(item), &held, note, ctx);
+            if (json_is_string(item)) *left |= discard(parts, i, json_string_value(item), &held, note, ctx);
         }
     }
     if (unreadable) {

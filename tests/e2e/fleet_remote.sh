@@ -143,9 +143,10 @@ wait $client 2>/dev/null
 must remove "$run"
 same "nothing is left" "$(volumes)" 0
 
-# What cannot be removed now is removed by a later command, and holds nothing up until then.
+# What cannot be removed now is removed by a later command, and holds nothing up until then; parts of other drives have the
+# same name.
 mkdir "$place"/e{1,2}
-must train "${common[@]}" --drive "$place/e1" "$(there e2)" --drive-speeds 1,1 --out "$run" --stop-at 4
+must train "${common[@]}" --drive "$(there e2)" "$place/e1" --drive-speeds 1,1 --out "$run" --stop-at 4
 at4=$(digest)
 must snapshot "$run" one
 must snapshot "$run" two
