@@ -19,9 +19,9 @@ enum shore__link_class {
 
 /* What a fetch brings. */
 static inline enum shore__link_class shore__link_of_fetch(enum shore_fetch_kind kind) {
-    return kind == SHORE_FETCH_STATE                                         ? SHORE__LINK_OUT_STATE
+    return kind == SHORE_FETCH_BF16 || kind == SHORE_FETCH_MASTER            ? SHORE__LINK_OUT_PARAMS
            : kind == SHORE_FETCH_SPILLED || kind == SHORE_FETCH_SPILLED_BF16 ? SHORE__LINK_OUT_GRADIENTS
-                                                                             : SHORE__LINK_OUT_PARAMS;
+                                                                             : SHORE__LINK_OUT_STATE;
 }
 
 /* For what goes to or comes from one drive of the fleet. Drives that count for themselves (SHORE__DRIVE_COUNTS_LINK)

@@ -21,6 +21,12 @@ for residual in host saved; do
     wanted[$residual]=$(digest)
 done
 
+# Of the residual saved, 2 bytes an element come and 2 go, up to the last tensor of each block: tables of 600 and 64
+# rows, two layers whose small tensors begin at multiples of 256, the last norm.
+elems=$(((600 + 64) * 96 + 2 * (12 * 96 * 96 + 7 * 256 + 512 + 96) + 256 + 96))
+same "saved: bytes on the link" "$(metric "$place/whole-saved" link_state | tail -n 1)" $((4 * elems))
+same "host: bytes on the link" "$(metric "$place/whole-host" link_state | tail -n 1)" 0
+
 # ---- kill -9, again and again ----
 run=$place/killed
 kill_and_resume "$run" 12 "$limit" "${common[@]}" --residual saved --drive "$place/d1" "$place/d2"
