@@ -131,7 +131,7 @@ static int plan_rows(struct bench *b, struct shore_diag *diag) {
     for (int m = 0; m < SHORE__TESTBED_MODES; m++)
         for (size_t i = 0; wanted[m] && i < n; i++)
             if (!i || numbers[i] != numbers[i - 1]) add_row(b, m, numbers[i], 1);
-    double share = b->emulation.link[0] ? b->args->link_share : 0;
+    double share = b->emulation.link[0] || b->emulation.link[1] ? b->args->link_share : 0;
     for (int m = SHORE__TESTBED_LOSSLESS; share > 0 && share < 1 && m < SHORE__TESTBED_MODES; m++)
         if (m != SHORE__TESTBED_STATE8 && wanted[SHORE__TESTBED_LOSSLESS] && wanted[SHORE__TESTBED_TOP1])
             add_row(b, m, numbers[n - 1], share);
@@ -211,13 +211,13 @@ static int make_inputs(struct bench *b, struct shore_diag *diag) {
 
 /* The machine with a part of its link. */
 static int write_machine(struct bench *b, double link_share, struct shore_diag *diag) {
-    json_t *machine = json_deep_copy(b->machine);
+    json_t *machine = json_deep_copy(b->machine), *link = json_object();
     const struct shore__emulation *e = &b->emulation;
-    double in = (double)e->link[0] * e->scale * link_share, out = (double)e->link[1] * e->scale * link_share;
-    if (machine && link_share < 1)
-        json_object_set_new(machine, "link",
-                            e->link_shared ? json_pack("{s:f}", "shared", in)
-                                           : json_pack("{s:f,s:f}", "in", in, "out", out > 0 ? out : in));
+    const char *const keys[] = {e->link_shared ? "shared" : "in", "out"};
+    for (int i = 0; i < 2; i++) /* without a limit, there is no share of it */
+        if (e->link[i]) json_object_set_new(link, keys[i], json_real((double)e->link[i] * e->scale * link_share));
+    if (machine && link_share < 1) json_object_set(machine, "link", link);
+    json_decref(link);
     int rc = machine ? write_file(b, "machine.json", machine, NULL, 0, diag) : -ENOMEM;
     json_decref(machine);
     return rc;

@@ -27,6 +27,12 @@ head -c 4 "$place/out/testbed-tiny.svg" | grep -q '<svg' && grep -q '</svg>' "$p
     ok "a picture" || fail "no picture"
 grep -q 'Emulated testbed tiny' "$place/out/testbed-tiny.svg" && ok "it says emulated" || fail "the picture does not say it"
 
+# A link with a limit in one direction has a share of that one.
+sed 's/"shared": "800GB"/"out": "800GB"/' "$place/tiny.json" >"$place/out.json"
+run bench testbed "$place/out.json" --drives 1 --modes lossless,top1 --dir "$place/tmp" --json --quiet --steps 1
+sed 1d "$place/log" >"$place/rows"
+same "shares of one direction" "$rc $(field link_share | xargs)" "0 1.0 1.0 0.25 0.25"
+
 # For people; interrupted.
 run bench testbed "$place/tiny.json" --drives 1 --modes lossless,base --dir "$place/tmp" --out "$place/out"
 grep -q '^emulated: tiny, rates and model divided by 1000' "$place/log" && grep -qE '^lossless +1 +1 ' "$place/log" &&
