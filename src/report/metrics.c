@@ -64,7 +64,7 @@ int shore__metrics_line(const struct shore__step_report *report, char *out, size
     append(&line, ",\"speculated\":%s", report->speculated ? "true" : "false");
     if (report->emulated) {
         const struct shore__busy *b = &report->busy;
-        append(&line, ",\"emulated\":true,\"busy\":{\"gpu\":%.6g", b->gpu);
+        append(&line, ",\"emulated\":true,\"busy\":{\"gpu\":%.9g", b->gpu);
         append_number(&line, "link", b->link);
         append_number(&line, "drive_read", b->drive_read);
         append_number(&line, "drive_write", b->drive_write);

@@ -95,6 +95,23 @@ static void dropped_energy_only_where_compressed(void **state) {
     assert_null(strstr(shore__progress_line(&p, &usual, line, sizeof line), "dropped"));
 }
 
+static void busy_only_where_emulated(void **state) {
+    struct shore__step_report r = usual;
+    json_t *json = line_of(&r);
+    assert_null(json_object_get(json, "emulated"));
+    assert_null(json_object_get(json, "busy"));
+    json_decref(json);
+    r.emulated = true;
+    r.busy = (struct shore__busy){4.12345678, 4.12345678, 4.12345678, 4.12345678, 4.12345678, 4.12345678, 4.12345678};
+    json = line_of(&r);
+    assert_true(json_is_true(json_object_get(json, "emulated")));
+    const char *part;
+    const json_t *seconds, *busy = json_object_get(json, "busy");
+    assert_int_equal(json_object_size(busy), 7);
+    json_object_foreach((json_t *)(uintptr_t)busy, part, seconds) assert_true(json_real_value(seconds) == 4.12345678);
+    json_decref(json);
+}
+
 static void what_is_not_finite_is_null(void **state) {
     struct shore__step_report r = usual;
     r.loss = NAN;
@@ -207,6 +224,7 @@ int main(void) {
         cmocka_unit_test(has_the_promised_keys),
         cmocka_unit_test(val_loss_only_where_measured),
         cmocka_unit_test(dropped_energy_only_where_compressed),
+        cmocka_unit_test(busy_only_where_emulated),
         cmocka_unit_test(what_is_not_finite_is_null),
         cmocka_unit_test(the_widest_line_fits_a_record),
         cmocka_unit_test(progress_shows_what_matters_and_never_overflows),
