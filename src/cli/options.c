@@ -147,8 +147,12 @@ int shore__option_set(const struct shore__option *o, const char *text, void *tar
         return 0;
     case SHORE__OPTION_SIZE: {
         uint64_t v;
-        if (shore__parse_size(text, &v) || v == 0 || v < o->least)
-            return bad_value(o, text, "a size such as 2GiB or 500M", diag);
+        if (shore__parse_size(text, &v) || v == 0) return bad_value(o, text, "a size such as 2GiB or 500M", diag);
+        if (v < o->least) {
+            char least[32], wanted[64];
+            snprintf(wanted, sizeof wanted, "a size of at least %s", shore__format_size(o->least, least, sizeof least));
+            return bad_value(o, text, wanted, diag);
+        }
         if (o->most > 0 && (double)v > o->most) {
             char most[32], wanted[64];
             snprintf(wanted, sizeof wanted, "a size up to %s",

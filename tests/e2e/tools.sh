@@ -179,6 +179,7 @@ most=$(grep -o '"memory_bytes":[0-9]*' "$place/log" | cut -d: -f2 | sort -n | ta
 grep -q '"name":"large chunks"' "$place/log" && ok "large chunks" || fail "no large chunks in the budget"
 must bench update --drive "$place/d" --params 1000000 --json
 awk -v v="$(number params_per_second)" 'BEGIN {exit !(v > 0)}' && ok "bench update" || fail "no params_per_second"
+refused "a size too small" "--size takes a size of at least 16.00 MiB, not '15MiB'" bench disk --drive "$place/d" --size 15MiB
 must bench disk --drive "$place/d" --size 16MiB --passes 1 --json
 ONEDNN_MAX_CPU_ISA=AVX2 must bench compute --width 64 --rows 64 --slice 64 # which has no products in bf16
 grep -q '^fp32: [0-9]' "$place/log" && ok "bench compute" || fail "bench compute gives no rate in fp32"
