@@ -453,7 +453,7 @@ static void commit_finished(struct shore_fleet *f, struct shore__join *join) {
     f->commit_ns += shore__now_ns() - f->commit_start_ns;
     struct shore__join *held = f->held;
     f->held = f->held_tail = NULL;
-    f->outstanding = f->nheld;
+    f->outstanding += f->nheld; /* beside what a broken fleet is just refusing */
     f->nheld = 0;
     f->commit = NULL;
     f->commit_sent = false;

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 
 #include "base/arena.h"
 #include "storage/format.h"
@@ -176,6 +177,74 @@ static void a_failed_flush_is_final(void **state) {
         assert_digest(t.fleet, &t.plain, true);
         finish(&t);
     }
+}
+
+/* Lost one count in some 300,000 commits. */
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#define COMMITS 20000u
+#else
+#define COMMITS 1000000u
+#endif
+#define UPDATERS 4u
+
+struct updater {
+    struct fault *t;
+    atomic_bool over;
+};
+
+static void *update_on_and_on(void *ctx) {
+    struct updater *u = ctx;
+    const struct plain *p = &u->t->plain;
+    struct shore_hyper groups[GROUPS];
+    struct shore_update update = {.base_step = 1,
+                                  .attempt = shore_fleet_attempt(u->t->fleet),
+                                  .count = p->layout->blocks[0].segments,
+                                  .gradient = pages(p->layout->blocks[0].padded_elems * 4),
+                                  .coefficient = 1,
+                                  .groups = groups,
+                                  .ngroups = GROUPS};
+    hypers(p, 2, groups);
+    while (!atomic_load(&u->over)) {
+        struct shore_wait wait;
+        shore_wait_init(&wait);
+        if (shore_fleet_update(u->t->fleet, &update, shore_wait_completion(&wait)) == 0) shore_wait(&wait, NULL);
+    }
+    free((void *)(uintptr_t)update.gradient);
+    return NULL;
+}
+
+static void note_that_it_came(void *ctx, int rc, const struct shore_diag *diag) {
+    atomic_store((atomic_int *)ctx, rc);
+}
+
+/* A commit waits for the updates that are under way, and must go on knowing how many those are. */
+static void a_broken_fleet_answers_every_commit(void **state) {
+    struct failing failing = {.kind = SHORE__IO_FLUSH, .rc = -EIO, .after = -1};
+    struct step_how how = {.coefficient = 1};
+    struct fault t;
+    struct updater updater = {.t = &t};
+    pthread_t threads[UPDATERS];
+    shore__io_set_shim(fail_one, &failing);
+    start(&t, "ff");
+    step(&t);
+    must(&t, fleet_updates(t.fleet, &t.plain, 1, &how, &t.diag));
+    failing.after = 0;
+    assert_int_equal(fleet_commit(t.fleet, 1, false, &t.diag), -EIO);
+    for (unsigned i = 0; i < UPDATERS; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, update_on_and_on, &updater), 0);
+    for (uint32_t i = 0; i < COMMITS; i++) {
+        atomic_int came;
+        atomic_init(&came, 0);
+        must(&t, shore_fleet_commit(t.fleet, 1, false, NULL, 0, (struct shore_completion){note_that_it_came, &came}));
+        uint64_t deadline = shore__now_ns() + 10 * UINT64_C(1000000000);
+        while (!atomic_load(&came) && shore__now_ns() < deadline)
+            sched_yield();
+        assert_int_equal(atomic_load(&came), -EIO);
+    }
+    atomic_store(&updater.over, true);
+    for (unsigned i = 0; i < UPDATERS; i++)
+        pthread_join(threads[i], NULL);
+    finish(&t);
 }
 
 /* ---- stored bytes that changed ---- */
@@ -531,6 +600,7 @@ int main(void) {
         cmocka_unit_test(a_failed_transfer_fails_its_attempt_only),
         cmocka_unit_test(a_full_disk_is_named),
         cmocka_unit_test(a_failed_flush_is_final),
+        cmocka_unit_test(a_broken_fleet_answers_every_commit),
         cmocka_unit_test(a_flipped_bit_is_never_used),
         cmocka_unit_test(a_flipped_bit_of_a_spilled_gradient_is_never_used),
         cmocka_unit_test(a_damaged_record_explains_an_older_step),
