@@ -38,7 +38,7 @@
 struct shore_tensor_spec {
     const char *name;
     uint64_t elems;
-    uint32_t group; /* index of its parameter group */
+    uint32_t group; /* index of its parameter group; remote drives take indices below 1,024 */
 };
 
 struct shore_block_spec {

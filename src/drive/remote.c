@@ -282,6 +282,7 @@ static int remote_update(struct shore__drive *d, const struct shore_update *upda
     struct shore_update u = *update;
     /* what is not stored need not be sent */
     if (!r->config.plane_bytes[SHORE_PLANE_R]) u.residual = NULL;
+    if (u.ngroups > SHORE__WIRE_GROUPS_MOST) u.ngroups = SHORE__WIRE_GROUPS_MOST;
     uint32_t most = update_piece(r, &u);
     if (!most) return -EINVAL;
     struct remote_whole *w = over_segments(SHORE__WIRE_UPDATE, u.block, u.segment, u.count, most, done);

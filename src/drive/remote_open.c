@@ -45,6 +45,23 @@ static int explain(struct remote *r, struct shore__way *way, int rc, const struc
     return shore__fail(diag, rc, "%s: %.700s", r->uri, why->text);
 }
 
+/* The far side would only say that it cannot understand such a layout. */
+static int check_groups(const struct remote *r, struct shore_diag *diag) {
+    const struct shore_layout *layout = r->config.layout;
+    for (uint32_t b = 0; b < layout->nblocks; b++) {
+        for (uint32_t t = 0; t < layout->blocks[b].ntensors; t++) {
+            const struct shore_layout_tensor *tensor = &layout->blocks[b].tensors[t];
+            if (tensor->group >= SHORE__WIRE_GROUPS_MOST)
+                return shore__fail(
+                    diag, SHORE_EINPUT,
+                    "%s: a remote drive takes %u parameter groups at most, and tensor %.200s is of group "
+                    "%u: number the groups from 0, or use drives of this host",
+                    r->uri, SHORE__WIRE_GROUPS_MOST, tensor->name ? tensor->name : "", tensor->group);
+        }
+    }
+    return 0;
+}
+
 /* Says OPEN and takes the answer into *info. */
 static int open_there(struct remote *r, struct shore__way *way, uint32_t mode, const struct shore__volume_desc *desc,
                       struct shore__wire_open *info, struct shore_diag *diag) {
@@ -66,7 +83,9 @@ static int open_there(struct remote *r, struct shore__way *way, uint32_t mode, c
     unsigned char *request = NULL, *body = NULL;
     if (desc) o.desc = *desc;
     memcpy(o.plane_bytes, r->config.plane_bytes, sizeof o.plane_bytes);
-    int rc = shore__wire_open_put(&o, false, &request, &frame.body_bytes);
+    int rc = check_groups(r, diag);
+    if (rc) return rc;
+    rc = shore__wire_open_put(&o, false, &request, &frame.body_bytes);
     if (rc) return shore__fail(diag, rc, "%s: the description of its state is too long", r->uri);
     frame.body = request;
     rc = ask(r, way, &frame, &body, &a, &why);

@@ -476,6 +476,10 @@ static void test_refusals(void **state) {
         update.base_step = 1;
         update.attempt = shore_fleet_attempt(b.fleet);
         gradient[7] = 0;
+        struct shore_hyper many[2000] = {{0}}; /* more than a tensor is of */
+        memcpy(many, groups, sizeof groups);
+        update.groups = many;
+        update.ngroups = 2000;
         shore_wait_init(&wait);
         must(&b, shore_fleet_update(b.fleet, &update, shore_wait_completion(&wait)));
         must(&b, shore_wait(&wait, &b.diag));
@@ -493,6 +497,27 @@ static void test_refusals(void **state) {
         free(gradient);
         bench_close(&b);
     }
+}
+
+/* The wire has a limit that drives of this host have not. */
+static void test_more_groups_than_the_wire_takes(void **state) {
+    static const struct shore_tensor_spec tensors[] = {{"first", 100, 1023}, {"next", 100, 1024}};
+    static const struct shore_block_spec blocks[] = {{"block", tensors, 2}};
+    static const char *const kinds[] = {"f", "u"};
+    struct shore_layout *layout;
+    assert_int_equal(shore_layout_make(blocks, 1, &layout), 0);
+    for (int remote = 0; remote < 2; remote++) {
+        struct place place;
+        struct shore_fleet *fleet;
+        struct shore_diag diag;
+        place_open(&place, kinds[remote]);
+        struct shore_fleet_options options = {.drives = place.paths, .ndrives = place.ndrives};
+        assert_int_equal(shore_fleet_create(layout, &options, &fleet, &diag), remote ? SHORE_EINPUT : 0);
+        if (remote) assert_non_null(strstr(diag.text, "tensor next is of group 1024"));
+        if (!remote) shore_fleet_close(fleet);
+        place_close(&place);
+    }
+    shore_layout_free(layout);
 }
 
 /* What is promised to an arena is what is taken from it. */
@@ -577,6 +602,7 @@ int main(void) {
         cmocka_unit_test(test_updates_wait_for_their_base),
         cmocka_unit_test(test_many_updates),
         cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_more_groups_than_the_wire_takes),
         cmocka_unit_test(test_memory),
         cmocka_unit_test(test_null),
         cmocka_unit_test(test_ledger),
