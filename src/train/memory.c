@@ -318,7 +318,8 @@ int train_plan_make(const struct shore__settings *s, const struct shore__model *
         shore__train_fleet_options(s, m, &options);
         spend(&z, &most, UINT64_MAX);
         needs->minimum_bytes = minimum;
-        needs->comfortable_bytes = most.total_bytes - most.hole_bytes;
+        needs->comfortable_bytes = most.total_bytes;
+        if (most.total_bytes < minimum + HOLES_FROM_BYTES) needs->comfortable_bytes -= most.hole_bytes;
         needs->disk_bytes = shore_fleet_disk_bytes(m->layout, &options);
         needs->pairs = m->arch.n_layer * plan->units;
         needs->kept_pairs = 0;

@@ -167,6 +167,12 @@ must train --init "$place/config.json" --data "$place/text" --drive "$place/d/dr
 grep -q "with 1.00 GiB, inner activations kept for [1-9][0-9]* of [1-9]" "$place/log" && ok "what a budget keeps" ||
     fail "a dry run does not say what a budget keeps"
 grep -qi "minimum" "$place/log" && ok "dry run" || fail "a dry run names no minimum"
+# Far above the minimum, where some memory is left to the heap.
+gpt2_config "$place/large.json" 10 1024 8 64 300
+dry=(train --init "$place/large.json" --drive "$place/d/dry" --out "$place/dry" --seq-len 64 --batch 2 --dry-run)
+must "${dry[@]}" --data "$place/text"
+must "${dry[@]}" --data "$place/text" --memory "$(sed -n 's/^memory: everything kept from \(.*\) on$/\1/p' "$place/log")"
+grep -q "activations kept for 10 of 10" "$place/log" && ok "what keeps everything" || fail "$(grep kept "$place/log")"
 [ ! -e "$place/dry" ] && [ ! -e "$place/d/dry" ] && ok "a dry run makes nothing" || fail "a dry run made something"
 must --version
 must --help
