@@ -276,8 +276,8 @@ static bool start_something(struct fetcher *f) {
 
 static void reap(struct fetcher *f) {
     struct shore__io_op *ops[SHORE_PLANE_COUNT * SHORE__FETCH_PIECES];
-    int n = shore__paced_reap(&f->l->fetch_io, ops, SHORE_PLANE_COUNT * SHORE__FETCH_PIECES, 1);
-    for (int i = 0; i < n; i++) {
+    unsigned n = shore__paced_reap(&f->l->fetch_io, ops, SHORE_PLANE_COUNT * SHORE__FETCH_PIECES, 1);
+    for (unsigned i = 0; i < n; i++) {
         struct piece *p = ops[i]->user;
         if (ops[i]->rc) {
             shore__local_io_failed(f->l, p->job, ops[i]);

@@ -369,9 +369,9 @@ static struct chunk *oldest_ready(struct shore__pipeline *p) {
 static void reap(struct shore__pipeline *p, unsigned min) {
     struct shore__io_op *ops[32];
     uint64_t start = min ? shore__now_ns() : 0;
-    int n = shore__paced_reap(&p->l->update_io, ops, 32, min);
+    unsigned n = shore__paced_reap(&p->l->update_io, ops, 32, min);
     if (min) p->l->io_wait_ns += shore__now_ns() - start;
-    for (int i = 0; i < n; i++) {
+    for (unsigned i = 0; i < n; i++) {
         struct chunk *c = ops[i]->user;
         if (ops[i]->rc) {
             shore__local_io_failed(p->l, c->job, ops[i]);

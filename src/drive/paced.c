@@ -49,10 +49,10 @@ int shore__paced_wait(struct shore__paced *q, struct shore__io_op *op, uint64_t 
 }
 
 /* Notes which operations have really ended; min: waits for so many of them. */
-static int collect(struct shore__paced *q, unsigned min) {
+static unsigned collect(struct shore__paced *q, unsigned min) {
     struct shore__io_op *ops[32];
-    int n = shore__io_reap(q->io, ops, 32, min);
-    for (int i = 0; i < n; i++)
+    unsigned n = shore__io_reap(q->io, ops, 32, min);
+    for (unsigned i = 0; i < n; i++)
         for (unsigned k = 0; k < q->count; k++)
             if (q->ops[k].op == ops[i]) q->ops[k].ended = true;
     return n;
@@ -79,25 +79,24 @@ static uint64_t next_due(const struct shore__paced *q) {
     return first;
 }
 
-int shore__paced_reap(struct shore__paced *q, struct shore__io_op **ops, unsigned max, unsigned min) {
+unsigned shore__paced_reap(struct shore__paced *q, struct shore__io_op **ops, unsigned max, unsigned min) {
     if (!q->throttle) return shore__io_reap(q->io, ops, max, min);
     unsigned got = 0;
     for (;;) {
         while (collect(q, 0) == 32) {
         }
         got += take_due(q, ops + got, max - got);
-        if (got >= min || got == max || !q->count) return (int)got;
+        if (got >= min || got == max || !q->count) return got;
         uint64_t due = next_due(q), now = shore__now_ns();
         if (due > now + LOOK_NS) {
             shore__sleep_until(now + LOOK_NS);
-            return (int)got;
+            return got;
         }
         if (due > now) {
             shore__sleep_until(due);
         } else {
             /* an operation is due that has not ended: the real drive is slower than the emulated one */
-            int rc = collect(q, 1);
-            if (rc < 0) return got ? (int)got : rc;
+            collect(q, 1);
         }
     }
 }

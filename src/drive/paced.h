@@ -29,6 +29,6 @@ int shore__paced_submit(struct shore__paced *q, struct shore__io_op *op, bool ch
 /* No I/O: op comes back from reap at an instant. */
 int shore__paced_wait(struct shore__paced *q, struct shore__io_op *op, uint64_t instant_ns);
 /* shore__io_reap(); where a machine is emulated it may also hand back less than min after a while. */
-int shore__paced_reap(struct shore__paced *q, struct shore__io_op **ops, unsigned max, unsigned min);
+unsigned shore__paced_reap(struct shore__paced *q, struct shore__io_op **ops, unsigned max, unsigned min);
 
 #endif

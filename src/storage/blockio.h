@@ -76,8 +76,8 @@ const char *shore__io_backend(const struct shore__io *io);
 /* Queues an operation (borrowed until returned by shore__io_reap). At most depth in flight: -EBUSY beyond. */
 int shore__io_submit(struct shore__io *io, struct shore__io_op *op);
 /* Hands back finished operations, at most max, waiting for at least min (0: only those that are there; fewer if fewer
- * are in flight). Returns how many, or a negative code: nothing can be handed back any more. */
-int shore__io_reap(struct shore__io *io, struct shore__io_op **ops, unsigned max, unsigned min);
+ * are in flight). Returns how many. */
+unsigned shore__io_reap(struct shore__io *io, struct shore__io_op **ops, unsigned max, unsigned min);
 unsigned shore__io_in_flight(const struct shore__io *io);
 /* Grows with every operation that this process has completed, on any file: as long as it does, drives get on. Making a
  * file counts by the MiB where that has to be written. Threading: any. */

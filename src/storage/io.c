@@ -96,8 +96,8 @@ int shore__io_open(const struct shore__file *file, enum shore_io io, unsigned de
 void shore__io_close(struct shore__io *io) {
     if (!io) return;
     struct shore__io_op *ops[16];
-    while (io->in_flight && shore__io_reap(io, ops, 16, 1) > 0)
-        ;
+    while (io->in_flight)
+        shore__io_reap(io, ops, 16, 1);
     io->backend->close(io->state);
     free(io);
 }
@@ -129,7 +129,7 @@ int shore__io_submit(struct shore__io *io, struct shore__io_op *op) {
     return 0;
 }
 
-int shore__io_reap(struct shore__io *io, struct shore__io_op **ops, unsigned max, unsigned min) {
+unsigned shore__io_reap(struct shore__io *io, struct shore__io_op **ops, unsigned max, unsigned min) {
     unsigned got = 0;
     while (got < max && io->nready)
         ops[got++] = io->ready[--io->nready];
@@ -137,15 +137,11 @@ int shore__io_reap(struct shore__io *io, struct shore__io_op **ops, unsigned max
     unsigned still = min > got ? min - got : 0;
     if (still > max - got) still = max - got;
     if (still > below) still = below;
-    if (below && got < max) {
-        int more = io->backend->reap(io->state, ops + got, max - got, still);
-        if (more < 0 && got == 0) return more;
-        if (more > 0) got += (unsigned)more;
-    }
+    if (below && got < max) got += io->backend->reap(io->state, ops + got, max - got, still);
     io->in_flight -= got;
     if (got) tell_done(&io->file, ops, got);
     shore__io_count(got);
-    return (int)got;
+    return got;
 }
 
 int shore__io_do(struct shore__io *io, enum shore__io_kind kind, void *buffer, uint64_t offset, uint32_t bytes) {
@@ -154,8 +150,8 @@ int shore__io_do(struct shore__io *io, enum shore__io_kind kind, void *buffer, u
     int rc = shore__io_submit(io, &op);
     if (rc) return rc;
     struct shore__io_op *done;
-    rc = shore__io_reap(io, &done, 1, 1);
-    return rc < 0 ? rc : rc == 0 ? -EIO : op.rc;
+    shore__io_reap(io, &done, 1, 1);
+    return op.rc;
 }
 
 int shore__io_explain(const char *path, const struct shore__io_op *op, struct shore_diag *diag) {

@@ -14,8 +14,8 @@ struct shore__io_backend {
     void (*close)(void *state);
     /* first_bytes: what the first transfer may ask for. */
     int (*submit)(void *state, struct shore__io_op *op, uint32_t first_bytes);
-    /* At least min are in flight. A negative code: nothing can be reaped any more. */
-    int (*reap)(void *state, struct shore__io_op **ops, unsigned max, unsigned min);
+    /* At least min are in flight, and so many come back: if nothing can be waited for any more, all do, failed. */
+    unsigned (*reap)(void *state, struct shore__io_op **ops, unsigned max, unsigned min);
 };
 
 extern const struct shore__io_backend shore__io_threads_backend;

@@ -125,7 +125,7 @@ static int threads_submit(void *state, struct shore__io_op *op, uint32_t first_b
     return 0;
 }
 
-static int threads_reap(void *state, struct shore__io_op **ops, unsigned max, unsigned min) {
+static unsigned threads_reap(void *state, struct shore__io_op **ops, unsigned max, unsigned min) {
     struct pool *pool = state;
     unsigned got = 0;
     pthread_mutex_lock(&pool->lock);
@@ -136,7 +136,7 @@ static int threads_reap(void *state, struct shore__io_op **ops, unsigned max, un
         pthread_cond_wait(&pool->done, &pool->lock);
     }
     pthread_mutex_unlock(&pool->lock);
-    return (int)got;
+    return got;
 }
 
 const struct shore__io_backend shore__io_threads_backend = {

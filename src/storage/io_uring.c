@@ -11,7 +11,7 @@
 #define REGISTERED_MOST 1024u
 
 struct transfer {
-    struct shore__io_op *op;
+    struct shore__io_op *op; /* NULL: the slot is free */
     uint32_t moved;
     unsigned stalls;
 };
@@ -20,6 +20,7 @@ struct uring {
     struct io_uring ring;
     int fd;
     bool fixed_file;
+    int broken;        /* why nothing can be waited for any more */
     unsigned nbuffers; /* registered */
     struct iovec *buffers;
     unsigned depth, nfree;
@@ -134,13 +135,21 @@ static int send_slot(struct uring *u, unsigned slot, uint32_t most_bytes) {
     return rc ? rc : -EAGAIN;
 }
 
+static struct shore__io_op *free_slot(struct uring *u, unsigned slot) {
+    struct shore__io_op *op = u->slots[slot].op;
+    u->slots[slot].op = NULL;
+    u->free_slots[u->nfree++] = slot;
+    return op;
+}
+
 static int uring_submit(void *state, struct shore__io_op *op, uint32_t first_bytes) {
     struct uring *u = state;
+    if (u->broken) return u->broken;
     if (u->nfree == 0) return -EBUSY;
     unsigned slot = u->free_slots[--u->nfree];
     u->slots[slot] = (struct transfer){.op = op};
     int rc = send_slot(u, slot, op->kind == SHORE__IO_FLUSH ? 0 : first_bytes);
-    if (rc) u->free_slots[u->nfree++] = slot;
+    if (rc) free_slot(u, slot);
     return rc;
 }
 
@@ -175,24 +184,37 @@ static bool finish_or_continue(struct uring *u, unsigned slot, int res) {
     return op->rc != 0;
 }
 
-static int uring_reap(void *state, struct shore__io_op **ops, unsigned max, unsigned min) {
+/* They may still be under way, but so that nothing comes of it: the queue takes no more, and the file's lock outlasts
+ * them. */
+static unsigned give_up_all(struct uring *u, struct shore__io_op **ops, unsigned max) {
+    unsigned got = 0;
+    for (unsigned slot = 0; slot < u->depth && got < max; slot++) {
+        if (!u->slots[slot].op) continue;
+        ops[got] = free_slot(u, slot);
+        ops[got++]->rc = u->broken;
+    }
+    return got;
+}
+
+static unsigned uring_reap(void *state, struct shore__io_op **ops, unsigned max, unsigned min) {
     struct uring *u = state;
     unsigned got = 0;
-    while (got < max) {
+    while (got < max && !u->broken) {
         struct io_uring_cqe *cqe = NULL;
         int rc = got < min ? io_uring_wait_cqe(&u->ring, &cqe) : io_uring_peek_cqe(&u->ring, &cqe);
         if (rc == -EINTR || (rc == -EAGAIN && got < min)) continue;
         if (rc == -EAGAIN) break;
-        if (rc) return got ? (int)got : rc;
+        if (rc) {
+            u->broken = rc;
+            break;
+        }
         uint64_t slot = io_uring_cqe_get_data64(cqe);
         int res = cqe->res;
         io_uring_cqe_seen(&u->ring, cqe);
         if (slot >= u->depth) continue;
-        if (!finish_or_continue(u, (unsigned)slot, res)) continue;
-        ops[got++] = u->slots[slot].op;
-        u->free_slots[u->nfree++] = (unsigned)slot;
+        if (finish_or_continue(u, (unsigned)slot, res)) ops[got++] = free_slot(u, (unsigned)slot);
     }
-    return (int)got;
+    return u->broken ? got + give_up_all(u, ops + got, max - got) : got;
 }
 
 #else
@@ -209,9 +231,9 @@ static int uring_submit(void *state, struct shore__io_op *op, uint32_t first_byt
     (void)state, (void)op, (void)first_bytes;
     return -ENOSYS;
 }
-static int uring_reap(void *state, struct shore__io_op **ops, unsigned max, unsigned min) {
+static unsigned uring_reap(void *state, struct shore__io_op **ops, unsigned max, unsigned min) {
     (void)state, (void)ops, (void)max, (void)min;
-    return -ENOSYS;
+    return 0;
 }
 
 #endif

@@ -56,11 +56,8 @@ static int pass(struct shore__rate *r, bool fill, bool to_second_half, struct sh
     }
     while (finished < r->nchunks) {
         struct shore__io_op *done[PLANES];
-        int n = shore__io_reap(r->io, done, PLANES, 1);
-        if (n < 0)
-            return shore__fail(diag, n, "%s: its operations cannot be waited for: %s", r->file.path,
-                               shore_error_text(n));
-        for (int i = 0; i < n; i++) {
+        unsigned n = shore__io_reap(r->io, done, PLANES, 1);
+        for (unsigned i = 0; i < n; i++) {
             if (done[i]->rc)
                 return shore__fail(diag, done[i]->rc, "%s: %s at offset %llu failed: %s", r->file.path,
                                    done[i]->kind == SHORE__IO_READ ? "reading" : "writing",

@@ -79,11 +79,11 @@ static void run_all(struct shore__io *io, enum shore__io_kind kind) {
             assert_int_equal(shore__io_submit(io, &ops[sent]), 0);
             sent++;
         }
-        int n = shore__io_reap(io, done, DEPTH, 1);
+        unsigned n = shore__io_reap(io, done, DEPTH, 1);
         assert_true(n >= 1);
-        for (int i = 0; i < n; i++)
+        for (unsigned i = 0; i < n; i++)
             assert_int_equal(done[i]->rc, 0);
-        finished += (unsigned)n;
+        finished += n;
     }
 }
 
@@ -160,6 +160,39 @@ static void a_failure_belongs_to_its_operation(void **state) {
         shore__file_close(&file);
         clean(NULL);
     }
+}
+
+static bool is_ring(int fd) {
+    char name[64], target[64] = "";
+    snprintf(name, sizeof name, "/proc/self/fd/%d", fd);
+    return readlink(name, target, sizeof target - 1) > 0 && strstr(target, "io_uring");
+}
+
+/* Nobody waits for ever for what a ring does not give back. */
+static void a_ring_that_fails_gives_everything_back(void **state) {
+    (void)state;
+    struct shore_diag diag = {""};
+    struct shore__io *io;
+    struct shore__io_op ops[3], *done[3];
+    int ends[2], ring = 0, other = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    assert_int_equal(pipe(ends), 0); /* what nobody writes stays under way */
+    struct shore__file file = {.fd = ends[0], .path = path, .size_bytes = PIECE};
+    if (shore__io_open(&file, SHORE_IO_URING, 3, NULL, 0, &io, &diag)) skip();
+    while (ring < 1024 && !is_ring(ring))
+        ring++;
+    for (int i = 0; i < 3; i++)
+        ops[i] = (struct shore__io_op){.kind = SHORE__IO_READ, .buffer = memory + i * PIECE, .bytes = PIECE};
+    assert_int_equal(shore__io_submit(io, &ops[0]), 0);
+    assert_int_equal(shore__io_submit(io, &ops[1]), 0);
+    assert_int_equal(dup2(other, ring), ring);
+    assert_int_equal(shore__io_reap(io, done, 3, 1), 2);
+    assert_true(ops[0].rc < 0 && ops[1].rc < 0);
+    assert_true(shore__io_submit(io, &ops[2]) < 0);
+    assert_int_equal(shore__io_in_flight(io), 0);
+    shore__io_close(io);
+    close(other);
+    close(ends[0]);
+    close(ends[1]);
 }
 
 static void impossible_operations_are_refused(void **state) {
@@ -389,6 +422,7 @@ int main(void) {
         cmocka_unit_test_teardown(bytes_come_back, clean),
         cmocka_unit_test_teardown(short_transfers_go_on, clean),
         cmocka_unit_test_teardown(a_failure_belongs_to_its_operation, clean),
+        cmocka_unit_test_teardown(a_ring_that_fails_gives_everything_back, clean),
         cmocka_unit_test_teardown(impossible_operations_are_refused, clean),
         cmocka_unit_test_teardown(a_closed_queue_has_written_everything, clean),
         cmocka_unit_test_teardown(what_exists_is_not_replaced_unasked, clean),
