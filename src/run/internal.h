@@ -87,6 +87,8 @@ bool shore__strings_has(const struct shore__strings *list, const char *item);
 int shore__drive_absolute(const char *drive, char **out, struct shore_diag *diag);
 /* Names of the files that a run directory holds, NULL last; run.json is not among them. */
 extern const char *const shore__run_files[];
+/* Of run.json, and of all else that lists a run's drives: what one can hold, the others take. */
+enum { SHORE__RUN_JSON_BYTES_MOST = 64 << 20 };
 
 void shore__fleet_id_text(const uint64_t id[2], char out[33]);
 bool shore__fleet_id_parse(const char *text, uint64_t id[2]);

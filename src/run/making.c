@@ -38,7 +38,8 @@ int shore__plan_read(const char *run_path, struct shore__plan *out, struct shore
     *out = (struct shore__plan){0};
     if (!shore__path_exists(run_path, MAKING "/" PLAN)) return SHORE_EMISSING;
     char *path = shore__path_join(run_path, MAKING "/" PLAN);
-    int rc = path ? shore__json_read(path, 1 << 20, &j, diag) : shore__fail(diag, -ENOMEM, "out of memory");
+    int rc = path ? shore__json_read(path, SHORE__RUN_JSON_BYTES_MOST, &j, diag)
+                  : shore__fail(diag, -ENOMEM, "out of memory");
     if (rc == 0 && !shore__fleet_id_parse(json_string_value(json_object_get(j, "fleet")), out->fleet_id))
         rc = shore__fail(diag, SHORE_EINPUT, "%s: has been changed by hand; remove %s/" MAKING, path, run_path);
     json_array_foreach(json_object_get(j, "volumes"), i, item) {

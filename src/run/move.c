@@ -121,7 +121,7 @@ static int intent_read(const char *run_path, struct intent *in, struct shore_dia
     *in = (struct intent){0};
     if (!shore__path_exists(run_path, INTENT)) return SHORE_EMISSING;
     char *path = shore__path_join(run_path, INTENT);
-    int rc = path ? shore__json_read(path, 1 << 20, &j, diag) : out_of_memory(diag);
+    int rc = path ? shore__json_read(path, SHORE__RUN_JSON_BYTES_MOST, &j, diag) : out_of_memory(diag);
     if (!rc && intent_fields(j, in)) {
         intent_free(in);
         rc = shore__fail(diag, SHORE_EINPUT,

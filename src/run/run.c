@@ -15,8 +15,6 @@
 #include "run/fleets.h"
 #include "storage/blockio.h"
 
-enum { RUN_JSON_BYTES_MOST = 64 << 20 };
-
 int shore__run_alloc(const char *path, struct shore__run **out, struct shore_diag *diag) {
     struct shore__run *run = calloc(1, sizeof *run);
     if (run) {
@@ -156,7 +154,8 @@ static int read_fields(struct shore__run *run, const json_t *j, const char *path
 int shore__run_read(struct shore__run *run, struct shore_diag *diag) {
     json_t *j = NULL;
     char *path = shore__path_join(run->path, "run.json");
-    int rc = path ? shore__json_read(path, RUN_JSON_BYTES_MOST, &j, diag) : shore__fail(diag, -ENOMEM, "out of memory");
+    int rc = path ? shore__json_read(path, SHORE__RUN_JSON_BYTES_MOST, &j, diag)
+                  : shore__fail(diag, -ENOMEM, "out of memory");
     if (rc == 0) rc = read_fields(run, j, path, diag);
     json_decref(j);
     free(path);

@@ -25,7 +25,6 @@
 #include "run/fleets.h"
 
 #define FOLDER "snapshots"
-enum { JSON_BYTES_MOST = 16 << 20 };
 
 static int out_of_memory(struct shore_diag *diag) {
     return shore__fail(diag, -ENOMEM, "out of memory");
@@ -152,7 +151,7 @@ int shore__snapshot_read(const char *run_path, const char *name, struct shore__s
     if (check_there(run_path, name, diag)) return SHORE_EUSAGE;
     snprintf(out->name, sizeof out->name, "%s", name);
     char *path = path_of(run_path, name, ".json");
-    int rc = path ? shore__json_read(path, JSON_BYTES_MOST, &out->json, diag) : out_of_memory(diag);
+    int rc = path ? shore__json_read(path, SHORE__RUN_JSON_BYTES_MOST, &out->json, diag) : out_of_memory(diag);
     if (rc == 0) rc = read_fields(out, path, diag);
     if (rc < 0) shore__snapshot_free(out);
     free(path);
@@ -359,7 +358,7 @@ static int clear(const char *run_path, const char *name, struct parts *parts, bo
     const json_t *item = NULL;
     char text[1400], *path = path_of(run_path, name, ".partial"), *files = path_of(run_path, name, ".files");
     struct shore_diag held = {{0}};
-    int rc = path && files ? shore__json_read(path, JSON_BYTES_MOST, &j, diag) : out_of_memory(diag);
+    int rc = path && files ? shore__json_read(path, SHORE__RUN_JSON_BYTES_MOST, &j, diag) : out_of_memory(diag);
     bool whose = rc == 0 && shore__fleet_id_parse(json_string_value(json_object_get(j, "fleet")), parts->fleet_id);
     bool unreadable = rc == SHORE_EINPUT || (rc == 0 && !whose);
     *left = false;

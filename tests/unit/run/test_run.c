@@ -693,6 +693,28 @@ static void chooses_models(void **state) {
     shore__settings_free(&s);
 }
 
+/* As long as run.json may be, which lists the same drives. */
+static void long_plans_are_read(void **state) {
+    enum { VOLUMES = 600 };
+    struct shore_diag diag = {{0}};
+    struct shore__plan plan;
+    char name[4001];
+    memset(name, 'd', sizeof name - 1);
+    name[sizeof name - 1] = 0;
+    assert_int_equal(mkdir("long", 0755) | mkdir("long/making", 0755), 0);
+    FILE *f = fopen("long/making/plan.json", "w");
+    assert_non_null(f);
+    fprintf(f, "{\"fleet\": \"00112233445566778899aabbccddeeff\", \"moving\": false, \"volumes\": [");
+    for (int i = 0; i < VOLUMES; i++)
+        fprintf(f, "%s\"/%s%d\"", i ? ", " : "", name, i);
+    fprintf(f, "]}");
+    assert_int_equal(fclose(f), 0);
+    assert_ok(shore__plan_read("long", &plan, &diag));
+    assert_int_equal(plan.fresh.count, VOLUMES);
+    shore__strings_free(&plan.fresh);
+    remove_tree("long");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(opens_what_was_made),
@@ -700,6 +722,7 @@ int main(void) {
         cmocka_unit_test(bad_input_leaves_nothing),
         cmocka_unit_test(killed_makings_are_made_again),
         cmocka_unit_test(half_replaced_runs_are_not_forgotten),
+        cmocka_unit_test(long_plans_are_read),
         cmocka_unit_test(makings_with_other_drives_forget_none),
         cmocka_unit_test(overwriting_takes_all_volumes),
         cmocka_unit_test(mends_what_was_begun_meanwhile),
