@@ -41,6 +41,16 @@ static int look_into(struct shore__probe *p, struct shore_diag *diag) {
     return p->desc.identity ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
 }
 
+/* Not for others that only look: they hold the lock for a moment, as this does. */
+static bool is_locked(int fd) {
+    const struct timespec moment = {.tv_nsec = 5 * 1000 * 1000};
+    for (int tries = 40; flock(fd, LOCK_EX | LOCK_NB); tries--) {
+        if (errno != EWOULDBLOCK || tries == 0) return errno == EWOULDBLOCK;
+        nanosleep(&moment, NULL);
+    }
+    return false;
+}
+
 static int look(const char *path, struct shore__probe *p, struct shore_diag *diag) {
     struct stat st;
     int rc = shore__volume_path(path, &p->path, diag);
@@ -52,7 +62,7 @@ static int look(const char *path, struct shore__probe *p, struct shore_diag *dia
     p->is_device = S_ISBLK(st.st_mode);
     int fd = open(p->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe is not waited for */
     if (fd >= 0) {
-        p->busy = flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+        p->busy = is_locked(fd);
         close(fd);
     }
     rc = look_into(p, diag);
