@@ -46,7 +46,7 @@ struct shore__emulated_drive {
 };
 
 struct shore__emulation {
-    char name[64];
+    char name[64];    /* without controls */
     double scale;     /* the real machine's rates and model are this many times as large */
     bool link_shared; /* one rate for both directions together: link[0] */
     uint64_t link[2]; /* by shore__link_direction */

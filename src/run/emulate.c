@@ -189,7 +189,7 @@ int shore__emulation_from_json(const json_t *json, const char *name, struct shor
     const json_t *own = json_object_get(json, "name"), *scale = json_object_get(json, "scale");
     if (own && !json_is_string(own)) return wrong(&p, "name", "is not a text");
     const char *text = own ? json_string_value(own) : name;
-    shore__escape(text, strlen(text), out->name, sizeof out->name);
+    shore__printable(text, strlen(text), out->name, sizeof out->name);
     if (scale) {
         out->scale = json_is_number(scale) ? json_number_value(scale) : 0;
         if (!(out->scale >= 1) || out->scale > 1e6) return wrong(&p, "scale", "takes a number from 1 to 1000000");

@@ -37,6 +37,10 @@ same "shares of one direction" "$rc $(field link_share | xargs)" "0 1.0 1.0 0.25
 run bench testbed "$place/tiny.json" --drives 1 --modes lossless,base --dir "$place/tmp" --out "$place/out"
 grep -q '^emulated: tiny, rates and model divided by 1000' "$place/log" && grep -qE '^lossless +1 +1 ' "$place/log" &&
     ok "a table" || fail "no table"
+sed 's/"name": "tiny"/"name": "R\&D <\\"1\\">"/' "$place/tiny.json" >"$place/odd.json"
+must bench testbed "$place/odd.json" --drives 1 --modes base --dir "$place/tmp" --out "$place/odd" --json
+grep -qF '"testbed":"R&D <\"1\">"' "$place/log" && grep -qF '>Emulated testbed R&amp;D &lt;"1">' "$place/odd/"*.svg &&
+    ok "its name" || fail "a name is not shown as it is"
 sed 's/"name": "tiny", //' "$place/tiny.json" >"$place/nameless.json"
 cd "$place" || exit
 must bench testbed ./nameless.json --drives 1 --modes base --dir tmp --out nameless
