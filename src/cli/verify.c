@@ -297,6 +297,9 @@ static int check(struct verify *v, struct shore_diag *diag) {
     struct shore__settings *s = &v->args.settings;
     if (!s->data.count) return shore__fail(diag, SHORE_EUSAGE, "which text? Give --data FILE...");
     if (!s->drives.count) return shore__fail(diag, SHORE_EUSAGE, "which drives? Give --drive DIR, a directory on each");
+    if (s->emulate && strcmp(s->emulate, "none") != 0)
+        return shore__fail(diag, SHORE_EUSAGE,
+                           "--emulate takes another machine's time, and verify compares bits alone: leave it out");
     for (size_t i = 0; i < s->drives.count; i++) {
         struct stat st;
         if (shore__path_is_remote(s->drives.item[i])) continue;

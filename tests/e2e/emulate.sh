@@ -85,5 +85,6 @@ echo '{"link": ' >"$place/bad.json"
 refused "no JSON" 'bad.json:' train "${common[@]}" --emulate "$place/bad.json" --drive "${d[0]}/x" --out "$place/no"
 refused "no such file" 'did you mean smart-infinity' train "${common[@]}" --emulate smart-infinty --drive "${d[0]}/x" --out "$place/no"
 refused "in memory" 'ram: does neither' train "${common[@]}" --emulate smart-infinity --drive ram: --out "$place/no"
+refused "verify" 'verify compares bits alone' verify "${common[@]}" --emulate smart-infinity --drive "${d[0]}"
 [ ! -e "$place/no" ] && [ ! -e "${d[0]}/x" ] && ok "nothing is made" || fail "something was made"
 done_testing
