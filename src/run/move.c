@@ -151,6 +151,27 @@ static bool is_settled(const struct intent *in) {
     return in->new.count == 0 && in->old.count == 0;
 }
 
+/* Where it was made, or beside a drive that has been moved by hand since: *v then says so. */
+static int discard(const struct shore__run *run, struct left *v, struct shore_diag *diag) {
+    const struct shore__strings *moved = &run->private->moved;
+    int rc = shore__drive_discard(v->path, run->fleet_id, v->generation, v->begun, diag);
+    for (size_t i = 0; rc == SHORE_EMISSING && i < moved->count; i++) {
+        struct shore__spot spot;
+        if (shore__spot_of(moved->item[i], &spot, NULL)) continue; /* whoever opens the drives says why */
+        char *path = shore__part_beside(spot.path, v->path);
+        int found = path ? shore__drive_discard(path, run->fleet_id, v->generation, v->begun, diag) : SHORE_EMISSING;
+        if (found != SHORE_EMISSING && found != SHORE_EMISMATCH) {
+            free(v->path);
+            v->path = path;
+            path = NULL;
+            rc = found;
+        }
+        free(path);
+        free(spot.path);
+    }
+    return rc;
+}
+
 /* What cannot be removed is said: a drive that is gone must not hold the run. One that is out of reach or in use stays
  * in the list for whoever opens the run next. */
 static int remove_left(const struct shore__run *run, struct intent *in, shore__note_fn note, void *ctx,
@@ -168,8 +189,7 @@ static int remove_left(const struct shore__run *run, struct intent *in, shore__n
             continue;
         }
         bool again = away && shore__path_is_remote(v->path) && shore__uris_share_server(away, v->path);
-        int rc = again ? shore__fail(&why, SHORE_ELINK, "%s: is out of reach, too", v->path)
-                       : shore__drive_discard(v->path, run->fleet_id, v->generation, v->begun, &why);
+        int rc = again ? shore__fail(&why, SHORE_ELINK, "%s: is out of reach, too", v->path) : discard(run, v, &why);
         /* what was refused as a new drive is still what it was before */
         bool anothers = v->undone && (rc == SHORE_EMISMATCH || (rc == SHORE_EBUSY && !v->begun));
         bool stays = rc == SHORE_ELINK || (rc == SHORE_EBUSY && !anothers);

@@ -67,7 +67,10 @@ must remove "$place/own"
 # A file that was moved by hand has the name that lists show, and what the program has added to it.
 mkdir "$place"/hand{1,2}
 must train "${common[@]}" --drive "$place/hand1/own" --out "$place/hand" --stop-at 1
+cp "$place/hand1/own" "$place/hand1/kept"
 must drive add "$place/hand" "$place/hand2" --drive-speeds 1,1
+# as if that had been killed at its end
+printf '{"from": 1, "to": 2, "new": [], "old": ["%s"]}' "$place/hand1/kept" >"$place/hand/moving.json"
 mv "$place/hand1" "$place/hand3"
 must train --resume "$place/hand" --quiet --drive "$place/hand1/own=$place/hand3/own"
 same "the same bits from there" "$(digest)" "$wanted"
