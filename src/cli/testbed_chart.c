@@ -13,6 +13,7 @@
 #define TOP 64
 #define BOTTOM 62
 #define POINTS_MOST 64u
+#define LINES_MOST 12
 
 struct series {
     const char *label, *colour, *dash; /* dash NULL: a solid line */
@@ -27,6 +28,8 @@ static const struct series smart_infinity[] = {
     {"paper: SmartUpdate", "#9467bd", "5 4", true, 6, {1, 2, 4, 6, 8, 10}, {.80, 1.48, 2.55, 2.92, 3.25, 3.64}},
     {"paper: with top-k", "#8c564b", "5 4", true, 6, {1, 2, 4, 6, 8, 10}, {.89, 1.62, 2.80, 3.45, 3.75, 4.42}},
 };
+
+#define PUBLISHED (sizeof smart_infinity / sizeof smart_infinity[0])
 
 static const struct series ours[SHORE__TESTBED_MODES] = {
     [SHORE__TESTBED_BASE] = {"update on the host (BASE)", "#333333", NULL, false, 0, {0}, {0}},
@@ -90,13 +93,24 @@ static void draw_series(struct chart *c, const struct series *s) {
     fprintf(c->out, "<text x=\"%.1f\" y=\"%.1f\">%s</text>\n", x + 42, y + 4, s->label);
 }
 
+static void make_room(struct chart *c, const struct series *s) {
+    for (size_t i = 0; i < s->n; i++) {
+        c->most_x = fmax(c->most_x, s->x[i]);
+        c->most_y = fmax(c->most_y, s->y[i]);
+    }
+}
+
 static void draw_axes(const struct chart *c, const double *ticks, size_t nticks) {
-    int step = c->most_y > 12 ? 2 : 1;
-    for (int y = 0; y <= (int)c->most_y; y += step)
+    double step = 1;
+    for (int i = 0; c->most_y / step > LINES_MOST; i++)
+        step *= i % 3 == 1 ? 2.5 : 2; /* 1, 2, 5, 10 */
+    for (int i = 0; i * step <= c->most_y; i++) {
+        double y = i * step;
         fprintf(c->out,
                 "<line x1=\"%d\" y1=\"%.1f\" x2=\"%d\" y2=\"%.1f\" stroke=\"%s\"/>\n"
-                "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%d</text>\n",
+                "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%.0f</text>\n",
                 LEFT, y_of(c, y), WIDTH - RIGHT, y_of(c, y), y > 0 ? "#e4e4e4" : "#444", LEFT - 8, y_of(c, y) + 4, y);
+    }
     fprintf(c->out, "<line x1=\"%d\" y1=\"%d\" x2=\"%d\" y2=\"%d\" stroke=\"#444\"/>\n", LEFT, TOP, LEFT,
             HEIGHT - BOTTOM);
     for (size_t i = 0; i < nticks; i++)
@@ -144,13 +158,14 @@ int shore__testbed_draw(const char *path, const char *testbed, double scale, dou
     size_t nticks = 0;
     bool published = strcmp(testbed, "smart-infinity") == 0;
     collect(series, ticks, &nticks, rows, nrows);
-    struct chart c = {.out = fopen(path, "w"), .most_x = 1, .most_y = gpu_speed};
+    struct chart c = {.out = fopen(path, "w"), .most_x = 1};
     if (!c.out) return shore__fail(diag, -errno, "%s: cannot be written: %s", path, strerror(errno));
-    for (size_t i = 0; i < nticks; i++)
-        if (ticks[i] * 1.05 > c.most_x) c.most_x = ticks[i] * 1.05;
     for (int m = 0; m < SHORE__TESTBED_MODES; m++)
-        for (size_t i = 0; i < series[m].n; i++)
-            if (series[m].y[i] > c.most_y) c.most_y = series[m].y[i];
+        make_room(&c, &series[m]);
+    for (size_t i = 0; published && i < PUBLISHED; i++)
+        make_room(&c, &smart_infinity[i]);
+    c.most_x *= 1.05;
+    if (gpu_speed < 2 * c.most_y) c.most_y = fmax(c.most_y, gpu_speed); /* further away, it would flatten the rest */
     c.most_y = ceil(c.most_y * 1.04);
 
     fprintf(c.out,
@@ -165,7 +180,7 @@ int shore__testbed_draw(const char *path, const char *testbed, double scale, dou
             scale);
     draw_axes(&c, ticks, nticks);
     draw_limit(&c, gpu_speed);
-    for (size_t i = 0; published && i < sizeof smart_infinity / sizeof smart_infinity[0]; i++)
+    for (size_t i = 0; published && i < PUBLISHED; i++)
         draw_series(&c, &smart_infinity[i]);
     for (int m = 0; m < SHORE__TESTBED_MODES; m++)
         draw_series(&c, &series[m]);
