@@ -41,11 +41,18 @@ static int write_record(struct shore__volume *copy, const struct shore__volume *
 
 /* ---- shared blocks ----------------------------------------------------------------------------------------------- */
 
+/* A file shares blocks only with one that is written in the same way. */
+static void take_flags(int fd, const struct shore__volume *v) {
+    int flags = 0;
+    if (ioctl(v->file.fd, FS_IOC_GETFLAGS, &flags) == 0 && flags & FS_NOCOW_FL) ioctl(fd, FS_IOC_SETFLAGS, &flags);
+}
+
 /* 1: the file system cannot. What the snapshot does not need is let go, so that the volume, when it writes there, does
  * not leave the old blocks behind. */
 static int clone(const struct shore__volume *v, const char *path, struct shore_diag *diag) {
     int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (fd < 0) return fail_errno(path, "cannot be created", diag);
+    take_flags(fd, v);
     if (ioctl(fd, FICLONE, v->file.fd)) {
         close(fd);
         unlink(path);
