@@ -92,3 +92,7 @@ int shore__drive_discard(const char *path, const uint64_t fleet_id[2], uint64_t 
     shore__file_close(&file);
     return rc;
 }
+
+bool shore__discard_is_over(int rc) {
+    return rc == 0 || rc == SHORE_EMISSING || rc == SHORE_EMISMATCH || rc == SHORE_EINPUT;
+}

@@ -15,4 +15,7 @@
 int shore__drive_discard(const char *path, const uint64_t fleet_id[2], uint64_t generation, bool begun,
                          struct shore_diag *diag);
 
+/* What discarding has answered: nothing of ours is there any more. */
+bool shore__discard_is_over(int rc);
+
 #endif

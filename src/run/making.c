@@ -257,7 +257,7 @@ static int drop_volume(const char *volume, const uint64_t fleet_id[2], struct sh
     bool anothers = ask_owner(volume, fleet_id, &path, &exists, &owner, NULL) == 0 && exists && owner == ANOTHERS;
     free(path);
     int rc = anothers ? 0 : shore__drive_discard(volume, fleet_id, SHORE__ANY_GENERATION, true, diag);
-    return rc == SHORE_EMISSING || rc == SHORE_EMISMATCH ? 0 : rc;
+    return shore__discard_is_over(rc) ? 0 : rc;
 }
 
 /* What an earlier making has begun where this one has no drive. */

@@ -172,8 +172,8 @@ static int discard(const struct shore__run *run, struct left *v, struct shore_di
     return rc;
 }
 
-/* What cannot be removed is said: a drive that is gone must not hold the run. One that is out of reach or in use stays
- * in the list for whoever opens the run next. */
+/* What cannot be removed is said: a drive that is gone must not hold the run. What lies there still stays in the list
+ * for whoever opens the run next. */
 static int remove_left(const struct shore__run *run, struct intent *in, shore__note_fn note, void *ctx,
                        struct shore_diag *diag) {
     size_t kept = 0;
@@ -192,7 +192,7 @@ static int remove_left(const struct shore__run *run, struct intent *in, shore__n
         int rc = again ? shore__fail(&why, SHORE_ELINK, "%s: is out of reach, too", v->path) : discard(run, v, &why);
         /* what was refused as a new drive is still what it was before */
         bool anothers = v->undone && (rc == SHORE_EMISMATCH || (rc == SHORE_EBUSY && !v->begun));
-        bool stays = rc == SHORE_ELINK || (rc == SHORE_EBUSY && !anothers);
+        bool stays = !shore__discard_is_over(rc) && (rc == SHORE_ELINK || !v->undone || v->begun);
         if (stays) {
             snprintf(text, sizeof text,
                      "%.900s; the volume stays there: the next command that opens the run tries again, as long as "

@@ -330,8 +330,8 @@ static int wait_for_server(struct parts *p, const char *part, struct shore_diag 
     return rc; /* whatever else there is, is seen where the part is removed */
 }
 
-/* true: it may come to lie there, or lies there still, and cannot be had now. A server whose client was killed goes on
- * copying into the .partial, so that is looked at first. */
+/* true: it may come to lie there, or lies there still, and cannot be removed now. A server whose client was killed goes
+ * on copying into the .partial, so that is looked at first. */
 static bool discard(struct parts *p, size_t i, const char *part, struct shore_diag *held, shore__note_fn note,
                     void *ctx) {
     struct shore_diag why = {{0}};
@@ -339,9 +339,9 @@ static bool discard(struct parts *p, size_t i, const char *part, struct shore_di
     if (asprintf(&partial, "%s.partial", part) < 0) return false;
     int rc = wait_for_server(p, part, &why);
     if (!rc) rc = discard_where_it_is(p, i, partial, true, &why);
-    if (rc != SHORE_EBUSY) rc = discard_where_it_is(p, i, part, false, &why);
+    if (shore__discard_is_over(rc) || rc == SHORE_ELINK) rc = discard_where_it_is(p, i, part, false, &why);
     free(partial);
-    if (rc == SHORE_ELINK || rc == SHORE_EBUSY) {
+    if (!shore__discard_is_over(rc)) {
         if (!*held->text) *held = why;
         return true;
     }
@@ -349,8 +349,8 @@ static bool discard(struct parts *p, size_t i, const char *part, struct shore_di
     return false;
 }
 
-/* The files of NAME.partial, and then it. What cannot be removed is said: a drive that is gone must not hold us. If
- * that is out of reach or in use, NAME.partial stays for the next to open the run. */
+/* The files of NAME.partial, and then it. What cannot be removed is said: a drive that is gone must not hold us. Where
+ * one lies there still, NAME.partial stays for the next to open the run. */
 static int clear(const char *run_path, const char *name, struct parts *parts, bool *left, shore__note_fn note,
                  void *ctx, struct shore_diag *diag) {
     json_t *j = NULL;

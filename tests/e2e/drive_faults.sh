@@ -185,6 +185,23 @@ same "said in one line" "$(sed 1d "$place/log" | wc -l)" 1
 stop_serving
 serve --root "$place/far"
 ends_right "after failed moves"
+
+# ---- what cannot be removed is not forgotten ----
+stays() { # NAME PATH PATTERN EXIT_CODE ARGS...
+    local name=$1 path=$2 pattern=$3 code=$4
+    shift 4
+    FAIL_IO="unlink 0 5 $path" LD_PRELOAD=$FAIL_IO_SO run "$@"
+    same "$name stays: exit code" $rc "$code"
+    grep -q "$path.*: cannot be removed: Input/output error$pattern" "$place/log" && ok "$name stays" || fail "$name: no word that it stays"
+}
+must snapshot "$run" held
+stays "a snapshot's part" d2/longshore.volume.snapshot-held "; the next command that opens the run" 0 snapshot "$run" held --remove
+must train --resume "$run" --quiet
+same "a snapshot's part went" "$(find "$place"/d[12] -name '*.snapshot-*')" ""
+stays "a drive's old volume" d2/longshore.volume "; the volume stays there: the next command" 0 \
+    drive move "$run" "$place/d2=$place/d4" --drive-speeds 1,1
+must train --resume "$run" --quiet
+same "a drive's old volume went" "$(ls "$place/d2")" ""
 must remove "$run"
 
 # ---- behind a server ----

@@ -1,8 +1,8 @@
 /* Preloaded into longshore, it fails transfers of one file: FAIL_IO is "KIND COUNT CODE PATH": after COUNT operations
- * of a kind (read, write, flush) on files whose path contains PATH, they fail with errno CODE, and so do all later
- * ones. KIND "slow" is another thing: files cannot be preallocated, and writing takes CODE ms longer; with KIND "die",
- * the process ends as soon as a flush is done; with KIND "stop", it stops itself once, before it makes a file whose
- * path contains PATH. Works with --io threads, which uses the calls below. */
+ * of a kind (read, write, flush, unlink) on files whose path contains PATH, they fail with errno CODE, and so do all
+ * later ones. KIND "slow" is another thing: files cannot be preallocated, and writing takes CODE ms longer; with KIND
+ * "die", the process ends as soon as a flush is done; with KIND "stop", it stops itself once, before it makes a file
+ * whose path contains PATH. Works with --io threads, which uses the calls below. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -17,20 +17,28 @@
 
 static atomic_long seen;
 
-static bool fails(int fd, const char *kind) {
-    char name[1024], link[64], wanted[16], path[512];
+/* name: NULL for that of fd. */
+static bool fails_at(int fd, const char *name, const char *kind) {
+    char opened[1024], link[64], wanted[16], path[512];
     long count;
     int code;
     const char *order = getenv("FAIL_IO");
     if (!order || sscanf(order, "%15s %ld %d %511s", wanted, &count, &code, path) != 4 || strcmp(wanted, kind) != 0)
         return false;
-    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-    ssize_t n = readlink(link, name, sizeof name - 1);
-    if (n <= 0) return false;
-    name[n] = 0;
+    if (!name) {
+        snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+        ssize_t n = readlink(link, opened, sizeof opened - 1);
+        if (n <= 0) return false;
+        opened[n] = 0;
+        name = opened;
+    }
     if (!strstr(name, path) || atomic_fetch_add(&seen, 1) < count) return false;
     errno = code;
     return true;
+}
+
+static bool fails(int fd, const char *kind) {
+    return fails_at(fd, NULL, kind);
 }
 
 #define REAL(name)                 \
@@ -98,4 +106,9 @@ int fdatasync(int fd) {
     int rc = real(fd);
     if (fails(fd, "die")) _exit(9);
     return rc;
+}
+
+int unlink(const char *path) {
+    REAL(unlink);
+    return fails_at(-1, path, "unlink") ? -1 : real(path);
 }
