@@ -171,19 +171,35 @@ static int remove_snapshots(const char *path, const struct shore__strings *drive
     return rc;
 }
 
+/* A directory of that name is none of ours. */
+static int remove_file(const char *run_path, const char *name, bool *begun, struct shore_diag *diag) {
+    char *path = shore__path_join(run_path, name);
+    int rc = path ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
+    if (rc == 0 && shore__atomic_remove(path) == 0)
+        *begun = true;
+    else if (rc == 0 && errno != ENOENT && errno != EISDIR)
+        rc = shore__fail(diag, -errno, "%s: cannot be removed: %s", path, strerror(errno));
+    free(path);
+    return rc;
+}
+
 /* run.json goes last: until then the same command can be given again. */
-static void remove_files(const char *path, shore__note_fn note, void *ctx) {
-    for (const char *const *name = shore__run_files; *name; name++)
-        shore__remove_in(path, *name);
+static int remove_files(const char *path, bool *begun, shore__note_fn note, void *ctx, struct shore_diag *diag) {
+    int rc = 0;
+    for (const char *const *name = shore__run_files; rc == 0 && *name; name++)
+        rc = remove_file(path, *name, begun, diag);
+    if (rc) return rc;
     shore__making_remove(path);
     shore__move_forget(path);
     shore__rollback_forget(path);
     shore__snapshots_forget(path);
-    shore__remove_in(path, "run.json");
+    rc = remove_file(path, "run.json", begun, diag);
+    if (rc) return rc;
     if (rmdir(path) == 0)
         say(note, ctx, "removed %s", path);
     else
         say(note, ctx, "%s: the run is removed; the directory holds other files and stays", path);
+    return 0;
 }
 
 static int remove_volumes_of(const struct shore__run *run, enum whose whose, bool *begun, shore__note_fn note,
@@ -230,7 +246,7 @@ int shore__run_remove(const char *path, bool *begun, shore__note_fn note, void *
     if (rc == 0 && killed == 0) rc = remove_volumes(&plan.fresh, plan.fleet_id, OF_MAKING, begun, note, ctx, diag);
     if (rc == 0 && (shore__move_is_interrupted(path, true) || shore__snapshot_is_interrupted(path)))
         say(note, ctx, "what is said to stay is yours to remove: the run that knows of it goes");
-    if (rc == 0) remove_files(run->path, note, ctx);
+    if (rc == 0) rc = remove_files(run->path, begun, note, ctx, diag);
     shore__strings_free(&plan.fresh);
     shore__run_free(overwritten);
     shore__run_close(run);

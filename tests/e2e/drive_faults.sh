@@ -202,7 +202,9 @@ stays "a drive's old volume" d2/longshore.volume "; the volume stays there: the 
     drive move "$run" "$place/d2=$place/d4" --drive-speeds 1,1
 must train --resume "$run" --quiet
 same "a drive's old volume went" "$(ls "$place/d2")" ""
+stays "a file of the run" run/metrics.jsonl "" 1 remove "$run"
 must remove "$run"
+[ ! -e "$run" ] && ok "the run went" || fail "the run is still there: $(ls "$run")"
 
 # ---- behind a server ----
 rm -rf "${place:?}"/d1/* "${place:?}"/d2/*
