@@ -54,14 +54,21 @@ static void fill_header(unsigned char *head, const struct shore__run *run, uint6
     shore__put_u64(head + 48, segments);
 }
 
-int shore__residual_save(struct shore__run *run, uint64_t step, const unsigned char digest[16],
-                         const uint16_t *residual, struct shore_diag *diag) {
-    uint64_t segments = run->model->layout->segments;
+/* Whether the file is of this state already; one of another state is of no use, and its room may be all there is. */
+static bool is_there(const char *path, const unsigned char wanted[HEADER_BYTES]) {
+    unsigned char found[HEADER_BYTES];
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return false;
+    bool same = shore__read_at(fd, found, sizeof found, 0, path, NULL) == 0 && !memcmp(found, wanted, sizeof found);
+    close(fd);
+    if (!same) unlink(path);
+    return same;
+}
+
+static int write_file(const char *path, unsigned char *head, uint64_t segments, const uint16_t *residual,
+                      struct shore_diag *diag) {
     struct shore__atomic file = {0};
-    char *path = shore__path_join(run->path, NAME);
-    unsigned char *head = malloc(head_bytes(segments));
-    int rc = path && head ? shore__atomic_open(path, &file, diag) : shore__fail(diag, -ENOMEM, "out of memory");
-    if (!rc) fill_header(head, run, step, digest, segments);
+    int rc = shore__atomic_open(path, &file, diag);
     for (uint64_t s = 0; !rc && s < segments; s++) {
         const uint16_t *from = residual + s * SHORE_SEGMENT_ELEMS;
         shore__leaf_make(from, SEGMENT_BYTES, s, &leaves_of(head)[s]);
@@ -73,6 +80,17 @@ int shore__residual_save(struct shore__run *run, uint64_t step, const unsigned c
     }
     if (!rc) rc = shore__atomic_commit(&file, diag);
     shore__atomic_abort(&file);
+    return rc;
+}
+
+int shore__residual_save(struct shore__run *run, uint64_t step, const unsigned char digest[16],
+                         const uint16_t *residual, struct shore_diag *diag) {
+    uint64_t segments = run->model->layout->segments;
+    char *path = shore__path_join(run->path, NAME);
+    unsigned char *head = malloc(head_bytes(segments));
+    int rc = path && head ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
+    if (!rc) fill_header(head, run, step, digest, segments);
+    if (!rc && !is_there(path, head)) rc = write_file(path, head, segments, residual, diag);
     free(head);
     free(path);
     return rc;

@@ -8,7 +8,7 @@
  *   RUN/tokens.bin, RUN/val.bin
  *   RUN/metrics.jsonl   one object per committed step
  *   RUN/committed       the hint: last committed step
- *   RUN/residual-host   what compression has left out of the gradients, as of the last clean stop or snapshot
+ *   RUN/residual-host   what compression has left out of the gradients, as of the last stop in good order or snapshot
  */
 #ifndef SHORE_RUN_RUN_H
 #define SHORE_RUN_RUN_H

@@ -354,13 +354,14 @@ int shore__train(struct shore__run *run, bool fresh, bool overwrite, const uint6
         if (!rc && keep) snapshot(&t, made);
         t.base_step++;
     }
+    if (t.commit_pending) shore_wait(&t.commit, NULL); /* what failed may be the step after it */
     shore_fleet_info(t.fleet, &info);
     out->step = info.step;
     out->emulated = t.throttle != NULL;
     out->stopped = info.step < t.s->steps;
     while (!rc && (rc = shore_fleet_digest(t.fleet, false, out->digest, diag)) == SHORE_ELINK)
         rc = go_back(&t, diag);
-    if (!rc) save_residual(&t);
+    save_residual(&t); /* also of a run that cannot go on, for want of room say */
     close_trainer(&t);
     return rc;
 }

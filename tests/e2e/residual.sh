@@ -79,6 +79,31 @@ for residual in host saved; do
     grep -q "is lost" "$place/log" && fail "far, $residual: something is said to be lost" || ok "far, $residual: kept"
 done
 
+# ---- what stops a run and is no crash, with the residual on the host ----
+run=$place/failing
+must train "${common[@]}" --drive "$place/d1/failing" --out "$run" --io threads --stop-at 5
+for fault in "write 60 28 d1/failing" "read 60 5 d1/failing"; do
+    FAIL_IO=$fault LD_PRELOAD=$FAIL_IO_SO run train --resume "$run" --io threads
+    same "$fault: exit code" $rc 1
+    must train --resume "$run" --stop-at $((${at:=5} + 3))
+    at=$((at + 3))
+    grep -q "is lost" "$place/log" && fail "$fault: lost" || ok "$fault: kept"
+done
+if [ "$(id -u)" = 0 ] && mkdir "$place/tiny" && mount -t tmpfs -o size=8M none "$place/tiny" 2>/dev/null; then
+    mv "$run" "$place/tiny/run"
+    dd if=/dev/zero of="$place/tiny/fill" bs=16k 2>/dev/null
+    truncate -s -32K "$place/tiny/fill" # for the metrics, not for another residual
+    must train --resume "$place/tiny/run" --stop-at 15
+    rm "$place/tiny/fill"
+    mv "$place/tiny/run" "$run"
+    umount "$place/tiny"
+else
+    echo "no small file system may be mounted: a full one is left out"
+fi
+must train --resume "$run"
+grep -q "is lost" "$place/log" && fail "no room for two residuals: lost" || ok "no room for two residuals: kept"
+same "digest after what is no crash" "$(digest)" "${wanted[host]}"
+
 # ---- a crash, with the residual on the host ----
 run=$place/crashed
 must train "${common[@]}" --drive "$place/d2/crashed" --out "$run" --stop-at 10
