@@ -121,6 +121,8 @@ int shore__cli_open(const char *path, const struct shore__strings *moved, bool w
 void shore__cli_close(struct shore__opened *opened);
 /* Says if a run was to be overwritten there and is no more, but not replaced either. path: may be NULL. */
 void shore__cli_say_half_replaced(const char *path);
+/* The exit code after a run was prepared and not opened: once its state stands, the making is ended, never undone. */
+int shore__cli_fail_making(const struct shore__run *run, int rc, const struct shore_diag *diag);
 /* A run's fleet alone. */
 int shore__cli_open_fleet(struct shore__run *run, const uint64_t *accept_step, struct shore_fleet **out,
                           struct shore_diag *diag);

@@ -102,7 +102,9 @@ static int import(struct shore__train_args *args, const struct shore__parsed *pa
     }
     shore__cli_progress_end();
     if (rc)
-        code = rc == -ECANCELED ? SHORE__EXIT_DONE : shore__cli_fail(rc, &diag);
+        code = rc == -ECANCELED ? SHORE__EXIT_DONE
+               : run            ? shore__cli_fail_making(run, rc, &diag)
+                                : shore__cli_fail(rc, &diag);
     else
         printf("step 0 digest %s\n", shore__cli_hex(digest, hex));
     shore_fleet_close(fleet);

@@ -109,6 +109,17 @@ void shore__cli_say_half_replaced(const char *path) {
     shore__cli_say("%s", diag.text);
 }
 
+int shore__cli_fail_making(const struct shore__run *run, int rc, const struct shore_diag *diag) {
+    struct shore_diag how = {{0}};
+    if (run->making) return shore__cli_fail(rc, diag);
+    shore__cli_fail_running(rc, diag);
+    if (shore__is_run(run->path))
+        shore__cli_say("the run is made; go on with: longshore train --resume %s", run->path);
+    else if (!shore__run_is_half_replaced(run->path) && shore__not_a_run(run->path, &how))
+        shore__cli_say("%s", how.text);
+    return SHORE__EXIT_FAILED;
+}
+
 char *shore__cli_path_in(const char *directory, const char *name) {
     char *path;
     /* what follows the socket */

@@ -105,7 +105,7 @@ static int train_and_report(struct shore__run *run, bool fresh, const struct sho
                              : "stopped before a step was made: the same command goes on");
         return SHORE__EXIT_DONE;
     }
-    if (*rc && !result.opened) return shore__cli_fail(*rc, &diag);
+    if (*rc && !result.opened) return fresh ? shore__cli_fail_making(run, *rc, &diag) : shore__cli_fail(*rc, &diag);
     if (*rc) {
         shore__cli_fail_running(*rc, &diag);
         if (*rc != SHORE_ELINK && *rc != SHORE_ENONFINITE) /* they say themselves how to go on */

@@ -89,6 +89,19 @@ refused "over the limit of file sizes" "small: .*too large" train "${common[@]}"
 guard=("${guard[@]:2}")
 if [ -e "$place/small" ] || [ -e "$place/limited" ]; then fail "over the limit of file sizes: something was made"; fi
 
+# The run's directory is full when its state stands already: the same command ends the making.
+full_at_the_end() { # NAME COMMAND...
+    local name=$1
+    shift
+    FAIL_IO="write 0 28 $name/.run.json" LD_PRELOAD=$FAIL_IO_SO expect_failure 1 "full at the end: $1" \
+        "$name: was stopped while it was being made: give the same" "$@" --drive "$place/$name.volume" --out "$place/$name"
+    must "$@" --drive "$place/$name.volume" --out "$place/$name"
+}
+full_at_the_end late train "${common[@]}"
+same "full at the end: digest" "$(digest)" "$wanted"
+must export "$place/late" --out "$place/model"
+full_at_the_end imported import "$place/model" --data "$place/text" --memory 512MiB
+
 # Where a user may have few processes, the kernel cancels what it finds no thread for: that is no wish to stop.
 other=(setpriv --reuid $((100000 + $$)) --regid $((100000 + $$)) --clear-groups)
 chmod 711 "$place"
