@@ -120,8 +120,9 @@ struct shore__compute_ops {
      * head_logits: logits = x w^T, x [rows, d], w [n, d].
      * head_merge: folds a slice into running max and sum of exponentials [rows] fp32 (start: -inf and 0) and picks up
      *   target_logit [rows] of the targets (int32 [rows]) that lie in the slice.
-     * head_loss: loss[rows] = log(sum) + max - target_logit; lse[rows] = log(sum) + max.
-     * head_dlogits: dlogits (activation mode, [rows, n]) = (exp(logits - lse) - [target]) * scale.
+     * head_loss: loss[rows] = log(sum) - (target_logit - max).
+     * head_dlogits: dlogits (activation mode, [rows, n]) = (exp(logits - max) / sum - [target]) * scale.
+     *   log(sum) + max would be rounded to what logits are, and a loss far below them would drown in that.
      * head_backward_x: dx_f32 [rows, d] += dlogits w  (fp32: summed over slices, rounded once at the end by `round`)
      * head_backward_w: dw [n, d] fp32 += dlogits^T x */
     int (*head_logits)(struct shore__compute *c, struct shore__stream *s, shore__buf logits, shore__buf x, shore__buf w,
@@ -129,10 +130,11 @@ struct shore__compute_ops {
     int (*head_merge)(struct shore__compute *c, struct shore__stream *s, shore__buf max, shore__buf sum,
                       shore__buf target_logit, shore__buf logits, shore__buf targets, size_t rows, size_t n,
                       size_t first);
-    int (*head_loss)(struct shore__compute *c, struct shore__stream *s, shore__buf loss, shore__buf lse, shore__buf max,
-                     shore__buf sum, shore__buf target_logit, size_t rows);
+    int (*head_loss)(struct shore__compute *c, struct shore__stream *s, shore__buf loss, shore__buf max, shore__buf sum,
+                     shore__buf target_logit, size_t rows);
     int (*head_dlogits)(struct shore__compute *c, struct shore__stream *s, shore__buf dlogits, shore__buf logits,
-                        shore__buf lse, shore__buf targets, float scale, size_t rows, size_t n, size_t first);
+                        shore__buf max, shore__buf sum, shore__buf targets, float scale, size_t rows, size_t n,
+                        size_t first);
     int (*head_backward_x)(struct shore__compute *c, struct shore__stream *s, shore__buf dx_f32, shore__buf dlogits,
                            shore__buf w, size_t rows, size_t n, size_t d);
     int (*head_backward_w)(struct shore__compute *c, struct shore__stream *s, shore__buf dw, shore__buf dlogits,

@@ -92,10 +92,11 @@ int shore__cpu_head_logits(struct shore__compute *, struct shore__stream *, shor
 int shore__cpu_head_merge(struct shore__compute *, struct shore__stream *, shore__buf max, shore__buf sum,
                           shore__buf target_logit, shore__buf logits, shore__buf targets, size_t rows, size_t n,
                           size_t first);
-int shore__cpu_head_loss(struct shore__compute *, struct shore__stream *, shore__buf loss, shore__buf lse,
-                         shore__buf max, shore__buf sum, shore__buf target_logit, size_t rows);
+int shore__cpu_head_loss(struct shore__compute *, struct shore__stream *, shore__buf loss, shore__buf max,
+                         shore__buf sum, shore__buf target_logit, size_t rows);
 int shore__cpu_head_dlogits(struct shore__compute *, struct shore__stream *, shore__buf dlogits, shore__buf logits,
-                            shore__buf lse, shore__buf targets, float scale, size_t rows, size_t n, size_t first);
+                            shore__buf max, shore__buf sum, shore__buf targets, float scale, size_t rows, size_t n,
+                            size_t first);
 int shore__cpu_head_backward_x(struct shore__compute *, struct shore__stream *, shore__buf dx_f32, shore__buf dlogits,
                                shore__buf w, size_t rows, size_t n, size_t d);
 int shore__cpu_head_backward_w(struct shore__compute *, struct shore__stream *, shore__buf dw, shore__buf dlogits,

@@ -26,29 +26,27 @@ int shore__cpu_head_merge(struct shore__compute *base, struct shore__stream *s, 
     return 0;
 }
 
-int shore__cpu_head_loss(struct shore__compute *base, struct shore__stream *s, shore__buf loss, shore__buf lse,
-                         shore__buf max, shore__buf sum, shore__buf target_logit, size_t rows) {
-    float *out = shore__cpu_ptr(loss), *l = shore__cpu_ptr(lse);
+int shore__cpu_head_loss(struct shore__compute *base, struct shore__stream *s, shore__buf loss, shore__buf max,
+                         shore__buf sum, shore__buf target_logit, size_t rows) {
+    float *out = shore__cpu_ptr(loss);
     const float *m = shore__cpu_ptr(max), *z = shore__cpu_ptr(sum), *t = shore__cpu_ptr(target_logit);
-    for (size_t r = 0; r < rows; r++) {
-        float value = logf(z[r]) + m[r];
-        out[r] = value - t[r];
-        l[r] = value;
-    }
+    for (size_t r = 0; r < rows; r++)
+        out[r] = logf(z[r]) - (t[r] - m[r]);
     return 0;
 }
 
 int shore__cpu_head_dlogits(struct shore__compute *base, struct shore__stream *s, shore__buf dlogits, shore__buf logits,
-                            shore__buf lse, shore__buf targets, float scale, size_t rows, size_t n, size_t first) {
+                            shore__buf max, shore__buf sum, shore__buf targets, float scale, size_t rows, size_t n,
+                            size_t first) {
     struct shore__cpu *c = shore__cpu_of(base);
     SHORE__CPU_SCOPE(c);
     char *d = shore__cpu_ptr(dlogits);
-    const float *l = shore__cpu_ptr(logits), *e = shore__cpu_ptr(lse);
+    const float *l = shore__cpu_ptr(logits), *m = shore__cpu_ptr(max), *z = shore__cpu_ptr(sum);
     const int32_t *target = shore__cpu_ptr(targets);
     size_t row_bytes = n * shore__mode_bytes(base->mode);
     SHORE__FOR_PART(c, rows, 1, p) {
-        c->kernels->head_dlogits(d + p.begin * row_bytes, l + p.begin * n, e + p.begin, target + p.begin, scale,
-                                 p.end - p.begin, n, first, base->mode);
+        c->kernels->head_dlogits(d + p.begin * row_bytes, l + p.begin * n, m + p.begin, z + p.begin, target + p.begin,
+                                 scale, p.end - p.begin, n, first, base->mode);
     }
     return 0;
 }

@@ -52,8 +52,8 @@ struct shore__kernels {
 
     void (*head_merge)(float *max, float *sum, float *target_logit, const float *logits, const int32_t *targets,
                        size_t rows, size_t n, size_t first);
-    void (*head_dlogits)(void *dlogits, const float *logits, const float *lse, const int32_t *targets, float scale,
-                         size_t rows, size_t n, size_t first, enum shore__mode mode);
+    void (*head_dlogits)(void *dlogits, const float *logits, const float *max, const float *sum, const int32_t *targets,
+                         float scale, size_t rows, size_t n, size_t first, enum shore__mode mode);
 
     /* bytes for one job */
     size_t (*attention_scratch)(size_t keys, size_t head_dim, bool backward, enum shore__mode mode);

@@ -170,21 +170,24 @@ static void k_head_merge(float *max, float *sum, float *target_logit, const floa
     }
 }
 
-INLINE void head_dlogits_rows(void *dlogits, const float *logits, const float *lse, const int32_t *targets, float scale,
-                              size_t rows, size_t n, size_t first, enum shore__mode mode) {
+INLINE void head_dlogits_rows(void *dlogits, const float *logits, const float *max, const float *sum,
+                              const int32_t *targets, float scale, size_t rows, size_t n, size_t first,
+                              enum shore__mode mode) {
     for (size_t r = 0; r < rows; r++) {
         float target = 0.0f;
         bool here = targets[r] >= 0 && (size_t)targets[r] >= first && (size_t)targets[r] - first < n;
         size_t t = here ? (size_t)targets[r] - first : 0;
+        float of_each = scale / sum[r];
         if (here) target = logits[r * n + t]; /* before the row is written: dlogits may be logits */
         for (size_t j = 0; j < n; j += VL) {
             size_t count = left(j, n);
-            put(dlogits, r * n + j, count, exp_f(get(logits, r * n + j, count, SHORE__F32) - lse[r]) * scale, mode);
+            put(dlogits, r * n + j, count, exp_f(get(logits, r * n + j, count, SHORE__F32) - max[r]) * of_each, mode);
         }
-        if (here) put(dlogits, r * n + t, 1, (exp_f(splat(target) - lse[r]) - 1.0f) * scale, mode);
+        if (here) put(dlogits, r * n + t, 1, (exp_f(splat(target - max[r])) / sum[r] - 1.0f) * scale, mode);
     }
 }
-static void k_head_dlogits(void *dlogits, const float *logits, const float *lse, const int32_t *targets, float scale,
-                           size_t rows, size_t n, size_t first, enum shore__mode mode) {
-    FOR_MODE(mode, head_dlogits_rows(dlogits, logits, lse, targets, scale, rows, n, first, M));
+static void k_head_dlogits(void *dlogits, const float *logits, const float *max, const float *sum,
+                           const int32_t *targets, float scale, size_t rows, size_t n, size_t first,
+                           enum shore__mode mode) {
+    FOR_MODE(mode, head_dlogits_rows(dlogits, logits, max, sum, targets, scale, rows, n, first, M));
 }

@@ -134,21 +134,21 @@ static int head_merge(struct shore__compute *c, struct shore__stream *s, shore__
     }
     return 0;
 }
-static int head_loss(struct shore__compute *c, struct shore__stream *s, shore__buf loss, shore__buf lse, shore__buf max,
-                     shore__buf sum, shore__buf target_logit, size_t rows) {
+static int head_loss(struct shore__compute *c, struct shore__stream *s, shore__buf loss, shore__buf max, shore__buf sum,
+                     shore__buf target_logit, size_t rows) {
     for (size_t r = 0; r < rows; r++) {
-        double value = log((double)floats(sum)[r]) + floats(max)[r];
-        floats(loss)[r] = (float)(value - floats(target_logit)[r]);
-        floats(lse)[r] = (float)value;
+        double above = (double)floats(target_logit)[r] - floats(max)[r];
+        floats(loss)[r] = (float)(log((double)floats(sum)[r]) - above);
     }
     return 0;
 }
 static int head_dlogits(struct shore__compute *c, struct shore__stream *s, shore__buf dlogits, shore__buf logits,
-                        shore__buf lse, shore__buf targets, float scale, size_t rows, size_t n, size_t first) {
+                        shore__buf max, shore__buf sum, shore__buf targets, float scale, size_t rows, size_t n,
+                        size_t first) {
     for (size_t r = 0; r < rows; r++)
         for (size_t j = 0; j < n; j++) {
             bool is_target = in_slice(ints(targets)[r], first, n) && (size_t)ints(targets)[r] == first + j;
-            double p = exp((double)floats(logits)[r * n + j] - floats(lse)[r]);
+            double p = exp((double)floats(logits)[r * n + j] - floats(max)[r]) / floats(sum)[r];
             put(c, dlogits, r * n + j, (p - is_target) * scale);
         }
     return 0;

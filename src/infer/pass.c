@@ -23,7 +23,6 @@ void shore__pass_place(struct shore__pass *pass, size_t most_sequences, size_t s
     pass->max = shore__carve_take(memory, rows * 4);
     pass->sum = shore__carve_take(memory, rows * 4);
     pass->target_logit = shore__carve_take(memory, rows * 4);
-    pass->lse = shore__carve_take(memory, rows * 4);
     pass->loss = shore__carve_take(memory, rows * 4);
     pass->logits = shore__carve_take(memory, pass->most_unit_rows * m->slice_rows * 4);
     pass->inner = shore__carve_take(memory, shore__inner_bytes(m, pass->c->mode, pass->most_unit_rows, true));
@@ -139,9 +138,8 @@ int shore__pass_losses(struct shore__pass *pass, size_t first, size_t count, str
         if (rc) return failed(diag, rc);
     }
     size_t at = first * unit * 4;
-    return failed(diag,
-                  op->head_loss(c, NULL, shore__at(pass->loss, at), shore__at(pass->lse, at), shore__at(pass->max, at),
-                                shore__at(pass->sum, at), shore__at(pass->target_logit, at), all));
+    return failed(diag, op->head_loss(c, NULL, shore__at(pass->loss, at), shore__at(pass->max, at),
+                                      shore__at(pass->sum, at), shore__at(pass->target_logit, at), all));
 }
 
 int shore__pass_loss(struct shore__pass *pass, shore__buf x, struct shore_diag *diag) {

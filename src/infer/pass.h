@@ -11,15 +11,15 @@ struct shore__pass {
     struct shore__pager *pager;
     size_t sequences, seq_len; /* of the batch in hand */
     size_t most_rows, most_unit_rows;
-    shore__buf tokens, targets;                   /* int32 [rows] */
-    shore__buf cos_sin;                           /* fp32 [seq_len, head_dim], or none */
-    shore__buf normed;                            /* [rows, d]: final norm's output */
-    shore__buf stats;                             /* fp32 [rows, 2] */
-    shore__buf max, sum, target_logit, lse, loss; /* fp32 [rows] */
-    shore__buf logits;                            /* fp32 [unit rows, slice rows] */
-    shore__buf inner;                             /* inner activations of one unit */
-    shore__buf kept_logits;                       /* pieces (slice, unit) 0 .. nkept - 1 are kept for backward, */
-    size_t nkept, kept_units;                     /* of kept_units units at a time */
+    shore__buf tokens, targets;              /* int32 [rows] */
+    shore__buf cos_sin;                      /* fp32 [seq_len, head_dim], or none */
+    shore__buf normed;                       /* [rows, d]: final norm's output */
+    shore__buf stats;                        /* fp32 [rows, 2] */
+    shore__buf max, sum, target_logit, loss; /* fp32 [rows] */
+    shore__buf logits;                       /* fp32 [unit rows, slice rows] */
+    shore__buf inner;                        /* inner activations of one unit */
+    shore__buf kept_logits;                  /* pieces (slice, unit) 0 .. nkept - 1 are kept for backward, */
+    size_t nkept, kept_units;                /* of kept_units units at a time */
 };
 
 /* Lays out the buffers of batches of at most most_sequences of seq_len (measures if memory->base is 0). pass->m and c
@@ -54,7 +54,7 @@ int shore__embed(const struct shore__model *m, struct shore__compute *c, struct 
 int shore__pass_embed(struct shore__pass *pass, shore__buf x, struct shore_diag *diag);
 /* out from in through one layer, without keeping inner activations. in and out may be the same. */
 int shore__pass_layer(struct shore__pass *pass, uint32_t layer, shore__buf in, shore__buf out, struct shore_diag *diag);
-/* Final norm and losses of x: fills normed, stats, lse, loss. */
+/* Final norm and losses of x: fills normed, stats, max, sum, loss. */
 int shore__pass_loss(struct shore__pass *pass, shore__buf x, struct shore_diag *diag);
 /* The same in parts: the norm of all, and the losses of `count` units from unit `first` on (of kept_logits, what is to
  * be kept). */

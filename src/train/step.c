@@ -190,7 +190,7 @@ static int head_slice(struct trainer *t, uint32_t i, struct piece *p, shore__buf
         if (logits.handle == pass->logits.handle)
             rc = op->head_logits(t->c, NULL, logits, normed, table, rows, s.rows, d);
         if (!rc)
-            rc = op->head_dlogits(t->c, NULL, t->dlogits, logits, shore__at(pass->lse, at),
+            rc = op->head_dlogits(t->c, NULL, t->dlogits, logits, shore__at(pass->max, at), shore__at(pass->sum, at),
                                   shore__at(pass->targets, at), scale, rows, s.rows, s.first);
         if (!rc)
             rc = op->head_backward_x(t->c, NULL, shore__at(t->dx_f32, u * unit * d * 4), t->dlogits, table, rows,

@@ -56,8 +56,8 @@ static struct results train(enum shore__mode mode, struct way way) {
     shore__buf norm = OUT(ROWS * D), stats = room(ROWS * 8, off), qkv = OUT(ROWS * QKV), attn = OUT(ROWS * HEADS * HD);
     shore__buf lse = room(ROWS * HEADS * 4, off), mid = OUT(ROWS * D), up = OUT(ROWS * 2 * FF), act = OUT(ROWS * FF);
     shore__buf out = OUT(ROWS * D), logits = room(ROWS * VOCAB * 4, off), dlogits = OUT(ROWS * VOCAB);
-    shore__buf row[5];
-    for (int i = 0; i < 5; i++) {
+    shore__buf row[4];
+    for (int i = 0; i < 4; i++) {
         row[i] = room(ROWS * 4, off);
         for (size_t j = 0; j < ROWS; j++)
             f32(row[i])[j] = i == 0 ? -INFINITY : 0;
@@ -85,8 +85,9 @@ static struct results train(enum shore__mode mode, struct way way) {
         ON(k, add, A(out, D), A(out, D), A(mid, D), part * D);
         ON(k, head_logits, B(logits, VOCAB), A(out, D), wv, part, VOCAB, D);
         ON(k, head_merge, B(row[0], 1), B(row[1], 1), B(row[2], 1), B(logits, VOCAB), B(targets, 1), part, VOCAB, 0);
-        ON(k, head_loss, B(row[3], 1), B(row[4], 1), B(row[0], 1), B(row[1], 1), B(row[2], 1), part);
-        ON(k, head_dlogits, A(dlogits, VOCAB), B(logits, VOCAB), B(row[4], 1), B(targets, 1), 0.1f, part, VOCAB, 0);
+        ON(k, head_loss, B(row[3], 1), B(row[0], 1), B(row[1], 1), B(row[2], 1), part);
+        ON(k, head_dlogits, A(dlogits, VOCAB), B(logits, VOCAB), B(row[0], 1), B(row[1], 1), B(targets, 1), 0.1f, part,
+           VOCAB, 0);
         ON(k, head_backward_x, B(dx, D), A(dlogits, VOCAB), wv, part, VOCAB, D);
         ON(k, round, A(dout, D), B(dx, D), part * D);
         ON(k, linear_backward_x, A(dact, FF), A(dout, D), wd, part, D, FF, false);
@@ -119,8 +120,8 @@ static struct results train(enum shore__mode mode, struct way way) {
                 {dbias, D * 4}};
     for (; r.n < (int)(sizeof keep / sizeof *keep); r.n++)
         r.b[r.n] = keep[r.n].b, r.bytes[r.n] = keep[r.n].bytes;
-    shore__buf rest[] = {x,   gain, bias, wqkv,    wo,     wu,     wd,     wv,     table, targets, stats,
-                         mid, up,   act,  dlogits, row[0], row[1], row[2], row[4], dout,  dact,    dattn};
+    shore__buf rest[] = {x,   gain, bias, wqkv,    wo,     wu,     wd,     wv,   table, targets, stats,
+                         mid, up,   act,  dlogits, row[0], row[1], row[2], dout, dact,  dattn};
     for (size_t i = 0; i < sizeof rest / sizeof *rest; i++)
         drop(rest[i]);
     close_backend(&k);

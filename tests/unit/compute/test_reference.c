@@ -205,19 +205,19 @@ static void attention(void **state) {
 
 enum { HEAD_ROWS = 4, HEAD_D = 5, HEAD_VOCAB = 7, HEAD_SLICE = 3 };
 struct head_ctx {
-    shore__buf x, w, targets, lse;
+    shore__buf x, w, targets, max, sum;
 };
 static void head_of(struct shore__compute *c, const struct head_ctx *h, shore__buf x, shore__buf w, shore__buf loss) {
-    float max[HEAD_ROWS], sum[HEAD_ROWS] = {0}, target[HEAD_ROWS], logits[HEAD_ROWS * HEAD_SLICE];
+    float target[HEAD_ROWS], logits[HEAD_ROWS * HEAD_SLICE];
     for (int r = 0; r < HEAD_ROWS; r++)
-        max[r] = -INFINITY;
+        f32(h->max)[r] = -INFINITY, f32(h->sum)[r] = 0;
     for (size_t first = 0; first < HEAD_VOCAB; first += HEAD_SLICE) {
         size_t n = HEAD_VOCAB - first < HEAD_SLICE ? HEAD_VOCAB - first : HEAD_SLICE;
         ON(head_logits, shore__host_buf(logits), x, shore__at(w, first * HEAD_D * 4), HEAD_ROWS, n, HEAD_D);
-        ON(head_merge, shore__host_buf(max), shore__host_buf(sum), shore__host_buf(target), shore__host_buf(logits),
-           h->targets, HEAD_ROWS, n, first);
+        ON(head_merge, h->max, h->sum, shore__host_buf(target), shore__host_buf(logits), h->targets, HEAD_ROWS, n,
+           first);
     }
-    ON(head_loss, loss, h->lse, shore__host_buf(max), shore__host_buf(sum), shore__host_buf(target), HEAD_ROWS);
+    ON(head_loss, loss, h->max, h->sum, shore__host_buf(target), HEAD_ROWS);
 }
 static void head_of_x(struct shore__compute *c, const void *ctx, shore__buf x, shore__buf loss) {
     head_of(c, ctx, x, ((const struct head_ctx *)ctx)->w, loss);
@@ -230,7 +230,7 @@ static void head(void **state) {
     struct backend b = open_reference(SHORE__F32);
     struct shore__compute *c = b.c;
     struct head_ctx h = {random_f32(1, HEAD_ROWS * HEAD_D, 1, 0), random_f32(2, HEAD_VOCAB * HEAD_D, 1, 0),
-                         random_ints(3, HEAD_ROWS, HEAD_VOCAB), zeros(HEAD_ROWS)};
+                         random_ints(3, HEAD_ROWS, HEAD_VOCAB), zeros(HEAD_ROWS), zeros(HEAD_ROWS)};
     shore__buf loss = zeros(HEAD_ROWS), dx = zeros(HEAD_ROWS * HEAD_D), dw = zeros(HEAD_VOCAB * HEAD_D);
     shore__buf scale = zeros(HEAD_ROWS), logits = zeros(HEAD_ROWS * HEAD_SLICE), dl = zeros(HEAD_ROWS * HEAD_SLICE);
     for (int r = 0; r < HEAD_ROWS; r++)
@@ -251,13 +251,13 @@ static void head(void **state) {
         size_t n = HEAD_VOCAB - first < HEAD_SLICE ? HEAD_VOCAB - first : HEAD_SLICE;
         shore__buf w = shore__at(h.w, first * HEAD_D * 4);
         ON(head_logits, logits, h.x, w, HEAD_ROWS, n, HEAD_D);
-        ON(head_dlogits, dl, logits, h.lse, h.targets, 0.25f, HEAD_ROWS, n, first);
+        ON(head_dlogits, dl, logits, h.max, h.sum, h.targets, 0.25f, HEAD_ROWS, n, first);
         ON(head_backward_x, dx, dl, w, HEAD_ROWS, n, HEAD_D);
         ON(head_backward_w, shore__at(dw, first * HEAD_D * 4), dl, h.x, HEAD_ROWS, n, HEAD_D);
     }
     check("head dx", c, head_of_x, &h, h.x, dx, HEAD_ROWS * HEAD_D, scale, HEAD_ROWS);
     check("head dw", c, head_of_w, &h, h.w, dw, HEAD_VOCAB * HEAD_D, scale, HEAD_ROWS);
-    shore__buf all[] = {h.x, h.w, h.targets, h.lse, loss, dx, dw, scale, logits, dl};
+    shore__buf all[] = {h.x, h.w, h.targets, h.max, h.sum, loss, dx, dw, scale, logits, dl};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         drop(all[i]);
     close_backend(&b);
