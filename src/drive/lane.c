@@ -50,6 +50,15 @@ void shore__lane_push(struct shore__lane *lane, struct shore__job *job) {
     pthread_mutex_unlock(&lane->mutex);
 }
 
+int shore__lane_ask(struct shore__lane *lane, struct shore__job *job, struct shore_completion *done,
+                    struct shore_diag *diag) {
+    struct shore_wait wait;
+    shore_wait_init(&wait);
+    *done = shore_wait_completion(&wait);
+    shore__lane_push(lane, job);
+    return shore_wait(&wait, diag);
+}
+
 void shore__lane_drain(struct shore__lane *lane) {
     pthread_mutex_lock(&lane->mutex);
     while (lane->unfinished) {

@@ -26,6 +26,9 @@ int shore__lane_start(struct shore__lane *lane, const char *name, void *(*run)(v
 /* Drains, ends the thread. Harmless on a lane that was never started. */
 void shore__lane_stop(struct shore__lane *lane);
 void shore__lane_push(struct shore__lane *lane, struct shore__job *job);
+/* Pushes, and waits for the job's completion, which is put into *done, a part of it. Returns its code. */
+int shore__lane_ask(struct shore__lane *lane, struct shore__job *job, struct shore_completion *done,
+                    struct shore_diag *diag);
 /* Waits until all that was pushed has finished, its completions included. */
 void shore__lane_drain(struct shore__lane *lane);
 

@@ -39,11 +39,7 @@ static int locate(const struct shore__local *l, struct shore__local_job *job, ui
 }
 
 static int run_and_wait(struct shore__local *l, struct shore__local_job *job, struct shore_diag *diag) {
-    struct shore_wait wait;
-    shore_wait_init(&wait);
-    job->done = shore_wait_completion(&wait);
-    shore__lane_push(&l->updates, &job->job);
-    return shore_wait(&wait, diag);
+    return shore__lane_ask(&l->updates, &job->job, &job->done, diag);
 }
 
 /* ---- the table ---- */

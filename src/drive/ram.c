@@ -343,11 +343,7 @@ static int ram_load(struct shore__drive *d, uint64_t step, struct shore_diag *di
 }
 
 static int run_and_wait(struct ram *r, struct ram_job *job, struct shore_diag *diag) {
-    struct shore_wait wait;
-    shore_wait_init(&wait);
-    job->done = shore_wait_completion(&wait);
-    shore__lane_push(&r->updates, &job->job);
-    return shore_wait(&wait, diag);
+    return shore__lane_ask(&r->updates, &job->job, &job->done, diag);
 }
 
 static int ram_begin(struct shore__drive *d, uint64_t epoch, uint64_t step, struct shore_diag *diag) {
