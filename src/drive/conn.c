@@ -85,28 +85,30 @@ static int broke(struct shore__conn *c, int code, struct shore_diag *diag) {
                   : shore__fail(diag, SHORE_ELINK, "the connection broke: %s", strerror(code));
 }
 
+static uint64_t silence_ns(const struct shore__conn *c) {
+    return (uint64_t)c->silence_ms * 1000000;
+}
+
 /* Until fd can go on: 0; otherwise a code. Bytes from the far side's shell are taken meanwhile: it must not wait for
- * us. */
-static int wait_for(struct shore__conn *c, int fd, short event, uint64_t until, struct shore_diag *diag) {
-    for (;;) {
+ * us. Silence is counted in slices, and none for more than its length: while this process itself stood still (it was
+ * stopped, or its machine was), the other side may well have spoken, or stood still with it. silent_ns: what it took
+ * is added. */
+static int wait_for(struct shore__conn *c, int fd, short event, uint64_t *silent_ns, struct shore_diag *diag) {
+    const uint64_t slice_ms = c->silence_ms / 8 + 1;
+    for (uint64_t until = *silent_ns + silence_ns(c); *silent_ns < until;) {
         struct pollfd fds[3] = {{fd, event, 0}, {c->wake, POLLIN, 0}, {event == POLLIN ? c->err : -1, POLLIN, 0}};
-        uint64_t now = shore__now_ns();
-        int left = now < until ? (int)((until - now) / 1000000 + 1) : 0;
+        uint64_t began = shore__now_ns();
         if (atomic_load(&c->ended)) return shore__fail(diag, SHORE_ELINK, "the connection is ended");
-        int n = poll(fds, 3, left);
-        if (n < 0 && errno != EINTR) return broke(c, errno, diag);
+        int n = poll(fds, 3, (int)slice_ms), code = errno;
+        uint64_t took = shore__now_ns() - began;
+        *silent_ns += took < slice_ms * 1000000 ? took : slice_ms * 1000000;
+        if (n < 0 && code != EINTR) return broke(c, code, diag);
         if (n > 0 && fds[2].revents) shore__conn_drain_errors(c);
         if (n > 0 && fds[1].revents) return shore__fail(diag, SHORE_ELINK, "the connection is ended");
         if (n > 0 && fds[0].revents) return 0;
-        if (n == 0 && left == 0) {
-            atomic_store(&c->gone, true);
-            return shore__fail(diag, SHORE_ELINK, "the other side has been silent for %u s", c->silence_ms / 1000);
-        }
     }
-}
-
-static uint64_t deadline(const struct shore__conn *c) {
-    return shore__now_ns() + (uint64_t)c->silence_ms * 1000000;
+    atomic_store(&c->gone, true);
+    return shore__fail(diag, SHORE_ELINK, "the other side has been silent for %u s", c->silence_ms / 1000);
 }
 
 void shore__conn_next_beat(const struct shore__conn *c, struct timespec *at) {
@@ -128,7 +130,8 @@ static void advance(struct iovec **parts, unsigned *nparts, size_t bytes) {
     }
 }
 
-int shore__conn_readv(struct shore__conn *c, struct iovec *parts, unsigned nparts, struct shore_diag *diag) {
+static int take(struct shore__conn *c, struct iovec *parts, unsigned nparts, uint64_t *silent,
+                struct shore_diag *diag) {
     advance(&parts, &nparts, 0);
     while (nparts) {
         ssize_t n = readv(c->in, parts, (int)nparts);
@@ -138,13 +141,18 @@ int shore__conn_readv(struct shore__conn *c, struct iovec *parts, unsigned npart
         } else if (n == 0) {
             return broke(c, 0, diag);
         } else if (errno == EAGAIN) {
-            int rc = wait_for(c, c->in, POLLIN, deadline(c), diag);
+            int rc = wait_for(c, c->in, POLLIN, silent, diag);
             if (rc) return rc;
         } else if (errno != EINTR) {
             return broke(c, errno, diag);
         }
     }
     return 0;
+}
+
+int shore__conn_readv(struct shore__conn *c, struct iovec *parts, unsigned nparts, struct shore_diag *diag) {
+    uint64_t silent = 0;
+    return take(c, parts, nparts, &silent, diag);
 }
 
 int shore__conn_read(struct shore__conn *c, void *buffer, size_t bytes, struct shore_diag *diag) {
@@ -168,6 +176,7 @@ static ssize_t write_quietly(int fd, const struct iovec *parts, unsigned nparts)
 }
 
 int shore__conn_write(struct shore__conn *c, struct iovec *parts, unsigned nparts, struct shore_diag *diag) {
+    uint64_t silent = 0;
     advance(&parts, &nparts, 0);
     /* what a session leaves behind that was broken off must not look like an answer */
     if (atomic_load(&c->ended)) return shore__fail(diag, SHORE_ELINK, "the connection is ended");
@@ -177,7 +186,7 @@ int shore__conn_write(struct shore__conn *c, struct iovec *parts, unsigned npart
             c->out_bytes += (uint64_t)n;
             advance(&parts, &nparts, (size_t)n);
         } else if (errno == EAGAIN) {
-            int rc = wait_for(c, c->out, POLLOUT, deadline(c), diag);
+            int rc = wait_for(c, c->out, POLLOUT, &silent, diag);
             if (rc) return rc;
         } else if (errno != EINTR) {
             return broke(c, errno, diag);
@@ -255,12 +264,13 @@ int shore__conn_greeting(struct shore__conn *c, uint32_t *version, struct shore_
     unsigned char *magic = said + sizeof said - SHORE__WIRE_MAGIC_BYTES;
     char shown[160];
     size_t seen = 0;
-    uint64_t until = deadline(c); /* also for what trickles */
+    uint64_t silent = 0; /* in all: what trickles has no more time */
     struct shore_diag why = {""};
     int rc = 0;
-    while (!rc && seen < SHORE__WIRE_SCAN_BYTES && shore__now_ns() < until) {
+    while (!rc && seen < SHORE__WIRE_SCAN_BYTES && silent < silence_ns(c)) {
         unsigned char byte;
-        rc = shore__conn_read(c, &byte, 1, &why);
+        struct iovec part = {&byte, 1};
+        rc = take(c, &part, 1, &silent, &why);
         if (rc) break;
         memmove(said, said + 1, sizeof said - 1);
         said[sizeof said - 1] = byte;

@@ -4,8 +4,10 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <signal.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 
 #include "drive/conn.h"
 #include "drive/placement.h"
@@ -413,6 +415,41 @@ static void test_heartbeat(void **state) {
     unsetenv("LONGSHORE_SILENCE");
 }
 
+/* Who stood still himself does not take the time for the other side's silence: with nothing of the greeting there, or
+ * its first byte. */
+static void test_stopped_while_waiting(void **state) {
+    unsigned char greeting[SHORE__WIRE_GREETING_BYTES];
+    shore__wire_greeting_put(greeting);
+    setenv("LONGSHORE_SILENCE", "2", 1);
+    for (size_t first = 0; first < 2; first++) {
+        int ends[2], status;
+        assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+        pid_t child = fork();
+        assert_true(child >= 0);
+        if (!child) {
+            struct shore__conn c;
+            struct shore_diag diag;
+            uint32_t version;
+            close(ends[1]);
+            int rc = shore__conn_init(&c, ends[0], ends[0], -1);
+            if (!rc) rc = shore__conn_greeting(&c, &version, &diag);
+            _exit(rc != 0);
+        }
+        close(ends[0]);
+        assert_int_equal(send(ends[1], greeting, first, MSG_NOSIGNAL), first);
+        usleep(200000);
+        kill(child, SIGSTOP);
+        usleep(2500000);
+        kill(child, SIGCONT);
+        usleep(200000);
+        send(ends[1], greeting + first, sizeof greeting - first, MSG_NOSIGNAL);
+        assert_int_equal(waitpid(child, &status, 0), child);
+        close(ends[1]);
+        assert_int_equal(status, 0);
+    }
+    unsetenv("LONGSHORE_SILENCE");
+}
+
 /* Somebody who knows the token connects, and says nothing: the server still ends when its client is gone. */
 static void test_a_connection_that_is_never_handed_over(void **state) {
     struct between b;
@@ -503,6 +540,7 @@ int main(void) {
         cmocka_unit_test(test_standstill),
         cmocka_unit_test(test_slow_work),
         cmocka_unit_test(test_heartbeat),
+        cmocka_unit_test(test_stopped_while_waiting),
         cmocka_unit_test(test_a_connection_that_is_never_handed_over),
         cmocka_unit_test(test_garbage_before_the_greeting),
         cmocka_unit_test(test_ledger_counts_every_byte),
