@@ -450,6 +450,13 @@ static int take_left(const char *run_path, struct intent *in, struct shore_diag 
     return 0;
 }
 
+/* What it made is still there. */
+static bool leaves_new(const struct intent *in) {
+    for (size_t i = 0; i < in->nleft; i++)
+        if (in->left[i].generation == in->to) return true;
+    return false;
+}
+
 int shore__run_place(struct shore__run *run, const struct shore__placing *how, struct shore_diag *diag) {
     struct intent in = {.from = run->generation, .to = run->generation + 1};
     struct shore_fleet_options options;
@@ -479,7 +486,9 @@ int shore__run_place(struct shore__run *run, const struct shore__placing *how, s
             if (!rc) rc = settle(run, &in, how->note, how->note_ctx, diag);
         } else {
             struct shore_diag why = {{0}};
-            if (settle(run, &in, how->note, how->note_ctx, &why)) say(how->note, how->note_ctx, why.text);
+            bool unsettled = settle(run, &in, how->note, how->note_ctx, &why);
+            if (unsettled) say(how->note, how->note_ctx, why.text);
+            if (unsettled || leaves_new(&in)) run->begun = true;
         }
     }
     shore_fleet_close(old);

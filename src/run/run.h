@@ -33,7 +33,7 @@ struct shore__run {
     char *note;         /* what opening or recovering found and mended: one sentence; NULL: nothing */
     char *no_data; /* why its tokens cannot be opened: nothing to train on, all else is there; NULL: they are open */
     bool making;   /* prepared, not finished */
-    bool begun;    /* a move or rollback, and the drives were open: what fails now fails while running */
+    bool begun;    /* a move or rollback: its drives were open, or what it made stays; it failed while running */
     /* The drives hold what a killed making of this very run left: the fleet may be created over it. */
     bool replace_drives;
     struct shore__run_private *private;

@@ -177,6 +177,20 @@ for command in "add $run ssh://far$place/far/cut --drive-speeds 1,1,4" "move $ru
     same "cut off: nothing is left there" "$(ls "$place/far")" ""
     [ ! -e "$run/moving.json" ] && ok "cut off: settled" || fail "cut off: moving.json is left"
 done
+# and then is out of reach: what it may have made counts as made
+cat >"$place/rsh" <<RSH
+#!/bin/sh
+echo >>"$place/calls"
+case \$(wc -l <"$place/calls") in
+1) exec "$LONGSHORE" drive serve --stdio ;;
+2) "$LONGSHORE" drive serve --stdio | dd bs=65536 count=1 2>/dev/null ;;
+*) exit 1 ;;
+esac
+RSH
+expect_failure 1 "cut off while it makes" "far/cut: .*; the volume stays there: the next command" \
+    drive add "$run" "ssh://far$place/far/cut" --drive-speeds 1,1,4 --rsh "$place/rsh"
+[ -e "$run/moving.json" ] && ok "and remembered" || fail "what may be there is forgotten"
+restore
 stop_serving
 serve
 refused "a drive that it has, by another name" "is a drive of this run already" \
