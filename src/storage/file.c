@@ -81,6 +81,15 @@ static int refuse_other_kinds(const char *path, const struct stat *st, struct sh
                        S_ISDIR(st->st_mode) ? "a directory" : "a special file");
 }
 
+/* Opening such a device succeeds, and its first write fails. */
+static int refuse_read_only(const struct shore__file *file, struct shore_diag *diag) {
+    int read_only = 0;
+    if (!file->is_device || ioctl(file->fd, BLKROGET, &read_only) || !read_only) return 0;
+    return shore__fail(diag, SHORE_EUSAGE,
+                       "%s: the device is read-only; make it writable (blockdev --setrw), or name another drive",
+                       file->path);
+}
+
 /* Opens what exists and locks it. What the path names may change while we wait for the lock, so it is looked at
  * again. */
 static int open_locked(const char *path, bool to_write, double lock_seconds, struct shore__file *file,
@@ -104,7 +113,10 @@ static int open_locked(const char *path, bool to_write, double lock_seconds, str
             return fail_errno(diag, path, to_write ? "cannot be opened for reading and writing" : "cannot be opened");
         rc = lock_descriptor(file->fd, to_write ? LOCK_EX : LOCK_SH, path, deadline, diag);
         if (rc) return rc;
-        if (same_file(file->fd, path)) return measure(file, diag);
+        if (same_file(file->fd, path)) {
+            rc = measure(file, diag);
+            return !rc && to_write ? refuse_read_only(file, diag) : rc;
+        }
         close(file->fd);
         file->fd = -1;
     }

@@ -49,6 +49,11 @@ must remove "$place/run"
 clean "" "a removed run leaves nothing on its device"
 refused "the run is gone" "not a run" inspect "$place/run"
 
+blockdev --setro "$device"
+refused "a device that only reads" "$device: the device is read-only" train "${common[@]}" --drive "$device" --out "$place/run"
+blockdev --setrw "$device"
+clean "" "it is as it was"
+
 if mkfs.ext4 -q "$device" 2>/dev/null; then
     refused "a file system on the device" "ext4" train "${common[@]}" --drive "$device" --out "$place/run"
     clean ext4 "the file system stays"
