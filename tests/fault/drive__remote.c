@@ -346,15 +346,13 @@ static bool lie_is_noticed(enum fault fault, bool to_server, unsigned at, double
     between_close(&b);
     alarm(0);
     if (harmless) return true;
+    bool gone = fault == CUT_HEADER || fault == CUT_BODY || fault == SILENCE;
+    /* who has opened nothing may go without a word */
+    if (to_server && b.served != (!gone ? -EPROTO : at ? SHORE_ELINK : 0))
+        fail_msg("%s, frame %u: the server ends with %d", name, at, b.served);
     const char *text = to_server ? b.server_diag.text : b.diag.text;
     if (fault == SILENCE && strstr(text, "the other side has closed the connection")) return false;
     said(who, name, at, to_server ? b.served : rc, wanted, text);
-    if (to_server) {
-        bool gone = fault == CUT_HEADER || fault == CUT_BODY || fault == SILENCE;
-        /* who has opened nothing may go without a word */
-        if (b.served != (!gone ? -EPROTO : at ? SHORE_ELINK : 0))
-            fail_msg("%s, frame %u: the server ends with %d", name, at, b.served);
-    }
     return true;
 }
 
