@@ -1,0 +1,436 @@
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/wait.h>
+
+#include "drive/discard.h"
+#include "run/fleets.h"
+#include "unit/run/made_runs.h"
+
+/* A making that got so far and was killed: the lock and the descriptors go, the files stay. */
+static void abandon(struct shore__run *run) {
+    run->making = false;
+    shore__strings_free(&run->private->created);
+    shore__run_close(run);
+}
+
+/* What a volume is before its header is written. */
+static void write_zeros(const char *path) {
+    write_text(path, "");
+    assert_int_equal(truncate(path, 1 << 20), 0);
+}
+
+/* The same in its last moves. */
+static void abandon_moving(struct shore__run *run) {
+    struct shore_diag diag = {{0}};
+    char path[512];
+    snprintf(path, sizeof path, "%s/tokens.bin", run->path);
+    /* what cannot be replaced stops it */
+    unlink(path);
+    assert_int_equal(mkdir(path, 0755), 0);
+    assert_true(shore__run_finish(run, run->fleet_id, "a processor, 2 threads", NULL, NULL, &diag) < 0);
+    assert_int_equal(rmdir(path), 0);
+    abandon(run);
+}
+
+static void killed_makings_are_made_again(void **state) {
+    struct shore_diag diag = {{0}};
+    struct shore__settings s;
+    struct shore__run *run = NULL;
+    settings_of(&s, "drive");
+    assert_ok(prepare("a", &s, false, &run, &diag));
+    abandon(run);
+    assert_int_equal(shore__run_open("a", true, NULL, &run, &diag), SHORE_EMISSING);
+    assert_says(diag, "give the same train command again");
+
+    assert_ok(prepare("a", &s, false, &run, &diag));
+    assert_false(run->replace_drives);
+    fill(run, false);
+    abandon(run); /* sealed, but no run.json */
+
+    assert_ok(prepare("a", &s, false, &run, &diag));
+    assert_true(run->replace_drives);
+    abandon(run);
+    assert_true(exists("drive/longshore.volume"));
+
+    shore__run_close(make("a", &s, false));
+    assert_ok(shore__run_open("a", true, NULL, &run, &diag));
+    assert_ok(opens_fleet(run, &diag));
+    shore__run_close(run);
+    removed("a");
+
+    /* a killed making can be removed too, and one that is given up takes its volumes with it */
+    assert_ok(prepare("a", &s, false, &run, &diag));
+    fill(run, false);
+    abandon(run);
+    removed("a");
+    assert_ok(prepare("a", &s, false, &run, &diag));
+    fill(run, false);
+    shore__run_close(run);
+    assert_false(exists("a") || exists("drive/longshore.volume"));
+
+    /* also where it was stopped before a volume had its header */
+    assert_ok(prepare("a", &s, false, &run, &diag));
+    write_zeros("drive/longshore.volume");
+    abandon(run);
+    removed("a");
+    assert_ok(prepare("a", &s, false, &run, &diag));
+    write_zeros("drive/longshore.volume");
+    shore__run_close(run);
+    assert_false(exists("a") || exists("drive/longshore.volume"));
+    /* or before its plan was written; a folder of that name alone is nobody's leave to remove what is in it */
+    assert_true(mkdir("a", 0755) == 0 && mkdir("a/making", 0755) == 0);
+    write_text("a/making/tokens.bin", "mine");
+    assert_true(shore__run_remove("a", &begun, NULL, NULL, &diag) < 0);
+    assert_int_equal(rename("a/making/tokens.bin", "a/making/.plan.json.partial"), 0);
+    removed("a");
+    /* what somebody else has put there stays */
+    assert_ok(prepare("a", &s, false, &run, &diag));
+    write_text("drive/longshore.volume", "a letter");
+    abandon(run);
+    assert_ok(shore__run_remove("a", &begun, NULL, NULL, &diag));
+    assert_true(exists("drive/longshore.volume"));
+    assert_ok(prepare("a", &s, false, &run, &diag));
+    shore__run_close(run);
+    assert_int_equal(remove("drive/longshore.volume"), 0);
+    shore__settings_free(&s);
+}
+
+/* Its volume is made anew in place, or the new run lies elsewhere and its files have begun to take their places. */
+static void half_replaced_runs_are_not_forgotten(void **state) {
+    struct shore_diag diag = {{0}};
+    struct shore__settings s, elsewhere;
+    struct shore__run *run = NULL;
+    settings_of(&s, "drive");
+    settings_of(&elsewhere, "drive4");
+    assert_int_equal(mkdir("drive4", 0755), 0);
+
+    /* put back where it was not touched yet */
+    shore__run_close(make("a", &s, false));
+    assert_ok(prepare("a", &s, true, &run, &diag));
+    assert_ok(shore__run_replace(run, &diag));
+    assert_true(!exists("a/run.json") && shore__run_is_half_replaced("a"));
+    shore__run_close(run);
+    assert_true(exists("a/run.json") && !exists("a/making"));
+    assert_ok(prepare("a", &s, true, &run, &diag));
+    assert_ok(shore__run_replace(run, &diag));
+    struct shore__run *old = NULL;
+    assert_int_equal(shore__run_open("a", false, NULL, &old, &diag), SHORE_EBUSY);
+    abandon(run);
+    assert_ok(shore__run_open("a", true, NULL, &run, &diag));
+    assert_ok(opens_fleet(run, &diag));
+    shore__run_close(run);
+
+    /* given up, then killed */
+    for (int killed = 0; killed < 2; killed++) {
+        assert_ok(prepare("a", &s, true, &run, &diag));
+        fill(run, true);
+        if (killed)
+            abandon(run);
+        else
+            shore__run_close(run);
+        assert_true(shore__run_is_half_replaced("a"));
+        assert_int_equal(shore__run_open("a", true, NULL, &run, &diag), SHORE_EMISSING);
+        assert_says(diag, "overwriting it was stopped: give the same command again, or 'longshore remove a'");
+        run = make("a", &s, true);
+        assert_ok(opens_fleet(run, &diag));
+        shore__run_close(run);
+        assert_false(exists("a/making"));
+    }
+    assert_ok(prepare("a", &s, true, &run, &diag));
+    fill(run, true);
+    abandon(run);
+    removed("a");
+
+    /* killed in its last moves: given up later, it leaves nothing of them */
+    assert_ok(prepare("a", &s, false, &run, &diag));
+    fill(run, false);
+    abandon_moving(run);
+    assert_true(exists("a/config.json"));
+    assert_ok(prepare("a", &s, false, &run, &diag));
+    shore__run_close(run);
+    assert_int_equal(rmdir("a"), 0);
+    assert_false(exists("drive/longshore.volume"));
+
+    /* the same where a run is overwritten: both its volumes and the new ones go */
+    shore__run_close(make("a", &s, false));
+    assert_ok(prepare("a", &elsewhere, true, &run, &diag));
+    fill(run, true);
+    abandon_moving(run);
+    assert_true(shore__run_is_half_replaced("a") && exists("drive4/longshore.volume"));
+    assert_ok(prepare("a", &elsewhere, true, &run, &diag));
+    shore__run_close(run);
+    assert_true(shore__run_is_half_replaced("a") && !exists("drive4/longshore.volume"));
+    assert_true(exists("drive/longshore.volume"));
+    removed("a");
+    shore__settings_free(&s);
+    shore__settings_free(&elsewhere);
+}
+
+static void makings_with_other_drives_forget_none(void **state) {
+    struct shore_diag diag = {{0}};
+    struct shore__settings s, elsewhere, nowhere;
+    struct shore__run *run = NULL;
+    settings_of(&s, "drive");
+    settings_of(&elsewhere, "drive5");
+    settings_of(&nowhere, "nowhere/volume");
+    assert_int_equal(mkdir("drive5", 0755), 0);
+
+    assert_ok(prepare("a", &s, false, &run, &diag));
+    fill(run, false);
+    abandon(run);
+    run = make("a", &elsewhere, false);
+    assert_ok(opens_fleet(run, &diag));
+    shore__run_close(run);
+    assert_true(!exists("drive/longshore.volume") && exists("drive5/longshore.volume"));
+    assert_ok(shore__run_remove("a", &begun, NULL, NULL, &diag));
+
+    /* a command that is refused undoes what was begun, too */
+    assert_ok(prepare("a", &s, false, &run, &diag));
+    fill(run, false);
+    abandon(run);
+    assert_int_equal(prepare("a", &nowhere, false, &run, &diag), SHORE_EUSAGE);
+    assert_false(exists("a/making") || exists("drive/longshore.volume"));
+    remove_tree("a");
+
+    /* one that is in use is not forgotten */
+    assert_ok(prepare("a", &s, false, &run, &diag));
+    fill(run, false);
+    abandon(run);
+    int fd = open("drive/longshore.volume", O_RDONLY);
+    assert_int_equal(flock(fd, LOCK_EX), 0);
+    assert_int_equal(prepare("a", &elsewhere, false, &run, &diag), SHORE_EBUSY);
+    assert_says(diag, "drive/longshore.volume");
+    close(fd);
+    removed("a");
+    shore__settings_free(&s);
+    shore__settings_free(&elsewhere);
+    shore__settings_free(&nowhere);
+}
+
+static int die(void *ctx, uint64_t done_bytes, uint64_t total_bytes) {
+    _exit(7);
+}
+
+/* Between the making of the new volumes and the one durable step. opened: is told that the run is, a moment before the
+ * move begins; or -1. */
+static pid_t begin_a_move(const char *path, const char *drive, int opened) {
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        struct shore__run *run = NULL;
+        struct shore__strings drives = {0};
+        struct shore__placing how = {.drives = &drives, .progress = die};
+        bool good = shore__run_open(path, true, NULL, &run, NULL) == 0 && shore__strings_add(&drives, drive) == 0;
+        if (good && opened >= 0) good = write(opened, "o", 1) == 1 && usleep(300 * 1000) == 0;
+        if (good) shore__run_place(run, &how, NULL);
+        _exit(0);
+    }
+    return pid;
+}
+
+static void dies(pid_t pid) {
+    int status = 0;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(WEXITSTATUS(status), 7);
+}
+
+static void kill_a_move(const char *path, const char *drive) {
+    dies(begin_a_move(path, drive, -1));
+}
+
+/* Who waits for a run's lock mends what its holder leaves. */
+static void mends_what_was_begun_meanwhile(void **state) {
+    struct shore_diag diag = {{0}};
+    struct shore__settings s;
+    struct shore__run *run = NULL;
+    int opened[2];
+    char byte;
+    settings_of(&s, "drive");
+    assert_true(mkdir("drive8", 0755) == 0 && pipe(opened) == 0);
+    shore__run_close(make("a", &s, false));
+    pid_t pid = begin_a_move("a", "drive8", opened[1]);
+    assert_int_equal(read(opened[0], &byte, 1), 1);
+    assert_ok(shore__run_open("a", true, NULL, &run, &diag));
+    dies(pid);
+    assert_false(exists("a/moving.json") || exists("drive8/longshore.volume"));
+    assert_ok(opens_fleet(run, &diag));
+    shore__run_close(run);
+    removed("a");
+    shore__settings_free(&s);
+    close(opened[0]);
+    close(opened[1]);
+}
+
+/* Wherever they lie, and whatever was interrupted. */
+static void overwriting_takes_all_volumes(void **state) {
+    struct shore_diag diag = {{0}};
+    struct shore__settings s, elsewhere;
+    struct shore__run *run = NULL;
+    settings_of(&s, "drive");
+    settings_of(&elsewhere, "drive7");
+    assert_true(mkdir("drive6", 0755) == 0 && mkdir("drive7", 0755) == 0);
+    shore__run_close(make("a", &s, false));
+    shore__run_close(make("a", &elsewhere, true));
+    assert_false(exists("drive/longshore.volume"));
+    shore__run_close(make("a", &s, true));
+    assert_false(exists("drive7/longshore.volume"));
+
+    /* killed: who goes on with the run that stands is rid of what was begun */
+    assert_ok(prepare("a", &elsewhere, true, &run, &diag));
+    fill(run, true);
+    abandon(run);
+    assert_true(exists("a/run.json") && exists("drive7/longshore.volume"));
+    assert_ok(shore__run_open("a", true, NULL, &run, &diag));
+    assert_ok(opens_fleet(run, &diag));
+    shore__run_close(run);
+    assert_false(exists("a/making") || exists("drive7/longshore.volume"));
+
+    kill_a_move("a", "drive6");
+    assert_true(exists("a/moving.json") && exists("drive6/longshore.volume"));
+    run = make("a", &s, true);
+    assert_ok(opens_fleet(run, &diag));
+    shore__run_close(run);
+    assert_false(exists("a/moving.json") || exists("drive6/longshore.volume"));
+    removed("a");
+
+    /* snapshots lie where their drive has gone */
+    shore__run_close(make("a", &s, false));
+    assert_ok(shore__run_open("a", true, NULL, &run, &diag));
+    struct shore_fleet_options options;
+    struct shore_fleet *fleet = NULL;
+    shore__run_fleet(run, &run->settings.drives, 1, &options);
+    assert_ok(shore_fleet_open(run->model->layout, &options, &fleet, &diag));
+    assert_ok(shore__snapshot_make(run, fleet, "one", false, &diag));
+    shore_fleet_close(fleet);
+    assert_int_equal(rename("drive/longshore.volume", "drive6/longshore.volume"), 0);
+    assert_int_equal(rename("drive/longshore.volume.snapshot-one", "drive6/longshore.volume.snapshot-one"), 0);
+    free(run->settings.drives.item[0]);
+    assert_ok(shore__drive_absolute("drive6", &run->settings.drives.item[0], &diag));
+    assert_ok(shore__run_record_change(run, 0, "a drive moved", &diag));
+    shore__run_close(run);
+    shore__run_close(make("a", &s, true));
+    assert_false(exists("drive6/longshore.volume") || exists("drive6/longshore.volume.snapshot-one"));
+    removed("a");
+    shore__settings_free(&s);
+    shore__settings_free(&elsewhere);
+}
+
+static void other_volumes_are_left_alone(void **state) {
+    struct shore_diag diag = {{0}};
+    struct shore__settings s, t;
+    struct shore__run *run = NULL;
+    settings_of(&s, "drive");
+    settings_of(&t, "drive2");
+    assert_int_equal(mkdir("drive2", 0755), 0);
+    shore__run_close(make("a", &s, false));
+    shore__run_close(make("b", &t, false));
+    /* b's volume stands where a killed making of c wanted to be */
+    free(t.drives.item[0]);
+    t.drives.item[0] = strdup("drive2/../drive3");
+    assert_ok(prepare("c", &t, false, &run, &diag));
+    abandon(run);
+    assert_int_equal(rename("drive2/longshore.volume", "drive3"), 0);
+    assert_ok(prepare("c", &t, false, &run, &diag));
+    assert_false(run->replace_drives);
+    shore__run_close(run);
+    assert_true(exists("drive3"));
+    assert_int_equal(rename("drive3", "drive2/longshore.volume"), 0);
+
+    /* with --overwrite b's volume goes, but not before it is replaced; then c's making is known there */
+    free(t.drives.item[0]);
+    t.drives.item[0] = strdup("drive2");
+    int held = open("drive2/longshore.volume", O_RDONLY);
+    assert_int_equal(flock(held, LOCK_EX), 0);
+    assert_ok(prepare("c", &t, true, &run, &diag));
+    shore__run_close(run);
+    close(held);
+    assert_false(exists("c/making"));
+    assert_ok(shore__run_open("b", false, NULL, &run, &diag));
+    assert_ok(opens_fleet(run, &diag));
+    shore__run_close(run);
+    for (int killed = 0; killed < 2; killed++) {
+        assert_ok(prepare("c", &t, true, &run, &diag));
+        fill(run, true);
+        if (killed) {
+            abandon(run);
+            assert_ok(shore__run_remove("c", &begun, NULL, NULL, &diag));
+        } else {
+            shore__run_close(run);
+        }
+        assert_false(exists("c/making") || exists("drive2/longshore.volume"));
+        assert_ok(shore__run_remove("b", &begun, NULL, NULL, &diag));
+        shore__run_close(make("b", &t, false));
+    }
+
+    /* volumes that changed places are not removed with the wrong run */
+    assert_int_equal(rename("drive/longshore.volume", "kept"), 0);
+    assert_int_equal(rename("drive2/longshore.volume", "drive/longshore.volume"), 0);
+    assert_ok(shore__run_remove("a", &begun, NULL, NULL, &diag));
+    assert_true(exists("drive/longshore.volume") && !exists("a"));
+    assert_int_equal(rename("drive/longshore.volume", "drive2/longshore.volume"), 0);
+    int fd = open("drive2/longshore.volume", O_RDONLY);
+    assert_int_equal(flock(fd, LOCK_EX), 0);
+    assert_int_equal(shore__run_remove("b", &begun, NULL, NULL, &diag), SHORE_EBUSY);
+    assert_true(exists("drive2/longshore.volume") && exists("b/run.json"));
+    close(fd);
+    assert_ok(shore__run_remove("b", &begun, NULL, NULL, &diag));
+    assert_true(!exists("drive2/longshore.volume") && exists("kept"));
+    unlink("kept");
+    assert_int_equal(shore__run_remove("drive2", &begun, NULL, NULL, &diag), SHORE_EMISSING);
+    shore__settings_free(&s);
+    shore__settings_free(&t);
+}
+
+static void hear(void *ctx, const char *text) {
+    struct shore_diag *last = ctx;
+    if (!strstr(last->text, "left alone")) snprintf(last->text, sizeof last->text, "%s", text);
+}
+
+/* What cannot be looked at is not said to be gone. */
+static void volumes_out_of_sight_are_named(void **state) {
+    struct shore_diag diag = {{0}}, said = {{0}};
+    struct shore__settings s;
+    const uint64_t any[2] = {0};
+    settings_of(&s, "drive");
+    shore__run_close(make("a", &s, false));
+    assert_true(rename("drive", "away") == 0 && symlink("drive", "drive") == 0);
+    assert_int_equal(shore__drive_discard("drive", any, SHORE__ANY_GENERATION, false, &diag), -ELOOP);
+    assert_ok(shore__run_remove("a", &begun, hear, &said, &diag));
+    assert_says(said, "left alone: ");
+    assert_says(said, "symbolic links");
+    assert_true(unlink("drive") == 0 && rename("away", "drive") == 0 && unlink("drive/longshore.volume") == 0);
+    shore__settings_free(&s);
+}
+
+/* As long as run.json may be, which lists the same drives. */
+static void long_plans_are_read(void **state) {
+    enum { VOLUMES = 600 };
+    struct shore_diag diag = {{0}};
+    struct shore__plan plan;
+    char name[4001];
+    memset(name, 'd', sizeof name - 1);
+    name[sizeof name - 1] = 0;
+    assert_int_equal(mkdir("long", 0755) | mkdir("long/making", 0755), 0);
+    FILE *f = fopen("long/making/plan.json", "w");
+    assert_non_null(f);
+    fprintf(f, "{\"fleet\": \"00112233445566778899aabbccddeeff\", \"moving\": false, \"volumes\": [");
+    for (int i = 0; i < VOLUMES; i++)
+        fprintf(f, "%s\"/%s%d\"", i ? ", " : "", name, i);
+    fprintf(f, "]}");
+    assert_int_equal(fclose(f), 0);
+    assert_ok(shore__plan_read("long", &plan, &diag));
+    assert_int_equal(plan.fresh.count, VOLUMES);
+    shore__strings_free(&plan.fresh);
+    remove_tree("long");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(killed_makings_are_made_again), cmocka_unit_test(half_replaced_runs_are_not_forgotten),
+        cmocka_unit_test(long_plans_are_read),           cmocka_unit_test(makings_with_other_drives_forget_none),
+        cmocka_unit_test(overwriting_takes_all_volumes), cmocka_unit_test(mends_what_was_begun_meanwhile),
+        cmocka_unit_test(other_volumes_are_left_alone),  cmocka_unit_test(volumes_out_of_sight_are_named),
+    };
+    return cmocka_run_group_tests(tests, group_open, scratch_close);
+}
