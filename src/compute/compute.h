@@ -143,6 +143,7 @@ struct shore__compute_ops {
     int (*round)(struct shore__compute *c, struct shore__stream *s, shore__buf act, shore__buf src_f32, size_t n);
 
     /* ---- embedding ---- tokens int32 [rows]. table: rows [first, first + n) of the vocabulary, weights [n, d].
+     * A token below 0 is in no slice.
      * embed: x[r] = table[token] for the tokens inside the slice, other rows are left alone.
      * embed_backward: dtable [n, d] fp32 += dx[r], rows in order.
      * position: x[r] += table[r mod seq_len] (w [>= seq_len, d]); position_backward: dtable[p] += dx, rows in order. */

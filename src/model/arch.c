@@ -185,6 +185,20 @@ static void rope(struct reader *r, struct shore__arch *a) {
     r->rc = in.rc;
 }
 
+/* Where nn.Embedding finds its padding_idx: a negative one counts from the end. */
+static int64_t padding(struct reader *r, uint32_t vocab) {
+    if (!given(r, "pad_token_id")) return -1;
+    const json_t *v = json_object_get(r->config, "pad_token_id");
+    int64_t id = json_integer_value(v);
+    if (!json_is_integer(v) || id >= vocab || id < -(int64_t)vocab) {
+        char why[100];
+        snprintf(why, sizeof why, "a token of the vocabulary is needed, below \"vocab_size\" (%u), or null", vocab);
+        refuse(r, "pad_token_id", why);
+        return -1;
+    }
+    return id < 0 ? id + vocab : id;
+}
+
 /* transformers takes a Mistral with these for a Ministral, whose layers differ as they say. */
 static void layers_attend_alike(struct reader *r, const struct shore__arch *a) {
     if (!given(r, "layer_types")) return;
@@ -211,6 +225,7 @@ static void llama_family(struct reader *r, const char *type, struct shore__arch 
     a->n_kv_head = count(r, "num_key_value_heads", stands ? a->n_head : absent, 4096);
     a->d_ff = count(r, "intermediate_size", -1, 1 << 20);
     a->vocab = count(r, "vocab_size", -1, 1 << 24);
+    a->padding = padding(r, a->vocab);
     a->max_positions = count(r, "max_position_embeddings", 2048, 1 << 24);
     a->rms_norm = true;
     a->norm_eps = (float)number(r, "rms_norm_eps", 1e-6, 0, 1);
@@ -243,7 +258,7 @@ static void llama_family(struct reader *r, const char *type, struct shore__arch 
 
 int shore__arch_from_json(const json_t *config, const char *name, struct shore__arch *out, struct shore_diag *diag) {
     struct reader r = {config, name, diag, 0};
-    *out = (struct shore__arch){.bos = token_id(json_object_get(config, "bos_token_id"))};
+    *out = (struct shore__arch){.padding = -1, .bos = token_id(json_object_get(config, "bos_token_id"))};
     end_tokens(&r, out);
     const char *type = string(&r, "model_type", NULL);
     const json_t *class = json_array_get(json_object_get(config, "architectures"), 0);
@@ -311,6 +326,7 @@ json_t *shore__arch_to_json(const struct shore__arch *a) {
         PUT("attn_pdrop", json_real(0));
         return j;
     }
+    PUT("pad_token_id", a->padding >= 0 ? json_integer(a->padding) : json_null());
     PUT("num_hidden_layers", json_integer(a->n_layer));
     PUT("hidden_size", json_integer(a->d_model));
     PUT("num_attention_heads", json_integer(a->n_head));
@@ -382,6 +398,7 @@ int shore__arch_preset(const char *name, uint32_t vocab, struct shore__arch *out
         .rope_factor = 1,
         .tied = true,
         .init_std = 0.02f,
+        .padding = -1,
         .bos = -1,
     };
     return 0;

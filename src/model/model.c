@@ -222,5 +222,9 @@ void shore__model_init(const struct shore__model *m, uint64_t seed, uint32_t blo
 #pragma omp parallel for schedule(static)
         for (uint64_t i = from; i < end; i++)
             out[i - first] = std * shore__random_normal(seed, stream, i - place->offset_elems);
+        if (tensor->role != SHORE__TOKEN_TABLE || m->arch.padding < 0) continue;
+        uint64_t row = place->offset_elems + (uint64_t)m->arch.padding * tensor->cols;
+        for (uint64_t i = row > from ? row : from; i < end && i < row + tensor->cols; i++)
+            out[i - first] = 0;
     }
 }

@@ -30,7 +30,8 @@ struct shore__arch {
     bool tied;
     bool has_dropout; /* configured, and not applied: to be said aloud */
     float init_std;
-    int64_t bos; /* -1: none */
+    int64_t padding; /* the token whose row of the table gets no gradient from lookups and begins at 0; -1: none */
+    int64_t bos;     /* -1: none */
     uint32_t neos;
     int64_t eos[SHORE__EOS_MOST]; /* each ends a text */
 };
@@ -127,7 +128,7 @@ static inline uint32_t shore__model_table_block(const struct shore__model *m) {
 }
 
 /* Initial values of segments [segment, segment + count) of a block: normal(0, init_std), residual projections scaled by
- * 1 / sqrt(2 n_layer), gains 1, biases 0, padding 0; a function of (seed, block, position) alone. */
+ * 1 / sqrt(2 n_layer), gains 1, biases 0, the padding's row and gaps 0; a function of (seed, block, position) alone. */
 void shore__model_init(const struct shore__model *m, uint64_t seed, uint32_t block, uint32_t segment, uint32_t count,
                        float *out);
 

@@ -16,6 +16,12 @@ int batch_load(struct trainer *t, struct shore__dataset *data, uint64_t first_in
     return 0;
 }
 
+void batch_forget_padding(struct trainer *t) {
+    int32_t *tokens = (int32_t *)t->pass.tokens.handle;
+    for (size_t i = 0; i < shore__pass_rows(&t->pass); i++)
+        if (tokens[i] == t->m->arch.padding) tokens[i] = -1;
+}
+
 /* Enough for a stable figure, and a small part of the time between two measurements. */
 #define VALIDATION_TOKENS 65536u
 

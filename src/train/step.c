@@ -402,6 +402,7 @@ int step_compute(struct trainer *t, bool *finite, bool *replay, struct shore_dia
     shore__pager_set_step(pass->pager, t->base_step);
     int rc = batch_load(t, t->run->train, t->base_step * t->s->batch, t->s->batch, t->s->shuffle, diag);
     if (!rc) rc = shore__pass_embed(pass, working(t, 1), diag);
+    if (!rc) batch_forget_padding(t);
     for (uint32_t l = 1; !rc && l <= layers; l++)
         rc = layer_forward(t, l, diag);
     if (!rc) rc = head(t, finite, diag);

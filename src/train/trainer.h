@@ -208,6 +208,8 @@ void gradients_drain(struct trainer *t);
 /* batch.c: sequences of data from `first_index` on become the pass's tokens and targets */
 int batch_load(struct trainer *t, struct shore__dataset *data, uint64_t first_index, size_t sequences, bool shuffle,
                struct shore_diag *diag);
+/* Once their rows are looked up: a padding's lookup has no gradient, so it becomes -1, which is in no slice. */
+void batch_forget_padding(struct trainer *t);
 int batch_validate(struct trainer *t, double *loss, struct shore_diag *diag);
 bool batch_validation_due(const struct trainer *t, uint64_t step);
 

@@ -251,6 +251,7 @@ static void elements(void **state) {
         shore__buf a = random_act(mode, 1, rows * d, 1), b = random_act(mode, 2, rows * d, 1),
                    table = random_act(mode, 3, vocab * d, 1);
         shore__buf tokens = random_ints(4, rows, vocab), wide = random_f32(5, rows * d, 1, 0);
+        ((int32_t *)tokens.handle)[0] = -1;
         shore__buf y[2], grad[2], pos[2], stored[2];
         struct backend *both[2] = {&ref, &cpu};
         for (int i = 0; i < 2; i++) {

@@ -7,8 +7,9 @@ cat >"$place/llama.json" <<'JSON'
 {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 128, "intermediate_size": 320,
  "num_hidden_layers": 5, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 9000,
  "max_position_embeddings": 128, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "hidden_act": "silu",
- "tie_word_embeddings": false}
+ "tie_word_embeddings": false, "pad_token_id": 1}
 JSON
+sed 's/"tie_word_embeddings": false/"tie_word_embeddings": true/' "$place/llama.json" >"$place/tied.json"
 # Few tokens are frequent, so that each unit looks up segments of its own.
 perl -e 'print pack("V256", 20240520, 1, 40000, (0) x 253); my $s = 1;
     for (1 .. 40000) { $s = $s * 16807 % 2147483647; print pack "v", int(9000 ** ($s / 2147483647)) }' >"$place/tokens.bin"
@@ -39,7 +40,7 @@ sweep() {
     done
 }
 
-for model in gpt2 llama; do
+for model in gpt2 tied llama; do # frequent padding in the latter
     [ $model = gpt2 ] || parts="1 3 6"
     common=(--init "$place/$model.json" --seed 7 --data "$place/tokens.bin" --shuffle off --steps 3 --batch 40
             --seq-len 128 --lr 3e-3 --warmup 1 --speculate on)

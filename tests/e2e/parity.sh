@@ -57,4 +57,5 @@ for directory in "$data"/*/; do
     esac
 done
 one llama fp32 --drive "$place/drive" --io threads --speculate on
+one qwen2_padding fp32 --drive "$place/drive" --update host
 done_testing

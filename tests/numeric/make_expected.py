@@ -38,8 +38,8 @@ def gpt2(**other):
     return GPT2Config(attn_pdrop=0.0, embd_pdrop=0.0, resid_pdrop=0.0, bos_token_id=256, eos_token_id=256, **other)
 
 
-def llama(kind=LlamaConfig, **other):
-    return kind(bos_token_id=256, eos_token_id=256, pad_token_id=None, **other)
+def llama(kind=LlamaConfig, pad_token_id=None, **other):
+    return kind(bos_token_id=256, eos_token_id=256, pad_token_id=pad_token_id, **other)
 
 
 # T tokens a sequence, B sequences a step. A unit is max(1, 1024 // T) sequences, so that every case but two has several
@@ -76,6 +76,13 @@ CASES = {
         Qwen2Config, vocab_size=270, hidden_size=24, intermediate_size=48, num_hidden_layers=2,
         num_attention_heads=3, num_key_value_heads=1, max_position_embeddings=256, rope_theta=1000000.0,
         rms_norm_eps=1e-6, tie_word_embeddings=True, use_sliding_window=False), **ADAMW),
+    # 21 + 4; lookups leave the padding's row without a gradient, which a tied head still gives it
+    "llama_padding": dict(T=48, B=25, steps=5, tokens=4001, config=llama(
+        vocab_size=67, hidden_size=16, intermediate_size=40, num_hidden_layers=1, num_attention_heads=2,
+        num_key_value_heads=1, max_position_embeddings=64, tie_word_embeddings=False, pad_token_id=5), **ADAMW),
+    "qwen2_padding": dict(T=48, B=25, steps=5, tokens=4001, config=llama(
+        Qwen2Config, vocab_size=67, hidden_size=16, intermediate_size=40, num_hidden_layers=1, num_attention_heads=2,
+        num_key_value_heads=1, max_position_embeddings=64, tie_word_embeddings=True, pad_token_id=-2), **ADAMW),
     # the names and the mask buffers that the published GPT-2 has; one short unit only
     "gpt2_adam": dict(T=24, B=5, steps=5, tokens=1001, hub_names=True, config=gpt2(
         vocab_size=257, n_positions=32, n_embd=16, n_layer=1, n_head=2), **{

@@ -87,6 +87,31 @@ static void positions_are_scaled_as_transformers_does(void **state) {
                    "\"rope_type\" is \"linear\"");
 }
 
+static void padding_is_a_row_of_the_table(void **state) {
+    static const struct {
+        const char *text;
+        int64_t row;
+    } cases[] = {{"null", -1}, {"0", 0}, {"259", 259}, {"-1", 259}, {"-260", 0}};
+    static const char *const refused[] = {"260", "-261", "1.0", "true", "\"<pad>\"", "[1]"};
+    char text[256];
+    (void)state;
+    assert_int_equal(arch_of(OF("llama") "\"pad\": 1}").padding, -1);
+    assert_int_equal(arch_of("{\"model_type\": \"gpt2\", \"pad_token_id\": 3}").padding, -1);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        snprintf(text, sizeof text, OF("qwen2") "\"pad_token_id\": %s}", cases[i].text);
+        struct shore__arch a = arch_of(text), again;
+        assert_int_equal(a.padding, cases[i].row);
+        json_t *config = shore__arch_to_json(&a);
+        assert_int_equal(shore__arch_from_json(config, "config.json", &again, NULL), 0);
+        assert_int_equal(again.padding, cases[i].row);
+        json_decref(config);
+    }
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        snprintf(text, sizeof text, OF("mistral") "\"pad_token_id\": %s}", refused[i]);
+        expect_refusal(text, "\"pad_token_id\" is ");
+    }
+}
+
 static void all_ends_are_kept(void **state) {
     (void)state;
     static const char *const ends[] = {"null", "7", "[7,9,0]"};
@@ -151,6 +176,7 @@ int main(void) {
         cmocka_unit_test(null_flags_are_false),
         cmocka_unit_test(layers_attend_alike),
         cmocka_unit_test(positions_are_scaled_as_transformers_does),
+        cmocka_unit_test(padding_is_a_row_of_the_table),
         cmocka_unit_test(all_ends_are_kept),
         cmocka_unit_test(generation_adds_ends),
         cmocka_unit_test(what_is_refused_is_shown_as_it_stands),

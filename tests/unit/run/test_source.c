@@ -72,6 +72,23 @@ static void exports_bf16_as_it_is_computed_with(void **state) {
     free(got);
 }
 
+static void padding_is_zero_however_much_is_made_at_once(void **state) {
+    static float values[2 * SHORE_SEGMENT_ELEMS];
+    struct shore__model *m =
+        model_of("{\"model_type\": \"llama\", \"num_hidden_layers\": 1, \"hidden_size\": 48, \"intermediate_size\": 8, "
+                 "\"num_attention_heads\": 1, \"vocab_size\": 2000, \"pad_token_id\": 1365}");
+    const size_t row = (size_t)1365 * 48, end = row + 48;
+    (void)state;
+    assert_true(row < SHORE_SEGMENT_ELEMS && end > SHORE_SEGMENT_ELEMS);
+    for (uint32_t at_once = 1; at_once <= 2; at_once++) {
+        for (uint32_t first = 0; first < 2; first += at_once)
+            shore__model_init(m, 1, 0, first, at_once, values + (size_t)first * SHORE_SEGMENT_ELEMS);
+        for (size_t i = 0; i < (size_t)2000 * 48; i++)
+            assert_true((values[i] == 0) == (i >= row && i < end));
+    }
+    shore__model_free(m);
+}
+
 static void never_replaces_a_directory(void **state) {
     struct shore__model *m = model_of(small_models[0]);
     struct shore_diag diag = {{0}};
@@ -239,6 +256,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(export_and_import_are_inverse),
         cmocka_unit_test(exports_bf16_as_it_is_computed_with),
+        cmocka_unit_test(padding_is_zero_however_much_is_made_at_once),
         cmocka_unit_test(never_replaces_a_directory),
         cmocka_unit_test(says_which_tensor_does_not_fit),
         cmocka_unit_test(takes_names_as_files_have_them),
