@@ -247,10 +247,17 @@ static int add_token(struct shore__tokenizer *t, const char *content, size_t byt
         (other != SHORE__VOCAB_NONE && other != id))
         return shore__fail(diag, SHORE_EINPUT, "the added token \"%s\" has an id that contradicts the vocabulary",
                            shore__escape(content, bytes, shown, sizeof shown));
+    /* The tokenizers library takes no id from the file: it counts on. */
+    uint32_t next = t->added.nids > t->bpe.vocab.count ? t->added.nids : t->bpe.vocab.count;
     int rc = shore__vocab_add(&t->added, content, bytes, id);
     if (rc)
         return shore__fail(diag, rc, "the added token \"%s\" stands twice, or its id %u is taken or out of range",
                            shore__escape(content, bytes, shown, sizeof shown), id);
+    if (other == SHORE__VOCAB_NONE && id != next)
+        return shore__fail(diag, SHORE_EINPUT,
+                           "the added token \"%s\" has the id %u, but comes to be %u where the tokenizers library "
+                           "counts on from the vocabulary: put it there, or fill the gap with other added tokens",
+                           shore__escape(content, bytes, shown, sizeof shown), id, next);
     rc = normalized ? shore__normalize(t, content, bytes, &text) : shore__text_append(&text, content, bytes);
     if (rc == 0 && text.count == 0) rc = SHORE_EINPUT;
     struct shore__added token = {.content = text.bytes,

@@ -291,15 +291,19 @@ static void what_is_not_supported_is_named(void **state) {
     expect_refusal(WITH("\"decoder\":{\"type\":\"WordPiece\"}"), "decoder \"WordPiece\"");
     expect_refusal(WITH("\"added_tokens\":[{\"id\":0,\"content\":\"x\"}]"), "contradicts");
     expect_refusal(WITH("\"added_tokens\":[{\"id\":9,\"content\":\"a\"}]"), "contradicts");
-    expect_refusal(WITH("\"added_tokens\":[{\"id\":9,\"content\":\"x\"},{\"id\":8,\"content\":\"x\"}]"),
+    expect_refusal(WITH("\"added_tokens\":[{\"id\":3,\"content\":\"x\"},{\"id\":4,\"content\":\"x\"}]"),
                    "stands twice");
-    expect_refusal(WITH("\"added_tokens\":[{\"id\":9,\"content\":\"\"}]"), "empty");
+    expect_refusal(WITH("\"added_tokens\":[{\"id\":4,\"content\":\"x\"}]"), "\"x\" has the id 4, but comes to be 3");
+    expect_refusal(WITH("\"added_tokens\":[{\"id\":2,\"content\":\"ab\"},{\"id\":3,\"content\":\"x\"},{\"id\":5,"
+                        "\"content\":\"y\"}]"),
+                   "\"y\" has the id 5, but comes to be 4");
+    expect_refusal(WITH("\"added_tokens\":[{\"id\":3,\"content\":\"\"}]"), "empty");
     expect_refusal(WITH("\"added_tokens\":[{\"content\":\"x\"}]"), "no id");
     expect_refusal(MODEL("\"byte_fallback\":1,"), "tokenizer.json: \"byte_fallback\" takes true or false");
     expect_refusal(MODEL("\"unk_token\":0,"), "\"unk_token\" takes a text");
     expect_refusal(MODEL("\"dropout\":\"0.1\","), "\"dropout\" takes a number");
     expect_refusal(WITH("\"added_tokens\":{}"), "\"added_tokens\" takes a list");
-    expect_refusal(WITH("\"added_tokens\":[{\"id\":9,\"content\":\"x\",\"special\":\"true\"}]"), "\"special\" takes");
+    expect_refusal(WITH("\"added_tokens\":[{\"id\":3,\"content\":\"x\",\"special\":\"true\"}]"), "\"special\" takes");
     expect_refusal(WITH("\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":\"false\"}"),
                    "\"add_prefix_space\" takes");
     expect_refusal(WITH("\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":{}}"), "\"pretokenizers\" takes");
@@ -432,23 +436,23 @@ static void end_of_text_is_what_the_files_say(void **state) {
     static const struct {
         const char *tokenizer_config, *config;
         int64_t id;
-    } cases[] = {{NULL, NULL, 4},
+    } cases[] = {{NULL, NULL, 3},
                  {"{\"eos_token\":\"b\",\"add_prefix_space\":null}", NULL, 1},
                  {"{\"eos_token\":\"b\",\"model_max_length\":1000000000000000019884624838656}", NULL, 1},
                  {"{\"eos_token\":{\"content\":\"ab\"}}", "{\"eos_token_id\":1}", 2},
                  {"{\"eos_token\":\"b\",\"unk_token\":{\"content\":\"?\"},\"x\":[{\"split\":1}]}", NULL, 1},
                  {"{\"eos_token\":\"?\"}", "{\"eos_token_id\":1}", 1},
                  {NULL, "{\"eos_token_id\":[2,1]}", 2},
-                 {NULL, "{\"eos_token_id\":77}", 4}};
+                 {NULL, "{\"eos_token_id\":77}", 3}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct shore__tokenizer *t;
         struct shore_diag diag = {{0}};
-        put_text("tokenizer.json", WITH("\"added_tokens\":[{\"id\":4,\"content\":\"</s>\",\"special\":true}]"));
+        put_text("tokenizer.json", WITH("\"added_tokens\":[{\"id\":3,\"content\":\"</s>\",\"special\":true}]"));
         if (cases[i].tokenizer_config) put_text("tokenizer_config.json", cases[i].tokenizer_config);
         if (cases[i].config) put_text("config.json", cases[i].config);
         assert_int_equal(shore__tokenizer_open(directory, &t, &diag), 0);
         assert_int_equal(shore__tokenizer_end_of_text(t), cases[i].id);
-        assert_int_equal(shore__tokenizer_vocab(t), 5);
+        assert_int_equal(shore__tokenizer_vocab(t), 4);
         shore__tokenizer_close(t);
         drop("tokenizer_config.json");
         drop("config.json");
