@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -25,11 +26,19 @@ static void serve_one(int listener, int fd, const struct shore__serve_options *o
     _exit(rc ? 1 : 0);
 }
 
+/* Another server's may be there by now, if somebody has removed this one's. */
+static void remove_socket(const char *path, const struct stat *own) {
+    struct stat st;
+    if (lstat(path, &st) == 0 && st.st_dev == own->st_dev && st.st_ino == own->st_ino) unlink(path);
+}
+
 int shore__serve_listen(const char *path, const struct shore__serve_options *options, bool (*should_stop)(void),
                         void (*said)(const char *text), struct shore_diag *diag) {
     int listener;
+    struct stat own = {0};
     int rc = shore__listen(path, &listener, diag);
     if (rc) return rc;
+    lstat(path, &own);
     while (!rc && !should_stop()) {
         struct pollfd ready = {listener, POLLIN, 0};
         int fd, n = poll(&ready, 1, 200), code = errno;
@@ -47,7 +56,7 @@ int shore__serve_listen(const char *path, const struct shore__serve_options *opt
         if (child < 0 && said) said("no process for a client: out of memory, or too many of them");
         close(fd);
     }
+    remove_socket(path, &own); /* while it is listened on, nobody else takes its place */
     close(listener);
-    unlink(path);
     return rc;
 }

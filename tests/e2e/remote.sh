@@ -56,6 +56,23 @@ refused "another run's state" "holds the state|exists" train "${common[@]}" --dr
 refused "nobody listens" "nobody serves" train "${common[@]}" --drive "unix:$socket.no:a" --out "$place/x"
 refused "a socket in a directory of others" "yours alone" drive serve --listen "/tmp/longshore-test-socket"
 refused "a second server" "another server" drive serve --listen "$socket"
+# A socket that somebody removed, and another server at its place: the end of the first one leaves that alone.
+replaced=$(dirname "$socket")/r
+listen() {
+    "$LONGSHORE" drive serve --listen "$replaced" --root "$place/served" 2>/dev/null &
+    for _ in $(seq 1000); do [ -S "$replaced" ] && break; sleep 0.05; done
+}
+listen
+first=$!
+rm "$replaced"
+listen
+second=$!
+kill $first
+wait $first
+must drive bench "unix:$replaced"
+kill $second
+wait $second
+[ ! -e "$replaced" ] && ok "its own socket goes" || fail "a server leaves its socket"
 must verify --init "$place/config.json" --data "$place/text" --drive "unix:$socket" --steps 1 --batch 2 --seq-len 16
 must remove "$place/several"
 [ ! -e "$place/served/b" ] && ok "the far volume is removed" || fail "the far volume is left"
