@@ -244,10 +244,20 @@ static int refuse(struct trainer *t, struct shore_diag *diag) {
         if (!rc) compress_end_step(t, true);
         return rc;
     }
+    t->refused = true;
     return shore__fail(diag, SHORE_ENONFINITE,
                        "step %llu is refused: its %s is not finite; the state stays at step %llu (go on with a lower "
                        "--lr, or with --on-nonfinite skip)",
                        step, loss ? "loss" : "gradient norm", step - 1);
+}
+
+/* UPDATE may say so when the step after it is under way already: too late to skip it. */
+static int explain_new_value(const struct trainer *t, uint64_t committed, struct shore_diag *diag) {
+    const struct shore_diag why = *diag;
+    return shore__fail(diag, SHORE_ENONFINITE,
+                       "step %llu is refused: %.500s; the state stays at step %llu (go on with a lower --lr%s)",
+                       (unsigned long long)committed + 1, why.text, (unsigned long long)committed,
+                       t->s->weight_decay > 0 ? " or --weight-decay" : "");
 }
 
 static int one_step(struct trainer *t, struct shore_diag *diag) {
@@ -359,6 +369,7 @@ int shore__train(struct shore__run *run, bool fresh, bool overwrite, const uint6
     out->step = info.step;
     out->emulated = t.throttle != NULL;
     out->stopped = info.step < t.s->steps;
+    if (rc == SHORE_ENONFINITE && !t.refused) explain_new_value(&t, info.step, diag);
     while (!rc && (rc = shore_fleet_digest(t.fleet, false, out->digest, diag)) == SHORE_ELINK)
         rc = go_back(&t, diag);
     save_residual(&t); /* also of a run that cannot go on, for want of room say */

@@ -121,6 +121,7 @@ struct trainer {
     bool compressing; /* its gradients are sent in part */
     bool speculating; /* updates are submitted as gradients come */
     bool broken;      /* it speculated, and the norm passed the limit */
+    bool refused;     /* a loss or gradient that is not finite has ended the run */
     bool abandoned;   /* broken, and not all gradients fit in memory: the step is computed again without speculating */
     double norm;
     uint64_t wait_ns, commit_ns;

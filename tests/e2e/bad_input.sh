@@ -245,6 +245,24 @@ same "refused steps are skipped on wish" $rc 0
 same "skipped steps count" "$(digest | cut -d ' ' -f 1)" 2
 rm -rf "$out" "${drive:?}"/*
 
+rm -rf "$out" "${drive:?}"/*
+model large # in the row of a position that no sequence has: only its decay meets it
+header=$(od -An -tu8 -N8 "$dir/model.safetensors" | tr -d ' ')
+end=$(head -c $((8 + header)) "$dir/model.safetensors" | grep -ao 'wpe.weight":{[^}]*}' |
+    sed -E 's/.*data_offsets":\[[0-9]+,([0-9]+).*/\1/')
+printf '\177\177' | dd of="$dir/model.safetensors" bs=1 seek=$((8 + header + end - 2)) conv=notrunc status=none
+for how in drive host; do
+    for skip in stop skip; do
+        merge base --model "$dir" --lr 1000 --weight-decay 1 --update $how --on-nonfinite $skip
+        expect_failure 1 "a new value that is no number, update on the $how, $skip" \
+            "step 1 is refused: a new value of tensor .* is not finite; the state stays at step 0 \(go on with a lower --lr or --weight-decay\)" \
+            "${merged[@]}"
+        must inspect "$out" --digest --deep
+        same "step 0 stays" "$(digest | cut -d ' ' -f 1)" 0
+        rm -rf "$out" "${drive:?}"/*
+    done
+done
+
 # ---- what run.json cannot record ----
 odd=$place/$'d\xff'
 mkdir "$odd" "$odd/d"
