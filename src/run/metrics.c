@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 #include "base/diag.h"
@@ -114,17 +113,19 @@ static int move_aside(struct shore__run *run, uint64_t good, struct shore_diag *
 
 static int put_line(struct shore__run *run, const char *line, size_t bytes, struct shore_diag *diag) {
     struct shore__run_private *p = run->private;
-    struct iovec parts[2] = {{(void *)(uintptr_t)line, bytes}, {"\n", 1}};
-    ssize_t n = writev(p->metrics_fd, parts, 2);
-    if (n == (ssize_t)bytes + 1) {
+    char *whole = NULL;
+    int n = asprintf(&whole, "%.*s\n", (int)bytes, line);
+    if (n < 0) return shore__fail(diag, -ENOMEM, "out of memory");
+    int rc = shore__write_at(p->metrics_fd, whole, (size_t)n, p->metrics_bytes, NAME, NULL);
+    free(whole);
+    if (rc == 0) {
         p->metrics_bytes += (uint64_t)n;
         return 0;
     }
-    int code = n < 0 ? errno : ENOSPC;
     /* half a line would join with the next */
-    if (n > 0 && ftruncate(p->metrics_fd, (off_t)p->metrics_bytes) < 0) code = errno;
-    return shore__fail(diag, -code, "%s/" NAME ": the line of step %" PRIu64 " cannot be written: %s", run->path,
-                       p->metrics_step + 1, strerror(code));
+    if (ftruncate(p->metrics_fd, (off_t)p->metrics_bytes) < 0) rc = -errno;
+    return shore__fail(diag, rc, "%s/" NAME ": the line of step %" PRIu64 " cannot be written: %s", run->path,
+                       p->metrics_step + 1, strerror(-rc));
 }
 
 static int put_lost(struct shore__run *run, uint64_t step, struct shore_diag *diag) {
@@ -210,8 +211,10 @@ int shore__metrics_put_back(struct shore__run *run, uint64_t step, const char *m
     if (rc < 0) return rc;
     uint64_t hint = lines.steps + 1 == step ? lines.steps : step;
     int bytes = snprintf(text, sizeof text, "%" PRIu64 "\n", hint);
-    if (ftruncate(p->hint_fd, 0) < 0 || pwrite(p->hint_fd, text, (size_t)bytes, 0) != bytes || fsync(p->hint_fd) < 0)
-        return shore__fail(diag, -EIO, "%s/committed: cannot be written", run->path);
+    if (ftruncate(p->hint_fd, 0) < 0) rc = -errno;
+    if (rc == 0) rc = shore__write_at(p->hint_fd, text, (size_t)bytes, 0, "committed", NULL);
+    if (rc == 0 && fsync(p->hint_fd) < 0) rc = -errno;
+    if (rc < 0) return shore__fail(diag, rc, "%s/committed: cannot be written: %s", run->path, strerror(-rc));
     run->hint_step = hint;
     return shore__directory_sync(run->path, diag);
 }

@@ -1,5 +1,9 @@
 #include "unit/run/support.h"
 
+#include <errno.h>
+#include <signal.h>
+#include <sys/resource.h>
+
 #include "run/internal.h"
 
 static struct shore__run *open_at(const char *path) {
@@ -123,13 +127,32 @@ static void survives_lines_without_end(void **state) {
     shore__run_close(run);
 }
 
+/* The limit of file sizes cuts a write short, as a full disk or a quota does; only the next one says why. */
+static void says_why_a_line_is_cut(void **state) {
+    struct shore_diag diag = {{0}};
+    struct rlimit before, limit;
+    struct shore__run *run = recovered(L1, 1, "");
+    assert_ok(getrlimit(RLIMIT_FSIZE, &before));
+    limit = before;
+    limit.rlim_cur = sizeof L1 + 4;
+    signal(SIGXFSZ, SIG_IGN);
+    assert_ok(setrlimit(RLIMIT_FSIZE, &limit));
+    int rc = shore__metrics_append(run, 2, "{\"step\":2,\"loss\":4}", &diag);
+    assert_ok(setrlimit(RLIMIT_FSIZE, &before));
+    assert_int_equal(rc, -EFBIG);
+    assert_non_null(strstr(diag.text, "metrics.jsonl: the line of step 2 cannot be written: File too large"));
+    assert_ok(shore__metrics_append(run, 2, "{\"step\":2,\"loss\":4}", &diag));
+    char *text = read_text("metrics.jsonl");
+    assert_string_equal(text, L1 L2);
+    free(text);
+    shore__run_close(run);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(mends_what_a_kill_leaves),
-        cmocka_unit_test(keeps_what_it_cannot_explain),
-        cmocka_unit_test(takes_lines_as_others_write_them),
-        cmocka_unit_test(appends_in_order_only),
-        cmocka_unit_test(reads_long_files),
+        cmocka_unit_test(mends_what_a_kill_leaves),         cmocka_unit_test(keeps_what_it_cannot_explain),
+        cmocka_unit_test(takes_lines_as_others_write_them), cmocka_unit_test(appends_in_order_only),
+        cmocka_unit_test(says_why_a_line_is_cut),           cmocka_unit_test(reads_long_files),
         cmocka_unit_test(survives_lines_without_end),
     };
     return cmocka_run_group_tests(tests, scratch_open, scratch_close);
