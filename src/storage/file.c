@@ -223,8 +223,8 @@ static int preallocate(const struct shore__file *file, uint64_t bytes, struct sh
     if (rc == -EOPNOTSUPP || rc == -ENOSYS) rc = fill_with_zeros(file->fd, bytes);
     if (rc == 0 && fsync(file->fd)) rc = -errno;
     if (rc == 0) return 0;
-    return shore__fail(diag, rc, "%s: %llu bytes could not be preallocated: %s", file->path, (unsigned long long)bytes,
-                       shore_error_text(rc));
+    return shore__fail(diag, rc, "%s: %llu bytes could not be preallocated: %s; %s", file->path,
+                       (unsigned long long)bytes, shore_error_text(rc), shore__io_advice(rc));
 }
 
 static bool holds_no_data(int fd) {

@@ -154,10 +154,14 @@ int shore__io_do(struct shore__io *io, enum shore__io_kind kind, void *buffer, u
     return op.rc;
 }
 
+const char *shore__io_advice(int rc) {
+    if (rc == -ENOSPC || rc == -EDQUOT) return "free space on its drive, or remove a snapshot";
+    if (rc == -EFBIG) return "raise the limit of file sizes (ulimit -f)";
+    return "check the drive";
+}
+
 int shore__io_explain(const char *path, const struct shore__io_op *op, struct shore_diag *diag) {
-    bool full = op->rc == -ENOSPC || op->rc == -EDQUOT;
     return shore__fail(diag, op->rc, "%s: %s %u bytes at offset %llu failed: %s; %s", path,
                        op->kind == SHORE__IO_READ ? "reading" : "writing", op->bytes, (unsigned long long)op->offset,
-                       shore_error_text(op->rc),
-                       full ? "free space on its drive, or remove a snapshot" : "check the drive");
+                       shore_error_text(op->rc), shore__io_advice(op->rc));
 }

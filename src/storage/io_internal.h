@@ -31,6 +31,9 @@ static inline uint32_t shore__io_aligned(uint32_t bytes) {
 
 void shore__io_count(unsigned operations);
 
+/* What to do where an operation failed. */
+const char *shore__io_advice(int rc);
+
 /* Asked under the lock, before an existing file or device is replaced without overwrite: what does it hold? */
 enum shore__replaceable {
     SHORE__REPLACE_UNKNOWN, /* nothing of ours */

@@ -67,9 +67,8 @@ int shore__transfer(struct shore__io *io, const char *path, enum shore__io_kind 
 int shore__flush(struct shore__io *io, const char *path, struct shore_diag *diag) {
     int rc = shore__io_do(io, SHORE__IO_FLUSH, NULL, 0, 0);
     if (rc)
-        return shore__fail(diag, rc,
-                           "%s: a flush failed: %s; what was written since the last commit is lost; check the drive",
-                           path, shore_error_text(rc));
+        return shore__fail(diag, rc, "%s: a flush failed: %s; what was written since the last commit is lost; %s", path,
+                           shore_error_text(rc), shore__io_advice(rc));
     return 0;
 }
 

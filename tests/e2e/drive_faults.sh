@@ -46,6 +46,8 @@ failing "reads fail" "read 60 5 d2/" "d2/longshore.volume: reading .*Input/outpu
 failing "writes fail" "write 60 5 d1/" "d1/longshore.volume: writing .*Input/output error; check the drive"
 failing "the drive is full" "write 60 28 d2/" "d2/longshore.volume: writing .*No space left on device; free space on its drive, or remove a snapshot"
 failing "a flush fails" "flush 7 5 d2/" "d2/longshore.volume: a flush failed: Input/output error.*check the drive"
+failing "a flush finds no room" "flush 7 122 d2/" "d2/longshore.volume: a flush failed: Disk quota exceeded.*free space on its drive"
+failing "a limit of file sizes" "write 60 27 d1/" "d1/longshore.volume: writing .*File too large; raise the limit of file sizes"
 failing "reads fail from the start on" "read 0 5 d2/" "d2/longshore.volume: reading .*Input/output error; check the drive" start
 
 vanishes() { # NAME FILE PATTERN
