@@ -2,6 +2,8 @@
 #ifndef SHORE_STORAGE_IO_INTERNAL_H
 #define SHORE_STORAGE_IO_INTERNAL_H
 
+#include <errno.h>
+
 #include "storage/blockio.h"
 
 /* One way to move bytes. The front (io.c) keeps the depth, asks the shim, and never has more than depth operations
@@ -23,6 +25,11 @@ extern const struct shore__io_backend shore__io_uring_backend;
 
 /* A kernel that moves nothing, or says "again", more often than this is treated as failed. */
 #define SHORE__IO_STALLS 1000u
+
+/* With us, -ECANCELED says that somebody asked to stop. No file asks; io_uring says so where it finds no thread. */
+static inline int shore__io_code(int rc) {
+    return rc == -ECANCELED ? -EAGAIN : rc;
+}
 
 /* Direct I/O goes on only at aligned places: what was moved beyond the last one is moved again. */
 static inline uint32_t shore__io_aligned(uint32_t bytes) {

@@ -31,7 +31,7 @@ struct pool {
 static int transfer(int fd, struct shore__io_op *op, uint32_t first_bytes) {
     if (op->kind == SHORE__IO_FLUSH) {
         /* Never again after a failure: the kernel forgets what it could not write. */
-        return fdatasync(fd) ? -errno : 0;
+        return fdatasync(fd) ? shore__io_code(-errno) : 0;
     }
     uint32_t moved = 0;
     unsigned stalls = 0;
@@ -40,12 +40,13 @@ static int transfer(int fd, struct shore__io_op *op, uint32_t first_bytes) {
         size_t ask = moved ? op->bytes - moved : first_bytes;
         off_t offset = (off_t)(op->offset + moved);
         ssize_t n = op->kind == SHORE__IO_READ ? pread(fd, at, ask, offset) : pwrite(fd, at, ask, offset);
-        if (n < 0 && errno != EINTR && errno != EAGAIN) return -errno;
+        int rc = n < 0 ? shore__io_code(-errno) : 0;
+        if (rc && rc != -EINTR && rc != -EAGAIN) return rc;
         if (n == 0) return -EIO;
         uint32_t step = n > 0 ? shore__io_aligned((uint32_t)n) : 0;
         moved += step;
         if (step == 0) {
-            if (++stalls > SHORE__IO_STALLS) return -EIO;
+            if (++stalls > SHORE__IO_STALLS) return rc ? rc : -EIO;
             sched_yield();
         }
     }

@@ -157,7 +157,7 @@ static int uring_submit(void *state, struct shore__io_op *op, uint32_t first_byt
 static bool finish_or_continue(struct uring *u, unsigned slot, int res) {
     struct transfer *t = &u->slots[slot];
     struct shore__io_op *op = t->op;
-    if (res == -ECANCELED) res = -EAGAIN; /* the kernel found no thread for it: nobody has asked to stop */
+    res = shore__io_code(res);
     bool again = (res == -EINTR || res == -EAGAIN) && op->kind != SHORE__IO_FLUSH;
     if (res < 0 && !again) {
         op->rc = res;

@@ -48,6 +48,9 @@ failing "the drive is full" "write 60 28 d2/" "d2/longshore.volume: writing .*No
 failing "a flush fails" "flush 7 5 d2/" "d2/longshore.volume: a flush failed: Input/output error.*check the drive"
 failing "a flush finds no room" "flush 7 122 d2/" "d2/longshore.volume: a flush failed: Disk quota exceeded.*free space on its drive"
 failing "a limit of file sizes" "write 60 27 d1/" "d1/longshore.volume: writing .*File too large; raise the limit of file sizes"
+failing "it is always busy" "read 60 11 d2/" "d2/longshore.volume: reading .*Resource temporarily unavailable; check the drive"
+failing "writes are cancelled there" "write 60 125 d1/" "d1/longshore.volume: writing .*Resource temporarily unavailable"
+failing "a flush is cancelled there" "flush 7 125 d2/" "d2/longshore.volume: a flush failed: Resource temporarily unavailable"
 failing "reads fail from the start on" "read 0 5 d2/" "d2/longshore.volume: reading .*Input/output error; check the drive" start
 
 vanishes() { # NAME FILE PATTERN
