@@ -565,6 +565,10 @@ int shore__run_recall(const char *path, struct shore_diag *diag) {
 void shore__run_undo(struct shore__run *run) {
     struct shore__run_private *p = run->private;
     bool undone = true;
+    /* on network file systems, what is removed while it is open stays until it is closed, and so would its directory */
+    shore__dataset_close(run->train);
+    shore__dataset_close(run->val);
+    run->train = run->val = NULL;
     for (size_t i = 0; run->making && i < p->fresh.count; i++)
         undone = drop_volume(p->fresh.item[i], run->fleet_id, NULL) == 0 && undone;
     /* the plan stays, so that they are not forgotten: volumes that are out of reach, or of a run that was replaced */

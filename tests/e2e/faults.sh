@@ -85,7 +85,8 @@ same "moved" "$(digest)" "$wanted"
 
 # A volume that the limit of file sizes does not allow.
 guard=(prlimit --fsize=1048576 "${guard[@]}")
-refused "over the limit of file sizes" "small: .*too large; raise the limit of file sizes" train "${common[@]}" --drive "$place/small" --out "$place/limited"
+FAIL_IO="rmdir 0 39 limited" LD_PRELOAD=$FAIL_IO_SO refused "over the limit of file sizes" \
+    "small: .*too large; raise the limit of file sizes" train "${common[@]}" --drive "$place/small" --out "$place/limited"
 guard=("${guard[@]:2}")
 if [ -e "$place/small" ] || [ -e "$place/limited" ]; then fail "over the limit of file sizes: something was made"; fi
 

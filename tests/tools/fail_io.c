@@ -2,7 +2,10 @@
  * of a kind (read, write, flush, unlink) on files whose path contains PATH, they fail with errno CODE, and so do all
  * later ones. KIND "slow" is another thing: files cannot be preallocated, and writing takes CODE ms longer; with KIND
  * "die", the process ends as soon as a flush is done; with KIND "stop", it stops itself once, before it makes a file
- * whose path contains PATH. Works with --io threads, which uses the calls below. */
+ * whose path contains PATH; with KIND "rmdir", directories cannot be removed, but only while this process still has a
+ * file open that was removed from there, as on network file systems. Works with --io threads, which uses the calls
+ * below. */
+#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -111,4 +114,23 @@ int fdatasync(int fd) {
 int unlink(const char *path) {
     REAL(unlink);
     return fails_at(-1, path, "unlink") ? -1 : real(path);
+}
+
+static bool has_removed_file_open(const char *path) {
+    DIR *descriptors = opendir("/proc/self/fd");
+    const struct dirent *entry;
+    bool found = false;
+    while (descriptors && !found && (entry = readdir(descriptors))) {
+        char opened[1024];
+        ssize_t n = readlinkat(dirfd(descriptors), entry->d_name, opened, sizeof opened - 1);
+        opened[n > 0 ? n : 0] = 0;
+        found = strstr(opened, path) && strstr(opened, " (deleted)");
+    }
+    if (descriptors) closedir(descriptors);
+    return found;
+}
+
+int rmdir(const char *path) {
+    REAL(rmdir);
+    return has_removed_file_open(path) && fails_at(-1, path, "rmdir") ? -1 : real(path);
 }
