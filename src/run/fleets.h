@@ -36,7 +36,7 @@ char *shore__part_beside(const char *volume, const char *part);
 char *shore__volume_next(const char *volume, uint64_t generation);
 /* Where a recorded drive is now that the user names a place: a directory holds the file of the same name, and a file's
  * name may miss what this program has added to it. malloc'ed. */
-char *shore__drive_moved(const char *recorded, const char *place);
+char *shore__drive_moved(const struct shore__run *run, const char *recorded, const char *place);
 
 /* ---- copying ----------------------------------------------------------------------------------------------------- */
 

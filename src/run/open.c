@@ -19,7 +19,7 @@ static int move_drive(struct shore__run *run, const char *move, struct shore_dia
         split = true;
         for (size_t i = 0; old && i < drives->count; i++) {
             if (!shore__drive_is_named(drives->item[i], run->generation, old)) continue;
-            char *place = shore__drive_moved(drives->item[i], at + 1);
+            char *place = shore__drive_moved(run, drives->item[i], at + 1);
             char *now = NULL;
             int rc = place ? shore__drive_absolute(place, &now, diag) : shore__fail(diag, -ENOMEM, "out of memory");
             free(place);

@@ -137,11 +137,20 @@ static bool is_at(const char *path) {
     return is;
 }
 
-char *shore__drive_moved(const char *recorded, const char *place) {
+/* A change of drives that was interrupted can have left the old volume beside the new one. */
+static bool is_of_run(const char *path, const struct shore__run *run) {
+    struct shore__probe probe;
+    if (shore__drive_probe(path, &probe, NULL)) return false;
+    bool is = shore__probe_is_of(&probe, run->fleet_id) && probe.desc.generation == run->generation;
+    shore__probe_free(&probe);
+    return is;
+}
+
+char *shore__drive_moved(const struct shore__run *run, const char *recorded, const char *place) {
     const char *name = strrchr(recorded, '/'), *given = recorded + plain_length(recorded);
     char *inside = name && *given ? shore__path_join(place, name + 1) : NULL, *beside = NULL;
     if (inside && asprintf(&beside, "%s%s", place, given) < 0) beside = NULL;
-    char *found = is_at(inside) ? inside : !is_at(place) && is_at(beside) ? beside : strdup(place);
+    char *found = is_at(inside) ? inside : is_at(beside) && !is_of_run(place, run) ? beside : strdup(place);
     if (found != inside) free(inside);
     if (found != beside) free(beside);
     return found;

@@ -79,6 +79,19 @@ must train --resume "$place/hand" --quiet --drive "$place/hand3/own=$place/hand3
 must remove "$place/hand"
 same "no file of it" "$(find "$place"/hand? -type f)" ""
 
+# The same where the old volume is still there under the name that is given: the one of this placement counts.
+mkdir "$place/hand5"
+must train "${common[@]}" --drive "$place/hand5/own" --out "$place/hand" --stop-at 1
+cp "$place/hand5/own" "$place/kept"
+must drive move "$place/hand" --drive-speeds 1
+mv "$place/kept" "$place/hand5/own"
+printf '{"from": 1, "to": 2, "new": [], "old": ["%s"]}' "$place/hand5/own" >"$place/hand/moving.json"
+mv "$place/hand5" "$place/hand6"
+must train --resume "$place/hand" --quiet --drive "$place/hand5/own=$place/hand6/own"
+same "the same bits beside the old volume" "$(digest)" "$wanted"
+same "the old volume goes" "$(ls "$place/hand6")" own.g2
+must remove "$place/hand"
+
 # What makes no sense is refused, and nothing changes.
 before=$(cksum <"$run/run.json")
 refused "the last drive" "last one|needs a drive" drive remove "$run" "$place/d6" "$place/d1" "$place/d2"

@@ -61,13 +61,14 @@ static void new_volumes_do_not_collide(void **state) {
 static void files_that_were_moved_are_found(void **state) {
     assert_int_equal(mkdir("here", 0755), 0);
     write_text("here/longshore.volume.g2", "x");
-    char *now = shore__drive_moved("/mnt/a/longshore.volume.g2", "here");
+    const struct shore__run run = {.fleet_id = {1, 2}, .generation = 2};
+    char *now = shore__drive_moved(&run, "/mnt/a/longshore.volume.g2", "here");
     assert_string_equal(now, "here/longshore.volume.g2");
     free(now);
-    now = shore__drive_moved("/mnt/a", "here");
+    now = shore__drive_moved(&run, "/mnt/a", "here");
     assert_string_equal(now, "here");
     free(now);
-    now = shore__drive_moved("/mnt/a/longshore.volume.g3", "here");
+    now = shore__drive_moved(&run, "/mnt/a/longshore.volume.g3", "here");
     assert_string_equal(now, "here");
     free(now);
 }
