@@ -124,15 +124,16 @@ static int send_slot(struct uring *u, unsigned slot, uint32_t most_bytes) {
     io_uring_sqe_set_data64(sqe, slot);
 
     int rc;
-    unsigned tries = 0;
-    do
+    unsigned tries = 0, waiting;
+    do {
         rc = io_uring_submit(&u->ring);
-    while ((rc == -EINTR || rc == -EAGAIN || rc == 0) && ++tries < SHORE__IO_STALLS);
-    if (rc >= 1) return 0;
+        waiting = io_uring_sq_ready(&u->ring); /* the kernel may take but one that was given up before */
+    } while (waiting && (rc >= 0 || rc == -EINTR || rc == -EAGAIN) && ++tries < SHORE__IO_STALLS);
+    if (!waiting) return 0;
     /* The entry stays in the ring and would go out with the next one: it must do nothing then. */
     io_uring_prep_nop(sqe);
     io_uring_sqe_set_data64(sqe, u->depth);
-    return rc ? rc : -EAGAIN;
+    return rc < 0 ? rc : -EAGAIN;
 }
 
 static struct shore__io_op *free_slot(struct uring *u, unsigned slot) {
