@@ -34,6 +34,8 @@ int shore__spot_of(const char *drive, struct shore__spot *out, struct shore_diag
 char *shore__part_beside(const char *volume, const char *part);
 /* A name for a new volume of this generation beside the one of the generation before: malloc'ed. */
 char *shore__volume_next(const char *volume, uint64_t generation);
+/* Whether a volume of this fleet and placement, or a snapshot of one, is there; drive (or NULL): the one it is of. */
+bool shore__volume_is_placed(const char *path, const uint64_t fleet_id[2], uint64_t generation, uint32_t *drive);
 /* Where a recorded drive is now that the user names a place: a directory holds the file of the same name, and a file's
  * name may miss what this program has added to it. malloc'ed. */
 char *shore__drive_moved(const struct shore__run *run, const char *recorded, const char *place);

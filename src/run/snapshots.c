@@ -216,11 +216,8 @@ void shore__snapshots_free(struct shore__snapshot *list, size_t count) {
 /* ---- moved by hand ----------------------------------------------------------------------------------------------- */
 
 static bool part_is_at(const uint64_t fleet_id[2], uint64_t generation, size_t i, const char *path) {
-    struct shore__probe probe;
-    if (shore__drive_probe(path, &probe, NULL)) return false;
-    bool is = shore__probe_is_of(&probe, fleet_id) && probe.desc.generation == generation && probe.desc.drive == i;
-    shore__probe_free(&probe);
-    return is;
+    uint32_t drive;
+    return shore__volume_is_placed(path, fleet_id, generation, &drive) && drive == i;
 }
 
 bool shore__snapshot_part_is_at(const struct shore__snapshot *s, size_t i, const char *path) {

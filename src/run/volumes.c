@@ -137,11 +137,11 @@ static bool is_at(const char *path) {
     return is;
 }
 
-/* A change of drives that was interrupted can have left the old volume beside the new one. */
-static bool is_of_run(const char *path, const struct shore__run *run) {
+bool shore__volume_is_placed(const char *path, const uint64_t fleet_id[2], uint64_t generation, uint32_t *drive) {
     struct shore__probe probe;
     if (shore__drive_probe(path, &probe, NULL)) return false;
-    bool is = shore__probe_is_of(&probe, run->fleet_id) && probe.desc.generation == run->generation;
+    bool is = shore__probe_is_of(&probe, fleet_id) && probe.desc.generation == generation;
+    if (drive) *drive = probe.desc.drive;
     shore__probe_free(&probe);
     return is;
 }
@@ -150,7 +150,11 @@ char *shore__drive_moved(const struct shore__run *run, const char *recorded, con
     const char *name = strrchr(recorded, '/'), *given = recorded + plain_length(recorded);
     char *inside = name && *given ? shore__path_join(place, name + 1) : NULL, *beside = NULL;
     if (inside && asprintf(&beside, "%s%s", place, given) < 0) beside = NULL;
-    char *found = is_at(inside) ? inside : is_at(beside) && !is_of_run(place, run) ? beside : strdup(place);
+    /* a change of drives that was interrupted can have left the old volume beside the new one */
+    char *found = is_at(inside) ? inside
+                  : is_at(beside) && !shore__volume_is_placed(place, run->fleet_id, run->generation, NULL)
+                      ? beside
+                      : strdup(place);
     if (found != inside) free(inside);
     if (found != beside) free(beside);
     return found;
