@@ -245,7 +245,6 @@ same "refused steps are skipped on wish" $rc 0
 same "skipped steps count" "$(digest | cut -d ' ' -f 1)" 2
 rm -rf "$out" "${drive:?}"/*
 
-rm -rf "$out" "${drive:?}"/*
 model large # in the row of a position that no sequence has: only its decay meets it
 header=$(od -An -tu8 -N8 "$dir/model.safetensors" | tr -d ' ')
 end=$(head -c $((8 + header)) "$dir/model.safetensors" | grep -ao 'wpe.weight":{[^}]*}' |
