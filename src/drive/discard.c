@@ -81,7 +81,7 @@ int shore__drive_discard(const char *path, const uint64_t fleet_id[2], uint64_t 
     int rc = shore__volume_path(path, &volume, diag);
     if (!rc) rc = shore__file_open(volume, SHORE_IO_BUFFERED, SHORE__LOCK_SECONDS, &file, diag);
     free(volume);
-    if (rc == -ENOENT || rc == -ENOTDIR)
+    if (rc == -ENOENT || rc == -ENOTDIR || rc == -ENAMETOOLONG)
         return shore__fail(diag, SHORE_EMISSING, "%s: no volume is there any more", path);
     if (rc) return rc;
     rc = check_owner(&file, fleet_id, generation, begun, diag);

@@ -48,6 +48,11 @@ int shore__volume_path(const char *path, char **out, struct shore_diag *diag) {
         free(tail);
     }
     if (!full) return shore__fail(diag, -ENOMEM, "%s: out of memory", path);
+    if (stat(full, &st) && errno != ENOENT && errno != ENOTDIR) {
+        int rc = shore__fail(diag, -errno, "%s: cannot be examined: %s", full, shore_error_text(-errno));
+        free(full);
+        return rc;
+    }
     *out = full;
     return 0;
 }

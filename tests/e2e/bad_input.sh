@@ -85,6 +85,10 @@ mkfifo "$place/pipe"
 with_flag "a pipe for a drive" "pipe: a special file" --drive "$place/pipe"
 bad "a pipe to measure" "pipe is a special file" drive bench "$place/pipe"
 with_flag "a drive twice" "twice|same" --drive "$drive" "$drive"
+ln -sf loop "$place/loop"
+with_flag "a drive behind a loop of links" "loop: cannot be examined: Too many" --drive "$place/loop"
+long=$(printf '%0255d' 1)
+with_flag "a drive of too long a name" "cannot be examined: File name too long" --drive "$drive/0$long"
 bad "no data" "--data" train --model "$good" --drive "$drive" --out "$out" --steps 2
 bad "no model" "--model|--init" train --data "$data" --drive "$drive" --out "$out" --steps 2
 bad "preset near another" "did you mean.*gpt2-124m" train --init gpt2-124 --data "$data" --out "$out" --drive "$drive" --steps 2

@@ -92,6 +92,15 @@ same "the same bits beside the old volume" "$(digest)" "$wanted"
 same "the old volume goes" "$(ls "$place/hand6")" own.g2
 must remove "$place/hand"
 
+# A name with no room for what is added to it.
+long=$place/$(printf 'n%.0s' {1..255})
+must train "${common[@]}" --drive "$long" --out "$place/named" --stop-at 1
+refused "no name for another volume" "g2: cannot be examined: File name too long" drive move "$place/named" \
+    --drive-speeds 1
+refused "no name for a snapshot" "partial: cannot be created: File name too long" snapshot "$place/named" one
+same "nothing is left of both" "$(find "$place/named" -name 'moving*' -o -name 'one*')" ""
+must remove "$place/named"
+
 # What makes no sense is refused, and nothing changes.
 before=$(cksum <"$run/run.json")
 refused "the last drive" "last one|needs a drive" drive remove "$run" "$place/d6" "$place/d1" "$place/d2"
