@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "base/arena.h"
 #include "base/diag.h"
@@ -11,12 +12,21 @@
 #include "drive/remote.h"
 #include "drive/transport.h"
 
+/* By hard links, or by two nodes of a device. */
+static bool same_file(const char *a, const char *b) {
+    struct stat here, there;
+    if (stat(a, &here) || stat(b, &there)) return false;
+    if (S_ISBLK(here.st_mode) && S_ISBLK(there.st_mode)) return here.st_rdev == there.st_rdev;
+    return here.st_dev == there.st_dev && here.st_ino == there.st_ino;
+}
+
 /* Two names of one volume on this host; on others, only what they are asked for tells. */
 static bool same_drive(const char *a, const char *b) {
     char *here = NULL, *there = NULL;
     bool same = strcmp(a, b) == 0;
     if (!same && !shore__path_is_remote(a) && !shore__path_is_remote(b))
-        same = !shore__volume_path(a, &here, NULL) && !shore__volume_path(b, &there, NULL) && strcmp(here, there) == 0;
+        same = !shore__volume_path(a, &here, NULL) && !shore__volume_path(b, &there, NULL) &&
+               (strcmp(here, there) == 0 || same_file(here, there));
     free(here);
     free(there);
     return same;

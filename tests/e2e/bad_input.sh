@@ -85,8 +85,13 @@ mkfifo "$place/pipe"
 with_flag "a pipe for a drive" "pipe: a special file" --drive "$place/pipe"
 bad "a pipe to measure" "pipe is a special file" drive bench "$place/pipe"
 with_flag "a drive twice" "twice|same" --drive "$drive" "$drive"
+echo kept >"$place/hard"
+ln "$place/hard" "$place/link"
+with_flag "a drive by two hard links" "link is given twice" --drive "$place/hard" "$place/link" --overwrite
+same "which stay" "$(cat "$place/hard" "$place/link" | uniq)" kept
 ln -sf loop "$place/loop"
 with_flag "a drive behind a loop of links" "loop: cannot be examined: Too many" --drive "$place/loop"
+rm "$place/link"
 long=$(printf '%0255d' 1)
 with_flag "a drive of too long a name" "cannot be examined: File name too long" --drive "$drive/0$long"
 bad "no data" "--data" train --model "$good" --drive "$drive" --out "$out" --steps 2
