@@ -269,6 +269,8 @@ static int create_new(struct shore__file *file, int dir, uint64_t bytes, uint64_
     int rc = check_room(file->path, dir, fill_bytes, 0, diag);
     if (rc) return rc;
     file->fd = open(file->path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (file->fd < 0 && errno == EEXIST) /* what was not found here is no file, so a link */
+        return shore__fail(diag, SHORE_EEXISTS, "%s: is a link to nothing; name another path", file->path);
     if (file->fd < 0) return fail_errno(diag, file->path, "cannot be created");
     rc = lock_descriptor(file->fd, LOCK_EX, file->path, shore__now_ns(), diag);
     if (rc) return rc;

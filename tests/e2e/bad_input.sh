@@ -91,6 +91,8 @@ with_flag "a drive by two hard links" "link is given twice" --drive "$place/hard
 same "which stay" "$(cat "$place/hard" "$place/link" | uniq)" kept
 ln -sf loop "$place/loop"
 with_flag "a drive behind a loop of links" "loop: cannot be examined: Too many" --drive "$place/loop"
+ln -sf nothing "$place/link"
+with_flag "a drive behind a link to nothing" "link: is a link to nothing" --drive "$place/link"
 rm "$place/link"
 long=$(printf '%0255d' 1)
 with_flag "a drive of too long a name" "cannot be examined: File name too long" --drive "$drive/0$long"
