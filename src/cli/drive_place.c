@@ -272,7 +272,7 @@ static int command(enum what what, int argc, char **argv) {
                          line->synopsis);
     if (!rc) rc = shore__run_open(parsed.positional[0], true, NULL, &run, &diag);
     if (!rc && run->note) shore__cli_say("%s", run->note);
-    shore__cli_catch_signals("\nlongshore: stopping; the state stays where it is\n");
+    shore__cli_catch_signals("\nlongshore: stopping; once more stops at once\n");
     uint64_t before = run ? run->generation : 0;
     if (!rc) rc = work(run, what, parsed.positional + 1, &a, &diag);
     if (rc == -ECANCELED) {

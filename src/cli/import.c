@@ -90,7 +90,7 @@ static int import(struct shore__train_args *args, const struct shore__parsed *pa
         rc = shore__cli_disk_space(&s->drives, shore_fleet_disk_bytes(model->layout, &options), &diag);
     }
     if (!rc) rc = shore__cli_budget(s->memory_bytes, 0, 0, &s->memory_bytes, &diag);
-    if (!rc) shore__cli_catch_signals("\nlongshore: stopping; nothing is left behind\n");
+    if (!rc) shore__cli_catch_signals("\nlongshore: stopping; once more stops at once\n");
     if (!rc)
         rc = shore__run_prepare(args->out, s, model, tokenizer, args->overwrite, shore__cli_work,
                                 s->quiet ? NULL : (void *)"reading the text", &run, &diag);
@@ -101,10 +101,10 @@ static int import(struct shore__train_args *args, const struct shore__parsed *pa
         rc = fill(run, args, &fleet, digest, &diag);
     }
     shore__cli_progress_end();
-    if (rc)
-        code = rc == -ECANCELED ? SHORE__EXIT_DONE
-               : run            ? shore__cli_fail_making(run, rc, &diag)
-                                : shore__cli_fail(rc, &diag);
+    if (rc == -ECANCELED)
+        shore__cli_say("stopped before the run was made: the same command makes it again");
+    else if (rc)
+        code = run ? shore__cli_fail_making(run, rc, &diag) : shore__cli_fail(rc, &diag);
     else
         printf("step 0 digest %s\n", shore__cli_hex(digest, hex));
     shore_fleet_close(fleet);

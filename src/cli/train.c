@@ -268,13 +268,18 @@ static int resumed_run(const struct shore__train_args *args, const struct shore_
         goto end;
     }
     rc = shore__cli_budget(s->memory_bytes, needs.minimum_bytes, needs.comfortable_bytes, &s->memory_bytes, &diag);
+    if (!rc) shore__cli_catch_signals(promise);
     if (!rc && without_data) {
         rc = shore__run_take_data(run, shore__cli_work, s->quiet ? NULL : (void *)"reading the text", &diag);
         shore__cli_progress_end();
     }
     if (!rc && changes[0] && !(run->change = strdup(changes))) rc = shore__fail(&diag, -ENOMEM, "out of memory");
+    if (rc == -ECANCELED) {
+        shore__cli_say("stopped before the run had its data: the same command goes on");
+        rc = 0;
+        goto end;
+    }
     if (rc) goto end;
-    shore__cli_catch_signals(promise);
     code = train_and_report(run, false, args, &rc);
     rc = 0;
 end:

@@ -39,6 +39,24 @@ must import "$place/one" --drive "$place/d/e" --out "$place/later" --batch 2 --s
     --quiet
 must train --resume "$place/later" --data "$place/text" --dry-run
 [ ! -e "$place/later/tokens.bin" ] && ok "a dry run makes nothing" || fail "a dry run made tokens.bin"
+mkfifo "$place/pipe"
+# stopped NAME PATTERN ARGS...: a signal while the text is read.
+stopped() {
+    local name=$1 pattern=$2
+    shift 2
+    "$LONGSHORE" "$@" --data "$place/pipe" --quiet >"$place/log" 2>&1 </dev/null &
+    background=$!
+    exec 3>"$place/pipe" # it reads
+    kill -TERM $background
+    wait $background
+    same "exit code: $name" $? 0
+    exec 3>&-
+    background=
+    grep -q "$pattern" "$place/log" && ok "$name" || fail "$name: no '$pattern'"
+}
+stopped "reading data that comes later" "before the run had its data: the same command goes on" train --resume "$place/later"
+[ ! -e "$place/later/tokens.bin" ] && ok "and leaves nothing" || fail "a signal left tokens.bin"
+stopped "importing" "before the run was made: the same command makes it" import "$place/one" --drive "$place/d/x" --out "$place/x"
 must train --resume "$place/later" --data "$place/text" --stop-at 1
 refused "other data" "identity" train --resume "$place/later" --data "$place/config.json"
 must train --resume "$place/later"
