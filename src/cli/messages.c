@@ -101,8 +101,10 @@ int shore__cli_print_json(json_t *object) {
 }
 
 int shore__cli_finish(int code) {
+    static bool said; /* what prints rows looks after each of them */
     if (fflush(stdout) || ferror(stdout)) {
-        shore__cli_say("cannot write to standard output: %s", strerror(errno));
+        if (!said) shore__cli_say("cannot write to standard output: %s", strerror(errno));
+        said = true;
         return SHORE__EXIT_FAILED;
     }
     return code;

@@ -22,6 +22,8 @@ must import "$place/many" --drive "$place/d/g" --out "$place/from_many" --quiet
 same "the same from several files" "$(digest)" "$sum"
 must generate "$place/imported" --prompt "the" --max-tokens 4
 must eval "$place/imported" --data "$place/text" --json
+"$LONGSHORE" inspect "$place/imported" --json >/dev/full 2>"$place/log"
+same "a full disk is named once" "$(grep -c 'cannot write to standard output: No space' "$place/log")" 1
 refused "training without data" "without --data" train --resume "$place/imported" --steps 5
 refused "data that is not there" "no-such-text" train --resume "$place/imported" --data "$place/no-such-text"
 refused "too little to validate on" "val-share" train --resume "$place/imported" --data "$place/text" --val-share 1e-9
