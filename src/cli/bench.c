@@ -104,7 +104,8 @@ double shore__bench_median(double *values, size_t count) {
 int shore__bench_parse_count(const char *text, uint64_t *count) {
     char *end;
     double value = strtod(text, &end), unit = 1;
-    if (end == text || !(value > 0)) return -EINVAL;
+    bool plain = (size_t)(end - text) <= strspn(text, "0123456789.eE+"); /* no hexadecimal, no leading space */
+    if (end == text || !plain || !(value > 0)) return -EINVAL;
     if (*end == 'k' || *end == 'K') unit = 1e3;
     if (*end == 'm' || *end == 'M') unit = 1e6;
     if (*end == 'g' || *end == 'G' || *end == 'b' || *end == 'B') unit = 1e9;

@@ -183,6 +183,7 @@ must "${trials[@]}" --memory 90MiB --json
 most=$(grep -o '"memory_bytes":[0-9]*' "$place/log" | cut -d: -f2 | sort -n | tail -n 1)
 [ "$most" -le $((90 << 20)) ] && ok "verify keeps to its budget" || fail "verify takes $most bytes"
 grep -q '"name":"large chunks"' "$place/log" && ok "large chunks" || fail "no large chunks in the budget"
+refused "hexadecimal parameters" "--params takes a number" bench update --drive "$place/d" --params 0x10
 must bench update --drive "$place/d" --params 1000000 --json
 awk -v v="$(number params_per_second)" 'BEGIN {exit !(v > 0)}' && ok "bench update" || fail "no params_per_second"
 refused "a size too small" "--size takes a size of at least 16.00 MiB, not '15MiB'" bench disk --drive "$place/d" --size 15MiB
