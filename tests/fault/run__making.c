@@ -8,7 +8,12 @@
 #include "base/prng.h"
 #include "unit/run/support.h"
 
+/* A fork of what the thread sanitizer watches takes long, and is killed at the same instants. */
+#if defined(__SANITIZE_THREAD__)
+enum { KILLS = 8 };
+#else
 enum { KILLS = 40 };
+#endif
 
 static void settings_of(struct shore__settings *s) {
     shore__settings_defaults(s);
