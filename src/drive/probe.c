@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -25,6 +24,13 @@ uint64_t shore__drive_device(const char *path) {
     bool found = directory && stat(slash ? directory : ".", &st) == 0;
     free(directory);
     return found ? st.st_dev : 0;
+}
+
+int shore__drive_examine(const char *volume, struct stat *st, bool *exists, struct shore_diag *diag) {
+    *exists = stat(volume, st) == 0;
+    if (*exists || errno == ENOENT || errno == ENOTDIR) return 0;
+    int code = -errno;
+    return shore__fail(diag, code, "%s: cannot be examined: %s", volume, shore_error_text(code));
 }
 
 static int look_into(struct shore__probe *p, struct shore_diag *diag) {
@@ -57,8 +63,9 @@ static int look(const char *path, struct shore__probe *p, struct shore_diag *dia
     if (rc) return rc;
     p->capacity_bytes = shore__drive_capacity_bytes(path);
     p->device = shore__drive_device(p->path);
-    p->exists = stat(p->path, &st) == 0;
-    if (!p->exists) return 0;
+    rc = shore__drive_examine(p->path, &st, &p->exists, diag);
+    if (rc) shore__probe_free(p);
+    if (rc || !p->exists) return rc;
     p->is_device = S_ISBLK(st.st_mode);
     int fd = open(p->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe is not waited for */
     if (fd >= 0) {

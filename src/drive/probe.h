@@ -3,6 +3,7 @@
 #define SHORE_DRIVE_PROBE_H
 
 #include <string.h>
+#include <sys/stat.h>
 
 #include "drive/discard.h"
 #include "drive/wire.h"
@@ -25,6 +26,9 @@ int shore__drive_probe(const char *path, struct shore__probe *out, struct shore_
 /* The same once nobody uses it; busy: somebody still did after SHORE__LOCK_SECONDS. */
 int shore__drive_probe_idle(const char *path, struct shore__probe *out, struct shore_diag *diag);
 void shore__probe_free(struct shore__probe *p);
+/* Whether something is at the path of a volume here. Fails where that cannot be told: then none can be made there, nor
+ * would one be found. */
+int shore__drive_examine(const char *volume, struct stat *st, bool *exists, struct shore_diag *diag);
 /* The device that a volume at path would lie on; 0: it is a device itself, or that cannot be found out. */
 uint64_t shore__drive_device(const char *path);
 /* A whole state was in it once. */

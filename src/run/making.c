@@ -104,9 +104,13 @@ static int ask_owner(const char *drive, const uint64_t fleet_id[2], char **volum
     if (!shore__path_is_remote(drive)) {
         int rc = shore__volume_path(drive, volume, diag);
         if (rc < 0) return rc;
-        *exists = stat(*volume, &st) == 0;
+        rc = shore__drive_examine(*volume, &st, exists, diag);
         if (*exists) *owner = owner_of(*volume, fleet_id, NULL);
-        return 0;
+        if (rc < 0) {
+            free(*volume);
+            *volume = NULL;
+        }
+        return rc;
     }
     int rc = shore__drive_probe(drive, &probe, diag);
     if (rc < 0) return rc;

@@ -81,6 +81,9 @@ with_flag "sequences longer than the model" "seq-len|64" --seq-len 65
 with_flag "more memory than the machine" "memory" --memory 4096TiB
 with_flag "no such directory for a drive" "no-such" --drive "$place/no-such/dir/volume"
 with_flag "a path that fills a message" "cannot read it: No such file" --data "$place$(printf '/%0200d' {1..15})"
+ln -s loop "$place/loop"
+with_flag "a drive that is a circle of links" "loop: cannot be examined" --drive "$drive/a" "$place/loop"
+with_flag "a name too long for a drive" "0: cannot be examined: File name too long" --drive "$place/$(printf %0256d 0)"
 mkfifo "$place/pipe"
 with_flag "a pipe for a drive" "pipe: a special file" --drive "$place/pipe"
 bad "a pipe to measure" "pipe is a special file" drive bench "$place/pipe"

@@ -58,10 +58,19 @@ static void who_works_on_it_is(void **state) {
     assert_false(is_busy());
 }
 
+static void a_name_too_long_has_never_been_a_file(void **state) {
+    (void)state;
+    const uint64_t fleet_id[2] = {1, 2};
+    char name[300] = "/var/tmp/";
+    memset(name + strlen(name), 'n', 256);
+    assert_int_equal(shore__drive_discard(name, fleet_id, SHORE__ANY_GENERATION, true, NULL), SHORE_EMISSING);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(who_looks_is_not_in_the_way),
         cmocka_unit_test(who_works_on_it_is),
+        cmocka_unit_test(a_name_too_long_has_never_been_a_file),
     };
     int fd = mkstemp(path);
     if (fd < 0) return 1;
