@@ -69,7 +69,9 @@ const char *shore__cli_hex(const unsigned char digest[16], char out[33]);
 /* Flushes stdout; an error there (a full disk) is exit code 1. */
 int shore__cli_finish(int code);
 
-/* Progress: one line that is redrawn on a terminal; elsewhere a plain line each time `keep` is set. Threading: any. */
+/* Messages go to a terminal that can redraw a line. */
+bool shore__cli_redraws(void);
+/* Progress: one line that is redrawn there; elsewhere a plain line each time `keep` is set. Threading: any. */
 void shore__cli_progress(const char *text, bool keep);
 void shore__cli_progress_end(void); /* leaves the line that is there */
 /* shore__progress_fn of a longer piece of work. ctx: its name, or NULL for silence. Nonzero once a signal came. */

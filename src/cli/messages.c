@@ -116,10 +116,15 @@ const char *shore__cli_hex(const unsigned char digest[16], char out[33]) {
     return out;
 }
 
+bool shore__cli_redraws(void) {
+    const char *kind = getenv("TERM");
+    return isatty(STDERR_FILENO) && !(kind && strcmp(kind, "dumb") == 0);
+}
+
 void shore__cli_progress(const char *text, bool keep) {
     const uint64_t redraw_ns = 100000000;
     pthread_mutex_lock(&screen.lock);
-    if (isatty(STDERR_FILENO)) {
+    if (shore__cli_redraws()) {
         uint64_t now = shore__now_ns();
         if (keep || now - screen.drawn_ns >= redraw_ns) {
             struct winsize size = {0};
@@ -159,7 +164,7 @@ int shore__cli_work(void *name, uint64_t done_bytes, uint64_t total_bytes) {
     const uint64_t plain_ns = 5000000000; /* between lines that scroll */
     if (name) {
         uint64_t now = shore__now_ns();
-        bool keep = !isatty(STDERR_FILENO) && now - screen.worked_ns >= plain_ns;
+        bool keep = !shore__cli_redraws() && now - screen.worked_ns >= plain_ns;
         if (screen.worked_ns == 0) {
             keep = false;
             screen.worked_ns = now;

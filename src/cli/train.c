@@ -33,7 +33,7 @@ static void on_step(void *ctx, const struct shore__step_report *r) {
     if (w->settings->quiet) return;
     uint64_t every = w->settings->log_every ? w->settings->log_every : 1;
     bool last = r->step == w->progress.last_step;
-    bool due = r->step % every == 0 && !isatty(STDERR_FILENO);
+    bool due = r->step % every == 0 && !shore__cli_redraws();
     shore__cli_progress(line, last || due || !isnan(r->val_loss) || r->skipped);
 }
 

@@ -55,4 +55,14 @@ same "one line on stderr" "$(grep -c '^longshore: ' "$place/err")" 1
 "$LONGSHORE" --help >/dev/full 2>/dev/null
 same "a full disk is noticed" $? 1
 
+# A terminal redraws lines, if it can.
+model=$tests/data/numeric/gpt2
+on_terminal() { TERM=$1 script -qec "'$LONGSHORE' $2" /dev/null </dev/null >"$place/log" 2>&1; }
+escapes() { grep -c $'\e' "$place/log"; }
+for kind in vt100 dumb; do
+    on_terminal $kind "eval '$model/model' --data '$model/data.bin' --seq-len 16 --memory 512MiB"
+    same "lines redrawn on $kind" "$(($(escapes) > 0))" "$([ $kind = vt100 ] && echo 1 || echo 0)"
+    shows "the result on $kind" "^loss "
+done
+
 done_testing
