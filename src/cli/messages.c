@@ -153,8 +153,11 @@ void shore__cli_put_text(FILE *out, const char *text, size_t bytes) {
     }
     for (size_t i = 0; i < bytes; i++) {
         unsigned char c = (unsigned char)text[i];
+        unsigned char next = i + 1 < bytes ? (unsigned char)text[i + 1] : 0;
         if ((c < 32 && c != '\n' && c != '\t') || c == 127)
             fprintf(out, "\\x%02x", c);
+        else if (c == 0xC2 && next >= 0x80 && next < 0xA0) /* controls beyond ASCII */
+            i += fprintf(out, "\\u{%x}", next) > 0;
         else
             fputc(c, out);
     }

@@ -55,7 +55,7 @@ same "one line on stderr" "$(grep -c '^longshore: ' "$place/err")" 1
 "$LONGSHORE" --help >/dev/full 2>/dev/null
 same "a full disk is noticed" $? 1
 
-# A terminal redraws lines, if it can.
+# A terminal redraws lines, if it can; no text of a model's or a stranger's moves its cursor.
 model=$tests/data/numeric/gpt2
 on_terminal() { TERM=$1 script -qec "'$LONGSHORE' $2" /dev/null </dev/null >"$place/log" 2>&1; }
 escapes() { grep -c $'\e' "$place/log"; }
@@ -64,5 +64,7 @@ for kind in vt100 dumb; do
     same "lines redrawn on $kind" "$(($(escapes) > 0))" "$([ $kind = vt100 ] && echo 1 || echo 0)"
     shows "the result on $kind" "^loss "
 done
+on_terminal vt100 "generate '$model/model' --max-tokens 1 --prompt '$(printf 'a\e[1mb\xc2\x9b1mc')'"
+shows "controls of a prompt" 'a.x1b\[1mb.u.9b.1mc'
 
 done_testing
