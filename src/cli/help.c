@@ -96,7 +96,7 @@ void shore__options_help(const struct shore__command_line *line, const void *tar
     for (size_t i = 0; i < line->noptions; i++) {
         if (line->options[i].kind == SHORE__OPTION_HEADING)
             printf("\n%s\n", line->options[i].name);
-        else
+        else if (shore__option_taken(line, &line->options[i]))
             option_help(&line->options[i], target);
     }
     if (line->config) {

@@ -7,7 +7,9 @@
 
 /* Takes the flags of train: what is imported is a run at step 0 that train --resume goes on with. */
 static struct shore__command_line import_line(void) {
+    static const char *const without[] = {"init", "resume", "accept-step", "dry-run", "stop-at", NULL};
     struct shore__command_line line = shore__train_line;
+    line.without = without;
     line.command = "import";
     line.synopsis = "import DIR --drive PATH... --out RUN [--data FILE...] [flags of train]";
     line.about =
@@ -71,9 +73,7 @@ static int import(struct shore__train_args *args, const struct shore__parsed *pa
     unsigned char digest[16];
     char hex[33];
     int rc = 0, code = SHORE__EXIT_DONE;
-    if (s->init || args->resume || args->dry_run)
-        rc = shore__fail(&diag, SHORE_EUSAGE, "--init, --resume and --dry-run do not go with import");
-    if (!rc && !s->data.count && (s->val_data.count || s->val_share > 0 || s->epochs > 0))
+    if (!s->data.count && (s->val_data.count || s->val_share > 0 || s->epochs > 0))
         rc = shore__fail(&diag, SHORE_EUSAGE, "--val-data, --val-share and --epochs need --data FILE...");
     if (!rc && !s->drives.count) rc = shore__fail(&diag, SHORE_EUSAGE, "where is the state to live? Give --drive DIR");
     if (!rc && shore__settings_in_ram(s))

@@ -47,6 +47,12 @@ int shore__option_find(const struct shore__command_line *line, const char *name)
     return -1;
 }
 
+bool shore__option_taken(const struct shore__command_line *line, const struct shore__option *option) {
+    for (const char *const *name = line->without; name && *name; name++)
+        if (strcmp(*name, option->name) == 0) return false;
+    return true;
+}
+
 bool shore__option_given(const struct shore__command_line *line, const struct shore__parsed *parsed, const char *name) {
     int i = shore__option_find(line, name);
     return i >= 0 && parsed->given[i] != SHORE__GIVEN_NOT;
@@ -57,7 +63,8 @@ static int unknown(const struct shore__command_line *line, const char *name, boo
     const char *names[SHORE__OPTIONS_MAX + 2 + SHORE__REMOTE_OPTIONS];
     size_t n = 0;
     for (size_t i = 0; i < line->noptions; i++)
-        if (line->options[i].kind != SHORE__OPTION_HEADING) names[n++] = line->options[i].name;
+        if (line->options[i].kind != SHORE__OPTION_HEADING && shore__option_taken(line, &line->options[i]))
+            names[n++] = line->options[i].name;
     if (!key) names[n++] = "help";
     if (!key && line->config) names[n++] = "config";
     for (size_t i = 0; !key && line->remote && i < SHORE__REMOTE_OPTIONS; i++)
@@ -69,6 +76,10 @@ static int unknown(const struct shore__command_line *line, const char *name, boo
     if (near) return shore__fail(diag, SHORE_EUSAGE, "unknown %s%s: did you mean %s%s?", what, escaped, dashes, near);
     return shore__fail(diag, SHORE_EUSAGE, "unknown %s%s: 'longshore %s --help' lists what there is", what, escaped,
                        line->command);
+}
+
+static int not_taken(const struct shore__command_line *line, const struct shore__option *o, struct shore_diag *diag) {
+    return shore__fail(diag, SHORE_EUSAGE, "--%s does not go with %s", o->name, line->command);
 }
 
 static int bad_value(const struct shore__option *o, const char *text, const char *wanted, struct shore_diag *diag) {
@@ -217,6 +228,7 @@ static int parse_flag(const struct shore__command_line *line, int argc, char **a
         index = shore__option_find(line, name);
         if (index < 0) return unknown(line, name, false, diag);
         o = &line->options[index];
+        if (!shore__option_taken(line, o)) return not_taken(line, o, diag);
         if (parsed->given[index] == SHORE__GIVEN && o->kind != SHORE__OPTION_LIST)
             return shore__fail(diag, SHORE_EUSAGE, "--%s is given twice", o->name);
         parsed->given[index] = SHORE__GIVEN;
@@ -350,9 +362,11 @@ int shore__config_apply(const struct shore__command_line *line, const char *path
         struct shore_diag inner;
         int index = shore__option_find(line, key);
         bool overridden = index >= 0 && parsed->given[index] == SHORE__GIVEN;
-        rc = index < 0    ? unknown(line, key, true, &inner)
-             : overridden ? check_json(&line->options[index], value, &inner)
-                          : set_from_json(&line->options[index], value, target, &inner);
+        const struct shore__option *o = index < 0 ? NULL : &line->options[index];
+        rc = !o                              ? unknown(line, key, true, &inner)
+             : !shore__option_taken(line, o) ? not_taken(line, o, &inner)
+             : overridden                    ? check_json(o, value, &inner)
+                                             : set_from_json(o, value, target, &inner);
         if (rc) {
             rc = shore__fail(diag, SHORE_EINPUT, "%s: %s", file, inner.text);
             break;

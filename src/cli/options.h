@@ -59,9 +59,10 @@ struct shore__command_line {
     const char *notes;    /* after the options; may be NULL */
     const struct shore__option *options;
     size_t noptions;
-    size_t positional; /* how many plain words it takes at most */
-    bool config;       /* takes --config FILE */
-    bool remote;       /* drives may be on other hosts: takes --rsh and --connections */
+    const char *const *without; /* names of options that the command does not take, NULL at the end; may be NULL */
+    size_t positional;          /* how many plain words it takes at most */
+    bool config;                /* takes --config FILE */
+    bool remote;                /* drives may be on other hosts: takes --rsh and --connections */
 };
 
 /* Where a value came from: the command line wins over the file. */
@@ -82,6 +83,8 @@ int shore__options_parse(const struct shore__command_line *line, int argc, char 
 int shore__option_set(const struct shore__option *option, const char *text, void *target, struct shore_diag *diag);
 /* Index of an option by name ('_' for '-' is taken), or -1. */
 int shore__option_find(const struct shore__command_line *line, const char *name);
+/* The command takes it. */
+bool shore__option_taken(const struct shore__command_line *line, const struct shore__option *option);
 bool shore__option_given(const struct shore__command_line *line, const struct shore__parsed *parsed, const char *name);
 /* Reads --config FILE: the same keys as a JSON object; what the command line gave stays. */
 int shore__config_apply(const struct shore__command_line *line, const char *path, void *target,

@@ -128,7 +128,8 @@ const struct shore__command_line shore__train_line = {
     .config = true,
 };
 
-_Static_assert(sizeof options / sizeof options[0] <= SHORE__OPTIONS_MAX, "grow SHORE__OPTIONS_MAX");
+/* verify adds one */
+_Static_assert(sizeof options / sizeof options[0] < SHORE__OPTIONS_MAX, "grow SHORE__OPTIONS_MAX");
 
 void shore__train_args_init(struct shore__train_args *args) {
     *args = (struct shore__train_args){0};

@@ -23,7 +23,7 @@ struct trial {
 };
 
 struct verify {
-    struct shore__train_args args;
+    struct shore__train_args args; /* first: the flags of train count from here */
     struct shore__parsed parsed;
     uint64_t steps;
     char *work; /* directory of the runs */
@@ -34,10 +34,19 @@ struct verify {
 #define SEGMENT_BYTES (UINT64_C(12) * SHORE_SEGMENT_ELEMS)
 #define USUAL_STEPS 3u
 
+/* The flags of train, in its order, since what looks at those that are given knows that, and one more. */
 static struct shore__command_line verify_line(void) {
+    static const char *const lasting[] = {"out", "resume", "overwrite", "accept-step", "dry-run", "stop-at", NULL};
+    static struct shore__option options[SHORE__OPTIONS_MAX];
     struct shore__command_line line = shore__train_line;
+    memcpy(options, line.options, line.noptions * sizeof *options);
+    options[line.noptions++] =
+        (struct shore__option)SHORE__OPTION(struct verify, FLAG, "json", json, NULL, "one JSON object on one line");
+    line.options = options;
+    line.without = lasting;
     line.command = "verify";
-    line.synopsis = "verify --init NAME|--model DIR --data FILE... --drive DIR... [--steps N] [flags of train]";
+    line.synopsis =
+        "verify --init NAME|--model DIR --data FILE... --drive DIR... [--steps N] [--json] [flags of train]";
     line.about =
         "Trains a model a few steps, again and again: under two budgets (the minimum, and everything kept), with\n"
         "several chunk sizes and placements (one volume, several, memory where it fits), interrupted and resumed, and\n"
@@ -353,23 +362,11 @@ int shore__cli_verify(int argc, char **argv) {
     struct shore_diag diag = {{0}};
     shore__train_args_init(&v.args);
     int code = SHORE__EXIT_DONE;
-    /* the one flag that train does not have */
-    for (int i = 0; i < argc; i++) {
-        if (strcmp(argv[i], "--json") != 0) continue;
-        v.json = true;
-        memmove(&argv[i], &argv[i + 1], (size_t)(argc - i) * sizeof *argv); /* with the NULL at the end */
-        argc--;
-        i--;
-    }
-    int rc = shore__options_parse(&line, argc, argv, &v.args, &v.parsed, &diag);
-    static const char *const lasting[] = {"resume", "out", "dry-run", "overwrite", "accept-step", "stop-at"};
-    for (size_t i = 0; !rc && i < sizeof lasting / sizeof *lasting; i++)
-        if (shore__option_given(&line, &v.parsed, lasting[i]))
-            rc = shore__fail(&diag, SHORE_EUSAGE, "--%s does not go with verify: its runs are temporary", lasting[i]);
+    int rc = shore__options_parse(&line, argc, argv, &v, &v.parsed, &diag);
     if (rc)
         code = shore__cli_fail(rc, &diag);
     else if (v.parsed.help)
-        shore__options_help(&line, &v.args);
+        shore__options_help(&line, &v);
     else
         code = verify(&v);
     shore__train_args_free(&v.args);

@@ -30,6 +30,13 @@ for flag in model init seed tokenizer data val-data val-share drive drive-speeds
 done
 shows "default of --beta2" "--beta2 X .*default 0.95"
 shows "default of --precision" "--precision .*default bf16"
+must verify --help
+shows "verify has --json" "^  --json "
+for command in verify import; do # what they do not take, they do not list
+    must $command --help
+    same "$command --resume is not listed" "$(grep -c "^  --resume " "$place/log")" 0
+    refused "$command --resume" "--resume does not go with $command" $command --resume x
+done
 for bench in update disk compute; do
     must bench $bench --help
     shows "bench $bench" "^usage: longshore bench $bench"
