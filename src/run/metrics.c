@@ -113,7 +113,13 @@ static int move_aside(struct shore__run *run, uint64_t good, struct shore_diag *
 
 static int put_line(struct shore__run *run, const char *line, size_t bytes, struct shore_diag *diag) {
     struct shore__run_private *p = run->private;
+    struct stat st;
     char *whole = NULL;
+    if (fstat(p->metrics_fd, &st) == 0 && st.st_nlink == 0)
+        return shore__fail(diag, -EIO,
+                           "%s/" NAME ": was deleted while it was in use; bring it back, or its steps are marked as "
+                           "lost",
+                           run->path);
     int n = asprintf(&whole, "%.*s\n", (int)bytes, line);
     if (n < 0) return shore__fail(diag, -ENOMEM, "out of memory");
     int rc = shore__write_at(p->metrics_fd, whole, (size_t)n, p->metrics_bytes, NAME, NULL);

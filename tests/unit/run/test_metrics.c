@@ -127,6 +127,16 @@ static void survives_lines_without_end(void **state) {
     shore__run_close(run);
 }
 
+/* Who removes the directory of a run that is being trained is not to find out at its end. */
+static void notices_that_its_file_is_gone(void **state) {
+    struct shore_diag diag = {{0}};
+    struct shore__run *run = recovered(L1, 1, "");
+    assert_ok(unlink("metrics.jsonl"));
+    assert_int_equal(shore__metrics_append(run, 2, "{\"step\":2,\"loss\":4}", &diag), -EIO);
+    assert_non_null(strstr(diag.text, "metrics.jsonl: was deleted while it was in use"));
+    shore__run_close(run);
+}
+
 /* The limit of file sizes cuts a write short, as a full disk or a quota does; only the next one says why. */
 static void says_why_a_line_is_cut(void **state) {
     struct shore_diag diag = {{0}};
@@ -150,9 +160,13 @@ static void says_why_a_line_is_cut(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(mends_what_a_kill_leaves),         cmocka_unit_test(keeps_what_it_cannot_explain),
-        cmocka_unit_test(takes_lines_as_others_write_them), cmocka_unit_test(appends_in_order_only),
-        cmocka_unit_test(says_why_a_line_is_cut),           cmocka_unit_test(reads_long_files),
+        cmocka_unit_test(mends_what_a_kill_leaves),
+        cmocka_unit_test(keeps_what_it_cannot_explain),
+        cmocka_unit_test(takes_lines_as_others_write_them),
+        cmocka_unit_test(appends_in_order_only),
+        cmocka_unit_test(notices_that_its_file_is_gone),
+        cmocka_unit_test(says_why_a_line_is_cut),
+        cmocka_unit_test(reads_long_files),
         cmocka_unit_test(survives_lines_without_end),
     };
     return cmocka_run_group_tests(tests, scratch_open, scratch_close);
