@@ -55,7 +55,7 @@ int shore__arena_open(uint64_t bytes, struct shore_arena **out, struct shore_dia
     unsigned char *base = arena && possible ? map_aligned(bytes) : NULL;
     if (!base) {
         free(arena);
-        return shore__fail(diag, -ENOMEM, "cannot map %s of memory; give a smaller --memory", size);
+        return shore__fail(diag, SHORE_EBUDGET, "cannot map %s of memory; give a smaller --memory", size);
     }
     /* advice only: both may be unknown to a kernel */
     madvise(base, bytes, MADV_HUGEPAGE);
@@ -63,7 +63,8 @@ int shore__arena_open(uint64_t bytes, struct shore_arena **out, struct shore_dia
     if (touch(base, bytes) != 0) {
         munmap(base, bytes);
         free(arena);
-        return shore__fail(diag, -ENOMEM, "this machine cannot give %s of memory now; give a smaller --memory", size);
+        return shore__fail(diag, SHORE_EBUDGET, "this machine cannot give %s of memory now; give a smaller --memory",
+                           size);
     }
     arena->base = base;
     arena->bytes = bytes;

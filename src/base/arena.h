@@ -16,7 +16,7 @@ struct shore_arena;
 
 #define SHORE__ARENA_ALIGN 4096u
 
-/* Maps and touches bytes (rounded up to pages). Errors: -ENOMEM. */
+/* Maps and touches bytes (rounded up to pages). Errors: SHORE_EBUDGET. */
 int shore__arena_open(uint64_t bytes, struct shore_arena **out, struct shore_diag *diag);
 void shore__arena_close(struct shore_arena *arena);
 

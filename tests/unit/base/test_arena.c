@@ -56,7 +56,7 @@ static void impossible_sizes_are_errors(void **state) {
     static const uint64_t sizes[] = {UINT64_MAX, UINT64_MAX / 2, UINT64_C(1) << 60};
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         diag.text[0] = '\0';
-        assert_int_equal(shore__arena_open(sizes[i], &arena, &diag), -ENOMEM);
+        assert_int_equal(shore__arena_open(sizes[i], &arena, &diag), SHORE_EBUDGET);
         assert_non_null(strstr(diag.text, "--memory"));
     }
 }
