@@ -471,6 +471,19 @@ void shore__snapshots_forget(const char *run_path) {
 
 /* ---- making ------------------------------------------------------------------------------------------------------ */
 
+/* Asked before a list names the file: what a list names is removed with what was not finished. */
+static int check_free(const char *part, struct shore_diag *diag) {
+    struct shore__spot spot;
+    int rc = shore__spot_of(part, &spot, diag);
+    if (rc == 0 && spot.exists)
+        rc = shore__fail(diag, SHORE_EEXISTS,
+                         "%s: is there already, of a snapshot that this run does not know: choose another name, or "
+                         "remove the file if nothing needs it",
+                         part);
+    free(spot.path);
+    return rc;
+}
+
 static json_t *describe(const struct shore__run *run, struct shore_fleet *fleet, const char *name, bool automatic,
                         int *rc, struct shore_diag *diag) {
     struct shore_fleet_info info;
@@ -486,6 +499,8 @@ static json_t *describe(const struct shore__run *run, struct shore_fleet *fleet,
         *rc = *rc ? *rc : shore__spot_of(shore_fleet_drive_path(fleet, d), &spot, diag);
         if (*rc) break;
         char *path = shore__snapshot_path(spot.path, name);
+        if (!path) *rc = out_of_memory(diag);
+        if (path && !spot.is_device) *rc = check_free(path, diag); /* a device says itself that it has no room */
         json_array_append_new(volumes, json_string(path ? path : ""));
         free(path);
         free(spot.path);

@@ -97,7 +97,7 @@ long=$place/$(printf 'n%.0s' {1..255})
 must train "${common[@]}" --drive "$long" --out "$place/named" --stop-at 1
 refused "no name for another volume" "g2: cannot be examined: File name too long" drive move "$place/named" \
     --drive-speeds 1
-refused "no name for a snapshot" "partial: cannot be created: File name too long" snapshot "$place/named" one
+refused "no name for a snapshot" "snapshot-one: cannot be examined: File name too long" snapshot "$place/named" one
 same "nothing is left of both" "$(find "$place/named" -name 'moving*' -o -name 'one*')" ""
 must remove "$place/named"
 

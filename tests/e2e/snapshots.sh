@@ -17,8 +17,12 @@ losses() { metric "$run" loss | cksum; }
 
 must train "${common[@]}" --drive "$place/d1" "$place/d2" --out "$run" --stop-at 5
 at5=$(digest)
+cp -r "$run" "$place/twin"
 must snapshot "$run" five
 same "what was kept" "$(digest)" "$at5"
+refused "a part that this copy of the run has not made" "snapshot-five: is there already, .*choose another name" \
+    snapshot "$place/twin" five
+rm -r "$place/twin"
 must train --resume "$run" --stop-at 10
 at10=$(digest)
 must snapshot "$run" ten
