@@ -27,17 +27,18 @@ static bool is_in_directory(const char *path, size_t n) {
     return n > tail + 1 && path[n - tail - 1] == '/' && strncmp(path + n - tail, VOLUME_NAME, tail) == 0;
 }
 
-/* Length without the ".gN" that a volume of this generation was given. Users may call their own files and directories
- * so: of a file with a name of theirs, only the generation itself can be ours, and never the first. */
+/* Length without the ".gN" that a volume of this generation was given. Users may call their own files so: of one with a
+ * name of theirs, only the generation itself can be ours, and never the first. */
 static size_t given_length(const char *path, uint64_t generation) {
-    struct stat st;
     size_t n = plain_length(path);
     if (!path[n] || is_in_directory(path, n)) return n;
     bool ours = generation > 1 && strtoull(path + n + 2, NULL, 10) == generation;
-    return ours && !(stat(path, &st) == 0 && S_ISDIR(st.st_mode)) ? n : strlen(path);
+    return ours ? n : strlen(path);
 }
 
 char *shore__drive_name(const char *recorded, uint64_t generation) {
+    struct stat st;
+    if (stat(recorded, &st) == 0 && S_ISDIR(st.st_mode)) return strdup(recorded); /* the user's name, whatever it is */
     size_t n = given_length(recorded, generation);
     return strndup(recorded, is_in_directory(recorded, n) ? n - sizeof VOLUME_NAME : n);
 }

@@ -35,6 +35,12 @@ static void endings_that_users_chose_stay(void **state) {
     assert_int_equal(mkdir("disk.g2", 0755), 0);
     named("disk.g2", 2, "disk.g2");
     named("disk.g2/longshore.volume.g2", 2, "disk.g2");
+    static const char *const directories[] = {"disk.g2/longshore.volume", "disk.g2/longshore.volume.g3"};
+    for (size_t i = 0; i < 2; i++) {
+        assert_int_equal(mkdir(directories[i], 0755), 0);
+        named(directories[i], 2, directories[i]);
+        assert_int_equal(rmdir(directories[i]), 0);
+    }
     assert_false(shore__drive_is_named("/mnt/disk.g1", 1, "/mnt/disk.g2"));
     assert_false(shore__drive_is_named("/mnt/own", 2, "/mnt/own.g2"));
     char *items[] = {(char *)"/mnt/own.g2", (char *)"/mnt/own"};
