@@ -206,6 +206,27 @@ static bool is_flag(const char *word) {
     return word[0] == '-' && word[1] == '-' && word[2];
 }
 
+static int check_remote(const struct shore__option *o, const char *text, struct shore_diag *diag) {
+    union {
+        uint32_t number;
+        char *text;
+    } checked = {.text = NULL};
+    int rc = shore__option_set(o, text, &checked, diag);
+    if (!rc && o->kind == SHORE__OPTION_TEXT) free(checked.text);
+    return rc;
+}
+
+/* A variable that is empty counts as none. */
+static int check_variables(const struct shore__command_line *line, struct shore_diag *diag) {
+    struct shore_diag why;
+    for (int i = 0; line->remote && i < SHORE__REMOTE_OPTIONS; i++) {
+        const char *text = getenv(remote_variables[i]);
+        int rc = text && *text ? check_remote(&shore__remote_options[i], text, &why) : 0;
+        if (rc) return shore__fail(diag, rc, "%s: %s", remote_variables[i], why.text);
+    }
+    return 0;
+}
+
 /* One --flag with its values, from argv[*i] on; *i is left on the last word that was used. */
 static int parse_flag(const struct shore__command_line *line, int argc, char **argv, int *i, void *target,
                       struct shore__parsed *parsed, const char **config, struct shore_diag *diag) {
@@ -247,13 +268,8 @@ static int parse_flag(const struct shore__command_line *line, int argc, char **a
         value = argv[++*i];
     }
     if (remote >= 0) {
-        union {
-            uint32_t number;
-            char *text;
-        } checked = {.text = NULL};
-        int rc = shore__option_set(o, value, &checked, diag);
+        int rc = check_remote(o, value, diag);
         if (rc) return rc;
-        if (o->kind == SHORE__OPTION_TEXT) free(checked.text);
         return setenv(remote_variables[remote], value, 1) ? shore__fail(diag, -ENOMEM, "out of memory") : 0;
     }
     if (index < 0) {
@@ -290,7 +306,8 @@ int shore__options_parse(const struct shore__command_line *line, int argc, char 
         if (words == line->positional) return shore__fail(diag, SHORE_EUSAGE, "unexpected word '%s'", escaped);
         parsed->positional[words++] = argv[i];
     }
-    return config ? shore__config_apply(line, config, target, parsed, diag) : 0;
+    int rc = check_variables(line, diag);
+    return !rc && config ? shore__config_apply(line, config, target, parsed, diag) : rc;
 }
 
 /* What a flag would take, as JSON has it: numbers for numbers, text for anything. */

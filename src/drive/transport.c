@@ -151,7 +151,7 @@ struct command {
 
 static const char *rsh_words(void) {
     const char *rsh = getenv(SHORE__RSH_VARIABLE);
-    return rsh && rsh[strspn(rsh, " \t\n")] ? rsh : "ssh";
+    return rsh && *rsh ? rsh : "ssh";
 }
 
 static int make_command(const struct shore__place *place, struct command *c, struct shore_diag *diag) {
@@ -163,6 +163,10 @@ static int make_command(const struct shore__place *place, struct command *c, str
         if (n == WORDS_MOST) return shore__fail(diag, SHORE_EUSAGE, "--rsh has more than %u words", WORDS_MOST);
         c->words[n++] = word;
     }
+    if (n == 0)
+        return shore__fail(diag, SHORE_EUSAGE,
+                           "--rsh or " SHORE__RSH_VARIABLE
+                           " is blank: name the command that takes ssh's place, or leave it out");
     const char *slash = strrchr(c->words[0], '/');
     bool is_ssh = strcmp(slash ? slash + 1 : c->words[0], "ssh") == 0;
     if (is_ssh) {

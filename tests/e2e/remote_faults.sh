@@ -56,6 +56,9 @@ chatty|65536 bytes of other text.*login scripts must be quiet|while :; do echo '
 trickling|no longshore drive server.*login scripts must be quiet|while :; do echo .; sleep 0.2; done
 TABLE
 refused "no such command" "cannot be started.*--rsh" train "${common[@]}" --rsh "$place/rsh/nothing" --drive ssh://far/x --out "$place/x"
+LONGSHORE_CONNECTIONS=9 refused "too many connections" "LONGSHORE_CONNECTIONS: .*takes a whole number from 1 to 8" \
+    drive bench ssh://far/x --rsh "$place/rsh/absent"
+refused "a blank command" "far/x: --rsh or LONGSHORE_RSH is blank: name" drive bench ssh://far/x --rsh " "
 
 # ---- what is there is not what was left there ----
 stand_in plain 'exec $serve'
