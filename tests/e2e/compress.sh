@@ -92,6 +92,23 @@ merge common "${how[@]}" --drive "$d1"
 least=$(minimum train "${merged[@]}" --out "$place/none")
 agrees "untied, the least budget ${least:-?}" --drive "$d1" "${how[@]}" --memory "${least:-1GiB}"
 
+# What the text looks up most is padding here: its row begins at zero, and nothing but lookups would change it.
+cat >"$place/padded.json" <<'END'
+{"model_type": "llama", "num_hidden_layers": 1, "hidden_size": 128, "intermediate_size": 128, "num_attention_heads": 2,
+ "vocab_size": 1500, "max_position_embeddings": 64, "tie_word_embeddings": false, "pad_token_id": 32}
+END
+how=(--init "$place/padded.json" --compress top50% --batch 4)
+way "padding in memory" --drive ram: "${how[@]}"
+wanted=$found
+agrees "padding, two drives, small chunks" --drive "$d1" "$place/d2" --chunk-size 768KiB "${how[@]}"
+must export "$place/run" --out "$place/padded"
+header=$(od -An -tu8 -N8 "$place/padded/model.safetensors" | tr -d ' ')
+table=$(head -c $((8 + header)) "$place/padded/model.safetensors" | grep -ao 'embed_tokens.weight": *{[^}]*}' |
+    sed -E 's/.*data_offsets": *\[([0-9]+),.*/\1/')
+row() { tail -c +$((9 + header + table + $1 * 256)) "$place/padded/model.safetensors" | head -c 256; }
+same "the padding's row" "$(row 32 | tr -d '\0' | wc -c)" 0
+[ "$(row 33 | tr -d '\0' | wc -c)" -gt 200 ] && ok "the row beside it" || fail "the row beside the padding's is empty"
+
 # Speculation that fails in some steps, or in all: what was sent is in memory, so no step is computed again.
 way "norms" --drive ram: "${top[@]}" --speculate on --clip 100
 middle=$(metric "$place/run" grad_norm | sort -g | sed -n 3p)
