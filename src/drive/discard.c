@@ -1,13 +1,12 @@
 #include "drive/discard.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <libgen.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/diag.h"
+#include "base/directory.h"
 #include "drive/placement.h"
 #include "drive/probe.h"
 #include "drive/transport.h"
@@ -54,15 +53,6 @@ static int check_owner(const struct shore__file *file, const uint64_t fleet_id[2
     return shore__fail(diag, SHORE_EMISMATCH, "%s: is not the volume that was to be removed, and stays", file->path);
 }
 
-static int sync_parent(const char *path, struct shore_diag *diag) {
-    char *copy = strdup(path);
-    int fd = copy ? open(dirname(copy), O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
-    int rc = fd < 0 || fsync(fd) ? fail_errno(path, "its removal could not be made durable", diag) : 0;
-    if (fd >= 0) close(fd);
-    free(copy);
-    return rc;
-}
-
 static int wipe(const struct shore__file *file, struct shore_diag *diag) {
     void *zeros = NULL;
     if (posix_memalign(&zeros, SHORE__IO_ALIGN, WIPE_BYTES)) return shore__fail(diag, -ENOMEM, "out of memory");
@@ -88,7 +78,7 @@ int shore__drive_discard(const char *path, const uint64_t fleet_id[2], uint64_t 
     if (!rc && file.is_device)
         rc = wipe(&file, diag);
     else if (!rc)
-        rc = unlink(file.path) ? fail_errno(file.path, "cannot be removed", diag) : sync_parent(file.path, diag);
+        rc = unlink(file.path) ? fail_errno(file.path, "cannot be removed", diag) : shore__parent_sync(file.path, diag);
     shore__file_close(&file);
     return rc;
 }

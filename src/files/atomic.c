@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/diag.h"
+#include "base/directory.h"
 
 char *shore__path_join(const char *directory, const char *name) {
     char *path;
@@ -88,26 +89,12 @@ int shore__atomic_open(const char *path, struct shore__atomic *file, struct shor
     return 0;
 }
 
-static int sync_directory_of(const char *path) {
-    const char *slash = strrchr(path, '/');
-    char *directory = slash ? strndup(path, (size_t)(slash - path) + 1) : strdup(".");
-    if (!directory) return -ENOMEM;
-    int fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    int rc = fd < 0 ? -errno : 0;
-    free(directory);
-    if (fd < 0) return rc;
-    /* some file systems cannot sync a directory and say so; the rename stands all the same */
-    if (fsync(fd) != 0 && errno != EINVAL) rc = -errno;
-    close(fd);
-    return rc;
-}
-
 int shore__atomic_commit(struct shore__atomic *file, struct shore_diag *diag) {
     int rc = fsync(file->fd) ? -errno : 0;
     if (close(file->fd) != 0 && rc == 0) rc = -errno;
     file->fd = -1;
     if (rc == 0 && rename(file->temporary, file->path) != 0) rc = -errno;
-    if (rc == 0) rc = sync_directory_of(file->path);
+    if (rc == 0) rc = shore__parent_sync(file->path, NULL);
     if (rc) {
         shore__fail(diag, rc, "%s: cannot finish writing it: %s", file->path, strerror(-rc));
         unlink(file->temporary);

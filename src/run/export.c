@@ -9,6 +9,7 @@
 
 #include "base/arena.h"
 #include "base/diag.h"
+#include "base/directory.h"
 #include "files/atomic.h"
 #include "files/json.h"
 #include "files/safetensors.h"

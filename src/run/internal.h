@@ -74,8 +74,6 @@ int shore__plan_read(const char *run_path, struct shore__plan *out, struct shore
 
 bool shore__path_exists(const char *directory, const char *name);
 bool shore__directory_is_empty(const char *path);
-int shore__directory_sync(const char *path, struct shore_diag *diag);
-int shore__parent_sync(const char *path, struct shore_diag *diag); /* of the directory that holds path */
 /* A file, and what a kill has left of its being replaced. */
 void shore__remove_in(const char *directory, const char *name);
 /* Removes the files of a directory (not what is below it) and the directory. */

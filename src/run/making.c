@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "base/diag.h"
+#include "base/directory.h"
 #include "drive/discard.h"
 #include "drive/placement.h"
 #include "drive/probe.h"

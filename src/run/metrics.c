@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/diag.h"
+#include "base/directory.h"
 #include "base/units.h"
 #include "files/atomic.h"
 #include "run/fleets.h"

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/diag.h"
+#include "base/directory.h"
 #include "drive/discard.h"
 #include "drive/fleet.h"
 #include "drive/placement.h"

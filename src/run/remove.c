@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/diag.h"
+#include "base/directory.h"
 #include "drive/placement.h"
 #include "drive/probe.h"
 #include "drive/transport.h"

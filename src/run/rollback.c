@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/diag.h"
+#include "base/directory.h"
 #include "drive/fleet.h"
 #include "drive/placement.h"
 #include "drive/transport.h"

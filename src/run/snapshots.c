@@ -15,6 +15,7 @@
 #include <linux/fs.h>
 
 #include "base/diag.h"
+#include "base/directory.h"
 #include "drive/discard.h"
 #include "drive/placement.h"
 #include "drive/probe.h"

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "base/diag.h"
+#include "base/directory.h"
 #include "base/units.h"
 
 static int fail_errno(struct shore_diag *diag, const char *path, const char *what) {
@@ -301,7 +302,7 @@ int shore__file_create_asking(const char *path, uint64_t bytes, uint64_t fill_by
                                 : create_over_file(out, dir, bytes, overwrite, replaceable, diag);
     }
     if (rc == 0) rc = measure(out, diag);
-    if (rc == 0 && fsync(dir)) rc = fail_errno(diag, path, "its directory entry could not be made durable");
+    if (rc == 0) rc = shore__parent_sync(path, diag);
     if (rc) goto failed;
     close(dir);
     out->direct = io != SHORE_IO_BUFFERED && try_direct(out);

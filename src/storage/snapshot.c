@@ -1,7 +1,6 @@
 /* A volume's committed state as a volume of its own. */
 #include <errno.h>
 #include <fcntl.h>
-#include <libgen.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +12,7 @@
 #include <linux/fs.h>
 
 #include "base/diag.h"
+#include "base/directory.h"
 #include "storage/volume_internal.h"
 
 static int fail_errno(const char *path, const char *what, struct shore_diag *diag) {
@@ -156,15 +156,6 @@ static int copy(struct shore__volume *v, struct shore__io *io, const char *path,
 
 /* ---- the file ---------------------------------------------------------------------------------------------------- */
 
-static int sync_parent(const char *path, struct shore_diag *diag) {
-    char *name = strdup(path);
-    int fd = name ? open(dirname(name), O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
-    int rc = fd < 0 || fsync(fd) ? fail_errno(path, "its directory entry could not be made durable", diag) : 0;
-    if (fd >= 0) close(fd);
-    free(name);
-    return rc;
-}
-
 int shore__volume_snapshot(struct shore__volume *v, struct shore__io *io, const char *path,
                            struct shore__stored_part stored, void *buffer, size_t buffer_bytes, uint64_t *copied_bytes,
                            struct shore_diag *diag) {
@@ -181,7 +172,7 @@ int shore__volume_snapshot(struct shore__volume *v, struct shore__io *io, const 
     int rc = share(v, partial, diag);
     if (rc > 0) rc = copy(v, io, partial, stored, buffer, buffer_bytes, copied_bytes, diag);
     if (!rc && rename(partial, path)) rc = fail_errno(path, "cannot be put in its place", diag);
-    if (!rc) rc = sync_parent(path, diag);
+    if (!rc) rc = shore__parent_sync(path, diag);
     if (rc) unlink(partial);
     free(partial);
     return rc;

@@ -83,6 +83,22 @@ mv "$place/d/volume" "$place/d/moved"
 must train --resume "$place/run" --drive "$place/d/volume=$place/d/moved"
 same "moved" "$(digest)" "$wanted"
 
+# Directories that cannot be synced: a file system that has no such thing is used all the same, a failing one is not.
+mkdir "$place/plain" "$place/plain/d"
+export FAIL_IO="dirsync 0 22 /" LD_PRELOAD=$FAIL_IO_SO
+must train "${common[@]}" --drive "$place/plain/v" --out "$place/plain/run"
+same "no directory can be synced: digest" "$(digest)" "$wanted"
+must snapshot "$place/plain/run" one
+must drive move "$place/plain/run" "$place/plain/v=$place/plain/d"
+must rollback "$place/plain/run" one
+must remove "$place/plain/run"
+same "no directory can be synced: nothing is left" "$(ls "$place/plain")" d
+FAIL_IO="dirsync 0 5 plain" expect_failure 1 "a directory's sync fails" "plain.*cannot be made durable" \
+    train "${common[@]}" --drive "$place/plain/v" --out "$place/plain/run"
+unset FAIL_IO LD_PRELOAD
+must train "${common[@]}" --drive "$place/plain/v" --out "$place/plain/run"
+same "a directory's sync fails: made again" "$(digest)" "$wanted"
+
 # A volume that the limit of file sizes does not allow.
 guard=(prlimit --fsize=1048576 "${guard[@]}")
 FAIL_IO="rmdir 0 39 limited" LD_PRELOAD=$FAIL_IO_SO refused "over the limit of file sizes" \

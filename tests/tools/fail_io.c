@@ -1,10 +1,10 @@
 /* Preloaded into longshore, it fails transfers of one file: FAIL_IO is "KIND COUNT CODE PATH": after COUNT operations
- * of a kind (read, write, flush, unlink) on files whose path contains PATH, they fail with errno CODE, and so do all
- * later ones. KIND "slow" is another thing: files cannot be preallocated, and writing takes CODE ms longer; with KIND
- * "die", the process ends as soon as a flush is done; with KIND "stop", it stops itself once, before it makes a file
- * whose path contains PATH; with KIND "rmdir", directories cannot be removed, but only while this process still has a
- * file open that was removed from there, as on network file systems. Works with --io threads, which uses the calls
- * below. */
+ * of a kind (read, write, flush, unlink, or dirsync: the fsync of a directory) on files whose path contains PATH, they
+ * fail with errno CODE, and so do all later ones. KIND "slow" is another thing: files cannot be preallocated, and
+ * writing takes CODE ms longer; with KIND "die", the process ends as soon as a flush is done; with KIND "stop", it
+ * stops itself once, before it makes a file whose path contains PATH; with KIND "rmdir", directories cannot be removed,
+ * but only while this process still has a file open that was removed from there, as on network file systems. Works with
+ * --io threads, which uses the calls below. */
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static atomic_long seen;
@@ -109,6 +110,12 @@ int fdatasync(int fd) {
     int rc = real(fd);
     if (fails(fd, "die")) _exit(9);
     return rc;
+}
+
+int fsync(int fd) {
+    REAL(fsync);
+    struct stat st;
+    return fstat(fd, &st) == 0 && S_ISDIR(st.st_mode) && fails(fd, "dirsync") ? -1 : real(fd);
 }
 
 int unlink(const char *path) {
