@@ -21,32 +21,40 @@ static struct shore__command_line import_line(void) {
     return line;
 }
 
-/* The words that train records; a start on another processor says so. */
-static int processor_text(const struct shore__settings *s, char *out, size_t bytes, struct shore_diag *diag) {
+/* Small pieces: an import goes at the speed of what it reads. */
+static void fleet_options(const struct shore__settings *s, const struct shore__model *model,
+                          struct shore_fleet_options *out) {
+    shore__train_fleet_options(s, model, out);
+    out->chunk_segments = 1;
+    out->ring_bytes = 1;
+}
+
+/* processor: the words that train records; a start on another one says so. */
+static int examine(const struct shore__settings *s, const struct shore__model *model,
+                   const struct shore_fleet_options *options, char processor[64], uint64_t *minimum_bytes,
+                   struct shore_diag *diag) {
     struct shore__compute *c;
     int rc = shore__compute_cpu_open(!s->fp32, s->products, (int)s->threads, &c, diag);
     if (rc) return rc;
-    snprintf(out, bytes, "%s, %s products, %d threads", shore__processor_kind(),
+    snprintf(processor, 64, "%s, %s products, %d threads", shore__processor_kind(),
              c->mode == SHORE__BF16 ? "bf16" : "fp32", c->threads);
+    *minimum_bytes = shore__process_reserve_bytes(model, (uint32_t)c->threads, options->ndrives) +
+                     shore_fleet_memory_bytes(model->layout, options);
     c->ops->close(c);
     return 0;
 }
 
-static int fill(struct shore__run *run, const struct shore__train_args *args, struct shore_fleet **fleet,
-                unsigned char digest[16], struct shore_diag *diag) {
+static int fill(struct shore__run *run, const struct shore__train_args *args, const char *processor,
+                struct shore_fleet **fleet, unsigned char digest[16], struct shore_diag *diag) {
     struct shore__source *source = NULL;
     struct shore_fleet_options options;
     struct shore_fleet_info info;
-    char processor[64];
-    shore__train_fleet_options(&run->settings, run->model, &options);
+    fleet_options(&run->settings, run->model, &options);
     options.overwrite = args->overwrite || run->replace_drives;
-    options.chunk_segments = 1;
-    options.ring_bytes = 1;
     options.fleet_id[0] = run->fleet_id[0];
     options.fleet_id[1] = run->fleet_id[1];
     options.note = shore__cli_note;
-    int rc = processor_text(&run->settings, processor, sizeof processor, diag);
-    if (!rc) rc = shore__source_directory(run->model, run->settings.model, &source, diag);
+    int rc = shore__source_directory(run->model, run->settings.model, &source, diag);
     if (!rc) rc = shore__run_replace(run, diag);
     if (!rc) rc = shore_fleet_create(run->model->layout, &options, fleet, diag);
     if (!rc)
@@ -71,7 +79,8 @@ static int import(struct shore__train_args *args, const struct shore__parsed *pa
     struct shore_fleet_options options;
     struct shore_diag diag = {{0}};
     unsigned char digest[16];
-    char hex[33];
+    char hex[33], processor[64];
+    uint64_t minimum_bytes = 0;
     int rc = 0, code = SHORE__EXIT_DONE;
     if (!s->data.count && (s->val_data.count || s->val_share > 0 || s->epochs > 0))
         rc = shore__fail(&diag, SHORE_EUSAGE, "--val-data, --val-share and --epochs need --data FILE...");
@@ -86,10 +95,11 @@ static int import(struct shore__train_args *args, const struct shore__parsed *pa
     if (!rc) rc = shore__run_model(s, tokenizer, &model, &diag);
     if (!rc) rc = shore__train_resolve(args, model, &diag);
     if (!rc) {
-        shore__train_fleet_options(s, model, &options);
+        fleet_options(s, model, &options);
         rc = shore__cli_disk_space(&s->drives, shore_fleet_disk_bytes(model->layout, &options), &diag);
     }
-    if (!rc) rc = shore__cli_budget(s->memory_bytes, 0, 0, &s->memory_bytes, &diag);
+    if (!rc) rc = examine(s, model, &options, processor, &minimum_bytes, &diag);
+    if (!rc) rc = shore__cli_budget(s->memory_bytes, minimum_bytes, 0, &s->memory_bytes, &diag);
     if (!rc) shore__cli_catch_signals("\nlongshore: stopping; once more stops at once\n");
     if (!rc)
         rc = shore__run_prepare(args->out, s, model, tokenizer, args->overwrite, shore__cli_work,
@@ -98,7 +108,7 @@ static int import(struct shore__train_args *args, const struct shore__parsed *pa
         model = NULL; /* the run has them now */
         tokenizer = NULL;
         if (run->note) shore__cli_say("%s", run->note);
-        rc = fill(run, args, &fleet, digest, &diag);
+        rc = fill(run, args, processor, &fleet, digest, &diag);
     }
     shore__cli_progress_end();
     if (rc == -ECANCELED)

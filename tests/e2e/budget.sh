@@ -86,6 +86,12 @@ for what in "inspect $place/kept --digest" "export $place/kept --out $place/agai
     must $what --memory $(($(bytes "$(minimum $what)") - 786432))
 done
 
+what=(import "$place/exported" --drive "$place/d1" --out "$place/run")
+refused "import: a budget far too small" "--memory 1MiB is too little for this model: minimum" "${what[@]}" --memory 1MiB
+[ ! -e "$place/run" ] && [ -z "$(ls "$place/d1")" ] && ok "nothing was made" || fail "the refused import left something"
+holds "import" "$(minimum "${what[@]}")" "${what[@]}"
+"$LONGSHORE" remove "$place/run" >/dev/null
+
 must train --init "$place/wide.json" --data "$place/text" --drive "$place"/five.{1,2,3,4,5} --steps 1 --batch 1 --seq-len 16 \
     --memory 512MiB --out "$place/five"
 holds "the digest of five drives" "$(minimum inspect "$place/five" --deep)" inspect "$place/five" --deep
