@@ -176,5 +176,8 @@ uint64_t shore__process_reserve_bytes(const struct shore__model *m, uint32_t thr
     const uint64_t thread = mib + mib / 2; /* stack in use, malloc arena, oneDNN's code */
     const uint64_t drive = 2 * mib;        /* threads, queue */
     const uint64_t block = 32 * 1024;      /* descriptions of tensors, requests */
-    return libraries + threads * thread + ndrives * drive + m->nblocks * block;
+    const uint64_t token = 128;            /* of a tokenizer: of as many as those above are enough for, and beyond */
+    const uint64_t tokens_within = 256 * 1024;
+    uint64_t tokens = m->arch.vocab > tokens_within ? m->arch.vocab - tokens_within : 0;
+    return libraries + tokens * token + threads * thread + ndrives * drive + m->nblocks * block;
 }
