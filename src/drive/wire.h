@@ -2,8 +2,8 @@
  * sides' decoders can be tested with any bytes. docs/wire-protocol.md describes every byte.
  *
  * A frame is a header of 40 bytes, a body (fields), and bulk: bytes that are placed where they are used, without a copy
- * in between. All numbers are little-endian. Every request but OPEN and PROBE has the same fixed fields, of which it
- * uses some, and a tail.
+ * in between. All numbers are little-endian. Every request but OPEN has the same fixed fields, of which it uses some,
+ * and a tail.
  */
 #ifndef SHORE_DRIVE_WIRE_H
 #define SHORE_DRIVE_WIRE_H
@@ -113,7 +113,7 @@ struct shore__wire_request {
     uint64_t step;  /* LOAD, BEGIN, FETCH, COMMIT; UPDATE, STORE: the base */
     uint64_t era;   /* BEGIN: epoch; UPDATE, STORE, DISCARD: attempt; REMOVE: generation */
     uint64_t start; /* PUT, GET: offset in scratch */
-    uint64_t bytes; /* PUT, GET: how many; UPDATE, SPILL: of the gradient in the bulk */
+    uint64_t bytes; /* PUT, GET: how many; UPDATE: of the gradient in the bulk */
     uint32_t block, segment, count;
     uint32_t kind;  /* FETCH: what; UPDATE, SPILL: form of the gradient; SNAPSHOT: act; COMMIT: how; MEASURE: what */
     uint32_t order; /* UPDATE */
