@@ -37,6 +37,7 @@ must drive move "$run" --drive-speeds 5,1,1,1,1
 holds "other shares" 5
 must drive list "$run" --json
 grep -q '"generation":6' "$place/log" && ok "generation" || fail "the placement's generation is not shown"
+documented "drive list" "$place/log"
 must drive remove "$run" "$place/d2/own.volume" "$place/d3" "$place/d1" "$place/d5"
 holds "one drive" 1
 

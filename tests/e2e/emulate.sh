@@ -25,6 +25,7 @@ for update in drive host; do
     grep -qE '^emulated step 3/4' "$place/log" && ok "progress" || fail "progress does not say it"
     grep -q 'times are those of rack, rates and model divided by 100' "$place/log" && ok "note" || fail "no note"
     same "$update: metrics" "$(metric "$place/run" emulated | sort | uniq -c | xargs)" "4 true"
+    documented RUN/metrics.jsonl "$place/run/metrics.jsonl"
     metric "$place/run" step_seconds | sed -n 2,3p | awk '$1 < 0.49 {exit 1}' && ok "$update: a step takes its time" ||
         fail "$update: steps are faster than the machine: $(metric "$place/run" step_seconds | xargs)"
     run inspect "$place/run"

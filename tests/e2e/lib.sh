@@ -118,6 +118,16 @@ expect_failure() {
 digest() { sed -nE 's/^step ([0-9]+) digest ([0-9a-f]+).*$/\1 \2/p' "$place/log" | tail -n 1; }
 # metric RUN KEY: the values of one key, a line per step.
 metric() { sed -nE 's/.*"'"$2"'": ?("?)([^,"}]*)\1.*/\2/p' "$1/metrics.jsonl"; }
+# documented SECTION[|SECTION...] FILE: docs/outputs.md has every key of the JSON in FILE in one of these sections.
+documented() {
+    local page keys key
+    page=$(awk -v names="^## ($1)\$" '/^## / {inside = $0 ~ names} inside' "$tests/../docs/outputs.md")
+    keys=$(sed -E 's/"(model|settings)":\{[^}]*\}/"\1":0/g' "$2" | grep -oE '"[a-z0-9_]+":' | tr -d '":' | sort -u)
+    [ -n "$keys" ] || fail "$1: no JSON"
+    for key in $keys; do
+        [[ $page == *"\`$key\`"* ]] && ok "$1: $key" || fail "docs/outputs.md, $1: $key is missing"
+    done
+}
 
 # bytes SIZE: what "397MiB" means, as longshore reads it.
 bytes() {

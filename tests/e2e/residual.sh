@@ -156,6 +156,7 @@ for how in "--residual host" "--residual saved" "--error-feedback off"; do
         --drive-speeds 2,1 --speculate on --out "$place/uneven-run" --stop-at 4
     grep -q "step 4 is skipped: its gradient norm is not finite" "$place/log" && ok "$how: skipped" ||
         fail "$how: step 4 is not skipped for its gradient"
+    documented RUN/metrics.jsonl "$place/uneven-run/metrics.jsonl"
     must train --resume "$place/uneven-run"
     grep -q "is lost" "$place/log" && fail "$how: something is said to be lost" || ok "$how: nothing is lost"
     must export "$place/even-run" --out "$place/even-out"

@@ -32,6 +32,7 @@ must snapshots "$run"
 grep -q "^five: step 5.*${at5#* }" "$place/log" && ok "listed" || fail "no snapshot five with its digest in the list"
 must snapshots "$run" --json
 grep -q '"snapshots":\[{"name":"five","step":5,' "$place/log" && ok "as JSON" || fail "no snapshots as JSON"
+documented snapshots "$place/log"
 must inspect "$run"
 grep -q "ten: step 10" "$place/log" && ok "inspect shows it" || fail "inspect does not show the snapshots"
 

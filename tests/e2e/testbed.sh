@@ -12,6 +12,7 @@ run bench testbed "$place/tiny.json" --drives 3,1 --dir "$place/tmp" --out "$pla
 same "exit code" $rc 0
 sed 1d "$place/log" >"$place/rows"
 same "rows" "$(wc -l <"$place/rows")" 10
+documented "bench testbed" "$place/rows"
 same "the same in --out" "$(cksum <"$place/out/testbed-tiny.jsonl" | cut -d' ' -f2)" "$(cksum <"$place/rows" | cut -d' ' -f2)"
 field() { sed -nE 's/.*"'"$1"'": ?("?)([^,"}]*)\1.*/\2/p' "$place/rows"; }
 same "modes" "$(paste -d: <(field mode) <(field drives) <(field link_share) | xargs)" \

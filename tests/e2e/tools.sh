@@ -19,6 +19,7 @@ for key in step loss grad_norm lr tokens step_seconds compute_seconds wait_secon
     drive_read_bytes drive_write_bytes resident_bytes speculated; do
     same "metrics: $key" "$(metric "$run_dir" $key | wc -l)" 30
 done
+documented RUN/metrics.jsonl "$run_dir/metrics.jsonl"
 
 # One set of flags for all optimizers is fine, and what one of them does not use is said.
 must train --init "$place/config.json" --data "$place/text" --drive "$place/idle.volume" --out "$place/idle" --steps 1 \
@@ -53,6 +54,7 @@ must "${words[@]}" --memory "$(minimum "${words[@]}")"
 must remove "$place/words"
 
 must eval "$run_dir" --data "$place/more" --json --memory 512MiB
+documented eval "$place/log"
 loss=$(number loss)
 same "eval prints one line" "$(sed 1d "$place/log" | grep -c '"loss"')" 1
 awk -v l="$loss" -v p="$(number perplexity)" 'BEGIN {d = exp(l) / p - 1; exit !(d * d < 1e-6)}' &&
@@ -98,6 +100,7 @@ yes '{"text": "ab"}' | head -n 500 >"$place/short.jsonl"
 must train --init "$place/config.json" --data "$place/short.jsonl" --drive "$place/short.volume" --out "$place/short" \
     --steps 60 --batch 8 --seq-len 16 --lr 1e-2 --memory 512MiB
 must generate "$place/short" --prompt a --max-tokens 20 --temperature 0 --json
+documented generate "$place/log"
 grep -q '"text":"b","tokens":1,"ended":true' "$place/log" && ok "a text that ends" || fail "the end is not reported"
 must generate "$place/short" --prompt a --max-tokens 1 --temperature 0 --json
 grep -q '"text":"b","tokens":1,"ended":false' "$place/log" && ok "a text that is cut" || fail "an end that was not"
@@ -162,6 +165,9 @@ if cmp -s "$place/exported/model.safetensors" "$place/exported2/model.safetensor
 must inspect "$run_dir"
 must inspect "$run_dir" --json
 same "inspect --json is one line" "$(sed 1d "$place/log" | wc -l)" 1
+documented "inspect|drive list|snapshots" "$place/log"
+must inspect "$run_dir" --digest --json
+documented inspect "$place/log"
 must train --init "$place/config.json" --data "$place/text" --drive "$place/d/dry" --out "$place/dry" --steps 5 --dry-run \
     --batch 2 --memory 1GiB
 grep -q "with 1.00 GiB, inner activations kept for [1-9][0-9]* of [1-9]" "$place/log" && ok "what a budget keeps" ||
@@ -183,11 +189,16 @@ must "${trials[@]}" --memory 90MiB --json
 most=$(grep -o '"memory_bytes":[0-9]*' "$place/log" | cut -d: -f2 | sort -n | tail -n 1)
 [ "$most" -le $((90 << 20)) ] && ok "verify keeps to its budget" || fail "verify takes $most bytes"
 grep -q '"name":"large chunks"' "$place/log" && ok "large chunks" || fail "no large chunks in the budget"
+documented verify "$place/log"
 refused "hexadecimal parameters" "--params takes a number" bench update --drive "$place/d" --params 0x10
 must bench update --drive "$place/d" --params 1000000 --json
 awk -v v="$(number params_per_second)" 'BEGIN {exit !(v > 0)}' && ok "bench update" || fail "no params_per_second"
+documented "bench update" "$place/log"
 refused "a size too small" "--size takes a size of at least 16.00 MiB, not '15MiB'" bench disk --drive "$place/d" --size 15MiB
 must bench disk --drive "$place/d" --size 16MiB --passes 1 --json
+documented "bench disk" "$place/log"
+must bench compute --width 64 --rows 64 --slice 64 --json
+documented "bench compute" "$place/log"
 ONEDNN_MAX_CPU_ISA=AVX2 must bench compute --width 64 --rows 64 --slice 64 # which has no products in bf16
 grep -q '^fp32: [0-9]' "$place/log" && ok "bench compute" || fail "bench compute gives no rate in fp32"
 
@@ -198,10 +209,12 @@ for command in inspect snapshots "drive list"; do
     # shellcheck disable=SC2086
     must $command "$odd" --json
     grep -qF $'/run\xef\xbf\xbd\\"",' "$place/log" && ok "$command names it" || fail "$command does not name the run"
+    [ "$command" = inspect ] || documented "$command" "$place/log"
 done
 mkdir "$odd/d"
 must drive bench "$odd/d" --json
 grep -q '"drives":\[{"drive":"' "$place/log" && ok "drive bench names it" || fail "drive bench does not name the drive"
+documented "drive bench" "$place/log"
 rmdir "$odd/d"
 mv "$odd" "$run_dir"
 must remove "$run_dir"
