@@ -117,7 +117,7 @@ static void add_resources(struct shore__words *w, const struct trial *t) {
 }
 
 static int train_fresh(const struct verify *v, struct trial *t, const char *run) {
-    static const char *const identity[] = {"model",          "init",
+    static const char *const repeated[] = {"model",          "init",
                                            "tokenizer",      "seed",
                                            "data",           "batch",
                                            "seq-len",        "precision",
@@ -132,13 +132,13 @@ static int train_fresh(const struct verify *v, struct trial *t, const char *run)
                                            "compress",       "compress-values",
                                            "compress-after", "compress-variance",
                                            "error-feedback", "residual",
-                                           "grad-precision"};
+                                           "grad-precision", "update"};
     struct shore__words w = {0};
     shore__words_add(&w, "longshore");
     shore__words_add(&w, "train");
-    for (size_t i = 0; i < sizeof identity / sizeof identity[0]; i++)
-        if (shore__option_given(&shore__train_line, &v->parsed, identity[i]))
-            add_flag(&w, &v->args.settings, identity[i]);
+    for (size_t i = 0; i < sizeof repeated / sizeof repeated[0]; i++)
+        if (shore__option_given(&shore__train_line, &v->parsed, repeated[i]))
+            add_flag(&w, &v->args.settings, repeated[i]);
     shore__words_add(&w, "--steps");
     shore__words_add(&w, "%llu", (unsigned long long)v->steps);
     if (t->stop_at) {

@@ -75,6 +75,18 @@ same "after $kills kills" "$rc $(digest)" "0 $wanted"
 run inspect "$place/run" --digest --deep
 same "every byte" "$(digest)" "$wanted"
 
+# verify trains in that way, too.
+mkdir "$place/tmp"
+merge common --steps 2
+TMPDIR=$place/tmp "${guard[@]}" "$LONGSHORE" verify "${merged[@]}" --update host --drive "$place/d1" \
+    >"$place/log" 2>&1 </dev/null &
+background=$!
+while kill -0 $background 2>/dev/null && ! how=$(grep -hs '"update"' "$place/tmp"/*/0/run.json); do sleep 0.01; done
+wait $background
+same "verify" "$? $(tail -n 1 "$place/log")" "0 the same bits everywhere"
+background=
+same "on the host" "${how//[ ,]/}" '"update":"host"'
+
 # bench update takes the same way.
 run bench update --drive "$place/d1" "$place/d2" --params 4M --steps 1 --update host --quiet
 grep -qE '^bytes a parameter and step on the host link: 16\.[0-9]+ in, 16\.[0-9]+ out$' "$place/log" && ok "bench update" ||
