@@ -9,7 +9,7 @@
 
 int shore__cli_budget(uint64_t asked, uint64_t minimum, uint64_t comfortable, uint64_t *budget,
                       struct shore_diag *diag) {
-    char a[32], b[32];
+    char a[32], b[32], least[48] = "";
     uint64_t machine = shore__machine_memory_bytes();
     if (asked == 0) {
         asked = machine / 2;
@@ -19,11 +19,10 @@ int shore__cli_budget(uint64_t asked, uint64_t minimum, uint64_t comfortable, ui
     if (asked < minimum)
         return shore__fail(diag, SHORE_EBUDGET, "--memory %s is too little for this model: minimum %s",
                            shore__format_size_up(asked, a, sizeof a), shore__format_size_up(minimum, b, sizeof b));
+    if (minimum) snprintf(least, sizeof least, " (minimum %s)", shore__format_size_up(minimum, a, sizeof a));
     if (machine && asked > machine)
-        return shore__fail(diag, SHORE_EBUDGET,
-                           "a budget of %s is more than the memory of this machine, %s (minimum %s)",
-                           shore__format_size_up(asked, a, sizeof a), shore__format_size(machine, b, sizeof b),
-                           shore__format_size_up(minimum, (char[32]){0}, 32));
+        return shore__fail(diag, SHORE_EBUDGET, "a budget of %s is more than the memory of this machine, %s%s",
+                           shore__format_size_up(asked, a, sizeof a), shore__format_size(machine, b, sizeof b), least);
     *budget = asked;
     return 0;
 }

@@ -78,7 +78,8 @@ with_flag "choice near another" "cosine" --schedule cosin
 with_flag "value missing" "--optimizer" --optimizer
 bad "a flag twice" "--steps" "${base[@]}" --steps 3
 with_flag "sequences longer than the model" "seq-len|64" --seq-len 65
-with_flag "more memory than the machine" "memory" --memory 4096TiB
+with_flag "more memory than the machine" "memory of this machine, .* \(minimum [1-9]" --memory 4096TiB
+bad "the same, no minimum being known" "memory of this machine, [^ ]+ .iB$" eval "$good" --data "$data" --memory 4096TiB
 with_flag "no such directory for a drive" "no-such" --drive "$place/no-such/dir/volume"
 with_flag "a path that fills a message" "cannot read it: No such file" --data "$place$(printf '/%0200d' {1..15})"
 ln -s loop "$place/loop"
