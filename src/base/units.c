@@ -53,7 +53,7 @@ int shore__parse_share(const char *text, double *share) {
     bool percent = *end == '%';
     if (end[percent] != '\0' || (digits != text && !percent)) return -EINVAL;
     if (percent) value /= 100;
-    if (!(value >= 0 && value <= 1)) return -EINVAL;
+    if (!(value > 0 && value <= 1)) return -EINVAL;
     *share = value;
     return 0;
 }

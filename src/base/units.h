@@ -14,7 +14,7 @@ int shore__parse_size(const char *text, uint64_t *bytes);
  * hold, with -EINVAL. */
 int shore__parse_real(const char *text, double *value);
 
-/* A share of a whole: "top1%", "1%", "0.01", or "none" for 0; from 0 to 1. Rejects all else with -EINVAL. */
+/* A share of a whole: "top1%", "1%", "0.01", or "none" for 0; above 0, up to 1. Rejects all else with -EINVAL. */
 int shore__parse_share(const char *text, double *share);
 /* "top1%", or "none": what the above accepts. */
 const char *shore__format_share(double share, char *out, size_t out_bytes);

@@ -180,7 +180,7 @@ int shore__option_set(const struct shore__option *o, const char *text, void *tar
         return set_real(o, text, at, diag);
     case SHORE__OPTION_SHARE: {
         double v;
-        if (shore__parse_share(text, &v)) return bad_value(o, text, "a share such as top1%, or none", diag);
+        if (shore__parse_share(text, &v)) return bad_value(o, text, "a share above 0 such as top1%, or none", diag);
         memcpy(at, &v, sizeof v);
         return 0;
     }

@@ -222,7 +222,7 @@ static void describe(const struct row *r, char *text, size_t bytes) {
             snprintf(text, bytes, "a number from %g to %g", r->low, r->high);
         break;
     case SHARE:
-        snprintf(text, bytes, "a share such as top1%%, or none");
+        snprintf(text, bytes, "a share above 0 such as top1%%, or none");
         break;
     case CHOICE:
     case TRUTH:
@@ -418,8 +418,10 @@ static json_t *row_json(const struct row *r, const struct shore__settings *s) {
     case COUNT64:
     case SIZE:
         return count_json(*(uint64_t *)field(r, s));
+    case SHARE: /* "none" as the flag has it; runs of earlier versions have 0 */
+        if (*(double *)field(r, s) == 0) return json_string("none");
+        return json_real(*(double *)field(r, s));
     case REAL:
-    case SHARE:
         return json_real(*(double *)field(r, s));
     case CHOICE:
         memcpy(&choice, field(r, s), sizeof choice);

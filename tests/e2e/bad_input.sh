@@ -75,6 +75,7 @@ with_flag "a size of nothing" "--memory" --memory 0
 with_flag "negative size" "--memory" --memory -1GiB
 with_flag "choice" "--precision.*fp32|fp32.*--precision" --precision fp64
 with_flag "choice near another" "cosine" --schedule cosin
+with_flag "a share of nothing" "--compress takes a share above 0 such as top1%, or none, not 'top0%'" --compress top0%
 with_flag "value missing" "--optimizer" --optimizer
 bad "a flag twice" "--steps" "${base[@]}" --steps 3
 with_flag "sequences longer than the model" "seq-len|64" --seq-len 65

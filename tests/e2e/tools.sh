@@ -163,6 +163,7 @@ must export "$place/run" --out "$place/exported2" --dtype fp32
 if cmp -s "$place/exported/model.safetensors" "$place/exported2/model.safetensors"; then ok "export repeats"; else fail "two exports differ"; fi
 
 must inspect "$run_dir"
+grep -qE "^  compress +none$" "$place/log" && ok "no compression" || fail "compress is not none"
 must inspect "$run_dir" --json
 same "inspect --json is one line" "$(sed 1d "$place/log" | wc -l)" 1
 documented "inspect|drive list|snapshots" "$place/log"

@@ -40,6 +40,23 @@ static void survives_json(void **state) {
     shore__settings_free(&c);
 }
 
+/* Runs of earlier versions have 0, which is refused where people write. */
+static void no_share_is_called_none(void **state) {
+    struct shore_diag diag = {{0}};
+    struct shore__settings s;
+    shore__settings_defaults(&s);
+    s.compress = 0.5;
+    assert_ok(from("{\"compress\": 0.0}", &s, &diag));
+    assert_true(s.compress == 0);
+    json_t *json = shore__settings_to_json(&s);
+    assert_string_equal(json_string_value(json_object_get(json, "compress")), "none");
+    s.compress = 0.5;
+    assert_ok(shore__settings_from_json(json, "run.json", &s, &diag));
+    assert_true(s.compress == 0);
+    json_decref(json);
+    shore__settings_free(&s);
+}
+
 static void names_what_is_wrong(void **state) {
     static const struct {
         const char *json, *says;
@@ -62,7 +79,7 @@ static void names_what_is_wrong(void **state) {
         {"{\"optimizer\": \"adamW\"}", "adamw, adam, sgd or adagrad"},
         {"{\"shuffle\": \"yes\"}", "off or on"},
         {"{\"precision\": true}", "bf16 or fp32"},
-        {"{\"compress\": \"top101%\"}", "\"compress\" takes a share such as top1%, or none"},
+        {"{\"compress\": \"top101%\"}", "\"compress\" takes a share above 0 such as top1%, or none"},
         {"{\"compress\": \"1 %\"}", "\"compress\""},
         {"{\"compress\": 1.5}", "\"compress\""},
         {"{\"residual\": \"drive\"}", "host or saved"},
@@ -169,8 +186,11 @@ static void fits_what_was_not_given(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(survives_json),           cmocka_unit_test(names_what_is_wrong),
-        cmocka_unit_test(checks_combinations),     cmocka_unit_test(rates_follow_the_schedule),
+        cmocka_unit_test(survives_json),
+        cmocka_unit_test(no_share_is_called_none),
+        cmocka_unit_test(names_what_is_wrong),
+        cmocka_unit_test(checks_combinations),
+        cmocka_unit_test(rates_follow_the_schedule),
         cmocka_unit_test(fits_what_was_not_given),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
