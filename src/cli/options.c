@@ -373,14 +373,15 @@ int shore__config_apply(const struct shore__command_line *line, const char *path
     if (rc) return rc;
     char file[256];
     shore__escape(path, strlen(path), file, sizeof file);
-    const char *key;
+    const char *key, *found[SHORE__OPTIONS_MAX] = {NULL};
     json_t *value;
     json_object_foreach(json, key, value) {
         struct shore_diag inner;
         int index = shore__option_find(line, key);
         bool overridden = index >= 0 && parsed->given[index] == SHORE__GIVEN;
         const struct shore__option *o = index < 0 ? NULL : &line->options[index];
-        rc = !o                              ? unknown(line, key, true, &inner)
+        rc = !o             ? unknown(line, key, true, &inner)
+             : found[index] ? shore__fail(&inner, SHORE_EUSAGE, "\"%s\" and \"%s\" are the same key", found[index], key)
              : !shore__option_taken(line, o) ? not_taken(line, o, &inner)
              : overridden                    ? check_json(o, value, &inner)
                                              : set_from_json(o, value, target, &inner);
@@ -388,6 +389,7 @@ int shore__config_apply(const struct shore__command_line *line, const char *path
             rc = shore__fail(diag, SHORE_EINPUT, "%s: %s", file, inner.text);
             break;
         }
+        found[index] = key;
         if (!overridden) parsed->given[index] = SHORE__GIVEN_CONFIG;
     }
     json_decref(json);

@@ -118,6 +118,8 @@ printf '{"steps": 3, "steps": 4}' >"$place/config.json"
 with_flag "key twice" "steps|duplicate" --config "$place/config.json"
 printf '{"steps": ' >"$place/config.json"
 with_flag "JSON cut off" "config.json" --config "$place/config.json"
+printf '{"min_lr": 1e-5, "lr": 1e-3, "min-lr": 1e-4}' >"$place/config.json"
+with_flag "key in two spellings" '"min_lr" and "min-lr" are the same key' --config "$place/config.json"
 
 # ---- data ----
 : >"$place/empty"
