@@ -159,7 +159,6 @@ static void say_what_has_no_effect(const struct shore__parsed *parsed, const str
         {"beta1", adam, optimizer},
         {"beta2", adam, optimizer},
         {"eps", !sgd, optimizer},
-        {"momentum", sgd, optimizer},
         {"min-lr", s->schedule != SHORE__CONSTANT, "--schedule constant"},
     };
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)

@@ -192,7 +192,7 @@ static int remove_left(const struct shore__run *run, struct intent *in, shore__n
         bool again = away && shore__path_is_remote(v->path) && shore__uris_share_server(away, v->path);
         int rc = again ? shore__fail(&why, SHORE_ELINK, "%s: is out of reach, too", v->path) : discard(run, v, &why);
         /* what was refused as a new drive is still what it was before */
-        bool anothers = v->undone && (rc == SHORE_EMISMATCH || (rc == SHORE_EBUSY && !v->begun));
+        bool anothers = v->undone && (rc == SHORE_EMISMATCH || rc == SHORE_EINPUT || (rc == SHORE_EBUSY && !v->begun));
         bool stays = !shore__discard_is_over(rc) && (rc == SHORE_ELINK || !v->undone || v->begun);
         if (stays) {
             snprintf(text, sizeof text,

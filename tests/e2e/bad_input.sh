@@ -68,6 +68,8 @@ bad "a step of a new run" "--accept-step goes with --resume" "${base[@]}" --acce
 with_flag "huge batch" "--batch" --batch 99999999999999999999
 with_flag "no steps" "--steps" --steps 0
 with_flag "beta of one" "--beta2" --beta2 1
+with_flag "momentum for Adam" "--momentum is for --optimizer sgd" --momentum 0.9
+same "said once" "$(grep -c '^longshore:' "$place/log")" 1
 with_flag "negative clip" "--clip" --clip -1
 with_flag "share of more than one" "--val-share" --val-share 1.5
 with_flag "nonsense size" "--memory" --memory 12parsecs

@@ -114,6 +114,8 @@ refused "memory" "keeps nothing" drive add "$run" ram: --drive-speeds 1,1,1,1
 refused "no word of where" "OLD=NEW" drive move "$run" "$place/d1"
 refused "to nowhere" "to where" drive move "$run" "$place/d1="
 refused "a directory that is not there" "does not exist" drive add "$run" "$place/none/none" --drive-speeds 1,1,1,1
+refused "a drive of no kind" "null: a special file" drive add "$run" /dev/null --drive-speeds 1,1,1,1
+same "said once" "$(grep -c '^longshore:' "$place/log")" 1
 refused "too few speeds" "2 speeds for 4 drives" drive add "$run" "$place/d3" --drive-speeds 1,2
 refused "no speed" "no speed" drive add "$run" "$place/d3" --drive-speeds 1,2,fast,1
 refused "speed 0" "no speed" drive add "$run" "$place/d3" --drive-speeds 1,2,0,1
