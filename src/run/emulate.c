@@ -229,8 +229,7 @@ int shore__emulation_json(const char *name, json_t **out, struct shore_diag *dia
     char shown[160];
     const char *near = shore__suggest(name, names, n);
     return shore__fail(diag, SHORE_EUSAGE,
-                       "--emulate: no machine is called %s, and there is no such file%s%s%s; built in is "
-                       "smart-infinity, and none emulates nothing",
+                       "no machine is called %s, and there is no such file%s%s%s; built in is smart-infinity",
                        shore__escape(name, strlen(name), shown, sizeof shown), near ? ": did you mean " : "",
                        near ? near : "", near ? "?" : "");
 }
@@ -252,9 +251,11 @@ int shore__emulation_absolute(char **name, struct shore_diag *diag) {
 }
 
 int shore__emulation_open(const char *name, struct shore__emulation *out, struct shore_diag *diag) {
+    struct shore_diag why;
     json_t *json;
-    int rc = shore__emulation_json(name, &json, diag);
-    if (rc) return rc;
+    int rc = shore__emulation_json(name, &json, &why);
+    if (rc)
+        return shore__fail(diag, rc, rc == SHORE_EUSAGE ? "--emulate: %s, and none emulates nothing" : "%s", why.text);
     rc = shore__emulation_from_json(json, name, out, diag);
     json_decref(json);
     return rc;
