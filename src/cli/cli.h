@@ -83,7 +83,8 @@ void shore__cli_put_text(FILE *out, const char *text, size_t bytes);
 
 /* ---- signals ----------------------------------------------------------------------------------------------------- */
 
-/* From now on the first SIGINT or SIGTERM sets a flag and says `promise`, the second ends the process at once. */
+/* From now on the first SIGINT, SIGTERM or SIGHUP (unless that is ignored) sets a flag and says `promise`; a second
+ * one, unless it is SIGHUP, ends the process at once. */
 void shore__cli_catch_signals(const char *promise);
 bool shore__cli_stop_wanted(void);
 

@@ -8,6 +8,7 @@ static volatile sig_atomic_t signals_seen;
 static const char *first_answer;
 
 static void on_signal(int number) {
+    if (number == SIGHUP && signals_seen) return; /* a closed terminal sends one, and so does its shell */
     if (++signals_seen > 1) _exit(SHORE__EXIT_FAILED);
     ssize_t ignored = write(STDERR_FILENO, first_answer, strlen(first_answer));
     (void)ignored;
@@ -21,9 +22,11 @@ void shore__cli_catch_signals(const char *promise) {
     first_answer = promise;
     stack_t own = {.ss_sp = stack, .ss_size = sizeof stack};
     sigaltstack(&own, NULL);
-    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART | SA_ONSTACK};
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART | SA_ONSTACK}, before;
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGHUP, NULL, &before);
+    if (before.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, NULL); /* nohup has it ignored */
     /* a reader of our output that goes away must not end the training */
     signal(SIGPIPE, SIG_IGN);
 }

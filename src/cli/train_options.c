@@ -121,7 +121,8 @@ const struct shore__command_line shore__train_line = {
              "budget. Every step is a checkpoint: after a crash, --resume goes on from the last committed step.",
     .notes =
         "The last line on standard output is 'step N digest HEX', a hash of all parameters and optimizer state.\n"
-        "SIGINT and SIGTERM finish and commit the step, say how to go on, and exit 0; a second one stops at once.\n"
+        "SIGINT, SIGTERM and SIGHUP (unless ignored, as under nohup) finish and commit the step, say how to go on,\n"
+        "and exit 0; a second SIGINT or SIGTERM stops at once.\n"
         "RUN/metrics.jsonl gets one JSON object for each step.",
     .options = options,
     .noptions = sizeof options / sizeof options[0],

@@ -20,6 +20,7 @@ static void serve_one(int listener, int fd, const struct shore__serve_options *o
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     signal(SIGTERM, SIG_DFL);
     signal(SIGINT, SIG_IGN); /* Ctrl-C is for the one that listens, which ends this one */
+    signal(SIGHUP, SIG_IGN); /* and so is the end of its terminal */
     signal(SIGPIPE, SIG_IGN);
     int rc = shore__serve(fd, fd, options, &diag);
     if (rc && said) said(diag.text);

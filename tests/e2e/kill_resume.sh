@@ -41,11 +41,12 @@ killed speculating $limit --drive "$place/d2/c" --speculate on --io threads
 # A finished run says so.
 must train --resume "$place/one-drive"
 
-# SIGTERM and SIGINT: the step is finished and committed, the message says how to go on, exit code 0.
-for signal in TERM INT; do
+# SIGTERM, SIGINT and SIGHUP: the step is finished and committed, the message says how to go on, exit code 0.
+for signal in TERM INT HUP; do
     run=$place/polite-$signal
     set -m # a background job of a script would ignore SIGINT
-    "$LONGSHORE" train "${common[@]}" --out "$run" --drive "$place/d3/p$signal" >"$place/polite.log" 2>&1 </dev/null &
+    env --default-signal=HUP "$LONGSHORE" train "${common[@]}" --out "$run" --drive "$place/d3/p$signal" \
+        >"$place/polite.log" 2>&1 </dev/null &
     background=$!
     set +m
     for _ in $(seq 1000); do [ -s "$run/metrics.jsonl" ] && break; sleep 0.01; done
@@ -57,6 +58,7 @@ for signal in TERM INT; do
         kill -CONT $background
     fi
     kill -$signal $background
+    [ $signal != HUP ] || kill -HUP $background # a terminal that is closed sends two
     wait $background
     same "exit code after SIG$signal" $? 0
     background=
@@ -72,4 +74,12 @@ for signal in TERM INT; do
     must inspect "$run" --digest --deep
     same "digest after SIG$signal" "$(digest)" "$wanted"
 done
+env --ignore-signal=HUP "$LONGSHORE" train "${common[@]}" --out "$place/nohup" --drive "$place/d3/nohup" \
+    >"$place/log" 2>&1 </dev/null &
+background=$!
+for _ in $(seq 1000); do [ -s "$place/nohup/metrics.jsonl" ] && break; sleep 0.01; done
+kill -HUP $background
+wait $background
+same "SIGHUP under nohup" "$? $(digest)" "0 $wanted"
+background=
 done_testing
