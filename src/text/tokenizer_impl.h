@@ -55,8 +55,12 @@ struct shore__tokenizer {
     bool strip_first_space; /* when decoding */
 };
 
-/* What tokenizer.json says besides the model's vocabulary and merges. Refuses by name what is not supported. */
+/* What tokenizer.json says besides the model's vocabulary and merges, and its added tokens. Refuses by name what is not
+ * supported. */
 int shore__tokenizer_rules(struct shore__tokenizer *t, const json_t *document, struct shore_diag *diag);
+/* Then the added tokens, one after the other, and that these were all. */
+int shore__tokenizer_add(struct shore__tokenizer *t, const json_t *token, struct shore_diag *diag);
+int shore__tokenizer_added_ready(struct shore__tokenizer *t, struct shore_diag *diag);
 /* GPT-2's rules, for vocab.json and merges.txt, which state none. */
 int shore__tokenizer_gpt2_rules(struct shore__tokenizer *t, struct shore_diag *diag);
 /* All steps of normalizing on a text by itself; appends. */

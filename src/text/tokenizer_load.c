@@ -17,14 +17,14 @@
 #define FILE_LIMIT_BYTES (256u << 20)
 #define CONFIG_LIMIT_BYTES (16u << 20)
 
-/* One pass over tokenizer.json reads the vocabulary and all that is small; a second one the merges, which need the
- * vocabulary. So neither is ever held as a tree. */
-enum part { IN_TREE, IN_MODEL, IN_VOCAB, IN_MERGES };
+/* One pass over tokenizer.json reads the vocabulary and all that is small; a second one the merges and added tokens,
+ * which need that. So none of the three is ever held as a tree. */
+enum part { IN_TREE, IN_MODEL, IN_VOCAB, IN_MERGES, IN_ADDED };
 
 struct load {
     struct shore__tokenizer *t;
     const char *path;
-    bool merges_pass, bare_vocab, in_model, had_vocab, had_merges;
+    bool second_pass, bare_vocab, in_model, had_vocab, had_merges, had_added;
     enum part part;
     struct shore__text key, pair;
     size_t pair_split;
@@ -107,28 +107,45 @@ static int member_key(struct load *x, const struct shore__json_event *e, struct 
     free(x->name);
     x->name = strndup(e->text, e->bytes);
     if (!x->name) return shore__fail(diag, -ENOMEM, "out of memory");
-    bool again = !x->merges_pass && json_object_get(x->in_model ? x->model : x->document, x->name);
+    bool again = !x->second_pass && json_object_get(x->in_model ? x->model : x->document, x->name);
     x->part = IN_TREE;
     if (!x->in_model && is_key(e, "model")) {
         x->part = IN_MODEL;
-        again = !x->merges_pass && x->model;
+        again = !x->second_pass && x->model;
     } else if (x->in_model && is_key(e, "vocab")) {
         x->part = IN_VOCAB;
-        again = !x->merges_pass && x->had_vocab;
+        again = !x->second_pass && x->had_vocab;
         x->had_vocab = true;
     } else if (x->in_model && is_key(e, "merges")) {
         x->part = IN_MERGES;
-        again = x->merges_pass && x->had_merges;
-        x->had_merges |= x->merges_pass;
+        again = x->second_pass && x->had_merges;
+        x->had_merges |= x->second_pass;
+    } else if (!x->in_model && is_key(e, "added_tokens")) {
+        x->part = IN_ADDED;
+        again = x->second_pass && x->had_added;
+        x->had_added |= x->second_pass;
     }
     return again ? shore__fail(diag, SHORE_EINPUT, "%s: the key \"%s\" stands twice", x->path,
                                shore__escape(x->name, strlen(x->name), shown, sizeof shown))
                  : 0;
 }
 
+static int added_event(struct load *x, const struct shore__json_event *e, struct shore_diag *diag) {
+    struct shore_diag why = {{0}};
+    if (e->depth == 2 && (e->kind == SHORE__JSON_ARRAY_OPEN || e->kind == SHORE__JSON_ARRAY_CLOSE)) return 0;
+    if (e->depth == 1 && e->kind == SHORE__JSON_NULL) return 0;
+    if (e->depth == 1 || (e->depth == 2 && e->kind == SHORE__JSON_OBJECT_OPEN))
+        return shore__fail(diag, SHORE_EINPUT, "%s: \"added_tokens\" takes a list", x->path);
+    int rc = shore__json_builder_feed(&x->builder, e, &why);
+    if (rc == 0 && !x->builder.done) return 0;
+    if (rc == 0) rc = shore__tokenizer_add(x->t, x->builder.root, &why);
+    shore__json_builder_fini(&x->builder);
+    return rc ? shore__fail(diag, rc, "%s: %s", x->path, why.text) : 0;
+}
+
 static int tree_event(struct load *x, const struct shore__json_event *e, struct shore_diag *diag) {
     struct shore_diag why = {{0}};
-    if (x->merges_pass) return 0;
+    if (x->second_pass) return 0;
     int rc = shore__json_builder_feed(&x->builder, e, &why);
     if (rc) return shore__fail(diag, rc, "%s: %s", x->path, why.text);
     if (!x->builder.done) return 0;
@@ -155,12 +172,14 @@ static int on_event(void *ctx, const struct shore__json_event *e, struct shore_d
             return shore__fail(diag, SHORE_EINPUT, "%s: \"model\" is not an object", x->path);
         x->in_model = true;
         x->part = IN_TREE;
-        if (!x->merges_pass && !(x->model = json_object())) return shore__fail(diag, -ENOMEM, "out of memory");
+        if (!x->second_pass && !(x->model = json_object())) return shore__fail(diag, -ENOMEM, "out of memory");
         return 0;
     case IN_VOCAB:
-        return x->merges_pass ? 0 : vocab_event(x, 3, e, diag);
+        return x->second_pass ? 0 : vocab_event(x, 3, e, diag);
     case IN_MERGES:
-        return x->merges_pass ? merges_event(x, e, diag) : 0;
+        return x->second_pass ? merges_event(x, e, diag) : 0;
+    case IN_ADDED:
+        return x->second_pass ? added_event(x, e, diag) : 0;
     default:
         return tree_event(x, e, diag);
     }
@@ -177,11 +196,11 @@ static int load_document(struct load *x, struct shore_diag *diag) {
     rc = shore__tokenizer_rules(x->t, x->document, &why);
     if (rc) return shore__fail(diag, rc, "%s: %s", x->path, why.text);
     if (x->t->bpe.vocab.count == 0) return shore__fail(diag, SHORE_EINPUT, "%s: its vocabulary is empty", x->path);
-    x->merges_pass = true;
+    x->second_pass = true;
     x->part = IN_TREE;
     rc = shore__json_stream_file(x->path, FILE_LIMIT_BYTES, on_event, x, diag);
     if (rc == 0 && !x->had_merges) rc = shore__fail(diag, SHORE_EINPUT, "%s: its model has no merges", x->path);
-    return rc;
+    return rc ? rc : shore__tokenizer_added_ready(x->t, diag);
 }
 
 /* merges.txt: a comment, then a merge a line */
@@ -247,31 +266,29 @@ static int64_t id_of(const struct shore__tokenizer *t, const char *text, size_t 
     return id == SHORE__VOCAB_NONE ? -1 : (int64_t)id;
 }
 
-/* A small JSON file beside the tokenizer; NULL if it is not there. */
-static int beside(const char *directory, const char *name, json_t **out, struct shore_diag *diag) {
+/* These keys of a JSON file beside the tokenizer, or all if that is small; NULL if it is not there. */
+static int beside(const char *directory, const char *name, const char *const *keys, json_t **out,
+                  struct shore_diag *diag) {
     char *path = shore__path_join(directory, name);
     *out = NULL;
     if (!path) return shore__fail(diag, -ENOMEM, "%s: out of memory", directory);
-    int rc = shore__json_read(path, CONFIG_LIMIT_BYTES, out, diag);
+    int rc = keys ? shore__json_read_keys(path, FILE_LIMIT_BYTES, keys, out, diag)
+                  : shore__json_read(path, CONFIG_LIMIT_BYTES, out, diag);
     free(path);
     return rc == SHORE_EMISSING ? 0 : rc;
 }
 
-/* Only what is used of it: there is more in it than anybody describes. */
+/* Only what is used of it: there is more in it than anybody describes, such as all added tokens again. */
 static int read_config(const char *directory, json_t **out, struct shore_diag *diag) {
-    static const struct {
-        const char *key, *needs;
-        bool flag;
-    } used[] = {{"tokenizer_class", "a text", false},
-                {"eos_token", "a text", false},
-                {"add_prefix_space", "true or false", true}};
-    int rc = beside(directory, "tokenizer_config.json", out, diag);
-    for (size_t i = 0; rc == 0 && i < sizeof used / sizeof *used; i++) {
-        const json_t *v = json_object_get(*out, used[i].key);
-        bool text = json_is_string(v) || json_is_object(v); /* {"content": TEXT} */
-        if (v && !json_is_null(v) && !(used[i].flag ? json_is_boolean(v) : text))
-            rc = shore__fail(diag, SHORE_EINPUT, "%s/tokenizer_config.json: \"%s\" takes %s", directory, used[i].key,
-                             used[i].needs);
+    static const char prefix_space[] = "add_prefix_space";
+    static const char *const used[] = {"tokenizer_class", "eos_token", prefix_space, NULL};
+    int rc = beside(directory, "tokenizer_config.json", used, out, diag);
+    for (size_t i = 0; rc == 0 && used[i]; i++) {
+        const json_t *v = json_object_get(*out, used[i]);
+        bool flag = used[i] == prefix_space, text = json_is_string(v) || json_is_object(v); /* {"content": TEXT} */
+        if (v && !json_is_null(v) && !(flag ? json_is_boolean(v) : text))
+            rc = shore__fail(diag, SHORE_EINPUT, "%s/tokenizer_config.json: \"%s\" takes %s", directory, used[i],
+                             flag ? "true or false" : "a text");
     }
     if (rc == 0) return 0;
     json_decref(*out);
@@ -285,7 +302,7 @@ static int find_end_of_text(struct shore__tokenizer *t, const char *directory, s
     t->end_of_text = -1;
     int rc = read_config(directory, &config, diag);
     if (rc) return rc;
-    rc = beside(directory, "config.json", &model, diag);
+    rc = beside(directory, "config.json", NULL, &model, diag);
     const json_t *name = json_object_get(config, "eos_token"), *id = json_object_get(model, "eos_token_id");
     if (json_is_object(name)) name = json_object_get(name, "content");
     if (json_is_array(id)) id = json_array_get(id, 0);
@@ -307,7 +324,7 @@ static int refuse_other_than_gpt2(const char *directory, struct shore_diag *diag
     json_t *config, *added = NULL;
     char shown[96];
     int rc = read_config(directory, &config, diag);
-    if (rc == 0) rc = beside(directory, "added_tokens.json", &added, diag);
+    if (rc == 0) rc = beside(directory, "added_tokens.json", NULL, &added, diag);
     const char *class = json_string_value(json_object_get(config, "tokenizer_class")), *more = NULL;
     if (class && strncmp(class, "GPT2Tokenizer", 13) != 0)
         more = shore__escape(class, strlen(class), shown, sizeof shown);

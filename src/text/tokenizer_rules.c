@@ -62,7 +62,7 @@ static const char *needs(const char *key, const json_t *value) {
     static const char *const texts[] = {
         "behavior", "prepend_scheme", "replacement", "unk_token", "continuing_subword_prefix", "end_of_word_suffix",
         NULL};
-    static const char *const lists[] = {"normalizers", "pretokenizers", "decoders", "added_tokens", NULL};
+    static const char *const lists[] = {"normalizers", "pretokenizers", "decoders", NULL};
     if (json_is_null(value)) return NULL;
     if (among(flags, key)) return json_is_boolean(value) ? NULL : "true or false";
     if (among(texts, key)) return json_is_string(value) ? NULL : "a text";
@@ -260,6 +260,8 @@ static int add_token(struct shore__tokenizer *t, const char *content, size_t byt
                            shore__escape(content, bytes, shown, sizeof shown), id, next);
     rc = normalized ? shore__normalize(t, content, bytes, &text) : shore__text_append(&text, content, bytes);
     if (rc == 0 && text.count == 0) rc = SHORE_EINPUT;
+    char *exact = rc ? NULL : realloc(text.bytes, text.count); /* there may be many */
+    if (exact) text.bytes = exact;
     struct shore__added token = {.content = text.bytes,
                                  .bytes = text.count,
                                  .id = id,
@@ -272,24 +274,25 @@ static int add_token(struct shore__tokenizer *t, const char *content, size_t byt
     return rc ? shore__fail(diag, rc, "an added token is empty, or memory is short") : 0;
 }
 
-static int read_added(struct shore__tokenizer *t, const json_t *list, struct shore_diag *diag) {
-    const json_t *m;
-    size_t i;
-    int rc = 0;
-    json_array_foreach((json_t *)list, i, m) {
-        const json_t *content = json_object_get(m, "content"), *id = json_object_get(m, "id");
-        json_int_t number = json_is_integer(id) ? json_integer_value(id) : -1;
-        if (!json_is_string(content) || number < 0 || number >= SHORE__VOCAB_ID_LIMIT)
-            return shore__fail(diag, SHORE_EINPUT, "an added token has no content, or no id in range");
-        rc = add_token(t, json_string_value(content), json_string_length(content), (uint32_t)number, m, diag);
-        if (rc) return rc;
-    }
+int shore__tokenizer_add(struct shore__tokenizer *t, const json_t *token, struct shore_diag *diag) {
+    const json_t *content = json_object_get(token, "content"), *id = json_object_get(token, "id");
+    json_int_t number = json_is_integer(id) ? json_integer_value(id) : -1;
+    int rc = check_types(token, diag);
+    if (rc) return rc;
+    if (!json_is_string(content) || number < 0 || number >= SHORE__VOCAB_ID_LIMIT)
+        return shore__fail(diag, SHORE_EINPUT, "an added token has no content, or no id in range");
+    return add_token(t, json_string_value(content), json_string_length(content), (uint32_t)number, token, diag);
+}
+
+int shore__tokenizer_added_ready(struct shore__tokenizer *t, struct shore_diag *diag) {
     t->added_special = calloc(t->added.nids + 1u, sizeof *t->added_special);
     if (!t->added_special) return shore__fail(diag, -ENOMEM, "out of memory");
-    json_array_foreach((json_t *)list, i, m) t->added_special[json_integer_value(json_object_get(m, "id"))] =
-        flag(m, "special", false);
-    shore__added_set_ready(&t->raw);
-    shore__added_set_ready(&t->normalized);
+    struct shore__added_set *const sets[] = {&t->raw, &t->normalized};
+    for (unsigned k = 0; k < 2; k++) {
+        for (uint32_t i = 0; i < sets[k]->count; i++)
+            t->added_special[sets[k]->tokens[i].id] = sets[k]->tokens[i].special;
+        shore__added_set_ready(sets[k]);
+    }
     return 0;
 }
 
@@ -298,21 +301,17 @@ int shore__tokenizer_rules(struct shore__tokenizer *t, const json_t *document, s
     if (rc == 0) rc = read_model(t, json_object_get(document, "model"), diag);
     if (rc == 0) rc = read_normalizer(t, json_object_get(document, "normalizer"), diag);
     if (rc == 0) rc = read_pre_tokenizer(t, json_object_get(document, "pre_tokenizer"), diag);
-    if (rc == 0) rc = read_decoder(t, json_object_get(document, "decoder"), diag);
-    if (rc == 0) rc = read_added(t, json_object_get(document, "added_tokens"), diag);
-    return rc;
+    return rc ? rc : read_decoder(t, json_object_get(document, "decoder"), diag);
 }
 
 int shore__tokenizer_gpt2_rules(struct shore__tokenizer *t, struct shore_diag *diag) {
     static const char name[] = "<|endoftext|>";
     uint32_t id = shore__vocab_find(&t->bpe.vocab, name, strlen(name));
-    json_t *added = json_array();
-    if (id != SHORE__VOCAB_NONE)
-        json_array_append_new(added, json_pack("{s:i, s:s, s:b}", "id", (int)id, "content", name, "special", 1));
+    json_t *special = json_pack("{s:b}", "special", 1);
     t->bpe.unknown = SHORE__VOCAB_NONE;
     t->bpe.byte_level = true;
     int rc = add_stage(t, GPT2_PATTERN, false, SHORE__ISOLATED, false, false, diag);
-    if (rc == 0) rc = read_added(t, added, diag);
-    json_decref(added);
-    return rc;
+    if (rc == 0 && id != SHORE__VOCAB_NONE) rc = add_token(t, name, strlen(name), id, special, diag);
+    json_decref(special);
+    return rc ? rc : shore__tokenizer_added_ready(t, diag);
 }

@@ -303,6 +303,9 @@ static void what_is_not_supported_is_named(void **state) {
     expect_refusal(MODEL("\"unk_token\":0,"), "\"unk_token\" takes a text");
     expect_refusal(MODEL("\"dropout\":\"0.1\","), "\"dropout\" takes a number");
     expect_refusal(WITH("\"added_tokens\":{}"), "\"added_tokens\" takes a list");
+    expect_refusal(WITH("\"added_tokens\":3"), "\"added_tokens\" takes a list");
+    expect_refusal(WITH("\"added_tokens\":[3]"), "no id");
+    expect_refusal(WITH("\"added_tokens\":[],\"added_tokens\":[]"), "\"added_tokens\" stands twice");
     expect_refusal(WITH("\"added_tokens\":[{\"id\":3,\"content\":\"x\",\"special\":\"true\"}]"), "\"special\" takes");
     expect_refusal(WITH("\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":\"false\"}"),
                    "\"add_prefix_space\" takes");
@@ -332,6 +335,46 @@ static void spaces_go_with_one_token(void **state) {
     free(ids.ids);
     shore__tokenizer_close(t);
     drop("tokenizer.json");
+}
+
+#define MANY 30000
+
+/* As the codes of sound in a model that speaks: both files are larger than a part that is held as a tree may be. */
+static void many_tokens_can_be_added(void **state) {
+    static const uint32_t expected[] = {0, 3 + 7, 3 + 29999, 3 + 2999, 1};
+    static const char text[] = "a<|s_7|><|s_29999|><|s_2999|>b";
+    struct shore__tokenizer *t;
+    struct shore__ids ids = {0};
+    struct shore_diag diag = {{0}};
+    char *json = NULL;
+    size_t bytes;
+    (void)state;
+    FILE *f = open_memstream(&json, &bytes);
+    assert_non_null(f);
+    for (unsigned i = 0; i < MANY; i++)
+        fprintf(f,
+                "%s{\"id\":%u,\"content\":\"<|s_%u|>\",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,"
+                "\"normalized\":false,\"special\":false}",
+                i ? "," : "", 3 + i, i);
+    assert_int_equal(fclose(f), 0);
+    char *whole = malloc(bytes + 200);
+    assert_non_null(whole);
+    sprintf(whole, WITH("\"added_tokens\":[%s]"), json);
+    put_text("tokenizer.json", whole);
+    sprintf(whole, "{\"added_tokens_decoder\":[%s],\"eos_token\":\"<|s_9|>\"}", json);
+    put_text("tokenizer_config.json", whole);
+    if (shore__tokenizer_open(directory, &t, &diag)) fail_msg("%s", diag.text);
+    assert_int_equal(shore__tokenizer_vocab(t), 3 + MANY);
+    assert_int_equal(shore__tokenizer_end_of_text(t), 3 + 9);
+    assert_int_equal(shore__tokenizer_encode(t, text, strlen(text), false, &ids, &diag), 0);
+    assert_int_equal(ids.count, 5);
+    assert_memory_equal(ids.ids, expected, sizeof expected);
+    free(ids.ids);
+    free(whole);
+    free(json);
+    shore__tokenizer_close(t);
+    drop("tokenizer.json");
+    drop("tokenizer_config.json");
 }
 
 static void decoding_follows_the_decoder(void **state) {
@@ -541,6 +584,7 @@ int main(void) {
         cmocka_unit_test(decoding_gives_the_text_back),
         cmocka_unit_test(what_is_not_supported_is_named),
         cmocka_unit_test(spaces_go_with_one_token),
+        cmocka_unit_test(many_tokens_can_be_added),
         cmocka_unit_test(decoding_follows_the_decoder),
         cmocka_unit_test(patterns_have_limits),
         cmocka_unit_test(an_endless_piece_is_refused),
