@@ -21,6 +21,8 @@ static int longest_first(const void *a, const void *b) {
     unsigned char cx = (unsigned char)x->content[0], cy = (unsigned char)y->content[0];
     if (cx != cy) return cx < cy ? -1 : 1;
     if (x->bytes != y->bytes) return x->bytes > y->bytes ? -1 : 1;
+    int order = memcmp(x->content, y->content, x->bytes);
+    if (order) return order;
     return x->id < y->id ? -1 : x->id > y->id;
 }
 
@@ -31,6 +33,11 @@ void shore__added_set_ready(struct shore__added_set *set) {
             set->first[c] = i + 1;
         if (set->tokens[i].bytes > set->longest) set->longest = set->tokens[i].bytes;
         set->any_lstrip |= set->tokens[i].lstrip;
+    }
+    for (uint32_t i = set->count; i-- > 0;) {
+        struct shore__added *t = &set->tokens[i];
+        bool alike = i + 1 < set->count && t[0].content[0] == t[1].content[0] && t[0].bytes == t[1].bytes;
+        t->next = alike ? t[1].next : i + 1;
     }
 }
 
@@ -43,9 +50,19 @@ void shore__added_set_fini(struct shore__added_set *set) {
 
 static const struct shore__added *longest_at(const struct shore__added_set *set, const char *text, size_t bytes) {
     unsigned c = (unsigned char)text[0];
-    for (uint32_t i = set->first[c]; i < set->first[c + 1]; i++)
-        if (set->tokens[i].bytes <= bytes && !memcmp(set->tokens[i].content, text, set->tokens[i].bytes))
-            return &set->tokens[i];
+    for (uint32_t i = set->first[c], end; i < set->first[c + 1]; i = end) {
+        size_t length = set->tokens[i].bytes;
+        uint32_t low = i, high = end = set->tokens[i].next;
+        if (length > bytes) continue;
+        while (low < high) {
+            uint32_t middle = low + (high - low) / 2;
+            if (memcmp(set->tokens[middle].content, text, length) < 0)
+                low = middle + 1;
+            else
+                high = middle;
+        }
+        if (low < end && !memcmp(set->tokens[low].content, text, length)) return &set->tokens[low];
+    }
     return NULL;
 }
 

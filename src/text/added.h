@@ -13,12 +13,13 @@ struct shore__added {
     char *content; /* what is looked for: in the text, or in the normalized text */
     size_t bytes;
     uint32_t id;
+    uint32_t next; /* after ready: the first that is shorter, or begins otherwise */
     bool special, lstrip, rstrip, single_word;
 };
 
 /* A set that is searched: the longest token at the leftmost place. */
 struct shore__added_set {
-    struct shore__added *tokens; /* after ready: sorted by first byte, then the longest first */
+    struct shore__added *tokens; /* after ready: sorted by first byte, then the longest first, then by content */
     uint32_t count;
     uint32_t first[257]; /* of each first byte */
     size_t longest;
