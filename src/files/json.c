@@ -79,16 +79,6 @@ int shore__json_parse(const char *text, size_t bytes, const char *name, json_t *
     return rc;
 }
 
-int shore__json_read(const char *path, size_t limit_bytes, json_t **out, struct shore_diag *diag) {
-    char *text;
-    size_t bytes;
-    int rc = shore__file_read(path, limit_bytes, &text, &bytes, diag);
-    if (rc) return rc;
-    rc = shore__json_parse(text, bytes, path, out, diag);
-    free(text);
-    return rc;
-}
-
 int shore__json_read_keys(const char *path, size_t limit_bytes, const char *const *keys, json_t **out,
                           struct shore_diag *diag) {
     struct tree t = {.name = path, .keys = keys};
@@ -96,6 +86,10 @@ int shore__json_read_keys(const char *path, size_t limit_bytes, const char *cons
     if (rc == 0) *out = json_incref(t.builder.root);
     shore__json_builder_fini(&t.builder);
     return rc;
+}
+
+int shore__json_read(const char *path, size_t limit_bytes, json_t **out, struct shore_diag *diag) {
+    return shore__json_read_keys(path, limit_bytes, NULL, out, diag);
 }
 
 bool shore__json_holds(const char *text) {

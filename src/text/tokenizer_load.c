@@ -272,8 +272,7 @@ static int beside(const char *directory, const char *name, const char *const *ke
     char *path = shore__path_join(directory, name);
     *out = NULL;
     if (!path) return shore__fail(diag, -ENOMEM, "%s: out of memory", directory);
-    int rc = keys ? shore__json_read_keys(path, FILE_LIMIT_BYTES, keys, out, diag)
-                  : shore__json_read(path, CONFIG_LIMIT_BYTES, out, diag);
+    int rc = shore__json_read_keys(path, keys ? FILE_LIMIT_BYTES : CONFIG_LIMIT_BYTES, keys, out, diag);
     free(path);
     return rc == SHORE_EMISSING ? 0 : rc;
 }
