@@ -53,7 +53,7 @@ struct tree {
 
 static bool is_wanted(const struct tree *t, const struct shore__json_event *e) {
     for (const char *const *key = t->keys; *key; key++)
-        if (strlen(*key) == e->bytes && memcmp(*key, e->text, e->bytes) == 0) return true;
+        if (shore__json_event_is(e, *key)) return true;
     return false;
 }
 

@@ -191,6 +191,10 @@ int shore__json_stream_text(const char *text, size_t bytes, const char *name, ui
     return rc;
 }
 
+bool shore__json_event_is(const struct shore__json_event *event, const char *text) {
+    return event->bytes == strlen(text) && !memcmp(event->text, text, event->bytes);
+}
+
 int shore__json_event_u64(const struct shore__json_event *event, uint64_t *out) {
     uint64_t value = 0;
     if (event->kind != SHORE__JSON_NUMBER || event->bytes == 0) return SHORE_EINPUT;

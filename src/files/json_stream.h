@@ -4,6 +4,7 @@
 #define SHORE_FILES_JSON_STREAM_H
 
 #include <jansson.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -41,6 +42,9 @@ int shore__json_stream_file(const char *path, uint64_t limit_bytes, shore__json_
 /* line: of name, that the text begins on. */
 int shore__json_stream_text(const char *text, size_t bytes, const char *name, uint64_t line, shore__json_sink_fn sink,
                             void *ctx, struct shore_diag *diag);
+
+/* Whether the event's text, as of a key, is this. */
+bool shore__json_event_is(const struct shore__json_event *event, const char *text);
 
 /* An event of kind NUMBER as a count: SHORE_EINPUT unless it is a whole number of [0, 2^64). */
 int shore__json_event_u64(const struct shore__json_event *event, uint64_t *out);

@@ -81,7 +81,7 @@ static int on_index_event(void *ctx, const struct shore__json_event *e, struct s
     struct index *x = ctx;
     if (e->depth == 0) return shore__fail(diag, SHORE_EINPUT, "%s: is not a JSON object", x->path);
     if (e->kind == SHORE__JSON_KEY && e->depth == 1) {
-        if (e->bytes == 10 && !memcmp(e->text, "weight_map", 10)) {
+        if (shore__json_event_is(e, "weight_map")) {
             if (x->entries) return shore__fail(diag, SHORE_EINPUT, "%s: has \"weight_map\" twice", x->path);
             x->in_map = true;
         } else {

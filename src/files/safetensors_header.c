@@ -60,7 +60,7 @@ static int fault(const struct header *h, struct shore_diag *diag, const char *wh
 
 static int begin_tensor(struct header *h, const struct shore__json_event *e, struct shore_diag *diag) {
     char shown[SHOWN];
-    h->in_metadata = e->bytes == 12 && !memcmp(e->text, "__metadata__", 12);
+    h->in_metadata = shore__json_event_is(e, "__metadata__");
     if (h->in_metadata) {
         if (h->had_metadata) return shore__fail(diag, SHORE_EINPUT, "%s: the header has __metadata__ twice", h->path);
         h->had_metadata = true;
@@ -83,8 +83,7 @@ static int begin_field(struct header *h, const struct shore__json_event *e, stru
     } fields[] = {{"dtype", DTYPE}, {"shape", SHAPE}, {"data_offsets", OFFSETS}};
     h->field = NO_FIELD;
     for (size_t i = 0; i < 3; i++)
-        if (strlen(fields[i].name) == e->bytes && !memcmp(fields[i].name, e->text, e->bytes))
-            h->field = fields[i].field;
+        if (shore__json_event_is(e, fields[i].name)) h->field = fields[i].field;
     if (h->field == NO_FIELD) return fault(h, diag, "has a field that is none of dtype, shape, data_offsets");
     if (h->seen & h->field) return fault(h, diag, "has a field twice");
     h->seen |= h->field;

@@ -200,7 +200,7 @@ static int on_line_event(void *ctx, const struct shore__json_event *e, struct sh
     if (e->depth == 2 && opens && x->is_text) return refuse(x->build, SHORE_EINPUT, "\"text\" is not a string", diag);
     if (e->depth != 1) return 0;
     if (e->kind == SHORE__JSON_KEY) {
-        x->is_text = e->bytes == 4 && !memcmp(e->text, "text", 4);
+        x->is_text = shore__json_event_is(e, "text");
         if (x->is_text && x->had_text) return refuse(x->build, SHORE_EINPUT, "\"text\" stands twice", diag);
         x->had_text |= x->is_text;
         return 0;

@@ -97,10 +97,6 @@ static int merges_event(struct load *x, const struct shore__json_event *e, struc
     return shore__fail(diag, SHORE_EINPUT, "%s: a merge is not a pair of tokens", x->path);
 }
 
-static bool is_key(const struct shore__json_event *e, const char *name) {
-    return e->bytes == strlen(name) && !memcmp(e->text, name, e->bytes);
-}
-
 /* A key of the document or of its model: what follows it goes to the vocabulary, the merges, or a tree. */
 static int member_key(struct load *x, const struct shore__json_event *e, struct shore_diag *diag) {
     char shown[96];
@@ -109,18 +105,18 @@ static int member_key(struct load *x, const struct shore__json_event *e, struct 
     if (!x->name) return shore__fail(diag, -ENOMEM, "out of memory");
     bool again = !x->second_pass && json_object_get(x->in_model ? x->model : x->document, x->name);
     x->part = IN_TREE;
-    if (!x->in_model && is_key(e, "model")) {
+    if (!x->in_model && shore__json_event_is(e, "model")) {
         x->part = IN_MODEL;
         again = !x->second_pass && x->model;
-    } else if (x->in_model && is_key(e, "vocab")) {
+    } else if (x->in_model && shore__json_event_is(e, "vocab")) {
         x->part = IN_VOCAB;
         again = !x->second_pass && x->had_vocab;
         x->had_vocab = true;
-    } else if (x->in_model && is_key(e, "merges")) {
+    } else if (x->in_model && shore__json_event_is(e, "merges")) {
         x->part = IN_MERGES;
         again = x->second_pass && x->had_merges;
         x->had_merges |= x->second_pass;
-    } else if (!x->in_model && is_key(e, "added_tokens")) {
+    } else if (!x->in_model && shore__json_event_is(e, "added_tokens")) {
         x->part = IN_ADDED;
         again = x->second_pass && x->had_added;
         x->had_added |= x->second_pass;
