@@ -29,15 +29,13 @@ static void fleet_options(const struct shore__settings *s, const struct shore__m
     out->ring_bytes = 1;
 }
 
-/* processor: the words that train records; a start on another one says so. */
 static int examine(const struct shore__settings *s, const struct shore__model *model,
                    const struct shore_fleet_options *options, char processor[64], uint64_t *minimum_bytes,
                    struct shore_diag *diag) {
     struct shore__compute *c;
     int rc = shore__compute_cpu_open(!s->fp32, s->products, (int)s->threads, &c, diag);
     if (rc) return rc;
-    snprintf(processor, 64, "%s, %s products, %d threads", shore__processor_kind(),
-             c->mode == SHORE__BF16 ? "bf16" : "fp32", c->threads);
+    shore__train_processor_text(c, processor, 64);
     *minimum_bytes = shore__process_reserve_bytes(model, (uint32_t)c->threads, options->ndrives) +
                      shore_fleet_memory_bytes(model->layout, options);
     c->ops->close(c);

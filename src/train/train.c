@@ -15,7 +15,7 @@
 /* ---- opening -------------------------------------------------------------------------------------------------------
  */
 
-static void processor_text(const struct shore__compute *c, char *out, size_t bytes) {
+void shore__train_processor_text(const struct shore__compute *c, char *out, size_t bytes) {
     snprintf(out, bytes, "%s, %s products, %d threads", shore__processor_kind(),
              c->mode == SHORE__BF16 ? "bf16" : "fp32", c->threads);
 }
@@ -156,7 +156,7 @@ static int open_trainer(struct trainer *t, bool fresh, bool overwrite, const uin
     /* before the fleet takes its part, which is what is left */
     struct shore__carve memory = {(uintptr_t)shore__arena_alloc(t->arena, t->plan.buffers_bytes), 0};
     if (!memory.base) return shore__fail(diag, -ENOMEM, "the memory plan is larger than its arena");
-    processor_text(t->c, processor, sizeof processor);
+    shore__train_processor_text(t->c, processor, sizeof processor);
 
     struct shore_fleet_options options;
     shore__train_fleet_options(s, t->m, &options);
