@@ -19,10 +19,11 @@ int shore__cli_budget(uint64_t asked, uint64_t minimum, uint64_t comfortable, ui
     if (asked < minimum)
         return shore__fail(diag, SHORE_EBUDGET, "--memory %s is too little for this model: minimum %s",
                            shore__format_size_up(asked, a, sizeof a), shore__format_size_up(minimum, b, sizeof b));
-    if (minimum) snprintf(least, sizeof least, " (minimum %s)", shore__format_size_up(minimum, a, sizeof a));
-    if (machine && asked > machine)
+    if (machine && asked > machine) {
+        if (minimum) snprintf(least, sizeof least, " (minimum %s)", shore__format_size_up(minimum, a, sizeof a));
         return shore__fail(diag, SHORE_EBUDGET, "a budget of %s is more than the memory of this machine, %s%s",
                            shore__format_size_up(asked, a, sizeof a), shore__format_size(machine, b, sizeof b), least);
+    }
     *budget = asked;
     return 0;
 }

@@ -500,8 +500,10 @@ static json_t *describe(const struct shore__run *run, struct shore_fleet *fleet,
         *rc = *rc ? *rc : shore__spot_of(shore_fleet_drive_path(fleet, d), &spot, diag);
         if (*rc) break;
         char *path = shore__snapshot_path(spot.path, name);
-        if (!path) *rc = out_of_memory(diag);
-        if (path && !spot.is_device) *rc = check_free(path, diag); /* a device says itself that it has no room */
+        if (!path)
+            *rc = out_of_memory(diag);
+        else if (!spot.is_device) /* which says itself that it has no room */
+            *rc = check_free(path, diag);
         json_array_append_new(volumes, json_string(path ? path : ""));
         free(path);
         free(spot.path);
