@@ -46,7 +46,7 @@ static int one(struct shore__compute *c, shore__buf y, shore__buf x, shore__buf 
                size_t k, bool nk, int kind) {
     if (kind == SHORE__BENCH_FORWARD) return c->ops->linear(c, NULL, y, x, w, SHORE__NO_BUF, rows, n, k, nk);
     if (kind == SHORE__BENCH_BACKWARD_X) return c->ops->linear_backward_x(c, NULL, x, y, w, rows, n, k, nk);
-    return c->ops->linear_backward_w(c, NULL, dw, y, x, rows, n, k, nk);
+    return c->ops->linear_backward_w(c, NULL, dw, y, x, rows, n, k, nk, true);
 }
 
 int shore__compute_bench(struct shore__compute *c, size_t rows, size_t n, size_t k, bool w_is_nk, int kind,

@@ -11,7 +11,8 @@
  *                       fp32 products are the faster ones
  * Every operation reads and writes activations in the mode of the compute object, computes inside in fp32, and rounds
  * once, when it writes (ties to even). Sums, norms, softmax and loss are fp32. Weights ("w") come in the product type:
- * bf16 in mode SHORE__BF16, otherwise fp32. Gradients of weights are fp32 and are accumulated: dw += ...
+ * bf16 in mode SHORE__BF16, otherwise fp32. Gradients of weights are fp32 and are accumulated: dw += ...; those of
+ * products are written by the first unit of a step, and added to by the others.
  *
  * The same call gives the same bits whatever the number of rows around it, the residency of its operands, and which
  * run it is; thread count may matter (it is part of a run's identity). On the CPU backend neither threads nor rows
@@ -105,13 +106,14 @@ struct shore__compute_ops {
     /* ---- products ---- x [rows, k], y [rows, n]: activations. w_is_nk: w [n, k] (else [k, n]). bias fp32 [n] or none.
      * forward:      y = x w^T (+ bias)         (w [n, k])      y = x w (+ bias)    (w [k, n])
      * backward_x:   dx = dy w                                  dx = dy w^T
-     * backward_w:   dw += dy^T x  ([n, k], fp32)               dw += x^T dy        ([k, n], fp32) */
+     * backward_w:   dw = dy^T x  ([n, k], fp32)                dw = x^T dy         ([k, n], fp32)
+     *               add: dw +=, otherwise written over whatever is there */
     int (*linear)(struct shore__compute *c, struct shore__stream *s, shore__buf y, shore__buf x, shore__buf w,
                   shore__buf bias, size_t rows, size_t n, size_t k, bool w_is_nk);
     int (*linear_backward_x)(struct shore__compute *c, struct shore__stream *s, shore__buf dx, shore__buf dy,
                              shore__buf w, size_t rows, size_t n, size_t k, bool w_is_nk);
     int (*linear_backward_w)(struct shore__compute *c, struct shore__stream *s, shore__buf dw, shore__buf dy,
-                             shore__buf x, size_t rows, size_t n, size_t k, bool w_is_nk);
+                             shore__buf x, size_t rows, size_t n, size_t k, bool w_is_nk, bool add);
     /* db [n] fp32 += column sums of dy [rows, n], rows in order */
     int (*bias_backward)(struct shore__compute *c, struct shore__stream *s, shore__buf db, shore__buf dy, size_t rows,
                          size_t n);
@@ -124,7 +126,7 @@ struct shore__compute_ops {
      * head_dlogits: dlogits (activation mode, [rows, n]) = (exp(logits - max) / sum - [target]) * scale.
      *   log(sum) + max would be rounded to what logits are, and a loss far below them would drown in that.
      * head_backward_x: dx_f32 [rows, d] += dlogits w  (fp32: summed over slices, rounded once at the end by `round`)
-     * head_backward_w: dw [n, d] fp32 += dlogits^T x */
+     * head_backward_w: dw [n, d] fp32 = dlogits^T x; add: += */
     int (*head_logits)(struct shore__compute *c, struct shore__stream *s, shore__buf logits, shore__buf x, shore__buf w,
                        size_t rows, size_t n, size_t d);
     int (*head_merge)(struct shore__compute *c, struct shore__stream *s, shore__buf max, shore__buf sum,
@@ -138,7 +140,7 @@ struct shore__compute_ops {
     int (*head_backward_x)(struct shore__compute *c, struct shore__stream *s, shore__buf dx_f32, shore__buf dlogits,
                            shore__buf w, size_t rows, size_t n, size_t d);
     int (*head_backward_w)(struct shore__compute *c, struct shore__stream *s, shore__buf dw, shore__buf dlogits,
-                           shore__buf x, size_t rows, size_t n, size_t d);
+                           shore__buf x, size_t rows, size_t n, size_t d, bool add);
     /* act [n] = fp32 [n] in the mode */
     int (*round)(struct shore__compute *c, struct shore__stream *s, shore__buf act, shore__buf src_f32, size_t n);
 
@@ -195,7 +197,7 @@ struct shore__compute_ops {
     void (*close)(struct shore__compute *c);
 };
 
-#define SHORE__COMPUTE_VERSION 1
+#define SHORE__COMPUTE_VERSION 2
 
 /* Every backend's object begins with this. */
 struct shore__compute {

@@ -80,7 +80,7 @@ int shore__cpu_linear(struct shore__compute *, struct shore__stream *, shore__bu
 int shore__cpu_linear_backward_x(struct shore__compute *, struct shore__stream *, shore__buf dx, shore__buf dy,
                                  shore__buf w, size_t rows, size_t n, size_t k, bool w_is_nk);
 int shore__cpu_linear_backward_w(struct shore__compute *, struct shore__stream *, shore__buf dw, shore__buf dy,
-                                 shore__buf x, size_t rows, size_t n, size_t k, bool w_is_nk);
+                                 shore__buf x, size_t rows, size_t n, size_t k, bool w_is_nk, bool add);
 int shore__cpu_bias_backward(struct shore__compute *, struct shore__stream *, shore__buf db, shore__buf dy, size_t rows,
                              size_t n);
 int shore__cpu_prepare_products(struct shore__cpu *c, const struct shore__shapes *s, size_t *workspace_bytes,
@@ -100,7 +100,7 @@ int shore__cpu_head_dlogits(struct shore__compute *, struct shore__stream *, sho
 int shore__cpu_head_backward_x(struct shore__compute *, struct shore__stream *, shore__buf dx_f32, shore__buf dlogits,
                                shore__buf w, size_t rows, size_t n, size_t d);
 int shore__cpu_head_backward_w(struct shore__compute *, struct shore__stream *, shore__buf dw, shore__buf dlogits,
-                               shore__buf x, size_t rows, size_t n, size_t d);
+                               shore__buf x, size_t rows, size_t n, size_t d, bool add);
 
 /* ---- rows and elements ---- */
 int shore__cpu_zero(struct shore__compute *, struct shore__stream *, shore__buf dst, size_t bytes);

@@ -60,6 +60,6 @@ int shore__cpu_head_backward_x(struct shore__compute *base, struct shore__stream
 }
 
 int shore__cpu_head_backward_w(struct shore__compute *base, struct shore__stream *s, shore__buf dw, shore__buf dlogits,
-                               shore__buf x, size_t rows, size_t n, size_t d) {
-    return shore__cpu_linear_backward_w(base, s, dw, dlogits, x, rows, n, d, true);
+                               shore__buf x, size_t rows, size_t n, size_t d, bool add) {
+    return shore__cpu_linear_backward_w(base, s, dw, dlogits, x, rows, n, d, true, add);
 }

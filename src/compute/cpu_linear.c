@@ -7,12 +7,12 @@ static struct shore__product forward_product(size_t rows, size_t n, size_t k, bo
 static struct shore__product backward_x_product(size_t rows, size_t n, size_t k, bool w_is_nk) {
     return (struct shore__product){.m = rows, .n = k, .k = n, .b_transposed = !w_is_nk};
 }
-static struct shore__product backward_w_product(size_t rows, size_t n, size_t k, bool w_is_nk) {
+static struct shore__product backward_w_product(size_t rows, size_t n, size_t k, bool w_is_nk, bool add) {
     return (struct shore__product){.m = w_is_nk ? n : k,
                                    .n = w_is_nk ? k : n,
                                    .k = rows,
                                    .a_transposed = true,
-                                   .accumulate = true,
+                                   .accumulate = add,
                                    .f32_out = true};
 }
 
@@ -33,10 +33,10 @@ int shore__cpu_linear_backward_x(struct shore__compute *base, struct shore__stre
 }
 
 int shore__cpu_linear_backward_w(struct shore__compute *base, struct shore__stream *s, shore__buf dw, shore__buf dy,
-                                 shore__buf x, size_t rows, size_t n, size_t k, bool w_is_nk) {
+                                 shore__buf x, size_t rows, size_t n, size_t k, bool w_is_nk, bool add) {
     struct shore__cpu *c = shore__cpu_of(base);
     SHORE__CPU_SCOPE(c);
-    struct shore__product p = backward_w_product(rows, n, k, w_is_nk);
+    struct shore__product p = backward_w_product(rows, n, k, w_is_nk, add);
     const void *a = shore__cpu_ptr(w_is_nk ? dy : x), *b = shore__cpu_ptr(w_is_nk ? x : dy);
     return shore__cpu_product(c, &p, shore__cpu_ptr(dw), a, b, NULL);
 }
@@ -57,13 +57,19 @@ static int want(struct preparing *w, struct shore__product p, bool make) {
     return err;
 }
 
+/* The first unit's gradients are written, the others' added; a short unit beside full ones is never the first. */
+static int want_backward_w(struct preparing *w, size_t rows, bool full, size_t n, size_t k, bool w_is_nk) {
+    int err = full ? want(w, backward_w_product(rows, n, k, w_is_nk, false), true) : 0;
+    return err ? err : want(w, backward_w_product(rows, n, k, w_is_nk, true), true);
+}
+
 static int want_linear(struct preparing *w, const struct shore__shapes *s, size_t n, size_t k, bool w_is_nk) {
     size_t rows[] = {s->unit_rows, s->short_rows};
     int err = want(w, forward_product(1, n, k, w_is_nk), false);
     for (int i = 0; i < 2 && !err; i++) {
         err = want(w, forward_product(rows[i], n, k, w_is_nk), true);
         if (!err && s->backward) err = want(w, backward_x_product(rows[i], n, k, w_is_nk), true);
-        if (!err && s->backward) err = want(w, backward_w_product(rows[i], n, k, w_is_nk), true);
+        if (!err && s->backward) err = want_backward_w(w, rows[i], i == 0, n, k, w_is_nk);
     }
     return err;
 }
@@ -76,7 +82,7 @@ static int want_head(struct preparing *w, const struct shore__shapes *s, size_t 
         struct shore__product dx = {.m = rows[i], .n = d, .k = slice, .accumulate = true, .f32_out = true};
         err = want(w, logits, true);
         if (!err && s->backward) err = want(w, dx, true);
-        if (!err && s->backward) err = want(w, backward_w_product(rows[i], slice, d, true), true);
+        if (!err && s->backward) err = want_backward_w(w, rows[i], i == 0, slice, d, true);
     }
     return err;
 }

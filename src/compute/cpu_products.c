@@ -14,7 +14,7 @@
 #include "compute/cpu.h"
 
 /* More than training needs; generation makes others as prompts come, and the oldest go. */
-#define TABLE_ENTRIES 64
+#define TABLE_ENTRIES 96
 
 struct entry {
     struct shore__product shape;

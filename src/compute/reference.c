@@ -81,11 +81,11 @@ static int linear_backward_x(struct shore__compute *c, struct shore__stream *s, 
     return 0;
 }
 static int linear_backward_w(struct shore__compute *c, struct shore__stream *s, shore__buf dw, shore__buf dy,
-                             shore__buf x, size_t rows, size_t n, size_t k, bool w_is_nk) {
+                             shore__buf x, size_t rows, size_t n, size_t k, bool w_is_nk, bool add) {
     for (size_t j = 0; j < n; j++)
         for (size_t i = 0; i < k; i++) {
             float *to = floats(dw) + (w_is_nk ? j * k + i : i * n + j);
-            double sum = *to;
+            double sum = add ? *to : 0;
             for (size_t r = 0; r < rows; r++)
                 sum += get(c, dy, r * n + j) * get(c, x, r * k + i);
             *to = (float)sum;
@@ -165,8 +165,8 @@ static int head_backward_x(struct shore__compute *c, struct shore__stream *s, sh
     return 0;
 }
 static int head_backward_w(struct shore__compute *c, struct shore__stream *s, shore__buf dw, shore__buf dlogits,
-                           shore__buf x, size_t rows, size_t n, size_t d) {
-    return linear_backward_w(c, s, dw, dlogits, x, rows, n, d, true);
+                           shore__buf x, size_t rows, size_t n, size_t d, bool add) {
+    return linear_backward_w(c, s, dw, dlogits, x, rows, n, d, true, add);
 }
 
 static int embed(struct shore__compute *c, struct shore__stream *s, shore__buf x, shore__buf table, shore__buf tokens,

@@ -69,13 +69,28 @@ int shore__slice_prepare(const struct shore__model *m, struct shore__compute *c,
 }
 
 void shore__block_gradients(const struct shore__model *m, uint32_t block, uint32_t segment, shore__buf gradient,
-                            struct shore__weights *out) {
-    *out = (struct shore__weights){0};
+                            struct shore__gradients *out) {
+    *out = (struct shore__gradients){.add = true};
     uint64_t first = (uint64_t)segment * SHORE_SEGMENT_ELEMS;
     for (uint32_t t = 0; t < m->blocks[block].ntensors; t++) {
         uint64_t offset = m->layout->blocks[block].tensors[t].offset_elems;
         if (offset >= first) out->role[m->blocks[block].tensors[t].role] = shore__at(gradient, (offset - first) * 4);
     }
+}
+
+int shore__clear_vectors(const struct shore__model *m, struct shore__compute *c, struct shore__stream *s,
+                         uint32_t layer, shore__buf gradient) {
+    const struct shore__model_block *b = &m->blocks[layer];
+    uint64_t at = 0;
+    int rc = 0;
+    for (uint32_t t = 0; !rc && t <= b->ntensors; t++) {
+        bool end = t == b->ntensors;
+        if (!end && !b->tensors[t].matrix) continue;
+        uint64_t to = end ? m->layout->blocks[layer].padded_elems : m->layout->blocks[layer].tensors[t].offset_elems;
+        if (to > at) rc = c->ops->zero(c, s, shore__at(gradient, at * 4), (to - at) * 4);
+        if (!end) at = to + b->tensors[t].rows * b->tensors[t].cols;
+    }
+    return rc;
 }
 
 /* ---- memory of one unit --------------------------------------------------------------------------------------------
@@ -287,16 +302,16 @@ struct shore__later shore__later_at(const struct shore__model *m, enum shore__mo
 }
 
 /* y = x w + b backward: dw (if asked for now), db, dx */
-static int linear_backward(struct shore__compute *c, struct shore__stream *s, bool dw_now, shore__buf dx, shore__buf dw,
-                           shore__buf db, shore__buf dy, shore__buf x, shore__buf w, size_t rows, size_t n, size_t k,
-                           bool w_is_nk) {
-    if (dw_now) TRY(c->ops->linear_backward_w(c, s, dw, dy, x, rows, n, k, w_is_nk));
+static int linear_backward(struct shore__compute *c, struct shore__stream *s, bool dw_now, bool add, shore__buf dx,
+                           shore__buf dw, shore__buf db, shore__buf dy, shore__buf x, shore__buf w, size_t rows,
+                           size_t n, size_t k, bool w_is_nk) {
+    if (dw_now) TRY(c->ops->linear_backward_w(c, s, dw, dy, x, rows, n, k, w_is_nk, add));
     if (!shore__buf_is_none(db)) TRY(c->ops->bias_backward(c, s, db, dy, rows, n));
     return c->ops->linear_backward_x(c, s, dx, dy, w, rows, n, k, w_is_nk);
 }
 
 int shore__layer_backward(const struct shore__model *m, struct shore__compute *c, struct shore__stream *s,
-                          const struct shore__weights *w, const struct shore__weights *g, shore__buf cos_sin,
+                          const struct shore__weights *w, const struct shore__gradients *g, shore__buf cos_sin,
                           size_t rows, size_t seq_len, shore__buf in, const struct shore__inner *inner,
                           shore__buf scratch, const struct shore__later *later, shore__buf dx) {
     const struct shore__compute_ops *op = c->ops;
@@ -311,32 +326,32 @@ int shore__layer_backward(const struct shore__model *m, struct shore__compute *c
     shore__buf normed = scratch, dup = later ? later->dup : wide, dqkv = later ? later->dqkv : wide;
 
     if (later) TRY(op->copy(c, s, later->ddown, dx, dx_bytes));
-    TRY(linear_backward(c, s, now, narrow, q[SHORE__DOWN_W], q[SHORE__DOWN_B], dx, inner->act, p[SHORE__DOWN_W], rows,
-                        d, a->d_ff, false));
+    TRY(linear_backward(c, s, now, g->add, narrow, q[SHORE__DOWN_W], q[SHORE__DOWN_B], dx, inner->act, p[SHORE__DOWN_W],
+                        rows, d, a->d_ff, false));
     TRY(op->act_backward(c, s, dup, narrow, inner->up, a->act, a->gated, rows, m->up_width));
-    TRY(linear_backward(c, s, now, normed, q[SHORE__UP_W], q[SHORE__UP_B], dup, inner->norm2, p[SHORE__UP_W], rows,
-                        m->up_width, d, true));
+    TRY(linear_backward(c, s, now, g->add, normed, q[SHORE__UP_W], q[SHORE__UP_B], dup, inner->norm2, p[SHORE__UP_W],
+                        rows, m->up_width, d, true));
     TRY(op->norm_backward(c, s, dx, q[SHORE__NORM2_GAIN], q[SHORE__NORM2_BIAS], normed, dx, inner->mid,
                           p[SHORE__NORM2_GAIN], inner->stats2, a->rms_norm, rows, d));
     if (later) TRY(op->copy(c, s, later->dout, dx, dx_bytes));
-    TRY(linear_backward(c, s, now, narrow, q[SHORE__OUT_W], q[SHORE__OUT_B], dx, inner->attn, p[SHORE__OUT_W], rows, d,
-                        m->attn_width, true));
+    TRY(linear_backward(c, s, now, g->add, narrow, q[SHORE__OUT_W], q[SHORE__OUT_B], dx, inner->attn, p[SHORE__OUT_W],
+                        rows, d, m->attn_width, true));
     TRY(op->attention_backward(c, s, dqkv, narrow, inner->qkv, inner->attn, inner->lse, &attn));
     if (!shore__buf_is_none(cos_sin)) TRY(op->rope(c, s, dqkv, cos_sin, &attn, 0, true));
-    TRY(linear_backward(c, s, now, normed, q[SHORE__QKV_W], q[SHORE__QKV_B], dqkv, inner->norm1, p[SHORE__QKV_W], rows,
-                        m->qkv_width, d, true));
+    TRY(linear_backward(c, s, now, g->add, normed, q[SHORE__QKV_W], q[SHORE__QKV_B], dqkv, inner->norm1,
+                        p[SHORE__QKV_W], rows, m->qkv_width, d, true));
     return op->norm_backward(c, s, dx, q[SHORE__NORM1_GAIN], q[SHORE__NORM1_BIAS], normed, dx, in, p[SHORE__NORM1_GAIN],
                              inner->stats1, a->rms_norm, rows, d);
 }
 
 int shore__layer_backward_later(const struct shore__model *m, struct shore__compute *c, struct shore__stream *s,
-                                const struct shore__weights *g, size_t rows, const struct shore__later *l) {
+                                const struct shore__gradients *g, size_t rows, const struct shore__later *l) {
     const struct shore__compute_ops *op = c->ops;
     const struct shore__arch *a = &m->arch;
     const shore__buf *q = g->role;
     size_t d = a->d_model;
-    TRY(op->linear_backward_w(c, s, q[SHORE__DOWN_W], l->ddown, l->act, rows, d, a->d_ff, false));
-    TRY(op->linear_backward_w(c, s, q[SHORE__UP_W], l->dup, l->norm2, rows, m->up_width, d, true));
-    TRY(op->linear_backward_w(c, s, q[SHORE__OUT_W], l->dout, l->attn, rows, d, m->attn_width, true));
-    return op->linear_backward_w(c, s, q[SHORE__QKV_W], l->dqkv, l->norm1, rows, m->qkv_width, d, true);
+    TRY(op->linear_backward_w(c, s, q[SHORE__DOWN_W], l->ddown, l->act, rows, d, a->d_ff, false, g->add));
+    TRY(op->linear_backward_w(c, s, q[SHORE__UP_W], l->dup, l->norm2, rows, m->up_width, d, true, g->add));
+    TRY(op->linear_backward_w(c, s, q[SHORE__OUT_W], l->dout, l->attn, rows, d, m->attn_width, true, g->add));
+    return op->linear_backward_w(c, s, q[SHORE__QKV_W], l->dqkv, l->norm1, rows, m->qkv_width, d, true, g->add);
 }

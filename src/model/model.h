@@ -155,10 +155,18 @@ int shore__block_prepare(const struct shore__model *m, struct shore__compute *c,
 size_t shore__slice_prepared_bytes(const struct shore__model *m, enum shore__mode mode);
 int shore__slice_prepare(const struct shore__model *m, struct shore__compute *c, struct shore__stream *s, uint32_t rows,
                          shore__buf raw, shore__buf prepared, shore__buf *out);
-/* Places of a block's gradients by role; gradient: fp32, canonical, beginning with segment `segment`. Roles that lie
- * before it get none. */
+/* Places of a block's gradients by role. add: the matrices' are added to what is there, otherwise written over it; the
+ * vectors' are always added. */
+struct shore__gradients {
+    shore__buf role[SHORE__ROLE_COUNT];
+    bool add;
+};
+/* gradient: fp32, canonical, beginning with segment `segment`. Roles that lie before it get no place. */
 void shore__block_gradients(const struct shore__model *m, uint32_t block, uint32_t segment, shore__buf gradient,
-                            struct shore__weights *out);
+                            struct shore__gradients *out);
+/* Zeros where the gradients of a layer have no matrix. gradient: of the whole layer. */
+int shore__clear_vectors(const struct shore__model *m, struct shore__compute *c, struct shore__stream *s,
+                         uint32_t layer, shore__buf gradient);
 
 /* Inner activations of one unit of a layer. "cheap" ones are remade from the others at little cost. */
 struct shore__inner {
@@ -204,14 +212,14 @@ size_t shore__later_bytes(const struct shore__model *m, enum shore__mode mode, s
 struct shore__later shore__later_at(const struct shore__model *m, enum shore__mode mode, size_t rows, shore__buf place,
                                     bool kept, bool cheap_too, struct shore__inner *inner);
 
-/* dx: gradient of out, becomes the gradient of in. Gradients of weights are added to g; with `later`, those of the
- * matrices by shore__layer_backward_later, with the same bits. inner is used up. */
+/* dx: gradient of out, becomes the gradient of in. Gradients of weights go to g; with `later`, those of the matrices by
+ * shore__layer_backward_later, with the same bits. inner is used up. */
 int shore__layer_backward(const struct shore__model *m, struct shore__compute *c, struct shore__stream *s,
-                          const struct shore__weights *w, const struct shore__weights *g, shore__buf cos_sin,
+                          const struct shore__weights *w, const struct shore__gradients *g, shore__buf cos_sin,
                           size_t rows, size_t seq_len, shore__buf in, const struct shore__inner *inner,
                           shore__buf scratch, const struct shore__later *later, shore__buf dx);
 int shore__layer_backward_later(const struct shore__model *m, struct shore__compute *c, struct shore__stream *s,
-                                const struct shore__weights *g, size_t rows, const struct shore__later *later);
+                                const struct shore__gradients *g, size_t rows, const struct shore__later *later);
 
 /* Rotary tables: fp32 [positions, head_dim], cosines then sines; host memory. */
 void shore__rope_table(const struct shore__arch *arch, size_t positions, float *out);

@@ -181,7 +181,6 @@ void gradients_release(struct trainer *t, struct piece *p) {
 }
 
 int gradients_begin(struct trainer *t, struct piece *p, struct shore_diag *diag) {
-    size_t elems = (size_t)p->count * SHORE_SEGMENT_ELEMS;
     int rc = p->segment == 0 ? compress_want(t, p->page.block, diag) : 0;
     if (rc) return rc;
     if (held_in_table(t, p)) {
@@ -206,8 +205,7 @@ int gradients_begin(struct trainer *t, struct piece *p, struct shore_diag *diag)
         p->buffer = i;
         p->gradient = b->memory;
     }
-    rc = t->c->ops->zero(t->c, NULL, shore__host_buf(p->gradient), elems * sizeof(float));
-    return rc ? shore__fail(diag, rc, "gradients cannot be cleared: %s", shore_error_text(rc)) : 0;
+    return 0;
 }
 
 static void count_request(struct trainer *t, struct piece *p) {

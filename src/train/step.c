@@ -176,6 +176,12 @@ static int slice_move(struct trainer *t, struct piece *p, bool put, struct shore
     return rc;
 }
 
+/* Zeros from element `from` of the piece on. */
+static int clear_from(struct trainer *t, struct piece *p, size_t from) {
+    size_t elems = (size_t)p->count * SHORE_SEGMENT_ELEMS;
+    return t->c->ops->zero(t->c, NULL, shore__host_buf(p->gradient + from), (elems - from) * sizeof(float));
+}
+
 static int head_slice(struct trainer *t, uint32_t i, struct piece *p, shore__buf table, size_t first, size_t count,
                       struct shore_diag *diag) {
     const struct shore__compute_ops *op = t->c->ops;
@@ -196,7 +202,8 @@ static int head_slice(struct trainer *t, uint32_t i, struct piece *p, shore__buf
             rc = op->head_backward_x(t->c, NULL, shore__at(t->dx_f32, u * unit * d * 4), t->dlogits, table, rows,
                                      s.rows, d);
         if (!rc)
-            rc = op->head_backward_w(t->c, NULL, shore__host_buf(p->gradient), t->dlogits, normed, rows, s.rows, d);
+            rc = op->head_backward_w(t->c, NULL, shore__host_buf(p->gradient), t->dlogits, normed, rows, s.rows, d,
+                                     u > 0);
     }
     return op_failed(diag, rc);
 }
@@ -214,11 +221,13 @@ static int head_tail(struct trainer *t, struct piece *p, struct shore_diag *diag
     const struct shore__compute_ops *op = t->c->ops;
     struct shore__pass *pass = &t->pass;
     size_t all = shore__pass_rows(pass), d = m->arch.d_model;
-    struct shore__weights w, g;
+    struct shore__weights w;
+    struct shore__gradients g;
     int rc = 0;
     if (m->arch.tied) {
         p = gradients_tail(t);
         rc = gradients_begin(t, p, diag);
+        if (!rc) rc = op_failed(diag, clear_from(t, p, 0));
     }
     if (!rc) rc = shore__pager_tail(pass->pager, shore__model_head(m), &w, diag);
     if (rc) return rc;
@@ -249,6 +258,8 @@ static int head_backward(struct trainer *t, size_t first, size_t count, struct s
         if (i + 1 == m->nslices && !last) shore__pager_want_slice(pass->pager, table_block, 0);
         p = gradients_slice(t, table_block, i);
         if (!rc && !first) rc = gradients_begin(t, p, diag);
+        if (!rc && !first)
+            rc = op_failed(diag, clear_from(t, p, (size_t)shore__model_slice(m, i).rows * m->arch.d_model));
         if (!rc) rc = head_slice(t, i, p, table, first, count, diag);
         if (!rc && last) rc = head_slice_end(t, i, p, diag);
     }
@@ -294,7 +305,7 @@ static int unit_lookups(struct trainer *t, size_t u, struct shore_diag *diag) {
         struct piece *p = gradients_slice(t, 0, i);
         rc = t->c->ops->embed_backward(t->c, NULL, shore__host_buf(p->gradient), dx, tokens, rows, d, s.first, s.rows);
         if (!rc && i + 1 == m->nslices && m->arch.learned_positions) {
-            struct shore__weights g;
+            struct shore__gradients g;
             shore__block_gradients(m, 0, p->segment, shore__host_buf(p->gradient), &g);
             rc = t->c->ops->position_backward(t->c, NULL, g.role[SHORE__POSITION_TABLE], dx, rows, d, pass->seq_len);
         }
@@ -305,7 +316,7 @@ static int unit_lookups(struct trainer *t, size_t u, struct shore_diag *diag) {
 }
 
 static int unit_backward(struct trainer *t, uint32_t layer, size_t u, const struct shore__weights *w,
-                         const struct shore__weights *g, struct shore_diag *diag) {
+                         const struct shore__gradients *g, struct shore_diag *diag) {
     struct shore__pass *pass = &t->pass;
     bool cheap;
     size_t rows = shore__pass_unit_rows(pass, u);
@@ -328,18 +339,22 @@ static int unit_backward(struct trainer *t, uint32_t layer, size_t u, const stru
 static int layer_backward(struct trainer *t, uint32_t layer, struct shore_diag *diag) {
     struct shore__pass *pass = &t->pass;
     struct piece *p = gradients_layer(t, layer);
-    struct shore__weights w, g;
+    struct shore__weights w;
+    struct shore__gradients g;
     int rc = shore__pager_layer(pass->pager, layer, &w, diag);
     shore__pager_want_layer(pass->pager, layer - 1);
     if (!rc) rc = wait_timed(t, &t->boundary_get[layer], &t->get_pending[layer], diag);
     if (!rc) rc = boundary_get(t, layer - 1, diag);
     if (!rc) rc = gradients_begin(t, p, diag);
+    if (!rc) rc = op_failed(diag, shore__clear_vectors(t->m, t->c, NULL, layer, shore__host_buf(p->gradient)));
     if (rc) return rc;
     uint64_t start = shore__now_ns();
     idle_before_backward(t, layer);
     shore__block_gradients(t->m, layer, 0, shore__host_buf(p->gradient), &g);
-    for (size_t u = 0; !rc && u < shore__pass_units(pass); u++)
+    for (size_t u = 0; !rc && u < shore__pass_units(pass); u++) {
+        g.add = u > 0;
         rc = unit_backward(t, layer, u, &w, &g, diag);
+    }
     if (!rc) pace(t, start, layer, t->plan.units, true);
     if (!rc && !idle_waits(t, layer)) rc = gradients_end(t, p, diag);
     if (rc || !idle_after_backward(t, layer)) return rc;
@@ -353,12 +368,14 @@ static int later_backward(struct trainer *t, struct shore_diag *diag) {
     int rc = 0;
     for (uint32_t layer = 1; !rc && layer <= t->idle.later && !t->abandoned; layer++) {
         struct piece *p = gradients_layer(t, layer);
-        struct shore__weights g;
+        struct shore__gradients g;
         if (!idle_waits(t, layer)) continue;
         shore__block_gradients(t->m, layer, 0, shore__host_buf(p->gradient), &g);
-        for (size_t u = 0; !rc && u < shore__pass_units(&t->pass); u++)
+        for (size_t u = 0; !rc && u < shore__pass_units(&t->pass); u++) {
+            g.add = u > 0;
             rc = shore__layer_backward_later(t->m, t->c, NULL, &g, shore__pass_unit_rows(&t->pass, u),
                                              &t->idle.of_unit[(layer - 1) * t->plan.units + u]);
+        }
         rc = rc ? op_failed(diag, rc) : gradients_end(t, p, diag);
     }
     return rc;
@@ -377,12 +394,12 @@ static int embedding_backward(struct trainer *t, struct shore_diag *diag) {
             continue;
         }
         rc = gradients_begin(t, p, diag);
-        if (!rc && m->arch.tied) rc = slice_move(t, p, false, diag);
+        if (!rc) rc = m->arch.tied ? slice_move(t, p, false, diag) : op_failed(diag, clear_from(t, p, 0));
         if (rc) return rc;
         rc = t->c->ops->embed_backward(t->c, NULL, shore__host_buf(p->gradient), t->dx, pass->tokens, rows, d, s.first,
                                        s.rows);
         if (!rc && i + 1 == m->nslices && m->arch.learned_positions) {
-            struct shore__weights g;
+            struct shore__gradients g;
             shore__block_gradients(m, 0, p->segment, shore__host_buf(p->gradient), &g);
             rc = t->c->ops->position_backward(t->c, NULL, g.role[SHORE__POSITION_TABLE], t->dx, rows, d, pass->seq_len);
         }

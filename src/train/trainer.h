@@ -188,7 +188,7 @@ int gradients_begin_step(struct trainer *t, struct shore_diag *diag);
 struct piece *gradients_layer(struct trainer *t, uint32_t layer);
 struct piece *gradients_slice(struct trainer *t, uint32_t block, uint32_t slice);
 struct piece *gradients_tail(struct trainer *t);
-/* Memory for a piece, zeroed; waits for a buffer. */
+/* Memory for a piece, with anything in it; waits for a buffer. */
 int gradients_begin(struct trainer *t, struct piece *p, struct shore_diag *diag);
 /* Gives the memory of a piece back that no request reads. */
 void gradients_release(struct trainer *t, struct piece *p);

@@ -102,11 +102,11 @@ static struct results train(enum shore__mode mode, struct way way) {
         ON(k, norm_backward, A(dnorm, D), dgain, dbias, A(dnorm, D), A(dout, D), A(x, D), gain, B(stats, 2), false,
            part, D);
     }
-    ON(k, head_backward_w, dwv, dlogits, out, ROWS, VOCAB, D);
-    ON(k, linear_backward_w, dwd, dout, act, ROWS, D, FF, false);
-    ON(k, linear_backward_w, dwu, dup, mid, ROWS, 2 * FF, D, true);
-    ON(k, linear_backward_w, dwo, dout, attn, ROWS, D, HEADS * HD, true);
-    ON(k, linear_backward_w, dwqkv, dqkv, norm, ROWS, QKV, D, true);
+    ON(k, head_backward_w, dwv, dlogits, out, ROWS, VOCAB, D, true);
+    ON(k, linear_backward_w, dwd, dout, act, ROWS, D, FF, false, true);
+    ON(k, linear_backward_w, dwu, dup, mid, ROWS, 2 * FF, D, true, true);
+    ON(k, linear_backward_w, dwo, dout, attn, ROWS, D, HEADS * HD, true, false);
+    ON(k, linear_backward_w, dwqkv, dqkv, norm, ROWS, QKV, D, true, false);
 
     struct {
         shore__buf b;

@@ -67,7 +67,7 @@ static void linear(void **state) {
         l.x = random_f32(1, 15, 1, 0), l.w = random_f32(2, 20, 1, 0), l.bias = random_f32(3, 4, 1, 0);
         shore__buf dy = random_f32(4, 12, 1, 0), dx = zeros(15), dw = zeros(20), db = zeros(4);
         ON(linear_backward_x, dx, dy, l.w, 3, 4, 5, nk);
-        ON(linear_backward_w, dw, dy, l.x, 3, 4, 5, nk);
+        ON(linear_backward_w, dw, dy, l.x, 3, 4, 5, nk, true);
         ON(bias_backward, db, dy, 3, 4);
         check("linear dx", c, linear_of_x, &l, l.x, dx, 15, dy, 12);
         check("linear dw", c, linear_of_w, &l, l.w, dw, 20, dy, 12);
@@ -253,7 +253,7 @@ static void head(void **state) {
         ON(head_logits, logits, h.x, w, HEAD_ROWS, n, HEAD_D);
         ON(head_dlogits, dl, logits, h.max, h.sum, h.targets, 0.25f, HEAD_ROWS, n, first);
         ON(head_backward_x, dx, dl, w, HEAD_ROWS, n, HEAD_D);
-        ON(head_backward_w, shore__at(dw, first * HEAD_D * 4), dl, h.x, HEAD_ROWS, n, HEAD_D);
+        ON(head_backward_w, shore__at(dw, first * HEAD_D * 4), dl, h.x, HEAD_ROWS, n, HEAD_D, true);
     }
     check("head dx", c, head_of_x, &h, h.x, dx, HEAD_ROWS * HEAD_D, scale, HEAD_ROWS);
     check("head dw", c, head_of_w, &h, h.w, dw, HEAD_VOCAB * HEAD_D, scale, HEAD_ROWS);
