@@ -12,6 +12,7 @@
 struct shore__product {
     size_t m, n, k;
     bool a_transposed, b_transposed, bias, accumulate, f32_out;
+    bool pack; /* B is copied into the order that bf16 products read before, not by every block of rows again */
 };
 
 struct shore__products_table;

@@ -13,7 +13,8 @@ static struct shore__product backward_w_product(size_t rows, size_t n, size_t k,
                                    .k = rows,
                                    .a_transposed = true,
                                    .accumulate = add,
-                                   .f32_out = true};
+                                   .f32_out = true,
+                                   .pack = true};
 }
 
 int shore__cpu_linear(struct shore__compute *base, struct shore__stream *s, shore__buf y, shore__buf x, shore__buf w,

@@ -16,12 +16,19 @@
 /* More than training needs; generation makes others as prompts come, and the oldest go. */
 #define TABLE_ENTRIES 96
 
+/* What oneDNN would run. */
+struct described {
+    dnnl_primitive_desc_t product, pack; /* pack: NULL where B is read as it lies */
+    size_t packed_bytes, scratch;        /* of the workspace: B comes first */
+};
+
 struct entry {
     struct shore__product shape;
     uint64_t used;
-    size_t scratch;
-    dnnl_primitive_t primitive;
+    size_t packed_bytes, scratch;
+    dnnl_primitive_t product, pack;
     dnnl_memory_t a, b, bias, dst, scratchpad;
+    dnnl_memory_t plain_b, pack_scratchpad;
 };
 
 struct shore__products_table {
@@ -46,10 +53,11 @@ int shore__products_open(struct shore__products_table **out, struct shore_diag *
 }
 
 static void entry_drop(struct entry *e) {
-    dnnl_memory_t memory[] = {e->a, e->b, e->bias, e->dst, e->scratchpad};
+    dnnl_memory_t memory[] = {e->a, e->b, e->bias, e->dst, e->scratchpad, e->plain_b, e->pack_scratchpad};
     for (size_t i = 0; i < sizeof memory / sizeof *memory; i++)
         if (memory[i]) dnnl_memory_destroy(memory[i]);
-    if (e->primitive) dnnl_primitive_destroy(e->primitive);
+    if (e->product) dnnl_primitive_destroy(e->product);
+    if (e->pack) dnnl_primitive_destroy(e->pack);
     memset(e, 0, sizeof *e);
 }
 
@@ -66,7 +74,7 @@ void shore__products_close(struct shore__products_table *t) {
 static bool same_shape(const struct shore__product *a, const struct shore__product *b) {
     return a->m == b->m && a->n == b->n && a->k == b->k && a->a_transposed == b->a_transposed &&
            a->b_transposed == b->b_transposed && a->bias == b->bias && a->accumulate == b->accumulate &&
-           a->f32_out == b->f32_out;
+           a->f32_out == b->f32_out && a->pack == b->pack;
 }
 
 static dnnl_status_t matrix(dnnl_memory_desc_t *md, size_t rows, size_t columns, bool transposed,
@@ -76,20 +84,32 @@ static dnnl_status_t matrix(dnnl_memory_desc_t *md, size_t rows, size_t columns,
     return dnnl_memory_desc_init_by_strides(md, 2, dims, type, strides);
 }
 
-static dnnl_status_t describe(const struct shore__cpu *c, const struct shore__product *p,
-                              dnnl_primitive_desc_t *result) {
+static size_t described_bytes(dnnl_primitive_desc_t pd, dnnl_query_t what) {
+    return dnnl_memory_desc_get_size(dnnl_primitive_desc_query_md(pd, what, 0));
+}
+
+static void described_drop(struct described *d) {
+    if (d->product) dnnl_primitive_desc_destroy(d->product);
+    if (d->pack) dnnl_primitive_desc_destroy(d->pack);
+}
+
+static dnnl_status_t scratchpad_of_ours(dnnl_primitive_attr_t *attr) {
+    dnnl_status_t st = dnnl_primitive_attr_create(attr);
+    return st ? st : dnnl_primitive_attr_set_scratchpad_mode(*attr, dnnl_scratchpad_mode_user);
+}
+
+static dnnl_status_t describe_product(const struct shore__cpu *c, const struct shore__product *p,
+                                      const dnnl_memory_desc_t *b, dnnl_primitive_desc_t *result) {
     dnnl_data_type_t type = c->base.mode == SHORE__BF16 ? dnnl_bf16 : dnnl_f32;
-    dnnl_memory_desc_t a, b, bias, dst;
+    dnnl_memory_desc_t a, bias, dst;
     dnnl_matmul_desc_t desc;
     dnnl_primitive_attr_t attr = NULL;
     dnnl_post_ops_t post = NULL;
     dnnl_status_t st = matrix(&a, p->m, p->k, p->a_transposed, type);
-    if (!st) st = matrix(&b, p->k, p->n, p->b_transposed, type);
     if (!st) st = matrix(&bias, 1, p->n, false, dnnl_f32);
     if (!st) st = matrix(&dst, p->m, p->n, false, p->f32_out ? dnnl_f32 : type);
-    if (!st) st = dnnl_matmul_desc_init(&desc, &a, &b, p->bias ? &bias : NULL, &dst);
-    if (!st) st = dnnl_primitive_attr_create(&attr);
-    if (!st) st = dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user);
+    if (!st) st = dnnl_matmul_desc_init(&desc, &a, b, p->bias ? &bias : NULL, &dst);
+    if (!st) st = scratchpad_of_ours(&attr);
     if (!st && p->accumulate) {
         st = dnnl_post_ops_create(&post);
         if (!st) st = dnnl_post_ops_append_sum(post, 1.0f);
@@ -101,6 +121,32 @@ static dnnl_status_t describe(const struct shore__cpu *c, const struct shore__pr
     return st;
 }
 
+/* d is to be dropped, whatever comes back. */
+static dnnl_status_t describe(const struct shore__cpu *c, const struct shore__product *p, struct described *d) {
+    bool bf16 = c->base.mode == SHORE__BF16;
+    dnnl_data_type_t type = bf16 ? dnnl_bf16 : dnnl_f32;
+    dnnl_dims_t dims = {(dnnl_dim_t)p->k, (dnnl_dim_t)p->n};
+    dnnl_memory_desc_t plain, any;
+    dnnl_primitive_attr_t attr = NULL;
+    *d = (struct described){0};
+    dnnl_status_t st = matrix(&plain, p->k, p->n, p->b_transposed, type);
+    if (!st) st = dnnl_memory_desc_init_by_tag(&any, 2, dims, type, dnnl_format_tag_any);
+    if (!st) st = describe_product(c, p, p->pack && bf16 ? &any : &plain, &d->product);
+    if (st) return st;
+    const dnnl_memory_desc_t *b = dnnl_primitive_desc_query_md(d->product, dnnl_query_weights_md, 0);
+    d->scratch = described_bytes(d->product, dnnl_query_scratchpad_md);
+    if (dnnl_memory_desc_equal(b, &plain)) return dnnl_success;
+    st = scratchpad_of_ours(&attr);
+    if (!st)
+        st = dnnl_reorder_primitive_desc_create(&d->pack, &plain, c->products->engine, b, c->products->engine, attr);
+    if (attr) dnnl_primitive_attr_destroy(attr);
+    if (st) return st;
+    d->packed_bytes = (dnnl_memory_desc_get_size(b) + 4095) / 4096 * 4096;
+    size_t scratch = described_bytes(d->pack, dnnl_query_scratchpad_md);
+    if (scratch > d->scratch) d->scratch = scratch;
+    return dnnl_success;
+}
+
 static int refuse(dnnl_status_t st, const struct shore__product *p, struct shore_diag *diag) {
     int code = st == dnnl_out_of_memory ? -ENOMEM : -ENOTSUP;
     return shore__fail(diag, code, "oneDNN cannot make the product [%zu, %zu] x [%zu, %zu] (status %d)", p->m, p->k,
@@ -109,26 +155,24 @@ static int refuse(dnnl_status_t st, const struct shore__product *p, struct shore
 
 int shore__cpu_product_scratch(struct shore__cpu *c, const struct shore__product *p, size_t *bytes,
                                struct shore_diag *diag) {
-    dnnl_primitive_desc_t pd;
-    dnnl_status_t st = describe(c, p, &pd);
-    if (st) return refuse(st, p, diag);
-    *bytes = dnnl_memory_desc_get_size(dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0));
-    dnnl_primitive_desc_destroy(pd);
-    return 0;
+    struct described d;
+    dnnl_status_t st = describe(c, p, &d);
+    *bytes = d.packed_bytes + d.scratch;
+    described_drop(&d);
+    return st ? refuse(st, p, diag) : 0;
 }
 
 int shore__cpu_product_name(struct shore__cpu *c, const struct shore__product *p, char *name, size_t name_bytes) {
-    dnnl_primitive_desc_t pd;
+    struct described d;
     const char *text = NULL;
-    dnnl_status_t st = describe(c, p, &pd);
-    if (st) return refuse(st, p, NULL);
-    st = dnnl_primitive_desc_query(pd, dnnl_query_impl_info_str, 0, &text);
+    dnnl_status_t st = describe(c, p, &d);
+    if (!st) st = dnnl_primitive_desc_query(d.product, dnnl_query_impl_info_str, 0, &text);
     if (!st) {
         strncpy(name, text, name_bytes - 1);
         name[name_bytes - 1] = 0;
     }
-    dnnl_primitive_desc_destroy(pd);
-    return st ? -ENOTSUP : 0;
+    described_drop(&d);
+    return st ? refuse(st, p, NULL) : 0;
 }
 
 static dnnl_status_t remember(const struct shore__products_table *t, dnnl_memory_t *memory, dnnl_primitive_desc_t pd,
@@ -138,28 +182,28 @@ static dnnl_status_t remember(const struct shore__products_table *t, dnnl_memory
 
 static int make(struct shore__cpu *c, const struct shore__product *p, struct entry *e, struct shore_diag *diag) {
     struct shore__products_table *t = c->products;
-    dnnl_primitive_desc_t pd;
-    dnnl_status_t st = describe(c, p, &pd);
-    if (st) return refuse(st, p, diag);
+    struct described d;
     if (p->bias && t->no_bias_elems < p->n) {
         float *zeros = calloc(p->n, sizeof *zeros);
-        if (!zeros) {
-            dnnl_primitive_desc_destroy(pd);
-            return shore__fail(diag, -ENOMEM, "no memory for a bias of %zu elements", p->n);
-        }
+        if (!zeros) return shore__fail(diag, -ENOMEM, "no memory for a bias of %zu elements", p->n);
         free(t->no_bias);
         t->no_bias = zeros;
         t->no_bias_elems = p->n;
     }
+    dnnl_status_t st = describe(c, p, &d);
     e->shape = *p;
-    e->scratch = dnnl_memory_desc_get_size(dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0));
-    st = dnnl_primitive_create(&e->primitive, pd);
-    if (!st) st = remember(t, &e->a, pd, dnnl_query_src_md, 0);
-    if (!st) st = remember(t, &e->b, pd, dnnl_query_weights_md, 0);
-    if (!st && p->bias) st = remember(t, &e->bias, pd, dnnl_query_weights_md, 1);
-    if (!st) st = remember(t, &e->dst, pd, dnnl_query_dst_md, 0);
-    if (!st) st = remember(t, &e->scratchpad, pd, dnnl_query_scratchpad_md, 0);
-    dnnl_primitive_desc_destroy(pd);
+    e->packed_bytes = d.packed_bytes;
+    e->scratch = d.scratch;
+    if (!st) st = dnnl_primitive_create(&e->product, d.product);
+    if (!st) st = remember(t, &e->a, d.product, dnnl_query_src_md, 0);
+    if (!st) st = remember(t, &e->b, d.product, dnnl_query_weights_md, 0);
+    if (!st && p->bias) st = remember(t, &e->bias, d.product, dnnl_query_weights_md, 1);
+    if (!st) st = remember(t, &e->dst, d.product, dnnl_query_dst_md, 0);
+    if (!st) st = remember(t, &e->scratchpad, d.product, dnnl_query_scratchpad_md, 0);
+    if (!st && d.pack) st = dnnl_primitive_create(&e->pack, d.pack);
+    if (!st && d.pack) st = remember(t, &e->plain_b, d.pack, dnnl_query_src_md, 0);
+    if (!st && d.pack) st = remember(t, &e->pack_scratchpad, d.pack, dnnl_query_scratchpad_md, 0);
+    described_drop(&d);
     if (st) {
         entry_drop(e);
         return refuse(st, p, diag);
@@ -172,7 +216,7 @@ static int find(struct shore__cpu *c, const struct shore__product *p, struct ent
     struct entry *oldest = t->entries;
     for (size_t i = 0; i < TABLE_ENTRIES; i++) {
         struct entry *e = &t->entries[i];
-        if (e->primitive && same_shape(&e->shape, p)) {
+        if (e->product && same_shape(&e->shape, p)) {
             e->used = ++t->clock;
             *out = e;
             return 0;
@@ -214,17 +258,28 @@ static int in_halves(struct shore__cpu *c, const struct shore__product *p, void 
                               (const char *)a + head.m * p->k * width, b, bias);
 }
 
+static dnnl_status_t pack(struct shore__cpu *c, const struct entry *e, const void *b) {
+    dnnl_memory_set_data_handle(e->plain_b, (void *)b);
+    dnnl_memory_set_data_handle(e->b, c->workspace);
+    dnnl_memory_set_data_handle(e->pack_scratchpad, c->workspace + e->packed_bytes);
+    const dnnl_exec_arg_t args[3] = {
+        {DNNL_ARG_FROM, e->plain_b}, {DNNL_ARG_TO, e->b}, {DNNL_ARG_SCRATCHPAD, e->pack_scratchpad}};
+    return dnnl_primitive_execute(e->pack, c->products->stream, 3, args);
+}
+
 int shore__cpu_product(struct shore__cpu *c, const struct shore__product *p, void *dst, const void *a, const void *b,
                        const float *bias) {
     struct entry *e;
     if (p->m == 0 || p->n == 0) return 0;
     int err = find(c, p, &e, NULL);
     if (err) return err;
-    if (e->scratch > c->workspace_bytes) return in_halves(c, p, dst, a, b, bias);
+    if (e->packed_bytes + e->scratch > c->workspace_bytes) return in_halves(c, p, dst, a, b, bias);
+    dnnl_status_t st = e->pack ? pack(c, e, b) : dnnl_success;
+    if (e->pack) b = c->workspace;
     dnnl_memory_set_data_handle(e->a, (void *)a);
     dnnl_memory_set_data_handle(e->b, (void *)b);
     dnnl_memory_set_data_handle(e->dst, dst);
-    dnnl_memory_set_data_handle(e->scratchpad, c->workspace);
+    dnnl_memory_set_data_handle(e->scratchpad, c->workspace + e->packed_bytes);
     dnnl_exec_arg_t args[5] = {
         {DNNL_ARG_SRC, e->a}, {DNNL_ARG_WEIGHTS, e->b}, {DNNL_ARG_DST, e->dst}, {DNNL_ARG_SCRATCHPAD, e->scratchpad}};
     int count = 4;
@@ -233,7 +288,7 @@ int shore__cpu_product(struct shore__cpu *c, const struct shore__product *p, voi
         dnnl_memory_set_data_handle(e->bias, (void *)bias);
         args[count++] = (dnnl_exec_arg_t){DNNL_ARG_BIAS, e->bias};
     }
-    dnnl_status_t st = dnnl_primitive_execute(e->primitive, c->products->stream, count, args);
+    if (!st) st = dnnl_primitive_execute(e->product, c->products->stream, count, args);
     if (!st) st = dnnl_stream_wait(c->products->stream);
     if (st) return st == dnnl_out_of_memory ? -ENOMEM : -EIO;
     if (!p->f32_out && c->base.mode == SHORE__BF16_IN_F32) round_values(c, dst, p->m * p->n);
