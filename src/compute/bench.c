@@ -22,7 +22,7 @@ static int bench_open(struct bench *b, struct shore__compute *c, const struct sh
     size_t workspace = 0;
     b->c = c;
     b->arena = NULL;
-    int err = c->ops->prepare(c, shapes, &workspace, NULL);
+    int err = c->ops->prepare(c, shapes, &workspace, NULL, NULL);
     if (!err) err = shore__arena_open(bytes + workspace + (1u << 20), &b->arena, NULL);
     if (err) return err;
     c->ops->set_workspace(c, shore__host_buf(shore__arena_alloc(b->arena, workspace)), workspace);

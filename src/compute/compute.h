@@ -88,10 +88,14 @@ struct shore__compute_ops {
     const char *name;
 
     /* Makes and runs once every primitive for these shapes and says how much workspace they take; then the workspace
-     * is given, aligned to 4096. Call again to change shapes. */
+     * is given, aligned to 4096. Call again to change shapes. In what is given beyond, weights of forward and
+     * backward_x are kept in the order that products read, so that units of rows need not reorder them each;
+     * packed_bytes (NULL: not asked): a layer's, or 0. It does not show in the bits.
+     * weights_changed: what the w of products pointed to may hold something else from now on. */
     int (*prepare)(struct shore__compute *c, const struct shore__shapes *shapes, size_t *workspace_bytes,
-                   struct shore_diag *diag);
+                   size_t *packed_bytes, struct shore_diag *diag);
     void (*set_workspace)(struct shore__compute *c, shore__buf workspace, size_t bytes);
+    void (*weights_changed)(struct shore__compute *c);
 
     /* ---- memory ---- */
     int (*zero)(struct shore__compute *c, struct shore__stream *s, shore__buf dst, size_t bytes);

@@ -8,11 +8,15 @@
 #include "compute/compute.h"
 #include "compute/kernels.h"
 
+/* Whether B is copied before into the order that bf16 products read, instead of by every block of rows again; weights
+ * stay so until they change, where there is room. */
+enum shore__pack { SHORE__PACK_NOTHING, SHORE__PACK_ACTIVATIONS, SHORE__PACK_WEIGHTS };
+
 /* C [m, n] = A [m, k] B [k, n] (+ bias [n]) or, accumulating, C += A B. A and B may be stored transposed. */
 struct shore__product {
     size_t m, n, k;
     bool a_transposed, b_transposed, bias, accumulate, f32_out;
-    bool pack; /* B is copied into the order that bf16 products read before, not by every block of rows again */
+    enum shore__pack pack;
 };
 
 struct shore__products_table;
@@ -22,7 +26,8 @@ struct shore__cpu {
     const struct shore__kernels *kernels;
     struct shore__products_table *products;
     char *workspace;
-    size_t workspace_bytes;
+    size_t workspace_bytes; /* without what is kept packed */
+    size_t needed_bytes;    /* as prepare() said */
 };
 
 static inline struct shore__cpu *shore__cpu_of(struct shore__compute *c) {
@@ -68,13 +73,18 @@ int shore__products_open(struct shore__products_table **out, struct shore_diag *
 void shore__products_close(struct shore__products_table *t);
 /* Makes the primitive, so that no later call does; 0 or a negative code. */
 int shore__cpu_product_make(struct shore__cpu *c, const struct shore__product *p, struct shore_diag *diag);
-/* Scratchpad of the product, without making its code. */
-int shore__cpu_product_scratch(struct shore__cpu *c, const struct shore__product *p, size_t *bytes,
-                               struct shore_diag *diag);
+/* Workspace of the product, and how much of it B takes packed, without making its code. */
+int shore__cpu_product_room(struct shore__cpu *c, const struct shore__product *p, size_t *bytes, size_t *packed_bytes,
+                            struct shore_diag *diag);
+/* Where packed weights are kept (none: 0 bytes), and that they are void. */
+void shore__cpu_keep_packed(struct shore__cpu *c, char *memory, size_t bytes);
+void shore__cpu_weights_changed(struct shore__compute *c);
 /* The name of the implementation, for tests and `bench compute`: "brg:avx512_core_amx_bf16"... */
 int shore__cpu_product_name(struct shore__cpu *c, const struct shore__product *p, char *name, size_t name_bytes);
 int shore__cpu_product(struct shore__cpu *c, const struct shore__product *p, void *dst, const void *a, const void *b,
                        const float *bias);
+
+struct shore__product shore__cpu_head_backward_x_product(size_t rows, size_t n, size_t d);
 
 int shore__cpu_linear(struct shore__compute *, struct shore__stream *, shore__buf y, shore__buf x, shore__buf w,
                       shore__buf bias, size_t rows, size_t n, size_t k, bool w_is_nk);
@@ -85,7 +95,7 @@ int shore__cpu_linear_backward_w(struct shore__compute *, struct shore__stream *
 int shore__cpu_bias_backward(struct shore__compute *, struct shore__stream *, shore__buf db, shore__buf dy, size_t rows,
                              size_t n);
 int shore__cpu_prepare_products(struct shore__cpu *c, const struct shore__shapes *s, size_t *workspace_bytes,
-                                struct shore_diag *diag);
+                                size_t *packed_bytes, struct shore_diag *diag);
 
 /* ---- head ---- */
 int shore__cpu_head_logits(struct shore__compute *, struct shore__stream *, shore__buf logits, shore__buf x,

@@ -10,25 +10,27 @@ static int cpu_sync(struct shore__compute *c, struct shore__stream *s) {
     return 0;
 }
 
+static void cpu_set_workspace(struct shore__compute *base, shore__buf workspace, size_t bytes) {
+    struct shore__cpu *c = shore__cpu_of(base);
+    size_t kept = bytes > c->needed_bytes ? bytes - c->needed_bytes : 0;
+    c->workspace = shore__cpu_ptr(workspace);
+    c->workspace_bytes = bytes - kept;
+    shore__cpu_keep_packed(c, kept ? c->workspace + c->workspace_bytes : NULL, kept);
+}
+
 static int cpu_prepare(struct shore__compute *base, const struct shore__shapes *shapes, size_t *workspace_bytes,
-                       struct shore_diag *diag) {
+                       size_t *packed_bytes, struct shore_diag *diag) {
     struct shore__cpu *c = shore__cpu_of(base);
     SHORE__CPU_SCOPE(c);
-    size_t products = 0;
-    int err = shore__cpu_prepare_products(c, shapes, &products, diag);
+    size_t products = 0, packed = 0;
+    int err = shore__cpu_prepare_products(c, shapes, &products, &packed, diag);
     if (err) return err;
     size_t attention = shore__cpu_attention_workspace(c, shapes);
     size_t most = products > attention ? products : attention;
-    *workspace_bytes = (most + 4095) / 4096 * 4096;
-    c->workspace = NULL;
-    c->workspace_bytes = 0;
+    c->needed_bytes = *workspace_bytes = (most + 4095) / 4096 * 4096;
+    if (packed_bytes) *packed_bytes = packed;
+    cpu_set_workspace(base, SHORE__NO_BUF, 0);
     return 0;
-}
-
-static void cpu_set_workspace(struct shore__compute *base, shore__buf workspace, size_t bytes) {
-    struct shore__cpu *c = shore__cpu_of(base);
-    c->workspace = shore__cpu_ptr(workspace);
-    c->workspace_bytes = bytes;
 }
 
 static void cpu_close(struct shore__compute *base) {
@@ -42,6 +44,7 @@ static const struct shore__compute_ops cpu_ops = {
     .name = "cpu",
     .prepare = cpu_prepare,
     .set_workspace = cpu_set_workspace,
+    .weights_changed = shore__cpu_weights_changed,
     .zero = shore__cpu_zero,
     .copy = shore__cpu_copy,
     .widen = shore__cpu_widen,

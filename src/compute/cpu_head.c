@@ -55,7 +55,7 @@ int shore__cpu_head_backward_x(struct shore__compute *base, struct shore__stream
                                shore__buf dlogits, shore__buf w, size_t rows, size_t n, size_t d) {
     struct shore__cpu *c = shore__cpu_of(base);
     SHORE__CPU_SCOPE(c);
-    struct shore__product p = {.m = rows, .n = d, .k = n, .accumulate = true, .f32_out = true};
+    struct shore__product p = shore__cpu_head_backward_x_product(rows, n, d);
     return shore__cpu_product(c, &p, shore__cpu_ptr(dx_f32), shore__cpu_ptr(dlogits), shore__cpu_ptr(w), NULL);
 }
 

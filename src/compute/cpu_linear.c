@@ -1,11 +1,20 @@
 /* Linear layers as products, and which products a model's shapes will ask for. */
 #include "compute/cpu.h"
 
+/* From here on, packing the weights for one product alone costs less than it saves. Fewer rows never do it, whatever
+ * the memory is, since bits may follow from the order. */
+#define PACK_FROM_ROWS 768
+
+static enum shore__pack pack_weights(size_t rows) {
+    return rows >= PACK_FROM_ROWS ? SHORE__PACK_WEIGHTS : SHORE__PACK_NOTHING;
+}
+
 static struct shore__product forward_product(size_t rows, size_t n, size_t k, bool w_is_nk) {
-    return (struct shore__product){.m = rows, .n = n, .k = k, .b_transposed = w_is_nk, .bias = true};
+    return (struct shore__product){
+        .m = rows, .n = n, .k = k, .b_transposed = w_is_nk, .bias = true, .pack = pack_weights(rows)};
 }
 static struct shore__product backward_x_product(size_t rows, size_t n, size_t k, bool w_is_nk) {
-    return (struct shore__product){.m = rows, .n = k, .k = n, .b_transposed = !w_is_nk};
+    return (struct shore__product){.m = rows, .n = k, .k = n, .b_transposed = !w_is_nk, .pack = pack_weights(rows)};
 }
 static struct shore__product backward_w_product(size_t rows, size_t n, size_t k, bool w_is_nk, bool add) {
     return (struct shore__product){.m = w_is_nk ? n : k,
@@ -14,7 +23,12 @@ static struct shore__product backward_w_product(size_t rows, size_t n, size_t k,
                                    .a_transposed = true,
                                    .accumulate = add,
                                    .f32_out = true,
-                                   .pack = true};
+                                   .pack = SHORE__PACK_ACTIVATIONS};
+}
+
+struct shore__product shore__cpu_head_backward_x_product(size_t rows, size_t n, size_t d) {
+    return (struct shore__product){
+        .m = rows, .n = d, .k = n, .accumulate = true, .f32_out = true, .pack = pack_weights(rows)};
 }
 
 int shore__cpu_linear(struct shore__compute *base, struct shore__stream *s, shore__buf y, shore__buf x, shore__buf w,
@@ -45,16 +59,17 @@ int shore__cpu_linear_backward_w(struct shore__compute *base, struct shore__stre
 struct preparing {
     struct shore__cpu *c;
     struct shore_diag *diag;
-    size_t most;
+    size_t most, packed;
 };
 
 /* make: also its code; otherwise only its scratch counts, so that the call that comes after all has room. */
 static int want(struct preparing *w, struct shore__product p, bool make) {
-    size_t bytes = 0;
+    size_t bytes = 0, packed = 0;
     if (p.m == 0 || p.n == 0 || p.k == 0) return 0;
-    int err = shore__cpu_product_scratch(w->c, &p, &bytes, w->diag);
+    int err = shore__cpu_product_room(w->c, &p, &bytes, &packed, w->diag);
     if (!err && make) err = shore__cpu_product_make(w->c, &p, w->diag);
     if (bytes > w->most) w->most = bytes;
+    if (p.pack == SHORE__PACK_WEIGHTS) w->packed += packed;
     return err;
 }
 
@@ -80,21 +95,21 @@ static int want_head(struct preparing *w, const struct shore__shapes *s, size_t 
     int err = 0;
     for (int i = 0; i < 2 && !err; i++) {
         struct shore__product logits = {.m = rows[i], .n = slice, .k = d, .b_transposed = true, .f32_out = true};
-        struct shore__product dx = {.m = rows[i], .n = d, .k = slice, .accumulate = true, .f32_out = true};
         err = want(w, logits, true);
-        if (!err && s->backward) err = want(w, dx, true);
+        if (!err && s->backward) err = want(w, shore__cpu_head_backward_x_product(rows[i], slice, d), true);
         if (!err && s->backward) err = want_backward_w(w, rows[i], i == 0, slice, d, true);
     }
     return err;
 }
 
 int shore__cpu_prepare_products(struct shore__cpu *c, const struct shore__shapes *s, size_t *workspace_bytes,
-                                struct shore_diag *diag) {
-    struct preparing w = {c, diag, 0};
+                                size_t *packed_bytes, struct shore_diag *diag) {
+    struct preparing w = {c, diag, 0, 0};
     int err = want_linear(&w, s, s->qkv_width, s->d_model, true);
     if (!err) err = want_linear(&w, s, s->d_model, s->attn_width, true);
     if (!err) err = want_linear(&w, s, s->up_width, s->d_model, true);
     if (!err) err = want_linear(&w, s, s->d_model, s->d_ff, false);
+    *packed_bytes = w.packed; /* of a layer: a slice of the table alone takes their place */
     if (!err) err = want_head(&w, s, s->vocab_slice);
     if (!err && s->last_slice) err = want_head(&w, s, s->last_slice);
     *workspace_bytes = w.most;

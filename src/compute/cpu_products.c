@@ -31,6 +31,16 @@ struct entry {
     dnnl_memory_t plain_b, pack_scratchpad;
 };
 
+/* Of one layer, forward and backward: four matrices each, for full units and short ones. */
+#define KEPT_MOST 16
+
+/* Weights that lie packed for a product. */
+struct kept {
+    const struct entry *of;
+    const void *plain;
+    char *packed;
+};
+
 struct shore__products_table {
     dnnl_engine_t engine;
     dnnl_stream_t stream;
@@ -38,6 +48,10 @@ struct shore__products_table {
     float *no_bias; /* zeros, so that a layer without a bias needs no code of its own */
     size_t no_bias_elems;
     struct entry entries[TABLE_ENTRIES];
+    struct kept kept[KEPT_MOST];
+    size_t nkept;
+    char *keep;
+    size_t keep_bytes, keep_used;
 };
 
 int shore__products_open(struct shore__products_table **out, struct shore_diag *diag) {
@@ -153,11 +167,12 @@ static int refuse(dnnl_status_t st, const struct shore__product *p, struct shore
                        p->k, p->n, (int)st);
 }
 
-int shore__cpu_product_scratch(struct shore__cpu *c, const struct shore__product *p, size_t *bytes,
-                               struct shore_diag *diag) {
+int shore__cpu_product_room(struct shore__cpu *c, const struct shore__product *p, size_t *bytes, size_t *packed_bytes,
+                            struct shore_diag *diag) {
     struct described d;
     dnnl_status_t st = describe(c, p, &d);
     *bytes = d.packed_bytes + d.scratch;
+    *packed_bytes = d.packed_bytes;
     described_drop(&d);
     return st ? refuse(st, p, diag) : 0;
 }
@@ -211,6 +226,11 @@ static int make(struct shore__cpu *c, const struct shore__product *p, struct ent
     return 0;
 }
 
+static void forget_packed(struct shore__products_table *t) {
+    t->nkept = 0;
+    t->keep_used = 0;
+}
+
 static int find(struct shore__cpu *c, const struct shore__product *p, struct entry **out, struct shore_diag *diag) {
     struct shore__products_table *t = c->products;
     struct entry *oldest = t->entries;
@@ -224,6 +244,7 @@ static int find(struct shore__cpu *c, const struct shore__product *p, struct ent
         if (e->used < oldest->used) oldest = e;
     }
     entry_drop(oldest);
+    forget_packed(t);
     int err = make(c, p, oldest, diag);
     if (err) return err;
     oldest->used = ++t->clock;
@@ -252,15 +273,48 @@ static int in_halves(struct shore__cpu *c, const struct shore__product *p, void 
     size_t width = shore__mode_bytes(c->base.mode);
     head.m = p->m / 2;
     tail.m = p->m - head.m;
+    head.pack = tail.pack = SHORE__PACK_NOTHING;
     int err = shore__cpu_product(c, &head, dst, a, b, bias);
     if (err) return err;
     return shore__cpu_product(c, &tail, (char *)dst + head.m * p->n * (p->f32_out ? 4 : width),
                               (const char *)a + head.m * p->k * width, b, bias);
 }
 
-static dnnl_status_t pack(struct shore__cpu *c, const struct entry *e, const void *b) {
-    dnnl_memory_set_data_handle(e->plain_b, (void *)b);
-    dnnl_memory_set_data_handle(e->b, c->workspace);
+void shore__cpu_keep_packed(struct shore__cpu *c, char *memory, size_t bytes) {
+    forget_packed(c->products);
+    c->products->keep = memory;
+    c->products->keep_bytes = bytes;
+}
+
+void shore__cpu_weights_changed(struct shore__compute *base) {
+    forget_packed(shore__cpu_of(base)->products);
+}
+
+static const struct kept *find_packed(const struct shore__products_table *t, const struct entry *e, const void *b) {
+    for (size_t i = 0; i < t->nkept; i++)
+        if (t->kept[i].of == e && t->kept[i].plain == b) return &t->kept[i];
+    return NULL;
+}
+
+/* Where B goes: to be kept, or into the workspace. */
+static char *place_packed(struct shore__cpu *c, const struct entry *e, const void *b) {
+    struct shore__products_table *t = c->products;
+    if (e->shape.pack != SHORE__PACK_WEIGHTS || t->nkept == KEPT_MOST || e->packed_bytes > t->keep_bytes - t->keep_used)
+        return c->workspace;
+    char *place = t->keep + t->keep_used;
+    t->keep_used += e->packed_bytes;
+    t->kept[t->nkept++] = (struct kept){e, b, place};
+    return place;
+}
+
+static dnnl_status_t pack(struct shore__cpu *c, const struct entry *e, const void **b) {
+    const struct kept *kept = find_packed(c->products, e, *b);
+    char *to = kept ? kept->packed : place_packed(c, e, *b);
+    const void *from = *b;
+    *b = to;
+    if (kept) return dnnl_success;
+    dnnl_memory_set_data_handle(e->plain_b, (void *)from);
+    dnnl_memory_set_data_handle(e->b, to);
     dnnl_memory_set_data_handle(e->pack_scratchpad, c->workspace + e->packed_bytes);
     const dnnl_exec_arg_t args[3] = {
         {DNNL_ARG_FROM, e->plain_b}, {DNNL_ARG_TO, e->b}, {DNNL_ARG_SCRATCHPAD, e->pack_scratchpad}};
@@ -274,8 +328,7 @@ int shore__cpu_product(struct shore__cpu *c, const struct shore__product *p, voi
     int err = find(c, p, &e, NULL);
     if (err) return err;
     if (e->packed_bytes + e->scratch > c->workspace_bytes) return in_halves(c, p, dst, a, b, bias);
-    dnnl_status_t st = e->pack ? pack(c, e, b) : dnnl_success;
-    if (e->pack) b = c->workspace;
+    dnnl_status_t st = e->pack ? pack(c, e, &b) : dnnl_success;
     dnnl_memory_set_data_handle(e->a, (void *)a);
     dnnl_memory_set_data_handle(e->b, (void *)b);
     dnnl_memory_set_data_handle(e->dst, dst);

@@ -20,11 +20,13 @@ static const int32_t *ints(shore__buf b) {
 }
 
 static int prepare(struct shore__compute *c, const struct shore__shapes *shapes, size_t *workspace_bytes,
-                   struct shore_diag *diag) {
+                   size_t *packed_bytes, struct shore_diag *diag) {
     *workspace_bytes = 0;
+    if (packed_bytes) *packed_bytes = 0;
     return 0;
 }
 static void set_workspace(struct shore__compute *c, shore__buf workspace, size_t bytes) {}
+static void weights_changed(struct shore__compute *c) {}
 static int sync(struct shore__compute *c, struct shore__stream *s) {
     return 0;
 }
@@ -212,6 +214,7 @@ static const struct shore__compute_ops reference_ops = {
     .name = "reference",
     .prepare = prepare,
     .set_workspace = set_workspace,
+    .weights_changed = weights_changed,
     .zero = zero,
     .copy = copy,
     .widen = widen,

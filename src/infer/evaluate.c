@@ -67,7 +67,7 @@ static int open_session(const struct shore__weights_of *of, const struct shore__
     }
     struct shore__shapes shapes =
         shore__model_shapes(m, unit < rows ? unit : rows, rows > unit ? rows % unit : 0, o->seq_len, false);
-    rc = s->c->ops->prepare(s->c, &shapes, &workspace, diag);
+    rc = s->c->ops->prepare(s->c, &shapes, &workspace, NULL, diag);
     if (rc) return rc;
     struct shore__carve measure = {0};
     if (!work_bytes) shore__pass_place(&s->pass, sequences, o->seq_len, &measure);

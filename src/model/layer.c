@@ -33,6 +33,7 @@ int shore__block_prepare(const struct shore__model *m, struct shore__compute *c,
     *out = (struct shore__weights){0};
     int rc = 0;
     size_t at = 0;
+    c->ops->weights_changed(c);
     if (c->mode == SHORE__BF16_IN_F32 && b->tail_segments)
         rc = c->ops->widen(c, s, prepared, raw, (size_t)(layout->elems - first));
     for (uint32_t t = 0; !rc && t < b->ntensors; t++) {
@@ -60,6 +61,7 @@ size_t shore__slice_prepared_bytes(const struct shore__model *m, enum shore__mod
 
 int shore__slice_prepare(const struct shore__model *m, struct shore__compute *c, struct shore__stream *s, uint32_t rows,
                          shore__buf raw, shore__buf prepared, shore__buf *out) {
+    c->ops->weights_changed(c);
     if (c->mode != SHORE__BF16_IN_F32) {
         *out = raw;
         return 0;

@@ -178,6 +178,7 @@ struct sizing {
     const struct shore__model *m;
     struct shore__compute *c;
     struct train_plan *plan;
+    uint64_t packed_bytes; /* of compute: weights packed once for all units */
 };
 
 static uint64_t measure(void *ctx) {
@@ -266,6 +267,9 @@ static void spend(struct sizing *z, struct train_plan *plan, uint64_t budget) {
         if (measure(z) > budget) *plan = before;
     }
     shore__carve_raise(&plan->kept_boundaries, layers + 1, budget, measure, z);
+    before = *plan;
+    if (plan->units > 1) plan->workspace_bytes += z->packed_bytes;
+    if (measure(z) > budget) *plan = before;
     if (plan->rows > TOKENS_OF_BALANCE) raise_activations(z, budget);
     shore__carve_raise(&plan->gradient_buffers, count_pieces(z->m, plan->hold_table_gradient), budget, measure, z);
     raise_parameters(z, budget);
@@ -275,18 +279,19 @@ static void spend(struct sizing *z, struct train_plan *plan, uint64_t budget) {
 
 int train_plan_make(const struct shore__settings *s, const struct shore__model *m, struct shore__compute *c,
                     struct train_plan *out, struct shore__needs *needs, struct shore_diag *diag) {
-    struct sizing z = {s, m, c, NULL};
+    struct sizing z = {s, m, c, NULL, 0};
     struct train_plan *plan = out;
     size_t unit = shore__unit_sequences(s->seq_len) * s->seq_len, rows = (size_t)s->batch * s->seq_len;
     *plan = (struct train_plan){.rows = rows, .unit_rows = unit < rows ? unit : rows};
     plan->head_units = plan->units = (rows + unit - 1) / unit;
     struct shore__shapes shapes =
         shore__model_shapes(m, plan->unit_rows, rows > unit ? rows % unit : 0, s->seq_len, true);
-    size_t workspace;
+    size_t workspace, packed;
     int rc = s->compress > 0 ? compress_check(s, m, diag) : 0;
-    if (!rc) rc = c->ops->prepare(c, &shapes, &workspace, diag);
+    if (!rc) rc = c->ops->prepare(c, &shapes, &workspace, &packed, diag);
     if (rc) return rc;
     plan->workspace_bytes = workspace;
+    z.packed_bytes = packed;
     plan->residency.buffers = 1;
     plan->gradient_buffers = 1;
     plan->kept_boundaries = 1;

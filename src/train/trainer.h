@@ -28,7 +28,7 @@ struct train_plan {
     size_t host_buffers;      /* of --update host: chunks in memory at once */
     size_t host_segments;     /* the same: segments of a chunk */
     uint64_t ring_bytes;      /* of the fleet */
-    uint64_t workspace_bytes; /* of compute */
+    uint64_t workspace_bytes; /* of compute, with room for packed weights or without */
     uint64_t hole_bytes;      /* in the heap, if it may keep what is freed; otherwise 0 */
     uint64_t fleet_bytes, buffers_bytes, reserve_bytes, total_bytes; /* results */
 };

@@ -234,10 +234,10 @@ static void unannounced_rows(void **state) {
         struct shore__shapes shapes = {
             .unit_rows = 4, .seq_len = 8, .d_model = 96, .qkv_width = 200, .vocab_slice = 40};
         struct backend small = open_cpu(mode, 2, &shapes);
-        shapes.unit_rows = 300;
+        shapes.unit_rows = 800;
         struct backend big = open_cpu(mode, 2, &shapes);
         if (!small.c || !big.c) continue;
-        for (size_t rows = 1; rows <= 300; rows += 23) {
+        for (size_t rows = 1; rows <= 800; rows += rows < 300 ? 23 : 163) {
             shore__buf x = random_act(mode, 1, rows * 96, 1), w = random_act(mode, 2, 200 * 96, 1);
             shore__buf y[2] = {empty_act(mode, rows * 200), empty_act(mode, rows * 200)};
             ON(small, linear, y[0], x, w, SHORE__NO_BUF, rows, 200, 96, true);
@@ -249,10 +249,50 @@ static void unannounced_rows(void **state) {
     }
 }
 
+/* Weights that are kept packed give what others give, until they change, and where only some find room. */
+static void packed_weights(void **state) {
+    enum { N = 200, K = 96 };
+    FOR_EACH_MODE(mode) {
+        struct shore__shapes shapes = {
+            .unit_rows = 800, .seq_len = 8, .d_model = K, .qkv_width = N, .vocab_slice = 40, .backward = true};
+        struct backend one = open_cpu(mode, 2, &shapes), kept = open_cpu(mode, 2, &shapes);
+        if (!one.c || !kept.c) continue;
+        size_t least = 0, packed = 0, width = shore__mode_bytes(mode);
+        assert_int_equal(kept.c->ops->prepare(kept.c, &shapes, &least, &packed, NULL), 0);
+        assert_true(mode != SHORE__BF16 || packed > 0);
+        shore__buf workspace = room(least + packed + 4096, 0), x = random_act(mode, 1, 800 * K, 1),
+                   dy = random_act(mode, 2, 800 * N, 1), w = random_act(mode, 3, N * K, 1);
+        shore__buf y[2] = {empty_act(mode, 800 * N), empty_act(mode, 800 * N)};
+        shore__buf dx[2] = {empty_act(mode, 800 * K), empty_act(mode, 800 * K)};
+        for (int some = 0; some < 2; some++) {
+            kept.c->ops->set_workspace(kept.c, workspace, least + packed / (some ? 2 : 1));
+            for (int i = 0; i < 6; i++) {
+                if (i % 3 == 0) {
+                    shore__buf other = random_act(mode, 4 + (uint64_t)i, N * K, 1);
+                    memcpy((void *)w.handle, (void *)other.handle, N * K * width);
+                    kept.c->ops->weights_changed(kept.c);
+                    drop(other);
+                }
+                ON(one, linear, y[0], x, w, SHORE__NO_BUF, 800, N, K, true);
+                ON(kept, linear, y[1], x, w, SHORE__NO_BUF, 800, N, K, true);
+                same_bytes("linear", mode, y[0], y[1], 800 * N * width);
+                ON(one, linear_backward_x, dx[0], dy, w, 800, N, K, true);
+                ON(kept, linear_backward_x, dx[1], dy, w, 800, N, K, true);
+                same_bytes("linear_backward_x", mode, dx[0], dx[1], 800 * K * width);
+            }
+        }
+        for (int i = 0; i < 2; i++)
+            drop(y[i]), drop(dx[i]);
+        drop(x), drop(dy), drop(w);
+        close_backend(&one), close_backend(&kept);
+        drop(workspace);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(training),     cmocka_unit_test(cached),           cmocka_unit_test(state_comes_back),
-        cmocka_unit_test(threads_stay), cmocka_unit_test(unannounced_rows),
+        cmocka_unit_test(threads_stay), cmocka_unit_test(unannounced_rows), cmocka_unit_test(packed_weights),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -39,7 +39,7 @@ UNUSED static struct backend open_cpu(enum shore__mode mode, int threads, const 
     assert_int_equal(err, 0);
     assert_int_equal(b.c->mode, mode);
     size_t bytes = 0;
-    err = b.c->ops->prepare(b.c, shapes, &bytes, &diag);
+    err = b.c->ops->prepare(b.c, shapes, &bytes, NULL, &diag);
     if (err) fail_msg("prepare: %s", diag.text);
     b.workspace = aligned_alloc(4096, bytes ? bytes : 4096);
     b.c->ops->set_workspace(b.c, shore__host_buf(b.workspace), bytes);
