@@ -24,6 +24,10 @@
  * token at 400 GFLOP/s against 28 bytes a parameter at 2 GB/s. */
 #define TOKENS_OF_BALANCE 700u
 
+/* So many keep drives busy while an update that speculates goes on beside backward. More only save spilling where it
+ * waits (8 bytes moved for 4 held, no more than parameters that stay save in every step), and replays. */
+#define GRADIENT_BUFFERS 6u
+
 /* More than holes in the heap were seen to take; worth 5 % of a step of 256 tokens with AVX2, less of longer ones, so
  * that memory which activations need more comes first. */
 #define HOLE_BYTES (UINT64_C(32) << 20)
@@ -270,10 +274,13 @@ static void spend(struct sizing *z, struct train_plan *plan, uint64_t budget) {
     before = *plan;
     if (plan->units > 1) plan->workspace_bytes += z->packed_bytes;
     if (measure(z) > budget) *plan = before;
+    uint32_t pieces = count_pieces(z->m, plan->hold_table_gradient);
     if (plan->rows > TOKENS_OF_BALANCE) raise_activations(z, budget);
-    shore__carve_raise(&plan->gradient_buffers, count_pieces(z->m, plan->hold_table_gradient), budget, measure, z);
+    shore__carve_raise(&plan->gradient_buffers, pieces < GRADIENT_BUFFERS ? pieces : GRADIENT_BUFFERS, budget, measure,
+                       z);
     raise_parameters(z, budget);
     if (plan->rows <= TOKENS_OF_BALANCE) raise_activations(z, budget);
+    shore__carve_raise(&plan->gradient_buffers, pieces, budget, measure, z);
     measure(z);
 }
 
