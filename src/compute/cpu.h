@@ -84,6 +84,8 @@ int shore__cpu_product_name(struct shore__cpu *c, const struct shore__product *p
 int shore__cpu_product(struct shore__cpu *c, const struct shore__product *p, void *dst, const void *a, const void *b,
                        const float *bias);
 
+/* What the operations of the head ask for. */
+struct shore__product shore__cpu_head_logits_product(size_t rows, size_t n, size_t d);
 struct shore__product shore__cpu_head_backward_x_product(size_t rows, size_t n, size_t d);
 
 int shore__cpu_linear(struct shore__compute *, struct shore__stream *, shore__buf y, shore__buf x, shore__buf w,

@@ -26,6 +26,9 @@ static struct shore__product backward_w_product(size_t rows, size_t n, size_t k,
                                    .pack = SHORE__PACK_ACTIVATIONS};
 }
 
+struct shore__product shore__cpu_head_logits_product(size_t rows, size_t n, size_t d) {
+    return (struct shore__product){.m = rows, .n = n, .k = d, .b_transposed = true, .f32_out = true};
+}
 struct shore__product shore__cpu_head_backward_x_product(size_t rows, size_t n, size_t d) {
     return (struct shore__product){
         .m = rows, .n = d, .k = n, .accumulate = true, .f32_out = true, .pack = pack_weights(rows)};
@@ -94,8 +97,7 @@ static int want_head(struct preparing *w, const struct shore__shapes *s, size_t 
     size_t rows[] = {s->unit_rows, s->short_rows}, d = s->d_model;
     int err = 0;
     for (int i = 0; i < 2 && !err; i++) {
-        struct shore__product logits = {.m = rows[i], .n = slice, .k = d, .b_transposed = true, .f32_out = true};
-        err = want(w, logits, true);
+        err = want(w, shore__cpu_head_logits_product(rows[i], slice, d), true);
         if (!err && s->backward) err = want(w, shore__cpu_head_backward_x_product(rows[i], slice, d), true);
         if (!err && s->backward) err = want_backward_w(w, rows[i], i == 0, slice, d, true);
     }

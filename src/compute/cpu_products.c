@@ -1,9 +1,9 @@
 /* Matrix products by oneDNN's matmul: a table of primitives, made once for each shape.
  *
- * Operands are plain and contiguous, so that oneDNN takes its brgemm kernels, whose bits depend neither on where the
- * operands lie, nor on the number of threads, nor on the rows beside a row. (An output whose leading dimension is not
- * n, or a shape that brgemm refuses, takes gemm:jit, which keeps the first and the last but whose sums over rows may
- * follow the number of threads.)
+ * Operands are contiguous, plain or (B alone) packed, so that oneDNN takes its brgemm kernels, whose bits depend
+ * neither on where the operands lie, nor on the number of threads, nor on the rows beside a row. (An output whose
+ * leading dimension is not n, or a shape that brgemm refuses, takes gemm:jit, which keeps the first and the last but
+ * whose sums over rows may follow the number of threads.)
  */
 #include <errno.h>
 #include <oneapi/dnnl/dnnl.h>

@@ -177,9 +177,10 @@ static int slice_move(struct trainer *t, struct piece *p, bool put, struct shore
 }
 
 /* Zeros from element `from` of the piece on. */
-static int clear_from(struct trainer *t, struct piece *p, size_t from) {
+static int clear_from(struct trainer *t, struct piece *p, size_t from, struct shore_diag *diag) {
     size_t elems = (size_t)p->count * SHORE_SEGMENT_ELEMS;
-    return t->c->ops->zero(t->c, NULL, shore__host_buf(p->gradient + from), (elems - from) * sizeof(float));
+    shore__buf at = shore__host_buf(p->gradient + from);
+    return op_failed(diag, t->c->ops->zero(t->c, NULL, at, (elems - from) * sizeof(float)));
 }
 
 static int head_slice(struct trainer *t, uint32_t i, struct piece *p, shore__buf table, size_t first, size_t count,
@@ -227,7 +228,7 @@ static int head_tail(struct trainer *t, struct piece *p, struct shore_diag *diag
     if (m->arch.tied) {
         p = gradients_tail(t);
         rc = gradients_begin(t, p, diag);
-        if (!rc) rc = op_failed(diag, clear_from(t, p, 0));
+        if (!rc) rc = clear_from(t, p, 0, diag);
     }
     if (!rc) rc = shore__pager_tail(pass->pager, shore__model_head(m), &w, diag);
     if (rc) return rc;
@@ -257,9 +258,10 @@ static int head_backward(struct trainer *t, size_t first, size_t count, struct s
         if (i + 1 == m->nslices && last) shore__pager_want_layer(pass->pager, m->arch.n_layer);
         if (i + 1 == m->nslices && !last) shore__pager_want_slice(pass->pager, table_block, 0);
         p = gradients_slice(t, table_block, i);
-        if (!rc && !first) rc = gradients_begin(t, p, diag);
-        if (!rc && !first)
-            rc = op_failed(diag, clear_from(t, p, (size_t)shore__model_slice(m, i).rows * m->arch.d_model));
+        if (!rc && !first) {
+            rc = gradients_begin(t, p, diag);
+            if (!rc) rc = clear_from(t, p, (size_t)shore__model_slice(m, i).rows * m->arch.d_model, diag);
+        }
         if (!rc) rc = head_slice(t, i, p, table, first, count, diag);
         if (!rc && last) rc = head_slice_end(t, i, p, diag);
     }
@@ -394,7 +396,7 @@ static int embedding_backward(struct trainer *t, struct shore_diag *diag) {
             continue;
         }
         rc = gradients_begin(t, p, diag);
-        if (!rc) rc = m->arch.tied ? slice_move(t, p, false, diag) : op_failed(diag, clear_from(t, p, 0));
+        if (!rc) rc = m->arch.tied ? slice_move(t, p, false, diag) : clear_from(t, p, 0, diag);
         if (rc) return rc;
         rc = t->c->ops->embed_backward(t->c, NULL, shore__host_buf(p->gradient), t->dx, pass->tokens, rows, d, s.first,
                                        s.rows);
