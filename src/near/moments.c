@@ -15,6 +15,7 @@ static struct shore__moments_version versions[] = {
 #if defined(__x86_64__)
     {"avx2", false, shore__quantise_avx2, shore__dequantise_avx2},
     {"avx512", false, shore__quantise_avx512, shore__dequantise_avx512},
+    {"avx512_vbmi", false, shore__quantise_avx512, shore__dequantise_avx512_vbmi},
 #endif
     {NULL, false, NULL, NULL},
 };
@@ -25,6 +26,7 @@ static void find_usable(void) {
 #if defined(__x86_64__)
     versions[1].usable = shore__has_avx2();
     versions[2].usable = shore__has_avx512();
+    versions[3].usable = shore__has_avx512() && __builtin_cpu_supports("avx512vbmi");
 #endif
     for (struct shore__moments_version *v = versions; v->name; v++)
         if (v->usable) best = v;

@@ -35,6 +35,22 @@ typedef __m256i ivec;
 #define lanes_pick _mm256_permutevar8x32_ps
 #define lanes_picki _mm256_permutevar8x32_epi32
 
+struct lanes_decades {
+    vec bound[7];
+};
+LANES_INLINE struct lanes_decades lanes_decades(const struct shore__dynamic_code *code) {
+    struct lanes_decades d;
+    for (int i = 0; i < 7; i++)
+        d.bound[i] = lanes_set(code->bound[i]);
+    return d;
+}
+LANES_INLINE ivec lanes_decade(const struct lanes_decades *decades, vec a) {
+    ivec d = lanes_seti(0);
+    for (int i = 0; i < 7; i++)
+        d = lanes_count(d, a, decades->bound[i]);
+    return d;
+}
+
 LANES_INLINE uint32_t lanes_highest(ivec i) {
     __m128i half = _mm_max_epi32(_mm256_castsi256_si128(i), _mm256_extracti128_si256(i, 1));
     half = _mm_max_epi32(half, _mm_shuffle_epi32(half, _MM_SHUFFLE(1, 0, 3, 2)));

@@ -36,6 +36,26 @@ typedef __m512i ivec;
 #define lanes_picki(table, index) _mm512_permutexvar_epi32(index, table)
 #define lanes_highest(i) (uint32_t) _mm512_reduce_max_epi32(i)
 
+/* By the exponent: one lookup, where the bounds would be compared one by one. */
+struct lanes_decades {
+    ivec below[2];
+    vec inside[2];
+};
+LANES_INLINE struct lanes_decades lanes_decades(const struct shore__dynamic_code *code) {
+    struct lanes_decades d;
+    for (int i = 0; i < 2; i++) {
+        d.below[i] = _mm512_loadu_si512(code->below + 16 * i);
+        d.inside[i] = _mm512_loadu_ps(code->inside + 16 * i);
+    }
+    return d;
+}
+LANES_INLINE ivec lanes_decade(const struct lanes_decades *decades, vec a) {
+    ivec least = lanes_seti((127 - 31) << 23); /* what is below counts as that: the lookup takes five bits of e + 127 */
+    ivec e = _mm512_srli_epi32(lanes_maxi(lanes_bits(a), least), 23);
+    return lanes_count(_mm512_permutex2var_epi32(decades->below[0], e, decades->below[1]), a,
+                       _mm512_permutex2var_ps(decades->inside[0], e, decades->inside[1]));
+}
+
 LANES_INLINE vec lanes_values(const float *value, const unsigned char *code) {
     return _mm512_i32gather_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)code)), value, 4);
 }
@@ -45,4 +65,49 @@ LANES_INLINE void lanes_put(unsigned char *code, ivec n) {
 }
 
 #include "near/moments_lanes.h"
+
+/* With lookups among bytes in registers. */
+#define VBMI __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi")))
+#define VBMI_INLINE VBMI static inline __attribute__((always_inline))
+
+/* Byte b of values 64 i .. 64 i + 63 at [b][i]. */
+VBMI_INLINE void bytes_of_values(__m512i table[4][4], const float *value) {
+    __m512i every_fourth =
+        _mm512_set_epi64(0, 0, 0, 0, 0x7C7874706C686460, 0x5C5854504C484440, 0x3C3834302C282420, 0x1C1814100C080400);
+    for (int b = 0; b < 4; b++)
+        for (int i = 0; i < 4; i++) {
+            const float *v = value + 64 * i;
+            __m512i which = _mm512_add_epi8(every_fourth, _mm512_set1_epi8((char)b));
+            __m512i low = _mm512_permutex2var_epi8(_mm512_loadu_si512(v), which, _mm512_loadu_si512(v + 16));
+            __m512i high = _mm512_permutex2var_epi8(_mm512_loadu_si512(v + 32), which, _mm512_loadu_si512(v + 48));
+            table[b][i] = _mm512_inserti64x4(low, _mm512_castsi512_si256(high), 1);
+        }
+}
+
+VBMI_INLINE __m512i byte_of_values(const __m512i table[4], __m512i code) {
+    return _mm512_mask_blend_epi8(_mm512_movepi8_mask(code), _mm512_permutex2var_epi8(table[0], code, table[1]),
+                                  _mm512_permutex2var_epi8(table[2], code, table[3]));
+}
+
+/* 64 codes at a time, in the order in which interleaving their bytes within lanes of 128 bits brings 16 neighbours
+ * together. */
+VBMI void shore__dequantise_avx512_vbmi(const struct shore__dynamic_code *code, float *out,
+                                        const struct shore__moment8 *in, size_t elems) {
+    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    __m512i table[4][4];
+    bytes_of_values(table, code->value);
+    for (size_t at = 0; at < elems; at += 64) {
+        __m512 absmax = _mm512_set1_ps(in->absmax[at / SHORE__MOMENT_BLOCK_ELEMS]);
+        __m512i codes = _mm512_permutexvar_epi32(order, _mm512_loadu_si512(in->code + at)), byte[4];
+        for (int b = 0; b < 4; b++)
+            byte[b] = byte_of_values(table[b], codes);
+        __m512i low[2] = {_mm512_unpacklo_epi8(byte[0], byte[1]), _mm512_unpackhi_epi8(byte[0], byte[1])};
+        __m512i high[2] = {_mm512_unpacklo_epi8(byte[2], byte[3]), _mm512_unpackhi_epi8(byte[2], byte[3])};
+        for (int i = 0; i < 2; i++) {
+            __m512i first = _mm512_unpacklo_epi16(low[i], high[i]), second = _mm512_unpackhi_epi16(low[i], high[i]);
+            _mm512_storeu_ps(out + at + 32 * i, _mm512_mul_ps(_mm512_castsi512_ps(first), absmax));
+            _mm512_storeu_ps(out + at + 32 * i + 16, _mm512_mul_ps(_mm512_castsi512_ps(second), absmax));
+        }
+    }
+}
 #endif

@@ -14,7 +14,8 @@ typedef void shore__dequantise_fn(const struct shore__dynamic_code *code, float 
                                   size_t elems);
 
 shore__quantise_fn shore__quantise_scalar, shore__quantise_avx2, shore__quantise_avx512;
-shore__dequantise_fn shore__dequantise_scalar, shore__dequantise_avx2, shore__dequantise_avx512;
+shore__dequantise_fn shore__dequantise_scalar, shore__dequantise_avx2, shore__dequantise_avx512,
+    shore__dequantise_avx512_vbmi;
 
 #define SHORE__INFINITY 0x7F800000u
 #define SHORE__MAGNITUDE 0x7FFFFFFFu

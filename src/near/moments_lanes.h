@@ -7,6 +7,7 @@
  *     lanes_sign(bits): all ones where negative
  *     lanes_count(n, a, b): n, and 1 more where a > b
  *     lanes_table(eight floats), lanes_tablei(eight integers), lanes_pick(table, index), lanes_picki(table, index)
+ *     struct lanes_decades, lanes_decades(code), lanes_decade(&decades, a): how many of bound[0..6] are below a
  *     lanes_highest(i): the largest lane
  *     lanes_values(value, code): value[] of LANES codes; lanes_put(code, n): stores LANES codes
  *
@@ -15,20 +16,18 @@
 
 /* The constants of a code, in registers. */
 struct lanes_code {
-    vec bound[8];
-    vec scale, shift;
+    struct lanes_decades decades;
+    vec scale, shift, above;
     ivec cap, zero;
 };
 
 LANES_INLINE ivec lanes_nearest(const struct lanes_code *c, vec x, bool with_sign) {
     ivec sign = lanes_sign(lanes_bits(x));
     vec a = lanes_float(lanes_and(lanes_bits(x), lanes_seti((int)SHORE__MAGNITUDE)));
-    ivec some = lanes_count(lanes_seti(0), a, c->bound[0]), d = some;
-    for (int i = 1; i < 7; i++)
-        d = lanes_count(d, a, c->bound[i]);
+    ivec d = lanes_decade(&c->decades, a);
     vec scaled = lanes_add(lanes_mul(a, lanes_pick(c->scale, d)), lanes_pick(c->shift, d));
     ivec n = lanes_mini(lanes_trunc(scaled), lanes_picki(c->cap, d));
-    n = lanes_count(lanes_maxi(n, some), x, c->bound[7]); /* of x: there is no -1 */
+    n = lanes_count(lanes_maxi(n, lanes_mini(d, lanes_seti(1))), x, c->above); /* of x: there is no -1 */
     if (!with_sign) return lanes_andnot(sign, n);
     return lanes_addi(c->zero, lanes_subi(lanes_xor(n, sign), sign));
 }
@@ -42,12 +41,12 @@ LANES_INLINE uint32_t lanes_most(const float *in) {
 
 LANES_INLINE int lanes_quantise(const struct shore__dynamic_code *code, const struct shore__moment8 *out,
                                 const float *in, size_t elems, bool with_sign) {
-    struct lanes_code c = {.scale = lanes_table(code->scale),
+    struct lanes_code c = {.decades = lanes_decades(code),
+                           .scale = lanes_table(code->scale),
+                           .above = lanes_set(code->bound[7]),
                            .shift = lanes_table(code->shift),
                            .cap = lanes_tablei(code->cap),
                            .zero = lanes_seti(code->zero)};
-    for (int i = 0; i < 8; i++)
-        c.bound[i] = lanes_set(code->bound[i]);
     int worst = 0;
     for (size_t at = 0; at < elems; at += SHORE__MOMENT_BLOCK_ELEMS) {
         float *absmax = &out->absmax[at / SHORE__MOMENT_BLOCK_ELEMS];

@@ -2,6 +2,8 @@
 /* clang-format off */
 #include "number/dynamic_code.h"
 
+#include <math.h>
+
 const struct shore__dynamic_code shore__dynamic_signed = {
     .value = {-0x1.fc6666p-1f, -0x1.f53334p-1f, -0x1.ee0000p-1f, -0x1.e6ccccp-1f, -0x1.df999ap-1f, -0x1.d86666p-1f,
         -0x1.d13334p-1f, -0x1.ca0000p-1f, -0x1.c2ccccp-1f, -0x1.bb999ap-1f, -0x1.b46666p-1f, -0x1.ad3334p-1f,
@@ -50,6 +52,11 @@ const struct shore__dynamic_code shore__dynamic_signed = {
     .shift = {0x0.0p+0f, 0x1.c71c72p-1f, 0x1.c71c72p+0f, 0x1.c71c72p+1f, 0x1.c71c72p+2f, 0x1.c71c72p+3f, 0x1.c71c72p+4f,
         0x1.c71c72p+5f},
     .cap = {0, 1, 3, 7, 15, 31, 63, 127},
+    .below = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 2, 2, 2, 3, 3, 3, 3, 4, 4, 4, 5, 5, 5, 6, 6, 6, 7, 7, 7, 7},
+    .inside = {INFINITY, INFINITY, INFINITY, INFINITY, INFINITY, INFINITY, INFINITY, INFINITY, INFINITY,
+        0x1.27476cp-22f, INFINITY, 0x1.fe0702p-20f, INFINITY, INFINITY, 0x1.e68a0ep-17f, INFINITY, INFINITY, INFINITY,
+        0x1.00e6b0p-13f, INFINITY, INFINITY, 0x1.23a29cp-10f, INFINITY, INFINITY, 0x1.5a1cacp-7f, INFINITY, INFINITY,
+        0x1.a51eb8p-4f, INFINITY, INFINITY, INFINITY, INFINITY},
     .zero = 127,
 };
 
@@ -99,5 +106,10 @@ const struct shore__dynamic_code shore__dynamic_unsigned = {
     .shift = {0x0.0p+0f, 0x1.8e38e4p-1f, 0x1.471c72p+1f, 0x1.871c72p+2f, 0x1.a71c72p+3f, 0x1.b71c72p+4f, 0x1.bf1c72p+5f,
         0x1.c31c72p+6f},
     .cap = {0, 2, 6, 14, 30, 62, 126, 254},
+    .below = {0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4, 4, 5, 5, 5, 6, 6, 6, 7, 7, 7, 7},
+    .inside = {0x0.0p+0f, INFINITY, INFINITY, INFINITY, INFINITY, INFINITY, INFINITY, INFINITY, INFINITY, INFINITY,
+        INFINITY, 0x1.853b3ep-20f, INFINITY, INFINITY, 0x1.9b0ab2p-17f, INFINITY, INFINITY, 0x1.d29dc8p-14f, INFINITY,
+        INFINITY, INFINITY, 0x1.14e3bcp-10f, INFINITY, INFINITY, 0x1.50e560p-7f, INFINITY, INFINITY, 0x1.9f5c28p-4f,
+        INFINITY, INFINITY, INFINITY, INFINITY},
     .zero = 0,
 };

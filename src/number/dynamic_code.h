@@ -13,6 +13,9 @@
  * nearest there too. But where v is 0 and m is not, the next step is m over the root of that step's gradient alone,
  * which may be any small number: a parameter whose gradients are 1,000 times smaller than its neighbours' would be
  * thrown far.)
+ *
+ * The bounds are so far apart that one at most lies between two powers of two. So for a in [2^e, 2^(e+1)), and with
+ * e = -31 for all a below 2^-30, d is also below[e + 31], and 1 more if a is above inside[e + 31].
  */
 #ifndef SHORE_NUMBER_DYNAMIC_CODE_H
 #define SHORE_NUMBER_DYNAMIC_CODE_H
@@ -26,7 +29,9 @@ struct shore__dynamic_code {
     float value[256];                   /* ascending */
     float bound[8], scale[8], shift[8]; /* see above */
     int32_t cap[8];
-    int32_t zero; /* the code of 0 */
+    int32_t below[32];
+    float inside[32]; /* INFINITY: none */
+    int32_t zero;     /* the code of 0 */
 };
 
 /* For m: both signs, but +1 only, so n is at most 127 for a negative one. For v: negative values become 0. */
