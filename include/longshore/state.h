@@ -133,11 +133,13 @@ struct shore_fleet_options {
     bool read_only;              /* open: others may read at the same time; updates and commits: -EROFS */
     const void *identity;        /* create: opaque bytes kept in every volume, given back by shore_volume_identity() */
     uint32_t identity_bytes;     /* 64 KiB at most */
-    uint64_t fleet_id[2]; /* open: refuse volumes of another fleet, unless zero. create: zero makes a random one */
-    uint64_t generation;  /* of the placement; create: 0 is 1. open: refuse volumes of another one, unless 0 */
-    uint64_t epoch;       /* create: of the seal; 0 is 1 */
-    bool restoring;       /* open: a state was being put back: all drives go to restore_step, which they all hold,
-                           * whatever their records say beside it */
+    /* open: refuse volumes of another fleet, unless zero. create: zero takes that of a making that was cut off here, or
+     * makes a random one */
+    uint64_t fleet_id[2];
+    uint64_t generation; /* of the placement; create: 0 is 1. open: refuse volumes of another one, unless 0 */
+    uint64_t epoch;      /* create: of the seal; 0 is 1 */
+    bool restoring;      /* open: a state was being put back: all drives go to restore_step, which they all hold,
+                          * whatever their records say beside it */
     uint64_t restore_step;
     /* All memory that grows with the model comes from here if set (arena: see base/arena.h), else from the system. */
     struct shore_arena *arena;

@@ -160,19 +160,25 @@ static int place_blocks(struct shore_fleet *f, const struct shore_fleet_options 
     return rc;
 }
 
+/* That of a making that was cut off goes on: were this one cut off too, the volumes that it has not come to yet would
+ * else be of another fleet. */
+static int choose_id(const struct shore_fleet_options *o, const struct place *places, uint64_t id[2],
+                     struct shore_diag *diag) {
+    memcpy(id, o->fleet_id, sizeof o->fleet_id);
+    for (uint32_t d = 0; d < o->ndrives && !id[0] && !id[1]; d++)
+        if (places[d].is_volume && !places[d].sealed) memcpy(id, places[d].fleet_id, sizeof o->fleet_id);
+    if (id[0] || id[1] || getrandom(id, sizeof o->fleet_id, 0) == sizeof o->fleet_id) return 0;
+    return shore__fail(diag, -EIO, "no random numbers for a new fleet");
+}
+
 static int create_all(struct shore_fleet *f, const struct shore_fleet_options *o, struct place *places,
                       struct shore_diag *diag) {
-    int placed = place_blocks(f, o, places, diag);
-    if (placed) return placed;
-    memcpy(f->fleet_id, o->fleet_id, sizeof f->fleet_id);
     f->generation = o->generation ? o->generation : 1;
-    if (!f->fleet_id[0] && !f->fleet_id[1]) {
-        if (getrandom(f->fleet_id, sizeof f->fleet_id, 0) != sizeof f->fleet_id) {
-            return shore__fail(diag, -EIO, "no random numbers for a new fleet");
-        }
-    }
+    int rc = choose_id(o, places, f->fleet_id, diag);
+    if (!rc) rc = place_blocks(f, o, places, diag);
+    if (rc) return rc;
     for (uint32_t d = 0; d < f->ndrives; d++) {
-        int rc = create_drive(f, o, d, &places[d], diag);
+        rc = create_drive(f, o, d, &places[d], diag);
         if (!rc) continue;
         /* nothing new stays behind; another host may have begun what failed here */
         for (uint32_t e = 0; e <= d; e++) {

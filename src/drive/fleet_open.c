@@ -229,29 +229,29 @@ static void tell_damage(const struct shore_fleet *f) {
 }
 
 /* From what the drives' records say to a fleet that is ready. */
-static int go_on(struct shore_fleet *f, const struct shore_fleet_options *options, struct shore_diag *diag) {
-    struct shore__fleet_state state;
-    int rc = shore__fleet_recover(f->drives, f->ndrives, options, &state, diag);
-    if (rc) return rc;
+static int go_on(struct shore_fleet *f, const struct shore__fleet_state *state, struct shore_diag *diag) {
     tell_damage(f);
-    rc = load(f, state.step, state.verify, diag);
-    if (!rc) rc = begin(f, state.epoch + 1, state.step, diag);
+    int rc = load(f, state->step, state->verify, diag);
+    if (!rc) rc = begin(f, state->epoch + 1, state->step, diag);
     if (rc) return rc;
-    memcpy(f->metrics, state.metrics, state.metrics_bytes);
-    f->metrics_bytes = state.metrics_bytes;
+    memcpy(f->metrics, state->metrics, state->metrics_bytes);
+    f->metrics_bytes = state->metrics_bytes;
     return 0;
 }
 
 int shore_fleet_open(const struct shore_layout *layout, const struct shore_fleet_options *options,
                      struct shore_fleet **out, struct shore_diag *diag) {
     struct shore_fleet *f = NULL;
+    struct shore__fleet_state state;
     *out = NULL;
     int rc = shore__fleet_new(layout, options, &f, diag);
     if (rc) return rc;
     rc = open_drives(f, options, diag);
+    /* The records first: two makings that were cut off may have placed the state differently. */
+    if (!rc) rc = shore__fleet_recover(f->drives, f->ndrives, options, &state, diag);
     if (!rc) rc = match_placement(f, diag);
     if (!rc) rc = shore__fleet_set_scratch(f, diag);
-    if (!rc) rc = go_on(f, options, diag);
+    if (!rc) rc = go_on(f, &state, diag);
     if (rc) {
         shore_fleet_close(f);
         return rc;
@@ -269,6 +269,7 @@ int shore_fleet_reconnect(struct shore_fleet *f, struct shore_diag *diag) {
     }
     f->attempt++;
     struct shore_fleet_options options = {.hint_step = f->step};
+    struct shore__fleet_state state;
     bool ready = f->ready;
     pthread_mutex_unlock(&f->lock);
     if (!ready) return shore__fail(diag, -EINVAL, "the fleet was not sealed");
@@ -280,7 +281,8 @@ int shore_fleet_reconnect(struct shore_fleet *f, struct shore_diag *diag) {
         else
             drive->ops->discard(drive, f->attempt); /* it may still be busy with what came before */
     }
-    if (!rc) rc = go_on(f, &options, diag);
+    if (!rc) rc = shore__fleet_recover(f->drives, f->ndrives, &options, &state, diag);
+    if (!rc) rc = go_on(f, &state, diag);
     if (rc) return rc;
     pthread_mutex_lock(&f->lock);
     f->attempt_rc = f->broken_rc = 0;

@@ -70,7 +70,7 @@ static void finish(struct fault *t) {
 }
 
 static void copy_file(const char *from, const char *to) {
-    char command[320];
+    char command[512];
     snprintf(command, sizeof command, "cp --sparse=always '%s' '%s'", from, to);
     assert_int_equal(system(command), 0);
 }
@@ -595,6 +595,34 @@ static void an_unfinished_fleet_is_made_again(void **state) {
     finish(&t);
 }
 
+/* Cut off, made again with other shares, and cut off before its second drive: nothing of that is in the way. */
+static void a_making_that_is_cut_off_twice_is_made_again(void **state) {
+    static const char *const speeds[] = {"1,1", "3,1"};
+    struct fault t;
+    char first[200];
+    start(&t, "ff");
+    stop(&t);
+    snprintf(first, sizeof first, "%s/first", t.place.directory);
+    unlink(t.place.path[0]);
+    unlink(t.place.path[1]);
+    for (int i = 0; i < 2; i++) {
+        t.options.drive_speeds = speeds[i];
+        must(&t, shore_fleet_create(t.plain.layout, &t.options, &t.fleet, &t.diag));
+        stop(&t);
+        if (i == 0) copy_file(t.place.path[1], first);
+    }
+    copy_file(first, t.place.path[1]);
+    unlink(first);
+    assert_int_equal(open_again(&t), SHORE_EMISSING);
+    says(&t, "make it again");
+    must(&t, shore_fleet_create(t.plain.layout, &t.options, &t.fleet, &t.diag));
+    must(&t, fleet_init(t.fleet, &t.plain, &t.diag));
+    must(&t, open_again(&t));
+    step(&t);
+    assert_digest(t.fleet, &t.plain, true);
+    finish(&t);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_failed_transfer_fails_its_attempt_only),
@@ -615,6 +643,7 @@ int main(void) {
         cmocka_unit_test(nothing_is_replaced_unasked),
         cmocka_unit_test(a_fleet_that_memory_is_short_for_leaves_nothing),
         cmocka_unit_test(an_unfinished_fleet_is_made_again),
+        cmocka_unit_test(a_making_that_is_cut_off_twice_is_made_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
