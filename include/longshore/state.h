@@ -218,9 +218,10 @@ struct shore_fleet_info {
     uint64_t epoch;
     uint64_t fleet_id[2];
     uint32_t ndrives;
-    uint64_t disk_bytes; /* of all volumes */
-    unsigned planes;     /* bit mask */
-    uint64_t generation; /* of the placement */
+    uint64_t disk_bytes;    /* of all volumes */
+    uint64_t scratch_bytes; /* of all drives together, as they were made */
+    unsigned planes;        /* bit mask */
+    uint64_t generation;    /* of the placement */
 };
 void shore_fleet_info(const struct shore_fleet *fleet, struct shore_fleet_info *out);
 

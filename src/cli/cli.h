@@ -104,6 +104,9 @@ char *shore__cli_path_in(const char *directory, const char *name);
 /* Refuses drives that cannot hold disk_bytes together ("needs X, has Y") before anything is written. What a file there
  * takes already counts as free. */
 int shore__cli_disk_space(const struct shore__strings *drives, uint64_t disk_bytes, struct shore_diag *diag);
+/* The same for a run that is to be made. One that only lacks the room for inner activations, and need not have it, goes
+ * without: s->offload is off then. */
+int shore__cli_room_for_run(struct shore__settings *s, const struct shore__model *model, struct shore_diag *diag);
 
 /* ---- what holds a model ------------------------------------------------------------------------------------------ */
 

@@ -6,6 +6,7 @@
 
 #include "cli/cli.h"
 #include "drive/placement.h"
+#include "train/train.h"
 
 int shore__cli_budget(uint64_t asked, uint64_t minimum, uint64_t comfortable, uint64_t *budget,
                       struct shore_diag *diag) {
@@ -87,4 +88,19 @@ int shore__cli_disk_space(const struct shore__strings *drives, uint64_t disk_byt
         return shore__fail(diag, -ENOSPC, "there is too little room on the drives: needs %s, has %s",
                            shore__format_size(disk_bytes, a, sizeof a), shore__format_size(room, b, sizeof b));
     return 0;
+}
+
+int shore__cli_room_for_run(struct shore__settings *s, const struct shore__model *model, struct shore_diag *diag) {
+    struct shore_fleet_options options;
+    shore__train_fleet_options(s, model, &options);
+    int rc = shore__cli_disk_space(&s->drives, shore_fleet_disk_bytes(model->layout, &options), diag);
+    if (rc != -ENOSPC || s->offload != SHORE__AUTO) return rc;
+    s->offload = SHORE__OFF;
+    shore__train_fleet_options(s, model, &options);
+    rc = shore__cli_disk_space(&s->drives, shore_fleet_disk_bytes(model->layout, &options), diag);
+    if (!rc)
+        shore__cli_say(
+            "the drives have no room for inner activations: what memory does not hold of them is computed again "
+            "(--offload off)");
+    return rc;
 }

@@ -71,10 +71,10 @@ static void print_needs(const struct shore__needs *needs, uint64_t memory_bytes)
     printf("memory: everything kept from %s on\n",
            shore__format_size_up(needs->comfortable_bytes, comfortable, sizeof comfortable));
     if (memory_bytes >= needs->minimum_bytes)
-        printf("memory: with %s, inner activations kept for %llu of %llu (a layer and a unit each), the others "
-               "computed again\n",
+        printf("memory: with %s, inner activations kept for %llu of %llu (a layer and a unit each), stored on the "
+               "drives for %llu, the others computed again\n",
                shore__format_size(memory_bytes, memory, sizeof memory), (unsigned long long)needs->kept_pairs,
-               (unsigned long long)needs->pairs);
+               (unsigned long long)needs->pairs, (unsigned long long)needs->offloaded_pairs);
     printf("disk: %s\n", shore__format_size_up(needs->disk_bytes, disk, sizeof disk));
 }
 
@@ -171,7 +171,7 @@ static int fresh_run(struct shore__train_args *args, const struct shore__parsed 
     }
     if (!rc)
         rc = shore__cli_budget(s->memory_bytes, needs.minimum_bytes, needs.comfortable_bytes, &s->memory_bytes, &diag);
-    if (!rc) rc = shore__cli_disk_space(&s->drives, needs.disk_bytes, &diag);
+    if (!rc) rc = shore__cli_room_for_run(s, model, &diag);
     if (rc) goto end;
 
     if (model->arch.has_dropout) shore__cli_say("the configuration asks for dropout, which is not applied");

@@ -101,6 +101,10 @@ static const struct shore__option options[] = {
     OPTION(REAL, "reconnect-timeout", settings.reconnect_seconds, "SECONDS",
            "how long to wait for a drive on another host that is gone; the step is then computed again"),
     CHOICE("speculate", settings.speculate, "auto|on|off", "update before the gradient norm is known"),
+    CHOICE(
+        "offload", settings.offload, "auto|on|off",
+        "inner activations that memory has no room for go to the drives and come back, instead of being computed "
+        "again; auto: where that takes less time; the volumes are made with room for them, up to 12 bytes a parameter"),
     CHOICE("update", settings.host_update, "drive|host",
            "where UPDATE runs; host: state and gradients cross the link, as in ZeRO-Infinity, for comparison"),
     OPTION(TEXT, "emulate", settings.emulate, "FILE",
@@ -209,21 +213,9 @@ int shore__train_resolve(struct shore__train_args *args, const struct shore__mod
 static const char *const schedule_flags[] = {"steps", "lr",           "min-lr",  "warmup",   "schedule",
                                              "beta1", "beta2",        "eps",     "momentum", "weight-decay",
                                              "clip",  "on-nonfinite", "threads", "emulate",  NULL};
-static const char *const resource_flags[] = {"reconnect-timeout",
-                                             "snapshot-every",
-                                             "keep",
-                                             "memory",
-                                             "micro-batch",
-                                             "chunk-size",
-                                             "io",
-                                             "speculate",
-                                             "update",
-                                             "stop-at",
-                                             "eval-every",
-                                             "sample-every",
-                                             "log-every",
-                                             "quiet",
-                                             NULL};
+static const char *const resource_flags[] = {
+    "reconnect-timeout", "snapshot-every", "keep",    "memory",     "micro-batch",  "chunk-size", "io",    "speculate",
+    "offload",           "update",         "stop-at", "eval-every", "sample-every", "log-every",  "quiet", NULL};
 static const char *const other_flags[] = {"resume", "drive", "accept-step", "dry-run", "out", NULL};
 
 static bool among(const char *const *names, const char *name) {

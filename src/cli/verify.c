@@ -17,7 +17,7 @@ struct trial {
     const char *name;
     uint64_t memory_bytes, chunk_bytes;
     unsigned volumes; /* on each drive; 0: ram: */
-    const char *io, *speculate, *micro_batch;
+    const char *io, *speculate, *micro_batch, *offload;
     uint64_t stop_at; /* nonzero: a clean stop there, then --resume */
     char line[128];   /* its digest line */
 };
@@ -107,7 +107,8 @@ static void add_resources(struct shore__words *w, const struct trial *t) {
         shore__words_add(w, "--chunk-size");
         shore__words_add(w, "%llu", (unsigned long long)t->chunk_bytes);
     }
-    const char *const pairs[] = {"--io", t->io, "--speculate", t->speculate, "--micro-batch", t->micro_batch};
+    const char *const pairs[] = {"--io",          t->io,          "--speculate", t->speculate,
+                                 "--micro-batch", t->micro_batch, "--offload",   t->offload};
     for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i += 2) {
         if (!pairs[i + 1]) continue;
         shore__words_add(w, "%s", pairs[i]);
@@ -195,29 +196,31 @@ static int try(struct verify *v, struct trial *t) {
 
 /* What the same settings need on so many volumes. */
 static int needs_of(struct verify *v, const struct shore__model *m, unsigned volumes, uint64_t chunk_bytes,
-                    struct shore__needs *out, struct shore_diag *diag) {
+                    enum shore__when offload, struct shore__needs *out, struct shore_diag *diag) {
     struct shore__settings s = v->args.settings;
     struct shore__words w = {0};
     struct trial t = {.volumes = volumes};
     add_drives(&w, v, &t);
     s.drives = (struct shore__strings){w.item + 1, w.count - 1};
     s.chunk_bytes = chunk_bytes;
+    s.offload = offload;
     int rc = shore__train_needs(&s, m, out, diag);
     shore__words_free(&w);
     return rc;
 }
 
-enum { TRIALS = 10 };
+enum { TRIALS = 11 };
 
 static int plan(struct verify *v, const struct shore__model *m, struct trial *trials, size_t *count,
                 struct shore_diag *diag) {
     uint64_t machine = shore__machine_memory_bytes(), most = v->args.settings.memory_bytes;
     if (!most) most = machine / 2;
-    struct shore__needs one, large, five, ram;
-    int rc = needs_of(v, m, 1, 0, &one, diag);
-    if (!rc) rc = needs_of(v, m, 1, 8 * SEGMENT_BYTES, &large, diag);
-    if (!rc) rc = needs_of(v, m, 5, 0, &five, diag);
-    if (!rc) rc = needs_of(v, m, 0, 0, &ram, diag);
+    struct shore__needs one, large, five, stored, ram;
+    int rc = needs_of(v, m, 1, 0, SHORE__AUTO, &one, diag);
+    if (!rc) rc = needs_of(v, m, 1, 8 * SEGMENT_BYTES, SHORE__AUTO, &large, diag);
+    if (!rc) rc = needs_of(v, m, 5, 0, SHORE__AUTO, &five, diag);
+    if (!rc) rc = needs_of(v, m, 1, 0, SHORE__ON, &stored, diag);
+    if (!rc) rc = needs_of(v, m, 0, 0, SHORE__AUTO, &ram, diag);
     if (!rc) rc = shore__cli_budget(most, one.minimum_bytes, 0, &most, diag);
     if (!rc) rc = shore__cli_disk_space(&v->args.settings.drives, one.disk_bytes, diag);
     if (rc) return rc;
@@ -232,6 +235,11 @@ static int plan(struct verify *v, const struct shore__model *m, struct trial *tr
     if (large.minimum_bytes <= most)
         trials[n++] = (struct trial){
             .name = "large chunks", .memory_bytes = roomy, .chunk_bytes = 8 * SEGMENT_BYTES, .volumes = 1};
+    struct shore_diag no_room;
+    uint64_t middle = (one.minimum_bytes + comfortable) / 2;
+    if (!shore__cli_disk_space(&v->args.settings.drives, stored.disk_bytes, &no_room))
+        trials[n++] = (struct trial){
+            .name = "inner activations on the drives", .memory_bytes = middle, .volumes = 1, .offload = "on"};
     if (five.minimum_bytes <= most)
         trials[n++] = (struct trial){
             .name = "five volumes a drive, their minimum budget", .memory_bytes = five.minimum_bytes, .volumes = 5};

@@ -21,6 +21,7 @@ void shore_fleet_info(const struct shore_fleet *fleet, struct shore_fleet_info *
     memcpy(out->fleet_id, f->fleet_id, sizeof out->fleet_id);
     out->ndrives = f->ndrives;
     out->generation = f->generation;
+    out->scratch_bytes = f->scratch_bytes;
     for (int p = 0; p < SHORE_PLANE_COUNT; p++)
         if (f->config.plane_bytes[p]) out->planes |= 1u << p;
     for (uint32_t d = 0; d < f->ndrives; d++) {

@@ -44,7 +44,7 @@ static const char *const products[] = {"auto", "bf16", "fp32", NULL};
 static const char *const schedules[] = {"constant", "linear", "cosine", NULL};
 static const char *const places[] = {"drive", "host", NULL};
 static const char *const ios[] = {"auto", "uring", "threads", "buffered", NULL};
-static const char *const speculations[] = {"auto", "on", "off", NULL};
+static const char *const whens[] = {"auto", "on", "off", NULL};
 
 #define AT(field) offsetof(struct shore__settings, field)
 
@@ -90,7 +90,8 @@ static const struct row rows[] = {
     {"micro-batch", COUNT32, AT(micro_batch), .most = SHORE__TOKENS_MOST},
     {"chunk-size", SIZE, AT(chunk_bytes), .most = SHORE__CHUNK_BYTES_MOST},
     {"io", CHOICE, AT(io), .names = ios},
-    {"speculate", CHOICE, AT(speculate), .names = speculations},
+    {"speculate", CHOICE, AT(speculate), .names = whens},
+    {"offload", CHOICE, AT(offload), .names = whens},
     {"reconnect-timeout", REAL, AT(reconnect_seconds), .low = 0, .high = 1e7},
     {"snapshot-every", COUNT64, AT(snapshot_every), .most = SHORE__STEPS_MOST},
     {"keep", COUNT64, AT(keep), .most = 1u << 20},
@@ -125,7 +126,8 @@ void shore__settings_defaults(struct shore__settings *s) {
         .clip = 1,
         .error_feedback = true,
         .io = SHORE_IO_AUTO,
-        .speculate = SHORE__SPECULATE_AUTO,
+        .speculate = SHORE__AUTO,
+        .offload = SHORE__AUTO,
         .reconnect_seconds = 300,
         .log_every = 10,
     };
@@ -279,7 +281,7 @@ static bool put_name(const struct row *r, struct shore__settings *s, const char 
 
 _Static_assert(sizeof(enum shore_optimizer) == sizeof(int) && sizeof(enum shore__products) == sizeof(int) &&
                    sizeof(enum shore__schedule) == sizeof(int) && sizeof(enum shore_io) == sizeof(int) &&
-                   sizeof(enum shore_moments) == sizeof(int) && sizeof(enum shore__speculate) == sizeof(int),
+                   sizeof(enum shore_moments) == sizeof(int) && sizeof(enum shore__when) == sizeof(int),
                "choices are stored through ints");
 
 static bool parse_count(const char *text, uint64_t *out) {

@@ -11,7 +11,7 @@
 #include "longshore/state.h"
 
 enum shore__schedule { SHORE__CONSTANT, SHORE__LINEAR, SHORE__COSINE };
-enum shore__speculate { SHORE__SPECULATE_AUTO, SHORE__SPECULATE_ON, SHORE__SPECULATE_OFF };
+enum shore__when { SHORE__AUTO, SHORE__ON, SHORE__OFF };
 
 struct shore__strings {
     char **item;
@@ -66,7 +66,8 @@ struct shore__settings {
     uint32_t micro_batch; /* 0: chosen */
     uint64_t chunk_bytes; /* of state; 0: chosen */
     enum shore_io io;
-    enum shore__speculate speculate;
+    enum shore__when speculate;
+    enum shore__when offload;      /* inner activations to the drives, instead of computing them again */
     double reconnect_seconds;      /* how long a drive on another host may be away */
     uint64_t snapshot_every, keep; /* steps between automatic snapshots, 0: none; how many of them, 0: all */
     bool host_update;              /* UPDATE on the host instead of beside the drives */

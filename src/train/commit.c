@@ -92,6 +92,7 @@ static void fill_report(struct trainer *t) {
     r->wait_seconds = (double)t->wait_ns * 1e-9;
     r->commit_seconds = (double)t->commit_ns * 1e-9;
     r->compute_seconds = r->step_seconds - r->wait_seconds - r->commit_seconds;
+    offload_weigh(t);
     if (t->slowness.ndrives) find_slow_drive(t);
     report_emulation(t, r);
     t->ledger = now;

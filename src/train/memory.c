@@ -41,10 +41,38 @@ static uint64_t boundary_room(const struct shore__settings *s, const struct shor
     return shore__arena_round((uint64_t)s->batch * s->seq_len * m->arch.d_model * 4);
 }
 
+/* Products widen bf16 on some machines and not on others; what is stored is the same. */
+static uint64_t inner_room(const struct shore__settings *s, const struct shore__model *m) {
+    size_t unit = shore__unit_sequences(s->seq_len) * s->seq_len, rows = (size_t)s->batch * s->seq_len;
+    enum shore__mode stored = s->fp32 ? SHORE__F32 : SHORE__BF16;
+    return shore__arena_round(shore__inner_bytes(m, stored, unit < rows ? unit : rows, false));
+}
+
+static bool any_remote(const struct shore__settings *s) {
+    for (size_t i = 0; i < s->drives.count; i++)
+        if (shore__path_is_remote(s->drives.item[i])) return true;
+    return false;
+}
+
+/* (Layer, unit) pairs whose inner activations scratch has room for: all, but in no more than 12 bytes a parameter, as
+ * fp32 parameters and moments take; by default none where they cost more time than computing them again may. */
+static size_t offloaded_most(const struct shore__settings *s, const struct shore__model *m) {
+    size_t unit = shore__unit_sequences(s->seq_len) * s->seq_len, rows = (size_t)s->batch * s->seq_len;
+    size_t pairs = m->arch.n_layer * ((rows + unit - 1) / unit);
+    uint64_t most = m->layout->segments * SEGMENT_BYTES * 3 / inner_room(s, m);
+    bool costly = rows <= TOKENS_OF_BALANCE || any_remote(s) || s->emulate; /* whose waits are another machine's */
+    if (shore__settings_in_ram(s) || s->offload == SHORE__OFF || (s->offload == SHORE__AUTO && costly)) return 0;
+    if (pairs < most) most = pairs;
+    return most > OFFLOAD_SLOTS ? most : 0;
+}
+
+static uint64_t boundaries_and_slices(const struct shore__settings *s, const struct shore__model *m) {
+    return boundary_room(s, m) * m->arch.n_layer + (m->arch.tied ? m->layout->blocks[0].padded_elems * 4 : 0);
+}
+
 void shore__train_fleet_options(const struct shore__settings *s, const struct shore__model *m,
                                 struct shore_fleet_options *out) {
-    uint64_t scratch = boundary_room(s, m) * m->arch.n_layer;
-    if (m->arch.tied) scratch += m->layout->blocks[0].padded_elems * 4;
+    uint64_t scratch = boundaries_and_slices(s, m) + offloaded_most(s, m) * inner_room(s, m);
     /* Memory that stands in for a drive is no place to save memory. */
     shore__run_fleet_options(s, shore__settings_in_ram(s) ? 0 : scratch, !shore__settings_in_ram(s) || s->host_update,
                              out);
@@ -56,6 +84,10 @@ uint64_t train_scratch_boundary(const struct trainer *t, uint32_t layer) {
 
 uint64_t train_scratch_slice(const struct trainer *t, uint32_t slice) {
     return boundary_room(t->s, t->m) * t->m->arch.n_layer + shore__model_slice(t->m, slice).segment * SEGMENT_BYTES;
+}
+
+uint64_t train_scratch_inner(const struct trainer *t, size_t nth) {
+    return boundaries_and_slices(t->s, t->m) + nth * inner_room(t->s, t->m);
 }
 
 /* ---- places --------------------------------------------------------------------------------------------------------
@@ -142,6 +174,9 @@ int train_place(struct trainer *t, struct shore__carve *memory, struct shore__pa
         size_t at = ((size_t)layers - 1 - i / plan->units) * plan->units + i % plan->units;
         t->kept[at] = shore__at(kept, train_kept_bytes(t, i));
     }
+    t->offload_bytes = inner_room(t->s, m);
+    for (uint32_t i = 0; plan->offloaded_inner && i < OFFLOAD_SLOTS; i++)
+        t->offload_slot[i] = shore__carve_take(memory, t->offload_bytes);
     uint64_t between = memory->used; /* from here on, memory is free between two steps: samples take it (commit.c) */
     t->dx = shore__carve_take(memory, plan->rows * d * e);
     t->dx_f32 = shore__carve_take(memory, plan->rows * d * 4);
@@ -213,9 +248,7 @@ static void raise_parameters(struct sizing *z, uint64_t budget) {
  * network may be too slow for; and with compression a loss that is not finite must be seen before the residual is asked
  * for. */
 static bool head_goes_by_units(const struct sizing *z) {
-    for (size_t i = 0; i < z->s->drives.count; i++)
-        if (shore__path_is_remote(z->s->drives.item[i])) return false;
-    return z->m->arch.tied && z->plan->hold_table_gradient && !(z->s->compress > 0);
+    return !any_remote(z->s) && z->m->arch.tied && z->plan->hold_table_gradient && !(z->s->compress > 0);
 }
 
 /* Logits, of one unit if that is all that is kept at a time. */
@@ -242,9 +275,20 @@ static bool logits_save_more(const struct sizing *z) {
 /* Inner activations: what is dear to compute first, for all pairs, then the cheap ones too. */
 static void raise_activations(struct sizing *z, uint64_t budget) {
     struct train_plan *plan = z->plan;
-    bool logits_first = head_goes_by_units(z) && logits_save_more(z);
+    size_t pairs = z->m->arch.n_layer * plan->units;
+    bool by_units = head_goes_by_units(z), stored = plan->offloaded_inner == pairs;
+    if (stored) { /* unless memory has room for all of it */
+        struct train_plan before = *plan;
+        plan->offloaded_inner = 0;
+        plan->kept_inner = pairs;
+        if (by_units) plan->head_units = 1;
+        plan->kept_logits = z->m->nslices * plan->head_units;
+        if (measure(z) > budget) *plan = before;
+    }
+    bool logits_first = stored || (by_units && logits_save_more(z));
     if (logits_first) raise_logits(z, budget);
-    shore__carve_raise(&plan->kept_inner, z->m->arch.n_layer * plan->units, budget, measure, z);
+    shore__carve_raise(&plan->kept_inner, pairs, budget, measure, z);
+    if (plan->offloaded_inner > pairs - plan->kept_inner) plan->offloaded_inner = pairs - plan->kept_inner;
     if (!logits_first) raise_logits(z, budget);
     shore__carve_raise(&plan->full_inner, plan->kept_inner, budget, measure, z);
 }
@@ -270,6 +314,9 @@ static void spend(struct sizing *z, struct train_plan *plan, uint64_t budget) {
         plan->hold_table_gradient = true;
         if (measure(z) > budget) *plan = before;
     }
+    before = *plan;
+    plan->offloaded_inner = offloaded_most(z->s, z->m);
+    if (measure(z) > budget) *plan = before;
     shore__carve_raise(&plan->kept_boundaries, layers + 1, budget, measure, z);
     before = *plan;
     if (plan->units > 1) plan->workspace_bytes += z->packed_bytes;
@@ -334,7 +381,7 @@ int train_plan_make(const struct shore__settings *s, const struct shore__model *
         if (most.total_bytes < minimum + HOLES_FROM_BYTES) needs->comfortable_bytes -= most.hole_bytes;
         needs->disk_bytes = shore_fleet_disk_bytes(m->layout, &options);
         needs->pairs = m->arch.n_layer * plan->units;
-        needs->kept_pairs = 0;
+        needs->kept_pairs = needs->offloaded_pairs = 0;
     }
     if (s->memory_bytes < minimum) {
         if (needs) return 0;
@@ -345,6 +392,9 @@ int train_plan_make(const struct shore__settings *s, const struct shore__model *
     }
     *plan = least;
     spend(&z, plan, s->memory_bytes);
-    if (needs) needs->kept_pairs = plan->kept_inner;
+    if (needs) {
+        needs->kept_pairs = plan->kept_inner;
+        needs->offloaded_pairs = plan->offloaded_inner;
+    }
     return 0;
 }

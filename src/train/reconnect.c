@@ -18,15 +18,10 @@ static void say(struct trainer *t, const char *text) {
 
 /* Nothing of the attempt is left: no request, no page, no failure. */
 static void give_up_attempt(struct trainer *t) {
-    uint32_t layers = t->m->arch.n_layer;
     if (t->commit_pending) shore_wait(&t->commit, NULL);
     t->commit_pending = false;
     shore_fleet_discard(t->fleet);
-    for (uint32_t l = 0; l <= layers + 1; l++) {
-        if (t->put_pending[l]) shore_wait(&t->boundary_put[l], NULL);
-        if (t->get_pending[l]) shore_wait(&t->boundary_get[l], NULL);
-        t->put_pending[l] = t->get_pending[l] = false;
-    }
+    activations_give_up(t);
     shore__pager_forget(t->pass.pager);
     compress_forget(t);
     gradients_drain(t);

@@ -6,84 +6,6 @@
 #include "base/units.h"
 #include "train/trainer.h"
 
-static int op_failed(struct shore_diag *diag, int rc) {
-    return rc ? shore__fail(diag, rc, "a tensor operation failed: %s", shore_error_text(rc)) : 0;
-}
-
-/* ---- boundary activations ------------------------------------------------------------------------------------------
- */
-
-/* Where products widen bf16, what is kept for backward is stored as bf16 beside what is computed with; elsewhere it is
- * computed with where it is kept. */
-static bool stores_apart(const struct trainer *t) {
-    return shore__stored_mode(t->c->mode) != t->c->mode;
-}
-
-/* Then all layers work on the head's input, in place. */
-static shore__buf working(const struct trainer *t, uint32_t layer) {
-    return t->boundary[stores_apart(t) ? t->m->arch.n_layer + 1 : layer];
-}
-
-static int boundary_store(struct trainer *t, uint32_t layer, struct shore_diag *diag) {
-    size_t elems = shore__pass_rows(&t->pass) * t->m->arch.d_model;
-    if (!stores_apart(t)) return 0;
-    return op_failed(diag, t->c->ops->store(t->c, NULL, t->boundary[layer], working(t, layer), elems));
-}
-
-static int boundary_load(struct trainer *t, uint32_t layer, size_t u, shore__buf *in) {
-    struct shore__pass *pass = &t->pass;
-    size_t d = t->m->arch.d_model,
-           at = u * shore__pass_unit(pass) * d * shore__mode_bytes(shore__stored_mode(t->c->mode));
-    *in = shore__pass_at(pass, working(t, layer), u);
-    if (!stores_apart(t)) return 0;
-    return t->c->ops->load(t->c, NULL, *in, shore__at(t->boundary[layer], at), shore__pass_unit_rows(pass, u) * d);
-}
-
-static bool boundary_kept(const struct trainer *t, uint32_t layer) {
-    return layer > t->m->arch.n_layer + 1 - t->plan.kept_boundaries;
-}
-
-static int wait_timed(struct trainer *t, struct shore_wait *w, bool *pending, struct shore_diag *diag) {
-    if (!*pending) return 0;
-    uint64_t start = shore__now_ns();
-    int rc = shore_wait(w, diag);
-    t->wait_ns += shore__now_ns() - start;
-    *pending = false;
-    return rc;
-}
-
-static int boundary_put(struct trainer *t, uint32_t layer, struct shore_diag *diag) {
-    if (boundary_kept(t, layer)) return 0;
-    shore_wait_init(&t->boundary_put[layer]);
-    int rc = shore_fleet_scratch_put(t->fleet, train_scratch_boundary(t, layer), t->boundary_bytes,
-                                     (void *)t->boundary[layer].handle, t->boundary_seal[layer],
-                                     shore_wait_completion(&t->boundary_put[layer]));
-    t->put_pending[layer] = !rc;
-    return rc ? shore__fail(diag, rc, "activations cannot be stored: %s", shore_error_text(rc)) : 0;
-}
-
-static int boundary_get(struct trainer *t, uint32_t layer, struct shore_diag *diag) {
-    if (layer < 1 || boundary_kept(t, layer)) return 0;
-    int rc = wait_timed(t, &t->boundary_put[layer], &t->put_pending[layer], diag);
-    if (rc) return rc;
-    shore_wait_init(&t->boundary_get[layer]);
-    rc = shore_fleet_scratch_get(t->fleet, train_scratch_boundary(t, layer), t->boundary_bytes,
-                                 (void *)t->boundary[layer].handle, t->boundary_seal[layer],
-                                 shore_wait_completion(&t->boundary_get[layer]));
-    t->get_pending[layer] = !rc;
-    return rc ? shore__fail(diag, rc, "activations cannot be read back: %s", shore_error_text(rc)) : 0;
-}
-
-/* A step that ends early leaves none of it under way: the next one takes the same places. */
-static int boundaries_settle(struct trainer *t, struct shore_diag *diag) {
-    int rc = 0;
-    for (uint32_t l = 1; !rc && l <= t->m->arch.n_layer; l++) {
-        rc = wait_timed(t, &t->boundary_put[l], &t->put_pending[l], diag);
-        if (!rc) rc = wait_timed(t, &t->boundary_get[l], &t->get_pending[l], diag);
-    }
-    return rc;
-}
-
 /* ---- time of an emulated processor ---------------------------------------------------------------------------------
  */
 
@@ -113,34 +35,23 @@ static void pace(struct trainer *t, uint64_t start_ns, uint32_t block, size_t un
 /* ---- forward -------------------------------------------------------------------------------------------------------
  */
 
-/* Where a unit's inner activations are computed with; kept: where they are kept, or none; cheap: the cheap ones too. */
-static struct shore__inner inner_of(const struct trainer *t, uint32_t layer, size_t u, shore__buf *kept, bool *cheap) {
-    size_t rows = shore__pass_unit_rows(&t->pass, u), nth = (size_t)(t->m->arch.n_layer - layer) * t->plan.units + u;
-    *kept = t->kept[(size_t)(layer - 1) * t->plan.units + u];
-    *cheap = shore__buf_is_none(*kept) || nth < t->plan.full_inner;
-    if (shore__buf_is_none(*kept) || stores_apart(t))
-        return shore__inner_at(t->m, t->c->mode, rows, t->pass.inner, true, SHORE__NO_BUF);
-    return shore__inner_at(t->m, t->c->mode, rows, *kept, *cheap, t->pass.inner);
-}
-
-static int unit_forward(struct trainer *t, uint32_t layer, size_t u, const struct shore__weights *w) {
+static int unit_forward(struct trainer *t, uint32_t layer, size_t u, const struct shore__weights *w,
+                        struct shore_diag *diag) {
     struct shore__pass *pass = &t->pass;
-    shore__buf kept, in = shore__pass_at(pass, working(t, layer), u);
-    bool cheap;
-    size_t rows = shore__pass_unit_rows(pass, u);
-    struct shore__inner inner = inner_of(t, layer, u, &kept, &cheap);
-    int rc = shore__layer_forward(t->m, t->c, NULL, w, pass->cos_sin, rows, pass->seq_len, in, &inner,
-                                  shore__pass_at(pass, working(t, layer + 1), u));
-    if (rc || shore__buf_is_none(kept) || !stores_apart(t)) return rc;
-    return shore__inner_store(t->m, t->c, NULL, rows, &inner, kept, cheap);
+    struct unit_inner i = inner_of(t, layer, u);
+    int rc = inner_enter(t, &i, diag);
+    if (rc) return rc;
+    rc = shore__layer_forward(t->m, t->c, NULL, w, pass->cos_sin, i.rows, pass->seq_len,
+                              shore__pass_at(pass, boundary_working(t, layer), u), &i.at,
+                              shore__pass_at(pass, boundary_working(t, layer + 1), u));
+    return rc ? train_op_failed(diag, rc) : inner_leave(t, &i, diag);
 }
 
 static int layer_forward(struct trainer *t, uint32_t layer, struct shore_diag *diag) {
     struct shore__pass *pass = &t->pass;
     struct shore__weights w;
     int rc = idle_before_forward(t, layer, diag);
-    if (!rc) rc = boundary_store(t, layer, diag);
-    if (!rc) rc = boundary_put(t, layer, diag);
+    if (!rc) rc = boundary_leave(t, layer, diag);
     if (!rc) rc = shore__pager_layer(pass->pager, layer, &w, diag);
     shore__pager_want_layer(pass->pager, layer + 1);
     if (layer == t->m->arch.n_layer) { /* what the head begins with */
@@ -148,10 +59,10 @@ static int layer_forward(struct trainer *t, uint32_t layer, struct shore_diag *d
         shore__pager_want_tail(pass->pager, shore__model_head(t->m));
     }
     /* the buffer that the output goes to may still be on its way to scratch */
-    if (!rc && layer > 1) rc = wait_timed(t, &t->boundary_put[layer - 1], &t->put_pending[layer - 1], diag);
+    if (!rc && layer > 1) rc = boundary_wait(t, layer - 1, diag);
     uint64_t start = shore__now_ns();
     for (size_t u = 0; !rc && u < shore__pass_units(pass); u++)
-        rc = op_failed(diag, unit_forward(t, layer, u, &w));
+        rc = unit_forward(t, layer, u, &w, diag);
     if (!rc) pace(t, start, layer, t->plan.units, false);
     return rc;
 }
@@ -161,17 +72,12 @@ static int layer_forward(struct trainer *t, uint32_t layer, struct shore_diag *d
 
 /* The table gradient's head part of a slice goes to scratch until the lookups are added. */
 static int slice_move(struct trainer *t, struct piece *p, bool put, struct shore_diag *diag) {
-    uint64_t at = train_scratch_slice(t, p->page.slice), bytes = (uint64_t)p->count * SHORE_SEGMENT_ELEMS * 4;
-    unsigned char *seal = t->slice_seal[p->page.slice];
-    struct shore_wait w;
-    shore_wait_init(&w);
-    struct shore_completion done = shore_wait_completion(&w);
-    int rc = put ? shore_fleet_scratch_put(t->fleet, at, bytes, p->gradient, seal, done)
-                 : shore_fleet_scratch_get(t->fleet, at, bytes, p->gradient, seal, done);
-    bool pending = !rc;
-    if (rc)
-        return shore__fail(diag, rc, "gradients cannot be %s: %s", put ? "stored" : "read back", shore_error_text(rc));
-    rc = wait_timed(t, &w, &pending, diag);
+    struct scratch_transfer x = {.pending = false};
+    int rc =
+        train_transfer(t, &x, put, "gradients", train_scratch_slice(t, p->page.slice),
+                       (uint64_t)p->count * SHORE_SEGMENT_ELEMS * 4, p->gradient, t->slice_seal[p->page.slice], diag);
+    if (rc) return rc;
+    rc = train_transfer_wait(t, &x, diag);
     if (put) gradients_release(t, p);
     return rc;
 }
@@ -180,7 +86,7 @@ static int slice_move(struct trainer *t, struct piece *p, bool put, struct shore
 static int clear_from(struct trainer *t, struct piece *p, size_t from, struct shore_diag *diag) {
     size_t elems = (size_t)p->count * SHORE_SEGMENT_ELEMS;
     shore__buf at = shore__host_buf(p->gradient + from);
-    return op_failed(diag, t->c->ops->zero(t->c, NULL, at, (elems - from) * sizeof(float)));
+    return train_op_failed(diag, t->c->ops->zero(t->c, NULL, at, (elems - from) * sizeof(float)));
 }
 
 static int head_slice(struct trainer *t, uint32_t i, struct piece *p, shore__buf table, size_t first, size_t count,
@@ -206,7 +112,7 @@ static int head_slice(struct trainer *t, uint32_t i, struct piece *p, shore__buf
             rc = op->head_backward_w(t->c, NULL, shore__host_buf(p->gradient), t->dlogits, normed, rows, s.rows, d,
                                      u > 0);
     }
-    return op_failed(diag, rc);
+    return train_op_failed(diag, rc);
 }
 
 /* All units have passed: the slice's gradient is complete, but for a tied table's lookups. */
@@ -238,7 +144,7 @@ static int head_tail(struct trainer *t, struct piece *p, struct shore_diag *diag
         rc = op->norm_backward(t->c, NULL, t->dx, g.role[SHORE__NORMF_GAIN], g.role[SHORE__NORMF_BIAS], pass->normed,
                                SHORE__NO_BUF, t->boundary[m->arch.n_layer + 1], w.role[SHORE__NORMF_GAIN], pass->stats,
                                m->arch.rms_norm, all, d);
-    return rc ? op_failed(diag, rc) : gradients_end(t, p, diag);
+    return rc ? train_op_failed(diag, rc) : gradients_end(t, p, diag);
 }
 
 /* Of `count` units from `first` on. */
@@ -250,7 +156,7 @@ static int head_backward(struct trainer *t, size_t first, size_t count, struct s
     struct piece *p = NULL;
     uint64_t start = shore__now_ns();
     int rc = first ? 0 : t->c->ops->zero(t->c, NULL, t->dx_f32, shore__pass_rows(pass) * m->arch.d_model * 4);
-    rc = op_failed(diag, rc);
+    rc = train_op_failed(diag, rc);
     for (uint32_t i = 0; !rc && i < m->nslices && !t->abandoned; i++) {
         shore__buf table;
         rc = shore__pager_slice(pass->pager, table_block, i, &table, diag);
@@ -289,7 +195,8 @@ static int head(struct trainer *t, bool *finite, struct shore_diag *diag) {
             if (!*finite) return 0;
         }
         if (u == 0) rc = gradients_begin_step(t, diag);
-        if (!rc && u == 0) rc = boundary_get(t, layers, diag);
+        if (!rc && u == 0) rc = boundary_fetch(t, layers, diag);
+        if (!rc && u == 0) rc = inner_fetch_first(t, diag);
         if (!rc) rc = head_backward(t, u, count, diag);
     }
     return rc;
@@ -311,7 +218,7 @@ static int unit_lookups(struct trainer *t, size_t u, struct shore_diag *diag) {
             shore__block_gradients(m, 0, p->segment, shore__host_buf(p->gradient), &g);
             rc = t->c->ops->position_backward(t->c, NULL, g.role[SHORE__POSITION_TABLE], dx, rows, d, pass->seq_len);
         }
-        rc = op_failed(diag, rc);
+        rc = train_op_failed(diag, rc);
         if (!rc && u + 1 < shore__pass_units(pass)) rc = gradients_early(t, p, (uint32_t)u + 1, diag);
     }
     return rc;
@@ -320,21 +227,21 @@ static int unit_lookups(struct trainer *t, size_t u, struct shore_diag *diag) {
 static int unit_backward(struct trainer *t, uint32_t layer, size_t u, const struct shore__weights *w,
                          const struct shore__gradients *g, struct shore_diag *diag) {
     struct shore__pass *pass = &t->pass;
-    bool cheap;
-    size_t rows = shore__pass_unit_rows(pass, u);
-    shore__buf in, place;
-    struct shore__inner inner = inner_of(t, layer, u, &place, &cheap);
-    bool kept = !shore__buf_is_none(place), apart = stores_apart(t);
-    struct shore__later *later = idle_later(t, layer, u, kept && !apart, cheap, &inner);
-    int rc = boundary_load(t, layer, u, &in);
-    if (!rc && !kept)
-        rc = shore__layer_forward(t->m, t->c, NULL, w, pass->cos_sin, rows, pass->seq_len, in, &inner, SHORE__NO_BUF);
-    if (!rc && kept && apart) rc = shore__inner_load(t->m, t->c, NULL, rows, &inner, place, cheap);
-    if (!rc && kept && !cheap) rc = shore__layer_remake_cheap(t->m, t->c, NULL, w, rows, in, &inner);
+    struct unit_inner i = inner_of(t, layer, u);
+    struct shore__inner at = i.at;
+    struct shore__later *later = idle_later(t, layer, u, i.stays, i.cheap, &at);
+    shore__buf in;
+    int rc = inner_load(t, &i, &at, diag);
+    if (rc) return rc;
+    rc = boundary_load(t, layer, u, &in);
+    if (!rc && !i.kept)
+        rc = shore__layer_forward(t->m, t->c, NULL, w, pass->cos_sin, i.rows, pass->seq_len, in, &at, SHORE__NO_BUF);
+    if (!rc && i.kept && !i.cheap) rc = shore__layer_remake_cheap(t->m, t->c, NULL, w, i.rows, in, &at);
     if (!rc)
-        rc = shore__layer_backward(t->m, t->c, NULL, w, g, pass->cos_sin, rows, pass->seq_len, in, &inner, t->scratch,
+        rc = shore__layer_backward(t->m, t->c, NULL, w, g, pass->cos_sin, i.rows, pass->seq_len, in, &at, t->scratch,
                                    later, shore__pass_at(pass, t->dx, u));
-    if (rc || layer > 1 || !t->table_gradient) return op_failed(diag, rc);
+    rc = rc ? train_op_failed(diag, rc) : inner_release(t, &i, diag);
+    if (rc || layer > 1 || !t->table_gradient) return rc;
     return unit_lookups(t, u, diag);
 }
 
@@ -345,10 +252,10 @@ static int layer_backward(struct trainer *t, uint32_t layer, struct shore_diag *
     struct shore__gradients g;
     int rc = shore__pager_layer(pass->pager, layer, &w, diag);
     shore__pager_want_layer(pass->pager, layer - 1);
-    if (!rc) rc = wait_timed(t, &t->boundary_get[layer], &t->get_pending[layer], diag);
-    if (!rc) rc = boundary_get(t, layer - 1, diag);
+    if (!rc) rc = boundary_wait(t, layer, diag);
+    if (!rc) rc = boundary_fetch(t, layer - 1, diag);
     if (!rc) rc = gradients_begin(t, p, diag);
-    if (!rc) rc = op_failed(diag, shore__clear_vectors(t->m, t->c, NULL, layer, shore__host_buf(p->gradient)));
+    if (!rc) rc = train_op_failed(diag, shore__clear_vectors(t->m, t->c, NULL, layer, shore__host_buf(p->gradient)));
     if (rc) return rc;
     uint64_t start = shore__now_ns();
     idle_before_backward(t, layer);
@@ -378,7 +285,7 @@ static int later_backward(struct trainer *t, struct shore_diag *diag) {
             rc = shore__layer_backward_later(t->m, t->c, NULL, &g, shore__pass_unit_rows(&t->pass, u),
                                              &t->idle.of_unit[(layer - 1) * t->plan.units + u]);
         }
-        rc = rc ? op_failed(diag, rc) : gradients_end(t, p, diag);
+        rc = rc ? train_op_failed(diag, rc) : gradients_end(t, p, diag);
     }
     return rc;
 }
@@ -405,7 +312,7 @@ static int embedding_backward(struct trainer *t, struct shore_diag *diag) {
             shore__block_gradients(m, 0, p->segment, shore__host_buf(p->gradient), &g);
             rc = t->c->ops->position_backward(t->c, NULL, g.role[SHORE__POSITION_TABLE], t->dx, rows, d, pass->seq_len);
         }
-        rc = rc ? op_failed(diag, rc) : gradients_end(t, p, diag);
+        rc = rc ? train_op_failed(diag, rc) : gradients_end(t, p, diag);
     }
     return rc;
 }
@@ -418,20 +325,21 @@ int step_compute(struct trainer *t, bool *finite, bool *replay, struct shore_dia
     uint32_t layers = t->m->arch.n_layer;
     *finite = true;
     *replay = t->compressing = false;
+    t->offloading = offload_now(t);
     shore__pager_set_step(pass->pager, t->base_step);
     int rc = batch_load(t, t->run->train, t->base_step * t->s->batch, t->s->batch, t->s->shuffle, diag);
-    if (!rc) rc = shore__pass_embed(pass, working(t, 1), diag);
+    if (!rc) rc = shore__pass_embed(pass, boundary_working(t, 1), diag);
     if (!rc) batch_forget_padding(t);
     for (uint32_t l = 1; !rc && l <= layers; l++)
         rc = layer_forward(t, l, diag);
     if (!rc) rc = head(t, finite, diag);
-    if (!rc && !*finite) return boundaries_settle(t, diag);
+    if (!rc && !*finite) return activations_settle(t, diag);
     for (uint32_t l = layers; !rc && l >= 1 && !t->abandoned; l--)
         rc = layer_backward(t, l, diag);
     if (!rc && !t->abandoned) rc = embedding_backward(t, diag);
     if (!rc && !t->abandoned) rc = later_backward(t, diag);
     if (!rc && t->abandoned) {
-        rc = boundaries_settle(t, diag);
+        rc = activations_settle(t, diag);
         gradients_discard(t);
         *replay = true;
         return rc;

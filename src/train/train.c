@@ -169,18 +169,10 @@ static int open_trainer(struct trainer *t, bool fresh, bool overwrite, const uin
                : open_state(t, &options, accept_step, processor, diag);
     if (rc) return rc;
 
-    size_t n = t->m->arch.n_layer + 2;
-    t->boundary = calloc(n, sizeof *t->boundary);
-    t->kept = calloc(n * t->plan.units, sizeof *t->kept);
-    t->boundary_put = calloc(n, sizeof *t->boundary_put);
-    t->boundary_get = calloc(n, sizeof *t->boundary_get);
-    t->put_pending = calloc(n, sizeof *t->put_pending);
-    t->get_pending = calloc(n, sizeof *t->get_pending);
-    t->boundary_seal = calloc(n, sizeof *t->boundary_seal);
     t->slice_seal = calloc(t->m->nslices, sizeof *t->slice_seal);
-    if (!t->boundary || !t->kept || !t->boundary_put || !t->boundary_get || !t->put_pending || !t->get_pending ||
-        !t->boundary_seal || !t->slice_seal)
-        return shore__fail(diag, -ENOMEM, "out of memory for the trainer");
+    if (!t->slice_seal) return shore__fail(diag, -ENOMEM, "out of memory for the trainer");
+    rc = activations_open(t, diag);
+    if (rc) return rc;
     rc = watch_drives(t, diag);
     if (rc) return rc;
     rc = gradients_open(t, diag);
@@ -200,15 +192,9 @@ static void close_trainer(struct trainer *t) {
     shore__pager_close(t->pass.pager);
     idle_close(t);
     gradients_close(t);
+    activations_close(t);
     shore__slowness_fini(&t->slowness);
     free(t->busy_ns);
-    free(t->boundary);
-    free(t->kept);
-    free(t->boundary_put);
-    free(t->boundary_get);
-    free(t->put_pending);
-    free(t->get_pending);
-    free(t->boundary_seal);
     free(t->slice_seal);
     if (t->c) t->c->ops->close(t->c);
     shore__arena_close(t->arena);
@@ -221,7 +207,7 @@ static void close_trainer(struct trainer *t) {
 /* Speculation pays while norms stay below the limit: all of the last few, with room to spare. */
 static bool speculates(const struct trainer *t) {
     if (t->s->host_update) return false;
-    if (t->s->speculate != SHORE__SPECULATE_AUTO) return t->s->speculate == SHORE__SPECULATE_ON;
+    if (t->s->speculate != SHORE__AUTO) return t->s->speculate == SHORE__ON;
     if (!(t->s->clip > 0)) return true;
     if (!t->nrecent) return false;
     for (uint32_t i = 0; i < t->nrecent && i < 4; i++)
@@ -272,6 +258,7 @@ static int one_step(struct trainer *t, struct shore_diag *diag) {
     }
     if (rc) return rc;
     double loss = t->report.loss;
+    t->report_offloaded = t->offloading;
     t->report = (struct shore__step_report){
         .step = t->base_step + 1,
         .loss = loss,

@@ -20,7 +20,9 @@ struct shore__train_events {
 struct shore__needs {
     uint64_t minimum_bytes, comfortable_bytes; /* comfortable: everything kept */
     uint64_t disk_bytes;
-    uint64_t pairs, kept_pairs; /* a layer and a unit each; how many keep their inner activations in memory_bytes */
+    /* a layer and a unit each; how many keep their inner activations in memory_bytes, and how many more on the drives
+     */
+    uint64_t pairs, kept_pairs, offloaded_pairs;
 };
 int shore__train_needs(const struct shore__settings *s, const struct shore__model *m, struct shore__needs *out,
                        struct shore_diag *diag);

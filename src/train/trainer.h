@@ -5,6 +5,7 @@
 
 #include <pthread.h>
 
+#include "base/diag.h"
 #include "drive/throttle.h"
 #include "infer/pass.h"
 #include "train/compress.h"
@@ -23,6 +24,7 @@ struct train_plan {
     size_t kept_boundaries;   /* inputs of the last layers (and of the head) that stay in memory */
     size_t kept_inner;        /* (layer, unit) pairs that keep inner activations, but for the cheap ones */
     size_t full_inner;        /* of these, pairs that keep the cheap ones too */
+    size_t offloaded_inner;   /* more pairs, whose inner activations scratch has room for */
     size_t head_units;        /* units that go through the head at once */
     size_t kept_logits;       /* of these, (slice, unit) pairs whose logits stay for backward */
     size_t host_buffers;      /* of --update host: chunks in memory at once */
@@ -31,6 +33,30 @@ struct train_plan {
     uint64_t workspace_bytes; /* of compute, with room for packed weights or without */
     uint64_t hole_bytes;      /* in the heap, if it may keep what is freed; otherwise 0 */
     uint64_t fleet_bytes, buffers_bytes, reserve_bytes, total_bytes; /* results */
+};
+
+/* ---- activations (activations.c) -----------------------------------------------------------------------------------
+ */
+
+/* Between memory and scratch. */
+struct scratch_transfer {
+    struct shore_wait wait;
+    bool pending;
+};
+
+/* One is computed with while another is on its way. */
+#define OFFLOAD_SLOTS 2u
+
+/* The inner activations of a unit of a layer. */
+struct unit_inner {
+    size_t nth; /* of all pairs, in the order in which backward takes them */
+    size_t rows;
+    struct shore__inner at; /* what they are computed with */
+    shore__buf place;       /* what keeps them until backward, or passes them on; none: they are computed again */
+    bool kept;              /* there is such a place */
+    bool cheap;             /* the cheap ones are there too */
+    bool offloaded;         /* it passes them on to scratch */
+    bool stays;             /* it keeps them, and they are computed with there */
 };
 
 /* ---- gradients under way (gradients.c) -----------------------------------------------------------------------------
@@ -91,10 +117,14 @@ struct trainer {
     size_t boundary_bytes;
     void *host_memory; /* of --update host */
 
-    /* boundary activations that go to scratch */
-    struct shore_wait *boundary_put, *boundary_get; /* [n_layer + 2] */
-    bool *put_pending, *get_pending;
-    unsigned char (*boundary_seal)[16];
+    /* what goes to scratch */
+    struct scratch_transfer *boundary_transfer; /* [n_layer + 2] */
+    unsigned char (*boundary_seal)[16];         /* the same */
+    shore__buf offload_slot[OFFLOAD_SLOTS];
+    struct scratch_transfer offload_transfer[OFFLOAD_SLOTS];
+    size_t offload_bytes;            /* of a slot */
+    size_t offloaded_inner;          /* of plan.offloaded_inner, those that these volumes have room for */
+    unsigned char (*inner_seal)[16]; /* [layers * units] */
     unsigned char (*slice_seal)[16];
 
     struct train_idle idle;
@@ -119,6 +149,7 @@ struct trainer {
     /* the step in hand */
     uint64_t base_step;
     bool compressing; /* its gradients are sent in part */
+    bool offloading;  /* inner activations go to scratch and come back, instead of being computed again */
     bool speculating; /* updates are submitted as gradients come */
     bool broken;      /* it speculated, and the norm passed the limit */
     bool refused;     /* a loss or gradient that is not finite has ended the run */
@@ -136,7 +167,9 @@ struct trainer {
     bool commit_pending;
     struct shore_wait commit;
     struct shore__step_report report;
-    uint64_t reported; /* the last step that was */
+    bool report_offloaded;                /* its step stored inner activations */
+    uint32_t offload_rest, offload_pause; /* steps still to go without; how many they were when they began */
+    uint64_t reported;                    /* the last step that was */
     struct shore__train_result *result;
     uint64_t step_start_ns;
     struct shore_ledger ledger;      /* at the start of the step */
@@ -147,6 +180,10 @@ struct trainer {
     double recent_norm[4];
     uint32_t nrecent;
 };
+
+static inline int train_op_failed(struct shore_diag *diag, int rc) {
+    return rc ? shore__fail(diag, rc, "a tensor operation failed: %s", shore_error_text(rc)) : 0;
+}
 
 /* Of this start. */
 static inline uint64_t train_last_step(const struct shore__settings *s) {
@@ -160,12 +197,47 @@ int train_plan_make(const struct shore__settings *s, const struct shore__model *
                     struct train_plan *out, struct shore__needs *needs, struct shore_diag *diag);
 /* Lays the trainer's buffers out in memory (t->pass and t->plan are set). */
 int train_place(struct trainer *t, struct shore__carve *memory, struct shore__pager **pager, struct shore_diag *diag);
-/* Where scratch holds the input of layer l, and slice i of a tied table's gradient. */
+/* Where scratch holds the input of layer l, slice i of a tied table's gradient, and inner activations. */
 uint64_t train_scratch_boundary(const struct trainer *t, uint32_t layer);
 uint64_t train_scratch_slice(const struct trainer *t, uint32_t slice);
+uint64_t train_scratch_inner(const struct trainer *t, size_t nth); /* of the offloaded ones */
 
 /* Bytes of the first `pairs` kept inner activations, which lie one behind the other from the last layer's on. */
 uint64_t train_kept_bytes(const struct trainer *t, size_t pairs);
+
+/* activations.c */
+int activations_open(struct trainer *t, struct shore_diag *diag); /* before train_place, when the fleet is open */
+void activations_close(struct trainer *t);
+/* A step that ends early leaves none of it under way: the next one takes the same places. */
+int activations_settle(struct trainer *t, struct shore_diag *diag);
+void activations_give_up(struct trainer *t); /* the same, whatever becomes of them */
+/* Starts a transfer, after the one before it; seal: made by a put, checked by a get. memory is the transfer's until it
+ * has been waited for. what: for the message. */
+int train_transfer(struct trainer *t, struct scratch_transfer *x, bool put, const char *what, uint64_t offset,
+                   uint64_t bytes, void *memory, unsigned char seal[16], struct shore_diag *diag);
+int train_transfer_wait(struct trainer *t, struct scratch_transfer *x, struct shore_diag *diag);
+
+/* What a layer's input is computed in. Forward leaves it for backward, which fetches it and loads it unit by unit;
+ * wait: until it has left, or is there. */
+shore__buf boundary_working(const struct trainer *t, uint32_t layer);
+int boundary_leave(struct trainer *t, uint32_t layer, struct shore_diag *diag);
+int boundary_fetch(struct trainer *t, uint32_t layer, struct shore_diag *diag); /* nothing for layer 0 */
+int boundary_wait(struct trainer *t, uint32_t layer, struct shore_diag *diag);
+int boundary_load(struct trainer *t, uint32_t layer, size_t u, shore__buf *in);
+
+/* Of the inner activations of a unit. Forward enters i->at, computes there, and leaves them for backward. */
+struct unit_inner inner_of(const struct trainer *t, uint32_t layer, size_t u);
+int inner_enter(struct trainer *t, const struct unit_inner *i, struct shore_diag *diag);
+int inner_leave(struct trainer *t, const struct unit_inner *i, struct shore_diag *diag);
+/* Backward fetches those that it takes first, loads what was kept into `at` (i->at but for what idle_later() has
+ * moved), and releases it when it has used it up: the next ones then follow. */
+int inner_fetch_first(struct trainer *t, struct shore_diag *diag);
+int inner_load(struct trainer *t, const struct unit_inner *i, const struct shore__inner *at, struct shore_diag *diag);
+int inner_release(struct trainer *t, const struct unit_inner *i, struct shore_diag *diag);
+
+/* Does the step that begins store inner activations? weigh: the last one is reported. */
+bool offload_now(const struct trainer *t);
+void offload_weigh(struct trainer *t);
 
 /* idle.c */
 int idle_open(struct trainer *t, struct shore_diag *diag); /* after train_place */

@@ -77,6 +77,25 @@ stop_serving() {
     wait $server 2>/dev/null
     background=
 }
+# kill_far_side RUN MOST ARGS...: longshore ARGS, which make RUN, and SIGKILL at random times for the servers that it
+# has started, MOST at most; how many in $kills, exit code in $rc.
+kill_far_side() {
+    local made=$1 most=$2 far
+    shift 2
+    printf '$ longshore %s\n' "$*" >"$place/log"
+    "$LONGSHORE" "$@" --out "$made" >>"$place/log" 2>&1 </dev/null &
+    background=$!
+    for _ in $(seq 2000); do [ -s "$made/metrics.jsonl" ] && break; sleep 0.01; done
+    kills=0
+    while [ $kills -lt "$most" ] && kill -0 $background 2>/dev/null; do
+        # the first at once: on a fast machine the run is soon over
+        [ $kills = 0 ] || sleep "$(awk -v ms=$((RANDOM % 400)) 'BEGIN {printf "%.3f", ms / 1000 + 0.02}')"
+        far=$(pgrep -P $background -f "drive serve --stdio") && kill -9 $far && kills=$((kills + 1))
+    done
+    wait $background
+    rc=$?
+    background=
+}
 # kill_and_resume RUN MOST LIMIT_MS ARGS...: makes RUN by `train ARGS`, kills it with SIGKILL after random times, and
 # starts again until it ends; no more than MOST kills. Exit code in $rc, how many kills in $kills.
 kill_and_resume() {

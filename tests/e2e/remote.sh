@@ -91,19 +91,7 @@ exec "$LONGSHORE" drive serve --stdio
 RSH
 chmod +x "$place/rsh"
 killed=$place/killed
-"$LONGSHORE" train "${common[@]}" --rsh "$place/rsh" --drive "ssh://far$place/served/k" "$place/local/k" --out "$killed" \
-    >"$place/log" 2>&1 </dev/null &
-background=$!
-for _ in $(seq 2000); do [ -s "$killed/metrics.jsonl" ] && break; sleep 0.01; done
-kills=0
-while [ $kills -lt "${KILLS:-6}" ] && kill -0 $background 2>/dev/null; do
-    # the first at once: on a fast machine the run is soon over
-    [ $kills = 0 ] || sleep "$(awk -v ms=$((RANDOM % 400)) 'BEGIN {printf "%.3f", ms / 1000 + 0.02}')"
-    far=$(pgrep -P $background -f "drive serve --stdio") && kill -9 $far && kills=$((kills + 1))
-done
-wait $background
-rc=$?
-background=
+kill_far_side "$killed" "${KILLS:-6}" train "${common[@]}" --rsh "$place/rsh" --drive "ssh://far$place/served/k" "$place/local/k"
 export LONGSHORE_RSH="$place/rsh"
 check killed
 [ $kills -gt 0 ] && ok "$kills kills" || fail "nothing was killed"

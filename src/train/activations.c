@@ -1,0 +1,225 @@
+/* What forward leaves for backward: the input of each layer (its boundary), and inner activations of a unit of a layer.
+ * Either stays in memory, or goes to the drives' scratch and comes back; inner ones may also be computed again.
+ */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "base/diag.h"
+#include "base/units.h"
+#include "train/trainer.h"
+
+/* Computing all inner activations again costs about so much of a step. One that stored them and waited longer for its
+ * drives would have lost nothing without: so many steps then do without, twice as many after each further one. */
+#define RECOMPUTED_SHARE (1.0 / 8)
+#define PAUSE_LEAST 4u
+#define PAUSE_MOST 256u
+
+/* ---- on their way to scratch, or back ------------------------------------------------------------------------------
+ */
+
+int train_transfer_wait(struct trainer *t, struct scratch_transfer *x, struct shore_diag *diag) {
+    if (!x->pending) return 0;
+    uint64_t start = shore__now_ns();
+    int rc = shore_wait(&x->wait, diag);
+    t->wait_ns += shore__now_ns() - start;
+    x->pending = false;
+    return rc;
+}
+
+int train_transfer(struct trainer *t, struct scratch_transfer *x, bool put, const char *what, uint64_t offset,
+                   uint64_t bytes, void *memory, unsigned char seal[16], struct shore_diag *diag) {
+    int rc = train_transfer_wait(t, x, diag);
+    if (rc) return rc;
+    shore_wait_init(&x->wait);
+    struct shore_completion done = shore_wait_completion(&x->wait);
+    rc = put ? shore_fleet_scratch_put(t->fleet, offset, bytes, memory, seal, done)
+             : shore_fleet_scratch_get(t->fleet, offset, bytes, memory, seal, done);
+    x->pending = !rc;
+    return rc ? shore__fail(diag, rc, "%s cannot be %s: %s", what, put ? "stored" : "read back", shore_error_text(rc))
+              : 0;
+}
+
+/* ---- boundaries ----------------------------------------------------------------------------------------------------
+ */
+
+/* Where products widen bf16, what is kept for backward is stored as bf16 beside what is computed with; elsewhere it is
+ * computed with where it is kept. */
+static bool stores_apart(const struct trainer *t) {
+    return shore__stored_mode(t->c->mode) != t->c->mode;
+}
+
+/* Then all layers work on the head's input, in place. */
+shore__buf boundary_working(const struct trainer *t, uint32_t layer) {
+    return t->boundary[stores_apart(t) ? t->m->arch.n_layer + 1 : layer];
+}
+
+static int boundary_move(struct trainer *t, uint32_t layer, bool put, struct shore_diag *diag) {
+    if (layer < 1 || layer > t->m->arch.n_layer + 1 - t->plan.kept_boundaries) return 0;
+    return train_transfer(t, &t->boundary_transfer[layer], put, "activations", train_scratch_boundary(t, layer),
+                          t->boundary_bytes, (void *)t->boundary[layer].handle, t->boundary_seal[layer], diag);
+}
+
+int boundary_leave(struct trainer *t, uint32_t layer, struct shore_diag *diag) {
+    if (stores_apart(t)) {
+        int rc = t->c->ops->store(t->c, NULL, t->boundary[layer], boundary_working(t, layer),
+                                  shore__pass_rows(&t->pass) * t->m->arch.d_model);
+        if (rc) return train_op_failed(diag, rc);
+    }
+    return boundary_move(t, layer, true, diag);
+}
+
+int boundary_fetch(struct trainer *t, uint32_t layer, struct shore_diag *diag) {
+    return boundary_move(t, layer, false, diag);
+}
+
+int boundary_wait(struct trainer *t, uint32_t layer, struct shore_diag *diag) {
+    return train_transfer_wait(t, &t->boundary_transfer[layer], diag);
+}
+
+int boundary_load(struct trainer *t, uint32_t layer, size_t u, shore__buf *in) {
+    struct shore__pass *pass = &t->pass;
+    size_t d = t->m->arch.d_model,
+           at = u * shore__pass_unit(pass) * d * shore__mode_bytes(shore__stored_mode(t->c->mode));
+    *in = shore__pass_at(pass, boundary_working(t, layer), u);
+    if (!stores_apart(t)) return 0;
+    return t->c->ops->load(t->c, NULL, *in, shore__at(t->boundary[layer], at), shore__pass_unit_rows(pass, u) * d);
+}
+
+/* ---- inner activations ---------------------------------------------------------------------------------------------
+ */
+
+static bool is_offloaded(const struct trainer *t, size_t nth) {
+    return t->offloading && nth >= t->plan.kept_inner && nth - t->plan.kept_inner < t->offloaded_inner;
+}
+
+struct unit_inner inner_of(const struct trainer *t, uint32_t layer, size_t u) {
+    size_t nth = (size_t)(t->m->arch.n_layer - layer) * t->plan.units + u;
+    struct unit_inner i = {
+        .nth = nth,
+        .rows = shore__pass_unit_rows(&t->pass, u),
+        .place = t->kept[(size_t)(layer - 1) * t->plan.units + u],
+        .offloaded = is_offloaded(t, nth),
+    };
+    if (i.offloaded) i.place = t->offload_slot[nth % OFFLOAD_SLOTS];
+    i.kept = !shore__buf_is_none(i.place);
+    i.stays = i.kept && !i.offloaded && !stores_apart(t);
+    i.cheap = !i.kept || nth < t->plan.full_inner;
+    i.at = !i.kept || stores_apart(t) ? shore__inner_at(t->m, t->c->mode, i.rows, t->pass.inner, true, SHORE__NO_BUF)
+                                      : shore__inner_at(t->m, t->c->mode, i.rows, i.place, i.cheap, t->pass.inner);
+    return i;
+}
+
+static int inner_move(struct trainer *t, size_t nth, bool put, struct shore_diag *diag) {
+    size_t slot = nth % OFFLOAD_SLOTS;
+    return train_transfer(t, &t->offload_transfer[slot], put, "activations",
+                          train_scratch_inner(t, nth - t->plan.kept_inner), t->offload_bytes,
+                          (void *)t->offload_slot[slot].handle, t->inner_seal[nth], diag);
+}
+
+static int slot_wait(struct trainer *t, const struct unit_inner *i, struct shore_diag *diag) {
+    return i->offloaded ? train_transfer_wait(t, &t->offload_transfer[i->nth % OFFLOAD_SLOTS], diag) : 0;
+}
+
+static int fetch_next(struct trainer *t, const struct unit_inner *i, struct shore_diag *diag) {
+    size_t next = i->nth + OFFLOAD_SLOTS;
+    return i->offloaded && is_offloaded(t, next) ? inner_move(t, next, false, diag) : 0;
+}
+
+int inner_enter(struct trainer *t, const struct unit_inner *i, struct shore_diag *diag) {
+    return stores_apart(t) ? 0 : slot_wait(t, i, diag);
+}
+
+int inner_leave(struct trainer *t, const struct unit_inner *i, struct shore_diag *diag) {
+    int rc = slot_wait(t, i, diag);
+    if (rc) return rc;
+    if (i->kept && stores_apart(t)) rc = shore__inner_store(t->m, t->c, NULL, i->rows, &i->at, i->place, i->cheap);
+    if (rc) return train_op_failed(diag, rc);
+    return i->offloaded ? inner_move(t, i->nth, true, diag) : 0;
+}
+
+int inner_load(struct trainer *t, const struct unit_inner *i, const struct shore__inner *at, struct shore_diag *diag) {
+    int rc = slot_wait(t, i, diag);
+    if (rc || !i->kept) return rc;
+    if (stores_apart(t)) {
+        rc = shore__inner_load(t->m, t->c, NULL, i->rows, at, i->place, i->cheap);
+        return rc ? train_op_failed(diag, rc) : fetch_next(t, i, diag);
+    }
+    if (at->attn.handle == i->at.attn.handle) return 0;
+    return train_op_failed(diag, t->c->ops->copy(t->c, NULL, at->attn, i->at.attn,
+                                                 i->rows * t->m->attn_width * shore__mode_bytes(t->c->mode)));
+}
+
+int inner_release(struct trainer *t, const struct unit_inner *i, struct shore_diag *diag) {
+    return stores_apart(t) ? 0 : fetch_next(t, i, diag);
+}
+
+int inner_fetch_first(struct trainer *t, struct shore_diag *diag) {
+    int rc = 0;
+    for (size_t i = 0; !rc && i < OFFLOAD_SLOTS; i++)
+        if (is_offloaded(t, t->plan.kept_inner + i)) rc = inner_move(t, t->plan.kept_inner + i, false, diag);
+    return rc;
+}
+
+void offload_weigh(struct trainer *t) {
+    const struct shore__step_report *r = &t->report;
+    if (t->offload_rest) t->offload_rest--;
+    if (!t->report_offloaded) return;
+    if (r->wait_seconds + r->commit_seconds <= RECOMPUTED_SHARE * r->step_seconds) {
+        t->offload_pause = 0;
+        return;
+    }
+    t->offload_pause = !t->offload_pause               ? PAUSE_LEAST
+                       : t->offload_pause < PAUSE_MOST ? 2 * t->offload_pause
+                                                       : PAUSE_MOST;
+    t->offload_rest = t->offload_pause;
+}
+
+bool offload_now(const struct trainer *t) {
+    return t->offloaded_inner && (t->s->offload == SHORE__ON || !t->offload_rest);
+}
+
+/* ---- all of them ---------------------------------------------------------------------------------------------------
+ */
+
+int activations_settle(struct trainer *t, struct shore_diag *diag) {
+    int rc = 0;
+    for (uint32_t l = 1; !rc && l <= t->m->arch.n_layer; l++)
+        rc = train_transfer_wait(t, &t->boundary_transfer[l], diag);
+    for (size_t i = 0; !rc && i < OFFLOAD_SLOTS; i++)
+        rc = train_transfer_wait(t, &t->offload_transfer[i], diag);
+    return rc;
+}
+
+void activations_give_up(struct trainer *t) {
+    while (activations_settle(t, NULL)) {
+    }
+}
+
+int activations_open(struct trainer *t, struct shore_diag *diag) {
+    size_t n = t->m->arch.n_layer + 2, pairs = t->m->arch.n_layer * t->plan.units;
+    struct shore_fleet_info info;
+    t->boundary = calloc(n, sizeof *t->boundary);
+    t->kept = calloc(pairs, sizeof *t->kept);
+    t->boundary_transfer = calloc(n, sizeof *t->boundary_transfer);
+    t->boundary_seal = calloc(n, sizeof *t->boundary_seal);
+    t->inner_seal = calloc(pairs, sizeof *t->inner_seal);
+    if (!t->boundary || !t->kept || !t->boundary_transfer || !t->boundary_seal || !t->inner_seal)
+        return shore__fail(diag, -ENOMEM, "out of memory for the trainer");
+    /* volumes that were made without room for them have less */
+    shore_fleet_info(t->fleet, &info);
+    while (t->offloaded_inner < t->plan.offloaded_inner &&
+           train_scratch_inner(t, t->offloaded_inner + 1) <= info.scratch_bytes)
+        t->offloaded_inner++;
+    if (t->offloaded_inner < t->plan.offloaded_inner && t->events->note)
+        t->events->note(t->events->ctx, "these volumes were made without room for inner activations: what memory does "
+                                        "not hold of them is computed again");
+    return 0;
+}
+
+void activations_close(struct trainer *t) {
+    free(t->boundary);
+    free(t->kept);
+    free(t->boundary_transfer);
+    free(t->boundary_seal);
+    free(t->inner_seal);
+}

@@ -1,0 +1,102 @@
+#!/usr/bin/env bash
+# Inner activations that go to the drives and come back instead of being computed again: the same bits; reads and writes
+# that fail, and far sides that die, in the middle of it; and a drive that is too slow for them is spared.
+. "$(dirname "$0")/lib.sh"
+gpt2_config "$place/config.json" 6 256 4 256 600
+some_text "$place/text" 300
+steps=8
+# 12 layers and units of 1,024 rows, at least 9 widths of 2 bytes in each
+least=$((12 * 1024 * 256 * 9 * 2))
+common=(--init "$place/config.json" --seed 3 --data "$place/text" --steps $steps --batch 16 --seq-len 128 --lr 2e-3
+        --clip 0 --speculate on --offload on --quiet --io threads)
+mkdir "$place"/d{1,2} "$place/far"
+
+# budget DRIVE...: the least one, in MiB, in which inner activations go there; into $budget
+budget() {
+    local least
+    least=$(minimum train "${common[@]}" --out "$place/none" --drive "$@")
+    for budget in $(seq $((($(bytes "$least") >> 20) + 16)) 300); do # above a ring's
+        run train "${common[@]}" --out "$place/none" --drive "$@" --memory "${budget}MiB" --dry-run
+        grep -q "kept for 0 of 12 .*stored on the drives for [1-9]" "$place/log" && return
+    done
+    fail "no budget in which all inner activations go to $*"
+}
+# came_back RUN: how many steps had them back from the drives; the last step's line has no forward pass in it
+came_back() { metric "$1" link_activations | awk -v least=$least '$1 >= least { n++ } END { print n + 0 }'; }
+
+must train "${common[@]}" --drive ram: --memory 1GiB --out "$place/whole"
+wanted=$(digest)
+
+# ---- they go there, and come back ----
+budget "$place/d1"
+merge common --offload off
+must train "${merged[@]}" --drive "$place/d1" --memory "${budget}MiB" --out "$place/again"
+same "computed again: digest" "$(digest)" "$wanted"
+same "not stored" "$(came_back "$place/again")" 0
+run train --resume "$place/again" --offload on --steps 9 # its volume has no room for them
+same "no room: exit code" $rc 0
+same "no room: not stored" "$(came_back "$place/again")" 0
+must remove "$place/again"
+must train "${common[@]}" --drive "$place/d1" --memory "${budget}MiB" --out "$place/stored"
+same "stored: digest" "$(digest)" "$wanted"
+same "all steps store them" "$(came_back "$place/stored")" $steps
+must remove "$place/stored"
+# With some in memory, what matrices of the first layers need for their gradients waits there for later.
+for more in 20 42 54; do
+    must train "${common[@]}" --drive "$place/d1" --memory $((budget + more))MiB --out "$place/some"
+    same "some stored: digest" "$(digest)" "$wanted"
+    same "some stored: no replay" "$(metric "$place/some" replays | sort -u)" 0
+    must remove "$place/some"
+done
+# Where products read fp32, what is stored is narrowed first; in fp32, it is stored as it is, of half as many.
+kept=("${common[@]}")
+for way in "--products fp32" "--precision fp32"; do
+    # shellcheck disable=SC2086
+    common=("${kept[@]}" $way)
+    must train "${common[@]}" --drive ram: --memory 1GiB --out "$place/whole" --overwrite --stop-at 2
+    there=$(digest)
+    budget "$place/d1"
+    must train "${common[@]}" --drive "$place/d1" --memory "${budget}MiB" --out "$place/wide" --stop-at 2
+    same "$way: digest" "$(digest)" "$there"
+    same "$way: it stores them" "$(came_back "$place/wide")" 2
+    must remove "$place/wide"
+done
+common=("${kept[@]}")
+two=("$place/d1" "$place/d2")
+budget "${two[@]}"
+must train "${common[@]}" --drive "${two[@]}" --memory "${budget}MiB" --out "$place/run" --stop-at 2
+cp -r "$place/run" "$place/kept.run" && cp -r --sparse=always "$place"/d{1,2} "$place/kept.run/"
+
+# ---- faults on the way ----
+for fault in "read 30 5 d2/" "read 90 5 d1/" "write 3 5 d1/" "write 90 28 d2/"; do
+    FAIL_IO=$fault LD_PRELOAD=$FAIL_IO_SO run train --resume "$place/run" --quiet
+    same "$fault: exit code" $rc 1
+    drive=${fault##* }
+    sed 1d "$place/log" | grep -qE "${drive}longshore.volume: (reading|writing) .*(Input/output error|No space left)" &&
+        ok "$fault" || fail "$fault: the drive is not named"
+    run train --resume "$place/run" --quiet
+    same "$fault: digest" "$(digest)" "$wanted"
+    rm -rf "$place/run" "$place"/d{1,2}
+    cp -r "$place/kept.run" "$place/run" && mv "$place"/run/d{1,2} "$place/"
+done
+
+# ---- a drive that is too slow ----
+FAIL_IO="slow 0 60 d1/" LD_PRELOAD=$FAIL_IO_SO must train --resume "$place/run" --quiet --offload auto
+same "slow: digest" "$(digest)" "$wanted"
+# two steps before, and two until that is seen
+[ "$(came_back "$place/run")" -le 5 ] && ok "a slow drive is spared" || fail "a slow drive is given activations"
+
+# ---- a far side that dies ----
+cat >"$place/rsh" <<RSH
+#!/bin/sh
+shift
+exec "$LONGSHORE" drive serve --stdio
+RSH
+chmod +x "$place/rsh"
+export LONGSHORE_RSH="$place/rsh"
+budget "ssh://far$place/far/k"
+kill_far_side "$place/killed" 6 train "${common[@]}" --drive "ssh://far$place/far/k" --memory "${budget}MiB"
+same "killed: exit code" $rc 0
+[ $kills -gt 0 ] && ok "$kills kills" || fail "nothing was killed"
+same "killed: digest" "$(digest)" "$wanted"
+done_testing
