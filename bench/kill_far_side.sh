@@ -11,18 +11,8 @@ wanted=$(digest)
 mkdir "$place/served" "$place/local"
 printf '#!/bin/sh\nshift\nexec "%s" drive serve --stdio\n' "$LONGSHORE" >"$place/rsh"
 chmod +x "$place/rsh"
-"$LONGSHORE" train "${common[@]}" --rsh "$place/rsh" --drive "ssh://far$place/served/k" "$place/local/k" \
-    --out "$place/killed" >"$place/log" 2>&1 </dev/null &
-background=$!
-for _ in $(seq 400); do [ -s "$place/killed/metrics.jsonl" ] && break; sleep 0.05; done
-kills=0
-while [ $kills -lt "${KILLS:-100}" ] && kill -0 $background 2>/dev/null; do
-    sleep "$(awk -v ms=$((RANDOM % 150)) 'BEGIN {printf "%.3f", ms / 1000 + 0.02}')"
-    far=$(pgrep -P $background -f "drive serve --stdio") && kill -9 "$far" 2>/dev/null && kills=$((kills + 1))
-done
-wait $background
-rc=$?
-background=
+kill_far_side "$place/killed" "${KILLS:-100}" 150 train "${common[@]}" --rsh "$place/rsh" \
+    --drive "ssh://far$place/served/k" "$place/local/k"
 same "exit code" $rc 0
 same "kills" $kills "${KILLS:-100}"
 same "digest after $kills kills" "$(digest)" "$wanted"

@@ -90,14 +90,17 @@ int shore__cli_disk_space(const struct shore__strings *drives, uint64_t disk_byt
     return 0;
 }
 
-int shore__cli_room_for_run(struct shore__settings *s, const struct shore__model *model, struct shore_diag *diag) {
+static int room_as_set(const struct shore__settings *s, const struct shore__model *model, struct shore_diag *diag) {
     struct shore_fleet_options options;
     shore__train_fleet_options(s, model, &options);
-    int rc = shore__cli_disk_space(&s->drives, shore_fleet_disk_bytes(model->layout, &options), diag);
+    return shore__cli_disk_space(&s->drives, shore_fleet_disk_bytes(model->layout, &options), diag);
+}
+
+int shore__cli_room_for_run(struct shore__settings *s, const struct shore__model *model, struct shore_diag *diag) {
+    int rc = room_as_set(s, model, diag);
     if (rc != -ENOSPC || s->offload != SHORE__AUTO) return rc;
     s->offload = SHORE__OFF;
-    shore__train_fleet_options(s, model, &options);
-    rc = shore__cli_disk_space(&s->drives, shore_fleet_disk_bytes(model->layout, &options), diag);
+    rc = room_as_set(s, model, diag);
     if (!rc)
         shore__cli_say(
             "the drives have no room for inner activations: what memory does not hold of them is computed again "

@@ -168,10 +168,8 @@ void offload_weigh(struct trainer *t) {
         t->offload_pause = 0;
         return;
     }
-    t->offload_pause = !t->offload_pause               ? PAUSE_LEAST
-                       : t->offload_pause < PAUSE_MOST ? 2 * t->offload_pause
-                                                       : PAUSE_MOST;
-    t->offload_rest = t->offload_pause;
+    uint32_t pause = t->offload_pause ? 2 * t->offload_pause : PAUSE_LEAST;
+    t->offload_rest = t->offload_pause = pause < PAUSE_MOST ? pause : PAUSE_MOST;
 }
 
 bool offload_now(const struct trainer *t) {

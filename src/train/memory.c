@@ -41,11 +41,26 @@ static uint64_t boundary_room(const struct shore__settings *s, const struct shor
     return shore__arena_round((uint64_t)s->batch * s->seq_len * m->arch.d_model * 4);
 }
 
-/* Products widen bf16 on some machines and not on others; what is stored is the same. */
+static size_t rows_of(const struct shore__settings *s) {
+    return (size_t)s->batch * s->seq_len;
+}
+
+/* Of a full unit, if the batch has one. */
+static size_t unit_rows_of(const struct shore__settings *s) {
+    size_t unit = shore__unit_sequences(s->seq_len) * s->seq_len;
+    return unit < rows_of(s) ? unit : rows_of(s);
+}
+
+static size_t units_of(const struct shore__settings *s) {
+    return (rows_of(s) + unit_rows_of(s) - 1) / unit_rows_of(s);
+}
+
+static size_t kept_inner_bytes(const struct shore__model *m, enum shore__mode mode, size_t rows, bool cheap_too) {
+    return shore__arena_round(shore__inner_bytes(m, shore__stored_mode(mode), rows, cheap_too));
+}
+
 static uint64_t inner_room(const struct shore__settings *s, const struct shore__model *m) {
-    size_t unit = shore__unit_sequences(s->seq_len) * s->seq_len, rows = (size_t)s->batch * s->seq_len;
-    enum shore__mode stored = s->fp32 ? SHORE__F32 : SHORE__BF16;
-    return shore__arena_round(shore__inner_bytes(m, stored, unit < rows ? unit : rows, false));
+    return kept_inner_bytes(m, s->fp32 ? SHORE__F32 : SHORE__BF16, unit_rows_of(s), false);
 }
 
 static bool any_remote(const struct shore__settings *s) {
@@ -57,10 +72,10 @@ static bool any_remote(const struct shore__settings *s) {
 /* (Layer, unit) pairs whose inner activations scratch has room for: all, but in no more than 12 bytes a parameter, as
  * fp32 parameters and moments take; by default none where they cost more time than computing them again may. */
 static size_t offloaded_most(const struct shore__settings *s, const struct shore__model *m) {
-    size_t unit = shore__unit_sequences(s->seq_len) * s->seq_len, rows = (size_t)s->batch * s->seq_len;
-    size_t pairs = m->arch.n_layer * ((rows + unit - 1) / unit);
+    size_t pairs = m->arch.n_layer * units_of(s);
     uint64_t most = m->layout->segments * SEGMENT_BYTES * 3 / inner_room(s, m);
-    bool costly = rows <= TOKENS_OF_BALANCE || any_remote(s) || s->emulate; /* whose waits are another machine's */
+    bool costly =
+        rows_of(s) <= TOKENS_OF_BALANCE || any_remote(s) || s->emulate; /* whose waits are another machine's */
     if (shore__settings_in_ram(s) || s->offload == SHORE__OFF || (s->offload == SHORE__AUTO && costly)) return 0;
     if (pairs < most) most = pairs;
     return most > OFFLOAD_SLOTS ? most : 0;
@@ -111,10 +126,6 @@ static uint64_t largest_piece_bytes(const struct shore__model *m, bool table_sli
 static uint32_t count_pieces(const struct shore__model *m, bool hold_table_gradient) {
     uint32_t pooled = m->arch.tied ? hold_table_gradient ? 0 : m->nslices : 2 * m->nslices;
     return m->arch.n_layer + pooled + 1;
-}
-
-static size_t kept_inner_bytes(const struct shore__model *m, enum shore__mode mode, size_t rows, bool cheap_too) {
-    return shore__arena_round(shore__inner_bytes(m, shore__stored_mode(mode), rows, cheap_too));
 }
 
 uint64_t train_kept_bytes(const struct trainer *t, size_t pairs) {
@@ -335,11 +346,10 @@ int train_plan_make(const struct shore__settings *s, const struct shore__model *
                     struct train_plan *out, struct shore__needs *needs, struct shore_diag *diag) {
     struct sizing z = {s, m, c, NULL, 0};
     struct train_plan *plan = out;
-    size_t unit = shore__unit_sequences(s->seq_len) * s->seq_len, rows = (size_t)s->batch * s->seq_len;
-    *plan = (struct train_plan){.rows = rows, .unit_rows = unit < rows ? unit : rows};
-    plan->head_units = plan->units = (rows + unit - 1) / unit;
+    *plan = (struct train_plan){.rows = rows_of(s), .unit_rows = unit_rows_of(s)};
+    plan->head_units = plan->units = units_of(s);
     struct shore__shapes shapes =
-        shore__model_shapes(m, plan->unit_rows, rows > unit ? rows % unit : 0, s->seq_len, true);
+        shore__model_shapes(m, plan->unit_rows, plan->rows % plan->unit_rows, s->seq_len, true);
     size_t workspace, packed;
     int rc = s->compress > 0 ? compress_check(s, m, diag) : 0;
     if (!rc) rc = c->ops->prepare(c, &shapes, &workspace, &packed, diag);

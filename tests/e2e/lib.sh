@@ -77,11 +77,11 @@ stop_serving() {
     wait $server 2>/dev/null
     background=
 }
-# kill_far_side RUN MOST ARGS...: longshore ARGS, which make RUN, and SIGKILL at random times for the servers that it
-# has started, MOST at most; how many in $kills, exit code in $rc.
+# kill_far_side RUN MOST PAUSE_MS ARGS...: longshore ARGS, which make RUN, and SIGKILL for the servers that it has
+# started, MOST at most, 20 ms and up to PAUSE_MS more apart; how many in $kills, exit code in $rc.
 kill_far_side() {
-    local made=$1 most=$2 far
-    shift 2
+    local made=$1 most=$2 pause=$3 far
+    shift 3
     printf '$ longshore %s\n' "$*" >"$place/log"
     "$LONGSHORE" "$@" --out "$made" >>"$place/log" 2>&1 </dev/null &
     background=$!
@@ -89,8 +89,8 @@ kill_far_side() {
     kills=0
     while [ $kills -lt "$most" ] && kill -0 $background 2>/dev/null; do
         # the first at once: on a fast machine the run is soon over
-        [ $kills = 0 ] || sleep "$(awk -v ms=$((RANDOM % 400)) 'BEGIN {printf "%.3f", ms / 1000 + 0.02}')"
-        far=$(pgrep -P $background -f "drive serve --stdio") && kill -9 $far && kills=$((kills + 1))
+        [ $kills = 0 ] || sleep "$(awk -v ms=$((RANDOM % pause)) 'BEGIN {printf "%.3f", ms / 1000 + 0.02}')"
+        far=$(pgrep -P $background -f "drive serve --stdio") && kill -9 $far 2>/dev/null && kills=$((kills + 1))
     done
     wait $background
     rc=$?

@@ -91,7 +91,8 @@ exec "$LONGSHORE" drive serve --stdio
 RSH
 chmod +x "$place/rsh"
 killed=$place/killed
-kill_far_side "$killed" "${KILLS:-6}" train "${common[@]}" --rsh "$place/rsh" --drive "ssh://far$place/served/k" "$place/local/k"
+kill_far_side "$killed" "${KILLS:-6}" 400 train "${common[@]}" --rsh "$place/rsh" \
+    --drive "ssh://far$place/served/k" "$place/local/k"
 export LONGSHORE_RSH="$place/rsh"
 check killed
 [ $kills -gt 0 ] && ok "$kills kills" || fail "nothing was killed"
