@@ -69,9 +69,8 @@ extern const struct shore__kernels shore__kernels_plain;
 #ifdef __x86_64__
 extern const struct shore__kernels shore__kernels_avx2;
 extern const struct shore__kernels shore__kernels_avx512;
-/* those for AVX-512, but attention of bf16 products in bf16 */
-const struct shore__kernels *shore__kernels_avx512_bf16(void);
-const struct shore__kernels *shore__kernels_amx(void);
+extern const struct shore__kernels shore__kernels_avx512_bf16;
+extern const struct shore__kernels shore__kernels_amx;
 #endif
 
 #endif

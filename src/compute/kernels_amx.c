@@ -1,13 +1,14 @@
-/* Attention on AMX tiles. */
+/* The kernels for AVX-512 with AVX512_BF16, and attention on AMX tiles. */
 #ifdef __x86_64__
 #include <immintrin.h>
-#include <math.h>
-#include <string.h>
 
 #include "compute/kernels.h"
 
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,amx-tile,amx-bf16,prefer-vector-width=512")
-#define INLINE static inline __attribute__((always_inline))
+#define NARROW(x) ((vh)_mm512_cvtneps_pbh((__m512)(x)))
+#define ISA "amx"
+#define KERNELS shore__kernels_amx
+#include "compute/kernels_avx512_body.h"
 
 static void products_begin(void) {
     struct {
@@ -64,10 +65,7 @@ static void product(float *c, size_t ldc, const uint16_t *a, size_t lda, const u
 }
 
 #include "compute/kernels_attention_bf16_body.h"
-
-const struct shore__kernels *shore__kernels_amx(void) {
-    static struct shore__kernels kernels;
-    kernels = with_bf16_attention("amx");
-    return &kernels;
-}
+#include "compute/kernels_element_body.h"
+#include "compute/kernels_row_body.h"
+#include "compute/kernels_table_body.h"
 #endif

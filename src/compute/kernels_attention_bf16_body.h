@@ -28,12 +28,57 @@ INLINE size_t least(size_t a, size_t b) {
 
 /* ---- packing ---- */
 
+/* Of `width` lanes from `at` on, those before n. */
+INLINE uint32_t before(size_t at, size_t n, size_t width) {
+    size_t count = at < n ? least(width, n - at) : 0;
+    return (uint32_t)((1ull << count) - 1);
+}
+INLINE void store_bf16(uint16_t *p, __m512 x) {
+    _mm256_storeu_si256((void *)p, (__m256i)_mm512_cvtneps_pbh(x));
+}
+/* Columns j .. j + 15 of a row of n. */
+INLINE void store_columns(uint16_t *row, size_t j, size_t n, __m512 x) {
+    _mm256_mask_storeu_epi16(row + j, (__mmask16)before(j, n, 16), (__m256i)_mm512_cvtneps_pbh(x));
+}
+INLINE __m512 load_columns(const uint16_t *row, size_t j, size_t n) {
+    __m256i x = _mm256_maskz_loadu_epi16((__mmask16)before(j, n, 16), row + j);
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16));
+}
+
 /* dst [padded, wide] = src, zeros around. */
 static void pack(uint16_t *dst, size_t wide, const uint16_t *src, size_t ld, size_t rows, size_t padded, size_t n) {
-    for (size_t r = 0; r < padded; r++) {
-        size_t count = r < rows ? n : 0;
-        memcpy(dst + r * wide, src + (count ? r * ld : 0), count * 2);
-        memset(dst + r * wide + count, 0, (wide - count) * 2);
+    for (size_t j = 0; j < wide; j += 32) {
+        __mmask32 mask = before(j, n, 32);
+        for (size_t r = 0; r < rows; r++)
+            _mm512_storeu_si512(dst + r * wide + j, _mm512_maskz_loadu_epi16(mask, src + r * ld + j));
+    }
+    memset(dst + rows * wide, 0, (padded - rows) * wide * sizeof *dst);
+}
+/* 16 by 16 elements of 32 bits. */
+INLINE void transpose(__m512i row[16]) {
+    __m512i t[16];
+#pragma GCC unroll 8
+    for (int i = 0; i < 16; i += 2) {
+        t[i] = _mm512_unpacklo_epi32(row[i], row[i + 1]);
+        t[i + 1] = _mm512_unpackhi_epi32(row[i], row[i + 1]);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 16; i += 4) {
+        row[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
+        row[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
+        row[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
+        row[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+        __m512i even0 = _mm512_shuffle_i32x4(row[i], row[i + 4], 0x88);
+        __m512i odd0 = _mm512_shuffle_i32x4(row[i], row[i + 4], 0xDD);
+        __m512i even1 = _mm512_shuffle_i32x4(row[i + 8], row[i + 12], 0x88);
+        __m512i odd1 = _mm512_shuffle_i32x4(row[i + 8], row[i + 12], 0xDD);
+        row[i] = _mm512_shuffle_i32x4(even0, even1, 0x88);
+        row[i + 4] = _mm512_shuffle_i32x4(odd0, odd1, 0x88);
+        row[i + 8] = _mm512_shuffle_i32x4(even0, even1, 0xDD);
+        row[i + 12] = _mm512_shuffle_i32x4(odd0, odd1, 0xDD);
     }
 }
 /* dst pairs [rows / 2][wide][2] of src [rows, wide]: a right operand with the rows as its k. */
@@ -47,11 +92,17 @@ static void pair_rows(uint16_t *dst, const uint16_t *src, size_t rows, size_t wi
 }
 /* dst pairs [wide / 2][BLOCK][2] of src [rows, wide]: a right operand with the columns as its k. */
 static void pair_columns(uint16_t *dst, const uint16_t *src, size_t rows, size_t wide) {
-    const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-    const __m512i row = _mm512_mullo_epi32(lane, _mm512_set1_epi32((int)wide * 2));
     for (size_t r = 0; r < rows; r += 16)
-        for (size_t k = 0; k < wide; k += 2)
-            _mm512_storeu_si512(dst + k * BLOCK + r * 2, _mm512_i32gather_epi32(row, src + r * wide + k, 1));
+        for (size_t k = 0; k < wide; k += 32) {
+            __m512i pairs[16];
+#pragma GCC unroll 16
+            for (size_t i = 0; i < 16; i++)
+                pairs[i] = _mm512_loadu_si512(src + (r + i) * wide + k);
+            transpose(pairs);
+#pragma GCC unroll 16
+            for (size_t i = 0; i < 16; i++)
+                _mm512_storeu_si512(dst + (k + 2 * i) * BLOCK + r * 2, pairs[i]);
+        }
 }
 /* dst [wide, BLOCK] = the transpose, from pairs of columns. */
 static void unpair(uint16_t *dst, const uint16_t *pairs, size_t wide) {
@@ -80,12 +131,6 @@ INLINE __m512 exp2_f(__m512 x) {
     p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f));
     return _mm512_scalef_ps(p, n);
 }
-INLINE void store_bf16(uint16_t *p, __m512 x) {
-    _mm256_storeu_si256((void *)p, (__m256i)_mm512_cvtneps_pbh(x));
-}
-INLINE __m512 load_bf16(const uint16_t *p) {
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)p)), 16));
-}
 /* Lanes j of a vector at `at` with begin <= at + j < end. */
 INLINE __mmask16 between(size_t at, size_t begin, size_t end) {
     uint32_t from = begin > at ? (begin - at < 16 ? (uint32_t)(begin - at) : 16) : 0;
@@ -109,12 +154,12 @@ static size_t carve(struct scratch *t, char *base, size_t keys, size_t head_dim,
     } while (0)
     TAKE(row, 2 * BLOCK);
     TAKE(s, STRIP * BLOCK);
-    TAKE(p, BLOCK * BLOCK);
+    TAKE(p, STRIP * BLOCK);
     TAKE(q, BLOCK * wide);
     TAKE(d, BLOCK * wide);
     if (backward) {
         TAKE(dp, STRIP * BLOCK);
-        TAKE(ds, BLOCK * BLOCK);
+        TAKE(ds, STRIP * BLOCK);
         TAKE(ds_pairs, BLOCK * BLOCK);
         TAKE(q_pairs, BLOCK * wide);
         TAKE(q_columns, BLOCK * wide);
@@ -135,7 +180,7 @@ static size_t carve(struct scratch *t, char *base, size_t keys, size_t head_dim,
     return at;
 }
 
-static size_t bf16_attention_scratch(size_t keys, size_t head_dim, bool backward, enum shore__mode mode) {
+static size_t k_attention_scratch(size_t keys, size_t head_dim, bool backward, enum shore__mode mode) {
     struct scratch t;
     if (mode != SHORE__BF16) return shore__kernels_avx512.attention_scratch(keys, head_dim, backward, mode);
     return carve(&t, NULL, keys, head_dim, backward);
@@ -150,44 +195,59 @@ INLINE size_t clip(size_t position, size_t block, size_t n) {
 
 /* ---- forward ---- */
 
-/* One strip of scores to probabilities (bf16, in t->p); its maxima (in units of ln 2) and sums go on, and with them
- * what was summed before. first: the position of the strip's first query; at: its row in the block. */
+/* The maximum of a row of scores (in units of ln 2) goes on, and what was summed before follows it: its sum and o
+ * [wide]. whole: all columns before `padded` count, otherwise begin .. end - 1. */
+INLINE void raise_maximum(const float *s, float *top, float *sum, float *o, size_t begin, size_t end, size_t padded,
+                          bool whole, float scale, size_t wide) {
+    __m512 most = _mm512_set1_ps(-INFINITY);
+    for (size_t j = 0; j < padded; j += 16)
+        most = _mm512_mask_max_ps(most, whole ? 0xFFFF : between(j, begin, end), _mm512_loadu_ps(s + j), most);
+    float max = _mm512_reduce_max_ps(most) * scale;
+    if (*top >= max) return;
+    float kept = *top == -INFINITY ? 0.0f : _mm512_cvtss_f32(exp2_f(_mm512_set1_ps(*top - max)));
+    *sum *= kept;
+    for (size_t j = 0; j < wide; j += 16)
+        _mm512_storeu_ps(o + j, _mm512_mul_ps(_mm512_loadu_ps(o + j), _mm512_set1_ps(kept)));
+    *top = max;
+}
+/* A row's probabilities, added to its sum. */
+INLINE void exponentials(const float *s, uint16_t *p, float top, float *sum, size_t begin, size_t end, size_t padded,
+                         bool whole, float scale) {
+    __m512 total = _mm512_setzero_ps(), minus = _mm512_set1_ps(-top);
+    for (size_t j = 0; j < padded; j += 16) {
+        __m512 e = exp2_f(_mm512_fmadd_ps(_mm512_loadu_ps(s + j), _mm512_set1_ps(scale), minus));
+        if (!whole) e = _mm512_maskz_mov_ps(between(j, begin, end), e);
+        total = _mm512_add_ps(total, e);
+        store_bf16(p + j, e);
+    }
+    *sum += _mm512_reduce_add_ps(total);
+}
+
+/* One strip of scores to probabilities (bf16, in t->p). first: the position of the strip's first query; at: its row in
+ * the block. The maxima of all rows come first, since a row's exponentials wait for its maximum. */
 INLINE void softmax_strip(const struct shore__attention_job *job, const struct scratch *t, size_t at, size_t rows,
                           size_t first, size_t block, size_t n, size_t wide) {
-    const __m512 scale = _mm512_set1_ps(job->scale * LOG2E);
-    size_t padded = up_to(n, 32);
+    size_t padded = up_to(n, 32), begin[STRIP], end[STRIP];
+    float scale = job->scale * LOG2E, *top = t->row + at, *sum = top + BLOCK;
+    for (size_t r = 0; r < rows; r++) {
+        const float *s = t->s + r * BLOCK;
+        float *o = t->o + (at + r) * wide;
+        begin[r] = clip(oldest(job, first + r), block, n);
+        end[r] = clip(first + r + 1, block, n);
+        if (begin[r] == 0 && end[r] == padded)
+            raise_maximum(s, top + r, sum + r, o, 0, padded, padded, true, scale, wide);
+        else if (begin[r] < end[r])
+            raise_maximum(s, top + r, sum + r, o, begin[r], end[r], padded, false, scale, wide);
+    }
     for (size_t r = 0; r < STRIP; r++) {
         const float *s = t->s + r * BLOCK;
         uint16_t *p = t->p + r * BLOCK;
-        float *top = t->row + at + r, *sum = t->row + BLOCK + at + r;
-        size_t begin = r < rows ? clip(oldest(job, first + r), block, n) : 0;
-        size_t end = r < rows ? clip(first + r + 1, block, n) : 0;
-        if (begin >= end) {
-            memset(p, 0, padded * 2);
-            continue;
-        }
-        __m512 most = _mm512_set1_ps(-INFINITY);
-        for (size_t j = 0; j < padded; j += 16)
-            most = _mm512_mask_max_ps(most, between(j, begin, end), _mm512_loadu_ps(s + j), most);
-        float max = _mm512_reduce_max_ps(most) * (job->scale * LOG2E);
-        if (*top > max) max = *top;
-        __m512 total = _mm512_setzero_ps(), minus = _mm512_set1_ps(-max);
-        for (size_t j = 0; j < padded; j += 16) {
-            __m512 e = exp2_f(_mm512_fmadd_ps(_mm512_loadu_ps(s + j), scale, minus));
-            e = _mm512_maskz_mov_ps(between(j, begin, end), e);
-            total = _mm512_add_ps(total, e);
-            store_bf16(p + j, e);
-        }
-        if (*top != max) {
-            float kept = *top == -INFINITY ? 0.0f : _mm512_cvtss_f32(exp2_f(_mm512_set1_ps(*top - max)));
-            *sum *= kept;
-            for (size_t j = 0; j < wide; j += 16) {
-                float *o = t->o + (at + r) * wide + j;
-                _mm512_storeu_ps(o, _mm512_mul_ps(_mm512_loadu_ps(o), _mm512_set1_ps(kept)));
-            }
-            *top = max;
-        }
-        *sum += _mm512_reduce_add_ps(total);
+        if (r >= rows || begin[r] >= end[r])
+            memset(p, 0, padded * sizeof *p);
+        else if (begin[r] == 0 && end[r] == padded)
+            exponentials(s, p, top[r], sum + r, 0, padded, padded, true, scale);
+        else
+            exponentials(s, p, top[r], sum + r, begin[r], end[r], padded, false, scale);
     }
 }
 
@@ -215,16 +275,14 @@ static void forward_block(const struct shore__attention_job *job, const struct s
         }
     for (size_t r = 0; r < rows; r++) {
         float sum = t->row[BLOCK + r];
-        for (size_t j = 0; j < job->head_dim; j += 16) {
-            uint16_t narrow[16];
-            store_bf16(narrow, _mm512_div_ps(_mm512_loadu_ps(t->o + r * wide + j), _mm512_set1_ps(sum)));
-            memcpy(out + r * job->out_ld + j, narrow, least(16, job->head_dim - j) * 2);
-        }
+        for (size_t j = 0; j < job->head_dim; j += 16)
+            store_columns(out + r * job->out_ld, j, job->head_dim,
+                          _mm512_div_ps(_mm512_loadu_ps(t->o + r * wide + j), _mm512_set1_ps(sum)));
         if (job->lse) job->lse[head * job->lse_stride + query + r] = t->row[r] * LN2 + logf(sum);
     }
 }
 
-static void bf16_attention(const struct shore__attention_job *job, void *scratch) {
+static void k_attention(const struct shore__attention_job *job, void *scratch) {
     struct scratch t;
     size_t wide = up_to(job->head_dim, 32);
     if (job->mode != SHORE__BF16) {
@@ -258,7 +316,7 @@ INLINE void softmax_backward_strip(const struct shore__attention_job *job, const
             __m512 ds[2];
             unsigned alone = job->window == 1 ? 0xFFFFu : first + j == 0; /* queries that see one key */
             for (size_t i = 0; i < 2; i++) {
-                size_t key = strip + r + i, at = (r + i) * BLOCK + j, to = (strip + r + i) * BLOCK + j;
+                size_t key = strip + r + i, at = (r + i) * BLOCK + j;
                 size_t begin = clip(block + key, first, rows), end = key < n ? rows : 0;
                 if (job->window && key < n) end = clip(block + key + job->window, first, rows);
                 __mmask16 seen = between(j, begin, end);
@@ -267,8 +325,8 @@ INLINE void softmax_backward_strip(const struct shore__attention_job *job, const
                 ds[i] = _mm512_maskz_mul_ps(
                     (__mmask16)(seen & ~alone), p,
                     _mm512_sub_ps(_mm512_loadu_ps(t->dp + at), _mm512_loadu_ps(t->row + BLOCK + j)));
-                store_bf16(t->p + to, p);
-                store_bf16(t->ds + to, ds[i]);
+                store_bf16(t->p + at, p);
+                store_bf16(t->ds + at, ds[i]);
             }
             __m512i low = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(ds[0]));
             __m512i high = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(ds[1]));
@@ -283,19 +341,29 @@ INLINE void row_sums(const struct shore__attention_job *job, const struct scratc
     for (size_t r = 0; r < BLOCK; r++) {
         __m512 sum = _mm512_setzero_ps();
         for (size_t j = 0; r < rows && j < job->head_dim; j += 16) {
-            uint16_t o[16] = {0};
-            memcpy(o, out + r * job->out_ld + j, least(16, job->head_dim - j) * 2);
-            sum = _mm512_fmadd_ps(load_bf16(o), load_bf16(t->d + r * wide + j), sum);
+            __m512 o = load_columns(out + r * job->out_ld, j, job->head_dim);
+            sum = _mm512_fmadd_ps(o, load_columns(t->d + r * wide, j, wide), sum);
         }
         t->row[r] = r < rows ? lse[r] * -LOG2E : 0.0f;
         t->row[BLOCK + r] = _mm512_reduce_add_ps(sum);
     }
 }
 
+/* Rows from `row` on of what the next block of queries begins with, on their way while this one is computed: they lie
+ * too far apart for the processor to foresee. */
+INLINE void prefetch_queries(const struct shore__attention_job *job, size_t row, size_t rows, size_t head) {
+    for (size_t r = row; r < row + rows && r < job->queries; r++)
+        for (size_t j = head * job->head_dim; j < (head + 1) * job->head_dim; j += 32) {
+            _mm_prefetch((const char *)((const uint16_t *)job->q + r * job->q_ld + j), _MM_HINT_T1);
+            _mm_prefetch((const char *)((const uint16_t *)job->dout + r * job->out_ld + j), _MM_HINT_T1);
+            _mm_prefetch((const char *)((const uint16_t *)job->out_in + r * job->out_ld + j), _MM_HINT_T1);
+        }
+}
+
 static void backward_block(const struct shore__attention_job *job, const struct scratch *t, size_t query, size_t rows,
                            size_t head, size_t wide) {
     size_t q_at = query * job->q_ld + head * job->head_dim, out_at = query * job->out_ld + head * job->head_dim;
-    size_t first = job->first + query, last = first + rows - 1, padded = up_to(rows, 32);
+    size_t first = job->first + query, last = first + rows - 1, padded = up_to(rows, 32), ahead = query + BLOCK;
     pack(t->q, wide, (const uint16_t *)job->q + q_at, job->q_ld, rows, padded, job->head_dim);
     pack(t->d, wide, (const uint16_t *)job->dout + out_at, job->out_ld, rows, padded, job->head_dim);
     pair_rows(t->q_pairs, t->q, padded, wide);
@@ -311,40 +379,42 @@ static void backward_block(const struct shore__attention_job *job, const struct 
             /* no query before the strip's first key sees it */
             size_t from = clip(block + strip, first, padded) / 32 * 32;
             const uint16_t *k = t->k + (block + strip) * wide, *v = t->v + (block + strip) * wide;
+            if (ahead < query + 2 * BLOCK) prefetch_queries(job, ahead, STRIP, head);
+            ahead += STRIP;
             product(t->s + from, BLOCK, k, wide, t->q_columns + 2 * from, 2 * BLOCK, STRIP, padded - from, 0, wide,
                     false);
             product(t->dp + from, BLOCK, v, wide, t->d_columns + 2 * from, 2 * BLOCK, STRIP, padded - from, 0, wide,
                     false);
             softmax_backward_strip(job, t, strip, first, rows, block, n, padded);
-            product(t->dv + (block + strip) * wide, wide, t->p + strip * BLOCK, BLOCK, t->d_pairs, 2 * wide, STRIP,
-                    wide, from, padded, true);
-            product(t->dk + (block + strip) * wide, wide, t->ds + strip * BLOCK, BLOCK, t->q_pairs, 2 * wide, STRIP,
-                    wide, from, padded, true);
+            product(t->dv + (block + strip) * wide, wide, t->p, BLOCK, t->d_pairs, 2 * wide, STRIP, wide, from, padded,
+                    true);
+            product(t->dk + (block + strip) * wide, wide, t->ds, BLOCK, t->q_pairs, 2 * wide, STRIP, wide, from, padded,
+                    true);
         }
         product(t->dq, BLOCK, t->k_columns + block * wide, BLOCK, t->ds_pairs, 2 * BLOCK, wide, padded, 0, keys, true);
     }
-    for (size_t r = 0; r < rows; r++)
+    for (size_t r = 0; r < rows; r += 16)
         for (size_t j = 0; j < job->head_dim; j += 16) {
-            float column[16];
-            uint16_t narrow[16];
+            __m512i dq[16];
+#pragma GCC unroll 16
             for (size_t i = 0; i < 16; i++)
-                column[i] = t->dq[(j + i) * BLOCK + r] * job->scale;
-            store_bf16(narrow, _mm512_loadu_ps(column));
-            memcpy((uint16_t *)job->dq + q_at + r * job->q_ld + j, narrow, least(16, job->head_dim - j) * 2);
+                dq[i] = _mm512_loadu_si512(t->dq + (j + i) * BLOCK + r);
+            transpose(dq);
+            for (size_t i = 0; i < 16 && r + i < rows; i++)
+                store_columns((uint16_t *)job->dq + q_at + (r + i) * job->q_ld, j, job->head_dim,
+                              _mm512_mul_ps(_mm512_castsi512_ps(dq[i]), _mm512_set1_ps(job->scale)));
         }
 }
 
 static void write_gradient(uint16_t *dst, size_t ld, const float *src, size_t wide, size_t rows, size_t n,
                            float scale) {
     for (size_t r = 0; r < rows; r++)
-        for (size_t j = 0; j < n; j += 16) {
-            uint16_t narrow[16];
-            store_bf16(narrow, _mm512_mul_ps(_mm512_loadu_ps(src + r * wide + j), _mm512_set1_ps(scale)));
-            memcpy(dst + r * ld + j, narrow, least(16, n - j) * 2);
-        }
+        for (size_t j = 0; j < n; j += 16)
+            store_columns(dst + r * ld, j, n,
+                          _mm512_mul_ps(_mm512_loadu_ps(src + r * wide + j), _mm512_set1_ps(scale)));
 }
 
-static void bf16_attention_backward(const struct shore__attention_job *job, void *scratch) {
+static void k_attention_backward(const struct shore__attention_job *job, void *scratch) {
     struct scratch t;
     size_t wide = up_to(job->head_dim, 32), all = up_to(job->keys, BLOCK);
     if (job->mode != SHORE__BF16) {
@@ -367,13 +437,4 @@ static void bf16_attention_backward(const struct shore__attention_job *job, void
     products_end();
     write_gradient(job->dk, job->kv_ld, t.dk, wide, job->keys, job->head_dim, job->scale);
     write_gradient(job->dv, job->kv_ld, t.dv, wide, job->keys, job->head_dim, 1.0f);
-}
-
-static struct shore__kernels with_bf16_attention(const char *isa) {
-    struct shore__kernels kernels = shore__kernels_avx512;
-    kernels.isa = isa;
-    kernels.attention_scratch = bf16_attention_scratch;
-    kernels.attention = bf16_attention;
-    kernels.attention_backward = bf16_attention_backward;
-    return kernels;
 }

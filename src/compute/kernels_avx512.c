@@ -5,11 +5,9 @@
 #include "compute/kernels.h"
 
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,prefer-vector-width=512")
-#define VL 16
-#define FMA(a, b, c) ((vf)_mm512_fmadd_ps((__m512)(a), (__m512)(b), (__m512)(c)))
 #define ISA "avx512"
 #define KERNELS shore__kernels_avx512
-#include "compute/kernels_vector_body.h"
+#include "compute/kernels_avx512_body.h"
 
 #include "compute/kernels_attention_body.h"
 #include "compute/kernels_element_body.h"

@@ -1,13 +1,14 @@
-/* Attention by AVX512_BF16. */
+/* The kernels for AVX-512 with AVX512_BF16. */
 #ifdef __x86_64__
 #include <immintrin.h>
-#include <math.h>
-#include <string.h>
 
 #include "compute/kernels.h"
 
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,prefer-vector-width=512")
-#define INLINE static inline __attribute__((always_inline))
+#define NARROW(x) ((vh)_mm512_cvtneps_pbh((__m512)(x)))
+#define ISA "avx512_bf16"
+#define KERNELS shore__kernels_avx512_bf16
+#include "compute/kernels_avx512_body.h"
 
 static void products_begin(void) {}
 static void products_end(void) {}
@@ -40,10 +41,7 @@ static void product(float *c, size_t ldc, const uint16_t *a, size_t lda, const u
 }
 
 #include "compute/kernels_attention_bf16_body.h"
-
-const struct shore__kernels *shore__kernels_avx512_bf16(void) {
-    static struct shore__kernels kernels;
-    kernels = with_bf16_attention("avx512_bf16");
-    return &kernels;
-}
+#include "compute/kernels_element_body.h"
+#include "compute/kernels_row_body.h"
+#include "compute/kernels_table_body.h"
 #endif

@@ -75,12 +75,12 @@ static void k_norm_backward(void *dx, const void *dy, const void *dx_add, const 
     FOR_MODE(mode, norm_backward_rows(dx, dy, dx_add, x, gain, stats, rms, rows, d, M));
 }
 
-#define STRIP 4 /* vectors of columns that stay in registers while the rows go by */
+#define COLUMN_VECTORS 4 /* that stay in registers while the rows go by */
 INLINE void norm_columns_strip(float *dgain, float *dbias, const void *dy, const void *x, const float *stats, bool rms,
                                size_t rows, size_t d, size_t j, size_t end, bool whole, enum shore__mode mode) {
-    vf gain[STRIP], bias[STRIP];
-    size_t count[STRIP];
-    for (int v = 0; v < STRIP; v++) {
+    vf gain[COLUMN_VECTORS], bias[COLUMN_VECTORS];
+    size_t count[COLUMN_VECTORS];
+    for (int v = 0; v < COLUMN_VECTORS; v++) {
         size_t at = j + v * VL;
         count[v] = whole ? VL : at >= end ? 0 : left(at, end);
         gain[v] = get(dgain, at, count[v], SHORE__F32);
@@ -88,14 +88,14 @@ INLINE void norm_columns_strip(float *dgain, float *dbias, const void *dy, const
     }
     for (size_t r = 0; r < rows; r++) {
         float mean = rms ? 0.0f : stats[2 * r], inv = stats[2 * r + 1];
-        for (int v = 0; v < STRIP; v++) {
+        for (int v = 0; v < COLUMN_VECTORS; v++) {
             vf g = get(dy, r * d + j + v * VL, count[v], mode);
             vf h = (get(x, r * d + j + v * VL, count[v], mode) - mean) * inv;
             gain[v] = FMA(g, h, gain[v]);
             bias[v] = bias[v] + g;
         }
     }
-    for (int v = 0; v < STRIP; v++) {
+    for (int v = 0; v < COLUMN_VECTORS; v++) {
         put(dgain, j + v * VL, count[v], gain[v], SHORE__F32);
         if (dbias) put(dbias, j + v * VL, count[v], bias[v], SHORE__F32);
     }
@@ -103,7 +103,7 @@ INLINE void norm_columns_strip(float *dgain, float *dbias, const void *dy, const
 INLINE void norm_columns_all(float *dgain, float *dbias, const void *dy, const void *x, const float *stats, bool rms,
                              size_t rows, size_t d, size_t begin, size_t end, enum shore__mode mode) {
     size_t j = begin;
-    for (; j + STRIP * VL <= end; j += STRIP * VL)
+    for (; j + COLUMN_VECTORS * VL <= end; j += COLUMN_VECTORS * VL)
         norm_columns_strip(dgain, dbias, dy, x, stats, rms, rows, d, j, end, true, mode);
     if (j < end) norm_columns_strip(dgain, dbias, dy, x, stats, rms, rows, d, j, end, false, mode);
 }
@@ -114,23 +114,23 @@ static void k_norm_columns(float *dgain, float *dbias, const void *dy, const voi
 
 INLINE void column_sums_strip(float *db, const void *dy, size_t rows, size_t n, size_t j, size_t end, bool whole,
                               enum shore__mode mode) {
-    vf sum[STRIP];
-    size_t count[STRIP];
-    for (int v = 0; v < STRIP; v++) {
+    vf sum[COLUMN_VECTORS];
+    size_t count[COLUMN_VECTORS];
+    for (int v = 0; v < COLUMN_VECTORS; v++) {
         size_t at = j + v * VL;
         count[v] = whole ? VL : at >= end ? 0 : left(at, end);
         sum[v] = get(db, at, count[v], SHORE__F32);
     }
     for (size_t r = 0; r < rows; r++)
-        for (int v = 0; v < STRIP; v++)
+        for (int v = 0; v < COLUMN_VECTORS; v++)
             sum[v] = sum[v] + get(dy, r * n + j + v * VL, count[v], mode);
-    for (int v = 0; v < STRIP; v++)
+    for (int v = 0; v < COLUMN_VECTORS; v++)
         put(db, j + v * VL, count[v], sum[v], SHORE__F32);
 }
 INLINE void column_sums_all(float *db, const void *dy, size_t rows, size_t n, size_t begin, size_t end,
                             enum shore__mode mode) {
     size_t j = begin;
-    for (; j + STRIP * VL <= end; j += STRIP * VL)
+    for (; j + COLUMN_VECTORS * VL <= end; j += COLUMN_VECTORS * VL)
         column_sums_strip(db, dy, rows, n, j, end, true, mode);
     if (j < end) column_sums_strip(db, dy, rows, n, j, end, false, mode);
 }

@@ -1,4 +1,7 @@
-/* Vectors of VL floats for kernels_*_body.h; VL and FMA() come from the file that includes it. */
+/* Vectors of VL floats for kernels_*_body.h. The file that includes it has defined VL and FMA(), and, where the
+ * processor has instructions for them, NARROW(x): bf16 of x, rounded to nearest, ties to even, subnormal numbers as
+ * zero; CLAMP(x, low, high), NEAREST(x) integer, SCALE(x, n) = x 2^n with its overflow and underflow; NaN stays NaN.
+ */
 #include <math.h>
 #include <string.h>
 
@@ -17,26 +20,41 @@ INLINE vf splat(float x) {
 INLINE vf select_f(vi mask, vf yes, vf no) {
     return (vf)((mask & (vi)yes) | (~mask & (vi)no));
 }
+/* b where either is NaN */
 INLINE vf max_f(vf a, vf b) {
+#ifdef MAX
+    return MAX(a, b);
+#else
     return select_f(a > b, a, b);
+#endif
 }
 
-/* Element i of an activation, widened. count < VL: the rest is zero. */
+/* Element i of an activation, widened. count < VL: the rest is zero. Whole vectors and the last one have variables of
+ * their own, since a variable that any of them fills in part lies in memory for all. */
+INLINE vf widened(vh h) {
+    return (vf)(__builtin_convertvector(h, vu) << 16);
+}
 INLINE vf get(const void *p, size_t i, size_t count, enum shore__mode mode) {
     if (mode == SHORE__BF16) {
-        vh h = {0};
-        if (count >= VL)
-            memcpy(&h, (const uint16_t *)p + i, sizeof h);
-        else
-            memcpy(&h, (const uint16_t *)p + i, count * 2);
-        return (vf)(__builtin_convertvector(h, vu) << 16);
+        const uint16_t *from = (const uint16_t *)p + i;
+        if (count >= VL) {
+            vh whole;
+            memcpy(&whole, from, sizeof whole);
+            return widened(whole);
+        }
+        vh part = {0};
+        memcpy(&part, from, count * sizeof *from);
+        return widened(part);
     }
-    vf x = {0};
-    if (count >= VL)
-        memcpy(&x, (const float *)p + i, sizeof x);
-    else
-        memcpy(&x, (const float *)p + i, count * 4);
-    return x;
+    const float *from = (const float *)p + i;
+    if (count >= VL) {
+        vf whole;
+        memcpy(&whole, from, sizeof whole);
+        return whole;
+    }
+    vf part = {0};
+    memcpy(&part, from, count * sizeof *from);
+    return part;
 }
 
 /* Round to nearest, ties to even, NaN kept: the value as fp32. */
@@ -47,20 +65,30 @@ INLINE vu rounded_bits(vf x) {
     return ((nan & (u | 0x400000u)) | (~nan & r)) & 0xFFFF0000u;
 }
 
+#ifndef NARROW
+#define NARROW(x) __builtin_convertvector(rounded_bits(x) >> 16, vh)
+#endif
+
 INLINE void put(void *p, size_t i, size_t count, vf x, enum shore__mode mode) {
     if (mode == SHORE__BF16) {
-        vh h = __builtin_convertvector(rounded_bits(x) >> 16, vh);
-        if (count >= VL)
-            memcpy((uint16_t *)p + i, &h, sizeof h);
-        else
-            memcpy((uint16_t *)p + i, &h, count * 2);
+        uint16_t *to = (uint16_t *)p + i;
+        vh whole = NARROW(x);
+        if (count >= VL) {
+            memcpy(to, &whole, sizeof whole);
+            return;
+        }
+        vh part = whole;
+        memcpy(to, &part, count * sizeof *to);
         return;
     }
-    if (mode == SHORE__BF16_IN_F32) x = (vf)rounded_bits(x);
-    if (count >= VL)
-        memcpy((float *)p + i, &x, sizeof x);
-    else
-        memcpy((float *)p + i, &x, count * 4);
+    float *to = (float *)p + i;
+    vf whole = mode == SHORE__BF16_IN_F32 ? (vf)rounded_bits(x) : x;
+    if (count >= VL) {
+        memcpy(to, &whole, sizeof whole);
+        return;
+    }
+    vf part = whole;
+    memcpy(to, &part, count * sizeof *to);
 }
 
 INLINE size_t left(size_t i, size_t n) {
@@ -90,11 +118,16 @@ INLINE float max_lanes(vf x) {
 /* exp: x = n ln 2 + r, |r| <= ln 2 / 2, and a polynomial of degree 6 (the coefficients are those of Cephes expf).
  * Relative error below 3e-7 (2.5 units in the last place); below -87.3 zero, from 88.4 on infinity; NaN stays NaN. */
 INLINE vf exp_f(vf x) {
+#ifdef SCALE
+    vf c = MIN(splat(89.0f), MAX(splat(-104.0f), x)); /* so far that SCALE() underflows or overflows */
+    vf n = NEAREST(c * 1.44269504088896341f);
+#else
     vi under = x < -87.3f;
     vf c = select_f(x > 89.0f, splat(89.0f), x);
     c = select_f(under, splat(-87.3f), c);
     vf shifted = FMA(c, splat(1.44269504088896341f), splat(12582912.0f));
     vf n = shifted - 12582912.0f;
+#endif
     vf r = FMA(n, splat(-0.693359375f), c);
     r = FMA(n, splat(2.12194440e-4f), r);
     vf p = splat(1.9875691500e-4f);
@@ -104,9 +137,13 @@ INLINE vf exp_f(vf x) {
     p = FMA(p, r, splat(1.6666665459e-1f));
     p = FMA(p, r, splat(5.0000001201e-1f));
     p = FMA(p, r * r, r + 1.0f);
+#ifdef SCALE
+    return SCALE(p, n);
+#else
     vf power = (vf)(((vi)shifted << 23) + 0x3F800000);
     vf y = p * power;
     return (vf)(~under & (vi)y);
+#endif
 }
 
 /* Widen or narrow a mode that is known only at run time into one that the compiler knows. */

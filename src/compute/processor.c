@@ -22,8 +22,8 @@ static bool has(dnnl_cpu_isa_t isa) {
 
 const struct shore__kernels *shore__kernels_for_this_processor(void) {
     __builtin_cpu_init();
-    if (has(dnnl_cpu_isa_avx512_core_amx)) return shore__kernels_amx();
-    if (has(dnnl_cpu_isa_avx512_core_bf16)) return shore__kernels_avx512_bf16();
+    if (has(dnnl_cpu_isa_avx512_core_amx)) return &shore__kernels_amx;
+    if (has(dnnl_cpu_isa_avx512_core_bf16)) return &shore__kernels_avx512_bf16;
     if (has(dnnl_cpu_isa_avx512_core)) return &shore__kernels_avx512;
     if (has(dnnl_cpu_isa_avx2) && __builtin_cpu_supports("fma")) return &shore__kernels_avx2;
     return &shore__kernels_plain;
