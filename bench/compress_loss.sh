@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Loss with the top 1 % of the gradients and error feedback against whole gradients: the same text, steps, seed and
-# schedule, one run each; the curves as SVG.
+# schedule, both runs at once; the curves as SVG.
 # Usage: compress_loss.sh [TEXT FILE...]   (otherwise Perl's manual: package perl-doc)
 # STEPS (12000), AFTER (steps with whole gradients first; a tenth), BATCH (8), LENGTH (128), LR (2e-3), WIDTH (256), LAYERS
 # (6), MEMORY (4GiB), OUT (runs/compress-loss), COMMON (flags of both), METHOD (flags of the compressed run)
@@ -31,7 +31,7 @@ one() {
     local run=$out/$1
     shift
     [ ! -e "$run" ] || "$LONGSHORE" remove "$run" >/dev/null
-    "$LONGSHORE" train "${common[@]}" "$@" --out "$run" >"$work/log" 2>&1 </dev/null || { cat "$work/log" >&2; exit 1; }
+    "$LONGSHORE" train "${common[@]}" "$@" --out "$run" >"$run.log" 2>&1 </dev/null || { cat "$run.log" >&2; exit 1; }
     metric "$run" loss >"$work/${run##*/}.loss"
 }
 # tail RUN: mean loss of the last 2 % of the steps, and the last validation loss
@@ -41,8 +41,10 @@ tail_of() {
 }
 machine
 echo "# $layers layers of width $width, ${BATCH:-8} x $length tokens, $steps steps, lr ${LR:-2e-3}; common: ${COMMON:-none}; compressed: ${method[*]}"
-one whole
+one whole &
+whole_run=$!
 one top "${method[@]}"
+wait $whole_run
 read -r whole whole_val <<<"$(tail_of whole)"
 read -r top top_val <<<"$(tail_of top)"
 echo "whole gradients: loss $whole, validation $whole_val"
