@@ -304,6 +304,16 @@ static void raise_activations(struct sizing *z, uint64_t budget) {
     shore__carve_raise(&plan->full_inner, plan->kept_inner, budget, measure, z);
 }
 
+/* With all units together the table is read, and packed for products, once for all of them, and a slice of its gradient
+ * is added to while it is in the cache. */
+static void raise_head_units(struct sizing *z, uint64_t budget) {
+    struct train_plan *plan = z->plan, before = *plan;
+    if (plan->head_units == plan->units) return;
+    plan->head_units = plan->units;
+    plan->kept_logits = z->m->nslices * plan->units;
+    if (measure(z) > budget) *plan = before;
+}
+
 /* Memory beyond the least goes where it saves most. */
 static void spend(struct sizing *z, struct train_plan *plan, uint64_t budget) {
     uint32_t layers = z->m->arch.n_layer, ndrives = (uint32_t)z->s->drives.count;
@@ -339,6 +349,7 @@ static void spend(struct sizing *z, struct train_plan *plan, uint64_t budget) {
     raise_parameters(z, budget);
     if (plan->rows <= TOKENS_OF_BALANCE) raise_activations(z, budget);
     shore__carve_raise(&plan->gradient_buffers, pieces, budget, measure, z);
+    raise_head_units(z, budget);
     measure(z);
 }
 
