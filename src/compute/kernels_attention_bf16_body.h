@@ -1,4 +1,4 @@
-/* Attention in bf16; all else, and fp32, as for AVX-512.
+/* Attention in bf16; that of the other modes as for AVX-512.
  *
  * The blocks are those of kernels_attention_body.h: 128 queries against the 128 keys at a multiple of 128 positions.
  * Operands of products are bf16: the activations as they are, and the probabilities and their gradients rounded; sums,
@@ -28,27 +28,10 @@ INLINE size_t least(size_t a, size_t b) {
 
 /* ---- packing ---- */
 
-/* Of `width` lanes from `at` on, those before n. */
-INLINE uint32_t before(size_t at, size_t n, size_t width) {
-    size_t count = at < n ? least(width, n - at) : 0;
-    return (uint32_t)((1ull << count) - 1);
-}
-INLINE void store_bf16(uint16_t *p, __m512 x) {
-    _mm256_storeu_si256((void *)p, (__m256i)_mm512_cvtneps_pbh(x));
-}
-/* Columns j .. j + 15 of a row of n. */
-INLINE void store_columns(uint16_t *row, size_t j, size_t n, __m512 x) {
-    _mm256_mask_storeu_epi16(row + j, (__mmask16)before(j, n, 16), (__m256i)_mm512_cvtneps_pbh(x));
-}
-INLINE __m512 load_columns(const uint16_t *row, size_t j, size_t n) {
-    __m256i x = _mm256_maskz_loadu_epi16((__mmask16)before(j, n, 16), row + j);
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16));
-}
-
 /* dst [padded, wide] = src, zeros around. */
 static void pack(uint16_t *dst, size_t wide, const uint16_t *src, size_t ld, size_t rows, size_t padded, size_t n) {
     for (size_t j = 0; j < wide; j += 32) {
-        __mmask32 mask = before(j, n, 32);
+        __mmask32 mask = (__mmask32)((1ull << least(32, n - j)) - 1);
         for (size_t r = 0; r < rows; r++)
             _mm512_storeu_si512(dst + r * wide + j, _mm512_maskz_loadu_epi16(mask, src + r * ld + j));
     }
@@ -218,7 +201,7 @@ INLINE void exponentials(const float *s, uint16_t *p, float top, float *sum, siz
         __m512 e = exp2_f(_mm512_fmadd_ps(_mm512_loadu_ps(s + j), _mm512_set1_ps(scale), minus));
         if (!whole) e = _mm512_maskz_mov_ps(between(j, begin, end), e);
         total = _mm512_add_ps(total, e);
-        store_bf16(p + j, e);
+        put(p, j, VL, (vf)e, SHORE__BF16);
     }
     *sum += _mm512_reduce_add_ps(total);
 }
@@ -276,8 +259,8 @@ static void forward_block(const struct shore__attention_job *job, const struct s
     for (size_t r = 0; r < rows; r++) {
         float sum = t->row[BLOCK + r];
         for (size_t j = 0; j < job->head_dim; j += 16)
-            store_columns(out + r * job->out_ld, j, job->head_dim,
-                          _mm512_div_ps(_mm512_loadu_ps(t->o + r * wide + j), _mm512_set1_ps(sum)));
+            put(out, r * job->out_ld + j, left(j, job->head_dim),
+                (vf)_mm512_div_ps(_mm512_loadu_ps(t->o + r * wide + j), _mm512_set1_ps(sum)), SHORE__BF16);
         if (job->lse) job->lse[head * job->lse_stride + query + r] = t->row[r] * LN2 + logf(sum);
     }
 }
@@ -325,8 +308,8 @@ INLINE void softmax_backward_strip(const struct shore__attention_job *job, const
                 ds[i] = _mm512_maskz_mul_ps(
                     (__mmask16)(seen & ~alone), p,
                     _mm512_sub_ps(_mm512_loadu_ps(t->dp + at), _mm512_loadu_ps(t->row + BLOCK + j)));
-                store_bf16(t->p + at, p);
-                store_bf16(t->ds + at, ds[i]);
+                put(t->p, at, VL, (vf)p, SHORE__BF16);
+                put(t->ds, at, VL, (vf)ds[i], SHORE__BF16);
             }
             __m512i low = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(ds[0]));
             __m512i high = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(ds[1]));
@@ -341,8 +324,8 @@ INLINE void row_sums(const struct shore__attention_job *job, const struct scratc
     for (size_t r = 0; r < BLOCK; r++) {
         __m512 sum = _mm512_setzero_ps();
         for (size_t j = 0; r < rows && j < job->head_dim; j += 16) {
-            __m512 o = load_columns(out + r * job->out_ld, j, job->head_dim);
-            sum = _mm512_fmadd_ps(o, load_columns(t->d + r * wide, j, wide), sum);
+            vf o = get(out, r * job->out_ld + j, left(j, job->head_dim), SHORE__BF16);
+            sum = _mm512_fmadd_ps((__m512)o, (__m512)get(t->d, r * wide + j, VL, SHORE__BF16), sum);
         }
         t->row[r] = r < rows ? lse[r] * -LOG2E : 0.0f;
         t->row[BLOCK + r] = _mm512_reduce_add_ps(sum);
@@ -401,8 +384,8 @@ static void backward_block(const struct shore__attention_job *job, const struct 
                 dq[i] = _mm512_loadu_si512(t->dq + (j + i) * BLOCK + r);
             transpose(dq);
             for (size_t i = 0; i < 16 && r + i < rows; i++)
-                store_columns((uint16_t *)job->dq + q_at + (r + i) * job->q_ld, j, job->head_dim,
-                              _mm512_mul_ps(_mm512_castsi512_ps(dq[i]), _mm512_set1_ps(job->scale)));
+                put(job->dq, q_at + (r + i) * job->q_ld + j, left(j, job->head_dim),
+                    (vf)_mm512_mul_ps(_mm512_castsi512_ps(dq[i]), _mm512_set1_ps(job->scale)), SHORE__BF16);
         }
 }
 
@@ -410,8 +393,8 @@ static void write_gradient(uint16_t *dst, size_t ld, const float *src, size_t wi
                            float scale) {
     for (size_t r = 0; r < rows; r++)
         for (size_t j = 0; j < n; j += 16)
-            store_columns(dst + r * ld, j, n,
-                          _mm512_mul_ps(_mm512_loadu_ps(src + r * wide + j), _mm512_set1_ps(scale)));
+            put(dst, r * ld + j, left(j, n),
+                (vf)_mm512_mul_ps(_mm512_loadu_ps(src + r * wide + j), _mm512_set1_ps(scale)), SHORE__BF16);
 }
 
 static void k_attention_backward(const struct shore__attention_job *job, void *scratch) {

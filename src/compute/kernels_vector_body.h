@@ -29,11 +29,12 @@ INLINE vf max_f(vf a, vf b) {
 #endif
 }
 
-/* Element i of an activation, widened. count < VL: the rest is zero. Whole vectors and the last one have variables of
- * their own, since a variable that any of them fills in part lies in memory for all. */
 INLINE vf widened(vh h) {
     return (vf)(__builtin_convertvector(h, vu) << 16);
 }
+
+/* Element i of an activation, widened. count < VL: the rest is zero. Whole vectors and the last one have variables of
+ * their own, since a variable that any of them fills in part lies in memory for all. */
 INLINE vf get(const void *p, size_t i, size_t count, enum shore__mode mode) {
     if (mode == SHORE__BF16) {
         const uint16_t *from = (const uint16_t *)p + i;
