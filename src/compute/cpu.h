@@ -33,6 +33,10 @@ struct shore__cpu {
 static inline struct shore__cpu *shore__cpu_of(struct shore__compute *c) {
     return (struct shore__cpu *)c;
 }
+/* Scratch that lies so shares no page with another thread's. */
+static inline size_t shore__cpu_whole_pages(size_t bytes) {
+    return (bytes + 4095) / 4096 * 4096;
+}
 static inline void *shore__cpu_ptr(shore__buf b) {
     return (void *)b.handle;
 }
@@ -54,14 +58,17 @@ struct shore__part {
     size_t begin, end;
     bool done;
 };
-static inline struct shore__part shore__cpu_part(size_t n, size_t unit) {
-    size_t threads = (size_t)omp_get_num_threads(), self = (size_t)omp_get_thread_num();
+/* Part `self` of n elements in so many parts of whole units. */
+static inline struct shore__part shore__cpu_part_of(size_t n, size_t unit, size_t self, size_t parts) {
     size_t units = (n + unit - 1) / unit;
-    size_t begin = units * self / threads * unit, end = units * (self + 1) / threads * unit;
+    size_t begin = units * self / parts * unit, end = units * (self + 1) / parts * unit;
     struct shore__part p = {begin < n ? begin : n, end < n ? end : n, false};
     p.done = p.begin == p.end;
-    shore__cpu_flush_to_zero();
     return p;
+}
+static inline struct shore__part shore__cpu_part(size_t n, size_t unit) {
+    shore__cpu_flush_to_zero();
+    return shore__cpu_part_of(n, unit, (size_t)omp_get_thread_num(), (size_t)omp_get_num_threads());
 }
 #define SHORE__PRAGMA(x) _Pragma(#x)
 #define SHORE__FOR_PART(c, n, unit, p)                         \

@@ -5,13 +5,9 @@
 
 #include "compute/cpu.h"
 
-static size_t round_up(size_t bytes) {
-    return (bytes + 4095) / 4096 * 4096;
-}
-
 /* Scratch of one thread, all sizes rounded so that threads share no page. */
 static size_t scratch_bytes(const struct shore__cpu *c, size_t keys, size_t head_dim, bool backward) {
-    return round_up(c->kernels->attention_scratch(keys, head_dim, backward, c->base.mode));
+    return shore__cpu_whole_pages(c->kernels->attention_scratch(keys, head_dim, backward, c->base.mode));
 }
 
 size_t shore__cpu_attention_workspace(struct shore__cpu *c, const struct shore__shapes *s) {

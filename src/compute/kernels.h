@@ -27,6 +27,17 @@ struct shore__attention_job {
     enum shore__mode mode;
 };
 
+/* Rows and columns of a gradient of weights: dw [m, n] = or += a^T b, of a [k, m] and b [k, n]. */
+struct shore__weight_gradient_job {
+    float *dw;
+    const void *a, *packed_b;
+    size_t m, n, k;
+    size_t row_begin, row_end, column_begin, column_end; /* column_begin: a multiple of SHORE__WEIGHT_GRADIENT_PANEL */
+    bool add;
+};
+#define SHORE__WEIGHT_GRADIENT_ROWS 48 /* at most in a job */
+#define SHORE__WEIGHT_GRADIENT_PANEL 64
+
 struct shore__kernels {
     const char *isa;
 
@@ -59,6 +70,13 @@ struct shore__kernels {
     size_t (*attention_scratch)(size_t keys, size_t head_dim, bool backward, enum shore__mode mode);
     void (*attention)(const struct shore__attention_job *job, void *scratch);
     void (*attention_backward)(const struct shore__attention_job *job, void *scratch);
+
+    /* Gradients of weights in SHORE__BF16; NULL where oneDNN's products are the quickest. Bytes of packed b and of the
+     * scratch of one job; columns begin .. end - 1 of b, packed (begin: a multiple of SHORE__WEIGHT_GRADIENT_PANEL). */
+    size_t (*weight_gradient_packed)(size_t k, size_t n);
+    size_t (*weight_gradient_scratch)(size_t k);
+    void (*weight_gradient_pack)(void *packed, const void *b, size_t k, size_t n, size_t begin, size_t end);
+    void (*weight_gradient)(const struct shore__weight_gradient_job *job, void *scratch);
 };
 
 /* The set for this processor, within what oneDNN is limited to (ONEDNN_MAX_CPU_ISA), so that one limit gives the bits

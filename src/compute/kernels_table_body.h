@@ -15,4 +15,10 @@ const struct shore__kernels KERNELS = {
     .attention_scratch = k_attention_scratch,
     .attention = k_attention,
     .attention_backward = k_attention_backward,
+#ifdef WEIGHT_GRADIENT
+    .weight_gradient_packed = k_weight_gradient_packed,
+    .weight_gradient_scratch = k_weight_gradient_scratch,
+    .weight_gradient_pack = k_weight_gradient_pack,
+    .weight_gradient = k_weight_gradient,
+#endif
 };

@@ -155,6 +155,34 @@ static void training(void **state) {
     }
 }
 
+/* Gradients of weights, split over threads by rows and by columns, of sizes that no block divides. */
+static void weight_gradients(void **state) {
+    (void)state;
+    enum { ROWS_OF_X = 70, N = 402, K = 331, MOST_THREADS = 6 };
+    FOR_EACH_MODE(mode) {
+        bool wide_vectors = strstr(shore__processor_kind(), "avx512") || strstr(shore__processor_kind(), "amx");
+        shore__buf first = SHORE__NO_BUF;
+        for (int threads = 1; threads <= (wide_vectors ? MOST_THREADS : 1); threads++) {
+            struct shore__shapes shapes = {.unit_rows = ROWS_OF_X, .d_model = K, .qkv_width = N, .backward = true};
+            struct backend k = open_cpu(mode, threads, &shapes);
+            if (!k.c) break;
+            shore__buf x = random_act(mode, 1, ROWS_OF_X * K, 1), dy = random_act(mode, 2, ROWS_OF_X * N, 1);
+            shore__buf dw = random_f32(3, N * K, 1, 0);
+            ON(k, linear_backward_w, dw, dy, x, ROWS_OF_X, N, K, true, false);
+            ON(k, linear_backward_w, dw, dy, x, ROWS_OF_X, N, K, true, true);
+            drop(x), drop(dy);
+            close_backend(&k);
+            if (threads == 1) {
+                first = dw;
+                continue;
+            }
+            same_bytes("linear_backward_w", SHORE__F32, dw, first, N * K * sizeof(float));
+            drop(dw);
+        }
+        if (first.handle) drop(first);
+    }
+}
+
 /* Generation, row by row against the cache, gives what the whole sequence gives. */
 static void cached(void **state) {
     FOR_EACH_MODE(mode) {
@@ -291,8 +319,9 @@ static void packed_weights(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(training),     cmocka_unit_test(cached),           cmocka_unit_test(state_comes_back),
-        cmocka_unit_test(threads_stay), cmocka_unit_test(unannounced_rows), cmocka_unit_test(packed_weights),
+        cmocka_unit_test(training),         cmocka_unit_test(weight_gradients), cmocka_unit_test(cached),
+        cmocka_unit_test(state_comes_back), cmocka_unit_test(threads_stay),     cmocka_unit_test(unannounced_rows),
+        cmocka_unit_test(packed_weights),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
