@@ -19,12 +19,25 @@ struct shore__product {
     enum shore__pack pack;
 };
 
-struct shore__products_table;
+struct shore__onednn_table;
+
+/* Weights kept packed: of one layer, forward and backward, four matrices each, for full units and short ones. */
+#define SHORE__PACKED_MOST 16
+struct shore__packed {
+    char *memory;
+    size_t bytes, used, count;
+    struct {
+        struct shore__product product;
+        const void *plain;
+        char *packed;
+    } of[SHORE__PACKED_MOST];
+};
 
 struct shore__cpu {
     struct shore__compute base;
     const struct shore__kernels *kernels;
-    struct shore__products_table *products;
+    struct shore__onednn_table *onednn;
+    struct shore__packed packed;
     char *workspace;
     size_t workspace_bytes; /* without what is kept packed */
     size_t needed_bytes;    /* as prepare() said */
@@ -76,23 +89,33 @@ static inline struct shore__part shore__cpu_part(size_t n, size_t unit) {
     for (struct shore__part p = shore__cpu_part((n), (unit)); !p.done; p.done = true)
 
 /* ---- products ---- */
-int shore__products_open(struct shore__products_table **out, struct shore_diag *diag);
-void shore__products_close(struct shore__products_table *t);
-/* Makes the primitive, so that no later call does; 0 or a negative code. */
-int shore__cpu_product_make(struct shore__cpu *c, const struct shore__product *p, struct shore_diag *diag);
 /* Workspace of the product, and how much of it B takes packed, without making its code. */
 int shore__cpu_product_room(struct shore__cpu *c, const struct shore__product *p, size_t *bytes, size_t *packed_bytes,
                             struct shore_diag *diag);
-/* Where packed weights are kept (none: 0 bytes), and that they are void. */
-void shore__cpu_keep_packed(struct shore__cpu *c, char *memory, size_t bytes);
-void shore__cpu_weights_changed(struct shore__compute *c);
-/* The name of the implementation, for tests and `bench compute`: "brg:avx512_core_amx_bf16"... */
-int shore__cpu_product_name(struct shore__cpu *c, const struct shore__product *p, char *name, size_t name_bytes);
+/* Makes its code, so that no later call does; 0 or a negative code. */
+int shore__cpu_product_make(struct shore__cpu *c, const struct shore__product *p, struct shore_diag *diag);
 int shore__cpu_product(struct shore__cpu *c, const struct shore__product *p, void *dst, const void *a, const void *b,
                        const float *bias);
 
+bool shore__same_product(const struct shore__product *a, const struct shore__product *b);
+/* Where packed weights are kept (none: 0 bytes), and that they are void. */
+void shore__cpu_keep_packed(struct shore__cpu *c, char *memory, size_t bytes);
+void shore__cpu_weights_changed(struct shore__compute *c);
+/* Where B of the product lies packed or is to go, to be kept or into the workspace; there: it is there already. */
+char *shore__cpu_packed_place(struct shore__cpu *c, const struct shore__product *of, const void *plain, size_t bytes,
+                              bool *there);
+
+/* The same by oneDNN. */
+int shore__onednn_open(struct shore__onednn_table **out, struct shore_diag *diag);
+void shore__onednn_close(struct shore__onednn_table *t);
+int shore__onednn_product_room(struct shore__cpu *c, const struct shore__product *p, size_t *bytes,
+                               size_t *packed_bytes, struct shore_diag *diag);
+int shore__onednn_product_make(struct shore__cpu *c, const struct shore__product *p, struct shore_diag *diag);
+int shore__onednn_product(struct shore__cpu *c, const struct shore__product *p, void *dst, const void *a, const void *b,
+                          const float *bias);
+
 /* What the operations of the head ask for. */
-struct shore__product shore__cpu_head_logits_product(size_t rows, size_t n, size_t d);
+struct shore__product shore__cpu_head_logits_product(const struct shore__cpu *c, size_t rows, size_t n, size_t d);
 struct shore__product shore__cpu_head_backward_x_product(size_t rows, size_t n, size_t d);
 
 int shore__cpu_linear(struct shore__compute *, struct shore__stream *, shore__buf y, shore__buf x, shore__buf w,

@@ -35,7 +35,7 @@ static int cpu_prepare(struct shore__compute *base, const struct shore__shapes *
 
 static void cpu_close(struct shore__compute *base) {
     struct shore__cpu *c = shore__cpu_of(base);
-    shore__products_close(c->products);
+    shore__onednn_close(c->onednn);
     free(c);
 }
 
@@ -112,7 +112,7 @@ int shore__compute_cpu_open(bool bf16, enum shore__products products, int thread
     c->base.threads = given;
     c->kernels = shore__kernels_for_this_processor();
     dnnl_set_primitive_cache_capacity(0); /* it would keep code that our own table no longer needs */
-    int err = shore__products_open(&c->products, diag);
+    int err = shore__onednn_open(&c->onednn, diag);
     if (err) {
         free(c);
         return err;

@@ -7,7 +7,7 @@ int shore__cpu_head_logits(struct shore__compute *base, struct shore__stream *s,
                            shore__buf w, size_t rows, size_t n, size_t d) {
     struct shore__cpu *c = shore__cpu_of(base);
     SHORE__CPU_SCOPE(c);
-    struct shore__product p = shore__cpu_head_logits_product(rows, n, d);
+    struct shore__product p = shore__cpu_head_logits_product(c, rows, n, d);
     return shore__cpu_product(c, &p, shore__cpu_ptr(logits), shore__cpu_ptr(x), shore__cpu_ptr(w), NULL);
 }
 

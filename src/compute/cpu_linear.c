@@ -1,6 +1,5 @@
 /* Linear layers as products, and which products a model's shapes will ask for. */
 #include <errno.h>
-#include <stdatomic.h>
 
 #include "compute/cpu.h"
 
@@ -29,8 +28,14 @@ static struct shore__product backward_w_product(size_t rows, size_t n, size_t k,
                                    .pack = SHORE__PACK_ACTIVATIONS};
 }
 
-struct shore__product shore__cpu_head_logits_product(size_t rows, size_t n, size_t d) {
-    return (struct shore__product){.m = rows, .n = n, .k = d, .b_transposed = true, .f32_out = true};
+/* oneDNN reads a slice of the table as quickly where it lies. */
+struct shore__product shore__cpu_head_logits_product(const struct shore__cpu *c, size_t rows, size_t n, size_t d) {
+    return (struct shore__product){.m = rows,
+                                   .n = n,
+                                   .k = d,
+                                   .b_transposed = true,
+                                   .f32_out = true,
+                                   .pack = c->kernels->product ? pack_weights(rows) : SHORE__PACK_NOTHING};
 }
 struct shore__product shore__cpu_head_backward_x_product(size_t rows, size_t n, size_t d) {
     return (struct shore__product){
@@ -53,64 +58,12 @@ int shore__cpu_linear_backward_x(struct shore__compute *base, struct shore__stre
     return shore__cpu_product(c, &p, shore__cpu_ptr(dx), shore__cpu_ptr(dy), shore__cpu_ptr(w), NULL);
 }
 
-/* ---- gradients of weights by a kernel of ours ---- */
-
-#define PANEL ((size_t)SHORE__WEIGHT_GRADIENT_PANEL)
-#define BLOCK_ROWS ((size_t)SHORE__WEIGHT_GRADIENT_ROWS)
-
-static bool has_weight_gradient(const struct shore__cpu *c) {
-    return c->kernels->weight_gradient && c->base.mode == SHORE__BF16;
-}
-static size_t weight_gradient_room(const struct shore__cpu *c, size_t n, size_t k) {
-    return shore__cpu_whole_pages(c->kernels->weight_gradient_packed(k, n)) +
-           shore__cpu_whole_pages(c->kernels->weight_gradient_scratch(k)) * (size_t)c->base.threads;
-}
-
-/* Threads take blocks of rows as they come free: one that has to share its processor, with UPDATE say, takes fewer.
- * Where there are too few blocks for all threads, columns are split too. */
-static int weight_gradient(struct shore__cpu *c, float *dw, const void *a, const void *b, size_t m, size_t n, size_t k,
-                           bool add) {
-    if (m == 0 || n == 0) return 0;
-    if (weight_gradient_room(c, n, k) > c->workspace_bytes) return -ENOMEM;
-    char *scratch = c->workspace + shore__cpu_whole_pages(c->kernels->weight_gradient_packed(k, n));
-    SHORE__FOR_PART(c, n, PANEL, p) {
-        c->kernels->weight_gradient_pack(c->workspace, b, k, n, p.begin, p.end);
-    }
-    size_t blocks = (m + BLOCK_ROWS - 1) / BLOCK_ROWS, groups = (2 * (size_t)c->base.threads + blocks - 1) / blocks;
-    atomic_size_t next = 0;
-#pragma omp parallel num_threads(c->base.threads)
-    {
-        size_t i;
-        char *own =
-            scratch + (size_t)omp_get_thread_num() * shore__cpu_whole_pages(c->kernels->weight_gradient_scratch(k));
-        shore__cpu_flush_to_zero();
-        while ((i = atomic_fetch_add(&next, 1)) < blocks * groups) {
-            size_t row = i / groups * BLOCK_ROWS;
-            struct shore__part columns = shore__cpu_part_of(n, PANEL, i % groups, groups);
-            struct shore__weight_gradient_job job = {.dw = dw,
-                                                     .a = a,
-                                                     .packed_b = c->workspace,
-                                                     .m = m,
-                                                     .n = n,
-                                                     .k = k,
-                                                     .row_begin = row,
-                                                     .row_end = row + BLOCK_ROWS < m ? row + BLOCK_ROWS : m,
-                                                     .column_begin = columns.begin,
-                                                     .column_end = columns.end,
-                                                     .add = add};
-            c->kernels->weight_gradient(&job, own);
-        }
-    }
-    return 0;
-}
-
 int shore__cpu_linear_backward_w(struct shore__compute *base, struct shore__stream *s, shore__buf dw, shore__buf dy,
                                  shore__buf x, size_t rows, size_t n, size_t k, bool w_is_nk, bool add) {
     struct shore__cpu *c = shore__cpu_of(base);
     SHORE__CPU_SCOPE(c);
     struct shore__product p = backward_w_product(rows, n, k, w_is_nk, add);
     const void *a = shore__cpu_ptr(w_is_nk ? dy : x), *b = shore__cpu_ptr(w_is_nk ? x : dy);
-    if (has_weight_gradient(c)) return weight_gradient(c, shore__cpu_ptr(dw), a, b, p.m, p.n, p.k, add);
     return shore__cpu_product(c, &p, shore__cpu_ptr(dw), a, b, NULL);
 }
 
@@ -133,11 +86,6 @@ static int want(struct preparing *w, struct shore__product p, bool make) {
 
 /* The first unit's gradients are written, the others' added; a short unit beside full ones is never the first. */
 static int want_backward_w(struct preparing *w, size_t rows, bool full, size_t n, size_t k, bool w_is_nk) {
-    if (has_weight_gradient(w->c)) {
-        size_t bytes = weight_gradient_room(w->c, w_is_nk ? k : n, rows);
-        if (bytes > w->most) w->most = bytes;
-        return 0;
-    }
     int err = full ? want(w, backward_w_product(rows, n, k, w_is_nk, false), true) : 0;
     return err ? err : want(w, backward_w_product(rows, n, k, w_is_nk, true), true);
 }
@@ -157,7 +105,7 @@ static int want_head(struct preparing *w, const struct shore__shapes *s, size_t 
     size_t rows[] = {s->unit_rows, s->short_rows}, d = s->d_model;
     int err = 0;
     for (int i = 0; i < 2 && !err; i++) {
-        err = want(w, shore__cpu_head_logits_product(rows[i], slice, d), true);
+        err = want(w, shore__cpu_head_logits_product(w->c, rows[i], slice, d), true);
         if (!err && s->backward) err = want(w, shore__cpu_head_backward_x_product(rows[i], slice, d), true);
         if (!err && s->backward) err = want_backward_w(w, rows[i], i == 0, slice, d, true);
     }

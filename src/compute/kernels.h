@@ -27,16 +27,18 @@ struct shore__attention_job {
     enum shore__mode mode;
 };
 
-/* Rows and columns of a gradient of weights: dw [m, n] = or += a^T b, of a [k, m] and b [k, n]. */
-struct shore__weight_gradient_job {
-    float *dw;
+/* Rows and columns of c [m, n] = a [m, k] b [k, n] (+ bias) or c += a b, in SHORE__BF16. */
+struct shore__product_job {
+    void *c;
     const void *a, *packed_b;
+    const float *bias; /* NULL: none */
     size_t m, n, k;
-    size_t row_begin, row_end, column_begin, column_end; /* column_begin: a multiple of SHORE__WEIGHT_GRADIENT_PANEL */
-    bool add;
+    size_t row_begin, row_end;              /* at most SHORE__PRODUCT_ROWS */
+    size_t column_begin, column_end;        /* multiples of SHORE__PRODUCT_PANEL, the end also n */
+    bool a_transposed, accumulate, f32_out; /* accumulate: with f32_out */
 };
-#define SHORE__WEIGHT_GRADIENT_ROWS 48 /* at most in a job */
-#define SHORE__WEIGHT_GRADIENT_PANEL 64
+#define SHORE__PRODUCT_ROWS 48
+#define SHORE__PRODUCT_PANEL 64
 
 struct shore__kernels {
     const char *isa;
@@ -71,12 +73,12 @@ struct shore__kernels {
     void (*attention)(const struct shore__attention_job *job, void *scratch);
     void (*attention_backward)(const struct shore__attention_job *job, void *scratch);
 
-    /* Gradients of weights in SHORE__BF16; NULL where oneDNN's products are the quickest. Bytes of packed b and of the
-     * scratch of one job; columns begin .. end - 1 of b, packed (begin: a multiple of SHORE__WEIGHT_GRADIENT_PANEL). */
-    size_t (*weight_gradient_packed)(size_t k, size_t n);
-    size_t (*weight_gradient_scratch)(size_t k);
-    void (*weight_gradient_pack)(void *packed, const void *b, size_t k, size_t n, size_t begin, size_t end);
-    void (*weight_gradient)(const struct shore__weight_gradient_job *job, void *scratch);
+    /* Products in SHORE__BF16; NULL where oneDNN's are the quickest. Bytes of packed b, and of the scratch of one job;
+     * columns begin .. end - 1 of b, packed (begin: a multiple of SHORE__PRODUCT_PANEL). */
+    size_t (*product_packed)(size_t k, size_t n);
+    size_t (*product_scratch)(size_t k);
+    void (*product_pack)(void *packed, const void *b, bool transposed, size_t k, size_t n, size_t begin, size_t end);
+    void (*product)(const struct shore__product_job *job, void *scratch);
 };
 
 /* The set for this processor, within what oneDNN is limited to (ONEDNN_MAX_CPU_ISA), so that one limit gives the bits

@@ -7,7 +7,7 @@
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,prefer-vector-width=512")
 #define NARROW(x) ((vh)_mm512_cvtneps_pbh((__m512)(x)))
 #define ISA "avx512_bf16"
-#define WEIGHT_GRADIENT
+#define PRODUCT
 #define KERNELS shore__kernels_avx512_bf16
 #include "compute/kernels_avx512_body.h"
 
@@ -43,7 +43,7 @@ static void product(float *c, size_t ldc, const uint16_t *a, size_t lda, const u
 
 #include "compute/kernels_attention_bf16_body.h"
 #include "compute/kernels_element_body.h"
-#include "compute/kernels_gradient_bf16_body.h"
+#include "compute/kernels_product_bf16_body.h"
 #include "compute/kernels_row_body.h"
 #include "compute/kernels_table_body.h"
 #endif

@@ -15,10 +15,10 @@ const struct shore__kernels KERNELS = {
     .attention_scratch = k_attention_scratch,
     .attention = k_attention,
     .attention_backward = k_attention_backward,
-#ifdef WEIGHT_GRADIENT
-    .weight_gradient_packed = k_weight_gradient_packed,
-    .weight_gradient_scratch = k_weight_gradient_scratch,
-    .weight_gradient_pack = k_weight_gradient_pack,
-    .weight_gradient = k_weight_gradient,
+#ifdef PRODUCT
+    .product_packed = k_product_packed,
+    .product_scratch = k_product_scratch,
+    .product_pack = k_product_pack,
+    .product = k_product,
 #endif
 };

@@ -65,6 +65,8 @@ static void linear(void **state) {
         linear_case(mode, 1, 40, 24, true, true);
         linear_case(mode, 130, 257, 129, false, true);
         linear_case(mode, 5, 3, 1, true, true);
+        linear_case(mode, 773, 70, 131, true, true); /* so many rows read weights packed */
+        linear_case(mode, 800, 131, 70, false, false);
     }
 }
 
@@ -143,6 +145,7 @@ static void head(void **state) {
         head_case(mode, 32, 16, 135, 64);
         head_case(mode, 7, 40, 33, 64);
         head_case(mode, 65, 8, 64, 5);
+        head_case(mode, 769, 33, 135, 67);
     }
 }
 

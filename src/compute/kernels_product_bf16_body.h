@@ -1,0 +1,156 @@
+/* Products in bf16 for AVX512_BF16: c [m, n] = a [m, k] b [k, n] (+ bias) or c += a b.
+ *
+ * STRIP_ROWS rows by PANEL columns stay in registers over all of k. b is packed before, a panel after the other, as
+ * pairs (kernels_attention_bf16_body.h, whose helpers are used here), zero beyond k and n. a is read as it lies if its
+ * pairs do; otherwise the rows of a job are turned here, and stay in the second-level cache over all panels. Every
+ * element is a sum over k in order, to which bias or what was there is added: its bits depend on nothing beside it.
+ * (oneDNN's kernel for this processor adds sums over pieces of k: other bits from some hundreds on.)
+ */
+#define STRIP_ROWS ((size_t)6)
+#define STRIP_VECTORS (PANEL / 16)
+#define PANEL ((size_t)SHORE__PRODUCT_PANEL)
+
+/* transpose() takes 16 pairs of rows at a time. */
+INLINE size_t whole_k(size_t k) {
+    return up_to(k, 32);
+}
+/* Rows of turned a lie so far apart; not a power of 2, so that they fall into different sets of the cache. */
+INLINE size_t turned_ld(size_t k) {
+    return whole_k(k) + 32;
+}
+
+static size_t k_product_scratch(size_t k) {
+    return up_to(SHORE__PRODUCT_ROWS, 16) * turned_ld(k) * sizeof(uint16_t);
+}
+static size_t k_product_packed(size_t k, size_t n) {
+    return up_to(n, PANEL) * whole_k(k) * sizeof(uint16_t);
+}
+
+/* 16 columns of rows r and r + 1 as pairs; zero where there is no row or column. */
+INLINE __m512i pairs_of(const uint16_t *src, size_t ld, size_t r, size_t rows, size_t columns) {
+    __mmask16 some = (__mmask16)((1u << least(16, columns)) - 1);
+    __m256i low = _mm256_maskz_loadu_epi16(r < rows ? some : 0, src + r * ld);
+    __m256i high = _mm256_maskz_loadu_epi16(r + 1 < rows ? some : 0, src + (r + 1) * ld);
+    return _mm512_or_si512(_mm512_cvtepu16_epi32(low), _mm512_slli_epi32(_mm512_cvtepu16_epi32(high), 16));
+}
+/* The same of src's transpose [k, n]: pairs[i] are its rows r + 2 i and r + 2 i + 1. */
+INLINE void pairs_of_transposed(__m512i pairs[16], const uint16_t *src, size_t ld, size_t r, size_t rows,
+                                size_t columns) {
+    __mmask32 some = (__mmask32)((1ull << least(32, rows - r)) - 1);
+#pragma GCC unroll 16
+    for (size_t i = 0; i < 16; i++)
+        pairs[i] = _mm512_maskz_loadu_epi16(i < columns ? some : 0, src + i * ld + r);
+    transpose(pairs);
+}
+
+static void k_product_pack(void *packed, const void *b, bool transposed, size_t k, size_t n, size_t begin, size_t end) {
+    const uint16_t *src = b;
+    for (size_t j = begin; j < end; j += 16) {
+        uint16_t *dst = (uint16_t *)packed + j / PANEL * PANEL * whole_k(k) + j % PANEL * 2;
+        for (size_t r = 0; r < k; r += 32) {
+            __m512i pairs[16];
+            if (transposed) pairs_of_transposed(pairs, src + j * k, k, r, k, n - j);
+#pragma GCC unroll 16
+            for (size_t i = 0; i < 16; i++)
+                _mm512_storeu_si512(dst + (r + 2 * i) * PANEL,
+                                    transposed ? pairs[i] : pairs_of(src + j, n, r + 2 * i, k, n - j));
+        }
+    }
+}
+
+/* dst [rows, turned_ld(k)] = the transpose of src [k, rows]. */
+static void turn(uint16_t *dst, const uint16_t *src, size_t ld, size_t k, size_t rows) {
+    for (size_t m = 0; m < rows; m += 16)
+        for (size_t r = 0; r < k; r += 32) {
+            __m512i pairs[16];
+#pragma GCC unroll 16
+            for (size_t i = 0; i < 16; i++)
+                pairs[i] = pairs_of(src + m, ld, r + 2 * i, k, rows - m);
+            transpose(pairs);
+#pragma GCC unroll 16
+            for (size_t i = 0; i < 16; i++)
+                _mm512_storeu_si512(dst + (m + i) * turned_ld(k) + r, pairs[i]);
+        }
+}
+/* dst [rows, turned_ld(k)] = src [rows, k], with a zero at its end: for an odd k. */
+static void lay(uint16_t *dst, const uint16_t *src, size_t k, size_t rows) {
+    for (size_t r = 0; r < rows; r++) {
+        memcpy(dst + r * turned_ld(k), src + r * k, k * sizeof *dst);
+        dst[r * turned_ld(k) + k] = 0;
+    }
+}
+
+/* 16 columns from j of a row of c. */
+INLINE void put_sum(const struct shore__product_job *job, size_t row, size_t j, __m512 sum) {
+    __mmask16 some = (__mmask16)((1u << least(16, job->n - j)) - 1);
+    bool all = job->n - j >= 16;
+    if (job->bias) sum = _mm512_add_ps(sum, _mm512_maskz_loadu_ps(some, job->bias + j));
+    if (!job->f32_out) {
+        uint16_t *c = (uint16_t *)job->c + row * job->n + j;
+        __m256i narrow = (__m256i)_mm512_cvtneps_pbh(sum);
+        if (all)
+            _mm256_storeu_si256((void *)c, narrow);
+        else
+            _mm256_mask_storeu_epi16(c, some, narrow);
+        return;
+    }
+    float *c = (float *)job->c + row * job->n + j;
+    if (job->accumulate) sum = _mm512_add_ps(sum, _mm512_maskz_loadu_ps(some, c));
+    if (all)
+        _mm512_storeu_ps(c, sum);
+    else
+        _mm512_mask_storeu_ps(c, some, sum);
+}
+
+/* `rows` rows of c from `first` by a panel's columns from j. */
+static void strip_of_panel(const struct shore__product_job *job, size_t first, size_t rows, size_t j, const uint16_t *a,
+                           size_t lda) {
+    const uint16_t *b = (const uint16_t *)job->packed_b + j * whole_k(job->k), *row[STRIP_ROWS];
+    __m512 sum[STRIP_ROWS][STRIP_VECTORS];
+#pragma GCC unroll 6
+    for (size_t i = 0; i < STRIP_ROWS; i++) {
+        row[i] = a + (i < rows ? i : 0) * lda;
+        for (size_t v = 0; v < STRIP_VECTORS; v++) {
+            sum[i][v] = _mm512_setzero_ps();
+            if (job->accumulate)
+                _mm_prefetch((const char *)((float *)job->c + (first + i) * job->n + j + 16 * v), _MM_HINT_T0);
+        }
+    }
+    for (size_t r = 0; r < job->k; r += 2) {
+        __m512bh panel[STRIP_VECTORS];
+#pragma GCC unroll 4
+        for (size_t v = 0; v < STRIP_VECTORS; v++)
+            panel[v] = (__m512bh)_mm512_loadu_si512(b + r * PANEL + 32 * v);
+#pragma GCC unroll 6
+        for (size_t i = 0; i < STRIP_ROWS; i++) {
+            int32_t pair;
+            memcpy(&pair, row[i] + r, sizeof pair);
+#pragma GCC unroll 4
+            for (size_t v = 0; v < STRIP_VECTORS; v++)
+                sum[i][v] = _mm512_dpbf16_ps(sum[i][v], panel[v], (__m512bh)_mm512_set1_epi32(pair));
+        }
+    }
+#pragma GCC unroll 6
+    for (size_t i = 0; i < STRIP_ROWS; i++)
+#pragma GCC unroll 4
+        for (size_t v = 0; v < STRIP_VECTORS; v++)
+            if (i < rows && j + 16 * v < job->n) put_sum(job, first + i, j + 16 * v, sum[i][v]);
+}
+
+static void k_product(const struct shore__product_job *job, void *scratch) {
+    size_t rows = job->row_end - job->row_begin, lda = turned_ld(job->k);
+    const uint16_t *a = job->a;
+    if (job->a_transposed) {
+        turn(scratch, a + job->row_begin, job->m, job->k, rows);
+        a = scratch;
+    } else if (job->k % 2) {
+        lay(scratch, a + job->row_begin * job->k, job->k, rows);
+        a = scratch;
+    } else {
+        a += job->row_begin * job->k;
+        lda = job->k;
+    }
+    for (size_t j = job->column_begin; j < job->column_end; j += PANEL)
+        for (size_t r = 0; r < rows; r += STRIP_ROWS)
+            strip_of_panel(job, job->row_begin + r, least(STRIP_ROWS, rows - r), j, a + r * lda, lda);
+}
