@@ -27,7 +27,7 @@ static int cpu_prepare(struct shore__compute *base, const struct shore__shapes *
     if (err) return err;
     size_t attention = shore__cpu_attention_workspace(c, shapes);
     size_t most = products > attention ? products : attention;
-    c->needed_bytes = *workspace_bytes = (most + 4095) / 4096 * 4096;
+    c->needed_bytes = *workspace_bytes = shore__cpu_whole_pages(most);
     if (packed_bytes) *packed_bytes = packed;
     cpu_set_workspace(base, SHORE__NO_BUF, 0);
     return 0;

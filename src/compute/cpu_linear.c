@@ -1,6 +1,4 @@
 /* Linear layers as products, and which products a model's shapes will ask for. */
-#include <errno.h>
-
 #include "compute/cpu.h"
 
 /* From here on, packing the weights for one product alone costs less than it saves. Fewer rows never do it, whatever

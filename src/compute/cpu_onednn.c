@@ -134,7 +134,7 @@ static dnnl_status_t describe(const struct shore__cpu *c, const struct shore__pr
     if (!st) st = dnnl_reorder_primitive_desc_create(&d->pack, &plain, c->onednn->engine, b, c->onednn->engine, attr);
     if (attr) dnnl_primitive_attr_destroy(attr);
     if (st) return st;
-    d->packed_bytes = (dnnl_memory_desc_get_size(b) + 4095) / 4096 * 4096;
+    d->packed_bytes = shore__cpu_whole_pages(dnnl_memory_desc_get_size(b));
     size_t scratch = described_bytes(d->pack, dnnl_query_scratchpad_md);
     if (scratch > d->scratch) d->scratch = scratch;
     return dnnl_success;
