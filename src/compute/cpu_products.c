@@ -39,13 +39,17 @@ static const void *pack(struct shore__cpu *c, const struct shore__product *p, co
     return to;
 }
 
-/* Threads take blocks of rows as they come free: one that has to share its processor, with UPDATE say, takes fewer.
- * Where there are too few blocks for all threads, columns are split too. */
+/* Threads take jobs as they come free: one that has to share its processor, with UPDATE say, takes fewer. A job is a
+ * block of rows, or a group of their columns where that would be too few jobs. */
 static void multiply(struct shore__cpu *c, const struct shore__product *p, void *dst, const void *a,
                      const void *packed_b, const float *bias) {
-    /* Small blocks are shared out more evenly, but turned they would take half lines of a. */
+    /* Small jobs leave less to wait for at the end. But half as many rows to turn would take half lines of a, and more
+     * groups turn them again. */
     size_t block_rows = p->a_transposed ? SHORE__PRODUCT_ROWS : SHORE__PRODUCT_ROWS / 2;
-    size_t blocks = (p->m + block_rows - 1) / block_rows, groups = (2 * (size_t)c->base.threads + blocks - 1) / blocks;
+    size_t jobs = (p->a_transposed ? 2 : 64) * (size_t)c->base.threads;
+    size_t blocks = (p->m + block_rows - 1) / block_rows, groups = (jobs + blocks - 1) / blocks;
+    size_t panels = (p->n + SHORE__PRODUCT_PANEL - 1) / SHORE__PRODUCT_PANEL;
+    if (groups > panels) groups = panels;
     char *scratch = c->workspace + packed_bytes(c, p);
 #pragma omp parallel for num_threads(c->base.threads) schedule(dynamic)
     for (size_t i = 0; i < blocks * groups; i++) {

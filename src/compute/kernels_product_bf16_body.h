@@ -102,25 +102,52 @@ INLINE void put_sum(const struct shore__product_job *job, size_t row, size_t j, 
         _mm512_mask_storeu_ps(c, some, sum);
 }
 
+/* What is read after a strip, a line for each of its steps over k: fetched into the second-level cache meanwhile. It
+ * may be beyond what there is: a prefetch does not fault. */
+struct ahead {
+    const char *line;
+    size_t stride;
+};
+INLINE struct ahead ahead_of(const struct shore__product_job *job, size_t j, size_t strip) {
+    const uint16_t *a = job->a, *b = job->packed_b, *line = b;
+    size_t steps = (job->k + 1) / 2, stride = 0;
+    if (strip < STRIP_VECTORS && (j + PANEL < job->n || !job->a_transposed)) {
+        /* the next panel, or the rows that follow */
+        line = j + PANEL < job->n ? b + (j + PANEL) * whole_k(job->k) : a + job->row_end * job->k;
+        line += strip * steps * 32;
+        stride = 64;
+    } else if (strip >= STRIP_VECTORS && job->a_transposed && j + 2 * PANEL >= job->column_end) {
+        /* whole lines of the rows to be turned next, by two threads: half of k during each of the last two panels */
+        size_t from = j + PANEL < job->column_end ? 0 : job->k / 2;
+        line = a + from * job->m + job->row_end + (strip - STRIP_VECTORS) * 32;
+        stride = job->m * sizeof *a;
+    }
+    return (struct ahead){(const char *)line, stride};
+}
+
 /* `rows` rows of c from `first` by a panel's columns from j. */
 static void strip_of_panel(const struct shore__product_job *job, size_t first, size_t rows, size_t j, const uint16_t *a,
-                           size_t lda) {
+                           size_t lda, struct ahead ahead) {
     const uint16_t *b = (const uint16_t *)job->packed_b + j * whole_k(job->k), *row[STRIP_ROWS];
+    size_t element = job->f32_out ? sizeof(float) : sizeof(uint16_t);
     __m512 sum[STRIP_ROWS][STRIP_VECTORS];
 #pragma GCC unroll 6
     for (size_t i = 0; i < STRIP_ROWS; i++) {
         row[i] = a + (i < rows ? i : 0) * lda;
-        for (size_t v = 0; v < STRIP_VECTORS; v++) {
+        for (size_t v = 0; v < STRIP_VECTORS; v++)
             sum[i][v] = _mm512_setzero_ps();
-            if (job->accumulate)
-                _mm_prefetch((const char *)((float *)job->c + (first + i) * job->n + j + 16 * v), _MM_HINT_T0);
-        }
+        /* To be written: stores that wait for their lines at the end would hold up the next strip. */
+        char *c = (char *)job->c + ((first + i) * job->n + j) * element;
+        for (size_t line = 0; line < PANEL * element; line += 64)
+            __builtin_prefetch(c + line, 1);
     }
     for (size_t r = 0; r < job->k; r += 2) {
         __m512bh panel[STRIP_VECTORS];
 #pragma GCC unroll 4
         for (size_t v = 0; v < STRIP_VECTORS; v++)
             panel[v] = (__m512bh)_mm512_loadu_si512(b + r * PANEL + 32 * v);
+        _mm_prefetch(ahead.line, _MM_HINT_T1);
+        ahead.line += ahead.stride;
 #pragma GCC unroll 6
         for (size_t i = 0; i < STRIP_ROWS; i++) {
             int32_t pair;
@@ -152,5 +179,6 @@ static void k_product(const struct shore__product_job *job, void *scratch) {
     }
     for (size_t j = job->column_begin; j < job->column_end; j += PANEL)
         for (size_t r = 0; r < rows; r += STRIP_ROWS)
-            strip_of_panel(job, job->row_begin + r, least(STRIP_ROWS, rows - r), j, a + r * lda, lda);
+            strip_of_panel(job, job->row_begin + r, least(STRIP_ROWS, rows - r), j, a + r * lda, lda,
+                           ahead_of(job, j, r / STRIP_ROWS));
 }
