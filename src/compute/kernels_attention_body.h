@@ -8,7 +8,12 @@
 
 #define BLOCK ((size_t)128)
 #define NR ((size_t)(2 * VL))
+/* The sums of MR rows by two vectors fit the registers beside what is multiplied: of 32, or of 16. */
+#if VL == 16 || !defined __x86_64__
 #define MR 8
+#else
+#define MR 4
+#endif
 #define S_LD (BLOCK + 16) /* not a power of two: rows must not share cache sets */
 
 INLINE size_t up_to(size_t n, size_t unit) {
