@@ -1,85 +1,104 @@
 /* Matrix products: by our own kernel where this processor has one, otherwise by oneDNN. */
 #include "compute/cpu.h"
 
-/* Whose strips read b packed: what is not to be packed is oneDNN's. */
-static bool has_kernel(const struct shore__cpu *c, const struct shore__product *p) {
-    return c->kernels->product && c->base.mode == SHORE__BF16 && p->pack != SHORE__PACK_NOTHING;
+/* With fewer rows of activations, packing takes longer than it saves; with more, oneDNN's for AVX2 are as quick or
+ * quicker. */
+#define F32_FROM_ROWS 48
+#define F32_UNTIL_ROWS 768
+
+/* NULL: oneDNN's. */
+static const struct shore__product_kernel *kernel_for(const struct shore__cpu *c, const struct shore__product *p) {
+    if (c->base.mode == SHORE__BF16) return p->pack != SHORE__PACK_NOTHING ? c->kernels->product_bf16 : NULL;
+    size_t rows = p->a_transposed ? p->k : p->m;
+    return rows >= F32_FROM_ROWS && rows < F32_UNTIL_ROWS ? c->kernels->product_f32 : NULL;
 }
-static size_t packed_bytes(const struct shore__cpu *c, const struct shore__product *p) {
-    return shore__cpu_whole_pages(c->kernels->product_packed(p->k, p->n));
+static size_t packed_bytes(const struct shore__product_kernel *kernel, const struct shore__product *p) {
+    return kernel->packed ? shore__cpu_whole_pages(kernel->packed(p->k, p->n)) : 0;
 }
-static size_t scratch_bytes(const struct shore__cpu *c, const struct shore__product *p) {
-    return shore__cpu_whole_pages(c->kernels->product_scratch(p->k));
+static size_t scratch_bytes(const struct shore__product_kernel *kernel, const struct shore__product *p) {
+    return shore__cpu_whole_pages(kernel->scratch(p->k));
 }
-static size_t workspace_bytes(const struct shore__cpu *c, const struct shore__product *p) {
-    return packed_bytes(c, p) + scratch_bytes(c, p) * (size_t)c->base.threads;
+static size_t workspace_bytes(const struct shore__cpu *c, const struct shore__product_kernel *kernel,
+                              const struct shore__product *p) {
+    return packed_bytes(kernel, p) + scratch_bytes(kernel, p) * (size_t)c->base.threads;
 }
 
 int shore__cpu_product_room(struct shore__cpu *c, const struct shore__product *p, size_t *bytes, size_t *packed,
                             struct shore_diag *diag) {
-    if (!has_kernel(c, p)) return shore__onednn_product_room(c, p, bytes, packed, diag);
-    *bytes = workspace_bytes(c, p);
-    *packed = packed_bytes(c, p);
-    return 0;
+    const struct shore__product_kernel *kernel = kernel_for(c, p);
+    /* As prompts come, so do numbers of rows that prepare() is not told of: with some of them the kernel takes this. */
+    struct shore__product other = *p;
+    if (!other.a_transposed) other.m = F32_FROM_ROWS;
+    const struct shore__product_kernel *for_other = kernel_for(c, &other);
+    int err = 0;
+    *bytes = 0;
+    if (kernel)
+        *packed = packed_bytes(kernel, p);
+    else
+        err = shore__onednn_product_room(c, p, bytes, packed, diag);
+    if (for_other && workspace_bytes(c, for_other, p) > *bytes) *bytes = workspace_bytes(c, for_other, p);
+    return err;
 }
 
 int shore__cpu_product_make(struct shore__cpu *c, const struct shore__product *p, struct shore_diag *diag) {
-    return has_kernel(c, p) ? 0 : shore__onednn_product_make(c, p, diag);
+    return kernel_for(c, p) ? 0 : shore__onednn_product_make(c, p, diag);
 }
 
-static const void *pack(struct shore__cpu *c, const struct shore__product *p, const void *b) {
+static const void *pack(struct shore__cpu *c, const struct shore__product_kernel *kernel,
+                        const struct shore__product *p, const void *b) {
+    if (!kernel->packed) return b;
     /* The order depends on nothing else. */
     struct shore__product of = {.n = p->n, .k = p->k, .b_transposed = p->b_transposed, .pack = p->pack};
     bool there;
-    char *to = shore__cpu_packed_place(c, &of, b, packed_bytes(c, p), &there);
+    char *to = shore__cpu_packed_place(c, &of, b, packed_bytes(kernel, p), &there);
     if (there) return to;
-    SHORE__FOR_PART(c, p->n, SHORE__PRODUCT_PANEL, part) {
-        c->kernels->product_pack(to, b, p->b_transposed, p->k, p->n, part.begin, part.end);
+    SHORE__FOR_PART(c, p->n, kernel->panel, part) {
+        kernel->pack(to, b, p->b_transposed, p->k, p->n, part.begin, part.end);
     }
     return to;
 }
 
 /* Threads take jobs as they come free: one that has to share its processor, with UPDATE say, takes fewer. A job is a
  * block of rows, or a group of their columns where that would be too few jobs. */
-static void multiply(struct shore__cpu *c, const struct shore__product *p, void *dst, const void *a,
-                     const void *packed_b, const float *bias) {
-    /* Small jobs leave less to wait for at the end. But half as many rows to turn would take half lines of a, and more
-     * groups turn them again. */
-    size_t block_rows = p->a_transposed ? SHORE__PRODUCT_ROWS : SHORE__PRODUCT_ROWS / 2;
-    size_t jobs = (p->a_transposed ? 2 : 64) * (size_t)c->base.threads;
-    size_t blocks = (p->m + block_rows - 1) / block_rows, groups = (jobs + blocks - 1) / blocks;
-    size_t panels = (p->n + SHORE__PRODUCT_PANEL - 1) / SHORE__PRODUCT_PANEL;
+static void multiply(struct shore__cpu *c, const struct shore__product_kernel *kernel, const struct shore__product *p,
+                     void *dst, const void *a, const void *b, const float *bias) {
+    size_t threads = (size_t)c->base.threads, most = p->a_transposed ? kernel->transposed.rows : kernel->plain.rows;
+    size_t jobs = threads * (p->a_transposed ? kernel->transposed.jobs : kernel->plain.jobs);
+    size_t blocks = (p->m + most - 1) / most, groups = (jobs + blocks - 1) / blocks;
+    size_t panels = (p->n + kernel->panel - 1) / kernel->panel;
     if (groups > panels) groups = panels;
-    char *scratch = c->workspace + packed_bytes(c, p);
+    char *scratch = c->workspace + packed_bytes(kernel, p);
 #pragma omp parallel for num_threads(c->base.threads) schedule(dynamic)
     for (size_t i = 0; i < blocks * groups; i++) {
-        size_t row = i / groups * block_rows;
-        struct shore__part columns = shore__cpu_part_of(p->n, SHORE__PRODUCT_PANEL, i % groups, groups);
+        struct shore__part rows = shore__cpu_part_of(p->m, kernel->strip, i / groups, blocks);
+        struct shore__part columns = shore__cpu_part_of(p->n, kernel->panel, i % groups, groups);
         struct shore__product_job job = {.c = dst,
                                          .a = a,
-                                         .packed_b = packed_b,
+                                         .b = b,
                                          .bias = bias,
                                          .m = p->m,
                                          .n = p->n,
                                          .k = p->k,
-                                         .row_begin = row,
-                                         .row_end = row + block_rows < p->m ? row + block_rows : p->m,
+                                         .row_begin = rows.begin,
+                                         .row_end = rows.end,
                                          .column_begin = columns.begin,
                                          .column_end = columns.end,
                                          .a_transposed = p->a_transposed,
+                                         .b_transposed = p->b_transposed,
                                          .accumulate = p->accumulate,
-                                         .f32_out = p->f32_out};
+                                         .c_mode = p->f32_out ? SHORE__F32 : c->base.mode};
         shore__cpu_flush_to_zero();
-        c->kernels->product(&job, scratch + (size_t)omp_get_thread_num() * scratch_bytes(c, p));
+        kernel->run(&job, scratch + (size_t)omp_get_thread_num() * scratch_bytes(kernel, p));
     }
 }
 
 int shore__cpu_product(struct shore__cpu *c, const struct shore__product *p, void *dst, const void *a, const void *b,
                        const float *bias) {
     if (p->m == 0 || p->n == 0) return 0;
+    const struct shore__product_kernel *kernel = kernel_for(c, p);
     /* Too small for it: numbers of rows that prepare() was not told of; oneDNN takes them in pieces. */
-    if (!has_kernel(c, p) || workspace_bytes(c, p) > c->workspace_bytes)
+    if (!kernel || workspace_bytes(c, kernel, p) > c->workspace_bytes)
         return shore__onednn_product(c, p, dst, a, b, bias);
-    multiply(c, p, dst, a, pack(c, p, b), bias);
+    multiply(c, kernel, p, dst, a, pack(c, kernel, p, b), bias);
     return 0;
 }

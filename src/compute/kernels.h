@@ -27,18 +27,33 @@ struct shore__attention_job {
     enum shore__mode mode;
 };
 
-/* Rows and columns of c [m, n] = a [m, k] b [k, n] (+ bias) or c += a b, in SHORE__BF16. */
+/* Rows and columns of c [m, n] = a [m, k] b [k, n] (+ bias) or c += a b. */
 struct shore__product_job {
     void *c;
-    const void *a, *packed_b;
+    const void *a, *b; /* b: packed, if the kernel packs it */
     const float *bias; /* NULL: none */
     size_t m, n, k;
-    size_t row_begin, row_end;              /* at most SHORE__PRODUCT_ROWS */
-    size_t column_begin, column_end;        /* multiples of SHORE__PRODUCT_PANEL, the end also n */
-    bool a_transposed, accumulate, f32_out; /* accumulate: with f32_out */
+    size_t row_begin, row_end;       /* not more than the kernel says */
+    size_t column_begin, column_end; /* multiples of the kernel's panel, the end also n */
+    bool a_transposed, b_transposed, accumulate;
+    enum shore__mode c_mode; /* accumulate: SHORE__F32 */
 };
-#define SHORE__PRODUCT_ROWS 48
-#define SHORE__PRODUCT_PANEL 64
+
+/* Products of one mode. */
+struct shore__product_kernel {
+    size_t strip, panel; /* rows and columns that are computed together */
+    /* Rows of a job at most (whole strips), and jobs for a thread at least; of a as it lies, and transposed. */
+    struct {
+        size_t rows, jobs;
+    } plain, transposed;
+    /* Bytes of the scratch of one job. */
+    size_t (*scratch)(size_t k);
+    /* Bytes of packed b, and its columns begin .. end - 1 packed (begin: a multiple of the panel); NULL: it is read as
+     * it lies. */
+    size_t (*packed)(size_t k, size_t n);
+    void (*pack)(void *packed, const void *b, bool transposed, size_t k, size_t n, size_t begin, size_t end);
+    void (*run)(const struct shore__product_job *job, void *scratch);
+};
 
 struct shore__kernels {
     const char *isa;
@@ -73,12 +88,8 @@ struct shore__kernels {
     void (*attention)(const struct shore__attention_job *job, void *scratch);
     void (*attention_backward)(const struct shore__attention_job *job, void *scratch);
 
-    /* Products in SHORE__BF16; NULL where oneDNN's are the quickest. Bytes of packed b, and of the scratch of one job;
-     * columns begin .. end - 1 of b, packed (begin: a multiple of SHORE__PRODUCT_PANEL). */
-    size_t (*product_packed)(size_t k, size_t n);
-    size_t (*product_scratch)(size_t k);
-    void (*product_pack)(void *packed, const void *b, bool transposed, size_t k, size_t n, size_t begin, size_t end);
-    void (*product)(const struct shore__product_job *job, void *scratch);
+    /* Products in SHORE__BF16, and in fp32; NULL where oneDNN's are the quickest. */
+    const struct shore__product_kernel *product_bf16, *product_f32;
 };
 
 /* The set for this processor, within what oneDNN is limited to (ONEDNN_MAX_CPU_ISA), so that one limit gives the bits

@@ -13,6 +13,7 @@
 
 #include "compute/kernels_attention_body.h"
 #include "compute/kernels_element_body.h"
+#include "compute/kernels_product_f32_body.h"
 #include "compute/kernels_row_body.h"
 #include "compute/kernels_table_body.h"
 #endif

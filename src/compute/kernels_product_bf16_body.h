@@ -8,7 +8,8 @@
  */
 #define STRIP_ROWS ((size_t)6)
 #define STRIP_VECTORS (PANEL / 16)
-#define PANEL ((size_t)SHORE__PRODUCT_PANEL)
+#define PANEL ((size_t)64)
+#define JOB_ROWS (8 * STRIP_ROWS)
 
 /* transpose() takes 16 pairs of rows at a time. */
 INLINE size_t whole_k(size_t k) {
@@ -19,10 +20,10 @@ INLINE size_t turned_ld(size_t k) {
     return whole_k(k) + 32;
 }
 
-static size_t k_product_scratch(size_t k) {
-    return up_to(SHORE__PRODUCT_ROWS, 16) * turned_ld(k) * sizeof(uint16_t);
+static size_t product_scratch(size_t k) {
+    return up_to(JOB_ROWS, 16) * turned_ld(k) * sizeof(uint16_t);
 }
-static size_t k_product_packed(size_t k, size_t n) {
+static size_t product_packed(size_t k, size_t n) {
     return up_to(n, PANEL) * whole_k(k) * sizeof(uint16_t);
 }
 
@@ -43,7 +44,7 @@ INLINE void pairs_of_transposed(__m512i pairs[16], const uint16_t *src, size_t l
     transpose(pairs);
 }
 
-static void k_product_pack(void *packed, const void *b, bool transposed, size_t k, size_t n, size_t begin, size_t end) {
+static void product_pack(void *packed, const void *b, bool transposed, size_t k, size_t n, size_t begin, size_t end) {
     const uint16_t *src = b;
     for (size_t j = begin; j < end; j += 16) {
         uint16_t *dst = (uint16_t *)packed + j / PANEL * PANEL * whole_k(k) + j % PANEL * 2;
@@ -85,7 +86,7 @@ INLINE void put_sum(const struct shore__product_job *job, size_t row, size_t j, 
     __mmask16 some = (__mmask16)((1u << least(16, job->n - j)) - 1);
     bool all = job->n - j >= 16;
     if (job->bias) sum = _mm512_add_ps(sum, _mm512_maskz_loadu_ps(some, job->bias + j));
-    if (!job->f32_out) {
+    if (job->c_mode != SHORE__F32) {
         uint16_t *c = (uint16_t *)job->c + row * job->n + j;
         __m256i narrow = (__m256i)_mm512_cvtneps_pbh(sum);
         if (all)
@@ -109,7 +110,7 @@ struct ahead {
     size_t stride;
 };
 INLINE struct ahead ahead_of(const struct shore__product_job *job, size_t j, size_t strip) {
-    const uint16_t *a = job->a, *b = job->packed_b, *line = b;
+    const uint16_t *a = job->a, *b = job->b, *line = b;
     size_t steps = (job->k + 1) / 2, stride = 0;
     if (strip < STRIP_VECTORS && (j + PANEL < job->n || !job->a_transposed)) {
         /* the next panel, or the rows that follow */
@@ -128,8 +129,8 @@ INLINE struct ahead ahead_of(const struct shore__product_job *job, size_t j, siz
 /* `rows` rows of c from `first` by a panel's columns from j. */
 static void strip_of_panel(const struct shore__product_job *job, size_t first, size_t rows, size_t j, const uint16_t *a,
                            size_t lda, struct ahead ahead) {
-    const uint16_t *b = (const uint16_t *)job->packed_b + j * whole_k(job->k), *row[STRIP_ROWS];
-    size_t element = job->f32_out ? sizeof(float) : sizeof(uint16_t);
+    const uint16_t *b = (const uint16_t *)job->b + j * whole_k(job->k), *row[STRIP_ROWS];
+    size_t element = job->c_mode == SHORE__F32 ? sizeof(float) : sizeof(uint16_t);
     __m512 sum[STRIP_ROWS][STRIP_VECTORS];
 #pragma GCC unroll 6
     for (size_t i = 0; i < STRIP_ROWS; i++) {
@@ -164,7 +165,7 @@ static void strip_of_panel(const struct shore__product_job *job, size_t first, s
             if (i < rows && j + 16 * v < job->n) put_sum(job, first + i, j + 16 * v, sum[i][v]);
 }
 
-static void k_product(const struct shore__product_job *job, void *scratch) {
+static void product_run(const struct shore__product_job *job, void *scratch) {
     size_t rows = job->row_end - job->row_begin, lda = turned_ld(job->k);
     const uint16_t *a = job->a;
     if (job->a_transposed) {
@@ -182,3 +183,17 @@ static void k_product(const struct shore__product_job *job, void *scratch) {
             strip_of_panel(job, job->row_begin + r, least(STRIP_ROWS, rows - r), j, a + r * lda, lda,
                            ahead_of(job, j, r / STRIP_ROWS));
 }
+
+/* Small jobs leave less to wait for at the end. But half as many rows to turn would take half lines of a, and more
+ * groups of columns turn them again. */
+static const struct shore__product_kernel k_product_bf16 = {
+    .strip = STRIP_ROWS,
+    .panel = PANEL,
+    .plain = {.rows = JOB_ROWS / 2, .jobs = 64},
+    .transposed = {.rows = JOB_ROWS, .jobs = 2},
+    .scratch = product_scratch,
+    .packed = product_packed,
+    .pack = product_pack,
+    .run = product_run,
+};
+#define PRODUCT_BF16 (&k_product_bf16)

@@ -15,10 +15,10 @@ const struct shore__kernels KERNELS = {
     .attention_scratch = k_attention_scratch,
     .attention = k_attention,
     .attention_backward = k_attention_backward,
-#ifdef PRODUCT
-    .product_packed = k_product_packed,
-    .product_scratch = k_product_scratch,
-    .product_pack = k_product_pack,
-    .product = k_product,
+#ifdef PRODUCT_BF16
+    .product_bf16 = PRODUCT_BF16,
+#endif
+#ifdef PRODUCT_F32
+    .product_f32 = PRODUCT_F32,
 #endif
 };

@@ -1,0 +1,198 @@
+/* Products in fp32 for AVX2: c [m, n] = a [m, k] b [k, n] (+ bias) or c += a b.
+ *
+ * STRIP_ROWS rows by PANEL columns stay in registers over a piece of k. A job packs its rows' piece of a, strip after
+ * strip, which stays in the second-level cache over all panels, and then of one panel of b after the other, which stays
+ * in the first-level cache over all strips: both are read in order, wherever a and b lie. Every element is a sum of
+ * sums over the pieces, each in order, to which bias or what was there is added: its bits depend on nothing beside it.
+ */
+#define STRIP_ROWS ((size_t)6)
+#define PANEL ((size_t)16)
+#define PIECE ((size_t)256)
+#define JOB_ROWS (43 * STRIP_ROWS)
+/* Between strips: a vector that is stored at the start of a strip's row goes beyond it. */
+#define STRIP_SIZE (PIECE * STRIP_ROWS + VL)
+
+static size_t product_scratch(size_t k) {
+    return (PIECE * PANEL + JOB_ROWS / STRIP_ROWS * STRIP_SIZE) * sizeof(float);
+}
+
+/* Of a square of 8 by 8. */
+INLINE void transpose(vf row[VL]) {
+    __m256 pair[VL], quad[VL];
+#pragma GCC unroll 4
+    for (int i = 0; i < VL; i += 2) {
+        pair[i] = _mm256_unpacklo_ps((__m256)row[i], (__m256)row[i + 1]);
+        pair[i + 1] = _mm256_unpackhi_ps((__m256)row[i], (__m256)row[i + 1]);
+    }
+#pragma GCC unroll 2
+    for (int i = 0; i < VL; i += 4) {
+        quad[i] = _mm256_shuffle_ps(pair[i], pair[i + 2], 0x44);
+        quad[i + 1] = _mm256_shuffle_ps(pair[i], pair[i + 2], 0xEE);
+        quad[i + 2] = _mm256_shuffle_ps(pair[i + 1], pair[i + 3], 0x44);
+        quad[i + 3] = _mm256_shuffle_ps(pair[i + 1], pair[i + 3], 0xEE);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+        row[i] = (vf)_mm256_permute2f128_ps(quad[i], quad[i + 4], 0x20);
+        row[i + 4] = (vf)_mm256_permute2f128_ps(quad[i], quad[i + 4], 0x31);
+    }
+}
+
+/* dst [depth, ld]: `width` columns of it, at most a vector, are those of src [depth, src_ld], or where transposed the
+ * rows of src [width, src_ld], which may be read up to `end`. Rows of dst are whole vectors, written in order, each
+ * over the end of the one before; transposed, whole squares. */
+INLINE void lay_out(float *dst, size_t ld, const float *src, size_t src_ld, bool transposed, size_t width, size_t depth,
+                    size_t end) {
+    if (!transposed) {
+        for (size_t p = 0; p < depth; p++)
+            put(dst, p * ld, VL, get(src, p * src_ld, width, SHORE__F32), SHORE__F32);
+        return;
+    }
+    for (size_t p = 0; p < depth; p += VL) {
+        vf square[VL];
+#pragma GCC unroll 8
+        for (size_t i = 0; i < VL; i++)
+            square[i] = i < width ? get(src, i * src_ld + p, left(p, end), SHORE__F32) : splat(0.0f);
+        transpose(square);
+#pragma GCC unroll 8
+        for (size_t i = 0; i < VL; i++)
+            put(dst, (p + i) * ld, VL, square[i], SHORE__F32);
+    }
+}
+
+/* A piece of k; they are as long as one another. */
+struct piece {
+    size_t begin, depth;
+    bool first, last;
+};
+static struct piece piece_at(const struct shore__product_job *job, size_t begin) {
+    size_t pieces = (job->k + PIECE - 1) / PIECE, depth = pieces ? up_to((job->k + pieces - 1) / pieces, VL) : 0;
+    return (struct piece){begin, least(depth, job->k - begin), begin == 0, begin + depth >= job->k};
+}
+
+static void pack_strips(float *dst, const struct shore__product_job *job, struct piece piece) {
+    const float *a = job->a;
+    /* Rows of a that lies transposed are each in pages of their own: a few at a time, over all strips. */
+    size_t few = job->a_transposed ? 32 : PIECE;
+    for (size_t p = 0; p < piece.depth; p += few)
+        for (size_t row = job->row_begin, strip = 0; row < job->row_end; row += STRIP_ROWS, strip += STRIP_SIZE) {
+            size_t k = piece.begin + p, depth = least(few, piece.depth - p), there = job->m - row;
+            float *to = dst + strip + p * STRIP_ROWS;
+            if (job->a_transposed)
+                lay_out(to, STRIP_ROWS, a + k * job->m + row, job->m, false, there, depth, 0);
+            else
+                lay_out(to, STRIP_ROWS, a + row * job->k + k, job->k, true, least(STRIP_ROWS, there), depth,
+                        job->k - k);
+        }
+}
+
+/* Where n ends, the rest of the panel stays as it is: sums with it are not stored. */
+static void pack_panel(float *dst, const struct shore__product_job *job, size_t j, struct piece piece) {
+    const float *b = job->b;
+    size_t k = piece.begin;
+    for (size_t v = 0; v < PANEL && j + v < job->n; v += VL)
+        if (job->b_transposed)
+            lay_out(dst + v, PANEL, b + (j + v) * job->k + k, job->k, true, left(j + v, job->n), piece.depth,
+                    job->k - k);
+        else
+            lay_out(dst + v, PANEL, b + k * job->n + j + v, job->n, false, left(j + v, job->n), piece.depth, 0);
+}
+
+/* `count` columns from j of a row of c. */
+INLINE void put_sum(const struct shore__product_job *job, float *c, size_t j, size_t count, vf sum,
+                    struct piece piece) {
+    if (!piece.first || job->accumulate) sum = sum + get(c, 0, count, SHORE__F32);
+    if (piece.last && job->bias) sum = sum + get(job->bias, j, count, SHORE__F32);
+    put(c, 0, count, sum, piece.last ? job->c_mode : SHORE__F32);
+}
+
+/* `rows` rows of c from `first` by a panel's columns from j. */
+static void strip_of_panel(const struct shore__product_job *job, size_t first, size_t rows, size_t j,
+                           const float *strip, const float *panel, struct piece piece) {
+    float *c = (float *)job->c + first * job->n + j;
+    size_t columns = least(PANEL, job->n - j);
+    vf sum[STRIP_ROWS][2];
+#pragma GCC unroll 6
+    for (size_t i = 0; i < STRIP_ROWS; i++) {
+        sum[i][0] = sum[i][1] = splat(0.0f);
+        __builtin_prefetch(c + i * job->n, 1);
+    }
+#pragma GCC unroll 4
+    for (size_t p = 0; p < piece.depth; p++) {
+        vf b0 = get(panel, p * PANEL, VL, SHORE__F32), b1 = get(panel, p * PANEL + VL, VL, SHORE__F32);
+#pragma GCC unroll 6
+        for (size_t i = 0; i < STRIP_ROWS; i++) {
+            vf x = splat(strip[p * STRIP_ROWS + i]);
+            sum[i][0] = FMA(x, b0, sum[i][0]);
+            sum[i][1] = FMA(x, b1, sum[i][1]);
+        }
+    }
+    bool whole = rows == STRIP_ROWS && columns == PANEL;
+#pragma GCC unroll 6
+    for (size_t i = 0; i < STRIP_ROWS; i++)
+#pragma GCC unroll 2
+        for (size_t v = 0; v < PANEL; v += VL) {
+            float *to = c + i * job->n + v;
+            if (whole)
+                put_sum(job, to, j + v, VL, sum[i][v / VL], piece);
+            else if (i < rows && v < columns)
+                put_sum(job, to, j + v, left(v, columns), sum[i][v / VL], piece);
+        }
+}
+
+/* Part `self` of so many of the rows of a block of memory is fetched into the second-level cache. The block may go
+ * beyond what there is: a prefetch does not fault. */
+INLINE void fetch(const float *block, size_t ld, size_t rows, size_t columns, size_t self, size_t parts) {
+    for (size_t r = rows * self / parts; r < rows * (self + 1) / parts; r++)
+        for (size_t j = 0; j < columns; j += 16)
+            _mm_prefetch((const char *)(block + r * ld + j), _MM_HINT_T1);
+}
+INLINE void fetch_panel(const struct shore__product_job *job, size_t j, struct piece piece, size_t self, size_t parts) {
+    const float *b = job->b;
+    if (job->b_transposed)
+        fetch(b + j * job->k + piece.begin, job->k, PANEL, piece.depth, self, parts);
+    else
+        fetch(b + piece.begin * job->n + j, job->n, piece.depth, PANEL, self, parts);
+}
+INLINE void fetch_rows(const struct shore__product_job *job, struct piece piece, size_t self, size_t parts) {
+    const float *a = job->a;
+    size_t rows = job->row_end - job->row_begin;
+    if (job->a_transposed)
+        fetch(a + piece.begin * job->m + job->row_begin, job->m, piece.depth, rows, self, parts);
+    else
+        fetch(a + job->row_begin * job->k + piece.begin, job->k, rows, piece.depth, self, parts);
+}
+
+static void product_run(const struct shore__product_job *job, void *scratch) {
+    float *panel = scratch, *strips = panel + PIECE * PANEL;
+    size_t count = (job->row_end - job->row_begin + STRIP_ROWS - 1) / STRIP_ROWS;
+    for (struct piece piece = piece_at(job, 0);; piece = piece_at(job, piece.begin + piece.depth)) {
+        struct piece next = piece_at(job, piece.begin + (piece.last ? 0 : piece.depth));
+        pack_strips(strips, job, piece);
+        for (size_t j = job->column_begin; j < job->column_end; j += PANEL) {
+            bool more = j + PANEL < job->column_end;
+            pack_panel(panel, job, j, piece);
+            for (size_t s = 0, row = job->row_begin; s < count; s++, row += STRIP_ROWS) {
+                if (more)
+                    fetch_panel(job, j + PANEL, piece, s, count);
+                else if (!piece.last) {
+                    fetch_panel(job, job->column_begin, next, s, count);
+                    fetch_rows(job, next, s, count);
+                }
+                strip_of_panel(job, row, least(STRIP_ROWS, job->row_end - row), j, strips + s * STRIP_SIZE, panel,
+                               piece);
+            }
+        }
+        if (piece.last) return;
+    }
+}
+
+static const struct shore__product_kernel k_product_f32 = {
+    .strip = STRIP_ROWS,
+    .panel = PANEL,
+    .plain = {.rows = JOB_ROWS, .jobs = 2},
+    .transposed = {.rows = JOB_ROWS, .jobs = 2},
+    .scratch = product_scratch,
+    .run = product_run,
+};
+#define PRODUCT_F32 (&k_product_f32)
