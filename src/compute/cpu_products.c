@@ -62,9 +62,12 @@ static const void *pack(struct shore__cpu *c, const struct shore__product_kernel
  * block of rows, or a group of their columns where that would be too few jobs. */
 static void multiply(struct shore__cpu *c, const struct shore__product_kernel *kernel, const struct shore__product *p,
                      void *dst, const void *a, const void *b, const float *bias) {
-    size_t threads = (size_t)c->base.threads, most = p->a_transposed ? kernel->transposed.rows : kernel->plain.rows;
-    size_t jobs = threads * (p->a_transposed ? kernel->transposed.jobs : kernel->plain.jobs);
-    size_t blocks = (p->m + most - 1) / most, groups = (jobs + blocks - 1) / blocks;
+    struct shore__job_size size = kernel->job_size(p->k, p->a_transposed);
+    size_t threads = (size_t)c->base.threads, strips = (p->m + kernel->strip - 1) / kernel->strip;
+    size_t blocks = (p->m + size.rows - 1) / size.rows;
+    if (blocks > threads) blocks = (blocks + threads - 1) / threads * threads; /* as many for each of them */
+    if (blocks > strips) blocks = strips;
+    size_t groups = (size.jobs * threads + blocks - 1) / blocks;
     size_t panels = (p->n + kernel->panel - 1) / kernel->panel;
     if (groups > panels) groups = panels;
     char *scratch = c->workspace + packed_bytes(kernel, p);

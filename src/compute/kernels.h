@@ -39,13 +39,15 @@ struct shore__product_job {
     enum shore__mode c_mode; /* accumulate: SHORE__F32 */
 };
 
+/* Rows of a job at most (whole strips), and jobs for a thread at least. */
+struct shore__job_size {
+    size_t rows, jobs;
+};
+
 /* Products of one mode. */
 struct shore__product_kernel {
     size_t strip, panel; /* rows and columns that are computed together */
-    /* Rows of a job at most (whole strips), and jobs for a thread at least; of a as it lies, and transposed. */
-    struct {
-        size_t rows, jobs;
-    } plain, transposed;
+    struct shore__job_size (*job_size)(size_t k, bool a_transposed);
     /* Bytes of the scratch of one job. */
     size_t (*scratch)(size_t k);
     /* Bytes of packed b, and its columns begin .. end - 1 packed (begin: a multiple of the panel); NULL: it is read as

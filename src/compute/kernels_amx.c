@@ -1,4 +1,4 @@
-/* The kernels for AVX-512 with AVX512_BF16, and attention on AMX tiles. */
+/* The kernels for AVX-512 with AVX512_BF16, attention and products on AMX tiles. */
 #ifdef __x86_64__
 #include <immintrin.h>
 
@@ -64,8 +64,11 @@ static void product(float *c, size_t ldc, const uint16_t *a, size_t lda, const u
         }
 }
 
+#include "compute/kernels_pairs_body.h"
+
 #include "compute/kernels_attention_bf16_body.h"
 #include "compute/kernels_element_body.h"
+#include "compute/kernels_product_amx_body.h"
 #include "compute/kernels_row_body.h"
 #include "compute/kernels_table_body.h"
 #endif

@@ -19,13 +19,6 @@
 #define LOG2E 1.44269504088896341f
 #define LN2 0.693147180559945309f
 
-INLINE size_t up_to(size_t n, size_t unit) {
-    return (n + unit - 1) / unit * unit;
-}
-INLINE size_t least(size_t a, size_t b) {
-    return a < b ? a : b;
-}
-
 /* ---- packing ---- */
 
 /* dst [padded, wide] = src, zeros around. */
@@ -36,33 +29,6 @@ static void pack(uint16_t *dst, size_t wide, const uint16_t *src, size_t ld, siz
             _mm512_storeu_si512(dst + r * wide + j, _mm512_maskz_loadu_epi16(mask, src + r * ld + j));
     }
     memset(dst + rows * wide, 0, (padded - rows) * wide * sizeof *dst);
-}
-/* 16 by 16 elements of 32 bits. */
-INLINE void transpose(__m512i row[16]) {
-    __m512i t[16];
-#pragma GCC unroll 8
-    for (int i = 0; i < 16; i += 2) {
-        t[i] = _mm512_unpacklo_epi32(row[i], row[i + 1]);
-        t[i + 1] = _mm512_unpackhi_epi32(row[i], row[i + 1]);
-    }
-#pragma GCC unroll 4
-    for (int i = 0; i < 16; i += 4) {
-        row[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
-        row[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
-        row[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
-        row[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
-    }
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) {
-        __m512i even0 = _mm512_shuffle_i32x4(row[i], row[i + 4], 0x88);
-        __m512i odd0 = _mm512_shuffle_i32x4(row[i], row[i + 4], 0xDD);
-        __m512i even1 = _mm512_shuffle_i32x4(row[i + 8], row[i + 12], 0x88);
-        __m512i odd1 = _mm512_shuffle_i32x4(row[i + 8], row[i + 12], 0xDD);
-        row[i] = _mm512_shuffle_i32x4(even0, even1, 0x88);
-        row[i + 4] = _mm512_shuffle_i32x4(odd0, odd1, 0x88);
-        row[i + 8] = _mm512_shuffle_i32x4(even0, even1, 0xDD);
-        row[i + 12] = _mm512_shuffle_i32x4(odd0, odd1, 0xDD);
-    }
 }
 /* dst pairs [rows / 2][wide][2] of src [rows, wide]: a right operand with the rows as its k. */
 static void pair_rows(uint16_t *dst, const uint16_t *src, size_t rows, size_t wide) {

@@ -40,6 +40,8 @@ static void product(float *c, size_t ldc, const uint16_t *a, size_t lda, const u
         }
 }
 
+#include "compute/kernels_pairs_body.h"
+
 #include "compute/kernels_attention_bf16_body.h"
 #include "compute/kernels_element_body.h"
 #include "compute/kernels_product_bf16_body.h"

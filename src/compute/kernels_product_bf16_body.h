@@ -1,10 +1,10 @@
 /* Products in bf16 for AVX512_BF16: c [m, n] = a [m, k] b [k, n] (+ bias) or c += a b.
  *
  * STRIP_ROWS rows by PANEL columns stay in registers over all of k. b is packed before, a panel after the other, as
- * pairs (kernels_attention_bf16_body.h, whose helpers are used here), zero beyond k and n. a is read as it lies if its
- * pairs do; otherwise the rows of a job are turned here, and stay in the second-level cache over all panels. Every
- * element is a sum over k in order, to which bias or what was there is added: its bits depend on nothing beside it.
- * (oneDNN's kernel for this processor adds sums over pieces of k: other bits from some hundreds on.)
+ * pairs (kernels_pairs_body.h), zero beyond k and n. a is read as it lies if its pairs do; otherwise the rows of a job
+ * are turned here, and stay in the second-level cache over all panels. Every element is a sum over k in order, to which
+ * bias or what was there is added: its bits depend on nothing beside it. (oneDNN's kernel for this processor adds sums
+ * over pieces of k: other bits from some hundreds on.)
  */
 #define STRIP_ROWS ((size_t)6)
 #define STRIP_VECTORS (PANEL / 16)
@@ -25,23 +25,6 @@ static size_t product_scratch(size_t k) {
 }
 static size_t product_packed(size_t k, size_t n) {
     return up_to(n, PANEL) * whole_k(k) * sizeof(uint16_t);
-}
-
-/* 16 columns of rows r and r + 1 as pairs; zero where there is no row or column. */
-INLINE __m512i pairs_of(const uint16_t *src, size_t ld, size_t r, size_t rows, size_t columns) {
-    __mmask16 some = (__mmask16)((1u << least(16, columns)) - 1);
-    __m256i low = _mm256_maskz_loadu_epi16(r < rows ? some : 0, src + r * ld);
-    __m256i high = _mm256_maskz_loadu_epi16(r + 1 < rows ? some : 0, src + (r + 1) * ld);
-    return _mm512_or_si512(_mm512_cvtepu16_epi32(low), _mm512_slli_epi32(_mm512_cvtepu16_epi32(high), 16));
-}
-/* The same of src's transpose [k, n]: pairs[i] are its rows r + 2 i and r + 2 i + 1. */
-INLINE void pairs_of_transposed(__m512i pairs[16], const uint16_t *src, size_t ld, size_t r, size_t rows,
-                                size_t columns) {
-    __mmask32 some = (__mmask32)((1ull << least(32, rows - r)) - 1);
-#pragma GCC unroll 16
-    for (size_t i = 0; i < 16; i++)
-        pairs[i] = _mm512_maskz_loadu_epi16(i < columns ? some : 0, src + i * ld + r);
-    transpose(pairs);
 }
 
 static void product_pack(void *packed, const void *b, bool transposed, size_t k, size_t n, size_t begin, size_t end) {
@@ -79,28 +62,6 @@ static void lay(uint16_t *dst, const uint16_t *src, size_t k, size_t rows) {
         memcpy(dst + r * turned_ld(k), src + r * k, k * sizeof *dst);
         dst[r * turned_ld(k) + k] = 0;
     }
-}
-
-/* 16 columns from j of a row of c. */
-INLINE void put_sum(const struct shore__product_job *job, size_t row, size_t j, __m512 sum) {
-    __mmask16 some = (__mmask16)((1u << least(16, job->n - j)) - 1);
-    bool all = job->n - j >= 16;
-    if (job->bias) sum = _mm512_add_ps(sum, _mm512_maskz_loadu_ps(some, job->bias + j));
-    if (job->c_mode != SHORE__F32) {
-        uint16_t *c = (uint16_t *)job->c + row * job->n + j;
-        __m256i narrow = (__m256i)_mm512_cvtneps_pbh(sum);
-        if (all)
-            _mm256_storeu_si256((void *)c, narrow);
-        else
-            _mm256_mask_storeu_epi16(c, some, narrow);
-        return;
-    }
-    float *c = (float *)job->c + row * job->n + j;
-    if (job->accumulate) sum = _mm512_add_ps(sum, _mm512_maskz_loadu_ps(some, c));
-    if (all)
-        _mm512_storeu_ps(c, sum);
-    else
-        _mm512_mask_storeu_ps(c, some, sum);
 }
 
 /* What is read after a strip, a line for each of its steps over k: fetched into the second-level cache meanwhile. It
@@ -162,7 +123,7 @@ static void strip_of_panel(const struct shore__product_job *job, size_t first, s
     for (size_t i = 0; i < STRIP_ROWS; i++)
 #pragma GCC unroll 4
         for (size_t v = 0; v < STRIP_VECTORS; v++)
-            if (i < rows && j + 16 * v < job->n) put_sum(job, first + i, j + 16 * v, sum[i][v]);
+            if (i < rows && j + 16 * v < job->n) put_sum(job, first + i, j + 16 * v, sum[i][v], job->accumulate);
 }
 
 static void product_run(const struct shore__product_job *job, void *scratch) {
@@ -186,11 +147,15 @@ static void product_run(const struct shore__product_job *job, void *scratch) {
 
 /* Small jobs leave less to wait for at the end. But half as many rows to turn would take half lines of a, and more
  * groups of columns turn them again. */
+static struct shore__job_size job_size(size_t k, bool a_transposed) {
+    return a_transposed ? (struct shore__job_size){.rows = JOB_ROWS, .jobs = 2}
+                        : (struct shore__job_size){.rows = JOB_ROWS / 2, .jobs = 64};
+}
+
 static const struct shore__product_kernel k_product_bf16 = {
     .strip = STRIP_ROWS,
     .panel = PANEL,
-    .plain = {.rows = JOB_ROWS / 2, .jobs = 64},
-    .transposed = {.rows = JOB_ROWS, .jobs = 2},
+    .job_size = job_size,
     .scratch = product_scratch,
     .packed = product_packed,
     .pack = product_pack,

@@ -187,11 +187,14 @@ static void product_run(const struct shore__product_job *job, void *scratch) {
     }
 }
 
+static struct shore__job_size job_size(size_t k, bool a_transposed) {
+    return (struct shore__job_size){.rows = JOB_ROWS, .jobs = 2};
+}
+
 static const struct shore__product_kernel k_product_f32 = {
     .strip = STRIP_ROWS,
     .panel = PANEL,
-    .plain = {.rows = JOB_ROWS, .jobs = 2},
-    .transposed = {.rows = JOB_ROWS, .jobs = 2},
+    .job_size = job_size,
     .scratch = product_scratch,
     .run = product_run,
 };

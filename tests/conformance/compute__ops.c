@@ -67,6 +67,7 @@ static void linear(void **state) {
         linear_case(mode, 5, 3, 1, true, true);
         linear_case(mode, 773, 70, 131, true, true); /* so many rows read weights packed */
         linear_case(mode, 800, 131, 70, false, false);
+        linear_case(mode, 810, 320, 608, true, true); /* whole lines of output, sums in pieces */
         linear_case(mode, 301, 523, 600, true, true); /* sums in pieces, in several jobs */
         linear_case(mode, 767, 25, 9, false, true);
     }
