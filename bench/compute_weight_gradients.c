@@ -1,6 +1,6 @@
 /* Products of oneDNN on the shapes of GPT-2 124M's weight gradients (k: the rows of a unit), by the ways in which they
  * could be asked for, in GFLOP/s of one thread's own time, so that other work on the machine shows little: as training
- * does where it has no kernel of its own (kernels_product_bf16_body.h), added to what is there; written over it; with
+ * does where it has no kernel of its own (kernels_product_*_body.h), added to what is there; written over it; with
  * dy transposed before; with both operands as oneDNN likes them. And whether the bits are those of the first way.
  * Usage: OMP_NUM_THREADS=1 compute_weight_gradients [ROUNDS] DNNL_MAX_CPU_ISA=AVX512_CORE_BF16 shows a processor
  * without AMX. */

@@ -15,12 +15,12 @@
  * products are written by the first unit of a step, and added to by the others.
  *
  * The same call gives the same bits whatever the number of rows around it, the residency of its operands, and which
- * run it is; thread count may matter (it is part of a run's identity). On the CPU backend neither threads nor rows
- * matter in fp32 with AVX-512. Below AVX-512 oneDNN's gemm:jit cuts the sums of weight gradients by threads and may
- * treat a few rows otherwise; oneDNN's bf16 products on AMX (those of fewer than 768 rows) cut a long sum (k above
- * about 1,000) by its number of rows, but not by threads. So threads are part of the identity, and the number of rows
- * of a product's call is part of what decides the bits. They follow from batch and sequence length: units, full or
- * short.
+ * run it is; thread count may matter (it is part of a run's identity). On the CPU backend it does not with AVX-512.
+ * Below, oneDNN's gemm:jit cuts the sums of weight gradients by threads and may treat a few rows otherwise; oneDNN's
+ * bf16 products on AMX cut a long sum (k above about 1,000) by its number of rows, but not by threads; and from 768
+ * rows on, products with AVX-512 and AMX are ours, which add up in another order than oneDNN's. So threads are part of
+ * the identity, and the number of rows of a product's call is part of what decides the bits. They follow from batch and
+ * sequence length: units, full or short.
  *
  * Shapes are row-major; [rows, d] has leading dimension d unless said otherwise. Errors: 0 or a negative code.
  * Threading: one caller per compute object.

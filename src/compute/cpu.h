@@ -8,8 +8,8 @@
 #include "compute/compute.h"
 #include "compute/kernels.h"
 
-/* Whether B is copied before into the order that bf16 products read, instead of by every block of rows again; weights
- * stay so until they change, where there is room. */
+/* Whether B is copied before into the order that products read (of oneDNN's, those in bf16 alone), instead of by every
+ * block of rows again; weights stay so until they change, where there is room. */
 enum shore__pack { SHORE__PACK_NOTHING, SHORE__PACK_ACTIVATIONS, SHORE__PACK_WEIGHTS };
 
 /* C [m, n] = A [m, k] B [k, n] (+ bias [n]) or, accumulating, C += A B. A and B may be stored transposed. */
@@ -89,6 +89,10 @@ static inline struct shore__part shore__cpu_part(size_t n, size_t unit) {
     for (struct shore__part p = shore__cpu_part((n), (unit)); !p.done; p.done = true)
 
 /* ---- products ---- */
+/* Ours for the mode of the backend; NULL: oneDNN's alone. */
+static inline const struct shore__product_kernel *shore__cpu_product_kernel(const struct shore__cpu *c) {
+    return c->base.mode == SHORE__BF16 ? c->kernels->product_bf16 : c->kernels->product_f32;
+}
 /* Workspace of the product, and how much of it B takes packed, without making its code. */
 int shore__cpu_product_room(struct shore__cpu *c, const struct shore__product *p, size_t *bytes, size_t *packed_bytes,
                             struct shore_diag *diag);

@@ -8,9 +8,11 @@
 
 /* NULL: oneDNN's. */
 static const struct shore__product_kernel *kernel_for(const struct shore__cpu *c, const struct shore__product *p) {
-    if (c->base.mode == SHORE__BF16) return p->pack != SHORE__PACK_NOTHING ? c->kernels->product_bf16 : NULL;
+    const struct shore__product_kernel *kernel = shore__cpu_product_kernel(c);
+    if (p->k == 0) return NULL;
+    if (!kernel || kernel->packed) return p->pack != SHORE__PACK_NOTHING ? kernel : NULL;
     size_t rows = p->a_transposed ? p->k : p->m;
-    return rows >= F32_FROM_ROWS && rows < F32_UNTIL_ROWS ? c->kernels->product_f32 : NULL;
+    return rows >= F32_FROM_ROWS && rows < F32_UNTIL_ROWS ? kernel : NULL;
 }
 static size_t packed_bytes(const struct shore__product_kernel *kernel, const struct shore__product *p) {
     return kernel->packed ? shore__cpu_whole_pages(kernel->packed(p->k, p->n)) : 0;
@@ -65,8 +67,8 @@ static void multiply(struct shore__cpu *c, const struct shore__product_kernel *k
     struct shore__job_size size = kernel->job_size(p->k, p->a_transposed);
     size_t threads = (size_t)c->base.threads, strips = (p->m + kernel->strip - 1) / kernel->strip;
     size_t blocks = (p->m + size.rows - 1) / size.rows;
-    if (blocks > threads) blocks = (blocks + threads - 1) / threads * threads; /* as many for each of them */
-    if (blocks > strips) blocks = strips;
+    size_t even = (blocks + threads - 1) / threads * threads; /* as many for each of them */
+    if (even <= strips && (even - blocks) * 4 <= blocks) blocks = even;
     size_t groups = (size.jobs * threads + blocks - 1) / blocks;
     size_t panels = (p->n + kernel->panel - 1) / kernel->panel;
     if (groups > panels) groups = panels;

@@ -104,6 +104,7 @@ extern const struct shore__kernels shore__kernels_avx2;
 extern const struct shore__kernels shore__kernels_avx512;
 extern const struct shore__kernels shore__kernels_avx512_bf16;
 extern const struct shore__kernels shore__kernels_amx;
+extern const struct shore__product_kernel shore__product_avx512_f32, shore__product_amx_bf16;
 #endif
 
 #endif

@@ -29,9 +29,13 @@ static void products_end(void) {
     _tile_release();
 }
 
+/* gcc is not told that loads of tiles read memory: what was stored before must be there. */
+#define AFTER_STORES() __asm__ volatile("" ::: "memory")
+
 /* 32 products at a time. */
 static void product(float *c, size_t ldc, const uint16_t *a, size_t lda, const uint16_t *b, size_t ldb, size_t m,
                     size_t n, size_t from, size_t to, bool accumulate) {
+    AFTER_STORES();
     for (size_t j = 0; j < n; j += 32)
         for (size_t r = 0; r < m; r += 32) {
             float *c0 = c + r * ldc + j, *c1 = c0 + 16 * ldc;

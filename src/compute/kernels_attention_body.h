@@ -16,13 +16,6 @@
 #endif
 #define S_LD (BLOCK + 16) /* not a power of two: rows must not share cache sets */
 
-INLINE size_t up_to(size_t n, size_t unit) {
-    return (n + unit - 1) / unit * unit;
-}
-INLINE size_t least(size_t a, size_t b) {
-    return a < b ? a : b;
-}
-
 /* c [MR, NR] = (or +=) a [MR, k] b [k, NR]; element (m, k) of a at m am + k ak. */
 INLINE void micro(float *c, size_t ldc, const float *a, size_t am, size_t ak, const float *b, size_t ldb, size_t k,
                   bool accumulate) {

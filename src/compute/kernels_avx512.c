@@ -9,8 +9,11 @@
 #define KERNELS shore__kernels_avx512
 #include "compute/kernels_avx512_body.h"
 
+#include "compute/kernels_pairs_body.h"
+
 #include "compute/kernels_attention_body.h"
 #include "compute/kernels_element_body.h"
+#include "compute/kernels_product_avx512_body.h"
 #include "compute/kernels_row_body.h"
 #include "compute/kernels_table_body.h"
 #endif

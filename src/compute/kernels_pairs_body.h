@@ -1,14 +1,5 @@
-/* What kernels in bf16 share: operands as pairs, and sums on their way out.
- *
- * "Pairs" is the form of a right operand: element (k, j) at [k / 2][j][k % 2].
- */
-INLINE size_t up_to(size_t n, size_t unit) {
-    return (n + unit - 1) / unit * unit;
-}
-INLINE size_t least(size_t a, size_t b) {
-    return a < b ? a : b;
-}
-
+/* Squares that are turned, and operands as pairs: the form of a right operand in bf16, element (k, j) at
+ * [k / 2][j][k % 2]. For AVX-512. */
 /* 16 by 16 elements of 32 bits. */
 INLINE void transpose(__m512i row[16]) {
     __m512i t[16];
@@ -52,26 +43,4 @@ INLINE void pairs_of_transposed(__m512i pairs[16], const uint16_t *src, size_t l
     for (size_t i = 0; i < 16; i++)
         pairs[i] = _mm512_maskz_loadu_epi16(i < columns ? some : 0, src + i * ld + r);
     transpose(pairs);
-}
-
-/* 16 columns from j of a row of c. */
-INLINE void put_sum(const struct shore__product_job *job, size_t row, size_t j, __m512 sum, bool add) {
-    __mmask16 some = (__mmask16)((1u << least(16, job->n - j)) - 1);
-    bool all = job->n - j >= 16;
-    if (job->bias) sum = _mm512_add_ps(sum, _mm512_maskz_loadu_ps(some, job->bias + j));
-    if (job->c_mode != SHORE__F32) {
-        uint16_t *c = (uint16_t *)job->c + row * job->n + j;
-        __m256i narrow = (__m256i)_mm512_cvtneps_pbh(sum);
-        if (all)
-            _mm256_storeu_si256((void *)c, narrow);
-        else
-            _mm256_mask_storeu_epi16(c, some, narrow);
-        return;
-    }
-    float *c = (float *)job->c + row * job->n + j;
-    if (add) sum = _mm512_add_ps(sum, _mm512_maskz_loadu_ps(some, c));
-    if (all)
-        _mm512_storeu_ps(c, sum);
-    else
-        _mm512_mask_storeu_ps(c, some, sum);
 }

@@ -64,6 +64,28 @@ static void lay(uint16_t *dst, const uint16_t *src, size_t k, size_t rows) {
     }
 }
 
+/* 16 columns from j of a row of c. */
+INLINE void put_sum(const struct shore__product_job *job, size_t row, size_t j, __m512 sum) {
+    __mmask16 some = (__mmask16)((1u << least(16, job->n - j)) - 1);
+    bool all = job->n - j >= 16;
+    if (job->bias) sum = _mm512_add_ps(sum, _mm512_maskz_loadu_ps(some, job->bias + j));
+    if (job->c_mode != SHORE__F32) {
+        uint16_t *c = (uint16_t *)job->c + row * job->n + j;
+        __m256i narrow = (__m256i)_mm512_cvtneps_pbh(sum);
+        if (all)
+            _mm256_storeu_si256((void *)c, narrow);
+        else
+            _mm256_mask_storeu_epi16(c, some, narrow);
+        return;
+    }
+    float *c = (float *)job->c + row * job->n + j;
+    if (job->accumulate) sum = _mm512_add_ps(sum, _mm512_maskz_loadu_ps(some, c));
+    if (all)
+        _mm512_storeu_ps(c, sum);
+    else
+        _mm512_mask_storeu_ps(c, some, sum);
+}
+
 /* What is read after a strip, a line for each of its steps over k: fetched into the second-level cache meanwhile. It
  * may be beyond what there is: a prefetch does not fault. */
 struct ahead {
@@ -123,7 +145,7 @@ static void strip_of_panel(const struct shore__product_job *job, size_t first, s
     for (size_t i = 0; i < STRIP_ROWS; i++)
 #pragma GCC unroll 4
         for (size_t v = 0; v < STRIP_VECTORS; v++)
-            if (i < rows && j + 16 * v < job->n) put_sum(job, first + i, j + 16 * v, sum[i][v], job->accumulate);
+            if (i < rows && j + 16 * v < job->n) put_sum(job, first + i, j + 16 * v, sum[i][v]);
 }
 
 static void product_run(const struct shore__product_job *job, void *scratch) {
@@ -162,3 +184,4 @@ static const struct shore__product_kernel k_product_bf16 = {
     .run = product_run,
 };
 #define PRODUCT_BF16 (&k_product_bf16)
+#define PRODUCT_F32 (&shore__product_avx512_f32)

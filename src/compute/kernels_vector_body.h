@@ -92,6 +92,12 @@ INLINE void put(void *p, size_t i, size_t count, vf x, enum shore__mode mode) {
     memcpy(to, &part, count * sizeof *to);
 }
 
+INLINE size_t up_to(size_t n, size_t unit) {
+    return (n + unit - 1) / unit * unit;
+}
+INLINE size_t least(size_t a, size_t b) {
+    return a < b ? a : b;
+}
 INLINE size_t left(size_t i, size_t n) {
     return n - i < VL ? n - i : VL;
 }
