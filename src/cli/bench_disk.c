@@ -131,7 +131,7 @@ static int run(const void *args) {
             diag = disks[i].diag;
         }
     }
-    int code = SHORE__EXIT_DONE;
+    int code = SHORE__EXIT_FAILED;
     if (rc != -ECANCELED)
         code = rc == 0   ? print(a, disks, n, seconds)
                : working ? shore__cli_fail_running(rc, &diag)

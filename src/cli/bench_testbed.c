@@ -491,7 +491,10 @@ static int run(const struct args *a, const char *name) {
         begun = true;
         rc = measure(b, &diag);
     }
-    if (rc && rc != -ECANCELED) code = begun ? shore__cli_fail_running(rc, &diag) : shore__cli_fail(rc, &diag);
+    if (rc == -ECANCELED)
+        code = SHORE__EXIT_FAILED;
+    else if (rc)
+        code = begun ? shore__cli_fail_running(rc, &diag) : shore__cli_fail(rc, &diag);
     if (b) {
         if (b->lines && fclose(b->lines) && !rc) code = SHORE__EXIT_FAILED;
         if (b->work) remove_tree(b->work);

@@ -349,7 +349,7 @@ static int run(const void *args) {
     shore__cli_progress_end();
     if (!rc) rc = measure(&b, &diag);
     if (rc == -ECANCELED)
-        code = SHORE__EXIT_DONE;
+        code = SHORE__EXIT_FAILED;
     else
         code = rc == 0 ? print(&b) : created ? shore__cli_fail_running(rc, &diag) : shore__cli_fail(rc, &diag);
     shore_fleet_close(b.fleet);

@@ -113,7 +113,7 @@ static int bench(const char *const *names, uint32_t n, const struct args *a) {
         rc = shore__site_measure(path, a->io, STATE_BYTES, &d->speed, &d->link, &diag);
         if (!rc && shore__cli_stop_wanted()) rc = -ECANCELED;
     }
-    int code = SHORE__EXIT_DONE;
+    int code = SHORE__EXIT_FAILED;
     if (!rc)
         code = print(names, found, n, a->json);
     else if (rc != -ECANCELED)

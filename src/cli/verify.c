@@ -292,8 +292,8 @@ static int run_trials(struct verify *v, struct trial *trials, size_t count) {
     for (size_t i = 0; i < count; i++) {
         int rc = try(v, &trials[i]);
         if (shore__cli_stop_wanted()) {
-            shore__cli_say("stopped; nothing is left behind");
-            return SHORE__EXIT_DONE;
+            shore__cli_say("stopped before all was compared; nothing is left behind");
+            return SHORE__EXIT_FAILED;
         }
         if (rc > SHORE__CHILD_SIGNAL) {
             shore__cli_say("the training '%s' was ended by signal %d (%s)", trials[i].name, rc - SHORE__CHILD_SIGNAL,

@@ -57,7 +57,7 @@ kill -INT -- $(pgrep -P $background) 2>/dev/null
 wait $background
 rc=$?
 background=
-same "interrupted" "$rc $(ls "$place/tmp")" "0 "
+same "interrupted" "$rc $(ls "$place/tmp")" "1 "
 
 # A training that is killed, as by a kernel that is short of memory.
 "$LONGSHORE" bench testbed "$place/tiny.json" --steps 200 --dir "$place/tmp" --json >"$place/log" 2>&1 &

@@ -191,6 +191,14 @@ most=$(grep -o '"memory_bytes":[0-9]*' "$place/log" | cut -d: -f2 | sort -n | ta
 [ "$most" -le $((90 << 20)) ] && ok "verify keeps to its budget" || fail "verify takes $most bytes"
 grep -q '"name":"large chunks"' "$place/log" && ok "large chunks" || fail "no large chunks in the budget"
 documented verify "$place/log"
+before=$(ls -A "$place/d")
+"$LONGSHORE" "${trials[@]}" --json >"$place/log" 2>&1 &
+background=$!
+for _ in $(seq 1000); do pgrep -P $background >/dev/null && break; sleep 0.02; done
+kill -TERM $background
+wait $background
+same "a verify that is stopped" "$? $(ls -A "$place/d")" "1 $before"
+background=
 refused "hexadecimal parameters" "--params takes a number" bench update --drive "$place/d" --params 0x10
 must bench update --drive "$place/d" --params 1000000 --json
 awk -v v="$(number params_per_second)" 'BEGIN {exit !(v > 0)}' && ok "bench update" || fail "no params_per_second"
