@@ -30,12 +30,12 @@ static void fleet_options(const struct shore__settings *s, const struct shore__m
 }
 
 static int examine(const struct shore__settings *s, const struct shore__model *model,
-                   const struct shore_fleet_options *options, char processor[64], uint64_t *minimum_bytes,
-                   struct shore_diag *diag) {
+                   const struct shore_fleet_options *options, char processor[SHORE__PROCESSOR_BYTES],
+                   uint64_t *minimum_bytes, struct shore_diag *diag) {
     struct shore__compute *c;
     int rc = shore__compute_cpu_open(!s->fp32, s->products, (int)s->threads, &c, diag);
     if (rc) return rc;
-    shore__train_processor_text(c, processor, 64);
+    shore__train_processor_text(c, processor, SHORE__PROCESSOR_BYTES);
     *minimum_bytes = shore__process_reserve_bytes(model, (uint32_t)c->threads, options->ndrives) +
                      shore_fleet_memory_bytes(model->layout, options);
     c->ops->close(c);
@@ -77,7 +77,7 @@ static int import(struct shore__train_args *args, const struct shore__parsed *pa
     struct shore_fleet_options options;
     struct shore_diag diag = {{0}};
     unsigned char digest[16];
-    char hex[33], processor[64];
+    char hex[33], processor[SHORE__PROCESSOR_BYTES];
     uint64_t minimum_bytes = 0;
     int rc = 0, code = SHORE__EXIT_DONE;
     if (!s->data.count && (s->val_data.count || s->val_share > 0 || s->epochs > 0))

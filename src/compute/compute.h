@@ -34,6 +34,10 @@
 
 #include "longshore/error.h"
 
+/* Goes up with every change of the bits of an operation, on whatever kind of processor: beside that kind and the number
+ * of threads it is part of a run's identity. */
+#define SHORE__COMPUTE_KERNELS 2
+
 enum shore__mode { SHORE__F32, SHORE__BF16, SHORE__BF16_IN_F32 };
 
 typedef struct shore__buf {

@@ -16,6 +16,8 @@
 #include "model/model.h"
 #include "run/settings.h"
 #include "text/dataset.h"
+#define SHORE__PROCESSOR_BYTES 96
+
 
 struct shore__run {
     char *path;
@@ -27,10 +29,10 @@ struct shore__run {
     uint64_t fleet_id[2];
     uint64_t generation; /* of the placement: drives that were added, removed or replaced */
     uint64_t hint_step;
-    char processor[64]; /* that the run was last trained on, with products and threads */
-    json_t *changes;    /* recorded changes: [{"step": n, "what": "..."}] */
-    char *change;       /* asked for on resume: recorded once the drives have been opened; NULL: nothing */
-    char *note;         /* what opening or recovering found and mended: one sentence; NULL: nothing */
+    char processor[SHORE__PROCESSOR_BYTES]; /* that the run was last trained on, with products, threads and kernels */
+    json_t *changes;                        /* recorded changes: [{"step": n, "what": "..."}] */
+    char *change;  /* asked for on resume: recorded once the drives have been opened; NULL: nothing */
+    char *note;    /* what opening or recovering found and mended: one sentence; NULL: nothing */
     char *no_data; /* why its tokens cannot be opened: nothing to train on, all else is there; NULL: they are open */
     bool making;   /* prepared, not finished */
     bool begun;    /* a move or rollback: its drives were open, or what it made stays; it failed while running */

@@ -16,8 +16,8 @@
  */
 
 void shore__train_processor_text(const struct shore__compute *c, char *out, size_t bytes) {
-    snprintf(out, bytes, "%s, %s products, %d threads", shore__processor_kind(),
-             c->mode == SHORE__BF16 ? "bf16" : "fp32", c->threads);
+    snprintf(out, bytes, "%s, %s products, %d threads, kernels %d", shore__processor_kind(),
+             c->mode == SHORE__BF16 ? "bf16" : "fp32", c->threads, SHORE__COMPUTE_KERNELS);
 }
 
 static int open_compute(const struct shore__settings *s, struct shore__compute **out, struct shore_diag *diag) {
@@ -97,7 +97,7 @@ static int open_state(struct trainer *t, struct shore_fleet_options *options, co
     shore_fleet_info(t->fleet, &info);
     if (t->run->change) rc = record_change(t, info.step, diag);
     if (rc || !strcmp(processor, t->run->processor)) return rc;
-    char what[256];
+    char what[320];
     snprintf(what, sizeof what, "processor changed from '%s' to '%s': results may differ in the last bits from here on",
              t->run->processor, processor);
     snprintf(t->run->processor, sizeof t->run->processor, "%s", processor);
@@ -141,7 +141,7 @@ static int watch_drives(struct trainer *t, struct shore_diag *diag) {
 static int open_trainer(struct trainer *t, bool fresh, bool overwrite, const uint64_t *accept_step,
                         struct shore_diag *diag) {
     const struct shore__settings *s = t->s;
-    char processor[64];
+    char processor[SHORE__PROCESSOR_BYTES];
     int rc = open_compute(s, &t->c, diag);
     if (!rc) rc = shore__emulation_throttle(s->emulate, &s->drives, &t->throttle, diag);
     if (!rc) rc = train_plan_make(s, t->m, t->c, &t->plan, NULL, diag);
