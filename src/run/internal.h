@@ -15,6 +15,7 @@ struct shore__token_record {
 
 struct shore__run_private {
     char *tokenizer_name;
+    char *home; /* the directory that the volumes belong to, as run.json has it; NULL: older than that */
     struct shore__strings moved;               /* drives that are said to lie elsewhere now, not recorded yet: where */
     struct shore__token_record data, val_data; /* val_data.tokens 0: validation is the end of data, or none */
     uint64_t train_tokens, val_tokens;
@@ -36,6 +37,10 @@ int shore__run_alloc(const char *path, struct shore__run **out, struct shore_dia
 void shore__run_free(struct shore__run *run);
 /* Reads run.json. */
 int shore__run_read(struct shore__run *run, struct shore_diag *diag);
+/* A copy of the directory of a run that is still where it was, and with drives of that one. */
+bool shore__run_is_copy(const struct shore__run *run);
+/* SHORE_EUSAGE for a copy: the volumes are not its own to remove or move. */
+int shore__run_refuse_copy(const struct shore__run *run, struct shore_diag *diag);
 /* Waits a little: the lock of a killed process goes with its last I/O. SHORE_EBUSY. */
 int shore__run_lock(struct shore__run *run, struct shore_diag *diag);
 /* Locks the run and reads run.json alone, for removal: the rest may be damaged. */

@@ -463,7 +463,8 @@ int shore__run_place(struct shore__run *run, const struct shore__placing *how, s
     struct shore_fleet_options options;
     struct shore_fleet_info info = {0};
     struct shore_fleet *old = NULL;
-    int rc = resolve(run, how->drives, &in, diag);
+    int rc = shore__run_refuse_copy(run, diag);
+    if (!rc) rc = resolve(run, how->drives, &in, diag);
     if (!rc && how->speeds) rc = shore__speeds_parse(how->speeds, (uint32_t)how->drives->count, NULL, diag);
     if (!rc) {
         shore__run_fleet(run, &run->settings.drives, run->generation, &options);

@@ -49,6 +49,12 @@ static uint64_t read_hint(const struct shore__run *run) {
     return *end == '\n' ? step : 0;
 }
 
+/* In whatever way, the making of another run in its place among them. */
+static bool was_interrupted(const char *path) {
+    return shore__move_is_interrupted(path, true) || shore__rollback_is_interrupted(path) ||
+           shore__snapshot_is_interrupted(path) || shore__path_exists(path, "making");
+}
+
 static int open_run(const char *path, bool for_writing, const struct shore__strings *moved, bool with_data, bool mend,
                     struct shore__run **out, struct shore_diag *diag) {
     struct shore__run *run = NULL;
@@ -59,6 +65,9 @@ static int open_run(const char *path, bool for_writing, const struct shore__stri
     /* what was interrupted is undone or brought to its end first, by whoever comes next */
     if (for_writing || (with_data && shore__run_is_interrupted(run->path))) rc = shore__run_lock(run, diag);
     if (rc == 0) rc = shore__run_read(run, diag);
+    /* what the run had interrupted when it was copied is the run's, and may be at its end by now */
+    bool copy = rc == 0 && shore__run_is_copy(run);
+    if (copy && for_writing && with_data && was_interrupted(run->path)) rc = shore__run_refuse_copy(run, diag);
     for (size_t i = 0; rc == 0 && moved && i < moved->count; i++)
         rc = move_drive(run, moved->item[i], diag);
     struct shore_diag why;
@@ -68,10 +77,10 @@ static int open_run(const char *path, bool for_writing, const struct shore__stri
         shore__run_close(run);
         return rc;
     }
-    if (for_writing && with_data) shore__making_settle(run, shore__run_remember, run);
+    if (for_writing && with_data && !copy) shore__making_settle(run, shore__run_remember, run);
     run->hint_step = read_hint(run);
     /* who had the lock until now may have ended it, or left it */
-    if (with_data && run->lock_fd >= 0) rc = shore__run_mend(run, mend, diag);
+    if (with_data && run->lock_fd >= 0 && !copy) rc = shore__run_mend(run, mend, diag);
     if (rc < 0) {
         shore__run_close(run);
         return rc;

@@ -236,8 +236,9 @@ int shore__run_remove(const char *path, bool *begun, shore__note_fn note, void *
     }
     bool made = rc == 0 && shore__is_run(path);
     if (rc == 0) overwritten = shore__run_overwritten(path);
+    if (made) rc = shore__run_refuse_copy(run, diag);
     /* first what a change of drives that was killed has left, old or new */
-    if (made) rc = shore__move_mend(run, note, ctx, diag);
+    if (rc == 0 && made) rc = shore__move_mend(run, note, ctx, diag);
     if (rc == 0 && made) rc = remove_volumes_of(run, OF_RUN, begun, note, ctx, diag);
     if (rc == 0 && made) shore__run_drop(overwritten, note, ctx);
     if (rc == 0 && overwritten && !made) rc = remove_volumes_of(overwritten, OF_OVERWRITTEN, begun, note, ctx, diag);

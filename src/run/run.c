@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -72,21 +73,65 @@ static json_t *tokens_json(const struct shore__token_record *r) {
                      "text_bytes", (json_int_t)r->text_bytes, "hash", hash);
 }
 
+static bool have_a_drive_in_common(const struct shore__run *a, const struct shore__run *b) {
+    for (size_t i = 0; i < a->settings.drives.count; i++)
+        for (size_t j = 0; j < b->settings.drives.count; j++)
+            if (shore__same_path(a->settings.drives.item[i], b->settings.drives.item[j])) return true;
+    return false;
+}
+
+bool shore__run_is_copy(const struct shore__run *run) {
+    const char *home = run->private->home;
+    struct stat here, there;
+    /* the same directory may be mounted twice */
+    if (!home || !shore__is_run(home) || stat(run->path, &here) || stat(home, &there)) return false;
+    if (here.st_dev == there.st_dev && here.st_ino == there.st_ino) return false;
+    struct shore__run *other = shore__run_peek(home);
+    /* one that cannot be read is not known to be another run */
+    bool same = !other || (memcmp(other->fleet_id, run->fleet_id, sizeof run->fleet_id) == 0 &&
+                           have_a_drive_in_common(other, run));
+    shore__run_free(other);
+    return same;
+}
+
+int shore__run_refuse_copy(const struct shore__run *run, struct shore_diag *diag) {
+    if (!shore__run_is_copy(run)) return 0;
+    return shore__fail(
+        diag, SHORE_EUSAGE,
+        "%s: is a copy of the run %s, whose volumes they are: do this with that one, or delete the copy's "
+        "directory alone",
+        run->path, run->private->home);
+}
+
+/* A run that was moved is at home where it is now, and so is a copy that was given drives of its own. */
+static int settle(struct shore__run *run, struct shore_diag *diag) {
+    if (shore__run_is_copy(run)) return 0;
+    char *home = realpath(run->path, NULL);
+    if (!home) return shore__fail(diag, -errno, "%s: cannot be resolved: %s", run->path, strerror(errno));
+    free(run->private->home);
+    run->private->home = home;
+    return 0;
+}
+
 int shore__run_write(struct shore__run *run, struct shore_diag *diag) {
     const struct shore__run_private *p = run->private;
+    int rc = settle(run, diag);
+    if (rc) return rc;
     char fleet[33];
     shore__fleet_id_text(run->fleet_id, fleet);
+    json_t *home = json_string(p->home); /* NULL: not in UTF-8 */
     json_t *data = tokens_json(&p->data);
     json_t *val_data = p->val_data.tokens ? tokens_json(&p->val_data) : json_null();
-    json_t *j = json_pack(
-        "{s:i, s:s, s:I, s:s, s:s, s:I, s:o, s:o, s:o, s:o, s:I, s:I, s:O}", "longshore", SHORE__RUN_VERSION, "fleet",
-        fleet, "generation", (json_int_t)run->generation, "processor", run->processor, "tokenizer", p->tokenizer_name,
-        "parameters", (json_int_t)run->model->parameters, "settings", shore__settings_to_json(&run->settings), "model",
-        shore__arch_to_json(&run->model->arch), "data", data, "val_data", val_data, "train_tokens",
-        (json_int_t)p->train_tokens, "val_tokens", (json_int_t)p->val_tokens, "changes", run->changes);
+    json_t *j =
+        json_pack("{s:i, s:s, s:I, s:o, s:s, s:s, s:I, s:o, s:o, s:o, s:o, s:I, s:I, s:O}", "longshore",
+                  SHORE__RUN_VERSION, "fleet", fleet, "generation", (json_int_t)run->generation, "home",
+                  home ? home : json_null(), "processor", run->processor, "tokenizer", p->tokenizer_name, "parameters",
+                  (json_int_t)run->model->parameters, "settings", shore__settings_to_json(&run->settings), "model",
+                  shore__arch_to_json(&run->model->arch), "data", data, "val_data", val_data, "train_tokens",
+                  (json_int_t)p->train_tokens, "val_tokens", (json_int_t)p->val_tokens, "changes", run->changes);
     char *path = shore__path_join(run->path, "run.json");
-    int rc = j && path ? shore__json_write(path, j, 2, diag)
-                       : shore__fail(diag, -ENOMEM, "%s: out of memory for run.json", run->path);
+    rc = j && path ? shore__json_write(path, j, 2, diag)
+                   : shore__fail(diag, -ENOMEM, "%s: out of memory for run.json", run->path);
     json_decref(j);
     free(path);
     return rc;
@@ -128,6 +173,7 @@ static int read_fields(struct shore__run *run, const json_t *j, const char *path
     const json_t *version = json_object_get(j, "longshore"), *val_data = json_object_get(j, "val_data");
     const char *processor = json_string_value(json_object_get(j, "processor"));
     const char *tokenizer = json_string_value(json_object_get(j, "tokenizer"));
+    const char *home = json_string_value(json_object_get(j, "home"));
     json_t *changes = json_object_get(j, "changes");
     if (!json_is_integer(version) || json_integer_value(version) != SHORE__RUN_VERSION)
         return shore__fail(diag, SHORE_EFORMAT, "%s: is not of version %d, the one this program knows", path,
@@ -146,7 +192,8 @@ static int read_fields(struct shore__run *run, const json_t *j, const char *path
     p->tokenizer_name = strdup(tokenizer);
     json_decref(run->changes);
     run->changes = json_incref(changes);
-    if (!p->tokenizer_name) return shore__fail(diag, -ENOMEM, "out of memory");
+    p->home = home ? strdup(home) : NULL;
+    if (!p->tokenizer_name || (home && !p->home)) return shore__fail(diag, -ENOMEM, "out of memory");
     int rc = shore__settings_from_json(json_object_get(j, "settings"), path, &run->settings, diag);
     return rc < 0 ? rc : read_model(run, j, path, diag);
 }
@@ -289,6 +336,7 @@ void shore__run_free(struct shore__run *run) {
     shore__strings_free(&p->fresh);
     json_decref(run->changes);
     free(p->tokenizer_name);
+    free(p->home);
     free(p);
     free(run->change);
     free(run->note);

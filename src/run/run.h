@@ -1,8 +1,8 @@
 /* The run directory: what was asked (run.json), tokens, tokenizer and model description, metrics, and where the state
  * lies. Used by train, infer and the command line.
  *
- *   RUN/run.json        settings, model config, fleet id, drives, token counts, processor kind; changes by step; its
- *                       presence makes the directory a run
+ *   RUN/run.json        settings, model config, fleet id, drives, token counts, processor kind, where RUN is; changes
+ *                       by step; its presence makes the directory a run
  *   RUN/config.json     the model, as Hugging Face writes it
  *   RUN/tokenizer...    copies, so that the run stands alone
  *   RUN/tokens.bin, RUN/val.bin
@@ -16,8 +16,8 @@
 #include "model/model.h"
 #include "run/settings.h"
 #include "text/dataset.h"
-#define SHORE__PROCESSOR_BYTES 96
 
+#define SHORE__PROCESSOR_BYTES 96
 
 struct shore__run {
     char *path;

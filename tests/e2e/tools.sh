@@ -226,6 +226,23 @@ grep -q '"drives":\[{"drive":"' "$place/log" && ok "drive bench names it" || fai
 documented "drive bench" "$place/log"
 rmdir "$odd/d"
 mv "$odd" "$run_dir"
-must remove "$run_dir"
+
+# A copy of the directory has the volumes in common with its run: they are not the copy's to remove.
+cp -a "$run_dir" "$place/copy"
+refused "removing a copy" "is a copy of the run $run_dir" remove "$place/copy"
+refused "overwriting a copy" "is a copy of the run $run_dir" train --init "$place/config.json" --data "$place/text" \
+    --drive "$place/d" --steps 1 --batch 2 --seq-len 32 --overwrite --out "$place/copy"
+mkdir "$place/elsewhere"
+refused "moving a copy" "is a copy of the run $run_dir" drive add "$place/copy" "$place/elsewhere"
+# With a volume of its own it is a run of its own.
+cp -a "$place/d/longshore.volume" "$place/elsewhere/"
+must train --resume "$place/copy" --drive "$place/d=$place/elsewhere" --steps 100 --stop-at 9 --memory 256MiB
+must remove "$place/copy"
+same "what the copy leaves" "$(ls -A "$place/elsewhere")" ""
+must inspect "$run_dir" --deep
+mv "$run_dir" "$place/moved"
+mkdir "$run_dir" # of that name, and not the run
+must remove "$place/moved"
+rmdir "$run_dir"
 [ ! -e "$run_dir" ] && [ -z "$(ls -A "$place/d")" ] && ok "remove" || fail "remove left: $(ls "$place/d")"
 done_testing
