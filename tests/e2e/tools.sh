@@ -40,7 +40,7 @@ metric "$place/between" compute_seconds | awk '$1 <= 0 {exit 1}' && ok "waiting 
 # Its weights as a directory are the same parameters: among so many, some lie halfway between two of bf16.
 must export "$place/between" --out "$place/exported_between" --dtype fp32
 measured() {
-    must eval "$1" --data "$place/more" --seq-len 64 --json
+    must eval "$1" --data "$place/more" --seq-len 64 --json >&2 # what VERBOSE prints is no loss
     number loss
 }
 same "what a run and its export lose" "$(measured "$place/exported_between")" "$(measured "$place/between")"
