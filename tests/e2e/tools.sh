@@ -234,6 +234,10 @@ refused "overwriting a copy" "is a copy of the run $run_dir" train --init "$plac
     --drive "$place/d" --steps 1 --batch 2 --seq-len 32 --overwrite --out "$place/copy"
 mkdir "$place/elsewhere"
 refused "moving a copy" "is a copy of the run $run_dir" drive add "$place/copy" "$place/elsewhere"
+mkdir "$place/copy/making" # as if the run had been copied while it was being made
+refused "going on with what was interrupted" "is a copy of the run $run_dir" train --resume "$place/copy" --steps 100
+must inspect "$place/copy"
+rmdir "$place/copy/making" && ok "what was interrupted stays" || fail "what the run had interrupted was ended by a copy"
 # With a volume of its own it is a run of its own.
 cp -a "$place/d/longshore.volume" "$place/elsewhere/"
 must train --resume "$place/copy" --drive "$place/d=$place/elsewhere" --steps 100 --stop-at 9 --memory 256MiB
