@@ -7,10 +7,9 @@
  *
  * The file that includes this has said how to multiply:
  *   products_begin(), products_end(): around all products of a job;
- *   product(c, ldc, a, lda, b, ldb, m, n, from, to, accumulate): c [m, n] fp32 = (or +=) a [m, k] b [k, n] (pairs), for
- *   k from `from` to `to`; m, n, from, to multiples of 32.
+ *   product(c, ldc, a, lda, b, ldb, m, n, from, to, accumulate): c [m, n] fp32 = (or +=) a [m, k] b [k, n] (pairs:
+ *   kernels_pairs_body.h), for k from `from` to `to`; m, n, from, to multiples of 32.
  *
- * "Pairs" is the form of a right operand: element (k, j) at [k / 2][j][k % 2].
  * Backward works on transposed scores (keys by queries): then P and dS come out as left operands of the gradients of
  * values and keys, and, paired, as the right operand of the gradient of queries.
  */

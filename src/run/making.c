@@ -246,13 +246,8 @@ static int open_overwritten(struct shore__run *run, struct shore__run **out, str
     *out = whole ? whole : shore__run_overwritten(run->path);
     if (!whole) return 0;
     int rc = shore__run_refuse_copy(whole, diag);
-    if (rc < 0) {
-        shore__run_free(whole);
-        *out = NULL;
-        return rc;
-    }
-    shore__making_settle(whole, shore__run_remember, whole);
-    rc = shore__run_mend(whole, false, diag);
+    if (rc == 0) shore__making_settle(whole, shore__run_remember, whole);
+    if (rc == 0) rc = shore__run_mend(whole, false, diag);
     run->note = whole->note;
     whole->note = NULL;
     if (rc < 0) shore__run_free(whole);
