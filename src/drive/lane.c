@@ -81,6 +81,23 @@ struct shore__job *shore__lane_pop(struct shore__lane *lane, bool wait) {
     return job;
 }
 
+struct shore__job *shore__lane_swap(struct shore__lane *lane, struct shore__job *job) {
+    pthread_mutex_lock(&lane->mutex);
+    struct shore__job *first = lane->head;
+    if (first && first->order < job->order) {
+        struct shore__job **at = &first->next;
+        while (*at && (*at)->order < job->order)
+            at = &(*at)->next;
+        job->next = *at;
+        *at = job;
+        if (!job->next) lane->tail = job;
+        lane->head = first->next;
+        job = first;
+    }
+    pthread_mutex_unlock(&lane->mutex);
+    return job;
+}
+
 void shore__lane_finished(struct shore__lane *lane) {
     pthread_mutex_lock(&lane->mutex);
     if (--lane->unfinished == 0) pthread_cond_broadcast(&lane->idle);

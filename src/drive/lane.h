@@ -34,6 +34,8 @@ void shore__lane_drain(struct shore__lane *lane);
 
 /* For the lane's thread. wait: until there is a job; NULL then means that the lane stops. */
 struct shore__job *shore__lane_pop(struct shore__lane *lane, bool wait);
+/* Puts a popped job back, first of its order, and takes one of lower order instead; the job itself if there is none. */
+struct shore__job *shore__lane_swap(struct shore__lane *lane, struct shore__job *job);
 /* The job's completion has run. */
 void shore__lane_finished(struct shore__lane *lane);
 

@@ -121,6 +121,11 @@ static uint64_t submit_planes(struct shore__pipeline *p, struct chunk *c, enum s
     return total;
 }
 
+/* All of its chunks have been started and are over. */
+static bool is_over(const struct shore__local_job *job) {
+    return job->under_way == 0 && job->next == job->count;
+}
+
 /* The chunk's part of the job is over. */
 static void release_chunk(struct shore__pipeline *p, struct chunk *c) {
     struct shore__local_job *job = c->job;
@@ -129,7 +134,7 @@ static void release_chunk(struct shore__pipeline *p, struct chunk *c) {
     c->job = NULL;
     p->busy--;
     job->under_way--;
-    if (job->under_way == 0 && job != p->current) finish_job(p->l, job);
+    if (is_over(job)) finish_job(p->l, job);
 }
 
 static void start_reads(struct shore__pipeline *p, struct chunk *c) {
@@ -180,7 +185,8 @@ static bool is_discarded(struct shore__local *l, const struct shore__local_job *
 static void stop_current(struct shore__pipeline *p) {
     struct shore__local_job *job = p->current;
     p->current = NULL;
-    if (job->under_way == 0) finish_job(p->l, job);
+    job->next = job->count;
+    if (is_over(job)) finish_job(p->l, job);
 }
 
 static void run_alone(struct shore__pipeline *p) {
@@ -206,10 +212,19 @@ static bool runs_alone(const struct shore__local_job *job) {
            job->kind == SHORE__LOCAL_DISCARD || job->kind == SHORE__LOCAL_SNAPSHOT;
 }
 
+/* The one to go on with: what came meanwhile and is more urgent, before what is left of another. */
+static struct shore__local_job *take_job(struct shore__pipeline *p) {
+    struct shore__lane *lane = &p->l->updates;
+    if (!p->current)
+        p->current = (struct shore__local_job *)shore__lane_pop(lane, false);
+    else if (!runs_alone(p->current))
+        p->current = (struct shore__local_job *)shore__lane_swap(lane, &p->current->job);
+    return p->current;
+}
+
 /* Starts what can be started; false: nothing more for now. */
 static bool start_something(struct shore__pipeline *p) {
-    if (!p->current) p->current = (struct shore__local_job *)shore__lane_pop(&p->l->updates, false);
-    struct shore__local_job *job = p->current;
+    struct shore__local_job *job = take_job(p);
     if (!job) return false;
     if (runs_alone(job)) {
         if (p->busy) return false;

@@ -64,6 +64,35 @@ static void lower_orders_run_first_then_arrival(void **state) {
     shore__lane_stop(&log.lane);
 }
 
+/* Takes a job, pushes another of order 1, and swaps them: the number of what comes. */
+static int swap_for_urgent(struct log *log, int number) {
+    struct shore__job *job = shore__lane_pop(&log->lane, false);
+    assert_ptr_equal(shore__lane_swap(&log->lane, job), job); /* none is more urgent */
+    push(log, 1, number);
+    struct job *urgent = (struct job *)shore__lane_swap(&log->lane, job);
+    int got = urgent->number;
+    free(urgent);
+    shore__lane_finished(&log->lane);
+    return got;
+}
+
+static void what_is_more_urgent_is_taken_instead(void **state) {
+    static const int want[] = {0, 2, 1, 4};
+    struct log log = {.gate = PTHREAD_MUTEX_INITIALIZER};
+    pthread_mutex_lock(&log.gate);
+    assert_int_equal(shore__lane_start(&log.lane, "test", run, &log), 0);
+    push(&log, 5, 0);
+    assert_int_equal(swap_for_urgent(&log, 7), 7); /* put back as the only one */
+    push(&log, 9, 1);
+    push(&log, 5, 2);
+    assert_int_equal(swap_for_urgent(&log, 8), 8); /* before its like, and what is less urgent */
+    push(&log, 9, 4);
+    pthread_mutex_unlock(&log.gate);
+    shore__lane_stop(&log.lane);
+    assert_int_equal(log.n, 4);
+    assert_memory_equal(log.order, want, sizeof want);
+}
+
 static void slots_follow_the_steps(void **state) {
     struct shore__slots s;
     shore__slots_init(&s);
@@ -120,6 +149,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_drive_without_segments_commits),
         cmocka_unit_test(lower_orders_run_first_then_arrival),
+        cmocka_unit_test(what_is_more_urgent_is_taken_instead),
         cmocka_unit_test(slots_follow_the_steps),
         cmocka_unit_test(a_wait_carries_the_result),
     };
