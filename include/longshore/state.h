@@ -274,7 +274,7 @@ struct shore_update {
     const struct shore_hyper *groups; /* by parameter group; copied at submit */
     uint32_t ngroups;
     void *params_out; /* NULL, or where the new parameters go: bf16 (fp32 if the fleet's fp32_params) */
-    uint32_t order;   /* queued updates of lower order run first */
+    uint32_t order;   /* queued updates and stores of lower order run first */
 };
 
 /* UPDATE: idempotent; the same request gives the same bytes. Completes when written (not yet durable) and params_out
@@ -295,6 +295,7 @@ struct shore_store {
     uint64_t base_step, attempt; /* as in shore_update; both are ignored before the fleet is sealed */
     uint32_t block, segment, count;
     const void *state; /* images, segment by segment, aligned to SHORE_BUFFER_ALIGN_BYTES */
+    uint32_t order;    /* as in shore_update */
 };
 /* Writes state images into the slot of base_step + 1, which counts as the update of these segments: for updates that
  * are computed elsewhere, and for moving state between fleets. Before the fleet is sealed: the initial state. Errors as

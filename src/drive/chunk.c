@@ -167,6 +167,16 @@ int shore__chunk_update(const struct shore__drive_config *config, const struct s
     return worst;
 }
 
+int shore__image_update(const struct shore__drive_config *config, const struct shore_update *update,
+                        unsigned char *image, struct shore_diag *diag) {
+    struct shore__stored stored;
+    for (int p = 0; p < SHORE_PLANE_COUNT; p++) {
+        stored.plane[p] = config->plane_bytes[p] ? image : NULL;
+        image += config->plane_bytes[p];
+    }
+    return shore__chunk_update(config, update, &stored, &stored, diag);
+}
+
 void shore__chunk_init(const struct shore__drive_config *config, uint32_t block, uint32_t segment, uint32_t count,
                        const float *master, const float *m, const float *v, const struct shore__stored *to) {
     size_t elems = (size_t)count * SHORE_SEGMENT_ELEMS;

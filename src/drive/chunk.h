@@ -40,6 +40,10 @@ void shore__stored_end(const struct shore__drive_config *config, uint32_t block,
 int shore__chunk_update(const struct shore__drive_config *config, const struct shore_update *update,
                         const struct shore__stored *in, const struct shore__stored *out, struct shore_diag *diag);
 
+/* The same of one segment, in its state image. */
+int shore__image_update(const struct shore__drive_config *config, const struct shore_update *update,
+                        unsigned char *image, struct shore_diag *diag);
+
 /* The initial state of segments [segment, segment + count): fp32 in canonical order; m, v NULL: zeros. */
 void shore__chunk_init(const struct shore__drive_config *config, uint32_t block, uint32_t segment, uint32_t count,
                        const float *master, const float *m, const float *v, const struct shore__stored *to);

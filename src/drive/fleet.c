@@ -231,6 +231,7 @@ static void send_to(struct shore__join *join, uint32_t d, struct shore__range ra
             .segment = range.first,
             .count = range.count,
             .state = join->state + (range.first - join->update.segment) * shore_fleet_state_bytes(f),
+            .order = join->update.order,
         };
         shore__link_count(f, d, SHORE__LINK_IN_STATE, part.count * shore_fleet_state_bytes(f));
         rc = drive->ops->store(drive, &part, part_completion(join, d));
@@ -320,6 +321,7 @@ int shore_fleet_store(struct shore_fleet *f, const struct shore_store *store, st
         .block = store->block,
         .segment = store->segment,
         .count = store->count,
+        .order = store->order,
     };
     if (!initial) return submit_update(join);
     send_update(join);

@@ -142,6 +142,7 @@ static int local_store(struct shore__drive *d, const struct shore_store *store, 
     }
     job->slot = (unsigned)slot;
     job->store = *store;
+    job->job.order = store->order;
     shore__lane_push(&l->updates, &job->job);
     return 0;
 }

@@ -96,7 +96,7 @@ static int null_update(struct shore__drive *d, const struct shore_update *update
 static int null_store(struct shore__drive *d, const struct shore_store *store, struct shore_completion done) {
     struct null_drive *n = null_of(d);
     int rc = n->begun ? shore__slots_write(&n->slots, store->base_step, store->attempt) : 0;
-    return rc < 0 ? rc : push(n, (struct null_job){.done = done});
+    return rc < 0 ? rc : push(n, (struct null_job){.done = done, .job.order = store->order});
 }
 
 static int null_spill(struct shore__drive *d, uint32_t block, uint32_t segment, uint32_t count,

@@ -424,6 +424,7 @@ static int ram_store(struct shore__drive *d, const struct shore_store *store, st
         return slot;
     }
     job->store = *store;
+    job->job.order = store->order;
     job->slot = 1 - (unsigned)slot;
     job->local = extent->local + (store->segment - extent->first);
     shore__lane_push(&r->updates, &job->job);

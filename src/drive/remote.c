@@ -314,7 +314,8 @@ static int remote_store(struct shore__drive *d, const struct shore_store *store,
     for (uint32_t i = 0; i < w->nparts; i++) {
         w->part[i].fields.step = store->base_step;
         w->part[i].fields.era = store->attempt;
-        w->part[i].rank = 1;
+        w->part[i].fields.order = store->order;
+        w->part[i].rank = (uint64_t)store->order + 1;
     }
     return send_segments(r, w, store->segment, store->state, each, SHORE__LINK_IN_STATE);
 }

@@ -231,7 +231,7 @@ static int submit(struct shore__serve_job *job, const struct places *p) {
     case SHORE__WIRE_SPILL:
         return d->ops->spill(d, r->block, r->segment, r->count, r->kind, job->memory, done);
     case SHORE__WIRE_STORE: {
-        struct shore_store store = {r->step, r->era, r->block, r->segment, r->count, job->memory};
+        struct shore_store store = {r->step, r->era, r->block, r->segment, r->count, job->memory, r->order};
         return d->ops->store(d, &store, done);
     }
     default:

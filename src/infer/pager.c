@@ -453,6 +453,12 @@ void shore__pager_update_end(struct shore__pager *p, struct shore__page_id id) {
     end_parts(page_of(p, id));
 }
 
+void shore__pager_updated(struct shore__pager *p, struct shore__page_id id, uint64_t next_step) {
+    struct page *page = page_of(p, id);
+    if (!page->in_parts) begin_update(p, page, next_step, (struct shore_completion){0});
+    end_parts(page);
+}
+
 void shore__pager_discarded(struct shore__pager *p) {
     for (uint32_t i = 0; i < p->npages; i++) {
         struct page *page = &p->pages[i];

@@ -67,6 +67,8 @@ void shore__page_range(const struct shore__model *m, struct shore__page_id id, u
 int shore__pager_update(struct shore__pager *p, struct shore__page_id id, struct shore_update *update,
                         struct shore_completion done);
 void shore__pager_update_end(struct shore__pager *p, struct shore__page_id id);
+/* Instead of _end, where the caller has computed the rest of a page that is handed back, and put it into its place. */
+void shore__pager_updated(struct shore__pager *p, struct shore__page_id id, uint64_t next_step);
 /* For updates that are computed on the host. Where the parameters of a segment are kept that stay, or NULL; threading:
  * any. */
 void *shore__pager_place(const struct shore__pager *p, uint32_t block, uint32_t segment);

@@ -126,6 +126,7 @@ int commit_finish(struct trainer *t, struct shore_diag *diag) {
     int rc = shore_wait(&t->commit, diag);
     t->commit_ns += shore__now_ns() - start;
     t->commit_pending = false;
+    if (!rc) rc = ahead_settle(t, diag); /* it is: what is stored has been committed */
     if (rc) return rc;
     fill_report(t);
     if (batch_validation_due(t, t->report.step)) {

@@ -222,8 +222,9 @@ static void uncount_request(struct trainer *t, struct piece *p) {
     pthread_mutex_unlock(&t->mutex);
 }
 
-static bool is_early(const struct trainer *t, struct shore__page_id page, uint32_t segment) {
-    return page.block == 0 && t->early[segment];
+/* It was handed over early, or is updated here. */
+static bool is_elsewhere(struct trainer *t, struct shore__page_id page, uint32_t segment) {
+    return page.block == 0 && (t->early[segment] || ahead_takes(t, segment));
 }
 
 /* Where the piece's segment is in the form in which it is sent. */
@@ -270,12 +271,13 @@ static int submit_page(struct trainer *t, struct piece *p, struct shore__page_id
     int rc = 0;
     shore__page_range(t->m, page, &first, &count);
     for (uint32_t s = first; !rc && s < first + count; s++) {
-        if (is_early(t, page, s)) continue;
-        for (begin = s; s + 1 < first + count && !is_early(t, page, s + 1);)
+        if (is_elsewhere(t, page, s)) continue;
+        for (begin = s; s + 1 < first + count && !is_elsewhere(t, page, s + 1);)
             s++;
         rc = submit_part(t, p, page, begin, s + 1 - begin, coefficient, diag);
     }
-    if (count) shore__pager_update_end(t->pass.pager, page);
+    bool more = page.kind == SHORE__PAGE_SLICE && page.block == 0 && ahead_has(t, shore__model_slice(t->m, page.slice));
+    if (count && !more) shore__pager_update_end(t->pass.pager, page);
     return rc;
 }
 
@@ -392,8 +394,8 @@ int gradients_early(struct trainer *t, struct piece *p, uint32_t after, struct s
     if (!still_speculating(t)) return rc;
     shore__page_range(t->m, p->page, &first, &count);
     for (uint32_t s = first; !rc && s < first + count; s++) {
-        if (t->due[s] != after) continue;
-        for (begin = s; s + 1 < first + count && t->due[s + 1] == after;)
+        if (t->due[s] != after || ahead_takes(t, s)) continue;
+        for (begin = s; s + 1 < first + count && t->due[s + 1] == after && !ahead_takes(t, s + 1);)
             s++;
         rc = submit_part(t, p, p->page, begin, s + 1 - begin, 1, diag);
     }
@@ -445,6 +447,7 @@ void gradients_drain(struct trainer *t) {
 
 void gradients_discard(struct trainer *t) {
     shore_fleet_discard(t->fleet);
+    ahead_drop(t);
     shore__pager_discarded(t->pass.pager);
     memset(t->early, 0, t->m->layout->blocks[0].segments);
     gradients_drain(t);

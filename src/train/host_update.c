@@ -203,11 +203,6 @@ static void *read_ahead(void *ctx) {
 static void update_segment(struct work *w, const struct chunk *c, const struct piece *p, uint32_t i) {
     const struct shore__drive_config *config = &w->fleet->config;
     unsigned char *image = c->image + (p->at + i) * w->state_bytes;
-    struct shore__stored stored;
-    for (int k = 0; k < SHORE_PLANE_COUNT; k++) {
-        stored.plane[k] = config->plane_bytes[k] ? image : NULL;
-        image += config->plane_bytes[k];
-    }
     struct shore_update update = {
         .base_step = w->how->base_step,
         .attempt = w->how->attempt,
@@ -222,7 +217,7 @@ static void update_segment(struct work *w, const struct chunk *c, const struct p
         .params_out = w->how->params_at ? w->how->params_at(w->how->ctx, p->block, p->segment + i) : NULL,
     };
     struct shore_diag diag = {{0}};
-    int rc = shore__chunk_update(config, &update, &stored, &stored, &diag);
+    int rc = shore__image_update(config, &update, image, &diag);
     if (rc) fail(w, rc, &diag);
 }
 

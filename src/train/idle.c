@@ -59,11 +59,13 @@ int idle_open(struct trainer *t, struct shore_diag *diag) {
     if (!t->plan.kept_inner) return 0;
     uint32_t later = most_later(t);
     uint64_t pages = lay_out(t, idle, later, UINT64_MAX);
-    while (later && pages + later * t->plan.units * later_bytes(t) > idle_bytes(t, later))
+    while (later && pages + later * t->plan.units * later_bytes(t) + ahead_wants(t) > idle_bytes(t, later))
         pages = lay_out(t, idle, --later, UINT64_MAX);
     if (!later) pages = lay_out(t, idle, 0, idle_bytes(t, 1));
     idle->pages = t->kept[(size_t)(layers - 1) * t->plan.units].handle;
     idle->later_inner = idle->pages + pages;
+    idle->spare = idle->later_inner + later * t->plan.units * later_bytes(t);
+    idle->spare_bytes = idle_bytes(t, 1) - (idle->spare - idle->pages);
     if (pages) /* as soon as there is room */
         for (idle->lend_after = layers; idle_bytes(t, idle->lend_after - 1) < pages;)
             idle->lend_after--;
@@ -96,6 +98,10 @@ bool idle_after_backward(struct trainer *t, uint32_t layer) {
         at += page_bytes(t, id);
     }
     return true;
+}
+
+bool idle_has_spare(const struct trainer *t, uint32_t layer, uint64_t bytes) {
+    return !bytes || t->idle.spare - t->idle.pages + bytes <= idle_bytes(t, layer);
 }
 
 int idle_before_forward(struct trainer *t, uint32_t layer, struct shore_diag *diag) {

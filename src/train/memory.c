@@ -314,6 +314,14 @@ static void raise_head_units(struct sizing *z, uint64_t budget) {
     if (measure(z) > budget) *plan = before;
 }
 
+/* State of the table is read ahead where computing takes longer than the drives, and nothing but memory lies between.
+ */
+static bool reads_ahead(const struct sizing *z) {
+    const struct shore__settings *s = z->s;
+    return z->plan->rows > TOKENS_OF_BALANCE && z->m->arch.tied && z->plan->hold_table_gradient &&
+           !shore__settings_in_ram(s) && !any_remote(s) && !s->emulate && !s->host_update && !(s->compress > 0);
+}
+
 /* Memory beyond the least goes where it saves most. */
 static void spend(struct sizing *z, struct train_plan *plan, uint64_t budget) {
     uint32_t layers = z->m->arch.n_layer, ndrives = (uint32_t)z->s->drives.count;
@@ -350,6 +358,7 @@ static void spend(struct sizing *z, struct train_plan *plan, uint64_t budget) {
     if (plan->rows <= TOKENS_OF_BALANCE) raise_activations(z, budget);
     shore__carve_raise(&plan->gradient_buffers, pieces, budget, measure, z);
     raise_head_units(z, budget);
+    plan->read_ahead = reads_ahead(z);
     measure(z);
 }
 

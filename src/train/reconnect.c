@@ -22,6 +22,7 @@ static void give_up_attempt(struct trainer *t) {
     t->commit_pending = false;
     shore_fleet_discard(t->fleet);
     activations_give_up(t);
+    ahead_drop(t);
     shore__pager_forget(t->pass.pager);
     compress_forget(t);
     gradients_drain(t);

@@ -50,7 +50,8 @@ static int unit_forward(struct trainer *t, uint32_t layer, size_t u, const struc
 static int layer_forward(struct trainer *t, uint32_t layer, struct shore_diag *diag) {
     struct shore__pass *pass = &t->pass;
     struct shore__weights w;
-    int rc = idle_before_forward(t, layer, diag);
+    int rc = ahead_is_in_the_way(t, layer) ? ahead_settle(t, diag) : 0;
+    if (!rc) rc = idle_before_forward(t, layer, diag);
     if (!rc) rc = boundary_leave(t, layer, diag);
     if (!rc) rc = shore__pager_layer(pass->pager, layer, &w, diag);
     shore__pager_want_layer(pass->pager, layer + 1);
@@ -180,7 +181,8 @@ static int head_backward(struct trainer *t, size_t first, size_t count, struct s
 static int head(struct trainer *t, bool *finite, struct shore_diag *diag) {
     struct shore__pass *pass = &t->pass;
     uint32_t layers = t->m->arch.n_layer;
-    int rc = shore__pass_norm(pass, t->boundary[layers + 1], diag);
+    int rc = ahead_settle(t, diag);
+    if (!rc) rc = shore__pass_norm(pass, t->boundary[layers + 1], diag);
     for (size_t u = 0, units = shore__pass_units(pass), count = t->plan.head_units; !rc && u < units; u += count) {
         if (count > units - u) count = units - u;
         uint64_t start = shore__now_ns();
@@ -231,6 +233,7 @@ static int unit_backward(struct trainer *t, uint32_t layer, size_t u, const stru
     struct shore__inner at = i.at;
     struct shore__later *later = idle_later(t, layer, u, i.stays, i.cheap, &at);
     shore__buf in;
+    ahead_fetch(t, layer, u);
     int rc = inner_load(t, &i, &at, diag);
     if (rc) return rc;
     rc = boundary_load(t, layer, u, &in);
@@ -334,10 +337,12 @@ int step_compute(struct trainer *t, bool *finite, bool *replay, struct shore_dia
         rc = layer_forward(t, l, diag);
     if (!rc) rc = head(t, finite, diag);
     if (!rc && !*finite) return activations_settle(t, diag);
+    if (!rc) ahead_begin(t);
     for (uint32_t l = layers; !rc && l >= 1 && !t->abandoned; l--)
         rc = layer_backward(t, l, diag);
     if (!rc && !t->abandoned) rc = embedding_backward(t, diag);
     if (!rc && !t->abandoned) rc = later_backward(t, diag);
+    if (!rc && !t->abandoned) rc = ahead_update(t, diag);
     if (!rc && t->abandoned) {
         rc = activations_settle(t, diag);
         gradients_discard(t);

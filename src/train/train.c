@@ -183,6 +183,7 @@ static int open_trainer(struct trainer *t, bool fresh, bool overwrite, const uin
     t->pass.c = t->c;
     rc = train_place(t, &memory, &t->pass.pager, diag);
     if (!rc) rc = idle_open(t, diag);
+    if (!rc) rc = ahead_open(t, diag);
     if (!rc) rc = compress_open(t, diag);
     return rc || fresh ? rc : recover_metrics(t, diag);
 }
@@ -191,6 +192,7 @@ static void close_trainer(struct trainer *t) {
     shore_fleet_close(t->fleet); /* first: all completions have run */
     shore__pager_close(t->pass.pager);
     idle_close(t);
+    ahead_close(t);
     gradients_close(t);
     activations_close(t);
     shore__slowness_fini(&t->slowness);

@@ -29,6 +29,7 @@ struct train_plan {
     size_t kept_logits;       /* of these, (slice, unit) pairs whose logits stay for backward */
     size_t host_buffers;      /* of --update host: chunks in memory at once */
     size_t host_segments;     /* the same: segments of a chunk */
+    bool read_ahead;          /* state of the table is (ahead.c) */
     uint64_t ring_bytes;      /* of the fleet */
     uint64_t workspace_bytes; /* of compute, with room for packed weights or without */
     uint64_t hole_bytes;      /* in the heap, if it may keep what is freed; otherwise 0 */
@@ -94,6 +95,21 @@ struct train_idle {
     uint32_t waiting;              /* bit mask of layers whose gradients wait in this step */
     uintptr_t pages, later_inner;  /* where they lie */
     struct shore__later *of_unit;  /* [later * units] */
+    uintptr_t spare;               /* what is left of it */
+    uint64_t spare_bytes;
+};
+
+/* ---- state of the table that is read ahead (ahead.c) ---------------------------------------------------------------
+ */
+
+struct train_ahead {
+    uint32_t room;         /* state images that there is memory for; 0: none is read ahead */
+    uint32_t in_logits;    /* of these, in the memory of kept logits; the others are in spare idle memory */
+    uint32_t count, asked; /* of this step's: chosen, and fetched or on their way */
+    uint32_t *segments;    /* [room] of block 0, ascending: the image of each is at its index */
+    unsigned char *chosen; /* the same by segment, until it is updated */
+    bool under_way;        /* images are fetched, or stored */
+    struct shore_wait wait;
 };
 
 struct trainer {
@@ -128,6 +144,7 @@ struct trainer {
     unsigned char (*slice_seal)[16];
 
     struct train_idle idle;
+    struct train_ahead ahead;
 
     /* gradients */
     pthread_mutex_t mutex; /* guards pool[].pending, spills, failed, failure: completions run on threads of the fleet */
@@ -252,6 +269,26 @@ int idle_before_forward(struct trainer *t, uint32_t layer, struct shore_diag *di
  */
 struct shore__later *idle_later(struct trainer *t, uint32_t layer, size_t u, bool kept, bool cheap_too,
                                 struct shore__inner *inner);
+
+/* Are so many bytes of idle.spare idle while the layer runs backward? */
+bool idle_has_spare(const struct trainer *t, uint32_t layer, uint64_t bytes);
+
+/* ahead.c */
+uint64_t ahead_wants(const struct trainer *t);              /* bytes of spare idle memory that would be used */
+int ahead_open(struct trainer *t, struct shore_diag *diag); /* after idle_open */
+void ahead_close(struct trainer *t);
+void ahead_begin(struct trainer *t);                            /* the layers' backward begins: chooses */
+void ahead_fetch(struct trainer *t, uint32_t layer, size_t u);  /* a part of it, before the unit's backward */
+bool ahead_has(const struct trainer *t, struct shore__slice s); /* any of it is chosen */
+bool ahead_takes(struct trainer *t, uint32_t segment);          /* it is updated here, not handed to the drives */
+/* All gradients of the table are complete, and the rest has been handed over: updates what was chosen, hands it to its
+ * pages, and begins to store it. */
+int ahead_update(struct trainer *t, struct shore_diag *diag);
+/* What is stored lies in memory that the layer's forward takes; or in pages that it takes back, so that what they held
+ * will be fetched. */
+bool ahead_is_in_the_way(const struct trainer *t, uint32_t layer);
+int ahead_settle(struct trainer *t, struct shore_diag *diag); /* waits until nothing is fetched or stored any more */
+void ahead_drop(struct trainer *t);                           /* the attempt is discarded */
 
 /* gradients.c */
 int gradients_open(struct trainer *t, struct shore_diag *diag);

@@ -1,0 +1,251 @@
+/* State of a tied table that is read ahead. The table's gradient is complete when backward ends, and the next forward
+ * pass begins with the table: in between, the drives would read, update and write all of it that was looked up, while
+ * the processors wait. So backward fetches as much of that state as idle memory has room for; when the gradient is
+ * there, all threads update it where it lies and hand the parameters to their pages; and it goes to the drives beside
+ * the next forward pass. The bits are those of UPDATE on the drives. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/diag.h"
+#include "base/units.h"
+#include "drive/chunk.h"
+#include "drive/fleet.h"
+#include "train/trainer.h"
+
+static uint64_t image_bytes(const struct trainer *t) {
+    return shore_fleet_state_bytes(t->fleet);
+}
+
+/* Those that hold nothing but rows of the table. */
+static uint32_t table_segments(const struct trainer *t) {
+    return (uint32_t)((uint64_t)t->m->arch.vocab * t->m->arch.d_model / SHORE_SEGMENT_ELEMS);
+}
+
+static uint32_t images_in(const struct trainer *t, uint64_t bytes) {
+    uint64_t n = bytes / image_bytes(t), most = table_segments(t);
+    return (uint32_t)(n < most ? n : most);
+}
+
+/* Logits are not kept between the head's backward and its next forward pass. */
+static uint32_t images_in_logits(const struct trainer *t) {
+    return images_in(t, t->plan.kept_logits * t->plan.unit_rows * t->m->slice_rows * sizeof(float));
+}
+
+uint64_t ahead_wants(const struct trainer *t) {
+    if (!t->plan.read_ahead) return 0;
+    return (table_segments(t) - images_in_logits(t)) * image_bytes(t);
+}
+
+int ahead_open(struct trainer *t, struct shore_diag *diag) {
+    struct train_ahead *ahead = &t->ahead;
+    if (!t->plan.read_ahead) return 0;
+    ahead->in_logits = images_in_logits(t);
+    ahead->room = ahead->in_logits + images_in(t, t->idle.spare_bytes);
+    if (ahead->room > table_segments(t)) ahead->room = table_segments(t);
+    ahead->segments = calloc(ahead->room + 1, sizeof *ahead->segments);
+    ahead->chosen = calloc(t->m->layout->blocks[0].segments, 1);
+    return ahead->segments && ahead->chosen ? 0 : shore__fail(diag, -ENOMEM, "out of memory for the trainer");
+}
+
+void ahead_close(struct trainer *t) {
+    free(t->ahead.segments);
+    free(t->ahead.chosen);
+}
+
+static unsigned char *image(const struct trainer *t, uint32_t nth) {
+    const struct train_ahead *ahead = &t->ahead;
+    uintptr_t at = nth < ahead->in_logits ? t->pass.kept_logits.handle + nth * image_bytes(t)
+                                          : t->idle.spare + (nth - ahead->in_logits) * image_bytes(t);
+    return (unsigned char *)at; // NOLINT(performance-no-int-to-ptr): buffers are handles
+}
+
+/* Bytes of t->idle.spare that the images from the first to this one take. */
+static uint64_t spare_until(const struct trainer *t, uint32_t nth) {
+    return nth < t->ahead.in_logits ? 0 : (nth + 1 - t->ahead.in_logits) * image_bytes(t);
+}
+
+/* ---- what is chosen ------------------------------------------------------------------------------------------------
+ */
+
+/* Its page is in memory when its gradient is complete. */
+static bool has_page(const struct trainer *t, uint32_t slice) {
+    struct shore__page_id id = {SHORE__PAGE_SLICE, 0, slice};
+    return shore__pager_stays(t->m, &t->plan.residency, id) || idle_lends_slice(t, slice);
+}
+
+/* Of a slice, what is complete after so many units' lookups, but no more than `most`. Returns how many. */
+static uint32_t choose(struct trainer *t, struct shore__slice slice, uint32_t due, uint32_t most) {
+    uint32_t n = 0, end = slice.segment + slice.segments;
+    for (uint32_t s = slice.segment; s < end && s < table_segments(t) && n < most; s++) {
+        if (t->due[s] != due) continue;
+        t->ahead.chosen[s] = 1;
+        n++;
+    }
+    return n;
+}
+
+static void begin_requests(struct train_ahead *ahead) {
+    shore_wait_init(&ahead->wait);
+    ahead->under_way = true;
+}
+
+void ahead_begin(struct trainer *t) {
+    struct train_ahead *ahead = &t->ahead;
+    uint32_t left = ahead->room;
+    ahead->count = ahead->asked = 0;
+    if (!left || !t->speculating || t->broken) return;
+    for (uint32_t due = (uint32_t)t->plan.units; due >= 1; due--) /* what is complete last, first */
+        for (uint32_t i = 0; i < t->m->nslices; i++)
+            if (has_page(t, i)) left -= choose(t, shore__model_slice(t->m, i), due, left);
+    for (uint32_t s = 0; s < table_segments(t); s++)
+        if (ahead->chosen[s]) ahead->segments[ahead->count++] = s;
+    if (ahead->count) begin_requests(ahead);
+}
+
+bool ahead_has(const struct trainer *t, struct shore__slice slice) {
+    return t->ahead.count && memchr(t->ahead.chosen + slice.segment, 1, slice.segments);
+}
+
+bool ahead_takes(struct trainer *t, uint32_t segment) {
+    struct train_ahead *ahead = &t->ahead;
+    if (!ahead->count || !ahead->chosen[segment]) return false;
+    /* a page that could not be lent is not handed back */
+    if (!shore__pager_place(t->pass.pager, 0, segment)) ahead->chosen[segment] = 0;
+    return ahead->chosen[segment];
+}
+
+/* ---- requests ------------------------------------------------------------------------------------------------------
+ */
+
+/* Images that follow each other, of segments that do so, and all of them chosen still or none. */
+static uint32_t run_from(const struct trainer *t, uint32_t nth, uint32_t end) {
+    const struct train_ahead *ahead = &t->ahead;
+    const uint32_t *segments = ahead->segments;
+    uint32_t n = 1;
+    while (nth + n < end && nth + n != ahead->in_logits && segments[nth + n] == segments[nth] + n &&
+           ahead->chosen[segments[nth + n]] == ahead->chosen[segments[nth]])
+        n++;
+    return n;
+}
+
+/* A request that was refused has no completion of its own. */
+static void submitted(struct trainer *t, int rc) {
+    struct shore_completion done = shore_wait_completion(&t->ahead.wait);
+    if (rc) done.fn(done.ctx, rc, NULL);
+}
+
+void ahead_fetch(struct trainer *t, uint32_t layer, size_t u) {
+    struct train_ahead *ahead = &t->ahead;
+    if (ahead->asked == ahead->count || t->broken) return;
+    /* evenly over what is left of backward, but for the first layer */
+    size_t units = t->plan.units, left = layer > 1 ? (layer - 1) * units - u : 1;
+    uint32_t end = ahead->asked + (uint32_t)((ahead->count - ahead->asked + left - 1) / left);
+    while (ahead->asked < end) {
+        uint32_t n = run_from(t, ahead->asked, end);
+        if (!idle_has_spare(t, layer, spare_until(t, ahead->asked + n - 1))) return;
+        shore_wait_add(&ahead->wait);
+        submitted(t, shore_fleet_fetch(t->fleet, t->base_step, 0, ahead->segments[ahead->asked], n, SHORE_FETCH_STATE,
+                                       image(t, ahead->asked), shore_wait_completion(&ahead->wait)));
+        ahead->asked += n;
+    }
+}
+
+/* Waits for what was asked for, or for what is stored. */
+int ahead_settle(struct trainer *t, struct shore_diag *diag) {
+    struct train_ahead *ahead = &t->ahead;
+    if (!ahead->under_way) return 0;
+    uint64_t start = shore__now_ns();
+    struct shore_completion own = shore_wait_completion(&ahead->wait);
+    own.fn(own.ctx, 0, NULL);
+    int rc = shore_wait(&ahead->wait, diag);
+    t->wait_ns += shore__now_ns() - start;
+    ahead->under_way = false;
+    if (rc && diag && !diag->text[0])
+        shore__fail(diag, rc, "state of the table cannot be read or stored: %s", shore_error_text(rc));
+    return rc;
+}
+
+void ahead_drop(struct trainer *t) {
+    ahead_settle(t, NULL);
+    t->ahead.count = 0;
+    if (t->ahead.room) memset(t->ahead.chosen, 0, table_segments(t));
+}
+
+bool ahead_is_in_the_way(const struct trainer *t, uint32_t layer) {
+    const struct train_ahead *ahead = &t->ahead;
+    return ahead->under_way &&
+           (layer == t->idle.lend_after || !idle_has_spare(t, layer, spare_until(t, ahead->count - 1)));
+}
+
+/* ---- the update ----------------------------------------------------------------------------------------------------
+ */
+
+static int update_image(struct trainer *t, uint32_t nth, void *params, struct shore_diag *diag) {
+    uint32_t segment = t->ahead.segments[nth];
+    size_t at = (size_t)segment * SHORE_SEGMENT_ELEMS;
+    const struct shore_update update = {
+        .base_step = t->base_step,
+        .attempt = shore_fleet_attempt(t->fleet),
+        .segment = segment,
+        .count = 1,
+        .gradient = t->table_narrow ? (const void *)(t->table_narrow + at) : t->table_gradient + at,
+        .form = t->table_narrow ? SHORE_GRADIENT_BF16 : SHORE_GRADIENT_FP32,
+        .coefficient = 1,
+        .groups = t->hyper,
+        .ngroups = SHORE__MODEL_GROUPS,
+        .params_out = params,
+    };
+    return shore__image_update(&t->fleet->config, &update, image(t, nth), diag);
+}
+
+static int update_images(struct trainer *t, struct shore_diag *diag) {
+    const struct train_ahead *ahead = &t->ahead;
+    int worst = 0;
+#pragma omp parallel for num_threads(t->c->threads) schedule(dynamic)
+    for (uint32_t i = 0; i < ahead->count; i++) {
+        struct shore_diag why = {{0}};
+        void *params = shore__pager_place(t->pass.pager, 0, ahead->segments[i]);
+        int rc = ahead->chosen[ahead->segments[i]] ? update_image(t, i, params, &why) : 0;
+        if (!rc) continue;
+#pragma omp critical
+        {
+            if (!worst) *diag = why;
+            worst = rc;
+        }
+    }
+    return worst;
+}
+
+/* Behind what the next forward pass waits for. */
+static int store(struct trainer *t, uint32_t nth, uint32_t count) {
+    const struct shore_store store = {
+        .base_step = t->base_step,
+        .attempt = shore_fleet_attempt(t->fleet),
+        .segment = t->ahead.segments[nth],
+        .count = count,
+        .state = image(t, nth),
+        .order = shore__model_head(t->m),
+    };
+    return shore_fleet_store(t->fleet, &store, shore_wait_completion(&t->ahead.wait));
+}
+
+int ahead_update(struct trainer *t, struct shore_diag *diag) {
+    struct train_ahead *ahead = &t->ahead;
+    if (!ahead->count || t->broken) return 0;
+    int rc = ahead_settle(t, diag);
+    if (!rc) rc = update_images(t, diag);
+    if (rc) return rc;
+    for (uint32_t i = 0; i < t->m->nslices; i++)
+        if (ahead_has(t, shore__model_slice(t->m, i)))
+            shore__pager_updated(t->pass.pager, (struct shore__page_id){SHORE__PAGE_SLICE, 0, i}, t->base_step + 1);
+    begin_requests(ahead);
+    for (uint32_t i = 0, n; i < ahead->count; i += n) {
+        n = run_from(t, i, ahead->count);
+        if (!ahead->chosen[ahead->segments[i]]) continue;
+        shore_wait_add(&ahead->wait);
+        submitted(t, store(t, i, n));
+    }
+    memset(ahead->chosen, 0, table_segments(t));
+    return 0;
+}
