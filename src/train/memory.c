@@ -351,6 +351,9 @@ static void spend(struct sizing *z, struct train_plan *plan, uint64_t budget) {
     if (plan->units > 1) plan->workspace_bytes += z->packed_bytes;
     if (measure(z) > budget) *plan = before;
     uint32_t pieces = count_pieces(z->m, plan->hold_table_gradient);
+    /* each unit takes the table twice; what drives hold of inner activations moves twice for all units */
+    if (head_goes_by_units(z) && plan->units > 1 && plan->offloaded_inner)
+        shore__carve_raise(&plan->residency.table_slices, z->m->nslices, budget, measure, z);
     if (plan->rows > TOKENS_OF_BALANCE) raise_activations(z, budget);
     shore__carve_raise(&plan->gradient_buffers, pieces < GRADIENT_BUFFERS ? pieces : GRADIENT_BUFFERS, budget, measure,
                        z);
