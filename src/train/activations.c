@@ -8,12 +8,6 @@
 #include "base/units.h"
 #include "train/trainer.h"
 
-/* Computing all inner activations again costs about so much of a step. One that stored them and waited longer for its
- * drives would have lost nothing without: so many steps then do without, twice as many after each further one. */
-#define RECOMPUTED_SHARE (1.0 / 8)
-#define PAUSE_LEAST 4u
-#define PAUSE_MOST 256u
-
 /* ---- on their way to scratch, or back ------------------------------------------------------------------------------
  */
 
@@ -89,7 +83,7 @@ int boundary_load(struct trainer *t, uint32_t layer, size_t u, shore__buf *in) {
  */
 
 static bool is_offloaded(const struct trainer *t, size_t nth) {
-    return t->offloading && nth >= t->plan.kept_inner && nth - t->plan.kept_inner < t->offloaded_inner;
+    return nth >= t->plan.kept_inner && nth - t->plan.kept_inner < t->offloading;
 }
 
 struct unit_inner inner_of(const struct trainer *t, uint32_t layer, size_t u) {
@@ -111,13 +105,19 @@ struct unit_inner inner_of(const struct trainer *t, uint32_t layer, size_t u) {
 
 static int inner_move(struct trainer *t, size_t nth, bool put, struct shore_diag *diag) {
     size_t slot = nth % OFFLOAD_SLOTS;
-    return train_transfer(t, &t->offload_transfer[slot], put, "activations",
-                          train_scratch_inner(t, nth - t->plan.kept_inner), t->offload_bytes,
-                          (void *)t->offload_slot[slot].handle, t->inner_seal[nth], diag);
+    uint64_t before = t->wait_ns; /* for the one that the slot is used by */
+    int rc = train_transfer(t, &t->offload_transfer[slot], put, "activations",
+                            train_scratch_inner(t, nth - t->plan.kept_inner), t->offload_bytes,
+                            (void *)t->offload_slot[slot].handle, t->inner_seal[nth], diag);
+    t->offload_wait_ns += t->wait_ns - before;
+    return rc;
 }
 
 static int slot_wait(struct trainer *t, const struct unit_inner *i, struct shore_diag *diag) {
-    return i->offloaded ? train_transfer_wait(t, &t->offload_transfer[i->nth % OFFLOAD_SLOTS], diag) : 0;
+    uint64_t before = t->wait_ns;
+    int rc = i->offloaded ? train_transfer_wait(t, &t->offload_transfer[i->nth % OFFLOAD_SLOTS], diag) : 0;
+    t->offload_wait_ns += t->wait_ns - before;
+    return rc;
 }
 
 static int fetch_next(struct trainer *t, const struct unit_inner *i, struct shore_diag *diag) {
@@ -160,22 +160,6 @@ int inner_fetch_first(struct trainer *t, struct shore_diag *diag) {
     return rc;
 }
 
-void offload_weigh(struct trainer *t) {
-    const struct shore__step_report *r = &t->report;
-    if (t->offload_rest) t->offload_rest--;
-    if (!t->report_offloaded) return;
-    if (r->wait_seconds + r->commit_seconds <= RECOMPUTED_SHARE * r->step_seconds) {
-        t->offload_pause = 0;
-        return;
-    }
-    uint32_t pause = t->offload_pause ? 2 * t->offload_pause : PAUSE_LEAST;
-    t->offload_rest = t->offload_pause = pause < PAUSE_MOST ? pause : PAUSE_MOST;
-}
-
-bool offload_now(const struct trainer *t) {
-    return t->offloaded_inner && (t->s->offload == SHORE__ON || !t->offload_rest);
-}
-
 /* ---- all of them ---------------------------------------------------------------------------------------------------
  */
 
@@ -208,6 +192,7 @@ int activations_open(struct trainer *t, struct shore_diag *diag) {
     while (t->offloaded_inner < t->plan.offloaded_inner &&
            train_scratch_inner(t, t->offloaded_inner + 1) <= info.scratch_bytes)
         t->offloaded_inner++;
+    t->offload = offload_begin(t->offloaded_inner, t->plan.units);
     if (t->offloaded_inner < t->plan.offloaded_inner && t->events->note)
         t->events->note(t->events->ctx, "these volumes were made without room for inner activations: what memory does "
                                         "not hold of them is computed again");

@@ -92,19 +92,20 @@ static void fill_report(struct trainer *t) {
     r->wait_seconds = (double)t->wait_ns * 1e-9;
     r->commit_seconds = (double)t->commit_ns * 1e-9;
     r->compute_seconds = r->step_seconds - r->wait_seconds - r->commit_seconds;
-    offload_weigh(t);
+    offload_weigh(&t->offload, (double)t->offload_wait_ns * 1e-9 / r->step_seconds,
+                  (r->wait_seconds + r->commit_seconds) / r->step_seconds);
     if (t->slowness.ndrives) find_slow_drive(t);
     report_emulation(t, r);
     t->ledger = now;
     t->step_start_ns = end;
-    t->wait_ns = t->commit_ns = 0;
+    t->wait_ns = t->commit_ns = t->offload_wait_ns = 0;
 }
 
 void commit_begin_counting(struct trainer *t) {
     shore_fleet_ledger(t->fleet, &t->ledger);
     if (t->throttle) shore__throttle_busy(t->throttle, &t->busy);
     shore__pager_waited_ns(t->pass.pager);
-    t->wait_ns = t->commit_ns = 0;
+    t->wait_ns = t->commit_ns = t->offload_wait_ns = 0;
     t->step_start_ns = shore__now_ns();
 }
 

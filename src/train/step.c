@@ -328,7 +328,7 @@ int step_compute(struct trainer *t, bool *finite, bool *replay, struct shore_dia
     uint32_t layers = t->m->arch.n_layer;
     *finite = true;
     *replay = t->compressing = false;
-    t->offloading = offload_now(t);
+    t->offloading = t->s->offload == SHORE__ON ? t->offloaded_inner : t->offload.pairs;
     shore__pager_set_step(pass->pager, t->base_step);
     int rc = batch_load(t, t->run->train, t->base_step * t->s->batch, t->s->batch, t->s->shuffle, diag);
     if (!rc) rc = shore__pass_embed(pass, boundary_working(t, 1), diag);

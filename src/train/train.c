@@ -260,7 +260,6 @@ static int one_step(struct trainer *t, struct shore_diag *diag) {
     }
     if (rc) return rc;
     double loss = t->report.loss;
-    t->report_offloaded = t->offloading;
     t->report = (struct shore__step_report){
         .step = t->base_step + 1,
         .loss = loss,

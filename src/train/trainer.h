@@ -9,6 +9,7 @@
 #include "drive/throttle.h"
 #include "infer/pass.h"
 #include "train/compress.h"
+#include "train/offload.h"
 #include "train/train.h"
 
 /* ---- memory plan (memory.c) ----------------------------------------------------------------------------------------
@@ -138,8 +139,10 @@ struct trainer {
     unsigned char (*boundary_seal)[16];         /* the same */
     shore__buf offload_slot[OFFLOAD_SLOTS];
     struct scratch_transfer offload_transfer[OFFLOAD_SLOTS];
-    size_t offload_bytes;            /* of a slot */
-    size_t offloaded_inner;          /* of plan.offloaded_inner, those that these volumes have room for */
+    size_t offload_bytes;   /* of a slot */
+    size_t offloaded_inner; /* of plan.offloaded_inner, those that these volumes have room for */
+    struct offload offload;
+    uint64_t offload_wait_ns;        /* for scratch of inner activations, in the step in hand */
     unsigned char (*inner_seal)[16]; /* [layers * units] */
     unsigned char (*slice_seal)[16];
 
@@ -165,12 +168,12 @@ struct trainer {
 
     /* the step in hand */
     uint64_t base_step;
-    bool compressing; /* its gradients are sent in part */
-    bool offloading;  /* inner activations go to scratch and come back, instead of being computed again */
-    bool speculating; /* updates are submitted as gradients come */
-    bool broken;      /* it speculated, and the norm passed the limit */
-    bool refused;     /* a loss or gradient that is not finite has ended the run */
-    bool abandoned;   /* broken, and not all gradients fit in memory: the step is computed again without speculating */
+    bool compressing;  /* its gradients are sent in part */
+    size_t offloading; /* pairs whose inner activations go to scratch and come back, instead of being computed again */
+    bool speculating;  /* updates are submitted as gradients come */
+    bool broken;       /* it speculated, and the norm passed the limit */
+    bool refused;      /* a loss or gradient that is not finite has ended the run */
+    bool abandoned;    /* broken, and not all gradients fit in memory: the step is computed again without speculating */
     double norm;
     uint64_t wait_ns, commit_ns;
     uint64_t lost_at; /* the committed step when a drive was lost last */
@@ -184,9 +187,7 @@ struct trainer {
     bool commit_pending;
     struct shore_wait commit;
     struct shore__step_report report;
-    bool report_offloaded;                /* its step stored inner activations */
-    uint32_t offload_rest, offload_pause; /* steps still to go without; how many they were when they began */
-    uint64_t reported;                    /* the last step that was */
+    uint64_t reported; /* the last step that was */
     struct shore__train_result *result;
     uint64_t step_start_ns;
     struct shore_ledger ledger;      /* at the start of the step */
@@ -251,10 +252,6 @@ int inner_leave(struct trainer *t, const struct unit_inner *i, struct shore_diag
 int inner_fetch_first(struct trainer *t, struct shore_diag *diag);
 int inner_load(struct trainer *t, const struct unit_inner *i, const struct shore__inner *at, struct shore_diag *diag);
 int inner_release(struct trainer *t, const struct unit_inner *i, struct shore_diag *diag);
-
-/* Does the step that begins store inner activations? weigh: the last one is reported. */
-bool offload_now(const struct trainer *t);
-void offload_weigh(struct trainer *t);
 
 /* idle.c */
 int idle_open(struct trainer *t, struct shore_diag *diag); /* after train_place */
