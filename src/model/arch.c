@@ -1,3 +1,4 @@
+#include <float.h>
 #include <limits.h>
 #include <math.h>
 #include <stdlib.h>
@@ -27,6 +28,9 @@ static bool given(const struct reader *r, const char *key) {
     const json_t *v = json_object_get(r->config, key);
     return v && !json_is_null(v);
 }
+
+/* A row of zeros is divided by its root; less is flushed to zero. */
+#define EPSILON_LEAST FLT_MIN
 
 /* fallback < 0: the key is needed */
 static uint32_t count(struct reader *r, const char *key, int64_t fallback, int64_t most) {
@@ -81,7 +85,9 @@ static const char *string(struct reader *r, const char *key, const char *fallbac
     return json_string_value(v);
 }
 
-static int64_t token_id(const json_t *v) {
+/* -1: none. It may lie beyond the vocabulary, as transformers' own default does for a small one. */
+static int64_t token_id(struct reader *r, const char *key, const json_t *v) {
+    if (v && !json_is_null(v) && !json_is_integer(v)) refuse(r, key, "a token is needed, by its number, or null");
     return json_is_integer(v) && json_integer_value(v) >= 0 ? json_integer_value(v) : -1;
 }
 
@@ -95,7 +101,7 @@ static void end_tokens(struct reader *r, struct shore__arch *a) {
     const json_t *v = json_object_get(r->config, "eos_token_id");
     size_t n = json_is_array(v) ? json_array_size(v) : 1;
     for (size_t i = 0; !r->rc && i < n; i++) {
-        int64_t id = token_id(json_is_array(v) ? json_array_get(v, i) : v);
+        int64_t id = token_id(r, "eos_token_id", json_is_array(v) ? json_array_get(v, i) : v);
         if (id < 0 || ends_text(a, id)) continue;
         if (a->neos == SHORE__EOS_MOST)
             refuse(r, "eos_token_id", "at most 16 tokens that end a text are supported");
@@ -130,7 +136,7 @@ static void gpt2(struct reader *r, struct shore__arch *a) {
     a->vocab = count(r, "vocab_size", 50257, 1 << 24);
     a->max_positions = count(r, positions, count(r, "n_ctx", 1024, 1 << 24), 1 << 24);
     a->d_ff = count(r, "n_inner", 4 * (int64_t)a->d_model, 1 << 20);
-    a->norm_eps = (float)number(r, "layer_norm_epsilon", 1e-5, 0, 1);
+    a->norm_eps = (float)number(r, "layer_norm_epsilon", 1e-5, EPSILON_LEAST, 1);
     a->act = activation(r, "activation_function", "gelu_new");
     a->qkv_bias = a->out_bias = a->mlp_bias = true;
     a->learned_positions = true;
@@ -174,7 +180,7 @@ static void rope(struct reader *r, struct shore__arch *a) {
         a->rope_factor = needed(&in, "factor", 1, 1e6);
         a->rope_low_freq = needed(&in, "low_freq_factor", 1e-6, 1e6);
         a->rope_high_freq = needed(&in, "high_freq_factor", 1e-6, 1e6);
-        a->rope_original_positions = needed(&in, "original_max_position_embeddings", 1, 1e9);
+        a->rope_original_positions = count(&in, "original_max_position_embeddings", -1, 1000000000);
         if (!in.rc && a->rope_high_freq <= a->rope_low_freq)
             refuse(&in, "high_freq_factor", "it must be above low_freq_factor");
     } else if (!strcmp(type, "linear")) {
@@ -228,7 +234,7 @@ static void llama_family(struct reader *r, const char *type, struct shore__arch 
     a->padding = padding(r, a->vocab);
     a->max_positions = count(r, "max_position_embeddings", 2048, 1 << 24);
     a->rms_norm = true;
-    a->norm_eps = (float)number(r, "rms_norm_eps", 1e-6, 0, 1);
+    a->norm_eps = (float)number(r, "rms_norm_eps", 1e-6, EPSILON_LEAST, 1);
     a->act = activation(r, "hidden_act", "silu");
     a->gated = true;
     a->tied = flag(r, "tie_word_embeddings", false);
@@ -258,7 +264,8 @@ static void llama_family(struct reader *r, const char *type, struct shore__arch 
 
 int shore__arch_from_json(const json_t *config, const char *name, struct shore__arch *out, struct shore_diag *diag) {
     struct reader r = {config, name, diag, 0};
-    *out = (struct shore__arch){.padding = -1, .bos = token_id(json_object_get(config, "bos_token_id"))};
+    *out = (struct shore__arch){.padding = -1};
+    out->bos = token_id(&r, "bos_token_id", json_object_get(config, "bos_token_id"));
     end_tokens(&r, out);
     const char *type = string(&r, "model_type", NULL);
     const json_t *class = json_array_get(json_object_get(config, "architectures"), 0);

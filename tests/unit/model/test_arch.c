@@ -112,6 +112,33 @@ static void padding_is_a_row_of_the_table(void **state) {
     }
 }
 
+static void values_that_mean_nothing_are_refused(void **state) {
+    static const struct {
+        const char *keys, *said;
+    } cases[] = {
+        {"\"rms_norm_eps\": 0", "\"rms_norm_eps\" is 0: a number from 1.17549e-38 to 1"},
+        {"\"bos_token_id\": \"<s>\"", "\"bos_token_id\" is \"<s>\": a token"},
+        {"\"bos_token_id\": 1.5", "\"bos_token_id\" is 1.5: a token"},
+        {"\"bos_token_id\": [1]", "\"bos_token_id\" is [1]: a token"},
+        {"\"eos_token_id\": true", "\"eos_token_id\" is true: a token"},
+        {"\"eos_token_id\": [2, \"</s>\"]", "\"eos_token_id\" is [2,\"</s>\"]: a token"},
+        {"\"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 1, "
+         "\"high_freq_factor\": 4, \"original_max_position_embeddings\": 8192.5}",
+         "\"original_max_position_embeddings\" is 8192.5: a whole number from 1 to 1000000000"},
+    };
+    char text[512];
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        snprintf(text, sizeof text, OF("llama") "%s}", cases[i].keys);
+        expect_refusal(text, cases[i].said);
+    }
+    expect_refusal("{\"model_type\": \"gpt2\", \"layer_norm_epsilon\": 0.0}", "\"layer_norm_epsilon\" is 0.0");
+    /* as transformers writes them */
+    assert_int_equal(arch_of(OF("llama") "\"bos_token_id\": null, \"eos_token_id\": null}").bos, -1);
+    assert_int_equal(arch_of(OF("llama") "\"bos_token_id\": -1}").bos, -1);
+    assert_int_equal(arch_of(OF("llama") "\"bos_token_id\": 50256}").bos, 50256);
+}
+
 static void all_ends_are_kept(void **state) {
     (void)state;
     static const char *const ends[] = {"null", "7", "[7,9,0]"};
@@ -126,7 +153,7 @@ static void all_ends_are_kept(void **state) {
         free(written);
         json_decref(config);
     }
-    assert_int_equal(arch_of("{\"model_type\": \"gpt2\", \"eos_token_id\": [-1, \"x\", 3]}").neos, 1);
+    assert_int_equal(arch_of("{\"model_type\": \"gpt2\", \"eos_token_id\": [-1, null, 3]}").neos, 1);
     expect_refusal("{\"model_type\": \"gpt2\", \"eos_token_id\": [1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17]}",
                    "eos_token_id");
 }
@@ -177,6 +204,7 @@ int main(void) {
         cmocka_unit_test(layers_attend_alike),
         cmocka_unit_test(positions_are_scaled_as_transformers_does),
         cmocka_unit_test(padding_is_a_row_of_the_table),
+        cmocka_unit_test(values_that_mean_nothing_are_refused),
         cmocka_unit_test(all_ends_are_kept),
         cmocka_unit_test(generation_adds_ends),
         cmocka_unit_test(what_is_refused_is_shown_as_it_stands),
