@@ -75,38 +75,6 @@ int shore__compute_bench(struct shore__compute *c, size_t rows, size_t n, size_t
     return err;
 }
 
-int shore__compute_bench_attention(struct shore__compute *c, const struct shore__attention *a, double *forward_seconds,
-                                   double *backward_seconds) {
-    struct shore__shapes shapes = {.seq_len = a->seq_len,
-                                   .n_head = a->n_head,
-                                   .n_kv_head = a->n_kv_head,
-                                   .head_dim = a->head_dim,
-                                   .backward = true};
-    size_t rows = a->sequences * a->seq_len, wide = (a->n_head + 2 * a->n_kv_head) * a->head_dim;
-    size_t narrow = a->n_head * a->head_dim, width = shore__mode_bytes(c->mode);
-    struct bench b;
-    int err = bench_open(&b, c, &shapes, rows * (2 * wide + 2 * narrow + 2 * a->n_head) * width + (1u << 16));
-    if (err) return err;
-    shore__buf qkv = operand(&b, rows * wide, width), dqkv = operand(&b, rows * wide, width);
-    shore__buf out = operand(&b, rows * narrow, width), dout = operand(&b, rows * narrow, width);
-    shore__buf lse = operand(&b, rows * a->n_head, 4);
-    if (!lse.handle) err = -ENOMEM;
-    uint64_t best[2] = {UINT64_MAX, UINT64_MAX}, begin = shore__now_ns();
-    for (int i = 0; !err && (i < 4 || shore__now_ns() - begin < BENCH_NS); i++) {
-        uint64_t from = shore__now_ns();
-        err = c->ops->attention(c, NULL, out, lse, qkv, a);
-        uint64_t middle = shore__now_ns();
-        if (!err) err = c->ops->attention_backward(c, NULL, dqkv, dout, qkv, out, lse, a);
-        uint64_t to = shore__now_ns();
-        if (i > 0 && middle - from < best[0]) best[0] = middle - from;
-        if (i > 0 && to - middle < best[1]) best[1] = to - middle;
-    }
-    bench_close(&b);
-    *forward_seconds = (double)best[0] * 1e-9;
-    *backward_seconds = (double)best[1] * 1e-9;
-    return err;
-}
-
 /* ---- the best that oneDNN can do: its own choice of layouts ---- */
 
 static dnnl_status_t own_layout(const struct shore__cpu *c, size_t m, size_t n, size_t k, bool f32_out,

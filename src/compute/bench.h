@@ -14,8 +14,5 @@ int shore__compute_bench(struct shore__compute *c, size_t rows, size_t n, size_t
 /* The same product with operands in the layouts that oneDNN likes best (packed beforehand): what can be reached. */
 int shore__compute_bench_best(struct shore__compute *c, size_t rows, size_t n, size_t k, bool w_is_nk, int kind,
                               double *gflops);
-/* Seconds of attention over one sequence, the best of some, forward and backward. */
-int shore__compute_bench_attention(struct shore__compute *c, const struct shore__attention *a, double *forward_seconds,
-                                   double *backward_seconds);
 
 #endif
