@@ -169,6 +169,8 @@ void shore_wait_init(struct shore_wait *w); /* for one completion */
 /* For one more. Before the last one that is expected has run. */
 void shore_wait_add(struct shore_wait *w);
 struct shore_completion shore_wait_completion(struct shore_wait *w);
+/* Runs one completion that is expected: of a request that was refused, or (0) the one of shore_wait_init. */
+void shore_wait_end(struct shore_wait *w, int rc);
 bool shore_wait_is_done(struct shore_wait *w);
 int shore_wait(struct shore_wait *w, struct shore_diag *diag);
 

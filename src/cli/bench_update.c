@@ -153,12 +153,11 @@ static int update_on_host(struct bench *b, uint64_t step, const struct shore_hyp
     shore_wait_init(wait);
     for (uint32_t block = 0; !rc && block < b->layout->nblocks; block++) {
         shore_wait_add(wait);
-        struct shore_completion done = shore_wait_completion(wait);
-        rc = shore_fleet_spill(b->fleet, block, 0, b->layout->blocks[block].segments, form_of(b), b->gradient, done);
-        if (rc) done.fn(done.ctx, rc, NULL);
+        rc = shore_fleet_spill(b->fleet, block, 0, b->layout->blocks[block].segments, form_of(b), b->gradient,
+                               shore_wait_completion(wait));
+        if (rc) shore_wait_end(wait, rc);
     }
-    struct shore_completion own = shore_wait_completion(wait);
-    own.fn(own.ctx, 0, NULL);
+    shore_wait_end(wait, 0);
     rc = shore_wait(wait, diag);
     if (rc) return rc;
     const struct shore__emulation *e = shore__throttle_emulation(b->throttle);

@@ -43,6 +43,10 @@ struct shore_completion shore_wait_completion(struct shore_wait *w) {
     return (struct shore_completion){wake, w};
 }
 
+void shore_wait_end(struct shore_wait *w, int rc) {
+    wake(w, rc, NULL);
+}
+
 bool shore_wait_is_done(struct shore_wait *w) {
     struct wait_state *s = state_of(w);
     pthread_mutex_lock(&s->mutex);

@@ -190,9 +190,8 @@ int shore__pager_open(const struct shore__weights_of *weights, struct shore__com
 /* The completion that a page's wait begins with stands for the parts that are still to come. */
 static void end_parts(struct page *page) {
     if (!page->in_parts) return;
-    struct shore_completion waited = shore_wait_completion(&page->update);
     page->in_parts = false;
-    waited.fn(waited.ctx, 0, NULL);
+    shore_wait_end(&page->update, 0);
 }
 
 void shore__pager_close(struct shore__pager *p) {
@@ -442,10 +441,7 @@ int shore__pager_update(struct shore__pager *p, struct shore__page_id id, struct
     update->params_out = page->handed_back ? (char *)page->buffer + at : NULL;
     shore_wait_add(&page->update);
     int rc = shore_fleet_update(p->of.fleet, update, (struct shore_completion){updated, page});
-    if (rc) {
-        struct shore_completion waited = shore_wait_completion(&page->update);
-        waited.fn(waited.ctx, rc, NULL);
-    }
+    if (rc) shore_wait_end(&page->update, rc);
     return rc;
 }
 

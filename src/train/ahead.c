@@ -129,12 +129,6 @@ static uint32_t run_from(const struct trainer *t, uint32_t nth, uint32_t end) {
     return n;
 }
 
-/* A request that was refused has no completion of its own. */
-static void submitted(struct trainer *t, int rc) {
-    struct shore_completion done = shore_wait_completion(&t->ahead.wait);
-    if (rc) done.fn(done.ctx, rc, NULL);
-}
-
 void ahead_fetch(struct trainer *t, uint32_t layer, size_t u) {
     struct train_ahead *ahead = &t->ahead;
     if (ahead->asked == ahead->count || t->broken) return;
@@ -145,8 +139,9 @@ void ahead_fetch(struct trainer *t, uint32_t layer, size_t u) {
         uint32_t n = run_from(t, ahead->asked, end);
         if (!idle_has_spare(t, layer, spare_until(t, ahead->asked + n - 1))) return;
         shore_wait_add(&ahead->wait);
-        submitted(t, shore_fleet_fetch(t->fleet, t->base_step, 0, ahead->segments[ahead->asked], n, SHORE_FETCH_STATE,
-                                       image(t, ahead->asked), shore_wait_completion(&ahead->wait)));
+        int rc = shore_fleet_fetch(t->fleet, t->base_step, 0, ahead->segments[ahead->asked], n, SHORE_FETCH_STATE,
+                                   image(t, ahead->asked), shore_wait_completion(&ahead->wait));
+        if (rc) shore_wait_end(&ahead->wait, rc);
         ahead->asked += n;
     }
 }
@@ -156,8 +151,7 @@ int ahead_settle(struct trainer *t, struct shore_diag *diag) {
     struct train_ahead *ahead = &t->ahead;
     if (!ahead->under_way) return 0;
     uint64_t start = shore__now_ns();
-    struct shore_completion own = shore_wait_completion(&ahead->wait);
-    own.fn(own.ctx, 0, NULL);
+    shore_wait_end(&ahead->wait, 0);
     int rc = shore_wait(&ahead->wait, diag);
     t->wait_ns += shore__now_ns() - start;
     ahead->under_way = false;
@@ -244,7 +238,8 @@ int ahead_update(struct trainer *t, struct shore_diag *diag) {
         n = run_from(t, i, ahead->count);
         if (!ahead->chosen[ahead->segments[i]]) continue;
         shore_wait_add(&ahead->wait);
-        submitted(t, store(t, i, n));
+        rc = store(t, i, n);
+        if (rc) shore_wait_end(&ahead->wait, rc);
     }
     memset(ahead->chosen, 0, table_segments(t));
     return 0;

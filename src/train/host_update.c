@@ -124,9 +124,7 @@ static void choose_pieces(struct work *w, struct chunk *c) {
 
 /* One more request that a wait is for; refused: it has ended already. */
 static void settle(struct shore_wait *wait, int rc) {
-    if (!rc) return;
-    struct shore_completion done = shore_wait_completion(wait);
-    done.fn(done.ctx, rc, NULL);
+    if (rc) shore_wait_end(wait, rc);
 }
 
 static void fetch(struct work *w, struct chunk *c) {
@@ -144,8 +142,7 @@ static void fetch(struct work *w, struct chunk *c) {
                                             c->gradient + p->at * shore__gradient_segment_bytes(w->how->form),
                                             shore_wait_completion(&c->fetch)));
     }
-    struct shore_completion own = shore_wait_completion(&c->fetch);
-    own.fn(own.ctx, 0, NULL);
+    shore_wait_end(&c->fetch, 0);
 }
 
 static void store(struct work *w, struct chunk *c) {
@@ -163,8 +160,7 @@ static void store(struct work *w, struct chunk *c) {
         shore_wait_add(&c->store);
         settle(&c->store, shore_fleet_store(w->fleet, &part, shore_wait_completion(&c->store)));
     }
-    struct shore_completion own = shore_wait_completion(&c->store);
-    own.fn(own.ctx, 0, NULL);
+    shore_wait_end(&c->store, 0);
 }
 
 static void end_store(struct work *w, struct chunk *c) {
