@@ -10,9 +10,7 @@ cat >"$place/llama.json" <<'JSON'
  "tie_word_embeddings": false, "pad_token_id": 1}
 JSON
 sed 's/"tie_word_embeddings": false/"tie_word_embeddings": true/' "$place/llama.json" >"$place/tied.json"
-# Few tokens are frequent, so that each unit looks up segments of its own.
-perl -e 'print pack("V256", 20240520, 1, 40000, (0) x 253); my $s = 1;
-    for (1 .. 40000) { $s = $s * 16807 % 2147483647; print pack "v", int(9000 ** ($s / 2147483647)) }' >"$place/tokens.bin"
+skewed_tokens "$place/tokens.bin" 9000
 mkdir "$place"/d{1,2}
 
 # way NAME ARGS...: its digest in $found
@@ -32,7 +30,7 @@ sweep() {
     wanted=$found
     run train "${common[@]}" --out "$place/none" --drive "$place/d1" --dry-run "$@"
     least=$(bytes "$(sed -n 's/^memory: minimum \([0-9.]*[KMG]iB\)$/\1/p' "$place/log")")
-    most=$(bytes "$(sed -n 's/^memory: everything kept from \([0-9.]*[KMG]iB\) on$/\1/p' "$place/log")")
+    most=$(most_memory)
     [ "${most:-0}" -gt "${least:-0}" ] || fail "$name: no budgets between '$least' and '$most'"
     for part in ${parts:-0 1 3 6 10}; do
         way "$name, $part tenths" --drive "$place/d1" --memory $((least + (most - least) * part / 10)) "$@"

@@ -162,6 +162,19 @@ minimum() {
     sed -nE 's/.*minimum ([0-9.]+ ?[KMGT]?i?B?).*/\1/p' "$place/log" | sed -n 1p | tr -d ' '
 }
 
+# most_memory: bytes from which on everything is kept, as the last run's --dry-run said
+most_memory() { bytes "$(sed -n 's/^memory: everything kept from \([0-9.]*[KMG]iB\) on$/\1/p' "$place/log")"; }
+# skewed_tokens FILE VOCAB: 40,000 tokens, few of which are frequent, so that each unit looks up segments of its own
+skewed_tokens() {
+    perl -e 'print pack("V256", 20240520, 1, 40000, (0) x 253); my $s = 1;
+        for (1 .. 40000) { $s = $s * 16807 % 2147483647; print pack "v", int($ARGV[0] ** ($s / 2147483647)) }' "$2" >"$1"
+}
+# failed_on FAULT WHAT: the last run ended with 1, and named the drive of this FAIL_IO and what its system said
+failed_on() {
+    same "$1: exit code" $rc 1
+    sed 1d "$place/log" | grep -qE "${1##* }longshore.volume: (reading|writing) .*($2)" &&
+        ok "$1" || fail "$1: the drive is not named"
+}
 # gpt2_config FILE LAYERS WIDTH HEADS POSITIONS VOCAB
 gpt2_config() {
     cat >"$1" <<JSON

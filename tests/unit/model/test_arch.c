@@ -122,6 +122,7 @@ static void values_that_mean_nothing_are_refused(void **state) {
         {"\"bos_token_id\": [1]", "\"bos_token_id\" is [1]: a token"},
         {"\"eos_token_id\": true", "\"eos_token_id\" is true: a token"},
         {"\"eos_token_id\": [2, \"</s>\"]", "\"eos_token_id\" is [2,\"</s>\"]: a token"},
+        {"\"eos_token_id\": [-1, \"x\", 3]", "\"eos_token_id\" is [-1,\"x\",3]: a token"},
         {"\"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 1, "
          "\"high_freq_factor\": 4, \"original_max_position_embeddings\": 8192.5}",
          "\"original_max_position_embeddings\" is 8192.5: a whole number from 1 to 1000000000"},
