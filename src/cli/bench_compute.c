@@ -48,7 +48,7 @@ static int measure(const struct args *a, const struct product *products, bool bf
                    struct shore_diag *diag) {
     struct shore__compute *c;
     int rc =
-        shore__compute_cpu_open(bf16, bf16 ? SHORE__PRODUCTS_BF16 : SHORE__PRODUCTS_F32, (int)a->threads, &c, diag);
+        shore__compute_cpu_open(true, bf16 ? SHORE__PRODUCTS_BF16 : SHORE__PRODUCTS_F32, (int)a->threads, &c, diag);
     if (rc) return rc;
     double work = 0, ours_seconds = 0, best_seconds = 0;
     for (int p = 0; !rc && p < PRODUCTS; p++) {

@@ -79,7 +79,7 @@ int shore__compute_bench(struct shore__compute *c, size_t rows, size_t n, size_t
 
 static dnnl_status_t own_layout(const struct shore__cpu *c, size_t m, size_t n, size_t k, bool f32_out,
                                 dnnl_primitive_desc_t *pd, dnnl_engine_t engine) {
-    dnnl_data_type_t type = c->base.mode == SHORE__BF16 ? dnnl_bf16 : dnnl_f32;
+    dnnl_data_type_t type = c->bf16_products ? dnnl_bf16 : dnnl_f32;
     dnnl_memory_desc_t a, b, dst;
     dnnl_matmul_desc_t desc;
     dnnl_dims_t a_dims = {(dnnl_dim_t)m, (dnnl_dim_t)k}, b_dims = {(dnnl_dim_t)k, (dnnl_dim_t)n};

@@ -8,7 +8,7 @@
  *   SHORE__F32          fp32, as computed
  *   SHORE__BF16         bf16 storage
  *   SHORE__BF16_IN_F32  fp32 storage of values rounded to bf16: the same values as SHORE__BF16, for processors whose
- *                       fp32 products are the faster ones
+ *                       products are in fp32 and take no operands in bf16
  * Every operation reads and writes activations in the mode of the compute object, computes inside in fp32, and rounds
  * once, when it writes (ties to even). Sums, norms, softmax and loss are fp32. Weights ("w") come in the product type:
  * bf16 in mode SHORE__BF16, otherwise fp32. Gradients of weights are fp32 and are accumulated: dw += ...; those of
@@ -18,9 +18,9 @@
  * run it is; thread count may matter (it is part of a run's identity). On the CPU backend it does not with AVX-512.
  * Below, oneDNN's gemm:jit cuts the sums of weight gradients by threads and may treat a few rows otherwise; oneDNN's
  * bf16 products on AMX cut a long sum (k above about 1,000) by its number of rows, but not by threads; and from 768
- * rows on, products with AVX-512 and AMX are ours, which add up in another order than oneDNN's. So threads are part of
- * the identity, and the number of rows of a product's call is part of what decides the bits. They follow from batch and
- * sequence length: units, full or short.
+ * rows on, products with AVX-512 and AMX are ours, which add up in another order than oneDNN's (with any number, where
+ * they take bf16 and multiply in fp32). So threads are part of the identity, and the number of rows of a product's call
+ * is part of what decides the bits. They follow from batch and sequence length: units, full or short.
  *
  * Shapes are row-major; [rows, d] has leading dimension d unless said otherwise. Errors: 0 or a negative code.
  * Threading: one caller per compute object.
@@ -36,7 +36,7 @@
 
 /* Goes up with every change of the bits of an operation, on whatever kind of processor: beside that kind and the number
  * of threads it is part of a run's identity. */
-#define SHORE__COMPUTE_KERNELS 2
+#define SHORE__COMPUTE_KERNELS 3
 
 enum shore__mode { SHORE__F32, SHORE__BF16, SHORE__BF16_IN_F32 };
 

@@ -36,6 +36,8 @@ struct shore__packed {
 struct shore__cpu {
     struct shore__compute base;
     const struct shore__kernels *kernels;
+    const struct shore__product_kernel *product; /* NULL: oneDNN's alone */
+    bool bf16_products;                          /* otherwise in fp32, whatever the operands are */
     struct shore__onednn_table *onednn;
     struct shore__packed packed;
     char *workspace;
@@ -89,10 +91,6 @@ static inline struct shore__part shore__cpu_part(size_t n, size_t unit) {
     for (struct shore__part p = shore__cpu_part((n), (unit)); !p.done; p.done = true)
 
 /* ---- products ---- */
-/* Ours for the mode of the backend; NULL: oneDNN's alone. */
-static inline const struct shore__product_kernel *shore__cpu_product_kernel(const struct shore__cpu *c) {
-    return c->base.mode == SHORE__BF16 ? c->kernels->product_bf16 : c->kernels->product_f32;
-}
 /* Workspace of the product, and how much of it B takes packed, without making its code. */
 int shore__cpu_product_room(struct shore__cpu *c, const struct shore__product *p, size_t *bytes, size_t *packed_bytes,
                             struct shore_diag *diag);

@@ -7,7 +7,7 @@
 
 /* Scratch of one thread, all sizes rounded so that threads share no page. */
 static size_t scratch_bytes(const struct shore__cpu *c, size_t keys, size_t head_dim, bool backward) {
-    return shore__cpu_whole_pages(c->kernels->attention_scratch(keys, head_dim, backward, c->base.mode));
+    return shore__cpu_whole_pages(c->kernels->attention_scratch(keys, head_dim, backward));
 }
 
 size_t shore__cpu_attention_workspace(struct shore__cpu *c, const struct shore__shapes *s) {

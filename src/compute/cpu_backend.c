@@ -100,7 +100,12 @@ int shore__compute_cpu_open(bool bf16, enum shore__products products, int thread
     if (!c) return shore__fail(diag, -ENOMEM, "no memory for the compute backend");
     if (products == SHORE__PRODUCTS_AUTO) products = shore__products_for_this_processor();
     c->base.ops = &cpu_ops;
-    c->base.mode = !bf16 ? SHORE__F32 : products == SHORE__PRODUCTS_BF16 ? SHORE__BF16 : SHORE__BF16_IN_F32;
+    c->bf16_products = bf16 && products == SHORE__PRODUCTS_BF16;
+    c->kernels = shore__kernels_for_this_processor(c->bf16_products);
+    c->product = c->kernels->product;
+    bool widens = c->product && c->product->widens;
+    if (widens && c->bf16_products) c->product = NULL;
+    c->base.mode = !bf16 ? SHORE__F32 : c->bf16_products || widens ? SHORE__BF16 : SHORE__BF16_IN_F32;
     c->base.threads = threads ? threads : omp_get_num_procs();
     int given = threads_given(c);
     if (given < threads) {
@@ -110,7 +115,6 @@ int shore__compute_cpu_open(bool bf16, enum shore__products products, int thread
                            given);
     }
     c->base.threads = given;
-    c->kernels = shore__kernels_for_this_processor();
     dnnl_set_primitive_cache_capacity(0); /* it would keep code that our own table no longer needs */
     int err = shore__onednn_open(&c->onednn, diag);
     if (err) {

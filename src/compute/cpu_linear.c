@@ -33,7 +33,7 @@ struct shore__product shore__cpu_head_logits_product(const struct shore__cpu *c,
                                    .k = d,
                                    .b_transposed = true,
                                    .f32_out = true,
-                                   .pack = shore__cpu_product_kernel(c) ? pack_weights(rows) : SHORE__PACK_NOTHING};
+                                   .pack = c->product ? pack_weights(rows) : SHORE__PACK_NOTHING};
 }
 struct shore__product shore__cpu_head_backward_x_product(size_t rows, size_t n, size_t d) {
     return (struct shore__product){

@@ -94,7 +94,7 @@ static dnnl_status_t scratchpad_of_ours(dnnl_primitive_attr_t *attr) {
 
 static dnnl_status_t describe_product(const struct shore__cpu *c, const struct shore__product *p,
                                       const dnnl_memory_desc_t *b, dnnl_primitive_desc_t *result) {
-    dnnl_data_type_t type = c->base.mode == SHORE__BF16 ? dnnl_bf16 : dnnl_f32;
+    dnnl_data_type_t type = c->bf16_products ? dnnl_bf16 : dnnl_f32;
     dnnl_memory_desc_t a, bias, dst;
     dnnl_matmul_desc_t desc;
     dnnl_primitive_attr_t attr = NULL;
@@ -117,7 +117,7 @@ static dnnl_status_t describe_product(const struct shore__cpu *c, const struct s
 
 /* d is to be dropped, whatever comes back. */
 static dnnl_status_t describe(const struct shore__cpu *c, const struct shore__product *p, struct described *d) {
-    bool bf16 = c->base.mode == SHORE__BF16;
+    bool bf16 = c->bf16_products;
     dnnl_data_type_t type = bf16 ? dnnl_bf16 : dnnl_f32;
     dnnl_dims_t dims = {(dnnl_dim_t)p->k, (dnnl_dim_t)p->n};
     dnnl_memory_desc_t plain, any;

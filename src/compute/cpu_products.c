@@ -6,23 +6,39 @@
 #define F32_FROM_ROWS 48
 #define F32_UNTIL_ROWS 768
 
+/* oneDNN multiplies bf16 in bf16 alone. */
+static bool ours_alone(const struct shore__cpu *c) {
+    return c->base.mode == SHORE__BF16 && !c->bf16_products;
+}
 /* NULL: oneDNN's. */
 static const struct shore__product_kernel *kernel_for(const struct shore__cpu *c, const struct shore__product *p) {
-    const struct shore__product_kernel *kernel = shore__cpu_product_kernel(c);
+    const struct shore__product_kernel *kernel = c->product;
     if (p->k == 0) return NULL;
+    if (ours_alone(c)) return kernel;
     if (!kernel || kernel->packed) return p->pack != SHORE__PACK_NOTHING ? kernel : NULL;
     size_t rows = p->a_transposed ? p->k : p->m;
     return rows >= F32_FROM_ROWS && rows < F32_UNTIL_ROWS ? kernel : NULL;
 }
-static size_t packed_bytes(const struct shore__product_kernel *kernel, const struct shore__product *p) {
-    return kernel->packed ? shore__cpu_whole_pages(kernel->packed(p->k, p->n)) : 0;
+/* Of rows, for a job each, or for several that share its columns. */
+static size_t blocks_of(const struct shore__cpu *c, const struct shore__product_kernel *kernel,
+                        const struct shore__product *p) {
+    size_t threads = (size_t)c->base.threads, strips = (p->m + kernel->strip - 1) / kernel->strip;
+    size_t rows = kernel->job_size(p->k, p->a_transposed).rows, blocks = (p->m + rows - 1) / rows;
+    size_t even = (blocks + threads - 1) / threads * threads; /* as many for each of them */
+    return even <= strips && (even - blocks) * 4 <= blocks ? even : blocks;
+}
+/* 0: not packed before. What only one block reads, its jobs pack. */
+static size_t packed_bytes(const struct shore__cpu *c, const struct shore__product_kernel *kernel,
+                           const struct shore__product *p) {
+    if (!kernel->packed || (kernel->packs_too && blocks_of(c, kernel, p) == 1)) return 0;
+    return shore__cpu_whole_pages(kernel->packed(p->k, p->n));
 }
 static size_t scratch_bytes(const struct shore__product_kernel *kernel, const struct shore__product *p) {
     return shore__cpu_whole_pages(kernel->scratch(p->k));
 }
 static size_t workspace_bytes(const struct shore__cpu *c, const struct shore__product_kernel *kernel,
                               const struct shore__product *p) {
-    return packed_bytes(kernel, p) + scratch_bytes(kernel, p) * (size_t)c->base.threads;
+    return packed_bytes(c, kernel, p) + scratch_bytes(kernel, p) * (size_t)c->base.threads;
 }
 
 int shore__cpu_product_room(struct shore__cpu *c, const struct shore__product *p, size_t *bytes, size_t *packed,
@@ -35,7 +51,7 @@ int shore__cpu_product_room(struct shore__cpu *c, const struct shore__product *p
     int err = 0;
     *bytes = 0;
     if (kernel)
-        *packed = packed_bytes(kernel, p);
+        *packed = packed_bytes(c, kernel, p);
     else
         err = shore__onednn_product_room(c, p, bytes, packed, diag);
     if (for_other && workspace_bytes(c, for_other, p) > *bytes) *bytes = workspace_bytes(c, for_other, p);
@@ -47,15 +63,14 @@ int shore__cpu_product_make(struct shore__cpu *c, const struct shore__product *p
 }
 
 static const void *pack(struct shore__cpu *c, const struct shore__product_kernel *kernel,
-                        const struct shore__product *p, const void *b) {
-    if (!kernel->packed) return b;
+                        const struct shore__product *p, const void *b, size_t bytes) {
     /* The order depends on nothing else. */
     struct shore__product of = {.n = p->n, .k = p->k, .b_transposed = p->b_transposed, .pack = p->pack};
     bool there;
-    char *to = shore__cpu_packed_place(c, &of, b, packed_bytes(kernel, p), &there);
+    char *to = shore__cpu_packed_place(c, &of, b, bytes, &there);
     if (there) return to;
     SHORE__FOR_PART(c, p->n, kernel->panel, part) {
-        kernel->pack(to, b, p->b_transposed, p->k, p->n, part.begin, part.end);
+        kernel->pack(to, b, c->base.mode, p->b_transposed, p->k, p->n, part.begin, part.end);
     }
     return to;
 }
@@ -63,16 +78,13 @@ static const void *pack(struct shore__cpu *c, const struct shore__product_kernel
 /* Threads take jobs as they come free: one that has to share its processor, with UPDATE say, takes fewer. A job is a
  * block of rows, or a group of their columns where that would be too few jobs. */
 static void multiply(struct shore__cpu *c, const struct shore__product_kernel *kernel, const struct shore__product *p,
-                     void *dst, const void *a, const void *b, const float *bias) {
-    struct shore__job_size size = kernel->job_size(p->k, p->a_transposed);
-    size_t threads = (size_t)c->base.threads, strips = (p->m + kernel->strip - 1) / kernel->strip;
-    size_t blocks = (p->m + size.rows - 1) / size.rows;
-    size_t even = (blocks + threads - 1) / threads * threads; /* as many for each of them */
-    if (even <= strips && (even - blocks) * 4 <= blocks) blocks = even;
-    size_t groups = (size.jobs * threads + blocks - 1) / blocks;
+                     void *dst, const void *a, const void *b, const float *bias, size_t packed) {
+    size_t threads = (size_t)c->base.threads, blocks = blocks_of(c, kernel, p);
+    size_t groups = (kernel->job_size(p->k, p->a_transposed).jobs * threads + blocks - 1) / blocks;
     size_t panels = (p->n + kernel->panel - 1) / kernel->panel;
     if (groups > panels) groups = panels;
-    char *scratch = c->workspace + packed_bytes(kernel, p);
+    if (packed) b = pack(c, kernel, p, b, packed);
+    char *scratch = c->workspace + packed;
 #pragma omp parallel for num_threads(c->base.threads) schedule(dynamic)
     for (size_t i = 0; i < blocks * groups; i++) {
         struct shore__part rows = shore__cpu_part_of(p->m, kernel->strip, i / groups, blocks);
@@ -88,9 +100,11 @@ static void multiply(struct shore__cpu *c, const struct shore__product_kernel *k
                                          .row_end = rows.end,
                                          .column_begin = columns.begin,
                                          .column_end = columns.end,
+                                         .packed = packed > 0,
                                          .a_transposed = p->a_transposed,
                                          .b_transposed = p->b_transposed,
                                          .accumulate = p->accumulate,
+                                         .mode = c->base.mode,
                                          .c_mode = p->f32_out ? SHORE__F32 : c->base.mode};
         shore__cpu_flush_to_zero();
         kernel->run(&job, scratch + (size_t)omp_get_thread_num() * scratch_bytes(kernel, p));
@@ -101,9 +115,15 @@ int shore__cpu_product(struct shore__cpu *c, const struct shore__product *p, voi
                        const float *bias) {
     if (p->m == 0 || p->n == 0) return 0;
     const struct shore__product_kernel *kernel = kernel_for(c, p);
-    /* Too small for it: numbers of rows that prepare() was not told of; oneDNN takes them in pieces. */
-    if (!kernel || workspace_bytes(c, kernel, p) > c->workspace_bytes)
-        return shore__onednn_product(c, p, dst, a, b, bias);
-    multiply(c, kernel, p, dst, a, pack(c, kernel, p, b), bias);
-    return 0;
+    if (kernel) {
+        size_t jobs = scratch_bytes(kernel, p) * (size_t)c->base.threads, packed = packed_bytes(c, kernel, p);
+        if (kernel->packs_too && packed + jobs > c->workspace_bytes) packed = 0;
+        if (packed + jobs <= c->workspace_bytes) {
+            multiply(c, kernel, p, dst, a, b, bias, packed);
+            return 0;
+        }
+    }
+    /* Also numbers of rows that prepare() was not told of and for which there is no room: oneDNN takes them in pieces.
+     */
+    return shore__onednn_product(c, p, dst, a, b, bias);
 }

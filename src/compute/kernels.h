@@ -30,12 +30,13 @@ struct shore__attention_job {
 /* Rows and columns of c [m, n] = a [m, k] b [k, n] (+ bias) or c += a b. */
 struct shore__product_job {
     void *c;
-    const void *a, *b; /* b: packed, if the kernel packs it */
+    const void *a, *b; /* b: packed, if the kernel packs it and `packed` says so */
     const float *bias; /* NULL: none */
     size_t m, n, k;
     size_t row_begin, row_end;       /* not more than the kernel says */
     size_t column_begin, column_end; /* multiples of the kernel's panel, the end also n */
-    bool a_transposed, b_transposed, accumulate;
+    bool a_transposed, b_transposed, packed, accumulate;
+    enum shore__mode mode;   /* of a and b */
     enum shore__mode c_mode; /* accumulate: SHORE__F32 */
 };
 
@@ -44,8 +45,10 @@ struct shore__job_size {
     size_t rows, jobs;
 };
 
-/* Products of one mode. */
+/* Products in bf16, or in fp32. */
 struct shore__product_kernel {
+    bool widens;         /* in fp32, of operands in SHORE__BF16 too */
+    bool packs_too;      /* run() takes b as it lies as well, and packs a panel at a time */
     size_t strip, panel; /* rows and columns that are computed together */
     struct shore__job_size (*job_size)(size_t k, bool a_transposed);
     /* Bytes of the scratch of one job. */
@@ -53,7 +56,8 @@ struct shore__product_kernel {
     /* Bytes of packed b, and its columns begin .. end - 1 packed (begin: a multiple of the panel); NULL: it is read as
      * it lies. */
     size_t (*packed)(size_t k, size_t n);
-    void (*pack)(void *packed, const void *b, bool transposed, size_t k, size_t n, size_t begin, size_t end);
+    void (*pack)(void *packed, const void *b, enum shore__mode mode, bool transposed, size_t k, size_t n, size_t begin,
+                 size_t end);
     void (*run)(const struct shore__product_job *job, void *scratch);
 };
 
@@ -86,17 +90,16 @@ struct shore__kernels {
                          float scale, size_t rows, size_t n, size_t first, enum shore__mode mode);
 
     /* bytes for one job */
-    size_t (*attention_scratch)(size_t keys, size_t head_dim, bool backward, enum shore__mode mode);
+    size_t (*attention_scratch)(size_t keys, size_t head_dim, bool backward);
     void (*attention)(const struct shore__attention_job *job, void *scratch);
     void (*attention_backward)(const struct shore__attention_job *job, void *scratch);
 
-    /* Products in SHORE__BF16, and in fp32; NULL where oneDNN's are the quickest. */
-    const struct shore__product_kernel *product_bf16, *product_f32;
+    const struct shore__product_kernel *product; /* NULL where oneDNN's are the quickest */
 };
 
 /* The set for this processor, within what oneDNN is limited to (ONEDNN_MAX_CPU_ISA), so that one limit gives the bits
- * of a smaller processor. */
-const struct shore__kernels *shore__kernels_for_this_processor(void);
+ * of a smaller processor; bf16: products are in bf16. */
+const struct shore__kernels *shore__kernels_for_this_processor(bool bf16);
 
 extern const struct shore__kernels shore__kernels_plain;
 #ifdef __x86_64__
@@ -104,7 +107,6 @@ extern const struct shore__kernels shore__kernels_avx2;
 extern const struct shore__kernels shore__kernels_avx512;
 extern const struct shore__kernels shore__kernels_avx512_bf16;
 extern const struct shore__kernels shore__kernels_amx;
-extern const struct shore__product_kernel shore__product_avx512_f32, shore__product_amx_bf16;
 #endif
 
 #endif

@@ -1,4 +1,4 @@
-/* Attention in bf16; that of the other modes as for AVX-512.
+/* Attention in bf16, for SHORE__BF16 alone.
  *
  * The blocks are those of kernels_attention_body.h: 128 queries against the 128 keys at a multiple of 128 positions.
  * Operands of products are bf16: the activations as they are, and the probabilities and their gradients rounded; sums,
@@ -128,9 +128,8 @@ static size_t carve(struct scratch *t, char *base, size_t keys, size_t head_dim,
     return at;
 }
 
-static size_t k_attention_scratch(size_t keys, size_t head_dim, bool backward, enum shore__mode mode) {
+static size_t k_attention_scratch(size_t keys, size_t head_dim, bool backward) {
     struct scratch t;
-    if (mode != SHORE__BF16) return shore__kernels_avx512.attention_scratch(keys, head_dim, backward, mode);
     return carve(&t, NULL, keys, head_dim, backward);
 }
 
@@ -233,10 +232,6 @@ static void forward_block(const struct shore__attention_job *job, const struct s
 static void k_attention(const struct shore__attention_job *job, void *scratch) {
     struct scratch t;
     size_t wide = up_to(job->head_dim, 32);
-    if (job->mode != SHORE__BF16) {
-        shore__kernels_avx512.attention(job, scratch);
-        return;
-    }
     carve(&t, scratch, job->keys, job->head_dim, false);
     for (size_t block = 0; block < job->keys; block += BLOCK) {
         size_t n = least(BLOCK, job->keys - block);
@@ -365,10 +360,6 @@ static void write_gradient(uint16_t *dst, size_t ld, const float *src, size_t wi
 static void k_attention_backward(const struct shore__attention_job *job, void *scratch) {
     struct scratch t;
     size_t wide = up_to(job->head_dim, 32), all = up_to(job->keys, BLOCK);
-    if (job->mode != SHORE__BF16) {
-        shore__kernels_avx512.attention_backward(job, scratch);
-        return;
-    }
     carve(&t, scratch, job->keys, job->head_dim, true);
     pack(t.k, wide, job->k, job->kv_ld, job->keys, all, job->head_dim);
     pack(t.v, wide, job->v, job->kv_ld, job->keys, all, job->head_dim);

@@ -147,7 +147,7 @@ INLINE size_t carve(struct scratch *s, float *base, size_t keys, size_t head_dim
 #undef TAKE
     return at * sizeof(float);
 }
-static size_t k_attention_scratch(size_t keys, size_t head_dim, bool backward, enum shore__mode mode) {
+static size_t k_attention_scratch(size_t keys, size_t head_dim, bool backward) {
     struct scratch s;
     memset(&s, 0, sizeof s);
     return carve(&s, NULL, keys, head_dim, backward);

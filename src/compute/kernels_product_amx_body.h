@@ -5,7 +5,7 @@
  * block of sums is four. Tiles multiply ten times as fast as vectors, so what is left to be gained is in moving
  * operands.
  */
-#define PRODUCT_KERNEL shore__product_amx_bf16
+#define WIDENS false
 #define TILE ((size_t)16)
 #define STEP ((size_t)32)
 #define STRIP_ROWS (2 * TILE)
@@ -22,7 +22,8 @@ INLINE void put_tile(uint16_t *tile, const __m512i line[TILE]) {
 }
 
 /* Rows r .. r + STEP - 1 of b, columns j .. j + PANEL - 1. */
-INLINE void pack_step(uint16_t *to, const uint16_t *b, bool transposed, size_t k, size_t n, size_t r, size_t j) {
+INLINE void pack_step(uint16_t *to, const uint16_t *b, enum shore__mode mode, bool transposed, size_t k, size_t n,
+                      size_t r, size_t j) {
     for (size_t t = 0; t < PANEL; t += TILE) {
         size_t columns = j + t < n ? n - j - t : 0;
         __m512i pairs[TILE];
@@ -36,7 +37,8 @@ INLINE void pack_step(uint16_t *to, const uint16_t *b, bool transposed, size_t k
     }
 }
 /* A strip of rows of a from `first`, columns r .. r + STEP - 1. */
-INLINE void lay_step(uint16_t *to, const struct shore__product_job *job, bool transposed, size_t first, size_t r) {
+INLINE void lay_step(uint16_t *to, const struct shore__product_job *job, enum shore__mode mode, bool transposed,
+                     size_t first, size_t r) {
     const uint16_t *a = job->a;
     for (size_t t = 0; t < STRIP_ROWS; t += TILE) {
         size_t row = first + t, rows = row < job->row_end ? job->row_end - row : 0;
@@ -87,6 +89,3 @@ INLINE void strip_by_panel(struct sums to, struct sums from, const operand *a, c
     _tile_stored(2, to.at + TILE * to.ld, to.ld * sizeof(float));
     _tile_stored(3, to.at + TILE * to.ld + TILE, to.ld * sizeof(float));
 }
-
-#define PRODUCT_BF16 (&PRODUCT_KERNEL)
-#define PRODUCT_F32 (&shore__product_avx512_f32)

@@ -1,9 +1,9 @@
-/* Products in fp32 for AVX-512 (kernels_product_strips_body.h).
+/* Products in fp32 for AVX-512, of operands in fp32 or in bf16 (kernels_product_strips_body.h).
  *
  * A step of a strip is 16 times an element of each of its rows, one of a panel 16 times two vectors. A block of sums is
  * in 24 registers.
  */
-#define PRODUCT_KERNEL shore__product_avx512_f32
+#define WIDENS true
 #define STEP ((size_t)16)
 #define STRIP_ROWS ((size_t)12)
 #define PANEL ((size_t)32)
@@ -12,37 +12,46 @@
 #define MOST_STRIPS ((size_t)32)
 typedef float operand;
 
-/* A square of 16 by 16 of src, rows `ld` elements apart, of which `rows` are there and of these `columns`. */
-INLINE void square_of(__m512i row[VL], const float *src, size_t ld, size_t rows, size_t columns) {
+/* A square of 16 by 16 of src from element `at`, rows `ld` elements apart, of which `rows` are there and of these
+ * `columns`. */
+INLINE void square_of(__m512i row[VL], const void *src, enum shore__mode mode, size_t at, size_t ld, size_t rows,
+                      size_t columns) {
     __mmask16 some = (__mmask16)((1u << least(VL, columns)) - 1);
 #pragma GCC unroll 16
-    for (size_t i = 0; i < VL; i++)
-        row[i] = _mm512_maskz_loadu_epi32(i < rows ? some : 0, src + i * ld);
+    for (size_t i = 0; i < VL; i++, at += ld) {
+        __mmask16 there = i < rows ? some : 0;
+        if (mode == SHORE__BF16) {
+            __m256i half = _mm256_maskz_loadu_epi16(there, (const uint16_t *)src + at);
+            row[i] = _mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16);
+        } else
+            row[i] = _mm512_maskz_loadu_epi32(there, (const float *)src + at);
+    }
 }
 
-INLINE void pack_step(float *to, const float *b, bool transposed, size_t k, size_t n, size_t r, size_t j) {
+INLINE void pack_step(float *to, const void *b, enum shore__mode mode, bool transposed, size_t k, size_t n, size_t r,
+                      size_t j) {
     for (size_t v = 0; v < PANEL; v += VL) {
         size_t columns = j + v < n ? n - j - v : 0;
         __m512i row[VL];
         if (transposed) {
-            square_of(row, b + (j + v) * k + r, k, columns, k - r);
+            square_of(row, b, mode, (j + v) * k + r, k, columns, k - r);
             transpose(row);
         } else
-            square_of(row, b + r * n + j + v, n, k - r, columns);
+            square_of(row, b, mode, r * n + j + v, n, k - r, columns);
 #pragma GCC unroll 16
         for (size_t i = 0; i < STEP; i++)
             _mm512_store_si512(to + i * PANEL + v, row[i]);
     }
 }
 
-INLINE void lay_step(float *to, const struct shore__product_job *job, bool transposed, size_t first, size_t r) {
-    const float *a = job->a;
+INLINE void lay_step(float *to, const struct shore__product_job *job, enum shore__mode mode, bool transposed,
+                     size_t first, size_t r) {
     size_t rows = least(STRIP_ROWS, job->row_end - first);
     __m512i row[VL];
     if (transposed)
-        square_of(row, a + r * job->m + first, job->m, job->k - r, rows);
+        square_of(row, job->a, mode, r * job->m + first, job->m, job->k - r, rows);
     else {
-        square_of(row, a + first * job->k + r, job->k, rows, job->k - r);
+        square_of(row, job->a, mode, first * job->k + r, job->k, rows, job->k - r);
         transpose(row);
     }
 #pragma GCC unroll 16
@@ -81,4 +90,3 @@ INLINE void strip_by_panel(struct sums to, struct sums from, const operand *a, c
         _mm512_storeu_ps(to.at + i * to.ld + VL, sum[i][1]);
     }
 }
-#define PRODUCT_F32 (&PRODUCT_KERNEL)

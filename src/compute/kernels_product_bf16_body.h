@@ -27,7 +27,8 @@ static size_t product_packed(size_t k, size_t n) {
     return up_to(n, PANEL) * whole_k(k) * sizeof(uint16_t);
 }
 
-static void product_pack(void *packed, const void *b, bool transposed, size_t k, size_t n, size_t begin, size_t end) {
+static void product_pack(void *packed, const void *b, enum shore__mode mode, bool transposed, size_t k, size_t n,
+                         size_t begin, size_t end) {
     const uint16_t *src = b;
     for (size_t j = begin; j < end; j += 16) {
         uint16_t *dst = (uint16_t *)packed + j / PANEL * PANEL * whole_k(k) + j % PANEL * 2;
@@ -174,7 +175,7 @@ static struct shore__job_size job_size(size_t k, bool a_transposed) {
                         : (struct shore__job_size){.rows = JOB_ROWS / 2, .jobs = 64};
 }
 
-static const struct shore__product_kernel k_product_bf16 = {
+static const struct shore__product_kernel k_product = {
     .strip = STRIP_ROWS,
     .panel = PANEL,
     .job_size = job_size,
@@ -183,5 +184,4 @@ static const struct shore__product_kernel k_product_bf16 = {
     .pack = product_pack,
     .run = product_run,
 };
-#define PRODUCT_BF16 (&k_product_bf16)
-#define PRODUCT_F32 (&shore__product_avx512_f32)
+#define PRODUCT k_product

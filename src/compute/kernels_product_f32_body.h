@@ -191,11 +191,11 @@ static struct shore__job_size job_size(size_t k, bool a_transposed) {
     return (struct shore__job_size){.rows = JOB_ROWS, .jobs = 2};
 }
 
-static const struct shore__product_kernel k_product_f32 = {
+static const struct shore__product_kernel k_product = {
     .strip = STRIP_ROWS,
     .panel = PANEL,
     .job_size = job_size,
     .scratch = product_scratch,
     .run = product_run,
 };
-#define PRODUCT_F32 (&k_product_f32)
+#define PRODUCT k_product

@@ -6,11 +6,12 @@
  * first-level cache over all strips. Every element is a sum over k in order that begins with what was there, or to
  * which bias is added: its bits depend on nothing beside it.
  *
- * The file that includes this has defined PRODUCT_KERNEL (its name), `operand` (the type of an element of a and b),
+ * The file that includes this has defined `operand` (the type of an element of a and b as they are laid out),
  * STRIP_ROWS, PANEL (two vectors), STEP, PIECE (whole steps), STRIPS_BYTES and MOST_STRIPS (of a job), and:
  *
- * - pack_step(to, b, transposed, k, n, r, j): lays rows r .. r + STEP - 1 of b out, columns j .. j + PANEL - 1;
- * - lay_step(to, job, transposed, first, r): a strip of rows of a from `first`, columns r .. r + STEP - 1;
+ * - WIDENS: whether an operand may be fp32 of what is given in bf16;
+ * - pack_step(to, b, mode, transposed, k, n, r, j): lays rows r .. r + STEP - 1 of b out, columns j .. j + PANEL - 1;
+ * - lay_step(to, job, mode, transposed, first, r): a strip of rows of a from `first`, columns r .. r + STEP - 1;
  * - strip_by_panel(), declared below: multiplies, between products_begin() and products_end().
  */
 INLINE size_t whole_k(size_t k) {
@@ -24,7 +25,8 @@ static struct shore__job_size job_size(size_t k, bool a_transposed) {
     return (struct shore__job_size){.rows = job_rows(k), .jobs = 2};
 }
 static size_t product_scratch(size_t k) {
-    return up_to(job_rows(k) * whole_k(k) * sizeof(operand), 64) + job_rows(k) * PANEL * sizeof(float);
+    return up_to(job_rows(k) * whole_k(k) * sizeof(operand), 64) + job_rows(k) * PANEL * sizeof(float) +
+           PIECE * PANEL * sizeof(operand);
 }
 static size_t product_packed(size_t k, size_t n) {
     return up_to(n, PANEL) * whole_k(k) * sizeof(operand);
@@ -32,30 +34,56 @@ static size_t product_packed(size_t k, size_t n) {
 
 /* ---- operands, read in the order in which they lie ---- */
 
-static void product_pack(void *packed, const void *from, bool transposed, size_t k, size_t n, size_t begin,
-                         size_t end) {
-    const operand *b = from;
-    operand *to = packed;
+INLINE void pack_of(operand *to, const void *b, enum shore__mode mode, bool transposed, size_t k, size_t n,
+                    size_t begin, size_t end) {
     if (transposed)
         for (size_t j = begin; j < end; j += PANEL)
             for (size_t r = 0; r < k; r += STEP)
-                pack_step(to + j * whole_k(k) + r * PANEL, b, true, k, n, r, j);
+                pack_step(to + j * whole_k(k) + r * PANEL, b, mode, true, k, n, r, j);
     else
         for (size_t r = 0; r < k; r += STEP)
             for (size_t j = begin; j < end; j += PANEL)
-                pack_step(to + j * whole_k(k) + r * PANEL, b, false, k, n, r, j);
+                pack_step(to + j * whole_k(k) + r * PANEL, b, mode, false, k, n, r, j);
+}
+static void product_pack(void *packed, const void *b, enum shore__mode mode, bool transposed, size_t k, size_t n,
+                         size_t begin, size_t end) {
+    if (WIDENS && mode != SHORE__BF16)
+        pack_of(packed, b, SHORE__F32, transposed, k, n, begin, end);
+    else
+        pack_of(packed, b, SHORE__BF16, transposed, k, n, begin, end);
 }
 
-static void lay_strips(operand *strips, const struct shore__product_job *job) {
+/* A panel's piece from row p, while that of the next panel is fetched. */
+INLINE void pack_piece(operand *to, const struct shore__product_job *job, size_t p, size_t j, enum shore__mode mode) {
+    size_t element = act_bytes(mode), ld = (job->b_transposed ? job->k : job->n) * element;
+    for (size_t r = p; r < least(p + PIECE, job->k); r += STEP, to += STEP * PANEL) {
+        size_t row = job->b_transposed ? j + PANEL : r, column = job->b_transposed ? r : j + PANEL;
+        const char *next = (const char *)job->b + row * ld + column * element;
+        for (size_t i = 0; i < (job->b_transposed ? PANEL : STEP); i++)
+            _mm_prefetch(next + i * ld, _MM_HINT_T1);
+        if (job->b_transposed)
+            pack_step(to, job->b, mode, true, job->k, job->n, r, j);
+        else
+            pack_step(to, job->b, mode, false, job->k, job->n, r, j);
+    }
+}
+
+INLINE void lay_of(operand *strips, const struct shore__product_job *job, enum shore__mode mode) {
     size_t rows = job->row_end - job->row_begin;
     if (job->a_transposed)
         for (size_t r = 0; r < job->k; r += STEP)
             for (size_t i = 0; i < rows; i += STRIP_ROWS)
-                lay_step(strips + i * whole_k(job->k) + r * STRIP_ROWS, job, true, job->row_begin + i, r);
+                lay_step(strips + i * whole_k(job->k) + r * STRIP_ROWS, job, mode, true, job->row_begin + i, r);
     else
         for (size_t i = 0; i < rows; i += STRIP_ROWS)
             for (size_t r = 0; r < job->k; r += STEP)
-                lay_step(strips + i * whole_k(job->k) + r * STRIP_ROWS, job, false, job->row_begin + i, r);
+                lay_step(strips + i * whole_k(job->k) + r * STRIP_ROWS, job, mode, false, job->row_begin + i, r);
+}
+static void lay_strips(operand *strips, const struct shore__product_job *job) {
+    if (WIDENS && job->mode != SHORE__BF16)
+        lay_of(strips, job, SHORE__F32);
+    else
+        lay_of(strips, job, SHORE__BF16);
 }
 
 /* ---- blocks of sums, STRIP_ROWS by PANEL: `rows` rows of c from `first`, columns from j ---- */
@@ -78,9 +106,8 @@ INLINE void stream(void *c, size_t at, vf low, vf high, enum shore__mode mode) {
         memcpy(&line, narrow, sizeof line);
         _mm512_stream_si512((void *)((uint16_t *)c + at), line);
     } else {
-        bool rounded = mode == SHORE__BF16_IN_F32;
-        _mm512_stream_ps((float *)c + at, (__m512)(rounded ? (vf)rounded_bits(low) : low));
-        _mm512_stream_ps((float *)c + at + VL, (__m512)(rounded ? (vf)rounded_bits(high) : high));
+        _mm512_stream_ps((float *)c + at, (__m512)low);
+        _mm512_stream_ps((float *)c + at + VL, (__m512)high);
     }
 }
 static void put_sums(const float *sums, const struct shore__product_job *job, size_t first, size_t rows, size_t j) {
@@ -126,6 +153,7 @@ INLINE struct ahead ahead_of(const struct shore__product_job *job, size_t p, siz
     size_t part = PIECE * PANEL * sizeof(operand) / strips / 64 * 64;
     const operand *next = (const operand *)job->b + j * whole_k(job->k) + least(p + PIECE, whole_k(job->k)) * PANEL;
     struct ahead ahead = {.b = (const char *)next + strip * part, .b_bytes = part / steps / 64 * 64};
+    if (!job->packed) ahead.b_bytes = 0;
     if (job->accumulate && j + PANEL < job->column_end) {
         size_t rows = STRIP_ROWS / ((job->k + PIECE - 1) / PIECE);
         size_t row = job->row_begin + strip * STRIP_ROWS + p / PIECE * rows;
@@ -141,9 +169,8 @@ INLINE void strip_by_panel(struct sums to, struct sums from, const operand *a, c
                            struct ahead ahead);
 
 /* What is added to c begins and ends there, where a block is whole. */
-static void piece_of_panel(const struct shore__product_job *job, const operand *strips, float *room, size_t p,
-                           size_t j) {
-    const operand *panel = (const operand *)job->b + j * whole_k(job->k) + p * PANEL;
+static void piece_of_panel(const struct shore__product_job *job, const operand *strips, const operand *panel,
+                           float *room, size_t p, size_t j) {
     size_t count = (job->row_end - job->row_begin + STRIP_ROWS - 1) / STRIP_ROWS;
     size_t steps = whole_k(least(PIECE, job->k - p)) / STEP;
     bool first = p == 0, last = p + PIECE >= job->k;
@@ -170,14 +197,26 @@ static void product_run(const struct shore__product_job *job, void *scratch) {
     float *room = (float *)((char *)scratch + up_to(job_rows(job->k) * whole_k(job->k) * sizeof(operand), 64));
     lay_strips(strips, job);
     products_begin();
+    operand *own = (operand *)(room + job_rows(job->k) * PANEL);
     for (size_t j = job->column_begin; j < job->column_end; j += PANEL)
-        for (size_t p = 0; p < job->k; p += PIECE)
-            piece_of_panel(job, strips, room, p, j);
+        for (size_t p = 0; p < job->k; p += PIECE) {
+            const operand *panel = (const operand *)job->b + j * whole_k(job->k) + p * PANEL;
+            if (!job->packed) {
+                if (WIDENS && job->mode != SHORE__BF16)
+                    pack_piece(own, job, p, j, SHORE__F32);
+                else
+                    pack_piece(own, job, p, j, SHORE__BF16);
+                panel = own;
+            }
+            piece_of_panel(job, strips, panel, room, p, j);
+        }
     products_end();
     _mm_sfence();
 }
 
-const struct shore__product_kernel PRODUCT_KERNEL = {
+static const struct shore__product_kernel k_product = {
+    .widens = WIDENS,
+    .packs_too = true,
     .strip = STRIP_ROWS,
     .panel = PANEL,
     .job_size = job_size,
@@ -186,3 +225,4 @@ const struct shore__product_kernel PRODUCT_KERNEL = {
     .pack = product_pack,
     .run = product_run,
 };
+#define PRODUCT k_product

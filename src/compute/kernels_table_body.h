@@ -15,10 +15,7 @@ const struct shore__kernels KERNELS = {
     .attention_scratch = k_attention_scratch,
     .attention = k_attention,
     .attention_backward = k_attention_backward,
-#ifdef PRODUCT_BF16
-    .product_bf16 = PRODUCT_BF16,
-#endif
-#ifdef PRODUCT_F32
-    .product_f32 = PRODUCT_F32,
+#ifdef PRODUCT
+    .product = &PRODUCT,
 #endif
 };

@@ -20,10 +20,10 @@ static bool has(dnnl_cpu_isa_t isa) {
     return (effective & (unsigned)isa) == (unsigned)isa;
 }
 
-const struct shore__kernels *shore__kernels_for_this_processor(void) {
+const struct shore__kernels *shore__kernels_for_this_processor(bool bf16) {
     __builtin_cpu_init();
-    if (has(dnnl_cpu_isa_avx512_core_amx)) return &shore__kernels_amx;
-    if (has(dnnl_cpu_isa_avx512_core_bf16)) return &shore__kernels_avx512_bf16;
+    if (bf16 && has(dnnl_cpu_isa_avx512_core_amx)) return &shore__kernels_amx;
+    if (bf16 && has(dnnl_cpu_isa_avx512_core_bf16)) return &shore__kernels_avx512_bf16;
     if (has(dnnl_cpu_isa_avx512_core)) return &shore__kernels_avx512;
     if (has(dnnl_cpu_isa_avx2) && __builtin_cpu_supports("fma")) return &shore__kernels_avx2;
     return &shore__kernels_plain;
@@ -58,7 +58,7 @@ bool shore__can_multiply_bf16(void) {
 static bool is_amd(void) {
     return false;
 }
-const struct shore__kernels *shore__kernels_for_this_processor(void) {
+const struct shore__kernels *shore__kernels_for_this_processor(bool bf16) {
     return &shore__kernels_plain;
 }
 static const char *isa_name(void) {

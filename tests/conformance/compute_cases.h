@@ -19,8 +19,27 @@
 #include "number/bf16.h"
 
 #define UNUSED __attribute__((unused))
-static const enum shore__mode all_modes[] = {SHORE__F32, SHORE__BF16, SHORE__BF16_IN_F32};
-UNUSED static const char *const mode_names[] = {"f32", "bf16", "bf16 in f32"};
+/* What a run may be given as precision and products; the mode follows from that and from the processor. */
+static const struct {
+    bool bf16;
+    enum shore__products products;
+    const char *name;
+} arithmetics[] = {{false, SHORE__PRODUCTS_F32, "fp32"},
+                   {true, SHORE__PRODUCTS_BF16, "bf16, products in bf16"},
+                   {true, SHORE__PRODUCTS_F32, "bf16, products in fp32"}};
+enum { ARITHMETICS = sizeof arithmetics / sizeof *arithmetics };
+static size_t tested; /* of these */
+
+static int open_tested(int threads, struct shore__compute **c, struct shore_diag *diag) {
+    return shore__compute_cpu_open(arithmetics[tested].bf16, arithmetics[tested].products, threads, c, diag);
+}
+UNUSED static enum shore__mode mode_tested(void) {
+    struct shore__compute *c;
+    if (open_tested(1, &c, NULL)) return SHORE__BF16; /* not on this processor, as open_cpu() finds */
+    enum shore__mode mode = c->mode;
+    c->ops->close(c);
+    return mode;
+}
 
 struct backend {
     struct shore__compute *c;
@@ -30,9 +49,9 @@ struct backend {
 UNUSED static struct backend open_cpu(enum shore__mode mode, int threads, const struct shore__shapes *shapes) {
     struct backend b = {0};
     struct shore_diag diag = {""};
-    int err = shore__compute_cpu_open(
-        mode != SHORE__F32, mode == SHORE__BF16 ? SHORE__PRODUCTS_BF16 : SHORE__PRODUCTS_F32, threads, &b.c, &diag);
-    if (mode == SHORE__BF16 && !shore__can_multiply_bf16()) {
+    if (mode == SHORE__F32) tested = 0;
+    int err = open_tested(threads, &b.c, &diag);
+    if (arithmetics[tested].products == SHORE__PRODUCTS_BF16 && !shore__can_multiply_bf16()) {
         assert_int_equal(err, -ENOTSUP);
         return b;
     }
@@ -112,18 +131,18 @@ UNUSED static void close_to(const char *what, enum shore__mode mode, shore__buf 
     for (size_t i = 0; i < n; i++) {
         double g = value(mode, got, i), w = value(mode, want, i);
         if (!(fabs(g - w) <= bound * (fabs(w) + size) + ulp * fabs(w)))
-            fail_msg("%s (%s): element %zu of %zu is %.9g instead of %.9g", what, mode_names[mode], i, n, g, w);
+            fail_msg("%s (%s): element %zu of %zu is %.9g instead of %.9g", what, arithmetics[tested].name, i, n, g, w);
     }
 }
 UNUSED static void same_bytes(const char *what, enum shore__mode mode, shore__buf a, shore__buf b, size_t bytes) {
     if (memcmp((void *)a.handle, (void *)b.handle, bytes) == 0) return;
     for (size_t i = 0; i < bytes; i++)
         if (((char *)a.handle)[i] != ((char *)b.handle)[i])
-            fail_msg("%s (%s): byte %zu of %zu differs", what, mode_names[mode], i, bytes);
+            fail_msg("%s (%s): byte %zu of %zu differs", what, arithmetics[tested].name, i, bytes);
 }
 
-#define FOR_EACH_MODE(mode)                       \
-    for (size_t mode_i = 0; mode_i < 3; mode_i++) \
-        for (enum shore__mode mode = all_modes[mode_i], mode_once = 0; !mode_once; mode_once = 1)
+#define FOR_EACH_MODE(mode)                          \
+    for (tested = 0; tested < ARITHMETICS; tested++) \
+        for (enum shore__mode mode = mode_tested(), mode_once = 0; !mode_once; mode_once = 1)
 
 #endif

@@ -271,8 +271,9 @@ static void processor(void **state) {
     assert_int_not_equal(shore__products_for_this_processor(), SHORE__PRODUCTS_AUTO);
     struct shore__compute *c;
     assert_int_equal(shore__compute_cpu_open(true, SHORE__PRODUCTS_AUTO, 1, &c, NULL), 0);
-    assert_int_equal(c->mode,
-                     shore__products_for_this_processor() == SHORE__PRODUCTS_BF16 ? SHORE__BF16 : SHORE__BF16_IN_F32);
+    bool widens = strstr(kind, "avx512"); /* what is ours there multiplies bf16 in fp32 */
+    bool bf16 = widens || shore__products_for_this_processor() == SHORE__PRODUCTS_BF16;
+    assert_int_equal(c->mode, bf16 ? SHORE__BF16 : SHORE__BF16_IN_F32);
     c->ops->close(c);
     struct shore_diag diag = {""};
     assert_true(shore__compute_cpu_open(true, SHORE__PRODUCTS_AUTO, -1, &c, &diag) < 0);
