@@ -1,7 +1,8 @@
 /* Vectors of VL floats for kernels_*_body.h. The file that includes it has defined VL and FMA(), and, where the
- * processor has instructions for them, NARROW(x): bf16 of x, rounded to nearest, ties to even, subnormal numbers as
- * zero; CLAMP(x, low, high), NEAREST(x) integer, SCALE(x, n) = x 2^n with its overflow and underflow; NaN stays NaN.
- */
+ * processor has instructions for them (gcc takes longer ways): WIDEN(h): fp32 of bf16; NARROW(x): bf16 of x, rounded to
+ * nearest, ties to even, subnormal numbers as zero; MIN(a, b), MAX(a, b): b where either is NaN; NEAREST(x) integer,
+ * SCALE(x, n) = x 2^n with its overflow and underflow; SUM_LANES(x), MAX_LANES(x): of all lanes, half by half. NaN
+ * stays NaN. */
 #include <math.h>
 #include <string.h>
 
@@ -30,7 +31,11 @@ INLINE vf max_f(vf a, vf b) {
 }
 
 INLINE vf widened(vh h) {
+#ifdef WIDEN
+    return WIDEN(h);
+#else
     return (vf)(__builtin_convertvector(h, vu) << 16);
+#endif
 }
 
 /* Element i of an activation, widened. count < VL: the rest is zero. Whole vectors and the last one have variables of
@@ -106,20 +111,28 @@ INLINE size_t act_bytes(enum shore__mode mode) {
 }
 
 INLINE float sum_lanes(vf x) {
+#ifdef SUM_LANES
+    return SUM_LANES(x);
+#else
     float lane[VL];
     memcpy(lane, &x, sizeof lane);
     for (size_t step = VL / 2; step > 0; step /= 2)
         for (size_t i = 0; i < step; i++)
             lane[i] += lane[i + step];
     return lane[0];
+#endif
 }
 INLINE float max_lanes(vf x) {
+#ifdef MAX_LANES
+    return MAX_LANES(x);
+#else
     float lane[VL];
     memcpy(lane, &x, sizeof lane);
     for (size_t step = VL / 2; step > 0; step /= 2)
         for (size_t i = 0; i < step; i++)
             lane[i] = lane[i] > lane[i + step] ? lane[i] : lane[i + step];
     return lane[0];
+#endif
 }
 
 /* exp: x = n ln 2 + r, |r| <= ln 2 / 2, and a polynomial of degree 6 (the coefficients are those of Cephes expf).
