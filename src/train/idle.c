@@ -53,13 +53,13 @@ static uint32_t most_later(const struct trainer *t) {
     return most < t->m->arch.n_layer ? most : t->m->arch.n_layer - 1;
 }
 
-int idle_open(struct trainer *t, struct shore_diag *diag) {
+int idle_open(struct trainer *t, uint64_t spare_wanted, struct shore_diag *diag) {
     struct train_idle *idle = &t->idle;
     uint32_t layers = t->m->arch.n_layer;
     if (!t->plan.kept_inner) return 0;
     uint32_t later = most_later(t);
     uint64_t pages = lay_out(t, idle, later, UINT64_MAX);
-    while (later && pages + later * t->plan.units * later_bytes(t) + ahead_wants(t) > idle_bytes(t, later))
+    while (later && pages + later * t->plan.units * later_bytes(t) + spare_wanted > idle_bytes(t, later))
         pages = lay_out(t, idle, --later, UINT64_MAX);
     if (!later) pages = lay_out(t, idle, 0, idle_bytes(t, 1));
     idle->pages = t->kept[(size_t)(layers - 1) * t->plan.units].handle;

@@ -182,7 +182,7 @@ static int open_trainer(struct trainer *t, bool fresh, bool overwrite, const uin
     t->pass.m = t->m;
     t->pass.c = t->c;
     rc = train_place(t, &memory, &t->pass.pager, diag);
-    if (!rc) rc = idle_open(t, diag);
+    if (!rc) rc = idle_open(t, ahead_wants(t), diag);
     if (!rc) rc = ahead_open(t, diag);
     if (!rc) rc = compress_open(t, diag);
     return rc || fresh ? rc : recover_metrics(t, diag);

@@ -254,7 +254,8 @@ int inner_load(struct trainer *t, const struct unit_inner *i, const struct shore
 int inner_release(struct trainer *t, const struct unit_inner *i, struct shore_diag *diag);
 
 /* idle.c */
-int idle_open(struct trainer *t, struct shore_diag *diag); /* after train_place */
+/* After train_place. spare_wanted: bytes of idle.spare that are of more use than a gradient that waits. */
+int idle_open(struct trainer *t, uint64_t spare_wanted, struct shore_diag *diag);
 void idle_close(struct trainer *t);
 bool idle_lends_slice(const struct trainer *t, uint32_t slice);
 void idle_before_backward(struct trainer *t, uint32_t layer);
