@@ -104,7 +104,7 @@ int shore__compute_cpu_open(bool bf16, enum shore__products products, int thread
     c->kernels = shore__kernels_for_this_processor(c->bf16_products);
     c->product = c->kernels->product;
     bool widens = c->product && c->product->widens;
-    if (widens && c->bf16_products) c->product = NULL;
+    if (widens && c->bf16_products) c->product = NULL; /* asked for bf16: oneDNN emulates it */
     c->base.mode = !bf16 ? SHORE__F32 : c->bf16_products || widens ? SHORE__BF16 : SHORE__BF16_IN_F32;
     c->base.threads = threads ? threads : omp_get_num_procs();
     int given = threads_given(c);

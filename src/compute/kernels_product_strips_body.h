@@ -34,6 +34,18 @@ static size_t product_packed(size_t k, size_t n) {
 
 /* ---- operands, read in the order in which they lie ---- */
 
+/* The call with the mode M of what is given, known to the compiler. */
+#define FOR_OPERANDS(mode, call)                    \
+    do {                                            \
+        if (WIDENS && (mode) != SHORE__BF16) {      \
+            const enum shore__mode M = SHORE__F32;  \
+            call;                                   \
+        } else {                                    \
+            const enum shore__mode M = SHORE__BF16; \
+            call;                                   \
+        }                                           \
+    } while (0)
+
 INLINE void pack_of(operand *to, const void *b, enum shore__mode mode, bool transposed, size_t k, size_t n,
                     size_t begin, size_t end) {
     if (transposed)
@@ -47,10 +59,7 @@ INLINE void pack_of(operand *to, const void *b, enum shore__mode mode, bool tran
 }
 static void product_pack(void *packed, const void *b, enum shore__mode mode, bool transposed, size_t k, size_t n,
                          size_t begin, size_t end) {
-    if (WIDENS && mode != SHORE__BF16)
-        pack_of(packed, b, SHORE__F32, transposed, k, n, begin, end);
-    else
-        pack_of(packed, b, SHORE__BF16, transposed, k, n, begin, end);
+    FOR_OPERANDS(mode, pack_of(packed, b, M, transposed, k, n, begin, end));
 }
 
 /* A panel's piece from row p, while that of the next panel is fetched. */
@@ -80,10 +89,7 @@ INLINE void lay_of(operand *strips, const struct shore__product_job *job, enum s
                 lay_step(strips + i * whole_k(job->k) + r * STRIP_ROWS, job, mode, false, job->row_begin + i, r);
 }
 static void lay_strips(operand *strips, const struct shore__product_job *job) {
-    if (WIDENS && job->mode != SHORE__BF16)
-        lay_of(strips, job, SHORE__F32);
-    else
-        lay_of(strips, job, SHORE__BF16);
+    FOR_OPERANDS(job->mode, lay_of(strips, job, M));
 }
 
 /* ---- blocks of sums, STRIP_ROWS by PANEL: `rows` rows of c from `first`, columns from j ---- */
@@ -202,10 +208,7 @@ static void product_run(const struct shore__product_job *job, void *scratch) {
         for (size_t p = 0; p < job->k; p += PIECE) {
             const operand *panel = (const operand *)job->b + j * whole_k(job->k) + p * PANEL;
             if (!job->packed) {
-                if (WIDENS && job->mode != SHORE__BF16)
-                    pack_piece(own, job, p, j, SHORE__F32);
-                else
-                    pack_piece(own, job, p, j, SHORE__BF16);
+                FOR_OPERANDS(job->mode, pack_piece(own, job, p, j, M));
                 panel = own;
             }
             piece_of_panel(job, strips, panel, room, p, j);
