@@ -62,8 +62,6 @@ struct shore__product_kernel {
 };
 
 struct shore__kernels {
-    const char *isa;
-
     void (*round)(void *act, const float *src, size_t n, enum shore__mode mode);
     void (*add)(void *y, const void *a, const void *b, size_t n, enum shore__mode mode);
     void (*add_to)(float *dst, const void *src, size_t n, enum shore__mode mode);

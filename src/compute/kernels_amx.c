@@ -6,7 +6,6 @@
 
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,amx-tile,amx-bf16,prefer-vector-width=512")
 #define NARROW(x) ((vh)_mm512_cvtneps_pbh((__m512)(x)))
-#define ISA "amx"
 #define KERNELS shore__kernels_amx
 #include "compute/kernels_avx512_body.h"
 

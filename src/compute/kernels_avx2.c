@@ -7,7 +7,6 @@
 #pragma GCC target("avx2,fma")
 #define VL 8
 #define FMA(a, b, c) ((vf)_mm256_fmadd_ps((__m256)(a), (__m256)(b), (__m256)(c)))
-#define ISA "avx2"
 #define KERNELS shore__kernels_avx2
 #include "compute/kernels_vector_body.h"
 

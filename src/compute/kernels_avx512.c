@@ -5,7 +5,6 @@
 #include "compute/kernels.h"
 
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,prefer-vector-width=512")
-#define ISA "avx512"
 #define KERNELS shore__kernels_avx512
 #include "compute/kernels_avx512_body.h"
 

@@ -3,7 +3,6 @@
 
 #define VL 4
 #define FMA(a, b, c) ((a) * (b) + (c))
-#define ISA "plain"
 #define KERNELS shore__kernels_plain
 #include "compute/kernels_vector_body.h"
 

@@ -1,5 +1,4 @@
 const struct shore__kernels KERNELS = {
-    .isa = ISA,
     .round = k_round,
     .add = k_add,
     .add_to = k_add_to,
