@@ -50,13 +50,6 @@ int shore__file_open(const char *path, enum shore_io io, double lock_seconds, st
 /* For reading only, beside others that only read: flock alone. */
 int shore__file_open_to_read(const char *path, enum shore_io io, double lock_seconds, struct shore__file *out,
                              struct shore_diag *diag);
-/* The first after creating (or, for a device, checking) it and giving it its size, preallocated. Refuses with -ENOSPC
- * "needs X, has Y". Existing files are SHORE_EEXISTS unless overwrite, or unless they hold no data at all (empty, or
- * only preallocated); locked ones SHORE_EBUSY always; devices that carry any signature (libblkid) SHORE_EEXISTS unless
- * overwrite, mounted or held ones SHORE_EBUSY always. What is replaced reads as zeros afterwards (files only). The
- * directory entry is made durable. A failure removes a file that this call made. */
-int shore__file_create(const char *path, uint64_t bytes, enum shore_io io, bool overwrite, struct shore__file *out,
-                       struct shore_diag *diag);
 void shore__file_close(struct shore__file *file);
 
 struct shore__io;

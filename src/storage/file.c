@@ -241,7 +241,12 @@ static int already_there(struct shore_diag *diag, const char *path) {
 static int create_on_device(struct shore__file *file, uint64_t bytes, bool overwrite, shore__replaceable_fn replaceable,
                             struct shore_diag *diag) {
     enum shore__replaceable answer = replaceable && !overwrite ? replaceable(file) : SHORE__REPLACE_UNKNOWN;
-    if (!overwrite && answer == SHORE__REPLACE_NO) return already_there(diag, file->path);
+    if (!overwrite && answer == SHORE__REPLACE_NO)
+        return shore__fail(
+            diag, SHORE_EEXISTS,
+            "%s: the device holds a volume of longshore's, or cannot be read; name another one, or, where "
+            "a run is made or the device measured, give --overwrite",
+            file->path);
     if (!overwrite && answer == SHORE__REPLACE_UNKNOWN) {
         int rc = shore__device_check(file, diag);
         if (rc) return rc;
@@ -280,8 +285,8 @@ static int create_new(struct shore__file *file, int dir, uint64_t bytes, uint64_
     return rc || fill_bytes == bytes ? rc : set_length(file, bytes, diag);
 }
 
-int shore__file_create_asking(const char *path, uint64_t bytes, uint64_t fill_bytes, enum shore_io io, bool overwrite,
-                              shore__replaceable_fn replaceable, struct shore__file *out, struct shore_diag *diag) {
+int shore__file_create(const char *path, uint64_t bytes, uint64_t fill_bytes, enum shore_io io, bool overwrite,
+                       shore__replaceable_fn replaceable, struct shore__file *out, struct shore_diag *diag) {
     int dir = -1;
     int rc = start(path, out, diag);
     if (rc) return rc;
@@ -313,9 +318,4 @@ failed:
     if (out->made) unlink(path);
     shore__file_close(out);
     return rc;
-}
-
-int shore__file_create(const char *path, uint64_t bytes, enum shore_io io, bool overwrite, struct shore__file *out,
-                       struct shore_diag *diag) {
-    return shore__file_create_asking(path, bytes, bytes, io, overwrite, NULL, out, diag);
 }

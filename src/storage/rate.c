@@ -6,6 +6,7 @@
 
 #include "base/arena.h"
 #include "base/diag.h"
+#include "storage/volume_internal.h"
 
 /* A chunk of AdamW's state is read as planes of 2, 2, 4 and 4 bytes an element, and written the same. */
 #define PLANES 4u
@@ -96,7 +97,8 @@ int shore__rate_open(struct shore__rate *r, const char *path, uint64_t bytes, ui
     if (!r->memory || !r->ops || !r->buffers) return shore__fail(diag, -ENOMEM, "out of memory");
     for (size_t i = 0; i < memory; i++)
         r->memory[i] = (unsigned char)(i * 2654435761u >> 13); /* drives may compress zeros */
-    int rc = shore__file_create(path, 2 * r->nchunks * r->chunk_bytes, io, overwrite, &r->file, diag);
+    uint64_t both = 2 * r->nchunks * r->chunk_bytes;
+    int rc = shore__file_create(path, both, both, io, overwrite, shore__volume_replaceable, &r->file, diag);
     if (rc) return rc;
     struct shore__buffer_range range = {r->memory, memory};
     return shore__io_open(&r->file, io, nbuffers * PLANES, &range, 1, &r->io, diag);

@@ -3,6 +3,7 @@
 #define SHORE_STORAGE_VOLUME_INTERNAL_H
 
 #include "storage/format.h"
+#include "storage/io_internal.h"
 
 static inline uint64_t shore__record_offset(unsigned place) {
     return SHORE__RECORD_OFFSET + (uint64_t)place * SHORE__RECORD_STRIDE;
@@ -16,6 +17,9 @@ int shore__flush(struct shore__io *io, const char *path, struct shore_diag *diag
 /* A new file, in which only slot 0 has room; the other one takes it when it is written. Without tables. */
 int shore__volume_create_one_slot(const char *path, const struct shore__volume_desc *desc, enum shore_io io,
                                   struct shore__volume *out, struct shore_diag *diag);
+
+/* For shore__file_create(): a volume that was never finished, or never held a record, has nothing to lose. */
+enum shore__replaceable shore__volume_replaceable(const struct shore__file *file);
 
 /* Reads both record places into record, older, damage. */
 int shore__volume_read_records(struct shore__volume *v, struct shore__io *io, struct shore_diag *diag);

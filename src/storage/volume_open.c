@@ -129,7 +129,7 @@ static enum shore__replaceable classify(const struct shore__file *file, struct s
     return ours && !h.overwritten ? SHORE__REPLACE_NO : SHORE__REPLACE_UNKNOWN;
 }
 
-static enum shore__replaceable ask_replaceable(const struct shore__file *file) {
+enum shore__replaceable shore__volume_replaceable(const struct shore__file *file) {
     struct shore__io *io = NULL;
     void *page = NULL;
     enum shore__replaceable answer = SHORE__REPLACE_NO;
@@ -202,8 +202,8 @@ static int create(const char *path, const struct shore__volume_desc *desc, bool 
         return shore__fail(diag, -EINVAL, "%s: the placement or the sizes of the volume are not possible", path);
     out->size_bytes = out->at.end;
     uint64_t fill_bytes = one_slot ? out->at.plane[1][0] : out->size_bytes;
-    int rc =
-        shore__file_create_asking(path, out->size_bytes, fill_bytes, io, overwrite, ask_replaceable, &out->file, diag);
+    int rc = shore__file_create(path, out->size_bytes, fill_bytes, io, overwrite, shore__volume_replaceable, &out->file,
+                                diag);
     if (rc) return rc;
     rc = alloc_page(out, diag);
     if (rc == 0) rc = alloc_described(out, diag);

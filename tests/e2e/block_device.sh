@@ -19,6 +19,8 @@ fi
 
 must train "${common[@]}" --drive "$device" --out "$place/run" --stop-at 1
 refused "the device of another run" "holds|belongs|longshore|volume" train "${common[@]}" --drive "$device" --out "$place/second"
+refused "a benchmark on the device of a run" "$device: the device holds a volume of longshore's" \
+    bench disk --drive "$device" --size 16MiB --chunk-size 1MiB
 must train --resume "$place/run"
 same "the digest on a device" "$(digest)" "$wanted"
 

@@ -22,7 +22,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "storage/blockio.h"
+#include "storage/io_internal.h"
 
 #define PIECE 65536u
 #define PIECES 24u
@@ -55,9 +55,14 @@ static int clean(void **state) {
     return 0;
 }
 
+static int create_file(const char *at, uint64_t bytes, enum shore_io io, bool overwrite, struct shore__file *file,
+                       struct shore_diag *diag) {
+    return shore__file_create(at, bytes, bytes, io, overwrite, NULL, file, diag);
+}
+
 static void create(struct shore__file *file, enum shore_io io) {
     struct shore_diag diag = {""};
-    if (shore__file_create(path, PIECE * PIECES, io, false, file, &diag)) fail_msg("%s", diag.text);
+    if (create_file(path, PIECE * PIECES, io, false, file, &diag)) fail_msg("%s", diag.text);
 }
 
 static struct shore__io *queue(const struct shore__file *file, enum shore_io io) {
@@ -258,10 +263,10 @@ static void what_exists_is_not_replaced_unasked(void **state) {
     assert_int_equal(shore__io_do(io, SHORE__IO_WRITE, memory, 0, PIECE), 0);
     shore__io_close(io);
     shore__file_close(&file);
-    assert_int_equal(shore__file_create(path, PIECE, SHORE_IO_AUTO, false, &file, &diag), SHORE_EEXISTS);
+    assert_int_equal(create_file(path, PIECE, SHORE_IO_AUTO, false, &file, &diag), SHORE_EEXISTS);
     assert_non_null(strstr(diag.text, path));
 
-    assert_int_equal(shore__file_create(path, 2 * PIECE, SHORE_IO_AUTO, true, &file, &diag), 0);
+    assert_int_equal(create_file(path, 2 * PIECE, SHORE_IO_AUTO, true, &file, &diag), 0);
     assert_true(file.size_bytes == 2 * PIECE);
     io = queue(&file, SHORE_IO_AUTO);
     assert_int_equal(shore__io_do(io, SHORE__IO_READ, memory, 0, PIECE), 0);
@@ -275,7 +280,7 @@ static void too_little_space_makes_nothing(void **state) {
     (void)state;
     struct shore__file file;
     struct shore_diag diag = {""};
-    assert_int_equal(shore__file_create(path, 1ull << 55, SHORE_IO_AUTO, false, &file, &diag), -ENOSPC);
+    assert_int_equal(create_file(path, 1ull << 55, SHORE_IO_AUTO, false, &file, &diag), -ENOSPC);
     assert_non_null(strstr(diag.text, "needs 3"));
     assert_non_null(strstr(diag.text, "has "));
     assert_int_equal(access(path, F_OK), -1);
@@ -283,7 +288,7 @@ static void too_little_space_makes_nothing(void **state) {
     int fd = open(path, O_RDWR | O_CREAT, 0600);
     assert_int_equal(write(fd, "precious", 8), 8);
     close(fd);
-    assert_int_equal(shore__file_create(path, 1ull << 55, SHORE_IO_AUTO, true, &file, &diag), -ENOSPC);
+    assert_int_equal(create_file(path, 1ull << 55, SHORE_IO_AUTO, true, &file, &diag), -ENOSPC);
     struct stat st;
     assert_int_equal(stat(path, &st), 0);
     assert_int_equal(st.st_size, 8);
@@ -295,10 +300,10 @@ static void other_kinds_of_files_are_refused(void **state) {
     struct shore_diag diag = {""};
     assert_int_equal(shore__file_open(folder, SHORE_IO_AUTO, 0, &file, &diag), SHORE_EINPUT);
     assert_int_equal(shore__file_open("/dev/null", SHORE_IO_AUTO, 0, &file, &diag), SHORE_EINPUT);
-    assert_int_equal(shore__file_create("/dev/null", PIECE, SHORE_IO_AUTO, true, &file, &diag), SHORE_EINPUT);
+    assert_int_equal(create_file("/dev/null", PIECE, SHORE_IO_AUTO, true, &file, &diag), SHORE_EINPUT);
     assert_int_equal(shore__file_open(path, SHORE_IO_AUTO, 0, &file, &diag), -ENOENT);
     assert_non_null(strstr(diag.text, path));
-    assert_int_equal(shore__file_create("/nowhere/at/all", PIECE, SHORE_IO_AUTO, false, &file, &diag), -ENOENT);
+    assert_int_equal(create_file("/nowhere/at/all", PIECE, SHORE_IO_AUTO, false, &file, &diag), -ENOENT);
     assert_non_null(strstr(diag.text, "/nowhere/at/all"));
 }
 
@@ -337,7 +342,7 @@ static void a_lock_is_waited_for_and_respected(void **state) {
     pid_t pid = hold(&go);
     assert_int_equal(shore__file_open(path, SHORE_IO_AUTO, 0.1, &file, &diag), SHORE_EBUSY);
     assert_non_null(strstr(diag.text, path));
-    assert_int_equal(shore__file_create(path, PIECE, SHORE_IO_AUTO, true, &file, &diag), SHORE_EBUSY);
+    assert_int_equal(create_file(path, PIECE, SHORE_IO_AUTO, true, &file, &diag), SHORE_EBUSY);
     close(go); /* the child keeps it for another moment, as a killed process does */
     assert_int_equal(shore__file_open(path, SHORE_IO_AUTO, 5, &file, &diag), 0);
     struct shore__file second;
