@@ -250,25 +250,56 @@ static int write_all(struct job *job, const struct shore__tokenizer *tokenizer, 
     return rc;
 }
 
+static const char *const exported[] = {"config.json", "model*.safetensors",   "model.safetensors.index.json",
+                                       ".*.partial",  SHORE__TOKENIZER_FILES, ".nfs*",
+                                       NULL};
+
+static int refuse_strangers(const char *partial, struct shore_diag *diag) {
+    struct stat st;
+    char *stranger = lstat(partial, &st) < 0 ? NULL
+                     : S_ISDIR(st.st_mode)   ? shore__directory_stranger(partial, exported)
+                                             : strdup(partial);
+    if (!stranger) return 0;
+    int rc = shore__fail(diag, SHORE_EEXISTS,
+                         "%s: is in the way, since files are written in %s first; move it, or choose another directory",
+                         stranger, partial);
+    free(stranger);
+    return rc;
+}
+
+/* What is exported takes its place, by a rename. */
+static int refuse_what_is_there(const char *target, struct shore_diag *diag) {
+    struct stat st, above, here;
+    char *parent = NULL;
+    if (lstat(target, &st) < 0) return 0;
+    if (!S_ISDIR(st.st_mode) || !shore__directory_is_empty(target))
+        return shore__fail(diag, SHORE_EEXISTS, "%s: exists already and is not an empty directory; choose another",
+                           target);
+    bool mounted = asprintf(&parent, "%s/..", target) >= 0 && stat(parent, &above) == 0 && above.st_dev != st.st_dev;
+    bool used = stat(".", &here) == 0 && here.st_dev == st.st_dev && here.st_ino == st.st_ino;
+    free(parent);
+    if (!mounted && !used) return 0;
+    return shore__fail(diag, SHORE_EEXISTS, "%s: is %s; name a directory in it", target,
+                       mounted ? "where a file system is mounted" : "the working directory");
+}
+
 int shore__export(struct shore_fleet *fleet, const struct shore__model *m, const struct shore__tokenizer *tokenizer,
                   uint64_t step, const char *directory, bool bf16, uint64_t memory_bytes, uint64_t shard_bytes,
                   shore__progress_fn progress, void *ctx, struct shore_diag *diag) {
     struct job job = {.fleet = fleet, .model = m, .step = step, .bf16 = bf16, .progress = progress, .ctx = ctx};
     job.shard_bytes = shard_bytes ? shard_bytes : usual_shard_bytes;
-    struct stat st;
-    char *target = strdup(directory), *partial = NULL;
+    char *target = realpath(directory, NULL), *partial = NULL;
+    if (!target) target = strdup(directory);
     for (size_t n = target ? strlen(target) : 0; n > 1 && target[n - 1] == '/'; n--)
         target[n - 1] = '\0';
     if (!target || asprintf(&partial, "%s.partial", target) < 0) {
         free(target);
         return shore__fail(diag, -ENOMEM, "out of memory");
     }
-    int rc = 0;
-    if (lstat(target, &st) == 0 && !(S_ISDIR(st.st_mode) && shore__directory_is_empty(target)))
-        rc = shore__fail(diag, SHORE_EEXISTS, "%s: exists already and is not an empty directory; choose another",
-                         target);
+    int rc = refuse_what_is_there(target, diag);
+    if (rc == 0) rc = refuse_strangers(partial, diag);
     if (rc == 0) {
-        shore__directory_remove(partial); /* of an export that was killed */
+        shore__directory_remove(partial, exported); /* of an export that was killed */
         if (mkdir(partial, 0777) < 0)
             rc = shore__fail(diag, -errno, "%s: the directory cannot be made: %s", partial, strerror(errno));
         if (rc == 0) rc = write_all(&job, tokenizer, memory_bytes, partial, diag);
@@ -276,7 +307,7 @@ int shore__export(struct shore_fleet *fleet, const struct shore__model *m, const
         if (rc == 0 && rename(partial, target) < 0)
             rc = shore__fail(diag, -errno, "%s: cannot be moved into place: %s", target, strerror(errno));
         if (rc == 0) rc = shore__parent_sync(target, diag);
-        if (rc < 0) shore__directory_remove(partial);
+        if (rc < 0) shore__directory_remove(partial, exported);
     }
     free(partial);
     free(target);

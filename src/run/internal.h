@@ -75,14 +75,21 @@ void shore__run_drop(const struct shore__run *overwritten, shore__note_fn note, 
 bool shore__volume_is_of(const char *volume, const uint64_t fleet_id[2], bool begun, struct shore_diag *diag);
 int shore__plan_read(const char *run_path, struct shore__plan *out, struct shore_diag *diag); /* SHORE_EMISSING: none */
 
+/* Refuses drives and a directory for the run (it need not be there) that are what the settings say is read: --overwrite
+ * would replace it. */
+int shore__settings_spare_inputs(const struct shore__settings *s, const char *out, struct shore_diag *diag);
+
 /* ---- paths ------------------------------------------------------------------------------------------------------- */
 
 bool shore__path_exists(const char *directory, const char *name);
 bool shore__directory_is_empty(const char *path);
+/* Of something in it whose name none of the patterns matches: its path, malloc'ed; NULL: there is nothing such. */
+char *shore__directory_stranger(const char *path, const char *const *patterns);
 /* A file, and what a kill has left of its being replaced. */
 void shore__remove_in(const char *directory, const char *name);
-/* Removes the files of a directory (not what is below it) and the directory. */
-void shore__directory_remove(const char *path);
+/* Removes those files of a directory whose names a pattern matches (NULL last), and the directory if it is empty then.
+ */
+void shore__directory_remove(const char *path, const char *const *patterns);
 bool shore__strings_has(const struct shore__strings *list, const char *item);
 /* The path that run.json records: absolute, links in it resolved; devices keep the name they were given, since the
  * kernel's own may change with the next start. Refused if neither it nor its directory exists, or if run.json cannot

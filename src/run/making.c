@@ -166,6 +166,21 @@ static int plan_drives(struct shore__run *run, const struct shore__plan *before,
 
 /* ---- the directory ----------------------------------------------------------------------------------------------- */
 
+#define NAMES_MOST 32
+
+/* Patterns of what a making may hold. */
+static const char *const *names_in_making(const char *names[NAMES_MOST]) {
+    size_t n = 0;
+    for (const char *const *name = shore__run_files; *name; name++)
+        names[n++] = *name;
+    names[n++] = "run.json";
+    names[n++] = PLAN;
+    names[n++] = ".*.partial";
+    names[n++] = ".nfs*"; /* removed, but still open somewhere */
+    names[n] = NULL;
+    return names;
+}
+
 /* mkdir -p, durable; remembers what it made. */
 static int make_directories(struct shore__run *run, struct shore_diag *diag) {
     char *path = strdup(run->path);
@@ -180,6 +195,24 @@ static int make_directories(struct shore__run *run, struct shore_diag *diag) {
         if (at) *at = '/';
     }
     free(path);
+    return rc;
+}
+
+/* Before there is a plan, or when it is half undone. */
+static int refuse_strangers(const struct shore__run *run, struct shore_diag *diag) {
+    if (shore__path_exists(run->path, MAKING "/" PLAN)) return 0;
+    if (!shore__is_run(run->path) && shore__path_exists(run->path, "snapshots"))
+        return shore__fail(diag, SHORE_EEXISTS,
+                           "%s: holds snapshots of a run that is no more; choose another directory", run->path);
+    const char *names[NAMES_MOST];
+    char *making = shore__path_join(run->path, MAKING), *stranger = NULL;
+    if (making) stranger = shore__directory_stranger(making, names_in_making(names));
+    int rc = stranger ? shore__fail(diag, SHORE_EEXISTS,
+                                    "%s: is in the way of a run being made there; move it, or choose another directory",
+                                    stranger)
+                      : 0;
+    free(making);
+    free(stranger);
     return rc;
 }
 
@@ -277,7 +310,8 @@ static int drop_others(const struct shore__run *run, const struct shore__plan *b
 
 static int begin(struct shore__run *run, bool overwrite, struct shore_diag *diag) {
     struct shore__plan before = {0};
-    int rc = refuse_what_is_there(run, overwrite, diag);
+    int rc = refuse_strangers(run, diag);
+    if (rc == 0) rc = refuse_what_is_there(run, overwrite, diag);
     if (rc < 0) return rc;
     struct shore__run *overwritten = NULL;
     rc = open_overwritten(run, &overwritten, diag);
@@ -375,6 +409,7 @@ int shore__run_prepare(const char *path, const struct shore__settings *s, struct
                        void *progress_ctx, struct shore__run **out, struct shore_diag *diag) {
     struct shore__run *run = NULL;
     int rc = shore__settings_check(s, diag);
+    if (rc == 0) rc = shore__settings_spare_inputs(s, path, diag);
     if (rc == 0) rc = shore__run_alloc(path, &run, diag);
     if (rc < 0) return rc;
     rc = shore__settings_copy(s, &run->settings);
@@ -425,7 +460,8 @@ void shore__making_remove(const char *run_path) {
     for (const char *const *name = shore__run_files; making && *name; name++)
         shore__remove_in(making, *name);
     if (making) shore__remove_in(making, "run.json");
-    if (making) shore__directory_remove(making);
+    const char *names[NAMES_MOST];
+    if (making) shore__directory_remove(making, names_in_making(names));
     free(making);
 }
 

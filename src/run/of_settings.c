@@ -1,5 +1,7 @@
 /* What follows from settings: the model, the tokenizer, defaults that depend on them, options of the fleet. */
+#include <dirent.h>
 #include <errno.h>
+#include <fnmatch.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,6 +10,8 @@
 
 #include "base/diag.h"
 #include "base/suggest.h"
+#include "drive/placement.h"
+#include "drive/transport.h"
 #include "files/atomic.h"
 #include "files/json.h"
 #include "run/internal.h"
@@ -180,4 +184,69 @@ uint64_t shore__process_reserve_bytes(const struct shore__model *m, uint32_t thr
     const uint64_t tokens_within = 256 * 1024;
     uint64_t tokens = m->arch.vocab > tokens_within ? m->arch.vocab - tokens_within : 0;
     return libraries + tokens * token + threads * thread + ndrives * drive + m->nblocks * block;
+}
+
+/* ---- what the command reads -------------------------------------------------------------------------------------- */
+
+static bool same_file(const struct stat *a, const char *path) {
+    struct stat b;
+    return stat(path, &b) == 0 && a->st_dev == b.st_dev && a->st_ino == b.st_ino;
+}
+
+/* A file, or one of those that are read of a Hugging Face directory. */
+static bool reads(const char *input, const struct stat *file) {
+    static const char *const patterns[] = {"*.safetensors", "*.json", "*.txt", "*.bpe", NULL};
+    DIR *directory = opendir(input);
+    const struct dirent *entry = NULL;
+    bool found = !directory && same_file(file, input);
+    while (directory && !found && (entry = readdir(directory))) {
+        char *path = shore__path_join(input, entry->d_name);
+        for (const char *const *p = patterns; path && !found && *p; p++)
+            found = fnmatch(*p, entry->d_name, 0) == 0 && same_file(file, path);
+        free(path);
+    }
+    if (directory) closedir(directory);
+    return found;
+}
+
+/* The flag that names what is read of this file, or NULL. */
+static const char *read_as(const struct shore__settings *s, const struct stat *file, const char **input) {
+    const struct {
+        const char *flag;
+        const char *const *items;
+        size_t count;
+    } inputs[] = {
+        {"model", (const char *const *)&s->model, s->model != NULL},
+        {"init", (const char *const *)&s->init, s->init && !is_preset(s->init)},
+        {"tokenizer", (const char *const *)&s->tokenizer, s->tokenizer != NULL},
+        {"data", (const char *const *)s->data.item, s->data.count},
+        {"val-data", (const char *const *)s->val_data.item, s->val_data.count},
+        {"emulate", (const char *const *)&s->emulate, s->emulate != NULL},
+    };
+    for (size_t i = 0; i < sizeof inputs / sizeof *inputs; i++)
+        for (size_t k = 0; k < inputs[i].count; k++) {
+            *input = inputs[i].items[k];
+            if (S_ISDIR(file->st_mode) ? same_file(file, *input) : reads(*input, file)) return inputs[i].flag;
+        }
+    return NULL;
+}
+
+int shore__settings_spare_inputs(const struct shore__settings *s, const char *out, struct shore_diag *diag) {
+    struct stat st;
+    const char *input;
+    for (size_t i = 0; i < s->drives.count; i++) {
+        const char *drive = s->drives.item[i];
+        /* in a directory, the volume has a name of its own */
+        bool file = !shore__path_is_virtual(drive) && !shore__path_is_remote(drive) && stat(drive, &st) == 0 &&
+                    !S_ISDIR(st.st_mode);
+        const char *flag = file ? read_as(s, &st, &input) : NULL;
+        if (flag)
+            return shore__fail(diag, SHORE_EUSAGE, "--drive %s is what --%s %s reads: name another path", drive, flag,
+                               input);
+    }
+    const char *flag = stat(out, &st) == 0 && S_ISDIR(st.st_mode) ? read_as(s, &st, &input) : NULL;
+    if (flag)
+        return shore__fail(diag, SHORE_EUSAGE, "--out %s is what --%s %s reads: choose another directory", out, flag,
+                           input);
+    return 0;
 }

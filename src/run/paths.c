@@ -1,4 +1,5 @@
 #include <dirent.h>
+#include <fnmatch.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -41,13 +42,31 @@ bool shore__directory_is_empty(const char *path) {
     return empty;
 }
 
-void shore__directory_remove(const char *path) {
+static bool matches(const char *name, const char *const *patterns) {
+    for (; *patterns; patterns++)
+        if (fnmatch(*patterns, name, 0) == 0) return true;
+    return false;
+}
+
+void shore__directory_remove(const char *path, const char *const *patterns) {
     DIR *directory = opendir(path);
-    struct dirent *entry = NULL;
+    const struct dirent *entry = NULL;
     while (directory && (entry = readdir(directory)))
-        unlinkat(dirfd(directory), entry->d_name, 0);
+        if (matches(entry->d_name, patterns)) unlinkat(dirfd(directory), entry->d_name, 0);
     if (directory) closedir(directory);
     rmdir(path);
+}
+
+char *shore__directory_stranger(const char *path, const char *const *patterns) {
+    DIR *directory = opendir(path);
+    const struct dirent *entry = NULL;
+    char *stranger = NULL;
+    while (directory && !stranger && (entry = readdir(directory))) {
+        bool itself = strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0;
+        if (!itself && !matches(entry->d_name, patterns)) stranger = shore__path_join(path, entry->d_name);
+    }
+    if (directory) closedir(directory);
+    return stranger;
 }
 
 bool shore__strings_has(const struct shore__strings *list, const char *item) {

@@ -383,7 +383,8 @@ static int clear(const char *run_path, const char *name, struct parts *parts, bo
         if (note) note(ctx, text);
     }
     if (rc == 0) {
-        shore__directory_remove(files);
+        static const char *const any[] = {"*", NULL};
+        shore__directory_remove(files, any);
         if (!*left) unlink(path);
         rc = sync_folder(run_path, diag);
     }
@@ -466,7 +467,8 @@ static int prune(const struct shore__run *run, uint64_t keep, shore__note_fn not
 /* The run goes, and with it all of this. */
 void shore__snapshots_forget(const char *run_path) {
     char *folder = shore__path_join(run_path, FOLDER);
-    if (folder) shore__directory_remove(folder);
+    static const char *const ours[] = {"*.json", "*.partial", NULL};
+    if (folder) shore__directory_remove(folder, ours);
     free(folder);
 }
 

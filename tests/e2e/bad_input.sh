@@ -311,6 +311,28 @@ refused "a foreign file" "precious|--overwrite" "${merged[@]}"
 same "the foreign file is whole" "$(cat "$place/precious")" precious
 run inspect "$out" --digest --deep
 same "the run is whole" "$(digest)" "$before"
+must export "$out" --out "$place/model"
+merge base --model "$place/model" --overwrite --drive "$place/model/model.safetensors" --out "$place/other"
+refused "a drive that is the model" "--drive .*model.safetensors is what --model .* reads" "${merged[@]}"
+cp "$data" "$place/tokens.bin"
+merge base --data "$place/tokens.bin" --overwrite --drive "$place/tokens.bin" --out "$place/other"
+refused "a drive that is the text" "--drive .*tokens.bin is what --data .* reads" "${merged[@]}"
+cmp -s "$data" "$place/tokens.bin" && ok "the text is whole" || fail "the text has changed"
+merge base --model "$place/model" --overwrite --drive "$place/volume" --out "$place/model"
+refused "a run in place of the model" "--out .*model is what --model .* reads" "${merged[@]}"
+must eval "$place/model" --data "$data" --seq-len 16 --memory 512MiB
+for name in making snapshots; do
+    mkdir -p "$place/foreign/$name"
+    printf 'precious' >"$place/foreign/$name/file"
+    merge base --drive "$place/volume" --out "$place/foreign"
+    refused "a run around foreign $name" "foreign.*choose another directory" "${merged[@]}"
+    same "what is in $name" "$(cat "$place/foreign/$name/file")" precious
+    rm -r "$place/foreign"
+done
+mkdir "$place/gone.partial"
+printf 'precious' >"$place/gone.partial/file"
+refused "an export over foreign files" "gone.partial/file: is in the way" export "$out" --out "$place/gone"
+same "what was in the way" "$(cat "$place/gone.partial/file")" precious
 must "${base[@]}" --overwrite --lr 1e-3
 must remove "$out"
 untouched "remove"

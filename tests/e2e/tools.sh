@@ -153,7 +153,13 @@ must export "$run_dir" --out "$place/exported" --dtype fp32
 for file in config.json model.safetensors tokenizer.json; do
     [ -s "$place/exported/$file" ] && ok "export has $file" || fail "export lacks $file"
 done
-must export "$run_dir" --out "$place/half" --dtype bf16
+mkdir "$place/half"
+ln -s half "$place/linked"
+must export "$run_dir" --out "$place/linked" --dtype bf16
+mkdir "$place/d/here"
+cd "$place/d/here" || exit
+refused "an export where the command runs" "here: is the working directory" export "$run_dir" --out .
+cd "$OLDPWD" && rmdir "$place/d/here"
 must eval "$place/exported" --data "$place/more" --json --memory 512MiB
 awk -v a="$loss" -v b="$(number loss)" 'BEGIN {d = a / b - 1; exit !(d * d < 1e-8)}' &&
     ok "the export evaluates the same" || fail "loss $loss became $(number loss)"
