@@ -311,6 +311,7 @@ static int replace_text(char **old, const char *new, struct shore_diag *diag) {
 int shore__train_change(const struct shore__train_args *args, const struct shore__parsed *parsed,
                         struct shore__settings *settings, char *changes, size_t bytes, struct shore_diag *diag) {
     const size_t first = AT(settings);
+    double lr = settings->lr;
     changes[0] = 0;
     for (size_t i = 0; i < shore__train_line.noptions; i++) {
         const struct shore__option *o = &options[i];
@@ -338,6 +339,12 @@ int shore__train_change(const struct shore__train_args *args, const struct shore
             if (rc) return rc;
         }
         memcpy(old, new, size_of(o));
+    }
+    if (settings->lr != lr && settings->min_lr == lr / 10 && !given(parsed, "min-lr")) {
+        double follows = settings->lr / 10; /* as it was chosen */
+        describe(&options[shore__option_find(&shore__train_line, "min-lr")], &settings->min_lr, &follows, changes,
+                 bytes);
+        settings->min_lr = follows;
     }
     if (!given(parsed, "stop-at")) settings->stop_at = 0; /* an earlier stop must not hold the run for ever */
     return 0;
