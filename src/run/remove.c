@@ -77,6 +77,10 @@ static int hold(const char *drive, const uint64_t fleet_id[2], enum whose whose,
         if (whose == OF_RUN) say(note, ctx, "%s: no volume is there any more", drive);
         return 0;
     }
+    if (rc == 0 && access(held->path, R_OK) < 0)
+        rc = shore__fail(&why, -errno, "%s: cannot be read: %s", held->path, strerror(errno));
+    if (rc == -EACCES && whose != OF_OVERWRITTEN) /* then it may be ours */
+        return shore__fail(diag, rc, "%s; nothing was removed", why.text);
     if (rc) {
         if (whose != OF_OVERWRITTEN) say(note, ctx, "left alone: %s", why.text);
         return 0;
@@ -190,10 +194,10 @@ static int remove_files(const char *path, bool *begun, shore__note_fn note, void
     for (const char *const *name = shore__run_files; rc == 0 && *name; name++)
         rc = remove_file(path, *name, begun, diag);
     if (rc) return rc;
-    shore__making_remove(path);
     shore__move_forget(path);
     shore__rollback_forget(path);
     shore__snapshots_forget(path);
+    shore__making_remove(path);
     rc = remove_file(path, "run.json", begun, diag);
     if (rc) return rc;
     if (rmdir(path) == 0)

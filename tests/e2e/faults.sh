@@ -131,7 +131,14 @@ if [ "$(id -u)" = 0 ] && "${other[@]}" "$LONGSHORE" --version >/dev/null 2>&1; t
         if [ $rc = 0 ]; then same "at most $limit processes" "$(digest)" "$wanted"; else ok "too few: $limit processes"; fi
     done
     same "$limit processes are enough" $rc 0
+    # A volume that may not be read may be the run's.
+    chmod 0 "$place/few/v$limit"
+    guard=("${other[@]}" "${kept[@]}")
+    refused "a volume that may not be read" "v$limit: cannot be read: Permission denied; nothing was removed" \
+        remove "$place/few/run$limit"
     guard=("${kept[@]}")
+    chmod 600 "$place/few/v$limit"
+    must remove "$place/few/run$limit"
 fi
 
 # A full disk, if a small file system may be mounted.
