@@ -95,6 +95,8 @@ static int open_state(struct trainer *t, struct shore_fleet_options *options, co
     if (rc) return rc;
     struct shore_fleet_info info;
     shore_fleet_info(t->fleet, &info);
+    t->result->opened = true; /* each volume has a new epoch */
+    t->result->step = info.step;
     if (t->run->change) rc = record_change(t, info.step, diag);
     if (rc || !strcmp(processor, t->run->processor)) return rc;
     char what[320];
