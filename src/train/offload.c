@@ -45,7 +45,9 @@ void offload_weigh(struct offload *o, double for_scratch, double for_drives) {
         take_fewer(o, waited);
     else if (o->rest)
         o->rest--;
-    else
+    else if (for_drives <= WAITED_SHARE)
         try_more(o);
+    else
+        o->tried = false;
     o->changed = o->pairs != before;
 }

@@ -8,7 +8,8 @@
 
 /* Storing pays until the drives cannot keep up with it: then every further pair is waited for longer than computing it
  * again takes. So the number goes down as soon as a step waits, by as much as it waited; up again by one layer, a layer
- * after the other while that works; and after a pause, twice as long each time, when it did not. */
+ * after the other while that works and nothing else of the drives is waited for; and after a pause, twice as long each
+ * time, when it did not. */
 struct offload {
     size_t pairs; /* of the step that begins */
     size_t most, layer;

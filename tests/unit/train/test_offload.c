@@ -76,6 +76,17 @@ static void drives_that_are_waited_for_anyway_are_spared_at_once(void **state) {
     assert_int_equal(o.pairs, MOST);
 }
 
+static void drives_that_are_busy_get_no_more(void **state) {
+    struct offload o = offload_begin(MOST, LAYER);
+    steps(&o, 5, 100);
+    size_t before = o.pairs;
+    for (int i = 0; i < 1000; i++)
+        offload_weigh(&o, 0.01, 0.1);
+    assert_int_equal(o.pairs, before);
+    steps(&o, MOST, 300 + 2 * MOST / LAYER);
+    assert_int_equal(o.pairs, MOST);
+}
+
 static void none_stay_none(void **state) {
     struct offload o = offload_begin(0, LAYER);
     for (int i = 0; i < 10; i++)
@@ -90,6 +101,7 @@ int main(void) {
         cmocka_unit_test(what_drives_keep_up_with_is_found),
         cmocka_unit_test(drives_that_get_quicker_or_slower_are_followed),
         cmocka_unit_test(drives_that_are_waited_for_anyway_are_spared_at_once),
+        cmocka_unit_test(drives_that_are_busy_get_no_more),
         cmocka_unit_test(none_stay_none),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
