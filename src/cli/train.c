@@ -151,6 +151,7 @@ static int check_fresh(struct shore__train_args *args, const struct shore__parse
     if (!rc) rc = shore__run_tokenizer_of(s, tokenizer, diag);
     if (!rc) rc = shore__run_model(s, *tokenizer, model, diag);
     if (!rc) rc = shore__train_resolve(args, *model, diag);
+    if (!rc) rc = shore__settings_check(s, diag); /* with what was chosen, too */
     if (!rc) rc = shore__train_needs(s, *model, needs, diag);
     return rc;
 }

@@ -87,7 +87,8 @@ static const char *string(struct reader *r, const char *key, const char *fallbac
 
 /* -1: none. It may lie beyond the vocabulary, as transformers' own default does for a small one. */
 static int64_t token_id(struct reader *r, const char *key, const json_t *v) {
-    if (v && !json_is_null(v) && !json_is_integer(v)) refuse(r, key, "a token is needed, by its number, or null");
+    bool number = json_is_integer(v) && json_integer_value(v) <= INT32_MAX;
+    if (v && !json_is_null(v) && !number) refuse(r, key, "a token is needed, by its number, or null");
     return json_is_integer(v) && json_integer_value(v) >= 0 ? json_integer_value(v) : -1;
 }
 

@@ -3,11 +3,32 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/diag.h"
+#include "drive/placement.h"
+#include "drive/transport.h"
 #include "files/atomic.h"
 #include "run/fleets.h"
+
+/* What run.json is to call the place where a drive is now. */
+static int place_named(const struct shore__run *run, const char *drive, const char *move, const char *name, char **out,
+                       struct shore_diag *diag) {
+    struct stat st;
+    char shown[256];
+    shore__escape(move, strlen(move), shown, sizeof shown);
+    if (!*name) return shore__fail(diag, SHORE_EUSAGE, "--drive %s: where is it now? The path is missing", shown);
+    if (shore__path_is_virtual(name))
+        return shore__fail(diag, SHORE_EUSAGE, "--drive %s: what is in memory ends with the process", shown);
+    char *place = shore__drive_moved(run, drive, name);
+    int rc = place ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
+    if (rc == 0 && !shore__path_is_remote(place) && stat(place, &st) < 0 && errno == ENOENT)
+        rc = shore__fail(diag, SHORE_EMISSING, "--drive %s: %s does not exist", shown, name);
+    if (rc == 0) rc = shore__drive_absolute(place, out, diag);
+    free(place);
+    return rc;
+}
 
 /* Paths may hold '=' themselves: the one counts before which a drive's name ends. */
 static int move_drive(struct shore__run *run, const char *move, struct shore_diag *diag) {
@@ -19,11 +40,9 @@ static int move_drive(struct shore__run *run, const char *move, struct shore_dia
         split = true;
         for (size_t i = 0; old && i < drives->count; i++) {
             if (!shore__drive_is_named(drives->item[i], run->generation, old)) continue;
-            char *place = shore__drive_moved(run, drives->item[i], at + 1);
-            char *now = NULL;
-            int rc = place ? shore__drive_absolute(place, &now, diag) : shore__fail(diag, -ENOMEM, "out of memory");
-            free(place);
             free(old);
+            char *now = NULL;
+            int rc = place_named(run, drives->item[i], move, at + 1, &now, diag);
             if (rc < 0) return rc;
             free(drives->item[i]);
             drives->item[i] = now;

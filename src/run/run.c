@@ -298,6 +298,9 @@ int shore__not_a_run(const char *path, struct shore_diag *diag) {
                            "%s: is not a run but empty: if the making of one was stopped there, give the same train "
                            "command again",
                            shown);
+    struct stat st;
+    if (stat(path, &st) == 0 && !S_ISDIR(st.st_mode))
+        return shore__fail(diag, SHORE_EMISSING, "%s: is not a run, which is a directory", shown);
     if (access(path, X_OK) && errno == EACCES)
         return shore__fail(diag, -EACCES, "%s: cannot be looked into: %s", shown, strerror(errno));
     return shore__fail(diag, SHORE_EMISSING, "%s: is not a run: it has no run.json", shown);

@@ -223,6 +223,7 @@ config "text for a number" "n_head" 's/"n_head": 4/"n_head": "four"/'
 config "heads that do not divide" "n_head|heads" 's/"n_head": 4/"n_head": 7/'
 config "absurd vocabulary" "vocab_size" 's/"vocab_size": 260/"vocab_size": 99999999999999/'
 config "unknown activation" "activation|mish" 's/gelu_new/mish/'
+config "a token beyond 32 bits" "bos_token_id" 's/"n_head": 4/"n_head": 4, "bos_token_id": 4294967301/'
 config "vocabulary too small for the tokenizer" "vocab" 's/"vocab_size": 260/"vocab_size": 100/'
 rope() { # NAME PATTERN JSON
     model config

@@ -79,7 +79,7 @@ refused "an empty mount point" "$place/d2/longshore.volume is missing: mount its
 must drive list "$run"
 grep -q "d1: 50.0 %.*step 3" "$place/log" && grep -q "d2: no volume is there" "$place/log" && ok "list" || fail "list: not both drives"
 rmdir "$place/d2"
-refused "nothing at the new place" "no/no: does not exist" train --resume "$run" --drive "$place/d2=$place/no/no"
+refused "nothing at the new place" "no/no does not exist" train --resume "$run" --drive "$place/d2=$place/no/no"
 refused "an empty new place" "$place/d4/longshore.volume is missing" train --resume "$run" --drive "$place/d2=$place/d4"
 refused "another run's drive" "$place/d3/longshore.volume belongs to another run" \
     train --resume "$run" --drive "$place/d2=$place/d3"
