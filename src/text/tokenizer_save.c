@@ -92,6 +92,21 @@ static int copy_between(const char *from, const char *name, const char *to, cons
     return rc;
 }
 
+static bool is_in(const char *directory, const char *name) {
+    char *path = shore__path_join(directory, name);
+    bool is = path && access(path, F_OK) == 0;
+    free(path);
+    return is;
+}
+
+/* Of vocabulary and merges alone, transformers takes the tokenizer of the model's architecture; but they are GPT-2's.
+ */
+static int name_class(const char *directory, struct shore_diag *diag) {
+    if (is_in(directory, "tokenizer.json") || is_in(directory, "tokenizer_config.json")) return 0;
+    return write_document(directory, "tokenizer_config.json", json_pack("{s:s}", "tokenizer_class", "GPT2Tokenizer"),
+                          diag);
+}
+
 int shore__tokenizer_save(const struct shore__tokenizer *t, const char *directory, struct shore_diag *diag) {
     static const char *const names[] = {SHORE__TOKENIZER_FILES};
     if (t->is_bytes) return save_bytes(directory, diag);
@@ -100,5 +115,5 @@ int shore__tokenizer_save(const struct shore__tokenizer *t, const char *director
     if (rc == 0) rc = copy_between(t->directory, "vocab.bpe", directory, "merges.txt", diag);
     for (size_t i = 0; rc == 0 && i < sizeof names / sizeof *names; i++)
         rc = copy_between(t->directory, names[i], directory, names[i], diag);
-    return rc;
+    return rc ? rc : name_class(directory, diag);
 }
