@@ -302,6 +302,16 @@ json_t *shore__arch_eos_to_json(const struct shore__arch *a) {
     return list;
 }
 
+/* The number of the fewest digits that is the same in fp32: what somebody wrote. */
+static json_t *real_of(float value) {
+    char text[32];
+    for (int digits = 1; digits <= 9; digits++) {
+        snprintf(text, sizeof text, "%.*g", digits, (double)value);
+        if ((float)strtod(text, NULL) == value) break;
+    }
+    return json_real(strtod(text, NULL));
+}
+
 json_t *shore__arch_to_json(const struct shore__arch *a) {
     json_t *j = json_object();
     if (!j) return NULL;
@@ -316,7 +326,7 @@ json_t *shore__arch_to_json(const struct shore__arch *a) {
     PUT("model_type", json_string(a->model_type));
     PUT("vocab_size", json_integer(a->vocab));
     PUT("tie_word_embeddings", json_boolean(a->tied));
-    PUT("initializer_range", json_real(a->init_std));
+    PUT("initializer_range", real_of(a->init_std));
     /* null, not absent: transformers puts in ids of its own for what is absent */
     PUT("bos_token_id", a->bos >= 0 ? json_integer(a->bos) : json_null());
     PUT("eos_token_id", shore__arch_eos_to_json(a));
@@ -327,7 +337,7 @@ json_t *shore__arch_to_json(const struct shore__arch *a) {
         PUT("n_inner", json_integer(a->d_ff));
         PUT("n_positions", json_integer(a->max_positions));
         PUT("n_ctx", json_integer(a->max_positions));
-        PUT("layer_norm_epsilon", json_real((double)a->norm_eps));
+        PUT("layer_norm_epsilon", real_of(a->norm_eps));
         PUT("activation_function", json_string(acts[a->act]));
         PUT("resid_pdrop", json_real(0));
         PUT("embd_pdrop", json_real(0));
@@ -342,7 +352,7 @@ json_t *shore__arch_to_json(const struct shore__arch *a) {
     PUT("head_dim", json_integer(a->head_dim));
     PUT("intermediate_size", json_integer(a->d_ff));
     PUT("max_position_embeddings", json_integer(a->max_positions));
-    PUT("rms_norm_eps", json_real((double)a->norm_eps));
+    PUT("rms_norm_eps", real_of(a->norm_eps));
     PUT("hidden_act", json_string(acts[a->act]));
     PUT("attention_dropout", json_real(0));
     PUT("rope_theta", json_real(a->rope_theta));

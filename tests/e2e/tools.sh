@@ -160,6 +160,8 @@ mkdir "$place/d/here"
 cd "$place/d/here" || exit
 refused "an export where the command runs" "here: is the working directory" export "$run_dir" --out .
 cd "$OLDPWD" && rmdir "$place/d/here"
+grep -Eq '"layer_norm_epsilon": 1(\.0*1?)?e-0?5' "$place/half/config.json" && ok "numbers as they were" ||
+    fail "$(grep epsilon "$place/half/config.json")"
 must eval "$place/exported" --data "$place/more" --json --memory 512MiB
 awk -v a="$loss" -v b="$(number loss)" 'BEGIN {d = a / b - 1; exit !(d * d < 1e-8)}' &&
     ok "the export evaluates the same" || fail "loss $loss became $(number loss)"
