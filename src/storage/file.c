@@ -272,6 +272,9 @@ static int set_length(const struct shore__file *file, uint64_t bytes, struct sho
 }
 
 static int create_new(struct shore__file *file, int dir, uint64_t bytes, uint64_t fill_bytes, struct shore_diag *diag) {
+    bool in_dev = strncmp(file->path, "/dev/", 5) == 0 && strncmp(file->path, "/dev/shm/", 9) != 0;
+    if (in_dev) /* a file there lies in memory */
+        return shore__fail(diag, SHORE_EMISSING, "%s: there is no such device", file->path);
     int rc = check_room(file->path, dir, fill_bytes, 0, diag);
     if (rc) return rc;
     file->fd = open(file->path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);

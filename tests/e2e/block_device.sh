@@ -51,6 +51,8 @@ must remove "$place/run"
 clean "" "a removed run leaves nothing on its device"
 refused "the run is gone" "not a run" inspect "$place/run"
 
+refused "a device that is not there" "/dev/longshore-none: there is no such device" \
+    train "${common[@]}" --drive /dev/longshore-none --out "$place/run"
 blockdev --setro "$device"
 refused "a device that only reads" "$device: the device is read-only" train "${common[@]}" --drive "$device" --out "$place/run"
 blockdev --setrw "$device"
