@@ -111,8 +111,6 @@ bool shore__run_is_interrupted(const char *run_path);
 /* For a run that takes the place of another: snapshots of the one before, and what it had interrupted. drives: of the
  * one before, may be NULL. What stays is said. */
 void shore__run_forget(const char *run_path, const struct shore__strings *drives, shore__note_fn note, void *ctx);
-/* A shore__note_fn: adds the sentence to the note of the run that is its context. */
-void shore__run_remember(void *run, const char *text);
 /* With the run locked. Says what it did in run->note. */
 int shore__run_mend(struct shore__run *run, bool roll_back, struct shore_diag *diag);
 

@@ -35,6 +35,8 @@ struct shore__run_private {
 int shore__run_alloc(const char *path, struct shore__run **out, struct shore_diag *diag);
 /* Closes what is open; what was being made stays. */
 void shore__run_free(struct shore__run *run);
+/* A shore__note_fn: adds the sentence to the note of the run that is its context. */
+void shore__run_remember(void *run, const char *text);
 /* Reads run.json. */
 int shore__run_read(struct shore__run *run, struct shore_diag *diag);
 /* A copy of the directory of a run that is still where it was, and with drives of that one. */

@@ -1,20 +1,9 @@
 /* What a kill interrupted: undone, or brought to its end, before anybody works with the run. */
-#include <stdlib.h>
-#include <string.h>
-
 #include "base/diag.h"
 #include "run/fleets.h"
 
 bool shore__run_is_interrupted(const char *run_path) {
     return shore__move_is_interrupted(run_path, false) || shore__rollback_is_interrupted(run_path);
-}
-
-void shore__run_remember(void *ctx, const char *text) {
-    struct shore__run *run = ctx;
-    char *both = NULL;
-    if (asprintf(&both, "%s%s%s", run->note ? run->note : "", run->note ? "; " : "", text) < 0) return;
-    free(run->note);
-    run->note = both;
 }
 
 int shore__run_mend(struct shore__run *run, bool roll_back, struct shore_diag *diag) {

@@ -135,6 +135,13 @@ static int put_line(struct shore__run *run, const char *line, size_t bytes, stru
                        p->metrics_step + 1, strerror(-rc));
 }
 
+static void note_lost(struct shore__run *run) {
+    char text[1024];
+    snprintf(text, sizeof text, "%.900s/" NAME " is gone or empty: the steps until now are marked as lost in a new one",
+             run->path);
+    shore__run_remember(run, text);
+}
+
 static int put_lost(struct shore__run *run, uint64_t step, struct shore_diag *diag) {
     char line[96];
     int bytes = snprintf(line, sizeof line, "{\"step\": %" PRIu64 ", \"loss\": null, \"lost\": true}", step);
@@ -163,6 +170,7 @@ int shore__metrics_recover(struct shore__run *run, uint64_t step, const char *li
     if (fstat(p->metrics_fd, &st) < 0) return fail_io(run, "cannot be read", diag);
     bool gap = found.steps + (have_last ? 1 : 0) < step;
     if ((found.foreign || gap) && st.st_size > 0) rc = move_aside(run, found.steps, diag);
+    if (gap && st.st_size == 0) note_lost(run);
     if (rc == 0 && (uint64_t)st.st_size != found.bytes && ftruncate(p->metrics_fd, (off_t)found.bytes) < 0)
         rc = fail_io(run, "cannot be cut back", diag);
     p->metrics_bytes = found.bytes;

@@ -323,6 +323,14 @@ int shore__run_tokenizer(struct shore__run *run, struct shore_diag *diag) {
     return rc;
 }
 
+void shore__run_remember(void *ctx, const char *text) {
+    struct shore__run *run = ctx;
+    char *both = NULL;
+    if (asprintf(&both, "%s%s%s", run->note ? run->note : "", run->note ? "; " : "", text) < 0) return;
+    free(run->note);
+    run->note = both;
+}
+
 void shore__run_free(struct shore__run *run) {
     if (!run) return;
     struct shore__run_private *p = run->private;
