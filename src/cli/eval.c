@@ -130,6 +130,8 @@ static int evaluate(const char *path, struct args *a) {
         rc = shore__fail(&diag, SHORE_EUSAGE, "--seq-len %zu is longer than the %u positions that the model has",
                          infer.seq_len, o.model->arch.max_positions);
     if (!rc) rc = shore__cli_budget(a->memory, 0, 0, &infer.memory_bytes, &diag);
+    if (!rc && !built)
+        rc = shore__run_check_data(o.run, true, shore__cli_work, a->quiet ? NULL : (void *)"checking the text", &diag);
     struct shore__weights_of weights = {.model = o.model, .fleet = o.fleet, .source = o.source};
     if (!rc)
         rc = shore__evaluate(&weights, &infer, data, a->max_tokens, shore__cli_work,

@@ -56,7 +56,7 @@ static int print_digest(struct shore__run *run, const struct args *a, bool *open
     }
     if (!rc) rc = shore__cli_open_fleet(run, a->accept, &fleet, diag);
     *opened = !rc;
-    if (!rc && a->deep) rc = shore__run_check_data(run, diag);
+    if (!rc && a->deep) rc = shore__run_check_data(run, false, NULL, NULL, diag);
     if (!rc) rc = shore_fleet_digest(fleet, a->deep, digest, diag);
     if (!rc) {
         struct shore_fleet_info info;

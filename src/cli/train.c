@@ -270,13 +270,15 @@ static int resumed_run(const struct shore__train_args *args, const struct shore_
     }
     rc = shore__cli_budget(s->memory_bytes, needs.minimum_bytes, needs.comfortable_bytes, &s->memory_bytes, &diag);
     if (!rc) shore__cli_catch_signals(promise);
-    if (!rc && without_data) {
+    if (!rc && without_data)
         rc = shore__run_take_data(run, shore__cli_work, s->quiet ? NULL : (void *)"reading the text", &diag);
-        shore__cli_progress_end();
-    }
+    else if (!rc && run->hint_step < s->steps)
+        rc = shore__run_check_data(run, false, shore__cli_work, s->quiet ? NULL : (void *)"checking the text", &diag);
+    shore__cli_progress_end();
     if (!rc && changes[0] && !(run->change = strdup(changes))) rc = shore__fail(&diag, -ENOMEM, "out of memory");
     if (rc == -ECANCELED) {
-        shore__cli_say("stopped before the run had its data: the same command goes on");
+        shore__cli_say("stopped before %s: the same command goes on",
+                       without_data ? "the run had its data" : "a step was made");
         rc = 0;
         goto end;
     }

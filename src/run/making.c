@@ -356,7 +356,7 @@ static int tokenize(struct shore__run *run, const struct shore__strings *files, 
     *out = (struct shore__token_record){
         .tokens = stats.tokens, .documents = stats.documents, .text_bytes = stats.text_bytes};
     if (rc == 0) rc = shore__dataset_open(path, 0, 0, &whole, diag);
-    if (rc == 0) rc = shore__dataset_identity(whole, &out->hash, diag);
+    if (rc == 0) rc = shore__dataset_identity(whole, NULL, NULL, &out->hash, diag);
     if (rc == 0 && out->tokens < 2)
         rc = shore__fail(diag, SHORE_EINPUT, "%s: holds too little to learn from: a token and its successor at least",
                          files->item[0]);

@@ -256,11 +256,13 @@ int shore__run_open_data(struct shore__run *run, const char *directory, struct s
 }
 
 static int check_tokens(const struct shore__run *run, const char *name, const struct shore__token_record *record,
-                        struct shore_diag *diag) {
+                        shore__progress_fn progress, void *ctx, struct shore_diag *diag) {
     struct shore__dataset *whole = NULL;
     uint64_t hash = 0;
     int rc = open_tokens(run->path, name, 0, 0, record, &whole, diag);
-    if (rc == 0) rc = shore__dataset_identity(whole, &hash, diag);
+    if (rc == 0) rc = shore__dataset_identity(whole, progress, ctx, &hash, diag);
+    if (rc == SHORE_ECORRUPT && diag)
+        shore__fail(diag, rc, "%s; a new run on the same text makes the same file: put it here", diag->text);
     if (rc == 0 && hash != record->hash)
         rc = shore__fail(diag, SHORE_EMISMATCH, "%s/%s: is not the data that this run was made with: put it back",
                          run->path, name);
@@ -268,9 +270,12 @@ static int check_tokens(const struct shore__run *run, const char *name, const st
     return rc;
 }
 
-int shore__run_check_data(struct shore__run *run, struct shore_diag *diag) {
-    int rc = run->private->data.tokens ? check_tokens(run, "tokens.bin", &run->private->data, diag) : 0;
-    if (rc == 0 && run->private->val_data.tokens) rc = check_tokens(run, "val.bin", &run->private->val_data, diag);
+int shore__run_check_data(struct shore__run *run, bool val_alone, shore__progress_fn progress, void *ctx,
+                          struct shore_diag *diag) {
+    const struct shore__run_private *p = run->private;
+    bool needed = p->data.tokens && !(val_alone && p->val_data.tokens); /* otherwise both lie in it */
+    int rc = needed ? check_tokens(run, "tokens.bin", &p->data, progress, ctx, diag) : 0;
+    if (rc == 0 && p->val_data.tokens) rc = check_tokens(run, "val.bin", &p->val_data, progress, ctx, diag);
     return rc;
 }
 

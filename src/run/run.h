@@ -94,8 +94,11 @@ int shore__run_open(const char *path, bool for_writing, const struct shore__stri
                     struct shore_diag *diag);
 void shore__run_close(struct shore__run *run); /* frees model, tokenizer, datasets, settings */
 int shore__run_tokenizer(struct shore__run *run, struct shore_diag *diag); /* opens it once */
-/* Reads all tokens and compares them with what run.json recorded; opening compares only headers and counts. */
-int shore__run_check_data(struct shore__run *run, struct shore_diag *diag);
+/* Reads all tokens (val_alone: those of the file that validation data lie in) and compares them with what run.json
+ * recorded; opening compares only headers and counts. progress (NULL: none): in bytes, nonzero stops with -ECANCELED.
+ */
+int shore__run_check_data(struct shore__run *run, bool val_alone, shore__progress_fn progress, void *ctx,
+                          struct shore_diag *diag);
 /* Gives a run that was imported without data the data that its settings name by now (data, val_data, val_share,
  * epochs), and records it. If it fails, the run is as it was. */
 int shore__run_take_data(struct shore__run *run, shore__progress_fn progress, void *ctx, struct shore_diag *diag);

@@ -83,7 +83,8 @@ const struct shore__dataset_stats *shore__dataset_stats(const struct shore__data
 }
 
 /* Both hashes in one pass over the file, so that a flipped bit outside the part in use is noticed too. */
-int shore__dataset_identity(struct shore__dataset *d, uint64_t *hash, struct shore_diag *diag) {
+int shore__dataset_identity(struct shore__dataset *d, shore__progress_fn progress, void *ctx, uint64_t *hash,
+                            struct shore_diag *diag) {
     enum { BLOCK = 256 << 10 };
     XXH3_state_t *whole = XXH3_createState(), *part = XXH3_createState();
     unsigned char *block = malloc(BLOCK), tail[12];
@@ -97,6 +98,7 @@ int shore__dataset_identity(struct shore__dataset *d, uint64_t *hash, struct sho
     for (uint64_t at = 0; rc == 0 && at < end; at += BLOCK) {
         uint64_t n = end - at < BLOCK ? end - at : BLOCK;
         rc = shore__read_at(d->fd, block, n, SHORE__TOKEN_HEADER_BYTES + at, d->path, diag);
+        if (rc == 0 && progress && progress(ctx, at, end)) rc = -ECANCELED;
         if (rc) break;
         XXH3_64bits_update(whole, block, n);
         uint64_t lo = from > at ? from : at, hi = to < at + n ? to : at + n;

@@ -26,8 +26,10 @@ int shore__dataset_open(const char *path, uint64_t first, uint64_t count, struct
 void shore__dataset_close(struct shore__dataset *d);
 uint64_t shore__dataset_tokens(const struct shore__dataset *d);
 const struct shore__dataset_stats *shore__dataset_stats(const struct shore__dataset *d); /* of the whole file */
-/* Checksum of the tokens in use and their number, for the run's identity. */
-int shore__dataset_identity(struct shore__dataset *d, uint64_t *hash, struct shore_diag *diag);
+/* Checksum of the tokens in use and their number, for the run's identity, once all of the file have been compared with
+ * the file's own (SHORE_ECORRUPT). progress (NULL: none) in bytes; nonzero stops with -ECANCELED. */
+int shore__dataset_identity(struct shore__dataset *d, shore__progress_fn progress, void *ctx, uint64_t *hash,
+                            struct shore_diag *diag);
 /* Tokens at position, position + 1, ... count of them, wrapping at the end, as int32. */
 int shore__dataset_read(struct shore__dataset *d, uint64_t position, size_t count, int32_t *out,
                         struct shore_diag *diag);

@@ -77,6 +77,31 @@ done
 same "lines of metrics, with streams closed" "$(grep -c '^{.*}$' "$place/closed/metrics.jsonl")" 2
 same "other lines" "$(grep -vc '^{.*}$' "$place/closed/metrics.jsonl")" 0
 
+# a flipped bit in the text, which no volume knows of
+byte=$(od -An -tu1 -j 1501 -N 1 "$place/closed/tokens.bin")
+put_byte() { printf "\\$(printf %03o "$1")" | dd of="$place/closed/tokens.bin" bs=1 seek=1501 conv=notrunc status=none; }
+put_byte $((byte ^ 1))
+expect_failure 1 "a flipped bit in the text" "closed/tokens.bin: its tokens do not match their checksum; a new run" \
+    train --resume "$place/closed" --steps 3
+put_byte "$byte"
+rm "$place/closed/metrics.jsonl"
+must train --resume "$place/closed" --steps 3
+grep -q "metrics.jsonl is gone or empty" "$place/log" && ok "lost metrics" || fail "lost metrics: not said"
+same "lines of steps, lost or not" "$(metric "$place/closed" step | xargs)" "1 2 3"
+
+# what fails once the volumes have their new epoch has touched something
+mv "$place/closed/metrics.jsonl" "$place/kept"
+mkdir "$place/closed/metrics.jsonl"
+expect_failure 1 "metrics that cannot be opened" "metrics.jsonl: cannot be opened.*|step 3 is committed" \
+    train --resume "$place/closed" --steps 4
+rmdir "$place/closed/metrics.jsonl"
+mv "$place/kept" "$place/closed/metrics.jsonl"
+must train --resume "$place/closed" --steps 4
+refused "no new place" "--drive .*=: where is it now" train --resume "$place/closed" --drive "$place/moved/closed="
+refused "memory as a new place" "what is in memory ends" train --resume "$place/closed" --drive "$place/moved/closed=ram:"
+refused "a file as a run" "text: is not a run, which is a directory" train --resume "$place/text"
+refused "a dry run with a rate below --min-lr" "--min-lr 3 is above --lr" train "${model[@]}" --steps 2 --min-lr 3 --dry-run
+
 # the same keys from a file; flags win
 cat >"$place/keys.json" <<JSON
 {"init": "$place/config.json", "data": ["$place/text"], "batch": 2, "seq_len": 32, "steps": 9, "drive": "ram:",

@@ -20,7 +20,7 @@ static void opens_what_was_made(void **state) {
     assert_true(train > val && val >= 20 && train + val == shore__dataset_stats(run->train)->tokens);
     assert_ok(shore__run_tokenizer(run, &diag));
     assert_int_equal(shore__tokenizer_vocab(run->tokenizer), 257);
-    assert_ok(shore__run_check_data(run, &diag));
+    assert_ok(shore__run_check_data(run, false, NULL, NULL, &diag));
     assert_ok(opens_fleet(run, &diag));
     assert_int_equal(run->hint_step, 0);
     config = read_text("runs/deep/a/config.json");
@@ -156,7 +156,7 @@ static void notices_changed_files(void **state) {
     assert_int_equal(pwrite(fd, &byte, 1, end - 3), 1);
     close(fd);
     assert_ok(shore__run_open("a", false, NULL, &run, &diag));
-    assert_true(shore__run_check_data(run, &diag) < 0);
+    assert_true(shore__run_check_data(run, false, NULL, NULL, &diag) < 0);
     assert_says(diag, "a/tokens.bin");
     shore__run_close(run);
     assert_int_equal(truncate("a/tokens.bin", end - 2), 0);

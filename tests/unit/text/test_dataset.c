@@ -217,12 +217,12 @@ static void damage_is_noticed(void **state) {
     assert_int_equal(build(&file, 1, 257, &stats, &diag), 0);
     const char *path = in_directory("tokens");
     assert_int_equal(shore__dataset_open(path, 0, 0, &d, &diag), 0);
-    assert_int_equal(shore__dataset_identity(d, &whole, &diag), 0);
+    assert_int_equal(shore__dataset_identity(d, NULL, NULL, &whole, &diag), 0);
     shore__dataset_close(d);
     assert_int_equal(shore__dataset_open(path, 2, 5, &d, &diag), 0);
     assert_int_equal(shore__dataset_tokens(d), 5);
-    assert_int_equal(shore__dataset_identity(d, &part, &diag), 0);
-    assert_int_equal(shore__dataset_identity(d, &again, &diag), 0);
+    assert_int_equal(shore__dataset_identity(d, NULL, NULL, &part, &diag), 0);
+    assert_int_equal(shore__dataset_identity(d, NULL, NULL, &again, &diag), 0);
     assert_true(part == again && part != whole);
     shore__dataset_close(d);
     assert_int_equal(shore__dataset_open(path, 11, 0, &d, &diag), SHORE_EINPUT);
@@ -233,7 +233,7 @@ static void damage_is_noticed(void **state) {
     fputc(0x80, f);
     fclose(f);
     assert_int_equal(shore__dataset_open(path, 0, 3, &d, &diag), 0);
-    assert_int_equal(shore__dataset_identity(d, &part, &diag), SHORE_ECORRUPT);
+    assert_int_equal(shore__dataset_identity(d, NULL, NULL, &part, &diag), SHORE_ECORRUPT);
     shore__dataset_close(d);
     f = fopen(path, "r+b");
     fseek(f, 17, SEEK_SET);
