@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #include "base/diag.h"
 #include "files/atomic.h"
@@ -113,6 +114,34 @@ static int settle(struct shore__run *run, struct shore_diag *diag) {
     return 0;
 }
 
+#define CHECKSUM "checksum"
+
+/* Of all other keys, whatever their order and layout. NULL: out of memory. */
+static json_t *checksum_of(const json_t *j) {
+    json_t *others = json_copy((json_t *)j);
+    json_object_del(others, CHECKSUM);
+    char *text = json_dumps(others, JSON_COMPACT | JSON_SORT_KEYS), hex[17] = "";
+    if (text) snprintf(hex, sizeof hex, "%016" PRIx64, (uint64_t)XXH3_64bits(text, strlen(text)));
+    free(text);
+    json_decref(others);
+    return hex[0] ? json_string(hex) : NULL;
+}
+
+/* Runs of earlier versions have none. */
+static int check_checksum(const json_t *j, const char *path, struct shore_diag *diag) {
+    const json_t *recorded = json_object_get(j, CHECKSUM);
+    json_t *computed = recorded ? checksum_of(j) : NULL;
+    int rc = 0;
+    if (recorded && !computed) rc = shore__fail(diag, -ENOMEM, "%s: out of memory", path);
+    if (computed && !json_equal(recorded, computed))
+        rc = shore__fail(diag, SHORE_ECORRUPT,
+                         "%s: does not match its checksum: put back what it was, or, if you have changed it on "
+                         "purpose, delete its \"" CHECKSUM "\"",
+                         path);
+    json_decref(computed);
+    return rc;
+}
+
 int shore__run_write(struct shore__run *run, struct shore_diag *diag) {
     const struct shore__run_private *p = run->private;
     int rc = settle(run, diag);
@@ -130,8 +159,9 @@ int shore__run_write(struct shore__run *run, struct shore_diag *diag) {
                   shore__arch_to_json(&run->model->arch), "data", data, "val_data", val_data, "train_tokens",
                   (json_int_t)p->train_tokens, "val_tokens", (json_int_t)p->val_tokens, "changes", run->changes);
     char *path = shore__path_join(run->path, "run.json");
-    rc = j && path ? shore__json_write(path, j, 2, diag)
-                   : shore__fail(diag, -ENOMEM, "%s: out of memory for run.json", run->path);
+    bool summed = j && json_object_set_new(j, CHECKSUM, checksum_of(j)) == 0;
+    rc = summed && path ? shore__json_write(path, j, 2, diag)
+                        : shore__fail(diag, -ENOMEM, "%s: out of memory for run.json", run->path);
     json_decref(j);
     free(path);
     return rc;
@@ -178,6 +208,8 @@ static int read_fields(struct shore__run *run, const json_t *j, const char *path
     if (!json_is_integer(version) || json_integer_value(version) != SHORE__RUN_VERSION)
         return shore__fail(diag, SHORE_EFORMAT, "%s: is not of version %d, the one this program knows", path,
                            SHORE__RUN_VERSION);
+    int rc = check_checksum(j, path, diag);
+    if (rc) return rc;
     bool good = processor && tokenizer && json_is_array(changes) && json_is_object(json_object_get(j, "model")) &&
                 shore__fleet_id_parse(json_string_value(json_object_get(j, "fleet")), run->fleet_id) &&
                 read_tokens(json_object_get(j, "data"), &p->data) &&
@@ -194,7 +226,7 @@ static int read_fields(struct shore__run *run, const json_t *j, const char *path
     run->changes = json_incref(changes);
     p->home = home ? strdup(home) : NULL;
     if (!p->tokenizer_name || (home && !p->home)) return shore__fail(diag, -ENOMEM, "out of memory");
-    int rc = shore__settings_from_json(json_object_get(j, "settings"), path, &run->settings, diag);
+    rc = shore__settings_from_json(json_object_get(j, "settings"), path, &run->settings, diag);
     return rc < 0 ? rc : read_model(run, j, path, diag);
 }
 

@@ -180,6 +180,16 @@ static void notices_changed_files(void **state) {
     assert_int_equal(run->hint_step, 0); /* not a whole line */
     shore__run_close(run);
     char *text = read_text("b/run.json"), *version = strstr(text, "\"longshore\": 1");
+    char *seed = strstr(text, "\"seed\": "), *sum = strstr(text, "\"checksum\": ");
+    assert_true(seed && sum);
+    seed[8] ^= 1;
+    write_text("b/run.json", text);
+    assert_int_equal(shore__run_open("b", false, NULL, &run, &diag), SHORE_ECORRUPT);
+    assert_says(diag, "b/run.json: does not match its checksum");
+    memcpy(sum, "\"nochange", 9); /* as a run has it that was made before there was one */
+    write_text("b/run.json", text);
+    assert_ok(shore__run_open("b", false, NULL, &run, &diag));
+    shore__run_close(run);
     assert_non_null(version);
     version[13] = '2';
     write_text("b/run.json", text);
