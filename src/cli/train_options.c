@@ -127,7 +127,9 @@ const struct shore__command_line shore__train_line = {
         "The last line on standard output is 'step N digest HEX', a hash of all parameters and optimizer state.\n"
         "SIGINT, SIGTERM and SIGHUP (unless ignored, as under nohup) finish and commit the step, say how to go on,\n"
         "and exit 0; a second SIGINT or SIGTERM stops at once.\n"
-        "RUN/metrics.jsonl gets one JSON object for each step.",
+        "RUN/metrics.jsonl gets one JSON object for each step.\n"
+        "In --data, what looks like a special token is text like any other. Documents (files, lines of JSONL)\n"
+        "are joined with the tokenizer's end of text.",
     .options = options,
     .noptions = sizeof options / sizeof options[0],
     .config = true,
