@@ -85,12 +85,13 @@ int shore__settings_spare_inputs(const struct shore__settings *s, const char *ou
 
 bool shore__path_exists(const char *directory, const char *name);
 bool shore__directory_is_empty(const char *path);
+/* Patterns as fnmatch() takes them, NULL last. */
+bool shore__name_matches(const char *name, const char *const *patterns);
 /* Of something in it whose name none of the patterns matches: its path, malloc'ed; NULL: there is nothing such. */
 char *shore__directory_stranger(const char *path, const char *const *patterns);
 /* A file, and what a kill has left of its being replaced. */
 void shore__remove_in(const char *directory, const char *name);
-/* Removes those files of a directory whose names a pattern matches (NULL last), and the directory if it is empty then.
- */
+/* Removes those files of a directory whose names a pattern matches, and the directory if it is empty then. */
 void shore__directory_remove(const char *path, const char *const *patterns);
 bool shore__strings_has(const struct shore__strings *list, const char *item);
 /* The path that run.json records: absolute, links in it resolved; devices keep the name they were given, since the

@@ -1,7 +1,6 @@
 /* What follows from settings: the model, the tokenizer, defaults that depend on them, options of the fleet. */
 #include <dirent.h>
 #include <errno.h>
-#include <fnmatch.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -200,9 +199,9 @@ static bool reads(const char *input, const struct stat *file) {
     const struct dirent *entry = NULL;
     bool found = !directory && same_file(file, input);
     while (directory && !found && (entry = readdir(directory))) {
+        if (!shore__name_matches(entry->d_name, patterns)) continue;
         char *path = shore__path_join(input, entry->d_name);
-        for (const char *const *p = patterns; path && !found && *p; p++)
-            found = fnmatch(*p, entry->d_name, 0) == 0 && same_file(file, path);
+        found = path && same_file(file, path);
         free(path);
     }
     if (directory) closedir(directory);

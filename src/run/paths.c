@@ -42,7 +42,7 @@ bool shore__directory_is_empty(const char *path) {
     return empty;
 }
 
-static bool matches(const char *name, const char *const *patterns) {
+bool shore__name_matches(const char *name, const char *const *patterns) {
     for (; *patterns; patterns++)
         if (fnmatch(*patterns, name, 0) == 0) return true;
     return false;
@@ -52,7 +52,7 @@ void shore__directory_remove(const char *path, const char *const *patterns) {
     DIR *directory = opendir(path);
     const struct dirent *entry = NULL;
     while (directory && (entry = readdir(directory)))
-        if (matches(entry->d_name, patterns)) unlinkat(dirfd(directory), entry->d_name, 0);
+        if (shore__name_matches(entry->d_name, patterns)) unlinkat(dirfd(directory), entry->d_name, 0);
     if (directory) closedir(directory);
     rmdir(path);
 }
@@ -63,7 +63,7 @@ char *shore__directory_stranger(const char *path, const char *const *patterns) {
     char *stranger = NULL;
     while (directory && !stranger && (entry = readdir(directory))) {
         bool itself = strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0;
-        if (!itself && !matches(entry->d_name, patterns)) stranger = shore__path_join(path, entry->d_name);
+        if (!itself && !shore__name_matches(entry->d_name, patterns)) stranger = shore__path_join(path, entry->d_name);
     }
     if (directory) closedir(directory);
     return stranger;
