@@ -98,7 +98,11 @@ bool shore__strings_has(const struct shore__strings *list, const char *item);
  * kernel's own may change with the next start. Refused if neither it nor its directory exists, or if run.json cannot
  * hold it. *out is malloc'ed; NULL where it fails. */
 int shore__drive_absolute(const char *drive, char **out, struct shore_diag *diag);
-/* Names of the files that a run directory holds, NULL last; run.json is not among them. */
+/* Names of the files that a run directory holds; run.json is not among them. */
+#define SHORE__RUN_FILES                                                                                        \
+    "config.json", "tokens.bin", "val.bin", "metrics.jsonl", "metrics.jsonl.old", "committed", "residual-host", \
+        SHORE__TOKENIZER_FILES
+/* NULL last */
 extern const char *const shore__run_files[];
 /* Of run.json, and of all else that lists a run's drives: what one can hold, the others take. */
 enum { SHORE__RUN_JSON_BYTES_MOST = 64 << 20 };

@@ -166,20 +166,13 @@ static int plan_drives(struct shore__run *run, const struct shore__plan *before,
 
 /* ---- the directory ----------------------------------------------------------------------------------------------- */
 
-#define NAMES_MOST 32
-
 /* Patterns of what a making may hold. */
-static const char *const *names_in_making(const char *names[NAMES_MOST]) {
-    size_t n = 0;
-    for (const char *const *name = shore__run_files; *name; name++)
-        names[n++] = *name;
-    names[n++] = "run.json";
-    names[n++] = PLAN;
-    names[n++] = ".*.partial";
-    names[n++] = ".nfs*"; /* removed, but still open somewhere */
-    names[n] = NULL;
-    return names;
-}
+static const char *const names_in_making[] = {SHORE__RUN_FILES,
+                                              "run.json",
+                                              PLAN,
+                                              ".*.partial",
+                                              ".nfs*", /* removed, but still open somewhere */
+                                              NULL};
 
 /* mkdir -p, durable; remembers what it made. */
 static int make_directories(struct shore__run *run, struct shore_diag *diag) {
@@ -204,9 +197,8 @@ static int refuse_strangers(const struct shore__run *run, struct shore_diag *dia
     if (!shore__is_run(run->path) && shore__path_exists(run->path, "snapshots"))
         return shore__fail(diag, SHORE_EEXISTS,
                            "%s: holds snapshots of a run that is no more; choose another directory", run->path);
-    const char *names[NAMES_MOST];
     char *making = shore__path_join(run->path, MAKING), *stranger = NULL;
-    if (making) stranger = shore__directory_stranger(making, names_in_making(names));
+    if (making) stranger = shore__directory_stranger(making, names_in_making);
     int rc = stranger ? shore__fail(diag, SHORE_EEXISTS,
                                     "%s: is in the way of a run being made there; move it, or choose another directory",
                                     stranger)
@@ -460,8 +452,7 @@ void shore__making_remove(const char *run_path) {
     for (const char *const *name = shore__run_files; making && *name; name++)
         shore__remove_in(making, *name);
     if (making) shore__remove_in(making, "run.json");
-    const char *names[NAMES_MOST];
-    if (making) shore__directory_remove(making, names_in_making(names));
+    if (making) shore__directory_remove(making, names_in_making);
     free(making);
 }
 

@@ -14,9 +14,7 @@
 #include "files/json.h"
 #include "run/internal.h"
 
-const char *const shore__run_files[] = {"config.json",   "tokens.bin",           "val.bin",
-                                        "metrics.jsonl", "metrics.jsonl.old",    "committed",
-                                        "residual-host", SHORE__TOKENIZER_FILES, NULL};
+const char *const shore__run_files[] = {SHORE__RUN_FILES, NULL};
 
 bool shore__path_exists(const char *directory, const char *name) {
     struct stat st;
