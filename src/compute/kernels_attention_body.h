@@ -12,8 +12,11 @@
 #if VL == 16 || !defined __x86_64__
 #define MR 8
 #else
-#define MR 4
+#define MR 6
 #endif
+#define ROWS up_to(BLOCK, MR)
+/* Apart from what calls it, where constants would not stay in registers. */
+#define APART static __attribute__((noinline))
 #define S_LD (BLOCK + 16) /* not a power of two: rows must not share cache sets */
 
 /* c [MR, NR] = (or +=) a [MR, k] b [k, NR]; element (m, k) of a at m am + k ak. */
@@ -23,6 +26,7 @@ INLINE void micro(float *c, size_t ldc, const float *a, size_t am, size_t ak, co
     for (int m = 0; m < MR; m++)
         for (int v = 0; v < 2; v++)
             sum[m][v] = accumulate ? get(c, m * ldc + v * VL, VL, SHORE__F32) : splat(0.0f);
+#pragma GCC unroll 4
     for (size_t p = 0; p < k; p++) {
         vf b0 = get(b, p * ldb, VL, SHORE__F32), b1 = get(b, p * ldb + VL, VL, SHORE__F32);
 #pragma GCC unroll 8
@@ -75,20 +79,36 @@ static void product_transposed(float *c, size_t ldc, const float *a, size_t lda,
         }
 }
 
+/* A row of a head is on its way: rows lie too far apart for the processor to foresee them. */
+#define AHEAD ((size_t)16)
+INLINE void fetch_row(const void *p, size_t ld, size_t row, size_t rows, size_t n, bool write, enum shore__mode mode) {
+    const char *line = (const char *)p + row * ld * act_bytes(mode), *end = line + n * act_bytes(mode);
+    for (; row < rows && line < end; line += 64) {
+        if (write)
+            __builtin_prefetch(line, 1);
+        else
+            __builtin_prefetch(line);
+    }
+}
+
 /* dst [rows up to a multiple of unit, ld] = src * scale, zeros around. */
-INLINE void pack_rows(float *dst, size_t ld, const void *src, size_t src_ld, size_t rows, size_t unit, size_t n,
-                      float scale, enum shore__mode mode) {
-    for (size_t r = 0; r < up_to(rows, unit); r++)
+APART void pack_rows(float *dst, size_t ld, const void *src, size_t src_ld, size_t rows, size_t unit, size_t n,
+                     float scale, enum shore__mode mode) {
+    for (size_t r = 0; r < up_to(rows, unit); r++) {
+        fetch_row(src, src_ld, r + AHEAD, rows, n, false, mode);
         for (size_t j = 0; j < ld; j += VL) {
             size_t count = r < rows && j < n ? left(j, n) : 0;
             put(dst, r * ld + j, left(j, ld), count ? get(src, r * src_ld + j, count, mode) * scale : splat(0.0f),
                 SHORE__F32);
         }
+    }
 }
 /* dst panels [rows / NR][n][NR] = src^T, zeros beyond rows. */
-INLINE void pack_transposed(float *dst, const void *src, size_t src_ld, size_t rows, size_t n, enum shore__mode mode) {
+APART void pack_transposed(float *dst, const void *src, size_t src_ld, size_t rows, size_t n, enum shore__mode mode) {
     for (size_t r = 0; r < up_to(rows, NR); r += VL) {
         float *panel = dst + r / NR * n * NR + r % NR;
+        for (size_t i = r + VL; i < r + 2 * VL; i++)
+            fetch_row(src, src_ld, i, rows, n, false, mode);
         for (size_t j = 0; j < n; j += VL) {
             float square[VL][VL];
             for (size_t i = 0; i < VL; i++) {
@@ -133,16 +153,16 @@ INLINE size_t carve(struct scratch *s, float *base, size_t keys, size_t head_dim
     if (backward) {
         TAKE(keys, all * wide);
         TAKE(values_t, all * head_dim);
-        TAKE(dkeys, all * wide);
-        TAKE(dvalues, all * wide);
-        TAKE(p, BLOCK * S_LD);
-        TAKE(d, BLOCK * wide);
+        TAKE(dkeys, (all + MR) * wide); /* the last strip of a block goes beyond it */
+        TAKE(dvalues, (all + MR) * wide);
+        TAKE(p, ROWS * S_LD);
+        TAKE(d, ROWS * wide);
     } else {
         TAKE(values, all * wide);
     }
-    TAKE(q, BLOCK * wide);
-    TAKE(s, BLOCK * S_LD);
-    TAKE(o, BLOCK * wide);
+    TAKE(q, ROWS * wide);
+    TAKE(s, ROWS * S_LD);
+    TAKE(o, ROWS * wide);
     TAKE(row, 2 * BLOCK);
 #undef TAKE
     return at * sizeof(float);
@@ -161,8 +181,8 @@ INLINE size_t first_block(const struct shore__attention_job *job, size_t query) 
 }
 
 /* Scores to probabilities relative to the running maximum; the sum and what was summed before follow it. */
-INLINE void softmax_block(const struct shore__attention_job *job, const struct scratch *t, size_t query, size_t rows,
-                          size_t block, size_t n, size_t padded, size_t wide) {
+APART void softmax_block(const struct shore__attention_job *job, const struct scratch *t, size_t query, size_t rows,
+                         size_t block, size_t n, size_t padded, size_t wide) {
     for (size_t r = 0; r < rows; r++) {
         float *s = t->s + r * S_LD, *top = t->row + r, *sum = t->row + BLOCK + r;
         size_t begin, end;
@@ -171,14 +191,16 @@ INLINE void softmax_block(const struct shore__attention_job *job, const struct s
             fill(s, 0, padded, 0.0f);
             continue;
         }
+        size_t stop = up_to(end, VL);
         fill(s, 0, begin, -INFINITY);
-        fill(s, end, padded, -INFINITY);
+        fill(s, end, stop, -INFINITY);
+        fill(s, stop, padded, 0.0f);
         vf lane = splat(*top);
-        for (size_t j = 0; j < padded; j += VL)
+        for (size_t j = 0; j < stop; j += VL)
             lane = max_f(get(s, j, VL, SHORE__F32), lane);
         float max = max_lanes(lane);
         vf total = {0};
-        for (size_t j = 0; j < padded; j += VL) {
+        for (size_t j = 0; j < stop; j += VL) {
             vf e = exp_f(get(s, j, VL, SHORE__F32) - max);
             total = total + e;
             put(s, j, VL, e, SHORE__F32);
@@ -232,17 +254,19 @@ static void k_attention(const struct shore__attention_job *job, void *scratch) {
 
 /* From the scores (already scaled) and dP to P (in t->p) and dS (in t->s, which held the scores): dS = P (dP - delta).
  * One key alone has P = 1 whatever its score is: a difference would be of rounding, which Adam makes a step of. */
-INLINE void softmax_backward_block(const struct shore__attention_job *job, const struct scratch *t, const float *lse,
-                                   size_t query, size_t rows, size_t block, size_t n, size_t padded) {
+APART void softmax_backward_block(const struct shore__attention_job *job, const struct scratch *t, const float *lse,
+                                  size_t query, size_t rows, size_t block, size_t n, size_t padded) {
     for (size_t r = 0; r < rows; r++) {
         float *s = t->s + r * S_LD, *p = t->p + r * S_LD;
         size_t begin, end;
         seen(job, query + r, block, n, &begin, &end);
+        size_t stop = up_to(end, VL);
         fill(s, 0, begin, -INFINITY);
-        fill(s, end, padded, -INFINITY);
+        fill(s, end, stop, -INFINITY);
+        fill(s, stop, padded, 0.0f);
         fill(p, 0, begin, 0.0f);
         fill(p, end, padded, 0.0f);
-        for (size_t j = 0; j < padded; j += VL) {
+        for (size_t j = 0; j < stop; j += VL) {
             vf prob = exp_f(get(s, j, VL, SHORE__F32) - lse[query + r]);
             put(s, j, VL, prob * (get(p, j, VL, SHORE__F32) - t->row[r]), SHORE__F32);
             put(p, j, VL, prob, SHORE__F32);
@@ -262,6 +286,10 @@ INLINE void attention_backward_mode(const struct shore__attention_job *job, void
     pack_transposed(t.keys_t, job->k, job->kv_ld, job->keys, hd, mode);
     pack_transposed(t.values_t, job->v, job->kv_ld, job->keys, hd, mode);
     pack_rows(t.keys, wide, job->k, job->kv_ld, job->keys, NR, hd, 1.0f, mode);
+    for (size_t r = 0; r < ROWS; r++) { /* what the last strip of keys adds to rows beyond the block */
+        fill(t.s + r * S_LD, BLOCK, S_LD, 0.0f);
+        fill(t.p + r * S_LD, BLOCK, S_LD, 0.0f);
+    }
     fill(t.dkeys, 0, up_to(job->keys, BLOCK) * wide, 0.0f);
     fill(t.dvalues, 0, up_to(job->keys, BLOCK) * wide, 0.0f);
     for (size_t h = 0; h < job->heads; h++)
@@ -272,6 +300,7 @@ INLINE void attention_backward_mode(const struct shore__attention_job *job, void
             pack_rows(t.q, wide, (const char *)job->q + q_at, job->q_ld, rows, MR, hd, job->scale, mode);
             pack_rows(t.d, wide, dout, job->out_ld, rows, MR, hd, 1.0f, mode);
             for (size_t r = 0; r < rows; r++) {
+                fetch_row(out, job->out_ld, r + AHEAD, rows, hd, false, mode);
                 vf lane = {0};
                 for (size_t j = 0; j < hd; j += VL)
                     lane = FMA(get(out, r * job->out_ld + j, left(j, hd), mode),
@@ -295,14 +324,19 @@ INLINE void attention_backward_mode(const struct shore__attention_job *job, void
             }
             char *dq = (char *)job->dq + q_at;
             for (size_t r = 0; r < rows; r++)
+                fetch_row(dq, job->q_ld, r, rows, hd, true, mode);
+            for (size_t r = 0; r < rows; r++)
                 for (size_t j = 0; j < hd; j += VL)
                     put(dq, r * job->q_ld + j, left(j, hd), get(t.o, r * wide + j, VL, SHORE__F32) * job->scale, mode);
         }
-    for (size_t r = 0; r < job->keys; r++)
+    for (size_t r = 0; r < job->keys; r++) {
+        fetch_row(job->dk, job->kv_ld, r + AHEAD, job->keys, hd, true, mode);
+        fetch_row(job->dv, job->kv_ld, r + AHEAD, job->keys, hd, true, mode);
         for (size_t j = 0; j < hd; j += VL) {
             put(job->dk, r * job->kv_ld + j, left(j, hd), get(t.dkeys, r * wide + j, VL, SHORE__F32), mode);
             put(job->dv, r * job->kv_ld + j, left(j, hd), get(t.dvalues, r * wide + j, VL, SHORE__F32), mode);
         }
+    }
 }
 static void k_attention_backward(const struct shore__attention_job *job, void *scratch) {
     FOR_MODE(job->mode, attention_backward_mode(job, scratch, M));

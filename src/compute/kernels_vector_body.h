@@ -22,6 +22,13 @@ INLINE vf select_f(vi mask, vf yes, vf no) {
     return (vf)((mask & (vi)yes) | (~mask & (vi)no));
 }
 /* b where either is NaN */
+INLINE vf min_f(vf a, vf b) {
+#ifdef MIN
+    return MIN(a, b);
+#else
+    return select_f(a < b, a, b);
+#endif
+}
 INLINE vf max_f(vf a, vf b) {
 #ifdef MAX
     return MAX(a, b);
@@ -139,12 +146,11 @@ INLINE float max_lanes(vf x) {
  * Relative error below 3e-7 (2.5 units in the last place); below -87.3 zero, from 88.4 on infinity; NaN stays NaN. */
 INLINE vf exp_f(vf x) {
 #ifdef SCALE
-    vf c = MIN(splat(89.0f), MAX(splat(-104.0f), x)); /* so far that SCALE() underflows or overflows */
+    vf c = min_f(splat(89.0f), max_f(splat(-104.0f), x)); /* so far that SCALE() underflows or overflows */
     vf n = NEAREST(c * 1.44269504088896341f);
 #else
     vi under = x < -87.3f;
-    vf c = select_f(x > 89.0f, splat(89.0f), x);
-    c = select_f(under, splat(-87.3f), c);
+    vf c = min_f(splat(89.0f), max_f(splat(-87.3f), x));
     vf shifted = FMA(c, splat(1.44269504088896341f), splat(12582912.0f));
     vf n = shifted - 12582912.0f;
 #endif
