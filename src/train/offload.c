@@ -7,30 +7,34 @@
 #define COSTLY_SHARE (1.0 / 8)
 /* What a step would wait for if all pairs were too many. */
 #define WORTH_SHARE (1.0 / 4)
-#define PAUSE_LEAST 4u
+#define PAUSE_LEAST 1u
 #define PAUSE_MOST 256u
 
 struct offload offload_begin(size_t most, size_t layer) {
     /* the first step is not like others: files are written for the first time, and nothing speculates */
-    return (struct offload){.pairs = most, .most = most, .layer = layer, .changed = 1};
+    return (struct offload){.pairs = most, .most = most, .layer = layer, .more = layer, .changed = 1};
 }
 
 static void take_fewer(struct offload *o, double waited) {
     size_t fewer = (size_t)((double)o->pairs * waited / WORTH_SHARE) + 1;
-    if (o->tried && fewer < o->layer) fewer = o->layer;
+    if (o->tried && fewer < o->more) fewer = o->more;
     o->pairs -= fewer < o->pairs ? fewer : o->pairs;
     if (!o->pause)
         o->pause = PAUSE_LEAST;
     else if (o->tried && o->pause < PAUSE_MOST)
         o->pause *= 2;
     o->rest = o->pause;
+    o->more = o->layer;
     o->tried = false;
 }
 
 static void try_more(struct offload *o) {
     size_t left = o->most - o->pairs;
-    if (o->tried) o->pause = 0; /* the one before was not too much */
-    o->pairs += left < o->layer ? left : o->layer;
+    if (o->tried) { /* the one before was not too much */
+        o->pause = 0;
+        o->more *= 2;
+    }
+    o->pairs += left < o->more ? left : o->more;
     o->tried = left > 0;
 }
 

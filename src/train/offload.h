@@ -7,15 +7,15 @@
 #include <stdint.h>
 
 /* Storing pays until the drives cannot keep up with it: then every further pair is waited for longer than computing it
- * again takes. So the number goes down as soon as a step waits, by as much as it waited; up again by one layer, a layer
- * after the other while that works and nothing else of the drives is waited for; and after a pause, twice as long each
- * time, when it did not. */
+ * again takes. So the number goes down as soon as a step waits, by as much as it waited; up again by one layer, and
+ * by twice as much each time while that works and nothing else of the drives is waited for; and after a pause, twice as
+ * long each time, when it did not. */
 struct offload {
-    size_t pairs; /* of the step that begins */
-    size_t most, layer;
-    uint32_t changed;     /* steps to go until what is measured is of so many pairs alone */
-    uint32_t rest, pause; /* steps to go until more are tried; how many they were */
-    bool tried;           /* what was changed last was to try more */
+    size_t pairs;             /* of the step that begins */
+    size_t most, layer, more; /* more: by how much it goes up next */
+    uint32_t changed;         /* steps to go until what is measured is of so many pairs alone */
+    uint32_t rest, pause;     /* steps to go until more are tried; how many they were */
+    bool tried;               /* what was changed last was to try more */
 };
 
 /* most: pairs that there is room for; layer: pairs of a layer. Begins with all of them. */

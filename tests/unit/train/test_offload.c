@@ -62,7 +62,16 @@ static void drives_that_get_quicker_or_slower_are_followed(void **state) {
     steps(&o, MOST, 300 + 2 * MOST / LAYER);
     assert_int_equal(o.pairs, MOST);
     assert_in_range(steps(&o, 5, 100), 0, 12);
-    assert_in_range(o.pairs, 0, 5 + LAYER);
+    assert_in_range(o.pairs, 0, 5 + 2 * LAYER);
+}
+
+static void a_single_slow_step_is_soon_forgotten(void **state) {
+    struct offload o = offload_begin(MOST, LAYER);
+    steps(&o, MOST, 5);
+    offload_weigh(&o, 0.2, 0.2);
+    assert_in_range(o.pairs, 1, MOST / 2);
+    steps(&o, MOST, 10);
+    assert_int_equal(o.pairs, MOST);
 }
 
 static void drives_that_are_waited_for_anyway_are_spared_at_once(void **state) {
@@ -100,6 +109,7 @@ int main(void) {
         cmocka_unit_test(drives_that_do_not_are_soon_spared),
         cmocka_unit_test(what_drives_keep_up_with_is_found),
         cmocka_unit_test(drives_that_get_quicker_or_slower_are_followed),
+        cmocka_unit_test(a_single_slow_step_is_soon_forgotten),
         cmocka_unit_test(drives_that_are_waited_for_anyway_are_spared_at_once),
         cmocka_unit_test(drives_that_are_busy_get_no_more),
         cmocka_unit_test(none_stay_none),
