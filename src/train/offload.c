@@ -12,30 +12,28 @@
 
 struct offload offload_begin(size_t most, size_t layer) {
     /* the first step is not like others: files are written for the first time, and nothing speculates */
-    return (struct offload){.pairs = most, .most = most, .layer = layer, .more = layer, .changed = 1};
+    return (struct offload){.pairs = most, .most = most, .layer = layer, .enough = most, .changed = 1};
 }
 
 static void take_fewer(struct offload *o, double waited) {
     size_t fewer = (size_t)((double)o->pairs * waited / WORTH_SHARE) + 1;
-    if (o->tried && fewer < o->more) fewer = o->more;
+    if (fewer < o->added) fewer = o->added;
+    if (o->added || o->enough < o->pairs) o->enough = o->pairs - o->added;
     o->pairs -= fewer < o->pairs ? fewer : o->pairs;
     if (!o->pause)
         o->pause = PAUSE_LEAST;
-    else if (o->tried && o->pause < PAUSE_MOST)
+    else if (o->added && o->pause < PAUSE_MOST)
         o->pause *= 2;
     o->rest = o->pause;
-    o->more = o->layer;
-    o->tried = false;
+    o->added = 0;
 }
 
 static void try_more(struct offload *o) {
-    size_t left = o->most - o->pairs;
-    if (o->tried) { /* the one before was not too much */
-        o->pause = 0;
-        o->more *= 2;
-    }
-    o->pairs += left < o->more ? left : o->more;
-    o->tried = left > 0;
+    size_t left = o->most - o->pairs, half = o->enough > o->pairs ? (o->enough - o->pairs + 1) / 2 : 0;
+    size_t more = half > o->layer ? half : o->layer;
+    if (o->added) o->pause = 0; /* the one before was not too much */
+    o->added = left < more ? left : more;
+    o->pairs += o->added;
 }
 
 void offload_weigh(struct offload *o, double for_scratch, double for_drives) {
@@ -52,6 +50,6 @@ void offload_weigh(struct offload *o, double for_scratch, double for_drives) {
     else if (for_drives <= WAITED_SHARE)
         try_more(o);
     else
-        o->tried = false;
+        o->added = 0;
     o->changed = o->pairs != before;
 }

@@ -62,7 +62,14 @@ static void drives_that_get_quicker_or_slower_are_followed(void **state) {
     steps(&o, MOST, 300 + 2 * MOST / LAYER);
     assert_int_equal(o.pairs, MOST);
     assert_in_range(steps(&o, 5, 100), 0, 12);
-    assert_in_range(o.pairs, 0, 5 + 2 * LAYER);
+    assert_in_range(o.pairs, 0, 5 + LAYER);
+}
+
+static void drives_are_seldom_asked_for_too_much(void **state) {
+    for (size_t enough = 0; enough <= MOST; enough++) {
+        struct offload o = offload_begin(MOST, LAYER);
+        assert_in_range(steps(&o, enough, 2000), 0, 10);
+    }
 }
 
 static void a_single_slow_step_is_soon_forgotten(void **state) {
@@ -109,6 +116,7 @@ int main(void) {
         cmocka_unit_test(drives_that_do_not_are_soon_spared),
         cmocka_unit_test(what_drives_keep_up_with_is_found),
         cmocka_unit_test(drives_that_get_quicker_or_slower_are_followed),
+        cmocka_unit_test(drives_are_seldom_asked_for_too_much),
         cmocka_unit_test(a_single_slow_step_is_soon_forgotten),
         cmocka_unit_test(drives_that_are_waited_for_anyway_are_spared_at_once),
         cmocka_unit_test(drives_that_are_busy_get_no_more),
