@@ -298,13 +298,13 @@ static void raise_activations(struct sizing *z, uint64_t budget) {
     }
     bool logits_first = stored || (by_units && logits_save_more(z));
     if (logits_first) raise_logits(z, budget);
-    /* As long as inner activations are stored, a byte of memory for them saves as many that drives move as one for
-     * parameters: two in a step. Where drives are so slow that none are stored, parameters go on doing so, and kept
-     * activations only save computing, which is worth more with drives in between. So each gets half of what is left.
-     */
-    uint64_t used = measure(z);
-    if (stored && used < budget)
+    if (stored) {
+        /* A byte of memory for parameters then saves as many that drives move as one for inner activations: two in a
+         * step. Where drives are so slow that none are stored, parameters go on doing so, and kept activations only
+         * save computing, which is worth more with drives in between. So each gets half of what is left. */
+        uint64_t used = measure(z);
         shore__carve_raise(&plan->residency.layers, z->m->arch.n_layer, used + (budget - used) / 2, measure, z);
+    }
     shore__carve_raise(&plan->kept_inner, pairs, budget, measure, z);
     if (plan->offloaded_inner > pairs - plan->kept_inner) plan->offloaded_inner = pairs - plan->kept_inner;
     if (!logits_first) raise_logits(z, budget);
