@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* A message that is too long has a path in it: what says least is in the middle. */
@@ -114,4 +115,21 @@ const char *shore__escape(const char *name, size_t name_bytes, char *out, size_t
 
 const char *shore__printable(const char *text, size_t text_bytes, char *out, size_t out_bytes) {
     return escape(text, text_bytes, false, out, out_bytes);
+}
+
+char *shore__shell_word(const char *text) {
+    static const char plain[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789/._-+,:@%=";
+    if (*text && text[strspn(text, plain)] == '\0') return strdup(text);
+    char *word = malloc(4 * strlen(text) + 3), *end = word;
+    if (!word) return NULL;
+    *end++ = '\'';
+    for (; *text; text++) {
+        if (*text == '\'') /* ends the quotes, and begins new ones behind it */
+            end = stpcpy(end, "'\\''");
+        else
+            *end++ = *text;
+    }
+    *end++ = '\'';
+    *end = '\0';
+    return word;
 }

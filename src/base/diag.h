@@ -17,4 +17,8 @@ const char *shore__escape(const char *name, size_t name_bytes, char *out, size_t
 /* The same of a whole message, in which names may be whose own quotes and backslashes stay. */
 const char *shore__printable(const char *text, size_t text_bytes, char *out, size_t out_bytes);
 
+/* A word of a command that a message recommends: as it is, or quoted where a shell would take it apart. malloc'ed;
+ * NULL: out of memory. */
+char *shore__shell_word(const char *text);
+
 #endif

@@ -111,7 +111,7 @@ static int train_and_report(struct shore__run *run, bool fresh, const struct sho
         if (*rc != SHORE_ELINK && *rc != SHORE_ENONFINITE) /* they say themselves how to go on */
             shore__cli_say("step %llu is committed; once that is mended, go on with: longshore train "
                            "--resume %s",
-                           (unsigned long long)result.step, run->path);
+                           (unsigned long long)result.step, run->word);
         return SHORE__EXIT_FAILED;
     }
 
@@ -121,7 +121,7 @@ static int train_and_report(struct shore__run *run, bool fresh, const struct sho
                        (unsigned long long)result.step);
     else if (!finished && (shore__cli_stop_wanted() || !run->settings.quiet))
         shore__cli_say("stopped after step %llu of %llu; go on with: longshore train --resume %s",
-                       (unsigned long long)result.step, (unsigned long long)run->settings.steps, run->path);
+                       (unsigned long long)result.step, (unsigned long long)run->settings.steps, run->word);
     if (!run->settings.quiet && w.steps) {
         struct shore__summary summary = {
             .steps = w.steps,

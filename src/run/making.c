@@ -213,7 +213,7 @@ static int refuse_what_is_there(struct shore__run *run, bool overwrite, struct s
     if (shore__is_run(run->path))
         return shore__fail(diag, SHORE_EEXISTS,
                            "%s: holds a run; go on with it by --resume %s, or replace it with --overwrite", run->path,
-                           run->path);
+                           run->word);
     if (shore__path_exists(run->path, MAKING)) return 0;
     for (const char *const *name = shore__run_files; *name; name++)
         if (shore__path_exists(run->path, *name))

@@ -22,12 +22,17 @@ int shore__run_alloc(const char *path, struct shore__run **out, struct shore_dia
     if (run) {
         run->lock_fd = -1;
         run->path = strdup(path);
+        /* a run is named by its path without slashes at the end */
+        for (size_t n = run->path ? strlen(run->path) : 0; n > 1 && run->path[n - 1] == '/'; n--)
+            run->path[n - 1] = '\0';
+        run->word = run->path ? shore__shell_word(run->path) : NULL;
         run->changes = json_array();
         run->private = calloc(1, sizeof *run->private);
     }
-    if (!run || !run->path || !run->changes || !run->private) {
+    if (!run || !run->word || !run->changes || !run->private) {
         if (run) {
             free(run->path);
+            free(run->word);
             json_decref(run->changes);
             free(run->private);
         }
@@ -37,9 +42,6 @@ int shore__run_alloc(const char *path, struct shore__run **out, struct shore_dia
     shore__settings_defaults(&run->settings);
     run->generation = 1;
     run->private->metrics_fd = run->private->hint_fd = -1;
-    /* a run is named by its path without slashes at the end */
-    for (size_t n = strlen(run->path); n > 1 && run->path[n - 1] == '/'; n--)
-        run->path[n - 1] = '\0';
     *out = run;
     return 0;
 }
@@ -390,5 +392,6 @@ void shore__run_free(struct shore__run *run) {
     free(run->note);
     free(run->no_data);
     free(run->path);
+    free(run->word);
     free(run);
 }

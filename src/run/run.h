@@ -20,8 +20,8 @@
 #define SHORE__PROCESSOR_BYTES 96
 
 struct shore__run {
-    char *path;
-    int lock_fd; /* flock on the directory: two processes do not train one run; -1 when opened for reading */
+    char *path, *word; /* word: the path as a shell takes it */
+    int lock_fd;       /* flock on the directory: two processes do not train one run; -1 when opened for reading */
     struct shore__settings settings;
     struct shore__model *model;
     struct shore__tokenizer *tokenizer; /* NULL until shore__run_tokenizer() */

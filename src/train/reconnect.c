@@ -61,13 +61,13 @@ int train_reconnect(struct trainer *t, uint64_t *step, struct shore_diag *diag) 
                                "stopped while a drive was away (%.500s), so that the step could not be finished; the "
                                "committed state is good: when the drive is back, go on with: longshore train --resume "
                                "%s",
-                               why.text, t->run->path);
+                               why.text, t->run->word);
         if (shore__now_ns() - start > limit)
             return shore__fail(diag, SHORE_ELINK,
                                "gave up after %s, the committed state is good: %.500s; when the drive is back, go on "
                                "with: longshore train --resume %s",
                                shore__format_seconds((double)(shore__now_ns() - start) * 1e-9, seconds, sizeof seconds),
-                               why.text, t->run->path);
+                               why.text, t->run->word);
         wait_ms(pause);
         rc = shore_fleet_reconnect(t->fleet, &why);
     }
@@ -83,7 +83,7 @@ int train_reconnect(struct trainer *t, uint64_t *step, struct shore_diag *diag) 
             diag, SHORE_ELINK,
             "gave up, since a drive was lost %u times in step %llu; the committed state is good: %.500s; "
             "when that is mended, go on with: longshore train --resume %s",
-            t->losses, (unsigned long long)info.step + 1, lost.text, t->run->path);
+            t->losses, (unsigned long long)info.step + 1, lost.text, t->run->word);
     snprintf(text, sizeof text, "connected again after %s: going on from step %llu",
              shore__format_seconds((double)(shore__now_ns() - start) * 1e-9, seconds, sizeof seconds),
              (unsigned long long)info.step);

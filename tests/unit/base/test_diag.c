@@ -56,6 +56,16 @@ static void a_long_path_leaves_its_reason(void **state) {
     }
 }
 
+static void a_word_is_what_a_shell_takes(void **state) {
+    static const char *const words[][2] = {{"runs/a-1_b.c", "runs/a-1_b.c"}, {"my run", "'my run'"}, {"", "''"},
+                                           {"it's", "'it'\\''s'"},           {"$x;`y`", "'$x;`y`'"}, {"~a", "'~a'"}};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        char *word = shore__shell_word(words[i][0]);
+        assert_string_equal(word, words[i][1]);
+        free(word);
+    }
+}
+
 static void assert_escaped(const char *name, size_t bytes, const char *expected) {
     char out[256];
     assert_string_equal(shore__escape(name, bytes, out, sizeof out), expected);
@@ -126,6 +136,7 @@ int main(void) {
         cmocka_unit_test(every_code_has_a_text),
         cmocka_unit_test(fail_fills_truncates_and_keeps_errno),
         cmocka_unit_test(a_long_path_leaves_its_reason),
+        cmocka_unit_test(a_word_is_what_a_shell_takes),
         cmocka_unit_test(what_could_mislead_is_escaped),
         cmocka_unit_test(a_message_keeps_its_own_quotes),
         cmocka_unit_test(invalid_utf8_is_escaped_by_byte),
