@@ -76,7 +76,7 @@ struct shore__volume {
     bool record_valid, older_valid;
     /* A record place holds a damaged record: the trace of a power loss while it was written, or of a failing drive. */
     bool damaged_record;
-    bool damaged_header;            /* one of its two copies was damaged; open has written it anew */
+    bool damaged_header;            /* one of its two copies could not be read or used; open has written it anew */
     struct shore_diag damage;       /* which of these, with file and offset; the record comes first */
     struct shore__leaves *table[2]; /* of each slot, in memory; from the arena */
     uint64_t size_bytes;

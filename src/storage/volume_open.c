@@ -33,7 +33,8 @@ uint64_t shore__volume_memory_bytes(const struct shore__volume_desc *desc) {
 struct headers {
     struct shore__header copy[2];
     enum shore__parse parse[2];
-    unsigned chosen; /* valid if found */
+    int unreadable[2]; /* why, or 0 */
+    unsigned chosen;   /* valid if found */
     bool found;
     bool differ;      /* the other copy must be written anew */
     bool overwritten; /* a device's copy A has given way to something else: a file system, a partition table */
@@ -41,24 +42,28 @@ struct headers {
 
 static const uint64_t header_offset[2] = {SHORE__HEADER_A_OFFSET, SHORE__HEADER_B_OFFSET};
 
+/* Of two copies one may be out of reach as well as damaged. */
 static int read_headers(const struct shore__file *file, struct shore__io *io, void *page, struct headers *out,
                         struct shore_diag *diag) {
     unsigned char first[SHORE__PAGE_BYTES];
+    int failed = 0;
     for (unsigned i = 0; i < 2; i++) {
         out->parse[i] = SHORE__PARSE_EMPTY;
         out->copy[i] = (struct shore__header){0};
+        out->unreadable[i] = 0;
         memset(page, 0, SHORE__PAGE_BYTES);
         if (file->size_bytes >= header_offset[i] + SHORE__PAGE_BYTES) {
             int rc = shore__transfer(io, file->path, SHORE__IO_READ, page, header_offset[i], SHORE__PAGE_BYTES, diag);
-            if (rc) return rc;
-            out->parse[i] = shore__header_parse(page, &out->copy[i]);
+            if (rc) failed = out->unreadable[i] = rc;
+            out->parse[i] = rc ? SHORE__PARSE_DAMAGED : shore__header_parse(page, &out->copy[i]);
         }
         if (i == 0) memcpy(first, page, sizeof first);
     }
     /* Copy A is written and made durable first, so it is the newer one where both are whole. */
     out->found = out->parse[0] == SHORE__PARSE_OK || out->parse[1] == SHORE__PARSE_OK;
+    if (failed && !out->found) return failed;
     out->chosen = out->parse[0] == SHORE__PARSE_OK ? 0 : 1;
-    out->differ = memcmp(first, page, sizeof first) != 0;
+    out->differ = failed || memcmp(first, page, sizeof first) != 0;
     out->overwritten = file->is_device && out->chosen == 1 && out->parse[0] != SHORE__PARSE_DAMAGED &&
                        out->parse[0] != SHORE__PARSE_VERSION &&
                        memcmp(first + SHORE__HEADER_MAGIC_BYTES, (unsigned char *)page + SHORE__HEADER_MAGIC_BYTES,
@@ -289,11 +294,12 @@ static int read_volume(struct shore__volume *v, struct shore__io *io, bool repai
     if (h.parse[other] != SHORE__PARSE_OK) {
         v->damaged_header = true;
         if (!v->damaged_record)
-            shore__fail(
-                &v->damage, SHORE_ECORRUPT,
-                "%s: the copy of the volume's header at offset %llu was damaged; the other copy is whole and is "
-                "used; check the drive",
-                v->file.path, (unsigned long long)header_offset[other]);
+            shore__fail(&v->damage, SHORE_ECORRUPT,
+                        "%s: the copy of the volume's header at offset %llu %s%s; the other copy is whole and is used; "
+                        "check the drive",
+                        v->file.path, (unsigned long long)header_offset[other],
+                        h.unreadable[other] ? "cannot be read: " : "was damaged",
+                        h.unreadable[other] ? shore_error_text(h.unreadable[other]) : "");
     }
     return h.differ && repair ? write_header(header, other, io, v->file.path, v->page, diag) : 0;
 }

@@ -370,6 +370,13 @@ static int fail_one(void *ctx, const struct shore__file *file, const struct shor
     return f->seen++ == f->at ? f->code : 0;
 }
 
+static int fail_first_two(void *ctx, const struct shore__file *file, const struct shore__io_op *op) {
+    unsigned *seen = ctx;
+    (void)file;
+    (void)op;
+    return (*seen)++ < 2 ? -EIO : 0;
+}
+
 static void every_failed_operation_is_reported(void **state) {
     (void)state;
     static const int codes[] = {-EIO, -ENOSPC};
@@ -412,11 +419,41 @@ static void every_failed_operation_is_reported(void **state) {
     }
 }
 
+/* The other copy does, and is not taken for a reason to replace the volume. */
+static void a_header_copy_that_cannot_be_read_is_written_anew(void **state) {
+    (void)state;
+    static const uint64_t places[] = {SHORE__HEADER_A_OFFSET, SHORE__HEADER_B_OFFSET};
+    struct shore__volume v;
+    struct shore_diag diag = {""};
+    make_used();
+    for (unsigned i = 0; i < 2; i++) {
+        struct failing failing = {.at = i, .code = -EIO};
+        shore__io_set_shim(fail_one, &failing);
+        assert_int_equal(shore__volume_peek(path, &v, &diag), 0);
+        assert_true(v.damaged_header && v.record.sequence == 3);
+        says(&v.damage, "cannot be read: ", places[i]);
+        shore__volume_close(&v);
+        failing.seen = 0;
+        assert_int_equal(shore__volume_create(path, &desc, SHORE_IO_AUTO, false, NULL, &v, &diag), SHORE_EEXISTS);
+        shore__io_set_shim(NULL, NULL);
+
+        flip(places[i] + 3); /* so that only writing it makes it whole again */
+        failing.seen = 0;
+        shore__io_set_shim(fail_one, &failing);
+        assert_int_equal(shore__volume_open(path, SHORE_IO_AUTO, NULL, &v, &diag), 0);
+        shore__volume_close(&v);
+        shore__io_set_shim(NULL, NULL);
+        assert_int_equal(read_all(&v, &diag), 0);
+        assert_false(v.damaged_header);
+        shore__volume_close(&v);
+    }
+}
+
 /* Opening a volume whose reads fail says so and does not take it for an empty one. */
 static void failing_reads_at_open_are_reported(void **state) {
     (void)state;
     make_used();
-    for (unsigned at = 0; at < 6; at++) {
+    for (unsigned at = 2; at < 6; at++) { /* placement, identity, records */
         struct failing failing = {.at = at, .code = -EIO};
         struct shore__volume v;
         struct shore_diag diag = {""};
@@ -427,6 +464,12 @@ static void failing_reads_at_open_are_reported(void **state) {
         assert_int_equal(shore__volume_create(path, &desc, SHORE_IO_AUTO, false, NULL, &v, &diag), SHORE_EEXISTS);
         shore__io_set_shim(NULL, NULL);
     }
+    struct shore__volume v;
+    struct shore_diag diag = {""};
+    shore__io_set_shim(fail_first_two, &(unsigned){0}); /* both copies of the header */
+    assert_int_equal(shore__volume_open(path, SHORE_IO_AUTO, NULL, &v, &diag), -EIO);
+    assert_non_null(strstr(diag.text, "reading 4096 bytes at offset"));
+    shore__io_set_shim(NULL, NULL);
 }
 
 int main(void) {
@@ -441,6 +484,7 @@ int main(void) {
         cmocka_unit_test_teardown(a_second_run_is_refused, clean),
         cmocka_unit_test_teardown(a_file_that_goes_away_fails_the_commit, clean),
         cmocka_unit_test_teardown(every_failed_operation_is_reported, clean),
+        cmocka_unit_test_teardown(a_header_copy_that_cannot_be_read_is_written_anew, clean),
         cmocka_unit_test_teardown(failing_reads_at_open_are_reported, clean),
     };
     return cmocka_run_group_tests(tests, begin, end);
