@@ -95,18 +95,18 @@ static int move_aside(struct shore__run *run, uint64_t good, struct shore_diag *
     char block[16384], *old = shore__path_join(run->path, NAME ".old");
     int from = run->private->metrics_fd, to = old ? open(old, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666) : -1;
     int rc = to < 0 ? fail_io(run, "cannot be copied to " NAME ".old", diag) : 0;
+    char *text = NULL;
     ssize_t n = 0;
     for (uint64_t at = 0; rc == 0 && (n = pread(from, block, sizeof block, (off_t)at)) > 0; at += (uint64_t)n)
         rc = shore__write_at(to, block, (size_t)n, at, old, diag);
     if (rc == 0 && (n < 0 || fsync(to) < 0)) rc = fail_io(run, "cannot be copied to " NAME ".old", diag);
     if (to >= 0) close(to);
-    if (rc == 0) {
-        free(run->note);
-        if (asprintf(&run->note,
-                     "%s/" NAME " was changed or cut after step %" PRIu64
-                     ": the steps that are missing are marked as lost, and what was there is kept in %s",
-                     run->path, good, old) < 0)
-            run->note = NULL;
+    if (rc == 0 && asprintf(&text,
+                            "%s/" NAME " was changed or cut after step %" PRIu64
+                            ": the steps that are missing are marked as lost, and what was there is kept in %s",
+                            run->path, good, old) >= 0) {
+        shore__run_remember(run, text);
+        free(text);
     }
     free(old);
     return rc;

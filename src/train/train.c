@@ -125,6 +125,8 @@ static int recover_metrics(struct trainer *t, struct shore_diag *diag) {
     line[bytes] = 0;
     int rc = shore__metrics_recover(t->run, info.step, line, diag);
     if (!rc && t->run->note && t->events->note) t->events->note(t->events->ctx, t->run->note);
+    free(t->run->note); /* once: a connection that breaks comes here again */
+    t->run->note = NULL;
     return rc;
 }
 
