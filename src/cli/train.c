@@ -258,7 +258,7 @@ static int resumed_run(const struct shore__train_args *args, const struct shore_
         snprintf(changes + used, sizeof changes - used, "%sdrive %s", used ? ", " : "",
                  shore__escape(moved->item[i], strlen(moved->item[i]), escaped, sizeof escaped));
     }
-    if (!rc && s->steps < run->hint_step)
+    if (!rc && shore__option_given(&shore__train_line, parsed, "steps") && s->steps < run->hint_step)
         rc = shore__fail(&diag, SHORE_EUSAGE, "--steps %llu is behind the run, which is at step %llu",
                          (unsigned long long)s->steps, (unsigned long long)run->hint_step);
     if (!rc) rc = shore__settings_check(s, &diag);

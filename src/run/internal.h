@@ -51,6 +51,8 @@ int shore__run_open_without_data(const char *path, struct shore__run **out, stru
 struct shore__run *shore__run_peek(const char *path);
 /* The hint, and the metrics, of a step that was put back: durable. metrics: a file to take, or NULL for none. */
 int shore__metrics_put_back(struct shore__run *run, uint64_t step, const char *metrics, struct shore_diag *diag);
+/* The step of the last whole line, or 0. */
+uint64_t shore__metrics_last(const struct shore__run *run);
 /* Writes run.json durably. */
 int shore__run_write(struct shore__run *run, struct shore_diag *diag);
 /* Opens train and val in a directory and compares their sizes with the record. */

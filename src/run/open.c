@@ -62,10 +62,9 @@ static uint64_t read_hint(const struct shore__run *run) {
     ssize_t n = fd >= 0 ? pread(fd, text, sizeof text - 1, 0) : 0;
     if (fd >= 0) close(fd);
     free(path);
-    if (n <= 0 || text[0] < '0' || text[0] > '9') return 0;
-    uint64_t step = strtoull(text, &end, 10);
-    /* a line that is not whole could name any step */
-    return *end == '\n' ? step : 0;
+    uint64_t step = n > 0 && text[0] >= '0' && text[0] <= '9' ? strtoull(text, &end, 10) : 0;
+    /* a line that is not whole could name any step; metrics follow the commit as the hint does */
+    return end && *end == '\n' ? step : shore__metrics_last(run);
 }
 
 /* In whatever way, the making of another run in its place among them. */

@@ -114,6 +114,11 @@ for command in "train --resume $run" "inspect $run --digest" "drive add $run $pl
     # shellcheck disable=SC2086
     refused "all older: $command" "is at step 3 but step 5 was committed: .*older copy; put the newest" $command
 done
+rm "$run/committed"
+refused "all older, without the hint" "is at step 3 but step 5 was committed: .*older copy" train --resume "$run"
+echo 99999 >"$run/committed"
+refused "all older, with a wrong hint" "is at step 3 but step 99999 was committed: .*older copy" train --resume "$run"
+rm "$run/committed"
 rm -r "$place/d1" "$place/d2"
 mv "$place"/new/* "$place/"
 ends_right "the newest back"

@@ -105,6 +105,7 @@ static void reads_long_files(void **state) {
     }
     shore__run_close(run);
     run = open_at(".");
+    assert_int_equal(shore__metrics_last(run), 5000);
     assert_ok(shore__metrics_recover(run, 4999, "", &diag));
     assert_null(run->note);
     assert_int_equal(run->private->metrics_step, 4999);
@@ -119,6 +120,7 @@ static void survives_lines_without_end(void **state) {
         fputc('x', f);
     fclose(f);
     struct shore__run *run = open_at(".");
+    assert_int_equal(shore__metrics_last(run), 0);
     shore__run_remember(run, "what opening had found");
     assert_ok(shore__metrics_recover(run, 2, "{\"step\":2,\"loss\":4}", &diag));
     assert_non_null(strstr(run->note, "what opening had found; ./metrics.jsonl was changed"));

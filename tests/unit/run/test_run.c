@@ -179,6 +179,19 @@ static void notices_changed_files(void **state) {
     assert_ok(shore__run_open("b", false, NULL, &run, &diag));
     assert_int_equal(run->hint_step, 0); /* not a whole line */
     shore__run_close(run);
+    write_text("b/metrics.jsonl", "{\"step\":1}\n{\"step\": 2}\n{\"step\":3");
+    assert_ok(shore__run_open("b", false, NULL, &run, &diag));
+    assert_int_equal(run->hint_step, 2); /* the metrics' last whole line stands in for it */
+    shore__run_close(run);
+    assert_int_equal(unlink("b/committed"), 0);
+    write_text("b/metrics.jsonl", "{\"step\":1}\n");
+    assert_ok(shore__run_open("b", false, NULL, &run, &diag));
+    assert_int_equal(run->hint_step, 1);
+    shore__run_close(run);
+    write_text("b/committed", "12\n");
+    assert_ok(shore__run_open("b", false, NULL, &run, &diag));
+    assert_int_equal(run->hint_step, 12);
+    shore__run_close(run);
     char *text = read_text("b/run.json"), *version = strstr(text, "\"longshore\": 1");
     char *seed = strstr(text, "\"seed\": "), *sum = strstr(text, "\"checksum\": ");
     assert_true(seed && sum);
