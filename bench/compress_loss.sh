@@ -30,7 +30,7 @@ common=(--init "$out/config.json" --data "${texts[@]}" --val-share 0.03 --eval-e
 one() {
     local run=$out/$1
     shift
-    [ ! -e "$run" ] || "$LONGSHORE" remove "$run" >/dev/null
+    gone "$run"
     "$LONGSHORE" train "${common[@]}" "$@" --out "$run" >"$run.log" 2>&1 </dev/null || { cat "$run.log" >&2; exit 1; }
     metric "$run" loss >"$work/${run##*/}.loss"
 }

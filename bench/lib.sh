@@ -38,11 +38,15 @@ random_tokens() {
     perl -e 'print pack("V256", 20240520, 1, 200000, (0) x 253); my $s = 1;
         for (1 .. 200000) { $s = $s * 16807 % 2147483647; print pack "v", int(50257 ** ($s / 2147483647)) }' >"$1"
 }
+# gone RUN: removes it, if it is there, and says only what goes wrong
+gone() {
+    [ ! -e "$1" ] || "$LONGSHORE" remove "$1" >"$work/removed" 2>&1 || { cat "$work/removed" >&2; return 1; }
+}
 # train OUT ARGS...: a run on random tokens; its output in $work/log
 train() {
     local out=$1
     shift
-    [ ! -e "$out" ] || "$LONGSHORE" remove "$out" >/dev/null
+    gone "$out"
     "$LONGSHORE" train --data "$work/tokens.bin" --out "$out" --shuffle off --quiet "$@" >"$work/log" 2>&1 </dev/null ||
         { cat "$work/log" >&2; return 1; }
 }

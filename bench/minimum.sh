@@ -24,5 +24,5 @@ for which in "$@"; do
     printf '%s: minimum %s, peak from outside %.1f MiB\n' "$which" "$least" "$(calc "$peak / 1048576")"
     verdict "$which: minimum in MiB" "$(calc "$(size_bytes "$least") / 1048576")" "$(calc "$(size_bytes $limit) / 1048576")" most
     verdict "$which: peak / budget" "$(calc "$peak / $(size_bytes "$least")")" 1 most
-    "$LONGSHORE" remove "$work/run" >/dev/null
+    gone "$work/run"
 done

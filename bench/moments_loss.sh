@@ -14,7 +14,7 @@ if [ -z "${TEXT:-}" ]; then
     cat "${pods[@]}" >"$TEXT"
 fi
 run_with() { # MOMENTS SEED
-    [ ! -e "$work/run" ] || "$LONGSHORE" remove "$work/run" >/dev/null 2>&1
+    gone "$work/run"
     # shellcheck disable=SC2086
     "$LONGSHORE" train --init "$MODEL" --data $TEXT --val-share 0.05 --seed "$2" --batch "${BATCH:-16}" --seq-len "${LENGTH:-128}" \
         --steps "$STEPS" --drive "$work/volume" --memory "${MEMORY:-1GiB}" --out "$work/run" --moments "$1" --quiet \

@@ -23,7 +23,7 @@ one() { # NAME BUDGET ARGS...
     printf '%-52s budget %12s, peak %8.1f MiB, over by %9d KiB\n' "$name" "$budget" "$(calc "$peak / 1048576")" $((over / 1024))
     [ $over -le $worst ] || worst=$over
     runs=$((runs + 1))
-    "$LONGSHORE" remove "$work/run" >/dev/null
+    gone "$work/run"
 }
 for model in small.json llama.json gpt2-124m; do
     init=$model
