@@ -32,12 +32,18 @@ uint64_t shore__summary_text_bytes(struct shore__dataset *data, struct shore__to
     return at == tokens ? bytes : 0;
 }
 
+static const char *number(double value, char *out, size_t bytes) {
+    snprintf(out, bytes, isfinite(value) ? "%.4f" : "not finite", value);
+    return out;
+}
+
 void shore__summary_print(struct shore__run *run, const struct shore__summary *s) {
     char budget[32], peak[32], seconds[32];
     uint64_t now, peak_bytes;
     shore__resident_bytes(&now, &peak_bytes); /* of training: what follows reads the text again */
-    printf("loss %.4f at the first step, %.4f at the last of %llu", s->first_loss, s->last_loss,
-           (unsigned long long)s->steps);
+    char first[32], last[32];
+    printf("loss %s at the first step, %s at the last of %llu", number(s->first_loss, first, sizeof first),
+           number(s->last_loss, last, sizeof last), (unsigned long long)s->steps);
     if (!isnan(s->val_loss)) printf("; validation loss %.4f", s->val_loss);
     putchar('\n');
 

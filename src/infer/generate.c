@@ -121,6 +121,11 @@ static int last_logits(struct generation *g, size_t rows, struct shore_diag *dia
             rc = op->head_logits(g->c, NULL, shore__at(g->logits, (size_t)s.first * 4), g->normed, table, 1, s.rows,
                                  m->arch.d_model);
     }
+    const float *logits = (const float *)g->logits.handle;
+    for (uint32_t i = 0; !rc && i < m->arch.vocab; i++)
+        if (isnan(logits[i]) || logits[i] == INFINITY)
+            rc = shore__fail(diag, SHORE_ENONFINITE,
+                             "what the model makes of this prompt is not finite: its weights have grown too large");
     return rc;
 }
 

@@ -35,6 +35,12 @@ static int sample(struct trainer *t, uint64_t step, struct shore_diag *diag) {
     struct shore__carve memory = {t->dx.handle, 0};
     rc = shore__generate_in(t->pass.pager, t->m, t->c, &memory, (uintptr_t)t->partial - t->dx.handle, &start, 1, &how,
                             emit, &made, diag);
+    if (rc == SHORE_ENONFINITE) { /* a step that is not finite is refused by itself, or skipped as was asked */
+        char note[sizeof diag->text + 64];
+        snprintf(note, sizeof note, "no sample after step %llu: %s", (unsigned long long)step, diag->text);
+        if (t->events->note) t->events->note(t->events->ctx, note);
+        return 0;
+    }
     if (!rc) rc = shore__tokenizer_decode(t->run->tokenizer, made.ids, made.count, &text);
     if (!rc) t->events->sample(t->events->ctx, step, text.bytes ? text.bytes : "", text.count);
     free(text.bytes);

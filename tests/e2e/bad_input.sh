@@ -266,6 +266,14 @@ same "refused steps are skipped on wish" $rc 0
 same "skipped steps count" "$(digest | cut -d ' ' -f 1)" 2
 rm -rf "$out" "${drive:?}"/*
 
+# ---- a model that has become no number ----
+merge base --optimizer sgd --lr 1e6 --clip 0 --warmup 0 --steps 3 --on-nonfinite skip --sample-every 1
+must "${merged[@]/--quiet/}"
+grep -qE "loss [0-9.]+ at the first step, not finite at the last of 3" "$place/log" && ok "its summary" || fail "its summary says nan"
+grep -q "no sample after step 3: .* is not finite" "$place/log" && ok "no sample" || fail "a sample of what is no number"
+expect_failure 1 "what it generates" "what the model makes of this prompt is not finite" generate "$out" --prompt a
+rm -rf "$out" "${drive:?}"/*
+
 model large # in the row of a position that no sequence has: only its decay meets it
 header=$(od -An -tu8 -N8 "$dir/model.safetensors" | tr -d ' ')
 end=$(head -c $((8 + header)) "$dir/model.safetensors" | grep -ao 'wpe.weight":{[^}]*}' |
