@@ -23,8 +23,14 @@ static int place_named(const struct shore__run *run, const char *drive, const ch
         return shore__fail(diag, SHORE_EUSAGE, "--drive %s: what is in memory ends with the process", shown);
     char *place = shore__drive_moved(run, drive, name);
     int rc = place ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
+    char *volume = NULL; /* of a directory, the file in it */
     if (rc == 0 && !shore__path_is_remote(place) && stat(place, &st) < 0 && errno == ENOENT)
         rc = shore__fail(diag, SHORE_EMISSING, "--drive %s: %s does not exist", shown, name);
+    else if (rc == 0 && !shore__path_is_remote(place) && shore__volume_path(place, &volume, NULL) == 0 &&
+             stat(volume, &st) < 0 && errno == ENOENT)
+        rc = shore__fail(diag, SHORE_EMISSING, "--drive %s: there is no volume in %s: %s is missing", shown, name,
+                         volume);
+    free(volume);
     if (rc == 0) rc = shore__drive_absolute(place, out, diag);
     free(place);
     return rc;

@@ -80,7 +80,7 @@ must drive list "$run"
 grep -q "d1: 50.0 %.*step 3" "$place/log" && grep -q "d2: no volume is there" "$place/log" && ok "list" || fail "list: not both drives"
 rmdir "$place/d2"
 refused "nothing at the new place" "no/no does not exist" train --resume "$run" --drive "$place/d2=$place/no/no"
-refused "an empty new place" "$place/d4/longshore.volume is missing" train --resume "$run" --drive "$place/d2=$place/d4"
+refused "an empty new place" "there is no volume in $place/d4: $place/d4/longshore.volume is missing" train --resume "$run" --drive "$place/d2=$place/d4"
 refused "another run's drive" "$place/d3/longshore.volume belongs to another run" \
     train --resume "$run" --drive "$place/d2=$place/d3"
 refused "the drive that it has" "$place/d1 is given twice" train --resume "$run" --drive "$place/d2=$place/d1"

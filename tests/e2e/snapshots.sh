@@ -55,8 +55,12 @@ same "the same losses as before" "$(losses)" "$all"
 # A rollback that was interrupted after its commit: a wrong place for a drive is not recorded.
 must rollback "$run" five
 echo '{"snapshot": "five", "from": 20, "committed": true}' >"$run/rollback.json"
-refused "a wrong place" "interrupted.*d3/longshore.volume is missing" \
+refused "an empty place" "there is no volume in .*d3: .*d3/longshore.volume is missing" \
     train --resume "$run" --drive "$place/d1=$place/d3"
+: >"$place/d3/longshore.volume"
+refused "a wrong place" "interrupted.*d3/longshore.volume: not a longshore volume" \
+    train --resume "$run" --drive "$place/d1=$place/d3"
+rm "$place/d3/longshore.volume"
 must train --resume "$run"
 same "the drive is where it was" "$(digest)" "$at20"
 

@@ -133,8 +133,12 @@ static void finds_moved_drives(void **state) {
     assert_says(diag, "no such drive");
     shore__strings_free(&moved);
     assert_int_equal(shore__strings_add(&moved, "c=d=drive"), 0); /* relative, as it is typed */
+    assert_int_equal(shore__run_open("a", false, &moved, &run, &diag), SHORE_EMISSING);
+    assert_says(diag, "there is no volume in drive");
+    write_text("drive/longshore.volume", ""); /* whose it is, opening the drives says */
     assert_ok(shore__run_open("a", false, &moved, &run, &diag));
     shore__run_close(run);
+    unlink("drive/longshore.volume");
     shore__strings_free(&moved);
     assert_ok(shore__run_remove("a", &begun, NULL, NULL, &diag));
     shore__settings_free(&s);
