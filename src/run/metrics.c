@@ -117,7 +117,8 @@ static int move_aside(struct shore__run *run, uint64_t good, struct shore_diag *
     if (to >= 0) close(to);
     if (rc == 0 && asprintf(&text,
                             "%s/" NAME " was changed or cut after step %" PRIu64
-                            ": the steps that are missing are marked as lost, and what was there is kept in %s",
+                            ", or a copy of the run was trained: the steps that are missing are marked as lost, and "
+                            "what was there is kept in %s",
                             run->path, good, old) >= 0) {
         shore__run_remember(run, text);
         free(text);

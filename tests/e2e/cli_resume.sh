@@ -45,6 +45,15 @@ grep -q "processor changed .* to .*3 threads" "$place/log" && ok "other threads 
 must train --resume "$here" --steps 6
 grep -q "processor changed" "$place/log" && fail "a change of threads is said again" || ok "a change is said once"
 
+# a copy has the volumes of its run, and says so
+cp -r "$here" "$place/copy"
+must train --resume "$place/copy" --steps 8
+grep -q "$place/copy is a copy of the run .*/run and has its volumes" "$place/log" && ok "a copy is said" || fail "a copy is not said"
+must train --resume "$here" --steps 9
+grep -q "a copy of the run was trained" "$place/log" && ok "what a copy did is said" || fail "nothing is said of the copy"
+rm -r "$place/copy"
+refused "nothing there" "copy: is not a run" train --resume "$place/copy"
+
 # a clean stop does not hold the run at its step for ever
 must train "${model[@]}" --drive "$place/moved/b" --out "$place/stopped" --steps 4 --stop-at 2
 same "stopped at" "$(digest | cut -d' ' -f1)" 2
