@@ -51,8 +51,10 @@ static int save_bytes(const char *directory, struct shore_diag *diag) {
     int rc = write_document(directory, "tokenizer.json", bytes_document(), diag);
     if (rc) return rc;
     return write_document(directory, "tokenizer_config.json",
-                          json_pack("{s:s, s:s, s:b}", "tokenizer_class", "PreTrainedTokenizerFast", "eos_token",
-                                    END_OF_TEXT_NAME, "clean_up_tokenization_spaces", 0),
+                          /* by default there are token types, too, which no model of ours takes */
+                          json_pack("{s:s, s:s, s:b, s:[s, s]}", "tokenizer_class", "PreTrainedTokenizerFast",
+                                    "eos_token", END_OF_TEXT_NAME, "clean_up_tokenization_spaces", 0,
+                                    "model_input_names", "input_ids", "attention_mask"),
                           diag);
 }
 
