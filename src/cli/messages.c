@@ -121,6 +121,15 @@ bool shore__cli_redraws(void) {
     return isatty(STDERR_FILENO) && !(kind && strcmp(kind, "dumb") == 0);
 }
 
+/* Bytes of the whole fields, which two blanks divide, that a line of so many columns has room for. */
+static int fitting(const char *text, int columns) {
+    int bytes = (int)strlen(text), end = columns;
+    if (bytes <= columns) return bytes;
+    while (end > 0 && !(text[end] == ' ' && text[end + 1] == ' '))
+        end--;
+    return end > 0 ? end : columns;
+}
+
 void shore__cli_progress(const char *text, bool keep) {
     const uint64_t redraw_ns = 100000000;
     pthread_mutex_lock(&screen.lock);
@@ -129,7 +138,7 @@ void shore__cli_progress(const char *text, bool keep) {
         if (keep || now - screen.drawn_ns >= redraw_ns) {
             struct winsize size = {0};
             int width = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col - 1 : 79;
-            fprintf(stderr, "\r%.*s\033[K", width, text); /* cut: a wrapped line cannot be redrawn */
+            fprintf(stderr, "\r%.*s\033[K", fitting(text, width), text); /* a wrapped line cannot be redrawn */
             screen.open = true;
             screen.drawn_ns = now;
             if (keep) end_line();
