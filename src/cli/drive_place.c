@@ -283,8 +283,9 @@ static int command(enum what what, int argc, char **argv) {
         bool drive_failed = rc == SHORE_ELINK || rc == -EIO || rc == -ENOSPC || rc == SHORE_ECORRUPT;
         if (drive_failed && run && run->generation == before) shore__cli_say("the state is where it was");
     } else {
-        printf("%s: %zu drives, placement %llu\n", run->path, run->settings.drives.count,
-               (unsigned long long)run->generation);
+        char name[1024];
+        printf("%s: %zu drives, placement %llu\n", shore__printable(run->path, strlen(run->path), name, sizeof name),
+               run->settings.drives.count, (unsigned long long)run->generation);
         tell_snapshots(run);
     }
 end:

@@ -20,7 +20,7 @@ struct args {
 #define CHOICE(...) SHORE__CHOICE(struct args, __VA_ARGS__)
 static const struct shore__option options[] = {
     OPTION(LIST, "data", data, "FILE...", "text to measure; otherwise the run's own validation data"),
-    OPTION(U64, "max-tokens", max_tokens, "N", "measure the first N tokens only"),
+    OPTION(U64, "max-tokens", max_tokens, "N", "measure the first N tokens only; 0: all"),
     OPTION(U32, "seq-len", seq_len, "N", "tokens of a window; otherwise the run's, or the model's up to 1024"),
     OPTION(SIZE, "memory", memory, "SIZE", "the budget; otherwise half of the machine's memory"),
     CHOICE("precision", precision, "auto|bf16|fp32", "of parameters and activations; auto: the run's, or bf16"),

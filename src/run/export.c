@@ -301,7 +301,8 @@ int shore__export(struct shore_fleet *fleet, const struct shore__model *m, const
     if (rc == 0) {
         shore__directory_remove(partial, exported); /* of an export that was killed */
         if (mkdir(partial, 0777) < 0)
-            rc = shore__fail(diag, -errno, "%s: the directory cannot be made: %s", partial, strerror(errno));
+            rc = shore__fail(diag, -errno, "%s: the directory cannot be made: %s", target,
+                             errno == ENOENT ? "the one that is to hold it does not exist" : strerror(errno));
         if (rc == 0) rc = write_all(&job, tokenizer, memory_bytes, partial, diag);
         if (rc == 0) rc = shore__directory_sync(partial, diag);
         if (rc == 0 && rename(partial, target) < 0)

@@ -350,7 +350,7 @@ static int tokenize(struct shore__run *run, const struct shore__strings *files, 
     if (rc == 0) rc = shore__dataset_open(path, 0, 0, &whole, diag);
     if (rc == 0) rc = shore__dataset_identity(whole, NULL, NULL, &out->hash, diag);
     if (rc == 0 && out->tokens < 2)
-        rc = shore__fail(diag, SHORE_EINPUT, "%s: holds too little to learn from: a token and its successor at least",
+        rc = shore__fail(diag, SHORE_EINPUT, "%s: holds too little: a token and its successor are the least",
                          files->item[0]);
     shore__dataset_close(whole);
     free(path);

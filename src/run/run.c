@@ -338,6 +338,9 @@ int shore__not_a_run(const char *path, struct shore_diag *diag) {
                            "command again",
                            shown);
     struct stat st;
+    if (stat(path, &st) && errno == ENOENT)
+        return shore__fail(diag, SHORE_EMISSING,
+                           "%s: is not a run: there is nothing of that name; train --out makes one", shown);
     if (stat(path, &st) == 0 && !S_ISDIR(st.st_mode))
         return shore__fail(diag, SHORE_EMISSING, "%s: is not a run, which is a directory", shown);
     if (access(path, X_OK) && errno == EACCES)

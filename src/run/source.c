@@ -167,7 +167,7 @@ static int check_values(const struct shore__source *s, const struct shore__st_te
         uint64_t index[2] = {p->transposed ? col : row, p->transposed ? row : col};
         char directory[256], name[160], where[80];
         shape_text(t->rank == 1 ? 1 : 2, index, where, sizeof where);
-        return shore__fail(diag, SHORE_EINPUT, "%s: the tensor %s holds %s at %s: these weights cannot be trained",
+        return shore__fail(diag, SHORE_EINPUT, "%s: the tensor %s holds %s at %s: these weights cannot be used",
                            escape_directory(s, directory), shore__escape(t->name, strlen(t->name), name, sizeof name),
                            values[i] != values[i] ? "NaN" : "infinity (or a number too large for bf16)", where);
     }

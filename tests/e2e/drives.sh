@@ -49,6 +49,13 @@ must drive add "$run" "$place/d1" "$place/d2" --drive-speeds 1,1,1
 must train --resume "$run" --quiet
 same "training goes on with the same bits" "$(digest)" "$wanted"
 
+# A name with a line break is one line.
+odd=$place/$'two\nlines'
+must train "${common[@]}" --drive "$place/odd.volume" --out "$odd" --stop-at 1
+"$LONGSHORE" drive move "$odd" "$place/odd.volume=$place/even.volume" 2>/dev/null >"$place/log"
+same "one line" "$(grep -c '' "$place/log")" 1
+must remove "$odd"
+
 # Names of the user's own that end as the program's do.
 mkdir "$place"/disk.g{1,2}
 must train "${common[@]}" --drive "$place/disk.g1" --out "$place/own" --stop-at 1
