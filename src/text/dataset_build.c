@@ -1,19 +1,17 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 #include "base/diag.h"
-#include "files/atomic.h"
+#include "base/units.h"
 #include "files/json_stream.h"
 #include "text/dataset.h"
-#include "text/token_file.h"
+#include "text/token_writer.h"
 #include "text/utf8.h"
 #include "text/vector.h"
 
@@ -23,19 +21,9 @@
 #define WAIT_MS 100 /* between two looks at whether to stop */
 
 struct build {
-    struct shore__tokenizer *tokenizer;
-    struct shore__encoder *encoder;
-    struct shore__ids ids;
-    int64_t end_of_text, last; /* last token written, or -1 */
-    uint32_t vocab, width;
-    struct shore__atomic file;
-    XXH3_state_t *hash;
-    unsigned char *pending;
-    size_t pending_bytes;
+    struct shore__token_writer *writer;
     char *block;
-    struct shore__dataset_stats stats;
-    bool any_bin, after_bin;
-    uint64_t done_bytes, total_bytes, real_tokens;
+    uint64_t done_bytes, total_bytes;
     shore__progress_fn progress;
     void *progress_ctx;
     /* for messages */
@@ -46,65 +34,6 @@ struct build {
 static int refuse(const struct build *b, int rc, const char *why, struct shore_diag *diag) {
     if (!b->line) return shore__fail(diag, rc, "%s: %s", b->source, why);
     return shore__fail(diag, rc, "%s:%llu: %s", b->source, (unsigned long long)b->line, why);
-}
-
-static int flush(struct build *b, struct shore_diag *diag) {
-    uint64_t offset = SHORE__TOKEN_HEADER_BYTES + b->stats.tokens * b->width - b->pending_bytes;
-    int rc = shore__write_at(b->file.fd, b->pending, b->pending_bytes, offset, b->file.path, diag);
-    XXH3_64bits_update(b->hash, b->pending, b->pending_bytes);
-    b->pending_bytes = 0;
-    return rc;
-}
-
-static int put(struct build *b, uint32_t id, struct shore_diag *diag) {
-    if (id >= b->vocab)
-        return shore__fail(diag, SHORE_EINPUT,
-                           "%s: token %u (number %llu of the data) is out of range: the model's vocabulary has %u; the "
-                           "tokenizer or the data belongs to another model",
-                           b->source, id, (unsigned long long)b->stats.tokens, b->vocab);
-    if (b->width == 2)
-        shore__put_u16(b->pending + b->pending_bytes, (uint16_t)id);
-    else
-        shore__put_u32(b->pending + b->pending_bytes, id);
-    b->pending_bytes += b->width;
-    b->stats.tokens++;
-    b->last = id;
-    return b->pending_bytes < BLOCK_BYTES ? 0 : flush(b, diag);
-}
-
-static int begin_document(struct build *b, struct shore_diag *diag) {
-    bool joined = b->stats.documents++ == 0 || (b->after_bin && b->last == b->end_of_text);
-    b->after_bin = false;
-    return joined || b->end_of_text < 0 ? 0 : put(b, (uint32_t)b->end_of_text, diag);
-}
-
-static int put_ids(struct build *b, struct shore_diag *diag) {
-    int rc = 0;
-    for (size_t i = 0; rc == 0 && i < b->ids.count; i++)
-        rc = put(b, b->ids.ids[i], diag);
-    b->real_tokens += b->ids.count;
-    b->ids.count = 0;
-    return rc;
-}
-
-static int feed(struct build *b, const char *text, size_t bytes, struct shore_diag *diag) {
-    struct shore_diag why = {{0}};
-    int rc = 0;
-    b->stats.text_bytes += bytes;
-    /* small parts, so that the vector of ids stays small */
-    for (size_t at = 0; rc == 0 && at < bytes; at += BLOCK_BYTES) {
-        size_t n = bytes - at < BLOCK_BYTES ? bytes - at : BLOCK_BYTES;
-        rc = shore__encoder_feed(b->encoder, text + at, n, &b->ids, &why);
-        if (rc) return refuse(b, rc, why.text, diag);
-        rc = put_ids(b, diag);
-    }
-    return rc;
-}
-
-static int end_document(struct build *b, struct shore_diag *diag) {
-    struct shore_diag why = {{0}};
-    int rc = shore__encoder_end(b->encoder, &b->ids, &why);
-    return rc ? refuse(b, rc, why.text, diag) : put_ids(b, diag);
 }
 
 static int report(struct build *b, struct shore_diag *diag) {
@@ -178,13 +107,13 @@ static size_t byte_order_mark(const char *text, size_t bytes) {
 static int build_text(struct build *b, int fd, struct shore_diag *diag) {
     struct text_check check = {{0}, 0, 0};
     size_t n;
-    int rc = begin_document(b, diag);
+    int rc = shore__token_writer_begin_document(b->writer, diag);
     while (rc == 0 && (rc = read_block(b, fd, &n, diag)) == 0 && n > 0) {
         size_t mark = check.offset ? 0 : byte_order_mark(b->block, n);
         rc = check_text(b, &check, b->block, n, diag);
-        if (rc == 0) rc = feed(b, b->block + mark, n - mark, diag);
+        if (rc == 0) rc = shore__token_writer_feed(b->writer, b->block + mark, n - mark, diag);
     }
-    return rc ? rc : end_document(b, diag);
+    return rc ? rc : shore__token_writer_end_document(b->writer, diag);
 }
 
 struct line {
@@ -208,9 +137,9 @@ static int on_line_event(void *ctx, const struct shore__json_event *e, struct sh
     if (!x->is_text || e->kind == SHORE__JSON_OBJECT_OPEN || e->kind == SHORE__JSON_OBJECT_CLOSE) return 0;
     x->is_text = false;
     if (e->kind != SHORE__JSON_STRING) return refuse(x->build, SHORE_EINPUT, "\"text\" is not a string", diag);
-    int rc = begin_document(x->build, diag);
-    if (rc == 0) rc = feed(x->build, e->text, e->bytes, diag);
-    return rc ? rc : end_document(x->build, diag);
+    int rc = shore__token_writer_begin_document(x->build->writer, diag);
+    if (rc == 0) rc = shore__token_writer_feed(x->build->writer, e->text, e->bytes, diag);
+    return rc ? rc : shore__token_writer_end_document(x->build->writer, diag);
 }
 
 /* The value of the \uXXXX that text, which ends in a 0, begins with; otherwise 0. */
@@ -236,7 +165,7 @@ static void replace_lone_halves(char *line, size_t bytes) {
 
 static int build_line(struct build *b, char *line, size_t bytes, struct shore_diag *diag) {
     struct line x = {.build = b};
-    b->line++;
+    shore__token_writer_source(b->writer, b->source, ++b->line);
     size_t mark = b->line == 1 ? byte_order_mark(line, bytes) : 0;
     line += mark;
     bytes -= mark;
@@ -276,6 +205,21 @@ static int build_jsonl(struct build *b, int fd, struct shore_diag *diag) {
     return rc;
 }
 
+/* Of the block. */
+static int put_tokens(struct build *b, size_t bytes, size_t width, bool first, struct shore_diag *diag) {
+    uint32_t ids[1024];
+    int rc = 0;
+    for (size_t at = 0; rc == 0 && at + width <= bytes; first = false) {
+        size_t n = 0;
+        for (; n < sizeof ids / sizeof *ids && at + width <= bytes; at += width) {
+            unsigned char *p = (unsigned char *)b->block + at;
+            ids[n++] = width == 2 ? shore__get_u16(p) : shore__get_u32(p);
+        }
+        rc = shore__token_writer_tokens(b->writer, ids, n, first, diag);
+    }
+    return rc;
+}
+
 /* llm.c's token files (github.com/karpathy/llm.c, dev/data/data_common.py) */
 static int build_bin(struct build *b, int fd, struct shore_diag *diag) {
     unsigned char header[LLMC_HEADER_BYTES];
@@ -298,24 +242,12 @@ static int build_bin(struct build *b, int fd, struct shore_diag *diag) {
     if (lseek(fd, LLMC_HEADER_BYTES, SEEK_SET) < 0)
         return shore__fail(diag, -errno, "%s: cannot seek: %s", b->source, strerror(errno));
     b->done_bytes += LLMC_HEADER_BYTES;
-    b->any_bin = true;
     size_t n;
     bool first = true;
     while (rc == 0 && (rc = read_block(b, fd, &n, diag)) == 0 && n > 0) {
-        for (size_t at = 0; rc == 0 && at + width <= n; at += width) {
-            unsigned char *p = (unsigned char *)b->block + at;
-            uint32_t id = width == 2 ? shore__get_u16(p) : shore__get_u32(p);
-            /* such files mark their documents themselves: no end-of-text is added where one stands */
-            if (first && id != b->end_of_text && b->last != b->end_of_text)
-                rc = begin_document(b, diag);
-            else if (first)
-                b->stats.documents++;
-            first = false;
-            if (rc == 0) rc = put(b, id, diag);
-            b->real_tokens++;
-        }
+        rc = put_tokens(b, n, width, first, diag);
+        first = false;
     }
-    b->after_bin = true;
     return rc;
 }
 
@@ -329,6 +261,7 @@ static int build_file(struct build *b, const char *path, struct shore_diag *diag
     /* non-blocking, so that a pipe without a writer cannot hold us */
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     b->source = path;
+    shore__token_writer_source(b->writer, path, 0);
     if (fd < 0) {
         int code = errno;
         return shore__fail(diag, code == ENOENT ? SHORE_EMISSING : -code, "%s: cannot open it: %s", path,
@@ -344,31 +277,10 @@ static int build_file(struct build *b, const char *path, struct shore_diag *diag
     return rc;
 }
 
-static int finish(struct build *b, struct shore_diag *diag) {
-    unsigned char raw[SHORE__TOKEN_HEADER_BYTES];
-    int rc = flush(b, diag);
-    if (rc) return rc;
-    if (b->any_bin) b->stats.text_bytes = 0;
-    struct shore__token_header header = {.width = b->width,
-                                         .tokens = b->stats.tokens,
-                                         .documents = b->stats.documents,
-                                         .text_bytes = b->stats.text_bytes,
-                                         .data_hash = XXH3_64bits_digest(b->hash)};
-    shore__token_header_put(raw, &header);
-    rc = shore__write_at(b->file.fd, raw, sizeof raw, 0, b->file.path, diag);
-    return rc ? rc : shore__atomic_commit(&b->file, diag);
-}
-
 int shore__dataset_build(const char *const *files, size_t nfiles, struct shore__tokenizer *tokenizer, uint32_t vocab,
                          const char *path, shore__progress_fn progress, void *progress_ctx,
                          struct shore__dataset_stats *stats, struct shore_diag *diag) {
-    struct build b = {.tokenizer = tokenizer,
-                      .vocab = vocab,
-                      .width = vocab <= 65536 ? 2 : 4,
-                      .end_of_text = shore__tokenizer_end_of_text(tokenizer),
-                      .last = -1,
-                      .progress = progress,
-                      .progress_ctx = progress_ctx};
+    struct build b = {.progress = progress, .progress_ctx = progress_ctx};
     for (size_t i = 0; i < nfiles; i++) {
         struct stat info;
         if (stat(files[i], &info) != 0) {
@@ -378,26 +290,14 @@ int shore__dataset_build(const char *const *files, size_t nfiles, struct shore__
         }
         b.total_bytes += (uint64_t)info.st_size;
     }
-    int rc = shore__atomic_open(path, &b.file, diag);
+    int rc = shore__token_writer_open(tokenizer, vocab, path, &b.writer, diag);
     if (rc) return rc;
-    b.hash = XXH3_createState();
-    b.pending = malloc(BLOCK_BYTES);
     b.block = malloc(BLOCK_BYTES);
-    if (!b.hash || !b.pending || !b.block || shore__encoder_open(tokenizer, false, &b.encoder) != 0)
-        rc = shore__fail(diag, -ENOMEM, "%s: out of memory", path);
-    if (rc == 0) XXH3_64bits_reset(b.hash);
+    if (!b.block) rc = shore__fail(diag, -ENOMEM, "%s: out of memory", path);
     for (size_t i = 0; rc == 0 && i < nfiles; i++)
         rc = build_file(&b, files[i], diag);
-    if (rc == 0 && b.real_tokens == 0)
-        rc = shore__fail(diag, SHORE_EINPUT, "%s: the data is empty: not one token is in it",
-                         nfiles ? files[0] : "no file");
-    if (rc == 0) rc = finish(&b, diag);
-    shore__atomic_abort(&b.file);
-    shore__encoder_close(b.encoder);
-    XXH3_freeState(b.hash);
-    free(b.pending);
+    if (rc == 0) rc = shore__token_writer_finish(b.writer, nfiles ? files[0] : "no file", stats, diag);
+    shore__token_writer_close(b.writer);
     free(b.block);
-    free(b.ids.ids);
-    if (rc == 0 && stats) *stats = b.stats;
     return rc;
 }
