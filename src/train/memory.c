@@ -329,11 +329,15 @@ static bool reads_ahead(const struct sizing *z) {
            !shore__settings_in_ram(s) && !any_remote(s) && !s->emulate && !s->host_update && !(s->compress > 0);
 }
 
+static bool has_room_for_holes(uint64_t minimum, uint64_t budget) {
+    return minimum + HOLES_FROM_BYTES <= budget;
+}
+
 /* Memory beyond the least goes where it saves most. */
-static void spend(struct sizing *z, struct train_plan *plan, uint64_t budget) {
+static void raise_all(struct sizing *z, struct train_plan *plan, uint64_t budget) {
     uint32_t layers = z->m->arch.n_layer, ndrives = (uint32_t)z->s->drives.count;
     z->plan = plan;
-    if (measure(z) + HOLES_FROM_BYTES <= budget) plan->hole_bytes = HOLE_BYTES;
+    if (has_room_for_holes(measure(z), budget)) plan->hole_bytes = HOLE_BYTES;
     struct train_plan before = *plan;
     plan->residency.buffers = 2;
     if (measure(z) > budget) *plan = before;
@@ -370,6 +374,18 @@ static void spend(struct sizing *z, struct train_plan *plan, uint64_t budget) {
     raise_head_units(z, budget);
     plan->read_ahead = reads_ahead(z);
     measure(z);
+}
+
+/* Everything at once is tried first: raised one after the other, the first to be raised still share the room with
+ * buffers that are not needed once the last ones are. */
+static void spend(struct sizing *z, struct train_plan *plan, uint64_t minimum, uint64_t budget) {
+    struct train_plan everything = *plan;
+    raise_all(z, &everything, UINT64_MAX);
+    if (!has_room_for_holes(minimum, budget)) everything.hole_bytes = 0;
+    if (measure(z) <= budget)
+        *plan = everything;
+    else
+        raise_all(z, plan, budget);
 }
 
 int train_plan_make(const struct shore__settings *s, const struct shore__model *m, struct shore__compute *c,
@@ -415,10 +431,10 @@ int train_plan_make(const struct shore__settings *s, const struct shore__model *
     if (needs) {
         struct shore_fleet_options options;
         shore__train_fleet_options(s, m, &options);
-        spend(&z, &most, UINT64_MAX);
+        spend(&z, &most, minimum, UINT64_MAX);
         needs->minimum_bytes = minimum;
         needs->comfortable_bytes = most.total_bytes;
-        if (most.total_bytes < minimum + HOLES_FROM_BYTES) needs->comfortable_bytes -= most.hole_bytes;
+        if (!has_room_for_holes(minimum, most.total_bytes)) needs->comfortable_bytes -= most.hole_bytes;
         needs->disk_bytes = shore_fleet_disk_bytes(m->layout, &options);
         needs->pairs = m->arch.n_layer * plan->units;
         needs->kept_pairs = needs->offloaded_pairs = 0;
@@ -431,7 +447,7 @@ int train_plan_make(const struct shore__settings *s, const struct shore__model *
             shore__format_size(s->memory_bytes, have, sizeof have), shore__format_size_up(minimum, size, sizeof size));
     }
     *plan = least;
-    spend(&z, plan, s->memory_bytes);
+    spend(&z, plan, minimum, s->memory_bytes);
     if (needs) {
         needs->kept_pairs = plan->kept_inner;
         needs->offloaded_pairs = plan->offloaded_inner;
