@@ -9,6 +9,7 @@
 
 #include "base/diag.h"
 #include "base/units.h"
+#include "files/atomic.h"
 #include "files/json_stream.h"
 #include "text/dataset.h"
 #include "text/token_writer.h"
