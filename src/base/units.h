@@ -56,7 +56,4 @@ void shore__resident_bytes(uint64_t *now, uint64_t *peak);
 /* By how much that differs between two starts, and more: a minimum that one names must do for the next. */
 #define SHORE__RESIDENT_VARIES_BYTES (UINT64_C(1) << 20)
 
-/* Bytes of memory of the machine, or of the cgroup if that is less. */
-uint64_t shore__machine_memory_bytes(void);
-
 #endif

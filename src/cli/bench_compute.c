@@ -16,7 +16,8 @@ static const struct shore__option options[] = {
            .most = 65536),
     OPTION(U32, "rows", rows, "N", "tokens of a product", .least = 1, .most = 65536),
     OPTION(U32, "slice", slice, "N", "rows of a slice of the vocabulary", .least = 1, .most = 262144),
-    OPTION(U32, "threads", threads, "N", "compute threads; otherwise one for each processor",
+    OPTION(U32, "threads", threads, "N",
+           "compute threads; otherwise one for each processor that a container's limits leave",
            .most = SHORE__THREADS_MOST),
     OPTION(FLAG, "json", json, NULL, "one JSON object on one line"),
 };

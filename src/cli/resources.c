@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 
+#include "base/machine.h"
 #include "cli/cli.h"
 #include "drive/placement.h"
 #include "train/train.h"

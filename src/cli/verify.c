@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/machine.h"
 #include "cli/child.h"
 #include "cli/cli.h"
 #include "cli/train_options.h"

@@ -228,7 +228,8 @@ bool shore__can_multiply_bf16(void);
 const char *shore__processor_kind(void);
 
 /* The CPU backend (oneDNN, OpenMP). bf16: activations are bf16 values; products AUTO uses the table. Sets flush-to-zero
- * in each of its threads. threads 0: all. */
+ * in each of its threads. threads 0:
+ * shore__machine_threads(). */
 int shore__compute_cpu_open(bool bf16, enum shore__products products, int threads, struct shore__compute **out,
                             struct shore_diag *diag);
 /* The scalar reference: plain C, one thread, for tests. */

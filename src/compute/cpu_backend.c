@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "base/diag.h"
+#include "base/machine.h"
 #include "compute/cpu.h"
 
 static int cpu_sync(struct shore__compute *c, struct shore__stream *s) {
@@ -106,7 +107,7 @@ int shore__compute_cpu_open(bool bf16, enum shore__products products, int thread
     bool widens = c->product && c->product->widens;
     if (widens && c->bf16_products) c->product = NULL; /* asked for bf16: oneDNN emulates it */
     c->base.mode = !bf16 ? SHORE__F32 : c->bf16_products || widens ? SHORE__BF16 : SHORE__BF16_IN_F32;
-    c->base.threads = threads ? threads : omp_get_num_procs();
+    c->base.threads = threads ? threads : (int)shore__machine_threads();
     int given = threads_given(c);
     if (given < threads) {
         free(c);

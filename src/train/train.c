@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/diag.h"
+#include "base/machine.h"
 #include "base/units.h"
 #include "run/emulate.h"
 #include "train/trainer.h"

@@ -10,6 +10,7 @@
 
 #include <cmocka.h>
 
+#include "base/machine.h"
 #include "base/prng.h"
 #include "base/units.h"
 
