@@ -63,9 +63,11 @@ static int build_data(const struct args *a, const struct shore__opened *o, struc
         rc = shore__fail(diag, -ENOMEM, "out of memory");
     }
     struct shore__dataset_stats stats;
+    const struct shore__reading how = {.progress = shore__cli_work,
+                                       .progress_ctx = a->quiet ? NULL : (void *)"reading the text"};
     if (!rc)
-        rc = shore__dataset_build((const char *const *)a->data.item, a->data.count, o->tokenizer, o->model->arch.vocab,
-                                  path, shore__cli_work, a->quiet ? NULL : (void *)"reading the text", &stats, diag);
+        rc = shore__dataset_build((const char *const *)a->data.item, a->data.count, &how, o->tokenizer,
+                                  o->model->arch.vocab, path, &stats, diag);
     if (!rc) rc = shore__dataset_open(path, 0, 0, out, diag);
     if (path) unlink(path); /* the open descriptor keeps it */
     rmdir(directory);

@@ -342,8 +342,9 @@ static int tokenize(struct shore__run *run, const struct shore__strings *files, 
     struct shore__dataset_stats stats = {0};
     struct shore__dataset *whole = NULL;
     char *path = shore__path_join(directory, name);
-    int rc = path ? shore__dataset_build((const char *const *)files->item, files->count, run->tokenizer,
-                                         run->model->arch.vocab, path, progress, ctx, &stats, diag)
+    const struct shore__reading how = {.progress = progress, .progress_ctx = ctx};
+    int rc = path ? shore__dataset_build((const char *const *)files->item, files->count, &how, run->tokenizer,
+                                         run->model->arch.vocab, path, &stats, diag)
                   : shore__fail(diag, -ENOMEM, "out of memory");
     *out = (struct shore__token_record){
         .tokens = stats.tokens, .documents = stats.documents, .text_bytes = stats.text_bytes};

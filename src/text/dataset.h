@@ -10,13 +10,18 @@ struct shore__dataset_stats {
     uint64_t text_bytes; /* UTF-8 bytes behind the tokens; 0 if unknown (.bin) */
 };
 
+typedef int (*shore__progress_fn)(void *ctx, uint64_t done_bytes, uint64_t total_bytes);
+/* How data are read; zeros are the defaults. */
+struct shore__reading {
+    shore__progress_fn progress; /* may be NULL; returning nonzero cancels (-ECANCELED) */
+    void *progress_ctx;
+};
 /* Tokenizes files (UTF-8 text; .jsonl with a "text" field; llm.c's .bin, 16-bit magic 20240520 and 32-bit 20240801)
  * into path, a token file with a checked header; documents (files, JSONL lines) are joined by end-of-text. Streams:
  * memory does not grow with the files. vocab: tokens from this on are refused (SHORE_EINPUT names file and position).
- * The file is written beside path and renamed. progress may be NULL; returning nonzero from it cancels (-ECANCELED). */
-typedef int (*shore__progress_fn)(void *ctx, uint64_t done_bytes, uint64_t total_bytes);
-int shore__dataset_build(const char *const *files, size_t nfiles, struct shore__tokenizer *tokenizer, uint32_t vocab,
-                         const char *path, shore__progress_fn progress, void *progress_ctx,
+ * The file is written beside path and renamed. */
+int shore__dataset_build(const char *const *files, size_t nfiles, const struct shore__reading *how,
+                         struct shore__tokenizer *tokenizer, uint32_t vocab, const char *path,
                          struct shore__dataset_stats *stats, struct shore_diag *diag);
 
 struct shore__dataset;

@@ -24,9 +24,8 @@
 struct build {
     struct shore__token_writer *writer;
     char *block;
+    const struct shore__reading *how;
     uint64_t done_bytes, total_bytes;
-    shore__progress_fn progress;
-    void *progress_ctx;
     /* for messages */
     const char *source;
     uint64_t line; /* of JSONL; 0: not in a line */
@@ -38,7 +37,7 @@ static int refuse(const struct build *b, int rc, const char *why, struct shore_d
 }
 
 static int report(struct build *b, struct shore_diag *diag) {
-    if (b->progress && b->progress(b->progress_ctx, b->done_bytes, b->total_bytes))
+    if (b->how->progress && b->how->progress(b->how->progress_ctx, b->done_bytes, b->total_bytes))
         return shore__fail(diag, -ECANCELED, "%s: reading it was cancelled", b->source);
     return 0;
 }
@@ -278,10 +277,10 @@ static int build_file(struct build *b, const char *path, struct shore_diag *diag
     return rc;
 }
 
-int shore__dataset_build(const char *const *files, size_t nfiles, struct shore__tokenizer *tokenizer, uint32_t vocab,
-                         const char *path, shore__progress_fn progress, void *progress_ctx,
+int shore__dataset_build(const char *const *files, size_t nfiles, const struct shore__reading *how,
+                         struct shore__tokenizer *tokenizer, uint32_t vocab, const char *path,
                          struct shore__dataset_stats *stats, struct shore_diag *diag) {
-    struct build b = {.progress = progress, .progress_ctx = progress_ctx};
+    struct build b = {.how = how};
     for (size_t i = 0; i < nfiles; i++) {
         struct stat info;
         if (stat(files[i], &info) != 0) {

@@ -63,7 +63,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     }
     const char *files[] = {source, source};
     if (shore__tokenizer_bytes(&t) != 0) abort();
-    int rc = shore__dataset_build(files, 2, t, data[0] & 4 ? 257 : 100000, tokens, NULL, NULL, &stats, &diag);
+    const struct shore__reading how = {0};
+    int rc = shore__dataset_build(files, 2, &how, t, data[0] & 4 ? 257 : 100000, tokens, &stats, &diag);
     if (rc == 0)
         read_tokens(true, stats.tokens);
     else if (!diag.text[0])

@@ -53,7 +53,8 @@ static int build(const char *const *files, size_t n, uint32_t vocab, struct shor
                  struct shore_diag *diag) {
     struct shore__tokenizer *t;
     assert_int_equal(shore__tokenizer_bytes(&t), 0);
-    int rc = shore__dataset_build(files, n, t, vocab, in_directory("tokens"), NULL, NULL, stats, diag);
+    const struct shore__reading how = {0};
+    int rc = shore__dataset_build(files, n, &how, t, vocab, in_directory("tokens"), stats, diag);
     shore__tokenizer_close(t);
     return rc;
 }
@@ -302,9 +303,8 @@ static void a_pipe_is_waited_for(void **state) {
     int times = 0;
     assert_int_equal(mkfifo(file, 0600), 0);
     assert_int_equal(shore__tokenizer_bytes(&t), 0);
-    assert_int_equal(
-        shore__dataset_build(&file, 1, t, 257, in_directory("tokens"), cancel_the_third_time, &times, &stats, &diag),
-        -ECANCELED);
+    const struct shore__reading how = {.progress = cancel_the_third_time, .progress_ctx = &times};
+    assert_int_equal(shore__dataset_build(&file, 1, &how, t, 257, in_directory("tokens"), &stats, &diag), -ECANCELED);
     shore__tokenizer_close(t);
     pid_t writer = fork();
     assert_true(writer >= 0);
@@ -327,8 +327,8 @@ static void building_can_be_cancelled(void **state) {
     struct shore__tokenizer *t;
     struct shore_diag diag = {{0}};
     assert_int_equal(shore__tokenizer_bytes(&t), 0);
-    assert_int_equal(shore__dataset_build(&file, 1, t, 257, in_directory("cancelled"), cancel, NULL, NULL, &diag),
-                     -ECANCELED);
+    const struct shore__reading how = {.progress = cancel};
+    assert_int_equal(shore__dataset_build(&file, 1, &how, t, 257, in_directory("cancelled"), NULL, &diag), -ECANCELED);
     assert_int_not_equal(access(in_directory("cancelled"), F_OK), 0);
     assert_int_not_equal(access(in_directory(".cancelled.partial"), F_OK), 0);
     shore__tokenizer_close(t);
