@@ -26,10 +26,11 @@ struct shore__encoder {
     size_t ntail;
     struct shore__text uncomposed, part, work; /* of normalizing */
     bool normalizing;                          /* the section has begun */
-    struct shore__text piece;                  /* normalized, not yet encoded */
+    struct shore__text piece;                  /* normalized, not yet encoded: the first stage's text */
     bool in_piece, at_origin;                  /* at_origin: nothing of the text has been encoded */
     struct {
-        bool open; /* the stage has the beginning of a piece, whose end has not come yet */
+        bool open;  /* the stage has the beginning of a piece, whose end has not come yet */
+        int before; /* of the piece: the byte that stood before text, or SHORE__PATTERN_BEGINS */
         struct shore__text text;
     } begun[SHORE__STEP_LIMIT + 1];
 };
@@ -109,6 +110,12 @@ static int put_prefix(const struct shore__encoder *e, unsigned stage, const char
     return wanted ? shore__text_append(out, " ", 1) : 0;
 }
 
+static void drop_used(struct shore__encoder *e, unsigned stage, struct shore__text *text, size_t used, bool final) {
+    if (used) e->begun[stage].before = (unsigned char)text->bytes[used - 1];
+    if (final) e->begun[stage].before = SHORE__PATTERN_BEGINS;
+    shore__text_drop(text, used);
+}
+
 /* A piece in parts, for what is too long to wait for its end, or to be copied. The last part may be empty. */
 static int encode_part(struct shore__encoder *e, unsigned stage, const char *text, size_t bytes, bool final) {
     struct shore__text *held = &e->begun[stage].text;
@@ -120,7 +127,7 @@ static int encode_part(struct shore__encoder *e, unsigned stage, const char *tex
     if (rc == 0 && !encodes) rc = divide(e, stage, held->bytes, held->count, final, &used);
     if (rc == 0 && encodes && final) rc = shore__bpe_encode(&e->t->bpe, held->bytes, held->count, e->out);
     if (rc) return rc;
-    shore__text_drop(held, used);
+    drop_used(e, stage, held, used, final);
     return held->count > PIECE_LIMIT_BYTES ? refuse_endless(e) : 0;
 }
 
@@ -139,7 +146,8 @@ static int divide(struct shore__encoder *e, unsigned stage, const char *text, si
     int found = 0, rc = 0;
     *used = final ? bytes : 0;
     while (s->pattern && at < bytes &&
-           (found = shore__pattern_find(s->pattern, text, bytes, at, final, &start, &end)) == 1) {
+           (found = shore__pattern_find(s->pattern, text, bytes, at, e->begun[stage].before, final, &start, &end)) ==
+               1) {
         rc = rest_of_stretch(&g, at, start);
         if (rc == 0) rc = stretch(&g, start, end, true);
         if (rc) return rc;
@@ -187,7 +195,7 @@ static int encode_pending(struct shore__encoder *e, bool final) {
              : whole ? cut(e, e->piece.bytes, e->piece.count, final, &used)
                      : divide(e, 0, e->piece.bytes, e->piece.count, final, &used);
     if (rc) return rc;
-    shore__text_drop(&e->piece, used);
+    drop_used(e, 0, &e->piece, used, final);
     return e->piece.count > PIECE_LIMIT_BYTES ? refuse_endless(e) : 0;
 }
 
@@ -283,6 +291,8 @@ int shore__encoder_open(struct shore__tokenizer *t, bool special, struct shore__
     if (!e) return -ENOMEM;
     e->t = t;
     e->at_origin = true;
+    for (unsigned i = 0; i <= SHORE__STEP_LIMIT; i++)
+        e->begun[i].before = SHORE__PATTERN_BEGINS;
     e->raw = (struct shore__splitter){.set = &t->raw,
                                       .special = special,
                                       .on_text = on_raw_text,

@@ -24,11 +24,13 @@ struct shore__pattern {
     pcre2_match_data *match;
     pcre2_match_context *limits;
     pcre2_jit_stack *stack;
+    bool begins; /* one of its anchors stands for the beginning of a text, not of a line */
 };
 
 struct translation {
     const char *text;
     size_t bytes, at;
+    bool line_start, text_start; /* anchors that it has */
     struct shore__text out;
     struct shore_diag *diag;
 };
@@ -61,6 +63,23 @@ static int copy_braced(struct translation *t) {
     while (peek(t, n) && peek(t, n) != '}')
         n++;
     return peek(t, n) ? copy(t, n + 1) : refuse(t, "an unfinished escape");
+}
+
+/* Oniguruma's ^ and $ are those of lines. PCRE2 decides on ^ behind a last line's end, and on \Z before it, whatever
+ * may follow; so it is told to look. */
+static int anchor(struct translation *t, size_t n) {
+    static const struct {
+        const char *name, *translated;
+    } anchors[] = {{"^", "^(?=[\\s\\S])"}, {"$", "$"}, {"\\A", "(?-m:^)"}, {"\\z", "\\z"}, {"\\Z", "(?=\\n?\\z)"}};
+    size_t i = 0;
+    while (strncmp(anchors[i].name, t->text + t->at, n) != 0)
+        i++;
+    t->line_start |= i == 0;
+    t->text_start |= i == 2;
+    t->at += n;
+    if (t->line_start && t->text_start) return refuse(t, "both ^ and \\A");
+    if (t->at < t->bytes && strchr("*+?{", peek(t, 0))) return refuse(t, "a repeated anchor");
+    return add(t, anchors[i].translated);
 }
 
 static int escape(struct translation *t, bool in_class) {
@@ -100,6 +119,10 @@ static int escape(struct translation *t, bool in_class) {
     case 't':
     case 'f':
         return copy(t, 2);
+    case 'A':
+    case 'z':
+    case 'Z':
+        return in_class ? refuse(t, "an escape of another kind") : anchor(t, 2);
     default:
         if (!c || !strchr("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~ ", c)) return refuse(t, "an escape of another kind");
         return copy(t, 2);
@@ -142,7 +165,7 @@ static int translate(struct translation *t) {
         else if (c == '(')
             rc = group(t);
         else if (c == '^' || c == '$')
-            rc = refuse(t, "an anchor");
+            rc = anchor(t, 1);
         else if (c == 0)
             rc = refuse(t, "the character U+0000");
         else if (c == '{' && peek(t, 1) == ',')
@@ -174,7 +197,8 @@ static int compile(struct shore__pattern *p, struct translation *t) {
     if (!context) return shore__fail(t->diag, -ENOMEM, "out of memory");
     pcre2_set_newline(context, PCRE2_NEWLINE_LF);
     pcre2_set_parens_nest_limit(context, 50);
-    p->code = pcre2_compile((PCRE2_SPTR)t->out.bytes, t->out.count, PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C,
+    p->code = pcre2_compile((PCRE2_SPTR)t->out.bytes, t->out.count,
+                            PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_ALT_CIRCUMFLEX | PCRE2_NEVER_BACKSLASH_C,
                             &code, &offset, context);
     pcre2_compile_context_free(context);
     if (!p->code) {
@@ -185,7 +209,9 @@ static int compile(struct shore__pattern *p, struct translation *t) {
     }
     pcre2_pattern_info(p->code, PCRE2_INFO_MAXLOOKBEHIND, &behind);
     pcre2_pattern_info(p->code, PCRE2_INFO_MATCHEMPTY, &empty);
-    if (behind) return refuse(t, "a look at what was before");
+    /* PCRE2 counts \A, which is given what it needs */
+    if (behind > t->text_start) return refuse(t, "a look at what was before");
+    p->begins = t->text_start;
     if (empty) return refuse(t, "a way to match the empty text");
     /* where it is refused (hardened kernels), the interpreter gives the same matches */
     if (pcre2_jit_compile(p->code, PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD) == 0)
@@ -227,9 +253,10 @@ void shore__pattern_close(struct shore__pattern *p) {
     free(p);
 }
 
-int shore__pattern_find(struct shore__pattern *p, const char *text, size_t bytes, size_t from, bool final,
+int shore__pattern_find(struct shore__pattern *p, const char *text, size_t bytes, size_t from, int before, bool final,
                         size_t *start, size_t *end) {
-    uint32_t options = PCRE2_NO_UTF_CHECK | (final ? 0 : PCRE2_PARTIAL_HARD);
+    bool continues = before != SHORE__PATTERN_BEGINS && (p->begins || before != '\n');
+    uint32_t options = PCRE2_NO_UTF_CHECK | (final ? 0 : PCRE2_PARTIAL_HARD) | (continues ? PCRE2_NOTBOL : 0);
     int n = pcre2_match(p->code, (PCRE2_SPTR)text, bytes, from, options, p->match, p->limits);
     if (n == PCRE2_ERROR_NOMATCH) return 0;
     if (n == PCRE2_ERROR_NOMEMORY) return -ENOMEM;

@@ -10,16 +10,17 @@
 
 struct shore__pattern;
 
-/* Refuses what the two engines understand differently, what looks behind, and what matches the empty text: so that a
- * text can be searched in parts. literal: text stands for itself. */
+/* Refuses what the two engines understand differently, what looks behind further than an anchor does, and what matches
+ * the empty text: so that a text can be searched in parts. literal: text stands for itself. */
 int shore__pattern_open(const char *text, size_t bytes, bool literal, struct shore__pattern **out,
                         struct shore_diag *diag);
 void shore__pattern_close(struct shore__pattern *p);
 
-/* The next match at or after `from` in valid UTF-8. 1: [*start, *end) is it. 0: there is none. 2: what follows text
- * could change the answer (only if !final); *start is where a match may begin. SHORE_EINPUT: the pattern needs more
- * work than is allowed. */
-int shore__pattern_find(struct shore__pattern *p, const char *text, size_t bytes, size_t from, bool final,
+#define SHORE__PATTERN_BEGINS (-1)
+/* The next match at or after `from` in valid UTF-8. before: the byte that stood before text, for anchors, or
+ * SHORE__PATTERN_BEGINS. 1: [*start, *end) is it. 0: there is none. 2: what follows text could change the answer (only
+ * if !final); *start is where a match may begin. SHORE_EINPUT: the pattern needs more work than is allowed. */
+int shore__pattern_find(struct shore__pattern *p, const char *text, size_t bytes, size_t from, int before, bool final,
                         size_t *start, size_t *end);
 
 #endif

@@ -153,6 +153,18 @@ def main():
         pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])), "<|endoftext|>",
         [*superscripts, *(t + "!" for t in superscripts)])
 
+    # anchors, those of a line first: DeepSeek LLM's list, and others that look at both ends of the pieces they get
+    ends = ["a  ", "a \n b \n", "\n", " \n \n", "x  \n\n  ", "12  \n34", "a\n\nb", "  a", "\n a\n  b\n", "ab\n", "b\nab\n\n",
+            "a b\nb a\n", "  7  \n  7  "]
+    for name, pieces in (
+            ("line_ends", [("[\r\n]", "isolated"), (r"\s?\p{L}+", "isolated"), (r"\s?\p{P}+", "isolated"), (r"\s+$", "isolated"),
+                           (r"\p{N}", "isolated")]),
+            ("line_starts", [(r"\w+\n?\s?^|^\s*\S+|\S+\s*$", "isolated"), (r"^[^ ]| $", "merged_with_next")]),
+            ("text_ends", [(r"\A\s?\w|\S\s*\z", "isolated"), (r"\s+\Z|e\Z", "merged_with_previous"), (r"\A.", "isolated")])):
+        write(name, byte_level(pre_tokenizers.Sequence([
+            *(pre_tokenizers.Split(Regex(pattern), behavior) for pattern, behavior in pieces),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])), "<|endoftext|>", ends)
+
     # the same GPT-2 as its two old files
     folder = os.path.join(ROOT, "gpt2_files")
     os.makedirs(folder, exist_ok=True)

@@ -32,7 +32,10 @@ static const char *const kinds[] = {"gpt2",
                                     "metaspace_never",
                                     "spaces",
                                     "spaces_normalized",
-                                    "words"};
+                                    "words",
+                                    "line_ends",
+                                    "line_starts",
+                                    "text_ends"};
 
 static unsigned char *slurp(const char *path, size_t *bytes) {
     FILE *f = fopen(path, "rb");
@@ -323,7 +326,10 @@ static void what_is_not_supported_is_named(void **state) {
     expect_refusal(WITH("\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":{}}"), "\"pretokenizers\" takes");
     expect_refusal(PATTERN("(?<=a)b"), "a group of another kind");
     expect_refusal(PATTERN("a*"), "match the empty text");
-    expect_refusal(PATTERN("^a"), "an anchor");
+    expect_refusal(PATTERN("a$|^"), "match the empty text");
+    expect_refusal(PATTERN("^a|\\\\Ab"), "both ^ and");
+    expect_refusal(PATTERN("a^*"), "a repeated anchor");
+    expect_refusal(PATTERN("a[\\\\z]"), "an escape of another kind");
     expect_refusal(PATTERN("[a[b]]"), "a class inside brackets");
     expect_refusal(PATTERN("\\\\ba"), "an escape of another kind");
     expect_refusal(PATTERN("(a"), "cannot be used");
