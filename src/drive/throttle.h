@@ -12,8 +12,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/busy.h"
 #include "longshore/error.h"
-#include "report/report.h"
 
 struct shore__bucket {
     pthread_mutex_t lock;

@@ -8,15 +8,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/busy.h"
+
 /* What crossed the host link, by class. */
 struct shore__link_bytes {
     uint64_t gradients, compressed, parameters, activations, state, control;
-};
-
-/* Seconds for which the parts of an emulated machine were busy: its processor, its host link, its drives (the busiest
- * of them), and --update host. */
-struct shore__busy {
-    double gpu, link, drive_read, drive_write, drive_mixed, drive_compute, host_update;
 };
 
 /* Where one step's time and bytes went; reported after its commit. */
