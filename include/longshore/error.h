@@ -7,6 +7,10 @@
 #ifndef LONGSHORE_ERROR_H
 #define LONGSHORE_ERROR_H
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 #define SHORE_ERROR_LIST(X)                                                     \
     X(SHORE_EUSAGE, 4001, "wrong usage")                                        \
     X(SHORE_EINPUT, 4002, "bad input")                                          \
@@ -35,5 +39,9 @@ struct shore_diag {
 
 /* The text of a code: of ours, or strerror's. Never NULL. Threading: any. */
 const char *shore_error_text(int code);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -29,6 +29,10 @@
 
 #include "longshore/error.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 #define SHORE_SEGMENT_ELEMS 65536u     /* what checksums, norms and digests are keyed to */
 #define SHORE_TENSOR_ALIGN_ELEMS 256u  /* each tensor of a block starts at a multiple of this */
 #define SHORE_BUFFER_ALIGN_BYTES 4096u /* alignment of the buffers that fetch fills and update reads */
@@ -349,5 +353,9 @@ struct shore_ledger {
     uint64_t update_io_wait_ns, update_compute_ns, commit_ns;
 };
 void shore_fleet_ledger(const struct shore_fleet *fleet, struct shore_ledger *out);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -11,6 +11,7 @@
 #include "base/diag.h"
 #include "cli/cli.h"
 #include "drive/serve_listen.h"
+#include "longshore/version.h"
 
 struct args {
     bool stdio;
@@ -59,7 +60,7 @@ static int check_root(const char *root, struct shore_diag *diag) {
 
 static int serve(const struct args *a) {
     struct shore_diag diag = {{0}};
-    struct shore__serve_options o = {.root = a->root, .memory_bytes = a->memory_bytes, .build = SHORE_VERSION};
+    struct shore__serve_options o = {.root = a->root, .memory_bytes = a->memory_bytes, .build = shore_version()};
     int rc = a->root ? check_root(a->root, &diag) : 0;
     signal(SIGPIPE, SIG_IGN);
     if (rc) {

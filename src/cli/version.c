@@ -1,6 +1,7 @@
 #include <dnnl.h>
 
 #include "cli/cli.h"
+#include "longshore/version.h"
 #include "near/update.h"
 
 #ifdef SHORE_HAVE_URING
@@ -16,7 +17,7 @@
 
 void shore__cli_version(void) {
     const dnnl_version_t *dnnl = dnnl_version();
-    printf("longshore %s\n", SHORE_VERSION);
+    printf("longshore %s\n", shore_version());
     printf("block I/O: %s\n", URING);
     printf("device signatures: %s\n", BLKID);
     printf("matrix products: oneDNN %d.%d.%d\n", dnnl->major, dnnl->minor, dnnl->patch);

@@ -1,0 +1,22 @@
+/* Which version of the library this is. */
+#ifndef LONGSHORE_VERSION_H
+#define LONGSHORE_VERSION_H
+
+/* Of these headers. The shared library is liblongshore.so.MAJOR; while that is 0, its ABI may change with any version.
+ */
+#define SHORE_VERSION_MAJOR 0
+#define SHORE_VERSION_MINOR 1
+#define SHORE_VERSION_PATCH 0
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Of the library that is linked: "0.1.0". Static; never NULL. Threading: any. */
+const char *shore_version(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
