@@ -1,6 +1,7 @@
 # A thin front of CMake: the rules are in CMakeLists.txt and CMakePresets.json.
-.PHONY: all deps demo test bench lint format fuzz asan tsan clean
+.PHONY: all deps demo test bench install lint format fuzz asan tsan clean
 BUILD := build
+PREFIX := /usr/local
 CTEST := ctest --output-on-failure -j 2
 # OpenMP's runtime is not instrumented: what the thread sanitizer says of its threads is false, and takes minutes
 tsan: export OMP_NUM_THREADS := 1
@@ -32,6 +33,11 @@ bench:
 	@scripts/deps build bench
 	@scripts/build release
 	@bench/all.sh
+
+install:
+	@scripts/deps --check build
+	@scripts/build release
+	@DESTDIR="$(DESTDIR)" cmake --install $(BUILD) --prefix "$(PREFIX)"
 
 lint:
 	@scripts/deps build lint
