@@ -9,14 +9,14 @@ NOT_IN_tsan := -E compute_
 
 all:
 	@scripts/deps --check build
-	@scripts/build release
+	@scripts/build release longshore
 
 deps:
 	@scripts/deps build test
 
 demo:
 	@scripts/deps build demo
-	@scripts/build release
+	@scripts/build release longshore tool_peak
 	@scripts/demo.sh
 
 test:
@@ -25,7 +25,7 @@ test:
 	@$(CTEST) --test-dir $(BUILD)
 
 asan tsan:
-	@scripts/deps build
+	@scripts/deps build unit
 	@scripts/build $@
 	@$(CTEST) --test-dir $(BUILD)/$@ -LE 'e2e|slow' $(NOT_IN_$@)
 
