@@ -12,7 +12,7 @@ struct args {
     uint64_t memory, max_tokens;
     uint32_t seq_len, threads;
     enum shore__products products;
-    unsigned precision; /* 0: the run's */
+    unsigned precision, special_tokens; /* 0: the run's */
     bool json, quiet;
 };
 
@@ -20,6 +20,8 @@ struct args {
 #define CHOICE(...) SHORE__CHOICE(struct args, __VA_ARGS__)
 static const struct shore__option options[] = {
     OPTION(LIST, "data", data, "FILE...", "text to measure; otherwise the run's own validation data"),
+    CHOICE("special-tokens", special_tokens, "auto|text|parse",
+           "in that text; parse: those of the tokenizer get their ids; auto: as in the run's data, or text"),
     OPTION(U64, "max-tokens", max_tokens, "N", "measure the first N tokens only; 0: all"),
     OPTION(U32, "seq-len", seq_len, "N", "tokens of a window; otherwise the run's, or the model's up to 1024"),
     OPTION(SIZE, "memory", memory, "SIZE", "the budget; otherwise half of the machine's memory"),
@@ -47,6 +49,10 @@ static const struct shore__command_line line = {
 /* Tokenizes into a file that nobody else sees. */
 static int build_data(const struct args *a, const struct shore__opened *o, struct shore__dataset **out,
                       struct shore_diag *diag) {
+    enum { AUTO, AS_TEXT, PARSE };
+    bool parse = a->special_tokens == AUTO ? o->run && o->run->settings.parse_special : a->special_tokens == PARSE;
+    if (parse && strcmp(shore__tokenizer_name(o->tokenizer), "bytes") == 0)
+        return shore__fail(diag, SHORE_EUSAGE, "--special-tokens parse: bytes have no special tokens in a text");
     const char *temporary = getenv("TMPDIR");
     char *directory = NULL, *path = NULL;
     int rc = 0;
@@ -63,7 +69,8 @@ static int build_data(const struct args *a, const struct shore__opened *o, struc
         rc = shore__fail(diag, -ENOMEM, "out of memory");
     }
     struct shore__dataset_stats stats;
-    const struct shore__reading how = {.progress = shore__cli_work,
+    const struct shore__reading how = {.parse_special = parse,
+                                       .progress = shore__cli_work,
                                        .progress_ctx = a->quiet ? NULL : (void *)"reading the text"};
     if (!rc)
         rc = shore__dataset_build((const char *const *)a->data.item, a->data.count, &how, o->tokenizer,

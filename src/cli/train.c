@@ -218,6 +218,7 @@ static int name_data(const struct shore__train_args *args, struct shore__run *ru
                            "FILE...",
                            run->path);
     s->val_share = given->val_share;
+    s->parse_special |= given->parse_special;
     if (given->epochs > 0 && !given->steps) s->epochs = given->epochs, s->steps = 0;
     if (copy_names(&given->data, &s->data) || copy_names(&given->val_data, &s->val_data))
         return shore__fail(diag, -ENOMEM, "out of memory");

@@ -33,6 +33,10 @@ static const struct shore__option options[] = {
            "UTF-8 text, .jsonl with a \"text\" field, or llm.c's token .bin files (16 and 32 bit)"),
     OPTION(LIST, "val-data", settings.val_data, "FILE...", "text to validate on"),
     OPTION(REAL, "val-share", settings.val_share, "X", "share of the data, from its end, to validate on instead"),
+    CHOICE(
+        "special-tokens", settings.parse_special, "text|parse",
+        "in the data; parse: those of the tokenizer get their ids, as in chats that a template has rendered; never do "
+        "so with text that strangers wrote"),
     OPTION(U32, "seq-len", settings.seq_len, "N", "tokens of a sequence; otherwise the model's, at most 1024",
            .least = 1, .most = SHORE__TOKENS_MOST),
     OPTION(U32, "batch", settings.batch, "N", "sequences per step", .least = 1, .most = SHORE__TOKENS_MOST),
@@ -129,8 +133,8 @@ const struct shore__command_line shore__train_line = {
         "SIGINT, SIGTERM and SIGHUP (unless ignored, as under nohup) finish and commit the step, say how to go on,\n"
         "and exit 0; a second SIGINT or SIGTERM stops at once.\n"
         "RUN/metrics.jsonl gets one JSON object for each step.\n"
-        "In --data, what looks like a special token is text like any other. Documents (files, lines of JSONL)\n"
-        "are joined with the tokenizer's end of text.",
+        "Documents (files, lines of JSONL) are joined with the tokenizer's end of text. What looks like a special\n"
+        "token inside of them is text like any other, unless --special-tokens parse says otherwise.",
     .options = options,
     .noptions = sizeof options / sizeof options[0],
     .config = true,

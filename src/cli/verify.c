@@ -134,7 +134,8 @@ static int train_fresh(const struct verify *v, struct trial *t, const char *run)
                                            "compress",       "compress-values",
                                            "compress-after", "compress-variance",
                                            "error-feedback", "residual",
-                                           "grad-precision", "update"};
+                                           "grad-precision", "special-tokens",
+                                           "update"};
     struct shore__words w = {0};
     shore__words_add(&w, "longshore");
     shore__words_add(&w, "train");

@@ -342,7 +342,8 @@ static int tokenize(struct shore__run *run, const struct shore__strings *files, 
     struct shore__dataset_stats stats = {0};
     struct shore__dataset *whole = NULL;
     char *path = shore__path_join(directory, name);
-    const struct shore__reading how = {.progress = progress, .progress_ctx = ctx};
+    const struct shore__reading how = {
+        .parse_special = run->settings.parse_special, .progress = progress, .progress_ctx = ctx};
     int rc = path ? shore__dataset_build((const char *const *)files->item, files->count, &how, run->tokenizer,
                                          run->model->arch.vocab, path, &stats, diag)
                   : shore__fail(diag, -ENOMEM, "out of memory");

@@ -110,7 +110,7 @@ int shore__run_model(const struct shore__settings *s, struct shore__tokenizer *t
     return 0;
 }
 
-int shore__run_tokenizer_of(const struct shore__settings *s, struct shore__tokenizer **out, struct shore_diag *diag) {
+static int open_tokenizer(const struct shore__settings *s, struct shore__tokenizer **out, struct shore_diag *diag) {
     if (s->tokenizer) return shore__tokenizer_open(s->tokenizer, out, diag);
     if (s->model) {
         int rc = shore__tokenizer_open(s->model, out, diag);
@@ -118,6 +118,15 @@ int shore__run_tokenizer_of(const struct shore__settings *s, struct shore__token
     }
     int rc = shore__tokenizer_bytes(out);
     return rc < 0 ? shore__fail(diag, rc, "out of memory") : 0;
+}
+
+int shore__run_tokenizer_of(const struct shore__settings *s, struct shore__tokenizer **out, struct shore_diag *diag) {
+    int rc = open_tokenizer(s, out, diag);
+    if (rc < 0 || !s->parse_special || strcmp(shore__tokenizer_name(*out), "bytes") != 0) return rc;
+    shore__tokenizer_close(*out);
+    *out = NULL;
+    return shore__fail(diag, SHORE_EUSAGE,
+                       "--special-tokens parse: bytes have no special tokens in a text; give --tokenizer DIR");
 }
 
 void shore__settings_fit(struct shore__settings *s, const struct shore__model *m, uint64_t tokens) {

@@ -39,6 +39,7 @@ static const char *const gradient_precisions[] = {"fp32", "bf16", NULL};
 static const char *const variances[] = {"live", "frozen", NULL};
 static const char *const residuals[] = {"host", "saved", NULL};
 static const char *const nonfinite[] = {"stop", "skip", NULL};
+static const char *const specials[] = {"text", "parse", NULL};
 static const char *const switches[] = {"off", "on", NULL};
 static const char *const products[] = {"auto", "bf16", "fp32", NULL};
 static const char *const schedules[] = {"constant", "linear", "cosine", NULL};
@@ -55,6 +56,7 @@ static const struct row rows[] = {
     {"seed", COUNT64, AT(seed), .most = UINT64_MAX},
     {"data", LIST, AT(data), .names = NULL},
     {"val-data", LIST, AT(val_data), .names = NULL},
+    {"special-tokens", TRUTH, AT(parse_special), .names = specials},
     {"val-share", REAL, AT(val_share), .low = 0, .high = 0.9},
     {"batch", COUNT32, AT(batch), .least = 1, .most = SHORE__TOKENS_MOST},
     {"seq-len", COUNT32, AT(seq_len), .least = 1, .most = SHORE__TOKENS_MOST, .may_be_unset = true},

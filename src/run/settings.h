@@ -35,6 +35,7 @@ struct shore__settings {
     char *tokenizer; /* directory, or NULL: the model's, or bytes */
     uint64_t seed;
     struct shore__strings data, val_data;
+    bool parse_special; /* special tokens in the data's text get their ids; else they are text */
     double val_share;
     uint32_t batch, seq_len; /* seq_len 0: the model's, 1,024 at most */
     bool fp32;

@@ -13,6 +13,7 @@ struct shore__dataset_stats {
 typedef int (*shore__progress_fn)(void *ctx, uint64_t done_bytes, uint64_t total_bytes);
 /* How data are read; zeros are the defaults. */
 struct shore__reading {
+    bool parse_special;          /* special tokens in the text get their ids */
     shore__progress_fn progress; /* may be NULL; returning nonzero cancels (-ECANCELED) */
     void *progress_ctx;
 };

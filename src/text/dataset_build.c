@@ -290,7 +290,7 @@ int shore__dataset_build(const char *const *files, size_t nfiles, const struct s
         }
         b.total_bytes += (uint64_t)info.st_size;
     }
-    int rc = shore__token_writer_open(tokenizer, vocab, path, &b.writer, diag);
+    int rc = shore__token_writer_open(tokenizer, how->parse_special, vocab, path, &b.writer, diag);
     if (rc) return rc;
     b.block = malloc(BLOCK_BYTES);
     if (!b.block) rc = shore__fail(diag, -ENOMEM, "%s: out of memory", path);

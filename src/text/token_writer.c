@@ -112,7 +112,7 @@ int shore__token_writer_tokens(struct shore__token_writer *w, const uint32_t *id
     return rc;
 }
 
-int shore__token_writer_open(struct shore__tokenizer *tokenizer, uint32_t vocab, const char *path,
+int shore__token_writer_open(struct shore__tokenizer *tokenizer, bool special, uint32_t vocab, const char *path,
                              struct shore__token_writer **out, struct shore_diag *diag) {
     struct shore__token_writer *w = calloc(1, sizeof *w);
     if (!w) return shore__fail(diag, -ENOMEM, "%s: out of memory", path);
@@ -127,7 +127,7 @@ int shore__token_writer_open(struct shore__tokenizer *tokenizer, uint32_t vocab,
     }
     w->hash = XXH3_createState();
     w->pending = malloc(BLOCK_BYTES);
-    if (!w->hash || !w->pending || shore__encoder_open(tokenizer, false, &w->encoder) != 0) {
+    if (!w->hash || !w->pending || shore__encoder_open(tokenizer, special, &w->encoder) != 0) {
         shore__token_writer_close(w);
         return shore__fail(diag, -ENOMEM, "%s: out of memory", path);
     }

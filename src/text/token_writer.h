@@ -6,8 +6,8 @@
 #include "text/dataset.h"
 
 struct shore__token_writer;
-/* vocab: tokens from this on are refused. The file appears at path when it is finished. */
-int shore__token_writer_open(struct shore__tokenizer *tokenizer, uint32_t vocab, const char *path,
+/* special: as for an encoder. vocab: tokens from this on are refused. The file appears at path when it is finished. */
+int shore__token_writer_open(struct shore__tokenizer *tokenizer, bool special, uint32_t vocab, const char *path,
                              struct shore__token_writer **out, struct shore_diag *diag);
 /* Where what is written next comes from, for messages; line 0: not in a line. The name stays the caller's and must live
  * until close. */

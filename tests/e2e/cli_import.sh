@@ -72,6 +72,24 @@ same "passes over data that comes later" "$(digest | cut -d " " -f 1)" "$(metric
 must train --init "$place/config.json" --tokenizer "$tests/data/tokenizers/qwen2" --data "$place/text" --batch 1 --seq-len 8 \
     --memory 512MiB --quiet --drive "$place/d/h" --out "$place/words" --steps 1
 must export "$place/words" --out "$place/chat" --quiet
+printf 'hi<|endoftext|>%.0s' {1..40} >"$place/rendered"
+evaluated=()
+for specials in text parse; do
+    must train --init "$place/config.json" --tokenizer "$tests/data/tokenizers/qwen2" --data "$place/rendered" --batch 1 \
+        --special-tokens "$specials" --seq-len 8 --memory 512MiB --quiet --drive "$place/d/$specials" --out "$place/as_$specials" --steps 1
+    for way in "" "--special-tokens text" "--special-tokens parse"; do
+        # shellcheck disable=SC2086
+        must eval "$place/as_$specials" --data "$place/rendered" $way --json --quiet
+        evaluated[${#evaluated[@]}]=$(sed -n 's/.*"tokens": *\([0-9]*\).*/\1/p' "$place/log")
+    done
+done
+same "special tokens in a text, as the run has them" "${evaluated[0]} ${evaluated[3]}" "${evaluated[1]} ${evaluated[2]}"
+same "or as is asked for" "${evaluated[4]} ${evaluated[5]}" "${evaluated[1]} 119"
+must train --resume "$place/as_parse" --steps 2
+must inspect "$place/as_parse"
+grep -Eq "special-tokens +parse" "$place/log" && ok "the run says how it read them" || fail "nothing says how it read them"
+refused "bytes and special tokens" "bytes have no special tokens" train --init gpt2-tiny --data "$place/text" --special-tokens parse \
+    --drive ram: --out "$place/x"
 echo '{{ messages }}' >"$place/chat/chat_template.jinja"
 echo '{"temperature": 0.6, "eos_token_id": [5, 0]}' >"$place/chat/generation_config.json"
 printf 'pieces' >"$place/chat/tokenizer.model"

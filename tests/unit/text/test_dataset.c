@@ -16,6 +16,10 @@
 #include "base/units.h"
 #include "text/dataset.h"
 
+#ifndef SHORE_TEST_DATA
+#error "SHORE_TEST_DATA is tests/data"
+#endif
+
 static char directory[64];
 
 static int setup(void **state) {
@@ -57,6 +61,39 @@ static int build(const char *const *files, size_t n, uint32_t vocab, struct shor
     int rc = shore__dataset_build(files, n, &how, t, vocab, in_directory("tokens"), stats, diag);
     shore__tokenizer_close(t);
     return rc;
+}
+
+/* The token may lie across the edge of a block that is read. */
+static void special_tokens_get_their_ids_if_asked(void **state) {
+    static const char name[] = "<|endoftext|>";
+    enum { BLOCK = 256 << 10, END = 0 };
+    struct shore__tokenizer *t;
+    struct shore__dataset_stats stats[2];
+    struct shore_diag diag = {{0}};
+    char *text = malloc(2 * BLOCK);
+    assert_non_null(text);
+    memset(text, '\n', 2 * BLOCK);
+    memcpy(text + BLOCK - 5, name, strlen(name));
+    const char *file = put_file("special", text, 2 * BLOCK);
+    free(text);
+    assert_int_equal(shore__tokenizer_open(SHORE_TEST_DATA "/tokenizers/gpt2", &t, &diag), 0);
+    for (int parse = 0; parse < 2; parse++) {
+        const struct shore__reading how = {.parse_special = parse};
+        assert_int_equal(shore__dataset_build(&file, 1, &how, t, 420, in_directory("tokens"), &stats[parse], &diag), 0);
+    }
+    shore__tokenizer_close(t);
+    struct shore__dataset *d;
+    uint64_t found = 0;
+    assert_int_equal(shore__dataset_open(in_directory("tokens"), 0, 0, &d, &diag), 0);
+    for (uint64_t at = 0; at < stats[1].tokens; at++) {
+        int32_t id;
+        assert_int_equal(shore__dataset_read(d, at, 1, &id, &diag), 0);
+        found += id == END;
+    }
+    assert_int_equal(found, 1);
+    assert_true(stats[0].tokens > stats[1].tokens);
+    shore__dataset_close(d);
+    (void)state;
 }
 
 static void documents_are_joined_by_end_of_text(void **state) {
@@ -337,6 +374,7 @@ static void building_can_be_cancelled(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(documents_are_joined_by_end_of_text),
+        cmocka_unit_test(special_tokens_get_their_ids_if_asked),
         cmocka_unit_test(only_text_is_text),
         cmocka_unit_test(llmc_files_are_read),
         cmocka_unit_test(lone_halves_of_pairs_are_replaced),
