@@ -9,7 +9,6 @@
 #include "base/diag.h"
 #include "base/units.h"
 #include "number/bf16.h"
-#include "number/norm.h"
 #include "train/trainer.h"
 
 static bool keeps_residual(const struct shore__settings *s) {
@@ -208,16 +207,18 @@ int compress_add(struct trainer *t, uint32_t block, uint32_t segment, uint32_t c
     const uint16_t *base = residual_base(t);
     uint16_t *next = residual_next(t);
 #pragma omp parallel for schedule(static)
+    for (uint32_t i = 0; i < count; i++)
+        z->energy[first + i] = shore_clip_sum(gradient + (size_t)i * SHORE_SEGMENT_ELEMS);
+    bool below = shore_clip_add_sums(&t->clip, block, segment, count, z->energy + first);
+    t->broken |= t->speculating && !below;
+    if (!base) return 0;
+#pragma omp parallel for schedule(static)
     for (uint32_t i = 0; i < count; i++) {
         float *x = gradient + (size_t)i * SHORE_SEGMENT_ELEMS;
         size_t at = (first + i) * SHORE_SEGMENT_ELEMS;
-        t->partial[first + i] = z->energy[first + i] = shore__sum_squares(x, SHORE_SEGMENT_ELEMS);
-        if (!base) continue;
         shore__residual_add(x, next + at, base + at, SHORE_SEGMENT_ELEMS);
-        z->energy[first + i] = shore__sum_squares(x, SHORE_SEGMENT_ELEMS);
+        z->energy[first + i] = shore_clip_sum(x);
     }
-    for (uint32_t i = 0; i < count; i++)
-        t->running_sum += t->partial[first + i];
     return 0;
 }
 

@@ -6,7 +6,6 @@
 #include "base/diag.h"
 #include "base/units.h"
 #include "number/bf16.h"
-#include "number/norm.h"
 #include "train/host_update.h"
 #include "train/trainer.h"
 
@@ -125,7 +124,7 @@ int gradients_begin_step(struct trainer *t, struct shore_diag *diag) {
     for (uint32_t i = 0; i < t->plan.gradient_buffers; i++)
         t->pool[i].holds = NULL, t->pool[i].released = false;
     memset(t->early, 0, t->m->layout->blocks[0].segments);
-    t->running_sum = 0;
+    shore_clip_begin(&t->clip, t->m->layout, t->s->clip, t->partial);
     t->broken = t->abandoned = false;
     mark_lookups(t);
     int rc = compress_begin_step(t, diag);
@@ -338,13 +337,16 @@ static bool is_due(const struct trainer *t, const struct piece *p, uint32_t segm
 }
 
 static void take_norm(struct trainer *t, const struct piece *p, uint32_t after) {
-    double *partial = t->partial + t->block_partial[p->page.block] + p->segment;
-#pragma omp parallel for schedule(static)
-    for (uint32_t i = 0; i < p->count; i++)
-        if (is_due(t, p, p->segment + i, after))
-            partial[i] = shore__sum_squares(p->gradient + (size_t)i * SHORE_SEGMENT_ELEMS, SHORE_SEGMENT_ELEMS);
-    for (uint32_t i = 0; i < p->count; i++)
-        if (is_due(t, p, p->segment + i, after)) t->running_sum += partial[i];
+    uint32_t end = p->segment + p->count;
+    bool below = true;
+    for (uint32_t s = p->segment, begin; s < end; s++) {
+        if (!is_due(t, p, s, after)) continue;
+        for (begin = s; s + 1 < end && is_due(t, p, s + 1, after);)
+            s++;
+        below = shore_clip_add(&t->clip, p->page.block, begin, s + 1 - begin,
+                               p->gradient + (size_t)(begin - p->segment) * SHORE_SEGMENT_ELEMS);
+    }
+    t->broken |= t->speculating && !below;
 }
 
 /* What is complete becomes bf16, if that is how gradients are sent. The table has a second place for that, since its
@@ -369,17 +371,7 @@ static void narrow(const struct trainer *t, struct piece *p, uint32_t after) {
     }
 }
 
-/* The limit in PyTorch's definition, torch.nn.utils.clip_grad_norm_. */
-static float coefficient_of(const struct trainer *t, double norm) {
-    if (!(t->s->clip > 0)) return 1;
-    float c = (float)t->s->clip / ((float)norm + 1e-6f);
-    return c < 1 ? c : 1;
-}
-
-/* The running sum only grows: once it is past the limit, speculation has failed. */
-static bool still_speculating(struct trainer *t) {
-    double norm = sqrt(t->running_sum);
-    if (t->speculating && (!isfinite(norm) || coefficient_of(t, norm) < 1)) t->broken = true;
+static bool still_speculating(const struct trainer *t) {
     return t->speculating && !t->broken;
 }
 
@@ -478,14 +470,11 @@ static int host_update(struct trainer *t, float coefficient, struct shore_diag *
 }
 
 int gradients_finish(struct trainer *t, bool *finite, bool *replay, struct shore_diag *diag) {
-    double sum = 0;
-    for (uint64_t i = 0; i < t->m->layout->segments; i++)
-        sum += t->partial[i];
-    t->norm = sqrt(sum);
-    float coefficient = coefficient_of(t, t->norm);
-    *finite = isfinite(t->norm);
+    struct shore_clipping clipping = shore_clip_decide(&t->clip);
+    t->norm = clipping.norm;
+    *finite = clipping.finite;
     *replay = false;
-    if (t->speculating && !t->broken && *finite && coefficient == 1) return failed(t, diag);
+    if (t->speculating && !t->broken && *finite && clipping.coefficient == 1) return failed(t, diag);
     if (t->speculating) {
         gradients_discard(t);
         *replay = *finite && !t->compressing && !all_fit(t);
@@ -494,11 +483,11 @@ int gradients_finish(struct trainer *t, bool *finite, bool *replay, struct shore
     gradients_drain(t);
     int rc = failed(t, diag);
     if (rc || !*finite) return rc;
-    if (t->s->host_update) return host_update(t, coefficient, diag);
+    if (t->s->host_update) return host_update(t, clipping.coefficient, diag);
     for (uint32_t i = 0; !rc && i < t->npieces; i++)
         if (t->pieces[i].ready) {
             if (t->pieces[i].spilled) t->pieces[i].gradient = NULL, t->pieces[i].narrow = NULL;
-            rc = submit(t, &t->pieces[i], coefficient, diag);
+            rc = submit(t, &t->pieces[i], clipping.coefficient, diag);
         }
     return rc;
 }

@@ -8,6 +8,7 @@
 #include "base/diag.h"
 #include "drive/throttle.h"
 #include "infer/pass.h"
+#include "longshore/clip.h"
 #include "train/compress.h"
 #include "train/offload.h"
 #include "train/train.h"
@@ -155,12 +156,12 @@ struct trainer {
     struct gradient_buffer *pool;
     struct piece *pieces;
     uint32_t npieces, first_slice_piece; /* layers, the tied head's tail, then slices */
-    double *partial;                     /* sum of squares of each segment of the model */
-    uint64_t *block_partial;             /* index of each block's first */
-    uint32_t spills;                     /* under way */
-    double running_sum;
-    uint32_t *due;        /* by segment of block 0: units of this step whose lookups its gradient waits for */
-    unsigned char *early; /* the same: was handed over before the last unit's lookups */
+    struct shore_clip clip;
+    double *partial;         /* of clip: sum of squares of each segment of the model */
+    uint64_t *block_partial; /* index of each block's first */
+    uint32_t spills;         /* under way */
+    uint32_t *due;           /* by segment of block 0: units of this step whose lookups its gradient waits for */
+    unsigned char *early;    /* the same: was handed over before the last unit's lookups */
     int failed;
     struct shore_diag failure;
     struct shore_hyper hyper[SHORE__MODEL_GROUPS];

@@ -1,0 +1,59 @@
+#include "longshore/clip.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "number/norm.h"
+
+void shore_clip_begin(struct shore_clip *clip, const struct shore_layout *layout, double limit, double *sums) {
+    *clip = (struct shore_clip){.layout = layout, .limit = limit, .sums = sums};
+    memset(sums, 0, layout->segments * sizeof *sums);
+}
+
+static double *sums_of(const struct shore_clip *clip, uint32_t block, uint32_t segment) {
+    uint64_t first = segment;
+    for (uint32_t b = 0; b < block; b++)
+        first += clip->layout->blocks[b].segments;
+    return clip->sums + first;
+}
+
+static float coefficient_of(const struct shore_clip *clip, double norm) {
+    if (!(clip->limit > 0)) return 1;
+    float c = (float)clip->limit / ((float)norm + 1e-6f);
+    return c < 1 ? c : 1;
+}
+
+double shore_clip_sum(const float *gradient) {
+    return shore__sum_squares(gradient, SHORE_SEGMENT_ELEMS);
+}
+
+/* Whether what was added so far need not be clipped: the running sum only grows. */
+static bool run_on(struct shore_clip *clip, const double *sums, uint32_t count) {
+    for (uint32_t i = 0; i < count; i++)
+        clip->running_sum += sums[i];
+    double norm = sqrt(clip->running_sum);
+    return isfinite(norm) && coefficient_of(clip, norm) >= 1;
+}
+
+bool shore_clip_add(struct shore_clip *clip, uint32_t block, uint32_t segment, uint32_t count, const float *gradient) {
+    double *sums = sums_of(clip, block, segment);
+#pragma omp parallel for schedule(static)
+    for (uint32_t i = 0; i < count; i++)
+        sums[i] = shore_clip_sum(gradient + (size_t)i * SHORE_SEGMENT_ELEMS);
+    return run_on(clip, sums, count);
+}
+
+bool shore_clip_add_sums(struct shore_clip *clip, uint32_t block, uint32_t segment, uint32_t count,
+                         const double *sums) {
+    double *to = sums_of(clip, block, segment);
+    memcpy(to, sums, count * sizeof *to);
+    return run_on(clip, to, count);
+}
+
+struct shore_clipping shore_clip_decide(const struct shore_clip *clip) {
+    double sum = 0;
+    for (uint64_t i = 0; i < clip->layout->segments; i++)
+        sum += clip->sums[i];
+    double norm = sqrt(sum);
+    return (struct shore_clipping){norm, coefficient_of(clip, norm), isfinite(norm)};
+}
