@@ -5,90 +5,16 @@
 #include <string.h>
 
 #include "base/diag.h"
+#include "model/keys.h"
 #include "model/model.h"
-
-struct reader {
-    const json_t *config;
-    const char *name;
-    struct shore_diag *diag;
-    int rc;
-};
-
-static void refuse(struct reader *r, const char *key, const char *why) {
-    if (r->rc) return;
-    const json_t *v = json_object_get(r->config, key);
-    char *text = v ? json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
-    char shown[120];
-    r->rc = shore__fail(r->diag, SHORE_EINPUT, "%s: \"%s\" is %s: %s", r->name, key,
-                        text ? shore__printable(text, strlen(text), shown, sizeof shown) : "missing", why);
-    free(text);
-}
-
-static bool given(const struct reader *r, const char *key) {
-    const json_t *v = json_object_get(r->config, key);
-    return v && !json_is_null(v);
-}
 
 /* A row of zeros is divided by its root; less is flushed to zero. */
 #define EPSILON_LEAST FLT_MIN
 
-/* fallback < 0: the key is needed */
-static uint32_t count(struct reader *r, const char *key, int64_t fallback, int64_t most) {
-    if (!given(r, key)) {
-        if (fallback < 0) refuse(r, key, "a whole number is needed");
-        return fallback < 0 ? 1 : (uint32_t)fallback;
-    }
-    const json_t *v = json_object_get(r->config, key);
-    json_int_t n = json_integer_value(v);
-    if (!json_is_integer(v) || n < 1 || n > most) {
-        char why[80];
-        snprintf(why, sizeof why, "a whole number from 1 to %lld is needed", (long long)most);
-        refuse(r, key, why);
-        return 1;
-    }
-    return (uint32_t)n;
-}
-
-static double number(struct reader *r, const char *key, double fallback, double least, double most) {
-    if (!given(r, key)) return fallback;
-    const json_t *v = json_object_get(r->config, key);
-    double x = json_number_value(v);
-    if (!json_is_number(v) || !(x >= least && x <= most)) {
-        char why[80];
-        snprintf(why, sizeof why, "a number from %g to %g is needed", least, most);
-        refuse(r, key, why);
-        return fallback;
-    }
-    return x;
-}
-
-static double needed(struct reader *r, const char *key, double least, double most) {
-    if (!given(r, key)) refuse(r, key, "a number is needed");
-    return number(r, key, 1, least, most);
-}
-
-/* Only what is absent has transformers' default: null is None there, which is false. */
-static bool flag(struct reader *r, const char *key, bool fallback) {
-    const json_t *v = json_object_get(r->config, key);
-    if (!v) return fallback;
-    if (!json_is_boolean(v) && !json_is_null(v)) refuse(r, key, "true or false is needed");
-    return json_is_true(v);
-}
-
-static const char *string(struct reader *r, const char *key, const char *fallback) {
-    if (!given(r, key)) return fallback;
-    const json_t *v = json_object_get(r->config, key);
-    if (!json_is_string(v)) {
-        refuse(r, key, "a string is needed");
-        return fallback;
-    }
-    return json_string_value(v);
-}
-
 /* -1: none. It may lie beyond the vocabulary, as transformers' own default does for a small one. */
-static int64_t token_id(struct reader *r, const char *key, const json_t *v) {
+static int64_t token_id(struct shore__keys *r, const char *key, const json_t *v) {
     bool number = json_is_integer(v) && json_integer_value(v) <= INT32_MAX;
-    if (v && !json_is_null(v) && !number) refuse(r, key, "a token is needed, by its number, or null");
+    if (v && !json_is_null(v) && !number) shore__keys_refuse(r, key, "a token is needed, by its number, or null");
     return json_is_integer(v) && json_integer_value(v) >= 0 ? json_integer_value(v) : -1;
 }
 
@@ -98,198 +24,207 @@ static bool ends_text(const struct shore__arch *a, int64_t id) {
     return false;
 }
 
-static void end_tokens(struct reader *r, struct shore__arch *a) {
-    const json_t *v = json_object_get(r->config, "eos_token_id");
+static void end_tokens(struct shore__keys *r, struct shore__arch *a) {
+    const json_t *v = json_object_get(r->object, "eos_token_id");
     size_t n = json_is_array(v) ? json_array_size(v) : 1;
     for (size_t i = 0; !r->rc && i < n; i++) {
         int64_t id = token_id(r, "eos_token_id", json_is_array(v) ? json_array_get(v, i) : v);
         if (id < 0 || ends_text(a, id)) continue;
         if (a->neos == SHORE__EOS_MOST)
-            refuse(r, "eos_token_id", "at most 16 tokens that end a text are supported");
+            shore__keys_refuse(r, "eos_token_id", "at most 16 tokens that end a text are supported");
         else
             a->eos[a->neos++] = id;
     }
 }
 
-static enum shore__act_fn activation(struct reader *r, const char *key, const char *fallback) {
-    const char *f = string(r, key, fallback);
+static enum shore__act_fn activation(struct shore__keys *r, const char *key, const char *fallback) {
+    const char *f = shore__keys_string(r, key, fallback);
     if (!strcmp(f, "gelu_new") || !strcmp(f, "gelu_pytorch_tanh")) return SHORE__GELU_TANH;
     if (!strcmp(f, "gelu")) return SHORE__GELU_ERF;
     if (!strcmp(f, "relu")) return SHORE__RELU;
     if (!strcmp(f, "silu") || !strcmp(f, "swish")) return SHORE__SILU;
-    refuse(r, key, "only gelu_new, gelu_pytorch_tanh, gelu, relu and silu are known");
+    shore__keys_refuse(r, key, "only gelu_new, gelu_pytorch_tanh, gelu, relu and silu are known");
     return SHORE__SILU;
 }
 
 /* transformers knows GPT-2's sizes by the other families' names too, and those win. */
-static const char *named(const struct reader *r, const char *general, const char *own) {
-    return given(r, general) ? general : own;
+static const char *named(const struct shore__keys *r, const char *general, const char *own) {
+    return shore__keys_given(r, general) ? general : own;
 }
 
-static void gpt2(struct reader *r, struct shore__arch *a) {
+static void gpt2(struct shore__keys *r, struct shore__arch *a) {
     const char *heads = named(r, "num_attention_heads", "n_head");
     const char *positions = named(r, "max_position_embeddings", "n_positions");
     a->model_type = "gpt2";
-    a->n_layer = count(r, named(r, "num_hidden_layers", "n_layer"), 12, 4096);
-    a->d_model = count(r, named(r, "hidden_size", "n_embd"), 768, 1 << 18);
-    a->n_head = count(r, heads, 12, 4096);
+    a->n_layer = shore__keys_count(r, named(r, "num_hidden_layers", "n_layer"), 12, 4096);
+    a->d_model = shore__keys_count(r, named(r, "hidden_size", "n_embd"), 768, 1 << 18);
+    a->n_head = shore__keys_count(r, heads, 12, 4096);
     a->n_kv_head = a->n_head;
-    a->vocab = count(r, "vocab_size", 50257, 1 << 24);
-    a->max_positions = count(r, positions, count(r, "n_ctx", 1024, 1 << 24), 1 << 24);
-    a->d_ff = count(r, "n_inner", 4 * (int64_t)a->d_model, 1 << 20);
-    a->norm_eps = (float)number(r, "layer_norm_epsilon", 1e-5, EPSILON_LEAST, 1);
+    a->vocab = shore__keys_count(r, "vocab_size", 50257, 1 << 24);
+    a->max_positions = shore__keys_count(r, positions, shore__keys_count(r, "n_ctx", 1024, 1 << 24), 1 << 24);
+    a->d_ff = shore__keys_count(r, "n_inner", 4 * (int64_t)a->d_model, 1 << 20);
+    a->norm_eps = (float)shore__keys_number(r, "layer_norm_epsilon", 1e-5, EPSILON_LEAST, 1);
     a->act = activation(r, "activation_function", "gelu_new");
     a->qkv_bias = a->out_bias = a->mlp_bias = true;
     a->learned_positions = true;
-    a->tied = flag(r, "tie_word_embeddings", true);
-    a->init_std = (float)number(r, "initializer_range", 0.02, 0, 10);
-    a->has_dropout = number(r, "resid_pdrop", 0.1, 0, 1) > 0 || number(r, "embd_pdrop", 0.1, 0, 1) > 0 ||
-                     number(r, "attn_pdrop", 0.1, 0, 1) > 0;
-    if (!flag(r, "scale_attn_weights", true)) refuse(r, "scale_attn_weights", "only true is supported");
-    if (flag(r, "scale_attn_by_inverse_layer_idx", false))
-        refuse(r, "scale_attn_by_inverse_layer_idx", "only false is supported");
-    if (flag(r, "add_cross_attention", false)) refuse(r, "add_cross_attention", "only false is supported");
-    if (!r->rc && a->d_model % a->n_head) refuse(r, heads, "n_embd must be a multiple of it");
+    a->tied = shore__keys_flag(r, "tie_word_embeddings", true);
+    a->init_std = (float)shore__keys_number(r, "initializer_range", 0.02, 0, 10);
+    a->has_dropout = shore__keys_number(r, "resid_pdrop", 0.1, 0, 1) > 0 ||
+                     shore__keys_number(r, "embd_pdrop", 0.1, 0, 1) > 0 ||
+                     shore__keys_number(r, "attn_pdrop", 0.1, 0, 1) > 0;
+    if (!shore__keys_flag(r, "scale_attn_weights", true))
+        shore__keys_refuse(r, "scale_attn_weights", "only true is supported");
+    if (shore__keys_flag(r, "scale_attn_by_inverse_layer_idx", false))
+        shore__keys_refuse(r, "scale_attn_by_inverse_layer_idx", "only false is supported");
+    if (shore__keys_flag(r, "add_cross_attention", false))
+        shore__keys_refuse(r, "add_cross_attention", "only false is supported");
+    if (!r->rc && a->d_model % a->n_head) shore__keys_refuse(r, heads, "n_embd must be a multiple of it");
     a->head_dim = a->d_model / a->n_head;
 }
 
-static void whole_heads_turn(struct reader *r) {
-    if (number(r, "partial_rotary_factor", 1, 0, 1) != 1) refuse(r, "partial_rotary_factor", "only 1 is supported");
+static void whole_heads_turn(struct shore__keys *r) {
+    if (shore__keys_number(r, "partial_rotary_factor", 1, 0, 1) != 1)
+        shore__keys_refuse(r, "partial_rotary_factor", "only 1 is supported");
 }
 
-static void rope(struct reader *r, struct shore__arch *a) {
+static void rope(struct shore__keys *r, struct shore__arch *a) {
     whole_heads_turn(r);
-    a->rope_theta = number(r, "rope_theta", 10000.0, 1, 1e12);
+    a->rope_theta = shore__keys_number(r, "rope_theta", 10000.0, 1, 1e12);
     a->rope_factor = 1;
-    const char *key = given(r, "rope_scaling") ? "rope_scaling" : "rope_parameters";
-    if (!given(r, key)) return;
-    const json_t *scaling = json_object_get(r->config, key);
+    const char *key = shore__keys_given(r, "rope_scaling") ? "rope_scaling" : "rope_parameters";
+    if (!shore__keys_given(r, key)) return;
+    const json_t *scaling = json_object_get(r->object, key);
     if (!json_is_object(scaling)) {
-        refuse(r, key, "an object is needed");
+        shore__keys_refuse(r, key, "an object is needed");
         return;
     }
-    struct reader in = {scaling, r->name, r->diag, r->rc};
+    struct shore__keys in = {scaling, r->name, r->diag, r->rc};
     whole_heads_turn(&in);
-    a->rope_theta = number(&in, "rope_theta", a->rope_theta, 1, 1e12);
-    const char *old_type = string(&in, "type", NULL), *type = string(&in, "rope_type", old_type);
+    a->rope_theta = shore__keys_number(&in, "rope_theta", a->rope_theta, 1, 1e12);
+    const char *old_type = shore__keys_string(&in, "type", NULL),
+               *type = shore__keys_string(&in, "rope_type", old_type);
     if (!type) {
-        refuse(&in, "rope_type", "default, linear or llama3 is needed");
+        shore__keys_refuse(&in, "rope_type", "default, linear or llama3 is needed");
     } else if (old_type && strcmp(type, old_type)) {
-        refuse(&in, "rope_type", "its old name \"type\" beside it says something else: remove one of them");
+        shore__keys_refuse(&in, "rope_type", "its old name \"type\" beside it says something else: remove one of them");
     } else if (!strcmp(type, "llama3")) {
         a->rope_llama3 = true;
-        a->rope_factor = needed(&in, "factor", 1, 1e6);
-        a->rope_low_freq = needed(&in, "low_freq_factor", 1e-6, 1e6);
-        a->rope_high_freq = needed(&in, "high_freq_factor", 1e-6, 1e6);
-        a->rope_original_positions = count(&in, "original_max_position_embeddings", -1, 1000000000);
+        a->rope_factor = shore__keys_needed(&in, "factor", 1, 1e6);
+        a->rope_low_freq = shore__keys_needed(&in, "low_freq_factor", 1e-6, 1e6);
+        a->rope_high_freq = shore__keys_needed(&in, "high_freq_factor", 1e-6, 1e6);
+        a->rope_original_positions = shore__keys_count(&in, "original_max_position_embeddings", -1, 1000000000);
         if (!in.rc && a->rope_high_freq <= a->rope_low_freq)
-            refuse(&in, "high_freq_factor", "it must be above low_freq_factor");
+            shore__keys_refuse(&in, "high_freq_factor", "it must be above low_freq_factor");
     } else if (!strcmp(type, "linear")) {
-        a->rope_factor = needed(&in, "factor", 1, 1e6);
+        a->rope_factor = shore__keys_needed(&in, "factor", 1, 1e6);
     } else if (strcmp(type, "default")) {
-        refuse(&in, given(&in, "rope_type") ? "rope_type" : "type", "only default, linear and llama3 are supported");
+        shore__keys_refuse(&in, shore__keys_given(&in, "rope_type") ? "rope_type" : "type",
+                           "only default, linear and llama3 are supported");
     }
     r->rc = in.rc;
 }
 
 /* Where nn.Embedding finds its padding_idx: a negative one counts from the end. */
-static int64_t padding(struct reader *r, uint32_t vocab) {
-    if (!given(r, "pad_token_id")) return -1;
-    const json_t *v = json_object_get(r->config, "pad_token_id");
+static int64_t padding(struct shore__keys *r, uint32_t vocab) {
+    if (!shore__keys_given(r, "pad_token_id")) return -1;
+    const json_t *v = json_object_get(r->object, "pad_token_id");
     int64_t id = json_integer_value(v);
     if (!json_is_integer(v) || id >= vocab || id < -(int64_t)vocab) {
         char why[100];
         snprintf(why, sizeof why, "a token of the vocabulary is needed, below \"vocab_size\" (%u), or null", vocab);
-        refuse(r, "pad_token_id", why);
+        shore__keys_refuse(r, "pad_token_id", why);
         return -1;
     }
     return id < 0 ? id + vocab : id;
 }
 
 /* transformers takes a Mistral with these for a Ministral, whose layers differ as they say. */
-static void layers_attend_alike(struct reader *r, const struct shore__arch *a) {
-    if (!given(r, "layer_types")) return;
-    const json_t *types = json_object_get(r->config, "layer_types"), *type;
+static void layers_attend_alike(struct shore__keys *r, const struct shore__arch *a) {
+    if (!shore__keys_given(r, "layer_types")) return;
+    const json_t *types = json_object_get(r->object, "layer_types"), *type;
     const char *kind = a->window ? "sliding_attention" : "full_attention";
     bool alike = json_is_array(types);
     size_t i;
     json_array_foreach(types, i, type) alike &= json_is_string(type) && !strcmp(json_string_value(type), kind);
     if (alike) return;
-    refuse(r, "layer_types",
-           a->window ? "only sliding_attention in every layer is supported where sliding_window is given"
-                     : "only full_attention in every layer is supported");
+    shore__keys_refuse(r, "layer_types",
+                       a->window ? "only sliding_attention in every layer is supported where sliding_window is given"
+                                 : "only full_attention in every layer is supported");
 }
 
-static void llama_family(struct reader *r, const char *type, struct shore__arch *a) {
+static void llama_family(struct shore__keys *r, const char *type, struct shore__arch *a) {
     bool mistral = !strcmp(type, "mistral"), qwen2 = !strcmp(type, "qwen2");
     a->model_type = mistral ? "mistral" : qwen2 ? "qwen2" : "llama";
-    a->n_layer = count(r, "num_hidden_layers", 32, 4096);
-    a->d_model = count(r, "hidden_size", 4096, 1 << 18);
-    a->n_head = count(r, "num_attention_heads", 32, 4096);
+    a->n_layer = shore__keys_count(r, "num_hidden_layers", 32, 4096);
+    a->d_model = shore__keys_count(r, "hidden_size", 4096, 1 << 18);
+    a->n_head = shore__keys_count(r, "num_attention_heads", 32, 4096);
     /* transformers' own default where the key is absent; null means one for each head */
     uint32_t absent = mistral ? 8 : qwen2 ? 32 : a->n_head;
-    bool stands = json_object_get(r->config, "num_key_value_heads");
-    a->n_kv_head = count(r, "num_key_value_heads", stands ? a->n_head : absent, 4096);
-    a->d_ff = count(r, "intermediate_size", -1, 1 << 20);
-    a->vocab = count(r, "vocab_size", -1, 1 << 24);
+    bool stands = json_object_get(r->object, "num_key_value_heads");
+    a->n_kv_head = shore__keys_count(r, "num_key_value_heads", stands ? a->n_head : absent, 4096);
+    a->d_ff = shore__keys_count(r, "intermediate_size", -1, 1 << 20);
+    a->vocab = shore__keys_count(r, "vocab_size", -1, 1 << 24);
     a->padding = padding(r, a->vocab);
-    a->max_positions = count(r, "max_position_embeddings", 2048, 1 << 24);
+    a->max_positions = shore__keys_count(r, "max_position_embeddings", 2048, 1 << 24);
     a->rms_norm = true;
-    a->norm_eps = (float)number(r, "rms_norm_eps", 1e-6, EPSILON_LEAST, 1);
+    a->norm_eps = (float)shore__keys_number(r, "rms_norm_eps", 1e-6, EPSILON_LEAST, 1);
     a->act = activation(r, "hidden_act", "silu");
     a->gated = true;
-    a->tied = flag(r, "tie_word_embeddings", false);
-    a->init_std = (float)number(r, "initializer_range", 0.02, 0, 10);
-    a->has_dropout = number(r, "attention_dropout", 0, 0, 1) > 0;
+    a->tied = shore__keys_flag(r, "tie_word_embeddings", false);
+    a->init_std = (float)shore__keys_number(r, "initializer_range", 0.02, 0, 10);
+    a->has_dropout = shore__keys_number(r, "attention_dropout", 0, 0, 1) > 0;
     if (qwen2) {
         a->qkv_bias = true;
-        if (flag(r, "use_sliding_window", false)) refuse(r, "use_sliding_window", "only false is supported");
+        if (shore__keys_flag(r, "use_sliding_window", false))
+            shore__keys_refuse(r, "use_sliding_window", "only false is supported");
     } else if (!mistral) {
-        a->qkv_bias = a->out_bias = flag(r, "attention_bias", false);
-        a->mlp_bias = flag(r, "mlp_bias", false);
+        a->qkv_bias = a->out_bias = shore__keys_flag(r, "attention_bias", false);
+        a->mlp_bias = shore__keys_flag(r, "mlp_bias", false);
     }
     /* transformers' own default where the key is absent; null means none */
-    if (mistral && !json_object_get(r->config, "sliding_window"))
+    if (mistral && !json_object_get(r->object, "sliding_window"))
         a->window = 4096;
-    else if (mistral && given(r, "sliding_window"))
-        a->window = count(r, "sliding_window", 4096, INT_MAX);
+    else if (mistral && shore__keys_given(r, "sliding_window"))
+        a->window = shore__keys_count(r, "sliding_window", 4096, INT_MAX);
     layers_attend_alike(r, a);
-    if (!r->rc && !given(r, "head_dim") && a->d_model % a->n_head)
-        refuse(r, "num_attention_heads", "hidden_size must be a multiple of it unless head_dim is given");
-    a->head_dim = count(r, "head_dim", a->d_model / a->n_head ? a->d_model / a->n_head : 1, 4096);
+    if (!r->rc && !shore__keys_given(r, "head_dim") && a->d_model % a->n_head)
+        shore__keys_refuse(r, "num_attention_heads", "hidden_size must be a multiple of it unless head_dim is given");
+    a->head_dim = shore__keys_count(r, "head_dim", a->d_model / a->n_head ? a->d_model / a->n_head : 1, 4096);
     if (!r->rc && a->n_head % a->n_kv_head)
-        refuse(r, "num_key_value_heads", "num_attention_heads must be a multiple of it");
-    if (!r->rc && a->head_dim % 2) refuse(r, "head_dim", "rotary positions need an even one");
+        shore__keys_refuse(r, "num_key_value_heads", "num_attention_heads must be a multiple of it");
+    if (!r->rc && a->head_dim % 2) shore__keys_refuse(r, "head_dim", "rotary positions need an even one");
     rope(r, a);
 }
 
 int shore__arch_from_json(const json_t *config, const char *name, struct shore__arch *out, struct shore_diag *diag) {
-    struct reader r = {config, name, diag, 0};
+    struct shore__keys r = {config, name, diag, 0};
     *out = (struct shore__arch){.padding = -1};
     out->bos = token_id(&r, "bos_token_id", json_object_get(config, "bos_token_id"));
     end_tokens(&r, out);
-    const char *type = string(&r, "model_type", NULL);
+    const char *type = shore__keys_string(&r, "model_type", NULL);
     const json_t *class = json_array_get(json_object_get(config, "architectures"), 0);
     if (json_is_string(class)) {
         const char *c = json_string_value(class);
         if (!strstr(c, "LMHeadModel") && !strstr(c, "ForCausalLM"))
-            refuse(&r, "architectures", "only language models (...LMHeadModel, ...ForCausalLM) are supported");
+            shore__keys_refuse(&r, "architectures",
+                               "only language models (...LMHeadModel, ...ForCausalLM) are supported");
         if (!type && !strncmp(c, "GPT2", 4)) type = "gpt2";
         if (!type && !strncmp(c, "Llama", 5)) type = "llama";
     }
-    if (given(&r, "quantization_config")) refuse(&r, "quantization_config", "quantized weights are not supported");
+    if (shore__keys_given(&r, "quantization_config"))
+        shore__keys_refuse(&r, "quantization_config", "quantized weights are not supported");
     if (!r.rc && type && !strcmp(type, "gpt2"))
         gpt2(&r, out);
     else if (!r.rc && type && (!strcmp(type, "llama") || !strcmp(type, "mistral") || !strcmp(type, "qwen2")))
         llama_family(&r, type, out);
     else
-        refuse(&r, "model_type", "only gpt2, llama, mistral and qwen2 are supported");
+        shore__keys_refuse(&r, "model_type", "only gpt2, llama, mistral and qwen2 are supported");
     return r.rc;
 }
 
 int shore__arch_add_ends(const json_t *generation, const char *name, struct shore__arch *a, struct shore_diag *diag) {
-    struct reader r = {generation, name, diag, 0};
-    if (!flag(&r, "_from_model_config", false)) end_tokens(&r, a);
+    struct shore__keys r = {generation, name, diag, 0};
+    if (!shore__keys_flag(&r, "_from_model_config", false)) end_tokens(&r, a);
     return r.rc;
 }
 
