@@ -125,6 +125,8 @@ struct shore__opened {
 int shore__cli_open(const char *path, const struct shore__strings *moved, bool with_tokenizer,
                     struct shore__opened *out, struct shore_diag *diag);
 void shore__cli_close(struct shore__opened *opened);
+/* Refuses a --seq-len beyond the positions that a model has. */
+int shore__cli_check_length(const struct shore__arch *arch, size_t seq_len, struct shore_diag *diag);
 /* Says if a run was to be overwritten there and is no more, but not replaced either. path: may be NULL. */
 void shore__cli_say_half_replaced(const char *path);
 /* The exit code after a run was prepared and not opened: once its state stands, the making is ended, never undone. */

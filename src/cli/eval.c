@@ -135,9 +135,7 @@ static int evaluate(const char *path, struct args *a) {
         infer.seq_len = o.run                                ? o.run->settings.seq_len
                         : o.model->arch.max_positions < 1024 ? o.model->arch.max_positions
                                                              : 1024;
-    if (!rc && o.model->arch.learned_positions && infer.seq_len > o.model->arch.max_positions)
-        rc = shore__fail(&diag, SHORE_EUSAGE, "--seq-len %zu is longer than the %u positions that the model has",
-                         infer.seq_len, o.model->arch.max_positions);
+    if (!rc) rc = shore__cli_check_length(&o.model->arch, infer.seq_len, &diag);
     if (!rc) rc = shore__cli_budget(a->memory, 0, 0, &infer.memory_bytes, &diag);
     if (!rc && !built)
         rc = shore__run_check_data(o.run, true, shore__cli_work, a->quiet ? NULL : (void *)"checking the text", &diag);

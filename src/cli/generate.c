@@ -127,7 +127,7 @@ static int generate(const char *path, struct args *a) {
     if (rc) return shore__cli_fail(rc, &diag);
     rc = encode(a, &o, &ids, &diag);
     uint32_t positions = o.model->arch.max_positions;
-    bool limited = o.model->arch.learned_positions;
+    bool limited = shore__arch_ends_at_positions(&o.model->arch);
     if (!rc && limited && ids.count >= positions)
         rc = shore__fail(&diag, SHORE_EUSAGE, "the prompt has %zu tokens, but the model only %u positions", ids.count,
                          positions);

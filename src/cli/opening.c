@@ -102,6 +102,16 @@ void shore__cli_close(struct shore__opened *o) {
     *o = (struct shore__opened){0};
 }
 
+int shore__cli_check_length(const struct shore__arch *arch, size_t seq_len, struct shore_diag *diag) {
+    if (!shore__arch_ends_at_positions(arch) || seq_len <= arch->max_positions) return 0;
+    return shore__fail(diag, SHORE_EUSAGE, "--seq-len %zu is longer than the %u positions that the model has%s",
+                       seq_len, arch->max_positions,
+                       arch->learned_positions
+                           ? ""
+                           : " (max_position_embeddings): beyond them, rotary positions of the kind "
+                             "dynamic change with the length, which is not supported");
+}
+
 void shore__cli_say_half_replaced(const char *path) {
     struct shore_diag diag = {{0}};
     if (!path || !shore__run_is_half_replaced(path)) return;

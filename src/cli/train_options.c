@@ -206,9 +206,8 @@ int shore__train_check_given(const struct shore__parsed *parsed, const struct sh
 
 int shore__train_resolve(struct shore__train_args *args, const struct shore__model *model, struct shore_diag *diag) {
     shore__settings_fit(&args->settings, model, 0);
-    if (model->arch.learned_positions && args->settings.seq_len > model->arch.max_positions)
-        return shore__fail(diag, SHORE_EUSAGE, "--seq-len %u is longer than the %u positions that the model has",
-                           args->settings.seq_len, model->arch.max_positions);
+    int rc = shore__cli_check_length(&model->arch, args->settings.seq_len, diag);
+    if (rc) return rc;
     if ((uint64_t)args->settings.batch * args->settings.seq_len > STEP_TOKENS_MOST)
         return shore__fail(diag, SHORE_EUSAGE, "--batch %u times --seq-len %u: a step takes %u tokens at most",
                            args->settings.batch, args->settings.seq_len, STEP_TOKENS_MOST);

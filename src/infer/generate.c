@@ -36,7 +36,7 @@ static void place(struct generation *g, struct shore__carve *memory) {
 }
 
 size_t shore__generate_positions(const struct shore__model *m, size_t tokens) {
-    return m->arch.learned_positions && tokens > m->arch.max_positions ? m->arch.max_positions : tokens;
+    return shore__arch_ends_at_positions(&m->arch) && tokens > m->arch.max_positions ? m->arch.max_positions : tokens;
 }
 
 uint64_t shore__generate_bytes(const struct shore__model *m, enum shore__mode mode, size_t positions) {

@@ -7,6 +7,7 @@
 #include "base/diag.h"
 #include "model/keys.h"
 #include "model/model.h"
+#include "model/rope.h"
 
 /* A row of zeros is divided by its root; less is flushed to zero. */
 #define EPSILON_LEAST FLT_MIN
@@ -82,48 +83,6 @@ static void gpt2(struct shore__keys *r, struct shore__arch *a) {
     a->head_dim = a->d_model / a->n_head;
 }
 
-static void whole_heads_turn(struct shore__keys *r) {
-    if (shore__keys_number(r, "partial_rotary_factor", 1, 0, 1) != 1)
-        shore__keys_refuse(r, "partial_rotary_factor", "only 1 is supported");
-}
-
-static void rope(struct shore__keys *r, struct shore__arch *a) {
-    whole_heads_turn(r);
-    a->rope_theta = shore__keys_number(r, "rope_theta", 10000.0, 1, 1e12);
-    a->rope_factor = 1;
-    const char *key = shore__keys_given(r, "rope_scaling") ? "rope_scaling" : "rope_parameters";
-    if (!shore__keys_given(r, key)) return;
-    const json_t *scaling = json_object_get(r->object, key);
-    if (!json_is_object(scaling)) {
-        shore__keys_refuse(r, key, "an object is needed");
-        return;
-    }
-    struct shore__keys in = {scaling, r->name, r->diag, r->rc};
-    whole_heads_turn(&in);
-    a->rope_theta = shore__keys_number(&in, "rope_theta", a->rope_theta, 1, 1e12);
-    const char *old_type = shore__keys_string(&in, "type", NULL),
-               *type = shore__keys_string(&in, "rope_type", old_type);
-    if (!type) {
-        shore__keys_refuse(&in, "rope_type", "default, linear or llama3 is needed");
-    } else if (old_type && strcmp(type, old_type)) {
-        shore__keys_refuse(&in, "rope_type", "its old name \"type\" beside it says something else: remove one of them");
-    } else if (!strcmp(type, "llama3")) {
-        a->rope_llama3 = true;
-        a->rope_factor = shore__keys_needed(&in, "factor", 1, 1e6);
-        a->rope_low_freq = shore__keys_needed(&in, "low_freq_factor", 1e-6, 1e6);
-        a->rope_high_freq = shore__keys_needed(&in, "high_freq_factor", 1e-6, 1e6);
-        a->rope_original_positions = shore__keys_count(&in, "original_max_position_embeddings", -1, 1000000000);
-        if (!in.rc && a->rope_high_freq <= a->rope_low_freq)
-            shore__keys_refuse(&in, "high_freq_factor", "it must be above low_freq_factor");
-    } else if (!strcmp(type, "linear")) {
-        a->rope_factor = shore__keys_needed(&in, "factor", 1, 1e6);
-    } else if (strcmp(type, "default")) {
-        shore__keys_refuse(&in, shore__keys_given(&in, "rope_type") ? "rope_type" : "type",
-                           "only default, linear and llama3 are supported");
-    }
-    r->rc = in.rc;
-}
-
 /* Where nn.Embedding finds its padding_idx: a negative one counts from the end. */
 static int64_t padding(struct shore__keys *r, uint32_t vocab) {
     if (!shore__keys_given(r, "pad_token_id")) return -1;
@@ -193,7 +152,7 @@ static void llama_family(struct shore__keys *r, const char *type, struct shore__
     if (!r->rc && a->n_head % a->n_kv_head)
         shore__keys_refuse(r, "num_key_value_heads", "num_attention_heads must be a multiple of it");
     if (!r->rc && a->head_dim % 2) shore__keys_refuse(r, "head_dim", "rotary positions need an even one");
-    rope(r, a);
+    shore__rope_read(r, a->max_positions, &a->rope);
 }
 
 int shore__arch_from_json(const json_t *config, const char *name, struct shore__arch *out, struct shore_diag *diag) {
@@ -290,13 +249,7 @@ json_t *shore__arch_to_json(const struct shore__arch *a) {
     PUT("rms_norm_eps", real_of(a->norm_eps));
     PUT("hidden_act", json_string(acts[a->act]));
     PUT("attention_dropout", json_real(0));
-    PUT("rope_theta", json_real(a->rope_theta));
-    if (a->rope_llama3)
-        PUT("rope_scaling", json_pack("{s:s, s:f, s:f, s:f, s:I}", "rope_type", "llama3", "factor", a->rope_factor,
-                                      "low_freq_factor", a->rope_low_freq, "high_freq_factor", a->rope_high_freq,
-                                      "original_max_position_embeddings", (json_int_t)a->rope_original_positions));
-    else if (a->rope_factor != 1)
-        PUT("rope_scaling", json_pack("{s:s, s:f}", "rope_type", "linear", "factor", a->rope_factor));
+    shore__rope_write(&a->rope, j);
     if (!strcmp(a->model_type, "llama")) {
         PUT("attention_bias", json_boolean(a->qkv_bias));
         PUT("mlp_bias", json_boolean(a->mlp_bias));
@@ -347,40 +300,11 @@ int shore__arch_preset(const char *name, uint32_t vocab, struct shore__arch *out
         .out_bias = !llama,
         .mlp_bias = !llama,
         .learned_positions = !llama,
-        .rope_theta = 10000,
-        .rope_factor = 1,
+        .rope = {.theta = 10000, .factor = 1},
         .tied = true,
         .init_std = 0.02f,
         .padding = -1,
         .bos = -1,
     };
     return 0;
-}
-
-void shore__rope_table(const struct shore__arch *a, size_t positions, float *out) {
-    size_t half = a->head_dim / 2;
-    for (size_t i = 0; i < half; i++) {
-        /* transformers computes the frequencies in fp32 */
-        float frequency = 1.0f / powf((float)a->rope_theta, (float)(2 * i) / (float)a->head_dim);
-        if (a->rope_llama3) {
-            /* Llama 3.1: transformers, modeling_rope_utils.py, _compute_llama3_parameters */
-            float wavelength = 2.0f * 3.14159265358979f / frequency;
-            float low = (float)(a->rope_original_positions / a->rope_low_freq);
-            float high = (float)(a->rope_original_positions / a->rope_high_freq);
-            if (wavelength > low) {
-                frequency /= (float)a->rope_factor;
-            } else if (wavelength >= high) {
-                float smooth = ((float)a->rope_original_positions / wavelength - (float)a->rope_low_freq) /
-                               (float)(a->rope_high_freq - a->rope_low_freq);
-                frequency = (1 - smooth) * frequency / (float)a->rope_factor + smooth * frequency;
-            }
-        } else {
-            frequency /= (float)a->rope_factor;
-        }
-        for (size_t p = 0; p < positions; p++) {
-            float angle = (float)p * frequency;
-            out[p * a->head_dim + i] = cosf(angle);
-            out[p * a->head_dim + half + i] = sinf(angle);
-        }
-    }
 }

@@ -13,6 +13,24 @@
 
 #define SHORE__EOS_MOST 16u
 
+enum shore__rope_kind {
+    SHORE__ROPE_DEFAULT,
+    SHORE__ROPE_LINEAR,
+    SHORE__ROPE_DYNAMIC, /* as default up to max_positions, which is as far as it goes here */
+    SHORE__ROPE_LLAMA3,
+    SHORE__ROPE_YARN,
+};
+
+/* Rotary positions, as config.json describes them. */
+struct shore__rope {
+    enum shore__rope_kind kind;
+    double theta, factor;                                                  /* factor: of all but default */
+    double original_positions;                                             /* llama3, yarn */
+    double low_freq, high_freq;                                            /* llama3 */
+    double attention_factor, beta_fast, beta_slow, mscale, mscale_all_dim; /* yarn; 0: not given */
+    bool fractional; /* yarn: the range of dimensions is not widened to whole ones ("truncate": false) */
+};
+
 /* What an architecture is made of. Filled from a Hugging Face config.json or a named preset. */
 struct shore__arch {
     const char *model_type; /* "gpt2", "llama", "mistral", "qwen2": static */
@@ -23,10 +41,8 @@ struct shore__arch {
     bool gated;
     bool qkv_bias, out_bias, mlp_bias;
     bool learned_positions; /* else rotary */
-    double rope_theta;
-    bool rope_llama3;                                                           /* scaling as in Llama 3.1 */
-    double rope_factor, rope_low_freq, rope_high_freq, rope_original_positions; /* factor 1: none; linear otherwise */
-    uint32_t window;                                                            /* 0: none */
+    struct shore__rope rope;
+    uint32_t window; /* 0: none */
     bool tied;
     bool has_dropout; /* configured, and not applied: to be said aloud */
     float init_std;
@@ -109,6 +125,11 @@ json_t *shore__arch_eos_to_json(const struct shore__arch *arch);
  * take and the others have at least; 0: the preset's own. NULL ends the list of shore__arch_presets(). */
 int shore__arch_preset(const char *name, uint32_t vocab, struct shore__arch *out, struct shore_diag *diag);
 const char *const *shore__arch_presets(void);
+
+/* Whether there is nothing beyond max_positions: they are learned, or frequencies would change with the length. */
+static inline bool shore__arch_ends_at_positions(const struct shore__arch *a) {
+    return a->learned_positions || a->rope.kind == SHORE__ROPE_DYNAMIC;
+}
 
 int shore__model_make(const struct shore__arch *arch, struct shore__model **out, struct shore_diag *diag);
 void shore__model_free(struct shore__model *m);
@@ -221,6 +242,8 @@ int shore__layer_backward(const struct shore__model *m, struct shore__compute *c
 int shore__layer_backward_later(const struct shore__model *m, struct shore__compute *c, struct shore__stream *s,
                                 const struct shore__gradients *g, size_t rows, const struct shore__later *later);
 
+/* What pair i of a head turns by from position to position. */
+float shore__rope_frequency(const struct shore__arch *arch, size_t i);
 /* Rotary tables: fp32 [positions, head_dim], cosines then sines; host memory. */
 void shore__rope_table(const struct shore__arch *arch, size_t positions, float *out);
 

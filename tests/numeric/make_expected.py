@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Expected values for the numeric tests: small random models, trained a few steps by PyTorch.
 
-    pip install torch 'transformers==4.*' safetensors numpy
+    pip install torch transformers safetensors numpy      # 4.57 made most, 5.24 llama_yarn
     python3 tests/numeric/make_expected.py [CASE...]      # rewrites tests/data/numeric/
 
 Each case directory holds
@@ -56,6 +56,12 @@ CASES = {
     # a vocabulary of two slices (2,048 rows each at this width); its final embedding is left out for its size
     "gpt2_slices": dict(T=64, B=20, steps=6, tokens=5003, left_out="transformer.wte.weight", config=gpt2(
         vocab_size=2300, n_positions=64, n_embd=32, n_layer=1, n_head=2, n_inner=64), **ADAMW),
+    # scaling that makes queries and keys longer, also on their way back
+    "llama_yarn": dict(T=96, B=3, steps=4, tokens=1001, config=llama(
+        vocab_size=257, hidden_size=24, intermediate_size=40, num_hidden_layers=2, num_attention_heads=3,
+        num_key_value_heads=1, max_position_embeddings=96, tie_word_embeddings=False, rope_parameters=dict(
+            rope_type="yarn", rope_theta=50000.0, factor=3.0, original_max_position_embeddings=32, beta_fast=4.0,
+            mscale=2.0, mscale_all_dim=0.5)), **ADAMW),
     # 1 + 1 + 1
     "llama_tied": dict(T=700, B=3, steps=5, tokens=3001, config=llama(
         vocab_size=300, hidden_size=24, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,

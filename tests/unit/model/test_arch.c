@@ -77,16 +77,6 @@ static void layers_attend_alike(void **state) {
     expect_refusal(OF("llama") "\"layer_types\": 3}", "only full_attention");
 }
 
-static void positions_are_scaled_as_transformers_does(void **state) {
-    (void)state;
-    struct shore__arch a =
-        arch_of(OF("llama") "\"rope_scaling\": {\"rope_type\": \"linear\", \"type\": \"linear\", \"factor\": 2}, "
-                            "\"rope_parameters\": {\"rope_type\": \"linear\", \"factor\": 4}}");
-    assert_true(a.rope_factor == 2);
-    expect_refusal(OF("llama") "\"rope_scaling\": {\"rope_type\": \"linear\", \"type\": \"default\", \"factor\": 2}}",
-                   "\"rope_type\" is \"linear\"");
-}
-
 static void padding_is_a_row_of_the_table(void **state) {
     static const struct {
         const char *text;
@@ -203,7 +193,6 @@ int main(void) {
         cmocka_unit_test(gpt2_is_known_by_general_names),
         cmocka_unit_test(null_flags_are_false),
         cmocka_unit_test(layers_attend_alike),
-        cmocka_unit_test(positions_are_scaled_as_transformers_does),
         cmocka_unit_test(padding_is_a_row_of_the_table),
         cmocka_unit_test(values_that_mean_nothing_are_refused),
         cmocka_unit_test(all_ends_are_kept),
