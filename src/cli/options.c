@@ -9,6 +9,7 @@
 #include "base/diag.h"
 #include "base/suggest.h"
 #include "base/units.h"
+#include "cli/other_names.h"
 #include "drive/remote.h"
 #include "drive/transport.h"
 #include "files/json.h"
@@ -69,13 +70,24 @@ static int unknown(const struct shore__command_line *line, const char *name, boo
     if (!key && line->config) names[n++] = "config";
     for (size_t i = 0; !key && line->remote && i < SHORE__REMOTE_OPTIONS; i++)
         names[n++] = shore__remote_options[i].name;
-    char escaped[128];
+    char escaped[128], hint[256];
     const char *what = key ? "key " : "flag --", *dashes = key ? "" : "--";
     shore__escape(name, strlen(name), escaped, sizeof escaped);
+    if (shore__other_name_hint(line, name, dashes, hint, sizeof hint))
+        return shore__fail(diag, SHORE_EUSAGE, "unknown %s%s: %s", what, escaped, hint);
     const char *near = shore__suggest(name, names, n);
     if (near) return shore__fail(diag, SHORE_EUSAGE, "unknown %s%s: did you mean %s%s?", what, escaped, dashes, near);
     return shore__fail(diag, SHORE_EUSAGE, "unknown %s%s: 'longshore %s --help' lists what there is", what, escaped,
                        line->command);
+}
+
+static int one_dash(const struct shore__command_line *line, const char *word, struct shore_diag *diag) {
+    char escaped[128], hint[256];
+    shore__escape(word, strlen(word), escaped, sizeof escaped);
+    if (shore__other_name_hint(line, word, "--", hint, sizeof hint))
+        return shore__fail(diag, SHORE_EUSAGE, "unknown flag %s: flags begin with two dashes; if it is llm.c's, %s",
+                           escaped, hint);
+    return shore__fail(diag, SHORE_EUSAGE, "unknown flag %s: flags begin with two dashes", escaped);
 }
 
 static int not_taken(const struct shore__command_line *line, const struct shore__option *o, struct shore_diag *diag) {
@@ -299,10 +311,9 @@ int shore__options_parse(const struct shore__command_line *line, int argc, char 
             if (rc) return rc;
             continue;
         }
+        if (argv[i][0] == '-' && argv[i][1]) return one_dash(line, argv[i], diag);
         char escaped[128];
         shore__escape(argv[i], strlen(argv[i]), escaped, sizeof escaped);
-        if (argv[i][0] == '-' && argv[i][1])
-            return shore__fail(diag, SHORE_EUSAGE, "unknown flag %s: flags begin with two dashes", escaped);
         if (words == line->positional) return shore__fail(diag, SHORE_EUSAGE, "unexpected word '%s'", escaped);
         parsed->positional[words++] = argv[i];
     }

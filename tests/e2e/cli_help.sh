@@ -52,6 +52,14 @@ refused "benchmark nearly known" "did you mean update" bench updat
 refused "drive command nearly known" "did you mean bench" drive benhc
 refused "a drive without a directory" "does not exist" drive bench "$place/none/none"
 refused "one dash" "two dashes" train -steps 3
+refused "another trainer's name" "unknown flag --learning_rate: here it is --lr\$" train --init gpt2-tiny --learning_rate=1e-4
+refused "another trainer's flag for what needs none" "no accumulation is needed" train --gradient-accumulation-steps 4
+refused "another trainer's name for this command" "here it is --temperature\$" generate x --temp 0.5
+refused "llm.c's" "two dashes; if it is llm.c's, here it is --lr\$" train -l 3e-4
+echo '{"per_device_train_batch_size": 4}' >"$place/theirs.json"
+refused "another trainer's key" "theirs.json: unknown key per_device_train_batch_size: here it is batch," train --config "$place/theirs.json"
+echo '{"gradient_checkpointing": true}' >"$place/theirs.json"
+refused "a key of what is not set" "kept, moved to drives or computed again" train --config "$place/theirs.json"
 refused "flag of another command" "unknown flag --steps" eval x --steps 3
 refused "flag without value at the end" "--prompt needs a value" generate x --prompt
 refused "a value for a flag that takes none" "--json takes no value" eval x --json=yes
