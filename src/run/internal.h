@@ -15,7 +15,8 @@ struct shore__token_record {
 
 struct shore__run_private {
     char *tokenizer_name;
-    char *home; /* the directory that the volumes belong to, as run.json has it; NULL: older than that */
+    int64_t end_of_text; /* of the tokenizer, or SHORE__END_OF_TEXT_UNRECORDED: the run is older than that */
+    char *home;          /* the directory that the volumes belong to, as run.json has it; NULL: older than that */
     struct shore__strings moved;               /* drives that are said to lie elsewhere now, not recorded yet: where */
     struct shore__token_record data, val_data; /* val_data.tokens 0: validation is the end of data, or none */
     uint64_t train_tokens, val_tokens;

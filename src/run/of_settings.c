@@ -85,7 +85,8 @@ int shore__run_model(const struct shore__settings *s, struct shore__tokenizer *t
                      struct shore_diag *diag) {
     struct stat st;
     struct shore__model *m = NULL;
-    uint32_t vocab = tokenizer ? shore__tokenizer_vocab(tokenizer) : 0;
+    uint32_t vocab = tokenizer ? shore__tokenizer_vocab(tokenizer) : 0,
+             needed = tokenizer ? shore__tokenizer_needed(tokenizer) : 0;
     int rc = 0;
     if (s->model)
         rc = shore__model_from_directory(s->model, &m, diag);
@@ -99,10 +100,10 @@ int shore__run_model(const struct shore__settings *s, struct shore__tokenizer *t
         rc = no_such_model(s->init, diag);
     if (rc < 0) return rc;
     /* Tokens of .bin files are checked one by one; the byte-level tokenizer stands in where there is none. */
-    if (vocab > m->arch.vocab && strcmp(shore__tokenizer_name(tokenizer), "bytes") != 0) {
+    if (needed > m->arch.vocab && strcmp(shore__tokenizer_name(tokenizer), "bytes") != 0) {
         rc = shore__fail(diag, SHORE_EINPUT,
                          "the tokenizer has %u tokens, but the model only %u (vocab_size): they do not belong together",
-                         vocab, m->arch.vocab);
+                         needed, m->arch.vocab);
         shore__model_free(m);
         return rc;
     }

@@ -160,6 +160,8 @@ int shore__run_write(struct shore__run *run, struct shore_diag *diag) {
                   (json_int_t)run->model->parameters, "settings", shore__settings_to_json(&run->settings), "model",
                   shore__arch_to_json(&run->model->arch), "data", data, "val_data", val_data, "train_tokens",
                   (json_int_t)p->train_tokens, "val_tokens", (json_int_t)p->val_tokens, "changes", run->changes);
+    if (j && p->end_of_text != SHORE__END_OF_TEXT_UNRECORDED)
+        json_object_set_new(j, "end_of_text", json_integer(p->end_of_text));
     char *path = shore__path_join(run->path, "run.json");
     bool summed = j && json_object_set_new(j, CHECKSUM, checksum_of(j)) == 0;
     rc = summed && path ? shore__json_write(path, j, 2, diag)
@@ -223,6 +225,8 @@ static int read_fields(struct shore__run *run, const json_t *j, const char *path
     if (json_object_get(j, "generation") && (!read_count(j, "generation", &run->generation) || !run->generation))
         return shore__fail(diag, SHORE_EINPUT, "%s: \"generation\" has been changed by hand; put it back", path);
     snprintf(run->processor, sizeof run->processor, "%s", processor);
+    const json_t *end_of_text = json_object_get(j, "end_of_text");
+    p->end_of_text = json_is_integer(end_of_text) ? json_integer_value(end_of_text) : SHORE__END_OF_TEXT_UNRECORDED;
     p->tokenizer_name = strdup(tokenizer);
     json_decref(run->changes);
     run->changes = json_incref(changes);
@@ -355,7 +359,7 @@ int shore__run_tokenizer(struct shore__run *run, struct shore_diag *diag) {
         int rc = shore__tokenizer_bytes(&run->tokenizer);
         return rc < 0 ? shore__fail(diag, rc, "out of memory") : 0;
     }
-    int rc = shore__tokenizer_open(run->path, &run->tokenizer, diag);
+    int rc = shore__tokenizer_reopen(run->path, run->private->end_of_text, &run->tokenizer, diag);
     if (rc == 0 && strcmp(shore__tokenizer_name(run->tokenizer), name) != 0) {
         shore__tokenizer_close(run->tokenizer);
         run->tokenizer = NULL;

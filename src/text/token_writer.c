@@ -64,7 +64,12 @@ static int put(struct shore__token_writer *w, uint32_t id, struct shore_diag *di
 int shore__token_writer_begin_document(struct shore__token_writer *w, struct shore_diag *diag) {
     bool joined = w->stats.documents++ == 0 || (w->after_tokens && w->last == w->end_of_text);
     w->after_tokens = false;
-    return joined || w->end_of_text < 0 ? 0 : put(w, (uint32_t)w->end_of_text, diag);
+    if (!joined && w->end_of_text < 0)
+        return refuse(w, SHORE_EINPUT,
+                      "another document begins, but the tokenizer says no end of text to put before it: name one as "
+                      "\"eos_token\" in its tokenizer_config.json",
+                      diag);
+    return joined ? 0 : put(w, (uint32_t)w->end_of_text, diag);
 }
 
 static int put_ids(struct shore__token_writer *w, struct shore_diag *diag) {

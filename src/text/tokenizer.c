@@ -12,7 +12,7 @@ int shore__tokenizer_bytes(struct shore__tokenizer **out) {
     struct shore__tokenizer *t = calloc(1, sizeof *t);
     if (!t) return -ENOMEM;
     t->is_bytes = true;
-    t->vocab = SHORE__BYTES_END_OF_TEXT + 1;
+    t->vocab = t->needed = SHORE__BYTES_END_OF_TEXT + 1;
     t->end_of_text = SHORE__BYTES_END_OF_TEXT;
     strcpy(t->name, "bytes");
     *out = t;
@@ -31,13 +31,17 @@ void shore__tokenizer_close(struct shore__tokenizer *t) {
     }
     for (unsigned i = 0; i < t->nstages; i++)
         shore__pattern_close(t->stages[i].pattern);
-    free(t->added_special);
+    free(t->added_rules);
     free(t->directory);
     free(t);
 }
 
 uint32_t shore__tokenizer_vocab(const struct shore__tokenizer *t) {
     return t->vocab;
+}
+
+uint32_t shore__tokenizer_needed(const struct shore__tokenizer *t) {
+    return t->needed;
 }
 
 int64_t shore__tokenizer_end_of_text(const struct shore__tokenizer *t) {
@@ -74,7 +78,7 @@ int shore__tokenizer_decode(struct shore__tokenizer *t, const uint32_t *ids, siz
         const char *text = added ? added : shore__vocab_text(&t->bpe.vocab, ids[i], &bytes);
         if (t->is_bytes)
             rc = decode_byte(ids[i], out);
-        else if (added && t->added_special[ids[i]])
+        else if (added && t->added_rules[ids[i]].special)
             continue;
         else if (added && t->bpe.byte_level) /* not in byte characters, though it may look so */
             rc = shore__text_append(out, text, bytes);

@@ -14,15 +14,25 @@ struct shore__tokenizer;
 
 /* The byte-level tokenizer. */
 int shore__tokenizer_bytes(struct shore__tokenizer **out);
-/* From a directory with tokenizer.json, or vocab.json and merges.txt (or encoder.json and vocab.bpe). SHORE_EMISSING
- * if there is none, SHORE_EINPUT if there is only a part of one. Memory stays a small multiple of the files; the JSON
- * is read as a stream, never as a DOM. */
+/* From a directory with tokenizer.json, or vocab.json and merges.txt (or encoder.json and vocab.bpe), and with what
+ * tokenizer_config.json, special_tokens_map.json and added_tokens.json say of tokens, as AutoTokenizer takes them.
+ * SHORE_EMISSING if there is none, SHORE_EINPUT if there is only a part of one, or its end of text cannot be resolved.
+ * Memory stays a small multiple of the files; the JSON is read as a stream, never as a DOM. */
 int shore__tokenizer_open(const char *directory, struct shore__tokenizer **out, struct shore_diag *diag);
+/* From files that a run has kept, with the end of text that it began with; SHORE__END_OF_TEXT_UNRECORDED: what its
+ * files give, and nothing is refused of what older versions let pass. */
+#define SHORE__END_OF_TEXT_UNRECORDED INT64_MIN
+int shore__tokenizer_reopen(const char *directory, int64_t end_of_text, struct shore__tokenizer **out,
+                            struct shore_diag *diag);
 void shore__tokenizer_close(struct shore__tokenizer *t);
 
 /* Largest id + 1, added tokens included. */
 uint32_t shore__tokenizer_vocab(const struct shore__tokenizer *t);
-/* The id that joins documents; -1 if the tokenizer has none. */
+/* The same of what a model must have: without tokens that only have a part to play (padding and the like) and got
+ * their ids behind all others for it, as transformers gives them. */
+uint32_t shore__tokenizer_needed(const struct shore__tokenizer *t);
+/* The id that joins documents; -1 if neither the tokenizer's files nor those of its model say one, and none of the
+ * usual ones is there. */
 int64_t shore__tokenizer_end_of_text(const struct shore__tokenizer *t);
 /* A name for the run's identity: "bytes", or a kind and an XXH3 of the files. */
 const char *shore__tokenizer_name(const struct shore__tokenizer *t);

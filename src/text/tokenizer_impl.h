@@ -33,11 +33,15 @@ struct shore__stage {               /* of dividing into pieces; each divides the
     bool invert, prefix_space;
 };
 
+struct shore__added_rule { /* of an added token */
+    bool special, normalized, lstrip, rstrip, single_word;
+};
+
 enum shore__prepend { SHORE__PREPEND_NEVER, SHORE__PREPEND_FIRST, SHORE__PREPEND_ALWAYS };
 
 struct shore__tokenizer {
-    bool is_bytes; /* the byte-level tokenizer: nothing below but vocab, end_of_text, name, directory */
-    uint32_t vocab;
+    bool is_bytes; /* the byte-level tokenizer: nothing below but vocab, needed, end_of_text, name, directory */
+    uint32_t vocab, needed;
     int64_t end_of_text;
     char name[64];
     char *directory; /* where its files are; NULL for the built-in byte-level one */
@@ -47,8 +51,9 @@ struct shore__tokenizer {
     unsigned nsteps;
     struct shore__added_set raw, normalized; /* looked for before and after normalizing */
     struct shore__vocab added;               /* all of them, as they are written */
-    bool *added_special;                     /* by id, up to added.nids */
-    bool space_marks;                        /* Metaspace: spaces become marks, and one is prepended */
+    struct shore__added_rule *added_rules;   /* by id, up to added.nids */
+    uint32_t nrules;
+    bool space_marks; /* Metaspace: spaces become marks, and one is prepended */
     enum shore__prepend prepend;
     struct shore__stage stages[SHORE__STEP_LIMIT];
     unsigned nstages;
@@ -58,11 +63,48 @@ struct shore__tokenizer {
 /* What tokenizer.json says besides the model's vocabulary and merges, and its added tokens. Refuses by name what is not
  * supported. */
 int shore__tokenizer_rules(struct shore__tokenizer *t, const json_t *document, struct shore_diag *diag);
-/* Then the added tokens, one after the other, and that these were all. */
-int shore__tokenizer_add(struct shore__tokenizer *t, const json_t *token, struct shore_diag *diag);
-int shore__tokenizer_added_ready(struct shore__tokenizer *t, struct shore_diag *diag);
+/* Refuses values of the wrong kind, also in what is part of such a document. */
+int shore__tokenizer_check_types(const json_t *value, struct shore_diag *diag);
 /* GPT-2's rules, for vocab.json and merges.txt, which state none. */
-int shore__tokenizer_gpt2_rules(struct shore__tokenizer *t, struct shore_diag *diag);
+int shore__tokenizer_gpt2_rules(struct shore__tokenizer *t, bool prefix_space, struct shore_diag *diag);
+
+/* Then the added tokens of tokenizer.json, one after the other. */
+int shore__tokenizer_add(struct shore__tokenizer *t, const json_t *token, struct shore_diag *diag);
+/* One that stands beside it: known ones get the rule, others the next id, as transformers has it. id: what its file
+ * says it is, or -1; anything else is refused. */
+int shore__tokenizer_add_more(struct shore__tokenizer *t, const char *content, size_t bytes, int64_t id,
+                              struct shore__added_rule rule, struct shore_diag *diag);
+/* After the last one. */
+int shore__tokenizer_added_ready(struct shore__tokenizer *t, struct shore_diag *diag);
+/* The rule that a token's JSON object states. */
+struct shore__added_rule shore__added_rule_of(const json_t *token, bool special);
+/* Of an added token or one of the vocabulary; SHORE__VOCAB_NONE: there is none. */
+uint32_t shore__tokenizer_id(const struct shore__tokenizer *t, const char *text, size_t bytes);
+
+/* What the files beside tokenizer.json say of tokens: those of save_pretrained, now and in older versions. */
+struct shore__tokenizer_config {
+    const char *directory;
+    json_t *kept;     /* tokenizer_class, tokens by what they are for, extra_special_tokens */
+    json_t *config;   /* config.json */
+    bool has_decoder; /* tokenizer_config.json lists the added tokens; then it alone counts */
+    struct shore__listed_token {
+        char *content;
+        size_t bytes;
+        int64_t id;
+        struct shore__added_rule rule;
+    } * listed;
+    size_t nlisted;
+    bool lenient; /* for a run of before: what cannot be used is passed over, as it was */
+};
+int shore__tokenizer_config_read(const char *directory, struct shore__tokenizer_config *out, struct shore_diag *diag);
+/* Adds the tokens that tokenizer.json does not have. */
+int shore__tokenizer_config_apply(struct shore__tokenizer_config *c, struct shore__tokenizer *t,
+                                  struct shore_diag *diag);
+/* Sets the end of text. */
+int shore__tokenizer_config_end_of_text(const struct shore__tokenizer_config *c, struct shore__tokenizer *t,
+                                        struct shore_diag *diag);
+void shore__tokenizer_config_fini(struct shore__tokenizer_config *c);
+
 /* All steps of normalizing on a text by itself; appends. */
 int shore__normalize(const struct shore__tokenizer *t, const char *text, size_t bytes, struct shore__text *out);
 /* Canonical composition (NFC); appends. */

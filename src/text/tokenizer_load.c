@@ -15,7 +15,6 @@
 #include "text/vector.h"
 
 #define FILE_LIMIT_BYTES (256u << 20)
-#define CONFIG_LIMIT_BYTES (16u << 20)
 
 /* One pass over tokenizer.json reads the vocabulary and all that is small; a second one the merges and added tokens,
  * which need that. So none of the three is ever held as a tree. */
@@ -23,6 +22,7 @@ enum part { IN_TREE, IN_MODEL, IN_VOCAB, IN_MERGES, IN_ADDED };
 
 struct load {
     struct shore__tokenizer *t;
+    struct shore__tokenizer_config *config;
     const char *path;
     bool second_pass, bare_vocab, in_model, had_vocab, had_merges, had_added;
     enum part part;
@@ -196,7 +196,7 @@ static int load_document(struct load *x, struct shore_diag *diag) {
     x->part = IN_TREE;
     rc = shore__json_stream_file(x->path, FILE_LIMIT_BYTES, on_event, x, diag);
     if (rc == 0 && !x->had_merges) rc = shore__fail(diag, SHORE_EINPUT, "%s: its model has no merges", x->path);
-    return rc ? rc : shore__tokenizer_added_ready(x->t, diag);
+    return rc;
 }
 
 /* merges.txt: a comment, then a merge a line */
@@ -256,93 +256,37 @@ static int name_after(struct shore__tokenizer *t, const char *path, const char *
     return rc;
 }
 
-static int64_t id_of(const struct shore__tokenizer *t, const char *text, size_t bytes) {
-    uint32_t id = shore__vocab_find(&t->added, text, bytes);
-    if (id == SHORE__VOCAB_NONE) id = shore__vocab_find(&t->bpe.vocab, text, bytes);
-    return id == SHORE__VOCAB_NONE ? -1 : (int64_t)id;
-}
-
-/* These keys of a JSON file beside the tokenizer, or all if that is small; NULL if it is not there. */
-static int beside(const char *directory, const char *name, const char *const *keys, json_t **out,
-                  struct shore_diag *diag) {
-    char *path = shore__path_join(directory, name);
-    *out = NULL;
-    if (!path) return shore__fail(diag, -ENOMEM, "%s: out of memory", directory);
-    int rc = shore__json_read_keys(path, keys ? FILE_LIMIT_BYTES : CONFIG_LIMIT_BYTES, keys, out, diag);
-    free(path);
-    return rc == SHORE_EMISSING ? 0 : rc;
-}
-
-/* Only what is used of it: there is more in it than anybody describes, such as all added tokens again. */
-static int read_config(const char *directory, json_t **out, struct shore_diag *diag) {
-    static const char prefix_space[] = "add_prefix_space";
-    static const char *const used[] = {"tokenizer_class", "eos_token", prefix_space, NULL};
-    int rc = beside(directory, "tokenizer_config.json", used, out, diag);
-    for (size_t i = 0; rc == 0 && used[i]; i++) {
-        const json_t *v = json_object_get(*out, used[i]);
-        bool flag = used[i] == prefix_space, text = json_is_string(v) || json_is_object(v); /* {"content": TEXT} */
-        if (v && !json_is_null(v) && !(flag ? json_is_boolean(v) : text))
-            rc = shore__fail(diag, SHORE_EINPUT, "%s/tokenizer_config.json: \"%s\" takes %s", directory, used[i],
-                             flag ? "true or false" : "a text");
-    }
-    if (rc == 0) return 0;
-    json_decref(*out);
-    *out = NULL;
-    return rc;
-}
-
-static int find_end_of_text(struct shore__tokenizer *t, const char *directory, struct shore_diag *diag) {
-    static const char *const usual[] = {"<|endoftext|>", "</s>", "<|end_of_text|>"};
-    json_t *config, *model;
-    t->end_of_text = -1;
-    int rc = read_config(directory, &config, diag);
-    if (rc) return rc;
-    rc = beside(directory, "config.json", NULL, &model, diag);
-    const json_t *name = json_object_get(config, "eos_token"), *id = json_object_get(model, "eos_token_id");
-    if (json_is_object(name)) name = json_object_get(name, "content");
-    if (json_is_array(id)) id = json_array_get(id, 0);
-    if (rc == 0 && json_is_string(name)) t->end_of_text = id_of(t, json_string_value(name), json_string_length(name));
-    if (rc == 0 && t->end_of_text < 0 && json_is_integer(id)) {
-        json_int_t value = json_integer_value(id);
-        if (value >= 0 && value < t->vocab) t->end_of_text = value;
-    }
-    for (size_t i = 0; rc == 0 && t->end_of_text < 0 && i < sizeof usual / sizeof *usual; i++)
-        t->end_of_text = id_of(t, usual[i], strlen(usual[i]));
-    json_decref(config);
-    json_decref(model);
-    return rc;
-}
-
-/* vocab.json and merges.txt do not say how the text is divided: only GPT-2's way is known to be meant, without tokens
- * and a space that were added to it. */
-static int refuse_other_than_gpt2(const char *directory, struct shore_diag *diag) {
-    json_t *config, *added = NULL;
-    char shown[96];
-    int rc = read_config(directory, &config, diag);
-    if (rc == 0) rc = beside(directory, "added_tokens.json", NULL, &added, diag);
-    const char *class = json_string_value(json_object_get(config, "tokenizer_class")), *more = NULL;
-    if (class && strncmp(class, "GPT2Tokenizer", 13) != 0)
-        more = shore__escape(class, strlen(class), shown, sizeof shown);
-    else if (json_object_size(added))
-        more = "what added_tokens.json says";
-    else if (json_is_true(json_object_get(config, "add_prefix_space")))
-        more = "add_prefix_space";
-    if (rc == 0 && more)
-        rc = shore__fail(diag, SHORE_EINPUT,
-                         "%s: vocab.json and merges.txt are enough for GPT2Tokenizer only; for %s a tokenizer.json is "
-                         "needed",
-                         directory, more);
-    json_decref(added);
-    json_decref(config);
-    return rc;
-}
-
 /* What the byte-level tokenizer is saved as. */
 static bool is_bytes(const struct shore__tokenizer *t) {
     if (!t->bpe.byte_level || t->nstages || t->nsteps || t->bpe.nmerges || t->vocab != 257) return false;
     for (unsigned i = 0; i < 256; i++)
         if (t->bpe.byte_ids[i] != i) return false;
     return t->raw.count == 1 && t->normalized.count == 0 && t->end_of_text == SHORE__BYTES_END_OF_TEXT;
+}
+
+/* vocab.json and merges.txt do not say how the text is divided: only GPT-2's way is known to be meant. */
+static int refuse_other_than_gpt2(struct shore__tokenizer_config *c, struct shore_diag *diag) {
+    const char *class = json_string_value(json_object_get(c->kept, "tokenizer_class")),
+               *family = json_string_value(json_object_get(c->config, "model_type"));
+    char shown[96];
+    if (!class && family && !strcmp(family, "qwen2")) class = "Qwen2Tokenizer";
+    if (class && strncmp(class, "GPT2Tokenizer", 13) != 0)
+        return shore__fail(
+            diag, SHORE_EINPUT,
+            "%s: vocab.json and merges.txt are enough for GPT2Tokenizer only; for %s a tokenizer.json is "
+            "needed",
+            c->directory, shore__escape(class, strlen(class), shown, sizeof shown));
+    return 0;
+}
+
+/* That class takes it for what begins, ends and is unknown, unless told otherwise. */
+static void mark_gpt2s_own(struct load *x) {
+    static const char name[] = "<|endoftext|>";
+    json_t *kept = x->config->kept;
+    bool told =
+        json_object_get(kept, "bos_token") && json_object_get(kept, "eos_token") && json_object_get(kept, "unk_token");
+    if (!told && shore__tokenizer_id(x->t, name, strlen(name)) != SHORE__VOCAB_NONE)
+        json_object_set_new(kept, "usual_token", json_string(name));
 }
 
 static int load_pair(struct load *x, const char *directory, const char *vocab_name, const char *merges_name,
@@ -352,8 +296,11 @@ static int load_pair(struct load *x, const char *directory, const char *vocab_na
     x->path = vocab;
     x->bare_vocab = true;
     if (rc == 0) rc = shore__json_stream_file(vocab, FILE_LIMIT_BYTES, on_event, x, diag);
-    if (rc == 0) rc = refuse_other_than_gpt2(directory, diag);
-    if (rc == 0) rc = shore__tokenizer_gpt2_rules(x->t, diag);
+    if (rc == 0) rc = refuse_other_than_gpt2(x->config, diag);
+    if (rc == 0)
+        rc =
+            shore__tokenizer_gpt2_rules(x->t, json_is_true(json_object_get(x->config->kept, "add_prefix_space")), diag);
+    if (rc == 0) mark_gpt2s_own(x);
     if (rc == 0) rc = load_merges(x, merges, diag);
     if (rc == 0) rc = name_after(x->t, vocab, merges, diag);
     free(vocab);
@@ -403,21 +350,40 @@ static int load_files(struct load *x, const char *directory, struct shore_diag *
     return rc == SHORE_EMISSING ? no_tokenizer(directory, diag) : rc;
 }
 
-int shore__tokenizer_open(const char *directory, struct shore__tokenizer **out, struct shore_diag *diag) {
-    struct load x = {0};
+/* Of the vocabulary, the added tokens, and what stands beside them. end_of_text: NULL, it is to be found. */
+static int finish(struct load *x, const int64_t *end_of_text, struct shore_diag *diag) {
+    struct shore__tokenizer *t = x->t;
+    t->needed = t->bpe.vocab.nids > t->added.nids ? t->bpe.vocab.nids : t->added.nids;
+    int rc = shore__tokenizer_config_apply(x->config, t, diag);
+    if (x->config->lenient && rc == SHORE_EINPUT) rc = 0;
+    if (rc == 0) rc = shore__tokenizer_added_ready(t, diag);
+    if (rc == 0 && shore__bpe_ready(&t->bpe) != 0) rc = shore__fail(diag, -ENOMEM, "%s: out of memory", t->directory);
+    t->vocab = t->bpe.vocab.nids > t->added.nids ? t->bpe.vocab.nids : t->added.nids;
+    if (rc == 0 && !end_of_text) rc = shore__tokenizer_config_end_of_text(x->config, t, diag);
+    if (rc) return rc;
+    if (end_of_text) t->end_of_text = *end_of_text < t->vocab ? *end_of_text : -1;
+    if (t->end_of_text >= t->needed) t->needed = (uint32_t)t->end_of_text + 1;
+    if (is_bytes(t)) {
+        t->is_bytes = true;
+        strcpy(t->name, "bytes");
+    }
+    return 0;
+}
+
+static int open_tokenizer(const char *directory, bool lenient, const int64_t *end_of_text,
+                          struct shore__tokenizer **out, struct shore_diag *diag) {
+    struct shore__tokenizer_config config = {.lenient = lenient};
+    struct load x = {.config = &config};
     struct shore__tokenizer *t = x.t = calloc(1, sizeof *t);
     if (!t || !(t->directory = strdup(directory))) {
         free(t);
         return shore__fail(diag, -ENOMEM, "%s: out of memory", directory);
     }
-    int rc = load_files(&x, directory, diag);
-    if (rc == 0 && shore__bpe_ready(&t->bpe) != 0) rc = shore__fail(diag, -ENOMEM, "%s: out of memory", directory);
-    t->vocab = t->bpe.vocab.nids > t->added.nids ? t->bpe.vocab.nids : t->added.nids;
-    if (rc == 0) rc = find_end_of_text(t, directory, diag);
-    if (rc == 0 && is_bytes(t)) {
-        t->is_bytes = true;
-        strcpy(t->name, "bytes");
-    }
+    int rc = shore__tokenizer_config_read(directory, &config, diag);
+    if (lenient && rc == SHORE_EINPUT) rc = 0;
+    if (rc == 0) rc = load_files(&x, directory, diag);
+    if (rc == 0) rc = finish(&x, end_of_text, diag);
+    shore__tokenizer_config_fini(&config);
     shore__json_builder_fini(&x.builder);
     json_decref(x.document);
     json_decref(x.model);
@@ -430,4 +396,14 @@ int shore__tokenizer_open(const char *directory, struct shore__tokenizer **out, 
     }
     *out = t;
     return 0;
+}
+
+int shore__tokenizer_open(const char *directory, struct shore__tokenizer **out, struct shore_diag *diag) {
+    return open_tokenizer(directory, false, NULL, out, diag);
+}
+
+int shore__tokenizer_reopen(const char *directory, int64_t end_of_text, struct shore__tokenizer **out,
+                            struct shore_diag *diag) {
+    bool recorded = end_of_text != SHORE__END_OF_TEXT_UNRECORDED;
+    return open_tokenizer(directory, !recorded, recorded ? &end_of_text : NULL, out, diag);
 }

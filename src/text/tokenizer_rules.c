@@ -70,19 +70,20 @@ static const char *needs(const char *key, const json_t *value) {
     return strcmp(key, "dropout") != 0 || json_is_number(value) ? NULL : "a number";
 }
 
-static int check_types(const json_t *value, struct shore_diag *diag) {
+int shore__tokenizer_check_types(const json_t *value, struct shore_diag *diag) {
     const char *key;
     json_t *m;
     size_t i;
     int rc = 0;
     json_array_foreach((json_t *)value, i, m) {
-        rc = check_types(m, diag);
+        rc = shore__tokenizer_check_types(m, diag);
         if (rc) return rc;
     }
     json_object_foreach((json_t *)value, key, m) {
         if (!strcmp(key, "post_processor")) continue; /* not used; its keys may be tokens */
         const char *needed = needs(key, m);
-        rc = needed ? shore__fail(diag, SHORE_EINPUT, "\"%s\" takes %s", key, needed) : check_types(m, diag);
+        rc = needed ? shore__fail(diag, SHORE_EINPUT, "\"%s\" takes %s", key, needed)
+                    : shore__tokenizer_check_types(m, diag);
         if (rc) return rc;
     }
     return 0;
@@ -235,83 +236,16 @@ static int read_model(struct shore__tokenizer *t, const json_t *model, struct sh
     return 0;
 }
 
-static int add_token(struct shore__tokenizer *t, const char *content, size_t bytes, uint32_t id, const json_t *options,
-                     struct shore_diag *diag) {
-    bool normalized = flag(options, "normalized", false);
-    struct shore__text text = {0};
-    char shown[96];
-    size_t known_bytes;
-    const char *known = shore__vocab_text(&t->bpe.vocab, id, &known_bytes);
-    uint32_t other = shore__vocab_find(&t->bpe.vocab, content, bytes);
-    if ((known && (known_bytes != bytes || memcmp(known, content, bytes) != 0)) ||
-        (other != SHORE__VOCAB_NONE && other != id))
-        return shore__fail(diag, SHORE_EINPUT, "the added token \"%s\" has an id that contradicts the vocabulary",
-                           shore__escape(content, bytes, shown, sizeof shown));
-    /* The tokenizers library takes no id from the file: it counts on. */
-    uint32_t next = t->added.nids > t->bpe.vocab.count ? t->added.nids : t->bpe.vocab.count;
-    int rc = shore__vocab_add(&t->added, content, bytes, id);
-    if (rc)
-        return shore__fail(diag, rc, "the added token \"%s\" stands twice, or its id %u is taken or out of range",
-                           shore__escape(content, bytes, shown, sizeof shown), id);
-    if (other == SHORE__VOCAB_NONE && id != next)
-        return shore__fail(diag, SHORE_EINPUT,
-                           "the added token \"%s\" has the id %u, but comes to be %u where the tokenizers library "
-                           "counts on from the vocabulary: put it there, or fill the gap with other added tokens",
-                           shore__escape(content, bytes, shown, sizeof shown), id, next);
-    rc = normalized ? shore__normalize(t, content, bytes, &text) : shore__text_append(&text, content, bytes);
-    if (rc == 0 && text.count == 0) rc = SHORE_EINPUT;
-    char *exact = rc ? NULL : realloc(text.bytes, text.count); /* there may be many */
-    if (exact) text.bytes = exact;
-    struct shore__added token = {.content = text.bytes,
-                                 .bytes = text.count,
-                                 .id = id,
-                                 .special = flag(options, "special", false),
-                                 .lstrip = flag(options, "lstrip", false),
-                                 .rstrip = flag(options, "rstrip", false),
-                                 .single_word = flag(options, "single_word", false)};
-    if (rc == 0) rc = shore__added_set_add(normalized ? &t->normalized : &t->raw, &token);
-    if (rc) free(text.bytes);
-    return rc ? shore__fail(diag, rc, "an added token is empty, or memory is short") : 0;
-}
-
-int shore__tokenizer_add(struct shore__tokenizer *t, const json_t *token, struct shore_diag *diag) {
-    const json_t *content = json_object_get(token, "content"), *id = json_object_get(token, "id");
-    json_int_t number = json_is_integer(id) ? json_integer_value(id) : -1;
-    int rc = check_types(token, diag);
-    if (rc) return rc;
-    if (!json_is_string(content) || number < 0 || number >= SHORE__VOCAB_ID_LIMIT)
-        return shore__fail(diag, SHORE_EINPUT, "an added token has no content, or no id in range");
-    return add_token(t, json_string_value(content), json_string_length(content), (uint32_t)number, token, diag);
-}
-
-int shore__tokenizer_added_ready(struct shore__tokenizer *t, struct shore_diag *diag) {
-    t->added_special = calloc(t->added.nids + 1u, sizeof *t->added_special);
-    if (!t->added_special) return shore__fail(diag, -ENOMEM, "out of memory");
-    struct shore__added_set *const sets[] = {&t->raw, &t->normalized};
-    for (unsigned k = 0; k < 2; k++) {
-        for (uint32_t i = 0; i < sets[k]->count; i++)
-            t->added_special[sets[k]->tokens[i].id] = sets[k]->tokens[i].special;
-        shore__added_set_ready(sets[k]);
-    }
-    return 0;
-}
-
 int shore__tokenizer_rules(struct shore__tokenizer *t, const json_t *document, struct shore_diag *diag) {
-    int rc = check_types(document, diag);
+    int rc = shore__tokenizer_check_types(document, diag);
     if (rc == 0) rc = read_model(t, json_object_get(document, "model"), diag);
     if (rc == 0) rc = read_normalizer(t, json_object_get(document, "normalizer"), diag);
     if (rc == 0) rc = read_pre_tokenizer(t, json_object_get(document, "pre_tokenizer"), diag);
     return rc ? rc : read_decoder(t, json_object_get(document, "decoder"), diag);
 }
 
-int shore__tokenizer_gpt2_rules(struct shore__tokenizer *t, struct shore_diag *diag) {
-    static const char name[] = "<|endoftext|>";
-    uint32_t id = shore__vocab_find(&t->bpe.vocab, name, strlen(name));
-    json_t *special = json_pack("{s:b}", "special", 1);
+int shore__tokenizer_gpt2_rules(struct shore__tokenizer *t, bool prefix_space, struct shore_diag *diag) {
     t->bpe.unknown = SHORE__VOCAB_NONE;
     t->bpe.byte_level = true;
-    int rc = add_stage(t, GPT2_PATTERN, false, SHORE__ISOLATED, false, false, diag);
-    if (rc == 0 && id != SHORE__VOCAB_NONE) rc = add_token(t, name, strlen(name), id, special, diag);
-    json_decref(special);
-    return rc ? rc : shore__tokenizer_added_ready(t, diag);
+    return add_stage(t, GPT2_PATTERN, false, SHORE__ISOLATED, false, prefix_space, diag);
 }

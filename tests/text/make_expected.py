@@ -1,6 +1,6 @@
 """Makes tests/data/tokenizers: small tokenizers of every kind, texts, and the ids that the `tokenizers` library gives.
 
-    python3 tests/text/make_expected.py        (needs: pip install tokenizers; made with 0.22.2)
+    python3 tests/text/make_expected.py        (needs: pip install tokenizers transformers; made with 0.22.2 and 0.23.3, 5.24.0)
 
 cases.bin, little-endian: for each case u8 special, u32 bytes, the text, u32 count, that many u32 ids. A text may be
 invalid UTF-8: then the ids are those of Python's errors="replace".
@@ -11,6 +11,7 @@ import os
 import random
 import struct
 
+from transformers import AutoTokenizer
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 ROOT = os.path.join(os.path.dirname(__file__), "..", "data", "tokenizers")
@@ -77,6 +78,26 @@ def expect(folder, tokenizer, more=()):
                 f.write(struct.pack("<BI", special, len(raw)) + raw + struct.pack(f"<I{len(ids)}I", len(ids), *ids))
 
 
+def beside(name, tokenizer, files):
+    """Tokens that stand only in the files beside tokenizer.json (or vocab.json and merges.txt), as AutoTokenizer takes them."""
+    folder = os.path.join(ROOT, name)
+    os.makedirs(folder, exist_ok=True)
+    model = json.loads(tokenizer.to_str())["model"]
+    if name.endswith("pair"):
+        files = {**files, "vocab.json": model["vocab"]}
+        with open(os.path.join(folder, "merges.txt"), "w") as f:
+            f.write("#version: 0.2\n" + "".join(" ".join(m) + "\n" for m in model["merges"]))
+    else:
+        files = {**files, "tokenizer.json": json.loads(tokenizer.to_str())}
+    for file, content in files.items():
+        with open(os.path.join(folder, file), "w") as f:
+            json.dump(content, f)
+    t = AutoTokenizer.from_pretrained(folder)
+    with open(os.path.join(folder, "end_of_text.bin"), "wb") as f:
+        f.write(struct.pack("<II", t.eos_token_id, len(t)))
+    expect(folder, t.backend_tokenizer, ["x<|im_end|>y [TOOL] z<|image|><|pad|>", "a <r>  b  <mask> c<s></s>[one][two]", "wordy word"])
+
+
 def changed(tokenizer, **model):
     document = json.loads(tokenizer.to_str())
     document["model"].update(model)
@@ -120,6 +141,29 @@ def main():
              AddedToken("<both>", lstrip=True, rstrip=True)]
     gpt2 = byte_level(pre_tokenizers.ByteLevel(add_prefix_space=False))
     write("gpt2", gpt2, "<|endoftext|>")
+
+    def token(content, special=False, **more):
+        return {"content": content, "special": special, "normalized": not special, "lstrip": False, "rstrip": False,
+                "single_word": False, **more}
+
+    n = gpt2.get_vocab_size()
+    listed = {"0": token("<|endoftext|>", True, rstrip=True), str(n): token("<|im_end|>", True), str(n + 1): token("[TOOL]"),
+              str(n + 2): token("<r>", rstrip=True), str(n + 3): token("word", single_word=True)}
+    beside("beside", gpt2, {
+        "tokenizer_config.json": {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|im_end|>",
+                                  "pad_token": "<|pad|>", "image_token": "<|image|>", "add_bos_token": False,
+                                  "added_tokens_decoder": listed, "additional_special_tokens": ["[one]", "<r>"]},
+        # of no effect beside that list
+        "special_tokens_map.json": {"eos_token": "<s>"}, "added_tokens.json": {"[two]": n}})
+    beside("beside_old", gpt2, {
+        "tokenizer_config.json": {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<s>", "unk_token": "<|endoftext|>",
+                                  "mask_token": {"__type": "AddedToken", **token("<mask>", lstrip=True)}},
+        "special_tokens_map.json": {"eos_token": token("<|im_end|>"), "bos_token": "<s>",
+                                    "additional_special_tokens": ["[one]", "[two]"]},
+        "added_tokens.json": {"[two]": n + 2, "<|im_end|>": n, "[TOOL]": n + 1}})
+    beside("beside_pair", gpt2, {
+        "tokenizer_config.json": {"tokenizer_class": "GPT2Tokenizer", "eos_token": "</s>", "add_prefix_space": True,
+                                  "added_tokens_decoder": {k: v for k, v in listed.items() if k != "0"}}})
     write("gpt2_added", byte_level(pre_tokenizers.ByteLevel(add_prefix_space=True), added=added), "<|endoftext|>")
     # tokens in the spaces that went with another token
     spaces = ["<r>" + " " * n + end for n in range(1, 8)

@@ -35,7 +35,10 @@ static const char *const kinds[] = {"gpt2",
                                     "words",
                                     "line_ends",
                                     "line_starts",
-                                    "text_ends"};
+                                    "text_ends",
+                                    "beside",
+                                    "beside_old",
+                                    "beside_pair"};
 
 static unsigned char *slurp(const char *path, size_t *bytes) {
     FILE *f = fopen(path, "rb");
@@ -378,7 +381,14 @@ static void many_tokens_can_be_added(void **state) {
     assert_non_null(whole);
     sprintf(whole, WITH("\"added_tokens\":[%s]"), json);
     put_text("tokenizer.json", whole);
-    sprintf(whole, "{\"added_tokens_decoder\":[%s],\"eos_token\":\"<|s_9|>\"}", json);
+    free(json);
+    f = open_memstream(&json, &bytes);
+    assert_non_null(f);
+    for (unsigned i = 0; i < MANY; i++)
+        fprintf(f, "%s\"%u\":{\"content\":\"<|s_%u|>\",\"normalized\":false,\"special\":false}", i ? "," : "", 3 + i,
+                i);
+    assert_int_equal(fclose(f), 0);
+    sprintf(whole, "{\"added_tokens_decoder\":{%s},\"eos_token\":\"<|s_9|>\"}", json);
     put_text("tokenizer_config.json", whole);
     if (shore__tokenizer_open(directory, &t, &diag)) fail_msg("%s", diag.text);
     assert_int_equal(shore__tokenizer_vocab(t), 3 + MANY);
@@ -492,6 +502,27 @@ static void a_later_step_divides_a_long_text(void **state) {
     shore__tokenizer_close(t);
 }
 
+/* What AutoTokenizer says; vocabulary and end of text are made by make_expected.py, too. */
+static void files_beside_it_say_what_ends_a_text(void **state) {
+    static const char *const names[] = {"beside", "beside_old", "beside_pair"};
+    (void)state;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        struct shore__tokenizer *t;
+        struct shore_diag diag = {{0}};
+        char path[512];
+        size_t bytes;
+        snprintf(path, sizeof path, "%s/tokenizers/%s/end_of_text.bin", SHORE_TEST_DATA, names[i]);
+        unsigned char *expected = slurp(path, &bytes);
+        assert_int_equal(bytes, 8);
+        snprintf(path, sizeof path, "%s/tokenizers/%s", SHORE_TEST_DATA, names[i]);
+        assert_int_equal(shore__tokenizer_open(path, &t, &diag), 0);
+        assert_int_equal(shore__tokenizer_end_of_text(t), word(expected));
+        assert_int_equal(shore__tokenizer_vocab(t), word(expected + 4));
+        shore__tokenizer_close(t);
+        free(expected);
+    }
+}
+
 static void end_of_text_is_what_the_files_say(void **state) {
     static const struct {
         const char *tokenizer_config, *config;
@@ -501,19 +532,28 @@ static void end_of_text_is_what_the_files_say(void **state) {
                  {"{\"eos_token\":\"b\",\"model_max_length\":1000000000000000019884624838656}", NULL, 1},
                  {"{\"eos_token\":{\"content\":\"ab\"}}", "{\"eos_token_id\":1}", 2},
                  {"{\"eos_token\":\"b\",\"unk_token\":{\"content\":\"?\"},\"x\":[{\"split\":1}]}", NULL, 1},
-                 {"{\"eos_token\":\"?\"}", "{\"eos_token_id\":1}", 1},
+                 {"{\"eos_token\":\"?\"}", "{\"eos_token_id\":1}", 4}, /* transformers adds it */
+                 {"{\"eos_token\":null,\"pad_token\":\"?\"}", NULL, 3},
                  {NULL, "{\"eos_token_id\":[2,1]}", 2},
-                 {NULL, "{\"eos_token_id\":77}", 3}};
+                 {NULL, "{\"eos_token_id\":null}", 3},
+                 {NULL, "{\"eos_token_id\":77}", -1},
+                 {NULL, "{\"eos_token_id\":\"b\"}", -1},
+                 {NULL, "{\"eos_token_id\":-1}", -1}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct shore__tokenizer *t;
         struct shore_diag diag = {{0}};
         put_text("tokenizer.json", WITH("\"added_tokens\":[{\"id\":3,\"content\":\"</s>\",\"special\":true}]"));
         if (cases[i].tokenizer_config) put_text("tokenizer_config.json", cases[i].tokenizer_config);
         if (cases[i].config) put_text("config.json", cases[i].config);
-        assert_int_equal(shore__tokenizer_open(directory, &t, &diag), 0);
-        assert_int_equal(shore__tokenizer_end_of_text(t), cases[i].id);
-        assert_int_equal(shore__tokenizer_vocab(t), 4);
-        shore__tokenizer_close(t);
+        int rc = shore__tokenizer_open(directory, &t, &diag);
+        assert_int_equal(rc, cases[i].id < 0 ? SHORE_EINPUT : 0);
+        if (rc) {
+            assert_non_null(strstr(diag.text, "config.json: \"eos_token_id\""));
+        } else {
+            assert_int_equal(shore__tokenizer_end_of_text(t), cases[i].id);
+            assert_int_equal(shore__tokenizer_needed(t), cases[i].id < 4 ? 4 : cases[i].id + 1);
+            shore__tokenizer_close(t);
+        }
         drop("tokenizer_config.json");
         drop("config.json");
     }
@@ -549,8 +589,12 @@ static void two_files_say_what_gpt2_is_alone(void **state) {
         {"tokenizer_config.json", "{\"add_prefix_space\":1}", "tokenizer_config.json: \"add_prefix_space\" takes"},
         {"tokenizer_config.json", "{\"add_prefix_space\":null}", NULL},
         {"tokenizer_config.json", "{\"eos_token\":5}", "tokenizer_config.json: \"eos_token\" takes"},
-        {"tokenizer_config.json", "{\"add_prefix_space\":true}", "for add_prefix_space a"},
-        {"added_tokens.json", "{\"<tool>\":3}", "for what added_tokens.json says a"},
+        {"tokenizer_config.json", "{\"add_prefix_space\":true}", NULL},
+        {"config.json", "{\"model_type\":\"qwen2\"}", "for Qwen2Tokenizer a"},
+        {"added_tokens.json", "{\"<tool>\":3}", NULL},
+        {"added_tokens.json", "{\"<tool>\":4}",
+         "added_tokens.json: the token \"<tool>\" has the id 4, but comes to be 3"},
+        {"added_tokens.json", "{\"<tool>\":\"3\"}", "added_tokens.json: the token \"<tool>\" has no whole number"},
         {"added_tokens.json", "{}", NULL}};
     (void)state;
     put_text("vocab.json", "{\"a\":0,\"b\":1,\"ab\":2}");
@@ -566,6 +610,44 @@ static void two_files_say_what_gpt2_is_alone(void **state) {
     }
     drop("vocab.json");
     drop("merges.txt");
+}
+
+#define LISTED(x) "{\"added_tokens_decoder\":" x "}"
+
+static void what_the_files_beside_it_say_is_checked(void **state) {
+    static const struct {
+        const char *file, *text, *part;
+    } cases[] = {
+        {"tokenizer_config.json", LISTED("[]"), "takes tokens by their ids"},
+        {"tokenizer_config.json", LISTED("3"), "takes tokens by their ids"},
+        {"tokenizer_config.json", LISTED("{\"x\":{\"content\":\"y\"}}"), "\"x\", which is no id"},
+        {"tokenizer_config.json", LISTED("{\"99999999999\":{\"content\":\"y\"}}"), "no id in range"},
+        {"tokenizer_config.json", LISTED("{\"3\":{}}"), "token 3 of \"added_tokens_decoder\" has no content"},
+        {"tokenizer_config.json", LISTED("{\"3\":\"y\"}"), "has no content"},
+        {"tokenizer_config.json", LISTED("{\"3\":{\"content\":\"y\",\"special\":1}}"),
+         "\"special\" takes true or false"},
+        {"tokenizer_config.json", LISTED("{\"4\":{\"content\":\"y\"}}"), "\"y\" has the id 4, but comes to be 3"},
+        {"tokenizer_config.json", LISTED("{\"3\":{\"content\":\"a\"}}"),
+         "\"a\" has the id 3, but is 0 in the vocabulary"},
+        {"tokenizer_config.json", LISTED("{},\"added_tokens_decoder\":{}"), "stands twice"},
+        {"tokenizer_config.json", "{\"eos_token\":\"a\",\"eos_token\":\"b\"}", "stands twice"},
+        {"tokenizer_config.json", "{\"pad_token\":[]}", "\"pad_token\" takes a text"},
+        {"tokenizer_config.json", "[]", "not a JSON object"},
+        {"special_tokens_map.json", "{\"eos_token\":7}", "special_tokens_map.json: \"eos_token\" takes a text"},
+        {"special_tokens_map.json", "{", "special_tokens_map.json"},
+        {"added_tokens.json", "{\"y\":-3}", "added_tokens.json: the token \"y\" has no whole number"},
+        {"generation_config.json", "{\"eos_token_id\":9}", "generation_config.json: \"eos_token_id\" is 9"}};
+    (void)state;
+    put_text("tokenizer.json", MODEL(""));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct shore__tokenizer *t = NULL;
+        struct shore_diag diag = {{0}};
+        put_text(cases[i].file, cases[i].text);
+        if (shore__tokenizer_open(directory, &t, &diag) != SHORE_EINPUT || !strstr(diag.text, cases[i].part))
+            fail_msg("%s: \"%s\" does not say \"%s\"", cases[i].text, diag.text, cases[i].part);
+        drop(cases[i].file);
+    }
+    drop("tokenizer.json");
 }
 
 static void half_a_tokenizer_is_named(void **state) {
@@ -606,8 +688,10 @@ int main(void) {
         cmocka_unit_test(patterns_have_limits),
         cmocka_unit_test(an_endless_piece_is_refused),
         cmocka_unit_test(a_later_step_divides_a_long_text),
+        cmocka_unit_test(files_beside_it_say_what_ends_a_text),
         cmocka_unit_test(end_of_text_is_what_the_files_say),
         cmocka_unit_test(two_files_say_what_gpt2_is_alone),
+        cmocka_unit_test(what_the_files_beside_it_say_is_checked),
         cmocka_unit_test(half_a_tokenizer_is_named),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
