@@ -18,7 +18,7 @@ for which in "$@"; do
     esac
     command=("$LONGSHORE" train --init "$init" --data "$data" --drive "${drives[@]}" --out "$work/run" --batch 1
              --seq-len 64 --steps 3 --quiet)
-    least=$("${command[@]}" --memory 1MiB 2>&1 | sed -nE 's/.*minimum ([0-9.]+[KMGT]?i?B?).*/\1/p' | sed -n 1p) || true # it refuses
+    least=$("${command[@]}" --memory 1MiB 2>&1 | sed -nE 's/.*minimum ([0-9.]+ ?[KMGT]?i?B?).*/\1/p' | sed -n 1p) || true # it refuses
     "$WATCH" "${command[@]}" --memory "$least" >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
     peak=$(sed -n 's/^peak //p' "$work/log")
     printf '%s: minimum %s, peak from outside %.1f MiB\n' "$which" "$least" "$(calc "$peak / 1048576")"

@@ -35,7 +35,7 @@ for model in small.json llama.json gpt2-124m; do
             # shellcheck disable=SC2206
             command=(--init "$init" --batch "$batch" --seq-len "$length" --drive "$work/one" "$work/two" $how)
             least=$("$LONGSHORE" train --data "$work/tokens.bin" --out "$work/run" --steps 2 "${command[@]}" --memory 1MiB 2>&1 |
-                sed -nE 's/.*minimum ([0-9.]+[KMGT]?i?B?).*/\1/p' | sed -n 1p) || true # it refuses
+                sed -nE 's/.*minimum ([0-9.]+ ?[KMGT]?i?B?).*/\1/p' | sed -n 1p) || true # it refuses
             bytes=$(size_bytes "$least")
             for budget in "$least" $((bytes + bytes / 7)) $((bytes * 2)); do
                 one "$model $batch x $length $how" "$budget" "${command[@]}"

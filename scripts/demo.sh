@@ -11,7 +11,7 @@ work=runs/demo.work
 seconds=${DEMO_SECONDS:-190}
 vocab=4096 width=384 layers=7 ff=1024 length=256 batch=4
 say() { printf '\n\033[1m%s\033[0m\n' "$*"; }
-bytes_of() { # "112MiB", as longshore prints sizes
+bytes_of() { # "112.00 MiB", as longshore prints sizes
     awk -v text="$1" 'BEGIN {p = index("KMGT", substr(text, match(text, /[KMGT]/), 1)); printf "%.0f", (text + 0) * 1024 ^ p}'
 }
 metric() { sed -nE 's/.*"'"$2"'": ?([^,}]*).*/\1/p' "$1/metrics.jsonl"; }
@@ -58,7 +58,7 @@ common=(train --init "$work/config.json" --tokenizer "$work/tokenizer" --data "$
 
 # The smallest budget that is a round number: what the model's state takes would not fit.
 least=$("$longshore" "${common[@]}" --steps 4 --drive "$run.volume" --out "$run" --memory 1MiB 2>&1 |
-    sed -nE 's/.*minimum ([0-9.]+[KMGT]i?B?).*/\1/p' | sed -n 1p) || true
+    sed -nE 's/.*minimum ([0-9.]+ ?[KMGT]i?B?).*/\1/p' | sed -n 1p) || true
 [ -n "$least" ] || { echo "no minimum was printed" >&2; exit 1; }
 budget=$(((($(bytes_of "$least") >> 20) + 23) / 16 * 16))
 if [ $((budget << 20)) -ge $state ]; then budget=$((($(bytes_of "$least") >> 20) + 1)); fi

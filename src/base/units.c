@@ -98,13 +98,17 @@ int shore__parse_size(const char *text, uint64_t *bytes) {
 }
 
 const char *shore__format_size_up(uint64_t bytes, char *out, size_t out_bytes) {
-    unsigned shift = bytes >= UINT64_C(1) << 20 ? 20 : 10;
-    uint64_t unit = UINT64_C(1) << shift;
-    uint64_t whole = bytes / unit + (bytes % unit != 0);
-    if (whole > UINT64_MAX >> shift)
-        snprintf(out, out_bytes, "%llu", (unsigned long long)bytes);
+    static const char *const names[] = {"KiB", "MiB", "GiB", "TiB"};
+    unsigned i = bytes >= UINT64_C(1) << 20;
+    uint64_t unit = UINT64_C(1) << 10 * (i + 1);
+    uint64_t whole = bytes / unit + (bytes % unit != 0), hundredths = whole * 100;
+    for (; hundredths >= 102400 && i + 1 < sizeof names / sizeof names[0]; i++)
+        hundredths = hundredths / 1024 + (hundredths % 1024 != 0);
+    if (whole == 0 || whole > UINT64_MAX / unit)
+        snprintf(out, out_bytes, "%llu B", (unsigned long long)bytes);
     else
-        snprintf(out, out_bytes, "%llu%s", (unsigned long long)whole, shift == 20 ? "MiB" : "KiB");
+        snprintf(out, out_bytes, "%llu.%02llu %s", (unsigned long long)(hundredths / 100),
+                 (unsigned long long)(hundredths % 100), names[i]);
     return out;
 }
 

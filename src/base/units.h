@@ -19,10 +19,9 @@ int shore__parse_share(const char *text, double *share);
 /* "top1%", or "none": what the above accepts. */
 const char *shore__format_share(double share, char *out, size_t out_bytes);
 
-/* Shortest exact-enough form that shore__parse_size() accepts and that is never below bytes: rounds up to a whole MiB
- * from 1 MiB on ("397MiB"), KiB below. Returns out. */
+/* A size that is enough, as shore__format_size() writes sizes, which shore__parse_size() accepts and takes for no less
+ * than bytes: rounded up to whole MiB from 1 MiB on ("397.00 MiB", "29.80 GiB"), KiB below. Returns out. */
 const char *shore__format_size_up(uint64_t bytes, char *out, size_t out_bytes);
-/* For reading: "1.50 GiB". */
 const char *shore__format_size(uint64_t bytes, char *out, size_t out_bytes);
 /* "3 h 12 min", "4.2 s". */
 const char *shore__format_seconds(double seconds, char *out, size_t out_bytes);

@@ -239,6 +239,13 @@ static int check_variables(const struct shore__command_line *line, struct shore_
     return 0;
 }
 
+/* "--memory 29.80 GiB", as sizes are printed, is two words: both are its value. */
+static const char *with_unit(const char *number, const char *unit, char *out, size_t bytes) {
+    uint64_t size;
+    int n = snprintf(out, bytes, "%s %s", number, unit);
+    return n > 0 && (size_t)n < bytes && shore__parse_size(out, &size) == 0 ? out : NULL;
+}
+
 /* One --flag with its values, from argv[*i] on; *i is left on the last word that was used. */
 static int parse_flag(const struct shore__command_line *line, int argc, char **argv, int *i, void *target,
                       struct shore__parsed *parsed, const char **config, struct shore_diag *diag) {
@@ -289,6 +296,9 @@ static int parse_flag(const struct shore__command_line *line, int argc, char **a
         *config = value;
         return 0;
     }
+    char size[48];
+    if (o->kind == SHORE__OPTION_SIZE && *i + 1 < argc && with_unit(value, argv[*i + 1], size, sizeof size))
+        value = size, ++*i;
     int rc = shore__option_set(o, value, target, diag);
     if (o->kind == SHORE__OPTION_LIST && !word[length])
         while (!rc && *i + 1 < argc && !is_flag(argv[*i + 1]))

@@ -46,7 +46,7 @@ sweep() {
     rm -rf "$place/run" "$place"/d[12]
     mkdir "$place/d1" "$place/d2"
     local command=(train "$@" --data "$place/text" --out "$place/run" --steps 3)
-    refused "$name: a budget far too small" "minimum [0-9.]+ ?[KMGT]" "${command[@]}" --memory 1MiB
+    refused "$name: a budget far too small" "minimum [0-9.]+ [KMGT]iB" "${command[@]}" --memory 1MiB
     least=$(minimum "${command[@]}")
     [ -n "$least" ] || { fail "$name: no minimum is named"; return; }
     refused "$name: just below the minimum" "minimum $least" "${command[@]}" --memory $(($(bytes "$least") - 1048576))

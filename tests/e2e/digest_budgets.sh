@@ -29,7 +29,7 @@ sweep() {
     way "$name in memory" --drive ram: --memory 1GiB "$@"
     wanted=$found
     run train "${common[@]}" --out "$place/none" --drive "$place/d1" --dry-run "$@"
-    least=$(bytes "$(sed -n 's/^memory: minimum \([0-9.]*[KMG]iB\)$/\1/p' "$place/log")")
+    least=$(bytes "$(sed -n 's/^memory: minimum \([0-9.]* [KMG]iB\)$/\1/p' "$place/log")")
     most=$(most_memory)
     [ "${most:-0}" -gt "${least:-0}" ] || fail "$name: no budgets between '$least' and '$most'"
     for part in ${parts:-0 1 3 6 10}; do

@@ -148,7 +148,7 @@ if [ "$(id -u)" = 0 ] && mkdir "$place/tiny" && mount -t tmpfs -o size=4M none "
     umount "$place/tiny"
     # what is overwritten counts as free, on each of several drives
     run train "${common[@]}" --drive "$place/d" "$place/tiny" --dry-run
-    need=$(sed -n 's/^disk: \([0-9]*\)MiB$/\1/p' "$place/log")
+    need=$(($(bytes "$(sed -n 's/^disk: //p' "$place/log")") >> 20))
     mount -t tmpfs -o size=$((need + 1))M none "$place/tiny"
     mkdir "$place/tiny/a" "$place/tiny/b"
     for _ in once again; do

@@ -148,7 +148,7 @@ documented() {
     done
 }
 
-# bytes SIZE: what "397MiB" means, as longshore reads it.
+# bytes SIZE: what "397.00 MiB" means, as longshore reads it.
 bytes() {
     awk -v text="$1" 'BEGIN {
         number = text + 0; unit = text; sub(/^[0-9.]+ */, "", unit); unit = toupper(unit)
@@ -159,11 +159,11 @@ bytes() {
 # minimum ARGS...: the size that the refusal of a tiny budget names; empty if there is none.
 minimum() {
     run "$@" --memory 1MiB
-    sed -nE 's/.*minimum ([0-9.]+ ?[KMGT]?i?B?).*/\1/p' "$place/log" | sed -n 1p | tr -d ' '
+    sed -nE 's/.*minimum ([0-9.]+ ?[KMGT]?i?B?).*/\1/p' "$place/log" | sed -n 1p
 }
 
 # most_memory: bytes from which on everything is kept, as the last run's --dry-run said
-most_memory() { bytes "$(sed -n 's/^memory: everything kept from \([0-9.]*[KMG]iB\) on$/\1/p' "$place/log")"; }
+most_memory() { bytes "$(sed -n 's/^memory: everything kept from \([0-9.]* [KMG]iB\) on$/\1/p' "$place/log")"; }
 # skewed_tokens FILE VOCAB: 40,000 tokens, few of which are frequent, so that each unit looks up segments of its own
 skewed_tokens() {
     perl -e 'print pack("V256", 20240520, 1, 40000, (0) x 253); my $s = 1;

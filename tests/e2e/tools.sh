@@ -186,7 +186,11 @@ grep -qi "minimum" "$place/log" && ok "dry run" || fail "a dry run names no mini
 gpt2_config "$place/large.json" 10 1024 8 64 300
 dry=(train --init "$place/large.json" --drive "$place/d/dry" --out "$place/dry" --seq-len 64 --batch 2 --dry-run)
 must "${dry[@]}" --data "$place/text"
-must "${dry[@]}" --data "$place/text" --memory "$(sed -n 's/^memory: everything kept from \(.*\) on$/\1/p' "$place/log")"
+# A size as it is printed is one that is taken, with the blank between its two words too.
+kept=$(sed -n 's/^memory: everything kept from \(.*\) on$/\1/p' "$place/log")
+# shellcheck disable=SC2086
+must "${dry[@]}" --data "$place/text" --memory $kept
+grep -q "^memory: with $kept, inner activations kept for 10 of 10" "$place/log" && ok "one notation" || fail "$kept is not $(grep with "$place/log")"
 grep -q "activations kept for 10 of 10" "$place/log" && ok "what keeps everything" || fail "$(grep kept "$place/log")"
 [ ! -e "$place/dry" ] && [ ! -e "$place/d/dry" ] && ok "a dry run makes nothing" || fail "a dry run made something"
 must --version
