@@ -11,19 +11,6 @@
 #include "text/vector.h"
 
 #define NONE SHORE__VOCAB_NONE
-#define SHORT_SYMBOLS 32
-
-static uint32_t mix(uint64_t key) {
-    key *= 0x9E3779B97F4A7C15u;
-    return (uint32_t)(key >> 32);
-}
-
-static struct shore__merge *merge_slot(const struct shore__bpe *b, uint32_t left, uint32_t right) {
-    uint32_t mask = b->nmerge_slots - 1, at = mix((uint64_t)left << 32 | right) & mask;
-    while (b->merges[at].result != NONE && (b->merges[at].left != left || b->merges[at].right != right))
-        at = (at + 1) & mask;
-    return &b->merges[at];
-}
 
 static int grow_merges(struct shore__bpe *b) {
     struct shore__merge *old = b->merges;
@@ -34,7 +21,7 @@ static int grow_merges(struct shore__bpe *b) {
     b->merges = merges;
     b->nmerge_slots = n;
     for (uint32_t i = 0; i < nold; i++)
-        if (old[i].result != NONE) *merge_slot(b, old[i].left, old[i].right) = old[i];
+        if (old[i].result != NONE) *shore__bpe_merge_slot(b, old[i].left, old[i].right) = old[i];
     free(old);
     return 0;
 }
@@ -48,13 +35,16 @@ int shore__bpe_add_merge(struct shore__bpe *b, const char *left, size_t left_byt
         return -ENOMEM;
     uint32_t result = shore__vocab_find(&b->vocab, b->mapped.bytes, b->mapped.count);
     if (result == NONE) return SHORE_EINPUT;
+    bool grows = left_bytes > 0 && right_bytes > 0;
+    size_t chars = grows ? shore__utf8_count(b->mapped.bytes, b->mapped.count) : SIZE_MAX;
+    if (chars > b->longest_merge) b->longest_merge = chars;
     if (4 * (uint64_t)b->nmerges >= 3 * (uint64_t)b->nmerge_slots && grow_merges(b)) return -ENOMEM;
-    *merge_slot(b, l, r) = (struct shore__merge){l, r, b->nmerges++, result};
+    *shore__bpe_merge_slot(b, l, r) = (struct shore__merge){l, r, b->nmerges++, result};
     return 0;
 }
 
 static uint64_t *pair_slot(const struct shore__bpe *b, uint64_t key) {
-    uint32_t mask = b->npair_slots - 1, at = mix(key) & mask;
+    uint32_t mask = b->npair_slots - 1, at = shore__bpe_mix(key) & mask;
     while (b->pairs[at] && b->pairs[at] != key)
         at = (at + 1) & mask;
     return &b->pairs[at];
@@ -128,8 +118,10 @@ int shore__bpe_ready(struct shore__bpe *b) {
         }
         b->byte_ids[i] = shore__vocab_find(&b->vocab, name, n);
     }
-    b->cache = calloc(SHORE__BPE_CACHE_SLOTS, sizeof *b->cache);
-    if (!b->cache) return -ENOMEM;
+    for (uint32_t id = 0; id < b->vocab.nids; id++) {
+        size_t n;
+        if (shore__vocab_text(&b->vocab, id, &n) && n > b->longest_token) b->longest_token = n;
+    }
     return b->byte_level ? 0 : find_cuts(b);
 }
 
@@ -137,8 +129,6 @@ void shore__bpe_fini(struct shore__bpe *b) {
     shore__vocab_fini(&b->vocab);
     free(b->merges);
     free(b->pairs);
-    free(b->cache);
-    free(b->work);
     free(b->mapped.bytes);
 }
 
@@ -147,187 +137,6 @@ bool shore__bpe_may_cut(const struct shore__bpe *b, const char *left, const char
     if (!b->cut_needs_known) return true;
     return shore__vocab_find(&b->vocab, left, shore__utf8_bytes((unsigned char)*left)) != NONE ||
            shore__vocab_find(&b->vocab, right, shore__utf8_bytes((unsigned char)*right)) != NONE;
-}
-
-/* Symbols of a piece: a doubly linked list in an array, so that a merge is O(1). */
-struct symbol {
-    uint32_t id, previous, next;
-};
-struct candidate {
-    uint32_t rank, at, result;
-};
-
-/* The first symbols, before any merge, in the order that the `tokenizers` library gives them. */
-static size_t first_symbols(const struct shore__bpe *b, const char *piece, size_t bytes, uint32_t *ids) {
-    size_t n = 0;
-    if (b->byte_level && b->unknown == NONE) {
-        for (size_t i = 0; i < bytes; i++)
-            if (b->byte_ids[(unsigned char)piece[i]] != NONE) ids[n++] = b->byte_ids[(unsigned char)piece[i]];
-        return n;
-    }
-    bool waiting = false; /* an unknown token that may yet swallow the next one */
-    for (size_t i = 0, step; i < bytes; i += step) {
-        step = b->byte_level ? 1 : shore__utf8_bytes((unsigned char)piece[i]);
-        uint32_t id =
-            b->byte_level ? b->byte_ids[(unsigned char)piece[i]] : shore__vocab_find(&b->vocab, piece + i, step);
-        if (id != NONE) {
-            if (waiting) ids[n++] = b->unknown;
-            waiting = false;
-            ids[n++] = id;
-            continue;
-        }
-        bool fallback = b->byte_fallback && !b->byte_level;
-        for (size_t k = 0; fallback && k < step; k++)
-            fallback = b->byte_ids[(unsigned char)piece[i + k]] != NONE;
-        if (fallback) {
-            for (size_t k = 0; k < step; k++)
-                ids[n++] = b->byte_ids[(unsigned char)piece[i + k]];
-        } else if (b->unknown != NONE) {
-            if (waiting && !b->fuse_unknown) ids[n++] = b->unknown;
-            waiting = true;
-        }
-    }
-    if (waiting) ids[n++] = b->unknown;
-    return n;
-}
-
-/* For words: looks for the best pair again after each merge. */
-static size_t merge_short(const struct shore__bpe *b, uint32_t *ids, size_t n) {
-    struct shore__merge *pairs[SHORT_SYMBOLS];
-    for (size_t i = 0; i + 1 < n; i++)
-        pairs[i] = merge_slot(b, ids[i], ids[i + 1]);
-    for (;;) {
-        uint32_t rank = NONE;
-        size_t best = 0;
-        for (size_t i = 0; i + 1 < n; i++)
-            if (pairs[i]->rank < rank) {
-                rank = pairs[i]->rank;
-                best = i;
-            }
-        if (rank == NONE) return n;
-        ids[best] = pairs[best]->result;
-        n--;
-        memmove(ids + best + 1, ids + best + 2, (n - best - 1) * sizeof *ids);
-        if (best + 1 < n) memmove(pairs + best + 1, pairs + best + 2, (n - best - 2) * sizeof *pairs);
-        if (best > 0) pairs[best - 1] = merge_slot(b, ids[best - 1], ids[best]);
-        if (best + 1 < n) pairs[best] = merge_slot(b, ids[best], ids[best + 1]);
-    }
-}
-
-static bool before(const struct candidate *a, const struct candidate *b) {
-    return a->rank != b->rank ? a->rank < b->rank : a->at < b->at;
-}
-
-static void push(struct candidate *heap, size_t *n, struct candidate c) {
-    size_t i = (*n)++;
-    for (; i > 0 && before(&c, &heap[(i - 1) / 2]); i = (i - 1) / 2)
-        heap[i] = heap[(i - 1) / 2];
-    heap[i] = c;
-}
-
-static struct candidate pop(struct candidate *heap, size_t *n) {
-    struct candidate top = heap[0], last = heap[--*n];
-    size_t i = 0, child;
-    for (; (child = 2 * i + 1) < *n; i = child) {
-        if (child + 1 < *n && before(&heap[child + 1], &heap[child])) child++;
-        if (!before(&heap[child], &last)) break;
-        heap[i] = heap[child];
-    }
-    heap[i] = last;
-    return top;
-}
-
-static void consider(const struct shore__bpe *b, const struct symbol *s, uint32_t at, struct candidate *heap,
-                     size_t *n) {
-    if (s[at].next == NONE) return;
-    const struct shore__merge *m = merge_slot(b, s[at].id, s[s[at].next].id);
-    if (m->result != NONE) push(heap, n, (struct candidate){m->rank, at, m->result});
-}
-
-/* For long pieces: a heap of candidates; one that no longer stands is dropped when it comes up. Each merge adds at most
- * two candidates and takes one, so the heap never holds more than two per symbol. */
-static size_t merge_long(const struct shore__bpe *b, uint32_t *ids, size_t n, struct symbol *s,
-                         struct candidate *heap) {
-    size_t nheap = 0, kept = 0;
-    for (uint32_t i = 0; i < n; i++)
-        s[i] = (struct symbol){ids[i], i ? i - 1 : NONE, i + 1 < n ? i + 1 : NONE};
-    for (uint32_t i = 0; i < n; i++)
-        consider(b, s, i, heap, &nheap);
-    while (nheap > 0) {
-        struct candidate c = pop(heap, &nheap);
-        uint32_t right = s[c.at].next;
-        if (s[c.at].id == NONE || right == NONE) continue;
-        if (merge_slot(b, s[c.at].id, s[right].id)->result != c.result) continue;
-        s[c.at].id = c.result;
-        s[c.at].next = s[right].next;
-        s[right].id = NONE;
-        if (s[c.at].next != NONE) s[s[c.at].next].previous = c.at;
-        if (s[c.at].previous != NONE) consider(b, s, s[c.at].previous, heap, &nheap);
-        consider(b, s, c.at, heap, &nheap);
-    }
-    for (size_t i = 0; i < n; i++)
-        if (s[i].id != NONE) ids[kept++] = s[i].id;
-    return kept;
-}
-
-static int encode_long(struct shore__bpe *b, const char *piece, size_t bytes, struct shore__ids *out) {
-    size_t need = bytes * (sizeof(uint32_t) + sizeof(struct symbol) + 2 * sizeof(struct candidate));
-    if (need > b->work_bytes) {
-        free(b->work);
-        b->work_bytes = 0;
-        b->work = malloc(need);
-        if (!b->work) return -ENOMEM;
-        b->work_bytes = need;
-    }
-    struct candidate *heap = b->work;
-    struct symbol *symbols = (struct symbol *)(heap + 2 * bytes);
-    uint32_t *ids = (uint32_t *)(symbols + bytes);
-    size_t n = first_symbols(b, piece, bytes, ids);
-    n = merge_long(b, ids, n, symbols, heap);
-    for (size_t i = 0; i < n; i++)
-        if (shore__ids_push(out, ids[i])) return -ENOMEM;
-    return 0;
-}
-
-/* The whole piece as one token of the vocabulary. */
-static uint32_t whole_token(struct shore__bpe *b, const char *piece, size_t bytes) {
-    if (!b->byte_level) return shore__vocab_find(&b->vocab, piece, bytes);
-    b->mapped.count = 0;
-    for (size_t i = 0; i < bytes; i++) {
-        uint32_t c = b->byte_chars[(unsigned char)piece[i]];
-        char text[2] = {(char)(c < 128 ? c : (0xC0 | c >> 6)), (char)(0x80 | (c & 63))};
-        if (shore__text_append(&b->mapped, text, c < 128 ? 1 : 2)) return NONE;
-    }
-    return shore__vocab_find(&b->vocab, b->mapped.bytes, b->mapped.count);
-}
-
-int shore__bpe_encode(struct shore__bpe *b, const char *piece, size_t bytes, struct shore__ids *out) {
-    struct shore__bpe_cached *cached = NULL;
-    if (bytes == 0) return 0;
-    if (bytes < SHORE__BPE_CACHED_BYTES) {
-        cached = &b->cache[XXH3_64bits(piece, bytes) & (SHORE__BPE_CACHE_SLOTS - 1)];
-        if (cached->bytes == bytes && !memcmp(cached->text, piece, bytes)) {
-            for (unsigned i = 0; i < cached->nids; i++)
-                if (shore__ids_push(out, cached->ids[i])) return -ENOMEM;
-            return 0;
-        }
-    }
-    if (b->ignore_merges) {
-        uint32_t id = whole_token(b, piece, bytes);
-        if (id != NONE) return shore__ids_push(out, id);
-    }
-    if (bytes > SHORT_SYMBOLS) return encode_long(b, piece, bytes, out);
-    uint32_t ids[SHORT_SYMBOLS];
-    size_t n = merge_short(b, ids, first_symbols(b, piece, bytes, ids));
-    for (size_t i = 0; i < n; i++)
-        if (shore__ids_push(out, ids[i])) return -ENOMEM;
-    if (cached && n <= SHORE__BPE_CACHED_IDS) {
-        cached->bytes = (uint8_t)bytes;
-        cached->nids = (uint8_t)n;
-        memcpy(cached->text, piece, bytes);
-        memcpy(cached->ids, ids, n * sizeof *ids);
-    }
-    return 0;
 }
 
 static int decode_byte_level(const struct shore__bpe *b, const char *text, size_t n, struct shore__text *out) {

@@ -30,16 +30,26 @@ struct shore__bpe {
     uint64_t *pairs;
     uint32_t npair_slots, npairs;
     bool cut_anywhere_else, cut_needs_known;
+    size_t longest_merge;      /* characters of what a merge makes; SIZE_MAX: one adds nothing to its symbols */
+    size_t longest_token;      /* bytes */
+    struct shore__text mapped; /* while merges are added */
+};
+
+/* What encoding needs beside the model, so that a model serves many at once; zeroed before its first use. */
+struct shore__bpe_work {
     struct shore__bpe_cached {
         uint8_t bytes, nids;
         char text[SHORE__BPE_CACHED_BYTES - 1];
         uint32_t ids[SHORE__BPE_CACHED_IDS];
     } * cache;
-    /* work of long pieces, kept from piece to piece */
-    void *work;
-    size_t work_bytes;
+    void *merging; /* of long pieces, kept from piece to piece */
+    size_t merging_bytes;
     struct shore__text mapped;
+    struct shore__ids symbols; /* of a piece in parts: those whose tokens what comes may change */
+    bool waiting;              /* an unknown token that may yet swallow the next one */
+    size_t window, margin;
 };
+void shore__bpe_work_fini(struct shore__bpe_work *w);
 
 /* A merge of two tokens of the vocabulary, in the order of their priority; a repeated pair takes the later place, as
  * the `tokenizers` library has it. SHORE_EINPUT: one of them, or what they make, is not in the vocabulary. */
@@ -49,11 +59,30 @@ int shore__bpe_add_merge(struct shore__bpe *b, const char *left, size_t left_byt
 int shore__bpe_ready(struct shore__bpe *b);
 void shore__bpe_fini(struct shore__bpe *b);
 
-/* Appends the ids of a piece of valid UTF-8. 0 or -ENOMEM. */
-int shore__bpe_encode(struct shore__bpe *b, const char *piece, size_t bytes, struct shore__ids *out);
+/* Appends the ids of a piece of valid UTF-8. 0, -ENOMEM, or SHORE_EINPUT: the piece is too long for such a model. */
+int shore__bpe_encode(const struct shore__bpe *b, struct shore__bpe_work *w, const char *piece, size_t bytes,
+                      struct shore__ids *out);
+/* The same for a piece that comes in parts of whole characters, in memory that does not grow with it; it must be longer
+ * than any token of the vocabulary. */
+int shore__bpe_feed(const struct shore__bpe *b, struct shore__bpe_work *w, const char *part, size_t bytes,
+                    struct shore__ids *out);
+int shore__bpe_end(const struct shore__bpe *b, struct shore__bpe_work *w, struct shore__ids *out);
 /* Whether text may be cut between two adjacent characters (of valid UTF-8, at these places). */
 bool shore__bpe_may_cut(const struct shore__bpe *b, const char *left, const char *right);
 /* Appends the bytes that a token stands for, which is written as text. */
 int shore__bpe_decode(const struct shore__bpe *b, const char *text, size_t n, struct shore__text *out);
+
+static inline uint32_t shore__bpe_mix(uint64_t key) {
+    key *= 0x9E3779B97F4A7C15u;
+    return (uint32_t)(key >> 32);
+}
+
+/* Of a pair of tokens: its merge, or an empty slot. */
+static inline struct shore__merge *shore__bpe_merge_slot(const struct shore__bpe *b, uint32_t left, uint32_t right) {
+    uint32_t mask = b->nmerge_slots - 1, at = shore__bpe_mix((uint64_t)left << 32 | right) & mask;
+    while (b->merges[at].result != SHORE__VOCAB_NONE && (b->merges[at].left != left || b->merges[at].right != right))
+        at = (at + 1) & mask;
+    return &b->merges[at];
+}
 
 #endif

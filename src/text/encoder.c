@@ -14,34 +14,56 @@
 #include "text/vector.h"
 
 #define PART_BYTES (64u << 10)
-#define PIECE_LIMIT_BYTES (1u << 20)
+#define PIECE_BYTES (64u << 10) /* above, a piece is encoded before its end is there */
+#define UNCOMPOSED_LIMIT_BYTES (1u << 20)
+#define HELD_LIMIT_MIB 96u
+#define PATIENT_BYTES (1u << 20)
 #define NOTHING SIZE_MAX
 
 struct shore__encoder {
-    struct shore__tokenizer *t;
+    const struct shore__tokenizer *t;
+    struct shore__bpe_work work;
+    struct shore__matcher *matcher;
     struct shore__ids *out;
     struct shore_diag *diag;
     struct shore__splitter raw, normalized;
     unsigned char tail[4]; /* of a character whose end has not come yet */
     size_t ntail;
-    struct shore__text uncomposed, part, work; /* of normalizing */
-    bool normalizing;                          /* the section has begun */
-    struct shore__text piece;                  /* normalized, not yet encoded: the first stage's text */
-    bool in_piece, at_origin;                  /* at_origin: nothing of the text has been encoded */
+    struct shore__text uncomposed, part, scratch; /* of normalizing */
+    bool normalizing;                             /* the section has begun */
+    struct shore__text piece;                     /* normalized, not yet encoded: the first stage's text */
+    bool in_piece, at_origin;                     /* at_origin: nothing of the text has been encoded */
     struct {
-        bool open;  /* the stage has the beginning of a piece, whose end has not come yet */
-        int before; /* of the piece: the byte that stood before text, or SHORE__PATTERN_BEGINS */
+        bool open;     /* the stage has the beginning of a piece, whose end has not come yet */
+        bool encoding; /* and its first tokens have been encoded */
+        int before;    /* of the piece: the byte that stood before text, or SHORE__PATTERN_BEGINS */
         struct shore__text text;
+        size_t patience; /* text that is there before it is looked at again */
     } begun[SHORE__STEP_LIMIT + 1];
 };
 
 static int divide(struct shore__encoder *e, unsigned stage, const char *text, size_t bytes, bool final, size_t *used);
 static int encode_part(struct shore__encoder *e, unsigned stage, const char *text, size_t bytes, bool final);
 
+static int refuse_endless(struct shore__encoder *e, unsigned mib) {
+    return shore__fail(e->diag, SHORE_EINPUT,
+                       "more than %u MiB of text without a place where the tokenizer divides it, whatever follows; "
+                       "break the line, or use the byte-level tokenizer",
+                       mib);
+}
+
+static int encoded(struct shore__encoder *e, int rc) {
+    return rc == SHORE_EINPUT ? refuse_endless(e, 1) : rc;
+}
+
+static int encode_text(struct shore__encoder *e, const char *text, size_t bytes) {
+    return encoded(e, shore__bpe_encode(&e->t->bpe, &e->work, text, bytes, e->out));
+}
+
 static int encode_piece(struct shore__encoder *e, unsigned stage, const char *text, size_t bytes) {
     size_t used;
     if (bytes == 0) return 0;
-    if (stage == e->t->nstages) return shore__bpe_encode(&e->t->bpe, text, bytes, e->out);
+    if (stage == e->t->nstages) return encode_text(e, text, bytes);
     if (stage > 0 && e->t->stages[stage].prefix_space) return encode_part(e, stage, text, bytes, true);
     return divide(e, stage, text, bytes, true, &used);
 }
@@ -97,13 +119,6 @@ static int stretch(struct gather *g, size_t start, size_t end, bool match) {
     return holds ? 0 : let_go(g);
 }
 
-static int refuse_endless(struct shore__encoder *e) {
-    return shore__fail(e->diag, SHORE_EINPUT,
-                       "more than %u bytes of text without a place where the tokenizer divides it; break the line, or "
-                       "use the byte-level tokenizer",
-                       PIECE_LIMIT_BYTES);
-}
-
 /* What a stage puts before a piece that begins with text. */
 static int put_prefix(const struct shore__encoder *e, unsigned stage, const char *text, struct shore__text *out) {
     bool wanted = stage < e->t->nstages && e->t->stages[stage].prefix_space && text[0] != ' ';
@@ -116,19 +131,44 @@ static void drop_used(struct shore__encoder *e, unsigned stage, struct shore__te
     shore__text_drop(text, used);
 }
 
+/* Waits for a piece that no token can be. */
+static int encode_held(struct shore__encoder *e, unsigned stage, bool final) {
+    struct shore__text *held = &e->begun[stage].text;
+    bool *encoding = &e->begun[stage].encoding;
+    size_t least = e->t->bpe.longest_token > PIECE_BYTES ? e->t->bpe.longest_token : PIECE_BYTES;
+    int rc = 0;
+    if (!final && held->count <= least) return 0;
+    if (final && !*encoding) {
+        rc = encode_text(e, held->bytes, held->count);
+    } else {
+        rc = encoded(e, shore__bpe_feed(&e->t->bpe, &e->work, held->bytes, held->count, e->out));
+        if (rc == 0 && final) rc = shore__bpe_end(&e->t->bpe, &e->work, e->out);
+    }
+    *encoding = !final;
+    held->count = 0;
+    return rc;
+}
+
+/* Divides what is held for a stage, unless that was tried with half as much: what is looked at again and again would
+ * take the square of its length. */
+static int divide_held(struct shore__encoder *e, unsigned stage, struct shore__text *held, bool final) {
+    size_t used, *patience = &e->begun[stage].patience;
+    if (!final && held->count < *patience) return 0;
+    int rc = divide(e, stage, held->bytes, held->count, final, &used);
+    if (rc) return rc;
+    drop_used(e, stage, held, used, final);
+    *patience = held->count > PATIENT_BYTES ? 2 * held->count : 0;
+    return held->count > (size_t)HELD_LIMIT_MIB << 20 ? refuse_endless(e, HELD_LIMIT_MIB) : 0;
+}
+
 /* A piece in parts, for what is too long to wait for its end, or to be copied. The last part may be empty. */
 static int encode_part(struct shore__encoder *e, unsigned stage, const char *text, size_t bytes, bool final) {
     struct shore__text *held = &e->begun[stage].text;
-    bool encodes = stage == e->t->nstages;
-    size_t used = final ? held->count + bytes : 0;
     int rc = e->begun[stage].open ? 0 : put_prefix(e, stage, text, held);
     e->begun[stage].open = !final;
     if (rc == 0) rc = shore__text_append(held, text, bytes);
-    if (rc == 0 && !encodes) rc = divide(e, stage, held->bytes, held->count, final, &used);
-    if (rc == 0 && encodes && final) rc = shore__bpe_encode(&e->t->bpe, held->bytes, held->count, e->out);
     if (rc) return rc;
-    drop_used(e, stage, held, used, final);
-    return held->count > PIECE_LIMIT_BYTES ? refuse_endless(e) : 0;
+    return stage == e->t->nstages ? encode_held(e, stage, final) : divide_held(e, stage, held, final);
 }
 
 /* A stretch that does not match, of which the next stage may have the beginning. */
@@ -146,8 +186,8 @@ static int divide(struct shore__encoder *e, unsigned stage, const char *text, si
     int found = 0, rc = 0;
     *used = final ? bytes : 0;
     while (s->pattern && at < bytes &&
-           (found = shore__pattern_find(s->pattern, text, bytes, at, e->begun[stage].before, final, &start, &end)) ==
-               1) {
+           (found = shore__pattern_find(s->pattern, e->matcher, text, bytes, at, e->begun[stage].before, final, &start,
+                                        &end)) == 1) {
         rc = rest_of_stretch(&g, at, start);
         if (rc == 0) rc = stretch(&g, start, end, true);
         if (rc) return rc;
@@ -162,7 +202,7 @@ static int divide(struct shore__encoder *e, unsigned stage, const char *text, si
     size_t open_end = found == 2 ? start : bytes; /* no match begins before */
     bool alone = s->behavior == SHORE__ISOLATED || s->behavior == SHORE__CONTIGUOUS ||
                  (s->behavior == SHORE__REMOVED && !s->invert);
-    if (alone && at < open_end && (e->begun[stage + 1].open || bytes - at > PIECE_LIMIT_BYTES)) {
+    if (alone && at < open_end && (e->begun[stage + 1].open || bytes - at > PIECE_BYTES)) {
         *used = open_end;
         rc = let_go(&g);
         return rc ? rc : encode_part(e, stage + 1, text + at, open_end - at, false);
@@ -177,26 +217,29 @@ static int cut(struct shore__encoder *e, const char *text, size_t bytes, bool fi
     int rc = 0;
     for (size_t i = 0; rc == 0 && i < bytes && e->t->bpe.cut_anywhere_else;) {
         if (i > start && shore__bpe_may_cut(&e->t->bpe, text + before, text + i)) {
-            rc = shore__bpe_encode(&e->t->bpe, text + start, i - start, e->out);
+            rc = e->begun[0].open ? encode_part(e, 0, text + start, i - start, true)
+                                  : encode_text(e, text + start, i - start);
             start = i;
         }
         before = i;
         i += shore__utf8_bytes((unsigned char)text[i]);
     }
-    *used = final ? bytes : start;
-    return rc || !final ? rc : shore__bpe_encode(&e->t->bpe, text + start, bytes - start, e->out);
+    *used = bytes;
+    if (rc) return rc;
+    if (final) return encode_part(e, 0, text + start, bytes - start, true);
+    *used = start;
+    if (before - start <= PIECE_BYTES) return 0;
+    *used = before; /* the last character says whether there is a cut behind it */
+    return encode_part(e, 0, text + start, before - start, false);
 }
 
 static int encode_pending(struct shore__encoder *e, bool final) {
-    size_t used;
-    bool whole = e->t->nstages == 0;
-    int rc = whole && e->t->bpe.byte_level
-                 ? (used = final ? e->piece.count : 0, final ? encode_piece(e, 0, e->piece.bytes, e->piece.count) : 0)
-             : whole ? cut(e, e->piece.bytes, e->piece.count, final, &used)
-                     : divide(e, 0, e->piece.bytes, e->piece.count, final, &used);
-    if (rc) return rc;
-    drop_used(e, 0, &e->piece, used, final);
-    return e->piece.count > PIECE_LIMIT_BYTES ? refuse_endless(e) : 0;
+    size_t used = e->piece.count;
+    if (e->t->nstages) return divide_held(e, 0, &e->piece, final);
+    int rc = e->t->bpe.byte_level ? encode_part(e, 0, e->piece.bytes, e->piece.count, final)
+                                  : cut(e, e->piece.bytes, e->piece.count, final, &used);
+    if (rc == 0) shore__text_drop(&e->piece, used);
+    return rc;
 }
 
 static int on_normalized_text(void *ctx, const char *text, size_t bytes) {
@@ -263,15 +306,15 @@ static int normalize(struct shore__encoder *e, const char *text, size_t bytes, b
         if (!final) n = last_place_to_cut(e->uncomposed.bytes, n);
         rc = shore__compose(e->uncomposed.bytes, n, &e->part);
         shore__text_drop(&e->uncomposed, n);
-        if (rc == 0 && e->uncomposed.count > PIECE_LIMIT_BYTES)
+        if (rc == 0 && e->uncomposed.count > UNCOMPOSED_LIMIT_BYTES)
             rc = shore__fail(e->diag, SHORE_EINPUT, "more than %u bytes of text that may all compose",
-                             PIECE_LIMIT_BYTES);
+                             UNCOMPOSED_LIMIT_BYTES);
     } else {
         rc = shore__text_append(&e->part, text, bytes);
     }
     if (rc || e->part.count == 0) return rc;
     e->normalizing = true;
-    rc = shore__normalize_rest(t, first, &e->part, &e->work);
+    rc = shore__normalize_rest(t, first, &e->part, &e->scratch);
     return rc ? rc : shore__splitter_feed(&e->normalized, e->part.bytes, e->part.count);
 }
 
@@ -286,10 +329,15 @@ static int on_raw_end(void *ctx) {
     return rc ? rc : shore__splitter_end(&e->normalized);
 }
 
-int shore__encoder_open(struct shore__tokenizer *t, bool special, struct shore__encoder **out) {
+int shore__encoder_open(const struct shore__tokenizer *t, bool special, struct shore__encoder **out) {
     struct shore__encoder *e = calloc(1, sizeof *e);
     if (!e) return -ENOMEM;
     e->t = t;
+    e->matcher = shore__matcher_open();
+    if (!e->matcher) {
+        free(e);
+        return -ENOMEM;
+    }
     e->at_origin = true;
     for (unsigned i = 0; i <= SHORE__STEP_LIMIT; i++)
         e->begun[i].before = SHORE__PATTERN_BEGINS;
@@ -383,11 +431,13 @@ int shore__encoder_end(struct shore__encoder *e, struct shore__ids *out, struct 
 
 void shore__encoder_close(struct shore__encoder *e) {
     if (!e) return;
+    shore__matcher_close(e->matcher);
+    shore__bpe_work_fini(&e->work);
     free(e->raw.text.bytes);
     free(e->normalized.text.bytes);
     free(e->uncomposed.bytes);
     free(e->part.bytes);
-    free(e->work.bytes);
+    free(e->scratch.bytes);
     free(e->piece.bytes);
     for (unsigned i = 0; i <= SHORE__STEP_LIMIT; i++)
         free(e->begun[i].text.bytes);

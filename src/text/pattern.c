@@ -21,10 +21,13 @@
 
 struct shore__pattern {
     pcre2_code *code;
+    bool begins; /* one of its anchors stands for the beginning of a text, not of a line */
+};
+
+struct shore__matcher {
     pcre2_match_data *match;
     pcre2_match_context *limits;
     pcre2_jit_stack *stack;
-    bool begins; /* one of its anchors stands for the beginning of a text, not of a line */
 };
 
 struct translation {
@@ -214,16 +217,33 @@ static int compile(struct shore__pattern *p, struct translation *t) {
     p->begins = t->text_start;
     if (empty) return refuse(t, "a way to match the empty text");
     /* where it is refused (hardened kernels), the interpreter gives the same matches */
-    if (pcre2_jit_compile(p->code, PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD) == 0)
-        p->stack = pcre2_jit_stack_create(32 << 10, JIT_STACK_BYTES, NULL);
-    p->match = pcre2_match_data_create(1, NULL);
-    p->limits = pcre2_match_context_create(NULL);
-    if (!p->match || !p->limits) return shore__fail(t->diag, -ENOMEM, "out of memory");
-    pcre2_set_match_limit(p->limits, MATCH_LIMIT);
-    pcre2_set_heap_limit(p->limits, HEAP_LIMIT_KIB);
-    pcre2_set_depth_limit(p->limits, DEPTH_LIMIT);
-    if (p->stack) pcre2_jit_stack_assign(p->limits, NULL, p->stack);
+    pcre2_jit_compile(p->code, PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD);
     return 0;
+}
+
+struct shore__matcher *shore__matcher_open(void) {
+    struct shore__matcher *m = calloc(1, sizeof *m);
+    if (!m) return NULL;
+    m->match = pcre2_match_data_create(1, NULL);
+    m->limits = pcre2_match_context_create(NULL);
+    if (!m->match || !m->limits) {
+        shore__matcher_close(m);
+        return NULL;
+    }
+    pcre2_set_match_limit(m->limits, MATCH_LIMIT);
+    pcre2_set_heap_limit(m->limits, HEAP_LIMIT_KIB);
+    pcre2_set_depth_limit(m->limits, DEPTH_LIMIT);
+    m->stack = pcre2_jit_stack_create(32 << 10, JIT_STACK_BYTES, NULL); /* NULL: a smaller one is used */
+    if (m->stack) pcre2_jit_stack_assign(m->limits, NULL, m->stack);
+    return m;
+}
+
+void shore__matcher_close(struct shore__matcher *m) {
+    if (!m) return;
+    pcre2_match_data_free(m->match);
+    pcre2_match_context_free(m->limits);
+    pcre2_jit_stack_free(m->stack);
+    free(m);
 }
 
 int shore__pattern_open(const char *text, size_t bytes, bool literal, struct shore__pattern **out,
@@ -246,22 +266,19 @@ int shore__pattern_open(const char *text, size_t bytes, bool literal, struct sho
 
 void shore__pattern_close(struct shore__pattern *p) {
     if (!p) return;
-    pcre2_match_data_free(p->match);
-    pcre2_match_context_free(p->limits);
-    pcre2_jit_stack_free(p->stack);
     pcre2_code_free(p->code);
     free(p);
 }
 
-int shore__pattern_find(struct shore__pattern *p, const char *text, size_t bytes, size_t from, int before, bool final,
-                        size_t *start, size_t *end) {
+int shore__pattern_find(const struct shore__pattern *p, struct shore__matcher *m, const char *text, size_t bytes,
+                        size_t from, int before, bool final, size_t *start, size_t *end) {
     bool continues = before != SHORE__PATTERN_BEGINS && (p->begins || before != '\n');
     uint32_t options = PCRE2_NO_UTF_CHECK | (final ? 0 : PCRE2_PARTIAL_HARD) | (continues ? PCRE2_NOTBOL : 0);
-    int n = pcre2_match(p->code, (PCRE2_SPTR)text, bytes, from, options, p->match, p->limits);
+    int n = pcre2_match(p->code, (PCRE2_SPTR)text, bytes, from, options, m->match, m->limits);
     if (n == PCRE2_ERROR_NOMATCH) return 0;
     if (n == PCRE2_ERROR_NOMEMORY) return -ENOMEM;
     if (n < 0 && n != PCRE2_ERROR_PARTIAL) return SHORE_EINPUT;
-    const PCRE2_SIZE *range = pcre2_get_ovector_pointer(p->match);
+    const PCRE2_SIZE *range = pcre2_get_ovector_pointer(m->match);
     /* \K is refused, so the end is never before the start; the empty match cannot be either */
     *start = range[0];
     *end = range[1];

@@ -16,11 +16,15 @@ int shore__pattern_open(const char *text, size_t bytes, bool literal, struct sho
                         struct shore_diag *diag);
 void shore__pattern_close(struct shore__pattern *p);
 
+/* What finding needs beside patterns, one for all that a thread looks for. NULL: no memory. */
+struct shore__matcher *shore__matcher_open(void);
+void shore__matcher_close(struct shore__matcher *m);
+
 #define SHORE__PATTERN_BEGINS (-1)
 /* The next match at or after `from` in valid UTF-8. before: the byte that stood before text, for anchors, or
  * SHORE__PATTERN_BEGINS. 1: [*start, *end) is it. 0: there is none. 2: what follows text could change the answer (only
  * if !final); *start is where a match may begin. SHORE_EINPUT: the pattern needs more work than is allowed. */
-int shore__pattern_find(struct shore__pattern *p, const char *text, size_t bytes, size_t from, int before, bool final,
-                        size_t *start, size_t *end);
+int shore__pattern_find(const struct shore__pattern *p, struct shore__matcher *m, const char *text, size_t bytes,
+                        size_t from, int before, bool final, size_t *start, size_t *end);
 
 #endif

@@ -11,6 +11,14 @@ static inline size_t shore__utf8_bytes(unsigned char lead) {
     return lead < 0x80 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
 }
 
+/* Characters of valid UTF-8. */
+static inline size_t shore__utf8_count(const char *s, size_t bytes) {
+    size_t n = 0;
+    for (size_t i = 0; i < bytes; i++)
+        n += ((unsigned char)s[i] & 0xC0) != 0x80;
+    return n;
+}
+
 /* The character at s, which must be whole and valid. */
 static inline uint32_t shore__utf8_char(const char *s) {
     const unsigned char *p = (const unsigned char *)s;

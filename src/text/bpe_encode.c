@@ -1,0 +1,323 @@
+/* Encoding with a model of byte-pair encoding.
+ *
+ * A piece that is too long to be held comes in parts. What makes that exact, with any list of merges: between two
+ * tokens of an encoding no merge has reached across, so each side was encoded as if it were alone; and a row of tokens
+ * of which each two neighbours are the encoding of their own text is the encoding of the whole, since the first merge
+ * that reached across would do so in those two alone. So what follows can change a token only by changing where a later
+ * one of them begins: if the token at a place is the same in the encodings of all beginnings of the text that end so
+ * late that the next token must begin at one of those ends, it stays, and with it what is before.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+#include "text/bpe.h"
+#include "text/utf8.h"
+#include "text/vector.h"
+
+#define NONE SHORE__VOCAB_NONE
+#define SHORT_SYMBOLS 32
+#define WINDOW_SYMBOLS (64u << 10) /* of a piece in parts, at first */
+#define WINDOW_SYMBOLS_MOST (1u << 20)
+#define MARGIN_SYMBOLS 32u        /* that are there to show that a token stays, at first */
+#define LONGEST_MERGE_CHARS 4096u /* above, showing it is too much work */
+#define SLICE_BYTES (16u << 10)
+
+void shore__bpe_work_fini(struct shore__bpe_work *w) {
+    free(w->cache);
+    free(w->merging);
+    free(w->mapped.bytes);
+    free(w->symbols.ids);
+}
+
+/* Symbols of a piece: a doubly linked list in an array, so that a merge is O(1). */
+struct symbol {
+    uint32_t id, previous, next;
+};
+struct candidate {
+    uint32_t rank, at, result;
+};
+
+/* The first symbols, before any merge, in the order that the `tokenizers` library gives them; at most one more than
+ * there are bytes. waiting: behind them is an unknown token that may yet swallow the next one. */
+static size_t first_symbols(const struct shore__bpe *b, const char *piece, size_t bytes, bool *waiting, uint32_t *ids) {
+    size_t n = 0;
+    if (b->byte_level && b->unknown == NONE) {
+        for (size_t i = 0; i < bytes; i++)
+            if (b->byte_ids[(unsigned char)piece[i]] != NONE) ids[n++] = b->byte_ids[(unsigned char)piece[i]];
+        return n;
+    }
+    for (size_t i = 0, step; i < bytes; i += step) {
+        step = b->byte_level ? 1 : shore__utf8_bytes((unsigned char)piece[i]);
+        uint32_t id =
+            b->byte_level ? b->byte_ids[(unsigned char)piece[i]] : shore__vocab_find(&b->vocab, piece + i, step);
+        if (id != NONE) {
+            if (*waiting) ids[n++] = b->unknown;
+            *waiting = false;
+            ids[n++] = id;
+            continue;
+        }
+        bool fallback = b->byte_fallback && !b->byte_level;
+        for (size_t k = 0; fallback && k < step; k++)
+            fallback = b->byte_ids[(unsigned char)piece[i + k]] != NONE;
+        if (fallback) {
+            for (size_t k = 0; k < step; k++)
+                ids[n++] = b->byte_ids[(unsigned char)piece[i + k]];
+        } else if (b->unknown != NONE) {
+            if (*waiting && !b->fuse_unknown) ids[n++] = b->unknown;
+            *waiting = true;
+        }
+    }
+    return n;
+}
+
+/* For words: looks for the best pair again after each merge. */
+static size_t merge_short(const struct shore__bpe *b, uint32_t *ids, size_t n) {
+    struct shore__merge *pairs[SHORT_SYMBOLS];
+    for (size_t i = 0; i + 1 < n; i++)
+        pairs[i] = shore__bpe_merge_slot(b, ids[i], ids[i + 1]);
+    for (;;) {
+        uint32_t rank = NONE;
+        size_t best = 0;
+        for (size_t i = 0; i + 1 < n; i++)
+            if (pairs[i]->rank < rank) {
+                rank = pairs[i]->rank;
+                best = i;
+            }
+        if (rank == NONE) return n;
+        ids[best] = pairs[best]->result;
+        n--;
+        memmove(ids + best + 1, ids + best + 2, (n - best - 1) * sizeof *ids);
+        if (best + 1 < n) memmove(pairs + best + 1, pairs + best + 2, (n - best - 2) * sizeof *pairs);
+        if (best > 0) pairs[best - 1] = shore__bpe_merge_slot(b, ids[best - 1], ids[best]);
+        if (best + 1 < n) pairs[best] = shore__bpe_merge_slot(b, ids[best], ids[best + 1]);
+    }
+}
+
+static bool before(const struct candidate *a, const struct candidate *b) {
+    return a->rank != b->rank ? a->rank < b->rank : a->at < b->at;
+}
+
+static void push(struct candidate *heap, size_t *n, struct candidate c) {
+    size_t i = (*n)++;
+    for (; i > 0 && before(&c, &heap[(i - 1) / 2]); i = (i - 1) / 2)
+        heap[i] = heap[(i - 1) / 2];
+    heap[i] = c;
+}
+
+static struct candidate pop(struct candidate *heap, size_t *n) {
+    struct candidate top = heap[0], last = heap[--*n];
+    size_t i = 0, child;
+    for (; (child = 2 * i + 1) < *n; i = child) {
+        if (child + 1 < *n && before(&heap[child + 1], &heap[child])) child++;
+        if (!before(&heap[child], &last)) break;
+        heap[i] = heap[child];
+    }
+    heap[i] = last;
+    return top;
+}
+
+static void consider(const struct shore__bpe *b, const struct symbol *s, uint32_t at, struct candidate *heap,
+                     size_t *n) {
+    if (s[at].next == NONE) return;
+    const struct shore__merge *m = shore__bpe_merge_slot(b, s[at].id, s[s[at].next].id);
+    if (m->result != NONE) push(heap, n, (struct candidate){m->rank, at, m->result});
+}
+
+/* For long pieces: a heap of candidates; one that no longer stands is dropped when it comes up. Each merge adds at most
+ * two candidates and takes one, so the heap never holds more than two per symbol. */
+static void merge_long(const struct shore__bpe *b, const uint32_t *ids, size_t n, struct symbol *s,
+                       struct candidate *heap) {
+    size_t nheap = 0;
+    for (uint32_t i = 0; i < n; i++)
+        s[i] = (struct symbol){ids[i], i ? i - 1 : NONE, i + 1 < n ? i + 1 : NONE};
+    for (uint32_t i = 0; i < n; i++)
+        consider(b, s, i, heap, &nheap);
+    while (nheap > 0) {
+        struct candidate c = pop(heap, &nheap);
+        uint32_t right = s[c.at].next;
+        if (s[c.at].id == NONE || right == NONE) continue;
+        if (shore__bpe_merge_slot(b, s[c.at].id, s[right].id)->result != c.result) continue;
+        s[c.at].id = c.result;
+        s[c.at].next = s[right].next;
+        s[right].id = NONE;
+        if (s[c.at].next != NONE) s[s[c.at].next].previous = c.at;
+        if (s[c.at].previous != NONE) consider(b, s, s[c.at].previous, heap, &nheap);
+        consider(b, s, c.at, heap, &nheap);
+    }
+}
+
+struct token {
+    uint32_t id, start;
+};
+/* Arrays of one allocation, each of as many as there are symbols; the heap of twice as many. */
+struct arrays {
+    struct candidate *heap;
+    struct symbol *symbols;
+    struct token *tokens;
+};
+
+static int reserve(struct shore__bpe_work *w, size_t n, struct arrays *a) {
+    size_t need = n * (sizeof(struct symbol) + 2 * sizeof(struct candidate) + sizeof(struct token));
+    if (need > w->merging_bytes) {
+        free(w->merging);
+        w->merging_bytes = 0;
+        w->merging = malloc(need);
+        if (!w->merging) return -ENOMEM;
+        w->merging_bytes = need;
+    }
+    a->heap = w->merging;
+    a->symbols = (struct symbol *)(a->heap + 2 * n);
+    a->tokens = (struct token *)(a->symbols + n);
+    return 0;
+}
+
+static size_t merge_all(const struct shore__bpe *b, const uint32_t *ids, size_t n, const struct arrays *a) {
+    size_t count = 0;
+    merge_long(b, ids, n, a->symbols, a->heap);
+    for (uint32_t i = 0; i < n; i = a->symbols[i].next)
+        a->tokens[count++] = (struct token){a->symbols[i].id, i};
+    return count;
+}
+
+static int put_tokens(const struct arrays *a, size_t count, struct shore__ids *out) {
+    for (size_t i = 0; i < count; i++)
+        if (shore__ids_push(out, a->tokens[i].id)) return -ENOMEM;
+    return 0;
+}
+
+/* Whether the symbols begin with the token that ends at `end` in the encodings of all their beginnings from `least` to
+ * n symbols. */
+static bool begins_with(const struct shore__bpe *b, const uint32_t *ids, size_t least, size_t n, uint32_t token,
+                        size_t end, const struct arrays *a) {
+    bool same = true;
+    for (size_t p = least; same && p <= n; p++) {
+        merge_long(b, ids, p, a->symbols, a->heap);
+        uint32_t next = a->symbols[0].next;
+        same = a->symbols[0].id == token && (next == NONE ? p : next) == end;
+    }
+    return same;
+}
+
+/* Of a row of tokens, the encoding of n symbols: how many stay as they are whatever follows. 0: that cannot be told. */
+static size_t count_settled(const struct shore__bpe *b, struct shore__bpe_work *w, size_t count,
+                            const struct arrays *a) {
+    const uint32_t *ids = w->symbols.ids;
+    size_t n = w->symbols.count, longest = b->longest_merge > 1 ? b->longest_merge : 1;
+    if (longest > LONGEST_MERGE_CHARS || longest >= n || count < 2) return 0;
+    size_t least = n - longest + 1; /* the next token begins here at the earliest */
+    if (!w->margin) w->margin = MARGIN_SYMBOLS;
+    for (size_t i = count - 2; w->margin < least; w->margin *= 2) {
+        while (i > 0 && (a->tokens[i].start > least - w->margin || a->tokens[i + 1].start > least))
+            i--;
+        size_t start = a->tokens[i].start, end = a->tokens[i + 1].start;
+        if (end > least) break;
+        if (begins_with(b, ids + start, least - start, n - start, a->tokens[i].id, end - start, a)) return i + 1;
+    }
+    w->margin = MARGIN_SYMBOLS;
+    return 0;
+}
+
+/* Encodes what no text to come can change. */
+static int settle(const struct shore__bpe *b, struct shore__bpe_work *w, struct shore__ids *out) {
+    struct arrays a;
+    size_t n = w->symbols.count;
+    if (reserve(w, n, &a)) return -ENOMEM;
+    size_t count = merge_all(b, w->symbols.ids, n, &a), settled = count_settled(b, w, count, &a);
+    if (settled == 0) { /* or with more text */
+        w->window *= 2;
+        return w->window > WINDOW_SYMBOLS_MOST ? SHORE_EINPUT : 0;
+    }
+    size_t end = a.tokens[settled].start;
+    if (put_tokens(&a, settled, out)) return -ENOMEM;
+    w->symbols.count = n - end;
+    memmove(w->symbols.ids, w->symbols.ids + end, (n - end) * sizeof *w->symbols.ids);
+    return 0;
+}
+
+static int make_room(struct shore__ids *symbols, size_t more) {
+    size_t least = symbols->count + more;
+    if (symbols->capacity >= least) return 0;
+    uint32_t *ids = realloc(symbols->ids, least * sizeof *ids);
+    if (!ids) return -ENOMEM;
+    symbols->ids = ids;
+    symbols->capacity = least;
+    return 0;
+}
+
+int shore__bpe_feed(const struct shore__bpe *b, struct shore__bpe_work *w, const char *part, size_t bytes,
+                    struct shore__ids *out) {
+    size_t window = 64 * (b->longest_merge < LONGEST_MERGE_CHARS ? b->longest_merge : LONGEST_MERGE_CHARS);
+    int rc = 0;
+    if (!w->window) w->window = window > WINDOW_SYMBOLS ? window : WINDOW_SYMBOLS;
+    for (size_t at = 0; rc == 0 && at < bytes;) {
+        size_t n = bytes - at < SLICE_BYTES ? bytes - at : SLICE_BYTES;
+        while (at + n < bytes && ((unsigned char)part[at + n] & 0xC0) == 0x80)
+            n++;
+        if (make_room(&w->symbols, n + 1)) return -ENOMEM;
+        w->symbols.count += first_symbols(b, part + at, n, &w->waiting, w->symbols.ids + w->symbols.count);
+        at += n;
+        if (w->symbols.count >= w->window) rc = settle(b, w, out);
+    }
+    return rc;
+}
+
+int shore__bpe_end(const struct shore__bpe *b, struct shore__bpe_work *w, struct shore__ids *out) {
+    struct arrays a;
+    if (w->waiting && shore__ids_push(&w->symbols, b->unknown)) return -ENOMEM;
+    size_t n = w->symbols.count;
+    w->waiting = false;
+    w->symbols.count = 0;
+    if (reserve(w, n, &a)) return -ENOMEM;
+    return put_tokens(&a, merge_all(b, w->symbols.ids, n, &a), out);
+}
+
+/* The whole piece as one token of the vocabulary. */
+static uint32_t whole_token(const struct shore__bpe *b, struct shore__bpe_work *w, const char *piece, size_t bytes) {
+    if (!b->byte_level) return shore__vocab_find(&b->vocab, piece, bytes);
+    w->mapped.count = 0;
+    for (size_t i = 0; i < bytes; i++) {
+        uint32_t c = b->byte_chars[(unsigned char)piece[i]];
+        char text[2] = {(char)(c < 128 ? c : (0xC0 | c >> 6)), (char)(0x80 | (c & 63))};
+        if (shore__text_append(&w->mapped, text, c < 128 ? 1 : 2)) return NONE;
+    }
+    return shore__vocab_find(&b->vocab, w->mapped.bytes, w->mapped.count);
+}
+
+int shore__bpe_encode(const struct shore__bpe *b, struct shore__bpe_work *w, const char *piece, size_t bytes,
+                      struct shore__ids *out) {
+    struct shore__bpe_cached *cached = NULL;
+    if (bytes == 0) return 0;
+    if (!w->cache && !(w->cache = calloc(SHORE__BPE_CACHE_SLOTS, sizeof *w->cache))) return -ENOMEM;
+    if (bytes < SHORE__BPE_CACHED_BYTES) {
+        cached = &w->cache[XXH3_64bits(piece, bytes) & (SHORE__BPE_CACHE_SLOTS - 1)];
+        if (cached->bytes == bytes && !memcmp(cached->text, piece, bytes)) {
+            for (unsigned i = 0; i < cached->nids; i++)
+                if (shore__ids_push(out, cached->ids[i])) return -ENOMEM;
+            return 0;
+        }
+    }
+    if (b->ignore_merges) {
+        uint32_t id = whole_token(b, w, piece, bytes);
+        if (id != NONE) return shore__ids_push(out, id);
+    }
+    if (bytes > SHORT_SYMBOLS) {
+        int rc = shore__bpe_feed(b, w, piece, bytes, out);
+        return rc ? rc : shore__bpe_end(b, w, out);
+    }
+    uint32_t ids[SHORT_SYMBOLS];
+    bool waiting = false;
+    size_t n = first_symbols(b, piece, bytes, &waiting, ids);
+    if (waiting) ids[n++] = b->unknown;
+    n = merge_short(b, ids, n);
+    for (size_t i = 0; i < n; i++)
+        if (shore__ids_push(out, ids[i])) return -ENOMEM;
+    if (cached && n <= SHORE__BPE_CACHED_IDS) {
+        cached->bytes = (uint8_t)bytes;
+        cached->nids = (uint8_t)n;
+        memcpy(cached->text, piece, bytes);
+        memcpy(cached->ids, ids, n * sizeof *ids);
+    }
+    return 0;
+}
