@@ -14,6 +14,7 @@
 #include "files/atomic.h"
 #include "files/json.h"
 #include "run/internal.h"
+#include "text/data_files.h"
 
 enum { CONFIG_BYTES_MOST = 1 << 20 };
 
@@ -218,24 +219,39 @@ static bool reads(const char *input, const struct stat *file) {
     return found;
 }
 
+/* A file, or one of those that a directory or pattern of data means. */
+static bool reads_data(const char *input, const struct stat *file) {
+    struct shore__data_files files;
+    bool found = same_file(file, input);
+    if (shore__data_files_find(&input, 1, NULL, NULL, &files, NULL) < 0) return found;
+    for (size_t i = 0; !found && i < files.count; i++)
+        found = same_file(file, files.file[i].path);
+    shore__data_files_free(&files);
+    return found;
+}
+
 /* The flag that names what is read of this file, or NULL. */
 static const char *read_as(const struct shore__settings *s, const struct stat *file, const char **input) {
     const struct {
         const char *flag;
         const char *const *items;
         size_t count;
+        bool data;
     } inputs[] = {
-        {"model", (const char *const *)&s->model, s->model != NULL},
-        {"init", (const char *const *)&s->init, s->init && !is_preset(s->init)},
-        {"tokenizer", (const char *const *)&s->tokenizer, s->tokenizer != NULL},
-        {"data", (const char *const *)s->data.item, s->data.count},
-        {"val-data", (const char *const *)s->val_data.item, s->val_data.count},
-        {"emulate", (const char *const *)&s->emulate, s->emulate != NULL},
+        {"model", (const char *const *)&s->model, s->model != NULL, false},
+        {"init", (const char *const *)&s->init, s->init && !is_preset(s->init), false},
+        {"tokenizer", (const char *const *)&s->tokenizer, s->tokenizer != NULL, false},
+        {"data", (const char *const *)s->data.item, s->data.count, true},
+        {"val-data", (const char *const *)s->val_data.item, s->val_data.count, true},
+        {"emulate", (const char *const *)&s->emulate, s->emulate != NULL, false},
     };
     for (size_t i = 0; i < sizeof inputs / sizeof *inputs; i++)
         for (size_t k = 0; k < inputs[i].count; k++) {
             *input = inputs[i].items[k];
-            if (S_ISDIR(file->st_mode) ? same_file(file, *input) : reads(*input, file)) return inputs[i].flag;
+            bool read = S_ISDIR(file->st_mode) ? same_file(file, *input)
+                        : inputs[i].data       ? reads_data(*input, file)
+                                               : reads(*input, file);
+            if (read) return inputs[i].flag;
         }
     return NULL;
 }

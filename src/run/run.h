@@ -41,8 +41,6 @@ struct shore__run {
     struct shore__run_private *private;
 };
 
-typedef void (*shore__note_fn)(void *ctx, const char *text); /* one sentence for the user */
-
 /* Where initial or imported weights come from. */
 struct shore__source;
 /* From random numbers; or from a Hugging Face directory (checks that all tensors are there with the right shapes,
@@ -99,6 +97,8 @@ int shore__run_tokenizer(struct shore__run *run, struct shore_diag *diag); /* op
  */
 int shore__run_check_data(struct shore__run *run, bool val_alone, shore__progress_fn progress, void *ctx,
                           struct shore_diag *diag);
+/* Rows of its data that were bad and skipped. */
+uint64_t shore__run_bad_rows(const struct shore__run *run);
 /* Gives a run that was imported without data the data that its settings name by now (data, val_data, val_share,
  * epochs), and records it. If it fails, the run is as it was. */
 int shore__run_take_data(struct shore__run *run, shore__progress_fn progress, void *ctx, struct shore_diag *diag);

@@ -33,7 +33,8 @@ static int check_header(struct shore__dataset *d, struct shore_diag *diag) {
     if (shore__token_header_get(raw, &d->header) != 0)
         return shore__fail(diag, SHORE_ECORRUPT, "%s: is not a token file of this version, or its header is damaged",
                            d->path);
-    d->stats = (struct shore__dataset_stats){d->header.tokens, d->header.documents, d->header.text_bytes};
+    d->stats = (struct shore__dataset_stats){
+        .tokens = d->header.tokens, .documents = d->header.documents, .text_bytes = d->header.text_bytes};
     uint64_t wanted = SHORE__TOKEN_HEADER_BYTES + d->header.tokens * d->header.width;
     if ((uint64_t)info.st_size != wanted)
         return shore__fail(diag, SHORE_ECORRUPT, "%s: has %lld bytes instead of %llu", d->path, (long long)info.st_size,

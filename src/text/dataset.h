@@ -8,20 +8,28 @@
 struct shore__dataset_stats {
     uint64_t tokens, documents;
     uint64_t text_bytes; /* UTF-8 bytes behind the tokens; 0 if unknown (.bin) */
+    uint64_t bad_rows;   /* that were skipped; known of what is built, not of what is opened */
 };
 
 typedef int (*shore__progress_fn)(void *ctx, uint64_t done_bytes, uint64_t total_bytes);
+typedef void (*shore__note_fn)(void *ctx, const char *text); /* one sentence for the user */
 /* How data are read; zeros are the defaults. */
 struct shore__reading {
     bool parse_special;          /* special tokens in the text get their ids */
     shore__progress_fn progress; /* may be NULL; returning nonzero cancels (-ECANCELED) */
     void *progress_ctx;
+    shore__note_fn note; /* may be NULL */
+    void *note_ctx;
+    const char *text_field; /* of a record, with its text; NULL: "text" */
+    bool skip_bad_rows;     /* and count them; otherwise the first is an error */
+    uint64_t memory_bytes;  /* the budget; 0: none */
 };
-/* Tokenizes files (UTF-8 text; .jsonl with a "text" field; llm.c's .bin, 16-bit magic 20240520 and 32-bit 20240801)
- * into path, a token file with a checked header; documents (files, JSONL lines) are joined by end-of-text. Streams:
- * memory does not grow with the files. vocab: tokens from this on are refused (SHORE_EINPUT names file and position).
- * The file is written beside path and renamed. */
-int shore__dataset_build(const char *const *files, size_t nfiles, const struct shore__reading *how,
+/* Tokenizes what the names mean (files, directories, patterns) into path, a token file with a checked header. Files are
+ * UTF-8 text; .jsonl, .ndjson and .json with records, whose text is a field; llm.c's .bin (16-bit magic 20240520 and
+ * 32-bit 20240801); each also with .gz or .zst. Documents (files, records) are joined by end-of-text. Streams: memory
+ * grows neither with the files nor with a record. vocab: tokens from this on are refused. SHORE_EINPUT names file and
+ * position, of records also the line. The file is written beside path and renamed. */
+int shore__dataset_build(const char *const *names, size_t nnames, const struct shore__reading *how,
                          struct shore__tokenizer *tokenizer, uint32_t vocab, const char *path,
                          struct shore__dataset_stats *stats, struct shore_diag *diag);
 

@@ -1,6 +1,8 @@
-/* Data from strangers: text, JSONL and llm.c's files into a token file, and token files as they are.
+/* Data from strangers: text, records, llm.c's files, all of them also packed, into a token file; and token files as
+ * they are.
  *
- * Input: one byte of kind, the rest a file. */
+ * Input: one byte of kind (the lowest two bits what it is, then the vocabulary, two of packing, whether bad rows are
+ * skipped), the rest a file. */
 #include <fcntl.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -41,6 +43,7 @@ static void read_tokens(bool built, uint64_t expected) {
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     static const char *const endings[] = {"a.txt", "a.jsonl", "a.bin", "tokens"};
+    static const char *const packings[] = {"", ".gz", ".zst", ".json"};
     struct shore__dataset_stats stats = {0};
     struct shore_diag diag = {{0}};
     struct shore__tokenizer *t;
@@ -52,7 +55,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     }
     if (bytes < 1) return 0;
     unsigned kind = data[0] & 3;
-    snprintf(source, sizeof source, "%s/%s", directory, endings[kind]);
+    snprintf(source, sizeof source, "%s/%s%s", directory, endings[kind], kind == 3 ? "" : packings[data[0] >> 3 & 3]);
     int fd = open(source, O_WRONLY | O_CREAT | O_TRUNC, 0600);
     if (fd < 0 || write(fd, data + 1, bytes - 1) != (ssize_t)(bytes - 1)) abort();
     close(fd);
@@ -63,7 +66,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     }
     const char *files[] = {source, source};
     if (shore__tokenizer_bytes(&t) != 0) abort();
-    const struct shore__reading how = {0};
+    const struct shore__reading how = {.skip_bad_rows = data[0] & 32, .memory_bytes = 64 << 20};
     int rc = shore__dataset_build(files, 2, &how, t, data[0] & 4 ? 257 : 100000, tokens, &stats, &diag);
     if (rc == 0)
         read_tokens(true, stats.tokens);

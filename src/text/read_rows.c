@@ -1,0 +1,138 @@
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/diag.h"
+#include "text/reader.h"
+#include "text/rows.h"
+
+#define TEXT_BYTES (256u << 10)
+
+/* A row's text goes on to the writer as it comes. Where bad rows are skipped it has to wait for the row's end, and what
+ * is long waits in a file without a name. */
+struct reading {
+    struct shore__reader *reader;
+    struct shore__rows rows;
+    char *text;
+    size_t bytes;
+    bool open, begun; /* the row has a text; the writer has its beginning */
+    FILE *waiting;
+    uint64_t waiting_bytes, bad;
+    struct shore_diag first; /* bad row */
+};
+
+static int no_waiting_room(const struct reading *x, struct shore_diag *diag) {
+    return shore__fail(diag, -EIO, "%s: a long row cannot wait in a temporary file: %s", x->reader->file->path,
+                       strerror(errno));
+}
+
+static int begin(struct reading *x, struct shore_diag *diag) {
+    if (x->begun) return 0;
+    x->begun = true;
+    return shore__token_writer_begin_document(x->reader->writer, diag);
+}
+
+static int hand_on(struct reading *x, struct shore_diag *diag) {
+    int rc = begin(x, diag);
+    if (rc == 0) rc = shore__token_writer_feed(x->reader->writer, x->text, x->bytes, diag);
+    x->bytes = 0;
+    return rc;
+}
+
+static int let_wait(struct reading *x, struct shore_diag *diag) {
+    if (!x->waiting) x->waiting = tmpfile();
+    if (!x->waiting || fwrite(x->text, 1, x->bytes, x->waiting) != x->bytes) return no_waiting_room(x, diag);
+    x->waiting_bytes += x->bytes;
+    x->bytes = 0;
+    return 0;
+}
+
+static int hand_on_waiting(struct reading *x, struct shore_diag *diag) {
+    int rc = let_wait(x, diag);
+    if (rc == 0 && fflush(x->waiting) != 0) return no_waiting_room(x, diag);
+    rewind(x->waiting);
+    while (rc == 0 && x->waiting_bytes > 0) {
+        size_t want = x->waiting_bytes < TEXT_BYTES ? (size_t)x->waiting_bytes : TEXT_BYTES;
+        if (fread(x->text, 1, want, x->waiting) != want) return no_waiting_room(x, diag);
+        x->bytes = want;
+        x->waiting_bytes -= want;
+        rc = hand_on(x, diag);
+    }
+    rewind(x->waiting);
+    return rc;
+}
+
+static void forget_row(struct reading *x) {
+    if (x->waiting_bytes) rewind(x->waiting);
+    x->waiting_bytes = 0;
+    x->bytes = 0;
+    x->open = x->begun = false;
+}
+
+static int on_text(void *ctx, uint64_t line, const char *part, size_t bytes, struct shore_diag *diag) {
+    struct reading *x = ctx;
+    if (!x->open) shore__token_writer_source(x->reader->writer, x->reader->file->path, line);
+    x->open = true;
+    while (bytes > 0) {
+        size_t room = TEXT_BYTES - x->bytes, n = bytes < room ? bytes : room;
+        memcpy(x->text + x->bytes, part, n);
+        x->bytes += n;
+        part += n;
+        bytes -= n;
+        if (x->bytes < TEXT_BYTES) break;
+        int rc = x->reader->how->skip_bad_rows ? let_wait(x, diag) : hand_on(x, diag);
+        if (rc) return rc;
+    }
+    return 0;
+}
+
+static int on_end(void *ctx, struct shore_diag *diag) {
+    struct reading *x = ctx;
+    int rc = x->waiting_bytes ? hand_on_waiting(x, diag) : hand_on(x, diag);
+    if (rc == 0) rc = shore__token_writer_end_document(x->reader->writer, diag);
+    forget_row(x);
+    return rc;
+}
+
+static int on_bad(void *ctx, const struct shore__bad_row *bad, struct shore_diag *diag) {
+    struct reading *x = ctx;
+    struct shore_diag why;
+    char row[32] = "";
+    bool skip = x->reader->how->skip_bad_rows;
+    if (bad->in_list) snprintf(row, sizeof row, "row %llu: ", (unsigned long long)bad->row);
+    shore__fail(&why, SHORE_EINPUT, "%s:%llu: %s%s (byte %llu%s)%s", x->reader->file->path,
+                (unsigned long long)bad->line, row, bad->why, (unsigned long long)bad->byte,
+                shore__unpack_packed(x->reader->input) ? " of what is unpacked" : "",
+                bad->last && skip ? "; in a list, the rows behind it cannot be told from it: mend it" : "");
+    if (bad->last || !skip) return shore__fail(diag, SHORE_EINPUT, "%s", why.text);
+    if (x->bad++ == 0) x->first = why;
+    forget_row(x);
+    return 0;
+}
+
+static void say_bad(const struct reading *x) {
+    char text[sizeof x->first.text + 128];
+    if (!x->bad) return;
+    snprintf(text, sizeof text, "%llu of %llu rows bad and skipped, the first: %s", (unsigned long long)x->bad,
+             (unsigned long long)x->rows.row, x->first.text);
+    shore__reader_note(x->reader, text);
+}
+
+int shore__read_rows(struct shore__reader *r, bool by_line, struct shore_diag *diag) {
+    struct reading x = {.reader = r, .text = malloc(TEXT_BYTES)};
+    const struct shore__rows_sink sink = {&x, on_text, on_end, on_bad};
+    size_t n = 1;
+    x.rows.sink = &sink;
+    x.rows.field = r->how->text_field ? r->how->text_field : "text";
+    x.rows.by_line = by_line;
+    int rc = x.text ? 0 : shore__fail(diag, -ENOMEM, "%s: out of memory", r->file->path);
+    while (rc == 0 && (rc = shore__reader_block(r, &n, diag)) == 0 && n > 0)
+        rc = shore__rows_feed(&x.rows, r->block, n, diag);
+    if (rc == 0) rc = shore__rows_end(&x.rows, diag);
+    if (rc == 0) say_bad(&x);
+    r->bad_rows += x.bad;
+    if (x.waiting) fclose(x.waiting);
+    free(x.text);
+    return rc;
+}

@@ -1,0 +1,29 @@
+/* What the readers of data share: the file at hand, and what they write to. Inside of text/.
+ */
+#ifndef SHORE_TEXT_READER_H
+#define SHORE_TEXT_READER_H
+
+#include "files/unpack.h"
+#include "text/data_files.h"
+#include "text/token_writer.h"
+
+#define SHORE__READER_BLOCK_BYTES (256u << 10)
+
+struct shore__reader {
+    const struct shore__reading *how;
+    struct shore__token_writer *writer;
+    const struct shore__data_file *file;
+    struct shore__unpack *input;
+    char *block;
+    size_t held;                      /* of the block, which has been looked at and is to be read */
+    uint64_t done_bytes, total_bytes; /* of the files before; of all */
+    uint64_t bad_rows;
+};
+
+/* The next block of the file, without whatever it is packed in; 0 bytes: its end. */
+int shore__reader_block(struct shore__reader *r, size_t *bytes, struct shore_diag *diag);
+void shore__reader_note(const struct shore__reader *r, const char *text);
+/* The rest of the file as records. by_line: each line is one. */
+int shore__read_rows(struct shore__reader *r, bool by_line, struct shore_diag *diag);
+
+#endif
