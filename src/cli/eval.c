@@ -9,10 +9,12 @@
 
 struct args {
     struct shore__strings data, moved;
+    char *text_field;
     uint64_t memory, max_tokens;
     uint32_t seq_len, threads;
     enum shore__products products;
     unsigned precision, special_tokens; /* 0: the run's */
+    bool skip_bad_rows;
     bool json, quiet;
 };
 
@@ -20,6 +22,9 @@ struct args {
 #define CHOICE(...) SHORE__CHOICE(struct args, __VA_ARGS__)
 static const struct shore__option options[] = {
     OPTION(LIST, "data", data, "FILE...", "text to measure; otherwise the run's own validation data"),
+    OPTION(TEXT, "text-field", text_field, "NAME", "key of the text in a record; otherwise the run's, or \"text\""),
+    CHOICE("bad-rows", skip_bad_rows, "stop|skip",
+           "at a record that is not valid JSON or has no such text: stop and name it, or leave it out and count"),
     CHOICE("special-tokens", special_tokens, "auto|text|parse",
            "in that text; parse: those of the tokenizer get their ids; auto: as in the run's data, or text"),
     OPTION(U64, "max-tokens", max_tokens, "N", "measure the first N tokens only; 0: all"),
@@ -71,7 +76,13 @@ static int build_data(const struct args *a, const struct shore__opened *o, struc
     struct shore__dataset_stats stats;
     const struct shore__reading how = {.parse_special = parse,
                                        .progress = shore__cli_work,
-                                       .progress_ctx = a->quiet ? NULL : (void *)"reading the text"};
+                                       .progress_ctx = a->quiet ? NULL : (void *)"reading the text",
+                                       .note = shore__cli_note,
+                                       .text_field = a->text_field ? a->text_field
+                                                     : o->run      ? o->run->settings.text_field
+                                                                   : NULL,
+                                       .skip_bad_rows = a->skip_bad_rows,
+                                       .memory_bytes = a->memory};
     if (!rc)
         rc = shore__dataset_build((const char *const *)a->data.item, a->data.count, &how, o->tokenizer,
                                   o->model->arch.vocab, path, &stats, diag);
@@ -168,6 +179,7 @@ int shore__cli_eval(int argc, char **argv) {
         code = evaluate(parsed.positional[0], &a);
     }
     shore__strings_free(&a.data);
+    free(a.text_field);
     shore__strings_free(&a.moved);
     return code;
 }

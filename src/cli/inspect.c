@@ -95,6 +95,7 @@ static json_t *explanation(struct shore__run *run) {
     json_object_set_new(o, "train_tokens",
                         json_integer(run->train ? (json_int_t)shore__dataset_tokens(run->train) : 0));
     json_object_set_new(o, "val_tokens", json_integer(run->val ? (json_int_t)shore__dataset_tokens(run->val) : 0));
+    json_object_set_new(o, "bad_rows", json_integer((json_int_t)shore__run_bad_rows(run)));
     json_object_set_new(o, "changes", run->changes ? json_incref(run->changes) : json_array());
     return o;
 }
@@ -143,6 +144,8 @@ static int explain(struct shore__run *run, const struct args *a) {
         printf("data: %llu tokens to train on, %llu to validate on\n",
                (unsigned long long)(run->train ? shore__dataset_tokens(run->train) : 0),
                (unsigned long long)(run->val ? shore__dataset_tokens(run->val) : 0));
+        if (shore__run_bad_rows(run))
+            printf("bad rows: %llu, skipped when the data were read\n", (unsigned long long)shore__run_bad_rows(run));
         printf("last trained on: %s\n", run->processor);
         if (s->emulate && strcmp(s->emulate, "none") != 0)
             printf("emulated: the times of its steps are those of %s\n",

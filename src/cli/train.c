@@ -219,6 +219,12 @@ static int name_data(const struct shore__train_args *args, struct shore__run *ru
                            run->path);
     s->val_share = given->val_share;
     s->parse_special |= given->parse_special;
+    s->skip_bad_rows |= given->skip_bad_rows;
+    if (given->text_field && strcmp(given->text_field, "text") != 0) {
+        free(s->text_field);
+        s->text_field = strdup(given->text_field);
+        if (!s->text_field) return shore__fail(diag, -ENOMEM, "out of memory");
+    }
     if (given->epochs > 0 && !given->steps) s->epochs = given->epochs, s->steps = 0;
     if (copy_names(&given->data, &s->data) || copy_names(&given->val_data, &s->val_data))
         return shore__fail(diag, -ENOMEM, "out of memory");

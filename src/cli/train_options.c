@@ -30,8 +30,12 @@ static const struct shore__option options[] = {
            "what matrix products run as with --precision bf16; auto: a fixed table by kind of processor"),
     SHORE__HEADING("The data"),
     OPTION(LIST, "data", settings.data, "FILE...",
-           "UTF-8 text, .jsonl with a \"text\" field, or llm.c's token .bin files (16 and 32 bit)"),
+           "UTF-8 text; records in .jsonl, .ndjson or .json; llm.c's token .bin files (16 and 32 bit); each also with "
+           ".gz or .zst; or a directory, or a quoted pattern such as 'data/*.jsonl'"),
     OPTION(LIST, "val-data", settings.val_data, "FILE...", "text to validate on"),
+    OPTION(TEXT, "text-field", settings.text_field, "NAME", "key of the text in a record"),
+    CHOICE("bad-rows", settings.skip_bad_rows, "stop|skip",
+           "at a record that is not valid JSON or has no such text: stop and name it, or leave it out and count"),
     OPTION(REAL, "val-share", settings.val_share, "X", "share of the data, from its end, to validate on instead"),
     CHOICE(
         "special-tokens", settings.parse_special, "text|parse",
@@ -133,7 +137,7 @@ const struct shore__command_line shore__train_line = {
         "SIGINT, SIGTERM and SIGHUP (unless ignored, as under nohup) finish and commit the step, say how to go on,\n"
         "and exit 0; a second SIGINT or SIGTERM stops at once.\n"
         "RUN/metrics.jsonl gets one JSON object for each step.\n"
-        "Documents (files, lines of JSONL) are joined with the tokenizer's end of text. What looks like a special\n"
+        "Documents (files, records) are joined with the tokenizer's end of text. What looks like a special\n"
         "token inside of them is text like any other, unless --special-tokens parse says otherwise.",
     .options = options,
     .noptions = sizeof options / sizeof options[0],

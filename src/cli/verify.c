@@ -135,6 +135,7 @@ static int train_fresh(const struct verify *v, struct trial *t, const char *run)
                                            "compress-after", "compress-variance",
                                            "error-feedback", "residual",
                                            "grad-precision", "special-tokens",
+                                           "text-field",     "bad-rows",
                                            "update"};
     struct shore__words w = {0};
     shore__words_add(&w, "longshore");

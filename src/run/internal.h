@@ -10,7 +10,8 @@
 /* A token file as run.json records it. */
 struct shore__token_record {
     uint64_t tokens, documents, text_bytes;
-    uint64_t hash; /* of all tokens */
+    uint64_t hash;     /* of all tokens */
+    uint64_t bad_rows; /* of the data, that were skipped */
 };
 
 struct shore__run_private {

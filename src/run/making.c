@@ -342,13 +342,24 @@ static int tokenize(struct shore__run *run, const struct shore__strings *files, 
     struct shore__dataset_stats stats = {0};
     struct shore__dataset *whole = NULL;
     char *path = shore__path_join(directory, name);
+    const struct shore__settings *s = &run->settings;
     const struct shore__reading how = {
-        .parse_special = run->settings.parse_special, .progress = progress, .progress_ctx = ctx};
+        .parse_special = s->parse_special,
+        .progress = progress,
+        .progress_ctx = ctx,
+        .note = shore__run_remember,
+        .note_ctx = run,
+        .text_field = s->text_field,
+        .skip_bad_rows = s->skip_bad_rows,
+        .memory_bytes = s->memory_bytes,
+    };
     int rc = path ? shore__dataset_build((const char *const *)files->item, files->count, &how, run->tokenizer,
                                          run->model->arch.vocab, path, &stats, diag)
                   : shore__fail(diag, -ENOMEM, "out of memory");
-    *out = (struct shore__token_record){
-        .tokens = stats.tokens, .documents = stats.documents, .text_bytes = stats.text_bytes};
+    *out = (struct shore__token_record){.tokens = stats.tokens,
+                                        .documents = stats.documents,
+                                        .text_bytes = stats.text_bytes,
+                                        .bad_rows = stats.bad_rows};
     if (rc == 0) rc = shore__dataset_open(path, 0, 0, &whole, diag);
     if (rc == 0) rc = shore__dataset_identity(whole, NULL, NULL, &out->hash, diag);
     if (rc == 0 && out->tokens < 2)

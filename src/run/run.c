@@ -72,8 +72,10 @@ bool shore__is_run(const char *path) {
 static json_t *tokens_json(const struct shore__token_record *r) {
     char hash[17];
     snprintf(hash, sizeof hash, "%016" PRIx64, r->hash);
-    return json_pack("{s:I, s:I, s:I, s:s}", "tokens", (json_int_t)r->tokens, "documents", (json_int_t)r->documents,
-                     "text_bytes", (json_int_t)r->text_bytes, "hash", hash);
+    json_t *j = json_pack("{s:I, s:I, s:I, s:s}", "tokens", (json_int_t)r->tokens, "documents",
+                          (json_int_t)r->documents, "text_bytes", (json_int_t)r->text_bytes, "hash", hash);
+    if (j && r->bad_rows) json_object_set_new(j, "bad_rows", json_integer((json_int_t)r->bad_rows));
+    return j;
 }
 
 static bool have_a_drive_in_common(const struct shore__run *a, const struct shore__run *b) {
@@ -193,7 +195,8 @@ static bool read_tokens(const json_t *j, struct shore__token_record *out) {
     const char *hash = json_string_value(json_object_get(j, "hash"));
     return hash && strlen(hash) == 16 && sscanf(hash, "%16" SCNx64, &out->hash) == 1 &&
            read_count(j, "tokens", &out->tokens) && read_count(j, "documents", &out->documents) &&
-           read_count(j, "text_bytes", &out->text_bytes);
+           read_count(j, "text_bytes", &out->text_bytes) &&
+           (!json_object_get(j, "bad_rows") || read_count(j, "bad_rows", &out->bad_rows));
 }
 
 static int read_model(struct shore__run *run, const json_t *j, const char *path, struct shore_diag *diag) {
@@ -291,6 +294,10 @@ int shore__run_open_data(struct shore__run *run, const char *directory, struct s
     run->train = train;
     run->val = val;
     return 0;
+}
+
+uint64_t shore__run_bad_rows(const struct shore__run *run) {
+    return run->private->data.bad_rows + run->private->val_data.bad_rows;
 }
 
 static int check_tokens(const struct shore__run *run, const char *name, const struct shore__token_record *record,

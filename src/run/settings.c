@@ -39,6 +39,7 @@ static const char *const gradient_precisions[] = {"fp32", "bf16", NULL};
 static const char *const variances[] = {"live", "frozen", NULL};
 static const char *const residuals[] = {"host", "saved", NULL};
 static const char *const nonfinite[] = {"stop", "skip", NULL};
+static const char *const bad_rows[] = {"stop", "skip", NULL};
 static const char *const specials[] = {"text", "parse", NULL};
 static const char *const switches[] = {"off", "on", NULL};
 static const char *const products[] = {"auto", "bf16", "fp32", NULL};
@@ -56,6 +57,8 @@ static const struct row rows[] = {
     {"seed", COUNT64, AT(seed), .most = UINT64_MAX},
     {"data", LIST, AT(data), .names = NULL},
     {"val-data", LIST, AT(val_data), .names = NULL},
+    {"text-field", TEXT, AT(text_field), .names = NULL},
+    {"bad-rows", TRUTH, AT(skip_bad_rows), .names = bad_rows},
     {"special-tokens", TRUTH, AT(parse_special), .names = specials},
     {"val-share", REAL, AT(val_share), .low = 0, .high = 0.9},
     {"batch", COUNT32, AT(batch), .least = 1, .most = SHORE__TOKENS_MOST},
@@ -113,6 +116,7 @@ static void *field(const struct row *r, const struct shore__settings *s) {
 
 void shore__settings_defaults(struct shore__settings *s) {
     *s = (struct shore__settings){
+        .text_field = strdup("text"), /* NULL is taken for it, too */
         .batch = 8,
         .optimizer = SHORE_ADAMW,
         .shuffle = true,

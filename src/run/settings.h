@@ -35,6 +35,8 @@ struct shore__settings {
     char *tokenizer; /* directory, or NULL: the model's, or bytes */
     uint64_t seed;
     struct shore__strings data, val_data;
+    char *text_field;   /* of records: the key of their text */
+    bool skip_bad_rows; /* and count them; otherwise the first is an error */
     bool parse_special; /* special tokens in the data's text get their ids; else they are text */
     double val_share;
     uint32_t batch, seq_len; /* seq_len 0: the model's, 1,024 at most */
