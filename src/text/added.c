@@ -86,11 +86,6 @@ static bool is_word(uint32_t c) {
     }
 }
 
-static bool is_space(uint32_t c) {
-    return (c >= 9 && c <= 13) || c == 0x20 || c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) ||
-           c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
-}
-
 static size_t start_of_char_before(const char *text, size_t at) {
     do
         at--;
@@ -101,7 +96,7 @@ static size_t start_of_char_before(const char *text, size_t at) {
 static size_t without_spaces_at_end(const char *text, size_t bytes) {
     while (bytes > 0) {
         size_t at = start_of_char_before(text, bytes);
-        if (!is_space(shore__utf8_char(text + at))) break;
+        if (!shore__utf8_is_space(shore__utf8_char(text + at))) break;
         bytes = at;
     }
     return bytes;
@@ -147,7 +142,7 @@ static int split(struct shore__splitter *s, bool final) {
             size_t stripped = without_spaces_at_end(text, start);
             start = stripped > passed ? stripped : passed;
         }
-        while (token->rstrip && end < n && is_space(shore__utf8_char(text + end)))
+        while (token->rstrip && end < n && shore__utf8_is_space(shore__utf8_char(text + end)))
             end += shore__utf8_bytes((unsigned char)text[end]);
         if (token->rstrip && end == n && !final) { /* the spaces may go on */
             at = found;

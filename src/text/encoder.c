@@ -15,7 +15,6 @@
 
 #define PART_BYTES (64u << 10)
 #define PIECE_BYTES (64u << 10) /* above, a piece is encoded before its end is there */
-#define UNCOMPOSED_LIMIT_BYTES (1u << 20)
 #define HELD_LIMIT_MIB 96u
 #define PATIENT_BYTES (1u << 20)
 #define NOTHING SIZE_MAX
@@ -29,10 +28,9 @@ struct shore__encoder {
     struct shore__splitter raw, normalized;
     unsigned char tail[4]; /* of a character whose end has not come yet */
     size_t ntail;
-    struct shore__text uncomposed, part, scratch; /* of normalizing */
-    bool normalizing;                             /* the section has begun */
-    struct shore__text piece;                     /* normalized, not yet encoded: the first stage's text */
-    bool in_piece, at_origin;                     /* at_origin: nothing of the text has been encoded */
+    struct shore__normalizing normalizing;
+    struct shore__text piece; /* normalized, not yet encoded: the first stage's text */
+    bool in_piece, at_origin; /* at_origin: nothing of the text has been encoded */
     struct {
         bool open;     /* the stage has the beginning of a piece, whose end has not come yet */
         bool encoding; /* and its first tokens have been encoded */
@@ -277,55 +275,19 @@ static int on_token(void *ctx, uint32_t id) {
     return shore__ids_push(e->out, id);
 }
 
-/* Before such a character, composition can be cut: it never joins what stands before it. */
-static bool composes_alone(uint32_t c) {
-    return c < 0x300 || (c >= 0x370 && c <= 0x482) || (c >= 0x5D0 && c <= 0x5EA) || (c >= 0x621 && c <= 0x64A) ||
-           (c >= 0xE01 && c <= 0xE30) || (c >= 0x2010 && c <= 0x2027) || (c >= 0x3001 && c <= 0x3029) ||
-           (c >= 0x3041 && c <= 0x3096) || (c >= 0x30A1 && c <= 0x30FA) || (c >= 0x3400 && c <= 0x4DBF) ||
-           (c >= 0x4E00 && c <= 0x9FFF) || (c >= 0xAC00 && c <= 0xD7A3) || (c >= 0xFF01 && c <= 0xFF5E);
-}
-
-static size_t last_place_to_cut(const char *text, size_t bytes) {
-    for (size_t i = bytes; i > 0;) {
-        i--;
-        if (((unsigned char)text[i] & 0xC0) != 0x80 && composes_alone(shore__utf8_char(text + i))) return i;
-    }
-    return 0;
-}
-
-static int normalize(struct shore__encoder *e, const char *text, size_t bytes, bool final) {
-    const struct shore__tokenizer *t = e->t;
-    bool first = !e->normalizing;
-    int rc;
-    if (t->nsteps == 0) return shore__splitter_feed(&e->normalized, text, bytes);
-    e->part.count = 0;
-    if (t->steps[0].kind == SHORE__STEP_NFC) {
-        rc = shore__text_append(&e->uncomposed, text, bytes);
-        if (rc) return rc;
-        size_t n = e->uncomposed.count;
-        if (!final) n = last_place_to_cut(e->uncomposed.bytes, n);
-        rc = shore__compose(e->uncomposed.bytes, n, &e->part);
-        shore__text_drop(&e->uncomposed, n);
-        if (rc == 0 && e->uncomposed.count > UNCOMPOSED_LIMIT_BYTES)
-            rc = shore__fail(e->diag, SHORE_EINPUT, "more than %u bytes of text that may all compose",
-                             UNCOMPOSED_LIMIT_BYTES);
-    } else {
-        rc = shore__text_append(&e->part, text, bytes);
-    }
-    if (rc || e->part.count == 0) return rc;
-    e->normalizing = true;
-    rc = shore__normalize_rest(t, first, &e->part, &e->scratch);
-    return rc ? rc : shore__splitter_feed(&e->normalized, e->part.bytes, e->part.count);
+static int on_normalized(void *ctx, const char *text, size_t bytes) {
+    struct shore__encoder *e = ctx;
+    return shore__splitter_feed(&e->normalized, text, bytes);
 }
 
 static int on_raw_text(void *ctx, const char *text, size_t bytes) {
-    return normalize(ctx, text, bytes, false);
+    struct shore__encoder *e = ctx;
+    return shore__normalizing_feed(&e->normalizing, text, bytes, e->diag);
 }
 
 static int on_raw_end(void *ctx) {
     struct shore__encoder *e = ctx;
-    int rc = normalize(e, "", 0, true);
-    e->normalizing = false;
+    int rc = shore__normalizing_end(&e->normalizing, e->diag);
     return rc ? rc : shore__splitter_end(&e->normalized);
 }
 
@@ -341,6 +303,7 @@ int shore__encoder_open(const struct shore__tokenizer *t, bool special, struct s
     e->at_origin = true;
     for (unsigned i = 0; i <= SHORE__STEP_LIMIT; i++)
         e->begun[i].before = SHORE__PATTERN_BEGINS;
+    e->normalizing = (struct shore__normalizing){.t = t, .matcher = e->matcher, .sink = on_normalized, .ctx = e};
     e->raw = (struct shore__splitter){.set = &t->raw,
                                       .special = special,
                                       .on_text = on_raw_text,
@@ -435,9 +398,7 @@ void shore__encoder_close(struct shore__encoder *e) {
     shore__bpe_work_fini(&e->work);
     free(e->raw.text.bytes);
     free(e->normalized.text.bytes);
-    free(e->uncomposed.bytes);
-    free(e->part.bytes);
-    free(e->scratch.bytes);
+    shore__normalizing_fini(&e->normalizing);
     free(e->piece.bytes);
     for (unsigned i = 0; i <= SHORE__STEP_LIMIT; i++)
         free(e->begun[i].text.bytes);

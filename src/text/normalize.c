@@ -1,72 +1,248 @@
+/* The normalizers of tokenizer.json, one step after the other, on a text that comes in parts. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>
 
+#include "base/diag.h"
 #include "text/tokenizer_impl.h"
+#include "text/unicode_table.h"
 #include "text/utf8.h"
 #include "text/vector.h"
 
-int shore__compose(const char *text, size_t bytes, struct shore__text *out) {
-    bool touched = false;
-    utf8proc_uint8_t *composed;
-    /* below U+0300 nothing composes */
-    for (size_t i = 0; i < bytes && !touched; i++)
-        touched = (unsigned char)text[i] >= 0xCC;
-    if (!touched) return shore__text_append(out, text, bytes);
-    utf8proc_ssize_t n = utf8proc_map((const utf8proc_uint8_t *)text, (utf8proc_ssize_t)bytes, &composed,
-                                      UTF8PROC_STABLE | UTF8PROC_COMPOSE);
-    if (n < 0) return -ENOMEM; /* the text is valid: only memory can fail */
-    int rc = shore__text_append(out, (char *)composed, (size_t)n);
-    free(composed);
-    return rc;
+#define HELD_LIMIT_BYTES (1u << 20)
+
+#define IN_RANGES(c, ranges) in_ranges(c, ranges, sizeof(ranges) / sizeof *(ranges))
+static bool in_ranges(uint32_t c, const uint32_t (*ranges)[2], size_t n) {
+    size_t low = 0;
+    for (size_t high = n; low < high;) {
+        size_t middle = low + (high - low) / 2;
+        if (ranges[middle][1] < c)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < n && ranges[low][0] <= c;
 }
 
-static int replace(const struct shore__step *step, struct shore__text *text, struct shore__text *work) {
-    size_t from_bytes = strlen(step->from), to_bytes = strlen(step->to), kept = 0;
-    work->count = 0;
-    for (size_t i = 0; i < text->count;) {
-        if (text->bytes[i] != step->from[0] || text->count - i < from_bytes ||
-            memcmp(text->bytes + i, step->from, from_bytes) != 0) {
-            i++;
-            continue;
-        }
-        if (shore__text_append(work, text->bytes + kept, i - kept) || shore__text_append(work, step->to, to_bytes))
-            return -ENOMEM;
-        kept = i += from_bytes;
+static int put_char(struct shore__text *out, uint32_t c) {
+    utf8proc_uint8_t bytes[4];
+    return shore__text_append(out, (char *)bytes, (size_t)utf8proc_encode_char((utf8proc_int32_t)c, bytes));
+}
+
+/* Before such a character, composition can be cut: it never joins what stands before it. */
+static bool composes_alone(uint32_t c) {
+    return c < 0x300 || (c >= 0x370 && c <= 0x482) || (c >= 0x5D0 && c <= 0x5EA) || (c >= 0x621 && c <= 0x64A) ||
+           (c >= 0xE01 && c <= 0xE30) || (c >= 0x2010 && c <= 0x2027) || (c >= 0x3001 && c <= 0x3029) ||
+           (c >= 0x3041 && c <= 0x3096) || (c >= 0x30A1 && c <= 0x30FA) || (c >= 0x3400 && c <= 0x4DBF) ||
+           (c >= 0x4E00 && c <= 0x9FFF) || (c >= 0xAC00 && c <= 0xD7A3) || (c >= 0xFF01 && c <= 0xFF5E);
+}
+
+static size_t last_place_to_cut(const char *text, size_t bytes) {
+    for (size_t i = bytes; i > 0;) {
+        i--;
+        if (((unsigned char)text[i] & 0xC0) != 0x80 && composes_alone(shore__utf8_char(text + i))) return i;
     }
-    if (shore__text_append(work, text->bytes + kept, text->count - kept)) return -ENOMEM;
-    struct shore__text swap = *text;
-    *text = *work;
-    *work = swap;
     return 0;
 }
 
-int shore__normalize_rest(const struct shore__tokenizer *t, bool first, struct shore__text *text,
-                          struct shore__text *work) {
-    int rc = 0;
-    for (unsigned i = 0; rc == 0 && i < t->nsteps && text->count; i++) {
-        const struct shore__step *step = &t->steps[i];
-        if (step->kind == SHORE__STEP_PREPEND && first) {
-            size_t n = strlen(step->to);
-            rc = shore__text_append(text, step->to, n);
-            if (rc) break;
-            memmove(text->bytes + n, text->bytes, text->count - n);
-            memcpy(text->bytes, step->to, n);
-        } else if (step->kind == SHORE__STEP_REPLACE) {
-            rc = replace(step, text, work);
-        }
-    }
+static int map_known(utf8proc_option_t form, const char *text, size_t bytes, struct shore__text *out) {
+    utf8proc_uint8_t *mapped;
+    if (bytes == 0) return 0;
+    utf8proc_ssize_t n =
+        utf8proc_map((const utf8proc_uint8_t *)text, (utf8proc_ssize_t)bytes, &mapped, UTF8PROC_STABLE | form);
+    if (n < 0) return -ENOMEM; /* the text is valid: only memory can fail */
+    int rc = shore__text_append(out, (char *)mapped, (size_t)n);
+    free(mapped);
     return rc;
 }
 
-int shore__normalize(const struct shore__tokenizer *t, const char *text, size_t bytes, struct shore__text *out) {
-    struct shore__text part = {0}, work = {0};
-    bool compose = t->nsteps && t->steps[0].kind == SHORE__STEP_NFC;
-    int rc = compose ? shore__compose(text, bytes, &part) : shore__text_append(&part, text, bytes);
-    if (rc == 0) rc = shore__normalize_rest(t, true, &part, &work);
-    if (rc == 0) rc = shore__text_append(out, part.bytes, part.count);
-    free(part.bytes);
-    free(work.bytes);
+/* Unicode's normal forms. What the tokenizers library does not know yet divides the text. */
+static int map(enum shore__step_kind kind, const char *text, size_t bytes, struct shore__text *out) {
+    bool compat = kind == SHORE__STEP_NFKC || kind == SHORE__STEP_NFKD, touched = false;
+    bool composes = kind == SHORE__STEP_NFC || kind == SHORE__STEP_NFKC;
+    utf8proc_option_t form = (composes ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE) | (compat ? UTF8PROC_COMPAT : 0);
+    /* below U+0300 nothing composes, below U+0080 nothing decomposes */
+    unsigned char first = kind == SHORE__STEP_NFC ? 0xCC : 0xC2;
+    size_t start = 0;
+    for (size_t i = 0; i < bytes && !touched; i++)
+        touched = (unsigned char)text[i] >= first;
+    if (!touched) return shore__text_append(out, text, bytes);
+    for (size_t i = 0, n; i < bytes; i += n) {
+        n = shore__utf8_bytes((unsigned char)text[i]);
+        if (n < 2 || !IN_RANGES(shore__utf8_char(text + i), shore__uncomposed)) continue;
+        if (map_known(form, text + start, i - start, out) || shore__text_append(out, text + i, n)) return -ENOMEM;
+        start = i + n;
+    }
+    return map_known(form, text + start, bytes - start, out);
+}
+
+static int put_lowercase(struct shore__text *out, uint32_t c) {
+    if (c == 0x130) return shore__text_append(out, "i\xCC\x87", 3);
+    for (size_t i = 0; i < sizeof shore__other_cases / sizeof *shore__other_cases; i++)
+        if ((int32_t)c >= shore__other_cases[i][0] && (int32_t)c <= shore__other_cases[i][1])
+            return put_char(out, (uint32_t)((int32_t)c + shore__other_cases[i][2]));
+    return put_char(out, (uint32_t)utf8proc_tolower((utf8proc_int32_t)c));
+}
+
+static bool is_mark(uint32_t c) {
+    utf8proc_category_t category = utf8proc_category((utf8proc_int32_t)c);
+    bool mark =
+        category == UTF8PROC_CATEGORY_MN || category == UTF8PROC_CATEGORY_MC || category == UTF8PROC_CATEGORY_ME;
+    return mark != IN_RANGES(c, shore__other_marks);
+}
+
+/* What is done to every character by itself. */
+static int each_char(enum shore__step_kind kind, const char *text, size_t bytes, struct shore__text *out) {
+    for (size_t i = 0, n; i < bytes; i += n) {
+        n = shore__utf8_bytes((unsigned char)text[i]);
+        uint32_t c = shore__utf8_char(text + i);
+        int rc = 0;
+        if (kind == SHORE__STEP_LOWERCASE && (n > 1 || (c >= 'A' && c <= 'Z')))
+            rc = put_lowercase(out, c);
+        else if (n == 1 || !is_mark(c))
+            rc = shore__text_append(out, text + i, n);
+        if (rc) return rc;
+    }
+    return 0;
+}
+
+static size_t spaces_at_start(const char *text, size_t bytes) {
+    size_t at = 0;
+    while (at < bytes && shore__utf8_is_space(shore__utf8_char(text + at)))
+        at += shore__utf8_bytes((unsigned char)text[at]);
+    return at;
+}
+
+static size_t end_without_spaces(const char *text, size_t bytes) {
+    size_t end = 0;
+    for (size_t i = 0; i < bytes;) {
+        bool space = shore__utf8_is_space(shore__utf8_char(text + i));
+        i += shore__utf8_bytes((unsigned char)text[i]);
+        if (!space) end = i;
+    }
+    return end;
+}
+
+/* Spaces wait for what follows them. */
+static int strip(struct shore__normalizing *n, unsigned i, const char *text, size_t bytes, struct shore__text *out) {
+    const struct shore__step *step = &n->t->steps[i];
+    struct shore__text *held = &n->at[i].held;
+    if (step->left && !n->at[i].begun) {
+        size_t spaces = spaces_at_start(text, bytes);
+        text += spaces;
+        bytes -= spaces;
+        n->at[i].begun = bytes > 0;
+    }
+    size_t end = step->right ? end_without_spaces(text, bytes) : bytes;
+    if (end > 0) {
+        if (shore__text_append(out, held->bytes, held->count) || shore__text_append(out, text, end)) return -ENOMEM;
+        held->count = 0;
+    }
+    return shore__text_append(held, text + end, bytes - end);
+}
+
+static int replace(struct shore__normalizing *n, unsigned i, bool final, struct shore__text *out,
+                   struct shore_diag *diag) {
+    const struct shore__step *step = &n->t->steps[i];
+    struct shore__text *held = &n->at[i].held;
+    int before = n->at[i].begun ? n->at[i].before : SHORE__PATTERN_BEGINS, found = 0;
+    size_t at = 0, start, end, to_bytes = strlen(step->to);
+    while (at < held->count && (found = shore__pattern_find(step->pattern, n->matcher, held->bytes, held->count, at,
+                                                            before, final, &start, &end)) == 1) {
+        if (shore__text_append(out, held->bytes + at, start - at) || shore__text_append(out, step->to, to_bytes))
+            return -ENOMEM;
+        at = end;
+    }
+    if (found < 0)
+        return shore__fail(diag, found, "a normalizer's pattern needs more work or memory than is allowed here");
+    size_t used = found == 2 ? start : held->count;
+    if (used > at && shore__text_append(out, held->bytes + at, used - at)) return -ENOMEM;
+    if (used < at) used = at;
+    if (used > 0) {
+        n->at[i].before = (unsigned char)held->bytes[used - 1];
+        n->at[i].begun = true;
+        shore__text_drop(held, used);
+    }
+    return 0;
+}
+
+static int run_step(struct shore__normalizing *n, unsigned i, const char *text, size_t bytes, bool final,
+                    struct shore__text *out, struct shore_diag *diag) {
+    const struct shore__step *step = &n->t->steps[i];
+    struct shore__text *held = &n->at[i].held;
+    int rc = 0;
+    switch (step->kind) {
+    case SHORE__STEP_LOWERCASE:
+    case SHORE__STEP_STRIP_ACCENTS:
+        return each_char(step->kind, text, bytes, out);
+    case SHORE__STEP_STRIP:
+        rc = strip(n, i, text, bytes, out);
+        break;
+    case SHORE__STEP_PREPEND:
+        if (bytes && !n->at[i].begun) rc = shore__text_append(out, step->to, strlen(step->to));
+        n->at[i].begun |= bytes > 0;
+        return rc ? rc : shore__text_append(out, text, bytes);
+    case SHORE__STEP_REPLACE:
+        rc = shore__text_append(held, text, bytes);
+        if (rc == 0) rc = replace(n, i, final, out, diag);
+        break;
+    default: {
+        rc = shore__text_append(held, text, bytes);
+        size_t whole = final ? held->count : last_place_to_cut(held->bytes, held->count);
+        if (rc == 0) rc = map(step->kind, held->bytes, whole, out);
+        if (whole) shore__text_drop(held, whole);
+    }
+    }
+    if (rc == 0 && held->count > HELD_LIMIT_BYTES && !final)
+        rc = shore__fail(diag, SHORE_EINPUT, "more than %u bytes of text that one normalizer may change as a whole",
+                         HELD_LIMIT_BYTES);
+    return rc;
+}
+
+static int pass(struct shore__normalizing *n, unsigned i, const char *text, size_t bytes, bool final,
+                struct shore_diag *diag) {
+    if (i == n->t->nsteps) return bytes ? n->sink(n->ctx, text, bytes) : 0;
+    if (bytes == 0 && !final) return 0;
+    struct shore__text *out = &n->at[i].out;
+    out->count = 0;
+    int rc = run_step(n, i, text, bytes, final, out, diag);
+    if (final) {
+        n->at[i].held.count = 0;
+        n->at[i].begun = false;
+    }
+    return rc ? rc : pass(n, i + 1, out->bytes, out->count, final, diag);
+}
+
+int shore__normalizing_feed(struct shore__normalizing *n, const char *text, size_t bytes, struct shore_diag *diag) {
+    return pass(n, 0, text, bytes, false, diag);
+}
+
+int shore__normalizing_end(struct shore__normalizing *n, struct shore_diag *diag) {
+    return pass(n, 0, "", 0, true, diag);
+}
+
+void shore__normalizing_fini(struct shore__normalizing *n) {
+    for (unsigned i = 0; i < SHORE__STEP_LIMIT; i++) {
+        free(n->at[i].held.bytes);
+        free(n->at[i].out.bytes);
+    }
+}
+
+static int append(void *ctx, const char *text, size_t bytes) {
+    return shore__text_append(ctx, text, bytes);
+}
+
+int shore__normalize(const struct shore__tokenizer *t, const char *text, size_t bytes, struct shore__text *out,
+                     struct shore_diag *diag) {
+    struct shore__normalizing n = {.t = t, .sink = append, .ctx = out};
+    bool searches = false;
+    for (unsigned i = 0; i < t->nsteps; i++)
+        searches |= t->steps[i].pattern != NULL;
+    if (searches && !(n.matcher = shore__matcher_open())) return -ENOMEM;
+    int rc = shore__normalizing_feed(&n, text, bytes, diag);
+    if (rc == 0) rc = shore__normalizing_end(&n, diag);
+    shore__normalizing_fini(&n);
+    shore__matcher_close(n.matcher);
     return rc;
 }

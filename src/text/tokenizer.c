@@ -26,7 +26,7 @@ void shore__tokenizer_close(struct shore__tokenizer *t) {
     shore__added_set_fini(&t->normalized);
     shore__vocab_fini(&t->added);
     for (unsigned i = 0; i < t->nsteps; i++) {
-        free(t->steps[i].from);
+        shore__pattern_close(t->steps[i].pattern);
         free(t->steps[i].to);
     }
     for (unsigned i = 0; i < t->nstages; i++)

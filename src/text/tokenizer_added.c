@@ -106,7 +106,8 @@ static int put_in_set(struct shore__tokenizer *t, const char *content, size_t by
                       struct shore_diag *diag) {
     const struct shore__added_rule *rule = &t->added_rules[id];
     struct shore__text text = {0};
-    int rc = rule->normalized ? shore__normalize(t, content, bytes, &text) : shore__text_append(&text, content, bytes);
+    int rc =
+        rule->normalized ? shore__normalize(t, content, bytes, &text, diag) : shore__text_append(&text, content, bytes);
     if (rc == 0 && text.count == 0) rc = SHORE_EINPUT;
     char *exact = rc ? NULL : realloc(text.bytes, text.count); /* there may be many */
     if (exact) text.bytes = exact;

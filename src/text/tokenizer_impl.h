@@ -14,10 +14,22 @@
 #define SHORE__STEP_LIMIT 8
 #define SHORE__SPACE_MARK "\xE2\x96\x81" /* U+2581, SentencePiece's space */
 
-enum shore__step_kind { SHORE__STEP_NFC, SHORE__STEP_PREPEND, SHORE__STEP_REPLACE };
+enum shore__step_kind {
+    SHORE__STEP_NFC,
+    SHORE__STEP_NFD,
+    SHORE__STEP_NFKC,
+    SHORE__STEP_NFKD,
+    SHORE__STEP_LOWERCASE,
+    SHORE__STEP_STRIP_ACCENTS,
+    SHORE__STEP_STRIP,
+    SHORE__STEP_PREPEND,
+    SHORE__STEP_REPLACE,
+};
 struct shore__step { /* of normalizing */
     enum shore__step_kind kind;
-    char *from, *to; /* from: one character */
+    char *to;                       /* what is prepended, or comes instead */
+    struct shore__pattern *pattern; /* of what is replaced */
+    bool left, right;               /* ends that are stripped */
 };
 
 enum shore__behavior {
@@ -105,12 +117,25 @@ int shore__tokenizer_config_end_of_text(const struct shore__tokenizer_config *c,
                                         struct shore_diag *diag);
 void shore__tokenizer_config_fini(struct shore__tokenizer_config *c);
 
-/* All steps of normalizing on a text by itself; appends. */
-int shore__normalize(const struct shore__tokenizer *t, const char *text, size_t bytes, struct shore__text *out);
-/* Canonical composition (NFC); appends. */
-int shore__compose(const char *text, size_t bytes, struct shore__text *out);
-/* The steps but NFC. first: this is the beginning of a text. work is scratch. */
-int shore__normalize_rest(const struct shore__tokenizer *t, bool first, struct shore__text *text,
-                          struct shore__text *work);
+/* Normalizes a text that comes in parts; the steps hand it on as soon as what is to come cannot change it. Set t,
+ * matcher (NULL: no step has a pattern), sink and ctx; zero-initialise the rest. After an end it takes the next text.
+ */
+struct shore__normalizing {
+    const struct shore__tokenizer *t;
+    struct shore__matcher *matcher;
+    int (*sink)(void *ctx, const char *text, size_t bytes);
+    void *ctx;
+    struct {
+        bool begun;
+        int before; /* the byte before what is held */
+        struct shore__text held, out;
+    } at[SHORE__STEP_LIMIT];
+};
+int shore__normalizing_feed(struct shore__normalizing *n, const char *text, size_t bytes, struct shore_diag *diag);
+int shore__normalizing_end(struct shore__normalizing *n, struct shore_diag *diag);
+void shore__normalizing_fini(struct shore__normalizing *n);
+/* A whole text; appends. */
+int shore__normalize(const struct shore__tokenizer *t, const char *text, size_t bytes, struct shore__text *out,
+                     struct shore_diag *diag);
 
 #endif

@@ -4,7 +4,6 @@
 
 #include "base/diag.h"
 #include "text/tokenizer_impl.h"
-#include "text/utf8.h"
 #include "text/vector.h"
 
 /* the pattern of GPT-2's encoder.py, which ByteLevel applies unless told not to */
@@ -58,6 +57,8 @@ static const char *needs(const char *key, const json_t *value) {
                                         "lstrip",
                                         "rstrip",
                                         "single_word",
+                                        "strip_left",
+                                        "strip_right",
                                         NULL};
     static const char *const texts[] = {
         "behavior", "prepend_scheme", "replacement", "unk_token", "continuing_subword_prefix", "end_of_word_suffix",
@@ -95,34 +96,66 @@ static const json_t *member(const json_t *value, const char *list, size_t i) {
     return json_array_get(json_object_get(value, list), i);
 }
 
-static int add_step(struct shore__tokenizer *t, enum shore__step_kind kind, const char *from, const char *to,
-                    struct shore_diag *diag) {
+static int add_step(struct shore__tokenizer *t, enum shore__step_kind kind, const char *to, struct shore_diag *diag) {
     if (t->nsteps == SHORE__STEP_LIMIT) return unsupported(diag, "normalizer", "more than 8 in a Sequence");
     struct shore__step *step = &t->steps[t->nsteps++];
-    *step = (struct shore__step){kind, strdup(from), strdup(to)};
-    return step->from && step->to ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
+    *step = (struct shore__step){.kind = kind, .to = strdup(to)};
+    return step->to ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
+}
+
+static int read_replace(struct shore__tokenizer *t, const json_t *m, struct shore_diag *diag) {
+    const json_t *pattern = json_object_get(m, "pattern");
+    const char *regex = string_of(pattern, "Regex"), *literal = string_of(pattern, "String"),
+               *to = string_of(m, "content");
+    if ((!regex && !literal) || !to)
+        return unsupported(diag, "normalizer", "Replace without a Regex or String and content");
+    int rc = add_step(t, SHORE__STEP_REPLACE, to, diag);
+    const char *text = regex ? regex : literal;
+    return rc ? rc : shore__pattern_open(text, strlen(text), !regex, &t->steps[t->nsteps - 1].pattern, diag);
 }
 
 static int read_normalizer(struct shore__tokenizer *t, const json_t *value, struct shore_diag *diag) {
+    static const struct {
+        const char *name;
+        enum shore__step_kind kind;
+    } plain[] = {{"NFC", SHORE__STEP_NFC},
+                 {"NFD", SHORE__STEP_NFD},
+                 {"NFKC", SHORE__STEP_NFKC},
+                 {"NFKD", SHORE__STEP_NFKD},
+                 {"Lowercase", SHORE__STEP_LOWERCASE},
+                 {"StripAccents", SHORE__STEP_STRIP_ACCENTS},
+                 {"Strip", SHORE__STEP_STRIP}};
     const json_t *m;
     int rc = 0;
     for (size_t i = 0; rc == 0 && (m = member(value, "normalizers", i)); i++) {
-        const char *from = string_of(json_object_get(m, "pattern"), "String"), *to;
-        if (is_type(m, "NFC")) {
-            rc = t->nsteps == 0 ? add_step(t, SHORE__STEP_NFC, "", "", diag)
-                                : unsupported(diag, "normalizer", "NFC after another one");
-        } else if (is_type(m, "Prepend") && (to = string_of(m, "prepend")) && *to) {
-            rc = add_step(t, SHORE__STEP_PREPEND, "", to, diag);
-        } else if (is_type(m, "Replace") && (to = string_of(m, "content"))) {
-            /* of one character, so that parts of a text can be replaced by themselves */
-            bool one = from && *from && strlen(from) == shore__utf8_bytes((unsigned char)*from);
-            rc = one ? add_step(t, SHORE__STEP_REPLACE, from, to, diag)
-                     : unsupported(diag, "normalizer", "Replace of something else than one character");
-        } else {
+        const char *to;
+        size_t k = 0;
+        while (k < sizeof plain / sizeof *plain && !is_type(m, plain[k].name))
+            k++;
+        if (k < sizeof plain / sizeof *plain)
+            rc = add_step(t, plain[k].kind, "", diag);
+        else if (is_type(m, "Prepend") && (to = string_of(m, "prepend")) && *to)
+            rc = add_step(t, SHORE__STEP_PREPEND, to, diag);
+        else if (is_type(m, "Replace"))
+            rc = read_replace(t, m, diag);
+        else
             rc = unsupported(diag, "normalizer", type_of(m));
+        if (rc == 0 && is_type(m, "Strip")) {
+            t->steps[t->nsteps - 1].left = flag(m, "strip_left", true);
+            t->steps[t->nsteps - 1].right = flag(m, "strip_right", true);
         }
     }
     return rc;
+}
+
+/* The library tells the beginning of a text by where it was before it was normalized. */
+static bool may_lose_its_beginning(const struct shore__tokenizer *t) {
+    for (unsigned i = 0; i < t->nsteps; i++) {
+        const struct shore__step *s = &t->steps[i];
+        if (s->kind == SHORE__STEP_STRIP || s->kind == SHORE__STEP_STRIP_ACCENTS) return true;
+        if (s->kind == SHORE__STEP_REPLACE && !*s->to) return true;
+    }
+    return false;
 }
 
 static int add_stage(struct shore__tokenizer *t, const char *pattern, bool literal, enum shore__behavior behavior,
@@ -167,6 +200,9 @@ static int read_metaspace(struct shore__tokenizer *t, const json_t *m, struct sh
         return unsupported(diag, "Metaspace replacement", string_of(m, "replacement"));
     int rc = read_prepend(m, &t->prepend, diag);
     if (rc) return rc;
+    if (t->prepend == SHORE__PREPEND_FIRST && may_lose_its_beginning(t))
+        return unsupported(diag, "Metaspace prepend_scheme",
+                           "first, behind a normalizer that may take the beginning away");
     t->space_marks = true;
     return flag(m, "split", true) ? add_stage(t, SHORE__SPACE_MARK, true, SHORE__MERGED_WITH_NEXT, false, false, diag)
                                   : 0;

@@ -3,6 +3,7 @@
 #ifndef SHORE_TEXT_UTF8_H
 #define SHORE_TEXT_UTF8_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -48,6 +49,12 @@ static inline int shore__utf8_check(const unsigned char *s, size_t n) {
         hi = 0xBF;
     }
     return length;
+}
+
+/* Unicode's White_Space */
+static inline bool shore__utf8_is_space(uint32_t c) {
+    return (c >= 9 && c <= 13) || c == 0x20 || c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) ||
+           c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
 }
 
 #endif

@@ -209,6 +209,26 @@ def main():
             *(pre_tokenizers.Split(Regex(pattern), behavior) for pattern, behavior in pieces),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])), "<|endoftext|>", ends)
 
+    # normalizers, with added tokens that are looked for before and after them
+    tokens = [AddedToken("<Tool>", normalized=True), AddedToken("<R\u00c9>", normalized=True, rstrip=True),
+              AddedToken("[M\u00c4]", normalized=False, lstrip=True)]
+    shapes = ["\u00c4\u0308\u0323 \u1e9b\u0323 \ufb01\uff21\u2460\u3392\u00a0x\u0130I\u03a3 \u01c5\u1fbc \u1c89\ua7cb\U00010d50",
+              "\u1100\u1161\u11a8\uac00\u11a8\u3131\u314f\uff76\uff9e\u309b \u0e33\u0eb3 \u0958\u09dc",
+              "a\u0898\u0316\u0301\u1df7\u0323b\U00011935\U00011930", "\u0345\u0301\u0316\u0334", "\u0301 a",
+              "\U0001e030\U00010781 \u32ff", "<tool><TOOL> <R\u00c9>  <re\u0301>  x[M\u00c4] [MA\u0308] <r\u00e9>", "   ",
+              " \n\t x \u3000 y  \u2003\n ", "  [M\u00c4]  a  [M\u00c4]   ", "''quoted'' ``so`` '''",
+              "a\n\nb\r\n \n c  d   e"]
+    N = normalizers
+    for name, normalizer in (
+            ("lowercase", N.Lowercase()), ("decomposed", N.Sequence([N.NFD(), N.StripAccents(), N.Lowercase()])),
+            ("compatible", N.Sequence([N.NFKC(), N.Strip(), N.Replace(Regex(r"\s{2,}"), "_"), N.NFKD()])),
+            ("replaced", N.Sequence([N.Replace("''", '"'), N.Replace(Regex(r"\s*\n+\s*|^a"), "\n "),
+                                     N.Replace(Regex("e$"), ""), N.NFC()])),
+            ("stripped", N.Sequence([N.Strip(left=False), N.Prepend("_"), N.Lowercase()]))):
+        t = byte_level(pre_tokenizers.ByteLevel(add_prefix_space=False), normalizer)
+        t.add_tokens(tokens)
+        write(name, t, "<|endoftext|>", shapes)
+
     # the same GPT-2 as its two old files
     folder = os.path.join(ROOT, "gpt2_files")
     os.makedirs(folder, exist_ok=True)

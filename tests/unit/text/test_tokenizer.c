@@ -36,6 +36,11 @@ static const char *const kinds[] = {"gpt2",
                                     "line_ends",
                                     "line_starts",
                                     "text_ends",
+                                    "lowercase",
+                                    "decomposed",
+                                    "compatible",
+                                    "replaced",
+                                    "stripped",
                                     "beside",
                                     "beside_old",
                                     "beside_pair"};
@@ -298,9 +303,15 @@ static void what_is_not_supported_is_named(void **state) {
     expect_refusal(MODEL("\"end_of_word_suffix\":\"</w>\","), "end_of_word_suffix");
     expect_refusal(MODEL("\"continuing_subword_prefix\":\"##\","), "continuing_subword_prefix");
     expect_refusal(MODEL("\"unk_token\":\"u\","), "unk_token");
-    expect_refusal(WITH("\"normalizer\":{\"type\":\"Lowercase\"}"), "normalizer \"Lowercase\"");
-    expect_refusal(WITH("\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"a\"},\"content\":\"\"}"),
-                   "Replace");
+    expect_refusal(WITH("\"normalizer\":{\"type\":\"Precompiled\"}"), "normalizer \"Precompiled\"");
+    expect_refusal(WITH("\"normalizer\":{\"type\":\"Strip\",\"strip_left\":1}"), "\"strip_left\" takes true or false");
+    expect_refusal(WITH("\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"a*\"},\"content\":\"\"}"),
+                   "match the empty text");
+    expect_refusal(WITH("\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"a\"}}"), "Replace without");
+    expect_refusal(
+        WITH("\"normalizer\":{\"type\":\"Strip\"},\"pre_tokenizer\":{\"type\":\"Metaspace\",\"prepend_scheme\":"
+             "\"first\"}"),
+        "take the beginning away");
     expect_refusal(WITH("\"pre_tokenizer\":{\"type\":\"Whitespace\"}"), "pre_tokenizer \"Whitespace\"");
     expect_refusal(WITH("\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"a\"},\"behavior\":\"Odd\"}"),
                    "behavior \"Odd\"");
