@@ -32,8 +32,30 @@ int shore__reader_block(struct shore__reader *r, size_t *bytes, struct shore_dia
     return rc ? rc : report(r, diag);
 }
 
-void shore__reader_note(const struct shore__reader *r, const char *text) {
-    if (r->how->note) r->how->note(r->how->note_ctx, text);
+/* What is worth a word is said once for all files: thousands may be alike. */
+static void count_alike(const struct shore__reader *r, struct shore__alike *alike, const char *what) {
+    if (alike->count++) return;
+    alike->first = r->file->path;
+    alike->what = what;
+}
+
+static void say_alike(const struct shore__reader *r, const struct shore__alike *alike) {
+    char text[1024], others[48] = "";
+    if (!alike->count) return;
+    if (alike->count > 1) snprintf(others, sizeof others, " (and %zu like it)", alike->count - 1);
+    snprintf(text, sizeof text, "%.300s%s: %s", alike->first, others, alike->what);
+    r->how->note(r->how->note_ctx, text);
+}
+
+static void say_of_files(const struct shore__reader *r) {
+    char text[sizeof r->first_bad.text + 128];
+    if (!r->how->note) return;
+    say_alike(r, &r->records);
+    say_alike(r, &r->tables);
+    if (!r->bad_rows) return;
+    snprintf(text, sizeof text, "%llu of %llu rows bad and skipped, the first: %s", (unsigned long long)r->bad_rows,
+             (unsigned long long)r->rows, r->first_bad.text);
+    r->how->note(r->how->note_ctx, text);
 }
 
 /* ---- text -------------------------------------------------------------------------------------------------------- */
@@ -77,19 +99,15 @@ static size_t byte_order_mark(const char *text, size_t bytes) {
     return bytes >= 3 && !memcmp(text, "\xEF\xBB\xBF", 3) ? 3 : 0;
 }
 
-static void say_of_text(const struct shore__reader *r, const char *what) {
-    char text[1024];
-    snprintf(text, sizeof text, "%.300s: %s", r->file->path, what);
-    shore__reader_note(r, text);
-}
-
 static int read_text(struct shore__reader *r, const char *advice, struct shore_diag *diag) {
     struct text_check check = {{0}, 0, 0};
     size_t n;
-    if (advice) say_of_text(r, advice);
+    if (advice) count_alike(r, &r->tables, advice);
     if (r->held && shore__rows_are_in(r->block, r->held))
-        say_of_text(r, "looks like records of JSON, and is read as text, with all its braces and keys; if its name "
-                       "ended in .jsonl or .json, it would be read record by record");
+        count_alike(
+            r, &r->records,
+            "looks like records of JSON, and is read as text, with all its braces and keys; if its name ended in "
+            ".jsonl or .json, it would be read record by record");
     int rc = shore__token_writer_begin_document(r->writer, diag);
     while (rc == 0 && (rc = shore__reader_block(r, &n, diag)) == 0 && n > 0) {
         size_t mark = check.offset ? 0 : byte_order_mark(r->block, n);
@@ -205,6 +223,7 @@ int shore__dataset_build(const char *const *names, size_t nnames, const struct s
     for (size_t i = 0; rc == 0 && i < files.count; i++)
         rc = read_file(&r, &files.file[i], diag);
     r.file = NULL;
+    if (rc == 0) say_of_files(&r);
     if (rc == 0) rc = report(&r, diag);
     if (rc == 0) rc = shore__token_writer_finish(r.writer, nnames ? names[0] : "no file", stats, diag);
     if (rc == SHORE_EINPUT && r.bad_rows && diag)

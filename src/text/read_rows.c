@@ -18,8 +18,7 @@ struct reading {
     size_t bytes;
     bool open, begun; /* the row has a text; the writer has its beginning */
     FILE *waiting;
-    uint64_t waiting_bytes, bad;
-    struct shore_diag first; /* bad row */
+    uint64_t waiting_bytes;
 };
 
 static int no_waiting_room(const struct reading *x, struct shore_diag *diag) {
@@ -106,17 +105,9 @@ static int on_bad(void *ctx, const struct shore__bad_row *bad, struct shore_diag
                 shore__unpack_packed(x->reader->input) ? " of what is unpacked" : "",
                 bad->last && skip ? "; in a list, the rows behind it cannot be told from it: mend it" : "");
     if (bad->last || !skip) return shore__fail(diag, SHORE_EINPUT, "%s", why.text);
-    if (x->bad++ == 0) x->first = why;
+    if (x->reader->bad_rows++ == 0) x->reader->first_bad = why;
     forget_row(x);
     return 0;
-}
-
-static void say_bad(const struct reading *x) {
-    char text[sizeof x->first.text + 128];
-    if (!x->bad) return;
-    snprintf(text, sizeof text, "%llu of %llu rows bad and skipped, the first: %s", (unsigned long long)x->bad,
-             (unsigned long long)x->rows.row, x->first.text);
-    shore__reader_note(x->reader, text);
 }
 
 int shore__read_rows(struct shore__reader *r, bool by_line, struct shore_diag *diag) {
@@ -130,8 +121,7 @@ int shore__read_rows(struct shore__reader *r, bool by_line, struct shore_diag *d
     while (rc == 0 && (rc = shore__reader_block(r, &n, diag)) == 0 && n > 0)
         rc = shore__rows_feed(&x.rows, r->block, n, diag);
     if (rc == 0) rc = shore__rows_end(&x.rows, diag);
-    if (rc == 0) say_bad(&x);
-    r->bad_rows += x.bad;
+    r->rows += x.rows.row;
     if (x.waiting) fclose(x.waiting);
     free(x.text);
     return rc;

@@ -17,12 +17,16 @@ struct shore__reader {
     char *block;
     size_t held;                      /* of the block, which has been looked at and is to be read */
     uint64_t done_bytes, total_bytes; /* of the files before; of all */
-    uint64_t bad_rows;
+    uint64_t rows, bad_rows;
+    struct shore_diag first_bad;
+    struct shore__alike {
+        const char *first, *what; /* a file; what is said of it */
+        size_t count;
+    } records, tables; /* texts that look like them */
 };
 
 /* The next block of the file, without whatever it is packed in; 0 bytes: its end. */
 int shore__reader_block(struct shore__reader *r, size_t *bytes, struct shore_diag *diag);
-void shore__reader_note(const struct shore__reader *r, const char *text);
 /* The rest of the file as records. by_line: each line is one. */
 int shore__read_rows(struct shore__reader *r, bool by_line, struct shore_diag *diag);
 

@@ -386,7 +386,10 @@ static int between(struct shore__rows *r, unsigned char c, struct shore_diag *di
         r->state = LIST_OVER;
         return 0;
     }
-    if (r->state == LIST_OVER) return broken(r, "something follows the list");
+    if (r->state == LIST_OVER) {
+        begin_row(r); /* as if it were one, for what is said */
+        return broken(r, "something follows the list");
+    }
     if (r->state == ROW_OVER)
         return broken(r, r->in_list ? INVALID "a comma or ']' is missing behind the row" : "something follows the row");
     begin_row(r);

@@ -257,6 +257,14 @@ static void text_that_looks_like_records_is_said(void **state) {
     expect_note("looks like records");
     expect(put_text("a.csv", "a,b\n"), "a,b\n");
     expect_note("a.csv: is read as text, separators and all");
+    make_directory("many");
+    for (int i = 0; i < 3; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "many/%d.txt", i);
+        put_text(name, "{\"x\": 1}");
+    }
+    expect(in_directory("many"), "{\"x\": 1}|{\"x\": 1}|{\"x\": 1}");
+    expect_note("many/0.txt (and 2 like it): looks like records");
     static const char *const others[] = {"[1] See {there}.", "{\"so\" he said}", "{", "[Chapter]", "\"{\"", ""};
     for (size_t i = 0; i + 1 < sizeof others / sizeof *others; i++) {
         expect(put_text("a.txt", others[i]), others[i]);
