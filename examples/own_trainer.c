@@ -124,11 +124,11 @@ static void hyper_parameters(uint64_t step, struct shore_hyper groups[GROUPS]) {
 
 /* ---- the state ---- */
 
-/* Opens the fleet, or makes it where there is none yet: also where a start was killed while it made it. If something is
- * there (of two drives, one is missing), why it did not open is what helps. */
+/* Opens the fleet, or makes it where there is none yet, or none that was made to the end. If something is there (of two
+ * drives, one is missing), why it did not open is what helps. */
 static int open_or_create(struct trainer *t, const struct shore_fleet_options *options, struct shore_diag *diag) {
     int rc = shore_fleet_open(t->layout, options, &t->fleet, diag);
-    if (rc != SHORE_EMISSING && rc != SHORE_EFORMAT) return rc;
+    if (rc != SHORE_EMISSING) return rc;
     const struct shore_diag why = *diag;
     rc = shore_fleet_create(t->layout, options, &t->fleet, diag);
     if (rc == SHORE_EEXISTS) *diag = why;

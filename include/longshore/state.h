@@ -185,8 +185,11 @@ uint64_t shore_fleet_memory_least_bytes(const struct shore_layout *layout, const
 /* Bytes that new volumes of this layout and these options take on the drives, all together. */
 uint64_t shore_fleet_disk_bytes(const struct shore_layout *layout, const struct shore_fleet_options *options);
 
-/* Makes new volumes. The fleet is not usable by shore_fleet_open() until shore_fleet_seal() has committed step 0.
- * Errors: SHORE_EEXISTS (something is there and overwrite is not set), SHORE_EBUSY, -ENOSPC ("needs X, has Y"). */
+/* Makes new volumes. The fleet is not usable by shore_fleet_open() until shore_fleet_seal() has committed step 0: it
+ * says SHORE_EMISSING, at whatever instant the making was killed, and the same call makes the fleet again, without
+ * overwrite and with nothing removed by hand. What else is at those paths stays unless overwrite is set.
+ * Errors: SHORE_EEXISTS (a file, device or volume is there that no making has left), SHORE_EBUSY, -ENOSPC ("needs X,
+ * has Y"). */
 int shore_fleet_create(const struct shore_layout *layout, const struct shore_fleet_options *options,
                        struct shore_fleet **out, struct shore_diag *diag);
 
@@ -200,8 +203,8 @@ int shore_fleet_init_block(struct shore_fleet *fleet, uint32_t block, uint32_t s
 int shore_fleet_seal(struct shore_fleet *fleet, uint64_t step, struct shore_diag *diag);
 
 /* Opens and locks all drives, recovers, and makes a new epoch durable. The drives may be given in any order. Errors:
- * SHORE_EMISSING (a drive, or it was never sealed), SHORE_EBUSY, SHORE_EFORMAT, SHORE_ECORRUPT, SHORE_EMISMATCH,
- * SHORE_ESTALE (older than hint_step, or than the other drives), SHORE_ELINK. */
+ * SHORE_EMISSING (a drive; or the fleet was never sealed, so that it can be made), SHORE_EBUSY, SHORE_EFORMAT,
+ * SHORE_ECORRUPT, SHORE_EMISMATCH, SHORE_ESTALE (older than hint_step, or than the other drives), SHORE_ELINK. */
 int shore_fleet_open(const struct shore_layout *layout, const struct shore_fleet_options *options,
                      struct shore_fleet **out, struct shore_diag *diag);
 

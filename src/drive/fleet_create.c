@@ -19,7 +19,8 @@ struct place {
     char *there; /* of the volume on another host */
     bool replace;
     bool existed, is_volume;
-    bool sealed; /* a volume with a record */
+    bool sealed;  /* a volume with a record */
+    bool settled; /* not only by its making: it was opened since, or has lost a record */
     uint64_t fleet_id[2];
     uint64_t device, capacity_bytes; /* 0: unknown */
     uint64_t stripes;                /* of scratch that it will have */
@@ -36,6 +37,7 @@ static int look_at_place(const struct shore_fleet_options *o, struct place *plac
     if (rc) return rc == SHORE_EBUSY ? rc : 0;
     place->is_volume = true;
     place->sealed = volume.record_valid || volume.damaged_record;
+    place->settled = volume.damaged_record || (volume.record_valid && volume.record.sequence > 1);
     memcpy(place->fleet_id, volume.desc.fleet_id, sizeof place->fleet_id);
     shore__volume_close(&volume);
     return 0;
@@ -50,6 +52,7 @@ static int ask_of_place(const struct shore_fleet_options *o, const char *uri, st
     place->existed = probe.exists;
     place->is_volume = probe.is_volume;
     place->sealed = shore__probe_is_sealed(&probe);
+    place->settled = probe.recovery.damaged_record || (probe.recovery.valid && probe.recovery.record.sequence > 1);
     memcpy(place->fleet_id, probe.desc.fleet_id, sizeof place->fleet_id);
     place->capacity_bytes = probe.capacity_bytes;
     place->device = probe.device;
@@ -80,8 +83,8 @@ static int look_at_places(const struct shore_fleet_options *o, struct place *pla
     }
     for (uint32_t d = 0; d < o->ndrives; d++) {
         struct place *place = &places[d];
-        /* a volume without a record says that its whole fleet was being made */
-        for (uint32_t e = 0; e < o->ndrives && !place->replace; e++) {
+        /* a volume without a record says that its whole fleet was being made, and none of it was used since */
+        for (uint32_t e = 0; e < o->ndrives && !place->replace && !place->settled; e++) {
             bool same_fleet = memcmp(places[e].fleet_id, place->fleet_id, sizeof place->fleet_id) == 0;
             place->replace = place->is_volume && places[e].is_volume && !places[e].sealed && same_fleet;
         }

@@ -159,53 +159,79 @@ static int say_where(const char *drive, int rc, struct shore_diag *diag) {
                        drive);
 }
 
+/* Puts a drive in its place, or says why it has none in this fleet. i: of those that are given. */
+static int place_drive(struct shore_fleet *f, const struct shore_fleet_options *o, struct shore__drive *drive,
+                       uint32_t i, struct shore_diag *diag) {
+    const struct shore__volume_desc *desc = drive->desc;
+    const char *path = drive->ops->path(drive);
+    bool asked = o->fleet_id[0] || o->fleet_id[1];
+    const uint64_t *id = asked ? o->fleet_id : i ? f->fleet_id : desc->fleet_id;
+    uint64_t generation = o->generation ? o->generation : i ? f->generation : desc->generation;
+    if (desc->fleet_id[0] != id[0] || desc->fleet_id[1] != id[1])
+        return shore__fail(diag, SHORE_EMISMATCH,
+                           "%s belongs to another %s; put its own volume there, or name the drive that has it", path,
+                           asked ? "run" : "fleet");
+    if (desc->generation != generation)
+        return shore__fail(diag, SHORE_EMISMATCH,
+                           "%s is of placement %llu, and the others are of placement %llu: it was left behind when "
+                           "the state was moved to other drives",
+                           path, (unsigned long long)desc->generation, (unsigned long long)generation);
+    if (desc->ndrives != o->ndrives)
+        return shore__fail(diag, SHORE_EMISMATCH, "%s is one of %u drives, and %u are given", path, desc->ndrives,
+                           o->ndrives);
+    if (desc->drive >= f->ndrives || f->drives[desc->drive]) {
+        const struct shore__drive *first = desc->drive < f->ndrives ? f->drives[desc->drive] : drive;
+        return shore__fail(diag, SHORE_EMISMATCH,
+                           "%s is drive %u of its fleet, and so is %s: one is a copy of the other; give the drive "
+                           "that is missing",
+                           path, desc->drive, first->ops->path(first));
+    }
+    if (desc->plane_form != (uint32_t)f->config.moments)
+        return shore__fail(diag, SHORE_EMISMATCH, "%s holds moments of %s, and %s ones are asked for", path,
+                           desc->plane_form == SHORE_MOMENTS_FP32   ? "32 bits"
+                           : desc->plane_form == SHORE_MOMENTS_8BIT ? "8 bits"
+                                                                    : "an unknown kind",
+                           f->config.moments == SHORE_MOMENTS_FP32 ? "32-bit" : "8-bit");
+    if (memcmp(desc->plane_bytes, f->config.plane_bytes, sizeof desc->plane_bytes) != 0)
+        return shore__fail(diag, SHORE_EMISMATCH, "%s holds the state of another optimizer", path);
+    memcpy(f->fleet_id, desc->fleet_id, sizeof f->fleet_id);
+    f->generation = desc->generation;
+    f->drives[desc->drive] = drive;
+    return 0;
+}
+
+/* A making that was cut off explains drives that do not fit each other, unless a certain fleet is asked for: some may
+ * still be of the fleet that it replaces, or of another attempt. */
+static int explain_mismatch(const struct shore_fleet_options *o, struct shore__drive *const *opened, int rc,
+                            struct shore_diag *diag) {
+    if (o->fleet_id[0] || o->fleet_id[1] || o->hint_step) return rc;
+    for (uint32_t i = 0; i < o->ndrives; i++) {
+        struct shore__drive_recovery found;
+        if (opened[i]->ops->recovery(opened[i], &found, NULL) || found.valid || found.damaged_record) continue;
+        return shore__fail(diag, SHORE_EMISSING, "%s was being made and holds no whole state yet: make it again",
+                           opened[i]->ops->path(opened[i]));
+    }
+    return rc;
+}
+
 /* Opens the drives in any order and puts each in its place. */
 static int open_drives(struct shore_fleet *f, const struct shore_fleet_options *o, struct shore_diag *diag) {
-    for (uint32_t i = 0; i < o->ndrives; i++) {
-        struct shore__drive *drive;
-        int rc = shore__drive_open_at(&f->config, o->drives[i], &drive, diag);
-        if (rc) return say_where(o->drives[i], rc, diag);
-        const struct shore__volume_desc *desc = drive->desc;
-        const char *path = drive->ops->path(drive);
-        bool asked = o->fleet_id[0] || o->fleet_id[1];
-        const uint64_t *id = asked ? o->fleet_id : i ? f->fleet_id : desc->fleet_id;
-        uint64_t generation = o->generation ? o->generation : i ? f->generation : desc->generation;
-        if (desc->fleet_id[0] != id[0] || desc->fleet_id[1] != id[1]) {
-            rc = shore__fail(diag, SHORE_EMISMATCH,
-                             "%s belongs to another %s; put its own volume there, or name the drive that has it", path,
-                             asked ? "run" : "fleet");
-        } else if (desc->generation != generation) {
-            rc = shore__fail(diag, SHORE_EMISMATCH,
-                             "%s is of placement %llu, and the others are of placement %llu: it was left behind when "
-                             "the state was moved to other drives",
-                             path, (unsigned long long)desc->generation, (unsigned long long)generation);
-        } else if (desc->ndrives != o->ndrives) {
-            rc = shore__fail(diag, SHORE_EMISMATCH, "%s is one of %u drives, and %u are given", path, desc->ndrives,
-                             o->ndrives);
-        } else if (desc->drive >= f->ndrives || f->drives[desc->drive]) {
-            const struct shore__drive *first = desc->drive < f->ndrives ? f->drives[desc->drive] : drive;
-            rc = shore__fail(diag, SHORE_EMISMATCH,
-                             "%s is drive %u of its fleet, and so is %s: one is a copy of the other; give the drive "
-                             "that is missing",
-                             path, desc->drive, first->ops->path(first));
-        } else if (desc->plane_form != (uint32_t)f->config.moments) {
-            rc = shore__fail(diag, SHORE_EMISMATCH, "%s holds moments of %s, and %s ones are asked for", path,
-                             desc->plane_form == SHORE_MOMENTS_FP32   ? "32 bits"
-                             : desc->plane_form == SHORE_MOMENTS_8BIT ? "8 bits"
-                                                                      : "an unknown kind",
-                             f->config.moments == SHORE_MOMENTS_FP32 ? "32-bit" : "8-bit");
-        } else if (memcmp(desc->plane_bytes, f->config.plane_bytes, sizeof desc->plane_bytes) != 0) {
-            rc = shore__fail(diag, SHORE_EMISMATCH, "%s holds the state of another optimizer", path);
-        }
-        if (rc) {
-            drive->ops->close(drive);
-            return rc;
-        }
-        memcpy(f->fleet_id, desc->fleet_id, sizeof f->fleet_id);
-        f->generation = desc->generation;
-        f->drives[desc->drive] = drive;
+    struct shore__drive **opened = calloc(o->ndrives, sizeof(struct shore__drive *));
+    int rc = opened ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
+    for (uint32_t i = 0; !rc && i < o->ndrives; i++) {
+        rc = shore__drive_open_at(&f->config, o->drives[i], &opened[i], diag);
+        if (rc) rc = say_where(o->drives[i], rc, diag);
     }
-    return 0;
+    uint32_t placed = 0;
+    for (; !rc && placed < o->ndrives; placed += !rc) {
+        rc = place_drive(f, o, opened[placed], placed, diag);
+        if (rc) rc = explain_mismatch(o, opened, rc, diag);
+    }
+    for (uint32_t i = placed; opened && i < o->ndrives; i++) {
+        if (opened[i]) opened[i]->ops->close(opened[i]);
+    }
+    free(opened);
+    return rc;
 }
 
 static int match_placement(struct shore_fleet *f, struct shore_diag *diag) {

@@ -186,14 +186,17 @@ static int open_parent(const char *path, struct shore_diag *diag) {
     return dir;
 }
 
-static int fill_with_zeros(int fd, uint64_t bytes) {
+/* The claim goes first: a file that a kill leaves half filled could not be told from a stranger's without it. */
+static int fill_with_zeros(int fd, const void *claim, uint64_t bytes) {
     enum { PIECE = 1 << 20 };
     char *zeros = calloc(1, PIECE);
     if (!zeros) return -ENOMEM;
     int rc = 0;
     for (uint64_t at = 0; at < bytes && rc == 0;) {
-        size_t ask = bytes - at < PIECE ? (size_t)(bytes - at) : PIECE;
-        ssize_t n = pwrite(fd, zeros, ask, (off_t)at);
+        bool claiming = claim && at < SHORE__IO_ALIGN;
+        uint64_t end = claiming ? SHORE__IO_ALIGN : bytes - at < PIECE ? bytes : at + PIECE;
+        const char *from = claiming ? (const char *)claim + at : zeros;
+        ssize_t n = pwrite(fd, from, (size_t)(end - at), (off_t)at);
         if (n > 0)
             at += (uint64_t)n;
         else if (n == 0 || errno != EINTR)
@@ -213,7 +216,7 @@ static void write_in_place(const struct shore__file *file) {
     ioctl(file->fd, FS_IOC_SETFLAGS, &flags);
 }
 
-static int preallocate(const struct shore__file *file, uint64_t bytes, struct shore_diag *diag) {
+static int preallocate(const struct shore__file *file, uint64_t bytes, const void *claim, struct shore_diag *diag) {
     int rc = 0;
     write_in_place(file);
     while (fallocate(file->fd, 0, 0, (off_t)bytes)) {
@@ -221,7 +224,7 @@ static int preallocate(const struct shore__file *file, uint64_t bytes, struct sh
         if (rc != -EINTR) break;
         rc = 0;
     }
-    if (rc == -EOPNOTSUPP || rc == -ENOSYS) rc = fill_with_zeros(file->fd, bytes);
+    if (rc == -EOPNOTSUPP || rc == -ENOSYS) rc = fill_with_zeros(file->fd, claim, bytes);
     if (rc == 0 && fsync(file->fd)) rc = -errno;
     if (rc == 0) return 0;
     return shore__fail(diag, rc, "%s: %llu bytes could not be preallocated: %s; %s", file->path,
@@ -255,7 +258,7 @@ static int create_on_device(struct shore__file *file, uint64_t bytes, bool overw
 }
 
 static int create_over_file(struct shore__file *file, int dir, uint64_t bytes, bool overwrite,
-                            shore__replaceable_fn replaceable, struct shore_diag *diag) {
+                            shore__replaceable_fn replaceable, const void *claim, struct shore_diag *diag) {
     struct stat st;
     if (!overwrite && !holds_no_data(file->fd) && !(replaceable && replaceable(file) == SHORE__REPLACE_YES))
         return already_there(diag, file->path);
@@ -263,7 +266,7 @@ static int create_over_file(struct shore__file *file, int dir, uint64_t bytes, b
     int rc = check_room(file->path, dir, bytes, (uint64_t)st.st_blocks * 512, diag);
     if (rc) return rc;
     if (ftruncate(file->fd, 0)) return fail_errno(diag, file->path, "cannot be emptied");
-    return preallocate(file, bytes, diag);
+    return preallocate(file, bytes, claim, diag);
 }
 
 static int set_length(const struct shore__file *file, uint64_t bytes, struct shore_diag *diag) {
@@ -271,7 +274,8 @@ static int set_length(const struct shore__file *file, uint64_t bytes, struct sho
     return fail_errno(diag, file->path, "its length could not be set");
 }
 
-static int create_new(struct shore__file *file, int dir, uint64_t bytes, uint64_t fill_bytes, struct shore_diag *diag) {
+static int create_new(struct shore__file *file, int dir, uint64_t bytes, uint64_t fill_bytes, const void *claim,
+                      struct shore_diag *diag) {
     bool in_dev = strncmp(file->path, "/dev/", 5) == 0 && strncmp(file->path, "/dev/shm/", 9) != 0;
     if (in_dev) /* a file there lies in memory */
         return shore__fail(diag, SHORE_EMISSING, "%s: there is no such device", file->path);
@@ -284,12 +288,13 @@ static int create_new(struct shore__file *file, int dir, uint64_t bytes, uint64_
     rc = lock_descriptor(file->fd, LOCK_EX, file->path, shore__now_ns(), diag);
     if (rc) return rc;
     file->made = true;
-    rc = preallocate(file, fill_bytes, diag);
+    rc = preallocate(file, fill_bytes, claim, diag);
     return rc || fill_bytes == bytes ? rc : set_length(file, bytes, diag);
 }
 
 int shore__file_create(const char *path, uint64_t bytes, uint64_t fill_bytes, enum shore_io io, bool overwrite,
-                       shore__replaceable_fn replaceable, struct shore__file *out, struct shore_diag *diag) {
+                       shore__replaceable_fn replaceable, const void *claim, struct shore__file *out,
+                       struct shore_diag *diag) {
     int dir = -1;
     int rc = start(path, out, diag);
     if (rc) return rc;
@@ -301,13 +306,13 @@ int shore__file_create(const char *path, uint64_t bytes, uint64_t fill_bytes, en
     if (rc < 0) goto failed;
     struct stat st;
     if (stat(path, &st)) {
-        rc = errno == ENOENT ? create_new(out, dir, bytes, fill_bytes, diag)
+        rc = errno == ENOENT ? create_new(out, dir, bytes, fill_bytes, claim, diag)
                              : fail_errno(diag, path, "cannot be examined");
     } else {
         rc = open_locked(path, true, SHORE__LOCK_SECONDS, out, diag);
         if (rc == 0)
             rc = out->is_device ? create_on_device(out, bytes, overwrite, replaceable, diag)
-                                : create_over_file(out, dir, bytes, overwrite, replaceable, diag);
+                                : create_over_file(out, dir, bytes, overwrite, replaceable, claim, diag);
     }
     if (rc == 0) rc = measure(out, diag);
     if (rc == 0) rc = shore__parent_sync(path, diag);

@@ -53,9 +53,11 @@ typedef enum shore__replaceable (*shore__replaceable_fn)(const struct shore__fil
  * files are SHORE_EEXISTS unless overwrite, or unless they hold no data at all (empty, or only preallocated) or are
  * replaceable (NULL: none is); locked ones SHORE_EBUSY always; devices that hold what is not, or carry any signature
  * (libblkid), SHORE_EEXISTS unless overwrite, mounted or held ones SHORE_EBUSY always. What is replaced reads as zeros
- * afterwards (files only). The directory entry is made durable. A failure removes a file that this call made. */
+ * afterwards (files only). The directory entry is made durable. A failure removes a file that this call made. claim:
+ * NULL, or SHORE__IO_ALIGN bytes that the file begins with where it can only be filled by writing, which takes long. */
 int shore__file_create(const char *path, uint64_t bytes, uint64_t fill_bytes, enum shore_io io, bool overwrite,
-                       shore__replaceable_fn replaceable, struct shore__file *out, struct shore_diag *diag);
+                       shore__replaceable_fn replaceable, const void *claim, struct shore__file *out,
+                       struct shore_diag *diag);
 
 /* Signature check of an open device: 0, or SHORE_EEXISTS with a sentence. */
 int shore__device_check(const struct shore__file *file, struct shore_diag *diag);

@@ -98,7 +98,7 @@ int shore__rate_open(struct shore__rate *r, const char *path, uint64_t bytes, ui
     for (size_t i = 0; i < memory; i++)
         r->memory[i] = (unsigned char)(i * 2654435761u >> 13); /* drives may compress zeros */
     uint64_t both = 2 * r->nchunks * r->chunk_bytes;
-    int rc = shore__file_create(path, both, both, io, overwrite, shore__volume_replaceable, &r->file, diag);
+    int rc = shore__file_create(path, both, both, io, overwrite, shore__volume_replaceable, NULL, &r->file, diag);
     if (rc) return rc;
     struct shore__buffer_range range = {r->memory, memory};
     return shore__io_open(&r->file, io, nbuffers * PLANES, &range, 1, &r->io, diag);

@@ -95,8 +95,8 @@ int shore__volume_create(const char *path, const struct shore__volume_desc *desc
                          struct shore_arena *arena, struct shore__volume *out, struct shore_diag *diag);
 /* Opens, locks (waits SHORE__LOCK_SECONDS), checks header (either copy), reads both records. Reads no table yet. With
  * no valid record (the volume was never sealed, or damaged_record) it succeeds: recovery is the caller's decision.
- * Errors: SHORE_EBUSY, SHORE_EFORMAT (no volume, another version, never finished), SHORE_ECORRUPT (damaged, cut off).
- */
+ * Errors: SHORE_EBUSY, SHORE_EMISSING (empty, or never finished: its making was interrupted), SHORE_EFORMAT (no volume,
+ * another version), SHORE_ECORRUPT (damaged, cut off). */
 int shore__volume_open(const char *path, enum shore_io io, struct shore_arena *arena, struct shore__volume *out,
                        struct shore_diag *diag);
 /* The same without writing anything, for as many as like at the same time. */

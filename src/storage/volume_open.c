@@ -56,6 +56,8 @@ static int read_headers(const struct shore__file *file, struct shore__io *io, vo
             int rc = shore__transfer(io, file->path, SHORE__IO_READ, page, header_offset[i], SHORE__PAGE_BYTES, diag);
             if (rc) failed = out->unreadable[i] = rc;
             out->parse[i] = rc ? SHORE__PARSE_DAMAGED : shore__header_parse(page, &out->copy[i]);
+        } else if (i == 0 && file->size_bytes) {
+            out->parse[i] = SHORE__PARSE_FOREIGN; /* no making leaves less than a page */
         }
         if (i == 0) memcpy(first, page, sizeof first);
     }
@@ -90,14 +92,20 @@ static int explain_headers(const struct shore__file *file, const struct headers 
         return shore__fail(diag, SHORE_EFORMAT,
                            "%s: something else was written over the beginning of the volume; it is left as it is",
                            file->path);
+    if (h->parse[0] == SHORE__PARSE_EMPTY && h->parse[1] == SHORE__PARSE_EMPTY)
+        return shore__fail(
+            diag, SHORE_EMISSING,
+            "%s: not a longshore volume, but empty: its making was interrupted, or something has emptied "
+            "it; check the path, or make it again",
+            file->path);
     if (!h->found)
         return shore__fail(diag, SHORE_EFORMAT,
                            "%s: not a longshore volume, or another file has taken its place; check the path",
                            file->path);
     const struct shore__header *header = &h->copy[h->chosen];
     if (header->unfinished)
-        return shore__fail(diag, SHORE_EFORMAT,
-                           "%s: a volume whose making was interrupted; repeat the command that made it", file->path);
+        return shore__fail(diag, SHORE_EMISSING, "%s: a volume whose making was interrupted; make it again, as before",
+                           file->path);
     if (header->size_bytes > file->size_bytes)
         return shore__fail(diag, SHORE_ECORRUPT,
                            "%s: cut off: the volume has %llu bytes, only %llu are there; put the file back from a copy",
@@ -207,8 +215,11 @@ static int create(const char *path, const struct shore__volume_desc *desc, bool 
         return shore__fail(diag, -EINVAL, "%s: the placement or the sizes of the volume are not possible", path);
     out->size_bytes = out->at.end;
     uint64_t fill_bytes = one_slot ? out->at.plane[1][0] : out->size_bytes;
-    int rc = shore__file_create(path, out->size_bytes, fill_bytes, io, overwrite, shore__volume_replaceable, &out->file,
-                                diag);
+    const struct shore__header claim = {.desc = *desc, .unfinished = true, .size_bytes = out->size_bytes};
+    unsigned char claim_page[SHORE__PAGE_BYTES];
+    shore__header_write(&claim, claim_page);
+    int rc = shore__file_create(path, out->size_bytes, fill_bytes, io, overwrite, shore__volume_replaceable, claim_page,
+                                &out->file, diag);
     if (rc) return rc;
     rc = alloc_page(out, diag);
     if (rc == 0) rc = alloc_described(out, diag);

@@ -142,7 +142,7 @@ static void recover(uint32_t ndrives, int acknowledged, bool go_on) {
     options.hint_step = acknowledged < 0 ? 0 : (uint64_t)acknowledged;
     int rc = shore_fleet_open(plain.layout, &options, &f, &diag);
     if (rc && acknowledged < 0) {
-        assert_true(rc == SHORE_EMISSING || rc == SHORE_EFORMAT || rc == SHORE_ECORRUPT);
+        assert_true(rc == SHORE_EMISSING || rc == SHORE_ECORRUPT);
         make_again(&options, rc);
         return;
     }
