@@ -72,6 +72,7 @@ same "passes over data that comes later" "$(digest | cut -d " " -f 1)" "$(metric
 must train --init "$place/config.json" --tokenizer "$tests/data/tokenizers/qwen2" --data "$place/text" --batch 1 --seq-len 8 \
     --memory 512MiB --quiet --drive "$place/d/h" --out "$place/words" --steps 1
 must export "$place/words" --out "$place/chat" --quiet
+grep -q '"end_of_text": 0' "$place/words/run.json" && ok "the run keeps its end of text" || fail "no end of text is kept"
 printf 'hi<|endoftext|>%.0s' {1..40} >"$place/rendered"
 evaluated=()
 for specials in text parse; do

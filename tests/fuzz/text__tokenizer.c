@@ -2,7 +2,7 @@
  * encoded decodes.
  *
  * Input: one byte of choices, two bytes n, n bytes of text, the rest tokenizer.json, or vocab.json and, behind a zero
- * byte, merges.txt. */
+ * byte, merges.txt; then, if it is chosen, behind the last zero byte a file that stands beside it. */
 #include <fcntl.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -15,6 +15,7 @@
 
 #define CHOICE_SPECIAL 1u
 #define CHOICE_PAIR 2u
+#define CHOICE_BESIDE 4u /* and two bits more: which */
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
@@ -79,6 +80,16 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     if (text_bytes > bytes) text_bytes = bytes;
     const uint8_t *files = data + text_bytes, *zero = memchr(files, 0, bytes - text_bytes);
     size_t file_bytes = bytes - text_bytes;
+    static const char *const others[] = {"tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
+                                         "config.json"};
+    const char *beside = NULL;
+    if (choice & CHOICE_BESIDE) {
+        const uint8_t *last = memrchr(files, 0, file_bytes), *end = files + file_bytes;
+        beside = last ? others[choice >> 3 & 3] : NULL;
+        if (beside) put_file(beside, last + 1, (size_t)(end - last - 1));
+        if (beside) file_bytes = (size_t)(last - files);
+        if (zero == last) zero = NULL;
+    }
     if (choice & CHOICE_PAIR) {
         size_t first = zero ? (size_t)(zero - files) : file_bytes;
         put_file("vocab.json", files, first);
@@ -96,5 +107,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     drop_file("vocab.json");
     drop_file("merges.txt");
     drop_file("tokenizer.json");
+    if (beside) drop_file(beside);
     return 0;
 }

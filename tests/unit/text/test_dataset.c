@@ -63,6 +63,21 @@ static int build(const char *const *files, size_t n, uint32_t vocab, struct shor
     return rc;
 }
 
+static void documents_need_an_end_of_text(void **state) {
+    const char *files[] = {put_text("one", "a"), put_text("two", "b")};
+    const struct shore__reading how = {0};
+    struct shore__tokenizer *t;
+    struct shore_diag diag = {{0}};
+    (void)state;
+    put_text("tokenizer.json", "{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1},\"merges\":[]}}");
+    assert_int_equal(shore__tokenizer_open(directory, &t, &diag), 0);
+    assert_int_equal(shore__dataset_build(files, 1, &how, t, 2, in_directory("tokens"), NULL, &diag), 0);
+    assert_int_equal(shore__dataset_build(files, 2, &how, t, 2, in_directory("tokens"), NULL, &diag), SHORE_EINPUT);
+    assert_non_null(strstr(diag.text, "two: another document begins"));
+    shore__tokenizer_close(t);
+    unlink(in_directory("tokenizer.json"));
+}
+
 /* The token may lie across the edge of a block that is read. */
 static void special_tokens_get_their_ids_if_asked(void **state) {
     static const char name[] = "<|endoftext|>";
@@ -374,6 +389,7 @@ static void building_can_be_cancelled(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(documents_are_joined_by_end_of_text),
+        cmocka_unit_test(documents_need_an_end_of_text),
         cmocka_unit_test(special_tokens_get_their_ids_if_asked),
         cmocka_unit_test(only_text_is_text),
         cmocka_unit_test(llmc_files_are_read),
