@@ -123,6 +123,18 @@ const char *shore__format_size(uint64_t bytes, char *out, size_t out_bytes) {
     return out;
 }
 
+const char *shore__format_count(uint64_t count, char *out, size_t out_bytes) {
+    char digits[24];
+    int n = snprintf(digits, sizeof digits, "%llu", (unsigned long long)count);
+    size_t used = 0;
+    for (int i = 0; i < n && used + 2 < out_bytes; i++) {
+        if (i && (n - i) % 3 == 0) out[used++] = ',';
+        out[used++] = digits[i];
+    }
+    out[used] = 0;
+    return out;
+}
+
 const char *shore__format_seconds(double seconds, char *out, size_t out_bytes) {
     if (!(seconds >= 0.0 && seconds < 1e15)) {
         snprintf(out, out_bytes, "unknown");

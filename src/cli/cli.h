@@ -121,12 +121,16 @@ struct shore__opened {
     enum shore__products products;
     uint32_t threads;
 };
-/* Opens a run (at its committed step) or a Hugging Face directory. moved: drives that lie elsewhere, may be NULL. */
-int shore__cli_open(const char *path, const struct shore__strings *moved, bool with_tokenizer,
-                    struct shore__opened *out, struct shore_diag *diag);
+/* Opens a run (at its committed step) or a Hugging Face directory, with the tokenizer. moved: drives that lie
+ * elsewhere; tokenizer, data: what was given for a directory. Each may be NULL. */
+int shore__cli_open(const char *path, const struct shore__strings *moved, const char *tokenizer,
+                    const struct shore__strings *data, struct shore__opened *out, struct shore_diag *diag);
 void shore__cli_close(struct shore__opened *opened);
 /* Refuses a --seq-len beyond the positions that a model has. */
 int shore__cli_check_length(const struct shore__arch *arch, size_t seq_len, struct shore_diag *diag);
+/* Says which tokenizer a new run gets, unless it is to be quiet. */
+void shore__cli_say_tokenizer(const struct shore__settings *s, const struct shore__tokenizer *tokenizer,
+                              const struct shore__model *model);
 /* Says if a run was to be overwritten there and is no more, but not replaced either. path: may be NULL. */
 void shore__cli_say_half_replaced(const char *path);
 /* The exit code after a run was prepared and not opened: once its state stands, the making is ended, never undone. */

@@ -8,6 +8,7 @@
 #include "cli/summary.h"
 
 struct args {
+    char *tokenizer;
     struct shore__strings data, moved;
     char *text_field;
     uint64_t memory, max_tokens;
@@ -29,6 +30,7 @@ static const struct shore__option options[] = {
            "in that text; parse: those of the tokenizer get their ids; auto: as in the run's data, or text"),
     OPTION(U64, "max-tokens", max_tokens, "N", "measure the first N tokens only; 0: all"),
     OPTION(U32, "seq-len", seq_len, "N", "tokens of a window; otherwise the run's, or the model's up to 1024"),
+    OPTION(TEXT, "tokenizer", tokenizer, "DIR|bytes", "of a model directory that has none; otherwise its own"),
     OPTION(SIZE, "memory", memory, "SIZE", "the budget; otherwise half of the machine's memory"),
     CHOICE("precision", precision, "auto|bf16|fp32", "of parameters and activations; auto: the run's, or bf16"),
     CHOICE("products", products, "auto|bf16|fp32", "what matrix products run as; auto: the run's, or by processor"),
@@ -122,7 +124,7 @@ static int evaluate(const char *path, struct args *a) {
     struct shore__eval_result result;
     struct shore_diag diag = {{0}};
     int code = SHORE__EXIT_DONE;
-    int rc = shore__cli_open(path, &a->moved, true, &o, &diag);
+    int rc = shore__cli_open(path, &a->moved, a->tokenizer, &a->data, &o, &diag);
     if (rc) return shore__cli_fail(rc, &diag);
     shore__cli_catch_signals("\nlongshore: stopping; nothing is left behind\n");
     if (a->data.count) {
@@ -181,5 +183,6 @@ int shore__cli_eval(int argc, char **argv) {
     shore__strings_free(&a.data);
     free(a.text_field);
     shore__strings_free(&a.moved);
+    free(a.tokenizer);
     return code;
 }

@@ -54,7 +54,7 @@ static int export(const char *path, const struct args *a) {
     uint64_t buffers;
     if (!shore__is_run(path) && !shore__run_is_half_replaced(path))
         return shore__cli_fail(shore__not_a_run(path, &diag), &diag);
-    int rc = shore__cli_open(path, &a->moved, true, &o, &diag);
+    int rc = shore__cli_open(path, &a->moved, NULL, NULL, &o, &diag);
     if (rc) return shore__cli_fail(rc, &diag);
     rc = buffers_within(a, &buffers, &diag);
     if (!rc) shore__cli_catch_signals("\nlongshore: stopping; once more stops at once\n");

@@ -6,6 +6,7 @@
 #include "cli/cli.h"
 
 struct args {
+    char *tokenizer;
     char *prompt;
     struct shore__sampling sampling;
     struct shore__strings moved;
@@ -25,6 +26,7 @@ static const struct shore__option options[] = {
     OPTION(REAL, "top-p", sampling.top_p, "X", "choose among the likeliest that hold this share", .most = 1),
     OPTION(U64, "seed", sampling.seed, "N", "the same seed draws the same text"),
     OPTION(FLAG, "bos", bos, NULL, "put the model's begin-of-text token first, as Llama models expect"),
+    OPTION(TEXT, "tokenizer", tokenizer, "DIR|bytes", "of a model directory that has none; otherwise its own"),
     OPTION(SIZE, "memory", memory, "SIZE", "the budget; otherwise half of the machine's memory"),
     CHOICE("precision", precision, "auto|bf16|fp32", "of parameters and activations; auto: the run's, or bf16"),
     CHOICE("products", products, "auto|bf16|fp32", "what matrix products run as; auto: the run's, or by processor"),
@@ -123,8 +125,10 @@ static int generate(const char *path, struct args *a) {
     struct stream stream = {.silent = a->json};
     struct shore_diag diag = {{0}};
     int code = SHORE__EXIT_DONE;
-    int rc = shore__cli_open(path, &a->moved, true, &o, &diag);
+    int rc = shore__cli_open(path, &a->moved, a->tokenizer, NULL, &o, &diag);
     if (rc) return shore__cli_fail(rc, &diag);
+    if (o.run && shore__run_without_tokenizer(o.run))
+        shore__cli_say("the run was made from token files without a tokenizer: text is taken and shown as bytes");
     rc = encode(a, &o, &ids, &diag);
     uint32_t positions = o.model->arch.max_positions;
     bool limited = shore__arch_ends_at_positions(&o.model->arch);
@@ -189,5 +193,6 @@ int shore__cli_generate(int argc, char **argv) {
     }
     free(a.prompt);
     shore__strings_free(&a.moved);
+    free(a.tokenizer);
     return code;
 }

@@ -76,7 +76,7 @@ static int print_digest(struct shore__run *run, const struct args *a, bool *open
  */
 
 static json_t *explanation(struct shore__run *run) {
-    char fleet[33];
+    char fleet[33], text[160];
     snprintf(fleet, sizeof fleet, "%016llx%016llx", (unsigned long long)run->fleet_id[0],
              (unsigned long long)run->fleet_id[1]);
     json_t *o = json_object();
@@ -89,6 +89,8 @@ static json_t *explanation(struct shore__run *run) {
     json_object_set_new(o, "parameters", json_integer((json_int_t)run->model->parameters));
     json_object_set_new(o, "segments", json_integer((json_int_t)run->model->layout->segments));
     json_object_set_new(o, "model", shore__arch_to_json(&run->model->arch));
+    shore__run_tokenizer_text(run, text, sizeof text);
+    json_object_set_new(o, "tokenizer", json_string(text));
     json_object_set_new(o, "emulated",
                         json_boolean(run->settings.emulate && strcmp(run->settings.emulate, "none") != 0));
     json_object_set_new(o, "settings", shore__settings_to_json(&run->settings));
@@ -141,6 +143,7 @@ static int explain(struct shore__run *run, const struct args *a) {
         printf("model: %s, %u layers of width %u, %u heads (%u for keys), vocabulary %u, %llu parameters\n",
                arch->model_type, arch->n_layer, arch->d_model, arch->n_head, arch->n_kv_head, arch->vocab,
                (unsigned long long)run->model->parameters);
+        printf("tokenizer: %s\n", json_string_value(json_object_get(o, "tokenizer")));
         printf("data: %llu tokens to train on, %llu to validate on\n",
                (unsigned long long)(run->train ? shore__dataset_tokens(run->train) : 0),
                (unsigned long long)(run->val ? shore__dataset_tokens(run->val) : 0));
@@ -204,7 +207,11 @@ int shore__cli_inspect(int argc, char **argv) {
     if (!rc && run->note) shore__cli_say("%s", run->note);
     if (!rc && run->no_data) shore__cli_say("%s", run->no_data);
     if (!rc && a.digest) rc = print_digest(run, &a, &opened, &diag);
-    if (!rc && !a.digest) code = explain(run, &a);
+    if (!rc && !a.digest) {
+        struct shore_diag damaged; /* then its name is all that is said */
+        shore__run_tokenizer(run, &damaged);
+        code = explain(run, &a);
+    }
     if (rc) code = opened ? shore__cli_fail_opened(rc, &diag) : shore__cli_fail(rc, &diag);
     shore__run_close(run);
 end:

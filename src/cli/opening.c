@@ -32,8 +32,8 @@ int shore__cli_open_fleet(struct shore__run *run, const uint64_t *accept_step, s
     return shore_fleet_open(run->model->layout, &options, out, diag);
 }
 
-static int open_run(const char *path, const struct shore__strings *moved, bool with_tokenizer,
-                    struct shore__opened *out, struct shore_diag *diag) {
+static int open_run(const char *path, const struct shore__strings *moved, struct shore__opened *out,
+                    struct shore_diag *diag) {
     int rc = shore__run_open(path, false, moved && moved->count ? moved : NULL, &out->run, diag);
     if (rc) return rc;
     if (out->run->note) shore__cli_say("%s", out->run->note);
@@ -41,11 +41,9 @@ static int open_run(const char *path, const struct shore__strings *moved, bool w
     out->fp32 = out->run->settings.fp32;
     out->products = out->run->settings.products;
     out->threads = out->run->settings.threads;
-    if (with_tokenizer) {
-        rc = shore__run_tokenizer(out->run, diag);
-        if (rc) return rc;
-        out->tokenizer = out->run->tokenizer;
-    }
+    rc = shore__run_tokenizer(out->run, diag);
+    if (rc) return rc;
+    out->tokenizer = out->run->tokenizer;
     rc = shore__cli_open_fleet(out->run, NULL, &out->fleet, diag);
     if (rc) return rc;
     struct shore_fleet_info info;
@@ -54,23 +52,17 @@ static int open_run(const char *path, const struct shore__strings *moved, bool w
     return 0;
 }
 
-static int open_directory(const char *path, bool with_tokenizer, struct shore__opened *out, struct shore_diag *diag) {
+static int open_directory(const char *path, const char *tokenizer, const struct shore__strings *data,
+                          struct shore__opened *out, struct shore_diag *diag) {
+    struct shore__settings settings = {.model = (char *)path, .tokenizer = (char *)tokenizer}; /* borrowed */
+    if (data) settings.data = *data;
     int rc = shore__model_from_directory(path, &out->model, diag);
-    if (rc) return rc;
-    if (with_tokenizer) {
-        struct shore__settings settings;
-        shore__settings_defaults(&settings);
-        settings.model = (char *)path;
-        rc = shore__run_tokenizer_of(&settings, &out->tokenizer, diag);
-        settings.model = NULL;
-        shore__settings_free(&settings);
-        if (rc) return rc;
-    }
-    return shore__source_directory(out->model, path, &out->source, diag);
+    if (!rc) rc = shore__run_tokenizer_of(&settings, &out->tokenizer, diag);
+    return rc ? rc : shore__source_directory(out->model, path, &out->source, diag);
 }
 
-int shore__cli_open(const char *path, const struct shore__strings *moved, bool with_tokenizer,
-                    struct shore__opened *out, struct shore_diag *diag) {
+int shore__cli_open(const char *path, const struct shore__strings *moved, const char *tokenizer,
+                    const struct shore__strings *data, struct shore__opened *out, struct shore_diag *diag) {
     *out = (struct shore__opened){0};
     struct stat st;
     char escaped[256];
@@ -78,14 +70,16 @@ int shore__cli_open(const char *path, const struct shore__strings *moved, bool w
     int rc;
     if (stat(path, &st))
         rc = shore__fail(diag, SHORE_EMISSING, "%s: no such run or model directory", escaped);
+    else if (tokenizer && (shore__is_run(path) || shore__run_is_half_replaced(path)))
+        rc = shore__fail(diag, SHORE_EUSAGE, "--tokenizer is for a model directory: the run %s has its own", escaped);
     else if (shore__is_run(path) || shore__run_is_half_replaced(path))
-        rc = open_run(path, moved, with_tokenizer, out, diag);
+        rc = open_run(path, moved, out, diag);
     else if (shore__run_is_unmade(path))
         rc = shore__not_a_run(path, diag);
     else if (moved && moved->count)
         rc = shore__fail(diag, SHORE_EUSAGE, "--drive says where a run's drives are now: %s is no run", escaped);
     else
-        rc = open_directory(path, with_tokenizer, out, diag);
+        rc = open_directory(path, tokenizer, data, out, diag);
     if (rc) shore__cli_close(out);
     return rc;
 }
@@ -110,6 +104,15 @@ int shore__cli_check_length(const struct shore__arch *arch, size_t seq_len, stru
                            ? ""
                            : " (max_position_embeddings): beyond them, rotary positions of the kind "
                              "dynamic change with the length, which is not supported");
+}
+
+void shore__cli_say_tokenizer(const struct shore__settings *s, const struct shore__tokenizer *tokenizer,
+                              const struct shore__model *model) {
+    char text[160];
+    if (s->quiet) return;
+    bool few = shore__tokenizer_vocab(tokenizer) < model->arch.vocab / 2 && !s->tokenizer && s->init;
+    shore__cli_say("tokenizer: %s%s", shore__tokenizer_text(s, tokenizer, model, text, sizeof text),
+                   few && s->data.count ? "; --tokenizer DIR names another" : "");
 }
 
 void shore__cli_say_half_replaced(const char *path) {

@@ -60,6 +60,8 @@ void shore__summary_print(struct shore__run *run, const struct shore__summary *s
             putchar('\n');
         }
     }
+    char text[160];
+    printf("tokenizer: %s\n", shore__run_tokenizer_text(run, text, sizeof text));
     printf("memory: budget %s, peak %s; training took %s%s\n",
            shore__format_size(s->budget_bytes, budget, sizeof budget),
            shore__format_size(peak_bytes, peak, sizeof peak),

@@ -176,6 +176,7 @@ static int fresh_run(struct shore__train_args *args, const struct shore__parsed 
     if (rc) goto end;
 
     if (model->arch.has_dropout) shore__cli_say("the configuration asks for dropout, which is not applied");
+    shore__cli_say_tokenizer(s, tokenizer, model);
     shore__cli_catch_signals(promise);
     rc = shore__run_prepare(args->out, s, model, tokenizer, args->overwrite, shore__cli_work,
                             s->quiet ? NULL : (void *)"reading the text", &run, &diag);

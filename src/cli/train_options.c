@@ -22,8 +22,9 @@ static const struct shore__option options[] = {
     OPTION(TEXT, "init", settings.init, "NAME|FILE",
            "random weights: gpt2-124m, gpt2-350m, gpt2-774m, gpt2-1.5b, gpt2-tiny, gpt2-small, llama-tiny, or a "
            "config.json"),
-    OPTION(TEXT, "tokenizer", settings.tokenizer, "DIR",
-           "directory of a tokenizer; otherwise the model's; otherwise bytes (ids 0-255, 256 ends a text)"),
+    OPTION(TEXT, "tokenizer", settings.tokenizer, "DIR|bytes",
+           "directory of a tokenizer, or bytes (ids 0-255, 256 ends a text); otherwise the model's; with --init, which "
+           "may have none, bytes"),
     OPTION(U64, "seed", settings.seed, "N", "of random weights and of the shuffled order"),
     CHOICE("precision", settings.fp32, "bf16|fp32", "what is stored and fetched of parameters and activations"),
     CHOICE("products", settings.products, "auto|bf16|fp32",

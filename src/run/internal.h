@@ -93,6 +93,8 @@ bool shore__directory_is_empty(const char *path);
 bool shore__name_matches(const char *name, const char *const *patterns);
 /* Of something in it whose name none of the patterns matches: its path, malloc'ed; NULL: there is nothing such. */
 char *shore__directory_stranger(const char *path, const char *const *patterns);
+/* Records that bytes are a run's tokenizer where none was named. */
+int shore__run_settle_tokenizer(struct shore__settings *s, const char *name);
 /* A file, and what a kill has left of its being replaced. */
 void shore__remove_in(const char *directory, const char *name);
 /* Removes those files of a directory whose names a pattern matches, and the directory if it is empty then. */

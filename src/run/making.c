@@ -419,6 +419,7 @@ int shore__run_prepare(const char *path, const struct shore__settings *s, struct
     if (rc < 0) return rc;
     rc = shore__settings_copy(s, &run->settings);
     if (rc == 0 && !(run->private->tokenizer_name = strdup(shore__tokenizer_name(tokenizer)))) rc = -ENOMEM;
+    if (rc == 0) rc = shore__run_settle_tokenizer(&run->settings, run->private->tokenizer_name);
     if (rc < 0) shore__fail(diag, rc, "out of memory");
     run->private->end_of_text = shore__tokenizer_end_of_text(tokenizer);
     if (rc == 0) rc = shore__emulation_absolute(&run->settings.emulate, diag);

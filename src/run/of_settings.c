@@ -112,25 +112,6 @@ int shore__run_model(const struct shore__settings *s, struct shore__tokenizer *t
     return 0;
 }
 
-static int open_tokenizer(const struct shore__settings *s, struct shore__tokenizer **out, struct shore_diag *diag) {
-    if (s->tokenizer) return shore__tokenizer_open(s->tokenizer, out, diag);
-    if (s->model) {
-        int rc = shore__tokenizer_open(s->model, out, diag);
-        if (rc != SHORE_EMISSING) return rc;
-    }
-    int rc = shore__tokenizer_bytes(out);
-    return rc < 0 ? shore__fail(diag, rc, "out of memory") : 0;
-}
-
-int shore__run_tokenizer_of(const struct shore__settings *s, struct shore__tokenizer **out, struct shore_diag *diag) {
-    int rc = open_tokenizer(s, out, diag);
-    if (rc < 0 || !s->parse_special || strcmp(shore__tokenizer_name(*out), "bytes") != 0) return rc;
-    shore__tokenizer_close(*out);
-    *out = NULL;
-    return shore__fail(diag, SHORE_EUSAGE,
-                       "--special-tokens parse: bytes have no special tokens in a text; give --tokenizer DIR");
-}
-
 void shore__settings_fit(struct shore__settings *s, const struct shore__model *m, uint64_t tokens) {
     enum { LENGTH = 1024, STEPS = 1000, SMALL = 20 * 1000 * 1000 };
     if (s->seq_len == 0) s->seq_len = m->arch.max_positions < LENGTH ? m->arch.max_positions : LENGTH;
@@ -240,7 +221,7 @@ static const char *read_as(const struct shore__settings *s, const struct stat *f
     } inputs[] = {
         {"model", (const char *const *)&s->model, s->model != NULL, false},
         {"init", (const char *const *)&s->init, s->init && !is_preset(s->init), false},
-        {"tokenizer", (const char *const *)&s->tokenizer, s->tokenizer != NULL, false},
+        {"tokenizer", (const char *const *)&s->tokenizer, s->tokenizer && strcmp(s->tokenizer, "bytes") != 0, false},
         {"data", (const char *const *)s->data.item, s->data.count, true},
         {"val-data", (const char *const *)s->val_data.item, s->val_data.count, true},
         {"emulate", (const char *const *)&s->emulate, s->emulate != NULL, false},

@@ -236,6 +236,8 @@ static int read_fields(struct shore__run *run, const json_t *j, const char *path
     p->home = home ? strdup(home) : NULL;
     if (!p->tokenizer_name || (home && !p->home)) return shore__fail(diag, -ENOMEM, "out of memory");
     rc = shore__settings_from_json(json_object_get(j, "settings"), path, &run->settings, diag);
+    if (rc == 0 && shore__run_settle_tokenizer(&run->settings, p->tokenizer_name))
+        rc = shore__fail(diag, -ENOMEM, "out of memory");
     return rc < 0 ? rc : read_model(run, j, path, diag);
 }
 

@@ -56,7 +56,8 @@ void shore__source_close(struct shore__source *source);
 /* The model that settings name: --model DIR or --init; presets grow to the tokenizer's size. Reads config.json. */
 int shore__run_model(const struct shore__settings *s, struct shore__tokenizer *tokenizer, struct shore__model **out,
                      struct shore_diag *diag);
-/* The tokenizer that settings name; the model directory's, or bytes. */
+/* The tokenizer that settings name ("bytes": that one), or the directory's of --model or --init. Without one, --init
+ * goes with bytes, and so does a directory with token files alone, which need none; SHORE_EINPUT for other data. */
 int shore__run_tokenizer_of(const struct shore__settings *s, struct shore__tokenizer **out, struct shore_diag *diag);
 /* A Hugging Face directory's model. */
 int shore__model_from_directory(const char *directory, struct shore__model **out, struct shore_diag *diag);
@@ -92,6 +93,12 @@ int shore__run_open(const char *path, bool for_writing, const struct shore__stri
                     struct shore_diag *diag);
 void shore__run_close(struct shore__run *run); /* frees model, tokenizer, datasets, settings */
 int shore__run_tokenizer(struct shore__run *run, struct shore_diag *diag); /* opens it once */
+/* Made from token files alone, and no tokenizer was named: bytes stand in for it. */
+bool shore__run_without_tokenizer(const struct shore__run *run);
+/* "bytes (257 of 50,257 ids used)", for people. How many are used is known of bytes, and once the tokenizer is open. */
+const char *shore__tokenizer_text(const struct shore__settings *s, const struct shore__tokenizer *tokenizer,
+                                  const struct shore__model *m, char *out, size_t bytes);
+const char *shore__run_tokenizer_text(const struct shore__run *run, char *out, size_t bytes);
 /* Reads all tokens (val_alone: those of the file that validation data lie in) and compares them with what run.json
  * recorded; opening compares only headers and counts. progress (NULL: none): in bytes, nonzero stops with -ECANCELED.
  */

@@ -13,6 +13,7 @@
 struct shore__tokenizer;
 
 /* The byte-level tokenizer. */
+#define SHORE__BYTES_VOCAB 257u
 int shore__tokenizer_bytes(struct shore__tokenizer **out);
 /* From a directory with tokenizer.json, or vocab.json and merges.txt (or encoder.json and vocab.bpe), and with what
  * tokenizer_config.json, special_tokens_map.json and added_tokens.json say of tokens, as AutoTokenizer takes them.

@@ -84,7 +84,7 @@ with_flag "sequences longer than the model" "seq-len|64" --seq-len 65
 with_flag "more memory than the machine" "memory of this machine, .* \(minimum [1-9]" --memory 4096TiB
 bad "the same, no minimum being known" "memory of this machine, [^ ]+ .iB$" eval "$good" --data "$data" --memory 4096TiB
 with_flag "no such directory for a drive" "no-such" --drive "$place/no-such/dir/volume"
-with_flag "a path that fills a message" "cannot read it: No such file" --data "$place$(printf '/%0200d' {1..15})"
+with_flag "a path that fills a message" "cannot read it: No such file" --tokenizer bytes --data "$place$(printf '/%0200d' {1..15})"
 ln -s loop "$place/loop"
 with_flag "a drive that is a circle of links" "loop: cannot be examined" --drive "$drive/a" "$place/loop"
 with_flag "a name too long for a drive" "0: cannot be examined: File name too long" --drive "$place/$(printf %0256d 0)"
@@ -125,24 +125,24 @@ with_flag "key in two spellings" '"min_lr" and "min-lr" are the same key' --conf
 
 # ---- data ----
 : >"$place/empty"
-with_flag "empty data" "empty" --data "$place/empty"
-with_flag "no such data" "no-such" --data "$place/no-such.txt"
+with_flag "empty data" "empty" --tokenizer bytes --data "$place/empty"
+with_flag "no such data" "no-such" --tokenizer bytes --data "$place/no-such.txt"
 printf 'a' >"$place/one"
-with_flag "one token" "one|token" --data "$place/one"
-with_flag "a program for a text" "is not UTF-8 text: byte [0-9]+ is 0x" --data "$LONGSHORE"
+with_flag "one token" "one|token" --tokenizer bytes --data "$place/one"
+with_flag "a program for a text" "is not UTF-8 text: byte [0-9]+ is 0x" --tokenizer bytes --data "$LONGSHORE"
 printf '{"text": 5}\n' >"$place/bad.jsonl"
-with_flag "JSONL without text" "bad.jsonl" --data "$place/bad.jsonl"
+with_flag "JSONL without text" "bad.jsonl" --tokenizer bytes --data "$place/bad.jsonl"
 printf '{"text": "fine"}\n{"text": "cut\n' >"$place/bad.jsonl"
-with_flag "JSONL cut off" "bad.jsonl" --data "$place/bad.jsonl"
+with_flag "JSONL cut off" "bad.jsonl" --tokenizer bytes --data "$place/bad.jsonl"
 { head -c 1024 "$data"; printf '\377\377'; tail -c +1027 "$data"; } >"$place/range.bin"
-with_flag "token out of range" "range.bin.*65535|65535.*range.bin|range" --data "$place/range.bin"
+with_flag "token out of range" "range.bin.*65535|65535.*range.bin|range" --tokenizer bytes --data "$place/range.bin"
 { printf '\001\002\003\004'; tail -c +5 "$data"; } >"$place/magic.bin"
-with_flag "foreign magic" "magic.bin" --data "$place/magic.bin"
+with_flag "foreign magic" "magic.bin" --tokenizer bytes --data "$place/magic.bin"
 head -c 2000 "$data" >"$place/cut.bin"
-with_flag "token file cut off" "cut.bin" --data "$place/cut.bin"
+with_flag "token file cut off" "cut.bin" --tokenizer bytes --data "$place/cut.bin"
 name=$'esc\033[31mape\n.bin'
 cp "$place/magic.bin" "$place/$name"
-with_flag "a name with escapes" "esc" --data "$place/$name"
+with_flag "a name with escapes" "esc" --tokenizer bytes --data "$place/$name"
 if grep -q $'\033' <(sed 1,2d "$place/log"); then fail "a name is printed raw"; else ok "names are escaped"; fi
 
 # ---- safetensors ----

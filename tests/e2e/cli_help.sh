@@ -85,7 +85,7 @@ TERM=vt100 script -qec "stty cols 60; '$LONGSHORE' train --init gpt2-tiny --data
     tr '\r' '\n' | sed -n 's/\x1b\[K.*//; /^step 3\//p' | tail -n 1 >"$place/log"
 grep -qE '^step 3/3  loss [0-9.]+  norm [0-9.e-]+  lr [0-9.e-]+(  [0-9]+ tok/s)?(  [0-9.]+ m?s/step)?$' "$place/log" && ok "whole fields" ||
     fail "not whole fields"
-on_terminal vt100 "generate '$model/model' --max-tokens 1 --prompt '$(printf 'a\e[1mb\xc2\x9b1mc')'"
+on_terminal vt100 "generate '$model/model' --tokenizer bytes --max-tokens 1 --prompt '$(printf 'a\e[1mb\xc2\x9b1mc')'"
 shows "controls of a prompt" 'a.x1b\[1mb.u.9b.1mc'
 
 done_testing

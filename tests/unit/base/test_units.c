@@ -126,6 +126,9 @@ static void sizes_and_times_for_reading(void **state) {
     assert_string_equal(shore__format_size(1610612736, text, sizeof text), "1.50 GiB");
     assert_string_equal(shore__format_size(1048575, text, sizeof text), "1.00 MiB");
     assert_string_equal(shore__format_size(UINT64_MAX, text, sizeof text), "16.00 EiB");
+    assert_string_equal(shore__format_count(257, text, sizeof text), "257");
+    assert_string_equal(shore__format_count(50257, text, sizeof text), "50,257");
+    assert_string_equal(shore__format_count(UINT64_MAX, text, sizeof text), "18,446,744,073,709,551,615");
     assert_string_equal(shore__format_seconds(0.012, text, sizeof text), "12 ms");
     assert_string_equal(shore__format_seconds(4.2, text, sizeof text), "4.2 s");
     assert_string_equal(shore__format_seconds(59.96, text, sizeof text), "1 min 0 s");

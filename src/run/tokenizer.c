@@ -1,0 +1,94 @@
+/* Which tokenizer a model and its data go with, and what is said about it. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/diag.h"
+#include "base/units.h"
+#include "run/internal.h"
+
+#define BYTES "bytes" /* --tokenizer bytes, and the name of that tokenizer; ./bytes is a directory */
+
+static bool token_files(const struct shore__strings *files) {
+    for (size_t i = 0; i < files->count; i++) {
+        size_t n = strlen(files->item[i]);
+        if (n < 4 || strcmp(files->item[i] + n - 4, ".bin") != 0) return false;
+    }
+    return true;
+}
+
+/* Nothing is given but token files, whose ids say nothing about their tokenizer, and need none. */
+static bool tokens_alone(const struct shore__settings *s) {
+    return s->data.count && token_files(&s->data) && token_files(&s->val_data);
+}
+
+static int open_bytes(struct shore__tokenizer **out, struct shore_diag *diag) {
+    int rc = shore__tokenizer_bytes(out);
+    return rc < 0 ? shore__fail(diag, rc, "out of memory") : 0;
+}
+
+static int open_tokenizer(const struct shore__settings *s, struct shore__tokenizer **out, struct shore_diag *diag) {
+    struct stat st;
+    if (s->tokenizer && strcmp(s->tokenizer, BYTES) == 0) return open_bytes(out, diag);
+    if (s->tokenizer) return shore__tokenizer_open(s->tokenizer, out, diag);
+    const char *beside = s->model                                                    ? s->model
+                         : s->init && stat(s->init, &st) == 0 && S_ISDIR(st.st_mode) ? s->init
+                                                                                     : NULL;
+    int rc = beside ? shore__tokenizer_open(beside, out, diag) : SHORE_EMISSING;
+    if (rc != SHORE_EMISSING) return rc;
+    if (s->model && !tokens_alone(s))
+        return shore__fail(diag, SHORE_EINPUT,
+                           "%s: has no tokenizer: neither tokenizer.json, nor vocab.json and merges.txt, nor "
+                           "encoder.json and vocab.bpe. Give --tokenizer DIR, or --tokenizer bytes if it is a model of "
+                           "bytes",
+                           s->model);
+    return open_bytes(out, diag);
+}
+
+int shore__run_tokenizer_of(const struct shore__settings *s, struct shore__tokenizer **out, struct shore_diag *diag) {
+    int rc = open_tokenizer(s, out, diag);
+    if (rc < 0 || !s->parse_special || strcmp(shore__tokenizer_name(*out), BYTES) != 0) return rc;
+    shore__tokenizer_close(*out);
+    *out = NULL;
+    return shore__fail(diag, SHORE_EUSAGE,
+                       "--special-tokens parse: bytes have no special tokens in a text; give --tokenizer DIR");
+}
+
+int shore__run_settle_tokenizer(struct shore__settings *s, const char *name) {
+    if (s->tokenizer || strcmp(name, BYTES) != 0 || tokens_alone(s)) return 0;
+    return (s->tokenizer = strdup(BYTES)) ? 0 : -ENOMEM;
+}
+
+static bool stands_in(const struct shore__settings *s, const char *name) {
+    return !s->tokenizer && strcmp(name, BYTES) == 0 && tokens_alone(s);
+}
+
+bool shore__run_without_tokenizer(const struct shore__run *run) {
+    return stands_in(&run->settings, run->private->tokenizer_name);
+}
+
+static const char *describe(const struct shore__settings *s, const char *name, uint32_t used, uint32_t vocab, char *out,
+                            size_t bytes) {
+    char a[32], b[32];
+    if (strcmp(name, BYTES) == 0) used = SHORE__BYTES_VOCAB;
+    if (used > vocab) used = vocab;
+    if (stands_in(s, name))
+        snprintf(out, bytes, "none, since the data are token files: a text is taken and shown as bytes");
+    else if (used)
+        snprintf(out, bytes, "%s (%s of %s ids used)", name, shore__format_count(used, a, sizeof a),
+                 shore__format_count(vocab, b, sizeof b));
+    else
+        snprintf(out, bytes, "%s", name);
+    return out;
+}
+
+const char *shore__tokenizer_text(const struct shore__settings *s, const struct shore__tokenizer *tokenizer,
+                                  const struct shore__model *m, char *out, size_t bytes) {
+    return describe(s, shore__tokenizer_name(tokenizer), shore__tokenizer_vocab(tokenizer), m->arch.vocab, out, bytes);
+}
+
+const char *shore__run_tokenizer_text(const struct shore__run *run, char *out, size_t bytes) {
+    uint32_t used = run->tokenizer ? shore__tokenizer_vocab(run->tokenizer) : 0;
+    return describe(&run->settings, run->private->tokenizer_name, used, run->model->arch.vocab, out, bytes);
+}
