@@ -417,6 +417,7 @@ int shore__run_prepare(const char *path, const struct shore__settings *s, struct
     if (rc == 0) rc = shore__settings_spare_inputs(s, path, diag);
     if (rc == 0) rc = shore__run_alloc(path, &run, diag);
     if (rc < 0) return rc;
+    shore__settings_free(&run->settings);
     rc = shore__settings_copy(s, &run->settings);
     if (rc == 0 && !(run->private->tokenizer_name = strdup(shore__tokenizer_name(tokenizer)))) rc = -ENOMEM;
     if (rc == 0) rc = shore__run_settle_tokenizer(&run->settings, run->private->tokenizer_name);

@@ -159,6 +159,7 @@ static void rates_follow_the_schedule(void **state) {
     s.steps = 1;
     s.schedule = SHORE__COSINE;
     assert_true(shore__learning_rate(&s, 1) == 1);
+    shore__settings_free(&s);
 }
 
 static void fits_what_was_not_given(void **state) {
@@ -182,6 +183,7 @@ static void fits_what_was_not_given(void **state) {
     shore__settings_fit(&s, m, UINT64_MAX);
     assert_int_equal(s.steps, SHORE__STEPS_MOST); /* what is recorded can be read again */
     shore__model_free(m);
+    shore__settings_free(&s);
 }
 
 int main(void) {
