@@ -126,6 +126,8 @@ struct shore__opened {
 int shore__cli_open(const char *path, const struct shore__strings *moved, const char *tokenizer,
                     const struct shore__strings *data, struct shore__opened *out, struct shore_diag *diag);
 void shore__cli_close(struct shore__opened *opened);
+/* Says what of a model's description is not taken as it stands. */
+void shore__cli_say_model(const struct shore__arch *arch, bool trains);
 /* Refuses a --seq-len beyond the positions that a model has. */
 int shore__cli_check_length(const struct shore__arch *arch, size_t seq_len, struct shore_diag *diag);
 /* Says which tokenizer a new run gets, unless it is to be quiet. */

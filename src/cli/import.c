@@ -96,6 +96,7 @@ static int import(struct shore__train_args *args, const struct shore__parsed *pa
     if (!rc) fleet_options(s, model, &options);
     if (!rc) rc = examine(s, model, &options, processor, &minimum_bytes, &diag);
     if (!rc) rc = shore__cli_budget(s->memory_bytes, minimum_bytes, 0, &s->memory_bytes, &diag);
+    if (!rc) shore__cli_say_model(&model->arch, true);
     if (!rc) shore__cli_say_tokenizer(s, tokenizer, model);
     if (!rc) shore__cli_catch_signals("\nlongshore: stopping; once more stops at once\n");
     if (!rc)

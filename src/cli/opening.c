@@ -58,7 +58,9 @@ static int open_directory(const char *path, const char *tokenizer, const struct 
     if (data) settings.data = *data;
     int rc = shore__model_from_directory(path, &out->model, diag);
     if (!rc) rc = shore__run_tokenizer_of(&settings, &out->tokenizer, diag);
-    return rc ? rc : shore__source_directory(out->model, path, &out->source, diag);
+    if (!rc) rc = shore__source_directory(out->model, path, &out->source, diag);
+    if (!rc) shore__cli_say_model(&out->model->arch, false);
+    return rc;
 }
 
 int shore__cli_open(const char *path, const struct shore__strings *moved, const char *tokenizer,
@@ -94,6 +96,14 @@ void shore__cli_close(struct shore__opened *o) {
         shore__tokenizer_close(o->tokenizer);
     }
     *o = (struct shore__opened){0};
+}
+
+void shore__cli_say_model(const struct shore__arch *arch, bool trains) {
+    if (arch->head_parted)
+        shore__cli_say("the configuration ties the head to the embedding, but the files hold an lm_head.weight that "
+                       "differs: both are used, so %s not tied",
+                       trains ? "this run, and what is exported from it, is" : "the model is");
+    if (arch->has_dropout && trains) shore__cli_say("the configuration asks for dropout, which is not applied");
 }
 
 int shore__cli_check_length(const struct shore__arch *arch, size_t seq_len, struct shore_diag *diag) {

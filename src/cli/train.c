@@ -166,6 +166,7 @@ static int fresh_run(struct shore__train_args *args, const struct shore__parsed 
     int code = SHORE__EXIT_DONE;
 
     int rc = check_fresh(args, parsed, &tokenizer, &model, &needs, &diag);
+    if (!rc) shore__cli_say_model(&model->arch, true);
     if (!rc && args->dry_run) {
         print_needs(&needs, s->memory_bytes);
         goto end;
@@ -175,7 +176,6 @@ static int fresh_run(struct shore__train_args *args, const struct shore__parsed 
     if (!rc) rc = shore__cli_room_for_run(s, model, &diag);
     if (rc) goto end;
 
-    if (model->arch.has_dropout) shore__cli_say("the configuration asks for dropout, which is not applied");
     shore__cli_say_tokenizer(s, tokenizer, model);
     shore__cli_catch_signals(promise);
     rc = shore__run_prepare(args->out, s, model, tokenizer, args->overwrite, shore__cli_work,

@@ -348,6 +348,7 @@ static int verify(struct verify *v) {
     if (!rc) rc = shore__run_model(&v->args.settings, tokenizer, &model, &diag);
     if (!rc) rc = shore__train_resolve(&v->args, model, &diag);
     if (!rc) rc = plan(v, model, trials, &count, &diag);
+    if (!rc) shore__cli_say_model(&model->arch, true);
     shore__model_free(model);
     shore__tokenizer_close(tokenizer);
     if (!rc && asprintf(&v->work, "%s/longshore-verify-XXXXXX", temporary && *temporary ? temporary : "/tmp") < 0) {

@@ -131,9 +131,15 @@ static int find_files(struct shore__safetensors *st, bool *indexed, struct shore
     bool whole = access(path, F_OK) == 0;
     free(path);
     *indexed = false;
-    if (whole) return add_file(st, "model.safetensors", diag);
-    int rc = read_index(st, false, diag);
+    int rc = whole ? add_file(st, "model.safetensors", diag) : 0;
+    if (rc == 0) rc = read_index(st, false, diag);
     *indexed = rc == 0;
+    if (rc == 0 && whole && st->nfiles > 1)
+        return shore__fail(diag, SHORE_EINPUT,
+                           "%s: has weights twice: model.safetensors, and the files that model.safetensors.index.json "
+                           "names: remove those that are not meant",
+                           st->directory);
+    if (whole && rc == SHORE_EMISSING) return 0;
     if (rc != SHORE_EMISSING) return rc;
     struct dirent **entries;
     int n = scandir(st->directory, &entries, ends_in_safetensors, alphasort);
@@ -227,13 +233,13 @@ int shore__safetensors_read(const struct shore__safetensors *st, const struct sh
     char shown[SHOWN], *path;
     shore__escape(t->name, strlen(t->name), shown, SHOWN);
     if (t->type == SHORE__ST_OTHER)
-        return shore__fail(diag, SHORE_EINPUT, "%s/%s: tensor \"%s\" is neither F32 nor BF16 nor F16", st->directory,
-                           st->files[t->file], shown);
+        return shore__fail(diag, SHORE_EINPUT, "%s/%s: tensor \"%s\" is neither F32 nor BF16 nor F16 nor of bytes",
+                           st->directory, st->files[t->file], shown);
     if (first > t->elems || count > t->elems - first)
         return shore__fail(diag, SHORE_EINPUT, "%s/%s: tensor \"%s\" has %llu elements, fewer than are asked for",
                            st->directory, st->files[t->file], shown, (unsigned long long)t->elems);
-    size_t size = t->type == SHORE__ST_F32 ? 4 : 2;
-    /* 16-bit values are read into the far half of out and widened forward: the write never overtakes the read */
+    size_t size = t->type == SHORE__ST_F32 ? 4 : t->type == SHORE__ST_BYTE ? 1 : 2;
+    /* narrow values are read into the far end of out and widened forward: the write never overtakes the read */
     char *raw = (char *)out + count * (4 - size);
     if (!(path = shore__path_join(st->directory, st->files[t->file])))
         return shore__fail(diag, -ENOMEM, "%s: out of memory", st->directory);
@@ -241,8 +247,10 @@ int shore__safetensors_read(const struct shore__safetensors *st, const struct sh
     free(path);
     if (rc || size == 4) return rc;
     for (uint64_t i = 0; i < count; i++) {
-        uint16_t h = shore__get_u16((unsigned char *)raw + 2 * i);
-        float value = t->type == SHORE__ST_BF16 ? shore__bf16_to_f32(h) : f32_from_f16(h);
+        const unsigned char *at = (unsigned char *)raw + size * i;
+        float value = size == 1                   ? (float)*at
+                      : t->type == SHORE__ST_BF16 ? shore__bf16_to_f32(shore__get_u16(at))
+                                                  : f32_from_f16(shore__get_u16(at));
         memcpy((char *)out + 4 * i, &value, 4);
     }
     return 0;

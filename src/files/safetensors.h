@@ -8,7 +8,13 @@
 
 #include "longshore/error.h"
 
-enum shore__st_type { SHORE__ST_F32, SHORE__ST_BF16, SHORE__ST_F16, SHORE__ST_OTHER };
+enum shore__st_type {
+    SHORE__ST_F32,
+    SHORE__ST_BF16,
+    SHORE__ST_F16,
+    SHORE__ST_BYTE, /* BOOL and U8: of masks, never of weights */
+    SHORE__ST_OTHER
+};
 
 struct shore__st_tensor {
     char *name;
@@ -35,7 +41,7 @@ struct shore__safetensors {
 int shore__safetensors_open(const char *directory, struct shore__safetensors **out, struct shore_diag *diag);
 void shore__safetensors_close(struct shore__safetensors *st);
 const struct shore__st_tensor *shore__safetensors_find(const struct shore__safetensors *st, const char *name);
-/* Elements [first, first + count) of a tensor as fp32 (from F32, BF16 or F16), with pread. */
+/* Elements [first, first + count) of a tensor as fp32 (from F32, BF16, F16 or bytes), with pread. */
 int shore__safetensors_read(const struct shore__safetensors *st, const struct shore__st_tensor *t, uint64_t first,
                             uint64_t count, float *out, struct shore_diag *diag);
 /* The same from a 2-d tensor [rows, cols], transposed: out [cols', rows] for columns [col, col + ncols). Reads each

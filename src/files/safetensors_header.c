@@ -22,7 +22,7 @@ static const struct {
     enum shore__st_type type;
 } types[] = {
     {"F32", 32, SHORE__ST_F32},      {"BF16", 16, SHORE__ST_BF16},    {"F16", 16, SHORE__ST_F16},
-    {"BOOL", 8, SHORE__ST_OTHER},    {"U8", 8, SHORE__ST_OTHER},      {"I8", 8, SHORE__ST_OTHER},
+    {"BOOL", 8, SHORE__ST_BYTE},     {"U8", 8, SHORE__ST_BYTE},       {"I8", 8, SHORE__ST_OTHER},
     {"F8_E5M2", 8, SHORE__ST_OTHER}, {"F8_E4M3", 8, SHORE__ST_OTHER}, {"F8_E8M0", 8, SHORE__ST_OTHER},
     {"I16", 16, SHORE__ST_OTHER},    {"U16", 16, SHORE__ST_OTHER},    {"I32", 32, SHORE__ST_OTHER},
     {"U32", 32, SHORE__ST_OTHER},    {"F64", 64, SHORE__ST_OTHER},    {"I64", 64, SHORE__ST_OTHER},

@@ -44,6 +44,7 @@ struct shore__arch {
     struct shore__rope rope;
     uint32_t window; /* 0: none */
     bool tied;
+    bool head_parted; /* the configuration says tied, the files hold another head: to be said aloud */
     bool has_dropout; /* configured, and not applied: to be said aloud */
     float init_std;
     int64_t padding; /* the token whose row of the table gets no gradient from lookups and begins at 0; -1: none */

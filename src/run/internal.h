@@ -51,6 +51,8 @@ int shore__run_lock(struct shore__run *run, struct shore_diag *diag);
 int shore__run_open_without_data(const char *path, struct shore__run **out, struct shore_diag *diag);
 /* run.json alone, without a lock; NULL: there is none that can be read. */
 struct shore__run *shore__run_peek(const char *path);
+/* SHORE_EINPUT for a directory of PEFT's: what it is, and how it becomes a model. */
+int shore__refuse_adapter(const char *directory, struct shore_diag *diag);
 /* The hint, and the metrics, of a step that was put back: durable. metrics: a file to take, or NULL for none. */
 int shore__metrics_put_back(struct shore__run *run, uint64_t step, const char *metrics, struct shore_diag *diag);
 /* The step of the last whole line, or 0. */

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/diag.h"
 #include "base/suggest.h"
@@ -14,6 +15,7 @@
 #include "files/atomic.h"
 #include "files/json.h"
 #include "run/internal.h"
+#include "run/tensors.h"
 #include "text/data_files.h"
 
 enum { CONFIG_BYTES_MOST = 1 << 20 };
@@ -41,16 +43,55 @@ static int add_ends(const char *path, struct shore__arch *arch, struct shore_dia
     return rc;
 }
 
-int shore__model_from_directory(const char *directory, struct shore__model **out, struct shore_diag *diag) {
+/* transformers takes such a directory for the adapter, whatever lies beside it. */
+int shore__refuse_adapter(const char *directory, struct shore_diag *diag) {
+    json_t *adapter = NULL;
+    char shown[256], base[200] = "", *path = shore__path_join(directory, "adapter_config.json");
+    if (!path) return shore__fail(diag, -ENOMEM, "out of memory");
+    bool there = access(path, F_OK) == 0;
+    if (there && shore__json_read(path, CONFIG_BYTES_MOST, &adapter, NULL) == 0) {
+        const char *name = json_string_value(json_object_get(adapter, "base_model_name_or_path"));
+        if (name) shore__escape(name, strlen(name), base, sizeof base);
+        json_decref(adapter);
+    }
+    free(path);
+    if (!there) return 0;
+    return shore__fail(
+        diag, SHORE_EINPUT,
+        "%s: holds an adapter of PEFT (adapter_config.json)%s%s, not a model: merge it first, in Python with "
+        "peft: AutoPeftModelForCausalLM.from_pretrained(DIR).merge_and_unload().save_pretrained(OUT), and name "
+        "OUT; if it is merged into weights that lie here already, remove adapter_config.json",
+        shore__escape(directory, strlen(directory), shown, sizeof shown), base[0] ? " for " : "", base);
+}
+
+/* Weights are looked at for what they say of the model: whether it is tied. */
+static int part_head(const char *directory, struct shore__arch *arch, struct shore_diag *diag) {
+    struct shore__safetensors *files = NULL;
+    if (!arch->tied) return 0;
+    int rc = shore__safetensors_open(directory, &files, diag);
+    if (rc == 0) rc = shore__tensors_untie(files, arch, diag);
+    shore__safetensors_close(files);
+    return rc;
+}
+
+static int model_from_directory(const char *directory, bool with_weights, struct shore__model **out,
+                                struct shore_diag *diag) {
     struct shore__arch arch;
+    int rc = shore__refuse_adapter(directory, diag);
+    if (rc < 0) return rc;
     char *config = shore__path_join(directory, "config.json");
     char *generation = shore__path_join(directory, "generation_config.json");
-    int rc = config && generation ? read_arch(config, &arch, diag) : shore__fail(diag, -ENOMEM, "out of memory");
+    rc = config && generation ? read_arch(config, &arch, diag) : shore__fail(diag, -ENOMEM, "out of memory");
     if (rc == 0) rc = add_ends(generation, &arch, diag);
+    if (rc == 0 && with_weights) rc = part_head(directory, &arch, diag);
     if (rc == 0) rc = shore__model_make(&arch, out, diag);
     free(config);
     free(generation);
     return rc;
+}
+
+int shore__model_from_directory(const char *directory, struct shore__model **out, struct shore_diag *diag) {
+    return model_from_directory(directory, true, out, diag);
 }
 
 static bool is_preset(const char *name) {
@@ -96,7 +137,7 @@ int shore__run_model(const struct shore__settings *s, struct shore__tokenizer *t
     else if (is_preset(s->init))
         rc = model_from_preset(s->init, vocab, &m, diag);
     else if (stat(s->init, &st) == 0)
-        rc = S_ISDIR(st.st_mode) ? shore__model_from_directory(s->init, &m, diag) : model_from_file(s->init, &m, diag);
+        rc = S_ISDIR(st.st_mode) ? model_from_directory(s->init, false, &m, diag) : model_from_file(s->init, &m, diag);
     else
         rc = no_such_model(s->init, diag);
     if (rc < 0) return rc;

@@ -59,7 +59,7 @@ int shore__run_model(const struct shore__settings *s, struct shore__tokenizer *t
 /* The tokenizer that settings name ("bytes": that one), or the directory's of --model or --init. Without one, --init
  * goes with bytes, and so does a directory with token files alone, which need none; SHORE_EINPUT for other data. */
 int shore__run_tokenizer_of(const struct shore__settings *s, struct shore__tokenizer **out, struct shore_diag *diag);
-/* A Hugging Face directory's model. */
+/* The model of a Hugging Face directory with its weights: not tied if they are not, whatever its configuration says. */
 int shore__model_from_directory(const char *directory, struct shore__model **out, struct shore_diag *diag);
 
 /* Fleet options that belong to a run's settings (drives, optimizer, chunk, io ...). Fields point into settings. */

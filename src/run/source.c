@@ -9,6 +9,7 @@
 #include "files/safetensors.h"
 #include "number/bf16.h"
 #include "run/run.h"
+#include "run/tensors.h"
 
 enum { PARTS = sizeof((struct shore__model_tensor *)0)->parts / sizeof(struct shore__part), TENSORS = 16 };
 
@@ -57,25 +58,28 @@ static void shape_text(uint32_t rank, const uint64_t *shape, char *out, size_t b
     if (used < bytes) snprintf(out + used, bytes - used, "]");
 }
 
-/* Files of the bare model leave out the first word of the names: the original gpt2 has "h.0.ln_1.weight". */
-static const struct shore__st_tensor *find(const struct shore__source *s, const char *name) {
-    const struct shore__st_tensor *t = shore__safetensors_find(s->files, name);
-    const char *prefix = s->model->arch.learned_positions ? "transformer." : "model.";
-    if (!t && strncmp(name, prefix, strlen(prefix)) == 0) t = shore__safetensors_find(s->files, name + strlen(prefix));
-    return t;
+static int is_missing(const struct shore__source *s, const char *wanted, struct shore_diag *diag) {
+    const struct shore__st_tensor *t = shore__tensor_prefixed(s->files, wanted);
+    char directory[256], name[160];
+    escape_directory(s, directory);
+    if (!t)
+        return shore__fail(diag, SHORE_EINPUT,
+                           "%s: the tensor %s is missing: the safetensors files do not fit config.json", directory,
+                           wanted);
+    return shore__fail(diag, SHORE_EINPUT,
+                       "%s: the tensor %s is missing, but %s is there: save the language model inside alone "
+                       "(save_pretrained), so that names do not begin with that of what holds it",
+                       directory, wanted, shore__escape(t->name, strlen(t->name), name, sizeof name));
 }
 
 static int find_part(struct shore__source *s, uint32_t block, uint32_t tensor, uint32_t part, struct shore_diag *diag) {
     const struct shore__model_tensor *ours = &s->model->blocks[block].tensors[tensor];
     const struct shore__part *p = &ours->parts[part];
-    const struct shore__st_tensor *t = find(s, p->name);
+    const struct shore__st_tensor *t = shore__tensor_find(s->files, &s->model->arch, p->name);
     const uint64_t shape[2] = {p->transposed ? ours->cols : p->rows, p->transposed ? p->rows : ours->cols};
     uint32_t rank = ours->matrix ? 2 : 1;
     char directory[256], name[160], has[200], needs[80];
-    if (!t)
-        return shore__fail(diag, SHORE_EINPUT,
-                           "%s: the tensor %s is missing: the safetensors files do not fit config.json",
-                           escape_directory(s, directory), p->name);
+    if (!t) return is_missing(s, p->name, diag);
     shore__escape(t->name, strlen(t->name), name, sizeof name);
     if (t->rank != rank || memcmp(t->shape, shape, rank * sizeof *shape) != 0) {
         shape_text(t->rank, t->shape, has, sizeof has);
@@ -83,7 +87,7 @@ static int find_part(struct shore__source *s, uint32_t block, uint32_t tensor, u
         return shore__fail(diag, SHORE_EINPUT, "%s: the tensor %s has the shape %s, but config.json asks for %s",
                            escape_directory(s, directory), name, has, needs);
     }
-    if (t->type == SHORE__ST_OTHER)
+    if (t->type == SHORE__ST_OTHER || t->type == SHORE__ST_BYTE)
         return shore__fail(diag, SHORE_EINPUT,
                            "%s: the tensor %s is of a type that is not read here (F32, BF16 and F16 are)",
                            escape_directory(s, directory), name);
@@ -92,21 +96,10 @@ static int find_part(struct shore__source *s, uint32_t block, uint32_t tensor, u
     return 0;
 }
 
-static bool ends_with(const char *name, const char *end) {
-    size_t n = strlen(name), m = strlen(end);
-    return n >= m && strcmp(name + n - m, end) == 0;
-}
-
-/* What old versions of transformers stored beside the parameters; a tied head is the embedding again. */
-static bool is_ignored(const struct shore__source *s, const char *name) {
-    if (ends_with(name, ".rotary_emb.inv_freq")) return true;
-    if (s->model->arch.learned_positions && (ends_with(name, ".attn.bias") || ends_with(name, ".attn.masked_bias")))
-        return true;
-    return s->model->arch.tied && strcmp(name, "lm_head.weight") == 0;
-}
-
 static int check_all(struct shore__source *s, struct shore_diag *diag) {
     const struct shore__model *m = s->model;
+    int wrapped = shore__tensors_refuse_wrapped(s->files, diag);
+    if (wrapped < 0) return wrapped;
     for (uint32_t b = 0; b < m->nblocks; b++)
         for (uint32_t t = 0; t < m->blocks[b].ntensors; t++)
             for (uint32_t p = 0; p < m->blocks[b].tensors[t].nparts; p++) {
@@ -114,12 +107,8 @@ static int check_all(struct shore__source *s, struct shore_diag *diag) {
                 if (rc < 0) return rc;
             }
     for (uint32_t i = 0; i < s->files->ntensors; i++) {
-        const char *name = s->files->tensors[i].name;
-        char directory[256], shown[160];
-        if (!s->used[i] && !is_ignored(s, name))
-            return shore__fail(diag, SHORE_EINPUT, "%s: the tensor %s is not part of a %s model as config.json has it",
-                               escape_directory(s, directory), shore__escape(name, strlen(name), shown, sizeof shown),
-                               m->arch.model_type);
+        int rc = s->used[i] ? 0 : shore__tensor_check_unused(s->files, &m->arch, &s->files->tensors[i], diag);
+        if (rc < 0) return rc;
     }
     return 0;
 }

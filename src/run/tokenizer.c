@@ -35,7 +35,9 @@ static int open_tokenizer(const struct shore__settings *s, struct shore__tokeniz
     const char *beside = s->model                                                    ? s->model
                          : s->init && stat(s->init, &st) == 0 && S_ISDIR(st.st_mode) ? s->init
                                                                                      : NULL;
-    int rc = beside ? shore__tokenizer_open(beside, out, diag) : SHORE_EMISSING;
+    int rc = s->model ? shore__refuse_adapter(s->model, diag) : 0;
+    if (rc < 0) return rc;
+    rc = beside ? shore__tokenizer_open(beside, out, diag) : SHORE_EMISSING;
     if (rc != SHORE_EMISSING) return rc;
     if (s->model && !tokens_alone(s))
         return shore__fail(diag, SHORE_EINPUT,
