@@ -4,7 +4,7 @@
 
 struct args {
     char *out;
-    bool fp32;
+    unsigned dtype;
     struct shore__strings moved;
     uint64_t memory, shard;
     bool quiet;
@@ -14,8 +14,9 @@ struct args {
 #define CHOICE(...) SHORE__CHOICE(struct args, __VA_ARGS__)
 static const struct shore__option options[] = {
     OPTION(TEXT, "out", out, "DIR", "the directory to make; it appears whole or not at all"),
-    CHOICE("dtype", fp32, "bf16|fp32",
-           "bf16: as the run computes with them, rounded, ties away from zero; fp32: the exact master weights"),
+    CHOICE("dtype", dtype, "bf16|fp32|fp16",
+           "bf16: as the run computes with them, rounded, ties away from zero; fp32: the exact master weights; fp16: "
+           "these rounded to the nearest, an error where one is too large"),
     OPTION(SIZE, "shard-size", shard, "SIZE", "of the files that the weights are split into (default 5GiB)"),
     OPTION(SIZE, "memory", memory, "SIZE", "the budget; otherwise little is taken"),
     OPTION(LIST, "drive", moved, "OLD=NEW...", "where a drive of the run is now"),
@@ -25,7 +26,7 @@ static const struct shore__option options[] = {
 static const struct shore__command_line line = {
     .command = "export",
     .remote = true,
-    .synopsis = "export RUN --out DIR [--dtype bf16|fp32]",
+    .synopsis = "export RUN --out DIR [--dtype bf16|fp32|fp16]",
     .about =
         "Writes the committed state of a run as a Hugging Face directory (config.json, model.safetensors, tokenizer)\n"
         "that transformers loads. The weights are streamed: memory does not grow with the model.",
@@ -49,6 +50,8 @@ static int buffers_within(const struct args *a, uint64_t *buffers, struct shore_
 }
 
 static int export(const char *path, const struct args *a) {
+    static const enum shore__st_type types[] = {SHORE__ST_BF16, SHORE__ST_F32, SHORE__ST_F16};
+    static const char *const names[] = {"bf16", "fp32", "fp16"};
     struct shore_diag diag = {{0}};
     struct shore__opened o;
     uint64_t buffers;
@@ -59,10 +62,10 @@ static int export(const char *path, const struct args *a) {
     rc = buffers_within(a, &buffers, &diag);
     if (!rc) shore__cli_catch_signals("\nlongshore: stopping; once more stops at once\n");
     if (!rc)
-        rc = shore__export(o.fleet, o.model, o.tokenizer, o.step, a->out, !a->fp32, buffers, a->shard, shore__cli_work,
-                           a->quiet ? NULL : (void *)"exporting", &diag);
+        rc = shore__export(o.fleet, o.model, o.tokenizer, o.step, a->out, types[a->dtype], buffers, a->shard,
+                           shore__cli_work, a->quiet ? NULL : (void *)"exporting", &diag);
     shore__cli_progress_end();
-    if (!rc) printf("step %llu exported as %s to %s\n", (unsigned long long)o.step, a->fp32 ? "fp32" : "bf16", a->out);
+    if (!rc) printf("step %llu exported as %s to %s\n", (unsigned long long)o.step, names[a->dtype], a->out);
     shore__cli_close(&o);
     return rc ? shore__cli_fail_opened(rc, &diag) : SHORE__EXIT_DONE;
 }

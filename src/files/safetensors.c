@@ -14,7 +14,7 @@
 #include "files/atomic.h"
 #include "files/json_stream.h"
 #include "files/safetensors_header.h"
-#include "number/bf16.h"
+#include "number/fp16.h"
 
 #define INDEX_LIMIT_BYTES (256u << 20)
 #define FILE_LIMIT 4096u
@@ -220,14 +220,6 @@ void shore__safetensors_close(struct shore__safetensors *st) {
     free(st);
 }
 
-static float f32_from_f16(uint16_t h) {
-    uint32_t sign = (uint32_t)(h & 0x8000u) << 16, exponent = h >> 10 & 31u, fraction = h & 1023u;
-    if (exponent == 31) return shore__bits_f32(sign | 0x7F800000u | fraction << 13);
-    if (exponent) return shore__bits_f32(sign | (exponent + 112) << 23 | fraction << 13);
-    float magnitude = (float)fraction * 0x1p-24f;
-    return sign ? -magnitude : magnitude;
-}
-
 int shore__safetensors_read(const struct shore__safetensors *st, const struct shore__st_tensor *t, uint64_t first,
                             uint64_t count, float *out, struct shore_diag *diag) {
     char shown[SHOWN], *path;
@@ -250,7 +242,7 @@ int shore__safetensors_read(const struct shore__safetensors *st, const struct sh
         const unsigned char *at = (unsigned char *)raw + size * i;
         float value = size == 1                   ? (float)*at
                       : t->type == SHORE__ST_BF16 ? shore__bf16_to_f32(shore__get_u16(at))
-                                                  : f32_from_f16(shore__get_u16(at));
+                                                  : shore__f16_to_f32(shore__get_u16(at));
         memcpy((char *)out + 4 * i, &value, 4);
     }
     return 0;

@@ -60,7 +60,7 @@ struct shore__st_decl {
 int shore__st_writer_open(const char *directory, const struct shore__st_decl *tensors, uint32_t ntensors,
                           enum shore__st_type type, uint64_t shard_bytes, struct shore__st_writer **out,
                           struct shore_diag *diag);
-/* fp32 elements, converted to the writer's type (BF16: nearest even). */
+/* fp32 elements, converted to the writer's type (nearest even; too large for F16: infinity). */
 int shore__st_writer_put(struct shore__st_writer *w, uint32_t tensor, uint64_t first, uint64_t count, const float *data,
                          struct shore_diag *diag);
 int shore__st_writer_finish(struct shore__st_writer *w, struct shore_diag *diag); /* also closes */

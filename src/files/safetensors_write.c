@@ -11,7 +11,7 @@
 #include "files/atomic.h"
 #include "files/json.h"
 #include "files/safetensors.h"
-#include "number/bf16.h"
+#include "number/fp16.h"
 
 struct placed {
     uint32_t shard;
@@ -21,6 +21,7 @@ struct placed {
 
 struct shore__st_writer {
     char *directory;
+    enum shore__st_type type;
     size_t size;
     uint32_t ntensors, nshards;
     struct placed *tensors;
@@ -56,8 +57,9 @@ static json_t *describe(const struct shore__st_decl *decl, enum shore__st_type t
     json_t *shape = json_array();
     for (uint32_t i = 0; i < decl->rank; i++)
         json_array_append_new(shape, json_integer((json_int_t)decl->shape[i]));
-    return json_pack("{s:s, s:o, s:[I, I]}", "dtype", type == SHORE__ST_F32 ? "F32" : "BF16", "shape", shape,
-                     "data_offsets", (json_int_t)begin, (json_int_t)end);
+    const char *name = type == SHORE__ST_F32 ? "F32" : type == SHORE__ST_F16 ? "F16" : "BF16";
+    return json_pack("{s:s, s:o, s:[I, I]}", "dtype", name, "shape", shape, "data_offsets", (json_int_t)begin,
+                     (json_int_t)end);
 }
 
 /* The header of one shard, at the front of its file; offsets of its tensors become those in the file. */
@@ -132,10 +134,11 @@ int shore__st_writer_open(const char *directory, const struct shore__st_decl *te
                           enum shore__st_type type, uint64_t shard_bytes, struct shore__st_writer **out,
                           struct shore_diag *diag) {
     uint64_t total = 0;
-    if (type != SHORE__ST_F32 && type != SHORE__ST_BF16)
-        return shore__fail(diag, SHORE_EUSAGE, "%s: tensors are written as F32 or BF16 only", directory);
+    if (type != SHORE__ST_F32 && type != SHORE__ST_BF16 && type != SHORE__ST_F16)
+        return shore__fail(diag, SHORE_EUSAGE, "%s: tensors are written as F32, BF16 or F16 only", directory);
     struct shore__st_writer *w = calloc(1, sizeof *w);
     if (!w) return shore__fail(diag, -ENOMEM, "%s: out of memory", directory);
+    w->type = type;
     w->size = type == SHORE__ST_F32 ? 4 : 2;
     w->ntensors = ntensors;
     w->directory = strdup(directory);
@@ -174,7 +177,8 @@ int shore__st_writer_put(struct shore__st_writer *w, uint32_t tensor, uint64_t f
     for (uint64_t done = 0; w->size == 2 && done < count;) {
         size_t n = count - done < 16384 ? (size_t)(count - done) : 16384;
         for (size_t i = 0; i < n; i++)
-            block[i] = shore__f32_to_bf16(data[done + i]);
+            block[i] =
+                w->type == SHORE__ST_F16 ? shore__f32_to_f16(data[done + i]) : shore__f32_to_bf16(data[done + i]);
         int rc = shore__write_at(file->fd, block, n * 2, t->offset + (first + done) * 2, file->path, diag);
         if (rc) return rc;
         done += n;

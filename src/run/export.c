@@ -1,6 +1,7 @@
 /* A Hugging Face directory from a fleet, streamed: segments are fetched one run after another, cut into the tensors of
  * the file, and transposed back in tiles where the file has them the other way round. */
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +14,7 @@
 #include "files/atomic.h"
 #include "files/json.h"
 #include "files/safetensors.h"
-#include "number/bf16.h"
+#include "number/fp16.h"
 #include "run/internal.h"
 
 enum { COLUMNS_AT_ONCE = 16 }; /* a cache line of fp32 */
@@ -26,7 +27,7 @@ struct job {
     struct shore_fleet *fleet;
     const struct shore__model *model;
     uint64_t step;
-    bool bf16;
+    enum shore__st_type type;
     struct shore__st_writer *writer;
     uint32_t segments; /* fetched at once */
     float *fetched;
@@ -86,22 +87,37 @@ static int put_transposed(struct job *job, uint32_t tensor, const struct shore__
 
 static int fetch(struct job *job, uint32_t block, uint32_t segment, uint32_t count, struct shore_diag *diag) {
     struct shore_wait wait;
-    enum shore_fetch_kind kind = job->bf16 ? SHORE_FETCH_BF16 : SHORE_FETCH_MASTER;
+    bool bf16 = job->type == SHORE__ST_BF16;
+    enum shore_fetch_kind kind = bf16 ? SHORE_FETCH_BF16 : SHORE_FETCH_MASTER;
     uint64_t elems = (uint64_t)count * SHORE_SEGMENT_ELEMS;
     /* bf16 arrives in the second half of the buffer and is widened towards the front */
     const char *narrow = (const char *)job->fetched + elems * sizeof(uint16_t);
     shore_wait_init(&wait);
-    int rc =
-        shore_fleet_fetch(job->fleet, job->step, block, segment, count, kind,
-                          job->bf16 ? (void *)(uintptr_t)narrow : (void *)job->fetched, shore_wait_completion(&wait));
+    int rc = shore_fleet_fetch(job->fleet, job->step, block, segment, count, kind,
+                               bf16 ? (void *)(uintptr_t)narrow : (void *)job->fetched, shore_wait_completion(&wait));
     if (rc < 0) return shore__fail(diag, rc, "the parameters cannot be read: %s", shore_error_text(rc));
     rc = shore_wait(&wait, diag);
-    for (uint64_t i = 0; job->bf16 && rc == 0 && i < elems; i++) {
+    for (uint64_t i = 0; bf16 && rc == 0 && i < elems; i++) {
         uint16_t hi = 0;
         memcpy(&hi, narrow + i * sizeof hi, sizeof hi);
         job->fetched[i] = shore__bf16_to_f32(hi);
     }
     return rc;
+}
+
+/* first: of values, in the part's elements. */
+static int check_range(const struct job *job, const struct shore__part *part, uint64_t cols, uint64_t first,
+                       uint64_t count, const float *values, struct shore_diag *diag) {
+    for (uint64_t i = 0; job->type == SHORE__ST_F16 && i < count; i++) {
+        if (!(fabsf(values[i]) >= SHORE__F16_OVERFLOWS)) continue;
+        uint64_t row = (first + i) / cols, col = (first + i) % cols;
+        return shore__fail(diag, SHORE_EINPUT,
+                           "the tensor %s holds %g at [%llu, %llu], and fp16 ends at 65504: export with --dtype bf16 "
+                           "or fp32",
+                           part->name, (double)values[i], (unsigned long long)(part->transposed ? col : row),
+                           (unsigned long long)(part->transposed ? row : col));
+    }
+    return 0;
 }
 
 /* The pieces of segments [segment, segment + count), which are fetched, that belong to tensors. declared: number of the
@@ -120,10 +136,12 @@ static int put_segments(struct job *job, uint32_t block, uint32_t declared, stru
             uint64_t a = first > start ? first : start, b = end < stop ? end : stop;
             if (a >= b) continue;
             const float *values = job->fetched + (a - first);
-            int rc =
-                part->transposed
-                    ? put_transposed(job, declared + number, part, tensor->cols, &states[number], values, b - a, diag)
-                    : shore__st_writer_put(job->writer, declared + number, a - start, b - a, values, diag);
+            int rc = check_range(job, part, tensor->cols, a - start, b - a, values, diag);
+            if (rc == 0)
+                rc = part->transposed
+                         ? put_transposed(job, declared + number, part, tensor->cols, &states[number], values, b - a,
+                                          diag)
+                         : shore__st_writer_put(job->writer, declared + number, a - start, b - a, values, diag);
             if (rc < 0) return rc;
         }
     }
@@ -175,8 +193,7 @@ static int open_writer(struct job *job, const char *directory, struct shore_diag
                 d->shape[0] = part->transposed ? tensor->cols : part->rows;
                 d->shape[1] = part->transposed ? part->rows : tensor->cols;
             }
-    int rc = shore__st_writer_open(directory, decls, n, job->bf16 ? SHORE__ST_BF16 : SHORE__ST_F32, job->shard_bytes,
-                                   &job->writer, diag);
+    int rc = shore__st_writer_open(directory, decls, n, job->type, job->shard_bytes, &job->writer, diag);
     free(decls);
     return rc;
 }
@@ -221,7 +238,11 @@ static int write_description(const struct job *job, const struct shore__tokenize
     json_t *config = shore__arch_to_json(&arch);
     json_t *generation =
         json_pack("{s:b, s:o}", "_from_model_config", 1, "eos_token_id", shore__arch_eos_to_json(&arch));
-    if (config) json_object_set_new(config, "torch_dtype", json_string(job->bf16 ? "bfloat16" : "float32"));
+    if (config)
+        json_object_set_new(config, "torch_dtype",
+                            json_string(job->type == SHORE__ST_BF16  ? "bfloat16"
+                                        : job->type == SHORE__ST_F16 ? "float16"
+                                                                     : "float32"));
     if (arch.bos >= 0) json_object_set_new(generation, "bos_token_id", json_integer(arch.bos));
     int rc = write_json(directory, "config.json", config, diag);
     if (rc == 0)
@@ -284,9 +305,9 @@ static int refuse_what_is_there(const char *target, struct shore_diag *diag) {
 }
 
 int shore__export(struct shore_fleet *fleet, const struct shore__model *m, const struct shore__tokenizer *tokenizer,
-                  uint64_t step, const char *directory, bool bf16, uint64_t memory_bytes, uint64_t shard_bytes,
-                  shore__progress_fn progress, void *ctx, struct shore_diag *diag) {
-    struct job job = {.fleet = fleet, .model = m, .step = step, .bf16 = bf16, .progress = progress, .ctx = ctx};
+                  uint64_t step, const char *directory, enum shore__st_type type, uint64_t memory_bytes,
+                  uint64_t shard_bytes, shore__progress_fn progress, void *ctx, struct shore_diag *diag) {
+    struct job job = {.fleet = fleet, .model = m, .step = step, .type = type, .progress = progress, .ctx = ctx};
     job.shard_bytes = shard_bytes ? shard_bytes : usual_shard_bytes;
     char *target = realpath(directory, NULL), *partial = NULL;
     if (!target) target = strdup(directory);

@@ -13,6 +13,7 @@
 #ifndef SHORE_RUN_RUN_H
 #define SHORE_RUN_RUN_H
 
+#include "files/safetensors.h"
 #include "model/model.h"
 #include "run/settings.h"
 #include "text/dataset.h"
@@ -133,12 +134,13 @@ int shore__residual_load(struct shore__run *run, uint64_t step, const unsigned c
 
 /* Import: fills a created, unsealed fleet from a source. Export: a Hugging Face directory, streamed in constant memory
  * (buffers within memory_bytes; 0: 32 MiB; files of shard_bytes, 0: 5 GiB); it appears whole or not at all, an existing
- * directory must be empty. tokenizer: copied too, may be NULL. progress in bytes. */
+ * directory must be empty. type: F32, BF16, or F16, for which
+ * a value may be too large (SHORE_EINPUT). tokenizer: copied too, may be NULL. progress in bytes. */
 int shore__import(struct shore_fleet *fleet, const struct shore__model *m, struct shore__source *source,
                   shore__progress_fn progress, void *ctx, struct shore_diag *diag);
 int shore__export(struct shore_fleet *fleet, const struct shore__model *m, const struct shore__tokenizer *tokenizer,
-                  uint64_t step, const char *directory, bool bf16, uint64_t memory_bytes, uint64_t shard_bytes,
-                  shore__progress_fn progress, void *ctx, struct shore_diag *diag);
+                  uint64_t step, const char *directory, enum shore__st_type type, uint64_t memory_bytes,
+                  uint64_t shard_bytes, shore__progress_fn progress, void *ctx, struct shore_diag *diag);
 
 /* Another placement: the state moves to these drives. */
 struct shore__placing {

@@ -20,6 +20,10 @@ must export "$place/run" --out "$place/many" --dtype fp32 --shard-size 64KiB --q
     ok "several files and an index" || fail "not several files: $(ls "$place/many")"
 must import "$place/many" --drive "$place/d/g" --out "$place/from_many" --quiet
 same "the same from several files" "$(digest)" "$sum"
+must export "$place/run" --out "$place/half" --dtype fp16 --quiet
+grep -q '"torch_dtype": "float16"' "$place/half/config.json" && ok "fp16 is told" || fail "fp16 is not told"
+must import "$place/half" --drive "$place/d/half" --out "$place/from_half" --quiet
+"$COMPARE" "$place/one" "$place/half" 5e-4 >"$place/log" 2>&1 && ok "fp16 is near" || fail "fp16 differs"
 must generate "$place/imported" --prompt "the" --max-tokens 4
 must eval "$place/imported" --data "$place/text" --json
 "$LONGSHORE" inspect "$place/imported" --json >/dev/full 2>"$place/log"

@@ -279,7 +279,7 @@ static void an_unfinished_model_leaves_nothing(void **state) {
     assert_int_equal(shore__st_writer_open(model, twice, 2, SHORE__ST_F32, 0, &w, &diag), SHORE_EINPUT);
     assert_int_equal(shore__st_writer_open(model, twice, 2, SHORE__ST_F32, 1, &w, &diag), SHORE_EINPUT);
     assert_int_equal(shore__st_writer_open(model, &vast, 1, SHORE__ST_F32, 0, &w, &diag), SHORE_EINPUT);
-    assert_int_equal(shore__st_writer_open(model, decls, 3, SHORE__ST_F16, 0, &w, &diag), SHORE_EUSAGE);
+    assert_int_equal(shore__st_writer_open(model, decls, 3, SHORE__ST_BYTE, 0, &w, &diag), SHORE_EUSAGE);
     assert_true(shore__st_writer_open("/nonexistent", decls, 3, SHORE__ST_F32, 0, &w, &diag) < 0);
     assert_int_equal(rmdir(model), 0);
     assert_int_equal(mkdir(model, 0700), 0);

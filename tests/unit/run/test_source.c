@@ -2,20 +2,34 @@
 #include <math.h>
 
 #include "files/safetensors.h"
+#include "number/fp16.h"
 #include "unit/run/support.h"
 
 /* The model's initial values as a Hugging Face directory, by way of a fleet. */
-static void exported(const char *directory, const struct shore__model *m, uint64_t seed, bool bf16, uint64_t memory) {
+static void exported(const char *directory, const struct shore__model *m, uint64_t seed, enum shore__st_type type,
+                     uint64_t memory) {
     struct shore_diag diag = {{0}};
     struct shore__settings s;
     struct shore__source *source = NULL;
     ram_settings(&s);
     assert_int_equal(shore__source_init(m, seed, &source), 0);
     struct shore_fleet *fleet = fleet_of(&s, m, source, NULL, false);
-    assert_ok(shore__export(fleet, m, NULL, 0, directory, bf16, memory, 0, NULL, NULL, &diag));
+    assert_ok(shore__export(fleet, m, NULL, 0, directory, type, memory, 0, NULL, NULL, &diag));
     shore_fleet_close(fleet);
     shore__source_close(source);
     shore__settings_free(&s);
+}
+
+/* Of all tensors in it. */
+static enum shore__st_type source_type(const char *directory) {
+    struct shore_diag diag = {{0}};
+    struct shore__safetensors *files = NULL;
+    assert_ok(shore__safetensors_open(directory, &files, &diag));
+    enum shore__st_type type = files->tensors[0].type;
+    for (uint32_t i = 0; i < files->ntensors; i++)
+        assert_int_equal(files->tensors[i].type, type);
+    shore__safetensors_close(files);
+    return type;
 }
 
 /* Every segment from the directory, a few at a time, against the initial values. */
@@ -43,7 +57,7 @@ static void export_and_import_are_inverse(void **state) {
         snprintf(directory, sizeof directory, "model%d", i);
         struct shore__model *m = model_of(small_models[i]), *again = NULL;
         struct shore_diag diag = {{0}};
-        exported(directory, m, 7, false, i == 0 ? 1 : 0); /* the least memory, and the usual */
+        exported(directory, m, 7, SHORE__ST_F32, i == 0 ? 1 : 0); /* the least memory, and the usual */
         same_values(directory, m, 7, 1);
         same_values(directory, m, 7, 3);
         assert_ok(shore__model_from_directory(directory, &again, &diag));
@@ -60,12 +74,35 @@ static void exports_bf16_as_it_is_computed_with(void **state) {
     struct shore_diag diag = {{0}};
     struct shore__source *source = NULL;
     float *wanted = malloc(SHORE_SEGMENT_ELEMS * sizeof *wanted), *got = malloc(SHORE_SEGMENT_ELEMS * sizeof *got);
-    exported("narrow", m, 3, true, 0);
+    exported("narrow", m, 3, SHORE__ST_BF16, 0);
     assert_ok(shore__source_directory(m, "narrow", &source, &diag));
     shore__model_init(m, 3, 1, 1, 1, wanted);
     assert_ok(shore__source_read(source, 1, 1, 1, got, &diag));
     for (size_t i = 0; i < SHORE_SEGMENT_ELEMS; i++)
         assert_true(fabsf(wanted[i] - got[i]) <= fabsf(wanted[i]) / 256);
+    shore__source_close(source);
+    shore__model_free(m);
+    free(wanted);
+    free(got);
+}
+
+static void exports_fp16_rounded(void **state) {
+    struct shore__model *m = model_of(small_models[0]);
+    struct shore_diag diag = {{0}};
+    struct shore__source *source = NULL;
+    float *wanted = malloc(SHORE_SEGMENT_ELEMS * sizeof *wanted), *got = malloc(SHORE_SEGMENT_ELEMS * sizeof *got);
+    exported("half", m, 3, SHORE__ST_F16, 0);
+    char *config = read_text("half/config.json");
+    assert_non_null(strstr(config, "\"torch_dtype\": \"float16\""));
+    free(config);
+    assert_ok(shore__source_directory(m, "half", &source, &diag));
+    for (uint32_t b = 0; b < 2; b++) {
+        shore__model_init(m, 3, b, 0, 1, wanted);
+        assert_ok(shore__source_read(source, b, 0, 1, got, &diag));
+        for (size_t i = 0; i < SHORE_SEGMENT_ELEMS; i++)
+            assert_true(got[i] == shore__f16_to_f32(shore__f32_to_f16(wanted[i])));
+    }
+    assert_int_equal(source_type("half"), SHORE__ST_F16);
     shore__source_close(source);
     shore__model_free(m);
     free(wanted);
@@ -94,7 +131,7 @@ static void never_replaces_a_directory(void **state) {
     struct shore_diag diag = {{0}};
     assert_int_equal(mkdir("full", 0755), 0);
     write_text("full/letter.txt", "dear");
-    assert_int_equal(shore__export(NULL, m, NULL, 0, "full/", false, 0, 0, NULL, NULL, &diag), SHORE_EEXISTS);
+    assert_int_equal(shore__export(NULL, m, NULL, 0, "full/", SHORE__ST_F32, 0, 0, NULL, NULL, &diag), SHORE_EEXISTS);
     assert_says(diag, "full: exists already");
     assert_true(exists("full/letter.txt") && !exists("full.partial"));
     shore__model_free(m);
@@ -229,6 +266,37 @@ static void names_values_that_are_not_finite(void **state) {
     shore__model_free(m);
 }
 
+static void what_fp16_cannot_hold_is_named(void **state) {
+    static const struct {
+        const char *tensor;
+        uint64_t at;
+        const char *says;
+    } cases[] = {
+        {"transformer.wte.weight", 96 * 1000 + 5, "transformer.wte.weight holds -65520 at [1000, 5], and fp16 ends"},
+        {"transformer.h.0.mlp.c_fc.weight", 384 * 7 + 300, "c_fc.weight holds -65520 at [7, 300]"}, /* transposed */
+    };
+    struct shore__model *m = model_of(small_models[0]);
+    struct declared d = declare(m);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct shore_diag diag = {{0}};
+        struct shore__settings s;
+        struct shore__source *source = NULL;
+        remove_tree("bad");
+        write_declared("bad", &d, index_of(&d, cases[i].tensor), cases[i].at, -65520);
+        assert_ok(shore__source_directory(m, "bad", &source, &diag));
+        ram_settings(&s);
+        struct shore_fleet *fleet = fleet_of(&s, m, source, NULL, false);
+        assert_int_equal(shore__export(fleet, m, NULL, 0, "much", SHORE__ST_F16, 0, 0, NULL, NULL, &diag),
+                         SHORE_EINPUT);
+        assert_says(diag, cases[i].says);
+        assert_false(exists("much") || exists("much.partial"));
+        shore_fleet_close(fleet);
+        shore__source_close(source);
+        shore__settings_free(&s);
+    }
+    shore__model_free(m);
+}
+
 static int cancel(void *ctx, uint64_t done, uint64_t total) {
     assert_true(done <= total);
     return ++*(int *)ctx == 2;
@@ -243,7 +311,8 @@ static void stops_when_asked(void **state) {
     ram_settings(&s);
     assert_int_equal(shore__source_init(m, 0, &source), 0);
     struct shore_fleet *fleet = fleet_of(&s, m, source, NULL, false);
-    assert_int_equal(shore__export(fleet, m, NULL, 0, "stopped", false, 0, 0, cancel, &calls, &diag), -ECANCELED);
+    assert_int_equal(shore__export(fleet, m, NULL, 0, "stopped", SHORE__ST_F32, 0, 0, cancel, &calls, &diag),
+                     -ECANCELED);
     assert_true(calls == 2 && !exists("stopped") && !exists("stopped.partial"));
     shore_fleet_close(fleet);
     shore__source_close(source);
@@ -255,6 +324,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(export_and_import_are_inverse),
         cmocka_unit_test(exports_bf16_as_it_is_computed_with),
+        cmocka_unit_test(exports_fp16_rounded),
+        cmocka_unit_test(what_fp16_cannot_hold_is_named),
         cmocka_unit_test(padding_is_zero_however_much_is_made_at_once),
         cmocka_unit_test(never_replaces_a_directory),
         cmocka_unit_test(says_which_tensor_does_not_fit),
