@@ -24,6 +24,38 @@ must export "$place/run" --out "$place/half" --dtype fp16 --quiet
 grep -q '"torch_dtype": "float16"' "$place/half/config.json" && ok "fp16 is told" || fail "fp16 is not told"
 must import "$place/half" --drive "$place/d/half" --out "$place/from_half" --quiet
 "$COMPARE" "$place/one" "$place/half" 5e-4 >"$place/log" 2>&1 && ok "fp16 is near" || fail "fp16 differs"
+
+# a tied model whose files hold another head: both are used, and said, in every command; the run is untied
+head=$place/parted
+cp -r "$place/one" "$head"
+perl -e 'use strict; local $/; open my $f, "<:raw", $ARGV[0] or die; my $all = <$f>; close $f;
+    my $n = unpack "Q<", $all; my ($h, $data) = (substr($all, 8, $n), substr $all, 8 + $n); $h =~ s/\s+$//;
+    my $wte = 500 * 32 * 4; my $end = length($data) + $wte;
+    $h =~ s/\}$/sprintf q(,"lm_head.weight":{"dtype":"F32","shape":[500,32],"data_offsets":[%d,%d]}}), length $data, $end/e;
+    open $f, ">:raw", $ARGV[0]; print $f pack("Q<", length $h), $h, $data, pack("f<*", map { sin } 1 .. 500 * 32)' \
+    "$head/model.safetensors"
+said="hold an lm_head.weight that differs: both are used"
+for command in "eval $head --data $place/text --json" "generate $head --prompt the --max-tokens 2" \
+    "train --model $head --data $place/text --batch 2 --seq-len 32 --steps 1 --memory 512MiB --quiet --drive $place/d/parted --out $place/parted_run" \
+    "import $head --drive $place/d/parted2 --out $place/parted_import --quiet"; do
+    # shellcheck disable=SC2086
+    must $command
+    same "${command%% *} says so" "$(grep -c "$said" "$place/log")" 1
+done
+must eval "$head" --data "$place/text" --seq-len 32 --precision fp32
+parted=$(grep -o 'loss [0-9.]*' "$place/log")
+must eval "$place/one" --data "$place/text" --seq-len 32 --precision fp32
+[ "$parted" != "$(grep -o 'loss [0-9.]*' "$place/log")" ] && ok "the other head counts" || fail "the other head does not count"
+must eval "$place/parted_import" --data "$place/text" --seq-len 32 --precision fp32
+same "the run has the same loss" "$(grep -o 'loss [0-9.]*' "$place/log")" "$parted"
+same "and nothing more to say" "$(grep -c "$said" "$place/log")" 0
+must export "$place/parted_import" --out "$place/untied" --dtype fp32 --quiet
+grep -q '"tie_word_embeddings": false' "$place/untied/config.json" && ok "the export is untied" || fail "the export is tied"
+"$COMPARE" "$head" "$place/untied" 0 >"$place/log" 2>&1 && ok "with both tables" || fail "tables differ"
+must eval "$place/untied" --data "$place/text" --seq-len 32 --precision fp32
+same "the export has the same loss" "$(grep -o 'loss [0-9.]*' "$place/log")" "$parted"
+must train --resume "$place/parted_run" --steps 2 --quiet
+
 must generate "$place/imported" --prompt "the" --max-tokens 4
 must eval "$place/imported" --data "$place/text" --json
 "$LONGSHORE" inspect "$place/imported" --json >/dev/full 2>"$place/log"
