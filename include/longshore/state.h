@@ -132,7 +132,7 @@ struct shore_fleet_options {
     bool residual;            /* plane R is stored: see shore_update */
     enum shore_io io;
     bool overwrite;              /* create: replace what is there (never what another process has locked) */
-    const uint64_t *accept_step; /* open: go on from this whole step although a newer record is damaged; NULL: no */
+    const uint64_t *accept_step; /* open: go on from this whole step although the newest is damaged; NULL: no */
     uint64_t hint_step;          /* open: refuse a fleet whose committed step is older than this */
     bool read_only;              /* open: others may read at the same time; updates and commits: -EROFS */
     const void *identity;        /* create: opaque bytes kept in every volume, given back by shore_volume_identity() */

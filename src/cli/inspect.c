@@ -18,7 +18,8 @@ static const struct shore__option options[] = {
     OPTION(FLAG, "deep", deep, NULL, "as --digest, with every byte read and compared with its checksum first"),
     OPTION(SIZE, "memory", memory, "SIZE", "the budget; otherwise little is taken"),
     OPTION(LIST, "drive", moved, "OLD=NEW...", "where a drive of the run is now"),
-    OPTION(U64, "accept-step", accept_step, "N", "with --digest: take whole step N although a newer record is damaged"),
+    OPTION(U64, "accept-step", accept_step, "N",
+           "with --digest: take whole step N, the one before, although the newest is damaged"),
     OPTION(FLAG, "json", json, NULL, "one JSON object on one line"),
 };
 

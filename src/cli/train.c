@@ -112,6 +112,10 @@ static int train_and_report(struct shore__run *run, bool fresh, const struct sho
             shore__cli_say("step %llu is committed; once that is mended, go on with: longshore train "
                            "--resume %s",
                            (unsigned long long)result.step, run->word);
+        if (*rc == SHORE_ECORRUPT && result.step > 0)
+            shore__cli_say("if it cannot be, --accept-step %llu beside it goes on from the step before, if that one is "
+                           "still whole on every drive",
+                           (unsigned long long)result.step - 1);
         return SHORE__EXIT_FAILED;
     }
 
@@ -265,6 +269,11 @@ static int resumed_run(const struct shore__train_args *args, const struct shore_
         char escaped[256];
         snprintf(changes + used, sizeof changes - used, "%sdrive %s", used ? ", " : "",
                  shore__escape(moved->item[i], strlen(moved->item[i]), escaped, sizeof escaped));
+    }
+    if (!rc && args->accept) {
+        size_t used = strlen(changes);
+        snprintf(changes + used, sizeof changes - used, "%saccept-step %llu", used ? ", " : "",
+                 (unsigned long long)*args->accept);
     }
     if (!rc && shore__option_given(&shore__train_line, parsed, "steps") && s->steps < run->hint_step)
         rc = shore__fail(&diag, SHORE_EUSAGE, "--steps %llu is behind the run, which is at step %llu",

@@ -59,7 +59,8 @@ static const struct shore__option options[] = {
     OPTION(FLAG, "overwrite", overwrite, NULL,
            "replace an existing run with its volumes, a volume or device content (never what another run has locked)"),
     OPTION(U64, "accept-step", accept_step, "N",
-           "with --resume: go on from whole step N although a newer record is damaged"),
+           "with --resume: go on from whole step N, the one before, although the newest is damaged; every byte is read "
+           "first"),
     OPTION(FLAG, "dry-run", dry_run, NULL,
            "print the minimum memory, what --memory keeps and the disk space needed, and make nothing"),
     SHORE__HEADING("How long"),

@@ -67,6 +67,9 @@ int shore__fleet_set_scratch(struct shore_fleet *f, struct shore_diag *diag);
 struct shore__fleet_state {
     uint64_t step, epoch; /* epoch: the greatest found */
     bool verify;          /* an older step was accepted in place of a damaged one: read every byte first */
+    bool gives_up;        /* of a committed step whose records are whole: only if its bytes are not */
+    uint64_t given_up;    /* that step */
+    bool step_before;     /* may still be whole in the other slots */
     unsigned char metrics[SHORE__METRICS_BYTES];
     uint32_t metrics_bytes;
 };

@@ -254,10 +254,45 @@ static void tell_damage(const struct shore_fleet *f) {
     }
 }
 
+/* Nothing whole is given up, and nothing of it before what takes its place is known to be whole. */
+static int check_accepted(struct shore_fleet *f, const struct shore__fleet_state *state, struct shore_diag *diag) {
+    unsigned long long kept = state->step, given_up = state->given_up;
+    struct shore_diag why = {{0}}, text = {{0}};
+    int rc = state->gives_up ? load(f, state->given_up, true, &why) : SHORE_ECORRUPT;
+    if (rc == SHORE_ELINK || rc == -ENOMEM) return shore__fail(diag, rc, "%s", why.text);
+    if (!rc)
+        return shore__fail(diag, SHORE_EUSAGE,
+                           "step %llu is whole on every drive, so that nothing is to be given up for step %llu: leave "
+                           "--accept-step out",
+                           given_up, kept);
+    rc = load(f, state->step, true, &text);
+    if (rc == SHORE_ECORRUPT && state->gives_up)
+        return shore__fail(diag, rc, "step %llu cannot be accepted, since it is not whole either: %.900s", kept,
+                           text.text);
+    if (rc) return shore__fail(diag, rc, "%s", text.text);
+    if (state->gives_up && f->config.note) {
+        shore__fail(&text, 0, "step %llu is given up for step %llu, of which every byte was read and is whole: %.900s",
+                    given_up, kept, why.text);
+        f->config.note(f->config.note_ctx, text.text);
+    }
+    return 0;
+}
+
+static int load_newest(struct shore_fleet *f, const struct shore__fleet_state *state, struct shore_diag *diag) {
+    struct shore_diag why = {{0}};
+    int rc = load(f, state->step, false, &why);
+    if (rc == SHORE_ECORRUPT && state->step_before)
+        return shore__fail(diag, rc,
+                           "%.900s; if the step before is whole, train --resume with --accept-step %llu goes "
+                           "on from there",
+                           why.text, (unsigned long long)state->step - 1);
+    return rc ? shore__fail(diag, rc, "%s", why.text) : 0;
+}
+
 /* From what the drives' records say to a fleet that is ready. */
 static int go_on(struct shore_fleet *f, const struct shore__fleet_state *state, struct shore_diag *diag) {
     tell_damage(f);
-    int rc = load(f, state->step, state->verify, diag);
+    int rc = state->verify ? check_accepted(f, state, diag) : load_newest(f, state, diag);
     if (!rc) rc = begin(f, state->epoch + 1, state->step, diag);
     if (rc) return rc;
     memcpy(f->metrics, state->metrics, state->metrics_bytes);

@@ -94,6 +94,8 @@ int shore__local_begin(struct shore__local *l, struct shore__local_job *job) {
         next.slot[slot] = record->slot[slot];
         next.slot[slot].step = step;
         next.slot[1 - slot].step = SHORE__STEP_NONE;
+        /* what --accept-step may go back to: until the next update it is whole, then its leaves say that it is not */
+        if (record->slot[1 - slot].step < step) next.slot[1 - slot] = record->slot[1 - slot];
         const struct shore__record *told = record;
         if (record->slot[record->active].step != step && l->volume.older_valid &&
             l->volume.older.slot[l->volume.older.active].step == step) {

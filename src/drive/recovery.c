@@ -72,6 +72,29 @@ static int without_record(struct shore__drive *const *drives, const struct shore
     return shore__fail(diag, SHORE_EMISSING, "%s was being made and holds no whole state yet: make it again", path);
 }
 
+/* The step before the committed one, of which the other slots may still be whole. */
+static int accept_older(struct shore__drive *const *drives, const struct shore__drive_recovery *found, uint32_t ndrives,
+                        uint64_t accept, struct shore__fleet_state *out, struct shore_diag *diag) {
+    const struct shore__record *told = NULL;
+    for (uint32_t d = 0; d < ndrives; d++) {
+        const struct shore__record *older = &found[d].older;
+        if (!holds(&found[d].record, accept))
+            return shore__fail(diag, SHORE_ESTALE,
+                               "step %llu cannot be accepted: %s holds it no more; the whole step that is left is %llu",
+                               (unsigned long long)accept, drives[d]->ops->path(drives[d]),
+                               (unsigned long long)out->step);
+        if (found[d].older_valid && step_of(older) == accept) told = older;
+    }
+    out->verify = out->gives_up = true;
+    out->given_up = out->step;
+    out->step = accept;
+    if (told) {
+        out->metrics_bytes = told->metrics_bytes;
+        memcpy(out->metrics, told->metrics, told->metrics_bytes);
+    }
+    return 0;
+}
+
 static int recover(struct shore__drive *const *drives, const struct shore__drive_recovery *found, uint32_t ndrives,
                    const struct shore_fleet_options *options, struct shore__fleet_state *out, struct shore_diag *diag) {
     uint32_t oldest = 0, newest = 0, damaged = ndrives;
@@ -104,6 +127,7 @@ static int recover(struct shore__drive *const *drives, const struct shore__drive
         return shore__fail(diag, SHORE_ESTALE, "%s no longer holds step %llu, the newest that all drives had",
                            drives[d]->ops->path(drives[d]), (unsigned long long)step);
     }
+    if (accept && *accept < step && step >= hint_step) return accept_older(drives, found, ndrives, *accept, out, diag);
     if (accept && *accept != step) {
         return shore__fail(diag, SHORE_ESTALE, "step %llu cannot be accepted: the whole step that is left is %llu",
                            (unsigned long long)*accept, (unsigned long long)step);
@@ -126,6 +150,9 @@ static int recover(struct shore__drive *const *drives, const struct shore__drive
         }
     }
     if (accept) out->verify = true;
+    out->step_before = step > 0;
+    for (uint32_t d = 0; d < ndrives; d++)
+        out->step_before = out->step_before && holds(&found[d].record, step - 1);
     const struct shore__record *record = &found[oldest].record;
     out->metrics_bytes = record->metrics_bytes;
     memcpy(out->metrics, record->metrics, record->metrics_bytes);

@@ -412,6 +412,77 @@ static void a_half_overwritten_step_is_not_accepted(void **state) {
     finish(&t);
 }
 
+/* A byte of a plane of the newest step, in the drive's own slot of it. */
+static void damage_newest(struct fault *t, uint32_t drive, enum shore_plane plane) {
+    struct shore__volume v;
+    must(t, shore__volume_peek(t->place.path[drive], &v, &t->diag));
+    flip(t->place.path[drive], shore__volume_plane_offset(&v, v.record.active, plane, 0) + 99);
+    shore__volume_close(&v);
+}
+
+/* Any plane, on any drive, also after starts that have met the damage and raised the epoch. */
+static void the_step_before_a_damaged_one_is_accepted(void **state) {
+    static const enum shore_plane planes[] = {SHORE_PLANE_HI, SHORE_PLANE_LO, SHORE_PLANE_M, SHORE_PLANE_V};
+    for (uint32_t p = 0; p < 4; p++) {
+        for (uint32_t ndrives = 1; ndrives <= 2; ndrives++) {
+            struct fault t;
+            start(&t, ndrives == 1 ? "f" : "ff");
+            step(&t);
+            step(&t);
+            must(&t, open_again(&t));
+            must(&t, fleet_step(t.fleet, &t.plain, 2, &t.diag));
+            stop(&t);
+            damage_newest(&t, ndrives - 1, planes[p]);
+            t.options.hint_step = 3;
+            must(&t, open_again(&t));
+            must(&t, open_again(&t));
+            t.options.accept_step = &(uint64_t){1};
+            assert_int_equal(open_again(&t), SHORE_ESTALE);
+            says(&t, "holds it no more");
+            t.options.accept_step = &(uint64_t){2};
+            t.options.read_only = true;
+            must(&t, open_again(&t));
+            t.options.read_only = false;
+            must(&t, open_again(&t));
+            assert_non_null(strstr(t.note, "step 3 is given up for step 2"));
+            assert_non_null(strstr(t.note, ndrives == 1 ? "0.volume: block" : "1.volume: block"));
+            assert_digest(t.fleet, &t.plain, true);
+            t.options.accept_step = NULL;
+            t.options.hint_step = 2;
+            must(&t, open_again(&t));
+            assert_digest(t.fleet, &t.plain, true);
+            step(&t);
+            must(&t, open_again(&t));
+            assert_digest(t.fleet, &t.plain, true);
+            finish(&t);
+        }
+    }
+}
+
+/* Neither what is whole nor what is not takes the place of the newest step. */
+static void a_step_before_is_not_accepted_without_need(void **state) {
+    struct step_how how = {.coefficient = 1};
+    struct fault t;
+    start(&t, "ff");
+    step(&t);
+    step(&t);
+    t.options.hint_step = 2;
+    t.options.accept_step = &(uint64_t){1};
+    assert_int_equal(open_again(&t), SHORE_EUSAGE);
+    says(&t, "step 2 is whole on every drive");
+    t.options.accept_step = NULL;
+    must(&t, open_again(&t));
+    assert_digest(t.fleet, &t.plain, true);
+    /* the other slots have been written to since */
+    must(&t, fleet_updates(t.fleet, &t.plain, 2, &how, &t.diag));
+    stop(&t);
+    damage_newest(&t, 1, SHORE_PLANE_V);
+    t.options.accept_step = &(uint64_t){1};
+    assert_int_equal(open_again(&t), SHORE_ECORRUPT);
+    says(&t, "step 1 cannot be accepted, since it is not whole either");
+    finish(&t);
+}
+
 /* ---- drives that do not fit ---- */
 
 static void a_missing_drive_is_named(void **state) {
@@ -635,6 +706,8 @@ int main(void) {
         cmocka_unit_test(lost_records_are_no_unfinished_making),
         cmocka_unit_test(step_0_is_accepted),
         cmocka_unit_test(a_half_overwritten_step_is_not_accepted),
+        cmocka_unit_test(the_step_before_a_damaged_one_is_accepted),
+        cmocka_unit_test(a_step_before_is_not_accepted_without_need),
         cmocka_unit_test(a_missing_drive_is_named),
         cmocka_unit_test(a_drive_from_a_copy_is_stale),
         cmocka_unit_test(a_fleet_from_a_copy_is_older_than_its_hint),
