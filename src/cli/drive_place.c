@@ -8,12 +8,13 @@
 
 struct args {
     char *speeds;
-    bool quiet;
+    bool quiet, itself;
 };
 
 static const struct shore__option options[] = {
     SHORE__OPTION(struct args, TEXT, "drive-speeds", speeds, "A,B,...",
                   "speeds of all drives afterwards, in their order (2,1 or 2.8GB,1.4GB); otherwise measured"),
+    SHORE__NOT_A_COPY(struct args, itself),
     SHORE__OPTION(struct args, FLAG, "quiet", quiet, NULL, "no progress"),
 };
 
@@ -270,6 +271,7 @@ static int command(enum what what, int argc, char **argv) {
     if (!rc && !parsed.positional[1] && !(what == MOVE && a.speeds))
         rc = shore__fail(&diag, SHORE_EUSAGE, "which drives? longshore %.*s", (int)strcspn(line->synopsis, "\n"),
                          line->synopsis);
+    if (!rc && a.itself) rc = shore__run_claim(parsed.positional[0], &diag);
     if (!rc) rc = shore__run_open(parsed.positional[0], true, NULL, &run, &diag);
     if (!rc && run->note) shore__cli_say("%s", run->note);
     shore__cli_catch_signals("\nlongshore: stopping; once more stops at once\n");

@@ -48,6 +48,12 @@ struct shore__option {
         .bytes = sizeof(((target *)0)->field)                                                                          \
     }
 
+/* Of commands that take volumes away, or put them back. */
+#define SHORE__NOT_A_COPY(target, field)                                                           \
+    SHORE__OPTION(target, FLAG, "not-a-copy", field, NULL,                                         \
+                  "RUN is the run itself and no copy, though it was moved here from another file " \
+                  "system, or put back: its volumes are its own")
+
 #define SHORE__OPTIONS_MAX 80
 #define SHORE__REMOTE_OPTIONS 2
 #define SHORE__WORDS_MAX 256 /* plain words of a command */

@@ -8,13 +8,14 @@
 #include "run/fleets.h"
 
 struct args {
-    bool remove, json, quiet;
+    bool remove, json, quiet, itself;
 };
 
 #define OPTION(...) SHORE__OPTION(struct args, __VA_ARGS__)
 
 static const struct shore__option snapshot_options[] = {
     OPTION(FLAG, "remove", remove, NULL, "remove the snapshot of that name"),
+    SHORE__NOT_A_COPY(struct args, itself),
 };
 
 static const struct shore__command_line snapshot_line = {
@@ -32,6 +33,7 @@ static const struct shore__command_line snapshot_line = {
 };
 
 static const struct shore__option rollback_options[] = {
+    SHORE__NOT_A_COPY(struct args, itself),
     OPTION(FLAG, "quiet", quiet, NULL, "no progress"),
 };
 
@@ -95,7 +97,8 @@ static int make(struct shore__run *run, const char *name, bool *opened, struct s
 }
 
 static int drop(struct shore__run *run, const char *name, struct shore_diag *diag) {
-    return shore__snapshot_remove(run->path, name, &run->settings.drives, shore__cli_note, NULL, diag);
+    int rc = shore__run_refuse_copy(run, SHORE__RUN_ELSEWHERE, diag);
+    return rc ? rc : shore__snapshot_remove(run->path, name, &run->settings.drives, shore__cli_note, NULL, diag);
 }
 
 int shore__cli_snapshot(int argc, char **argv) {
@@ -106,6 +109,7 @@ int shore__cli_snapshot(int argc, char **argv) {
     bool opened = false;
     int rc = parse(&snapshot_line, argc, argv, &a, &parsed, &diag);
     if (!rc && parsed.help) return SHORE__EXIT_DONE;
+    if (!rc && a.itself) rc = shore__run_claim(parsed.positional[0], &diag);
     if (!rc) rc = shore__run_open(parsed.positional[0], true, NULL, &run, &diag);
     if (!rc && run->note) shore__cli_say("%s", run->note);
     if (!rc) rc = a.remove ? drop(run, parsed.positional[1], &diag) : make(run, parsed.positional[1], &opened, &diag);
@@ -124,6 +128,7 @@ int shore__cli_rollback(int argc, char **argv) {
     int rc = parse(&rollback_line, argc, argv, &a, &parsed, &diag);
     if (!rc && parsed.help) return SHORE__EXIT_DONE;
     const char *name = parsed.positional[1];
+    if (!rc && a.itself) rc = shore__run_claim(parsed.positional[0], &diag);
     if (!rc) rc = shore__run_open_to_roll_back(parsed.positional[0], &run, &diag);
     if (!rc && run->note) shore__cli_say("%s", run->note);
     if (!rc) rc = shore__snapshot_read(run->path, name, &s, &diag);

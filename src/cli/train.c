@@ -182,6 +182,8 @@ static int fresh_run(struct shore__train_args *args, const struct shore__parsed 
 
     shore__cli_say_tokenizer(s, tokenizer, model);
     shore__cli_catch_signals(promise);
+    if (args->itself) rc = shore__run_claim(args->out, &diag);
+    if (rc) goto end;
     rc = shore__run_prepare(args->out, s, model, tokenizer, args->overwrite, shore__cli_work,
                             s->quiet ? NULL : (void *)"reading the text", &run, &diag);
     shore__cli_progress_end();
@@ -254,7 +256,8 @@ static int resumed_run(const struct shore__train_args *args, const struct shore_
             shore__fail(&diag, SHORE_EUSAGE, "with --resume, --drive takes OLD=NEW: where a drive was and where it is");
         goto end;
     }
-    rc = shore__run_open(args->resume, true, moved->count ? moved : NULL, &run, &diag);
+    rc = args->itself ? shore__run_claim(args->resume, &diag) : 0;
+    if (!rc) rc = shore__run_open(args->resume, true, moved->count ? moved : NULL, &run, &diag);
     if (rc) goto end;
     struct shore__settings *s = &run->settings;
     if (run->no_data)

@@ -58,6 +58,7 @@ static const struct shore__option options[] = {
            "go on with a run; --steps extends it, resources and the schedule may change, the identity may not"),
     OPTION(FLAG, "overwrite", overwrite, NULL,
            "replace an existing run with its volumes, a volume or device content (never what another run has locked)"),
+    SHORE__NOT_A_COPY(struct shore__train_args, itself),
     OPTION(U64, "accept-step", accept_step, "N",
            "with --resume: go on from whole step N, the one before, although the newest is damaged; every byte is read "
            "first"),
@@ -228,7 +229,7 @@ static const char *const schedule_flags[] = {"steps", "lr",           "min-lr", 
 static const char *const resource_flags[] = {
     "reconnect-timeout", "snapshot-every", "keep",    "memory",     "micro-batch",  "chunk-size", "io",    "speculate",
     "offload",           "update",         "stop-at", "eval-every", "sample-every", "log-every",  "quiet", NULL};
-static const char *const other_flags[] = {"resume", "drive", "accept-step", "dry-run", "out", NULL};
+static const char *const other_flags[] = {"resume", "drive", "accept-step", "not-a-copy", "dry-run", "out", NULL};
 
 static bool among(const char *const *names, const char *name) {
     for (; *names; names++)

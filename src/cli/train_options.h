@@ -9,6 +9,7 @@ struct shore__train_args {
     struct shore__settings settings;
     char *out, *resume;
     uint64_t accept_step;
+    bool itself;            /* whatever it was made as, RUN is no copy */
     const uint64_t *accept; /* NULL: not given */
     bool overwrite, dry_run;
 };

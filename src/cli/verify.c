@@ -37,7 +37,8 @@ struct verify {
 
 /* The flags of train, in its order, since what looks at those that are given knows that, and one more. */
 static struct shore__command_line verify_line(void) {
-    static const char *const lasting[] = {"out", "resume", "overwrite", "accept-step", "dry-run", "stop-at", NULL};
+    static const char *const lasting[] = {"out",     "resume",  "overwrite",  "accept-step",
+                                          "dry-run", "stop-at", "not-a-copy", NULL};
     static struct shore__option options[SHORE__OPTIONS_MAX];
     struct shore__command_line line = shore__train_line;
     memcpy(options, line.options, line.noptions * sizeof *options);

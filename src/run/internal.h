@@ -14,10 +14,16 @@ struct shore__token_record {
     uint64_t bad_rows; /* of the data, that were skipped */
 };
 
+/* The directory that the volumes belong to, as run.json has it; NULL: older than that. */
+struct shore__origin {
+    char *home; /* its path */
+    char *mark; /* what tells it from a copy, wherever it is now */
+};
+
 struct shore__run_private {
     char *tokenizer_name;
     int64_t end_of_text; /* of the tokenizer, or SHORE__END_OF_TEXT_UNRECORDED: the run is older than that */
-    char *home;          /* the directory that the volumes belong to, as run.json has it; NULL: older than that */
+    struct shore__origin origin;
     struct shore__strings moved;               /* drives that are said to lie elsewhere now, not recorded yet: where */
     struct shore__token_record data, val_data; /* val_data.tokens 0: validation is the end of data, or none */
     uint64_t train_tokens, val_tokens;
@@ -41,10 +47,6 @@ void shore__run_free(struct shore__run *run);
 void shore__run_remember(void *run, const char *text);
 /* Reads run.json. */
 int shore__run_read(struct shore__run *run, struct shore_diag *diag);
-/* A copy of the directory of a run that is still where it was, and with drives of that one. */
-bool shore__run_is_copy(const struct shore__run *run);
-/* SHORE_EUSAGE for a copy: the volumes are not its own to remove or move. */
-int shore__run_refuse_copy(const struct shore__run *run, struct shore_diag *diag);
 /* Waits a little: the lock of a killed process goes with its last I/O. SHORE_EBUSY. */
 int shore__run_lock(struct shore__run *run, struct shore_diag *diag);
 /* Locks the run and reads run.json alone, for removal: the rest may be damaged. */
@@ -68,8 +70,12 @@ void shore__run_undo(struct shore__run *run);
 struct shore__plan {
     uint64_t fleet_id[2];
     struct shore__strings fresh;
+    struct shore__origin origin;
     bool moving;
 };
+void shore__plan_free(struct shore__plan *plan);
+/* What is being made there is the directory's own from now on. */
+int shore__plan_claim(const char *run_path, struct shore_diag *diag);
 void shore__making_remove(const char *run_path);
 /* Ends a making that was killed: after its last step but one, or while the run stands that it was to overwrite. */
 void shore__making_settle(const struct shore__run *run, shore__note_fn note, void *ctx);
@@ -86,6 +92,28 @@ int shore__plan_read(const char *run_path, struct shore__plan *out, struct shore
 /* Refuses drives and a directory for the run (it need not be there) that are what the settings say is read: --overwrite
  * would replace it. */
 int shore__settings_spare_inputs(const struct shore__settings *s, const char *out, struct shore_diag *diag);
+
+/* ---- the run, or a copy of it ------------------------------------------------------------------------------------ */
+
+enum shore__standing {
+    SHORE__RUN_ITSELF,    /* also a copy that has drives of its own */
+    SHORE__RUN_PUT_BACK,  /* where the run was, but another directory */
+    SHORE__RUN_ELSEWHERE, /* moved from another file system, or a copy of what is not found any more */
+    SHORE__RUN_COPY,      /* with drives of a run that is found */
+};
+/* drives: what both would have in common; NULL: all. *original: of a copy, malloc'ed; otherwise NULL. */
+enum shore__standing shore__standing_of(const char *path, const struct shore__origin *origin,
+                                        const uint64_t fleet_id[2], const struct shore__strings *drives,
+                                        char **original);
+enum shore__standing shore__run_standing(const struct shore__run *run);
+/* SHORE_EUSAGE for what stands like `from` or worse: the volumes are not its own to remove or move. */
+int shore__run_refuse_copy(const struct shore__run *run, enum shore__standing from, struct shore_diag *diag);
+int shore__plan_refuse_copy(const char *run_path, const struct shore__plan *plan, struct shore_diag *diag);
+/* Into run->note, unless it is the run itself. */
+void shore__run_say_standing(struct shore__run *run);
+int shore__origin_take(const char *path, struct shore__origin *origin, struct shore_diag *diag);
+bool shore__origin_is_current(const char *path, const struct shore__origin *origin);
+void shore__origin_free(struct shore__origin *origin);
 
 /* ---- paths ------------------------------------------------------------------------------------------------------- */
 

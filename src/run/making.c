@@ -47,24 +47,55 @@ int shore__plan_read(const char *run_path, struct shore__plan *out, struct shore
         if (rc == 0 && json_is_string(item)) rc = shore__strings_add(&out->fresh, json_string_value(item));
     }
     out->moving = json_is_true(json_object_get(j, "moving"));
-    if (rc < 0) shore__strings_free(&out->fresh);
+    const char *home = json_string_value(json_object_get(j, "home"));
+    const char *mark = json_string_value(json_object_get(j, "directory"));
+    out->origin = (struct shore__origin){home ? strdup(home) : NULL, mark ? strdup(mark) : NULL};
+    if (rc < 0) shore__plan_free(out);
     json_decref(j);
     free(path);
     return rc;
 }
 
-static int plan_write(struct shore__run *run, struct shore_diag *diag) {
-    const struct shore__strings *fresh = &run->private->fresh;
+void shore__plan_free(struct shore__plan *plan) {
+    shore__strings_free(&plan->fresh);
+    shore__origin_free(&plan->origin);
+}
+
+static int write_plan(const char *run_path, const uint64_t fleet_id[2], const struct shore__strings *fresh, bool moving,
+                      struct shore_diag *diag) {
+    struct shore__origin origin = {0};
     char fleet[33];
-    shore__fleet_id_text(run->fleet_id, fleet);
-    json_t *volumes = json_array();
+    int rc = shore__origin_take(run_path, &origin, diag);
+    if (rc < 0) return rc;
+    shore__fleet_id_text(fleet_id, fleet);
+    json_t *volumes = json_array(), *home = json_string(origin.home); /* NULL: not in UTF-8 */
     for (size_t i = 0; i < fresh->count; i++)
         json_array_append_new(volumes, json_string(fresh->item[i]));
-    json_t *j = json_pack("{s:s, s:o, s:b}", "fleet", fleet, "volumes", volumes, "moving", run->private->moving);
-    char *path = shore__path_join(run->path, MAKING "/" PLAN);
-    int rc = j && path ? shore__json_write(path, j, 2, diag) : shore__fail(diag, -ENOMEM, "out of memory");
+    json_t *j = json_pack("{s:s, s:o, s:b, s:o, s:s*}", "fleet", fleet, "volumes", volumes, "moving", moving, "home",
+                          home ? home : json_null(), "directory", origin.mark);
+    char *path = shore__path_join(run_path, MAKING "/" PLAN);
+    rc = j && path ? shore__json_write(path, j, 2, diag) : shore__fail(diag, -ENOMEM, "out of memory");
     json_decref(j);
     free(path);
+    shore__origin_free(&origin);
+    return rc;
+}
+
+static int plan_write(struct shore__run *run, struct shore_diag *diag) {
+    return write_plan(run->path, run->fleet_id, &run->private->fresh, run->private->moving, diag);
+}
+
+int shore__plan_claim(const char *run_path, struct shore_diag *diag) {
+    struct shore__plan plan;
+    char *original = NULL;
+    int rc = shore__plan_read(run_path, &plan, diag);
+    if (rc < 0) return rc;
+    if (shore__standing_of(run_path, &plan.origin, plan.fleet_id, NULL, &original) == SHORE__RUN_COPY)
+        rc = shore__plan_refuse_copy(run_path, &plan, diag);
+    else
+        rc = write_plan(run_path, plan.fleet_id, &plan.fresh, plan.moving, diag);
+    free(original);
+    shore__plan_free(&plan);
     return rc;
 }
 
@@ -270,7 +301,7 @@ static int open_overwritten(struct shore__run *run, struct shore__run **out, str
     struct shore__run *whole = shore__run_peek(run->path);
     *out = whole ? whole : shore__run_overwritten(run->path);
     if (!whole) return 0;
-    int rc = shore__run_refuse_copy(whole, diag);
+    int rc = shore__run_refuse_copy(whole, SHORE__RUN_PUT_BACK, diag);
     if (rc == 0) shore__making_settle(whole, shore__run_remember, whole);
     if (rc == 0) rc = shore__run_mend(whole, false, diag);
     run->note = whole->note;
@@ -316,6 +347,8 @@ static int begin(struct shore__run *run, bool overwrite, struct shore_diag *diag
                  : shore__fail(diag, -errno, "no random numbers: %s", strerror(errno));
         if (rc == 0 && mkdir(making, 0777) < 0 && errno != EEXIST)
             rc = shore__fail(diag, -errno, "%s: the directory cannot be made: %s", making, strerror(errno));
+    } else if (rc == 0) {
+        rc = shore__plan_refuse_copy(run->path, &before, diag);
     }
     if (rc == 0) {
         run->making = true;
@@ -324,12 +357,12 @@ static int begin(struct shore__run *run, bool overwrite, struct shore_diag *diag
         rc = plan_drives(run, &before, overwritten, diag);
     }
     if (rc == 0) rc = drop_others(run, &before, diag);
-    for (size_t i = 0; rc < 0 && i < before.fresh.count; i++) /* undoing this making undoes that one */
+    for (size_t i = 0; rc < 0 && run->making && i < before.fresh.count; i++) /* undoing this making undoes that one */
         shore__strings_add(&run->private->fresh, before.fresh.item[i]);
     if (rc == 0) rc = each_file(run, DROP, diag);
     if (rc == 0) rc = plan_write(run, diag);
     if (rc == 0) rc = shore__directory_sync(run->path, diag);
-    shore__strings_free(&before.fresh);
+    shore__plan_free(&before);
     shore__run_free(overwritten);
     free(making);
     return rc;
@@ -505,6 +538,10 @@ static bool has_volume(const struct shore__run *run, const char *volume) {
 void shore__making_settle(const struct shore__run *run, shore__note_fn note, void *ctx) {
     struct shore__plan plan;
     int rc = shore__plan_read(run->path, &plan, NULL);
+    if (rc == 0 && shore__plan_refuse_copy(run->path, &plan, NULL)) { /* its volumes may be another directory's */
+        shore__plan_free(&plan);
+        return;
+    }
     bool made = rc == 0 && memcmp(plan.fleet_id, run->fleet_id, sizeof plan.fleet_id) == 0, undone = true;
     if (made) {
         struct shore__run *overwritten = shore__run_overwritten(run->path);
@@ -516,7 +553,7 @@ void shore__making_settle(const struct shore__run *run, shore__note_fn note, voi
         if (!has_volume(run, plan.fresh.item[i]))
             undone = drop_volume(plan.fresh.item[i], plan.fleet_id, NULL) == 0 && undone;
     if (rc == SHORE_EMISSING || (rc == 0 && undone)) shore__making_remove(run->path);
-    shore__strings_free(&plan.fresh);
+    shore__plan_free(&plan);
 }
 
 static void forget_overwritten(const char *run_path, shore__note_fn note, void *ctx) {
@@ -606,7 +643,7 @@ int shore__run_recall(const char *path, struct shore_diag *diag) {
     if (rc == 0) rc = shore__plan_read(path, &plan, diag);
     run->private->moving = plan.moving;
     if (rc == 0 && !put_back(run)) rc = shore__not_a_run(path, diag);
-    shore__strings_free(&plan.fresh);
+    shore__plan_free(&plan);
     shore__run_free(run);
     return rc;
 }

@@ -435,7 +435,8 @@ static int switch_over(struct shore__run *run, const struct intent *in, const st
     free(run->settings.drive_speeds);
     run->settings.drive_speeds = speeds;
     run->generation = in->to;
-    return shore__run_record_change(run, step, what, diag);
+    rc = shore__origin_take(run->path, &run->private->origin, diag); /* the new volumes are nobody else's */
+    return rc ? rc : shore__run_record_change(run, step, what, diag);
 }
 
 /* The new intent takes the place of one that only says what earlier moves have left. */
@@ -463,7 +464,7 @@ int shore__run_place(struct shore__run *run, const struct shore__placing *how, s
     struct shore_fleet_options options;
     struct shore_fleet_info info = {0};
     struct shore_fleet *old = NULL;
-    int rc = shore__run_refuse_copy(run, diag);
+    int rc = shore__run_refuse_copy(run, SHORE__RUN_ELSEWHERE, diag);
     if (!rc) rc = resolve(run, how->drives, &in, diag);
     if (!rc && how->speeds) rc = shore__speeds_parse(how->speeds, (uint32_t)how->drives->count, NULL, diag);
     if (!rc) {

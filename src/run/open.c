@@ -73,18 +73,6 @@ static uint64_t read_hint(const struct shore__run *run) {
     return end && *end == '\n' ? step : shore__metrics_last(run);
 }
 
-/* Of a copy that has no drives of its own. */
-static void remember_copy(struct shore__run *run) {
-    char *text = NULL;
-    if (asprintf(&text,
-                 "%s is a copy of the run %s and has its volumes: what is done here is done to that run, whose metrics "
-                 "will miss the steps",
-                 run->path, run->private->home) < 0)
-        return;
-    shore__run_remember(run, text);
-    free(text);
-}
-
 /* In whatever way, the making of another run in its place among them. */
 static bool was_interrupted(const char *path) {
     return shore__move_is_interrupted(path, true) || shore__rollback_is_interrupted(path) ||
@@ -102,11 +90,17 @@ static int open_run(const char *path, bool for_writing, const struct shore__stri
     if (for_writing || (with_data && shore__run_is_interrupted(run->path))) rc = shore__run_lock(run, diag);
     if (rc == 0) rc = shore__run_read(run, diag);
     /* what the run had interrupted when it was copied is the run's, and may be at its end by now */
-    bool copy = rc == 0 && shore__run_is_copy(run);
-    if (copy && for_writing && with_data && was_interrupted(run->path)) rc = shore__run_refuse_copy(run, diag);
+    enum shore__standing standing = rc == 0 ? shore__run_standing(run) : SHORE__RUN_ITSELF;
+    bool copy = standing >= SHORE__RUN_ELSEWHERE;
+    if (copy && for_writing && with_data && was_interrupted(run->path))
+        rc = shore__run_refuse_copy(run, SHORE__RUN_ELSEWHERE, diag);
+    /* who renamed it, or made it before there were marks, need not say so; if it fails, the next start does it */
+    if (rc == 0 && for_writing && with_data && standing == SHORE__RUN_ITSELF &&
+        !shore__origin_is_current(run->path, &run->private->origin))
+        shore__run_write(run, NULL);
     for (size_t i = 0; rc == 0 && moved && i < moved->count; i++)
         rc = move_drive(run, moved->item[i], diag);
-    if (rc == 0 && for_writing && with_data && shore__run_is_copy(run)) remember_copy(run);
+    if (rc == 0 && for_writing && with_data) shore__run_say_standing(run);
     struct shore_diag why;
     if (rc == 0 && with_data && shore__run_open_data(run, run->path, &why) && !(run->no_data = strdup(why.text)))
         rc = shore__fail(diag, -ENOMEM, "out of memory");

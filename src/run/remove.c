@@ -240,7 +240,8 @@ int shore__run_remove(const char *path, bool *begun, shore__note_fn note, void *
     }
     bool made = rc == 0 && shore__is_run(path);
     if (rc == 0) overwritten = shore__run_overwritten(path);
-    if (made) rc = shore__run_refuse_copy(run, diag);
+    if (made) rc = shore__run_refuse_copy(run, SHORE__RUN_PUT_BACK, diag);
+    if (rc == 0 && killed == 0) rc = shore__plan_refuse_copy(path, &plan, diag);
     /* first what a change of drives that was killed has left, old or new */
     if (rc == 0 && made) rc = shore__move_mend(run, note, ctx, diag);
     if (rc == 0 && made) rc = remove_volumes_of(run, OF_RUN, begun, note, ctx, diag);
@@ -253,7 +254,7 @@ int shore__run_remove(const char *path, bool *begun, shore__note_fn note, void *
     if (rc == 0 && (shore__move_is_interrupted(path, true) || shore__snapshot_is_interrupted(path)))
         say(note, ctx, "what is said to stay is yours to remove: the run that knows of it goes");
     if (rc == 0) rc = remove_files(run->path, begun, note, ctx, diag);
-    shore__strings_free(&plan.fresh);
+    shore__plan_free(&plan);
     shore__run_free(overwritten);
     shore__run_close(run);
     return rc;

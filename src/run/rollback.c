@@ -272,10 +272,11 @@ static int check_drives(const struct shore__run *run, struct shore_diag *diag) {
 
 int shore__run_rollback(struct shore__run *run, const char *name, shore__note_fn note, void *note_ctx,
                         shore__progress_fn progress, void *progress_ctx, uint64_t *from_step, struct shore_diag *diag) {
-    struct shore__snapshot s;
+    struct shore__snapshot s = {.step = 0};
     struct intent in;
-    int rc = shore__snapshot_read(run->path, name, &s, diag);
-    if (rc < 0) return rc;
+    int rc = shore__run_refuse_copy(run, SHORE__RUN_ELSEWHERE, diag);
+    if (rc == 0) rc = shore__snapshot_read(run->path, name, &s, diag);
+    if (rc) return rc;
     rc = intent_read(run->path, &in, diag);
     /* another one was interrupted after its commit: it comes to its end first */
     if (rc == 0 && in.there && in.committed) {

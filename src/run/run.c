@@ -78,46 +78,6 @@ static json_t *tokens_json(const struct shore__token_record *r) {
     return j;
 }
 
-static bool have_a_drive_in_common(const struct shore__run *a, const struct shore__run *b) {
-    for (size_t i = 0; i < a->settings.drives.count; i++)
-        for (size_t j = 0; j < b->settings.drives.count; j++)
-            if (shore__same_path(a->settings.drives.item[i], b->settings.drives.item[j])) return true;
-    return false;
-}
-
-bool shore__run_is_copy(const struct shore__run *run) {
-    const char *home = run->private->home;
-    struct stat here, there;
-    /* the same directory may be mounted twice */
-    if (!home || !shore__is_run(home) || stat(run->path, &here) || stat(home, &there)) return false;
-    if (here.st_dev == there.st_dev && here.st_ino == there.st_ino) return false;
-    struct shore__run *other = shore__run_peek(home);
-    /* one that cannot be read is not known to be another run */
-    bool same = !other || (memcmp(other->fleet_id, run->fleet_id, sizeof run->fleet_id) == 0 &&
-                           have_a_drive_in_common(other, run));
-    shore__run_free(other);
-    return same;
-}
-
-int shore__run_refuse_copy(const struct shore__run *run, struct shore_diag *diag) {
-    if (!shore__run_is_copy(run)) return 0;
-    return shore__fail(
-        diag, SHORE_EUSAGE,
-        "%s: is a copy of the run %s, whose volumes they are: do this with that one, or delete the copy's "
-        "directory alone",
-        run->path, run->private->home);
-}
-
-/* A run that was moved is at home where it is now, and so is a copy that was given drives of its own. */
-static int settle(struct shore__run *run, struct shore_diag *diag) {
-    if (shore__run_is_copy(run)) return 0;
-    char *home = realpath(run->path, NULL);
-    if (!home) return shore__fail(diag, -errno, "%s: cannot be resolved: %s", run->path, strerror(errno));
-    free(run->private->home);
-    run->private->home = home;
-    return 0;
-}
-
 #define CHECKSUM "checksum"
 
 /* Of all other keys, whatever their order and layout. NULL: out of memory. */
@@ -148,11 +108,13 @@ static int check_checksum(const json_t *j, const char *path, struct shore_diag *
 
 int shore__run_write(struct shore__run *run, struct shore_diag *diag) {
     const struct shore__run_private *p = run->private;
-    int rc = settle(run, diag);
+    /* a run that was moved is at home where it is now, and so is a copy that was given drives of its own */
+    int rc =
+        shore__run_standing(run) == SHORE__RUN_ITSELF ? shore__origin_take(run->path, &run->private->origin, diag) : 0;
     if (rc) return rc;
     char fleet[33];
     shore__fleet_id_text(run->fleet_id, fleet);
-    json_t *home = json_string(p->home); /* NULL: not in UTF-8 */
+    json_t *home = json_string(p->origin.home); /* NULL: not in UTF-8 */
     json_t *data = tokens_json(&p->data);
     json_t *val_data = p->val_data.tokens ? tokens_json(&p->val_data) : json_null();
     json_t *j =
@@ -164,6 +126,7 @@ int shore__run_write(struct shore__run *run, struct shore_diag *diag) {
                   (json_int_t)p->train_tokens, "val_tokens", (json_int_t)p->val_tokens, "changes", run->changes);
     if (j && p->end_of_text != SHORE__END_OF_TEXT_UNRECORDED)
         json_object_set_new(j, "end_of_text", json_integer(p->end_of_text));
+    if (j && p->origin.mark) json_object_set_new(j, "directory", json_string(p->origin.mark));
     char *path = shore__path_join(run->path, "run.json");
     bool summed = j && json_object_set_new(j, CHECKSUM, checksum_of(j)) == 0;
     rc = summed && path ? shore__json_write(path, j, 2, diag)
@@ -211,6 +174,7 @@ static int read_fields(struct shore__run *run, const json_t *j, const char *path
     const char *processor = json_string_value(json_object_get(j, "processor"));
     const char *tokenizer = json_string_value(json_object_get(j, "tokenizer"));
     const char *home = json_string_value(json_object_get(j, "home"));
+    const char *mark = json_string_value(json_object_get(j, "directory"));
     json_t *changes = json_object_get(j, "changes");
     if (!json_is_integer(version) || json_integer_value(version) != SHORE__RUN_VERSION)
         return shore__fail(diag, SHORE_EFORMAT, "%s: is not of version %d, the one this program knows", path,
@@ -233,8 +197,9 @@ static int read_fields(struct shore__run *run, const json_t *j, const char *path
     p->tokenizer_name = strdup(tokenizer);
     json_decref(run->changes);
     run->changes = json_incref(changes);
-    p->home = home ? strdup(home) : NULL;
-    if (!p->tokenizer_name || (home && !p->home)) return shore__fail(diag, -ENOMEM, "out of memory");
+    p->origin = (struct shore__origin){home ? strdup(home) : NULL, mark ? strdup(mark) : NULL};
+    if (!p->tokenizer_name || (home && !p->origin.home) || (mark && !p->origin.mark))
+        return shore__fail(diag, -ENOMEM, "out of memory");
     rc = shore__settings_from_json(json_object_get(j, "settings"), path, &run->settings, diag);
     if (rc == 0 && shore__run_settle_tokenizer(&run->settings, p->tokenizer_name))
         rc = shore__fail(diag, -ENOMEM, "out of memory");
@@ -402,7 +367,7 @@ void shore__run_free(struct shore__run *run) {
     shore__strings_free(&p->fresh);
     json_decref(run->changes);
     free(p->tokenizer_name);
-    free(p->home);
+    shore__origin_free(&p->origin);
     free(p);
     free(run->change);
     free(run->note);

@@ -89,6 +89,9 @@ int shore__run_finish(struct shore__run *run, const uint64_t fleet_id[2], const 
 /* Whether a run was to be overwritten there and can neither be put back nor is replaced yet. */
 bool shore__run_is_half_replaced(const char *path);
 
+/* What the user says: this directory, wherever it was made, is the run itself (or the making of one) and no copy, so
+ * that its volumes are its own. Durable. Refused for what is known to be a copy. */
+int shore__run_claim(const char *path, struct shore_diag *diag);
 /* Opens a made run. for_writing: locks it (SHORE_EBUSY). moved: "OLD=NEW" drive replacements, may be NULL. */
 int shore__run_open(const char *path, bool for_writing, const struct shore__strings *moved, struct shore__run **out,
                     struct shore_diag *diag);

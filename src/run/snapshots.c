@@ -453,6 +453,7 @@ static int prune(const struct shore__run *run, uint64_t keep, shore__note_fn not
     size_t count = 0, automatic = 0;
     int rc = shore__snapshots_read(run->path, &list, &count, diag);
     if (rc < 0) return rc;
+    if (shore__run_standing(run) >= SHORE__RUN_ELSEWHERE) keep = UINT64_MAX; /* they may be another directory's */
     for (size_t i = 0; i < count; i++)
         automatic += list[i].automatic;
     for (size_t i = 0; rc == 0 && i < count && automatic > keep; i++) {
@@ -612,7 +613,7 @@ int shore__snapshot_automatic(struct shore__run *run, struct shore_fleet *fleet,
     if (has(run->path, name, ".json")) {
         rc = shore__snapshot_read(run->path, name, &there, diag);
         if (rc < 0) return rc;
-        bool replace = there.automatic;
+        bool replace = there.automatic && shore__run_standing(run) < SHORE__RUN_ELSEWHERE;
         shore__snapshot_free(&there);
         if (!replace) return 0; /* the user's own of this name */
         rc = shore__snapshot_remove(run->path, name, &run->settings.drives, note, ctx, diag);

@@ -421,7 +421,7 @@ static void long_plans_are_read(void **state) {
     assert_int_equal(fclose(f), 0);
     assert_ok(shore__plan_read("long", &plan, &diag));
     assert_int_equal(plan.fresh.count, VOLUMES);
-    shore__strings_free(&plan.fresh);
+    shore__plan_free(&plan);
     remove_tree("long");
 }
 

@@ -1,0 +1,217 @@
+/* Whether a directory is the run that its volumes belong to, or a copy of it: both say the same of the volumes. So
+ * run.json, and the plan of a making, record the directory that they were written in: its path, and a mark that
+ * renaming keeps and no copy has. */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/diag.h"
+#include "files/atomic.h"
+#include "run/fleets.h"
+
+/* The inode, and where the file system knows it, when it was made: inodes are used again. NULL: cannot be told. */
+static char *mark_of(const char *directory) {
+    struct statx st;
+    char *mark = NULL;
+    if (statx(AT_FDCWD, directory, 0, STATX_INO | STATX_BTIME, &st)) return NULL;
+    int n = st.stx_mask & STATX_BTIME ? asprintf(&mark, "%" PRIu64 "-%" PRId64 ".%09" PRIu32, (uint64_t)st.stx_ino,
+                                                 (int64_t)st.stx_btime.tv_sec, (uint32_t)st.stx_btime.tv_nsec)
+                                      : asprintf(&mark, "%" PRIu64, (uint64_t)st.stx_ino);
+    return n < 0 ? NULL : mark;
+}
+
+void shore__origin_free(struct shore__origin *origin) {
+    free(origin->home);
+    free(origin->mark);
+    *origin = (struct shore__origin){0};
+}
+
+int shore__origin_take(const char *path, struct shore__origin *origin, struct shore_diag *diag) {
+    char *home = realpath(path, NULL);
+    if (!home) return shore__fail(diag, -errno, "%s: cannot be resolved: %s", path, strerror(errno));
+    shore__origin_free(origin);
+    *origin = (struct shore__origin){home, mark_of(home)};
+    return 0;
+}
+
+bool shore__origin_is_current(const char *path, const struct shore__origin *origin) {
+    struct shore__origin now = {0};
+    bool current =
+        shore__origin_take(path, &now, NULL) || (origin->home && strcmp(origin->home, now.home) == 0 &&
+                                                 (!now.mark || (origin->mark && !strcmp(origin->mark, now.mark))));
+    shore__origin_free(&now);
+    return current;
+}
+
+static bool same_directory(const char *a, const char *b) {
+    struct stat here, there;
+    /* the same one may be mounted twice */
+    return stat(a, &here) == 0 && stat(b, &there) == 0 && here.st_dev == there.st_dev && here.st_ino == there.st_ino;
+}
+
+static bool have_a_drive_in_common(const struct shore__strings *a, const struct shore__strings *b) {
+    for (size_t i = 0; i < a->count; i++)
+        for (size_t j = 0; j < b->count; j++)
+            if (shore__same_path(a->item[i], b->item[j])) return true;
+    return false;
+}
+
+/* What another directory has to do with a fleet. OWNS: with other drives; UNKNOWN: it is a run that cannot be read. */
+enum relation { NONE, OWNS, SHARES, UNKNOWN };
+
+static enum relation relation_of(const char *path, const uint64_t fleet_id[2], const struct shore__strings *drives,
+                                 bool *marked) {
+    struct shore__plan plan = {0};
+    struct shore__run *run = shore__run_peek(path);
+    enum relation relation = !run && shore__is_run(path) ? UNKNOWN : NONE;
+    char *mark = mark_of(path);
+    if (run && memcmp(run->fleet_id, fleet_id, sizeof run->fleet_id) == 0) {
+        relation = !drives || have_a_drive_in_common(&run->settings.drives, drives) ? SHARES : OWNS;
+        *marked = mark && run->private->origin.mark && strcmp(mark, run->private->origin.mark) == 0;
+    } else if (shore__plan_read(path, &plan, NULL) == 0 && memcmp(plan.fleet_id, fleet_id, sizeof plan.fleet_id) == 0) {
+        relation = SHARES;
+        *marked = mark && plan.origin.mark && strcmp(mark, plan.origin.mark) == 0;
+    }
+    shore__plan_free(&plan);
+    shore__run_free(run);
+    free(mark);
+    return relation;
+}
+
+/* A directory that was renamed where it was is found by its mark. */
+static char *find_marked(const char *beside, const char *mark, const uint64_t fleet_id[2]) {
+    char *parent = strdup(beside), *found = NULL;
+    char *slash = parent ? strrchr(parent, '/') : NULL;
+    if (slash) slash[slash == parent] = '\0';
+    DIR *directory = slash ? opendir(parent) : NULL;
+    const struct dirent *entry = NULL;
+    struct stat st;
+    while (directory && !found && (entry = readdir(directory))) {
+        if (fstatat(dirfd(directory), entry->d_name, &st, AT_SYMLINK_NOFOLLOW) || !S_ISDIR(st.st_mode) ||
+            (uint64_t)st.st_ino != strtoull(mark, NULL, 10))
+            continue;
+        char *path = shore__path_join(parent, entry->d_name), *own = path ? mark_of(path) : NULL;
+        bool marked = false;
+        if (own && strcmp(own, mark) == 0 && relation_of(path, fleet_id, NULL, &marked) == SHARES) {
+            found = path;
+            path = NULL;
+        }
+        free(own);
+        free(path);
+    }
+    if (directory) closedir(directory);
+    free(parent);
+    return found;
+}
+
+enum shore__standing shore__standing_of(const char *path, const struct shore__origin *origin,
+                                        const uint64_t fleet_id[2], const struct shore__strings *drives,
+                                        char **original) {
+    char *mark = mark_of(path), *real = realpath(path, NULL);
+    bool at_home = !origin->home || same_directory(path, origin->home), home_marked = false;
+    bool marked = mark && origin->mark && strcmp(mark, origin->mark) == 0;
+    enum relation home = at_home ? NONE : relation_of(origin->home, fleet_id, drives, &home_marked);
+    enum shore__standing standing = SHORE__RUN_ITSELF;
+    *original = NULL;
+    if (marked ? home == SHARES && home_marked : home == SHARES || home == UNKNOWN) {
+        standing = SHORE__RUN_COPY; /* marked: of a file system that was cloned as a whole */
+        *original = strdup(origin->home);
+    } else if (!marked && home != OWNS && !(at_home && !origin->mark)) {
+        if (origin->mark && origin->home) *original = find_marked(origin->home, origin->mark, fleet_id);
+        if (origin->mark && real && !*original) *original = find_marked(real, origin->mark, fleet_id);
+        standing = *original ? SHORE__RUN_COPY : at_home ? SHORE__RUN_PUT_BACK : SHORE__RUN_ELSEWHERE;
+    }
+    free(mark);
+    free(real);
+    return standing;
+}
+
+static int refuse(const char *path, enum shore__standing standing, const struct shore__origin *origin,
+                  const char *original, struct shore_diag *diag) {
+    if (standing == SHORE__RUN_COPY)
+        return shore__fail(diag, SHORE_EUSAGE,
+                           "%s: is a copy of the run %s, whose volumes they are: do this with that one, or delete the "
+                           "copy's directory alone",
+                           path, original ? original : "from which it was made");
+    if (standing == SHORE__RUN_PUT_BACK)
+        return shore__fail(
+            diag, SHORE_EUSAGE,
+            "%s: is not the directory that was made there, but one that was put back, or a copy of a run "
+            "that is elsewhere now: if it is the run itself, say so with --not-a-copy, and its volumes "
+            "are its own; a copy's directory is deleted alone",
+            path);
+    return shore__fail(diag, SHORE_EUSAGE,
+                       "%s: was made as %s, and nothing tells whether it was moved here from another file system or is "
+                       "a copy of a run that is elsewhere now: if it is the run itself, say so with --not-a-copy, and "
+                       "its volumes are its own; a copy's directory is deleted alone",
+                       path, origin->home);
+}
+
+enum shore__standing shore__run_standing(const struct shore__run *run) {
+    char *original;
+    enum shore__standing standing =
+        shore__standing_of(run->path, &run->private->origin, run->fleet_id, &run->settings.drives, &original);
+    free(original);
+    return standing;
+}
+
+int shore__run_refuse_copy(const struct shore__run *run, enum shore__standing from, struct shore_diag *diag) {
+    char *original;
+    const struct shore__origin *origin = &run->private->origin;
+    enum shore__standing standing =
+        shore__standing_of(run->path, origin, run->fleet_id, &run->settings.drives, &original);
+    int rc = standing < from ? 0 : refuse(run->path, standing, origin, original, diag);
+    free(original);
+    return rc;
+}
+
+int shore__plan_refuse_copy(const char *run_path, const struct shore__plan *plan, struct shore_diag *diag) {
+    char *original;
+    enum shore__standing standing = shore__standing_of(run_path, &plan->origin, plan->fleet_id, NULL, &original);
+    int rc = standing == SHORE__RUN_ITSELF ? 0 : refuse(run_path, standing, &plan->origin, original, diag);
+    free(original);
+    return rc;
+}
+
+/* Of a copy that has no drives of its own, or of what may be one. */
+void shore__run_say_standing(struct shore__run *run) {
+    char *original, *text = NULL;
+    const struct shore__origin *origin = &run->private->origin;
+    enum shore__standing standing =
+        shore__standing_of(run->path, origin, run->fleet_id, &run->settings.drives, &original);
+    int n = standing == SHORE__RUN_COPY
+                ? asprintf(&text,
+                           "%s is a copy of the run %s and has its volumes: what is done here is done to that run, "
+                           "whose metrics will miss the steps",
+                           run->path, original)
+            : standing == SHORE__RUN_ELSEWHERE
+                ? asprintf(&text,
+                           "%s was made as %s: if it is a copy, what is done here is done to the volumes of the run, "
+                           "whose metrics will miss the steps; if it is the run itself, --not-a-copy says so once",
+                           run->path, origin->home)
+                : 0;
+    if (n > 0) shore__run_remember(run, text);
+    free(text);
+    free(original);
+}
+
+int shore__run_claim(const char *path, struct shore_diag *diag) {
+    struct shore__run *run = NULL;
+    bool made = shore__is_run(path), begun = shore__path_exists(path, "making/plan.json");
+    int rc = made || begun ? shore__run_alloc(path, &run, diag) : shore__not_a_run(path, diag);
+    if (rc == 0) rc = shore__run_lock(run, diag);
+    if (rc == 0 && made) rc = shore__run_read(run, diag);
+    if (rc == 0 && made && shore__run_standing(run) == SHORE__RUN_COPY)
+        rc = shore__run_refuse_copy(run, SHORE__RUN_COPY, diag);
+    if (rc == 0 && made) rc = shore__origin_take(path, &run->private->origin, diag);
+    if (rc == 0 && made) rc = shore__run_write(run, diag);
+    if (rc == 0 && begun) rc = shore__plan_claim(path, diag);
+    shore__run_free(run);
+    return rc;
+}
