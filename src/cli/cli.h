@@ -62,6 +62,8 @@ int shore__cli_fail_running(int rc, const struct shore_diag *diag);
 int shore__cli_fail_opened(int rc, const struct shore_diag *diag);
 __attribute__((format(printf, 1, 2))) void shore__cli_say(const char *format, ...); /* a line on stderr */
 void shore__cli_note(void *ctx, const char *text);                                  /* shore__note_fn */
+/* Of a move or rollback that was given one; more: drives that the run does not have yet. */
+int shore__cli_copy_budget(struct shore__run *run, uint64_t asked, uint32_t more, struct shore_diag *diag);
 /* A JSON object on one line of stdout; takes the reference. Returns the exit code. */
 int shore__cli_print_json(json_t *object);
 /* Digest as 32 hexadecimal digits. */

@@ -5,15 +5,18 @@
 
 #include "cli/cli.h"
 #include "run/fleets.h"
+#include "train/train.h"
 
 struct args {
     char *speeds;
+    uint64_t memory;
     bool quiet, itself;
 };
 
 static const struct shore__option options[] = {
     SHORE__OPTION(struct args, TEXT, "drive-speeds", speeds, "A,B,...",
                   "speeds of all drives afterwards, in their order (2,1 or 2.8GB,1.4GB); otherwise measured"),
+    SHORE__OPTION(struct args, SIZE, "memory", memory, "SIZE", "the budget; otherwise the run's"),
     SHORE__NOT_A_COPY(struct args, itself),
     SHORE__OPTION(struct args, FLAG, "quiet", quiet, NULL, "no progress"),
 };
@@ -253,6 +256,23 @@ static void tell_snapshots(const struct shore__run *run) {
     shore__snapshots_free(list, count);
 }
 
+/* More drives have more threads and rings. */
+static void tell_budget(const struct shore__run *run) {
+    struct shore__needs needs;
+    char least[32];
+    const struct shore__settings *s = &run->settings;
+    if (shore__train_needs(s, run->model, &needs, NULL) || s->memory_bytes >= needs.minimum_bytes) return;
+    shore__cli_say("training on %zu drives needs a budget of %s at least, more than the run's: --memory gives it",
+                   s->drives.count, shore__format_size_up(needs.minimum_bytes, least, sizeof least));
+}
+
+static uint32_t added_drives(const struct shore__parsed *parsed) {
+    uint32_t n = 0;
+    while (parsed->positional[1 + n])
+        n++;
+    return n;
+}
+
 static int command(enum what what, int argc, char **argv) {
     const struct shore__command_line *line = &lines[what];
     struct args a = {0};
@@ -276,6 +296,7 @@ static int command(enum what what, int argc, char **argv) {
     if (!rc && run->note) shore__cli_say("%s", run->note);
     shore__cli_catch_signals("\nlongshore: stopping; once more stops at once\n");
     uint64_t before = run ? run->generation : 0;
+    if (!rc) rc = shore__cli_copy_budget(run, a.memory, what == ADD ? added_drives(&parsed) : 0, &diag);
     if (!rc) rc = work(run, what, parsed.positional + 1, &a, &diag);
     if (rc == -ECANCELED) {
         shore__cli_say("stopped: the state is where it was");
@@ -289,6 +310,7 @@ static int command(enum what what, int argc, char **argv) {
         printf("%s: %zu drives, placement %llu\n", shore__printable(run->path, strlen(run->path), name, sizeof name),
                run->settings.drives.count, (unsigned long long)run->generation);
         tell_snapshots(run);
+        tell_budget(run);
     }
 end:
     shore__run_close(run);

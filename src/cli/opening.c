@@ -32,6 +32,21 @@ int shore__cli_open_fleet(struct shore__run *run, const uint64_t *accept_step, s
     return shore_fleet_open(run->model->layout, &options, out, diag);
 }
 
+int shore__cli_copy_budget(struct shore__run *run, uint64_t asked, uint32_t more, struct shore_diag *diag) {
+    const uint64_t mib = UINT64_C(1) << 20;
+    struct shore_fleet_options options;
+    uint64_t now, peak;
+    if (!asked) return 0;
+    shore__run_fleet_options(&run->settings, 0, true, &options);
+    options.chunk_segments = 1;
+    options.ring_bytes = 1;
+    shore__resident_bytes(&now, &peak);
+    uint64_t fleet = (3 + options.ndrives) * mib + shore_fleet_memory_bytes(run->model->layout, &options);
+    uint64_t each_more = 5 * mib, pieces = 4 * mib; /* of a drive: thread, queue, the least ring */
+    run->copy_memory_bytes = asked;
+    return shore__cli_budget_measured(asked, peak + 2 * fleet + more * each_more + pieces, diag);
+}
+
 static int open_run(const char *path, const struct shore__strings *moved, struct shore__opened *out,
                     struct shore_diag *diag) {
     int rc = shore__run_open(path, false, moved && moved->count ? moved : NULL, &out->run, diag);

@@ -8,6 +8,7 @@
 #include "run/fleets.h"
 
 struct args {
+    uint64_t memory;
     bool remove, json, quiet, itself;
 };
 
@@ -33,6 +34,7 @@ static const struct shore__command_line snapshot_line = {
 };
 
 static const struct shore__option rollback_options[] = {
+    OPTION(SIZE, "memory", memory, "SIZE", "the budget; otherwise the run's"),
     SHORE__NOT_A_COPY(struct args, itself),
     OPTION(FLAG, "quiet", quiet, NULL, "no progress"),
 };
@@ -133,6 +135,7 @@ int shore__cli_rollback(int argc, char **argv) {
     if (!rc && run->note) shore__cli_say("%s", run->note);
     if (!rc) rc = shore__snapshot_read(run->path, name, &s, &diag);
     shore__cli_catch_signals("\nlongshore: stopping; once more stops at once\n");
+    if (!rc) rc = shore__cli_copy_budget(run, a.memory, 0, &diag);
     if (!rc)
         rc = shore__run_rollback(run, name, shore__cli_note, NULL, shore__cli_work,
                                  a.quiet ? NULL : (void *)"putting the state back", &from, &diag);

@@ -36,6 +36,7 @@ struct shore_fleet {
     pthread_cond_t idle;
     uint64_t joins; /* requests under way; closing waits for them */
     bool ready;     /* sealed or opened */
+    bool begun;     /* opening has written a new epoch to a drive */
     uint64_t step, epoch, attempt;
     uint64_t outstanding; /* updates with base == step that have not completed */
     int attempt_rc;       /* first error of an update of this attempt */

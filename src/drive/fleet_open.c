@@ -134,6 +134,7 @@ static int begin(struct shore_fleet *f, uint64_t epoch, uint64_t step, struct sh
     for (uint32_t d = 0; d < f->ndrives; d++) {
         int rc = f->config.read_only ? 0 : f->drives[d]->ops->begin(f->drives[d], epoch, step, diag);
         if (rc) return rc;
+        f->begun = !f->config.read_only;
         f->drives[d]->ops->discard(f->drives[d], f->attempt);
     }
     pthread_mutex_lock(&f->lock);
@@ -314,6 +315,7 @@ int shore_fleet_open(const struct shore_layout *layout, const struct shore_fleet
     if (!rc) rc = shore__fleet_set_scratch(f, diag);
     if (!rc) rc = go_on(f, &state, diag);
     if (rc) {
+        if (f->begun) rc = -EIO; /* cut off is not refused: no code that says that nothing was written */
         shore_fleet_close(f);
         return rc;
     }

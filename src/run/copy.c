@@ -5,9 +5,11 @@
 #include <string.h>
 
 #include "base/diag.h"
+#include "base/units.h"
 #include "run/fleets.h"
 
 #define PIECES 8u
+#define PIECES_LEAST 4u
 #define PIECE_BYTES (UINT64_C(2) << 20)
 
 enum stage { FREE, FETCHING, STORING };
@@ -24,7 +26,7 @@ struct copy {
     const struct shore_layout *layout;
     uint64_t step, base_step, attempt;
     size_t segment_bytes;
-    uint32_t piece_segments;
+    uint32_t piece_segments, pieces;
     uint32_t block, segment; /* that come next */
     uint64_t done_bytes, total_bytes;
     struct piece piece[PIECES];
@@ -83,23 +85,31 @@ static int run(struct copy *c, shore__progress_fn progress, void *ctx, struct sh
     while (c->block < c->layout->nblocks && c->layout->blocks[c->block].segments == 0)
         c->block++;
     for (bool busy = true; !rc && busy; turn++) {
-        struct piece *young = &c->piece[turn % PIECES], *old = &c->piece[(turn + PIECES / 2) % PIECES];
+        struct piece *young = &c->piece[turn % c->pieces], *old = &c->piece[(turn + c->pieces / 2) % c->pieces];
         if (young->stage == STORING) rc = finish(c, young, diag);
         if (!rc && c->block < c->layout->nblocks) rc = fetch(c, young, diag);
         if (!rc && old->stage == FETCHING) rc = store(c, old, diag);
         busy = false;
-        for (uint32_t i = 0; i < PIECES; i++)
+        for (uint32_t i = 0; i < c->pieces; i++)
             busy = busy || c->piece[i].stage != FREE;
         if (!rc && progress && progress(ctx, c->done_bytes, c->total_bytes))
             rc = shore__fail(diag, -ECANCELED, "stopped");
     }
-    for (uint32_t i = 0; i < PIECES; i++)
+    for (uint32_t i = 0; i < c->pieces; i++)
         if (c->piece[i].stage != FREE) shore_wait(&c->piece[i].wait, NULL);
     return rc;
 }
 
+bool shore__copy_is_tight(const struct shore__run *run, struct shore_fleet_options *fleet) {
+    uint64_t budget = run->copy_memory_bytes ? run->copy_memory_bytes : run->settings.memory_bytes, now, peak;
+    shore__resident_bytes(&now, &peak);
+    /* each drive has threads and a queue beside its rings and tables */
+    uint64_t each = ((UINT64_C(3) + fleet->ndrives) << 20) + shore_fleet_memory_bytes(run->model->layout, fleet);
+    return budget > 0 && peak + 2 * each + PIECES * PIECE_BYTES > budget;
+}
+
 int shore__fleet_copy(struct shore_fleet *from, struct shore_fleet *to, const struct shore_layout *layout,
-                      uint64_t base_step, shore__progress_fn progress, void *ctx, struct shore_diag *diag) {
+                      uint64_t base_step, bool tight, shore__progress_fn progress, void *ctx, struct shore_diag *diag) {
     struct shore_fleet_info info;
     struct copy c = {.from = from, .to = to, .layout = layout, .base_step = base_step};
     int rc = 0;
@@ -109,14 +119,15 @@ int shore__fleet_copy(struct shore_fleet *from, struct shore_fleet *to, const st
     c.segment_bytes = shore_fleet_state_bytes(from);
     if (c.segment_bytes == 0 || c.segment_bytes != shore_fleet_state_bytes(to))
         return shore__fail(diag, SHORE_EMISMATCH, "the two fleets store other planes: their state cannot be copied");
-    c.piece_segments = c.segment_bytes < PIECE_BYTES ? (uint32_t)(PIECE_BYTES / c.segment_bytes) : 1;
+    c.pieces = tight ? PIECES_LEAST : PIECES;
+    c.piece_segments = !tight && c.segment_bytes < PIECE_BYTES ? (uint32_t)(PIECE_BYTES / c.segment_bytes) : 1;
     c.total_bytes = layout->segments * c.segment_bytes;
-    for (uint32_t i = 0; !rc && i < PIECES; i++) {
+    for (uint32_t i = 0; !rc && i < c.pieces; i++) {
         c.piece[i].state = aligned_alloc(SHORE_BUFFER_ALIGN_BYTES, c.piece_segments * c.segment_bytes);
         if (!c.piece[i].state) rc = shore__fail(diag, -ENOMEM, "out of memory for copying state");
     }
     if (!rc) rc = run(&c, progress, ctx, diag);
-    for (uint32_t i = 0; i < PIECES; i++)
+    for (uint32_t i = 0; i < c.pieces; i++)
         free(c.piece[i].state);
     return rc;
 }

@@ -43,9 +43,13 @@ char *shore__drive_moved(const struct shore__run *run, const char *recorded, con
 /* ---- copying ----------------------------------------------------------------------------------------------------- */
 
 /* Copies the committed state of one open fleet to another: one that is not sealed yet, or into the slot of
- * base_step + 1. Memory: 16 MiB. progress in bytes; nonzero stops with -ECANCELED. The caller seals or commits. */
+ * base_step + 1. Memory: 16 MiB; tight: four segments. progress in bytes; nonzero stops with -ECANCELED. The caller
+ * seals or commits. */
 int shore__fleet_copy(struct shore_fleet *from, struct shore_fleet *to, const struct shore_layout *layout,
-                      uint64_t base_step, shore__progress_fn progress, void *ctx, struct shore_diag *diag);
+                      uint64_t base_step, bool tight, shore__progress_fn progress, void *ctx, struct shore_diag *diag);
+
+/* Whether two fleets, of so many drives at most, and copying between them at full speed take more than the budget. */
+bool shore__copy_is_tight(const struct shore__run *run, struct shore_fleet_options *fleet);
 
 /* ---- placements -------------------------------------------------------------------------------------------------- */
 

@@ -355,6 +355,7 @@ void shore__run_fleet(const struct shore__run *run, const struct shore__strings 
     options->ndrives = (uint32_t)drives->count;
     options->chunk_segments = 0;
     options->ring_bytes = RING_BYTES;
+    if (shore__copy_is_tight(run, options)) options->ring_bytes = options->chunk_segments = 1;
     options->generation = generation;
     options->drive_speeds = NULL;
     memcpy(options->fleet_id, run->fleet_id, sizeof options->fleet_id);
@@ -402,7 +403,9 @@ static int copy_to_new(struct shore__run *run, const struct intent *in, const st
     options.note_ctx = how->note_ctx;
     int rc = shore_fleet_create(run->model->layout, &options, &new, diag);
     run->begun = !rc;
-    if (!rc) rc = shore__fleet_copy(old, new, run->model->layout, 0, how->progress, how->progress_ctx, diag);
+    if (!rc)
+        rc = shore__fleet_copy(old, new, run->model->layout, 0, options.chunk_segments == 1, how->progress,
+                               how->progress_ctx, diag);
     if (!rc) rc = seal(new, old, info.step, diag);
     if (!rc) rc = check_digest(new, old, diag);
     shore_fleet_close(new);
@@ -470,6 +473,7 @@ int shore__run_place(struct shore__run *run, const struct shore__placing *how, s
     if (!rc) {
         shore__run_fleet(run, &run->settings.drives, run->generation, &options);
         options.hint_step = run->hint_step;
+        options.read_only = true; /* where the new drives are refused, nothing has been written */
         options.note = how->note;
         options.note_ctx = how->note_ctx;
         rc = shore_fleet_open(run->model->layout, &options, &old, diag);

@@ -172,18 +172,22 @@ static int put_back(struct shore__run *run, const struct shore__snapshot *s, str
     struct shore_fleet *snapshot = NULL, *fleet = NULL;
     struct shore__strings volumes = {0};
     struct shore_fleet_info info;
+    struct shore_fleet_options options;
     bool went_on = in->there;
     int rc = find_volumes(run, s, &volumes, diag);
     if (rc == 0) rc = open_snapshot(run, s, &volumes, &snapshot, diag);
     if (rc == 0) rc = open_present(run, in, note, note_ctx, &fleet, diag);
     if (rc == 0) {
+        run->begun = true; /* its drives have a new epoch */
         shore_fleet_info(fleet, &info);
         in->from = info.step;
         snprintf(in->name, sizeof in->name, "%s", s->name);
         rc = intent_write(run, in, diag);
-        run->begun = !rc;
     }
-    if (rc == 0) rc = shore__fleet_copy(snapshot, fleet, run->model->layout, info.step, progress, ctx, diag);
+    shore__run_fleet(run, &run->settings.drives, run->generation, &options);
+    if (rc == 0)
+        rc = shore__fleet_copy(snapshot, fleet, run->model->layout, info.step, options.chunk_segments == 1, progress,
+                               ctx, diag);
     /* nothing is committed yet: a first try that ends here leaves the run where it was */
     if (rc && !went_on) shore__rollback_forget(run->path);
     if (rc == 0) rc = commit(fleet, snapshot, s->step, diag);
@@ -259,12 +263,13 @@ static int follow(struct shore__run *run, const struct shore__snapshot *s, const
 }
 
 /* Where the drives are said to be now: what follows records that. */
-static int check_drives(const struct shore__run *run, struct shore_diag *diag) {
+static int check_drives(struct shore__run *run, struct shore_diag *diag) {
     struct shore_fleet_options options;
     struct shore_fleet *fleet = NULL;
     shore__run_fleet(run, &run->settings.drives, run->generation, &options);
     int rc = shore_fleet_open(run->model->layout, &options, &fleet, diag);
     shore_fleet_close(fleet);
+    if (!rc) run->begun = true;
     return rc;
 }
 

@@ -32,11 +32,13 @@ struct shore__run {
     uint64_t hint_step;
     char processor[SHORE__PROCESSOR_BYTES]; /* that the run was last trained on, with products, threads and kernels */
     json_t *changes;                        /* recorded changes: [{"step": n, "what": "..."}] */
-    char *change;  /* asked for on resume: recorded once the drives have been opened; NULL: nothing */
-    char *note;    /* what opening or recovering found and mended: one sentence; NULL: nothing */
-    char *no_data; /* why its tokens cannot be opened: nothing to train on, all else is there; NULL: they are open */
-    bool making;   /* prepared, not finished */
-    bool begun;    /* a move or rollback: its drives were open, or what it made stays; it failed while running */
+    char *change;   /* asked for on resume: recorded once the drives have been opened; NULL: nothing */
+    char *note;     /* what opening or recovering found and mended: one sentence; NULL: nothing */
+    char *no_data;  /* why its tokens cannot be opened: nothing to train on, all else is there; NULL: they are open */
+    int no_data_rc; /* with which code */
+    bool making;    /* prepared, not finished */
+    uint64_t copy_memory_bytes; /* a move or rollback keeps within it; 0: within the run's own budget */
+    bool begun; /* a move or rollback: its drives were open, or what it made stays; it failed while running */
     /* The drives hold what a killed making of this very run left: the fleet may be created over it. */
     bool replace_drives;
     struct shore__run_private *private;
