@@ -133,7 +133,7 @@ static int evaluate(const char *path, struct args *a) {
     } else {
         data = o.run ? o.run->val : NULL;
         if (!data && o.run && o.run->no_data)
-            rc = shore__fail(&diag, SHORE_EINPUT, "%s; or give --data FILE...", o.run->no_data);
+            rc = shore__fail(&diag, o.run->no_data_rc, "%s; or give --data FILE...", o.run->no_data);
         else if (!data)
             rc = shore__fail(&diag, SHORE_EUSAGE, "which text? Give --data FILE... (%s has no validation data)", path);
     }

@@ -7,7 +7,7 @@
 
 /* Takes the flags of train: what is imported is a run at step 0 that train --resume goes on with. */
 static struct shore__command_line import_line(void) {
-    static const char *const without[] = {"init", "resume", "accept-step", "dry-run", "stop-at", NULL};
+    static const char *const without[] = {"init", "resume", "accept-step", "dry-run", "json", "stop-at", NULL};
     struct shore__command_line line = shore__train_line;
     line.without = without;
     line.command = "import";

@@ -356,6 +356,10 @@ static int set_from_json(const struct shore__option *o, const json_t *value, voi
         return 0;
     }
     if (o->kind == SHORE__OPTION_LIST) shore__strings_free((struct shore__strings *)((char *)target + o->offset));
+    if (o->kind == SHORE__OPTION_SIZE && json_is_integer(value) && json_integer_value(value) == 0) {
+        memset((char *)target + o->offset, 0, sizeof(uint64_t)); /* chosen, as `inspect --json` has it */
+        return 0;
+    }
     if (json_is_array(value) && o->kind == SHORE__OPTION_LIST) {
         size_t i;
         const json_t *item;

@@ -56,6 +56,7 @@ static int on_making(void *ctx, uint64_t done_bytes, uint64_t total_bytes) {
 static int missing(const struct shore__train_args *a, struct shore_diag *diag) {
     const struct shore__settings *s = &a->settings;
     if (a->accept) return shore__fail(diag, SHORE_EUSAGE, "--accept-step goes with --resume only");
+    if (a->json && !a->dry_run) return shore__fail(diag, SHORE_EUSAGE, "--json is for --dry-run: give that too");
     if (a->dry_run) return 0;
     if (!s->data.count) return shore__fail(diag, SHORE_EUSAGE, "which text? Give --data FILE...");
     if (!s->drives.count)
@@ -63,6 +64,18 @@ static int missing(const struct shore__train_args *a, struct shore_diag *diag) {
                            "where is the state to live? Give --drive DIR (a directory on the drive), or --drive ram:");
     if (!a->out) return shore__fail(diag, SHORE_EUSAGE, "where does the run go? Give --out RUN");
     return 0;
+}
+
+static int print_needs_json(const struct shore__needs *needs, uint64_t memory_bytes) {
+    json_t *o = json_pack("{s:I, s:I, s:I, s:I}", "minimum_bytes", (json_int_t)needs->minimum_bytes,
+                          "comfortable_bytes", (json_int_t)needs->comfortable_bytes, "disk_bytes",
+                          (json_int_t)needs->disk_bytes, "activations", (json_int_t)needs->pairs);
+    if (o && memory_bytes >= needs->minimum_bytes) {
+        json_object_set_new(o, "memory_bytes", json_integer((json_int_t)memory_bytes));
+        json_object_set_new(o, "activations_kept", json_integer((json_int_t)needs->kept_pairs));
+        json_object_set_new(o, "activations_on_drives", json_integer((json_int_t)needs->offloaded_pairs));
+    }
+    return shore__cli_print_json(o);
 }
 
 static void print_needs(const struct shore__needs *needs, uint64_t memory_bytes) {
@@ -144,6 +157,16 @@ static int train_and_report(struct shore__run *run, bool fresh, const struct sho
     return SHORE__EXIT_DONE;
 }
 
+/* What is asked for and means nothing. made: steps. */
+static void say_of_stop(const struct shore__settings *s, uint64_t made) {
+    unsigned long long stop_at = s->stop_at, steps = s->steps;
+    if (stop_at && stop_at < made)
+        shore__cli_say("--stop-at %llu is behind the run, which is at step %llu: no step is made", stop_at,
+                       (unsigned long long)made);
+    else if (stop_at && steps && stop_at > steps)
+        shore__cli_say("--stop-at %llu has no effect: the run ends with step %llu", stop_at, steps);
+}
+
 /* Everything that can be refused before anything is written. */
 static int check_fresh(struct shore__train_args *args, const struct shore__parsed *parsed,
                        struct shore__tokenizer **tokenizer, struct shore__model **model, struct shore__needs *needs,
@@ -156,6 +179,7 @@ static int check_fresh(struct shore__train_args *args, const struct shore__parse
     if (!rc) rc = shore__run_model(s, *tokenizer, model, diag);
     if (!rc) rc = shore__train_resolve(args, *model, diag);
     if (!rc) rc = shore__settings_check(s, diag); /* with what was chosen, too */
+    if (!rc) say_of_stop(s, 0);
     if (!rc) rc = shore__train_needs(s, *model, needs, diag);
     return rc;
 }
@@ -172,7 +196,10 @@ static int fresh_run(struct shore__train_args *args, const struct shore__parsed 
     int rc = check_fresh(args, parsed, &tokenizer, &model, &needs, &diag);
     if (!rc) shore__cli_say_model(&model->arch, true);
     if (!rc && args->dry_run) {
-        print_needs(&needs, s->memory_bytes);
+        if (args->json)
+            code = print_needs_json(&needs, s->memory_bytes);
+        else
+            print_needs(&needs, s->memory_bytes);
         goto end;
     }
     if (!rc)
@@ -246,6 +273,10 @@ static int resumed_run(const struct shore__train_args *args, const struct shore_
     int rc, code = SHORE__EXIT_DONE;
     const struct shore__strings *moved = &args->settings.drives;
 
+    if (args->json && !args->dry_run) {
+        rc = shore__fail(&diag, SHORE_EUSAGE, "--json is for --dry-run: give that too");
+        goto end;
+    }
     if (args->out && strcmp(args->out, args->resume) != 0) {
         rc = shore__fail(&diag, SHORE_EUSAGE, "--out does not go with --resume: the run stays where it is");
         goto end;
@@ -261,7 +292,7 @@ static int resumed_run(const struct shore__train_args *args, const struct shore_
     if (rc) goto end;
     struct shore__settings *s = &run->settings;
     if (run->no_data)
-        rc = shore__fail(&diag, SHORE_EINPUT, "%s; a new run on the same data makes the same file", run->no_data);
+        rc = shore__fail(&diag, run->no_data_rc, "%s; a new run on the same data makes the same file", run->no_data);
     bool without_data = !run->train;
     if (!rc && without_data) rc = name_data(args, run, &diag);
     if (rc) goto end;
@@ -281,11 +312,15 @@ static int resumed_run(const struct shore__train_args *args, const struct shore_
     if (!rc && shore__option_given(&shore__train_line, parsed, "steps") && s->steps < run->hint_step)
         rc = shore__fail(&diag, SHORE_EUSAGE, "--steps %llu is behind the run, which is at step %llu",
                          (unsigned long long)s->steps, (unsigned long long)run->hint_step);
+    if (!rc && !without_data) say_of_stop(s, args->accept ? *args->accept : run->hint_step);
     if (!rc) rc = shore__settings_check(s, &diag);
     if (!rc) rc = shore__train_needs(s, run->model, &needs, &diag);
     if (rc) goto end;
     if (args->dry_run) {
-        print_needs(&needs, s->memory_bytes);
+        if (args->json)
+            code = print_needs_json(&needs, s->memory_bytes);
+        else
+            print_needs(&needs, s->memory_bytes);
         goto end;
     }
     rc = shore__cli_budget(s->memory_bytes, needs.minimum_bytes, needs.comfortable_bytes, &s->memory_bytes, &diag);

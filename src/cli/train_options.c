@@ -64,6 +64,7 @@ static const struct shore__option options[] = {
            "first"),
     OPTION(FLAG, "dry-run", dry_run, NULL,
            "print the minimum memory, what --memory keeps and the disk space needed, and make nothing"),
+    OPTION(FLAG, "json", json, NULL, "with --dry-run: one JSON object on one line"),
     SHORE__HEADING("How long"),
     OPTION(U64, "steps", settings.steps, "N", "optimizer steps; the schedule ends there; otherwise 1000", .least = 1,
            .most = SHORE__STEPS_MOST),
@@ -166,6 +167,18 @@ static bool given(const struct shore__parsed *parsed, const char *name) {
     return shore__option_given(&shore__train_line, parsed, name);
 }
 
+static bool same_value(const struct shore__option *o, const void *a, const void *b);
+
+/* What a file gives as it would be without says nothing: `inspect --json` has all settings, and --config takes them. */
+static bool said(const struct shore__parsed *parsed, const struct shore__settings *s, const char *name) {
+    struct shore__settings defaults;
+    int i = shore__option_find(&shore__train_line, name);
+    if (i < 0 || parsed->given[i] != SHORE__GIVEN_CONFIG) return i >= 0 && parsed->given[i] != SHORE__GIVEN_NOT;
+    size_t at = options[i].offset - AT(settings);
+    shore__settings_defaults(&defaults);
+    return !same_value(&options[i], (const char *)&defaults + at, (const char *)s + at);
+}
+
 /* A script that tries one optimizer after the other may give all of them the same flags. */
 static void say_what_has_no_effect(const struct shore__parsed *parsed, const struct shore__settings *s) {
     bool sgd = s->optimizer == SHORE_SGD, adam = !sgd && s->optimizer != SHORE_ADAGRAD;
@@ -181,14 +194,14 @@ static void say_what_has_no_effect(const struct shore__parsed *parsed, const str
         {"min-lr", s->schedule != SHORE__CONSTANT, "--schedule constant"},
     };
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
-        if (!rules[i].used && given(parsed, rules[i].flag))
+        if (!rules[i].used && said(parsed, s, rules[i].flag))
             shore__cli_say("--%s has no effect with %s", rules[i].flag, rules[i].with);
 }
 
 int shore__train_check_given(const struct shore__parsed *parsed, const struct shore__settings *s, bool validates,
                              struct shore_diag *diag) {
     const char *uncompressed = "without --compress: give that too";
-    bool compresses = s->compress > 0 || given(parsed, "compress");
+    bool compresses = s->compress > 0 || said(parsed, s, "compress");
     const struct {
         const char *flag;
         bool means_nothing;
@@ -202,7 +215,7 @@ int shore__train_check_given(const struct shore__parsed *parsed, const struct sh
         {"eval-every", s->eval_every && !validates, "without validation data: give --val-data or --val-share"},
     };
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
-        if (rules[i].means_nothing && given(parsed, rules[i].flag))
+        if (rules[i].means_nothing && said(parsed, s, rules[i].flag))
             return shore__fail(diag, SHORE_EUSAGE, "--%s means nothing %s, or leave it out", rules[i].flag,
                                rules[i].why);
     say_what_has_no_effect(parsed, s);
@@ -229,7 +242,8 @@ static const char *const schedule_flags[] = {"steps", "lr",           "min-lr", 
 static const char *const resource_flags[] = {
     "reconnect-timeout", "snapshot-every", "keep",    "memory",     "micro-batch",  "chunk-size", "io",    "speculate",
     "offload",           "update",         "stop-at", "eval-every", "sample-every", "log-every",  "quiet", NULL};
-static const char *const other_flags[] = {"resume", "drive", "accept-step", "not-a-copy", "dry-run", "out", NULL};
+static const char *const other_flags[] = {"resume",  "drive", "accept-step", "not-a-copy",
+                                          "dry-run", "json",  "out",         NULL};
 
 static bool among(const char *const *names, const char *name) {
     for (; *names; names++)

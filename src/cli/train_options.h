@@ -11,7 +11,7 @@ struct shore__train_args {
     uint64_t accept_step;
     bool itself;            /* whatever it was made as, RUN is no copy */
     const uint64_t *accept; /* NULL: not given */
-    bool overwrite, dry_run;
+    bool overwrite, dry_run, json;
 };
 
 extern const struct shore__command_line shore__train_line;

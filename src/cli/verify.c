@@ -29,21 +29,19 @@ struct verify {
     uint64_t steps;
     char *work; /* directory of the runs */
     unsigned runs;
-    bool json;
 };
 
 #define SEGMENT_BYTES (UINT64_C(12) * SHORE_SEGMENT_ELEMS)
 #define USUAL_STEPS 3u
 
-/* The flags of train, in its order, since what looks at those that are given knows that, and one more. */
+/* The flags of train, in its order, since what looks at those that are given knows that. */
 static struct shore__command_line verify_line(void) {
     static const char *const lasting[] = {"out",     "resume",  "overwrite",  "accept-step",
                                           "dry-run", "stop-at", "not-a-copy", NULL};
     static struct shore__option options[SHORE__OPTIONS_MAX];
     struct shore__command_line line = shore__train_line;
     memcpy(options, line.options, line.noptions * sizeof *options);
-    options[line.noptions++] =
-        (struct shore__option)SHORE__OPTION(struct verify, FLAG, "json", json, NULL, "one JSON object on one line");
+    options[shore__option_find(&line, "json")].help = "one JSON object on one line";
     line.options = options;
     line.without = lasting;
     line.command = "verify";
@@ -274,7 +272,7 @@ static int plan(struct verify *v, const struct shore__model *m, struct trial *tr
 
 static int print(const struct verify *v, const struct trial *trials, size_t count, bool same) {
     char size[32];
-    if (v->json) {
+    if (v->args.json) {
         json_t *list = json_array();
         for (size_t i = 0; i < count; i++)
             json_array_append_new(list, json_pack("{s:s,s:I,s:s,s:b}", "name", trials[i].name, "memory_bytes",

@@ -102,8 +102,8 @@ static int open_run(const char *path, bool for_writing, const struct shore__stri
         rc = move_drive(run, moved->item[i], diag);
     if (rc == 0 && for_writing && with_data) shore__run_say_standing(run);
     struct shore_diag why;
-    if (rc == 0 && with_data && shore__run_open_data(run, run->path, &why) && !(run->no_data = strdup(why.text)))
-        rc = shore__fail(diag, -ENOMEM, "out of memory");
+    if (rc == 0 && with_data) run->no_data_rc = shore__run_open_data(run, run->path, &why);
+    if (run->no_data_rc && !(run->no_data = strdup(why.text))) rc = shore__fail(diag, -ENOMEM, "out of memory");
     if (rc < 0) {
         shore__run_close(run);
         return rc;

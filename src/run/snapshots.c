@@ -571,7 +571,10 @@ int shore__snapshot_make(struct shore__run *run, struct shore_fleet *fleet, cons
     int rc = 0;
     json_t *j = describe(run, fleet, name, automatic, &rc, diag);
     if (rc == 0) rc = folder && j ? make_folder(folder, diag) : out_of_memory(diag);
-    if (rc == 0) rc = write_json(run->path, name, ".partial", j, diag);
+    if (rc == 0) {
+        rc = write_json(run->path, name, ".partial", j, diag);
+        if (rc < 0) rmdir(folder); /* unless there are others */
+    }
     if (rc == 0) {
         rc = fill(run, fleet, name, j, diag);
         if (rc < 0) {
@@ -580,6 +583,7 @@ int shore__snapshot_make(struct shore__run *run, struct shore_fleet *fleet, cons
             bool left = false;
             clear(run->path, name, &parts, &left, NULL, NULL, &ignored);
             free(parts.away);
+            if (rmdir(folder) == 0) shore__directory_sync(run->path, &ignored); /* the first one made it */
         } else {
             char *partial = path_of(run->path, name, ".partial");
             if (partial) unlink(partial);
