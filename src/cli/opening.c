@@ -4,6 +4,7 @@
 
 #include "cli/cli.h"
 #include "drive/placement.h"
+#include "files/hub.h"
 
 static bool in_memory(const struct shore__strings *drives) {
     for (size_t i = 0; i < drives->count; i++)
@@ -85,9 +86,10 @@ int shore__cli_open(const char *path, const struct shore__strings *moved, const 
     char escaped[256];
     shore__escape(path, strlen(path), escaped, sizeof escaped);
     int rc;
-    if (stat(path, &st))
-        rc = shore__fail(diag, SHORE_EMISSING, "%s: no such run or model directory", escaped);
-    else if (tokenizer && (shore__is_run(path) || shore__run_is_half_replaced(path)))
+    if (stat(path, &st)) {
+        rc = shore__hub_refuse("", path, SHORE__HUB_MODEL, diag);
+        if (!rc) rc = shore__fail(diag, SHORE_EMISSING, "%s: no such run or model directory", escaped);
+    } else if (tokenizer && (shore__is_run(path) || shore__run_is_half_replaced(path)))
         rc = shore__fail(diag, SHORE_EUSAGE, "--tokenizer is for a model directory: the run %s has its own", escaped);
     else if (shore__is_run(path) || shore__run_is_half_replaced(path))
         rc = open_run(path, moved, out, diag);

@@ -6,6 +6,7 @@
 
 #include "base/diag.h"
 #include "base/units.h"
+#include "files/hub.h"
 #include "run/internal.h"
 
 #define BYTES "bytes" /* --tokenizer bytes, and the name of that tokenizer; ./bytes is a directory */
@@ -30,7 +31,11 @@ static int open_bytes(struct shore__tokenizer **out, struct shore_diag *diag) {
 
 static int open_tokenizer(const struct shore__settings *s, struct shore__tokenizer **out, struct shore_diag *diag) {
     struct stat st;
-    if (s->tokenizer && strcmp(s->tokenizer, BYTES) == 0) return open_bytes(out, diag);
+    bool bytes = s->tokenizer && strcmp(s->tokenizer, BYTES) == 0;
+    int gone = s->tokenizer && !bytes ? shore__hub_refuse("--tokenizer", s->tokenizer, SHORE__HUB_MODEL, diag) : 0;
+    if (!gone && s->model) gone = shore__hub_refuse("--model", s->model, SHORE__HUB_MODEL, diag);
+    if (gone) return gone;
+    if (bytes) return open_bytes(out, diag);
     if (s->tokenizer) return shore__tokenizer_open(s->tokenizer, out, diag);
     const char *beside = s->model                                                    ? s->model
                          : s->init && stat(s->init, &st) == 0 && S_ISDIR(st.st_mode) ? s->init

@@ -10,6 +10,7 @@
 
 #include "base/diag.h"
 #include "files/atomic.h"
+#include "files/hub.h"
 
 #define NAMED_MOST 6 /* in a note */
 #define ENDINGS ".txt, .text, .jsonl, .ndjson, .json and .bin, each also with .gz or .zst"
@@ -225,8 +226,10 @@ int shore__data_files_find(const char *const *names, size_t count, shore__note_f
     struct find f = {.out = out, .note = note, .note_ctx = note_ctx};
     int rc = 0;
     *out = (struct shore__data_files){0};
-    for (size_t i = 0; rc == 0 && i < count; i++)
-        rc = find_one(&f, names[i], diag);
+    for (size_t i = 0; rc == 0 && i < count; i++) {
+        rc = shore__hub_refuse("", names[i], SHORE__HUB_DATA, diag);
+        if (!rc) rc = find_one(&f, names[i], diag);
+    }
     if (rc) shore__data_files_free(out);
     return rc;
 }

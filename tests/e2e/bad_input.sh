@@ -107,6 +107,15 @@ bad "no data" "--data" train --model "$good" --drive "$drive" --out "$out" --ste
 bad "no model" "--model|--init" train --data "$data" --drive "$drive" --out "$out" --steps 2
 bad "preset near another" "did you mean.*gpt2-124m" train --init gpt2-124 --data "$data" --out "$out" --drive "$drive" --steps 2
 bad "resume of nothing" "no-run" train --resume "$place/no-run"
+for name in Qwen/Qwen2.5-0.5B https://huggingface.co/Qwen/Qwen2.5-0.5B; do
+    with_flag "a hub's name for a model: $name" "hf download Qwen/Qwen2.5-0.5B --local-dir DIR.*then --model DIR" --model $name
+    with_flag "a hub's name for a tokenizer: $name" "hf download Qwen/Qwen2.5-0.5B .*then --tokenizer DIR" --tokenizer $name
+    bad "eval of a hub's name: $name" "does not download.*hf download Qwen/Qwen2.5-0.5B" eval $name --data "$data"
+    bad "text of a hub's model: $name" "does not download.*hf download Qwen/Qwen2.5-0.5B" generate $name
+    bad "import of a hub's model: $name" "hf download Qwen/Qwen2.5-0.5B .*then --model DIR" import --model $name --drive "$drive" --out "$out"
+done
+with_flag "a hub's name for data" "hf download --repo-type dataset roneneldan/TinyStories" --data roneneldan/TinyStories
+bad "an address of data" "does not download: fetch it first" eval "$good" --data https://example.org/a.txt
 bad "inspect of nothing" "no-run" inspect "$place/no-run" --digest
 printf '{"stepz": 3}' >"$place/config.json"
 with_flag "unknown key" "did you mean.*steps" --config "$place/config.json"
