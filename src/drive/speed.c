@@ -11,6 +11,7 @@
 #include "base/units.h"
 #include "drive/probe.h"
 #include "drive/transport.h"
+#include "storage/blockio.h"
 #include "storage/rate.h"
 
 #define HALF_BYTES (UINT64_C(48) << 20)
@@ -22,8 +23,7 @@ int shore__drive_measure(const char *path, enum shore_io io, uint64_t *speed, st
     struct shore__rate r;
     char *file = NULL;
     if (asprintf(&file, "%s.speed-%ld", path, (long)getpid()) < 0) return shore__fail(diag, -ENOMEM, "out of memory");
-    int rc = shore__rate_open(&r, file, HALF_BYTES, CHUNK_BYTES, BUFFERS, io, false, diag);
-    if (r.file.fd >= 0) unlink(file); /* so that a kill leaves nothing */
+    int rc = shore__rate_open_unnamed(&r, file, HALF_BYTES, CHUNK_BYTES, BUFFERS, io, diag);
     if (!rc) rc = shore__rate_fill(&r, diag);
     r.moved_bytes = 0;
     uint64_t start = shore__now_ns();
@@ -33,6 +33,37 @@ int shore__drive_measure(const char *path, enum shore_io io, uint64_t *speed, st
     if (!rc) *speed = (uint64_t)((double)r.moved_bytes * 1e9 / (double)(ns ? ns : 1));
     shore__rate_close(&r);
     free(file);
+    return rc;
+}
+
+static uint64_t rate_since(struct shore__rate *r, uint64_t start) {
+    uint64_t ns = shore__now_ns() - start, moved = r->moved_bytes;
+    r->moved_bytes = 0;
+    return (uint64_t)((double)moved * 1e9 / (double)(ns ? ns : 1));
+}
+
+int shore__drive_rates_measure(const char *path, bool (*stop)(void), struct shore__drive_rates *out,
+                               struct shore_diag *diag) {
+    struct shore__rate r;
+    *out = (struct shore__drive_rates){.backend = ""};
+    int rc = shore__rate_open_unnamed(&r, path, HALF_BYTES, CHUNK_BYTES, BUFFERS, SHORE_IO_AUTO, diag);
+    r.stop = stop;
+    if (!rc) {
+        out->direct = r.file.direct;
+        out->backend = shore__io_backend(r.io);
+        out->shares_blocks = shore__files_share_blocks(path);
+    }
+    uint64_t start = shore__now_ns();
+    if (!rc) rc = shore__rate_fill(&r, diag);
+    if (!rc) out->write = rate_since(&r, start);
+    start = shore__now_ns();
+    if (!rc) rc = shore__rate_read(&r, diag);
+    if (!rc) out->read = rate_since(&r, start);
+    start = shore__now_ns();
+    for (uint32_t i = 0; !rc && i < PASSES; i++)
+        rc = shore__rate_pass(&r, i % 2 == 0, diag);
+    if (!rc) out->update = rate_since(&r, start);
+    shore__rate_close(&r);
     return rc;
 }
 

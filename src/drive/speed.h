@@ -23,8 +23,19 @@ int shore__site_measure(const char *path, enum shore_io io, size_t state_bytes, 
 /* Whether all lie on one device, and so share its speed. Servers behind sockets are on this host. */
 bool shore__sites_share_device(const struct shore__site *sites, uint32_t nsites);
 
-/* One drive's speed, measured alone: bytes a second. path: of a volume; a temporary file beside it. */
+/* One drive's speed, measured alone: bytes a second. path: of a volume; a temporary file beside it, without a
+ * name. */
 int shore__drive_measure(const char *path, enum shore_io io, uint64_t *speed, struct shore_diag *diag);
+
+/* What else is seen on the way. Rates in bytes a second. */
+struct shore__drive_rates {
+    uint64_t write, read, update; /* alone, and together as UPDATE does; through the page cache unless direct */
+    bool direct, shares_blocks;
+    const char *backend;
+};
+/* With a file that has no name, beside path; stop: asked now and then, gives up with -ECANCELED. */
+int shore__drive_rates_measure(const char *path, bool (*stop)(void), struct shore__drive_rates *out,
+                               struct shore_diag *diag);
 
 /* The value of --drive-speeds, one speed for each drive; speeds may be NULL: only the check. SHORE_EUSAGE. */
 int shore__speeds_parse(const char *text, uint32_t ndrives, uint64_t *speeds, struct shore_diag *diag);

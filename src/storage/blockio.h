@@ -59,6 +59,14 @@ struct shore__buffer_range {
     size_t bytes;
 };
 
+/* A file without a name, preallocated, in the directory of path: it goes when it is closed, however that happens. */
+int shore__file_create_unnamed(const char *path, uint64_t bytes, enum shore_io io, struct shore__file *out,
+                               struct shore_diag *diag);
+/* Whether files in the directory of path can share blocks, so that a snapshot takes neither time nor room. */
+bool shore__files_share_blocks(const char *path);
+/* 0, or why io_uring is refused here. */
+int shore__io_uring_try(void);
+
 /* Opens a queue. fixed: buffers to register (a hint: memlock limits may refuse it, then they are not). */
 int shore__io_open(const struct shore__file *file, enum shore_io io, unsigned depth,
                    const struct shore__buffer_range *fixed, unsigned nfixed, struct shore__io **out,

@@ -327,3 +327,43 @@ failed:
     shore__file_close(out);
     return rc;
 }
+
+/* Where the file system has no files without a name, one is unlinked before anything is in it. */
+static int open_unnamed(int dir, const char *path) {
+    int fd = openat(dir, ".", O_RDWR | O_TMPFILE | O_CLOEXEC, 0600);
+    if (fd >= 0 || (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL && errno != ENOENT)) return fd;
+    fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (fd >= 0) unlink(path);
+    return fd;
+}
+
+int shore__file_create_unnamed(const char *path, uint64_t bytes, enum shore_io io, struct shore__file *out,
+                               struct shore_diag *diag) {
+    int rc = start(path, out, diag);
+    if (rc) return rc;
+    int dir = rc = open_parent(path, diag);
+    if (dir >= 0) rc = check_room(path, dir, bytes, 0, diag);
+    if (!rc && (out->fd = open_unnamed(dir, path)) < 0) rc = fail_errno(diag, path, "cannot be created");
+    if (!rc) rc = preallocate(out, bytes, NULL, diag);
+    if (!rc) rc = measure(out, diag);
+    if (dir >= 0) close(dir);
+    if (rc) {
+        shore__file_close(out);
+        return rc;
+    }
+    out->direct = io != SHORE_IO_BUFFERED && try_direct(out);
+    return 0;
+}
+
+bool shore__files_share_blocks(const char *path) {
+    enum { BYTES = 1 << 16 };
+    struct shore__file from, to;
+    bool shares = false;
+    if (shore__file_create_unnamed(path, BYTES, SHORE_IO_BUFFERED, &from, NULL)) return false;
+    if (!shore__file_create_unnamed(path, BYTES, SHORE_IO_BUFFERED, &to, NULL)) {
+        shares = ioctl(to.fd, FICLONE, from.fd) == 0;
+        shore__file_close(&to);
+    }
+    shore__file_close(&from);
+    return shares;
+}

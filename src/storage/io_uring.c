@@ -53,6 +53,13 @@ static void register_buffers(struct uring *u, const struct shore__buffer_range *
     if (io_uring_register_buffers(&u->ring, u->buffers, n) == 0) u->nbuffers = n;
 }
 
+int shore__io_uring_try(void) {
+    struct io_uring ring;
+    int rc = io_uring_queue_init(1, &ring, 0);
+    if (!rc) io_uring_queue_exit(&ring);
+    return rc;
+}
+
 static int uring_open(const struct shore__file *file, unsigned depth, const struct shore__buffer_range *fixed,
                       unsigned nfixed, void **state) {
     struct uring *u = calloc(1, sizeof *u);
@@ -219,6 +226,10 @@ static unsigned uring_reap(void *state, struct shore__io_op **ops, unsigned max,
 }
 
 #else
+
+int shore__io_uring_try(void) {
+    return -ENOSYS;
+}
 
 static int uring_open(const struct shore__file *file, unsigned depth, const struct shore__buffer_range *fixed,
                       unsigned nfixed, void **state) {

@@ -48,11 +48,14 @@ static int start(struct shore__rate *r, uint32_t buffer, uint64_t chunk, bool wr
     return 0;
 }
 
-/* All chunks once: read from one half, written to the other; or only written. */
-static int pass(struct shore__rate *r, bool fill, bool to_second_half, struct shore_diag *diag) {
+enum work { FILL, READ, MOVE };
+
+/* All chunks once: read from one half and written to the other (the one that is named); or only written or read. */
+static int pass(struct shore__rate *r, enum work work, bool second_half, struct shore_diag *diag) {
+    const bool fill = work == FILL, begin_half = work == MOVE ? !second_half : second_half;
     uint64_t next = 0, finished = 0;
     for (uint32_t i = 0; i < r->nbuffers && next < r->nchunks; i++) {
-        int rc = start(r, i, next++, fill, fill == to_second_half, diag);
+        int rc = start(r, i, next++, fill, begin_half, diag);
         if (rc) return rc;
     }
     while (finished < r->nchunks) {
@@ -68,11 +71,11 @@ static int pass(struct shore__rate *r, bool fill, bool to_second_half, struct sh
             if (--b->left) continue;
             uint32_t index = (uint32_t)(b - r->buffers);
             int rc = 0;
-            if (!b->writing) {
-                rc = start(r, index, b->chunk, true, to_second_half, diag);
+            if (!b->writing && work == MOVE) {
+                rc = start(r, index, b->chunk, true, second_half, diag);
             } else {
                 finished++;
-                if (next < r->nchunks) rc = start(r, index, next++, fill, fill == to_second_half, diag);
+                if (next < r->nchunks) rc = start(r, index, next++, fill, begin_half, diag);
             }
             if (rc) return rc;
         }
@@ -82,8 +85,8 @@ static int pass(struct shore__rate *r, bool fill, bool to_second_half, struct sh
     return rc ? shore__fail(diag, rc, "%s: flushing failed: %s", r->file.path, shore_error_text(rc)) : 0;
 }
 
-int shore__rate_open(struct shore__rate *r, const char *path, uint64_t bytes, uint64_t chunk_bytes, uint32_t nbuffers,
-                     enum shore_io io, bool overwrite, struct shore_diag *diag) {
+static int prepare(struct shore__rate *r, uint64_t bytes, uint64_t chunk_bytes, uint32_t nbuffers,
+                   struct shore_diag *diag) {
     const uint64_t piece = ELEM_BYTES * SHORE_SEGMENT_ELEMS;
     memset(r, 0, sizeof *r);
     r->file.fd = -1;
@@ -97,20 +100,46 @@ int shore__rate_open(struct shore__rate *r, const char *path, uint64_t bytes, ui
     if (!r->memory || !r->ops || !r->buffers) return shore__fail(diag, -ENOMEM, "out of memory");
     for (size_t i = 0; i < memory; i++)
         r->memory[i] = (unsigned char)(i * 2654435761u >> 13); /* drives may compress zeros */
-    uint64_t both = 2 * r->nchunks * r->chunk_bytes;
-    int rc = shore__file_create(path, both, both, io, overwrite, shore__volume_replaceable, NULL, &r->file, diag);
-    if (rc) return rc;
-    struct shore__buffer_range range = {r->memory, memory};
-    return shore__io_open(&r->file, io, nbuffers * PLANES, &range, 1, &r->io, diag);
+    return 0;
+}
+
+static uint64_t both_halves(const struct shore__rate *r) {
+    return 2 * r->nchunks * r->chunk_bytes;
+}
+
+static int open_queue(struct shore__rate *r, enum shore_io io, struct shore_diag *diag) {
+    struct shore__buffer_range range = {r->memory, (size_t)r->nbuffers * r->chunk_bytes};
+    return shore__io_open(&r->file, io, r->nbuffers * PLANES, &range, 1, &r->io, diag);
+}
+
+int shore__rate_open(struct shore__rate *r, const char *path, uint64_t bytes, uint64_t chunk_bytes, uint32_t nbuffers,
+                     enum shore_io io, bool overwrite, struct shore_diag *diag) {
+    int rc = prepare(r, bytes, chunk_bytes, nbuffers, diag);
+    if (!rc)
+        rc = shore__file_create(path, both_halves(r), both_halves(r), io, overwrite, shore__volume_replaceable, NULL,
+                                &r->file, diag);
+    return rc ? rc : open_queue(r, io, diag);
+}
+
+int shore__rate_open_unnamed(struct shore__rate *r, const char *path, uint64_t bytes, uint64_t chunk_bytes,
+                             uint32_t nbuffers, enum shore_io io, struct shore_diag *diag) {
+    int rc = prepare(r, bytes, chunk_bytes, nbuffers, diag);
+    if (!rc) rc = shore__file_create_unnamed(path, both_halves(r), io, &r->file, diag);
+    return rc ? rc : open_queue(r, io, diag);
 }
 
 int shore__rate_fill(struct shore__rate *r, struct shore_diag *diag) {
-    int rc = pass(r, true, false, diag);
-    return rc ? rc : pass(r, true, true, diag);
+    int rc = pass(r, FILL, false, diag);
+    return rc ? rc : pass(r, FILL, true, diag);
+}
+
+int shore__rate_read(struct shore__rate *r, struct shore_diag *diag) {
+    int rc = pass(r, READ, false, diag);
+    return rc ? rc : pass(r, READ, true, diag);
 }
 
 int shore__rate_pass(struct shore__rate *r, bool to_second_half, struct shore_diag *diag) {
-    return pass(r, false, to_second_half, diag);
+    return pass(r, MOVE, to_second_half, diag);
 }
 
 void shore__rate_close(struct shore__rate *r) {

@@ -24,11 +24,16 @@ struct shore__rate {
  * rounded down to whole segments of AdamW's state. Memory: nbuffers chunks, from the system. */
 int shore__rate_open(struct shore__rate *r, const char *path, uint64_t bytes, uint64_t chunk_bytes, uint32_t nbuffers,
                      enum shore_io io, bool overwrite, struct shore_diag *diag);
+/* The same with a file that has no name, in the directory of path: whatever ends this process, nothing is left. */
+int shore__rate_open_unnamed(struct shore__rate *r, const char *path, uint64_t bytes, uint64_t chunk_bytes,
+                             uint32_t nbuffers, enum shore_io io, struct shore_diag *diag);
 /* Writes both halves, so that all extents are there. */
 int shore__rate_fill(struct shore__rate *r, struct shore_diag *diag);
 /* All chunks once, from one half to the other, flushed. */
 int shore__rate_pass(struct shore__rate *r, bool to_second_half, struct shore_diag *diag);
-/* The file stays. For what shore__rate_open has filled in, also after it failed. */
+/* Reads all chunks of both halves, and writes nothing. */
+int shore__rate_read(struct shore__rate *r, struct shore_diag *diag);
+/* The file stays, if it has a name. For what shore__rate_open has filled in, also after it failed. */
 void shore__rate_close(struct shore__rate *r);
 
 #endif
