@@ -40,6 +40,7 @@ int shore__drive_move(int argc, char **argv);
 int shore__drive_bench(int argc, char **argv);
 int shore__drive_serve(int argc, char **argv);
 int shore__cli_bench(int argc, char **argv);
+int shore__cli_doctor(int argc, char **argv);
 int shore__bench_update(int argc, char **argv);
 int shore__bench_disk(int argc, char **argv);
 int shore__bench_compute(int argc, char **argv);

@@ -28,6 +28,7 @@ static const struct command {
     {"snapshots", shore__cli_snapshots, "list the snapshots of a run"},
     {"drive", shore__cli_drive, "the drives of a run: what they are, how fast, more of them, fewer, other ones"},
     {"bench", shore__cli_bench, "measure UPDATE on a drive, the drive itself, or the processor"},
+    {"doctor", shore__cli_doctor, "what this machine has for training, and what to do about what it has not"},
 };
 enum { COMMANDS = sizeof commands / sizeof commands[0] };
 

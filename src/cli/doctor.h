@@ -1,0 +1,41 @@
+/* What `doctor` reports: checks, one after the other, as lines and as JSON. */
+#ifndef SHORE_CLI_DOCTOR_H
+#define SHORE_CLI_DOCTOR_H
+
+#include <jansson.h>
+
+#include "storage/whereabouts.h"
+
+enum shore__verdict {
+    SHORE__FINE,
+    SHORE__WEAK,   /* it works, but not as well as it might */
+    SHORE__BROKEN, /* what is needed does not work */
+    SHORE__VERDICTS
+};
+
+struct shore__report {
+    json_t *checks; /* an array */
+    bool json;      /* nothing is printed before the end */
+    unsigned count[SHORE__VERDICTS];
+};
+
+/* Adds a check. what: "processor", or a drive; facts: more keys of its JSON object, taken over; may be NULL. advice:
+ * what to do; NULL: nothing. */
+__attribute__((format(printf, 6, 7))) void shore__report_add(struct shore__report *r, const char *what,
+                                                             enum shore__verdict verdict, const char *advice,
+                                                             json_t *facts, const char *format, ...);
+
+void shore__doctor_machine(struct shore__report *r);
+void shore__doctor_graphics(struct shore__report *r);
+/* The client that drives at ssh://HOST/PATH are reached with. needed: there are some. */
+void shore__doctor_ssh(struct shore__report *r, bool needed);
+/* before: of the drives that were looked at before this one, nbefore of them. out: of this one; false: it is none of
+ * this host's. */
+bool shore__doctor_drive(struct shore__report *r, const char *path, const struct shore__whereabouts *before,
+                         size_t nbefore, struct shore__whereabouts *out);
+
+/* What a command says within some seconds; false: it cannot be run, fails, or hangs. words: NULL at
+ * the end. */
+bool shore__doctor_ask(char *const *words, char *out, size_t bytes);
+
+#endif
