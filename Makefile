@@ -36,7 +36,7 @@ bench:
 
 install:
 	@scripts/deps --check build
-	@scripts/build release
+	@scripts/build release longshore longshore_shared longshore_static man
 	@DESTDIR="$(DESTDIR)" cmake --install $(BUILD) --prefix "$(PREFIX)"
 
 lint:
