@@ -77,6 +77,7 @@ static int build_data(const struct args *a, const struct shore__opened *o, struc
     }
     struct shore__dataset_stats stats;
     const struct shore__reading how = {.parse_special = parse,
+                                       .threads = a->threads,
                                        .progress = shore__cli_work,
                                        .progress_ctx = a->quiet ? NULL : (void *)"reading the text",
                                        .note = shore__cli_note,

@@ -378,6 +378,7 @@ static int tokenize(struct shore__run *run, const struct shore__strings *files, 
     const struct shore__settings *s = &run->settings;
     const struct shore__reading how = {
         .parse_special = s->parse_special,
+        .threads = s->threads,
         .progress = progress,
         .progress_ctx = ctx,
         .note = shore__run_remember,

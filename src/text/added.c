@@ -8,6 +8,8 @@
 #include "text/utf8.h"
 #include "text/vector.h"
 
+#define PATIENT_BYTES (16u << 10)
+
 int shore__added_set_add(struct shore__added_set *set, const struct shore__added *token) {
     struct shore__added *tokens = realloc(set->tokens, (set->count + 1) * sizeof *tokens);
     if (!tokens) return -ENOMEM;
@@ -93,8 +95,8 @@ static size_t start_of_char_before(const char *text, size_t at) {
     return at;
 }
 
-static size_t without_spaces_at_end(const char *text, size_t bytes) {
-    while (bytes > 0) {
+static size_t without_spaces_at_end(const char *text, size_t least, size_t bytes) {
+    while (bytes > least) {
         size_t at = start_of_char_before(text, bytes);
         if (!shore__utf8_is_space(shore__utf8_char(text + at))) break;
         bytes = at;
@@ -123,7 +125,7 @@ static int end_piece(struct shore__splitter *s) {
 /* Passes on what no later text can change. */
 static int split(struct shore__splitter *s, bool final) {
     const char *text = s->text.bytes;
-    size_t n = s->text.count, passed = s->passed, at = 0, safe = n;
+    size_t n = s->text.count, passed = s->passed, at = 0, safe = n, spaces_end = 0;
     int rc = 0;
     /* a place is decided when the longest token would fit behind it, and one more character */
     size_t margin = s->set->longest + 4;
@@ -138,12 +140,11 @@ static int split(struct shore__splitter *s, bool final) {
         at = end;
         if (token->special && !s->special) continue;
         if (token->single_word && !stands_alone(s, start, end)) continue;
-        if (token->lstrip) {
-            size_t stripped = without_spaces_at_end(text, start);
-            start = stripped > passed ? stripped : passed;
-        }
+        if (token->lstrip) start = start > passed ? without_spaces_at_end(text, passed, start) : passed;
+        if (token->rstrip && end < spaces_end) end = spaces_end; /* seen behind a token before */
         while (token->rstrip && end < n && shore__utf8_is_space(shore__utf8_char(text + end)))
             end += shore__utf8_bytes((unsigned char)text[end]);
+        if (token->rstrip) spaces_end = end;
         if (token->rstrip && end == n && !final) { /* the spaces may go on */
             at = found;
             break;
@@ -157,10 +158,7 @@ static int split(struct shore__splitter *s, bool final) {
         passed = end;
     }
     if (!final) safe = at;
-    if (!final && s->set->any_lstrip && passed < at) {
-        safe = without_spaces_at_end(text, safe);
-        if (safe < passed) safe = passed;
-    }
+    if (!final && s->set->any_lstrip && passed < at) safe = without_spaces_at_end(text, passed, safe);
     if (rc == 0) rc = pass_on(s, passed, safe);
     s->passed = passed > safe ? passed - safe : 0;
     if (safe > 0) s->after_word = is_word(shore__utf8_char(text + start_of_char_before(text, safe)));
@@ -175,12 +173,17 @@ int shore__splitter_feed(struct shore__splitter *s, const char *text, size_t byt
         return s->on_text(s->ctx, text, bytes);
     }
     int rc = shore__text_append(&s->text, text, bytes);
-    return rc ? rc : split(s, false);
+    if (rc || s->text.count < s->patience) return rc;
+    rc = split(s, false);
+    /* spaces that may yet go with a token: not to be looked at again and again */
+    s->patience = s->text.count > PATIENT_BYTES ? s->text.count + s->text.count / 2 : 0;
+    return rc;
 }
 
 int shore__splitter_end(struct shore__splitter *s) {
     int rc = s->text.count ? split(s, true) : 0;
     if (rc == 0) rc = end_piece(s);
     s->after_word = false;
+    s->patience = 0;
     return rc;
 }

@@ -42,6 +42,7 @@ struct shore__splitter {
     int (*on_token)(void *ctx, uint32_t id);
     void *ctx;
     bool in_piece;
+    size_t patience; /* text that is there before it is searched again */
 };
 int shore__splitter_feed(struct shore__splitter *s, const char *text, size_t bytes);
 int shore__splitter_end(struct shore__splitter *s);

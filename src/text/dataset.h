@@ -16,6 +16,7 @@ typedef void (*shore__note_fn)(void *ctx, const char *text); /* one sentence for
 /* How data are read; zeros are the defaults. */
 struct shore__reading {
     bool parse_special;          /* special tokens in the text get their ids */
+    unsigned threads;            /* that encode, with the same tokens for every number; 0: all of the machine */
     shore__progress_fn progress; /* may be NULL; returning nonzero cancels (-ECANCELED) */
     void *progress_ctx;
     shore__note_fn note; /* may be NULL */

@@ -217,7 +217,7 @@ int shore__dataset_build(const char *const *names, size_t nnames, const struct s
     int rc = shore__data_files_find(names, nnames, how->note, how->note_ctx, &files, diag);
     if (rc) return rc;
     r.total_bytes = files.total_bytes;
-    rc = shore__token_writer_open(tokenizer, how->parse_special, vocab, path, &r.writer, diag);
+    rc = shore__token_writer_open(tokenizer, how, vocab, path, &r.writer, diag);
     r.block = malloc(SHORE__READER_BLOCK_BYTES);
     if (rc == 0 && !r.block) rc = shore__fail(diag, -ENOMEM, "%s: out of memory", path);
     for (size_t i = 0; rc == 0 && i < files.count; i++)

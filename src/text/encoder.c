@@ -16,9 +16,11 @@
 #define PART_BYTES (64u << 10)
 #define PIECE_BYTES (64u << 10) /* above, a piece is encoded before its end is there */
 #define HELD_LIMIT_MIB 96u
-#define PATIENT_BYTES (1u << 20)
+#define PATIENT_BYTES (16u << 10)
+#define STATE_LIMIT_BYTES (64u << 10)
 #define NOTHING SIZE_MAX
 
+/* What decides on the text to come is in shore__encoder_state() and shore__encoder_reset(), too. */
 struct shore__encoder {
     const struct shore__tokenizer *t;
     struct shore__bpe_work work;
@@ -147,15 +149,19 @@ static int encode_held(struct shore__encoder *e, unsigned stage, bool final) {
     return rc;
 }
 
-/* Divides what is held for a stage, unless that was tried with half as much: what is looked at again and again would
- * take the square of its length. */
+/* What is looked at again and again would take the square of its length: so not before there is half as much again. */
+static size_t patience_for(const struct shore__text *held) {
+    return held->count > PATIENT_BYTES ? held->count + held->count / 2 : 0;
+}
+
+/* Divides what is held for a stage. */
 static int divide_held(struct shore__encoder *e, unsigned stage, struct shore__text *held, bool final) {
     size_t used, *patience = &e->begun[stage].patience;
     if (!final && held->count < *patience) return 0;
     int rc = divide(e, stage, held->bytes, held->count, final, &used);
     if (rc) return rc;
     drop_used(e, stage, held, used, final);
-    *patience = held->count > PATIENT_BYTES ? 2 * held->count : 0;
+    *patience = patience_for(held);
     return held->count > (size_t)HELD_LIMIT_MIB << 20 ? refuse_endless(e, HELD_LIMIT_MIB) : 0;
 }
 
@@ -234,10 +240,13 @@ static int cut(struct shore__encoder *e, const char *text, size_t bytes, bool fi
 static int encode_pending(struct shore__encoder *e, bool final) {
     size_t used = e->piece.count;
     if (e->t->nstages) return divide_held(e, 0, &e->piece, final);
+    if (!final && e->piece.count < e->begun[0].patience) return 0;
     int rc = e->t->bpe.byte_level ? encode_part(e, 0, e->piece.bytes, e->piece.count, final)
                                   : cut(e, e->piece.bytes, e->piece.count, final, &used);
-    if (rc == 0) shore__text_drop(&e->piece, used);
-    return rc;
+    if (rc) return rc;
+    shore__text_drop(&e->piece, used);
+    e->begun[0].patience = patience_for(&e->piece);
+    return 0;
 }
 
 static int on_normalized_text(void *ctx, const char *text, size_t bytes) {
@@ -300,9 +309,6 @@ int shore__encoder_open(const struct shore__tokenizer *t, bool special, struct s
         free(e);
         return -ENOMEM;
     }
-    e->at_origin = true;
-    for (unsigned i = 0; i <= SHORE__STEP_LIMIT; i++)
-        e->begun[i].before = SHORE__PATTERN_BEGINS;
     e->normalizing = (struct shore__normalizing){.t = t, .matcher = e->matcher, .sink = on_normalized, .ctx = e};
     e->raw = (struct shore__splitter){.set = &t->raw,
                                       .special = special,
@@ -316,6 +322,7 @@ int shore__encoder_open(const struct shore__tokenizer *t, bool special, struct s
                                              .on_end = on_normalized_end,
                                              .on_token = on_token,
                                              .ctx = e};
+    shore__encoder_reset(e);
     *out = e;
     return 0;
 }
@@ -390,6 +397,61 @@ int shore__encoder_end(struct shore__encoder *e, struct shore__ids *out, struct 
     if (rc == 0) rc = shore__splitter_end(&e->raw);
     e->at_origin = true;
     return explained(e, rc);
+}
+
+static void reset_splitter(struct shore__splitter *s) {
+    s->text.count = s->passed = s->patience = 0;
+    s->after_word = s->in_piece = false;
+}
+
+void shore__encoder_reset(struct shore__encoder *e) {
+    reset_splitter(&e->raw);
+    reset_splitter(&e->normalized);
+    shore__normalizing_reset(&e->normalizing);
+    e->ntail = e->piece.count = 0;
+    e->in_piece = false;
+    e->at_origin = true;
+    for (unsigned i = 0; i <= SHORE__STEP_LIMIT; i++) {
+        e->begun[i].open = e->begun[i].encoding = false;
+        e->begun[i].before = SHORE__PATTERN_BEGINS;
+        e->begun[i].text.count = e->begun[i].patience = 0;
+    }
+    e->work.symbols.count = 0;
+    e->work.waiting = false;
+}
+
+static int put_state(struct shore__text *out, const void *bytes, size_t count) {
+    if (count > STATE_LIMIT_BYTES) return SHORE_EINPUT;
+    int rc = shore__text_append(out, (const char *)&count, sizeof count);
+    return rc ? rc : shore__text_append(out, bytes, count);
+}
+
+static int put_splitter(struct shore__text *out, const struct shore__splitter *s) {
+    size_t fields[] = {s->passed, s->after_word, s->in_piece};
+    int rc = put_state(out, fields, sizeof fields);
+    return rc ? rc : put_state(out, s->text.bytes, s->text.count);
+}
+
+int shore__encoder_state(const struct shore__encoder *e, struct shore__text *out) {
+    size_t fields[] = {e->in_piece, e->at_origin, e->work.waiting};
+    out->count = 0;
+    int rc = put_splitter(out, &e->raw);
+    if (rc == 0) rc = put_splitter(out, &e->normalized);
+    if (rc == 0) rc = put_state(out, e->tail, e->ntail);
+    if (rc == 0) rc = put_state(out, fields, sizeof fields);
+    for (unsigned i = 0; rc == 0 && i < e->t->nsteps; i++) {
+        int step[] = {e->normalizing.at[i].begun, e->normalizing.at[i].begun ? e->normalizing.at[i].before : 0};
+        rc = put_state(out, step, sizeof step);
+        if (rc == 0) rc = put_state(out, e->normalizing.at[i].held.bytes, e->normalizing.at[i].held.count);
+    }
+    if (rc == 0) rc = put_state(out, e->piece.bytes, e->piece.count);
+    if (rc == 0) rc = put_state(out, e->work.symbols.ids, e->work.symbols.count * sizeof *e->work.symbols.ids);
+    for (unsigned i = 0; rc == 0 && i <= e->t->nstages; i++) {
+        int more[] = {e->begun[i].open, e->begun[i].encoding, e->begun[i].before};
+        rc = put_state(out, more, sizeof more);
+        if (rc == 0) rc = put_state(out, e->begun[i].text.bytes, e->begun[i].text.count);
+    }
+    return rc;
 }
 
 void shore__encoder_close(struct shore__encoder *e) {

@@ -30,12 +30,21 @@ static int put_char(struct shore__text *out, uint32_t c) {
     return shore__text_append(out, (char *)bytes, (size_t)utf8proc_encode_char((utf8proc_int32_t)c, bytes));
 }
 
-/* Before such a character, composition can be cut: it never joins what stands before it. */
+/* Before such a character, composition can be cut: it never joins what stands before it, nor does what it decomposes
+ * into. Among those that do are no others than marks, Hangul's vowels and finals in their several forms, and the vowels
+ * of Kirat Rai. */
 static bool composes_alone(uint32_t c) {
-    return c < 0x300 || (c >= 0x370 && c <= 0x482) || (c >= 0x5D0 && c <= 0x5EA) || (c >= 0x621 && c <= 0x64A) ||
-           (c >= 0xE01 && c <= 0xE30) || (c >= 0x2010 && c <= 0x2027) || (c >= 0x3001 && c <= 0x3029) ||
-           (c >= 0x3041 && c <= 0x3096) || (c >= 0x30A1 && c <= 0x30FA) || (c >= 0x3400 && c <= 0x4DBF) ||
-           (c >= 0x4E00 && c <= 0x9FFF) || (c >= 0xAC00 && c <= 0xD7A3) || (c >= 0xFF01 && c <= 0xFF5E);
+    if (c < 0x300) return true;
+    switch (utf8proc_category((utf8proc_int32_t)c)) {
+    case UTF8PROC_CATEGORY_MN:
+    case UTF8PROC_CATEGORY_MC:
+    case UTF8PROC_CATEGORY_ME:
+    case UTF8PROC_CATEGORY_CN:
+        return false;
+    default:
+        return !((c >= 0x1100 && c <= 0x11FF) || (c >= 0xD7B0 && c <= 0xD7FF) || (c >= 0x3131 && c <= 0x318E) ||
+                 (c >= 0xFF9E && c <= 0xFFDC) || (c >= 0x16D40 && c <= 0x16D7F));
+    }
 }
 
 static size_t last_place_to_cut(const char *text, size_t bytes) {
@@ -220,6 +229,13 @@ int shore__normalizing_feed(struct shore__normalizing *n, const char *text, size
 
 int shore__normalizing_end(struct shore__normalizing *n, struct shore_diag *diag) {
     return pass(n, 0, "", 0, true, diag);
+}
+
+void shore__normalizing_reset(struct shore__normalizing *n) {
+    for (unsigned i = 0; i < SHORE__STEP_LIMIT; i++) {
+        n->at[i].begun = false;
+        n->at[i].held.count = 0;
+    }
 }
 
 void shore__normalizing_fini(struct shore__normalizing *n) {

@@ -4,15 +4,16 @@
 #include <stdlib.h>
 
 #include "base/diag.h"
+#include "base/machine.h"
 #include "files/atomic.h"
+#include "text/encoders.h"
 #include "text/token_file.h"
-#include "text/vector.h"
+#include "text/tokenizer_impl.h"
 
 #define BLOCK_BYTES (256u << 10)
 
 struct shore__token_writer {
-    struct shore__encoder *encoder;
-    struct shore__ids ids;
+    struct shore__encoders *encoders;
     int64_t end_of_text, last; /* last token written, or -1 */
     uint32_t vocab, width;
     struct shore__atomic file;
@@ -22,14 +23,14 @@ struct shore__token_writer {
     struct shore__dataset_stats stats;
     bool any_tokens, after_tokens; /* of a file that holds tokens */
     uint64_t real_tokens;
-    /* for messages */
-    const char *source;
-    uint64_t line; /* of JSONL; 0: not in a line */
+    /* for messages: where what is written comes from, and what is read */
+    const char *source, *read_source;
+    uint64_t line, read_line; /* of JSONL; 0: not in a line */
 };
 
 void shore__token_writer_source(struct shore__token_writer *w, const char *source, uint64_t line) {
-    w->source = source;
-    w->line = line;
+    w->read_source = source;
+    w->read_line = line;
 }
 
 static int refuse(const struct shore__token_writer *w, int rc, const char *why, struct shore_diag *diag) {
@@ -61,7 +62,7 @@ static int put(struct shore__token_writer *w, uint32_t id, struct shore_diag *di
     return w->pending_bytes < BLOCK_BYTES ? 0 : flush(w, diag);
 }
 
-int shore__token_writer_begin_document(struct shore__token_writer *w, struct shore_diag *diag) {
+static int join(struct shore__token_writer *w, struct shore_diag *diag) {
     bool joined = w->stats.documents++ == 0 || (w->after_tokens && w->last == w->end_of_text);
     w->after_tokens = false;
     if (!joined && w->end_of_text < 0)
@@ -72,42 +73,55 @@ int shore__token_writer_begin_document(struct shore__token_writer *w, struct sho
     return joined ? 0 : put(w, (uint32_t)w->end_of_text, diag);
 }
 
-static int put_ids(struct shore__token_writer *w, struct shore_diag *diag) {
+static void come_from(struct shore__token_writer *w, const char *source, uint64_t line) {
+    w->source = source;
+    w->line = line;
+}
+
+static int on_document(void *ctx, const char *source, uint64_t line, struct shore_diag *diag) {
+    come_from(ctx, source, line);
+    return join(ctx, diag);
+}
+
+static int on_ids(void *ctx, const char *source, uint64_t line, const uint32_t *ids, size_t count,
+                  struct shore_diag *diag) {
+    struct shore__token_writer *w = ctx;
     int rc = 0;
-    for (size_t i = 0; rc == 0 && i < w->ids.count; i++)
-        rc = put(w, w->ids.ids[i], diag);
-    w->real_tokens += w->ids.count;
-    w->ids.count = 0;
+    come_from(w, source, line);
+    for (size_t i = 0; rc == 0 && i < count; i++)
+        rc = put(w, ids[i], diag);
+    w->real_tokens += count;
     return rc;
+}
+
+static int on_failure(void *ctx, const char *source, uint64_t line, int rc, const char *why, struct shore_diag *diag) {
+    come_from(ctx, source, line);
+    return refuse(ctx, rc, *why ? why : "no memory to tokenize it", diag);
+}
+
+int shore__token_writer_begin_document(struct shore__token_writer *w, struct shore_diag *diag) {
+    return shore__encoders_begin(w->encoders, w->read_source, w->read_line, diag);
 }
 
 int shore__token_writer_feed(struct shore__token_writer *w, const char *text, size_t bytes, struct shore_diag *diag) {
-    struct shore_diag why = {{0}};
-    int rc = 0;
     w->stats.text_bytes += bytes;
-    /* small parts, so that the vector of ids stays small */
-    for (size_t at = 0; rc == 0 && at < bytes; at += BLOCK_BYTES) {
-        size_t n = bytes - at < BLOCK_BYTES ? bytes - at : BLOCK_BYTES;
-        rc = shore__encoder_feed(w->encoder, text + at, n, &w->ids, &why);
-        if (rc) return refuse(w, rc, why.text, diag);
-        rc = put_ids(w, diag);
-    }
-    return rc;
+    return shore__encoders_feed(w->encoders, text, bytes, diag);
 }
 
 int shore__token_writer_end_document(struct shore__token_writer *w, struct shore_diag *diag) {
-    struct shore_diag why = {{0}};
-    int rc = shore__encoder_end(w->encoder, &w->ids, &why);
-    return rc ? refuse(w, rc, why.text, diag) : put_ids(w, diag);
+    (void)diag;
+    shore__encoders_end(w->encoders);
+    return 0;
 }
 
 int shore__token_writer_tokens(struct shore__token_writer *w, const uint32_t *ids, size_t count, bool first,
                                struct shore_diag *diag) {
-    int rc = 0;
+    int rc = shore__encoders_drain(w->encoders, diag);
     w->any_tokens = true;
-    if (count == 0) return 0;
+    if (rc || count == 0) return rc;
+    come_from(w, w->read_source, w->read_line);
     if (first && ids[0] != w->end_of_text && w->last != w->end_of_text)
-        rc = shore__token_writer_begin_document(w, diag);
+        rc = join(w, diag);
     else if (first)
         w->stats.documents++;
     for (size_t i = 0; rc == 0 && i < count; i++)
@@ -117,8 +131,16 @@ int shore__token_writer_tokens(struct shore__token_writer *w, const uint32_t *id
     return rc;
 }
 
-int shore__token_writer_open(struct shore__tokenizer *tokenizer, bool special, uint32_t vocab, const char *path,
-                             struct shore__token_writer **out, struct shore_diag *diag) {
+/* Bytes are not worth it. */
+static unsigned thread_count(const struct shore__tokenizer *t, const struct shore__reading *how) {
+    unsigned threads = how->threads ? how->threads : shore__machine_threads();
+    uint64_t most = how->memory_bytes ? how->memory_bytes / 2 / SHORE__ENCODERS_BYTES_PER_THREAD : threads;
+    if (threads > most) threads = (unsigned)most;
+    return t->is_bytes || threads == 0 ? 1 : threads;
+}
+
+int shore__token_writer_open(const struct shore__tokenizer *tokenizer, const struct shore__reading *how, uint32_t vocab,
+                             const char *path, struct shore__token_writer **out, struct shore_diag *diag) {
     struct shore__token_writer *w = calloc(1, sizeof *w);
     if (!w) return shore__fail(diag, -ENOMEM, "%s: out of memory", path);
     w->vocab = vocab;
@@ -132,7 +154,9 @@ int shore__token_writer_open(struct shore__tokenizer *tokenizer, bool special, u
     }
     w->hash = XXH3_createState();
     w->pending = malloc(BLOCK_BYTES);
-    if (!w->hash || !w->pending || shore__encoder_open(tokenizer, special, &w->encoder) != 0) {
+    const struct shore__encoders_sink sink = {on_document, on_ids, on_failure, w};
+    if (!w->hash || !w->pending ||
+        shore__encoders_open(tokenizer, how->parse_special, thread_count(tokenizer, how), &sink, &w->encoders) != 0) {
         shore__token_writer_close(w);
         return shore__fail(diag, -ENOMEM, "%s: out of memory", path);
     }
@@ -144,9 +168,11 @@ int shore__token_writer_open(struct shore__tokenizer *tokenizer, bool special, u
 int shore__token_writer_finish(struct shore__token_writer *w, const char *what, struct shore__dataset_stats *stats,
                                struct shore_diag *diag) {
     unsigned char raw[SHORE__TOKEN_HEADER_BYTES];
+    int rc = shore__encoders_drain(w->encoders, diag);
+    if (rc) return rc;
     if (w->real_tokens == 0)
         return shore__fail(diag, SHORE_EINPUT, "%s: the data is empty: not one token is in it", what);
-    int rc = flush(w, diag);
+    rc = flush(w, diag);
     if (rc) return rc;
     if (w->any_tokens) w->stats.text_bytes = 0;
     struct shore__token_header header = {.width = w->width,
@@ -164,9 +190,8 @@ int shore__token_writer_finish(struct shore__token_writer *w, const char *what, 
 void shore__token_writer_close(struct shore__token_writer *w) {
     if (!w) return;
     shore__atomic_abort(&w->file);
-    shore__encoder_close(w->encoder);
+    shore__encoders_close(w->encoders);
     XXH3_freeState(w->hash);
     free(w->pending);
-    free(w->ids.ids);
     free(w);
 }

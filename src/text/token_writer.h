@@ -6,9 +6,9 @@
 #include "text/dataset.h"
 
 struct shore__token_writer;
-/* special: as for an encoder. vocab: tokens from this on are refused. The file appears at path when it is finished. */
-int shore__token_writer_open(struct shore__tokenizer *tokenizer, bool special, uint32_t vocab, const char *path,
-                             struct shore__token_writer **out, struct shore_diag *diag);
+/* vocab: tokens from this on are refused. The file appears at path when it is finished. */
+int shore__token_writer_open(const struct shore__tokenizer *tokenizer, const struct shore__reading *how, uint32_t vocab,
+                             const char *path, struct shore__token_writer **out, struct shore_diag *diag);
 /* Where what is written next comes from, for messages; line 0: not in a line. The name stays the caller's and must live
  * until close. */
 void shore__token_writer_source(struct shore__token_writer *w, const char *source, uint64_t line);

@@ -50,13 +50,19 @@ int shore__tokenizer_encode(struct shore__tokenizer *t, const char *text, size_t
                             struct shore__ids *out, struct shore_diag *diag);
 /* The same for a text that comes in parts: feed it any number of times, then end it; the ids, appended to out, are
  * those of the whole. The encoder can then take the next text. Memory does not grow with the text, but with the longest
- * stretch of it that no rule of the tokenizer divides; SHORE_EINPUT if that is above 1 MiB. After an error only close
- * is left. An encoder borrows its tokenizer, which serves any number of them, in any threads. */
+ * stretch of it that no rule of the tokenizer divides; SHORE_EINPUT if that is above 1 MiB. After an error only reset
+ * and close are left. An encoder borrows its tokenizer, which serves any number of them, in any threads. */
+struct shore__text;
 struct shore__encoder;
 int shore__encoder_open(const struct shore__tokenizer *t, bool special, struct shore__encoder **out);
 int shore__encoder_feed(struct shore__encoder *e, const char *text, size_t bytes, struct shore__ids *out,
                         struct shore_diag *diag);
 int shore__encoder_end(struct shore__encoder *e, struct shore__ids *out, struct shore_diag *diag);
+/* Back to where open leaves it, after an error too. */
+void shore__encoder_reset(struct shore__encoder *e);
+/* All that decides what an encoder makes of the text to come; two in the same state make the same. 0, -ENOMEM, or
+ * SHORE_EINPUT: too long to be compared. */
+int shore__encoder_state(const struct shore__encoder *e, struct shore__text *out);
 void shore__encoder_close(struct shore__encoder *e);
 
 /* Appends ids to a growing byte vector; special tokens and ids without text give nothing, nor do those beyond the

@@ -129,10 +129,11 @@ struct shore__normalizing {
         bool begun;
         int before; /* the byte before what is held */
         struct shore__text held, out;
-    } at[SHORE__STEP_LIMIT];
+    } at[SHORE__STEP_LIMIT]; /* with what it holds: all that decides on the text to come */
 };
 int shore__normalizing_feed(struct shore__normalizing *n, const char *text, size_t bytes, struct shore_diag *diag);
 int shore__normalizing_end(struct shore__normalizing *n, struct shore_diag *diag);
+void shore__normalizing_reset(struct shore__normalizing *n);
 void shore__normalizing_fini(struct shore__normalizing *n);
 /* A whole text; appends. */
 int shore__normalize(const struct shore__tokenizer *t, const char *text, size_t bytes, struct shore__text *out,
