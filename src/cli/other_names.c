@@ -76,8 +76,12 @@ const struct shore__other_name shore__other_names[] = {
      NULL,
      "documents are joined by the tokenizer's end of text, and cut into sequences of --seq-len tokens: nothing is "
      "padded"},
-    {"chat-template|template|train-on-inputs|train-on-prompt|train-on-input|assistant-only-loss|completion-only-loss|"
-     "mask-prompt|train-on-responses-only|roles-to-train|conversation-column|prompt-template|remove-unused-columns|"
+    {"dataset-text-field|text-column|text-column-name|text-key|json-key|json-keys|input-key|content-field|column",
+     "text-field", " NAME"},
+    {"chat-template|template|prompt-template|apply-chat-template|parse-special", "special-tokens",
+     " parse, for chats to which their template was applied before"},
+    {"train-on-inputs|train-on-prompt|train-on-input|assistant-only-loss|completion-only-loss|"
+     "mask-prompt|train-on-responses-only|roles-to-train|conversation-column|remove-unused-columns|"
      "label-names",
      NULL, "text is trained on as it stands, every token of it: apply a template to it first"},
     {"num-workers|dataloader-num-workers|preprocessing-num-workers|dataset-num-proc|num-proc|dataset-processes|"

@@ -114,8 +114,8 @@ for name in Qwen/Qwen2.5-0.5B https://huggingface.co/Qwen/Qwen2.5-0.5B; do
     bad "text of a hub's model: $name" "does not download.*hf download Qwen/Qwen2.5-0.5B" generate $name
     bad "import of a hub's model: $name" "hf download Qwen/Qwen2.5-0.5B .*then --model DIR" import --model $name --drive "$drive" --out "$out"
 done
-with_flag "a hub's name for data" "hf download --repo-type dataset roneneldan/TinyStories" --data roneneldan/TinyStories
-bad "an address of data" "does not download: fetch it first" eval "$good" --data https://example.org/a.txt
+with_flag "a hub's name for data" "hf download --repo-type dataset roneneldan/TinyStories" --tokenizer bytes --data roneneldan/TinyStories
+bad "an address of data" "does not download: fetch it first" eval "$good" --tokenizer bytes --data https://example.org/a.txt
 bad "inspect of nothing" "no-run" inspect "$place/no-run" --digest
 printf '{"stepz": 3}' >"$place/config.json"
 with_flag "unknown key" "did you mean.*steps" --config "$place/config.json"
