@@ -44,7 +44,7 @@ static const struct shore__command_line line = {
 void shore__report_add(struct shore__report *r, const char *what, enum shore__verdict verdict, const char *advice,
                        json_t *facts, const char *format, ...) {
     static const char *const words[] = {"OK", "WARN", "FAIL"}, *const keys[] = {"ok", "warn", "fail"};
-    char text[1500], shown[256];
+    char text[1500], plain[2000], shown[256];
     va_list args;
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
@@ -57,8 +57,8 @@ void shore__report_add(struct shore__report *r, const char *what, enum shore__ve
     json_decref(facts);
     json_array_append_new(r->checks, o);
     if (r->json) return;
-    printf("%-5s %s: %s%s%s\n", words[verdict], shore__escape(what, strlen(what), shown, sizeof shown), text,
-           advice ? "; " : "", advice ? advice : "");
+    printf("%-5s %s: %s%s%s\n", words[verdict], shore__escape(what, strlen(what), shown, sizeof shown),
+           shore__printable(text, strlen(text), plain, sizeof plain), advice ? "; " : "", advice ? advice : "");
     fflush(stdout);
 }
 

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "cli/clean_text.h"
 #include "cli/cli.h"
 #include "cli/doctor.h"
 #include "drive/placement.h"
@@ -69,8 +70,9 @@ static void remote(struct shore__report *r, const char *path) {
 
 static json_t *facts_of(const struct shore__whereabouts *w) {
     static const char *const grounds[] = {"disk", "memory", "network", "device"};
-    return json_pack("{s:s,s:s,s:s,s:s,s:s,s:I,s:I}", "ground", grounds[w->ground], "device", w->device, "disk",
-                     w->disk, "file_system", w->file_system, "mount_point", w->mount_point, "room_bytes",
+    return json_pack("{s:s,s:o,s:s,s:s,s:o,s:I,s:I}", "ground", grounds[w->ground], "device",
+                     shore__clean_json(w->device, strlen(w->device)), "disk", w->disk, "file_system", w->file_system,
+                     "mount_point", shore__clean_json(w->mount_point, strlen(w->mount_point)), "room_bytes",
                      (json_int_t)w->free_bytes, "total_bytes", (json_int_t)w->total_bytes);
 }
 

@@ -72,6 +72,14 @@ json --drive "$place/none/x" "$drive"
 same "JSON of what does not work: exit code" $rc 1
 grep -qE '"ok": ?false' "$place/json" && ok "not ok" || fail "not ok"
 
+odd=$place/odd$(printf '\001\033[1m\377.d')
+json --drive "$odd/x.volume"
+perl -MJSON::PP -e 'local $/; my $j = decode_json(<>); die if $j->{ok}' "$place/json" && ok "an odd name" || fail "an odd name"
+mkdir "$odd"
+must doctor --drive "$odd"
+same "no control character is printed" "$(sed 1d "$place/log" | LC_ALL=C tr -d '\n' | LC_ALL=C grep -c '[[:cntrl:]]')" 0
+rmdir "$odd"
+
 # ---- ended in the middle ----
 for signal in INT TERM KILL KILL KILL KILL; do
     "$LONGSHORE" doctor --drive "$drive" "$place/other" "$drive" "$place/other" >"$place/log" 2>&1 </dev/null &
