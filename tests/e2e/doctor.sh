@@ -59,7 +59,7 @@ same "nothing else is said" "$(wc -c <"$place/log")" 0
 same "JSON: exit code" $rc 0
 perl -MJSON::PP -e 'local $/; my $j = decode_json(<>); my %seen = map { $_->{check} => $_ } @{$j->{checks}};
     die "ok" unless $j->{ok}; /^(ok|warn|fail)$/ or die $_ for map { $_->{status} } @{$j->{checks}};
-    die "text" if grep { !length $_->{text} } @{$j->{checks}}; my $d = $seen{$ARGV[0] // ""} // (values %seen)[0];
+    die "text" if grep { !length $_->{text} } @{$j->{checks}};
     for (qw(processor threads memory io_uring)) { $seen{$_} or die $_ }
     $seen{threads}{threads} >= 1 && $seen{memory}{memory_bytes} > 0 or die "figures";
     my ($drive) = grep { exists $_->{room_bytes} } @{$j->{checks}};
