@@ -154,6 +154,44 @@ const char *shore__format_seconds(double seconds, char *out, size_t out_bytes) {
     return out;
 }
 
+int shore__parse_pace(const char *text, struct shore__pace *pace) {
+    struct shore__pace read = {0};
+    char number[32];
+    size_t digits = strspn(text, "0123456789."), steps = strspn(text, "0123456789");
+    const char *unit = text + digits;
+    if (digits == 0 || digits >= sizeof number) return -EINVAL;
+    memcpy(number, text, digits);
+    number[digits] = 0;
+    errno = 0;
+    if (*unit == 0 && steps == digits) {
+        read.steps = strtoull(number, NULL, 10);
+    } else if (shore__parse_real(number, &read.seconds)) {
+        return -EINVAL;
+    } else {
+        double scale = strcmp(unit, "s") == 0 ? 1 : strcmp(unit, "m") == 0 ? 60 : strcmp(unit, "h") == 0 ? 3600 : 0;
+        read.seconds *= scale;
+        if (!(read.seconds <= 1e7)) return -EINVAL;
+    }
+    if (errno || (read.steps == 0 && !(read.seconds > 0))) return -EINVAL;
+    *pace = read;
+    return 0;
+}
+
+const char *shore__format_pace(const struct shore__pace *pace, char *out, size_t out_bytes) {
+    if (pace->steps)
+        snprintf(out, out_bytes, "%llu", (unsigned long long)pace->steps);
+    else
+        snprintf(out, out_bytes, "%.10gs", pace->seconds);
+    return out;
+}
+
+const char *shore__format_time_of_day(int64_t seconds, char *out, size_t out_bytes) {
+    struct tm tm;
+    time_t t = (time_t)seconds;
+    if (!localtime_r(&t, &tm) || !strftime(out, out_bytes, "%H:%M:%S", &tm)) snprintf(out, out_bytes, "--:--:--");
+    return out;
+}
+
 uint64_t shore__now_ns(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);

@@ -28,6 +28,17 @@ const char *shore__format_count(uint64_t count, char *out, size_t out_bytes);
 /* "3 h 12 min", "4.2 s". */
 const char *shore__format_seconds(double seconds, char *out, size_t out_bytes);
 
+/* How often: after so many steps ("10"), or so much time ("30s", "5m", "1h"); the other one is 0. */
+struct shore__pace {
+    uint64_t steps;
+    double seconds;
+};
+/* Rejects all else, and 0, with -EINVAL. */
+int shore__parse_pace(const char *text, struct shore__pace *pace);
+const char *shore__format_pace(const struct shore__pace *pace, char *out, size_t out_bytes); /* as it is read */
+/* "10:18:52", local time. seconds: since the epoch. */
+const char *shore__format_time_of_day(int64_t seconds, char *out, size_t out_bytes);
+
 uint64_t shore__now_ns(void); /* CLOCK_MONOTONIC */
 
 static inline void shore__put_u16(unsigned char *p, uint16_t v) {

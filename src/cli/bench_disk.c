@@ -105,7 +105,7 @@ static int run(const void *args) {
     const struct args *a = args;
     struct shore__strings places = {0};
     struct shore_diag diag = {{0}};
-    shore__cli_catch_signals("\nlongshore: stopping and removing the file\n");
+    shore__cli_catch_signals("longshore: stopping and removing the file\n");
     size_t n = a->drives.count, opened = 0;
     struct disk *disks = calloc(n, sizeof *disks);
     int rc =

@@ -484,7 +484,7 @@ static int run(const struct args *a, const char *name) {
     if (!rc) rc = plan_rows(b, &diag);
     if (!rc) rc = open_lines(b, &diag);
     if (!rc) {
-        shore__cli_catch_signals("\nlongshore: stopping and removing what is temporary\n");
+        shore__cli_catch_signals("longshore: stopping and removing what is temporary\n");
         rc = make_inputs(b, &diag);
     }
     if (!rc) {

@@ -310,7 +310,7 @@ static int run(const void *args) {
     struct bench b = {.args = a};
     struct shore_diag diag = {{0}};
     int code = SHORE__EXIT_DONE;
-    shore__cli_catch_signals("\nlongshore: stopping and removing the volume\n");
+    shore__cli_catch_signals("longshore: stopping and removing the volume\n");
     int rc = 0;
     if (shore__bench_parse_count(a->params ? a->params : "124M", &b.params) || b.params > UINT64_C(1) << 40)
         rc = shore__fail(&diag, SHORE_EUSAGE, "--params takes a number such as 124M or 1.5B, not '%s'", a->params);

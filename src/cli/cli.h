@@ -74,9 +74,11 @@ int shore__cli_finish(int code);
 
 /* Messages go to a terminal that can redraw a line. */
 bool shore__cli_redraws(void);
-/* Progress: one line that is redrawn there; elsewhere a plain line each time `keep` is set. Threading: any. */
+/* Progress: one line that is redrawn there; elsewhere a plain line, with the time of day, each time `keep` is set.
+ * Threading: any. */
 void shore__cli_progress(const char *text, bool keep);
-void shore__cli_progress_end(void); /* leaves the line that is there */
+void shore__cli_progress_end(void);  /* leaves the line that is there, but for one of shore__cli_work() */
+bool shore__cli_shows_passing(void); /* one of those stands on the terminal; for signal handlers too */
 /* shore__progress_fn of a longer piece of work. ctx: its name, or NULL for silence. Nonzero once a signal came. */
 int shore__cli_work(void *name, uint64_t done_bytes, uint64_t total_bytes);
 

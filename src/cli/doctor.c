@@ -139,7 +139,7 @@ static int finish(struct shore__report *r) {
 
 static int examine(const struct args *a) {
     struct shore__report r = {.checks = json_array(), .json = a->json};
-    shore__cli_catch_signals("\nlongshore: stopping after this drive\n");
+    shore__cli_catch_signals("longshore: stopping after this drive\n");
     shore__doctor_machine(&r);
     shore__doctor_graphics(&r);
     look_at_drives(&r, &a->drives);

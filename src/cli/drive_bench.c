@@ -106,7 +106,7 @@ static int bench(const char *const *names, uint32_t n, const struct args *a) {
                                  shore__escape(names[i], strlen(names[i]), shown, sizeof shown));
         if (!rc) rc = find(names[i], &found[i], &diag);
     }
-    shore__cli_catch_signals("\nlongshore: stopping after this drive\n");
+    shore__cli_catch_signals("longshore: stopping after this drive\n");
     for (uint32_t i = 0; !rc && i < n; i++) {
         struct drive *d = &found[i];
         const char *path = shore__path_is_remote(names[i]) ? names[i] : d->probe.path;

@@ -294,7 +294,7 @@ static int command(enum what what, int argc, char **argv) {
     if (!rc && a.itself) rc = shore__run_claim(parsed.positional[0], &diag);
     if (!rc) rc = shore__run_open(parsed.positional[0], true, NULL, &run, &diag);
     if (!rc && run->note) shore__cli_say("%s", run->note);
-    shore__cli_catch_signals("\nlongshore: stopping; once more stops at once\n");
+    shore__cli_catch_signals("longshore: stopping; once more stops at once\n");
     uint64_t before = run ? run->generation : 0;
     if (!rc) rc = shore__cli_copy_budget(run, a.memory, what == ADD ? added_drives(&parsed) : 0, &diag);
     if (!rc) rc = work(run, what, parsed.positional + 1, &a, &diag);

@@ -66,7 +66,7 @@ static int serve(const struct args *a) {
     if (rc) {
         /* said below */
     } else if (a->listen) {
-        shore__cli_catch_signals("\nlongshore: no more clients\n");
+        shore__cli_catch_signals("longshore: no more clients\n");
         rc = shore__serve_listen(a->listen, &o, shore__cli_stop_wanted, said, &diag);
     } else {
         int in = dup(STDIN_FILENO), out = dup(STDOUT_FILENO);

@@ -127,7 +127,7 @@ static int evaluate(const char *path, struct args *a) {
     int code = SHORE__EXIT_DONE;
     int rc = shore__cli_open(path, &a->moved, a->tokenizer, &a->data, &o, &diag);
     if (rc) return shore__cli_fail(rc, &diag);
-    shore__cli_catch_signals("\nlongshore: stopping; nothing is left behind\n");
+    shore__cli_catch_signals("longshore: stopping; nothing is left behind\n");
     if (a->data.count) {
         rc = build_data(a, &o, &built, &diag);
         data = built;

@@ -60,7 +60,7 @@ static int export(const char *path, const struct args *a) {
     int rc = shore__cli_open(path, &a->moved, NULL, NULL, &o, &diag);
     if (rc) return shore__cli_fail(rc, &diag);
     rc = buffers_within(a, &buffers, &diag);
-    if (!rc) shore__cli_catch_signals("\nlongshore: stopping; once more stops at once\n");
+    if (!rc) shore__cli_catch_signals("longshore: stopping; once more stops at once\n");
     if (!rc)
         rc = shore__export(o.fleet, o.model, o.tokenizer, o.step, a->out, types[a->dtype], buffers, a->shard,
                            shore__cli_work, a->quiet ? NULL : (void *)"exporting", &diag);

@@ -30,6 +30,9 @@ static const char *default_of(const struct shore__option *o, const void *target,
         if (isfinite(v) && v >= 0) snprintf(out, bytes, "%g", v);
         break;
     }
+    case SHORE__OPTION_PACE:
+        shore__format_pace(at, out, bytes);
+        break;
     case SHORE__OPTION_SHARE:
         shore__format_share(*(const double *)at, out, bytes);
         break;

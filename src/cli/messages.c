@@ -1,23 +1,27 @@
 #include <errno.h>
 #include <limits.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "cli/cli.h"
 
 static struct {
     pthread_mutex_t lock;
-    bool open; /* a progress line stands on the terminal, its line not ended */
+    bool open;                     /* a progress line stands on the terminal, its line not ended */
+    volatile sig_atomic_t passing; /* and is of no use once its work is done */
     uint64_t drawn_ns, worked_ns;
 } screen = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static void end_line(void) {
-    if (screen.open) fputc('\n', stderr);
+    if (screen.open) fputs(screen.passing ? "\r\033[K" : "\n", stderr);
     screen.open = false;
+    screen.passing = 0;
 }
 
 void shore__cli_say(const char *format, ...) {
@@ -130,7 +134,11 @@ static int fitting(const char *text, int columns) {
     return end > 0 ? end : columns;
 }
 
-void shore__cli_progress(const char *text, bool keep) {
+bool shore__cli_shows_passing(void) {
+    return screen.passing;
+}
+
+static void draw(const char *text, bool keep, bool passing) {
     const uint64_t redraw_ns = 100000000;
     pthread_mutex_lock(&screen.lock);
     if (shore__cli_redraws()) {
@@ -140,13 +148,19 @@ void shore__cli_progress(const char *text, bool keep) {
             int width = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col - 1 : 79;
             fprintf(stderr, "\r%.*s\033[K", fitting(text, width), text); /* a wrapped line cannot be redrawn */
             screen.open = true;
+            screen.passing = passing;
             screen.drawn_ns = now;
             if (keep) end_line();
         }
     } else if (keep) {
-        fprintf(stderr, "%s\n", text);
+        char now[16];
+        fprintf(stderr, "%s %s\n", shore__format_time_of_day(time(NULL), now, sizeof now), text);
     }
     pthread_mutex_unlock(&screen.lock);
+}
+
+void shore__cli_progress(const char *text, bool keep) {
+    draw(text, keep, false);
 }
 
 void shore__cli_progress_end(void) {
@@ -185,7 +199,7 @@ int shore__cli_work(void *name, uint64_t done_bytes, uint64_t total_bytes) {
         char text[160];
         snprintf(text, sizeof text, "%s: %.0f %%", (const char *)name,
                  total_bytes ? 100.0 * (double)done_bytes / (double)total_bytes : 0.0);
-        shore__cli_progress(text, keep);
+        draw(text, keep, true);
     }
     return shore__cli_stop_wanted();
 }

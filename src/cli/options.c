@@ -190,6 +190,13 @@ int shore__option_set(const struct shore__option *o, const char *text, void *tar
         return set_whole(o, text, at, diag);
     case SHORE__OPTION_REAL:
         return set_real(o, text, at, diag);
+    case SHORE__OPTION_PACE: {
+        struct shore__pace v;
+        if (shore__parse_pace(text, &v) || (o->most > 0 && (double)v.steps > o->most))
+            return bad_value(o, text, "a number of steps such as 10, or a time such as 30s or 5m", diag);
+        memcpy(at, &v, sizeof v);
+        return 0;
+    }
     case SHORE__OPTION_SHARE: {
         double v;
         if (shore__parse_share(text, &v)) return bad_value(o, text, "a share above 0 such as top1%, or none", diag);

@@ -16,6 +16,7 @@ enum shore__option_kind {
     SHORE__OPTION_U32,
     SHORE__OPTION_U64,
     SHORE__OPTION_REAL,   /* double */
+    SHORE__OPTION_PACE,   /* struct shore__pace, "10" or "30s" */
     SHORE__OPTION_SHARE,  /* double, "top1%" */
     SHORE__OPTION_TEXT,   /* char *, malloc'ed */
     SHORE__OPTION_LIST,   /* struct shore__strings: all words up to the next --flag */

@@ -10,7 +10,9 @@ static const char *first_answer;
 static void on_signal(int number) {
     if (number == SIGHUP && signals_seen) return; /* a closed terminal sends one, and so does its shell */
     if (++signals_seen > 1) _exit(SHORE__EXIT_FAILED);
-    ssize_t ignored = write(STDERR_FILENO, first_answer, strlen(first_answer));
+    const char *before = shore__cli_shows_passing() ? "\r\033[K" : "\n";
+    ssize_t ignored = write(STDERR_FILENO, before, strlen(before));
+    ignored = write(STDERR_FILENO, first_answer, strlen(first_answer));
     (void)ignored;
 }
 

@@ -134,7 +134,7 @@ int shore__cli_rollback(int argc, char **argv) {
     if (!rc) rc = shore__run_open_to_roll_back(parsed.positional[0], &run, &diag);
     if (!rc && run->note) shore__cli_say("%s", run->note);
     if (!rc) rc = shore__snapshot_read(run->path, name, &s, &diag);
-    shore__cli_catch_signals("\nlongshore: stopping; once more stops at once\n");
+    shore__cli_catch_signals("longshore: stopping; once more stops at once\n");
     if (!rc) rc = shore__cli_copy_budget(run, a.memory, 0, &diag);
     if (!rc)
         rc = shore__run_rollback(run, name, shore__cli_note, NULL, shore__cli_work,

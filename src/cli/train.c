@@ -11,7 +11,7 @@
 #include "cli/train_options.h"
 #include "storage/volume.h"
 
-static const char promise[] = "\nlongshore: finishing and committing this step; once more stops at once\n";
+static const char promise[] = "longshore: finishing and committing this step; once more stops at once\n";
 
 /* What the callbacks of one training share. */
 struct watch {
@@ -30,11 +30,16 @@ static void on_step(void *ctx, const struct shore__step_report *r) {
     }
     char line[512];
     shore__progress_line(&w->progress, r, line, sizeof line);
+    double jump = shore__progress_jump(&w->progress, r->grad_norm);
     if (w->settings->quiet) return;
-    uint64_t every = w->settings->log_every ? w->settings->log_every : 1;
     bool last = r->step == w->progress.last_step;
-    bool due = r->step % every == 0 && !shore__cli_redraws();
-    shore__cli_progress(line, last || due || !isnan(r->val_loss) || r->skipped);
+    bool due = shore__progress_due(&w->progress, &w->settings->log_every, r->step, shore__now_ns());
+    bool kept = last || jump > 0 || !isnan(r->val_loss) || r->skipped;
+    shore__cli_progress(line, kept || (due && !shore__cli_redraws()));
+    if (jump > 0)
+        shore__cli_say("step %llu: the norm of the gradients is %.0f times its running mean; if the loss stays high, a "
+                       "lower --lr or a longer --warmup helps",
+                       (unsigned long long)r->step, jump);
 }
 
 static void on_sample(void *ctx, uint64_t step, const char *text, size_t bytes) {

@@ -77,12 +77,13 @@ static const struct shore__option options[] = {
     CHOICE("optimizer", settings.optimizer, "adamw|adam|sgd|adagrad", "weight decay applies to matrices only"),
     CHOICE("moments", settings.moments, "fp32|8bit",
            "8bit: 12 bytes moved a parameter instead of 24; bitsandbytes' block-wise codes, small tensors in fp32"),
-    OPTION(
-        REAL, "lr", settings.lr, "X",
-        "learning rate; otherwise chosen for optimizer and model (AdamW: 0.001 small, 0.0003, 0.00005 with --model)"),
+    OPTION(REAL, "lr", settings.lr, "X",
+           "learning rate; otherwise chosen for optimizer and model (AdamW: 0.0003, 0.00005 with --model)"),
     OPTION(REAL, "min-lr", settings.min_lr, "X", "where cosine and linear end; otherwise a tenth of --lr"),
-    OPTION(U64, "warmup", settings.warmup, "N", "steps of linear warm-up; otherwise 2 % of the steps",
-           .most = SHORE__STEPS_MOST),
+    OPTION(
+        U64, "warmup", settings.warmup, "N",
+        "steps of linear warm-up; otherwise 2 % of the steps; with --init 100 at least, or a third of fewer than 300",
+        .most = SHORE__STEPS_MOST),
     CHOICE("schedule", settings.schedule, "constant|linear|cosine", "after the warm-up"),
     OPTION(REAL, "beta1", settings.beta1, "X", "Adam, AdamW"),
     OPTION(REAL, "beta2", settings.beta2, "X", "Adam, AdamW (default 0.95, with --compress 0.999)"),
@@ -125,7 +126,11 @@ static const struct shore__option options[] = {
     SHORE__HEADING("What is shown"),
     OPTION(U64, "eval-every", settings.eval_every, "N", "measure the validation loss every N steps, and at the end"),
     OPTION(U64, "sample-every", settings.sample_every, "N", "show generated text every N steps"),
-    OPTION(U64, "log-every", settings.log_every, "N", "steps between progress lines where there is no terminal"),
+    OPTION(
+        PACE, "log-every", settings.log_every, "N|TIME",
+        "steps (10) or time (30s, 5m) between progress lines where there is no terminal; the first and the last step "
+        "always have one",
+        .most = SHORE__STEPS_MOST),
     OPTION(FLAG, "quiet", settings.quiet, NULL, "no progress and no summary"),
 };
 
@@ -268,6 +273,8 @@ static size_t size_of(const struct shore__option *o) {
     case SHORE__OPTION_REAL:
     case SHORE__OPTION_SHARE:
         return sizeof(double);
+    case SHORE__OPTION_PACE:
+        return sizeof(struct shore__pace);
     case SHORE__OPTION_CHOICE:
         return o->bytes;
     default:

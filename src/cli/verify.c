@@ -359,7 +359,7 @@ static int verify(struct verify *v) {
     if (rc) {
         code = shore__cli_fail(rc, &diag);
     } else {
-        shore__cli_catch_signals("\nlongshore: stopping and removing what was made\n");
+        shore__cli_catch_signals("longshore: stopping and removing what was made\n");
         code = run_trials(v, trials, count);
         rmdir(v->work);
     }

@@ -25,11 +25,27 @@ static double percent(double part, double whole) {
     return whole > 0 ? 100.0 * part / whole : 0;
 }
 
+double shore__progress_jump(struct shore__progress *p, double norm) {
+    const double weight = 0.1, far = 50;
+    if (!isfinite(norm)) return 0;
+    double times = p->mean_norm > 0 ? norm / p->mean_norm : 0;
+    p->mean_norm = p->mean_norm > 0 ? (1 - weight) * p->mean_norm + weight * norm : norm;
+    return times >= far ? times : 0;
+}
+
+bool shore__progress_due(struct shore__progress *p, const struct shore__pace *pace, uint64_t step, uint64_t now_ns) {
+    bool first = p->logged_ns == 0, last = step == p->last_step;
+    bool due = pace->steps ? step % pace->steps == 0 : (double)(now_ns - p->logged_ns) >= pace->seconds * 1e9;
+    if (first || due) p->logged_ns = now_ns;
+    return first || last || due;
+}
+
 const char *shore__progress_line(struct shore__progress *p, const struct shore__step_report *r, char *out,
                                  size_t bytes) {
-    const double weight = 0.1; /* of the newest step in the smoothed time */
-    p->smooth_seconds =
-        p->smooth_seconds > 0 ? (1 - weight) * p->smooth_seconds + weight * r->step_seconds : r->step_seconds;
+    /* The mean at first, and without the first step, in which code is made and files are met for the first time. */
+    uint64_t seen = p->steps++;
+    double weight = seen < 2 ? 1 : seen < 10 ? 1.0 / (double)seen : 0.1;
+    p->smooth_seconds = (1 - weight) * p->smooth_seconds + weight * r->step_seconds;
     size_t used = 0;
     char a[64], b[512];
     if (bytes > 0) out[0] = 0;
@@ -43,13 +59,13 @@ const char *shore__progress_line(struct shore__progress *p, const struct shore__
     else
         append(out, bytes, &used, "  loss %.4f", r->loss);
     if (!isnan(r->val_loss)) append(out, bytes, &used, "  val %.4f", r->val_loss);
-    append(out, bytes, &used, "  norm %.3g  lr %.3g", r->grad_norm, r->lr);
-    if (!isnan(r->dropped_energy)) append(out, bytes, &used, "  dropped %.0f%%", 100 * r->dropped_energy);
-    append(out, bytes, &used, "  %.0f tok/s  %s/step", r->step_seconds > 0 ? (double)r->tokens / r->step_seconds : 0.0,
-           shore__format_seconds(r->step_seconds, a, sizeof a));
+    append(out, bytes, &used, "  %s/step", shore__format_seconds(r->step_seconds, a, sizeof a));
     if (r->step < p->last_step)
         append(out, bytes, &used, "  ETA %s",
                shore__format_seconds(p->smooth_seconds * (double)(p->last_step - r->step), a, sizeof a));
+    append(out, bytes, &used, "  norm %.3g  lr %.3g", r->grad_norm, r->lr);
+    if (!isnan(r->dropped_energy)) append(out, bytes, &used, "  dropped %.0f%%", 100 * r->dropped_energy);
+    append(out, bytes, &used, "  %.0f tok/s", r->step_seconds > 0 ? (double)r->tokens / r->step_seconds : 0.0);
     append(out, bytes, &used, "  mem %s", shore__format_size(r->resident_bytes, a, sizeof a));
     if (p->budget_bytes) append(out, bytes, &used, " of %s", shore__format_size(p->budget_bytes, b, sizeof b));
     append(out, bytes, &used, "  wait %.0f%% commit %.0f%%", percent(r->wait_seconds, r->step_seconds),

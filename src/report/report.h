@@ -8,6 +8,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/units.h"
+
 #include "base/busy.h"
 
 /* What crossed the host link, by class. */
@@ -55,9 +57,17 @@ int shore__slowness_step(struct shore__slowness *s, const uint64_t *busy_ns, dou
 struct shore__progress {
     uint64_t last_step;    /* that this start goes to */
     uint64_t budget_bytes; /* 0: none */
-    double smooth_seconds; /* a step's time, smoothed; private */
+    uint64_t steps;        /* that were seen; this and what follows is private */
+    double smooth_seconds; /* a step's time, smoothed */
+    double mean_norm;      /* of the gradients, smoothed; 0: none yet */
+    uint64_t logged_ns;
 };
 void shore__progress_init(struct shore__progress *p, uint64_t last_step, uint64_t budget_bytes);
+/* How many times the gradients' norm is above its running mean if that is far, 50 times or more; otherwise 0. Takes the
+ * norm in. */
+double shore__progress_jump(struct shore__progress *p, double norm);
+/* A log takes a line for this step at this time: the first that is seen, the last, and after each pace. */
+bool shore__progress_due(struct shore__progress *p, const struct shore__pace *pace, uint64_t step, uint64_t now_ns);
 /* Takes a step in and writes the line that shows it, always terminated. Returns out. */
 const char *shore__progress_line(struct shore__progress *p, const struct shore__step_report *report, char *out,
                                  size_t bytes);

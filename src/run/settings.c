@@ -16,7 +16,7 @@
 #include "drive/speed.h"
 #include "files/json.h"
 
-enum kind { TEXT, LIST, COUNT32, COUNT64, SIZE, REAL, SHARE, CHOICE, TRUTH };
+enum kind { TEXT, LIST, COUNT32, COUNT64, SIZE, REAL, SHARE, CHOICE, TRUTH, PACE };
 
 /* The largest fp32 below 1: where the arithmetic of the update still tells the two apart. */
 #define BELOW_ONE 0x1.fffffep-1
@@ -105,7 +105,7 @@ static const struct row rows[] = {
     {"stop-at", COUNT64, AT(stop_at), .most = SHORE__STEPS_MOST},
     {"eval-every", COUNT64, AT(eval_every), .most = SHORE__STEPS_MOST},
     {"sample-every", COUNT64, AT(sample_every), .most = SHORE__STEPS_MOST},
-    {"log-every", COUNT64, AT(log_every), .least = 1, .most = SHORE__STEPS_MOST},
+    {"log-every", PACE, AT(log_every), .least = 1, .most = SHORE__STEPS_MOST},
     {"quiet", TRUTH, AT(quiet), .names = switches},
 };
 enum { ROWS = sizeof rows / sizeof rows[0] };
@@ -135,7 +135,7 @@ void shore__settings_defaults(struct shore__settings *s) {
         .speculate = SHORE__AUTO,
         .offload = SHORE__AUTO,
         .reconnect_seconds = 300,
-        .log_every = 10,
+        .log_every = {.seconds = 10},
     };
 }
 
@@ -229,6 +229,9 @@ static void describe(const struct row *r, char *text, size_t bytes) {
         else
             snprintf(text, bytes, "a number from %g to %g", r->low, r->high);
         break;
+    case PACE:
+        snprintf(text, bytes, "a number of steps such as 10, or a time such as 30s or 5m");
+        break;
     case SHARE:
         snprintf(text, bytes, "a share above 0 such as top1%%, or none");
         break;
@@ -267,6 +270,12 @@ static bool put_count(const struct row *r, struct shore__settings *s, uint64_t v
     return true;
 }
 
+static bool put_pace(const struct row *r, struct shore__settings *s, struct shore__pace value) {
+    if (value.steps > r->most || (value.steps < r->least && !(value.seconds > 0))) return false;
+    memcpy(field(r, s), &value, sizeof value);
+    return true;
+}
+
 static bool put_real(const struct row *r, struct shore__settings *s, double value) {
     if (!(value >= r->low && value <= r->high)) return false;
     *(double *)field(r, s) = value;
@@ -302,6 +311,7 @@ static int put_text(const struct row *r, struct shore__settings *s, const char *
                     struct shore_diag *diag) {
     uint64_t count = 0;
     double real = 0;
+    struct shore__pace pace;
     bool good = false;
     switch (r->kind) {
     case TEXT:
@@ -325,6 +335,9 @@ static int put_text(const struct row *r, struct shore__settings *s, const char *
         break;
     case REAL:
         good = shore__parse_real(text, &real) == 0 && put_real(r, s, real);
+        break;
+    case PACE:
+        good = shore__parse_pace(text, &pace) == 0 && put_pace(r, s, pace);
         break;
     case SHARE:
         good = shore__parse_share(text, &real) == 0 && put_real(r, s, real);
@@ -360,6 +373,9 @@ static int put_json(const struct row *r, struct shore__settings *s, const json_t
     if (json_is_integer(value) && json_integer_value(value) >= 0 &&
         (r->kind == COUNT32 || r->kind == COUNT64 || r->kind == SIZE) &&
         put_count(r, s, (uint64_t)json_integer_value(value)))
+        return 0;
+    if (json_is_integer(value) && json_integer_value(value) >= 0 && r->kind == PACE &&
+        put_pace(r, s, (struct shore__pace){.steps = (uint64_t)json_integer_value(value)}))
         return 0;
     if (json_is_number(value) && (r->kind == REAL || r->kind == SHARE) && put_real(r, s, json_number_value(value)))
         return 0;
@@ -426,6 +442,11 @@ static json_t *row_json(const struct row *r, const struct shore__settings *s) {
     case COUNT64:
     case SIZE:
         return count_json(*(uint64_t *)field(r, s));
+    case PACE: {
+        const struct shore__pace *pace = field(r, s);
+        char text[32];
+        return pace->steps ? count_json(pace->steps) : json_string(shore__format_pace(pace, text, sizeof text));
+    }
     case SHARE: /* "none" as the flag has it; runs of earlier versions have 0 */
         if (*(double *)field(r, s) == 0) return json_string("none");
         return json_real(*(double *)field(r, s));

@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/units.h"
 #include "compute/compute.h"
 #include "longshore/state.h"
 
@@ -76,7 +77,8 @@ struct shore__settings {
     bool host_update;              /* UPDATE on the host instead of beside the drives */
     char *emulate;                 /* a file or a testbed, or NULL: see run/emulate.h */
     /* reporting */
-    uint64_t stop_at, eval_every, sample_every, log_every; /* 0: never (eval_every: only at the end) */
+    uint64_t stop_at, eval_every, sample_every; /* 0: never (eval_every: only at the end) */
+    struct shore__pace log_every;               /* between progress lines where there is no terminal */
     bool quiet;
 };
 

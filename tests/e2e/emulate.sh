@@ -22,7 +22,7 @@ for update in drive host; do
     must train "${common[@]}" --steps 4 --update $update --emulate "$place/rack.json" --drive "${d[@]}" --out "$place/run"
     same "$update: digest" "$(digest)" "$wanted"
     grep -qE '^step 4 digest [0-9a-f]+ emulated$' "$place/log" && ok "last line" || fail "the last line does not say it"
-    grep -qE '^emulated step 3/4' "$place/log" && ok "progress" || fail "progress does not say it"
+    grep -qE '^[0-9:]{8} emulated step 3/4' "$place/log" && ok "progress" || fail "progress does not say it"
     grep -q 'times are those of rack, rates and model divided by 100' "$place/log" && ok "note" || fail "no note"
     same "$update: metrics" "$(metric "$place/run" emulated | sort | uniq -c | xargs)" "4 true"
     documented RUN/metrics.jsonl "$place/run/metrics.jsonl"

@@ -191,7 +191,7 @@ for n in $(seq 6 16); do
     run train "${merged[@]/--quiet/--log-every=1}" --seed 3 --io threads --rsh "$place/rsh/dies" --drive "ssh://far$place/far/$n" --out "$place/run"
     grep -q "connected again" "$place/log" || continue
     same "died after flush $n: the steps" "$(grep -oE 'at the last of [0-9]+' "$place/log")" "at the last of 3"
-    same "died after flush $n: said" "$(grep -cE '^step [0-9]+/3' "$place/log")" 3
+    same "died after flush $n: said" "$(grep -cE '^[0-9:]{8} step [0-9]+/3' "$place/log")" 3
     ! grep -q "going on from step 3" "$place/log" || last=$(sed -nE 's/.*, ([0-9.]+) at the last of .*/\1/p' "$place/log")
 done
 must train "${merged[@]/--quiet/--log-every=1}" --seed 3 --drive ram: --out "$place/run" --overwrite

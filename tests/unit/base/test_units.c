@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 
 #include <cmocka.h>
 
@@ -167,6 +168,43 @@ static void the_clock_goes_forward(void **state) {
     assert_true(a > 0 && b >= a);
 }
 
+static void paces_and_times_of_day(void **state) {
+    struct shore__pace pace = {0};
+    char text[32];
+    static const struct {
+        const char *text;
+        uint64_t steps;
+        double seconds;
+    } good[] = {{"10", 10, 0}, {"30s", 0, 30}, {"0.5s", 0, 0.5}, {"5m", 0, 300}, {"1.5h", 0, 5400}};
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        assert_int_equal(shore__parse_pace(good[i].text, &pace), 0);
+        assert_true(pace.steps == good[i].steps && pace.seconds == good[i].seconds);
+        struct shore__pace again = {0};
+        assert_int_equal(shore__parse_pace(shore__format_pace(&pace, text, sizeof text), &again), 0);
+        assert_true(again.steps == pace.steps && again.seconds == pace.seconds);
+    }
+    static const char *const bad[] = {"",
+                                      "0",
+                                      "0s",
+                                      "s",
+                                      "-1",
+                                      "1.5",
+                                      "10 s",
+                                      "10d",
+                                      "10ss",
+                                      "1e3s",
+                                      " 10",
+                                      "1.2.3s",
+                                      "99999999999999999999",
+                                      "9999999999h",
+                                      "..s"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        if (shore__parse_pace(bad[i], &pace) != -EINVAL) fail_msg("'%s' was accepted", bad[i]);
+    setenv("TZ", "UTC0", 1);
+    tzset();
+    assert_string_equal(shore__format_time_of_day(1795947532, text, sizeof text), "10:18:52");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sizes_read_as_people_write_them),
@@ -174,6 +212,7 @@ int main(void) {
         cmocka_unit_test(bad_sizes_are_refused_and_leave_the_value),
         cmocka_unit_test(a_minimum_is_never_below_and_is_readable),
         cmocka_unit_test(sizes_and_times_for_reading),
+        cmocka_unit_test(paces_and_times_of_day),
         cmocka_unit_test(fields_are_little_endian),
         cmocka_unit_test(resident_memory_is_seen),
         cmocka_unit_test(the_clock_goes_forward),

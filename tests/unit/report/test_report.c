@@ -218,9 +218,61 @@ static void a_slow_drive_is_named(void **state) {
     assert_true(said < strstr(line, "loss")); /* where a terminal of 80 columns shows it */
 }
 
+/* The time of a step and the end are in the line from the second step on, early enough for 80 columns; the first step,
+ * which is slow, does not count in it. */
+static void the_end_is_foreseen(void **state) {
+    struct shore__step_report r = usual;
+    struct shore__progress p;
+    char line[512];
+    shore__progress_init(&p, 11, 0);
+    r.step = 1, r.step_seconds = 100, r.val_loss = 2.5;
+    shore__progress_line(&p, &r, line, sizeof line);
+    r.step = 2, r.step_seconds = 2;
+    const char *end = strstr(shore__progress_line(&p, &r, line, sizeof line), "  2.0 s/step  ETA 18.0 s");
+    assert_non_null(end);
+    assert_true(end - line < 50);
+    r.step = 3, r.step_seconds = 4;
+    assert_non_null(
+        strstr(shore__progress_line(&p, &r, line, sizeof line), "  4.0 s/step  ETA 24.0 s")); /* 8 times 3 s */
+    r.step = 11;
+    assert_null(strstr(shore__progress_line(&p, &r, line, sizeof line), "ETA"));
+}
+
+static void a_log_takes_the_first_the_last_and_by_pace(void **state) {
+    const struct shore__pace steps = {.steps = 10}, time = {.seconds = 30};
+    const uint64_t second = 1000000000;
+    struct shore__progress p;
+    shore__progress_init(&p, 25, 0);
+    for (uint64_t step = 3; step <= 25; step++)
+        assert_true(shore__progress_due(&p, &steps, step, step * second) ==
+                    (step == 3 || step == 10 || step == 20 || step == 25));
+    shore__progress_init(&p, 25, 0);
+    for (uint64_t step = 1; step <= 25; step++) /* 7 seconds each: at 7, 42, 77, ... */
+        assert_true(shore__progress_due(&p, &time, step, 7 * step * second) == (step % 5 == 1 || step == 25));
+    shore__progress_init(&p, 25, 0);
+    for (uint64_t step = 1; step <= 25; step++) /* each takes longer than that */
+        assert_true(shore__progress_due(&p, &time, step, 40 * step * second));
+}
+
+static void a_norm_far_above_its_mean_is_seen(void **state) {
+    struct shore__progress p;
+    shore__progress_init(&p, 25, 0);
+    assert_true(shore__progress_jump(&p, 0) == 0 && shore__progress_jump(&p, 2) == 0);
+    assert_true(shore__progress_jump(&p, NAN) == 0 && shore__progress_jump(&p, 99) == 0); /* 49.5 times */
+    shore__progress_init(&p, 25, 0);
+    for (int i = 0; i < 10; i++)
+        assert_true(shore__progress_jump(&p, 2) == 0);
+    double times = shore__progress_jump(&p, 150);
+    assert_true(times > 74.99 && times < 75.01);
+    assert_true(shore__progress_jump(&p, 150) == 0); /* said once: it is in the mean now */
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_slow_drive_is_named),
+        cmocka_unit_test(the_end_is_foreseen),
+        cmocka_unit_test(a_log_takes_the_first_the_last_and_by_pace),
+        cmocka_unit_test(a_norm_far_above_its_mean_is_seen),
         cmocka_unit_test(has_the_promised_keys),
         cmocka_unit_test(val_loss_only_where_measured),
         cmocka_unit_test(dropped_energy_only_where_compressed),
