@@ -77,7 +77,7 @@ start=$(date +%s)
 watch=build/tool_peak
 [ -x $watch ] || watch=
 $watch "$longshore" "${common[@]}" --val-data "$work/held-out.txt" --steps "$steps" --drive "$run.volume" --out "$run" \
-    --memory ${budget}MiB --lr 1.5e-3 --warmup $((steps / 20 + 1)) --eval-every $((steps / 3 + 1)) \
+    --memory ${budget}MiB --lr 1.5e-3 --eval-every $((steps / 3 + 1)) \
     --sample-every $((steps / 2 + 1)) --log-every $((steps / 24 + 1)) 2> >(tee "$work/train.err" >&2)
 trained=$(($(date +%s) - start))
 sleep 0.2 # the last line of the copy of stderr

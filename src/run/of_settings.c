@@ -154,13 +154,13 @@ int shore__run_model(const struct shore__settings *s, struct shore__tokenizer *t
 }
 
 void shore__settings_fit(struct shore__settings *s, const struct shore__model *m, uint64_t tokens) {
-    enum { LENGTH = 1024, STEPS = 1000, SMALL = 20 * 1000 * 1000 };
+    enum { LENGTH = 1024, STEPS = 1000 };
     if (s->seq_len == 0) s->seq_len = m->arch.max_positions < LENGTH ? m->arch.max_positions : LENGTH;
     if (isnan(s->lr)) {
         if (s->optimizer == SHORE_SGD || s->optimizer == SHORE_ADAGRAD)
             s->lr = 1e-2;
         else
-            s->lr = s->model ? 5e-5 : m->parameters < SMALL ? 1e-3 : 3e-4;
+            s->lr = s->model ? 5e-5 : 3e-4;
     }
     if (isnan(s->min_lr)) s->min_lr = s->lr / 10;
     /* an element of a compressed gradient comes every hundredth step or so: its variance needs a longer memory */
@@ -172,7 +172,7 @@ void shore__settings_fit(struct shore__settings *s, const struct shore__model *m
         s->epochs = 0;
     }
     if (s->steps == 0) s->steps = STEPS;
-    if (s->warmup == SHORE__WARMUP_CHOSEN) s->warmup = s->steps / 50;
+    if (s->warmup == SHORE__WARMUP_CHOSEN) s->warmup = shore__warmup_for(s, s->steps);
 }
 
 void shore__run_fleet_options(const struct shore__settings *s, uint64_t scratch_bytes, bool spill,

@@ -558,9 +558,16 @@ int shore__settings_check(const struct shore__settings *s, struct shore_diag *di
     return 0;
 }
 
+/* What begins with random weights meets the whole rate after 100 steps, or a third of few: Adam's first steps are as
+ * large as the rate whatever the gradient, and losses jumped (docs/measurements.md). */
+uint64_t shore__warmup_for(const struct shore__settings *s, uint64_t steps) {
+    uint64_t share = steps / 50, least = steps / 3 < 100 ? steps / 3 : 100;
+    return s->model || share > least ? share : least;
+}
+
 double shore__learning_rate(const struct shore__settings *s, uint64_t step) {
     uint64_t steps = s->steps ? s->steps : 1000;
-    uint64_t warmup = s->warmup == SHORE__WARMUP_CHOSEN ? steps / 50 : s->warmup;
+    uint64_t warmup = s->warmup == SHORE__WARMUP_CHOSEN ? shore__warmup_for(s, steps) : s->warmup;
     double lr = isnan(s->lr) ? 3e-4 : s->lr;
     double least = isnan(s->min_lr) ? lr / 10 : s->min_lr;
     if (step < warmup) return lr * (double)step / (double)warmup;

@@ -98,6 +98,8 @@ int shore__settings_check(const struct shore__settings *s, struct shore_diag *di
 /* A drive is "ram:": nothing of the state outlives the process. */
 bool shore__settings_in_ram(const struct shore__settings *s);
 
+/* Steps of warm-up where none are given. */
+uint64_t shore__warmup_for(const struct shore__settings *s, uint64_t steps);
 /* Learning rate of step t (from 1): linear warm-up from lr / warmup at the first step; then constant, or linear or
  * cosine down to min_lr at the last. What is not given counts as shore__settings_fit() would fill it in. */
 double shore__learning_rate(const struct shore__settings *s, uint64_t step);

@@ -169,15 +169,21 @@ static void fits_what_was_not_given(void **state) {
     s.epochs = 2.5;
     s.batch = 2;
     shore__settings_fit(&s, m, 0);
-    assert_true(s.seq_len == 64 && s.lr == 1e-3 && s.min_lr == 1e-4 && s.beta2 == 0.95 && s.steps == 0);
+    assert_true(s.seq_len == 64 && s.lr == 3e-4 && s.min_lr == 3e-4 / 10 && s.beta2 == 0.95 && s.steps == 0);
     struct shore__settings compressed = s;
     compressed.beta2 = NAN;
     compressed.compress = 0.01;
     shore__settings_fit(&compressed, m, 0);
     assert_true(compressed.beta2 == 0.999);
     shore__settings_fit(&s, m, 1000);
-    assert_int_equal(s.steps, 20); /* 2500 tokens, 128 a step */
-    assert_true(s.warmup == 0 && s.epochs == 0);
+    assert_int_equal(s.steps, 20);               /* 2500 tokens, 128 a step */
+    assert_true(s.warmup == 6 && s.epochs == 0); /* a third of few steps */
+    const uint64_t warmups[][2] = {{1, 0}, {2, 0}, {60, 20}, {300, 100}, {1000, 100}, {10000, 200}};
+    for (size_t i = 0; i < sizeof warmups / sizeof *warmups; i++)
+        assert_int_equal(shore__warmup_for(&s, warmups[i][0]), warmups[i][1]);
+    struct shore__settings tuned = s;
+    tuned.model = (char *)"directory";
+    assert_int_equal(shore__warmup_for(&tuned, 60), 1);
     s.steps = 0;
     s.epochs = 1e9;
     shore__settings_fit(&s, m, UINT64_MAX);
