@@ -43,7 +43,7 @@ static void overview(void) {
          "'longshore --version' lists what this build contains.\n"
          "\n"
          "A first run:\n"
-         "  longshore train --init gpt2-tiny --data book.txt --drive /mnt/nvme0 --memory 256MiB --steps 200 --out "
+         "  longshore train --init gpt2-tiny --data book.txt --drive . --memory 512MiB --steps 500 --out "
          "runs/a\n"
          "  longshore generate runs/a --prompt \"It was\"\n"
          "  longshore train --resume runs/a --steps 400\n"
