@@ -7,13 +7,16 @@
 static volatile sig_atomic_t signals_seen;
 static const char *first_answer;
 
+static void answer(const char *text) {
+    ssize_t ignored = write(STDERR_FILENO, text, strlen(text));
+    (void)ignored;
+}
+
 static void on_signal(int number) {
     if (number == SIGHUP && signals_seen) return; /* a closed terminal sends one, and so does its shell */
     if (++signals_seen > 1) _exit(SHORE__EXIT_FAILED);
-    const char *before = shore__cli_shows_passing() ? "\r\033[K" : "\n";
-    ssize_t ignored = write(STDERR_FILENO, before, strlen(before));
-    ignored = write(STDERR_FILENO, first_answer, strlen(first_answer));
-    (void)ignored;
+    answer(shore__cli_shows_passing() ? "\r\033[K" : "\n");
+    answer(first_answer);
 }
 
 /* A stack of its own, since oneDNN's kernels keep values below the stack pointer: a signal's frame there would write

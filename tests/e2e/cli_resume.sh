@@ -29,7 +29,7 @@ refused "a missing drive" "--drive .*=NEW" train --resume "$here" --steps 4
 same "a refused start changes nothing" "$(cksum <"$here/run.json")" "$before"
 must train --resume "$here" --steps 4 --lr 1e-4 --drive "$place/d=$place/moved"
 must inspect "$here"
-grep -q "steps 2 -> 4, lr 0.001 -> 0.0001, min-lr 0.0001 -> 1e-05, drive" "$place/log" && ok "the change is recorded" || fail "no record of the change"
+grep -q "steps 2 -> 4, lr 0.0003 -> 0.0001, min-lr 3e-05 -> 1e-05, drive" "$place/log" && ok "the change is recorded" || fail "no record of the change"
 must train --resume "$here"
 same "the new place is remembered" "$(digest | cut -d' ' -f1)" 4
 # by the names that it has where they are typed
