@@ -279,7 +279,7 @@ struct shore_update {
     const uint32_t *offsets;  /* SPARSE: count + 1 byte offsets; the code of segment i is gradient[offsets[i]] up to
                                * gradient[offsets[i + 1]] */
     const uint16_t *residual; /* what plane R will hold, bf16; NULL: zeros. Ignored where R is not stored */
-    float coefficient;        /* multiplies the gradient first (clipping); 1: none */
+    float coefficient;        /* multiplies the gradient first (clipping); 1: none. Never 0: give a gradient of zeros */
     const struct shore_hyper *groups; /* by parameter group; copied at submit */
     uint32_t ngroups;
     void *params_out; /* NULL, or where the new parameters go: bf16 (fp32 if the fleet's fp32_params) */
@@ -289,7 +289,8 @@ struct shore_update {
 /* UPDATE: idempotent; the same request gives the same bytes. Completes when written (not yet durable) and params_out
  * is filled. Updates whose base step is still being committed are held back until it is.
  * Errors: SHORE_ESTALE (another base step), SHORE_EDISCARDED, SHORE_ENONFINITE (a new master has no finite bf16, or an
- * 8-bit moment is not finite), -EIO, SHORE_ECORRUPT. */
+ * 8-bit moment is not finite), -EIO, SHORE_ECORRUPT. To the completion, with a sentence: -EINVAL, where coefficient was
+ * left out, or a group's inv_sqrt_bias2 (Adam, AdamW). */
 int shore_fleet_update(struct shore_fleet *fleet, const struct shore_update *update, struct shore_completion done);
 
 /* Stores gradients of segments on their drives until an update with gradient == NULL reads them, in the same form: FP32

@@ -296,9 +296,30 @@ static int submit_update(struct shore__join *join) {
     return 0;
 }
 
+/* What a caller left out, of which nothing else would tell: every step would be committed, and change nothing. NULL: no
+ * such thing. */
+static const char *left_out(const struct shore_fleet *f, const struct shore_update *update) {
+    const struct shore_layout_block *block = &f->layout->blocks[update->block];
+    bool adam = f->config.optimizer == SHORE_ADAMW || f->config.optimizer == SHORE_ADAM;
+    if (update->coefficient == 0)
+        return "coefficient is 0, which would multiply the gradient by 0: 1 leaves it as it is";
+    for (uint32_t t = 0; t < block->ntensors; t++) {
+        const struct shore_hyper *h = &update->groups[block->tensors[t].group];
+        if (adam && !h->frozen && h->inv_sqrt_bias2 == 0)
+            return "inv_sqrt_bias2 of a group is 0: shore_hyper_at_step() fills it in";
+    }
+    return NULL;
+}
+
 int shore_fleet_update(struct shore_fleet *f, const struct shore_update *update, struct shore_completion done) {
     int rc = shore__update_check(&f->config, update);
     if (rc) return rc;
+    const char *what = left_out(f, update);
+    if (what) {
+        struct shore_diag why;
+        done.fn(done.ctx, shore__fail(&why, -EINVAL, "shore_fleet_update: %s", what), &why);
+        return 0;
+    }
     size_t groups_bytes = update->ngroups * sizeof *update->groups;
     struct shore__join *join = join_new(f, JOIN_UPDATE, groups_bytes, done);
     if (!join) return -ENOMEM;

@@ -694,8 +694,46 @@ static void a_making_that_is_cut_off_twice_is_made_again(void **state) {
     finish(&t);
 }
 
+/* What would make every step one that changes nothing is refused in a sentence, and the attempt can go on without it.
+ */
+static void what_is_left_out_of_an_update_is_named(void **state) {
+    static const struct {
+        const char *word;
+        float coefficient;
+        bool with_hyper, frozen;
+    } cases[] = {{"coefficient", 0, true, false}, {"shore_hyper_at_step", 1, false, false}, {NULL, 1, false, true}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct fault t;
+        struct shore_hyper groups[GROUPS];
+        struct shore_wait wait;
+        start(&t, "f");
+        for (uint32_t g = 0; g < GROUPS; g++) {
+            groups[g] = (struct shore_hyper){.lr = 0.1f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f};
+            groups[g].frozen = cases[i].frozen;
+            if (cases[i].with_hyper) shore_hyper_at_step(&groups[g], t.options.optimizer, 1);
+        }
+        float *gradient = pages(t.plain.layout->blocks[0].padded_elems * 4);
+        struct shore_update update = {.attempt = shore_fleet_attempt(t.fleet),
+                                      .count = t.plain.layout->blocks[0].segments,
+                                      .gradient = gradient,
+                                      .coefficient = cases[i].coefficient,
+                                      .groups = groups,
+                                      .ngroups = GROUPS};
+        shore_wait_init(&wait);
+        assert_int_equal(shore_fleet_update(t.fleet, &update, shore_wait_completion(&wait)), 0);
+        assert_int_equal(shore_wait(&wait, &t.diag), cases[i].word ? -EINVAL : 0);
+        if (cases[i].word) says(&t, cases[i].word);
+        free(gradient);
+        shore_fleet_discard(t.fleet);
+        step(&t);
+        assert_digest(t.fleet, &t.plain, true);
+        finish(&t);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_is_left_out_of_an_update_is_named),
         cmocka_unit_test(a_failed_transfer_fails_its_attempt_only),
         cmocka_unit_test(a_full_disk_is_named),
         cmocka_unit_test(a_failed_flush_is_final),
