@@ -11,7 +11,7 @@ STEPS=${STEPS:-4}
 ROUNDS=${ROUNDS:-2}
 # 6 x parameters x tokens, and attention's causal half: 12 x layers x T x width x tokens / 2
 operations=$(calc "6 * 124.44e6 * 4096 + 12 * 12 * 1024 * 768 * 4096 / 2")
-shape=(--init gpt2-124m --batch 4 --seq-len 1024 --steps "$STEPS" --clip 100 --drive "$work/volume"
+shape=(--init gpt2-124m --batch 4 --seq-len 1024 --steps "$STEPS" --clip 100 --drive "$work/state.volume"
     --products "${PRODUCTS:-auto}")
 for ((round = 1; round <= ROUNDS; round++)); do
     "$LONGSHORE" bench compute --json >"$work/json"

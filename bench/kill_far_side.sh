@@ -12,7 +12,7 @@ mkdir "$place/served" "$place/local"
 printf '#!/bin/sh\nshift\nexec "%s" drive serve --stdio\n' "$LONGSHORE" >"$place/rsh"
 chmod +x "$place/rsh"
 kill_far_side "$place/killed" "${KILLS:-100}" 150 train "${common[@]}" --rsh "$place/rsh" \
-    --drive "ssh://far$place/served/k" "$place/local/k"
+    --drive "ssh://far$place/served/k.volume" "$place/local/k.volume"
 same "exit code" $rc 0
 same "kills" $kills "${KILLS:-100}"
 same "digest after $kills kills" "$(digest)" "$wanted"

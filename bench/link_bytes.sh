@@ -9,7 +9,7 @@ for row in "fp32 6" "bf16 4" "top1% 2.1"; do
     read -r how limit <<<"$row"
     flags=(--grad-precision "$how")
     [ "$how" != top1% ] || flags=(--compress top1%)
-    train "$work/run" --init gpt2-124m --steps 4 --batch 4 --seq-len 64 --memory "${MEMORY:-4GiB}" --drive "$work/drive" \
+    train "$work/run" --init gpt2-124m --steps 4 --batch 4 --seq-len 64 --memory "${MEMORY:-4GiB}" --drive "$work/drive.volume" \
         --clip 100 "${flags[@]}"
     bytes=$(for key in link_gradients link_compressed link_parameters link_state; do
         metric "$work/run" $key | tail -n 1

@@ -10,9 +10,9 @@ cat >"$work/5m.json" <<'JSON'
 JSON
 perl -e 'print pack("V256", 20240520, 1, 20000, (0) x 253); print pack "v", $_ * 7919 % 1024 for 1 .. 20000' >"$work/small.bin"
 for which in "$@"; do
-    data=$work/tokens.bin drives=("$work/one") init=gpt2-$which
+    data=$work/tokens.bin drives=("$work/one.volume") init=gpt2-$which
     case $which in
-        5m) limit=96MiB init=$work/5m.json data=$work/small.bin drives=("$work/one" "$work/two") ;;
+        5m) limit=96MiB init=$work/5m.json data=$work/small.bin drives=("$work/one.volume" "$work/two.volume") ;;
         124m) limit=400MiB ;;
         1.5b) limit=1.25GiB ;;
     esac

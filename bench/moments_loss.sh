@@ -17,7 +17,7 @@ run_with() { # MOMENTS SEED
     gone "$work/run"
     # shellcheck disable=SC2086
     "$LONGSHORE" train --init "$MODEL" --data $TEXT --val-share 0.05 --seed "$2" --batch "${BATCH:-16}" --seq-len "${LENGTH:-128}" \
-        --steps "$STEPS" --drive "$work/volume" --memory "${MEMORY:-1GiB}" --out "$work/run" --moments "$1" --quiet \
+        --steps "$STEPS" --drive "$work/state.volume" --memory "${MEMORY:-1GiB}" --out "$work/run" --moments "$1" --quiet \
         >"$work/log" 2>&1 </dev/null || { cat "$work/log" >&2; exit 1; }
     [ -z "${CURVES:-}" ] || metric "$work/run" loss >"$CURVES/loss-$1-$2"
     printf '%s %s\n' "$(metric "$work/run" loss | tail -n 20 | awk '{s += $1} END {printf "%.4f", s / NR}')" \

@@ -33,7 +33,7 @@ for model in small.json llama.json gpt2-124m; do
         [ $model != gpt2-124m ] || [ $((batch * length)) -le 2048 ] || continue
         for how in "" "--clip 0.01" "--precision fp32"; do
             # shellcheck disable=SC2206
-            command=(--init "$init" --batch "$batch" --seq-len "$length" --drive "$work/one" "$work/two" $how)
+            command=(--init "$init" --batch "$batch" --seq-len "$length" --drive "$work/one.volume" "$work/two.volume" $how)
             least=$("$LONGSHORE" train --data "$work/tokens.bin" --out "$work/run" --steps 2 "${command[@]}" --memory 1MiB 2>&1 |
                 sed -nE 's/.*minimum ([0-9.]+ ?[KMGT]?i?B?).*/\1/p' | sed -n 1p) || true # it refuses
             bytes=$(size_bytes "$least")

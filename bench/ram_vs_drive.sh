@@ -11,7 +11,7 @@ planned() { "$LONGSHORE" train --data "$work/tokens.bin" --out "$work/none" "${s
 # kept DRIVE MEMORY: layers and units whose inner activations are not computed again
 kept() { planned "$@" | sed -nE 's/.*kept for ([0-9]+) of.*drives for ([0-9]+),.*/\1 \2/p' | awk '{print $1 + $2}'; }
 # In memory, the budget holds the state too: the least that computes no more and no less again than 1 GiB beside a drive.
-target=$(kept "$work/volume" 1GiB)
+target=$(kept "$work/state.volume" 1GiB)
 low=$(($(size_bytes "$(planned ram: 1MiB | sed -n 's/.*minimum //p')") >> 20))
 high=$(($(size_bytes "$(planned ram: 1MiB | sed -nE 's/.*kept from (.*) on/\1/p')") >> 20))
 while ((low < high)); do
@@ -23,7 +23,7 @@ printf 'budgets: 1 GiB, in memory %s MiB; each keeps or stores the inner activat
 for ((round = 1; round <= ROUNDS; round++)); do
     train "$work/a" "${shape[@]}" --drive ram: --memory ${high}MiB
     seconds "$work/a" 2 $((STEPS - 1)) >>"$work/ram"
-    train "$work/b" "${shape[@]}" --drive "$work/volume" --memory 1GiB
+    train "$work/b" "${shape[@]}" --drive "$work/state.volume" --memory 1GiB
     seconds "$work/b" 2 $((STEPS - 1)) >>"$work/drive"
     printf 'round %d: in memory %.2f s a step, on a drive %.2f s\n' $round "$(tail -n 1 "$work/ram")" "$(tail -n 1 "$work/drive")"
 done

@@ -8,7 +8,7 @@ random_tokens "$work/tokens.bin"
 shape=(--init gpt2-124m --batch 4 --seq-len 64 --steps 20 --clip 100 --memory 1GiB)
 for ((round = 1; round <= ROUNDS; round++)); do
     "$LONGSHORE" bench disk --drive "$work" --size 1GiB --passes 3 --json --quiet | number bytes_per_second >>"$work/rate"
-    train "$work/run" "${shape[@]}" --drive "$work/volume"
+    train "$work/run" "${shape[@]}" --drive "$work/state.volume"
     seconds "$work/run" 11 20 >>"$work/step"
     paste <(metric "$work/run" drive_read_bytes) <(metric "$work/run" drive_write_bytes) | sed -n 11,20p |
         awk '{print $1 + $2}' | median >>"$work/bytes"

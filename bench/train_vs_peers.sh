@@ -15,7 +15,7 @@ random_tokens "$work/tokens.bin"
 
 # ours NAME BATCH LENGTH MEMORY [FLAGS...]: tokens a second
 ours() {
-    train "$work/run" --init "$1" --batch "$2" --seq-len "$3" --steps "$STEPS" --memory "$4" --drive "$work/volume" \
+    train "$work/run" --init "$1" --batch "$2" --seq-len "$3" --steps "$STEPS" --memory "$4" --drive "$work/state.volume" \
         --clip 100 "${@:5}"
     seconds "$work/run" 2 "$STEPS" | awk -v t=$(($2 * $3)) '{print t / $1}'
 }

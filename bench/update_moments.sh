@@ -6,7 +6,7 @@ MODEL=${MODEL:-gpt2-124m}
 PARAMS=${PARAMS:-124M}
 machine
 random_tokens "$work/tokens.bin"
-train "$work/run" --init "$MODEL" --batch 1 --seq-len 64 --steps 3 --memory "${MEMORY:-4GiB}" --drive "$work/volume" \
+train "$work/run" --init "$MODEL" --batch 1 --seq-len 64 --steps 3 --memory "${MEMORY:-4GiB}" --drive "$work/state.volume" \
     --moments 8bit --clip 0
 "$LONGSHORE" inspect "$work/run" --json >"$work/json"
 per=$(calc "($(metric "$work/run" drive_read_bytes | tail -n 1) + $(metric "$work/run" drive_write_bytes | tail -n 1)) / $(number parameters <"$work/json")")

@@ -117,7 +117,9 @@ enum shore_io { SHORE_IO_AUTO, SHORE_IO_URING, SHORE_IO_THREADS, SHORE_IO_BUFFER
 
 /* What a caller may say about a fleet. Zero-initialise; every zero is the default. */
 struct shore_fleet_options {
-    const char *const *drives; /* paths: DIR, FILE, BLOCKDEV, ssh://HOST/PATH, unix:SOCKET:PATH, "ram:" or "null:" */
+    /* DIR, FILE, BLOCKDEV, ssh://HOST/PATH, unix:SOCKET:PATH, "ram:" or "null:". What is not there yet is only made
+     * where it is a file whose name has a suffix, in a directory that is there. */
+    const char *const *drives;
     uint32_t ndrives;
     enum shore_optimizer optimizer;
     bool with_momentum; /* SGD */
@@ -188,8 +190,8 @@ uint64_t shore_fleet_disk_bytes(const struct shore_layout *layout, const struct 
 /* Makes new volumes. The fleet is not usable by shore_fleet_open() until shore_fleet_seal() has committed step 0: it
  * says SHORE_EMISSING, at whatever instant the making was killed, and the same call makes the fleet again, without
  * overwrite and with nothing removed by hand. What else is at those paths stays unless overwrite is set.
- * Errors: SHORE_EEXISTS (a file, device or volume is there that no making has left), SHORE_EBUSY, -ENOSPC ("needs X,
- * has Y"). */
+ * Errors: SHORE_EEXISTS (a file, device or volume is there that no making has left), SHORE_EUSAGE (nothing is at a
+ * path, and its name is not one of a new file), SHORE_EBUSY, -ENOSPC ("needs X, has Y"). */
 int shore_fleet_create(const struct shore_layout *layout, const struct shore_fleet_options *options,
                        struct shore_fleet **out, struct shore_diag *diag);
 

@@ -6,6 +6,7 @@
 
 #include "base/suggest.h"
 #include "cli/bench.h"
+#include "drive/placement.h"
 #include "drive/probe.h"
 #include "drive/transport.h"
 
@@ -67,6 +68,7 @@ int shore__bench_places(const struct shore__strings *drives, const char *name, s
             if (stat(drive, &st) == 0 && S_ISREG(st.st_mode))
                 return shore__fail(diag, SHORE_EEXISTS,
                                    "%s: exists already; name a directory, and a file is made in it", drive);
+            if (!shore__path_is_virtual(drive) && (rc = shore__file_may_be_made(drive, diag))) return rc;
             path = strdup(drive);
         }
         rc = path ? shore__strings_add(places, path) : -ENOMEM;

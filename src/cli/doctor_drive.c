@@ -158,7 +158,7 @@ bool shore__doctor_drive(struct shore__report *r, const char *path, const struct
     int rc = shore__whereabouts(path, out, &diag);
     if (!rc && there && !directory && !S_ISREG(st.st_mode) && !S_ISBLK(st.st_mode))
         rc = shore__fail(&diag, SHORE_EUSAGE, "%s: a special file, which can be no drive", path);
-    if (!rc && !there && !strchr(strrchr(path, '/') ? strrchr(path, '/') : path, '.'))
+    if (!rc && !there && shore__file_may_be_made(path, NULL))
         rc = shore__fail(&diag, SHORE_EMISSING, "%s: is not there", path);
     if (!rc && asprintf(&beside, directory ? "%s/longshore.doctor-%ld" : "%s.doctor-%ld", path, (long)getpid()) < 0)
         rc = shore__fail(&diag, -ENOMEM, "out of memory");

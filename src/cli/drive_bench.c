@@ -50,6 +50,7 @@ static int find(const char *name, struct drive *d, struct shore_diag *diag) {
     if (shore__path_is_virtual(name))
         return shore__fail(diag, SHORE_EUSAGE, "%s is no drive that could be measured: give a directory", shown);
     int rc = shore__drive_probe(name, &d->probe, diag);
+    if (!rc) rc = shore__probe_may_be_made(name, &d->probe, diag);
     if (!rc && d->probe.is_device)
         rc = shore__fail(diag, SHORE_EUSAGE,
                          "%s is a block device, which only overwriting could measure: 'longshore bench disk "

@@ -48,7 +48,9 @@ static const struct shore__option options[] = {
     CHOICE("shuffle", settings.shuffle, "off|on", "sequences in an order that follows from the seed alone"),
     SHORE__HEADING("Where the state lives, and what it may take"),
     OPTION(LIST, "drive", settings.drives, "PATH...",
-           "a directory, file or block device for each drive, or ram:; with --resume OLD=NEW: where a drive is now"),
+           "for each drive a directory or block device that is there, or a file (new ones have a suffix: "
+           "state.volume); or "
+           "ram:; with --resume OLD=NEW: where a drive is now"),
     OPTION(TEXT, "drive-speeds", settings.drive_speeds, "A,B,...",
            "speeds of the drives (2,1 or 2.8GB,1.4GB), which decide their shares; otherwise measured"),
     OPTION(SIZE, "memory", settings.memory_bytes, "SIZE",

@@ -58,6 +58,7 @@ static int ask_of_place(const struct shore_fleet_options *o, const char *uri, st
     place->device = probe.device;
     place->there = probe.path;
     probe.path = NULL;
+    if (!probe.exists) rc = shore__probe_may_be_made(uri, &probe, diag);
     if (probe.busy && shore__probe_is_of(&probe, o->fleet_id) && probe.desc.generation < o->generation)
         rc = shore__fail(diag, SHORE_EUSAGE, "%s: is a drive of this run already, by another name", uri);
     else if (probe.busy)
@@ -71,8 +72,8 @@ static int look_at_places(const struct shore_fleet_options *o, struct place *pla
         places[d].replace = o->overwrite;
         if (shore__path_is_virtual(o->drives[d])) continue;
         bool remote = shore__path_is_remote(o->drives[d]);
-        int rc = remote ? ask_of_place(o, o->drives[d], &places[d], diag)
-                        : shore__volume_path(o->drives[d], &places[d].path, diag);
+        int rc = remote ? ask_of_place(o, o->drives[d], &places[d], diag) : shore__file_may_be_made(o->drives[d], diag);
+        if (!rc && !remote) rc = shore__volume_path(o->drives[d], &places[d].path, diag);
         if (!rc && !remote) rc = look_at_place(o, &places[d], diag);
         for (uint32_t e = 0; !rc && remote && e < d; e++) {
             if (places[e].there && strcmp(places[d].there, places[e].there) == 0 &&

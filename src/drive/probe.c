@@ -65,6 +65,7 @@ static int look(const char *path, struct shore__probe *p, struct shore_diag *dia
     p->device = shore__drive_device(p->path);
     rc = shore__drive_examine(p->path, &st, &p->exists, diag);
     if (rc) shore__probe_free(p);
+    if (!rc && !p->exists) shore__file_may_be_made(path, &p->trouble);
     if (rc || !p->exists) return rc;
     p->is_device = S_ISBLK(st.st_mode);
     int fd = open(p->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe is not waited for */
@@ -75,6 +76,12 @@ static int look(const char *path, struct shore__probe *p, struct shore_diag *dia
     rc = look_into(p, diag);
     if (rc) shore__probe_free(p);
     return rc;
+}
+
+int shore__probe_may_be_made(const char *path, const struct shore__probe *p, struct shore_diag *diag) {
+    if (p->exists || !p->trouble.text[0]) return 0;
+    bool remote = shore__path_is_remote(path);
+    return shore__fail(diag, SHORE_EUSAGE, "%s%s%s", remote ? path : "", remote ? ": " : "", p->trouble.text);
 }
 
 /* ---- on the wire ------------------------------------------------------------------------------------------------- */

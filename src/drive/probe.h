@@ -17,7 +17,7 @@ struct shore__probe {
     uint64_t size_bytes;
     struct shore__volume_desc desc; /* without its extents */
     struct shore__drive_recovery recovery;
-    /* of what exists and is no volume that can be used: why */
+    /* of what exists and is no volume that can be used, and where nothing may be made: why */
     struct shore_diag trouble;
 };
 
@@ -26,6 +26,8 @@ int shore__drive_probe(const char *path, struct shore__probe *out, struct shore_
 /* The same once nobody uses it; busy: somebody still did after SHORE__LOCK_SECONDS. */
 int shore__drive_probe_idle(const char *path, struct shore__probe *out, struct shore_diag *diag);
 void shore__probe_free(struct shore__probe *p);
+/* Whether a volume may be made where the probe found none: shore__file_may_be_made(), on the drive's host. */
+int shore__probe_may_be_made(const char *path, const struct shore__probe *p, struct shore_diag *diag);
 /* Whether something is at the path of a volume here. Fails where that cannot be told: then none can be made there, nor
  * would one be found. */
 int shore__drive_examine(const char *volume, struct stat *st, bool *exists, struct shore_diag *diag);

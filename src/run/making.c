@@ -127,9 +127,10 @@ bool shore__volume_is_of(const char *volume, const uint64_t fleet_id[2], bool be
     return owner == OURS || (owner == BEGUN && begun && stat(volume, &st) == 0 && S_ISREG(st.st_mode));
 }
 
-/* The volume of a drive and whose it is: here, or on another host, where it is known by the drive's name. */
-static int ask_owner(const char *drive, const uint64_t fleet_id[2], char **volume, bool *exists, enum owner *owner,
-                     struct shore_diag *diag) {
+/* The volume of a drive and whose it is: here, or on another host, where it is known by the drive's name. to_make:
+ * fails where it would be over there, and none may be made. */
+static int ask_owner(const char *drive, bool to_make, const uint64_t fleet_id[2], char **volume, bool *exists,
+                     enum owner *owner, struct shore_diag *diag) {
     struct shore__probe probe;
     struct stat st;
     *owner = BEGUN;
@@ -148,7 +149,9 @@ static int ask_owner(const char *drive, const uint64_t fleet_id[2], char **volum
     if (rc < 0) return rc;
     *exists = probe.exists;
     if (probe.is_volume) *owner = shore__probe_is_of(&probe, fleet_id) ? OURS : ANOTHERS;
+    if (to_make) rc = shore__probe_may_be_made(drive, &probe, diag);
     shore__probe_free(&probe);
+    if (rc < 0) return rc;
     *volume = strdup(drive);
     return *volume ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
 }
@@ -157,7 +160,7 @@ static bool is_at(const char *drive, const uint64_t fleet_id[2]) {
     char *volume = NULL;
     bool exists = false;
     enum owner owner;
-    bool is = ask_owner(drive, fleet_id, &volume, &exists, &owner, NULL) == 0 && exists && owner == OURS;
+    bool is = ask_owner(drive, false, fleet_id, &volume, &exists, &owner, NULL) == 0 && exists && owner == OURS;
     free(volume);
     return is;
 }
@@ -173,13 +176,14 @@ static int plan_drives(struct shore__run *run, const struct shore__plan *before,
     for (size_t i = 0; i < drives->count; i++) {
         char *volume = NULL, *absolute;
         if (shore__path_is_virtual(drives->item[i])) continue;
-        int rc = shore__drive_absolute(drives->item[i], &absolute, diag);
+        int rc = shore__path_is_remote(drives->item[i]) ? 0 : shore__file_may_be_made(drives->item[i], diag);
+        if (rc == 0) rc = shore__drive_absolute(drives->item[i], &absolute, diag);
         if (rc < 0) return rc;
         free(drives->item[i]);
         drives->item[i] = absolute;
         enum owner owner;
         bool exists = false;
-        rc = ask_owner(absolute, before->fleet_id, &volume, &exists, &owner, diag);
+        rc = ask_owner(absolute, true, before->fleet_id, &volume, &exists, &owner, diag);
         if (rc < 0) return rc;
         bool made_here = owner != ANOTHERS && shore__strings_has(&before->fresh, volume);
         bool replaced = exists && owner == ANOTHERS && overwritten && is_at(absolute, overwritten->fleet_id);
@@ -316,7 +320,8 @@ static int drop_volume(const char *volume, const uint64_t fleet_id[2], struct sh
     bool exists = false;
     enum owner owner;
     /* what was not replaced yet may be in use */
-    bool anothers = ask_owner(volume, fleet_id, &path, &exists, &owner, NULL) == 0 && exists && owner == ANOTHERS;
+    bool anothers =
+        ask_owner(volume, false, fleet_id, &path, &exists, &owner, NULL) == 0 && exists && owner == ANOTHERS;
     free(path);
     int rc = anothers ? 0 : shore__drive_discard(volume, fleet_id, SHORE__ANY_GENERATION, true, diag);
     return shore__discard_is_over(rc) ? 0 : rc;
@@ -514,7 +519,7 @@ void shore__run_drop(const struct shore__run *overwritten, shore__note_fn note, 
         bool exists = false;
         enum owner owner;
         if (shore__path_is_virtual(drive)) continue;
-        int rc = ask_owner(drive, overwritten->fleet_id, &volume, &exists, &owner, &why);
+        int rc = ask_owner(drive, false, overwritten->fleet_id, &volume, &exists, &owner, &why);
         /* where the new run has a volume, that one is open by now */
         if (rc == 0 && exists && owner == OURS)
             rc = shore__drive_discard(drive, overwritten->fleet_id, overwritten->generation, false, &why);

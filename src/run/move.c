@@ -280,8 +280,9 @@ static int place_kept(const char *drive, uint64_t generation, struct intent *in,
 }
 
 static int place_new(const char *name, struct intent *in, struct shore_diag *diag) {
-    char *path;
-    int rc = shore__drive_absolute(name, &path, diag);
+    char *path = NULL;
+    int rc = shore__path_is_remote(name) ? 0 : shore__file_may_be_made(name, diag);
+    if (!rc) rc = shore__drive_absolute(name, &path, diag);
     if (!rc && shore__strings_add(&in->new, path)) rc = out_of_memory(diag);
     free(path);
     return rc;

@@ -52,6 +52,12 @@ int shore__file_open_to_read(const char *path, enum shore_io io, double lock_sec
                              struct shore_diag *diag);
 void shore__file_close(struct shore__file *file);
 
+/* A drive is what is there, or a new file whose name has a suffix: a name without one is that of a directory that was
+ * not made, or of a drive that is not mounted. 0 where something is at path, such a file may be made, or another thing
+ * is amiss; else SHORE_EUSAGE, or SHORE_EMISSING for a device, with what to do. What makes a file asks this; callers
+ * that have much to do before ask it early. */
+int shore__file_may_be_made(const char *path, struct shore_diag *diag);
+
 struct shore__io;
 
 struct shore__buffer_range {

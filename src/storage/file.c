@@ -274,12 +274,34 @@ static int set_length(const struct shore__file *file, uint64_t bytes, struct sho
     return fail_errno(diag, file->path, "its length could not be set");
 }
 
+int shore__file_may_be_made(const char *path, struct shore_diag *diag) {
+    struct stat st;
+    size_t n = strlen(path);
+    bool is_directory = n && path[n - 1] == '/';
+    while (n > 1 && path[n - 1] == '/')
+        n--;
+    if (lstat(path, &st) == 0 || errno != ENOENT) return 0;
+    char *copy = strndup(path, n);
+    if (!copy) return shore__fail(diag, -ENOMEM, "out of memory");
+    bool in_dev = strncmp(copy, "/dev/", 5) == 0 && strncmp(copy, "/dev/shm/", 9) != 0;
+    const char *slash = strrchr(copy, '/'), *name = slash ? slash + 1 : copy, *suffix = strrchr(name, '.');
+    int rc = 0;
+    if (in_dev) /* a file there lies in memory */
+        rc = shore__fail(diag, SHORE_EMISSING, "%s: there is no such device", copy);
+    else if (is_directory || !suffix || suffix == name || !suffix[1])
+        rc = shore__fail(diag, SHORE_EUSAGE,
+                         "%s: nothing is there: mount the drive or mkdir the directory; a new file needs a name with a "
+                         "suffix, such as %s.volume",
+                         path, copy);
+    if (rc && stat(dirname(copy), &st)) rc = 0; /* its directory is what is missing */
+    free(copy);
+    return rc;
+}
+
 static int create_new(struct shore__file *file, int dir, uint64_t bytes, uint64_t fill_bytes, const void *claim,
                       struct shore_diag *diag) {
-    bool in_dev = strncmp(file->path, "/dev/", 5) == 0 && strncmp(file->path, "/dev/shm/", 9) != 0;
-    if (in_dev) /* a file there lies in memory */
-        return shore__fail(diag, SHORE_EMISSING, "%s: there is no such device", file->path);
-    int rc = check_room(file->path, dir, fill_bytes, 0, diag);
+    int rc = shore__file_may_be_made(file->path, diag);
+    if (!rc) rc = check_room(file->path, dir, fill_bytes, 0, diag);
     if (rc) return rc;
     file->fd = open(file->path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (file->fd < 0 && errno == EEXIST) /* what was not found here is no file, so a link */

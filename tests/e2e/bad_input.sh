@@ -86,7 +86,7 @@ bad "the same, no minimum being known" "memory of this machine, [^ ]+ .iB$" eval
 with_flag "no such directory for a drive" "no-such" --drive "$place/no-such/dir/volume"
 with_flag "a path that fills a message" "cannot read it: No such file" --tokenizer bytes --data "$place$(printf '/%0200d' {1..15})"
 ln -s loop "$place/loop"
-with_flag "a drive that is a circle of links" "loop: cannot be examined" --drive "$drive/a" "$place/loop"
+with_flag "a drive that is a circle of links" "loop: cannot be examined" --drive "$drive/a.volume" "$place/loop"
 with_flag "a name too long for a drive" "0: cannot be examined: File name too long" --drive "$place/$(printf %0256d 0)"
 mkfifo "$place/pipe"
 with_flag "a pipe for a drive" "pipe: a special file" --drive "$place/pipe"
@@ -342,13 +342,13 @@ cp "$data" "$place/tokens.bin"
 merge base --data "$place/tokens.bin" --overwrite --drive "$place/tokens.bin" --out "$place/other"
 refused "a drive that is the text" "--drive .*tokens.bin is what --data .* reads" "${merged[@]}"
 cmp -s "$data" "$place/tokens.bin" && ok "the text is whole" || fail "the text has changed"
-merge base --model "$place/model" --overwrite --drive "$place/volume" --out "$place/model"
+merge base --model "$place/model" --overwrite --drive "$place/volume.volume" --out "$place/model"
 refused "a run in place of the model" "--out .*model is what --model .* reads" "${merged[@]}"
 must eval "$place/model" --data "$data" --seq-len 16 --memory 512MiB
 for name in making snapshots; do
     mkdir -p "$place/foreign/$name"
     printf 'precious' >"$place/foreign/$name/file"
-    merge base --drive "$place/volume" --out "$place/foreign"
+    merge base --drive "$place/volume.volume" --out "$place/foreign"
     refused "a run around foreign $name" "foreign.*choose another directory" "${merged[@]}"
     same "what is in $name" "$(cat "$place/foreign/$name/file")" precious
     rm -r "$place/foreign"
@@ -360,4 +360,36 @@ same "what was in the way" "$(cat "$place/gone.partial/file")" precious
 must "${base[@]}" --overwrite --lr 1e-3
 must remove "$out"
 untouched "remove"
+# A drive is what is there, or a new file whose name has a suffix: nothing is made where a drive is not mounted.
+mkdir "$place/real"
+socket=$(mktemp -d)/s
+serve --root "$place"
+must train --model "$good" --data "$data" --drive "$place/real" --out "$place/real-run" --steps 1 --batch 2 --seq-len 16 \
+    --memory 512MiB --quiet
+unmade="nvme0.*: nothing is there: mount the drive or mkdir the directory; a new file needs a name with a suffix, such as .*nvme0.volume"
+for drive in "$place/nvme0" "$place/nvme0/" "unix:$socket:nvme0" "unix:$socket:$place/nvme0"; do
+    merge base --drive "$drive" --out "$place/unmade"
+    refused "train on $drive" "$unmade" "${merged[@]}"
+    merge base --drive "$place/fresh.volume" "$drive" --out "$place/unmade"
+    refused "train on it and another" "$unmade" "${merged[@]}"
+    refused "import to $drive" "$unmade" import "$good" --drive "$drive" --out "$place/unmade"
+    refused "drive add $drive" "$unmade" drive add "$place/real-run" "$drive" --drive-speeds 1,1
+    refused "drive move to $drive" "$unmade" drive move "$place/real-run" "$place/real=$drive"
+    refused "drive bench $drive" "$unmade" drive bench "$drive"
+    [ ! -e "$place/nvme0" ] && [ ! -e "$place/unmade" ] && [ ! -e "$place/fresh.volume" ] && ok "nothing is made" ||
+        fail "something was made"
+done
+refused "bench disk" "$unmade" bench disk --drive "$place/nvme0" --size 16MiB
+refused "bench update" "$unmade" bench update --drive "$place/nvme0" --params 1M
+refused "verify" "nvme0: is not a directory; verify makes" verify --model "$good" --data "$data" \
+    --drive "$place/nvme0" --batch 2 --seq-len 16
+refused "a place that is not there" "nvme0 does not exist" train --resume "$place/real-run" --drive "$place/real=$place/nvme0"
+[ ! -e "$place/nvme0" ] && ok "nothing is made by any of them" || fail "something was made"
+must train --resume "$place/real-run" --quiet
+# What older versions have made under such a name goes on.
+cp "$place/real/longshore.volume" "$place/old"
+must train --resume "$place/real-run" --drive "$place/real=$place/old" --steps 2 --quiet
+must train --resume "$place/real-run" --steps 3 --quiet
+stop_serving
+
 done_testing

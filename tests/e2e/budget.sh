@@ -76,7 +76,7 @@ sweep "llama, samples, buffered" --init "$place/llama.json" --drive "$place/d1" 
 # A tokenizer.json that is nearly all blanks takes no memory when it is read, and must take none when it is copied.
 cp -r "$tests/data/tokenizers/gpt2" "$place/padded"
 head -c 33554432 /dev/zero | tr '\0' ' ' >>"$place/padded/tokenizer.json"
-must train --init "$place/wide.json" --tokenizer "$place/padded" --data "$place/text" --drive "$place/volume" --steps 1 \
+must train --init "$place/wide.json" --tokenizer "$place/padded" --data "$place/text" --drive "$place/volume.volume" --steps 1 \
     --batch 1 --seq-len 16 --memory 512MiB --out "$place/kept"
 least=$(minimum export "$place/kept" --out "$place/exported")
 holds "export with a large tokenizer.json" "$least" export "$place/kept" --out "$place/exported"

@@ -7,9 +7,9 @@ mkdir "$place/d"
 must train --init "$place/config.json" --data "$place/text" --batch 2 --seq-len 32 --memory 512MiB --quiet \
     --drive ram: --out "$place/ram" --steps 1
 must train --init "$place/config.json" --data "$place/text" --batch 2 --seq-len 32 --memory 512MiB --quiet \
-    --drive "$place/d/a" --out "$place/run" --steps 3
+    --drive "$place/d/a.volume" --out "$place/run" --steps 3
 must export "$place/run" --out "$place/one" --dtype fp32 --quiet
-must import "$place/one" --drive "$place/d/b" --out "$place/imported" --quiet
+must import "$place/one" --drive "$place/d/b.volume" --out "$place/imported" --quiet
 sum=$(digest)
 must inspect "$place/imported" --deep
 same "what was imported is whole" "$(digest)" "$sum"
@@ -18,11 +18,11 @@ cmp -s "$place/one/model.safetensors" "$place/two/model.safetensors" && ok "the 
 must export "$place/run" --out "$place/many" --dtype fp32 --shard-size 64KiB --quiet
 [ "$(ls "$place/many" | grep -c '^model-0000[0-9]-of-0000[0-9].safetensors$')" -gt 1 ] && [ -s "$place/many/model.safetensors.index.json" ] &&
     ok "several files and an index" || fail "not several files: $(ls "$place/many")"
-must import "$place/many" --drive "$place/d/g" --out "$place/from_many" --quiet
+must import "$place/many" --drive "$place/d/g.volume" --out "$place/from_many" --quiet
 same "the same from several files" "$(digest)" "$sum"
 must export "$place/run" --out "$place/half" --dtype fp16 --quiet
 grep -q '"torch_dtype": "float16"' "$place/half/config.json" && ok "fp16 is told" || fail "fp16 is not told"
-must import "$place/half" --drive "$place/d/half" --out "$place/from_half" --quiet
+must import "$place/half" --drive "$place/d/half.volume" --out "$place/from_half" --quiet
 "$COMPARE" "$place/one" "$place/half" 5e-4 >"$place/log" 2>&1 && ok "fp16 is near" || fail "fp16 differs"
 
 # a tied model whose files hold another head: both are used, and said, in every command; the run is untied
@@ -36,8 +36,8 @@ perl -e 'use strict; local $/; open my $f, "<:raw", $ARGV[0] or die; my $all = <
     "$head/model.safetensors"
 said="hold an lm_head.weight that differs: both are used"
 for command in "eval $head --data $place/text --json" "generate $head --prompt the --max-tokens 2" \
-    "train --model $head --data $place/text --batch 2 --seq-len 32 --steps 1 --memory 512MiB --quiet --drive $place/d/parted --out $place/parted_run" \
-    "import $head --drive $place/d/parted2 --out $place/parted_import --quiet"; do
+    "train --model $head --data $place/text --batch 2 --seq-len 32 --steps 1 --memory 512MiB --quiet --drive $place/d/parted.volume --out $place/parted_run" \
+    "import $head --drive $place/d/parted2.volume --out $place/parted_import --quiet"; do
     # shellcheck disable=SC2086
     must $command
     same "${command%% *} says so" "$(grep -c "$said" "$place/log")" 1
@@ -65,7 +65,7 @@ refused "data that is not there" "no-such-text" train --resume "$place/imported"
 refused "too little to validate on" "val-share" train --resume "$place/imported" --data "$place/text" --val-share 1e-9
 [ ! -e "$place/imported/tokens.bin" ] && ok "the run is as it was" || fail "tokens.bin was left behind"
 
-must import "$place/one" --drive "$place/d/c" --out "$place/trainable" --data "$place/text" --batch 2 --seq-len 32 \
+must import "$place/one" --drive "$place/d/c.volume" --out "$place/trainable" --data "$place/text" --batch 2 --seq-len 32 \
     --steps 2 --memory 512MiB --quiet
 must train --resume "$place/trainable"
 resumed=$(digest)
@@ -73,7 +73,7 @@ must train --model "$place/one" --drive ram: --out "$place/direct" --data "$plac
     --memory 512MiB --quiet
 same "import and train is train" "$(digest)" "$resumed"
 
-must import "$place/one" --drive "$place/d/e" --out "$place/later" --batch 2 --seq-len 32 --steps 2 --memory 512MiB \
+must import "$place/one" --drive "$place/d/e.volume" --out "$place/later" --batch 2 --seq-len 32 --steps 2 --memory 512MiB \
     --quiet
 must train --resume "$place/later" --data "$place/text" --dry-run
 [ ! -e "$place/later/tokens.bin" ] && ok "a dry run makes nothing" || fail "a dry run made tokens.bin"
@@ -94,26 +94,26 @@ stopped() {
 }
 stopped "reading data that comes later" "before the run had its data: the same command goes on" train --resume "$place/later"
 [ ! -e "$place/later/tokens.bin" ] && ok "and leaves nothing" || fail "a signal left tokens.bin"
-stopped "importing" "before the run was made: the same command makes it" import "$place/one" --drive "$place/d/x" --out "$place/x"
+stopped "importing" "before the run was made: the same command makes it" import "$place/one" --drive "$place/d/x.volume" --out "$place/x"
 must train --resume "$place/later" --data "$place/text" --stop-at 1
 refused "other data" "identity" train --resume "$place/later" --data "$place/config.json"
 must train --resume "$place/later"
 same "data that comes later is data" "$(digest)" "$resumed"
-must import "$place/one" --drive "$place/d/f" --out "$place/passes" --batch 2 --seq-len 32 --memory 512MiB --quiet
+must import "$place/one" --drive "$place/d/f.volume" --out "$place/passes" --batch 2 --seq-len 32 --memory 512MiB --quiet
 must train --resume "$place/passes" --data "$place/text" --val-share 0.5 --epochs 0.05 --quiet
 same "passes over data that comes later" "$(digest | cut -d " " -f 1)" "$(metric "$place/passes" step | tail -n 1)"
 [ -n "$(metric "$place/passes" val_loss)" ] && ok "it validates" || fail "no validation loss"
 
 # what transformers needs beside the weights goes all the way
 must train --init "$place/config.json" --tokenizer "$tests/data/tokenizers/qwen2" --data "$place/text" --batch 1 --seq-len 8 \
-    --memory 512MiB --quiet --drive "$place/d/h" --out "$place/words" --steps 1
+    --memory 512MiB --quiet --drive "$place/d/h.volume" --out "$place/words" --steps 1
 must export "$place/words" --out "$place/chat" --quiet
 grep -q '"end_of_text": 0' "$place/words/run.json" && ok "the run keeps its end of text" || fail "no end of text is kept"
 printf 'hi<|endoftext|>%.0s' {1..40} >"$place/rendered"
 evaluated=()
 for specials in text parse; do
     must train --init "$place/config.json" --tokenizer "$tests/data/tokenizers/qwen2" --data "$place/rendered" --batch 1 \
-        --special-tokens "$specials" --seq-len 8 --memory 512MiB --quiet --drive "$place/d/$specials" --out "$place/as_$specials" --steps 1
+        --special-tokens "$specials" --seq-len 8 --memory 512MiB --quiet --drive "$place/d/$specials.volume" --out "$place/as_$specials" --steps 1
     for way in "" "--special-tokens text" "--special-tokens parse"; do
         # shellcheck disable=SC2086
         must eval "$place/as_$specials" --data "$place/rendered" $way --json --quiet
@@ -130,7 +130,7 @@ refused "bytes and special tokens" "bytes have no special tokens" train --init g
 echo '{{ messages }}' >"$place/chat/chat_template.jinja"
 echo '{"temperature": 0.6, "eos_token_id": [5, 0]}' >"$place/chat/generation_config.json"
 printf 'pieces' >"$place/chat/tokenizer.model"
-must import "$place/chat" --drive "$place/d/i" --out "$place/talks" --quiet
+must import "$place/chat" --drive "$place/d/i.volume" --out "$place/talks" --quiet
 must export "$place/talks" --out "$place/chat_again" --quiet
 for file in tokenizer.json tokenizer_config.json tokenizer.model chat_template.jinja generation_config.json; do
     cmp "$place/chat/$file" "$place/chat_again/$file" && ok "$file is kept" || fail "$file is not what it was"
@@ -139,9 +139,9 @@ must remove "$place/talks"
 [ ! -e "$place/talks" ] && ok "nothing of it stays" || fail "the run's directory stays: $(ls "$place/talks")"
 
 refused "import into memory" "ram:" import "$place/one" --drive ram: --out "$place/x"
-refused "import of nothing" "config.json|no-model" import "$place/no-model" --drive "$place/d/x" --out "$place/x"
-[ ! -e "$place/x" ] && [ ! -e "$place/d/x" ] && ok "nothing is made" || fail "something was made"
+refused "import of nothing" "config.json|no-model" import "$place/no-model" --drive "$place/d/x.volume" --out "$place/x"
+[ ! -e "$place/x" ] && [ ! -e "$place/d/x.volume" ] && ok "nothing is made" || fail "something was made"
 must remove "$place/imported"
-[ ! -e "$place/d/b" ] && ok "the volume went with the run" || fail "the volume stays"
+[ ! -e "$place/d/b.volume" ] && ok "the volume went with the run" || fail "the volume stays"
 
 done_testing

@@ -55,7 +55,7 @@ rm -r "$place/copy"
 refused "nothing there" "copy: is not a run" train --resume "$place/copy"
 
 # a clean stop does not hold the run at its step for ever
-must train "${model[@]}" --drive "$place/moved/b" --out "$place/stopped" --steps 4 --stop-at 2
+must train "${model[@]}" --drive "$place/moved/b.volume" --out "$place/stopped" --steps 4 --stop-at 2
 same "stopped at" "$(digest | cut -d' ' -f1)" 2
 must train --resume "$place/stopped"
 stopped=$(digest)
@@ -64,7 +64,7 @@ same "the same bits, in memory and without a stop" "$(digest)" "$stopped"
 
 # signals
 for signal in INT TERM; do
-    "$LONGSHORE" train "${model[@]}" --drive "$place/moved/$signal" --out "$place/$signal" --steps 100000 \
+    "$LONGSHORE" train "${model[@]}" --drive "$place/moved/$signal.volume" --out "$place/$signal" --steps 100000 \
         >"$place/log" 2>&1 &
     background=$!
     for _ in $(seq 300); do
@@ -81,7 +81,7 @@ for signal in INT TERM; do
 done
 
 # nothing that is printed lands in a file that took the place of a closed stream
-"$LONGSHORE" train "${model[@]}" --drive "$place/moved/closed" --out "$place/closed" --steps 2 --log-every 1 --sample-every 1 \
+"$LONGSHORE" train "${model[@]}" --drive "$place/moved/closed.volume" --out "$place/closed" --steps 2 --log-every 1 --sample-every 1 \
     </dev/null >&- 2>&-
 same "lines of metrics, with streams closed" "$(grep -c '^{.*}$' "$place/closed/metrics.jsonl")" 2
 same "other lines" "$(grep -vc '^{.*}$' "$place/closed/metrics.jsonl")" 0
@@ -106,8 +106,8 @@ expect_failure 1 "metrics that cannot be opened" "metrics.jsonl: cannot be opene
 rmdir "$place/closed/metrics.jsonl"
 mv "$place/kept" "$place/closed/metrics.jsonl"
 must train --resume "$place/closed" --steps 4
-refused "no new place" "--drive .*=: where is it now" train --resume "$place/closed" --drive "$place/moved/closed="
-refused "memory as a new place" "what is in memory ends" train --resume "$place/closed" --drive "$place/moved/closed=ram:"
+refused "no new place" "--drive .*=: where is it now" train --resume "$place/closed" --drive "$place/moved/closed.volume="
+refused "memory as a new place" "what is in memory ends" train --resume "$place/closed" --drive "$place/moved/closed.volume=ram:"
 refused "a file as a run" "text: is not a run, which is a directory" train --resume "$place/text"
 refused "a dry run with a rate below --min-lr" "--min-lr 3 is above --lr" train "${model[@]}" --steps 2 --min-lr 3 --dry-run
 

@@ -47,7 +47,7 @@ if [ -w /dev/shm ] && [ "$(stat -c %d /dev/shm)" != "$(stat -c %d "$place")" ]; 
     rm -f "/dev/shm/longshore-test.$$"
 fi
 agrees "unequal shares" --drive "$d1" "$place/d2" "$place/d3" --drive-speeds 5,1,3 "${how[@]}"
-agrees "a file of its own" --drive "$d1/volume" "${how[@]}"
+agrees "a file of its own" --drive "$d1/volume.volume" "${how[@]}"
 for io in uring threads buffered; do
     agrees "io $io" --drive "$d1" --io $io "${how[@]}"
 done

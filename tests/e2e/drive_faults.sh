@@ -130,7 +130,7 @@ for again in "$place/d4/" "$place/d4/longshore.volume" "$place/link"; do
     refused "twice: $again" "given twice" train "${common[@]}" --drive "$place/d4" "$again" --out "$place/none"
 done
 refused "twice behind a server" "given twice" \
-    train "${common[@]}" --drive "unix:$socket:a" "unix:$socket:$place/far/a" --out "$place/none"
+    train "${common[@]}" --drive "unix:$socket:a.volume" "unix:$socket:$place/far/a.volume" --out "$place/none"
 refused "another run's" "$place/d3/longshore.volume: holds the state of a run already; name another path" \
     train "${common[@]}" --drive "$place/d4" "$place/d3" --out "$place/none"
 for command in "add $run $place/d3" "move $run $place/d1=$place/d3"; do
@@ -179,10 +179,10 @@ cat >"$place/rsh" <<RSH
 dd bs=65536 count=30 2>/dev/null | "$LONGSHORE" drive serve --stdio
 RSH
 chmod +x "$place/rsh"
-for command in "add $run ssh://far$place/far/cut --drive-speeds 1,1,4" "move $run $place/d1=ssh://far$place/far/cut --drive-speeds 1,1"; do
+for command in "add $run ssh://far$place/far/cut.volume --drive-speeds 1,1,4" "move $run $place/d1=ssh://far$place/far/cut.volume --drive-speeds 1,1"; do
     # shellcheck disable=SC2086
     run drive $command --rsh "$place/rsh"
-    grep -q "ssh://far$place/far/cut: .*closed the connection" "$place/log" && grep -q "the state is where it was" "$place/log" &&
+    grep -q "ssh://far$place/far/cut.volume: .*closed the connection" "$place/log" && grep -q "the state is where it was" "$place/log" &&
         [ $rc != 0 ] && ok "cut off: $command" || fail "cut off: $command: exit code $rc"
     same "cut off: nothing is left there" "$(ls "$place/far")" ""
     [ ! -e "$run/moving.json" ] && ok "cut off: settled" || fail "cut off: moving.json is left"
@@ -197,8 +197,8 @@ case \$(wc -l <"$place/calls") in
 *) exit 1 ;;
 esac
 RSH
-expect_failure 1 "cut off while it makes" "far/cut: .*; the volume stays there: the next command" \
-    drive add "$run" "ssh://far$place/far/cut" --drive-speeds 1,1,4 --rsh "$place/rsh"
+expect_failure 1 "cut off while it makes" "far/cut.volume: .*; the volume stays there: the next command" \
+    drive add "$run" "ssh://far$place/far/cut.volume" --drive-speeds 1,1,4 --rsh "$place/rsh"
 [ -e "$run/moving.json" ] && ok "and remembered" || fail "what may be there is forgotten"
 restore
 stop_serving
@@ -232,38 +232,38 @@ must remove "$run"
 
 # ---- behind a server ----
 rm -rf "${place:?}"/d1/* "${place:?}"/d2/*
-there=unix:$socket:a
+there=unix:$socket:a.volume
 must train "${common[@]}" --drive "$place/d1" "$there" --out "$run" --stop-at 3
 stop_serving
 keep
 FAIL_IO="write 60 5 far/" LD_PRELOAD=$FAIL_IO_SO serve --root "$place/far"
-expect_failure 1 "writes fail there" "$there: .*far/a: writing .*Input/output error; check the drive" train --resume "$run" --quiet
+expect_failure 1 "writes fail there" "$there: .*far/a.volume: writing .*Input/output error; check the drive" train --resume "$run" --quiet
 grep -q "is committed.*--resume $run" "$place/log" && ok "how to go on" || fail "how to go on is not said"
 stop_serving
 serve --root "$place/far"
 ends_right "writes failed there"
 restore
-vanishes "a drive vanishes there" "$place/far/a" "$there: .*far/a: was deleted or replaced.*bring it back"
+vanishes "a drive vanishes there" "$place/far/a.volume" "$there: .*far/a.volume: was deleted or replaced.*bring it back"
 restore
 before=$(cksum <"$run/run.json")
-mv "$place/far/a" "$place/far/b"
-refused "missing there" "$there: .*far/a is missing there: mount its drive.*--drive $there=NEW" train --resume "$run"
-must train --resume "$run" --drive "$there=unix:$socket:b" --quiet
+mv "$place/far/a.volume" "$place/far/b.volume"
+refused "missing there" "$there: .*far/a.volume is missing there: mount its drive.*--drive $there=NEW" train --resume "$run"
+must train --resume "$run" --drive "$there=unix:$socket:b.volume" --quiet
 same "elsewhere there: digest" "$(digest)" "$wanted"
-rm "$place/far/b"
+rm "$place/far/b.volume"
 restore
-cp "$place/far/a" "$place/older"
+cp "$place/far/a.volume" "$place/older"
 must train --resume "$run" --stop-at 5 --quiet
-mv "$place/far/a" "$place/newest"
-mv "$place/older" "$place/far/a"
+mv "$place/far/a.volume" "$place/newest"
+mv "$place/older" "$place/far/a.volume"
 refused "older there" "$there.*is at step 3 but the other drives are at step 5" train --resume "$run"
-mv "$place/newest" "$place/far/a"
+mv "$place/newest" "$place/far/a.volume"
 stop_serving
 refused "nobody serves" "$there: nobody serves drives there.*drive serve --listen $socket.*--drive $there=NEW" train --resume "$run"
 # its state in a place of this host
-must train --resume "$run" --drive "$there=$place/far/a" --quiet
+must train --resume "$run" --drive "$there=$place/far/a.volume" --quiet
 same "on this host: digest" "$(digest)" "$wanted"
-refused "a file as root" "is no directory" drive serve --listen "$socket" --root "$place/far/a"
+refused "a file as root" "is no directory" drive serve --listen "$socket" --root "$place/far/a.volume"
 refused "no root" "No such file" drive serve --listen "$socket" --root "$place/far/none"
 must remove "$run" --not-a-copy # which was put back from a copy above
 rm -rf "$(dirname "$socket")"

@@ -64,44 +64,44 @@ same "it went where it was told to" "$(find "$place"/disk.g? -type f)" "$place/d
 must drive list "$place/own"
 grep -q "^$place/disk.g2: 100" "$place/log" && ok "its whole name" || fail "a directory is listed by another name"
 must drive move "$place/own" "$place/disk.g2=$place/disk.g1/own.g3"
-must drive move "$place/own" "$place/disk.g1/own.g3=$place/disk.g1/own"
+must drive move "$place/own" "$place/disk.g1/own.g3=$place/disk.g1/own.volume"
 must drive add "$place/own" "$place/disk.g1/own.g3" --drive-speeds 1,1
 must drive move "$place/own" --drive-speeds 1,2
-same "each beside itself" "$(find "$place"/disk.g? -type f -printf '%f\n' | sort | tr '\n' ' ')" "own.g3.g6 own.g6 "
+same "each beside itself" "$(find "$place"/disk.g? -type f -printf '%f\n' | sort | tr '\n' ' ')" "own.g3.g6 own.volume.g6 "
 must train --resume "$place/own" --quiet
 same "the same bits under such names" "$(digest)" "$wanted"
 must remove "$place/own"
 
 # A file that was moved by hand has the name that lists show, and what the program has added to it.
 mkdir "$place"/hand{1,2}
-must train "${common[@]}" --drive "$place/hand1/own" --out "$place/hand" --stop-at 1
-cp "$place/hand1/own" "$place/hand1/kept"
+must train "${common[@]}" --drive "$place/hand1/own.volume" --out "$place/hand" --stop-at 1
+cp "$place/hand1/own.volume" "$place/hand1/kept"
 must drive add "$place/hand" "$place/hand2" --drive-speeds 1,1
 # as if that had been killed at its end
 printf '{"from": 1, "to": 2, "new": [], "old": ["%s"]}' "$place/hand1/kept" >"$place/hand/moving.json"
 mv "$place/hand1" "$place/hand3"
-must train --resume "$place/hand" --quiet --drive "$place/hand1/own=$place/hand3/own"
+must train --resume "$place/hand" --quiet --drive "$place/hand1/own.volume=$place/hand3/own.volume"
 same "the same bits from there" "$(digest)" "$wanted"
-mv "$place/hand3/own.g2" "$place/hand3/other"
-must train --resume "$place/hand" --quiet --drive "$place/hand3/own=$place/hand3/other"
+mv "$place/hand3/own.volume.g2" "$place/hand3/other"
+must train --resume "$place/hand" --quiet --drive "$place/hand3/own.volume=$place/hand3/other"
 must remove "$place/hand"
 same "no file of it" "$(find "$place"/hand? -type f)" ""
 
 # The same where the old volume is still there under the name that is given: the one of this placement counts.
 mkdir "$place/hand5"
-must train "${common[@]}" --drive "$place/hand5/own" --out "$place/hand" --stop-at 1
-cp "$place/hand5/own" "$place/kept"
+must train "${common[@]}" --drive "$place/hand5/own.volume" --out "$place/hand" --stop-at 1
+cp "$place/hand5/own.volume" "$place/kept"
 must drive move "$place/hand" --drive-speeds 1
-mv "$place/kept" "$place/hand5/own"
-printf '{"from": 1, "to": 2, "new": [], "old": ["%s"]}' "$place/hand5/own" >"$place/hand/moving.json"
+mv "$place/kept" "$place/hand5/own.volume"
+printf '{"from": 1, "to": 2, "new": [], "old": ["%s"]}' "$place/hand5/own.volume" >"$place/hand/moving.json"
 mv "$place/hand5" "$place/hand6"
-must train --resume "$place/hand" --quiet --drive "$place/hand5/own=$place/hand6/own"
+must train --resume "$place/hand" --quiet --drive "$place/hand5/own.volume=$place/hand6/own.volume"
 same "the same bits beside the old volume" "$(digest)" "$wanted"
-same "the old volume goes" "$(ls "$place/hand6")" own.g2
+same "the old volume goes" "$(ls "$place/hand6")" own.volume.g2
 must remove "$place/hand"
 
 # A name with no room for what is added to it.
-long=$place/$(printf 'n%.0s' {1..255})
+long=$place/$(printf 'n%.0s' {1..248}).volume
 must train "${common[@]}" --drive "$long" --out "$place/named" --stop-at 1
 refused "no name for another volume" "g2: cannot be examined: File name too long" drive move "$place/named" \
     --drive-speeds 1
@@ -180,9 +180,9 @@ gpt2_config "$place/wide.json" 2 192 4 64 600
 echo '{"drives": [{"mixed": "400MB"}, {"mixed": "40MB"}]}' >"$place/rates.json"
 slow=(--init "$place/wide.json" --seed 3 --data "$place/text" --steps 6 --batch 2 --seq-len 64 --memory 512MiB
       --log-every 1 --emulate "$place/rates.json")
-must train "${slow[@]}" --drive "$place/d1/slow" "$place/d2/slow" --drive-speeds 1,1 --out "$place/slow"
-grep -q "slow: .*d2/slow works" "$place/log" && ok "the slow drive is named" || fail "the slow drive is not named"
-grep -q "slow: .*d1/slow works" "$place/log" && fail "the fast drive is named" || ok "the fast one is not"
+must train "${slow[@]}" --drive "$place/d1/slow.volume" "$place/d2/slow.volume" --drive-speeds 1,1 --out "$place/slow"
+grep -q "slow: .*d2/slow.volume works" "$place/log" && ok "the slow drive is named" || fail "the slow drive is not named"
+grep -q "slow: .*d1/slow.volume works" "$place/log" && fail "the fast drive is named" || ok "the fast one is not"
 must remove "$place/slow"
 
 must remove "$run"

@@ -11,19 +11,19 @@ common=(--init "$place/config.json" --seed 3 --data "$place/text" --steps 6 --ba
 mkdir "$place/d"
 must train "${common[@]}" --drive ram: --out "$place/whole"
 wanted=$(digest)
-must train "${common[@]}" --drive "$place/d/volume" --out "$place/run" --stop-at 3
+must train "${common[@]}" --drive "$place/d/state.volume" --out "$place/run" --stop-at 3
 cp -r "$place/run" "$place/run.kept"
-cp --sparse=always "$place/d/volume" "$place/volume.kept"
+cp --sparse=always "$place/d/state.volume" "$place/volume.kept"
 size=$(stat -c %s "$place/volume.kept")
 restore() {
     rm -rf "$place/run"
     cp -r "$place/run.kept" "$place/run"
-    cp --sparse=always "$place/volume.kept" "$place/d/volume"
+    cp --sparse=always "$place/volume.kept" "$place/d/state.volume"
 }
 flip() { # OFFSET: inverts one byte
     local byte
-    byte=$(od -An -tu1 -j "$1" -N 1 "$place/d/volume" | tr -d ' ')
-    printf "\\$(printf %03o $((byte ^ 255)))" | dd of="$place/d/volume" bs=1 seek="$1" conv=notrunc status=none
+    byte=$(od -An -tu1 -j "$1" -N 1 "$place/d/state.volume" | tr -d ' ')
+    printf "\\$(printf %03o $((byte ^ 255)))" | dd of="$place/d/state.volume" bs=1 seek="$1" conv=notrunc status=none
 }
 # Everything that is not zero may matter; the start (superblock, records, tables) gets a dense look.
 offsets=()
@@ -52,57 +52,57 @@ named_as() { # NAME PATTERN
     if [ $rc = 0 ]; then fail "$1: it went on"; elif sed 1d "$place/log" | grep -qiE "$2"; then ok "$1"; else fail "$1: no '$2'"; fi
 }
 restore
-truncate -s $((size / 2)) "$place/d/volume"
+truncate -s $((size / 2)) "$place/d/state.volume"
 named_as "truncated" "volume"
 restore
-rm "$place/d/volume"
+rm "$place/d/state.volume"
 named_as "missing" "volume"
 restore
-head -c "$size" /dev/zero >"$place/d/volume"
+head -c "$size" /dev/zero >"$place/d/state.volume"
 named_as "replaced by zeros" "volume"
 restore
-for place_of in 16 32; do dd if=/dev/zero of="$place/d/volume" bs=4096 seek=$place_of count=1 conv=notrunc status=none; done
+for place_of in 16 32; do dd if=/dev/zero of="$place/d/state.volume" bs=4096 seek=$place_of count=1 conv=notrunc status=none; done
 named_as "without records" "volume: both commit records are gone"
 must inspect "$place/run"
-if grep -q "d/volume: .*; both commit records are gone" "$place/log"; then ok "inspect says so"; else fail "inspect says nothing"; fi
+if grep -q "d/state.volume: .*; both commit records are gone" "$place/log"; then ok "inspect says so"; else fail "inspect says nothing"; fi
 restore
 merge common --seed 4
-must train "${merged[@]}" --drive "$place/d/other" --out "$place/otherrun" --stop-at 3
-cp "$place/d/other" "$place/d/volume"
+must train "${merged[@]}" --drive "$place/d/other.volume" --out "$place/otherrun" --stop-at 3
+cp "$place/d/other.volume" "$place/d/state.volume"
 named_as "another run's volume" "volume"
 
 # A fleet put back from an older copy is refused.
 restore
 must train --resume "$place/run" --stop-at 5
-cp --sparse=always "$place/volume.kept" "$place/d/volume"
+cp --sparse=always "$place/volume.kept" "$place/d/state.volume"
 named_as "older than the run says" "older|step 3|copy"
 
 # Moved.
 restore
-mv "$place/d/volume" "$place/d/moved"
-must train --resume "$place/run" --drive "$place/d/volume=$place/d/moved"
+mv "$place/d/state.volume" "$place/d/moved.volume"
+must train --resume "$place/run" --drive "$place/d/state.volume=$place/d/moved.volume"
 same "moved" "$(digest)" "$wanted"
 
 # Directories that cannot be synced: a file system that has no such thing is used all the same, a failing one is not.
 mkdir "$place/plain" "$place/plain/d"
 export FAIL_IO="dirsync 0 22 /" LD_PRELOAD=$FAIL_IO_SO
-must train "${common[@]}" --drive "$place/plain/v" --out "$place/plain/run"
+must train "${common[@]}" --drive "$place/plain/v.volume" --out "$place/plain/run"
 same "no directory can be synced: digest" "$(digest)" "$wanted"
 must snapshot "$place/plain/run" one
-must drive move "$place/plain/run" "$place/plain/v=$place/plain/d"
+must drive move "$place/plain/run" "$place/plain/v.volume=$place/plain/d"
 must rollback "$place/plain/run" one
 must remove "$place/plain/run"
 same "no directory can be synced: nothing is left" "$(ls "$place/plain")" d
 FAIL_IO="dirsync 0 5 plain" expect_failure 1 "a directory's sync fails" "plain.*cannot be made durable" \
-    train "${common[@]}" --drive "$place/plain/v" --out "$place/plain/run"
+    train "${common[@]}" --drive "$place/plain/v.volume" --out "$place/plain/run"
 unset FAIL_IO LD_PRELOAD
-must train "${common[@]}" --drive "$place/plain/v" --out "$place/plain/run"
+must train "${common[@]}" --drive "$place/plain/v.volume" --out "$place/plain/run"
 same "a directory's sync fails: made again" "$(digest)" "$wanted"
 
 # A volume that the limit of file sizes does not allow.
 guard=(prlimit --fsize=1048576 "${guard[@]}")
 FAIL_IO="rmdir 0 39 limited" LD_PRELOAD=$FAIL_IO_SO refused "over the limit of file sizes" \
-    "small: .*too large; raise the limit of file sizes" train "${common[@]}" --drive "$place/small" --out "$place/limited"
+    "small.volume: .*too large; raise the limit of file sizes" train "${common[@]}" --drive "$place/small.volume" --out "$place/limited"
 guard=("${guard[@]:2}")
 if [ -e "$place/small" ] || [ -e "$place/limited" ]; then fail "over the limit of file sizes: something was made"; fi
 
@@ -127,17 +127,17 @@ if [ "$(id -u)" = 0 ] && "${other[@]}" "$LONGSHORE" --version >/dev/null 2>&1; t
     kept=("${guard[@]}")
     for limit in 2 3 4 5 6 7 8 9 $((40 + $(nproc))); do
         guard=(prlimit --nproc=$limit "${other[@]}" "${kept[@]}")
-        run train "${common[@]}" --drive "$place/few/v$limit" --out "$place/few/run$limit"
+        run train "${common[@]}" --drive "$place/few/v$limit.volume" --out "$place/few/run$limit"
         if [ $rc = 0 ]; then same "at most $limit processes" "$(digest)" "$wanted"; else ok "too few: $limit processes"; fi
     done
     same "$limit processes are enough" $rc 0
     # A volume that may not be read may be the run's.
-    chmod 0 "$place/few/v$limit"
+    chmod 0 "$place/few/v$limit.volume"
     guard=("${other[@]}" "${kept[@]}")
-    refused "a volume that may not be read" "v$limit: cannot be read: Permission denied; nothing was removed" \
+    refused "a volume that may not be read" "v$limit.volume: cannot be read: Permission denied; nothing was removed" \
         remove "$place/few/run$limit"
     guard=("${kept[@]}")
-    chmod 600 "$place/few/v$limit"
+    chmod 600 "$place/few/v$limit.volume"
     must remove "$place/few/run$limit"
 fi
 

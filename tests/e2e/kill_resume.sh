@@ -35,8 +35,8 @@ run train "${common[@]}" --drive ram: --out "$place/again"
 limit=$((($(date +%s%N) - start) / 1000000 / 3 + 300))
 mkdir "$place"/d{1,2,3}
 killed one-drive $limit --drive "$place/d1"
-killed three-drives $limit --drive "$place/d1/b" "$place/d2" "$place/d3"
-killed speculating $limit --drive "$place/d2/c" --speculate on --io threads
+killed three-drives $limit --drive "$place/d1/b.volume" "$place/d2" "$place/d3"
+killed speculating $limit --drive "$place/d2/c.volume" --speculate on --io threads
 
 # A finished run says so.
 must train --resume "$place/one-drive"
@@ -45,7 +45,7 @@ must train --resume "$place/one-drive"
 for signal in TERM INT HUP; do
     run=$place/polite-$signal
     set -m # a background job of a script would ignore SIGINT
-    env --default-signal=HUP "$LONGSHORE" train "${common[@]}" --out "$run" --drive "$place/d3/p$signal" \
+    env --default-signal=HUP "$LONGSHORE" train "${common[@]}" --out "$run" --drive "$place/d3/p$signal.volume" \
         >"$place/polite.log" 2>&1 </dev/null &
     background=$!
     set +m
@@ -53,7 +53,7 @@ for signal in TERM INT HUP; do
     if [ $signal = TERM ]; then
         kill -STOP $background
         refused "a second run on a drive in use" "in use|another (process|run)|locked" train "${common[@]}" \
-            --out "$place/second" --drive "$place/d3/p$signal" --overwrite
+            --out "$place/second" --drive "$place/d3/p$signal.volume" --overwrite
         refused "a second start of the run" "in use|another (process|run)|locked" train --resume "$run"
         kill -CONT $background
     fi
@@ -74,7 +74,7 @@ for signal in TERM INT HUP; do
     must inspect "$run" --digest --deep
     same "digest after SIG$signal" "$(digest)" "$wanted"
 done
-env --ignore-signal=HUP "$LONGSHORE" train "${common[@]}" --out "$place/nohup" --drive "$place/d3/nohup" \
+env --ignore-signal=HUP "$LONGSHORE" train "${common[@]}" --out "$place/nohup" --drive "$place/d3/nohup.volume" \
     >"$place/log" 2>&1 </dev/null &
 background=$!
 for _ in $(seq 1000); do [ -s "$place/nohup/metrics.jsonl" ] && break; sleep 0.01; done

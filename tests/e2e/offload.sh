@@ -91,8 +91,8 @@ exec "$LONGSHORE" drive serve --stdio
 RSH
 chmod +x "$place/rsh"
 export LONGSHORE_RSH="$place/rsh"
-budget "ssh://far$place/far/k"
-kill_far_side "$place/killed" 6 400 train "${common[@]}" --drive "ssh://far$place/far/k" --memory "${budget}MiB"
+budget "ssh://far$place/far/k.volume"
+kill_far_side "$place/killed" 6 400 train "${common[@]}" --drive "ssh://far$place/far/k.volume" --memory "${budget}MiB"
 same "killed: exit code" $rc 0
 [ $kills -gt 0 ] && ok "$kills kills" || fail "nothing was killed"
 same "killed: digest" "$(digest)" "$wanted"

@@ -6,7 +6,7 @@ gpt2_config "$place/config.json" 5 128 4 128 20000
 skewed_tokens "$place/tokens.bin" 20000
 common=(--init "$place/config.json" --seed 7 --data "$place/tokens.bin" --shuffle off --steps 4 --batch 20 --seq-len 128
         --lr 3e-3 --warmup 1 --clip 100 --speculate on --quiet --io threads)
-mkdir "$place"/d{1,2}
+mkdir "$place"/d{1,2,3}
 two=("$place/d1" "$place/d2")
 run train "${common[@]}" --out "$place/none" --drive "${two[@]}" --dry-run
 most=$(most_memory)

@@ -38,22 +38,22 @@ stop_servers() {
 trap stop_servers EXIT
 for _ in $(seq 1000); do [ -S "$socket" ] && break; sleep 0.05; done
 
-must train "${common[@]}" --drive "unix:$socket:a" --out "$place/unix"
+must train "${common[@]}" --drive "unix:$socket:a.volume" --out "$place/unix"
 check unix
-must train "${common[@]}" --drive "unix:$socket:b" "$place/local" --connections 3 --out "$place/several"
+must train "${common[@]}" --drive "unix:$socket:b.volume" "$place/local" --connections 3 --out "$place/several"
 check several
 pushd "$(dirname "$socket")" >/dev/null
-must train "${common[@]}" --drive unix:s:relative --stop-at 1 --out "$place/relative"
+must train "${common[@]}" --drive unix:s:relative.volume --stop-at 1 --out "$place/relative"
 popd >/dev/null
 must train --resume "$place/relative"
 check relative
 must eval "$place/unix" --data "$place/text"
 must export "$place/unix" --out "$place/exported"
-refused "outside of the root" "outside" train "${common[@]}" --drive "unix:$socket:$place/local/x" --out "$place/x"
+refused "outside of the root" "outside" train "${common[@]}" --drive "unix:$socket:$place/local/x.volume" --out "$place/x"
 ln -s "$place/local" "$place/served/link"
-refused "a link out of the root" "outside" train "${common[@]}" --drive "unix:$socket:link/x" --out "$place/x"
-refused "another run's state" "holds the state|exists" train "${common[@]}" --drive "unix:$socket:a" --out "$place/x"
-refused "nobody listens" "nobody serves" train "${common[@]}" --drive "unix:$socket.no:a" --out "$place/x"
+refused "a link out of the root" "outside" train "${common[@]}" --drive "unix:$socket:link/x.volume" --out "$place/x"
+refused "another run's state" "holds the state|exists" train "${common[@]}" --drive "unix:$socket:a.volume" --out "$place/x"
+refused "nobody listens" "nobody serves" train "${common[@]}" --drive "unix:$socket.no:a.volume" --out "$place/x"
 refused "a socket in a directory of others" "yours alone" drive serve --listen "/tmp/longshore-test-socket"
 refused "a second server" "another server" drive serve --listen "$socket"
 # A socket that somebody removed, and another server at its place: the end of the first one leaves that alone.
@@ -75,11 +75,11 @@ wait $second
 [ ! -e "$replaced" ] && ok "its own socket goes" || fail "a server leaves its socket"
 must verify --init "$place/config.json" --data "$place/text" --drive "unix:$socket" --steps 1 --batch 2 --seq-len 16
 must remove "$place/several"
-[ ! -e "$place/served/b" ] && ok "the far volume is removed" || fail "the far volume is left"
+[ ! -e "$place/served/b.volume" ] && ok "the far volume is removed" || fail "the far volume is left"
 
 # The budget: the client's, and the server's for each drive.
-budget=$(minimum "${common[@]}" --drive "unix:$socket:c" --out "$place/budget" | head -n 1)
-run train "${common[@]}" --memory "$budget" --drive "unix:$socket:c" --out "$place/budget"
+budget=$(minimum "${common[@]}" --drive "unix:$socket:c.volume" --out "$place/budget" | head -n 1)
+run train "${common[@]}" --memory "$budget" --drive "unix:$socket:c.volume" --out "$place/budget"
 [ -z "$budget" ] || check budget
 
 # ---- a far side that dies ----
@@ -92,7 +92,7 @@ RSH
 chmod +x "$place/rsh"
 killed=$place/killed
 kill_far_side "$killed" "${KILLS:-6}" 400 train "${common[@]}" --rsh "$place/rsh" \
-    --drive "ssh://far$place/served/k" "$place/local/k"
+    --drive "ssh://far$place/served/k.volume" "$place/local/k.volume"
 export LONGSHORE_RSH="$place/rsh"
 check killed
 [ $kills -gt 0 ] && ok "$kills kills" || fail "nothing was killed"
@@ -106,8 +106,8 @@ while dd bs=65536 count=1 of="$place/piece" 2>/dev/null && [ -s "$place/piece" ]
     "$LONGSHORE" drive serve --stdio
 RSH
 chmod +x "$place/rsh-slow"
-must train "${common[@]}" --rsh "$place/rsh-slow" --drive "$place/local/n" "ssh://far$place/served/n" --out "$place/narrow"
-grep -q "measured for placement: .*/local/n .*/s, ssh://far.*/s (its link .*/s)" "$place/log" && ok "the link is measured" ||
+must train "${common[@]}" --rsh "$place/rsh-slow" --drive "$place/local/n.volume" "ssh://far$place/served/n.volume" --out "$place/narrow"
+grep -q "measured for placement: .*/local/n.volume .*/s, ssh://far.*/s (its link .*/s)" "$place/log" && ok "the link is measured" ||
     fail "the link is not measured"
 check narrow
 must drive list "$place/narrow" --json
@@ -117,14 +117,14 @@ awk -v shares="$shares" 'BEGIN { split(shares, s, " "); exit !(s[1] > 0.8 && s[2
 # With half of the state it holds the others up, and is named.
 gpt2_config "$place/wide.json" 2 192 4 64 600
 must train --init "$place/wide.json" --data "$place/text" --steps 4 --batch 2 --seq-len 64 --memory 512MiB --log-every 1 \
-    --rsh "$place/rsh-slow" --drive "$place/local/w" "ssh://far$place/served/w" --drive-speeds 1,1 --out "$place/crawls"
-grep -q "step 4/4  slow: ssh://far.*/w works .* times as long" "$place/log" && ok "a drive that crawls is named" ||
+    --rsh "$place/rsh-slow" --drive "$place/local/w.volume" "ssh://far$place/served/w.volume" --drive-speeds 1,1 --out "$place/crawls"
+grep -q "step 4/4  slow: ssh://far.*/w.volume works .* times as long" "$place/log" && ok "a drive that crawls is named" ||
     fail "a drive that crawls is not named"
-must train "${common[@]}" --drive "$place/local/e" "unix:$socket:e" --stop-at 1 --out "$place/equal"
+must train "${common[@]}" --drive "$place/local/e.volume" "unix:$socket:e.volume" --stop-at 1 --out "$place/equal"
 grep -q "measured" "$place/log" && fail "what shares a device is measured" || ok "what shares a device is not measured"
 
 # It stays away: the run gives up with a message, and resumes later.
-must train "${common[@]}" --drive "ssh://far$place/served/away" --stop-at 3 --out "$place/away"
+must train "${common[@]}" --drive "ssh://far$place/served/away.volume" --stop-at 3 --out "$place/away"
 cat >"$place/rsh-once" <<RSH
 #!/bin/sh
 [ ! -e "$place/gone" ] || exit 1
@@ -182,21 +182,21 @@ if [ -z "$up" ]; then
     done_testing
 fi
 export LONGSHORE_RSH="$ssh"
-must train "${common[@]}" --drive "ssh://localhost:$port$place/served/s1" --out "$place/ssh"
+must train "${common[@]}" --drive "ssh://localhost:$port$place/served/s1.volume" --out "$place/ssh"
 check ssh
 must train "${common[@]}" --connections 2 --out "$place/mixed" \
-    --drive "$place/local/m" "unix:$socket:m" "ssh://$(id -un)@localhost:$port$place/served/m2"
+    --drive "$place/local/m.volume" "unix:$socket:m.volume" "ssh://$(id -un)@localhost:$port$place/served/m2.volume"
 check mixed
 refused "no such directory there" "no such directory" train "${common[@]}" --drive "ssh://localhost:$port/nowhere/at/all" --out "$place/x"
 # a key that may do one thing only
 echo "restrict,command=\"$LONGSHORE drive serve --stdio --root $place/served --memory 128MiB\" $(cat "$keys/user.pub")" >"$keys/authorized"
-must train "${common[@]}" --drive "ssh://localhost:$port$place/served/s2" --out "$place/forced"
+must train "${common[@]}" --drive "ssh://localhost:$port$place/served/s2.volume" --out "$place/forced"
 check forced
-refused "a forced command's root" "outside" train "${common[@]}" --drive "ssh://localhost:$port$place/local/s3" --out "$place/x"
+refused "a forced command's root" "outside" train "${common[@]}" --drive "ssh://localhost:$port$place/local/s3.volume" --out "$place/x"
 # no_way NAME PATTERN PORT: where ssh itself says no.
 no_way() {
-    refused "$1" "ssh://localhost:$3$place/served/s4: .*$2" \
-        train "${common[@]}" --drive "ssh://localhost:$3$place/served/s4" --out "$place/x"
+    refused "$1" "ssh://localhost:$3$place/served/s4.volume: .*$2" \
+        train "${common[@]}" --drive "ssh://localhost:$3$place/served/s4.volume" --out "$place/x"
 }
 echo "command=\"no-longshore-here drive serve --stdio\" $(cat "$keys/user.pub")" >"$keys/authorized"
 no_way "no longshore there" "not installed on localhost.*install it there" "$port"

@@ -227,30 +227,30 @@ ended() {
 merge common --steps 400
 must train "${merged[@]}" --seed 3 --drive ram: --out "$place/whole400"
 wanted=$(digest)
-started "$place/silent" train "${merged[@]}" --seed 3 --drive "unix:$socket:silent" --out "$place/silent"
+started "$place/silent" train "${merged[@]}" --seed 3 --drive "unix:$socket:silent.volume" --out "$place/silent"
 kill -STOP $background
-log_says "silent: the client is gone: the other side has been silent"
+log_says "silent.volume: the client is gone: the other side has been silent"
 kill -CONT $background
 ended
 same "a client that was stopped: exit code" $rc 0
 same "a client that was stopped: digest" "$(digest)" "$wanted"
 grep -q "connected again" "$place/log" && ok "it came back" || fail "it never lost the connection"
-started "$place/killed" train "${merged[@]}" --seed 3 --drive "unix:$socket:killed" --out "$place/killed"
+started "$place/killed" train "${merged[@]}" --seed 3 --drive "unix:$socket:killed.volume" --out "$place/killed"
 kill -9 $background
 ended
-log_says "killed: the client is gone: the other side has closed"
+log_says "killed.volume: the client is gone: the other side has closed"
 must inspect "$place/killed" --digest --deep
 # A server may hold the volume for a moment yet: who makes one there waits, as who opens it does.
-held=("${common[@]}" --seed 3 --drive "unix:$socket:held" --out "$place/held" --stop-at 1)
+held=("${common[@]}" --seed 3 --drive "unix:$socket:held.volume" --out "$place/held" --stop-at 1)
 must train "${held[@]}"
-flock -x "$place/far/held" sleep 1.5 &
+flock -x "$place/far/held.volume" sleep 1.5 &
 must train "${held[@]}" --overwrite
 wait $!
 
 # A run on a host that cannot be reached is overwritten all the same: what stays there is named.
 stand_in gone 'echo "ssh: connect to host far port 22: Connection refused" >&2; exit 255'
 mkdir "$place/far/off"
-must train "${common[@]}" --seed 3 --rsh "$place/rsh/plain" --drive "ssh://far$place/far/off" "$place/near" \
+must train "${common[@]}" --seed 3 --rsh "$place/rsh/plain" --drive "ssh://far$place/far/off" "$place/near.volume" \
     --drive-speeds 1,1 --out "$place/off" --stop-at 1
 must snapshot "$place/off" one --rsh "$place/rsh/plain"
 must train "${common[@]}" --seed 3 --rsh "$place/rsh/gone" --drive "$place/other" --out "$place/off" --stop-at 1 --overwrite
@@ -259,7 +259,7 @@ grep -q "ssh://far$place/far/off: .*the volume of the run that was overwritten s
 grep -q "a part of snapshot one stays: ssh://far$place/far/off/longshore.volume.snapshot-one: " "$place/log" &&
     grep -q "what is said to stay is yours to remove" "$place/log" && ok "the part that stays" ||
     fail "no word of the part that stays"
-[ ! -e "$place/near" ] && ok "the rest goes" || fail "a volume that is at hand is left"
+[ ! -e "$place/near.volume" ] && ok "the rest goes" || fail "a volume that is at hand is left"
 must remove "$place/off"
 
 # A volume that has to be written takes longer there than silence is borne.
@@ -280,7 +280,7 @@ must remove "$place/begun"
 [ -s "$place/far/letter" ] && ok "the letter stays" || fail "the letter is gone"
 
 stand_in stopping "echo \$\$ >'$place/pid'; exec \$serve"
-started "$place/killed" train --resume "$place/killed" --drive "unix:$socket:killed=ssh://far$place/far/killed" --rsh "$place/rsh/stopping"
+started "$place/killed" train --resume "$place/killed" --drive "unix:$socket:killed.volume=ssh://far$place/far/killed.volume" --rsh "$place/rsh/stopping"
 kill -STOP "$(cat "$place/pid")"
 ended
 same "a far side that was stopped: exit code" $rc 0
@@ -309,7 +309,7 @@ if [ "$(id -u)" = 0 ] && mkdir "$place/tiny" && mount -t tmpfs -o size=20M none 
     tiny=ssh://far$place/tiny
     must train "${common[@]}" --seed 3 --drive "$tiny" --out "$place/full" --stop-at 2
     refused "no room for another volume" "ssh://far.*needs .* (has|have) .*free space" \
-        train "${common[@]}" --drive "$tiny/second" --out "$place/x"
+        train "${common[@]}" --drive "$tiny/second.volume" --out "$place/x"
     dd if=/dev/zero of="$place/tiny/filler" bs=65536 2>/dev/null
     refused "no room for a snapshot" "$tiny.*needs .* free space" snapshot "$place/full" two
     must train --resume "$place/full" --snapshot-every 30

@@ -38,7 +38,7 @@ grep -q "is lost" "$place/log" && fail "saved: something is said to be lost" || 
 # ---- clean stops ----
 for residual in host saved; do
     run=$place/stopped-$residual
-    must train "${common[@]}" --residual $residual --drive "$place/d1/$residual" --out "$run" --stop-at 2
+    must train "${common[@]}" --residual $residual --drive "$place/d1/$residual.volume" --out "$run" --stop-at 2
     for stop in 3 5 11 "$steps"; do
         must train --resume "$run" --stop-at "$stop"
         grep -q "is lost" "$place/log" && fail "$residual: lost at step $stop" || ok "$residual: kept at step $stop"
@@ -48,7 +48,7 @@ done
 
 # ---- snapshots, and other drives ----
 run=$place/back
-must train "${common[@]}" --drive "$place/d1/back" --out "$run" --snapshot-every 5
+must train "${common[@]}" --drive "$place/d1/back.volume" --out "$run" --snapshot-every 5
 must rollback "$run" step-000010
 must train --resume "$run" --stop-at 15
 grep -q "is lost" "$place/log" && fail "lost after going back" || ok "going back takes it along"
@@ -64,7 +64,7 @@ chmod +x "$place/rsh"
 export LONGSHORE_RSH=$place/rsh
 for residual in host saved; do
     run=$place/far-$residual kills=0
-    "$LONGSHORE" train "${common[@]}" --residual $residual --drive "ssh://far$place/d1/far-$residual" \
+    "$LONGSHORE" train "${common[@]}" --residual $residual --drive "ssh://far$place/d1/far-$residual.volume" \
         "$place/d2/near-$residual" --out "$run" >"$place/log" 2>&1 </dev/null &
     background=$!
     while kill -0 $background 2>/dev/null && [ $kills -lt 6 ]; do
@@ -81,8 +81,8 @@ done
 
 # ---- what stops a run and is no crash, with the residual on the host ----
 run=$place/failing
-must train "${common[@]}" --drive "$place/d1/failing" --out "$run" --io threads --stop-at 5
-for fault in "write 60 28 d1/failing" "read 60 5 d1/failing"; do
+must train "${common[@]}" --drive "$place/d1/failing.volume" --out "$run" --io threads --stop-at 5
+for fault in "write 60 28 d1/failing.volume" "read 60 5 d1/failing.volume"; do
     FAIL_IO=$fault LD_PRELOAD=$FAIL_IO_SO run train --resume "$run" --io threads
     same "$fault: exit code" $rc 1
     must train --resume "$run" --stop-at $((${at:=5} + 3))
@@ -106,7 +106,7 @@ same "digest after what is no crash" "$(digest)" "${wanted[host]}"
 
 # ---- a crash, with the residual on the host ----
 run=$place/crashed
-must train "${common[@]}" --drive "$place/d2/crashed" --out "$run" --stop-at 10
+must train "${common[@]}" --drive "$place/d2/crashed.volume" --out "$run" --stop-at 10
 cp "$run/residual-host" "$place/at-10"
 "$LONGSHORE" train --resume "$run" >"$place/log" 2>&1 </dev/null &
 background=$!
@@ -132,7 +132,7 @@ cat >"$place/llama.json" <<'END'
  "vocab_size": 300, "hidden_act": "silu", "rms_norm_eps": 1e-37, "rope_theta": 10000.0, "tie_word_embeddings": false}
 END
 must train --init "$place/llama.json" --data "$place/text" --steps 1 --batch 4 --seq-len 64 --memory 512MiB \
-    --drive "$place/d1/llama" --out "$place/llama"
+    --drive "$place/d1/llama.volume" --out "$place/llama"
 must export "$place/llama" --out "$place/odd"
 header=$(od -An -tu8 -N8 "$place/odd/model.safetensors" | tr -d ' ')
 at=$(head -c $((8 + header)) "$place/odd/model.safetensors" | grep -ao 'embed_tokens.weight": *{[^}]*}' |
@@ -151,8 +151,8 @@ odd=(--model "$place/odd" --batch 4 --seq-len 64 --shuffle off --schedule consta
      --momentum 0.9 --on-nonfinite skip --memory 512MiB --compress top5% --compress-after 2)
 for how in "--residual host" "--residual saved" "--error-feedback off"; do
     read -ra flags <<<"$how"
-    must train "${odd[@]}" "${flags[@]}" --data "$place/even" --steps 8 --drive "$place/d1/even" --out "$place/even-run"
-    must train "${odd[@]}" "${flags[@]}" --data "$place/uneven" --steps 9 --drive "$place/d1/uneven" "$place/d2/uneven" \
+    must train "${odd[@]}" "${flags[@]}" --data "$place/even" --steps 8 --drive "$place/d1/even.volume" --out "$place/even-run"
+    must train "${odd[@]}" "${flags[@]}" --data "$place/uneven" --steps 9 --drive "$place/d1/uneven.volume" "$place/d2/uneven.volume" \
         --drive-speeds 2,1 --speculate on --out "$place/uneven-run" --stop-at 4
     grep -q "step 4 is skipped: its gradient norm is not finite" "$place/log" && ok "$how: skipped" ||
         fail "$how: step 4 is not skipped for its gradient"
@@ -173,7 +173,7 @@ done
 
 # ---- a damaged file is refused, and said where ----
 run=$place/damaged
-must train "${common[@]}" --drive "$place/d2/damaged" --out "$run" --stop-at 10
+must train "${common[@]}" --drive "$place/d2/damaged.volume" --out "$run" --stop-at 10
 cp "$run/residual-host" "$place/good"
 for at in 70 5000 100000; do
     cp "$place/good" "$run/residual-host"

@@ -4,12 +4,12 @@
 . "$(dirname "$0")/lib.sh"
 gpt2_config "$place/config.json" 1 64 4 32 300
 some_text "$place/text" 60
-base=(--init "$place/config.json" --data "$place/text" --drive "$place/v" --steps 3 --batch 2 --seq-len 32)
+base=(--init "$place/config.json" --data "$place/text" --drive "$place/v.volume" --steps 3 --batch 2 --seq-len 32)
 settings() { sed -n 's/.*"settings":\({[^}]*}\).*/\1/p' "$place/log"; }
 again() { # NAME FLAGS...
     local name=$1 first second
     shift
-    rm -rf "$place/run" "$place/v" "$place/again"
+    rm -rf "$place/run" "$place/v.volume" "$place/again"
     must train "${base[@]}" "$@" --out "$place/run"
     local wanted
     wanted=$(digest)
@@ -44,7 +44,7 @@ grep -q '"minimum_bytes":[0-9]' "$place/log" && ok "JSON" || fail "no JSON"
 [ -e "$place/no" ] && fail "a dry run has made something"
 refused "JSON of a training" "--json is for --dry-run" train "${base[@]}" --json --out "$place/no"
 
-rm -rf "$place/v" "$place/run"
+rm -rf "$place/v.volume" "$place/run"
 must train "${base[@]}" --out "$place/run" --stop-at 9
 grep -q -- "--stop-at 9 has no effect: the run ends with step 3" "$place/log" && ok "said" || fail "--stop-at beyond the end"
 must train --resume "$place/run" --stop-at 2

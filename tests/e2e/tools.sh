@@ -177,14 +177,14 @@ same "inspect --json is one line" "$(sed 1d "$place/log" | wc -l)" 1
 documented "inspect|drive list|snapshots" "$place/log"
 must inspect "$run_dir" --digest --json
 documented inspect "$place/log"
-must train --init "$place/config.json" --data "$place/text" --drive "$place/d/dry" --out "$place/dry" --steps 5 --dry-run \
+must train --init "$place/config.json" --data "$place/text" --drive "$place/d/dry.volume" --out "$place/dry" --steps 5 --dry-run \
     --batch 2 --memory 1GiB
 grep -q "with 1.00 GiB, inner activations kept for [1-9][0-9]* of [1-9]" "$place/log" && ok "what a budget keeps" ||
     fail "a dry run does not say what a budget keeps"
 grep -qi "minimum" "$place/log" && ok "dry run" || fail "a dry run names no minimum"
 # Far above the minimum, where some memory is left to the heap.
 gpt2_config "$place/large.json" 10 1024 8 64 300
-dry=(train --init "$place/large.json" --drive "$place/d/dry" --out "$place/dry" --seq-len 64 --batch 2 --dry-run)
+dry=(train --init "$place/large.json" --drive "$place/d/dry.volume" --out "$place/dry" --seq-len 64 --batch 2 --dry-run)
 must "${dry[@]}" --data "$place/text"
 # A size as it is printed is one that is taken, with the blank between its two words too.
 kept=$(sed -n 's/^memory: everything kept from \(.*\) on$/\1/p' "$place/log")
@@ -192,7 +192,7 @@ kept=$(sed -n 's/^memory: everything kept from \(.*\) on$/\1/p' "$place/log")
 must "${dry[@]}" --data "$place/text" --memory $kept
 grep -q "^memory: with $kept, inner activations kept for 10 of 10" "$place/log" && ok "one notation" || fail "$kept is not $(grep with "$place/log")"
 grep -q "activations kept for 10 of 10" "$place/log" && ok "what keeps everything" || fail "$(grep kept "$place/log")"
-[ ! -e "$place/dry" ] && [ ! -e "$place/d/dry" ] && ok "a dry run makes nothing" || fail "a dry run made something"
+[ ! -e "$place/dry" ] && [ ! -e "$place/d/dry.volume" ] && ok "a dry run makes nothing" || fail "a dry run made something"
 must --version
 must --help
 must train --help

@@ -8,7 +8,7 @@ common=(--drive ram: --steps 1 --batch 1 --seq-len 16 --memory 512MiB --out "$pl
 looked="has no tokenizer: neither tokenizer.json, nor vocab.json and merges.txt.*--tokenizer bytes"
 
 for command in "train --model $model --data $place/text ${common[*]}" "eval $model --data $place/text" \
-    "generate $model --prompt a" "import $model --drive $place/volume --out $place/imported" \
+    "generate $model --prompt a" "import $model --drive $place/volume.volume --out $place/imported" \
     "verify --model $model --data $place/text --drive $place --steps 1 --batch 1 --seq-len 16"; do
     # shellcheck disable=SC2086
     refused "${command%% *}: no tokenizer" "$looked" $command
@@ -23,7 +23,7 @@ must inspect "$place/run" --json
 grep -q '"tokenizer":"bytes (257 of 260 ids used)"' "$place/log" && ok "inspect --json" || fail "inspect --json does not say which"
 must eval "$model" --data "$place/text" --tokenizer bytes --seq-len 16
 must generate "$model" --prompt a --tokenizer bytes --max-tokens 2
-must import "$model" --tokenizer bytes --drive "$place/volume" --out "$place/imported" --batch 1 --seq-len 16 --steps 2
+must import "$model" --tokenizer bytes --drive "$place/volume.volume" --out "$place/imported" --batch 1 --seq-len 16 --steps 2
 must train --resume "$place/imported" --data "$place/text" --tokenizer bytes --memory 512MiB --quiet
 refused "another one" "belongs to the identity" train --resume "$place/imported" --tokenizer "$tests/data/tokenizers/gpt2" --steps 3
 refused "a run has one" "is for a model directory" eval "$place/imported" --data "$place/text" --tokenizer bytes

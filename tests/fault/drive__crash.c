@@ -77,7 +77,7 @@ static const char *path_list[DRIVES_MOST];
 
 static struct shore_fleet_options options_for(uint32_t ndrives) {
     for (uint32_t d = 0; d < ndrives; d++) {
-        snprintf(paths[d], sizeof paths[d], "%s/%u", folder, d);
+        snprintf(paths[d], sizeof paths[d], "%s/%u.volume", folder, d);
         path_list[d] = paths[d];
     }
     return (struct shore_fleet_options){.drives = path_list,

@@ -616,7 +616,7 @@ static void nothing_is_replaced_unasked(void **state) {
     stop(&t);
     /* a drive that is there stops the making of one that is not */
     char fresh[160];
-    snprintf(fresh, sizeof fresh, "%s/fresh", t.place.directory);
+    snprintf(fresh, sizeof fresh, "%s/fresh.volume", t.place.directory);
     const char *paths[] = {fresh, t.place.path[0]};
     t.options.drives = paths;
     assert_int_equal(shore_fleet_create(t.plain.layout, &t.options, &other, &t.diag), SHORE_EEXISTS);

@@ -222,7 +222,7 @@ static void a_cut_during_recovery_loses_nothing(void **state) {
 static int begin(void **state) {
     (void)state;
     if (!mkdtemp(folder)) return -1;
-    snprintf(path, sizeof path, "%s/v", folder);
+    snprintf(path, sizeof path, "%s/v.volume", folder);
     for (unsigned i = 0; i < SEGMENTS * PLANES; i++)
         if (posix_memalign((void **)&buffers[i], SHORE__IO_ALIGN, SEGMENT_BYTES)) return -1;
     return 0;

@@ -40,7 +40,7 @@ static const struct shore__volume_desc desc = {.fleet_id = {1, 2},
 static int begin(void **state) {
     (void)state;
     if (!mkdtemp(folder)) return -1;
-    snprintf(path, sizeof path, "%s/v", folder);
+    snprintf(path, sizeof path, "%s/v.volume", folder);
     return posix_memalign((void **)&data, SHORE__IO_ALIGN, SEGMENT_BYTES);
 }
 

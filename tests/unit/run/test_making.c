@@ -327,15 +327,15 @@ static void other_volumes_are_left_alone(void **state) {
     shore__run_close(make("b", &t, false));
     /* b's volume stands where a killed making of c wanted to be */
     free(t.drives.item[0]);
-    t.drives.item[0] = strdup("drive2/../drive3");
+    t.drives.item[0] = strdup("drive2/../drive3.volume");
     assert_ok(prepare("c", &t, false, &run, &diag));
     abandon(run);
-    assert_int_equal(rename("drive2/longshore.volume", "drive3"), 0);
+    assert_int_equal(rename("drive2/longshore.volume", "drive3.volume"), 0);
     assert_ok(prepare("c", &t, false, &run, &diag));
     assert_false(run->replace_drives);
     shore__run_close(run);
-    assert_true(exists("drive3"));
-    assert_int_equal(rename("drive3", "drive2/longshore.volume"), 0);
+    assert_true(exists("drive3.volume"));
+    assert_int_equal(rename("drive3.volume", "drive2/longshore.volume"), 0);
 
     /* with --overwrite b's volume goes, but not before it is replaced; then c's making is known there */
     free(t.drives.item[0]);

@@ -36,7 +36,7 @@ static const enum shore_io kinds[] = {SHORE_IO_AUTO, SHORE_IO_THREADS, SHORE_IO_
 static int begin(void **state) {
     (void)state;
     if (!mkdtemp(folder)) return -1;
-    snprintf(path, sizeof path, "%s/f", folder);
+    snprintf(path, sizeof path, "%s/f.volume", folder);
     return posix_memalign((void **)&memory, SHORE__IO_ALIGN, PIECE * PIECES);
 }
 
@@ -422,8 +422,42 @@ static void refusals_of_the_kernel_are_worked_around(void **state) {
     assert_true(status == 0 || status == 2); /* 2: a kernel that does not count rings as locked memory */
 }
 
+/* A name without a suffix is that of a directory that was not made, or of a drive that is not mounted. */
+static void a_new_file_has_a_suffix(void **state) {
+    (void)state;
+    static const struct {
+        const char *name;
+        int rc;
+    } cases[] = {{"state.volume", 0},      {"disk.g1", 0},
+                 {"there/none", 0}, /* its directory is missing, which others say */
+                 {"nvme0", SHORE_EUSAGE},  {".hidden", SHORE_EUSAGE},
+                 {"dot.", SHORE_EUSAGE},   {"dir.d/", SHORE_EUSAGE},
+                 {"nvme0/", SHORE_EUSAGE}, {"", 0}};
+    struct shore_diag diag;
+    char name[200];
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        snprintf(name, sizeof name, "%s/%s", folder, cases[i].name);
+        int rc = shore__file_may_be_made(name, &diag);
+        if (rc != cases[i].rc) fail_msg("%s: %d", name, rc);
+        if (rc) assert_non_null(strstr(diag.text, name));
+    }
+    snprintf(name, sizeof name, "%s/nvme0", folder);
+    struct shore__file file;
+    assert_int_equal(create_file(name, PIECE, SHORE_IO_AUTO, true, &file, &diag), SHORE_EUSAGE);
+    assert_non_null(strstr(diag.text, "mkdir"));
+    assert_int_equal(access(name, F_OK), -1);
+    assert_int_equal(shore__file_may_be_made("/dev/longshore-none", &diag), SHORE_EMISSING);
+    /* what is there is taken as it is */
+    int fd = open(name, O_CREAT | O_RDWR | O_CLOEXEC, 0600);
+    close(fd);
+    assert_int_equal(create_file(name, PIECE, SHORE_IO_AUTO, false, &file, &diag), 0);
+    shore__file_close(&file);
+    unlink(name);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_new_file_has_a_suffix),
         cmocka_unit_test_teardown(bytes_come_back, clean),
         cmocka_unit_test_teardown(short_transfers_go_on, clean),
         cmocka_unit_test_teardown(a_failure_belongs_to_its_operation, clean),

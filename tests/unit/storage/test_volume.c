@@ -43,7 +43,7 @@ static struct shore__volume_desc make_desc(void) {
 static int begin(void **state) {
     (void)state;
     if (!mkdtemp(folder)) return -1;
-    snprintf(path, sizeof path, "%s/v", folder);
+    snprintf(path, sizeof path, "%s/v.volume", folder);
     return 0;
 }
 
