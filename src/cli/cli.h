@@ -113,6 +113,10 @@ int shore__cli_disk_space(const struct shore__strings *drives, uint64_t disk_byt
  * without: s->offload is off then. */
 int shore__cli_room_for_run(struct shore__settings *s, const struct shore__model *model, struct shore_diag *diag);
 
+/* On what each drive lies and how much room there is, with a warning where two share a device or one is no drive of its
+ * own (drives.c). ask_remote: servers are asked, too. */
+void shore__cli_say_drives(const struct shore__strings *drives, bool ask_remote);
+
 /* ---- what holds a model ------------------------------------------------------------------------------------------ */
 
 struct shore__opened {

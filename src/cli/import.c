@@ -98,6 +98,7 @@ static int import(struct shore__train_args *args, const struct shore__parsed *pa
     if (!rc) rc = shore__cli_budget(s->memory_bytes, minimum_bytes, 0, &s->memory_bytes, &diag);
     if (!rc) shore__cli_say_model(&model->arch, true);
     if (!rc) shore__cli_say_tokenizer(s, tokenizer, model);
+    if (!rc && !s->quiet) shore__cli_say_drives(&s->drives, true);
     if (!rc) shore__cli_catch_signals("longshore: stopping; once more stops at once\n");
     if (!rc && args->itself) rc = shore__run_claim(args->out, &diag);
     if (!rc)

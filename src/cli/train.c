@@ -213,6 +213,7 @@ static int fresh_run(struct shore__train_args *args, const struct shore__parsed 
     if (rc) goto end;
 
     shore__cli_say_tokenizer(s, tokenizer, model);
+    if (!s->quiet) shore__cli_say_drives(&s->drives, true);
     shore__cli_catch_signals(promise);
     if (args->itself) rc = shore__run_claim(args->out, &diag);
     if (rc) goto end;
@@ -329,6 +330,7 @@ static int resumed_run(const struct shore__train_args *args, const struct shore_
         goto end;
     }
     rc = shore__cli_budget(s->memory_bytes, needs.minimum_bytes, needs.comfortable_bytes, &s->memory_bytes, &diag);
+    if (!rc && !s->quiet) shore__cli_say_drives(&s->drives, false);
     if (!rc) shore__cli_catch_signals(promise);
     if (!rc && without_data)
         rc = shore__run_take_data(run, shore__cli_work, s->quiet ? NULL : (void *)"reading the text", &diag);

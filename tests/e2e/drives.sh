@@ -187,4 +187,29 @@ must remove "$place/slow"
 
 must remove "$run"
 same "nothing is left" "$(find "$place" -name '*.volume*' | wc -l)" 0
+# What is said before anything is written: on what each drive lies, and what is odd about that.
+says() { grep -qE -- "$1" "$place/log" && ok "said: $1" || fail "not said: $1"; }
+merge common --stop-at 1
+told=()
+for word in "${merged[@]}"; do [ "$word" = --quiet ] || told+=("$word"); done
+mkdir "$place"/told{1,2}
+must train "${told[@]}" --drive "$place/told1" "$place/told2/own.volume" --out "$place/told"
+says "^longshore: drive $place/told1: .*\([a-z0-9.]+ on /.*\), [0-9.]+ [KMGT]?i?B free$"
+says "^longshore: warning: drives $place/told1 and $place/told2/own.volume lie on one device"
+must remove "$place/told"
+must train "${merged[@]}" --drive "$place/told1" "$place/told2" --out "$place/told"
+grep -q "$place/told1" <(sed 1d "$place/log") && fail "--quiet says something" || ok "--quiet says nothing"
+if [ "$(stat -f -c %T /dev/shm 2>/dev/null)" = tmpfs ] && memory=$(mktemp -d /dev/shm/longshore-told.XXXXXX); then
+    must train "${told[@]}" --drive "$memory" --out "$place/in-memory"
+    says "warning: drive $memory lies in memory \(tmpfs\)"
+    rm -r "$memory"
+fi
+socket=$(mktemp -d)/s
+serve --root "$place"
+must train "${told[@]}" --drive "unix:$socket:told1/a.volume" "unix:$socket:told2/b.volume" --out "$place/far-told"
+says "drive unix:$socket:told1/a.volume: behind a socket, room for [0-9.]+ "
+says "warning: drives unix:$socket:told1/a.volume and unix:$socket:told2/b.volume lie on one device"
+stop_serving
+rm -r "${socket%/s}"
+
 done_testing

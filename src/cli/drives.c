@@ -1,0 +1,78 @@
+/* What is said of a run's drives before anything is written: on what each lies, and what is odd about that. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/cli.h"
+#include "drive/placement.h"
+#include "drive/probe.h"
+#include "drive/transport.h"
+#include "storage/whereabouts.h"
+
+struct found {
+    bool here, there; /* known, on this host or on another */
+    struct shore__whereabouts at;
+    uint64_t device; /* there */
+};
+
+static const char *shown(const char *drive, char out[512]) {
+    return shore__escape(drive, strlen(drive), out, 512);
+}
+
+/* A server tells how much room it has, and numbers its devices; what cannot be asked is told by whoever opens it. */
+static void say_remote(const char *drive, bool ask, struct found *f) {
+    struct shore__probe probe;
+    struct shore__place place;
+    char name[512], room[32], where[256] = "behind a socket";
+    if (shore__place_parse(drive, &place, NULL)) return;
+    if (place.ssh) snprintf(where, sizeof where, "on %.200s", place.host);
+    shore__place_free(&place);
+    bool known = ask && shore__drive_probe(drive, &probe, NULL) == 0;
+    f->there = known && probe.device;
+    f->device = known ? probe.device : 0;
+    if (known && probe.capacity_bytes)
+        shore__cli_say("drive %s: %s, room for %s", shown(drive, name), where,
+                       shore__format_size(probe.capacity_bytes, room, sizeof room));
+    else
+        shore__cli_say("drive %s: %s", shown(drive, name), where);
+    if (known) shore__probe_free(&probe);
+}
+
+static void say_local(const char *drive, struct found *f) {
+    char name[512], text[1024];
+    f->here = shore__file_may_be_made(drive, NULL) == 0 && shore__whereabouts(drive, &f->at, NULL) == 0;
+    if (!f->here) return; /* who makes it says why not */
+    shore__cli_say("drive %s: %s", shown(drive, name), shore__whereabouts_text(&f->at, text, sizeof text));
+    if (f->at.ground == SHORE__GROUND_MEMORY)
+        shore__cli_say(
+            "warning: drive %s lies in memory (%s): it takes that beside --memory, and is gone with the next "
+            "start of this machine",
+            name, f->at.file_system);
+    else if (f->at.ground != SHORE__GROUND_DEVICE && f->at.is_root)
+        shore__cli_say("warning: drive %s lies on the file system of /: if it is to be a drive of its own, mount that",
+                       name);
+}
+
+static bool share(const struct found *a, const struct found *b, const char *drive_a, const char *drive_b) {
+    if (a->here && b->here) return shore__whereabouts_share(&a->at, &b->at);
+    return a->there && b->there && a->device == b->device && shore__uris_share_server(drive_a, drive_b);
+}
+
+void shore__cli_say_drives(const struct shore__strings *drives, bool ask_remote) {
+    struct found *found = calloc(drives->count ? drives->count : 1, sizeof *found);
+    for (size_t i = 0; found && i < drives->count; i++) {
+        const char *drive = drives->item[i];
+        if (shore__path_is_virtual(drive)) continue;
+        if (shore__path_is_remote(drive))
+            say_remote(drive, ask_remote, &found[i]);
+        else
+            say_local(drive, &found[i]);
+        for (size_t k = 0; k < i; k++) {
+            char a[512], b[512];
+            if (!share(&found[k], &found[i], drives->item[k], drive)) continue;
+            shore__cli_say("warning: drives %s and %s lie on one device, and share its speed",
+                           shown(drives->item[k], a), shown(drive, b));
+            break;
+        }
+    }
+    free(found);
+}
