@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/diag.h"
+#include "text/follow.h"
 #include "text/tokenizer_impl.h"
 #include "text/utf8.h"
 #include "text/vector.h"
@@ -39,6 +40,9 @@ struct shore__encoder {
         int before;    /* of the piece: the byte that stood before text, or SHORE__PATTERN_BEGINS */
         struct shore__text text;
         size_t patience; /* text that is there before it is looked at again */
+        bool following;  /* text begins in a match whose end is far away, and the next stage may have its beginning */
+        bool passed;     /* it has */
+        struct shore__follow follow;
     } begun[SHORE__STEP_LIMIT + 1];
 };
 
@@ -181,6 +185,21 @@ static int rest_of_stretch(struct gather *g, size_t start, size_t end) {
                                           : stretch(g, start, end, false);
 }
 
+/* Passes on what is sure to be in the match that text begins with. */
+static int follow(struct shore__encoder *e, unsigned stage, const char *text, size_t bytes, bool final, size_t *used) {
+    struct shore__follow *f = &e->begun[stage].follow;
+    bool *passed = &e->begun[stage].passed;
+    int rc = 0;
+    shore__follow_feed(f, e->matcher, text + f->at, bytes - f->at, final);
+    *used = f->end;
+    if (f->end || (f->over && *passed)) rc = encode_part(e, stage + 1, text, f->end, f->over);
+    *passed |= f->end > 0;
+    f->at -= f->end;
+    f->end = 0;
+    e->begun[stage].following = !f->over;
+    return rc;
+}
+
 /* Divides text into pieces for the next stage. Unless it is final, the last pieces wait for the text behind them; used
  * says where they begin. */
 static int divide(struct shore__encoder *e, unsigned stage, const char *text, size_t bytes, bool final, size_t *used) {
@@ -188,6 +207,11 @@ static int divide(struct shore__encoder *e, unsigned stage, const char *text, si
     struct gather g = {.e = e, .stage = stage, .text = text, .start = NOTHING};
     size_t at = 0, start, end;
     int found = 0, rc = 0;
+    if (e->begun[stage].following) {
+        rc = follow(e, stage, text, bytes, final, &at);
+        *used = at;
+        if (rc || e->begun[stage].following) return rc;
+    }
     *used = final ? bytes : 0;
     while (s->pattern && at < bytes &&
            (found = shore__pattern_find(s->pattern, e->matcher, text, bytes, at, e->begun[stage].before, final, &start,
@@ -204,6 +228,18 @@ static int divide(struct shore__encoder *e, unsigned stage, const char *text, si
         return rc ? rc : let_go(&g);
     }
     size_t open_end = found == 2 ? start : bytes; /* no match begins before */
+    bool piece = s->behavior == SHORE__ISOLATED || (s->behavior == SHORE__REMOVED && s->invert);
+    if (found == 2 && piece && bytes - start > PIECE_BYTES && shore__pattern_machine(s->pattern)) {
+        if (s->behavior == SHORE__ISOLATED) rc = rest_of_stretch(&g, at, start);
+        if (rc == 0) rc = let_go(&g);
+        if (rc == 0) rc = shore__follow_begin(&e->begun[stage].follow, shore__pattern_machine(s->pattern));
+        if (rc) return rc;
+        e->begun[stage].following = true;
+        e->begun[stage].passed = false;
+        rc = follow(e, stage, text + start, bytes - start, false, used);
+        *used += start;
+        return rc;
+    }
     bool alone = s->behavior == SHORE__ISOLATED || s->behavior == SHORE__CONTIGUOUS ||
                  (s->behavior == SHORE__REMOVED && !s->invert);
     if (alone && at < open_end && (e->begun[stage + 1].open || bytes - at > PIECE_BYTES)) {
@@ -415,6 +451,7 @@ void shore__encoder_reset(struct shore__encoder *e) {
         e->begun[i].open = e->begun[i].encoding = false;
         e->begun[i].before = SHORE__PATTERN_BEGINS;
         e->begun[i].text.count = e->begun[i].patience = 0;
+        e->begun[i].following = false;
     }
     e->work.symbols.count = 0;
     e->work.waiting = false;
@@ -448,7 +485,7 @@ int shore__encoder_state(const struct shore__encoder *e, struct shore__text *out
     if (rc == 0) rc = put_state(out, e->work.symbols.ids, e->work.symbols.count * sizeof *e->work.symbols.ids);
     for (unsigned i = 0; rc == 0 && i <= e->t->nstages; i++) {
         int more[] = {e->begun[i].open, e->begun[i].encoding, e->begun[i].before};
-        rc = put_state(out, more, sizeof more);
+        rc = e->begun[i].following ? SHORE_EINPUT : put_state(out, more, sizeof more);
         if (rc == 0) rc = put_state(out, e->begun[i].text.bytes, e->begun[i].text.count);
     }
     return rc;
@@ -462,7 +499,9 @@ void shore__encoder_close(struct shore__encoder *e) {
     free(e->normalized.text.bytes);
     shore__normalizing_fini(&e->normalizing);
     free(e->piece.bytes);
-    for (unsigned i = 0; i <= SHORE__STEP_LIMIT; i++)
+    for (unsigned i = 0; i <= SHORE__STEP_LIMIT; i++) {
         free(e->begun[i].text.bytes);
+        shore__follow_fini(&e->begun[i].follow);
+    }
     free(e);
 }

@@ -28,6 +28,7 @@ struct job {
     struct shore__encoder *encoder;
     struct shore__ids ids;
     struct shore__text start, end; /* states of the encoder, if they are known */
+    bool alone;                    /* in a run: no encoder of its own would come to the state of the one before */
     bool start_known, end_known, ran;
     int rc;
     size_t failed; /* part */
@@ -48,7 +49,7 @@ struct shore__encoders {
     /* of the part before, which its document goes on after */
     struct shore__encoder *prior;
     struct shore__text prior_state;
-    bool prior_known;
+    bool prior_known, in_run;
 };
 
 static struct job *filling(struct shore__encoders *x) {
@@ -80,6 +81,7 @@ static int fresh_encoder(const struct shore__encoders *x, struct job *j) {
 static void run(const struct shore__encoders *x, struct job *j) {
     j->start_known = j->end_known = false;
     j->failed = 0;
+    if (j->alone) return;
     j->rc = fresh_encoder(x, j);
     if (j->rc == 0 && !j->parts[0].begins) {
         j->ids.count = 0;
@@ -161,6 +163,7 @@ static int commit(struct shore__encoders *x, struct shore_diag *diag) {
         j->end = state;
         x->prior_known = j->end_known;
     }
+    x->in_run = !j->parts[j->nparts - 1].ends && !j->end_known;
     if (j->ids.capacity > KEPT_IDS) {
         free(j->ids.ids);
         j->ids = (struct shore__ids){0};
@@ -177,6 +180,8 @@ static void start_workers(struct shore__encoders *x) {
 }
 
 static int submit(struct shore__encoders *x, struct shore_diag *diag) {
+    struct job *full = filling(x);
+    full->alone = x->in_run && !full->parts[0].begins;
     if (x->threads > 1 && !x->started) start_workers(x);
     pthread_mutex_lock(&x->mutex);
     x->submitted++;

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/diag.h"
+#include "text/follow.h"
 #include "text/vector.h"
 
 #define PATTERN_LIMIT_BYTES 16384u
@@ -21,6 +22,7 @@
 
 struct shore__pattern {
     pcre2_code *code;
+    struct shore__machine *machine;
     bool begins; /* one of its anchors stands for the beginning of a text, not of a line */
 };
 
@@ -218,6 +220,7 @@ static int compile(struct shore__pattern *p, struct translation *t) {
     if (empty) return refuse(t, "a way to match the empty text");
     /* where it is refused (hardened kernels), the interpreter gives the same matches */
     pcre2_jit_compile(p->code, PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD);
+    p->machine = shore__machine_open(t->out.bytes, t->out.count);
     return 0;
 }
 
@@ -267,7 +270,16 @@ int shore__pattern_open(const char *text, size_t bytes, bool literal, struct sho
 void shore__pattern_close(struct shore__pattern *p) {
     if (!p) return;
     pcre2_code_free(p->code);
+    shore__machine_close(p->machine);
     free(p);
+}
+
+void *shore__matcher_data(struct shore__matcher *m) {
+    return m->match;
+}
+
+const struct shore__machine *shore__pattern_machine(const struct shore__pattern *p) {
+    return p->machine;
 }
 
 int shore__pattern_find(const struct shore__pattern *p, struct shore__matcher *m, const char *text, size_t bytes,
