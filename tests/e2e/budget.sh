@@ -87,7 +87,7 @@ for what in "inspect $place/kept --digest" "export $place/kept --out $place/agai
 done
 
 what=(import "$place/exported" --drive "$place/d1" --out "$place/run")
-refused "import: a budget far too small" "--memory 1MiB is too little for this model: minimum" "${what[@]}" --memory 1MiB
+refused "import: a budget far too small" "--memory 1.00 MiB is too little for this model: minimum" "${what[@]}" --memory 1MiB
 [ ! -e "$place/run" ] && [ -z "$(ls "$place/d1")" ] && ok "nothing was made" || fail "the refused import left something"
 holds "import" "$(minimum "${what[@]}")" "${what[@]}"
 "$LONGSHORE" remove "$place/run" >/dev/null
