@@ -15,7 +15,7 @@ static void opens_what_was_made(void **state) {
     assert_non_null(getcwd(here, sizeof here - 8));
     assert_string_equal(run->settings.drives.item[0], strcat(here, "/drive"));
     assert_string_equal(run->processor, "a processor, 2 threads");
-    assert_true(run->settings.lr == 1e-3 && run->settings.warmup == 0 && run->settings.seq_len == 16);
+    assert_true(run->settings.lr == 3e-4 && run->settings.warmup == 3 && run->settings.seq_len == 16);
     uint64_t train = shore__dataset_tokens(run->train), val = shore__dataset_tokens(run->val);
     assert_true(train > val && val >= 20 && train + val == shore__dataset_stats(run->train)->tokens);
     assert_ok(shore__run_tokenizer(run, &diag));
