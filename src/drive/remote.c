@@ -31,7 +31,7 @@ static struct remote_whole *whole_new(uint32_t nparts, struct shore_completion d
 }
 
 static int send_whole(struct remote *r, struct remote_whole *w) {
-    int rc = remote_submit(r, w);
+    int rc = shore__remote_submit(r, w);
     if (rc) free(w);
     return rc;
 }
@@ -135,9 +135,9 @@ static int remote_begin(struct shore__drive *d, uint64_t epoch, uint64_t step, s
 static void remote_discard(struct shore__drive *d, uint64_t attempt) {
     struct remote *r = remote_of(d);
     struct control c = {.fields = {.type = SHORE__WIRE_DISCARD, .era = attempt}};
-    remote_take_back(r, attempt);
+    shore__remote_take_back(r, attempt);
     control(r, &c, NULL); /* if the connection is broken, nothing runs any more */
-    remote_drain(r);
+    shore__remote_drain(r);
 }
 
 static int remote_leaf_sum(struct shore__drive *d, bool deep, unsigned char sum[16], struct shore_diag *diag) {
@@ -441,7 +441,7 @@ static void remote_close(struct shore__drive *d) {
     struct remote *r = remote_of(d);
     struct control c = {.fields = {.type = SHORE__WIRE_CLOSE}};
     if (r->slot) control(r, &c, NULL); /* then its lock is free */
-    remote_stop(r);
+    shore__remote_stop(r);
     shore__wire_open_free(&r->info);
     shore__place_free(&r->place);
     pthread_mutex_destroy(&r->lock);
@@ -476,7 +476,7 @@ static const struct shore__drive_ops remote_ops = {
     .close = remote_close,
 };
 
-const struct shore__drive_ops *remote_table(void) {
+const struct shore__drive_ops *shore__remote_table(void) {
     return &remote_ops;
 }
 

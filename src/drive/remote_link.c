@@ -307,7 +307,7 @@ static void *reader(void *ctx) {
 
 /* ---- for the drive ----------------------------------------------------------------------------------------------- */
 
-int remote_submit(struct remote *r, struct remote_whole *w) {
+int shore__remote_submit(struct remote *r, struct remote_whole *w) {
     pthread_mutex_lock(&r->lock);
     int rc = r->broken ? r->broken_rc : 0;
     for (uint32_t i = 0; !rc && i < w->nparts; i++) {
@@ -329,7 +329,7 @@ int remote_submit(struct remote *r, struct remote_whole *w) {
     return rc;
 }
 
-void remote_take_back(struct remote *r, uint64_t attempt) {
+void shore__remote_take_back(struct remote *r, uint64_t attempt) {
     struct remote_request *taken = NULL;
     pthread_mutex_lock(&r->lock);
     for (struct remote_request **at = &r->queue, *q; (q = *at);) {
@@ -348,14 +348,14 @@ void remote_take_back(struct remote *r, uint64_t attempt) {
     }
 }
 
-void remote_drain(struct remote *r) {
+void shore__remote_drain(struct remote *r) {
     pthread_mutex_lock(&r->lock);
     while (r->under_way)
         pthread_cond_wait(&r->idle, &r->lock);
     pthread_mutex_unlock(&r->lock);
 }
 
-int remote_start(struct remote *r) {
+int shore__remote_start(struct remote *r) {
     int rc = 0;
     r->slot = calloc(r->nslots + REMOTE_CONTROLS, sizeof *r->slot);
     if (!r->slot) return -ENOMEM;
@@ -377,7 +377,7 @@ int remote_start(struct remote *r) {
     return rc;
 }
 
-void remote_stop(struct remote *r) {
+void shore__remote_stop(struct remote *r) {
     struct shore_diag why;
     shore__fail(&why, SHORE_ELINK, "the connection is ended");
     break_off(r, SHORE_ELINK, &why);

@@ -96,16 +96,16 @@ struct remote {
 };
 
 /* remote.c */
-const struct shore__drive_ops *remote_table(void);
+const struct shore__drive_ops *shore__remote_table(void);
 
 /* remote_link.c. Queues all parts of whole; a code: it is broken, and nothing was taken. */
-int remote_submit(struct remote *r, struct remote_whole *whole);
+int shore__remote_submit(struct remote *r, struct remote_whole *whole);
 /* Starts the threads of all connections. */
-int remote_start(struct remote *r);
+int shore__remote_start(struct remote *r);
 /* Ends connections and threads; what is under way completes with SHORE_ELINK. */
-void remote_stop(struct remote *r);
+void shore__remote_stop(struct remote *r);
 /* Takes queued updates of other attempts back: they complete with SHORE_EDISCARDED. */
-void remote_take_back(struct remote *r, uint64_t attempt);
-void remote_drain(struct remote *r);
+void shore__remote_take_back(struct remote *r, uint64_t attempt);
+void shore__remote_drain(struct remote *r);
 
 #endif

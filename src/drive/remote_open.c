@@ -154,10 +154,10 @@ static int begin(struct remote *r, uint32_t mode, const struct shore__volume_des
     if (!rc) {
         r->nslots = r->info.slots;
         r->broken = false;
-        rc = remote_start(r);
+        rc = shore__remote_start(r);
         if (rc) shore__fail(diag, rc, "%s: its threads cannot be started: %s", r->uri, shore_error_text(rc));
     }
-    if (rc) remote_stop(r);
+    if (rc) shore__remote_stop(r);
     return rc;
 }
 
@@ -168,7 +168,7 @@ static struct remote *remote_new(const struct shore__drive_config *config, const
         shore__fail(diag, -ENOMEM, "%s: out of memory", uri);
         return NULL;
     }
-    r->drive.ops = remote_table();
+    r->drive.ops = shore__remote_table();
     r->drive.desc = &r->info.desc;
     r->config = *config;
     pthread_mutex_init(&r->lock, NULL);
@@ -235,7 +235,7 @@ int shore__remote_create_over(const struct shore__drive_config *config, int in, 
 int shore__remote_reconnect(struct shore__drive *d, struct shore_diag *diag) {
     struct remote *r = (struct remote *)d;
     if (!r->has_place) return shore__fail(diag, SHORE_EMISSING, "%s: there is no way back to it", r->uri);
-    remote_stop(r);
+    shore__remote_stop(r);
     /* its counters begin anew */
     struct shore_ledger *sum = &r->far_before, *last = &r->far;
     sum->drive_read_state += last->drive_read_state;

@@ -21,7 +21,7 @@
 static void tell(void *ctx, const char *text) {
     struct session *s = ctx;
     struct shore__frame note = {.type = SHORE__WIRE_NOTE, .body = text, .body_bytes = (uint32_t)strnlen(text, 1000)};
-    if (s->pulse) serve_pulse_send(s->pulse, &note); /* only opening has notes */
+    if (s->pulse) shore__serve_pulse_send(s->pulse, &note); /* only opening has notes */
 }
 
 static int make_slots(struct session *s) {
@@ -142,15 +142,15 @@ static int send_opened(struct session *s, uint64_t id, int rc, const struct shor
 static int open_with_a_pulse(struct session *s, struct shore_diag *diag) {
     struct serve_pulse pulse;
     char *path = NULL;
-    int rc = serve_pulse_start(&pulse, s, diag);
+    int rc = shore__serve_pulse_start(&pulse, s, diag);
     if (rc) return rc;
     s->pulse = &pulse;
     rc = shore__serve_path(s->options, s->open.path, &path, diag);
     if (!rc) rc = open_drive(s, path, diag);
-    if (!rc && s->open.connections > 1) rc = serve_attach_open(s, s->open.token, diag);
+    if (!rc && s->open.connections > 1) rc = shore__serve_attach_open(s, s->open.token, diag);
     free(path);
     s->pulse = NULL;
-    serve_pulse_stop(&pulse);
+    shore__serve_pulse_stop(&pulse);
     return rc;
 }
 
@@ -193,9 +193,9 @@ static int before_open(struct session *s, struct shore_diag *diag) {
         rc = shore__wire_request_get(&h, body, &r, diag);
         if (rc) break;
         if (h.type == SHORE__WIRE_PROBE || h.type == SHORE__WIRE_REMOVE || h.type == SHORE__WIRE_MEASURE)
-            rc = serve_probe(s, &h, &r, diag);
+            rc = shore__serve_probe(s, &h, &r, diag);
         else if (h.type == SHORE__WIRE_ATTACH)
-            rc = serve_attach_to(&l->conn, &h, &r, diag);
+            rc = shore__serve_attach_to(&l->conn, &h, &r, diag);
         else if (h.type == SHORE__WIRE_CLOSE)
             rc = 1;
         else
@@ -209,7 +209,7 @@ static int before_open(struct session *s, struct shore_diag *diag) {
 
 /* All readers but the first have been told to stop. */
 static void finish(struct session *s) {
-    serve_attach_close(s);
+    shore__serve_attach_close(s);
     for (unsigned i = 1; i < s->nlinks; i++)
         if (s->links[i].reads) pthread_join(s->links[i].reader, NULL);
     if (s->drive) {
@@ -218,9 +218,9 @@ static void finish(struct session *s) {
         s->drive->ops->close(s->drive);
         s->drive = NULL;
     }
-    if (s->leave) serve_answer(s->leave);
+    if (s->leave) shore__serve_answer(s->leave);
     for (unsigned i = 0; i < s->nlinks; i++)
-        serve_link_stop(&s->links[i]);
+        shore__serve_link_stop(&s->links[i]);
 }
 
 static int serve_client(struct session *s, struct shore_diag *diag) {
@@ -228,18 +228,18 @@ static int serve_client(struct session *s, struct shore_diag *diag) {
     int rc = shore__conn_greet(&l->conn, diag);
     if (!rc) rc = before_open(s, diag);
     if (rc) {
-        rc = serve_end_code(l, rc);
+        rc = shore__serve_end_code(l, rc);
         return rc == SHORE_ELINK ? 1 : rc; /* who has opened nothing may go without a word */
     }
-    rc = shore__lane_start(&s->controls, "shore-control", serve_controls, s);
+    rc = shore__lane_start(&s->controls, "shore-control", shore__serve_controls, s);
     s->has_controls = !rc;
-    if (!rc) rc = serve_link_start(l, false);
-    if (!rc) rc = serve_attach_start(s);
+    if (!rc) rc = shore__serve_link_start(l, false);
+    if (!rc) rc = shore__serve_attach_start(s);
     if (rc)
         shore__fail(diag, rc, "the server's threads cannot be started: %s", shore_error_text(rc));
     else
-        rc = serve_read(l, diag);
-    serve_end(l, rc, diag);
+        rc = shore__serve_read(l, diag);
+    shore__serve_end(l, rc, diag);
     pthread_mutex_lock(&s->lock);
     rc = s->why_rc;
     *diag = s->why;

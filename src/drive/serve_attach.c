@@ -66,7 +66,7 @@ static void take_one(struct session *s) {
         return;
     }
     memcpy(fds, CMSG_DATA(c), sizeof fds);
-    if (serve_add_link(s, fds[0], fds[1], h.id, &diag)) close(held);
+    if (shore__serve_add_link(s, fds[0], fds[1], h.id, &diag)) close(held);
 }
 
 static void *attacher(void *ctx) {
@@ -82,7 +82,7 @@ static void *attacher(void *ctx) {
     }
 }
 
-int serve_attach_open(struct session *s, unsigned char token[16], struct shore_diag *diag) {
+int shore__serve_attach_open(struct session *s, unsigned char token[16], struct shore_diag *diag) {
     socklen_t bytes;
     if (getrandom(token, 16, 0) != 16) return shore__fail(diag, -EIO, "no random numbers for a token");
     struct sockaddr_un address = address_of(token, &bytes);
@@ -92,14 +92,14 @@ int serve_attach_open(struct session *s, unsigned char token[16], struct shore_d
     return 0;
 }
 
-int serve_attach_start(struct session *s) {
+int shore__serve_attach_start(struct session *s) {
     if (s->attach < 0) return 0;
     int rc = shore__thread_start(&s->attacher, "shore-attach", attacher, s);
     s->attaches = !rc;
     return rc;
 }
 
-void serve_attach_close(struct session *s) {
+void shore__serve_attach_close(struct session *s) {
     if (s->attaches) pthread_join(s->attacher, NULL);
     if (s->attach >= 0) close(s->attach);
     s->attaches = false;
@@ -108,8 +108,8 @@ void serve_attach_close(struct session *s) {
 
 /* ---- the process that the connection came to --------------------------------------------------------------------- */
 
-int serve_attach_to(struct shore__conn *c, const struct shore__wire_header *header, const struct shore__wire_request *r,
-                    struct shore_diag *diag) {
+int shore__serve_attach_to(struct shore__conn *c, const struct shore__wire_header *header,
+                           const struct shore__wire_request *r, struct shore_diag *diag) {
     struct handing h;
     socklen_t bytes;
     if (r->tail_bytes != 16) return shore__fail(diag, SHORE_ELINK, "a token of the wrong length came");

@@ -6,16 +6,16 @@
 #include "drive/serve_session.h"
 
 /* Makes the token and listens for it. */
-int serve_attach_open(struct session *s, unsigned char token[16], struct shore_diag *diag);
-int serve_attach_start(struct session *s);
-void serve_attach_close(struct session *s);
+int shore__serve_attach_open(struct session *s, unsigned char token[16], struct shore_diag *diag);
+int shore__serve_attach_start(struct session *s);
+void shore__serve_attach_close(struct session *s);
 /* In the process that the further connection came to: hands it over and waits until it is no longer used; then returns
  * 1. */
-int serve_attach_to(struct shore__conn *c, const struct shore__wire_header *h, const struct shore__wire_request *r,
-                    struct shore_diag *diag);
+int shore__serve_attach_to(struct shore__conn *c, const struct shore__wire_header *h,
+                           const struct shore__wire_request *r, struct shore_diag *diag);
 
 /* serve_probe.c: PROBE, REMOVE and MEASURE. */
-int serve_probe(struct session *s, const struct shore__wire_header *h, const struct shore__wire_request *r,
-                struct shore_diag *diag);
+int shore__serve_probe(struct session *s, const struct shore__wire_header *h, const struct shore__wire_request *r,
+                       struct shore_diag *diag);
 
 #endif

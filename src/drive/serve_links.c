@@ -66,24 +66,24 @@ static void *write_answers(void *ctx) {
         if (!rc && job) {
             rc = send_answer(l, job, body, &diag);
         } else if (!rc) {
-            struct shore__frame alive = {.type = SHORE__WIRE_ALIVE, .id = serve_work(l->session)};
+            struct shore__frame alive = {.type = SHORE__WIRE_ALIVE, .id = shore__serve_work(l->session)};
             rc = shore__conn_send(&l->conn, &alive, &diag);
         }
-        if (rc) serve_end(l, rc, &diag); /* what is queued goes nowhere, but goes */
-        if (job) serve_job_free(job);
+        if (rc) shore__serve_end(l, rc, &diag); /* what is queued goes nowhere, but goes */
+        if (job) shore__serve_job_free(job);
     }
     free(body);
     return NULL;
 }
 
-int serve_read(struct link *l, struct shore_diag *diag) {
+int shore__serve_read(struct link *l, struct shore_diag *diag) {
     struct shore__wire_header h;
     unsigned char *body = NULL;
     size_t room = 0;
     int rc = 0;
     while (!rc) {
         rc = shore__conn_receive(&l->conn, true, &h, &body, &room, diag);
-        if (!rc) rc = serve_request(l, &h, body, diag);
+        if (!rc) rc = shore__serve_request(l, &h, body, diag);
     }
     free(body);
     return rc;
@@ -92,12 +92,12 @@ int serve_read(struct link *l, struct shore_diag *diag) {
 static void *reader(void *ctx) {
     struct link *l = ctx;
     struct shore_diag diag = {""};
-    int rc = serve_read(l, &diag);
-    serve_end(l, rc, &diag); /* with one of its connections the whole client is gone */
+    int rc = shore__serve_read(l, &diag);
+    shore__serve_end(l, rc, &diag); /* with one of its connections the whole client is gone */
     return NULL;
 }
 
-int serve_link_start(struct link *l, bool reads) {
+int shore__serve_link_start(struct link *l, bool reads) {
     shore__cond_init(&l->due);
     int rc = shore__thread_start(&l->writer, "shore-answer", write_answers, l);
     l->writes = !rc;
@@ -108,7 +108,7 @@ int serve_link_start(struct link *l, bool reads) {
     return rc;
 }
 
-int serve_add_link(struct session *s, int in, int out, uint64_t id, struct shore_diag *diag) {
+int shore__serve_add_link(struct session *s, int in, int out, uint64_t id, struct shore_diag *diag) {
     pthread_mutex_lock(&s->lock);
     bool room = s->nlinks < SHORE__LINKS_MOST && !s->ended;
     struct link *l = &s->links[s->nlinks];
@@ -138,15 +138,15 @@ int serve_add_link(struct session *s, int in, int out, uint64_t id, struct shore
     bool ended = s->ended;
     pthread_mutex_unlock(&s->lock);
     if (ended) shore__conn_end(&l->conn);
-    rc = serve_link_start(l, true);
+    rc = shore__serve_link_start(l, true);
     if (rc) {
         shore__fail(diag, rc, "the server's threads cannot be started: %s", shore_error_text(rc));
-        serve_end(l, rc, diag);
+        shore__serve_end(l, rc, diag);
     }
     return rc;
 }
 
-void serve_link_stop(struct link *l) {
+void shore__serve_link_stop(struct link *l) {
     if (!l->writes) return;
     pthread_mutex_lock(&l->session->lock);
     l->closing = true;

@@ -70,7 +70,7 @@ static int work_with_a_pulse(struct session *s, uint16_t type, const struct shor
     struct serve_pulse pulse;
     char *path = NULL;
     int rc = path_of(r, type == SHORE__WIRE_REMOVE ? 16 : 0, &path, diag);
-    if (!rc) rc = serve_pulse_start(&pulse, s, diag);
+    if (!rc) rc = shore__serve_pulse_start(&pulse, s, diag);
     if (rc) {
         free(path);
         return rc;
@@ -81,13 +81,13 @@ static int work_with_a_pulse(struct session *s, uint16_t type, const struct shor
         rc = look(s->options, path, result, bytes, diag);
     else
         rc = measure(s->options, path, result, bytes, diag);
-    serve_pulse_stop(&pulse);
+    shore__serve_pulse_stop(&pulse);
     free(path);
     return rc;
 }
 
-int serve_probe(struct session *s, const struct shore__wire_header *h, const struct shore__wire_request *r,
-                struct shore_diag *diag) {
+int shore__serve_probe(struct session *s, const struct shore__wire_header *h, const struct shore__wire_request *r,
+                       struct shore_diag *diag) {
     struct shore_diag why = {""};
     unsigned char *result = NULL, *body;
     uint32_t bytes = 0;

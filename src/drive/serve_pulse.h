@@ -12,10 +12,10 @@ struct serve_pulse {
     bool stop;
 };
 
-int serve_pulse_start(struct serve_pulse *p, struct session *s, struct shore_diag *diag);
+int shore__serve_pulse_start(struct serve_pulse *p, struct session *s, struct shore_diag *diag);
 /* A frame in between. */
-void serve_pulse_send(struct serve_pulse *p, const struct shore__frame *frame);
+void shore__serve_pulse_send(struct serve_pulse *p, const struct shore__frame *frame);
 /* From now on, who called may write again. */
-void serve_pulse_stop(struct serve_pulse *p);
+void shore__serve_pulse_stop(struct serve_pulse *p);
 
 #endif

@@ -31,7 +31,7 @@ static struct shore__serve_job *new_control(struct session *s) {
     return go_on ? calloc(1, sizeof(struct shore__serve_job)) : NULL;
 }
 
-void serve_job_free(struct shore__serve_job *job) {
+void shore__serve_job_free(struct shore__serve_job *job) {
     struct session *s = job->session;
     free(job->result);
     job->result = NULL;
@@ -67,14 +67,14 @@ static void finished(void *ctx, int rc, const struct shore_diag *diag) {
     struct shore__serve_job *job = ctx;
     job->rc = rc;
     if (rc && diag) job->diag = *diag;
-    serve_answer(job);
+    shore__serve_answer(job);
 }
 
 /* Refused at submit: said in an answer like any other failure. */
 static void refuse(struct shore__serve_job *job, int rc) {
     shore__fail(&job->diag, rc, "the drive refuses the request: %s", shore_error_text(rc));
     job->rc = rc;
-    serve_answer(job);
+    shore__serve_answer(job);
 }
 
 /* ---- requests with a slot ---------------------------------------------------------------------------------------- */
@@ -261,7 +261,7 @@ static int slot_request(struct link *l, const struct shore__wire_header *h, unsi
     memset(job->memory + p.residual + p.in[1], 0, p.whole_bytes[1] - p.in[1]);
     if (!rc) rc = shore__conn_readv(&l->conn, parts, 2, diag);
     if (rc) {
-        serve_job_free(job);
+        shore__serve_job_free(job);
         return rc;
     }
     rc = submit(job, &p);
@@ -352,10 +352,10 @@ static void run_control(struct shore__serve_job *job) {
         add_ledger(job);
         break;
     }
-    serve_answer(job);
+    shore__serve_answer(job);
 }
 
-void *serve_controls(void *ctx) {
+void *shore__serve_controls(void *ctx) {
     struct session *s = ctx;
     struct shore__job *job;
     while ((job = shore__lane_pop(&s->controls, true))) {
@@ -382,7 +382,7 @@ static int control_request(struct link *l, const struct shore__wire_header *h, u
     job->type = h->type;
     job->request = *r;
     if (keep_body(job, body, h->body_bytes)) {
-        serve_job_free(job);
+        shore__serve_job_free(job);
         return shore__fail(diag, -ENOMEM, "out of memory");
     }
     if (h->type == SHORE__WIRE_CLOSE) {
@@ -402,7 +402,8 @@ static int control_request(struct link *l, const struct shore__wire_header *h, u
     return 0;
 }
 
-int serve_request(struct link *l, const struct shore__wire_header *h, unsigned char *body, struct shore_diag *diag) {
+int shore__serve_request(struct link *l, const struct shore__wire_header *h, unsigned char *body,
+                         struct shore_diag *diag) {
     struct shore__wire_request r;
     if (h->type == SHORE__WIRE_ALIVE) return 0;
     if (h->type <= SHORE__WIRE_ATTACH || h->type == SHORE__WIRE_MEASURE)

@@ -4,14 +4,14 @@
 
 #include "storage/blockio.h"
 
-uint64_t serve_work(struct session *s) {
+uint64_t shore__serve_work(struct session *s) {
     pthread_mutex_lock(&s->lock);
     uint64_t answered = s->answered;
     pthread_mutex_unlock(&s->lock);
     return answered + shore__io_completed();
 }
 
-void serve_answer(struct shore__serve_job *job) {
+void shore__serve_answer(struct shore__serve_job *job) {
     struct link *l = job->link;
     struct session *s = l->session;
     pthread_mutex_lock(&s->lock);
@@ -27,15 +27,15 @@ void serve_answer(struct shore__serve_job *job) {
     pthread_mutex_unlock(&s->lock);
 }
 
-int serve_end_code(const struct link *l, int rc) {
+int shore__serve_end_code(const struct link *l, int rc) {
     return rc == SHORE_ELINK && !atomic_load(&l->conn.gone) ? -EPROTO : rc;
 }
 
-void serve_end(struct link *l, int rc, const struct shore_diag *why) {
+void shore__serve_end(struct link *l, int rc, const struct shore_diag *why) {
     struct session *s = l->session;
     pthread_mutex_lock(&s->lock);
     if (!s->ended) {
-        s->why_rc = serve_end_code(l, rc);
+        s->why_rc = shore__serve_end_code(l, rc);
         s->why = *why;
     }
     s->ended = true;

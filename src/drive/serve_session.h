@@ -78,19 +78,20 @@ struct session {
 
 /* serve_requests.c: takes one request whose header and body have come, and its bulk. A code ends the connection; 1: the
  * client takes its leave. */
-int serve_request(struct link *l, const struct shore__wire_header *h, unsigned char *body, struct shore_diag *diag);
+int shore__serve_request(struct link *l, const struct shore__wire_header *h, unsigned char *body,
+                         struct shore_diag *diag);
 /* The control lane. */
-void *serve_controls(void *session);
+void *shore__serve_controls(void *session);
 /* A number that grows while the drive gets on: a sign of life is sent with it. */
-uint64_t serve_work(struct session *s);
+uint64_t shore__serve_work(struct session *s);
 /* Hands the job over to the writer of its link. */
-void serve_answer(struct shore__serve_job *job);
+void shore__serve_answer(struct shore__serve_job *job);
 /* Once its answer is sent, or cannot be. */
-void serve_job_free(struct shore__serve_job *job);
+void shore__serve_job_free(struct shore__serve_job *job);
 /* Why the connection ended, as shore__serve() says it: who is gone is no fault of the protocol. */
-int serve_end_code(const struct link *l, int rc);
+int shore__serve_end_code(const struct link *l, int rc);
 /* Ends all connections, but for the one on which the client takes its leave, because of what became of this one; no
  * more is read. The first reason is kept. Threading: any. */
-void serve_end(struct link *l, int rc, const struct shore_diag *why);
+void shore__serve_end(struct link *l, int rc, const struct shore_diag *why);
 
 #endif

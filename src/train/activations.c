@@ -11,7 +11,7 @@
 /* ---- on their way to scratch, or back ------------------------------------------------------------------------------
  */
 
-int train_transfer_wait(struct trainer *t, struct scratch_transfer *x, struct shore_diag *diag) {
+int shore__train_transfer_wait(struct trainer *t, struct scratch_transfer *x, struct shore_diag *diag) {
     if (!x->pending) return 0;
     uint64_t start = shore__now_ns();
     int rc = shore_wait(&x->wait, diag);
@@ -20,9 +20,9 @@ int train_transfer_wait(struct trainer *t, struct scratch_transfer *x, struct sh
     return rc;
 }
 
-int train_transfer(struct trainer *t, struct scratch_transfer *x, bool put, const char *what, uint64_t offset,
-                   uint64_t bytes, void *memory, unsigned char seal[16], struct shore_diag *diag) {
-    int rc = train_transfer_wait(t, x, diag);
+int shore__train_transfer(struct trainer *t, struct scratch_transfer *x, bool put, const char *what, uint64_t offset,
+                          uint64_t bytes, void *memory, unsigned char seal[16], struct shore_diag *diag) {
+    int rc = shore__train_transfer_wait(t, x, diag);
     if (rc) return rc;
     shore_wait_init(&x->wait);
     struct shore_completion done = shore_wait_completion(&x->wait);
@@ -43,38 +43,39 @@ static bool stores_apart(const struct trainer *t) {
 }
 
 /* Then all layers work on the head's input, in place. */
-shore__buf boundary_working(const struct trainer *t, uint32_t layer) {
+shore__buf shore__boundary_working(const struct trainer *t, uint32_t layer) {
     return t->boundary[stores_apart(t) ? t->m->arch.n_layer + 1 : layer];
 }
 
 static int boundary_move(struct trainer *t, uint32_t layer, bool put, struct shore_diag *diag) {
     if (layer < 1 || layer > t->m->arch.n_layer + 1 - t->plan.kept_boundaries) return 0;
-    return train_transfer(t, &t->boundary_transfer[layer], put, "activations", train_scratch_boundary(t, layer),
-                          t->boundary_bytes, (void *)t->boundary[layer].handle, t->boundary_seal[layer], diag);
+    return shore__train_transfer(t, &t->boundary_transfer[layer], put, "activations",
+                                 shore__train_scratch_boundary(t, layer), t->boundary_bytes,
+                                 (void *)t->boundary[layer].handle, t->boundary_seal[layer], diag);
 }
 
-int boundary_leave(struct trainer *t, uint32_t layer, struct shore_diag *diag) {
+int shore__boundary_leave(struct trainer *t, uint32_t layer, struct shore_diag *diag) {
     if (stores_apart(t)) {
-        int rc = t->c->ops->store(t->c, NULL, t->boundary[layer], boundary_working(t, layer),
+        int rc = t->c->ops->store(t->c, NULL, t->boundary[layer], shore__boundary_working(t, layer),
                                   shore__pass_rows(&t->pass) * t->m->arch.d_model);
         if (rc) return train_op_failed(diag, rc);
     }
     return boundary_move(t, layer, true, diag);
 }
 
-int boundary_fetch(struct trainer *t, uint32_t layer, struct shore_diag *diag) {
+int shore__boundary_fetch(struct trainer *t, uint32_t layer, struct shore_diag *diag) {
     return boundary_move(t, layer, false, diag);
 }
 
-int boundary_wait(struct trainer *t, uint32_t layer, struct shore_diag *diag) {
-    return train_transfer_wait(t, &t->boundary_transfer[layer], diag);
+int shore__boundary_wait(struct trainer *t, uint32_t layer, struct shore_diag *diag) {
+    return shore__train_transfer_wait(t, &t->boundary_transfer[layer], diag);
 }
 
-int boundary_load(struct trainer *t, uint32_t layer, size_t u, shore__buf *in) {
+int shore__boundary_load(struct trainer *t, uint32_t layer, size_t u, shore__buf *in) {
     struct shore__pass *pass = &t->pass;
     size_t d = t->m->arch.d_model,
            at = u * shore__pass_unit(pass) * d * shore__mode_bytes(shore__stored_mode(t->c->mode));
-    *in = shore__pass_at(pass, boundary_working(t, layer), u);
+    *in = shore__pass_at(pass, shore__boundary_working(t, layer), u);
     if (!stores_apart(t)) return 0;
     return t->c->ops->load(t->c, NULL, *in, shore__at(t->boundary[layer], at), shore__pass_unit_rows(pass, u) * d);
 }
@@ -86,7 +87,7 @@ static bool is_offloaded(const struct trainer *t, size_t nth) {
     return nth >= t->plan.kept_inner && nth - t->plan.kept_inner < t->offloading;
 }
 
-struct unit_inner inner_of(const struct trainer *t, uint32_t layer, size_t u) {
+struct unit_inner shore__train_inner_of(const struct trainer *t, uint32_t layer, size_t u) {
     size_t nth = (size_t)(t->m->arch.n_layer - layer) * t->plan.units + u;
     struct unit_inner i = {
         .nth = nth,
@@ -106,16 +107,16 @@ struct unit_inner inner_of(const struct trainer *t, uint32_t layer, size_t u) {
 static int inner_move(struct trainer *t, size_t nth, bool put, struct shore_diag *diag) {
     size_t slot = nth % OFFLOAD_SLOTS;
     uint64_t before = t->wait_ns; /* for the one that the slot is used by */
-    int rc = train_transfer(t, &t->offload_transfer[slot], put, "activations",
-                            train_scratch_inner(t, nth - t->plan.kept_inner), t->offload_bytes,
-                            (void *)t->offload_slot[slot].handle, t->inner_seal[nth], diag);
+    int rc = shore__train_transfer(t, &t->offload_transfer[slot], put, "activations",
+                                   shore__train_scratch_inner(t, nth - t->plan.kept_inner), t->offload_bytes,
+                                   (void *)t->offload_slot[slot].handle, t->inner_seal[nth], diag);
     t->offload_wait_ns += t->wait_ns - before;
     return rc;
 }
 
 static int slot_wait(struct trainer *t, const struct unit_inner *i, struct shore_diag *diag) {
     uint64_t before = t->wait_ns;
-    int rc = i->offloaded ? train_transfer_wait(t, &t->offload_transfer[i->nth % OFFLOAD_SLOTS], diag) : 0;
+    int rc = i->offloaded ? shore__train_transfer_wait(t, &t->offload_transfer[i->nth % OFFLOAD_SLOTS], diag) : 0;
     t->offload_wait_ns += t->wait_ns - before;
     return rc;
 }
@@ -125,11 +126,11 @@ static int fetch_next(struct trainer *t, const struct unit_inner *i, struct shor
     return i->offloaded && is_offloaded(t, next) ? inner_move(t, next, false, diag) : 0;
 }
 
-int inner_enter(struct trainer *t, const struct unit_inner *i, struct shore_diag *diag) {
+int shore__train_inner_enter(struct trainer *t, const struct unit_inner *i, struct shore_diag *diag) {
     return stores_apart(t) ? 0 : slot_wait(t, i, diag);
 }
 
-int inner_leave(struct trainer *t, const struct unit_inner *i, struct shore_diag *diag) {
+int shore__train_inner_leave(struct trainer *t, const struct unit_inner *i, struct shore_diag *diag) {
     int rc = slot_wait(t, i, diag);
     if (rc) return rc;
     if (i->kept && stores_apart(t)) rc = shore__inner_store(t->m, t->c, NULL, i->rows, &i->at, i->place, i->cheap);
@@ -137,7 +138,8 @@ int inner_leave(struct trainer *t, const struct unit_inner *i, struct shore_diag
     return i->offloaded ? inner_move(t, i->nth, true, diag) : 0;
 }
 
-int inner_load(struct trainer *t, const struct unit_inner *i, const struct shore__inner *at, struct shore_diag *diag) {
+int shore__train_inner_load(struct trainer *t, const struct unit_inner *i, const struct shore__inner *at,
+                            struct shore_diag *diag) {
     int rc = slot_wait(t, i, diag);
     if (rc || !i->kept) return rc;
     if (stores_apart(t)) {
@@ -149,11 +151,11 @@ int inner_load(struct trainer *t, const struct unit_inner *i, const struct shore
                                                  i->rows * t->m->attn_width * shore__mode_bytes(t->c->mode)));
 }
 
-int inner_release(struct trainer *t, const struct unit_inner *i, struct shore_diag *diag) {
+int shore__train_inner_release(struct trainer *t, const struct unit_inner *i, struct shore_diag *diag) {
     return stores_apart(t) ? 0 : fetch_next(t, i, diag);
 }
 
-int inner_fetch_first(struct trainer *t, struct shore_diag *diag) {
+int shore__train_inner_fetch_first(struct trainer *t, struct shore_diag *diag) {
     int rc = 0;
     for (size_t i = 0; !rc && i < OFFLOAD_SLOTS; i++)
         if (is_offloaded(t, t->plan.kept_inner + i)) rc = inner_move(t, t->plan.kept_inner + i, false, diag);
@@ -163,21 +165,21 @@ int inner_fetch_first(struct trainer *t, struct shore_diag *diag) {
 /* ---- all of them ---------------------------------------------------------------------------------------------------
  */
 
-int activations_settle(struct trainer *t, struct shore_diag *diag) {
+int shore__activations_settle(struct trainer *t, struct shore_diag *diag) {
     int rc = 0;
     for (uint32_t l = 1; !rc && l <= t->m->arch.n_layer; l++)
-        rc = train_transfer_wait(t, &t->boundary_transfer[l], diag);
+        rc = shore__train_transfer_wait(t, &t->boundary_transfer[l], diag);
     for (size_t i = 0; !rc && i < OFFLOAD_SLOTS; i++)
-        rc = train_transfer_wait(t, &t->offload_transfer[i], diag);
+        rc = shore__train_transfer_wait(t, &t->offload_transfer[i], diag);
     return rc;
 }
 
-void activations_give_up(struct trainer *t) {
-    while (activations_settle(t, NULL)) {
+void shore__activations_give_up(struct trainer *t) {
+    while (shore__activations_settle(t, NULL)) {
     }
 }
 
-int activations_open(struct trainer *t, struct shore_diag *diag) {
+int shore__activations_open(struct trainer *t, struct shore_diag *diag) {
     size_t n = t->m->arch.n_layer + 2, pairs = t->m->arch.n_layer * t->plan.units;
     struct shore_fleet_info info;
     t->boundary = calloc(n, sizeof *t->boundary);
@@ -190,16 +192,16 @@ int activations_open(struct trainer *t, struct shore_diag *diag) {
     /* volumes that were made without room for them have less */
     shore_fleet_info(t->fleet, &info);
     while (t->offloaded_inner < t->plan.offloaded_inner &&
-           train_scratch_inner(t, t->offloaded_inner + 1) <= info.scratch_bytes)
+           shore__train_scratch_inner(t, t->offloaded_inner + 1) <= info.scratch_bytes)
         t->offloaded_inner++;
-    t->offload = offload_begin(t->offloaded_inner, t->plan.units);
+    t->offload = shore__offload_begin(t->offloaded_inner, t->plan.units);
     if (t->offloaded_inner < t->plan.offloaded_inner && t->events->note)
         t->events->note(t->events->ctx, "these volumes were made without room for inner activations: what memory does "
                                         "not hold of them is computed again");
     return 0;
 }
 
-void activations_close(struct trainer *t) {
+void shore__activations_close(struct trainer *t) {
     free(t->boundary);
     free(t->kept);
     free(t->boundary_transfer);

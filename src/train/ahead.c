@@ -32,12 +32,12 @@ static uint32_t images_in_logits(const struct trainer *t) {
     return images_in(t, t->plan.kept_logits * t->plan.unit_rows * t->m->slice_rows * sizeof(float));
 }
 
-uint64_t ahead_wants(const struct trainer *t) {
+uint64_t shore__ahead_wants(const struct trainer *t) {
     if (!t->plan.read_ahead) return 0;
     return (table_segments(t) - images_in_logits(t)) * image_bytes(t);
 }
 
-int ahead_open(struct trainer *t, struct shore_diag *diag) {
+int shore__ahead_open(struct trainer *t, struct shore_diag *diag) {
     struct train_ahead *ahead = &t->ahead;
     if (!t->plan.read_ahead) return 0;
     ahead->in_logits = images_in_logits(t);
@@ -48,7 +48,7 @@ int ahead_open(struct trainer *t, struct shore_diag *diag) {
     return ahead->segments && ahead->chosen ? 0 : shore__fail(diag, -ENOMEM, "out of memory for the trainer");
 }
 
-void ahead_close(struct trainer *t) {
+void shore__ahead_close(struct trainer *t) {
     free(t->ahead.segments);
     free(t->ahead.chosen);
 }
@@ -71,7 +71,7 @@ static uint64_t spare_until(const struct trainer *t, uint32_t nth) {
 /* Its page is in memory when its gradient is complete. */
 static bool has_page(const struct trainer *t, uint32_t slice) {
     struct shore__page_id id = {SHORE__PAGE_SLICE, 0, slice};
-    return shore__pager_stays(t->m, &t->plan.residency, id) || idle_lends_slice(t, slice);
+    return shore__pager_stays(t->m, &t->plan.residency, id) || shore__idle_lends_slice(t, slice);
 }
 
 /* Of a slice, what is complete after so many units' lookups, but no more than `most`. Returns how many. */
@@ -90,7 +90,7 @@ static void begin_requests(struct train_ahead *ahead) {
     ahead->under_way = true;
 }
 
-void ahead_begin(struct trainer *t) {
+void shore__ahead_begin(struct trainer *t) {
     struct train_ahead *ahead = &t->ahead;
     uint32_t left = ahead->room;
     ahead->count = ahead->asked = 0;
@@ -103,11 +103,11 @@ void ahead_begin(struct trainer *t) {
     if (ahead->count) begin_requests(ahead);
 }
 
-bool ahead_has(const struct trainer *t, struct shore__slice slice) {
+bool shore__ahead_has(const struct trainer *t, struct shore__slice slice) {
     return t->ahead.count && memchr(t->ahead.chosen + slice.segment, 1, slice.segments);
 }
 
-bool ahead_takes(struct trainer *t, uint32_t segment) {
+bool shore__ahead_takes(struct trainer *t, uint32_t segment) {
     struct train_ahead *ahead = &t->ahead;
     if (!ahead->count || !ahead->chosen[segment]) return false;
     /* a page that could not be lent is not handed back */
@@ -129,7 +129,7 @@ static uint32_t run_from(const struct trainer *t, uint32_t nth, uint32_t end) {
     return n;
 }
 
-void ahead_fetch(struct trainer *t, uint32_t layer, size_t u) {
+void shore__ahead_fetch(struct trainer *t, uint32_t layer, size_t u) {
     struct train_ahead *ahead = &t->ahead;
     if (ahead->asked == ahead->count || t->broken) return;
     /* evenly over what is left of backward, but for the first layer */
@@ -137,7 +137,7 @@ void ahead_fetch(struct trainer *t, uint32_t layer, size_t u) {
     uint32_t end = ahead->asked + (uint32_t)((ahead->count - ahead->asked + left - 1) / left);
     while (ahead->asked < end) {
         uint32_t n = run_from(t, ahead->asked, end);
-        if (!idle_has_spare(t, layer, spare_until(t, ahead->asked + n - 1))) return;
+        if (!shore__idle_has_spare(t, layer, spare_until(t, ahead->asked + n - 1))) return;
         shore_wait_add(&ahead->wait);
         int rc = shore_fleet_fetch(t->fleet, t->base_step, 0, ahead->segments[ahead->asked], n, SHORE_FETCH_STATE,
                                    image(t, ahead->asked), shore_wait_completion(&ahead->wait));
@@ -147,7 +147,7 @@ void ahead_fetch(struct trainer *t, uint32_t layer, size_t u) {
 }
 
 /* Waits for what was asked for, or for what is stored. */
-int ahead_settle(struct trainer *t, struct shore_diag *diag) {
+int shore__ahead_settle(struct trainer *t, struct shore_diag *diag) {
     struct train_ahead *ahead = &t->ahead;
     if (!ahead->under_way) return 0;
     uint64_t start = shore__now_ns();
@@ -160,16 +160,16 @@ int ahead_settle(struct trainer *t, struct shore_diag *diag) {
     return rc;
 }
 
-void ahead_drop(struct trainer *t) {
-    ahead_settle(t, NULL);
+void shore__ahead_drop(struct trainer *t) {
+    shore__ahead_settle(t, NULL);
     t->ahead.count = 0;
     if (t->ahead.room) memset(t->ahead.chosen, 0, table_segments(t));
 }
 
-bool ahead_is_in_the_way(const struct trainer *t, uint32_t layer) {
+bool shore__ahead_is_in_the_way(const struct trainer *t, uint32_t layer) {
     const struct train_ahead *ahead = &t->ahead;
     return ahead->under_way &&
-           (layer == t->idle.lend_after || !idle_has_spare(t, layer, spare_until(t, ahead->count - 1)));
+           (layer == t->idle.lend_after || !shore__idle_has_spare(t, layer, spare_until(t, ahead->count - 1)));
 }
 
 /* ---- the update ----------------------------------------------------------------------------------------------------
@@ -224,14 +224,14 @@ static int store(struct trainer *t, uint32_t nth, uint32_t count) {
     return shore_fleet_store(t->fleet, &store, shore_wait_completion(&t->ahead.wait));
 }
 
-int ahead_update(struct trainer *t, struct shore_diag *diag) {
+int shore__ahead_update(struct trainer *t, struct shore_diag *diag) {
     struct train_ahead *ahead = &t->ahead;
     if (!ahead->count || t->broken) return 0;
-    int rc = ahead_settle(t, diag);
+    int rc = shore__ahead_settle(t, diag);
     if (!rc) rc = update_images(t, diag);
     if (rc) return rc;
     for (uint32_t i = 0; i < t->m->nslices; i++)
-        if (ahead_has(t, shore__model_slice(t->m, i)))
+        if (shore__ahead_has(t, shore__model_slice(t->m, i)))
             shore__pager_updated(t->pass.pager, (struct shore__page_id){SHORE__PAGE_SLICE, 0, i}, t->base_step + 1);
     begin_requests(ahead);
     for (uint32_t i = 0, n; i < ahead->count; i += n) {

@@ -2,8 +2,8 @@
 #include "base/diag.h"
 #include "train/trainer.h"
 
-int batch_load(struct trainer *t, struct shore__dataset *data, uint64_t first_index, size_t sequences, bool shuffle,
-               struct shore_diag *diag) {
+int shore__batch_load(struct trainer *t, struct shore__dataset *data, uint64_t first_index, size_t sequences,
+                      bool shuffle, struct shore_diag *diag) {
     size_t n = t->pass.seq_len;
     int32_t *tokens = (int32_t *)t->pass.tokens.handle, *targets = (int32_t *)t->pass.targets.handle;
     t->pass.sequences = sequences;
@@ -16,7 +16,7 @@ int batch_load(struct trainer *t, struct shore__dataset *data, uint64_t first_in
     return 0;
 }
 
-void batch_forget_padding(struct trainer *t) {
+void shore__batch_forget_padding(struct trainer *t) {
     int32_t *tokens = (int32_t *)t->pass.tokens.handle;
     for (size_t i = 0; i < shore__pass_rows(&t->pass); i++)
         if (tokens[i] == t->m->arch.padding) tokens[i] = -1;
@@ -25,7 +25,7 @@ void batch_forget_padding(struct trainer *t) {
 /* Enough for a stable figure, and a small part of the time between two measurements. */
 #define VALIDATION_TOKENS 65536u
 
-int batch_validate(struct trainer *t, double *loss, struct shore_diag *diag) {
+int shore__batch_validate(struct trainer *t, double *loss, struct shore_diag *diag) {
     struct shore__pass *pass = &t->pass;
     struct shore__dataset *data = t->run->val;
     size_t seq_len = pass->seq_len, kept = pass->nkept;
@@ -38,7 +38,7 @@ int batch_validate(struct trainer *t, double *loss, struct shore_diag *diag) {
     int rc = 0;
     for (uint64_t i = 0; !rc && i < sequences; i += pass->sequences) {
         size_t n = sequences - i < t->s->batch ? (size_t)(sequences - i) : t->s->batch;
-        rc = batch_load(t, data, i, n, false, diag);
+        rc = shore__batch_load(t, data, i, n, false, diag);
         if (!rc) rc = shore__pass_embed(pass, t->boundary[t->m->arch.n_layer + 1], diag);
         for (uint32_t l = 1; !rc && l <= t->m->arch.n_layer; l++)
             rc = shore__pass_layer(pass, l, t->boundary[t->m->arch.n_layer + 1], t->boundary[t->m->arch.n_layer + 1],
@@ -52,7 +52,7 @@ int batch_validate(struct trainer *t, double *loss, struct shore_diag *diag) {
     return rc;
 }
 
-bool batch_validation_due(const struct trainer *t, uint64_t step) {
+bool shore__batch_validation_due(const struct trainer *t, uint64_t step) {
     const struct shore__settings *s = t->s;
     return t->run->val && (step == s->steps || (s->eval_every && step % s->eval_every == 0));
 }

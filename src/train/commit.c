@@ -98,8 +98,8 @@ static void fill_report(struct trainer *t) {
     r->wait_seconds = (double)t->wait_ns * 1e-9;
     r->commit_seconds = (double)t->commit_ns * 1e-9;
     r->compute_seconds = r->step_seconds - r->wait_seconds - r->commit_seconds;
-    offload_weigh(&t->offload, (double)t->offload_wait_ns * 1e-9 / r->step_seconds,
-                  (r->wait_seconds + r->commit_seconds) / r->step_seconds);
+    shore__offload_weigh(&t->offload, (double)t->offload_wait_ns * 1e-9 / r->step_seconds,
+                         (r->wait_seconds + r->commit_seconds) / r->step_seconds);
     if (t->slowness.ndrives) find_slow_drive(t);
     report_emulation(t, r);
     t->ledger = now;
@@ -107,7 +107,7 @@ static void fill_report(struct trainer *t) {
     t->wait_ns = t->commit_ns = t->offload_wait_ns = 0;
 }
 
-void commit_begin_counting(struct trainer *t) {
+void shore__commit_begin_counting(struct trainer *t) {
     shore_fleet_ledger(t->fleet, &t->ledger);
     if (t->throttle) shore__throttle_busy(t->throttle, &t->busy);
     shore__pager_waited_ns(t->pass.pager);
@@ -115,31 +115,31 @@ void commit_begin_counting(struct trainer *t) {
     t->step_start_ns = shore__now_ns();
 }
 
-bool commit_sample_due(const struct trainer *t, uint64_t step) {
+bool shore__commit_sample_due(const struct trainer *t, uint64_t step) {
     uint64_t every = t->s->sample_every;
     return t->events->sample && every && (step % every == 0 || step == train_last_step(t->s));
 }
 
-void commit_report(struct trainer *t) {
+void shore__commit_report(struct trainer *t) {
     t->reported = t->report.step;
     t->result->last_loss = t->report.loss;
     if (isfinite(t->report.val_loss)) t->result->last_val_loss = t->report.val_loss;
     if (t->events->step) t->events->step(t->events->ctx, &t->report);
 }
 
-int commit_finish(struct trainer *t, struct shore_diag *diag) {
+int shore__commit_finish(struct trainer *t, struct shore_diag *diag) {
     if (!t->commit_pending) return 0;
     uint64_t start = shore__now_ns();
     int rc = shore_wait(&t->commit, diag);
     t->commit_ns += shore__now_ns() - start;
     t->commit_pending = false;
-    if (!rc) rc = ahead_settle(t, diag); /* it is: what is stored has been committed */
+    if (!rc) rc = shore__ahead_settle(t, diag); /* it is: what is stored has been committed */
     if (rc) return rc;
     fill_report(t);
-    if (batch_validation_due(t, t->report.step)) {
+    if (shore__batch_validation_due(t, t->report.step)) {
         shore__pager_set_step(t->pass.pager, t->report.step);
-        rc = batch_validate(t, &t->report.val_loss, diag);
-        commit_begin_counting(t);
+        rc = shore__batch_validate(t, &t->report.val_loss, diag);
+        shore__commit_begin_counting(t);
         if (rc) return rc;
     }
     char line[SHORE__METRICS_LINE_BYTES];
@@ -148,16 +148,16 @@ int commit_finish(struct trainer *t, struct shore_diag *diag) {
         return shore__fail(diag, rc, "the metrics of step %llu are too long", (unsigned long long)t->report.step);
     rc = shore__metrics_append(t->run, t->report.step, line, diag);
     if (rc) return rc;
-    commit_report(t);
-    if (commit_sample_due(t, t->report.step)) {
+    shore__commit_report(t);
+    if (shore__commit_sample_due(t, t->report.step)) {
         shore__pager_set_step(t->pass.pager, t->report.step);
         rc = sample(t, t->report.step, diag);
-        commit_begin_counting(t);
+        shore__commit_begin_counting(t);
     }
     return rc;
 }
 
-int commit_submit(struct trainer *t, bool skip, struct shore_diag *diag) {
+int shore__commit_submit(struct trainer *t, bool skip, struct shore_diag *diag) {
     char line[SHORE__METRICS_LINE_BYTES];
     int n = shore__metrics_line(&t->report, line, sizeof line);
     if (n < 0) n = 0;

@@ -29,7 +29,7 @@ static uint64_t block_k(const struct shore__settings *s, const struct shore_layo
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
 
-int compress_check(const struct shore__settings *s, const struct shore__model *m, struct shore_diag *diag) {
+int shore__compress_check(const struct shore__settings *s, const struct shore__model *m, struct shore_diag *diag) {
     for (uint32_t b = 0; b < m->nblocks; b++) {
         const struct shore_layout_block *block = &m->layout->blocks[b];
         if (shore__sparse_bound(values_of(s), block_k(s, block), block->segments) > UINT32_MAX)
@@ -40,8 +40,8 @@ int compress_check(const struct shore__settings *s, const struct shore__model *m
     return 0;
 }
 
-void compress_place(struct compression *z, const struct shore__settings *s, const struct shore__model *m, int threads,
-                    struct shore__carve *memory) {
+void shore__compress_place(struct compression *z, const struct shore__settings *s, const struct shore__model *m,
+                           int threads, struct shore__carve *memory) {
     uint64_t most_k = 0;
     uint32_t most_segments = 0;
     bool place = memory->base != 0;
@@ -92,7 +92,7 @@ static uint16_t *residual_next(const struct trainer *t) {
     return t->s->residual_saved ? z->residual[0] : z->residual[1 - z->base];
 }
 
-const uint16_t *compress_residual(const struct trainer *t, uint32_t block, uint32_t segment) {
+const uint16_t *shore__compress_residual(const struct trainer *t, uint32_t block, uint32_t segment) {
     if (!t->compressing || !t->s->residual_saved) return NULL;
     return residual_next(t) + residual_at(t, block, segment);
 }
@@ -105,7 +105,7 @@ static int lost(struct trainer *t, uint64_t step, struct shore_diag *diag) {
     return shore__run_record_change(t->run, step, what, diag);
 }
 
-int compress_open(struct trainer *t, struct shore_diag *diag) {
+int shore__compress_open(struct trainer *t, struct shore_diag *diag) {
     struct compression *z = &t->compression;
     struct shore_fleet_info info;
     if (!z->residual[1]) return 0;
@@ -122,7 +122,7 @@ int compress_open(struct trainer *t, struct shore_diag *diag) {
     return rc || found ? rc : lost(t, info.step, diag);
 }
 
-int compress_save(struct trainer *t, struct shore_diag *diag) {
+int shore__compress_save(struct trainer *t, struct shore_diag *diag) {
     struct compression *z = &t->compression;
     struct shore_fleet_info info;
     unsigned char digest[16];
@@ -137,7 +137,7 @@ int compress_save(struct trainer *t, struct shore_diag *diag) {
     return 0;
 }
 
-int compress_begin_step(struct trainer *t, struct shore_diag *diag) {
+int shore__compress_begin_step(struct trainer *t, struct shore_diag *diag) {
     struct compression *z = &t->compression;
     t->compressing = compress_step(t->s, t->base_step);
     if (!t->compressing || !z->residual[1]) return 0;
@@ -155,7 +155,7 @@ int compress_begin_step(struct trainer *t, struct shore_diag *diag) {
     return 0;
 }
 
-void compress_end_step(struct trainer *t, bool skipped) {
+void shore__compress_end_step(struct trainer *t, bool skipped) {
     struct compression *z = &t->compression;
     if (!z->residual[1]) return;
     if (!compress_step(t->s, t->base_step)) {
@@ -178,14 +178,14 @@ static int wait_for_residual(struct trainer *t, uint32_t block, struct shore_dia
     return rc;
 }
 
-void compress_forget(struct trainer *t) {
+void shore__compress_forget(struct trainer *t) {
     struct compression *z = &t->compression;
     for (uint32_t b = 0; z->fetching && b < t->m->nblocks; b++)
         if (z->fetching[b]) shore_wait(&z->fetch[b], NULL);
     if (z->fetching) memset(z->fetching, 0, t->m->nblocks * sizeof *z->fetching);
 }
 
-int compress_want(struct trainer *t, uint32_t block, struct shore_diag *diag) {
+int shore__compress_want(struct trainer *t, uint32_t block, struct shore_diag *diag) {
     struct compression *z = &t->compression;
     if (!t->compressing || !t->s->residual_saved) return 0;
     (void)wait_for_residual(t, block, NULL); /* of an attempt that was given up */
@@ -198,8 +198,8 @@ int compress_want(struct trainer *t, uint32_t block, struct shore_diag *diag) {
 
 /* ---- a block ----------------------------------------------------------------------------------------------------- */
 
-int compress_add(struct trainer *t, uint32_t block, uint32_t segment, uint32_t count, float *gradient,
-                 struct shore_diag *diag) {
+int shore__compress_add(struct trainer *t, uint32_t block, uint32_t segment, uint32_t count, float *gradient,
+                        struct shore_diag *diag) {
     struct compression *z = &t->compression;
     uint64_t first = t->block_partial[block] + segment;
     int rc = z->residual[0] ? wait_for_residual(t, block, diag) : 0;
@@ -231,7 +231,7 @@ static double sum_squares_of(const struct shore__topk_list *list) {
     return sum;
 }
 
-void compress_block(struct trainer *t, uint32_t block, const float *gradient) {
+void shore__compress_block(struct trainer *t, uint32_t block, const float *gradient) {
     struct compression *z = &t->compression;
     struct compressed_block *b = &z->blocks[block];
     uint32_t segments = t->m->layout->blocks[block].segments;
@@ -271,7 +271,7 @@ static void judge(struct trainer *t, double dropped) {
     t->events->note(t->events->ctx, note);
 }
 
-double compress_dropped(struct trainer *t) {
+double shore__compress_dropped(struct trainer *t) {
     const struct compression *z = &t->compression;
     double energy = 0, sent = 0;
     if (!t->compressing) return NAN;

@@ -43,31 +43,31 @@ static inline bool compress_step(const struct shore__settings *s, uint64_t base_
 }
 
 /* What has no place in a code, or in an offset: said before anything is made. */
-int compress_check(const struct shore__settings *s, const struct shore__model *m, struct shore_diag *diag);
+int shore__compress_check(const struct shore__settings *s, const struct shore__model *m, struct shore_diag *diag);
 /* Lays out its memory; measures if memory->base is 0. */
-void compress_place(struct compression *z, const struct shore__settings *s, const struct shore__model *m, int threads,
-                    struct shore__carve *memory);
+void shore__compress_place(struct compression *z, const struct shore__settings *s, const struct shore__model *m,
+                           int threads, struct shore__carve *memory);
 
 /* Once the fleet is open: which residual the run goes on with. */
-int compress_open(struct trainer *t, struct shore_diag *diag);
+int shore__compress_open(struct trainer *t, struct shore_diag *diag);
 /* Keeps the residual of the committed step in the run directory, if it is kept on the host: at a clean stop, and before
  * a snapshot. Nothing may be under way. */
-int compress_save(struct trainer *t, struct shore_diag *diag);
-int compress_begin_step(struct trainer *t, struct shore_diag *diag);
+int shore__compress_save(struct trainer *t, struct shore_diag *diag);
+int shore__compress_begin_step(struct trainer *t, struct shore_diag *diag);
 /* The block's gradient is about to be computed: its residual is on its way from the drives, where it is saved there. */
-int compress_want(struct trainer *t, uint32_t block, struct shore_diag *diag);
+int shore__compress_want(struct trainer *t, uint32_t block, struct shore_diag *diag);
 /* Takes the norm of segments whose gradient is complete, and adds the residual to it. */
-int compress_add(struct trainer *t, uint32_t block, uint32_t segment, uint32_t count, float *gradient,
-                 struct shore_diag *diag);
+int shore__compress_add(struct trainer *t, uint32_t block, uint32_t segment, uint32_t count, float *gradient,
+                        struct shore_diag *diag);
 /* All segments are: selects and codes. gradient: the whole block. */
-void compress_block(struct trainer *t, uint32_t block, const float *gradient);
+void shore__compress_block(struct trainer *t, uint32_t block, const float *gradient);
 /* The step is over: its residual is the base of the next. skipped: it is what it was. */
-void compress_end_step(struct trainer *t, bool skipped);
+void shore__compress_end_step(struct trainer *t, bool skipped);
 /* Share of the step's gradient energy that was not sent; NaN where whole gradients are. Says once if it stays large. */
-double compress_dropped(struct trainer *t);
+double shore__compress_dropped(struct trainer *t);
 /* The attempt is given up: waits for what is under way, whatever comes of it. */
-void compress_forget(struct trainer *t);
+void shore__compress_forget(struct trainer *t);
 /* What plane R of a segment will hold; NULL: it is not stored. */
-const uint16_t *compress_residual(const struct trainer *t, uint32_t block, uint32_t segment);
+const uint16_t *shore__compress_residual(const struct trainer *t, uint32_t block, uint32_t segment);
 
 #endif

@@ -12,13 +12,13 @@
 /* ---- the pieces ----------------------------------------------------------------------------------------------------
  */
 
-struct piece *gradients_layer(struct trainer *t, uint32_t layer) {
+struct piece *shore__gradients_layer(struct trainer *t, uint32_t layer) {
     return &t->pieces[layer - 1];
 }
-struct piece *gradients_tail(struct trainer *t) {
+struct piece *shore__gradients_tail(struct trainer *t) {
     return &t->pieces[t->m->arch.n_layer];
 }
-struct piece *gradients_slice(struct trainer *t, uint32_t block, uint32_t slice) {
+struct piece *shore__gradients_slice(struct trainer *t, uint32_t block, uint32_t slice) {
     return &t->pieces[t->first_slice_piece + (block ? t->m->nslices : 0) + slice];
 }
 
@@ -31,7 +31,7 @@ static bool held_whole(const struct trainer *t, const struct piece *p) {
     return t->compressing && t->whole_gradient && p->page.kind == SHORE__PAGE_SLICE;
 }
 
-int gradients_open(struct trainer *t, struct shore_diag *diag) {
+int shore__gradients_open(struct trainer *t, struct shore_diag *diag) {
     const struct shore__model *m = t->m;
     pthread_mutex_init(&t->mutex, NULL);
     pthread_cond_init(&t->freed, NULL);
@@ -48,12 +48,12 @@ int gradients_open(struct trainer *t, struct shore_diag *diag) {
     for (uint32_t b = 1; b < m->nblocks; b++)
         t->block_partial[b] = t->block_partial[b - 1] + m->layout->blocks[b - 1].segments;
     for (uint32_t l = 1; l <= m->arch.n_layer; l++)
-        gradients_layer(t, l)->page = (struct shore__page_id){SHORE__PAGE_LAYER, l, 0};
-    gradients_tail(t)->page = (struct shore__page_id){SHORE__PAGE_TAIL, shore__model_head(m), 0};
+        shore__gradients_layer(t, l)->page = (struct shore__page_id){SHORE__PAGE_LAYER, l, 0};
+    shore__gradients_tail(t)->page = (struct shore__page_id){SHORE__PAGE_TAIL, shore__model_head(m), 0};
     for (uint32_t block = 0; block == 0 || (block == shore__model_head(m) && !m->arch.tied);
          block += shore__model_head(m))
         for (uint32_t i = 0; i < m->nslices; i++)
-            gradients_slice(t, block, i)->page = (struct shore__page_id){SHORE__PAGE_SLICE, block, i};
+            shore__gradients_slice(t, block, i)->page = (struct shore__page_id){SHORE__PAGE_SLICE, block, i};
     for (uint32_t i = 0; i < t->npieces; i++) {
         struct piece *p = &t->pieces[i];
         p->owner = t;
@@ -64,7 +64,7 @@ int gradients_open(struct trainer *t, struct shore_diag *diag) {
     return 0;
 }
 
-void gradients_close(struct trainer *t) {
+void shore__gradients_close(struct trainer *t) {
     if (!t->pieces) return;
     pthread_mutex_destroy(&t->mutex);
     pthread_cond_destroy(&t->freed);
@@ -113,7 +113,7 @@ static void set_hypers(struct trainer *t) {
     }
 }
 
-int gradients_begin_step(struct trainer *t, struct shore_diag *diag) {
+int shore__gradients_begin_step(struct trainer *t, struct shore_diag *diag) {
     for (uint32_t i = 0; i < t->npieces; i++) {
         struct piece *p = &t->pieces[i];
         p->gradient = NULL;
@@ -127,7 +127,7 @@ int gradients_begin_step(struct trainer *t, struct shore_diag *diag) {
     shore_clip_begin(&t->clip, t->m->layout, t->s->clip, t->partial);
     t->broken = t->abandoned = false;
     mark_lookups(t);
-    int rc = compress_begin_step(t, diag);
+    int rc = shore__compress_begin_step(t, diag);
     set_hypers(t);
     return rc;
 }
@@ -172,15 +172,15 @@ static int find_buffer(struct trainer *t) {
     return found;
 }
 
-void gradients_release(struct trainer *t, struct piece *p) {
+void shore__gradients_release(struct trainer *t, struct piece *p) {
     t->pool[p->buffer] = (struct gradient_buffer){.memory = t->pool[p->buffer].memory};
     p->gradient = NULL;
     p->narrow = NULL;
     p->buffer = -1;
 }
 
-int gradients_begin(struct trainer *t, struct piece *p, struct shore_diag *diag) {
-    int rc = p->segment == 0 ? compress_want(t, p->page.block, diag) : 0;
+int shore__gradients_begin(struct trainer *t, struct piece *p, struct shore_diag *diag) {
+    int rc = p->segment == 0 ? shore__compress_want(t, p->page.block, diag) : 0;
     if (rc) return rc;
     if (held_in_table(t, p)) {
         p->gradient = t->table_gradient + (size_t)p->segment * SHORE_SEGMENT_ELEMS;
@@ -223,7 +223,7 @@ static void uncount_request(struct trainer *t, struct piece *p) {
 
 /* It was handed over early, or is updated here. */
 static bool is_elsewhere(struct trainer *t, struct shore__page_id page, uint32_t segment) {
-    return page.block == 0 && (t->early[segment] || ahead_takes(t, segment));
+    return page.block == 0 && (t->early[segment] || shore__ahead_takes(t, segment));
 }
 
 /* Where the piece's segment is in the form in which it is sent. */
@@ -236,7 +236,7 @@ static void fill_gradient(const struct trainer *t, const struct piece *p, uint32
         const struct compressed_block *b = &t->compression.blocks[p->page.block];
         out->gradient = b->code;
         out->offsets = b->offsets + segment;
-        out->residual = compress_residual(t, p->page.block, segment);
+        out->residual = shore__compress_residual(t, p->page.block, segment);
     } else if (p->narrow) {
         out->gradient = p->narrow + skipped;
     } else if (p->gradient) {
@@ -275,7 +275,8 @@ static int submit_page(struct trainer *t, struct piece *p, struct shore__page_id
             s++;
         rc = submit_part(t, p, page, begin, s + 1 - begin, coefficient, diag);
     }
-    bool more = page.kind == SHORE__PAGE_SLICE && page.block == 0 && ahead_has(t, shore__model_slice(t->m, page.slice));
+    bool more =
+        page.kind == SHORE__PAGE_SLICE && page.block == 0 && shore__ahead_has(t, shore__model_slice(t->m, page.slice));
     if (count && !more) shore__pager_update_end(t->pass.pager, page);
     return rc;
 }
@@ -375,7 +376,7 @@ static bool still_speculating(const struct trainer *t) {
     return t->speculating && !t->broken;
 }
 
-int gradients_early(struct trainer *t, struct piece *p, uint32_t after, struct shore_diag *diag) {
+int shore__gradients_early(struct trainer *t, struct piece *p, uint32_t after, struct shore_diag *diag) {
     uint32_t first, count, begin;
     if (!t->speculating || t->broken || t->compressing) return 0;
     take_norm(t, p, after);
@@ -386,8 +387,8 @@ int gradients_early(struct trainer *t, struct piece *p, uint32_t after, struct s
     if (!still_speculating(t)) return rc;
     shore__page_range(t->m, p->page, &first, &count);
     for (uint32_t s = first; !rc && s < first + count; s++) {
-        if (t->due[s] != after || ahead_takes(t, s)) continue;
-        for (begin = s; s + 1 < first + count && t->due[s + 1] == after && !ahead_takes(t, s + 1);)
+        if (t->due[s] != after || shore__ahead_takes(t, s)) continue;
+        for (begin = s; s + 1 < first + count && t->due[s + 1] == after && !shore__ahead_takes(t, s + 1);)
             s++;
         rc = submit_part(t, p, p->page, begin, s + 1 - begin, 1, diag);
     }
@@ -398,20 +399,20 @@ int gradients_early(struct trainer *t, struct piece *p, uint32_t after, struct s
 static int end_compressed(struct trainer *t, struct piece *p, struct shore_diag *diag) {
     uint32_t block = p->page.block;
     bool slice = p->page.kind == SHORE__PAGE_SLICE;
-    int rc = compress_add(t, block, p->segment, p->count, p->gradient, diag);
+    int rc = shore__compress_add(t, block, p->segment, p->count, p->gradient, diag);
     p->ready = true;
     if (rc || (slice && p->page.slice + 1 < t->m->nslices)) return rc;
-    compress_block(t, block, p->gradient - (size_t)p->segment * SHORE_SEGMENT_ELEMS);
-    if (p->buffer >= 0) gradients_release(t, p);
+    shore__compress_block(t, block, p->gradient - (size_t)p->segment * SHORE_SEGMENT_ELEMS);
+    if (p->buffer >= 0) shore__gradients_release(t, p);
     rc = failed(t, diag);
     if (rc || !still_speculating(t)) return rc;
     if (!slice) return submit(t, p, 1, diag);
     for (uint32_t i = 0; !rc && i < t->m->nslices; i++)
-        rc = submit(t, gradients_slice(t, block, i), 1, diag);
+        rc = submit(t, shore__gradients_slice(t, block, i), 1, diag);
     return rc;
 }
 
-int gradients_end(struct trainer *t, struct piece *p, struct shore_diag *diag) {
+int shore__gradients_end(struct trainer *t, struct piece *p, struct shore_diag *diag) {
     if (t->compressing) return end_compressed(t, p, diag);
     take_norm(t, p, ALL_THAT_IS_LEFT);
     narrow(t, p, ALL_THAT_IS_LEFT);
@@ -425,7 +426,7 @@ int gradients_end(struct trainer *t, struct piece *p, struct shore_diag *diag) {
     return 0;
 }
 
-void gradients_drain(struct trainer *t) {
+void shore__gradients_drain(struct trainer *t) {
     uint64_t start = shore__now_ns();
     pthread_mutex_lock(&t->mutex);
     for (uint32_t i = 0; i < t->plan.gradient_buffers; i++)
@@ -437,12 +438,12 @@ void gradients_drain(struct trainer *t) {
     t->wait_ns += shore__now_ns() - start;
 }
 
-void gradients_discard(struct trainer *t) {
+void shore__gradients_discard(struct trainer *t) {
     shore_fleet_discard(t->fleet);
-    ahead_drop(t);
+    shore__ahead_drop(t);
     shore__pager_discarded(t->pass.pager);
     memset(t->early, 0, t->m->layout->blocks[0].segments);
-    gradients_drain(t);
+    shore__gradients_drain(t);
 }
 
 static void *place_of(void *ctx, uint32_t block, uint32_t segment) {
@@ -469,18 +470,18 @@ static int host_update(struct trainer *t, float coefficient, struct shore_diag *
     return rc;
 }
 
-int gradients_finish(struct trainer *t, bool *finite, bool *replay, struct shore_diag *diag) {
+int shore__gradients_finish(struct trainer *t, bool *finite, bool *replay, struct shore_diag *diag) {
     struct shore_clipping clipping = shore_clip_decide(&t->clip);
     t->norm = clipping.norm;
     *finite = clipping.finite;
     *replay = false;
     if (t->speculating && !t->broken && *finite && clipping.coefficient == 1) return failed(t, diag);
     if (t->speculating) {
-        gradients_discard(t);
+        shore__gradients_discard(t);
         *replay = *finite && !t->compressing && !all_fit(t);
         if (*replay) return 0;
     }
-    gradients_drain(t);
+    shore__gradients_drain(t);
     int rc = failed(t, diag);
     if (rc || !*finite) return rc;
     if (t->s->host_update) return host_update(t, clipping.coefficient, diag);

@@ -21,7 +21,7 @@ static uint64_t page_bytes(const struct trainer *t, struct shore__page_id id) {
 /* Bytes that are idle once the layers above `layer` have run backward. */
 static uint64_t idle_bytes(const struct trainer *t, uint32_t layer) {
     size_t pairs = (size_t)(t->m->arch.n_layer - layer) * t->plan.units;
-    return train_kept_bytes(t, pairs < t->plan.kept_inner ? pairs : t->plan.kept_inner);
+    return shore__train_kept_bytes(t, pairs < t->plan.kept_inner ? pairs : t->plan.kept_inner);
 }
 
 /* Lays the pages out for `later` layers; their bytes. Slices that have no room are left out. */
@@ -53,7 +53,7 @@ static uint32_t most_later(const struct trainer *t) {
     return most < t->m->arch.n_layer ? most : t->m->arch.n_layer - 1;
 }
 
-int idle_open(struct trainer *t, uint64_t spare_wanted, struct shore_diag *diag) {
+int shore__idle_open(struct trainer *t, uint64_t spare_wanted, struct shore_diag *diag) {
     struct train_idle *idle = &t->idle;
     uint32_t layers = t->m->arch.n_layer;
     if (!t->plan.kept_inner) return 0;
@@ -74,15 +74,15 @@ int idle_open(struct trainer *t, uint64_t spare_wanted, struct shore_diag *diag)
     return idle->of_unit ? 0 : shore__fail(diag, -ENOMEM, "out of memory for the trainer");
 }
 
-void idle_close(struct trainer *t) {
+void shore__idle_close(struct trainer *t) {
     free(t->idle.of_unit);
 }
 
-bool idle_lends_slice(const struct trainer *t, uint32_t slice) {
+bool shore__idle_lends_slice(const struct trainer *t, uint32_t slice) {
     return slice - t->idle.first_slice < t->idle.nslices;
 }
 
-bool idle_after_backward(struct trainer *t, uint32_t layer) {
+bool shore__idle_after_backward(struct trainer *t, uint32_t layer) {
     const struct train_idle *idle = &t->idle;
     char *at = (char *)idle->pages; // NOLINT(performance-no-int-to-ptr): buffers are handles
     if (layer != idle->lend_after) return false;
@@ -100,28 +100,28 @@ bool idle_after_backward(struct trainer *t, uint32_t layer) {
     return true;
 }
 
-bool idle_has_spare(const struct trainer *t, uint32_t layer, uint64_t bytes) {
+bool shore__idle_has_spare(const struct trainer *t, uint32_t layer, uint64_t bytes) {
     return !bytes || t->idle.spare - t->idle.pages + bytes <= idle_bytes(t, layer);
 }
 
-int idle_before_forward(struct trainer *t, uint32_t layer, struct shore_diag *diag) {
+int shore__idle_before_forward(struct trainer *t, uint32_t layer, struct shore_diag *diag) {
     return layer == t->idle.lend_after ? shore__pager_reclaim(t->pass.pager, diag) : 0;
 }
 
 /* Decided for the whole layer: its units are added up in order. */
-void idle_before_backward(struct trainer *t, uint32_t layer) {
+void shore__idle_before_backward(struct trainer *t, uint32_t layer) {
     if (layer == t->m->arch.n_layer) t->idle.waiting = 0;
     if (layer <= t->idle.later && t->speculating && !t->broken) t->idle.waiting |= 1u << layer;
 }
 
-bool idle_waits(const struct trainer *t, uint32_t layer) {
+bool shore__idle_waits(const struct trainer *t, uint32_t layer) {
     return layer <= t->idle.later && (t->idle.waiting & 1u << layer);
 }
 
-struct shore__later *idle_later(struct trainer *t, uint32_t layer, size_t u, bool kept, bool cheap_too,
-                                struct shore__inner *inner) {
+struct shore__later *shore__idle_later(struct trainer *t, uint32_t layer, size_t u, bool kept, bool cheap_too,
+                                       struct shore__inner *inner) {
     struct train_idle *idle = &t->idle;
-    if (!idle_waits(t, layer)) return NULL;
+    if (!shore__idle_waits(t, layer)) return NULL;
     size_t nth = (layer - 1) * t->plan.units + u;
     shore__buf place = {idle->later_inner + nth * later_bytes(t)};
     idle->of_unit[nth] =

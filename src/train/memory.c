@@ -93,15 +93,15 @@ void shore__train_fleet_options(const struct shore__settings *s, const struct sh
                              out);
 }
 
-uint64_t train_scratch_boundary(const struct trainer *t, uint32_t layer) {
+uint64_t shore__train_scratch_boundary(const struct trainer *t, uint32_t layer) {
     return boundary_room(t->s, t->m) * (layer - 1);
 }
 
-uint64_t train_scratch_slice(const struct trainer *t, uint32_t slice) {
+uint64_t shore__train_scratch_slice(const struct trainer *t, uint32_t slice) {
     return boundary_room(t->s, t->m) * t->m->arch.n_layer + shore__model_slice(t->m, slice).segment * SEGMENT_BYTES;
 }
 
-uint64_t train_scratch_inner(const struct trainer *t, size_t nth) {
+uint64_t shore__train_scratch_inner(const struct trainer *t, size_t nth) {
     return boundaries_and_slices(t->s, t->m) + nth * inner_room(t->s, t->m);
 }
 
@@ -128,7 +128,7 @@ static uint32_t count_pieces(const struct shore__model *m, bool hold_table_gradi
     return m->arch.n_layer + pooled + 1;
 }
 
-uint64_t train_kept_bytes(const struct trainer *t, size_t pairs) {
+uint64_t shore__train_kept_bytes(const struct trainer *t, size_t pairs) {
     size_t full = pairs < t->plan.full_inner ? pairs : t->plan.full_inner;
     return full * kept_inner_bytes(t->m, t->c->mode, t->plan.unit_rows, true) +
            (pairs - full) * kept_inner_bytes(t->m, t->c->mode, t->plan.unit_rows, false);
@@ -148,7 +148,8 @@ static size_t state_segment_bytes(const struct shore__settings *s, const struct 
     return shore__state_segment_bytes(plane_bytes);
 }
 
-int train_place(struct trainer *t, struct shore__carve *memory, struct shore__pager **pager, struct shore_diag *diag) {
+int shore__train_place(struct trainer *t, struct shore__carve *memory, struct shore__pager **pager,
+                       struct shore_diag *diag) {
     const struct shore__model *m = t->m;
     const struct train_plan *plan = &t->plan;
     enum shore__mode mode = t->c->mode;
@@ -179,11 +180,11 @@ int train_place(struct trainer *t, struct shore__carve *memory, struct shore__pa
         shore__buf b = kept ? shore__carve_take(memory, bytes) : shared[l % 2];
         if (place) t->boundary[l] = b;
     }
-    shore__buf kept = shore__carve_take(memory, train_kept_bytes(t, plan->kept_inner));
+    shore__buf kept = shore__carve_take(memory, shore__train_kept_bytes(t, plan->kept_inner));
     for (size_t i = 0; place && i < plan->kept_inner; i++) {
         /* the last layers first: they are needed first */
         size_t at = ((size_t)layers - 1 - i / plan->units) * plan->units + i % plan->units;
-        t->kept[at] = shore__at(kept, train_kept_bytes(t, i));
+        t->kept[at] = shore__at(kept, shore__train_kept_bytes(t, i));
     }
     t->offload_bytes = inner_room(t->s, m);
     for (uint32_t i = 0; plan->offloaded_inner && i < OFFLOAD_SLOTS; i++)
@@ -216,7 +217,7 @@ int train_place(struct trainer *t, struct shore__carve *memory, struct shore__pa
     if (sample > between) shore__carve_take(memory, sample - between);
     t->partial = shore__carve_host(memory, m->layout->segments * sizeof *t->partial);
     /* the residual is not free then */
-    compress_place(&t->compression, t->s, m, t->c->threads, memory);
+    shore__compress_place(&t->compression, t->s, m, t->c->threads, memory);
     return 0;
 }
 
@@ -239,7 +240,7 @@ static uint64_t measure(void *ctx) {
     options.ring_bytes = plan->ring_bytes;
     struct trainer t = {.s = z->s, .m = z->m, .c = z->c, .plan = *plan, .pass = {.m = z->m, .c = z->c}};
     struct shore__carve measure = {0};
-    train_place(&t, &measure, NULL, NULL);
+    shore__train_place(&t, &measure, NULL, NULL);
     plan->buffers_bytes = measure.used + shore__arena_round(plan->workspace_bytes);
     plan->fleet_bytes = plan->ring_bytes ? shore_fleet_memory_bytes(z->m->layout, &options)
                                          : shore_fleet_memory_least_bytes(z->m->layout, &options);
@@ -388,8 +389,8 @@ static void spend(struct sizing *z, struct train_plan *plan, uint64_t minimum, u
         raise_all(z, plan, budget);
 }
 
-int train_plan_make(const struct shore__settings *s, const struct shore__model *m, struct shore__compute *c,
-                    struct train_plan *out, struct shore__needs *needs, struct shore_diag *diag) {
+int shore__train_plan_make(const struct shore__settings *s, const struct shore__model *m, struct shore__compute *c,
+                           struct train_plan *out, struct shore__needs *needs, struct shore_diag *diag) {
     struct sizing z = {s, m, c, NULL, 0};
     struct train_plan *plan = out;
     *plan = (struct train_plan){.rows = rows_of(s), .unit_rows = unit_rows_of(s)};
@@ -397,7 +398,7 @@ int train_plan_make(const struct shore__settings *s, const struct shore__model *
     struct shore__shapes shapes =
         shore__model_shapes(m, plan->unit_rows, plan->rows % plan->unit_rows, s->seq_len, true);
     size_t workspace, packed;
-    int rc = s->compress > 0 ? compress_check(s, m, diag) : 0;
+    int rc = s->compress > 0 ? shore__compress_check(s, m, diag) : 0;
     if (!rc) rc = c->ops->prepare(c, &shapes, &workspace, &packed, diag);
     if (rc) return rc;
     plan->workspace_bytes = workspace;

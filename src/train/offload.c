@@ -10,7 +10,7 @@
 #define PAUSE_LEAST 1u
 #define PAUSE_MOST 256u
 
-struct offload offload_begin(size_t most, size_t layer) {
+struct offload shore__offload_begin(size_t most, size_t layer) {
     /* the first step is not like others: files are written for the first time, and nothing speculates */
     return (struct offload){.pairs = most, .most = most, .layer = layer, .enough = most, .changed = 1};
 }
@@ -36,7 +36,7 @@ static void try_more(struct offload *o) {
     o->pairs += o->added;
 }
 
-void offload_weigh(struct offload *o, double for_scratch, double for_drives) {
+void shore__offload_weigh(struct offload *o, double for_scratch, double for_drives) {
     double waited = for_drives > COSTLY_SHARE ? for_drives : for_scratch;
     size_t before = o->pairs;
     if (o->changed) {

@@ -20,9 +20,9 @@ struct offload {
 };
 
 /* most: pairs that there is room for; layer: pairs of a layer. Begins with all of them. */
-struct offload offload_begin(size_t most, size_t layer);
+struct offload shore__offload_begin(size_t most, size_t layer);
 
 /* A step has ended. Shares of its time in which it waited for scratch, and for drives in all. */
-void offload_weigh(struct offload *o, double for_scratch, double for_drives);
+void shore__offload_weigh(struct offload *o, double for_scratch, double for_drives);
 
 #endif

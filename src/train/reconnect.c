@@ -21,11 +21,11 @@ static void give_up_attempt(struct trainer *t) {
     if (t->commit_pending) shore_wait(&t->commit, NULL);
     t->commit_pending = false;
     shore_fleet_discard(t->fleet);
-    activations_give_up(t);
-    ahead_drop(t);
+    shore__activations_give_up(t);
+    shore__ahead_drop(t);
     shore__pager_forget(t->pass.pager);
-    compress_forget(t);
-    gradients_drain(t);
+    shore__compress_forget(t);
+    shore__gradients_drain(t);
     pthread_mutex_lock(&t->mutex);
     t->failed = 0;
     pthread_mutex_unlock(&t->mutex);
@@ -44,7 +44,7 @@ static bool stop_asked(const struct trainer *t) {
     return t->events->should_stop && t->events->should_stop(t->events->ctx);
 }
 
-int train_reconnect(struct trainer *t, uint64_t *step, struct shore_diag *diag) {
+int shore__train_reconnect(struct trainer *t, uint64_t *step, struct shore_diag *diag) {
     char text[sizeof diag->text + 160], seconds[32];
     const struct shore_diag lost = *diag;
     struct shore_diag why = lost;

@@ -38,21 +38,21 @@ static void pace(struct trainer *t, uint64_t start_ns, uint32_t block, size_t un
 static int unit_forward(struct trainer *t, uint32_t layer, size_t u, const struct shore__weights *w,
                         struct shore_diag *diag) {
     struct shore__pass *pass = &t->pass;
-    struct unit_inner i = inner_of(t, layer, u);
-    int rc = inner_enter(t, &i, diag);
+    struct unit_inner i = shore__train_inner_of(t, layer, u);
+    int rc = shore__train_inner_enter(t, &i, diag);
     if (rc) return rc;
     rc = shore__layer_forward(t->m, t->c, NULL, w, pass->cos_sin, i.rows, pass->seq_len,
-                              shore__pass_at(pass, boundary_working(t, layer), u), &i.at,
-                              shore__pass_at(pass, boundary_working(t, layer + 1), u));
-    return rc ? train_op_failed(diag, rc) : inner_leave(t, &i, diag);
+                              shore__pass_at(pass, shore__boundary_working(t, layer), u), &i.at,
+                              shore__pass_at(pass, shore__boundary_working(t, layer + 1), u));
+    return rc ? train_op_failed(diag, rc) : shore__train_inner_leave(t, &i, diag);
 }
 
 static int layer_forward(struct trainer *t, uint32_t layer, struct shore_diag *diag) {
     struct shore__pass *pass = &t->pass;
     struct shore__weights w;
-    int rc = ahead_is_in_the_way(t, layer) ? ahead_settle(t, diag) : 0;
-    if (!rc) rc = idle_before_forward(t, layer, diag);
-    if (!rc) rc = boundary_leave(t, layer, diag);
+    int rc = shore__ahead_is_in_the_way(t, layer) ? shore__ahead_settle(t, diag) : 0;
+    if (!rc) rc = shore__idle_before_forward(t, layer, diag);
+    if (!rc) rc = shore__boundary_leave(t, layer, diag);
     if (!rc) rc = shore__pager_layer(pass->pager, layer, &w, diag);
     shore__pager_want_layer(pass->pager, layer + 1);
     if (layer == t->m->arch.n_layer) { /* what the head begins with */
@@ -60,7 +60,7 @@ static int layer_forward(struct trainer *t, uint32_t layer, struct shore_diag *d
         shore__pager_want_tail(pass->pager, shore__model_head(t->m));
     }
     /* the buffer that the output goes to may still be on its way to scratch */
-    if (!rc && layer > 1) rc = boundary_wait(t, layer - 1, diag);
+    if (!rc && layer > 1) rc = shore__boundary_wait(t, layer - 1, diag);
     uint64_t start = shore__now_ns();
     for (size_t u = 0; !rc && u < shore__pass_units(pass); u++)
         rc = unit_forward(t, layer, u, &w, diag);
@@ -74,12 +74,12 @@ static int layer_forward(struct trainer *t, uint32_t layer, struct shore_diag *d
 /* The table gradient's head part of a slice goes to scratch until the lookups are added. */
 static int slice_move(struct trainer *t, struct piece *p, bool put, struct shore_diag *diag) {
     struct scratch_transfer x = {.pending = false};
-    int rc =
-        train_transfer(t, &x, put, "gradients", train_scratch_slice(t, p->page.slice),
-                       (uint64_t)p->count * SHORE_SEGMENT_ELEMS * 4, p->gradient, t->slice_seal[p->page.slice], diag);
+    int rc = shore__train_transfer(t, &x, put, "gradients", shore__train_scratch_slice(t, p->page.slice),
+                                   (uint64_t)p->count * SHORE_SEGMENT_ELEMS * 4, p->gradient,
+                                   t->slice_seal[p->page.slice], diag);
     if (rc) return rc;
-    rc = train_transfer_wait(t, &x, diag);
-    if (put) gradients_release(t, p);
+    rc = shore__train_transfer_wait(t, &x, diag);
+    if (put) shore__gradients_release(t, p);
     return rc;
 }
 
@@ -118,9 +118,9 @@ static int head_slice(struct trainer *t, uint32_t i, struct piece *p, shore__buf
 
 /* All units have passed: the slice's gradient is complete, but for a tied table's lookups. */
 static int head_slice_end(struct trainer *t, uint32_t i, struct piece *p, struct shore_diag *diag) {
-    if (!t->m->arch.tied) return i + 1 < t->m->nslices ? gradients_end(t, p, diag) : 0;
+    if (!t->m->arch.tied) return i + 1 < t->m->nslices ? shore__gradients_end(t, p, diag) : 0;
     if (!t->table_gradient) return slice_move(t, p, true, diag);
-    return idle_lends_slice(t, i) ? 0 : gradients_early(t, p, 0, diag);
+    return shore__idle_lends_slice(t, i) ? 0 : shore__gradients_early(t, p, 0, diag);
 }
 
 /* The final norm's gradients, once dx of all units is summed over the slices. */
@@ -133,8 +133,8 @@ static int head_tail(struct trainer *t, struct piece *p, struct shore_diag *diag
     struct shore__gradients g;
     int rc = 0;
     if (m->arch.tied) {
-        p = gradients_tail(t);
-        rc = gradients_begin(t, p, diag);
+        p = shore__gradients_tail(t);
+        rc = shore__gradients_begin(t, p, diag);
         if (!rc) rc = clear_from(t, p, 0, diag);
     }
     if (!rc) rc = shore__pager_tail(pass->pager, shore__model_head(m), &w, diag);
@@ -145,7 +145,7 @@ static int head_tail(struct trainer *t, struct piece *p, struct shore_diag *diag
         rc = op->norm_backward(t->c, NULL, t->dx, g.role[SHORE__NORMF_GAIN], g.role[SHORE__NORMF_BIAS], pass->normed,
                                SHORE__NO_BUF, t->boundary[m->arch.n_layer + 1], w.role[SHORE__NORMF_GAIN], pass->stats,
                                m->arch.rms_norm, all, d);
-    return rc ? train_op_failed(diag, rc) : gradients_end(t, p, diag);
+    return rc ? train_op_failed(diag, rc) : shore__gradients_end(t, p, diag);
 }
 
 /* Of `count` units from `first` on. */
@@ -164,9 +164,9 @@ static int head_backward(struct trainer *t, size_t first, size_t count, struct s
         shore__pager_want_slice(pass->pager, table_block, i + 1);
         if (i + 1 == m->nslices && last) shore__pager_want_layer(pass->pager, m->arch.n_layer);
         if (i + 1 == m->nslices && !last) shore__pager_want_slice(pass->pager, table_block, 0);
-        p = gradients_slice(t, table_block, i);
+        p = shore__gradients_slice(t, table_block, i);
         if (!rc && !first) {
-            rc = gradients_begin(t, p, diag);
+            rc = shore__gradients_begin(t, p, diag);
             if (!rc) rc = clear_from(t, p, (size_t)shore__model_slice(m, i).rows * m->arch.d_model, diag);
         }
         if (!rc) rc = head_slice(t, i, p, table, first, count, diag);
@@ -181,7 +181,7 @@ static int head_backward(struct trainer *t, size_t first, size_t count, struct s
 static int head(struct trainer *t, bool *finite, struct shore_diag *diag) {
     struct shore__pass *pass = &t->pass;
     uint32_t layers = t->m->arch.n_layer;
-    int rc = ahead_settle(t, diag);
+    int rc = shore__ahead_settle(t, diag);
     if (!rc) rc = shore__pass_norm(pass, t->boundary[layers + 1], diag);
     for (size_t u = 0, units = shore__pass_units(pass), count = t->plan.head_units; !rc && u < units; u += count) {
         if (count > units - u) count = units - u;
@@ -189,16 +189,16 @@ static int head(struct trainer *t, bool *finite, struct shore_diag *diag) {
         rc = shore__pass_losses(pass, u, count, diag);
         if (!rc) pace(t, start, shore__model_head(t->m), count, false);
         /* Nothing of this step may be handed over before the one before it is committed and reported. */
-        if (!rc && u == 0) rc = commit_finish(t, diag);
+        if (!rc && u == 0) rc = shore__commit_finish(t, diag);
         if (rc) break;
         if (u + count == units) {
             t->report.loss = shore__pass_loss_sum(pass) / (double)shore__pass_rows(pass);
             *finite = isfinite(t->report.loss);
             if (!*finite) return 0;
         }
-        if (u == 0) rc = gradients_begin_step(t, diag);
-        if (!rc && u == 0) rc = boundary_fetch(t, layers, diag);
-        if (!rc && u == 0) rc = inner_fetch_first(t, diag);
+        if (u == 0) rc = shore__gradients_begin_step(t, diag);
+        if (!rc && u == 0) rc = shore__boundary_fetch(t, layers, diag);
+        if (!rc && u == 0) rc = shore__train_inner_fetch_first(t, diag);
         if (!rc) rc = head_backward(t, u, count, diag);
     }
     return rc;
@@ -213,7 +213,7 @@ static int unit_lookups(struct trainer *t, size_t u, struct shore_diag *diag) {
     int rc = 0;
     for (uint32_t i = 0; !rc && i < m->nslices; i++) {
         struct shore__slice s = shore__model_slice(m, i);
-        struct piece *p = gradients_slice(t, 0, i);
+        struct piece *p = shore__gradients_slice(t, 0, i);
         rc = t->c->ops->embed_backward(t->c, NULL, shore__host_buf(p->gradient), dx, tokens, rows, d, s.first, s.rows);
         if (!rc && i + 1 == m->nslices && m->arch.learned_positions) {
             struct shore__gradients g;
@@ -221,7 +221,7 @@ static int unit_lookups(struct trainer *t, size_t u, struct shore_diag *diag) {
             rc = t->c->ops->position_backward(t->c, NULL, g.role[SHORE__POSITION_TABLE], dx, rows, d, pass->seq_len);
         }
         rc = train_op_failed(diag, rc);
-        if (!rc && u + 1 < shore__pass_units(pass)) rc = gradients_early(t, p, (uint32_t)u + 1, diag);
+        if (!rc && u + 1 < shore__pass_units(pass)) rc = shore__gradients_early(t, p, (uint32_t)u + 1, diag);
     }
     return rc;
 }
@@ -229,49 +229,49 @@ static int unit_lookups(struct trainer *t, size_t u, struct shore_diag *diag) {
 static int unit_backward(struct trainer *t, uint32_t layer, size_t u, const struct shore__weights *w,
                          const struct shore__gradients *g, struct shore_diag *diag) {
     struct shore__pass *pass = &t->pass;
-    struct unit_inner i = inner_of(t, layer, u);
+    struct unit_inner i = shore__train_inner_of(t, layer, u);
     struct shore__inner at = i.at;
-    struct shore__later *later = idle_later(t, layer, u, i.stays, i.cheap, &at);
+    struct shore__later *later = shore__idle_later(t, layer, u, i.stays, i.cheap, &at);
     shore__buf in;
-    ahead_fetch(t, layer, u);
-    int rc = inner_load(t, &i, &at, diag);
+    shore__ahead_fetch(t, layer, u);
+    int rc = shore__train_inner_load(t, &i, &at, diag);
     if (rc) return rc;
-    rc = boundary_load(t, layer, u, &in);
+    rc = shore__boundary_load(t, layer, u, &in);
     if (!rc && !i.kept)
         rc = shore__layer_forward(t->m, t->c, NULL, w, pass->cos_sin, i.rows, pass->seq_len, in, &at, SHORE__NO_BUF);
     if (!rc && i.kept && !i.cheap) rc = shore__layer_remake_cheap(t->m, t->c, NULL, w, i.rows, in, &at);
     if (!rc)
         rc = shore__layer_backward(t->m, t->c, NULL, w, g, pass->cos_sin, i.rows, pass->seq_len, in, &at, t->scratch,
                                    later, shore__pass_at(pass, t->dx, u));
-    rc = rc ? train_op_failed(diag, rc) : inner_release(t, &i, diag);
+    rc = rc ? train_op_failed(diag, rc) : shore__train_inner_release(t, &i, diag);
     if (rc || layer > 1 || !t->table_gradient) return rc;
     return unit_lookups(t, u, diag);
 }
 
 static int layer_backward(struct trainer *t, uint32_t layer, struct shore_diag *diag) {
     struct shore__pass *pass = &t->pass;
-    struct piece *p = gradients_layer(t, layer);
+    struct piece *p = shore__gradients_layer(t, layer);
     struct shore__weights w;
     struct shore__gradients g;
     int rc = shore__pager_layer(pass->pager, layer, &w, diag);
     shore__pager_want_layer(pass->pager, layer - 1);
-    if (!rc) rc = boundary_wait(t, layer, diag);
-    if (!rc) rc = boundary_fetch(t, layer - 1, diag);
-    if (!rc) rc = gradients_begin(t, p, diag);
+    if (!rc) rc = shore__boundary_wait(t, layer, diag);
+    if (!rc) rc = shore__boundary_fetch(t, layer - 1, diag);
+    if (!rc) rc = shore__gradients_begin(t, p, diag);
     if (!rc) rc = train_op_failed(diag, shore__clear_vectors(t->m, t->c, NULL, layer, shore__host_buf(p->gradient)));
     if (rc) return rc;
     uint64_t start = shore__now_ns();
-    idle_before_backward(t, layer);
+    shore__idle_before_backward(t, layer);
     shore__block_gradients(t->m, layer, 0, shore__host_buf(p->gradient), &g);
     for (size_t u = 0; !rc && u < shore__pass_units(pass); u++) {
         g.add = u > 0;
         rc = unit_backward(t, layer, u, &w, &g, diag);
     }
     if (!rc) pace(t, start, layer, t->plan.units, true);
-    if (!rc && !idle_waits(t, layer)) rc = gradients_end(t, p, diag);
-    if (rc || !idle_after_backward(t, layer)) return rc;
+    if (!rc && !shore__idle_waits(t, layer)) rc = shore__gradients_end(t, p, diag);
+    if (rc || !shore__idle_after_backward(t, layer)) return rc;
     for (uint32_t i = 0; !rc && t->table_gradient && i < t->m->nslices; i++)
-        if (idle_lends_slice(t, i)) rc = gradients_early(t, gradients_slice(t, 0, i), 0, diag);
+        if (shore__idle_lends_slice(t, i)) rc = shore__gradients_early(t, shore__gradients_slice(t, 0, i), 0, diag);
     return rc;
 }
 
@@ -279,16 +279,16 @@ static int layer_backward(struct trainer *t, uint32_t layer, struct shore_diag *
 static int later_backward(struct trainer *t, struct shore_diag *diag) {
     int rc = 0;
     for (uint32_t layer = 1; !rc && layer <= t->idle.later && !t->abandoned; layer++) {
-        struct piece *p = gradients_layer(t, layer);
+        struct piece *p = shore__gradients_layer(t, layer);
         struct shore__gradients g;
-        if (!idle_waits(t, layer)) continue;
+        if (!shore__idle_waits(t, layer)) continue;
         shore__block_gradients(t->m, layer, 0, shore__host_buf(p->gradient), &g);
         for (size_t u = 0; !rc && u < shore__pass_units(&t->pass); u++) {
             g.add = u > 0;
             rc = shore__layer_backward_later(t->m, t->c, NULL, &g, shore__pass_unit_rows(&t->pass, u),
                                              &t->idle.of_unit[(layer - 1) * t->plan.units + u]);
         }
-        rc = rc ? train_op_failed(diag, rc) : gradients_end(t, p, diag);
+        rc = rc ? train_op_failed(diag, rc) : shore__gradients_end(t, p, diag);
     }
     return rc;
 }
@@ -300,12 +300,12 @@ static int embedding_backward(struct trainer *t, struct shore_diag *diag) {
     int rc = 0;
     for (uint32_t i = 0; !rc && i < m->nslices && !t->abandoned; i++) {
         struct shore__slice s = shore__model_slice(m, i);
-        struct piece *p = gradients_slice(t, 0, i);
+        struct piece *p = shore__gradients_slice(t, 0, i);
         if (t->table_gradient) { /* its lookups are added */
-            rc = gradients_end(t, p, diag);
+            rc = shore__gradients_end(t, p, diag);
             continue;
         }
-        rc = gradients_begin(t, p, diag);
+        rc = shore__gradients_begin(t, p, diag);
         if (!rc) rc = m->arch.tied ? slice_move(t, p, false, diag) : clear_from(t, p, 0, diag);
         if (rc) return rc;
         rc = t->c->ops->embed_backward(t->c, NULL, shore__host_buf(p->gradient), t->dx, pass->tokens, rows, d, s.first,
@@ -315,7 +315,7 @@ static int embedding_backward(struct trainer *t, struct shore_diag *diag) {
             shore__block_gradients(m, 0, p->segment, shore__host_buf(p->gradient), &g);
             rc = t->c->ops->position_backward(t->c, NULL, g.role[SHORE__POSITION_TABLE], t->dx, rows, d, pass->seq_len);
         }
-        rc = rc ? train_op_failed(diag, rc) : gradients_end(t, p, diag);
+        rc = rc ? train_op_failed(diag, rc) : shore__gradients_end(t, p, diag);
     }
     return rc;
 }
@@ -323,32 +323,32 @@ static int embedding_backward(struct trainer *t, struct shore_diag *diag) {
 /* ---- a step --------------------------------------------------------------------------------------------------------
  */
 
-int step_compute(struct trainer *t, bool *finite, bool *replay, struct shore_diag *diag) {
+int shore__step_compute(struct trainer *t, bool *finite, bool *replay, struct shore_diag *diag) {
     struct shore__pass *pass = &t->pass;
     uint32_t layers = t->m->arch.n_layer;
     *finite = true;
     *replay = t->compressing = false;
     t->offloading = t->s->offload == SHORE__ON ? t->offloaded_inner : t->offload.pairs;
     shore__pager_set_step(pass->pager, t->base_step);
-    int rc = batch_load(t, t->run->train, t->base_step * t->s->batch, t->s->batch, t->s->shuffle, diag);
-    if (!rc) rc = shore__pass_embed(pass, boundary_working(t, 1), diag);
-    if (!rc) batch_forget_padding(t);
+    int rc = shore__batch_load(t, t->run->train, t->base_step * t->s->batch, t->s->batch, t->s->shuffle, diag);
+    if (!rc) rc = shore__pass_embed(pass, shore__boundary_working(t, 1), diag);
+    if (!rc) shore__batch_forget_padding(t);
     for (uint32_t l = 1; !rc && l <= layers; l++)
         rc = layer_forward(t, l, diag);
     if (!rc) rc = head(t, finite, diag);
-    if (!rc && !*finite) return activations_settle(t, diag);
-    if (!rc) ahead_begin(t);
+    if (!rc && !*finite) return shore__activations_settle(t, diag);
+    if (!rc) shore__ahead_begin(t);
     for (uint32_t l = layers; !rc && l >= 1 && !t->abandoned; l--)
         rc = layer_backward(t, l, diag);
     if (!rc && !t->abandoned) rc = embedding_backward(t, diag);
     if (!rc && !t->abandoned) rc = later_backward(t, diag);
-    if (!rc && !t->abandoned) rc = ahead_update(t, diag);
+    if (!rc && !t->abandoned) rc = shore__ahead_update(t, diag);
     if (!rc && t->abandoned) {
-        rc = activations_settle(t, diag);
-        gradients_discard(t);
+        rc = shore__activations_settle(t, diag);
+        shore__gradients_discard(t);
         *replay = true;
         return rc;
     }
-    if (!rc) rc = gradients_finish(t, finite, replay, diag);
+    if (!rc) rc = shore__gradients_finish(t, finite, replay, diag);
     return rc;
 }

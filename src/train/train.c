@@ -55,7 +55,7 @@ int shore__train_needs(const struct shore__settings *s, const struct shore__mode
     shore__throttle_close(throttle);
     if (!rc) rc = open_compute(s, &c, diag);
     if (rc) return rc;
-    rc = train_plan_make(s, m, c, &plan, out, diag);
+    rc = shore__train_plan_make(s, m, c, &plan, out, diag);
     c->ops->close(c);
     return rc;
 }
@@ -115,10 +115,10 @@ static int recover_metrics(struct trainer *t, struct shore_diag *diag) {
     uint32_t bytes = SHORE__METRICS_LINE_BYTES;
     shore_fleet_info(t->fleet, &info);
     if (shore_fleet_metrics(t->fleet, line, &bytes)) bytes = 0;
-    if (bytes && t->run->hint_step < info.step && batch_validation_due(t, info.step)) {
+    if (bytes && t->run->hint_step < info.step && shore__batch_validation_due(t, info.step)) {
         double loss;
         shore__pager_set_step(t->pass.pager, info.step);
-        int rc = batch_validate(t, &loss, diag);
+        int rc = shore__batch_validate(t, &loss, diag);
         if (rc) return rc;
         if (t->report.step == info.step) t->report.val_loss = loss;
         if (isfinite(loss)) bytes += (uint32_t)sprintf(line + bytes - 1, ",\"val_loss\":%.9g}", loss) - 1;
@@ -149,7 +149,7 @@ static int open_trainer(struct trainer *t, bool fresh, bool overwrite, const uin
     char processor[SHORE__PROCESSOR_BYTES];
     int rc = open_compute(s, &t->c, diag);
     if (!rc) rc = shore__emulation_throttle(s->emulate, &s->drives, &t->throttle, diag);
-    if (!rc) rc = train_plan_make(s, t->m, t->c, &t->plan, NULL, diag);
+    if (!rc) rc = shore__train_plan_make(s, t->m, t->c, &t->plan, NULL, diag);
     if (!rc && s->memory_bytes > shore__machine_memory_bytes()) {
         char have[32];
         rc = shore__fail(diag, SHORE_EBUDGET, "--memory is above this machine's memory of %s",
@@ -176,30 +176,30 @@ static int open_trainer(struct trainer *t, bool fresh, bool overwrite, const uin
 
     t->slice_seal = calloc(t->m->nslices, sizeof *t->slice_seal);
     if (!t->slice_seal) return shore__fail(diag, -ENOMEM, "out of memory for the trainer");
-    rc = activations_open(t, diag);
+    rc = shore__activations_open(t, diag);
     if (rc) return rc;
     rc = watch_drives(t, diag);
     if (rc) return rc;
-    rc = gradients_open(t, diag);
+    rc = shore__gradients_open(t, diag);
     if (rc) return rc;
     shore__buf workspace = shore__carve_take(&memory, t->plan.workspace_bytes);
     t->c->ops->set_workspace(t->c, workspace, t->plan.workspace_bytes);
     t->pass.m = t->m;
     t->pass.c = t->c;
-    rc = train_place(t, &memory, &t->pass.pager, diag);
-    if (!rc) rc = idle_open(t, ahead_wants(t), diag);
-    if (!rc) rc = ahead_open(t, diag);
-    if (!rc) rc = compress_open(t, diag);
+    rc = shore__train_place(t, &memory, &t->pass.pager, diag);
+    if (!rc) rc = shore__idle_open(t, shore__ahead_wants(t), diag);
+    if (!rc) rc = shore__ahead_open(t, diag);
+    if (!rc) rc = shore__compress_open(t, diag);
     return rc || fresh ? rc : recover_metrics(t, diag);
 }
 
 static void close_trainer(struct trainer *t) {
     shore_fleet_close(t->fleet); /* first: all completions have run */
     shore__pager_close(t->pass.pager);
-    idle_close(t);
-    ahead_close(t);
-    gradients_close(t);
-    activations_close(t);
+    shore__idle_close(t);
+    shore__ahead_close(t);
+    shore__gradients_close(t);
+    shore__activations_close(t);
     shore__slowness_fini(&t->slowness);
     free(t->busy_ns);
     free(t->slice_seal);
@@ -232,9 +232,9 @@ static int refuse(struct trainer *t, struct shore_diag *diag) {
         if (t->events->note) t->events->note(t->events->ctx, note);
         t->report.skipped = true;
         /* the next step reads what this one leaves where it is: not before the commit says so */
-        int rc = commit_submit(t, true, diag);
-        if (!rc) rc = commit_finish(t, diag);
-        if (!rc) compress_end_step(t, true);
+        int rc = shore__commit_submit(t, true, diag);
+        if (!rc) rc = shore__commit_finish(t, diag);
+        if (!rc) shore__compress_end_step(t, true);
         return rc;
     }
     t->refused = true;
@@ -257,11 +257,11 @@ static int one_step(struct trainer *t, struct shore_diag *diag) {
     bool finite, replay;
     uint32_t replays = 0;
     t->speculating = speculates(t);
-    int rc = step_compute(t, &finite, &replay, diag);
+    int rc = shore__step_compute(t, &finite, &replay, diag);
     if (!rc && replay) {
         replays = 1;
         t->speculating = false;
-        rc = step_compute(t, &finite, &replay, diag);
+        rc = shore__step_compute(t, &finite, &replay, diag);
     }
     if (rc) return rc;
     double loss = t->report.loss;
@@ -271,22 +271,22 @@ static int one_step(struct trainer *t, struct shore_diag *diag) {
         .grad_norm = isfinite(loss) ? t->norm : NAN,
         .lr = shore__learning_rate(t->s, t->base_step + 1),
         .val_loss = NAN,
-        .dropped_energy = compress_dropped(t),
+        .dropped_energy = shore__compress_dropped(t),
         .tokens = (uint64_t)t->s->batch * t->s->seq_len,
         .replays = replays,
         .speculated = t->speculating && !t->broken && finite,
     };
-    if (finite) compress_end_step(t, false);
+    if (finite) shore__compress_end_step(t, false);
     t->recent_norm[t->nrecent++ % 4] = finite ? t->norm : INFINITY;
     if (t->nrecent >= 8) t->nrecent -= 4;
-    return finite ? commit_submit(t, false, diag) : refuse(t, diag);
+    return finite ? shore__commit_submit(t, false, diag) : refuse(t, diag);
 }
 
 /* The step is safe whether this works or not. */
 static void save_residual(struct trainer *t) {
     struct shore_diag diag = {{0}};
     char note[sizeof diag.text + 96];
-    if (!compress_save(t, &diag) || !t->events->note) return;
+    if (!shore__compress_save(t, &diag) || !t->events->note) return;
     snprintf(note, sizeof note, "what compression has left out of the gradients so far is lost: %s", diag.text);
     t->events->note(t->events->ctx, note);
 }
@@ -299,11 +299,11 @@ static bool snapshot_due(const struct trainer *t, uint64_t step) {
 static void snapshot(struct trainer *t, uint64_t step) {
     struct shore_diag why = {{0}};
     char text[sizeof why.text + 64];
-    int rc = compress_save(t, &why); /* a part of it */
+    int rc = shore__compress_save(t, &why); /* a part of it */
     if (!rc) rc = shore__snapshot_automatic(t->run, t->fleet, t->s->keep, t->events->note, t->events->ctx, &why);
     snprintf(text, sizeof text, "no snapshot of step %llu: %s", (unsigned long long)step, why.text);
     if (rc && t->events->note) t->events->note(t->events->ctx, text);
-    commit_begin_counting(t);
+    shore__commit_begin_counting(t);
 }
 
 /* A kill, or a connection that broke, may have come between a commit and its snapshot. */
@@ -316,13 +316,13 @@ static int go_back(struct trainer *t, struct shore_diag *diag) {
     int rc = SHORE_ELINK;
     if (!(t->report.step_seconds > 0)) t->report.step_seconds = (double)(shore__now_ns() - t->step_start_ns) * 1e-9;
     while (rc == SHORE_ELINK) {
-        rc = train_reconnect(t, &t->base_step, diag);
+        rc = shore__train_reconnect(t, &t->base_step, diag);
         if (rc) break;
         rc = recover_metrics(t, diag); /* which may measure a loss, and meet the next break */
     }
-    if (!rc && t->base_step == t->report.step && t->reported < t->report.step) commit_report(t);
+    if (!rc && t->base_step == t->report.step && t->reported < t->report.step) shore__commit_report(t);
     if (!rc) make_up_snapshot(t, t->base_step);
-    commit_begin_counting(t);
+    shore__commit_begin_counting(t);
     return rc;
 }
 
@@ -338,7 +338,7 @@ int shore__train(struct shore__run *run, bool fresh, bool overwrite, const uint6
     }
     out->opened = true;
     shore_fleet_info(t.fleet, &info);
-    commit_begin_counting(&t);
+    shore__commit_begin_counting(&t);
     uint64_t last = train_last_step(t.s);
     bool asked = false;
     make_up_snapshot(&t, info.step);
@@ -347,8 +347,9 @@ int shore__train(struct shore__run *run, bool fresh, bool overwrite, const uint6
         uint64_t made = t.base_step + 1;
         asked = events->should_stop && events->should_stop(events->ctx);
         bool keep = snapshot_due(&t, made);
-        bool settle = made == last || asked || keep || batch_validation_due(&t, made) || commit_sample_due(&t, made);
-        if (!rc && settle) rc = commit_finish(&t, diag);
+        bool settle = made == last || asked || keep || shore__batch_validation_due(&t, made) ||
+                      shore__commit_sample_due(&t, made);
+        if (!rc && settle) rc = shore__commit_finish(&t, diag);
         if (rc == SHORE_ELINK) {
             rc = go_back(&t, diag);
             asked = false;

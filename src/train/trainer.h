@@ -212,129 +212,133 @@ static inline uint64_t train_last_step(const struct shore__settings *s) {
 /* memory.c */
 /* The plan for s->memory_bytes. needs NULL: less than the minimum is refused; otherwise what is needed, whatever that
  * is, and no plan where it is too little. */
-int train_plan_make(const struct shore__settings *s, const struct shore__model *m, struct shore__compute *c,
-                    struct train_plan *out, struct shore__needs *needs, struct shore_diag *diag);
+int shore__train_plan_make(const struct shore__settings *s, const struct shore__model *m, struct shore__compute *c,
+                           struct train_plan *out, struct shore__needs *needs, struct shore_diag *diag);
 /* Lays the trainer's buffers out in memory (t->pass and t->plan are set). */
-int train_place(struct trainer *t, struct shore__carve *memory, struct shore__pager **pager, struct shore_diag *diag);
+int shore__train_place(struct trainer *t, struct shore__carve *memory, struct shore__pager **pager,
+                       struct shore_diag *diag);
 /* Where scratch holds the input of layer l, slice i of a tied table's gradient, and inner activations. */
-uint64_t train_scratch_boundary(const struct trainer *t, uint32_t layer);
-uint64_t train_scratch_slice(const struct trainer *t, uint32_t slice);
-uint64_t train_scratch_inner(const struct trainer *t, size_t nth); /* of the offloaded ones */
+uint64_t shore__train_scratch_boundary(const struct trainer *t, uint32_t layer);
+uint64_t shore__train_scratch_slice(const struct trainer *t, uint32_t slice);
+uint64_t shore__train_scratch_inner(const struct trainer *t, size_t nth); /* of the offloaded ones */
 
 /* Bytes of the first `pairs` kept inner activations, which lie one behind the other from the last layer's on. */
-uint64_t train_kept_bytes(const struct trainer *t, size_t pairs);
+uint64_t shore__train_kept_bytes(const struct trainer *t, size_t pairs);
 
 /* activations.c */
-int activations_open(struct trainer *t, struct shore_diag *diag); /* before train_place, when the fleet is open */
-void activations_close(struct trainer *t);
+int shore__activations_open(struct trainer *t,
+                            struct shore_diag *diag); /* before shore__train_place, when the fleet is open */
+void shore__activations_close(struct trainer *t);
 /* A step that ends early leaves none of it under way: the next one takes the same places. */
-int activations_settle(struct trainer *t, struct shore_diag *diag);
-void activations_give_up(struct trainer *t); /* the same, whatever becomes of them */
+int shore__activations_settle(struct trainer *t, struct shore_diag *diag);
+void shore__activations_give_up(struct trainer *t); /* the same, whatever becomes of them */
 /* Starts a transfer, after the one before it; seal: made by a put, checked by a get. memory is the transfer's until it
  * has been waited for. what: for the message. */
-int train_transfer(struct trainer *t, struct scratch_transfer *x, bool put, const char *what, uint64_t offset,
-                   uint64_t bytes, void *memory, unsigned char seal[16], struct shore_diag *diag);
-int train_transfer_wait(struct trainer *t, struct scratch_transfer *x, struct shore_diag *diag);
+int shore__train_transfer(struct trainer *t, struct scratch_transfer *x, bool put, const char *what, uint64_t offset,
+                          uint64_t bytes, void *memory, unsigned char seal[16], struct shore_diag *diag);
+int shore__train_transfer_wait(struct trainer *t, struct scratch_transfer *x, struct shore_diag *diag);
 
 /* What a layer's input is computed in. Forward leaves it for backward, which fetches it and loads it unit by unit;
  * wait: until it has left, or is there. */
-shore__buf boundary_working(const struct trainer *t, uint32_t layer);
-int boundary_leave(struct trainer *t, uint32_t layer, struct shore_diag *diag);
-int boundary_fetch(struct trainer *t, uint32_t layer, struct shore_diag *diag); /* nothing for layer 0 */
-int boundary_wait(struct trainer *t, uint32_t layer, struct shore_diag *diag);
-int boundary_load(struct trainer *t, uint32_t layer, size_t u, shore__buf *in);
+shore__buf shore__boundary_working(const struct trainer *t, uint32_t layer);
+int shore__boundary_leave(struct trainer *t, uint32_t layer, struct shore_diag *diag);
+int shore__boundary_fetch(struct trainer *t, uint32_t layer, struct shore_diag *diag); /* nothing for layer 0 */
+int shore__boundary_wait(struct trainer *t, uint32_t layer, struct shore_diag *diag);
+int shore__boundary_load(struct trainer *t, uint32_t layer, size_t u, shore__buf *in);
 
 /* Of the inner activations of a unit. Forward enters i->at, computes there, and leaves them for backward. */
-struct unit_inner inner_of(const struct trainer *t, uint32_t layer, size_t u);
-int inner_enter(struct trainer *t, const struct unit_inner *i, struct shore_diag *diag);
-int inner_leave(struct trainer *t, const struct unit_inner *i, struct shore_diag *diag);
-/* Backward fetches those that it takes first, loads what was kept into `at` (i->at but for what idle_later() has
+struct unit_inner shore__train_inner_of(const struct trainer *t, uint32_t layer, size_t u);
+int shore__train_inner_enter(struct trainer *t, const struct unit_inner *i, struct shore_diag *diag);
+int shore__train_inner_leave(struct trainer *t, const struct unit_inner *i, struct shore_diag *diag);
+/* Backward fetches those that it takes first, loads what was kept into `at` (i->at but for what shore__idle_later() has
  * moved), and releases it when it has used it up: the next ones then follow. */
-int inner_fetch_first(struct trainer *t, struct shore_diag *diag);
-int inner_load(struct trainer *t, const struct unit_inner *i, const struct shore__inner *at, struct shore_diag *diag);
-int inner_release(struct trainer *t, const struct unit_inner *i, struct shore_diag *diag);
+int shore__train_inner_fetch_first(struct trainer *t, struct shore_diag *diag);
+int shore__train_inner_load(struct trainer *t, const struct unit_inner *i, const struct shore__inner *at,
+                            struct shore_diag *diag);
+int shore__train_inner_release(struct trainer *t, const struct unit_inner *i, struct shore_diag *diag);
 
 /* idle.c */
-/* After train_place. spare_wanted: bytes of idle.spare that are of more use than a gradient that waits. */
-int idle_open(struct trainer *t, uint64_t spare_wanted, struct shore_diag *diag);
-void idle_close(struct trainer *t);
-bool idle_lends_slice(const struct trainer *t, uint32_t slice);
-void idle_before_backward(struct trainer *t, uint32_t layer);
-bool idle_after_backward(struct trainer *t, uint32_t layer); /* true: memory is lent now */
+/* After shore__train_place. spare_wanted: bytes of idle.spare that are of more use than a gradient that waits. */
+int shore__idle_open(struct trainer *t, uint64_t spare_wanted, struct shore_diag *diag);
+void shore__idle_close(struct trainer *t);
+bool shore__idle_lends_slice(const struct trainer *t, uint32_t slice);
+void shore__idle_before_backward(struct trainer *t, uint32_t layer);
+bool shore__idle_after_backward(struct trainer *t, uint32_t layer); /* true: memory is lent now */
 /* The gradients of this layer's matrices wait until the lookups are added. */
-bool idle_waits(const struct trainer *t, uint32_t layer);
-int idle_before_forward(struct trainer *t, uint32_t layer, struct shore_diag *diag);
+bool shore__idle_waits(const struct trainer *t, uint32_t layer);
+int shore__idle_before_forward(struct trainer *t, uint32_t layer, struct shore_diag *diag);
 /* What a unit of such a layer leaves for then, or NULL; made with inner is changed to lie where it outlives the unit.
  */
-struct shore__later *idle_later(struct trainer *t, uint32_t layer, size_t u, bool kept, bool cheap_too,
-                                struct shore__inner *inner);
+struct shore__later *shore__idle_later(struct trainer *t, uint32_t layer, size_t u, bool kept, bool cheap_too,
+                                       struct shore__inner *inner);
 
 /* Are so many bytes of idle.spare idle while the layer runs backward? */
-bool idle_has_spare(const struct trainer *t, uint32_t layer, uint64_t bytes);
+bool shore__idle_has_spare(const struct trainer *t, uint32_t layer, uint64_t bytes);
 
 /* ahead.c */
-uint64_t ahead_wants(const struct trainer *t);              /* bytes of spare idle memory that would be used */
-int ahead_open(struct trainer *t, struct shore_diag *diag); /* after idle_open */
-void ahead_close(struct trainer *t);
-void ahead_begin(struct trainer *t);                            /* the layers' backward begins: chooses */
-void ahead_fetch(struct trainer *t, uint32_t layer, size_t u);  /* a part of it, before the unit's backward */
-bool ahead_has(const struct trainer *t, struct shore__slice s); /* any of it is chosen */
-bool ahead_takes(struct trainer *t, uint32_t segment);          /* it is updated here, not handed to the drives */
+uint64_t shore__ahead_wants(const struct trainer *t);              /* bytes of spare idle memory that would be used */
+int shore__ahead_open(struct trainer *t, struct shore_diag *diag); /* after shore__idle_open */
+void shore__ahead_close(struct trainer *t);
+void shore__ahead_begin(struct trainer *t);                            /* the layers' backward begins: chooses */
+void shore__ahead_fetch(struct trainer *t, uint32_t layer, size_t u);  /* a part of it, before the unit's backward */
+bool shore__ahead_has(const struct trainer *t, struct shore__slice s); /* any of it is chosen */
+bool shore__ahead_takes(struct trainer *t, uint32_t segment); /* it is updated here, not handed to the drives */
 /* All gradients of the table are complete, and the rest has been handed over: updates what was chosen, hands it to its
  * pages, and begins to store it. */
-int ahead_update(struct trainer *t, struct shore_diag *diag);
+int shore__ahead_update(struct trainer *t, struct shore_diag *diag);
 /* What is stored lies in memory that the layer's forward takes; or in pages that it takes back, so that what they held
  * will be fetched. */
-bool ahead_is_in_the_way(const struct trainer *t, uint32_t layer);
-int ahead_settle(struct trainer *t, struct shore_diag *diag); /* waits until nothing is fetched or stored any more */
-void ahead_drop(struct trainer *t);                           /* the attempt is discarded */
+bool shore__ahead_is_in_the_way(const struct trainer *t, uint32_t layer);
+int shore__ahead_settle(struct trainer *t,
+                        struct shore_diag *diag); /* waits until nothing is fetched or stored any more */
+void shore__ahead_drop(struct trainer *t);        /* the attempt is discarded */
 
 /* gradients.c */
-int gradients_open(struct trainer *t, struct shore_diag *diag);
-void gradients_close(struct trainer *t);
-int gradients_begin_step(struct trainer *t, struct shore_diag *diag);
-struct piece *gradients_layer(struct trainer *t, uint32_t layer);
-struct piece *gradients_slice(struct trainer *t, uint32_t block, uint32_t slice);
-struct piece *gradients_tail(struct trainer *t);
+int shore__gradients_open(struct trainer *t, struct shore_diag *diag);
+void shore__gradients_close(struct trainer *t);
+int shore__gradients_begin_step(struct trainer *t, struct shore_diag *diag);
+struct piece *shore__gradients_layer(struct trainer *t, uint32_t layer);
+struct piece *shore__gradients_slice(struct trainer *t, uint32_t block, uint32_t slice);
+struct piece *shore__gradients_tail(struct trainer *t);
 /* Memory for a piece, with anything in it; waits for a buffer. */
-int gradients_begin(struct trainer *t, struct piece *p, struct shore_diag *diag);
+int shore__gradients_begin(struct trainer *t, struct piece *p, struct shore_diag *diag);
 /* Gives the memory of a piece back that no request reads. */
-void gradients_release(struct trainer *t, struct piece *p);
+void shore__gradients_release(struct trainer *t, struct piece *p);
 /* The piece is complete: its norm is taken, and it is submitted, held or spilled. */
-int gradients_end(struct trainer *t, struct piece *p, struct shore_diag *diag);
+int shore__gradients_end(struct trainer *t, struct piece *p, struct shore_diag *diag);
 /* Of a tied and held table's slice: what is complete after the head and `after` units' lookups (not the last one's) is
  * handed over now, if the step speculates, so that less is left for when backward ends. Once for each value of after.
  */
-int gradients_early(struct trainer *t, struct piece *p, uint32_t after, struct shore_diag *diag);
+int shore__gradients_early(struct trainer *t, struct piece *p, uint32_t after, struct shore_diag *diag);
 /* All pieces are complete: decides. *finite false: the step is refused (nothing is submitted any more). *replay: the
  * gradients are gone, the step must be computed again without speculating. Otherwise all updates are submitted. */
-int gradients_finish(struct trainer *t, bool *finite, bool *replay, struct shore_diag *diag);
+int shore__gradients_finish(struct trainer *t, bool *finite, bool *replay, struct shore_diag *diag);
 /* Ends the attempt: nothing that was submitted counts. */
-void gradients_discard(struct trainer *t);
+void shore__gradients_discard(struct trainer *t);
 /* Waits until no request reads a buffer. */
-void gradients_drain(struct trainer *t);
+void shore__gradients_drain(struct trainer *t);
 
 /* batch.c: sequences of data from `first_index` on become the pass's tokens and targets */
-int batch_load(struct trainer *t, struct shore__dataset *data, uint64_t first_index, size_t sequences, bool shuffle,
-               struct shore_diag *diag);
+int shore__batch_load(struct trainer *t, struct shore__dataset *data, uint64_t first_index, size_t sequences,
+                      bool shuffle, struct shore_diag *diag);
 /* Once their rows are looked up: a padding's lookup has no gradient, so it becomes -1, which is in no slice. */
-void batch_forget_padding(struct trainer *t);
-int batch_validate(struct trainer *t, double *loss, struct shore_diag *diag);
-bool batch_validation_due(const struct trainer *t, uint64_t step);
+void shore__batch_forget_padding(struct trainer *t);
+int shore__batch_validate(struct trainer *t, double *loss, struct shore_diag *diag);
+bool shore__batch_validation_due(const struct trainer *t, uint64_t step);
 
 /* commit.c: a commit is under way from _submit on; _finish waits for it and reports its step, if there is one */
-int commit_submit(struct trainer *t, bool skip, struct shore_diag *diag);
-int commit_finish(struct trainer *t, struct shore_diag *diag);
+int shore__commit_submit(struct trainer *t, bool skip, struct shore_diag *diag);
+int shore__commit_finish(struct trainer *t, struct shore_diag *diag);
 /* What was moved and waited for until here is no step's: a loss was measured, a snapshot taken, an attempt broke. */
-void commit_begin_counting(struct trainer *t);
+void shore__commit_begin_counting(struct trainer *t);
 /* The step is committed, however that became known. */
-void commit_report(struct trainer *t);
-bool commit_sample_due(const struct trainer *t, uint64_t step);
+void shore__commit_report(struct trainer *t);
+bool shore__commit_sample_due(const struct trainer *t, uint64_t step);
 
 /* reconnect.c: after SHORE_ELINK, which diag explains: waits until the drives are back. *step: the committed one. */
-int train_reconnect(struct trainer *t, uint64_t *step, struct shore_diag *diag);
+int shore__train_reconnect(struct trainer *t, uint64_t *step, struct shore_diag *diag);
 
 /* step.c */
-int step_compute(struct trainer *t, bool *finite, bool *replay, struct shore_diag *diag);
+int shore__step_compute(struct trainer *t, bool *finite, bool *replay, struct shore_diag *diag);
 
 #endif

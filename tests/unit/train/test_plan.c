@@ -92,7 +92,8 @@ static struct plan_case random_case(uint64_t index) {
     x.s = random_settings(&draw);
     assert_int_equal(shore__compute_cpu_open(!x.s.fp32, SHORE__PRODUCTS_AUTO, 1, &x.c, &diag), 0);
     x.s.memory_bytes = 0;
-    if (train_plan_make(&x.s, x.m, x.c, &plan, &x.needs, &diag)) fail_msg("case %" PRIu64 ": %s", index, diag.text);
+    if (shore__train_plan_make(&x.s, x.m, x.c, &plan, &x.needs, &diag))
+        fail_msg("case %" PRIu64 ": %s", index, diag.text);
     return x;
 }
 
@@ -106,7 +107,7 @@ static struct train_plan plan_of(struct plan_case *x, uint64_t budget) {
     struct train_plan plan;
     struct shore_diag diag = {{0}};
     x->s.memory_bytes = budget;
-    if (train_plan_make(&x->s, x->m, x->c, &plan, NULL, &diag)) fail_msg("%" PRIu64 ": %s", budget, diag.text);
+    if (shore__train_plan_make(&x->s, x->m, x->c, &plan, NULL, &diag)) fail_msg("%" PRIu64 ": %s", budget, diag.text);
     return plan;
 }
 
@@ -148,7 +149,7 @@ static void the_least_budget_is_the_least(void **state) {
         struct shore_diag diag = {{0}};
         check_bounds(&x, &p, x.needs.minimum_bytes);
         x.s.memory_bytes = x.needs.minimum_bytes - 1;
-        assert_int_equal(train_plan_make(&x.s, x.m, x.c, &p, NULL, &diag), SHORE_EBUDGET);
+        assert_int_equal(shore__train_plan_make(&x.s, x.m, x.c, &p, NULL, &diag), SHORE_EBUDGET);
         assert_non_null(strstr(diag.text, "minimum"));
         end_case(&x);
     }
