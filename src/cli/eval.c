@@ -61,21 +61,6 @@ static int build_data(const struct args *a, const struct shore__opened *o, struc
     if (parse && strcmp(shore__tokenizer_name(o->tokenizer), "bytes") == 0)
         return shore__fail(diag, SHORE_EUSAGE, "--special-tokens parse: bytes have no special tokens in a text");
     const char *temporary = getenv("TMPDIR");
-    char *directory = NULL, *path = NULL;
-    int rc = 0;
-    if (asprintf(&directory, "%s/longshore-eval-XXXXXX", temporary && *temporary ? temporary : "/tmp") < 0)
-        return shore__fail(diag, -ENOMEM, "out of memory");
-    if (!mkdtemp(directory)) {
-        rc = shore__fail(diag, -errno, "%s: cannot make a directory for the tokens: %s (TMPDIR says where)", directory,
-                         strerror(errno));
-        free(directory);
-        return rc;
-    }
-    if (asprintf(&path, "%s/tokens.bin", directory) < 0) {
-        path = NULL;
-        rc = shore__fail(diag, -ENOMEM, "out of memory");
-    }
-    struct shore__dataset_stats stats;
     const struct shore__reading how = {.parse_special = parse,
                                        .threads = a->threads,
                                        .progress = shore__cli_work,
@@ -86,15 +71,8 @@ static int build_data(const struct args *a, const struct shore__opened *o, struc
                                                                    : NULL,
                                        .skip_bad_rows = a->skip_bad_rows,
                                        .memory_bytes = a->memory};
-    if (!rc)
-        rc = shore__dataset_build((const char *const *)a->data.item, a->data.count, &how, o->tokenizer,
-                                  o->model->arch.vocab, path, &stats, diag);
-    if (!rc) rc = shore__dataset_open(path, 0, 0, out, diag);
-    if (path) unlink(path); /* the open descriptor keeps it */
-    rmdir(directory);
-    free(path);
-    free(directory);
-    return rc;
+    return shore__dataset_build_unnamed((const char *const *)a->data.item, a->data.count, &how, o->tokenizer,
+                                        o->model->arch.vocab, temporary && *temporary ? temporary : "/tmp", out, diag);
 }
 
 static json_t *number(double value) {

@@ -89,7 +89,31 @@ int shore__atomic_open(const char *path, struct shore__atomic *file, struct shor
     return 0;
 }
 
+/* Where the file system has no files without names, there is a name for an instant. */
+static int open_unnamed(const char *directory) {
+    int fd = open(directory, O_RDWR | O_TMPFILE | O_CLOEXEC, 0600);
+    if (fd >= 0 || (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL)) return fd;
+    char *path = shore__path_join(directory, "longshore-XXXXXX");
+    fd = path ? mkostemp(path, O_CLOEXEC) : -1;
+    if (fd >= 0) unlink(path);
+    free(path);
+    return fd;
+}
+
+int shore__atomic_unnamed(const char *directory, struct shore__atomic *file, struct shore_diag *diag) {
+    *file = (struct shore__atomic){.fd = open_unnamed(directory), .path = strdup(directory)};
+    int code = file->fd < 0 ? errno : 0;
+    if (code == 0 && file->path) return 0;
+    if (code == 0) close(file->fd);
+    free(file->path);
+    *file = (struct shore__atomic){.fd = -1};
+    return code ? shore__fail(diag, -code, "%s: cannot make a temporary file: %s (TMPDIR says where)", directory,
+                              strerror(code))
+                : shore__fail(diag, -ENOMEM, "%s: out of memory", directory);
+}
+
 int shore__atomic_commit(struct shore__atomic *file, struct shore_diag *diag) {
+    if (!file->temporary) return 0;
     int rc = fsync(file->fd) ? -errno : 0;
     if (close(file->fd) != 0 && rc == 0) rc = -errno;
     file->fd = -1;
@@ -106,10 +130,8 @@ int shore__atomic_commit(struct shore__atomic *file, struct shore_diag *diag) {
 }
 
 void shore__atomic_abort(struct shore__atomic *file) {
-    if (file->temporary) {
-        close(file->fd);
-        unlink(file->temporary);
-    }
+    if (file->path) close(file->fd);
+    if (file->temporary) unlink(file->temporary);
     free(file->path);
     free(file->temporary);
     *file = (struct shore__atomic){.fd = -1};

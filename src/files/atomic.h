@@ -16,7 +16,10 @@ struct shore__atomic {
 /* The temporary's name follows from the path, so that what a killed process left is overwritten by the next try.
  * After a failure there is nothing to abort. */
 int shore__atomic_open(const char *path, struct shore__atomic *file, struct shore_diag *diag);
-/* Syncs, renames, syncs the directory. Also closes, whatever the outcome. Durable: on return. */
+/* One in the directory that nobody else sees, and that goes when it is closed, whatever ends this process. */
+int shore__atomic_unnamed(const char *directory, struct shore__atomic *file, struct shore_diag *diag);
+/* Syncs, renames, syncs the directory. Also closes, whatever the outcome. Durable: on return. One without a
+ * name stays as it is. */
 int shore__atomic_commit(struct shore__atomic *file, struct shore_diag *diag);
 /* Closes and removes what was written. Harmless after commit and on a zeroed structure. */
 void shore__atomic_abort(struct shore__atomic *file);

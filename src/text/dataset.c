@@ -42,21 +42,19 @@ static int check_header(struct shore__dataset *d, struct shore_diag *diag) {
     return 0;
 }
 
-int shore__dataset_open(const char *path, uint64_t first, uint64_t count, struct shore__dataset **out,
+int shore__dataset_take(int fd, const char *name, uint64_t first, uint64_t count, struct shore__dataset **out,
                         struct shore_diag *diag) {
     struct shore__dataset *d = calloc(1, sizeof *d);
-    if (!d || !(d->path = strdup(path))) {
+    if (!d || !(d->path = strdup(name))) {
         free(d);
-        return shore__fail(diag, -ENOMEM, "%s: out of memory", path);
+        close(fd);
+        return shore__fail(diag, -ENOMEM, "%s: out of memory", name);
     }
-    d->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    int code = errno;
-    int rc = d->fd >= 0 ? check_header(d, diag)
-                        : shore__fail(diag, code == ENOENT ? SHORE_EMISSING : -code, "%s: cannot open it: %s", path,
-                                      strerror(code));
+    d->fd = fd;
+    int rc = check_header(d, diag);
     uint64_t tokens = d->header.tokens;
     if (rc == 0 && (first >= tokens || count > tokens - first))
-        rc = shore__fail(diag, SHORE_EINPUT, "%s: holds %llu tokens; %llu from position %llu on are not there", path,
+        rc = shore__fail(diag, SHORE_EINPUT, "%s: holds %llu tokens; %llu from position %llu on are not there", name,
                          (unsigned long long)tokens, (unsigned long long)count, (unsigned long long)first);
     if (rc) {
         shore__dataset_close(d);
@@ -68,9 +66,16 @@ int shore__dataset_open(const char *path, uint64_t first, uint64_t count, struct
     return 0;
 }
 
+int shore__dataset_open(const char *path, uint64_t first, uint64_t count, struct shore__dataset **out,
+                        struct shore_diag *diag) {
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), code = errno;
+    if (fd >= 0) return shore__dataset_take(fd, path, first, count, out, diag);
+    return shore__fail(diag, code == ENOENT ? SHORE_EMISSING : -code, "%s: cannot open it: %s", path, strerror(code));
+}
+
 void shore__dataset_close(struct shore__dataset *d) {
     if (!d) return;
-    if (d->fd >= 0) close(d->fd);
+    close(d->fd);
     free(d->path);
     free(d);
 }

@@ -35,8 +35,15 @@ int shore__dataset_build(const char *const *names, size_t nnames, const struct s
                          struct shore__dataset_stats *stats, struct shore_diag *diag);
 
 struct shore__dataset;
+/* The same into a file in a directory that nobody else sees, and that is gone when it is closed, or this process is. */
+int shore__dataset_build_unnamed(const char *const *names, size_t nnames, const struct shore__reading *how,
+                                 struct shore__tokenizer *tokenizer, uint32_t vocab, const char *directory,
+                                 struct shore__dataset **out, struct shore_diag *diag);
 /* Opens a token file and uses its tokens [first, first + count) (count 0: to the end). Checks length and header. */
 int shore__dataset_open(const char *path, uint64_t first, uint64_t count, struct shore__dataset **out,
+                        struct shore_diag *diag);
+/* One that is open; fd is the dataset's from here on, also after an error. */
+int shore__dataset_take(int fd, const char *name, uint64_t first, uint64_t count, struct shore__dataset **out,
                         struct shore_diag *diag);
 void shore__dataset_close(struct shore__dataset *d);
 uint64_t shore__dataset_tokens(const struct shore__dataset *d);

@@ -1,7 +1,9 @@
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/diag.h"
 #include "base/units.h"
@@ -209,28 +211,66 @@ static int read_file(struct shore__reader *r, const struct shore__data_file *fil
     return rc;
 }
 
-int shore__dataset_build(const char *const *names, size_t nnames, const struct shore__reading *how,
-                         struct shore__tokenizer *tokenizer, uint32_t vocab, const char *path,
-                         struct shore__dataset_stats *stats, struct shore_diag *diag) {
+static int read_all(struct shore__reader *r, const struct shore__data_files *files, const char *first,
+                    struct shore__dataset_stats *stats, struct shore_diag *diag) {
+    int rc = 0;
+    r->total_bytes = files->total_bytes;
+    for (size_t i = 0; rc == 0 && i < files->count; i++)
+        rc = read_file(r, &files->file[i], diag);
+    r->file = NULL;
+    if (rc == 0) say_of_files(r);
+    if (rc == 0) rc = report(r, diag);
+    if (rc == 0) rc = shore__token_writer_finish(r->writer, first, stats, diag);
+    if (rc == SHORE_EINPUT && r->bad_rows && diag)
+        shore__fail(diag, rc, "%s; %llu bad rows have been skipped", diag->text, (unsigned long long)r->bad_rows);
+    if (rc == 0 && stats) stats->bad_rows = r->bad_rows;
+    return rc;
+}
+
+/* Into a file at path, or, where that is NULL, into one without a name. */
+static int build(const char *const *names, size_t nnames, const struct shore__reading *how,
+                 struct shore__tokenizer *tokenizer, uint32_t vocab, const char *path, struct shore__atomic *unnamed,
+                 struct shore__dataset_stats *stats, struct shore_diag *diag) {
     struct shore__data_files files;
     struct shore__reader r = {.how = how};
+    struct shore__atomic file = {0};
+    if (!path) file = *unnamed;
     int rc = shore__data_files_find(names, nnames, how->note, how->note_ctx, &files, diag);
-    if (rc) return rc;
-    r.total_bytes = files.total_bytes;
-    rc = shore__token_writer_open(tokenizer, how, vocab, path, &r.writer, diag);
+    if (rc) {
+        shore__atomic_abort(&file);
+        return rc;
+    }
+    if (path) rc = shore__atomic_open(path, &file, diag);
+    if (rc == 0) rc = shore__token_writer_open(tokenizer, how, vocab, &file, &r.writer, diag);
     r.block = malloc(SHORE__READER_BLOCK_BYTES);
-    if (rc == 0 && !r.block) rc = shore__fail(diag, -ENOMEM, "%s: out of memory", path);
-    for (size_t i = 0; rc == 0 && i < files.count; i++)
-        rc = read_file(&r, &files.file[i], diag);
-    r.file = NULL;
-    if (rc == 0) say_of_files(&r);
-    if (rc == 0) rc = report(&r, diag);
-    if (rc == 0) rc = shore__token_writer_finish(r.writer, nnames ? names[0] : "no file", stats, diag);
-    if (rc == SHORE_EINPUT && r.bad_rows && diag)
-        shore__fail(diag, rc, "%s; %llu bad rows have been skipped", diag->text, (unsigned long long)r.bad_rows);
-    if (rc == 0 && stats) stats->bad_rows = r.bad_rows;
+    if (rc == 0 && !r.block) rc = shore__fail(diag, -ENOMEM, "out of memory");
+    if (rc == 0) rc = read_all(&r, &files, nnames ? names[0] : "no file", stats, diag);
     shore__token_writer_close(r.writer);
     shore__data_files_free(&files);
     free(r.block);
+    return rc;
+}
+
+int shore__dataset_build(const char *const *names, size_t nnames, const struct shore__reading *how,
+                         struct shore__tokenizer *tokenizer, uint32_t vocab, const char *path,
+                         struct shore__dataset_stats *stats, struct shore_diag *diag) {
+    return build(names, nnames, how, tokenizer, vocab, path, NULL, stats, diag);
+}
+
+int shore__dataset_build_unnamed(const char *const *names, size_t nnames, const struct shore__reading *how,
+                                 struct shore__tokenizer *tokenizer, uint32_t vocab, const char *directory,
+                                 struct shore__dataset **out, struct shore_diag *diag) {
+    struct shore__atomic file;
+    int rc = shore__atomic_unnamed(directory, &file, diag);
+    if (rc) return rc;
+    int fd = fcntl(file.fd, F_DUPFD_CLOEXEC, 0);
+    if (fd < 0) {
+        rc = shore__fail(diag, -errno, "%s: cannot open it again: %s", directory, strerror(errno));
+        shore__atomic_abort(&file);
+        return rc;
+    }
+    rc = build(names, nnames, how, tokenizer, vocab, NULL, &file, NULL, diag);
+    if (rc == 0) return shore__dataset_take(fd, directory, 0, 0, out, diag);
+    close(fd);
     return rc;
 }

@@ -140,25 +140,25 @@ static unsigned thread_count(const struct shore__tokenizer *t, const struct shor
 }
 
 int shore__token_writer_open(const struct shore__tokenizer *tokenizer, const struct shore__reading *how, uint32_t vocab,
-                             const char *path, struct shore__token_writer **out, struct shore_diag *diag) {
+                             struct shore__atomic *file, struct shore__token_writer **out, struct shore_diag *diag) {
     struct shore__token_writer *w = calloc(1, sizeof *w);
-    if (!w) return shore__fail(diag, -ENOMEM, "%s: out of memory", path);
+    if (!w) {
+        shore__atomic_abort(file);
+        return shore__fail(diag, -ENOMEM, "out of memory");
+    }
+    w->file = *file;
+    *file = (struct shore__atomic){.fd = -1};
     w->vocab = vocab;
     w->width = vocab <= 65536 ? 2 : 4;
     w->end_of_text = shore__tokenizer_end_of_text(tokenizer);
     w->last = -1;
-    int rc = shore__atomic_open(path, &w->file, diag);
-    if (rc) {
-        free(w);
-        return rc;
-    }
     w->hash = XXH3_createState();
     w->pending = malloc(BLOCK_BYTES);
     const struct shore__encoders_sink sink = {on_document, on_ids, on_failure, w};
     if (!w->hash || !w->pending ||
         shore__encoders_open(tokenizer, how->parse_special, thread_count(tokenizer, how), &sink, &w->encoders) != 0) {
         shore__token_writer_close(w);
-        return shore__fail(diag, -ENOMEM, "%s: out of memory", path);
+        return shore__fail(diag, -ENOMEM, "out of memory");
     }
     XXH3_64bits_reset(w->hash);
     *out = w;

@@ -3,12 +3,14 @@
 #ifndef SHORE_TEXT_TOKEN_WRITER_H
 #define SHORE_TEXT_TOKEN_WRITER_H
 
+#include "files/atomic.h"
 #include "text/dataset.h"
 
 struct shore__token_writer;
-/* vocab: tokens from this on are refused. The file appears at path when it is finished. */
+/* vocab: tokens from this on are refused. file is committed when it is finished; it is the writer's from here on, also
+ * after an error. */
 int shore__token_writer_open(const struct shore__tokenizer *tokenizer, const struct shore__reading *how, uint32_t vocab,
-                             const char *path, struct shore__token_writer **out, struct shore_diag *diag);
+                             struct shore__atomic *file, struct shore__token_writer **out, struct shore_diag *diag);
 /* Where what is written next comes from, for messages; line 0: not in a line. The name stays the caller's and must live
  * until close. */
 void shore__token_writer_source(struct shore__token_writer *w, const char *source, uint64_t line);
