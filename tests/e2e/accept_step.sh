@@ -31,12 +31,12 @@ made() { # RUN DRIVE...
 }
 socket=$place/socket
 serve --root "$place/d"
-made "$place/run" "$place/d/one" "unix:$socket:$place/d/two"
+made "$place/run" "$place/d/one.volume" "unix:$socket:$place/d/two.volume"
 run inspect "$place/run" --digest --accept-step 3
 same "nothing is given up without need" $rc 2
 grep -q "step 4 is whole on every drive" "$place/log" || fail "not said that step 4 is whole"
 refused "a step that is gone" "step 2 cannot be accepted: .* holds it no more" train --resume "$place/run" --accept-step 2
-for volume in two one; do
+for volume in two.volume one.volume; do
     damage "$place/run" "$place/d/$volume" hi
     # more than once: a start that meets the damage leaves the step before as it is
     for _ in 1 2 3; do
@@ -55,13 +55,13 @@ same "the digest" "$(digest)" "$wanted"
 stop_serving
 
 # What UPDATE reads: it meets the damage when the other slot is half overwritten.
-made "$place/late" "$place/d/late"
-damage "$place/late" "$place/d/late" v
+made "$place/late" "$place/d/late.volume"
+damage "$place/late" "$place/d/late.volume" v
 run train --resume "$place/late" --accept-step 3
 same "before anything was tried" "$rc $(digest)" "0 $wanted"
 must remove "$place/late"
-made "$place/late" "$place/d/late"
-damage "$place/late" "$place/d/late" v
+made "$place/late" "$place/d/late.volume"
+damage "$place/late" "$place/d/late.volume" v
 run train --resume "$place/late"
 same "UPDATE meets the damage" $rc 1
 for _ in 1 2; do

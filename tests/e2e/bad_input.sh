@@ -372,7 +372,7 @@ for drive in "$place/nvme0" "$place/nvme0/" "unix:$socket:nvme0" "unix:$socket:$
     refused "train on $drive" "$unmade" "${merged[@]}"
     merge base --drive "$place/fresh.volume" "$drive" --out "$place/unmade"
     refused "train on it and another" "$unmade" "${merged[@]}"
-    refused "import to $drive" "$unmade" import "$good" --drive "$drive" --out "$place/unmade"
+    refused "import to $drive" "$unmade" import "$good" --tokenizer bytes --drive "$drive" --out "$place/unmade"
     refused "drive add $drive" "$unmade" drive add "$place/real-run" "$drive" --drive-speeds 1,1
     refused "drive move to $drive" "$unmade" drive move "$place/real-run" "$place/real=$drive"
     refused "drive bench $drive" "$unmade" drive bench "$drive"
