@@ -28,7 +28,7 @@ struct shore_clip {
 struct shore_clipping {
     double norm;       /* sqrt of the sum of squares of all gradients */
     float coefficient; /* to multiply gradients with: 1 where nothing is clipped */
-    bool finite;       /* false: there was a NaN or infinity, and the coefficient means nothing */
+    bool finite; /* false: there was a NaN or infinity, or the norm is beyond fp32: the coefficient means nothing */
 };
 
 /* Begins a step. Units: limit is the largest norm that is not clipped; 0: none is. Ownership: layout and sums

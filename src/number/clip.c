@@ -55,5 +55,6 @@ struct shore_clipping shore_clip_decide(const struct shore_clip *clip) {
     for (uint64_t i = 0; i < clip->layout->segments; i++)
         sum += clip->sums[i];
     double norm = sqrt(sum);
-    return (struct shore_clipping){norm, coefficient_of(clip, norm), isfinite(norm)};
+    float coefficient = coefficient_of(clip, norm); /* 0: the norm is beyond what fp32 holds */
+    return (struct shore_clipping){norm, coefficient, isfinite(norm) && coefficient > 0};
 }

@@ -137,11 +137,26 @@ static void what_is_not_finite_is_seen_at_once(void **state) {
     }
 }
 
+/* fp32 has no such norm, and what a coefficient of 0 leaves of gradients is no step. */
+static void a_norm_beyond_fp32_is_not_finite(void **state) {
+    struct shore_clip clip;
+    const double huge[] = {1e80, 1e76}, limits[] = {1.0, 1e-10};
+    for (int i = 0; i < 2; i++) {
+        shore_clip_begin(&clip, &layout, limits[i], sums);
+        shore_clip_add_sums(&clip, 0, 0, 1, &huge[i]);
+        struct shore_clipping c = shore_clip_decide(&clip);
+        assert_true(isfinite(c.norm) && !c.finite);
+    }
+    shore_clip_begin(&clip, &layout, 0, sums);
+    shore_clip_add_sums(&clip, 0, 0, 1, &huge[0]);
+    assert_true(shore_clip_decide(&clip).finite && shore_clip_decide(&clip).coefficient == 1);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(any_order_gives_the_same_bits),      cmocka_unit_test(the_coefficient_is_pytorchs),
-        cmocka_unit_test(what_was_never_added_is_zero),       cmocka_unit_test(the_running_sum_says_when_to_stop),
-        cmocka_unit_test(what_is_not_finite_is_seen_at_once),
+        cmocka_unit_test(a_norm_beyond_fp32_is_not_finite),  cmocka_unit_test(any_order_gives_the_same_bits),
+        cmocka_unit_test(the_coefficient_is_pytorchs),       cmocka_unit_test(what_was_never_added_is_zero),
+        cmocka_unit_test(the_running_sum_says_when_to_stop), cmocka_unit_test(what_is_not_finite_is_seen_at_once),
     };
     return cmocka_run_group_tests(tests, open_layout, close_layout);
 }
