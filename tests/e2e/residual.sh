@@ -65,7 +65,7 @@ export LONGSHORE_RSH=$place/rsh
 for residual in host saved; do
     run=$place/far-$residual kills=0
     "$LONGSHORE" train "${common[@]}" --residual $residual --drive "ssh://far$place/d1/far-$residual.volume" \
-        "$place/d2/near-$residual" --out "$run" >"$place/log" 2>&1 </dev/null &
+        "$place/d2/near-$residual.volume" --out "$run" >"$place/log" 2>&1 </dev/null &
     background=$!
     while kill -0 $background 2>/dev/null && [ $kills -lt 6 ]; do
         sleep "$(awk -v ms=$((RANDOM % limit)) 'BEGIN {printf "%.3f", ms / 1000 + 0.05}')"
