@@ -174,7 +174,7 @@ static int plan_drives(struct shore__run *run, const struct shore__plan *before,
     if (drives->count == 0)
         return shore__fail(diag, SHORE_EUSAGE, "where is the state to live? Give --drive DIR, or --drive ram:");
     for (size_t i = 0; i < drives->count; i++) {
-        char *volume = NULL, *absolute;
+        char *volume = NULL, *absolute = NULL;
         if (shore__path_is_virtual(drives->item[i])) continue;
         int rc = shore__path_is_remote(drives->item[i]) ? 0 : shore__file_may_be_made(drives->item[i], diag);
         if (rc == 0) rc = shore__drive_absolute(drives->item[i], &absolute, diag);
