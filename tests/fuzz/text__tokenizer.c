@@ -41,6 +41,46 @@ static void drop_file(const char *name) {
     unlink(path);
 }
 
+static int feed(struct shore__encoder *e, const char *text, size_t bytes, struct shore__ids *out, bool ends) {
+    struct shore_diag diag = {{0}};
+    int rc = shore__encoder_feed(e, text, bytes, out, &diag);
+    return rc || !ends ? rc : shore__encoder_end(e, out, &diag);
+}
+
+/* An encoder that begins in the middle, and comes to the state of the one that began at the beginning, goes on as it.
+ */
+static void join_late(const struct shore__tokenizer *t, const char *text, size_t bytes, bool special) {
+    struct shore__encoder *first, *late;
+    struct shore__ids passed = {0}, expected = {0}, ids = {0};
+    struct shore__text there = {0}, here = {0};
+    size_t middle = bytes / 2, lead = middle < 16 ? middle : 16;
+    if (shore__encoder_open(t, special, &first) != 0 || shore__encoder_open(t, special, &late) != 0) abort();
+    int rc = feed(first, text, middle, &passed, false);
+    if (rc == 0) rc = feed(late, text + middle - lead, lead, &passed, false);
+    if (rc == 0) rc = shore__encoder_state(first, &there);
+    if (rc == 0) rc = shore__encoder_state(late, &here);
+    bool same = rc == 0 && there.count == here.count && !memcmp(there.bytes, here.bytes, here.count);
+    if (same && feed(first, text + middle, bytes - middle, &expected, true) == 0 &&
+        feed(late, text + middle, bytes - middle, &ids, true) == 0) {
+        if (ids.count != expected.count) abort();
+        if (ids.count && memcmp(ids.ids, expected.ids, ids.count * sizeof *ids.ids) != 0) abort();
+    }
+    /* and a reset one is as new */
+    shore__encoder_reset(late);
+    passed.count = ids.count = 0;
+    if (feed(late, text, bytes, &ids, true) == 0 && rc == 0) {
+        shore__encoder_reset(first);
+        if (feed(first, text, bytes, &passed, true) != 0 || passed.count != ids.count) abort();
+    }
+    shore__encoder_close(first);
+    shore__encoder_close(late);
+    free(passed.ids);
+    free(expected.ids);
+    free(ids.ids);
+    free(there.bytes);
+    free(here.bytes);
+}
+
 static void use(struct shore__tokenizer *t, const char *text, size_t bytes, bool special) {
     struct shore__ids whole = {0}, parts = {0};
     struct shore__text decoded = {0};
@@ -100,6 +140,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     int rc = shore__tokenizer_open(directory, &t, &diag);
     if (rc == 0) {
         use(t, (const char *)data, text_bytes, choice & CHOICE_SPECIAL);
+        join_late(t, (const char *)data, text_bytes, choice & CHOICE_SPECIAL);
         shore__tokenizer_close(t);
     } else if (!diag.text[0]) {
         abort();
