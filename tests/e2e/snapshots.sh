@@ -150,7 +150,7 @@ same "nothing stays where it moved to" "$(ls "$place/yours")" ""
 
 
 # Moved by hand, and then left by the state: the parts of its snapshots stay where they went.
-mkdir "$place"/leave{1,2}
+mkdir "$place"/leave{1,2,4,5}
 leaving=$place/leaving
 must train "${common[@]}" --drive "$place"/leave{1,2} --drive-speeds 1,1 --out "$leaving" --stop-at 5
 must snapshot "$leaving" five
