@@ -9,9 +9,9 @@
 #include "cli/cli.h"
 #include "cli/doctor.h"
 #include "drive/placement.h"
-#include "drive/probe.h"
-#include "drive/speed.h"
-#include "drive/transport.h"
+#include "drive/probe/probe.h"
+#include "drive/probe/speed.h"
+#include "drive/remote/transport.h"
 
 #define STATE_BYTES (12u * SHORE_SEGMENT_ELEMS) /* of AdamW with moments in fp32 */
 

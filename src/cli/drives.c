@@ -4,8 +4,8 @@
 
 #include "cli/cli.h"
 #include "drive/placement.h"
-#include "drive/probe.h"
-#include "drive/transport.h"
+#include "drive/probe/probe.h"
+#include "drive/remote/transport.h"
 #include "storage/whereabouts.h"
 
 struct found {

@@ -10,8 +10,8 @@
 #include "base/suggest.h"
 #include "base/units.h"
 #include "cli/other_names.h"
-#include "drive/remote.h"
-#include "drive/transport.h"
+#include "drive/remote/remote.h"
+#include "drive/remote/transport.h"
 #include "files/json.h"
 #include "run/settings.h"
 

@@ -9,7 +9,7 @@
 #include "base/diag.h"
 #include "base/units.h"
 #include "cli/cli.h"
-#include "run/emulate.h"
+#include "run/emulation/emulate.h"
 
 #define AT(field) offsetof(struct shore__train_args, field)
 #define OPTION(...) SHORE__OPTION(struct shore__train_args, __VA_ARGS__)

@@ -3,7 +3,7 @@
 #define SHORE_DRIVE_CHUNK_H
 
 #include "drive/drive.h"
-#include "drive/moments.h"
+#include "drive/moment_tiles.h"
 
 size_t shore__gradient_segment_bytes(enum shore_gradient_form form); /* 0: SPARSE has no fixed size */
 

@@ -1,6 +1,6 @@
 #include "drive/planes.h"
 
-#include "drive/moments.h"
+#include "drive/moment_tiles.h"
 
 #define ELEM_BYTES(bytes) ((bytes)*SHORE_SEGMENT_ELEMS)
 

@@ -11,11 +11,11 @@
 #include "base/diag.h"
 #include "base/suggest.h"
 #include "drive/placement.h"
-#include "drive/transport.h"
+#include "drive/remote/transport.h"
 #include "files/atomic.h"
 #include "files/json.h"
+#include "run/exchange/tensors.h"
 #include "run/internal.h"
-#include "run/tensors.h"
 #include "text/data_files.h"
 
 enum { CONFIG_BYTES_MOST = 1 << 20 };

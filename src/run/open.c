@@ -8,9 +8,9 @@
 
 #include "base/diag.h"
 #include "drive/placement.h"
-#include "drive/transport.h"
+#include "drive/remote/transport.h"
 #include "files/atomic.h"
-#include "run/fleets.h"
+#include "run/lives/fleets.h"
 
 /* What run.json is to call the place where a drive is now. */
 static int place_named(const struct shore__run *run, const char *drive, const char *move, const char *name, char **out,

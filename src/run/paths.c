@@ -9,7 +9,7 @@
 
 #include "base/diag.h"
 #include "drive/placement.h"
-#include "drive/transport.h"
+#include "drive/remote/transport.h"
 #include "files/atomic.h"
 #include "files/json.h"
 #include "run/internal.h"

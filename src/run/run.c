@@ -14,7 +14,7 @@
 #include "base/diag.h"
 #include "files/atomic.h"
 #include "files/json.h"
-#include "run/fleets.h"
+#include "run/lives/fleets.h"
 #include "storage/blockio.h"
 
 int shore__run_alloc(const char *path, struct shore__run **out, struct shore_diag *diag) {

@@ -13,7 +13,7 @@
 #include "base/suggest.h"
 #include "base/units.h"
 #include "drive/placement.h"
-#include "drive/speed.h"
+#include "drive/probe/speed.h"
 #include "files/json.h"
 
 enum kind { TEXT, LIST, COUNT32, COUNT64, SIZE, REAL, SHARE, CHOICE, TRUTH, PACE };

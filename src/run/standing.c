@@ -13,7 +13,7 @@
 
 #include "base/diag.h"
 #include "files/atomic.h"
-#include "run/fleets.h"
+#include "run/lives/fleets.h"
 
 /* The inode, and where the file system knows it, when it was made: inodes are used again. NULL: cannot be told. */
 static char *mark_of(const char *directory) {

@@ -10,7 +10,7 @@
 #include "base/diag.h"
 #include "base/units.h"
 #include "drive/chunk.h"
-#include "drive/fleet.h"
+#include "drive/fleet/fleet.h"
 #include "train/trainer.h"
 
 static uint64_t image_bytes(const struct trainer *t) {

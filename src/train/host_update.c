@@ -8,7 +8,7 @@
 #include "base/thread.h"
 #include "base/units.h"
 #include "drive/chunk.h"
-#include "drive/fleet.h"
+#include "drive/fleet/fleet.h"
 #include "drive/throttle.h"
 
 enum { GRADIENT_BYTES = SHORE_SEGMENT_ELEMS * 4 };

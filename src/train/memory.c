@@ -8,7 +8,7 @@
 #include "base/diag.h"
 #include "base/units.h"
 #include "drive/planes.h"
-#include "drive/transport.h"
+#include "drive/remote/transport.h"
 #include "infer/generate.h"
 #include "train/host_update.h"
 

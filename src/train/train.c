@@ -10,7 +10,7 @@
 #include "base/diag.h"
 #include "base/machine.h"
 #include "base/units.h"
-#include "run/emulate.h"
+#include "run/emulation/emulate.h"
 #include "train/trainer.h"
 
 /* ---- opening -------------------------------------------------------------------------------------------------------

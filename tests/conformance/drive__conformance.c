@@ -2,8 +2,8 @@
 #include "conformance/drive_bench.h"
 
 #include "base/arena.h"
-#include "drive/fleet.h"
-#include "drive/snapshot.h"
+#include "drive/fleet/fleet.h"
+#include "drive/fleet/fleet_snapshot.h"
 #include "drive/throttle.h"
 #include <pthread.h>
 

@@ -1,8 +1,8 @@
 /* State that travels: images between fleets, snapshots, placements; residuals and gradients of every form. */
 #include "conformance/drive_bench.h"
 
-#include "drive/fleet.h"
-#include "drive/snapshot.h"
+#include "drive/fleet/fleet.h"
+#include "drive/fleet/fleet_snapshot.h"
 
 static void copy_state(struct bench *b, struct shore_fleet *from, struct shore_fleet *to, struct shore_store store,
                        uint64_t step) {

@@ -19,7 +19,7 @@
 
 #include "base/prng.h"
 #include "base/units.h"
-#include "drive/serve_listen.h"
+#include "drive/serve/serve_listen.h"
 #include "longshore/state.h"
 #include "near/moments.h"
 #include "number/bf16.h"

@@ -4,7 +4,7 @@
 
 #include <pthread.h>
 
-#include "drive/fleet.h"
+#include "drive/fleet/fleet.h"
 
 struct order {
     struct place place;

@@ -9,10 +9,10 @@
 #include <sys/un.h>
 #include <sys/wait.h>
 
-#include "drive/conn.h"
 #include "drive/placement.h"
-#include "drive/remote.h"
-#include "drive/wire_open.h"
+#include "drive/remote/conn.h"
+#include "drive/remote/remote.h"
+#include "drive/remote/wire_open.h"
 
 enum fault {
     NONE,

@@ -2,7 +2,7 @@
  * the run directory held at that instant is kept with it. Whoever opens the run then finds the state it had, or the one
  * it was to have, whole; and the old placement or the new one. */
 #include "fault/crash_disk.h"
-#include "run/fleets.h"
+#include "run/lives/fleets.h"
 #include "unit/run/support.h"
 
 #define VARIANTS 3u

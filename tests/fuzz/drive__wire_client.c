@@ -3,8 +3,8 @@
 #include <string.h>
 
 #include "base/units.h"
-#include "drive/probe.h"
-#include "drive/wire_open.h"
+#include "drive/probe/probe.h"
+#include "drive/remote/wire_open.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

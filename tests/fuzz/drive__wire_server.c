@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "base/units.h"
-#include "drive/wire_open.h"
+#include "drive/remote/wire_open.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -8,7 +8,7 @@
 
 #include "base/prng.h"
 #include "drive/layout.h"
-#include "drive/moments.h"
+#include "drive/moment_tiles.h"
 
 #define TENSORS 400u
 

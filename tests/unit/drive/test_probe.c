@@ -13,7 +13,7 @@
 #include <sys/file.h>
 #include <unistd.h>
 
-#include "drive/probe.h"
+#include "drive/probe/probe.h"
 
 #define PROBES 5000
 #define THREADS 2
@@ -63,7 +63,7 @@ static void a_name_too_long_has_never_been_a_file(void **state) {
     const uint64_t fleet_id[2] = {1, 2};
     char name[300] = "/var/tmp/";
     memset(name + strlen(name), 'n', 256);
-    assert_int_equal(shore__drive_discard(name, fleet_id, SHORE__ANY_GENERATION, true, NULL), SHORE_EMISSING);
+    assert_int_equal(shore__drive_remove(name, fleet_id, SHORE__ANY_GENERATION, true, NULL), SHORE_EMISSING);
 }
 
 int main(void) {

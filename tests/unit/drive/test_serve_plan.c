@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "drive/serve.h"
+#include "drive/serve/serve.h"
 
 /* In a directory of its own: root/a/longshore.volume, root/b; beside it, rootless/ and outside/longshore.volume. */
 static const struct {

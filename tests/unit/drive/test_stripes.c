@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "drive/stripes.h"
+#include "drive/fleet/stripes.h"
 
 #define MOST 12u
 

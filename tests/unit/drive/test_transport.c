@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "drive/transport.h"
+#include "drive/remote/transport.h"
 
 static const struct {
     const char *uri;

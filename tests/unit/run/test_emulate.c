@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "files/json.h"
-#include "run/emulate.h"
+#include "run/emulation/emulate.h"
 
 static int read_text(const char *text, struct shore__emulation *out, struct shore_diag *diag) {
     json_t *json;

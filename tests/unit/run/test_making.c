@@ -3,8 +3,8 @@
 #include <sys/file.h>
 #include <sys/wait.h>
 
-#include "drive/discard.h"
-#include "run/fleets.h"
+#include "drive/probe/probe.h"
+#include "run/lives/fleets.h"
 #include "unit/run/made_runs.h"
 
 /* A making that got so far and was killed: the lock and the descriptors go, the files stay. */
@@ -395,7 +395,7 @@ static void volumes_out_of_sight_are_named(void **state) {
     settings_of(&s, "drive");
     shore__run_close(make("a", &s, false));
     assert_true(rename("drive", "away") == 0 && symlink("drive", "drive") == 0);
-    assert_int_equal(shore__drive_discard("drive", any, SHORE__ANY_GENERATION, false, &diag), -ELOOP);
+    assert_int_equal(shore__drive_remove("drive", any, SHORE__ANY_GENERATION, false, &diag), -ELOOP);
     assert_ok(shore__run_remove("a", &begun, hear, &said, &diag));
     assert_says(said, "left alone: ");
     assert_says(said, "symbolic links");

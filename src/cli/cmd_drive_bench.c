@@ -1,0 +1,142 @@
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "cli/clean_text.h"
+#include "cli/cli.h"
+#include "drive/placement.h"
+#include "drive/probe/probe.h"
+#include "drive/probe/speed.h"
+#include "drive/remote/transport.h"
+
+struct args {
+    enum shore_io io;
+    bool json;
+};
+
+static const struct shore__option options[] = {
+    SHORE__CHOICE(struct args, "io", io, "auto|uring|threads|buffered", "how drives are read and written"),
+    SHORE__OPTION(struct args, FLAG, "json", json, NULL, "one JSON object on one line"),
+};
+
+static const struct shore__command_line line = {
+    .command = "drive bench",
+    .remote = true,
+    .synopsis = "drive bench DRIVE... [--json]",
+    .about =
+        "Measures each drive alone, reading and writing at once in the pattern of UPDATE, with a temporary file of\n"
+        "96 MiB: the figures that decide which share of a run's state a drive gets, so that all finish together. A\n"
+        "drive on another host is measured over there, and counts with no more than its link carries: updates of\n"
+        "AdamW whose fp32 gradients come over it.",
+    .notes = "'longshore bench disk' measures longer and all drives at once.",
+    .options = options,
+    .noptions = sizeof options / sizeof options[0],
+    .positional = SHORE__WORDS_MAX,
+};
+
+/* As it was found. */
+struct drive {
+    struct shore__probe probe;
+    uint64_t speed, link;
+};
+
+/* A run's with AdamW and moments in fp32. */
+#define STATE_BYTES (12u * SHORE_SEGMENT_ELEMS)
+
+static int find(const char *name, struct drive *d, struct shore_diag *diag) {
+    char shown[256];
+    shore__escape(name, strlen(name), shown, sizeof shown);
+    if (shore__path_is_virtual(name))
+        return shore__fail(diag, SHORE_EUSAGE, "%s is no drive that could be measured: give a directory", shown);
+    int rc = shore__drive_probe(name, &d->probe, diag);
+    if (!rc) rc = shore__probe_may_be_made(name, &d->probe, diag);
+    if (!rc && d->probe.is_device)
+        rc = shore__fail(diag, SHORE_EUSAGE,
+                         "%s is a block device, which only overwriting could measure: 'longshore bench disk "
+                         "--overwrite' does that",
+                         shown);
+    struct stat st;
+    if (!rc && d->probe.exists && !shore__path_is_remote(name) && !stat(d->probe.path, &st) && !S_ISREG(st.st_mode))
+        rc = shore__fail(diag, SHORE_EUSAGE, "%s is a special file, not a file or a directory", shown);
+    return rc;
+}
+
+static int print(const char *const *names, const struct drive *found, uint32_t n, bool json) {
+    json_t *drives = json_array();
+    struct shore__site *sites = calloc(n, sizeof *sites);
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        sum += found[i].speed;
+        if (sites) sites[i] = (struct shore__site){names[i], found[i].probe.device};
+    }
+    bool shared = n > 1 && sites && shore__sites_share_device(sites, n);
+    for (uint32_t i = 0; i < n; i++) {
+        const struct drive *d = &found[i];
+        char rate[32], room[32], escaped[512];
+        /* what shares a device shares its speed, so it is placed equally */
+        double share = shared ? 1.0 / n : (double)d->speed / (double)sum;
+        json_t *o =
+            json_pack("{s:o,s:I,s:f,s:I}", "drive", shore__clean_json(names[i], strlen(names[i])), "bytes_per_second",
+                      (json_int_t)d->speed, "share", share, "room_bytes", (json_int_t)d->probe.capacity_bytes);
+        if (d->link) json_object_set_new(o, "link_bytes_per_second", json_integer((json_int_t)d->link));
+        json_array_append_new(drives, o);
+        if (json) continue;
+        printf("%s: %s/s", shore__escape(names[i], strlen(names[i]), escaped, sizeof escaped),
+               shore__format_size(d->speed, rate, sizeof rate));
+        if (d->link) printf(" (its link carries %s/s)", shore__format_size(d->link, rate, sizeof rate));
+        printf(", room for %s, %.1f %% of a run\n", shore__format_size(d->probe.capacity_bytes, room, sizeof room),
+               100 * share);
+    }
+    free(sites);
+    if (json) return shore__cli_print_json(json_pack("{s:o,s:b}", "drives", drives, "one_device", shared));
+    json_decref(drives);
+    if (shared) puts("all of them lie on one device and share its speed: they get equal shares");
+    return SHORE__EXIT_DONE;
+}
+
+static int bench(const char *const *names, uint32_t n, const struct args *a) {
+    struct shore_diag diag = {{0}};
+    struct drive *found = calloc(n, sizeof *found);
+    int rc = found ? 0 : shore__fail(&diag, -ENOMEM, "out of memory");
+    for (uint32_t i = 0; !rc && i < n; i++) {
+        char shown[256];
+        for (uint32_t k = 0; !rc && k < i; k++)
+            if (strcmp(names[i], names[k]) == 0)
+                rc = shore__fail(&diag, SHORE_EUSAGE, "%s is given twice",
+                                 shore__escape(names[i], strlen(names[i]), shown, sizeof shown));
+        if (!rc) rc = find(names[i], &found[i], &diag);
+    }
+    shore__cli_catch_signals("longshore: stopping after this drive\n");
+    for (uint32_t i = 0; !rc && i < n; i++) {
+        struct drive *d = &found[i];
+        const char *path = shore__path_is_remote(names[i]) ? names[i] : d->probe.path;
+        rc = shore__site_measure(path, a->io, STATE_BYTES, &d->speed, &d->link, &diag);
+        if (!rc && shore__cli_stop_wanted()) rc = -ECANCELED;
+    }
+    int code = SHORE__EXIT_FAILED;
+    if (!rc)
+        code = print(names, found, n, a->json);
+    else if (rc != -ECANCELED)
+        code = shore__cli_fail(rc, &diag);
+    for (uint32_t i = 0; found && i < n; i++)
+        shore__probe_free(&found[i].probe);
+    free(found);
+    return code;
+}
+
+int shore__cli_drive_bench(int argc, char **argv) {
+    struct args a = {0};
+    struct shore__parsed parsed;
+    struct shore_diag diag = {{0}};
+    uint32_t n = 0;
+    int rc = shore__options_parse(&line, argc, argv, &a, &parsed, &diag);
+    if (!rc && parsed.help) {
+        shore__options_help(&line, &a);
+        return SHORE__EXIT_DONE;
+    }
+    while (parsed.positional[n])
+        n++;
+    if (!rc && n == 0) rc = shore__fail(&diag, SHORE_EUSAGE, "which drive? Give a directory on it");
+    return rc ? shore__cli_fail(rc, &diag) : bench(parsed.positional, n, &a);
+}

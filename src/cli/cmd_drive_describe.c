@@ -1,0 +1,101 @@
+/* What can be told of a run's drive without opening it, here or on another host. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/clean_text.h"
+#include "cli/cli.h"
+#include "drive/placement.h"
+#include "drive/probe/probe.h"
+#include "run/lives/fleets.h"
+
+/* A far side's words may be any bytes. */
+static void set_error(json_t *o, const char *text) {
+    json_object_set_new(o, "error", shore__clean_json(text, strlen(text)));
+}
+
+static void describe_volume(const struct shore__run *run, const struct shore__probe *p, json_t *o) {
+    const struct shore__volume_desc *desc = &p->desc;
+    const struct shore__record *r = &p->recovery.record;
+    json_object_set_new(o, "place", json_integer(desc->drive));
+    json_object_set_new(o, "generation", json_integer((json_int_t)desc->generation));
+    json_object_set_new(o, "segments", json_integer(desc->segments));
+    json_object_set_new(o, "share", json_real((double)desc->segments / (double)run->model->layout->segments));
+    json_object_set_new(o, "extents", json_integer(desc->nextents));
+    json_object_set_new(o, "size_bytes", json_integer((json_int_t)p->size_bytes));
+    json_object_set_new(o, "scratch_bytes", json_integer((json_int_t)desc->scratch_bytes));
+    json_object_set_new(o, "spill", json_boolean(desc->spill));
+    json_object_set_new(o, "in_use", json_boolean(p->busy));
+    if (p->recovery.valid) {
+        json_object_set_new(o, "step", json_integer((json_int_t)r->slot[r->active & 1].step));
+        json_object_set_new(o, "epoch", json_integer((json_int_t)r->epoch));
+        json_object_set_new(o, "record_sequence", json_integer((json_int_t)r->sequence));
+    }
+    const char *error = !shore__probe_is_of(p, run->fleet_id) ? "the volume belongs to another run"
+                        : desc->generation != run->generation ? "the volume is of another placement"
+                        : p->recovery.damaged_record          ? p->recovery.damage.text
+                        : !p->recovery.valid                  ? "both commit records are gone"
+                                                              : NULL;
+    if (error) set_error(o, error);
+}
+
+/* Speeds that were given, a word for each drive. */
+static void describe_speed(const struct shore__run *run, size_t drive, json_t *o) {
+    const char *at = run->settings.drive_speeds;
+    for (; at && drive; drive--)
+        at = (at = strchr(at, ',')) ? at + 1 : NULL;
+    if (at) json_object_set_new(o, "speed", json_stringn(at, strcspn(at, ",")));
+}
+
+json_t *shore__cli_drive_json(const struct shore__run *run, size_t drive) {
+    const char *recorded = run->settings.drives.item[drive];
+    char *name = shore__drive_name(recorded, run->generation);
+    struct shore__probe probe;
+    struct shore_diag diag = {{0}};
+    json_t *o = json_pack("{s:s}", "drive", name ? name : recorded);
+    describe_speed(run, drive, o);
+    if (shore__path_is_virtual(recorded)) {
+        set_error(o, "in memory, gone with the process");
+    } else if (shore__drive_probe(recorded, &probe, &diag)) {
+        size_t n = strlen(recorded); /* which drive is said already */
+        bool named = strncmp(diag.text, recorded, n) == 0 && strncmp(diag.text + n, ": ", 2) == 0;
+        set_error(o, diag.text + (named ? n + 2 : 0));
+    } else {
+        json_object_set_new(o, "volume", shore__clean_json(probe.path, strlen(probe.path)));
+        if (probe.is_volume)
+            describe_volume(run, &probe, o);
+        else
+            set_error(o, probe.exists ? probe.trouble.text : "no volume is there");
+        shore__probe_free(&probe);
+    }
+    free(name);
+    return o;
+}
+
+static const char *text_of(const json_t *o, const char *key) {
+    const char *text = json_string_value(json_object_get(o, key));
+    return text ? text : "";
+}
+
+static long long number_of(const json_t *o, const char *key) {
+    return (long long)json_integer_value(json_object_get(o, key));
+}
+
+void shore__cli_drive_print(const json_t *o) {
+    char shown[1200], size[32];
+    const char *name = text_of(o, "drive"), *error = text_of(o, "error"), *volume = text_of(o, "volume");
+    printf("%s:", shore__escape(name, strlen(name), shown, sizeof shown));
+    if (json_object_get(o, "share")) {
+        printf(" %.1f %% of the state (%lld segments), %s in %s, placement %lld",
+               100 * json_real_value(json_object_get(o, "share")), number_of(o, "segments"),
+               shore__format_size((uint64_t)number_of(o, "size_bytes"), size, sizeof size),
+               shore__escape(volume, strlen(volume), shown, sizeof shown), number_of(o, "generation"));
+        if (json_object_get(o, "step")) printf(", step %lld, epoch %lld", number_of(o, "step"), number_of(o, "epoch"));
+        if (text_of(o, "speed")[0]) printf(", speed %s", text_of(o, "speed"));
+        if (json_is_true(json_object_get(o, "in_use"))) printf(", in use");
+    }
+    if (error[0]) {
+        fputs(json_object_get(o, "share") ? "; " : " ", stdout);
+        shore__cli_put_text(stdout, error, strlen(error));
+    }
+    putchar('\n');
+}

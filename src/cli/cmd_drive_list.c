@@ -1,0 +1,54 @@
+#include <string.h>
+
+#include "cli/clean_text.h"
+#include "cli/cli.h"
+
+static const struct shore__option options[] = {
+    {.kind = SHORE__OPTION_FLAG, .name = "json", .help = "one JSON object on one line"},
+};
+
+static const struct shore__command_line line = {
+    .command = "drive list",
+    .remote = true,
+    .synopsis = "drive list RUN [--json]",
+    .about =
+        "Lists the drives of a run: which share of its state each holds, at which step, and what is wrong with it.",
+    .options = options,
+    .noptions = sizeof options / sizeof options[0],
+    .positional = 1,
+};
+
+static int list(const struct shore__run *run, bool json) {
+    json_t *drives = json_array();
+    for (size_t i = 0; i < run->settings.drives.count; i++)
+        json_array_append_new(drives, shore__cli_drive_json(run, i));
+    if (json)
+        return shore__cli_print_json(
+            json_pack("{s:o,s:I,s:s?,s:o}", "run", shore__clean_json(run->path, strlen(run->path)), "generation",
+                      (json_int_t)run->generation, "drive_speeds", run->settings.drive_speeds, "drives", drives));
+    size_t i;
+    json_t *o;
+    json_array_foreach(drives, i, o) shore__cli_drive_print(o);
+    printf("placement %llu\n", (unsigned long long)run->generation);
+    json_decref(drives);
+    return SHORE__EXIT_DONE;
+}
+
+int shore__cli_drive_list(int argc, char **argv) {
+    bool json = false;
+    struct shore__parsed parsed;
+    struct shore_diag diag = {{0}};
+    struct shore__run *run = NULL;
+    int code = SHORE__EXIT_DONE;
+    int rc = shore__options_parse(&line, argc, argv, &json, &parsed, &diag);
+    if (!rc && parsed.help) {
+        shore__options_help(&line, &json);
+        return code;
+    }
+    if (!rc && !parsed.positional[0]) rc = shore__fail(&diag, SHORE_EUSAGE, "which run? longshore drive list RUN");
+    if (!rc) rc = shore__run_open(parsed.positional[0], false, NULL, &run, &diag);
+    if (!rc && run->note) shore__cli_say("%s", run->note);
+    code = rc ? shore__cli_fail(rc, &diag) : list(run, json);
+    shore__run_close(run);
+    return code;
+}

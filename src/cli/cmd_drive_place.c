@@ -1,0 +1,331 @@
+/* longshore drive add, remove, move: a run's state goes to more, fewer or other drives. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/cli.h"
+#include "run/lives/fleets.h"
+#include "train/train.h"
+
+struct args {
+    char *speeds;
+    uint64_t memory;
+    bool quiet, itself;
+};
+
+static const struct shore__option options[] = {
+    SHORE__OPTION(struct args, TEXT, "drive-speeds", speeds, "A,B,...",
+                  "speeds of all drives afterwards, in their order (2,1 or 2.8GB,1.4GB); otherwise measured"),
+    SHORE__OPTION(struct args, SIZE, "memory", memory, "SIZE", "the budget; otherwise the run's"),
+    SHORE__NOT_A_COPY(struct args, itself),
+    SHORE__OPTION(struct args, FLAG, "quiet", quiet, NULL, "no progress"),
+};
+
+#define COMMON_NOTES                                                                                                \
+    "The state is copied into new volumes (room for them is needed beside the old ones), and one rewrite of "       \
+    "run.json\n"                                                                                                    \
+    "goes over to them. Stopped or killed before, the run is where it was; after, the next command that opens it\n" \
+    "removes the old volumes. The digest stays the same, and training goes on with the same bits."
+
+static const struct shore__command_line lines[] = {
+    {
+        .command = "drive add",
+        .remote = true,
+        .synopsis = "drive add RUN DRIVE... [--drive-speeds A,B,...]",
+        .about = "Adds drives to a run: its state is spread over the old and the new ones, by their speeds.",
+        .notes = COMMON_NOTES,
+        .options = options,
+        .noptions = sizeof options / sizeof options[0],
+        .positional = SHORE__WORDS_MAX,
+    },
+    {
+        .command = "drive remove",
+        .remote = true,
+        .synopsis = "drive remove RUN DRIVE... [--drive-speeds A,B,...]",
+        .about = "Takes drives out of a run: what they hold moves to those that stay.",
+        .notes = COMMON_NOTES,
+        .options = options,
+        .noptions = sizeof options / sizeof options[0],
+        .positional = SHORE__WORDS_MAX,
+    },
+    {
+        .command = "drive move",
+        .remote = true,
+        .synopsis = "drive move RUN OLD=NEW... [--drive-speeds A,B,...]\ndrive move RUN --drive-speeds A,B,...",
+        .about =
+            "Replaces drives of a run by others, or spreads its state anew over those it has. (Where files were moved\n"
+            "by hand, nothing needs copying: train --resume RUN --drive OLD=NEW says where they are.)",
+        .notes = COMMON_NOTES,
+        .options = options,
+        .noptions = sizeof options / sizeof options[0],
+        .positional = SHORE__WORDS_MAX,
+    },
+};
+
+enum what { ADD, REMOVE, MOVE };
+
+/* What is recorded of given speeds, drive by drive. */
+struct speeds {
+    char *text, **item; /* into text; NULL: measured */
+};
+
+static int speeds_split(const struct shore__settings *s, struct speeds *out) {
+    *out = (struct speeds){.item = calloc(s->drives.count + SHORE__WORDS_MAX + 1, sizeof *out->item)};
+    if (s->drive_speeds) out->text = strdup(s->drive_speeds);
+    if (!out->item || (s->drive_speeds && !out->text)) return -ENOMEM;
+    char *at = out->text;
+    for (size_t i = 0; at && i < s->drives.count; i++)
+        out->item[i] = strsep(&at, ",");
+    return 0;
+}
+
+static void speeds_free(struct speeds *s) {
+    free(s->text);
+    free(s->item);
+}
+
+static int no_such_drive(const struct shore__run *run, const char *name, struct shore_diag *diag) {
+    char shown[256], first[256];
+    char *drive = run->settings.drives.count ? shore__drive_name(run->settings.drives.item[0], run->generation) : NULL;
+    shore__escape(drive ? drive : "none", strlen(drive ? drive : "none"), first, sizeof first);
+    free(drive);
+    return shore__fail(diag, SHORE_EUSAGE, "%s: this run has no such drive; its first is %s",
+                       shore__escape(name, strlen(name), shown, sizeof shown), first);
+}
+
+static int given_twice(const char *name, struct shore_diag *diag) {
+    char shown[256];
+    return shore__fail(diag, SHORE_EUSAGE, "%s is given twice", shore__escape(name, strlen(name), shown, sizeof shown));
+}
+
+static int append(struct shore__strings *list, const char *item, struct shore_diag *diag) {
+    return shore__strings_add(list, item) ? shore__fail(diag, -ENOMEM, "out of memory") : 0;
+}
+
+static int added(const struct shore__run *run, const char *const *words, struct shore__strings *out,
+                 struct shore_diag *diag) {
+    const struct shore__strings *present = &run->settings.drives;
+    char shown[256];
+    int rc = 0;
+    for (size_t i = 0; !rc && i < present->count; i++)
+        rc = append(out, present->item[i], diag);
+    for (; !rc && *words; words++) {
+        if (shore__drive_find(present, run->generation, *words) < present->count)
+            return shore__fail(diag, SHORE_EUSAGE, "%s is a drive of this run already",
+                               shore__escape(*words, strlen(*words), shown, sizeof shown));
+        if (shore__drive_find(out, run->generation, *words) < out->count) return given_twice(*words, diag);
+        rc = append(out, *words, diag);
+    }
+    return rc;
+}
+
+static int removed(const struct shore__run *run, const char *const *words, struct shore__strings *out,
+                   struct speeds *speeds, struct shore_diag *diag) {
+    const struct shore__strings *present = &run->settings.drives;
+    bool *gone = calloc(present->count + 1, sizeof *gone);
+    size_t left = present->count, kept = 0;
+    int rc = gone ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
+    for (; !rc && *words; words++) {
+        size_t k = shore__drive_find(present, run->generation, *words);
+        if (k == present->count)
+            rc = no_such_drive(run, *words, diag);
+        else if (gone[k])
+            rc = given_twice(*words, diag);
+        else
+            left--;
+        if (!rc) gone[k] = true;
+    }
+    if (!rc && left == 0)
+        rc = shore__fail(diag, SHORE_EUSAGE,
+                         "a run needs a drive: its last one cannot be removed; 'longshore drive move RUN OLD=NEW' "
+                         "replaces it, 'longshore remove RUN' deletes the run");
+    for (size_t i = 0; !rc && i < present->count; i++) {
+        if (gone[i]) continue;
+        speeds->item[kept++] = speeds->item[i];
+        rc = append(out, present->item[i], diag);
+    }
+    free(gone);
+    return rc;
+}
+
+/* Paths may hold '=' themselves: the one counts before which a drive's name ends. */
+static int replace(const struct shore__run *run, const char *word, struct shore__strings *out, bool *replaced,
+                   struct shore_diag *diag) {
+    const struct shore__strings *present = &run->settings.drives;
+    char shown[256];
+    const char *at = strchr(word, '=');
+    if (!at)
+        return shore__fail(diag, SHORE_EUSAGE, "%s: give OLD=NEW, the drive and the one that takes its place",
+                           shore__escape(word, strlen(word), shown, sizeof shown));
+    for (; at; at = strchr(at + 1, '=')) {
+        char *old = strndup(word, (size_t)(at - word));
+        size_t k = old ? shore__drive_find(present, run->generation, old) : present->count;
+        free(old);
+        if (k == present->count) continue;
+        if (replaced[k]) return given_twice(present->item[k], diag);
+        if (!at[1]) break;
+        replaced[k] = true;
+        free(out->item[k]);
+        out->item[k] = strdup(at + 1);
+        return out->item[k] ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
+    }
+    return at ? shore__fail(diag, SHORE_EUSAGE, "%s: to where?", shore__escape(word, strlen(word), shown, sizeof shown))
+              : no_such_drive(run, word, diag);
+}
+
+static int moved(const struct shore__run *run, const char *const *words, struct shore__strings *out,
+                 struct shore_diag *diag) {
+    const struct shore__strings *present = &run->settings.drives;
+    bool *replaced = calloc(present->count + 1, sizeof *replaced);
+    int rc = replaced ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
+    for (size_t i = 0; !rc && i < present->count; i++)
+        rc = append(out, present->item[i], diag);
+    for (; !rc && *words; words++)
+        rc = replace(run, *words, out, replaced, diag);
+    free(replaced);
+    return rc;
+}
+
+/* Speeds that were given stay with their drives; a drive without one leaves them incomplete. */
+static int join_speeds(const struct speeds *speeds, size_t count, const char *given, char **out,
+                       struct shore_diag *diag) {
+    *out = given ? strdup(given) : NULL;
+    if (given) return *out ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
+    if (!speeds->text) return 0;
+    size_t bytes = 1;
+    for (size_t i = 0; i < count; i++) {
+        if (!speeds->item[i])
+            return shore__fail(diag, SHORE_EUSAGE,
+                               "the speeds of this run's drives were given, not measured: give --drive-speeds for all "
+                               "%zu drives",
+                               count);
+        bytes += strlen(speeds->item[i]) + 1;
+    }
+    *out = calloc(bytes, 1);
+    if (!*out) return shore__fail(diag, -ENOMEM, "out of memory");
+    for (size_t i = 0; i < count; i++)
+        sprintf(*out + strlen(*out), "%s%s", i ? "," : "", speeds->item[i]);
+    return 0;
+}
+
+static int work(struct shore__run *run, enum what what, const char *const *words, const struct args *a,
+                struct shore_diag *diag) {
+    struct shore__strings drives = {0};
+    struct speeds speeds = {0};
+    char *text = NULL;
+    int rc = speeds_split(&run->settings, &speeds) ? shore__fail(diag, -ENOMEM, "out of memory") : 0;
+    if (!rc)
+        rc = what == ADD      ? added(run, words, &drives, diag)
+             : what == REMOVE ? removed(run, words, &drives, &speeds, diag)
+                              : moved(run, words, &drives, diag);
+    if (!rc) rc = join_speeds(&speeds, drives.count, a->speeds, &text, diag);
+    if (!rc) {
+        struct shore__placing how = {
+            .drives = &drives,
+            .speeds = text,
+            .note = shore__cli_note,
+            .progress = shore__cli_work,
+            .progress_ctx = a->quiet ? NULL : (void *)"moving the state",
+        };
+        rc = shore__run_place(run, &how, diag);
+        shore__cli_progress_end();
+    }
+    free(text);
+    speeds_free(&speeds);
+    shore__strings_free(&drives);
+    return rc;
+}
+
+/* Copies of snapshots do not move: who unplugs a drive should know. */
+static void tell_snapshots(const struct shore__run *run) {
+    struct shore__snapshot *list = NULL;
+    size_t count = 0;
+    if (shore__snapshots_read(run->path, &list, &count, NULL)) return;
+    for (size_t i = 0; i < count; i++) {
+        for (size_t v = 0; v < list[i].volumes.count; v++) {
+            const char *path = list[i].volumes.item[v], *end = strstr(path, ".snapshot-");
+            char *volume = end ? strndup(path, (size_t)(end - path)) : NULL;
+            char *drive = volume ? shore__drive_name(volume, list[i].generation) : NULL;
+            if (drive && shore__drive_find(&run->settings.drives, run->generation, drive) == run->settings.drives.count)
+                shore__cli_say("a part of snapshot %s stays on %s, which is no drive of the run any more", list[i].name,
+                               drive);
+            free(drive);
+            free(volume);
+        }
+    }
+    shore__snapshots_free(list, count);
+}
+
+/* More drives have more threads and rings. */
+static void tell_budget(const struct shore__run *run) {
+    struct shore__needs needs;
+    char least[32];
+    const struct shore__settings *s = &run->settings;
+    if (shore__train_needs(s, run->model, &needs, NULL) || s->memory_bytes >= needs.minimum_bytes) return;
+    shore__cli_say("training on %zu drives needs a budget of %s at least, more than the run's: --memory gives it",
+                   s->drives.count, shore__format_size_up(needs.minimum_bytes, least, sizeof least));
+}
+
+static uint32_t added_drives(const struct shore__parsed *parsed) {
+    uint32_t n = 0;
+    while (parsed->positional[1 + n])
+        n++;
+    return n;
+}
+
+static int command(enum what what, int argc, char **argv) {
+    const struct shore__command_line *line = &lines[what];
+    struct args a = {0};
+    struct shore__parsed parsed;
+    struct shore_diag diag = {{0}};
+    struct shore__run *run = NULL;
+    int code = SHORE__EXIT_DONE;
+    int rc = shore__options_parse(line, argc, argv, &a, &parsed, &diag);
+    if (!rc && parsed.help) {
+        shore__options_help(line, &a);
+        goto end;
+    }
+    if (!rc && !parsed.positional[0])
+        rc = shore__fail(&diag, SHORE_EUSAGE, "which run? longshore %.*s", (int)strcspn(line->synopsis, "["),
+                         line->synopsis);
+    if (!rc && !parsed.positional[1] && !(what == MOVE && a.speeds))
+        rc = shore__fail(&diag, SHORE_EUSAGE, "which drives? longshore %.*s", (int)strcspn(line->synopsis, "\n"),
+                         line->synopsis);
+    if (!rc && a.itself) rc = shore__run_claim(parsed.positional[0], &diag);
+    if (!rc) rc = shore__run_open(parsed.positional[0], true, NULL, &run, &diag);
+    if (!rc && run->note) shore__cli_say("%s", run->note);
+    shore__cli_catch_signals("longshore: stopping; once more stops at once\n");
+    uint64_t before = run ? run->generation : 0;
+    if (!rc) rc = shore__cli_copy_budget(run, a.memory, what == ADD ? added_drives(&parsed) : 0, &diag);
+    if (!rc) rc = work(run, what, parsed.positional + 1, &a, &diag);
+    if (rc == -ECANCELED) {
+        shore__cli_say("stopped: the state is where it was");
+        code = SHORE__EXIT_FAILED;
+    } else if (rc) {
+        code = run && run->begun ? shore__cli_fail_running(rc, &diag) : shore__cli_fail(rc, &diag);
+        bool drive_failed = rc == SHORE_ELINK || rc == -EIO || rc == -ENOSPC || rc == SHORE_ECORRUPT;
+        if (drive_failed && run && run->generation == before) shore__cli_say("the state is where it was");
+    } else {
+        char name[1024];
+        printf("%s: %zu drives, placement %llu\n", shore__printable(run->path, strlen(run->path), name, sizeof name),
+               run->settings.drives.count, (unsigned long long)run->generation);
+        tell_snapshots(run);
+        tell_budget(run);
+    }
+end:
+    shore__run_close(run);
+    free(a.speeds);
+    return code;
+}
+
+int shore__cli_drive_add(int argc, char **argv) {
+    return command(ADD, argc, argv);
+}
+
+int shore__cli_drive_remove(int argc, char **argv) {
+    return command(REMOVE, argc, argv);
+}
+
+int shore__cli_drive_move(int argc, char **argv) {
+    return command(MOVE, argc, argv);
+}

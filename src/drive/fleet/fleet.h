@@ -1,0 +1,81 @@
+/* The fleet inside. */
+#ifndef SHORE_DRIVE_FLEET_FLEET_H
+#define SHORE_DRIVE_FLEET_FLEET_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "drive/drive.h"
+#include "drive/fleet/stripes.h"
+#include "drive/link.h"
+#include "drive/placement.h"
+
+struct shore__join;
+
+/* The time for which a drive has had requests to work on. */
+struct shore__meter {
+    pthread_mutex_t lock;
+    uint64_t under_way, since_ns, busy_ns;
+};
+
+struct shore_fleet {
+    struct shore_layout *layout;
+    struct shore__drive_config config;
+    uint32_t ndrives;
+    struct shore__drive **drives; /* by place in the fleet; NULL while opening */
+    struct shore__range *ranges;  /* see placement.h */
+    struct shore__meter *meters;  /* by drive */
+    uint64_t fleet_id[2];
+    uint64_t generation;
+    uint64_t first_epoch; /* that sealing writes */
+    uint64_t scratch_bytes;
+    struct shore__stripes stripes; /* of scratch */
+    bool keeps_data;
+
+    pthread_mutex_t lock; /* of what follows */
+    pthread_cond_t idle;
+    uint64_t joins; /* requests under way; closing waits for them */
+    bool ready;     /* sealed or opened */
+    bool begun;     /* opening has written a new epoch to a drive */
+    uint64_t step, epoch, attempt;
+    uint64_t outstanding; /* updates with base == step that have not completed */
+    int attempt_rc;       /* first error of an update of this attempt */
+    struct shore_diag attempt_diag;
+    int broken_rc; /* a commit has failed on some drive: only opening again helps */
+    struct shore_diag broken_diag;
+    struct shore__join *commit; /* pending */
+    bool commit_sent;
+    enum shore__commit_how commit_how;
+    uint64_t commit_start_ns;
+    struct shore__join *held, *held_tail; /* updates whose base is being committed */
+    uint64_t nheld;
+    unsigned char metrics[SHORE__METRICS_BYTES], next_metrics[SHORE__METRICS_BYTES];
+    uint32_t metrics_bytes, next_metrics_bytes;
+
+    atomic_uint_fast64_t link[SHORE__LINK_CLASSES], commit_ns;
+};
+
+/* fleet_memory.c: how drives are opened; least: with as little memory as works. */
+struct shore__drive_config shore__fleet_config(const struct shore_layout *layout,
+                                               const struct shore_fleet_options *options, bool least);
+/* A fleet without drives yet; options are checked. */
+int shore__fleet_new(const struct shore_layout *layout, const struct shore_fleet_options *options,
+                     struct shore_fleet **out, struct shore_diag *diag);
+/* Once all drives are there. */
+int shore__fleet_set_scratch(struct shore_fleet *f, struct shore_diag *diag);
+
+/* From the records of all drives (drives[] in place order): which step to go on from, and the epoch to write. */
+struct shore__fleet_state {
+    uint64_t step, epoch; /* epoch: the greatest found */
+    bool verify;          /* an older step was accepted in place of a damaged one: read every byte first */
+    bool gives_up;        /* of a committed step whose records are whole: only if its bytes are not */
+    uint64_t given_up;    /* that step */
+    bool step_before;     /* may still be whole in the other slots */
+    unsigned char metrics[SHORE__METRICS_BYTES];
+    uint32_t metrics_bytes;
+};
+int shore__fleet_recover(struct shore__drive *const *drives, uint32_t ndrives,
+                         const struct shore_fleet_options *options, struct shore__fleet_state *out,
+                         struct shore_diag *diag);
+
+#endif

@@ -1,0 +1,111 @@
+/* What can be asked of a fleet, and of a volume. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/diag.h"
+#include "base/units.h"
+#include "drive/chunk.h"
+#include "drive/fleet/fleet.h"
+#include "drive/link.h"
+#include "drive/probe/probe.h"
+#include "drive/remote/transport.h"
+
+void shore_fleet_info(const struct shore_fleet *fleet, struct shore_fleet_info *out) {
+    struct shore_fleet *f = (struct shore_fleet *)(uintptr_t)fleet;
+    memset(out, 0, sizeof *out);
+    pthread_mutex_lock(&f->lock);
+    out->step = f->step;
+    out->epoch = f->epoch;
+    pthread_mutex_unlock(&f->lock);
+    memcpy(out->fleet_id, f->fleet_id, sizeof out->fleet_id);
+    out->ndrives = f->ndrives;
+    out->generation = f->generation;
+    out->scratch_bytes = f->scratch_bytes;
+    for (int p = 0; p < SHORE_PLANE_COUNT; p++)
+        if (f->config.plane_bytes[p]) out->planes |= 1u << p;
+    for (uint32_t d = 0; d < f->ndrives; d++) {
+        out->disk_bytes += f->drives[d]->ops->disk_bytes(f->drives[d]);
+    }
+}
+
+const char *shore_fleet_drive_path(const struct shore_fleet *f, uint32_t drive) {
+    return drive < f->ndrives ? f->drives[drive]->ops->path(f->drives[drive]) : NULL;
+}
+
+uint64_t shore_fleet_drive_busy_ns(const struct shore_fleet *f, uint32_t drive) {
+    if (drive >= f->ndrives) return 0;
+    struct shore__meter *m = &f->meters[drive];
+    pthread_mutex_lock(&m->lock);
+    uint64_t ns = m->busy_ns + (m->under_way ? shore__now_ns() - m->since_ns : 0);
+    pthread_mutex_unlock(&m->lock);
+    return ns;
+}
+
+uint64_t shore_fleet_drive_segments(const struct shore_fleet *f, uint32_t drive) {
+    return drive < f->ndrives ? f->drives[drive]->desc->segments : 0;
+}
+
+int shore_fleet_drive_describe(const struct shore_fleet *f, uint32_t drive, char *text, size_t bytes) {
+    return drive < f->ndrives ? f->drives[drive]->ops->describe(f->drives[drive], text, bytes) : -EINVAL;
+}
+
+int shore_fleet_metrics(const struct shore_fleet *fleet, void *metrics, uint32_t *bytes) {
+    struct shore_fleet *f = (struct shore_fleet *)(uintptr_t)fleet;
+    uint32_t capacity = *bytes;
+    pthread_mutex_lock(&f->lock);
+    *bytes = f->metrics_bytes;
+    int rc = f->metrics_bytes > capacity ? -ENOSPC : 0;
+    if (!rc) memcpy(metrics, f->metrics, f->metrics_bytes);
+    pthread_mutex_unlock(&f->lock);
+    return rc;
+}
+
+int shore_fleet_digest(struct shore_fleet *f, bool deep, unsigned char digest[16], struct shore_diag *diag) {
+    unsigned char message[24] = {0};
+    for (uint32_t d = 0; d < f->ndrives; d++) {
+        unsigned char sum[16];
+        int rc = f->drives[d]->ops->leaf_sum(f->drives[d], deep, sum, diag);
+        if (rc) return rc;
+        shore__sum_add(message + 8, sum);
+    }
+    pthread_mutex_lock(&f->lock);
+    shore__put_u64(message, f->step);
+    pthread_mutex_unlock(&f->lock);
+    struct shore__leaf leaf;
+    shore__leaf_make(message, sizeof message, 0, &leaf);
+    memcpy(digest, leaf.hash, 16);
+    return 0;
+}
+
+void shore_fleet_ledger(const struct shore_fleet *fleet, struct shore_ledger *out) {
+    struct shore_fleet *f = (struct shore_fleet *)(uintptr_t)fleet;
+    memset(out, 0, sizeof *out);
+    shore__link_ledger(f, out);
+    out->commit_ns = f->commit_ns;
+    for (uint32_t d = 0; d < f->ndrives; d++) {
+        f->drives[d]->ops->ledger(f->drives[d], out);
+    }
+}
+
+size_t shore_fleet_state_bytes(const struct shore_fleet *f) {
+    return shore__state_segment_bytes(f->config.plane_bytes);
+}
+
+int shore_volume_identity(const char *path, void *identity, uint32_t *bytes, struct shore_diag *diag) {
+    struct shore__probe probe;
+    uint32_t capacity = *bytes;
+    int rc = shore__drive_probe(path, &probe, diag);
+    if (rc) return rc;
+    *bytes = probe.desc.identity_bytes;
+    if (!probe.exists)
+        rc = shore__fail(diag, SHORE_EMISSING, "%s: no volume is there", path);
+    else if (!probe.is_volume)
+        rc = shore__fail(diag, SHORE_EFORMAT, "%s", probe.trouble.text);
+    else if (*bytes > capacity)
+        rc = shore__fail(diag, -ENOSPC, "%s: its identity has %u bytes", path, *bytes);
+    else if (*bytes)
+        memcpy(identity, probe.desc.identity, *bytes);
+    shore__probe_free(&probe);
+    return rc;
+}

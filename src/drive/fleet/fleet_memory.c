@@ -1,0 +1,88 @@
+/* What a fleet takes of memory, and how the rings of its drives are cut. */
+#include <string.h>
+
+#include "drive/fleet/fleet.h"
+#include "drive/local/local.h"
+#include "drive/remote/transport.h"
+
+#define RING_BYTES_DEFAULT (UINT64_C(16) << 20)
+#define RING_BUFFERS 5u
+#define RING_BUFFERS_LEAST 3u
+#define CHUNK_SEGMENTS_MAX 64u
+#define STAGE_SEGMENTS 4u
+#define STAGE_SEGMENTS_LEAST 2u
+
+/* How the memory of one drive's ring is cut: about 5 buffers, large ones; fewer and smaller ones where it is little. */
+static void choose_ring(struct shore__drive_config *config, const struct shore_fleet_options *o, bool least) {
+    uint64_t bytes = o->ring_bytes ? o->ring_bytes / (o->ndrives ? o->ndrives : 1) : RING_BYTES_DEFAULT;
+    uint64_t segments = bytes / shore__local_ring_segment_bytes(config->plane_bytes, true);
+    if (least || segments < RING_BUFFERS_LEAST) segments = RING_BUFFERS_LEAST;
+    uint64_t chunk = o->chunk_segments;
+    if (!chunk) {
+        chunk = segments / RING_BUFFERS ? segments / RING_BUFFERS : 1;
+        if (chunk > 8) chunk = 8;
+    }
+    if (chunk > CHUNK_SEGMENTS_MAX) chunk = CHUNK_SEGMENTS_MAX;
+    uint64_t buffers = segments / chunk;
+    if (buffers < RING_BUFFERS_LEAST) buffers = RING_BUFFERS_LEAST;
+    if (buffers > 16) buffers = 16;
+    config->chunk_segments = (uint32_t)chunk;
+    config->ring_buffers = (uint32_t)buffers;
+    config->stage_segments = least ? STAGE_SEGMENTS_LEAST : STAGE_SEGMENTS;
+}
+
+struct shore__drive_config shore__fleet_config(const struct shore_layout *layout, const struct shore_fleet_options *o,
+                                               bool least) {
+    struct shore__drive_config config = {
+        .layout = layout,
+        .optimizer = o->optimizer,
+        .moments = o->moments,
+        .fp32_params = o->fp32_params,
+        .read_only = o->read_only,
+        .io = o->io,
+        .arena = o->arena,
+        .throttle = o->throttle,
+        .note = o->note,
+        .note_ctx = o->note_ctx,
+    };
+    shore__planes_make(layout, o, config.plane_bytes);
+    choose_ring(&config, o, least);
+    return config;
+}
+
+/* The sum over any placement: sizes are sums of pieces rounded up to pages, so one drive that owns everything and empty
+ * ones beside it take as much as any other split, but for a page for each piece. */
+static uint64_t memory_bytes(const struct shore_layout *layout, const struct shore_fleet_options *o, bool least) {
+    struct shore__drive_config config = shore__fleet_config(layout, o, least);
+    struct shore__volume_desc desc = {
+        .ndrives = o->ndrives,
+        .nextents = layout->nblocks,
+        .segments = (uint32_t)layout->segments,
+        .scratch_bytes = shore__stripes_share(o->scratch_bytes, NULL, o->ndrives, NULL) * SHORE__SCRATCH_STRIPE_BYTES,
+        .spill = o->spill,
+        .identity_bytes = SHORE__IDENTITY_BYTES,
+    };
+    memcpy(desc.plane_bytes, config.plane_bytes, sizeof desc.plane_bytes);
+    uint64_t locals = 0, rams = 0;
+    for (uint32_t d = 0; d < o->ndrives; d++) {
+        if (strcmp(o->drives[d], "ram:") == 0) {
+            rams++;
+        } else if (strcmp(o->drives[d], "null:") != 0 && !shore__path_is_remote(o->drives[d])) {
+            locals++;
+        }
+    }
+    uint64_t bytes = 0;
+    if (rams) bytes += shore__ram_memory_bytes(&desc);
+    if (locals) bytes += shore__local_memory_bytes(&config, &desc);
+    desc.segments = 1;
+    if (locals > 1) bytes += (locals - 1) * shore__local_memory_bytes(&config, &desc);
+    return bytes;
+}
+
+uint64_t shore_fleet_memory_bytes(const struct shore_layout *layout, const struct shore_fleet_options *options) {
+    return memory_bytes(layout, options, false);
+}
+
+uint64_t shore_fleet_memory_least_bytes(const struct shore_layout *layout, const struct shore_fleet_options *options) {
+    return memory_bytes(layout, options, true);
+}

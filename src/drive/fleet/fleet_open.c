@@ -1,0 +1,354 @@
+/* Fleets come and go here: opening, sealing, closing. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/arena.h"
+#include "base/diag.h"
+#include "drive/fleet/fleet.h"
+#include "drive/layout.h"
+#include "drive/remote/remote.h"
+#include "drive/remote/transport.h"
+
+/* By hard links, or by two nodes of a device. */
+static bool same_file(const char *a, const char *b) {
+    struct stat here, there;
+    if (stat(a, &here) || stat(b, &there)) return false;
+    if (S_ISBLK(here.st_mode) && S_ISBLK(there.st_mode)) return here.st_rdev == there.st_rdev;
+    return here.st_dev == there.st_dev && here.st_ino == there.st_ino;
+}
+
+/* Two names of one volume on this host; on others, only what they are asked for tells. */
+static bool same_drive(const char *a, const char *b) {
+    char *here = NULL, *there = NULL;
+    bool same = strcmp(a, b) == 0;
+    if (!same && !shore__path_is_remote(a) && !shore__path_is_remote(b))
+        same = !shore__volume_path(a, &here, NULL) && !shore__volume_path(b, &there, NULL) &&
+               (strcmp(here, there) == 0 || same_file(here, there));
+    free(here);
+    free(there);
+    return same;
+}
+
+static int check_options(const struct shore_layout *layout, const struct shore_fleet_options *o,
+                         struct shore_diag *diag) {
+    if (!layout || layout->nblocks == 0) return shore__fail(diag, -EINVAL, "the layout has no blocks");
+    if (o->ndrives == 0 || o->ndrives > SHORE__DRIVES_MAX) {
+        return shore__fail(diag, SHORE_EUSAGE, "%u drives given; 1 to %u can be used", o->ndrives, SHORE__DRIVES_MAX);
+    }
+    if ((unsigned)o->optimizer >= SHORE_OPTIMIZER_COUNT) return shore__fail(diag, -EINVAL, "unknown optimizer");
+    if (o->identity_bytes > SHORE__IDENTITY_BYTES) {
+        return shore__fail(diag, -EINVAL, "an identity of %u bytes; %u fit", o->identity_bytes, SHORE__IDENTITY_BYTES);
+    }
+    for (uint32_t d = 0; d < o->ndrives; d++) {
+        if (shore__path_is_virtual(o->drives[d])) continue;
+        for (uint32_t e = 0; e < d; e++) {
+            if (same_drive(o->drives[d], o->drives[e])) {
+                return shore__fail(diag, SHORE_EUSAGE, "the drive %s is given twice", o->drives[d]);
+            }
+        }
+    }
+    return 0;
+}
+
+int shore__fleet_new(const struct shore_layout *layout, const struct shore_fleet_options *o, struct shore_fleet **out,
+                     struct shore_diag *diag) {
+    int rc = check_options(layout, o, diag);
+    if (rc) return rc;
+    struct shore_fleet *f = calloc(1, sizeof *f);
+    if (!f) return shore__fail(diag, -ENOMEM, "out of memory");
+    pthread_mutex_init(&f->lock, NULL);
+    pthread_cond_init(&f->idle, NULL);
+    f->ndrives = o->ndrives;
+    f->attempt = 1;
+    f->first_epoch = o->epoch ? o->epoch : 1;
+    f->drives = calloc(o->ndrives, sizeof *f->drives);
+    f->ranges = calloc((size_t)layout->nblocks * o->ndrives, sizeof *f->ranges);
+    f->meters = calloc(o->ndrives, sizeof *f->meters);
+    for (uint32_t d = 0; f->meters && d < o->ndrives; d++)
+        pthread_mutex_init(&f->meters[d].lock, NULL);
+    rc = f->drives && f->ranges && f->meters ? shore__layout_copy(layout, &f->layout) : -ENOMEM;
+    if (rc) {
+        shore_fleet_close(f);
+        return shore__fail(diag, rc, "the layout cannot be used: %s", shore_error_text(rc));
+    }
+    bool least = false;
+    if (o->arena) {
+        least = shore__arena_left(o->arena) < shore_fleet_memory_bytes(layout, o);
+    }
+    f->config = shore__fleet_config(f->layout, o, least);
+    *out = f;
+    return 0;
+}
+
+void shore_fleet_close(struct shore_fleet *f) {
+    if (!f) return;
+    pthread_mutex_lock(&f->lock);
+    while (f->joins) {
+        pthread_cond_wait(&f->idle, &f->lock);
+    }
+    pthread_mutex_unlock(&f->lock);
+    for (uint32_t d = 0; f->drives && d < f->ndrives; d++) {
+        if (f->drives[d]) f->drives[d]->ops->close(f->drives[d]);
+    }
+    free(f->drives);
+    for (uint32_t d = 0; f->meters && d < f->ndrives; d++)
+        pthread_mutex_destroy(&f->meters[d].lock);
+    free(f->meters);
+    free(f->ranges);
+    shore__stripes_free(&f->stripes);
+    shore_layout_free(f->layout);
+    pthread_cond_destroy(&f->idle);
+    pthread_mutex_destroy(&f->lock);
+    free(f);
+}
+
+int shore__fleet_set_scratch(struct shore_fleet *f, struct shore_diag *diag) {
+    uint64_t *counts = calloc(f->ndrives, sizeof *counts);
+    f->keeps_data = true;
+    for (uint32_t d = 0; d < f->ndrives; d++) {
+        if (counts) counts[d] = f->drives[d]->desc->scratch_bytes / SHORE__SCRATCH_STRIPE_BYTES;
+        if (!(f->drives[d]->ops->caps & SHORE__DRIVE_KEEPS_DATA)) f->keeps_data = false;
+    }
+    int rc = counts ? shore__stripes_make(counts, f->ndrives, &f->stripes) : -ENOMEM;
+    f->scratch_bytes = f->stripes.total * SHORE__SCRATCH_STRIPE_BYTES;
+    free(counts);
+    return rc ? shore__fail(diag, rc, "out of memory for the pattern of scratch") : 0;
+}
+
+/* The tables of all drives, and their bytes too where that is wanted, before anything is written anywhere. */
+static int load(struct shore_fleet *f, uint64_t step, bool verify, struct shore_diag *diag) {
+    for (uint32_t d = 0; d < f->ndrives; d++) {
+        unsigned char sum[16];
+        int rc = f->drives[d]->ops->load(f->drives[d], step, diag);
+        if (!rc && verify) rc = f->drives[d]->ops->leaf_sum(f->drives[d], true, sum, diag);
+        if (rc) return rc;
+    }
+    return 0;
+}
+
+/* The new epoch on every drive before anything else is written: by who only reads, nothing is. */
+static int begin(struct shore_fleet *f, uint64_t epoch, uint64_t step, struct shore_diag *diag) {
+    for (uint32_t d = 0; d < f->ndrives; d++) {
+        int rc = f->config.read_only ? 0 : f->drives[d]->ops->begin(f->drives[d], epoch, step, diag);
+        if (rc) return rc;
+        f->begun = !f->config.read_only;
+        f->drives[d]->ops->discard(f->drives[d], f->attempt);
+    }
+    pthread_mutex_lock(&f->lock);
+    f->step = step;
+    f->epoch = epoch;
+    f->ready = true;
+    pthread_mutex_unlock(&f->lock);
+    return 0;
+}
+
+int shore_fleet_seal(struct shore_fleet *f, uint64_t step, struct shore_diag *diag) {
+    if (f->ready) return shore__fail(diag, -EINVAL, "the fleet is sealed already");
+    if (step >= UINT64_MAX - 1) return shore__fail(diag, -EINVAL, "step out of range");
+    return begin(f, f->first_epoch, step, diag);
+}
+
+/* ---- open ---- */
+
+/* One that does not answer may only have another name now. A snapshot is looked for beside its drive. */
+static int say_where(const char *drive, int rc, struct shore_diag *diag) {
+    if (!diag || strstr(drive, ".snapshot-") || (rc != SHORE_EMISSING && rc != SHORE_ELINK)) return rc;
+    return shore__fail(diag, rc, "%s; if it is elsewhere now, train --resume with --drive %s=NEW says so", diag->text,
+                       drive);
+}
+
+/* Puts a drive in its place, or says why it has none in this fleet. i: of those that are given. */
+static int place_drive(struct shore_fleet *f, const struct shore_fleet_options *o, struct shore__drive *drive,
+                       uint32_t i, struct shore_diag *diag) {
+    const struct shore__volume_desc *desc = drive->desc;
+    const char *path = drive->ops->path(drive);
+    bool asked = o->fleet_id[0] || o->fleet_id[1];
+    const uint64_t *id = asked ? o->fleet_id : i ? f->fleet_id : desc->fleet_id;
+    uint64_t generation = o->generation ? o->generation : i ? f->generation : desc->generation;
+    if (desc->fleet_id[0] != id[0] || desc->fleet_id[1] != id[1])
+        return shore__fail(diag, SHORE_EMISMATCH,
+                           "%s belongs to another %s; put its own volume there, or name the drive that has it", path,
+                           asked ? "run" : "fleet");
+    if (desc->generation != generation)
+        return shore__fail(diag, SHORE_EMISMATCH,
+                           "%s is of placement %llu, and the others are of placement %llu: it was left behind when "
+                           "the state was moved to other drives",
+                           path, (unsigned long long)desc->generation, (unsigned long long)generation);
+    if (desc->ndrives != o->ndrives)
+        return shore__fail(diag, SHORE_EMISMATCH, "%s is one of %u drives, and %u are given", path, desc->ndrives,
+                           o->ndrives);
+    if (desc->drive >= f->ndrives || f->drives[desc->drive]) {
+        const struct shore__drive *first = desc->drive < f->ndrives ? f->drives[desc->drive] : drive;
+        return shore__fail(diag, SHORE_EMISMATCH,
+                           "%s is drive %u of its fleet, and so is %s: one is a copy of the other; give the drive "
+                           "that is missing",
+                           path, desc->drive, first->ops->path(first));
+    }
+    if (desc->plane_form != (uint32_t)f->config.moments)
+        return shore__fail(diag, SHORE_EMISMATCH, "%s holds moments of %s, and %s ones are asked for", path,
+                           desc->plane_form == SHORE_MOMENTS_FP32   ? "32 bits"
+                           : desc->plane_form == SHORE_MOMENTS_8BIT ? "8 bits"
+                                                                    : "an unknown kind",
+                           f->config.moments == SHORE_MOMENTS_FP32 ? "32-bit" : "8-bit");
+    if (memcmp(desc->plane_bytes, f->config.plane_bytes, sizeof desc->plane_bytes) != 0)
+        return shore__fail(diag, SHORE_EMISMATCH, "%s holds the state of another optimizer", path);
+    memcpy(f->fleet_id, desc->fleet_id, sizeof f->fleet_id);
+    f->generation = desc->generation;
+    f->drives[desc->drive] = drive;
+    return 0;
+}
+
+/* A making that was cut off explains drives that do not fit each other, unless a certain fleet is asked for: some may
+ * still be of the fleet that it replaces, or of another attempt. */
+static int explain_mismatch(const struct shore_fleet_options *o, struct shore__drive *const *opened, int rc,
+                            struct shore_diag *diag) {
+    if (o->fleet_id[0] || o->fleet_id[1] || o->hint_step) return rc;
+    for (uint32_t i = 0; i < o->ndrives; i++) {
+        struct shore__drive_recovery found;
+        if (opened[i]->ops->recovery(opened[i], &found, NULL) || found.valid || found.damaged_record) continue;
+        return shore__fail(diag, SHORE_EMISSING, "%s was being made and holds no whole state yet: make it again",
+                           opened[i]->ops->path(opened[i]));
+    }
+    return rc;
+}
+
+/* Opens the drives in any order and puts each in its place. */
+static int open_drives(struct shore_fleet *f, const struct shore_fleet_options *o, struct shore_diag *diag) {
+    struct shore__drive **opened = calloc(o->ndrives, sizeof(struct shore__drive *));
+    int rc = opened ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
+    for (uint32_t i = 0; !rc && i < o->ndrives; i++) {
+        rc = shore__drive_open_at(&f->config, o->drives[i], &opened[i], diag);
+        if (rc) rc = say_where(o->drives[i], rc, diag);
+    }
+    uint32_t placed = 0;
+    for (; !rc && placed < o->ndrives; placed += !rc) {
+        rc = place_drive(f, o, opened[placed], placed, diag);
+        if (rc) rc = explain_mismatch(o, opened, rc, diag);
+    }
+    for (uint32_t i = placed; opened && i < o->ndrives; i++) {
+        if (opened[i]) opened[i]->ops->close(opened[i]);
+    }
+    free(opened);
+    return rc;
+}
+
+static int match_placement(struct shore_fleet *f, struct shore_diag *diag) {
+    const struct shore__volume_desc **descs = calloc(f->ndrives, sizeof *descs);
+    if (!descs) return shore__fail(diag, -ENOMEM, "out of memory");
+    for (uint32_t d = 0; d < f->ndrives; d++) {
+        descs[d] = f->drives[d]->desc;
+    }
+    int rc = shore__placement_read(f->layout, descs, f->ndrives, f->ranges, diag);
+    free(descs);
+    return rc;
+}
+
+/* What was found and did no harm is said all the same. */
+static void tell_damage(const struct shore_fleet *f) {
+    for (uint32_t d = 0; d < f->ndrives && f->config.note; d++) {
+        struct shore__drive_recovery found;
+        int rc = f->drives[d]->ops->recovery(f->drives[d], &found, NULL);
+        if (!rc && found.damage.text[0]) f->config.note(f->config.note_ctx, found.damage.text);
+    }
+}
+
+/* Nothing whole is given up, and nothing of it before what takes its place is known to be whole. */
+static int check_accepted(struct shore_fleet *f, const struct shore__fleet_state *state, struct shore_diag *diag) {
+    unsigned long long kept = state->step, given_up = state->given_up;
+    struct shore_diag why = {{0}}, text = {{0}};
+    int rc = state->gives_up ? load(f, state->given_up, true, &why) : SHORE_ECORRUPT;
+    if (rc == SHORE_ELINK || rc == -ENOMEM) return shore__fail(diag, rc, "%s", why.text);
+    if (!rc)
+        return shore__fail(diag, SHORE_EUSAGE,
+                           "step %llu is whole on every drive, so that nothing is to be given up for step %llu: leave "
+                           "--accept-step out",
+                           given_up, kept);
+    rc = load(f, state->step, true, &text);
+    if (rc == SHORE_ECORRUPT && state->gives_up)
+        return shore__fail(diag, rc, "step %llu cannot be accepted, since it is not whole either: %.900s", kept,
+                           text.text);
+    if (rc) return shore__fail(diag, rc, "%s", text.text);
+    if (state->gives_up && f->config.note) {
+        shore__fail(&text, 0, "step %llu is given up for step %llu, of which every byte was read and is whole: %.900s",
+                    given_up, kept, why.text);
+        f->config.note(f->config.note_ctx, text.text);
+    }
+    return 0;
+}
+
+static int load_newest(struct shore_fleet *f, const struct shore__fleet_state *state, struct shore_diag *diag) {
+    struct shore_diag why = {{0}};
+    int rc = load(f, state->step, false, &why);
+    if (rc == SHORE_ECORRUPT && state->step_before)
+        return shore__fail(diag, rc,
+                           "%.900s; if the step before is whole, train --resume with --accept-step %llu goes "
+                           "on from there",
+                           why.text, (unsigned long long)state->step - 1);
+    return rc ? shore__fail(diag, rc, "%s", why.text) : 0;
+}
+
+/* From what the drives' records say to a fleet that is ready. */
+static int go_on(struct shore_fleet *f, const struct shore__fleet_state *state, struct shore_diag *diag) {
+    tell_damage(f);
+    int rc = state->verify ? check_accepted(f, state, diag) : load_newest(f, state, diag);
+    if (!rc) rc = begin(f, state->epoch + 1, state->step, diag);
+    if (rc) return rc;
+    memcpy(f->metrics, state->metrics, state->metrics_bytes);
+    f->metrics_bytes = state->metrics_bytes;
+    return 0;
+}
+
+int shore_fleet_open(const struct shore_layout *layout, const struct shore_fleet_options *options,
+                     struct shore_fleet **out, struct shore_diag *diag) {
+    struct shore_fleet *f = NULL;
+    struct shore__fleet_state state;
+    *out = NULL;
+    int rc = shore__fleet_new(layout, options, &f, diag);
+    if (rc) return rc;
+    rc = open_drives(f, options, diag);
+    /* The records first: two makings that were cut off may have placed the state differently. */
+    if (!rc) rc = shore__fleet_recover(f->drives, f->ndrives, options, &state, diag);
+    if (!rc) rc = match_placement(f, diag);
+    if (!rc) rc = shore__fleet_set_scratch(f, diag);
+    if (!rc) rc = go_on(f, &state, diag);
+    if (rc) {
+        if (f->begun) rc = -EIO; /* cut off is not refused: no code that says that nothing was written */
+        shore_fleet_close(f);
+        return rc;
+    }
+    *out = f;
+    return 0;
+}
+
+/* ---- after a connection broke ---- */
+
+int shore_fleet_reconnect(struct shore_fleet *f, struct shore_diag *diag) {
+    pthread_mutex_lock(&f->lock);
+    while (f->joins) {
+        pthread_cond_wait(&f->idle, &f->lock);
+    }
+    f->attempt++;
+    struct shore_fleet_options options = {.hint_step = f->step};
+    struct shore__fleet_state state;
+    bool ready = f->ready;
+    pthread_mutex_unlock(&f->lock);
+    if (!ready) return shore__fail(diag, -EINVAL, "the fleet was not sealed");
+    int rc = 0;
+    for (uint32_t d = 0; !rc && d < f->ndrives; d++) {
+        struct shore__drive *drive = f->drives[d];
+        if (shore__is_remote(drive) && shore__remote_is_broken(drive, NULL))
+            rc = shore__remote_reconnect(drive, diag);
+        else
+            drive->ops->discard(drive, f->attempt); /* it may still be busy with what came before */
+    }
+    if (!rc) rc = shore__fleet_recover(f->drives, f->ndrives, &options, &state, diag);
+    if (!rc) rc = go_on(f, &state, diag);
+    if (rc) return rc;
+    pthread_mutex_lock(&f->lock);
+    f->attempt_rc = f->broken_rc = 0;
+    pthread_mutex_unlock(&f->lock);
+    return 0;
+}

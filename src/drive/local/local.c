@@ -1,0 +1,31 @@
+/* What the lanes of a local drive share. */
+#include "drive/local/local.h"
+
+#include <string.h>
+
+#include "base/diag.h"
+
+void shore__local_io_failed(struct shore__local *l, struct shore__local_job *job, const struct shore__io_op *op) {
+    if (job->rc && job->rc != SHORE_ENONFINITE) return;
+    job->rc = shore__io_explain(l->volume.file.path, op, &job->diag);
+}
+
+int shore__local_check_spilled(const struct shore__local *l, struct shore__local_job *job, uint32_t local,
+                               uint32_t count, const unsigned char *gradient, size_t each) {
+    for (uint32_t i = 0; i < count; i++) {
+        struct shore__leaf leaf;
+        shore__leaf_make(gradient + i * each, each, local + i, &leaf);
+        if (memcmp(&leaf, &l->spill_leaf[local + i], sizeof leaf) != 0) {
+            return shore__fail(&job->diag, SHORE_ECORRUPT,
+                               "%s: spilled gradient of block %u, segment %u at offset %llu does not match its "
+                               "checksum; check the drive",
+                               l->volume.file.path, job->block, job->segment + (local - job->local) + i,
+                               (unsigned long long)shore__volume_spill_offset(&l->volume, local + i, each));
+        }
+    }
+    return 0;
+}
+
+size_t shore__local_ring_segment_bytes(const uint32_t plane_bytes[SHORE_PLANE_COUNT], bool spill) {
+    return shore__state_segment_bytes(plane_bytes) + (spill ? (size_t)SHORE_SEGMENT_ELEMS * 4 : 0);
+}

@@ -1,0 +1,442 @@
+/* A local drive: what it is asked, put in line for its lanes. */
+#include "drive/local/local.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/arena.h"
+#include "base/diag.h"
+#include "base/units.h"
+#include "drive/local/volume_remove.h"
+#include "drive/snapshot_name.h"
+
+static struct shore__local *local_of(const struct shore__drive *d) {
+    return (struct shore__local *)(uintptr_t)d;
+}
+
+static struct shore__local_job *job_new(enum shore__local_kind kind, struct shore_completion done) {
+    struct shore__local_job *job = calloc(1, sizeof *job);
+    if (job) {
+        job->kind = kind;
+        job->done = done;
+    }
+    return job;
+}
+
+/* Fills in which segments the job is about. */
+static int locate(const struct shore__local *l, struct shore__local_job *job, uint32_t block, uint32_t segment,
+                  uint32_t count) {
+    const struct shore__extent *extent = shore__extent_find(&l->volume.desc, block, segment, count);
+    if (!extent) return -EINVAL;
+    job->block = block;
+    job->segment = segment;
+    job->count = count;
+    job->local = extent->local + (segment - extent->first);
+    return 0;
+}
+
+static int run_and_wait(struct shore__local *l, struct shore__local_job *job, struct shore_diag *diag) {
+    return shore__lane_ask(&l->updates, &job->job, &job->done, diag);
+}
+
+/* ---- the table ---- */
+
+static int local_recovery(const struct shore__drive *d, struct shore__drive_recovery *out, struct shore_diag *diag) {
+    shore__volume_recovery(&local_of(d)->volume, out);
+    return 0;
+}
+
+static int load_or_begin(struct shore__drive *d, enum shore__local_kind kind, uint64_t epoch, uint64_t step,
+                         struct shore_diag *diag) {
+    struct shore__local_job *job = job_new(kind, (struct shore_completion){0});
+    if (!job) return shore__fail(diag, -ENOMEM, "out of memory");
+    job->begin.epoch = epoch;
+    job->begin.step = step;
+    return run_and_wait(local_of(d), job, diag);
+}
+
+static int local_load(struct shore__drive *d, uint64_t step, struct shore_diag *diag) {
+    return load_or_begin(d, SHORE__LOCAL_LOAD, 0, step, diag);
+}
+
+static int local_begin(struct shore__drive *d, uint64_t epoch, uint64_t step, struct shore_diag *diag) {
+    return load_or_begin(d, SHORE__LOCAL_BEGIN, epoch, step, diag);
+}
+
+static int local_init(struct shore__drive *d, uint32_t block, uint32_t segment, uint32_t count, const float *master,
+                      const float *m, const float *v, struct shore_diag *diag) {
+    struct shore__local *l = local_of(d);
+    struct shore__local_job *job = job_new(SHORE__LOCAL_INIT, (struct shore_completion){0});
+    if (!job) return shore__fail(diag, -ENOMEM, "out of memory");
+    if (!l->created || locate(l, job, block, segment, count)) {
+        free(job);
+        return shore__fail(diag, -EINVAL, "%s: initial state of segments that are not of this drive",
+                           l->volume.file.path);
+    }
+    job->init.master = master;
+    job->init.m = m;
+    job->init.v = v;
+    return run_and_wait(l, job, diag);
+}
+
+static int local_fetch(struct shore__drive *d, const struct shore__drive_fetch *fetch, struct shore_completion done) {
+    struct shore__local *l = local_of(d);
+    bool spilled = shore__fetch_is_spilled(fetch->kind);
+    int slot = spilled ? 0 : shore__slots_find(&l->slots, fetch->step);
+    if (slot < 0 || (uintptr_t)fetch->dst % SHORE_BUFFER_ALIGN_BYTES) return -EINVAL;
+    if (fetch->kind == SHORE_FETCH_M && !l->config.plane_bytes[SHORE_PLANE_M]) return -EINVAL;
+    if (fetch->kind == SHORE_FETCH_V && !l->config.plane_bytes[SHORE_PLANE_V]) return -EINVAL;
+    if (fetch->kind == SHORE_FETCH_R && !l->config.plane_bytes[SHORE_PLANE_R]) return -EINVAL;
+    struct shore__local_job *job = job_new(SHORE__LOCAL_FETCH, done);
+    if (!job) return -ENOMEM;
+    int rc = locate(l, job, fetch->block, fetch->segment, fetch->count);
+    if (!rc && spilled &&
+        (!l->spilled || !shore__all_spilled(l->spilled + job->local, job->count, shore__fetch_form(fetch->kind))))
+        rc = -EINVAL;
+    if (rc) {
+        free(job);
+        return rc;
+    }
+    job->slot = (unsigned)slot;
+    job->fetch.kind = fetch->kind;
+    job->fetch.dst = fetch->dst;
+    shore__lane_push(&l->fetches, &job->job);
+    return 0;
+}
+
+static int local_update(struct shore__drive *d, const struct shore_update *update, struct shore_completion done) {
+    struct shore__local *l = local_of(d);
+    int rc = shore__update_check(&l->config, update);
+    if (rc) return rc;
+    struct shore__local_job *job = job_new(SHORE__LOCAL_UPDATE, done);
+    if (!job) return -ENOMEM;
+    rc = locate(l, job, update->block, update->segment, update->count);
+    if (!rc && !update->gradient &&
+        (!l->spilled || !shore__all_spilled(l->spilled + job->local, job->count, update->form)))
+        rc = -EINVAL;
+    int slot = rc ? rc : shore__slots_write(&l->slots, update->base_step, update->attempt);
+    if (slot < 0) {
+        free(job);
+        return slot;
+    }
+    job->slot = (unsigned)slot;
+    job->update = *update;
+    job->job.order = update->order;
+    shore__lane_push(&l->updates, &job->job);
+    return 0;
+}
+
+static int local_store(struct shore__drive *d, const struct shore_store *store, struct shore_completion done) {
+    struct shore__local *l = local_of(d);
+    struct shore__local_job *job = job_new(SHORE__LOCAL_STORE, done);
+    if (!job) return -ENOMEM;
+    int rc = locate(l, job, store->block, store->segment, store->count);
+    /* a drive that has just been made gets its initial state in slot 0 */
+    int slot = rc ? rc : l->created ? 1 : shore__slots_write(&l->slots, store->base_step, store->attempt);
+    if (slot < 0) {
+        free(job);
+        return slot;
+    }
+    job->slot = (unsigned)slot;
+    job->store = *store;
+    job->job.order = store->order;
+    shore__lane_push(&l->updates, &job->job);
+    return 0;
+}
+
+static int local_spill(struct shore__drive *d, uint32_t block, uint32_t segment, uint32_t count,
+                       enum shore_gradient_form form, const void *gradient, struct shore_completion done) {
+    struct shore__local *l = local_of(d);
+    if (!l->spilled || (uintptr_t)gradient % SHORE_BUFFER_ALIGN_BYTES || !shore__gradient_segment_bytes(form))
+        return -EINVAL;
+    struct shore__local_job *job = job_new(SHORE__LOCAL_SPILL, done);
+    if (!job) return -ENOMEM;
+    if (locate(l, job, block, segment, count)) {
+        free(job);
+        return -EINVAL;
+    }
+    job->spill.form = form;
+    job->spill.gradient = gradient;
+    shore__lane_push(&l->fetches, &job->job);
+    return 0;
+}
+
+static int local_scratch(struct shore__drive *d, bool put, uint64_t offset, uint64_t bytes, void *buffer,
+                         unsigned char seal[16], struct shore_completion done) {
+    struct shore__local *l = local_of(d);
+    uint64_t room = l->volume.desc.scratch_bytes;
+    if (bytes == 0 || offset > room || bytes > room - offset || (uintptr_t)buffer % SHORE_BUFFER_ALIGN_BYTES) {
+        return -EINVAL;
+    }
+    struct shore__local_job *job = job_new(put ? SHORE__LOCAL_PUT : SHORE__LOCAL_GET, done);
+    if (!job) return -ENOMEM;
+    job->scratch.offset = offset;
+    job->scratch.bytes = bytes;
+    job->scratch.buffer = buffer;
+    job->scratch.seal = seal;
+    shore__lane_push(&l->fetches, &job->job);
+    return 0;
+}
+
+static int local_commit(struct shore__drive *d, uint64_t step, enum shore__commit_how how, const void *metrics,
+                        uint32_t metrics_bytes, struct shore_completion done) {
+    struct shore__local_job *job = job_new(SHORE__LOCAL_COMMIT, done);
+    if (!job) return -ENOMEM;
+    job->job.order = UINT32_MAX;
+    job->commit.step = step;
+    job->commit.how = how;
+    job->commit.metrics = metrics;
+    job->commit.metrics_bytes = metrics_bytes;
+    shore__lane_push(&local_of(d)->updates, &job->job);
+    return 0;
+}
+
+static void local_discard(struct shore__drive *d, uint64_t attempt) {
+    struct shore__local *l = local_of(d);
+    /* not from the heap: a discard cannot fail */
+    struct shore__local_job behind_all = {.kind = SHORE__LOCAL_DISCARD, .job.order = UINT32_MAX};
+    shore__slots_discard(&l->slots, attempt);
+    run_and_wait(l, &behind_all, NULL);
+    shore__lane_drain(&l->fetches);
+}
+
+static int local_leaf_sum(struct shore__drive *d, bool deep, unsigned char sum[16], struct shore_diag *diag) {
+    struct shore__local *l = local_of(d);
+    unsigned slot = shore__slots_active(&l->slots, NULL);
+    const struct shore__volume_desc *desc = &l->volume.desc;
+    memset(sum, 0, 16);
+    for (uint32_t i = 0; i < desc->segments; i++) {
+        for (int p = 0; p < SHORE_PLANE_COUNT; p++) {
+            if (desc->plane_bytes[p]) shore__sum_add_leaf(sum, &l->volume.table[slot][i].plane[p]);
+        }
+    }
+    for (uint32_t e = 0; deep && e < desc->nextents; e++) {
+        struct shore__local_job *job = job_new(SHORE__LOCAL_VERIFY, (struct shore_completion){0});
+        if (!job) return shore__fail(diag, -ENOMEM, "out of memory");
+        locate(l, job, desc->extents[e].block, desc->extents[e].first, desc->extents[e].count);
+        job->slot = slot;
+        int rc = run_and_wait(l, job, diag);
+        if (rc) return rc;
+    }
+    return 0;
+}
+
+static int local_snapshot(struct shore__drive *d, enum shore__snapshot_act act, const char *name,
+                          struct shore_diag *diag) {
+    struct shore__local *l = local_of(d);
+    const char *volume = l->volume.file.path;
+    if (!shore__snapshot_name_valid(name)) return shore__fail(diag, SHORE_EUSAGE, "%s: no name for a snapshot", volume);
+    char *path = shore__snapshot_path(volume, name);
+    struct shore__local_job *job = job_new(SHORE__LOCAL_SNAPSHOT, (struct shore_completion){0});
+    int rc = path && job ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
+    if (!rc && act == SHORE__SNAPSHOT_MAKE) {
+        job->snapshot.path = path;
+        rc = run_and_wait(l, job, diag);
+        job = NULL; /* the lane has freed it */
+    } else if (!rc) {
+        rc = shore__volume_remove(path, l->volume.desc.fleet_id, l->volume.desc.generation, false, diag);
+    }
+    free(job);
+    free(path);
+    return rc;
+}
+
+static void local_ledger(const struct shore__drive *d, struct shore_ledger *add_to) {
+    struct shore__local *l = local_of(d);
+    add_to->drive_read_state += l->read_state;
+    add_to->drive_write_state += l->write_state;
+    add_to->drive_read_fetch += l->read_fetch;
+    add_to->drive_read_spill += l->read_spill;
+    add_to->drive_write_spill += l->write_spill;
+    add_to->drive_read_scratch += l->read_scratch;
+    add_to->drive_write_scratch += l->write_scratch;
+    add_to->drive_write_commit += l->write_commit;
+    add_to->update_io_wait_ns += l->io_wait_ns;
+    add_to->update_compute_ns += l->compute_ns;
+}
+
+static const char *local_path(const struct shore__drive *d) {
+    return local_of(d)->volume.file.path;
+}
+
+static int local_describe(const struct shore__drive *d, char *text, size_t bytes) {
+    const struct shore__local *l = local_of(d);
+    char size[32];
+    snprintf(text, bytes, "%s: %s, %s, %s", l->volume.file.path,
+             shore__format_size(l->volume.size_bytes, size, sizeof size), shore__io_backend(l->update_io.io),
+             l->volume.file.direct ? "direct I/O" : "page cache");
+    return 0;
+}
+
+static uint64_t local_disk_bytes(const struct shore__drive *d) {
+    return local_of(d)->volume.size_bytes;
+}
+
+static void local_close(struct shore__drive *d) {
+    struct shore__local *l = local_of(d);
+    struct shore_arena *arena = l->config.arena;
+    shore__lane_stop(&l->updates);
+    shore__lane_stop(&l->fetches);
+    shore__paced_close(&l->update_io);
+    shore__paced_close(&l->fetch_io);
+    shore__volume_close(&l->volume);
+    shore__arena_free(arena, l->ring);
+    shore__arena_free(arena, l->stage);
+    shore__arena_free(arena, l->written);
+    shore__arena_free(arena, l->spilled);
+    shore__arena_free(arena, l->spill_leaf);
+    free(l->pipeline);
+    pthread_mutex_destroy(&l->slots.mutex);
+    free(l);
+}
+
+static const struct shore__drive_ops local_ops = {
+    .version = SHORE__DRIVE_VERSION,
+    .name = "local",
+    .caps = SHORE__DRIVE_DURABLE | SHORE__DRIVE_KEEPS_DATA,
+    .recovery = local_recovery,
+    .load = local_load,
+    .begin = local_begin,
+    .init = local_init,
+    .fetch = local_fetch,
+    .update = local_update,
+    .store = local_store,
+    .spill = local_spill,
+    .scratch = local_scratch,
+    .commit = local_commit,
+    .discard = local_discard,
+    .leaf_sum = local_leaf_sum,
+    .snapshot = local_snapshot,
+    .ledger = local_ledger,
+    .path = local_path,
+    .describe = local_describe,
+    .disk_bytes = local_disk_bytes,
+    .close = local_close,
+};
+
+/* ---- opening ---- */
+
+static uint64_t ring_bytes(const struct shore__drive_config *config, bool spill) {
+    return (uint64_t)config->ring_buffers * config->chunk_segments *
+           shore__local_ring_segment_bytes(config->plane_bytes, spill);
+}
+
+static uint64_t stage_bytes(const struct shore__drive_config *config) {
+    return (uint64_t)config->stage_segments * 2 * config->plane_bytes[SHORE_PLANE_HI];
+}
+
+uint64_t shore__local_memory_bytes(const struct shore__drive_config *config, const struct shore__volume_desc *desc) {
+    uint64_t bytes = shore__volume_memory_bytes(desc) + ring_bytes(config, desc->spill) + stage_bytes(config);
+    bytes += shore__arena_round(desc->segments);
+    if (desc->spill) {
+        bytes += shore__arena_round(desc->segments);
+        bytes += shore__arena_round(desc->segments * sizeof(struct shore__leaf));
+    }
+    return bytes;
+}
+
+static int take_memory(struct shore__local *l) {
+    struct shore_arena *arena = l->config.arena;
+    uint64_t segments = l->volume.desc.segments ? l->volume.desc.segments : 1;
+    bool spill = l->volume.desc.spill;
+    l->ring_bytes = ring_bytes(&l->config, spill);
+    l->stage_bytes = stage_bytes(&l->config);
+    l->ring = shore__arena_alloc(arena, l->ring_bytes);
+    l->stage = shore__arena_alloc(arena, l->stage_bytes);
+    l->written = shore__arena_alloc(arena, segments);
+    if (!l->ring || !l->stage || !l->written) return -ENOMEM;
+    if (spill) {
+        l->spilled = shore__arena_alloc(arena, segments);
+        l->spill_leaf = shore__arena_alloc(arena, segments * sizeof *l->spill_leaf);
+        if (!l->spilled || !l->spill_leaf) return -ENOMEM;
+    }
+    l->pipeline = shore__pipeline_new(l);
+    return l->pipeline ? 0 : -ENOMEM;
+}
+
+static int open_queue(struct shore__local *l, unsigned depth, const struct shore__buffer_range *fixed,
+                      struct shore__paced *out, struct shore_diag *diag) {
+    struct shore__io *io;
+    int rc = shore__io_open(&l->volume.file, l->config.io, depth, fixed, 1, &io, diag);
+    if (rc) return rc;
+    /* beside an operation for each plane, a chunk may wait for the link */
+    rc = shore__paced_open(out, io, l->config.throttle, l->volume.desc.drive, 2 * depth);
+    return rc ? shore__fail(diag, rc, "%s: out of memory for an I/O queue", l->volume.file.path) : 0;
+}
+
+static int start(struct shore__local *l, struct shore_diag *diag) {
+    const char *path = l->volume.file.path;
+    int rc = take_memory(l);
+    if (rc) return shore__fail(diag, rc, "%s: out of memory for its buffers", path);
+    struct shore__buffer_range ring = {l->ring, l->ring_bytes}, stage = {l->stage, l->stage_bytes};
+    unsigned update_depth = l->config.ring_buffers * shore__local_chunk_ops(&l->config);
+    rc = open_queue(l, update_depth, &ring, &l->update_io, diag);
+    if (!rc) rc = open_queue(l, SHORE_PLANE_COUNT * SHORE__FETCH_PIECES, &stage, &l->fetch_io, diag);
+    if (rc) return rc;
+    if (!l->volume.file.direct && l->config.io != SHORE_IO_BUFFERED && l->config.note) {
+        struct shore_diag note;
+        shore__fail(&note, 0, "%s: the page cache is used because direct I/O is refused there", path);
+        l->config.note(l->config.note_ctx, note.text);
+    }
+    rc = shore__lane_start(&l->fetches, "shore-fetch", shore__local_fetch_lane, l);
+    if (!rc) rc = shore__lane_start(&l->updates, "shore-update", shore__local_update_lane, l);
+    return rc ? shore__fail(diag, rc, "%s: its threads cannot be started: %s", path, shore_error_text(rc)) : 0;
+}
+
+static struct shore__local *local_new(const struct shore__drive_config *config) {
+    struct shore__local *l = calloc(1, sizeof *l);
+    if (!l) return NULL;
+    l->drive.ops = &local_ops;
+    l->drive.desc = &l->volume.desc;
+    l->config = *config;
+    shore__slots_init(&l->slots);
+    return l;
+}
+
+static int finish_opening(struct shore__local *l, int rc, struct shore__drive **out, struct shore_diag *diag) {
+    if (rc) {
+        /* no volume, so nothing to close but this */
+        pthread_mutex_destroy(&l->slots.mutex);
+        free(l);
+        return rc;
+    }
+    rc = start(l, diag);
+    if (rc) {
+        if (l->volume.file.made) unlink(l->volume.file.path);
+        local_close(&l->drive);
+        return rc;
+    }
+    *out = &l->drive;
+    return 0;
+}
+
+int shore__local_create(const struct shore__drive_config *config, const char *path,
+                        const struct shore__volume_desc *desc, bool overwrite, struct shore__drive **out,
+                        struct shore_diag *diag) {
+    struct shore__local *l = local_new(config);
+    if (!l) return shore__fail(diag, -ENOMEM, "%s: out of memory", path);
+    l->created = true;
+    int rc = shore__volume_create(path, desc, config->io, overwrite, config->arena, &l->volume, diag);
+    return finish_opening(l, rc, out, diag);
+}
+
+int shore__local_open(const struct shore__drive_config *config, const char *path, struct shore__drive **out,
+                      struct shore_diag *diag) {
+    char *file;
+    int rc = shore__volume_path(path, &file, diag);
+    if (rc == -ENOENT) return shore__fail(diag, SHORE_EMISSING, "%s is missing: mount its drive", path);
+    if (rc) return rc;
+    struct shore__local *l = local_new(config);
+    if (!l) {
+        free(file);
+        return shore__fail(diag, -ENOMEM, "%s: out of memory", path);
+    }
+    rc = config->read_only ? shore__volume_open_to_read(file, config->io, config->arena, &l->volume, diag)
+                           : shore__volume_open(file, config->io, config->arena, &l->volume, diag);
+    if (rc == -ENOENT) rc = shore__fail(diag, SHORE_EMISSING, "%s is missing: mount its drive", file);
+    free(file);
+    return finish_opening(l, rc, out, diag);
+}

@@ -1,0 +1,309 @@
+/* The fetch lane of a local drive: fetches, spilled gradients and scratch, in the order they came, cut into pieces of
+ * which several are under way. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/diag.h"
+#include "drive/layout.h"
+#include "drive/local/local.h"
+#include "number/bf16.h"
+
+#define SCRATCH_PIECE_BYTES (1024u * 1024u)
+
+struct piece {
+    struct shore__local_job *job; /* NULL: free */
+    uint32_t at, count;           /* segments, from the job's first */
+    struct shore__io_op op[SHORE_PLANE_COUNT];
+    unsigned pending;
+    bool failed;
+    unsigned char *stage; /* what is stored of one segment, where that is not what is delivered */
+    uint64_t link_ns;     /* when the emulated link has carried it; 0: no link is emulated */
+};
+
+struct fetcher {
+    struct shore__local *l;
+    struct shore__local_job *current; /* not all of it is started */
+    unsigned busy;
+    uint32_t free_stages;
+    unsigned char **stages;
+    struct piece piece[SHORE__FETCH_PIECES];
+};
+
+static void finish_job(struct fetcher *f, struct shore__local_job *job) {
+    struct shore__local *l = f->l;
+    if (!job->rc && job->kind == SHORE__LOCAL_GET) {
+        struct shore__leaf seal;
+        shore__leaf_make(job->scratch.buffer, job->scratch.bytes, job->scratch.offset, &seal);
+        memcpy(job->scratch.seal, seal.hash, 16);
+    }
+    if (!job->rc && job->kind == SHORE__LOCAL_SPILL)
+        memset(l->spilled + job->local, 1 + (int)job->spill.form, job->count);
+    if (job->rc && !job->diag.text[0]) shore__fail(&job->diag, job->rc, "%s", shore_error_text(job->rc));
+    job->done.fn(job->done.ctx, job->rc, job->rc ? &job->diag : NULL);
+    free(job);
+    shore__lane_finished(&l->fetches);
+}
+
+static void submit_op(struct fetcher *f, struct piece *p, enum shore__io_kind kind, void *buffer, uint64_t offset,
+                      size_t bytes) {
+    struct shore__io_op *op = &p->op[p->pending];
+    *op = (struct shore__io_op){.kind = kind, .buffer = buffer, .offset = offset, .bytes = (uint32_t)bytes, .user = p};
+    int rc = shore__paced_submit(&f->l->fetch_io, op, true, p->link_ns);
+    if (rc) {
+        op->rc = rc;
+        shore__local_io_failed(f->l, p->job, op);
+        p->failed = true;
+    } else {
+        p->pending++;
+    }
+}
+
+static enum shore_plane plane_of(enum shore_fetch_kind kind) {
+    return kind == SHORE_FETCH_M   ? SHORE_PLANE_M
+           : kind == SHORE_FETCH_V ? SHORE_PLANE_V
+           : kind == SHORE_FETCH_R ? SHORE_PLANE_R
+                                   : SHORE_PLANE_HI;
+}
+
+/* hi and lo are joined, moments of 8 bits dequantised. */
+static bool is_staged(const struct fetcher *f, const struct shore__local_job *job) {
+    if (job->kind != SHORE__LOCAL_FETCH) return false;
+    bool moment = job->fetch.kind == SHORE_FETCH_M || job->fetch.kind == SHORE_FETCH_V;
+    return job->fetch.kind == SHORE_FETCH_MASTER || (moment && f->l->config.moments != SHORE_MOMENTS_FP32);
+}
+
+static int check_plane(struct fetcher *f, struct piece *p, enum shore_plane plane, const unsigned char *data) {
+    struct shore__local_job *job = p->job;
+    for (uint32_t i = 0; i < p->count; i++) {
+        int rc = shore__volume_check(&f->l->volume, job->slot, job->block, job->segment + p->at + i, plane,
+                                     data + (size_t)i * f->l->config.plane_bytes[plane], &job->diag);
+        if (rc) return rc;
+    }
+    return 0;
+}
+
+static unsigned char *state_image(const struct fetcher *f, const struct piece *p) {
+    return p->job->fetch.dst + p->at * shore__state_segment_bytes(f->l->config.plane_bytes);
+}
+
+static int check_state(struct fetcher *f, struct piece *p) {
+    const unsigned char *data = state_image(f, p);
+    int rc = 0;
+    for (int plane = 0; !rc && plane < SHORE_PLANE_COUNT; plane++) {
+        if (f->l->config.plane_bytes[plane]) rc = check_plane(f, p, plane, data);
+        data += f->l->config.plane_bytes[plane];
+    }
+    return rc;
+}
+
+static unsigned char *spilled_part(const struct piece *p, size_t *each) {
+    *each = shore__gradient_segment_bytes(shore__fetch_form(p->job->fetch.kind));
+    return p->job->fetch.dst + p->at * *each;
+}
+
+/* All I/O of the piece is done. */
+static int finish_fetch(struct fetcher *f, struct piece *p) {
+    struct shore__local_job *job = p->job;
+    if (shore__fetch_is_spilled(job->fetch.kind)) {
+        size_t each;
+        const unsigned char *data = spilled_part(p, &each);
+        return shore__local_check_spilled(f->l, job, job->local + p->at, p->count, data, each);
+    }
+    enum shore_plane plane = plane_of(job->fetch.kind);
+    float *floats = (float *)(void *)job->fetch.dst + (size_t)p->at * SHORE_SEGMENT_ELEMS;
+    if (job->fetch.kind == SHORE_FETCH_STATE) return check_state(f, p);
+    if (!p->stage) return check_plane(f, p, plane, job->fetch.dst + (size_t)p->at * f->l->config.plane_bytes[plane]);
+    if (plane != SHORE_PLANE_HI) {
+        int moment_rc = check_plane(f, p, plane, p->stage);
+        if (!moment_rc)
+            shore__moments_load(&f->l->config.layout->blocks[job->block], job->segment + p->at, f->l->config.moments,
+                                plane, p->stage, floats);
+        return moment_rc;
+    }
+    unsigned char *lo = p->stage + f->l->config.plane_bytes[SHORE_PLANE_HI];
+    int rc = check_plane(f, p, SHORE_PLANE_HI, p->stage);
+    if (!rc) rc = check_plane(f, p, SHORE_PLANE_LO, lo);
+    if (!rc)
+        shore__f32_join(floats, (const uint16_t *)(void *)p->stage, (const uint16_t *)(void *)lo, SHORE_SEGMENT_ELEMS);
+    return rc;
+}
+
+static void finish_piece(struct fetcher *f, struct piece *p) {
+    struct shore__local_job *job = p->job;
+    if (!p->failed && !job->rc && job->kind == SHORE__LOCAL_FETCH) job->rc = finish_fetch(f, p);
+    if (p->stage) f->stages[f->free_stages++] = p->stage;
+    p->stage = NULL;
+    p->job = NULL;
+    f->busy--;
+    job->under_way--;
+    if (job->under_way == 0 && job != f->current) finish_job(f, job);
+}
+
+/* A plane of the piece's first segment. */
+static void read_plane(struct fetcher *f, struct piece *p, enum shore_plane plane, unsigned char *to) {
+    const struct shore__local_job *job = p->job;
+    uint32_t segment = job->segment + p->at, local = job->local + p->at;
+    size_t bytes = shore__stored_bytes(&f->l->config, job->block, segment, plane);
+    shore__stored_end(&f->l->config, job->block, segment, plane, to);
+    submit_op(f, p, SHORE__IO_READ, to, shore__volume_plane_offset(&f->l->volume, job->slot, plane, local), bytes);
+    f->l->read_fetch += bytes;
+}
+
+static void start_fetch(struct fetcher *f, struct piece *p) {
+    const uint32_t *each = f->l->config.plane_bytes;
+    struct shore__local_job *job = p->job;
+    enum shore_plane plane = plane_of(job->fetch.kind);
+    if (is_staged(f, job)) p->stage = f->stages[--f->free_stages];
+    if (job->fetch.kind == SHORE_FETCH_STATE) {
+        unsigned char *to = state_image(f, p);
+        for (int i = 0; i < SHORE_PLANE_COUNT; i++) {
+            if (each[i]) read_plane(f, p, i, to);
+            to += each[i];
+        }
+    } else if (shore__fetch_is_spilled(job->fetch.kind)) {
+        size_t bytes;
+        unsigned char *to = spilled_part(p, &bytes);
+        submit_op(f, p, SHORE__IO_READ, to, shore__volume_spill_offset(&f->l->volume, job->local + p->at, bytes),
+                  p->count * bytes);
+        f->l->read_spill += p->count * bytes;
+    } else if (p->stage) {
+        read_plane(f, p, plane, p->stage);
+        if (plane == SHORE_PLANE_HI) read_plane(f, p, SHORE_PLANE_LO, p->stage + each[SHORE_PLANE_HI]);
+    } else {
+        size_t bytes = (size_t)p->count * each[plane];
+        submit_op(f, p, SHORE__IO_READ, job->fetch.dst + (size_t)p->at * each[plane],
+                  shore__volume_plane_offset(&f->l->volume, job->slot, plane, job->local + p->at), bytes);
+        f->l->read_fetch += bytes;
+    }
+}
+
+static void start_spill(struct fetcher *f, struct piece *p) {
+    struct shore__local *l = f->l;
+    struct shore__local_job *job = p->job;
+    const size_t bytes = shore__gradient_segment_bytes(job->spill.form);
+    const unsigned char *from = job->spill.gradient + p->at * bytes;
+    uint32_t local = job->local + p->at;
+    for (uint32_t i = 0; i < p->count; i++) {
+        shore__leaf_make(from + i * bytes, bytes, local + i, &l->spill_leaf[local + i]);
+    }
+    submit_op(f, p, SHORE__IO_WRITE, (void *)(uintptr_t)from, shore__volume_spill_offset(&l->volume, local, bytes),
+              p->count * bytes);
+    l->write_spill += p->count * bytes;
+}
+
+static void start_scratch(struct fetcher *f, struct piece *p, uint64_t at, uint64_t bytes) {
+    struct shore__local_job *job = p->job;
+    bool put = job->kind == SHORE__LOCAL_PUT;
+    if (put && at == 0) {
+        struct shore__leaf seal;
+        shore__leaf_make(job->scratch.buffer, job->scratch.bytes, job->scratch.offset, &seal);
+        memcpy(job->scratch.seal, seal.hash, 16);
+    }
+    submit_op(f, p, put ? SHORE__IO_WRITE : SHORE__IO_READ, job->scratch.buffer + at,
+              shore__volume_scratch_offset(&f->l->volume) + job->scratch.offset + at, bytes);
+    *(put ? &f->l->write_scratch : &f->l->read_scratch) += bytes;
+}
+
+/* The piece crosses the host link while the drive works on it. */
+static uint64_t reserve_link(struct fetcher *f, const struct piece *p) {
+    const struct shore__local_job *job = p->job;
+    if (!f->l->config.throttle) return 0;
+    uint64_t bytes = p->count;
+    size_t each = 0;
+    if (job->kind == SHORE__LOCAL_FETCH)
+        each = shore__fetch_segment_bytes(f->l->config.plane_bytes, job->fetch.kind);
+    else if (job->kind == SHORE__LOCAL_SPILL)
+        each = shore__gradient_segment_bytes(job->spill.form);
+    if (job->kind == SHORE__LOCAL_FETCH && job->fetch.kind == SHORE_FETCH_STATE)
+        bytes *= each;
+    else if (each) /* the padding behind a block stays where it is */
+        bytes = shore__layout_bytes(f->l->config.layout, job->block, job->segment + p->at, p->count, each);
+    bool in = job->kind == SHORE__LOCAL_SPILL || job->kind == SHORE__LOCAL_PUT;
+    return shore__throttle_link(f->l->config.throttle, in ? SHORE__LINK_IN : SHORE__LINK_OUT, bytes);
+}
+
+static void start_piece(struct fetcher *f, struct piece *p) {
+    struct shore__local_job *job = f->current;
+    bool scratch = job->kind == SHORE__LOCAL_PUT || job->kind == SHORE__LOCAL_GET;
+    uint64_t total = scratch ? job->scratch.bytes : job->count;
+    uint64_t most = SHORE__FETCH_PIECE_SEGMENTS;
+    if (scratch) {
+        most = SCRATCH_PIECE_BYTES;
+    } else if (job->kind == SHORE__LOCAL_FETCH) {
+        if (job->fetch.kind == SHORE_FETCH_BF16) most *= 2;
+        if (is_staged(f, job) || job->fetch.kind == SHORE_FETCH_STATE) most = 1;
+    }
+    uint64_t at = job->next, count = total - at < most ? total - at : most;
+    p->job = job;
+    p->at = (uint32_t)at;
+    p->count = (uint32_t)count;
+    p->pending = 0;
+    p->failed = false;
+    p->link_ns = reserve_link(f, p);
+    job->next += count;
+    job->under_way++;
+    f->busy++;
+    if (job->next == total) f->current = NULL;
+    if (job->kind == SHORE__LOCAL_FETCH) {
+        start_fetch(f, p);
+    } else if (job->kind == SHORE__LOCAL_SPILL) {
+        start_spill(f, p);
+    } else {
+        start_scratch(f, p, at, count);
+    }
+    if (p->pending == 0) finish_piece(f, p);
+}
+
+static bool start_something(struct fetcher *f) {
+    if (!f->current) f->current = (struct shore__local_job *)shore__lane_pop(&f->l->fetches, false);
+    struct shore__local_job *job = f->current;
+    if (!job) return false;
+    if (job->rc) {
+        f->current = NULL;
+        if (job->under_way == 0) finish_job(f, job);
+        return true;
+    }
+    if (is_staged(f, job) && f->free_stages == 0) return false;
+    for (unsigned i = 0; i < SHORE__FETCH_PIECES; i++) {
+        if (!f->piece[i].job) {
+            start_piece(f, &f->piece[i]);
+            return true;
+        }
+    }
+    return false;
+}
+
+static void reap(struct fetcher *f) {
+    struct shore__io_op *ops[SHORE_PLANE_COUNT * SHORE__FETCH_PIECES];
+    unsigned n = shore__paced_reap(&f->l->fetch_io, ops, SHORE_PLANE_COUNT * SHORE__FETCH_PIECES, 1);
+    for (unsigned i = 0; i < n; i++) {
+        struct piece *p = ops[i]->user;
+        if (ops[i]->rc) {
+            shore__local_io_failed(f->l, p->job, ops[i]);
+            p->failed = true;
+        }
+        if (--p->pending == 0) finish_piece(f, p);
+    }
+}
+
+void *shore__local_fetch_lane(void *ctx) {
+    struct shore__local *l = ctx;
+    unsigned char *stages[SHORE__FETCH_PIECES];
+    struct fetcher f = {.l = l, .stages = stages};
+    while (f.free_stages < l->config.stage_segments && f.free_stages < SHORE__FETCH_PIECES) {
+        stages[f.free_stages] = l->stage + (size_t)2 * f.free_stages * l->config.plane_bytes[SHORE_PLANE_HI];
+        f.free_stages++;
+    }
+    for (;;) {
+        while (start_something(&f)) {
+        }
+        if (f.busy) {
+            reap(&f);
+        } else {
+            f.current = (struct shore__local_job *)shore__lane_pop(&l->fetches, true);
+            if (!f.current) break;
+        }
+    }
+    return NULL;
+}

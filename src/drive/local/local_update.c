@@ -1,0 +1,445 @@
+/* The update lane of a local drive: chunks stream through a ring of fixed buffers. Later chunks are read while one is
+ * computed and earlier ones are written, across the ends of requests. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/diag.h"
+#include "base/units.h"
+#include "drive/local/local.h"
+
+enum chunk_state { CHUNK_FREE, CHUNK_READING, CHUNK_READY, CHUNK_COMPUTED, CHUNK_WRITING };
+
+struct chunk {
+    enum chunk_state state;
+    struct shore__local_job *job;
+    uint64_t number; /* in the order in which they were started */
+    uint32_t segment, local, count;
+    struct shore__stored stored;
+    unsigned char *gradient; /* spilled */
+    struct shore__io_op *op;
+    unsigned pending;
+    bool failed;
+};
+
+struct shore__pipeline {
+    struct shore__local *l;
+    struct shore__local_job *current; /* not all of its chunks are started */
+    uint64_t started;
+    unsigned busy; /* chunks that are not free */
+    uint32_t nchunks;
+    struct chunk chunk[];
+};
+
+/* A plane of a chunk is one extent, but for 8-bit moments: there, each segment has an end that holds nothing. */
+unsigned shore__local_chunk_ops(const struct shore__drive_config *config) {
+    unsigned moments = config->moments == SHORE_MOMENTS_FP32 ? 0 : 2 * (config->chunk_segments - 1);
+    unsigned link = config->throttle ? 1 : 0;
+    return SHORE_PLANE_COUNT + 1 + link + moments;
+}
+
+/* Whether the job writes the slot of the next step. */
+static bool is_of_attempt(const struct shore__local *l, const struct shore__local_job *job) {
+    return job->kind == SHORE__LOCAL_UPDATE || (job->kind == SHORE__LOCAL_STORE && !l->created);
+}
+
+static void finish_job(struct shore__local *l, struct shore__local_job *job) {
+    if (is_of_attempt(l, job) && job->rc && job->rc != SHORE_EDISCARDED && !l->attempt_rc) {
+        l->attempt_rc = job->rc;
+        l->attempt_diag = job->diag;
+    }
+    if (job->rc && !job->diag.text[0]) shore__fail(&job->diag, job->rc, "%s", shore_error_text(job->rc));
+    bool of_waiter = job->kind == SHORE__LOCAL_DISCARD;
+    job->done.fn(job->done.ctx, job->rc, job->rc ? &job->diag : NULL);
+    if (!of_waiter) free(job);
+    shore__lane_finished(&l->updates);
+}
+
+static void submit_op(struct shore__pipeline *p, struct chunk *c, enum shore__io_kind kind, void *buffer,
+                      uint64_t offset, size_t bytes) {
+    struct shore__io_op *op = &c->op[c->pending];
+    *op = (struct shore__io_op){.kind = kind, .buffer = buffer, .offset = offset, .bytes = (uint32_t)bytes, .user = c};
+    int rc = shore__paced_submit(&p->l->update_io, op, is_of_attempt(p->l, c->job), 0);
+    if (rc) {
+        op->rc = rc;
+        shore__local_io_failed(p->l, c->job, op);
+        c->failed = true;
+    } else {
+        c->pending++;
+    }
+}
+
+/* Where a machine is emulated: the chunk goes on at an instant, and not before its I/O allows. */
+static void wait_until(struct shore__pipeline *p, struct chunk *c, uint64_t instant_ns) {
+    struct shore__io_op *op = &c->op[c->pending];
+    *op = (struct shore__io_op){.user = c};
+    if (shore__paced_wait(&p->l->update_io, op, instant_ns) == 0) c->pending++;
+}
+
+/* What the host sends for the chunk crosses the link while its state is read. */
+static void wait_for_host(struct shore__pipeline *p, struct chunk *c) {
+    struct shore__throttle *throttle = p->l->config.throttle;
+    if (!throttle || !is_of_attempt(p->l, c->job)) return;
+    uint64_t bytes = c->count * shore__state_segment_bytes(p->l->config.plane_bytes);
+    if (c->job->kind == SHORE__LOCAL_UPDATE) {
+        struct shore_update part = shore__update_part(&p->l->config, &c->job->update, c->segment, c->count);
+        bytes = shore__update_bytes_in(&p->l->config, &part);
+    }
+    if (bytes) wait_until(p, c, shore__throttle_link(throttle, SHORE__LINK_IN, bytes));
+}
+
+/* An update is told what the residual will be, so it does not read what it was. */
+static bool is_read(const struct shore__local_job *job, enum shore_plane plane) {
+    return job->kind != SHORE__LOCAL_UPDATE || plane != SHORE_PLANE_R;
+}
+
+/* The extents of a plane that hold something. Returns the bytes. */
+static uint64_t submit_plane(struct shore__pipeline *p, struct chunk *c, enum shore__io_kind kind, unsigned slot,
+                             enum shore_plane plane) {
+    const struct shore__drive_config *config = &p->l->config;
+    size_t each = config->plane_bytes[plane];
+    uint64_t total = 0;
+    for (uint32_t i = 0; each && i < c->count;) {
+        unsigned char *first = c->stored.plane[plane] + i * each;
+        uint64_t offset = shore__volume_plane_offset(&p->l->volume, slot, plane, c->local + i);
+        size_t bytes = 0, stored = each;
+        for (; stored == each && i < c->count; i++) {
+            stored = shore__stored_bytes(config, c->job->block, c->segment + i, plane);
+            if (kind == SHORE__IO_READ) shore__stored_end(config, c->job->block, c->segment + i, plane, first + bytes);
+            bytes += stored;
+        }
+        submit_op(p, c, kind, first, offset, bytes);
+        total += bytes;
+    }
+    return total;
+}
+
+static uint64_t submit_planes(struct shore__pipeline *p, struct chunk *c, enum shore__io_kind kind, unsigned slot) {
+    uint64_t total = 0;
+    for (int plane = 0; plane < SHORE_PLANE_COUNT; plane++)
+        if (kind != SHORE__IO_READ || is_read(c->job, plane)) total += submit_plane(p, c, kind, slot, plane);
+    return total;
+}
+
+/* All of its chunks have been started and are over. */
+static bool is_over(const struct shore__local_job *job) {
+    return job->under_way == 0 && job->next == job->count;
+}
+
+/* The chunk's part of the job is over. */
+static void release_chunk(struct shore__pipeline *p, struct chunk *c) {
+    struct shore__local_job *job = c->job;
+    if (!c->failed && job->kind != SHORE__LOCAL_VERIFY) memset(p->l->written + c->local, 1, c->count);
+    c->state = CHUNK_FREE;
+    c->job = NULL;
+    p->busy--;
+    job->under_way--;
+    if (is_over(job)) finish_job(p->l, job);
+}
+
+static void start_reads(struct shore__pipeline *p, struct chunk *c) {
+    struct shore__local *l = p->l;
+    struct shore__local_job *job = c->job;
+    c->state = CHUNK_READING;
+    if (job->kind == SHORE__LOCAL_UPDATE || job->kind == SHORE__LOCAL_VERIFY) {
+        uint64_t bytes = submit_planes(p, c, SHORE__IO_READ, job->slot);
+        *(job->kind == SHORE__LOCAL_VERIFY ? &l->read_fetch : &l->read_state) += bytes;
+    }
+    if (job->kind == SHORE__LOCAL_UPDATE && !job->update.gradient) {
+        size_t each = shore__gradient_segment_bytes(job->update.form);
+        submit_op(p, c, SHORE__IO_READ, c->gradient, shore__volume_spill_offset(&l->volume, c->local, each),
+                  c->count * each);
+        l->read_spill += c->count * each;
+    }
+    wait_for_host(p, c);
+    if (c->pending == 0) c->state = CHUNK_READY;
+}
+
+static void start_chunk(struct shore__pipeline *p, struct chunk *c) {
+    struct shore__local *l = p->l;
+    struct shore__local_job *job = p->current;
+    uint64_t left = job->count - job->next;
+    c->job = job;
+    c->number = p->started++;
+    c->segment = job->segment + (uint32_t)job->next;
+    c->local = job->local + (uint32_t)job->next;
+    c->count = left < l->config.chunk_segments ? (uint32_t)left : l->config.chunk_segments;
+    c->pending = 0;
+    c->failed = false;
+    job->next += c->count;
+    job->under_way++;
+    p->busy++;
+    if (job->next == job->count) p->current = NULL;
+    start_reads(p, c);
+}
+
+/* Or it came behind the commit of its step: what it would write is the committed slot by now. */
+static bool is_discarded(struct shore__local *l, const struct shore__local_job *job) {
+    bool update = job->kind == SHORE__LOCAL_UPDATE;
+    uint64_t base = update ? job->update.base_step : job->store.base_step;
+    uint64_t attempt = update ? job->update.attempt : job->store.attempt;
+    return is_of_attempt(l, job) && !shore__slots_holds(&l->slots, job->slot, base, attempt);
+}
+
+/* The current job starts no more chunks: it ends when those under way do. */
+static void stop_current(struct shore__pipeline *p) {
+    struct shore__local_job *job = p->current;
+    p->current = NULL;
+    job->next = job->count;
+    if (is_over(job)) finish_job(p->l, job);
+}
+
+static void run_alone(struct shore__pipeline *p) {
+    struct shore__local_job *job = p->current;
+    p->current = NULL;
+    if (job->kind == SHORE__LOCAL_LOAD) {
+        job->rc = shore__local_load(p->l, job);
+    } else if (job->kind == SHORE__LOCAL_BEGIN) {
+        job->rc = shore__local_begin(p->l, job);
+    } else if (job->kind == SHORE__LOCAL_SNAPSHOT) {
+        job->rc = shore__local_snapshot(p->l, job);
+    } else if (job->kind == SHORE__LOCAL_DISCARD) {
+        memset(p->l->written, 0, p->l->volume.desc.segments);
+        p->l->attempt_rc = 0;
+    } else {
+        job->rc = shore__local_commit(p->l, job);
+    }
+    finish_job(p->l, job);
+}
+
+static bool runs_alone(const struct shore__local_job *job) {
+    return job->kind == SHORE__LOCAL_LOAD || job->kind == SHORE__LOCAL_BEGIN || job->kind == SHORE__LOCAL_COMMIT ||
+           job->kind == SHORE__LOCAL_DISCARD || job->kind == SHORE__LOCAL_SNAPSHOT;
+}
+
+/* The one to go on with: what came meanwhile and is more urgent, before what is left of another. */
+static struct shore__local_job *take_job(struct shore__pipeline *p) {
+    struct shore__lane *lane = &p->l->updates;
+    if (!p->current)
+        p->current = (struct shore__local_job *)shore__lane_pop(lane, false);
+    else if (!runs_alone(p->current))
+        p->current = (struct shore__local_job *)shore__lane_swap(lane, &p->current->job);
+    return p->current;
+}
+
+/* Starts what can be started; false: nothing more for now. */
+static bool start_something(struct shore__pipeline *p) {
+    struct shore__local_job *job = take_job(p);
+    if (!job) return false;
+    if (runs_alone(job)) {
+        if (p->busy) return false;
+        run_alone(p);
+        return true;
+    }
+    if (!job->rc && is_discarded(p->l, job)) job->rc = SHORE_EDISCARDED;
+    if (job->rc && job->rc != SHORE_ENONFINITE) {
+        stop_current(p);
+        return true;
+    }
+    for (uint32_t i = 0; i < p->nchunks; i++) {
+        if (p->chunk[i].state == CHUNK_FREE) {
+            start_chunk(p, &p->chunk[i]);
+            return true;
+        }
+    }
+    return false;
+}
+
+static int check_leaves(struct shore__pipeline *p, struct chunk *c) {
+    const struct shore__volume *volume = &p->l->volume;
+    for (int plane = 0; plane < SHORE_PLANE_COUNT; plane++) {
+        size_t bytes = p->l->config.plane_bytes[plane];
+        if (!bytes || !is_read(c->job, plane)) continue;
+        for (uint32_t i = 0; i < c->count; i++) {
+            int rc = shore__volume_check(volume, c->job->slot, c->job->block, c->segment + i, plane,
+                                         c->stored.plane[plane] + i * bytes, &c->job->diag);
+            if (rc) return rc;
+        }
+    }
+    return 0;
+}
+
+static void make_leaves(struct shore__pipeline *p, struct chunk *c, unsigned slot) {
+    struct shore__leaves *table = p->l->volume.table[slot];
+    for (int plane = 0; plane < SHORE_PLANE_COUNT; plane++) {
+        size_t bytes = p->l->config.plane_bytes[plane];
+        for (uint32_t i = 0; bytes && i < c->count; i++) {
+            shore__leaf_make(c->stored.plane[plane] + i * bytes, bytes,
+                             shore__leaf_seed(c->job->block, c->segment + i, plane), &table[c->local + i].plane[plane]);
+        }
+    }
+}
+
+static int compute_update(struct shore__pipeline *p, struct chunk *c) {
+    struct shore__local_job *job = c->job;
+    int rc = check_leaves(p, c);
+    if (!rc && !job->update.gradient)
+        rc = shore__local_check_spilled(p->l, job, c->local, c->count, c->gradient,
+                                        shore__gradient_segment_bytes(job->update.form));
+    if (rc) return rc;
+    struct shore_update part = shore__update_part(&p->l->config, &job->update, c->segment, c->count);
+    if (!part.gradient) part.gradient = c->gradient;
+    struct shore_diag diag = {""};
+    rc = shore__chunk_update(&p->l->config, &part, &c->stored, &c->stored, &diag);
+    if (p->l->config.plane_bytes[SHORE_PLANE_R])
+        shore__update_residual(&part, (uint16_t *)(void *)c->stored.plane[SHORE_PLANE_R]);
+    if (rc && !job->rc) {
+        /* written all the same: the attempt is what fails */
+        job->rc = rc;
+        job->diag = diag;
+    }
+    make_leaves(p, c, 1 - job->slot);
+    return 0;
+}
+
+static void compute_store(struct shore__pipeline *p, struct chunk *c) {
+    struct shore__local_job *job = c->job;
+    const uint32_t *stored = p->l->config.plane_bytes;
+    const unsigned char *from =
+        (const unsigned char *)job->store.state + (c->segment - job->segment) * shore__state_segment_bytes(stored);
+    for (uint32_t i = 0; i < c->count; i++) {
+        for (int plane = 0; plane < SHORE_PLANE_COUNT; plane++) {
+            unsigned char *to = c->stored.plane[plane] + (size_t)i * stored[plane];
+            if (stored[plane]) memcpy(to, from, stored[plane]);
+            if (stored[plane]) shore__stored_end(&p->l->config, job->block, c->segment + i, plane, to);
+            from += stored[plane];
+        }
+    }
+    make_leaves(p, c, 1 - job->slot);
+}
+
+static void compute_init(struct shore__pipeline *p, struct chunk *c) {
+    struct shore__local_job *job = c->job;
+    size_t first = (size_t)(c->segment - job->segment) * SHORE_SEGMENT_ELEMS;
+    const float *m = job->init.m ? job->init.m + first : NULL, *v = job->init.v ? job->init.v + first : NULL;
+    shore__chunk_init(&p->l->config, job->block, c->segment, c->count, job->init.master + first, m, v, &c->stored);
+    make_leaves(p, c, job->slot);
+}
+
+static void start_writes(struct shore__pipeline *p, struct chunk *c) {
+    struct shore__local *l = p->l;
+    struct shore__local_job *job = c->job;
+    c->state = CHUNK_WRITING;
+    l->write_state += submit_planes(p, c, SHORE__IO_WRITE, job->kind == SHORE__LOCAL_INIT ? job->slot : 1 - job->slot);
+    if (l->config.throttle && job->kind == SHORE__LOCAL_UPDATE) {
+        struct shore_update part = shore__update_part(&l->config, &job->update, c->segment, c->count);
+        uint64_t bytes = shore__update_bytes_out(&l->config, &part);
+        if (bytes) wait_until(p, c, shore__throttle_link(l->config.throttle, SHORE__LINK_OUT, bytes));
+    }
+    if (c->pending == 0) release_chunk(p, c);
+}
+
+static void compute_chunk(struct shore__pipeline *p, struct chunk *c) {
+    struct shore__local *l = p->l;
+    struct shore__local_job *job = c->job;
+    uint64_t start = shore__now_ns();
+    int rc = 0;
+    if (c->failed || (job->rc && job->rc != SHORE_ENONFINITE) || is_discarded(l, job)) {
+        c->failed = true;
+        if (!job->rc) job->rc = SHORE_EDISCARDED;
+        release_chunk(p, c);
+        return;
+    }
+    switch (job->kind) {
+    case SHORE__LOCAL_UPDATE:
+        rc = compute_update(p, c);
+        break;
+    case SHORE__LOCAL_STORE:
+        compute_store(p, c);
+        break;
+    case SHORE__LOCAL_INIT:
+        compute_init(p, c);
+        break;
+    default:
+        rc = check_leaves(p, c);
+        break;
+    }
+    l->compute_ns += shore__now_ns() - start;
+    if (rc) {
+        if (!job->rc || job->rc == SHORE_ENONFINITE) job->rc = rc;
+        c->failed = true;
+    }
+    if (rc || job->kind == SHORE__LOCAL_VERIFY) {
+        release_chunk(p, c);
+        return;
+    }
+    if (l->config.throttle && job->kind == SHORE__LOCAL_UPDATE) {
+        c->state = CHUNK_COMPUTED;
+        wait_until(
+            p, c,
+            shore__throttle_compute(l->config.throttle, l->update_io.drive, (uint64_t)c->count * SHORE_SEGMENT_ELEMS));
+    }
+    if (c->state != CHUNK_COMPUTED || c->pending == 0) start_writes(p, c);
+}
+
+static struct chunk *oldest_ready(struct shore__pipeline *p) {
+    struct chunk *oldest = NULL;
+    for (uint32_t i = 0; i < p->nchunks; i++) {
+        struct chunk *c = &p->chunk[i];
+        if (c->state == CHUNK_READY && (!oldest || c->number < oldest->number)) oldest = c;
+    }
+    return oldest;
+}
+
+static void reap(struct shore__pipeline *p, unsigned min) {
+    struct shore__io_op *ops[32];
+    uint64_t start = min ? shore__now_ns() : 0;
+    unsigned n = shore__paced_reap(&p->l->update_io, ops, 32, min);
+    if (min) p->l->io_wait_ns += shore__now_ns() - start;
+    for (unsigned i = 0; i < n; i++) {
+        struct chunk *c = ops[i]->user;
+        if (ops[i]->rc) {
+            shore__local_io_failed(p->l, c->job, ops[i]);
+            c->failed = true;
+        }
+        if (--c->pending) continue;
+        if (c->state == CHUNK_READING) {
+            c->state = CHUNK_READY;
+        } else if (c->state == CHUNK_COMPUTED) {
+            start_writes(p, c);
+        } else {
+            release_chunk(p, c);
+        }
+    }
+}
+
+struct shore__pipeline *shore__pipeline_new(struct shore__local *l) {
+    size_t nops = shore__local_chunk_ops(&l->config);
+    size_t chunk_bytes = sizeof(struct chunk) + nops * sizeof(struct shore__io_op);
+    struct shore__pipeline *p = calloc(1, sizeof *p + l->config.ring_buffers * chunk_bytes);
+    if (!p) return NULL;
+    p->l = l;
+    p->nchunks = l->config.ring_buffers;
+    struct shore__io_op *ops = (struct shore__io_op *)(void *)&p->chunk[p->nchunks];
+    unsigned char *at = l->ring;
+    for (uint32_t i = 0; i < p->nchunks; i++) {
+        for (int plane = 0; plane < SHORE_PLANE_COUNT; plane++) {
+            p->chunk[i].stored.plane[plane] = at;
+            at += (size_t)l->config.chunk_segments * l->config.plane_bytes[plane];
+        }
+        p->chunk[i].op = ops + i * nops;
+        p->chunk[i].gradient = at;
+        if (l->spilled) at += (size_t)l->config.chunk_segments * SHORE_SEGMENT_ELEMS * 4;
+    }
+    return p;
+}
+
+void *shore__local_update_lane(void *ctx) {
+    struct shore__local *l = ctx;
+    struct shore__pipeline *p = l->pipeline;
+    for (;;) {
+        while (start_something(p)) {
+        }
+        reap(p, 0);
+        struct chunk *ready = oldest_ready(p);
+        if (ready) {
+            compute_chunk(p, ready);
+        } else if (p->busy) {
+            reap(p, 1);
+        } else if (!p->current) { /* a job that waited for buffers may be left: the reaping above freed them */
+            p->current = (struct shore__local_job *)shore__lane_pop(&l->updates, true);
+            if (!p->current) break;
+        }
+    }
+    return NULL;
+}

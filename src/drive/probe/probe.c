@@ -1,0 +1,327 @@
+#include "drive/probe/probe.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/diag.h"
+#include "base/units.h"
+#include "drive/placement.h"
+#include "drive/remote/transport.h"
+#include "drive/remote/wire_open.h"
+
+/* ---- here -------------------------------------------------------------------------------------------------------- */
+
+uint64_t shore__drive_device(const char *path) {
+    struct stat st;
+    if (stat(path, &st) == 0) return S_ISREG(st.st_mode) ? st.st_dev : 0;
+    char *directory = strdup(path), *slash = directory ? strrchr(directory, '/') : NULL;
+    if (slash) slash[slash == directory] = '\0';
+    bool found = directory && stat(slash ? directory : ".", &st) == 0;
+    free(directory);
+    return found ? st.st_dev : 0;
+}
+
+int shore__drive_examine(const char *volume, struct stat *st, bool *exists, struct shore_diag *diag) {
+    *exists = stat(volume, st) == 0;
+    if (*exists || errno == ENOENT || errno == ENOTDIR) return 0;
+    int code = -errno;
+    return shore__fail(diag, code, "%s: cannot be examined: %s", volume, shore_error_text(code));
+}
+
+static int look_into(struct shore__probe *p, struct shore_diag *diag) {
+    struct shore__volume v;
+    if (shore__volume_peek(p->path, &v, &p->trouble)) return 0;
+    p->is_volume = true;
+    p->size_bytes = v.size_bytes;
+    shore__volume_recovery(&v, &p->recovery);
+    p->desc = v.desc;
+    p->desc.extents = NULL;
+    p->desc.identity = malloc((size_t)v.desc.identity_bytes + 1);
+    if (p->desc.identity) memcpy((void *)p->desc.identity, v.desc.identity, v.desc.identity_bytes);
+    shore__volume_close(&v);
+    return p->desc.identity ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
+}
+
+/* Not for others that only look: they hold the lock for a moment, as this does. */
+static bool is_locked(int fd) {
+    const struct timespec moment = {.tv_nsec = 5 * 1000 * 1000};
+    for (int tries = 40; flock(fd, LOCK_EX | LOCK_NB); tries--) {
+        if (errno != EWOULDBLOCK || tries == 0) return errno == EWOULDBLOCK;
+        nanosleep(&moment, NULL);
+    }
+    return false;
+}
+
+static int look(const char *path, struct shore__probe *p, struct shore_diag *diag) {
+    struct stat st;
+    int rc = shore__volume_path(path, &p->path, diag);
+    if (rc) return rc;
+    p->capacity_bytes = shore__drive_capacity_bytes(path);
+    p->device = shore__drive_device(p->path);
+    rc = shore__drive_examine(p->path, &st, &p->exists, diag);
+    if (rc) shore__probe_free(p);
+    if (!rc && !p->exists) shore__file_may_be_made(path, &p->trouble);
+    if (rc || !p->exists) return rc;
+    p->is_device = S_ISBLK(st.st_mode);
+    int fd = open(p->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe is not waited for */
+    if (fd >= 0) {
+        p->busy = is_locked(fd);
+        close(fd);
+    }
+    rc = look_into(p, diag);
+    if (rc) shore__probe_free(p);
+    return rc;
+}
+
+int shore__probe_may_be_made(const char *path, const struct shore__probe *p, struct shore_diag *diag) {
+    if (p->exists || !p->trouble.text[0]) return 0;
+    bool remote = shore__path_is_remote(path);
+    return shore__fail(diag, SHORE_EUSAGE, "%s%s%s", remote ? path : "", remote ? ": " : "", p->trouble.text);
+}
+
+/* ---- on the wire ------------------------------------------------------------------------------------------------- */
+
+#define FIXED_BYTES (48u + SHORE__WIRE_VOLUME_BYTES)
+enum { THERE = 1, VOLUME = 2, IN_USE = 8, DEVICE = 16 };
+
+unsigned char *shore__probe_put(const struct shore__probe *p, uint32_t *bytes) {
+    unsigned char recovery[SHORE__WIRE_RECOVERY_BYTES];
+    const struct {
+        const void *data;
+        uint32_t bytes;
+    } parts[] = {{p->path, p->path ? (uint32_t)strlen(p->path) : 0},
+                 {p->desc.identity, p->desc.identity_bytes},
+                 {recovery, p->is_volume ? shore__wire_recovery_put(recovery, &p->recovery) : 0},
+                 {p->trouble.text, (uint32_t)strlen(p->trouble.text)}};
+    *bytes = FIXED_BYTES + parts[0].bytes + parts[1].bytes + parts[2].bytes + parts[3].bytes;
+    unsigned char *out = malloc(*bytes), *at = out;
+    if (!out) return NULL;
+    shore__put_u32(at, (p->exists ? THERE : 0u) | (p->is_volume ? VOLUME : 0u) | (p->busy ? IN_USE : 0u) |
+                           (p->is_device ? DEVICE : 0u));
+    shore__put_u64(at + 4, p->capacity_bytes);
+    shore__put_u64(at + 12, p->device);
+    shore__put_u64(at + 20, p->size_bytes);
+    shore__put_u32(at + 28, p->desc.nextents);
+    for (int i = 0; i < 4; i++)
+        shore__put_u32(at + 32 + 4 * i, parts[i].bytes);
+    shore__wire_volume_put(at + 48, &p->desc);
+    at += FIXED_BYTES;
+    for (int i = 0; i < 4; at += parts[i++].bytes)
+        if (parts[i].bytes) memcpy(at, parts[i].data, parts[i].bytes);
+    return out;
+}
+
+bool shore__probe_get(const unsigned char *in, uint32_t bytes, struct shore__probe *out) {
+    const unsigned char *part[4];
+    uint32_t part_bytes[4];
+    *out = (struct shore__probe){0};
+    if (bytes < FIXED_BYTES) return false;
+    uint32_t flags = shore__get_u32(in), left = bytes - FIXED_BYTES;
+    for (int i = 0; i < 4; i++) {
+        part_bytes[i] = shore__get_u32(in + 32 + 4 * i);
+        part[i] = in + bytes - left;
+        if (part_bytes[i] > left) return false;
+        left -= part_bytes[i];
+    }
+    if (left || memchr(part[0], 0, part_bytes[0]) || part_bytes[1] > SHORE__IDENTITY_BYTES ||
+        part_bytes[3] >= sizeof out->trouble.text || memchr(part[3], 0, part_bytes[3]))
+        return false;
+    out->exists = flags & THERE;
+    out->is_volume = flags & VOLUME;
+    out->busy = flags & IN_USE;
+    out->is_device = flags & DEVICE;
+    out->capacity_bytes = shore__get_u64(in + 4);
+    out->device = shore__get_u64(in + 12);
+    out->size_bytes = shore__get_u64(in + 20);
+    if (out->is_volume && (!shore__wire_volume_get(in + 48, &out->desc) ||
+                           !shore__wire_recovery_get(part[2], part_bytes[2], &out->recovery)))
+        return false;
+    out->desc.nextents = shore__get_u32(in + 28);
+    memcpy(out->trouble.text, part[3], part_bytes[3]);
+    out->path = strndup((const char *)part[0], part_bytes[0]);
+    out->desc.identity_bytes = part_bytes[1];
+    out->desc.identity = malloc((size_t)part_bytes[1] + 1);
+    if (!out->path || !out->desc.identity) {
+        shore__probe_free(out);
+        return false;
+    }
+    memcpy((void *)out->desc.identity, part[1], part_bytes[1]);
+    return true;
+}
+
+void shore__probe_free(struct shore__probe *p) {
+    free(p->path);
+    free((void *)p->desc.identity);
+    *p = (struct shore__probe){0};
+}
+
+/* ---- there ------------------------------------------------------------------------------------------------------- */
+
+/* A connection on which no drive is opened. */
+struct talk {
+    const char *uri;
+    struct shore__place place;
+    struct shore__way way;
+    unsigned char *body; /* of the answer */
+    size_t room;
+};
+
+static int talk_open(const char *uri, struct talk *t, struct shore_diag *diag) {
+    *t = (struct talk){.uri = uri};
+    int rc = shore__place_parse(uri, &t->place, diag);
+    if (rc) return rc;
+    rc = shore__way_open(uri, &t->place, &t->way, diag);
+    if (rc) shore__place_free(&t->place);
+    return rc;
+}
+
+static void talk_close(struct talk *t) {
+    free(t->body);
+    shore__way_close(&t->way);
+    shore__place_free(&t->place);
+}
+
+static int talk_send(struct talk *t, struct shore__wire_request r, uint64_t id, struct shore_diag *why) {
+    unsigned char *request = malloc(SHORE__WIRE_FIELDS_BYTES + r.tail_bytes);
+    if (!request) return shore__fail(why, -ENOMEM, "out of memory");
+    shore__wire_request_put(request, &r);
+    memcpy(request + SHORE__WIRE_FIELDS_BYTES, r.tail, r.tail_bytes);
+    struct shore__frame frame = {
+        .type = r.type, .id = id, .body = request, .body_bytes = SHORE__WIRE_FIELDS_BYTES + r.tail_bytes};
+    int rc = shore__conn_send(&t->way.conn, &frame, why);
+    free(request);
+    return rc;
+}
+
+/* rc: of sending. The answer points into t->body. */
+static int talk_answer(struct talk *t, int rc, struct shore__wire_answer *a, struct shore_diag *why,
+                       struct shore_diag *diag) {
+    struct shore__wire_header h;
+    shore__conn_expect(&t->way.conn);
+    do {
+        if (!rc) rc = shore__conn_receive(&t->way.conn, false, &h, &t->body, &t->room, why);
+        if (!rc) rc = shore__conn_gets_on(&t->way.conn, &h, why);
+    } while (!rc && h.type != SHORE__WIRE_DONE);
+    if (!rc) rc = shore__wire_answer_get(&h, t->body, a, why);
+    if (rc) return shore__way_explain(t->uri, &t->place, &t->way, rc, why, diag);
+    if (a->rc)
+        return shore__fail(diag, a->rc, "%s: %.*s", t->uri, (int)(a->text_bytes < 700 ? a->text_bytes : 700), a->text);
+    return 0;
+}
+
+/* A request whose tail is what r brings, then the path. */
+static int talk_ask(struct talk *t, struct shore__wire_request r, struct shore__wire_answer *a,
+                    struct shore_diag *diag) {
+    struct shore_diag why = {""};
+    size_t path_bytes = strlen(t->place.path);
+    unsigned char *tail = malloc(r.tail_bytes + path_bytes + 1);
+    int rc = tail ? 0 : shore__fail(&why, -ENOMEM, "out of memory");
+    if (tail && r.tail_bytes) memcpy(tail, r.tail, r.tail_bytes);
+    if (tail) memcpy(tail + r.tail_bytes, t->place.path, path_bytes);
+    r.tail = tail;
+    r.tail_bytes += (uint32_t)path_bytes;
+    if (!rc) rc = talk_send(t, r, 1, &why);
+    free(tail);
+    return talk_answer(t, rc, a, &why, diag);
+}
+
+static int not_understood(const struct talk *t, struct shore_diag *diag) {
+    return shore__fail(diag, SHORE_ELINK, "%s: its answer cannot be understood", t->uri);
+}
+
+int shore__drive_probe(const char *path, struct shore__probe *out, struct shore_diag *diag) {
+    struct talk t;
+    struct shore__wire_answer a = {0};
+    *out = (struct shore__probe){0};
+    if (!shore__path_is_remote(path)) return look(path, out, diag);
+    int rc = talk_open(path, &t, diag);
+    if (rc) return rc;
+    rc = talk_ask(&t, (struct shore__wire_request){.type = SHORE__WIRE_PROBE}, &a, diag);
+    if (!rc && !shore__probe_get(a.result, a.result_bytes, out)) rc = not_understood(&t, diag);
+    talk_close(&t);
+    return rc;
+}
+
+int shore__drive_probe_idle(const char *path, struct shore__probe *out, struct shore_diag *diag) {
+    const struct timespec pause = {.tv_nsec = 250 * 1000 * 1000};
+    int rc = shore__drive_probe(path, out, diag);
+    for (int tries = (int)(SHORE__LOCK_SECONDS / 0.25); !rc && out->busy && tries > 0; tries--) {
+        shore__probe_free(out);
+        nanosleep(&pause, NULL);
+        rc = shore__drive_probe(path, out, diag);
+    }
+    return rc;
+}
+
+int shore__remote_remove(const char *uri, const uint64_t fleet_id[2], uint64_t generation, bool begun,
+                         struct shore_diag *diag) {
+    struct talk t;
+    struct shore__wire_answer a = {0};
+    unsigned char id[16];
+    struct shore__wire_request r = {.type = SHORE__WIRE_REMOVE,
+                                    .era = generation,
+                                    .flags = begun ? SHORE__WIRE_BEGUN : 0,
+                                    .tail = id,
+                                    .tail_bytes = sizeof id};
+    shore__put_u64(id, fleet_id[0]);
+    shore__put_u64(id + 8, fleet_id[1]);
+    int rc = talk_open(uri, &t, diag);
+    if (rc) return rc;
+    rc = talk_ask(&t, r, &a, diag);
+    talk_close(&t);
+    return rc;
+}
+
+/* ---- how fast it is ---------------------------------------------------------------------------------------------- */
+
+#define LINK_FRAMES_LEAST 16u
+#define LINK_FRAMES_MOST 4096u
+#define LINK_NS_LEAST 200000000u
+
+/* So many bytes that they take a while; what a connection needs to get going is in the first of all. */
+static int measure_link(struct talk *t, uint64_t *speed, struct shore_diag *diag) {
+    enum { TAIL_BYTES = SHORE__WIRE_BODY_BYTES - SHORE__WIRE_FIELDS_BYTES };
+    unsigned char *tail = calloc(TAIL_BYTES, 1);
+    struct shore__wire_request r = {
+        .type = SHORE__WIRE_MEASURE, .kind = SHORE__WIRE_MEASURE_LINK, .tail = tail, .tail_bytes = TAIL_BYTES};
+    struct shore__wire_answer a = {0};
+    struct shore_diag why = {""};
+    uint64_t ns = 0;
+    int rc = tail ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
+    for (uint32_t n = 1; !rc && n <= LINK_FRAMES_MOST && (n <= LINK_FRAMES_LEAST || ns < LINK_NS_LEAST);
+         n *= n == 1 ? LINK_FRAMES_LEAST : 2) {
+        uint64_t start = shore__now_ns();
+        for (uint32_t i = 0; !rc && i < n; i++)
+            rc = talk_send(t, r, i + 1 == n, &why);
+        rc = talk_answer(t, rc, &a, &why, diag);
+        ns = shore__now_ns() - start;
+        *speed = (uint64_t)((double)n * TAIL_BYTES * 1e9 / (double)(ns ? ns : 1));
+    }
+    free(tail);
+    return rc;
+}
+
+int shore__remote_measure(const char *uri, uint64_t *drive, uint64_t *link, struct shore_diag *diag) {
+    struct talk t;
+    struct shore__wire_answer a = {0};
+    int rc = talk_open(uri, &t, diag);
+    if (rc) return rc;
+    rc = measure_link(&t, link, diag);
+    if (!rc) rc = talk_ask(&t, (struct shore__wire_request){.type = SHORE__WIRE_MEASURE}, &a, diag);
+    if (!rc && a.result_bytes != 8) rc = not_understood(&t, diag);
+    if (!rc) *drive = shore__get_u64(a.result);
+    talk_close(&t);
+    return rc;
+}
+
+int shore__drive_remove(const char *drive, const uint64_t fleet_id[2], uint64_t generation, bool begun,
+                        struct shore_diag *diag) {
+    if (shore__path_is_virtual(drive)) return 0;
+    if (shore__path_is_remote(drive)) return shore__remote_remove(drive, fleet_id, generation, begun, diag);
+    return shore__volume_remove(drive, fleet_id, generation, begun, diag);
+}

@@ -1,0 +1,59 @@
+/* What is at a drive's path, here or on another host, found out without opening it. */
+#ifndef SHORE_DRIVE_PROBE_PROBE_H
+#define SHORE_DRIVE_PROBE_PROBE_H
+
+#include <string.h>
+#include <sys/stat.h>
+
+#include "drive/local/volume_remove.h"
+#include "drive/remote/wire.h"
+
+struct shore__probe {
+    bool exists, is_volume, busy, is_device;
+    uint64_t capacity_bytes; /* 0: unknown */
+    uint64_t device;         /* that it lies on, as its host numbers them; 0: it is one itself, or unknown */
+    char *path;              /* of the volume, there */
+    /* of a volume */
+    uint64_t size_bytes;
+    struct shore__volume_desc desc; /* without its extents */
+    struct shore__drive_recovery recovery;
+    /* of what exists and is no volume that can be used, and where nothing may be made: why */
+    struct shore_diag trouble;
+};
+
+/* path: of a drive that is not virtual. The result is owned: shore__probe_free(). Fails if nothing can be found out. */
+int shore__drive_probe(const char *path, struct shore__probe *out, struct shore_diag *diag);
+/* The same once nobody uses it; busy: somebody still did after SHORE__LOCK_SECONDS. */
+int shore__drive_probe_idle(const char *path, struct shore__probe *out, struct shore_diag *diag);
+void shore__probe_free(struct shore__probe *p);
+/* Whether a volume may be made where the probe found none: shore__file_may_be_made(), on the drive's host. */
+int shore__probe_may_be_made(const char *path, const struct shore__probe *p, struct shore_diag *diag);
+/* Whether something is at the path of a volume here. Fails where that cannot be told: then none can be made there, nor
+ * would one be found. */
+int shore__drive_examine(const char *volume, struct stat *st, bool *exists, struct shore_diag *diag);
+/* The device that a volume at path would lie on; 0: it is a device itself, or that cannot be found out. */
+uint64_t shore__drive_device(const char *path);
+/* A whole state was in it once. */
+static inline bool shore__probe_is_sealed(const struct shore__probe *p) {
+    return p->recovery.valid || p->recovery.damaged_record;
+}
+static inline bool shore__probe_is_of(const struct shore__probe *p, const uint64_t fleet_id[2]) {
+    return p->is_volume && memcmp(p->desc.fleet_id, fleet_id, sizeof p->desc.fleet_id) == 0;
+}
+
+/* shore__drive_remove() over there. */
+int shore__remote_remove(const char *uri, const uint64_t fleet_id[2], uint64_t generation, bool begun,
+                         struct shore_diag *diag);
+
+/* What a drive over there moves in the pattern of UPDATE, and what its connection carries there, in bytes a second. */
+int shore__remote_measure(const char *uri, uint64_t *drive, uint64_t *link, struct shore_diag *diag);
+
+/* The result of PROBE; malloc'ed, NULL: out of memory. */
+unsigned char *shore__probe_put(const struct shore__probe *p, uint32_t *bytes);
+bool shore__probe_get(const unsigned char *in, uint32_t bytes, struct shore__probe *out);
+
+/* shore__volume_remove(), wherever the drive is; nothing to do where it is in memory. */
+int shore__drive_remove(const char *drive, const uint64_t fleet_id[2], uint64_t generation, bool begun,
+                        struct shore_diag *diag);
+
+#endif

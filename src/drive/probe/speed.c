@@ -1,0 +1,162 @@
+#include "drive/probe/speed.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/diag.h"
+#include "base/units.h"
+#include "drive/probe/probe.h"
+#include "drive/remote/transport.h"
+#include "storage/blockio.h"
+#include "storage/rate.h"
+
+#define HALF_BYTES (UINT64_C(48) << 20)
+#define CHUNK_BYTES 1u /* the least: this memory is outside the arena */
+#define BUFFERS 5u
+#define PASSES 2u
+
+int shore__drive_measure(const char *path, enum shore_io io, uint64_t *speed, struct shore_diag *diag) {
+    struct shore__rate r;
+    char *file = NULL;
+    if (asprintf(&file, "%s.speed-%ld", path, (long)getpid()) < 0) return shore__fail(diag, -ENOMEM, "out of memory");
+    int rc = shore__rate_open_unnamed(&r, file, HALF_BYTES, CHUNK_BYTES, BUFFERS, io, diag);
+    if (!rc) rc = shore__rate_fill(&r, diag);
+    r.moved_bytes = 0;
+    uint64_t start = shore__now_ns();
+    for (uint32_t i = 0; !rc && i < PASSES; i++)
+        rc = shore__rate_pass(&r, i % 2 == 0, diag);
+    uint64_t ns = shore__now_ns() - start;
+    if (!rc) *speed = (uint64_t)((double)r.moved_bytes * 1e9 / (double)(ns ? ns : 1));
+    shore__rate_close(&r);
+    free(file);
+    return rc;
+}
+
+static uint64_t rate_since(struct shore__rate *r, uint64_t start) {
+    uint64_t ns = shore__now_ns() - start, moved = r->moved_bytes;
+    r->moved_bytes = 0;
+    return (uint64_t)((double)moved * 1e9 / (double)(ns ? ns : 1));
+}
+
+int shore__drive_rates_measure(const char *path, bool (*stop)(void), struct shore__drive_rates *out,
+                               struct shore_diag *diag) {
+    struct shore__rate r;
+    *out = (struct shore__drive_rates){.backend = ""};
+    int rc = shore__rate_open_unnamed(&r, path, HALF_BYTES, CHUNK_BYTES, BUFFERS, SHORE_IO_AUTO, diag);
+    r.stop = stop;
+    if (!rc) {
+        out->direct = r.file.direct;
+        out->backend = shore__io_backend(r.io);
+        out->shares_blocks = shore__files_share_blocks(path);
+    }
+    uint64_t start = shore__now_ns();
+    if (!rc) rc = shore__rate_fill(&r, diag);
+    if (!rc) out->write = rate_since(&r, start);
+    start = shore__now_ns();
+    if (!rc) rc = shore__rate_read(&r, diag);
+    if (!rc) out->read = rate_since(&r, start);
+    start = shore__now_ns();
+    for (uint32_t i = 0; !rc && i < PASSES; i++)
+        rc = shore__rate_pass(&r, i % 2 == 0, diag);
+    if (!rc) out->update = rate_since(&r, start);
+    shore__rate_close(&r);
+    return rc;
+}
+
+/* "2,1", "2.8GB,1.4GB": with units in all or in none; what is plain is scaled so that fractions count. */
+int shore__speeds_parse(const char *text, uint32_t ndrives, uint64_t *speeds, struct shore_diag *diag) {
+    enum { PLAIN = 1000000 };
+    bool plain[2] = {false, false};
+    uint32_t n = 0;
+    for (const char *at = text; at; n++) {
+        char item[48], shown[80];
+        size_t bytes = strcspn(at, ",");
+        uint64_t speed = 0;
+        snprintf(item, sizeof item, "%.*s", (int)(bytes < sizeof item ? bytes : sizeof item - 1), at);
+        bool number = item[0] && item[strspn(item, "0123456789.")] == '\0';
+        char *end = item;
+        double value = number ? strtod(item, &end) : 0;
+        bool good = bytes < sizeof item && (number ? *end == '\0' && value <= 1e12 : !shore__parse_size(item, &speed));
+        if (good && number) speed = (uint64_t)(value * PLAIN);
+        if (!good || speed == 0 || speed > UINT64_C(1) << 60)
+            return shore__fail(diag, SHORE_EUSAGE,
+                               "--drive-speeds %s: '%s' is no speed: give numbers such as 2,1 or 2.8GB,1.4GB, one for "
+                               "each drive",
+                               shore__escape(text, strlen(text), shown, sizeof shown), item);
+        plain[number] = true;
+        if (speeds && n < ndrives) speeds[n] = speed;
+        at = at[bytes] ? at + bytes + 1 : NULL;
+    }
+    if (plain[0] && plain[1])
+        return shore__fail(diag, SHORE_EUSAGE, "--drive-speeds %.60s: give a unit to all of them, or to none", text);
+    if (n != ndrives)
+        return shore__fail(diag, SHORE_EUSAGE, "--drive-speeds %.60s: %u speeds for %u drives: give one for each", text,
+                           n, ndrives);
+    return 0;
+}
+
+static void note(const struct shore_fleet_options *o, const char *text) {
+    if (o->note) o->note(o->note_ctx, text);
+}
+
+static bool is_of_this_host(const char *path) {
+    return !shore__path_is_remote(path) || strncmp(path, "unix:", 5) == 0;
+}
+
+bool shore__sites_share_device(const struct shore__site *sites, uint32_t nsites) {
+    for (uint32_t i = 0; i < nsites; i++) {
+        const char *a = sites[0].path, *b = sites[i].path;
+        if (!sites[i].device || sites[i].device != sites[0].device) return false;
+        if (is_of_this_host(a) != is_of_this_host(b)) return false;
+        if (!is_of_this_host(a) && !shore__uris_share_server(a, b)) return false;
+    }
+    return true;
+}
+
+int shore__site_measure(const char *path, enum shore_io io, size_t state_bytes, uint64_t *speed, uint64_t *link,
+                        struct shore_diag *diag) {
+    *link = 0;
+    if (!shore__path_is_remote(path)) return shore__drive_measure(path, io, speed, diag);
+    int rc = shore__remote_measure(path, speed, link, diag);
+    if (rc) return rc;
+    /* an update reads and writes the state while its fp32 gradient comes */
+    double carried = (double)*link * 2 * (double)state_bytes / (4.0 * SHORE_SEGMENT_ELEMS);
+    if (carried < (double)*speed) *speed = (uint64_t)carried;
+    return 0;
+}
+
+void shore__sites_measure(const struct shore__site *sites, uint32_t nsites, size_t state_bytes,
+                          const struct shore_fleet_options *o, uint64_t *speeds) {
+    bool known = true;
+    for (uint32_t d = 0; d < nsites; d++) {
+        speeds[d] = 1;
+        known = known && sites[d].device;
+    }
+    if (!known || shore__sites_share_device(sites, nsites)) return;
+    char text[512] = "measured for placement:";
+    for (uint32_t d = 0; d < nsites; d++) {
+        struct shore_diag diag = {{0}};
+        char rate[32], carries[32];
+        uint64_t link;
+        if (shore__site_measure(sites[d].path, o->io, state_bytes, &speeds[d], &link, &diag)) {
+            char why[sizeof diag.text + 64];
+            snprintf(why, sizeof why, "drives are taken to be equally fast: %s", diag.text);
+            note(o, why);
+            for (uint32_t e = 0; e < nsites; e++)
+                speeds[e] = 1;
+            return;
+        }
+        size_t used = strlen(text);
+        snprintf(text + used, sizeof text - used, "%s %s %s/s", d ? "," : "", o->drives[d],
+                 shore__format_size(speeds[d], rate, sizeof rate));
+        used = strlen(text);
+        if (link)
+            snprintf(text + used, sizeof text - used, " (its link %s/s)",
+                     shore__format_size(link, carries, sizeof carries));
+    }
+    note(o, text);
+}

@@ -1,0 +1,494 @@
+/* A remote drive: what it is asked, cut into pieces. */
+#include "drive/remote/remote.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/diag.h"
+#include "base/units.h"
+#include "drive/layout.h"
+#include "drive/remote/remote_link.h"
+
+#define SCRATCH_PIECE_BYTES (UINT64_C(1) << 20) /* what a seal is the sum over: the same for every server */
+
+static struct remote *remote_of(const struct shore__drive *d) {
+    return (struct remote *)(uintptr_t)d;
+}
+
+/* ---- pieces ------------------------------------------------------------------------------------------------------ */
+
+static struct remote_whole *whole_new(uint32_t nparts, struct shore_completion done) {
+    struct remote_whole *w = calloc(1, sizeof *w + nparts * sizeof w->part[0]);
+    if (!w) return NULL;
+    w->done = done;
+    w->nparts = nparts;
+    for (uint32_t i = 0; i < nparts; i++)
+        for (int k = 0; k < REMOTE_PARTS; k++)
+            w->part[i].bulk_class[k] = w->part[i].dst_class = SHORE__LINK_CONTROL;
+    return w;
+}
+
+static int send_whole(struct remote *r, struct remote_whole *w) {
+    int rc = shore__remote_submit(r, w);
+    if (rc) free(w);
+    return rc;
+}
+
+static bool owns(const struct remote *r, uint32_t block, uint32_t segment, uint32_t count) {
+    return shore__extent_find(r->drive.desc, block, segment, count);
+}
+
+/* Segments of `each` bytes that fit a slot. */
+static uint32_t piece_of(const struct remote *r, uint64_t each) {
+    uint64_t n = each ? r->info.slot_bytes / each : r->info.piece_segments;
+    return n ? (uint32_t)(n < 64 ? n : 64) : 1;
+}
+
+/* A request over segments, without its pieces' buffers; the pieces have at most `most` segments. */
+static struct remote_whole *over_segments(uint16_t type, uint32_t block, uint32_t segment, uint32_t count,
+                                          uint32_t most, struct shore_completion done) {
+    struct remote_whole *w = whole_new((count + most - 1) / most, done);
+    for (uint32_t i = 0; w && i < w->nparts; i++) {
+        uint32_t at = i * most;
+        struct shore__wire_request *f = &w->part[i].fields;
+        f->type = type;
+        f->block = block;
+        f->segment = segment + at;
+        f->count = count - at < most ? count - at : most;
+    }
+    return w;
+}
+
+/* ---- synchronous requests ---------------------------------------------------------------------------------------- */
+
+struct control {
+    struct shore__wire_request fields;
+    const void *tail;
+    uint32_t tail_bytes;
+    unsigned char *result; /* copied here, if there is room */
+    uint32_t result_room, result_bytes;
+};
+
+static void look_at_result(struct remote *r, const struct remote_whole *w) {
+    struct control *c = w->ctx;
+    c->result_bytes = w->result_bytes;
+    if (w->result_bytes <= c->result_room && w->result_bytes) memcpy(c->result, w->result, w->result_bytes);
+}
+
+static int control(struct remote *r, struct control *c, struct shore_diag *diag) {
+    struct shore_wait wait;
+    shore_wait_init(&wait);
+    struct remote_whole *w = whole_new(1, shore_wait_completion(&wait));
+    if (!w) return shore__fail(diag, -ENOMEM, "%s: out of memory", r->uri);
+    w->part[0].fields = c->fields;
+    w->part[0].tail = c->tail;
+    w->part[0].tail_bytes = c->tail_bytes;
+    w->look = look_at_result;
+    w->ctx = c;
+    int rc = send_whole(r, w);
+    if (rc) {
+        pthread_mutex_lock(&r->lock);
+        if (diag) *diag = r->why;
+        pthread_mutex_unlock(&r->lock);
+        return rc;
+    }
+    return shore_wait(&wait, diag);
+}
+
+static void new_ledger(struct remote *r, const unsigned char *data, uint32_t bytes) {
+    struct shore_ledger now = {0};
+    if (!shore__wire_ledger_get(data, bytes, &now)) return;
+    pthread_mutex_lock(&r->lock);
+    r->far = now;
+    pthread_mutex_unlock(&r->lock);
+}
+
+static int remote_recovery(const struct shore__drive *d, struct shore__drive_recovery *out, struct shore_diag *diag) {
+    struct remote *r = remote_of(d);
+    struct control c = {.fields.type = SHORE__WIRE_RECOVERY};
+    unsigned char data[SHORE__WIRE_RECOVERY_BYTES];
+    c.result = data;
+    c.result_room = sizeof data;
+    int rc = control(r, &c, diag);
+    if (!rc && (c.result_bytes > sizeof data || !shore__wire_recovery_get(data, c.result_bytes, out)))
+        rc = shore__fail(diag, SHORE_ELINK, "%s: its answer cannot be understood", r->uri);
+    return rc;
+}
+
+static int remote_load(struct shore__drive *d, uint64_t step, struct shore_diag *diag) {
+    struct control c = {.fields = {.type = SHORE__WIRE_LOAD, .step = step}};
+    return control(remote_of(d), &c, diag);
+}
+
+static int remote_begin(struct shore__drive *d, uint64_t epoch, uint64_t step, struct shore_diag *diag) {
+    struct control c = {.fields = {.type = SHORE__WIRE_BEGIN, .step = step, .era = epoch}};
+    unsigned char data[SHORE__WIRE_LEDGER_BYTES];
+    c.result = data;
+    c.result_room = sizeof data;
+    int rc = control(remote_of(d), &c, diag);
+    if (!rc && c.result_bytes <= sizeof data) new_ledger(remote_of(d), data, c.result_bytes);
+    return rc;
+}
+
+static void remote_discard(struct shore__drive *d, uint64_t attempt) {
+    struct remote *r = remote_of(d);
+    struct control c = {.fields = {.type = SHORE__WIRE_DISCARD, .era = attempt}};
+    shore__remote_take_back(r, attempt);
+    control(r, &c, NULL); /* if the connection is broken, nothing runs any more */
+    shore__remote_drain(r);
+}
+
+static int remote_leaf_sum(struct shore__drive *d, bool deep, unsigned char sum[16], struct shore_diag *diag) {
+    struct control c = {.fields = {.type = SHORE__WIRE_LEAF_SUM, .flags = deep ? SHORE__WIRE_DEEP : 0}};
+    c.result = sum;
+    c.result_room = 16;
+    int rc = control(remote_of(d), &c, diag);
+    if (!rc && c.result_bytes != 16)
+        rc = shore__fail(diag, SHORE_ELINK, "%s: its answer cannot be understood", remote_of(d)->uri);
+    return rc;
+}
+
+static int remote_snapshot(struct shore__drive *d, enum shore__snapshot_act act, const char *name,
+                           struct shore_diag *diag) {
+    struct control c = {.fields = {.type = SHORE__WIRE_SNAPSHOT, .kind = act}, .tail = name};
+    c.tail_bytes = (uint32_t)strnlen(name, 255);
+    return control(remote_of(d), &c, diag);
+}
+
+static int remote_init(struct shore__drive *d, uint32_t block, uint32_t segment, uint32_t count, const float *master,
+                       const float *m, const float *v, struct shore_diag *diag) {
+    struct remote *r = remote_of(d);
+    struct shore_wait wait;
+    const float *arrays[3] = {master, m, v};
+    if (!owns(r, block, segment, count))
+        return shore__fail(diag, -EINVAL, "%s: initial state of segments that are not of this drive", r->uri);
+    uint32_t most = piece_of(r, (uint64_t)SHORE_SEGMENT_ELEMS * 4);
+    if (m || v) most = piece_of(r, (uint64_t)SHORE_SEGMENT_ELEMS * 12);
+    shore_wait_init(&wait);
+    struct remote_whole *w = over_segments(SHORE__WIRE_INIT, block, segment, count, most, shore_wait_completion(&wait));
+    if (!w) return shore__fail(diag, -ENOMEM, "%s: out of memory", r->uri);
+    for (uint32_t i = 0; i < w->nparts; i++) {
+        struct remote_request *q = &w->part[i];
+        size_t at = (size_t)(q->fields.segment - segment) * SHORE_SEGMENT_ELEMS;
+        q->fields.flags = (m ? SHORE__WIRE_HAS_M : 0) | (v ? SHORE__WIRE_HAS_V : 0);
+        for (int k = 0, n = 0; k < 3; k++) {
+            if (!arrays[k]) continue;
+            q->bulk[n] = arrays[k] + at;
+            q->bulk_bytes[n] = (size_t)q->fields.count * SHORE_SEGMENT_ELEMS * 4;
+            q->bulk_class[n++] = SHORE__LINK_IN_STATE;
+        }
+    }
+    int rc = send_whole(r, w);
+    return rc ? shore__fail(diag, rc, "%s", r->why.text) : shore_wait(&wait, diag);
+}
+
+/* ---- others ------------------------------------------------------------------------------------------------------ */
+
+/* Bytes of the request's segments that go over the connection: the padding behind a block stays where it is. */
+static size_t crossing(const struct remote *r, const struct shore__wire_request *f, size_t segment_bytes) {
+    return shore__layout_bytes(r->config.layout, f->block, f->segment, f->count, segment_bytes);
+}
+
+static int remote_fetch(struct shore__drive *d, const struct shore__drive_fetch *fetch, struct shore_completion done) {
+    struct remote *r = remote_of(d);
+    size_t each = shore__fetch_segment_bytes(r->config.plane_bytes, fetch->kind);
+    if (!owns(r, fetch->block, fetch->segment, fetch->count)) return -EINVAL;
+    struct remote_whole *w =
+        over_segments(SHORE__WIRE_FETCH, fetch->block, fetch->segment, fetch->count, piece_of(r, each), done);
+    if (!w) return -ENOMEM;
+    for (uint32_t i = 0; i < w->nparts; i++) {
+        struct remote_request *q = &w->part[i];
+        q->fields.step = fetch->step;
+        q->fields.kind = fetch->kind;
+        size_t bytes = q->fields.count * each;
+        q->dst = (unsigned char *)fetch->dst + (q->fields.segment - fetch->segment) * each;
+        q->dst_bytes = fetch->kind == SHORE_FETCH_STATE ? bytes : crossing(r, &q->fields, each);
+        memset((unsigned char *)q->dst + q->dst_bytes, 0, bytes - q->dst_bytes);
+        q->dst_class = shore__link_of_fetch(fetch->kind);
+    }
+    return send_whole(r, w);
+}
+
+/* Bytes that a piece of an update takes in a slot: each of its three buffers begins at a page. */
+static uint64_t update_bytes(const struct remote *r, const struct shore_update *u, uint32_t at, uint32_t count) {
+    uint64_t elems = (uint64_t)count * SHORE_SEGMENT_ELEMS, gradient = 0;
+    if (u->form == SHORE_GRADIENT_SPARSE)
+        gradient = u->offsets[at + count] - u->offsets[at];
+    else if (u->gradient)
+        gradient = count * shore__gradient_segment_bytes(u->form);
+    return (gradient + SHORE__IO_ALIGN - 1) / SHORE__IO_ALIGN * SHORE__IO_ALIGN + (u->residual ? elems * 2 : 0) +
+           (u->params_out ? elems * (r->config.fp32_params ? 4 : 2) : 0);
+}
+
+/* The largest number of segments of which each piece fits a slot. 0: not even one does. */
+static uint32_t update_piece(const struct remote *r, const struct shore_update *u) {
+    for (uint32_t n = r->info.piece_segments; n; n--) {
+        bool fits = true;
+        for (uint32_t at = 0; fits && at < u->count; at += n)
+            fits = update_bytes(r, u, at, u->count - at < n ? u->count - at : n) <= r->info.slot_bytes;
+        if (fits) return n;
+    }
+    return 0;
+}
+
+static void fill_update(struct remote *r, struct remote_request *q, const struct shore_update *u) {
+    struct shore__wire_request *f = &q->fields;
+    uint32_t at = f->segment - u->segment;
+    size_t elem = (size_t)at * SHORE_SEGMENT_ELEMS;
+    f->step = u->base_step;
+    f->era = u->attempt;
+    f->kind = u->form;
+    f->order = u->order;
+    f->coefficient = u->coefficient;
+    f->ngroups = u->ngroups;
+    q->rank = (uint64_t)u->order + 1; /* what somebody waits for goes first */
+    q->update = u;
+    if (u->form == SHORE_GRADIENT_SPARSE) {
+        q->bulk[0] = (const unsigned char *)u->gradient + u->offsets[at];
+        q->bulk_bytes[0] = u->offsets[at + f->count] - u->offsets[at];
+        q->bulk_class[0] = SHORE__LINK_IN_COMPRESSED;
+    } else if (u->gradient) {
+        size_t each = shore__gradient_segment_bytes(u->form);
+        q->bulk[0] = (const unsigned char *)u->gradient + at * each;
+        q->bulk_bytes[0] = crossing(r, f, each);
+        q->bulk_class[0] = SHORE__LINK_IN_GRADIENTS;
+    } else {
+        f->flags |= SHORE__WIRE_SPILLED;
+    }
+    f->bytes = q->bulk_bytes[0];
+    if (u->residual) {
+        f->flags |= SHORE__WIRE_RESIDUAL;
+        q->bulk[1] = u->residual + elem;
+        q->bulk_bytes[1] = crossing(r, f, (size_t)SHORE_SEGMENT_ELEMS * 2);
+        q->bulk_class[1] = SHORE__LINK_IN_STATE;
+    }
+    if (u->params_out) {
+        size_t each = (size_t)SHORE_SEGMENT_ELEMS * (r->config.fp32_params ? 4 : 2);
+        f->flags |= SHORE__WIRE_PARAMS;
+        q->dst = (unsigned char *)u->params_out + at * each;
+        q->dst_bytes = crossing(r, f, each);
+        memset((unsigned char *)q->dst + q->dst_bytes, 0, f->count * each - q->dst_bytes);
+        q->dst_class = SHORE__LINK_OUT_PARAMS;
+    }
+}
+
+static int remote_update(struct shore__drive *d, const struct shore_update *update, struct shore_completion done) {
+    struct remote *r = remote_of(d);
+    int rc = shore__update_check(&r->config, update);
+    if (rc) return rc;
+    if (!owns(r, update->block, update->segment, update->count)) return -EINVAL;
+    struct shore_update u = *update;
+    /* what is not stored need not be sent */
+    if (!r->config.plane_bytes[SHORE_PLANE_R]) u.residual = NULL;
+    if (u.ngroups > SHORE__WIRE_GROUPS_MOST) u.ngroups = SHORE__WIRE_GROUPS_MOST;
+    uint32_t most = update_piece(r, &u);
+    if (!most) return -EINVAL;
+    struct remote_whole *w = over_segments(SHORE__WIRE_UPDATE, u.block, u.segment, u.count, most, done);
+    if (!w) return -ENOMEM;
+    w->update = u;
+    for (uint32_t i = 0; i < w->nparts; i++)
+        fill_update(r, &w->part[i], &w->update);
+    return send_whole(r, w);
+}
+
+static int send_segments(struct remote *r, struct remote_whole *w, uint32_t segment, const void *from, size_t each,
+                         enum shore__link_class what) {
+    for (uint32_t i = 0; i < w->nparts; i++) {
+        struct remote_request *q = &w->part[i];
+        q->bulk[0] = (const unsigned char *)from + (q->fields.segment - segment) * each;
+        q->bulk_bytes[0] = what == SHORE__LINK_IN_STATE ? q->fields.count * each : crossing(r, &q->fields, each);
+        q->bulk_class[0] = what;
+    }
+    return send_whole(r, w);
+}
+
+static int remote_store(struct shore__drive *d, const struct shore_store *store, struct shore_completion done) {
+    struct remote *r = remote_of(d);
+    size_t each = shore__state_segment_bytes(r->config.plane_bytes);
+    if (!owns(r, store->block, store->segment, store->count)) return -EINVAL;
+    struct remote_whole *w =
+        over_segments(SHORE__WIRE_STORE, store->block, store->segment, store->count, piece_of(r, each), done);
+    if (!w) return -ENOMEM;
+    for (uint32_t i = 0; i < w->nparts; i++) {
+        w->part[i].fields.step = store->base_step;
+        w->part[i].fields.era = store->attempt;
+        w->part[i].fields.order = store->order;
+        w->part[i].rank = (uint64_t)store->order + 1;
+    }
+    return send_segments(r, w, store->segment, store->state, each, SHORE__LINK_IN_STATE);
+}
+
+static int remote_spill(struct shore__drive *d, uint32_t block, uint32_t segment, uint32_t count,
+                        enum shore_gradient_form form, const void *gradient, struct shore_completion done) {
+    struct remote *r = remote_of(d);
+    size_t each = shore__gradient_segment_bytes(form);
+    if (!owns(r, block, segment, count) || !each) return -EINVAL;
+    struct remote_whole *w = over_segments(SHORE__WIRE_SPILL, block, segment, count, piece_of(r, each), done);
+    if (!w) return -ENOMEM;
+    for (uint32_t i = 0; i < w->nparts; i++)
+        w->part[i].fields.kind = form;
+    return send_segments(r, w, segment, gradient, each, SHORE__LINK_IN_GRADIENTS);
+}
+
+/* A seal is the sum of the pieces' seals: the same for put and get, which cut alike. */
+static int remote_scratch(struct shore__drive *d, bool put, uint64_t offset, uint64_t bytes, void *buffer,
+                          unsigned char seal[16], struct shore_completion done) {
+    struct remote *r = remote_of(d);
+    uint64_t room = r->drive.desc->scratch_bytes;
+    if (bytes == 0 || offset > room || bytes > room - offset) return -EINVAL;
+    struct remote_whole *w = whole_new((uint32_t)((bytes + SCRATCH_PIECE_BYTES - 1) / SCRATCH_PIECE_BYTES), done);
+    if (!w) return -ENOMEM;
+    w->seal = seal;
+    for (uint32_t i = 0; i < w->nparts; i++) {
+        struct remote_request *q = &w->part[i];
+        uint64_t at = i * SCRATCH_PIECE_BYTES;
+        uint64_t part = bytes - at < SCRATCH_PIECE_BYTES ? bytes - at : SCRATCH_PIECE_BYTES;
+        q->fields.type = put ? SHORE__WIRE_PUT : SHORE__WIRE_GET;
+        q->fields.start = offset + at;
+        q->fields.bytes = part;
+        if (put) {
+            q->bulk[0] = (unsigned char *)buffer + at;
+            q->bulk_bytes[0] = part;
+            q->bulk_class[0] = SHORE__LINK_ACTIVATIONS;
+        } else {
+            q->dst = (unsigned char *)buffer + at;
+            q->dst_bytes = part;
+            q->dst_class = SHORE__LINK_ACTIVATIONS;
+        }
+    }
+    return send_whole(r, w);
+}
+
+static void look_at_commit(struct remote *r, const struct remote_whole *w) {
+    new_ledger(r, w->result, w->result_bytes);
+}
+
+static int remote_commit(struct shore__drive *d, uint64_t step, enum shore__commit_how how, const void *metrics,
+                         uint32_t metrics_bytes, struct shore_completion done) {
+    struct remote *r = remote_of(d);
+    struct remote_whole *w = whole_new(1, done);
+    if (!w) return -ENOMEM;
+    w->look = look_at_commit;
+    w->part[0].fields = (struct shore__wire_request){.type = SHORE__WIRE_COMMIT, .step = step, .kind = how};
+    w->part[0].tail = metrics;
+    w->part[0].tail_bytes = metrics_bytes;
+    return send_whole(r, w);
+}
+
+/* ---- questions --------------------------------------------------------------------------------------------------- */
+
+static void add_far(struct shore_ledger *to, const struct shore_ledger *l) {
+    to->drive_read_state += l->drive_read_state;
+    to->drive_write_state += l->drive_write_state;
+    to->drive_read_fetch += l->drive_read_fetch;
+    to->drive_read_spill += l->drive_read_spill;
+    to->drive_write_spill += l->drive_write_spill;
+    to->drive_read_scratch += l->drive_read_scratch;
+    to->drive_write_scratch += l->drive_write_scratch;
+    to->drive_write_commit += l->drive_write_commit;
+    to->update_io_wait_ns += l->update_io_wait_ns;
+    to->update_compute_ns += l->update_compute_ns;
+}
+
+void shore__remote_link_bytes(const struct shore__drive *d, uint64_t *in, uint64_t *out) {
+    struct remote *r = remote_of(d);
+    *in = r->closed_in;
+    *out = r->closed_out;
+    for (unsigned i = 0; i < r->nlinks; i++) {
+        *in += r->links[i].way.conn.in_bytes;
+        *out += r->links[i].way.conn.out_bytes;
+    }
+}
+
+/* Bulk by its class; everything else that crossed is control. */
+static void remote_ledger(const struct shore__drive *d, struct shore_ledger *add_to) {
+    struct remote *r = remote_of(d);
+    uint64_t in, out, bulk = 0, *of = r->class_bytes;
+    pthread_mutex_lock(&r->lock);
+    add_far(add_to, &r->far_before);
+    add_far(add_to, &r->far);
+    add_to->link_in_gradients += of[SHORE__LINK_IN_GRADIENTS];
+    add_to->link_in_compressed += of[SHORE__LINK_IN_COMPRESSED];
+    add_to->link_out_params += of[SHORE__LINK_OUT_PARAMS];
+    add_to->link_activations += of[SHORE__LINK_ACTIVATIONS];
+    add_to->link_in_state += of[SHORE__LINK_IN_STATE];
+    add_to->link_out_state += of[SHORE__LINK_OUT_STATE];
+    add_to->link_out_gradients += of[SHORE__LINK_OUT_GRADIENTS];
+    for (int i = 0; i < SHORE__LINK_CLASSES; i++)
+        if (i != SHORE__LINK_CONTROL) bulk += of[i];
+    pthread_mutex_unlock(&r->lock);
+    shore__remote_link_bytes(d, &in, &out);
+    add_to->link_control += in + out - bulk;
+}
+
+static const char *remote_path(const struct shore__drive *d) {
+    return remote_of(d)->uri;
+}
+
+static int remote_describe(const struct shore__drive *d, char *text, size_t bytes) {
+    const struct remote *r = remote_of(d);
+    snprintf(text, bytes, "%s: %s", r->uri, r->describe);
+    return 0;
+}
+
+static uint64_t remote_disk_bytes(const struct shore__drive *d) {
+    return remote_of(d)->info.disk_bytes;
+}
+
+static void remote_close(struct shore__drive *d) {
+    struct remote *r = remote_of(d);
+    struct control c = {.fields = {.type = SHORE__WIRE_CLOSE}};
+    if (r->slot) control(r, &c, NULL); /* then its lock is free */
+    shore__remote_stop(r);
+    shore__wire_open_free(&r->info);
+    shore__place_free(&r->place);
+    pthread_mutex_destroy(&r->lock);
+    pthread_cond_destroy(&r->due);
+    pthread_cond_destroy(&r->idle);
+    free(r->describe);
+    free(r->uri);
+    free(r);
+}
+
+static const struct shore__drive_ops remote_ops = {
+    .version = SHORE__DRIVE_VERSION,
+    .name = "remote",
+    .caps = SHORE__DRIVE_DURABLE | SHORE__DRIVE_KEEPS_DATA | SHORE__DRIVE_COUNTS_LINK,
+    .recovery = remote_recovery,
+    .load = remote_load,
+    .begin = remote_begin,
+    .init = remote_init,
+    .fetch = remote_fetch,
+    .update = remote_update,
+    .store = remote_store,
+    .spill = remote_spill,
+    .scratch = remote_scratch,
+    .commit = remote_commit,
+    .discard = remote_discard,
+    .leaf_sum = remote_leaf_sum,
+    .snapshot = remote_snapshot,
+    .ledger = remote_ledger,
+    .path = remote_path,
+    .describe = remote_describe,
+    .disk_bytes = remote_disk_bytes,
+    .close = remote_close,
+};
+
+const struct shore__drive_ops *shore__remote_table(void) {
+    return &remote_ops;
+}
+
+bool shore__is_remote(const struct shore__drive *d) {
+    return d->ops == &remote_ops;
+}
+
+bool shore__remote_is_broken(const struct shore__drive *d, struct shore_diag *why) {
+    struct remote *r = remote_of(d);
+    pthread_mutex_lock(&r->lock);
+    bool broken = r->broken;
+    if (broken && why) *why = r->why;
+    pthread_mutex_unlock(&r->lock);
+    return broken;
+}

@@ -1,0 +1,32 @@
+/* A drive on another host, or behind a socket of this one: every request goes over a connection to a server that has
+ * the drive. Requests are cut into pieces that fit the server's slots, and many are under way at once. */
+#ifndef SHORE_DRIVE_REMOTE_REMOTE_H
+#define SHORE_DRIVE_REMOTE_REMOTE_H
+
+#include "drive/drive.h"
+
+/* Set by command lines (--connections): how many connections a drive gets. */
+#define SHORE__CONNECTIONS_VARIABLE "LONGSHORE_CONNECTIONS"
+
+int shore__remote_create(const struct shore__drive_config *config, const char *uri,
+                         const struct shore__volume_desc *desc, bool overwrite, struct shore__drive **out,
+                         struct shore_diag *diag);
+int shore__remote_open(const struct shore__drive_config *config, const char *uri, struct shore__drive **out,
+                       struct shore_diag *diag);
+/* The same over descriptors that are there already (taken over); it cannot be connected again. Tests. */
+int shore__remote_create_over(const struct shore__drive_config *config, int in, int out_fd,
+                              const struct shore__volume_desc *desc, struct shore__drive **out,
+                              struct shore_diag *diag);
+
+bool shore__is_remote(const struct shore__drive *d);
+/* Whether its connection has broken: every request fails with SHORE_ELINK until it is connected again. why: NULL, or
+ * gets the reason. */
+bool shore__remote_is_broken(const struct shore__drive *d, struct shore_diag *why);
+/* Opens the same volume again; nothing may be under way. The drive is then as after opening: load and begin come next.
+ * SHORE_ELINK, SHORE_EBUSY: it may work later. */
+int shore__remote_reconnect(struct shore__drive *d, struct shore_diag *diag);
+
+/* Bytes that crossed the connection, counted where they were read and written; since the drive was opened. */
+void shore__remote_link_bytes(const struct shore__drive *d, uint64_t *in, uint64_t *out);
+
+#endif

@@ -1,0 +1,400 @@
+/* The threads of a remote drive: for each connection one that sends and one that receives. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/diag.h"
+#include "base/thread.h"
+#include "base/units.h"
+#include "drive/remote/remote_link.h"
+
+/* ---- ends -------------------------------------------------------------------------------------------------------- */
+
+/* One piece is over. Without the lock. */
+static void finish(struct remote *r, struct remote_request *q, int rc, const struct shore_diag *diag) {
+    struct remote_whole *w = q->whole;
+    pthread_mutex_lock(&r->lock);
+    if (rc && !w->rc) {
+        w->rc = rc;
+        if (diag && diag->text[0])
+            w->diag = *diag;
+        else
+            shore__fail(&w->diag, rc, "%s: %s", r->uri, shore_error_text(rc));
+    }
+    bool last = --w->left == 0;
+    pthread_mutex_unlock(&r->lock);
+    if (!last) return;
+    if (!w->rc && w->seal) memcpy(w->seal, w->seal_sum, sizeof w->seal_sum);
+    if (!w->rc && w->look) w->look(r, w);
+    w->done.fn(w->done.ctx, w->rc, w->rc ? &w->diag : NULL);
+    free(w->result);
+    free(w);
+    pthread_mutex_lock(&r->lock);
+    if (--r->under_way == 0) pthread_cond_broadcast(&r->idle);
+    pthread_mutex_unlock(&r->lock);
+}
+
+static void break_off(struct remote *r, int rc, const struct shore_diag *why) {
+    pthread_mutex_lock(&r->lock);
+    if (!r->broken) {
+        r->broken = true;
+        r->broken_rc = rc == -ENOMEM ? rc : SHORE_ELINK;
+        shore__fail(&r->why, rc, "%s: %.600s", r->uri, why->text);
+        r->reason = *why;
+    }
+    pthread_cond_broadcast(&r->due);
+    unsigned n = r->nlinks;
+    pthread_mutex_unlock(&r->lock);
+    for (unsigned i = 0; i < n; i++)
+        shore__conn_end(&r->links[i].way.conn);
+}
+
+/* By the last thread: nobody reads or writes buffers of the callers any more. */
+static void fail_all(struct remote *r) {
+    struct shore_diag why;
+    if (r->has_place)
+        shore__way_explain(r->uri, &r->place, &r->links[0].way, SHORE_ELINK, &r->reason, &why);
+    else
+        why = r->why;
+    pthread_mutex_lock(&r->lock);
+    r->why = why;
+    struct remote_request *q = r->queue, *rest = r->controls;
+    r->queue = r->controls = NULL;
+    pthread_mutex_unlock(&r->lock);
+    for (struct remote_request *next; q || rest; q = next) {
+        if (!q) {
+            q = rest;
+            rest = NULL;
+        }
+        next = q->next;
+        finish(r, q, r->broken_rc, &why);
+    }
+    for (uint32_t i = 0; i < r->nslots + REMOTE_CONTROLS; i++) {
+        q = r->slot[i];
+        r->slot[i] = NULL;
+        if (q) finish(r, q, r->broken_rc, &why);
+    }
+    r->used_slots = r->updates_out = 0;
+}
+
+static void thread_ends(struct remote *r) {
+    pthread_mutex_lock(&r->lock);
+    bool last = --r->threads == 0;
+    pthread_mutex_unlock(&r->lock);
+    if (last) fail_all(r);
+}
+
+/* ---- sending ----------------------------------------------------------------------------------------------------- */
+
+static bool is_update(const struct remote_request *q) {
+    return q->fields.type == SHORE__WIRE_UPDATE || q->fields.type == SHORE__WIRE_STORE;
+}
+
+/* With the lock. Updates leave a quarter of the slots to the others, which somebody waits for. */
+static bool slot_is_free(const struct remote *r, const struct remote_request *q) {
+    if (r->used_slots == r->nslots) return false;
+    return !is_update(q) || r->nslots < 4 || r->updates_out < r->nslots - r->nslots / 4;
+}
+
+static void take_place(struct remote *r, struct remote_link *l, struct remote_request *q, uint32_t first,
+                       uint32_t end) {
+    for (uint32_t i = first; i < end; i++) {
+        if (r->slot[i]) continue;
+        q->id = (uint64_t)++r->serial << 16 | i;
+        q->link = l;
+        l->sends = true;
+        q->state = REMOTE_SENDING;
+        q->next = NULL;
+        r->slot[i] = q;
+        return;
+    }
+}
+
+static struct remote_request *next_request(struct remote *r, struct remote_link *l) {
+    struct remote_request *q = r->controls;
+    for (uint32_t i = r->nslots; q && i < r->nslots + REMOTE_CONTROLS; i++) {
+        if (r->slot[i]) continue;
+        r->controls = q->next;
+        take_place(r, l, q, i, i + 1);
+        return q;
+    }
+    for (struct remote_request **at = &r->queue; (q = *at); at = &q->next) {
+        if (!slot_is_free(r, q)) {
+            if (r->used_slots == r->nslots) return NULL;
+            continue;
+        }
+        *at = q->next;
+        take_place(r, l, q, 0, r->nslots);
+        r->used_slots++;
+        r->updates_out += is_update(q);
+        return q;
+    }
+    return NULL;
+}
+
+/* body: room for SHORE__WIRE_BODY_BYTES. 0: the tail does not fit. */
+static uint32_t put_body(unsigned char *body, struct remote_request *q) {
+    unsigned char *at = body + SHORE__WIRE_FIELDS_BYTES;
+    const struct shore_update *u = q->update;
+    size_t offsets = u && u->form == SHORE_GRADIENT_SPARSE ? (size_t)q->fields.count + 1 : 0;
+    size_t tail = u ? (size_t)u->ngroups * SHORE__WIRE_HYPER_BYTES + 4 * offsets : q->tail_bytes;
+    if (tail > SHORE__WIRE_BODY_BYTES - SHORE__WIRE_FIELDS_BYTES) return 0;
+    for (uint32_t i = 0; u && i < u->ngroups; i++, at += SHORE__WIRE_HYPER_BYTES)
+        shore__wire_hyper_put(at, &u->groups[i]);
+    const uint32_t *from = offsets ? u->offsets + (q->fields.segment - u->segment) : NULL;
+    for (size_t i = 0; i < offsets; i++, at += 4)
+        shore__put_u32(at, from[i] - from[0]);
+    if (!u && tail) memcpy(at, q->tail, tail);
+    q->fields.tail_bytes = (uint32_t)tail;
+    shore__wire_request_put(body, &q->fields);
+    return SHORE__WIRE_FIELDS_BYTES + (uint32_t)tail;
+}
+
+static void count_sent(struct remote *r, const struct remote_request *q) {
+    for (int i = 0; i < REMOTE_PARTS; i++)
+        r->class_bytes[q->bulk_class[i]] += q->bulk_bytes[i];
+    if (q->update && q->update->form == SHORE_GRADIENT_SPARSE)
+        r->class_bytes[SHORE__LINK_IN_COMPRESSED] += 4 * ((uint64_t)q->fields.count + 1);
+}
+
+static int send_request(struct remote *r, struct remote_link *l, struct remote_request *q, unsigned char *body,
+                        struct shore_diag *diag) {
+    struct shore__frame frame = {.type = q->fields.type, .id = q->id, .body = body, .body_bytes = put_body(body, q)};
+    if (!frame.body_bytes) return shore__fail(diag, -E2BIG, "a request does not fit a frame");
+    for (int i = 0; i < REMOTE_PARTS; i++)
+        if (q->bulk_bytes[i])
+            frame.bulk[frame.nbulk++] = (struct iovec){(void *)(uintptr_t)q->bulk[i], q->bulk_bytes[i]};
+    int rc = shore__conn_send(&l->way.conn, &frame, diag);
+    pthread_mutex_lock(&r->lock);
+    if (!rc) count_sent(r, q);
+    bool answered = q->state == REMOTE_ANSWERED;
+    q->state = REMOTE_SENT;
+    l->sends = false;
+    pthread_mutex_unlock(&r->lock);
+    if (answered) { /* faster than this thread */
+        struct shore_diag *why = q->diag;
+        finish(r, q, q->rc, why);
+        free(why);
+    }
+    return rc;
+}
+
+static void *writer(void *ctx) {
+    struct remote_link *l = ctx;
+    struct remote *r = l->remote;
+    struct shore_diag diag;
+    unsigned char *body = malloc(SHORE__WIRE_BODY_BYTES);
+    int rc = body ? 0 : shore__fail(&diag, -ENOMEM, "out of memory");
+    while (!rc) {
+        struct timespec until;
+        shore__conn_next_beat(&l->way.conn, &until);
+        int waited = 0;
+        struct remote_request *q = NULL;
+        pthread_mutex_lock(&r->lock);
+        while (!r->broken && !(q = next_request(r, l)) && !waited)
+            waited = pthread_cond_timedwait(&r->due, &r->lock, &until);
+        bool broken = r->broken;
+        pthread_mutex_unlock(&r->lock);
+        if (q) {
+            rc = send_request(r, l, q, body, &diag); /* also when it has just broken: it has its place already */
+        } else if (broken) {
+            break;
+        } else {
+            struct shore__frame alive = {.type = SHORE__WIRE_ALIVE};
+            rc = shore__conn_send(&l->way.conn, &alive, &diag);
+        }
+    }
+    if (rc) break_off(r, rc, &diag);
+    free(body);
+    thread_ends(r);
+    return NULL;
+}
+
+/* ---- receiving --------------------------------------------------------------------------------------------------- */
+
+static int keep_result(struct remote_request *q, const struct shore__wire_answer *a, struct remote *r) {
+    struct remote_whole *w = q->whole;
+    if (w->seal) {
+        if (a->result_bytes != 16) return -EINVAL;
+        pthread_mutex_lock(&r->lock);
+        shore__sum_add(w->seal_sum, a->result);
+        pthread_mutex_unlock(&r->lock);
+    } else if (a->result_bytes && w->nparts == 1) {
+        w->result = malloc(a->result_bytes);
+        if (!w->result) return -ENOMEM;
+        memcpy(w->result, a->result, a->result_bytes);
+        w->result_bytes = a->result_bytes;
+    }
+    return 0;
+}
+
+/* The answer's bulk is still to be read. */
+static int take_answer(struct remote *r, struct remote_link *l, const struct shore__wire_header *h,
+                       const unsigned char *body, struct shore_diag *diag) {
+    struct shore__wire_answer a;
+    struct shore_diag *why = NULL;
+    int rc = shore__wire_answer_get(h, body, &a, diag);
+    if (rc) return rc;
+    uint32_t index = h->id & 0xFFFF;
+    pthread_mutex_lock(&r->lock);
+    struct remote_request *q = index < r->nslots + REMOTE_CONTROLS ? r->slot[index] : NULL;
+    if (q && (q->id != h->id || q->link != l)) q = NULL;
+    pthread_mutex_unlock(&r->lock);
+    if (!q) return shore__fail(diag, SHORE_ELINK, "an answer came to a request that nobody made");
+    if (h->bulk_bytes != (a.rc ? 0 : q->dst_bytes))
+        return shore__fail(diag, SHORE_ELINK, "an answer came with %llu bytes instead of %llu",
+                           (unsigned long long)h->bulk_bytes, (unsigned long long)q->dst_bytes);
+    if (h->bulk_bytes) rc = shore__conn_read(&l->way.conn, q->dst, q->dst_bytes, diag);
+    if (!rc && !a.rc) rc = keep_result(q, &a, r);
+    if (rc == -EINVAL) rc = shore__fail(diag, SHORE_ELINK, "an answer came with results that cannot be");
+    if (rc) return rc == -ENOMEM ? shore__fail(diag, rc, "out of memory") : rc;
+    if (a.rc) {
+        why = malloc(sizeof *why);
+        if (why) shore__fail(why, a.rc, "%s: %.*s", r->uri, (int)(a.text_bytes < 700 ? a.text_bytes : 700), a.text);
+    }
+    pthread_mutex_lock(&r->lock);
+    r->class_bytes[q->dst_class] += h->bulk_bytes;
+    r->slot[index] = NULL;
+    if (index < r->nslots) {
+        r->used_slots--;
+        r->updates_out -= is_update(q);
+    }
+    bool sent = q->state == REMOTE_SENT;
+    if (!sent) {
+        q->state = REMOTE_ANSWERED;
+        q->rc = a.rc;
+        q->diag = why;
+    }
+    pthread_cond_broadcast(&r->due);
+    pthread_mutex_unlock(&r->lock);
+    if (sent) {
+        finish(r, q, a.rc, why);
+        free(why);
+    }
+    return 0;
+}
+
+/* While this side still sends, or asks for nothing, nothing need get on over there. */
+static int check_progress(struct remote *r, struct remote_link *l, const struct shore__wire_header *h,
+                          struct shore_diag *diag) {
+    pthread_mutex_lock(&r->lock);
+    bool waits = r->under_way;
+    for (unsigned i = 0; i < r->nlinks; i++)
+        waits = waits && !r->links[i].sends;
+    pthread_mutex_unlock(&r->lock);
+    if (!waits) shore__conn_expect(&l->way.conn);
+    return shore__conn_gets_on(&l->way.conn, h, diag);
+}
+
+static void *reader(void *ctx) {
+    struct remote_link *l = ctx;
+    struct remote *r = l->remote;
+    struct shore__wire_header h;
+    struct shore_diag diag;
+    unsigned char *body = NULL;
+    size_t room = 0;
+    int rc = 0;
+    while (!rc) {
+        rc = shore__conn_receive(&l->way.conn, false, &h, &body, &room, &diag);
+        if (!rc) rc = check_progress(r, l, &h, &diag);
+        if (!rc && h.type == SHORE__WIRE_DONE) rc = take_answer(r, l, &h, body, &diag);
+    }
+    break_off(r, rc, &diag);
+    free(body);
+    thread_ends(r);
+    return NULL;
+}
+
+/* ---- for the drive ----------------------------------------------------------------------------------------------- */
+
+int shore__remote_submit(struct remote *r, struct remote_whole *w) {
+    pthread_mutex_lock(&r->lock);
+    int rc = r->broken ? r->broken_rc : 0;
+    for (uint32_t i = 0; !rc && i < w->nparts; i++) {
+        struct remote_request *q = &w->part[i], **at;
+        q->whole = w;
+        q->state = REMOTE_QUEUED;
+        at = shore__wire_takes_slot(q->fields.type) ? &r->queue : &r->controls;
+        while (*at && (*at)->rank <= q->rank)
+            at = &(*at)->next;
+        q->next = *at;
+        *at = q;
+    }
+    if (!rc) {
+        w->left = w->nparts;
+        r->under_way++;
+        pthread_cond_broadcast(&r->due);
+    }
+    pthread_mutex_unlock(&r->lock);
+    return rc;
+}
+
+void shore__remote_take_back(struct remote *r, uint64_t attempt) {
+    struct remote_request *taken = NULL;
+    pthread_mutex_lock(&r->lock);
+    for (struct remote_request **at = &r->queue, *q; (q = *at);) {
+        if (is_update(q) && q->fields.era != attempt) {
+            *at = q->next;
+            q->next = taken;
+            taken = q;
+        } else {
+            at = &q->next;
+        }
+    }
+    pthread_mutex_unlock(&r->lock);
+    for (struct remote_request *next; taken; taken = next) {
+        next = taken->next;
+        finish(r, taken, SHORE_EDISCARDED, NULL);
+    }
+}
+
+void shore__remote_drain(struct remote *r) {
+    pthread_mutex_lock(&r->lock);
+    while (r->under_way)
+        pthread_cond_wait(&r->idle, &r->lock);
+    pthread_mutex_unlock(&r->lock);
+}
+
+int shore__remote_start(struct remote *r) {
+    int rc = 0;
+    r->slot = calloc(r->nslots + REMOTE_CONTROLS, sizeof *r->slot);
+    if (!r->slot) return -ENOMEM;
+    r->threads = 2 * r->nlinks;
+    for (unsigned i = 0; !rc && i < r->nlinks; i++) {
+        struct remote_link *l = &r->links[i];
+        l->remote = r;
+        rc = shore__thread_start(&l->writer, "shore-send", writer, l);
+        l->writes = !rc;
+        if (!rc) rc = shore__thread_start(&l->reader, "shore-receive", reader, l);
+        l->reads = !rc;
+    }
+    if (rc) { /* those that have not started have ended */
+        pthread_mutex_lock(&r->lock);
+        for (unsigned i = 0; i < r->nlinks; i++)
+            r->threads -= !r->links[i].reads + !r->links[i].writes;
+        pthread_mutex_unlock(&r->lock);
+    }
+    return rc;
+}
+
+void shore__remote_stop(struct remote *r) {
+    struct shore_diag why;
+    shore__fail(&why, SHORE_ELINK, "the connection is ended");
+    break_off(r, SHORE_ELINK, &why);
+    for (unsigned i = 0; i < r->nlinks; i++) {
+        struct remote_link *l = &r->links[i];
+        if (l->writes) pthread_join(l->writer, NULL);
+        if (l->reads) pthread_join(l->reader, NULL);
+        l->writes = l->reads = false;
+    }
+    for (unsigned i = 0; i < r->nlinks; i++) {
+        struct shore__conn *c = &r->links[i].way.conn;
+        r->closed_in += c->in_bytes;
+        r->closed_out += c->out_bytes;
+        c->in_bytes = c->out_bytes = 0;
+        shore__way_close(&r->links[i].way);
+    }
+    r->nlinks = 0;
+    free(r->slot);
+    r->slot = NULL;
+}

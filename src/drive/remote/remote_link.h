@@ -1,0 +1,111 @@
+/* A remote drive inside: requests, and the threads that carry them. */
+#ifndef SHORE_DRIVE_REMOTE_REMOTE_LINK_H
+#define SHORE_DRIVE_REMOTE_REMOTE_LINK_H
+
+#include <pthread.h>
+
+#include "drive/chunk.h"
+#include "drive/link.h"
+#include "drive/remote/remote.h"
+#include "drive/remote/transport.h"
+#include "drive/remote/wire_open.h"
+
+#define REMOTE_LINKS_MOST 8u
+#define REMOTE_CONTROLS 8u
+#define REMOTE_PARTS 3 /* of bulk */
+
+enum remote_state { REMOTE_QUEUED, REMOTE_SENDING, REMOTE_ANSWERED, REMOTE_SENT };
+
+struct remote;
+struct remote_link;
+struct remote_whole;
+
+/* A piece of a request: what one frame asks for. */
+struct remote_request {
+    struct remote_request *next; /* queued */
+    struct remote_whole *whole;
+    struct shore__wire_request fields;
+    const struct shore_update *update; /* UPDATE: groups and offsets */
+    const void *tail;                  /* the others' */
+    uint32_t tail_bytes;
+    const void *bulk[REMOTE_PARTS];
+    size_t bulk_bytes[REMOTE_PARTS];
+    enum shore__link_class bulk_class[REMOTE_PARTS], dst_class;
+    void *dst; /* where the answer's bulk goes */
+    size_t dst_bytes;
+    uint64_t rank; /* queued requests of lower rank go first */
+    uint64_t id;
+    struct remote_link *link; /* that it was sent on */
+    enum remote_state state;
+    int rc; /* answered while it was still being sent */
+    struct shore_diag *diag;
+};
+
+/* What the caller asked for. */
+struct remote_whole {
+    struct shore_completion done;
+    struct shore_update update;
+    uint32_t left;
+    int rc;
+    struct shore_diag diag;
+    unsigned char *seal; /* PUT, GET: of all pieces */
+    unsigned char seal_sum[16];
+    unsigned char *result; /* malloc'ed; of the last answer */
+    uint32_t result_bytes;
+    void (*look)(struct remote *r, const struct remote_whole *whole); /* at the result, before done; may be NULL */
+    void *ctx;                                                        /* for it */
+    uint32_t nparts;
+    struct remote_request part[];
+};
+
+struct remote_link {
+    struct remote *remote;
+    struct shore__way way;
+    pthread_t reader, writer;
+    bool reads, writes;
+    bool sends; /* a request, with the drive's lock */
+};
+
+struct remote {
+    struct shore__drive drive;
+    struct shore__drive_config config;
+    char *uri;
+    struct shore__place place;
+    bool has_place;               /* it can be connected again */
+    struct shore__wire_open info; /* what the server said */
+    char *describe;
+    struct remote_link links[REMOTE_LINKS_MOST];
+    unsigned nlinks;
+
+    pthread_mutex_t lock; /* of what follows */
+    pthread_cond_t due;   /* something to send; or a slot is free */
+    pthread_cond_t idle;  /* nothing is under way */
+    struct remote_request *queue, *controls;
+    struct remote_request **slot; /* sent, by slot; then the controls' */
+    uint32_t nslots, used_slots, updates_out;
+    uint32_t serial; /* of ids */
+    uint64_t under_way;
+    bool broken;
+    int broken_rc;
+    struct shore_diag why;    /* it broke: a sentence for callers */
+    struct shore_diag reason; /* the same, without the name */
+    unsigned threads;
+    struct shore_ledger far, far_before; /* counters of this server, and of those before it */
+    uint64_t class_bytes[SHORE__LINK_CLASSES];
+    uint64_t closed_in, closed_out; /* bytes of connections that are closed */
+};
+
+/* remote.c */
+const struct shore__drive_ops *shore__remote_table(void);
+
+/* remote_link.c. Queues all parts of whole; a code: it is broken, and nothing was taken. */
+int shore__remote_submit(struct remote *r, struct remote_whole *whole);
+/* Starts the threads of all connections. */
+int shore__remote_start(struct remote *r);
+/* Ends connections and threads; what is under way completes with SHORE_ELINK. */
+void shore__remote_stop(struct remote *r);
+/* Takes queued updates of other attempts back: they complete with SHORE_EDISCARDED. */
+void shore__remote_take_back(struct remote *r, uint64_t attempt);
+void shore__remote_drain(struct remote *r);
+
+#endif

@@ -1,0 +1,254 @@
+/* A remote drive comes and goes: connecting, opening, connecting again. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/diag.h"
+#include "base/thread.h"
+#include "base/units.h"
+#include "drive/remote/remote_link.h"
+
+static unsigned connections(const struct remote *r) {
+    const char *text = getenv(SHORE__CONNECTIONS_VARIABLE);
+    long n = text ? strtol(text, NULL, 10) : 0;
+    if (!r->has_place) return 1;
+    return n >= 1 && n <= (long)REMOTE_LINKS_MOST ? (unsigned)n : 1;
+}
+
+/* One request and its answer, on a connection whose threads are not started; the body of the answer is kept. */
+static int ask(struct remote *r, struct shore__way *way, const struct shore__frame *frame, unsigned char **body,
+               struct shore__wire_answer *a, struct shore_diag *why) {
+    struct shore__wire_header h = {0};
+    size_t room = 0;
+    char text[1001];
+    int rc = shore__conn_send(&way->conn, frame, why);
+    shore__conn_expect(&way->conn);
+    while (!rc) {
+        rc = shore__conn_receive(&way->conn, false, &h, body, &room, why);
+        if (!rc) rc = shore__conn_gets_on(&way->conn, &h, why);
+        if (rc || h.type == SHORE__WIRE_DONE) break;
+        if (h.type == SHORE__WIRE_NOTE && r->config.note && h.body_bytes < sizeof text) {
+            shore__escape((const char *)*body, h.body_bytes, text, sizeof text);
+            r->config.note(r->config.note_ctx, text);
+        }
+    }
+    if (!rc) rc = shore__wire_answer_get(&h, *body, a, why);
+    if (!rc && (h.id != frame->id || h.bulk_bytes))
+        rc = shore__fail(why, SHORE_ELINK, "an answer came to a request that nobody made");
+    return rc;
+}
+
+static int explain(struct remote *r, struct shore__way *way, int rc, const struct shore_diag *why,
+                   struct shore_diag *diag) {
+    if (r->has_place && (rc == SHORE_ELINK || rc == SHORE_EFORMAT))
+        return shore__way_explain(r->uri, &r->place, way, rc, why, diag);
+    return shore__fail(diag, rc, "%s: %.700s", r->uri, why->text);
+}
+
+/* The far side would only say that it cannot understand such a layout. */
+static int check_groups(const struct remote *r, struct shore_diag *diag) {
+    const struct shore_layout *layout = r->config.layout;
+    for (uint32_t b = 0; b < layout->nblocks; b++) {
+        for (uint32_t t = 0; t < layout->blocks[b].ntensors; t++) {
+            const struct shore_layout_tensor *tensor = &layout->blocks[b].tensors[t];
+            if (tensor->group >= SHORE__WIRE_GROUPS_MOST)
+                return shore__fail(
+                    diag, SHORE_EINPUT,
+                    "%s: a remote drive takes %u parameter groups at most, and tensor %.200s is of group "
+                    "%u: number the groups from 0, or use drives of this host",
+                    r->uri, SHORE__WIRE_GROUPS_MOST, tensor->name ? tensor->name : "", tensor->group);
+        }
+    }
+    return 0;
+}
+
+/* Says OPEN and takes the answer into *info. */
+static int open_there(struct remote *r, struct shore__way *way, uint32_t mode, const struct shore__volume_desc *desc,
+                      struct shore__wire_open *info, struct shore_diag *diag) {
+    struct shore__wire_open o = {
+        .path = r->has_place ? r->place.path : (char *)(uintptr_t) "ram:",
+        .mode = mode,
+        .layout = (struct shore_layout *)(uintptr_t)r->config.layout,
+        .optimizer = r->config.optimizer,
+        .moments = r->config.moments,
+        .io = r->config.io,
+        .fp32_params = r->config.fp32_params,
+        .silence_ms = shore__conn_silence_ms(),
+        .connections = connections(r),
+        .has_desc = desc,
+    };
+    struct shore__frame frame = {.type = SHORE__WIRE_OPEN, .id = 1};
+    struct shore__wire_answer a = {0};
+    struct shore_diag why = {""};
+    unsigned char *request = NULL, *body = NULL;
+    if (desc) o.desc = *desc;
+    memcpy(o.plane_bytes, r->config.plane_bytes, sizeof o.plane_bytes);
+    int rc = check_groups(r, diag);
+    if (rc) return rc;
+    rc = shore__wire_open_put(&o, false, &request, &frame.body_bytes);
+    if (rc) return shore__fail(diag, rc, "%s: the description of its state is too long", r->uri);
+    frame.body = request;
+    rc = ask(r, way, &frame, &body, &a, &why);
+    if (!rc && !a.rc) rc = shore__wire_open_get(a.result, a.result_bytes, true, info, &why);
+    if (rc)
+        explain(r, way, rc, &why, diag);
+    else if (a.rc)
+        rc = shore__fail(diag, a.rc, "%s: %.*s", r->uri, (int)(a.text_bytes < 700 ? a.text_bytes : 700), a.text);
+    free(request);
+    free(body);
+    return rc;
+}
+
+/* One more connection to the drive that is open. */
+static int attach(struct remote *r, const unsigned char token[16], struct shore_diag *diag) {
+    static const struct shore__frame alive = {.type = SHORE__WIRE_ALIVE};
+    struct remote_link *l = &r->links[r->nlinks];
+    unsigned char request[SHORE__WIRE_FIELDS_BYTES + 16], *body = NULL;
+    struct shore__wire_request fields = {.type = SHORE__WIRE_ATTACH, .tail_bytes = 16};
+    struct shore__frame frame = {.type = SHORE__WIRE_ATTACH, .id = 1, .body = request, .body_bytes = sizeof request};
+    struct shore__wire_answer a = {0};
+    struct shore_diag why = {""};
+    /* logging in may take a while each time, and those that are there have no threads yet */
+    for (unsigned i = 0; i < r->nlinks; i++)
+        shore__conn_send(&r->links[i].way.conn, &alive, &why);
+    int rc = shore__way_open(r->uri, &r->place, &l->way, diag);
+    if (rc) return rc;
+    r->nlinks++;
+    shore__wire_request_put(request, &fields);
+    memcpy(request + SHORE__WIRE_FIELDS_BYTES, token, 16);
+    rc = ask(r, &l->way, &frame, &body, &a, &why);
+    if (!rc && a.rc) rc = shore__fail(&why, a.rc, "%.*s", (int)(a.text_bytes < 700 ? a.text_bytes : 700), a.text);
+    free(body);
+    return rc ? explain(r, &l->way, rc, &why, diag) : 0;
+}
+
+/* The first connection is there. On failure nothing of it is left. */
+static int begin(struct remote *r, uint32_t mode, const struct shore__volume_desc *desc, struct shore_diag *diag) {
+    struct shore__wire_open info;
+    r->nlinks = 1;
+    int rc = open_there(r, &r->links[0].way, mode, desc, &info, diag);
+    if (!rc) {
+        bool same = !r->info.has_desc ||
+                    (memcmp(r->info.desc.volume_id, info.desc.volume_id, sizeof info.desc.volume_id) == 0 &&
+                     r->info.desc.generation == info.desc.generation && r->info.desc.segments == info.desc.segments);
+        if (!same) {
+            rc =
+                shore__fail(diag, SHORE_EMISMATCH,
+                            "%s: another volume is there now than before the connection broke; put the run's own back, "
+                            "and resume",
+                            r->uri);
+            shore__wire_open_free(&info);
+        } else if (r->info.has_desc) {
+            /* what callers may hold on to stays */
+            r->info.slots = info.slots;
+            r->info.slot_bytes = info.slot_bytes;
+            r->info.piece_segments = info.piece_segments;
+            memcpy(r->info.token, info.token, sizeof info.token);
+            shore__wire_open_free(&info);
+        } else {
+            r->info = info;
+        }
+    }
+    for (unsigned i = 1, n = connections(r); !rc && i < n; i++)
+        rc = attach(r, r->info.token, diag);
+    if (!rc) {
+        r->nslots = r->info.slots;
+        r->broken = false;
+        rc = shore__remote_start(r);
+        if (rc) shore__fail(diag, rc, "%s: its threads cannot be started: %s", r->uri, shore_error_text(rc));
+    }
+    if (rc) shore__remote_stop(r);
+    return rc;
+}
+
+static struct remote *remote_new(const struct shore__drive_config *config, const char *uri, struct shore_diag *diag) {
+    struct remote *r = calloc(1, sizeof *r);
+    if (!r || !(r->uri = strdup(uri))) {
+        free(r);
+        shore__fail(diag, -ENOMEM, "%s: out of memory", uri);
+        return NULL;
+    }
+    r->drive.ops = shore__remote_table();
+    r->drive.desc = &r->info.desc;
+    r->config = *config;
+    pthread_mutex_init(&r->lock, NULL);
+    shore__cond_init(&r->due);
+    pthread_cond_init(&r->idle, NULL);
+    return r;
+}
+
+/* rc: of what came before. */
+static int finish_opening(struct remote *r, int rc, uint32_t mode, const struct shore__volume_desc *desc,
+                          struct shore__drive **out, struct shore_diag *diag) {
+    if (!rc) rc = begin(r, mode, desc, diag);
+    if (rc) {
+        r->drive.ops->close(&r->drive);
+        return rc;
+    }
+    r->describe = r->info.describe;
+    r->info.describe = NULL;
+    if (!r->describe) r->describe = strdup("");
+    *out = &r->drive;
+    return 0;
+}
+
+static int open_at(const struct shore__drive_config *config, const char *uri, uint32_t mode,
+                   const struct shore__volume_desc *desc, struct shore__drive **out, struct shore_diag *diag) {
+    struct remote *r = remote_new(config, uri, diag);
+    if (!r) return -ENOMEM;
+    int rc = shore__place_parse(uri, &r->place, diag);
+    r->has_place = !rc;
+    if (!rc) rc = shore__way_open(uri, &r->place, &r->links[0].way, diag);
+    return finish_opening(r, rc, mode, desc, out, diag);
+}
+
+static uint32_t mode_of_opening(const struct shore__drive_config *config) {
+    return config->read_only ? SHORE__WIRE_MODE_READ : SHORE__WIRE_MODE_OPEN;
+}
+
+int shore__remote_create(const struct shore__drive_config *config, const char *uri,
+                         const struct shore__volume_desc *desc, bool overwrite, struct shore__drive **out,
+                         struct shore_diag *diag) {
+    return open_at(config, uri, overwrite ? SHORE__WIRE_MODE_REPLACE : SHORE__WIRE_MODE_CREATE, desc, out, diag);
+}
+
+int shore__remote_open(const struct shore__drive_config *config, const char *uri, struct shore__drive **out,
+                       struct shore_diag *diag) {
+    return open_at(config, uri, mode_of_opening(config), NULL, out, diag);
+}
+
+int shore__remote_create_over(const struct shore__drive_config *config, int in, int out_fd,
+                              const struct shore__volume_desc *desc, struct shore__drive **out,
+                              struct shore_diag *diag) {
+    struct remote *r = remote_new(config, "remote:", diag);
+    if (!r) return -ENOMEM;
+    struct shore__way *way = &r->links[0].way;
+    int rc = shore__conn_init(&way->conn, in, out_fd, -1);
+    if (rc)
+        shore__fail(diag, rc, "no connection: %s", shore_error_text(rc));
+    else
+        rc = shore__conn_greeting(&way->conn, &way->version, diag);
+    if (rc) shore__conn_fini(&way->conn);
+    return finish_opening(r, rc, SHORE__WIRE_MODE_CREATE, desc, out, diag);
+}
+
+int shore__remote_reconnect(struct shore__drive *d, struct shore_diag *diag) {
+    struct remote *r = (struct remote *)d;
+    if (!r->has_place) return shore__fail(diag, SHORE_EMISSING, "%s: there is no way back to it", r->uri);
+    shore__remote_stop(r);
+    /* its counters begin anew */
+    struct shore_ledger *sum = &r->far_before, *last = &r->far;
+    sum->drive_read_state += last->drive_read_state;
+    sum->drive_write_state += last->drive_write_state;
+    sum->drive_read_fetch += last->drive_read_fetch;
+    sum->drive_read_spill += last->drive_read_spill;
+    sum->drive_write_spill += last->drive_write_spill;
+    sum->drive_read_scratch += last->drive_read_scratch;
+    sum->drive_write_scratch += last->drive_write_scratch;
+    sum->drive_write_commit += last->drive_write_commit;
+    sum->update_io_wait_ns += last->update_io_wait_ns;
+    sum->update_compute_ns += last->update_compute_ns;
+    *last = (struct shore_ledger){0};
+    int rc = shore__way_open(r->uri, &r->place, &r->links[0].way, diag);
+    return rc ? rc : begin(r, mode_of_opening(&r->config), NULL, diag);
+}

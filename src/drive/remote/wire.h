@@ -1,0 +1,164 @@
+/* The wire protocol of remote drives: frames and what is in them. Encoding and decoding only, no I/O, so that both
+ * sides' decoders can be tested with any bytes. docs/wire-protocol.md describes every byte.
+ *
+ * A frame is a header of 40 bytes, a body (fields), and bulk: bytes that are placed where they are used, without a copy
+ * in between. All numbers are little-endian. Every request but OPEN has the same fixed fields, of which it uses some,
+ * and a tail.
+ */
+#ifndef SHORE_DRIVE_REMOTE_WIRE_H
+#define SHORE_DRIVE_REMOTE_WIRE_H
+
+#include "drive/drive.h"
+
+#define SHORE__WIRE_VERSION 3u
+#define SHORE__WIRE_OLDEST 3u /* that this build still speaks */
+
+/* What a server writes first. */
+#define SHORE__WIRE_MAGIC "\x89LongshoreDrive\n"
+#define SHORE__WIRE_MAGIC_BYTES 16u
+#define SHORE__WIRE_GREETING_BYTES 24u
+#define SHORE__WIRE_SCAN_BYTES 65536u /* of what login scripts print before it */
+
+#define SHORE__WIRE_HEADER_BYTES 40u
+#define SHORE__WIRE_FIELDS_BYTES 80u
+#define SHORE__WIRE_BODY_BYTES (64u * 1024u)          /* most, of every body but OPEN's */
+#define SHORE__WIRE_OPEN_BYTES (8u * 1024u * 1024u)   /* most, of OPEN's */
+#define SHORE__WIRE_BULK_BYTES (256u * 1024u * 1024u) /* most that any peer may announce */
+#define SHORE__WIRE_GROUPS_MOST 1024u
+#define SHORE__WIRE_SLOTS_MOST 1024u
+
+enum shore__wire_type {
+    /* requests, client to server */
+    SHORE__WIRE_OPEN = 1,
+    SHORE__WIRE_PROBE = 2,
+    SHORE__WIRE_REMOVE = 3,
+    SHORE__WIRE_ATTACH = 4,
+    SHORE__WIRE_CLOSE = 5,
+    SHORE__WIRE_RECOVERY = 6,
+    SHORE__WIRE_LOAD = 7,
+    SHORE__WIRE_BEGIN = 8,
+    SHORE__WIRE_DISCARD = 9,
+    SHORE__WIRE_COMMIT = 10,
+    SHORE__WIRE_LEAF_SUM = 11,
+    SHORE__WIRE_SNAPSHOT = 12,
+    SHORE__WIRE_LEDGER = 13,
+    SHORE__WIRE_MEASURE = 14,
+    /* these take a slot of the server */
+    SHORE__WIRE_INIT = 32,
+    SHORE__WIRE_FETCH = 33,
+    SHORE__WIRE_UPDATE = 34,
+    SHORE__WIRE_SPILL = 35,
+    SHORE__WIRE_STORE = 36,
+    SHORE__WIRE_PUT = 37,
+    SHORE__WIRE_GET = 38,
+    /* server to client */
+    SHORE__WIRE_DONE = 64,
+    SHORE__WIRE_NOTE = 65,
+    /* either way: a sign of life; a server's has a number that grows while its drive gets on */
+    SHORE__WIRE_ALIVE = 96,
+};
+
+static inline bool shore__wire_takes_slot(unsigned type) {
+    return type >= SHORE__WIRE_INIT && type <= SHORE__WIRE_GET;
+}
+
+/* ---- greeting ---------------------------------------------------------------------------------------------------- */
+
+void shore__wire_greeting_put(unsigned char out[SHORE__WIRE_GREETING_BYTES]);
+/* After the magic: the versions that the server speaks. Picks the newest that both do. SHORE_EFORMAT says which side
+ * is the older one. */
+int shore__wire_greeting_get(const unsigned char in[SHORE__WIRE_GREETING_BYTES], uint32_t *version,
+                             struct shore_diag *diag);
+
+/* ---- headers ----------------------------------------------------------------------------------------------------- */
+
+struct shore__wire_header {
+    uint16_t type;
+    uint32_t sequence; /* of frames on this connection and in this direction, from 0 */
+    uint32_t body_bytes;
+    uint64_t id;         /* of the request, chosen by the client */
+    uint64_t bulk_bytes; /* that follow the body */
+    uint64_t check;      /* of the header and the body */
+};
+
+/* body: what will follow; its check is part of the header. */
+void shore__wire_header_put(unsigned char out[SHORE__WIRE_HEADER_BYTES], const struct shore__wire_header *h,
+                            const void *body);
+/* to_server: which types and sizes are in order. sequence: the one that is expected. SHORE_ELINK with a sentence. */
+int shore__wire_header_get(const unsigned char in[SHORE__WIRE_HEADER_BYTES], bool to_server, uint32_t sequence,
+                           struct shore__wire_header *out, struct shore_diag *diag);
+/* Once the body is there: whether both came as they were sent. */
+int shore__wire_check(const unsigned char header[SHORE__WIRE_HEADER_BYTES], const void *body, struct shore_diag *diag);
+
+/* ---- requests ---------------------------------------------------------------------------------------------------- */
+
+enum shore__wire_flag {
+    SHORE__WIRE_HAS_M = 1,     /* INIT: bulk is master, then m, then v, as far as they are there */
+    SHORE__WIRE_HAS_V = 2,     /* INIT */
+    SHORE__WIRE_PARAMS = 4,    /* UPDATE: the answer's bulk is the new parameters */
+    SHORE__WIRE_SPILLED = 8,   /* UPDATE: no gradient in the bulk, it was spilled */
+    SHORE__WIRE_RESIDUAL = 16, /* UPDATE: a residual follows the gradient */
+    SHORE__WIRE_DEEP = 32,     /* LEAF_SUM */
+    SHORE__WIRE_BEGUN = 64,    /* REMOVE: also what was begun and never finished */
+};
+
+enum shore__wire_measure {
+    SHORE__WIRE_MEASURE_DRIVE, /* the tail is its path */
+    SHORE__WIRE_MEASURE_LINK,  /* the tail is any bytes; without an id, there is no answer */
+};
+
+/* The fixed fields; each request uses some of them. */
+struct shore__wire_request {
+    uint16_t type;
+    uint64_t step;  /* LOAD, BEGIN, FETCH, COMMIT; UPDATE, STORE: the base */
+    uint64_t era;   /* BEGIN: epoch; UPDATE, STORE, DISCARD: attempt; REMOVE: generation */
+    uint64_t start; /* PUT, GET: offset in scratch */
+    uint64_t bytes; /* PUT, GET: how many; UPDATE: of the gradient in the bulk */
+    uint32_t block, segment, count;
+    uint32_t kind;  /* FETCH: what; UPDATE, SPILL: form of the gradient; SNAPSHOT: act; COMMIT: how; MEASURE: what */
+    uint32_t order; /* UPDATE */
+    uint32_t flags;
+    float coefficient; /* UPDATE */
+    uint32_t ngroups;  /* UPDATE: in the tail, 40 bytes each; then, if sparse, count + 1 offsets */
+    /* UPDATE: hyper-parameters; COMMIT: metrics; PROBE, REMOVE, MEASURE: path; SNAPSHOT: name; ATTACH: token. */
+    const unsigned char *tail;
+    uint32_t tail_bytes;
+};
+
+#define SHORE__WIRE_HYPER_BYTES 40u
+
+/* out has SHORE__WIRE_FIELDS_BYTES; the tail is sent after it. */
+void shore__wire_request_put(unsigned char out[SHORE__WIRE_FIELDS_BYTES], const struct shore__wire_request *r);
+/* tail points into body. Checks everything that can be told without the drive. */
+int shore__wire_request_get(const struct shore__wire_header *h, const unsigned char *body,
+                            struct shore__wire_request *out, struct shore_diag *diag);
+void shore__wire_hyper_put(unsigned char out[SHORE__WIRE_HYPER_BYTES], const struct shore_hyper *h);
+void shore__wire_hyper_get(const unsigned char in[SHORE__WIRE_HYPER_BYTES], struct shore_hyper *out);
+
+/* ---- answers ----------------------------------------------------------------------------------------------------- */
+
+/* The body of DONE: rc, the length of a sentence, the sentence, then results. */
+struct shore__wire_answer {
+    int rc; /* 0 or negative */
+    const char *text;
+    uint32_t text_bytes;
+    const unsigned char *result;
+    uint32_t result_bytes;
+};
+#define SHORE__WIRE_ANSWER_BYTES 8u /* without the sentence and the results */
+
+void shore__wire_answer_put(unsigned char out[SHORE__WIRE_ANSWER_BYTES], const struct shore__wire_answer *a);
+int shore__wire_answer_get(const struct shore__wire_header *h, const unsigned char *body,
+                           struct shore__wire_answer *out, struct shore_diag *diag);
+
+/* Counters of the far side, in the result of BEGIN, COMMIT and LEDGER. */
+#define SHORE__WIRE_LEDGER_BYTES (4u + 8u * 10u)
+void shore__wire_ledger_put(unsigned char out[SHORE__WIRE_LEDGER_BYTES], const struct shore_ledger *l);
+bool shore__wire_ledger_get(const unsigned char *in, uint32_t bytes, struct shore_ledger *add_to);
+
+/* Result of RECOVERY, and part of OPEN's. At most SHORE__WIRE_RECOVERY_BYTES. */
+#define SHORE__WIRE_RECOVERY_BYTES (2u * (8u * 2u + 2u * 24u + 8u + SHORE__METRICS_BYTES) + 8u + 1024u)
+uint32_t shore__wire_recovery_put(unsigned char out[SHORE__WIRE_RECOVERY_BYTES], const struct shore__drive_recovery *r);
+bool shore__wire_recovery_get(const unsigned char *in, uint32_t bytes, struct shore__drive_recovery *out);
+
+#endif

@@ -1,0 +1,128 @@
+/* What a server needs before it serves: which file is meant, and how its memory is cut. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/diag.h"
+#include "base/units.h"
+#include "drive/chunk.h"
+#include "drive/placement.h"
+#include "drive/serve/serve.h"
+
+#define PROCESS_BYTES (UINT64_C(14) << 20) /* code, libraries, stacks, frames */
+#define SLOT_BYTES_LEAST (UINT64_C(1) << 20)
+#define SLOTS 8u
+#define SLOTS_LEAST 2u
+
+/* realpath of what exists; of what is to be made, its directory's, with the name. */
+static char *real_path(const char *path) {
+    char *real = realpath(path, NULL);
+    if (real || errno != ENOENT) return real;
+    const char *slash = strrchr(path, '/');
+    const char *name = slash ? slash + 1 : path;
+    char *directory = !slash ? strdup(".") : slash == path ? strdup("/") : strndup(path, (size_t)(slash - path));
+    char *above = directory ? realpath(directory, NULL) : NULL;
+    if (above && *name && strcmp(name, ".") != 0 && strcmp(name, "..") != 0) {
+        if (asprintf(&real, "%s/%s", strcmp(above, "/") == 0 ? "" : above, name) < 0) real = NULL;
+    } else if (above) {
+        errno = ENOENT;
+    }
+    int code = errno;
+    free(directory);
+    free(above);
+    errno = code;
+    return real;
+}
+
+int shore__serve_path(const struct shore__serve_options *o, const char *path, char **out, struct shore_diag *diag) {
+    char shown[300], *asked = NULL, *root = NULL, *real = NULL;
+    struct stat st;
+    int rc = 0;
+    *out = NULL;
+    shore__escape(path, strlen(path), shown, sizeof shown);
+    if (shore__path_is_virtual(path)) {
+        *out = strdup(path);
+        return *out ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
+    }
+    if (shore__path_is_remote(path))
+        return shore__fail(diag, SHORE_EUSAGE, "%s: a server serves drives of its own host only", shown);
+    if (!o->root && path[0] != '/')
+        return shore__fail(diag, SHORE_EUSAGE, "'%s': the path of a drive on another host begins with '/'", shown);
+    if (o->root && !(root = realpath(o->root, NULL)))
+        return shore__fail(diag, SHORE_EUSAGE, "%s: the server's --root cannot be used: %s", o->root, strerror(errno));
+    if (root && path[0] != '/') {
+        if (asprintf(&asked, "%s%s%s", root, *path ? "/" : "", path) < 0) asked = NULL;
+    } else {
+        asked = strdup(path);
+    }
+    real = asked ? real_path(asked) : NULL;
+    if (!asked) {
+        rc = shore__fail(diag, -ENOMEM, "out of memory");
+    } else if (!real) {
+        rc = shore__fail(diag, errno == ENOENT || errno == ENOTDIR ? SHORE_EMISSING : -errno,
+                         "%s: there is no such directory on that host (%s)", shown, strerror(errno));
+    } else if (root) {
+        size_t n = strcmp(root, "/") == 0 ? 0 : strlen(root);
+        if (strncmp(real, root, n) != 0 || (real[n] != '/' && real[n] != 0))
+            rc = shore__fail(diag, SHORE_EUSAGE, "%s: lies outside of the directory that the server may use", shown);
+        /* a link at the place of the volume itself would lead out as well */
+        char *inside = NULL;
+        if (!rc && stat(real, &st) == 0 && S_ISDIR(st.st_mode) && shore__volume_path(real, &inside, NULL) == 0 &&
+            lstat(inside, &st) == 0 && S_ISLNK(st.st_mode))
+            rc = shore__fail(diag, SHORE_EUSAGE, "%s: its volume is a symbolic link", shown);
+        free(inside);
+    }
+    free(asked);
+    free(root);
+    if (rc) {
+        free(real);
+        return rc;
+    }
+    *out = real;
+    return 0;
+}
+
+static uint64_t drive_bytes(const char *path, const struct shore__drive_config *config,
+                            const struct shore__volume_desc *desc) {
+    if (strcmp(path, "ram:") == 0) return shore__ram_memory_bytes(desc);
+    if (shore__path_is_virtual(path)) return 0;
+    return shore__local_memory_bytes(config, desc);
+}
+
+/* Of one piece of UPDATE: gradient, residual and new parameters, each from a page on. */
+static uint64_t piece_bytes(const struct shore__drive_config *config, uint32_t segments) {
+    uint64_t elems = (uint64_t)segments * SHORE_SEGMENT_ELEMS;
+    uint64_t bytes = elems * 4 + elems * (config->fp32_params ? 4 : 2);
+    return config->plane_bytes[SHORE_PLANE_R] ? bytes + elems * 2 : bytes;
+}
+
+int shore__serve_plan(const struct shore__serve_options *o, const char *path, const struct shore__volume_desc *desc,
+                      struct shore__drive_config *config, struct shore__serve_plan *out, struct shore_diag *diag) {
+    uint64_t most = o->memory_bytes ? o->memory_bytes : SHORE__SERVE_MEMORY_BYTES;
+    static const struct {
+        uint32_t chunk, buffers, stage, pieces, slots;
+    } shapes[] = {{3, 5, 4, 2, 2 * SLOTS},
+                  {3, 5, 4, 2, SLOTS},
+                  {2, 4, 4, 1, SLOTS},
+                  {1, 4, 2, 1, SLOTS / 2},
+                  {1, 3, 2, 1, SLOTS_LEAST}};
+    enum { SHAPES = sizeof shapes / sizeof shapes[0] };
+    for (unsigned i = 0; i < SHAPES; i++) {
+        config->chunk_segments = shapes[i].chunk;
+        config->ring_buffers = shapes[i].buffers;
+        config->stage_segments = shapes[i].stage;
+        out->piece_segments = shapes[i].chunk * shapes[i].pieces;
+        out->slots = shapes[i].slots;
+        out->slot_bytes = piece_bytes(config, out->piece_segments);
+        if (out->slot_bytes < SLOT_BYTES_LEAST) out->slot_bytes = SLOT_BYTES_LEAST;
+        out->total_bytes = PROCESS_BYTES + out->slots * out->slot_bytes + drive_bytes(path, config, desc);
+        if (out->total_bytes <= most) return 0;
+    }
+    char needs[32], has[32];
+    return shore__fail(diag, SHORE_EBUDGET, "the drive needs a server with --memory %s at least, and this one has %s",
+                       shore__format_size_up(out->total_bytes, needs, sizeof needs),
+                       shore__format_size(most, has, sizeof has));
+}

@@ -1,0 +1,414 @@
+/* What a server does with requests once a drive is open. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/arena.h"
+#include "base/diag.h"
+#include "base/units.h"
+#include "drive/layout.h"
+#include "drive/serve/serve_session.h"
+
+/* ---- jobs -------------------------------------------------------------------------------------------------------- */
+
+static struct shore__serve_job *take_slot(struct session *s) {
+    pthread_mutex_lock(&s->lock);
+    while (!s->free_slots && !s->ended)
+        pthread_cond_wait(&s->freed, &s->lock);
+    struct shore__serve_job *job = s->free_slots;
+    if (job) s->free_slots = job->next;
+    pthread_mutex_unlock(&s->lock);
+    return job;
+}
+
+static struct shore__serve_job *new_control(struct session *s) {
+    pthread_mutex_lock(&s->lock);
+    while (s->ncontrols >= SHORE__CONTROLS_MOST && !s->ended)
+        pthread_cond_wait(&s->freed, &s->lock);
+    bool go_on = !s->ended;
+    if (go_on) s->ncontrols++;
+    pthread_mutex_unlock(&s->lock);
+    return go_on ? calloc(1, sizeof(struct shore__serve_job)) : NULL;
+}
+
+void shore__serve_job_free(struct shore__serve_job *job) {
+    struct session *s = job->session;
+    free(job->result);
+    job->result = NULL;
+    pthread_mutex_lock(&s->lock);
+    if (job->memory) {
+        job->next = s->free_slots;
+        s->free_slots = job;
+    } else {
+        s->ncontrols--;
+    }
+    pthread_cond_signal(&s->freed);
+    pthread_mutex_unlock(&s->lock);
+    if (!job->memory) {
+        free(job->body);
+        free(job);
+    }
+}
+
+/* The body outlives the request on the connection. */
+static int keep_body(struct shore__serve_job *job, const unsigned char *body, size_t bytes) {
+    if (bytes > job->body_room) {
+        free(job->body);
+        job->body = malloc(bytes);
+        job->body_room = job->body ? bytes : 0;
+        if (!job->body) return -ENOMEM;
+    }
+    memcpy(job->body, body, bytes);
+    job->request.tail = job->body + SHORE__WIRE_FIELDS_BYTES;
+    return 0;
+}
+
+static void finished(void *ctx, int rc, const struct shore_diag *diag) {
+    struct shore__serve_job *job = ctx;
+    job->rc = rc;
+    if (rc && diag) job->diag = *diag;
+    shore__serve_answer(job);
+}
+
+/* Refused at submit: said in an answer like any other failure. */
+static void refuse(struct shore__serve_job *job, int rc) {
+    shore__fail(&job->diag, rc, "the drive refuses the request: %s", shore_error_text(rc));
+    job->rc = rc;
+    shore__serve_answer(job);
+}
+
+/* ---- requests with a slot ---------------------------------------------------------------------------------------- */
+
+static size_t round_up(size_t bytes) {
+    return shore__arena_round(bytes);
+}
+
+/* Where bulk and answer lie in the slot. What a drive reads and fills are whole segments; the padding behind a block
+ * does not cross. */
+struct places {
+    size_t residual, out;  /* offsets */
+    size_t out_bytes;      /* whole segments */
+    size_t answer_bytes;   /* of these, what crosses */
+    size_t whole_bytes[2]; /* of what comes in: at 0, and at residual */
+    size_t in[2];          /* of these, what crosses: the bulk */
+};
+
+static size_t crossing(const struct session *s, const struct shore__wire_request *r, size_t segment_bytes) {
+    return shore__layout_bytes(s->config.layout, r->block, r->segment, r->count, segment_bytes);
+}
+
+static bool place_update(const struct session *s, const struct shore__wire_request *r, struct places *p) {
+    bool spilled = r->flags & SHORE__WIRE_SPILLED;
+    if (r->kind > SHORE_GRADIENT_SPARSE || r->bytes > s->plan.slot_bytes) return false;
+    size_t gradient = shore__gradient_segment_bytes(r->kind), residual = (size_t)SHORE_SEGMENT_ELEMS * 2;
+    size_t params = (size_t)SHORE_SEGMENT_ELEMS * (s->config.fp32_params ? 4 : 2);
+    if (spilled ? r->bytes != 0 || !gradient : gradient && r->bytes != crossing(s, r, gradient)) return false;
+    p->in[0] = r->bytes;
+    p->whole_bytes[0] = spilled || !gradient ? r->bytes : r->count * gradient;
+    p->residual = round_up(p->whole_bytes[0]);
+    if (r->flags & SHORE__WIRE_RESIDUAL) {
+        p->in[1] = crossing(s, r, residual);
+        p->whole_bytes[1] = r->count * residual;
+    }
+    p->out = p->residual + round_up(p->whole_bytes[1]);
+    if (r->flags & SHORE__WIRE_PARAMS) {
+        p->out_bytes = r->count * params;
+        p->answer_bytes = crossing(s, r, params);
+    }
+    return true;
+}
+
+static bool place(const struct session *s, const struct shore__wire_request *r, struct places *p) {
+    uint64_t elems = (uint64_t)r->count * SHORE_SEGMENT_ELEMS;
+    const uint32_t *plane_bytes = s->config.plane_bytes;
+    *p = (struct places){0};
+    if (r->count > SHORE__WIRE_BULK_BYTES / SHORE_SEGMENT_ELEMS) return false;
+    switch (r->type) {
+    case SHORE__WIRE_INIT:
+        p->in[0] = elems * 4 * (1 + !!(r->flags & SHORE__WIRE_HAS_M) + !!(r->flags & SHORE__WIRE_HAS_V));
+        break;
+    case SHORE__WIRE_FETCH:
+        if (r->kind > SHORE_FETCH_SPILLED_BF16) return false;
+        p->out_bytes = p->answer_bytes = r->count * shore__fetch_segment_bytes(plane_bytes, r->kind);
+        if (r->kind != SHORE_FETCH_STATE)
+            p->answer_bytes = crossing(s, r, shore__fetch_segment_bytes(plane_bytes, r->kind));
+        break;
+    case SHORE__WIRE_UPDATE:
+        if (!place_update(s, r, p)) return false;
+        break;
+    case SHORE__WIRE_SPILL:
+        if (r->kind > SHORE_GRADIENT_BF16) return false;
+        p->in[0] = crossing(s, r, shore__gradient_segment_bytes(r->kind));
+        p->whole_bytes[0] = r->count * shore__gradient_segment_bytes(r->kind);
+        break;
+    case SHORE__WIRE_STORE:
+        p->in[0] = r->count * shore__state_segment_bytes(plane_bytes);
+        break;
+    case SHORE__WIRE_PUT:
+        p->in[0] = r->bytes;
+        break;
+    default:
+        p->out_bytes = p->answer_bytes = r->bytes;
+        break;
+    }
+    for (int i = 0; i < 2; i++)
+        if (p->whole_bytes[i] < p->in[i]) p->whole_bytes[i] = p->in[i];
+    return p->whole_bytes[0] <= s->plan.slot_bytes && p->out_bytes <= s->plan.slot_bytes &&
+           p->out + p->out_bytes <= s->plan.slot_bytes;
+}
+
+/* Grows *array; its contents may go. */
+static int room_for(void **array, size_t *room, size_t bytes) {
+    if (bytes <= *room) return 0;
+    free(*array);
+    *array = malloc(bytes);
+    *room = *array ? bytes : 0;
+    return *array ? 0 : -ENOMEM;
+}
+
+static int take_offsets(struct shore__serve_job *job, const unsigned char *from, uint32_t bytes) {
+    const struct shore__wire_request *r = &job->request;
+    size_t n = (size_t)r->count + 1;
+    if (bytes != n * 4) return -EINVAL;
+    void *offsets = job->offsets;
+    int rc = room_for(&offsets, &job->offsets_room, n * 4);
+    job->offsets = offsets;
+    for (size_t i = 0; !rc && i < n; i++) {
+        job->offsets[i] = shore__get_u32(from + 4 * i);
+        if (i ? job->offsets[i] < job->offsets[i - 1] : job->offsets[0] != 0) rc = -EINVAL;
+    }
+    return !rc && job->offsets[r->count] != r->bytes ? -EINVAL : rc;
+}
+
+static int submit_update(struct shore__serve_job *job, const struct places *p) {
+    struct session *s = job->session;
+    const struct shore__wire_request *r = &job->request;
+    uint32_t groups_bytes = r->ngroups * SHORE__WIRE_HYPER_BYTES;
+    void *groups = job->groups;
+    int rc = room_for(&groups, &job->groups_room, ((size_t)r->ngroups + 1) * sizeof *job->groups);
+    job->groups = groups;
+    if (rc) return rc;
+    for (uint32_t i = 0; i < r->ngroups; i++)
+        shore__wire_hyper_get(r->tail + (size_t)i * SHORE__WIRE_HYPER_BYTES, &job->groups[i]);
+    if (r->kind == SHORE_GRADIENT_SPARSE) rc = take_offsets(job, r->tail + groups_bytes, r->tail_bytes - groups_bytes);
+    if (rc) return rc;
+    struct shore_update update = {
+        .base_step = r->step,
+        .attempt = r->era,
+        .block = r->block,
+        .segment = r->segment,
+        .count = r->count,
+        .gradient = r->flags & SHORE__WIRE_SPILLED ? NULL : job->memory,
+        .form = r->kind,
+        .offsets = r->kind == SHORE_GRADIENT_SPARSE ? job->offsets : NULL,
+        .residual = p->whole_bytes[1] ? (const uint16_t *)(void *)(job->memory + p->residual) : NULL,
+        .coefficient = r->coefficient,
+        .groups = job->groups,
+        .ngroups = r->ngroups,
+        .params_out = p->out_bytes ? job->memory + p->out : NULL,
+        .order = r->order,
+    };
+    return s->drive->ops->update(s->drive, &update, (struct shore_completion){finished, job});
+}
+
+static int submit(struct shore__serve_job *job, const struct places *p) {
+    struct session *s = job->session;
+    struct shore__drive *d = s->drive;
+    const struct shore__wire_request *r = &job->request;
+    struct shore_completion done = {finished, job};
+    job->out = job->memory + p->out;
+    job->out_bytes = p->answer_bytes;
+    switch (r->type) {
+    case SHORE__WIRE_INIT:
+        shore__lane_push(&s->controls, &job->job);
+        return 0;
+    case SHORE__WIRE_FETCH: {
+        struct shore__drive_fetch fetch = {r->step, r->block, r->segment, r->count, r->kind, job->out};
+        return d->ops->fetch(d, &fetch, done);
+    }
+    case SHORE__WIRE_UPDATE:
+        return submit_update(job, p);
+    case SHORE__WIRE_SPILL:
+        return d->ops->spill(d, r->block, r->segment, r->count, r->kind, job->memory, done);
+    case SHORE__WIRE_STORE: {
+        struct shore_store store = {r->step, r->era, r->block, r->segment, r->count, job->memory, r->order};
+        return d->ops->store(d, &store, done);
+    }
+    default:
+        return d->ops->scratch(d, r->type == SHORE__WIRE_PUT, r->start, r->bytes, job->memory, job->seal, done);
+    }
+}
+
+static int slot_request(struct link *l, const struct shore__wire_header *h, unsigned char *body,
+                        struct shore__wire_request *r, struct shore_diag *diag) {
+    struct session *s = l->session;
+    struct places p;
+    if (!place(s, r, &p) || h->bulk_bytes != p.in[0] + p.in[1])
+        return shore__fail(diag, SHORE_ELINK, "a request of type %u came with sizes that cannot be", h->type);
+    struct shore__serve_job *job = take_slot(s);
+    if (!job) return shore__fail(diag, SHORE_ELINK, "the connection is ended");
+    job->session = s;
+    job->link = l;
+    job->id = h->id;
+    job->type = h->type;
+    job->request = *r;
+    job->rc = 0;
+    job->diag.text[0] = 0;
+    int rc = keep_body(job, body, h->body_bytes);
+    if (rc) shore__fail(diag, rc, "out of memory");
+    struct iovec parts[2] = {{job->memory, p.in[0]}, {job->memory + p.residual, p.in[1]}};
+    memset(job->memory + p.in[0], 0, p.whole_bytes[0] - p.in[0]);
+    memset(job->memory + p.residual + p.in[1], 0, p.whole_bytes[1] - p.in[1]);
+    if (!rc) rc = shore__conn_readv(&l->conn, parts, 2, diag);
+    if (rc) {
+        shore__serve_job_free(job);
+        return rc;
+    }
+    rc = submit(job, &p);
+    if (rc) refuse(job, rc);
+    return 0;
+}
+
+/* ---- requests without one ---------------------------------------------------------------------------------------- */
+
+static void add_ledger(struct shore__serve_job *job) {
+    struct shore_ledger ledger = {0};
+    struct session *s = job->session;
+    job->result = malloc(SHORE__WIRE_LEDGER_BYTES);
+    if (!job->result) return;
+    s->drive->ops->ledger(s->drive, &ledger);
+    shore__wire_ledger_put(job->result, &ledger);
+    job->result_bytes = SHORE__WIRE_LEDGER_BYTES;
+}
+
+static int add_result(struct shore__serve_job *job, const void *data, uint32_t bytes) {
+    job->result = malloc(bytes);
+    if (!job->result) return -ENOMEM;
+    memcpy(job->result, data, bytes);
+    job->result_bytes = bytes;
+    return 0;
+}
+
+static int give_recovery(struct shore__serve_job *job) {
+    unsigned char data[SHORE__WIRE_RECOVERY_BYTES];
+    struct shore__drive_recovery found;
+    struct shore__drive *d = job->session->drive;
+    int rc = d->ops->recovery(d, &found, &job->diag);
+    return rc ? rc : add_result(job, data, shore__wire_recovery_put(data, &found));
+}
+
+static int snapshot(struct shore__serve_job *job) {
+    const struct shore__wire_request *r = &job->request;
+    struct shore__drive *d = job->session->drive;
+    char name[256];
+    bool good = r->tail_bytes > 0 && r->tail_bytes < sizeof name && r->kind <= SHORE__SNAPSHOT_REMOVE &&
+                !memchr(r->tail, 0, r->tail_bytes) && !memchr(r->tail, '/', r->tail_bytes);
+    if (!good) return shore__fail(&job->diag, -EINVAL, "that is no name of a snapshot");
+    memcpy(name, r->tail, r->tail_bytes);
+    name[r->tail_bytes] = 0;
+    return d->ops->snapshot(d, r->kind, name, &job->diag);
+}
+
+static int init(struct shore__serve_job *job) {
+    const struct shore__wire_request *r = &job->request;
+    struct shore__drive *d = job->session->drive;
+    size_t elems = (size_t)r->count * SHORE_SEGMENT_ELEMS;
+    const float *master = (const float *)(void *)job->memory, *next = master + elems;
+    const float *m = r->flags & SHORE__WIRE_HAS_M ? next : NULL;
+    const float *v = r->flags & SHORE__WIRE_HAS_V ? (m ? m + elems : next) : NULL;
+    return d->ops->init(d, r->block, r->segment, r->count, master, m, v, &job->diag);
+}
+
+/* On the control lane, one at a time, in the order in which they came. */
+static void run_control(struct shore__serve_job *job) {
+    struct shore__drive *d = job->session->drive;
+    const struct shore__wire_request *r = &job->request;
+    unsigned char sum[16];
+    switch (job->type) {
+    case SHORE__WIRE_RECOVERY:
+        job->rc = give_recovery(job);
+        break;
+    case SHORE__WIRE_LOAD:
+        job->rc = d->ops->load(d, r->step, &job->diag);
+        break;
+    case SHORE__WIRE_BEGIN:
+        job->rc = d->ops->begin(d, r->era, r->step, &job->diag);
+        if (!job->rc) add_ledger(job);
+        break;
+    case SHORE__WIRE_DISCARD:
+        d->ops->discard(d, r->era);
+        break;
+    case SHORE__WIRE_LEAF_SUM:
+        job->rc = d->ops->leaf_sum(d, r->flags & SHORE__WIRE_DEEP, sum, &job->diag);
+        if (!job->rc) job->rc = add_result(job, sum, sizeof sum);
+        break;
+    case SHORE__WIRE_SNAPSHOT:
+        job->rc = snapshot(job);
+        break;
+    case SHORE__WIRE_INIT:
+        job->rc = init(job);
+        break;
+    default:
+        add_ledger(job);
+        break;
+    }
+    shore__serve_answer(job);
+}
+
+void *shore__serve_controls(void *ctx) {
+    struct session *s = ctx;
+    struct shore__job *job;
+    while ((job = shore__lane_pop(&s->controls, true))) {
+        run_control((struct shore__serve_job *)job);
+        shore__lane_finished(&s->controls);
+    }
+    return NULL;
+}
+
+static void committed(void *ctx, int rc, const struct shore_diag *diag) {
+    struct shore__serve_job *job = ctx;
+    if (!rc) add_ledger(job);
+    finished(job, rc, diag);
+}
+
+static int control_request(struct link *l, const struct shore__wire_header *h, unsigned char *body,
+                           const struct shore__wire_request *r, struct shore_diag *diag) {
+    struct session *s = l->session;
+    struct shore__serve_job *job = new_control(s);
+    if (!job) return shore__fail(diag, SHORE_ELINK, "the connection is ended");
+    job->session = s;
+    job->link = l;
+    job->id = h->id;
+    job->type = h->type;
+    job->request = *r;
+    if (keep_body(job, body, h->body_bytes)) {
+        shore__serve_job_free(job);
+        return shore__fail(diag, -ENOMEM, "out of memory");
+    }
+    if (h->type == SHORE__WIRE_CLOSE) {
+        /* answered when the drive is closed: see serve.c */
+        pthread_mutex_lock(&s->lock);
+        s->leave = job;
+        pthread_mutex_unlock(&s->lock);
+        return 1;
+    }
+    if (h->type != SHORE__WIRE_COMMIT) {
+        shore__lane_push(&s->controls, &job->job);
+        return 0;
+    }
+    int rc = s->drive->ops->commit(s->drive, r->step, r->kind, job->request.tail, r->tail_bytes,
+                                   (struct shore_completion){committed, job});
+    if (rc) refuse(job, rc);
+    return 0;
+}
+
+int shore__serve_request(struct link *l, const struct shore__wire_header *h, unsigned char *body,
+                         struct shore_diag *diag) {
+    struct shore__wire_request r;
+    if (h->type == SHORE__WIRE_ALIVE) return 0;
+    if (h->type <= SHORE__WIRE_ATTACH || h->type == SHORE__WIRE_MEASURE)
+        return shore__fail(diag, SHORE_ELINK, "a request of type %u came after the drive was open", h->type);
+    int rc = shore__wire_request_get(h, body, &r, diag);
+    if (rc) return rc;
+    return shore__wire_takes_slot(h->type) ? slot_request(l, h, body, &r, diag) : control_request(l, h, body, &r, diag);
+}

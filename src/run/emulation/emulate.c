@@ -1,0 +1,282 @@
+#include "run/emulation/emulate.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/diag.h"
+#include "base/suggest.h"
+#include "base/units.h"
+#include "drive/placement.h"
+#include "drive/remote/transport.h"
+#include "files/json.h"
+
+enum { FILE_BYTES_MOST = 1 << 20 };
+
+/* What is read, for messages: the file, and the place in it. */
+struct place {
+    const char *file, *object;
+    double scale;
+    struct shore_diag *diag;
+};
+
+enum kind { RATE, SIZE, SECONDS, COUNT, SHAPE, OTHER };
+
+struct key {
+    const char *name;
+    enum kind kind;
+    void *out;
+};
+
+static int wrong(const struct place *p, const char *key, const char *what) {
+    return shore__fail(p->diag, SHORE_EINPUT, "%s: \"%s\"%s%s %s", p->file, key, *p->object ? " of " : "", p->object,
+                       what);
+}
+
+static int unknown(const struct place *p, const char *name, const struct key *keys, size_t n) {
+    const char *names[16];
+    char shown[96], list[256] = "";
+    for (size_t i = 0; i < n; i++) {
+        names[i] = keys[i].name;
+        size_t used = strlen(list);
+        snprintf(list + used, sizeof list - used, "%s%s", i ? ", " : "", names[i]);
+    }
+    const char *near = shore__suggest(name, names, n);
+    shore__escape(name, strlen(name), shown, sizeof shown);
+    if (near)
+        return shore__fail(p->diag, SHORE_EINPUT, "%s: unknown key \"%s\"%s%s: did you mean \"%s\"?", p->file, shown,
+                           *p->object ? " in " : "", p->object, near);
+    return shore__fail(p->diag, SHORE_EINPUT, "%s: unknown key \"%s\"%s%s: there are %s", p->file, shown,
+                       *p->object ? " in " : "", p->object, list);
+}
+
+/* A number of bytes: 8000000000, or "8GB" as the flags take it. */
+static int bytes_of(const struct place *p, const struct key *key, const json_t *value, double *out) {
+    uint64_t bytes;
+    *out = 0;
+    if (json_is_number(value))
+        *out = json_number_value(value);
+    else if (json_is_string(value) && shore__parse_size(json_string_value(value), &bytes) == 0)
+        *out = (double)bytes;
+    if (!(*out >= 1) || *out > 1e18)
+        return wrong(p, key->name, "takes a number of bytes above 0, such as 8000000000 or \"8GB\"");
+    return 0;
+}
+
+static int read_key(const struct place *p, const struct key *key, const json_t *value) {
+    double number;
+    int rc = 0;
+    switch (key->kind) {
+    case RATE:
+    case SIZE:
+        rc = bytes_of(p, key, value, &number);
+        if (rc) return rc;
+        number /= p->scale;
+        *(uint64_t *)key->out = number < 1 ? 1 : (uint64_t)(number + 0.5);
+        return 0;
+    case SECONDS:
+        number = json_is_number(value) ? json_number_value(value) : -1;
+        if (!(number >= 0) || number > 86400) return wrong(p, key->name, "takes seconds from 0 to 86400");
+        *(double *)key->out = number;
+        return 0;
+    case COUNT:
+        if (!json_is_integer(value) || json_integer_value(value) < 2 || json_integer_value(value) > 16)
+            return wrong(p, key->name, "takes a whole number from 2 to 16");
+        *(uint32_t *)key->out = (uint32_t)json_integer_value(value);
+        return 0;
+    case SHAPE:
+        if (!json_is_integer(value) || json_integer_value(value) < 1 || json_integer_value(value) > 1 << 20)
+            return wrong(p, key->name, "takes a whole number from 1 to 1048576");
+        *(uint32_t *)key->out = (uint32_t)json_integer_value(value);
+        return 0;
+    case OTHER:
+        break;
+    }
+    return 0;
+}
+
+/* All keys of an object; those of kind OTHER are left to the caller. */
+static int read_object(const struct place *p, const json_t *json, const struct key *keys, size_t n) {
+    const char *name;
+    json_t *value;
+    if (!json_is_object(json))
+        return shore__fail(p->diag, SHORE_EINPUT, "%s: %s is not an object in braces", p->file, p->object);
+    json_object_foreach((json_t *)(uintptr_t)json, name, value) {
+        size_t i = 0;
+        while (i < n && strcmp(keys[i].name, name) != 0)
+            i++;
+        int rc = i < n ? read_key(p, &keys[i], value) : unknown(p, name, keys, n);
+        if (rc) return rc;
+    }
+    return 0;
+}
+
+#define COUNT_OF(array) (sizeof(array) / sizeof(array)[0])
+
+static int read_link(const struct place *in, const json_t *json, struct shore__emulation *out) {
+    struct place p = *in;
+    p.object = "\"link\"";
+    uint64_t shared = 0;
+    const struct key keys[] = {
+        {"shared", RATE, &shared},
+        {"in", RATE, &out->link[SHORE__LINK_IN]},
+        {"out", RATE, &out->link[SHORE__LINK_OUT]},
+    };
+    int rc = read_object(&p, json, keys, COUNT_OF(keys));
+    if (rc || !shared) return rc;
+    if (out->link[0] || out->link[1])
+        return wrong(&p, "shared", "is the rate of both directions together: it does not go with \"in\" and \"out\"");
+    out->link_shared = true;
+    out->link[0] = shared;
+    return 0;
+}
+
+static int read_drives(const struct place *in, const json_t *json, struct shore__emulation *out) {
+    struct place p = *in;
+    char object[32];
+    p.object = object;
+    size_t n = json_array_size(json);
+    if (!json_is_array(json) || n == 0 || n > SHORE__EMULATED_DRIVES_MAX)
+        return shore__fail(p.diag, SHORE_EINPUT,
+                           "%s: \"drives\" is not a list of 1 to %u drives (the last one stands for all that follow)",
+                           p.file, SHORE__EMULATED_DRIVES_MAX);
+    out->ndrives = (uint32_t)n;
+    for (size_t i = 0; i < n; i++) {
+        struct shore__emulated_drive *d = &out->drive[i];
+        const struct key keys[] = {
+            {"read", RATE, &d->read},       {"write", RATE, &d->write},         {"mixed", RATE, &d->mixed},
+            {"compute", RATE, &d->compute}, {"memory", SIZE, &d->memory_bytes},
+        };
+        snprintf(object, sizeof object, "drive %zu", i + 1);
+        int rc = read_object(&p, json_array_get(json, i), keys, COUNT_OF(keys));
+        if (rc) return rc;
+    }
+    return 0;
+}
+
+static int read_parts(const struct place *p, const json_t *json, struct shore__emulation *out) {
+    struct place part = *p;
+    const json_t *link = json_object_get(json, "link"), *drives = json_object_get(json, "drives");
+    const json_t *compute = json_object_get(json, "compute"), *host = json_object_get(json, "host-update");
+    const struct key compute_keys[] = {{"forward", SECONDS, &out->forward_seconds},
+                                       {"backward", SECONDS, &out->backward_seconds}};
+    const struct key host_keys[] = {{"rate", RATE, &out->host_update}, {"buffers", COUNT, &out->host_buffers}};
+    int rc = link ? read_link(p, link, out) : 0;
+    if (!rc && drives) rc = read_drives(p, drives, out);
+    part.object = "\"compute\"";
+    if (!rc && compute) rc = read_object(&part, compute, compute_keys, COUNT_OF(compute_keys));
+    part.object = "\"host-update\"";
+    if (!rc && host) rc = read_object(&part, host, host_keys, COUNT_OF(host_keys));
+    if (!rc && !link && !drives && !compute && !host)
+        rc = shore__fail(p->diag, SHORE_EINPUT,
+                         "%s: limits nothing: give \"link\", \"drives\", \"compute\" or \"host-update\"", p->file);
+    return rc;
+}
+
+int shore__emulation_from_json(const json_t *json, const char *name, struct shore__emulation *out,
+                               struct shore_diag *diag) {
+    struct place p = {.file = name, .object = "", .scale = 1, .diag = diag};
+    const struct key keys[] = {
+        {"name", OTHER, NULL},   {"about", OTHER, NULL},   {"scale", OTHER, NULL},       {"link", OTHER, NULL},
+        {"drives", OTHER, NULL}, {"compute", OTHER, NULL}, {"host-update", OTHER, NULL}, {"model", OTHER, NULL},
+    };
+    *out = (struct shore__emulation){.scale = 1};
+    int rc = read_object(&p, json, keys, COUNT_OF(keys));
+    if (rc) return rc;
+    const json_t *own = json_object_get(json, "name"), *scale = json_object_get(json, "scale");
+    if (own && !json_is_string(own)) return wrong(&p, "name", "is not a text");
+    const char *text = own ? json_string_value(own) : name;
+    shore__printable(text, strlen(text), out->name, sizeof out->name);
+    if (scale) {
+        out->scale = json_is_number(scale) ? json_number_value(scale) : 0;
+        if (!(out->scale >= 1) || out->scale > 1e6) return wrong(&p, "scale", "takes a number from 1 to 1000000");
+        p.scale = out->scale;
+    }
+    return read_parts(&p, json, out);
+}
+
+int shore__emulated_model(const json_t *json, const char *name, struct shore__emulated_model *out,
+                          struct shore_diag *diag) {
+    struct place p = {.file = name, .object = "\"model\"", .scale = 1, .diag = diag};
+    const json_t *model = json_object_get(json, "model");
+    const struct key keys[] = {
+        {"layers", SHAPE, &out->layers},
+        {"width", SHAPE, &out->width},
+        {"inner", SHAPE, &out->inner},
+        {"heads", SHAPE, &out->heads},
+    };
+    *out = (struct shore__emulated_model){0};
+    if (!model) return shore__fail(diag, SHORE_EINPUT, "%s: has no \"model\" to train", name);
+    int rc = read_object(&p, model, keys, COUNT_OF(keys));
+    if (!rc && (!out->layers || !out->width || !out->inner || !out->heads || out->width % out->heads))
+        rc = shore__fail(diag, SHORE_EINPUT,
+                         "%s: \"model\" needs layers, width, inner and heads, and width is a multiple of heads", name);
+    return rc;
+}
+
+int shore__emulation_json(const char *name, json_t **out, struct shore_diag *diag) {
+    const struct shore__testbed *bed = shore__testbeds();
+    const char *names[8];
+    size_t n = 0;
+    if (access(name, F_OK) == 0) return shore__json_read(name, FILE_BYTES_MOST, out, diag);
+    for (; bed->name; bed++) {
+        if (strcmp(bed->name, name) == 0) return shore__json_parse(bed->text, strlen(bed->text), bed->name, out, diag);
+        names[n++] = bed->name;
+    }
+    char shown[160];
+    const char *near = shore__suggest(name, names, n);
+    return shore__fail(diag, SHORE_EUSAGE,
+                       "no machine is called %s, and there is no such file%s%s%s; built in is smart-infinity",
+                       shore__escape(name, strlen(name), shown, sizeof shown), near ? ": did you mean " : "",
+                       near ? near : "", near ? "?" : "");
+}
+
+int shore__emulation_absolute(char **name, struct shore_diag *diag) {
+    if (!*name || strcmp(*name, "none") == 0 || access(*name, F_OK) < 0) return 0;
+    char *path = realpath(*name, NULL);
+    if (!path) return shore__fail(diag, -errno, "%s: cannot be resolved: %s", *name, strerror(errno));
+    if (!shore__json_holds(path)) {
+        char shown[256];
+        shore__fail(diag, SHORE_EUSAGE, "%s: is not UTF-8, so that run.json cannot record it: rename or copy it",
+                    shore__escape(path, strlen(path), shown, sizeof shown));
+        free(path);
+        return SHORE_EUSAGE;
+    }
+    free(*name);
+    *name = path;
+    return 0;
+}
+
+int shore__emulation_open(const char *name, struct shore__emulation *out, struct shore_diag *diag) {
+    struct shore_diag why;
+    json_t *json;
+    int rc = shore__emulation_json(name, &json, &why);
+    if (rc)
+        return shore__fail(diag, rc, rc == SHORE_EUSAGE ? "--emulate: %s, and none emulates nothing" : "%s", why.text);
+    rc = shore__emulation_from_json(json, name, out, diag);
+    json_decref(json);
+    return rc;
+}
+
+int shore__emulation_throttle(const char *name, const struct shore__strings *drives, struct shore__throttle **out,
+                              struct shore_diag *diag) {
+    struct shore__emulation e;
+    *out = NULL;
+    if (!name || strcmp(name, "none") == 0) return 0;
+    int rc = shore__emulation_open(name, &e, diag);
+    for (size_t i = 0; !rc && i < drives->count; i++) {
+        const char *drive = drives->item[i];
+        if (shore__path_is_virtual(drive))
+            rc = shore__fail(diag, SHORE_EUSAGE,
+                             "--emulate paces what drives read and write, and %s does neither: give directories (one "
+                             "in memory, such as /dev/shm, will do)",
+                             drive);
+        else if (shore__path_is_remote(drive))
+            rc = shore__fail(diag, SHORE_EUSAGE, "--emulate paces drives of this process, not %s: give directories",
+                             drive);
+    }
+    return rc ? rc : shore__throttle_open(&e, (uint32_t)drives->count, out, diag);
+}

@@ -1,0 +1,220 @@
+#include "run/exchange/tensors.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/diag.h"
+
+static const char head_name[] = "lm_head.weight";
+
+static bool ends_with(const char *name, const char *end) {
+    size_t n = strlen(name), m = strlen(end);
+    return n >= m && strcmp(name + n - m, end) == 0;
+}
+
+__attribute__((format(printf, 4, 5))) static int refuse(const struct shore__safetensors *files,
+                                                        const struct shore__st_tensor *t, struct shore_diag *diag,
+                                                        const char *format, ...) {
+    char directory[256], name[160], what[400];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(what, sizeof what, format, args);
+    va_end(args);
+    return shore__fail(diag, SHORE_EINPUT, "%s: the tensor %s %s",
+                       shore__escape(files->directory, strlen(files->directory), directory, sizeof directory),
+                       shore__escape(t->name, strlen(t->name), name, sizeof name), what);
+}
+
+/* ---- names ------------------------------------------------------------------------------------------------------- */
+
+static const struct shore__st_tensor *find_stored(const struct shore__safetensors *files,
+                                                  const struct shore__arch *arch, const char *name) {
+    const struct shore__st_tensor *t = shore__safetensors_find(files, name);
+    const char *prefix = arch->learned_positions ? "transformer." : "model.";
+    if (!t && strncmp(name, prefix, strlen(prefix)) == 0) t = shore__safetensors_find(files, name + strlen(prefix));
+    return t;
+}
+
+static const char *embedding_name(const struct shore__arch *arch) {
+    return arch->learned_positions ? "transformer.wte.weight" : "model.embed_tokens.weight";
+}
+
+const struct shore__st_tensor *shore__tensor_find(const struct shore__safetensors *files,
+                                                  const struct shore__arch *arch, const char *name) {
+    const struct shore__st_tensor *t = find_stored(files, arch, name);
+    /* safetensors' save_model keeps one name of those that share memory: the first by alphabet */
+    return t || !arch->tied || strcmp(name, embedding_name(arch)) != 0 ? t : shore__safetensors_find(files, head_name);
+}
+
+const struct shore__st_tensor *shore__tensor_prefixed(const struct shore__safetensors *files, const char *name) {
+    for (uint32_t i = 0; i < files->ntensors; i++) {
+        const char *theirs = files->tensors[i].name;
+        size_t n = strlen(theirs), m = strlen(name);
+        if (n > m + 1 && ends_with(theirs, name) && theirs[n - m - 1] == '.') return &files->tensors[i];
+    }
+    return NULL;
+}
+
+/* Whole words of a name, between dots. */
+static bool has_words(const char *name, const char *words) {
+    size_t n = strlen(words);
+    for (const char *at = strstr(name, words); at; at = strstr(at + 1, words))
+        if ((at == name || at[-1] == '.') && (at[n] == '.' || !at[n])) return true;
+    return false;
+}
+
+int shore__tensors_refuse_wrapped(const struct shore__safetensors *files, struct shore_diag *diag) {
+    static const struct {
+        const char *words, *whose;
+    } wrappers[] = {
+        {"base_model.model", NULL},
+        {"base_layer", NULL},
+        {"lora_A", NULL},
+        {"_orig_mod", "torch.compile"},
+        {"module", "DataParallel or DistributedDataParallel"},
+        {"_fsdp_wrapped_module", "FSDP"},
+        {"_checkpoint_wrapped_module", "activation checkpointing"},
+        {"_forward_module", "Lightning or DeepSpeed"},
+    };
+    for (uint32_t i = 0; i < files->ntensors; i++)
+        for (size_t w = 0; w < sizeof wrappers / sizeof wrappers[0]; w++) {
+            const struct shore__st_tensor *t = &files->tensors[i];
+            const char *words = wrappers[w].words, *whose = wrappers[w].whose;
+            if (!has_words(t->name, words)) continue;
+            if (!whose)
+                return refuse(files, t, diag,
+                              "has \"%s.\" in its name: these are the weights of a PEFT model whose adapter is not "
+                              "merged; in Python, model.merge_and_unload().save_pretrained(DIR) does that",
+                              words);
+            return refuse(files, t, diag,
+                          "has \"%s.\" in its name, which %s puts there: save the model that is wrapped "
+                          "(save_pretrained), or rename the tensors, in Python with safetensors.torch: "
+                          "save_file({k.replace(\"%s.\", \"\"): v for k, v in load_file(F).items()}, F)",
+                          words, whose, words);
+        }
+    return 0;
+}
+
+/* ---- the head of a tied model ------------------------------------------------------------------------------------ */
+
+static bool is_readable(const struct shore__st_tensor *t) {
+    return t->type == SHORE__ST_F32 || t->type == SHORE__ST_BF16 || t->type == SHORE__ST_F16;
+}
+
+/* By value, whatever the types. */
+static int compare(const struct shore__safetensors *files, const struct shore__st_tensor *a,
+                   const struct shore__st_tensor *b, bool *same, struct shore_diag *diag) {
+    enum { AT_ONCE = 1 << 16 };
+    *same = a->rank == b->rank && memcmp(a->shape, b->shape, a->rank * sizeof *a->shape) == 0 && is_readable(a) &&
+            is_readable(b);
+    if (!*same) return 0;
+    float *x = malloc(2 * AT_ONCE * sizeof *x), *y = x ? x + AT_ONCE : NULL;
+    int rc = x ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
+    for (uint64_t first = 0; rc == 0 && *same && first < a->elems; first += AT_ONCE) {
+        uint64_t n = a->elems - first < AT_ONCE ? a->elems - first : AT_ONCE;
+        rc = shore__safetensors_read(files, a, first, n, x, diag);
+        if (rc == 0) rc = shore__safetensors_read(files, b, first, n, y, diag);
+        for (uint64_t i = 0; rc == 0 && *same && i < n; i++)
+            *same = x[i] == y[i];
+    }
+    free(x);
+    return rc;
+}
+
+static int head_is_embedding(const struct shore__safetensors *files, const struct shore__arch *arch, bool *same,
+                             struct shore_diag *diag) {
+    const struct shore__st_tensor *head = shore__safetensors_find(files, head_name);
+    const struct shore__st_tensor *embedding = find_stored(files, arch, embedding_name(arch));
+    *same = true;
+    return head && embedding ? compare(files, head, embedding, same, diag) : 0;
+}
+
+int shore__tensors_untie(const struct shore__safetensors *files, struct shore__arch *arch, struct shore_diag *diag) {
+    bool same = true;
+    int rc = arch->tied ? head_is_embedding(files, arch, &same, diag) : 0;
+    if (rc == 0 && !same) {
+        arch->tied = false;
+        arch->head_parted = true;
+    }
+    return rc;
+}
+
+/* ---- tensors that are no parameters ------------------------------------------------------------------------------ */
+
+/* Models were saved with them in 16 bits, and before their scaling; the smallest are denormal as F16. */
+static bool are_alike(double stored, double computed) {
+    return fabs(stored - computed) <= computed / 256 + 0x1p-24;
+}
+
+static int check_frequencies(const struct shore__safetensors *files, const struct shore__arch *arch,
+                             const struct shore__st_tensor *t, struct shore_diag *diag) {
+    struct shore__arch unscaled = *arch;
+    float stored[2048];
+    unscaled.rope.kind = SHORE__ROPE_DEFAULT;
+    size_t half = arch->head_dim / 2;
+    if (t->elems != half || half > sizeof stored / sizeof *stored)
+        return refuse(files, t, diag, "holds %llu rotary frequencies, but config.json asks for %zu",
+                      (unsigned long long)t->elems, half);
+    int rc = shore__safetensors_read(files, t, 0, half, stored, diag);
+    for (size_t i = 0; rc == 0 && i < half; i++) {
+        float wanted = shore__rope_frequency(arch, i);
+        if (are_alike(stored[i], wanted) || are_alike(stored[i], shore__rope_frequency(&unscaled, i))) continue;
+        rc =
+            refuse(files, t, diag,
+                   "holds the rotary frequency %g at [%zu], but rope_theta and rope_scaling of config.json make it %g: "
+                   "they are not those of these weights",
+                   (double)stored[i], i, (double)wanted);
+    }
+    return rc;
+}
+
+/* What attention does in any case: position r sees columns up to r. */
+static int check_mask(const struct shore__safetensors *files, const struct shore__st_tensor *t,
+                      struct shore_diag *diag) {
+    uint64_t n = t->rank >= 2 ? t->shape[t->rank - 1] : 0;
+    if (n == 0 || t->elems / n != n || t->elems % n || t->shape[t->rank - 2] != n)
+        return refuse(files, t, diag, "is not a mask of attention, which is all that a gpt2 model has by that name");
+    float *row = malloc(n * sizeof *row);
+    int rc = row ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
+    for (uint64_t r = 0; rc == 0 && r < n; r++) {
+        rc = shore__safetensors_read(files, t, r * n, n, row, diag);
+        for (uint64_t c = 0; rc == 0 && c < n; c++)
+            if (row[c] != (c <= r))
+                rc = refuse(files, t, diag,
+                            "is another mask than that of positions to come (%g at [%llu, %llu]): a model that "
+                            "attends in another way is not supported",
+                            (double)row[c], (unsigned long long)r, (unsigned long long)c);
+    }
+    free(row);
+    return rc;
+}
+
+/* What scores of masked positions were replaced by: -10000, or as much as the type held. */
+static int check_masked_score(const struct shore__safetensors *files, const struct shore__st_tensor *t,
+                              struct shore_diag *diag) {
+    float value = 0;
+    int rc = t->elems == 1 ? shore__safetensors_read(files, t, 0, 1, &value, diag) : 0;
+    if (rc == 0 && !(value <= -9000))
+        rc = refuse(files, t, diag, "is not the score of masked positions (-10000 or less), which would count");
+    return rc;
+}
+
+static const char *which_says_no(const struct shore__arch *arch, const char *name) {
+    if (strcmp(arch->model_type, "llama") != 0 || !ends_with(name, "_proj.bias")) return "";
+    return strstr(name, ".mlp.") ? ", whose \"mlp_bias\" is false" : ", whose \"attention_bias\" is false";
+}
+
+int shore__tensor_check_unused(const struct shore__safetensors *files, const struct shore__arch *arch,
+                               const struct shore__st_tensor *t, struct shore_diag *diag) {
+    if (arch->learned_positions && ends_with(t->name, ".attn.bias")) return check_mask(files, t, diag);
+    if (arch->learned_positions && ends_with(t->name, ".attn.masked_bias")) return check_masked_score(files, t, diag);
+    if (!arch->learned_positions && ends_with(t->name, "rotary_emb.inv_freq"))
+        return check_frequencies(files, arch, t, diag);
+    bool same = false;
+    int rc = arch->tied && strcmp(t->name, head_name) == 0 ? head_is_embedding(files, arch, &same, diag) : 0;
+    if (rc < 0 || same) return rc;
+    return refuse(files, t, diag, "is not part of a %s model as config.json has it%s", arch->model_type,
+                  which_says_no(arch, t->name));
+}

@@ -1,0 +1,133 @@
+/* State from one fleet to another, whatever drives and shares they have: images of segments, in bounded memory, with
+ * reading and writing at once. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/diag.h"
+#include "base/units.h"
+#include "run/lives/fleets.h"
+
+#define PIECES 8u
+#define PIECES_LEAST 4u
+#define PIECE_BYTES (UINT64_C(2) << 20)
+
+enum stage { FREE, FETCHING, STORING };
+
+struct piece {
+    enum stage stage;
+    unsigned char *state;
+    uint32_t block, segment, count;
+    struct shore_wait wait;
+};
+
+struct copy {
+    struct shore_fleet *from, *to;
+    const struct shore_layout *layout;
+    uint64_t step, base_step, attempt;
+    size_t segment_bytes;
+    uint32_t piece_segments, pieces;
+    uint32_t block, segment; /* that come next */
+    uint64_t done_bytes, total_bytes;
+    struct piece piece[PIECES];
+};
+
+static int fetch(struct copy *c, struct piece *p, struct shore_diag *diag) {
+    uint32_t left = c->layout->blocks[c->block].segments - c->segment;
+    p->block = c->block;
+    p->segment = c->segment;
+    p->count = left < c->piece_segments ? left : c->piece_segments;
+    shore_wait_init(&p->wait);
+    int rc = shore_fleet_fetch(c->from, c->step, p->block, p->segment, p->count, SHORE_FETCH_STATE, p->state,
+                               shore_wait_completion(&p->wait));
+    if (rc)
+        return shore__fail(diag, rc, "block %u, segment %u cannot be read: %s", p->block, p->segment,
+                           shore_error_text(rc));
+    p->stage = FETCHING;
+    c->segment += p->count;
+    while (c->block < c->layout->nblocks && c->segment == c->layout->blocks[c->block].segments) {
+        c->block++;
+        c->segment = 0;
+    }
+    return 0;
+}
+
+static int store(struct copy *c, struct piece *p, struct shore_diag *diag) {
+    p->stage = FREE;
+    int rc = shore_wait(&p->wait, diag);
+    if (rc) return rc;
+    struct shore_store request = {.base_step = c->base_step,
+                                  .attempt = c->attempt,
+                                  .block = p->block,
+                                  .segment = p->segment,
+                                  .count = p->count,
+                                  .state = p->state};
+    shore_wait_init(&p->wait);
+    rc = shore_fleet_store(c->to, &request, shore_wait_completion(&p->wait));
+    if (rc)
+        return shore__fail(diag, rc, "block %u, segment %u cannot be written: %s", p->block, p->segment,
+                           shore_error_text(rc));
+    p->stage = STORING;
+    return 0;
+}
+
+static int finish(struct copy *c, struct piece *p, struct shore_diag *diag) {
+    p->stage = FREE;
+    int rc = shore_wait(&p->wait, diag);
+    c->done_bytes += p->count * c->segment_bytes;
+    return rc;
+}
+
+/* Pieces go round: while the younger half is read, the older half is written. */
+static int run(struct copy *c, shore__progress_fn progress, void *ctx, struct shore_diag *diag) {
+    int rc = 0;
+    uint64_t turn = 0;
+    while (c->block < c->layout->nblocks && c->layout->blocks[c->block].segments == 0)
+        c->block++;
+    for (bool busy = true; !rc && busy; turn++) {
+        struct piece *young = &c->piece[turn % c->pieces], *old = &c->piece[(turn + c->pieces / 2) % c->pieces];
+        if (young->stage == STORING) rc = finish(c, young, diag);
+        if (!rc && c->block < c->layout->nblocks) rc = fetch(c, young, diag);
+        if (!rc && old->stage == FETCHING) rc = store(c, old, diag);
+        busy = false;
+        for (uint32_t i = 0; i < c->pieces; i++)
+            busy = busy || c->piece[i].stage != FREE;
+        if (!rc && progress && progress(ctx, c->done_bytes, c->total_bytes))
+            rc = shore__fail(diag, -ECANCELED, "stopped");
+    }
+    for (uint32_t i = 0; i < c->pieces; i++)
+        if (c->piece[i].stage != FREE) shore_wait(&c->piece[i].wait, NULL);
+    return rc;
+}
+
+bool shore__copy_is_tight(const struct shore__run *run, struct shore_fleet_options *fleet) {
+    uint64_t budget = run->copy_memory_bytes ? run->copy_memory_bytes : run->settings.memory_bytes, now, peak;
+    shore__resident_bytes(&now, &peak);
+    /* each drive has threads and a queue beside its rings and tables */
+    uint64_t each = ((UINT64_C(3) + fleet->ndrives) << 20) + shore_fleet_memory_bytes(run->model->layout, fleet);
+    return budget > 0 && peak + 2 * each + PIECES * PIECE_BYTES > budget;
+}
+
+int shore__fleet_copy(struct shore_fleet *from, struct shore_fleet *to, const struct shore_layout *layout,
+                      uint64_t base_step, bool tight, shore__progress_fn progress, void *ctx, struct shore_diag *diag) {
+    struct shore_fleet_info info;
+    struct copy c = {.from = from, .to = to, .layout = layout, .base_step = base_step};
+    int rc = 0;
+    shore_fleet_info(from, &info);
+    c.step = info.step;
+    c.attempt = shore_fleet_attempt(to);
+    c.segment_bytes = shore_fleet_state_bytes(from);
+    if (c.segment_bytes == 0 || c.segment_bytes != shore_fleet_state_bytes(to))
+        return shore__fail(diag, SHORE_EMISMATCH, "the two fleets store other planes: their state cannot be copied");
+    c.pieces = tight ? PIECES_LEAST : PIECES;
+    c.piece_segments = !tight && c.segment_bytes < PIECE_BYTES ? (uint32_t)(PIECE_BYTES / c.segment_bytes) : 1;
+    c.total_bytes = layout->segments * c.segment_bytes;
+    for (uint32_t i = 0; !rc && i < c.pieces; i++) {
+        c.piece[i].state = aligned_alloc(SHORE_BUFFER_ALIGN_BYTES, c.piece_segments * c.segment_bytes);
+        if (!c.piece[i].state) rc = shore__fail(diag, -ENOMEM, "out of memory for copying state");
+    }
+    if (!rc) rc = run(&c, progress, ctx, diag);
+    for (uint32_t i = 0; i < c.pieces; i++)
+        free(c.piece[i].state);
+    return rc;
+}

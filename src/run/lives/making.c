@@ -1,0 +1,670 @@
+/* A run that is being made. RUN/making is marker and workplace in one: what is in it replaces what is in RUN only when
+ * everything else stands, so that a killed making can be told from a run.
+ *
+ * A run that is overwritten stays whole until then, or until the first of its volumes is made anew, where the new run
+ * has a drive of the old one. From there on RUN is a run that is being made: the run.json of the old one lies in
+ * making, so that its volumes and snapshots are not forgotten, and goes back only if none of its volumes was touched.
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/diag.h"
+#include "base/directory.h"
+#include "drive/placement.h"
+#include "drive/probe/probe.h"
+#include "drive/remote/transport.h"
+#include "files/atomic.h"
+#include "files/json.h"
+#include "run/emulation/emulate.h"
+#include "run/lives/fleets.h"
+#include "storage/format.h"
+
+#define MAKING "making"
+#define PLAN "plan.json"
+
+/* ---- the plan ---------------------------------------------------------------------------------------------------- */
+
+int shore__plan_read(const char *run_path, struct shore__plan *out, struct shore_diag *diag) {
+    json_t *j = NULL, *item = NULL;
+    size_t i = 0;
+    *out = (struct shore__plan){0};
+    if (!shore__path_exists(run_path, MAKING "/" PLAN)) return SHORE_EMISSING;
+    char *path = shore__path_join(run_path, MAKING "/" PLAN);
+    int rc = path ? shore__json_read(path, SHORE__RUN_JSON_BYTES_MOST, &j, diag)
+                  : shore__fail(diag, -ENOMEM, "out of memory");
+    if (rc == 0 && !shore__fleet_id_parse(json_string_value(json_object_get(j, "fleet")), out->fleet_id))
+        rc = shore__fail(diag, SHORE_EINPUT, "%s: has been changed by hand; remove %s/" MAKING, path, run_path);
+    json_array_foreach(json_object_get(j, "volumes"), i, item) {
+        if (rc == 0 && json_is_string(item)) rc = shore__strings_add(&out->fresh, json_string_value(item));
+    }
+    out->moving = json_is_true(json_object_get(j, "moving"));
+    const char *home = json_string_value(json_object_get(j, "home"));
+    const char *mark = json_string_value(json_object_get(j, "directory"));
+    out->origin = (struct shore__origin){home ? strdup(home) : NULL, mark ? strdup(mark) : NULL};
+    if (rc < 0) shore__plan_free(out);
+    json_decref(j);
+    free(path);
+    return rc;
+}
+
+void shore__plan_free(struct shore__plan *plan) {
+    shore__strings_free(&plan->fresh);
+    shore__origin_free(&plan->origin);
+}
+
+static int write_plan(const char *run_path, const uint64_t fleet_id[2], const struct shore__strings *fresh, bool moving,
+                      struct shore_diag *diag) {
+    struct shore__origin origin = {0};
+    char fleet[33];
+    int rc = shore__origin_take(run_path, &origin, diag);
+    if (rc < 0) return rc;
+    shore__fleet_id_text(fleet_id, fleet);
+    json_t *volumes = json_array(), *home = json_string(origin.home); /* NULL: not in UTF-8 */
+    for (size_t i = 0; i < fresh->count; i++)
+        json_array_append_new(volumes, json_string(fresh->item[i]));
+    json_t *j = json_pack("{s:s, s:o, s:b, s:o, s:s*}", "fleet", fleet, "volumes", volumes, "moving", moving, "home",
+                          home ? home : json_null(), "directory", origin.mark);
+    char *path = shore__path_join(run_path, MAKING "/" PLAN);
+    rc = j && path ? shore__json_write(path, j, 2, diag) : shore__fail(diag, -ENOMEM, "out of memory");
+    json_decref(j);
+    free(path);
+    shore__origin_free(&origin);
+    return rc;
+}
+
+static int plan_write(struct shore__run *run, struct shore_diag *diag) {
+    return write_plan(run->path, run->fleet_id, &run->private->fresh, run->private->moving, diag);
+}
+
+int shore__plan_claim(const char *run_path, struct shore_diag *diag) {
+    struct shore__plan plan;
+    char *original = NULL;
+    int rc = shore__plan_read(run_path, &plan, diag);
+    if (rc < 0) return rc;
+    if (shore__standing_of(run_path, &plan.origin, plan.fleet_id, NULL, &original) == SHORE__RUN_COPY)
+        rc = shore__plan_refuse_copy(run_path, &plan, diag);
+    else
+        rc = write_plan(run_path, plan.fleet_id, &plan.fresh, plan.moving, diag);
+    free(original);
+    shore__plan_free(&plan);
+    return rc;
+}
+
+/* BEGUN: nothing was written yet, or not whole. */
+enum owner { BEGUN, OURS, ANOTHERS };
+
+static enum owner owner_of(const char *volume, const uint64_t fleet_id[2], struct shore_diag *diag) {
+    unsigned char page[SHORE__PAGE_BYTES] = {0};
+    struct shore__header header;
+    /* non-blocking, so that a fifo under this name cannot hold us */
+    int fd = open(volume, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    ssize_t n = fd < 0 ? -1 : pread(fd, page, sizeof page, 0);
+    int code = errno;
+    if (fd >= 0) close(fd);
+    if (n < 0) {
+        shore__fail(diag, -code, "%s: cannot be read: %s", volume, strerror(code));
+        return ANOTHERS;
+    }
+    enum shore__parse parse = shore__header_parse(page, &header);
+    if (parse == SHORE__PARSE_OK && memcmp(header.desc.fleet_id, fleet_id, sizeof header.desc.fleet_id) == 0)
+        return OURS;
+    shore__fail(diag, SHORE_EMISMATCH, "%s: is not a volume of this run", volume);
+    return parse == SHORE__PARSE_EMPTY || parse == SHORE__PARSE_DAMAGED ? BEGUN : ANOTHERS;
+}
+
+bool shore__volume_is_of(const char *volume, const uint64_t fleet_id[2], bool begun, struct shore_diag *diag) {
+    struct stat st;
+    enum owner owner = owner_of(volume, fleet_id, diag);
+    return owner == OURS || (owner == BEGUN && begun && stat(volume, &st) == 0 && S_ISREG(st.st_mode));
+}
+
+/* The volume of a drive and whose it is: here, or on another host, where it is known by the drive's name. to_make:
+ * fails where it would be over there, and none may be made. */
+static int ask_owner(const char *drive, bool to_make, const uint64_t fleet_id[2], char **volume, bool *exists,
+                     enum owner *owner, struct shore_diag *diag) {
+    struct shore__probe probe;
+    struct stat st;
+    *owner = BEGUN;
+    if (!shore__path_is_remote(drive)) {
+        int rc = shore__volume_path(drive, volume, diag);
+        if (rc < 0) return rc;
+        rc = shore__drive_examine(*volume, &st, exists, diag);
+        if (*exists) *owner = owner_of(*volume, fleet_id, NULL);
+        if (rc < 0) {
+            free(*volume);
+            *volume = NULL;
+        }
+        return rc;
+    }
+    int rc = shore__drive_probe(drive, &probe, diag);
+    if (rc < 0) return rc;
+    *exists = probe.exists;
+    if (probe.is_volume) *owner = shore__probe_is_of(&probe, fleet_id) ? OURS : ANOTHERS;
+    if (to_make) rc = shore__probe_may_be_made(drive, &probe, diag);
+    shore__probe_free(&probe);
+    if (rc < 0) return rc;
+    *volume = strdup(drive);
+    return *volume ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
+}
+
+static bool is_at(const char *drive, const uint64_t fleet_id[2]) {
+    char *volume = NULL;
+    bool exists = false;
+    enum owner owner;
+    bool is = ask_owner(drive, false, fleet_id, &volume, &exists, &owner, NULL) == 0 && exists && owner == OURS;
+    free(volume);
+    return is;
+}
+
+/* Makes drives absolute, notes which volume files are new or replaced, and finds out whether what is there is what a
+ * killed making left: volumes of its fleet, or such files without a header. */
+static int plan_drives(struct shore__run *run, const struct shore__plan *before, const struct shore__run *overwritten,
+                       struct shore_diag *diag) {
+    struct shore__strings *drives = &run->settings.drives;
+    size_t ours = 0, foreign = 0;
+    if (drives->count == 0)
+        return shore__fail(diag, SHORE_EUSAGE, "where is the state to live? Give --drive DIR, or --drive ram:");
+    for (size_t i = 0; i < drives->count; i++) {
+        char *volume = NULL, *absolute = NULL;
+        if (shore__path_is_virtual(drives->item[i])) continue;
+        int rc = shore__path_is_remote(drives->item[i]) ? 0 : shore__file_may_be_made(drives->item[i], diag);
+        if (rc == 0) rc = shore__drive_absolute(drives->item[i], &absolute, diag);
+        if (rc < 0) return rc;
+        free(drives->item[i]);
+        drives->item[i] = absolute;
+        enum owner owner;
+        bool exists = false;
+        rc = ask_owner(absolute, true, before->fleet_id, &volume, &exists, &owner, diag);
+        if (rc < 0) return rc;
+        bool made_here = owner != ANOTHERS && shore__strings_has(&before->fresh, volume);
+        bool replaced = exists && owner == ANOTHERS && overwritten && is_at(absolute, overwritten->fleet_id);
+        /* what is another's can be told from what this making makes of it */
+        if (!exists || made_here || owner == ANOTHERS) rc = shore__strings_add(&run->private->fresh, volume);
+        run->private->replaces |= replaced;
+        ours += exists && (owner == OURS || made_here);
+        foreign += exists && owner != OURS && !made_here;
+        free(volume);
+        if (rc < 0) return shore__fail(diag, rc, "out of memory");
+    }
+    run->replace_drives = ours > 0 && foreign == 0;
+    return 0;
+}
+
+/* ---- the directory ----------------------------------------------------------------------------------------------- */
+
+/* Patterns of what a making may hold. */
+static const char *const names_in_making[] = {SHORE__RUN_FILES,
+                                              "run.json",
+                                              PLAN,
+                                              ".*.partial",
+                                              ".nfs*", /* removed, but still open somewhere */
+                                              NULL};
+
+/* mkdir -p, durable; remembers what it made. */
+static int make_directories(struct shore__run *run, struct shore_diag *diag) {
+    char *path = strdup(run->path);
+    int rc = path ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
+    for (char *at = path; rc == 0 && at;) {
+        at = strchr(at + 1, '/');
+        if (at) *at = '\0';
+        if (mkdir(path, 0777) == 0)
+            rc = shore__strings_add(&run->private->created, path) ? -ENOMEM : shore__parent_sync(path, diag);
+        else if (errno != EEXIST)
+            rc = shore__fail(diag, -errno, "%s: the directory cannot be made: %s", path, strerror(errno));
+        if (at) *at = '/';
+    }
+    free(path);
+    return rc;
+}
+
+/* Before there is a plan, or when it is half undone. */
+static int refuse_strangers(const struct shore__run *run, struct shore_diag *diag) {
+    if (shore__path_exists(run->path, MAKING "/" PLAN)) return 0;
+    if (!shore__is_run(run->path) && shore__path_exists(run->path, "snapshots"))
+        return shore__fail(diag, SHORE_EEXISTS,
+                           "%s: holds snapshots of a run that is no more; choose another directory", run->path);
+    char *making = shore__path_join(run->path, MAKING), *stranger = NULL;
+    if (making) stranger = shore__directory_stranger(making, names_in_making);
+    int rc = stranger ? shore__fail(diag, SHORE_EEXISTS,
+                                    "%s: is in the way of a run being made there; move it, or choose another directory",
+                                    stranger)
+                      : 0;
+    free(making);
+    free(stranger);
+    return rc;
+}
+
+static int refuse_what_is_there(struct shore__run *run, bool overwrite, struct shore_diag *diag) {
+    if (overwrite) return 0;
+    if (shore__is_run(run->path))
+        return shore__fail(diag, SHORE_EEXISTS,
+                           "%s: holds a run; go on with it by --resume %s, or replace it with --overwrite", run->path,
+                           run->word);
+    if (shore__path_exists(run->path, MAKING)) return 0;
+    for (const char *const *name = shore__run_files; *name; name++)
+        if (shore__path_exists(run->path, *name))
+            return shore__fail(diag, SHORE_EEXISTS,
+                               "%s: holds %s, which a run would replace; choose another directory, or --overwrite",
+                               run->path, *name);
+    return 0;
+}
+
+static int sync_file(const char *path, struct shore_diag *diag) {
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int code = fd < 0 || fsync(fd) < 0 ? errno : 0;
+    if (fd >= 0) close(fd);
+    return code ? shore__fail(diag, -code, "%s: cannot be made durable: %s", path, strerror(code)) : 0;
+}
+
+enum what { DROP, SYNC, MOVE };
+
+/* Each name of a run that is in making: dropped, synced, or moved into place. */
+static int each_file(struct shore__run *run, enum what what, struct shore_diag *diag) {
+    int rc = 0;
+    for (const char *const *name = shore__run_files; *name && rc == 0; name++) {
+        char *to = shore__path_join(run->path, *name), *from = NULL;
+        if (!to || asprintf(&from, "%s/" MAKING "/%s", run->path, *name) < 0) {
+            from = NULL;
+            rc = shore__fail(diag, -ENOMEM, "out of memory");
+        } else if (what == DROP) {
+            unlink(from);
+            if (run->private->moving) unlink(to);
+        } else if (what == SYNC) {
+            struct stat st;
+            if (stat(from, &st) == 0) rc = sync_file(from, diag);
+        } else if (rename(from, to) < 0) {
+            if (errno != ENOENT)
+                rc = shore__fail(diag, -errno, "%s: cannot be moved into the run: %s", from, strerror(errno));
+            else
+                unlink(to); /* of the run that is replaced */
+        }
+        free(from);
+        free(to);
+    }
+    return rc;
+}
+
+struct shore__run *shore__run_overwritten(const char *run_path) {
+    char *making = shore__path_join(run_path, MAKING);
+    struct shore__run *run = making ? shore__run_peek(making) : NULL;
+    free(making);
+    return run;
+}
+
+/* *out: NULL if there is none. What it had interrupted ends here: nobody else knows those volumes. */
+static int open_overwritten(struct shore__run *run, struct shore__run **out, struct shore_diag *diag) {
+    struct shore__run *whole = shore__run_peek(run->path);
+    *out = whole ? whole : shore__run_overwritten(run->path);
+    if (!whole) return 0;
+    int rc = shore__run_refuse_copy(whole, SHORE__RUN_PUT_BACK, diag);
+    if (rc == 0) shore__making_settle(whole, shore__run_remember, whole);
+    if (rc == 0) rc = shore__run_mend(whole, false, diag);
+    run->note = whole->note;
+    whole->note = NULL;
+    if (rc < 0) shore__run_free(whole);
+    return rc;
+}
+
+/* 0: nothing of this making is there any more, whatever else is. */
+static int drop_volume(const char *volume, const uint64_t fleet_id[2], struct shore_diag *diag) {
+    char *path = NULL;
+    bool exists = false;
+    enum owner owner;
+    /* what was not replaced yet may be in use */
+    bool anothers =
+        ask_owner(volume, false, fleet_id, &path, &exists, &owner, NULL) == 0 && exists && owner == ANOTHERS;
+    free(path);
+    int rc = anothers ? 0 : shore__drive_remove(volume, fleet_id, SHORE__ANY_GENERATION, true, diag);
+    return shore__removal_is_over(rc) ? 0 : rc;
+}
+
+/* What an earlier making has begun where this one has no drive. */
+static int drop_others(const struct shore__run *run, const struct shore__plan *before, struct shore_diag *diag) {
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < before->fresh.count; i++)
+        if (!shore__strings_has(&run->private->fresh, before->fresh.item[i]))
+            rc = drop_volume(before->fresh.item[i], before->fleet_id, diag);
+    return rc;
+}
+
+static int begin(struct shore__run *run, bool overwrite, struct shore_diag *diag) {
+    struct shore__plan before = {0};
+    int rc = refuse_strangers(run, diag);
+    if (rc == 0) rc = refuse_what_is_there(run, overwrite, diag);
+    if (rc < 0) return rc;
+    struct shore__run *overwritten = NULL;
+    rc = open_overwritten(run, &overwritten, diag);
+    if (rc < 0) return rc;
+    char *making = shore__path_join(run->path, MAKING);
+    rc = making ? shore__plan_read(run->path, &before, diag) : shore__fail(diag, -ENOMEM, "out of memory");
+    if (rc == SHORE_EMISSING) {
+        rc = getrandom(before.fleet_id, sizeof before.fleet_id, 0) == (ssize_t)sizeof before.fleet_id
+                 ? 0
+                 : shore__fail(diag, -errno, "no random numbers: %s", strerror(errno));
+        if (rc == 0 && mkdir(making, 0777) < 0 && errno != EEXIST)
+            rc = shore__fail(diag, -errno, "%s: the directory cannot be made: %s", making, strerror(errno));
+    } else if (rc == 0) {
+        rc = shore__plan_refuse_copy(run->path, &before, diag);
+    }
+    if (rc == 0) {
+        run->making = true;
+        run->private->moving = before.moving && !shore__is_run(run->path);
+        memcpy(run->fleet_id, before.fleet_id, sizeof run->fleet_id);
+        rc = plan_drives(run, &before, overwritten, diag);
+    }
+    if (rc == 0) rc = drop_others(run, &before, diag);
+    for (size_t i = 0; rc < 0 && run->making && i < before.fresh.count; i++) /* undoing this making undoes that one */
+        shore__strings_add(&run->private->fresh, before.fresh.item[i]);
+    if (rc == 0) rc = each_file(run, DROP, diag);
+    if (rc == 0) rc = plan_write(run, diag);
+    if (rc == 0) rc = shore__directory_sync(run->path, diag);
+    shore__plan_free(&before);
+    shore__run_free(overwritten);
+    free(making);
+    return rc;
+}
+
+/* ---- its contents ------------------------------------------------------------------------------------------------ */
+
+static int tokenize(struct shore__run *run, const struct shore__strings *files, const char *directory, const char *name,
+                    shore__progress_fn progress, void *ctx, struct shore__token_record *out, struct shore_diag *diag) {
+    struct shore__dataset_stats stats = {0};
+    struct shore__dataset *whole = NULL;
+    char *path = shore__path_join(directory, name);
+    const struct shore__settings *s = &run->settings;
+    const struct shore__reading how = {
+        .parse_special = s->parse_special,
+        .threads = s->threads,
+        .progress = progress,
+        .progress_ctx = ctx,
+        .note = shore__run_remember,
+        .note_ctx = run,
+        .text_field = s->text_field,
+        .skip_bad_rows = s->skip_bad_rows,
+        .memory_bytes = s->memory_bytes,
+    };
+    int rc = path ? shore__dataset_build((const char *const *)files->item, files->count, &how, run->tokenizer,
+                                         run->model->arch.vocab, path, &stats, diag)
+                  : shore__fail(diag, -ENOMEM, "out of memory");
+    *out = (struct shore__token_record){.tokens = stats.tokens,
+                                        .documents = stats.documents,
+                                        .text_bytes = stats.text_bytes,
+                                        .bad_rows = stats.bad_rows};
+    if (rc == 0) rc = shore__dataset_open(path, 0, 0, &whole, diag);
+    if (rc == 0) rc = shore__dataset_identity(whole, NULL, NULL, &out->hash, diag);
+    if (rc == 0 && out->tokens < 2)
+        rc = shore__fail(diag, SHORE_EINPUT, "%s: holds too little: a token and its successor are the least",
+                         files->item[0]);
+    shore__dataset_close(whole);
+    free(path);
+    return rc;
+}
+
+static int split(struct shore__run *run, struct shore_diag *diag) {
+    struct shore__run_private *p = run->private;
+    p->val_tokens = (uint64_t)((double)p->data.tokens * run->settings.val_share);
+    p->train_tokens = p->data.tokens - p->val_tokens;
+    if (run->settings.val_share > 0 && (p->val_tokens < 2 || p->train_tokens < 2))
+        return shore__fail(diag, SHORE_EUSAGE,
+                           "--val-share %g of %" PRIu64 " tokens leaves too few to train or to validate on",
+                           run->settings.val_share, p->data.tokens);
+    if (p->val_data.tokens) p->val_tokens = p->val_data.tokens;
+    return 0;
+}
+
+static int write_config(struct shore__run *run, const char *directory, struct shore_diag *diag) {
+    json_t *config = shore__arch_to_json(&run->model->arch);
+    char *path = shore__path_join(directory, "config.json");
+    int rc = config && path ? shore__json_write(path, config, 2, diag) : shore__fail(diag, -ENOMEM, "out of memory");
+    json_decref(config);
+    free(path);
+    return rc;
+}
+
+static int fill(struct shore__run *run, shore__progress_fn progress, void *ctx, struct shore_diag *diag) {
+    struct shore__run_private *p = run->private;
+    const struct shore__settings *s = &run->settings;
+    char *making = shore__path_join(run->path, MAKING);
+    int rc = making ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
+    if (rc == 0) rc = write_config(run, making, diag);
+    if (rc == 0) rc = shore__tokenizer_save(run->tokenizer, making, diag);
+    /* an import may have none */
+    if (rc == 0 && s->data.count) rc = tokenize(run, &s->data, making, "tokens.bin", progress, ctx, &p->data, diag);
+    if (rc == 0 && s->val_data.count)
+        rc = tokenize(run, &s->val_data, making, "val.bin", progress, ctx, &p->val_data, diag);
+    if (rc == 0) rc = split(run, diag);
+    if (rc == 0) rc = shore__run_open_data(run, making, diag);
+    if (rc == 0) shore__settings_fit(&run->settings, run->model, p->train_tokens);
+    free(making);
+    return rc;
+}
+
+int shore__run_prepare(const char *path, const struct shore__settings *s, struct shore__model *model,
+                       struct shore__tokenizer *tokenizer, bool overwrite, shore__progress_fn progress,
+                       void *progress_ctx, struct shore__run **out, struct shore_diag *diag) {
+    struct shore__run *run = NULL;
+    int rc = shore__settings_check(s, diag);
+    if (rc == 0) rc = shore__settings_spare_inputs(s, path, diag);
+    if (rc == 0) rc = shore__run_alloc(path, &run, diag);
+    if (rc < 0) return rc;
+    shore__settings_free(&run->settings);
+    rc = shore__settings_copy(s, &run->settings);
+    if (rc == 0 && !(run->private->tokenizer_name = strdup(shore__tokenizer_name(tokenizer)))) rc = -ENOMEM;
+    if (rc == 0) rc = shore__run_settle_tokenizer(&run->settings, run->private->tokenizer_name);
+    if (rc < 0) shore__fail(diag, rc, "out of memory");
+    run->private->end_of_text = shore__tokenizer_end_of_text(tokenizer);
+    if (rc == 0) rc = shore__emulation_absolute(&run->settings.emulate, diag);
+    run->model = model;
+    run->tokenizer = tokenizer;
+    if (rc == 0) rc = make_directories(run, diag);
+    if (rc == 0) rc = shore__run_lock(run, diag);
+    if (rc == 0) rc = begin(run, overwrite, diag);
+    if (rc == 0) rc = fill(run, progress, progress_ctx, diag);
+    if (rc < 0) {
+        run->model = NULL; /* the caller's, as before */
+        run->tokenizer = NULL;
+        shore__run_undo(run);
+        shore__run_free(run);
+        return rc;
+    }
+    *out = run;
+    return 0;
+}
+
+/* ---- finishing --------------------------------------------------------------------------------------------------- */
+
+/* The run that is overwritten is one no more. */
+static int retire(struct shore__run *run, struct shore_diag *diag) {
+    char *making = shore__path_join(run->path, MAKING), *from = shore__path_join(run->path, "run.json");
+    char *to = making ? shore__path_join(making, "run.json") : NULL;
+    int rc = from && to ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
+    if (rc == 0 && rename(from, to) < 0 && errno != ENOENT)
+        rc = shore__fail(diag, -errno, "%s: cannot be replaced: %s", from, strerror(errno));
+    if (rc == 0) rc = shore__directory_sync(making, diag);
+    if (rc == 0) rc = shore__directory_sync(run->path, diag);
+    free(making);
+    free(from);
+    free(to);
+    return rc;
+}
+
+int shore__run_replace(struct shore__run *run, struct shore_diag *diag) {
+    return run->private->replaces ? retire(run, diag) : 0;
+}
+
+/* The plan last: without it, what else is there would be known to nobody. */
+void shore__making_remove(const char *run_path) {
+    char *making = shore__path_join(run_path, MAKING);
+    for (const char *const *name = shore__run_files; making && *name; name++)
+        shore__remove_in(making, *name);
+    if (making) shore__remove_in(making, "run.json");
+    if (making) shore__directory_remove(making, names_in_making);
+    free(making);
+}
+
+void shore__run_drop(const struct shore__run *overwritten, shore__note_fn note, void *ctx) {
+    for (size_t i = 0; overwritten && i < overwritten->settings.drives.count; i++) {
+        const char *drive = overwritten->settings.drives.item[i];
+        struct shore_diag why = {{0}};
+        char *volume = NULL, text[1400];
+        bool exists = false;
+        enum owner owner;
+        if (shore__path_is_virtual(drive)) continue;
+        int rc = ask_owner(drive, false, overwritten->fleet_id, &volume, &exists, &owner, &why);
+        /* where the new run has a volume, that one is open by now */
+        if (rc == 0 && exists && owner == OURS)
+            rc = shore__drive_remove(drive, overwritten->fleet_id, overwritten->generation, false, &why);
+        free(volume);
+        if (rc == 0 || !note) continue;
+        snprintf(text, sizeof text,
+                 "%.900s; the volume of the run that was overwritten stays there and is yours to remove", why.text);
+        note(ctx, text);
+    }
+}
+
+static bool has_volume(const struct shore__run *run, const char *volume) {
+    bool has = shore__strings_has(&run->settings.drives, volume);
+    for (size_t i = 0; !has && i < run->settings.drives.count; i++) {
+        char *own = NULL;
+        has = shore__volume_path(run->settings.drives.item[i], &own, NULL) == 0 && strcmp(own, volume) == 0;
+        free(own);
+    }
+    return has;
+}
+
+void shore__making_settle(const struct shore__run *run, shore__note_fn note, void *ctx) {
+    struct shore__plan plan;
+    int rc = shore__plan_read(run->path, &plan, NULL);
+    if (rc == 0 && shore__plan_refuse_copy(run->path, &plan, NULL)) { /* its volumes may be another directory's */
+        shore__plan_free(&plan);
+        return;
+    }
+    bool made = rc == 0 && memcmp(plan.fleet_id, run->fleet_id, sizeof plan.fleet_id) == 0, undone = true;
+    if (made) {
+        struct shore__run *overwritten = shore__run_overwritten(run->path);
+        shore__run_drop(overwritten, note, ctx);
+        shore__run_free(overwritten);
+    }
+    /* otherwise this run was to be overwritten, and stands */
+    for (size_t i = 0; rc == 0 && !made && i < plan.fresh.count; i++)
+        if (!has_volume(run, plan.fresh.item[i]))
+            undone = drop_volume(plan.fresh.item[i], plan.fleet_id, NULL) == 0 && undone;
+    if (rc == SHORE_EMISSING || (rc == 0 && undone)) shore__making_remove(run->path);
+    shore__plan_free(&plan);
+}
+
+static void forget_overwritten(const char *run_path, shore__note_fn note, void *ctx) {
+    struct shore__run *overwritten = shore__run_overwritten(run_path);
+    shore__run_forget(run_path, overwritten ? &overwritten->settings.drives : NULL, note, ctx);
+    shore__run_free(overwritten);
+}
+
+int shore__run_finish(struct shore__run *run, const uint64_t fleet_id[2], const char *processor, shore__note_fn note,
+                      void *ctx, struct shore_diag *diag) {
+    memcpy(run->fleet_id, fleet_id, sizeof run->fleet_id);
+    snprintf(run->processor, sizeof run->processor, "%s", processor);
+    int rc = each_file(run, SYNC, diag);
+    run->private->moving = true;
+    if (rc == 0) rc = plan_write(run, diag);
+    if (rc < 0) return rc;
+    run->making = false; /* from here on there is no way back: the marker stays until the end */
+    rc = retire(run, diag);
+    if (rc == 0) forget_overwritten(run->path, note, ctx);
+    if (rc == 0) rc = each_file(run, MOVE, diag);
+    if (rc == 0) rc = shore__directory_sync(run->path, diag);
+    if (rc == 0) rc = shore__run_open_data(run, run->path, diag);
+    if (rc == 0) rc = shore__run_write(run, diag);
+    if (rc == 0) shore__making_settle(run, note, ctx);
+    return rc;
+}
+
+/* ---- data that comes later --------------------------------------------------------------------------------------- */
+
+static int take_tokens(struct shore__run *run, const struct shore__strings *files, const char *name,
+                       shore__progress_fn progress, void *ctx, struct shore__token_record *out,
+                       struct shore_diag *diag) {
+    if (!files->count) return 0;
+    char *path = shore__path_join(run->path, name);
+    int rc = path ? tokenize(run, files, run->path, name, progress, ctx, out, diag)
+                  : shore__fail(diag, -ENOMEM, "out of memory");
+    if (rc == 0) rc = sync_file(path, diag);
+    free(path);
+    return rc;
+}
+
+int shore__run_take_data(struct shore__run *run, shore__progress_fn progress, void *ctx, struct shore_diag *diag) {
+    static const char *const names[] = {"tokens.bin", "val.bin"};
+    struct shore__run_private *p = run->private;
+    const struct shore__settings *s = &run->settings;
+    int rc = shore__run_tokenizer(run, diag);
+    if (rc == 0) rc = take_tokens(run, &s->data, names[0], progress, ctx, &p->data, diag);
+    if (rc == 0) rc = take_tokens(run, &s->val_data, names[1], progress, ctx, &p->val_data, diag);
+    if (rc == 0) rc = split(run, diag);
+    if (rc == 0) rc = shore__directory_sync(run->path, diag);
+    if (rc == 0) rc = shore__run_open_data(run, run->path, diag);
+    if (rc == 0) shore__settings_fit(&run->settings, run->model, p->train_tokens);
+    if (rc == 0) rc = shore__run_write(run, diag);
+    for (size_t i = 0; rc < 0 && i < sizeof names / sizeof *names; i++) { /* run.json does not know them */
+        char *path = shore__path_join(run->path, names[i]);
+        if (path) unlink(path);
+        free(path);
+    }
+    return rc;
+}
+
+/* ---- undoing ----------------------------------------------------------------------------------------------------- */
+
+/* The run that was to be overwritten is one again, if none of its volumes was touched. Whether nothing of it is left in
+ * making. */
+static bool put_back(const struct shore__run *run) {
+    struct shore__run *old = shore__run_overwritten(run->path);
+    char *from = shore__path_join(run->path, MAKING "/run.json"), *to = shore__path_join(run->path, "run.json");
+    bool none = from && access(from, F_OK) < 0, whole = old && to && !run->private->moving;
+    for (size_t i = 0; whole && i < old->settings.drives.count; i++) {
+        const char *drive = old->settings.drives.item[i];
+        whole = shore__path_is_virtual(drive) || is_at(drive, old->fleet_id);
+    }
+    whole = whole && rename(from, to) == 0 && shore__directory_sync(run->path, NULL) == 0;
+    shore__run_free(old);
+    free(from);
+    free(to);
+    return none || whole;
+}
+
+int shore__run_recall(const char *path, struct shore_diag *diag) {
+    struct shore__run *run = NULL;
+    struct shore__plan plan = {0};
+    int rc = shore__run_alloc(path, &run, diag);
+    if (rc < 0) return rc;
+    rc = shore__run_lock(run, diag); /* nobody is about to replace it */
+    if (rc == 0) rc = shore__plan_read(path, &plan, diag);
+    run->private->moving = plan.moving;
+    if (rc == 0 && !put_back(run)) rc = shore__not_a_run(path, diag);
+    shore__plan_free(&plan);
+    shore__run_free(run);
+    return rc;
+}
+
+void shore__run_undo(struct shore__run *run) {
+    struct shore__run_private *p = run->private;
+    bool undone = true;
+    /* on network file systems, what is removed while it is open stays until it is closed, and so would its directory */
+    shore__dataset_close(run->train);
+    shore__dataset_close(run->val);
+    run->train = run->val = NULL;
+    for (size_t i = 0; run->making && i < p->fresh.count; i++)
+        undone = drop_volume(p->fresh.item[i], run->fleet_id, NULL) == 0 && undone;
+    /* the plan stays, so that they are not forgotten: volumes that are out of reach, or of a run that was replaced */
+    if (run->making && put_back(run) && undone) shore__making_remove(run->path);
+    for (size_t i = p->created.count; i > 0; i--)
+        rmdir(p->created.item[i - 1]);
+    run->making = false;
+}

@@ -1,0 +1,505 @@
+/* Another placement of a run's state: new volumes of the next generation are made and filled beside the old ones,
+ * run.json is rewritten, the old ones go. RUN/moving.json says what to undo before that one step, and what to finish
+ * after it. */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/diag.h"
+#include "base/directory.h"
+#include "drive/fleet/fleet.h"
+#include "drive/placement.h"
+#include "drive/probe/probe.h"
+#include "drive/probe/speed.h"
+#include "drive/remote/transport.h"
+#include "files/atomic.h"
+#include "files/json.h"
+#include "run/lives/fleets.h"
+
+#define INTENT "moving.json"
+#define RING_BYTES ((uint64_t)32 << 20)
+
+static int out_of_memory(struct shore_diag *diag) {
+    return shore__fail(diag, -ENOMEM, "out of memory");
+}
+
+/* ---- the intent -------------------------------------------------------------------------------------------------- */
+
+/* A volume of a move that is over, which could not be removed yet. */
+struct left {
+    char *path;
+    uint64_t generation;
+    bool undone, begun; /* made for a move that was undone; where nothing had been */
+};
+
+struct intent {
+    uint64_t from, to; /* generations */
+    struct shore__strings new, old;
+    bool *fresh;       /* of new: nothing was there before */
+    struct left *left; /* of earlier moves */
+    size_t nleft;
+};
+
+static void left_free(struct intent *in) {
+    for (size_t i = 0; i < in->nleft; i++)
+        free(in->left[i].path);
+    free(in->left);
+    in->left = NULL;
+    in->nleft = 0;
+}
+
+static void intent_free(struct intent *in) {
+    shore__strings_free(&in->new);
+    shore__strings_free(&in->old);
+    free(in->fresh);
+    left_free(in);
+    *in = (struct intent){0};
+}
+
+static int leave(struct intent *in, struct left volume) {
+    struct left *grown = realloc(in->left, (in->nleft + 1) * sizeof *grown);
+    if (!grown) return -ENOMEM;
+    in->left = grown;
+    volume.path = strdup(volume.path);
+    if (!volume.path) return -ENOMEM;
+    grown[in->nleft++] = volume;
+    return 0;
+}
+
+static int intent_write(const struct shore__run *run, const struct intent *in, struct shore_diag *diag) {
+    json_t *new = json_array(), *old = json_array(), *left = json_array();
+    for (size_t i = 0; i < in->nleft; i++)
+        json_array_append_new(left, json_pack("{s:s, s:I, s:b, s:b}", "path", in->left[i].path, "generation",
+                                              (json_int_t)in->left[i].generation, "undone", in->left[i].undone, "begun",
+                                              in->left[i].begun));
+    for (size_t i = 0; i < in->new.count; i++)
+        json_array_append_new(new, json_pack("{s:s, s:b}", "path", in->new.item[i], "fresh", in->fresh[i]));
+    for (size_t i = 0; i < in->old.count; i++)
+        json_array_append_new(old, json_string(in->old.item[i]));
+    json_t *j = json_pack("{s:I, s:I, s:o, s:o, s:o}", "from", (json_int_t)in->from, "to", (json_int_t)in->to, "new",
+                          new, "old", old, "left", left);
+    char *path = shore__path_join(run->path, INTENT);
+    int rc = j && path ? shore__json_write(path, j, 2, diag) : out_of_memory(diag);
+    json_decref(j);
+    free(path);
+    return rc;
+}
+
+static int intent_fields(const json_t *j, struct intent *in) {
+    const json_t *from = json_object_get(j, "from"), *to = json_object_get(j, "to"), *item = NULL;
+    const json_t *new = json_object_get(j, "new"), *old = json_object_get(j, "old");
+    size_t i = 0;
+    int rc = 0;
+    if (!json_is_integer(from) || !json_is_integer(to) || !json_is_array(new) || !json_is_array(old)) return -EINVAL;
+    in->from = (uint64_t)json_integer_value(from);
+    in->to = (uint64_t)json_integer_value(to);
+    in->fresh = calloc(json_array_size(new) + 1, sizeof *in->fresh);
+    if (!in->fresh) return -ENOMEM;
+    json_array_foreach((json_t *)(uintptr_t) new, i, item) {
+        const char *path = json_string_value(json_object_get(item, "path"));
+        if (!rc) rc = path ? shore__strings_add(&in->new, path) : -EINVAL;
+        in->fresh[i] = json_is_true(json_object_get(item, "fresh"));
+    }
+    json_array_foreach((json_t *)(uintptr_t)old, i, item) {
+        if (!rc) rc = json_is_string(item) ? shore__strings_add(&in->old, json_string_value(item)) : -EINVAL;
+    }
+    json_array_foreach(json_object_get(j, "left"), i, item) {
+        const char *path = json_string_value(json_object_get(item, "path"));
+        const json_t *generation = json_object_get(item, "generation");
+        struct left volume = {(char *)(uintptr_t)path, (uint64_t)json_integer_value(generation),
+                              json_is_true(json_object_get(item, "undone")),
+                              json_is_true(json_object_get(item, "begun"))};
+        if (!rc) rc = path && json_is_integer(generation) ? leave(in, volume) : -EINVAL;
+    }
+    return rc;
+}
+
+static int intent_read(const char *run_path, struct intent *in, struct shore_diag *diag) {
+    json_t *j = NULL;
+    *in = (struct intent){0};
+    if (!shore__path_exists(run_path, INTENT)) return SHORE_EMISSING;
+    char *path = shore__path_join(run_path, INTENT);
+    int rc = path ? shore__json_read(path, SHORE__RUN_JSON_BYTES_MOST, &j, diag) : out_of_memory(diag);
+    if (!rc && intent_fields(j, in)) {
+        intent_free(in);
+        rc = shore__fail(diag, SHORE_EINPUT,
+                         "%s: has been changed by hand, and says what to do with volumes; put it back", path);
+    }
+    json_decref(j);
+    free(path);
+    return rc;
+}
+
+static int intent_remove(const struct shore__run *run, struct shore_diag *diag) {
+    char *path = shore__path_join(run->path, INTENT);
+    if (!path) return out_of_memory(diag);
+    int rc = unlink(path) < 0 && errno != ENOENT
+                 ? shore__fail(diag, -errno, "%s: cannot be removed: %s", path, strerror(errno))
+                 : 0;
+    free(path);
+    return rc ? rc : shore__directory_sync(run->path, diag);
+}
+
+static void say(shore__note_fn note, void *ctx, const char *text) {
+    if (note) note(ctx, text);
+}
+
+/* The move is over; only what could not be removed is left of it. */
+static bool is_settled(const struct intent *in) {
+    return in->new.count == 0 && in->old.count == 0;
+}
+
+/* Where it was made, or beside a drive that has been moved by hand since: *v then says so. */
+static int discard(const struct shore__run *run, struct left *v, struct shore_diag *diag) {
+    const struct shore__strings *moved = &run->private->moved;
+    int rc = shore__drive_remove(v->path, run->fleet_id, v->generation, v->begun, diag);
+    for (size_t i = 0; rc == SHORE_EMISSING && i < moved->count; i++) {
+        struct shore__spot spot;
+        if (shore__spot_of(moved->item[i], &spot, NULL)) continue; /* whoever opens the drives says why */
+        char *path = shore__part_beside(spot.path, v->path);
+        int found = path ? shore__drive_remove(path, run->fleet_id, v->generation, v->begun, diag) : SHORE_EMISSING;
+        if (found != SHORE_EMISSING && found != SHORE_EMISMATCH) {
+            free(v->path);
+            v->path = path;
+            path = NULL;
+            rc = found;
+        }
+        free(path);
+        free(spot.path);
+    }
+    return rc;
+}
+
+/* What cannot be removed is said: a drive that is gone must not hold the run. What lies there still stays in the list
+ * for whoever opens the run next. */
+static int remove_left(const struct shore__run *run, struct intent *in, shore__note_fn note, void *ctx,
+                       struct shore_diag *diag) {
+    size_t kept = 0;
+    const char *away = NULL; /* its server does not answer: that is not waited for again */
+    for (size_t i = 0; i < in->nleft; i++) {
+        struct left *v = &in->left[i];
+        struct shore_diag why = {{0}};
+        char text[1400];
+        if (v->generation == run->generation) { /* another try has succeeded: the state itself may lie there now */
+            snprintf(text, sizeof text, "%.900s: what an earlier move has left there, if anything, stays", v->path);
+            say(note, ctx, text);
+            free(v->path);
+            continue;
+        }
+        bool again = away && shore__path_is_remote(v->path) && shore__uris_share_server(away, v->path);
+        int rc = again ? shore__fail(&why, SHORE_ELINK, "%s: is out of reach, too", v->path) : discard(run, v, &why);
+        /* what was refused as a new drive is still what it was before */
+        bool anothers = v->undone && (rc == SHORE_EMISMATCH || rc == SHORE_EINPUT || (rc == SHORE_EBUSY && !v->begun));
+        bool stays = !shore__removal_is_over(rc) && (rc == SHORE_ELINK || !v->undone || v->begun);
+        if (stays) {
+            snprintf(text, sizeof text,
+                     "%.900s; the volume stays there: the next command that opens the run tries again, as long as "
+                     "%s/" INTENT " is there",
+                     why.text, run->path);
+            say(note, ctx, text);
+            if (rc == SHORE_ELINK) away = v->path;
+            in->left[kept++] = *v;
+            continue;
+        }
+        if (rc && rc != SHORE_EMISSING && !anothers) say(note, ctx, why.text);
+        free(v->path);
+    }
+    in->nleft = kept;
+    return kept ? intent_write(run, in, diag) : intent_remove(run, diag);
+}
+
+/* Undone if run.json still has the old placement, else brought to its end. */
+static int settle(struct shore__run *run, struct intent *in, shore__note_fn note, void *ctx, struct shore_diag *diag) {
+    bool switched = run->generation == in->to;
+    const struct shore__strings *drop = switched ? &in->old : &in->new;
+    if (!is_settled(in) && run->generation != in->from && !switched)
+        return shore__fail(diag, SHORE_EINPUT,
+                           "%s/" INTENT " is of another placement than run.json: put the run's directory back as it "
+                           "was",
+                           run->path);
+    int rc = shore__directory_sync(run->path, diag); /* the switch itself, before what it replaces goes */
+    for (size_t i = 0; !rc && i < drop->count; i++) {
+        struct left volume = {drop->item[i], switched ? in->from : in->to, !switched, !switched && in->fresh[i]};
+        if (leave(in, volume)) rc = out_of_memory(diag);
+    }
+    if (rc) return rc;
+    shore__strings_free(&in->new);
+    shore__strings_free(&in->old);
+    return remove_left(run, in, note, ctx, diag);
+}
+
+bool shore__move_is_interrupted(const char *run_path, bool for_writing) {
+    struct intent in;
+    int rc = intent_read(run_path, &in, NULL);
+    bool interrupted = rc != SHORE_EMISSING && (rc || for_writing || !is_settled(&in));
+    intent_free(&in);
+    return interrupted;
+}
+
+int shore__move_mend(struct shore__run *run, shore__note_fn note, void *ctx, struct shore_diag *diag) {
+    struct intent in;
+    int rc = intent_read(run->path, &in, diag);
+    if (rc == SHORE_EMISSING) return 0;
+    bool settled = is_settled(&in), switched = !rc && run->generation == in.to;
+    if (!rc) rc = settle(run, &in, note, ctx, diag);
+    if (!rc && settled && !in.nleft)
+        say(note, ctx, "what a change of drives had to leave behind is removed now");
+    else if (!rc && !settled)
+        say(note, ctx,
+            switched ? "a change of drives had been interrupted after its last copy: it is done now"
+                     : "a change of drives had been interrupted: it is undone, the state is where it was");
+    intent_free(&in);
+    return rc;
+}
+
+void shore__move_forget(const char *run_path) {
+    shore__remove_in(run_path, INTENT);
+}
+
+/* ---- which volumes ----------------------------------------------------------------------------------------------- */
+
+static int place_kept(const char *drive, uint64_t generation, struct intent *in, struct shore_diag *diag) {
+    struct shore__spot spot;
+    int rc = shore__spot_of(drive, &spot, diag);
+    if (rc) return rc;
+    if (spot.is_device) {
+        rc = shore__fail(diag, SHORE_EUSAGE,
+                         "%s is a block device and would have to hold the old and the new placement at once: move it "
+                         "to a file first, or leave the other drives as they are",
+                         spot.path);
+    } else {
+        char *next = shore__volume_next(spot.path, generation);
+        rc = next && !shore__strings_add(&in->new, next) ? 0 : out_of_memory(diag);
+        free(next);
+    }
+    free(spot.path);
+    return rc;
+}
+
+static int place_new(const char *name, struct intent *in, struct shore_diag *diag) {
+    char *path = NULL;
+    int rc = shore__path_is_remote(name) ? 0 : shore__file_may_be_made(name, diag);
+    if (!rc) rc = shore__drive_absolute(name, &path, diag);
+    if (!rc && shore__strings_add(&in->new, path)) rc = out_of_memory(diag);
+    free(path);
+    return rc;
+}
+
+static int check_twice(const struct shore__strings *drives, uint64_t generation, size_t i, struct shore_diag *diag) {
+    char shown[256];
+    for (size_t k = 0; k < i; k++)
+        if (shore__drive_is_named(drives->item[k], generation, drives->item[i]) ||
+            shore__drive_is_named(drives->item[i], generation, drives->item[k]))
+            return shore__fail(diag, SHORE_EUSAGE, "the drive %s would be in the run twice",
+                               shore__escape(drives->item[i], strlen(drives->item[i]), shown, sizeof shown));
+    return 0;
+}
+
+/* A path there may be a directory that only its volume tells from a file of ours. */
+static size_t find_kept(const struct shore__strings *present, const struct intent *in, const char *name) {
+    size_t k = shore__drive_find(present, in->from, name);
+    bool kept = k < present->count &&
+                (shore__same_path(present->item[k], name) || shore__drive_is_named(in->old.item[k], in->from, name));
+    return kept ? k : present->count;
+}
+
+static int resolve(const struct shore__run *run, const struct shore__strings *drives, struct intent *in,
+                   struct shore_diag *diag) {
+    const struct shore__strings *present = &run->settings.drives;
+    int rc = 0;
+    for (size_t i = 0; !rc && i < present->count; i++) {
+        struct shore__spot spot;
+        if (shore__path_is_virtual(present->item[i]))
+            return shore__fail(diag, SHORE_EUSAGE,
+                               "%s keeps its state in memory (--drive %s): it went with the process that trained it",
+                               run->path, present->item[i]);
+        rc = shore__spot_of(present->item[i], &spot, diag);
+        if (!rc && shore__strings_add(&in->old, spot.path)) rc = out_of_memory(diag);
+        free(spot.path);
+    }
+    for (size_t i = 0; !rc && i < drives->count; i++) {
+        const char *name = drives->item[i];
+        size_t k = find_kept(present, in, name);
+        if (shore__path_is_virtual(name))
+            return shore__fail(diag, SHORE_EUSAGE, "%s keeps nothing after its process: give a directory", name);
+        rc = check_twice(drives, in->from, i, diag);
+        if (!rc) rc = k < present->count ? place_kept(present->item[k], in->to, in, diag) : place_new(name, in, diag);
+    }
+    in->fresh = calloc(drives->count + 1, sizeof *in->fresh);
+    if (!rc && !in->fresh) return out_of_memory(diag);
+    for (size_t i = 0; !rc && i < in->new.count; i++) {
+        struct shore__spot spot;
+        char **new = &in->new.item[i], *name = shore__drive_name(*new, in->to);
+        rc = name ? shore__spot_of(*new, &spot, diag) : out_of_memory(diag);
+        in->fresh[i] = !rc && !spot.exists;
+        /* a directory there that is called like a file of ours would lose the end of its name */
+        if (!rc && shore__path_is_remote(*new) && strcmp(name, *new) != 0) {
+            free(*new);
+            *new = spot.path;
+        } else if (!rc) {
+            free(spot.path);
+        }
+        free(name);
+    }
+    return rc;
+}
+
+/* ---- the move ---------------------------------------------------------------------------------------------------- */
+
+void shore__run_fleet(const struct shore__run *run, const struct shore__strings *drives, uint64_t generation,
+                      struct shore_fleet_options *options) {
+    shore__run_fleet_options(&run->settings, 0, false, options);
+    options->drives = (const char *const *)drives->item;
+    options->ndrives = (uint32_t)drives->count;
+    options->chunk_segments = 0;
+    options->ring_bytes = RING_BYTES;
+    if (shore__copy_is_tight(run, options)) options->ring_bytes = options->chunk_segments = 1;
+    options->generation = generation;
+    options->drive_speeds = NULL;
+    memcpy(options->fleet_id, run->fleet_id, sizeof options->fleet_id);
+}
+
+/* The same step with the same metrics, so that a kill before the next step still finds its line. */
+static int seal(struct shore_fleet *new, struct shore_fleet *old, uint64_t step, struct shore_diag *diag) {
+    unsigned char metrics[SHORE__METRICS_BYTES];
+    uint32_t bytes = sizeof metrics;
+    if (shore_fleet_metrics(old, metrics, &bytes)) bytes = 0;
+    if (step == 0 || bytes == 0) return shore_fleet_seal(new, step, diag);
+    int rc = shore_fleet_seal(new, step - 1, diag);
+    if (rc) return rc;
+    struct shore_wait wait;
+    shore_wait_init(&wait);
+    rc = shore_fleet_commit(new, step - 1, true, metrics, bytes, shore_wait_completion(&wait));
+    return rc ? shore__fail(diag, rc, "the new volumes cannot be sealed: %s", shore_error_text(rc))
+              : shore_wait(&wait, diag);
+}
+
+static int check_digest(struct shore_fleet *new, struct shore_fleet *old, struct shore_diag *diag) {
+    unsigned char a[16], b[16];
+    int rc = shore_fleet_digest(old, false, a, diag);
+    if (!rc) rc = shore_fleet_digest(new, false, b, diag);
+    if (!rc && memcmp(a, b, sizeof a) != 0)
+        rc = shore__fail(diag, SHORE_ECORRUPT, "the copy has another digest than the state: the old volumes stay");
+    return rc;
+}
+
+static int copy_to_new(struct shore__run *run, const struct intent *in, const struct shore__placing *how,
+                       struct shore_fleet *old, struct shore_diag *diag) {
+    struct shore_fleet_options options;
+    struct shore_fleet_info info;
+    struct shore_fleet *new = NULL;
+    const struct shore__volume_desc *desc = old->drives[0]->desc;
+    shore_fleet_info(old, &info);
+    shore__run_fleet(run, &in->new, in->to, &options);
+    options.epoch = info.epoch + 1;
+    options.drive_speeds = how->speeds;
+    options.scratch_bytes = old->scratch_bytes;
+    options.spill = desc->spill;
+    options.identity = desc->identity;
+    options.identity_bytes = desc->identity_bytes;
+    options.note = how->note;
+    options.note_ctx = how->note_ctx;
+    int rc = shore_fleet_create(run->model->layout, &options, &new, diag);
+    run->begun = !rc;
+    if (!rc)
+        rc = shore__fleet_copy(old, new, run->model->layout, 0, options.chunk_segments == 1, how->progress,
+                               how->progress_ctx, diag);
+    if (!rc) rc = seal(new, old, info.step, diag);
+    if (!rc) rc = check_digest(new, old, diag);
+    shore_fleet_close(new);
+    return rc;
+}
+
+/* run.json with the new placement: the one step that counts. */
+static int switch_over(struct shore__run *run, const struct intent *in, const struct shore__placing *how, uint64_t step,
+                       struct shore_diag *diag) {
+    struct shore__strings drives = {0};
+    char what[600] = "drives:";
+    char *speeds = how->speeds ? strdup(how->speeds) : NULL;
+    int rc = how->speeds && !speeds ? -ENOMEM : 0;
+    for (size_t i = 0; !rc && i < in->new.count; i++) {
+        char shown[200], *name = shore__drive_name(in->new.item[i], in->to);
+        size_t used = strlen(what);
+        rc = name ? shore__strings_add(&drives, in->new.item[i]) : -ENOMEM;
+        if (name)
+            snprintf(what + used, sizeof what - used, "%s %s", i ? "," : "",
+                     shore__escape(name, strlen(name), shown, sizeof shown));
+        free(name);
+    }
+    if (rc) {
+        free(speeds);
+        shore__strings_free(&drives);
+        return out_of_memory(diag);
+    }
+    shore__strings_free(&run->settings.drives);
+    run->settings.drives = drives;
+    free(run->settings.drive_speeds);
+    run->settings.drive_speeds = speeds;
+    run->generation = in->to;
+    rc = shore__origin_take(run->path, &run->private->origin, diag); /* the new volumes are nobody else's */
+    return rc ? rc : shore__run_record_change(run, step, what, diag);
+}
+
+/* The new intent takes the place of one that only says what earlier moves have left. */
+static int take_left(const char *run_path, struct intent *in, struct shore_diag *diag) {
+    struct intent before;
+    int rc = intent_read(run_path, &before, diag);
+    if (rc) return rc == SHORE_EMISSING ? 0 : rc;
+    in->left = before.left;
+    in->nleft = before.nleft;
+    before.left = NULL;
+    before.nleft = 0;
+    intent_free(&before);
+    return 0;
+}
+
+/* What it made is still there. */
+static bool leaves_new(const struct intent *in) {
+    for (size_t i = 0; i < in->nleft; i++)
+        if (in->left[i].generation == in->to) return true;
+    return false;
+}
+
+int shore__run_place(struct shore__run *run, const struct shore__placing *how, struct shore_diag *diag) {
+    struct intent in = {.from = run->generation, .to = run->generation + 1};
+    struct shore_fleet_options options;
+    struct shore_fleet_info info = {0};
+    struct shore_fleet *old = NULL;
+    int rc = shore__run_refuse_copy(run, SHORE__RUN_ELSEWHERE, diag);
+    if (!rc) rc = resolve(run, how->drives, &in, diag);
+    if (!rc && how->speeds) rc = shore__speeds_parse(how->speeds, (uint32_t)how->drives->count, NULL, diag);
+    if (!rc) {
+        shore__run_fleet(run, &run->settings.drives, run->generation, &options);
+        options.hint_step = run->hint_step;
+        options.read_only = true; /* where the new drives are refused, nothing has been written */
+        options.note = how->note;
+        options.note_ctx = how->note_ctx;
+        rc = shore_fleet_open(run->model->layout, &options, &old, diag);
+    }
+    if (!rc) {
+        shore_fleet_info(old, &info);
+        rc = take_left(run->path, &in, diag);
+    }
+    if (!rc) rc = intent_write(run, &in, diag);
+    if (!rc) {
+        rc = copy_to_new(run, &in, how, old, diag);
+        if (!rc) {
+            rc = switch_over(run, &in, how, info.step, diag);
+            shore_fleet_close(old);
+            old = NULL;
+            /* if writing run.json has failed, only its next reader knows which one is there */
+            if (!rc) rc = settle(run, &in, how->note, how->note_ctx, diag);
+        } else {
+            struct shore_diag why = {{0}};
+            bool unsettled = settle(run, &in, how->note, how->note_ctx, &why);
+            if (unsettled) say(how->note, how->note_ctx, why.text);
+            if (unsettled || leaves_new(&in)) run->begun = true;
+        }
+    }
+    shore_fleet_close(old);
+    intent_free(&in);
+    return rc;
+}

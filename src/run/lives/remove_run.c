@@ -1,0 +1,261 @@
+/* Deleting a run with its volumes, and only with those. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/diag.h"
+#include "base/directory.h"
+#include "drive/placement.h"
+#include "drive/probe/probe.h"
+#include "drive/remote/transport.h"
+#include "files/atomic.h"
+#include "run/lives/fleets.h"
+#include "storage/volume.h"
+
+struct held {
+    char *path;
+    int fd; /* locked */
+    bool is_device;
+    bool elsewhere; /* on another host */
+    bool begun;     /* it may have no header yet */
+};
+
+/* A run knows its volumes; one that was being overwritten may have lost some; a making may not have made its own yet,
+ * or not their headers. */
+enum whose { OF_RUN, OF_OVERWRITTEN, OF_MAKING };
+
+__attribute__((format(printf, 3, 4))) static void say(shore__note_fn note, void *ctx, const char *format, ...) {
+    char text[1400];
+    va_list args;
+    if (!note) return;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    note(ctx, text);
+}
+
+/* A volume on another host cannot be held from here: it is removed later, if it is in use by nobody then. */
+static int hold_elsewhere(const char *drive, const uint64_t fleet_id[2], enum whose whose, struct held *held,
+                          shore__note_fn note, void *ctx, struct shore_diag *diag) {
+    struct shore__probe probe;
+    int rc = shore__drive_probe(drive, &probe, diag);
+    if (rc < 0) return rc;
+    /* what has no header is looked at over there */
+    bool ours = shore__probe_is_of(&probe, fleet_id) || (whose == OF_MAKING && probe.exists && !probe.is_volume);
+    if (!probe.exists && whose == OF_RUN)
+        say(note, ctx, "%s: no volume is there any more", drive);
+    else if (probe.exists && !ours && whose != OF_OVERWRITTEN)
+        say(note, ctx, "left alone: %s: is not a volume of this run", drive);
+    else if (probe.busy)
+        rc = shore__fail(diag, SHORE_EBUSY, "%s: another process works on this volume; nothing was removed", drive);
+    held->elsewhere = rc == 0 && ours;
+    held->begun = whose == OF_MAKING;
+    shore__probe_free(&probe);
+    held->path = rc == 0 ? strdup(drive) : NULL;
+    return rc == 0 && !held->path ? shore__fail(diag, -ENOMEM, "out of memory") : rc;
+}
+
+/* Locks a volume of this fleet. Leaves held->fd at -1 where there is none: that is no reason not to go on. */
+static int hold(const char *drive, const uint64_t fleet_id[2], enum whose whose, struct held *held, shore__note_fn note,
+                void *ctx, struct shore_diag *diag) {
+    struct shore_diag why = {{0}};
+    struct stat st;
+    *held = (struct held){.fd = -1};
+    if (shore__path_is_virtual(drive)) return 0;
+    if (shore__path_is_remote(drive)) return hold_elsewhere(drive, fleet_id, whose, held, note, ctx, diag);
+    int rc = shore__volume_path(drive, &held->path, &why);
+    if (rc == 0 && stat(held->path, &st) < 0)
+        rc = shore__fail(&why, -errno, "%s: cannot be examined: %s", held->path, strerror(errno));
+    if (rc == -ENOENT || rc == -ENOTDIR) {
+        if (whose == OF_RUN) say(note, ctx, "%s: no volume is there any more", drive);
+        return 0;
+    }
+    if (rc == 0 && access(held->path, R_OK) < 0)
+        rc = shore__fail(&why, -errno, "%s: cannot be read: %s", held->path, strerror(errno));
+    if (rc == -EACCES && whose != OF_OVERWRITTEN) /* then it may be ours */
+        return shore__fail(diag, rc, "%s; nothing was removed", why.text);
+    if (rc) {
+        if (whose != OF_OVERWRITTEN) say(note, ctx, "left alone: %s", why.text);
+        return 0;
+    }
+    if (!shore__volume_is_of(held->path, fleet_id, whose == OF_MAKING, &why)) {
+        if (whose != OF_OVERWRITTEN) say(note, ctx, "left alone: %s", why.text);
+        return 0;
+    }
+    held->is_device = S_ISBLK(st.st_mode);
+    held->fd = open(held->path, O_RDWR | O_CLOEXEC | (held->is_device ? O_EXCL : 0));
+    if (held->fd >= 0 && flock(held->fd, LOCK_EX | LOCK_NB) == 0) return 0;
+    if (errno == EWOULDBLOCK || errno == EBUSY)
+        return shore__fail(diag, SHORE_EBUSY, "%s: another process works on this volume; nothing was removed",
+                           held->path);
+    return shore__fail(diag, -errno, "%s: cannot be opened for removal: %s", held->path, strerror(errno));
+}
+
+static void let_go(struct held *held) {
+    if (held->fd >= 0) close(held->fd);
+    free(held->path);
+    *held = (struct held){.fd = -1};
+}
+
+/* A process that was killed may hold its locks for a moment. */
+static int hold_patiently(const char *drive, const uint64_t fleet_id[2], enum whose whose, struct held *held,
+                          shore__note_fn note, void *ctx, struct shore_diag *diag) {
+    const struct timespec pause = {.tv_nsec = 50 * 1000 * 1000};
+    for (int tries = (int)(SHORE__LOCK_SECONDS / 0.05);; tries--) {
+        int rc = hold(drive, fleet_id, whose, held, note, ctx, diag);
+        if (rc != SHORE_EBUSY || tries == 0) return rc;
+        let_go(held);
+        nanosleep(&pause, NULL);
+    }
+}
+
+/* A device keeps its place, but not what names it a volume: both headers lie in its first MiB. */
+static int wipe(const struct held *held, struct shore_diag *diag) {
+    const size_t bytes = 1 << 20;
+    void *zeros = calloc(1, bytes);
+    int rc = zeros ? shore__write_at(held->fd, zeros, bytes, 0, held->path, diag)
+                   : shore__fail(diag, -ENOMEM, "out of memory");
+    if (rc == 0 && fsync(held->fd) < 0)
+        rc = shore__fail(diag, -errno, "%s: cannot be wiped: %s", held->path, strerror(errno));
+    free(zeros);
+    return rc;
+}
+
+static int remove_elsewhere(struct held *held, const uint64_t fleet_id[2], shore__note_fn note, void *ctx,
+                            struct shore_diag *diag) {
+    struct shore_diag why = {{0}};
+    int rc = shore__remote_remove(held->path, fleet_id, SHORE__ANY_GENERATION, held->begun, &why);
+    if (rc == 0) say(note, ctx, "removed %s", held->path);
+    if (rc == SHORE_EMISMATCH) say(note, ctx, "left alone: %s", why.text);
+    return rc && rc != SHORE_EMISMATCH ? shore__fail(diag, rc, "%s", why.text) : 0;
+}
+
+static int remove_volumes(const struct shore__strings *drives, const uint64_t fleet_id[2], enum whose whose,
+                          bool *begun, shore__note_fn note, void *ctx, struct shore_diag *diag) {
+    struct held *held = calloc(drives->count + 1, sizeof *held);
+    size_t n = 0;
+    int rc = held ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
+    for (; rc == 0 && n < drives->count; n++)
+        rc = hold_patiently(drives->item[n], fleet_id, whose, &held[n], note, ctx, diag);
+    for (size_t i = 0; rc == 0 && i < n; i++) {
+        if (held[i].fd < 0 && !held[i].elsewhere) continue;
+        *begun = true;
+        if (held[i].elsewhere)
+            rc = remove_elsewhere(&held[i], fleet_id, note, ctx, diag);
+        else if (held[i].is_device)
+            rc = wipe(&held[i], diag);
+        else if (unlink(held[i].path) < 0)
+            rc = shore__fail(diag, -errno, "%s: cannot be removed: %s", held[i].path, strerror(errno));
+        else
+            rc = shore__parent_sync(held[i].path, diag); /* what knows of it goes next, and lies elsewhere */
+        if (rc == 0 && !held[i].elsewhere) say(note, ctx, held[i].is_device ? "wiped %s" : "removed %s", held[i].path);
+    }
+    for (size_t i = 0; i < n; i++)
+        let_go(&held[i]);
+    free(held);
+    return rc;
+}
+
+static int remove_snapshots(const char *path, const struct shore__strings *drives, shore__note_fn note, void *ctx,
+                            struct shore_diag *diag) {
+    struct shore__strings names = {0};
+    int rc = shore__snapshots_mend(path, drives, note, ctx, diag);
+    if (rc == 0) rc = shore__snapshot_names(path, &names, diag);
+    for (size_t i = 0; i < names.count && rc == 0; i++) {
+        rc = shore__snapshot_remove(path, names.item[i], drives, note, ctx, diag);
+        if (rc == 0) say(note, ctx, "removed snapshot %s", names.item[i]);
+    }
+    shore__strings_free(&names);
+    return rc;
+}
+
+/* A directory of that name is none of ours. */
+static int remove_file(const char *run_path, const char *name, bool *begun, struct shore_diag *diag) {
+    char *path = shore__path_join(run_path, name);
+    int rc = path ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
+    if (rc == 0 && shore__atomic_remove(path) == 0)
+        *begun = true;
+    else if (rc == 0 && errno != ENOENT && errno != EISDIR)
+        rc = shore__fail(diag, -errno, "%s: cannot be removed: %s", path, strerror(errno));
+    free(path);
+    return rc;
+}
+
+/* run.json goes last: until then the same command can be given again. */
+static int remove_files(const char *path, bool *begun, shore__note_fn note, void *ctx, struct shore_diag *diag) {
+    int rc = 0;
+    for (const char *const *name = shore__run_files; rc == 0 && *name; name++)
+        rc = remove_file(path, *name, begun, diag);
+    if (rc) return rc;
+    shore__move_forget(path);
+    shore__rollback_forget(path);
+    shore__snapshots_forget(path);
+    shore__making_remove(path);
+    rc = remove_file(path, "run.json", begun, diag);
+    if (rc) return rc;
+    if (rmdir(path) == 0)
+        say(note, ctx, "removed %s", path);
+    else
+        say(note, ctx, "%s: the run is removed; the directory holds other files and stays", path);
+    return 0;
+}
+
+static int remove_volumes_of(const struct shore__run *run, enum whose whose, bool *begun, shore__note_fn note,
+                             void *ctx, struct shore_diag *diag) {
+    return remove_volumes(&run->settings.drives, run->fleet_id, whose, begun, note, ctx, diag);
+}
+
+/* A making that was killed before its plan was durable has made nothing else yet. */
+static int remove_unplanned(const char *path, shore__note_fn note, void *ctx, struct shore_diag *diag) {
+    char *making = shore__path_join(path, "making");
+    if (making) shore__remove_in(making, "plan.json");
+    int rc = making && rmdir(making) == 0 ? 0 : shore__not_a_run(path, diag);
+    free(making);
+    if (rc == 0 && rmdir(path) == 0) say(note, ctx, "removed %s", path);
+    return rc;
+}
+
+int shore__run_remove(const char *path, bool *begun, shore__note_fn note, void *ctx, struct shore_diag *diag) {
+    struct shore__run *run = NULL, *overwritten = NULL;
+    struct shore__plan plan = {0};
+    int rc = 0, killed = SHORE_EMISSING;
+    if (shore__is_run(path))
+        rc = shore__run_open_without_data(path, &run, diag);
+    else if (!shore__path_exists(path, "making"))
+        rc = shore__not_a_run(path, diag);
+    else if ((rc = shore__run_alloc(path, &run, diag)) == 0)
+        rc = shore__run_lock(run, diag);
+    if (rc == 0 && (killed = shore__plan_read(path, &plan, diag)) != SHORE_EMISSING) rc = killed;
+    if (rc == 0 && killed == SHORE_EMISSING && !shore__is_run(path)) {
+        rc = remove_unplanned(path, note, ctx, diag);
+        shore__run_close(run);
+        return rc;
+    }
+    bool made = rc == 0 && shore__is_run(path);
+    if (rc == 0) overwritten = shore__run_overwritten(path);
+    if (made) rc = shore__run_refuse_copy(run, SHORE__RUN_PUT_BACK, diag);
+    if (rc == 0 && killed == 0) rc = shore__plan_refuse_copy(path, &plan, diag);
+    /* first what a change of drives that was killed has left, old or new */
+    if (rc == 0 && made) rc = shore__move_mend(run, note, ctx, diag);
+    if (rc == 0 && made) rc = remove_volumes_of(run, OF_RUN, begun, note, ctx, diag);
+    if (rc == 0 && made) shore__run_drop(overwritten, note, ctx);
+    if (rc == 0 && overwritten && !made) rc = remove_volumes_of(overwritten, OF_OVERWRITTEN, begun, note, ctx, diag);
+    if (rc == 0 && (made || overwritten))
+        rc = remove_snapshots(path, made ? &run->settings.drives : &overwritten->settings.drives, note, ctx, diag);
+    /* what an --overwrite that was killed may have made */
+    if (rc == 0 && killed == 0) rc = remove_volumes(&plan.fresh, plan.fleet_id, OF_MAKING, begun, note, ctx, diag);
+    if (rc == 0 && (shore__move_is_interrupted(path, true) || shore__snapshot_is_interrupted(path)))
+        say(note, ctx, "what is said to stay is yours to remove: the run that knows of it goes");
+    if (rc == 0) rc = remove_files(run->path, begun, note, ctx, diag);
+    shore__plan_free(&plan);
+    shore__run_free(overwritten);
+    shore__run_close(run);
+    return rc;
+}

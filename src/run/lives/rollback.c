@@ -1,0 +1,319 @@
+/* Going back to a snapshot: its state is copied into the slots that are not committed, and committed under its own
+ * step. RUN/rollback.json is there from before the first record changes until all that follows the state has followed
+ * it. Until the commit, every drive still holds the step from before; so what is interrupted starts again from there.
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/diag.h"
+#include "base/directory.h"
+#include "drive/fleet/fleet.h"
+#include "drive/placement.h"
+#include "drive/remote/transport.h"
+#include "files/atomic.h"
+#include "files/json.h"
+#include "run/lives/fleets.h"
+
+#define INTENT "rollback.json"
+
+static int out_of_memory(struct shore_diag *diag) {
+    return shore__fail(diag, -ENOMEM, "out of memory");
+}
+
+/* ---- the intent -------------------------------------------------------------------------------------------------- */
+
+struct intent {
+    bool there;
+    char name[72];
+    uint64_t from; /* step that every drive held before */
+    bool committed;
+};
+
+bool shore__rollback_is_interrupted(const char *run_path) {
+    return shore__path_exists(run_path, INTENT);
+}
+
+static int intent_write(const struct shore__run *run, const struct intent *in, struct shore_diag *diag) {
+    json_t *j =
+        json_pack("{s:s, s:I, s:b}", "snapshot", in->name, "from", (json_int_t)in->from, "committed", in->committed);
+    char *path = shore__path_join(run->path, INTENT);
+    int rc = j && path ? shore__json_write(path, j, 2, diag) : out_of_memory(diag);
+    json_decref(j);
+    free(path);
+    return rc;
+}
+
+static int intent_read(const char *run_path, struct intent *in, struct shore_diag *diag) {
+    json_t *j = NULL;
+    *in = (struct intent){0};
+    if (!shore__rollback_is_interrupted(run_path)) return 0;
+    char *path = shore__path_join(run_path, INTENT);
+    int rc = path ? shore__json_read(path, 1 << 16, &j, diag) : out_of_memory(diag);
+    const char *name = json_string_value(json_object_get(j, "snapshot"));
+    const json_t *from = json_object_get(j, "from");
+    if (rc == 0 && (!name || strlen(name) >= sizeof in->name || !json_is_integer(from)))
+        rc = shore__fail(diag, SHORE_EINPUT, "%s: has been changed by hand, and says where the state is; put it back",
+                         path);
+    if (rc == 0) {
+        in->there = true;
+        snprintf(in->name, sizeof in->name, "%s", name);
+        in->from = (uint64_t)json_integer_value(from);
+        in->committed = json_is_true(json_object_get(j, "committed"));
+    }
+    json_decref(j);
+    free(path);
+    return rc;
+}
+
+void shore__rollback_forget(const char *run_path) {
+    shore__remove_in(run_path, INTENT);
+}
+
+/* ---- the state --------------------------------------------------------------------------------------------------- */
+
+static bool is_there(const char *volume, struct shore_diag *why) {
+    struct shore__spot spot;
+    bool there = shore__spot_of(volume, &spot, why) == 0 && spot.exists;
+    free(spot.path);
+    return there;
+}
+
+static char *find_beside(const struct shore__run *run, const struct shore__snapshot *s, size_t i) {
+    for (size_t d = 0; d < run->settings.drives.count; d++) {
+        struct shore__spot spot;
+        char *found = shore__spot_of(run->settings.drives.item[d], &spot, NULL)
+                          ? NULL
+                          : shore__part_beside(spot.path, s->volumes.item[i]);
+        free(spot.path);
+        if (found && shore__snapshot_part_is_at(s, i, found)) return found;
+        free(found);
+    }
+    return NULL;
+}
+
+static int find_volumes(const struct shore__run *run, const struct shore__snapshot *s, struct shore__strings *out,
+                        struct shore_diag *diag) {
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < s->volumes.count; i++) {
+        const char *part = s->volumes.item[i];
+        struct shore_diag why = {{0}};
+        char *found = is_there(part, &why) ? strdup(part) : find_beside(run, s, i);
+        if (!found && shore__path_is_remote(part) && *why.text)
+            rc = shore__fail(diag, SHORE_ELINK, "a part of snapshot %s is out of reach: %.900s", s->name, why.text);
+        else if (!found)
+            rc = shore__fail(diag, SHORE_EMISSING, "%s is missing: a part of snapshot %s", part, s->name);
+        else if (shore__strings_add(out, found))
+            rc = out_of_memory(diag);
+        free(found);
+    }
+    return rc;
+}
+
+static int check_digest(struct shore_fleet *fleet, const struct shore__snapshot *s, const char *what,
+                        struct shore_diag *diag) {
+    unsigned char digest[16];
+    char hex[33] = "";
+    int rc = shore_fleet_digest(fleet, false, digest, diag);
+    for (size_t i = 0; i < 16 && rc == 0; i++)
+        snprintf(hex + 2 * i, 3, "%02x", digest[i]);
+    if (rc == 0 && strcmp(hex, s->digest) != 0)
+        rc = shore__fail(diag, SHORE_ECORRUPT, "%s of snapshot %s has digest %s, not %s: it is damaged", what, s->name,
+                         hex, s->digest);
+    return rc;
+}
+
+static int open_snapshot(const struct shore__run *run, const struct shore__snapshot *s,
+                         const struct shore__strings *volumes, struct shore_fleet **out, struct shore_diag *diag) {
+    struct shore_fleet_options options;
+    if (memcmp(s->fleet_id, run->fleet_id, sizeof s->fleet_id) != 0)
+        return shore__fail(diag, SHORE_EMISMATCH, "snapshot %s is of another run than %s", s->name, run->path);
+    shore__run_fleet(run, volumes, s->generation, &options);
+    options.read_only = true;
+    int rc = shore_fleet_open(run->model->layout, &options, out, diag);
+    return rc ? rc : check_digest(*out, s, "the state", diag);
+}
+
+static int open_present(const struct shore__run *run, const struct intent *in, shore__note_fn note, void *note_ctx,
+                        struct shore_fleet **out, struct shore_diag *diag) {
+    struct shore_fleet_options options;
+    for (size_t i = 0; i < run->settings.drives.count; i++)
+        if (shore__path_is_virtual(run->settings.drives.item[i]))
+            return shore__fail(diag, SHORE_EMISSING,
+                               "%s kept its state in memory (--drive %s): it went with the process that trained it",
+                               run->path, run->settings.drives.item[i]);
+    shore__run_fleet(run, &run->settings.drives, run->generation, &options);
+    options.hint_step = run->hint_step;
+    options.restoring = in->there;
+    options.restore_step = in->from;
+    options.note = note;
+    options.note_ctx = note_ctx;
+    return shore_fleet_open(run->model->layout, &options, out, diag);
+}
+
+static int commit(struct shore_fleet *fleet, struct shore_fleet *snapshot, uint64_t step, struct shore_diag *diag) {
+    unsigned char metrics[SHORE__METRICS_BYTES];
+    uint32_t bytes = sizeof metrics;
+    struct shore_wait wait;
+    if (shore_fleet_metrics(snapshot, metrics, &bytes)) bytes = 0;
+    shore_wait_init(&wait);
+    int rc = shore_fleet_commit_restored(fleet, step, metrics, bytes, shore_wait_completion(&wait));
+    return rc ? shore__fail(diag, rc, "step %" PRIu64 " cannot be committed: %s", step, shore_error_text(rc))
+              : shore_wait(&wait, diag);
+}
+
+static int put_back(struct shore__run *run, const struct shore__snapshot *s, struct intent *in, shore__note_fn note,
+                    void *note_ctx, shore__progress_fn progress, void *ctx, struct shore_diag *diag) {
+    struct shore_fleet *snapshot = NULL, *fleet = NULL;
+    struct shore__strings volumes = {0};
+    struct shore_fleet_info info;
+    struct shore_fleet_options options;
+    bool went_on = in->there;
+    int rc = find_volumes(run, s, &volumes, diag);
+    if (rc == 0) rc = open_snapshot(run, s, &volumes, &snapshot, diag);
+    if (rc == 0) rc = open_present(run, in, note, note_ctx, &fleet, diag);
+    if (rc == 0) {
+        run->begun = true; /* its drives have a new epoch */
+        shore_fleet_info(fleet, &info);
+        in->from = info.step;
+        snprintf(in->name, sizeof in->name, "%s", s->name);
+        rc = intent_write(run, in, diag);
+    }
+    shore__run_fleet(run, &run->settings.drives, run->generation, &options);
+    if (rc == 0)
+        rc = shore__fleet_copy(snapshot, fleet, run->model->layout, info.step, options.chunk_segments == 1, progress,
+                               ctx, diag);
+    /* nothing is committed yet: a first try that ends here leaves the run where it was */
+    if (rc && !went_on) shore__rollback_forget(run->path);
+    if (rc == 0) rc = commit(fleet, snapshot, s->step, diag);
+    if (rc == 0) rc = check_digest(fleet, s, "what was put back", diag);
+    shore_fleet_close(fleet);
+    shore_fleet_close(snapshot);
+    shore__strings_free(&volumes);
+    if (rc == 0) {
+        in->committed = true;
+        rc = intent_write(run, in, diag);
+    }
+    return rc;
+}
+
+/* ---- what follows the state -------------------------------------------------------------------------------------- */
+
+/* The schedule is what may have changed since; resources stay what they are now. */
+static int restore_settings(struct shore__run *run, const struct shore__snapshot *s, uint64_t from,
+                            struct shore_diag *diag) {
+    static const char *const keys[] = {"steps", "lr",       "min-lr",       "warmup", "schedule",     "beta1",  "beta2",
+                                       "eps",   "momentum", "weight-decay", "clip",   "on-nonfinite", "threads"};
+    const json_t *settings = json_object_get(s->json, "settings"), *changes = json_object_get(s->json, "changes");
+    const char *processor = json_string_value(json_object_get(s->json, "processor"));
+    char what[160];
+    json_t *some = json_object(), *copy = json_deep_copy(changes);
+    if (!some || !json_is_array(copy) || !processor) {
+        json_decref(some);
+        json_decref(copy);
+        return shore__fail(diag, SHORE_EINPUT, "snapshot %s: its description has been changed by hand; put it back",
+                           s->name);
+    }
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
+        json_t *value = json_object_get(settings, keys[i]);
+        if (value) json_object_set(some, keys[i], value);
+    }
+    int rc = shore__settings_from_json(some, s->name, &run->settings, diag);
+    json_decref(some);
+    json_decref(run->changes);
+    run->changes = copy;
+    snprintf(run->processor, sizeof run->processor, "%s", processor);
+    snprintf(what, sizeof what, "rolled back to snapshot %s from step %" PRIu64, s->name, from);
+    return rc ? rc : shore__run_record_change(run, s->step, what, diag);
+}
+
+static int remove_residuals(const char *run_path, struct shore_diag *diag) {
+    DIR *directory = opendir(run_path);
+    struct dirent *entry = NULL;
+    if (!directory) return shore__fail(diag, -errno, "%s: cannot be read: %s", run_path, strerror(errno));
+    while ((entry = readdir(directory)))
+        if (strncmp(entry->d_name, "residual-", 9) == 0) unlinkat(dirfd(directory), entry->d_name, 0);
+    closedir(directory);
+    return 0;
+}
+
+/* Each step may be repeated. */
+static int follow(struct shore__run *run, const struct shore__snapshot *s, const struct intent *in,
+                  struct shore_diag *diag) {
+    char *files = NULL, *metrics = NULL;
+    struct stat st;
+    if (asprintf(&files, "%s/snapshots/%s.files", run->path, s->name) < 0) return out_of_memory(diag);
+    metrics = shore__path_join(files, "metrics.jsonl");
+    int rc = metrics ? remove_residuals(run->path, diag) : out_of_memory(diag);
+    if (rc == 0 && stat(files, &st) == 0) rc = shore__files_copy(files, run->path, diag);
+    if (rc == 0) rc = shore__metrics_put_back(run, s->step, stat(metrics, &st) == 0 ? metrics : NULL, diag);
+    if (rc == 0) rc = restore_settings(run, s, in->from, diag);
+    if (rc == 0) {
+        shore__rollback_forget(run->path);
+        rc = shore__directory_sync(run->path, diag);
+    }
+    free(metrics);
+    free(files);
+    return rc;
+}
+
+/* Where the drives are said to be now: what follows records that. */
+static int check_drives(struct shore__run *run, struct shore_diag *diag) {
+    struct shore_fleet_options options;
+    struct shore_fleet *fleet = NULL;
+    shore__run_fleet(run, &run->settings.drives, run->generation, &options);
+    int rc = shore_fleet_open(run->model->layout, &options, &fleet, diag);
+    shore_fleet_close(fleet);
+    if (!rc) run->begun = true;
+    return rc;
+}
+
+/* ---- */
+
+int shore__run_rollback(struct shore__run *run, const char *name, shore__note_fn note, void *note_ctx,
+                        shore__progress_fn progress, void *progress_ctx, uint64_t *from_step, struct shore_diag *diag) {
+    struct shore__snapshot s = {.step = 0};
+    struct intent in;
+    int rc = shore__run_refuse_copy(run, SHORE__RUN_ELSEWHERE, diag);
+    if (rc == 0) rc = shore__snapshot_read(run->path, name, &s, diag);
+    if (rc) return rc;
+    rc = intent_read(run->path, &in, diag);
+    /* another one was interrupted after its commit: it comes to its end first */
+    if (rc == 0 && in.there && in.committed) {
+        rc = shore__rollback_mend(run, note, note_ctx, diag);
+        in = (struct intent){0};
+    }
+    if (rc == 0) rc = put_back(run, &s, &in, note, note_ctx, progress, progress_ctx, diag);
+    if (rc == 0) rc = follow(run, &s, &in, diag);
+    *from_step = in.from;
+    shore__snapshot_free(&s);
+    return rc;
+}
+
+int shore__rollback_mend(struct shore__run *run, shore__note_fn note, void *ctx, struct shore_diag *diag) {
+    struct shore__snapshot s;
+    struct intent in;
+    struct shore_diag why = {{0}};
+    char text[200];
+    int rc = intent_read(run->path, &in, diag);
+    if (rc < 0 || !in.there) return rc;
+    rc = shore__snapshot_read(run->path, in.name, &s, &why);
+    if (rc == 0) {
+        rc = in.committed ? check_drives(run, &why) : put_back(run, &s, &in, note, ctx, NULL, NULL, &why);
+        if (rc == 0) rc = follow(run, &s, &in, &why);
+        shore__snapshot_free(&s);
+    }
+    if (rc < 0) /* cut off is not refused: no code that says that nothing was begun */
+        return shore__fail(diag, run->begun ? -EIO : rc,
+                           "going back to snapshot %s was interrupted and cannot go on: %.700s; mend that, or give "
+                           "'longshore rollback %s NAME' with another snapshot",
+                           in.name, why.text, run->path);
+    snprintf(text, sizeof text, "going back to snapshot %s had been interrupted: it is done now", in.name);
+    if (note) note(ctx, text);
+    return 0;
+}

@@ -1,0 +1,626 @@
+/* Named copies of a run's committed state. The drives copy their volumes; the run directory says which copies belong
+ * together, and keeps what of itself belongs to that step. NAME.json is written last, and is the first to go. */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <linux/fs.h>
+
+#include "base/diag.h"
+#include "base/directory.h"
+#include "drive/fleet/fleet_snapshot.h"
+#include "drive/placement.h"
+#include "drive/probe/probe.h"
+#include "drive/remote/transport.h"
+#include "files/atomic.h"
+#include "files/json.h"
+#include "run/lives/fleets.h"
+
+#define FOLDER "snapshots"
+
+static int out_of_memory(struct shore_diag *diag) {
+    return shore__fail(diag, -ENOMEM, "out of memory");
+}
+
+/* RUN/snapshots/NAME + ending */
+static char *path_of(const char *run_path, const char *name, const char *ending) {
+    char *path = NULL;
+    return asprintf(&path, "%s/" FOLDER "/%s%s", run_path, name, ending) < 0 ? NULL : path;
+}
+
+static bool has(const char *run_path, const char *name, const char *ending) {
+    struct stat st;
+    char *path = path_of(run_path, name, ending);
+    bool there = path && lstat(path, &st) == 0;
+    free(path);
+    return there;
+}
+
+static int sync_folder(const char *run_path, struct shore_diag *diag) {
+    char *folder = shore__path_join(run_path, FOLDER);
+    int rc = folder ? shore__directory_sync(folder, diag) : out_of_memory(diag);
+    free(folder);
+    return rc;
+}
+
+static int write_json(const char *run_path, const char *name, const char *ending, const json_t *j,
+                      struct shore_diag *diag) {
+    char *path = path_of(run_path, name, ending);
+    int rc = path && j ? shore__json_write(path, j, 2, diag) : out_of_memory(diag);
+    free(path);
+    return rc;
+}
+
+/* ---- files of the run directory ---------------------------------------------------------------------------------- */
+
+static int copy_bytes(int from, int to, const char *name, struct shore_diag *diag) {
+    char block[16384];
+    ssize_t n = 0;
+    int rc = 0;
+    if (ioctl(to, FICLONE, from) == 0) return 0;
+    for (uint64_t at = 0; rc == 0 && (n = pread(from, block, sizeof block, (off_t)at)) > 0; at += (uint64_t)n)
+        rc = shore__write_at(to, block, (size_t)n, at, name, diag);
+    return rc == 0 && n < 0 ? shore__fail(diag, -errno, "%s: cannot be read: %s", name, strerror(errno)) : rc;
+}
+
+int shore__file_copy(const char *from, const char *to, struct shore_diag *diag) {
+    struct shore__atomic file = {0};
+    int fd = open(from, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return shore__fail(diag, -errno, "%s: cannot be opened: %s", from, strerror(errno));
+    int rc = shore__atomic_open(to, &file, diag);
+    if (rc == 0) rc = copy_bytes(fd, file.fd, from, diag);
+    if (rc == 0)
+        rc = shore__atomic_commit(&file, diag);
+    else
+        shore__atomic_abort(&file);
+    close(fd);
+    return rc;
+}
+
+/* What of a run directory goes with the state of a step. */
+bool shore__file_goes_with_state(const char *name) {
+    return strcmp(name, "metrics.jsonl") == 0 || strncmp(name, "residual-", 9) == 0;
+}
+
+int shore__files_copy(const char *from, const char *to, struct shore_diag *diag) {
+    DIR *directory = opendir(from);
+    struct dirent *entry = NULL;
+    int rc = 0;
+    if (!directory) return shore__fail(diag, -errno, "%s: cannot be read: %s", from, strerror(errno));
+    while (rc == 0 && (entry = readdir(directory))) {
+        if (!shore__file_goes_with_state(entry->d_name)) continue;
+        char *source = shore__path_join(from, entry->d_name), *target = shore__path_join(to, entry->d_name);
+        rc = source && target ? shore__file_copy(source, target, diag) : out_of_memory(diag);
+        free(source);
+        free(target);
+    }
+    closedir(directory);
+    return rc;
+}
+
+/* ---- reading ----------------------------------------------------------------------------------------------------- */
+
+void shore__snapshot_free(struct shore__snapshot *s) {
+    shore__strings_free(&s->volumes);
+    json_decref(s->json);
+    *s = (struct shore__snapshot){0};
+}
+
+static int read_fields(struct shore__snapshot *s, const char *path, struct shore_diag *diag) {
+    const json_t *step = json_object_get(s->json, "step"), *generation = json_object_get(s->json, "generation");
+    const json_t *volumes = json_object_get(s->json, "volumes"), *item = NULL;
+    const char *digest = json_string_value(json_object_get(s->json, "digest"));
+    const char *date = json_string_value(json_object_get(s->json, "date"));
+    size_t i = 0;
+    bool good = json_is_integer(step) && json_is_integer(generation) && json_is_array(volumes) && digest && date &&
+                strlen(digest) == 32 &&
+                shore__fleet_id_parse(json_string_value(json_object_get(s->json, "fleet")), s->fleet_id);
+    if (good) {
+        s->step = (uint64_t)json_integer_value(step);
+        s->generation = (uint64_t)json_integer_value(generation);
+        s->automatic = json_is_true(json_object_get(s->json, "automatic"));
+        snprintf(s->digest, sizeof s->digest, "%s", digest);
+        snprintf(s->date, sizeof s->date, "%s", date);
+    }
+    json_array_foreach((json_t *)(uintptr_t)volumes, i, item) {
+        const char *text = json_string_value(item);
+        good = good && text && !shore__strings_add(&s->volumes, text);
+    }
+    if (good && s->volumes.count) return 0;
+    return shore__fail(diag, SHORE_EINPUT, "%s: has been changed by hand and misses what a snapshot needs; put it back",
+                       path);
+}
+
+static int check_there(const char *run_path, const char *name, struct shore_diag *diag) {
+    char shown[160];
+    if (shore__snapshot_name_valid(name) && has(run_path, name, ".json")) return 0;
+    return shore__fail(diag, SHORE_EUSAGE, "%s has no snapshot %s: 'longshore snapshots %s' lists those there are",
+                       run_path, shore__escape(name, strlen(name), shown, sizeof shown), run_path);
+}
+
+int shore__snapshot_read(const char *run_path, const char *name, struct shore__snapshot *out, struct shore_diag *diag) {
+    *out = (struct shore__snapshot){0};
+    if (check_there(run_path, name, diag)) return SHORE_EUSAGE;
+    snprintf(out->name, sizeof out->name, "%s", name);
+    char *path = path_of(run_path, name, ".json");
+    int rc = path ? shore__json_read(path, SHORE__RUN_JSON_BYTES_MOST, &out->json, diag) : out_of_memory(diag);
+    if (rc == 0) rc = read_fields(out, path, diag);
+    if (rc < 0) shore__snapshot_free(out);
+    free(path);
+    return rc;
+}
+
+static int by_age(const void *a, const void *b) {
+    const struct shore__snapshot *x = a, *y = b;
+    int order = strcmp(x->date, y->date);
+    if (order == 0) order = (x->step > y->step) - (x->step < y->step);
+    return order ? order : strcmp(x->name, y->name);
+}
+
+/* Of the files NAME + ending. */
+static int list_names(const char *run_path, const char *ending, struct shore__strings *out, struct shore_diag *diag) {
+    char *folder = shore__path_join(run_path, FOLDER);
+    DIR *directory = folder ? opendir(folder) : NULL;
+    struct dirent *entry = NULL;
+    int rc = 0;
+    while (directory && rc == 0 && (entry = readdir(directory))) {
+        size_t n = strlen(entry->d_name), tail = strlen(ending);
+        if (n <= tail || strcmp(entry->d_name + n - tail, ending) != 0) continue;
+        entry->d_name[n - tail] = '\0';
+        if (shore__snapshot_name_valid(entry->d_name) && shore__strings_add(out, entry->d_name))
+            rc = out_of_memory(diag);
+    }
+    if (directory) closedir(directory);
+    free(folder);
+    return rc;
+}
+
+int shore__snapshot_names(const char *run_path, struct shore__strings *out, struct shore_diag *diag) {
+    return list_names(run_path, ".json", out, diag);
+}
+
+int shore__snapshots_read(const char *run_path, struct shore__snapshot **out, size_t *count, struct shore_diag *diag) {
+    struct shore__strings names = {0};
+    int rc = shore__snapshot_names(run_path, &names, diag);
+    *count = 0;
+    *out = rc ? NULL : calloc(names.count + 1, sizeof **out);
+    if (rc == 0 && !*out) rc = out_of_memory(diag);
+    for (size_t i = 0; rc == 0 && i < names.count; i++) {
+        rc = shore__snapshot_read(run_path, names.item[i], &(*out)[*count], diag);
+        if (rc == 0) ++*count;
+    }
+    shore__strings_free(&names);
+    if (*count) qsort(*out, *count, sizeof **out, by_age);
+    if (rc < 0) {
+        shore__snapshots_free(*out, *count);
+        *out = NULL;
+        *count = 0;
+    }
+    return rc;
+}
+
+void shore__snapshots_free(struct shore__snapshot *list, size_t count) {
+    for (size_t i = 0; i < count; i++)
+        shore__snapshot_free(&list[i]);
+    free(list);
+}
+
+/* ---- moved by hand ----------------------------------------------------------------------------------------------- */
+
+static bool part_is_at(const uint64_t fleet_id[2], uint64_t generation, size_t i, const char *path) {
+    uint32_t drive;
+    return shore__volume_is_placed(path, fleet_id, generation, &drive) && drive == i;
+}
+
+bool shore__snapshot_part_is_at(const struct shore__snapshot *s, size_t i, const char *path) {
+    return part_is_at(s->fleet_id, s->generation, i, path);
+}
+
+static int follow(const char *run_path, const struct shore__snapshot *s, const char *volume, struct shore_diag *diag) {
+    bool moved = false;
+    for (size_t i = 0; i < s->volumes.count; i++) {
+        const char *part = s->volumes.item[i];
+        char *path = shore__part_beside(volume, part);
+        if (path && strcmp(path, part) != 0 && shore__snapshot_part_is_at(s, i, path))
+            moved = json_array_set_new(json_object_get(s->json, "volumes"), i, json_string(path)) == 0;
+        free(path);
+    }
+    return moved ? write_json(run_path, s->name, ".json", s->json, diag) : 0;
+}
+
+int shore__snapshots_follow(const char *run_path, const struct shore__strings *drives, struct shore_diag *diag) {
+    struct shore__strings names = {0};
+    int rc = drives->count ? shore__snapshot_names(run_path, &names, diag) : 0;
+    for (size_t d = 0; rc == 0 && names.count && d < drives->count; d++) {
+        struct shore__spot spot;
+        rc = shore__spot_of(drives->item[d], &spot, diag);
+        for (size_t i = 0; rc == 0 && i < names.count; i++) {
+            struct shore__snapshot s;
+            if (shore__snapshot_read(run_path, names.item[i], &s, NULL)) continue; /* holds nothing up */
+            rc = follow(run_path, &s, spot.path, diag);
+            shore__snapshot_free(&s);
+        }
+        free(spot.path);
+    }
+    shore__strings_free(&names);
+    return rc;
+}
+
+/* ---- removing ---------------------------------------------------------------------------------------------------- */
+
+/* Whose parts are to go. */
+struct parts {
+    uint64_t fleet_id[2], generation;
+    const struct shore__strings *drives; /* where they may have gone; NULL: nowhere */
+    bool unopened;                       /* the drives, by us */
+    char *away;                          /* whose server does not answer: that is not waited for again */
+    struct shore_diag why;
+};
+
+static bool is_away(const struct parts *p, const char *path) {
+    return p->away && shore__path_is_remote(path) && shore__uris_share_server(p->away, path);
+}
+
+static int note_away(struct parts *p, const char *path, int rc, const struct shore_diag *why) {
+    size_t n = strlen(path);
+    if (rc != SHORE_ELINK) return rc;
+    bool named = strncmp(why->text, path, n) == 0 && strncmp(why->text + n, ": ", 2) == 0;
+    free(p->away);
+    p->away = strdup(path);
+    shore__fail(&p->why, rc, "%s", why->text + (named ? n + 2 : 0));
+    return rc;
+}
+
+static int discard_at(struct parts *p, const char *path, bool begun, struct shore_diag *diag) {
+    if (is_away(p, path)) return shore__fail(diag, SHORE_ELINK, "%s: %s", path, p->why.text);
+    return note_away(p, path, shore__drive_remove(path, p->fleet_id, p->generation, begun, diag), diag);
+}
+
+/* Whether the file that begins with this part's name was made beside this volume under its name of today. */
+static bool is_named_after(const char *part, const char *volume) {
+    const char *name = strrchr(part, '/'), *owner = strrchr(volume, '/');
+    size_t n = owner ? strlen(owner) : 0;
+    return name && owner && strncmp(name, owner, n) == 0 && strncmp(name + n, ".snapshot-", 10) == 0;
+}
+
+/* begun: a file without a header goes too, if its name tells whose it is. What lies beside another drive may be that
+ * one's part: it goes as well, but then this one may still be where it was. */
+static int discard_where_it_is(struct parts *p, size_t i, const char *part, bool begun, struct shore_diag *diag) {
+    struct shore_diag why = {{0}};
+    int rc = discard_at(p, part, begun, diag);
+    for (size_t d = 0; rc && p->drives && d < p->drives->count; d++) {
+        const char *drive = p->drives->item[d];
+        struct shore__spot spot;
+        if (shore__path_is_virtual(drive) || is_away(p, drive)) continue;
+        if (note_away(p, drive, shore__spot_of(drive, &spot, &why), &why)) continue;
+        char *path = shore__part_beside(spot.path, part);
+        bool elsewhere = path && strcmp(path, part) != 0;
+        bool found = elsewhere && part_is_at(p->fleet_id, p->generation, i, path);
+        if (elsewhere && discard_at(p, path, begun && is_named_after(part, spot.path), &why) == 0 && found) rc = 0;
+        free(path);
+        free(spot.path);
+    }
+    return rc;
+}
+
+/* A server whose client was killed may know of a snapshot that it has not begun. It holds the volume until it has made
+ * that. */
+static int wait_for_server(struct parts *p, const char *part, struct shore_diag *why) {
+    struct shore__probe probe;
+    const char *end = strstr(part, ".snapshot-");
+    bool asks = p->unopened && end && shore__path_is_remote(part) && !is_away(p, part);
+    char *volume = asks ? strndup(part, (size_t)(end - part)) : NULL;
+    int rc = 0;
+    if (volume && note_away(p, volume, shore__drive_probe_idle(volume, &probe, why), why) == 0) {
+        if (probe.busy) rc = shore__fail(why, SHORE_EBUSY, "%s: in use by another process", volume);
+        shore__probe_free(&probe);
+    }
+    free(volume);
+    return rc; /* whatever else there is, is seen where the part is removed */
+}
+
+/* true: it may come to lie there, or lies there still, and cannot be removed now. A server whose client was killed goes
+ * on copying into the .partial, so that is looked at first. */
+static bool discard(struct parts *p, size_t i, const char *part, struct shore_diag *held, shore__note_fn note,
+                    void *ctx) {
+    struct shore_diag why = {{0}};
+    char *partial = NULL;
+    if (asprintf(&partial, "%s.partial", part) < 0) return false;
+    int rc = wait_for_server(p, part, &why);
+    if (!rc) rc = discard_where_it_is(p, i, partial, true, &why);
+    if (shore__removal_is_over(rc) || rc == SHORE_ELINK) rc = discard_where_it_is(p, i, part, false, &why);
+    free(partial);
+    if (!shore__removal_is_over(rc)) {
+        if (!*held->text) *held = why;
+        return true;
+    }
+    if (rc && rc != SHORE_EMISSING && note) note(ctx, why.text);
+    return false;
+}
+
+/* The files of NAME.partial, and then it. What cannot be removed is said: a drive that is gone must not hold us. Where
+ * one lies there still, NAME.partial stays for the next to open the run. */
+static int clear(const char *run_path, const char *name, struct parts *parts, bool *left, shore__note_fn note,
+                 void *ctx, struct shore_diag *diag) {
+    json_t *j = NULL;
+    size_t i = 0;
+    const json_t *item = NULL;
+    char text[1400], *path = path_of(run_path, name, ".partial"), *files = path_of(run_path, name, ".files");
+    struct shore_diag held = {{0}};
+    int rc = path && files ? shore__json_read(path, SHORE__RUN_JSON_BYTES_MOST, &j, diag) : out_of_memory(diag);
+    bool whose = rc == 0 && shore__fleet_id_parse(json_string_value(json_object_get(j, "fleet")), parts->fleet_id);
+    bool unreadable = rc == SHORE_EINPUT || (rc == 0 && !whose);
+    *left = false;
+    if (whose) {
+        parts->generation = (uint64_t)json_integer_value(json_object_get(j, "generation"));
+        json_array_foreach(json_object_get(j, "volumes"), i, item) {
+            if (json_is_string(item)) *left |= discard(parts, i, json_string_value(item), &held, note, ctx);
+        }
+    }
+    if (unreadable) {
+        snprintf(
+            text, sizeof text,
+            "the description of snapshot %s is damaged: if files called *.snapshot-%s are on the drives, they stay "
+            "there",
+            name, name);
+        if (note) note(ctx, text);
+        rc = 0;
+    }
+    if (*left) {
+        snprintf(text, sizeof text,
+                 "a part of snapshot %s stays: %.900s; the next command that opens the run tries again, as long as %s "
+                 "is there",
+                 name, held.text, path);
+        if (note) note(ctx, text);
+    }
+    if (rc == 0) {
+        static const char *const any[] = {"*", NULL};
+        shore__directory_remove(files, any);
+        if (!*left) unlink(path);
+        rc = sync_folder(run_path, diag);
+    }
+    json_decref(j);
+    free(path);
+    free(files);
+    return rc;
+}
+
+int shore__snapshot_remove(const char *run_path, const char *name, const struct shore__strings *drives,
+                           shore__note_fn note, void *ctx, struct shore_diag *diag) {
+    if (check_there(run_path, name, diag)) return SHORE_EUSAGE;
+    struct parts parts = {.drives = drives};
+    bool left = false;
+    char *json = path_of(run_path, name, ".json"), *partial = path_of(run_path, name, ".partial");
+    int rc = json && partial ? 0 : out_of_memory(diag);
+    if (rc == 0 && rename(json, partial))
+        rc = shore__fail(diag, -errno, "%s: cannot be renamed: %s", json, strerror(errno));
+    if (rc == 0) rc = sync_folder(run_path, diag);
+    if (rc == 0) rc = clear(run_path, name, &parts, &left, note, ctx, diag);
+    free(parts.away);
+    free(json);
+    free(partial);
+    return rc;
+}
+
+bool shore__snapshot_is_interrupted(const char *run_path) {
+    struct shore__strings names = {0};
+    bool found = list_names(run_path, ".partial", &names, NULL) || names.count;
+    shore__strings_free(&names);
+    return found;
+}
+
+static int mend(const char *run_path, const char *name, struct parts *parts, shore__note_fn note, void *ctx,
+                struct shore_diag *diag) {
+    char text[256];
+    bool left = false;
+    if (has(run_path, name, ".json")) { /* made: only this was left to do */
+        char *path = path_of(run_path, name, ".partial");
+        int rc = path && unlink(path) == 0 ? sync_folder(run_path, diag)
+                                           : shore__fail(diag, -errno, "%s: cannot be removed", path ? path : name);
+        free(path);
+        return rc;
+    }
+    int rc = clear(run_path, name, parts, &left, note, ctx, diag);
+    snprintf(text, sizeof text, "the making or removing of snapshot %s had been interrupted: it is removed", name);
+    if (rc == 0 && !left && note) note(ctx, text);
+    return rc;
+}
+
+int shore__snapshots_mend(const char *run_path, const struct shore__strings *drives, shore__note_fn note, void *ctx,
+                          struct shore_diag *diag) {
+    struct parts parts = {.drives = drives, .unopened = true};
+    struct shore__strings names = {0};
+    int rc = list_names(run_path, ".partial", &names, diag);
+    for (size_t i = 0; rc == 0 && i < names.count; i++)
+        rc = mend(run_path, names.item[i], &parts, note, ctx, diag);
+    shore__strings_free(&names);
+    free(parts.away);
+    return rc;
+}
+
+/* Removes the oldest automatic ones beyond `keep`. */
+static int prune(const struct shore__run *run, uint64_t keep, shore__note_fn note, void *ctx, struct shore_diag *diag) {
+    struct shore__snapshot *list = NULL;
+    size_t count = 0, automatic = 0;
+    int rc = shore__snapshots_read(run->path, &list, &count, diag);
+    if (rc < 0) return rc;
+    if (shore__run_standing(run) >= SHORE__RUN_ELSEWHERE) keep = UINT64_MAX; /* they may be another directory's */
+    for (size_t i = 0; i < count; i++)
+        automatic += list[i].automatic;
+    for (size_t i = 0; rc == 0 && i < count && automatic > keep; i++) {
+        if (!list[i].automatic) continue;
+        rc = shore__snapshot_remove(run->path, list[i].name, &run->settings.drives, note, ctx, diag);
+        automatic--;
+    }
+    shore__snapshots_free(list, count);
+    return rc;
+}
+
+/* The run goes, and with it all of this. */
+void shore__snapshots_forget(const char *run_path) {
+    char *folder = shore__path_join(run_path, FOLDER);
+    static const char *const ours[] = {"*.json", "*.partial", NULL};
+    if (folder) shore__directory_remove(folder, ours);
+    free(folder);
+}
+
+/* ---- making ------------------------------------------------------------------------------------------------------ */
+
+/* Asked before a list names the file: what a list names is removed with what was not finished. */
+static int check_free(const char *part, struct shore_diag *diag) {
+    struct shore__spot spot;
+    int rc = shore__spot_of(part, &spot, diag);
+    if (rc == 0 && spot.exists)
+        rc = shore__fail(diag, SHORE_EEXISTS,
+                         "%s: is there already, of a snapshot that this run does not know: choose another name, or "
+                         "remove the file if nothing needs it",
+                         part);
+    free(spot.path);
+    return rc;
+}
+
+static json_t *describe(const struct shore__run *run, struct shore_fleet *fleet, const char *name, bool automatic,
+                        int *rc, struct shore_diag *diag) {
+    struct shore_fleet_info info;
+    char id[33], date[32];
+    time_t now = time(NULL);
+    struct tm utc;
+    shore_fleet_info(fleet, &info);
+    shore__fleet_id_text(info.fleet_id, id);
+    strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
+    json_t *volumes = json_array();
+    for (uint32_t d = 0; d < info.ndrives; d++) {
+        struct shore__spot spot;
+        *rc = *rc ? *rc : shore__spot_of(shore_fleet_drive_path(fleet, d), &spot, diag);
+        if (*rc) break;
+        char *path = shore__snapshot_path(spot.path, name);
+        if (!path)
+            *rc = out_of_memory(diag);
+        else if (!spot.is_device) /* which says itself that it has no room */
+            *rc = check_free(path, diag);
+        json_array_append_new(volumes, json_string(path ? path : ""));
+        free(path);
+        free(spot.path);
+    }
+    return json_pack("{s:s, s:I, s:s, s:b, s:s, s:I, s:o, s:s, s:o, s:O}", "name", name, "step", (json_int_t)info.step,
+                     "date", date, "automatic", automatic, "fleet", id, "generation", (json_int_t)info.generation,
+                     "volumes", volumes, "processor", run->processor, "settings",
+                     shore__settings_to_json(&run->settings), "changes", run->changes);
+}
+
+static int make_folder(const char *path, struct shore_diag *diag) {
+    if (mkdir(path, 0777) < 0 && errno != EEXIST)
+        return shore__fail(diag, -errno, "%s: the directory cannot be made: %s", path, strerror(errno));
+    return shore__parent_sync(path, diag);
+}
+
+static int fill(const struct shore__run *run, struct shore_fleet *fleet, const char *name, json_t *j,
+                struct shore_diag *diag) {
+    unsigned char digest[16];
+    char hex[33];
+    char *files = path_of(run->path, name, ".files");
+    int rc = shore__fleet_snapshot(fleet, name, diag);
+    if (rc == 0) rc = files ? make_folder(files, diag) : out_of_memory(diag);
+    if (rc == 0) rc = shore__files_copy(run->path, files, diag);
+    if (rc == 0) rc = shore_fleet_digest(fleet, false, digest, diag);
+    for (size_t i = 0; i < 16 && rc == 0; i++)
+        snprintf(hex + 2 * i, 3, "%02x", digest[i]);
+    if (rc == 0) rc = json_object_set_new(j, "digest", json_string(hex)) ? out_of_memory(diag) : 0;
+    if (rc == 0) rc = write_json(run->path, name, ".json", j, diag);
+    free(files);
+    return rc;
+}
+
+int shore__snapshot_make(struct shore__run *run, struct shore_fleet *fleet, const char *name, bool automatic,
+                         struct shore_diag *diag) {
+    char shown[160];
+    shore__escape(name, strlen(name), shown, sizeof shown);
+    if (!shore__snapshot_name_valid(name))
+        return shore__fail(
+            diag, SHORE_EUSAGE,
+            "%s is no name for a snapshot: letters, digits, '.', '_' and '-', at most %u, beginning with "
+            "none of '.' and '-', and not ending in .partial",
+            shown, SHORE__SNAPSHOT_NAME_BYTES);
+    if (has(run->path, name, ".json"))
+        return shore__fail(diag, SHORE_EEXISTS,
+                           "there is a snapshot %s of this run already: choose another name, or remove it first with "
+                           "'longshore snapshot %s %s --remove'",
+                           shown, run->path, shown);
+    if (has(run->path, name, ".partial")) { /* what did not go when the run was opened may go now */
+        struct parts parts = {.drives = &run->settings.drives};
+        int failed = mend(run->path, name, &parts, NULL, NULL, diag);
+        free(parts.away);
+        if (failed) return failed;
+    }
+    if (has(run->path, name, ".partial"))
+        return shore__fail(
+            diag, SHORE_EEXISTS,
+            "a part of an earlier snapshot %s is still to be removed, on a drive out of reach or in use: "
+            "choose another name",
+            shown);
+    char *folder = shore__path_join(run->path, FOLDER);
+    int rc = 0;
+    json_t *j = describe(run, fleet, name, automatic, &rc, diag);
+    if (rc == 0) rc = folder && j ? make_folder(folder, diag) : out_of_memory(diag);
+    if (rc == 0) {
+        rc = write_json(run->path, name, ".partial", j, diag);
+        if (rc < 0) rmdir(folder); /* unless there are others */
+    }
+    if (rc == 0) {
+        rc = fill(run, fleet, name, j, diag);
+        if (rc < 0) {
+            struct shore_diag ignored;
+            struct parts parts = {0};
+            bool left = false;
+            clear(run->path, name, &parts, &left, NULL, NULL, &ignored);
+            free(parts.away);
+            if (rmdir(folder) == 0) shore__directory_sync(run->path, &ignored); /* the first one made it */
+        } else {
+            char *partial = path_of(run->path, name, ".partial");
+            if (partial) unlink(partial);
+            free(partial);
+            rc = sync_folder(run->path, diag);
+        }
+    }
+    json_decref(j);
+    free(folder);
+    return rc;
+}
+
+static void name_of_step(uint64_t step, char name[32]) {
+    snprintf(name, 32, "step-%06" PRIu64, step);
+}
+
+bool shore__snapshot_of_step(const struct shore__run *run, uint64_t step) {
+    char name[32];
+    name_of_step(step, name);
+    return has(run->path, name, ".json");
+}
+
+int shore__snapshot_automatic(struct shore__run *run, struct shore_fleet *fleet, uint64_t keep, shore__note_fn note,
+                              void *ctx, struct shore_diag *diag) {
+    struct shore_fleet_info info;
+    struct shore__snapshot there;
+    char name[32];
+    int rc = 0;
+    shore_fleet_info(fleet, &info);
+    name_of_step(info.step, name);
+    if (has(run->path, name, ".json")) {
+        rc = shore__snapshot_read(run->path, name, &there, diag);
+        if (rc < 0) return rc;
+        bool replace = there.automatic && shore__run_standing(run) < SHORE__RUN_ELSEWHERE;
+        shore__snapshot_free(&there);
+        if (!replace) return 0; /* the user's own of this name */
+        rc = shore__snapshot_remove(run->path, name, &run->settings.drives, note, ctx, diag);
+    }
+    if (rc == 0) rc = shore__snapshot_make(run, fleet, name, true, diag);
+    return rc == 0 && keep ? prune(run, keep, note, ctx, diag) : rc;
+}

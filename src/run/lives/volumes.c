@@ -1,0 +1,162 @@
+/* What the volumes of a run are called. A drive that keeps its place in a new placement holds two volumes for a while,
+ * so the new one has a name of its own: longshore.volume.g2 beside longshore.volume. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/diag.h"
+#include "drive/probe/probe.h"
+#include "drive/remote/transport.h"
+#include "files/atomic.h"
+#include "run/lives/fleets.h"
+
+#define VOLUME_NAME "longshore.volume"
+
+/* Length without a ".gN" at the end. */
+static size_t plain_length(const char *path) {
+    size_t n = strlen(path), digits = n;
+    while (digits > 0 && path[digits - 1] >= '0' && path[digits - 1] <= '9')
+        digits--;
+    return digits < n && digits > 2 && path[digits - 1] == 'g' && path[digits - 2] == '.' ? digits - 2 : n;
+}
+
+static bool is_in_directory(const char *path, size_t n) {
+    const size_t tail = sizeof VOLUME_NAME - 1;
+    return n > tail + 1 && path[n - tail - 1] == '/' && strncmp(path + n - tail, VOLUME_NAME, tail) == 0;
+}
+
+/* Length without the ".gN" that a volume of this generation was given. Users may call their own files so: of one with a
+ * name of theirs, only the generation itself can be ours, and never the first. */
+static size_t given_length(const char *path, uint64_t generation) {
+    size_t n = plain_length(path);
+    if (!path[n] || is_in_directory(path, n)) return n;
+    bool ours = generation > 1 && strtoull(path + n + 2, NULL, 10) == generation;
+    return ours ? n : strlen(path);
+}
+
+char *shore__drive_name(const char *recorded, uint64_t generation) {
+    struct stat st;
+    if (stat(recorded, &st) == 0 && S_ISDIR(st.st_mode)) return strdup(recorded); /* the user's name, whatever it is */
+    size_t n = given_length(recorded, generation);
+    return strndup(recorded, is_in_directory(recorded, n) ? n - sizeof VOLUME_NAME : n);
+}
+
+/* A drive that is gone is still called as it was, from the directory where it was given. */
+static char *real_name(const char *path) {
+    char *real = realpath(path, NULL);
+    if (!real) shore__drive_absolute(path, &real, NULL);
+    return real;
+}
+
+bool shore__same_path(const char *a, const char *b) {
+    if (strcmp(a, b) == 0) return true;
+    char *real_a = real_name(a), *real_b = real_name(b);
+    const char *left = real_a ? real_a : a, *right = real_b ? real_b : b;
+    bool same = strcmp(left, right) == 0;
+    free(real_a);
+    free(real_b);
+    return same;
+}
+
+bool shore__drive_is_named(const char *recorded, uint64_t generation, const char *name) {
+    if (shore__same_path(recorded, name)) return true;
+    char *drive = shore__drive_name(recorded, generation), *named = shore__drive_name(name, 0);
+    bool same = drive && named && shore__same_path(drive, named);
+    free(drive);
+    free(named);
+    return same;
+}
+
+size_t shore__drive_find(const struct shore__strings *drives, uint64_t generation, const char *name) {
+    size_t i = 0;
+    while (i < drives->count && !shore__same_path(drives->item[i], name))
+        i++;
+    for (size_t k = 0; i == drives->count && k < drives->count; k++)
+        if (shore__drive_is_named(drives->item[k], generation, name)) return k;
+    return i;
+}
+
+/* The same way there, with the path that the far side has found. */
+static char *uri_of(const char *drive, const char *path) {
+    struct shore__place place;
+    char *uri = NULL;
+    if (shore__place_parse(drive, &place, NULL)) return NULL;
+    size_t all = strlen(drive), tail = strlen(place.path);
+    bool ends = tail <= all && strcmp(drive + all - tail, place.path) == 0;
+    const char *between = !place.ssh && tail == 0 ? ":" : "";
+    if (!ends || asprintf(&uri, "%.*s%s%s", (int)(all - tail), drive, between, path) < 0) uri = NULL;
+    shore__place_free(&place);
+    return uri;
+}
+
+int shore__spot_of(const char *drive, struct shore__spot *out, struct shore_diag *diag) {
+    struct shore__probe probe;
+    *out = (struct shore__spot){0};
+    int rc = shore__drive_probe(drive, &probe, diag);
+    if (rc) return rc;
+    out->exists = probe.exists;
+    out->is_device = probe.is_device;
+    out->path = shore__path_is_remote(drive) ? uri_of(drive, probe.path) : strdup(probe.path);
+    shore__probe_free(&probe);
+    return out->path ? 0 : shore__fail(diag, -ENOMEM, "%s: its volume cannot be named", drive);
+}
+
+char *shore__part_beside(const char *volume, const char *part) {
+    const char *slash = strrchr(volume, '/'), *name = strrchr(part, '/');
+    char *path = NULL;
+    if (!slash || !name || asprintf(&path, "%.*s%s", (int)(slash - volume), volume, name) < 0) return NULL;
+    return path;
+}
+
+/* A far side that cannot be asked says so itself when the volume is made. */
+static bool is_taken(const char *path) {
+    struct shore__spot spot;
+    struct stat st;
+    if (!shore__path_is_remote(path)) return lstat(path, &st) == 0;
+    bool taken = shore__spot_of(path, &spot, NULL) == 0 && spot.exists;
+    free(spot.path);
+    return taken;
+}
+
+char *shore__volume_next(const char *volume, uint64_t generation) {
+    char *path = NULL;
+    size_t plain = given_length(volume, generation - 1);
+    for (;; generation++) {
+        int n = asprintf(&path, "%.*s.g%llu", (int)plain, volume, (unsigned long long)generation);
+        if (n < 0) return NULL;
+        if (!is_taken(path)) return path; /* another run's volume may have had that name first */
+        free(path);
+    }
+}
+
+static bool is_at(const char *path) {
+    struct shore__spot spot;
+    bool is = path && shore__spot_of(path, &spot, NULL) == 0 && spot.exists;
+    if (path) free(spot.path);
+    return is;
+}
+
+bool shore__volume_is_placed(const char *path, const uint64_t fleet_id[2], uint64_t generation, uint32_t *drive) {
+    struct shore__probe probe;
+    if (shore__drive_probe(path, &probe, NULL)) return false;
+    bool is = shore__probe_is_of(&probe, fleet_id) && probe.desc.generation == generation;
+    if (drive) *drive = probe.desc.drive;
+    shore__probe_free(&probe);
+    return is;
+}
+
+char *shore__drive_moved(const struct shore__run *run, const char *recorded, const char *place) {
+    const char *name = strrchr(recorded, '/'), *given = recorded + plain_length(recorded);
+    char *inside = name && *given ? shore__path_join(place, name + 1) : NULL, *beside = NULL;
+    if (inside && asprintf(&beside, "%s%s", place, given) < 0) beside = NULL;
+    /* a change of drives that was interrupted can have left the old volume beside the new one */
+    char *found = is_at(inside) ? inside
+                  : is_at(beside) && !shore__volume_is_placed(place, run->fleet_id, run->generation, NULL)
+                      ? beside
+                      : strdup(place);
+    if (found != inside) free(inside);
+    if (found != beside) free(beside);
+    return found;
+}

@@ -1,0 +1,250 @@
+/* metrics.jsonl: one line a step, numbered from 1, none missing and none twice. Lines are appended after the commit, so
+ * a kill can leave one too few, or a torn one; the fleet's record holds the last line for that case. */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/diag.h"
+#include "base/directory.h"
+#include "base/units.h"
+#include "files/atomic.h"
+#include "run/lives/fleets.h"
+
+#define NAME "metrics.jsonl"
+
+enum { LINE_BYTES_MOST = 64 << 10 };
+static const uint64_t sync_every_ns = UINT64_C(1000000000);
+
+static int fail_io(const struct shore__run *run, const char *what, struct shore_diag *diag) {
+    return shore__fail(diag, -errno, "%s/" NAME ": %s: %s", run->path, what, strerror(errno));
+}
+
+static int open_file(struct shore__run *run, const char *name, int flags, int *fd, struct shore_diag *diag) {
+    char *path = shore__path_join(run->path, name);
+    if (!path) return shore__fail(diag, -ENOMEM, "out of memory");
+    *fd = open(path, flags | O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    int rc = *fd < 0 ? shore__fail(diag, -errno, "%s: cannot be opened: %s", path, strerror(errno)) : 0;
+    free(path);
+    return rc;
+}
+
+/* The step of a whole line, 0 if it is none. What this program wrote begins with the step; what was edited is parsed.
+ */
+static uint64_t step_of(const char *line, size_t bytes) {
+    static const char start[] = "{\"step\":";
+    json_error_t error;
+    if (bytes > sizeof start && memcmp(line, start, sizeof start - 1) == 0 && line[bytes - 1] == '}') {
+        uint64_t step = 0;
+        const char *p = line + sizeof start - 1;
+        while (*p == ' ')
+            p++;
+        while (*p >= '0' && *p <= '9' && step < UINT64_MAX / 16)
+            step = step * 10 + (uint64_t)(*p++ - '0');
+        if (*p == ',' || *p == '}') return step;
+    }
+    json_t *j = json_loadb(line, bytes, JSON_REJECT_DUPLICATES, &error);
+    const json_t *step = json_object_get(j, "step");
+    uint64_t n = json_is_integer(step) && json_integer_value(step) > 0 ? (uint64_t)json_integer_value(step) : 0;
+    json_decref(j);
+    return n;
+}
+
+struct scan {
+    uint64_t steps, bytes; /* good lines: 1 .. steps */
+    bool foreign;          /* what follows is neither a torn line nor a later step */
+};
+
+/* Reads on from the start until a line is not the next step, or `step` lines are read. */
+static int scan(const struct shore__run *run, uint64_t step, struct scan *out, struct shore_diag *diag) {
+    char *buffer = malloc(LINE_BYTES_MOST);
+    size_t held = 0;
+    *out = (struct scan){0};
+    if (!buffer) return shore__fail(diag, -ENOMEM, "out of memory");
+    for (bool more = true; more && out->steps < step;) {
+        ssize_t n = pread(run->private->metrics_fd, buffer + held, LINE_BYTES_MOST - held, (off_t)(out->bytes + held));
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) {
+            free(buffer);
+            return fail_io(run, "cannot be read", diag);
+        }
+        held += (size_t)n;
+        char *line = buffer, *end = NULL;
+        while (more && out->steps < step && (end = memchr(line, '\n', held - (size_t)(line - buffer)))) {
+            more = step_of(line, (size_t)(end - line)) == out->steps + 1;
+            if (!more) break;
+            out->steps++;
+            out->bytes += (size_t)(end - line) + 1;
+            line = end + 1;
+        }
+        out->foreign = !more || (!end && line == buffer && held == LINE_BYTES_MOST);
+        if (n == 0 || out->foreign) break;
+        held -= (size_t)(line - buffer);
+        memmove(buffer, line, held);
+    }
+    free(buffer);
+    return 0;
+}
+
+uint64_t shore__metrics_last(const struct shore__run *run) {
+    char *path = shore__path_join(run->path, NAME), *buffer = malloc(LINE_BYTES_MOST);
+    int fd = path ? open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;
+    off_t end = fd >= 0 ? lseek(fd, 0, SEEK_END) : -1, from = end > LINE_BYTES_MOST ? end - LINE_BYTES_MOST : 0;
+    ssize_t n = buffer && end > 0 ? pread(fd, buffer, (size_t)(end - from), from) : 0;
+    char *stop = n > 0 ? memrchr(buffer, '\n', (size_t)n) : NULL;
+    char *before = stop ? memrchr(buffer, '\n', (size_t)(stop - buffer)) : NULL, *line = before ? before + 1 : buffer;
+    uint64_t step = stop && (before || from == 0) ? step_of(line, (size_t)(stop - line)) : 0;
+    if (fd >= 0) close(fd);
+    free(buffer);
+    free(path);
+    return step;
+}
+
+/* Keeps a file that is about to lose lines which no kill explains. */
+static int move_aside(struct shore__run *run, uint64_t good, struct shore_diag *diag) {
+    char block[16384], *old = shore__path_join(run->path, NAME ".old");
+    int from = run->private->metrics_fd, to = old ? open(old, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666) : -1;
+    int rc = to < 0 ? fail_io(run, "cannot be copied to " NAME ".old", diag) : 0;
+    char *text = NULL;
+    ssize_t n = 0;
+    for (uint64_t at = 0; rc == 0 && (n = pread(from, block, sizeof block, (off_t)at)) > 0; at += (uint64_t)n)
+        rc = shore__write_at(to, block, (size_t)n, at, old, diag);
+    if (rc == 0 && (n < 0 || fsync(to) < 0)) rc = fail_io(run, "cannot be copied to " NAME ".old", diag);
+    if (to >= 0) close(to);
+    if (rc == 0 && asprintf(&text,
+                            "%s/" NAME " was changed or cut after step %" PRIu64
+                            ", or a copy of the run was trained: the steps that are missing are marked as lost, and "
+                            "what was there is kept in %s",
+                            run->path, good, old) >= 0) {
+        shore__run_remember(run, text);
+        free(text);
+    }
+    free(old);
+    return rc;
+}
+
+static int put_line(struct shore__run *run, const char *line, size_t bytes, struct shore_diag *diag) {
+    struct shore__run_private *p = run->private;
+    struct stat st;
+    char *whole = NULL;
+    if (fstat(p->metrics_fd, &st) == 0 && st.st_nlink == 0)
+        return shore__fail(diag, -EIO,
+                           "%s/" NAME ": was deleted while it was in use; bring it back, or its steps are marked as "
+                           "lost",
+                           run->path);
+    int n = asprintf(&whole, "%.*s\n", (int)bytes, line);
+    if (n < 0) return shore__fail(diag, -ENOMEM, "out of memory");
+    int rc = shore__write_at(p->metrics_fd, whole, (size_t)n, p->metrics_bytes, NAME, NULL);
+    free(whole);
+    if (rc == 0) {
+        p->metrics_bytes += (uint64_t)n;
+        return 0;
+    }
+    /* half a line would join with the next */
+    if (ftruncate(p->metrics_fd, (off_t)p->metrics_bytes) < 0) rc = -errno;
+    return shore__fail(diag, rc, "%s/" NAME ": the line of step %" PRIu64 " cannot be written: %s", run->path,
+                       p->metrics_step + 1, strerror(-rc));
+}
+
+static void note_lost(struct shore__run *run) {
+    char text[1024];
+    snprintf(text, sizeof text, "%.900s/" NAME " is gone or empty: the steps until now are marked as lost in a new one",
+             run->path);
+    shore__run_remember(run, text);
+}
+
+static int put_lost(struct shore__run *run, uint64_t step, struct shore_diag *diag) {
+    char line[96];
+    int bytes = snprintf(line, sizeof line, "{\"step\": %" PRIu64 ", \"loss\": null, \"lost\": true}", step);
+    return put_line(run, line, (size_t)bytes, diag);
+}
+
+/* Only a hint, so it is not synced; it never runs ahead of the commit. */
+static void put_hint(struct shore__run *run, bool anew) {
+    struct shore__run_private *p = run->private;
+    char text[32];
+    int bytes = snprintf(text, sizeof text, "%" PRIu64 "\n", p->metrics_step);
+    if (p->hint_fd < 0 && open_file(run, "committed", 0, &p->hint_fd, NULL) < 0) return;
+    if (anew && ftruncate(p->hint_fd, 0) < 0) return;
+    if (pwrite(p->hint_fd, text, (size_t)bytes, 0) == bytes) run->hint_step = p->metrics_step;
+}
+
+int shore__metrics_recover(struct shore__run *run, uint64_t step, const char *line, struct shore_diag *diag) {
+    struct shore__run_private *p = run->private;
+    size_t bytes = line ? strcspn(line, "\n") : 0;
+    bool have_last = bytes > 0 && step_of(line, bytes) == step;
+    struct scan found = {0};
+    struct stat st;
+    int rc = p->metrics_fd < 0 ? open_file(run, NAME, O_APPEND, &p->metrics_fd, diag) : 0;
+    if (rc == 0) rc = scan(run, step, &found, diag);
+    if (rc < 0) return rc;
+    if (fstat(p->metrics_fd, &st) < 0) return fail_io(run, "cannot be read", diag);
+    bool gap = found.steps + (have_last ? 1 : 0) < step;
+    if ((found.foreign || gap) && st.st_size > 0) rc = move_aside(run, found.steps, diag);
+    if (gap && st.st_size == 0) note_lost(run);
+    if (rc == 0 && (uint64_t)st.st_size != found.bytes && ftruncate(p->metrics_fd, (off_t)found.bytes) < 0)
+        rc = fail_io(run, "cannot be cut back", diag);
+    p->metrics_bytes = found.bytes;
+    p->metrics_step = found.steps;
+    while (rc == 0 && p->metrics_step < step) {
+        bool last = p->metrics_step + 1 == step && have_last;
+        rc = last ? put_line(run, line, bytes, diag) : put_lost(run, p->metrics_step + 1, diag);
+        if (rc == 0) p->metrics_step++;
+    }
+    if (rc == 0 && fsync(p->metrics_fd) < 0) rc = fail_io(run, "cannot be made durable", diag);
+    if (rc == 0) put_hint(run, true);
+    p->synced_ns = shore__now_ns();
+    return rc;
+}
+
+int shore__metrics_append(struct shore__run *run, uint64_t step, const char *line, struct shore_diag *diag) {
+    struct shore__run_private *p = run->private;
+    if (p->metrics_fd < 0) {
+        int rc = shore__metrics_recover(run, step - 1, NULL, diag);
+        if (rc < 0) return rc;
+    }
+    if (step != p->metrics_step + 1)
+        return shore__fail(diag, -EINVAL, "%s/" NAME ": step %" PRIu64 " does not follow step %" PRIu64, run->path,
+                           step, p->metrics_step);
+    int rc = put_line(run, line, strcspn(line, "\n"), diag);
+    if (rc < 0) return rc;
+    p->metrics_step = step;
+    put_hint(run, false);
+    /* after a power cut, the steps of the last second at most are marked as lost */
+    uint64_t now = shore__now_ns();
+    if (now - p->synced_ns < sync_every_ns) return 0;
+    p->synced_ns = now;
+    return fdatasync(p->metrics_fd) < 0 ? fail_io(run, "cannot be made durable", diag) : 0;
+}
+
+/* The hint is made durable here: an old one beyond this step would say that the drives were put back from a copy. It is
+ * one behind where a kill had cost the last line: so the next start measures again what belongs to it. */
+int shore__metrics_put_back(struct shore__run *run, uint64_t step, const char *metrics, struct shore_diag *diag) {
+    struct shore__run_private *p = run->private;
+    char *path = shore__path_join(run->path, NAME), text[32];
+    struct scan lines = {0};
+    int rc = path ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
+    if (p->metrics_fd >= 0) close(p->metrics_fd);
+    p->metrics_fd = -1;
+    if (rc == 0 && metrics) rc = shore__file_copy(metrics, path, diag);
+    if (rc == 0 && !metrics && unlink(path) < 0 && errno != ENOENT) rc = fail_io(run, "cannot be removed", diag);
+    free(path);
+    if (rc == 0 && metrics) rc = open_file(run, NAME, O_APPEND, &p->metrics_fd, diag);
+    if (rc == 0 && metrics) rc = scan(run, step, &lines, diag);
+    if (p->metrics_fd >= 0) close(p->metrics_fd);
+    p->metrics_fd = -1; /* opening it again recovers it */
+    if (rc == 0 && p->hint_fd < 0) rc = open_file(run, "committed", 0, &p->hint_fd, diag);
+    if (rc < 0) return rc;
+    uint64_t hint = lines.steps + 1 == step ? lines.steps : step;
+    int bytes = snprintf(text, sizeof text, "%" PRIu64 "\n", hint);
+    if (ftruncate(p->hint_fd, 0) < 0) rc = -errno;
+    if (rc == 0) rc = shore__write_at(p->hint_fd, text, (size_t)bytes, 0, "committed", NULL);
+    if (rc == 0 && fsync(p->hint_fd) < 0) rc = -errno;
+    if (rc < 0) return shore__fail(diag, rc, "%s/committed: cannot be written: %s", run->path, strerror(-rc));
+    run->hint_step = hint;
+    return shore__directory_sync(run->path, diag);
+}

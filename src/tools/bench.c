@@ -1,0 +1,136 @@
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/suggest.h"
+#include "drive/placement.h"
+#include "drive/probe/probe.h"
+#include "drive/remote/transport.h"
+#include "tools/bench.h"
+
+int shore__cli_bench(int argc, char **argv) {
+    static const struct {
+        const char *name;
+        int (*run)(int argc, char **argv);
+    } benches[] = {
+        {"update", shore__bench_update},
+        {"disk", shore__bench_disk},
+        {"compute", shore__bench_compute},
+        {"testbed", shore__bench_testbed},
+    };
+    enum { BENCHES = sizeof benches / sizeof benches[0] };
+    if (argc > 0 && (strcmp(argv[0], "--help") == 0 || strcmp(argv[0], "-h") == 0)) {
+        puts("usage: longshore bench update --drive PATH... [--params N] [--json]\n"
+             "       longshore bench disk --drive PATH... [--json]\n"
+             "       longshore bench compute [--json]\n"
+             "       longshore bench testbed smart-infinity|FILE [--drives N,N...] [--modes MODE,...] [--json] [--out "
+             "DIR]\n"
+             "\n"
+             "  update    parameters that UPDATE reads, computes and writes a second on these drives, commit included\n"
+             "  disk      bytes a second that the drive itself moves in the same pattern, without computing\n"
+             "  compute   rates of the matrix products of a model, as bf16 and as fp32\n"
+             "  testbed   training on an emulated machine, with the update on the host and beside the drives\n"
+             "\n"
+             "'longshore bench update --help' lists its flags.");
+        return SHORE__EXIT_DONE;
+    }
+    const char *names[BENCHES];
+    for (size_t i = 0; i < BENCHES; i++) {
+        names[i] = benches[i].name;
+        if (argc > 0 && strcmp(argv[0], names[i]) == 0) return benches[i].run(argc - 1, argv + 1);
+    }
+    if (argc < 1) {
+        shore__cli_say("bench what? update, disk, compute or testbed");
+        return SHORE__EXIT_USAGE;
+    }
+    char escaped[128];
+    const char *near = shore__suggest(argv[0], names, BENCHES);
+    shore__cli_say("unknown benchmark '%s'%s%s%s", shore__escape(argv[0], strlen(argv[0]), escaped, sizeof escaped),
+                   near ? ": did you mean " : ": there are update, disk, compute and testbed", near ? near : "",
+                   near ? "?" : "");
+    return SHORE__EXIT_USAGE;
+}
+
+int shore__bench_places(const struct shore__strings *drives, const char *name, struct shore__strings *places,
+                        struct shore_diag *diag) {
+    for (size_t i = 0; i < drives->count; i++) {
+        const char *drive = drives->item[i];
+        struct stat st;
+        char *path = NULL;
+        int rc;
+        if (shore__path_is_remote(drive) || (stat(drive, &st) == 0 && S_ISDIR(st.st_mode))) {
+            char file[64];
+            snprintf(file, sizeof file, "longshore-%s-%ld-%zu.volume", name, (long)getpid(), i);
+            path = shore__cli_path_in(drive, file);
+        } else {
+            if (stat(drive, &st) == 0 && S_ISREG(st.st_mode))
+                return shore__fail(diag, SHORE_EEXISTS,
+                                   "%s: exists already; name a directory, and a file is made in it", drive);
+            if (!shore__path_is_virtual(drive) && (rc = shore__file_may_be_made(drive, diag))) return rc;
+            path = strdup(drive);
+        }
+        rc = path ? shore__strings_add(places, path) : -ENOMEM;
+        free(path);
+        if (rc) return shore__fail(diag, rc, "out of memory");
+    }
+    return 0;
+}
+
+void shore__bench_remove(const struct shore__strings *places) {
+    for (size_t i = 0; i < places->count; i++) {
+        struct stat st;
+        struct shore__probe probe;
+        if (shore__path_is_remote(places->item[i]) && shore__drive_probe(places->item[i], &probe, NULL) == 0) {
+            if (probe.is_volume)
+                shore__remote_remove(places->item[i], probe.desc.fleet_id, SHORE__ANY_GENERATION, false, NULL);
+            shore__probe_free(&probe);
+            continue;
+        }
+        if (stat(places->item[i], &st) == 0 && S_ISREG(st.st_mode)) unlink(places->item[i]);
+    }
+}
+
+static int by_value(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+double shore__bench_median(double *values, size_t count) {
+    if (!count) return 0;
+    qsort(values, count, sizeof *values, by_value);
+    return count % 2 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
+}
+
+int shore__bench_parse_count(const char *text, uint64_t *count) {
+    char *end;
+    double value = strtod(text, &end), unit = 1;
+    bool plain = (size_t)(end - text) <= strspn(text, "0123456789.eE+"); /* no hexadecimal, no leading space */
+    if (end == text || !plain || !(value > 0)) return -EINVAL;
+    if (*end == 'k' || *end == 'K') unit = 1e3;
+    if (*end == 'm' || *end == 'M') unit = 1e6;
+    if (*end == 'g' || *end == 'G' || *end == 'b' || *end == 'B') unit = 1e9;
+    if (unit > 1) end++;
+    if (*end || value * unit > 1e13 || value * unit < 1) return -EINVAL;
+    *count = (uint64_t)(value * unit + 0.5);
+    return 0;
+}
+
+int shore__bench_command(const struct shore__command_line *line, int argc, char **argv, void *args,
+                         struct shore__strings *drives, int (*run)(const void *args)) {
+    struct shore__parsed parsed;
+    struct shore_diag diag = {{0}};
+    int code = SHORE__EXIT_DONE;
+    int rc = shore__options_parse(line, argc, argv, args, &parsed, &diag);
+    if (!rc && !parsed.help && !drives->count)
+        rc = shore__fail(&diag, SHORE_EUSAGE, "which drive? Give --drive DIR, a directory on it");
+    if (rc)
+        code = shore__cli_fail(rc, &diag);
+    else if (parsed.help)
+        shore__options_help(line, args);
+    else
+        code = run(args);
+    shore__strings_free(drives);
+    return code;
+}

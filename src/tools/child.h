@@ -1,0 +1,23 @@
+/* Running this program once more, as a child. */
+#ifndef SHORE_TOOLS_CHILD_H
+#define SHORE_TOOLS_CHILD_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#define SHORE__CHILD_SIGNAL 128 /* as shells have it */
+
+struct shore__words {
+    char *item[160];
+    size_t count;
+    bool full;
+};
+
+__attribute__((format(printf, 2, 3))) void shore__words_add(struct shore__words *w, const char *format, ...);
+void shore__words_free(struct shore__words *w);
+/* Runs the words, of which the first is the program's name, and gives the last line of what it prints. error_fd: where
+ * its messages go; -1: where ours go. Returns its exit code, SHORE__CHILD_SIGNAL and the number of the signal that
+ * ended it, or a negative code (-E2BIG: too many words). */
+int shore__child_run(struct shore__words *w, int error_fd, char *last, size_t bytes);
+
+#endif

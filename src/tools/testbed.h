@@ -1,0 +1,31 @@
+/* What `bench testbed` measures, and how it is drawn. */
+#ifndef SHORE_TOOLS_TESTBED_H
+#define SHORE_TOOLS_TESTBED_H
+
+#include "drive/throttle.h"
+
+enum shore__testbed_mode {
+    SHORE__TESTBED_BASE,     /* --update host */
+    SHORE__TESTBED_LOSSLESS, /* fp32 state and gradients */
+    SHORE__TESTBED_STATE8,   /* 8-bit moments */
+    SHORE__TESTBED_TOP1,     /* 1 % of the gradients */
+    SHORE__TESTBED_MODES
+};
+
+struct shore__testbed_row {
+    enum shore__testbed_mode mode;
+    uint32_t drives;
+    double link_share;   /* of the testbed's link */
+    double step_seconds; /* 0: not measured */
+    double over_base1;   /* speed over BASE with one drive; 0: that was not measured */
+    double over_base;    /* the same with as many drives and the same link */
+    struct shore__busy busy;
+    const char *bound;
+};
+
+/* A line chart of speed over BASE with one drive by number of drives, beside what the paper has, as SVG. paper: the
+ * testbed's name; others have no published points. gpu_speed: where computing alone would be; 0: unknown. */
+int shore__testbed_draw(const char *path, const char *testbed, double scale, double gpu_speed,
+                        const struct shore__testbed_row *rows, size_t nrows, struct shore_diag *diag);
+
+#endif

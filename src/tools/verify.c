@@ -1,0 +1,385 @@
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/machine.h"
+#include "cli/cli.h"
+#include "cli/train_options.h"
+#include "drive/remote/transport.h"
+#include "tools/child.h"
+#include "train/train.h"
+
+/* One training of the same model, told to hold its state in another way. */
+struct trial {
+    const char *name;
+    uint64_t memory_bytes, chunk_bytes;
+    unsigned volumes; /* on each drive; 0: ram: */
+    const char *io, *speculate, *micro_batch, *offload;
+    uint64_t stop_at; /* nonzero: a clean stop there, then --resume */
+    char line[128];   /* its digest line */
+};
+
+struct verify {
+    struct shore__train_args args; /* first: the flags of train count from here */
+    struct shore__parsed parsed;
+    uint64_t steps;
+    char *work; /* directory of the runs */
+    unsigned runs;
+};
+
+#define SEGMENT_BYTES (UINT64_C(12) * SHORE_SEGMENT_ELEMS)
+#define USUAL_STEPS 3u
+
+/* The flags of train, in its order, since what looks at those that are given knows that. */
+static struct shore__command_line verify_line(void) {
+    static const char *const lasting[] = {"out",     "resume",  "overwrite",  "accept-step",
+                                          "dry-run", "stop-at", "not-a-copy", NULL};
+    static struct shore__option options[SHORE__OPTIONS_MAX];
+    struct shore__command_line line = shore__train_line;
+    memcpy(options, line.options, line.noptions * sizeof *options);
+    options[shore__option_find(&line, "json")].help = "one JSON object on one line";
+    line.options = options;
+    line.without = lasting;
+    line.command = "verify";
+    line.synopsis =
+        "verify --init NAME|--model DIR --data FILE... --drive DIR... [--steps N] [--json] [flags of train]";
+    line.about =
+        "Trains a model a few steps, again and again: under two budgets (the minimum, and everything kept), with\n"
+        "several chunk sizes and placements (one volume, several, memory where it fits), interrupted and resumed, and\n"
+        "compares every bit of the results. Flags are those of train; --steps is 3 unless given. Runs and volumes\n"
+        "are temporary.";
+    line.notes =
+        "Exit code 0: all the same; 1: not. Killed outright (SIGKILL), it leaves what is called longshore-verify-*\n"
+        "in TMPDIR and on the drives.";
+    return line;
+}
+
+/* ---- trials -------------------------------------------------------------------------------------------------------
+ */
+
+static void add_flag(struct shore__words *w, const struct shore__settings *s, const char *key) {
+    json_t *all = shore__settings_to_json(s);
+    const json_t *value = json_object_get(all, key);
+    if (json_is_string(value)) {
+        shore__words_add(w, "--%s", key);
+        shore__words_add(w, "%s", json_string_value(value));
+    } else if (json_is_boolean(value)) {
+        shore__words_add(w, "--%s", key);
+        shore__words_add(w, "%s", json_is_true(value) ? "on" : "off");
+    } else if (json_is_number(value)) {
+        shore__words_add(w, "--%s", key);
+        if (json_is_integer(value))
+            shore__words_add(w, "%lld", (long long)json_integer_value(value));
+        else
+            shore__words_add(w, "%.17g", json_real_value(value));
+    } else if (json_is_array(value) && json_array_size(value)) {
+        shore__words_add(w, "--%s", key);
+        for (size_t i = 0; i < json_array_size(value); i++)
+            shore__words_add(w, "%s", json_string_value(json_array_get(value, i)));
+    }
+    json_decref(all);
+}
+
+static void add_drives(struct shore__words *w, const struct verify *v, const struct trial *t) {
+    shore__words_add(w, "--drive");
+    if (!t->volumes) shore__words_add(w, "ram:");
+    for (size_t d = 0; t->volumes && d < v->args.settings.drives.count; d++)
+        for (unsigned i = 0; i < t->volumes; i++) {
+            char name[64];
+            snprintf(name, sizeof name, "longshore-verify-%ld-%u-%u.volume", (long)getpid(), v->runs, i);
+            char *path = shore__cli_path_in(v->args.settings.drives.item[d], name);
+            if (path)
+                shore__words_add(w, "%s", path);
+            else
+                w->full = true;
+            free(path);
+        }
+}
+
+static void add_resources(struct shore__words *w, const struct trial *t) {
+    shore__words_add(w, "--memory");
+    shore__words_add(w, "%llu", (unsigned long long)t->memory_bytes);
+    if (t->chunk_bytes) {
+        shore__words_add(w, "--chunk-size");
+        shore__words_add(w, "%llu", (unsigned long long)t->chunk_bytes);
+    }
+    const char *const pairs[] = {"--io",          t->io,          "--speculate", t->speculate,
+                                 "--micro-batch", t->micro_batch, "--offload",   t->offload};
+    for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i += 2) {
+        if (!pairs[i + 1]) continue;
+        shore__words_add(w, "%s", pairs[i]);
+        shore__words_add(w, "%s", pairs[i + 1]);
+    }
+    shore__words_add(w, "--quiet");
+}
+
+static int train_fresh(const struct verify *v, struct trial *t, const char *run) {
+    static const char *const repeated[] = {"model",          "init",
+                                           "tokenizer",      "seed",
+                                           "data",           "batch",
+                                           "seq-len",        "precision",
+                                           "products",       "optimizer",
+                                           "moments",        "shuffle",
+                                           "threads",        "lr",
+                                           "min-lr",         "warmup",
+                                           "schedule",       "beta1",
+                                           "beta2",          "eps",
+                                           "momentum",       "weight-decay",
+                                           "clip",           "on-nonfinite",
+                                           "compress",       "compress-values",
+                                           "compress-after", "compress-variance",
+                                           "error-feedback", "residual",
+                                           "grad-precision", "special-tokens",
+                                           "text-field",     "bad-rows",
+                                           "update"};
+    struct shore__words w = {0};
+    shore__words_add(&w, "longshore");
+    shore__words_add(&w, "train");
+    for (size_t i = 0; i < sizeof repeated / sizeof repeated[0]; i++)
+        if (shore__option_given(&shore__train_line, &v->parsed, repeated[i]))
+            add_flag(&w, &v->args.settings, repeated[i]);
+    shore__words_add(&w, "--steps");
+    shore__words_add(&w, "%llu", (unsigned long long)v->steps);
+    if (t->stop_at) {
+        shore__words_add(&w, "--stop-at");
+        shore__words_add(&w, "%llu", (unsigned long long)t->stop_at);
+    }
+    add_drives(&w, v, t);
+    add_resources(&w, t);
+    shore__words_add(&w, "--out");
+    shore__words_add(&w, "%s", run);
+    int rc = shore__child_run(&w, -1, t->line, sizeof t->line);
+    shore__words_free(&w);
+    return rc;
+}
+
+static int train_resume(struct trial *t, const char *run) {
+    struct shore__words w = {0};
+    shore__words_add(&w, "longshore");
+    shore__words_add(&w, "train");
+    shore__words_add(&w, "--resume");
+    shore__words_add(&w, "%s", run);
+    add_resources(&w, t);
+    int rc = shore__child_run(&w, -1, t->line, sizeof t->line);
+    shore__words_free(&w);
+    return rc;
+}
+
+/* Volumes that a failed training left. */
+static void remove_volumes(const struct verify *v, const struct trial *t) {
+    struct shore__words w = {0};
+    add_drives(&w, v, t);
+    for (size_t i = 1; t->volumes && i < w.count; i++)
+        unlink(w.item[i]);
+    shore__words_free(&w);
+}
+
+static int try(struct verify *v, struct trial *t) {
+    char *run = NULL;
+    struct shore_diag diag;
+    bool begun;
+    if (asprintf(&run, "%s/%u", v->work, v->runs) < 0) return -ENOMEM;
+    if (!v->args.settings.quiet) shore__cli_say("training: %s", t->name);
+    int rc = train_fresh(v, t, run);
+    if (!rc && t->stop_at && !shore__cli_stop_wanted()) rc = train_resume(t, run);
+    if (shore__is_run(run)) shore__run_remove(run, &begun, NULL, NULL, &diag);
+    remove_volumes(v, t);
+    v->runs++;
+    free(run);
+    return rc;
+}
+
+/* ---- the plan -----------------------------------------------------------------------------------------------------
+ */
+
+/* What the same settings need on so many volumes. */
+static int needs_of(struct verify *v, const struct shore__model *m, unsigned volumes, uint64_t chunk_bytes,
+                    enum shore__when offload, struct shore__needs *out, struct shore_diag *diag) {
+    struct shore__settings s = v->args.settings;
+    struct shore__words w = {0};
+    struct trial t = {.volumes = volumes};
+    add_drives(&w, v, &t);
+    s.drives = (struct shore__strings){w.item + 1, w.count - 1};
+    s.chunk_bytes = chunk_bytes;
+    s.offload = offload;
+    int rc = shore__train_needs(&s, m, out, diag);
+    shore__words_free(&w);
+    return rc;
+}
+
+enum { TRIALS = 11 };
+
+static int plan(struct verify *v, const struct shore__model *m, struct trial *trials, size_t *count,
+                struct shore_diag *diag) {
+    uint64_t machine = shore__machine_memory_bytes(), most = v->args.settings.memory_bytes;
+    if (!most) most = machine / 2;
+    struct shore__needs one, large, five, stored, ram;
+    int rc = needs_of(v, m, 1, 0, SHORE__AUTO, &one, diag);
+    if (!rc) rc = needs_of(v, m, 1, 8 * SEGMENT_BYTES, SHORE__AUTO, &large, diag);
+    if (!rc) rc = needs_of(v, m, 5, 0, SHORE__AUTO, &five, diag);
+    if (!rc) rc = needs_of(v, m, 1, 0, SHORE__ON, &stored, diag);
+    if (!rc) rc = needs_of(v, m, 0, 0, SHORE__AUTO, &ram, diag);
+    if (!rc) rc = shore__cli_budget(most, one.minimum_bytes, 0, &most, diag);
+    if (!rc) rc = shore__cli_disk_space(&v->args.settings.drives, one.disk_bytes, diag);
+    if (rc) return rc;
+    uint64_t comfortable = one.comfortable_bytes < most ? one.comfortable_bytes : most;
+    uint64_t roomy = large.comfortable_bytes < most ? large.comfortable_bytes : most;
+    size_t n = 0;
+    trials[n++] = (struct trial){
+        .name = "one volume a drive, everything that fits kept", .memory_bytes = comfortable, .volumes = 1};
+    trials[n++] = (struct trial){.name = "the minimum budget", .memory_bytes = one.minimum_bytes, .volumes = 1};
+    trials[n++] = (struct trial){
+        .name = "smallest chunks", .memory_bytes = comfortable, .chunk_bytes = SEGMENT_BYTES, .volumes = 1};
+    if (large.minimum_bytes <= most)
+        trials[n++] = (struct trial){
+            .name = "large chunks", .memory_bytes = roomy, .chunk_bytes = 8 * SEGMENT_BYTES, .volumes = 1};
+    struct shore_diag no_room;
+    uint64_t middle = (one.minimum_bytes + comfortable) / 2;
+    if (!shore__cli_disk_space(&v->args.settings.drives, stored.disk_bytes, &no_room))
+        trials[n++] = (struct trial){
+            .name = "inner activations on the drives", .memory_bytes = middle, .volumes = 1, .offload = "on"};
+    if (five.minimum_bytes <= most)
+        trials[n++] = (struct trial){
+            .name = "five volumes a drive, their minimum budget", .memory_bytes = five.minimum_bytes, .volumes = 5};
+    trials[n++] = (struct trial){
+        .name = "thread pool instead of io_uring", .memory_bytes = comfortable, .volumes = 1, .io = "threads"};
+    trials[n++] = (struct trial){.name = "never speculating, one sequence in flight",
+                                 .memory_bytes = comfortable,
+                                 .volumes = 1,
+                                 .speculate = "off",
+                                 .micro_batch = "1"};
+    trials[n++] =
+        (struct trial){.name = "always speculating", .memory_bytes = comfortable, .volumes = 1, .speculate = "on"};
+    if (v->steps > 1)
+        trials[n++] = (struct trial){.name = "interrupted and resumed",
+                                     .memory_bytes = one.minimum_bytes,
+                                     .volumes = 1,
+                                     .stop_at = (v->steps + 1) / 2};
+    if (ram.minimum_bytes <= most)
+        trials[n++] = (struct trial){.name = "in memory (ram:)",
+                                     .memory_bytes = ram.comfortable_bytes < most ? ram.comfortable_bytes : most,
+                                     .volumes = 0};
+    *count = n;
+    return 0;
+}
+
+/* ---- the result ---------------------------------------------------------------------------------------------------
+ */
+
+static int print(const struct verify *v, const struct trial *trials, size_t count, bool same) {
+    char size[32];
+    if (v->args.json) {
+        json_t *list = json_array();
+        for (size_t i = 0; i < count; i++)
+            json_array_append_new(list, json_pack("{s:s,s:I,s:s,s:b}", "name", trials[i].name, "memory_bytes",
+                                                  (json_int_t)trials[i].memory_bytes, "digest", trials[i].line, "same",
+                                                  strcmp(trials[i].line, trials[0].line) == 0));
+        shore__cli_print_json(json_pack("{s:b,s:o}", "same", same, "trials", list));
+    } else {
+        printf("%-48s %12s  %s\n", "training", "budget", "result");
+        for (size_t i = 0; i < count; i++)
+            printf("%-48s %12s  %s%s\n", trials[i].name, shore__format_size(trials[i].memory_bytes, size, sizeof size),
+                   trials[i].line, strcmp(trials[i].line, trials[0].line) == 0 ? "" : "  DIFFERS");
+        puts(same ? "the same bits everywhere" : "the bits DIFFER: please report this, with the table above");
+    }
+    return same ? SHORE__EXIT_DONE : SHORE__EXIT_FAILED;
+}
+
+static int run_trials(struct verify *v, struct trial *trials, size_t count) {
+    bool same = true;
+    for (size_t i = 0; i < count; i++) {
+        int rc = try(v, &trials[i]);
+        if (shore__cli_stop_wanted()) {
+            shore__cli_say("stopped before all was compared; nothing is left behind");
+            return SHORE__EXIT_FAILED;
+        }
+        if (rc > SHORE__CHILD_SIGNAL) {
+            shore__cli_say("the training '%s' was ended by signal %d (%s)", trials[i].name, rc - SHORE__CHILD_SIGNAL,
+                           strsignal(rc - SHORE__CHILD_SIGNAL));
+            return SHORE__EXIT_FAILED;
+        }
+        if (rc) {
+            shore__cli_say("the training '%s' failed%s%s; its message is above", trials[i].name, rc < 0 ? ": " : "",
+                           rc < 0 ? shore_error_text(rc) : "");
+            return i == 0 && rc == SHORE__EXIT_USAGE ? SHORE__EXIT_USAGE : SHORE__EXIT_FAILED;
+        }
+        same = same && trials[i].line[0] && strcmp(trials[i].line, trials[0].line) == 0;
+    }
+    return print(v, trials, count, same);
+}
+
+static int check(struct verify *v, struct shore_diag *diag) {
+    struct shore__settings *s = &v->args.settings;
+    if (!s->data.count) return shore__fail(diag, SHORE_EUSAGE, "which text? Give --data FILE...");
+    if (!s->drives.count) return shore__fail(diag, SHORE_EUSAGE, "which drives? Give --drive DIR, a directory on each");
+    if (s->emulate && strcmp(s->emulate, "none") != 0)
+        return shore__fail(diag, SHORE_EUSAGE,
+                           "--emulate takes another machine's time, and verify compares bits alone: leave it out");
+    for (size_t i = 0; i < s->drives.count; i++) {
+        struct stat st;
+        if (shore__path_is_remote(s->drives.item[i])) continue;
+        if (stat(s->drives.item[i], &st) || !S_ISDIR(st.st_mode))
+            return shore__fail(diag, SHORE_EUSAGE,
+                               "%s: is not a directory; verify makes temporary volumes in directories",
+                               s->drives.item[i]);
+    }
+    s->epochs = 0;
+    v->steps = s->steps ? s->steps : USUAL_STEPS;
+    s->steps = v->steps;
+    int rc = shore__train_check_given(&v->parsed, s, true, diag);
+    return rc ? rc : shore__settings_check(s, diag);
+}
+
+static int verify(struct verify *v) {
+    struct shore_diag diag = {{0}};
+    struct shore__tokenizer *tokenizer = NULL;
+    struct shore__model *model = NULL;
+    struct trial trials[TRIALS];
+    size_t count = 0;
+    const char *temporary = getenv("TMPDIR");
+    int code = SHORE__EXIT_DONE;
+    int rc = check(v, &diag);
+    if (!rc) rc = shore__run_tokenizer_of(&v->args.settings, &tokenizer, &diag);
+    if (!rc) rc = shore__run_model(&v->args.settings, tokenizer, &model, &diag);
+    if (!rc) rc = shore__train_resolve(&v->args, model, &diag);
+    if (!rc) rc = plan(v, model, trials, &count, &diag);
+    if (!rc) shore__cli_say_model(&model->arch, true);
+    shore__model_free(model);
+    shore__tokenizer_close(tokenizer);
+    if (!rc && asprintf(&v->work, "%s/longshore-verify-XXXXXX", temporary && *temporary ? temporary : "/tmp") < 0) {
+        v->work = NULL;
+        rc = shore__fail(&diag, -ENOMEM, "out of memory");
+    }
+    if (!rc && !mkdtemp(v->work))
+        rc = shore__fail(&diag, -errno, "%s: cannot be made: %s (TMPDIR says where)", v->work, strerror(errno));
+    if (rc) {
+        code = shore__cli_fail(rc, &diag);
+    } else {
+        shore__cli_catch_signals("longshore: stopping and removing what was made\n");
+        code = run_trials(v, trials, count);
+        rmdir(v->work);
+    }
+    free(v->work);
+    return code;
+}
+
+int shore__cli_verify(int argc, char **argv) {
+    const struct shore__command_line line = verify_line();
+    struct verify v = {0};
+    struct shore_diag diag = {{0}};
+    shore__train_args_init(&v.args);
+    int code = SHORE__EXIT_DONE;
+    int rc = shore__options_parse(&line, argc, argv, &v, &v.parsed, &diag);
+    if (rc)
+        code = shore__cli_fail(rc, &diag);
+    else if (v.parsed.help)
+        shore__options_help(&line, &v);
+    else
+        code = verify(&v);
+    shore__train_args_free(&v.args);
+    return code;
+}
