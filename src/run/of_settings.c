@@ -206,7 +206,7 @@ void shore__run_fleet_options(const struct shore__settings *s, uint64_t scratch_
 /* What to measure them by: the peak of resident memory of trainings that differ in one of these, less the arena. */
 uint64_t shore__process_reserve_bytes(const struct shore__model *m, uint32_t threads, uint32_t ndrives) {
     const uint64_t mib = UINT64_C(1) << 20;
-    /* Code and data of all libraries, oneDNN's most; the tokenizer; what AVX2's products pack. docs/measurements.md
+    /* Code and data of all libraries, oneDNN's most; the tokenizer; what AVX2's products pack. bench/results/avx2.md
      * says how much of it was seen in use. */
     const uint64_t libraries = 56 * mib;
     const uint64_t thread = mib + mib / 2; /* stack in use, malloc arena, oneDNN's code */

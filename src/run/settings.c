@@ -559,7 +559,7 @@ int shore__settings_check(const struct shore__settings *s, struct shore_diag *di
 }
 
 /* What begins with random weights meets the whole rate after 100 steps, or a third of few: Adam's first steps are as
- * large as the rate whatever the gradient, and losses jumped (docs/measurements.md). */
+ * large as the rate whatever the gradient, and losses jumped (bench/results/first-steps.md). */
 uint64_t shore__warmup_for(const struct shore__settings *s, uint64_t steps) {
     uint64_t share = steps / 50, least = steps / 3 < 100 ? steps / 3 : 100;
     return s->model || share > least ? share : least;

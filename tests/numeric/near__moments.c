@@ -1,5 +1,5 @@
 /* What moments of 8 bits cost in precision, against fp32 moments and against AdamW in double: the figures that
- * docs/measurements.md states. Gradients of one tensor are drawn with scales that differ by decades inside a block, and
+ * bench/results/amx.md states. Gradients of one tensor are drawn with scales that differ by decades inside a block, and
  * drift, as those of a network do. */
 #include <math.h>
 #include <setjmp.h>
