@@ -165,6 +165,7 @@ static int update_all(struct trainer *t, uint64_t base, struct shore_diag *diag)
     hyper_parameters(base + 1, groups);
     for (; sent < BLOCKS && !rc; sent += !rc) {
         struct shore_update update = {
+            .size = sizeof update,
             .base_step = base,
             .attempt = shore_fleet_attempt(t->fleet),
             .block = sent,
@@ -206,7 +207,7 @@ static int train_step(struct trainer *t, uint64_t base, struct shore_diag *diag)
 
 static int train(struct trainer *t, uint64_t steps, const struct shore_fleet_options *options,
                  struct shore_diag *diag) {
-    struct shore_fleet_info info;
+    struct shore_fleet_info info = {.size = sizeof info};
     unsigned char digest[16];
     int rc = open_or_create(t, options, diag);
     if (rc) return rc;
@@ -235,6 +236,7 @@ int main(int argc, char **argv) {
         return 2;
     }
     struct shore_fleet_options options = {
+        .size = sizeof options,
         .drives = (const char *const *)argv + 2,
         .ndrives = (uint32_t)argc - 2,
         .optimizer = SHORE_ADAMW,

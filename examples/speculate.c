@@ -159,6 +159,7 @@ static int update(struct trainer *t, uint64_t base, int layer, float coefficient
     struct shore_hyper group = {.lr = 1e-3f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.01f};
     shore_hyper_at_step(&group, SHORE_ADAMW, base + 1);
     struct shore_update request = {
+        .size = sizeof request,
         .base_step = base,
         .attempt = shore_fleet_attempt(t->fleet),
         .block = (uint32_t)layer,
@@ -247,7 +248,7 @@ static int fetch_all(struct trainer *t, uint64_t step, struct shore_diag *diag) 
 
 static int train(struct trainer *t, uint64_t steps, const struct shore_fleet_options *options,
                  struct shore_diag *diag) {
-    struct shore_fleet_info info;
+    struct shore_fleet_info info = {.size = sizeof info};
     unsigned char digest[16];
     int rc = shore_fleet_open(t->layout, options, &t->fleet, diag);
     if (rc == SHORE_EMISSING) rc = create(t, options, diag);
@@ -322,6 +323,7 @@ int main(int argc, char **argv) {
     }
     setvbuf(stdout, NULL, _IOLBF, BUFSIZ);
     const struct shore_fleet_options options = {
+        .size = sizeof options,
         .drives = (const char *const *)word + 2,
         .ndrives = (uint32_t)words - 2,
         .optimizer = SHORE_ADAMW,

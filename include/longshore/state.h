@@ -19,6 +19,10 @@
  * below.
  *
  * Errors of all that submits: -EINVAL (outside the layout, not sealed, or what the fleet does not hold), -ENOMEM.
+ *
+ * Structs that begin with `size`: who passes one sets it to the struct's sizeof, also where the library fills it. So a
+ * program and a library of another version understand each other: members beyond `size` count as zeros, and members
+ * that the library does not know must be zeros. All other structs stay as they are.
  */
 #ifndef LONGSHORE_STATE_H
 #define LONGSHORE_STATE_H
@@ -115,8 +119,9 @@ struct shore_fleet;
 
 enum shore_io { SHORE_IO_AUTO, SHORE_IO_URING, SHORE_IO_THREADS, SHORE_IO_BUFFERED };
 
-/* What a caller may say about a fleet. Zero-initialise; every zero is the default. */
+/* What a caller may say about a fleet. Zero-initialise; every zero but that of size is the default. */
 struct shore_fleet_options {
+    size_t size; /* sizeof(struct shore_fleet_options) */
     /* DIR, FILE, BLOCKDEV, ssh://HOST/PATH, unix:SOCKET:PATH, "ram:" or "null:". What is not there yet is only made
      * where it is a file whose name has a suffix, in a directory that is there. */
     const char *const *drives;
@@ -149,7 +154,6 @@ struct shore_fleet_options {
     uint64_t restore_step;
     /* All memory that grows with the model comes from here if set (arena: see base/arena.h), else from the system. */
     struct shore_arena *arena;
-    struct shore__throttle *throttle; /* of an emulated machine, for the program's own use (drive/throttle.h) */
     /* Notes that are not errors ("page cache used because O_DIRECT is refused"), one sentence each. May be NULL. */
     void (*note)(void *ctx, const char *text);
     void *note_ctx;
@@ -180,18 +184,20 @@ void shore_wait_end(struct shore_wait *w, int rc);
 bool shore_wait_is_done(struct shore_wait *w);
 int shore_wait(struct shore_wait *w, struct shore_diag *diag);
 
-/* Bytes of memory that a fleet of this layout and these options takes (rings, tables), and its least. */
+/* Bytes of memory that a fleet of this layout and these options takes (rings, tables), and its least. 0: without
+ * options.size. */
 uint64_t shore_fleet_memory_bytes(const struct shore_layout *layout, const struct shore_fleet_options *options);
 uint64_t shore_fleet_memory_least_bytes(const struct shore_layout *layout, const struct shore_fleet_options *options);
 
-/* Bytes that new volumes of this layout and these options take on the drives, all together. */
+/* Bytes that new volumes of this layout and these options take on the drives, all together. 0: without options.size.
+ */
 uint64_t shore_fleet_disk_bytes(const struct shore_layout *layout, const struct shore_fleet_options *options);
 
 /* Makes new volumes. The fleet is not usable by shore_fleet_open() until shore_fleet_seal() has committed step 0: it
  * says SHORE_EMISSING, at whatever instant the making was killed, and the same call makes the fleet again, without
  * overwrite and with nothing removed by hand. What else is at those paths stays unless overwrite is set.
  * Errors: SHORE_EEXISTS (a file, device or volume is there that no making has left), SHORE_EUSAGE (nothing is at a
- * path, and its name is not one of a new file), SHORE_EBUSY, -ENOSPC ("needs X, has Y"). */
+ * path, and its name is not one of a new file), SHORE_EBUSY, -ENOSPC ("needs X, has Y"), -EINVAL (options.size). */
 int shore_fleet_create(const struct shore_layout *layout, const struct shore_fleet_options *options,
                        struct shore_fleet **out, struct shore_diag *diag);
 
@@ -206,7 +212,8 @@ int shore_fleet_seal(struct shore_fleet *fleet, uint64_t step, struct shore_diag
 
 /* Opens and locks all drives, recovers, and makes a new epoch durable. The drives may be given in any order. Errors:
  * SHORE_EMISSING (a drive; or the fleet was never sealed, so that it can be made), SHORE_EBUSY, SHORE_EFORMAT,
- * SHORE_ECORRUPT, SHORE_EMISMATCH, SHORE_ESTALE (older than hint_step, or than the other drives), SHORE_ELINK. */
+ * SHORE_ECORRUPT, SHORE_EMISMATCH, SHORE_ESTALE (older than hint_step, or than the other drives), SHORE_ELINK, -EINVAL
+ * (options.size). */
 int shore_fleet_open(const struct shore_layout *layout, const struct shore_fleet_options *options,
                      struct shore_fleet **out, struct shore_diag *diag);
 
@@ -225,16 +232,18 @@ void shore_fleet_close(struct shore_fleet *fleet);
 int shore_volume_identity(const char *path, void *identity, uint32_t *bytes, struct shore_diag *diag);
 
 struct shore_fleet_info {
+    size_t size;   /* set by the caller: sizeof(struct shore_fleet_info) */
     uint64_t step; /* committed */
     uint64_t epoch;
     uint64_t fleet_id[2];
     uint32_t ndrives;
+    unsigned planes;        /* bit mask */
     uint64_t disk_bytes;    /* of all volumes */
     uint64_t scratch_bytes; /* of all drives together, as they were made */
-    unsigned planes;        /* bit mask */
     uint64_t generation;    /* of the placement */
 };
-void shore_fleet_info(const struct shore_fleet *fleet, struct shore_fleet_info *out);
+/* Errors: -EINVAL (out->size). */
+int shore_fleet_info(const struct shore_fleet *fleet, struct shore_fleet_info *out);
 
 /* Path (as opened, resolved) of a drive, valid as long as the fleet; and a line for people: size, I/O in use. */
 const char *shore_fleet_drive_path(const struct shore_fleet *fleet, uint32_t drive);
@@ -273,26 +282,27 @@ int shore_fleet_fetch(struct shore_fleet *fleet, uint64_t step, uint32_t block, 
                       enum shore_fetch_kind kind, void *dst, struct shore_completion done);
 
 struct shore_update {
+    size_t size;        /* sizeof(struct shore_update) */
     uint64_t base_step; /* reads this step, which must be committed, and writes base_step + 1 */
     uint64_t attempt;   /* of the fleet: see shore_fleet_discard() */
     uint32_t block, segment, count;
-    const void *gradient; /* canonical order from `segment` on; NULL: what shore_fleet_spill() stored */
     enum shore_gradient_form form;
+    const void *gradient;     /* canonical order from `segment` on; NULL: what shore_fleet_spill() stored */
     const uint32_t *offsets;  /* SPARSE: count + 1 byte offsets; the code of segment i is gradient[offsets[i]] up to
                                * gradient[offsets[i + 1]] */
     const uint16_t *residual; /* what plane R will hold, bf16; NULL: zeros. Ignored where R is not stored */
-    float coefficient;        /* multiplies the gradient first (clipping); 1: none. Never 0: give a gradient of zeros */
     const struct shore_hyper *groups; /* by parameter group; copied at submit */
     uint32_t ngroups;
-    void *params_out; /* NULL, or where the new parameters go: bf16 (fp32 if the fleet's fp32_params) */
-    uint32_t order;   /* queued updates and stores of lower order run first */
+    float coefficient; /* multiplies the gradient first (clipping); 1: none. Never 0: give a gradient of zeros */
+    void *params_out;  /* NULL, or where the new parameters go: bf16 (fp32 if the fleet's fp32_params) */
+    uint32_t order;    /* queued updates and stores of lower order run first */
 };
 
 /* UPDATE: idempotent; the same request gives the same bytes. Completes when written (not yet durable) and params_out
  * is filled. Updates whose base step is still being committed are held back until it is.
  * Errors: SHORE_ESTALE (another base step), SHORE_EDISCARDED, SHORE_ENONFINITE (a new master has no finite bf16, or an
- * 8-bit moment is not finite), -EIO, SHORE_ECORRUPT. To the completion, with a sentence: -EINVAL, where coefficient was
- * left out, or a group's inv_sqrt_bias2 (Adam, AdamW). */
+ * 8-bit moment is not finite), -EIO, SHORE_ECORRUPT. To the completion, with a sentence: -EINVAL, where size was left
+ * out, coefficient, or a group's inv_sqrt_bias2 (Adam, AdamW). */
 int shore_fleet_update(struct shore_fleet *fleet, const struct shore_update *update, struct shore_completion done);
 
 /* Stores gradients of segments on their drives until an update with gradient == NULL reads them, in the same form: FP32
@@ -304,10 +314,11 @@ int shore_fleet_spill(struct shore_fleet *fleet, uint32_t block, uint32_t segmen
 size_t shore_fleet_state_bytes(const struct shore_fleet *fleet);
 
 struct shore_store {
+    size_t size;                 /* sizeof(struct shore_store) */
     uint64_t base_step, attempt; /* as in shore_update; both are ignored before the fleet is sealed */
+    const void *state;           /* images, segment by segment, aligned to SHORE_BUFFER_ALIGN_BYTES */
     uint32_t block, segment, count;
-    const void *state; /* images, segment by segment, aligned to SHORE_BUFFER_ALIGN_BYTES */
-    uint32_t order;    /* as in shore_update */
+    uint32_t order; /* as in shore_update */
 };
 /* Writes state images into the slot of base_step + 1, which counts as the update of these segments: for updates that
  * are computed elsewhere, and for moving state between fleets. Before the fleet is sealed: the initial state. Errors as
@@ -348,6 +359,7 @@ int shore_fleet_digest(struct shore_fleet *fleet, bool deep, unsigned char diges
 
 /* Counters since open; bytes. */
 struct shore_ledger {
+    size_t size; /* set by the caller: sizeof(struct shore_ledger) */
     /* what crossed the host link: "in" goes to the drives, "out" comes from them */
     uint64_t link_in_gradients, link_in_compressed, link_out_params, link_activations, link_in_state, link_out_state,
         link_out_gradients, link_control;
@@ -358,7 +370,8 @@ struct shore_ledger {
     uint64_t drive_write_commit; /* tables and records */
     uint64_t update_io_wait_ns, update_compute_ns, commit_ns;
 };
-void shore_fleet_ledger(const struct shore_fleet *fleet, struct shore_ledger *out);
+/* Errors: -EINVAL (out->size). */
+int shore_fleet_ledger(const struct shore_fleet *fleet, struct shore_ledger *out);
 
 #ifdef __cplusplus
 }

@@ -46,7 +46,7 @@ static int fill(struct shore__run *run, const struct shore__train_args *args, co
                 struct shore_fleet **fleet, unsigned char digest[16], struct shore_diag *diag) {
     struct shore__source *source = NULL;
     struct shore_fleet_options options;
-    struct shore_fleet_info info;
+    struct shore_fleet_info info = {.size = sizeof info};
     fleet_options(&run->settings, run->model, &options);
     options.overwrite = args->overwrite || run->replace_drives;
     options.fleet_id[0] = run->fleet_id[0];

@@ -60,7 +60,7 @@ static int print_digest(struct shore__run *run, const struct args *a, bool *open
     if (!rc && a->deep) rc = shore__run_check_data(run, false, NULL, NULL, diag);
     if (!rc) rc = shore_fleet_digest(fleet, a->deep, digest, diag);
     if (!rc) {
-        struct shore_fleet_info info;
+        struct shore_fleet_info info = {.size = sizeof info};
         shore_fleet_info(fleet, &info);
         shore__cli_hex(digest, hex);
         if (a->json)

@@ -62,7 +62,7 @@ static int open_run(const char *path, const struct shore__strings *moved, struct
     out->tokenizer = out->run->tokenizer;
     rc = shore__cli_open_fleet(out->run, NULL, &out->fleet, diag);
     if (rc) return rc;
-    struct shore_fleet_info info;
+    struct shore_fleet_info info = {.size = sizeof info};
     shore_fleet_info(out->fleet, &info);
     out->step = info.step;
     return 0;

@@ -89,7 +89,7 @@ static int open_session(const struct shore__weights_of *of, const struct shore__
     s->c->ops->set_workspace(s->c, shore__carve_take(&s->memory, workspace), workspace);
     rc = shore__pager_open(of, s->c, &residency, &s->memory, &s->pager, diag);
     if (rc) return rc;
-    struct shore_fleet_info info = {0};
+    struct shore_fleet_info info = {.size = sizeof info};
     if (of->fleet) shore_fleet_info(of->fleet, &info);
     shore__pager_set_step(s->pager, info.step);
     if (!work_bytes) shore__pass_place(&s->pass, sequences, o->seq_len, &s->memory);

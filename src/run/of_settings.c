@@ -186,6 +186,7 @@ void shore__run_fleet_options(const struct shore__settings *s, uint64_t scratch_
         (s->chunk_bytes + SHORE_SEGMENT_ELEMS * element_bytes / 2) / (SHORE_SEGMENT_ELEMS * element_bytes);
     if (segments > UINT32_MAX) segments = UINT32_MAX;
     *out = (struct shore_fleet_options){
+        .size = sizeof *out,
         .drives = (const char *const *)s->drives.item,
         .ndrives = (uint32_t)s->drives.count,
         .optimizer = s->optimizer,

@@ -4,6 +4,7 @@
 
 #include "base/arena.h"
 #include "cli/clean_text.h"
+#include "drive/fleet/emulated.h"
 #include "number/bf16.h"
 #include "run/emulation/emulate.h"
 #include "tools/bench.h"
@@ -183,6 +184,7 @@ static int update_beside(struct bench *b, uint64_t step, const struct shore_hype
     int rc = 0;
     for (uint32_t block = 0; !rc && block < b->layout->nblocks; block++) {
         struct shore_update update = {
+            .size = sizeof update,
             .base_step = step,
             .attempt = shore_fleet_attempt(b->fleet),
             .block = block,
@@ -225,6 +227,7 @@ static int one_step(struct bench *b, uint64_t step, struct shore_diag *diag) {
 }
 
 static int measure(struct bench *b, struct shore_diag *diag) {
+    b->before.size = b->after.size = sizeof b->before;
     for (uint64_t step = 0; step < (uint64_t)b->args->warmup + b->args->steps; step++) {
         if (step == b->args->warmup) shore_fleet_ledger(b->fleet, &b->before);
         uint64_t start = shore__now_ns();
@@ -254,7 +257,7 @@ static int print(struct bench *b) {
     double compute = (double)(b->after.update_compute_ns - b->before.update_compute_ns) * 1e-9 / n;
     double commit = (double)(b->after.commit_ns - b->before.commit_ns) * 1e-9 / n;
     double bytes = read + written + commit_bytes;
-    struct shore_fleet_info info;
+    struct shore_fleet_info info = {.size = sizeof info};
     shore_fleet_info(b->fleet, &info);
     char describe[512] = "";
     shore_fleet_drive_describe(b->fleet, 0, describe, sizeof describe);
@@ -318,6 +321,7 @@ static int run(const void *args) {
     if (!rc) rc = make_layout(&b, &diag);
     if (!rc) rc = shore__emulation_throttle(a->emulate, &b.places, &b.throttle, &diag);
     struct shore_fleet_options fleet = {
+        .size = sizeof fleet,
         .drives = (const char *const *)b.places.item,
         .ndrives = (uint32_t)b.places.count,
         .optimizer = a->optimizer,
@@ -326,7 +330,6 @@ static int run(const void *args) {
         .io = a->io,
         .overwrite = a->overwrite,
         .spill = a->host_update,
-        .throttle = b.throttle,
         .note = shore__cli_note,
     };
     uint64_t moment = a->moments == SHORE_MOMENTS_8BIT ? 1 : 4;
@@ -336,7 +339,7 @@ static int run(const void *args) {
     if (!rc) rc = make_buffers(&b, &diag);
     bool created = false;
     if (!rc) {
-        rc = shore_fleet_create(b.layout, &fleet, &b.fleet, &diag);
+        rc = shore__fleet_create_emulated(b.layout, &fleet, b.throttle, &b.fleet, &diag);
         created = !rc;
     }
     if (created && a->host_update) {

@@ -181,7 +181,7 @@ void shore__activations_give_up(struct trainer *t) {
 
 int shore__activations_open(struct trainer *t, struct shore_diag *diag) {
     size_t n = t->m->arch.n_layer + 2, pairs = t->m->arch.n_layer * t->plan.units;
-    struct shore_fleet_info info;
+    struct shore_fleet_info info = {.size = sizeof info};
     t->boundary = calloc(n, sizeof *t->boundary);
     t->kept = calloc(pairs, sizeof *t->kept);
     t->boundary_transfer = calloc(n, sizeof *t->boundary_transfer);

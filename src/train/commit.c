@@ -74,7 +74,7 @@ static void report_emulation(struct trainer *t, struct shore__step_report *r) {
 
 static void fill_report(struct trainer *t) {
     struct shore__step_report *r = &t->report;
-    struct shore_ledger now, *was = &t->ledger;
+    struct shore_ledger now = {.size = sizeof now}, *was = &t->ledger;
     uint64_t resident, peak, end = shore__now_ns();
     shore_fleet_ledger(t->fleet, &now);
     shore__resident_bytes(&resident, &peak);
@@ -108,6 +108,7 @@ static void fill_report(struct trainer *t) {
 }
 
 void shore__commit_begin_counting(struct trainer *t) {
+    t->ledger.size = sizeof t->ledger;
     shore_fleet_ledger(t->fleet, &t->ledger);
     if (t->throttle) shore__throttle_busy(t->throttle, &t->busy);
     shore__pager_waited_ns(t->pass.pager);

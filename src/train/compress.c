@@ -107,7 +107,7 @@ static int lost(struct trainer *t, uint64_t step, struct shore_diag *diag) {
 
 int shore__compress_open(struct trainer *t, struct shore_diag *diag) {
     struct compression *z = &t->compression;
-    struct shore_fleet_info info;
+    struct shore_fleet_info info = {.size = sizeof info};
     if (!z->residual[1]) return 0;
     shore_fleet_info(t->fleet, &info);
     memset(z->residual[0], 0, residual_bytes(t));
@@ -124,7 +124,7 @@ int shore__compress_open(struct trainer *t, struct shore_diag *diag) {
 
 int shore__compress_save(struct trainer *t, struct shore_diag *diag) {
     struct compression *z = &t->compression;
-    struct shore_fleet_info info;
+    struct shore_fleet_info info = {.size = sizeof info};
     unsigned char digest[16];
     if (!z->residual[1]) return 0;
     shore_fleet_info(t->fleet, &info);

@@ -247,6 +247,7 @@ static void fill_gradient(const struct trainer *t, const struct piece *p, uint32
 static int submit_part(struct trainer *t, struct piece *p, struct shore__page_id page, uint32_t segment, uint32_t count,
                        float coefficient, struct shore_diag *diag) {
     struct shore_update update = {
+        .size = sizeof update,
         .base_step = t->base_step,
         .attempt = shore_fleet_attempt(t->fleet),
         .segment = segment,

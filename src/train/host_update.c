@@ -150,6 +150,7 @@ static void store(struct work *w, struct chunk *c) {
     for (uint32_t i = 0; i < c->npieces; i++) {
         const struct piece *p = &c->pieces[i];
         struct shore_store part = {
+            .size = sizeof part,
             .base_step = w->how->base_step,
             .attempt = w->how->attempt,
             .block = p->block,

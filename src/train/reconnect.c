@@ -48,7 +48,7 @@ int shore__train_reconnect(struct trainer *t, uint64_t *step, struct shore_diag 
     char text[sizeof diag->text + 160], seconds[32];
     const struct shore_diag lost = *diag;
     struct shore_diag why = lost;
-    struct shore_fleet_info info;
+    struct shore_fleet_info info = {.size = sizeof info};
     uint64_t start = shore__now_ns(), limit = (uint64_t)(t->s->reconnect_seconds * 1e9);
     int rc = SHORE_ELINK;
     give_up_attempt(t);

@@ -10,6 +10,7 @@
 #include "base/diag.h"
 #include "base/machine.h"
 #include "base/units.h"
+#include "drive/fleet/emulated.h"
 #include "run/emulation/emulate.h"
 #include "train/trainer.h"
 
@@ -37,7 +38,6 @@ static void fit_rings(struct trainer *t, struct shore_fleet_options *options) {
             options->ring_bytes = drive->memory_bytes * options->ndrives;
     }
     if (e && e->host_buffers && t->plan.host_buffers > e->host_buffers) t->plan.host_buffers = e->host_buffers;
-    options->throttle = t->throttle;
     if (e && t->events->note) {
         char text[160];
         snprintf(text, sizeof text, "emulated: times are those of %s, rates and model divided by %g", e->name,
@@ -63,13 +63,13 @@ int shore__train_needs(const struct shore__settings *s, const struct shore__mode
 static int make_state(struct trainer *t, struct shore_fleet_options *options, bool overwrite, const char *processor,
                       struct shore_diag *diag) {
     struct shore__source *source = NULL;
-    struct shore_fleet_info info;
+    struct shore_fleet_info info = {.size = sizeof info};
     options->overwrite = overwrite || t->run->replace_drives;
     memcpy(options->fleet_id, t->run->fleet_id, sizeof options->fleet_id);
     int rc = t->s->model ? shore__source_directory(t->m, t->s->model, &source, diag)
                          : shore__source_init(t->m, t->s->seed, &source);
     if (!rc) rc = shore__run_replace(t->run, diag);
-    if (!rc) rc = shore_fleet_create(t->m->layout, options, &t->fleet, diag);
+    if (!rc) rc = shore__fleet_create_emulated(t->m->layout, options, t->throttle, &t->fleet, diag);
     if (!rc) rc = shore__import(t->fleet, t->m, source, t->events->making, t->events->ctx, diag);
     if (!rc) rc = shore_fleet_seal(t->fleet, 0, diag);
     shore__source_close(source);
@@ -92,9 +92,9 @@ static int open_state(struct trainer *t, struct shore_fleet_options *options, co
     options->hint_step = t->run->hint_step;
     options->generation = t->run->generation;
     memcpy(options->fleet_id, t->run->fleet_id, sizeof options->fleet_id);
-    int rc = shore_fleet_open(t->m->layout, options, &t->fleet, diag);
+    int rc = shore__fleet_open_emulated(t->m->layout, options, t->throttle, &t->fleet, diag);
     if (rc) return rc;
-    struct shore_fleet_info info;
+    struct shore_fleet_info info = {.size = sizeof info};
     shore_fleet_info(t->fleet, &info);
     t->result->opened = true; /* each volume has a new epoch */
     t->result->step = info.step;
@@ -110,7 +110,7 @@ static int open_state(struct trainer *t, struct shore_fleet_options *options, co
 
 /* A kill after a commit may have cost the line of its step: the record holds it, but for what is measured later. */
 static int recover_metrics(struct trainer *t, struct shore_diag *diag) {
-    struct shore_fleet_info info;
+    struct shore_fleet_info info = {.size = sizeof info};
     char line[SHORE__METRICS_LINE_BYTES + 64];
     uint32_t bytes = SHORE__METRICS_LINE_BYTES;
     shore_fleet_info(t->fleet, &info);
@@ -134,7 +134,7 @@ static int recover_metrics(struct trainer *t, struct shore_diag *diag) {
 /* Where a drive owns only some segments, rounding alone makes their parts unequal. */
 static int watch_drives(struct trainer *t, struct shore_diag *diag) {
     enum { SEGMENTS_LEAST = 8 };
-    struct shore_fleet_info info;
+    struct shore_fleet_info info = {.size = sizeof info};
     shore_fleet_info(t->fleet, &info);
     for (uint32_t d = 0; d < info.ndrives; d++)
         if (shore_fleet_drive_segments(t->fleet, d) < SEGMENTS_LEAST) return 0;
@@ -329,7 +329,7 @@ static int go_back(struct trainer *t, struct shore_diag *diag) {
 int shore__train(struct shore__run *run, bool fresh, bool overwrite, const uint64_t *accept_step,
                  const struct shore__train_events *events, struct shore__train_result *out, struct shore_diag *diag) {
     struct trainer t = {.run = run, .s = &run->settings, .m = run->model, .events = events, .result = out};
-    struct shore_fleet_info info;
+    struct shore_fleet_info info = {.size = sizeof info};
     *out = (struct shore__train_result){.last_loss = NAN, .last_val_loss = NAN};
     int rc = open_trainer(&t, fresh, overwrite, accept_step, diag);
     if (rc) {

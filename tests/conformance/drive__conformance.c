@@ -2,6 +2,7 @@
 #include "conformance/drive_bench.h"
 
 #include "base/arena.h"
+#include "drive/fleet/emulated.h"
 #include "drive/fleet/fleet.h"
 #include "drive/fleet/fleet_snapshot.h"
 #include "drive/throttle.h"
@@ -196,7 +197,7 @@ static void test_spilled(void **state) {
 
         must(&b, spill_wait(&b, 1, 0, n, SHORE_GRADIENT_BF16, gradient));
         memset(back, 0, bytes);
-        struct shore_ledger before, after;
+        struct shore_ledger before = {.size = sizeof before}, after = before;
         shore_fleet_ledger(b.fleet, &before);
         must(&b, fetch_wait(&b, 0, 1, 0, n, SHORE_FETCH_SPILLED_BF16, back));
         shore_fleet_ledger(b.fleet, &after);
@@ -224,8 +225,7 @@ static void test_paced(void **state) {
     struct shore__throttle *throttle;
     assert_int_equal(shore__throttle_open(&machine, 2, &throttle, &b.diag), 0);
     shore_fleet_close(b.fleet);
-    b.options.throttle = throttle;
-    must(&b, shore_fleet_open(b.plain.layout, &b.options, &b.fleet, &b.diag));
+    must(&b, shore__fleet_open_emulated(b.plain.layout, &b.options, throttle, &b.fleet, &b.diag));
     uint64_t start = shore__now_ns();
     struct step_how plain = {.coefficient = 1, .params = true}, spilled = {.coefficient = 1, .spill = true};
     for (uint32_t i = 0; i < BLOCKS; i++)
@@ -239,7 +239,7 @@ static void test_paced(void **state) {
     must(&b, fleet_commit(b.fleet, 1, false, &b.diag));
     plain_step(&b.plain, 1);
     double seconds = (double)(shore__now_ns() - start) * 1e-9;
-    struct shore_ledger ledger;
+    struct shore_ledger ledger = {.size = sizeof ledger};
     struct shore__busy busy;
     shore_fleet_ledger(b.fleet, &ledger);
     shore__throttle_busy(throttle, &busy);
@@ -359,7 +359,8 @@ static void test_updates_wait_for_their_base(void **state) {
         for (uint32_t i = 0; i < BLOCKS; i++) {
             gradient[i] = pages(b.plain.layout->blocks[i].padded_elems * 4);
             gradient_of_step(&b.plain, i, 2, gradient[i]);
-            struct shore_update update = {.base_step = 1,
+            struct shore_update update = {.size = sizeof update,
+                                          .base_step = 1,
                                           .attempt = shore_fleet_attempt(b.fleet),
                                           .block = i,
                                           .count = b.plain.layout->blocks[i].segments,
@@ -407,7 +408,8 @@ static void test_many_updates(void **state) {
             for (uint32_t i = 0; i < BLOCKS; i++)
                 for (uint32_t s = 0, count; s < b.plain.layout->blocks[i].segments; s += count) {
                     count = repeat % 3 ? b.plain.layout->blocks[i].segments : 1;
-                    struct shore_update update = {.base_step = 0,
+                    struct shore_update update = {.size = sizeof update,
+                                                  .base_step = 0,
                                                   .attempt = shore_fleet_attempt(b.fleet),
                                                   .block = i,
                                                   .segment = s,
@@ -441,7 +443,8 @@ static void test_refusals(void **state) {
         struct shore_wait wait;
         float *gradient = pages(b.plain.layout->blocks[1].padded_elems * 4);
         hypers(&b.plain, 1, groups);
-        struct shore_update update = {.attempt = shore_fleet_attempt(b.fleet),
+        struct shore_update update = {.size = sizeof update,
+                                      .attempt = shore_fleet_attempt(b.fleet),
                                       .block = 1,
                                       .count = b.plain.layout->blocks[1].segments,
                                       .gradient = gradient,
@@ -511,7 +514,7 @@ static void test_more_groups_than_the_wire_takes(void **state) {
         struct shore_fleet *fleet;
         struct shore_diag diag;
         place_open(&place, kinds[remote]);
-        struct shore_fleet_options options = {.drives = place.paths, .ndrives = place.ndrives};
+        struct shore_fleet_options options = {.size = sizeof options, .drives = place.paths, .ndrives = place.ndrives};
         assert_int_equal(shore_fleet_create(layout, &options, &fleet, &diag), remote ? SHORE_EINPUT : 0);
         if (remote) assert_non_null(strstr(diag.text, "tensor next is of group 1024"));
         if (!remote) shore_fleet_close(fleet);
@@ -574,7 +577,7 @@ static void test_ledger(void **state) {
                                          {"8 bits", "f", SHORE_IO_THREADS, 0, 0, SHORE_MOMENTS_8BIT}};
     for (size_t c = 0; c < 2; c++) {
         struct bench b;
-        struct shore_ledger before, after;
+        struct shore_ledger before = {.size = sizeof before}, after = before;
         assert_true(bench_open(&b, &both[c], SHORE_ADAMW, false));
         shore_fleet_ledger(b.fleet, &before);
         step(&b);

@@ -35,14 +35,14 @@ static void test_state_images(void **state) {
         place_open(&other, c % 2 ? "f" : "rfr");
         struct shore_fleet_options options = options_of(&configs[c], &other, &b.plain);
         must(&b, shore_fleet_create(b.plain.layout, &options, &copy, &b.diag));
-        copy_state(&b, b.fleet, copy, (struct shore_store){0}, 1);
+        copy_state(&b, b.fleet, copy, (struct shore_store){.size = sizeof(struct shore_store)}, 1);
         must(&b, shore_fleet_seal(copy, 1, &b.diag));
         assert_digest(copy, &b.plain, true);
         must(&b, fleet_step(copy, &b.plain, 1, &b.diag));
         plain_step(&b.plain, 1);
         assert_digest(copy, &b.plain, true);
 
-        struct shore_store store = {.base_step = 1, .attempt = shore_fleet_attempt(b.fleet)};
+        struct shore_store store = {.size = sizeof store, .base_step = 1, .attempt = shore_fleet_attempt(b.fleet)};
         copy_state(&b, copy, b.fleet, store, 2);
         must(&b, fleet_commit(b.fleet, 1, false, &b.diag));
         assert_digest(b.fleet, &b.plain, true);
@@ -75,9 +75,9 @@ static void test_restored(void **state) {
         options.generation = 7;
         options.epoch = 9;
         must(&b, shore_fleet_create(b.plain.layout, &options, &kept, &b.diag));
-        copy_state(&b, b.fleet, kept, (struct shore_store){0}, 1);
+        copy_state(&b, b.fleet, kept, (struct shore_store){.size = sizeof(struct shore_store)}, 1);
         must(&b, shore_fleet_seal(kept, 1, &b.diag));
-        struct shore_fleet_info info;
+        struct shore_fleet_info info = {.size = sizeof info};
         shore_fleet_info(kept, &info);
         assert_int_equal(info.generation, 7);
         assert_int_equal(info.epoch, 9);
@@ -86,7 +86,7 @@ static void test_restored(void **state) {
 
         struct shore_wait wait;
         shore_wait_init(&wait);
-        struct shore_store store = {.base_step = 3, .attempt = shore_fleet_attempt(b.fleet)};
+        struct shore_store store = {.size = sizeof store, .base_step = 3, .attempt = shore_fleet_attempt(b.fleet)};
         copy_state(&b, kept, b.fleet, store, 1);
         must(&b, shore_fleet_commit_restored(b.fleet, 1, "back", 4, shore_wait_completion(&wait)));
         must(&b, shore_wait(&wait, &b.diag));
@@ -205,7 +205,7 @@ static void test_unused_pages(void **state) {
         place_open(&other, "rf");
         struct shore_fleet_options options = options_of(&configs[c], &other, &b.plain);
         must(&b, shore_fleet_create(b.plain.layout, &options, &copy, &b.diag));
-        copy_state(&b, b.fleet, copy, (struct shore_store){0}, 2);
+        copy_state(&b, b.fleet, copy, (struct shore_store){.size = sizeof(struct shore_store)}, 2);
         must(&b, shore_fleet_seal(copy, 2, &b.diag));
         assert_digest(copy, &b.plain, true);
         shore_fleet_close(copy);
@@ -223,12 +223,12 @@ static void test_generations(void **state) {
     assert_true(bench_open(&b, &files, SHORE_ADAMW, false));
     place_open(&other, "ff");
     struct shore_fleet_options options = options_of(&files, &other, &b.plain);
-    struct shore_fleet_info info;
+    struct shore_fleet_info info = {.size = sizeof info};
     shore_fleet_info(b.fleet, &info);
     memcpy(options.fleet_id, info.fleet_id, sizeof options.fleet_id);
     options.generation = info.generation + 1;
     must(&b, shore_fleet_create(b.plain.layout, &options, &second, &b.diag));
-    copy_state(&b, b.fleet, second, (struct shore_store){0}, 0);
+    copy_state(&b, b.fleet, second, (struct shore_store){.size = sizeof(struct shore_store)}, 0);
     must(&b, shore_fleet_seal(second, 0, &b.diag));
     shore_fleet_close(second);
     shore_fleet_close(b.fleet);
@@ -319,7 +319,8 @@ static void test_damaged_codes(void **state) {
         hypers(&b.plain, b.plain.step + 1, groups);
         gradient_of_step(&b.plain, 1, b.plain.step + 1, dense);
         unsigned char *code = gradient_in_form(&b.plain, dense, segments, &offsets);
-        struct shore_update update = {.base_step = b.plain.step,
+        struct shore_update update = {.size = sizeof update,
+                                      .base_step = b.plain.step,
                                       .attempt = shore_fleet_attempt(b.fleet),
                                       .block = 1,
                                       .count = segments,

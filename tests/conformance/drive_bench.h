@@ -36,6 +36,7 @@ static const struct config configs[] = {
 static inline struct shore_fleet_options options_of(const struct config *c, const struct place *place,
                                                     const struct plain *p) {
     return (struct shore_fleet_options){
+        .size = sizeof(struct shore_fleet_options),
         .drives = place->paths,
         .ndrives = place->ndrives,
         .optimizer = p->optimizer,

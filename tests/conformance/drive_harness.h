@@ -349,6 +349,7 @@ static inline int fleet_updates(struct shore_fleet *f, const struct plain *p, ui
             if (spilled) rc = spilled;
         }
         struct shore_update update = {
+            .size = sizeof update,
             .base_step = base,
             .attempt = shore_fleet_attempt(f),
             .block = b,

@@ -80,7 +80,8 @@ static struct shore_fleet_options options_for(uint32_t ndrives) {
         snprintf(paths[d], sizeof paths[d], "%s/%u.volume", folder, d);
         path_list[d] = paths[d];
     }
-    return (struct shore_fleet_options){.drives = path_list,
+    return (struct shore_fleet_options){.size = sizeof(struct shore_fleet_options),
+                                        .drives = path_list,
                                         .ndrives = ndrives,
                                         .optimizer = SHORE_SGD,
                                         .io = SHORE_IO_THREADS,
@@ -136,7 +137,7 @@ static void make_again(struct shore_fleet_options *options, int why) {
 
 static void recover(uint32_t ndrives, int acknowledged, bool go_on) {
     struct shore_fleet_options options = options_for(ndrives);
-    struct shore_fleet_info info;
+    struct shore_fleet_info info = {.size = sizeof info};
     struct shore_fleet *f;
     struct shore_diag diag = {""};
     options.hint_step = acknowledged < 0 ? 0 : (uint64_t)acknowledged;

@@ -37,7 +37,8 @@ static void start(struct fault *t, const char *kinds) {
     memset(t, 0, sizeof *t);
     place_open(&t->place, kinds);
     plain_open(&t->plain, SHORE_ADAMW, false);
-    t->options = (struct shore_fleet_options){.drives = t->place.paths,
+    t->options = (struct shore_fleet_options){.size = sizeof(struct shore_fleet_options),
+                                              .drives = t->place.paths,
                                               .ndrives = t->place.ndrives,
                                               .spill = true,
                                               .io = SHORE_IO_THREADS,
@@ -168,7 +169,7 @@ static void a_failed_flush_is_final(void **state) {
         assert_int_equal(fleet_commit(t.fleet, 1, false, &t.diag), -EIO);
         assert_int_equal(fleet_updates(t.fleet, &t.plain, 1, &how, &t.diag), -EIO);
         must(&t, open_again(&t));
-        struct shore_fleet_info info;
+        struct shore_fleet_info info = {.size = sizeof info};
         shore_fleet_info(t.fleet, &info);
         assert_in_range(info.step, 1, 2);
         if (info.step == 2) plain_step(&t.plain, 1);
@@ -196,7 +197,8 @@ static void *update_on_and_on(void *ctx) {
     struct updater *u = ctx;
     const struct plain *p = &u->t->plain;
     struct shore_hyper groups[GROUPS];
-    struct shore_update update = {.base_step = 1,
+    struct shore_update update = {.size = sizeof update,
+                                  .base_step = 1,
                                   .attempt = shore_fleet_attempt(u->t->fleet),
                                   .count = p->layout->blocks[0].segments,
                                   .gradient = pages(p->layout->blocks[0].padded_elems * 4),
@@ -713,7 +715,8 @@ static void what_is_left_out_of_an_update_is_named(void **state) {
             if (cases[i].with_hyper) shore_hyper_at_step(&groups[g], t.options.optimizer, 1);
         }
         float *gradient = pages(t.plain.layout->blocks[0].padded_elems * 4);
-        struct shore_update update = {.attempt = shore_fleet_attempt(t.fleet),
+        struct shore_update update = {.size = sizeof update,
+                                      .attempt = shore_fleet_attempt(t.fleet),
                                       .count = t.plain.layout->blocks[0].segments,
                                       .gradient = gradient,
                                       .coefficient = cases[i].coefficient,

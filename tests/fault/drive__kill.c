@@ -34,7 +34,8 @@ static const struct shore_block_spec small_blocks[BLOCKS] = {
 static const char *const drives[] = {folder, files[1], files[2]};
 
 static struct shore_fleet_options options_for(uint32_t ndrives) {
-    return (struct shore_fleet_options){.drives = drives,
+    return (struct shore_fleet_options){.size = sizeof(struct shore_fleet_options),
+                                        .drives = drives,
                                         .ndrives = ndrives,
                                         .optimizer = SHORE_SGD,
                                         .io = SHORE_IO_THREADS,

@@ -27,7 +27,8 @@ static void start(struct order *t, const char *kinds) {
     memset(t, 0, sizeof *t);
     place_open(&t->place, kinds);
     plain_open(&t->plain, SHORE_ADAMW, false);
-    t->options = (struct shore_fleet_options){.drives = t->place.paths, .ndrives = t->place.ndrives};
+    t->options = (struct shore_fleet_options){
+        .size = sizeof(struct shore_fleet_options), .drives = t->place.paths, .ndrives = t->place.ndrives};
     must(t, shore_fleet_create(t->plain.layout, &t->options, &t->fleet, &t->diag));
 }
 
@@ -72,7 +73,8 @@ static void update_behind_the_commit(const char *kinds) {
     hypers(&t.plain, 1, groups);
     float *gradient = pages(t.plain.layout->blocks[1].padded_elems * 4);
     struct shore__drive *drive = t.fleet->drives[0];
-    struct shore_update update = {.attempt = shore_fleet_attempt(t.fleet),
+    struct shore_update update = {.size = sizeof update,
+                                  .attempt = shore_fleet_attempt(t.fleet),
                                   .block = 1,
                                   .count = t.plain.layout->blocks[1].segments,
                                   .gradient = gradient,
@@ -134,7 +136,7 @@ static void test_initial_state_behind_its_seal(void **state) {
         unsigned char *image = pages(shore_fleet_state_bytes(t.fleet)), one[16], other[16];
         pthread_create(&thread, NULL, seal, &sealing);
         for (unsigned char n = 1; !atomic_load(&sealing.over); n++) {
-            struct shore_store store = {.block = 2, .count = 1, .state = image};
+            struct shore_store store = {.size = sizeof store, .block = 2, .count = 1, .state = image};
             struct shore_wait wait;
             memset(image, n, 64);
             shore_wait_init(&wait);
@@ -176,7 +178,7 @@ static void test_a_commit_without_an_epoch(void **state) {
         plain_step(&t.plain, 1);
         shore_fleet_close(t.fleet);
         t.fleet = NULL;
-        struct shore__drive_config config = shore__fleet_config(t.plain.layout, &t.options, false);
+        struct shore__drive_config config = shore__fleet_config(t.plain.layout, &t.options, NULL, false);
         struct shore__drive *drive;
         must(&t, shore__drive_open_at(&config, t.place.paths[0], &drive, &t.diag));
         must(&t, drive->ops->load(drive, 1, &t.diag));

@@ -236,7 +236,7 @@ static void *serve(void *ctx) {
 static void between_describe(struct between *b) {
     memset(b, 0, sizeof *b);
     plain_open(&b->plain, SHORE_ADAMW, false);
-    struct shore_fleet_options options = {.optimizer = SHORE_ADAMW};
+    struct shore_fleet_options options = {.size = sizeof options, .optimizer = SHORE_ADAMW};
     b->config = (struct shore__drive_config){.layout = b->plain.layout, .optimizer = SHORE_ADAMW};
     shore__planes_make(b->plain.layout, &options, b->config.plane_bytes);
     b->desc = (struct shore__volume_desc){
@@ -288,7 +288,8 @@ static int whole_step(struct between *b) {
     if (rc) return rc;
     ops->discard(b->drive, 1);
     for (uint32_t i = 0; !rc && i < BLOCKS; i++) {
-        struct shore_update update = {.attempt = 1,
+        struct shore_update update = {.size = sizeof update,
+                                      .attempt = 1,
                                       .block = i,
                                       .count = b->plain.layout->blocks[i].segments,
                                       .gradient = b->gradient,

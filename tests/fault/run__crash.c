@@ -114,7 +114,8 @@ static void take_step(struct shore__run *run, struct shore_fleet *fleet, uint64_
         assert_non_null(gradient);
         for (size_t i = 0; i < elems; i++)
             gradient[i] = (float)(i % 13) * 0.01f;
-        struct shore_update update = {.base_step = base_step,
+        struct shore_update update = {.size = sizeof update,
+                                      .base_step = base_step,
                                       .attempt = shore_fleet_attempt(fleet),
                                       .block = b,
                                       .count = run->model->layout->blocks[b].segments,
@@ -210,7 +211,7 @@ static bool look(uint64_t generation_most) {
     digest_of(fleet, digest);
     bool late = memcmp(digest, digest_late, sizeof digest) == 0;
     if (!late) assert_memory_equal(digest, digest_early, sizeof digest);
-    struct shore_fleet_info info;
+    struct shore_fleet_info info = {.size = sizeof info};
     shore_fleet_info(fleet, &info);
     assert_int_equal(info.step, late ? 2 : 1);
     char metrics[64];

@@ -22,8 +22,11 @@ static void start(struct fault *t, const char *kinds) {
     memset(t, 0, sizeof *t);
     place_open(&t->place, kinds);
     plain_open(&t->plain, SHORE_ADAMW, false);
-    t->options = (struct shore_fleet_options){
-        .drives = t->place.paths, .ndrives = t->place.ndrives, .spill = true, .io = SHORE_IO_THREADS};
+    t->options = (struct shore_fleet_options){.size = sizeof(struct shore_fleet_options),
+                                              .drives = t->place.paths,
+                                              .ndrives = t->place.ndrives,
+                                              .spill = true,
+                                              .io = SHORE_IO_THREADS};
     must(t, shore_fleet_create(t->plain.layout, &t->options, &t->fleet, &t->diag));
     must(t, fleet_init(t->fleet, &t->plain, &t->diag));
 }

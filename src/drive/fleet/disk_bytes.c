@@ -1,9 +1,13 @@
 #include <stdlib.h>
 
+#include "base/sized.h"
 #include "drive/fleet/fleet.h"
 
 /* Placement depends on what is free where, and the sum of the volumes hardly on placement: taken for equal parts. */
-uint64_t shore_fleet_disk_bytes(const struct shore_layout *layout, const struct shore_fleet_options *o) {
+uint64_t shore_fleet_disk_bytes(const struct shore_layout *layout, const struct shore_fleet_options *given) {
+    struct shore_fleet_options options;
+    const struct shore_fleet_options *o = &options;
+    if (shore__sized_in(&options, sizeof options, given, "shore_fleet_options", NULL)) return 0;
     struct shore__range *ranges = calloc((size_t)layout->nblocks * o->ndrives, sizeof *ranges);
     uint64_t *weights = calloc((size_t)o->ndrives * 2, sizeof *weights), bytes = 0;
     if (ranges && weights) {

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/diag.h"
+#include "base/sized.h"
 #include "base/units.h"
 #include "drive/chunk.h"
 #include "drive/layout.h"
@@ -210,13 +211,16 @@ int shore_fleet_fetch(struct shore_fleet *f, uint64_t step, uint32_t block, uint
     return 0;
 }
 
+/* What a request to update says beside its groups, as a drive of this host counts it. */
+#define UPDATE_BYTES 104u
+
 static void count_update(struct shore_fleet *f, uint32_t d, const struct shore_update *u) {
     bool sparse = u->form == SHORE_GRADIENT_SPARSE;
     shore__link_count(f, d, sparse ? SHORE__LINK_IN_COMPRESSED : SHORE__LINK_IN_GRADIENTS,
                       shore__update_gradient_bytes(&f->config, u));
     shore__link_count(f, d, SHORE__LINK_IN_STATE, shore__update_residual_bytes(&f->config, u));
     shore__link_count(f, d, SHORE__LINK_OUT_PARAMS, shore__update_bytes_out(&f->config, u));
-    shore__link_count(f, d, SHORE__LINK_CONTROL, sizeof *u + u->ngroups * sizeof *u->groups);
+    shore__link_count(f, d, SHORE__LINK_CONTROL, UPDATE_BYTES + u->ngroups * sizeof *u->groups);
 }
 
 static void send_to(struct shore__join *join, uint32_t d, struct shore__range range) {
@@ -296,6 +300,12 @@ static int submit_update(struct shore__join *join) {
     return 0;
 }
 
+/* A completion has words, which a code has not. */
+static int refuse(struct shore_completion done, int rc, const struct shore_diag *why) {
+    done.fn(done.ctx, rc, why);
+    return 0;
+}
+
 /* What a caller left out, of which nothing else would tell: every step would be committed, and change nothing. NULL: no
  * such thing. */
 static const char *left_out(const struct shore_fleet *f, const struct shore_update *update) {
@@ -311,15 +321,15 @@ static const char *left_out(const struct shore_fleet *f, const struct shore_upda
     return NULL;
 }
 
-int shore_fleet_update(struct shore_fleet *f, const struct shore_update *update, struct shore_completion done) {
-    int rc = shore__update_check(&f->config, update);
+int shore_fleet_update(struct shore_fleet *f, const struct shore_update *given, struct shore_completion done) {
+    struct shore_update known, *update = &known;
+    struct shore_diag why;
+    int rc = shore__sized_in(update, sizeof *update, given, "shore_update", &why);
+    if (rc) return refuse(done, rc, &why);
+    rc = shore__update_check(&f->config, update);
     if (rc) return rc;
     const char *what = left_out(f, update);
-    if (what) {
-        struct shore_diag why;
-        done.fn(done.ctx, shore__fail(&why, -EINVAL, "shore_fleet_update: %s", what), &why);
-        return 0;
-    }
+    if (what) return refuse(done, shore__fail(&why, -EINVAL, "shore_fleet_update: %s", what), &why);
     size_t groups_bytes = update->ngroups * sizeof *update->groups;
     struct shore__join *join = join_new(f, JOIN_UPDATE, groups_bytes, done);
     if (!join) return -ENOMEM;
@@ -329,8 +339,12 @@ int shore_fleet_update(struct shore_fleet *f, const struct shore_update *update,
     return submit_update(join);
 }
 
-int shore_fleet_store(struct shore_fleet *f, const struct shore_store *store, struct shore_completion done) {
-    int rc = check_range(f, store->block, store->segment, store->count);
+int shore_fleet_store(struct shore_fleet *f, const struct shore_store *given, struct shore_completion done) {
+    struct shore_store known, *store = &known;
+    struct shore_diag why;
+    int rc = shore__sized_in(store, sizeof *store, given, "shore_store", &why);
+    if (rc) return refuse(done, rc, &why);
+    rc = check_range(f, store->block, store->segment, store->count);
     if (rc) return rc;
     bool initial = !is_ready(f);
     struct shore__join *join = join_new(f, initial ? JOIN_INITIAL : JOIN_STORE, 0, done);

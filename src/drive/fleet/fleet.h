@@ -57,10 +57,12 @@ struct shore_fleet {
 
 /* fleet_memory.c: how drives are opened; least: with as little memory as works. */
 struct shore__drive_config shore__fleet_config(const struct shore_layout *layout,
-                                               const struct shore_fleet_options *options, bool least);
-/* A fleet without drives yet; options are checked. */
+                                               const struct shore_fleet_options *options,
+                                               struct shore__throttle *throttle, bool least);
+/* A fleet without drives yet, from options as callers give them: checked, and copied to *known. */
 int shore__fleet_new(const struct shore_layout *layout, const struct shore_fleet_options *options,
-                     struct shore_fleet **out, struct shore_diag *diag);
+                     struct shore__throttle *throttle, struct shore_fleet_options *known, struct shore_fleet **out,
+                     struct shore_diag *diag);
 /* Once all drives are there. */
 int shore__fleet_set_scratch(struct shore_fleet *f, struct shore_diag *diag);
 

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/diag.h"
+#include "base/sized.h"
 #include "base/units.h"
 #include "drive/chunk.h"
 #include "drive/fleet/fleet.h"
@@ -11,22 +12,24 @@
 #include "drive/probe/probe.h"
 #include "drive/remote/transport.h"
 
-void shore_fleet_info(const struct shore_fleet *fleet, struct shore_fleet_info *out) {
+int shore_fleet_info(const struct shore_fleet *fleet, struct shore_fleet_info *out) {
     struct shore_fleet *f = (struct shore_fleet *)(uintptr_t)fleet;
-    memset(out, 0, sizeof *out);
+    struct shore_fleet_info info = {
+        .fleet_id = {f->fleet_id[0], f->fleet_id[1]},
+        .ndrives = f->ndrives,
+        .generation = f->generation,
+        .scratch_bytes = f->scratch_bytes,
+    };
     pthread_mutex_lock(&f->lock);
-    out->step = f->step;
-    out->epoch = f->epoch;
+    info.step = f->step;
+    info.epoch = f->epoch;
     pthread_mutex_unlock(&f->lock);
-    memcpy(out->fleet_id, f->fleet_id, sizeof out->fleet_id);
-    out->ndrives = f->ndrives;
-    out->generation = f->generation;
-    out->scratch_bytes = f->scratch_bytes;
     for (int p = 0; p < SHORE_PLANE_COUNT; p++)
-        if (f->config.plane_bytes[p]) out->planes |= 1u << p;
+        if (f->config.plane_bytes[p]) info.planes |= 1u << p;
     for (uint32_t d = 0; d < f->ndrives; d++) {
-        out->disk_bytes += f->drives[d]->ops->disk_bytes(f->drives[d]);
+        info.disk_bytes += f->drives[d]->ops->disk_bytes(f->drives[d]);
     }
+    return shore__sized_out(out, &info, sizeof info);
 }
 
 const char *shore_fleet_drive_path(const struct shore_fleet *f, uint32_t drive) {
@@ -78,14 +81,14 @@ int shore_fleet_digest(struct shore_fleet *f, bool deep, unsigned char digest[16
     return 0;
 }
 
-void shore_fleet_ledger(const struct shore_fleet *fleet, struct shore_ledger *out) {
+int shore_fleet_ledger(const struct shore_fleet *fleet, struct shore_ledger *out) {
     struct shore_fleet *f = (struct shore_fleet *)(uintptr_t)fleet;
-    memset(out, 0, sizeof *out);
-    shore__link_ledger(f, out);
-    out->commit_ns = f->commit_ns;
+    struct shore_ledger ledger = {.commit_ns = f->commit_ns};
+    shore__link_ledger(f, &ledger);
     for (uint32_t d = 0; d < f->ndrives; d++) {
-        f->drives[d]->ops->ledger(f->drives[d], out);
+        f->drives[d]->ops->ledger(f->drives[d], &ledger);
     }
+    return shore__sized_out(out, &ledger, sizeof ledger);
 }
 
 size_t shore_fleet_state_bytes(const struct shore_fleet *f) {

@@ -1,6 +1,7 @@
 /* What a fleet takes of memory, and how the rings of its drives are cut. */
 #include <string.h>
 
+#include "base/sized.h"
 #include "drive/fleet/fleet.h"
 #include "drive/local/local.h"
 #include "drive/remote/transport.h"
@@ -32,7 +33,7 @@ static void choose_ring(struct shore__drive_config *config, const struct shore_f
 }
 
 struct shore__drive_config shore__fleet_config(const struct shore_layout *layout, const struct shore_fleet_options *o,
-                                               bool least) {
+                                               struct shore__throttle *throttle, bool least) {
     struct shore__drive_config config = {
         .layout = layout,
         .optimizer = o->optimizer,
@@ -41,7 +42,7 @@ struct shore__drive_config shore__fleet_config(const struct shore_layout *layout
         .read_only = o->read_only,
         .io = o->io,
         .arena = o->arena,
-        .throttle = o->throttle,
+        .throttle = throttle,
         .note = o->note,
         .note_ctx = o->note_ctx,
     };
@@ -52,8 +53,11 @@ struct shore__drive_config shore__fleet_config(const struct shore_layout *layout
 
 /* The sum over any placement: sizes are sums of pieces rounded up to pages, so one drive that owns everything and empty
  * ones beside it take as much as any other split, but for a page for each piece. */
-static uint64_t memory_bytes(const struct shore_layout *layout, const struct shore_fleet_options *o, bool least) {
-    struct shore__drive_config config = shore__fleet_config(layout, o, least);
+static uint64_t memory_bytes(const struct shore_layout *layout, const struct shore_fleet_options *given, bool least) {
+    struct shore_fleet_options options;
+    const struct shore_fleet_options *o = &options;
+    if (shore__sized_in(&options, sizeof options, given, "shore_fleet_options", NULL)) return 0;
+    struct shore__drive_config config = shore__fleet_config(layout, o, NULL, least);
     struct shore__volume_desc desc = {
         .ndrives = o->ndrives,
         .nextents = layout->nblocks,

@@ -7,6 +7,8 @@
 
 #include "base/arena.h"
 #include "base/diag.h"
+#include "base/sized.h"
+#include "drive/fleet/emulated.h"
 #include "drive/fleet/fleet.h"
 #include "drive/layout.h"
 #include "drive/remote/remote.h"
@@ -53,9 +55,12 @@ static int check_options(const struct shore_layout *layout, const struct shore_f
     return 0;
 }
 
-int shore__fleet_new(const struct shore_layout *layout, const struct shore_fleet_options *o, struct shore_fleet **out,
+int shore__fleet_new(const struct shore_layout *layout, const struct shore_fleet_options *options,
+                     struct shore__throttle *throttle, struct shore_fleet_options *known, struct shore_fleet **out,
                      struct shore_diag *diag) {
-    int rc = check_options(layout, o, diag);
+    const struct shore_fleet_options *o = known;
+    int rc = shore__sized_in(known, sizeof *known, options, "shore_fleet_options", diag);
+    if (!rc) rc = check_options(layout, o, diag);
     if (rc) return rc;
     struct shore_fleet *f = calloc(1, sizeof *f);
     if (!f) return shore__fail(diag, -ENOMEM, "out of memory");
@@ -78,7 +83,7 @@ int shore__fleet_new(const struct shore_layout *layout, const struct shore_fleet
     if (o->arena) {
         least = shore__arena_left(o->arena) < shore_fleet_memory_bytes(layout, o);
     }
-    f->config = shore__fleet_config(f->layout, o, least);
+    f->config = shore__fleet_config(f->layout, o, throttle, least);
     *out = f;
     return 0;
 }
@@ -301,12 +306,13 @@ static int go_on(struct shore_fleet *f, const struct shore__fleet_state *state, 
     return 0;
 }
 
-int shore_fleet_open(const struct shore_layout *layout, const struct shore_fleet_options *options,
-                     struct shore_fleet **out, struct shore_diag *diag) {
+int shore__fleet_open_emulated(const struct shore_layout *layout, const struct shore_fleet_options *given,
+                               struct shore__throttle *throttle, struct shore_fleet **out, struct shore_diag *diag) {
     struct shore_fleet *f = NULL;
     struct shore__fleet_state state;
+    struct shore_fleet_options known, *options = &known;
     *out = NULL;
-    int rc = shore__fleet_new(layout, options, &f, diag);
+    int rc = shore__fleet_new(layout, given, throttle, options, &f, diag);
     if (rc) return rc;
     rc = open_drives(f, options, diag);
     /* The records first: two makings that were cut off may have placed the state differently. */
@@ -321,6 +327,11 @@ int shore_fleet_open(const struct shore_layout *layout, const struct shore_fleet
     }
     *out = f;
     return 0;
+}
+
+int shore_fleet_open(const struct shore_layout *layout, const struct shore_fleet_options *options,
+                     struct shore_fleet **out, struct shore_diag *diag) {
+    return shore__fleet_open_emulated(layout, options, NULL, out, diag);
 }
 
 /* ---- after a connection broke ---- */

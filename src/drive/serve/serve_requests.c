@@ -231,7 +231,13 @@ static int submit(struct shore__serve_job *job, const struct places *p) {
     case SHORE__WIRE_SPILL:
         return d->ops->spill(d, r->block, r->segment, r->count, r->kind, job->memory, done);
     case SHORE__WIRE_STORE: {
-        struct shore_store store = {r->step, r->era, r->block, r->segment, r->count, job->memory, r->order};
+        struct shore_store store = {.base_step = r->step,
+                                    .attempt = r->era,
+                                    .state = job->memory,
+                                    .block = r->block,
+                                    .segment = r->segment,
+                                    .count = r->count,
+                                    .order = r->order};
         return d->ops->store(d, &store, done);
     }
     default:

@@ -56,7 +56,8 @@ static int store(struct copy *c, struct piece *p, struct shore_diag *diag) {
     p->stage = FREE;
     int rc = shore_wait(&p->wait, diag);
     if (rc) return rc;
-    struct shore_store request = {.base_step = c->base_step,
+    struct shore_store request = {.size = sizeof request,
+                                  .base_step = c->base_step,
                                   .attempt = c->attempt,
                                   .block = p->block,
                                   .segment = p->segment,
@@ -110,7 +111,7 @@ bool shore__copy_is_tight(const struct shore__run *run, struct shore_fleet_optio
 
 int shore__fleet_copy(struct shore_fleet *from, struct shore_fleet *to, const struct shore_layout *layout,
                       uint64_t base_step, bool tight, shore__progress_fn progress, void *ctx, struct shore_diag *diag) {
-    struct shore_fleet_info info;
+    struct shore_fleet_info info = {.size = sizeof info};
     struct copy c = {.from = from, .to = to, .layout = layout, .base_step = base_step};
     int rc = 0;
     shore_fleet_info(from, &info);

@@ -389,7 +389,7 @@ static int check_digest(struct shore_fleet *new, struct shore_fleet *old, struct
 static int copy_to_new(struct shore__run *run, const struct intent *in, const struct shore__placing *how,
                        struct shore_fleet *old, struct shore_diag *diag) {
     struct shore_fleet_options options;
-    struct shore_fleet_info info;
+    struct shore_fleet_info info = {.size = sizeof info};
     struct shore_fleet *new = NULL;
     const struct shore__volume_desc *desc = old->drives[0]->desc;
     shore_fleet_info(old, &info);
@@ -466,7 +466,7 @@ static bool leaves_new(const struct intent *in) {
 int shore__run_place(struct shore__run *run, const struct shore__placing *how, struct shore_diag *diag) {
     struct intent in = {.from = run->generation, .to = run->generation + 1};
     struct shore_fleet_options options;
-    struct shore_fleet_info info = {0};
+    struct shore_fleet_info info = {.size = sizeof info};
     struct shore_fleet *old = NULL;
     int rc = shore__run_refuse_copy(run, SHORE__RUN_ELSEWHERE, diag);
     if (!rc) rc = resolve(run, how->drives, &in, diag);

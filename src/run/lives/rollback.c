@@ -171,7 +171,7 @@ static int put_back(struct shore__run *run, const struct shore__snapshot *s, str
                     void *note_ctx, shore__progress_fn progress, void *ctx, struct shore_diag *diag) {
     struct shore_fleet *snapshot = NULL, *fleet = NULL;
     struct shore__strings volumes = {0};
-    struct shore_fleet_info info;
+    struct shore_fleet_info info = {.size = sizeof info};
     struct shore_fleet_options options;
     bool went_on = in->there;
     int rc = find_volumes(run, s, &volumes, diag);

@@ -489,7 +489,7 @@ static int check_free(const char *part, struct shore_diag *diag) {
 
 static json_t *describe(const struct shore__run *run, struct shore_fleet *fleet, const char *name, bool automatic,
                         int *rc, struct shore_diag *diag) {
-    struct shore_fleet_info info;
+    struct shore_fleet_info info = {.size = sizeof info};
     char id[33], date[32];
     time_t now = time(NULL);
     struct tm utc;
@@ -607,7 +607,7 @@ bool shore__snapshot_of_step(const struct shore__run *run, uint64_t step) {
 
 int shore__snapshot_automatic(struct shore__run *run, struct shore_fleet *fleet, uint64_t keep, shore__note_fn note,
                               void *ctx, struct shore_diag *diag) {
-    struct shore_fleet_info info;
+    struct shore_fleet_info info = {.size = sizeof info};
     struct shore__snapshot there;
     char name[32];
     int rc = 0;
