@@ -118,9 +118,9 @@ static int evaluate(const char *path, struct args *a) {
     }
     struct shore__infer_options infer = {
         .memory_bytes = a->memory,
-        .fp32 = a->precision ? a->precision == 2 : o.fp32,
-        .products = a->products ? a->products : o.products,
-        .threads = a->threads ? a->threads : o.threads,
+        .compute = {.fp32 = a->precision ? a->precision == 2 : o.fp32,
+                    .products = a->products ? a->products : o.products,
+                    .threads = (int)(a->threads ? a->threads : o.threads)},
         .seq_len = a->seq_len,
     };
     if (!infer.seq_len)

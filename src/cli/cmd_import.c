@@ -32,13 +32,13 @@ static void fleet_options(const struct shore__settings *s, const struct shore__m
 static int examine(const struct shore__settings *s, const struct shore__model *model,
                    const struct shore_fleet_options *options, char processor[SHORE__PROCESSOR_BYTES],
                    uint64_t *minimum_bytes, struct shore_diag *diag) {
-    struct shore__compute *c;
-    int rc = shore__compute_cpu_open(!s->fp32, s->products, (int)s->threads, &c, diag);
+    struct shore__compute_options compute = shore__settings_compute(s);
+    struct shore__compute_description description;
+    int rc = shore__compute_describe(&compute, NULL, &description, diag);
     if (rc) return rc;
-    shore__train_processor_text(c, processor, SHORE__PROCESSOR_BYTES);
-    *minimum_bytes = shore__process_reserve_bytes(model, (uint32_t)c->threads, options->ndrives) +
+    shore__compute_identity(&description, processor, SHORE__PROCESSOR_BYTES);
+    *minimum_bytes = shore__process_reserve_bytes(model, (uint32_t)description.threads, options->ndrives) +
                      shore_fleet_memory_bytes(model->layout, options);
-    c->ops->close(c);
     return 0;
 }
 

@@ -34,10 +34,6 @@
 
 #include "longshore/error.h"
 
-/* Goes up with every change of the bits of an operation, on whatever kind of processor: beside that kind and the number
- * of threads it is part of a run's identity. */
-#define SHORE__COMPUTE_KERNELS 3
-
 enum shore__mode { SHORE__F32, SHORE__BF16, SHORE__BF16_IN_F32 };
 
 typedef struct shore__buf {
@@ -89,17 +85,13 @@ struct shore__attention {
 };
 
 struct shore__compute_ops {
-    uint32_t version; /* SHORE__COMPUTE_VERSION */
-    const char *name;
-
-    /* Makes and runs once every primitive for these shapes and says how much workspace they take; then the workspace
-     * is given, aligned to 4096. Call again to change shapes. In what is given beyond, weights of forward and
-     * backward_x are kept in the order that products read, so that units of rows need not reorder them each;
-     * packed_bytes (NULL: not asked): a layer's, or 0. It does not show in the bits.
+    /* Makes every primitive for these shapes, so that no later call does, and takes the workspace: at least the bytes
+     * of shore__compute_describe(), aligned to 4096. Call again to change shapes or workspace. In what is given beyond,
+     * weights of forward and backward_x are kept in the order that products read, so that units of rows need not
+     * reorder them each; it does not show in the bits.
      * weights_changed: what the w of products pointed to may hold something else from now on. */
-    int (*prepare)(struct shore__compute *c, const struct shore__shapes *shapes, size_t *workspace_bytes,
-                   size_t *packed_bytes, struct shore_diag *diag);
-    void (*set_workspace)(struct shore__compute *c, shore__buf workspace, size_t bytes);
+    int (*make)(struct shore__compute *c, const struct shore__shapes *shapes, shore__buf workspace, size_t bytes,
+                struct shore_diag *diag);
     void (*weights_changed)(struct shore__compute *c);
 
     /* ---- memory ---- */
@@ -206,8 +198,6 @@ struct shore__compute_ops {
     void (*close)(struct shore__compute *c);
 };
 
-#define SHORE__COMPUTE_VERSION 2
-
 /* Every backend's object begins with this. */
 struct shore__compute {
     const struct shore__compute_ops *ops;
@@ -215,7 +205,54 @@ struct shore__compute {
     int threads;
 };
 
+/* ---- backends ---------------------------------------------------------------------------------------------------- */
+
 enum shore__products { SHORE__PRODUCTS_AUTO, SHORE__PRODUCTS_BF16, SHORE__PRODUCTS_F32 };
+
+struct shore__compute_options {
+    const char *device; /* a backend's name; NULL: "cpu" */
+    bool fp32;          /* otherwise activations are bf16 values */
+    enum shore__products products;
+    int threads; /* 0: shore__machine_threads() */
+};
+
+/* What is known of a backend before it is opened. */
+struct shore__compute_description {
+    /* Kind of processor ("x86-64 amx", "x86-64 avx2", ... with the instruction set that products run on) and kernels, a
+     * number that goes up with every change of the bits of an operation on any kind: with products and threads they are
+     * what a run's identity records. */
+    char kind[64];
+    int kernels;
+    enum shore__mode mode;
+    int threads;
+    size_t workspace_bytes; /* that make() needs at least */
+    size_t packed_bytes;    /* more of them keep a layer's weights packed; may be 0 */
+};
+
+/* A function of its arguments and the machine, which opens nothing and makes no code. shapes NULL: no workspace is
+ * asked for. Errors as shore__compute_open(). */
+int shore__compute_describe(const struct shore__compute_options *options, const struct shore__shapes *shapes,
+                            struct shore__compute_description *out, struct shore_diag *diag);
+/* "KIND, bf16 products, N threads, kernels N": what a run records of what it is trained on; 64 bytes hold it. */
+void shore__compute_identity(const struct shore__compute_description *d, char *out, size_t bytes);
+
+/* Opens a backend: "cpu" (oneDNN, OpenMP; flush-to-zero in each of its threads; products AUTO go by a table of
+ * processors), "reference" (plain C, one thread), or one that was registered. Parallel regions of the caller have as
+ * many threads from then on: what is computed beside it, such as norms and codes, keeps to them. */
+int shore__compute_open(const struct shore__compute_options *options, struct shore__compute **out,
+                        struct shore_diag *diag);
+
+struct shore__compute_backend {
+    const char *name;
+    int (*describe)(const struct shore__compute_options *options, const struct shore__shapes *shapes,
+                    struct shore__compute_description *out, struct shore_diag *diag);
+    int (*open)(const struct shore__compute_options *options, struct shore__compute **out, struct shore_diag *diag);
+};
+extern const struct shore__compute_backend shore__compute_cpu, shore__compute_reference;
+/* Adds one to those that can be opened by name; for the life of the process. Threading: before any is opened. */
+void shore__compute_register(const struct shore__compute_backend *backend);
+
+/* ---- this machine's processor ------------------------------------------------------------------------------------ */
 
 /* The fixed table by kind of processor: bf16 with AMX or AMD's AVX512_BF16, otherwise fp32. */
 enum shore__products shore__products_for_this_processor(void);
@@ -223,16 +260,7 @@ enum shore__products shore__products_for_this_processor(void);
 /* Whether products can run in bf16 at all: oneDNN has them from AVX-512 on, slower than fp32 on some processors. */
 bool shore__can_multiply_bf16(void);
 
-/* A name for the kind of processor, part of a run's identity: "x86-64 amx", "x86-64 avx512", "x86-64 avx2", ... with
- * the instruction set that products run on. */
+/* Its kind, as descriptions have it. */
 const char *shore__processor_kind(void);
-
-/* The CPU backend (oneDNN, OpenMP). bf16: activations are bf16 values; products AUTO uses the table. Sets flush-to-zero
- * in each of its threads. threads 0:
- * shore__machine_threads(). */
-int shore__compute_cpu_open(bool bf16, enum shore__products products, int threads, struct shore__compute **out,
-                            struct shore_diag *diag);
-/* The scalar reference: plain C, one thread, for tests. */
-int shore__compute_reference_open(enum shore__mode mode, struct shore__compute **out, struct shore_diag *diag);
 
 #endif

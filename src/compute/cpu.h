@@ -8,6 +8,9 @@
 #include "compute/compute.h"
 #include "compute/kernels.h"
 
+/* Goes up with every change of the bits of an operation, on whatever kind of processor. */
+#define SHORE__COMPUTE_KERNELS 3
+
 /* Whether B is copied before into the order that products read (of oneDNN's, those in bf16 alone), instead of by every
  * block of rows again; weights stay so until they change, where there is room. */
 enum shore__pack { SHORE__PACK_NOTHING, SHORE__PACK_ACTIVATIONS, SHORE__PACK_WEIGHTS };
@@ -42,7 +45,6 @@ struct shore__cpu {
     struct shore__packed packed;
     char *workspace;
     size_t workspace_bytes; /* without what is kept packed */
-    size_t needed_bytes;    /* as prepare() said */
 };
 
 static inline struct shore__cpu *shore__cpu_of(struct shore__compute *c) {
@@ -128,8 +130,11 @@ int shore__cpu_linear_backward_w(struct shore__compute *, struct shore__stream *
                                  shore__buf x, size_t rows, size_t n, size_t k, bool w_is_nk, bool add);
 int shore__cpu_bias_backward(struct shore__compute *, struct shore__stream *, shore__buf db, shore__buf dy, size_t rows,
                              size_t n);
-int shore__cpu_prepare_products(struct shore__cpu *c, const struct shore__shapes *s, size_t *workspace_bytes,
-                                size_t *packed_bytes, struct shore_diag *diag);
+/* Workspace for all of these shapes' operations; make: also makes the products' code. */
+int shore__cpu_room(struct shore__cpu *c, const struct shore__shapes *s, bool make, size_t *workspace_bytes,
+                    size_t *packed_bytes, struct shore_diag *diag);
+int shore__cpu_products_room(struct shore__cpu *c, const struct shore__shapes *s, bool make, size_t *workspace_bytes,
+                             size_t *packed_bytes, struct shore_diag *diag);
 
 /* ---- head ---- */
 int shore__cpu_head_logits(struct shore__compute *, struct shore__stream *, shore__buf logits, shore__buf x,

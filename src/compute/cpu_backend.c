@@ -1,6 +1,8 @@
 /* The CPU backend: opening, preparing, its table of operations. */
+#include <assert.h>
 #include <errno.h>
 #include <oneapi/dnnl/dnnl.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/diag.h"
@@ -11,26 +13,27 @@ static int cpu_sync(struct shore__compute *c, struct shore__stream *s) {
     return 0;
 }
 
-static void cpu_set_workspace(struct shore__compute *base, shore__buf workspace, size_t bytes) {
-    struct shore__cpu *c = shore__cpu_of(base);
-    size_t kept = bytes > c->needed_bytes ? bytes - c->needed_bytes : 0;
-    c->workspace = shore__cpu_ptr(workspace);
-    c->workspace_bytes = bytes - kept;
-    shore__cpu_keep_packed(c, kept ? c->workspace + c->workspace_bytes : NULL, kept);
-}
-
-static int cpu_prepare(struct shore__compute *base, const struct shore__shapes *shapes, size_t *workspace_bytes,
-                       size_t *packed_bytes, struct shore_diag *diag) {
-    struct shore__cpu *c = shore__cpu_of(base);
+int shore__cpu_room(struct shore__cpu *c, const struct shore__shapes *shapes, bool make, size_t *workspace_bytes,
+                    size_t *packed_bytes, struct shore_diag *diag) {
     SHORE__CPU_SCOPE(c);
-    size_t products = 0, packed = 0;
-    int err = shore__cpu_prepare_products(c, shapes, &products, &packed, diag);
+    size_t products = 0;
+    int err = shore__cpu_products_room(c, shapes, make, &products, packed_bytes, diag);
     if (err) return err;
     size_t attention = shore__cpu_attention_workspace(c, shapes);
-    size_t most = products > attention ? products : attention;
-    c->needed_bytes = *workspace_bytes = shore__cpu_whole_pages(most);
-    if (packed_bytes) *packed_bytes = packed;
-    cpu_set_workspace(base, SHORE__NO_BUF, 0);
+    *workspace_bytes = shore__cpu_whole_pages(products > attention ? products : attention);
+    return 0;
+}
+
+static int cpu_make(struct shore__compute *base, const struct shore__shapes *shapes, shore__buf workspace, size_t bytes,
+                    struct shore_diag *diag) {
+    struct shore__cpu *c = shore__cpu_of(base);
+    size_t least, packed;
+    int err = shore__cpu_room(c, shapes, true, &least, &packed, diag);
+    if (err) return err;
+    assert(bytes >= least);
+    c->workspace = shore__cpu_ptr(workspace);
+    c->workspace_bytes = least;
+    shore__cpu_keep_packed(c, c->workspace + least, bytes - least);
     return 0;
 }
 
@@ -41,10 +44,7 @@ static void cpu_close(struct shore__compute *base) {
 }
 
 static const struct shore__compute_ops cpu_ops = {
-    .version = SHORE__COMPUTE_VERSION,
-    .name = "cpu",
-    .prepare = cpu_prepare,
-    .set_workspace = cpu_set_workspace,
+    .make = cpu_make,
     .weights_changed = shore__cpu_weights_changed,
     .zero = shore__cpu_zero,
     .copy = shore__cpu_copy,
@@ -80,44 +80,58 @@ static const struct shore__compute_ops cpu_ops = {
 };
 
 /* OpenMP may give fewer than are asked for, and the bits follow from their number. */
-static int threads_given(const struct shore__cpu *c) {
-    SHORE__CPU_SCOPE(c);
-    int given = 0;
-#pragma omp parallel num_threads(c->base.threads)
-#pragma omp single
-    given = omp_get_num_threads();
-    return given;
+static int threads_given(int threads) {
+    if (omp_get_max_active_levels() < 1) return 1;
+    return threads < omp_get_thread_limit() ? threads : omp_get_thread_limit();
 }
 
-int shore__compute_cpu_open(bool bf16, enum shore__products products, int threads, struct shore__compute **out,
-                            struct shore_diag *diag) {
-    if (threads < 0) return shore__fail(diag, -EINVAL, "a number of threads cannot be negative: %d", threads);
-    if (bf16 && products == SHORE__PRODUCTS_BF16 && !shore__can_multiply_bf16())
+/* What follows from the options: everything but what oneDNN makes. */
+static int configure(const struct shore__compute_options *o, struct shore__cpu *c, struct shore_diag *diag) {
+    if (o->threads < 0) return shore__fail(diag, -EINVAL, "a number of threads cannot be negative: %d", o->threads);
+    if (!o->fp32 && o->products == SHORE__PRODUCTS_BF16 && !shore__can_multiply_bf16())
         return shore__fail(diag, -ENOTSUP,
                            "this processor (%s) has no matrix products in bf16: --products bf16 needs AVX-512 or AMX, "
                            "auto and fp32 run here",
                            shore__processor_kind());
-    struct shore__cpu *c = calloc(1, sizeof *c);
-    if (!c) return shore__fail(diag, -ENOMEM, "no memory for the compute backend");
+    int threads = o->threads ? o->threads : (int)shore__machine_threads(), given = threads_given(threads);
+    if (given < o->threads)
+        return shore__fail(diag, -EINVAL,
+                           "--threads %d: OpenMP gives %d; look at OMP_THREAD_LIMIT and OMP_MAX_ACTIVE_LEVELS",
+                           o->threads, given);
+    enum shore__products products = o->products;
     if (products == SHORE__PRODUCTS_AUTO) products = shore__products_for_this_processor();
     c->base.ops = &cpu_ops;
-    c->bf16_products = bf16 && products == SHORE__PRODUCTS_BF16;
+    c->bf16_products = !o->fp32 && products == SHORE__PRODUCTS_BF16;
     c->kernels = shore__kernels_for_this_processor(c->bf16_products);
     c->product = c->kernels->product;
     bool widens = c->product && c->product->widens;
     if (widens && c->bf16_products) c->product = NULL; /* asked for bf16: oneDNN emulates it */
-    c->base.mode = !bf16 ? SHORE__F32 : c->bf16_products || widens ? SHORE__BF16 : SHORE__BF16_IN_F32;
-    c->base.threads = threads ? threads : (int)shore__machine_threads();
-    int given = threads_given(c);
-    if (given < threads) {
-        free(c);
-        return shore__fail(diag, -EINVAL,
-                           "--threads %d: OpenMP gives %d; look at OMP_THREAD_LIMIT and OMP_MAX_ACTIVE_LEVELS", threads,
-                           given);
-    }
+    c->base.mode = o->fp32 ? SHORE__F32 : c->bf16_products || widens ? SHORE__BF16 : SHORE__BF16_IN_F32;
     c->base.threads = given;
     dnnl_set_primitive_cache_capacity(0); /* it would keep code that our own table no longer needs */
-    int err = shore__onednn_open(&c->onednn, diag);
+    return 0;
+}
+
+static int cpu_describe(const struct shore__compute_options *o, const struct shore__shapes *shapes,
+                        struct shore__compute_description *out, struct shore_diag *diag) {
+    struct shore__cpu c = {0};
+    int err = configure(o, &c, diag);
+    if (err) return err;
+    *out = (struct shore__compute_description){
+        .kernels = SHORE__COMPUTE_KERNELS, .mode = c.base.mode, .threads = c.base.threads};
+    snprintf(out->kind, sizeof out->kind, "%s", shore__processor_kind());
+    if (!shapes) return 0;
+    err = shore__onednn_open(&c.onednn, diag);
+    if (!err) err = shore__cpu_room(&c, shapes, false, &out->workspace_bytes, &out->packed_bytes, diag);
+    shore__onednn_close(c.onednn);
+    return err;
+}
+
+static int cpu_open(const struct shore__compute_options *o, struct shore__compute **out, struct shore_diag *diag) {
+    struct shore__cpu *c = calloc(1, sizeof *c);
+    if (!c) return shore__fail(diag, -ENOMEM, "no memory for the compute backend");
+    int err = configure(o, c, diag);
+    if (!err) err = shore__onednn_open(&c->onednn, diag);
     if (err) {
         free(c);
         return err;
@@ -125,3 +139,5 @@ int shore__compute_cpu_open(bool bf16, enum shore__products products, int thread
     *out = &c->base;
     return 0;
 }
+
+const struct shore__compute_backend shore__compute_cpu = {"cpu", cpu_describe, cpu_open};

@@ -68,6 +68,7 @@ int shore__cpu_linear_backward_w(struct shore__compute *base, struct shore__stre
 struct preparing {
     struct shore__cpu *c;
     struct shore_diag *diag;
+    bool make;
     size_t most, packed;
 };
 
@@ -76,7 +77,7 @@ static int want(struct preparing *w, struct shore__product p, bool make) {
     size_t bytes = 0, packed = 0;
     if (p.m == 0 || p.n == 0 || p.k == 0) return 0;
     int err = shore__cpu_product_room(w->c, &p, &bytes, &packed, w->diag);
-    if (!err && make) err = shore__cpu_product_make(w->c, &p, w->diag);
+    if (!err && make && w->make) err = shore__cpu_product_make(w->c, &p, w->diag);
     if (bytes > w->most) w->most = bytes;
     if (p.pack == SHORE__PACK_WEIGHTS) w->packed += packed;
     return err;
@@ -110,9 +111,9 @@ static int want_head(struct preparing *w, const struct shore__shapes *s, size_t 
     return err;
 }
 
-int shore__cpu_prepare_products(struct shore__cpu *c, const struct shore__shapes *s, size_t *workspace_bytes,
-                                size_t *packed_bytes, struct shore_diag *diag) {
-    struct preparing w = {c, diag, 0, 0};
+int shore__cpu_products_room(struct shore__cpu *c, const struct shore__shapes *s, bool make, size_t *workspace_bytes,
+                             size_t *packed_bytes, struct shore_diag *diag) {
+    struct preparing w = {c, diag, make, 0, 0};
     int err = want_linear(&w, s, s->qkv_width, s->d_model, true);
     if (!err) err = want_linear(&w, s, s->d_model, s->attn_width, true);
     if (!err) err = want_linear(&w, s, s->up_width, s->d_model, true);

@@ -224,7 +224,7 @@ static void round_values(struct shore__cpu *c, float *y, size_t n) {
     }
 }
 
-/* A number of rows that prepare() was not told of, whose scratchpad is larger than the workspace: fewer rows at a time
+/* A number of rows that make() was not told of, whose scratchpad is larger than the workspace: fewer rows at a time
  * give the same bits. */
 static int in_halves(struct shore__cpu *c, const struct shore__product *p, void *dst, const void *a, const void *b,
                      const float *bias) {

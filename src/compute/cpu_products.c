@@ -44,7 +44,7 @@ static size_t workspace_bytes(const struct shore__cpu *c, const struct shore__pr
 int shore__cpu_product_room(struct shore__cpu *c, const struct shore__product *p, size_t *bytes, size_t *packed,
                             struct shore_diag *diag) {
     const struct shore__product_kernel *kernel = kernel_for(c, p);
-    /* As prompts come, so do numbers of rows that prepare() is not told of: with some of them the kernel takes this. */
+    /* As prompts come, so do numbers of rows that make() is not told of: with some of them the kernel takes this. */
     struct shore__product other = *p;
     if (!other.a_transposed) other.m = F32_FROM_ROWS;
     const struct shore__product_kernel *for_other = kernel_for(c, &other);
@@ -123,7 +123,7 @@ int shore__cpu_product(struct shore__cpu *c, const struct shore__product *p, voi
             return 0;
         }
     }
-    /* Also numbers of rows that prepare() was not told of and for which there is no room: oneDNN takes them in pieces.
+    /* Also numbers of rows that make() was not told of and for which there is no room: oneDNN takes them in pieces.
      */
     return shore__onednn_product(c, p, dst, a, b, bias);
 }

@@ -14,23 +14,15 @@
 
 struct bench {
     struct shore_arena *arena;
-    struct shore__compute *c;
 };
 
 /* An arena for the operands (filled with small values that are neither zero nor denormal) and the workspace. */
 static int bench_open(struct bench *b, struct shore__compute *c, const struct shore__shapes *shapes, size_t bytes) {
-    size_t workspace = 0;
-    b->c = c;
-    b->arena = NULL;
-    int err = c->ops->prepare(c, shapes, &workspace, NULL, NULL);
+    size_t workspace = 0, packed;
+    int err = shore__cpu_room(shore__cpu_of(c), shapes, false, &workspace, &packed, NULL);
     if (!err) err = shore__arena_open(bytes + workspace + (1u << 20), &b->arena, NULL);
     if (err) return err;
-    c->ops->set_workspace(c, shore__host_buf(shore__arena_alloc(b->arena, workspace)), workspace);
-    return 0;
-}
-static void bench_close(struct bench *b) {
-    b->c->ops->set_workspace(b->c, SHORE__NO_BUF, 0);
-    shore__arena_close(b->arena);
+    return c->ops->make(c, shapes, shore__host_buf(shore__arena_alloc(b->arena, workspace)), workspace, NULL);
 }
 static shore__buf operand(struct bench *b, size_t elems, size_t width) {
     unsigned char *p = shore__arena_alloc(b->arena, elems * width);
@@ -57,9 +49,12 @@ int shore__compute_bench(struct shore__compute *c, size_t rows, size_t n, size_t
     else
         shapes.d_model = n, shapes.d_ff = k;
     size_t width = shore__mode_bytes(c->mode);
-    struct bench b;
+    struct bench b = {0};
     int err = bench_open(&b, c, &shapes, (rows * n + rows * k + n * k) * width + n * k * 4);
-    if (err) return err;
+    if (err) {
+        shore__arena_close(b.arena);
+        return err;
+    }
     shore__buf y = operand(&b, rows * n, width), x = operand(&b, rows * k, width), w = operand(&b, n * k, width);
     shore__buf dw = operand(&b, n * k, 4);
     if (!dw.handle) err = -ENOMEM;
@@ -70,7 +65,7 @@ int shore__compute_bench(struct shore__compute *c, size_t rows, size_t n, size_t
         uint64_t ns = shore__now_ns() - from;
         if (i > 0 && ns < best) best = ns;
     }
-    bench_close(&b);
+    shore__arena_close(b.arena);
     if (!err) *gflops = 2.0 * (double)rows * (double)n * (double)k / (double)best;
     return err;
 }

@@ -7,7 +7,7 @@
 enum shore__bench_kind { SHORE__BENCH_FORWARD, SHORE__BENCH_BACKWARD_X, SHORE__BENCH_BACKWARD_W };
 
 /* The best rate of a linear layer's product (CPU backend only), over about a tenth of a second, as the backend runs it.
- * Calls prepare: the workspace that was set is forgotten. Units: 1e9 operations a second, 2 rows n k a product.
+ * Calls make, with a workspace that is gone afterwards. Units: 1e9 operations a second, 2 rows n k a product.
  * Errors: -ENOMEM, -ENOTSUP. */
 int shore__compute_bench(struct shore__compute *c, size_t rows, size_t n, size_t k, bool w_is_nk, int kind,
                          double *gflops);

@@ -19,13 +19,10 @@ static const int32_t *ints(shore__buf b) {
     return (const int32_t *)b.handle;
 }
 
-static int prepare(struct shore__compute *c, const struct shore__shapes *shapes, size_t *workspace_bytes,
-                   size_t *packed_bytes, struct shore_diag *diag) {
-    *workspace_bytes = 0;
-    if (packed_bytes) *packed_bytes = 0;
+static int make(struct shore__compute *c, const struct shore__shapes *shapes, shore__buf workspace, size_t bytes,
+                struct shore_diag *diag) {
     return 0;
 }
-static void set_workspace(struct shore__compute *c, shore__buf workspace, size_t bytes) {}
 static void weights_changed(struct shore__compute *c) {}
 static int sync(struct shore__compute *c, struct shore__stream *s) {
     return 0;
@@ -210,10 +207,7 @@ static void close_reference(struct shore__compute *c) {
 }
 
 static const struct shore__compute_ops reference_ops = {
-    .version = SHORE__COMPUTE_VERSION,
-    .name = "reference",
-    .prepare = prepare,
-    .set_workspace = set_workspace,
+    .make = make,
     .weights_changed = weights_changed,
     .zero = zero,
     .copy = copy,
@@ -248,10 +242,23 @@ static const struct shore__compute_ops reference_ops = {
     .close = close_reference,
 };
 
-int shore__compute_reference_open(enum shore__mode mode, struct shore__compute **out, struct shore_diag *diag) {
+static int describe(const struct shore__compute_options *o, const struct shore__shapes *shapes,
+                    struct shore__compute_description *out, struct shore_diag *diag) {
+    *out = (struct shore__compute_description){.kind = "reference", .threads = 1};
+    out->mode = o->fp32 ? SHORE__F32 : o->products == SHORE__PRODUCTS_BF16 ? SHORE__BF16 : SHORE__BF16_IN_F32;
+    return 0;
+}
+
+static int open_reference(const struct shore__compute_options *o, struct shore__compute **out,
+                          struct shore_diag *diag) {
+    struct shore__compute_description d;
+    int rc = describe(o, NULL, &d, diag);
+    if (rc) return rc;
     struct shore__compute *c = calloc(1, sizeof *c);
     if (!c) return shore__fail(diag, -ENOMEM, "no memory for the reference backend");
-    *c = (struct shore__compute){&reference_ops, mode, 1};
+    *c = (struct shore__compute){&reference_ops, d.mode, d.threads};
     *out = c;
     return 0;
 }
+
+const struct shore__compute_backend shore__compute_reference = {"reference", describe, open_reference};

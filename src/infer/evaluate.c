@@ -56,19 +56,21 @@ static int open_session(const struct shore__weights_of *of, const struct shore__
     const struct shore__model *m = of->model;
     uint64_t resident, peak;
     shore__resident_bytes(&resident, &peak);
-    int rc = shore__compute_cpu_open(!o->fp32, o->products, (int)o->threads, &s->c, diag);
+    int rc = shore__compute_open(&o->compute, &s->c, diag);
     if (rc) return rc;
     s->pass = (struct shore__pass){.m = m, .c = s->c};
     /* a generated text takes its tokens one by one, but attends to all of them */
-    size_t rows = 1, unit = 1, workspace;
+    size_t rows = 1, unit = 1;
     if (!work_bytes) {
         rows = sequences * o->seq_len;
         unit = shore__unit_sequences(o->seq_len) * o->seq_len;
     }
     struct shore__shapes shapes =
         shore__model_shapes(m, unit < rows ? unit : rows, rows > unit ? rows % unit : 0, o->seq_len, false);
-    rc = s->c->ops->prepare(s->c, &shapes, &workspace, NULL, diag);
+    struct shore__compute_description description;
+    rc = shore__compute_describe(&o->compute, &shapes, &description, diag);
     if (rc) return rc;
+    size_t workspace = description.workspace_bytes;
     struct shore__carve measure = {0};
     if (!work_bytes) shore__pass_place(&s->pass, sequences, o->seq_len, &measure);
     uint64_t x_bytes = shore__arena_round(rows * m->arch.d_model * 4);
@@ -86,8 +88,8 @@ static int open_session(const struct shore__weights_of *of, const struct shore__
     rc = shore__arena_open(others + pages, &s->arena, diag);
     if (rc) return rc;
     s->memory.base = (uintptr_t)shore__arena_alloc(s->arena, others + pages);
-    s->c->ops->set_workspace(s->c, shore__carve_take(&s->memory, workspace), workspace);
-    rc = shore__pager_open(of, s->c, &residency, &s->memory, &s->pager, diag);
+    rc = s->c->ops->make(s->c, &shapes, shore__carve_take(&s->memory, workspace), workspace, diag);
+    if (!rc) rc = shore__pager_open(of, s->c, &residency, &s->memory, &s->pager, diag);
     if (rc) return rc;
     struct shore_fleet_info info = {.size = sizeof info};
     if (of->fleet) shore_fleet_info(of->fleet, &info);
@@ -157,7 +159,7 @@ int shore__generate(const struct shore__weights_of *weights, const struct shore_
     /* so many that the sums below could overflow */
     if (want > (UINT64_C(1) << 56) / (2 * (uint64_t)m->kv_width * m->arch.n_layer))
         return shore__fail(diag, SHORE_EBUDGET, "--memory is too little for the keys and values of %zu tokens", want);
-    uint64_t work = shore__generate_bytes(m, o.fp32 ? SHORE__F32 : SHORE__BF16_IN_F32, want);
+    uint64_t work = shore__generate_bytes(m, o.compute.fp32 ? SHORE__F32 : SHORE__BF16_IN_F32, want);
     o.seq_len = want;
     int rc = open_session(weights, &o, 1, work, &s, diag);
     if (!rc) rc = shore__generate_in(s.pager, m, s.c, &s.memory, work, prompt, nprompt, sampling, emit, ctx, diag);

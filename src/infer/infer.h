@@ -15,9 +15,7 @@ struct shore__weights_of {
 
 struct shore__infer_options {
     uint64_t memory_bytes; /* for the whole process */
-    bool fp32;
-    enum shore__products products;
-    uint32_t threads;
+    struct shore__compute_options compute;
     size_t seq_len;
 };
 

@@ -46,7 +46,8 @@ struct shore__settings {
     enum shore_moments moments;
     bool shuffle;
     enum shore__products products;
-    uint32_t threads; /* 0: all */
+    uint32_t threads;   /* 0: all */
+    const char *device; /* of compute; not recorded. NULL: the processor */
     /* schedule and hyper-parameters: may change on resume, recorded at that step */
     uint64_t steps; /* 0: not given */
     double epochs;  /* 0: steps count */
@@ -95,6 +96,9 @@ int shore__strings_add(struct shore__strings *list, const char *item); /* copies
 void shore__strings_free(struct shore__strings *list);
 /* Ranges and combinations: errors name the flag (--batch). */
 int shore__settings_check(const struct shore__settings *s, struct shore_diag *diag);
+static inline struct shore__compute_options shore__settings_compute(const struct shore__settings *s) {
+    return (struct shore__compute_options){s->device, s->fp32, s->products, (int)s->threads};
+}
 /* A drive is "ram:": nothing of the state outlives the process. */
 bool shore__settings_in_ram(const struct shore__settings *s);
 

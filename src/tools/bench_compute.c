@@ -48,8 +48,9 @@ struct rates {
 static int measure(const struct args *a, const struct product *products, bool bf16, struct rates *out,
                    struct shore_diag *diag) {
     struct shore__compute *c;
-    int rc =
-        shore__compute_cpu_open(true, bf16 ? SHORE__PRODUCTS_BF16 : SHORE__PRODUCTS_F32, (int)a->threads, &c, diag);
+    const struct shore__compute_options compute = {.products = bf16 ? SHORE__PRODUCTS_BF16 : SHORE__PRODUCTS_F32,
+                                                   .threads = (int)a->threads};
+    int rc = shore__compute_open(&compute, &c, diag);
     if (rc) return rc;
     double work = 0, ours_seconds = 0, best_seconds = 0;
     for (int p = 0; !rc && p < PRODUCTS; p++) {

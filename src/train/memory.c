@@ -389,20 +389,26 @@ static void spend(struct sizing *z, struct train_plan *plan, uint64_t minimum, u
         raise_all(z, plan, budget);
 }
 
-int shore__train_plan_make(const struct shore__settings *s, const struct shore__model *m, struct shore__compute *c,
-                           struct train_plan *out, struct shore__needs *needs, struct shore_diag *diag) {
-    struct sizing z = {s, m, c, NULL, 0};
+struct shore__shapes shore__train_shapes(const struct train_plan *plan, const struct shore__settings *s,
+                                         const struct shore__model *m) {
+    return shore__model_shapes(m, plan->unit_rows, plan->rows % plan->unit_rows, s->seq_len, true);
+}
+
+int shore__train_plan_make(const struct shore__settings *s, const struct shore__model *m, struct train_plan *out,
+                           struct shore__needs *needs, struct shore_diag *diag) {
     struct train_plan *plan = out;
     *plan = (struct train_plan){.rows = rows_of(s), .unit_rows = unit_rows_of(s)};
     plan->head_units = plan->units = units_of(s);
-    struct shore__shapes shapes =
-        shore__model_shapes(m, plan->unit_rows, plan->rows % plan->unit_rows, s->seq_len, true);
-    size_t workspace, packed;
+    struct shore__shapes shapes = shore__train_shapes(plan, s, m);
+    struct shore__compute_options compute = shore__settings_compute(s);
+    struct shore__compute_description description;
     int rc = s->compress > 0 ? shore__compress_check(s, m, diag) : 0;
-    if (!rc) rc = c->ops->prepare(c, &shapes, &workspace, &packed, diag);
+    if (!rc) rc = shore__compute_describe(&compute, &shapes, &description, diag);
     if (rc) return rc;
-    plan->workspace_bytes = workspace;
-    z.packed_bytes = packed;
+    plan->workspace_bytes = description.workspace_bytes;
+    /* not opened: placing asks for these two */
+    struct shore__compute c = {.mode = description.mode, .threads = description.threads};
+    struct sizing z = {s, m, &c, NULL, description.packed_bytes};
     plan->residency.buffers = 1;
     plan->gradient_buffers = 1;
     plan->kept_boundaries = 1;

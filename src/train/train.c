@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <math.h>
-#include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,18 +15,6 @@
 
 /* ---- opening -------------------------------------------------------------------------------------------------------
  */
-
-void shore__train_processor_text(const struct shore__compute *c, char *out, size_t bytes) {
-    snprintf(out, bytes, "%s, %s products, %d threads, kernels %d", shore__processor_kind(),
-             c->mode == SHORE__BF16 ? "bf16" : "fp32", c->threads, SHORE__COMPUTE_KERNELS);
-}
-
-static int open_compute(const struct shore__settings *s, struct shore__compute **out, struct shore_diag *diag) {
-    int rc = shore__compute_cpu_open(!s->fp32, s->products, (int)s->threads, out, diag);
-    /* what is computed beside it, such as norms and codes, keeps to the same threads */
-    if (!rc) omp_set_num_threads((*out)->threads);
-    return rc;
-}
 
 /* Buffers of UPDATE lie in the drive's own memory. */
 static void fit_rings(struct trainer *t, struct shore_fleet_options *options) {
@@ -48,16 +35,11 @@ static void fit_rings(struct trainer *t, struct shore_fleet_options *options) {
 
 int shore__train_needs(const struct shore__settings *s, const struct shore__model *m, struct shore__needs *out,
                        struct shore_diag *diag) {
-    struct shore__compute *c;
     struct train_plan plan;
     struct shore__throttle *throttle;
     int rc = shore__emulation_throttle(s->emulate, &s->drives, &throttle, diag);
     shore__throttle_close(throttle);
-    if (!rc) rc = open_compute(s, &c, diag);
-    if (rc) return rc;
-    rc = shore__train_plan_make(s, m, c, &plan, out, diag);
-    c->ops->close(c);
-    return rc;
+    return rc ? rc : shore__train_plan_make(s, m, &plan, out, diag);
 }
 
 static int make_state(struct trainer *t, struct shore_fleet_options *options, bool overwrite, const char *processor,
@@ -143,13 +125,25 @@ static int watch_drives(struct trainer *t, struct shore_diag *diag) {
     return rc ? shore__fail(diag, rc, "out of memory for the trainer") : 0;
 }
 
+static int open_compute(struct trainer *t, struct shore__carve *memory, char processor[SHORE__PROCESSOR_BYTES],
+                        struct shore_diag *diag) {
+    struct shore__compute_options options = shore__settings_compute(t->s);
+    struct shore__compute_description description;
+    int rc = shore__compute_describe(&options, NULL, &description, diag);
+    if (!rc) rc = shore__compute_open(&options, &t->c, diag);
+    if (rc) return rc;
+    shore__compute_identity(&description, processor, SHORE__PROCESSOR_BYTES);
+    struct shore__shapes shapes = shore__train_shapes(&t->plan, t->s, t->m);
+    shore__buf workspace = shore__carve_take(memory, t->plan.workspace_bytes);
+    return t->c->ops->make(t->c, &shapes, workspace, t->plan.workspace_bytes, diag);
+}
+
 static int open_trainer(struct trainer *t, bool fresh, bool overwrite, const uint64_t *accept_step,
                         struct shore_diag *diag) {
     const struct shore__settings *s = t->s;
     char processor[SHORE__PROCESSOR_BYTES];
-    int rc = open_compute(s, &t->c, diag);
-    if (!rc) rc = shore__emulation_throttle(s->emulate, &s->drives, &t->throttle, diag);
-    if (!rc) rc = shore__train_plan_make(s, t->m, t->c, &t->plan, NULL, diag);
+    int rc = shore__emulation_throttle(s->emulate, &s->drives, &t->throttle, diag);
+    if (!rc) rc = shore__train_plan_make(s, t->m, &t->plan, NULL, diag);
     if (!rc && s->memory_bytes > shore__machine_memory_bytes()) {
         char have[32];
         rc = shore__fail(diag, SHORE_EBUDGET, "--memory is above this machine's memory of %s",
@@ -161,7 +155,8 @@ static int open_trainer(struct trainer *t, bool fresh, bool overwrite, const uin
     /* before the fleet takes its part, which is what is left */
     struct shore__carve memory = {(uintptr_t)shore__arena_alloc(t->arena, t->plan.buffers_bytes), 0};
     if (!memory.base) return shore__fail(diag, -ENOMEM, "the memory plan is larger than its arena");
-    shore__train_processor_text(t->c, processor, sizeof processor);
+    rc = open_compute(t, &memory, processor, diag);
+    if (rc) return rc;
 
     struct shore_fleet_options options;
     shore__train_fleet_options(s, t->m, &options);
@@ -182,8 +177,6 @@ static int open_trainer(struct trainer *t, bool fresh, bool overwrite, const uin
     if (rc) return rc;
     rc = shore__gradients_open(t, diag);
     if (rc) return rc;
-    shore__buf workspace = shore__carve_take(&memory, t->plan.workspace_bytes);
-    t->c->ops->set_workspace(t->c, workspace, t->plan.workspace_bytes);
     t->pass.m = t->m;
     t->pass.c = t->c;
     rc = shore__train_place(t, &memory, &t->pass.pager, diag);

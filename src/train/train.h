@@ -27,9 +27,6 @@ struct shore__needs {
 int shore__train_needs(const struct shore__settings *s, const struct shore__model *m, struct shore__needs *out,
                        struct shore_diag *diag);
 
-/* The words that a run records of what it is trained on (64 bytes hold them); a start on another one says so. */
-void shore__train_processor_text(const struct shore__compute *c, char *out, size_t bytes);
-
 /* What the volumes of such a run hold beside its state, and how they are opened. */
 void shore__train_fleet_options(const struct shore__settings *s, const struct shore__model *m,
                                 struct shore_fleet_options *out);

@@ -212,8 +212,10 @@ static inline uint64_t train_last_step(const struct shore__settings *s) {
 /* memory.c */
 /* The plan for s->memory_bytes. needs NULL: less than the minimum is refused; otherwise what is needed, whatever that
  * is, and no plan where it is too little. */
-int shore__train_plan_make(const struct shore__settings *s, const struct shore__model *m, struct shore__compute *c,
-                           struct train_plan *out, struct shore__needs *needs, struct shore_diag *diag);
+int shore__train_plan_make(const struct shore__settings *s, const struct shore__model *m, struct train_plan *out,
+                           struct shore__needs *needs, struct shore_diag *diag);
+struct shore__shapes shore__train_shapes(const struct train_plan *plan, const struct shore__settings *s,
+                                         const struct shore__model *m);
 /* Lays the trainer's buffers out in memory (t->pass and t->plan are set). */
 int shore__train_place(struct trainer *t, struct shore__carve *memory, struct shore__pager **pager,
                        struct shore_diag *diag);

@@ -296,15 +296,18 @@ static void packed_weights(void **state) {
             .unit_rows = 800, .seq_len = 8, .d_model = K, .qkv_width = N, .vocab_slice = 40, .backward = true};
         struct backend one = open_cpu(mode, 2, &shapes), kept = open_cpu(mode, 2, &shapes);
         if (!one.c || !kept.c) continue;
-        size_t least = 0, packed = 0, width = shore__mode_bytes(mode);
-        assert_int_equal(kept.c->ops->prepare(kept.c, &shapes, &least, &packed, NULL), 0);
+        struct shore__compute_options options = tested_options(2);
+        struct shore__compute_description d;
+        assert_int_equal(shore__compute_describe(&options, &shapes, &d, NULL), 0);
+        size_t least = d.workspace_bytes, packed = d.packed_bytes, width = shore__mode_bytes(mode);
         assert_true(mode != SHORE__BF16 || packed > 0);
         shore__buf workspace = room(least + packed + 4096, 0), x = random_act(mode, 1, 800 * K, 1),
                    dy = random_act(mode, 2, 800 * N, 1), w = random_act(mode, 3, N * K, 1);
         shore__buf y[2] = {empty_act(mode, 800 * N), empty_act(mode, 800 * N)};
         shore__buf dx[2] = {empty_act(mode, 800 * K), empty_act(mode, 800 * K)};
         for (int some = 0; some < 2; some++) {
-            kept.c->ops->set_workspace(kept.c, workspace, least + packed / (some ? 2 : 1));
+            size_t bytes = least + packed / (some ? 2 : 1);
+            assert_int_equal(kept.c->ops->make(kept.c, &shapes, workspace, bytes, NULL), 0);
             for (int i = 0; i < 6; i++) {
                 if (i % 3 == 0) {
                     shore__buf other = random_act(mode, 4 + (uint64_t)i, N * K, 1);

@@ -30,15 +30,15 @@ static const struct {
 enum { ARITHMETICS = sizeof arithmetics / sizeof *arithmetics };
 static size_t tested; /* of these */
 
-static int open_tested(int threads, struct shore__compute **c, struct shore_diag *diag) {
-    return shore__compute_cpu_open(arithmetics[tested].bf16, arithmetics[tested].products, threads, c, diag);
+static struct shore__compute_options tested_options(int threads) {
+    return (struct shore__compute_options){
+        .fp32 = !arithmetics[tested].bf16, .products = arithmetics[tested].products, .threads = threads};
 }
 UNUSED static enum shore__mode mode_tested(void) {
-    struct shore__compute *c;
-    if (open_tested(1, &c, NULL)) return SHORE__BF16; /* not on this processor, as open_cpu() finds */
-    enum shore__mode mode = c->mode;
-    c->ops->close(c);
-    return mode;
+    struct shore__compute_options options = tested_options(1);
+    struct shore__compute_description d;
+    /* or not on this processor, as open_cpu() finds */
+    return shore__compute_describe(&options, NULL, &d, NULL) ? SHORE__BF16 : d.mode;
 }
 
 struct backend {
@@ -50,23 +50,31 @@ UNUSED static struct backend open_cpu(enum shore__mode mode, int threads, const 
     struct backend b = {0};
     struct shore_diag diag = {""};
     if (mode == SHORE__F32) tested = 0;
-    int err = open_tested(threads, &b.c, &diag);
+    struct shore__compute_options options = tested_options(threads);
+    struct shore__compute_description d;
+    int err = shore__compute_open(&options, &b.c, &diag);
     if (arithmetics[tested].products == SHORE__PRODUCTS_BF16 && !shore__can_multiply_bf16()) {
         assert_int_equal(err, -ENOTSUP);
         return b;
     }
     assert_int_equal(err, 0);
     assert_int_equal(b.c->mode, mode);
-    size_t bytes = 0;
-    err = b.c->ops->prepare(b.c, shapes, &bytes, NULL, &diag);
-    if (err) fail_msg("prepare: %s", diag.text);
-    b.workspace = aligned_alloc(4096, bytes ? bytes : 4096);
-    b.c->ops->set_workspace(b.c, shore__host_buf(b.workspace), bytes);
+    err = shore__compute_describe(&options, shapes, &d, &diag);
+    if (err) fail_msg("describe: %s", diag.text);
+    b.workspace = aligned_alloc(4096, d.workspace_bytes ? d.workspace_bytes : 4096);
+    err = b.c->ops->make(b.c, shapes, shore__host_buf(b.workspace), d.workspace_bytes, &diag);
+    if (err) fail_msg("make: %s", diag.text);
     return b;
 }
 UNUSED static struct backend open_reference(enum shore__mode mode) {
     struct backend b = {0};
-    assert_int_equal(shore__compute_reference_open(mode, &b.c, NULL), 0);
+    const struct shore__compute_options options = {
+        .device = "reference",
+        .fp32 = mode == SHORE__F32,
+        .products = mode == SHORE__BF16 ? SHORE__PRODUCTS_BF16 : SHORE__PRODUCTS_F32,
+    };
+    assert_int_equal(shore__compute_open(&options, &b.c, NULL), 0);
+    assert_int_equal(b.c->mode, mode);
     return b;
 }
 UNUSED static void close_backend(struct backend *b) {

@@ -269,15 +269,25 @@ static void processor(void **state) {
     const char *kind = shore__processor_kind();
     assert_true(strlen(kind) > 4);
     assert_int_not_equal(shore__products_for_this_processor(), SHORE__PRODUCTS_AUTO);
-    struct shore__compute *c;
-    assert_int_equal(shore__compute_cpu_open(true, SHORE__PRODUCTS_AUTO, 1, &c, NULL), 0);
+    struct shore__compute_options options = {.threads = 1};
+    struct shore__compute_description d;
+    assert_int_equal(shore__compute_describe(&options, NULL, &d, NULL), 0);
+    assert_string_equal(d.kind, kind);
     bool widens = strstr(kind, "avx512"); /* what is ours there multiplies bf16 in fp32 */
     bool bf16 = widens || shore__products_for_this_processor() == SHORE__PRODUCTS_BF16;
-    assert_int_equal(c->mode, bf16 ? SHORE__BF16 : SHORE__BF16_IN_F32);
+    assert_int_equal(d.mode, bf16 ? SHORE__BF16 : SHORE__BF16_IN_F32);
+    struct shore__compute *c;
+    assert_int_equal(shore__compute_open(&options, &c, NULL), 0);
+    assert_int_equal(c->mode, d.mode);
+    assert_int_equal(c->threads, 1);
     c->ops->close(c);
     struct shore_diag diag = {""};
-    assert_true(shore__compute_cpu_open(true, SHORE__PRODUCTS_AUTO, -1, &c, &diag) < 0);
+    options.threads = -1;
+    assert_true(shore__compute_open(&options, &c, &diag) < 0);
     assert_non_null(strstr(diag.text, "threads"));
+    options.device = "abacus";
+    assert_true(shore__compute_open(&options, &c, &diag) < 0);
+    assert_non_null(strstr(diag.text, "abacus"));
 }
 
 int main(void) {

@@ -78,7 +78,6 @@ static struct shore__settings random_settings(uint64_t *draw) {
 struct plan_case {
     struct shore__model *m;
     struct shore__settings s;
-    struct shore__compute *c;
     struct shore__needs needs;
 };
 
@@ -90,15 +89,12 @@ static struct plan_case random_case(uint64_t index) {
     stream = index;
     x.m = random_model(&draw);
     x.s = random_settings(&draw);
-    assert_int_equal(shore__compute_cpu_open(!x.s.fp32, SHORE__PRODUCTS_AUTO, 1, &x.c, &diag), 0);
     x.s.memory_bytes = 0;
-    if (shore__train_plan_make(&x.s, x.m, x.c, &plan, &x.needs, &diag))
-        fail_msg("case %" PRIu64 ": %s", index, diag.text);
+    if (shore__train_plan_make(&x.s, x.m, &plan, &x.needs, &diag)) fail_msg("case %" PRIu64 ": %s", index, diag.text);
     return x;
 }
 
 static void end_case(struct plan_case *x) {
-    x->c->ops->close(x->c);
     shore__settings_free(&x->s);
     shore__model_free(x->m);
 }
@@ -107,7 +103,7 @@ static struct train_plan plan_of(struct plan_case *x, uint64_t budget) {
     struct train_plan plan;
     struct shore_diag diag = {{0}};
     x->s.memory_bytes = budget;
-    if (shore__train_plan_make(&x->s, x->m, x->c, &plan, NULL, &diag)) fail_msg("%" PRIu64 ": %s", budget, diag.text);
+    if (shore__train_plan_make(&x->s, x->m, &plan, NULL, &diag)) fail_msg("%" PRIu64 ": %s", budget, diag.text);
     return plan;
 }
 
@@ -149,7 +145,7 @@ static void the_least_budget_is_the_least(void **state) {
         struct shore_diag diag = {{0}};
         check_bounds(&x, &p, x.needs.minimum_bytes);
         x.s.memory_bytes = x.needs.minimum_bytes - 1;
-        assert_int_equal(shore__train_plan_make(&x.s, x.m, x.c, &p, NULL, &diag), SHORE_EBUDGET);
+        assert_int_equal(shore__train_plan_make(&x.s, x.m, &p, NULL, &diag), SHORE_EBUDGET);
         assert_non_null(strstr(diag.text, "minimum"));
         end_case(&x);
     }
