@@ -271,83 +271,96 @@ static int name_data(const struct shore__train_args *args, struct shore__run *ru
     return 0;
 }
 
+/* Flags that say something else with --resume, or nothing. */
+static int check_resume_flags(const struct shore__train_args *args, struct shore_diag *diag) {
+    const struct shore__strings *moved = &args->settings.drives;
+    if (args->json && !args->dry_run) return shore__fail(diag, SHORE_EUSAGE, "--json is for --dry-run: give that too");
+    if (args->out && strcmp(args->out, args->resume) != 0)
+        return shore__fail(diag, SHORE_EUSAGE, "--out does not go with --resume: the run stays where it is");
+    for (size_t i = 0; i < moved->count; i++)
+        if (!strchr(moved->item[i], '='))
+            return shore__fail(diag, SHORE_EUSAGE,
+                               "with --resume, --drive takes OLD=NEW: where a drive was and where it is");
+    return 0;
+}
+
+/* What is given takes effect; changes: what of it the run records. */
+static int change_run(const struct shore__train_args *args, const struct shore__parsed *parsed, struct shore__run *run,
+                      char *changes, size_t bytes, struct shore_diag *diag) {
+    struct shore__settings *s = &run->settings;
+    const struct shore__strings *moved = &args->settings.drives;
+    int rc = shore__train_change(args, parsed, s, changes, bytes, diag);
+    if (!rc) rc = shore__train_check_given(parsed, s, run->val || s->val_data.count || s->val_share > 0, diag);
+    if (rc) return rc;
+    for (size_t i = 0; i < moved->count; i++) {
+        size_t used = strlen(changes);
+        char escaped[256];
+        snprintf(changes + used, bytes - used, "%sdrive %s", used ? ", " : "",
+                 shore__escape(moved->item[i], strlen(moved->item[i]), escaped, sizeof escaped));
+    }
+    if (args->accept) {
+        size_t used = strlen(changes);
+        snprintf(changes + used, bytes - used, "%saccept-step %llu", used ? ", " : "",
+                 (unsigned long long)*args->accept);
+    }
+    if (shore__option_given(&shore__train_line, parsed, "steps") && s->steps < run->hint_step)
+        return shore__fail(diag, SHORE_EUSAGE, "--steps %llu is behind the run, which is at step %llu",
+                           (unsigned long long)s->steps, (unsigned long long)run->hint_step);
+    return 0;
+}
+
+/* All that comes before the first step. -ECANCELED: a signal came. */
+static int prepare_to_go_on(struct shore__run *run, const struct shore__needs *needs, bool without_data,
+                            const char *changes, struct shore_diag *diag) {
+    struct shore__settings *s = &run->settings;
+    int rc = shore__cli_budget(s->memory_bytes, needs->minimum_bytes, needs->comfortable_bytes, &s->memory_bytes, diag);
+    if (rc) return rc;
+    if (!s->quiet) shore__cli_say_drives(&s->drives, false);
+    shore__cli_catch_signals(promise);
+    if (without_data)
+        rc = shore__run_take_data(run, shore__cli_work, s->quiet ? NULL : (void *)"reading the text", diag);
+    else if (run->hint_step < s->steps)
+        rc = shore__run_check_data(run, false, shore__cli_work, s->quiet ? NULL : (void *)"checking the text", diag);
+    shore__cli_progress_end();
+    if (!rc && changes[0] && !(run->change = strdup(changes))) rc = shore__fail(diag, -ENOMEM, "out of memory");
+    return rc;
+}
+
 static int resumed_run(const struct shore__train_args *args, const struct shore__parsed *parsed) {
     struct shore__run *run = NULL;
     struct shore__needs needs;
     struct shore_diag diag = {{0}};
     char changes[768];
-    int rc, code = SHORE__EXIT_DONE;
     const struct shore__strings *moved = &args->settings.drives;
-
-    if (args->json && !args->dry_run) {
-        rc = shore__fail(&diag, SHORE_EUSAGE, "--json is for --dry-run: give that too");
-        goto end;
-    }
-    if (args->out && strcmp(args->out, args->resume) != 0) {
-        rc = shore__fail(&diag, SHORE_EUSAGE, "--out does not go with --resume: the run stays where it is");
-        goto end;
-    }
-    for (size_t i = 0; i < moved->count; i++) {
-        if (strchr(moved->item[i], '=')) continue;
-        rc =
-            shore__fail(&diag, SHORE_EUSAGE, "with --resume, --drive takes OLD=NEW: where a drive was and where it is");
-        goto end;
-    }
-    rc = args->itself ? shore__run_claim(args->resume, &diag) : 0;
+    int code = SHORE__EXIT_DONE, rc = check_resume_flags(args, &diag);
+    if (!rc && args->itself) rc = shore__run_claim(args->resume, &diag);
     if (!rc) rc = shore__run_open(args->resume, true, moved->count ? moved : NULL, &run, &diag);
-    if (rc) goto end;
+    if (rc) return shore__cli_fail(rc, &diag);
     struct shore__settings *s = &run->settings;
     if (run->no_data)
         rc = shore__fail(&diag, run->no_data_rc, "%s; a new run on the same data makes the same file", run->no_data);
     bool without_data = !run->train;
     if (!rc && without_data) rc = name_data(args, run, &diag);
-    if (rc) goto end;
-    rc = shore__train_change(args, parsed, s, changes, sizeof changes, &diag);
-    if (!rc) rc = shore__train_check_given(parsed, s, run->val || s->val_data.count || s->val_share > 0, &diag);
-    for (size_t i = 0; !rc && i < moved->count; i++) {
-        size_t used = strlen(changes);
-        char escaped[256];
-        snprintf(changes + used, sizeof changes - used, "%sdrive %s", used ? ", " : "",
-                 shore__escape(moved->item[i], strlen(moved->item[i]), escaped, sizeof escaped));
-    }
-    if (!rc && args->accept) {
-        size_t used = strlen(changes);
-        snprintf(changes + used, sizeof changes - used, "%saccept-step %llu", used ? ", " : "",
-                 (unsigned long long)*args->accept);
-    }
-    if (!rc && shore__option_given(&shore__train_line, parsed, "steps") && s->steps < run->hint_step)
-        rc = shore__fail(&diag, SHORE_EUSAGE, "--steps %llu is behind the run, which is at step %llu",
-                         (unsigned long long)s->steps, (unsigned long long)run->hint_step);
+    if (!rc) rc = change_run(args, parsed, run, changes, sizeof changes, &diag);
     if (!rc && !without_data) say_of_stop(s, args->accept ? *args->accept : run->hint_step);
     if (!rc) rc = shore__settings_check(s, &diag);
     if (!rc) rc = shore__train_needs(s, run->model, &needs, &diag);
-    if (rc) goto end;
-    if (args->dry_run) {
+    if (!rc && args->dry_run) {
         if (args->json)
             code = print_needs_json(&needs, s->memory_bytes);
         else
             print_needs(&needs, s->memory_bytes);
-        goto end;
+    } else if (!rc) {
+        rc = prepare_to_go_on(run, &needs, without_data, changes, &diag);
+        if (!rc) {
+            code = train_and_report(run, false, args, &rc);
+            rc = 0;
+        } else if (rc == -ECANCELED) {
+            shore__cli_say("stopped before %s: the same command goes on",
+                           without_data ? "the run had its data" : "a step was made");
+            rc = 0;
+        }
     }
-    rc = shore__cli_budget(s->memory_bytes, needs.minimum_bytes, needs.comfortable_bytes, &s->memory_bytes, &diag);
-    if (!rc && !s->quiet) shore__cli_say_drives(&s->drives, false);
-    if (!rc) shore__cli_catch_signals(promise);
-    if (!rc && without_data)
-        rc = shore__run_take_data(run, shore__cli_work, s->quiet ? NULL : (void *)"reading the text", &diag);
-    else if (!rc && run->hint_step < s->steps)
-        rc = shore__run_check_data(run, false, shore__cli_work, s->quiet ? NULL : (void *)"checking the text", &diag);
-    shore__cli_progress_end();
-    if (!rc && changes[0] && !(run->change = strdup(changes))) rc = shore__fail(&diag, -ENOMEM, "out of memory");
-    if (rc == -ECANCELED) {
-        shore__cli_say("stopped before %s: the same command goes on",
-                       without_data ? "the run had its data" : "a step was made");
-        rc = 0;
-        goto end;
-    }
-    if (rc) goto end;
-    code = train_and_report(run, false, args, &rc);
-    rc = 0;
-end:
     if (rc) code = shore__cli_fail(rc, &diag);
     shore__run_close(run);
     return code;

@@ -12,9 +12,9 @@
 #include "text/follow.h"
 #include "text/tokenizer_impl.h"
 #include "text/utf8.h"
+#include "text/utf8_parts.h"
 #include "text/vector.h"
 
-#define PART_BYTES (64u << 10)
 #define PIECE_BYTES (64u << 10) /* above, a piece is encoded before its end is there */
 #define HELD_LIMIT_MIB 96u
 #define PATIENT_BYTES (16u << 10)
@@ -29,8 +29,7 @@ struct shore__encoder {
     struct shore__ids *out;
     struct shore_diag *diag;
     struct shore__splitter raw, normalized;
-    unsigned char tail[4]; /* of a character whose end has not come yet */
-    size_t ntail;
+    struct shore__utf8_parts characters;
     struct shore__normalizing normalizing;
     struct shore__text piece; /* normalized, not yet encoded: the first stage's text */
     bool in_piece, at_origin; /* at_origin: nothing of the text has been encoded */
@@ -336,6 +335,11 @@ static int on_raw_end(void *ctx) {
     return rc ? rc : shore__splitter_end(&e->normalized);
 }
 
+static int feed_raw(void *ctx, const char *text, size_t bytes) {
+    struct shore__encoder *e = ctx;
+    return shore__splitter_feed(&e->raw, text, bytes);
+}
+
 int shore__encoder_open(const struct shore__tokenizer *t, bool special, struct shore__encoder **out) {
     struct shore__encoder *e = calloc(1, sizeof *e);
     if (!e) return -ENOMEM;
@@ -346,6 +350,7 @@ int shore__encoder_open(const struct shore__tokenizer *t, bool special, struct s
         return -ENOMEM;
     }
     e->normalizing = (struct shore__normalizing){.t = t, .matcher = e->matcher, .sink = on_normalized, .ctx = e};
+    e->characters = (struct shore__utf8_parts){.sink = feed_raw, .ctx = e};
     e->raw = (struct shore__splitter){.set = &t->raw,
                                       .special = special,
                                       .on_text = on_raw_text,
@@ -363,53 +368,6 @@ int shore__encoder_open(const struct shore__tokenizer *t, bool special, struct s
     return 0;
 }
 
-static int feed_replacement(struct shore__encoder *e) {
-    return shore__splitter_feed(&e->raw, "\xEF\xBF\xBD", 3);
-}
-
-/* The characters whose first bytes came with the part before. */
-static int feed_tail(struct shore__encoder *e, const char **text, size_t *bytes) {
-    int rc = 0;
-    while (rc == 0 && e->ntail > 0) {
-        int n = shore__utf8_check(e->tail, e->ntail);
-        if (n == 0 && *bytes == 0) return 0;
-        if (n == 0) {
-            e->tail[e->ntail++] = (unsigned char)*(*text)++;
-            --*bytes;
-            continue;
-        }
-        size_t used = (size_t)(n > 0 ? n : -n);
-        rc = n > 0 ? shore__splitter_feed(&e->raw, (char *)e->tail, used) : feed_replacement(e);
-        e->ntail -= used;
-        memmove(e->tail, e->tail + used, e->ntail);
-    }
-    return rc;
-}
-
-static int feed_text(struct shore__encoder *e, const char *text, size_t bytes) {
-    int rc = feed_tail(e, &text, &bytes);
-    while (rc == 0 && bytes > 0) {
-        size_t valid = 0;
-        int n = 1;
-        while (valid < bytes && valid < PART_BYTES &&
-               (n = shore__utf8_check((const unsigned char *)text + valid, bytes - valid)) > 0)
-            valid += (size_t)n;
-        rc = shore__splitter_feed(&e->raw, text, valid);
-        text += valid;
-        bytes -= valid;
-        if (rc || n > 0) continue;
-        if (n == 0) {
-            memcpy(e->tail, text, bytes);
-            e->ntail = bytes;
-            return 0;
-        }
-        rc = feed_replacement(e);
-        text -= n;
-        bytes -= (size_t)-n;
-    }
-    return rc;
-}
-
 static int explained(struct shore__encoder *e, int rc) {
     if (rc == -ENOMEM) shore__fail(e->diag, rc, "no memory to tokenize a text");
     return rc;
@@ -419,7 +377,7 @@ int shore__encoder_feed(struct shore__encoder *e, const char *text, size_t bytes
                         struct shore_diag *diag) {
     e->out = out;
     e->diag = diag;
-    if (!e->t->is_bytes) return explained(e, feed_text(e, text, bytes));
+    if (!e->t->is_bytes) return explained(e, shore__utf8_parts_feed(&e->characters, text, bytes));
     for (size_t i = 0; i < bytes; i++)
         if (shore__ids_push(out, (unsigned char)text[i])) return explained(e, -ENOMEM);
     return 0;
@@ -428,8 +386,7 @@ int shore__encoder_feed(struct shore__encoder *e, const char *text, size_t bytes
 int shore__encoder_end(struct shore__encoder *e, struct shore__ids *out, struct shore_diag *diag) {
     e->out = out;
     e->diag = diag;
-    int rc = e->ntail ? feed_replacement(e) : 0;
-    e->ntail = 0;
+    int rc = shore__utf8_parts_end(&e->characters);
     if (rc == 0) rc = shore__splitter_end(&e->raw);
     e->at_origin = true;
     return explained(e, rc);
@@ -444,7 +401,7 @@ void shore__encoder_reset(struct shore__encoder *e) {
     reset_splitter(&e->raw);
     reset_splitter(&e->normalized);
     shore__normalizing_reset(&e->normalizing);
-    e->ntail = e->piece.count = 0;
+    e->characters.ntail = e->piece.count = 0;
     e->in_piece = false;
     e->at_origin = true;
     for (unsigned i = 0; i <= SHORE__STEP_LIMIT; i++) {
@@ -474,7 +431,7 @@ int shore__encoder_state(const struct shore__encoder *e, struct shore__text *out
     out->count = 0;
     int rc = put_splitter(out, &e->raw);
     if (rc == 0) rc = put_splitter(out, &e->normalized);
-    if (rc == 0) rc = put_state(out, e->tail, e->ntail);
+    if (rc == 0) rc = put_state(out, e->characters.tail, e->characters.ntail);
     if (rc == 0) rc = put_state(out, fields, sizeof fields);
     for (unsigned i = 0; rc == 0 && i < e->t->nsteps; i++) {
         int step[] = {e->normalizing.at[i].begun, e->normalizing.at[i].begun ? e->normalizing.at[i].before : 0};

@@ -32,8 +32,6 @@ enum state {
     NUMBER,
 };
 
-enum number { MINUS, ZERO, WHOLE, POINT, FRACTION, EXPONENT, EXPONENT_SIGN, EXPONENT_DIGITS };
-
 /* Besides codes: the JSON breaks off here, r->trouble says why; the byte belongs to the next state. */
 enum { BROKEN = 1, AGAIN = 2 };
 
@@ -261,43 +259,19 @@ static int unit(struct shore__rows *r, unsigned char c, struct shore_diag *diag)
 /* ---- values ------------------------------------------------------------------------------------------------------ */
 
 static int number(struct shore__rows *r, unsigned char c, struct shore_diag *diag) {
-    bool digit = c >= '0' && c <= '9', e = (c | 32) == 'e', can_end = true;
-    switch (r->number) {
-    case MINUS:
-        if (c == 'I') {
-            r->state = WORD;
-            r->word = "nfinity";
-            return 0;
-        }
-        can_end = false;
-        if (digit) return r->number = c == '0' ? ZERO : WHOLE, 0;
-        break;
-    case WHOLE:
-        if (digit) return 0;
-        /* fallthrough */
-    case ZERO:
-        if (c == '.') return r->number = POINT, 0;
-        if (e) return r->number = EXPONENT, 0;
-        break;
-    case POINT:
-        can_end = false;
-        if (digit) return r->number = FRACTION, 0;
-        break;
-    case FRACTION:
-        if (digit) return 0;
-        if (e) return r->number = EXPONENT, 0;
-        break;
-    case EXPONENT:
-        if (c == '+' || c == '-') return r->number = EXPONENT_SIGN, 0;
-        /* fallthrough */
-    case EXPONENT_SIGN:
-        can_end = false;
-        if (digit) return r->number = EXPONENT_DIGITS, 0;
-        break;
-    default:
-        if (digit) return 0;
+    if (r->number == SHORE__JSON_MINUS && c == 'I') { /* as Python writes it */
+        r->state = WORD;
+        r->word = "nfinity";
+        return 0;
     }
-    if (!can_end || digit) return broken(r, INVALID "a number that is none");
+    switch (shore__json_number_step(&r->number, c)) {
+    case SHORE__JSON_GOES_ON:
+        return 0;
+    case SHORE__JSON_NO_NUMBER:
+        return broken(r, INVALID "a number that is none");
+    default:
+        break;
+    }
     int rc = close_value(r, diag);
     return rc ? rc : AGAIN;
 }
@@ -354,7 +328,7 @@ static int value(struct shore__rows *r, unsigned char c, struct shore_diag *diag
         return 0;
     }
     r->state = NUMBER;
-    r->number = c == '-' ? MINUS : c == '0' ? ZERO : WHOLE;
+    r->number = shore__json_number_begin(c);
     return 0;
 }
 

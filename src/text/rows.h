@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include "longshore/error.h"
+#include "text/json_number.h"
 
 /* What is wrong with a row, and where. */
 struct shore__bad_row {
@@ -50,7 +51,7 @@ struct shore__rows {
     char key[SHORE__ROW_KEY_BYTES];
     size_t key_bytes;
     /* numbers and words */
-    int number;
+    enum shore__json_number number;
     const char *word;
     /* for messages */
     char keys[160];

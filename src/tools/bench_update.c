@@ -240,68 +240,84 @@ static int measure(struct bench *b, struct shore_diag *diag) {
     return 0;
 }
 
-static int print(struct bench *b) {
-    const struct args *a = b->args;
-    double n = a->steps, total = 0;
-    for (uint32_t i = 0; i < a->steps; i++)
+/* Of a step, bytes and seconds in the mean; summed over drives. */
+struct figures {
+    double seconds_mean, median, read, written, link_in, link_out, commit_bytes, io_wait, compute, commit;
+};
+
+static struct figures figures_of(const struct bench *b) {
+    double n = b->args->steps, total = 0;
+    for (uint32_t i = 0; i < b->args->steps; i++)
         total += b->seconds[i];
-    double median = shore__bench_median(b->seconds, a->steps);
 #define SINCE(field) ((double)(b->after.field - b->before.field) / n)
-    double read = SINCE(drive_read_state) + SINCE(drive_read_fetch) + SINCE(drive_read_spill);
-    double written = SINCE(drive_write_state) + SINCE(drive_write_spill);
-    double link_in = SINCE(link_in_gradients) + SINCE(link_in_state);
-    double link_out = SINCE(link_out_params) + SINCE(link_out_gradients) + SINCE(link_out_state);
+    return (struct figures){
+        .seconds_mean = total / n,
+        .median = shore__bench_median(b->seconds, b->args->steps),
+        .read = SINCE(drive_read_state) + SINCE(drive_read_fetch) + SINCE(drive_read_spill),
+        .written = SINCE(drive_write_state) + SINCE(drive_write_spill),
+        .link_in = SINCE(link_in_gradients) + SINCE(link_in_state),
+        .link_out = SINCE(link_out_params) + SINCE(link_out_gradients) + SINCE(link_out_state),
+        .commit_bytes = SINCE(drive_write_commit),
+        .io_wait = SINCE(update_io_wait_ns) * 1e-9,
+        .compute = SINCE(update_compute_ns) * 1e-9,
+        .commit = SINCE(commit_ns) * 1e-9,
+    };
 #undef SINCE
-    double commit_bytes = (double)(b->after.drive_write_commit - b->before.drive_write_commit) / n;
-    double io_wait = (double)(b->after.update_io_wait_ns - b->before.update_io_wait_ns) * 1e-9 / n;
-    double compute = (double)(b->after.update_compute_ns - b->before.update_compute_ns) * 1e-9 / n;
-    double commit = (double)(b->after.commit_ns - b->before.commit_ns) * 1e-9 / n;
-    double bytes = read + written + commit_bytes;
+}
+
+static int print_json(struct bench *b, const struct figures *f) {
+    static const char *const names[] = {"adamw", "adam", "sgd", "adagrad"};
+    const struct args *a = b->args;
     struct shore_fleet_info info = {.size = sizeof info};
     shore_fleet_info(b->fleet, &info);
     char describe[512] = "";
     shore_fleet_drive_describe(b->fleet, 0, describe, sizeof describe);
-    if (a->json) {
-        static const char *const names[] = {"adamw", "adam", "sgd", "adagrad"};
-        json_t *o = json_object();
-        json_object_set_new(o, "params", json_integer((json_int_t)b->params));
-        json_object_set_new(o, "params_per_second", json_real((double)b->params / median));
-        json_object_set_new(o, "bytes_per_second", json_real(bytes / median));
-        json_object_set_new(o, "bytes_per_param", json_real((read + written) / (double)b->params));
-        json_object_set_new(o, "seconds", json_real(median));
-        json_object_set_new(o, "seconds_mean", json_real(total / n));
-        json_object_set_new(o, "steps", json_integer(a->steps));
-        json_object_set_new(o, "read_bytes", json_real(read));
-        json_object_set_new(o, "write_bytes", json_real(written));
-        json_object_set_new(o, "link_in_bytes", json_real(link_in));
-        json_object_set_new(o, "link_out_bytes", json_real(link_out));
-        json_object_set_new(o, "commit_bytes", json_real(commit_bytes));
-        json_object_set_new(o, "io_wait_seconds", json_real(io_wait));
-        json_object_set_new(o, "compute_seconds", json_real(compute));
-        json_object_set_new(o, "commit_seconds", json_real(commit));
-        json_object_set_new(o, "drives", json_integer(info.ndrives));
-        json_object_set_new(o, "disk_bytes", json_integer((json_int_t)info.disk_bytes));
-        json_object_set_new(o, "optimizer", json_string(names[a->optimizer]));
-        json_object_set_new(o, "moments", json_string(a->moments == SHORE_MOMENTS_8BIT ? "8bit" : "fp32"));
-        json_object_set_new(o, "update", json_string(a->host_update ? "host" : "drive"));
-        json_object_set_new(o, "emulated", json_boolean(b->throttle));
-        json_object_set_new(o, "drive", shore__clean_json(describe, strlen(describe)));
-        return shore__cli_print_json(o);
-    }
-    char rate[32];
+    json_t *o = json_object();
+    json_object_set_new(o, "params", json_integer((json_int_t)b->params));
+    json_object_set_new(o, "params_per_second", json_real((double)b->params / f->median));
+    json_object_set_new(o, "bytes_per_second", json_real((f->read + f->written + f->commit_bytes) / f->median));
+    json_object_set_new(o, "bytes_per_param", json_real((f->read + f->written) / (double)b->params));
+    json_object_set_new(o, "seconds", json_real(f->median));
+    json_object_set_new(o, "seconds_mean", json_real(f->seconds_mean));
+    json_object_set_new(o, "steps", json_integer(a->steps));
+    json_object_set_new(o, "read_bytes", json_real(f->read));
+    json_object_set_new(o, "write_bytes", json_real(f->written));
+    json_object_set_new(o, "link_in_bytes", json_real(f->link_in));
+    json_object_set_new(o, "link_out_bytes", json_real(f->link_out));
+    json_object_set_new(o, "commit_bytes", json_real(f->commit_bytes));
+    json_object_set_new(o, "io_wait_seconds", json_real(f->io_wait));
+    json_object_set_new(o, "compute_seconds", json_real(f->compute));
+    json_object_set_new(o, "commit_seconds", json_real(f->commit));
+    json_object_set_new(o, "drives", json_integer(info.ndrives));
+    json_object_set_new(o, "disk_bytes", json_integer((json_int_t)info.disk_bytes));
+    json_object_set_new(o, "optimizer", json_string(names[a->optimizer]));
+    json_object_set_new(o, "moments", json_string(a->moments == SHORE_MOMENTS_8BIT ? "8bit" : "fp32"));
+    json_object_set_new(o, "update", json_string(a->host_update ? "host" : "drive"));
+    json_object_set_new(o, "emulated", json_boolean(b->throttle));
+    json_object_set_new(o, "drive", shore__clean_json(describe, strlen(describe)));
+    return shore__cli_print_json(o);
+}
+
+static int print(struct bench *b) {
+    const struct args *a = b->args;
+    const struct figures f = figures_of(b);
+    double params = (double)b->params;
+    struct shore_fleet_info info = {.size = sizeof info};
+    char rate[32], describe[512];
+    if (a->json) return print_json(b, &f);
     if (b->throttle) {
         const struct shore__emulation *e = shore__throttle_emulation(b->throttle);
         printf("emulated: times are those of %s, rates divided by %g\n", e->name, e->scale);
     }
     printf("UPDATE of %llu parameters: %.3f s a step (median of %u), %.1f million parameters/s, %s/s\n",
-           (unsigned long long)b->params, median, a->steps, (double)b->params / median / 1e6,
-           shore__format_size((uint64_t)(bytes / median), rate, sizeof rate));
+           (unsigned long long)b->params, f.median, a->steps, params / f.median / 1e6,
+           shore__format_size((uint64_t)((f.read + f.written + f.commit_bytes) / f.median), rate, sizeof rate));
     printf("bytes a parameter and step inside the drive: %.3f (read %.3f, written %.3f)\n",
-           (read + written) / (double)b->params, read / (double)b->params, written / (double)b->params);
-    printf("bytes a parameter and step on the host link: %.3f in, %.3f out\n", link_in / (double)b->params,
-           link_out / (double)b->params);
-    printf("of %.3f s: waiting for I/O %.3f, computing %.3f, commit %.4f (summed over drives)\n", total / n, io_wait,
-           compute, commit);
+           (f.read + f.written) / params, f.read / params, f.written / params);
+    printf("bytes a parameter and step on the host link: %.3f in, %.3f out\n", f.link_in / params, f.link_out / params);
+    printf("of %.3f s: waiting for I/O %.3f, computing %.3f, commit %.4f (summed over drives)\n", f.seconds_mean,
+           f.io_wait, f.compute, f.commit);
+    shore_fleet_info(b->fleet, &info);
     for (uint32_t i = 0; i < info.ndrives; i++)
         if (shore_fleet_drive_describe(b->fleet, i, describe, sizeof describe) == 0)
             printf("drive %u: %s\n", i, describe);
