@@ -1,8 +1,10 @@
 /* Tensor operations: what a backend provides. The scalar reference (backend "reference") is the specification of
  * every other; tests/conformance runs one suite against all.
  *
- * Buffers are handles: an address that only the backend may dereference, plus byte offsets by shore__at(). Every call
- * takes a stream; on a stream, calls run in order. On the CPU a call has finished when it returns.
+ * Buffers are handles in memory that the backend has given out: only the backend may dereference them; offsets in bytes
+ * by shore__at(). The host puts what it has into them and gets what it wants to see. Every call takes a stream; on a
+ * stream, calls run in order, and they may run long after they have returned: what a call reads is not written to, and
+ * what it writes not read, before an event that was recorded behind it has been waited for.
  *
  * Modes of activations (the numeric contract, DESIGN section 6):
  *   SHORE__F32          fp32, as computed
@@ -51,6 +53,25 @@ static inline bool shore__buf_is_none(shore__buf b) {
 }
 #define SHORE__NO_BUF ((shore__buf){0})
 
+/* Kinds of memory. DEVICE: what operations read and write. PINNED: of the host, where transfers begin and end. PLAIN:
+ * of the host, for everything else. Where the backend is unified, they are one. */
+enum shore__memory_kind { SHORE__MEMORY_DEVICE, SHORE__MEMORY_PINNED, SHORE__MEMORY_PLAIN, SHORE__MEMORY_KINDS };
+
+/* Memory of one kind, aligned to SHORE__ARENA_ALIGN, as both sides see it. */
+struct shore__span {
+    enum shore__memory_kind kind;
+    void *host;        /* NULL: the host does not see it */
+    shore__buf device; /* none: operations do not */
+    uint64_t bytes;
+    void *owner; /* the backend's */
+};
+
+/* A moment of a stream: when everything that was called on it before has run. */
+struct shore__event {
+    struct shore__stream *stream;
+    uint64_t position;
+};
+
 /* Bytes of an activation element, and of a weight as products read it. */
 static inline size_t shore__mode_bytes(enum shore__mode mode) {
     return mode == SHORE__BF16 ? 2 : 4;
@@ -94,7 +115,26 @@ struct shore__compute_ops {
                 struct shore_diag *diag);
     void (*weights_changed)(struct shore__compute *c);
 
-    /* ---- memory ---- */
+    /* ---- memory, streams and transfers ----
+     * alloc: zeroed, and touched; SHORE_EBUDGET. Given back when nothing uses it.
+     * record: the event that is now. wait: until it is over; the first error of the stream's calls surfaces here, and
+     *   stays. follow: what is called on s from now on begins when the event is over.
+     * put, get: host memory (pinned) to the device and back. On a unified backend nothing happens where both are the
+     *   same place: memory that both sides use is then taken once.
+     * fill: fp32 values. */
+    int (*alloc)(struct shore__compute *c, enum shore__memory_kind kind, uint64_t bytes, struct shore__span *out,
+                 struct shore_diag *diag);
+    void (*free)(struct shore__compute *c, struct shore__span *span);
+    int (*stream_open)(struct shore__compute *c, struct shore__stream **out, struct shore_diag *diag);
+    void (*stream_close)(struct shore__compute *c, struct shore__stream *s); /* waits */
+    struct shore__event (*record)(struct shore__compute *c, struct shore__stream *s);
+    int (*wait)(struct shore__compute *c, struct shore__event event, struct shore_diag *diag);
+    int (*follow)(struct shore__compute *c, struct shore__stream *s, struct shore__event event);
+    int (*put)(struct shore__compute *c, struct shore__stream *s, shore__buf dst, const void *src, size_t bytes);
+    int (*get)(struct shore__compute *c, struct shore__stream *s, void *dst, shore__buf src, size_t bytes);
+    int (*fill)(struct shore__compute *c, struct shore__stream *s, shore__buf dst, float value, size_t n);
+
+    /* ---- moving on the device ---- */
     int (*zero)(struct shore__compute *c, struct shore__stream *s, shore__buf dst, size_t bytes);
     int (*copy)(struct shore__compute *c, struct shore__stream *s, shore__buf dst, shore__buf src, size_t bytes);
     /* fp32 from bf16, exact */
@@ -102,7 +142,6 @@ struct shore__compute_ops {
     /* storage of an activation that leaves the working set: bf16 in both bf16 modes (exact), fp32 in F32 */
     int (*store)(struct shore__compute *c, struct shore__stream *s, shore__buf dst, shore__buf act, size_t n);
     int (*load)(struct shore__compute *c, struct shore__stream *s, shore__buf act, shore__buf src, size_t n);
-    int (*sync)(struct shore__compute *c, struct shore__stream *s);
 
     /* ---- products ---- x [rows, k], y [rows, n]: activations. w_is_nk: w [n, k] (else [k, n]). bias fp32 [n] or none.
      * forward:      y = x w^T (+ bias)         (w [n, k])      y = x w (+ bias)    (w [k, n])
@@ -203,7 +242,13 @@ struct shore__compute {
     const struct shore__compute_ops *ops;
     enum shore__mode mode;
     int threads;
+    bool unified; /* its memory is the host's: PINNED and PLAIN spans are seen by operations, DEVICE ones by the host */
 };
+
+/* Waits for all that was called on the stream. */
+static inline int shore__sync(struct shore__compute *c, struct shore__stream *s, struct shore_diag *diag) {
+    return c->ops->wait(c, c->ops->record(c, s), diag);
+}
 
 /* ---- backends ---------------------------------------------------------------------------------------------------- */
 
@@ -225,6 +270,7 @@ struct shore__compute_description {
     int kernels;
     enum shore__mode mode;
     int threads;
+    bool unified;
     size_t workspace_bytes; /* that make() needs at least */
     size_t packed_bytes;    /* more of them keep a layer's weights packed; may be 0 */
 };

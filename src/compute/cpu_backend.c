@@ -8,10 +8,7 @@
 #include "base/diag.h"
 #include "base/machine.h"
 #include "compute/cpu.h"
-
-static int cpu_sync(struct shore__compute *c, struct shore__stream *s) {
-    return 0;
-}
+#include "compute/host_memory.h"
 
 int shore__cpu_room(struct shore__cpu *c, const struct shore__shapes *shapes, bool make, size_t *workspace_bytes,
                     size_t *packed_bytes, struct shore_diag *diag) {
@@ -45,13 +42,13 @@ static void cpu_close(struct shore__compute *base) {
 
 static const struct shore__compute_ops cpu_ops = {
     .make = cpu_make,
+    SHORE__HOST_MEMORY_OPS,
     .weights_changed = shore__cpu_weights_changed,
     .zero = shore__cpu_zero,
     .copy = shore__cpu_copy,
     .widen = shore__cpu_widen,
     .store = shore__cpu_store,
     .load = shore__cpu_load,
-    .sync = cpu_sync,
     .linear = shore__cpu_linear,
     .linear_backward_x = shore__cpu_linear_backward_x,
     .linear_backward_w = shore__cpu_linear_backward_w,
@@ -108,6 +105,7 @@ static int configure(const struct shore__compute_options *o, struct shore__cpu *
     if (widens && c->bf16_products) c->product = NULL; /* asked for bf16: oneDNN emulates it */
     c->base.mode = o->fp32 ? SHORE__F32 : c->bf16_products || widens ? SHORE__BF16 : SHORE__BF16_IN_F32;
     c->base.threads = given;
+    c->base.unified = true;
     dnnl_set_primitive_cache_capacity(0); /* it would keep code that our own table no longer needs */
     return 0;
 }
@@ -118,7 +116,7 @@ static int cpu_describe(const struct shore__compute_options *o, const struct sho
     int err = configure(o, &c, diag);
     if (err) return err;
     *out = (struct shore__compute_description){
-        .kernels = SHORE__COMPUTE_KERNELS, .mode = c.base.mode, .threads = c.base.threads};
+        .kernels = SHORE__COMPUTE_KERNELS, .mode = c.base.mode, .threads = c.base.threads, .unified = c.base.unified};
     snprintf(out->kind, sizeof out->kind, "%s", shore__processor_kind());
     if (!shapes) return 0;
     err = shore__onednn_open(&c.onednn, diag);

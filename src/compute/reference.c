@@ -8,10 +8,14 @@
 #include <string.h>
 
 #include "base/diag.h"
+#include "compute/host_memory.h"
 
-#define get shore__reference_get
-#define put shore__reference_put
-
+static double get(const struct shore__compute *c, shore__buf b, size_t i) {
+    return shore__reference_get(c, b, i);
+}
+static void put(const struct shore__compute *c, shore__buf b, size_t i, double value) {
+    shore__reference_put(c, b, i, value);
+}
 static float *floats(shore__buf b) {
     return (float *)b.handle;
 }
@@ -24,9 +28,6 @@ static int make(struct shore__compute *c, const struct shore__shapes *shapes, sh
     return 0;
 }
 static void weights_changed(struct shore__compute *c) {}
-static int sync(struct shore__compute *c, struct shore__stream *s) {
-    return 0;
-}
 
 static int zero(struct shore__compute *c, struct shore__stream *s, shore__buf dst, size_t bytes) {
     memset((void *)dst.handle, 0, bytes);
@@ -208,13 +209,13 @@ static void close_reference(struct shore__compute *c) {
 
 static const struct shore__compute_ops reference_ops = {
     .make = make,
+    SHORE__HOST_MEMORY_OPS,
     .weights_changed = weights_changed,
     .zero = zero,
     .copy = copy,
     .widen = widen,
     .store = store,
     .load = load,
-    .sync = sync,
     .linear = linear,
     .linear_backward_x = linear_backward_x,
     .linear_backward_w = linear_backward_w,
@@ -244,7 +245,7 @@ static const struct shore__compute_ops reference_ops = {
 
 static int describe(const struct shore__compute_options *o, const struct shore__shapes *shapes,
                     struct shore__compute_description *out, struct shore_diag *diag) {
-    *out = (struct shore__compute_description){.kind = "reference", .threads = 1};
+    *out = (struct shore__compute_description){.kind = "reference", .threads = 1, .unified = true};
     out->mode = o->fp32 ? SHORE__F32 : o->products == SHORE__PRODUCTS_BF16 ? SHORE__BF16 : SHORE__BF16_IN_F32;
     return 0;
 }
@@ -256,7 +257,7 @@ static int open_reference(const struct shore__compute_options *o, struct shore__
     if (rc) return rc;
     struct shore__compute *c = calloc(1, sizeof *c);
     if (!c) return shore__fail(diag, -ENOMEM, "no memory for the reference backend");
-    *c = (struct shore__compute){&reference_ops, d.mode, d.threads};
+    *c = (struct shore__compute){&reference_ops, d.mode, d.threads, d.unified};
     *out = c;
     return 0;
 }

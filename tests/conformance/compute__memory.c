@@ -1,0 +1,123 @@
+/* Memory, transfers, streams and events: one suite for every backend, and for one whose memory is not the host's. */
+#include "conformance/compute_away.h"
+#include "conformance/compute_cases.h"
+
+enum { N = 3000 };
+static const char *const devices[] = {"cpu", "reference", "away"};
+
+static struct shore__compute *open_device(const char *device) {
+    const struct shore__compute_options options = {.device = device, .fp32 = true, .threads = 2};
+    struct shore__compute_description d;
+    struct shore__compute *c;
+    assert_int_equal(shore__compute_describe(&options, NULL, &d, NULL), 0);
+    assert_int_equal(shore__compute_open(&options, &c, NULL), 0);
+    assert_int_equal(c->unified, d.unified);
+    assert_int_equal(c->unified, strcmp(device, "away") != 0);
+    return c;
+}
+#define DO(call) assert_int_equal(c->ops->call, 0)
+#define FOR_EACH_DEVICE(c)                                                       \
+    for (size_t device = 0; device < sizeof devices / sizeof *devices; device++) \
+        for (struct shore__compute *c = open_device(devices[device]); c; c->ops->close(c), c = NULL)
+
+static void spans(void **state) {
+    FOR_EACH_DEVICE(c) {
+        struct shore__span s[SHORE__MEMORY_KINDS];
+        for (int k = 0; k < SHORE__MEMORY_KINDS; k++) {
+            DO(alloc(c, (enum shore__memory_kind)k, 5000, &s[k], NULL));
+            bool here = k != SHORE__MEMORY_DEVICE, there = k == SHORE__MEMORY_DEVICE;
+            assert_int_equal(s[k].host != NULL, here || c->unified);
+            assert_int_equal(!shore__buf_is_none(s[k].device), there || c->unified);
+            assert_int_equal((uintptr_t)s[k].host % 4096, 0);
+            assert_int_equal(s[k].device.handle % 4096, 0);
+            for (size_t i = 0; s[k].host && i < 5000; i++)
+                assert_int_equal(((char *)s[k].host)[i], 0);
+        }
+        for (int k = 0; k < SHORE__MEMORY_KINDS; k++)
+            c->ops->free(c, &s[k]);
+    }
+}
+
+/* There, squared by a product on one stream, added to itself on another that follows, and back. */
+static void transfers(void **state) {
+    FOR_EACH_DEVICE(c) {
+        struct shore__span here, there;
+        struct shore__stream *s[2];
+        struct shore_diag diag = {{0}};
+        DO(alloc(c, SHORE__MEMORY_PINNED, N * 8, &here, NULL));
+        DO(alloc(c, SHORE__MEMORY_DEVICE, N * 8, &there, NULL));
+        for (int i = 0; i < 2; i++)
+            DO(stream_open(c, &s[i], NULL));
+        float *in = here.host, *out = in + N;
+        for (int turn = 0; turn < 20; turn++) {
+            shore__buf a = there.device, b = shore__at(a, (size_t)N * 4);
+            for (int i = 0; i < N; i++)
+                in[i] = (float)(turn + i);
+            DO(put(c, s[0], a, in, (size_t)N * 4));
+            DO(fill(c, s[0], b, 0.5f, N));
+            struct shore__event filled = c->ops->record(c, s[0]);
+            DO(follow(c, s[1], filled));
+            DO(add(c, s[1], b, a, b, N));
+            DO(zero(c, s[1], b, 4));
+            DO(get(c, s[1], out, b, (size_t)N * 4));
+            assert_int_equal(c->ops->wait(c, c->ops->record(c, s[1]), &diag), 0);
+            for (int i = 0; i < N; i++)
+                assert_true(out[i] == (i ? (float)(turn + i) + 0.5f : 0));
+            assert_int_equal(c->ops->wait(c, filled, &diag), 0);
+        }
+        for (int i = 0; i < 2; i++)
+            c->ops->stream_close(c, s[i]);
+        c->ops->free(c, &here), c->ops->free(c, &there);
+    }
+}
+
+/* Memory that both sides see is copied nowhere. */
+static void one_place(void **state) {
+    FOR_EACH_DEVICE(c) {
+        struct shore__span span;
+        struct shore__stream *s;
+        if (!c->unified) continue;
+        DO(alloc(c, SHORE__MEMORY_DEVICE, 4, &span, NULL));
+        DO(stream_open(c, &s, NULL));
+        *(float *)span.host = 3;
+        DO(put(c, s, span.device, span.host, 4));
+        DO(add(c, s, span.device, span.device, span.device, 1));
+        DO(get(c, s, span.host, span.device, 4));
+        assert_int_equal(shore__sync(c, s, NULL), 0);
+        assert_true(*(float *)span.host == 6);
+        c->ops->stream_close(c, s);
+        c->ops->free(c, &span);
+    }
+}
+
+/* What goes wrong long after the call has returned is said to who waits; the host's memory is no tensor. */
+static void late_errors(void **state) {
+    struct shore__compute *c = open_device("away");
+    struct shore__span span, there;
+    struct shore__stream *s;
+    struct shore_diag diag = {{0}};
+    DO(alloc(c, SHORE__MEMORY_PINNED, 4096, &span, NULL));
+    DO(alloc(c, SHORE__MEMORY_DEVICE, 4096, &there, NULL));
+    DO(stream_open(c, &s, NULL));
+    DO(zero(c, s, there.device, 4096));
+    struct shore__event good = c->ops->record(c, s);
+    assert_int_equal(c->ops->wait(c, good, &diag), 0);
+    DO(zero(c, s, (shore__buf){(uintptr_t)span.host}, 4096));
+    DO(get(c, s, span.host, there.device, 4096));
+    assert_int_equal(shore__sync(c, s, &diag), -EFAULT);
+    assert_true(diag.text[0] != 0);
+    c->ops->stream_close(c, s);
+    c->ops->free(c, &span), c->ops->free(c, &there);
+    c->ops->close(c);
+}
+
+int main(void) {
+    shore__compute_register(&away_backend);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(spans),
+        cmocka_unit_test(transfers),
+        cmocka_unit_test(one_place),
+        cmocka_unit_test(late_errors),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
