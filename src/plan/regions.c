@@ -1,0 +1,154 @@
+#include "plan/regions.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+void shore__regions_open(struct shore__region_list *r, uint32_t phases, bool one_memory) {
+    *r = (struct shore__region_list){.phases = phases, .one_memory = one_memory};
+}
+
+void shore__regions_close(struct shore__region_list *r) {
+    free(r->item);
+    r->item = NULL;
+    r->count = r->room = 0;
+}
+
+void shore__regions_clear(struct shore__region_list *r) {
+    r->count = 0;
+}
+
+void shore__regions_cut(struct shore__region_list *r, uint32_t count) {
+    if (r->count > count) r->count = count;
+}
+
+void shore__regions_add(struct shore__region_list *r, const char *name, uint32_t index, enum shore__region_kind kind,
+                        uint64_t bytes, struct shore__lifetime live) {
+    enum { FIRST = 128 };
+    assert(live.from < r->phases && live.to < r->phases);
+    if (r->count == r->room) {
+        uint32_t room = r->room ? 2 * r->room : FIRST;
+        struct shore__region *item = realloc(r->item, room * sizeof *item);
+        if (!item) {
+            r->failed = true;
+            return;
+        }
+        r->item = item;
+        r->room = room;
+    }
+    r->item[r->count++] = (struct shore__region){
+        .name = name,
+        .index = index,
+        .kind = r->one_memory ? SHORE__REGION_DEVICE : kind,
+        .bytes = shore__arena_round(bytes),
+        .live = live,
+    };
+}
+
+void shore__regions_add_always(struct shore__region_list *r, const char *name, uint32_t index,
+                               enum shore__region_kind kind, uint64_t bytes) {
+    shore__regions_add(r, name, index, kind, bytes, (struct shore__lifetime){0, r->phases - 1});
+}
+
+/* ---- places --------------------------------------------------------------------------------------------------------
+ */
+
+static bool is_live(struct shore__lifetime live, uint32_t phase) {
+    return live.from <= live.to ? live.from <= phase && phase <= live.to : phase >= live.from || phase <= live.to;
+}
+
+/* Two rows that may not share a place. */
+static bool meet(const struct shore__region *a, const struct shore__region *b) {
+    return a->kind == b->kind && a->bytes && b->bytes &&
+           (is_live(a->live, b->live.from) || is_live(b->live, a->live.from));
+}
+
+static uint64_t end_of(const struct shore__region *row) {
+    return row->offset + row->bytes;
+}
+
+uint64_t shore__regions_lay_out(struct shore__region_list *r) {
+    uint64_t sum = 0;
+    memset(r->bytes, 0, sizeof r->bytes);
+    for (uint32_t i = 0; i < r->count; i++) {
+        struct shore__region *row = &r->item[i];
+        row->offset = 0;
+        for (bool moved = true; moved;) {
+            moved = false;
+            for (uint32_t k = 0; k < i; k++) {
+                const struct shore__region *other = &r->item[k];
+                if (!meet(row, other) || end_of(row) <= other->offset || end_of(other) <= row->offset) continue;
+                row->offset = end_of(other);
+                moved = true;
+            }
+        }
+        if (row->bytes && end_of(row) > r->bytes[row->kind]) r->bytes[row->kind] = end_of(row);
+    }
+    for (uint32_t k = 0; k < SHORE__REGION_KINDS; k++)
+        sum += r->bytes[k];
+    return sum;
+}
+
+static struct shore__region *find(const struct shore__region_list *r, const char *name, uint32_t index) {
+    for (uint32_t i = 0; i < r->count; i++)
+        if (r->item[i].index == index && strcmp(r->item[i].name, name) == 0) return &r->item[i];
+    return NULL;
+}
+
+/* Bytes from `at` to the next row that meets this one; 0: one lies there. */
+static uint64_t free_from(const struct shore__region_list *r, const struct shore__region *row, uint64_t at) {
+    uint64_t end = r->bytes[row->kind];
+    for (uint32_t i = 0; i < r->count; i++) {
+        const struct shore__region *other = &r->item[i];
+        if (other == row || !meet(row, other) || end_of(other) <= at) continue;
+        if (other->offset <= at) return 0;
+        if (other->offset < end) end = other->offset;
+    }
+    return end > at ? end - at : 0;
+}
+
+void shore__regions_grow(struct shore__region_list *r, const char *name, uint32_t index) {
+    struct shore__region *row = find(r, name, index);
+    if (!row || !row->bytes) return;
+    uint64_t best = row->offset, bytes = free_from(r, row, row->offset);
+    assert(bytes >= row->bytes);
+    for (uint32_t i = 0; i <= r->count; i++) { /* free stretches begin at 0, or where a row ends */
+        const struct shore__region *other = i < r->count ? &r->item[i] : NULL;
+        if (other && (other == row || !meet(row, other))) continue;
+        uint64_t at = other ? end_of(other) : 0, room = free_from(r, row, at);
+        if (room <= bytes) continue;
+        best = at;
+        bytes = room;
+    }
+    row->offset = best;
+    row->bytes = bytes;
+}
+
+const struct shore__region *shore__regions_find(const struct shore__region_list *r, const char *name, uint32_t index) {
+    return find(r, name, index);
+}
+
+shore__buf shore__memory_at(const struct shore__memory *memory, const char *name, uint32_t index) {
+    const struct shore__region *row = find(memory->regions, name, index);
+    if (!row || !row->bytes) return SHORE__NO_BUF;
+    return shore__at(memory->base[row->kind], row->offset);
+}
+
+/* ---- raising -------------------------------------------------------------------------------------------------------
+ */
+
+void shore__raise(size_t *field, size_t most, uint64_t room, uint64_t (*bytes)(void *ctx), void *ctx) {
+    size_t least = *field;
+    if (most <= least) return;
+    *field = most;
+    if (bytes(ctx) <= room) return;
+    most--;
+    while (least < most) {
+        *field = least + (most - least + 1) / 2;
+        if (bytes(ctx) <= room)
+            least = *field;
+        else
+            most = *field - 1;
+    }
+    *field = least;
+}

@@ -1,0 +1,98 @@
+/* Memory as rows: what lies in it, how large it is, and when in a step it is in use. One function gives every row its
+ * place and one sums them, so that what a plan counts and what is used cannot differ. Rows whose lifetimes do not meet
+ * may share a place: whatever is lent for a while is a row like the others.
+ *
+ *     phase    forward 0 .. n   head   backward n .. 1   lookups   between
+ *     kept 3        3-----------------------3
+ *     logits                    ----
+ *     lent     ----2                    2-----------------------------------  (over the end of the step)
+ */
+#ifndef SHORE_PLAN_REGIONS_H
+#define SHORE_PLAN_REGIONS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/arena.h"
+#include "compute/compute.h"
+
+enum shore__region_kind { SHORE__REGION_DEVICE, SHORE__REGION_PINNED, SHORE__REGION_PLAIN, SHORE__REGION_KINDS };
+
+/* Phases [from, to], both included; to < from: over the end of a step into the next one. */
+struct shore__lifetime {
+    uint32_t from, to;
+};
+
+/* The phases of a step over n layers. A commit has none of its own: it goes on beside the next forward pass, so what an
+ * update reads lives until lookups again. Between two steps means that the commit is done, and samples are made. */
+static inline uint32_t shore__phase_forward(uint32_t layer) { /* 0: lookups of the embedding */
+    return layer;
+}
+static inline uint32_t shore__phase_head(uint32_t n) {
+    return n + 1;
+}
+static inline uint32_t shore__phase_backward(uint32_t n, uint32_t layer) { /* 0: the embedding's, "lookups" */
+    return 2 * n + 2 - layer;
+}
+static inline uint32_t shore__phase_between(uint32_t n) {
+    return 2 * n + 3;
+}
+static inline uint32_t shore__phases(uint32_t n) {
+    return 2 * n + 4;
+}
+
+struct shore__region {
+    const char *name;
+    uint32_t index; /* rows of one name are told apart by it */
+    enum shore__region_kind kind;
+    uint64_t bytes;
+    struct shore__lifetime live;
+    uint64_t offset; /* in the stretch of its kind */
+};
+
+struct shore__region_list {
+    struct shore__region *item;
+    uint32_t count, room, phases; /* phases: of a step; 1: everything is in use all the time */
+    bool one_memory;              /* all kinds lie in one stretch, that of the first: the host is the device */
+    bool failed;                  /* there was no memory for a row */
+    uint64_t bytes[SHORE__REGION_KINDS];
+};
+
+void shore__regions_open(struct shore__region_list *r, uint32_t phases, bool one_memory);
+void shore__regions_close(struct shore__region_list *r);
+/* The rows are forgotten, and added anew. */
+void shore__regions_clear(struct shore__region_list *r);
+/* bytes are rounded up to SHORE__ARENA_ALIGN; a row of none has no place. */
+void shore__regions_add(struct shore__region_list *r, const char *name, uint32_t index, enum shore__region_kind kind,
+                        uint64_t bytes, struct shore__lifetime live);
+/* Of a row that is in use in every phase. */
+void shore__regions_add_always(struct shore__region_list *r, const char *name, uint32_t index,
+                               enum shore__region_kind kind, uint64_t bytes);
+/* Drops the rows from number `count` on. */
+void shore__regions_cut(struct shore__region_list *r, uint32_t count);
+
+/* Gives every row, in their order, the lowest place where no row before it lies that is in use at the same time.
+ * Returns the sum over all kinds. */
+uint64_t shore__regions_lay_out(struct shore__region_list *r);
+/* The row becomes the largest stretch that is free in all its lifetime; the sums stay. */
+void shore__regions_grow(struct shore__region_list *r, const char *name, uint32_t index);
+
+/* The row, or NULL. */
+const struct shore__region *shore__regions_find(const struct shore__region_list *r, const char *name, uint32_t index);
+
+/* Rows that have been laid out, and the memory that they lie in. */
+struct shore__memory {
+    const struct shore__region_list *regions;
+    shore__buf base[SHORE__REGION_KINDS];
+};
+/* Where the row lies; none if it has no bytes, or is not there. */
+shore__buf shore__memory_at(const struct shore__memory *memory, const char *name, uint32_t index);
+static inline void *shore__memory_host(const struct shore__memory *memory, const char *name, uint32_t index) {
+    return (void *)shore__memory_at(memory, name, index).handle; // NOLINT(performance-no-int-to-ptr): a handle
+}
+
+/* Raises *field, up to most, to the largest value with which bytes(ctx) fits the room. bytes grows with it, but may
+ * drop at `most`: pages that all stay share no buffers. */
+void shore__raise(size_t *field, size_t most, uint64_t room, uint64_t (*bytes)(void *ctx), void *ctx);
+
+#endif
