@@ -63,6 +63,9 @@ static inline uint64_t shore__get_u64(const unsigned char *p) {
     return shore__get_u32(p) | (uint64_t)shore__get_u32(p + 4) << 32;
 }
 
+/* What a setting says that may be left to the program. */
+enum shore__when { SHORE__AUTO, SHORE__ON, SHORE__OFF };
+
 /* Resident memory of this process from /proc/self/status: VmRSS and VmHWM, bytes; 0 where it cannot be read. */
 void shore__resident_bytes(uint64_t *now, uint64_t *peak);
 /* By how much that differs between two starts, and more: a minimum that one names must do for the next. */

@@ -11,6 +11,7 @@
 #include "base/units.h"
 #include "cli/options.h"
 #include "infer/infer.h"
+#include "plan/budget.h"
 #include "report/report.h"
 #include "run/run.h"
 
@@ -94,14 +95,6 @@ void shore__cli_catch_signals(const char *promise);
 bool shore__cli_stop_wanted(void);
 
 /* ---- resources --------------------------------------------------------------------------------------------------- */
-
-/* The budget to use: what was asked; or half of the machine's memory, no more than is comfortable and no less than the
- * minimum (0: unknown). Refuses a budget above the machine's memory or below the minimum. */
-int shore__cli_budget(uint64_t asked, uint64_t minimum, uint64_t comfortable, uint64_t *budget,
-                      struct shore_diag *diag);
-
-/* The same where what is needed was measured in this process: names a minimum that does in the next one too. */
-int shore__cli_budget_measured(uint64_t asked, uint64_t needed, struct shore_diag *diag);
 
 /* A file in a directory of this host or of another; malloc'ed, NULL when memory is short. */
 char *shore__cli_path_in(const char *directory, const char *name);

@@ -44,7 +44,7 @@ static int buffers_within(const struct args *a, uint64_t *buffers, struct shore_
     if (!a->memory) return 0;
     shore__resident_bytes(&now, &peak);
     uint64_t held = (peak > now ? peak : now) + margin;
-    int rc = shore__cli_budget_measured(a->memory, held + least, diag);
+    int rc = shore__budget_measured(a->memory, held + least, diag);
     if (!rc) *buffers = a->memory - held;
     return rc;
 }

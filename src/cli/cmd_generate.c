@@ -145,7 +145,7 @@ static int generate(const char *path, struct args *a) {
                     .threads = (int)(a->threads ? a->threads : o.threads)},
         .seq_len = ids.count + a->sampling.max_tokens,
     };
-    if (!rc) rc = shore__cli_budget(a->memory, 0, 0, &infer.memory_bytes, &diag);
+    if (!rc) rc = shore__budget(a->memory, 0, 0, &infer.memory_bytes, &diag);
     size_t prompt_bytes = 0;
     if (!rc) {
         stream.tokenizer = o.tokenizer;

@@ -37,7 +37,7 @@ static int examine(const struct shore__settings *s, const struct shore__model *m
     int rc = shore__compute_describe(&compute, NULL, &description, diag);
     if (rc) return rc;
     shore__compute_identity(&description, processor, SHORE__PROCESSOR_BYTES);
-    *minimum_bytes = shore__process_reserve_bytes(model, (uint32_t)description.threads, options->ndrives) +
+    *minimum_bytes = shore__reserve_bytes(model, (uint32_t)description.threads, options->ndrives) +
                      shore_fleet_memory_bytes(model->layout, options);
     return 0;
 }
@@ -95,7 +95,7 @@ static int import(struct shore__train_args *args, const struct shore__parsed *pa
     if (!rc) rc = shore__cli_room_for_run(s, model, &diag);
     if (!rc) fleet_options(s, model, &options);
     if (!rc) rc = examine(s, model, &options, processor, &minimum_bytes, &diag);
-    if (!rc) rc = shore__cli_budget(s->memory_bytes, minimum_bytes, 0, &s->memory_bytes, &diag);
+    if (!rc) rc = shore__budget(s->memory_bytes, minimum_bytes, 0, &s->memory_bytes, &diag);
     if (!rc) shore__cli_say_model(&model->arch, true);
     if (!rc) shore__cli_say_tokenizer(s, tokenizer, model);
     if (!rc && !s->quiet) shore__cli_say_drives(&s->drives, true);

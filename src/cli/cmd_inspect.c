@@ -53,7 +53,7 @@ static int print_digest(struct shore__run *run, const struct args *a, bool *open
         /* each drive has threads and a queue beside its rings and tables */
         uint64_t needed = peak + ((UINT64_C(3) + fleet_options.ndrives) << 20) +
                           shore_fleet_memory_bytes(run->model->layout, &fleet_options);
-        rc = shore__cli_budget_measured(a->memory, needed, diag);
+        rc = shore__budget_measured(a->memory, needed, diag);
     }
     if (!rc) rc = shore__cli_open_fleet(run, a->accept, &fleet, diag);
     *opened = !rc;

@@ -207,8 +207,7 @@ static int fresh_run(struct shore__train_args *args, const struct shore__parsed 
             print_needs(&needs, s->memory_bytes);
         goto end;
     }
-    if (!rc)
-        rc = shore__cli_budget(s->memory_bytes, needs.minimum_bytes, needs.comfortable_bytes, &s->memory_bytes, &diag);
+    if (!rc) rc = shore__budget(s->memory_bytes, needs.minimum_bytes, needs.comfortable_bytes, &s->memory_bytes, &diag);
     if (!rc) rc = shore__cli_room_for_run(s, model, &diag);
     if (rc) goto end;
 
@@ -313,7 +312,7 @@ static int change_run(const struct shore__train_args *args, const struct shore__
 static int prepare_to_go_on(struct shore__run *run, const struct shore__needs *needs, bool without_data,
                             const char *changes, struct shore_diag *diag) {
     struct shore__settings *s = &run->settings;
-    int rc = shore__cli_budget(s->memory_bytes, needs->minimum_bytes, needs->comfortable_bytes, &s->memory_bytes, diag);
+    int rc = shore__budget(s->memory_bytes, needs->minimum_bytes, needs->comfortable_bytes, &s->memory_bytes, diag);
     if (rc) return rc;
     if (!s->quiet) shore__cli_say_drives(&s->drives, false);
     shore__cli_catch_signals(promise);

@@ -45,7 +45,7 @@ int shore__cli_copy_budget(struct shore__run *run, uint64_t asked, uint32_t more
     uint64_t fleet = (3 + options.ndrives) * mib + shore_fleet_memory_bytes(run->model->layout, &options);
     uint64_t each_more = 5 * mib, pieces = 4 * mib; /* of a drive: thread, queue, the least ring */
     run->copy_memory_bytes = asked;
-    return shore__cli_budget_measured(asked, peak + 2 * fleet + more * each_more + pieces, diag);
+    return shore__budget_measured(asked, peak + 2 * fleet + more * each_more + pieces, diag);
 }
 
 static int open_run(const char *path, const struct shore__strings *moved, struct shore__opened *out,

@@ -4,36 +4,9 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 
-#include "base/machine.h"
 #include "cli/cli.h"
 #include "drive/placement.h"
 #include "train/train.h"
-
-int shore__cli_budget(uint64_t asked, uint64_t minimum, uint64_t comfortable, uint64_t *budget,
-                      struct shore_diag *diag) {
-    char a[32], b[32], least[48] = "";
-    uint64_t machine = shore__machine_memory_bytes();
-    if (asked == 0) {
-        asked = machine / 2;
-        if (comfortable && asked > comfortable) asked = comfortable;
-        if (asked < minimum) asked = minimum;
-    }
-    if (asked < minimum)
-        return shore__fail(diag, SHORE_EBUDGET, "--memory %s is too little for this model: minimum %s",
-                           shore__format_size_up(asked, a, sizeof a), shore__format_size_up(minimum, b, sizeof b));
-    if (machine && asked > machine) {
-        if (minimum) snprintf(least, sizeof least, " (minimum %s)", shore__format_size_up(minimum, a, sizeof a));
-        return shore__fail(diag, SHORE_EBUDGET, "a budget of %s is more than the memory of this machine, %s%s",
-                           shore__format_size_up(asked, a, sizeof a), shore__format_size(machine, b, sizeof b), least);
-    }
-    *budget = asked;
-    return 0;
-}
-
-int shore__cli_budget_measured(uint64_t asked, uint64_t needed, struct shore_diag *diag) {
-    uint64_t budget;
-    return shore__cli_budget(asked, asked < needed ? needed + SHORE__RESIDENT_VARIES_BYTES : needed, 0, &budget, diag);
-}
 
 /* What is free where path lies, which file system that is, and the bytes of a volume that stands there already. -1:
  * cannot be told. */

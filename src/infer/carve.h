@@ -22,23 +22,4 @@ static inline void *shore__carve_host(struct shore__carve *c, uint64_t bytes) {
     return (void *)shore__carve_take(c, bytes).handle;
 }
 
-/* Raises *field, up to most, to the largest value with which bytes(ctx) fits the room. bytes grows with it, but may
- * drop at `most`: pages that all stay share no buffers. */
-static inline void shore__carve_raise(size_t *field, size_t most, uint64_t room, uint64_t (*bytes)(void *ctx),
-                                      void *ctx) {
-    size_t least = *field;
-    if (most <= least) return;
-    *field = most;
-    if (bytes(ctx) <= room) return;
-    most--;
-    while (least < most) {
-        *field = least + (most - least + 1) / 2;
-        if (bytes(ctx) <= room)
-            least = *field;
-        else
-            most = *field - 1;
-    }
-    *field = least;
-}
-
 #endif

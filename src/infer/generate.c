@@ -8,8 +8,6 @@
 #include "base/prng.h"
 #include "infer/pass.h"
 
-#define PROMPT_ROWS 64u /* of a prompt that go through the layers together */
-
 struct generation {
     const struct shore__model *m;
     struct shore__compute *c;
@@ -19,32 +17,18 @@ struct generation {
     size_t cache_bytes; /* keys, or values, of one layer */
 };
 
-static void place(struct generation *g, struct shore__carve *memory) {
-    const struct shore__model *m = g->m;
-    enum shore__mode mode = g->c->mode;
-    size_t e = shore__mode_bytes(mode), row = m->arch.d_model * e;
-    g->x = shore__carve_take(memory, PROMPT_ROWS * row);
-    g->normed = shore__carve_take(memory, row);
-    g->stats = shore__carve_take(memory, 8);
-    g->inner = shore__carve_take(memory, shore__inner_bytes(m, mode, PROMPT_ROWS, true));
-    g->tokens = shore__carve_take(memory, PROMPT_ROWS * 4);
-    g->logits = shore__carve_take(memory, (uint64_t)m->arch.vocab * 4);
-    g->cos_sin = SHORE__NO_BUF;
-    if (!m->arch.learned_positions) g->cos_sin = shore__carve_take(memory, g->capacity * m->arch.head_dim * 4);
-    g->cache_bytes = g->capacity * m->kv_width * e;
-    g->cache = shore__carve_take(memory, 2 * g->cache_bytes * m->arch.n_layer);
-}
-
-size_t shore__generate_positions(const struct shore__model *m, size_t tokens) {
-    return shore__arch_ends_at_positions(&m->arch) && tokens > m->arch.max_positions ? m->arch.max_positions : tokens;
-}
-
-uint64_t shore__generate_bytes(const struct shore__model *m, enum shore__mode mode, size_t positions) {
-    struct shore__compute c = {.mode = mode};
-    struct generation g = {.m = m, .c = &c, .capacity = positions};
-    struct shore__carve measure = {0};
-    place(&g, &measure);
-    return measure.used;
+static void place(struct generation *g, const struct shore__memory *memory) {
+    g->x = shore__memory_at(memory, "x", 0);
+    g->normed = shore__memory_at(memory, "normed", 0);
+    g->stats = shore__memory_at(memory, "stats", 0);
+    g->inner = shore__memory_at(memory, "inner", 0);
+    g->tokens = shore__memory_at(memory, "tokens", 0);
+    g->logits = shore__memory_at(memory, "logits", 0);
+    g->cos_sin = shore__memory_at(memory, "rotary", 0);
+    g->cache = shore__memory_at(memory, "cache", 0);
+    g->cache_bytes = shore__generate_cache_bytes(g->m, g->c->mode, g->capacity);
+    if (!shore__buf_is_none(g->cos_sin))
+        shore__rope_table(&g->m->arch, g->capacity, shore__memory_host(memory, "rotary", 0));
 }
 
 /* Appends the keys and values of rows new positions to the layer's cache. */
@@ -133,7 +117,7 @@ static int forward(struct generation *g, const uint32_t *tokens, size_t n, struc
     int rc = 0;
     size_t rows = 0;
     for (size_t done = 0; !rc && done < n; done += rows) {
-        rows = n - done < PROMPT_ROWS ? n - done : PROMPT_ROWS;
+        rows = n - done < SHORE__PROMPT_ROWS ? n - done : SHORE__PROMPT_ROWS;
         rc = embed(g, tokens + done, rows, diag);
         for (uint32_t l = 1; !rc && l <= g->m->arch.n_layer; l++)
             rc = layer(g, l, rows, diag);
@@ -142,11 +126,24 @@ static int forward(struct generation *g, const uint32_t *tokens, size_t n, struc
     return rc ? rc : last_logits(g, rows, diag);
 }
 
+static int continue_prompt(struct generation *g, const uint32_t *prompt, size_t nprompt,
+                           const struct shore__sampling *sampling, int (*emit)(void *ctx, uint32_t token), void *ctx,
+                           struct shore_diag *diag) {
+    int rc = forward(g, prompt, nprompt, diag);
+    for (uint32_t i = 0; !rc && i < sampling->max_tokens; i++) {
+        uint32_t token = shore__sample((float *)g->logits.handle, g->m->arch.vocab, sampling, i);
+        if (emit(ctx, token) || g->filled == g->capacity) break;
+        if (i + 1 < sampling->max_tokens) rc = forward(g, &token, 1, diag);
+    }
+    return rc;
+}
+
 int shore__generate_in(struct shore__pager *pager, const struct shore__model *m, struct shore__compute *c,
-                       struct shore__carve *memory, uint64_t bytes, const uint32_t *prompt, size_t nprompt,
+                       shore__buf memory, uint64_t bytes, const uint32_t *prompt, size_t nprompt,
                        const struct shore__sampling *sampling, int (*emit)(void *ctx, uint32_t token), void *ctx,
                        struct shore_diag *diag) {
     struct generation g = {.m = m, .c = c, .pager = pager};
+    struct shore__region_list rows;
     g.capacity = shore__generate_positions(m, nprompt + sampling->max_tokens);
     while (g.capacity > nprompt && shore__generate_bytes(m, c->mode, g.capacity) > bytes)
         g.capacity -= (g.capacity - nprompt + 7) / 8;
@@ -160,14 +157,15 @@ int shore__generate_in(struct shore__pager *pager, const struct shore__model *m,
         if (prompt[i] >= m->arch.vocab)
             return shore__fail(diag, SHORE_EINPUT, "token %u of the prompt is beyond the model's vocabulary of %u",
                                prompt[i], m->arch.vocab);
-    place(&g, memory);
-    if (!m->arch.learned_positions) shore__rope_table(&m->arch, g.capacity, (float *)g.cos_sin.handle);
-    int rc = forward(&g, prompt, nprompt, diag);
-    for (uint32_t i = 0; !rc && i < sampling->max_tokens; i++) {
-        uint32_t token = shore__sample((float *)g.logits.handle, m->arch.vocab, sampling, i);
-        if (emit(ctx, token) || g.filled == g.capacity) break;
-        if (i + 1 < sampling->max_tokens) rc = forward(&g, &token, 1, diag);
+    shore__regions_open(&rows, 1, true);
+    shore__generate_add(m, c->mode, g.capacity, &rows);
+    shore__regions_lay_out(&rows);
+    int rc = rows.failed ? shore__fail(diag, -ENOMEM, "out of memory") : 0;
+    if (!rc) {
+        place(&g, &(struct shore__memory){&rows, {memory}});
+        rc = continue_prompt(&g, prompt, nprompt, sampling, emit, ctx, diag);
     }
+    shore__regions_close(&rows);
     return rc;
 }
 

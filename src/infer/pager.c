@@ -47,128 +47,31 @@ struct shore__pager {
     uint64_t waited_ns;
 };
 
-/* ---- which pages there are -----------------------------------------------------------------------------------------
- */
-
-static bool has_table(const struct shore__model *m, uint32_t block) {
-    return block == 0 || (block == shore__model_head(m) && !m->arch.tied);
-}
-
-static void fetch_range(const struct shore__model *m, struct shore__page_id id, uint32_t *segment, uint32_t *count) {
-    if (id.kind == SHORE__PAGE_SLICE) {
-        struct shore__slice s = shore__model_slice(m, id.slice);
-        *segment = s.segment;
-        *count = s.segments;
-    } else {
-        *segment = m->blocks[id.block].tail_segment;
-        *count = m->blocks[id.block].tail_segments;
-    }
-}
-
-void shore__page_range(const struct shore__model *m, struct shore__page_id id, uint32_t *segment, uint32_t *count) {
-    fetch_range(m, id, segment, count);
-    if (id.kind != SHORE__PAGE_TAIL || !has_table(m, id.block) || !*count) return;
-    struct shore__slice last = shore__model_slice(m, m->nslices - 1);
-    if (last.segment + last.segments > *segment) {
-        uint32_t shared = last.segment + last.segments - *segment;
-        *segment += shared;
-        *count -= shared;
-    }
-}
-
 static struct page *page_of(struct shore__pager *p, struct shore__page_id id) {
-    const struct shore__model *m = p->of.model;
-    if (id.kind == SHORE__PAGE_TAIL) return &p->pages[id.block ? 1 : 0];
-    if (id.kind == SHORE__PAGE_LAYER) return &p->pages[1 + id.block];
-    return &p->pages[2 + m->arch.n_layer + (id.block ? m->nslices : 0) + id.slice];
+    return &p->pages[shore__page_number(p->of.model, id)];
 }
 
-static uint32_t count_pages(const struct shore__model *m) {
-    return 2 + m->arch.n_layer + m->nslices * (m->arch.tied ? 1 : 2);
-}
-
-static uint64_t segment_bytes(enum shore__mode mode) {
-    return (uint64_t)SHORE_SEGMENT_ELEMS * (mode == SHORE__F32 ? 4 : 2);
-}
-
-static bool stays(const struct shore__model *m, const struct shore__residency *r, struct shore__page_id id) {
-    switch (id.kind) {
-    case SHORE__PAGE_TAIL:
-        return true;
-    case SHORE__PAGE_LAYER:
-        return id.block <= r->layers;
-    default:
-        return id.slice < (id.block == shore__model_table_block(m) ? r->table_slices : r->input_slices);
-    }
-}
-
-static struct shore__page_id id_of(const struct shore__model *m, uint32_t index) {
-    if (index < 2) return (struct shore__page_id){SHORE__PAGE_TAIL, index ? shore__model_head(m) : 0, 0};
-    index -= 2;
-    if (index < m->arch.n_layer) return (struct shore__page_id){SHORE__PAGE_LAYER, index + 1, 0};
-    index -= m->arch.n_layer;
-    if (index < m->nslices) return (struct shore__page_id){SHORE__PAGE_SLICE, 0, index};
-    return (struct shore__page_id){SHORE__PAGE_SLICE, shore__model_head(m), index - m->nslices};
-}
-
-/* ---- memory --------------------------------------------------------------------------------------------------------
- */
-
-static void place(struct shore__pager *p, const struct shore__model *m, enum shore__mode mode,
-                  const struct shore__residency *r, struct shore__carve *memory) {
-    uint64_t segment = segment_bytes(mode), largest[2] = {0, 0};
-    for (uint32_t i = 0; i < count_pages(m); i++) {
-        struct shore__page_id id = id_of(m, i);
-        uint32_t first, count;
-        fetch_range(m, id, &first, &count);
-        if (stays(m, r, id)) {
-            void *buffer = shore__carve_host(memory, count * segment);
-            if (p) p->pages[i].buffer = buffer;
-        } else if (count * segment > largest[id.kind]) {
-            largest[id.kind] = count * segment;
-        }
-    }
-    for (uint32_t k = 0; k < 2; k++)
-        for (uint32_t b = 0; b < r->buffers && largest[k]; b++) {
-            void *buffer = shore__carve_host(memory, largest[k]);
-            struct shared *s = p ? k == SHORE__PAGE_LAYER ? &p->layers : &p->slices : NULL;
-            if (s) s->buffer[s->count++] = buffer;
-        }
-    shore__buf layer = shore__carve_take(memory, shore__prepared_bytes(m, 1, mode));
-    shore__buf slice = shore__carve_take(memory, shore__slice_prepared_bytes(m, mode));
-    shore__buf first = shore__carve_take(memory, shore__prepared_bytes(m, 0, mode));
-    shore__buf last = shore__carve_take(memory, shore__prepared_bytes(m, shore__model_head(m), mode));
-    if (!p) return;
-    p->prepared_layer = layer;
-    p->prepared_slice = slice;
-    p->prepared_tail[0] = first;
-    p->prepared_tail[1] = last;
-}
-
-uint64_t shore__pager_bytes(const struct shore__model *m, enum shore__mode mode, const struct shore__residency *r) {
-    struct shore__carve measure = {0};
-    place(NULL, m, mode, r, &measure);
-    return measure.used;
-}
-
-bool shore__pager_stays(const struct shore__model *m, const struct shore__residency *r, struct shore__page_id id) {
-    return stays(m, r, id);
-}
-
-uint64_t shore__pager_page_bytes(const struct shore__model *m, enum shore__mode mode, struct shore__page_id id) {
-    uint32_t first, count;
-    fetch_range(m, id, &first, &count);
-    return shore__arena_round(count * segment_bytes(mode));
+static void place(struct shore__pager *p, const struct shore__memory *memory) {
+    for (uint32_t i = 0; i < p->npages; i++)
+        if (p->pages[i].stays) p->pages[i].buffer = shore__memory_host(memory, "page", i);
+    for (void *buffer; (buffer = shore__memory_host(memory, "layer buffer", p->layers.count));)
+        p->layers.buffer[p->layers.count++] = buffer;
+    for (void *buffer; (buffer = shore__memory_host(memory, "slice buffer", p->slices.count));)
+        p->slices.buffer[p->slices.count++] = buffer;
+    p->prepared_layer = shore__memory_at(memory, "prepared layer", 0);
+    p->prepared_slice = shore__memory_at(memory, "prepared slice", 0);
+    for (uint32_t i = 0; i < 2; i++)
+        p->prepared_tail[i] = shore__memory_at(memory, "prepared tail", i);
 }
 
 int shore__pager_open(const struct shore__weights_of *weights, struct shore__compute *c,
-                      const struct shore__residency *r, struct shore__carve *memory, struct shore__pager **out,
+                      const struct shore__residency *r, const struct shore__memory *memory, struct shore__pager **out,
                       struct shore_diag *diag) {
     const struct shore__model *m = weights->model;
     struct shore__pager *p = calloc(1, sizeof *p);
     if (!p) return shore__fail(diag, -ENOMEM, "out of memory for the parameter pages");
     *p = (struct shore__pager){.of = *weights, .c = c, .elem_bytes = c->mode == SHORE__F32 ? 4 : 2};
-    p->npages = count_pages(m);
+    p->npages = shore__pages_count(m);
     p->pages = calloc(p->npages, sizeof *p->pages);
     if (weights->source) p->staging = malloc((size_t)SOURCE_SEGMENTS * SHORE_SEGMENT_ELEMS * 4);
     if (!p->pages || (weights->source && !p->staging)) {
@@ -177,12 +80,12 @@ int shore__pager_open(const struct shore__weights_of *weights, struct shore__com
     }
     for (uint32_t i = 0; i < p->npages; i++) {
         struct page *page = &p->pages[i];
-        page->id = id_of(m, i);
-        page->stays = stays(m, r, page->id);
+        page->id = shore__page_at(m, i);
+        page->stays = shore__page_stays(m, r, page->id);
         page->step = NO_STEP;
-        fetch_range(m, page->id, &page->segment, &page->count);
+        shore__page_segments(m, page->id, &page->segment, &page->count);
     }
-    place(p, m, c->mode, r, memory);
+    place(p, memory);
     *out = p;
     return 0;
 }
@@ -290,7 +193,8 @@ static int end_update(struct shore__pager *p, struct page *page, bool ahead, boo
 static int start(struct shore__pager *p, struct page *page, bool ahead, struct shore_diag *diag) {
     bool pending;
     int rc = end_update(p, page, ahead, &pending, diag);
-    if (!rc && !pending && page->id.kind == SHORE__PAGE_TAIL && has_table(p->of.model, page->id.block)) {
+    if (!rc && !pending && page->id.kind == SHORE__PAGE_TAIL &&
+        shore__page_block_has_table(p->of.model, page->id.block)) {
         /* the first segment of a tail may be the last of the table */
         struct page *last =
             page_of(p, (struct shore__page_id){SHORE__PAGE_SLICE, page->id.block, p->of.model->nslices - 1});
@@ -426,7 +330,7 @@ static void begin_update(struct shore__pager *p, struct page *page, uint64_t nex
     page->next_step = next_step;
     page->updating = page->in_parts = true;
     shore_wait_init(&page->update);
-    if (id.kind == SHORE__PAGE_SLICE && has_table(m, id.block) && id.slice == m->nslices - 1)
+    if (id.kind == SHORE__PAGE_SLICE && shore__page_block_has_table(m, id.block) && id.slice == m->nslices - 1)
         page_of(p, (struct shore__page_id){SHORE__PAGE_TAIL, id.block, 0})->step = NO_STEP;
 }
 

@@ -1,37 +1,19 @@
 /* Parameters on demand: a model's parameters come from a fleet (or a Hugging Face directory) page by page, some pages
  * stay, the others share a few buffers, and the next one is fetched while this one is computed with.
  *
- * Pages: each layer; the slices of the vocabulary tables; and the tails (what a table's block holds beside the table:
- * learned positions, the final norm). Which pages stay never changes a bit: kernels see the same shapes and layouts.
  * Threading: one caller; completions of updates come from threads of the fleet.
  */
 #ifndef SHORE_INFER_PAGER_H
 #define SHORE_INFER_PAGER_H
 
-#include "infer/carve.h"
 #include "infer/infer.h"
+#include "plan/pages.h"
 
 struct shore__pager;
 
-struct shore__residency {
-    size_t layers;       /* layers 1 .. layers stay */
-    size_t table_slices; /* of the output table (the only one if tied) */
-    size_t input_slices; /* of the input table, if untied */
-    size_t buffers;      /* for the others, of each kind: 1, or 2 to fetch ahead */
-};
-
-enum shore__page_kind { SHORE__PAGE_LAYER, SHORE__PAGE_SLICE, SHORE__PAGE_TAIL };
-struct shore__page_id {
-    enum shore__page_kind kind;
-    uint32_t block, slice;
-};
-bool shore__pager_stays(const struct shore__model *m, const struct shore__residency *r, struct shore__page_id id);
-uint64_t shore__pager_page_bytes(const struct shore__model *m, enum shore__mode mode, struct shore__page_id id);
-
-/* Bytes that the pages take with this residency. mode: of the compute object. */
-uint64_t shore__pager_bytes(const struct shore__model *m, enum shore__mode mode, const struct shore__residency *r);
+/* memory: with the rows of shore__pages_add(). */
 int shore__pager_open(const struct shore__weights_of *weights, struct shore__compute *c,
-                      const struct shore__residency *r, struct shore__carve *memory, struct shore__pager **out,
+                      const struct shore__residency *r, const struct shore__memory *memory, struct shore__pager **out,
                       struct shore_diag *diag);
 void shore__pager_close(struct shore__pager *p); /* waits for what is being fetched */
 
@@ -57,13 +39,10 @@ int shore__pager_reclaim(struct shore__pager *p, struct shore_diag *diag);
 /* Nanoseconds spent waiting for pages since the last call. */
 uint64_t shore__pager_waited_ns(struct shore__pager *p);
 
-/* What UPDATE covers: each page is updated as one, in one part or more (a tail without the segment that it shares with
- * the last slice; it may then have nothing of its own). */
-void shore__page_range(const struct shore__model *m, struct shore__page_id id, uint32_t *segment, uint32_t *count);
-/* Submits the update of a part of a page: update's segment and count, inside the page's range (block, params_out and
- * order are filled here; the rest is the caller's), towards step base_step + 1. done, the same for all parts, runs as
- * the fleet's does. After _end, which follows the last part, the page is what the update hands back, or is fetched
- * again; before, it may not be asked for. */
+/* Each page is updated as one, in one part or more. Submits the update of a part: update's segment and count, inside
+ * the page's range (block, params_out and order are filled here; the rest is the caller's), towards step base_step + 1.
+ * done, the same for all parts, runs as the fleet's does. After _end, which follows the last part, the page is what the
+ * update hands back, or is fetched again; before, it may not be asked for. */
 int shore__pager_update(struct shore__pager *p, struct shore__page_id id, struct shore_update *update,
                         struct shore_completion done);
 void shore__pager_update_end(struct shore__pager *p, struct shore__page_id id);

@@ -8,30 +8,25 @@ static int failed(struct shore_diag *diag, int rc) {
     return rc ? shore__fail(diag, rc, "a tensor operation failed: %s", shore_error_text(rc)) : 0;
 }
 
-void shore__pass_place(struct shore__pass *pass, size_t most_sequences, size_t seq_len, struct shore__carve *memory) {
-    const struct shore__model *m = pass->m;
-    size_t e = shore__mode_bytes(pass->c->mode), rows = most_sequences * seq_len;
-    size_t unit = shore__unit_sequences(seq_len) * seq_len;
-    pass->sequences = most_sequences;
-    pass->seq_len = seq_len;
-    pass->most_rows = rows;
-    pass->most_unit_rows = unit < rows ? unit : rows;
-    pass->tokens = shore__carve_take(memory, rows * 4);
-    pass->targets = shore__carve_take(memory, rows * 4);
-    pass->normed = shore__carve_take(memory, rows * m->arch.d_model * e);
-    pass->stats = shore__carve_take(memory, rows * 8);
-    pass->max = shore__carve_take(memory, rows * 4);
-    pass->sum = shore__carve_take(memory, rows * 4);
-    pass->target_logit = shore__carve_take(memory, rows * 4);
-    pass->loss = shore__carve_take(memory, rows * 4);
-    pass->logits = shore__carve_take(memory, pass->most_unit_rows * m->slice_rows * 4);
-    pass->inner = shore__carve_take(memory, shore__inner_bytes(m, pass->c->mode, pass->most_unit_rows, true));
-    pass->cos_sin = SHORE__NO_BUF;
-    if (!m->arch.learned_positions) {
-        float *table = shore__carve_host(memory, seq_len * m->arch.head_dim * 4);
-        if (table) shore__rope_table(&m->arch, seq_len, table);
-        pass->cos_sin = shore__host_buf(table);
-    }
+void shore__pass_place(struct shore__pass *pass, const struct shore__batch_shape *most,
+                       const struct shore__memory *memory) {
+    pass->sequences = most->sequences;
+    pass->seq_len = most->seq_len;
+    pass->most_rows = most->rows;
+    pass->most_unit_rows = most->unit_rows;
+    pass->tokens = shore__memory_at(memory, "tokens", 0);
+    pass->targets = shore__memory_at(memory, "targets", 0);
+    pass->normed = shore__memory_at(memory, "normed", 0);
+    pass->stats = shore__memory_at(memory, "stats", 0);
+    pass->max = shore__memory_at(memory, "max", 0);
+    pass->sum = shore__memory_at(memory, "sum", 0);
+    pass->target_logit = shore__memory_at(memory, "target logit", 0);
+    pass->loss = shore__memory_at(memory, "loss", 0);
+    pass->logits = shore__memory_at(memory, "logits", 0);
+    pass->inner = shore__memory_at(memory, "inner", 0);
+    pass->cos_sin = shore__memory_at(memory, "rotary", 0);
+    if (!shore__buf_is_none(pass->cos_sin))
+        shore__rope_table(&pass->m->arch, most->seq_len, shore__memory_host(memory, "rotary", 0));
 }
 
 static bool touches(const int32_t *tokens, size_t rows, const struct shore__slice *s) {

@@ -4,6 +4,7 @@
 #define SHORE_INFER_PASS_H
 
 #include "infer/pager.h"
+#include "plan/batches.h"
 
 struct shore__pass {
     const struct shore__model *m;
@@ -22,9 +23,10 @@ struct shore__pass {
     size_t nkept, kept_units;                /* of kept_units units at a time */
 };
 
-/* Lays out the buffers of batches of at most most_sequences of seq_len (measures if memory->base is 0). pass->m and c
- * are set by the caller; with a base, the rotary table is filled. */
-void shore__pass_place(struct shore__pass *pass, size_t most_sequences, size_t seq_len, struct shore__carve *memory);
+/* For batches of at most that shape. memory: with the rows of shore__batch_add(). pass->m and c are set by the caller;
+ * fills the rotary table. */
+void shore__pass_place(struct shore__pass *pass, const struct shore__batch_shape *most,
+                       const struct shore__memory *memory);
 
 /* Units of the batch in hand: how many, and the rows of unit u, which begins at row u * shore__pass_unit(pass). */
 static inline size_t shore__pass_unit(const struct shore__pass *pass) {

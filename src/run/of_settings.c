@@ -204,21 +204,6 @@ void shore__run_fleet_options(const struct shore__settings *s, uint64_t scratch_
     };
 }
 
-/* What to measure them by: the peak of resident memory of trainings that differ in one of these, less the arena. */
-uint64_t shore__process_reserve_bytes(const struct shore__model *m, uint32_t threads, uint32_t ndrives) {
-    const uint64_t mib = UINT64_C(1) << 20;
-    /* Code and data of all libraries, oneDNN's most; the tokenizer; what AVX2's products pack. bench/results/avx2.md
-     * says how much of it was seen in use. */
-    const uint64_t libraries = 56 * mib;
-    const uint64_t thread = mib + mib / 2; /* stack in use, malloc arena, oneDNN's code */
-    const uint64_t drive = 2 * mib;        /* threads, queue */
-    const uint64_t block = 32 * 1024;      /* descriptions of tensors, requests */
-    const uint64_t token = 128;            /* of a tokenizer: of as many as those above are enough for, and beyond */
-    const uint64_t tokens_within = 256 * 1024;
-    uint64_t tokens = m->arch.vocab > tokens_within ? m->arch.vocab - tokens_within : 0;
-    return libraries + tokens * token + threads * thread + ndrives * drive + m->nblocks * block;
-}
-
 /* ---- what the command reads -------------------------------------------------------------------------------------- */
 
 static bool same_file(const struct stat *a, const char *path) {

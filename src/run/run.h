@@ -177,7 +177,4 @@ int shore__run_rollback(struct shore__run *run, const char *name, shore__note_fn
 /* Deletes a run and its volumes (only those of its fleet). *begun: becomes true with the first volume that goes. */
 int shore__run_remove(const char *path, bool *begun, shore__note_fn note, void *ctx, struct shore_diag *diag);
 
-/* Memory that the process takes beside the arena, once everything has run: libraries, code, stacks, primitives. */
-uint64_t shore__process_reserve_bytes(const struct shore__model *m, uint32_t threads, uint32_t ndrives);
-
 #endif

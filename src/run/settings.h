@@ -12,7 +12,6 @@
 #include "longshore/state.h"
 
 enum shore__schedule { SHORE__CONSTANT, SHORE__LINEAR, SHORE__COSINE };
-enum shore__when { SHORE__AUTO, SHORE__ON, SHORE__OFF };
 
 struct shore__strings {
     char **item;

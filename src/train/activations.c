@@ -50,7 +50,7 @@ shore__buf shore__boundary_working(const struct trainer *t, uint32_t layer) {
 static int boundary_move(struct trainer *t, uint32_t layer, bool put, struct shore_diag *diag) {
     if (layer < 1 || layer > t->m->arch.n_layer + 1 - t->plan.kept_boundaries) return 0;
     return shore__train_transfer(t, &t->boundary_transfer[layer], put, "activations",
-                                 shore__train_scratch_boundary(t, layer), t->boundary_bytes,
+                                 shore__plan_scratch_boundary(&t->facts, layer), t->boundary_bytes,
                                  (void *)t->boundary[layer].handle, t->boundary_seal[layer], diag);
 }
 
@@ -95,7 +95,7 @@ struct unit_inner shore__train_inner_of(const struct trainer *t, uint32_t layer,
         .place = t->kept[(size_t)(layer - 1) * t->plan.units + u],
         .offloaded = is_offloaded(t, nth),
     };
-    if (i.offloaded) i.place = t->offload_slot[nth % OFFLOAD_SLOTS];
+    if (i.offloaded) i.place = t->offload_slot[nth % SHORE__OFFLOAD_SLOTS];
     i.kept = !shore__buf_is_none(i.place);
     i.stays = i.kept && !i.offloaded && !stores_apart(t);
     i.cheap = !i.kept || nth < t->plan.full_inner;
@@ -105,10 +105,10 @@ struct unit_inner shore__train_inner_of(const struct trainer *t, uint32_t layer,
 }
 
 static int inner_move(struct trainer *t, size_t nth, bool put, struct shore_diag *diag) {
-    size_t slot = nth % OFFLOAD_SLOTS;
+    size_t slot = nth % SHORE__OFFLOAD_SLOTS;
     uint64_t before = t->wait_ns; /* for the one that the slot is used by */
     int rc = shore__train_transfer(t, &t->offload_transfer[slot], put, "activations",
-                                   shore__train_scratch_inner(t, nth - t->plan.kept_inner), t->offload_bytes,
+                                   shore__plan_scratch_inner(&t->facts, nth - t->plan.kept_inner), t->offload_bytes,
                                    (void *)t->offload_slot[slot].handle, t->inner_seal[nth], diag);
     t->offload_wait_ns += t->wait_ns - before;
     return rc;
@@ -116,13 +116,14 @@ static int inner_move(struct trainer *t, size_t nth, bool put, struct shore_diag
 
 static int slot_wait(struct trainer *t, const struct unit_inner *i, struct shore_diag *diag) {
     uint64_t before = t->wait_ns;
-    int rc = i->offloaded ? shore__train_transfer_wait(t, &t->offload_transfer[i->nth % OFFLOAD_SLOTS], diag) : 0;
+    int rc =
+        i->offloaded ? shore__train_transfer_wait(t, &t->offload_transfer[i->nth % SHORE__OFFLOAD_SLOTS], diag) : 0;
     t->offload_wait_ns += t->wait_ns - before;
     return rc;
 }
 
 static int fetch_next(struct trainer *t, const struct unit_inner *i, struct shore_diag *diag) {
-    size_t next = i->nth + OFFLOAD_SLOTS;
+    size_t next = i->nth + SHORE__OFFLOAD_SLOTS;
     return i->offloaded && is_offloaded(t, next) ? inner_move(t, next, false, diag) : 0;
 }
 
@@ -157,7 +158,7 @@ int shore__train_inner_release(struct trainer *t, const struct unit_inner *i, st
 
 int shore__train_inner_fetch_first(struct trainer *t, struct shore_diag *diag) {
     int rc = 0;
-    for (size_t i = 0; !rc && i < OFFLOAD_SLOTS; i++)
+    for (size_t i = 0; !rc && i < SHORE__OFFLOAD_SLOTS; i++)
         if (is_offloaded(t, t->plan.kept_inner + i)) rc = inner_move(t, t->plan.kept_inner + i, false, diag);
     return rc;
 }
@@ -169,7 +170,7 @@ int shore__activations_settle(struct trainer *t, struct shore_diag *diag) {
     int rc = 0;
     for (uint32_t l = 1; !rc && l <= t->m->arch.n_layer; l++)
         rc = shore__train_transfer_wait(t, &t->boundary_transfer[l], diag);
-    for (size_t i = 0; !rc && i < OFFLOAD_SLOTS; i++)
+    for (size_t i = 0; !rc && i < SHORE__OFFLOAD_SLOTS; i++)
         rc = shore__train_transfer_wait(t, &t->offload_transfer[i], diag);
     return rc;
 }
@@ -192,7 +193,7 @@ int shore__activations_open(struct trainer *t, struct shore_diag *diag) {
     /* volumes that were made without room for them have less */
     shore_fleet_info(t->fleet, &info);
     while (t->offloaded_inner < t->plan.offloaded_inner &&
-           shore__train_scratch_inner(t, t->offloaded_inner + 1) <= info.scratch_bytes)
+           shore__plan_scratch_inner(&t->facts, t->offloaded_inner + 1) <= info.scratch_bytes)
         t->offloaded_inner++;
     t->offload = shore__offload_begin(t->offloaded_inner, t->plan.units);
     if (t->offloaded_inner < t->plan.offloaded_inner && t->events->note)

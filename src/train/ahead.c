@@ -71,7 +71,7 @@ static uint64_t spare_until(const struct trainer *t, uint32_t nth) {
 /* Its page is in memory when its gradient is complete. */
 static bool has_page(const struct trainer *t, uint32_t slice) {
     struct shore__page_id id = {SHORE__PAGE_SLICE, 0, slice};
-    return shore__pager_stays(t->m, &t->plan.residency, id) || shore__idle_lends_slice(t, slice);
+    return shore__page_stays(t->m, &t->plan.residency, id) || shore__idle_lends_slice(t, slice);
 }
 
 /* Of a slice, what is complete after so many units' lookups, but no more than `most`. Returns how many. */

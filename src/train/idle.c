@@ -15,13 +15,13 @@ static uint64_t later_bytes(const struct trainer *t) {
 }
 
 static uint64_t page_bytes(const struct trainer *t, struct shore__page_id id) {
-    return shore__pager_page_bytes(t->m, t->c->mode, id);
+    return shore__page_bytes(t->m, t->c->mode, id);
 }
 
 /* Bytes that are idle once the layers above `layer` have run backward. */
 static uint64_t idle_bytes(const struct trainer *t, uint32_t layer) {
     size_t pairs = (size_t)(t->m->arch.n_layer - layer) * t->plan.units;
-    return shore__train_kept_bytes(t, pairs < t->plan.kept_inner ? pairs : t->plan.kept_inner);
+    return shore__plan_kept_bytes(&t->facts, &t->plan, pairs < t->plan.kept_inner ? pairs : t->plan.kept_inner);
 }
 
 /* Lays the pages out for `later` layers; their bytes. Slices that have no room are left out. */
@@ -31,7 +31,7 @@ static uint64_t lay_out(const struct trainer *t, struct train_idle *idle, uint32
     *idle = (struct train_idle){.later = later};
     for (uint32_t i = 0; i < t->m->nslices; i++) {
         struct shore__page_id id = {SHORE__PAGE_SLICE, 0, i};
-        if (shore__pager_stays(t->m, r, id)) continue;
+        if (shore__page_stays(t->m, r, id)) continue;
         if (used + page_bytes(t, id) > room) break;
         used += page_bytes(t, id);
         if (!idle->nslices++) idle->first_slice = i;
@@ -39,7 +39,7 @@ static uint64_t lay_out(const struct trainer *t, struct train_idle *idle, uint32
     for (uint32_t l = 1; l <= (later ? later : 1) && l < t->m->arch.n_layer; l++) {
         struct shore__page_id id = {SHORE__PAGE_LAYER, l, 0};
         if (used + page_bytes(t, id) > room) break;
-        if (!shore__pager_stays(t->m, r, id)) used += page_bytes(t, id);
+        if (!shore__page_stays(t->m, r, id)) used += page_bytes(t, id);
         idle->layers = l;
     }
     return used;
@@ -93,7 +93,7 @@ bool shore__idle_after_backward(struct trainer *t, uint32_t layer) {
     }
     for (uint32_t l = 1; l <= idle->layers; l++) {
         struct shore__page_id id = {SHORE__PAGE_LAYER, l, 0};
-        if (shore__pager_stays(t->m, &t->plan.residency, id)) continue;
+        if (shore__page_stays(t->m, &t->plan.residency, id)) continue;
         shore__pager_lend(t->pass.pager, id, at);
         at += page_bytes(t, id);
     }

@@ -74,7 +74,7 @@ static int layer_forward(struct trainer *t, uint32_t layer, struct shore_diag *d
 /* The table gradient's head part of a slice goes to scratch until the lookups are added. */
 static int slice_move(struct trainer *t, struct piece *p, bool put, struct shore_diag *diag) {
     struct scratch_transfer x = {.pending = false};
-    int rc = shore__train_transfer(t, &x, put, "gradients", shore__train_scratch_slice(t, p->page.slice),
+    int rc = shore__train_transfer(t, &x, put, "gradients", shore__plan_scratch_slice(&t->facts, p->page.slice),
                                    (uint64_t)p->count * SHORE_SEGMENT_ELEMS * 4, p->gradient,
                                    t->slice_seal[p->page.slice], diag);
     if (rc) return rc;

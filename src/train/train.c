@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "base/diag.h"
-#include "base/machine.h"
 #include "base/units.h"
 #include "drive/fleet/emulated.h"
 #include "run/emulation/emulate.h"
@@ -16,30 +15,26 @@
 /* ---- opening -------------------------------------------------------------------------------------------------------
  */
 
-/* Buffers of UPDATE lie in the drive's own memory. */
-static void fit_rings(struct trainer *t, struct shore_fleet_options *options) {
+static void say_emulated(const struct trainer *t) {
     const struct shore__emulation *e = shore__throttle_emulation(t->throttle);
-    for (uint32_t d = 0; e && d < options->ndrives; d++) {
-        const struct shore__emulated_drive *drive = shore__emulation_drive(e, d);
-        if (drive && drive->memory_bytes && options->ring_bytes > drive->memory_bytes * options->ndrives)
-            options->ring_bytes = drive->memory_bytes * options->ndrives;
-    }
-    if (e && e->host_buffers && t->plan.host_buffers > e->host_buffers) t->plan.host_buffers = e->host_buffers;
-    if (e && t->events->note) {
-        char text[160];
-        snprintf(text, sizeof text, "emulated: times are those of %s, rates and model divided by %g", e->name,
-                 e->scale);
-        t->events->note(t->events->ctx, text);
-    }
+    char text[160];
+    if (!e || !t->events->note) return;
+    snprintf(text, sizeof text, "emulated: times are those of %s, rates and model divided by %g", e->name, e->scale);
+    t->events->note(t->events->ctx, text);
 }
 
 int shore__train_needs(const struct shore__settings *s, const struct shore__model *m, struct shore__needs *out,
                        struct shore_diag *diag) {
-    struct train_plan plan;
+    struct shore__facts facts;
+    struct shore__train_plan plan;
+    struct shore__region_list rows = {0};
     struct shore__throttle *throttle;
     int rc = shore__emulation_throttle(s->emulate, &s->drives, &throttle, diag);
+    if (!rc) rc = shore__train_facts(s, m, throttle, &facts, diag);
+    if (!rc) rc = shore__plan_training(&facts, s->memory_bytes, &plan, &rows, out, diag);
+    shore__regions_close(&rows);
     shore__throttle_close(throttle);
-    return rc ? rc : shore__train_plan_make(s, m, &plan, out, diag);
+    return rc;
 }
 
 static int make_state(struct trainer *t, struct shore_fleet_options *options, bool overwrite, const char *processor,
@@ -125,16 +120,15 @@ static int watch_drives(struct trainer *t, struct shore_diag *diag) {
     return rc ? shore__fail(diag, rc, "out of memory for the trainer") : 0;
 }
 
-static int open_compute(struct trainer *t, struct shore__carve *memory, char processor[SHORE__PROCESSOR_BYTES],
-                        struct shore_diag *diag) {
+static int open_compute(struct trainer *t, char processor[SHORE__PROCESSOR_BYTES], struct shore_diag *diag) {
     struct shore__compute_options options = shore__settings_compute(t->s);
     struct shore__compute_description description;
     int rc = shore__compute_describe(&options, NULL, &description, diag);
     if (!rc) rc = shore__compute_open(&options, &t->c, diag);
     if (rc) return rc;
     shore__compute_identity(&description, processor, SHORE__PROCESSOR_BYTES);
-    struct shore__shapes shapes = shore__train_shapes(&t->plan, t->s, t->m);
-    shore__buf workspace = shore__carve_take(memory, t->plan.workspace_bytes);
+    struct shore__shapes shapes = shore__batch_shapes(t->m, &t->facts.batch, true);
+    shore__buf workspace = shore__memory_at(&t->memory, "workspace", 0);
     return t->c->ops->make(t->c, &shapes, workspace, t->plan.workspace_bytes, diag);
 }
 
@@ -143,26 +137,23 @@ static int open_trainer(struct trainer *t, bool fresh, bool overwrite, const uin
     const struct shore__settings *s = t->s;
     char processor[SHORE__PROCESSOR_BYTES];
     int rc = shore__emulation_throttle(s->emulate, &s->drives, &t->throttle, diag);
-    if (!rc) rc = shore__train_plan_make(s, t->m, &t->plan, NULL, diag);
-    if (!rc && s->memory_bytes > shore__machine_memory_bytes()) {
-        char have[32];
-        rc = shore__fail(diag, SHORE_EBUDGET, "--memory is above this machine's memory of %s",
-                         shore__format_size(shore__machine_memory_bytes(), have, sizeof have));
-    }
-    if (!rc && t->plan.hole_bytes) shore__heap_keep(true);
-    if (!rc) rc = shore__arena_open(t->plan.fleet_bytes + t->plan.buffers_bytes, &t->arena, diag);
+    if (!rc) rc = shore__train_facts(s, t->m, t->throttle, &t->facts, diag);
+    if (!rc) rc = shore__plan_training(&t->facts, s->memory_bytes, &t->plan, &t->rows, NULL, diag);
+    if (rc) return rc;
+    if (t->plan.hole_bytes) shore__heap_keep(true);
+    rc = shore__arena_open(t->plan.fleet_bytes + t->plan.buffers_bytes, &t->arena, diag);
     if (rc) return rc;
     /* before the fleet takes its part, which is what is left */
-    struct shore__carve memory = {(uintptr_t)shore__arena_alloc(t->arena, t->plan.buffers_bytes), 0};
-    if (!memory.base) return shore__fail(diag, -ENOMEM, "the memory plan is larger than its arena");
-    rc = open_compute(t, &memory, processor, diag);
+    t->memory = (struct shore__memory){&t->rows, {{(uintptr_t)shore__arena_alloc(t->arena, t->plan.buffers_bytes)}}};
+    if (shore__buf_is_none(t->memory.base[0]))
+        return shore__fail(diag, -ENOMEM, "the memory plan is larger than its arena");
+    rc = open_compute(t, processor, diag);
     if (rc) return rc;
 
     struct shore_fleet_options options;
-    shore__train_fleet_options(s, t->m, &options);
+    shore__plan_fleet_options(&t->facts, &t->plan, &options);
     options.arena = t->arena;
-    options.ring_bytes = t->plan.ring_bytes;
-    fit_rings(t, &options);
+    say_emulated(t);
     options.note = t->events->note;
     options.note_ctx = t->events->ctx;
     rc = fresh ? make_state(t, &options, overwrite, processor, diag)
@@ -179,7 +170,7 @@ static int open_trainer(struct trainer *t, bool fresh, bool overwrite, const uin
     if (rc) return rc;
     t->pass.m = t->m;
     t->pass.c = t->c;
-    rc = shore__train_place(t, &memory, &t->pass.pager, diag);
+    rc = shore__train_place(t, &t->memory, diag);
     if (!rc) rc = shore__idle_open(t, shore__ahead_wants(t), diag);
     if (!rc) rc = shore__ahead_open(t, diag);
     if (!rc) rc = shore__compress_open(t, diag);
@@ -198,6 +189,7 @@ static void close_trainer(struct trainer *t) {
     free(t->slice_seal);
     if (t->c) t->c->ops->close(t->c);
     shore__arena_close(t->arena);
+    shore__regions_close(&t->rows);
     shore__throttle_close(t->throttle);
 }
 

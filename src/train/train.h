@@ -2,6 +2,7 @@
 #ifndef SHORE_TRAIN_TRAIN_H
 #define SHORE_TRAIN_TRAIN_H
 
+#include "plan/training.h"
 #include "report/report.h"
 #include "run/run.h"
 
@@ -16,14 +17,7 @@ struct shore__train_events {
     shore__progress_fn making; /* while the initial state is written */
 };
 
-/* What a run of these settings needs. minimum: the least budget that works, the sum of everything at its smallest. */
-struct shore__needs {
-    uint64_t minimum_bytes, comfortable_bytes; /* comfortable: everything kept */
-    uint64_t disk_bytes;
-    /* a layer and a unit each; how many keep their inner activations in memory_bytes, and how many more on the drives
-     */
-    uint64_t pairs, kept_pairs, offloaded_pairs;
-};
+/* What a run of these settings needs. */
 int shore__train_needs(const struct shore__settings *s, const struct shore__model *m, struct shore__needs *out,
                        struct shore_diag *diag);
 

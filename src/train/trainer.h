@@ -9,34 +9,10 @@
 #include "drive/throttle.h"
 #include "infer/pass.h"
 #include "longshore/clip.h"
+#include "plan/training.h"
 #include "train/compress.h"
 #include "train/offload.h"
 #include "train/train.h"
-
-/* ---- memory plan (memory.c) ----------------------------------------------------------------------------------------
- */
-
-/* What is kept where. Every choice trades memory for bytes moved or computed again; none changes a bit of the result.
- */
-struct train_plan {
-    size_t rows, unit_rows, units;
-    struct shore__residency residency;
-    size_t gradient_buffers;  /* pieces of gradient in memory at once */
-    bool hold_table_gradient; /* tied: the table's gradient in memory; otherwise its slices go to scratch */
-    size_t kept_boundaries;   /* inputs of the last layers (and of the head) that stay in memory */
-    size_t kept_inner;        /* (layer, unit) pairs that keep inner activations, but for the cheap ones */
-    size_t full_inner;        /* of these, pairs that keep the cheap ones too */
-    size_t offloaded_inner;   /* more pairs, whose inner activations scratch has room for */
-    size_t head_units;        /* units that go through the head at once */
-    size_t kept_logits;       /* of these, (slice, unit) pairs whose logits stay for backward */
-    size_t host_buffers;      /* of --update host: chunks in memory at once */
-    size_t host_segments;     /* the same: segments of a chunk */
-    bool read_ahead;          /* state of the table is (ahead.c) */
-    uint64_t ring_bytes;      /* of the fleet */
-    uint64_t workspace_bytes; /* of compute, with room for packed weights or without */
-    uint64_t hole_bytes;      /* in the heap, if it may keep what is freed; otherwise 0 */
-    uint64_t fleet_bytes, buffers_bytes, reserve_bytes, total_bytes; /* results */
-};
 
 /* ---- activations (activations.c) -----------------------------------------------------------------------------------
  */
@@ -46,9 +22,6 @@ struct scratch_transfer {
     struct shore_wait wait;
     bool pending;
 };
-
-/* One is computed with while another is on its way. */
-#define OFFLOAD_SLOTS 2u
 
 /* The inner activations of a unit of a layer. */
 struct unit_inner {
@@ -120,7 +93,10 @@ struct trainer {
     const struct shore__model *m;
     const struct shore__train_events *events;
     struct shore__compute *c;
-    struct train_plan plan;
+    struct shore__facts facts;
+    struct shore__train_plan plan;
+    struct shore__region_list rows; /* of the plan */
+    struct shore__memory memory;    /* where they lie */
     struct shore_arena *arena;
     struct shore_fleet *fleet;
     struct shore__pass pass;
@@ -138,8 +114,8 @@ struct trainer {
     /* what goes to scratch */
     struct scratch_transfer *boundary_transfer; /* [n_layer + 2] */
     unsigned char (*boundary_seal)[16];         /* the same */
-    shore__buf offload_slot[OFFLOAD_SLOTS];
-    struct scratch_transfer offload_transfer[OFFLOAD_SLOTS];
+    shore__buf offload_slot[SHORE__OFFLOAD_SLOTS];
+    struct scratch_transfer offload_transfer[SHORE__OFFLOAD_SLOTS];
     size_t offload_bytes;   /* of a slot */
     size_t offloaded_inner; /* of plan.offloaded_inner, those that these volumes have room for */
     struct offload offload;
@@ -210,22 +186,11 @@ static inline uint64_t train_last_step(const struct shore__settings *s) {
 }
 
 /* memory.c */
-/* The plan for s->memory_bytes. needs NULL: less than the minimum is refused; otherwise what is needed, whatever that
- * is, and no plan where it is too little. */
-int shore__train_plan_make(const struct shore__settings *s, const struct shore__model *m, struct train_plan *out,
-                           struct shore__needs *needs, struct shore_diag *diag);
-struct shore__shapes shore__train_shapes(const struct train_plan *plan, const struct shore__settings *s,
-                                         const struct shore__model *m);
-/* Lays the trainer's buffers out in memory (t->pass and t->plan are set). */
-int shore__train_place(struct trainer *t, struct shore__carve *memory, struct shore__pager **pager,
-                       struct shore_diag *diag);
-/* Where scratch holds the input of layer l, slice i of a tied table's gradient, and inner activations. */
-uint64_t shore__train_scratch_boundary(const struct trainer *t, uint32_t layer);
-uint64_t shore__train_scratch_slice(const struct trainer *t, uint32_t slice);
-uint64_t shore__train_scratch_inner(const struct trainer *t, size_t nth); /* of the offloaded ones */
-
-/* Bytes of the first `pairs` kept inner activations, which lie one behind the other from the last layer's on. */
-uint64_t shore__train_kept_bytes(const struct trainer *t, size_t pairs);
+/* throttle: of an emulated machine, or NULL. What compression cannot do is refused here. */
+int shore__train_facts(const struct shore__settings *s, const struct shore__model *m,
+                       const struct shore__throttle *throttle, struct shore__facts *out, struct shore_diag *diag);
+/* The trainer's buffers are where the plan's rows lie (t->pass and t->plan are set). */
+int shore__train_place(struct trainer *t, const struct shore__memory *memory, struct shore_diag *diag);
 
 /* activations.c */
 int shore__activations_open(struct trainer *t,

@@ -12,7 +12,7 @@
 #include <cmocka.h>
 
 #include "base/prng.h"
-#include "train/trainer.h"
+#include "plan/training.h"
 
 enum { CASES = 24, BUDGETS = 24 };
 
@@ -54,60 +54,101 @@ static struct shore__model *random_model(uint64_t *draw) {
     return m;
 }
 
-static struct shore__settings random_settings(uint64_t *draw) {
-    struct shore__settings s;
-    shore__settings_defaults(&s);
-    static const char *const drives[] = {"ram:", "/tmp", "ssh://host/tmp"};
-    s.batch = pick(draw, 1, 12);
-    s.seq_len = 32u << pick(draw, 0, 4);
-    s.threads = 1;
-    s.fp32 = pick(draw, 0, 1);
-    s.gradient_bf16 = pick(draw, 0, 1);
-    s.compress = pick(draw, 0, 3) ? 0 : 0.01;
-    if (s.compress > 0) s.gradient_bf16 = false;
-    s.sample_every = pick(draw, 0, 1);
-    uint32_t offload = pick(draw, 0, 2);
-    s.offload = offload == 0 ? SHORE__AUTO : offload == 1 ? SHORE__ON : SHORE__OFF;
-    const char *drive = drives[pick(draw, 0, 2)];
-    s.host_update = s.compress == 0 && strcmp(drive, "ram:") != 0 && pick(draw, 0, 3) == 0;
-    for (uint32_t n = pick(draw, 1, 3); n; n--)
-        assert_int_equal(shore__strings_add(&s.drives, drive), 0);
-    return s;
+static struct shore__facts random_facts(const struct shore__model *m, uint64_t *draw) {
+    static const char *const ram[] = {"ram:", "ram:", "ram:"};
+    static const char *const local[] = {"/tmp/a", "/tmp/b", "/tmp/c"};
+    static const char *const remote[] = {"ssh://host/a", "ssh://host/b", "ssh://host/c"};
+    uint32_t where = pick(draw, 0, 2), compressed = !pick(draw, 0, 3);
+    bool scratch = where != 0;
+    struct shore__facts f = {
+        .model = m,
+        .batch = shore__batch_shape(pick(draw, 1, 12), (size_t)32 << pick(draw, 0, 4)),
+        .mode = (enum shore__mode)pick(draw, 0, 2),
+        .threads = (int)pick(draw, 1, 8),
+        .workspace_bytes = pick(draw, 0, 64 << 20),
+        .packed_bytes = pick(draw, 0, 1) ? pick(draw, 1, 64 << 20) : 0,
+        .one_memory = pick(draw, 0, 3),
+        .operations_per_second = SHORE__OPERATIONS_PER_SECOND,
+        .drive_bytes_per_second = SHORE__DRIVE_BYTES_PER_SECOND,
+        .scratch = scratch,
+        .remote = where == 2,
+        .emulated = scratch && !pick(draw, 0, 3),
+        .compressed = compressed,
+        .gradient_bf16 = !compressed && pick(draw, 0, 1),
+        .host_update = scratch && !compressed && !pick(draw, 0, 3),
+        .samples = pick(draw, 0, 1),
+        .offload = (enum shore__when)pick(draw, 0, 2),
+        .compression_bytes = compressed ? pick(draw, 1, 1 << 24) : 0,
+    };
+    f.drives = (struct shore_fleet_options){
+        .size = sizeof f.drives,
+        .drives = where == 0   ? ram
+                  : where == 1 ? local
+                               : remote,
+        .ndrives = pick(draw, 1, 3),
+        .optimizer = SHORE_ADAMW,
+        .fp32_params = f.mode == SHORE__F32,
+    };
+    if (f.emulated) f.ring_bytes_most = pick(draw, 0, 1) * UINT64_C(3) << 20;
+    return f;
 }
 
 struct plan_case {
     struct shore__model *m;
-    struct shore__settings s;
+    struct shore__facts f;
     struct shore__needs needs;
 };
 
 static struct plan_case random_case(uint64_t index) {
     struct plan_case x = {0};
-    struct train_plan plan;
+    struct shore__train_plan plan;
+    struct shore__region_list rows;
     struct shore_diag diag = {{0}};
     uint64_t draw = 0;
     stream = index;
     x.m = random_model(&draw);
-    x.s = random_settings(&draw);
-    x.s.memory_bytes = 0;
-    if (shore__train_plan_make(&x.s, x.m, &plan, &x.needs, &diag)) fail_msg("case %" PRIu64 ": %s", index, diag.text);
+    x.f = random_facts(x.m, &draw);
+    if (shore__plan_training(&x.f, 0, &plan, &rows, &x.needs, &diag))
+        fail_msg("case %" PRIu64 ": %s", index, diag.text);
+    shore__regions_close(&rows);
     return x;
 }
 
 static void end_case(struct plan_case *x) {
-    shore__settings_free(&x->s);
     shore__model_free(x->m);
 }
 
-static struct train_plan plan_of(struct plan_case *x, uint64_t budget) {
-    struct train_plan plan;
+/* Every row lies in the stretch that is counted, and those of a name and number are there once. */
+static void check_rows(const struct plan_case *x, const struct shore__train_plan *p,
+                       const struct shore__region_list *rows) {
+    uint64_t sum = 0;
+    for (uint32_t k = 0; k < SHORE__REGION_KINDS; k++)
+        sum += rows->bytes[k];
+    assert_int_equal(sum, p->buffers_bytes);
+    for (uint32_t i = 0; i < rows->count; i++) {
+        const struct shore__region *row = &rows->item[i];
+        assert_true(row->offset + row->bytes <= rows->bytes[row->kind]);
+        assert_ptr_equal(shore__regions_find(rows, row->name, row->index), row);
+    }
+    uint64_t kept = 0;
+    for (uint32_t l = 1; l <= x->m->arch.n_layer; l++)
+        kept += shore__regions_find(rows, "inner kept", l)->bytes;
+    assert_int_equal(kept, shore__plan_kept_bytes(&x->f, p, p->kept_inner));
+    assert_true(shore__regions_find(rows, "sample", 0)->bytes >=
+                (x->f.samples ? shore__generate_bytes(x->m, x->f.mode, 1) : 0));
+}
+
+static struct shore__train_plan plan_of(const struct plan_case *x, uint64_t budget) {
+    struct shore__train_plan plan;
+    struct shore__region_list rows;
     struct shore_diag diag = {{0}};
-    x->s.memory_bytes = budget;
-    if (shore__train_plan_make(&x->s, x->m, &plan, NULL, &diag)) fail_msg("%" PRIu64 ": %s", budget, diag.text);
+    if (shore__plan_training(&x->f, budget, &plan, &rows, NULL, &diag)) fail_msg("%" PRIu64 ": %s", budget, diag.text);
+    check_rows(x, &plan, &rows);
+    shore__regions_close(&rows);
     return plan;
 }
 
-static void check_bounds(const struct plan_case *x, const struct train_plan *p, uint64_t budget) {
+static void check_bounds(const struct plan_case *x, const struct shore__train_plan *p, uint64_t budget) {
     const struct shore__model *m = x->m;
     size_t pairs = m->arch.n_layer * p->units;
     assert_in_range(p->total_bytes, 1, budget);
@@ -131,7 +172,7 @@ static void no_plan_is_above_its_budget(void **state) {
         double least = (double)x.needs.minimum_bytes, most = (double)x.needs.comfortable_bytes * 1.1;
         for (int b = 0; b <= BUDGETS; b++) {
             uint64_t budget = (uint64_t)(least + (most - least) * b / BUDGETS);
-            struct train_plan p = plan_of(&x, budget);
+            struct shore__train_plan p = plan_of(&x, budget);
             check_bounds(&x, &p, budget);
         }
         end_case(&x);
@@ -141,12 +182,13 @@ static void no_plan_is_above_its_budget(void **state) {
 static void the_least_budget_is_the_least(void **state) {
     for (uint64_t i = 0; i < CASES; i++) {
         struct plan_case x = random_case(i);
-        struct train_plan p = plan_of(&x, x.needs.minimum_bytes);
+        struct shore__train_plan p = plan_of(&x, x.needs.minimum_bytes);
         struct shore_diag diag = {{0}};
         check_bounds(&x, &p, x.needs.minimum_bytes);
-        x.s.memory_bytes = x.needs.minimum_bytes - 1;
-        assert_int_equal(shore__train_plan_make(&x.s, x.m, &p, NULL, &diag), SHORE_EBUDGET);
+        struct shore__region_list rows;
+        assert_int_equal(shore__plan_training(&x.f, x.needs.minimum_bytes - 1, &p, &rows, NULL, &diag), SHORE_EBUDGET);
         assert_non_null(strstr(diag.text, "minimum"));
+        shore__regions_close(&rows);
         end_case(&x);
     }
 }
@@ -154,7 +196,7 @@ static void the_least_budget_is_the_least(void **state) {
 static void what_is_comfortable_keeps_everything(void **state) {
     for (uint64_t i = 0; i < CASES; i++) {
         struct plan_case x = random_case(i);
-        struct train_plan p = plan_of(&x, x.needs.comfortable_bytes);
+        struct shore__train_plan p = plan_of(&x, x.needs.comfortable_bytes);
         check_bounds(&x, &p, x.needs.comfortable_bytes);
         assert_int_equal(p.residency.layers, x.m->arch.n_layer);
         assert_int_equal(p.residency.table_slices, x.m->nslices);

@@ -1,0 +1,74 @@
+#include "plan/batches.h"
+
+struct shore__batch_shape shore__batch_shape(size_t sequences, size_t seq_len) {
+    size_t rows = sequences * seq_len, unit = shore__unit_sequences(seq_len) * seq_len;
+    if (unit > rows) unit = rows;
+    return (struct shore__batch_shape){sequences, seq_len, rows, unit, (rows + unit - 1) / unit};
+}
+
+struct shore__shapes shore__batch_shapes(const struct shore__model *m, const struct shore__batch_shape *b,
+                                         bool backward) {
+    return shore__model_shapes(m, b->unit_rows, b->rows % b->unit_rows, b->seq_len, backward);
+}
+
+void shore__batch_add(const struct shore__model *m, enum shore__mode mode, const struct shore__batch_shape *b,
+                      struct shore__region_list *rows) {
+    size_t e = shore__mode_bytes(mode);
+    const struct {
+        const char *name;
+        enum shore__region_kind kind;
+        uint64_t bytes;
+    } row[] = {
+        {"tokens", SHORE__REGION_DEVICE, b->rows * 4},
+        {"targets", SHORE__REGION_DEVICE, b->rows * 4},
+        {"normed", SHORE__REGION_DEVICE, b->rows * m->arch.d_model * e},
+        {"stats", SHORE__REGION_DEVICE, b->rows * 8},
+        {"max", SHORE__REGION_DEVICE, b->rows * 4},
+        {"sum", SHORE__REGION_DEVICE, b->rows * 4},
+        {"target logit", SHORE__REGION_DEVICE, b->rows * 4},
+        {"loss", SHORE__REGION_DEVICE, b->rows * 4},
+        {"logits", SHORE__REGION_DEVICE, b->unit_rows * (uint64_t)m->slice_rows * 4},
+        {"inner", SHORE__REGION_DEVICE, shore__inner_bytes(m, mode, b->unit_rows, true)},
+        {"rotary", SHORE__REGION_DEVICE, m->arch.learned_positions ? 0 : b->seq_len * m->arch.head_dim * 4},
+    };
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++)
+        shore__regions_add_always(rows, row[i].name, 0, row[i].kind, row[i].bytes);
+}
+
+size_t shore__generate_positions(const struct shore__model *m, size_t tokens) {
+    return shore__arch_ends_at_positions(&m->arch) && tokens > m->arch.max_positions ? m->arch.max_positions : tokens;
+}
+
+uint64_t shore__generate_cache_bytes(const struct shore__model *m, enum shore__mode mode, size_t positions) {
+    return (uint64_t)positions * m->kv_width * shore__mode_bytes(mode);
+}
+
+void shore__generate_add(const struct shore__model *m, enum shore__mode mode, size_t positions,
+                         struct shore__region_list *rows) {
+    uint64_t row_bytes = m->arch.d_model * shore__mode_bytes(mode);
+    const struct {
+        const char *name;
+        uint64_t bytes;
+    } row[] = {
+        {"x", SHORE__PROMPT_ROWS * row_bytes},
+        {"normed", row_bytes},
+        {"stats", 8},
+        {"inner", shore__inner_bytes(m, mode, SHORE__PROMPT_ROWS, true)},
+        {"tokens", SHORE__PROMPT_ROWS * 4},
+        {"logits", (uint64_t)m->arch.vocab * 4},
+        {"rotary", m->arch.learned_positions ? 0 : (uint64_t)positions * m->arch.head_dim * 4},
+        {"cache", 2 * shore__generate_cache_bytes(m, mode, positions) * m->arch.n_layer},
+    };
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++)
+        shore__regions_add_always(rows, row[i].name, 0, SHORE__REGION_DEVICE, row[i].bytes);
+}
+
+uint64_t shore__generate_bytes(const struct shore__model *m, enum shore__mode mode, size_t positions) {
+    struct shore__region_list rows;
+    shore__regions_open(&rows, 1, true);
+    shore__generate_add(m, mode, positions, &rows);
+    uint64_t bytes = shore__regions_lay_out(&rows);
+    if (rows.failed) bytes = UINT64_MAX;
+    shore__regions_close(&rows);
+    return bytes;
+}

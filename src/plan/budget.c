@@ -1,0 +1,58 @@
+#include "plan/budget.h"
+
+#include <stdio.h>
+
+#include "base/diag.h"
+#include "base/machine.h"
+#include "base/units.h"
+
+#define MIB (UINT64_C(1) << 20)
+
+/* What to measure them by: the peak of resident memory of trainings that differ in one of these, less the arena. */
+uint64_t shore__reserve_bytes(const struct shore__model *m, uint32_t threads, uint32_t ndrives) {
+    /* Code and data of all libraries, oneDNN's most; the tokenizer; what AVX2's products pack. bench/results/avx2.md
+     * says how much of it was seen in use. */
+    const uint64_t libraries = 56 * MIB;
+    const uint64_t thread = MIB + MIB / 2; /* stack in use, malloc arena, oneDNN's code */
+    const uint64_t drive = 2 * MIB;        /* threads, queue */
+    const uint64_t block = 32 * 1024;      /* descriptions of tensors, requests */
+    const uint64_t token = 128;            /* of a tokenizer: of as many as those above are enough for, and beyond */
+    const uint64_t tokens_within = 256 * 1024;
+    uint64_t tokens = m->arch.vocab > tokens_within ? m->arch.vocab - tokens_within : 0;
+    return libraries + tokens * token + threads * thread + ndrives * drive + m->nblocks * block;
+}
+
+uint64_t shore__reserve_measured_bytes(uint64_t resident) {
+    const uint64_t libraries = 40 * MIB, whole = 8 * MIB;
+    return (resident + libraries + whole - 1) / whole * whole;
+}
+
+int shore__budget_too_little(uint64_t asked, const char *what, uint64_t minimum, struct shore_diag *diag) {
+    char a[32], b[32];
+    return shore__fail(diag, SHORE_EBUDGET, "--memory%s%s is too little for %s: minimum %s", asked ? " " : "",
+                       asked ? shore__format_size_up(asked, a, sizeof a) : "", what,
+                       shore__format_size_up(minimum, b, sizeof b));
+}
+
+int shore__budget(uint64_t asked, uint64_t minimum, uint64_t comfortable, uint64_t *budget, struct shore_diag *diag) {
+    char a[32], b[32], least[48] = "";
+    uint64_t machine = shore__machine_memory_bytes();
+    if (asked == 0) {
+        asked = machine / 2;
+        if (comfortable && asked > comfortable) asked = comfortable;
+        if (asked < minimum) asked = minimum;
+    }
+    if (asked < minimum) return shore__budget_too_little(asked, "this model", minimum, diag);
+    if (machine && asked > machine) {
+        if (minimum) snprintf(least, sizeof least, " (minimum %s)", shore__format_size_up(minimum, a, sizeof a));
+        return shore__fail(diag, SHORE_EBUDGET, "a budget of %s is more than the memory of this machine, %s%s",
+                           shore__format_size_up(asked, a, sizeof a), shore__format_size(machine, b, sizeof b), least);
+    }
+    *budget = asked;
+    return 0;
+}
+
+int shore__budget_measured(uint64_t asked, uint64_t needed, struct shore_diag *diag) {
+    uint64_t budget;
+    return shore__budget(asked, asked < needed ? needed + SHORE__RESIDENT_VARIES_BYTES : needed, 0, &budget, diag);
+}
