@@ -523,7 +523,12 @@ static void test_more_groups_than_the_wire_takes(void **state) {
     shore_layout_free(layout);
 }
 
-/* What is promised to an arena is what is taken from it. */
+static void count_note(void *ctx, const char *text) {
+    unsigned *n = ctx;
+    if (strstr(text, "of memory instead of")) ++*n;
+}
+
+/* What is promised to an arena is what is taken from it; that it is less than was planned is said. */
 static void test_memory(void **state) {
     for (size_t c = 0; c < NCONFIGS; c++) {
         if (configs[c].kinds[0] == 'u') continue; /* its memory is the server's */
@@ -536,9 +541,13 @@ static void test_memory(void **state) {
             plain_open(&plain, SHORE_ADAMW, false);
             if (configs[c].moments == SHORE_MOMENTS_8BIT) plain_use_8bit(&plain);
             struct shore_fleet_options options = options_of(&configs[c], &place, &plain);
+            unsigned notes = 0;
             options.io = SHORE_IO_THREADS;
-            uint64_t bytes = least ? shore_fleet_memory_least_bytes(plain.layout, &options)
-                                   : shore_fleet_memory_bytes(plain.layout, &options);
+            options.ring_bytes = UINT64_C(8) << 20;
+            options.note = count_note;
+            options.note_ctx = &notes;
+            uint64_t most = shore_fleet_memory_bytes(plain.layout, &options);
+            uint64_t bytes = least ? shore_fleet_memory_least_bytes(plain.layout, &options) : most;
             assert_int_equal(shore__arena_open(bytes, &options.arena, &diag), 0);
             if (shore_fleet_create(plain.layout, &options, &fleet, &diag)) fail_msg("%s", diag.text);
             if (fleet_init(fleet, &plain, &diag)) fail_msg("%s", diag.text);
@@ -546,6 +555,7 @@ static void test_memory(void **state) {
             plain_step(&plain, 1);
             assert_digest(fleet, &plain, true);
             assert_true(shore__arena_left(options.arena) < bytes / 3);
+            assert_int_equal(notes, bytes < most);
             shore_fleet_close(fleet);
             shore__arena_close(options.arena);
             plain_close(&plain);

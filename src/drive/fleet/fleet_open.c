@@ -8,6 +8,7 @@
 #include "base/arena.h"
 #include "base/diag.h"
 #include "base/sized.h"
+#include "base/units.h"
 #include "drive/fleet/emulated.h"
 #include "drive/fleet/fleet.h"
 #include "drive/layout.h"
@@ -55,6 +56,18 @@ static int check_options(const struct shore_layout *layout, const struct shore_f
     return 0;
 }
 
+/* Then rings are the least there are: what a plan without bytes for them intends, and another one should hear of. */
+static bool has_too_little(const struct shore_layout *layout, const struct shore_fleet_options *o) {
+    uint64_t wanted = o->arena ? shore_fleet_memory_bytes(layout, o) : 0;
+    if (!o->arena || shore__arena_left(o->arena) >= wanted) return false;
+    char note[160], has[32], wants[32];
+    snprintf(note, sizeof note, "the drives get %s of memory instead of %s: their buffers are the least there are",
+             shore__format_size(shore__arena_left(o->arena), has, sizeof has),
+             shore__format_size_up(wanted, wants, sizeof wants));
+    if (o->ring_bytes && o->note) o->note(o->note_ctx, note);
+    return true;
+}
+
 int shore__fleet_new(const struct shore_layout *layout, const struct shore_fleet_options *options,
                      struct shore__throttle *throttle, struct shore_fleet_options *known, struct shore_fleet **out,
                      struct shore_diag *diag) {
@@ -79,10 +92,7 @@ int shore__fleet_new(const struct shore_layout *layout, const struct shore_fleet
         shore_fleet_close(f);
         return shore__fail(diag, rc, "the layout cannot be used: %s", shore_error_text(rc));
     }
-    bool least = false;
-    if (o->arena) {
-        least = shore__arena_left(o->arena) < shore_fleet_memory_bytes(layout, o);
-    }
+    bool least = has_too_little(layout, o);
     f->config = shore__fleet_config(f->layout, o, throttle, least);
     *out = f;
     return 0;
