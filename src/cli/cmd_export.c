@@ -1,6 +1,7 @@
 #include <stdlib.h>
 
 #include "cli/cli.h"
+#include "plan/transfers.h"
 
 struct args {
     char *out;
@@ -35,17 +36,14 @@ static const struct shore__command_line line = {
     .positional = 1,
 };
 
-/* What the process needs beside the buffers of the export: libraries, the fleet's rings and tables, buffers of files.
- */
 static int buffers_within(const struct args *a, uint64_t *buffers, struct shore_diag *diag) {
-    const uint64_t margin = UINT64_C(8) << 20, least = UINT64_C(8) << 20;
     uint64_t now, peak;
     *buffers = 0; /* the default of export */
     if (!a->memory) return 0;
     shore__resident_bytes(&now, &peak);
-    uint64_t held = (peak > now ? peak : now) + margin;
-    int rc = shore__budget_measured(a->memory, held + least, diag);
-    if (!rc) *buffers = a->memory - held;
+    uint64_t beside = shore__export_beside_bytes(now, peak);
+    int rc = shore__budget_measured(a->memory, beside + SHORE__EXPORT_LEAST_BYTES, diag);
+    if (!rc) *buffers = a->memory - beside;
     return rc;
 }
 

@@ -3,6 +3,7 @@
 
 #include "cli/cli.h"
 #include "cli/train_options.h"
+#include "plan/transfers.h"
 #include "train/train.h"
 
 /* Takes the flags of train: what is imported is a run at step 0 that train --resume goes on with. */
@@ -21,12 +22,10 @@ static struct shore__command_line import_line(void) {
     return line;
 }
 
-/* Small pieces: an import goes at the speed of what it reads. */
 static void fleet_options(const struct shore__settings *s, const struct shore__model *model,
                           struct shore_fleet_options *out) {
     shore__train_fleet_options(s, model, out);
-    out->chunk_segments = 1;
-    out->ring_bytes = 1;
+    shore__transfer_rings(out);
 }
 
 static int examine(const struct shore__settings *s, const struct shore__model *model,
@@ -37,8 +36,7 @@ static int examine(const struct shore__settings *s, const struct shore__model *m
     int rc = shore__compute_describe(&compute, NULL, &description, diag);
     if (rc) return rc;
     shore__compute_identity(&description, processor, SHORE__PROCESSOR_BYTES);
-    *minimum_bytes = shore__reserve_bytes(model, (uint32_t)description.threads, options->ndrives) +
-                     shore_fleet_memory_bytes(model->layout, options);
+    *minimum_bytes = shore__import_bytes(model, (uint32_t)description.threads, options);
     return 0;
 }
 

@@ -4,6 +4,7 @@
 #include "cli/clean_text.h"
 #include "cli/cli.h"
 #include "cli/train_options.h"
+#include "plan/transfers.h"
 
 struct args {
     struct shore__strings moved;
@@ -47,13 +48,10 @@ static int print_digest(struct shore__run *run, const struct args *a, bool *open
     if (a->memory) {
         struct shore_fleet_options fleet_options;
         shore__run_fleet_options(&run->settings, 0, false, &fleet_options);
-        fleet_options.chunk_segments = 1;
-        fleet_options.ring_bytes = 1;
+        shore__transfer_rings(&fleet_options);
         shore__resident_bytes(&now, &peak);
-        /* each drive has threads and a queue beside its rings and tables */
-        uint64_t needed = peak + ((UINT64_C(3) + fleet_options.ndrives) << 20) +
-                          shore_fleet_memory_bytes(run->model->layout, &fleet_options);
-        rc = shore__budget_measured(a->memory, needed, diag);
+        rc = shore__budget_measured(a->memory, peak + shore__transfer_fleet_bytes(run->model->layout, &fleet_options),
+                                    diag);
     }
     if (!rc) rc = shore__cli_open_fleet(run, a->accept, &fleet, diag);
     *opened = !rc;

@@ -5,6 +5,7 @@
 #include "cli/cli.h"
 #include "drive/placement.h"
 #include "files/hub.h"
+#include "plan/transfers.h"
 
 static bool in_memory(const struct shore__strings *drives) {
     for (size_t i = 0; i < drives->count; i++)
@@ -20,9 +21,7 @@ int shore__cli_open_fleet(struct shore__run *run, const uint64_t *accept_step, s
                            run->path);
     struct shore_fleet_options options;
     shore__run_fleet_options(&run->settings, 0, false, &options);
-    /* nothing is updated, so the least rings will do */
-    options.chunk_segments = 1;
-    options.ring_bytes = 1;
+    shore__transfer_rings(&options);
     options.fleet_id[0] = run->fleet_id[0];
     options.fleet_id[1] = run->fleet_id[1];
     options.hint_step = run->hint_step;
@@ -34,18 +33,14 @@ int shore__cli_open_fleet(struct shore__run *run, const uint64_t *accept_step, s
 }
 
 int shore__cli_copy_budget(struct shore__run *run, uint64_t asked, uint32_t more, struct shore_diag *diag) {
-    const uint64_t mib = UINT64_C(1) << 20;
     struct shore_fleet_options options;
     uint64_t now, peak;
     if (!asked) return 0;
     shore__run_fleet_options(&run->settings, 0, true, &options);
-    options.chunk_segments = 1;
-    options.ring_bytes = 1;
+    shore__transfer_rings(&options);
     shore__resident_bytes(&now, &peak);
-    uint64_t fleet = (3 + options.ndrives) * mib + shore_fleet_memory_bytes(run->model->layout, &options);
-    uint64_t each_more = 5 * mib, pieces = 4 * mib; /* of a drive: thread, queue, the least ring */
     run->copy_memory_bytes = asked;
-    return shore__budget_measured(asked, peak + 2 * fleet + more * each_more + pieces, diag);
+    return shore__budget_measured(asked, shore__copy_bytes(run->model->layout, &options, more, peak), diag);
 }
 
 static int open_run(const char *path, const struct shore__strings *moved, struct shore__opened *out,

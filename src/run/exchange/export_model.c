@@ -15,6 +15,7 @@
 #include "files/json.h"
 #include "files/safetensors.h"
 #include "number/fp16.h"
+#include "plan/transfers.h"
 #include "run/internal.h"
 
 enum { COLUMNS_AT_ONCE = 16 }; /* a cache line of fp32 */
@@ -29,10 +30,9 @@ struct job {
     uint64_t step;
     enum shore__st_type type;
     struct shore__st_writer *writer;
-    uint32_t segments; /* fetched at once */
+    struct shore__export_plan plan;
     float *fetched;
-    float *tile; /* whole rows of a transposed part */
-    uint64_t tile_elems;
+    float *tile;    /* whole rows of a transposed part */
     float *columns; /* of the tile, put together */
     shore__progress_fn progress;
     void *ctx;
@@ -68,7 +68,7 @@ static int flush_tile(struct job *job, uint32_t tensor, const struct shore__part
 
 static int put_transposed(struct job *job, uint32_t tensor, const struct shore__part *part, uint64_t cols,
                           struct transposing *t, const float *values, uint64_t count, struct shore_diag *diag) {
-    uint64_t capacity = job->tile_elems / cols * cols;
+    uint64_t capacity = job->plan.tile_elems / cols * cols;
     int rc = 0;
     while (count > 0 && rc == 0) {
         uint64_t left = (part->rows - t->row) * cols - t->held;
@@ -153,8 +153,8 @@ static int put_block(struct job *job, uint32_t block, uint32_t *declared, struct
     struct transposing states[PARTS_MOST] = {{0}};
     const uint64_t segment_bytes = SHORE_SEGMENT_ELEMS * sizeof(float);
     uint32_t segments = job->model->layout->blocks[block].segments;
-    for (uint32_t first = 0; first < segments; first += job->segments) {
-        uint32_t count = segments - first < job->segments ? segments - first : job->segments;
+    for (uint32_t first = 0; first < segments; first += job->plan.segments) {
+        uint32_t count = segments - first < job->plan.segments ? segments - first : job->plan.segments;
         int rc = fetch(job, block, first, count, diag);
         if (rc == 0) rc = put_segments(job, block, *declared, states, first, count, diag);
         if (rc < 0) return rc;
@@ -198,27 +198,11 @@ static int open_writer(struct job *job, const char *directory, struct shore_diag
     return rc;
 }
 
-static uint64_t widest_transposed(const struct shore__model *m) {
-    uint64_t widest = 1;
-    for (uint32_t b = 0; b < m->nblocks; b++)
-        for (uint32_t t = 0; t < m->blocks[b].ntensors; t++)
-            for (uint32_t i = 0; i < m->blocks[b].tensors[t].nparts; i++)
-                if (m->blocks[b].tensors[t].parts[i].transposed && m->blocks[b].tensors[t].cols > widest)
-                    widest = m->blocks[b].tensors[t].cols;
-    return widest;
-}
-
-/* A third for what is fetched, the rest for tiles and their columns. */
 static int alloc_buffers(struct job *job, uint64_t memory_bytes, struct shore_diag *diag) {
-    const uint64_t segment_bytes = SHORE_SEGMENT_ELEMS * sizeof(float);
-    uint64_t third = (memory_bytes ? memory_bytes : usual_memory_bytes) / 3, widest = widest_transposed(job->model);
-    uint64_t segments = third / segment_bytes;
-    job->segments = segments < 1 ? 1 : segments > 256 ? 256 : (uint32_t)segments;
-    job->tile_elems = third / sizeof(float) > widest ? third / sizeof(float) : widest;
-    /* columns of a narrow tile are at most all of it */
-    job->fetched = shore__arena_alloc(NULL, job->segments * segment_bytes);
-    job->tile = shore__arena_alloc(NULL, job->tile_elems * sizeof(float));
-    job->columns = shore__arena_alloc(NULL, job->tile_elems * sizeof(float));
+    job->plan = shore__plan_export(job->model, memory_bytes ? memory_bytes : usual_memory_bytes);
+    job->fetched = shore__arena_alloc(NULL, (uint64_t)job->plan.segments * SHORE_SEGMENT_ELEMS * sizeof(float));
+    job->tile = shore__arena_alloc(NULL, job->plan.tile_elems * sizeof(float));
+    job->columns = shore__arena_alloc(NULL, job->plan.tile_elems * sizeof(float));
     return job->fetched && job->tile && job->columns ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
 }
 

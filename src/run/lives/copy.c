@@ -6,6 +6,7 @@
 
 #include "base/diag.h"
 #include "base/units.h"
+#include "plan/transfers.h"
 #include "run/lives/fleets.h"
 
 #define PIECES 8u
@@ -104,9 +105,7 @@ static int run(struct copy *c, shore__progress_fn progress, void *ctx, struct sh
 bool shore__copy_is_tight(const struct shore__run *run, struct shore_fleet_options *fleet) {
     uint64_t budget = run->copy_memory_bytes ? run->copy_memory_bytes : run->settings.memory_bytes, now, peak;
     shore__resident_bytes(&now, &peak);
-    /* each drive has threads and a queue beside its rings and tables */
-    uint64_t each = ((UINT64_C(3) + fleet->ndrives) << 20) + shore_fleet_memory_bytes(run->model->layout, fleet);
-    return budget > 0 && peak + 2 * each + PIECES * PIECE_BYTES > budget;
+    return budget && shore__copy_in_pieces_bytes(run->model->layout, fleet, PIECES * PIECE_BYTES, peak) > budget;
 }
 
 int shore__fleet_copy(struct shore_fleet *from, struct shore_fleet *to, const struct shore_layout *layout,

@@ -17,6 +17,7 @@
 #include "drive/remote/transport.h"
 #include "files/atomic.h"
 #include "files/json.h"
+#include "plan/transfers.h"
 #include "run/lives/fleets.h"
 
 #define INTENT "moving.json"
@@ -356,7 +357,7 @@ void shore__run_fleet(const struct shore__run *run, const struct shore__strings 
     options->ndrives = (uint32_t)drives->count;
     options->chunk_segments = 0;
     options->ring_bytes = RING_BYTES;
-    if (shore__copy_is_tight(run, options)) options->ring_bytes = options->chunk_segments = 1;
+    if (shore__copy_is_tight(run, options)) shore__transfer_rings(options);
     options->generation = generation;
     options->drive_speeds = NULL;
     memcpy(options->fleet_id, run->fleet_id, sizeof options->fleet_id);

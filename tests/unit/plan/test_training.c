@@ -1,58 +1,9 @@
 /* What a budget buys: the plan of a step for random models, batches and budgets. */
-#include <inttypes.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
+#include "unit/plan/random_models.h"
 
-#include <cmocka.h>
-
-#include "base/prng.h"
 #include "plan/training.h"
 
 enum { CASES = 24, BUDGETS = 24 };
-
-static uint64_t seed, stream;
-
-static uint32_t pick(uint64_t *draw, uint32_t first, uint32_t last) {
-    return first + (uint32_t)(shore__random_u64(seed, stream, (*draw)++) % (last - first + 1));
-}
-
-static struct shore__model *random_model(uint64_t *draw) {
-    uint32_t heads = 1u << pick(draw, 0, 3), head_dim = 16u << pick(draw, 0, 2);
-    bool llama = pick(draw, 0, 1);
-    struct shore__arch arch = {
-        .model_type = llama ? "llama" : "gpt2",
-        .n_layer = pick(draw, 1, 12),
-        .d_model = heads * head_dim,
-        .n_head = heads,
-        .n_kv_head = llama ? heads >> pick(draw, 0, heads > 1) : heads,
-        .head_dim = head_dim,
-        .d_ff = heads * head_dim * pick(draw, 1, 4),
-        .vocab = pick(draw, 300, 40000),
-        .max_positions = 2048,
-        .rms_norm = llama,
-        .norm_eps = 1e-5f,
-        .act = llama ? SHORE__SILU : SHORE__GELU_TANH,
-        .gated = llama,
-        .qkv_bias = !llama,
-        .out_bias = !llama,
-        .mlp_bias = !llama,
-        .learned_positions = !llama,
-        .rope = {.theta = 10000, .factor = 1},
-        .tied = pick(draw, 0, 1),
-        .init_std = 0.02f,
-        .padding = -1,
-        .bos = -1,
-    };
-    struct shore__model *m = NULL;
-    assert_int_equal(shore__model_make(&arch, &m, NULL), 0);
-    return m;
-}
 
 static struct shore__facts random_facts(const struct shore__model *m, uint64_t *draw) {
     static const char *const ram[] = {"ram:", "ram:", "ram:"};
@@ -170,10 +121,15 @@ static void no_plan_is_above_its_budget(void **state) {
     for (uint64_t i = 0; i < CASES; i++) {
         struct plan_case x = random_case(i);
         double least = (double)x.needs.minimum_bytes, most = (double)x.needs.comfortable_bytes * 1.1;
+        struct shore__train_plan before = {0};
         for (int b = 0; b <= BUDGETS; b++) {
             uint64_t budget = (uint64_t)(least + (most - least) * b / BUDGETS);
             struct shore__train_plan p = plan_of(&x, budget);
             check_bounds(&x, &p, budget);
+            /* what comes first never shrinks for what comes after it */
+            assert_true(p.hole_bytes >= before.hole_bytes);
+            if (p.hole_bytes == before.hole_bytes) assert_true(p.residency.buffers >= before.residency.buffers);
+            before = p;
         }
         end_case(&x);
     }
@@ -216,8 +172,6 @@ int main(void) {
         cmocka_unit_test(the_least_budget_is_the_least),
         cmocka_unit_test(what_is_comfortable_keeps_everything),
     };
-    const char *given = getenv("SEED");
-    seed = given ? strtoull(given, NULL, 0) : (uint64_t)time(NULL);
-    print_message("SEED=%" PRIu64 "\n", seed);
+    choose_seed();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

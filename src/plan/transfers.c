@@ -1,0 +1,57 @@
+#include "plan/transfers.h"
+
+#include "plan/budget.h"
+
+#define MIB (UINT64_C(1) << 20)
+
+void shore__transfer_rings(struct shore_fleet_options *options) {
+    options->chunk_segments = 1;
+    options->ring_bytes = 1;
+}
+
+uint64_t shore__transfer_fleet_bytes(const struct shore_layout *layout, const struct shore_fleet_options *options) {
+    return (3 + options->ndrives) * MIB + shore_fleet_memory_bytes(layout, options);
+}
+
+uint64_t shore__import_bytes(const struct shore__model *m, uint32_t threads,
+                             const struct shore_fleet_options *options) {
+    return shore__reserve_bytes(m, threads, options->ndrives) + shore_fleet_memory_bytes(m->layout, options);
+}
+
+uint64_t shore__copy_bytes(const struct shore_layout *layout, const struct shore_fleet_options *options, uint32_t more,
+                           uint64_t peak) {
+    const uint64_t each_more = 5 * MIB, pieces = 4 * MIB; /* of a drive: thread, queue, the least ring */
+    return shore__copy_in_pieces_bytes(layout, options, pieces, peak) + more * each_more;
+}
+
+uint64_t shore__copy_in_pieces_bytes(const struct shore_layout *layout, const struct shore_fleet_options *options,
+                                     uint64_t pieces_bytes, uint64_t peak) {
+    return peak + 2 * shore__transfer_fleet_bytes(layout, options) + pieces_bytes;
+}
+
+static uint64_t widest_transposed(const struct shore__model *m) {
+    uint64_t widest = 1;
+    for (uint32_t b = 0; b < m->nblocks; b++)
+        for (uint32_t t = 0; t < m->blocks[b].ntensors; t++)
+            for (uint32_t i = 0; i < m->blocks[b].tensors[t].nparts; i++)
+                if (m->blocks[b].tensors[t].parts[i].transposed && m->blocks[b].tensors[t].cols > widest)
+                    widest = m->blocks[b].tensors[t].cols;
+    return widest;
+}
+
+/* A third for what is fetched, the rest for tiles and their columns: those of a narrow tile are at most all of it. */
+struct shore__export_plan shore__plan_export(const struct shore__model *m, uint64_t bytes) {
+    uint64_t third = bytes / 3, widest = widest_transposed(m);
+    uint64_t segments = third / (SHORE_SEGMENT_ELEMS * sizeof(float));
+    return (struct shore__export_plan){
+        .segments = segments < 1     ? 1
+                    : segments > 256 ? 256
+                                     : (uint32_t)segments,
+        .tile_elems = third / sizeof(float) > widest ? third / sizeof(float) : widest,
+    };
+}
+
+/* Libraries, the fleet's rings and tables, buffers of files. */
+uint64_t shore__export_beside_bytes(uint64_t resident, uint64_t peak) {
+    return (peak > resident ? peak : resident) + 8 * MIB;
+}

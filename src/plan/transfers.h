@@ -1,0 +1,35 @@
+/* The memory of what moves state without training on it: import, export, copies between drives, digests.
+ */
+#ifndef SHORE_PLAN_TRANSFERS_H
+#define SHORE_PLAN_TRANSFERS_H
+
+#include "longshore/state.h"
+#include "model/model.h"
+
+/* Nothing is updated, so the least rings will do: small pieces go at the speed of what they come from. */
+void shore__transfer_rings(struct shore_fleet_options *options);
+/* What such a fleet takes: rings and tables, threads and a queue for each drive. */
+uint64_t shore__transfer_fleet_bytes(const struct shore_layout *layout, const struct shore_fleet_options *options);
+
+/* The least budget of an import. */
+uint64_t shore__import_bytes(const struct shore__model *m, uint32_t threads, const struct shore_fleet_options *options);
+
+/* The least budget of a copy from drives to others of which `more` are added, in a process that has held `peak` bytes;
+ * and what one takes that copies in so many pieces. */
+uint64_t shore__copy_bytes(const struct shore_layout *layout, const struct shore_fleet_options *options, uint32_t more,
+                           uint64_t peak);
+uint64_t shore__copy_in_pieces_bytes(const struct shore_layout *layout, const struct shore_fleet_options *options,
+                                     uint64_t pieces_bytes, uint64_t peak);
+
+/* An export: segments that are fetched at once, and elements of a tile of a tensor that is transposed (and of its
+ * columns, put together). bytes: of all three. */
+struct shore__export_plan {
+    uint32_t segments;
+    uint64_t tile_elems;
+};
+struct shore__export_plan shore__plan_export(const struct shore__model *m, uint64_t bytes);
+/* What a process needs that has held so much: beside the buffers, and with the least of them. */
+uint64_t shore__export_beside_bytes(uint64_t resident, uint64_t peak);
+#define SHORE__EXPORT_LEAST_BYTES (UINT64_C(8) << 20)
+
+#endif

@@ -1,0 +1,137 @@
+/* What a budget keeps of a model that is only read: plans of evaluation and generation, and the buffers of an export,
+ * for random models and budgets. */
+#include "unit/plan/random_models.h"
+
+#include "base/units.h"
+#include "plan/budget.h"
+#include "plan/inference.h"
+#include "plan/transfers.h"
+
+enum { CASES = 40, BUDGETS = 24 };
+
+struct reading {
+    struct shore__model *m;
+    struct shore__facts f;
+    uint64_t generation_bytes, resident_bytes;
+};
+
+static struct reading random_reading(uint64_t index) {
+    struct reading x = {0};
+    uint64_t draw = 0;
+    stream = index;
+    x.m = random_model(&draw);
+    x.resident_bytes = pick(&draw, 0, 100 << 20);
+    x.f = (struct shore__facts){
+        .model = x.m,
+        .batch = shore__batch_shape(pick(&draw, 1, 12), (size_t)32 << pick(&draw, 0, 4)),
+        .mode = (enum shore__mode)pick(&draw, 0, 2),
+        .workspace_bytes = pick(&draw, 0, 64 << 20),
+        .one_memory = pick(&draw, 0, 3),
+    };
+    if (pick(&draw, 0, 1)) x.generation_bytes = shore__generate_bytes(x.m, x.f.mode, pick(&draw, 1, 500));
+    return x;
+}
+
+static int plan_with(const struct reading *x, uint64_t budget, struct shore__infer_plan *out, struct shore_diag *diag) {
+    struct shore__region_list rows;
+    int rc = shore__plan_inference(&x->f, x->generation_bytes, x->resident_bytes, budget, out, &rows, diag);
+    if (!rc) {
+        assert_true(out->reserve_bytes + out->buffers_bytes <= budget);
+        assert_int_equal(rows.bytes[0] + rows.bytes[1] + rows.bytes[2], out->buffers_bytes);
+        for (uint32_t i = 0; i < shore__pages_count(x->m); i++) {
+            bool stays = shore__page_stays(x->m, &out->residency, shore__page_at(x->m, i));
+            assert_int_equal(shore__regions_find(&rows, "page", i) != NULL, stays);
+        }
+        assert_int_equal(shore__regions_find(&rows, "generation", 0) != NULL, x->generation_bytes != 0);
+        assert_int_equal(shore__regions_find(&rows, "logits", 0) != NULL, x->generation_bytes == 0);
+    }
+    shore__regions_close(&rows);
+    return rc;
+}
+
+/* The least budget, by halving. */
+static uint64_t least_of(const struct reading *x) {
+    uint64_t refused = 0, enough = UINT64_C(1) << 40;
+    struct shore__infer_plan plan;
+    assert_int_equal(plan_with(x, enough, &plan, NULL), 0);
+    while (refused + 1 < enough) {
+        uint64_t middle = refused + (enough - refused) / 2;
+        if (plan_with(x, middle, &plan, NULL))
+            refused = middle;
+        else
+            enough = middle;
+    }
+    return enough;
+}
+
+/* In the order in which they are raised: what comes first never shrinks for what comes after it. */
+static bool is_at_least(const struct shore__residency *a, const struct shore__residency *b) {
+    if (a->buffers != b->buffers) return a->buffers > b->buffers;
+    if (a->table_slices != b->table_slices) return a->table_slices > b->table_slices;
+    if (a->layers != b->layers) return a->layers > b->layers;
+    return a->input_slices >= b->input_slices;
+}
+
+static void a_plan_keeps_to_its_budget(void **state) {
+    for (uint64_t i = 0; i < CASES; i++) {
+        struct reading x = random_reading(i);
+        struct shore__infer_plan all, plan;
+        uint64_t least = least_of(&x);
+        assert_int_equal(plan_with(&x, UINT64_MAX, &all, NULL), 0);
+        assert_int_equal(all.residency.layers, x.m->arch.n_layer);
+        assert_int_equal(all.residency.table_slices, x.m->nslices);
+        uint64_t most = all.reserve_bytes + all.buffers_bytes;
+        struct shore__residency before = {0};
+        for (int b = 0; b <= BUDGETS && most > least; b++) {
+            assert_int_equal(plan_with(&x, least + (most - least) * (uint64_t)b / BUDGETS, &plan, NULL), 0);
+            assert_true(is_at_least(&plan.residency, &before));
+            before = plan.residency;
+        }
+        shore__model_free(x.m);
+    }
+}
+
+static void what_is_too_little_names_a_minimum_that_will_do(void **state) {
+    for (uint64_t i = 0; i < CASES; i++) {
+        struct reading x = random_reading(i);
+        struct shore__infer_plan plan;
+        struct shore_diag diag = {{0}};
+        uint64_t minimum = 0;
+        assert_int_equal(plan_with(&x, least_of(&x) - 1, &plan, &diag), SHORE_EBUDGET);
+        const char *said = strstr(diag.text, "minimum ");
+        assert_non_null(said);
+        assert_int_equal(shore__parse_size(said + strlen("minimum "), &minimum), 0);
+        x.resident_bytes += SHORE__RESIDENT_VARIES_BYTES / 2; /* as the next process may begin */
+        assert_int_equal(plan_with(&x, minimum, &plan, NULL), 0);
+        shore__model_free(x.m);
+    }
+}
+
+static void an_export_keeps_to_its_buffers(void **state) {
+    for (uint64_t i = 0; i < CASES; i++) {
+        uint64_t draw = 0;
+        stream = i;
+        struct shore__model *m = random_model(&draw);
+        struct shore__export_plan before = shore__plan_export(m, 0);
+        uint64_t least = (uint64_t)before.segments * SHORE_SEGMENT_ELEMS * 4 + 2 * before.tile_elems * 4;
+        assert_true(before.segments >= 1 && before.tile_elems >= 1);
+        assert_true(least <= SHORE__EXPORT_LEAST_BYTES);
+        for (uint64_t bytes = SHORE__EXPORT_LEAST_BYTES; bytes < UINT64_C(1) << 32; bytes += bytes / 2 + 1) {
+            struct shore__export_plan plan = shore__plan_export(m, bytes);
+            assert_true((uint64_t)plan.segments * SHORE_SEGMENT_ELEMS * 4 + 2 * plan.tile_elems * 4 <= bytes);
+            assert_true(plan.segments >= before.segments && plan.tile_elems >= before.tile_elems);
+            before = plan;
+        }
+        shore__model_free(m);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_plan_keeps_to_its_budget),
+        cmocka_unit_test(what_is_too_little_names_a_minimum_that_will_do),
+        cmocka_unit_test(an_export_keeps_to_its_buffers),
+    };
+    choose_seed();
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
