@@ -40,7 +40,9 @@ static int room_at(const char *path, uint64_t *free_bytes, uint64_t *held_bytes,
     return 0;
 }
 
-int shore__cli_disk_space(const struct shore__strings *drives, uint64_t disk_bytes, struct shore_diag *diag) {
+/* Of all of them together, what files there take already included; UINT64_MAX: what cannot be told here is told when
+ * the volume is made. */
+static uint64_t room_on(const struct shore__strings *drives) {
     enum { SEEN = 64 };
     dev_t seen[SEEN];
     size_t nseen = 0;
@@ -48,34 +50,31 @@ int shore__cli_disk_space(const struct shore__strings *drives, uint64_t disk_byt
     for (size_t i = 0; i < drives->count; i++) {
         uint64_t free_bytes, held_bytes;
         dev_t device;
-        if (shore__path_is_virtual(drives->item[i])) return 0;
-        /* what cannot be told here is told when the volume is made */
-        if (room_at(drives->item[i], &free_bytes, &held_bytes, &device) || nseen == SEEN) return 0;
+        if (shore__path_is_virtual(drives->item[i])) return UINT64_MAX;
+        if (room_at(drives->item[i], &free_bytes, &held_bytes, &device) || nseen == SEEN) return UINT64_MAX;
         bool again = false;
         for (size_t k = 0; k < nseen; k++)
             again |= seen[k] == device;
         seen[nseen++] = device;
         room += held_bytes + (again ? 0 : free_bytes);
     }
-    char a[32], b[32];
-    if (drives->count && room < disk_bytes)
-        return shore__fail(diag, -ENOSPC, "there is too little room on the drives: needs %s, has %s",
-                           shore__format_size(disk_bytes, a, sizeof a), shore__format_size(room, b, sizeof b));
-    return 0;
+    return drives->count ? room : UINT64_MAX;
 }
 
-static int room_as_set(const struct shore__settings *s, const struct shore__model *model, struct shore_diag *diag) {
-    struct shore_fleet_options options;
-    shore__train_fleet_options(s, model, &options);
-    return shore__cli_disk_space(&s->drives, shore_fleet_disk_bytes(model->layout, &options), diag);
+int shore__cli_disk_space(const struct shore__strings *drives, uint64_t disk_bytes, struct shore_diag *diag) {
+    uint64_t room = room_on(drives);
+    char a[32], b[32];
+    if (room >= disk_bytes) return 0;
+    return shore__fail(diag, -ENOSPC, "there is too little room on the drives: needs %s, has %s",
+                       shore__format_size(disk_bytes, a, sizeof a), shore__format_size(room, b, sizeof b));
 }
 
 int shore__cli_room_for_run(struct shore__settings *s, const struct shore__model *model, struct shore_diag *diag) {
-    int rc = room_as_set(s, model, diag);
-    if (rc != -ENOSPC || s->offload != SHORE__AUTO) return rc;
-    s->offload = SHORE__OFF;
-    rc = room_as_set(s, model, diag);
-    if (!rc)
+    enum shore__when offload = shore__train_offload_within(s, model, room_on(&s->drives));
+    bool changed = offload != s->offload;
+    s->offload = offload;
+    int rc = shore__cli_disk_space(&s->drives, shore__train_disk_bytes(s, model), diag);
+    if (changed && !rc)
         shore__cli_say(
             "the drives have no room for inner activations: what memory does not hold of them is computed again "
             "(--offload off)");

@@ -38,6 +38,10 @@ size_t shore__plan_offloaded_most(const struct shore__facts *f) {
     return most > SHORE__OFFLOAD_SLOTS ? most : 0;
 }
 
+enum shore__when shore__plan_offload_within(const struct shore__facts *f, uint64_t room_bytes) {
+    return f->offload == SHORE__AUTO && shore__plan_disk_bytes(f) > room_bytes ? SHORE__OFF : f->offload;
+}
+
 /* A table's gradient in memory can be added to unit by unit. Each unit then has its own turn over the table, which a
  * network may be too slow for; and with compression a loss that is not finite must be seen before the residual is asked
  * for. */

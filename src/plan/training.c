@@ -96,6 +96,12 @@ void shore__plan_fleet_options(const struct shore__facts *f, const struct shore_
     if (plan) out->ring_bytes = plan->ring_bytes;
 }
 
+uint64_t shore__plan_disk_bytes(const struct shore__facts *f) {
+    struct shore_fleet_options options;
+    shore__plan_fleet_options(f, NULL, &options);
+    return shore_fleet_disk_bytes(f->model->layout, &options);
+}
+
 /* ---- rows ----------------------------------------------------------------------------------------------------------
  */
 
@@ -196,12 +202,10 @@ uint64_t shore__plan_sum(void *ctx) {
 
 static void fill_needs(struct shore__sizing *z, const struct shore__train_plan *least, struct shore__needs *out) {
     const struct shore__facts *f = z->f;
-    struct shore_fleet_options options;
-    shore__plan_fleet_options(f, NULL, &options);
     *out = (struct shore__needs){
         .minimum_bytes = least->total_bytes,
         .comfortable_bytes = shore__plan_comfortable(z, least),
-        .disk_bytes = shore_fleet_disk_bytes(f->model->layout, &options),
+        .disk_bytes = shore__plan_disk_bytes(f),
         .pairs = f->model->arch.n_layer * f->batch.units,
     };
 }

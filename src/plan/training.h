@@ -60,6 +60,11 @@ uint64_t shore__plan_scratch_inner(const struct shore__facts *f, size_t nth);
 void shore__plan_fleet_options(const struct shore__facts *f, const struct shore__train_plan *plan,
                                struct shore_fleet_options *out);
 
+/* Bytes of new volumes of such a run. */
+uint64_t shore__plan_disk_bytes(const struct shore__facts *f);
+/* f->offload; or off, where it is left to the plan and drives with so much room have none for all that it takes. */
+enum shore__when shore__plan_offload_within(const struct shore__facts *f, uint64_t room_bytes);
+
 /* Inner activations are computed in one slot while another is on its way. */
 #define SHORE__OFFLOAD_SLOTS 2u
 

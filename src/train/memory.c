@@ -37,6 +37,17 @@ void shore__train_fleet_options(const struct shore__settings *s, const struct sh
     shore__plan_fleet_options(&f, NULL, out);
 }
 
+uint64_t shore__train_disk_bytes(const struct shore__settings *s, const struct shore__model *m) {
+    struct shore__facts f = facts_of(s, m);
+    return shore__plan_disk_bytes(&f);
+}
+
+enum shore__when shore__train_offload_within(const struct shore__settings *s, const struct shore__model *m,
+                                             uint64_t room_bytes) {
+    struct shore__facts f = facts_of(s, m);
+    return shore__plan_offload_within(&f, room_bytes);
+}
+
 /* Buffers of UPDATE lie in the drive's own memory. */
 static void add_emulation(const struct shore__throttle *throttle, struct shore__facts *f) {
     const struct shore__emulation *e = shore__throttle_emulation(throttle);

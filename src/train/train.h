@@ -25,6 +25,11 @@ int shore__train_needs(const struct shore__settings *s, const struct shore__mode
 void shore__train_fleet_options(const struct shore__settings *s, const struct shore__model *m,
                                 struct shore_fleet_options *out);
 
+/* Bytes that the volumes of such a run take; and what is to become of s->offload where there is so much room. */
+uint64_t shore__train_disk_bytes(const struct shore__settings *s, const struct shore__model *m);
+enum shore__when shore__train_offload_within(const struct shore__settings *s, const struct shore__model *m,
+                                             uint64_t room_bytes);
+
 struct shore__train_result {
     bool opened; /* the state is there: what fails from then on has a committed step to go on from */
     uint64_t step;
