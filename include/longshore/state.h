@@ -39,6 +39,7 @@ extern "C" {
 
 #define SHORE_SEGMENT_ELEMS 65536u     /* what checksums, norms and digests are keyed to */
 #define SHORE_TENSOR_ALIGN_ELEMS 256u  /* each tensor of a block starts at a multiple of this */
+#define SHORE_BLOB_BYTES 65536u        /* most that commits with a step beside metrics */
 #define SHORE_BUFFER_ALIGN_BYTES 4096u /* alignment of the buffers that fetch fills and update reads */
 
 /* ---- what is stored ---------------------------------------------------------------------------------------------- */

@@ -13,6 +13,9 @@
 #define FLAG_UNFINISHED 1u
 #define FLAG_SPILL 2u
 
+#define SLOT_MAPPED 1u
+#define SLOT_BLOB_PLACE_1 2u
+
 static const unsigned char header_magic[8] = {'L', 'O', 'N', 'G', 'S', 'H', 'O', 'R'};
 static const unsigned char record_magic[8] = {'L', 'S', 'R', 'E', 'C', 'O', 'R', 'D'};
 
@@ -49,6 +52,8 @@ enum record_field {
     RECORD_SLOT_BYTES = 24,
     RECORD_METRICS_BYTES = 120,
     RECORD_METRICS = 128,
+    RECORD_SLOT_MORE = 2176, /* version 3: flags, bytes of the blob, map hash, blob hash; twice */
+    RECORD_SLOT_MORE_BYTES = 40,
     RECORD_CHECKSUM = 4080
 };
 
@@ -92,7 +97,7 @@ static bool planes_valid(const struct shore__volume_desc *desc) {
     return any && any % SHORE__PAGE_BYTES == 0;
 }
 
-int shore__regions_make(const struct shore__volume_desc *desc, struct shore__regions *out) {
+int shore__regions_make(const struct shore__volume_desc *desc, uint32_t version, struct shore__regions *out) {
     if (desc->segments > SHORE__SEGMENTS_MOST || desc->nextents > SHORE__EXTENTS_MOST ||
         desc->nextents > desc->segments || desc->identity_bytes > SHORE__IDENTITY_BYTES ||
         desc->scratch_bytes > SCRATCH_MOST || desc->scratch_bytes % SHORE__PAGE_BYTES || !planes_valid(desc))
@@ -104,6 +109,12 @@ int shore__regions_make(const struct shore__volume_desc *desc, struct shore__reg
     for (unsigned slot = 0; slot < 2; slot++) {
         out->table[slot] = at;
         at += out->table_bytes;
+    }
+    out->map_bytes = shore__round_up(((uint64_t)desc->segments + 7) / 8, SHORE__PAGE_BYTES);
+    for (unsigned slot = 0; slot < 2 && version > 2; slot++) {
+        bool small = out->map_bytes <= SHORE__MAP_SMALL_BYTES;
+        out->map[slot] = small ? SHORE__MAP_OFFSET + (uint64_t)slot * SHORE__MAP_STRIDE : at;
+        if (!small) at += out->map_bytes;
     }
     at = shore__round_up(at, REGION_ALIGN);
     for (unsigned slot = 0; slot < 2; slot++) {
@@ -119,11 +130,17 @@ int shore__regions_make(const struct shore__volume_desc *desc, struct shore__reg
     return 0;
 }
 
+bool shore__regions_renewable(const struct shore__volume_desc *desc, uint32_t version) {
+    struct shore__regions now, renewed;
+    return !shore__regions_make(desc, version, &now) && !shore__regions_make(desc, SHORE__VOLUME_VERSION, &renewed) &&
+           now.end == renewed.end;
+}
+
 void shore__header_write(const struct shore__header *header, unsigned char *page) {
     const struct shore__volume_desc *desc = &header->desc;
     memset(page, 0, SHORE__PAGE_BYTES);
     memcpy(page, header_magic, sizeof header_magic);
-    shore__put_u32(page + HEADER_VERSION, SHORE__VOLUME_VERSION);
+    shore__put_u32(page + HEADER_VERSION, header->version);
     shore__put_u32(page + HEADER_FLAGS, (header->unfinished ? FLAG_UNFINISHED : 0) | (desc->spill ? FLAG_SPILL : 0));
     put_pair(page + HEADER_VOLUME_ID, desc->volume_id);
     put_pair(page + HEADER_FLEET_ID, desc->fleet_id);
@@ -149,7 +166,7 @@ enum shore__parse shore__header_parse(const unsigned char *page, struct shore__h
     if (memcmp(page, header_magic, sizeof header_magic) != 0) return SHORE__PARSE_FOREIGN;
     out->version = shore__get_u32(page + HEADER_VERSION);
     /* Another version may keep its checksum elsewhere, so its number is believed as it stands. */
-    if (out->version != SHORE__VOLUME_VERSION) return SHORE__PARSE_VERSION;
+    if (out->version < SHORE__VOLUME_OLDEST || out->version > SHORE__VOLUME_VERSION) return SHORE__PARSE_VERSION;
     if (!checksum_holds(page, HEADER_CHECKSUM)) return SHORE__PARSE_DAMAGED;
 
     struct shore__volume_desc *desc = &out->desc;
@@ -174,7 +191,7 @@ enum shore__parse shore__header_parse(const unsigned char *page, struct shore__h
 
     struct shore__regions at;
     bool sane = flags <= (FLAG_UNFINISHED | FLAG_SPILL) && desc->drive < desc->ndrives &&
-                shore__regions_make(desc, &at) == 0 && at.end == out->size_bytes;
+                shore__regions_make(desc, out->version, &at) == 0 && at.end == out->size_bytes;
     return sane ? SHORE__PARSE_OK : SHORE__PARSE_DAMAGED;
 }
 
@@ -211,11 +228,28 @@ bool shore__extents_valid(const struct shore__extent *extents, uint32_t count, u
     return local == segments;
 }
 
-void shore__record_write(const struct shore__volume_desc *desc, const struct shore__record *record,
+static void slot_more_write(const struct shore__slot_state *slot, unsigned char *p) {
+    shore__put_u32(p, (slot->mapped ? SLOT_MAPPED : 0) | (slot->blob_place ? SLOT_BLOB_PLACE_1 : 0));
+    shore__put_u32(p + 4, slot->blob_bytes);
+    memcpy(p + 8, slot->map_hash, 16);
+    memcpy(p + 24, slot->blob_hash, 16);
+}
+
+static bool slot_more_parse(const unsigned char *p, struct shore__slot_state *slot) {
+    uint32_t flags = shore__get_u32(p);
+    slot->mapped = flags & SLOT_MAPPED ? 1 : 0;
+    slot->blob_place = flags & SLOT_BLOB_PLACE_1 ? 1 : 0;
+    slot->blob_bytes = shore__get_u32(p + 4);
+    memcpy(slot->map_hash, p + 8, 16);
+    memcpy(slot->blob_hash, p + 24, 16);
+    return flags <= (SLOT_MAPPED | SLOT_BLOB_PLACE_1) && slot->blob_bytes <= SHORE_BLOB_BYTES;
+}
+
+void shore__record_write(const struct shore__volume_desc *desc, uint32_t version, const struct shore__record *record,
                          unsigned char *page) {
     memset(page, 0, SHORE__PAGE_BYTES);
     memcpy(page, record_magic, sizeof record_magic);
-    shore__put_u32(page + RECORD_VERSION, SHORE__VOLUME_VERSION);
+    shore__put_u32(page + RECORD_VERSION, version);
     shore__put_u32(page + RECORD_ACTIVE, record->active);
     put_pair(page + RECORD_VOLUME_ID, desc->volume_id);
     put_pair(page + RECORD_FLEET_ID, desc->fleet_id);
@@ -226,18 +260,20 @@ void shore__record_write(const struct shore__volume_desc *desc, const struct sho
         unsigned char *p = page + RECORD_SLOT + slot * RECORD_SLOT_BYTES;
         shore__put_u64(p, record->slot[slot].step);
         memcpy(p + 8, record->slot[slot].table_hash, 16);
+        if (version > 2) slot_more_write(&record->slot[slot], page + RECORD_SLOT_MORE + slot * RECORD_SLOT_MORE_BYTES);
     }
     shore__put_u32(page + RECORD_METRICS_BYTES, record->metrics_bytes);
     memcpy(page + RECORD_METRICS, record->metrics, record->metrics_bytes);
     checksum(page, RECORD_CHECKSUM, page + RECORD_CHECKSUM);
 }
 
-enum shore__parse shore__record_parse(const struct shore__volume_desc *desc, unsigned place, const unsigned char *page,
-                                      struct shore__record *out) {
+enum shore__parse shore__record_parse(const struct shore__volume_desc *desc, uint32_t version, unsigned place,
+                                      const unsigned char *page, struct shore__record *out) {
     *out = (struct shore__record){0};
     if (all_zero(page)) return SHORE__PARSE_EMPTY;
-    if (memcmp(page, record_magic, sizeof record_magic) != 0 ||
-        shore__get_u32(page + RECORD_VERSION) != SHORE__VOLUME_VERSION || !checksum_holds(page, RECORD_CHECKSUM))
+    uint32_t written = shore__get_u32(page + RECORD_VERSION);
+    if (memcmp(page, record_magic, sizeof record_magic) != 0 || written < SHORE__VOLUME_OLDEST || written > version ||
+        !checksum_holds(page, RECORD_CHECKSUM))
         return SHORE__PARSE_DAMAGED;
     uint64_t volume_id[2], fleet_id[2];
     get_pair(page + RECORD_VOLUME_ID, volume_id);
@@ -248,14 +284,17 @@ enum shore__parse shore__record_parse(const struct shore__volume_desc *desc, uns
     out->active = shore__get_u32(page + RECORD_ACTIVE);
     out->sequence = shore__get_u64(page + RECORD_SEQUENCE);
     out->epoch = shore__get_u64(page + RECORD_EPOCH);
+    bool slots_fit = true;
     for (unsigned slot = 0; slot < 2; slot++) {
         const unsigned char *p = page + RECORD_SLOT + slot * RECORD_SLOT_BYTES;
         out->slot[slot].step = shore__get_u64(p);
         memcpy(out->slot[slot].table_hash, p + 8, 16);
+        const unsigned char *more = page + RECORD_SLOT_MORE + slot * RECORD_SLOT_MORE_BYTES;
+        if (written > 2 && !slot_more_parse(more, &out->slot[slot])) slots_fit = false;
     }
     out->metrics_bytes = shore__get_u32(page + RECORD_METRICS_BYTES);
-    bool sane = out->active < 2 && out->metrics_bytes <= SHORE__METRICS_BYTES && (out->sequence & 1) == place &&
-                out->sequence != 0 && out->slot[out->active].step != SHORE__STEP_NONE;
+    bool sane = slots_fit && out->active < 2 && out->metrics_bytes <= SHORE__METRICS_BYTES &&
+                (out->sequence & 1) == place && out->sequence != 0 && out->slot[out->active].step != SHORE__STEP_NONE;
     if (!sane) {
         *out = (struct shore__record){0};
         return SHORE__PARSE_DAMAGED;

@@ -15,6 +15,12 @@
 #define SHORE__IDENTITY_OFFSET 0x40000u
 #define SHORE__PLACEMENT_OFFSET 0x50000u
 #define SHORE__EXTENT_BYTES 16u
+#define SHORE__BLOB_HALF_OFFSET 0x08000u /* of the first of four halves, between the headers and records */
+#define SHORE__BLOB_HALF_STRIDE 0x10000u
+#define SHORE__BLOB_HALF_BYTES (SHORE_BLOB_BYTES / 2)
+#define SHORE__MAP_OFFSET 0x01000u /* of slot 0's map, where it is small; slot 1's lies 64 KiB behind */
+#define SHORE__MAP_STRIDE 0x10000u
+#define SHORE__MAP_SMALL_BYTES (SHORE__BLOB_HALF_OFFSET - SHORE__MAP_OFFSET)
 #define SHORE__EXTENTS_MOST (1u << 20)
 #define SHORE__SEGMENTS_MOST (1u << 30)
 
@@ -38,8 +44,10 @@ enum shore__parse {
     SHORE__PARSE_DAMAGED
 };
 
-/* 0, or -EINVAL where sizes are out of range. */
-int shore__regions_make(const struct shore__volume_desc *desc, struct shore__regions *out);
+/* version: of the format. 0, or -EINVAL where sizes are out of range. */
+int shore__regions_make(const struct shore__volume_desc *desc, uint32_t version, struct shore__regions *out);
+/* Whether a volume of an older version has room for what this one adds. */
+bool shore__regions_renewable(const struct shore__volume_desc *desc, uint32_t version);
 
 /* page: SHORE__PAGE_BYTES each. */
 void shore__header_write(const struct shore__header *header, unsigned char *page);
@@ -51,9 +59,10 @@ void shore__extents_read(const unsigned char *bytes, uint32_t count, struct shor
 /* By block, then first; no two overlap; local segments without gaps, `segments` in all. */
 bool shore__extents_valid(const struct shore__extent *extents, uint32_t count, uint32_t segments);
 
-void shore__record_write(const struct shore__volume_desc *desc, const struct shore__record *record,
+/* version: of the volume, which holds records of that one and of older ones. */
+void shore__record_write(const struct shore__volume_desc *desc, uint32_t version, const struct shore__record *record,
                          unsigned char *page);
-enum shore__parse shore__record_parse(const struct shore__volume_desc *desc, unsigned place, const unsigned char *page,
-                                      struct shore__record *out);
+enum shore__parse shore__record_parse(const struct shore__volume_desc *desc, uint32_t version, unsigned place,
+                                      const unsigned char *page, struct shore__record *out);
 
 #endif

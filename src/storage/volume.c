@@ -15,7 +15,7 @@
 
 uint64_t shore__volume_size_bytes(const struct shore__volume_desc *desc) {
     struct shore__regions at;
-    return shore__regions_make(desc, &at) ? UINT64_MAX : at.end;
+    return shore__regions_make(desc, SHORE__VOLUME_VERSION, &at) ? UINT64_MAX : at.end;
 }
 
 int shore__volume_path(const char *path, char **out, struct shore_diag *diag) {
@@ -84,5 +84,7 @@ void shore__volume_close(struct shore__volume *v) {
     shore__arena_free(v->arena, (void *)(uintptr_t)v->desc.identity);
     shore__arena_free(v->arena, v->table[0]);
     shore__arena_free(v->arena, v->table[1]);
+    free((void *)(uintptr_t)v->map.bits[0]);
+    free((void *)(uintptr_t)v->map.bits[1]);
     *v = (struct shore__volume){.file = {.fd = -1}};
 }

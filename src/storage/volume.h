@@ -7,11 +7,15 @@
 #ifndef SHORE_STORAGE_VOLUME_H
 #define SHORE_STORAGE_VOLUME_H
 
+#include <string.h>
+
 #include "storage/blockio.h"
+#include "storage/slot_map.h"
 
 struct shore_arena;
 
-#define SHORE__VOLUME_VERSION 2u
+#define SHORE__VOLUME_VERSION 3u
+#define SHORE__VOLUME_OLDEST 2u /* that is read: its next commit makes it the newest, where it has room for that */
 #define SHORE__STEP_NONE UINT64_MAX
 #define SHORE__METRICS_BYTES 2048u
 #define SHORE__IDENTITY_BYTES 65536u
@@ -50,8 +54,17 @@ struct shore__volume_desc {
 
 struct shore__slot_state {
     uint64_t step; /* SHORE__STEP_NONE: holds nothing whole */
-    unsigned char table_hash[16];
+    unsigned char table_hash[16], map_hash[16], blob_hash[16];
+    uint32_t blob_bytes; /* 0: none */
+    uint16_t blob_place; /* 0 or 1 */
+    uint16_t mapped;     /* 1: some of its segments lie in the other slot, since they were carried */
 };
+
+/* Whether two slots hold the same state: equal hashes are equal contents. */
+static inline bool shore__slot_same(const struct shore__slot_state *a, const struct shore__slot_state *b) {
+    return memcmp(a->table_hash, b->table_hash, 16) == 0 && a->mapped == b->mapped &&
+           memcmp(a->map_hash, b->map_hash, 16) == 0;
+}
 
 struct shore__record {
     uint64_t sequence, epoch;
@@ -63,13 +76,14 @@ struct shore__record {
 
 /* Offsets in the volume; see docs/volume-format.md. */
 struct shore__regions {
-    uint64_t table[2], plane[2][SHORE_PLANE_COUNT], spill, scratch, end;
-    uint64_t table_bytes; /* on disk: whole pages */
+    uint64_t table[2], map[2], plane[2][SHORE_PLANE_COUNT], spill, scratch, end;
+    uint64_t table_bytes, map_bytes; /* on disk: whole pages */
 };
 
 struct shore__volume {
     struct shore__file file;
     struct shore__volume_desc desc; /* identity and extents lie in the volume's own memory */
+    uint32_t version;               /* of its format */
     struct shore__regions at;
     struct shore__record record; /* newest valid one */
     struct shore__record older;  /* the other place, if older_valid */
@@ -79,8 +93,10 @@ struct shore__volume {
     bool damaged_header;            /* one of its two copies could not be read or used; open has written it anew */
     struct shore_diag damage;       /* which of these, with file and offset; the record comes first */
     struct shore__leaves *table[2]; /* of each slot, in memory; from the arena */
+    struct shore__slot_map map;     /* as on disk; of the system: a 640th of the tables */
     uint64_t size_bytes;
     bool commit_failed; /* no commit until the volume is opened again */
+    bool unflushed;     /* a blob was written for the next record */
     void *page;         /* private: a buffer for direct I/O */
     struct shore_arena *arena;
 };
@@ -111,11 +127,11 @@ void shore__volume_close(struct shore__volume *v);
 /* What a path stands for: a directory gets "longshore.volume" in it. Result is malloc'ed. */
 int shore__volume_path(const char *path, char **out, struct shore_diag *diag);
 
-/* Reads a slot's table and compares it with the hash that `record` holds. */
+/* Reads a slot's table, and its map, and compares them with the hashes that `record` holds. */
 int shore__volume_load_table(struct shore__volume *v, struct shore__io *io, const struct shore__record *record,
                              unsigned slot, struct shore_diag *diag);
 
-/* Where things lie. */
+/* Where things lie: what a map says counts in. */
 uint64_t shore__volume_plane_offset(const struct shore__volume *v, unsigned slot, enum shore_plane plane,
                                     uint32_t local_segment);
 /* segment_bytes: of a spilled gradient; SHORE_SEGMENT_ELEMS * 4 at most. */
@@ -124,11 +140,22 @@ uint64_t shore__volume_scratch_offset(const struct shore__volume *v);
 /* Local segment of (block, segment), or -1 if another drive owns it. */
 int64_t shore__volume_local(const struct shore__volume *v, uint32_t block, uint32_t segment);
 
-/* Table, flush, record, flush, in that order; a failed flush is final. `next` has its sequence set by the call;
- * table_slot: which table to write (its hash is put into next->slot[table_slot]), or -1: none (epoch change, skipped
- * step). On success v->record is next. Synchronous, on the caller's queue, which must have nothing in flight.
- * written_bytes: added to. After a failure nobody knows what the drive holds: every further commit is refused until the
- * volume is opened again. */
+/* Whether what came with version 3 (carried segments, a blob) can be committed; else the sentence says why not. */
+int shore__volume_can_carry(const struct shore__volume *v, struct shore_diag *diag);
+
+/* Puts a blob where the committed one is not, for next->slot[next->active] and the commit that follows. blob: aligned,
+ * with room for SHORE_BLOB_BYTES. */
+int shore__volume_put_blob(struct shore__volume *v, struct shore__io *io, struct shore__record *next, void *blob,
+                           uint32_t bytes, uint64_t *written_bytes, struct shore_diag *diag);
+/* The blob of a slot of a record. blob: aligned, SHORE_BLOB_BYTES. Errors: SHORE_ECORRUPT. */
+int shore__volume_read_blob(const struct shore__volume *v, struct shore__io *io, const struct shore__slot_state *slot,
+                            void *blob, struct shore_diag *diag);
+
+/* Table (and map), flush, record, flush, in that order; a failed flush is final. A volume of an older version is made
+ * the newest first. `next` has its sequence set by the call; table_slot: which table to write (its hashes are put into
+ * next->slot[table_slot]), or -1: none (epoch change, skipped step). On success v->record is next. Synchronous, on the
+ * caller's queue, which must have nothing in flight. written_bytes: added to. After a failure nobody knows what the
+ * drive holds: every further commit is refused until the volume is opened again. */
 int shore__volume_commit(struct shore__volume *v, struct shore__io *io, struct shore__record *next, int table_slot,
                          uint64_t *written_bytes, struct shore_diag *diag);
 

@@ -29,11 +29,13 @@ static struct shore__record record_of(const struct shore__volume *v, unsigned sl
     return next;
 }
 
+/* blob: what is copied of it; NULL: it is there. */
 static int write_record(struct shore__volume *copy, const struct shore__volume *of, unsigned slot, int table_slot,
-                        struct shore_diag *diag) {
+                        void *blob, struct shore_diag *diag) {
     struct shore__io *io = NULL;
     struct shore__record next = record_of(of, slot);
     int rc = shore__io_open(&copy->file, SHORE_IO_THREADS, 1, NULL, 0, &io, diag);
+    if (!rc && blob) rc = shore__volume_put_blob(copy, io, &next, blob, next.slot[slot].blob_bytes, NULL, diag);
     if (!rc) rc = shore__volume_commit(copy, io, &next, table_slot, NULL, diag);
     shore__io_close(io);
     return rc;
@@ -47,6 +49,24 @@ static void take_flags(int fd, const struct shore__volume *v) {
     if (ioctl(v->file.fd, FS_IOC_GETFLAGS, &flags) == 0 && flags & FS_NOCOW_FL) ioctl(fd, FS_IOC_SETFLAGS, &flags);
 }
 
+static void punch(int fd, uint64_t offset, uint64_t bytes) {
+    if (bytes) fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset, (off_t)bytes);
+}
+
+/* Of each segment, the planes in the slot where its committed data do not lie; spilled gradients; scratch. */
+static void punch_unused(const struct shore__volume *v, int fd) {
+    const unsigned slot = v->record.active;
+    for (uint32_t local = 0, run; local < v->desc.segments; local += run) {
+        run = shore__slot_map_run(&v->map, slot, local, v->desc.segments - local);
+        unsigned other = 1 - shore__slot_map_data(&v->map, slot, local);
+        for (unsigned p = 0; p < SHORE_PLANE_COUNT; p++) {
+            uint64_t each = v->desc.plane_bytes[p];
+            punch(fd, v->at.plane[other][p] + local * each, run * each);
+        }
+    }
+    punch(fd, v->at.spill, v->at.end - v->at.spill);
+}
+
 /* 1: the file system cannot. What the snapshot does not need is let go, so that the volume, when it writes there, does
  * not leave the old blocks behind. */
 static int clone(const struct shore__volume *v, const char *path, struct shore_diag *diag) {
@@ -58,11 +78,7 @@ static int clone(const struct shore__volume *v, const char *path, struct shore_d
         unlink(path);
         return 1;
     }
-    const unsigned other = 1 - v->record.active;
-    const int punch = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
-    uint64_t slot_bytes = v->at.plane[1][0] - v->at.plane[0][0];
-    if (slot_bytes) fallocate(fd, punch, (off_t)v->at.plane[other][0], (off_t)slot_bytes);
-    if (v->at.end > v->at.spill) fallocate(fd, punch, (off_t)v->at.spill, (off_t)(v->at.end - v->at.spill));
+    punch_unused(v, fd);
     int rc = fsync(fd) ? fail_errno(path, "cannot be made durable", diag) : 0;
     close(fd);
     return rc;
@@ -74,9 +90,11 @@ static int share(const struct shore__volume *v, const char *path, struct shore_d
     if (rc) return rc;
     rc = shore__volume_open_records(path, SHORE_IO_THREADS, &copy, diag);
     if (rc) return rc;
-    if (memcmp(&copy.record.slot[copy.record.active], &v->record.slot[v->record.active], sizeof copy.record.slot[0]))
+    const struct shore__slot_state *own = &v->record.slot[v->record.active];
+    if (copy.record.slot[copy.record.active].step != own->step ||
+        !shore__slot_same(&copy.record.slot[copy.record.active], own))
         rc = shore__fail(diag, SHORE_ECORRUPT, "%s: the file system's copy is not what the volume holds", path);
-    if (!rc) rc = write_record(&copy, v, v->record.active, -1, diag);
+    if (!rc) rc = write_record(&copy, v, v->record.active, -1, NULL, diag);
     shore__volume_close(&copy);
     return rc;
 }
@@ -98,7 +116,7 @@ static int copy_piece(struct copying *c, enum shore_plane plane, const struct sh
     const unsigned slot = c->from->record.active;
     const uint32_t each = c->from->desc.plane_bytes[plane];
     const uint64_t bytes = (uint64_t)count * each;
-    uint32_t local = extent->local + at;
+    const uint32_t local = extent->local + at;
     int rc = shore__transfer(c->from_io, c->from->file.path, SHORE__IO_READ, c->buffer,
                              shore__volume_plane_offset(c->from, slot, plane, local), bytes, diag);
     for (uint32_t i = 0; !rc && i < count; i++) {
@@ -124,9 +142,11 @@ static int copy_planes(struct copying *c, struct shore_diag *diag) {
         if (most == 0) return shore__fail(diag, -EINVAL, "%s: too small a buffer to copy with", c->from->file.path);
         for (uint32_t e = 0; e < desc->nextents; e++) {
             const struct shore__extent *extent = &desc->extents[e];
-            for (uint32_t at = 0; !rc && at < extent->count; at += most) {
+            for (uint32_t at = 0, n; !rc && at < extent->count; at += n) {
                 uint32_t left = extent->count - at;
-                rc = copy_piece(c, (enum shore_plane)p, extent, at, left < most ? left : most, diag);
+                n = shore__slot_map_run(&c->from->map, c->from->record.active, extent->local + at,
+                                        left < most ? left : most);
+                rc = copy_piece(c, (enum shore_plane)p, extent, at, n, diag);
             }
         }
     }
@@ -146,8 +166,9 @@ static int copy(struct shore__volume *v, struct shore__io *io, const char *path,
     rc = shore__io_open(&to.file, SHORE_IO_THREADS, 1, NULL, 0, &c.to_io, diag);
     if (!rc) rc = copy_planes(&c, diag);
     shore__io_close(c.to_io);
-    to.table[0] = v->table[v->record.active]; /* lent: it is the same */
-    if (!rc) rc = write_record(&to, v, 0, 0, diag);
+    if (!rc) rc = shore__volume_read_blob(v, io, &v->record.slot[v->record.active], buffer, diag);
+    to.table[0] = v->table[v->record.active]; /* lent: it is the same, but all of it lies in slot 0 */
+    if (!rc) rc = write_record(&to, v, 0, 0, buffer, diag);
     to.table[0] = NULL;
     shore__volume_close(&to);
     *copied_bytes += c.copied_bytes;

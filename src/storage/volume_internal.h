@@ -21,6 +21,10 @@ int shore__volume_create_one_slot(const char *path, const struct shore__volume_d
 /* For shore__file_create(): a volume that was never finished, or never held a record, has nothing to lose. */
 enum shore__replaceable shore__volume_replaceable(const struct shore__file *file);
 
+/* Makes a volume of an older version the newest, if it has room for that: copy A of its header, flush, copy B, flush.
+ * What is there already stays as it is, and means the same. */
+int shore__volume_renew(struct shore__volume *v, struct shore__io *io, struct shore_diag *diag);
+
 /* Reads both record places into record, older, damage. */
 int shore__volume_read_records(struct shore__volume *v, struct shore__io *io, struct shore_diag *diag);
 

@@ -78,9 +78,9 @@ static int explain_headers(const struct shore__file *file, const struct headers 
         if (h->parse[i] == SHORE__PARSE_VERSION)
             return shore__fail(
                 diag, SHORE_EFORMAT,
-                "%s: a volume of format version %u, but this longshore reads version %u; use the longshore "
-                "that made it",
-                file->path, h->copy[i].version, SHORE__VOLUME_VERSION);
+                "%s: a volume of format version %u, but this longshore reads versions %u to %u; use the longshore "
+                "that wrote it last",
+                file->path, h->copy[i].version, SHORE__VOLUME_OLDEST, SHORE__VOLUME_VERSION);
     for (unsigned i = 0; i < 2 && !h->found; i++)
         if (h->parse[i] == SHORE__PARSE_DAMAGED)
             return shore__fail(
@@ -132,7 +132,7 @@ static enum shore__replaceable classify(const struct shore__file *file, struct s
     struct headers h;
     if (read_headers(file, io, page, &h, NULL)) return SHORE__REPLACE_NO;
     if (h.parse[0] == SHORE__PARSE_OK) {
-        struct shore__volume v = {.file = *file, .desc = h.copy[0].desc, .page = page};
+        struct shore__volume v = {.file = *file, .desc = h.copy[0].desc, .version = h.copy[0].version, .page = page};
         if (h.copy[0].unfinished) return SHORE__REPLACE_YES;
         bool sealed = shore__volume_read_records(&v, io, NULL) || v.record_valid || v.damaged_record;
         return sealed ? SHORE__REPLACE_NO : SHORE__REPLACE_YES;
@@ -163,11 +163,19 @@ static int alloc_described(struct shore__volume *v, struct shore_diag *diag) {
     return extents && identity ? 0 : shore__fail(diag, -ENOMEM, "%s: out of memory for the placement", v->file.path);
 }
 
+static void *map_alloc(uint64_t bytes) {
+    void *map = aligned_alloc(SHORE__IO_ALIGN, memory_piece(bytes));
+    if (map) memset(map, 0, bytes);
+    return map;
+}
+
 static int alloc_tables(struct shore__volume *v, struct shore_diag *diag) {
     for (unsigned slot = 0; slot < 2; slot++) {
         v->table[slot] =
             shore__arena_alloc(v->arena, memory_piece((uint64_t)v->desc.segments * sizeof(struct shore__leaves)));
-        if (!v->table[slot]) return shore__fail(diag, -ENOMEM, "%s: out of memory for the tables", v->file.path);
+        v->map.bits[slot] = map_alloc(v->at.map_bytes);
+        if (!v->table[slot] || !v->map.bits[slot])
+            return shore__fail(diag, -ENOMEM, "%s: out of memory for the tables", v->file.path);
     }
     return 0;
 }
@@ -179,7 +187,8 @@ static int alloc_page(struct shore__volume *v, struct shore_diag *diag) {
 
 static int write_new(struct shore__volume *v, struct shore__io *io, struct shore_diag *diag) {
     const char *path = v->file.path;
-    struct shore__header header = {.desc = v->desc, .unfinished = true, .size_bytes = v->size_bytes};
+    struct shore__header header = {
+        .desc = v->desc, .version = v->version, .unfinished = true, .size_bytes = v->size_bytes};
     uint64_t placement_bytes = (uint64_t)v->desc.nextents * SHORE__EXTENT_BYTES;
     /* Written from the buffer that will hold the extents again; memory_piece() left it whole pages. */
     void *placement = (void *)(uintptr_t)v->desc.extents;
@@ -207,15 +216,16 @@ static int write_new(struct shore__volume *v, struct shore__io *io, struct shore
 /* one_slot: only the first has room yet, and there are no tables. */
 static int create(const char *path, const struct shore__volume_desc *desc, bool one_slot, enum shore_io io,
                   bool overwrite, struct shore_arena *arena, struct shore__volume *out, struct shore_diag *diag) {
-    *out = (struct shore__volume){.file = {.fd = -1}, .desc = *desc, .arena = arena};
+    *out = (struct shore__volume){.file = {.fd = -1}, .desc = *desc, .version = SHORE__VOLUME_VERSION, .arena = arena};
     out->desc.extents = NULL;
     out->desc.identity = NULL;
-    if (shore__regions_make(desc, &out->at) || !shore__extents_valid(desc->extents, desc->nextents, desc->segments) ||
-        desc->drive >= desc->ndrives)
+    if (shore__regions_make(desc, out->version, &out->at) ||
+        !shore__extents_valid(desc->extents, desc->nextents, desc->segments) || desc->drive >= desc->ndrives)
         return shore__fail(diag, -EINVAL, "%s: the placement or the sizes of the volume are not possible", path);
     out->size_bytes = out->at.end;
     uint64_t fill_bytes = one_slot ? out->at.plane[1][0] : out->size_bytes;
-    const struct shore__header claim = {.desc = *desc, .unfinished = true, .size_bytes = out->size_bytes};
+    const struct shore__header claim = {
+        .desc = *desc, .version = out->version, .unfinished = true, .size_bytes = out->size_bytes};
     unsigned char claim_page[SHORE__PAGE_BYTES];
     shore__header_write(&claim, claim_page);
     int rc = shore__file_create(path, out->size_bytes, fill_bytes, io, overwrite, shore__volume_replaceable, claim_page,
@@ -296,8 +306,9 @@ static int read_volume(struct shore__volume *v, struct shore__io *io, bool repai
     if (rc) return rc;
     const struct shore__header *header = &h.copy[h.chosen];
     v->desc = header->desc;
+    v->version = header->version;
     v->size_bytes = header->size_bytes;
-    shore__regions_make(&v->desc, &v->at);
+    shore__regions_make(&v->desc, v->version, &v->at);
     rc = read_described(v, io, header, diag);
     if (rc == 0) rc = shore__volume_read_records(v, io, diag);
     if (rc) return rc;
@@ -313,6 +324,20 @@ static int read_volume(struct shore__volume *v, struct shore__io *io, bool repai
                         h.unreadable[other] ? shore_error_text(h.unreadable[other]) : "");
     }
     return h.differ && repair ? write_header(header, other, io, v->file.path, v->page, diag) : 0;
+}
+
+int shore__volume_renew(struct shore__volume *v, struct shore__io *io, struct shore_diag *diag) {
+    if (v->version == SHORE__VOLUME_VERSION || !shore__regions_renewable(&v->desc, v->version)) return 0;
+    struct headers h;
+    int rc = read_headers(&v->file, io, v->page, &h, diag);
+    if (rc == 0) rc = explain_headers(&v->file, &h, diag);
+    if (rc) return rc;
+    struct shore__header header = h.copy[h.chosen];
+    header.version = SHORE__VOLUME_VERSION;
+    rc = write_headers(&header, io, v->file.path, v->page, diag);
+    if (rc) return rc;
+    v->version = header.version;
+    return shore__regions_make(&v->desc, v->version, &v->at);
 }
 
 /* A volume of an open file, whose errors it closes. */

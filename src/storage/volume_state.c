@@ -10,7 +10,8 @@
 
 uint64_t shore__volume_plane_offset(const struct shore__volume *v, unsigned slot, enum shore_plane plane,
                                     uint32_t local_segment) {
-    return v->at.plane[slot][plane] + (uint64_t)local_segment * v->desc.plane_bytes[plane];
+    return v->at.plane[shore__slot_map_data(&v->map, slot, local_segment)][plane] +
+           (uint64_t)local_segment * v->desc.plane_bytes[plane];
 }
 
 uint64_t shore__volume_spill_offset(const struct shore__volume *v, uint32_t local_segment, size_t segment_bytes) {
@@ -59,7 +60,7 @@ int shore__volume_read_records(struct shore__volume *v, struct shore__io *io, st
         int rc = shore__transfer(io, v->file.path, SHORE__IO_READ, v->page, shore__record_offset(place),
                                  SHORE__PAGE_BYTES, diag);
         if (rc) return rc;
-        parse[place] = shore__record_parse(&v->desc, place, v->page, &found[place]);
+        parse[place] = shore__record_parse(&v->desc, v->version, place, v->page, &found[place]);
         if (parse[place] == SHORE__PARSE_DAMAGED) note_damage(v, place, "is damaged");
         if (parse[place] == SHORE__PARSE_FOREIGN) note_damage(v, place, "belongs to another volume");
     }
@@ -78,8 +79,22 @@ int shore__volume_read_records(struct shore__volume *v, struct shore__io *io, st
 
 /* ---- tables ------------------------------------------------------------------------------------------------------ */
 
-static void hash_table(const struct shore__volume *v, unsigned slot, unsigned char out[16]) {
-    shore__hash128(v->table[slot], (size_t)v->desc.segments * sizeof *v->table[slot], 0, out);
+/* The table and the map of a slot, into what a record says of it. */
+static void hash_slot(const struct shore__volume *v, unsigned slot, struct shore__slot_state *out) {
+    shore__hash128(v->table[slot], (size_t)v->desc.segments * sizeof *v->table[slot], 0, out->table_hash);
+    out->mapped = 0;
+    memset(out->map_hash, 0, 16);
+    for (uint64_t i = 0; v->map.bits[slot] && i < v->at.map_bytes; i++)
+        if (v->map.bits[slot][i]) out->mapped = 1;
+    if (out->mapped) shore__hash128((void *)(uintptr_t)v->map.bits[slot], v->at.map_bytes, 0, out->map_hash);
+}
+
+static int load_map(struct shore__volume *v, struct shore__io *io, unsigned slot, bool mapped,
+                    struct shore_diag *diag) {
+    void *map = (void *)(uintptr_t)v->map.bits[slot];
+    if (mapped) return shore__transfer(io, v->file.path, SHORE__IO_READ, map, v->at.map[slot], v->at.map_bytes, diag);
+    memset(map, 0, v->at.map_bytes);
+    return 0;
 }
 
 int shore__volume_load_table(struct shore__volume *v, struct shore__io *io, const struct shore__record *record,
@@ -88,10 +103,11 @@ int shore__volume_load_table(struct shore__volume *v, struct shore__io *io, cons
         return shore__fail(diag, -EINVAL, "%s: slot %u holds no whole step", v->file.path, slot);
     int rc =
         shore__transfer(io, v->file.path, SHORE__IO_READ, v->table[slot], v->at.table[slot], v->at.table_bytes, diag);
+    if (rc == 0) rc = load_map(v, io, slot, record->slot[slot].mapped, diag);
     if (rc) return rc;
-    unsigned char sum[16];
-    hash_table(v, slot, sum);
-    if (memcmp(sum, record->slot[slot].table_hash, 16) == 0) return 0;
+    struct shore__slot_state found;
+    hash_slot(v, slot, &found);
+    if (shore__slot_same(&found, &record->slot[slot])) return 0;
     return shore__fail(diag, SHORE_ECORRUPT,
                        "%s: the table of step %" PRIu64 " at offset %" PRIu64 " does not match its checksum; put the "
                        "volumes back from a copy, and check the drive",
@@ -138,18 +154,36 @@ static int check_still_there(const struct shore__volume *v, struct shore_diag *d
     return 0;
 }
 
+int shore__volume_can_carry(const struct shore__volume *v, struct shore_diag *diag) {
+    if (shore__regions_renewable(&v->desc, v->version)) return 0;
+    return shore__fail(diag, -ENOTSUP,
+                       "%s: a volume of format version %u, with no room to become one of version %u: it holds no blob "
+                       "and carries no segments; move its state to new volumes for that",
+                       v->file.path, v->version, SHORE__VOLUME_VERSION);
+}
+
+static int write_table(struct shore__volume *v, struct shore__io *io, unsigned slot, bool mapped,
+                       uint64_t *written_bytes, struct shore_diag *diag) {
+    int rc =
+        shore__transfer(io, v->file.path, SHORE__IO_WRITE, v->table[slot], v->at.table[slot], v->at.table_bytes, diag);
+    if (rc == 0) *written_bytes += v->at.table_bytes;
+    if (rc || !mapped) return rc;
+    rc = shore__transfer(io, v->file.path, SHORE__IO_WRITE, (void *)(uintptr_t)v->map.bits[slot], v->at.map[slot],
+                         v->at.map_bytes, diag);
+    if (rc == 0) *written_bytes += v->at.map_bytes;
+    return rc;
+}
+
 static int write_commit(struct shore__volume *v, struct shore__io *io, const struct shore__record *next, int table_slot,
                         uint64_t *written_bytes, struct shore_diag *diag) {
     const char *path = v->file.path;
     int rc = 0;
-    if (table_slot >= 0) {
-        rc = shore__transfer(io, path, SHORE__IO_WRITE, v->table[table_slot], v->at.table[table_slot],
-                             v->at.table_bytes, diag);
-        if (rc == 0) rc = shore__flush(io, path, diag);
-        if (rc) return rc;
-        *written_bytes += v->at.table_bytes;
-    }
-    shore__record_write(&v->desc, next, v->page);
+    if (table_slot >= 0)
+        rc = write_table(v, io, (unsigned)table_slot, next->slot[table_slot].mapped, written_bytes, diag);
+    if (rc == 0 && (table_slot >= 0 || v->unflushed)) rc = shore__flush(io, path, diag);
+    if (rc) return rc;
+    v->unflushed = false;
+    shore__record_write(&v->desc, v->version, next, v->page);
     rc = shore__transfer(io, path, SHORE__IO_WRITE, v->page, shore__record_offset(next->sequence & 1),
                          SHORE__PAGE_BYTES, diag);
     if (rc == 0) rc = shore__flush(io, path, diag);
@@ -165,12 +199,14 @@ int shore__volume_commit(struct shore__volume *v, struct shore__io *io, struct s
     if (table_slot > 1 || next->active > 1 || next->metrics_bytes > SHORE__METRICS_BYTES || shore__io_in_flight(io))
         return shore__fail(diag, -EINVAL, "%s: not a possible commit", v->file.path);
     next->sequence = v->record_valid ? v->record.sequence + 1 : 1;
-    if (table_slot >= 0) hash_table(v, (unsigned)table_slot, next->slot[table_slot].table_hash);
+    if (table_slot >= 0) hash_slot(v, (unsigned)table_slot, &next->slot[table_slot]);
     if (next->slot[next->active].step == SHORE__STEP_NONE)
         return shore__fail(diag, -EINVAL, "%s: a commit of no step", v->file.path);
 
     uint64_t written = 0;
     int rc = check_still_there(v, diag);
+    if (rc == 0) rc = shore__volume_renew(v, io, diag);
+    if (rc == 0 && table_slot >= 0 && next->slot[table_slot].mapped) rc = shore__volume_can_carry(v, diag);
     if (rc == 0) rc = write_commit(v, io, next, table_slot, &written, diag);
     if (written_bytes) *written_bytes += written;
     if (rc) {

@@ -265,7 +265,7 @@ static void a_strange_record_is_noticed(void **state) {
     other.volume_id[0]++;
     struct shore__record record = {.sequence = 9, .epoch = 9};
     make_used();
-    shore__record_write(&other, &record, page);
+    shore__record_write(&other, SHORE__VOLUME_VERSION, &record, page);
     damage(SHORE__RECORD_OFFSET + SHORE__RECORD_STRIDE, page, sizeof page);
     assert_int_equal(read_all(&v, &diag), 0);
     assert_true(v.damaged_record && v.record.sequence == 2);
@@ -274,7 +274,7 @@ static void a_strange_record_is_noticed(void **state) {
 
     make_used();
     record = (struct shore__record){.sequence = 8, .epoch = 0};
-    shore__record_write(&desc, &record, page);
+    shore__record_write(&desc, SHORE__VOLUME_VERSION, &record, page);
     damage(SHORE__RECORD_OFFSET, page, sizeof page);
     assert_int_equal(read_all(&v, &diag), 0);
     assert_true(v.damaged_record && v.record.sequence == 3);

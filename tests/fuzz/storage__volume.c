@@ -101,13 +101,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
         struct shore__record r;
         struct shore__regions at;
         size = parsed.size_bytes;
-        must(shore__regions_make(&parsed.desc, &at) == 0 && at.end == size && at.scratch <= at.end);
+        must(shore__regions_make(&parsed.desc, parsed.version, &at) == 0 && at.end == size && at.scratch <= at.end);
         for (unsigned place = 0; place < 2; place++)
-            if (shore__record_parse(&parsed.desc, place, record, &r) == SHORE__PARSE_OK) {
+            if (shore__record_parse(&parsed.desc, parsed.version, place, record, &r) == SHORE__PARSE_OK) {
                 unsigned char again[SHORE__PAGE_BYTES];
                 struct shore__record twice;
-                shore__record_write(&parsed.desc, &r, again);
-                must(shore__record_parse(&parsed.desc, place, again, &twice) == SHORE__PARSE_OK);
+                shore__record_write(&parsed.desc, parsed.version, &r, again);
+                must(shore__record_parse(&parsed.desc, parsed.version, place, again, &twice) == SHORE__PARSE_OK);
                 must(memcmp(&r, &twice, sizeof r) == 0);
             }
     }
