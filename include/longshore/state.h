@@ -256,6 +256,10 @@ int shore_fleet_drive_describe(const struct shore_fleet *fleet, uint32_t drive, 
 /* The metrics blob of the committed step (what commit was given). *bytes: capacity in, size out. Errors: -ENOSPC. */
 int shore_fleet_metrics(const struct shore_fleet *fleet, void *metrics, uint32_t *bytes);
 
+/* The blob of the committed step. *bytes: capacity in, size out (0: it has none). Reads it from the first drive: no
+ * update or commit under way. Errors: -ENOSPC, SHORE_ECORRUPT, -EIO, SHORE_ELINK. */
+int shore_fleet_blob(struct shore_fleet *fleet, void *blob, uint32_t *bytes, struct shore_diag *diag);
+
 /* What fetch delivers. */
 enum shore_fetch_kind {
     SHORE_FETCH_BF16,    /* plane HI: 2 bytes an element */
@@ -326,23 +330,46 @@ struct shore_store {
  * of shore_fleet_update(). */
 int shore_fleet_store(struct shore_fleet *fleet, const struct shore_store *store, struct shore_completion done);
 
+/* Segments that no update touches in this step: they stay where they are on their drives, which counts as their update
+ * and costs nothing, neither bytes nor time. Once it has completed, fetch of base_step + 1 gives what base_step has. A
+ * segment is updated or carried in an attempt, not both. Errors as of shore_fleet_update(); to the completion, with a
+ * sentence: -ENOTSUP (a volume, or a server, of an older version that has no room for that). */
+int shore_fleet_carry(struct shore_fleet *fleet, uint64_t base_step, uint64_t attempt, uint32_t block, uint32_t segment,
+                      uint32_t count, struct shore_completion done);
+
 /* Ends the current attempt: waits for the I/O of its queued and running updates, whose completions run with
  * SHORE_EDISCARDED or their result. Returns the new attempt's number. Not to be called with a commit pending. */
 uint64_t shore_fleet_discard(struct shore_fleet *fleet);
 uint64_t shore_fleet_attempt(const struct shore_fleet *fleet);
 
-/* Commits base_step + 1 on every drive, after all its updates: table, flush, record, flush. skip: the state stays as
- * it is (a refused step), only the step number and the metrics advance. metrics: at most 2048 bytes, copied.
+/* SKIPPED: the state stays as it is (a refused step), only the step number, the metrics and the blob advance. RESTORED:
+ * what was written or carried since the committed step is committed as `step`, whichever that is: a state that is put
+ * back. A crash in between leaves drives at both steps: see shore_fleet_options.restoring. */
+enum shore_commit_how { SHORE_COMMIT_UPDATED, SHORE_COMMIT_SKIPPED, SHORE_COMMIT_RESTORED };
+
+struct shore_commit {
+    size_t size;   /* sizeof(struct shore_commit) */
+    uint64_t step; /* the committed one + 1, unless it is restored */
+    enum shore_commit_how how;
+    uint32_t metrics_bytes; /* 2,048 at most */
+    const void *metrics;
+    const void *blob;  /* what the program needs to go on from this step: random state, position in its data */
+    size_t blob_bytes; /* SHORE_BLOB_BYTES at most; 0: this step has none, and that costs nothing */
+};
+
+/* Commits a step on every drive, after all its updates: table, flush, record, flush. Metrics and blob are copied.
  * Durable: at the completion, which runs when the last drive has acknowledged.
- * Errors: SHORE_ESTALE (another base step), -EBUSY (one is pending). What an update of the attempt failed with: no
- * drive was touched, and the attempt can be discarded. Anything else, a segment without its update (-EINVAL) among it:
- * some drives may have the step, and the fleet is of no more use until it is opened again (SHORE_ELINK: or
- * reconnected). */
+ * Errors: SHORE_ESTALE (another base step), -EBUSY (one is pending), -EINVAL (sizes). To the completion, with nothing
+ * touched: -EINVAL (size was left out), -ENOTSUP (a blob, where the first drive is of an older version that has no room
+ * for it). What an update of
+ * the attempt failed with: no drive was touched, and the attempt can be discarded. Anything else, a segment that was
+ * neither updated nor carried (-EINVAL) among it: some drives may have the step, and the fleet is of no more use until
+ * it is opened again (SHORE_ELINK: or reconnected). */
+int shore_fleet_commit_with(struct shore_fleet *fleet, const struct shore_commit *commit, struct shore_completion done);
+
+/* The same without a blob: of base_step + 1, updated or skipped; and of a state that is put back. */
 int shore_fleet_commit(struct shore_fleet *fleet, uint64_t base_step, bool skip, const void *metrics,
                        uint32_t metrics_bytes, struct shore_completion done);
-
-/* Commits what shore_fleet_store() has written to all segments since the committed step, as `step`, whichever that is:
- * a state that is put back. A crash in between leaves drives at both steps: see shore_fleet_options.restoring. */
 int shore_fleet_commit_restored(struct shore_fleet *fleet, uint64_t step, const void *metrics, uint32_t metrics_bytes,
                                 struct shore_completion done);
 

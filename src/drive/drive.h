@@ -19,10 +19,8 @@ enum shore__drive_caps {
     SHORE__DRIVE_DURABLE = 1,
     SHORE__DRIVE_KEEPS_DATA = 2,  /* null does not */
     SHORE__DRIVE_COUNTS_LINK = 4, /* its own ledger says what crossed the host link, byte by byte */
+    SHORE__DRIVE_CARRIES = 8,     /* of a server's drive, as it says: can_carry */
 };
-
-/* RESTORED: like UPDATED, but the step need not follow the committed one. */
-enum shore__commit_how { SHORE__COMMIT_UPDATED, SHORE__COMMIT_SKIP, SHORE__COMMIT_RESTORED };
 
 enum shore__snapshot_act { SHORE__SNAPSHOT_MAKE, SHORE__SNAPSHOT_REMOVE };
 
@@ -65,16 +63,22 @@ struct shore__drive_ops {
     int (*update)(struct shore__drive *d, const struct shore_update *update, struct shore_completion done);
     /* Before begin, on a drive that has just been created: initial state. */
     int (*store)(struct shore__drive *d, const struct shore_store *store, struct shore_completion done);
+    /* These segments stay as they are, which counts as their update; nothing is read or written. which->state is not
+     * used. */
+    int (*carry)(struct shore__drive *d, const struct shore_store *which, struct shore_completion done);
     int (*spill)(struct shore__drive *d, uint32_t block, uint32_t segment, uint32_t count,
                  enum shore_gradient_form form, const void *gradient, struct shore_completion done);
     /* seal is what put stored or get found (XXH3-128, seeded with the offset); the caller compares. */
     int (*scratch)(struct shore__drive *d, bool put, uint64_t offset, uint64_t bytes, void *buffer,
                    unsigned char seal[16], struct shore_completion done);
     /* After begin, and after all updates that were submitted before it; none may be submitted until it has completed,
-     * and one that is found behind it fails. Fails unless (SKIP or) every segment has been updated in the current
-     * attempt, without an error. */
-    int (*commit)(struct shore__drive *d, uint64_t step, enum shore__commit_how how, const void *metrics,
-                  uint32_t metrics_bytes, struct shore_completion done);
+     * and one that is found behind it fails. Fails unless (SKIPPED or) every segment has been updated or carried in the
+     * current attempt, without an error. commit, and what it points to, is borrowed until the completion. */
+    int (*commit)(struct shore__drive *d, const struct shore_commit *commit, struct shore_completion done);
+    /* The blob of the step that was loaded or committed. blob: room for SHORE_BLOB_BYTES. Synchronous. */
+    int (*blob)(struct shore__drive *d, void *blob, uint32_t *bytes, struct shore_diag *diag);
+    /* 0, or why it can carry no segments and hold no blob: -ENOTSUP. */
+    int (*can_carry)(const struct shore__drive *d, struct shore_diag *diag);
     /* Drains; requests of older attempts are refused from now on. Synchronous. */
     void (*discard)(struct shore__drive *d, uint64_t attempt);
 
@@ -91,7 +95,7 @@ struct shore__drive_ops {
     void (*close)(struct shore__drive *d);
 };
 
-#define SHORE__DRIVE_VERSION 3
+#define SHORE__DRIVE_VERSION 4
 
 /* Every drive's object begins with this. */
 struct shore__drive {

@@ -44,10 +44,11 @@ static void open_again(struct order *t) {
     must(t, shore_fleet_open(t->plain.layout, &t->options, &t->fleet, &t->diag));
 }
 
-static int drive_commit(struct shore__drive *d, uint64_t step, enum shore__commit_how how, struct shore_diag *diag) {
+static int drive_commit(struct shore__drive *d, uint64_t step, enum shore_commit_how how, struct shore_diag *diag) {
     struct shore_wait wait;
     shore_wait_init(&wait);
-    int rc = d->ops->commit(d, step, how, "", 0, shore_wait_completion(&wait));
+    struct shore_commit commit = {.size = sizeof commit, .step = step, .how = how};
+    int rc = d->ops->commit(d, &commit, shore_wait_completion(&wait));
     return rc ? rc : shore_wait(&wait, diag);
 }
 
@@ -82,11 +83,12 @@ static void update_behind_the_commit(const char *kinds) {
                                   .groups = groups,
                                   .ngroups = GROUPS,
                                   .order = UINT32_MAX};
+    struct shore_commit commit = {.size = sizeof commit, .step = 1};
     must(&t, fleet_updates(t.fleet, &t.plain, 0, &how, &t.diag));
     plain_step(&t.plain, 1);
     shore_wait_init(&committed);
     shore_wait_init(&late);
-    must(&t, drive->ops->commit(drive, 1, SHORE__COMMIT_UPDATED, "", 0, shore_wait_completion(&committed)));
+    must(&t, drive->ops->commit(drive, &commit, shore_wait_completion(&committed)));
     int rc = drive->ops->update(drive, &update, shore_wait_completion(&late));
     if (!rc) rc = shore_wait(&late, NULL);
     must(&t, shore_wait(&committed, &t.diag));
@@ -182,7 +184,7 @@ static void test_a_commit_without_an_epoch(void **state) {
         struct shore__drive *drive;
         must(&t, shore__drive_open_at(&config, t.place.paths[0], &drive, &t.diag));
         must(&t, drive->ops->load(drive, 1, &t.diag));
-        says(&t, drive_commit(drive, 2, SHORE__COMMIT_SKIP, &t.diag), SHORE_ESTALE, "no epoch was begun");
+        says(&t, drive_commit(drive, 2, SHORE_COMMIT_SKIPPED, &t.diag), SHORE_ESTALE, "no epoch was begun");
         drive->ops->close(drive);
         open_again(&t);
         assert_digest(t.fleet, &t.plain, true);

@@ -280,6 +280,7 @@ static void between_close(struct between *b) {
 /* Everything that one step asks of a drive. The first thing that fails ends it. */
 static int whole_step(struct between *b) {
     const struct shore__drive_ops *ops = b->drive->ops;
+    struct shore_commit commit = {.size = sizeof commit, .step = 1, .metrics = "{}", .metrics_bytes = 2};
     struct shore_wait wait;
     int rc = 0;
     for (uint32_t i = 0; !rc && i < BLOCKS; i++)
@@ -316,7 +317,7 @@ static int whole_step(struct between *b) {
     if (!rc) rc = shore_wait(&wait, &b->diag);
     if (!rc && memcmp(put, got, 16) != 0) rc = -EILSEQ;
     shore_wait_init(&wait);
-    if (!rc) rc = ops->commit(b->drive, 1, SHORE__COMMIT_UPDATED, "{}", 2, shore_wait_completion(&wait));
+    if (!rc) rc = ops->commit(b->drive, &commit, shore_wait_completion(&wait));
     if (!rc) rc = shore_wait(&wait, &b->diag);
     return rc;
 }

@@ -12,7 +12,17 @@
 #include "drive/layout.h"
 #include "drive/remote/remote.h"
 
-enum join_kind { JOIN_FETCH, JOIN_UPDATE, JOIN_STORE, JOIN_INITIAL, JOIN_SPILL, JOIN_PUT, JOIN_GET, JOIN_COMMIT };
+enum join_kind {
+    JOIN_FETCH,
+    JOIN_UPDATE,
+    JOIN_STORE,
+    JOIN_CARRY,
+    JOIN_INITIAL,
+    JOIN_SPILL,
+    JOIN_PUT,
+    JOIN_GET,
+    JOIN_COMMIT
+};
 
 /* What one drive does for a request. */
 struct part {
@@ -32,11 +42,12 @@ struct shore__join {
     struct shore_diag diag;
     struct shore_update update; /* groups point into tail; of a store: what both have in common; of a fetch: its step */
     const unsigned char *state;
+    struct shore_commit commit, elsewhere; /* as the first drive and the others get it; they point into tail */
     unsigned char *seal_out;
     unsigned char seal_want[16];
     uint32_t nparts;
     struct part *part;    /* by drive; behind the tail */
-    unsigned char tail[]; /* groups of an update, or a seal for each part */
+    unsigned char tail[]; /* groups of an update, a seal for each part, or metrics and blob */
 };
 
 static void update_finished(struct shore_fleet *f, uint64_t attempt, int rc, const struct shore_diag *diag);
@@ -115,7 +126,7 @@ static void join_part_done(struct shore__join *join, int rc, const struct shore_
     if ((join->kind == JOIN_PUT || join->kind == JOIN_GET) && !join->rc) finish_seals(join);
     const struct shore_diag *sentence = join->rc ? &join->diag : NULL;
     join->done.fn(join->done.ctx, join->rc, sentence);
-    if (join->kind == JOIN_UPDATE || join->kind == JOIN_STORE)
+    if (join->kind == JOIN_UPDATE || join->kind == JOIN_STORE || join->kind == JOIN_CARRY)
         update_finished(f, join->update.attempt, join->rc, sentence);
     join_free(join);
 }
@@ -234,11 +245,15 @@ static void send_to(struct shore__join *join, uint32_t d, struct shore__range ra
             .block = join->update.block,
             .segment = range.first,
             .count = range.count,
-            .state = join->state + (range.first - join->update.segment) * shore_fleet_state_bytes(f),
             .order = join->update.order,
         };
-        shore__link_count(f, d, SHORE__LINK_IN_STATE, part.count * shore_fleet_state_bytes(f));
-        rc = drive->ops->store(drive, &part, part_completion(join, d));
+        if (join->kind == JOIN_CARRY) {
+            rc = drive->ops->carry(drive, &part, part_completion(join, d));
+        } else {
+            part.state = join->state + (range.first - join->update.segment) * shore_fleet_state_bytes(f);
+            shore__link_count(f, d, SHORE__LINK_IN_STATE, part.count * shore_fleet_state_bytes(f));
+            rc = drive->ops->store(drive, &part, part_completion(join, d));
+        }
     } else {
         struct shore_update part = shore__update_part(&f->config, &join->update, range.first, range.count);
         count_update(f, d, &part);
@@ -247,7 +262,7 @@ static void send_to(struct shore__join *join, uint32_t d, struct shore__range ra
     if (rc) part_refused(join, d, rc);
 }
 
-/* An update, or a store; initial state is a store that belongs to no step. */
+/* An update, a store or what is carried; initial state is a store that belongs to no step. */
 static void send_update(struct shore__join *join) {
     struct shore_fleet *f = join->fleet;
     const struct shore_update *whole = &join->update;
@@ -363,6 +378,17 @@ int shore_fleet_store(struct shore_fleet *f, const struct shore_store *given, st
     return 0;
 }
 
+int shore_fleet_carry(struct shore_fleet *f, uint64_t base_step, uint64_t attempt, uint32_t block, uint32_t segment,
+                      uint32_t count, struct shore_completion done) {
+    int rc = check_range(f, block, segment, count);
+    if (rc) return rc;
+    struct shore__join *join = join_new(f, JOIN_CARRY, 0, done);
+    if (!join) return -ENOMEM;
+    join->update = (struct shore_update){
+        .base_step = base_step, .attempt = attempt, .block = block, .segment = segment, .count = count};
+    return submit_update(join);
+}
+
 int shore_fleet_spill(struct shore_fleet *f, uint32_t block, uint32_t segment, uint32_t count,
                       enum shore_gradient_form form, const void *gradient, struct shore_completion done) {
     size_t each = shore__gradient_segment_bytes(form);
@@ -430,13 +456,13 @@ int shore_fleet_scratch_get(struct shore_fleet *f, uint64_t offset, uint64_t byt
 
 /* ---- commit ---- */
 
+/* The blob goes to the first drive alone: each has the step, and one is enough to keep it. */
 static void send_commit(struct shore_fleet *f, struct shore__join *join) {
-    uint64_t step = join->update.base_step + 1;
     for (uint32_t d = 0; d < f->ndrives; d++) {
-        int rc = f->drives[d]->ops->commit(f->drives[d], step, f->commit_how, f->next_metrics, f->next_metrics_bytes,
-                                           part_completion(join, d));
+        int rc =
+            f->drives[d]->ops->commit(f->drives[d], d ? &join->elsewhere : &join->commit, part_completion(join, d));
         if (rc) part_refused(join, d, rc);
-        shore__link_count(f, d, SHORE__LINK_CONTROL, f->next_metrics_bytes);
+        shore__link_count(f, d, SHORE__LINK_CONTROL, join->commit.metrics_bytes + (d ? 0 : join->commit.blob_bytes));
     }
     join_part_done(join, 0, NULL);
 }
@@ -448,7 +474,7 @@ static struct shore__join *commit_due(struct shore_fleet *f, bool *refused) {
     if (!f->commit || f->commit_sent || f->outstanding) return NULL;
     f->commit_sent = true;
     f->commit_start_ns = shore__now_ns();
-    *refused = f->broken_rc || (f->attempt_rc && f->commit_how != SHORE__COMMIT_SKIP);
+    *refused = f->broken_rc || (f->attempt_rc && f->commit->commit.how != SHORE_COMMIT_SKIPPED);
     return f->commit;
 }
 
@@ -478,11 +504,11 @@ static void commit_finished(struct shore_fleet *f, struct shore__join *join) {
     int rc = join->rc;
     pthread_mutex_lock(&f->lock);
     if (!rc) {
-        f->step = join->update.base_step + 1;
-        memcpy(f->metrics, f->next_metrics, f->next_metrics_bytes);
-        f->metrics_bytes = f->next_metrics_bytes;
+        f->step = join->commit.step;
+        f->metrics_bytes = join->commit.metrics_bytes;
+        if (f->metrics_bytes) memcpy(f->metrics, join->commit.metrics, f->metrics_bytes);
         f->attempt_rc = 0;
-    } else if (!(f->attempt_rc && f->commit_how != SHORE__COMMIT_SKIP)) {
+    } else if (!(f->attempt_rc && join->commit.how != SHORE_COMMIT_SKIPPED)) {
         /* some drives may have the new step and some not: recovery decides */
         f->broken_rc = rc;
         f->broken_diag = join->diag;
@@ -508,15 +534,37 @@ static void commit_finished(struct shore_fleet *f, struct shore__join *join) {
     join_free(join);
 }
 
-static int commit_as(struct shore_fleet *f, uint64_t step, enum shore__commit_how how, const void *metrics,
-                     uint32_t metrics_bytes, struct shore_completion done) {
-    if (metrics_bytes > SHORE__METRICS_BYTES || (metrics_bytes && !metrics)) return -EINVAL;
-    struct shore__join *join = join_new(f, JOIN_COMMIT, 0, done);
+static struct shore__join *commit_join(struct shore_fleet *f, const struct shore_commit *commit,
+                                       struct shore_completion done) {
+    struct shore__join *join = join_new(f, JOIN_COMMIT, commit->metrics_bytes + commit->blob_bytes, done);
+    if (!join) return NULL;
+    join->commit = *commit;
+    join->commit.metrics = join->tail;
+    join->commit.blob = join->tail + commit->metrics_bytes;
+    if (commit->metrics_bytes) memcpy(join->tail, commit->metrics, commit->metrics_bytes);
+    if (commit->blob_bytes) memcpy(join->tail + commit->metrics_bytes, commit->blob, commit->blob_bytes);
+    join->elsewhere = join->commit;
+    join->elsewhere.blob = NULL;
+    join->elsewhere.blob_bytes = 0;
+    return join;
+}
+
+static bool commit_is_possible(const struct shore_commit *commit) {
+    return (unsigned)commit->how <= SHORE_COMMIT_RESTORED && commit->metrics_bytes <= SHORE__METRICS_BYTES &&
+           commit->blob_bytes <= SHORE_BLOB_BYTES && (commit->metrics || !commit->metrics_bytes) &&
+           (commit->blob || !commit->blob_bytes) && commit->step < UINT64_MAX - 1;
+}
+
+int shore_fleet_commit_with(struct shore_fleet *f, const struct shore_commit *given, struct shore_completion done) {
+    struct shore_commit known, *commit = &known;
+    struct shore_diag why;
+    int rc = shore__sized_in(commit, sizeof *commit, given, "shore_commit", &why);
+    if (!rc && !commit_is_possible(commit)) return -EINVAL;
+    if (!rc && commit->blob_bytes) rc = f->drives[0]->ops->can_carry(f->drives[0], &why);
+    if (rc) return refuse(done, rc, &why);
+    struct shore__join *join = commit_join(f, commit, done), *due = NULL;
     if (!join) return -ENOMEM;
-    join->update.base_step = step - 1;
-    struct shore__join *due = NULL;
     bool refused = false;
-    int rc = 0;
     pthread_mutex_lock(&f->lock);
     if (!f->ready) {
         rc = -EINVAL;
@@ -524,13 +572,10 @@ static int commit_as(struct shore_fleet *f, uint64_t step, enum shore__commit_ho
         rc = -EROFS;
     } else if (f->commit) {
         rc = -EBUSY;
-    } else if (step != f->step + 1 && how != SHORE__COMMIT_RESTORED) {
+    } else if (commit->step != f->step + 1 && commit->how != SHORE_COMMIT_RESTORED) {
         rc = SHORE_ESTALE;
     } else {
         f->commit = join;
-        f->commit_how = how;
-        f->next_metrics_bytes = metrics_bytes;
-        if (metrics_bytes) memcpy(f->next_metrics, metrics, metrics_bytes);
         due = commit_due(f, &refused);
     }
     pthread_mutex_unlock(&f->lock);
@@ -541,13 +586,22 @@ static int commit_as(struct shore_fleet *f, uint64_t step, enum shore__commit_ho
 
 int shore_fleet_commit(struct shore_fleet *f, uint64_t base_step, bool skip, const void *metrics,
                        uint32_t metrics_bytes, struct shore_completion done) {
-    return commit_as(f, base_step + 1, skip ? SHORE__COMMIT_SKIP : SHORE__COMMIT_UPDATED, metrics, metrics_bytes, done);
+    struct shore_commit commit = {.size = sizeof commit,
+                                  .step = base_step + 1,
+                                  .how = skip ? SHORE_COMMIT_SKIPPED : SHORE_COMMIT_UPDATED,
+                                  .metrics = metrics,
+                                  .metrics_bytes = metrics_bytes};
+    return shore_fleet_commit_with(f, &commit, done);
 }
 
 int shore_fleet_commit_restored(struct shore_fleet *f, uint64_t step, const void *metrics, uint32_t metrics_bytes,
                                 struct shore_completion done) {
-    if (step >= UINT64_MAX - 1) return -EINVAL;
-    return commit_as(f, step, SHORE__COMMIT_RESTORED, metrics, metrics_bytes, done);
+    struct shore_commit commit = {.size = sizeof commit,
+                                  .step = step,
+                                  .how = SHORE_COMMIT_RESTORED,
+                                  .metrics = metrics,
+                                  .metrics_bytes = metrics_bytes};
+    return shore_fleet_commit_with(f, &commit, done);
 }
 
 uint64_t shore_fleet_discard(struct shore_fleet *f) {

@@ -45,12 +45,11 @@ struct shore_fleet {
     struct shore_diag broken_diag;
     struct shore__join *commit; /* pending */
     bool commit_sent;
-    enum shore__commit_how commit_how;
     uint64_t commit_start_ns;
     struct shore__join *held, *held_tail; /* updates whose base is being committed */
     uint64_t nheld;
-    unsigned char metrics[SHORE__METRICS_BYTES], next_metrics[SHORE__METRICS_BYTES];
-    uint32_t metrics_bytes, next_metrics_bytes;
+    unsigned char metrics[SHORE__METRICS_BYTES]; /* of the committed step */
+    uint32_t metrics_bytes;
 
     atomic_uint_fast64_t link[SHORE__LINK_CLASSES], commit_ns;
 };

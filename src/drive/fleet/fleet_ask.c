@@ -64,6 +64,17 @@ int shore_fleet_metrics(const struct shore_fleet *fleet, void *metrics, uint32_t
     return rc;
 }
 
+int shore_fleet_blob(struct shore_fleet *f, void *blob, uint32_t *bytes, struct shore_diag *diag) {
+    uint32_t capacity = *bytes;
+    unsigned char *whole = malloc(SHORE_BLOB_BYTES);
+    if (!whole) return shore__fail(diag, -ENOMEM, "out of memory");
+    int rc = f->drives[0]->ops->blob(f->drives[0], whole, bytes, diag);
+    if (!rc && *bytes > capacity) rc = shore__fail(diag, -ENOSPC, "the blob of the step has %u bytes", *bytes);
+    if (!rc && *bytes) memcpy(blob, whole, *bytes);
+    free(whole);
+    return rc;
+}
+
 int shore_fleet_digest(struct shore_fleet *f, bool deep, unsigned char digest[16], struct shore_diag *diag) {
     unsigned char message[24] = {0};
     for (uint32_t d = 0; d < f->ndrives; d++) {

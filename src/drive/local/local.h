@@ -23,12 +23,15 @@ enum shore__local_kind {
     SHORE__LOCAL_STORE,
     SHORE__LOCAL_INIT,
     SHORE__LOCAL_VERIFY,
+    /* between them */
+    SHORE__LOCAL_CARRY,
     /* alone on the update lane, with no I/O under way */
     SHORE__LOCAL_LOAD,
     SHORE__LOCAL_BEGIN,
     SHORE__LOCAL_COMMIT,
     SHORE__LOCAL_DISCARD,
     SHORE__LOCAL_SNAPSHOT,
+    SHORE__LOCAL_BLOB,
     /* pieces on the fetch lane */
     SHORE__LOCAL_FETCH,
     SHORE__LOCAL_SPILL,
@@ -55,12 +58,11 @@ struct shore__local_job {
         struct {
             uint64_t epoch, step;
         } begin;
+        const struct shore_commit *commit;
         struct {
-            uint64_t step;
-            enum shore__commit_how how;
-            const void *metrics;
-            uint32_t metrics_bytes;
-        } commit;
+            void *to; /* NULL: it is only compared with its hash */
+            uint32_t *bytes;
+        } blob;
         struct {
             const char *path;
         } snapshot;
@@ -114,6 +116,7 @@ int shore__local_load(struct shore__local *l, struct shore__local_job *job);
 int shore__local_begin(struct shore__local *l, struct shore__local_job *job);
 int shore__local_commit(struct shore__local *l, struct shore__local_job *job);
 int shore__local_snapshot(struct shore__local *l, struct shore__local_job *job);
+int shore__local_blob(struct shore__local *l, struct shore__local_job *job);
 
 /* An operation failed: says where. The first failure of a job stays. */
 void shore__local_io_failed(struct shore__local *l, struct shore__local_job *job, const struct shore__io_op *op);

@@ -48,15 +48,20 @@ static int seal(struct shore__local *l, struct shore__local_job *job) {
     return 0;
 }
 
+/* What the record says of a step, or NULL. */
+static const struct shore__slot_state *state_of_step(const struct shore__record *record, uint64_t step) {
+    if (step == SHORE__STEP_NONE) return NULL;
+    if (record->slot[record->active].step == step) return &record->slot[record->active];
+    return record->slot[1 - record->active].step == step ? &record->slot[1 - record->active] : NULL;
+}
+
 /* After a skipped step both slots of a record carry the hash of the one table: then the active slot holds both steps.
  * (Equal hashes are equal contents, so this is right however it came.) */
 static int slot_of_step(const struct shore__record *record, uint64_t step) {
-    if (record->slot[record->active].step == step) return (int)record->active;
-    unsigned other = 1 - record->active;
-    if (record->slot[other].step != step) return -1;
-    bool same = record->slot[record->active].step != SHORE__STEP_NONE &&
-                memcmp(record->slot[0].table_hash, record->slot[1].table_hash, 16) == 0;
-    return (int)(same ? record->active : other);
+    const struct shore__slot_state *state = state_of_step(record, step), *active = &record->slot[record->active];
+    if (!state) return -1;
+    bool same = active->step != SHORE__STEP_NONE && shore__slot_same(&record->slot[0], &record->slot[1]);
+    return (int)(state == active || same ? record->active : 1 - record->active);
 }
 
 int shore__local_load(struct shore__local *l, struct shore__local_job *job) {
@@ -91,8 +96,7 @@ int shore__local_begin(struct shore__local *l, struct shore__local_job *job) {
                                (unsigned long long)job->begin.epoch);
         }
         struct shore__record next = {.epoch = job->begin.epoch, .active = slot};
-        next.slot[slot] = record->slot[slot];
-        next.slot[slot].step = step;
+        next.slot[slot] = *state_of_step(record, step);
         next.slot[1 - slot].step = SHORE__STEP_NONE;
         /* what --accept-step may go back to: until the next update it is whole, then its leaves say that it is not */
         if (record->slot[1 - slot].step < step) next.slot[1 - slot] = record->slot[1 - slot];
@@ -111,17 +115,42 @@ int shore__local_begin(struct shore__local *l, struct shore__local_job *job) {
     return rc;
 }
 
+/* By way of the ring, in which nothing is under way. */
+static int put_blob(struct shore__local *l, const struct shore__local_job *job, struct shore__record *next,
+                    struct shore_diag *diag) {
+    uint64_t bytes = 0;
+    if (!job->commit->blob_bytes) return 0;
+    memcpy(l->ring, job->commit->blob, job->commit->blob_bytes);
+    int rc = shore__volume_put_blob(&l->volume, l->update_io.io, next, l->ring, (uint32_t)job->commit->blob_bytes,
+                                    &bytes, diag);
+    l->write_commit += bytes;
+    return rc;
+}
+
+int shore__local_blob(struct shore__local *l, struct shore__local_job *job) {
+    uint64_t step;
+    shore__slots_active(&l->slots, &step);
+    const struct shore__slot_state *state = l->created ? NULL : state_of_step(&l->volume.record, step);
+    if (!state) return shore__fail(&job->diag, -EINVAL, "%s: holds no whole state yet", l->volume.file.path);
+    int rc = shore__volume_read_blob(&l->volume, l->update_io.io, state, l->ring, &job->diag);
+    if (rc) return rc;
+    l->read_fetch += state->blob_bytes;
+    if (job->blob.bytes) *job->blob.bytes = state->blob_bytes;
+    if (job->blob.to) memcpy(job->blob.to, l->ring, state->blob_bytes);
+    return 0;
+}
+
 int shore__local_commit(struct shore__local *l, struct shore__local_job *job) {
     uint64_t base;
     unsigned from = shore__slots_active(&l->slots, &base);
-    uint64_t step = job->commit.step;
-    bool skip = job->commit.how == SHORE__COMMIT_SKIP;
+    uint64_t step = job->commit->step;
+    bool skip = job->commit->how == SHORE_COMMIT_SKIPPED;
     const struct shore__record *record = &l->volume.record;
     if (l->epoch != record->epoch) {
         return shore__fail(&job->diag, SHORE_ESTALE, "%s: no epoch was begun in which step %llu could be committed",
                            l->volume.file.path, (unsigned long long)step);
     }
-    if (base == SHORE__STEP_NONE || (step != base + 1 && job->commit.how != SHORE__COMMIT_RESTORED)) {
+    if (base == SHORE__STEP_NONE || (step != base + 1 && job->commit->how != SHORE_COMMIT_RESTORED)) {
         return shore__fail(&job->diag, SHORE_ESTALE, "%s: is at step %llu, so step %llu cannot be committed",
                            l->volume.file.path, (unsigned long long)base, (unsigned long long)step);
     }
@@ -130,19 +159,19 @@ int shore__local_commit(struct shore__local *l, struct shore__local_job *job) {
             job->diag = l->attempt_diag;
             return l->attempt_rc;
         }
-        int rc = check_written(l, "updated in this step", &job->diag);
+        int rc = check_written(l, "updated or carried in this step", &job->diag);
         if (rc) return rc;
     }
     struct shore__record next = {.epoch = l->epoch};
     unsigned to = skip ? from : 1 - from;
     next.active = to;
+    next.slot[from] = next.slot[1 - to] = record->slot[from];
     next.slot[to].step = step;
-    next.slot[1 - to].step = base;
-    memcpy(next.slot[1 - to].table_hash, record->slot[from].table_hash, 16);
-    memcpy(next.slot[from].table_hash, record->slot[from].table_hash, 16);
-    next.metrics_bytes = job->commit.metrics_bytes;
-    if (next.metrics_bytes) memcpy(next.metrics, job->commit.metrics, next.metrics_bytes);
-    int rc = write_record(l, &next, skip ? -1 : (int)to, &job->diag);
+    next.slot[to].blob_bytes = 0;
+    next.metrics_bytes = job->commit->metrics_bytes;
+    if (next.metrics_bytes) memcpy(next.metrics, job->commit->metrics, next.metrics_bytes);
+    int rc = put_blob(l, job, &next, &job->diag);
+    if (!rc) rc = write_record(l, &next, skip ? -1 : (int)to, &job->diag);
     if (rc) return rc;
     shore__slots_commit(&l->slots, step, skip);
     return 0;

@@ -147,6 +147,22 @@ static int local_store(struct shore__drive *d, const struct shore_store *store, 
     return 0;
 }
 
+static int local_carry(struct shore__drive *d, const struct shore_store *which, struct shore_completion done) {
+    struct shore__local *l = local_of(d);
+    struct shore__local_job *job = job_new(SHORE__LOCAL_CARRY, done);
+    if (!job) return -ENOMEM;
+    int rc = locate(l, job, which->block, which->segment, which->count);
+    int slot = rc ? rc : shore__slots_write(&l->slots, which->base_step, which->attempt);
+    if (slot < 0) {
+        free(job);
+        return slot;
+    }
+    job->slot = (unsigned)slot;
+    job->store = *which;
+    shore__lane_push(&l->updates, &job->job);
+    return 0;
+}
+
 static int local_spill(struct shore__drive *d, uint32_t block, uint32_t segment, uint32_t count,
                        enum shore_gradient_form form, const void *gradient, struct shore_completion done) {
     struct shore__local *l = local_of(d);
@@ -181,17 +197,29 @@ static int local_scratch(struct shore__drive *d, bool put, uint64_t offset, uint
     return 0;
 }
 
-static int local_commit(struct shore__drive *d, uint64_t step, enum shore__commit_how how, const void *metrics,
-                        uint32_t metrics_bytes, struct shore_completion done) {
+static int local_commit(struct shore__drive *d, const struct shore_commit *commit, struct shore_completion done) {
     struct shore__local_job *job = job_new(SHORE__LOCAL_COMMIT, done);
     if (!job) return -ENOMEM;
     job->job.order = UINT32_MAX;
-    job->commit.step = step;
-    job->commit.how = how;
-    job->commit.metrics = metrics;
-    job->commit.metrics_bytes = metrics_bytes;
+    job->commit = commit;
     shore__lane_push(&local_of(d)->updates, &job->job);
     return 0;
+}
+
+static int ask_blob(struct shore__local *l, void *blob, uint32_t *bytes, struct shore_diag *diag) {
+    struct shore__local_job *job = job_new(SHORE__LOCAL_BLOB, (struct shore_completion){0});
+    if (!job) return shore__fail(diag, -ENOMEM, "out of memory");
+    job->blob.to = blob;
+    job->blob.bytes = bytes;
+    return run_and_wait(l, job, diag);
+}
+
+static int local_blob(struct shore__drive *d, void *blob, uint32_t *bytes, struct shore_diag *diag) {
+    return ask_blob(local_of(d), blob, bytes, diag);
+}
+
+static int local_can_carry(const struct shore__drive *d, struct shore_diag *diag) {
+    return shore__volume_can_carry(&local_of(d)->volume, diag);
 }
 
 static void local_discard(struct shore__drive *d, uint64_t attempt) {
@@ -221,7 +249,7 @@ static int local_leaf_sum(struct shore__drive *d, bool deep, unsigned char sum[1
         int rc = run_and_wait(l, job, diag);
         if (rc) return rc;
     }
-    return 0;
+    return deep ? ask_blob(l, NULL, NULL, diag) : 0;
 }
 
 static int local_snapshot(struct shore__drive *d, enum shore__snapshot_act act, const char *name,
@@ -304,9 +332,12 @@ static const struct shore__drive_ops local_ops = {
     .fetch = local_fetch,
     .update = local_update,
     .store = local_store,
+    .carry = local_carry,
     .spill = local_spill,
     .scratch = local_scratch,
     .commit = local_commit,
+    .blob = local_blob,
+    .can_carry = local_can_carry,
     .discard = local_discard,
     .leaf_sum = local_leaf_sum,
     .snapshot = local_snapshot,

@@ -235,6 +235,8 @@ static void start_piece(struct fetcher *f, struct piece *p) {
         if (is_staged(f, job) || job->fetch.kind == SHORE_FETCH_STATE) most = 1;
     }
     uint64_t at = job->next, count = total - at < most ? total - at : most;
+    if (job->kind == SHORE__LOCAL_FETCH && !shore__fetch_is_spilled(job->fetch.kind))
+        count = shore__slot_map_run(&f->l->volume.map, job->slot, job->local + (uint32_t)at, (uint32_t)count);
     p->job = job;
     p->at = (uint32_t)at;
     p->count = (uint32_t)count;

@@ -40,7 +40,8 @@ unsigned shore__local_chunk_ops(const struct shore__drive_config *config) {
 
 /* Whether the job writes the slot of the next step. */
 static bool is_of_attempt(const struct shore__local *l, const struct shore__local_job *job) {
-    return job->kind == SHORE__LOCAL_UPDATE || (job->kind == SHORE__LOCAL_STORE && !l->created);
+    return job->kind == SHORE__LOCAL_UPDATE || job->kind == SHORE__LOCAL_CARRY ||
+           (job->kind == SHORE__LOCAL_STORE && !l->created);
 }
 
 static void finish_job(struct shore__local *l, struct shore__local_job *job) {
@@ -164,6 +165,7 @@ static void start_chunk(struct shore__pipeline *p, struct chunk *c) {
     c->segment = job->segment + (uint32_t)job->next;
     c->local = job->local + (uint32_t)job->next;
     c->count = left < l->config.chunk_segments ? (uint32_t)left : l->config.chunk_segments;
+    c->count = shore__slot_map_run(&l->volume.map, job->slot, c->local, c->count);
     c->pending = 0;
     c->failed = false;
     job->next += c->count;
@@ -189,6 +191,21 @@ static void stop_current(struct shore__pipeline *p) {
     if (is_over(job)) finish_job(p->l, job);
 }
 
+/* Between chunks: what is carried has no I/O. */
+static void run_carry(struct shore__pipeline *p) {
+    struct shore__local *l = p->l;
+    struct shore__local_job *job = p->current;
+    p->current = NULL;
+    job->rc = is_discarded(l, job) ? SHORE_EDISCARDED : shore__volume_can_carry(&l->volume, &job->diag);
+    if (!job->rc) {
+        struct shore__leaves **table = l->volume.table;
+        memcpy(table[1 - job->slot] + job->local, table[job->slot] + job->local, job->count * sizeof **table);
+        shore__slot_map_carry(&l->volume.map, 1 - job->slot, job->local, job->count);
+        memset(l->written + job->local, 1, job->count);
+    }
+    finish_job(l, job);
+}
+
 static void run_alone(struct shore__pipeline *p) {
     struct shore__local_job *job = p->current;
     p->current = NULL;
@@ -198,6 +215,8 @@ static void run_alone(struct shore__pipeline *p) {
         job->rc = shore__local_begin(p->l, job);
     } else if (job->kind == SHORE__LOCAL_SNAPSHOT) {
         job->rc = shore__local_snapshot(p->l, job);
+    } else if (job->kind == SHORE__LOCAL_BLOB) {
+        job->rc = shore__local_blob(p->l, job);
     } else if (job->kind == SHORE__LOCAL_DISCARD) {
         memset(p->l->written, 0, p->l->volume.desc.segments);
         p->l->attempt_rc = 0;
@@ -209,7 +228,7 @@ static void run_alone(struct shore__pipeline *p) {
 
 static bool runs_alone(const struct shore__local_job *job) {
     return job->kind == SHORE__LOCAL_LOAD || job->kind == SHORE__LOCAL_BEGIN || job->kind == SHORE__LOCAL_COMMIT ||
-           job->kind == SHORE__LOCAL_DISCARD || job->kind == SHORE__LOCAL_SNAPSHOT;
+           job->kind == SHORE__LOCAL_DISCARD || job->kind == SHORE__LOCAL_SNAPSHOT || job->kind == SHORE__LOCAL_BLOB;
 }
 
 /* The one to go on with: what came meanwhile and is more urgent, before what is left of another. */
@@ -229,6 +248,10 @@ static bool start_something(struct shore__pipeline *p) {
     if (runs_alone(job)) {
         if (p->busy) return false;
         run_alone(p);
+        return true;
+    }
+    if (job->kind == SHORE__LOCAL_CARRY) {
+        run_carry(p);
         return true;
     }
     if (!job->rc && is_discarded(p->l, job)) job->rc = SHORE_EDISCARDED;
@@ -259,8 +282,10 @@ static int check_leaves(struct shore__pipeline *p, struct chunk *c) {
     return 0;
 }
 
+/* And says where they will lie. */
 static void make_leaves(struct shore__pipeline *p, struct chunk *c, unsigned slot) {
     struct shore__leaves *table = p->l->volume.table[slot];
+    shore__slot_map_update(&p->l->volume.map, slot, c->local, c->count);
     for (int plane = 0; plane < SHORE_PLANE_COUNT; plane++) {
         size_t bytes = p->l->config.plane_bytes[plane];
         for (uint32_t i = 0; bytes && i < c->count; i++) {

@@ -99,6 +99,10 @@ static int null_store(struct shore__drive *d, const struct shore_store *store, s
     return rc < 0 ? rc : push(n, (struct null_job){.done = done, .job.order = store->order});
 }
 
+static int null_carry(struct shore__drive *d, const struct shore_store *which, struct shore_completion done) {
+    return null_store(d, which, done);
+}
+
 static int null_spill(struct shore__drive *d, uint32_t block, uint32_t segment, uint32_t count,
                       enum shore_gradient_form form, const void *gradient, struct shore_completion done) {
     return push(null_of(d), (struct null_job){.done = done});
@@ -110,11 +114,21 @@ static int null_scratch(struct shore__drive *d, bool put, uint64_t offset, uint6
     return push(null_of(d), (struct null_job){.done = done, .zero = put ? NULL : buffer, .zero_bytes = bytes});
 }
 
-static int null_commit(struct shore__drive *d, uint64_t step, enum shore__commit_how how, const void *metrics,
-                       uint32_t metrics_bytes, struct shore_completion done) {
-    bool skip = how == SHORE__COMMIT_SKIP;
-    return push(null_of(d),
-                (struct null_job){.done = done, .job.order = UINT32_MAX, .commit = true, .skip = skip, .step = step});
+static int null_commit(struct shore__drive *d, const struct shore_commit *commit, struct shore_completion done) {
+    return push(null_of(d), (struct null_job){.done = done,
+                                              .job.order = UINT32_MAX,
+                                              .commit = true,
+                                              .skip = commit->how == SHORE_COMMIT_SKIPPED,
+                                              .step = commit->step});
+}
+
+static int null_blob(struct shore__drive *d, void *blob, uint32_t *bytes, struct shore_diag *diag) {
+    *bytes = 0;
+    return 0;
+}
+
+static int null_can_carry(const struct shore__drive *d, struct shore_diag *diag) {
+    return 0;
 }
 
 static void null_discard(struct shore__drive *d, uint64_t attempt) {
@@ -166,9 +180,12 @@ static const struct shore__drive_ops null_ops = {
     .fetch = null_fetch,
     .update = null_update,
     .store = null_store,
+    .carry = null_carry,
     .spill = null_spill,
     .scratch = null_scratch,
     .commit = null_commit,
+    .blob = null_blob,
+    .can_carry = null_can_carry,
     .discard = null_discard,
     .leaf_sum = null_leaf_sum,
     .snapshot = null_snapshot,

@@ -16,7 +16,17 @@
 
 #define STEP_SEGMENTS 16u /* between two looks at the attempt */
 
-enum job_kind { JOB_FETCH, JOB_UPDATE, JOB_STORE, JOB_SPILL, JOB_SCRATCH, JOB_BEGIN, JOB_COMMIT, JOB_DISCARD };
+enum job_kind {
+    JOB_FETCH,
+    JOB_UPDATE,
+    JOB_STORE,
+    JOB_CARRY,
+    JOB_SPILL,
+    JOB_SCRATCH,
+    JOB_BEGIN,
+    JOB_COMMIT,
+    JOB_DISCARD
+};
 
 struct ram_job {
     struct shore__job job;
@@ -42,12 +52,7 @@ struct ram_job {
         struct {
             uint64_t epoch, step;
         } begin;
-        struct {
-            uint64_t step;
-            enum shore__commit_how how;
-            const void *metrics;
-            uint32_t metrics_bytes;
-        } commit;
+        const struct shore_commit *commit;
     };
 };
 
@@ -57,6 +62,7 @@ struct ram {
     struct shore__volume_desc desc;
     struct shore__extent *extents;
     unsigned char *plane[2][SHORE_PLANE_COUNT];
+    struct shore__slot_map map;
     unsigned char *spill;
     unsigned char *spilled; /* by local segment: 1 + the form */
     unsigned char *scratch;
@@ -69,12 +75,15 @@ struct ram {
     uint64_t epoch;
     unsigned char metrics[SHORE__METRICS_BYTES]; /* of the committed step. Update lane, or drained */
     uint32_t metrics_bytes;
+    unsigned char *blob[2]; /* of the step in each slot: the same */
+    uint32_t blob_bytes[2];
     atomic_uint_fast64_t read_state, write_state, read_fetch, read_spill, write_spill, read_scratch, write_scratch;
     atomic_uint_fast64_t compute_ns;
 };
 
 static void *plane_at(const struct ram *r, unsigned slot, enum shore_plane plane, uint32_t local) {
-    return r->plane[slot][plane] ? r->plane[slot][plane] + local * (size_t)r->desc.plane_bytes[plane] : NULL;
+    unsigned char *planes = r->plane[shore__slot_map_data(&r->map, slot, local)][plane];
+    return planes ? planes + local * (size_t)r->desc.plane_bytes[plane] : NULL;
 }
 
 static struct shore__stored stored_at(const struct ram *r, unsigned slot, uint32_t local) {
@@ -108,7 +117,8 @@ static void fetch_moment(struct ram *r, const struct ram_job *job, enum shore_pl
                             (float *)fetch->dst + (size_t)i * SHORE_SEGMENT_ELEMS);
 }
 
-static int run_fetch(struct ram *r, struct ram_job *job) {
+/* Of segments that lie one behind the other. */
+static void fetch_run(struct ram *r, const struct ram_job *job) {
     size_t elems = (size_t)job->fetch.count * SHORE_SEGMENT_ELEMS;
     size_t bytes = elems * 4, image = shore__state_segment_bytes(r->desc.plane_bytes);
     const void *hi = plane_at(r, job->slot, SHORE_PLANE_HI, job->local);
@@ -136,7 +146,7 @@ static int run_fetch(struct ram *r, struct ram_job *job) {
         bytes = job->fetch.count * shore__gradient_segment_bytes(shore__fetch_form(job->fetch.kind));
         memcpy(job->fetch.dst, r->spill + job->local * (bytes / job->fetch.count), bytes);
         r->read_spill += bytes;
-        return 0;
+        return;
     case SHORE_FETCH_STATE:
         bytes = job->fetch.count * image;
         for (uint32_t i = 0; i < job->fetch.count; i++)
@@ -144,16 +154,31 @@ static int run_fetch(struct ram *r, struct ram_job *job) {
         break;
     }
     r->read_fetch += bytes;
+}
+
+static int run_fetch(struct ram *r, const struct ram_job *job) {
+    struct ram_job part = *job;
+    const struct shore__drive_fetch *whole = &job->fetch;
+    for (uint32_t at = 0; at < whole->count; at += part.fetch.count) {
+        part.local = job->local + at;
+        part.fetch.segment = whole->segment + at;
+        part.fetch.count = shore__slot_map_run(&r->map, job->slot, part.local, whole->count - at);
+        part.fetch.dst =
+            (unsigned char *)whole->dst + at * shore__fetch_segment_bytes(r->desc.plane_bytes, whole->kind);
+        fetch_run(r, &part);
+    }
     return 0;
 }
 
 static int run_update(struct ram *r, struct ram_job *job, struct shore_diag *diag) {
     const struct shore_update *u = &job->update;
     int worst = 0;
-    for (uint32_t at = 0; at < u->count; at += STEP_SEGMENTS) {
+    for (uint32_t at = 0, count; at < u->count; at += count) {
         if (!shore__slots_holds(&r->slots, job->slot, u->base_step, u->attempt)) return SHORE_EDISCARDED;
-        uint32_t count = u->count - at < STEP_SEGMENTS ? u->count - at : STEP_SEGMENTS;
         uint32_t local = job->local + at;
+        count = u->count - at < STEP_SEGMENTS ? u->count - at : STEP_SEGMENTS;
+        count = shore__slot_map_run(&r->map, job->slot, local, count);
+        shore__slot_map_update(&r->map, 1 - job->slot, local, count);
         struct shore_update part = shore__update_part(&r->config, u, u->segment + at, count);
         if (!u->gradient) part.gradient = r->spill + local * shore__gradient_segment_bytes(u->form);
         struct shore__stored in = stored_at(r, job->slot, local), out = stored_at(r, 1 - job->slot, local);
@@ -184,10 +209,19 @@ static int run_store(struct ram *r, struct ram_job *job) {
     const struct shore_store *store = &job->store;
     if (r->begun && !shore__slots_holds(&r->slots, 1 - job->slot, store->base_step, store->attempt))
         return SHORE_EDISCARDED;
+    shore__slot_map_update(&r->map, job->slot, job->local, job->store.count);
     for (uint32_t i = 0; i < job->store.count; i++)
         copy_image(r, job->slot, job->local + i, (unsigned char *)(uintptr_t)job->store.state + i * image, true);
     memset(r->written + job->local, 1, job->store.count);
     if (r->begun) r->write_state += job->store.count * image;
+    return 0;
+}
+
+static int run_carry(struct ram *r, const struct ram_job *job) {
+    const struct shore_store *which = &job->store;
+    if (!shore__slots_holds(&r->slots, job->slot, which->base_step, which->attempt)) return SHORE_EDISCARDED;
+    shore__slot_map_carry(&r->map, 1 - job->slot, job->local, which->count);
+    memset(r->written + job->local, 1, which->count);
     return 0;
 }
 
@@ -225,21 +259,35 @@ static int run_begin(struct ram *r, struct ram_job *job, struct shore_diag *diag
     return 0;
 }
 
+static int keep_blob(struct ram *r, unsigned slot, const struct shore_commit *commit) {
+    if (commit->blob_bytes && !r->blob[slot]) r->blob[slot] = malloc(SHORE_BLOB_BYTES);
+    if (commit->blob_bytes && !r->blob[slot]) return -ENOMEM;
+    if (commit->blob_bytes) memcpy(r->blob[slot], commit->blob, commit->blob_bytes);
+    r->blob_bytes[slot] = (uint32_t)commit->blob_bytes;
+    return 0;
+}
+
 static int run_commit(struct ram *r, struct ram_job *job, struct shore_diag *diag) {
-    if (job->commit.how != SHORE__COMMIT_SKIP) {
+    const struct shore_commit *commit = job->commit;
+    bool skip = commit->how == SHORE_COMMIT_SKIPPED;
+    if (!skip) {
         if (r->attempt_rc) {
             if (diag) *diag = r->attempt_diag;
             return r->attempt_rc;
         }
         for (uint32_t i = 0; i < r->desc.segments; i++) {
-            if (!r->written[i]) return shore__fail(diag, -EINVAL, "commit: not every segment was updated in this step");
+            if (r->written[i]) continue;
+            return shore__fail(diag, -EINVAL, "commit: not every segment was updated or carried in this step");
         }
     }
+    unsigned active = shore__slots_active(&r->slots, NULL);
+    int rc = keep_blob(r, skip ? active : 1 - active, commit);
+    if (rc) return rc;
     memset(r->written, 0, r->desc.segments);
     r->attempt_rc = 0;
-    r->metrics_bytes = job->commit.metrics_bytes;
-    if (r->metrics_bytes) memcpy(r->metrics, job->commit.metrics, r->metrics_bytes);
-    shore__slots_commit(&r->slots, job->commit.step, job->commit.how == SHORE__COMMIT_SKIP);
+    r->metrics_bytes = commit->metrics_bytes;
+    if (r->metrics_bytes) memcpy(r->metrics, commit->metrics, r->metrics_bytes);
+    shore__slots_commit(&r->slots, commit->step, skip);
     return 0;
 }
 
@@ -259,6 +307,9 @@ static void run_job(struct ram *r, struct ram_job *job) {
         break;
     case JOB_STORE:
         rc = run_store(r, job);
+        break;
+    case JOB_CARRY:
+        rc = run_carry(r, job);
         break;
     case JOB_SPILL:
         rc = run_spill(r, job);
@@ -431,6 +482,24 @@ static int ram_store(struct shore__drive *d, const struct shore_store *store, st
     return 0;
 }
 
+static int ram_carry(struct shore__drive *d, const struct shore_store *which, struct shore_completion done) {
+    struct ram *r = ram_of(d);
+    const struct shore__extent *extent = shore__extent_find(&r->desc, which->block, which->segment, which->count);
+    if (!extent) return -EINVAL;
+    struct ram_job *job = job_new(JOB_CARRY, done);
+    if (!job) return -ENOMEM;
+    int slot = shore__slots_write(&r->slots, which->base_step, which->attempt);
+    if (slot < 0) {
+        free(job);
+        return slot;
+    }
+    job->store = *which;
+    job->slot = (unsigned)slot;
+    job->local = extent->local + (which->segment - extent->first);
+    shore__lane_push(&r->updates, &job->job);
+    return 0;
+}
+
 static int ram_spill(struct shore__drive *d, uint32_t block, uint32_t segment, uint32_t count,
                      enum shore_gradient_form form, const void *gradient, struct shore_completion done) {
     struct ram *r = ram_of(d);
@@ -461,17 +530,25 @@ static int ram_scratch(struct shore__drive *d, bool put, uint64_t offset, uint64
     return 0;
 }
 
-static int ram_commit(struct shore__drive *d, uint64_t step, enum shore__commit_how how, const void *metrics,
-                      uint32_t metrics_bytes, struct shore_completion done) {
+static int ram_commit(struct shore__drive *d, const struct shore_commit *commit, struct shore_completion done) {
     struct ram *r = ram_of(d);
     struct ram_job *job = job_new(JOB_COMMIT, done);
     if (!job) return -ENOMEM;
-    job->commit.step = step;
-    job->commit.how = how;
-    job->commit.metrics = metrics;
-    job->commit.metrics_bytes = metrics_bytes;
+    job->commit = commit;
     job->job.order = UINT32_MAX;
     shore__lane_push(&r->updates, &job->job);
+    return 0;
+}
+
+static int ram_blob(struct shore__drive *d, void *blob, uint32_t *bytes, struct shore_diag *diag) {
+    struct ram *r = ram_of(d);
+    unsigned slot = shore__slots_active(&r->slots, NULL);
+    *bytes = r->blob_bytes[slot];
+    if (*bytes) memcpy(blob, r->blob[slot], *bytes);
+    return 0;
+}
+
+static int ram_can_carry(const struct shore__drive *d, struct shore_diag *diag) {
     return 0;
 }
 
@@ -547,6 +624,10 @@ static void ram_close(struct shore__drive *d) {
     }
     shore__arena_free(arena, r->spill);
     shore__arena_free(arena, r->scratch);
+    for (int s = 0; s < 2; s++) {
+        free(r->blob[s]);
+        free((void *)(uintptr_t)r->map.bits[s]);
+    }
     free(r->written);
     free(r->spilled);
     free(r->extents);
@@ -565,9 +646,12 @@ static const struct shore__drive_ops ram_ops = {
     .fetch = ram_fetch,
     .update = ram_update,
     .store = ram_store,
+    .carry = ram_carry,
     .spill = ram_spill,
     .scratch = ram_scratch,
     .commit = ram_commit,
+    .blob = ram_blob,
+    .can_carry = ram_can_carry,
     .discard = ram_discard,
     .leaf_sum = ram_leaf_sum,
     .snapshot = ram_snapshot,
@@ -590,6 +674,10 @@ static int take_memory(struct ram *r) {
     r->written = calloc(segments + 1, 1);
     r->spilled = calloc(segments + 1, 1);
     if (!r->written || !r->spilled) return -ENOMEM;
+    for (int s = 0; s < 2; s++) {
+        r->map.bits[s] = calloc(segments / 8 + 1, 1);
+        if (!r->map.bits[s]) return -ENOMEM;
+    }
     for (int s = 0; s < 2 && segments; s++) {
         for (int p = 0; p < SHORE_PLANE_COUNT; p++) {
             if (!r->desc.plane_bytes[p]) continue;

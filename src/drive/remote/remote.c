@@ -365,16 +365,60 @@ static void look_at_commit(struct remote *r, const struct remote_whole *w) {
     new_ledger(r, w->result, w->result_bytes);
 }
 
-static int remote_commit(struct shore__drive *d, uint64_t step, enum shore__commit_how how, const void *metrics,
-                         uint32_t metrics_bytes, struct shore_completion done) {
+static int remote_commit(struct shore__drive *d, const struct shore_commit *commit, struct shore_completion done) {
     struct remote *r = remote_of(d);
     struct remote_whole *w = whole_new(1, done);
     if (!w) return -ENOMEM;
     w->look = look_at_commit;
-    w->part[0].fields = (struct shore__wire_request){.type = SHORE__WIRE_COMMIT, .step = step, .kind = how};
-    w->part[0].tail = metrics;
-    w->part[0].tail_bytes = metrics_bytes;
+    w->part[0].fields = (struct shore__wire_request){
+        .type = SHORE__WIRE_COMMIT, .step = commit->step, .kind = commit->how, .bytes = commit->blob_bytes};
+    w->part[0].tail = commit->metrics;
+    w->part[0].tail_bytes = commit->metrics_bytes;
+    w->part[0].blob = commit->blob;
+    w->part[0].blob_bytes = (uint32_t)commit->blob_bytes;
     return send_whole(r, w);
+}
+
+/* What the server says of its drive, if it knows of such things. */
+static int remote_can_carry(const struct shore__drive *d, struct shore_diag *diag) {
+    struct remote *r = remote_of(d);
+    if (r->nlinks && r->links[0].way.version < SHORE__WIRE_CARRIES)
+        return shore__fail(diag, -ENOTSUP,
+                           "%s: the longshore there is too old to carry segments or keep a blob: install the same "
+                           "version on both hosts",
+                           r->uri);
+    if (r->info.caps & SHORE__DRIVE_CARRIES) return 0;
+    return shore__fail(diag, -ENOTSUP,
+                       "%s: its volume is of an older format, which holds no blob and carries no segments", r->uri);
+}
+
+static int remote_carry(struct shore__drive *d, const struct shore_store *which, struct shore_completion done) {
+    struct remote *r = remote_of(d);
+    struct shore_diag why;
+    if (!owns(r, which->block, which->segment, which->count)) return -EINVAL;
+    int rc = remote_can_carry(d, &why);
+    if (rc) {
+        done.fn(done.ctx, rc, &why);
+        return 0;
+    }
+    struct remote_whole *w =
+        over_segments(SHORE__WIRE_CARRY, which->block, which->segment, which->count, which->count, done);
+    if (!w) return -ENOMEM;
+    w->part[0].fields.step = which->base_step;
+    w->part[0].fields.era = which->attempt;
+    return send_whole(r, w);
+}
+
+static int remote_blob(struct shore__drive *d, void *blob, uint32_t *bytes, struct shore_diag *diag) {
+    struct remote *r = remote_of(d);
+    struct control c = {.fields.type = SHORE__WIRE_BLOB, .result = blob, .result_room = SHORE_BLOB_BYTES};
+    *bytes = 0;
+    if (remote_can_carry(d, NULL)) return 0; /* then it was given none */
+    int rc = control(r, &c, diag);
+    if (!rc && c.result_bytes > SHORE_BLOB_BYTES)
+        rc = shore__fail(diag, SHORE_ELINK, "%s: its answer cannot be understood", r->uri);
+    if (!rc) *bytes = c.result_bytes;
+    return rc;
 }
 
 /* ---- questions --------------------------------------------------------------------------------------------------- */
@@ -463,9 +507,12 @@ static const struct shore__drive_ops remote_ops = {
     .fetch = remote_fetch,
     .update = remote_update,
     .store = remote_store,
+    .carry = remote_carry,
     .spill = remote_spill,
     .scratch = remote_scratch,
     .commit = remote_commit,
+    .blob = remote_blob,
+    .can_carry = remote_can_carry,
     .discard = remote_discard,
     .leaf_sum = remote_leaf_sum,
     .snapshot = remote_snapshot,

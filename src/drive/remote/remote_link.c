@@ -132,7 +132,7 @@ static struct remote_request *next_request(struct remote *r, struct remote_link 
     return NULL;
 }
 
-/* body: room for SHORE__WIRE_BODY_BYTES. 0: the tail does not fit. */
+/* body: room for SHORE__WIRE_COMMIT_BYTES. 0: the tail does not fit. */
 static uint32_t put_body(unsigned char *body, struct remote_request *q) {
     unsigned char *at = body + SHORE__WIRE_FIELDS_BYTES;
     const struct shore_update *u = q->update;
@@ -145,9 +145,10 @@ static uint32_t put_body(unsigned char *body, struct remote_request *q) {
     for (size_t i = 0; i < offsets; i++, at += 4)
         shore__put_u32(at, from[i] - from[0]);
     if (!u && tail) memcpy(at, q->tail, tail);
-    q->fields.tail_bytes = (uint32_t)tail;
+    if (q->blob_bytes) memcpy(at + tail, q->blob, q->blob_bytes);
+    q->fields.tail_bytes = (uint32_t)tail + q->blob_bytes;
     shore__wire_request_put(body, &q->fields);
-    return SHORE__WIRE_FIELDS_BYTES + (uint32_t)tail;
+    return SHORE__WIRE_FIELDS_BYTES + q->fields.tail_bytes;
 }
 
 static void count_sent(struct remote *r, const struct remote_request *q) {
@@ -183,7 +184,7 @@ static void *writer(void *ctx) {
     struct remote_link *l = ctx;
     struct remote *r = l->remote;
     struct shore_diag diag;
-    unsigned char *body = malloc(SHORE__WIRE_BODY_BYTES);
+    unsigned char *body = malloc(SHORE__WIRE_COMMIT_BYTES);
     int rc = body ? 0 : shore__fail(&diag, -ENOMEM, "out of memory");
     while (!rc) {
         struct timespec until;

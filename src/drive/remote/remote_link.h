@@ -28,6 +28,8 @@ struct remote_request {
     const struct shore_update *update; /* UPDATE: groups and offsets */
     const void *tail;                  /* the others' */
     uint32_t tail_bytes;
+    const void *blob; /* COMMIT: behind the tail */
+    uint32_t blob_bytes;
     const void *bulk[REMOTE_PARTS];
     size_t bulk_bytes[REMOTE_PARTS];
     enum shore__link_class bulk_class[REMOTE_PARTS], dst_class;

@@ -63,12 +63,14 @@ void shore__wire_header_put(unsigned char out[SHORE__WIRE_HEADER_BYTES], const s
 static bool type_fits(unsigned type, bool to_server) {
     if (type == SHORE__WIRE_ALIVE) return true;
     if (!to_server) return type == SHORE__WIRE_DONE || type == SHORE__WIRE_NOTE;
-    return (type >= SHORE__WIRE_OPEN && type <= SHORE__WIRE_MEASURE) || shore__wire_takes_slot(type);
+    return (type >= SHORE__WIRE_OPEN && type <= SHORE__WIRE_BLOB) || shore__wire_takes_slot(type);
 }
 
 static uint32_t body_most(unsigned type) {
     /* OPEN's answer describes the volume as OPEN does */
-    return type == SHORE__WIRE_OPEN || type == SHORE__WIRE_DONE ? SHORE__WIRE_OPEN_BYTES : SHORE__WIRE_BODY_BYTES;
+    return type == SHORE__WIRE_OPEN || type == SHORE__WIRE_DONE ? SHORE__WIRE_OPEN_BYTES
+           : type == SHORE__WIRE_COMMIT                         ? SHORE__WIRE_COMMIT_BYTES
+                                                                : SHORE__WIRE_BODY_BYTES;
 }
 
 int shore__wire_header_get(const unsigned char in[SHORE__WIRE_HEADER_BYTES], bool to_server, uint32_t sequence,
@@ -161,8 +163,9 @@ int shore__wire_request_get(const struct shore__wire_header *h, const unsigned c
     if (out->count > UINT32_MAX - out->segment) return bad(diag, h, "reaches beyond its block");
     switch (h->type) {
     case SHORE__WIRE_COMMIT:
-        if (out->tail_bytes > SHORE__METRICS_BYTES) return bad(diag, h, "has too many metrics");
-        if (out->kind > SHORE__COMMIT_RESTORED) return bad(diag, h, "commits in an unknown way");
+        if (out->bytes > SHORE_BLOB_BYTES || out->bytes > out->tail_bytes) return bad(diag, h, "has too large a blob");
+        if (out->tail_bytes - out->bytes > SHORE__METRICS_BYTES) return bad(diag, h, "has too many metrics");
+        if (out->kind > SHORE_COMMIT_RESTORED) return bad(diag, h, "commits in an unknown way");
         break;
     case SHORE__WIRE_FETCH:
     case SHORE__WIRE_GET:

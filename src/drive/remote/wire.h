@@ -10,8 +10,9 @@
 
 #include "drive/drive.h"
 
-#define SHORE__WIRE_VERSION 3u
-#define SHORE__WIRE_OLDEST 3u /* that this build still speaks */
+#define SHORE__WIRE_VERSION 4u
+#define SHORE__WIRE_OLDEST 3u  /* that this build still speaks */
+#define SHORE__WIRE_CARRIES 4u /* the first one with CARRY, BLOB and the blob of a COMMIT */
 
 /* What a server writes first. */
 #define SHORE__WIRE_MAGIC "\x89LongshoreDrive\n"
@@ -21,7 +22,8 @@
 
 #define SHORE__WIRE_HEADER_BYTES 40u
 #define SHORE__WIRE_FIELDS_BYTES 80u
-#define SHORE__WIRE_BODY_BYTES (64u * 1024u)          /* most, of every body but OPEN's */
+#define SHORE__WIRE_BODY_BYTES (64u * 1024u)          /* most, of every other body */
+#define SHORE__WIRE_COMMIT_BYTES (128u * 1024u)       /* most, of COMMIT's: it brings a blob */
 #define SHORE__WIRE_OPEN_BYTES (8u * 1024u * 1024u)   /* most, of OPEN's */
 #define SHORE__WIRE_BULK_BYTES (256u * 1024u * 1024u) /* most that any peer may announce */
 #define SHORE__WIRE_GROUPS_MOST 1024u
@@ -43,6 +45,8 @@ enum shore__wire_type {
     SHORE__WIRE_SNAPSHOT = 12,
     SHORE__WIRE_LEDGER = 13,
     SHORE__WIRE_MEASURE = 14,
+    SHORE__WIRE_CARRY = 15,
+    SHORE__WIRE_BLOB = 16,
     /* these take a slot of the server */
     SHORE__WIRE_INIT = 32,
     SHORE__WIRE_FETCH = 33,
@@ -110,17 +114,18 @@ enum shore__wire_measure {
 /* The fixed fields; each request uses some of them. */
 struct shore__wire_request {
     uint16_t type;
-    uint64_t step;  /* LOAD, BEGIN, FETCH, COMMIT; UPDATE, STORE: the base */
-    uint64_t era;   /* BEGIN: epoch; UPDATE, STORE, DISCARD: attempt; REMOVE: generation */
+    uint64_t step;  /* LOAD, BEGIN, FETCH, COMMIT; UPDATE, STORE, CARRY: the base */
+    uint64_t era;   /* BEGIN: epoch; UPDATE, STORE, CARRY, DISCARD: attempt; REMOVE: generation */
     uint64_t start; /* PUT, GET: offset in scratch */
-    uint64_t bytes; /* PUT, GET: how many; UPDATE: of the gradient in the bulk */
+    uint64_t bytes; /* PUT, GET: how many; UPDATE: of the gradient in the bulk; COMMIT: of the blob in the tail */
     uint32_t block, segment, count;
     uint32_t kind;  /* FETCH: what; UPDATE, SPILL: form of the gradient; SNAPSHOT: act; COMMIT: how; MEASURE: what */
     uint32_t order; /* UPDATE */
     uint32_t flags;
     float coefficient; /* UPDATE */
     uint32_t ngroups;  /* UPDATE: in the tail, 40 bytes each; then, if sparse, count + 1 offsets */
-    /* UPDATE: hyper-parameters; COMMIT: metrics; PROBE, REMOVE, MEASURE: path; SNAPSHOT: name; ATTACH: token. */
+    /* UPDATE: hyper-parameters; COMMIT: metrics, then the blob; PROBE, REMOVE, MEASURE: path; SNAPSHOT: name; ATTACH:
+     * token. */
     const unsigned char *tail;
     uint32_t tail_bytes;
 };

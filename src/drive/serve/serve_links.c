@@ -8,7 +8,7 @@
 #include "base/diag.h"
 #include "base/thread.h"
 
-/* body: SHORE__WIRE_BODY_BYTES. */
+/* body: SHORE__WIRE_COMMIT_BYTES. */
 static int send_answer(struct link *l, struct shore__serve_job *job, unsigned char *body, struct shore_diag *diag) {
     struct shore__wire_answer a = {.rc = job->rc, .text = job->diag.text};
     if (job->rc > 0 || job->rc < -0xFFFF) a.rc = -EIO;
@@ -22,7 +22,7 @@ static int send_answer(struct link *l, struct shore__serve_job *job, unsigned ch
         memcpy(at, job->seal, sizeof job->seal);
         at += sizeof job->seal;
     }
-    if (!a.rc && job->result && job->result_bytes <= SHORE__WIRE_BODY_BYTES - 2048) {
+    if (!a.rc && job->result && job->result_bytes <= SHORE__WIRE_COMMIT_BYTES - 2048) {
         memcpy(at, job->result, job->result_bytes);
         at += job->result_bytes;
     }
@@ -57,7 +57,7 @@ static struct shore__serve_job *next_answer(struct link *l, bool *stop) {
 static void *write_answers(void *ctx) {
     struct link *l = ctx;
     struct shore_diag diag = {"out of memory"};
-    unsigned char *body = malloc(SHORE__WIRE_BODY_BYTES);
+    unsigned char *body = malloc(SHORE__WIRE_COMMIT_BYTES);
     int rc = body ? 0 : -ENOMEM;
     bool stop = false;
     while (!stop) {

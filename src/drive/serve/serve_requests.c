@@ -303,6 +303,16 @@ static int give_recovery(struct shore__serve_job *job) {
     return rc ? rc : add_result(job, data, shore__wire_recovery_put(data, &found));
 }
 
+static int give_blob(struct shore__serve_job *job) {
+    struct shore__drive *d = job->session->drive;
+    uint32_t bytes = 0;
+    job->result = malloc(SHORE_BLOB_BYTES);
+    if (!job->result) return -ENOMEM;
+    int rc = d->ops->blob(d, job->result, &bytes, &job->diag);
+    job->result_bytes = rc ? 0 : bytes;
+    return rc;
+}
+
 static int snapshot(struct shore__serve_job *job) {
     const struct shore__wire_request *r = &job->request;
     struct shore__drive *d = job->session->drive;
@@ -351,6 +361,9 @@ static void run_control(struct shore__serve_job *job) {
     case SHORE__WIRE_SNAPSHOT:
         job->rc = snapshot(job);
         break;
+    case SHORE__WIRE_BLOB:
+        job->rc = give_blob(job);
+        break;
     case SHORE__WIRE_INIT:
         job->rc = init(job);
         break;
@@ -377,6 +390,28 @@ static void committed(void *ctx, int rc, const struct shore_diag *diag) {
     finished(job, rc, diag);
 }
 
+static int submit_commit(struct shore__serve_job *job) {
+    struct shore__drive *d = job->session->drive;
+    const struct shore__wire_request *r = &job->request;
+    uint32_t metrics_bytes = r->tail_bytes - (uint32_t)r->bytes;
+    job->commit = (struct shore_commit){.size = sizeof job->commit,
+                                        .step = r->step,
+                                        .how = r->kind,
+                                        .metrics = r->tail,
+                                        .metrics_bytes = metrics_bytes,
+                                        .blob = r->tail + metrics_bytes,
+                                        .blob_bytes = r->bytes};
+    return d->ops->commit(d, &job->commit, (struct shore_completion){committed, job});
+}
+
+static int submit_carry(struct shore__serve_job *job) {
+    struct shore__drive *d = job->session->drive;
+    const struct shore__wire_request *r = &job->request;
+    struct shore_store which = {
+        .base_step = r->step, .attempt = r->era, .block = r->block, .segment = r->segment, .count = r->count};
+    return d->ops->carry(d, &which, (struct shore_completion){finished, job});
+}
+
 static int control_request(struct link *l, const struct shore__wire_header *h, unsigned char *body,
                            const struct shore__wire_request *r, struct shore_diag *diag) {
     struct session *s = l->session;
@@ -398,12 +433,11 @@ static int control_request(struct link *l, const struct shore__wire_header *h, u
         pthread_mutex_unlock(&s->lock);
         return 1;
     }
-    if (h->type != SHORE__WIRE_COMMIT) {
+    if (h->type != SHORE__WIRE_COMMIT && h->type != SHORE__WIRE_CARRY) {
         shore__lane_push(&s->controls, &job->job);
         return 0;
     }
-    int rc = s->drive->ops->commit(s->drive, r->step, r->kind, job->request.tail, r->tail_bytes,
-                                   (struct shore_completion){committed, job});
+    int rc = h->type == SHORE__WIRE_COMMIT ? submit_commit(job) : submit_carry(job);
     if (rc) refuse(job, rc);
     return 0;
 }

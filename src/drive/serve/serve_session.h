@@ -25,6 +25,7 @@ struct shore__serve_job {
     uint64_t id;
     uint16_t type;
     struct shore__wire_request request;
+    struct shore_commit commit;
     unsigned char *memory; /* of the slot; NULL: has none */
     unsigned char *body;   /* the slot's own copy: groups, offsets, metrics */
     size_t body_room;
