@@ -3,8 +3,9 @@
  * come, the running sum says whether updates may go on as if nothing will be clipped.
  *
  *     shore_clip_begin(&clip, layout, limit, sums)          each step
- *     shore_clip_add(&clip, block, segment, count, g)       each range, once: true: it may be updated with coefficient
- * 1 shore_clip_decide(&clip)                              all are there: the norm and the coefficient
+ *     shore_clip_add(&clip, block, segment, count, g)       each range, once; true: it may be updated now, with
+ *                                                           coefficient 1
+ *     shore_clip_decide(&clip)                              all are there: the norm and the coefficient
  *
  * Where the result is not finite or its coefficient is below 1, what was updated before is discarded
  * (shore_fleet_discard()) and updated again with the coefficient.
@@ -39,6 +40,11 @@ void shore_clip_begin(struct shore_clip *clip, const struct shore_layout *layout
  * added counts as zeros. Returns whether the gradients so far are finite and below the limit, which no later one can
  * make true again. Threading: one at a time; computes with OpenMP's threads. */
 bool shore_clip_add(struct shore_clip *clip, uint32_t block, uint32_t segment, uint32_t count, const float *gradient);
+
+/* The same for a gradient that lies where it was made (see struct shore_gather): the same bits as of the whole.
+ * Threading: as shore_clip_add(). */
+bool shore_clip_add_gathered(struct shore_clip *clip, uint32_t block, uint32_t segment, uint32_t count,
+                             const struct shore_gather *gather, uint32_t ngather);
 
 /* The same for sums of squares that shore_clip_sum() has computed, by whatever thread or process: one for each of the
  * segments. Threading: one at a time. */

@@ -279,6 +279,18 @@ enum shore_gradient_form {
     SHORE_GRADIENT_SPARSE /* what is left out is zero: the codes of number/sparse.h, one for each segment */
 };
 
+enum shore_dtype { SHORE_DTYPE_FP32, SHORE_DTYPE_BF16, SHORE_DTYPE_FP16 };
+
+/* An item of a gather list: a gradient that lies where it was made, so that nobody has to copy a block together. A list
+ * is in the order of its block, without overlaps; each item lies within one tensor. What no item covers is 0, and items
+ * may reach beyond the segments that are asked for. */
+struct shore_gather {
+    const void *from;      /* elems elements in a row, aligned to one; bf16 and fp16 are widened exactly */
+    uint64_t offset_elems; /* of the first within the block: shore_layout_tensor.offset_elems, and what is before it */
+    uint64_t elems;
+    enum shore_dtype dtype;
+};
+
 /* Reads segments [segment, segment + count) of a block into dst (canonical order, aligned to
  * SHORE_BUFFER_ALIGN_BYTES; count * SHORE_SEGMENT_ELEMS elements, or count state images). Checked against the leaves.
  * step: the committed step, or the one being written if the caller has seen the completion of that range's update
@@ -292,7 +304,9 @@ struct shore_update {
     uint64_t attempt;   /* of the fleet: see shore_fleet_discard() */
     uint32_t block, segment, count;
     enum shore_gradient_form form;
-    const void *gradient;     /* canonical order from `segment` on; NULL: what shore_fleet_spill() stored */
+    /* Canonical order from `segment` on; gaps between tensors and behind the last one must be 0. NULL, without a gather
+     * list: what shore_fleet_spill() stored. */
+    const void *gradient;
     const uint32_t *offsets;  /* SPARSE: count + 1 byte offsets; the code of segment i is gradient[offsets[i]] up to
                                * gradient[offsets[i + 1]] */
     const uint16_t *residual; /* what plane R will hold, bf16; NULL: zeros. Ignored where R is not stored */
@@ -301,13 +315,17 @@ struct shore_update {
     float coefficient; /* multiplies the gradient first (clipping); 1: none. Never 0: give a gradient of zeros */
     void *params_out;  /* NULL, or where the new parameters go: bf16 (fp32 if the fleet's fp32_params) */
     uint32_t order;    /* queued updates and stores of lower order run first */
+    uint32_t ngather;
+    const struct shore_gather *gather; /* instead of gradient, in form FP32 or BF16 (to which items of fp32 and fp16 are
+                                        * rounded, to nearest even): a list of ngather items; copied at submit. The bits
+                                        * are those of the block copied together; ngather 0: a gradient of zeros */
 };
 
 /* UPDATE: idempotent; the same request gives the same bytes. Completes when written (not yet durable) and params_out
  * is filled. Updates whose base step is still being committed are held back until it is.
  * Errors: SHORE_ESTALE (another base step), SHORE_EDISCARDED, SHORE_ENONFINITE (a new master has no finite bf16, or an
  * 8-bit moment is not finite), -EIO, SHORE_ECORRUPT. To the completion, with a sentence: -EINVAL, where size was left
- * out, coefficient, or a group's inv_sqrt_bias2 (Adam, AdamW). */
+ * out, coefficient, or a group's inv_sqrt_bias2 (Adam, AdamW), and for a gather list that is none. */
 int shore_fleet_update(struct shore_fleet *fleet, const struct shore_update *update, struct shore_completion done);
 
 /* Stores gradients of segments on their drives until an update with gradient == NULL reads them, in the same form: FP32

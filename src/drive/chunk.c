@@ -35,7 +35,7 @@ uint64_t shore__update_gradient_bytes(const struct shore__drive_config *config, 
     uint64_t elems = shore__layout_elems(config->layout, u->block, u->segment, u->count);
     if (u->form == SHORE_GRADIENT_SPARSE)
         return u->offsets[u->count] - u->offsets[0] + (u->count + 1) * sizeof *u->offsets;
-    return u->gradient ? elems * (shore__gradient_segment_bytes(u->form) / SHORE_SEGMENT_ELEMS) : 0;
+    return shore__update_is_spilled(u) ? 0 : elems * (shore__gradient_segment_bytes(u->form) / SHORE_SEGMENT_ELEMS);
 }
 
 uint64_t shore__update_residual_bytes(const struct shore__drive_config *config, const struct shore_update *u) {
@@ -155,8 +155,7 @@ int shore__chunk_update(const struct shore__drive_config *config, const struct s
                         const struct shore__stored *in, const struct shore__stored *out, struct shore_diag *diag) {
     struct shore__gradient gradient;
     uint32_t segment;
-    int worst =
-        shore__gradient_open(&gradient, update->form, update->gradient, update->offsets, update->count, &segment);
+    int worst = shore__gradient_open(&gradient, update, &segment);
     if (worst)
         return shore__fail(diag, worst, "the compressed gradient of block %u, segment %u came damaged to its drive",
                            update->block, update->segment + segment);
@@ -198,6 +197,7 @@ int shore__update_check(const struct shore__drive_config *config, const struct s
     if (update->block >= config->layout->nblocks || update->count == 0 || !update->groups) return -EINVAL;
     if ((unsigned)update->form > SHORE_GRADIENT_SPARSE) return -EINVAL;
     if (update->form == SHORE_GRADIENT_SPARSE && (!update->gradient || !update->offsets)) return -EINVAL;
+    if (update->gather && update->gradient) return -EINVAL;
     const struct shore_layout_block *block = &config->layout->blocks[update->block];
     if (update->segment >= block->segments || update->count > block->segments - update->segment) return -EINVAL;
     for (uint32_t t = 0; t < block->ntensors; t++) {

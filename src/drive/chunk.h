@@ -7,6 +7,11 @@
 
 size_t shore__gradient_segment_bytes(enum shore_gradient_form form); /* 0: SPARSE has no fixed size */
 
+/* Its gradient lies on the drives. */
+static inline bool shore__update_is_spilled(const struct shore_update *update) {
+    return !update->gradient && !update->gather;
+}
+
 /* The part of a request that is about [segment, segment + count) of its block. */
 struct shore_update shore__update_part(const struct shore__drive_config *config, const struct shore_update *whole,
                                        uint32_t segment, uint32_t count);

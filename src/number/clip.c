@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "number/gather.h"
 #include "number/norm.h"
 
 void shore_clip_begin(struct shore_clip *clip, const struct shore_layout *layout, double limit, double *sums) {
@@ -40,6 +41,35 @@ bool shore_clip_add(struct shore_clip *clip, uint32_t block, uint32_t segment, u
 #pragma omp parallel for schedule(static)
     for (uint32_t i = 0; i < count; i++)
         sums[i] = shore_clip_sum(gradient + (size_t)i * SHORE_SEGMENT_ELEMS);
+    return run_on(clip, sums, count);
+}
+
+/* Of one segment that begins at an element of its block. */
+static double gathered_sum(const struct shore__gather_list *list, uint64_t first) {
+    double lane[SHORE__SQUARES_LANES] = {0};
+    float tile[1024];
+    for (uint64_t at = 0, n; at < SHORE_SEGMENT_ELEMS; at += n) {
+        n = SHORE_SEGMENT_ELEMS - at;
+        const float *there = shore__gather_view(list, first + at, &n);
+        n -= n % SHORE__SQUARES_LANES;
+        if (!there || n == 0) {
+            n = sizeof tile / sizeof tile[0];
+            if (n > SHORE_SEGMENT_ELEMS - at) n = SHORE_SEGMENT_ELEMS - at;
+            shore__gather_fill(list, first + at, n, tile);
+            there = tile;
+        }
+        shore__squares_add(lane, there, n);
+    }
+    return shore__squares_sum(lane);
+}
+
+bool shore_clip_add_gathered(struct shore_clip *clip, uint32_t block, uint32_t segment, uint32_t count,
+                             const struct shore_gather *gather, uint32_t ngather) {
+    const struct shore__gather_list list = {gather, ngather};
+    double *sums = sums_of(clip, block, segment);
+#pragma omp parallel for schedule(static)
+    for (uint32_t i = 0; i < count; i++)
+        sums[i] = gathered_sum(&list, (uint64_t)(segment + i) * SHORE_SEGMENT_ELEMS);
     return run_on(clip, sums, count);
 }
 

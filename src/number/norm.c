@@ -8,7 +8,7 @@
 #include <immintrin.h>
 #endif
 
-enum { LANES = 16 };
+enum { LANES = SHORE__SQUARES_LANES };
 
 /* The square of an fp32 is exact in double; only the additions round, in the order of the elements of a lane. */
 static __attribute__((noinline)) void add_squares_plain(double lane[LANES], const float *x, size_t elems) {
@@ -74,11 +74,21 @@ static __attribute__((noinline)) double fold(double lane[LANES]) {
     return isnan(lane[0]) ? (double)NAN : lane[0];
 }
 
-double shore__sum_squares(const float *x, size_t elems) {
-    double lane[LANES] = {0};
+void shore__squares_add(double lane[SHORE__SQUARES_LANES], const float *x, size_t elems) {
     uint64_t control = shore__fp_begin();
     add_squares(lane, x, elems);
+    shore__fp_end(control);
+}
+
+double shore__squares_sum(double lane[SHORE__SQUARES_LANES]) {
+    uint64_t control = shore__fp_begin();
     double sum = fold(lane);
     shore__fp_end(control);
     return sum;
+}
+
+double shore__sum_squares(const float *x, size_t elems) {
+    double lane[LANES] = {0};
+    shore__squares_add(lane, x, elems);
+    return shore__squares_sum(lane);
 }

@@ -9,4 +9,9 @@
  * every processor. NaN and infinity come through. Threading: any. */
 double shore__sum_squares(const float *x, size_t elems);
 
+/* The same of elements that come run by run: every run but the last has a multiple of 16. lane begins with zeros. */
+#define SHORE__SQUARES_LANES 16u
+void shore__squares_add(double lane[SHORE__SQUARES_LANES], const float *x, size_t elems);
+double shore__squares_sum(double lane[SHORE__SQUARES_LANES]); /* overwrites lane */
+
 #endif

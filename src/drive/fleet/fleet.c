@@ -11,6 +11,7 @@
 #include "drive/chunk.h"
 #include "drive/layout.h"
 #include "drive/remote/remote.h"
+#include "number/gather.h"
 
 enum join_kind {
     JOIN_FETCH,
@@ -40,14 +41,15 @@ struct shore__join {
     atomic_bool failed; /* who sets it writes rc and diag */
     int rc;
     struct shore_diag diag;
-    struct shore_update update; /* groups point into tail; of a store: what both have in common; of a fetch: its step */
+    /* groups and gather list point into tail; of a store: what both have in common; of a fetch: its step */
+    struct shore_update update;
     const unsigned char *state;
     struct shore_commit commit, elsewhere; /* as the first drive and the others get it; they point into tail */
     unsigned char *seal_out;
     unsigned char seal_want[16];
     uint32_t nparts;
     struct part *part;    /* by drive; behind the tail */
-    unsigned char tail[]; /* groups of an update, a seal for each part, or metrics and blob */
+    unsigned char tail[]; /* groups and gather list of an update, a seal for each part, or metrics and blob */
 };
 
 static void update_finished(struct shore_fleet *f, uint64_t attempt, int rc, const struct shore_diag *diag);
@@ -333,7 +335,9 @@ static const char *left_out(const struct shore_fleet *f, const struct shore_upda
         if (adam && !h->frozen && h->inv_sqrt_bias2 == 0)
             return "inv_sqrt_bias2 of a group is 0: shore_hyper_at_step() fills it in";
     }
-    return NULL;
+    const struct shore__gather_list list = {update->gather, update->ngather};
+    if (update->gather && update->form == SHORE_GRADIENT_SPARSE) return "a gather list cannot be of form SPARSE";
+    return update->gather ? shore__gather_fault(&list, block) : NULL;
 }
 
 int shore_fleet_update(struct shore_fleet *f, const struct shore_update *given, struct shore_completion done) {
@@ -346,11 +350,15 @@ int shore_fleet_update(struct shore_fleet *f, const struct shore_update *given, 
     const char *what = left_out(f, update);
     if (what) return refuse(done, shore__fail(&why, -EINVAL, "shore_fleet_update: %s", what), &why);
     size_t groups_bytes = update->ngroups * sizeof *update->groups;
-    struct shore__join *join = join_new(f, JOIN_UPDATE, groups_bytes, done);
+    size_t gather_bytes = update->gather ? update->ngather * sizeof *update->gather : 0;
+    size_t gather_at = (groups_bytes + 15) / 16 * 16;
+    struct shore__join *join = join_new(f, JOIN_UPDATE, gather_at + gather_bytes, done);
     if (!join) return -ENOMEM;
     memcpy(join->tail, update->groups, groups_bytes);
+    if (gather_bytes) memcpy(join->tail + gather_at, update->gather, gather_bytes);
     join->update = *update;
     join->update.groups = (const struct shore_hyper *)(void *)join->tail;
+    if (update->gather) join->update.gather = (const struct shore_gather *)(void *)(join->tail + gather_at);
     return submit_update(join);
 }
 

@@ -114,7 +114,7 @@ static int local_update(struct shore__drive *d, const struct shore_update *updat
     struct shore__local_job *job = job_new(SHORE__LOCAL_UPDATE, done);
     if (!job) return -ENOMEM;
     rc = locate(l, job, update->block, update->segment, update->count);
-    if (!rc && !update->gradient &&
+    if (!rc && shore__update_is_spilled(update) &&
         (!l->spilled || !shore__all_spilled(l->spilled + job->local, job->count, update->form)))
         rc = -EINVAL;
     int slot = rc ? rc : shore__slots_write(&l->slots, update->base_step, update->attempt);

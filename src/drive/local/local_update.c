@@ -146,7 +146,7 @@ static void start_reads(struct shore__pipeline *p, struct chunk *c) {
         uint64_t bytes = submit_planes(p, c, SHORE__IO_READ, job->slot);
         *(job->kind == SHORE__LOCAL_VERIFY ? &l->read_fetch : &l->read_state) += bytes;
     }
-    if (job->kind == SHORE__LOCAL_UPDATE && !job->update.gradient) {
+    if (job->kind == SHORE__LOCAL_UPDATE && shore__update_is_spilled(&job->update)) {
         size_t each = shore__gradient_segment_bytes(job->update.form);
         submit_op(p, c, SHORE__IO_READ, c->gradient, shore__volume_spill_offset(&l->volume, c->local, each),
                   c->count * each);
@@ -298,12 +298,13 @@ static void make_leaves(struct shore__pipeline *p, struct chunk *c, unsigned slo
 static int compute_update(struct shore__pipeline *p, struct chunk *c) {
     struct shore__local_job *job = c->job;
     int rc = check_leaves(p, c);
-    if (!rc && !job->update.gradient)
+    bool spilled = shore__update_is_spilled(&job->update);
+    if (!rc && spilled)
         rc = shore__local_check_spilled(p->l, job, c->local, c->count, c->gradient,
                                         shore__gradient_segment_bytes(job->update.form));
     if (rc) return rc;
     struct shore_update part = shore__update_part(&p->l->config, &job->update, c->segment, c->count);
-    if (!part.gradient) part.gradient = c->gradient;
+    if (spilled) part.gradient = c->gradient;
     struct shore_diag diag = {""};
     rc = shore__chunk_update(&p->l->config, &part, &c->stored, &c->stored, &diag);
     if (p->l->config.plane_bytes[SHORE_PLANE_R])

@@ -180,7 +180,7 @@ static int run_update(struct ram *r, struct ram_job *job, struct shore_diag *dia
         count = shore__slot_map_run(&r->map, job->slot, local, count);
         shore__slot_map_update(&r->map, 1 - job->slot, local, count);
         struct shore_update part = shore__update_part(&r->config, u, u->segment + at, count);
-        if (!u->gradient) part.gradient = r->spill + local * shore__gradient_segment_bytes(u->form);
+        if (shore__update_is_spilled(u)) part.gradient = r->spill + local * shore__gradient_segment_bytes(u->form);
         struct shore__stored in = stored_at(r, job->slot, local), out = stored_at(r, 1 - job->slot, local);
         uint64_t start = shore__now_ns();
         int rc = shore__chunk_update(&r->config, &part, &in, &out, diag);
@@ -189,7 +189,7 @@ static int run_update(struct ram *r, struct ram_job *job, struct shore_diag *dia
         r->compute_ns += shore__now_ns() - start;
         r->read_state += count * shore__state_segment_bytes(r->desc.plane_bytes);
         r->write_state += count * shore__state_segment_bytes(r->desc.plane_bytes);
-        if (!u->gradient) r->read_spill += count * shore__gradient_segment_bytes(u->form);
+        if (shore__update_is_spilled(u)) r->read_spill += count * shore__gradient_segment_bytes(u->form);
         if (rc && !worst) worst = rc;
         memset(r->written + local, 1, count);
     }
@@ -445,7 +445,7 @@ static int ram_update(struct shore__drive *d, const struct shore_update *update,
     const struct shore__extent *extent = shore__extent_find(&r->desc, update->block, update->segment, update->count);
     if (!extent) return -EINVAL;
     uint32_t local = extent->local + (update->segment - extent->first);
-    if (!update->gradient) {
+    if (shore__update_is_spilled(update)) {
         if (!r->spill || !shore__all_spilled(r->spilled + local, update->count, update->form)) return -EINVAL;
     }
     struct ram_job *job = job_new(JOB_UPDATE, done);

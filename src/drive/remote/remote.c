@@ -216,7 +216,7 @@ static uint64_t update_bytes(const struct remote *r, const struct shore_update *
     uint64_t elems = (uint64_t)count * SHORE_SEGMENT_ELEMS, gradient = 0;
     if (u->form == SHORE_GRADIENT_SPARSE)
         gradient = u->offsets[at + count] - u->offsets[at];
-    else if (u->gradient)
+    else if (!shore__update_is_spilled(u))
         gradient = count * shore__gradient_segment_bytes(u->form);
     return (gradient + SHORE__IO_ALIGN - 1) / SHORE__IO_ALIGN * SHORE__IO_ALIGN + (u->residual ? elems * 2 : 0) +
            (u->params_out ? elems * (r->config.fp32_params ? 4 : 2) : 0);
@@ -249,9 +249,9 @@ static void fill_update(struct remote *r, struct remote_request *q, const struct
         q->bulk[0] = (const unsigned char *)u->gradient + u->offsets[at];
         q->bulk_bytes[0] = u->offsets[at + f->count] - u->offsets[at];
         q->bulk_class[0] = SHORE__LINK_IN_COMPRESSED;
-    } else if (u->gradient) {
+    } else if (!shore__update_is_spilled(u)) {
         size_t each = shore__gradient_segment_bytes(u->form);
-        q->bulk[0] = (const unsigned char *)u->gradient + at * each;
+        q->bulk[0] = u->gather ? NULL : (const unsigned char *)u->gradient + at * each;
         q->bulk_bytes[0] = crossing(r, f, each);
         q->bulk_class[0] = SHORE__LINK_IN_GRADIENTS;
     } else {

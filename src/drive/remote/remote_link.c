@@ -7,6 +7,7 @@
 #include "base/thread.h"
 #include "base/units.h"
 #include "drive/remote/remote_link.h"
+#include "number/gather.h"
 
 /* ---- ends -------------------------------------------------------------------------------------------------------- */
 
@@ -158,14 +159,37 @@ static void count_sent(struct remote *r, const struct remote_request *q) {
         r->class_bytes[SHORE__LINK_IN_COMPRESSED] += 4 * ((uint64_t)q->fields.count + 1);
 }
 
+/* The gradient of a request that comes as a gather list, put together while its place on the far side waits for it. */
+static int gather(struct remote_link *l, struct remote_request *q, struct shore_diag *diag) {
+    const struct shore_update *u = q->update;
+    if (!u || !u->gather) return 0;
+    size_t bytes = q->bulk_bytes[0];
+    if (l->gathered_bytes < bytes) {
+        void *more = realloc(l->gathered, bytes);
+        if (!more) return shore__fail(diag, -ENOMEM, "out of memory");
+        l->gathered = more;
+        l->gathered_bytes = bytes;
+    }
+    const struct shore__gather_list list = {u->gather, u->ngather};
+    uint64_t first = (uint64_t)q->fields.segment * SHORE_SEGMENT_ELEMS;
+    if (u->form == SHORE_GRADIENT_BF16)
+        shore__gather_fill_bf16(&list, first, bytes / sizeof(uint16_t), l->gathered);
+    else
+        shore__gather_fill(&list, first, bytes / sizeof(float), l->gathered);
+    q->bulk[0] = l->gathered;
+    return 0;
+}
+
 static int send_request(struct remote *r, struct remote_link *l, struct remote_request *q, unsigned char *body,
                         struct shore_diag *diag) {
     struct shore__frame frame = {.type = q->fields.type, .id = q->id, .body = body, .body_bytes = put_body(body, q)};
     if (!frame.body_bytes) return shore__fail(diag, -E2BIG, "a request does not fit a frame");
+    int rc = gather(l, q, diag);
+    if (rc) return rc;
     for (int i = 0; i < REMOTE_PARTS; i++)
         if (q->bulk_bytes[i])
             frame.bulk[frame.nbulk++] = (struct iovec){(void *)(uintptr_t)q->bulk[i], q->bulk_bytes[i]};
-    int rc = shore__conn_send(&l->way.conn, &frame, diag);
+    rc = shore__conn_send(&l->way.conn, &frame, diag);
     pthread_mutex_lock(&r->lock);
     if (!rc) count_sent(r, q);
     bool answered = q->state == REMOTE_ANSWERED;
@@ -207,6 +231,9 @@ static void *writer(void *ctx) {
     }
     if (rc) break_off(r, rc, &diag);
     free(body);
+    free(l->gathered);
+    l->gathered = NULL;
+    l->gathered_bytes = 0;
     thread_ends(r);
     return NULL;
 }

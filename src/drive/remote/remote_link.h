@@ -30,7 +30,7 @@ struct remote_request {
     uint32_t tail_bytes;
     const void *blob; /* COMMIT: behind the tail */
     uint32_t blob_bytes;
-    const void *bulk[REMOTE_PARTS];
+    const void *bulk[REMOTE_PARTS]; /* of an update, the first is NULL where it is still to be gathered */
     size_t bulk_bytes[REMOTE_PARTS];
     enum shore__link_class bulk_class[REMOTE_PARTS], dst_class;
     void *dst; /* where the answer's bulk goes */
@@ -65,7 +65,9 @@ struct remote_link {
     struct shore__way way;
     pthread_t reader, writer;
     bool reads, writes;
-    bool sends; /* a request, with the drive's lock */
+    bool sends;     /* a request, with the drive's lock */
+    void *gathered; /* the writer's: the gradient of the request that it sends, where it is gathered */
+    size_t gathered_bytes;
 };
 
 struct remote {

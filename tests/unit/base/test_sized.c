@@ -83,6 +83,7 @@ static void results_reach_as_far_as_they_fit(void **state) {
 static void no_struct_ends_with_padding(void **state) {
     ENDS_WITH(shore_fleet_options, note_ctx);
     ENDS_WITH(shore_fleet_info, generation);
+    ENDS_WITH(shore_update, gather);
     ENDS_WITH(shore_store, order);
     ENDS_WITH(shore_ledger, commit_ns);
 }

@@ -1,0 +1,24 @@
+/* Gradients that lie where they were made, tensor by tensor, read as parts of their block. */
+#ifndef SHORE_NUMBER_GATHER_H
+#define SHORE_NUMBER_GATHER_H
+
+#include "longshore/state.h"
+
+struct shore__gather_list {
+    const struct shore_gather *item;
+    uint32_t count;
+};
+
+/* Whether the list is as shore_gather asks for: NULL, or what is wrong with it. */
+const char *shore__gather_fault(const struct shore__gather_list *list, const struct shore_layout_block *block);
+
+/* Elements [first, first + elems) of the block as fp32; what no item covers is 0. Threading: any. */
+void shore__gather_fill(const struct shore__gather_list *list, uint64_t first, uint64_t elems, float *to);
+/* The same as bf16: fp32 and fp16 are rounded to nearest even. */
+void shore__gather_fill_bf16(const struct shore__gather_list *list, uint64_t first, uint64_t elems, uint16_t *to);
+
+/* Elements from `first` on where they lie, if they are fp32; NULL: they are not. *elems: wanted, lowered to how many
+ * lie there in a row. */
+const float *shore__gather_view(const struct shore__gather_list *list, uint64_t first, uint64_t *elems);
+
+#endif
