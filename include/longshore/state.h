@@ -153,7 +153,8 @@ struct shore_fleet_options {
     bool restoring;      /* open: a state was being put back: all drives go to restore_step, which they all hold,
                           * whatever their records say beside it */
     uint64_t restore_step;
-    /* All memory that grows with the model comes from here if set (arena: see base/arena.h), else from the system. */
+    /* All memory that grows with the model comes from here if set (see memory.h), else from the system. Outlives the
+     * fleet. */
     struct shore_arena *arena;
     /* Notes that are not errors ("page cache used because O_DIRECT is refused"), one sentence each. May be NULL. */
     void (*note)(void *ctx, const char *text);

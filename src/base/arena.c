@@ -46,38 +46,99 @@ static int touch(unsigned char *base, uint64_t bytes) {
     return 0;
 }
 
-int shore__arena_open(uint64_t bytes, struct shore_arena **out, struct shore_diag *diag) {
-    char size[32];
-    shore__format_size(bytes, size, sizeof size);
+/* bytes: rounded up to pages. *rc: why there is none. */
+static unsigned char *map_touched(uint64_t *bytes, unsigned flags, int *rc) {
+    *rc = flags & ~(unsigned)SHORE_MEMORY_LOCKED ? -EINVAL : *bytes > UINT64_MAX / 2 ? -ENOMEM : 0;
+    if (*rc) return NULL;
+    *bytes = *bytes ? shore__arena_round(*bytes) : SHORE__ARENA_ALIGN;
+    unsigned char *base = map_aligned(*bytes);
+    *rc = base ? 0 : -ENOMEM;
+    if (!base) return NULL;
+    /* advice only: both may be unknown to a kernel */
+    madvise(base, *bytes, MADV_HUGEPAGE);
+    madvise(base, *bytes, MADV_DONTFORK);
+    *rc = touch(base, *bytes) ? -EAGAIN : 0;
+    if (!*rc && flags & SHORE_MEMORY_LOCKED && mlock(base, *bytes)) *rc = -EPERM;
+    if (!*rc) return base;
+    munmap(base, *bytes);
+    return NULL;
+}
+
+static struct shore_arena *arena_new(uint64_t bytes, unsigned flags, int *rc) {
     struct shore_arena *arena = malloc(sizeof *arena);
-    bool possible = bytes <= UINT64_MAX / 2;
-    if (possible) bytes = bytes ? shore__arena_round(bytes) : SHORE__ARENA_ALIGN;
-    unsigned char *base = arena && possible ? map_aligned(bytes) : NULL;
+    *rc = -ENOMEM;
+    unsigned char *base = arena ? map_touched(&bytes, flags, rc) : NULL;
     if (!base) {
         free(arena);
-        return shore__fail(diag, SHORE_EBUDGET, "cannot map %s of memory; give a smaller --memory", size);
-    }
-    /* advice only: both may be unknown to a kernel */
-    madvise(base, bytes, MADV_HUGEPAGE);
-    madvise(base, bytes, MADV_DONTFORK);
-    if (touch(base, bytes) != 0) {
-        munmap(base, bytes);
-        free(arena);
-        return shore__fail(diag, SHORE_EBUDGET, "this machine cannot give %s of memory now; give a smaller --memory",
-                           size);
+        return NULL;
     }
     arena->base = base;
     arena->bytes = bytes;
     atomic_init(&arena->used, 0);
+    return arena;
+}
+
+int shore__arena_open(uint64_t bytes, struct shore_arena **out, struct shore_diag *diag) {
+    char size[32];
+    int rc;
+    shore__format_size(bytes, size, sizeof size);
+    struct shore_arena *arena = arena_new(bytes, 0, &rc);
+    if (rc == -EAGAIN)
+        return shore__fail(diag, SHORE_EBUDGET, "this machine cannot give %s of memory now; give a smaller --memory",
+                           size);
+    if (rc) return shore__fail(diag, SHORE_EBUDGET, "cannot map %s of memory; give a smaller --memory", size);
     *out = arena;
     return 0;
 }
 
-void shore__arena_close(struct shore_arena *arena) {
+void shore_arena_close(struct shore_arena *arena) {
     if (!arena) return;
     munmap(arena->base, arena->bytes);
     free(arena);
 }
+
+/* ---- the same for programs of others ---- */
+
+static int refuse(uint64_t bytes, unsigned flags, int rc, struct shore_diag *diag) {
+    char size[32];
+    shore__format_size(bytes, size, sizeof size);
+    if (rc == -EINVAL) return shore__fail(diag, rc, "memory cannot be asked for with flags 0x%x", flags);
+    if (rc == -EPERM)
+        return shore__fail(diag, SHORE_EBUDGET, "%s of memory cannot be locked; `ulimit -l` says how much can", size);
+    return shore__fail(diag, SHORE_EBUDGET, "this machine cannot give %s of memory now", size);
+}
+
+int shore_arena_open(uint64_t bytes, unsigned flags, struct shore_arena **out, struct shore_diag *diag) {
+    int rc;
+    *out = arena_new(bytes, flags, &rc);
+    return rc ? refuse(bytes, flags, rc, diag) : 0;
+}
+
+void *shore_arena_alloc(struct shore_arena *arena, uint64_t bytes) {
+    return arena ? shore__arena_alloc(arena, bytes) : NULL;
+}
+
+uint64_t shore_arena_left(const struct shore_arena *arena) {
+    return arena ? shore__arena_left(arena) : 0;
+}
+
+void *shore_arena_memory(const struct shore_arena *arena, uint64_t *bytes) {
+    *bytes = arena->bytes;
+    return arena->base;
+}
+
+int shore_buffer_alloc(uint64_t bytes, unsigned flags, void **out, struct shore_diag *diag) {
+    uint64_t rounded = bytes;
+    int rc;
+    *out = map_touched(&rounded, flags, &rc);
+    return rc ? refuse(bytes, flags, rc, diag) : 0;
+}
+
+void shore_buffer_free(void *buffer, uint64_t bytes) {
+    if (buffer) munmap(buffer, bytes ? shore__arena_round(bytes) : SHORE__ARENA_ALIGN);
+}
+
+/* ---- pieces ---- */
 
 void *shore__arena_alloc(struct shore_arena *arena, uint64_t bytes) {
     if (bytes > UINT64_MAX / 2) return NULL;

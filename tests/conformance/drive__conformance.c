@@ -557,7 +557,7 @@ static void test_memory(void **state) {
             assert_true(shore__arena_left(options.arena) < bytes / 3);
             assert_int_equal(notes, bytes < most);
             shore_fleet_close(fleet);
-            shore__arena_close(options.arena);
+            shore_arena_close(options.arena);
             plain_close(&plain);
             place_close(&place);
         }

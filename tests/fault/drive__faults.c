@@ -641,11 +641,11 @@ static void a_fleet_that_memory_is_short_for_leaves_nothing(void **state) {
     says(&t, t.place.path[1]);
     assert_int_not_equal(access(t.place.path[0], F_OK), 0);
     assert_int_not_equal(access(t.place.path[1], F_OK), 0);
-    shore__arena_close(t.options.arena);
+    shore_arena_close(t.options.arena);
     must(&t, shore__arena_open(least, &t.options.arena, &t.diag));
     must(&t, shore_fleet_create(t.plain.layout, &t.options, &t.fleet, &t.diag));
     stop(&t);
-    shore__arena_close(t.options.arena);
+    shore_arena_close(t.options.arena);
     finish(&t);
 }
 

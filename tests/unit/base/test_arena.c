@@ -5,7 +5,11 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -36,8 +40,8 @@ static void pieces_are_aligned_zeroed_and_accounted(void **state) {
     assert_non_null(shore__arena_alloc(arena, 7 * 4096));
     assert_true(shore__arena_left(arena) == 0);
     assert_null(shore__arena_alloc(arena, 0));
-    shore__arena_close(arena);
-    shore__arena_close(NULL);
+    shore_arena_close(arena);
+    shore_arena_close(NULL);
 }
 
 static void without_an_arena_the_system_gives(void **state) {
@@ -79,7 +83,7 @@ static void resident_memory_is_what_was_asked_for(void **state) {
         memset(all, 1, sizes[i]);
         shore__resident_bytes(&after, NULL);
         if (WITHOUT_SANITIZER) assert_true(after <= before + sizes[i] + slack);
-        shore__arena_close(arena);
+        shore_arena_close(arena);
     }
 }
 
@@ -106,7 +110,7 @@ static void threads_take_different_pieces(void **state) {
         assert_ptr_equal(result, arena);
     }
     assert_true(shore__arena_left(arena) == 0);
-    shore__arena_close(arena);
+    shore_arena_close(arena);
 }
 
 struct seen {
@@ -142,8 +146,81 @@ static void threads_are_small_named_and_without_signals(void **state) {
     assert_int_equal(sigismember(&after, SIGTERM), sigismember(&before, SIGTERM));
 }
 
+/* KiB that the process may lock no more of. */
+static size_t locked_kib(void) {
+    char line[256];
+    size_t kib = SIZE_MAX;
+    FILE *status = fopen("/proc/self/status", "r");
+    while (status && fgets(line, sizeof line, status))
+        if (sscanf(line, "VmLck: %zu kB", &kib) == 1) break;
+    if (status) fclose(status);
+    return kib;
+}
+
+static void other_programs_get_the_same(void **state) {
+    struct shore_arena *arena;
+    struct shore_diag diag = {""};
+    uint64_t bytes;
+    assert_int_equal(shore_arena_open(3 * 4096 - 1, 0, &arena, &diag), 0);
+    unsigned char *base = shore_arena_memory(arena, &bytes);
+    assert_int_equal(bytes, 3 * 4096);
+    assert_ptr_equal(shore_arena_alloc(arena, 1), base);
+    assert_ptr_equal(shore_arena_alloc(arena, 4097), base + 4096);
+    assert_int_equal(shore_arena_left(arena), 0);
+    assert_null(shore_arena_alloc(arena, 1));
+    assert_null(shore_arena_alloc(NULL, 1)); /* not from the system, unlike inside */
+    assert_int_equal(shore_arena_left(NULL), 0);
+    shore_arena_close(arena);
+    assert_int_equal(shore_arena_open(UINT64_C(1) << 60, 0, &arena, &diag), SHORE_EBUDGET);
+    assert_null(arena);
+    assert_null(strstr(diag.text, "--memory"));
+    assert_int_equal(shore_arena_open(4096, 2, &arena, &diag), -EINVAL);
+    assert_string_equal(diag.text, "memory cannot be asked for with flags 0x2");
+}
+
+static void buffers_are_locked_where_that_is_asked_for(void **state) {
+    struct shore_diag diag = {""};
+    unsigned char *buffer;
+    void *made;
+    size_t before = locked_kib();
+    assert_int_equal(shore_buffer_alloc(5000, 0, &made, &diag), 0);
+    buffer = made;
+    assert_true((uintptr_t)buffer % 4096 == 0 && buffer[0] == 0 && buffer[8191] == 0);
+    assert_int_equal(locked_kib(), before);
+    shore_buffer_free(buffer, 5000);
+    int rc = shore_buffer_alloc(5000, SHORE_MEMORY_LOCKED, &made, &diag);
+    if (rc) { /* where nothing may be locked */
+        assert_int_equal(rc, SHORE_EBUDGET);
+    } else if (before != SIZE_MAX && WITHOUT_SANITIZER) {
+        assert_int_equal(locked_kib(), before + 8);
+        shore_buffer_free(made, 5000);
+        assert_int_equal(locked_kib(), before);
+    }
+    shore_buffer_free(NULL, 1);
+}
+
+/* Root may lock what it likes. */
+static void what_may_not_be_locked_is_refused(void **state) {
+    const struct rlimit none = {0, 0};
+    int status = 0;
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        struct shore_diag diag = {""};
+        void *made;
+        if (setrlimit(RLIMIT_MEMLOCK, &none) || (geteuid() == 0 && setuid(65534))) _exit(2);
+        int rc = shore_buffer_alloc(4096, SHORE_MEMORY_LOCKED, &made, &diag);
+        _exit(rc != SHORE_EBUDGET || made || !strstr(diag.text, " of memory cannot be locked"));
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(other_programs_get_the_same),
+        cmocka_unit_test(buffers_are_locked_where_that_is_asked_for),
+        cmocka_unit_test(what_may_not_be_locked_is_refused),
         cmocka_unit_test(pieces_are_aligned_zeroed_and_accounted),
         cmocka_unit_test(without_an_arena_the_system_gives),
         cmocka_unit_test(impossible_sizes_are_errors),

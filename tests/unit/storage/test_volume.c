@@ -237,11 +237,11 @@ static void memory_is_what_was_announced(void **state) {
         if (rc) fail_msg("%s", diag.text);
         assert_true(shore__arena_left(arena) == 0);
         shore__volume_close(&v);
-        shore__arena_close(arena);
+        shore_arena_close(arena);
     }
     assert_int_equal(shore__arena_open(bytes - SHORE__ARENA_ALIGN, &arena, &diag), 0);
     assert_int_equal(shore__volume_open(path, SHORE_IO_AUTO, arena, &v, &diag), -ENOMEM);
-    shore__arena_close(arena);
+    shore_arena_close(arena);
 }
 
 static void a_path_stands_for_a_volume(void **state) {
