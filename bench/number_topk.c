@@ -75,7 +75,7 @@ int main(int argc, char **argv) {
         best_select = fmax(best_select, rate((double)elems * 4, rounds, begin));
     }
     for (uint32_t s = 0; s < segments; s++)
-        code_bytes += shore__sparse_bytes(SHORE__SPARSE_BF16, t.list[s].index, t.list[s].count);
+        code_bytes += shore__sparse_bytes(SHORE_SPARSE_BF16, t.list[s].index, t.list[s].count);
     printf("%d threads, %.1f M elements, top %g%%: read %.1f GB/s, select %.1f GB/s, ratio %.2f; %.2f bytes an entry "
            "with bf16 values (%llu of %llu entries, check %llu)\n",
            threads, (double)elems * 1e-6, ratio * 100, best_read * 1e-9, best_select * 1e-9, best_select / best_read,

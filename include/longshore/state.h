@@ -277,7 +277,7 @@ enum shore_fetch_kind {
 enum shore_gradient_form {
     SHORE_GRADIENT_FP32,
     SHORE_GRADIENT_BF16,  /* widened to fp32, exactly, before anything else */
-    SHORE_GRADIENT_SPARSE /* what is left out is zero: the codes of number/sparse.h, one for each segment */
+    SHORE_GRADIENT_SPARSE /* what is left out is zero: codes as of sparse.h, one for each segment */
 };
 
 enum shore_dtype { SHORE_DTYPE_FP32, SHORE_DTYPE_BF16, SHORE_DTYPE_FP16 };

@@ -47,14 +47,14 @@ void shore__residual_add(float *x, uint16_t *next, const uint16_t *base, size_t 
 }
 
 __attribute__((noinline)) static void take_out(uint16_t *next, const struct shore__topk_list *sent,
-                                               enum shore__sparse_values values) {
+                                               enum shore_sparse_values values) {
     for (uint32_t i = 0; i < sent->count; i++) {
         float value = shore__bits_f32(shore__sparse_value(values, sent->bits[i]));
         next[sent->index[i]] = shore__f32_to_bf16(shore__bits_f32(sent->bits[i]) - value);
     }
 }
 
-void shore__residual_sent(uint16_t *next, const struct shore__topk_list *sent, enum shore__sparse_values values) {
+void shore__residual_sent(uint16_t *next, const struct shore__topk_list *sent, enum shore_sparse_values values) {
     uint64_t control = shore__fp_begin();
     take_out(next, sent, values);
     shore__fp_end(control);

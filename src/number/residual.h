@@ -16,6 +16,6 @@
 void shore__residual_add(float *x, uint16_t *next, const uint16_t *base, size_t elems);
 
 /* Takes what is sent out of a segment's residual: next = bf16 of (sum - value sent) for each entry of the list. */
-void shore__residual_sent(uint16_t *next, const struct shore__topk_list *sent, enum shore__sparse_values values);
+void shore__residual_sent(uint16_t *next, const struct shore__topk_list *sent, enum shore_sparse_values values);
 
 #endif

@@ -9,8 +9,8 @@
 #define BITMAP_BYTES (SHORE__SPARSE_SEGMENT / 8)
 #define GAP_GO_ON 255u
 
-static size_t value_bytes(enum shore__sparse_values values) {
-    return values == SHORE__SPARSE_BF16 ? 2 : 4;
+static size_t value_bytes(enum shore_sparse_values values) {
+    return values == SHORE_SPARSE_BF16 ? 2 : 4;
 }
 
 /* ---- writing ----------------------------------------------------------------------------------------------------- */
@@ -34,7 +34,7 @@ static enum shore__sparse_indices smallest(const uint16_t *index, uint32_t count
     return SHORE__SPARSE_BITMAP;
 }
 
-uint64_t shore__sparse_bound(enum shore__sparse_values values, uint64_t count, uint32_t segments) {
+uint64_t shore_sparse_bound(enum shore_sparse_values values, uint64_t count, uint32_t segments) {
     /* gaps: a byte an entry, and one more for every 255 elements passed over: 257 of these fit a segment */
     uint64_t more = (uint64_t)segments * (SHORE__SPARSE_SEGMENT / GAP_GO_ON);
     uint64_t index = count + (count < more ? count : more), bitmaps = (uint64_t)segments * BITMAP_BYTES;
@@ -42,7 +42,7 @@ uint64_t shore__sparse_bound(enum shore__sparse_values values, uint64_t count, u
     return (uint64_t)segments * SHORE__SPARSE_HEADER_BYTES + index + count * value_bytes(values);
 }
 
-size_t shore__sparse_bytes(enum shore__sparse_values values, const uint16_t *index, uint32_t count) {
+size_t shore__sparse_bytes(enum shore_sparse_values values, const uint16_t *index, uint32_t count) {
     size_t bytes;
     smallest(index, count, &bytes);
     return SHORE__SPARSE_HEADER_BYTES + bytes + count * value_bytes(values);
@@ -59,7 +59,7 @@ static void put_gaps(unsigned char *at, const uint16_t *index, uint32_t count) {
     }
 }
 
-size_t shore__sparse_encode(enum shore__sparse_values values, const uint16_t *index, const uint32_t *bits,
+size_t shore__sparse_encode(enum shore_sparse_values values, const uint16_t *index, const uint32_t *bits,
                             uint32_t count, void *code) {
     unsigned char *at = code;
     size_t index_bytes;
@@ -81,7 +81,7 @@ size_t shore__sparse_encode(enum shore__sparse_values values, const uint16_t *in
     }
     at += index_bytes;
     for (uint32_t i = 0; i < count; i++) {
-        if (values == SHORE__SPARSE_BF16)
+        if (values == SHORE_SPARSE_BF16)
             shore__put_u16(at + 2 * (size_t)i, shore__f32_to_bf16(shore__bits_f32(bits[i])));
         else
             shore__put_u32(at + 4 * (size_t)i, bits[i]);
@@ -89,8 +89,8 @@ size_t shore__sparse_encode(enum shore__sparse_values values, const uint16_t *in
     return SHORE__SPARSE_HEADER_BYTES + index_bytes + count * value_bytes(values);
 }
 
-uint32_t shore__sparse_value(enum shore__sparse_values values, uint32_t bits) {
-    return values == SHORE__SPARSE_BF16 ? (uint32_t)shore__f32_to_bf16(shore__bits_f32(bits)) << 16 : bits;
+uint32_t shore__sparse_value(enum shore_sparse_values values, uint32_t bits) {
+    return values == SHORE_SPARSE_BF16 ? (uint32_t)shore__f32_to_bf16(shore__bits_f32(bits)) << 16 : bits;
 }
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
@@ -128,10 +128,10 @@ int shore__sparse_open(const void *code, size_t bytes, struct shore__sparse_read
     unsigned form = at[0] & 15u, values = at[0] >> 4;
     size_t index_bytes = shore__get_u16(at + 2);
     uint32_t count = shore__get_u32(at + 4);
-    if (form > SHORE__SPARSE_BITMAP || values > SHORE__SPARSE_FP32 || at[1] || count > SHORE__SPARSE_SEGMENT)
+    if (form > SHORE__SPARSE_BITMAP || values > SHORE_SPARSE_FP32 || at[1] || count > SHORE__SPARSE_SEGMENT)
         return SHORE_ECORRUPT;
     if (index_bytes > BITMAP_BYTES ||
-        bytes != SHORE__SPARSE_HEADER_BYTES + index_bytes + count * value_bytes((enum shore__sparse_values)values))
+        bytes != SHORE__SPARSE_HEADER_BYTES + index_bytes + count * value_bytes((enum shore_sparse_values)values))
         return SHORE_ECORRUPT;
     at += SHORE__SPARSE_HEADER_BYTES;
     bool good = form == SHORE__SPARSE_GAPS    ? gaps_are_good(at, index_bytes, count)
@@ -142,14 +142,14 @@ int shore__sparse_open(const void *code, size_t bytes, struct shore__sparse_read
                                          .index_end = at + index_bytes,
                                          .value = at + index_bytes,
                                          .indices = (enum shore__sparse_indices)form,
-                                         .values = (enum shore__sparse_values)values,
+                                         .values = (enum shore_sparse_values)values,
                                          .left = count};
     return 0;
 }
 
 static float take_value(struct shore__sparse_reader *r) {
     uint32_t bits;
-    if (r->values == SHORE__SPARSE_BF16) {
+    if (r->values == SHORE_SPARSE_BF16) {
         bits = (uint32_t)shore__get_u16(r->value) << 16;
         r->value += 2;
     } else {

@@ -15,8 +15,8 @@ static bool keeps_residual(const struct shore__settings *s) {
     return s->compress > 0 && s->error_feedback;
 }
 
-static enum shore__sparse_values values_of(const struct shore__settings *s) {
-    return s->compress_fp32 ? SHORE__SPARSE_FP32 : SHORE__SPARSE_BF16;
+static enum shore_sparse_values values_of(const struct shore__settings *s) {
+    return s->compress_fp32 ? SHORE_SPARSE_FP32 : SHORE_SPARSE_BF16;
 }
 
 /* Elements of the block's tensors, without the gaps: what the share is a share of. */
@@ -32,7 +32,7 @@ static uint64_t block_k(const struct shore__settings *s, const struct shore_layo
 int shore__compress_check(const struct shore__settings *s, const struct shore__model *m, struct shore_diag *diag) {
     for (uint32_t b = 0; b < m->nblocks; b++) {
         const struct shore_layout_block *block = &m->layout->blocks[b];
-        if (shore__sparse_bound(values_of(s), block_k(s, block), block->segments) > UINT32_MAX)
+        if (shore_sparse_bound(values_of(s), block_k(s, block), block->segments) > UINT32_MAX)
             return shore__fail(diag, SHORE_EUSAGE,
                                "--compress: so much of block %s would take more than 4 GiB; compress more, or not",
                                block->name);
@@ -51,7 +51,7 @@ void shore__compress_place(struct compression *z, const struct shore__settings *
     for (uint32_t b = 0; b < m->nblocks; b++) {
         const struct shore_layout_block *block = &m->layout->blocks[b];
         uint64_t k = block_k(s, block);
-        void *code = shore__carve_host(memory, shore__sparse_bound(z->values, k, block->segments));
+        void *code = shore__carve_host(memory, shore_sparse_bound(z->values, k, block->segments));
         void *offsets = shore__carve_host(memory, (block->segments + UINT64_C(1)) * sizeof *z->blocks->offsets);
         if (place) z->blocks[b] = (struct compressed_block){k, code, offsets};
         if (k > most_k) most_k = k;

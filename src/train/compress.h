@@ -22,7 +22,7 @@ struct compressed_block {
 };
 
 struct compression {
-    enum shore__sparse_values values;
+    enum shore_sparse_values values;
     struct compressed_block *blocks; /* [nblocks] */
     struct shore__topk topk;
     /* Of the whole model, by segment; none without error feedback. On the host: of two steps, in turn. Saved on the

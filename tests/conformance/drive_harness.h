@@ -167,7 +167,7 @@ static inline void *gradient_in_form(const struct plain *p, const float *dense, 
             index[n] = (uint16_t)i;
             bits[n++] = shore__f32_bits(x);
         }
-        enum shore__sparse_values values = s % 2 ? SHORE__SPARSE_FP32 : SHORE__SPARSE_BF16;
+        enum shore_sparse_values values = s % 2 ? SHORE_SPARSE_FP32 : SHORE_SPARSE_BF16;
         used += (uint32_t)shore__sparse_encode(values, index, bits, n, out + used);
         (*offsets)[s + 1] = used;
     }

@@ -64,17 +64,17 @@ static void what_is_sent_is_taken_out(void **state) {
     uint16_t index[3] = {0, 7, 5000};
     uint32_t bits[3];
     fill(0.1f);
-    for (int form = SHORE__SPARSE_BF16; form <= SHORE__SPARSE_FP32; form++) {
+    for (int form = SHORE_SPARSE_BF16; form <= SHORE_SPARSE_FP32; form++) {
         memcpy(x, gradient, sizeof x);
         shore__residual_add(x, next, base, N);
         for (size_t i = 0; i < 3; i++)
             bits[i] = shore__f32_bits(x[index[i]]);
         uint16_t untouched = next[8];
         struct shore__topk_list list = {index, bits, 3};
-        shore__residual_sent(next, &list, (enum shore__sparse_values)form);
+        shore__residual_sent(next, &list, (enum shore_sparse_values)form);
         for (size_t i = 0; i < 3; i++) {
             float left =
-                form == SHORE__SPARSE_FP32 ? 0 : x[index[i]] - shore__bf16_to_f32(shore__f32_to_bf16(x[index[i]]));
+                form == SHORE_SPARSE_FP32 ? 0 : x[index[i]] - shore__bf16_to_f32(shore__f32_to_bf16(x[index[i]]));
             assert_int_equal(next[index[i]], shore__f32_to_bf16(left));
         }
         assert_int_equal(next[8], untouched);

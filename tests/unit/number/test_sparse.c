@@ -1,4 +1,6 @@
 /* Codes of sparse gradients: what is written is read, in tiles of any size; what is damaged is refused. */
+#include <errno.h>
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -41,12 +43,12 @@ static void read_in_tiles(struct shore__sparse_reader r, uint32_t tile) {
     assert_memory_equal(got, expected, sizeof got);
 }
 
-static size_t round_trip(enum shore__sparse_values values, uint32_t n) {
+static size_t round_trip(enum shore_sparse_values values, uint32_t n) {
     struct shore__sparse_reader r;
     memset(code, 0xA5, sizeof code);
     size_t bytes = shore__sparse_encode(values, list, bits, n, code);
     assert_int_equal(bytes, shore__sparse_bytes(values, list, n));
-    assert_true(bytes <= shore__sparse_bound(values, n, 1));
+    assert_true(bytes <= shore_sparse_bound(values, n, 1));
     assert_int_equal(code[bytes], 0xA5);
     assert_int_equal(shore__sparse_open(code, bytes, &r), 0);
     memset(expected, 0, sizeof expected);
@@ -61,8 +63,8 @@ static size_t round_trip(enum shore__sparse_values values, uint32_t n) {
 static void what_is_written_is_read(void **state) {
     static const uint32_t shares[] = {0, 1, 30, 200, 655, 3000, 6554, 8192, 20000, 65535, 65536};
     for (size_t i = 0; i < sizeof shares / sizeof shares[0]; i++) {
-        round_trip(SHORE__SPARSE_BF16, make(i, shares[i]));
-        round_trip(SHORE__SPARSE_FP32, make(i, shares[i]));
+        round_trip(SHORE_SPARSE_BF16, make(i, shares[i]));
+        round_trip(SHORE_SPARSE_FP32, make(i, shares[i]));
     }
 }
 
@@ -75,7 +77,7 @@ static void the_ends_and_long_gaps(void **state) {
             uint32_t count = (uint32_t)n;
             for (uint32_t i = 0; i < count; i++)
                 bits[i] = 0x3F800000u + i;
-            round_trip(form ? SHORE__SPARSE_FP32 : SHORE__SPARSE_BF16, count);
+            round_trip(form ? SHORE_SPARSE_FP32 : SHORE_SPARSE_BF16, count);
         }
     /* enough entries for gaps, with some of every length around 255 in between */
     uint32_t position = 0, n = 0;
@@ -84,21 +86,21 @@ static void the_ends_and_long_gaps(void **state) {
         bits[n++] = i;
         position += i % 3 ? 1 : 250 + i % 11;
     }
-    size_t bytes = round_trip(SHORE__SPARSE_BF16, n);
+    size_t bytes = round_trip(SHORE_SPARSE_BF16, n);
     assert_int_equal(code[0] & 15, SHORE__SPARSE_GAPS);
     assert_true(bytes < 4u * n);
 }
 
 static void one_percent_takes_three_bytes_an_entry(void **state) {
     uint32_t n = make(9, 655);
-    size_t bytes = round_trip(SHORE__SPARSE_BF16, n);
+    size_t bytes = round_trip(SHORE_SPARSE_BF16, n);
     assert_true(bytes <= 3.15 * n);
 }
 
 static void sizes_and_forms_are_checked(void **state) {
     struct shore__sparse_reader r;
     for (uint32_t share = 30; share <= 30000; share *= 10) {
-        size_t bytes = shore__sparse_encode(SHORE__SPARSE_BF16, list, bits, make(11, share), code);
+        size_t bytes = shore__sparse_encode(SHORE_SPARSE_BF16, list, bits, make(11, share), code);
         assert_int_equal(shore__sparse_open(code, bytes, &r), 0);
         for (size_t cut = 0; cut < 40 && cut < bytes; cut++)
             assert_int_equal(shore__sparse_open(code, cut, &r), SHORE_ECORRUPT);
@@ -132,7 +134,7 @@ static void indices_are_checked(void **state) {
     code[8 + 257] = 0;
     assert_int_equal(shore__sparse_open(code, 8 + 258 + 2, &r), 0);
     /* a bitmap with one bit more than count */
-    size_t bytes = shore__sparse_encode(SHORE__SPARSE_BF16, list, bits, make(12, 30000), code);
+    size_t bytes = shore__sparse_encode(SHORE_SPARSE_BF16, list, bits, make(12, 30000), code);
     for (size_t i = 8; i < 8 + 8192; i++)
         if (code[i] != 255) {
             code[i] = (unsigned char)(code[i] | (code[i] + 1));
@@ -149,18 +151,108 @@ static void the_bound_holds_however_entries_are_spread(void **state) {
             list[n] = (uint16_t)i;
             bits[n] = i;
         }
-        assert_true(shore__sparse_bytes(SHORE__SPARSE_FP32, list, n) <= shore__sparse_bound(SHORE__SPARSE_FP32, n, 1));
-        uint64_t two = 2 * (uint64_t)shore__sparse_bytes(SHORE__SPARSE_FP32, list, n);
-        assert_true(two <= shore__sparse_bound(SHORE__SPARSE_FP32, 2 * (uint64_t)n, 2));
+        assert_true(shore__sparse_bytes(SHORE_SPARSE_FP32, list, n) <= shore_sparse_bound(SHORE_SPARSE_FP32, n, 1));
+        uint64_t two = 2 * (uint64_t)shore__sparse_bytes(SHORE_SPARSE_FP32, list, n);
+        assert_true(two <= shore_sparse_bound(SHORE_SPARSE_FP32, 2 * (uint64_t)n, 2));
     }
     /* all in one segment of many */
     uint32_t n = make(13, 4000);
-    assert_true(shore__sparse_bytes(SHORE__SPARSE_BF16, list, n) + 99 * 8 <=
-                shore__sparse_bound(SHORE__SPARSE_BF16, n, 100));
+    assert_true(shore__sparse_bytes(SHORE_SPARSE_BF16, list, n) + 99 * 8 <=
+                shore_sparse_bound(SHORE_SPARSE_BF16, n, 100));
+}
+
+/* ---- runs of segments, as other programs encode them ---- */
+
+enum { RUN = 3, RUN_ELEMS = RUN * SHORE__SPARSE_SEGMENT };
+
+static float run_dense[RUN_ELEMS], run_got[RUN_ELEMS], run_values[RUN_ELEMS];
+static uint64_t run_index[RUN_ELEMS];
+static unsigned char run_codes[RUN * (8 + 8192) + 4 * RUN_ELEMS];
+
+/* The middle segment has nothing, the last one almost everything. */
+static uint64_t make_run(enum shore_sparse_values values) {
+    uint64_t n = 0;
+    memset(run_dense, 0, sizeof run_dense);
+    for (uint64_t i = 0; i < RUN_ELEMS; i++) {
+        double share = i < ALL ? 0.01 : i < 2 * ALL ? 0 : 0.9;
+        if (shore__random_unit(3, 0, i) >= share) continue;
+        run_index[n] = i;
+        run_values[n] = shore__random_normal(4, 0, i);
+        run_dense[i] =
+            values == SHORE_SPARSE_FP32 ? run_values[n] : shore__bf16_to_f32(shore__f32_to_bf16(run_values[n]));
+        n++;
+    }
+    return n;
+}
+
+static void runs_are_decoded_as_they_were_encoded(void **state) {
+    for (int form = 0; form < 2; form++) {
+        enum shore_sparse_values values = (enum shore_sparse_values)form;
+        uint64_t n = make_run(values), bytes = 0, needed;
+        uint32_t offsets[RUN + 1];
+        assert_int_equal(shore_sparse_encode(values, RUN, run_index, run_values, n, NULL, &bytes, offsets), -ENOSPC);
+        needed = bytes;
+        assert_true(needed <= shore_sparse_bound(values, n, RUN) && needed <= sizeof run_codes);
+        memset(run_codes, 0xA5, sizeof run_codes);
+        bytes = needed - 1;
+        assert_int_equal(shore_sparse_encode(values, RUN, run_index, run_values, n, run_codes, &bytes, offsets),
+                         -ENOSPC);
+        assert_int_equal(run_codes[needed - 1], 0xA5);
+        assert_int_equal(shore_sparse_encode(values, RUN, run_index, run_values, n, run_codes, &bytes, offsets), 0);
+        assert_int_equal(bytes, needed);
+        assert_int_equal(offsets[0], 0);
+        assert_int_equal(offsets[2] - offsets[1], SHORE__SPARSE_HEADER_BYTES);
+        assert_int_equal(offsets[RUN], needed);
+        assert_int_equal(shore_sparse_decode(run_codes, offsets, RUN, run_got), 0);
+        assert_memory_equal(run_got, run_dense, sizeof run_got);
+        offsets[1] -= 1;
+        assert_int_equal(shore_sparse_decode(run_codes, offsets, RUN, run_got), SHORE_ECORRUPT);
+        offsets[1] = offsets[RUN] + 1;
+        assert_int_equal(shore_sparse_decode(run_codes, offsets, RUN, run_got), SHORE_ECORRUPT);
+    }
+}
+
+static void entries_out_of_order_are_refused(void **state) {
+    const float value[] = {1, 2};
+    const uint64_t same[] = {5, 5}, back[] = {6, 5}, far[] = {5, RUN_ELEMS};
+    const uint64_t *const wrong[] = {same, back, far};
+    uint32_t offsets[RUN + 1];
+    for (int i = 0; i < 3; i++) {
+        uint64_t bytes = sizeof run_codes;
+        assert_int_equal(shore_sparse_encode(SHORE_SPARSE_FP32, RUN, wrong[i], value, 2, run_codes, &bytes, offsets),
+                         -EINVAL);
+    }
+}
+
+/* Nothing that stays is smaller than what goes. */
+static void the_largest_are_encoded(void **state) {
+    static const uint64_t ks[] = {0, 1, 7, 300, RUN_ELEMS + 5};
+    uint64_t entries = make_run(SHORE_SPARSE_FP32);
+    for (size_t c = 0; c < sizeof ks / sizeof ks[0]; c++) {
+        uint32_t offsets[RUN + 1];
+        uint64_t bytes = sizeof run_codes, kept = 0;
+        float least = INFINITY, most = 0;
+        assert_int_equal(
+            shore_sparse_encode_largest(SHORE_SPARSE_FP32, RUN, run_dense, ks[c], run_codes, &bytes, offsets), 0);
+        assert_int_equal(shore_sparse_decode(run_codes, offsets, RUN, run_got), 0);
+        for (uint64_t i = 0; i < RUN_ELEMS; i++) {
+            if (run_got[i] != 0) assert_true(run_got[i] == run_dense[i]);
+            kept += run_got[i] != 0;
+            if (run_got[i] != 0)
+                least = fminf(least, fabsf(run_got[i]));
+            else
+                most = fmaxf(most, fabsf(run_dense[i]));
+        }
+        assert_int_equal(kept, ks[c] < entries ? ks[c] : entries);
+        assert_true(least >= most);
+    }
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(runs_are_decoded_as_they_were_encoded),
+        cmocka_unit_test(entries_out_of_order_are_refused),
+        cmocka_unit_test(the_largest_are_encoded),
         cmocka_unit_test(what_is_written_is_read),
         cmocka_unit_test(the_ends_and_long_gaps),
         cmocka_unit_test(one_percent_takes_three_bytes_an_entry),

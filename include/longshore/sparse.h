@@ -1,0 +1,58 @@
+/* Codes of sparse gradients: which elements of a segment, and their values; what is missing is 0. An update in form
+ * SHORE_GRADIENT_SPARSE takes one code for each of its segments, one after the other, and where each begins.
+ *
+ *     byte 0       form of the indices (low 4 bits) and of the values (high 4 bits: enum shore_sparse_values)
+ *     byte 1       0
+ *     bytes 2-3    bytes of the indices
+ *     bytes 4-7    count, at most 65,536
+ *     then         the indices, then the values (bf16 or fp32), in order of the elements
+ *
+ * Numbers are little-endian. Indices are stored in the smallest of three forms (the first of equals):
+ *
+ *     0, gaps      one byte each: elements passed over since the last one, 255 for "255 passed over, go on"
+ *     1, words     16 bits each, growing
+ *     2, bitmap    8,192 bytes: bit i % 8 of byte i / 8 for element i; at least as many as count, none beyond
+ *
+ * At 1 % of random positions, gaps take 1.09 bytes an entry: with bf16 values 3.1 in all.
+ *
+ * Elements are counted from the first one of the run of segments, in canonical order.
+ */
+#ifndef LONGSHORE_SPARSE_H
+#define LONGSHORE_SPARSE_H
+
+#include <stdint.h>
+
+#include "longshore/error.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* How values are stored. BF16: fp32 rounded to nearest, ties to even. */
+enum shore_sparse_values { SHORE_SPARSE_BF16, SHORE_SPARSE_FP32 };
+
+/* The most bytes that the codes of a run take together, however its count entries are spread. Threading: any. */
+uint64_t shore_sparse_bound(enum shore_sparse_values values, uint64_t count, uint32_t segments);
+
+/* Encodes entries of a run of segments: index grows strictly; a value may be 0. Units: *bytes: room in codes, then what
+ * the codes take; offsets: segments + 1, in bytes, from 0, as struct shore_update takes them. Ownership: all borrowed
+ * during the call. Threading: any. Errors: -EINVAL (index does not grow, or leaves the run), -ENOSPC (*bytes is what is
+ * needed; codes and offsets mean nothing), -E2BIG (more than 32-bit offsets reach), -ENOMEM. */
+int shore_sparse_encode(enum shore_sparse_values values, uint32_t segments, const uint64_t *index, const float *value,
+                        uint64_t count, void *codes, uint64_t *bytes, uint32_t *offsets);
+
+/* Encodes the k elements of largest magnitude of a run's gradient, segments * SHORE_SEGMENT_ELEMS elements, gaps zero:
+ * among equals the first ones, and none that is 0; NaN counts as the largest. Which ones depends on the values and k
+ * alone. Units, Ownership, Errors: as shore_sparse_encode(). Threading: any; computes with OpenMP's threads. */
+int shore_sparse_encode_largest(enum shore_sparse_values values, uint32_t segments, const float *gradient, uint64_t k,
+                                void *codes, uint64_t *bytes, uint32_t *offsets);
+
+/* What the codes of a run say, as segments * SHORE_SEGMENT_ELEMS elements: what UPDATE sees, so that a program can keep
+ * the rest for the next step. Threading: any. Errors: SHORE_ECORRUPT (gradient means nothing). */
+int shore_sparse_decode(const void *codes, const uint32_t *offsets, uint32_t segments, float *gradient);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
