@@ -78,12 +78,28 @@ struct shore_layout {
     uint32_t nblocks;
     uint64_t elems;    /* of all tensors, without gaps */
     uint64_t segments; /* of all blocks */
+    void *names;       /* private: of shore_layout_find() */
 };
 
 /* The layout is the caller's, for shore_layout_free(), and holds copies of the names. Fleets copy it. Errors:
  * SHORE_EINPUT (no blocks, an empty block or tensor, too large), -ENOMEM. */
 int shore_layout_make(const struct shore_block_spec *blocks, uint32_t nblocks, struct shore_layout **out);
 void shore_layout_free(struct shore_layout *layout);
+
+/* Where a tensor lies. Shapes are the caller's: a tensor's elements lie in a row, as its elems say. */
+struct shore_tensor_view {
+    size_t size; /* set by the caller: sizeof(struct shore_tensor_view) */
+    uint32_t block, tensor;
+    uint64_t offset_elems; /* within the block: in a buffer that holds all of it */
+    uint64_t elems;
+    uint32_t segment, segments; /* those that it lies in, which are what can be fetched of it */
+    uint64_t view_elems;        /* offset in a buffer that holds just these segments */
+};
+
+/* Finds a tensor by its name, by a hash. Units: times 2 for BF16 and plane R, times 4 for what is fp32, an offset is in
+ * bytes; state images have no such view. Threading: any. Errors: SHORE_EMISSING, SHORE_EINPUT (several tensors have
+ * that name), -EINVAL (out->size). */
+int shore_layout_find(const struct shore_layout *layout, const char *name, struct shore_tensor_view *out);
 
 /* ---- the update -------------------------------------------------------------------------------------------------- */
 

@@ -86,6 +86,7 @@ static void no_struct_ends_with_padding(void **state) {
     ENDS_WITH(shore_update, gather);
     ENDS_WITH(shore_store, order);
     ENDS_WITH(shore_ledger, commit_ns);
+    ENDS_WITH(shore_tensor_view, view_elems);
 }
 
 int main(void) {
