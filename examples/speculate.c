@@ -4,10 +4,10 @@
  *     speculate STEPS LIMIT DRIVE...           as described
  *     speculate --wait STEPS LIMIT DRIVE...    updates wait for the norm
  *
- * What it shows of the engine: shore_clip, shore_fleet_discard(), new parameters handed back by params_out, activations
- * in scratch, a commit that goes on beside the next forward pass. Kill it at any instant and start it again: it goes on
- * from the committed step. Layers y + tanh(W y + b) learn to turn random vectors into others; LIMIT is of the global
- * norm.
+ * What it shows of the engine: shore_clip, shore_fleet_discard(), new parameters handed back by params_out, gradients
+ * taken from where they lie, activations in scratch, a commit that goes on beside the next forward pass. Kill it at any
+ * instant and start it again: it goes on from the committed step. Layers y + tanh(W y + b) learn to turn random vectors
+ * into others; LIMIT is of the global norm.
  */
 #include <math.h>
 #include <stdio.h>
@@ -27,8 +27,9 @@ struct trainer {
     struct shore_fleet *fleet;
     struct shore_clip clip;
     double *sums;
-    float *params[LAYERS], *gradient[LAYERS]; /* whole blocks: W, then b */
-    float *y, *dy, *input[2];                 /* [BATCH, WIDTH]; input: of a layer, on its way to or from scratch */
+    float *params[LAYERS];          /* whole blocks: W, then b */
+    float *dw[LAYERS], *db[LAYERS]; /* their gradients, each in memory of its own */
+    float *y, *dy, *input[2];       /* [BATCH, WIDTH]; input: of a layer, on its way to or from scratch */
     unsigned char seal[LAYERS][16];
     struct shore_wait update[LAYERS], transfer[2], commit;
     bool updating[LAYERS], transferring[2], committing;
@@ -62,13 +63,9 @@ static float uniform(uint64_t stream, uint64_t index) {
     return (float)((x ^ x >> 31) >> 40) / 16777216.0f;
 }
 
-static float *bias_of(const struct trainer *t, float *block, int layer) {
-    return block + t->layout->blocks[layer].tensors[1].offset_elems;
-}
-
 /* out [WIDTH] = tanh(W x + b) */
 static void inner(const struct trainer *t, int layer, const float *x, float *out) {
-    const float *w = t->params[layer], *b = bias_of(t, t->params[layer], layer);
+    const float *w = t->params[layer], *b = w + t->layout->blocks[layer].tensors[1].offset_elems;
     for (int i = 0; i < WIDTH; i++) {
         float sum = b[i];
         for (int j = 0; j < WIDTH; j++)
@@ -113,11 +110,12 @@ static int fetch_input(struct trainer *t, int layer, struct shore_diag *diag) {
 /* Fills the layer's gradient, and turns dy into that of its input. The next layer's input comes meanwhile. */
 static int backward(struct trainer *t, int layer, struct shore_diag *diag) {
     const float *x = t->input[layer % 2], *w = t->params[layer];
-    float *dw = t->gradient[layer], *db = bias_of(t, t->gradient[layer], layer), h[WIDTH], dx[WIDTH];
+    float *dw = t->dw[layer], *db = t->db[layer], h[WIDTH], dx[WIDTH];
     int rc = finish(&t->transfer[layer % 2], &t->transferring[layer % 2], diag);
     if (!rc && layer > 0) rc = fetch_input(t, layer - 1, diag);
     if (rc) return rc;
-    memset(dw, 0, t->layout->blocks[layer].padded_elems * sizeof *dw);
+    memset(dw, 0, WIDTH * WIDTH * sizeof *dw);
+    memset(db, 0, WIDTH * sizeof *db);
     for (int s = 0; s < BATCH; s++, x += WIDTH) {
         float *dy = t->dy + s * WIDTH;
         inner(t, layer, x, h);
@@ -155,16 +153,26 @@ static double loss_of(struct trainer *t, uint64_t step) {
 
 /* ---- the state ---- */
 
+/* A layer's gradient, tensor by tensor. */
+static void gather(const struct trainer *t, int layer, struct shore_gather list[2]) {
+    const struct shore_layout_tensor *tensor = t->layout->blocks[layer].tensors;
+    list[0] = (struct shore_gather){t->dw[layer], tensor[0].offset_elems, tensor[0].elems, SHORE_DTYPE_FP32};
+    list[1] = (struct shore_gather){t->db[layer], tensor[1].offset_elems, tensor[1].elems, SHORE_DTYPE_FP32};
+}
+
 static int update(struct trainer *t, uint64_t base, int layer, float coefficient) {
+    struct shore_gather list[2];
     struct shore_hyper group = {.lr = 1e-3f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.01f};
     shore_hyper_at_step(&group, SHORE_ADAMW, base + 1);
+    gather(t, layer, list);
     struct shore_update request = {
         .size = sizeof request,
         .base_step = base,
         .attempt = shore_fleet_attempt(t->fleet),
         .block = (uint32_t)layer,
         .count = t->layout->blocks[layer].segments,
-        .gradient = t->gradient[layer],
+        .gather = list,
+        .ngather = 2,
         .coefficient = coefficient,
         .groups = &group,
         .ngroups = 1,
@@ -191,6 +199,7 @@ static int update_again(struct trainer *t, uint64_t base, bool any, float coeffi
 }
 
 static int train_step(struct trainer *t, uint64_t base, struct shore_diag *diag) {
+    struct shore_gather list[2];
     bool below = !t->wait, any = false;
     int rc = 0;
     batch(t, base);
@@ -203,7 +212,8 @@ static int train_step(struct trainer *t, uint64_t base, struct shore_diag *diag)
     for (int l = LAYERS - 1; l >= 0 && !rc; l--) {
         rc = backward(t, l, diag);
         if (rc) break;
-        below &= shore_clip_add(&t->clip, (uint32_t)l, 0, t->layout->blocks[l].segments, t->gradient[l]);
+        gather(t, l, list);
+        below &= shore_clip_add_gathered(&t->clip, (uint32_t)l, 0, t->layout->blocks[l].segments, list, 2);
         if (below) rc = update(t, base, l, 1);
         any |= below;
     }
@@ -293,7 +303,8 @@ static int allocate(struct trainer *t) {
         ok &= (t->input[i] = buffer(BATCH * WIDTH)) != NULL;
     for (int l = 0; l < LAYERS; l++) {
         ok &= (t->params[l] = buffer(t->layout->blocks[l].padded_elems)) != NULL;
-        ok &= (t->gradient[l] = buffer(t->layout->blocks[l].padded_elems)) != NULL;
+        ok &= (t->dw[l] = malloc(WIDTH * WIDTH * sizeof(float))) != NULL;
+        ok &= (t->db[l] = malloc(WIDTH * sizeof(float))) != NULL;
     }
     return ok ? 0 : SHORE_EBUDGET;
 }
@@ -301,7 +312,7 @@ static int allocate(struct trainer *t) {
 static void release(struct trainer *t) {
     shore_fleet_close(t->fleet); /* waits for all that is under way */
     for (int l = 0; l < LAYERS; l++)
-        free(t->params[l]), free(t->gradient[l]);
+        free(t->params[l]), free(t->dw[l]), free(t->db[l]);
     free(t->input[0]);
     free(t->input[1]);
     free(t->y);

@@ -40,8 +40,9 @@ uint64_t shore_arena_left(const struct shore_arena *arena);
 /* Where all of it lies, so that a driver can be told of it (cudaHostRegister, ibv_reg_mr). Threading: any. */
 void *shore_arena_memory(const struct shore_arena *arena, uint64_t *bytes);
 
-/* A buffer, zeroed, which begins at a multiple of SHORE_BUFFER_ALIGN_BYTES. Units: bytes, rounded up to pages. flags: as
- * shore_arena_open(). Ownership: the caller's, for shore_buffer_free(). Threading: any. Errors: as shore_arena_open().
+/* A buffer, zeroed, which begins at a multiple of SHORE_BUFFER_ALIGN_BYTES. Units: bytes, rounded up to pages. flags:
+ * as shore_arena_open(). Ownership: the caller's, for shore_buffer_free(). Threading: any. Errors: as
+ * shore_arena_open().
  */
 int shore_buffer_alloc(uint64_t bytes, unsigned flags, void **out, struct shore_diag *diag);
 

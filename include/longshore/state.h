@@ -350,6 +350,14 @@ int shore_fleet_update(struct shore_fleet *fleet, const struct shore_update *upd
 int shore_fleet_spill(struct shore_fleet *fleet, uint32_t block, uint32_t segment, uint32_t count,
                       enum shore_gradient_form form, const void *gradient, struct shore_completion done);
 
+/* The same of a gradient that lies where it was made (see struct shore_gather): in form BF16, items of fp32 and fp16
+ * are rounded to nearest even. It is put together before it leaves: that takes the memory of the gradient of count
+ * segments until the completion, not of the fleet's arena. Ownership: the list is the caller's again on return, what
+ * its items point to as well. */
+int shore_fleet_spill_gathered(struct shore_fleet *fleet, uint32_t block, uint32_t segment, uint32_t count,
+                               enum shore_gradient_form form, const struct shore_gather *gather, uint32_t ngather,
+                               struct shore_completion done);
+
 /* Bytes of the state image of one segment: its planes as they are stored, in plane order. */
 size_t shore_fleet_state_bytes(const struct shore_fleet *fleet);
 

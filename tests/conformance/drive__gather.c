@@ -69,6 +69,24 @@ static void scattered_free(struct scattered *s) {
     free(s->dense);
 }
 
+/* A block's gradient goes to the drives in two ranges, and is read from there. */
+static void spill_first(struct shore_fleet *f, const struct shore_layout *layout, struct shore_update *u,
+                        const struct scattered *s) {
+    struct shore_wait wait;
+    struct shore_diag diag = {""};
+    uint32_t segments = layout->blocks[u->block].segments;
+    shore_wait_init(&wait);
+    for (uint32_t at = 0, count; at < segments; at += count) {
+        count = at ? segments - at : 1;
+        shore_wait_add(&wait);
+        int rc = shore_fleet_spill_gathered(f, u->block, at, count, u->form, s->item, s->count,
+                                            shore_wait_completion(&wait));
+        if (rc) shore_wait_end(&wait, rc);
+    }
+    shore_wait_end(&wait, 0);
+    if (shore_wait(&wait, &diag)) fail_msg("%s", diag.text);
+}
+
 /* Submits a block's update in two ranges with one list, of which nothing is left once that is done. */
 static void submit(struct shore_fleet *f, const struct shore_layout *layout, struct shore_update u,
                    const struct scattered *s, struct shore_wait *wait) {
@@ -92,7 +110,8 @@ static void submit(struct shore_fleet *f, const struct shore_layout *layout, str
 }
 
 /* A step whose gradient is the plain's, in the fleet's form `form`. */
-static void gathered_step(struct bench *b, enum shore_gradient_form form, unsigned dtypes, uint64_t *stream) {
+static void gathered_step(struct bench *b, enum shore_gradient_form form, unsigned dtypes, bool spill,
+                          uint64_t *stream) {
     struct shore_hyper groups[GROUPS];
     struct shore_wait wait[BLOCKS];
     struct scattered s[BLOCKS];
@@ -111,7 +130,14 @@ static void gathered_step(struct bench *b, enum shore_gradient_form form, unsign
                                  .coefficient = 1,
                                  .groups = groups,
                                  .ngroups = GROUPS};
-        submit(b->fleet, b->plain.layout, u, &s[i], &wait[i]);
+        if (spill) {
+            spill_first(b->fleet, b->plain.layout, &u, &s[i]);
+            u.count = block->segments;
+            shore_wait_init(&wait[i]);
+            must(b, shore_fleet_update(b->fleet, &u, shore_wait_completion(&wait[i])));
+        } else {
+            submit(b->fleet, b->plain.layout, u, &s[i], &wait[i]);
+        }
     }
     for (uint32_t i = 0; i < BLOCKS; i++) {
         must(b, shore_wait(&wait[i], &b->diag));
@@ -126,18 +152,23 @@ static void every_drive_gathers(void **state) {
         struct bench b;
         struct shore_ledger ledger = {.size = sizeof ledger};
         if (!bench_open(&b, &configs[c], SHORE_ADAMW, false)) continue;
-        gathered_step(&b, SHORE_GRADIENT_FP32, 1, &stream);
+        gathered_step(&b, SHORE_GRADIENT_FP32, 1, false, &stream);
         must(&b, fleet_commit(b.fleet, 0, false, &b.diag));
         assert_digest(b.fleet, &b.plain, true);
         /* values that bf16 holds are the same in any dtype, and whichever form crosses the link */
         b.plain.form = SHORE_GRADIENT_BF16;
-        gathered_step(&b, SHORE_GRADIENT_FP32, 2, &stream);
+        gathered_step(&b, SHORE_GRADIENT_FP32, 2, false, &stream);
         must(&b, fleet_commit(b.fleet, 1, false, &b.diag));
-        gathered_step(&b, SHORE_GRADIENT_BF16, 2, &stream);
+        gathered_step(&b, SHORE_GRADIENT_BF16, 2, false, &stream);
         must(&b, fleet_commit(b.fleet, 2, false, &b.diag));
         assert_digest(b.fleet, &b.plain, true);
         assert_int_equal(shore_fleet_ledger(b.fleet, &ledger), 0);
         assert_int_equal(ledger.link_in_gradients, crossing_elems(b.plain.layout) * (4 + 4 + 2));
+        gathered_step(&b, SHORE_GRADIENT_BF16, 2, true, &stream);
+        must(&b, fleet_commit(b.fleet, 3, false, &b.diag));
+        gathered_step(&b, SHORE_GRADIENT_FP32, 2, true, &stream);
+        must(&b, fleet_commit(b.fleet, 4, false, &b.diag));
+        assert_digest(b.fleet, &b.plain, true);
         bench_close(&b);
     }
 }
@@ -160,10 +191,10 @@ static void updates_wait_for_a_commit(void **state) {
         struct bench b;
         struct shore_wait commit;
         if (!bench_open(&b, &configs[c], SHORE_ADAMW, false)) continue;
-        gathered_step(&b, SHORE_GRADIENT_FP32, 1, &stream);
+        gathered_step(&b, SHORE_GRADIENT_FP32, 1, false, &stream);
         shore_wait_init(&commit);
         must(&b, shore_fleet_commit(b.fleet, 0, false, NULL, 0, shore_wait_completion(&commit)));
-        gathered_step(&b, SHORE_GRADIENT_FP32, 1, &stream);
+        gathered_step(&b, SHORE_GRADIENT_FP32, 1, false, &stream);
         must(&b, shore_wait(&commit, &b.diag));
         must(&b, fleet_commit(b.fleet, 1, false, &b.diag));
         assert_digest(b.fleet, &b.plain, true);
@@ -275,6 +306,11 @@ static void lists_that_are_none_are_refused(void **state) {
         got = (struct outcome){0};
         assert_int_equal(shore_fleet_update(b.fleet, &u, (struct shore_completion){note_outcome, &got}), 0);
         assert_int_equal(got.rc, -EINVAL);
+        if (!strstr(got.text, wrong[i].why)) fail_msg("'%s' does not say '%s'", got.text, wrong[i].why);
+        got = (struct outcome){0};
+        assert_int_equal(shore_fleet_spill_gathered(b.fleet, 0, 0, 1, SHORE_GRADIENT_FP32, wrong[i].item,
+                                                    wrong[i].count, (struct shore_completion){note_outcome, &got}),
+                         0);
         if (!strstr(got.text, wrong[i].why)) fail_msg("'%s' does not say '%s'", got.text, wrong[i].why);
     }
     u.gradient = memory;
