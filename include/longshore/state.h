@@ -72,7 +72,8 @@ struct shore_layout_block {
     uint64_t padded_elems; /* segments * SHORE_SEGMENT_ELEMS: the size of a whole-block buffer */
 };
 
-/* Canonical layout: the tensors of each block in the given order, each at a multiple of 256 elements, gaps zero. */
+/* Canonical layout: the tensors of each block in the given order, each at a multiple of 256 elements, gaps zero. An
+ * element is a number whose size follows from what is fetched or handed over: shapes and dtypes are the caller's. */
 struct shore_layout {
     struct shore_layout_block *blocks;
     uint32_t nblocks;
@@ -81,9 +82,12 @@ struct shore_layout {
     void *names;       /* private: of shore_layout_find() */
 };
 
-/* The layout is the caller's, for shore_layout_free(), and holds copies of the names. Fleets copy it. Errors:
- * SHORE_EINPUT (no blocks, an empty block or tensor, too large), -ENOMEM. */
+/* Ownership: the layout is the caller's, for shore_layout_free(), and holds copies of the names. Fleets copy it.
+ * Threading: any; a layout does not change, so that any thread may read it. Errors: SHORE_EINPUT (no blocks, an empty
+ * block or tensor, too large), -ENOMEM. */
 int shore_layout_make(const struct shore_block_spec *blocks, uint32_t nblocks, struct shore_layout **out);
+
+/* Ownership: nobody uses the layout, nor what was read from it. NULL is allowed. */
 void shore_layout_free(struct shore_layout *layout);
 
 /* Where a tensor lies. Shapes are the caller's: a tensor's elements lie in a row, as its elems say. */
@@ -114,8 +118,10 @@ enum shore_plane { SHORE_PLANE_HI, SHORE_PLANE_LO, SHORE_PLANE_M, SHORE_PLANE_V,
 enum shore_moments { SHORE_MOMENTS_FP32, SHORE_MOMENTS_8BIT };
 #define SHORE_MOMENTS_8BIT_LEAST 4096u /* elements of a tensor */
 
-/* Hyper-parameters of one parameter group at one step, in PyTorch's definitions. Bias corrections are computed by
- * shore_hyper_at_step() in double on the host: they travel with the request, so a drive needs no history. */
+/* Hyper-parameters of one parameter group at one step, as torch.optim.AdamW, Adam, SGD (nesterov and dampening off) and
+ * Adagrad (lr_decay 0) define them (AdamW: Loshchilov and Hutter 2019, decay first; Adam: Kingma and Ba 2015), in fp32.
+ * Bias corrections are computed by shore_hyper_at_step() in double on the host: they travel with the request, so a
+ * drive needs no history. */
 struct shore_hyper {
     float lr, beta1, beta2, eps, weight_decay, momentum;
     float step_size;      /* Adam, AdamW: lr / (1 - beta1^t) */
@@ -124,10 +130,11 @@ struct shore_hyper {
     uint32_t frozen;      /* 1: the elements are carried over unchanged */
 };
 
-/* Fills step_size, inv_sqrt_bias2 and first_step of h for optimizer step t (from 1). */
+/* Fills step_size, inv_sqrt_bias2 and first_step of h from the others, for optimizer step t (from 1). Threading: any.
+ */
 void shore_hyper_at_step(struct shore_hyper *h, enum shore_optimizer optimizer, uint64_t t);
 
-/* Bit mask (1 << plane) of what the optimizer stores. SGD stores M only if its momentum is not 0. */
+/* Bit mask (1 << plane) of what the optimizer stores. SGD stores M only if its momentum is not 0. Threading: any. */
 unsigned shore_optimizer_planes(enum shore_optimizer optimizer, bool with_momentum);
 
 /* ---- the fleet --------------------------------------------------------------------------------------------------- */
@@ -177,7 +184,8 @@ struct shore_fleet_options {
     void *note_ctx;
 };
 
-/* Result of an operation. diag is NULL on success, and valid during the call only. */
+/* Result of an operation: rc is 0 or an error. Ownership: diag is NULL on success, and valid during the call only.
+ * Threading: a thread of a drive, or the submitter's; must neither block nor submit. */
 typedef void (*shore_done_fn)(void *ctx, int rc, const struct shore_diag *diag);
 
 struct shore_completion {
@@ -193,18 +201,23 @@ struct shore_wait {
     uint32_t expected;
     struct shore_diag diag;
 };
-void shore_wait_init(struct shore_wait *w); /* for one completion */
-/* For one more. Before the last one that is expected has run. */
+/* Expects one completion. Ownership: w stays where it is until shore_wait() has returned. */
+void shore_wait_init(struct shore_wait *w);
+/* Expects one more. Threading: before the last one that is expected has run. */
 void shore_wait_add(struct shore_wait *w);
+/* To be passed once for each completion that is expected. */
 struct shore_completion shore_wait_completion(struct shore_wait *w);
 /* Runs one completion that is expected: of a request that was refused, or (0) the one of shore_wait_init. */
 void shore_wait_end(struct shore_wait *w, int rc);
+/* Whether all that are expected have run, so that shore_wait() would not wait. Threading: any. */
 bool shore_wait_is_done(struct shore_wait *w);
+/* Waits for all that are expected. Errors: the first that one of them had, with its sentence in diag (may be NULL). */
 int shore_wait(struct shore_wait *w, struct shore_diag *diag);
 
-/* Bytes of memory that a fleet of this layout and these options takes (rings, tables), and its least. 0: without
- * options.size. */
+/* Bytes of memory that a fleet of this layout and these options takes (rings, tables). 0: without options.size.
+ * Threading: any. */
 uint64_t shore_fleet_memory_bytes(const struct shore_layout *layout, const struct shore_fleet_options *options);
+/* The least that works: less speed, the same bits. 0: without options.size. Threading: any. */
 uint64_t shore_fleet_memory_least_bytes(const struct shore_layout *layout, const struct shore_fleet_options *options);
 
 /* Bytes that new volumes of this layout and these options take on the drives, all together. 0: without options.size.
@@ -214,24 +227,28 @@ uint64_t shore_fleet_disk_bytes(const struct shore_layout *layout, const struct 
 /* Makes new volumes. The fleet is not usable by shore_fleet_open() until shore_fleet_seal() has committed step 0: it
  * says SHORE_EMISSING, at whatever instant the making was killed, and the same call makes the fleet again, without
  * overwrite and with nothing removed by hand. What else is at those paths stays unless overwrite is set.
- * Errors: SHORE_EEXISTS (a file, device or volume is there that no making has left), SHORE_EUSAGE (nothing is at a
- * path, and its name is not one of a new file), SHORE_EBUSY, -ENOSPC ("needs X, has Y"), -EINVAL (options.size). */
+ * Ownership: the fleet is the caller's, for shore_fleet_close(); options are borrowed during the call, but for arena.
+ * Durable: nothing before seal. Errors: SHORE_EEXISTS (a file, device or volume is there that no making has left),
+ * SHORE_EUSAGE (nothing is at a path, and its name is not one of a new file), SHORE_EBUSY, SHORE_ELINK, SHORE_EBUDGET,
+ * -ENOSPC ("needs X, has Y"), -EIO, -EINVAL (options.size, or what they cannot be). */
 int shore_fleet_create(const struct shore_layout *layout, const struct shore_fleet_options *options,
                        struct shore_fleet **out, struct shore_diag *diag);
 
 /* Writes the initial state of segments [segment, segment + count) of a block: master fp32 values in canonical order,
- * padding zero. m and v may be NULL: zeros; 8-bit moments are quantised here. Synchronous. */
+ * padding zero. m and v may be NULL: zeros; 8-bit moments are quantised here. Threading: one, and it waits. Durable:
+ * with seal. Errors: -EINVAL (outside the layout, or sealed already), -EIO, -ENOSPC, SHORE_ELINK. */
 int shore_fleet_init_block(struct shore_fleet *fleet, uint32_t block, uint32_t segment, uint32_t count,
                            const float *master, const float *m, const float *v, struct shore_diag *diag);
 
 /* Commits `step` (0 for a new model) as the first whole state. Durable: on return. Errors: -EINVAL (sealed already, or
- * segments without initial state), -EIO, -ENOSPC. */
+ * segments without initial state), -EIO, -ENOSPC, SHORE_ELINK. */
 int shore_fleet_seal(struct shore_fleet *fleet, uint64_t step, struct shore_diag *diag);
 
-/* Opens and locks all drives, recovers, and makes a new epoch durable. The drives may be given in any order. Errors:
- * SHORE_EMISSING (a drive; or the fleet was never sealed, so that it can be made), SHORE_EBUSY, SHORE_EFORMAT,
- * SHORE_ECORRUPT, SHORE_EMISMATCH, SHORE_ESTALE (older than hint_step, or than the other drives), SHORE_ELINK, -EINVAL
- * (options.size). */
+/* Opens and locks all drives, recovers, and makes a new epoch durable. The drives may be given in any order. Ownership:
+ * as of shore_fleet_create(). Durable: the epoch, on return; read_only: nothing is written. Errors: SHORE_EMISSING (a
+ * drive; or the fleet was never sealed, so that it can be made), SHORE_EBUSY, SHORE_EFORMAT, SHORE_ECORRUPT,
+ * SHORE_EMISMATCH, SHORE_ESTALE (older than hint_step, or than the other drives), SHORE_ELINK, SHORE_EBUDGET, -EIO,
+ * -EINVAL (options.size, or what they cannot be). */
 int shore_fleet_open(const struct shore_layout *layout, const struct shore_fleet_options *options,
                      struct shore_fleet **out, struct shore_diag *diag);
 
@@ -241,12 +258,13 @@ int shore_fleet_open(const struct shore_layout *layout, const struct shore_fleet
  * may pass, so it can be called again; others say that the state is not what it was. */
 int shore_fleet_reconnect(struct shore_fleet *fleet, struct shore_diag *diag);
 
-/* Drains all I/O and releases everything. What is not committed is lost, by design. NULL is allowed. */
+/* Drains all I/O, whose completions run, and releases everything. What is not committed is lost, by design. Threading:
+ * one, and nobody uses the fleet. NULL is allowed. */
 void shore_fleet_close(struct shore_fleet *fleet);
 
 /* The identity bytes that were given to create, of a volume at path (a file, a directory that holds one, or a
- * device). Reads only; holds no lock. *bytes: capacity in, size out. Errors: SHORE_EMISSING, SHORE_EFORMAT, -ENOSPC
- * (more than the capacity). */
+ * device). Reads only; holds no lock. Units: *bytes: capacity in, size out. Threading: any. Errors: SHORE_EMISSING,
+ * SHORE_EFORMAT, SHORE_ELINK, -ENOSPC (more than the capacity). */
 int shore_volume_identity(const char *path, void *identity, uint32_t *bytes, struct shore_diag *diag);
 
 struct shore_fleet_info {
@@ -260,17 +278,22 @@ struct shore_fleet_info {
     uint64_t scratch_bytes; /* of all drives together, as they were made */
     uint64_t generation;    /* of the placement */
 };
-/* Errors: -EINVAL (out->size). */
+/* Threading: any. Errors: -EINVAL (out->size). */
 int shore_fleet_info(const struct shore_fleet *fleet, struct shore_fleet_info *out);
 
-/* Path (as opened, resolved) of a drive, valid as long as the fleet; and a line for people: size, I/O in use. */
+/* Path (as opened, resolved) of a drive; drives are in the order of the fleet. NULL: no such drive. Ownership: valid as
+ * long as the fleet. Threading: any. */
 const char *shore_fleet_drive_path(const struct shore_fleet *fleet, uint32_t drive);
-/* Nanoseconds since open for which the drive has had requests to work on. */
+/* Nanoseconds since open for which the drive has had requests to work on. Threading: any. */
 uint64_t shore_fleet_drive_busy_ns(const struct shore_fleet *fleet, uint32_t drive);
-uint64_t shore_fleet_drive_segments(const struct shore_fleet *fleet, uint32_t drive); /* that it owns */
+/* Segments that the drive owns. Threading: any. */
+uint64_t shore_fleet_drive_segments(const struct shore_fleet *fleet, uint32_t drive);
+/* A line for people: size, I/O in use. Units: bytes: room in text, which is always terminated. Threading: any. Errors:
+ * -EINVAL (no such drive). */
 int shore_fleet_drive_describe(const struct shore_fleet *fleet, uint32_t drive, char *text, size_t bytes);
 
-/* The metrics blob of the committed step (what commit was given). *bytes: capacity in, size out. Errors: -ENOSPC. */
+/* The metrics blob of the committed step (what commit was given). Units: *bytes: capacity in, size out. Threading: any.
+ * Errors: -ENOSPC. */
 int shore_fleet_metrics(const struct shore_fleet *fleet, void *metrics, uint32_t *bytes);
 
 /* The blob of the committed step. *bytes: capacity in, size out (0: it has none). Reads it from the first drive: no
@@ -311,7 +334,8 @@ struct shore_gather {
 /* Reads segments [segment, segment + count) of a block into dst (canonical order, aligned to
  * SHORE_BUFFER_ALIGN_BYTES; count * SHORE_SEGMENT_ELEMS elements, or count state images). Checked against the leaves.
  * step: the committed step, or the one being written if the caller has seen the completion of that range's update
- * in the current attempt. Errors: SHORE_ECORRUPT, -EIO, SHORE_ELINK; -EINVAL (another step). */
+ * in the current attempt. Ownership: dst is the engine's until the completion. Threading: any. Errors: SHORE_ECORRUPT,
+ * -EIO, SHORE_ELINK; -EINVAL (another step). */
 int shore_fleet_fetch(struct shore_fleet *fleet, uint64_t step, uint32_t block, uint32_t segment, uint32_t count,
                       enum shore_fetch_kind kind, void *dst, struct shore_completion done);
 
@@ -339,26 +363,31 @@ struct shore_update {
 };
 
 /* UPDATE: idempotent; the same request gives the same bytes. Completes when written (not yet durable) and params_out
- * is filled. Updates whose base step is still being committed are held back until it is.
- * Errors: SHORE_ESTALE (another base step), SHORE_EDISCARDED, SHORE_ENONFINITE (a new master has no finite bf16, or an
- * 8-bit moment is not finite), -EIO, SHORE_ECORRUPT. To the completion, with a sentence: -EINVAL, where size was left
- * out, coefficient, or a group's inv_sqrt_bias2 (Adam, AdamW), and for a gather list that is none. */
+ * is filled. Updates whose base step is still being committed are held back until it is. Ownership: what the request
+ * points to is borrowed until the completion, but for what is copied. Threading: any. Durable: with the commit. Errors:
+ * SHORE_ESTALE (another base step), SHORE_EDISCARDED, SHORE_ENONFINITE (a new master has no finite bf16, or an 8-bit
+ * moment is not finite), -EIO, SHORE_ECORRUPT. To the completion, with a sentence: -EINVAL, where size was left out,
+ * coefficient, or a group's inv_sqrt_bias2 (Adam, AdamW), and for a gather list that is none. */
 int shore_fleet_update(struct shore_fleet *fleet, const struct shore_update *update, struct shore_completion done);
 
-/* Stores gradients of segments on their drives until an update with gradient == NULL reads them, in the same form: FP32
- * or BF16, and one form for all of a step. */
+/* Stores gradients of segments on their drives until an update with neither gradient nor gather list reads them, in the
+ * same form: FP32 or BF16, and one form for all of a step. Units: count * SHORE_SEGMENT_ELEMS elements, aligned to
+ * SHORE_BUFFER_ALIGN_BYTES, gaps zero. Ownership: borrowed until the completion. Threading: any. Durable: never.
+ * Errors: -EINVAL (options.spill was not set), -EIO, SHORE_ELINK. */
 int shore_fleet_spill(struct shore_fleet *fleet, uint32_t block, uint32_t segment, uint32_t count,
                       enum shore_gradient_form form, const void *gradient, struct shore_completion done);
 
 /* The same of a gradient that lies where it was made (see struct shore_gather): in form BF16, items of fp32 and fp16
  * are rounded to nearest even. It is put together before it leaves: that takes the memory of the gradient of count
  * segments until the completion, not of the fleet's arena. Ownership: the list is the caller's again on return, what
- * its items point to as well. */
+ * its items point to as well. Threading: any. Errors: as of shore_fleet_spill(), -ENOMEM; to the completion, with a
+ * sentence: -EINVAL (a list that is none). */
 int shore_fleet_spill_gathered(struct shore_fleet *fleet, uint32_t block, uint32_t segment, uint32_t count,
                                enum shore_gradient_form form, const struct shore_gather *gather, uint32_t ngather,
                                struct shore_completion done);
 
-/* Bytes of the state image of one segment: its planes as they are stored, in plane order. */
+/* Bytes of the state image of one segment: its planes as they are stored, in plane order (docs/volume-format.md).
+ * Threading: any. */
 size_t shore_fleet_state_bytes(const struct shore_fleet *fleet);
 
 struct shore_store {
@@ -369,20 +398,23 @@ struct shore_store {
     uint32_t order; /* as in shore_update */
 };
 /* Writes state images into the slot of base_step + 1, which counts as the update of these segments: for updates that
- * are computed elsewhere, and for moving state between fleets. Before the fleet is sealed: the initial state. Errors as
- * of shore_fleet_update(). */
+ * are computed elsewhere, and for moving state between fleets. Before the fleet is sealed: the initial state.
+ * Ownership: state is borrowed until the completion. Threading: any. Durable: with the commit. Errors: as of
+ * shore_fleet_update(). */
 int shore_fleet_store(struct shore_fleet *fleet, const struct shore_store *store, struct shore_completion done);
 
 /* Segments that no update touches in this step: they stay where they are on their drives, which counts as their update
  * and costs nothing, neither bytes nor time. Once it has completed, fetch of base_step + 1 gives what base_step has. A
- * segment is updated or carried in an attempt, not both. Errors as of shore_fleet_update(); to the completion, with a
+ * segment is updated or carried in an attempt, not both. Threading: any. Durable: with the commit. Errors: as of
+ * shore_fleet_update(); to the completion, with a
  * sentence: -ENOTSUP (a volume, or a server, of an older version that has no room for that). */
 int shore_fleet_carry(struct shore_fleet *fleet, uint64_t base_step, uint64_t attempt, uint32_t block, uint32_t segment,
                       uint32_t count, struct shore_completion done);
 
 /* Ends the current attempt: waits for the I/O of its queued and running updates, whose completions run with
- * SHORE_EDISCARDED or their result. Returns the new attempt's number. Not to be called with a commit pending. */
+ * SHORE_EDISCARDED or their result. Returns the new attempt's number. Threading: one, and no commit is pending. */
 uint64_t shore_fleet_discard(struct shore_fleet *fleet);
+/* The current attempt's number. Threading: any. */
 uint64_t shore_fleet_attempt(const struct shore_fleet *fleet);
 
 /* SKIPPED: the state stays as it is (a refused step), only the step number, the metrics and the blob advance. RESTORED:
@@ -402,30 +434,35 @@ struct shore_commit {
 
 /* Commits a step on every drive, after all its updates: table, flush, record, flush. Metrics and blob are copied.
  * Durable: at the completion, which runs when the last drive has acknowledged.
- * Errors: SHORE_ESTALE (another base step), -EBUSY (one is pending), -EINVAL (sizes). To the completion, with nothing
- * touched: -EINVAL (size was left out), -ENOTSUP (a blob, where the first drive is of an older version that has no room
- * for it). What an update of
- * the attempt failed with: no drive was touched, and the attempt can be discarded. Anything else, a segment that was
- * neither updated nor carried (-EINVAL) among it: some drives may have the step, and the fleet is of no more use until
- * it is opened again (SHORE_ELINK: or reconnected). */
+ * Ownership: nothing is borrowed. Threading: any. Errors: SHORE_ESTALE (another base step), -EBUSY (one is pending),
+ * -EINVAL (sizes). To the completion, with nothing touched: -EINVAL (size was left out), -ENOTSUP (a blob, where the
+ * first drive is of an older version that has no room for it). What an update of the attempt failed with: no drive was
+ * touched, and the attempt can be discarded. Anything else, a segment that was neither updated nor carried (-EINVAL)
+ * among it: some drives may have the step, and the fleet is of no more use until it is opened again (SHORE_ELINK: or
+ * reconnected). */
 int shore_fleet_commit_with(struct shore_fleet *fleet, const struct shore_commit *commit, struct shore_completion done);
 
-/* The same without a blob: of base_step + 1, updated or skipped; and of a state that is put back. */
+/* The same without a blob: of base_step + 1, updated or skipped. Errors: as of shore_fleet_commit_with(). */
 int shore_fleet_commit(struct shore_fleet *fleet, uint64_t base_step, bool skip, const void *metrics,
                        uint32_t metrics_bytes, struct shore_completion done);
+/* The same of a state that is put back. Errors: as of shore_fleet_commit_with(). */
 int shore_fleet_commit_restored(struct shore_fleet *fleet, uint64_t step, const void *metrics, uint32_t metrics_bytes,
                                 struct shore_completion done);
 
 /* Scratch: bytes that live until overwritten or the fleet is closed (offloaded activations). offset and bytes are
  * multiples of 4096; a stored extent is read back as it was stored (same offset and size), checked against `seal`,
- * 16 bytes that put fills at completion and get compares. */
+ * 16 bytes that put fills at completion and get compares. Units: src and dst are aligned to SHORE_BUFFER_ALIGN_BYTES.
+ * Ownership: src or dst, and seal, are borrowed until the completion. Threading: any. Durable: never. Errors: -EINVAL
+ * (beyond the fleet's scratch, or not aligned), -EIO, SHORE_ELINK. */
 int shore_fleet_scratch_put(struct shore_fleet *fleet, uint64_t offset, uint64_t bytes, const void *src,
                             unsigned char seal[16], struct shore_completion done);
+/* Reads it back. Errors: as of shore_fleet_scratch_put(); SHORE_ECORRUPT (not what was stored). */
 int shore_fleet_scratch_get(struct shore_fleet *fleet, uint64_t offset, uint64_t bytes, void *dst,
                             const unsigned char seal[16], struct shore_completion done);
 
 /* Digest of the committed state: XXH3-128 (canonical form, high half first) over (step, sum of all leaves modulo
- * 2^128), little-endian. deep: every byte is read and compared with its leaf first. */
+ * 2^128), little-endian. deep: every byte is read and compared with its leaf first. Threading: one, with nothing under
+ * way. Errors: SHORE_ECORRUPT, -EIO, SHORE_ELINK. */
 int shore_fleet_digest(struct shore_fleet *fleet, bool deep, unsigned char digest[16], struct shore_diag *diag);
 
 /* Counters since open; bytes. */
@@ -441,7 +478,7 @@ struct shore_ledger {
     uint64_t drive_write_commit; /* tables and records */
     uint64_t update_io_wait_ns, update_compute_ns, commit_ns;
 };
-/* Errors: -EINVAL (out->size). */
+/* Threading: any. Errors: -EINVAL (out->size). */
 int shore_fleet_ledger(const struct shore_fleet *fleet, struct shore_ledger *out);
 
 #ifdef __cplusplus

@@ -87,6 +87,7 @@ static void no_struct_ends_with_padding(void **state) {
     ENDS_WITH(shore_store, order);
     ENDS_WITH(shore_ledger, commit_ns);
     ENDS_WITH(shore_tensor_view, view_elems);
+    ENDS_WITH(shore_commit, blob_bytes);
 }
 
 int main(void) {
