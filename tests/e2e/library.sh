@@ -23,17 +23,31 @@ exported=$(nm -D --defined-only "$root/lib/liblongshore.so" | awk '$2 != "A" { s
 same "the shared library exports what the headers declare" "$exported" "$declared"
 
 cat >"$place/program.c" <<'END'
+#include <longshore/clip.h>
+#include <longshore/memory.h>
+#include <longshore/sparse.h>
 #include <longshore/state.h>
 #include <longshore/version.h>
 #include <stdio.h>
+#include <string.h>
 int main(void) {
     struct shore_tensor_spec tensor = {"w", 1000, 0};
     struct shore_block_spec block = {"b", &tensor, 1};
     struct shore_layout *layout = NULL;
-    if (shore_layout_make(&block, 1, &layout)) return 1;
-    printf("%s %llu\n", shore_version(), (unsigned long long)layout->segments);
+    struct shore_tensor_view view;
+    struct shore_diag diag;
+    void *gradient = NULL;
+    double sum;
+    memset(&view, 0, sizeof view);
+    view.size = sizeof view;
+    if (shore_layout_make(&block, 1, &layout) || shore_layout_find(layout, "w", &view)) return 1;
+    if (shore_buffer_alloc(SHORE_SEGMENT_ELEMS * sizeof(float), 0, &gradient, &diag)) return 1;
+    ((float *)gradient)[view.view_elems] = 1;
+    sum = shore_clip_sum((const float *)gradient);
+    printf("%s %g\n", shore_version(), sum);
+    shore_buffer_free(gradient, SHORE_SEGMENT_ELEMS * sizeof(float));
     shore_layout_free(layout);
-    return 0;
+    return shore_sparse_bound(SHORE_SPARSE_BF16, 0, 1) != 8;
 }
 END
 cp "$place/program.c" "$place/program.cc"
