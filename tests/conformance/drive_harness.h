@@ -43,6 +43,7 @@ struct plain {
     bool momentum;
     unsigned planes;
     enum shore_gradient_form form; /* of the gradients that the fleet is given */
+    bool carried[BLOCKS];          /* in the next step */
     uint64_t step;
     float *master[BLOCKS], *m[BLOCKS], *v[BLOCKS]; /* 8-bit moments as they are read */
     enum shore_moments moments;
@@ -190,6 +191,7 @@ static inline void plain_step(struct plain *p, float coefficient) {
     struct shore_hyper groups[GROUPS];
     hypers(p, p->step + 1, groups);
     for (uint32_t b = 0; b < BLOCKS; b++) {
+        if (p->carried[b]) continue;
         const struct shore_layout_block *block = &p->layout->blocks[b];
         float *gradient = pages(block->padded_elems * 4);
         uint16_t *hi = pages(block->padded_elems * 2), *lo = pages(block->padded_elems * 2);
@@ -367,7 +369,10 @@ static inline int fleet_updates(struct shore_fleet *f, const struct plain *p, ui
         for (int i = 0; i < 2; i++) {
             shore_wait_init(&wait[b][i]);
             if (i == 1 && !how->twice) continue;
-            int sent = rc ? rc : shore_fleet_update(f, &update, shore_wait_completion(&wait[b][i]));
+            struct shore_completion done = shore_wait_completion(&wait[b][i]);
+            int sent = rc              ? rc
+                       : p->carried[b] ? shore_fleet_carry(f, base, update.attempt, b, 0, segments, done)
+                                       : shore_fleet_update(f, &update, done);
             if (sent) {
                 wait[b][i].expected = 0;
                 wait[b][i].rc = sent;

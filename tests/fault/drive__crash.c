@@ -31,9 +31,16 @@ static const struct shore_tensor_spec small2[] = {{"d", 10, 0}};
 static const struct shore_block_spec small_blocks[BLOCKS] = {
     {"first", small0, 1}, {"second", small1, 2}, {"third", small2, 1}};
 
-/* Step 2 is tried in vain first, step 3 is refused and skipped. */
+/* Step 2 is tried in vain first, step 3 is refused and skipped. Steps 2 and 4 carry a block each: what one updates, the
+ * other carries. */
 static bool is_skipped(uint64_t step) {
     return step == 3;
+}
+
+static void carry_in_step(struct plain *p, uint64_t step) {
+    memset(p->carried, 0, sizeof p->carried);
+    p->carried[0] = step == 2;
+    p->carried[1] = step == 4;
 }
 
 static struct plain at_start(void) {
@@ -58,6 +65,7 @@ static int setup(void **state) {
         if (is_skipped(step)) {
             walker.step++;
         } else {
+            carry_in_step(&walker, step);
             plain_step(&walker, 1);
         }
         plain_digest(&walker, digests[step]);
@@ -89,16 +97,29 @@ static struct shore_fleet_options options_for(uint32_t ndrives) {
                                         .ring_bytes = 1};
 }
 
+static bool commit(struct shore_fleet *f, uint64_t step) {
+    struct shore_wait wait;
+    struct shore_commit commit = {.size = sizeof commit,
+                                  .step = step,
+                                  .how = is_skipped(step) ? SHORE_COMMIT_SKIPPED : SHORE_COMMIT_UPDATED,
+                                  .blob = &step,
+                                  .blob_bytes = sizeof step};
+    shore_wait_init(&wait);
+    int rc = shore_fleet_commit_with(f, &commit, shore_wait_completion(&wait));
+    return !rc && !shore_wait(&wait, NULL);
+}
+
 /* One step, as a trainer would. Returns whether it was acknowledged. */
 static bool take_step(struct shore_fleet *f, uint64_t step) {
     struct step_how wrong = {.coefficient = 3}, right = {.coefficient = 1};
-    if (is_skipped(step)) return fleet_commit(f, step - 1, true, NULL) == 0;
+    if (is_skipped(step)) return commit(f, step);
+    carry_in_step(&plain, 0);
     if (step == 2) {
         fleet_updates(f, &plain, step - 1, &wrong, NULL);
         shore_fleet_discard(f);
     }
-    if (fleet_updates(f, &plain, step - 1, &right, NULL)) return false;
-    return fleet_commit(f, step - 1, false, NULL) == 0;
+    carry_in_step(&plain, step);
+    return fleet_updates(f, &plain, step - 1, &right, NULL) == 0 && commit(f, step);
 }
 
 /* Runs until the power goes. Returns the last acknowledged step, or -1. */
@@ -122,6 +143,10 @@ static void expect_digest(struct shore_fleet *f, uint64_t step, bool deep) {
     struct shore_diag diag = {""};
     if (shore_fleet_digest(f, deep, got, &diag)) fail_msg("%s", diag.text);
     assert_memory_equal(got, digests[step], 16);
+    uint64_t blob = 0;
+    uint32_t bytes = sizeof blob;
+    if (shore_fleet_blob(f, &blob, &bytes, &diag)) fail_msg("%s", diag.text);
+    assert_true(blob == step && bytes == (step ? sizeof blob : 0));
 }
 
 static void make_again(struct shore_fleet_options *options, int why) {

@@ -98,7 +98,13 @@ static struct shore__run *open_run(void) {
     return run;
 }
 
-/* A step that changes every element. */
+/* What the program needs to go on from a step. */
+static uint32_t blob_of(uint64_t step, unsigned char *blob) {
+    memset(blob, (int)step, SHORE_BLOB_BYTES);
+    return SHORE_BLOB_BYTES - (uint32_t)step;
+}
+
+/* A step that changes every element; from the second one on, of all blocks but one, which is carried. */
 static void take_step(struct shore__run *run, struct shore_fleet *fleet, uint64_t base_step) {
     struct shore_diag diag = {{0}};
     struct shore_hyper groups[4] = {{0}};
@@ -124,13 +130,23 @@ static void take_step(struct shore__run *run, struct shore_fleet *fleet, uint64_
                                       .groups = groups,
                                       .ngroups = 4};
         shore_wait_init(&wait);
-        assert_int_equal(shore_fleet_update(fleet, &update, shore_wait_completion(&wait)), 0);
+        int rc = base_step && b == 1 ? shore_fleet_carry(fleet, base_step, update.attempt, b, 0, update.count,
+                                                         shore_wait_completion(&wait))
+                                     : shore_fleet_update(fleet, &update, shore_wait_completion(&wait));
+        assert_int_equal(rc, 0);
         assert_ok(shore_wait(&wait, &diag));
         free(gradient);
     }
     int n = snprintf(line, sizeof line, "{\"step\":%u}", (unsigned)base_step + 1);
+    static unsigned char blob[SHORE_BLOB_BYTES];
+    struct shore_commit commit = {.size = sizeof commit,
+                                  .step = base_step + 1,
+                                  .metrics = line,
+                                  .metrics_bytes = (uint32_t)n,
+                                  .blob = blob,
+                                  .blob_bytes = blob_of(base_step + 1, blob)};
     shore_wait_init(&wait);
-    assert_int_equal(shore_fleet_commit(fleet, base_step, false, line, (uint32_t)n, shore_wait_completion(&wait)), 0);
+    assert_int_equal(shore_fleet_commit_with(fleet, &commit, shore_wait_completion(&wait)), 0);
     assert_ok(shore_wait(&wait, &diag));
     assert_ok(shore__metrics_append(run, base_step + 1, line, &diag));
 }
@@ -204,6 +220,7 @@ static int group_close(void **state) {
 /* Whoever comes next. Returns whether the state is the late one. */
 static bool look(uint64_t generation_most) {
     unsigned char digest[16];
+    struct shore_diag diag = {{0}};
     struct shore__run *run = open_run();
     assert_in_range(run->generation, 1, generation_most);
     assert_false(exists("run/moving.json") || exists("run/rollback.json"));
@@ -219,6 +236,11 @@ static bool look(uint64_t generation_most) {
     assert_int_equal(shore_fleet_metrics(fleet, metrics, &bytes), 0);
     assert_int_equal(bytes, 10);
     assert_memory_equal(metrics, late ? "{\"step\":2}" : "{\"step\":1}", 10);
+    static unsigned char blob[SHORE_BLOB_BYTES], want[SHORE_BLOB_BYTES];
+    bytes = sizeof blob;
+    assert_ok(shore_fleet_blob(fleet, blob, &bytes, &diag));
+    assert_int_equal(bytes, blob_of(info.step, want));
+    assert_memory_equal(blob, want, bytes);
     shore_fleet_close(fleet);
     if (generation_most > 1) { /* of the other placement nothing is left */
         assert_true(exists("d2/longshore.volume") == (run->generation == 2));

@@ -1,11 +1,13 @@
 /* State from one fleet to another, whatever drives and shares they have: images of segments, in bounded memory, with
  * reading and writing at once. */
 #include <errno.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/diag.h"
 #include "base/units.h"
+#include "drive/drive.h"
 #include "plan/transfers.h"
 #include "run/lives/fleets.h"
 
@@ -129,5 +131,30 @@ int shore__fleet_copy(struct shore_fleet *from, struct shore_fleet *to, const st
     if (!rc) rc = run(&c, progress, ctx, diag);
     for (uint32_t i = 0; i < c.pieces; i++)
         free(c.piece[i].state);
+    return rc;
+}
+
+int shore__fleet_commit_like(struct shore_fleet *to, struct shore_fleet *from, uint64_t step, enum shore_commit_how how,
+                             struct shore_diag *diag) {
+    struct shore_wait wait;
+    unsigned char metrics[SHORE__METRICS_BYTES], *blob = malloc(SHORE_BLOB_BYTES);
+    uint32_t bytes = sizeof metrics, blob_bytes = SHORE_BLOB_BYTES;
+    if (!blob) return shore__fail(diag, -ENOMEM, "out of memory");
+    if (shore_fleet_metrics(from, metrics, &bytes)) bytes = 0;
+    int rc = shore_fleet_blob(from, blob, &blob_bytes, diag);
+    if (!rc) {
+        struct shore_commit commit = {.size = sizeof commit,
+                                      .step = step,
+                                      .how = how,
+                                      .metrics = metrics,
+                                      .metrics_bytes = bytes,
+                                      .blob = blob,
+                                      .blob_bytes = blob_bytes};
+        shore_wait_init(&wait);
+        rc = shore_fleet_commit_with(to, &commit, shore_wait_completion(&wait));
+        rc = rc ? shore__fail(diag, rc, "step %" PRIu64 " cannot be committed: %s", step, shore_error_text(rc))
+                : shore_wait(&wait, diag);
+    }
+    free(blob);
     return rc;
 }

@@ -47,6 +47,9 @@ char *shore__drive_moved(const struct shore__run *run, const char *recorded, con
  * seals or commits. */
 int shore__fleet_copy(struct shore_fleet *from, struct shore_fleet *to, const struct shore_layout *layout,
                       uint64_t base_step, bool tight, shore__progress_fn progress, void *ctx, struct shore_diag *diag);
+/* Commits on `to` the step that `from` is at, with its metrics and blob; of a fleet that holds its state by then. */
+int shore__fleet_commit_like(struct shore_fleet *to, struct shore_fleet *from, uint64_t step, enum shore_commit_how how,
+                             struct shore_diag *diag);
 
 /* Whether two fleets, of so many drives at most, and copying between them at full speed take more than the budget. */
 bool shore__copy_is_tight(const struct shore__run *run, struct shore_fleet_options *fleet);

@@ -363,19 +363,11 @@ void shore__run_fleet(const struct shore__run *run, const struct shore__strings 
     memcpy(options->fleet_id, run->fleet_id, sizeof options->fleet_id);
 }
 
-/* The same step with the same metrics, so that a kill before the next step still finds its line. */
+/* The same step with the same metrics and blob, so that a kill before the next step still finds its line. */
 static int seal(struct shore_fleet *new, struct shore_fleet *old, uint64_t step, struct shore_diag *diag) {
-    unsigned char metrics[SHORE__METRICS_BYTES];
-    uint32_t bytes = sizeof metrics;
-    if (shore_fleet_metrics(old, metrics, &bytes)) bytes = 0;
-    if (step == 0 || bytes == 0) return shore_fleet_seal(new, step, diag);
+    if (step == 0) return shore_fleet_seal(new, step, diag);
     int rc = shore_fleet_seal(new, step - 1, diag);
-    if (rc) return rc;
-    struct shore_wait wait;
-    shore_wait_init(&wait);
-    rc = shore_fleet_commit(new, step - 1, true, metrics, bytes, shore_wait_completion(&wait));
-    return rc ? shore__fail(diag, rc, "the new volumes cannot be sealed: %s", shore_error_text(rc))
-              : shore_wait(&wait, diag);
+    return rc ? rc : shore__fleet_commit_like(new, old, step, SHORE_COMMIT_SKIPPED, diag);
 }
 
 static int check_digest(struct shore_fleet *new, struct shore_fleet *old, struct shore_diag *diag) {

@@ -156,17 +156,6 @@ static int open_present(const struct shore__run *run, const struct intent *in, s
     return shore_fleet_open(run->model->layout, &options, out, diag);
 }
 
-static int commit(struct shore_fleet *fleet, struct shore_fleet *snapshot, uint64_t step, struct shore_diag *diag) {
-    unsigned char metrics[SHORE__METRICS_BYTES];
-    uint32_t bytes = sizeof metrics;
-    struct shore_wait wait;
-    if (shore_fleet_metrics(snapshot, metrics, &bytes)) bytes = 0;
-    shore_wait_init(&wait);
-    int rc = shore_fleet_commit_restored(fleet, step, metrics, bytes, shore_wait_completion(&wait));
-    return rc ? shore__fail(diag, rc, "step %" PRIu64 " cannot be committed: %s", step, shore_error_text(rc))
-              : shore_wait(&wait, diag);
-}
-
 static int put_back(struct shore__run *run, const struct shore__snapshot *s, struct intent *in, shore__note_fn note,
                     void *note_ctx, shore__progress_fn progress, void *ctx, struct shore_diag *diag) {
     struct shore_fleet *snapshot = NULL, *fleet = NULL;
@@ -190,7 +179,7 @@ static int put_back(struct shore__run *run, const struct shore__snapshot *s, str
                                ctx, diag);
     /* nothing is committed yet: a first try that ends here leaves the run where it was */
     if (rc && !went_on) shore__rollback_forget(run->path);
-    if (rc == 0) rc = commit(fleet, snapshot, s->step, diag);
+    if (rc == 0) rc = shore__fleet_commit_like(fleet, snapshot, s->step, SHORE_COMMIT_RESTORED, diag);
     if (rc == 0) rc = check_digest(fleet, s, "what was put back", diag);
     shore_fleet_close(fleet);
     shore_fleet_close(snapshot);
