@@ -96,9 +96,6 @@ bool shore__cli_stop_wanted(void);
 
 /* ---- resources --------------------------------------------------------------------------------------------------- */
 
-/* A file in a directory of this host or of another; malloc'ed, NULL when memory is short. */
-char *shore__cli_path_in(const char *directory, const char *name);
-
 /* Refuses drives that cannot hold disk_bytes together ("needs X, has Y") before anything is written. What a file there
  * takes already counts as free. */
 int shore__cli_disk_space(const struct shore__strings *drives, uint64_t disk_bytes, struct shore_diag *diag);

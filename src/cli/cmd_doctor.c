@@ -12,7 +12,7 @@
 
 #include "cli/clean_text.h"
 #include "cli/cli.h"
-#include "drive/remote/transport.h"
+#include "drive/address.h"
 
 enum { ASK_SECONDS = 10 };
 
@@ -107,7 +107,7 @@ static void look_at_drives(struct shore__report *r, const struct shore__strings 
     size_t n = 0;
     bool over_there = false;
     for (size_t i = 0; i < drives->count; i++)
-        over_there = over_there || strncmp(drives->item[i], "ssh://", 6) == 0;
+        over_there = over_there || !shore__kind_of(drives->item[i])->here;
     shore__doctor_ssh(r, over_there);
     for (size_t i = 0; places && i < drives->count && !shore__cli_stop_wanted(); i++)
         if (shore__doctor_drive(r, drives->item[i], places, n, &places[n])) n++;

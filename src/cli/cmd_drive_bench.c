@@ -5,10 +5,9 @@
 
 #include "cli/clean_text.h"
 #include "cli/cli.h"
-#include "drive/placement.h"
+#include "drive/address.h"
 #include "drive/probe/probe.h"
 #include "drive/probe/speed.h"
-#include "drive/remote/transport.h"
 
 struct args {
     enum shore_io io;
@@ -47,7 +46,7 @@ struct drive {
 static int find(const char *name, struct drive *d, struct shore_diag *diag) {
     char shown[256];
     shore__escape(name, strlen(name), shown, sizeof shown);
-    if (shore__path_is_virtual(name))
+    if (!shore__kind_of(name)->keeps)
         return shore__fail(diag, SHORE_EUSAGE, "%s is no drive that could be measured: give a directory", shown);
     int rc = shore__drive_probe(name, &d->probe, diag);
     if (!rc) rc = shore__probe_may_be_made(name, &d->probe, diag);
@@ -57,7 +56,7 @@ static int find(const char *name, struct drive *d, struct shore_diag *diag) {
                          "--overwrite' does that",
                          shown);
     struct stat st;
-    if (!rc && d->probe.exists && !shore__path_is_remote(name) && !stat(d->probe.path, &st) && !S_ISREG(st.st_mode))
+    if (!rc && d->probe.exists && shore__kind_of(name)->has_file && !stat(d->probe.path, &st) && !S_ISREG(st.st_mode))
         rc = shore__fail(diag, SHORE_EUSAGE, "%s is a special file, not a file or a directory", shown);
     return rc;
 }
@@ -110,7 +109,7 @@ static int bench(const char *const *names, uint32_t n, const struct args *a) {
     shore__cli_catch_signals("longshore: stopping after this drive\n");
     for (uint32_t i = 0; !rc && i < n; i++) {
         struct drive *d = &found[i];
-        const char *path = shore__path_is_remote(names[i]) ? names[i] : d->probe.path;
+        const char *path = shore__kind_of(names[i])->remote ? names[i] : d->probe.path;
         rc = shore__site_measure(path, a->io, STATE_BYTES, &d->speed, &d->link, &diag);
         if (!rc && shore__cli_stop_wanted()) rc = -ECANCELED;
     }

@@ -4,7 +4,7 @@
 
 #include "cli/clean_text.h"
 #include "cli/cli.h"
-#include "drive/placement.h"
+#include "drive/address.h"
 #include "drive/probe/probe.h"
 #include "run/lives/fleets.h"
 
@@ -53,7 +53,7 @@ json_t *shore__cli_drive_json(const struct shore__run *run, size_t drive) {
     struct shore_diag diag = {{0}};
     json_t *o = json_pack("{s:s}", "drive", name ? name : recorded);
     describe_speed(run, drive, o);
-    if (shore__path_is_virtual(recorded)) {
+    if (!shore__kind_of(recorded)->keeps) {
         set_error(o, "in memory, gone with the process");
     } else if (shore__drive_probe(recorded, &probe, &diag)) {
         size_t n = strlen(recorded); /* which drive is said already */

@@ -8,7 +8,7 @@
 #include "cli/clean_text.h"
 #include "cli/cli.h"
 #include "cli/doctor.h"
-#include "drive/placement.h"
+#include "drive/address.h"
 #include "drive/probe/probe.h"
 #include "drive/probe/speed.h"
 #include "drive/remote/transport.h"
@@ -146,11 +146,11 @@ bool shore__doctor_drive(struct shore__report *r, const char *path, const struct
     struct stat st;
     struct shore_diag diag = {""};
     char *beside = NULL;
-    if (shore__path_is_remote(path)) {
+    if (shore__kind_of(path)->remote) {
         remote(r, path);
         return false;
     }
-    if (shore__path_is_virtual(path)) {
+    if (!shore__kind_of(path)->keeps) {
         shore__report_add(r, path, SHORE__FINE, NULL, NULL, "memory of this machine, which keeps nothing");
         return false;
     }

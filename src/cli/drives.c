@@ -3,9 +3,8 @@
 #include <string.h>
 
 #include "cli/cli.h"
-#include "drive/placement.h"
+#include "drive/address.h"
 #include "drive/probe/probe.h"
-#include "drive/remote/transport.h"
 #include "storage/whereabouts.h"
 
 struct found {
@@ -21,11 +20,11 @@ static const char *shown(const char *drive, char out[512]) {
 /* A server tells how much room it has, and numbers its devices; what cannot be asked is told by whoever opens it. */
 static void say_remote(const char *drive, bool ask, struct found *f) {
     struct shore__probe probe;
-    struct shore__place place;
+    struct shore__address at;
     char name[512], room[32], where[256] = "behind a socket";
-    if (shore__place_parse(drive, &place, NULL)) return;
-    if (place.ssh) snprintf(where, sizeof where, "on %.200s", place.host);
-    shore__place_free(&place);
+    if (shore__address_parse(drive, &at, NULL)) return;
+    if (at.host) snprintf(where, sizeof where, "on %.200s", at.host);
+    shore__address_free(&at);
     bool known = ask && shore__drive_probe(drive, &probe, NULL) == 0;
     f->there = known && probe.device;
     f->device = known ? probe.device : 0;
@@ -54,15 +53,15 @@ static void say_local(const char *drive, struct found *f) {
 
 static bool share(const struct found *a, const struct found *b, const char *drive_a, const char *drive_b) {
     if (a->here && b->here) return shore__whereabouts_share(&a->at, &b->at);
-    return a->there && b->there && a->device == b->device && shore__uris_share_server(drive_a, drive_b);
+    return a->there && b->there && a->device == b->device && shore__address_shares_server(drive_a, drive_b);
 }
 
 void shore__cli_say_drives(const struct shore__strings *drives, bool ask_remote) {
     struct found *found = calloc(drives->count ? drives->count : 1, sizeof *found);
     for (size_t i = 0; found && i < drives->count; i++) {
         const char *drive = drives->item[i];
-        if (shore__path_is_virtual(drive)) continue;
-        if (shore__path_is_remote(drive))
+        if (!shore__kind_of(drive)->keeps) continue;
+        if (shore__kind_of(drive)->remote)
             say_remote(drive, ask_remote, &found[i]);
         else
             say_local(drive, &found[i]);

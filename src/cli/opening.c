@@ -3,13 +3,13 @@
 #include <sys/stat.h>
 
 #include "cli/cli.h"
-#include "drive/placement.h"
+#include "drive/address.h"
 #include "files/hub.h"
 #include "plan/transfers.h"
 
 static bool in_memory(const struct shore__strings *drives) {
     for (size_t i = 0; i < drives->count; i++)
-        if (shore__path_is_virtual(drives->item[i])) return true;
+        if (!shore__kind_of(drives->item[i])->keeps) return true;
     return false;
 }
 
@@ -153,11 +153,4 @@ int shore__cli_fail_making(const struct shore__run *run, int rc, const struct sh
     else if (!shore__run_is_half_replaced(run->path) && shore__not_a_run(run->path, &how))
         shore__cli_say("%s", how.text);
     return SHORE__EXIT_FAILED;
-}
-
-char *shore__cli_path_in(const char *directory, const char *name) {
-    char *path;
-    /* what follows the socket */
-    bool bare = strncmp(directory, "unix:", 5) == 0 && !strchr(directory + 5, ':');
-    return asprintf(&path, "%s%c%s", directory, bare ? ':' : '/', name) < 0 ? NULL : path;
 }

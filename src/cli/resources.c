@@ -5,7 +5,7 @@
 #include <sys/statvfs.h>
 
 #include "cli/cli.h"
-#include "drive/placement.h"
+#include "drive/address.h"
 #include "train/train.h"
 
 /* What is free where path lies, which file system that is, and the bytes of a volume that stands there already. -1:
@@ -50,7 +50,7 @@ static uint64_t room_on(const struct shore__strings *drives) {
     for (size_t i = 0; i < drives->count; i++) {
         uint64_t free_bytes, held_bytes;
         dev_t device;
-        if (shore__path_is_virtual(drives->item[i])) return UINT64_MAX;
+        if (!shore__kind_of(drives->item[i])->keeps) return UINT64_MAX;
         if (room_at(drives->item[i], &free_bytes, &held_bytes, &device) || nseen == SEEN) return UINT64_MAX;
         bool again = false;
         for (size_t k = 0; k < nseen; k++)

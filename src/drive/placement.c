@@ -11,10 +11,7 @@
 #include <unistd.h>
 
 #include "base/diag.h"
-
-bool shore__path_is_virtual(const char *path) {
-    return strcmp(path, "ram:") == 0 || strcmp(path, "null:") == 0;
-}
+#include "drive/address.h"
 
 static uint64_t device_bytes(const char *path) {
     uint64_t bytes = 0;
@@ -26,7 +23,7 @@ static uint64_t device_bytes(const char *path) {
 }
 
 uint64_t shore__drive_capacity_bytes(const char *path) {
-    if (shore__path_is_virtual(path)) return 0;
+    if (!shore__kind_of(path)->has_file) return 0;
     char *file = NULL;
     if (shore__volume_path(path, &file, NULL)) return 0;
     struct stat st;

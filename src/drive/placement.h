@@ -10,9 +10,6 @@ struct shore__range {
     uint32_t first, count; /* segments of a block */
 };
 
-/* "ram:", "null:": no file behind it. */
-bool shore__path_is_virtual(const char *path);
-
 /* Bytes that a volume at path could take: free bytes of its file system and what it replaces, or the device's size. 0:
  * no limit is known. */
 uint64_t shore__drive_capacity_bytes(const char *path);

@@ -10,8 +10,7 @@
 
 #include "base/diag.h"
 #include "base/suggest.h"
-#include "drive/placement.h"
-#include "drive/remote/transport.h"
+#include "drive/address.h"
 #include "files/atomic.h"
 #include "files/json.h"
 #include "run/exchange/tensors.h"
@@ -270,8 +269,7 @@ int shore__settings_spare_inputs(const struct shore__settings *s, const char *ou
     for (size_t i = 0; i < s->drives.count; i++) {
         const char *drive = s->drives.item[i];
         /* in a directory, the volume has a name of its own */
-        bool file = !shore__path_is_virtual(drive) && !shore__path_is_remote(drive) && stat(drive, &st) == 0 &&
-                    !S_ISDIR(st.st_mode);
+        bool file = shore__kind_of(drive)->has_file && stat(drive, &st) == 0 && !S_ISDIR(st.st_mode);
         const char *flag = file ? read_as(s, &st, &input) : NULL;
         if (flag)
             return shore__fail(diag, SHORE_EUSAGE, "--drive %s is what --%s %s reads: name another path", drive, flag,

@@ -7,10 +7,10 @@
 #include <unistd.h>
 
 #include "base/diag.h"
-#include "drive/placement.h"
-#include "drive/remote/transport.h"
+#include "drive/address.h"
 #include "files/atomic.h"
 #include "run/lives/fleets.h"
+#include "storage/volume.h"
 
 /* What run.json is to call the place where a drive is now. */
 static int place_named(const struct shore__run *run, const char *drive, const char *move, const char *name, char **out,
@@ -19,14 +19,14 @@ static int place_named(const struct shore__run *run, const char *drive, const ch
     char shown[256];
     shore__escape(move, strlen(move), shown, sizeof shown);
     if (!*name) return shore__fail(diag, SHORE_EUSAGE, "--drive %s: where is it now? The path is missing", shown);
-    if (shore__path_is_virtual(name))
+    if (!shore__kind_of(name)->keeps)
         return shore__fail(diag, SHORE_EUSAGE, "--drive %s: what is in memory ends with the process", shown);
     char *place = shore__drive_moved(run, drive, name);
     int rc = place ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
     char *volume = NULL; /* of a directory, the file in it */
-    if (rc == 0 && !shore__path_is_remote(place) && stat(place, &st) < 0 && errno == ENOENT)
+    if (rc == 0 && shore__kind_of(place)->has_file && stat(place, &st) < 0 && errno == ENOENT)
         rc = shore__fail(diag, SHORE_EMISSING, "--drive %s: %s does not exist", shown, name);
-    else if (rc == 0 && !shore__path_is_remote(place) && shore__volume_path(place, &volume, NULL) == 0 &&
+    else if (rc == 0 && shore__kind_of(place)->has_file && shore__volume_path(place, &volume, NULL) == 0 &&
              stat(volume, &st) < 0 && errno == ENOENT)
         rc = shore__fail(diag, SHORE_EMISSING, "--drive %s: there is no volume in %s: %s is missing", shown, name,
                          volume);

@@ -8,8 +8,7 @@
 #include <unistd.h>
 
 #include "base/diag.h"
-#include "drive/placement.h"
-#include "drive/remote/transport.h"
+#include "drive/address.h"
 #include "files/atomic.h"
 #include "files/json.h"
 #include "run/internal.h"
@@ -73,39 +72,9 @@ bool shore__strings_has(const struct shore__strings *list, const char *item) {
     return false;
 }
 
-/* The same file by a name that does not begin where we are. NULL: neither it nor its directory exists. */
-static char *file_absolute(const char *file) {
-    struct stat st;
-    bool there = stat(file, &st) == 0;
-    if (there && !S_ISBLK(st.st_mode)) return realpath(file, NULL);
-    const char *slash = strrchr(file, '/');
-    const char *name = slash ? slash + 1 : file;
-    char *directory = slash == file ? strdup("/") : slash ? strndup(file, (size_t)(slash - file)) : strdup(".");
-    char *real = directory ? realpath(directory, NULL) : NULL;
-    char *path = real && *name ? shore__path_join(strcmp(real, "/") == 0 ? "" : real, name) : NULL;
-    free(directory);
-    free(real);
-    return path;
-}
-
-/* unix:SOCKET[:PATH] is of this host: its socket is found from other directories, too. */
-static char *uri_absolute(const char *uri) {
-    const char *socket = uri + strlen("unix:");
-    size_t n = strcspn(socket, ":");
-    char *out = NULL;
-    if (strncmp(uri, "unix:", strlen("unix:")) != 0 || n == 0 || *socket == '/') return strdup(uri);
-    char *name = strndup(socket, n), *path = name ? file_absolute(name) : NULL;
-    if (path && asprintf(&out, "unix:%s%s", path, socket + n) < 0) out = NULL;
-    free(name);
-    free(path);
-    return out;
-}
-
 int shore__drive_absolute(const char *drive, char **out, struct shore_diag *diag) {
     char shown[256];
-    char *path = shore__path_is_virtual(drive)  ? strdup(drive)
-                 : shore__path_is_remote(drive) ? uri_absolute(drive)
-                                                : file_absolute(drive);
+    char *path = shore__address_absolute(drive);
     *out = NULL;
     if (!path)
         return shore__fail(diag, SHORE_EUSAGE, "%s: does not exist, and neither does its directory",

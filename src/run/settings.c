@@ -12,7 +12,7 @@
 #include "base/diag.h"
 #include "base/suggest.h"
 #include "base/units.h"
-#include "drive/placement.h"
+#include "drive/address.h"
 #include "drive/probe/speed.h"
 #include "files/json.h"
 
@@ -510,7 +510,7 @@ static int check_row(const struct row *r, const struct shore__settings *s, struc
 
 bool shore__settings_in_ram(const struct shore__settings *s) {
     for (size_t i = 0; i < s->drives.count; i++)
-        if (strcmp(s->drives.item[i], "ram:") == 0) return true;
+        if (shore__kind_of(s->drives.item[i])->id == SHORE__KIND_RAM) return true;
     return false;
 }
 
@@ -527,7 +527,7 @@ int shore__settings_check(const struct shore__settings *s, struct shore_diag *di
     if (s->val_data.count > 0 && s->val_share > 0)
         return shore__fail(diag, SHORE_EUSAGE, "--val-data and --val-share exclude each other: give one of them");
     for (size_t i = 0; i < s->drives.count && s->snapshot_every; i++)
-        if (shore__path_is_virtual(s->drives.item[i]))
+        if (!shore__kind_of(s->drives.item[i])->keeps)
             return shore__fail(diag, SHORE_EUSAGE,
                                "--snapshot-every needs drives that keep something: there is nothing beside --drive %s",
                                s->drives.item[i]);

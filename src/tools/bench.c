@@ -5,9 +5,8 @@
 #include <unistd.h>
 
 #include "base/suggest.h"
-#include "drive/placement.h"
+#include "drive/address.h"
 #include "drive/probe/probe.h"
-#include "drive/remote/transport.h"
 #include "tools/bench.h"
 
 int shore__cli_bench(int argc, char **argv) {
@@ -60,15 +59,15 @@ int shore__bench_places(const struct shore__strings *drives, const char *name, s
         struct stat st;
         char *path = NULL;
         int rc;
-        if (shore__path_is_remote(drive) || (stat(drive, &st) == 0 && S_ISDIR(st.st_mode))) {
+        if (shore__kind_of(drive)->remote || (stat(drive, &st) == 0 && S_ISDIR(st.st_mode))) {
             char file[64];
             snprintf(file, sizeof file, "longshore-%s-%ld-%zu.volume", name, (long)getpid(), i);
-            path = shore__cli_path_in(drive, file);
+            path = shore__address_in(drive, file);
         } else {
             if (stat(drive, &st) == 0 && S_ISREG(st.st_mode))
                 return shore__fail(diag, SHORE_EEXISTS,
                                    "%s: exists already; name a directory, and a file is made in it", drive);
-            if (!shore__path_is_virtual(drive) && (rc = shore__file_may_be_made(drive, diag))) return rc;
+            if ((rc = shore__drive_may_be_made(drive, diag))) return rc;
             path = strdup(drive);
         }
         rc = path ? shore__strings_add(places, path) : -ENOMEM;
@@ -82,7 +81,7 @@ void shore__bench_remove(const struct shore__strings *places) {
     for (size_t i = 0; i < places->count; i++) {
         struct stat st;
         struct shore__probe probe;
-        if (shore__path_is_remote(places->item[i]) && shore__drive_probe(places->item[i], &probe, NULL) == 0) {
+        if (shore__kind_of(places->item[i])->remote && shore__drive_probe(places->item[i], &probe, NULL) == 0) {
             if (probe.is_volume)
                 shore__remote_remove(places->item[i], probe.desc.fleet_id, SHORE__ANY_GENERATION, false, NULL);
             shore__probe_free(&probe);

@@ -9,7 +9,7 @@
 #include "base/machine.h"
 #include "cli/cli.h"
 #include "cli/train_options.h"
-#include "drive/remote/transport.h"
+#include "drive/address.h"
 #include "tools/child.h"
 #include "train/train.h"
 
@@ -91,7 +91,7 @@ static void add_drives(struct shore__words *w, const struct verify *v, const str
         for (unsigned i = 0; i < t->volumes; i++) {
             char name[64];
             snprintf(name, sizeof name, "longshore-verify-%ld-%u-%u.volume", (long)getpid(), v->runs, i);
-            char *path = shore__cli_path_in(v->args.settings.drives.item[d], name);
+            char *path = shore__address_in(v->args.settings.drives.item[d], name);
             if (path)
                 shore__words_add(w, "%s", path);
             else
@@ -321,7 +321,7 @@ static int check(struct verify *v, struct shore_diag *diag) {
                            "--emulate takes another machine's time, and verify compares bits alone: leave it out");
     for (size_t i = 0; i < s->drives.count; i++) {
         struct stat st;
-        if (shore__path_is_remote(s->drives.item[i])) continue;
+        if (shore__kind_of(s->drives.item[i])->remote) continue;
         if (stat(s->drives.item[i], &st) || !S_ISDIR(st.st_mode))
             return shore__fail(diag, SHORE_EUSAGE,
                                "%s: is not a directory; verify makes temporary volumes in directories",

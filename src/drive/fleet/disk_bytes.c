@@ -1,6 +1,7 @@
 #include <stdlib.h>
 
 #include "base/sized.h"
+#include "drive/address.h"
 #include "drive/fleet/fleet.h"
 
 /* Placement depends on what is free where, and the sum of the volumes hardly on placement: taken for equal parts. */
@@ -23,7 +24,7 @@ uint64_t shore_fleet_disk_bytes(const struct shore_layout *layout, const struct 
                 .spill = o->spill,
                 .identity_bytes = o->identity_bytes,
             };
-            if (shore__path_is_virtual(o->drives[d]) ||
+            if (!shore__kind_of(o->drives[d])->keeps ||
                 shore__placement_extents(layout, ranges, o->ndrives, d, &extents, &desc.nextents, &desc.segments))
                 continue;
             desc.extents = extents;

@@ -7,14 +7,15 @@
 #include <unistd.h>
 
 #include "base/diag.h"
+#include "drive/address.h"
 #include "drive/fleet/emulated.h"
 #include "drive/fleet/fleet.h"
 #include "drive/probe/probe.h"
 #include "drive/probe/speed.h"
-#include "drive/remote/transport.h"
 #include "drive/throttle.h"
 
-struct place {
+/* What is at a drive's address now, and what becomes of it. */
+struct found {
     char *path;  /* of the volume; NULL: virtual, or on another host */
     char *there; /* of the volume on another host */
     bool replace;
@@ -28,35 +29,35 @@ struct place {
 
 /* What is at a drive's path now: a volume that holds a whole state, or something whose fate creating decides. One that
  * is in use is refused always. */
-static int look_at_place(const struct shore_fleet_options *o, struct place *place, struct shore_diag *diag) {
+static int look_here(const struct shore_fleet_options *o, struct found *found, struct shore_diag *diag) {
     struct stat st;
     struct shore__volume volume;
-    if (stat(place->path, &st) != 0) return 0;
-    place->existed = true;
-    int rc = shore__volume_open_records(place->path, o->io, &volume, diag);
+    if (stat(found->path, &st) != 0) return 0;
+    found->existed = true;
+    int rc = shore__volume_open_records(found->path, o->io, &volume, diag);
     if (rc) return rc == SHORE_EBUSY ? rc : 0;
-    place->is_volume = true;
-    place->sealed = volume.record_valid || volume.damaged_record;
-    place->settled = volume.damaged_record || (volume.record_valid && volume.record.sequence > 1);
-    memcpy(place->fleet_id, volume.desc.fleet_id, sizeof place->fleet_id);
+    found->is_volume = true;
+    found->sealed = volume.record_valid || volume.damaged_record;
+    found->settled = volume.damaged_record || (volume.record_valid && volume.record.sequence > 1);
+    memcpy(found->fleet_id, volume.desc.fleet_id, sizeof found->fleet_id);
     shore__volume_close(&volume);
     return 0;
 }
 
 /* The same of a drive on another host. */
-static int ask_of_place(const struct shore_fleet_options *o, const char *uri, struct place *place,
-                        struct shore_diag *diag) {
+static int look_there(const struct shore_fleet_options *o, const char *uri, struct found *found,
+                      struct shore_diag *diag) {
     struct shore__probe probe;
     int rc = shore__drive_probe_idle(uri, &probe, diag);
     if (rc) return rc;
-    place->existed = probe.exists;
-    place->is_volume = probe.is_volume;
-    place->sealed = shore__probe_is_sealed(&probe);
-    place->settled = probe.recovery.damaged_record || (probe.recovery.valid && probe.recovery.record.sequence > 1);
-    memcpy(place->fleet_id, probe.desc.fleet_id, sizeof place->fleet_id);
-    place->capacity_bytes = probe.capacity_bytes;
-    place->device = probe.device;
-    place->there = probe.path;
+    found->existed = probe.exists;
+    found->is_volume = probe.is_volume;
+    found->sealed = shore__probe_is_sealed(&probe);
+    found->settled = probe.recovery.damaged_record || (probe.recovery.valid && probe.recovery.record.sequence > 1);
+    memcpy(found->fleet_id, probe.desc.fleet_id, sizeof found->fleet_id);
+    found->capacity_bytes = probe.capacity_bytes;
+    found->device = probe.device;
+    found->there = probe.path;
     probe.path = NULL;
     if (!probe.exists) rc = shore__probe_may_be_made(uri, &probe, diag);
     if (probe.busy && shore__probe_is_of(&probe, o->fleet_id) && probe.desc.generation < o->generation)
@@ -67,47 +68,47 @@ static int ask_of_place(const struct shore_fleet_options *o, const char *uri, st
     return rc;
 }
 
-static int look_at_places(const struct shore_fleet_options *o, struct place *places, struct shore_diag *diag) {
+static int look_at_all(const struct shore_fleet_options *o, struct found *found, struct shore_diag *diag) {
     for (uint32_t d = 0; d < o->ndrives; d++) {
-        places[d].replace = o->overwrite;
-        if (shore__path_is_virtual(o->drives[d])) continue;
-        bool remote = shore__path_is_remote(o->drives[d]);
-        int rc = remote ? ask_of_place(o, o->drives[d], &places[d], diag) : shore__file_may_be_made(o->drives[d], diag);
-        if (!rc && !remote) rc = shore__volume_path(o->drives[d], &places[d].path, diag);
-        if (!rc && !remote) rc = look_at_place(o, &places[d], diag);
-        for (uint32_t e = 0; !rc && remote && e < d; e++) {
-            if (places[e].there && strcmp(places[d].there, places[e].there) == 0 &&
-                shore__uris_share_server(o->drives[d], o->drives[e]))
+        found[d].replace = o->overwrite;
+        const struct shore__kind *kind = shore__kind_of(o->drives[d]);
+        int rc = shore__drive_may_be_made(o->drives[d], diag);
+        if (!rc && kind->remote) rc = look_there(o, o->drives[d], &found[d], diag);
+        if (!rc && kind->has_file) rc = shore__volume_path(o->drives[d], &found[d].path, diag);
+        if (!rc && kind->has_file) rc = look_here(o, &found[d], diag);
+        for (uint32_t e = 0; !rc && kind->remote && e < d; e++) {
+            if (found[e].there && strcmp(found[d].there, found[e].there) == 0 &&
+                shore__address_shares_server(o->drives[d], o->drives[e]))
                 rc = shore__fail(diag, SHORE_EUSAGE, "the drive %s is given twice", o->drives[d]);
         }
         if (rc) return rc;
     }
     for (uint32_t d = 0; d < o->ndrives; d++) {
-        struct place *place = &places[d];
+        struct found *at = &found[d];
         /* a volume without a record says that its whole fleet was being made, and none of it was used since */
-        for (uint32_t e = 0; e < o->ndrives && !place->replace && !place->settled; e++) {
-            bool same_fleet = memcmp(places[e].fleet_id, place->fleet_id, sizeof place->fleet_id) == 0;
-            place->replace = place->is_volume && places[e].is_volume && !places[e].sealed && same_fleet;
+        for (uint32_t e = 0; e < o->ndrives && !at->replace && !at->settled; e++) {
+            bool same_fleet = memcmp(found[e].fleet_id, at->fleet_id, sizeof at->fleet_id) == 0;
+            at->replace = at->is_volume && found[e].is_volume && !found[e].sealed && same_fleet;
         }
-        if (place->sealed && !place->replace) {
+        if (at->sealed && !at->replace) {
             return shore__fail(diag, SHORE_EEXISTS,
                                "%s: holds the state of a run already; name another path; where a run is made, "
                                "--overwrite replaces it",
-                               place->path ? place->path : o->drives[d]);
+                               at->path ? at->path : o->drives[d]);
         }
     }
     return 0;
 }
 
 static int create_drive(struct shore_fleet *f, const struct shore_fleet_options *o, uint32_t d,
-                        const struct place *place, struct shore_diag *diag) {
+                        const struct found *found, struct shore_diag *diag) {
     struct shore__extent *extents = NULL;
     struct shore__volume_desc desc = {
         .fleet_id = {f->fleet_id[0], f->fleet_id[1]},
         .drive = d,
         .ndrives = f->ndrives,
         .generation = f->generation,
-        .scratch_bytes = place->stripes * SHORE__SCRATCH_STRIPE_BYTES,
+        .scratch_bytes = found->stripes * SHORE__SCRATCH_STRIPE_BYTES,
         .spill = o->spill,
         .identity = o->identity,
         .identity_bytes = o->identity_bytes,
@@ -118,13 +119,13 @@ static int create_drive(struct shore_fleet *f, const struct shore_fleet_options 
     desc.extents = extents;
     memcpy(desc.plane_bytes, f->config.plane_bytes, sizeof desc.plane_bytes);
     desc.plane_form = f->config.moments;
-    rc = shore__drive_create_at(&f->config, o->drives[d], place->path, &desc, place->replace, &f->drives[d], diag);
+    rc = shore__drive_create_at(&f->config, o->drives[d], &desc, found->replace, &f->drives[d], diag);
     free(extents);
     return rc;
 }
 
 /* What each drive has room for, and how fast it is. */
-static int know_drives(const struct shore_fleet *f, const struct shore_fleet_options *o, const struct place *places,
+static int know_drives(const struct shore_fleet *f, const struct shore_fleet_options *o, const struct found *found,
                        uint64_t *capacity, uint64_t *speeds, struct shore_diag *diag) {
     if (o->drive_speeds) {
         int rc = shore__speeds_parse(o->drive_speeds, f->ndrives, speeds, diag);
@@ -133,11 +134,11 @@ static int know_drives(const struct shore_fleet *f, const struct shore_fleet_opt
     struct shore__site *sites = calloc(f->ndrives, sizeof *sites);
     if (!sites) return shore__fail(diag, -ENOMEM, "out of memory");
     for (uint32_t d = 0; d < f->ndrives; d++) {
-        const struct place *place = &places[d];
-        bool remote = place->there;
-        sites[d].path = remote ? o->drives[d] : place->path;
-        sites[d].device = remote ? place->device : place->path ? shore__drive_device(place->path) : 0;
-        capacity[d] = remote ? place->capacity_bytes : shore__drive_capacity_bytes(o->drives[d]);
+        const struct found *at = &found[d];
+        bool remote = at->there;
+        sites[d].path = remote ? o->drives[d] : at->path;
+        sites[d].device = remote ? at->device : at->path ? shore__drive_device(at->path) : 0;
+        capacity[d] = remote ? at->capacity_bytes : shore__drive_capacity_bytes(o->drives[d]);
     }
     if (!o->drive_speeds && !shore__throttle_speeds(f->config.throttle, f->ndrives, speeds))
         shore__sites_measure(sites, f->ndrives, shore__state_segment_bytes(f->config.plane_bytes), o, speeds);
@@ -146,48 +147,48 @@ static int know_drives(const struct shore_fleet *f, const struct shore_fleet_opt
 }
 
 /* Every block's shards finish together: by speed, as far as there is room. Scratch likewise. */
-static int place_blocks(struct shore_fleet *f, const struct shore_fleet_options *o, struct place *places,
+static int place_blocks(struct shore_fleet *f, const struct shore_fleet_options *o, struct found *found,
                         struct shore_diag *diag) {
     uint64_t *numbers = calloc((size_t)f->ndrives * 4, sizeof *numbers);
     if (!numbers) return shore__fail(diag, -ENOMEM, "out of memory");
     uint64_t *speeds = numbers, *capacity = speeds + f->ndrives, *weights = capacity + f->ndrives;
     uint64_t *stripes = weights + f->ndrives;
-    int rc = know_drives(f, o, places, capacity, speeds, diag);
+    int rc = know_drives(f, o, found, capacity, speeds, diag);
     if (!rc) {
         shore__placement_weights(speeds, capacity, f->ndrives, shore_fleet_disk_bytes(f->layout, o), weights);
         shore__placement_make(f->layout, weights, f->ndrives, f->ranges);
         shore__stripes_share(o->scratch_bytes, weights, f->ndrives, stripes);
     }
     for (uint32_t d = 0; !rc && d < f->ndrives; d++)
-        places[d].stripes = stripes[d];
+        found[d].stripes = stripes[d];
     free(numbers);
     return rc;
 }
 
 /* That of a making that was cut off goes on: were this one cut off too, the volumes that it has not come to yet would
  * else be of another fleet. */
-static int choose_id(const struct shore_fleet_options *o, const struct place *places, uint64_t id[2],
+static int choose_id(const struct shore_fleet_options *o, const struct found *found, uint64_t id[2],
                      struct shore_diag *diag) {
     memcpy(id, o->fleet_id, sizeof o->fleet_id);
     for (uint32_t d = 0; d < o->ndrives && !id[0] && !id[1]; d++)
-        if (places[d].is_volume && !places[d].sealed) memcpy(id, places[d].fleet_id, sizeof o->fleet_id);
+        if (found[d].is_volume && !found[d].sealed) memcpy(id, found[d].fleet_id, sizeof o->fleet_id);
     if (id[0] || id[1] || getrandom(id, sizeof o->fleet_id, 0) == sizeof o->fleet_id) return 0;
     return shore__fail(diag, -EIO, "no random numbers for a new fleet");
 }
 
-static int create_all(struct shore_fleet *f, const struct shore_fleet_options *o, struct place *places,
+static int create_all(struct shore_fleet *f, const struct shore_fleet_options *o, struct found *found,
                       struct shore_diag *diag) {
     f->generation = o->generation ? o->generation : 1;
-    int rc = choose_id(o, places, f->fleet_id, diag);
-    if (!rc) rc = place_blocks(f, o, places, diag);
+    int rc = choose_id(o, found, f->fleet_id, diag);
+    if (!rc) rc = place_blocks(f, o, found, diag);
     if (rc) return rc;
     for (uint32_t d = 0; d < f->ndrives; d++) {
-        rc = create_drive(f, o, d, &places[d], diag);
+        rc = create_drive(f, o, d, &found[d], diag);
         if (!rc) continue;
         /* nothing new stays behind; another host may have begun what failed here */
         for (uint32_t e = 0; e <= d; e++) {
-            if (e < d && places[e].path && !places[e].existed) unlink(places[e].path);
-            if (!shore__path_is_remote(o->drives[e]) || places[e].existed) continue;
+            if (e < d && found[e].path && !found[e].existed) unlink(found[e].path);
+            if (!shore__kind_of(o->drives[e])->remote || found[e].existed) continue;
             if (f->drives[e]) f->drives[e]->ops->close(f->drives[e]);
             f->drives[e] = NULL;
             shore__drive_remove(o->drives[e], f->fleet_id, f->generation, true, NULL);
@@ -204,18 +205,18 @@ int shore__fleet_create_emulated(const struct shore_layout *layout, const struct
     *out = NULL;
     int rc = shore__fleet_new(layout, given, throttle, options, &f, diag);
     if (rc) return rc;
-    struct place *places = calloc(options->ndrives, sizeof *places);
-    if (!places) {
+    struct found *found = calloc(options->ndrives, sizeof *found);
+    if (!found) {
         rc = shore__fail(diag, -ENOMEM, "out of memory");
     } else {
-        rc = look_at_places(options, places, diag);
-        if (!rc) rc = create_all(f, options, places, diag);
+        rc = look_at_all(options, found, diag);
+        if (!rc) rc = create_all(f, options, found, diag);
     }
-    for (uint32_t d = 0; places && d < options->ndrives; d++) {
-        free(places[d].path);
-        free(places[d].there);
+    for (uint32_t d = 0; found && d < options->ndrives; d++) {
+        free(found[d].path);
+        free(found[d].there);
     }
-    free(places);
+    free(found);
     if (rc) {
         shore_fleet_close(f);
         return rc;

@@ -2,9 +2,9 @@
 #include <string.h>
 
 #include "base/sized.h"
+#include "drive/address.h"
 #include "drive/fleet/fleet.h"
 #include "drive/local/local.h"
-#include "drive/remote/transport.h"
 
 #define RING_BYTES_DEFAULT (UINT64_C(16) << 20)
 #define RING_BUFFERS 5u
@@ -69,14 +69,12 @@ static uint64_t memory_bytes(const struct shore_layout *layout, const struct sho
     memcpy(desc.plane_bytes, config.plane_bytes, sizeof desc.plane_bytes);
     uint64_t locals = 0, rams = 0;
     for (uint32_t d = 0; d < o->ndrives; d++) {
-        if (strcmp(o->drives[d], "ram:") == 0) {
-            rams++;
-        } else if (strcmp(o->drives[d], "null:") != 0 && !shore__path_is_remote(o->drives[d])) {
-            locals++;
-        }
+        const struct shore__kind *kind = shore__kind_of(o->drives[d]);
+        rams += kind->id == SHORE__KIND_RAM;
+        locals += kind->has_file;
     }
     uint64_t bytes = 0;
-    if (rams) bytes += shore__ram_memory_bytes(&desc);
+    if (rams) bytes += shore__ram_memory_bytes(&config, &desc);
     if (locals) bytes += shore__local_memory_bytes(&config, &desc);
     desc.segments = 1;
     if (locals > 1) bytes += (locals - 1) * shore__local_memory_bytes(&config, &desc);

@@ -9,11 +9,11 @@
 #include "base/diag.h"
 #include "base/sized.h"
 #include "base/units.h"
+#include "drive/address.h"
 #include "drive/fleet/emulated.h"
 #include "drive/fleet/fleet.h"
 #include "drive/layout.h"
 #include "drive/remote/remote.h"
-#include "drive/remote/transport.h"
 
 /* By hard links, or by two nodes of a device. */
 static bool same_file(const char *a, const char *b) {
@@ -27,7 +27,7 @@ static bool same_file(const char *a, const char *b) {
 static bool same_drive(const char *a, const char *b) {
     char *here = NULL, *there = NULL;
     bool same = strcmp(a, b) == 0;
-    if (!same && !shore__path_is_remote(a) && !shore__path_is_remote(b))
+    if (!same && shore__kind_of(a)->has_file && shore__kind_of(b)->has_file)
         same = !shore__volume_path(a, &here, NULL) && !shore__volume_path(b, &there, NULL) &&
                (strcmp(here, there) == 0 || same_file(here, there));
     free(here);
@@ -46,7 +46,7 @@ static int check_options(const struct shore_layout *layout, const struct shore_f
         return shore__fail(diag, -EINVAL, "an identity of %u bytes; %u fit", o->identity_bytes, SHORE__IDENTITY_BYTES);
     }
     for (uint32_t d = 0; d < o->ndrives; d++) {
-        if (shore__path_is_virtual(o->drives[d])) continue;
+        if (!shore__kind_of(o->drives[d])->keeps) continue;
         for (uint32_t e = 0; e < d; e++) {
             if (same_drive(o->drives[d], o->drives[e])) {
                 return shore__fail(diag, SHORE_EUSAGE, "the drive %s is given twice", o->drives[d]);

@@ -447,10 +447,17 @@ static int finish_opening(struct shore__local *l, int rc, struct shore__drive **
 int shore__local_create(const struct shore__drive_config *config, const char *path,
                         const struct shore__volume_desc *desc, bool overwrite, struct shore__drive **out,
                         struct shore_diag *diag) {
+    char *file;
+    int rc = shore__volume_path(path, &file, diag);
+    if (rc) return rc;
     struct shore__local *l = local_new(config);
-    if (!l) return shore__fail(diag, -ENOMEM, "%s: out of memory", path);
+    if (!l) {
+        free(file);
+        return shore__fail(diag, -ENOMEM, "%s: out of memory", path);
+    }
     l->created = true;
-    int rc = shore__volume_create(path, desc, config->io, overwrite, config->arena, &l->volume, diag);
+    rc = shore__volume_create(file, desc, config->io, overwrite, config->arena, &l->volume, diag);
+    free(file);
     return finish_opening(l, rc, out, diag);
 }
 

@@ -605,7 +605,7 @@ static const char *ram_path(const struct shore__drive *d) {
 static int ram_describe(const struct shore__drive *d, char *text, size_t bytes) {
     char size[32];
     snprintf(text, bytes, "ram: %s in memory, kept until the process ends",
-             shore__format_size(shore__ram_memory_bytes(d->desc), size, sizeof size));
+             shore__format_size(shore__ram_memory_bytes(&ram_of(d)->config, d->desc), size, sizeof size));
     return 0;
 }
 
@@ -662,7 +662,7 @@ static const struct shore__drive_ops ram_ops = {
     .close = ram_close,
 };
 
-uint64_t shore__ram_memory_bytes(const struct shore__volume_desc *desc) {
+uint64_t shore__ram_memory_bytes(const struct shore__drive_config *config, const struct shore__volume_desc *desc) {
     uint64_t bytes = 2 * (uint64_t)desc->segments * shore__state_segment_bytes(desc->plane_bytes);
     if (desc->spill) bytes += (uint64_t)desc->segments * SHORE_SEGMENT_ELEMS * 4;
     return bytes + shore__arena_round(desc->scratch_bytes);
@@ -696,8 +696,9 @@ static int take_memory(struct ram *r) {
     return 0;
 }
 
-int shore__ram_create(const struct shore__drive_config *config, const struct shore__volume_desc *desc,
-                      struct shore__drive **out, struct shore_diag *diag) {
+int shore__ram_create(const struct shore__drive_config *config, const char *address,
+                      const struct shore__volume_desc *desc, bool overwrite, struct shore__drive **out,
+                      struct shore_diag *diag) {
     struct ram *r = calloc(1, sizeof *r);
     if (!r) return shore__fail(diag, -ENOMEM, "ram: out of memory");
     r->drive.ops = &ram_ops;
@@ -719,7 +720,7 @@ int shore__ram_create(const struct shore__drive_config *config, const struct sho
     if (rc) {
         char size[32];
         shore__fail(diag, rc, "ram: the state needs %s of memory: %s",
-                    shore__format_size(shore__ram_memory_bytes(desc), size, sizeof size), shore_error_text(rc));
+                    shore__format_size(shore__ram_memory_bytes(config, desc), size, sizeof size), shore_error_text(rc));
         ram_close(&r->drive);
         return rc;
     }

@@ -10,6 +10,7 @@
 
 #include "base/diag.h"
 #include "base/units.h"
+#include "drive/address.h"
 #include "drive/placement.h"
 #include "drive/remote/transport.h"
 #include "drive/remote/wire_open.h"
@@ -57,7 +58,7 @@ static bool is_locked(int fd) {
     return false;
 }
 
-static int look(const char *path, struct shore__probe *p, struct shore_diag *diag) {
+int shore__file_probe(const char *path, struct shore__probe *p, struct shore_diag *diag) {
     struct stat st;
     int rc = shore__volume_path(path, &p->path, diag);
     if (rc) return rc;
@@ -80,7 +81,7 @@ static int look(const char *path, struct shore__probe *p, struct shore_diag *dia
 
 int shore__probe_may_be_made(const char *path, const struct shore__probe *p, struct shore_diag *diag) {
     if (p->exists || !p->trouble.text[0]) return 0;
-    bool remote = shore__path_is_remote(path);
+    bool remote = shore__kind_of(path)->remote; /* which the far side does not name */
     return shore__fail(diag, SHORE_EUSAGE, "%s%s%s", remote ? path : "", remote ? ": " : "", p->trouble.text);
 }
 
@@ -164,26 +165,25 @@ void shore__probe_free(struct shore__probe *p) {
 
 /* A connection on which no drive is opened. */
 struct talk {
-    const char *uri;
-    struct shore__place place;
+    struct shore__address at;
     struct shore__way way;
     unsigned char *body; /* of the answer */
     size_t room;
 };
 
 static int talk_open(const char *uri, struct talk *t, struct shore_diag *diag) {
-    *t = (struct talk){.uri = uri};
-    int rc = shore__place_parse(uri, &t->place, diag);
+    *t = (struct talk){0};
+    int rc = shore__address_parse(uri, &t->at, diag);
     if (rc) return rc;
-    rc = shore__way_open(uri, &t->place, &t->way, diag);
-    if (rc) shore__place_free(&t->place);
+    rc = shore__way_open(&t->at, &t->way, diag);
+    if (rc) shore__address_free(&t->at);
     return rc;
 }
 
 static void talk_close(struct talk *t) {
     free(t->body);
     shore__way_close(&t->way);
-    shore__place_free(&t->place);
+    shore__address_free(&t->at);
 }
 
 static int talk_send(struct talk *t, struct shore__wire_request r, uint64_t id, struct shore_diag *why) {
@@ -208,9 +208,10 @@ static int talk_answer(struct talk *t, int rc, struct shore__wire_answer *a, str
         if (!rc) rc = shore__conn_gets_on(&t->way.conn, &h, why);
     } while (!rc && h.type != SHORE__WIRE_DONE);
     if (!rc) rc = shore__wire_answer_get(&h, t->body, a, why);
-    if (rc) return shore__way_explain(t->uri, &t->place, &t->way, rc, why, diag);
+    if (rc) return shore__way_explain(&t->at, &t->way, rc, why, diag);
     if (a->rc)
-        return shore__fail(diag, a->rc, "%s: %.*s", t->uri, (int)(a->text_bytes < 700 ? a->text_bytes : 700), a->text);
+        return shore__fail(diag, a->rc, "%s: %.*s", t->at.text, (int)(a->text_bytes < 700 ? a->text_bytes : 700),
+                           a->text);
     return 0;
 }
 
@@ -218,11 +219,11 @@ static int talk_answer(struct talk *t, int rc, struct shore__wire_answer *a, str
 static int talk_ask(struct talk *t, struct shore__wire_request r, struct shore__wire_answer *a,
                     struct shore_diag *diag) {
     struct shore_diag why = {""};
-    size_t path_bytes = strlen(t->place.path);
+    size_t path_bytes = strlen(t->at.path);
     unsigned char *tail = malloc(r.tail_bytes + path_bytes + 1);
     int rc = tail ? 0 : shore__fail(&why, -ENOMEM, "out of memory");
     if (tail && r.tail_bytes) memcpy(tail, r.tail, r.tail_bytes);
-    if (tail) memcpy(tail + r.tail_bytes, t->place.path, path_bytes);
+    if (tail) memcpy(tail + r.tail_bytes, t->at.path, path_bytes);
     r.tail = tail;
     r.tail_bytes += (uint32_t)path_bytes;
     if (!rc) rc = talk_send(t, r, 1, &why);
@@ -231,30 +232,17 @@ static int talk_ask(struct talk *t, struct shore__wire_request r, struct shore__
 }
 
 static int not_understood(const struct talk *t, struct shore_diag *diag) {
-    return shore__fail(diag, SHORE_ELINK, "%s: its answer cannot be understood", t->uri);
+    return shore__fail(diag, SHORE_ELINK, "%s: its answer cannot be understood", t->at.text);
 }
 
-int shore__drive_probe(const char *path, struct shore__probe *out, struct shore_diag *diag) {
+int shore__remote_probe(const char *uri, struct shore__probe *out, struct shore_diag *diag) {
     struct talk t;
     struct shore__wire_answer a = {0};
-    *out = (struct shore__probe){0};
-    if (!shore__path_is_remote(path)) return look(path, out, diag);
-    int rc = talk_open(path, &t, diag);
+    int rc = talk_open(uri, &t, diag);
     if (rc) return rc;
     rc = talk_ask(&t, (struct shore__wire_request){.type = SHORE__WIRE_PROBE}, &a, diag);
     if (!rc && !shore__probe_get(a.result, a.result_bytes, out)) rc = not_understood(&t, diag);
     talk_close(&t);
-    return rc;
-}
-
-int shore__drive_probe_idle(const char *path, struct shore__probe *out, struct shore_diag *diag) {
-    const struct timespec pause = {.tv_nsec = 250 * 1000 * 1000};
-    int rc = shore__drive_probe(path, out, diag);
-    for (int tries = (int)(SHORE__LOCK_SECONDS / 0.25); !rc && out->busy && tries > 0; tries--) {
-        shore__probe_free(out);
-        nanosleep(&pause, NULL);
-        rc = shore__drive_probe(path, out, diag);
-    }
     return rc;
 }
 
@@ -317,11 +305,4 @@ int shore__remote_measure(const char *uri, uint64_t *drive, uint64_t *link, stru
     if (!rc) *drive = shore__get_u64(a.result);
     talk_close(&t);
     return rc;
-}
-
-int shore__drive_remove(const char *drive, const uint64_t fleet_id[2], uint64_t generation, bool begun,
-                        struct shore_diag *diag) {
-    if (shore__path_is_virtual(drive)) return 0;
-    if (shore__path_is_remote(drive)) return shore__remote_remove(drive, fleet_id, generation, begun, diag);
-    return shore__volume_remove(drive, fleet_id, generation, begun, diag);
 }

@@ -21,12 +21,13 @@ struct shore__probe {
     struct shore_diag trouble;
 };
 
-/* path: of a drive that is not virtual. The result is owned: shore__probe_free(). Fails if nothing can be found out. */
+/* The result is owned: shore__probe_free(). Fails if nothing can be found out. SHORE_EMISSING: nothing is kept there.
+ */
 int shore__drive_probe(const char *path, struct shore__probe *out, struct shore_diag *diag);
 /* The same once nobody uses it; busy: somebody still did after SHORE__LOCK_SECONDS. */
 int shore__drive_probe_idle(const char *path, struct shore__probe *out, struct shore_diag *diag);
 void shore__probe_free(struct shore__probe *p);
-/* Whether a volume may be made where the probe found none: shore__file_may_be_made(), on the drive's host. */
+/* Whether a volume may be made where the probe found none: shore__drive_may_be_made(), on the drive's host. */
 int shore__probe_may_be_made(const char *path, const struct shore__probe *p, struct shore_diag *diag);
 /* Whether something is at the path of a volume here. Fails where that cannot be told: then none can be made there, nor
  * would one be found. */
@@ -41,6 +42,9 @@ static inline bool shore__probe_is_of(const struct shore__probe *p, const uint64
     return p->is_volume && memcmp(p->desc.fleet_id, fleet_id, sizeof p->desc.fleet_id) == 0;
 }
 
+/* Of a file here; over there. */
+int shore__file_probe(const char *path, struct shore__probe *out, struct shore_diag *diag);
+int shore__remote_probe(const char *uri, struct shore__probe *out, struct shore_diag *diag);
 /* shore__drive_remove() over there. */
 int shore__remote_remove(const char *uri, const uint64_t fleet_id[2], uint64_t generation, bool begun,
                          struct shore_diag *diag);
@@ -55,5 +59,7 @@ bool shore__probe_get(const unsigned char *in, uint32_t bytes, struct shore__pro
 /* shore__volume_remove(), wherever the drive is; nothing to do where it is in memory. */
 int shore__drive_remove(const char *drive, const uint64_t fleet_id[2], uint64_t generation, bool begun,
                         struct shore_diag *diag);
+/* Whether a file here may be made where none is: see shore__file_may_be_made(). Others say so when they are asked. */
+int shore__drive_may_be_made(const char *drive, struct shore_diag *diag);
 
 #endif

@@ -9,8 +9,8 @@
 
 #include "base/diag.h"
 #include "base/units.h"
+#include "drive/address.h"
 #include "drive/probe/probe.h"
-#include "drive/remote/transport.h"
 #include "storage/blockio.h"
 #include "storage/rate.h"
 
@@ -103,16 +103,12 @@ static void note(const struct shore_fleet_options *o, const char *text) {
     if (o->note) o->note(o->note_ctx, text);
 }
 
-static bool is_of_this_host(const char *path) {
-    return !shore__path_is_remote(path) || strncmp(path, "unix:", 5) == 0;
-}
-
 bool shore__sites_share_device(const struct shore__site *sites, uint32_t nsites) {
     for (uint32_t i = 0; i < nsites; i++) {
         const char *a = sites[0].path, *b = sites[i].path;
         if (!sites[i].device || sites[i].device != sites[0].device) return false;
-        if (is_of_this_host(a) != is_of_this_host(b)) return false;
-        if (!is_of_this_host(a) && !shore__uris_share_server(a, b)) return false;
+        if (shore__kind_of(a)->here != shore__kind_of(b)->here) return false;
+        if (!shore__kind_of(a)->here && !shore__address_shares_server(a, b)) return false;
     }
     return true;
 }
@@ -120,7 +116,7 @@ bool shore__sites_share_device(const struct shore__site *sites, uint32_t nsites)
 int shore__site_measure(const char *path, enum shore_io io, size_t state_bytes, uint64_t *speed, uint64_t *link,
                         struct shore_diag *diag) {
     *link = 0;
-    if (!shore__path_is_remote(path)) return shore__drive_measure(path, io, speed, diag);
+    if (!shore__kind_of(path)->remote) return shore__drive_measure(path, io, speed, diag);
     int rc = shore__remote_measure(path, speed, link, diag);
     if (rc) return rc;
     /* an update reads and writes the state while its fp32 gradient comes */

@@ -74,8 +74,7 @@ struct remote {
     struct shore__drive drive;
     struct shore__drive_config config;
     char *uri;
-    struct shore__place place;
-    bool has_place;               /* it can be connected again */
+    struct shore__address at;     /* no text: it cannot be connected again */
     struct shore__wire_open info; /* what the server said */
     char *describe;
     struct remote_link links[REMOTE_LINKS_MOST];

@@ -11,7 +11,7 @@
 static unsigned connections(const struct remote *r) {
     const char *text = getenv(SHORE__CONNECTIONS_VARIABLE);
     long n = text ? strtol(text, NULL, 10) : 0;
-    if (!r->has_place) return 1;
+    if (!r->at.text) return 1;
     return n >= 1 && n <= (long)REMOTE_LINKS_MOST ? (unsigned)n : 1;
 }
 
@@ -40,8 +40,7 @@ static int ask(struct remote *r, struct shore__way *way, const struct shore__fra
 
 static int explain(struct remote *r, struct shore__way *way, int rc, const struct shore_diag *why,
                    struct shore_diag *diag) {
-    if (r->has_place && (rc == SHORE_ELINK || rc == SHORE_EFORMAT))
-        return shore__way_explain(r->uri, &r->place, way, rc, why, diag);
+    if (r->at.text && (rc == SHORE_ELINK || rc == SHORE_EFORMAT)) return shore__way_explain(&r->at, way, rc, why, diag);
     return shore__fail(diag, rc, "%s: %.700s", r->uri, why->text);
 }
 
@@ -66,7 +65,7 @@ static int check_groups(const struct remote *r, struct shore_diag *diag) {
 static int open_there(struct remote *r, struct shore__way *way, uint32_t mode, const struct shore__volume_desc *desc,
                       struct shore__wire_open *info, struct shore_diag *diag) {
     struct shore__wire_open o = {
-        .path = r->has_place ? r->place.path : (char *)(uintptr_t) "ram:",
+        .path = r->at.text ? r->at.path : (char *)(uintptr_t) "ram:",
         .mode = mode,
         .layout = (struct shore_layout *)(uintptr_t)r->config.layout,
         .optimizer = r->config.optimizer,
@@ -111,7 +110,7 @@ static int attach(struct remote *r, const unsigned char token[16], struct shore_
     /* logging in may take a while each time, and those that are there have no threads yet */
     for (unsigned i = 0; i < r->nlinks; i++)
         shore__conn_send(&r->links[i].way.conn, &alive, &why);
-    int rc = shore__way_open(r->uri, &r->place, &l->way, diag);
+    int rc = shore__way_open(&r->at, &l->way, diag);
     if (rc) return rc;
     r->nlinks++;
     shore__wire_request_put(request, &fields);
@@ -196,9 +195,8 @@ static int open_at(const struct shore__drive_config *config, const char *uri, ui
                    const struct shore__volume_desc *desc, struct shore__drive **out, struct shore_diag *diag) {
     struct remote *r = remote_new(config, uri, diag);
     if (!r) return -ENOMEM;
-    int rc = shore__place_parse(uri, &r->place, diag);
-    r->has_place = !rc;
-    if (!rc) rc = shore__way_open(uri, &r->place, &r->links[0].way, diag);
+    int rc = shore__address_parse(uri, &r->at, diag);
+    if (!rc) rc = shore__way_open(&r->at, &r->links[0].way, diag);
     return finish_opening(r, rc, mode, desc, out, diag);
 }
 
@@ -234,7 +232,7 @@ int shore__remote_create_over(const struct shore__drive_config *config, int in, 
 
 int shore__remote_reconnect(struct shore__drive *d, struct shore_diag *diag) {
     struct remote *r = (struct remote *)d;
-    if (!r->has_place) return shore__fail(diag, SHORE_EMISSING, "%s: there is no way back to it", r->uri);
+    if (!r->at.text) return shore__fail(diag, SHORE_EMISSING, "%s: there is no way back to it", r->uri);
     shore__remote_stop(r);
     /* its counters begin anew */
     struct shore_ledger *sum = &r->far_before, *last = &r->far;
@@ -249,6 +247,6 @@ int shore__remote_reconnect(struct shore__drive *d, struct shore_diag *diag) {
     sum->update_io_wait_ns += last->update_io_wait_ns;
     sum->update_compute_ns += last->update_compute_ns;
     *last = (struct shore_ledger){0};
-    int rc = shore__way_open(r->uri, &r->place, &r->links[0].way, diag);
+    int rc = shore__way_open(&r->at, &r->links[0].way, diag);
     return rc ? rc : begin(r, mode_of_opening(&r->config), NULL, diag);
 }

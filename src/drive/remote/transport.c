@@ -26,122 +26,6 @@
 
 extern char **environ;
 
-/* ---- where it is ------------------------------------------------------------------------------------------------- */
-
-bool shore__path_is_remote(const char *path) {
-    return strncmp(path, "ssh:", 4) == 0 || strncmp(path, "unix:", 5) == 0;
-}
-
-void shore__place_free(struct shore__place *p) {
-    free(p->host);
-    free(p->port);
-    free(p->socket);
-    free(p->path);
-    *p = (struct shore__place){0};
-}
-
-static bool same_text(const char *a, const char *b) {
-    return a && b ? strcmp(a, b) == 0 : a == b;
-}
-
-bool shore__uris_share_server(const char *a, const char *b) {
-    struct shore__place one, other;
-    if (shore__place_parse(a, &one, NULL)) return false;
-    bool same = !shore__place_parse(b, &other, NULL);
-    if (same) {
-        same = one.ssh == other.ssh && same_text(one.host, other.host) && same_text(one.port, other.port) &&
-               same_text(one.socket, other.socket);
-        shore__place_free(&other);
-    }
-    shore__place_free(&one);
-    return same;
-}
-
-/* ssh hands names to other programs, some of them shells: only what names are made of. */
-static bool is_name(const char *text, size_t bytes, const char *more) {
-    if (bytes == 0 || text[0] == '-') return false;
-    for (size_t i = 0; i < bytes; i++) {
-        char c = text[i];
-        bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
-                     c == '-' || c == '_';
-        if (!plain && (c == 0 || !strchr(more, c))) return false;
-    }
-    return true;
-}
-
-static bool is_printable(const char *text) {
-    for (; *text; text++)
-        if ((unsigned char)*text < 0x20 || *text == 0x7f) return false;
-    return true;
-}
-
-static int parse_ssh(const char *uri, const char *shown, struct shore__place *out, struct shore_diag *diag) {
-    const char *at = uri + 6, *path = strncmp(uri, "ssh://", 6) == 0 ? strchr(at, '/') : NULL;
-    if (!path)
-        return shore__fail(diag, SHORE_EUSAGE, "%s: a drive on another host is ssh://[user@]host[:port]/abs/path",
-                           shown);
-    const char *user_end = memchr(at, '@', (size_t)(path - at)), *host = user_end ? user_end + 1 : at;
-    const char *host_end = path, *port = NULL;
-    if (*host == '[') { /* an address with colons of its own */
-        host_end = memchr(host, ']', (size_t)(path - host));
-        if (host_end && host_end[1] == ':') port = host_end + 2;
-        if (host_end && host_end[1] != ':' && host_end + 1 != path) host_end = NULL;
-    } else {
-        const char *colon = memchr(host, ':', (size_t)(path - host));
-        if (colon) {
-            host_end = colon;
-            port = colon + 1;
-        }
-    }
-    bool v6 = *host == '[';
-    const char *name = v6 ? host + 1 : host;
-    bool good = host_end && is_name(name, (size_t)(host_end - name), v6 ? ":%" : "");
-    if (good && user_end) good = is_name(at, (size_t)(user_end - at), "+$");
-    if (!good)
-        return shore__fail(diag, SHORE_EUSAGE,
-                           "%s: names no user and host that ssh can be given (letters, digits, '.', '-', '_', and no "
-                           "'-' at the front)",
-                           shown);
-    if (port) {
-        size_t digits = strspn(port, "0123456789");
-        long number = strtol(port, NULL, 10);
-        if (digits == 0 || port + digits != path || digits > 5 || number < 1 || number > 65535)
-            return shore__fail(diag, SHORE_EUSAGE, "%s: the port is no number from 1 to 65535", shown);
-        out->port = strndup(port, digits);
-        if (!out->port) return -ENOMEM;
-    }
-    out->ssh = true;
-    if (asprintf(&out->host, "%.*s%.*s", user_end ? (int)(user_end - at + 1) : 0, at, (int)(host_end - name), name) < 0)
-        out->host = NULL;
-    out->path = strdup(path);
-    return out->host && out->path ? 0 : -ENOMEM;
-}
-
-static int parse_unix(const char *uri, const char *shown, struct shore__place *out, struct shore_diag *diag) {
-    const char *at = uri + 5, *colon = strchr(at, ':');
-    size_t bytes = colon ? (size_t)(colon - at) : strlen(at);
-    if (bytes == 0 || bytes >= sizeof((struct sockaddr_un *)0)->sun_path)
-        return shore__fail(diag, SHORE_EUSAGE,
-                           "%s: a drive behind a socket is unix:SOCKET[:PATH], SOCKET of at most %u "
-                           "characters",
-                           shown, (unsigned)sizeof((struct sockaddr_un *)0)->sun_path - 1);
-    out->socket = strndup(at, bytes);
-    out->path = strdup(colon ? colon + 1 : "");
-    return out->socket && out->path ? 0 : -ENOMEM;
-}
-
-int shore__place_parse(const char *uri, struct shore__place *out, struct shore_diag *diag) {
-    char shown[300];
-    *out = (struct shore__place){0};
-    shore__escape(uri, strlen(uri), shown, sizeof shown);
-    int rc = 0;
-    if (!is_printable(uri)) rc = shore__fail(diag, SHORE_EUSAGE, "%s: a path with control characters", shown);
-    if (!rc) rc = strncmp(uri, "unix:", 5) == 0 ? parse_unix(uri, shown, out, diag) : parse_ssh(uri, shown, out, diag);
-    if (rc == -ENOMEM) shore__fail(diag, rc, "out of memory");
-    if (rc) shore__place_free(out);
-    return rc;
-}
-
 /* ---- the way there ----------------------------------------------------------------------------------------------- */
 
 struct command {
@@ -154,7 +38,7 @@ static const char *rsh_words(void) {
     return rsh && *rsh ? rsh : "ssh";
 }
 
-static int make_command(const struct shore__place *place, struct command *c, struct shore_diag *diag) {
+static int make_command(const struct shore__address *at, struct command *c, struct shore_diag *diag) {
     static const char *const remote[] = {COMMAND};
     size_t n = 0;
     c->copy = strdup(rsh_words());
@@ -173,12 +57,12 @@ static int make_command(const struct shore__place *place, struct command *c, str
         c->words[n++] = (char *)"-oBatchMode=yes";
         c->words[n++] = (char *)"-oConnectTimeout=" CONNECT_SECONDS;
     }
-    if (place->port) {
+    if (at->port) {
         c->words[n++] = (char *)"-p";
-        c->words[n++] = place->port;
+        c->words[n++] = at->port;
     }
     if (is_ssh) c->words[n++] = (char *)"--";
-    c->words[n++] = place->host;
+    c->words[n++] = at->host;
     for (size_t i = 0; i < sizeof remote / sizeof remote[0]; i++)
         c->words[n++] = (char *)(uintptr_t)remote[i];
     c->words[n] = NULL;
@@ -214,10 +98,10 @@ static int spawn(char *const *words, int in, int out, int err, pid_t *child) {
     return -rc;
 }
 
-static int open_child(const struct shore__place *place, struct shore__way *w, struct shore_diag *diag) {
+static int open_child(const struct shore__address *at, struct shore__way *w, struct shore_diag *diag) {
     struct command c = {0};
     int to[2] = {-1, -1}, from[2] = {-1, -1}, err[2] = {-1, -1};
-    int rc = make_command(place, &c, diag);
+    int rc = make_command(at, &c, diag);
     if (!rc && (pipe2(to, O_CLOEXEC) || pipe2(from, O_CLOEXEC) || pipe2(err, O_CLOEXEC)))
         rc = shore__fail(diag, -errno, "no pipes for %s: %s", c.words[0], strerror(errno));
     if (!rc) {
@@ -265,8 +149,8 @@ static struct sockaddr_un address_of(const char *path) {
     return address;
 }
 
-static int open_socket(const struct shore__place *place, struct shore__way *w, struct shore_diag *diag) {
-    struct sockaddr_un address = address_of(place->socket);
+static int open_socket(const struct shore__address *at, struct shore__way *w, struct shore_diag *diag) {
+    struct sockaddr_un address = address_of(at->socket);
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd < 0) return shore__fail(diag, -errno, "no socket: %s", strerror(errno));
     if (connect(fd, (struct sockaddr *)&address, sizeof address) != 0) {
@@ -274,7 +158,7 @@ static int open_socket(const struct shore__place *place, struct shore__way *w, s
         close(fd);
         return shore__fail(diag, SHORE_ELINK,
                            "nobody serves drives there (%s); start 'longshore drive serve --listen %s --root DIR'",
-                           strerror(code), place->socket);
+                           strerror(code), at->socket);
     }
     if (!is_ours(fd)) {
         close(fd);
@@ -323,7 +207,7 @@ static void last_words(const struct shore__conn *c, char *out, size_t bytes) {
 }
 
 /* What a user can try by hand. */
-static void by_hand(const struct shore__place *p, char *out, size_t bytes) {
+static void by_hand(const struct shore__address *p, char *out, size_t bytes) {
     char command[400];
     const char *port = p->port ? p->port : "";
     snprintf(command, sizeof command, "%.150s%s%s %.200s", rsh_words(), *port ? " -p " : "", port, p->host);
@@ -332,11 +216,11 @@ static void by_hand(const struct shore__place *p, char *out, size_t bytes) {
 
 /* Before there was a greeting, the child's words can only be those of ssh, or of a shell over there. 0: they say
  * nothing that is known. */
-static int explain_start(const struct shore__place *place, const char *said, const char *words, int code,
+static int explain_start(const struct shore__address *at, const char *said, const char *words, int code,
                          struct shore_diag *why) {
-    const char *host = place->host;
+    const char *host = at->host;
     char command[500];
-    by_hand(place, command, sizeof command);
+    by_hand(at, command, sizeof command);
     if (code == 127 || strcasestr(said, "command not found") || strstr(said, "longshore: not found"))
         return shore__fail(why, SHORE_EMISSING,
                            "longshore is not installed on %s, or not where a command that is run over ssh finds it "
@@ -366,11 +250,11 @@ static int explain_start(const struct shore__place *place, const char *said, con
     return 0;
 }
 
-int shore__way_explain(const char *uri, const struct shore__place *place, struct shore__way *w, int rc,
-                       const struct shore_diag *why, struct shore_diag *diag) {
+int shore__way_explain(const struct shore__address *at, struct shore__way *w, int rc, const struct shore_diag *why,
+                       struct shore_diag *diag) {
     char shown[300], words[700], command[500];
     struct shore_diag start;
-    shore__escape(uri, strlen(uri), shown, sizeof shown);
+    shore__escape(at->text, strlen(at->text), shown, sizeof shown);
     if (!w->child) return shore__fail(diag, rc, "%s: %.600s", shown, why->text);
     /* the child says what is wrong, and ends: both may take a moment */
     int status = child_status(w, 1500);
@@ -378,11 +262,11 @@ int shore__way_explain(const char *uri, const struct shore__place *place, struct
     last_words(&w->conn, words, sizeof words);
     int code = status >= 0 && WIFEXITED(status) ? WEXITSTATUS(status) : -1;
     if (!w->version) {
-        int known = explain_start(place, w->conn.errors, words, code, &start);
+        int known = explain_start(at, w->conn.errors, words, code, &start);
         if (known) return shore__fail(diag, known, "%s: %.700s", shown, start.text);
     }
     if (!w->version && rc == SHORE_ELINK) {
-        by_hand(place, command, sizeof command);
+        by_hand(at, command, sizeof command);
         return shore__fail(diag, rc,
                            "%s: no longshore answers there, %.300s%s%.200s%s: see what '%s longshore --version' says",
                            shown, why->text, words[0] ? " (" : "", words, words[0] ? ")" : "", command);
@@ -391,15 +275,14 @@ int shore__way_explain(const char *uri, const struct shore__place *place, struct
     return shore__fail(diag, rc, "%s: %.600s", shown, why->text);
 }
 
-int shore__way_open(const char *uri, const struct shore__place *place, struct shore__way *out,
-                    struct shore_diag *diag) {
+int shore__way_open(const struct shore__address *at, struct shore__way *out, struct shore_diag *diag) {
     struct shore_diag why = {""};
     memset(out, 0, sizeof *out);
     out->conn.in = out->conn.out = out->conn.err = out->conn.wake = -1;
-    int rc = place->ssh ? open_child(place, out, &why) : open_socket(place, out, &why);
+    int rc = at->kind->id == SHORE__KIND_SSH ? open_child(at, out, &why) : open_socket(at, out, &why);
     if (!rc) rc = shore__conn_greeting(&out->conn, &out->version, &why);
     if (!rc) return 0;
-    rc = shore__way_explain(uri, place, out, rc, &why, diag);
+    rc = shore__way_explain(at, out, rc, &why, diag);
     shore__way_close(out);
     return rc;
 }

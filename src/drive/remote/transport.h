@@ -1,34 +1,14 @@
-/* Where a remote drive is, and the way there: ssh (or what stands in for it) in a child process, or a Unix socket.
- *
- *     ssh://[user@]host[:port]/abs/path     runs "longshore drive serve --stdio" on the host
- *     unix:SOCKET[:PATH]                    a "longshore drive serve --listen SOCKET" of this host; PATH on it, or its
- *                                           root
- */
+/* The way to a remote drive: ssh (or what stands in for it) in a child process, or a Unix socket. */
 #ifndef SHORE_DRIVE_REMOTE_TRANSPORT_H
 #define SHORE_DRIVE_REMOTE_TRANSPORT_H
 
 #include <sys/types.h>
 
+#include "drive/address.h"
 #include "drive/remote/conn.h"
 
 /* Replaces ssh; split at blanks. Command lines set it from --rsh; it is never stored in a run. */
 #define SHORE__RSH_VARIABLE "LONGSHORE_RSH"
-
-struct shore__place {
-    bool ssh;
-    char *host; /* with user@ */
-    char *port; /* NULL: not given */
-    char *socket;
-    char *path; /* "" : the server's root */
-};
-
-/* ssh: and unix: are remote; everything else is not. */
-bool shore__path_is_remote(const char *path);
-/* SHORE_EUSAGE names what is wrong with it. */
-int shore__place_parse(const char *uri, struct shore__place *out, struct shore_diag *diag);
-void shore__place_free(struct shore__place *p);
-/* Whether two uris name paths of one server, as far as names tell. */
-bool shore__uris_share_server(const char *a, const char *b);
 
 /* A connection on which nothing has been said yet but the greeting. */
 struct shore__way {
@@ -37,13 +17,13 @@ struct shore__way {
     uint32_t version;
 };
 
-/* Errors: one sentence that begins with the uri and says what to do. SHORE_ELINK: it may be there later. */
-int shore__way_open(const char *uri, const struct shore__place *place, struct shore__way *out, struct shore_diag *diag);
+/* Errors: one sentence that begins with the address and says what to do. SHORE_ELINK: it may be there later. */
+int shore__way_open(const struct shore__address *at, struct shore__way *out, struct shore_diag *diag);
 /* Ends the child too, politely first. */
 void shore__way_close(struct shore__way *w);
 /* What went wrong on a connection that was open: rc and why, and what the child said on its way out. */
-int shore__way_explain(const char *uri, const struct shore__place *place, struct shore__way *w, int rc,
-                       const struct shore_diag *why, struct shore_diag *diag);
+int shore__way_explain(const struct shore__address *at, struct shore__way *w, int rc, const struct shore_diag *why,
+                       struct shore_diag *diag);
 
 /* ---- the server's side ------------------------------------------------------------------------------------------- */
 

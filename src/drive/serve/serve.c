@@ -7,7 +7,7 @@
 
 #include "base/arena.h"
 #include "base/diag.h"
-#include "drive/placement.h"
+#include "drive/address.h"
 #include "drive/serve/serve_attach.h"
 #include "drive/serve/serve_links.h"
 #include "drive/serve/serve_pulse.h"
@@ -42,7 +42,7 @@ static int make_slots(struct session *s) {
 static int plan_existing(struct session *s, const char *path, struct shore_diag *diag) {
     struct shore__volume volume;
     char *file = NULL;
-    if (shore__path_is_virtual(path)) return 0; /* opening it says that nothing is kept */
+    if (!shore__kind_of(path)->keeps) return 0; /* opening it says that nothing is kept */
     int rc = shore__volume_path(path, &file, diag);
     if (!rc) rc = shore__volume_peek(file, &volume, diag);
     if (rc == -ENOENT) rc = shore__fail(diag, SHORE_EMISSING, "%s is missing there: mount its drive", path);
@@ -69,16 +69,10 @@ static int open_drive(struct session *s, const char *path, struct shore_diag *di
     bool make = o->mode == SHORE__WIRE_MODE_CREATE || o->mode == SHORE__WIRE_MODE_REPLACE;
     int rc =
         make ? shore__serve_plan(s->options, path, &o->desc, &s->config, &s->plan, diag) : plan_existing(s, path, diag);
-    if (!rc && make) {
-        char *volume = NULL;
-        if (!shore__path_is_virtual(path)) rc = shore__volume_path(path, &volume, diag);
-        if (!rc)
-            rc = shore__drive_create_at(&s->config, path, volume, &o->desc, o->mode == SHORE__WIRE_MODE_REPLACE,
-                                        &s->drive, diag);
-        free(volume);
-    } else if (!rc) {
+    if (!rc && make)
+        rc = shore__drive_create_at(&s->config, path, &o->desc, o->mode == SHORE__WIRE_MODE_REPLACE, &s->drive, diag);
+    else if (!rc)
         rc = shore__drive_open_at(&s->config, path, &s->drive, diag);
-    }
     if (rc) return rc;
     /* a volume of another layout or optimizer would be written beyond its end */
     const struct shore__volume_desc *d = s->drive->desc;

@@ -8,8 +8,8 @@
 
 #include "base/diag.h"
 #include "base/units.h"
+#include "drive/address.h"
 #include "drive/chunk.h"
-#include "drive/placement.h"
 #include "drive/serve/serve.h"
 
 #define PROCESS_BYTES (UINT64_C(14) << 20) /* code, libraries, stacks, frames */
@@ -43,11 +43,11 @@ int shore__serve_path(const struct shore__serve_options *o, const char *path, ch
     int rc = 0;
     *out = NULL;
     shore__escape(path, strlen(path), shown, sizeof shown);
-    if (shore__path_is_virtual(path)) {
+    if (!shore__kind_of(path)->keeps) {
         *out = strdup(path);
         return *out ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
     }
-    if (shore__path_is_remote(path))
+    if (shore__kind_of(path)->remote)
         return shore__fail(diag, SHORE_EUSAGE, "%s: a server serves drives of its own host only", shown);
     if (!o->root && path[0] != '/')
         return shore__fail(diag, SHORE_EUSAGE, "'%s': the path of a drive on another host begins with '/'", shown);
@@ -85,13 +85,6 @@ int shore__serve_path(const struct shore__serve_options *o, const char *path, ch
     return 0;
 }
 
-static uint64_t drive_bytes(const char *path, const struct shore__drive_config *config,
-                            const struct shore__volume_desc *desc) {
-    if (strcmp(path, "ram:") == 0) return shore__ram_memory_bytes(desc);
-    if (shore__path_is_virtual(path)) return 0;
-    return shore__local_memory_bytes(config, desc);
-}
-
 /* Of one piece of UPDATE: gradient, residual and new parameters, each from a page on. */
 static uint64_t piece_bytes(const struct shore__drive_config *config, uint32_t segments) {
     uint64_t elems = (uint64_t)segments * SHORE_SEGMENT_ELEMS;
@@ -118,7 +111,7 @@ int shore__serve_plan(const struct shore__serve_options *o, const char *path, co
         out->slots = shapes[i].slots;
         out->slot_bytes = piece_bytes(config, out->piece_segments);
         if (out->slot_bytes < SLOT_BYTES_LEAST) out->slot_bytes = SLOT_BYTES_LEAST;
-        out->total_bytes = PROCESS_BYTES + out->slots * out->slot_bytes + drive_bytes(path, config, desc);
+        out->total_bytes = PROCESS_BYTES + out->slots * out->slot_bytes + shore__drive_memory_bytes(path, config, desc);
         if (out->total_bytes <= most) return 0;
     }
     char needs[32], has[32];

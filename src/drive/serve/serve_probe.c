@@ -6,8 +6,8 @@
 
 #include "base/diag.h"
 #include "base/units.h"
+#include "drive/address.h"
 #include "drive/local/volume_remove.h"
-#include "drive/placement.h"
 #include "drive/probe/probe.h"
 #include "drive/probe/speed.h"
 #include "drive/serve/serve_attach.h"
@@ -18,8 +18,6 @@ static int look(const struct shore__serve_options *o, const char *path, unsigned
     struct shore__probe probe = {0};
     char *real = NULL;
     int rc = shore__serve_path(o, path, &real, diag);
-    if (!rc && shore__path_is_virtual(real))
-        rc = shore__fail(diag, SHORE_EMISSING, "%s keeps nothing after its process has ended", path);
     if (!rc) rc = shore__drive_probe(real, &probe, diag);
     if (!rc && !(*result = shore__probe_put(&probe, bytes))) rc = shore__fail(diag, -ENOMEM, "out of memory");
     shore__probe_free(&probe);
@@ -43,7 +41,7 @@ static int measure(const struct shore__serve_options *o, const char *path, unsig
     char *real = NULL, *file = NULL;
     uint64_t speed = 0;
     int rc = shore__serve_path(o, path, &real, diag);
-    if (!rc && shore__path_is_virtual(real))
+    if (!rc && !shore__kind_of(real)->has_file)
         rc = shore__fail(diag, SHORE_EUSAGE, "%s is no drive that could be measured", path);
     if (!rc) rc = shore__volume_path(real, &file, diag);
     if (!rc && !shore__drive_device(file))

@@ -10,8 +10,7 @@
 #include "base/diag.h"
 #include "base/suggest.h"
 #include "base/units.h"
-#include "drive/placement.h"
-#include "drive/remote/transport.h"
+#include "drive/address.h"
 #include "files/json.h"
 
 enum { FILE_BYTES_MOST = 1 << 20 };
@@ -269,12 +268,12 @@ int shore__emulation_throttle(const char *name, const struct shore__strings *dri
     int rc = shore__emulation_open(name, &e, diag);
     for (size_t i = 0; !rc && i < drives->count; i++) {
         const char *drive = drives->item[i];
-        if (shore__path_is_virtual(drive))
+        if (!shore__kind_of(drive)->keeps)
             rc = shore__fail(diag, SHORE_EUSAGE,
                              "--emulate paces what drives read and write, and %s does neither: give directories (one "
                              "in memory, such as /dev/shm, will do)",
                              drive);
-        else if (shore__path_is_remote(drive))
+        else if (shore__kind_of(drive)->remote)
             rc = shore__fail(diag, SHORE_EUSAGE, "--emulate paces drives of this process, not %s: give directories",
                              drive);
     }

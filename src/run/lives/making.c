@@ -18,9 +18,8 @@
 
 #include "base/diag.h"
 #include "base/directory.h"
-#include "drive/placement.h"
+#include "drive/address.h"
 #include "drive/probe/probe.h"
-#include "drive/remote/transport.h"
 #include "files/atomic.h"
 #include "files/json.h"
 #include "run/emulation/emulate.h"
@@ -133,7 +132,7 @@ static int ask_owner(const char *drive, bool to_make, const uint64_t fleet_id[2]
     struct shore__probe probe;
     struct stat st;
     *owner = BEGUN;
-    if (!shore__path_is_remote(drive)) {
+    if (!shore__kind_of(drive)->remote) {
         int rc = shore__volume_path(drive, volume, diag);
         if (rc < 0) return rc;
         rc = shore__drive_examine(*volume, &st, exists, diag);
@@ -174,8 +173,8 @@ static int plan_drives(struct shore__run *run, const struct shore__plan *before,
         return shore__fail(diag, SHORE_EUSAGE, "where is the state to live? Give --drive DIR, or --drive ram:");
     for (size_t i = 0; i < drives->count; i++) {
         char *volume = NULL, *absolute = NULL;
-        if (shore__path_is_virtual(drives->item[i])) continue;
-        int rc = shore__path_is_remote(drives->item[i]) ? 0 : shore__file_may_be_made(drives->item[i], diag);
+        if (!shore__kind_of(drives->item[i])->keeps) continue;
+        int rc = shore__drive_may_be_made(drives->item[i], diag);
         if (rc == 0) rc = shore__drive_absolute(drives->item[i], &absolute, diag);
         if (rc < 0) return rc;
         free(drives->item[i]);
@@ -517,7 +516,7 @@ void shore__run_drop(const struct shore__run *overwritten, shore__note_fn note, 
         char *volume = NULL, text[1400];
         bool exists = false;
         enum owner owner;
-        if (shore__path_is_virtual(drive)) continue;
+        if (!shore__kind_of(drive)->keeps) continue;
         int rc = ask_owner(drive, false, overwritten->fleet_id, &volume, &exists, &owner, &why);
         /* where the new run has a volume, that one is open by now */
         if (rc == 0 && exists && owner == OURS)
@@ -630,7 +629,7 @@ static bool put_back(const struct shore__run *run) {
     bool none = from && access(from, F_OK) < 0, whole = old && to && !run->private->moving;
     for (size_t i = 0; whole && i < old->settings.drives.count; i++) {
         const char *drive = old->settings.drives.item[i];
-        whole = shore__path_is_virtual(drive) || is_at(drive, old->fleet_id);
+        whole = !shore__kind_of(drive)->keeps || is_at(drive, old->fleet_id);
     }
     whole = whole && rename(from, to) == 0 && shore__directory_sync(run->path, NULL) == 0;
     shore__run_free(old);

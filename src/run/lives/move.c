@@ -10,11 +10,10 @@
 
 #include "base/diag.h"
 #include "base/directory.h"
+#include "drive/address.h"
 #include "drive/fleet/fleet.h"
-#include "drive/placement.h"
 #include "drive/probe/probe.h"
 #include "drive/probe/speed.h"
-#include "drive/remote/transport.h"
 #include "files/atomic.h"
 #include "files/json.h"
 #include "plan/transfers.h"
@@ -190,7 +189,7 @@ static int remove_left(const struct shore__run *run, struct intent *in, shore__n
             free(v->path);
             continue;
         }
-        bool again = away && shore__path_is_remote(v->path) && shore__uris_share_server(away, v->path);
+        bool again = away && shore__address_shares_server(away, v->path);
         int rc = again ? shore__fail(&why, SHORE_ELINK, "%s: is out of reach, too", v->path) : discard(run, v, &why);
         /* what was refused as a new drive is still what it was before */
         bool anothers = v->undone && (rc == SHORE_EMISMATCH || rc == SHORE_EINPUT || (rc == SHORE_EBUSY && !v->begun));
@@ -282,7 +281,7 @@ static int place_kept(const char *drive, uint64_t generation, struct intent *in,
 
 static int place_new(const char *name, struct intent *in, struct shore_diag *diag) {
     char *path = NULL;
-    int rc = shore__path_is_remote(name) ? 0 : shore__file_may_be_made(name, diag);
+    int rc = shore__drive_may_be_made(name, diag);
     if (!rc) rc = shore__drive_absolute(name, &path, diag);
     if (!rc && shore__strings_add(&in->new, path)) rc = out_of_memory(diag);
     free(path);
@@ -313,7 +312,7 @@ static int resolve(const struct shore__run *run, const struct shore__strings *dr
     int rc = 0;
     for (size_t i = 0; !rc && i < present->count; i++) {
         struct shore__spot spot;
-        if (shore__path_is_virtual(present->item[i]))
+        if (!shore__kind_of(present->item[i])->keeps)
             return shore__fail(diag, SHORE_EUSAGE,
                                "%s keeps its state in memory (--drive %s): it went with the process that trained it",
                                run->path, present->item[i]);
@@ -324,7 +323,7 @@ static int resolve(const struct shore__run *run, const struct shore__strings *dr
     for (size_t i = 0; !rc && i < drives->count; i++) {
         const char *name = drives->item[i];
         size_t k = find_kept(present, in, name);
-        if (shore__path_is_virtual(name))
+        if (!shore__kind_of(name)->keeps)
             return shore__fail(diag, SHORE_EUSAGE, "%s keeps nothing after its process: give a directory", name);
         rc = check_twice(drives, in->from, i, diag);
         if (!rc) rc = k < present->count ? place_kept(present->item[k], in->to, in, diag) : place_new(name, in, diag);
@@ -337,7 +336,7 @@ static int resolve(const struct shore__run *run, const struct shore__strings *dr
         rc = name ? shore__spot_of(*new, &spot, diag) : out_of_memory(diag);
         in->fresh[i] = !rc && !spot.exists;
         /* a directory there that is called like a file of ours would lose the end of its name */
-        if (!rc && shore__path_is_remote(*new) && strcmp(name, *new) != 0) {
+        if (!rc && shore__kind_of(*new)->remote && strcmp(name, *new) != 0) {
             free(*new);
             *new = spot.path;
         } else if (!rc) {

@@ -12,9 +12,8 @@
 
 #include "base/diag.h"
 #include "base/directory.h"
-#include "drive/placement.h"
+#include "drive/address.h"
 #include "drive/probe/probe.h"
-#include "drive/remote/transport.h"
 #include "files/atomic.h"
 #include "run/lives/fleets.h"
 #include "storage/volume.h"
@@ -68,8 +67,8 @@ static int hold(const char *drive, const uint64_t fleet_id[2], enum whose whose,
     struct shore_diag why = {{0}};
     struct stat st;
     *held = (struct held){.fd = -1};
-    if (shore__path_is_virtual(drive)) return 0;
-    if (shore__path_is_remote(drive)) return hold_elsewhere(drive, fleet_id, whose, held, note, ctx, diag);
+    if (!shore__kind_of(drive)->keeps) return 0;
+    if (shore__kind_of(drive)->remote) return hold_elsewhere(drive, fleet_id, whose, held, note, ctx, diag);
     int rc = shore__volume_path(drive, &held->path, &why);
     if (rc == 0 && stat(held->path, &st) < 0)
         rc = shore__fail(&why, -errno, "%s: cannot be examined: %s", held->path, strerror(errno));

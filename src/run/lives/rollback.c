@@ -13,9 +13,8 @@
 
 #include "base/diag.h"
 #include "base/directory.h"
+#include "drive/address.h"
 #include "drive/fleet/fleet.h"
-#include "drive/placement.h"
-#include "drive/remote/transport.h"
 #include "files/atomic.h"
 #include "files/json.h"
 #include "run/lives/fleets.h"
@@ -104,7 +103,7 @@ static int find_volumes(const struct shore__run *run, const struct shore__snapsh
         const char *part = s->volumes.item[i];
         struct shore_diag why = {{0}};
         char *found = is_there(part, &why) ? strdup(part) : find_beside(run, s, i);
-        if (!found && shore__path_is_remote(part) && *why.text)
+        if (!found && shore__kind_of(part)->remote && *why.text)
             rc = shore__fail(diag, SHORE_ELINK, "a part of snapshot %s is out of reach: %.900s", s->name, why.text);
         else if (!found)
             rc = shore__fail(diag, SHORE_EMISSING, "%s is missing: a part of snapshot %s", part, s->name);
@@ -143,7 +142,7 @@ static int open_present(const struct shore__run *run, const struct intent *in, s
                         struct shore_fleet **out, struct shore_diag *diag) {
     struct shore_fleet_options options;
     for (size_t i = 0; i < run->settings.drives.count; i++)
-        if (shore__path_is_virtual(run->settings.drives.item[i]))
+        if (!shore__kind_of(run->settings.drives.item[i])->keeps)
             return shore__fail(diag, SHORE_EMISSING,
                                "%s kept its state in memory (--drive %s): it went with the process that trained it",
                                run->path, run->settings.drives.item[i]);

@@ -16,10 +16,9 @@
 
 #include "base/diag.h"
 #include "base/directory.h"
+#include "drive/address.h"
 #include "drive/fleet/fleet_snapshot.h"
-#include "drive/placement.h"
 #include "drive/probe/probe.h"
-#include "drive/remote/transport.h"
 #include "files/atomic.h"
 #include "files/json.h"
 #include "run/lives/fleets.h"
@@ -266,7 +265,7 @@ struct parts {
 };
 
 static bool is_away(const struct parts *p, const char *path) {
-    return p->away && shore__path_is_remote(path) && shore__uris_share_server(p->away, path);
+    return p->away && shore__address_shares_server(p->away, path);
 }
 
 static int note_away(struct parts *p, const char *path, int rc, const struct shore_diag *why) {
@@ -299,7 +298,7 @@ static int discard_where_it_is(struct parts *p, size_t i, const char *part, bool
     for (size_t d = 0; rc && p->drives && d < p->drives->count; d++) {
         const char *drive = p->drives->item[d];
         struct shore__spot spot;
-        if (shore__path_is_virtual(drive) || is_away(p, drive)) continue;
+        if (!shore__kind_of(drive)->keeps || is_away(p, drive)) continue;
         if (note_away(p, drive, shore__spot_of(drive, &spot, &why), &why)) continue;
         char *path = shore__part_beside(spot.path, part);
         bool elsewhere = path && strcmp(path, part) != 0;
@@ -316,7 +315,7 @@ static int discard_where_it_is(struct parts *p, size_t i, const char *part, bool
 static int wait_for_server(struct parts *p, const char *part, struct shore_diag *why) {
     struct shore__probe probe;
     const char *end = strstr(part, ".snapshot-");
-    bool asks = p->unopened && end && shore__path_is_remote(part) && !is_away(p, part);
+    bool asks = p->unopened && end && shore__kind_of(part)->remote && !is_away(p, part);
     char *volume = asks ? strndup(part, (size_t)(end - part)) : NULL;
     int rc = 0;
     if (volume && note_away(p, volume, shore__drive_probe_idle(volume, &probe, why), why) == 0) {

@@ -7,8 +7,8 @@
 #include <sys/stat.h>
 
 #include "base/diag.h"
+#include "drive/address.h"
 #include "drive/probe/probe.h"
-#include "drive/remote/transport.h"
 #include "files/atomic.h"
 #include "run/lives/fleets.h"
 
@@ -78,19 +78,6 @@ size_t shore__drive_find(const struct shore__strings *drives, uint64_t generatio
     return i;
 }
 
-/* The same way there, with the path that the far side has found. */
-static char *uri_of(const char *drive, const char *path) {
-    struct shore__place place;
-    char *uri = NULL;
-    if (shore__place_parse(drive, &place, NULL)) return NULL;
-    size_t all = strlen(drive), tail = strlen(place.path);
-    bool ends = tail <= all && strcmp(drive + all - tail, place.path) == 0;
-    const char *between = !place.ssh && tail == 0 ? ":" : "";
-    if (!ends || asprintf(&uri, "%.*s%s%s", (int)(all - tail), drive, between, path) < 0) uri = NULL;
-    shore__place_free(&place);
-    return uri;
-}
-
 int shore__spot_of(const char *drive, struct shore__spot *out, struct shore_diag *diag) {
     struct shore__probe probe;
     *out = (struct shore__spot){0};
@@ -98,7 +85,7 @@ int shore__spot_of(const char *drive, struct shore__spot *out, struct shore_diag
     if (rc) return rc;
     out->exists = probe.exists;
     out->is_device = probe.is_device;
-    out->path = shore__path_is_remote(drive) ? uri_of(drive, probe.path) : strdup(probe.path);
+    out->path = shore__address_beside(drive, probe.path);
     shore__probe_free(&probe);
     return out->path ? 0 : shore__fail(diag, -ENOMEM, "%s: its volume cannot be named", drive);
 }
@@ -114,7 +101,7 @@ char *shore__part_beside(const char *volume, const char *part) {
 static bool is_taken(const char *path) {
     struct shore__spot spot;
     struct stat st;
-    if (!shore__path_is_remote(path)) return lstat(path, &st) == 0;
+    if (!shore__kind_of(path)->remote) return lstat(path, &st) == 0;
     bool taken = shore__spot_of(path, &spot, NULL) == 0 && spot.exists;
     free(spot.path);
     return taken;

@@ -123,9 +123,7 @@ static void shares_follow_the_weights(void **state) {
     check_shares(large, 5, enormous, 2);
 }
 
-static void virtual_paths_have_no_size(void **state) {
-    assert_true(shore__path_is_virtual("ram:") && shore__path_is_virtual("null:"));
-    assert_false(shore__path_is_virtual("ram"));
+static void what_has_no_file_has_no_size(void **state) {
     assert_int_equal(shore__drive_capacity_bytes("ram:"), 0);
     assert_true(shore__drive_capacity_bytes(".") > 0);
     assert_true(shore__drive_capacity_bytes("not-there-yet") > 0);
@@ -155,7 +153,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(shares_follow_speed_and_room), cmocka_unit_test(layout_is_canonical),
         cmocka_unit_test(nonsense_is_refused),          cmocka_unit_test(shares_follow_the_weights),
-        cmocka_unit_test(virtual_paths_have_no_size),
+        cmocka_unit_test(what_has_no_file_has_no_size),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

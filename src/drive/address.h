@@ -1,0 +1,59 @@
+/* Where a drive is: what --drive and the drives of a fleet's options take, and run.json records.
+ *
+ *     DIR, FILE, BLOCKDEV                   of this host
+ *     ram:, null:                           of this process
+ *     ssh://[user@]host[:port]/abs/path     runs "longshore drive serve --stdio" on the host
+ *     unix:SOCKET[:PATH]                    a "longshore drive serve --listen SOCKET" of this host; PATH on it, or its
+ *                                           root
+ *
+ * Nothing else compares such texts: what differs by kind is a fact of the kind here, or a function of the kind in
+ * drive/probe/kinds.c.
+ */
+#ifndef SHORE_DRIVE_ADDRESS_H
+#define SHORE_DRIVE_ADDRESS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "longshore/error.h"
+
+enum shore__kind_id { SHORE__KIND_FILE, SHORE__KIND_RAM, SHORE__KIND_NULL, SHORE__KIND_SSH, SHORE__KIND_UNIX };
+
+struct shore__kind {
+    enum shore__kind_id id;
+    bool keeps;    /* its state outlives the process */
+    bool has_file; /* the volume has a path of this host */
+    bool remote;   /* a server has it */
+    bool here;     /* it is of this host */
+};
+
+/* Every text is of some kind; that one is remote does not say yet that it can be parsed. */
+const struct shore__kind *shore__kind_of(const char *text);
+
+struct shore__address {
+    const struct shore__kind *kind;
+    char *text; /* as it was given */
+    /* ssh: */
+    char *host; /* with user@ */
+    char *port; /* NULL: not given */
+    /* unix: */
+    char *socket;
+    char *path; /* on the host that has it; "": the server's root, or nothing */
+};
+
+/* *out is owned: shore__address_free(), also after an error. SHORE_EUSAGE names what is wrong. */
+int shore__address_parse(const char *text, struct shore__address *out, struct shore_diag *diag);
+void shore__address_free(struct shore__address *a);
+
+/* Whether two are drives of one server, as far as names tell; false unless both are remote. */
+bool shore__address_shares_server(const char *a, const char *b);
+/* The same drive by a name that does not begin where we are; links are resolved, but devices keep the name they were
+ * given, since the kernel's own may change with the next start. malloc'ed; NULL: neither it nor its directory exists.
+ */
+char *shore__address_absolute(const char *text);
+/* A file of this name in a directory. malloc'ed. */
+char *shore__address_in(const char *directory, const char *name);
+/* Another path on the host that has the drive. malloc'ed; NULL: no memory, or text cannot be parsed. */
+char *shore__address_beside(const char *text, const char *path);
+
+#endif
