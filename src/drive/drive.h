@@ -14,6 +14,7 @@
 struct shore__drive;
 struct shore_arena;
 struct shore__throttle;
+struct shore__call;
 
 enum shore__drive_caps {
     SHORE__DRIVE_DURABLE = 1,
@@ -66,11 +67,8 @@ struct shore__drive_ops {
     /* These segments stay as they are, which counts as their update; nothing is read or written. which->state is not
      * used. */
     int (*carry)(struct shore__drive *d, const struct shore_store *which, struct shore_completion done);
-    int (*spill)(struct shore__drive *d, uint32_t block, uint32_t segment, uint32_t count,
-                 enum shore_gradient_form form, const void *gradient, struct shore_completion done);
-    /* seal is what put stored or get found (XXH3-128, seeded with the offset); the caller compares. */
-    int (*scratch)(struct shore__drive *d, bool put, uint64_t offset, uint64_t bytes, void *buffer,
-                   unsigned char seal[16], struct shore_completion done);
+    /* Every other function that a drive has: see function.h. *call is copied. */
+    int (*call)(struct shore__drive *d, const struct shore__call *call, struct shore_completion done);
     /* After begin, and after all updates that were submitted before it; none may be submitted until it has completed,
      * and one that is found behind it fails. Fails unless (SKIPPED or) every segment has been updated or carried in the
      * current attempt, without an error. commit, and what it points to, is borrowed until the completion. */

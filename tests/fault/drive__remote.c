@@ -9,6 +9,7 @@
 #include <sys/un.h>
 #include <sys/wait.h>
 
+#include "drive/function.h"
 #include "drive/placement.h"
 #include "drive/remote/conn.h"
 #include "drive/remote/remote.h"
@@ -309,11 +310,13 @@ static int whole_step(struct between *b) {
     if (!rc) rc = shore_wait(&wait, &b->diag);
     if (!rc && memcmp(b->gradient, b->params, b->plain.layout->blocks[1].padded_elems * 2) != 0) rc = -EILSEQ;
     unsigned char put[16], got[16];
+    struct shore__call there = {.function = SHORE__SCRATCH_PUT, .bytes = 4096, .in = b->gradient, .seal = put};
+    struct shore__call back = {.function = SHORE__SCRATCH_GET, .bytes = 4096, .out = b->gradient, .seal = got};
     shore_wait_init(&wait);
-    if (!rc) rc = ops->scratch(b->drive, true, 0, 4096, b->gradient, put, shore_wait_completion(&wait));
+    if (!rc) rc = ops->call(b->drive, &there, shore_wait_completion(&wait));
     if (!rc) rc = shore_wait(&wait, &b->diag);
     shore_wait_init(&wait);
-    if (!rc) rc = ops->scratch(b->drive, false, 0, 4096, b->gradient, got, shore_wait_completion(&wait));
+    if (!rc) rc = ops->call(b->drive, &back, shore_wait_completion(&wait));
     if (!rc) rc = shore_wait(&wait, &b->diag);
     if (!rc && memcmp(put, got, 16) != 0) rc = -EILSEQ;
     shore_wait_init(&wait);

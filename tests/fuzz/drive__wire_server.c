@@ -24,6 +24,19 @@ static void open_body(const uint8_t *data, size_t size) {
     shore__wire_open_free(&o);
 }
 
+/* Its parts are the whole, and say the same again. */
+static void called(const struct shore__wire_request *r) {
+    struct shore__call call = shore__wire_call_get(r);
+    uint64_t units = shore__call_units(&call), half = units / 2;
+    struct shore__wire_request again;
+    shore__wire_call_put(&again, &call);
+    if (again.kind != r->kind || again.order != r->order || again.start != r->start || again.bytes != r->bytes ||
+        again.block != r->block || again.segment != r->segment || again.count != r->count)
+        abort();
+    struct shore__call first = shore__call_part(&call, 0, half), rest = shore__call_part(&call, half, units - half);
+    if (shore__call_units(&first) + shore__call_units(&rest) != units) abort();
+}
+
 static void frame(const uint8_t *data, size_t size) {
     struct shore__wire_header h;
     struct shore__wire_request r;
@@ -47,6 +60,7 @@ static void frame(const uint8_t *data, size_t size) {
         sum += hyper.frozen;
     }
     if (sum == UINT64_MAX) abort();
+    if (h.type == SHORE__WIRE_CALL) called(&r);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

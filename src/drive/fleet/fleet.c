@@ -1,5 +1,6 @@
 /* Requests of a fleet: split by drive, joined again; what waits for a commit, and the commit itself. */
 #include "drive/fleet/fleet.h"
+#include "drive/function.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -397,6 +398,15 @@ int shore_fleet_carry(struct shore_fleet *f, uint64_t base_step, uint64_t attemp
     return submit_update(join);
 }
 
+/* ---- functions of drives ---- */
+
+static void send_call(struct shore__join *join, uint32_t d, const struct shore__call *call) {
+    struct shore_fleet *f = join->fleet;
+    int rc = f->drives[d]->ops->call(f->drives[d], call, part_completion(join, d));
+    if (rc) part_refused(join, d, rc);
+    shore__link_count(f, d, shore__function(call->function)->link, shore__call_crossing(call, f->layout));
+}
+
 int shore_fleet_spill(struct shore_fleet *f, uint32_t block, uint32_t segment, uint32_t count,
                       enum shore_gradient_form form, const void *gradient, struct shore_completion done) {
     size_t each = shore__gradient_segment_bytes(form);
@@ -407,18 +417,19 @@ int shore_fleet_spill(struct shore_fleet *f, uint32_t block, uint32_t segment, u
     for (uint32_t d = 0; d < f->ndrives; d++) {
         struct shore__range part;
         if (!intersect(f, block, d, segment, count, &part)) continue;
-        const void *from = (const unsigned char *)gradient + (part.first - segment) * each;
-        rc =
-            f->drives[d]->ops->spill(f->drives[d], block, part.first, part.count, form, from, part_completion(join, d));
-        if (rc) part_refused(join, d, rc);
-        shore__link_count(f, d, SHORE__LINK_IN_GRADIENTS,
-                          shore__layout_bytes(f->layout, block, part.first, part.count, each));
+        struct shore__call call = {.function = SHORE__SPILL,
+                                   .block = block,
+                                   .segment = part.first,
+                                   .count = part.count,
+                                   .form = form,
+                                   .in = (const unsigned char *)gradient + (part.first - segment) * each};
+        send_call(join, d, &call);
     }
     join_part_done(join, 0, NULL);
     return 0;
 }
 
-/* ---- scratch: stripes of 1 MiB go round the drives, by their shares ---- */
+/* Scratch: stripes of 1 MiB go round the drives, by their shares. */
 
 static int scratch(struct shore_fleet *f, bool put, uint64_t offset, uint64_t bytes, unsigned char *buffer,
                    unsigned char *seal_out, const unsigned char *seal_want, struct shore_completion done) {
@@ -440,12 +451,13 @@ static int scratch(struct shore_fleet *f, bool put, uint64_t offset, uint64_t by
         if (part > offset + bytes - at) part = offset + bytes - at;
         uint64_t local;
         uint32_t d = shore__stripes_find(&f->stripes, number, &local);
-        struct shore__drive *drive = f->drives[d];
-        local = local * stripe + within;
-        int rc = drive->ops->scratch(drive, put, local, part, buffer + (at - offset), join->tail + 16 * i,
-                                     part_completion(join, d));
-        if (rc) part_refused(join, d, rc);
-        shore__link_count(f, d, SHORE__LINK_ACTIVATIONS, part);
+        struct shore__call call = {.function = put ? SHORE__SCRATCH_PUT : SHORE__SCRATCH_GET,
+                                   .start = local * stripe + within,
+                                   .bytes = part,
+                                   .in = buffer + (at - offset),
+                                   .out = buffer + (at - offset),
+                                   .seal = join->tail + 16 * i};
+        send_call(join, d, &call);
         at += part;
     }
     join_part_done(join, 0, NULL);

@@ -9,6 +9,7 @@
 #include <stdatomic.h>
 
 #include "drive/chunk.h"
+#include "drive/function.h"
 #include "drive/lane.h"
 #include "drive/local/paced.h"
 
@@ -34,9 +35,7 @@ enum shore__local_kind {
     SHORE__LOCAL_BLOB,
     /* pieces on the fetch lane */
     SHORE__LOCAL_FETCH,
-    SHORE__LOCAL_SPILL,
-    SHORE__LOCAL_PUT,
-    SHORE__LOCAL_GET,
+    SHORE__LOCAL_CALL,
 };
 
 struct shore__local_job {
@@ -71,14 +70,7 @@ struct shore__local_job {
             unsigned char *dst;
         } fetch;
         struct shore_store store;
-        struct {
-            enum shore_gradient_form form;
-            const unsigned char *gradient;
-        } spill;
-        struct {
-            uint64_t offset, bytes;
-            unsigned char *buffer, *seal;
-        } scratch;
+        struct shore__call call;
     };
 };
 
@@ -99,8 +91,8 @@ struct shore__local {
     struct shore__leaf *spill_leaf; /* the same */
     int attempt_rc;                 /* first failure of this attempt */
     struct shore_diag attempt_diag;
-    atomic_uint_fast64_t read_state, write_state, read_fetch, read_spill, write_spill, read_scratch, write_scratch,
-        write_commit;
+    atomic_uint_fast64_t read_state, write_state, read_fetch, read_spill, write_commit;
+    atomic_uint_fast64_t moved[SHORE__FUNCTIONS];
     atomic_uint_fast64_t io_wait_ns, compute_ns;
 };
 

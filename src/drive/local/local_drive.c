@@ -163,36 +163,15 @@ static int local_carry(struct shore__drive *d, const struct shore_store *which, 
     return 0;
 }
 
-static int local_spill(struct shore__drive *d, uint32_t block, uint32_t segment, uint32_t count,
-                       enum shore_gradient_form form, const void *gradient, struct shore_completion done) {
+static int local_call(struct shore__drive *d, const struct shore__call *call, struct shore_completion done) {
     struct shore__local *l = local_of(d);
-    if (!l->spilled || (uintptr_t)gradient % SHORE_BUFFER_ALIGN_BYTES || !shore__gradient_segment_bytes(form))
-        return -EINVAL;
-    struct shore__local_job *job = job_new(SHORE__LOCAL_SPILL, done);
+    const void *buffer = shore__function(call->function)->brings ? call->in : call->out;
+    int rc = shore__call_check(call, &l->volume.desc);
+    if (rc || (uintptr_t)buffer % SHORE_BUFFER_ALIGN_BYTES) return -EINVAL;
+    struct shore__local_job *job = job_new(SHORE__LOCAL_CALL, done);
     if (!job) return -ENOMEM;
-    if (locate(l, job, block, segment, count)) {
-        free(job);
-        return -EINVAL;
-    }
-    job->spill.form = form;
-    job->spill.gradient = gradient;
-    shore__lane_push(&l->fetches, &job->job);
-    return 0;
-}
-
-static int local_scratch(struct shore__drive *d, bool put, uint64_t offset, uint64_t bytes, void *buffer,
-                         unsigned char seal[16], struct shore_completion done) {
-    struct shore__local *l = local_of(d);
-    uint64_t room = l->volume.desc.scratch_bytes;
-    if (bytes == 0 || offset > room || bytes > room - offset || (uintptr_t)buffer % SHORE_BUFFER_ALIGN_BYTES) {
-        return -EINVAL;
-    }
-    struct shore__local_job *job = job_new(put ? SHORE__LOCAL_PUT : SHORE__LOCAL_GET, done);
-    if (!job) return -ENOMEM;
-    job->scratch.offset = offset;
-    job->scratch.bytes = bytes;
-    job->scratch.buffer = buffer;
-    job->scratch.seal = seal;
+    if (shore__function(call->function)->over_segments) locate(l, job, call->block, call->segment, call->count);
+    job->call = *call;
     shore__lane_push(&l->fetches, &job->job);
     return 0;
 }
@@ -278,10 +257,8 @@ static void local_ledger(const struct shore__drive *d, struct shore_ledger *add_
     add_to->drive_write_state += l->write_state;
     add_to->drive_read_fetch += l->read_fetch;
     add_to->drive_read_spill += l->read_spill;
-    add_to->drive_write_spill += l->write_spill;
-    add_to->drive_read_scratch += l->read_scratch;
-    add_to->drive_write_scratch += l->write_scratch;
     add_to->drive_write_commit += l->write_commit;
+    shore__calls_count(l->moved, add_to);
     add_to->update_io_wait_ns += l->io_wait_ns;
     add_to->update_compute_ns += l->compute_ns;
 }
@@ -333,8 +310,7 @@ static const struct shore__drive_ops local_ops = {
     .update = local_update,
     .store = local_store,
     .carry = local_carry,
-    .spill = local_spill,
-    .scratch = local_scratch,
+    .call = local_call,
     .commit = local_commit,
     .blob = local_blob,
     .can_carry = local_can_carry,

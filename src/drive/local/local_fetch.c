@@ -1,5 +1,5 @@
-/* The fetch lane of a local drive: fetches, spilled gradients and scratch, in the order they came, cut into pieces of
- * which several are under way. */
+/* The fetch lane of a local drive: fetches and calls, in the order they came, cut into pieces of which several are
+ * under way. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +9,7 @@
 #include "drive/local/local.h"
 #include "number/bf16.h"
 
-#define SCRATCH_PIECE_BYTES (1024u * 1024u)
+#define CALL_PIECE_BYTES (1024u * 1024u) /* of what is no segments */
 
 struct piece {
     struct shore__local_job *job; /* NULL: free */
@@ -30,15 +30,21 @@ struct fetcher {
     struct piece piece[SHORE__FETCH_PIECES];
 };
 
+static void seal(const struct shore__call *call, const void *bytes) {
+    struct shore__leaf leaf;
+    shore__leaf_make(bytes, call->bytes, call->start, &leaf);
+    memcpy(call->seal, leaf.hash, 16);
+}
+
+static void finish_call(struct shore__local *l, const struct shore__local_job *job) {
+    const struct shore__call *call = &job->call;
+    if (call->function == SHORE__SCRATCH_GET) seal(call, call->out);
+    if (call->function == SHORE__SPILL) memset(l->spilled + job->local, 1 + (int)call->form, job->count);
+}
+
 static void finish_job(struct fetcher *f, struct shore__local_job *job) {
     struct shore__local *l = f->l;
-    if (!job->rc && job->kind == SHORE__LOCAL_GET) {
-        struct shore__leaf seal;
-        shore__leaf_make(job->scratch.buffer, job->scratch.bytes, job->scratch.offset, &seal);
-        memcpy(job->scratch.seal, seal.hash, 16);
-    }
-    if (!job->rc && job->kind == SHORE__LOCAL_SPILL)
-        memset(l->spilled + job->local, 1 + (int)job->spill.form, job->count);
+    if (!job->rc && job->kind == SHORE__LOCAL_CALL) finish_call(l, job);
     if (job->rc && !job->diag.text[0]) shore__fail(&job->diag, job->rc, "%s", shore_error_text(job->rc));
     job->done.fn(job->done.ctx, job->rc, job->rc ? &job->diag : NULL);
     free(job);
@@ -178,82 +184,72 @@ static void start_fetch(struct fetcher *f, struct piece *p) {
     }
 }
 
-static void start_spill(struct fetcher *f, struct piece *p) {
+/* `at` of the call is where the part begins. */
+static void start_call(struct fetcher *f, struct piece *p, const struct shore__call *part, uint64_t at) {
     struct shore__local *l = f->l;
     struct shore__local_job *job = p->job;
-    const size_t bytes = shore__gradient_segment_bytes(job->spill.form);
-    const unsigned char *from = job->spill.gradient + p->at * bytes;
-    uint32_t local = job->local + p->at;
-    for (uint32_t i = 0; i < p->count; i++) {
-        shore__leaf_make(from + i * bytes, bytes, local + i, &l->spill_leaf[local + i]);
+    bool brings = shore__function(part->function)->brings;
+    size_t each = shore__call_unit_bytes(part);
+    uint64_t offset = shore__volume_scratch_offset(&l->volume) + part->start;
+    if (part->function == SHORE__SPILL) {
+        uint32_t local = job->local + (uint32_t)at;
+        for (uint32_t i = 0; i < part->count; i++)
+            shore__leaf_make((const unsigned char *)part->in + i * each, each, local + i, &l->spill_leaf[local + i]);
+        offset = shore__volume_spill_offset(&l->volume, local, each);
     }
-    submit_op(f, p, SHORE__IO_WRITE, (void *)(uintptr_t)from, shore__volume_spill_offset(&l->volume, local, bytes),
-              p->count * bytes);
-    l->write_spill += p->count * bytes;
-}
-
-static void start_scratch(struct fetcher *f, struct piece *p, uint64_t at, uint64_t bytes) {
-    struct shore__local_job *job = p->job;
-    bool put = job->kind == SHORE__LOCAL_PUT;
-    if (put && at == 0) {
-        struct shore__leaf seal;
-        shore__leaf_make(job->scratch.buffer, job->scratch.bytes, job->scratch.offset, &seal);
-        memcpy(job->scratch.seal, seal.hash, 16);
-    }
-    submit_op(f, p, put ? SHORE__IO_WRITE : SHORE__IO_READ, job->scratch.buffer + at,
-              shore__volume_scratch_offset(&f->l->volume) + job->scratch.offset + at, bytes);
-    *(put ? &f->l->write_scratch : &f->l->read_scratch) += bytes;
+    if (part->function == SHORE__SCRATCH_PUT && at == 0) seal(&job->call, job->call.in);
+    submit_op(f, p, brings ? SHORE__IO_WRITE : SHORE__IO_READ, brings ? (void *)(uintptr_t)part->in : part->out, offset,
+              shore__call_bytes(part));
+    l->moved[part->function] += shore__call_bytes(part);
 }
 
 /* The piece crosses the host link while the drive works on it. */
-static uint64_t reserve_link(struct fetcher *f, const struct piece *p) {
+static uint64_t reserve_link(struct fetcher *f, const struct piece *p, const struct shore__call *part) {
     const struct shore__local_job *job = p->job;
+    const struct shore_layout *layout = f->l->config.layout;
     if (!f->l->config.throttle) return 0;
-    uint64_t bytes = p->count;
-    size_t each = 0;
-    if (job->kind == SHORE__LOCAL_FETCH)
-        each = shore__fetch_segment_bytes(f->l->config.plane_bytes, job->fetch.kind);
-    else if (job->kind == SHORE__LOCAL_SPILL)
-        each = shore__gradient_segment_bytes(job->spill.form);
-    if (job->kind == SHORE__LOCAL_FETCH && job->fetch.kind == SHORE_FETCH_STATE)
-        bytes *= each;
-    else if (each) /* the padding behind a block stays where it is */
-        bytes = shore__layout_bytes(f->l->config.layout, job->block, job->segment + p->at, p->count, each);
-    bool in = job->kind == SHORE__LOCAL_SPILL || job->kind == SHORE__LOCAL_PUT;
+    bool in = job->kind == SHORE__LOCAL_CALL && shore__function(part->function)->brings;
+    uint64_t bytes;
+    if (job->kind == SHORE__LOCAL_CALL) {
+        bytes = shore__call_crossing(part, layout);
+    } else {
+        size_t each = shore__fetch_segment_bytes(f->l->config.plane_bytes, job->fetch.kind);
+        bytes = job->fetch.kind == SHORE_FETCH_STATE
+                    ? p->count * each /* the padding behind a block stays where it is in what else there is */
+                    : shore__layout_bytes(layout, job->block, job->segment + p->at, p->count, each);
+    }
     return shore__throttle_link(f->l->config.throttle, in ? SHORE__LINK_IN : SHORE__LINK_OUT, bytes);
 }
 
 static void start_piece(struct fetcher *f, struct piece *p) {
     struct shore__local_job *job = f->current;
-    bool scratch = job->kind == SHORE__LOCAL_PUT || job->kind == SHORE__LOCAL_GET;
-    uint64_t total = scratch ? job->scratch.bytes : job->count;
+    bool call = job->kind == SHORE__LOCAL_CALL;
+    uint64_t total = call ? shore__call_units(&job->call) : job->count;
     uint64_t most = SHORE__FETCH_PIECE_SEGMENTS;
-    if (scratch) {
-        most = SCRATCH_PIECE_BYTES;
-    } else if (job->kind == SHORE__LOCAL_FETCH) {
+    if (call) {
+        if (!shore__function(job->call.function)->over_segments) most = CALL_PIECE_BYTES;
+    } else {
         if (job->fetch.kind == SHORE_FETCH_BF16) most *= 2;
         if (is_staged(f, job) || job->fetch.kind == SHORE_FETCH_STATE) most = 1;
     }
     uint64_t at = job->next, count = total - at < most ? total - at : most;
     if (job->kind == SHORE__LOCAL_FETCH && !shore__fetch_is_spilled(job->fetch.kind))
         count = shore__slot_map_run(&f->l->volume.map, job->slot, job->local + (uint32_t)at, (uint32_t)count);
+    struct shore__call part = call ? shore__call_part(&job->call, at, count) : (struct shore__call){0};
     p->job = job;
     p->at = (uint32_t)at;
     p->count = (uint32_t)count;
     p->pending = 0;
     p->failed = false;
-    p->link_ns = reserve_link(f, p);
+    p->link_ns = reserve_link(f, p, &part);
     job->next += count;
     job->under_way++;
     f->busy++;
     if (job->next == total) f->current = NULL;
-    if (job->kind == SHORE__LOCAL_FETCH) {
+    if (call)
+        start_call(f, p, &part, at);
+    else
         start_fetch(f, p);
-    } else if (job->kind == SHORE__LOCAL_SPILL) {
-        start_spill(f, p);
-    } else {
-        start_scratch(f, p, at, count);
-    }
     if (p->pending == 0) finish_piece(f, p);
 }
 

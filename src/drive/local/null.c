@@ -6,6 +6,7 @@
 
 #include "base/diag.h"
 #include "drive/chunk.h"
+#include "drive/function.h"
 #include "drive/lane.h"
 
 struct null_job {
@@ -103,15 +104,14 @@ static int null_carry(struct shore__drive *d, const struct shore_store *which, s
     return null_store(d, which, done);
 }
 
-static int null_spill(struct shore__drive *d, uint32_t block, uint32_t segment, uint32_t count,
-                      enum shore_gradient_form form, const void *gradient, struct shore_completion done) {
-    return push(null_of(d), (struct null_job){.done = done});
-}
-
-static int null_scratch(struct shore__drive *d, bool put, uint64_t offset, uint64_t bytes, void *buffer,
-                        unsigned char seal[16], struct shore_completion done) {
-    memset(seal, 0, 16);
-    return push(null_of(d), (struct null_job){.done = done, .zero = put ? NULL : buffer, .zero_bytes = bytes});
+static int null_call(struct shore__drive *d, const struct shore__call *call, struct shore_completion done) {
+    int rc = shore__call_check(call, d->desc);
+    if (rc) return rc;
+    bool brings = shore__function(call->function)->brings;
+    if (shore__function(call->function)->seals) memset(call->seal, 0, 16);
+    return push(
+        null_of(d),
+        (struct null_job){.done = done, .zero = brings ? NULL : call->out, .zero_bytes = shore__call_bytes(call)});
 }
 
 static int null_commit(struct shore__drive *d, const struct shore_commit *commit, struct shore_completion done) {
@@ -181,8 +181,7 @@ static const struct shore__drive_ops null_ops = {
     .update = null_update,
     .store = null_store,
     .carry = null_carry,
-    .spill = null_spill,
-    .scratch = null_scratch,
+    .call = null_call,
     .commit = null_commit,
     .blob = null_blob,
     .can_carry = null_can_carry,

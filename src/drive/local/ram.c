@@ -2,7 +2,6 @@
  * runs as fast as memory allows. Two lanes as on a local drive, so that UPDATE overlaps computing. */
 #include <errno.h>
 #include <inttypes.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,22 +10,13 @@
 #include "base/diag.h"
 #include "base/units.h"
 #include "drive/chunk.h"
+#include "drive/function.h"
 #include "drive/lane.h"
 #include "number/bf16.h"
 
 #define STEP_SEGMENTS 16u /* between two looks at the attempt */
 
-enum job_kind {
-    JOB_FETCH,
-    JOB_UPDATE,
-    JOB_STORE,
-    JOB_CARRY,
-    JOB_SPILL,
-    JOB_SCRATCH,
-    JOB_BEGIN,
-    JOB_COMMIT,
-    JOB_DISCARD
-};
+enum job_kind { JOB_FETCH, JOB_UPDATE, JOB_STORE, JOB_CARRY, JOB_CALL, JOB_BEGIN, JOB_COMMIT, JOB_DISCARD };
 
 struct ram_job {
     struct shore__job job;
@@ -37,18 +27,8 @@ struct ram_job {
     union {
         struct shore__drive_fetch fetch;
         struct shore_update update;
-        struct {
-            uint32_t count;
-            enum shore_gradient_form form;
-            const void *gradient;
-        } spill;
+        struct shore__call call;
         struct shore_store store;
-        struct {
-            bool put;
-            uint64_t offset, bytes;
-            void *buffer;
-            unsigned char *seal;
-        } scratch;
         struct {
             uint64_t epoch, step;
         } begin;
@@ -77,8 +57,8 @@ struct ram {
     uint32_t metrics_bytes;
     unsigned char *blob[2]; /* of the step in each slot: the same */
     uint32_t blob_bytes[2];
-    atomic_uint_fast64_t read_state, write_state, read_fetch, read_spill, write_spill, read_scratch, write_scratch;
-    atomic_uint_fast64_t compute_ns;
+    atomic_uint_fast64_t read_state, write_state, read_fetch, read_spill, compute_ns;
+    atomic_uint_fast64_t moved[SHORE__FUNCTIONS];
 };
 
 static void *plane_at(const struct ram *r, unsigned slot, enum shore_plane plane, uint32_t local) {
@@ -196,14 +176,6 @@ static int run_update(struct ram *r, struct ram_job *job, struct shore_diag *dia
     return worst;
 }
 
-static int run_spill(struct ram *r, struct ram_job *job) {
-    size_t each = shore__gradient_segment_bytes(job->spill.form);
-    memcpy(r->spill + job->local * each, job->spill.gradient, job->spill.count * each);
-    memset(r->spilled + job->local, 1 + (int)job->spill.form, job->spill.count);
-    r->write_spill += job->spill.count * each;
-    return 0;
-}
-
 static int run_store(struct ram *r, struct ram_job *job) {
     size_t image = shore__state_segment_bytes(r->desc.plane_bytes);
     const struct shore_store *store = &job->store;
@@ -225,19 +197,21 @@ static int run_carry(struct ram *r, const struct ram_job *job) {
     return 0;
 }
 
-static int run_scratch(struct ram *r, struct ram_job *job) {
+static void run_call(struct ram *r, struct ram_job *job) {
+    const struct shore__call *c = &job->call;
+    uint64_t bytes = shore__call_bytes(c);
+    bool spill = c->function == SHORE__SPILL;
+    unsigned char *stored = spill ? r->spill + job->local * shore__call_unit_bytes(c) : r->scratch + c->start;
+    if (shore__function(c->function)->brings)
+        memcpy(stored, c->in, bytes);
+    else
+        memcpy(c->out, stored, bytes);
+    if (spill) memset(r->spilled + job->local, 1 + (int)c->form, c->count);
+    r->moved[c->function] += bytes;
+    if (!shore__function(c->function)->seals) return;
     struct shore__leaf seal;
-    void *place = r->scratch + job->scratch.offset;
-    if (job->scratch.put) {
-        memcpy(place, job->scratch.buffer, job->scratch.bytes);
-        r->write_scratch += job->scratch.bytes;
-    } else {
-        memcpy(job->scratch.buffer, place, job->scratch.bytes);
-        r->read_scratch += job->scratch.bytes;
-    }
-    shore__leaf_make(place, job->scratch.bytes, job->scratch.offset, &seal);
-    memcpy(job->scratch.seal, seal.hash, 16);
-    return 0;
+    shore__leaf_make(stored, bytes, c->start, &seal);
+    memcpy(c->seal, seal.hash, 16);
 }
 
 static int run_begin(struct ram *r, struct ram_job *job, struct shore_diag *diag) {
@@ -311,11 +285,8 @@ static void run_job(struct ram *r, struct ram_job *job) {
     case JOB_CARRY:
         rc = run_carry(r, job);
         break;
-    case JOB_SPILL:
-        rc = run_spill(r, job);
-        break;
-    case JOB_SCRATCH:
-        rc = run_scratch(r, job);
+    case JOB_CALL:
+        run_call(r, job);
         break;
     case JOB_BEGIN:
         rc = run_begin(r, job, &diag);
@@ -500,32 +471,17 @@ static int ram_carry(struct shore__drive *d, const struct shore_store *which, st
     return 0;
 }
 
-static int ram_spill(struct shore__drive *d, uint32_t block, uint32_t segment, uint32_t count,
-                     enum shore_gradient_form form, const void *gradient, struct shore_completion done) {
+static int ram_call(struct shore__drive *d, const struct shore__call *call, struct shore_completion done) {
     struct ram *r = ram_of(d);
-    const struct shore__extent *extent = shore__extent_find(&r->desc, block, segment, count);
-    if (!extent || !r->spill || !shore__gradient_segment_bytes(form)) return -EINVAL;
-    struct ram_job *job = job_new(JOB_SPILL, done);
+    int rc = shore__call_check(call, &r->desc);
+    if (rc) return rc;
+    struct ram_job *job = job_new(JOB_CALL, done);
     if (!job) return -ENOMEM;
-    job->local = extent->local + (segment - extent->first);
-    job->spill.count = count;
-    job->spill.form = form;
-    job->spill.gradient = gradient;
-    shore__lane_push(&r->fetches, &job->job);
-    return 0;
-}
-
-static int ram_scratch(struct shore__drive *d, bool put, uint64_t offset, uint64_t bytes, void *buffer,
-                       unsigned char seal[16], struct shore_completion done) {
-    struct ram *r = ram_of(d);
-    if (bytes == 0 || offset > r->desc.scratch_bytes || bytes > r->desc.scratch_bytes - offset) return -EINVAL;
-    struct ram_job *job = job_new(JOB_SCRATCH, done);
-    if (!job) return -ENOMEM;
-    job->scratch.put = put;
-    job->scratch.offset = offset;
-    job->scratch.bytes = bytes;
-    job->scratch.buffer = buffer;
-    job->scratch.seal = seal;
+    if (shore__function(call->function)->over_segments) {
+        const struct shore__extent *extent = shore__extent_find(&r->desc, call->block, call->segment, call->count);
+        job->local = extent->local + (call->segment - extent->first);
+    }
+    job->call = *call;
     shore__lane_push(&r->fetches, &job->job);
     return 0;
 }
@@ -592,9 +548,7 @@ static void ram_ledger(const struct shore__drive *d, struct shore_ledger *add_to
     add_to->drive_write_state += r->write_state;
     add_to->drive_read_fetch += r->read_fetch;
     add_to->drive_read_spill += r->read_spill;
-    add_to->drive_write_spill += r->write_spill;
-    add_to->drive_read_scratch += r->read_scratch;
-    add_to->drive_write_scratch += r->write_scratch;
+    shore__calls_count(r->moved, add_to);
     add_to->update_compute_ns += r->compute_ns;
 }
 
@@ -647,8 +601,7 @@ static const struct shore__drive_ops ram_ops = {
     .update = ram_update,
     .store = ram_store,
     .carry = ram_carry,
-    .spill = ram_spill,
-    .scratch = ram_scratch,
+    .call = ram_call,
     .commit = ram_commit,
     .blob = ram_blob,
     .can_carry = ram_can_carry,

@@ -11,7 +11,7 @@
 #include "drive/layout.h"
 #include "drive/remote/remote_link.h"
 
-#define SCRATCH_PIECE_BYTES (UINT64_C(1) << 20) /* what a seal is the sum over: the same for every server */
+#define CALL_PIECE_BYTES (UINT64_C(1) << 20) /* what a seal is the sum over: the same for every server */
 
 static struct remote *remote_of(const struct shore__drive *d) {
     return (struct remote *)(uintptr_t)d;
@@ -293,17 +293,6 @@ static int remote_update(struct shore__drive *d, const struct shore_update *upda
     return send_whole(r, w);
 }
 
-static int send_segments(struct remote *r, struct remote_whole *w, uint32_t segment, const void *from, size_t each,
-                         enum shore__link_class what) {
-    for (uint32_t i = 0; i < w->nparts; i++) {
-        struct remote_request *q = &w->part[i];
-        q->bulk[0] = (const unsigned char *)from + (q->fields.segment - segment) * each;
-        q->bulk_bytes[0] = what == SHORE__LINK_IN_STATE ? q->fields.count * each : crossing(r, &q->fields, each);
-        q->bulk_class[0] = what;
-    }
-    return send_whole(r, w);
-}
-
 static int remote_store(struct shore__drive *d, const struct shore_store *store, struct shore_completion done) {
     struct remote *r = remote_of(d);
     size_t each = shore__state_segment_bytes(r->config.plane_bytes);
@@ -312,51 +301,49 @@ static int remote_store(struct shore__drive *d, const struct shore_store *store,
         over_segments(SHORE__WIRE_STORE, store->block, store->segment, store->count, piece_of(r, each), done);
     if (!w) return -ENOMEM;
     for (uint32_t i = 0; i < w->nparts; i++) {
-        w->part[i].fields.step = store->base_step;
-        w->part[i].fields.era = store->attempt;
-        w->part[i].fields.order = store->order;
-        w->part[i].rank = (uint64_t)store->order + 1;
+        struct remote_request *q = &w->part[i];
+        q->fields.step = store->base_step;
+        q->fields.era = store->attempt;
+        q->fields.order = store->order;
+        q->rank = (uint64_t)store->order + 1;
+        q->bulk[0] = (const unsigned char *)store->state + (q->fields.segment - store->segment) * each;
+        q->bulk_bytes[0] = q->fields.count * each;
+        q->bulk_class[0] = SHORE__LINK_IN_STATE;
     }
-    return send_segments(r, w, store->segment, store->state, each, SHORE__LINK_IN_STATE);
+    return send_whole(r, w);
 }
 
-static int remote_spill(struct shore__drive *d, uint32_t block, uint32_t segment, uint32_t count,
-                        enum shore_gradient_form form, const void *gradient, struct shore_completion done) {
-    struct remote *r = remote_of(d);
-    size_t each = shore__gradient_segment_bytes(form);
-    if (!owns(r, block, segment, count) || !each) return -EINVAL;
-    struct remote_whole *w = over_segments(SHORE__WIRE_SPILL, block, segment, count, piece_of(r, each), done);
-    if (!w) return -ENOMEM;
-    for (uint32_t i = 0; i < w->nparts; i++)
-        w->part[i].fields.kind = form;
-    return send_segments(r, w, segment, gradient, each, SHORE__LINK_IN_GRADIENTS);
+static void fill_call(const struct remote *r, struct remote_request *q, const struct shore__call *part) {
+    const struct shore__function *f = shore__function(part->function);
+    uint64_t bytes = shore__call_bytes(part), crosses = shore__call_crossing(part, r->config.layout);
+    shore__wire_call_put(&q->fields, part);
+    if (f->brings) {
+        q->bulk[0] = part->in;
+        q->bulk_bytes[0] = crosses;
+        q->bulk_class[0] = f->link;
+    } else {
+        q->dst = part->out;
+        q->dst_bytes = crosses;
+        q->dst_class = f->link;
+        memset((unsigned char *)part->out + crosses, 0, bytes - crosses);
+    }
 }
 
 /* A seal is the sum of the pieces' seals: the same for put and get, which cut alike. */
-static int remote_scratch(struct shore__drive *d, bool put, uint64_t offset, uint64_t bytes, void *buffer,
-                          unsigned char seal[16], struct shore_completion done) {
+static int remote_call(struct shore__drive *d, const struct shore__call *call, struct shore_completion done) {
     struct remote *r = remote_of(d);
-    uint64_t room = r->drive.desc->scratch_bytes;
-    if (bytes == 0 || offset > room || bytes > room - offset) return -EINVAL;
-    struct remote_whole *w = whole_new((uint32_t)((bytes + SCRATCH_PIECE_BYTES - 1) / SCRATCH_PIECE_BYTES), done);
+    int rc = shore__call_check(call, r->drive.desc);
+    if (rc) return rc;
+    const struct shore__function *f = shore__function(call->function);
+    uint64_t units = shore__call_units(call);
+    uint64_t most = f->over_segments ? piece_of(r, shore__call_unit_bytes(call)) : CALL_PIECE_BYTES;
+    struct remote_whole *w = whole_new((uint32_t)((units + most - 1) / most), done);
     if (!w) return -ENOMEM;
-    w->seal = seal;
+    if (f->seals) w->seal = call->seal;
     for (uint32_t i = 0; i < w->nparts; i++) {
-        struct remote_request *q = &w->part[i];
-        uint64_t at = i * SCRATCH_PIECE_BYTES;
-        uint64_t part = bytes - at < SCRATCH_PIECE_BYTES ? bytes - at : SCRATCH_PIECE_BYTES;
-        q->fields.type = put ? SHORE__WIRE_PUT : SHORE__WIRE_GET;
-        q->fields.start = offset + at;
-        q->fields.bytes = part;
-        if (put) {
-            q->bulk[0] = (unsigned char *)buffer + at;
-            q->bulk_bytes[0] = part;
-            q->bulk_class[0] = SHORE__LINK_ACTIVATIONS;
-        } else {
-            q->dst = (unsigned char *)buffer + at;
-            q->dst_bytes = part;
-            q->dst_class = SHORE__LINK_ACTIVATIONS;
-        }
+        uint64_t at = i * most;
+        struct shore__call part = shore__call_part(call, at, units - at < most ? units - at : most);
+        fill_call(r, &w->part[i], &part);
     }
     return send_whole(r, w);
 }
@@ -382,11 +369,6 @@ static int remote_commit(struct shore__drive *d, const struct shore_commit *comm
 /* What the server says of its drive, if it knows of such things. */
 static int remote_can_carry(const struct shore__drive *d, struct shore_diag *diag) {
     struct remote *r = remote_of(d);
-    if (r->nlinks && r->links[0].way.version < SHORE__WIRE_CARRIES)
-        return shore__fail(diag, -ENOTSUP,
-                           "%s: the longshore there is too old to carry segments or keep a blob: install the same "
-                           "version on both hosts",
-                           r->uri);
     if (r->info.caps & SHORE__DRIVE_CARRIES) return 0;
     return shore__fail(diag, -ENOTSUP,
                        "%s: its volume is of an older format, which holds no blob and carries no segments", r->uri);
@@ -508,8 +490,7 @@ static const struct shore__drive_ops remote_ops = {
     .update = remote_update,
     .store = remote_store,
     .carry = remote_carry,
-    .spill = remote_spill,
-    .scratch = remote_scratch,
+    .call = remote_call,
     .commit = remote_commit,
     .blob = remote_blob,
     .can_carry = remote_can_carry,

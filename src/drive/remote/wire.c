@@ -168,16 +168,40 @@ int shore__wire_request_get(const struct shore__wire_header *h, const unsigned c
         if (out->kind > SHORE_COMMIT_RESTORED) return bad(diag, h, "commits in an unknown way");
         break;
     case SHORE__WIRE_FETCH:
-    case SHORE__WIRE_GET:
         if (h->bulk_bytes) return bad(diag, h, "has bulk that it must not have");
         break;
-    case SHORE__WIRE_PUT:
-        if (h->bulk_bytes != out->bytes) return bad(diag, h, "has bulk of another length");
+    case SHORE__WIRE_CALL:
+        if (out->kind >= SHORE__FUNCTIONS) return bad(diag, h, "calls an unknown function");
         break;
     default:
         break;
     }
     return 0;
+}
+
+void shore__wire_call_put(struct shore__wire_request *r, const struct shore__call *c) {
+    *r = (struct shore__wire_request){
+        .type = SHORE__WIRE_CALL,
+        .kind = c->function,
+        .order = c->form,
+        .block = c->block,
+        .segment = c->segment,
+        .count = c->count,
+        .start = c->start,
+        .bytes = c->bytes,
+    };
+}
+
+struct shore__call shore__wire_call_get(const struct shore__wire_request *r) {
+    return (struct shore__call){
+        .function = r->kind,
+        .form = r->order,
+        .block = r->block,
+        .segment = r->segment,
+        .count = r->count,
+        .start = r->start,
+        .bytes = r->bytes,
+    };
 }
 
 static void put_f32(unsigned char *out, float v) {

@@ -9,10 +9,10 @@
 #define SHORE_DRIVE_REMOTE_WIRE_H
 
 #include "drive/drive.h"
+#include "drive/function.h"
 
-#define SHORE__WIRE_VERSION 4u
-#define SHORE__WIRE_OLDEST 3u  /* that this build still speaks */
-#define SHORE__WIRE_CARRIES 4u /* the first one with CARRY, BLOB and the blob of a COMMIT */
+#define SHORE__WIRE_VERSION 5u
+#define SHORE__WIRE_OLDEST 5u /* that this build still speaks */
 
 /* What a server writes first. */
 #define SHORE__WIRE_MAGIC "\x89LongshoreDrive\n"
@@ -51,10 +51,8 @@ enum shore__wire_type {
     SHORE__WIRE_INIT = 32,
     SHORE__WIRE_FETCH = 33,
     SHORE__WIRE_UPDATE = 34,
-    SHORE__WIRE_SPILL = 35,
+    SHORE__WIRE_CALL = 35, /* of any function of function.h */
     SHORE__WIRE_STORE = 36,
-    SHORE__WIRE_PUT = 37,
-    SHORE__WIRE_GET = 38,
     /* server to client */
     SHORE__WIRE_DONE = 64,
     SHORE__WIRE_NOTE = 65,
@@ -63,7 +61,7 @@ enum shore__wire_type {
 };
 
 static inline bool shore__wire_takes_slot(unsigned type) {
-    return type >= SHORE__WIRE_INIT && type <= SHORE__WIRE_GET;
+    return type >= SHORE__WIRE_INIT && type <= SHORE__WIRE_STORE;
 }
 
 /* ---- greeting ---------------------------------------------------------------------------------------------------- */
@@ -116,11 +114,12 @@ struct shore__wire_request {
     uint16_t type;
     uint64_t step;  /* LOAD, BEGIN, FETCH, COMMIT; UPDATE, STORE, CARRY: the base */
     uint64_t era;   /* BEGIN: epoch; UPDATE, STORE, CARRY, DISCARD: attempt; REMOVE: generation */
-    uint64_t start; /* PUT, GET: offset in scratch */
-    uint64_t bytes; /* PUT, GET: how many; UPDATE: of the gradient in the bulk; COMMIT: of the blob in the tail */
+    uint64_t start; /* CALL */
+    uint64_t bytes; /* CALL; UPDATE: of the gradient in the bulk; COMMIT: of the blob in the tail */
     uint32_t block, segment, count;
-    uint32_t kind;  /* FETCH: what; UPDATE, SPILL: form of the gradient; SNAPSHOT: act; COMMIT: how; MEASURE: what */
-    uint32_t order; /* UPDATE */
+    uint32_t kind;  /* FETCH: what; UPDATE: form of the gradient; CALL: which function; SNAPSHOT: act; COMMIT: how;
+                     * MEASURE: what */
+    uint32_t order; /* UPDATE, STORE; CALL: form */
     uint32_t flags;
     float coefficient; /* UPDATE */
     uint32_t ngroups;  /* UPDATE: in the tail, 40 bytes each; then, if sparse, count + 1 offsets */
@@ -137,6 +136,9 @@ void shore__wire_request_put(unsigned char out[SHORE__WIRE_FIELDS_BYTES], const 
 /* tail points into body. Checks everything that can be told without the drive. */
 int shore__wire_request_get(const struct shore__wire_header *h, const unsigned char *body,
                             struct shore__wire_request *out, struct shore_diag *diag);
+/* What is asked of a function; buffers are not part of it. get: of a request that was checked. */
+void shore__wire_call_put(struct shore__wire_request *r, const struct shore__call *c);
+struct shore__call shore__wire_call_get(const struct shore__wire_request *r);
 void shore__wire_hyper_put(unsigned char out[SHORE__WIRE_HYPER_BYTES], const struct shore_hyper *h);
 void shore__wire_hyper_get(const unsigned char in[SHORE__WIRE_HYPER_BYTES], struct shore_hyper *out);
 

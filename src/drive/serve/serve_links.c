@@ -18,7 +18,7 @@ static int send_answer(struct link *l, struct shore__serve_job *job, unsigned ch
     shore__wire_answer_put(body, &a);
     memcpy(at, a.text, a.text_bytes);
     at += a.text_bytes;
-    if (!a.rc && (job->type == SHORE__WIRE_PUT || job->type == SHORE__WIRE_GET)) {
+    if (!a.rc && job->type == SHORE__WIRE_CALL && shore__function(job->request.kind)->seals) {
         memcpy(at, job->seal, sizeof job->seal);
         at += sizeof job->seal;
     }

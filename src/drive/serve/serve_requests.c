@@ -85,7 +85,7 @@ static size_t round_up(size_t bytes) {
 
 /* Where bulk and answer lie in the slot. What a drive reads and fills are whole segments; the padding behind a block
  * does not cross. */
-struct places {
+struct cuts {
     size_t residual, out;  /* offsets */
     size_t out_bytes;      /* whole segments */
     size_t answer_bytes;   /* of these, what crosses */
@@ -97,7 +97,7 @@ static size_t crossing(const struct session *s, const struct shore__wire_request
     return shore__layout_bytes(s->config.layout, r->block, r->segment, r->count, segment_bytes);
 }
 
-static bool place_update(const struct session *s, const struct shore__wire_request *r, struct places *p) {
+static bool cut_update(const struct session *s, const struct shore__wire_request *r, struct cuts *p) {
     bool spilled = r->flags & SHORE__WIRE_SPILLED;
     if (r->kind > SHORE_GRADIENT_SPARSE || r->bytes > s->plan.slot_bytes) return false;
     size_t gradient = shore__gradient_segment_bytes(r->kind), residual = (size_t)SHORE_SEGMENT_ELEMS * 2;
@@ -118,10 +118,24 @@ static bool place_update(const struct session *s, const struct shore__wire_reque
     return true;
 }
 
-static bool place(const struct session *s, const struct shore__wire_request *r, struct places *p) {
+static bool cut_call(const struct session *s, const struct shore__wire_request *r, struct cuts *p) {
+    struct shore__call call = shore__wire_call_get(r);
+    uint64_t bytes = shore__call_bytes(&call), crosses = shore__call_crossing(&call, s->config.layout);
+    if (!shore__call_unit_bytes(&call)) return false;
+    if (shore__function(call.function)->brings) {
+        p->whole_bytes[0] = bytes;
+        p->in[0] = crosses;
+    } else {
+        p->out_bytes = bytes;
+        p->answer_bytes = crosses;
+    }
+    return true;
+}
+
+static bool cut(const struct session *s, const struct shore__wire_request *r, struct cuts *p) {
     uint64_t elems = (uint64_t)r->count * SHORE_SEGMENT_ELEMS;
     const uint32_t *plane_bytes = s->config.plane_bytes;
-    *p = (struct places){0};
+    *p = (struct cuts){0};
     if (r->count > SHORE__WIRE_BULK_BYTES / SHORE_SEGMENT_ELEMS) return false;
     switch (r->type) {
     case SHORE__WIRE_INIT:
@@ -134,21 +148,13 @@ static bool place(const struct session *s, const struct shore__wire_request *r, 
             p->answer_bytes = crossing(s, r, shore__fetch_segment_bytes(plane_bytes, r->kind));
         break;
     case SHORE__WIRE_UPDATE:
-        if (!place_update(s, r, p)) return false;
+        if (!cut_update(s, r, p)) return false;
         break;
-    case SHORE__WIRE_SPILL:
-        if (r->kind > SHORE_GRADIENT_BF16) return false;
-        p->in[0] = crossing(s, r, shore__gradient_segment_bytes(r->kind));
-        p->whole_bytes[0] = r->count * shore__gradient_segment_bytes(r->kind);
-        break;
-    case SHORE__WIRE_STORE:
-        p->in[0] = r->count * shore__state_segment_bytes(plane_bytes);
-        break;
-    case SHORE__WIRE_PUT:
-        p->in[0] = r->bytes;
+    case SHORE__WIRE_CALL:
+        if (!cut_call(s, r, p)) return false;
         break;
     default:
-        p->out_bytes = p->answer_bytes = r->bytes;
+        p->in[0] = r->count * shore__state_segment_bytes(plane_bytes);
         break;
     }
     for (int i = 0; i < 2; i++)
@@ -180,7 +186,7 @@ static int take_offsets(struct shore__serve_job *job, const unsigned char *from,
     return !rc && job->offsets[r->count] != r->bytes ? -EINVAL : rc;
 }
 
-static int submit_update(struct shore__serve_job *job, const struct places *p) {
+static int submit_update(struct shore__serve_job *job, const struct cuts *p) {
     struct session *s = job->session;
     const struct shore__wire_request *r = &job->request;
     uint32_t groups_bytes = r->ngroups * SHORE__WIRE_HYPER_BYTES;
@@ -211,7 +217,7 @@ static int submit_update(struct shore__serve_job *job, const struct places *p) {
     return s->drive->ops->update(s->drive, &update, (struct shore_completion){finished, job});
 }
 
-static int submit(struct shore__serve_job *job, const struct places *p) {
+static int submit(struct shore__serve_job *job, const struct cuts *p) {
     struct session *s = job->session;
     struct shore__drive *d = s->drive;
     const struct shore__wire_request *r = &job->request;
@@ -228,9 +234,14 @@ static int submit(struct shore__serve_job *job, const struct places *p) {
     }
     case SHORE__WIRE_UPDATE:
         return submit_update(job, p);
-    case SHORE__WIRE_SPILL:
-        return d->ops->spill(d, r->block, r->segment, r->count, r->kind, job->memory, done);
-    case SHORE__WIRE_STORE: {
+    case SHORE__WIRE_CALL: {
+        struct shore__call call = shore__wire_call_get(r);
+        call.in = job->memory;
+        call.out = job->out;
+        call.seal = job->seal;
+        return d->ops->call(d, &call, done);
+    }
+    default: {
         struct shore_store store = {.base_step = r->step,
                                     .attempt = r->era,
                                     .state = job->memory,
@@ -240,16 +251,14 @@ static int submit(struct shore__serve_job *job, const struct places *p) {
                                     .order = r->order};
         return d->ops->store(d, &store, done);
     }
-    default:
-        return d->ops->scratch(d, r->type == SHORE__WIRE_PUT, r->start, r->bytes, job->memory, job->seal, done);
     }
 }
 
 static int slot_request(struct link *l, const struct shore__wire_header *h, unsigned char *body,
                         struct shore__wire_request *r, struct shore_diag *diag) {
     struct session *s = l->session;
-    struct places p;
-    if (!place(s, r, &p) || h->bulk_bytes != p.in[0] + p.in[1])
+    struct cuts p;
+    if (!cut(s, r, &p) || h->bulk_bytes != p.in[0] + p.in[1])
         return shore__fail(diag, SHORE_ELINK, "a request of type %u came with sizes that cannot be", h->type);
     struct shore__serve_job *job = take_slot(s);
     if (!job) return shore__fail(diag, SHORE_ELINK, "the connection is ended");
