@@ -34,9 +34,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "kernel/mode.h"
 #include "longshore/error.h"
-
-enum shore__mode { SHORE__F32, SHORE__BF16, SHORE__BF16_IN_F32 };
 
 typedef struct shore__buf {
     uintptr_t handle; /* 0: none */
@@ -95,8 +94,6 @@ struct shore__shapes {
     size_t last_slice;  /* rows of the last slice; 0: the same */
     bool backward;      /* false: forward only */
 };
-
-enum shore__act_fn { SHORE__GELU_TANH, SHORE__GELU_ERF, SHORE__RELU, SHORE__SILU };
 
 struct shore__attention {
     size_t sequences, seq_len; /* rows = sequences * seq_len */

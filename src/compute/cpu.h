@@ -6,7 +6,7 @@
 #include <pthread.h>
 
 #include "compute/compute.h"
-#include "compute/kernels.h"
+#include "kernel/kernels.h"
 
 /* Goes up with every change of the bits of an operation, on whatever kind of processor. */
 #define SHORE__COMPUTE_KERNELS 3
@@ -57,6 +57,10 @@ static inline size_t shore__cpu_whole_pages(size_t bytes) {
 static inline void *shore__cpu_ptr(shore__buf b) {
     return (void *)b.handle;
 }
+
+/* The kernels for this processor, within what oneDNN is limited to (ONEDNN_MAX_CPU_ISA), so that one limit gives the
+ * bits of a smaller processor; bf16: products are in bf16. */
+const struct shore__kernels *shore__kernels_for_this_processor(bool bf16);
 
 /* ---- the state of a thread while it computes: flush to zero, and how many threads oneDNN may use, not fewer ---- */
 struct shore__cpu_thread {

@@ -3,8 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "compute/compute.h"
-#include "compute/kernels.h"
+#include "compute/cpu.h"
 
 #ifdef __x86_64__
 #define PROCESSOR "x86-64"

@@ -2,7 +2,7 @@
 #ifdef __x86_64__
 #include <immintrin.h>
 
-#include "compute/kernels.h"
+#include "kernel/kernels.h"
 
 #pragma GCC target("avx2,fma")
 #define VL 8
@@ -24,11 +24,11 @@ static inline float max_of_lanes(__m256 x) {
     return _mm_cvtss_f32(_mm_max_ss(max, _mm_movehdup_ps(max)));
 }
 
-#include "compute/kernels_vector_body.h"
+#include "kernel/kernels_vector_body.h"
 
-#include "compute/kernels_attention_body.h"
-#include "compute/kernels_element_body.h"
-#include "compute/kernels_product_f32_body.h"
-#include "compute/kernels_row_body.h"
-#include "compute/kernels_table_body.h"
+#include "kernel/kernels_attention_body.h"
+#include "kernel/kernels_element_body.h"
+#include "kernel/kernels_product_f32_body.h"
+#include "kernel/kernels_row_body.h"
+#include "kernel/kernels_table_body.h"
 #endif

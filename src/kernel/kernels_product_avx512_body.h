@@ -61,7 +61,7 @@ INLINE void lay_step(float *to, const struct shore__product_job *job, enum shore
 
 static void products_begin(void) {}
 static void products_end(void) {}
-#include "compute/kernels_product_strips_body.h"
+#include "kernel/kernels_product_strips_body.h"
 
 INLINE void strip_by_panel(struct sums to, struct sums from, const operand *a, const operand *b, size_t steps,
                            struct ahead ahead) {

@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "compute/kernels.h"
+#include "kernel/kernels.h"
 
 #define INLINE static inline __attribute__((always_inline))
 

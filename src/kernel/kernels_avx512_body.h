@@ -12,4 +12,4 @@
 #endif
 #define SUM_LANES(x) _mm512_reduce_add_ps((__m512)(x))
 #define MAX_LANES(x) _mm512_reduce_max_ps((__m512)(x))
-#include "compute/kernels_vector_body.h"
+#include "kernel/kernels_vector_body.h"

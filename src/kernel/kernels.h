@@ -1,17 +1,19 @@
-/* The inner loops of the CPU backend, compiled once for each instruction set from the same text (kernels_*_body.h).
+/* Kernels: inner loops, compiled once for each instruction set from the same text (kernels_*_body.h). They are pure: no
+ * threads, no memory, no I/O of their own. So they stand below both wings, and run wherever the operands are: in the
+ * CPU backend, or beside a drive.
  *
  * Each works on the rows, columns or elements that it is given and does the same arithmetic for each of them whatever
- * the others are: the backend splits them over threads. Sums over a row have a fixed number of lanes and a fixed tree.
+ * the others are: who calls splits them over threads. Sums over a row have a fixed number of lanes and a fixed tree.
  * Activations are void * in the mode of the call; all else is fp32.
  */
-#ifndef SHORE_COMPUTE_KERNELS_H
-#define SHORE_COMPUTE_KERNELS_H
+#ifndef SHORE_KERNEL_KERNELS_H
+#define SHORE_KERNEL_KERNELS_H
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-#include "compute/compute.h"
+#include "kernel/mode.h"
 
 /* One sequence and one key/value head with the query heads that share it. Strides in elements. */
 struct shore__attention_job {
@@ -94,10 +96,6 @@ struct shore__kernels {
 
     const struct shore__product_kernel *product; /* NULL where oneDNN's are the quickest */
 };
-
-/* The set for this processor, within what oneDNN is limited to (ONEDNN_MAX_CPU_ISA), so that one limit gives the bits
- * of a smaller processor; bf16: products are in bf16. */
-const struct shore__kernels *shore__kernels_for_this_processor(bool bf16);
 
 extern const struct shore__kernels shore__kernels_plain;
 #ifdef __x86_64__

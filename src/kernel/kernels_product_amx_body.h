@@ -57,7 +57,7 @@ INLINE void lay_step(uint16_t *to, const struct shore__product_job *job, enum sh
         put_tile(to + t * STEP, line);
     }
 }
-#include "compute/kernels_product_strips_body.h"
+#include "kernel/kernels_product_strips_body.h"
 
 INLINE void strip_by_panel(struct sums to, struct sums from, const operand *a, const operand *b, size_t steps,
                            struct ahead ahead) {

@@ -2,12 +2,12 @@
 #ifdef __x86_64__
 #include <immintrin.h>
 
-#include "compute/kernels.h"
+#include "kernel/kernels.h"
 
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,prfchw,prefer-vector-width=512")
 #define NARROW(x) ((vh)_mm512_cvtneps_pbh((__m512)(x)))
 #define KERNELS shore__kernels_avx512_bf16
-#include "compute/kernels_avx512_body.h"
+#include "kernel/kernels_avx512_body.h"
 
 static void products_begin(void) {}
 static void products_end(void) {}
@@ -39,11 +39,11 @@ static void product(float *c, size_t ldc, const uint16_t *a, size_t lda, const u
         }
 }
 
-#include "compute/kernels_pairs_body.h"
+#include "kernel/kernels_pairs_body.h"
 
-#include "compute/kernels_attention_bf16_body.h"
-#include "compute/kernels_element_body.h"
-#include "compute/kernels_product_bf16_body.h"
-#include "compute/kernels_row_body.h"
-#include "compute/kernels_table_body.h"
+#include "kernel/kernels_attention_bf16_body.h"
+#include "kernel/kernels_element_body.h"
+#include "kernel/kernels_product_bf16_body.h"
+#include "kernel/kernels_row_body.h"
+#include "kernel/kernels_table_body.h"
 #endif

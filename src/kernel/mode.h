@@ -1,0 +1,9 @@
+/* In which form activations are kept, and what is applied to them: words of kernels and of those who call them. */
+#ifndef SHORE_KERNEL_MODE_H
+#define SHORE_KERNEL_MODE_H
+
+enum shore__mode { SHORE__F32, SHORE__BF16, SHORE__BF16_IN_F32 };
+
+enum shore__act_fn { SHORE__GELU_TANH, SHORE__GELU_ERF, SHORE__RELU, SHORE__SILU };
+
+#endif
