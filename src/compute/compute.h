@@ -220,16 +220,22 @@ struct shore__compute_ops {
      * attention_backward: dqkv from dout; recomputes the probabilities from qkv and lse.
      * attention_cached: one new position per sequence is not needed: rows queries at positions first.. of ONE sequence
      *   against cached keys and values [n_kv_head, capacity, head_dim] (activation mode), which already hold positions
-     *   0 .. first + rows - 1. */
+     *   0 .. first + rows - 1. lse as of attention, or none.
+     * attention_merge: what queries gave over `parts` disjoint ranges of keys (outs [parts, rows, n_head * head_dim],
+     *   lses fp32 [parts, n_head, rows]; -inf: saw no key) becomes what they would have given over all of them, with
+     *   one rounding more; lse may be none. Parts are added in their order; -EINVAL above 1,024 parts. */
     int (*rope)(struct shore__compute *c, struct shore__stream *s, shore__buf qkv, shore__buf cos_sin,
                 const struct shore__attention *a, size_t first_position, bool inverse);
     int (*attention)(struct shore__compute *c, struct shore__stream *s, shore__buf out, shore__buf lse, shore__buf qkv,
                      const struct shore__attention *a);
     int (*attention_backward)(struct shore__compute *c, struct shore__stream *s, shore__buf dqkv, shore__buf dout,
                               shore__buf qkv, shore__buf out, shore__buf lse, const struct shore__attention *a);
-    int (*attention_cached)(struct shore__compute *c, struct shore__stream *s, shore__buf out, shore__buf qkv,
-                            shore__buf keys, shore__buf values, size_t rows, size_t first, size_t capacity,
-                            const struct shore__attention *a);
+    int (*attention_cached)(struct shore__compute *c, struct shore__stream *s, shore__buf out, shore__buf lse,
+                            shore__buf qkv, shore__buf keys, shore__buf values, size_t rows, size_t first,
+                            size_t capacity, const struct shore__attention *a);
+    int (*attention_merge)(struct shore__compute *c, struct shore__stream *s, shore__buf out, shore__buf lse,
+                           shore__buf outs, shore__buf lses, size_t parts, size_t rows,
+                           const struct shore__attention *a);
 
     void (*close)(struct shore__compute *c);
 };

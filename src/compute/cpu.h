@@ -190,8 +190,11 @@ int shore__cpu_attention(struct shore__compute *, struct shore__stream *, shore_
                          shore__buf qkv, const struct shore__attention *a);
 int shore__cpu_attention_backward(struct shore__compute *, struct shore__stream *, shore__buf dqkv, shore__buf dout,
                                   shore__buf qkv, shore__buf out, shore__buf lse, const struct shore__attention *a);
-int shore__cpu_attention_cached(struct shore__compute *, struct shore__stream *, shore__buf out, shore__buf qkv,
-                                shore__buf keys, shore__buf values, size_t rows, size_t first, size_t capacity,
-                                const struct shore__attention *a);
+int shore__cpu_attention_cached(struct shore__compute *, struct shore__stream *, shore__buf out, shore__buf lse,
+                                shore__buf qkv, shore__buf keys, shore__buf values, size_t rows, size_t first,
+                                size_t capacity, const struct shore__attention *a);
+int shore__cpu_attention_merge(struct shore__compute *, struct shore__stream *, shore__buf out, shore__buf lse,
+                               shore__buf outs, shore__buf lses, size_t parts, size_t rows,
+                               const struct shore__attention *a);
 
 #endif

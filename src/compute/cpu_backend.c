@@ -73,6 +73,7 @@ static const struct shore__compute_ops cpu_ops = {
     .attention = shore__cpu_attention,
     .attention_backward = shore__cpu_attention_backward,
     .attention_cached = shore__cpu_attention_cached,
+    .attention_merge = shore__cpu_attention_merge,
     .close = cpu_close,
 };
 

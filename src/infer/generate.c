@@ -65,8 +65,8 @@ static int attend_cached(void *ctx, struct shore__compute *c, struct shore__stre
     int rc = a->learned_positions ? 0 : c->ops->rope(c, s, inner->qkv, g->cos_sin, &attn, g->filled, false);
     if (!rc) rc = remember(g, at->layer, inner->qkv, at->rows, &keys, &values);
     return rc ? rc
-              : c->ops->attention_cached(c, s, inner->attn, inner->qkv, keys, values, at->rows, g->filled, g->capacity,
-                                         &attn);
+              : c->ops->attention_cached(c, s, inner->attn, SHORE__NO_BUF, inner->qkv, keys, values, at->rows,
+                                         g->filled, g->capacity, &attn);
 }
 
 static int layer(struct generation *g, uint32_t l, size_t rows, struct shore_diag *diag) {

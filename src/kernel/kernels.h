@@ -29,6 +29,18 @@ struct shore__attention_job {
     enum shore__mode mode;
 };
 
+/* What one query gave over `parts` disjoint ranges of keys becomes what it would have given over all of them. Strides
+ * in elements. A part that saw no key has the log-sum-exp -inf. */
+struct shore__attention_merge_job {
+    const void *outs;  /* [parts] head_dim at stride outs_stride */
+    const float *lses; /* [parts] at stride lses_stride */
+    void *out;         /* [head_dim] */
+    float *lse;        /* NULL: not kept */
+    size_t outs_stride, lses_stride, parts, head_dim;
+    enum shore__mode mode;
+};
+#define SHORE__ATTENTION_PARTS ((size_t)1024) /* at most */
+
 /* Rows and columns of c [m, n] = a [m, k] b [k, n] (+ bias) or c += a b. */
 struct shore__product_job {
     void *c;
@@ -93,6 +105,8 @@ struct shore__kernels {
     size_t (*attention_scratch)(size_t keys, size_t head_dim, bool backward);
     void (*attention)(const struct shore__attention_job *job, void *scratch);
     void (*attention_backward)(const struct shore__attention_job *job, void *scratch);
+    /* One row of one head: see shore__attention_merge_job. */
+    void (*attention_merge)(const struct shore__attention_merge_job *job);
 
     const struct shore__product_kernel *product; /* NULL where oneDNN's are the quickest */
 };
