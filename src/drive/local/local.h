@@ -14,6 +14,7 @@
 #include "drive/local/paced.h"
 
 struct shore__pipeline;
+struct shore__cache;
 
 #define SHORE__FETCH_PIECES 8u
 #define SHORE__FETCH_PIECE_SEGMENTS 4u
@@ -84,6 +85,7 @@ struct shore__local {
     struct shore__lane fetches, updates;
     struct shore__paced fetch_io, update_io;
     struct shore__pipeline *pipeline; /* the update lane's */
+    struct shore__cache *cache;
     unsigned char *ring, *stage;
     size_t ring_bytes, stage_bytes;
     unsigned char *written;         /* by local segment: in this attempt. Update lane */

@@ -10,6 +10,7 @@
 #include "base/arena.h"
 #include "base/diag.h"
 #include "base/units.h"
+#include "drive/local/cache.h"
 #include "drive/local/volume_remove.h"
 #include "drive/snapshot_name.h"
 
@@ -168,9 +169,14 @@ static int local_call(struct shore__drive *d, const struct shore__call *call, st
     const void *buffer = shore__function(call->function)->brings ? call->in : call->out;
     int rc = shore__call_check(call, &l->volume.desc);
     if (rc || (uintptr_t)buffer % SHORE_BUFFER_ALIGN_BYTES) return -EINVAL;
+    if (shore__call_is_of_cache(call)) {
+        l->moved[call->function] += shore__call_bytes(call);
+        return shore__cache_call(l->cache, call, done);
+    }
     struct shore__local_job *job = job_new(SHORE__LOCAL_CALL, done);
     if (!job) return -ENOMEM;
-    if (shore__function(call->function)->over_segments) locate(l, job, call->block, call->segment, call->count);
+    if (shore__function(call->function)->over == SHORE__OVER_SEGMENTS)
+        locate(l, job, call->block, call->segment, call->count);
     job->call = *call;
     shore__lane_push(&l->fetches, &job->job);
     return 0;
@@ -285,6 +291,7 @@ static void local_close(struct shore__drive *d) {
     struct shore_arena *arena = l->config.arena;
     shore__lane_stop(&l->updates);
     shore__lane_stop(&l->fetches);
+    shore__cache_free(l->cache);
     shore__paced_close(&l->update_io);
     shore__paced_close(&l->fetch_io);
     shore__volume_close(&l->volume);
@@ -377,6 +384,7 @@ static int open_queue(struct shore__local *l, unsigned depth, const struct shore
 static int start(struct shore__local *l, struct shore_diag *diag) {
     const char *path = l->volume.file.path;
     int rc = take_memory(l);
+    if (!rc) rc = shore__cache_new(path, l->volume.desc.fleet_id, l->config.io, &l->cache);
     if (rc) return shore__fail(diag, rc, "%s: out of memory for its buffers", path);
     struct shore__buffer_range ring = {l->ring, l->ring_bytes}, stage = {l->stage, l->stage_bytes};
     unsigned update_depth = l->config.ring_buffers * shore__local_chunk_ops(&l->config);

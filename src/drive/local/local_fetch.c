@@ -227,7 +227,7 @@ static void start_piece(struct fetcher *f, struct piece *p) {
     uint64_t total = call ? shore__call_units(&job->call) : job->count;
     uint64_t most = SHORE__FETCH_PIECE_SEGMENTS;
     if (call) {
-        if (!shore__function(job->call.function)->over_segments) most = CALL_PIECE_BYTES;
+        if (shore__function(job->call.function)->over != SHORE__OVER_SEGMENTS) most = CALL_PIECE_BYTES;
     } else {
         if (job->fetch.kind == SHORE_FETCH_BF16) most *= 2;
         if (is_staged(f, job) || job->fetch.kind == SHORE_FETCH_STATE) most = 1;

@@ -12,6 +12,7 @@
 #include "drive/chunk.h"
 #include "drive/function.h"
 #include "drive/lane.h"
+#include "drive/local/cache.h"
 #include "number/bf16.h"
 
 #define STEP_SEGMENTS 16u /* between two looks at the attempt */
@@ -46,6 +47,7 @@ struct ram {
     unsigned char *spill;
     unsigned char *spilled; /* by local segment: 1 + the form */
     unsigned char *scratch;
+    struct shore__cache *cache;
     struct shore__slots slots;
     struct shore__lane fetches, updates;
     unsigned char *written; /* by local segment: updated in this attempt. Update lane */
@@ -475,9 +477,13 @@ static int ram_call(struct shore__drive *d, const struct shore__call *call, stru
     struct ram *r = ram_of(d);
     int rc = shore__call_check(call, &r->desc);
     if (rc) return rc;
+    if (shore__call_is_of_cache(call)) {
+        r->moved[call->function] += shore__call_bytes(call);
+        return shore__cache_call(r->cache, call, done);
+    }
     struct ram_job *job = job_new(JOB_CALL, done);
     if (!job) return -ENOMEM;
-    if (shore__function(call->function)->over_segments) {
+    if (shore__function(call->function)->over == SHORE__OVER_SEGMENTS) {
         const struct shore__extent *extent = shore__extent_find(&r->desc, call->block, call->segment, call->count);
         job->local = extent->local + (call->segment - extent->first);
     }
@@ -572,6 +578,7 @@ static void ram_close(struct shore__drive *d) {
     struct shore_arena *arena = r->config.arena;
     shore__lane_stop(&r->updates);
     shore__lane_stop(&r->fetches);
+    shore__cache_free(r->cache);
     for (int p = 0; p < SHORE_PLANE_COUNT; p++) {
         shore__arena_free(arena, r->plane[0][p]);
         shore__arena_free(arena, r->plane[1][p]);
@@ -668,6 +675,7 @@ int shore__ram_create(const struct shore__drive_config *config, const char *addr
         r->desc.extents = r->extents;
         rc = take_memory(r);
     }
+    if (!rc) rc = shore__cache_new(NULL, r->desc.fleet_id, r->config.io, &r->cache);
     if (!rc) rc = shore__lane_start(&r->fetches, "shore-ram-fetch", fetch_lane, r);
     if (!rc) rc = shore__lane_start(&r->updates, "shore-ram-upd", update_lane, r);
     if (rc) {

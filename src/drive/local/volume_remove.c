@@ -7,6 +7,7 @@
 
 #include "base/diag.h"
 #include "base/directory.h"
+#include "storage/cache_file.h"
 #include "storage/format.h"
 
 #define WIPE_BYTES (1u << 20) /* both headers lie there */
@@ -70,6 +71,7 @@ int shore__volume_remove(const char *path, const uint64_t fleet_id[2], uint64_t 
         return shore__fail(diag, SHORE_EMISSING, "%s: no volume is there any more", path);
     if (rc) return rc;
     rc = check_owner(&file, fleet_id, generation, begun, diag);
+    if (!rc && !file.is_device) shore__cache_file_sweep(file.path);
     if (!rc && file.is_device)
         rc = wipe(&file, diag);
     else if (!rc)

@@ -317,6 +317,7 @@ static void fill_call(const struct remote *r, struct remote_request *q, const st
     const struct shore__function *f = shore__function(part->function);
     uint64_t bytes = shore__call_bytes(part), crosses = shore__call_crossing(part, r->config.layout);
     shore__wire_call_put(&q->fields, part);
+    if (!bytes) return;
     if (f->brings) {
         q->bulk[0] = part->in;
         q->bulk_bytes[0] = crosses;
@@ -336,8 +337,8 @@ static int remote_call(struct shore__drive *d, const struct shore__call *call, s
     if (rc) return rc;
     const struct shore__function *f = shore__function(call->function);
     uint64_t units = shore__call_units(call);
-    uint64_t most = f->over_segments ? piece_of(r, shore__call_unit_bytes(call)) : CALL_PIECE_BYTES;
-    struct remote_whole *w = whole_new((uint32_t)((units + most - 1) / most), done);
+    uint64_t most = f->over == SHORE__OVER_SEGMENTS ? piece_of(r, shore__call_unit_bytes(call)) : CALL_PIECE_BYTES;
+    struct remote_whole *w = whole_new(units ? (uint32_t)((units + most - 1) / most) : 1, done);
     if (!w) return -ENOMEM;
     if (f->seals) w->seal = call->seal;
     for (uint32_t i = 0; i < w->nparts; i++) {

@@ -16,6 +16,7 @@
 #include "drive/probe/probe.h"
 #include "files/atomic.h"
 #include "run/lives/fleets.h"
+#include "storage/cache_file.h"
 #include "storage/volume.h"
 
 struct held {
@@ -146,6 +147,7 @@ static int remove_volumes(const struct shore__strings *drives, const uint64_t fl
     for (size_t i = 0; rc == 0 && i < n; i++) {
         if (held[i].fd < 0 && !held[i].elsewhere) continue;
         *begun = true;
+        if (!held[i].elsewhere) shore__cache_file_sweep(held[i].path);
         if (held[i].elsewhere)
             rc = remove_elsewhere(&held[i], fleet_id, note, ctx, diag);
         else if (held[i].is_device)

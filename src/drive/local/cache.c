@@ -1,0 +1,195 @@
+#include "drive/local/cache.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/arena.h"
+#include "base/diag.h"
+#include "drive/lane.h"
+#include "drive/local/cache_pages.h"
+#include "storage/cache_file.h"
+#include "storage/hash.h"
+
+#define DEPTH 32u /* pages under way */
+
+struct cache_job {
+    struct shore__job job;
+    struct shore__call call;
+    struct shore_completion done;
+};
+
+struct shore__cache {
+    const char *volume;
+    const uint64_t *fleet_id;
+    enum shore_io io;
+    pthread_mutex_t start; /* of the lane */
+    struct shore__lane lane;
+    /* the lane's */
+    struct shore__cache_pages pages;
+    void *table;           /* of pages; NULL: no cache is open */
+    unsigned char *memory; /* instead of a file */
+    struct shore__file file;
+    struct shore__io *queue;
+    size_t page_bytes;
+};
+
+static const char *name_of(const struct shore__cache *c) {
+    return c->volume ? c->volume : "ram:";
+}
+
+static void close_cache(struct shore__cache *c) {
+    shore__io_close(c->queue);
+    shore__cache_file_remove(&c->file);
+    shore__arena_free(NULL, c->memory);
+    shore__arena_free(NULL, c->table);
+    c->queue = NULL;
+    c->table = NULL;
+    c->memory = NULL;
+}
+
+static int open_cache(struct shore__cache *c, const struct shore__call *call, struct shore_diag *diag) {
+    uint64_t pages = call->bytes / call->start;
+    if (c->table) return shore__fail(diag, SHORE_EBUSY, "%s: its cache is open already", name_of(c));
+    if (pages == 0 || pages >= SHORE__NO_PAGE)
+        return shore__fail(diag, -EINVAL, "%s: %llu pages are no size for a cache", name_of(c),
+                           (unsigned long long)pages);
+    c->page_bytes = call->start;
+    c->table = shore__arena_alloc(NULL, shore__cache_pages_bytes((uint32_t)pages));
+    if (!c->volume) c->memory = shore__arena_alloc(NULL, pages * c->page_bytes);
+    int rc = c->table && (c->volume || c->memory)
+                 ? 0
+                 : shore__fail(diag, -ENOMEM, "%s: out of memory for a cache", name_of(c));
+    if (!rc) shore__cache_pages_init(&c->pages, c->table, (uint32_t)pages);
+    if (!rc && c->volume)
+        rc = shore__cache_file_make(c->volume, c->fleet_id, pages * c->page_bytes, c->io, &c->file, diag);
+    if (!rc && c->volume) rc = shore__io_open(&c->file, c->io, DEPTH, NULL, 0, &c->queue, diag);
+    if (rc) close_cache(c);
+    return rc;
+}
+
+/* Where the bytes of a page of the call are. */
+static void *buffer_of(const struct shore__cache *c, const struct shore__call *call, uint64_t i) {
+    bool put = call->function == SHORE__CACHE_PUT;
+    return (unsigned char *)(uintptr_t)(put ? call->in : call->out) + i * c->page_bytes;
+}
+
+/* Moves n pages at once. */
+static int transfer(struct shore__cache *c, bool put, const uint32_t *page, void *const *buffer, unsigned n,
+                    struct shore_diag *diag) {
+    struct shore__io_op ops[DEPTH], *done[DEPTH];
+    int rc = 0;
+    for (unsigned i = 0; i < n; i++) {
+        uint64_t offset = (uint64_t)page[i] * c->page_bytes;
+        if (c->memory) {
+            unsigned char *stored = c->memory + offset;
+            memcpy(put ? (void *)stored : buffer[i], put ? buffer[i] : (void *)stored, c->page_bytes);
+            continue;
+        }
+        ops[i] = (struct shore__io_op){.kind = put ? SHORE__IO_WRITE : SHORE__IO_READ,
+                                       .buffer = buffer[i],
+                                       .offset = SHORE__CACHE_FILE_HEAD + offset,
+                                       .bytes = (uint32_t)c->page_bytes};
+        ops[i].rc = shore__io_submit(c->queue, &ops[i]);
+        if (ops[i].rc && !rc) rc = shore__io_explain(c->file.path, &ops[i], diag);
+    }
+    while (c->queue && shore__io_in_flight(c->queue))
+        for (unsigned i = shore__io_reap(c->queue, done, DEPTH, 1); i--;)
+            if (done[i]->rc && !rc) rc = shore__io_explain(c->file.path, done[i], diag);
+    return rc;
+}
+
+/* Pages that are to be put get their seals; of those that came, they are compared. */
+static int seal(struct shore__cache *c, bool put, uint32_t page, const void *buffer, struct shore_diag *diag) {
+    unsigned char found[16];
+    shore__hash128(buffer, c->page_bytes, page, found);
+    if (put) memcpy(c->pages.page[page].seal, found, 16);
+    if (put || memcmp(c->pages.page[page].seal, found, 16) == 0) return 0;
+    return shore__fail(diag, SHORE_ECORRUPT, "%s: page %u of its cache does not match its checksum; check the drive",
+                       name_of(c), page);
+}
+
+static int move(struct shore__cache *c, const struct shore__call *call, struct shore_diag *diag) {
+    bool put = call->function == SHORE__CACHE_PUT;
+    uint64_t first = call->start / c->page_bytes, n = call->bytes / c->page_bytes;
+    if (call->start % c->page_bytes || call->bytes % c->page_bytes || first + n > SHORE__NO_PAGE)
+        return shore__fail(diag, -EINVAL, "%s: its cache moves whole pages of %zu bytes", name_of(c), c->page_bytes);
+    int rc = 0;
+    for (uint64_t at = 0; at < n && !rc; at += DEPTH) {
+        unsigned count = n - at < DEPTH ? (unsigned)(n - at) : DEPTH;
+        uint32_t page[DEPTH];
+        void *buffer[DEPTH];
+        for (unsigned i = 0; i < count; i++) {
+            uint32_t part = (uint32_t)(first + at + i);
+            page[i] = put ? shore__cache_pages_take(&c->pages, &call->key, part)
+                          : shore__cache_pages_find(&c->pages, &call->key, part);
+            buffer[i] = buffer_of(c, call, at + i);
+            if (page[i] == SHORE__NO_PAGE)
+                return put ? shore__fail(diag, -ENOSPC, "%s: its cache of %u pages is full", name_of(c), c->pages.count)
+                           : shore__fail(diag, SHORE_EMISSING, "%s: its cache has no such page", name_of(c));
+            if (put) seal(c, true, page[i], buffer[i], diag);
+        }
+        rc = transfer(c, put, page, buffer, count, diag);
+        for (unsigned i = 0; i < count && !put && !rc; i++)
+            rc = seal(c, false, page[i], buffer[i], diag);
+    }
+    return rc;
+}
+
+static int run(struct shore__cache *c, const struct shore__call *call, struct shore_diag *diag) {
+    if (call->function == SHORE__CACHE_OPEN) return open_cache(c, call, diag);
+    if (!c->table) return shore__fail(diag, SHORE_EMISSING, "%s: no cache of it is open", name_of(c));
+    if (call->function == SHORE__CACHE_FREE)
+        shore__cache_pages_free(&c->pages, &call->key);
+    else if (call->function == SHORE__CACHE_CLOSE)
+        close_cache(c);
+    else
+        return move(c, call, diag);
+    return 0;
+}
+
+static void *cache_lane(void *ctx) {
+    struct shore__cache *c = ctx;
+    struct shore__job *next;
+    while ((next = shore__lane_pop(&c->lane, true))) {
+        struct cache_job *job = (struct cache_job *)next;
+        struct shore_diag diag = {""};
+        int rc = run(c, &job->call, &diag);
+        struct shore_completion done = job->done;
+        free(job);
+        done.fn(done.ctx, rc, rc ? &diag : NULL);
+        shore__lane_finished(&c->lane);
+    }
+    return NULL;
+}
+
+int shore__cache_new(const char *volume, const uint64_t fleet_id[2], enum shore_io io, struct shore__cache **out) {
+    struct shore__cache *c = *out = calloc(1, sizeof *c);
+    if (!c) return -ENOMEM;
+    c->volume = volume;
+    c->fleet_id = fleet_id;
+    c->io = io;
+    c->file.fd = -1;
+    pthread_mutex_init(&c->start, NULL);
+    return 0;
+}
+
+int shore__cache_call(struct shore__cache *c, const struct shore__call *call, struct shore_completion done) {
+    pthread_mutex_lock(&c->start);
+    int rc = c->lane.started ? 0 : shore__lane_start(&c->lane, "shore-cache", cache_lane, c);
+    pthread_mutex_unlock(&c->start);
+    struct cache_job *job = rc ? NULL : calloc(1, sizeof *job);
+    if (!job) return rc ? rc : -ENOMEM;
+    job->call = *call;
+    job->done = done;
+    shore__lane_push(&c->lane, &job->job);
+    return 0;
+}
+
+void shore__cache_free(struct shore__cache *c) {
+    if (!c) return;
+    shore__lane_stop(&c->lane);
+    close_cache(c);
+    pthread_mutex_destroy(&c->start);
+    free(c);
+}
