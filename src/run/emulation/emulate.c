@@ -15,8 +15,8 @@
 
 enum { FILE_BYTES_MOST = 1 << 20 };
 
-/* What is read, for messages: the file, and the place in it. */
-struct place {
+/* Where something is read, for messages: the file, and the object in it. */
+struct spot {
     const char *file, *object;
     double scale;
     struct shore_diag *diag;
@@ -30,12 +30,12 @@ struct key {
     void *out;
 };
 
-static int wrong(const struct place *p, const char *key, const char *what) {
+static int wrong(const struct spot *p, const char *key, const char *what) {
     return shore__fail(p->diag, SHORE_EINPUT, "%s: \"%s\"%s%s %s", p->file, key, *p->object ? " of " : "", p->object,
                        what);
 }
 
-static int unknown(const struct place *p, const char *name, const struct key *keys, size_t n) {
+static int unknown(const struct spot *p, const char *name, const struct key *keys, size_t n) {
     const char *names[16];
     char shown[96], list[256] = "";
     for (size_t i = 0; i < n; i++) {
@@ -53,7 +53,7 @@ static int unknown(const struct place *p, const char *name, const struct key *ke
 }
 
 /* A number of bytes: 8000000000, or "8GB" as the flags take it. */
-static int bytes_of(const struct place *p, const struct key *key, const json_t *value, double *out) {
+static int bytes_of(const struct spot *p, const struct key *key, const json_t *value, double *out) {
     uint64_t bytes;
     *out = 0;
     if (json_is_number(value))
@@ -65,7 +65,7 @@ static int bytes_of(const struct place *p, const struct key *key, const json_t *
     return 0;
 }
 
-static int read_key(const struct place *p, const struct key *key, const json_t *value) {
+static int read_key(const struct spot *p, const struct key *key, const json_t *value) {
     double number;
     int rc = 0;
     switch (key->kind) {
@@ -98,7 +98,7 @@ static int read_key(const struct place *p, const struct key *key, const json_t *
 }
 
 /* All keys of an object; those of kind OTHER are left to the caller. */
-static int read_object(const struct place *p, const json_t *json, const struct key *keys, size_t n) {
+static int read_object(const struct spot *p, const json_t *json, const struct key *keys, size_t n) {
     const char *name;
     json_t *value;
     if (!json_is_object(json))
@@ -115,8 +115,8 @@ static int read_object(const struct place *p, const json_t *json, const struct k
 
 #define COUNT_OF(array) (sizeof(array) / sizeof(array)[0])
 
-static int read_link(const struct place *in, const json_t *json, struct shore__emulation *out) {
-    struct place p = *in;
+static int read_link(const struct spot *in, const json_t *json, struct shore__emulation *out) {
+    struct spot p = *in;
     p.object = "\"link\"";
     uint64_t shared = 0;
     const struct key keys[] = {
@@ -133,8 +133,8 @@ static int read_link(const struct place *in, const json_t *json, struct shore__e
     return 0;
 }
 
-static int read_drives(const struct place *in, const json_t *json, struct shore__emulation *out) {
-    struct place p = *in;
+static int read_drives(const struct spot *in, const json_t *json, struct shore__emulation *out) {
+    struct spot p = *in;
     char object[32];
     p.object = object;
     size_t n = json_array_size(json);
@@ -156,8 +156,8 @@ static int read_drives(const struct place *in, const json_t *json, struct shore_
     return 0;
 }
 
-static int read_parts(const struct place *p, const json_t *json, struct shore__emulation *out) {
-    struct place part = *p;
+static int read_parts(const struct spot *p, const json_t *json, struct shore__emulation *out) {
+    struct spot part = *p;
     const json_t *link = json_object_get(json, "link"), *drives = json_object_get(json, "drives");
     const json_t *compute = json_object_get(json, "compute"), *host = json_object_get(json, "host-update");
     const struct key compute_keys[] = {{"forward", SECONDS, &out->forward_seconds},
@@ -177,7 +177,7 @@ static int read_parts(const struct place *p, const json_t *json, struct shore__e
 
 int shore__emulation_from_json(const json_t *json, const char *name, struct shore__emulation *out,
                                struct shore_diag *diag) {
-    struct place p = {.file = name, .object = "", .scale = 1, .diag = diag};
+    struct spot p = {.file = name, .object = "", .scale = 1, .diag = diag};
     const struct key keys[] = {
         {"name", OTHER, NULL},   {"about", OTHER, NULL},   {"scale", OTHER, NULL},       {"link", OTHER, NULL},
         {"drives", OTHER, NULL}, {"compute", OTHER, NULL}, {"host-update", OTHER, NULL}, {"model", OTHER, NULL},
@@ -199,7 +199,7 @@ int shore__emulation_from_json(const json_t *json, const char *name, struct shor
 
 int shore__emulated_model(const json_t *json, const char *name, struct shore__emulated_model *out,
                           struct shore_diag *diag) {
-    struct place p = {.file = name, .object = "\"model\"", .scale = 1, .diag = diag};
+    struct spot p = {.file = name, .object = "\"model\"", .scale = 1, .diag = diag};
     const json_t *model = json_object_get(json, "model");
     const struct key keys[] = {
         {"layers", SHAPE, &out->layers},
