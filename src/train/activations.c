@@ -15,7 +15,7 @@ int shore__train_transfer_wait(struct trainer *t, struct scratch_transfer *x, st
     if (!x->pending) return 0;
     uint64_t start = shore__now_ns();
     int rc = shore_wait(&x->wait, diag);
-    t->wait_ns += shore__now_ns() - start;
+    t->waits.drives_ns += shore__now_ns() - start;
     x->pending = false;
     return rc;
 }
@@ -106,19 +106,19 @@ struct unit_inner shore__train_inner_of(const struct trainer *t, uint32_t layer,
 
 static int inner_move(struct trainer *t, size_t nth, bool put, struct shore_diag *diag) {
     size_t slot = nth % SHORE__OFFLOAD_SLOTS;
-    uint64_t before = t->wait_ns; /* for the one that the slot is used by */
+    uint64_t before = t->waits.drives_ns; /* for the one that the slot is used by */
     int rc = shore__train_transfer(t, &t->offload_transfer[slot], put, "activations",
                                    shore__plan_scratch_inner(&t->facts, nth - t->plan.kept_inner), t->offload_bytes,
                                    (void *)t->offload_slot[slot].handle, t->inner_seal[nth], diag);
-    t->offload_wait_ns += t->wait_ns - before;
+    t->waits.scratch_ns += t->waits.drives_ns - before;
     return rc;
 }
 
 static int slot_wait(struct trainer *t, const struct unit_inner *i, struct shore_diag *diag) {
-    uint64_t before = t->wait_ns;
+    uint64_t before = t->waits.drives_ns;
     int rc =
         i->offloaded ? shore__train_transfer_wait(t, &t->offload_transfer[i->nth % SHORE__OFFLOAD_SLOTS], diag) : 0;
-    t->offload_wait_ns += t->wait_ns - before;
+    t->waits.scratch_ns += t->waits.drives_ns - before;
     return rc;
 }
 

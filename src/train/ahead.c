@@ -153,7 +153,7 @@ int shore__ahead_settle(struct trainer *t, struct shore_diag *diag) {
     uint64_t start = shore__now_ns();
     shore_wait_end(&ahead->wait, 0);
     int rc = shore_wait(&ahead->wait, diag);
-    t->wait_ns += shore__now_ns() - start;
+    t->waits.drives_ns += shore__now_ns() - start;
     ahead->under_way = false;
     if (rc && diag && !diag->text[0])
         shore__fail(diag, rc, "state of the table cannot be read or stored: %s", shore_error_text(rc));

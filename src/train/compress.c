@@ -173,7 +173,7 @@ static int wait_for_residual(struct trainer *t, uint32_t block, struct shore_dia
     if (!z->fetching[block]) return 0;
     uint64_t start = shore__now_ns();
     int rc = shore_wait(&z->fetch[block], diag);
-    t->wait_ns += shore__now_ns() - start;
+    t->waits.drives_ns += shore__now_ns() - start;
     z->fetching[block] = false;
     return rc;
 }

@@ -195,7 +195,7 @@ int shore__gradients_begin(struct trainer *t, struct piece *p, struct shore_diag
             pthread_cond_wait(&t->freed, &t->mutex);
         }
         pthread_mutex_unlock(&t->mutex);
-        if (start) t->wait_ns += shore__now_ns() - start;
+        if (start) t->waits.drives_ns += shore__now_ns() - start;
         if (i < 0) return failed(t, diag);
         struct gradient_buffer *b = &t->pool[i];
         if (b->holds) b->holds->gradient = NULL, b->holds->narrow = NULL, b->holds->buffer = -1;
@@ -436,7 +436,7 @@ void shore__gradients_drain(struct trainer *t) {
     while (t->spills)
         pthread_cond_wait(&t->freed, &t->mutex);
     pthread_mutex_unlock(&t->mutex);
-    t->wait_ns += shore__now_ns() - start;
+    t->waits.drives_ns += shore__now_ns() - start;
 }
 
 void shore__gradients_discard(struct trainer *t) {
@@ -466,7 +466,7 @@ static int host_update(struct trainer *t, float coefficient, struct shore_diag *
         .memory = t->host_memory,
     };
     shore__pager_placed(t->pass.pager, SHORE__NO_STEP);
-    int rc = shore__host_update_run(t->fleet, &how, &t->wait_ns, diag);
+    int rc = shore__host_update_run(t->fleet, &how, &t->waits.drives_ns, diag);
     if (!rc) shore__pager_placed(t->pass.pager, t->base_step + 1);
     return rc;
 }

@@ -18,8 +18,7 @@ static void say(struct trainer *t, const char *text) {
 
 /* Nothing of the attempt is left: no request, no page, no failure. */
 static void give_up_attempt(struct trainer *t) {
-    if (t->commit_pending) shore_wait(&t->commit, NULL);
-    t->commit_pending = false;
+    shore__commit_forget(t);
     shore_fleet_discard(t->fleet);
     shore__activations_give_up(t);
     shore__ahead_drop(t);

@@ -108,18 +108,6 @@ static int recover_metrics(struct trainer *t, struct shore_diag *diag) {
     return rc;
 }
 
-/* Where a drive owns only some segments, rounding alone makes their parts unequal. */
-static int watch_drives(struct trainer *t, struct shore_diag *diag) {
-    enum { SEGMENTS_LEAST = 8 };
-    struct shore_fleet_info info = {.size = sizeof info};
-    shore_fleet_info(t->fleet, &info);
-    for (uint32_t d = 0; d < info.ndrives; d++)
-        if (shore_fleet_drive_segments(t->fleet, d) < SEGMENTS_LEAST) return 0;
-    t->busy_ns = calloc(info.ndrives, sizeof *t->busy_ns);
-    int rc = t->busy_ns ? shore__slowness_init(&t->slowness, info.ndrives) : -ENOMEM;
-    return rc ? shore__fail(diag, rc, "out of memory for the trainer") : 0;
-}
-
 static int open_compute(struct trainer *t, char processor[SHORE__PROCESSOR_BYTES], struct shore_diag *diag) {
     struct shore__compute_options options = shore__settings_compute(t->s);
     struct shore__compute_description description;
@@ -164,7 +152,7 @@ static int open_trainer(struct trainer *t, bool fresh, bool overwrite, const uin
     if (!t->slice_seal) return shore__fail(diag, -ENOMEM, "out of memory for the trainer");
     rc = shore__activations_open(t, diag);
     if (rc) return rc;
-    rc = watch_drives(t, diag);
+    rc = shore__accounting_open(t->fleet, t->throttle, &t->accounting, diag);
     if (rc) return rc;
     rc = shore__gradients_open(t, diag);
     if (rc) return rc;
@@ -184,8 +172,7 @@ static void close_trainer(struct trainer *t) {
     shore__ahead_close(t);
     shore__gradients_close(t);
     shore__activations_close(t);
-    shore__slowness_fini(&t->slowness);
-    free(t->busy_ns);
+    shore__accounting_close(t->accounting);
     free(t->slice_seal);
     if (t->c) t->c->ops->close(t->c);
     shore__arena_close(t->arena);
@@ -299,13 +286,13 @@ static void make_up_snapshot(struct trainer *t, uint64_t step) {
 /* A connection broke: to the committed step, with the line of a step whose acknowledgement was lost. */
 static int go_back(struct trainer *t, struct shore_diag *diag) {
     int rc = SHORE_ELINK;
-    if (!(t->report.step_seconds > 0)) t->report.step_seconds = (double)(shore__now_ns() - t->step_start_ns) * 1e-9;
+    if (!(t->report.step_seconds > 0)) t->report.step_seconds = shore__accounting_seconds(t->accounting);
     while (rc == SHORE_ELINK) {
         rc = shore__train_reconnect(t, &t->base_step, diag);
         if (rc) break;
         rc = recover_metrics(t, diag); /* which may measure a loss, and meet the next break */
     }
-    if (!rc && t->base_step == t->report.step && t->reported < t->report.step) shore__commit_report(t);
+    if (!rc && t->base_step == t->report.step) shore__commit_report(t);
     if (!rc) make_up_snapshot(t, t->base_step);
     shore__commit_begin_counting(t);
     return rc;
@@ -332,8 +319,8 @@ int shore__train(struct shore__run *run, bool fresh, bool overwrite, const uint6
         uint64_t made = t.base_step + 1;
         asked = events->should_stop && events->should_stop(events->ctx);
         bool keep = snapshot_due(&t, made);
-        bool settle = made == last || asked || keep || shore__batch_validation_due(&t, made) ||
-                      shore__commit_sample_due(&t, made);
+        bool settle =
+            made == last || asked || keep || shore__batch_validation_due(&t, made) || shore__train_sample_due(&t, made);
         if (!rc && settle) rc = shore__commit_finish(&t, diag);
         if (rc == SHORE_ELINK) {
             rc = go_back(&t, diag);
@@ -343,7 +330,7 @@ int shore__train(struct shore__run *run, bool fresh, bool overwrite, const uint6
         if (!rc && keep) snapshot(&t, made);
         t.base_step++;
     }
-    if (t.commit_pending) shore_wait(&t.commit, NULL); /* what failed may be the step after it */
+    shore__commit_forget(&t); /* what failed may be the step after it */
     shore_fleet_info(t.fleet, &info);
     out->step = info.step;
     out->emulated = t.throttle != NULL;

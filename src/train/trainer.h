@@ -6,10 +6,10 @@
 #include <pthread.h>
 
 #include "base/diag.h"
-#include "drive/throttle.h"
 #include "infer/pass.h"
 #include "longshore/clip.h"
 #include "plan/training.h"
+#include "train/accounting.h"
 #include "train/compress.h"
 #include "train/offload.h"
 #include "train/train.h"
@@ -119,7 +119,6 @@ struct trainer {
     size_t offload_bytes;   /* of a slot */
     size_t offloaded_inner; /* of plan.offloaded_inner, those that these volumes have room for */
     struct offload offload;
-    uint64_t offload_wait_ns;        /* for scratch of inner activations, in the step in hand */
     unsigned char (*inner_seal)[16]; /* [layers * units] */
     unsigned char (*slice_seal)[16];
 
@@ -152,13 +151,12 @@ struct trainer {
     bool refused;      /* a loss or gradient that is not finite has ended the run */
     bool abandoned;    /* broken, and not all gradients fit in memory: the step is computed again without speculating */
     double norm;
-    uint64_t wait_ns, commit_ns;
+    struct waits waits;
     uint64_t lost_at; /* the committed step when a drive was lost last */
     uint32_t losses;  /* how often in a row it was that one */
 
     /* an emulated machine; NULL: none */
     struct shore__throttle *throttle;
-    struct shore__busy busy; /* at the start of the step */
 
     /* the commit under way */
     bool commit_pending;
@@ -166,10 +164,7 @@ struct trainer {
     struct shore__step_report report;
     uint64_t reported; /* the last step that was */
     struct shore__train_result *result;
-    uint64_t step_start_ns;
-    struct shore_ledger ledger;      /* at the start of the step */
-    struct shore__slowness slowness; /* of the drives; without drives where they own too little to tell */
-    uint64_t *busy_ns;
+    struct accounting *accounting;
 
     /* when to speculate */
     double recent_norm[4];
@@ -298,9 +293,14 @@ int shore__commit_submit(struct trainer *t, bool skip, struct shore_diag *diag);
 int shore__commit_finish(struct trainer *t, struct shore_diag *diag);
 /* What was moved and waited for until here is no step's: a loss was measured, a snapshot taken, an attempt broke. */
 void shore__commit_begin_counting(struct trainer *t);
-/* The step is committed, however that became known. */
+/* The step is committed, however that became known; it is reported once. */
 void shore__commit_report(struct trainer *t);
-bool shore__commit_sample_due(const struct trainer *t, uint64_t step);
+/* Waits for the commit that is under way, if there is one, whatever becomes of it. */
+void shore__commit_forget(struct trainer *t);
+
+/* sampling.c */
+bool shore__train_sample_due(const struct trainer *t, uint64_t step);
+int shore__train_sample(struct trainer *t, uint64_t step, struct shore_diag *diag); /* of this step's parameters */
 
 /* reconnect.c: after SHORE_ELINK, which diag explains: waits until the drives are back. *step: the committed one. */
 int shore__train_reconnect(struct trainer *t, uint64_t *step, struct shore_diag *diag);

@@ -1,0 +1,50 @@
+/* Text that shows what the model has learned so far. */
+#include <stdlib.h>
+
+#include "base/diag.h"
+#include "infer/generate.h"
+#include "train/trainer.h"
+
+#define SAMPLE_TOKENS 120u
+
+struct sampled {
+    uint32_t ids[SAMPLE_TOKENS], count, vocab;
+};
+
+static int emit(void *ctx, uint32_t token) {
+    struct sampled *s = ctx;
+    /* a model may have more entries than its tokenizer has text for */
+    if (token < s->vocab) s->ids[s->count++] = token;
+    return 0;
+}
+
+int shore__train_sample(struct trainer *t, uint64_t step, struct shore_diag *diag) {
+    uint32_t start = 0;
+    struct shore__text text = {0};
+    shore__pager_set_step(t->pass.pager, step);
+    int rc = shore__run_tokenizer(t->run, diag);
+    if (rc) return rc;
+    int64_t end = shore__tokenizer_end_of_text(t->run->tokenizer);
+    if (end >= 0 && end < t->m->arch.vocab) start = (uint32_t)end;
+    struct sampled made = {.vocab = shore__tokenizer_vocab(t->run->tokenizer)};
+    struct shore__sampling how = {
+        .temperature = 0.8, .top_k = 50, .top_p = 1, .seed = t->s->seed + step, .max_tokens = SAMPLE_TOKENS};
+    const struct shore__region *row = shore__regions_find(&t->rows, "sample", 0);
+    rc = shore__generate_in(t->pass.pager, t->m, t->c, shore__memory_at(&t->memory, "sample", 0), row->bytes, &start, 1,
+                            &how, emit, &made, diag);
+    if (rc == SHORE_ENONFINITE) { /* a step that is not finite is refused by itself, or skipped as was asked */
+        char note[sizeof diag->text + 64];
+        snprintf(note, sizeof note, "no sample after step %llu: %s", (unsigned long long)step, diag->text);
+        if (t->events->note) t->events->note(t->events->ctx, note);
+        return 0;
+    }
+    if (!rc) rc = shore__tokenizer_decode(t->run->tokenizer, made.ids, made.count, &text);
+    if (!rc) t->events->sample(t->events->ctx, step, text.bytes ? text.bytes : "", text.count);
+    free(text.bytes);
+    return rc;
+}
+
+bool shore__train_sample_due(const struct trainer *t, uint64_t step) {
+    uint64_t every = t->s->sample_every;
+    return t->events->sample && every && (step % every == 0 || step == train_last_step(t->s));
+}
