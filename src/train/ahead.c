@@ -94,7 +94,7 @@ void shore__ahead_begin(struct trainer *t) {
     struct train_ahead *ahead = &t->ahead;
     uint32_t left = ahead->room;
     ahead->count = ahead->asked = 0;
-    if (!left || !t->speculating || t->broken) return;
+    if (!left || !shore__speculation_goes_on(&t->speculation)) return;
     for (uint32_t due = (uint32_t)t->plan.units; due >= 1; due--) /* what is complete last, first */
         for (uint32_t i = 0; i < t->m->nslices; i++)
             if (has_page(t, i)) left -= choose(t, shore__model_slice(t->m, i), due, left);
@@ -131,7 +131,7 @@ static uint32_t run_from(const struct trainer *t, uint32_t nth, uint32_t end) {
 
 void shore__ahead_fetch(struct trainer *t, uint32_t layer, size_t u) {
     struct train_ahead *ahead = &t->ahead;
-    if (ahead->asked == ahead->count || t->broken) return;
+    if (ahead->asked == ahead->count || t->speculation.broken) return;
     /* evenly over what is left of backward, but for the first layer */
     size_t units = t->plan.units, left = layer > 1 ? (layer - 1) * units - u : 1;
     uint32_t end = ahead->asked + (uint32_t)((ahead->count - ahead->asked + left - 1) / left);
@@ -226,7 +226,7 @@ static int store(struct trainer *t, uint32_t nth, uint32_t count) {
 
 int shore__ahead_update(struct trainer *t, struct shore_diag *diag) {
     struct train_ahead *ahead = &t->ahead;
-    if (!ahead->count || t->broken) return 0;
+    if (!ahead->count || t->speculation.broken) return 0;
     int rc = shore__ahead_settle(t, diag);
     if (!rc) rc = update_images(t, diag);
     if (rc) return rc;

@@ -209,8 +209,7 @@ int shore__compress_add(struct trainer *t, uint32_t block, uint32_t segment, uin
 #pragma omp parallel for schedule(static)
     for (uint32_t i = 0; i < count; i++)
         z->energy[first + i] = shore_clip_sum(gradient + (size_t)i * SHORE_SEGMENT_ELEMS);
-    bool below = shore_clip_add_sums(&t->clip, block, segment, count, z->energy + first);
-    t->broken |= t->speculating && !below;
+    shore__speculation_add_sums(&t->speculation, block, segment, count, z->energy + first);
     if (!base) return 0;
 #pragma omp parallel for schedule(static)
     for (uint32_t i = 0; i < count; i++) {

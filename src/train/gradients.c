@@ -124,8 +124,8 @@ int shore__gradients_begin_step(struct trainer *t, struct shore_diag *diag) {
     for (uint32_t i = 0; i < t->plan.gradient_buffers; i++)
         t->pool[i].holds = NULL, t->pool[i].released = false;
     memset(t->early, 0, t->m->layout->blocks[0].segments);
-    shore_clip_begin(&t->clip, t->m->layout, t->s->clip, t->partial);
-    t->broken = t->abandoned = false;
+    shore__speculation_begin(&t->speculation, t->m->layout, t->s->clip, t->partial);
+    t->abandoned = false;
     mark_lookups(t);
     int rc = shore__compress_begin_step(t, diag);
     set_hypers(t);
@@ -340,15 +340,13 @@ static bool is_due(const struct trainer *t, const struct piece *p, uint32_t segm
 
 static void take_norm(struct trainer *t, const struct piece *p, uint32_t after) {
     uint32_t end = p->segment + p->count;
-    bool below = true;
     for (uint32_t s = p->segment, begin; s < end; s++) {
         if (!is_due(t, p, s, after)) continue;
         for (begin = s; s + 1 < end && is_due(t, p, s + 1, after);)
             s++;
-        below = shore_clip_add(&t->clip, p->page.block, begin, s + 1 - begin,
+        shore__speculation_add(&t->speculation, p->page.block, begin, s + 1 - begin,
                                p->gradient + (size_t)(begin - p->segment) * SHORE_SEGMENT_ELEMS);
     }
-    t->broken |= t->speculating && !below;
 }
 
 /* What is complete becomes bf16, if that is how gradients are sent. The table has a second place for that, since its
@@ -373,19 +371,15 @@ static void narrow(const struct trainer *t, struct piece *p, uint32_t after) {
     }
 }
 
-static bool still_speculating(const struct trainer *t) {
-    return t->speculating && !t->broken;
-}
-
 int shore__gradients_early(struct trainer *t, struct piece *p, uint32_t after, struct shore_diag *diag) {
     uint32_t first, count, begin;
-    if (!t->speculating || t->broken || t->compressing) return 0;
+    if (!shore__speculation_goes_on(&t->speculation) || t->compressing) return 0;
     take_norm(t, p, after);
     narrow(t, p, after);
     int rc = failed(t, diag);
     for (uint32_t s = p->segment; s < p->segment + p->count; s++)
         t->early[s] |= t->due[s] == after;
-    if (!still_speculating(t)) return rc;
+    if (!shore__speculation_goes_on(&t->speculation)) return rc;
     shore__page_range(t->m, p->page, &first, &count);
     for (uint32_t s = first; !rc && s < first + count; s++) {
         if (t->due[s] != after || shore__ahead_takes(t, s)) continue;
@@ -406,7 +400,7 @@ static int end_compressed(struct trainer *t, struct piece *p, struct shore_diag 
     shore__compress_block(t, block, p->gradient - (size_t)p->segment * SHORE_SEGMENT_ELEMS);
     if (p->buffer >= 0) shore__gradients_release(t, p);
     rc = failed(t, diag);
-    if (rc || !still_speculating(t)) return rc;
+    if (rc || !shore__speculation_goes_on(&t->speculation)) return rc;
     if (!slice) return submit(t, p, 1, diag);
     for (uint32_t i = 0; !rc && i < t->m->nslices; i++)
         rc = submit(t, shore__gradients_slice(t, block, i), 1, diag);
@@ -421,8 +415,8 @@ int shore__gradients_end(struct trainer *t, struct piece *p, struct shore_diag *
     int rc = failed(t, diag);
     if (rc) return rc;
     if (t->s->host_update) return spill(t, p, diag);
-    if (still_speculating(t)) return submit(t, p, 1, diag);
-    if (!t->speculating || all_fit(t)) return hold_or_spill(t, p, diag);
+    if (shore__speculation_goes_on(&t->speculation)) return submit(t, p, 1, diag);
+    if (!t->speculation.on || all_fit(t)) return hold_or_spill(t, p, diag);
     t->abandoned = true;
     return 0;
 }
@@ -472,12 +466,11 @@ static int host_update(struct trainer *t, float coefficient, struct shore_diag *
 }
 
 int shore__gradients_finish(struct trainer *t, bool *finite, bool *replay, struct shore_diag *diag) {
-    struct shore_clipping clipping = shore_clip_decide(&t->clip);
-    t->norm = clipping.norm;
+    struct shore_clipping clipping = shore__speculation_decide(&t->speculation);
     *finite = clipping.finite;
     *replay = false;
-    if (t->speculating && !t->broken && *finite && clipping.coefficient == 1) return failed(t, diag);
-    if (t->speculating) {
+    if (shore__speculation_goes_on(&t->speculation) && *finite && clipping.coefficient == 1) return failed(t, diag);
+    if (t->speculation.on) {
         shore__gradients_discard(t);
         *replay = *finite && !t->compressing && !all_fit(t);
         if (*replay) return 0;

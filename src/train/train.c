@@ -183,15 +183,10 @@ static void close_trainer(struct trainer *t) {
 /* ---- the loop ------------------------------------------------------------------------------------------------------
  */
 
-/* Speculation pays while norms stay below the limit: all of the last few, with room to spare. */
 static bool speculates(const struct trainer *t) {
     if (t->s->host_update) return false;
     if (t->s->speculate != SHORE__AUTO) return t->s->speculate == SHORE__ON;
-    if (!(t->s->clip > 0)) return true;
-    if (!t->nrecent) return false;
-    for (uint32_t i = 0; i < t->nrecent && i < 4; i++)
-        if (!(t->recent_norm[i] < 0.8 * t->s->clip)) return false;
-    return true;
+    return shore__speculation_pays(&t->speculation, t->s->clip);
 }
 
 static int refuse(struct trainer *t, struct shore_diag *diag) {
@@ -228,11 +223,11 @@ static int explain_new_value(const struct trainer *t, uint64_t committed, struct
 static int one_step(struct trainer *t, struct shore_diag *diag) {
     bool finite, replay;
     uint32_t replays = 0;
-    t->speculating = speculates(t);
+    t->speculation.on = speculates(t);
     int rc = shore__step_compute(t, &finite, &replay, diag);
     if (!rc && replay) {
         replays = 1;
-        t->speculating = false;
+        t->speculation.on = false;
         rc = shore__step_compute(t, &finite, &replay, diag);
     }
     if (rc) return rc;
@@ -240,17 +235,16 @@ static int one_step(struct trainer *t, struct shore_diag *diag) {
     t->report = (struct shore__step_report){
         .step = t->base_step + 1,
         .loss = loss,
-        .grad_norm = isfinite(loss) ? t->norm : NAN,
+        .grad_norm = isfinite(loss) ? t->speculation.norm : NAN,
         .lr = shore__learning_rate(t->s, t->base_step + 1),
         .val_loss = NAN,
         .dropped_energy = shore__compress_dropped(t),
         .tokens = (uint64_t)t->s->batch * t->s->seq_len,
         .replays = replays,
-        .speculated = t->speculating && !t->broken && finite,
+        .speculated = shore__speculation_goes_on(&t->speculation) && finite,
     };
     if (finite) shore__compress_end_step(t, false);
-    t->recent_norm[t->nrecent++ % 4] = finite ? t->norm : INFINITY;
-    if (t->nrecent >= 8) t->nrecent -= 4;
+    shore__speculation_remember(&t->speculation, finite ? t->speculation.norm : INFINITY);
     return finite ? shore__commit_submit(t, false, diag) : refuse(t, diag);
 }
 

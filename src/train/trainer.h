@@ -7,11 +7,11 @@
 
 #include "base/diag.h"
 #include "infer/pass.h"
-#include "longshore/clip.h"
 #include "plan/training.h"
 #include "train/accounting.h"
 #include "train/compress.h"
 #include "train/offload.h"
+#include "train/speculation.h"
 #include "train/train.h"
 
 /* ---- activations (activations.c) -----------------------------------------------------------------------------------
@@ -131,12 +131,11 @@ struct trainer {
     struct gradient_buffer *pool;
     struct piece *pieces;
     uint32_t npieces, first_slice_piece; /* layers, the tied head's tail, then slices */
-    struct shore_clip clip;
-    double *partial;         /* of clip: sum of squares of each segment of the model */
-    uint64_t *block_partial; /* index of each block's first */
-    uint32_t spills;         /* under way */
-    uint32_t *due;           /* by segment of block 0: units of this step whose lookups its gradient waits for */
-    unsigned char *early;    /* the same: was handed over before the last unit's lookups */
+    double *partial;                     /* of clip: sum of squares of each segment of the model */
+    uint64_t *block_partial;             /* index of each block's first */
+    uint32_t spills;                     /* under way */
+    uint32_t *due;        /* by segment of block 0: units of this step whose lookups its gradient waits for */
+    unsigned char *early; /* the same: was handed over before the last unit's lookups */
     int failed;
     struct shore_diag failure;
     struct shore_hyper hyper[SHORE__MODEL_GROUPS];
@@ -146,11 +145,9 @@ struct trainer {
     uint64_t base_step;
     bool compressing;  /* its gradients are sent in part */
     size_t offloading; /* pairs whose inner activations go to scratch and come back, instead of being computed again */
-    bool speculating;  /* updates are submitted as gradients come */
-    bool broken;       /* it speculated, and the norm passed the limit */
-    bool refused;      /* a loss or gradient that is not finite has ended the run */
-    bool abandoned;    /* broken, and not all gradients fit in memory: the step is computed again without speculating */
-    double norm;
+    struct speculation speculation;
+    bool refused;   /* a loss or gradient that is not finite has ended the run */
+    bool abandoned; /* broken, and not all gradients fit in memory: the step is computed again without speculating */
     struct waits waits;
     uint64_t lost_at; /* the committed step when a drive was lost last */
     uint32_t losses;  /* how often in a row it was that one */
@@ -165,10 +162,6 @@ struct trainer {
     uint64_t reported; /* the last step that was */
     struct shore__train_result *result;
     struct accounting *accounting;
-
-    /* when to speculate */
-    double recent_norm[4];
-    uint32_t nrecent;
 };
 
 static inline int train_op_failed(struct shore_diag *diag, int rc) {
