@@ -1,17 +1,35 @@
-/* What forward leaves for backward: the input of each layer (its boundary), and inner activations of a unit of a layer.
- * Either stays in memory, or goes to the drives' scratch and comes back; inner ones may also be computed again.
- */
 #include <errno.h>
 #include <stdlib.h>
 
 #include "base/diag.h"
 #include "base/units.h"
+#include "train/offload.h"
 #include "train/trainer.h"
+
+/* Between memory and scratch. */
+struct scratch_transfer {
+    struct shore_wait wait;
+    bool pending;
+};
+
+struct activations {
+    shore__buf *boundary; /* [n_layer + 2]: input of layer l at l, input of the head at n_layer + 1 */
+    struct scratch_transfer *boundary_transfer; /* the same */
+    unsigned char (*boundary_seal)[16];         /* the same */
+    shore__buf *kept;                           /* [layers * units]: inner activations, or none */
+    unsigned char (*inner_seal)[16];            /* the same */
+    shore__buf offload_slot[SHORE__OFFLOAD_SLOTS];
+    struct scratch_transfer offload_transfer[SHORE__OFFLOAD_SLOTS];
+    unsigned char (*slice_seal)[16]; /* of a tied table's gradient */
+    size_t offloaded_inner;          /* of plan.offloaded_inner, those that these volumes have room for */
+    struct offload offload;
+    size_t offloading; /* in this step: instead of being computed again */
+};
 
 /* ---- on their way to scratch, or back ------------------------------------------------------------------------------
  */
 
-int shore__train_transfer_wait(struct trainer *t, struct scratch_transfer *x, struct shore_diag *diag) {
+static int transfer_wait(struct trainer *t, struct scratch_transfer *x, struct shore_diag *diag) {
     if (!x->pending) return 0;
     uint64_t start = shore__now_ns();
     int rc = shore_wait(&x->wait, diag);
@@ -20,9 +38,11 @@ int shore__train_transfer_wait(struct trainer *t, struct scratch_transfer *x, st
     return rc;
 }
 
-int shore__train_transfer(struct trainer *t, struct scratch_transfer *x, bool put, const char *what, uint64_t offset,
-                          uint64_t bytes, void *memory, unsigned char seal[16], struct shore_diag *diag) {
-    int rc = shore__train_transfer_wait(t, x, diag);
+/* Starts a transfer, after the one before it; seal: made by a put, checked by a get. memory is the transfer's until it
+ * has been waited for. what: for the message. */
+static int transfer(struct trainer *t, struct scratch_transfer *x, bool put, const char *what, uint64_t offset,
+                    uint64_t bytes, void *memory, unsigned char seal[16], struct shore_diag *diag) {
+    int rc = transfer_wait(t, x, diag);
     if (rc) return rc;
     shore_wait_init(&x->wait);
     struct shore_completion done = shore_wait_completion(&x->wait);
@@ -42,21 +62,25 @@ static bool stores_apart(const struct trainer *t) {
     return shore__stored_mode(t->c->mode) != t->c->mode;
 }
 
+shore__buf shore__boundary(const struct trainer *t, uint32_t layer) {
+    return t->activations->boundary[layer];
+}
+
 /* Then all layers work on the head's input, in place. */
 shore__buf shore__boundary_working(const struct trainer *t, uint32_t layer) {
-    return t->boundary[stores_apart(t) ? t->m->arch.n_layer + 1 : layer];
+    return shore__boundary(t, stores_apart(t) ? t->m->arch.n_layer + 1 : layer);
 }
 
 static int boundary_move(struct trainer *t, uint32_t layer, bool put, struct shore_diag *diag) {
     if (layer < 1 || layer > t->m->arch.n_layer + 1 - t->plan.kept_boundaries) return 0;
-    return shore__train_transfer(t, &t->boundary_transfer[layer], put, "activations",
-                                 shore__plan_scratch_boundary(&t->facts, layer), t->boundary_bytes,
-                                 (void *)t->boundary[layer].handle, t->boundary_seal[layer], diag);
+    return transfer(t, &t->activations->boundary_transfer[layer], put, "activations",
+                    shore__plan_scratch_boundary(&t->facts, layer), shore__plan_boundary_bytes(&t->facts),
+                    (void *)shore__boundary(t, layer).handle, t->activations->boundary_seal[layer], diag);
 }
 
 int shore__boundary_leave(struct trainer *t, uint32_t layer, struct shore_diag *diag) {
     if (stores_apart(t)) {
-        int rc = t->c->ops->store(t->c, NULL, t->boundary[layer], shore__boundary_working(t, layer),
+        int rc = t->c->ops->store(t->c, NULL, shore__boundary(t, layer), shore__boundary_working(t, layer),
                                   shore__pass_rows(&t->pass) * t->m->arch.d_model);
         if (rc) return train_op_failed(diag, rc);
     }
@@ -68,7 +92,7 @@ int shore__boundary_fetch(struct trainer *t, uint32_t layer, struct shore_diag *
 }
 
 int shore__boundary_wait(struct trainer *t, uint32_t layer, struct shore_diag *diag) {
-    return shore__train_transfer_wait(t, &t->boundary_transfer[layer], diag);
+    return transfer_wait(t, &t->activations->boundary_transfer[layer], diag);
 }
 
 int shore__boundary_load(struct trainer *t, uint32_t layer, size_t u, shore__buf *in) {
@@ -77,14 +101,15 @@ int shore__boundary_load(struct trainer *t, uint32_t layer, size_t u, shore__buf
            at = u * shore__pass_unit(pass) * d * shore__mode_bytes(shore__stored_mode(t->c->mode));
     *in = shore__pass_at(pass, shore__boundary_working(t, layer), u);
     if (!stores_apart(t)) return 0;
-    return t->c->ops->load(t->c, NULL, *in, shore__at(t->boundary[layer], at), shore__pass_unit_rows(pass, u) * d);
+    return t->c->ops->load(t->c, NULL, *in, shore__at(shore__boundary(t, layer), at),
+                           shore__pass_unit_rows(pass, u) * d);
 }
 
 /* ---- inner activations ---------------------------------------------------------------------------------------------
  */
 
 static bool is_offloaded(const struct trainer *t, size_t nth) {
-    return nth >= t->plan.kept_inner && nth - t->plan.kept_inner < t->offloading;
+    return nth >= t->plan.kept_inner && nth - t->plan.kept_inner < t->activations->offloading;
 }
 
 struct unit_inner shore__train_inner_of(const struct trainer *t, uint32_t layer, size_t u) {
@@ -92,10 +117,10 @@ struct unit_inner shore__train_inner_of(const struct trainer *t, uint32_t layer,
     struct unit_inner i = {
         .nth = nth,
         .rows = shore__pass_unit_rows(&t->pass, u),
-        .place = t->kept[(size_t)(layer - 1) * t->plan.units + u],
+        .place = t->activations->kept[(size_t)(layer - 1) * t->plan.units + u],
         .offloaded = is_offloaded(t, nth),
     };
-    if (i.offloaded) i.place = t->offload_slot[nth % SHORE__OFFLOAD_SLOTS];
+    if (i.offloaded) i.place = t->activations->offload_slot[nth % SHORE__OFFLOAD_SLOTS];
     i.kept = !shore__buf_is_none(i.place);
     i.stays = i.kept && !i.offloaded && !stores_apart(t);
     i.cheap = !i.kept || nth < t->plan.full_inner;
@@ -107,9 +132,10 @@ struct unit_inner shore__train_inner_of(const struct trainer *t, uint32_t layer,
 static int inner_move(struct trainer *t, size_t nth, bool put, struct shore_diag *diag) {
     size_t slot = nth % SHORE__OFFLOAD_SLOTS;
     uint64_t before = t->waits.drives_ns; /* for the one that the slot is used by */
-    int rc = shore__train_transfer(t, &t->offload_transfer[slot], put, "activations",
-                                   shore__plan_scratch_inner(&t->facts, nth - t->plan.kept_inner), t->offload_bytes,
-                                   (void *)t->offload_slot[slot].handle, t->inner_seal[nth], diag);
+    int rc =
+        transfer(t, &t->activations->offload_transfer[slot], put, "activations",
+                 shore__plan_scratch_inner(&t->facts, nth - t->plan.kept_inner), shore__plan_offload_bytes(&t->facts),
+                 (void *)t->activations->offload_slot[slot].handle, t->activations->inner_seal[nth], diag);
     t->waits.scratch_ns += t->waits.drives_ns - before;
     return rc;
 }
@@ -117,7 +143,7 @@ static int inner_move(struct trainer *t, size_t nth, bool put, struct shore_diag
 static int slot_wait(struct trainer *t, const struct unit_inner *i, struct shore_diag *diag) {
     uint64_t before = t->waits.drives_ns;
     int rc =
-        i->offloaded ? shore__train_transfer_wait(t, &t->offload_transfer[i->nth % SHORE__OFFLOAD_SLOTS], diag) : 0;
+        i->offloaded ? transfer_wait(t, &t->activations->offload_transfer[i->nth % SHORE__OFFLOAD_SLOTS], diag) : 0;
     t->waits.scratch_ns += t->waits.drives_ns - before;
     return rc;
 }
@@ -163,15 +189,26 @@ int shore__train_inner_fetch_first(struct trainer *t, struct shore_diag *diag) {
     return rc;
 }
 
+/* ---- a table's gradient --------------------------------------------------------------------------------------------
+ */
+
+int shore__train_scratch_move(struct trainer *t, uint32_t slice, bool put, void *gradient, uint64_t bytes,
+                              struct shore_diag *diag) {
+    struct scratch_transfer x = {.pending = false};
+    int rc = transfer(t, &x, put, "gradients", shore__plan_scratch_slice(&t->facts, slice), bytes, gradient,
+                      t->activations->slice_seal[slice], diag);
+    return rc ? rc : transfer_wait(t, &x, diag);
+}
+
 /* ---- all of them ---------------------------------------------------------------------------------------------------
  */
 
 int shore__activations_settle(struct trainer *t, struct shore_diag *diag) {
     int rc = 0;
     for (uint32_t l = 1; !rc && l <= t->m->arch.n_layer; l++)
-        rc = shore__train_transfer_wait(t, &t->boundary_transfer[l], diag);
+        rc = transfer_wait(t, &t->activations->boundary_transfer[l], diag);
     for (size_t i = 0; !rc && i < SHORE__OFFLOAD_SLOTS; i++)
-        rc = shore__train_transfer_wait(t, &t->offload_transfer[i], diag);
+        rc = transfer_wait(t, &t->activations->offload_transfer[i], diag);
     return rc;
 }
 
@@ -180,32 +217,65 @@ void shore__activations_give_up(struct trainer *t) {
     }
 }
 
+void shore__activations_begin_step(struct trainer *t) {
+    struct activations *a = t->activations;
+    a->offloading = t->s->offload == SHORE__ON ? a->offloaded_inner : a->offload.pairs;
+}
+
+void shore__activations_weigh(struct trainer *t, double for_scratch, double for_drives) {
+    shore__offload_weigh(&t->activations->offload, for_scratch, for_drives);
+}
+
+static void place(struct activations *a, const struct trainer *t) {
+    const struct shore__train_plan *plan = &t->plan;
+    uint32_t layers = t->m->arch.n_layer;
+    for (uint32_t l = 1; l <= layers + 1; l++) {
+        bool kept = l > layers + 1 - plan->kept_boundaries;
+        a->boundary[l] = shore__memory_at(&t->memory, kept ? "boundary" : "passing boundary", kept ? l : l % 2);
+    }
+    for (size_t i = 0; i < plan->kept_inner; i++) {
+        uint32_t layer = layers - (uint32_t)(i / plan->units);
+        uint64_t first = shore__plan_kept_bytes(&t->facts, plan, i - i % plan->units);
+        a->kept[(layer - 1) * plan->units + i % plan->units] = shore__at(
+            shore__memory_at(&t->memory, "inner kept", layer), shore__plan_kept_bytes(&t->facts, plan, i) - first);
+    }
+    for (uint32_t i = 0; i < SHORE__OFFLOAD_SLOTS; i++)
+        a->offload_slot[i] = shore__memory_at(&t->memory, "inner passing", i);
+}
+
 int shore__activations_open(struct trainer *t, struct shore_diag *diag) {
     size_t n = t->m->arch.n_layer + 2, pairs = t->m->arch.n_layer * t->plan.units;
     struct shore_fleet_info info = {.size = sizeof info};
-    t->boundary = calloc(n, sizeof *t->boundary);
-    t->kept = calloc(pairs, sizeof *t->kept);
-    t->boundary_transfer = calloc(n, sizeof *t->boundary_transfer);
-    t->boundary_seal = calloc(n, sizeof *t->boundary_seal);
-    t->inner_seal = calloc(pairs, sizeof *t->inner_seal);
-    if (!t->boundary || !t->kept || !t->boundary_transfer || !t->boundary_seal || !t->inner_seal)
+    struct activations *a = t->activations = calloc(1, sizeof *a);
+    if (!a) return shore__fail(diag, -ENOMEM, "out of memory for the trainer");
+    a->boundary = calloc(n, sizeof *a->boundary);
+    a->boundary_transfer = calloc(n, sizeof *a->boundary_transfer);
+    a->boundary_seal = calloc(n, sizeof *a->boundary_seal);
+    a->kept = calloc(pairs, sizeof *a->kept);
+    a->inner_seal = calloc(pairs, sizeof *a->inner_seal);
+    a->slice_seal = calloc(t->m->nslices, sizeof *a->slice_seal);
+    if (!a->boundary || !a->boundary_transfer || !a->boundary_seal || !a->kept || !a->inner_seal || !a->slice_seal)
         return shore__fail(diag, -ENOMEM, "out of memory for the trainer");
+    place(a, t);
     /* volumes that were made without room for them have less */
     shore_fleet_info(t->fleet, &info);
-    while (t->offloaded_inner < t->plan.offloaded_inner &&
-           shore__plan_scratch_inner(&t->facts, t->offloaded_inner + 1) <= info.scratch_bytes)
-        t->offloaded_inner++;
-    t->offload = shore__offload_begin(t->offloaded_inner, t->plan.units);
-    if (t->offloaded_inner < t->plan.offloaded_inner && t->events->note)
+    while (a->offloaded_inner < t->plan.offloaded_inner &&
+           shore__plan_scratch_inner(&t->facts, a->offloaded_inner + 1) <= info.scratch_bytes)
+        a->offloaded_inner++;
+    a->offload = shore__offload_begin(a->offloaded_inner, t->plan.units);
+    if (a->offloaded_inner < t->plan.offloaded_inner && t->events->note)
         t->events->note(t->events->ctx, "these volumes were made without room for inner activations: what memory does "
                                         "not hold of them is computed again");
     return 0;
 }
 
-void shore__activations_close(struct trainer *t) {
-    free(t->boundary);
-    free(t->kept);
-    free(t->boundary_transfer);
-    free(t->boundary_seal);
-    free(t->inner_seal);
+void shore__activations_close(struct activations *a) {
+    if (!a) return;
+    free(a->boundary);
+    free(a->boundary_transfer);
+    free(a->boundary_seal);
+    free(a->kept);
+    free(a->inner_seal);
+    free(a->slice_seal);
+    free(a);
 }

@@ -28,6 +28,7 @@ void shore__batch_forget_padding(struct trainer *t) {
 int shore__batch_validate(struct trainer *t, double *loss, struct shore_diag *diag) {
     struct shore__pass *pass = &t->pass;
     struct shore__dataset *data = t->run->val;
+    const shore__buf x = shore__boundary(t, t->m->arch.n_layer + 1);
     size_t seq_len = pass->seq_len, kept = pass->nkept;
     uint64_t tokens = shore__dataset_tokens(data), sequences = (tokens - 1) / seq_len;
     if (sequences > VALIDATION_TOKENS / seq_len) sequences = VALIDATION_TOKENS / seq_len;
@@ -39,11 +40,10 @@ int shore__batch_validate(struct trainer *t, double *loss, struct shore_diag *di
     for (uint64_t i = 0; !rc && i < sequences; i += pass->sequences) {
         size_t n = sequences - i < t->s->batch ? (size_t)(sequences - i) : t->s->batch;
         rc = shore__batch_load(t, data, i, n, false, diag);
-        if (!rc) rc = shore__pass_embed(pass, t->boundary[t->m->arch.n_layer + 1], diag);
+        if (!rc) rc = shore__pass_embed(pass, x, diag);
         for (uint32_t l = 1; !rc && l <= t->m->arch.n_layer; l++)
-            rc = shore__pass_layer(pass, l, t->boundary[t->m->arch.n_layer + 1], t->boundary[t->m->arch.n_layer + 1],
-                                   diag);
-        if (!rc) rc = shore__pass_loss(pass, t->boundary[t->m->arch.n_layer + 1], diag);
+            rc = shore__pass_layer(pass, l, x, x, diag);
+        if (!rc) rc = shore__pass_loss(pass, x, diag);
         sum += shore__pass_loss_sum(pass);
     }
     *loss = sum / (double)(sequences * pass->seq_len);

@@ -16,8 +16,8 @@ static void account(struct trainer *t) {
     uint64_t scratch_ns = t->waits.scratch_ns;
     t->waits.drives_ns += shore__pager_waited_ns(t->pass.pager);
     shore__accounting_end(t->accounting, &t->waits, r);
-    shore__offload_weigh(&t->offload, (double)scratch_ns * 1e-9 / r->step_seconds,
-                         (r->wait_seconds + r->commit_seconds) / r->step_seconds);
+    shore__activations_weigh(t, (double)scratch_ns * 1e-9 / r->step_seconds,
+                             (r->wait_seconds + r->commit_seconds) / r->step_seconds);
 }
 
 void shore__commit_report(struct trainer *t) {

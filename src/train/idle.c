@@ -62,7 +62,7 @@ int shore__idle_open(struct trainer *t, uint64_t spare_wanted, struct shore_diag
     while (later && pages + later * t->plan.units * later_bytes(t) + spare_wanted > idle_bytes(t, later))
         pages = lay_out(t, idle, --later, UINT64_MAX);
     if (!later) pages = lay_out(t, idle, 0, idle_bytes(t, 1));
-    idle->pages = t->kept[(size_t)(layers - 1) * t->plan.units].handle;
+    idle->pages = shore__memory_at(&t->memory, "inner kept", layers).handle;
     idle->later_inner = idle->pages + pages;
     idle->spare = idle->later_inner + later * t->plan.units * later_bytes(t);
     idle->spare_bytes = idle_bytes(t, 1) - (idle->spare - idle->pages);

@@ -85,25 +85,6 @@ int shore__train_facts(const struct shore__settings *s, const struct shore__mode
 /* ---- places --------------------------------------------------------------------------------------------------------
  */
 
-static void place_activations(struct trainer *t, const struct shore__memory *memory) {
-    const struct shore__train_plan *plan = &t->plan;
-    uint32_t layers = t->m->arch.n_layer;
-    t->boundary_bytes = shore__plan_boundary_bytes(&t->facts);
-    t->offload_bytes = shore__plan_offload_bytes(&t->facts);
-    for (uint32_t l = 1; l <= layers + 1; l++) {
-        bool kept = l > layers + 1 - plan->kept_boundaries;
-        t->boundary[l] = shore__memory_at(memory, kept ? "boundary" : "passing boundary", kept ? l : l % 2);
-    }
-    for (size_t i = 0; i < plan->kept_inner; i++) {
-        uint32_t layer = layers - (uint32_t)(i / plan->units);
-        uint64_t first = shore__plan_kept_bytes(&t->facts, plan, i - i % plan->units);
-        t->kept[(layer - 1) * plan->units + i % plan->units] = shore__at(
-            shore__memory_at(memory, "inner kept", layer), shore__plan_kept_bytes(&t->facts, plan, i) - first);
-    }
-    for (uint32_t i = 0; i < SHORE__OFFLOAD_SLOTS; i++)
-        t->offload_slot[i] = shore__memory_at(memory, "inner passing", i);
-}
-
 int shore__train_place(struct trainer *t, const struct shore__memory *memory, struct shore_diag *diag) {
     const struct shore__train_plan *plan = &t->plan;
     const struct shore__weights_of weights = {t->m, t->fleet, NULL};
@@ -111,7 +92,6 @@ int shore__train_place(struct trainer *t, const struct shore__memory *memory, st
     t->pass.nkept = plan->kept_logits;
     t->pass.kept_units = plan->head_units;
     t->pass.kept_logits = shore__memory_at(memory, "logits kept", 0);
-    place_activations(t, memory);
     t->dx = shore__memory_at(memory, "dx", 0);
     t->dx_f32 = shore__memory_at(memory, "dx fp32", 0);
     t->dlogits = shore__memory_at(memory, "dlogits", 0);

@@ -73,13 +73,9 @@ static int layer_forward(struct trainer *t, uint32_t layer, struct shore_diag *d
 
 /* The table gradient's head part of a slice goes to scratch until the lookups are added. */
 static int slice_move(struct trainer *t, struct piece *p, bool put, struct shore_diag *diag) {
-    struct scratch_transfer x = {.pending = false};
-    int rc = shore__train_transfer(t, &x, put, "gradients", shore__plan_scratch_slice(&t->facts, p->page.slice),
-                                   (uint64_t)p->count * SHORE_SEGMENT_ELEMS * 4, p->gradient,
-                                   t->slice_seal[p->page.slice], diag);
-    if (rc) return rc;
-    rc = shore__train_transfer_wait(t, &x, diag);
-    if (put) shore__gradients_release(t, p);
+    uint64_t bytes = (uint64_t)p->count * SHORE_SEGMENT_ELEMS * sizeof(float);
+    int rc = shore__train_scratch_move(t, p->page.slice, put, p->gradient, bytes, diag);
+    if (!rc && put) shore__gradients_release(t, p);
     return rc;
 }
 
@@ -143,8 +139,8 @@ static int head_tail(struct trainer *t, struct piece *p, struct shore_diag *diag
     rc = op->round(t->c, NULL, pass->normed, t->dx_f32, all * d);
     if (!rc)
         rc = op->norm_backward(t->c, NULL, t->dx, g.role[SHORE__NORMF_GAIN], g.role[SHORE__NORMF_BIAS], pass->normed,
-                               SHORE__NO_BUF, t->boundary[m->arch.n_layer + 1], w.role[SHORE__NORMF_GAIN], pass->stats,
-                               m->arch.rms_norm, all, d);
+                               SHORE__NO_BUF, shore__boundary(t, m->arch.n_layer + 1), w.role[SHORE__NORMF_GAIN],
+                               pass->stats, m->arch.rms_norm, all, d);
     return rc ? train_op_failed(diag, rc) : shore__gradients_end(t, p, diag);
 }
 
@@ -182,7 +178,7 @@ static int head(struct trainer *t, bool *finite, struct shore_diag *diag) {
     struct shore__pass *pass = &t->pass;
     uint32_t layers = t->m->arch.n_layer;
     int rc = shore__ahead_settle(t, diag);
-    if (!rc) rc = shore__pass_norm(pass, t->boundary[layers + 1], diag);
+    if (!rc) rc = shore__pass_norm(pass, shore__boundary(t, layers + 1), diag);
     for (size_t u = 0, units = shore__pass_units(pass), count = t->plan.head_units; !rc && u < units; u += count) {
         if (count > units - u) count = units - u;
         uint64_t start = shore__now_ns();
@@ -328,7 +324,7 @@ int shore__step_compute(struct trainer *t, bool *finite, bool *replay, struct sh
     uint32_t layers = t->m->arch.n_layer;
     *finite = true;
     *replay = t->compressing = false;
-    t->offloading = t->s->offload == SHORE__ON ? t->offloaded_inner : t->offload.pairs;
+    shore__activations_begin_step(t);
     shore__pager_set_step(pass->pager, t->base_step);
     int rc = shore__batch_load(t, t->run->train, t->base_step * t->s->batch, t->s->batch, t->s->shuffle, diag);
     if (!rc) rc = shore__pass_embed(pass, shore__boundary_working(t, 1), diag);

@@ -148,8 +148,6 @@ static int open_trainer(struct trainer *t, bool fresh, bool overwrite, const uin
                : open_state(t, &options, accept_step, processor, diag);
     if (rc) return rc;
 
-    t->slice_seal = calloc(t->m->nslices, sizeof *t->slice_seal);
-    if (!t->slice_seal) return shore__fail(diag, -ENOMEM, "out of memory for the trainer");
     rc = shore__activations_open(t, diag);
     if (rc) return rc;
     rc = shore__accounting_open(t->fleet, t->throttle, &t->accounting, diag);
@@ -171,9 +169,8 @@ static void close_trainer(struct trainer *t) {
     shore__idle_close(t);
     shore__ahead_close(t);
     shore__gradients_close(t);
-    shore__activations_close(t);
+    shore__activations_close(t->activations);
     shore__accounting_close(t->accounting);
-    free(t->slice_seal);
     if (t->c) t->c->ops->close(t->c);
     shore__arena_close(t->arena);
     shore__regions_close(&t->rows);

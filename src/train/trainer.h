@@ -9,31 +9,10 @@
 #include "infer/pass.h"
 #include "plan/training.h"
 #include "train/accounting.h"
+#include "train/activations.h"
 #include "train/compress.h"
-#include "train/offload.h"
 #include "train/speculation.h"
 #include "train/train.h"
-
-/* ---- activations (activations.c) -----------------------------------------------------------------------------------
- */
-
-/* Between memory and scratch. */
-struct scratch_transfer {
-    struct shore_wait wait;
-    bool pending;
-};
-
-/* The inner activations of a unit of a layer. */
-struct unit_inner {
-    size_t nth; /* of all pairs, in the order in which backward takes them */
-    size_t rows;
-    struct shore__inner at; /* what they are computed with */
-    shore__buf place;       /* what keeps them until backward, or passes them on; none: they are computed again */
-    bool kept;              /* there is such a place */
-    bool cheap;             /* the cheap ones are there too */
-    bool offloaded;         /* it passes them on to scratch */
-    bool stays;             /* it keeps them, and they are computed with there */
-};
 
 /* ---- gradients under way (gradients.c) -----------------------------------------------------------------------------
  */
@@ -102,26 +81,13 @@ struct trainer {
     struct shore__pass pass;
 
     /* buffers */
-    shore__buf *boundary; /* [n_layer + 2]: input of layer l at l, input of the head at n_layer + 1 */
-    shore__buf *kept;     /* [layers * units]: inner activations, or none */
     shore__buf dx, dx_f32, dlogits, scratch;
     float *table_gradient;  /* tied and held: the whole block */
     uint16_t *table_narrow; /* the same in bf16 */
     float *whole_gradient;  /* untied and compressed: either table's block */
-    size_t boundary_bytes;
-    void *host_memory; /* of --update host */
+    void *host_memory;      /* of --update host */
 
-    /* what goes to scratch */
-    struct scratch_transfer *boundary_transfer; /* [n_layer + 2] */
-    unsigned char (*boundary_seal)[16];         /* the same */
-    shore__buf offload_slot[SHORE__OFFLOAD_SLOTS];
-    struct scratch_transfer offload_transfer[SHORE__OFFLOAD_SLOTS];
-    size_t offload_bytes;   /* of a slot */
-    size_t offloaded_inner; /* of plan.offloaded_inner, those that these volumes have room for */
-    struct offload offload;
-    unsigned char (*inner_seal)[16]; /* [layers * units] */
-    unsigned char (*slice_seal)[16];
-
+    struct activations *activations;
     struct train_idle idle;
     struct train_ahead ahead;
 
@@ -143,8 +109,7 @@ struct trainer {
 
     /* the step in hand */
     uint64_t base_step;
-    bool compressing;  /* its gradients are sent in part */
-    size_t offloading; /* pairs whose inner activations go to scratch and come back, instead of being computed again */
+    bool compressing; /* its gradients are sent in part */
     struct speculation speculation;
     bool refused;   /* a loss or gradient that is not finite has ended the run */
     bool abandoned; /* broken, and not all gradients fit in memory: the step is computed again without speculating */
@@ -179,38 +144,6 @@ int shore__train_facts(const struct shore__settings *s, const struct shore__mode
                        const struct shore__throttle *throttle, struct shore__facts *out, struct shore_diag *diag);
 /* The trainer's buffers are where the plan's rows lie (t->pass and t->plan are set). */
 int shore__train_place(struct trainer *t, const struct shore__memory *memory, struct shore_diag *diag);
-
-/* activations.c */
-int shore__activations_open(struct trainer *t,
-                            struct shore_diag *diag); /* before shore__train_place, when the fleet is open */
-void shore__activations_close(struct trainer *t);
-/* A step that ends early leaves none of it under way: the next one takes the same places. */
-int shore__activations_settle(struct trainer *t, struct shore_diag *diag);
-void shore__activations_give_up(struct trainer *t); /* the same, whatever becomes of them */
-/* Starts a transfer, after the one before it; seal: made by a put, checked by a get. memory is the transfer's until it
- * has been waited for. what: for the message. */
-int shore__train_transfer(struct trainer *t, struct scratch_transfer *x, bool put, const char *what, uint64_t offset,
-                          uint64_t bytes, void *memory, unsigned char seal[16], struct shore_diag *diag);
-int shore__train_transfer_wait(struct trainer *t, struct scratch_transfer *x, struct shore_diag *diag);
-
-/* What a layer's input is computed in. Forward leaves it for backward, which fetches it and loads it unit by unit;
- * wait: until it has left, or is there. */
-shore__buf shore__boundary_working(const struct trainer *t, uint32_t layer);
-int shore__boundary_leave(struct trainer *t, uint32_t layer, struct shore_diag *diag);
-int shore__boundary_fetch(struct trainer *t, uint32_t layer, struct shore_diag *diag); /* nothing for layer 0 */
-int shore__boundary_wait(struct trainer *t, uint32_t layer, struct shore_diag *diag);
-int shore__boundary_load(struct trainer *t, uint32_t layer, size_t u, shore__buf *in);
-
-/* Of the inner activations of a unit. Forward enters i->at, computes there, and leaves them for backward. */
-struct unit_inner shore__train_inner_of(const struct trainer *t, uint32_t layer, size_t u);
-int shore__train_inner_enter(struct trainer *t, const struct unit_inner *i, struct shore_diag *diag);
-int shore__train_inner_leave(struct trainer *t, const struct unit_inner *i, struct shore_diag *diag);
-/* Backward fetches those that it takes first, loads what was kept into `at` (i->at but for what shore__idle_later() has
- * moved), and releases it when it has used it up: the next ones then follow. */
-int shore__train_inner_fetch_first(struct trainer *t, struct shore_diag *diag);
-int shore__train_inner_load(struct trainer *t, const struct unit_inner *i, const struct shore__inner *at,
-                            struct shore_diag *diag);
-int shore__train_inner_release(struct trainer *t, const struct unit_inner *i, struct shore_diag *diag);
 
 /* idle.c */
 /* After shore__train_place. spare_wanted: bytes of idle.spare that are of more use than a gradient that waits. */
