@@ -78,7 +78,7 @@ static bool has_page(const struct trainer *t, uint32_t slice) {
 static uint32_t choose(struct trainer *t, struct shore__slice slice, uint32_t due, uint32_t most) {
     uint32_t n = 0, end = slice.segment + slice.segments;
     for (uint32_t s = slice.segment; s < end && s < table_segments(t) && n < most; s++) {
-        if (t->due[s] != due) continue;
+        if (shore__gradients_due(t, s) != due) continue;
         t->ahead.chosen[s] = 1;
         n++;
     }
@@ -186,7 +186,7 @@ static int update_image(struct trainer *t, uint32_t nth, void *params, struct sh
         .gradient = t->table_narrow ? (const void *)(t->table_narrow + at) : t->table_gradient + at,
         .form = t->table_narrow ? SHORE_GRADIENT_BF16 : SHORE_GRADIENT_FP32,
         .coefficient = 1,
-        .groups = t->hyper,
+        .groups = shore__gradients_hypers(t),
         .ngroups = SHORE__MODEL_GROUPS,
         .params_out = params,
     };

@@ -78,8 +78,15 @@ static size_t residual_bytes(const struct trainer *t) {
     return t->m->layout->segments * SHORE_SEGMENT_ELEMS * sizeof(uint16_t);
 }
 
+static uint64_t segments_before(const struct trainer *t, uint32_t block) {
+    uint64_t before = 0;
+    for (uint32_t b = 0; b < block; b++)
+        before += t->m->layout->blocks[b].segments;
+    return before;
+}
+
 static size_t residual_at(const struct trainer *t, uint32_t block, uint32_t segment) {
-    return (t->block_partial[block] + segment) * SHORE_SEGMENT_ELEMS;
+    return (segments_before(t, block) + segment) * SHORE_SEGMENT_ELEMS;
 }
 
 /* That of the step before, and that of this one: the same where it lives on the drives. */
@@ -201,7 +208,7 @@ int shore__compress_want(struct trainer *t, uint32_t block, struct shore_diag *d
 int shore__compress_add(struct trainer *t, uint32_t block, uint32_t segment, uint32_t count, float *gradient,
                         struct shore_diag *diag) {
     struct compression *z = &t->compression;
-    uint64_t first = t->block_partial[block] + segment;
+    uint64_t first = segments_before(t, block) + segment;
     int rc = z->residual[0] ? wait_for_residual(t, block, diag) : 0;
     if (rc) return rc;
     const uint16_t *base = residual_base(t);
@@ -234,7 +241,7 @@ void shore__compress_block(struct trainer *t, uint32_t block, const float *gradi
     struct compression *z = &t->compression;
     struct compressed_block *b = &z->blocks[block];
     uint32_t segments = t->m->layout->blocks[block].segments;
-    uint64_t first = t->block_partial[block];
+    uint64_t first = segments_before(t, block);
     uint16_t *next = z->residual[0] ? residual_next(t) + residual_at(t, block, 0) : NULL;
     shore__topk_select(&z->topk, gradient, segments, b->k);
     b->offsets[0] = 0;

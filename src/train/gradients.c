@@ -1,25 +1,39 @@
+#include "train/gradients.h"
+
 #include <errno.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/diag.h"
-#include "base/units.h"
 #include "number/bf16.h"
+#include "train/gradient_way.h"
 #include "train/host_update.h"
 #include "train/trainer.h"
+
+struct gradients {
+    struct gradient_pool *pool;
+    struct piece *pieces; /* layers, the tied head's tail, then slices */
+    uint32_t npieces, first_slice;
+    uint32_t *due;        /* by segment of block 0: units of this step whose lookups its gradient waits for */
+    unsigned char *early; /* the same: was handed over before the last unit's lookups */
+    bool all_fit;         /* every piece has memory of its own */
+    float *whole;         /* untied and compressed: either table's block */
+    double *partial;      /* of clip: sum of squares of each segment of the model */
+    void *host_update;    /* memory of --update host */
+    struct shore_hyper hyper[SHORE__MODEL_GROUPS];
+};
 
 /* ---- the pieces ----------------------------------------------------------------------------------------------------
  */
 
 struct piece *shore__gradients_layer(struct trainer *t, uint32_t layer) {
-    return &t->pieces[layer - 1];
+    return &t->gradients->pieces[layer - 1];
 }
 struct piece *shore__gradients_tail(struct trainer *t) {
-    return &t->pieces[t->m->arch.n_layer];
+    return &t->gradients->pieces[t->m->arch.n_layer];
 }
 struct piece *shore__gradients_slice(struct trainer *t, uint32_t block, uint32_t slice) {
-    return &t->pieces[t->first_slice_piece + (block ? t->m->nslices : 0) + slice];
+    return &t->gradients->pieces[t->gradients->first_slice + (block ? t->m->nslices : 0) + slice];
 }
 
 static bool held_in_table(const struct trainer *t, const struct piece *p) {
@@ -28,25 +42,12 @@ static bool held_in_table(const struct trainer *t, const struct piece *p) {
 
 /* An untied table is selected from as a whole, one after the other. */
 static bool held_whole(const struct trainer *t, const struct piece *p) {
-    return t->compressing && t->whole_gradient && p->page.kind == SHORE__PAGE_SLICE;
+    return t->compressing && t->gradients->whole && p->page.kind == SHORE__PAGE_SLICE;
 }
 
-int shore__gradients_open(struct trainer *t, struct shore_diag *diag) {
+static void name_pieces(struct trainer *t) {
     const struct shore__model *m = t->m;
-    pthread_mutex_init(&t->mutex, NULL);
-    pthread_cond_init(&t->freed, NULL);
-    /* an untied model's tail piece stays unused: its tail comes with the last slice */
-    t->first_slice_piece = m->arch.n_layer + 1;
-    t->npieces = t->first_slice_piece + m->nslices * (m->arch.tied ? 1 : 2);
-    t->pieces = calloc(t->npieces, sizeof *t->pieces);
-    t->pool = calloc(t->plan.gradient_buffers, sizeof *t->pool);
-    t->block_partial = calloc(m->nblocks, sizeof *t->block_partial);
-    t->due = calloc(m->layout->blocks[0].segments, sizeof *t->due);
-    t->early = calloc(m->layout->blocks[0].segments, 1);
-    if (!t->pieces || !t->pool || !t->block_partial || !t->due || !t->early)
-        return shore__fail(diag, -ENOMEM, "out of memory for gradients");
-    for (uint32_t b = 1; b < m->nblocks; b++)
-        t->block_partial[b] = t->block_partial[b - 1] + m->layout->blocks[b - 1].segments;
+    struct gradients *g = t->gradients;
     for (uint32_t l = 1; l <= m->arch.n_layer; l++)
         shore__gradients_layer(t, l)->page = (struct shore__page_id){SHORE__PAGE_LAYER, l, 0};
     shore__gradients_tail(t)->page = (struct shore__page_id){SHORE__PAGE_TAIL, shore__model_head(m), 0};
@@ -54,47 +55,77 @@ int shore__gradients_open(struct trainer *t, struct shore_diag *diag) {
          block += shore__model_head(m))
         for (uint32_t i = 0; i < m->nslices; i++)
             shore__gradients_slice(t, block, i)->page = (struct shore__page_id){SHORE__PAGE_SLICE, block, i};
-    for (uint32_t i = 0; i < t->npieces; i++) {
-        struct piece *p = &t->pieces[i];
-        p->owner = t;
+    for (uint32_t i = 0; i < g->npieces; i++) {
+        struct piece *p = &g->pieces[i];
+        p->pool = g->pool;
         shore__page_range(m, p->page, &p->segment, &p->count);
         if (p->page.kind == SHORE__PAGE_SLICE && p->page.slice + 1 == m->nslices)
             p->count = m->layout->blocks[p->page.block].segments - p->segment;
     }
+}
+
+int shore__gradients_open(struct trainer *t, struct shore_diag *diag) {
+    const struct shore__model *m = t->m;
+    struct gradients *g = t->gradients = calloc(1, sizeof *g);
+    uint32_t buffers = (uint32_t)t->plan.gradient_buffers, pooled = 0;
+    if (!g) return shore__fail(diag, -ENOMEM, "out of memory for gradients");
+    /* an untied model's tail piece stays unused: its tail comes with the last slice */
+    g->first_slice = m->arch.n_layer + 1;
+    g->npieces = g->first_slice + m->nslices * (m->arch.tied ? 1 : 2);
+    g->pieces = calloc(g->npieces, sizeof *g->pieces);
+    g->due = calloc(m->layout->blocks[0].segments, sizeof *g->due);
+    g->early = calloc(m->layout->blocks[0].segments, 1);
+    if (!g->pieces || !g->due || !g->early) return shore__fail(diag, -ENOMEM, "out of memory for gradients");
+    g->whole = shore__memory_host(&t->memory, "whole gradient", 0);
+    g->partial = shore__memory_host(&t->memory, "partial sums", 0);
+    g->host_update = shore__memory_host(&t->memory, "host update", 0);
+    int rc = shore__gradient_pool_open(buffers, &t->memory, &g->pool, diag);
+    if (rc) return rc;
+    name_pieces(t);
+    for (uint32_t i = 0; i < g->npieces; i++)
+        pooled += !held_in_table(t, &g->pieces[i]);
+    g->all_fit = buffers >= pooled;
     return 0;
 }
 
-void shore__gradients_close(struct trainer *t) {
-    if (!t->pieces) return;
-    pthread_mutex_destroy(&t->mutex);
-    pthread_cond_destroy(&t->freed);
-    free(t->pieces);
-    free(t->pool);
-    free(t->block_partial);
-    free(t->due);
-    free(t->early);
+void shore__gradients_close(struct gradients *g) {
+    if (!g) return;
+    shore__gradient_pool_close(g->pool);
+    free(g->pieces);
+    free(g->due);
+    free(g->early);
+    free(g);
+}
+
+uint32_t shore__gradients_due(const struct trainer *t, uint32_t segment) {
+    return t->gradients->due[segment];
+}
+
+const struct shore_hyper *shore__gradients_hypers(const struct trainer *t) {
+    return t->gradients->hyper;
 }
 
 /* Everything behind the table (learned positions) changes with every unit. */
 static void mark_lookups(struct trainer *t) {
     size_t d = t->m->arch.d_model, rows = shore__pass_rows(&t->pass), unit = shore__pass_unit(&t->pass);
+    uint32_t *due = t->gradients->due;
     size_t behind = (size_t)t->m->arch.vocab * d / SHORE_SEGMENT_ELEMS;
     const int32_t *tokens = (const int32_t *)t->pass.tokens.handle;
-    memset(t->due, 0, behind * sizeof *t->due);
+    memset(due, 0, behind * sizeof *due);
     for (size_t s = behind; s < t->m->layout->blocks[0].segments; s++)
-        t->due[s] = (uint32_t)shore__pass_units(&t->pass);
+        due[s] = (uint32_t)shore__pass_units(&t->pass);
     for (size_t i = 0; i < rows; i++) {
         if (tokens[i] < 0) continue;
         size_t first = (size_t)tokens[i] * d;
         for (size_t s = first / SHORE_SEGMENT_ELEMS; s <= (first + d - 1) / SHORE_SEGMENT_ELEMS; s++)
-            if (s < behind) t->due[s] = (uint32_t)(i / unit) + 1;
+            if (s < behind) due[s] = (uint32_t)(i / unit) + 1;
     }
 }
 
 static void set_hypers(struct trainer *t) {
     const struct shore__settings *s = t->s;
     for (uint32_t g = 0; g < SHORE__MODEL_GROUPS; g++) {
-        struct shore_hyper *h = &t->hyper[g];
+        struct shore_hyper *h = &t->gradients->hyper[g];
         *h = (struct shore_hyper){
             .lr = (float)shore__learning_rate(s, t->base_step + 1),
             .beta1 = (float)s->beta1,
@@ -114,17 +145,17 @@ static void set_hypers(struct trainer *t) {
 }
 
 int shore__gradients_begin_step(struct trainer *t, struct shore_diag *diag) {
-    for (uint32_t i = 0; i < t->npieces; i++) {
-        struct piece *p = &t->pieces[i];
+    struct gradients *g = t->gradients;
+    for (uint32_t i = 0; i < g->npieces; i++) {
+        struct piece *p = &g->pieces[i];
         p->gradient = NULL;
         p->narrow = NULL;
         p->buffer = -1;
         p->ready = p->spilled = false;
     }
-    for (uint32_t i = 0; i < t->plan.gradient_buffers; i++)
-        t->pool[i].holds = NULL, t->pool[i].released = false;
-    memset(t->early, 0, t->m->layout->blocks[0].segments);
-    shore__speculation_begin(&t->speculation, t->m->layout, t->s->clip, t->partial);
+    shore__gradient_pool_begin_step(g->pool);
+    memset(g->early, 0, t->m->layout->blocks[0].segments);
+    shore__speculation_begin(&t->speculation, t->m->layout, t->s->clip, g->partial);
     t->abandoned = false;
     mark_lookups(t);
     int rc = shore__compress_begin_step(t, diag);
@@ -132,98 +163,49 @@ int shore__gradients_begin_step(struct trainer *t, struct shore_diag *diag) {
     return rc;
 }
 
-/* ---- buffers -------------------------------------------------------------------------------------------------------
- */
-
-/* A request that read a piece has ended; on a thread of the fleet. */
-static void request_ended(void *ctx, int rc, const struct shore_diag *diag) {
-    struct piece *p = ctx;
-    struct trainer *t = p->owner;
-    pthread_mutex_lock(&t->mutex);
-    if (rc && rc != SHORE_EDISCARDED && !t->failed) {
-        t->failed = rc;
-        if (diag)
-            t->failure = *diag;
-        else
-            shore__fail(&t->failure, rc, "a drive failed: %s", shore_error_text(rc));
-    }
-    if (p->buffer >= 0) t->pool[p->buffer].pending--;
-    pthread_cond_signal(&t->freed);
-    pthread_mutex_unlock(&t->mutex);
-}
-
-static int failed(struct trainer *t, struct shore_diag *diag) {
-    pthread_mutex_lock(&t->mutex);
-    int rc = t->failed;
-    if (rc && diag) *diag = t->failure;
-    pthread_mutex_unlock(&t->mutex);
+int shore__gradients_begin(struct trainer *t, struct piece *p, struct shore_diag *diag) {
+    size_t at = (size_t)p->segment * SHORE_SEGMENT_ELEMS;
+    int rc = p->segment == 0 ? shore__compress_want(t, p->page.block, diag) : 0;
+    if (rc) return rc;
+    if (held_in_table(t, p))
+        p->gradient = t->table_gradient + at;
+    else if (held_whole(t, p))
+        p->gradient = t->gradients->whole + at;
+    else
+        rc = shore__gradient_pool_take(t->gradients->pool, p, &t->waits.drives_ns, diag);
     return rc;
 }
 
-/* A buffer that no piece has used in this step is taken first: while gradients stay in memory, a speculation that fails
- * costs no replay. */
-static int find_buffer(struct trainer *t) {
-    int found = -1;
-    for (uint32_t i = 0; i < t->plan.gradient_buffers; i++) {
-        const struct gradient_buffer *b = &t->pool[i];
-        if (!b->holds) return (int)i;
-        if (found < 0 && b->released && !b->pending) found = (int)i;
-    }
-    return found;
+/* ---- to the drives -------------------------------------------------------------------------------------------------
+ */
+
+static struct segment_facts facts_of(const struct trainer *t, const struct piece *p, uint32_t segment) {
+    const struct gradients *g = t->gradients;
+    if (!held_in_table(t, p)) return (struct segment_facts){.by_segment = false};
+    return (struct segment_facts){.by_segment = true, .due = g->due[segment], .early = g->early[segment]};
 }
 
-void shore__gradients_release(struct trainer *t, struct piece *p) {
-    t->pool[p->buffer] = (struct gradient_buffer){.memory = t->pool[p->buffer].memory};
-    p->gradient = NULL;
-    p->narrow = NULL;
-    p->buffer = -1;
+/* It is complete since this moment. */
+static bool is_new(const struct trainer *t, const struct piece *p, uint32_t segment, uint32_t looked_up) {
+    struct segment_facts facts = facts_of(t, p, segment);
+    return shore__segment_way(&facts, looked_up) == SEGMENT_TO_DRIVE;
 }
 
-int shore__gradients_begin(struct trainer *t, struct piece *p, struct shore_diag *diag) {
-    int rc = p->segment == 0 ? shore__compress_want(t, p->page.block, diag) : 0;
-    if (rc) return rc;
-    if (held_in_table(t, p)) {
-        p->gradient = t->table_gradient + (size_t)p->segment * SHORE_SEGMENT_ELEMS;
-    } else if (held_whole(t, p)) {
-        p->gradient = t->whole_gradient + (size_t)p->segment * SHORE_SEGMENT_ELEMS;
-    } else {
-        uint64_t start = 0;
-        pthread_mutex_lock(&t->mutex);
-        int i;
-        while ((i = find_buffer(t)) < 0 && !t->failed) {
-            if (!start) start = shore__now_ns();
-            pthread_cond_wait(&t->freed, &t->mutex);
-        }
-        pthread_mutex_unlock(&t->mutex);
-        if (start) t->waits.drives_ns += shore__now_ns() - start;
-        if (i < 0) return failed(t, diag);
-        struct gradient_buffer *b = &t->pool[i];
-        if (b->holds) b->holds->gradient = NULL, b->holds->narrow = NULL, b->holds->buffer = -1;
-        b->holds = p;
-        b->released = false;
-        p->buffer = i;
-        p->gradient = b->memory;
-    }
-    return 0;
+/* Read-ahead state is asked for at the segment's own moment alone: to ask is to decide. */
+static enum segment_way way_of(struct trainer *t, const struct piece *p, uint32_t segment, uint32_t looked_up) {
+    struct segment_facts facts = facts_of(t, p, segment);
+    facts.ahead = facts.by_segment && is_new(t, p, segment, looked_up) && shore__ahead_takes(t, segment);
+    return shore__segment_way(&facts, looked_up);
 }
 
-static void count_request(struct trainer *t, struct piece *p) {
-    if (p->buffer < 0) return;
-    pthread_mutex_lock(&t->mutex);
-    t->pool[p->buffer].pending++;
-    t->pool[p->buffer].released = true;
-    pthread_mutex_unlock(&t->mutex);
-}
-
-static void uncount_request(struct trainer *t, struct piece *p) {
-    pthread_mutex_lock(&t->mutex);
-    if (p->buffer >= 0) t->pool[p->buffer].pending--;
-    pthread_mutex_unlock(&t->mutex);
-}
-
-/* It was handed over early, or is updated here. */
-static bool is_elsewhere(struct trainer *t, struct shore__page_id page, uint32_t segment) {
-    return page.block == 0 && (t->early[segment] || shore__ahead_takes(t, segment));
+/* How many segments from `first` on, below `end`, go the way that the first goes, which is *way. */
+static uint32_t run_from(struct trainer *t, const struct piece *p, uint32_t first, uint32_t end, uint32_t looked_up,
+                         enum segment_way *way) {
+    uint32_t n = 1;
+    *way = way_of(t, p, first, looked_up);
+    while (first + n < end && way_of(t, p, first + n, looked_up) == *way)
+        n++;
+    return n;
 }
 
 /* Where the piece's segment is in the form in which it is sent. */
@@ -253,96 +235,60 @@ static int submit_part(struct trainer *t, struct piece *p, struct shore__page_id
         .segment = segment,
         .count = count,
         .coefficient = coefficient,
-        .groups = t->hyper,
+        .groups = t->gradients->hyper,
         .ngroups = SHORE__MODEL_GROUPS,
     };
     fill_gradient(t, p, segment, &update);
-    count_request(t, p);
-    int rc = shore__pager_update(t->pass.pager, page, &update, (struct shore_completion){request_ended, p});
+    int rc = shore__pager_update(t->pass.pager, page, &update, shore__gradient_pool_request(p, false));
     if (!rc) return 0;
-    uncount_request(t, p);
+    shore__gradient_pool_refused(p, false);
     return shore__fail(diag, rc, "an update cannot be handed to the drives: %s", shore_error_text(rc));
 }
 
-/* All of the page that has not been handed over. */
-static int submit_page(struct trainer *t, struct piece *p, struct shore__page_id page, float coefficient,
-                       struct shore_diag *diag) {
-    uint32_t first, count, begin;
+/* Of the page, what goes to the drives at this moment. */
+static int submit_page(struct trainer *t, struct piece *p, struct shore__page_id page, uint32_t looked_up,
+                       float coefficient, struct shore_diag *diag) {
+    uint32_t first, count, n;
+    enum segment_way way;
     int rc = 0;
     shore__page_range(t->m, page, &first, &count);
-    for (uint32_t s = first; !rc && s < first + count; s++) {
-        if (is_elsewhere(t, page, s)) continue;
-        for (begin = s; s + 1 < first + count && !is_elsewhere(t, page, s + 1);)
-            s++;
-        rc = submit_part(t, p, page, begin, s + 1 - begin, coefficient, diag);
+    for (uint32_t s = first; !rc && s < first + count; s += n) {
+        n = run_from(t, p, s, first + count, looked_up, &way);
+        if (way == SEGMENT_TO_DRIVE) rc = submit_part(t, p, page, s, n, coefficient, diag);
     }
-    bool more =
-        page.kind == SHORE__PAGE_SLICE && page.block == 0 && shore__ahead_has(t, shore__model_slice(t->m, page.slice));
+    bool more = looked_up != ALL_LOOKED_UP || (page.kind == SHORE__PAGE_SLICE && page.block == 0 &&
+                                               shore__ahead_has(t, shore__model_slice(t->m, page.slice)));
     if (count && !more) shore__pager_update_end(t->pass.pager, page);
     return rc;
 }
 
 static int submit(struct trainer *t, struct piece *p, float coefficient, struct shore_diag *diag) {
-    int rc = submit_page(t, p, p->page, coefficient, diag);
+    int rc = submit_page(t, p, p->page, ALL_LOOKED_UP, coefficient, diag);
     if (rc || p->page.kind != SHORE__PAGE_SLICE || p->page.slice + 1 < t->m->nslices) return rc;
-    return submit_page(t, p, (struct shore__page_id){SHORE__PAGE_TAIL, p->page.block, 0}, coefficient, diag);
-}
-
-static bool all_fit(const struct trainer *t) {
-    uint32_t pooled = 0;
-    for (uint32_t i = 0; i < t->npieces; i++)
-        pooled += !held_in_table(t, &t->pieces[i]);
-    return t->plan.gradient_buffers >= pooled;
-}
-
-static void spill_ended(void *ctx, int rc, const struct shore_diag *diag) {
-    struct trainer *t = ((struct piece *)ctx)->owner;
-    pthread_mutex_lock(&t->mutex);
-    t->spills--;
-    pthread_mutex_unlock(&t->mutex);
-    request_ended(ctx, rc, diag);
+    return submit_page(t, p, (struct shore__page_id){SHORE__PAGE_TAIL, p->page.block, 0}, ALL_LOOKED_UP, coefficient,
+                       diag);
 }
 
 static int spill(struct trainer *t, struct piece *p, struct shore_diag *diag) {
     if (!p->count) return 0;
     p->spilled = true;
-    count_request(t, p);
-    pthread_mutex_lock(&t->mutex);
-    t->spills++;
-    pthread_mutex_unlock(&t->mutex);
     const void *from = p->narrow ? (const void *)p->narrow : p->gradient;
     int rc = shore_fleet_spill(t->fleet, p->page.block, p->segment, p->count,
                                p->narrow ? SHORE_GRADIENT_BF16 : SHORE_GRADIENT_FP32, from,
-                               (struct shore_completion){spill_ended, p});
+                               shore__gradient_pool_request(p, true));
     if (!rc) return 0;
-    uncount_request(t, p);
-    pthread_mutex_lock(&t->mutex);
-    t->spills--;
-    pthread_mutex_unlock(&t->mutex);
+    shore__gradient_pool_refused(p, true);
     return shore__fail(diag, rc, "gradients cannot be spilled: %s", shore_error_text(rc));
 }
 
-/* Waits for the norm in memory, or on the drives if the buffers that are left would not let backward go on. */
-static int hold_or_spill(struct trainer *t, struct piece *p, struct shore_diag *diag) {
-    if (held_in_table(t, p) || all_fit(t)) return 0;
-    uint32_t others = 0;
-    for (uint32_t i = 0; i < t->plan.gradient_buffers; i++)
-        others += !t->pool[i].holds || t->pool[i].released;
-    return others >= 2 ? 0 : spill(t, p, diag);
-}
+/* ---- what is complete ----------------------------------------------------------------------------------------------
+ */
 
-/* A piece of the held table may be handed over bit by bit; all else is handed over as one. */
-#define ALL_THAT_IS_LEFT UINT32_MAX
-static bool is_due(const struct trainer *t, const struct piece *p, uint32_t segment, uint32_t after) {
-    if (!held_in_table(t, p)) return true;
-    return after == ALL_THAT_IS_LEFT ? !t->early[segment] : t->due[segment] == after;
-}
-
-static void take_norm(struct trainer *t, const struct piece *p, uint32_t after) {
+static void take_norm(struct trainer *t, const struct piece *p, uint32_t looked_up) {
     uint32_t end = p->segment + p->count;
     for (uint32_t s = p->segment, begin; s < end; s++) {
-        if (!is_due(t, p, s, after)) continue;
-        for (begin = s; s + 1 < end && is_due(t, p, s + 1, after);)
+        if (!is_new(t, p, s, looked_up)) continue;
+        for (begin = s; s + 1 < end && is_new(t, p, s + 1, looked_up);)
             s++;
         shore__speculation_add(&t->speculation, p->page.block, begin, s + 1 - begin,
                                p->gradient + (size_t)(begin - p->segment) * SHORE_SEGMENT_ELEMS);
@@ -352,13 +298,13 @@ static void take_norm(struct trainer *t, const struct piece *p, uint32_t after) 
 /* What is complete becomes bf16, if that is how gradients are sent. The table has a second place for that, since its
  * segments are complete at different times; any other piece is narrowed where it is, a stretch at a time, from its
  * start. */
-static void narrow(const struct trainer *t, struct piece *p, uint32_t after) {
+static void narrow(const struct trainer *t, struct piece *p, uint32_t looked_up) {
     if (!t->s->gradient_bf16) return;
     if (held_in_table(t, p)) {
         p->narrow = t->table_narrow + (size_t)p->segment * SHORE_SEGMENT_ELEMS;
 #pragma omp parallel for schedule(static)
         for (uint32_t i = 0; i < p->count; i++)
-            if (is_due(t, p, p->segment + i, after))
+            if (is_new(t, p, p->segment + i, looked_up))
                 shore__bf16_from_f32(p->narrow + (size_t)i * SHORE_SEGMENT_ELEMS,
                                      p->gradient + (size_t)i * SHORE_SEGMENT_ELEMS, SHORE_SEGMENT_ELEMS);
         return;
@@ -371,23 +317,16 @@ static void narrow(const struct trainer *t, struct piece *p, uint32_t after) {
     }
 }
 
-int shore__gradients_early(struct trainer *t, struct piece *p, uint32_t after, struct shore_diag *diag) {
-    uint32_t first, count, begin;
+int shore__gradients_early(struct trainer *t, struct piece *p, uint32_t looked_up, struct shore_diag *diag) {
+    struct gradients *g = t->gradients;
     if (!shore__speculation_goes_on(&t->speculation) || t->compressing) return 0;
-    take_norm(t, p, after);
-    narrow(t, p, after);
-    int rc = failed(t, diag);
+    take_norm(t, p, looked_up);
+    narrow(t, p, looked_up);
+    int rc = shore__gradient_pool_failed(g->pool, diag);
     for (uint32_t s = p->segment; s < p->segment + p->count; s++)
-        t->early[s] |= t->due[s] == after;
-    if (!shore__speculation_goes_on(&t->speculation)) return rc;
-    shore__page_range(t->m, p->page, &first, &count);
-    for (uint32_t s = first; !rc && s < first + count; s++) {
-        if (t->due[s] != after || shore__ahead_takes(t, s)) continue;
-        for (begin = s; s + 1 < first + count && t->due[s + 1] == after && !shore__ahead_takes(t, s + 1);)
-            s++;
-        rc = submit_part(t, p, p->page, begin, s + 1 - begin, 1, diag);
-    }
-    return rc;
+        g->early[s] |= g->due[s] == looked_up;
+    if (rc || !shore__speculation_goes_on(&t->speculation)) return rc;
+    return submit_page(t, p, p->page, looked_up, 1, diag);
 }
 
 /* The last piece of a block selects from all of it, and hands it over or leaves it in memory. */
@@ -398,8 +337,8 @@ static int end_compressed(struct trainer *t, struct piece *p, struct shore_diag 
     p->ready = true;
     if (rc || (slice && p->page.slice + 1 < t->m->nslices)) return rc;
     shore__compress_block(t, block, p->gradient - (size_t)p->segment * SHORE_SEGMENT_ELEMS);
-    if (p->buffer >= 0) shore__gradients_release(t, p);
-    rc = failed(t, diag);
+    if (p->buffer >= 0) shore__gradient_pool_release(p);
+    rc = shore__gradient_pool_failed(t->gradients->pool, diag);
     if (rc || !shore__speculation_goes_on(&t->speculation)) return rc;
     if (!slice) return submit(t, p, 1, diag);
     for (uint32_t i = 0; !rc && i < t->m->nslices; i++)
@@ -408,37 +347,40 @@ static int end_compressed(struct trainer *t, struct piece *p, struct shore_diag 
 }
 
 int shore__gradients_end(struct trainer *t, struct piece *p, struct shore_diag *diag) {
+    struct gradients *g = t->gradients;
     if (t->compressing) return end_compressed(t, p, diag);
-    take_norm(t, p, ALL_THAT_IS_LEFT);
-    narrow(t, p, ALL_THAT_IS_LEFT);
+    take_norm(t, p, ALL_LOOKED_UP);
+    narrow(t, p, ALL_LOOKED_UP);
     p->ready = true;
-    int rc = failed(t, diag);
+    int rc = shore__gradient_pool_failed(g->pool, diag);
     if (rc) return rc;
-    if (t->s->host_update) return spill(t, p, diag);
-    if (shore__speculation_goes_on(&t->speculation)) return submit(t, p, 1, diag);
-    if (!t->speculation.on || all_fit(t)) return hold_or_spill(t, p, diag);
-    t->abandoned = true;
-    return 0;
+    const struct piece_facts facts = {
+        .host_update = t->s->host_update,
+        .speculates = t->speculation.on,
+        .goes_on = shore__speculation_goes_on(&t->speculation),
+        .all_fit = g->all_fit,
+        .held = held_in_table(t, p),
+        .left = shore__gradient_pool_left(g->pool),
+    };
+    enum piece_way way = shore__piece_way(&facts);
+    t->abandoned |= way == PIECE_IS_GIVEN_UP;
+    return way == PIECE_TO_DRIVES ? submit(t, p, 1, diag) : way == PIECE_IS_SPILLED ? spill(t, p, diag) : 0;
 }
 
-void shore__gradients_drain(struct trainer *t) {
-    uint64_t start = shore__now_ns();
-    pthread_mutex_lock(&t->mutex);
-    for (uint32_t i = 0; i < t->plan.gradient_buffers; i++)
-        while (t->pool[i].pending)
-            pthread_cond_wait(&t->freed, &t->mutex);
-    while (t->spills)
-        pthread_cond_wait(&t->freed, &t->mutex);
-    pthread_mutex_unlock(&t->mutex);
-    t->waits.drives_ns += shore__now_ns() - start;
-}
+/* ---- all of them ---------------------------------------------------------------------------------------------------
+ */
 
 void shore__gradients_discard(struct trainer *t) {
     shore_fleet_discard(t->fleet);
     shore__ahead_drop(t);
     shore__pager_discarded(t->pass.pager);
-    memset(t->early, 0, t->m->layout->blocks[0].segments);
-    shore__gradients_drain(t);
+    memset(t->gradients->early, 0, t->m->layout->blocks[0].segments);
+    shore__gradient_pool_drain(t->gradients->pool, &t->waits.drives_ns);
+}
+
+void shore__gradients_forget(struct trainer *t) {
+    shore__gradient_pool_drain(t->gradients->pool, &t->waits.drives_ns);
+    shore__gradient_pool_forget(t->gradients->pool);
 }
 
 static void *place_of(void *ctx, uint32_t block, uint32_t segment) {
@@ -451,13 +393,13 @@ static int host_update(struct trainer *t, float coefficient, struct shore_diag *
         .attempt = shore_fleet_attempt(t->fleet),
         .form = t->s->gradient_bf16 ? SHORE_GRADIENT_BF16 : SHORE_GRADIENT_FP32,
         .coefficient = coefficient,
-        .groups = t->hyper,
+        .groups = t->gradients->hyper,
         .ngroups = SHORE__MODEL_GROUPS,
         .params_at = place_of,
         .ctx = t->pass.pager,
         .buffers = (uint32_t)t->plan.host_buffers,
         .chunk_segments = (uint32_t)t->plan.host_segments,
-        .memory = t->host_memory,
+        .memory = t->gradients->host_update,
     };
     shore__pager_placed(t->pass.pager, SHORE__NO_STEP);
     int rc = shore__host_update_run(t->fleet, &how, &t->waits.drives_ns, diag);
@@ -466,23 +408,25 @@ static int host_update(struct trainer *t, float coefficient, struct shore_diag *
 }
 
 int shore__gradients_finish(struct trainer *t, bool *finite, bool *replay, struct shore_diag *diag) {
+    struct gradients *g = t->gradients;
     struct shore_clipping clipping = shore__speculation_decide(&t->speculation);
     *finite = clipping.finite;
     *replay = false;
-    if (shore__speculation_goes_on(&t->speculation) && *finite && clipping.coefficient == 1) return failed(t, diag);
+    if (shore__speculation_goes_on(&t->speculation) && *finite && clipping.coefficient == 1)
+        return shore__gradient_pool_failed(g->pool, diag);
     if (t->speculation.on) {
         shore__gradients_discard(t);
-        *replay = *finite && !t->compressing && !all_fit(t);
+        *replay = *finite && !t->compressing && !g->all_fit;
         if (*replay) return 0;
     }
-    shore__gradients_drain(t);
-    int rc = failed(t, diag);
+    shore__gradient_pool_drain(g->pool, &t->waits.drives_ns);
+    int rc = shore__gradient_pool_failed(g->pool, diag);
     if (rc || !*finite) return rc;
     if (t->s->host_update) return host_update(t, clipping.coefficient, diag);
-    for (uint32_t i = 0; !rc && i < t->npieces; i++)
-        if (t->pieces[i].ready) {
-            if (t->pieces[i].spilled) t->pieces[i].gradient = NULL, t->pieces[i].narrow = NULL;
-            rc = submit(t, &t->pieces[i], clipping.coefficient, diag);
+    for (uint32_t i = 0; !rc && i < g->npieces; i++)
+        if (g->pieces[i].ready) {
+            if (g->pieces[i].spilled) g->pieces[i].gradient = NULL, g->pieces[i].narrow = NULL;
+            rc = submit(t, &g->pieces[i], clipping.coefficient, diag);
         }
     return rc;
 }

@@ -98,11 +98,6 @@ int shore__train_place(struct trainer *t, const struct shore__memory *memory, st
     t->scratch = shore__memory_at(memory, "backward scratch", 0);
     t->table_gradient = shore__memory_host(memory, "table gradient", 0);
     t->table_narrow = shore__memory_host(memory, "table gradient bf16", 0);
-    t->whole_gradient = shore__memory_host(memory, "whole gradient", 0);
-    for (uint32_t i = 0; i < plan->gradient_buffers; i++)
-        t->pool[i].memory = shore__memory_host(memory, "gradient", i);
-    t->host_memory = shore__memory_host(memory, "host update", 0);
-    t->partial = shore__memory_host(memory, "partial sums", 0);
     struct shore__carve compression = {shore__memory_at(memory, "compression", 0).handle, 0};
     shore__compress_place(&t->compression, t->s, t->m, t->c->threads, &compression);
     return shore__pager_open(&weights, t->c, &plan->residency, memory, &t->pass.pager, diag);

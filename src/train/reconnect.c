@@ -24,10 +24,7 @@ static void give_up_attempt(struct trainer *t) {
     shore__ahead_drop(t);
     shore__pager_forget(t->pass.pager);
     shore__compress_forget(t);
-    shore__gradients_drain(t);
-    pthread_mutex_lock(&t->mutex);
-    t->failed = 0;
-    pthread_mutex_unlock(&t->mutex);
+    shore__gradients_forget(t);
 }
 
 static bool may_pass(int rc) {

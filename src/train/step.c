@@ -75,7 +75,7 @@ static int layer_forward(struct trainer *t, uint32_t layer, struct shore_diag *d
 static int slice_move(struct trainer *t, struct piece *p, bool put, struct shore_diag *diag) {
     uint64_t bytes = (uint64_t)p->count * SHORE_SEGMENT_ELEMS * sizeof(float);
     int rc = shore__train_scratch_move(t, p->page.slice, put, p->gradient, bytes, diag);
-    if (!rc && put) shore__gradients_release(t, p);
+    if (!rc && put) shore__gradient_pool_release(p);
     return rc;
 }
 

@@ -152,11 +152,10 @@ static int open_trainer(struct trainer *t, bool fresh, bool overwrite, const uin
     if (rc) return rc;
     rc = shore__accounting_open(t->fleet, t->throttle, &t->accounting, diag);
     if (rc) return rc;
-    rc = shore__gradients_open(t, diag);
-    if (rc) return rc;
     t->pass.m = t->m;
     t->pass.c = t->c;
     rc = shore__train_place(t, &t->memory, diag);
+    if (!rc) rc = shore__gradients_open(t, diag);
     if (!rc) rc = shore__idle_open(t, shore__ahead_wants(t), diag);
     if (!rc) rc = shore__ahead_open(t, diag);
     if (!rc) rc = shore__compress_open(t, diag);
@@ -168,7 +167,7 @@ static void close_trainer(struct trainer *t) {
     shore__pager_close(t->pass.pager);
     shore__idle_close(t);
     shore__ahead_close(t);
-    shore__gradients_close(t);
+    shore__gradients_close(t->gradients);
     shore__activations_close(t->activations);
     shore__accounting_close(t->accounting);
     if (t->c) t->c->ops->close(t->c);

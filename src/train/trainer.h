@@ -3,38 +3,15 @@
 #ifndef SHORE_TRAIN_TRAINER_H
 #define SHORE_TRAIN_TRAINER_H
 
-#include <pthread.h>
-
 #include "base/diag.h"
 #include "infer/pass.h"
 #include "plan/training.h"
 #include "train/accounting.h"
 #include "train/activations.h"
 #include "train/compress.h"
+#include "train/gradients.h"
 #include "train/speculation.h"
 #include "train/train.h"
-
-/* ---- gradients under way (gradients.c) -----------------------------------------------------------------------------
- */
-
-/* A piece is what one part of backward finishes at once: a layer, a slice of a table (the last one with the tail of its
- * block), or the tail of a tied head. */
-struct piece {
-    struct trainer *owner;
-    struct shore__page_id page; /* its first page; the last slice is followed by its tail */
-    uint32_t segment, count;
-    float *gradient;  /* where it is now, or NULL: spilled, or not made yet */
-    uint16_t *narrow; /* the same in bf16, once it is complete; NULL: it is sent as fp32 */
-    int buffer;       /* of the pool, or -1 */
-    bool ready, spilled;
-};
-
-struct gradient_buffer {
-    float *memory;
-    struct piece *holds; /* NULL: free and never used in this step */
-    int pending;         /* requests that still read it */
-    bool released;       /* may be used again once pending is 0 */
-};
 
 /* ---- idle memory (idle.c) ------------------------------------------------------------------------------------------
  */
@@ -84,27 +61,12 @@ struct trainer {
     shore__buf dx, dx_f32, dlogits, scratch;
     float *table_gradient;  /* tied and held: the whole block */
     uint16_t *table_narrow; /* the same in bf16 */
-    float *whole_gradient;  /* untied and compressed: either table's block */
-    void *host_memory;      /* of --update host */
 
     struct activations *activations;
     struct train_idle idle;
     struct train_ahead ahead;
 
-    /* gradients */
-    pthread_mutex_t mutex; /* guards pool[].pending, spills, failed, failure: completions run on threads of the fleet */
-    pthread_cond_t freed;
-    struct gradient_buffer *pool;
-    struct piece *pieces;
-    uint32_t npieces, first_slice_piece; /* layers, the tied head's tail, then slices */
-    double *partial;                     /* of clip: sum of squares of each segment of the model */
-    uint64_t *block_partial;             /* index of each block's first */
-    uint32_t spills;                     /* under way */
-    uint32_t *due;        /* by segment of block 0: units of this step whose lookups its gradient waits for */
-    unsigned char *early; /* the same: was handed over before the last unit's lookups */
-    int failed;
-    struct shore_diag failure;
-    struct shore_hyper hyper[SHORE__MODEL_GROUPS];
+    struct gradients *gradients;
     struct compression compression;
 
     /* the step in hand */
@@ -180,31 +142,6 @@ bool shore__ahead_is_in_the_way(const struct trainer *t, uint32_t layer);
 int shore__ahead_settle(struct trainer *t,
                         struct shore_diag *diag); /* waits until nothing is fetched or stored any more */
 void shore__ahead_drop(struct trainer *t);        /* the attempt is discarded */
-
-/* gradients.c */
-int shore__gradients_open(struct trainer *t, struct shore_diag *diag);
-void shore__gradients_close(struct trainer *t);
-int shore__gradients_begin_step(struct trainer *t, struct shore_diag *diag);
-struct piece *shore__gradients_layer(struct trainer *t, uint32_t layer);
-struct piece *shore__gradients_slice(struct trainer *t, uint32_t block, uint32_t slice);
-struct piece *shore__gradients_tail(struct trainer *t);
-/* Memory for a piece, with anything in it; waits for a buffer. */
-int shore__gradients_begin(struct trainer *t, struct piece *p, struct shore_diag *diag);
-/* Gives the memory of a piece back that no request reads. */
-void shore__gradients_release(struct trainer *t, struct piece *p);
-/* The piece is complete: its norm is taken, and it is submitted, held or spilled. */
-int shore__gradients_end(struct trainer *t, struct piece *p, struct shore_diag *diag);
-/* Of a tied and held table's slice: what is complete after the head and `after` units' lookups (not the last one's) is
- * handed over now, if the step speculates, so that less is left for when backward ends. Once for each value of after.
- */
-int shore__gradients_early(struct trainer *t, struct piece *p, uint32_t after, struct shore_diag *diag);
-/* All pieces are complete: decides. *finite false: the step is refused (nothing is submitted any more). *replay: the
- * gradients are gone, the step must be computed again without speculating. Otherwise all updates are submitted. */
-int shore__gradients_finish(struct trainer *t, bool *finite, bool *replay, struct shore_diag *diag);
-/* Ends the attempt: nothing that was submitted counts. */
-void shore__gradients_discard(struct trainer *t);
-/* Waits until no request reads a buffer. */
-void shore__gradients_drain(struct trainer *t);
 
 /* batch.c: sequences of data from `first_index` on become the pass's tokens and targets */
 int shore__batch_load(struct trainer *t, struct shore__dataset *data, uint64_t first_index, size_t sequences,
