@@ -214,6 +214,7 @@ static int update_images(struct trainer *t, struct shore_diag *diag) {
 /* Behind what the next forward pass waits for. */
 static int store(struct trainer *t, uint32_t nth, uint32_t count) {
     const struct shore_store store = {
+        .size = sizeof store,
         .base_step = t->base_step,
         .attempt = shore_fleet_attempt(t->fleet),
         .segment = t->ahead.segments[nth],
