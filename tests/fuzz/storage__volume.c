@@ -1,7 +1,8 @@
 /* Volumes from strangers: header, records and placement, in memory and through a file. Checksums are made to fit, or
  * nothing behind them would ever be reached.
  *
- * Input: one byte of choices, 128 bytes of a header, 128 bytes of a record, then entries of a placement table. */
+ * Input: one byte of choices, the first 148 bytes of a header, the first 128 of a record and the 80 that say more of
+ * its slots, then entries of a placement table. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +17,11 @@
 #define CHOICE_UNSIGNED 1u /* leave the checksums as they are */
 #define CHOICE_ANY_SIZE 2u /* leave the size as it is */
 #define CHOICE_FILE 4u
-#define FIELDS_BYTES 128u
+#define HEADER_BYTES 148u
+#define RECORD_BYTES 128u
+#define MORE_OFFSET 2176u
+#define MORE_BYTES 80u
+#define FIELDS_BYTES (HEADER_BYTES + RECORD_BYTES + MORE_BYTES)
 #define PLACEMENT_MOST 4096u
 #define FILE_MOST ((uint64_t)1 << 42)
 
@@ -68,12 +73,13 @@ static void through_a_file(const unsigned char *header, const unsigned char *rec
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     unsigned char header[SHORE__PAGE_BYTES] = {0}, record[SHORE__PAGE_BYTES] = {0}, placement[PLACEMENT_MOST] = {0};
-    if (bytes < 1 + 2 * FIELDS_BYTES) return 0;
+    if (bytes < 1 + FIELDS_BYTES) return 0;
     unsigned choices = data[0];
-    memcpy(header, data + 1, FIELDS_BYTES);
-    memcpy(record, data + 1 + FIELDS_BYTES, FIELDS_BYTES);
-    size_t rest = bytes - 1 - 2 * FIELDS_BYTES;
-    memcpy(placement, data + 1 + 2 * FIELDS_BYTES, rest < PLACEMENT_MOST ? rest : PLACEMENT_MOST);
+    memcpy(header, data + 1, HEADER_BYTES);
+    memcpy(record, data + 1 + HEADER_BYTES, RECORD_BYTES);
+    memcpy(record + MORE_OFFSET, data + 1 + HEADER_BYTES + RECORD_BYTES, MORE_BYTES);
+    size_t rest = bytes - 1 - FIELDS_BYTES;
+    memcpy(placement, data + 1 + FIELDS_BYTES, rest < PLACEMENT_MOST ? rest : PLACEMENT_MOST);
 
     struct shore__header parsed;
     uint64_t size = SHORE__PLACEMENT_OFFSET + PLACEMENT_MOST;
