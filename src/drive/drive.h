@@ -114,6 +114,7 @@ struct shore__drive_config {
     uint32_t ring_buffers;
     uint32_t stage_segments; /* of joined fetches */
     struct shore_arena *arena;
+    uint64_t cache_memory_bytes;               /* that a cache may take beside the arena; 0: no limit */
     struct shore__throttle *throttle;          /* of an emulated machine; NULL: none */
     void (*note)(void *ctx, const char *text); /* may be NULL */
     void *note_ctx;

@@ -179,6 +179,20 @@ static void damage_is_seen(void **state) {
     close_cached(&c);
 }
 
+/* A server's --memory holds, whatever is asked of it. */
+static void budget_of_a_server(void **state) {
+    struct bench b;
+    struct shore__fleet_cache *cache;
+    const struct config config = {"remote", "u", SHORE_IO_AUTO, 0, 0, SHORE_MOMENTS_FP32};
+    assert_true(bench_open(&b, &config, SHORE_ADAMW, false));
+    assert_int_equal(shore__fleet_cache_open(b.fleet, UINT64_C(16) << 30, 4096, &cache, &b.diag), SHORE_EBUDGET);
+    assert_non_null(strstr(b.diag.text, "left of --memory"));
+    assert_int_equal(cache_files(&b.place), 0);
+    must(&b, shore__fleet_cache_open(b.fleet, PAGES * PAGE, PAGE, &cache, &b.diag));
+    must(&b, shore__fleet_cache_close(cache, &b.diag));
+    bench_close(&b);
+}
+
 /* All that has one key is on one drive, and keys are shared out as the state is. */
 static void placed_by_key(void **state) {
     struct cached c;
@@ -201,8 +215,8 @@ static void placed_by_key(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(kept_found_freed), cmocka_unit_test(full),
-                                       cmocka_unit_test(refused), cmocka_unit_test(damage_is_seen),
-                                       cmocka_unit_test(placed_by_key)};
+                                       cmocka_unit_test(refused),          cmocka_unit_test(budget_of_a_server),
+                                       cmocka_unit_test(damage_is_seen),   cmocka_unit_test(placed_by_key)};
     server_start();
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     server_stop();

@@ -6,6 +6,7 @@
 
 #include "base/arena.h"
 #include "base/diag.h"
+#include "base/units.h"
 #include "drive/lane.h"
 #include "drive/local/cache_pages.h"
 #include "storage/cache_file.h"
@@ -22,7 +23,7 @@ struct cache_job {
 struct shore__cache {
     const char *volume;
     const uint64_t *fleet_id;
-    enum shore_io io;
+    const struct shore__drive_config *config;
     pthread_mutex_t start; /* of the lane */
     struct shore__lane lane;
     /* the lane's */
@@ -55,15 +56,24 @@ static int open_cache(struct shore__cache *c, const struct shore__call *call, st
         return shore__fail(diag, -EINVAL, "%s: %llu pages are no size for a cache", name_of(c),
                            (unsigned long long)pages);
     c->page_bytes = call->start;
-    c->table = shore__arena_alloc(NULL, shore__cache_pages_bytes((uint32_t)pages));
+    uint64_t table_bytes = shore__cache_pages_bytes((uint32_t)pages), most = c->config->cache_memory_bytes;
+    uint64_t bytes = table_bytes + (c->volume ? 0 : pages * c->page_bytes);
+    if (most && bytes > most) {
+        char needs[32], has[32];
+        return shore__fail(diag, SHORE_EBUDGET,
+                           "%s: a cache of %llu pages takes %s of memory, and %s are left of --memory", name_of(c),
+                           (unsigned long long)pages, shore__format_size_up(bytes, needs, sizeof needs),
+                           shore__format_size(most, has, sizeof has));
+    }
+    c->table = shore__arena_alloc(NULL, table_bytes);
     if (!c->volume) c->memory = shore__arena_alloc(NULL, pages * c->page_bytes);
     int rc = c->table && (c->volume || c->memory)
                  ? 0
                  : shore__fail(diag, -ENOMEM, "%s: out of memory for a cache", name_of(c));
     if (!rc) shore__cache_pages_init(&c->pages, c->table, (uint32_t)pages);
     if (!rc && c->volume)
-        rc = shore__cache_file_make(c->volume, c->fleet_id, pages * c->page_bytes, c->io, &c->file, diag);
-    if (!rc && c->volume) rc = shore__io_open(&c->file, c->io, DEPTH, NULL, 0, &c->queue, diag);
+        rc = shore__cache_file_make(c->volume, c->fleet_id, pages * c->page_bytes, c->config->io, &c->file, diag);
+    if (!rc && c->volume) rc = shore__io_open(&c->file, c->config->io, DEPTH, NULL, 0, &c->queue, diag);
     if (rc) close_cache(c);
     return rc;
 }
@@ -163,12 +173,13 @@ static void *cache_lane(void *ctx) {
     return NULL;
 }
 
-int shore__cache_new(const char *volume, const uint64_t fleet_id[2], enum shore_io io, struct shore__cache **out) {
+int shore__cache_new(const char *volume, const uint64_t fleet_id[2], const struct shore__drive_config *config,
+                     struct shore__cache **out) {
     struct shore__cache *c = *out = calloc(1, sizeof *c);
     if (!c) return -ENOMEM;
     c->volume = volume;
     c->fleet_id = fleet_id;
-    c->io = io;
+    c->config = config;
     c->file.fd = -1;
     pthread_mutex_init(&c->start, NULL);
     return 0;

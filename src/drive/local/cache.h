@@ -3,12 +3,14 @@
 #ifndef SHORE_DRIVE_LOCAL_CACHE_H
 #define SHORE_DRIVE_LOCAL_CACHE_H
 
+#include "drive/drive.h"
 #include "drive/function.h"
 
 struct shore__cache;
 
-/* Costs nothing until CACHE_OPEN. volume, fleet_id: borrowed; volume NULL: in memory. */
-int shore__cache_new(const char *volume, const uint64_t fleet_id[2], enum shore_io io, struct shore__cache **out);
+/* Costs nothing until CACHE_OPEN. What is given is borrowed; volume NULL: in memory. */
+int shore__cache_new(const char *volume, const uint64_t fleet_id[2], const struct shore__drive_config *config,
+                     struct shore__cache **out);
 /* Calls run one after the other, in the order in which they came; those of them that move bytes have several pages
  * under way. */
 int shore__cache_call(struct shore__cache *c, const struct shore__call *call, struct shore_completion done);

@@ -384,7 +384,7 @@ static int open_queue(struct shore__local *l, unsigned depth, const struct shore
 static int start(struct shore__local *l, struct shore_diag *diag) {
     const char *path = l->volume.file.path;
     int rc = take_memory(l);
-    if (!rc) rc = shore__cache_new(path, l->volume.desc.fleet_id, l->config.io, &l->cache);
+    if (!rc) rc = shore__cache_new(path, l->volume.desc.fleet_id, &l->config, &l->cache);
     if (rc) return shore__fail(diag, rc, "%s: out of memory for its buffers", path);
     struct shore__buffer_range ring = {l->ring, l->ring_bytes}, stage = {l->stage, l->stage_bytes};
     unsigned update_depth = l->config.ring_buffers * shore__local_chunk_ops(&l->config);

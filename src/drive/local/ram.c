@@ -675,7 +675,7 @@ int shore__ram_create(const struct shore__drive_config *config, const char *addr
         r->desc.extents = r->extents;
         rc = take_memory(r);
     }
-    if (!rc) rc = shore__cache_new(NULL, r->desc.fleet_id, r->config.io, &r->cache);
+    if (!rc) rc = shore__cache_new(NULL, r->desc.fleet_id, &r->config, &r->cache);
     if (!rc) rc = shore__lane_start(&r->fetches, "shore-ram-fetch", fetch_lane, r);
     if (!rc) rc = shore__lane_start(&r->updates, "shore-ram-upd", update_lane, r);
     if (rc) {

@@ -112,7 +112,9 @@ int shore__serve_plan(const struct shore__serve_options *o, const char *path, co
         out->slot_bytes = piece_bytes(config, out->piece_segments);
         if (out->slot_bytes < SLOT_BYTES_LEAST) out->slot_bytes = SLOT_BYTES_LEAST;
         out->total_bytes = PROCESS_BYTES + out->slots * out->slot_bytes + shore__drive_memory_bytes(path, config, desc);
-        if (out->total_bytes <= most) return 0;
+        if (out->total_bytes > most) continue;
+        config->cache_memory_bytes = most - out->total_bytes + 1; /* 0 would be no limit */
+        return 0;
     }
     char needs[32], has[32];
     return shore__fail(diag, SHORE_EBUDGET, "the drive needs a server with --memory %s at least, and this one has %s",
