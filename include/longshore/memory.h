@@ -16,6 +16,8 @@
 extern "C" {
 #endif
 
+#define SHORE_BUFFER_ALIGN_BYTES 4096u /* of buffers that direct I/O fills and reads */
+
 enum shore_memory_flags {
     SHORE_MEMORY_LOCKED = 1 /* never paged out: counts against `ulimit -l` */
 };

@@ -1,0 +1,82 @@
+/* The tensors of a state, as blocks: what is fetched and updated together, and where everything in it lies. */
+#ifndef LONGSHORE_LAYOUT_H
+#define LONGSHORE_LAYOUT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "longshore/error.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define SHORE_SEGMENT_ELEMS 65536u    /* what checksums, norms and digests are keyed to */
+#define SHORE_TENSOR_ALIGN_ELEMS 256u /* each tensor of a block starts at a multiple of this */
+
+struct shore_tensor_spec {
+    const char *name;
+    uint64_t elems;
+    uint32_t group; /* index of its parameter group; remote drives take indices below 1,024 */
+};
+
+struct shore_block_spec {
+    const char *name;
+    const struct shore_tensor_spec *tensors;
+    uint32_t ntensors;
+};
+
+struct shore_layout_tensor {
+    char *name;
+    uint64_t offset_elems; /* within the block */
+    uint64_t elems;
+    uint32_t group;
+};
+
+struct shore_layout_block {
+    char *name;
+    struct shore_layout_tensor *tensors;
+    uint32_t ntensors;
+    uint32_t segments;
+    uint64_t elems;        /* end of the last tensor */
+    uint64_t padded_elems; /* segments * SHORE_SEGMENT_ELEMS: the size of a whole-block buffer */
+};
+
+/* Canonical layout: the tensors of each block in the given order, each at a multiple of 256 elements, gaps zero. An
+ * element is a number whose size follows from what is fetched or handed over: shapes and dtypes are the caller's. */
+struct shore_layout {
+    struct shore_layout_block *blocks;
+    uint32_t nblocks;
+    uint64_t elems;    /* of all tensors, without gaps */
+    uint64_t segments; /* of all blocks */
+    void *names;       /* private: of shore_layout_find() */
+};
+
+/* Ownership: the layout is the caller's, for shore_layout_free(), and holds copies of the names. Fleets copy it.
+ * Threading: any; a layout does not change, so that any thread may read it. Errors: SHORE_EINPUT (no blocks, an empty
+ * block or tensor, too large), -ENOMEM. */
+int shore_layout_make(const struct shore_block_spec *blocks, uint32_t nblocks, struct shore_layout **out);
+
+/* Ownership: nobody uses the layout, nor what was read from it. NULL is allowed. */
+void shore_layout_free(struct shore_layout *layout);
+
+/* Where a tensor lies. Shapes are the caller's: a tensor's elements lie in a row, as its elems say. */
+struct shore_tensor_view {
+    size_t size; /* set by the caller: sizeof(struct shore_tensor_view) */
+    uint32_t block, tensor;
+    uint64_t offset_elems; /* within the block: in a buffer that holds all of it */
+    uint64_t elems;
+    uint32_t segment, segments; /* those that it lies in, which are what can be fetched of it */
+    uint64_t view_elems;        /* offset in a buffer that holds just these segments */
+};
+
+/* Finds a tensor by its name, by a hash. Units: times 2 for BF16 and plane R, times 4 for what is fp32, an offset is in
+ * bytes; state images have no such view. Threading: any. Errors: SHORE_EMISSING, SHORE_EINPUT (several tensors have
+ * that name), -EINVAL (out->size). */
+int shore_layout_find(const struct shore_layout *layout, const char *name, struct shore_tensor_view *out);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
