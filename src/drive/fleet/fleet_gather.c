@@ -5,7 +5,7 @@
 #include "base/arena.h"
 #include "base/diag.h"
 #include "drive/chunk.h"
-#include "drive/fleet/fleet.h"
+#include "drive/fleet/join.h"
 #include "number/gather.h"
 
 struct spilling {
@@ -29,8 +29,7 @@ int shore_fleet_spill_gathered(struct shore_fleet *f, uint32_t block, uint32_t s
     const char *fault = shore__gather_fault(&list, &f->layout->blocks[block]);
     if (fault) {
         struct shore_diag why;
-        done.fn(done.ctx, shore__fail(&why, -EINVAL, "shore_fleet_spill_gathered: %s", fault), &why);
-        return 0;
+        return shore__join_refuse(done, shore__fail(&why, -EINVAL, "shore_fleet_spill_gathered: %s", fault), &why);
     }
     struct spilling *s = malloc(sizeof *s);
     if (!s) return -ENOMEM;

@@ -1,0 +1,83 @@
+/* Functions of drives: spilled gradients, and scratch. */
+#include "drive/function.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "drive/chunk.h"
+#include "drive/fleet/join.h"
+#include "drive/layout.h"
+
+static void send_call(struct shore__join *join, uint32_t d, const struct shore__call *call) {
+    struct shore_fleet *f = join->fleet;
+    int rc = f->drives[d]->ops->call(f->drives[d], call, shore__share_completion(join, d));
+    if (rc) shore__share_refused(join, d, rc);
+    shore__link_count(f, d, shore__function(call->function)->link, shore__call_crossing(call, f->layout));
+}
+
+int shore_fleet_spill(struct shore_fleet *f, uint32_t block, uint32_t segment, uint32_t count,
+                      enum shore_gradient_form form, const void *gradient, struct shore_completion done) {
+    size_t each = shore__gradient_segment_bytes(form);
+    int rc = shore__fleet_is_ready(f) && each ? shore__fleet_check_range(f, block, segment, count) : -EINVAL;
+    if (rc) return rc;
+    struct shore__join *join = shore__join_new(f, SHORE__JOIN_SPILL, 0, done);
+    if (!join) return -ENOMEM;
+    for (uint32_t d = 0; d < f->ndrives; d++) {
+        struct shore__range part;
+        if (!shore__fleet_intersect(f, block, d, segment, count, &part)) continue;
+        struct shore__call call = {.function = SHORE__SPILL,
+                                   .block = block,
+                                   .segment = part.first,
+                                   .count = part.count,
+                                   .form = form,
+                                   .in = (const unsigned char *)gradient + (part.first - segment) * each};
+        send_call(join, d, &call);
+    }
+    shore__join_share_done(join, 0, NULL);
+    return 0;
+}
+
+/* Scratch: stripes of 1 MiB go round the drives, by their shares. */
+
+static int scratch(struct shore_fleet *f, bool put, uint64_t offset, uint64_t bytes, unsigned char *buffer,
+                   unsigned char *seal_out, const unsigned char *seal_want, struct shore_completion done) {
+    const uint64_t stripe = SHORE__SCRATCH_STRIPE_BYTES;
+    if (!shore__fleet_is_ready(f) || bytes == 0 || offset % SHORE__IO_ALIGN || bytes % SHORE__IO_ALIGN ||
+        offset > f->scratch_bytes || bytes > f->scratch_bytes - offset) {
+        return -EINVAL;
+    }
+    uint64_t nparts = f->ndrives == 1 ? 1 : (offset + bytes - 1) / stripe - offset / stripe + 1;
+    struct shore__join *join = shore__join_new(f, put ? SHORE__JOIN_PUT : SHORE__JOIN_GET, nparts * 16, done);
+    if (!join) return -ENOMEM;
+    join->nparts = (uint32_t)nparts;
+    join->seal_out = seal_out;
+    if (seal_want) memcpy(join->seal_want, seal_want, 16);
+    uint64_t at = offset;
+    for (uint64_t i = 0; i < nparts; i++) {
+        uint64_t number = at / stripe, within = at % stripe;
+        uint64_t part = nparts == 1 ? bytes : stripe - within;
+        if (part > offset + bytes - at) part = offset + bytes - at;
+        uint64_t local;
+        uint32_t d = shore__stripes_find(&f->stripes, number, &local);
+        struct shore__call call = {.function = put ? SHORE__SCRATCH_PUT : SHORE__SCRATCH_GET,
+                                   .start = local * stripe + within,
+                                   .bytes = part,
+                                   .in = buffer + (at - offset),
+                                   .out = buffer + (at - offset),
+                                   .seal = join->tail + 16 * i};
+        send_call(join, d, &call);
+        at += part;
+    }
+    shore__join_share_done(join, 0, NULL);
+    return 0;
+}
+
+int shore_fleet_scratch_put(struct shore_fleet *f, uint64_t offset, uint64_t bytes, const void *src,
+                            unsigned char seal[16], struct shore_completion done) {
+    return scratch(f, true, offset, bytes, (unsigned char *)(uintptr_t)src, seal, NULL, done);
+}
+
+int shore_fleet_scratch_get(struct shore_fleet *f, uint64_t offset, uint64_t bytes, void *dst,
+                            const unsigned char seal[16], struct shore_completion done) {
+    return scratch(f, false, offset, bytes, dst, NULL, seal, done);
+}

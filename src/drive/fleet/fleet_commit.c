@@ -1,0 +1,176 @@
+/* The commit of a fleet, what waits for it, and the end of an attempt. */
+#include <errno.h>
+#include <string.h>
+
+#include "base/sized.h"
+#include "base/units.h"
+#include "drive/fleet/join.h"
+
+/* The blob goes to the first drive alone: each has the step, and one is enough to keep it. */
+static void send_commit(struct shore_fleet *f, struct shore__join *join) {
+    for (uint32_t d = 0; d < f->ndrives; d++) {
+        int rc = f->drives[d]->ops->commit(f->drives[d], d ? &join->elsewhere : &join->commit,
+                                           shore__share_completion(join, d));
+        if (rc) shore__share_refused(join, d, rc);
+        shore__link_count(f, d, SHORE__LINK_CONTROL, join->commit.metrics_bytes + (d ? 0 : join->commit.blob_bytes));
+    }
+    shore__join_share_done(join, 0, NULL);
+}
+
+/* With the lock: the pending commit, if it can go now. Nothing is sent to any drive before all updates have completed
+ * well: so a failed update fails the commit with every drive untouched. */
+static struct shore__join *commit_due(struct shore_fleet *f, bool *refused) {
+    *refused = false;
+    if (!f->commit || f->commit_sent || f->outstanding) return NULL;
+    f->commit_sent = true;
+    f->commit_start_ns = shore__now_ns();
+    *refused = f->broken_rc || (f->attempt_rc && f->commit->commit.how != SHORE_COMMIT_SKIPPED);
+    return f->commit;
+}
+
+static void commit_go(struct shore_fleet *f, struct shore__join *join, bool refused) {
+    if (refused) {
+        shore__join_share_done(join, f->broken_rc ? f->broken_rc : f->attempt_rc,
+                               f->broken_rc ? &f->broken_diag : &f->attempt_diag);
+    } else {
+        send_commit(f, join);
+    }
+}
+
+void shore__fleet_update_finished(struct shore_fleet *f, uint64_t attempt, int rc, const struct shore_diag *diag) {
+    bool refused;
+    pthread_mutex_lock(&f->lock);
+    f->outstanding--;
+    if (rc && attempt == f->attempt && !f->attempt_rc) {
+        f->attempt_rc = rc;
+        f->attempt_diag = *diag;
+    }
+    struct shore__join *join = commit_due(f, &refused);
+    pthread_mutex_unlock(&f->lock);
+    if (join) commit_go(f, join, refused);
+}
+
+void shore__fleet_commit_finished(struct shore_fleet *f, struct shore__join *join) {
+    int rc = join->rc;
+    pthread_mutex_lock(&f->lock);
+    if (!rc) {
+        f->step = join->commit.step;
+        f->metrics_bytes = join->commit.metrics_bytes;
+        if (f->metrics_bytes) memcpy(f->metrics, join->commit.metrics, f->metrics_bytes);
+        f->attempt_rc = 0;
+    } else if (!(f->attempt_rc && join->commit.how != SHORE_COMMIT_SKIPPED)) {
+        /* some drives may have the new step and some not: recovery decides */
+        f->broken_rc = rc;
+        f->broken_diag = join->diag;
+    }
+    f->commit_ns += shore__now_ns() - f->commit_start_ns;
+    struct shore__join *held = f->held;
+    f->held = f->held_tail = NULL;
+    f->outstanding += f->nheld; /* beside what a broken fleet is just refusing */
+    f->nheld = 0;
+    f->commit = NULL;
+    f->commit_sent = false;
+    pthread_mutex_unlock(&f->lock);
+    join->done.fn(join->done.ctx, rc, rc ? &join->diag : NULL);
+    while (held) {
+        struct shore__join *next = held->next;
+        if (rc) {
+            shore__join_share_done(held, rc, &join->diag);
+        } else {
+            shore__fleet_send_update(held);
+        }
+        held = next;
+    }
+    shore__join_free(join);
+}
+
+static struct shore__join *commit_join(struct shore_fleet *f, const struct shore_commit *commit,
+                                       struct shore_completion done) {
+    struct shore__join *join = shore__join_new(f, SHORE__JOIN_COMMIT, commit->metrics_bytes + commit->blob_bytes, done);
+    if (!join) return NULL;
+    join->commit = *commit;
+    join->commit.metrics = join->tail;
+    join->commit.blob = join->tail + commit->metrics_bytes;
+    if (commit->metrics_bytes) memcpy(join->tail, commit->metrics, commit->metrics_bytes);
+    if (commit->blob_bytes) memcpy(join->tail + commit->metrics_bytes, commit->blob, commit->blob_bytes);
+    join->elsewhere = join->commit;
+    join->elsewhere.blob = NULL;
+    join->elsewhere.blob_bytes = 0;
+    return join;
+}
+
+static bool commit_is_possible(const struct shore_commit *commit) {
+    return (unsigned)commit->how <= SHORE_COMMIT_RESTORED && commit->metrics_bytes <= SHORE__METRICS_BYTES &&
+           commit->blob_bytes <= SHORE_BLOB_BYTES && (commit->metrics || !commit->metrics_bytes) &&
+           (commit->blob || !commit->blob_bytes) && commit->step < UINT64_MAX - 1;
+}
+
+int shore_fleet_commit_with(struct shore_fleet *f, const struct shore_commit *given, struct shore_completion done) {
+    struct shore_commit known, *commit = &known;
+    struct shore_diag why;
+    int rc = shore__sized_in(commit, sizeof *commit, given, "shore_commit", &why);
+    if (!rc && !commit_is_possible(commit)) return -EINVAL;
+    if (!rc && commit->blob_bytes) rc = f->drives[0]->ops->can_carry(f->drives[0], &why);
+    if (rc) return shore__join_refuse(done, rc, &why);
+    struct shore__join *join = commit_join(f, commit, done), *due = NULL;
+    if (!join) return -ENOMEM;
+    bool refused = false;
+    pthread_mutex_lock(&f->lock);
+    if (!f->ready) {
+        rc = -EINVAL;
+    } else if (f->config.read_only) {
+        rc = -EROFS;
+    } else if (f->commit) {
+        rc = -EBUSY;
+    } else if (commit->step != f->step + 1 && commit->how != SHORE_COMMIT_RESTORED) {
+        rc = SHORE_ESTALE;
+    } else {
+        f->commit = join;
+        due = commit_due(f, &refused);
+    }
+    pthread_mutex_unlock(&f->lock);
+    if (rc) shore__join_free(join);
+    if (due) commit_go(f, due, refused);
+    return rc;
+}
+
+int shore_fleet_commit(struct shore_fleet *f, uint64_t base_step, bool skip, const void *metrics,
+                       uint32_t metrics_bytes, struct shore_completion done) {
+    struct shore_commit commit = {.size = sizeof commit,
+                                  .step = base_step + 1,
+                                  .how = skip ? SHORE_COMMIT_SKIPPED : SHORE_COMMIT_UPDATED,
+                                  .metrics = metrics,
+                                  .metrics_bytes = metrics_bytes};
+    return shore_fleet_commit_with(f, &commit, done);
+}
+
+int shore_fleet_commit_restored(struct shore_fleet *f, uint64_t step, const void *metrics, uint32_t metrics_bytes,
+                                struct shore_completion done) {
+    struct shore_commit commit = {.size = sizeof commit,
+                                  .step = step,
+                                  .how = SHORE_COMMIT_RESTORED,
+                                  .metrics = metrics,
+                                  .metrics_bytes = metrics_bytes};
+    return shore_fleet_commit_with(f, &commit, done);
+}
+
+uint64_t shore_fleet_discard(struct shore_fleet *f) {
+    pthread_mutex_lock(&f->lock);
+    uint64_t attempt = ++f->attempt;
+    pthread_mutex_unlock(&f->lock);
+    for (uint32_t d = 0; d < f->ndrives; d++) {
+        f->drives[d]->ops->discard(f->drives[d], attempt);
+    }
+    pthread_mutex_lock(&f->lock);
+    f->attempt_rc = 0;
+    pthread_mutex_unlock(&f->lock);
+    return attempt;
+}
+
+uint64_t shore_fleet_attempt(const struct shore_fleet *fleet) {
+    struct shore_fleet *f = (struct shore_fleet *)(uintptr_t)fleet;
+    pthread_mutex_lock(&f->lock);
+    uint64_t attempt = f->attempt;
+    pthread_mutex_unlock(&f->lock);
+    return attempt;
+}

@@ -1,0 +1,151 @@
+#include "drive/fleet/join.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/diag.h"
+#include "base/units.h"
+#include "drive/chunk.h"
+#include "drive/remote/remote.h"
+
+struct shore__join *shore__join_new(struct shore_fleet *f, enum shore__join_kind kind, size_t tail_bytes,
+                                    struct shore_completion done) {
+    tail_bytes = (tail_bytes + 15) / 16 * 16;
+    struct shore__join *join = calloc(1, sizeof *join + tail_bytes + f->ndrives * sizeof *join->share);
+    if (!join) return NULL;
+    join->share = (struct shore__share *)(void *)(join->tail + tail_bytes);
+    for (uint32_t d = 0; d < f->ndrives; d++) /* now: a drive may complete one part while the next one is made */
+        join->share[d] = (struct shore__share){join, &f->meters[d]};
+    join->fleet = f;
+    join->kind = kind;
+    join->done = done;
+    atomic_init(&join->left, 1); /* the submitter's own share */
+    pthread_mutex_lock(&f->lock);
+    f->joins++;
+    pthread_mutex_unlock(&f->lock);
+    return join;
+}
+
+void shore__join_free(struct shore__join *join) {
+    struct shore_fleet *f = join->fleet;
+    free(join);
+    pthread_mutex_lock(&f->lock);
+    if (--f->joins == 0) pthread_cond_broadcast(&f->idle);
+    pthread_mutex_unlock(&f->lock);
+}
+
+static void join_fail(struct shore__join *join, int rc, const struct shore_diag *diag) {
+    if (atomic_exchange(&join->failed, true)) return;
+    join->rc = rc;
+    if (diag) {
+        join->diag = *diag;
+    } else {
+        shore__fail(&join->diag, rc, "%s", shore_error_text(rc));
+    }
+}
+
+static void finish_seals(struct shore__join *join) {
+    unsigned char sum[16] = {0};
+    for (uint32_t i = 0; i < join->nparts; i++) {
+        shore__sum_add(sum, join->tail + 16 * (size_t)i);
+    }
+    if (join->kind == SHORE__JOIN_PUT) {
+        memcpy(join->seal_out, sum, 16);
+    } else if (memcmp(sum, join->seal_want, 16) != 0 && join->fleet->keeps_data) {
+        join_fail(join, SHORE_ECORRUPT, NULL);
+        shore__fail(&join->diag, SHORE_ECORRUPT,
+                    "scratch data came back from the drives with other bytes than were stored");
+    }
+}
+
+/* What a failed update has left of the step in hand cannot match: its own sentence is the one that helps. */
+static void explain_fetch(struct shore__join *join) {
+    struct shore_fleet *f = join->fleet;
+    pthread_mutex_lock(&f->lock);
+    if (f->attempt_rc && join->update.base_step == f->step + 1) {
+        join->rc = f->attempt_rc;
+        join->diag = f->attempt_diag;
+    }
+    pthread_mutex_unlock(&f->lock);
+}
+
+void shore__join_share_done(struct shore__join *join, int rc, const struct shore_diag *diag) {
+    if (rc) join_fail(join, rc, diag);
+    if (atomic_fetch_sub(&join->left, 1) != 1) return;
+    struct shore_fleet *f = join->fleet;
+    if (join->kind == SHORE__JOIN_COMMIT) {
+        shore__fleet_commit_finished(f, join);
+        return;
+    }
+    if (join->kind == SHORE__JOIN_FETCH && join->rc == SHORE_ECORRUPT) explain_fetch(join);
+    if ((join->kind == SHORE__JOIN_PUT || join->kind == SHORE__JOIN_GET) && !join->rc) finish_seals(join);
+    const struct shore_diag *sentence = join->rc ? &join->diag : NULL;
+    join->done.fn(join->done.ctx, join->rc, sentence);
+    if (join->kind == SHORE__JOIN_UPDATE || join->kind == SHORE__JOIN_STORE || join->kind == SHORE__JOIN_CARRY)
+        shore__fleet_update_finished(f, join->update.attempt, join->rc, sentence);
+    shore__join_free(join);
+}
+
+/* How long each drive has something to do: a slow one shows. */
+static void meter_begin(struct shore__meter *m) {
+    pthread_mutex_lock(&m->lock);
+    if (m->under_way++ == 0) m->since_ns = shore__now_ns();
+    pthread_mutex_unlock(&m->lock);
+}
+
+static void meter_end(struct shore__meter *m) {
+    pthread_mutex_lock(&m->lock);
+    if (--m->under_way == 0) m->busy_ns += shore__now_ns() - m->since_ns;
+    pthread_mutex_unlock(&m->lock);
+}
+
+static void share_done(void *ctx, int rc, const struct shore_diag *diag) {
+    struct shore__share *share = ctx;
+    meter_end(share->meter);
+    shore__join_share_done(share->join, rc, diag);
+}
+
+struct shore_completion shore__share_completion(struct shore__join *join, uint32_t d) {
+    atomic_fetch_add(&join->left, 1);
+    meter_begin(join->share[d].meter);
+    return (struct shore_completion){share_done, &join->share[d]};
+}
+
+/* The share was refused: it counts as one that has failed. A submit has no room for words. */
+void shore__share_refused(struct shore__join *join, uint32_t d, int rc) {
+    struct shore__drive *drive = join->fleet->drives[d];
+    struct shore_diag why;
+    if (!shore__is_remote(drive) || !shore__remote_is_broken(drive, &why))
+        shore__fail(&why, rc, "%s: %s", drive->ops->path(drive), shore_error_text(rc));
+    share_done(&join->share[d], rc, &why);
+}
+
+bool shore__fleet_intersect(const struct shore_fleet *f, uint32_t block, uint32_t d, uint32_t segment, uint32_t count,
+                            struct shore__range *out) {
+    struct shore__range own = f->ranges[(size_t)block * f->ndrives + d];
+    uint32_t first = own.first > segment ? own.first : segment;
+    uint32_t own_end = own.first + own.count, end = segment + count;
+    if (own_end < end) end = own_end;
+    if (own.count == 0 || first >= end) return false;
+    *out = (struct shore__range){first, end - first};
+    return true;
+}
+
+int shore__fleet_check_range(const struct shore_fleet *f, uint32_t block, uint32_t segment, uint32_t count) {
+    if (block >= f->layout->nblocks || count == 0) return -EINVAL;
+    uint32_t segments = f->layout->blocks[block].segments;
+    return segment >= segments || count > segments - segment ? -EINVAL : 0;
+}
+
+bool shore__fleet_is_ready(struct shore_fleet *f) {
+    pthread_mutex_lock(&f->lock);
+    bool ready = f->ready;
+    pthread_mutex_unlock(&f->lock);
+    return ready;
+}
+
+int shore__join_refuse(struct shore_completion done, int rc, const struct shore_diag *why) {
+    done.fn(done.ctx, rc, why);
+    return 0;
+}
