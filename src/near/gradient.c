@@ -35,9 +35,13 @@ static const float *next_gathered(struct shore__gradient *g, uint64_t at, uint64
     }
     uint64_t tile = SHORE__GRADIENT_TILE_ELEMS - at % SHORE__GRADIENT_TILE_ELEMS;
     if (*elems > tile) *elems = tile;
-    shore__gather_fill(&g->gather, first, *elems, g->tile);
-    for (uint64_t i = 0; narrow && i < *elems; i++)
-        g->tile[i] = shore__bf16_to_f32(shore__f32_to_bf16(g->tile[i]));
+    if (narrow) {
+        uint16_t rounded[SHORE__GRADIENT_TILE_ELEMS];
+        shore__gather_fill_bf16(&g->gather, first, *elems, rounded);
+        shore__f32_from_bf16(g->tile, rounded, *elems);
+    } else {
+        shore__gather_fill(&g->gather, first, *elems, g->tile);
+    }
     return g->tile;
 }
 
