@@ -16,7 +16,7 @@ int shore__host_alloc(struct shore__compute *c, enum shore__memory_kind kind, ui
 }
 
 void shore__host_free(struct shore__compute *c, struct shore__span *span) {
-    shore__arena_close(span->owner);
+    shore_arena_close(span->owner);
     *span = (struct shore__span){0};
 }
 

@@ -52,7 +52,7 @@ int shore__compute_bench(struct shore__compute *c, size_t rows, size_t n, size_t
     struct bench b = {0};
     int err = bench_open(&b, c, &shapes, (rows * n + rows * k + n * k) * width + n * k * 4);
     if (err) {
-        shore__arena_close(b.arena);
+        shore_arena_close(b.arena);
         return err;
     }
     shore__buf y = operand(&b, rows * n, width), x = operand(&b, rows * k, width), w = operand(&b, n * k, width);
@@ -65,7 +65,7 @@ int shore__compute_bench(struct shore__compute *c, size_t rows, size_t n, size_t
         uint64_t ns = shore__now_ns() - from;
         if (i > 0 && ns < best) best = ns;
     }
-    shore__arena_close(b.arena);
+    shore_arena_close(b.arena);
     if (!err) *gflops = 2.0 * (double)rows * (double)n * (double)k / (double)best;
     return err;
 }

@@ -22,7 +22,7 @@ struct session {
 static void close_session(struct session *s) {
     shore__pager_close(s->pager);
     if (s->c) s->c->ops->close(s->c);
-    shore__arena_close(s->arena);
+    shore_arena_close(s->arena);
     shore__regions_close(&s->rows);
 }
 

@@ -171,7 +171,7 @@ static void close_trainer(struct trainer *t) {
     shore__activations_close(t->activations);
     shore__accounting_close(t->accounting);
     if (t->c) t->c->ops->close(t->c);
-    shore__arena_close(t->arena);
+    shore_arena_close(t->arena);
     shore__regions_close(&t->rows);
     shore__throttle_close(t->throttle);
 }
