@@ -13,10 +13,6 @@
 
 #define CALL_PIECE_BYTES (UINT64_C(1) << 20) /* what a seal is the sum over: the same for every server */
 
-static struct remote *remote_of(const struct shore__drive *d) {
-    return (struct remote *)(uintptr_t)d;
-}
-
 /* ---- pieces ------------------------------------------------------------------------------------------------------ */
 
 static struct remote_whole *whole_new(uint32_t nparts, struct shore_completion done) {
@@ -30,13 +26,13 @@ static struct remote_whole *whole_new(uint32_t nparts, struct shore_completion d
     return w;
 }
 
-static int send_whole(struct remote *r, struct remote_whole *w) {
+int shore__remote_send(struct remote *r, struct remote_whole *w) {
     int rc = shore__remote_submit(r, w);
     if (rc) free(w);
     return rc;
 }
 
-static bool owns(const struct remote *r, uint32_t block, uint32_t segment, uint32_t count) {
+bool shore__remote_owns(const struct remote *r, uint32_t block, uint32_t segment, uint32_t count) {
     return shore__extent_find(r->drive.desc, block, segment, count);
 }
 
@@ -46,9 +42,8 @@ static uint32_t piece_of(const struct remote *r, uint64_t each) {
     return n ? (uint32_t)(n < 64 ? n : 64) : 1;
 }
 
-/* A request over segments, without its pieces' buffers; the pieces have at most `most` segments. */
-static struct remote_whole *over_segments(uint16_t type, uint32_t block, uint32_t segment, uint32_t count,
-                                          uint32_t most, struct shore_completion done) {
+struct remote_whole *shore__remote_over_segments(uint16_t type, uint32_t block, uint32_t segment, uint32_t count,
+                                                 uint32_t most, struct shore_completion done) {
     struct remote_whole *w = whole_new((count + most - 1) / most, done);
     for (uint32_t i = 0; w && i < w->nparts; i++) {
         uint32_t at = i * most;
@@ -87,7 +82,7 @@ static int control(struct remote *r, struct control *c, struct shore_diag *diag)
     w->part[0].tail_bytes = c->tail_bytes;
     w->look = look_at_result;
     w->ctx = c;
-    int rc = send_whole(r, w);
+    int rc = shore__remote_send(r, w);
     if (rc) {
         pthread_mutex_lock(&r->lock);
         if (diag) *diag = r->why;
@@ -162,12 +157,13 @@ static int remote_init(struct shore__drive *d, uint32_t block, uint32_t segment,
     struct remote *r = remote_of(d);
     struct shore_wait wait;
     const float *arrays[3] = {master, m, v};
-    if (!owns(r, block, segment, count))
+    if (!shore__remote_owns(r, block, segment, count))
         return shore__fail(diag, -EINVAL, "%s: initial state of segments that are not of this drive", r->uri);
     uint32_t most = piece_of(r, (uint64_t)SHORE_SEGMENT_ELEMS * 4);
     if (m || v) most = piece_of(r, (uint64_t)SHORE_SEGMENT_ELEMS * 12);
     shore_wait_init(&wait);
-    struct remote_whole *w = over_segments(SHORE__WIRE_INIT, block, segment, count, most, shore_wait_completion(&wait));
+    struct remote_whole *w =
+        shore__remote_over_segments(SHORE__WIRE_INIT, block, segment, count, most, shore_wait_completion(&wait));
     if (!w) return shore__fail(diag, -ENOMEM, "%s: out of memory", r->uri);
     for (uint32_t i = 0; i < w->nparts; i++) {
         struct remote_request *q = &w->part[i];
@@ -180,23 +176,22 @@ static int remote_init(struct shore__drive *d, uint32_t block, uint32_t segment,
             q->bulk_class[n++] = SHORE__LINK_IN_STATE;
         }
     }
-    int rc = send_whole(r, w);
+    int rc = shore__remote_send(r, w);
     return rc ? shore__fail(diag, rc, "%s", r->why.text) : shore_wait(&wait, diag);
 }
 
 /* ---- others ------------------------------------------------------------------------------------------------------ */
 
-/* Bytes of the request's segments that go over the connection: the padding behind a block stays where it is. */
-static size_t crossing(const struct remote *r, const struct shore__wire_request *f, size_t segment_bytes) {
+size_t shore__remote_crossing(const struct remote *r, const struct shore__wire_request *f, size_t segment_bytes) {
     return shore__layout_bytes(r->config.layout, f->block, f->segment, f->count, segment_bytes);
 }
 
 static int remote_fetch(struct shore__drive *d, const struct shore__drive_fetch *fetch, struct shore_completion done) {
     struct remote *r = remote_of(d);
     size_t each = shore__fetch_segment_bytes(r->config.plane_bytes, fetch->kind);
-    if (!owns(r, fetch->block, fetch->segment, fetch->count)) return -EINVAL;
-    struct remote_whole *w =
-        over_segments(SHORE__WIRE_FETCH, fetch->block, fetch->segment, fetch->count, piece_of(r, each), done);
+    if (!shore__remote_owns(r, fetch->block, fetch->segment, fetch->count)) return -EINVAL;
+    struct remote_whole *w = shore__remote_over_segments(SHORE__WIRE_FETCH, fetch->block, fetch->segment, fetch->count,
+                                                         piece_of(r, each), done);
     if (!w) return -ENOMEM;
     for (uint32_t i = 0; i < w->nparts; i++) {
         struct remote_request *q = &w->part[i];
@@ -204,101 +199,19 @@ static int remote_fetch(struct shore__drive *d, const struct shore__drive_fetch 
         q->fields.kind = fetch->kind;
         size_t bytes = q->fields.count * each;
         q->dst = (unsigned char *)fetch->dst + (q->fields.segment - fetch->segment) * each;
-        q->dst_bytes = fetch->kind == SHORE_FETCH_STATE ? bytes : crossing(r, &q->fields, each);
+        q->dst_bytes = fetch->kind == SHORE_FETCH_STATE ? bytes : shore__remote_crossing(r, &q->fields, each);
         memset((unsigned char *)q->dst + q->dst_bytes, 0, bytes - q->dst_bytes);
         q->dst_class = shore__link_of_fetch(fetch->kind);
     }
-    return send_whole(r, w);
-}
-
-/* Bytes that a piece of an update takes in a slot: each of its three buffers begins at a page. */
-static uint64_t update_bytes(const struct remote *r, const struct shore_update *u, uint32_t at, uint32_t count) {
-    uint64_t elems = (uint64_t)count * SHORE_SEGMENT_ELEMS, gradient = 0;
-    if (u->form == SHORE_GRADIENT_SPARSE)
-        gradient = u->offsets[at + count] - u->offsets[at];
-    else if (!shore__update_is_spilled(u))
-        gradient = count * shore__gradient_segment_bytes(u->form);
-    return (gradient + SHORE__IO_ALIGN - 1) / SHORE__IO_ALIGN * SHORE__IO_ALIGN + (u->residual ? elems * 2 : 0) +
-           (u->params_out ? elems * (r->config.fp32_params ? 4 : 2) : 0);
-}
-
-/* The largest number of segments of which each piece fits a slot. 0: not even one does. */
-static uint32_t update_piece(const struct remote *r, const struct shore_update *u) {
-    for (uint32_t n = r->info.piece_segments; n; n--) {
-        bool fits = true;
-        for (uint32_t at = 0; fits && at < u->count; at += n)
-            fits = update_bytes(r, u, at, u->count - at < n ? u->count - at : n) <= r->info.slot_bytes;
-        if (fits) return n;
-    }
-    return 0;
-}
-
-static void fill_update(struct remote *r, struct remote_request *q, const struct shore_update *u) {
-    struct shore__wire_request *f = &q->fields;
-    uint32_t at = f->segment - u->segment;
-    size_t elem = (size_t)at * SHORE_SEGMENT_ELEMS;
-    f->step = u->base_step;
-    f->era = u->attempt;
-    f->kind = u->form;
-    f->order = u->order;
-    f->coefficient = u->coefficient;
-    f->ngroups = u->ngroups;
-    q->rank = (uint64_t)u->order + 1; /* what somebody waits for goes first */
-    q->update = u;
-    if (u->form == SHORE_GRADIENT_SPARSE) {
-        q->bulk[0] = (const unsigned char *)u->gradient + u->offsets[at];
-        q->bulk_bytes[0] = u->offsets[at + f->count] - u->offsets[at];
-        q->bulk_class[0] = SHORE__LINK_IN_COMPRESSED;
-    } else if (!shore__update_is_spilled(u)) {
-        size_t each = shore__gradient_segment_bytes(u->form);
-        q->bulk[0] = u->gather ? NULL : (const unsigned char *)u->gradient + at * each;
-        q->bulk_bytes[0] = crossing(r, f, each);
-        q->bulk_class[0] = SHORE__LINK_IN_GRADIENTS;
-    } else {
-        f->flags |= SHORE__WIRE_SPILLED;
-    }
-    f->bytes = q->bulk_bytes[0];
-    if (u->residual) {
-        f->flags |= SHORE__WIRE_RESIDUAL;
-        q->bulk[1] = u->residual + elem;
-        q->bulk_bytes[1] = crossing(r, f, (size_t)SHORE_SEGMENT_ELEMS * 2);
-        q->bulk_class[1] = SHORE__LINK_IN_STATE;
-    }
-    if (u->params_out) {
-        size_t each = (size_t)SHORE_SEGMENT_ELEMS * (r->config.fp32_params ? 4 : 2);
-        f->flags |= SHORE__WIRE_PARAMS;
-        q->dst = (unsigned char *)u->params_out + at * each;
-        q->dst_bytes = crossing(r, f, each);
-        memset((unsigned char *)q->dst + q->dst_bytes, 0, f->count * each - q->dst_bytes);
-        q->dst_class = SHORE__LINK_OUT_PARAMS;
-    }
-}
-
-static int remote_update(struct shore__drive *d, const struct shore_update *update, struct shore_completion done) {
-    struct remote *r = remote_of(d);
-    int rc = shore__update_check(&r->config, update);
-    if (rc) return rc;
-    if (!owns(r, update->block, update->segment, update->count)) return -EINVAL;
-    struct shore_update u = *update;
-    /* what is not stored need not be sent */
-    if (!r->config.plane_bytes[SHORE_PLANE_R]) u.residual = NULL;
-    if (u.ngroups > SHORE__WIRE_GROUPS_MOST) u.ngroups = SHORE__WIRE_GROUPS_MOST;
-    uint32_t most = update_piece(r, &u);
-    if (!most) return -EINVAL;
-    struct remote_whole *w = over_segments(SHORE__WIRE_UPDATE, u.block, u.segment, u.count, most, done);
-    if (!w) return -ENOMEM;
-    w->update = u;
-    for (uint32_t i = 0; i < w->nparts; i++)
-        fill_update(r, &w->part[i], &w->update);
-    return send_whole(r, w);
+    return shore__remote_send(r, w);
 }
 
 static int remote_store(struct shore__drive *d, const struct shore_store *store, struct shore_completion done) {
     struct remote *r = remote_of(d);
     size_t each = shore__state_segment_bytes(r->config.plane_bytes);
-    if (!owns(r, store->block, store->segment, store->count)) return -EINVAL;
-    struct remote_whole *w =
-        over_segments(SHORE__WIRE_STORE, store->block, store->segment, store->count, piece_of(r, each), done);
+    if (!shore__remote_owns(r, store->block, store->segment, store->count)) return -EINVAL;
+    struct remote_whole *w = shore__remote_over_segments(SHORE__WIRE_STORE, store->block, store->segment, store->count,
+                                                         piece_of(r, each), done);
     if (!w) return -ENOMEM;
     for (uint32_t i = 0; i < w->nparts; i++) {
         struct remote_request *q = &w->part[i];
@@ -310,7 +223,7 @@ static int remote_store(struct shore__drive *d, const struct shore_store *store,
         q->bulk_bytes[0] = q->fields.count * each;
         q->bulk_class[0] = SHORE__LINK_IN_STATE;
     }
-    return send_whole(r, w);
+    return shore__remote_send(r, w);
 }
 
 static void fill_call(const struct remote *r, struct remote_request *q, const struct shore__call *part) {
@@ -346,7 +259,7 @@ static int remote_call(struct shore__drive *d, const struct shore__call *call, s
         struct shore__call part = shore__call_part(call, at, units - at < most ? units - at : most);
         fill_call(r, &w->part[i], &part);
     }
-    return send_whole(r, w);
+    return shore__remote_send(r, w);
 }
 
 static void look_at_commit(struct remote *r, const struct remote_whole *w) {
@@ -364,7 +277,7 @@ static int remote_commit(struct shore__drive *d, const struct shore_commit *comm
     w->part[0].tail_bytes = commit->metrics_bytes;
     w->part[0].blob = commit->blob;
     w->part[0].blob_bytes = (uint32_t)commit->blob_bytes;
-    return send_whole(r, w);
+    return shore__remote_send(r, w);
 }
 
 /* What the server says of its drive, if it knows of such things. */
@@ -378,18 +291,18 @@ static int remote_can_carry(const struct shore__drive *d, struct shore_diag *dia
 static int remote_carry(struct shore__drive *d, const struct shore_store *which, struct shore_completion done) {
     struct remote *r = remote_of(d);
     struct shore_diag why;
-    if (!owns(r, which->block, which->segment, which->count)) return -EINVAL;
+    if (!shore__remote_owns(r, which->block, which->segment, which->count)) return -EINVAL;
     int rc = remote_can_carry(d, &why);
     if (rc) {
         done.fn(done.ctx, rc, &why);
         return 0;
     }
     struct remote_whole *w =
-        over_segments(SHORE__WIRE_CARRY, which->block, which->segment, which->count, which->count, done);
+        shore__remote_over_segments(SHORE__WIRE_CARRY, which->block, which->segment, which->count, which->count, done);
     if (!w) return -ENOMEM;
     w->part[0].fields.step = which->base_step;
     w->part[0].fields.era = which->attempt;
-    return send_whole(r, w);
+    return shore__remote_send(r, w);
 }
 
 static int remote_blob(struct shore__drive *d, void *blob, uint32_t *bytes, struct shore_diag *diag) {
@@ -406,19 +319,6 @@ static int remote_blob(struct shore__drive *d, void *blob, uint32_t *bytes, stru
 
 /* ---- questions --------------------------------------------------------------------------------------------------- */
 
-static void add_far(struct shore_ledger *to, const struct shore_ledger *l) {
-    to->drive_read_state += l->drive_read_state;
-    to->drive_write_state += l->drive_write_state;
-    to->drive_read_fetch += l->drive_read_fetch;
-    to->drive_read_spill += l->drive_read_spill;
-    to->drive_write_spill += l->drive_write_spill;
-    to->drive_read_scratch += l->drive_read_scratch;
-    to->drive_write_scratch += l->drive_write_scratch;
-    to->drive_write_commit += l->drive_write_commit;
-    to->update_io_wait_ns += l->update_io_wait_ns;
-    to->update_compute_ns += l->update_compute_ns;
-}
-
 void shore__remote_link_bytes(const struct shore__drive *d, uint64_t *in, uint64_t *out) {
     struct remote *r = remote_of(d);
     *in = r->closed_in;
@@ -434,8 +334,8 @@ static void remote_ledger(const struct shore__drive *d, struct shore_ledger *add
     struct remote *r = remote_of(d);
     uint64_t in, out, bulk = 0, *of = r->class_bytes;
     pthread_mutex_lock(&r->lock);
-    add_far(add_to, &r->far_before);
-    add_far(add_to, &r->far);
+    shore__wire_ledger_add(add_to, &r->far_before);
+    shore__wire_ledger_add(add_to, &r->far);
     add_to->link_in_gradients += of[SHORE__LINK_IN_GRADIENTS];
     add_to->link_in_compressed += of[SHORE__LINK_IN_COMPRESSED];
     add_to->link_out_params += of[SHORE__LINK_OUT_PARAMS];
@@ -488,7 +388,7 @@ static const struct shore__drive_ops remote_ops = {
     .begin = remote_begin,
     .init = remote_init,
     .fetch = remote_fetch,
-    .update = remote_update,
+    .update = shore__remote_update,
     .store = remote_store,
     .carry = remote_carry,
     .call = remote_call,

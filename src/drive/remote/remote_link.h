@@ -98,8 +98,23 @@ struct remote {
     uint64_t closed_in, closed_out; /* bytes of connections that are closed */
 };
 
+static inline struct remote *remote_of(const struct shore__drive *d) {
+    return (struct remote *)(uintptr_t)d;
+}
+
 /* remote.c */
 const struct shore__drive_ops *shore__remote_table(void);
+bool shore__remote_owns(const struct remote *r, uint32_t block, uint32_t segment, uint32_t count);
+/* A request over segments, without its pieces' buffers; the pieces have at most `most` segments. */
+struct remote_whole *shore__remote_over_segments(uint16_t type, uint32_t block, uint32_t segment, uint32_t count,
+                                                 uint32_t most, struct shore_completion done);
+/* Bytes of the request's segments that go over the connection: the padding behind a block stays where it is. */
+size_t shore__remote_crossing(const struct remote *r, const struct shore__wire_request *f, size_t segment_bytes);
+/* Queues it, or frees it. */
+int shore__remote_send(struct remote *r, struct remote_whole *w);
+
+/* remote_update.c */
+int shore__remote_update(struct shore__drive *d, const struct shore_update *update, struct shore_completion done);
 
 /* remote_link.c. Queues all parts of whole; a code: it is broken, and nothing was taken. */
 int shore__remote_submit(struct remote *r, struct remote_whole *whole);

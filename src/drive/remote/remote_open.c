@@ -235,18 +235,8 @@ int shore__remote_reconnect(struct shore__drive *d, struct shore_diag *diag) {
     if (!r->at.text) return shore__fail(diag, SHORE_EMISSING, "%s: there is no way back to it", r->uri);
     shore__remote_stop(r);
     /* its counters begin anew */
-    struct shore_ledger *sum = &r->far_before, *last = &r->far;
-    sum->drive_read_state += last->drive_read_state;
-    sum->drive_write_state += last->drive_write_state;
-    sum->drive_read_fetch += last->drive_read_fetch;
-    sum->drive_read_spill += last->drive_read_spill;
-    sum->drive_write_spill += last->drive_write_spill;
-    sum->drive_read_scratch += last->drive_read_scratch;
-    sum->drive_write_scratch += last->drive_write_scratch;
-    sum->drive_write_commit += last->drive_write_commit;
-    sum->update_io_wait_ns += last->update_io_wait_ns;
-    sum->update_compute_ns += last->update_compute_ns;
-    *last = (struct shore_ledger){0};
+    shore__wire_ledger_add(&r->far_before, &r->far);
+    r->far = (struct shore_ledger){0};
     int rc = shore__way_open(&r->at, &r->links[0].way, diag);
     return rc ? rc : begin(r, mode_of_opening(&r->config), NULL, diag);
 }

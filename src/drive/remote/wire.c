@@ -292,6 +292,12 @@ void shore__wire_ledger_put(unsigned char out[SHORE__WIRE_LEDGER_BYTES], const s
 #undef PUT
 }
 
+void shore__wire_ledger_add(struct shore_ledger *to, const struct shore_ledger *from) {
+#define ADD(field) to->field += from->field;
+    LEDGER_FIELDS(ADD)
+#undef ADD
+}
+
 bool shore__wire_ledger_get(const unsigned char *in, uint32_t bytes, struct shore_ledger *add_to) {
     if (bytes < SHORE__WIRE_LEDGER_BYTES || shore__get_u32(in) != 10) return false;
     const unsigned char *at = in + 4;

@@ -161,6 +161,7 @@ int shore__wire_answer_get(const struct shore__wire_header *h, const unsigned ch
 /* Counters of the far side, in the result of BEGIN, COMMIT and LEDGER. */
 #define SHORE__WIRE_LEDGER_BYTES (4u + 8u * 10u)
 void shore__wire_ledger_put(unsigned char out[SHORE__WIRE_LEDGER_BYTES], const struct shore_ledger *l);
+void shore__wire_ledger_add(struct shore_ledger *to, const struct shore_ledger *from); /* these counters alone */
 bool shore__wire_ledger_get(const unsigned char *in, uint32_t bytes, struct shore_ledger *add_to);
 
 /* Result of RECOVERY, and part of OPEN's. At most SHORE__WIRE_RECOVERY_BYTES. */
