@@ -59,8 +59,8 @@ sweep() {
 }
 
 # With AVX2, oneDNN allocates memory for each product: holes in the heap, which the least budget has no room for.
-large=(train --init "$place/vocabulary.json" --drive "$place/d1" --batch 64 --seq-len 64 --eval-every 1 --val-share 0.3
-       --data "$place/text" --out "$place/run" --steps 3)
+large=(train --init "$place/vocabulary.json" --drive "$place/d1" --batch 32 --seq-len 64 --eval-every 1 --val-share 0.02
+       --data "$place/text" --out "$place/run" --steps 2)
 holds "large vocabulary, minimum" "$(minimum "${large[@]}")" "${large[@]}"
 sweep "small, one drive" --init "$place/small.json" --drive "$place/d1" --batch 4 --seq-len 64
 sweep "small, large batch" --init "$place/small.json" --drive "$place/d1" --batch 64 --seq-len 64 --eval-every 1 --val-share 0.1

@@ -38,7 +38,7 @@ fail() {
 same() { if [ "$2" = "$3" ]; then ok "$1"; else fail "$1: '$2' is not '$3'"; fi; }
 
 # run ARGS...: output in $place/log, exit code in $rc. A run that hangs is ended and fails with 124.
-guard=(timeout -k 5 "${LIMIT:-120}")
+guard=(timeout -k 5 "${LIMIT:-400}")
 run() {
     printf '$ longshore %s\n' "$*" >"$place/log"
     "${guard[@]}" "$LONGSHORE" "$@" >>"$place/log" 2>&1 </dev/null

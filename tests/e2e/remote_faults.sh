@@ -4,7 +4,7 @@
 . "$(dirname "$0")/lib.sh"
 gpt2_config "$place/config.json" 2 96 4 64 600
 some_text "$place/text" 300
-common=(--init "$place/config.json" --data "$place/text" --steps 40 --batch 8 --seq-len 64 --memory 512MiB --quiet)
+common=(--init "$place/config.json" --data "$place/text" --steps 20 --batch 8 --seq-len 64 --memory 512MiB --quiet)
 export LONGSHORE_SILENCE=1
 mkdir "$place/far" "$place/other" "$place/rsh"
 server=
@@ -224,8 +224,8 @@ ended() {
     rc=$?
     background=
 }
-merge common --steps 400
-must train "${merged[@]}" --seed 3 --drive ram: --out "$place/whole400"
+merge common --steps 100
+must train "${merged[@]}" --seed 3 --drive ram: --out "$place/whole100"
 wanted=$(digest)
 started "$place/silent" train "${merged[@]}" --seed 3 --drive "unix:$socket:silent.volume" --out "$place/silent"
 kill -STOP $background
@@ -312,10 +312,10 @@ if [ "$(id -u)" = 0 ] && mkdir "$place/tiny" && mount -t tmpfs -o size=20M none 
         train "${common[@]}" --drive "$tiny/second.volume" --out "$place/x"
     dd if=/dev/zero of="$place/tiny/filler" bs=65536 2>/dev/null
     refused "no room for a snapshot" "$tiny.*needs .* free space" snapshot "$place/full" two
-    must train --resume "$place/full" --snapshot-every 30
-    grep -q "no snapshot of step 30: $tiny.*free space" "$place/log" && ok "training goes on" || fail "no snapshot, and not a word"
+    must train --resume "$place/full" --snapshot-every 15
+    grep -q "no snapshot of step 15: $tiny.*free space" "$place/log" && ok "training goes on" || fail "no snapshot, and not a word"
     wanted=$(digest)
-    must train "${common[@]}" --seed 3 --drive ram: --out "$place/whole40"
+    must train "${common[@]}" --seed 3 --drive ram: --out "$place/whole20"
     same "a full disk: digest" "$wanted" "$(digest)"
     same "nothing is left" "$(ls "$place/tiny")" "$(printf 'filler\nlongshore.volume')"
     umount "$place/tiny"
