@@ -85,7 +85,7 @@ for signal in INT TERM KILL KILL KILL KILL; do
     "$LONGSHORE" doctor --drive "$drive" "$place/other" "$drive" "$place/other" >"$place/log" 2>&1 </dev/null &
     background=$!
     for _ in $(seq 2000); do grep -q ssh "$place/log" && break; sleep 0.005; done
-    sleep "$(awk -v ms=$((RANDOM % 150)) 'BEGIN {printf "%.3f", ms / 1000}')"
+    nap 0 150000
     kill -$signal $background 2>/dev/null
     wait $background 2>/dev/null
     background=

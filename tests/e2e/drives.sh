@@ -2,9 +2,6 @@
 # A run's state moves to more, fewer and other drives: the same digest, the same bits afterwards; kills at random
 # instants of moves leave the old placement or the new one.
 . "$(dirname "$0")/lib.sh"
-seed=${SEED:-$RANDOM}
-RANDOM=$seed
-echo "SEED=$seed"
 gpt2_config "$place/config.json" 2 96 4 64 600
 some_text "$place/text" 300
 common=(--init "$place/config.json" --seed 3 --data "$place/text" --steps 12 --batch 8 --seq-len 64 --lr 2e-3
@@ -160,7 +157,7 @@ for i in $(seq "${KILLS:-24}"); do
     "$LONGSHORE" drive list "$run" 2>/dev/null | grep -q "$place/d3:" && words=("${b[@]}")
     "$LONGSHORE" drive move "$run" "${words[@]}" >"$place/log" 2>&1 </dev/null &
     background=$!
-    sleep "$(awk -v us=$((RANDOM * 32768 % limit + RANDOM % 1000)) 'BEGIN {printf "%.6f", us / 1000000}')"
+    nap 0 "$limit"
     kill -9 $background 2>/dev/null && kills=$((kills + 1))
     wait $background 2>/dev/null
     background=

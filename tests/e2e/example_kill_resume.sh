@@ -18,7 +18,7 @@ killed() {
     for try in $(seq 100); do
         "$trainer" $steps "$@" >"$place/log" 2>&1 &
         background=$!
-        sleep "$(printf '0.%03d' $((RANDOM % 400 + 5)))"
+        nap 5000 400000
         if kill -9 "$background" 2>/dev/null; then kills=$((kills + 1)); fi
         wait "$background" 2>/dev/null
         rc=$?

@@ -2,9 +2,6 @@
 # A volume that was changed behind our back: a flipped byte anywhere is either not used or named, a truncated,
 # replaced or old file is named; and what is not damaged ends with the right digest.
 . "$(dirname "$0")/lib.sh"
-seed=${SEED:-$RANDOM}
-RANDOM=$seed
-echo "SEED=$seed"
 gpt2_config "$place/config.json" 1 64 4 32 300
 some_text "$place/text" 100
 common=(--init "$place/config.json" --seed 3 --data "$place/text" --steps 6 --batch 2 --seq-len 32 --memory 512MiB)

@@ -2,9 +2,6 @@
 # Moves, snapshots and rollbacks where drives are behind a server: the same digest, also after the server was killed in
 # the middle.
 . "$(dirname "$0")/lib.sh"
-seed=${SEED:-$RANDOM}
-RANDOM=$seed
-echo "SEED=$seed"
 gpt2_config "$place/config.json" 2 96 4 64 600
 some_text "$place/text" 300
 common=(--init "$place/config.json" --seed 3 --data "$place/text" --steps 12 --batch 8 --seq-len 64 --memory 512MiB --quiet)
@@ -120,7 +117,7 @@ for i in $(seq "${KILLS:-6}"); do
     esac
     "$LONGSHORE" "${words[@]}" --quiet >"$place/log" 2>&1 </dev/null &
     client=$!
-    sleep "$(awk -v ms=$((RANDOM % 250)) 'BEGIN {printf "%.3f", ms / 1000}')"
+    nap 0 250000
     stop_serving
     kill -9 $client 2>/dev/null
     wait $client 2>/dev/null

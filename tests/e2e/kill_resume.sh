@@ -2,9 +2,6 @@
 # kill -9 at random instants until the run has ended: the same digest and metrics as a run never interrupted. Then the
 # polite signals, and a second run on drives in use.
 . "$(dirname "$0")/lib.sh"
-seed=${SEED:-$RANDOM}
-RANDOM=$seed
-echo "SEED=$seed"
 gpt2_config "$place/config.json" 2 96 4 64 600
 some_text "$place/text" 300
 steps=${STEPS:-40}

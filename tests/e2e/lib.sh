@@ -9,6 +9,16 @@ PEAK=${PEAK:-$build/tool_peak}
 FAIL_IO_SO=${FAIL_IO_SO:-$build/libtool_fail_io.so}
 export LC_ALL=C OMP_WAIT_POLICY=passive
 
+# What is random follows SEED. Not in $(...): bash begins anew there.
+RANDOM=${SEED:=$RANDOM}
+echo "SEED=$SEED"
+# nap LEAST SPAN: sleeps for LEAST microseconds and up to SPAN more
+nap() {
+    local us=$(($1 + (RANDOM * 32768 + RANDOM) % ($2 + 1))) seconds
+    printf -v seconds '%d.%06d' $((us / 1000000)) $((us % 1000000))
+    sleep "$seconds"
+}
+
 # Beside the program, not in /tmp: a file system in memory takes no direct I/O.
 place=$(mktemp -d "$(dirname "$LONGSHORE")/e2e.XXXXXX")
 failures=0
@@ -89,7 +99,7 @@ kill_far_side() {
     kills=0
     while [ $kills -lt "$most" ] && kill -0 $background 2>/dev/null; do
         # the first at once: on a fast machine the run is soon over
-        [ $kills = 0 ] || sleep "$(awk -v ms=$((RANDOM % pause)) 'BEGIN {printf "%.3f", ms / 1000 + 0.02}')"
+        [ $kills = 0 ] || nap 20000 $((pause * 1000))
         far=$(pgrep -P $background -f "drive serve --stdio") && kill -9 $far 2>/dev/null && kills=$((kills + 1))
     done
     wait $background
@@ -110,7 +120,7 @@ kill_and_resume() {
         "$LONGSHORE" "${args[@]}" >>"$place/log" 2>&1 </dev/null &
         background=$!
         if [ $kills -lt "$most" ]; then
-            sleep "$(awk -v ms=$((RANDOM % limit)) 'BEGIN {printf "%.3f", ms / 1000 + 0.01}')"
+            nap 10000 $((limit * 1000))
             kill -9 $background 2>/dev/null && kills=$((kills + 1))
         fi
         wait $background 2>/dev/null

@@ -149,7 +149,7 @@ if ! command -v /usr/sbin/sshd >/dev/null || ! command -v ssh >/dev/null; then
 fi
 keys=$(mktemp -d "${TMPDIR:-/tmp}/longshore-ssh.XXXXXX")
 ssh-keygen -q -t ed25519 -N '' -f "$keys/host" && ssh-keygen -q -t ed25519 -N '' -f "$keys/user"
-port=$((20000 + RANDOM % 20000))
+port=$(perl -MIO::Socket::INET -e 'print IO::Socket::INET->new(Listen => 1, LocalAddr => "127.0.0.1:0")->sockport')
 cp "$keys/user.pub" "$keys/authorized"
 echo "[localhost]:$port $(cut -d' ' -f1,2 "$keys/host.pub")" >"$keys/known"
 cat >"$keys/sshd_config" <<CONFIG

@@ -2,9 +2,6 @@
 # What compression leaves out of the gradients: saved on the drives, it survives any crash to the bit; on the host, it
 # survives a clean stop, and its loss at a crash is said aloud.
 . "$(dirname "$0")/lib.sh"
-seed=${SEED:-$RANDOM}
-RANDOM=$seed
-echo "SEED=$seed"
 gpt2_config "$place/config.json" 2 96 4 64 600
 some_text "$place/text" 300
 steps=${STEPS:-30}
@@ -68,7 +65,7 @@ for residual in host saved; do
         "$place/d2/near-$residual.volume" --out "$run" >"$place/log" 2>&1 </dev/null &
     background=$!
     while kill -0 $background 2>/dev/null && [ $kills -lt 6 ]; do
-        sleep "$(awk -v ms=$((RANDOM % limit)) 'BEGIN {printf "%.3f", ms / 1000 + 0.05}')"
+        nap 50000 $((limit * 1000))
         [ -s "$run/metrics.jsonl" ] || continue
         far=$(pgrep -P $background -f "drive serve --stdio") && kill -9 $far && kills=$((kills + 1))
     done

@@ -2,9 +2,6 @@
 # Named copies of a run's state, and going back to them: the same digest, the same bits afterwards, on the same drives or
 # others; kills at random instants leave a snapshot whole or not there, and a rollback undone or done.
 . "$(dirname "$0")/lib.sh"
-seed=${SEED:-$RANDOM}
-RANDOM=$seed
-echo "SEED=$seed"
 gpt2_config "$place/config.json" 2 96 4 64 600
 some_text "$place/text" 300
 common=(--init "$place/config.json" --seed 3 --data "$place/text" --val-share 0.1 --eval-every 5 --steps 20 --batch 8
@@ -228,7 +225,7 @@ killed() { # LIMIT_US ARGS...
     shift
     "$LONGSHORE" "$@" >"$place/log" 2>&1 </dev/null &
     background=$!
-    sleep "$(awk -v us=$((RANDOM * 32768 % limit + RANDOM % 1000)) 'BEGIN {printf "%.6f", us / 1000000}')"
+    nap 0 "$limit"
     kill -9 $background 2>/dev/null
     wait $background 2>/dev/null
     background=

@@ -5,8 +5,6 @@ source "$(dirname "$0")/lib.sh"
 speculate=$(dirname "$LONGSHORE")/speculate
 steps=60
 limit=0.7 # of the norms here: some attempts are discarded, most are not
-RANDOM=${SEED:=$((RANDOM * 32768 + RANDOM))}
-echo "SEED=$SEED"
 
 "$speculate" --wait $steps $limit ram: >"$place/log" 2>&1 || fail "waiting, in memory"
 want=$(tail -n 1 "$place/log")
@@ -21,7 +19,7 @@ killed() { # what, drives...
     for try in $(seq 40); do
         "$speculate" $steps $limit "$@" >"$place/log" 2>&1 &
         background=$!
-        sleep "$(printf '0.%03d' $((RANDOM % 300 + 1 + longest)))"
+        nap $((longest * 1000 + 1000)) 300000
         kill -9 "$background" 2>/dev/null && kills=$((kills + 1))
         wait "$background" 2>/dev/null
         rc=$?

@@ -2,9 +2,6 @@
 # Text becomes tokens: the same for every number of threads, runs without an end in a small budget, and killed at any
 # instant nothing half made, nothing that the same command, or remove, does not clear.
 . "$(dirname "$0")/lib.sh"
-seed=${SEED:-$RANDOM}
-RANDOM=$seed
-echo "SEED=$seed"
 gpt2_config "$place/config.json" 1 32 2 64 600
 some_text "$place/text" 40000
 yes '{"text": "the old crane lifts a small load, and it'"'"'s 1999."}' | head -n 60000 >"$place/rows.jsonl"
@@ -39,7 +36,7 @@ for ((i = 0; i < 25; i++)); do
     "$LONGSHORE" train "${common[@]}" --data "$place/text" --drive "$place/drive/k" --out "$place/killed" \
         >"$place/log" 2>&1 </dev/null &
     background=$!
-    sleep "$(awk -v ms=$((RANDOM % limit)) 'BEGIN {printf "%.3f", ms / 1000}')"
+    nap 0 $((limit * 1000))
     kill -9 $background 2>/dev/null && kills=$((kills + 1))
     wait $background 2>/dev/null
     background=
@@ -65,7 +62,7 @@ export TMPDIR=$place/tmp
 for ((i = 0; i < 6; i++)); do
     "$LONGSHORE" eval "$place/whole" --data "$place/text" --max-tokens 64 --quiet >"$place/log" 2>&1 </dev/null &
     background=$!
-    sleep "$(awk -v ms=$((RANDOM % limit)) 'BEGIN {printf "%.3f", ms / 1000}')"
+    nap 0 $((limit * 1000))
     kill -9 $background 2>/dev/null
     wait $background 2>/dev/null
     background=

@@ -64,7 +64,7 @@ kills=0
 for ((start = 0; start < 20; start++)); do
     "$LONGSHORE" train --resume "$place/run" >"$place/log" 2>&1 </dev/null &
     background=$!
-    sleep "0.$((RANDOM % 40 + 10))"
+    nap 100000 400000
     [ $start -lt 6 ] && kill -9 $background 2>/dev/null && kills=$((kills + 1))
     wait $background 2>/dev/null
     rc=$?
