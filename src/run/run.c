@@ -12,6 +12,7 @@
 #include <xxhash.h>
 
 #include "base/diag.h"
+#include "base/units.h"
 #include "files/atomic.h"
 #include "files/json.h"
 #include "run/lives/fleets.h"
@@ -48,14 +49,14 @@ int shore__run_alloc(const char *path, struct shore__run **out, struct shore_dia
 
 int shore__run_lock(struct shore__run *run, struct shore_diag *diag) {
     const struct timespec pause = {.tv_nsec = 50 * 1000 * 1000};
-    int tries = (int)(SHORE__LOCK_SECONDS / 0.05);
+    const uint64_t deadline = shore__now_ns() + (uint64_t)(SHORE__LOCK_SECONDS * 1e9);
     run->lock_fd = open(run->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (run->lock_fd < 0)
         return shore__fail(diag, -errno, "%s: the run's directory cannot be opened: %s", run->path, strerror(errno));
     while (flock(run->lock_fd, LOCK_EX | LOCK_NB) < 0) {
         if (errno != EWOULDBLOCK && errno != EINTR)
             return shore__fail(diag, -errno, "%s: cannot be locked: %s", run->path, strerror(errno));
-        if (tries-- == 0)
+        if (shore__now_ns() >= deadline)
             return shore__fail(diag, SHORE_EBUSY, "%s: another process works on this run; wait for it, or stop it",
                                run->path);
         nanosleep(&pause, NULL);

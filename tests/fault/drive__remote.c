@@ -75,6 +75,7 @@ struct pipe_end {
     unsigned at; /* which frame, from 0, signs of life aside */
     uint64_t bytes;
     pthread_t thread;
+    atomic_uint alive; /* signs of life that went by */
 };
 
 static bool read_all(struct pipe_end *p, void *data, size_t bytes) {
@@ -204,6 +205,7 @@ static void *pass_on(void *ctx) {
         else
             go_on = write_all(p, frame, SHORE__WIRE_HEADER_BYTES + rest);
         n += counts;
+        atomic_fetch_add(&p->alive, !counts);
     }
     free(frame);
     shutdown(p->to, SHUT_WR);
@@ -258,8 +260,8 @@ static int between_open(struct between *b, enum fault fault, bool to_server, uns
     hypers(&b->plain, 1, b->groups);
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, b->client), 0);
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, b->server), 0);
-    b->up = (struct pipe_end){b->client[1], b->server[1], true, to_server ? fault : NONE, at, 0, 0};
-    b->down = (struct pipe_end){b->server[1], b->client[1], false, to_server ? NONE : fault, at, 0, 0};
+    b->up = (struct pipe_end){b->client[1], b->server[1], true, to_server ? fault : NONE, at, 0, 0, 0};
+    b->down = (struct pipe_end){b->server[1], b->client[1], false, to_server ? NONE : fault, at, 0, 0, 0};
     pthread_create(&b->serving, NULL, serve, b);
     pthread_create(&b->up.thread, NULL, pass_on, &b->up);
     pthread_create(&b->down.thread, NULL, pass_on, &b->down);
@@ -391,12 +393,23 @@ static void *stand_still(void *ctx) {
     return NULL;
 }
 
-/* What a server says that is there and nothing else: to two clients at once, since it takes so long. */
+static uint64_t began;
+
+static uint64_t fast_clock(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    uint64_t now = (uint64_t)t.tv_sec * UINT64_C(1000000000) + (uint64_t)t.tv_nsec;
+    return began + 20 * (now - began);
+}
+
+/* What a server says that is there and nothing else, by a clock that is fast: silence is waited for by the system's. */
 static void test_standstill(void **state) {
     struct between b[2] = {{.down.at = 0}, {.down.at = 3}};
     pthread_t clients[2];
     setenv("LONGSHORE_SILENCE", "1", 1);
     alarm(90);
+    began = shore__now_ns();
+    shore__set_clock(fast_clock);
     for (int i = 0; i < 2; i++)
         assert_int_equal(pthread_create(&clients[i], NULL, stand_still, &b[i]), 0);
     for (int i = 0; i < 2; i++) {
@@ -404,68 +417,102 @@ static void test_standstill(void **state) {
         said("client", "signs of life and no answer", b[i].down.at, 0, "has not got on with its work for 20 s",
              b[i].diag.text);
     }
+    shore__set_clock(NULL);
     alarm(0);
     unsetenv("LONGSHORE_SILENCE");
 }
 
+static uint64_t now_of_test;
+
+static uint64_t clock_of_test(void) {
+    return now_of_test;
+}
+
 /* How long it takes does not count as long as it gets on. */
 static void test_slow_work(void **state) {
+    const uint64_t patience = UINT64_C(1000000) * 20 * SHORE__STANDSTILL;
     struct shore__conn c = {.silence_ms = 20};
     struct shore__wire_header alive = {.type = SHORE__WIRE_ALIVE};
     struct shore_diag diag;
+    shore__set_clock(clock_of_test);
     shore__conn_expect(&c);
-    for (unsigned ms = 0; ms < 1000; ms += 50, alive.id++, usleep(50000))
+    for (; alive.id < 20; alive.id++, now_of_test += patience - 1)
         assert_int_equal(shore__conn_gets_on(&c, &alive, &diag), 0);
-    usleep(500000);
     alive.id--;
+    assert_int_equal(shore__conn_gets_on(&c, &alive, &diag), 0);
+    now_of_test++;
     assert_int_equal(shore__conn_gets_on(&c, &alive, &diag), SHORE_ELINK);
+    shore__set_clock(NULL);
 }
 
-/* Who has nothing to say shows that he is there. */
+/* Who has nothing to say shows that he is there: signs of life, one in each quarter of a silence, keep both sides. */
 static void test_heartbeat(void **state) {
     struct between b;
     setenv("LONGSHORE_SILENCE", "1.5", 1);
+    alarm(60);
     if (between_open(&b, NONE, false, 0)) fail_msg("%s", b.diag.text);
-    usleep(4000000);
+    while (atomic_load(&b.up.alive) < 8 || atomic_load(&b.down.alive) < 8)
+        usleep(1000);
     if (whole_step(&b)) fail_msg("%s", b.diag.text);
     between_close(&b);
+    alarm(0);
     assert_int_equal(b.served, 0);
     unsetenv("LONGSHORE_SILENCE");
+}
+
+static struct {
+    int to, calls;
+    unsigned char greeting[SHORE__WIRE_GREETING_BYTES];
+    size_t first;
+} other;
+
+/* An hour passes in the first wait, and the other side speaks while it does. */
+static uint64_t clock_that_jumps(void) {
+    if (++other.calls == 2) {
+        size_t rest = sizeof other.greeting - other.first;
+        assert_int_equal(send(other.to, other.greeting + other.first, rest, MSG_NOSIGNAL), rest);
+    }
+    return other.calls < 2 ? 1 : UINT64_C(3600000000000);
 }
 
 /* Who stood still himself does not take the time for the other side's silence: with nothing of the greeting there, or
  * its first byte. */
 static void test_stopped_while_waiting(void **state) {
-    unsigned char greeting[SHORE__WIRE_GREETING_BYTES];
-    shore__wire_greeting_put(greeting);
-    setenv("LONGSHORE_SILENCE", "2", 1);
-    for (size_t first = 0; first < 2; first++) {
-        int ends[2], status;
+    shore__wire_greeting_put(other.greeting);
+    setenv("LONGSHORE_SILENCE", "0.4", 1);
+    for (other.first = 0; other.first < 2; other.first++) {
+        struct shore__conn c;
+        struct shore_diag diag = {""};
+        uint32_t version;
+        int ends[2];
         assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
-        pid_t child = fork();
-        assert_true(child >= 0);
-        if (!child) {
-            struct shore__conn c;
-            struct shore_diag diag;
-            uint32_t version;
-            close(ends[1]);
-            int rc = shore__conn_init(&c, ends[0], ends[0], -1);
-            if (!rc) rc = shore__conn_greeting(&c, &version, &diag);
-            _exit(rc != 0);
-        }
-        close(ends[0]);
-        assert_int_equal(send(ends[1], greeting, first, MSG_NOSIGNAL), first);
-        usleep(200000);
-        kill(child, SIGSTOP);
-        usleep(2500000);
-        kill(child, SIGCONT);
-        usleep(200000);
-        send(ends[1], greeting + first, sizeof greeting - first, MSG_NOSIGNAL);
-        assert_int_equal(waitpid(child, &status, 0), child);
+        assert_int_equal(shore__conn_init(&c, ends[0], ends[0], -1), 0);
+        assert_int_equal(send(ends[1], other.greeting, other.first, MSG_NOSIGNAL), other.first);
+        other.to = ends[1];
+        other.calls = 0;
+        shore__set_clock(clock_that_jumps);
+        if (shore__conn_greeting(&c, &version, &diag)) fail_msg("%s", diag.text);
+        shore__set_clock(NULL);
+        shore__conn_fini(&c);
         close(ends[1]);
-        assert_int_equal(status, 0);
     }
     unsetenv("LONGSHORE_SILENCE");
+}
+
+/* Whether every connection to this name was accepted: the kernel gives a socket its number when that happens. */
+static bool is_accepted(const char *name) {
+    char line[512];
+    bool waits = false;
+    FILE *f = fopen("/proc/net/unix", "r");
+    assert_non_null(f);
+    while (fgets(line, sizeof line, f)) {
+        char *at = strchr(line, '@');
+        unsigned long number;
+        if (!at || strncmp(at + 1, name, strlen(name)) != 0) continue;
+        if (sscanf(line, "%*s %*s %*s %*s %*s %*s %lu", &number) == 1 && number == 0) waits = true;
+    }
+    fclose(f);
+    return !waits;
 }
 
 /* Somebody who knows the token connects, and says nothing: the server still ends when its client is gone. */
@@ -507,7 +554,8 @@ static void test_a_connection_that_is_never_handed_over(void **state) {
     int silent = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     socklen_t bytes = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + (size_t)n);
     assert_int_equal(connect(silent, (struct sockaddr *)&address, bytes), 0);
-    usleep(200000); /* it is taken in */
+    while (!is_accepted(address.sun_path + 1))
+        usleep(1000);
     shore__conn_fini(&conn);
     pthread_join(b.serving, NULL);
     alarm(0);

@@ -3,6 +3,7 @@
 #include <sys/file.h>
 #include <sys/wait.h>
 
+#include "base/units.h"
 #include "drive/probe/probe.h"
 #include "run/lives/fleets.h"
 #include "unit/run/made_runs.h"
@@ -212,9 +213,19 @@ static int die(void *ctx, uint64_t done_bytes, uint64_t total_bytes) {
     _exit(7);
 }
 
-/* Between the making of the new volumes and the one durable step. opened: is told that the run is, a moment before the
- * move begins; or -1. */
-static pid_t begin_a_move(const char *path, const char *drive, int opened) {
+/* Ends of two pipes: who has opened the run says so, and goes on once he is told to. */
+struct meeting {
+    int said, opened, told, go;
+};
+
+static struct meeting meet(void) {
+    int up[2], down[2];
+    assert_true(pipe(up) == 0 && pipe(down) == 0);
+    return (struct meeting){up[0], up[1], down[0], down[1]};
+}
+
+/* Between the making of the new volumes and the one durable step. m: where the run, once open, waits; or NULL. */
+static pid_t begin_a_move(const char *path, const char *drive, const struct meeting *m) {
     pid_t pid = fork();
     assert_true(pid >= 0);
     if (pid == 0) {
@@ -222,7 +233,8 @@ static pid_t begin_a_move(const char *path, const char *drive, int opened) {
         struct shore__strings drives = {0};
         struct shore__placing how = {.drives = &drives, .progress = die};
         bool good = shore__run_open(path, true, NULL, &run, NULL) == 0 && shore__strings_add(&drives, drive) == 0;
-        if (good && opened >= 0) good = write(opened, "o", 1) == 1 && usleep(300 * 1000) == 0;
+        char byte = 'o';
+        if (good && m) good = write(m->opened, &byte, 1) == 1 && read(m->told, &byte, 1) == 1;
         if (good) shore__run_place(run, &how, NULL);
         _exit(0);
     }
@@ -236,7 +248,16 @@ static void dies(pid_t pid) {
 }
 
 static void kill_a_move(const char *path, const char *drive) {
-    dies(begin_a_move(path, drive, -1));
+    dies(begin_a_move(path, drive, NULL));
+}
+
+static struct meeting meeting;
+static int asked;
+
+/* The moment at which somebody waits for the lock; no time passes for him. */
+static uint64_t clock_of_who_waits(void) {
+    if (++asked == 2) assert_int_equal(write(meeting.go, "g", 1), 1);
+    return 1;
 }
 
 /* Who waits for a run's lock mends what its holder leaves. */
@@ -244,22 +265,23 @@ static void mends_what_was_begun_meanwhile(void **state) {
     struct shore_diag diag = {{0}};
     struct shore__settings s;
     struct shore__run *run = NULL;
-    int opened[2];
     char byte;
     settings_of(&s, "drive");
-    assert_true(mkdir("drive8", 0755) == 0 && pipe(opened) == 0);
+    assert_int_equal(mkdir("drive8", 0755), 0);
+    meeting = meet();
     shore__run_close(make("a", &s, false));
-    pid_t pid = begin_a_move("a", "drive8", opened[1]);
-    assert_int_equal(read(opened[0], &byte, 1), 1);
+    pid_t pid = begin_a_move("a", "drive8", &meeting);
+    assert_int_equal(read(meeting.said, &byte, 1), 1);
+    shore__set_clock(clock_of_who_waits);
     assert_ok(shore__run_open("a", true, NULL, &run, &diag));
+    shore__set_clock(NULL);
     dies(pid);
     assert_false(exists("a/moving.json") || exists("drive8/longshore.volume"));
     assert_ok(opens_fleet(run, &diag));
     shore__run_close(run);
     removed("a");
     shore__settings_free(&s);
-    close(opened[0]);
-    close(opened[1]);
+    close(meeting.said), close(meeting.opened), close(meeting.told), close(meeting.go);
 }
 
 /* Wherever they lie, and whatever was interrupted. */

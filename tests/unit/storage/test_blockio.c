@@ -22,6 +22,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/units.h"
 #include "storage/io_internal.h"
 
 #define PIECE 65536u
@@ -307,8 +308,16 @@ static void other_kinds_of_files_are_refused(void **state) {
     assert_non_null(strstr(diag.text, "/nowhere/at/all"));
 }
 
-/* A child that holds the lock until told to go. */
-static pid_t hold(int *go) {
+static int go; /* closed: tells the child that holds the lock to end */
+static int calls;
+
+/* The moment at which somebody waits for that lock; no time passes for him. */
+static uint64_t clock_of_who_waits(void) {
+    if (++calls == 3) close(go);
+    return 1;
+}
+
+static pid_t hold(void) {
     int ready[2], tell[2];
     assert_int_equal(pipe(ready), 0);
     assert_int_equal(pipe(tell), 0);
@@ -320,7 +329,6 @@ static pid_t hold(int *go) {
         if (flock(fd, LOCK_EX) || write(ready[1], "r", 1) != 1) _exit(1);
         while (read(tell[0], &byte, 1) > 0)
             ;
-        usleep(150 * 1000);
         _exit(0);
     }
     char byte;
@@ -328,7 +336,7 @@ static pid_t hold(int *go) {
     close(ready[0]);
     close(ready[1]);
     close(tell[0]);
-    *go = tell[1];
+    go = tell[1];
     return pid;
 }
 
@@ -338,13 +346,15 @@ static void a_lock_is_waited_for_and_respected(void **state) {
     struct shore_diag diag = {""};
     create(&file, SHORE_IO_AUTO);
     shore__file_close(&file);
-    int go;
-    pid_t pid = hold(&go);
+    pid_t pid = hold();
     assert_int_equal(shore__file_open(path, SHORE_IO_AUTO, 0.1, &file, &diag), SHORE_EBUSY);
     assert_non_null(strstr(diag.text, path));
     assert_int_equal(create_file(path, PIECE, SHORE_IO_AUTO, true, &file, &diag), SHORE_EBUSY);
-    close(go); /* the child keeps it for another moment, as a killed process does */
+    calls = 0;
+    shore__set_clock(clock_of_who_waits);
     assert_int_equal(shore__file_open(path, SHORE_IO_AUTO, 5, &file, &diag), 0);
+    shore__set_clock(NULL);
+    assert_true(calls >= 3);
     struct shore__file second;
     assert_int_equal(shore__file_open(path, SHORE_IO_AUTO, 0, &second, &diag), SHORE_EBUSY);
     shore__file_close(&file);

@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -347,29 +346,41 @@ static int cancel_the_third_time(void *ctx, uint64_t done, uint64_t total) {
     return ++*times == 3;
 }
 
+/* Who writes to a pipe while its reader waits: opens it, says a word, and later the rest. */
+struct writer {
+    const char *pipe;
+    int times, fd;
+};
+
+static int write_while_waited_for(void *ctx, uint64_t done, uint64_t total) {
+    struct writer *w = ctx;
+    w->times++;
+    if (w->times == 3) {
+        w->fd = open(w->pipe, O_WRONLY | O_NONBLOCK);
+        assert_int_equal(write(w->fd, "slow", 4), 4);
+    } else if (w->times == 6) {
+        assert_int_equal(write(w->fd, "ly", 2), 2);
+        close(w->fd);
+    }
+    return 0;
+}
+
 static void a_pipe_is_waited_for(void **state) {
     const char *file = in_directory("pipe"), *endless = "/dev/zero";
     struct shore__tokenizer *t;
     struct shore__dataset_stats stats;
     struct shore_diag diag = {{0}};
+    struct writer writer = {.pipe = file};
     int times = 0;
     assert_int_equal(mkfifo(file, 0600), 0);
     assert_int_equal(shore__tokenizer_bytes(&t), 0);
-    const struct shore__reading how = {.progress = cancel_the_third_time, .progress_ctx = &times};
+    struct shore__reading how = {.progress = cancel_the_third_time, .progress_ctx = &times};
     assert_int_equal(shore__dataset_build(&file, 1, &how, t, 257, in_directory("tokens"), &stats, &diag), -ECANCELED);
-    shore__tokenizer_close(t);
-    pid_t writer = fork();
-    assert_true(writer >= 0);
-    if (writer == 0) {
-        usleep(150000);
-        int fd = open(file, O_WRONLY);
-        bool written = write(fd, "slow", 4) == 4;
-        usleep(150000);
-        _exit(!written || write(fd, "ly", 2) != 2);
-    }
-    assert_int_equal(build(&file, 1, 257, &stats, &diag), 0);
+    how = (struct shore__reading){.progress = write_while_waited_for, .progress_ctx = &writer};
+    assert_int_equal(shore__dataset_build(&file, 1, &how, t, 257, in_directory("tokens"), &stats, &diag), 0);
+    assert_true(writer.times >= 6);
     assert_int_equal(stats.tokens, 6);
-    assert_int_equal(waitpid(writer, NULL, 0), writer);
+    shore__tokenizer_close(t);
     assert_int_equal(build(&endless, 1, 257, &stats, &diag), SHORE_EINPUT);
     assert_non_null(strstr(diag.text, "/dev/zero: is a device"));
 }
