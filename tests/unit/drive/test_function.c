@@ -32,7 +32,7 @@ static void sizes(void **state) {
 }
 
 static void parts(void **state) {
-    static unsigned char buffer[4];
+    static unsigned char buffer[4 * SEGMENT * 4];
     struct shore__call spill = {.function = SHORE__SPILL, .segment = 5, .count = 4, .in = buffer};
     struct shore__call part = shore__call_part(&spill, 1, 2);
     assert_int_equal(part.segment, 6);
