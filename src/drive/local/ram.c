@@ -1,5 +1,7 @@
-/* The state in memory: two slots, UPDATE from one to the other, no copies. Nothing is hashed but for a digest, so it
- * runs as fast as memory allows. Two lanes as on a local drive, so that UPDATE overlaps computing. */
+/* The state in memory: two slots. Nothing is hashed but for a digest, so it runs as fast as memory allows. Two lanes as
+ * on a local drive, so that UPDATE overlaps computing. */
+#include "drive/local/ram.h"
+
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -9,327 +11,13 @@
 #include "base/arena.h"
 #include "base/diag.h"
 #include "base/units.h"
-#include "drive/chunk.h"
-#include "drive/function.h"
-#include "drive/lane.h"
 #include "drive/local/cache.h"
-#include "number/bf16.h"
-
-#define STEP_SEGMENTS 16u /* between two looks at the attempt */
-
-enum job_kind { JOB_FETCH, JOB_UPDATE, JOB_STORE, JOB_CARRY, JOB_CALL, JOB_BEGIN, JOB_COMMIT, JOB_DISCARD };
-
-struct ram_job {
-    struct shore__job job;
-    enum job_kind kind;
-    struct shore_completion done;
-    unsigned slot;  /* that is read */
-    uint32_t local; /* first local segment */
-    union {
-        struct shore__drive_fetch fetch;
-        struct shore_update update;
-        struct shore__call call;
-        struct shore_store store;
-        struct {
-            uint64_t epoch, step;
-        } begin;
-        const struct shore_commit *commit;
-    };
-};
-
-struct ram {
-    struct shore__drive drive;
-    struct shore__drive_config config;
-    struct shore__volume_desc desc;
-    struct shore__extent *extents;
-    unsigned char *plane[2][SHORE_PLANE_COUNT];
-    struct shore__slot_map map;
-    unsigned char *spill;
-    unsigned char *spilled; /* by local segment: 1 + the form */
-    unsigned char *scratch;
-    struct shore__cache *cache;
-    struct shore__slots slots;
-    struct shore__lane fetches, updates;
-    unsigned char *written; /* by local segment: updated in this attempt. Update lane */
-    int attempt_rc;
-    struct shore_diag attempt_diag;
-    _Atomic bool begun; /* read where requests come in */
-    uint64_t epoch;
-    unsigned char metrics[SHORE__METRICS_BYTES]; /* of the committed step. Update lane, or drained */
-    uint32_t metrics_bytes;
-    unsigned char *blob[2]; /* of the step in each slot: the same */
-    uint32_t blob_bytes[2];
-    atomic_uint_fast64_t read_state, write_state, read_fetch, read_spill, compute_ns;
-    atomic_uint_fast64_t moved[SHORE__FUNCTIONS];
-};
-
-static void *plane_at(const struct ram *r, unsigned slot, enum shore_plane plane, uint32_t local) {
-    unsigned char *planes = r->plane[shore__slot_map_data(&r->map, slot, local)][plane];
-    return planes ? planes + local * (size_t)r->desc.plane_bytes[plane] : NULL;
-}
-
-static struct shore__stored stored_at(const struct ram *r, unsigned slot, uint32_t local) {
-    struct shore__stored stored;
-    for (int p = 0; p < SHORE_PLANE_COUNT; p++)
-        stored.plane[p] = plane_at(r, slot, p, local);
-    return stored;
-}
 
 static struct ram *ram_of(const struct shore__drive *d) {
     return (struct ram *)d;
 }
 
-/* Between a state image and the planes of a segment. */
-static void copy_image(struct ram *r, unsigned slot, uint32_t local, unsigned char *image, bool store) {
-    for (int p = 0; p < SHORE_PLANE_COUNT; p++) {
-        void *plane = plane_at(r, slot, p, local);
-        size_t bytes = r->desc.plane_bytes[p];
-        if (bytes) memcpy(store ? plane : image, store ? image : plane, bytes);
-        image += bytes;
-    }
-}
-
-/* ---- the lanes ---- */
-
-static void fetch_moment(struct ram *r, const struct ram_job *job, enum shore_plane plane) {
-    const struct shore__drive_fetch *fetch = &job->fetch;
-    for (uint32_t i = 0; i < fetch->count; i++)
-        shore__moments_load(&r->config.layout->blocks[fetch->block], fetch->segment + i, r->config.moments, plane,
-                            plane_at(r, job->slot, plane, job->local + i),
-                            (float *)fetch->dst + (size_t)i * SHORE_SEGMENT_ELEMS);
-}
-
-/* Of segments that lie one behind the other. */
-static void fetch_run(struct ram *r, const struct ram_job *job) {
-    size_t elems = (size_t)job->fetch.count * SHORE_SEGMENT_ELEMS;
-    size_t bytes = elems * 4, image = shore__state_segment_bytes(r->desc.plane_bytes);
-    const void *hi = plane_at(r, job->slot, SHORE_PLANE_HI, job->local);
-    switch (job->fetch.kind) {
-    case SHORE_FETCH_BF16:
-        bytes = elems * 2;
-        memcpy(job->fetch.dst, hi, bytes);
-        break;
-    case SHORE_FETCH_MASTER:
-        shore__f32_join(job->fetch.dst, hi, plane_at(r, job->slot, SHORE_PLANE_LO, job->local), elems);
-        break;
-    case SHORE_FETCH_M:
-    case SHORE_FETCH_V: {
-        enum shore_plane plane = job->fetch.kind == SHORE_FETCH_M ? SHORE_PLANE_M : SHORE_PLANE_V;
-        fetch_moment(r, job, plane);
-        bytes = job->fetch.count * (size_t)r->desc.plane_bytes[plane];
-        break;
-    }
-    case SHORE_FETCH_R:
-        bytes = elems * 2;
-        memcpy(job->fetch.dst, plane_at(r, job->slot, SHORE_PLANE_R, job->local), bytes);
-        break;
-    case SHORE_FETCH_SPILLED:
-    case SHORE_FETCH_SPILLED_BF16:
-        bytes = job->fetch.count * shore__gradient_segment_bytes(shore__fetch_form(job->fetch.kind));
-        memcpy(job->fetch.dst, r->spill + job->local * (bytes / job->fetch.count), bytes);
-        r->read_spill += bytes;
-        return;
-    case SHORE_FETCH_STATE:
-        bytes = job->fetch.count * image;
-        for (uint32_t i = 0; i < job->fetch.count; i++)
-            copy_image(r, job->slot, job->local + i, (unsigned char *)job->fetch.dst + i * image, false);
-        break;
-    }
-    r->read_fetch += bytes;
-}
-
-static int run_fetch(struct ram *r, const struct ram_job *job) {
-    struct ram_job part = *job;
-    const struct shore__drive_fetch *whole = &job->fetch;
-    for (uint32_t at = 0; at < whole->count; at += part.fetch.count) {
-        part.local = job->local + at;
-        part.fetch.segment = whole->segment + at;
-        part.fetch.count = shore__slot_map_run(&r->map, job->slot, part.local, whole->count - at);
-        part.fetch.dst =
-            (unsigned char *)whole->dst + at * shore__fetch_segment_bytes(r->desc.plane_bytes, whole->kind);
-        fetch_run(r, &part);
-    }
-    return 0;
-}
-
-static int run_update(struct ram *r, struct ram_job *job, struct shore_diag *diag) {
-    const struct shore_update *u = &job->update;
-    int worst = 0;
-    for (uint32_t at = 0, count; at < u->count; at += count) {
-        if (!shore__slots_holds(&r->slots, job->slot, u->base_step, u->attempt)) return SHORE_EDISCARDED;
-        uint32_t local = job->local + at;
-        count = u->count - at < STEP_SEGMENTS ? u->count - at : STEP_SEGMENTS;
-        count = shore__slot_map_run(&r->map, job->slot, local, count);
-        shore__slot_map_update(&r->map, 1 - job->slot, local, count);
-        struct shore_update part = shore__update_part(&r->config, u, u->segment + at, count);
-        if (shore__update_is_spilled(u)) part.gradient = r->spill + local * shore__gradient_segment_bytes(u->form);
-        struct shore__stored in = stored_at(r, job->slot, local), out = stored_at(r, 1 - job->slot, local);
-        uint64_t start = shore__now_ns();
-        int rc = shore__chunk_update(&r->config, &part, &in, &out, diag);
-        if (r->desc.plane_bytes[SHORE_PLANE_R])
-            shore__update_residual(&part, plane_at(r, 1 - job->slot, SHORE_PLANE_R, local));
-        r->compute_ns += shore__now_ns() - start;
-        r->read_state += count * shore__state_segment_bytes(r->desc.plane_bytes);
-        r->write_state += count * shore__state_segment_bytes(r->desc.plane_bytes);
-        if (shore__update_is_spilled(u)) r->read_spill += count * shore__gradient_segment_bytes(u->form);
-        if (rc && !worst) worst = rc;
-        memset(r->written + local, 1, count);
-    }
-    return worst;
-}
-
-static int run_store(struct ram *r, struct ram_job *job) {
-    size_t image = shore__state_segment_bytes(r->desc.plane_bytes);
-    const struct shore_store *store = &job->store;
-    if (r->begun && !shore__slots_holds(&r->slots, 1 - job->slot, store->base_step, store->attempt))
-        return SHORE_EDISCARDED;
-    shore__slot_map_update(&r->map, job->slot, job->local, job->store.count);
-    for (uint32_t i = 0; i < job->store.count; i++)
-        copy_image(r, job->slot, job->local + i, (unsigned char *)(uintptr_t)job->store.state + i * image, true);
-    memset(r->written + job->local, 1, job->store.count);
-    if (r->begun) r->write_state += job->store.count * image;
-    return 0;
-}
-
-static int run_carry(struct ram *r, const struct ram_job *job) {
-    const struct shore_store *which = &job->store;
-    if (!shore__slots_holds(&r->slots, job->slot, which->base_step, which->attempt)) return SHORE_EDISCARDED;
-    shore__slot_map_carry(&r->map, 1 - job->slot, job->local, which->count);
-    memset(r->written + job->local, 1, which->count);
-    return 0;
-}
-
-static void run_call(struct ram *r, struct ram_job *job) {
-    const struct shore__call *c = &job->call;
-    uint64_t bytes = shore__call_bytes(c);
-    bool spill = c->function == SHORE__SPILL;
-    unsigned char *stored = spill ? r->spill + job->local * shore__call_unit_bytes(c) : r->scratch + c->start;
-    if (shore__function(c->function)->brings)
-        memcpy(stored, c->in, bytes);
-    else
-        memcpy(c->out, stored, bytes);
-    if (spill) memset(r->spilled + job->local, 1 + (int)c->form, c->count);
-    r->moved[c->function] += bytes;
-    if (!shore__function(c->function)->seals) return;
-    struct shore__leaf seal;
-    shore__leaf_make(stored, bytes, c->start, &seal);
-    memcpy(c->seal, seal.hash, 16);
-}
-
-static int run_begin(struct ram *r, struct ram_job *job, struct shore_diag *diag) {
-    uint64_t loaded, epoch = job->begin.epoch, step = job->begin.step;
-    if (epoch <= r->epoch)
-        return shore__fail(diag, SHORE_ESTALE, "ram: is in epoch %" PRIu64 ", so epoch %" PRIu64 " cannot begin",
-                           r->epoch, epoch);
-    r->epoch = epoch;
-    if (r->begun) {
-        shore__slots_active(&r->slots, &loaded);
-        return loaded == step ? 0 : shore__fail(diag, -EINVAL, "ram: step %" PRIu64 " was not loaded", step);
-    }
-    for (uint32_t i = 0; i < r->desc.segments; i++) {
-        if (!r->written[i]) return shore__fail(diag, -EINVAL, "not every block was given its initial state");
-    }
-    memset(r->written, 0, r->desc.segments);
-    shore__slots_set(&r->slots, 0, step);
-    r->begun = true;
-    return 0;
-}
-
-static int keep_blob(struct ram *r, unsigned slot, const struct shore_commit *commit) {
-    if (commit->blob_bytes && !r->blob[slot]) r->blob[slot] = malloc(SHORE_BLOB_BYTES);
-    if (commit->blob_bytes && !r->blob[slot]) return -ENOMEM;
-    if (commit->blob_bytes) memcpy(r->blob[slot], commit->blob, commit->blob_bytes);
-    r->blob_bytes[slot] = (uint32_t)commit->blob_bytes;
-    return 0;
-}
-
-static int run_commit(struct ram *r, struct ram_job *job, struct shore_diag *diag) {
-    const struct shore_commit *commit = job->commit;
-    bool skip = commit->how == SHORE_COMMIT_SKIPPED;
-    if (!skip) {
-        if (r->attempt_rc) {
-            if (diag) *diag = r->attempt_diag;
-            return r->attempt_rc;
-        }
-        for (uint32_t i = 0; i < r->desc.segments; i++) {
-            if (r->written[i]) continue;
-            return shore__fail(diag, -EINVAL, "commit: not every segment was updated or carried in this step");
-        }
-    }
-    unsigned active = shore__slots_active(&r->slots, NULL);
-    int rc = keep_blob(r, skip ? active : 1 - active, commit);
-    if (rc) return rc;
-    memset(r->written, 0, r->desc.segments);
-    r->attempt_rc = 0;
-    r->metrics_bytes = commit->metrics_bytes;
-    if (r->metrics_bytes) memcpy(r->metrics, commit->metrics, r->metrics_bytes);
-    shore__slots_commit(&r->slots, commit->step, skip);
-    return 0;
-}
-
-static void run_job(struct ram *r, struct ram_job *job) {
-    struct shore_diag diag = {""};
-    int rc = 0;
-    switch (job->kind) {
-    case JOB_FETCH:
-        rc = run_fetch(r, job);
-        break;
-    case JOB_UPDATE:
-        rc = run_update(r, job, &diag);
-        if (rc && rc != SHORE_EDISCARDED && !r->attempt_rc) {
-            r->attempt_rc = rc;
-            r->attempt_diag = diag;
-        }
-        break;
-    case JOB_STORE:
-        rc = run_store(r, job);
-        break;
-    case JOB_CARRY:
-        rc = run_carry(r, job);
-        break;
-    case JOB_CALL:
-        run_call(r, job);
-        break;
-    case JOB_BEGIN:
-        rc = run_begin(r, job, &diag);
-        break;
-    case JOB_COMMIT:
-        rc = run_commit(r, job, &diag);
-        break;
-    case JOB_DISCARD:
-        memset(r->written, 0, r->desc.segments);
-        r->attempt_rc = 0;
-        break;
-    }
-    if (rc && !diag.text[0]) shore__fail(&diag, rc, "%s", shore_error_text(rc));
-    struct shore_completion done = job->done;
-    if (job->kind != JOB_DISCARD) free(job);
-    done.fn(done.ctx, rc, rc ? &diag : NULL);
-}
-
-static void *fetch_lane(void *ctx) {
-    struct ram *r = ctx;
-    struct shore__job *job;
-    while ((job = shore__lane_pop(&r->fetches, true))) {
-        run_job(r, (struct ram_job *)job);
-        shore__lane_finished(&r->fetches);
-    }
-    return NULL;
-}
-
-static void *update_lane(void *ctx) {
-    struct ram *r = ctx;
-    struct shore__job *job;
-    while ((job = shore__lane_pop(&r->updates, true))) {
-        run_job(r, (struct ram_job *)job);
-        shore__lane_finished(&r->updates);
-    }
-    return NULL;
-}
-
-/* ---- the table ---- */
-
-static struct ram_job *job_new(enum job_kind kind, struct shore_completion done) {
+static struct ram_job *job_new(enum ram_job_kind kind, struct shore_completion done) {
     struct ram_job *job = calloc(1, sizeof *job);
     if (job) {
         job->kind = kind;
@@ -384,7 +72,7 @@ static int ram_init(struct shore__drive *d, uint32_t block, uint32_t segment, ui
     const struct shore__extent *extent = shore__extent_find(&r->desc, block, segment, count);
     if (!extent || r->begun) return shore__fail(diag, -EINVAL, "initial state of segments that are not of this drive");
     uint32_t local = extent->local + (segment - extent->first);
-    struct shore__stored to = stored_at(r, 0, local);
+    struct shore__stored to = shore__ram_stored(r, 0, local);
     shore__chunk_init(&r->config, block, segment, count, master, m, v, &to);
     memset(r->written + local, 1, count);
     return 0;
@@ -531,7 +219,7 @@ static int ram_leaf_sum(struct shore__drive *d, bool deep, unsigned char sum[16]
         const struct shore__extent *extent = &r->desc.extents[e];
         for (uint32_t i = 0; i < extent->count; i++) {
             for (int p = 0; p < SHORE_PLANE_COUNT; p++) {
-                const void *data = plane_at(r, slot, p, extent->local + i);
+                const void *data = shore__ram_plane(r, slot, p, extent->local + i);
                 struct shore__leaf leaf;
                 if (!data) continue;
                 shore__leaf_make(data, r->desc.plane_bytes[p], shore__leaf_seed(extent->block, extent->first + i, p),
@@ -676,8 +364,8 @@ int shore__ram_create(const struct shore__drive_config *config, const char *addr
         rc = take_memory(r);
     }
     if (!rc) rc = shore__cache_new(NULL, r->desc.fleet_id, &r->config, &r->cache);
-    if (!rc) rc = shore__lane_start(&r->fetches, "shore-ram-fetch", fetch_lane, r);
-    if (!rc) rc = shore__lane_start(&r->updates, "shore-ram-upd", update_lane, r);
+    if (!rc) rc = shore__lane_start(&r->fetches, "shore-ram-fetch", shore__ram_fetch_lane, r);
+    if (!rc) rc = shore__lane_start(&r->updates, "shore-ram-upd", shore__ram_update_lane, r);
     if (rc) {
         char size[32];
         shore__fail(diag, rc, "ram: the state needs %s of memory: %s",
