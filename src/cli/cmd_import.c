@@ -42,28 +42,13 @@ static int examine(const struct shore__settings *s, const struct shore__model *m
 
 static int fill(struct shore__run *run, const struct shore__train_args *args, const char *processor,
                 struct shore_fleet **fleet, unsigned char digest[16], struct shore_diag *diag) {
-    struct shore__source *source = NULL;
     struct shore_fleet_options options;
-    struct shore_fleet_info info = {.size = sizeof info};
     fleet_options(&run->settings, run->model, &options);
-    options.overwrite = args->overwrite || run->replace_drives;
-    options.fleet_id[0] = run->fleet_id[0];
-    options.fleet_id[1] = run->fleet_id[1];
+    options.overwrite = args->overwrite;
     options.note = shore__cli_note;
-    int rc = shore__source_directory(run->model, run->settings.model, &source, diag);
-    if (!rc) rc = shore__run_replace(run, diag);
-    if (!rc) rc = shore_fleet_create(run->model->layout, &options, fleet, diag);
-    if (!rc)
-        rc = shore__import(*fleet, run->model, source, shore__cli_work,
-                           run->settings.quiet ? NULL : (void *)"importing", diag);
-    shore__source_close(source);
-    if (!rc) rc = shore_fleet_seal(*fleet, 0, diag);
-    if (!rc) {
-        shore_fleet_info(*fleet, &info);
-        rc = shore__run_finish(run, info.fleet_id, processor, shore__cli_note, NULL, diag);
-    }
-    if (!rc) rc = shore_fleet_digest(*fleet, false, digest, diag);
-    return rc;
+    void *what = run->settings.quiet ? NULL : (void *)"importing";
+    int rc = shore__train_initial_state(run, &options, NULL, processor, shore__cli_work, what, fleet, diag);
+    return rc ? rc : shore_fleet_digest(*fleet, false, digest, diag);
 }
 
 static int import(struct shore__train_args *args, const struct shore__parsed *parsed) {

@@ -6,6 +6,8 @@
 #include "report/report.h"
 #include "run/run.h"
 
+struct shore__throttle;
+
 struct shore__train_events {
     void *ctx;
     void (*step)(void *ctx, const struct shore__step_report *report);
@@ -29,6 +31,12 @@ void shore__train_fleet_options(const struct shore__settings *s, const struct sh
 uint64_t shore__train_disk_bytes(const struct shore__settings *s, const struct shore__model *m);
 enum shore__when shore__train_offload_within(const struct shore__settings *s, const struct shore__model *m,
                                              uint64_t room_bytes);
+
+/* Makes the state of a prepared run: its fleet is created, filled and sealed, the run finished. options: but for what
+ * the run itself says; overwrite: see there. throttle: of an emulated machine, or NULL. */
+int shore__train_initial_state(struct shore__run *run, struct shore_fleet_options *options,
+                               struct shore__throttle *throttle, const char *processor, shore__progress_fn making,
+                               void *making_ctx, struct shore_fleet **out, struct shore_diag *diag);
 
 struct shore__train_result {
     bool opened; /* the state is there: what fails from then on has a committed step to go on from */

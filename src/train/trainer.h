@@ -100,6 +100,14 @@ static inline uint64_t train_last_step(const struct shore__settings *s) {
     return s->stop_at && s->stop_at < s->steps ? s->stop_at : s->steps;
 }
 
+/* open_trainer.c: run, s, m, events and result are set. fresh, overwrite and accept_step: see shore__train(). Closed
+ * by the caller, also if it could not be opened. */
+int shore__trainer_open(struct trainer *t, bool fresh, bool overwrite, const uint64_t *accept_step,
+                        struct shore_diag *diag);
+void shore__trainer_close(struct trainer *t);
+/* A kill, or a connection that broke, after a commit may have cost the line of its step. */
+int shore__train_recover_metrics(struct trainer *t, struct shore_diag *diag);
+
 /* memory.c */
 /* throttle: of an emulated machine, or NULL. What compression cannot do is refused here. */
 int shore__train_facts(const struct shore__settings *s, const struct shore__model *m,

@@ -1,0 +1,156 @@
+/* A trainer opens and closes: plan, memory, compute, drives, and then its parts. */
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/diag.h"
+#include "drive/fleet/emulated.h"
+#include "run/emulation/emulate.h"
+#include "train/trainer.h"
+
+static void say_emulated(const struct trainer *t) {
+    const struct shore__emulation *e = shore__throttle_emulation(t->throttle);
+    char text[160];
+    if (!e || !t->events->note) return;
+    snprintf(text, sizeof text, "emulated: times are those of %s, rates and model divided by %g", e->name, e->scale);
+    t->events->note(t->events->ctx, text);
+}
+
+int shore__train_needs(const struct shore__settings *s, const struct shore__model *m, struct shore__needs *out,
+                       struct shore_diag *diag) {
+    struct shore__facts facts;
+    struct shore__train_plan plan;
+    struct shore__region_list rows = {0};
+    struct shore__throttle *throttle;
+    int rc = shore__emulation_throttle(s->emulate, &s->drives, &throttle, diag);
+    if (!rc) rc = shore__train_facts(s, m, throttle, &facts, diag);
+    if (!rc) rc = shore__plan_training(&facts, s->memory_bytes, &plan, &rows, out, diag);
+    shore__regions_close(&rows);
+    shore__throttle_close(throttle);
+    return rc;
+}
+
+/* Not before the drives have been opened: a run that names a drive of another run would have lost its own. */
+static int record_change(struct trainer *t, uint64_t step, struct shore_diag *diag) {
+    char text[1024];
+    snprintf(text, sizeof text, "from step %llu on: %s", (unsigned long long)step, t->run->change);
+    if (t->events->note) t->events->note(t->events->ctx, text);
+    return shore__run_record_change(t->run, step, t->run->change, diag);
+}
+
+static int open_state(struct trainer *t, struct shore_fleet_options *options, const uint64_t *accept_step,
+                      const char *processor, struct shore_diag *diag) {
+    options->accept_step = accept_step;
+    options->hint_step = t->run->hint_step;
+    options->generation = t->run->generation;
+    memcpy(options->fleet_id, t->run->fleet_id, sizeof options->fleet_id);
+    int rc = shore__fleet_open_emulated(t->m->layout, options, t->throttle, &t->fleet, diag);
+    if (rc) return rc;
+    struct shore_fleet_info info = {.size = sizeof info};
+    shore_fleet_info(t->fleet, &info);
+    t->result->opened = true; /* each volume has a new epoch */
+    t->result->step = info.step;
+    if (t->run->change) rc = record_change(t, info.step, diag);
+    if (rc || !strcmp(processor, t->run->processor)) return rc;
+    char what[320];
+    snprintf(what, sizeof what, "processor changed from '%s' to '%s': results may differ in the last bits from here on",
+             t->run->processor, processor);
+    snprintf(t->run->processor, sizeof t->run->processor, "%s", processor);
+    if (t->events->note) t->events->note(t->events->ctx, what);
+    return shore__run_record_change(t->run, info.step, what, diag);
+}
+
+/* A kill after a commit may have cost the line of its step: the record holds it, but for what is measured later. */
+int shore__train_recover_metrics(struct trainer *t, struct shore_diag *diag) {
+    struct shore_fleet_info info = {.size = sizeof info};
+    char line[SHORE__METRICS_LINE_BYTES + 64];
+    uint32_t bytes = SHORE__METRICS_LINE_BYTES;
+    shore_fleet_info(t->fleet, &info);
+    if (shore_fleet_metrics(t->fleet, line, &bytes)) bytes = 0;
+    if (bytes && t->run->hint_step < info.step && shore__batch_validation_due(t, info.step)) {
+        double loss;
+        shore__pager_set_step(t->pass.pager, info.step);
+        int rc = shore__batch_validate(t, &loss, diag);
+        if (rc) return rc;
+        if (t->report.step == info.step) t->report.val_loss = loss;
+        if (isfinite(loss)) bytes += (uint32_t)sprintf(line + bytes - 1, ",\"val_loss\":%.9g}", loss) - 1;
+    }
+    line[bytes] = 0;
+    int rc = shore__metrics_recover(t->run, info.step, line, diag);
+    if (!rc && t->run->note && t->events->note) t->events->note(t->events->ctx, t->run->note);
+    free(t->run->note); /* once: a connection that breaks comes here again */
+    t->run->note = NULL;
+    return rc;
+}
+
+static int open_compute(struct trainer *t, char processor[SHORE__PROCESSOR_BYTES], struct shore_diag *diag) {
+    struct shore__compute_options options = shore__settings_compute(t->s);
+    struct shore__compute_description description;
+    int rc = shore__compute_describe(&options, NULL, &description, diag);
+    if (!rc) rc = shore__compute_open(&options, &t->c, diag);
+    if (rc) return rc;
+    shore__compute_identity(&description, processor, SHORE__PROCESSOR_BYTES);
+    struct shore__shapes shapes = shore__batch_shapes(t->m, &t->facts.batch, true);
+    shore__buf workspace = shore__memory_at(&t->memory, "workspace", 0);
+    return t->c->ops->make(t->c, &shapes, workspace, t->plan.workspace_bytes, diag);
+}
+
+int shore__trainer_open(struct trainer *t, bool fresh, bool overwrite, const uint64_t *accept_step,
+                        struct shore_diag *diag) {
+    const struct shore__settings *s = t->s;
+    char processor[SHORE__PROCESSOR_BYTES];
+    int rc = shore__emulation_throttle(s->emulate, &s->drives, &t->throttle, diag);
+    if (!rc) rc = shore__train_facts(s, t->m, t->throttle, &t->facts, diag);
+    if (!rc) rc = shore__plan_training(&t->facts, s->memory_bytes, &t->plan, &t->rows, NULL, diag);
+    if (rc) return rc;
+    if (t->plan.hole_bytes) shore__heap_keep(true);
+    rc = shore__arena_open(t->plan.fleet_bytes + t->plan.buffers_bytes, &t->arena, diag);
+    if (rc) return rc;
+    /* before the fleet takes its part, which is what is left */
+    t->memory = (struct shore__memory){&t->rows, {{(uintptr_t)shore__arena_alloc(t->arena, t->plan.buffers_bytes)}}};
+    if (shore__buf_is_none(t->memory.base[0]))
+        return shore__fail(diag, -ENOMEM, "the memory plan is larger than its arena");
+    rc = open_compute(t, processor, diag);
+    if (rc) return rc;
+
+    struct shore_fleet_options options;
+    shore__plan_fleet_options(&t->facts, &t->plan, &options);
+    options.arena = t->arena;
+    say_emulated(t);
+    options.note = t->events->note;
+    options.note_ctx = t->events->ctx;
+    options.overwrite = overwrite;
+    rc = fresh ? shore__train_initial_state(t->run, &options, t->throttle, processor, t->events->making, t->events->ctx,
+                                            &t->fleet, diag)
+               : open_state(t, &options, accept_step, processor, diag);
+    if (rc) return rc;
+
+    rc = shore__activations_open(t, diag);
+    if (rc) return rc;
+    rc = shore__accounting_open(t->fleet, t->throttle, &t->accounting, diag);
+    if (rc) return rc;
+    t->pass.m = t->m;
+    t->pass.c = t->c;
+    rc = shore__train_place(t, &t->memory, diag);
+    if (!rc) rc = shore__gradients_open(t, diag);
+    if (!rc) rc = shore__idle_open(t, shore__ahead_wants(t), diag);
+    if (!rc) rc = shore__ahead_open(t, diag);
+    if (!rc) rc = shore__compress_open(t, diag);
+    return rc || fresh ? rc : shore__train_recover_metrics(t, diag);
+}
+
+void shore__trainer_close(struct trainer *t) {
+    shore_fleet_close(t->fleet); /* first: all completions have run */
+    shore__pager_close(t->pass.pager);
+    shore__idle_close(t);
+    shore__ahead_close(t);
+    shore__gradients_close(t->gradients);
+    shore__activations_close(t->activations);
+    shore__accounting_close(t->accounting);
+    if (t->c) t->c->ops->close(t->c);
+    shore_arena_close(t->arena);
+    shore__regions_close(&t->rows);
+    shore__throttle_close(t->throttle);
+}
