@@ -99,7 +99,8 @@ const struct shore__other_name shore__other_names[] = {
     /* batch and length */
     {"batch-size|train-batch-size|per-device-train-batch-size|per-device-batch-size|per-gpu-train-batch-size|"
      "per-gpu-batch-size|per-device-bs|global-batch-size|total-batch-size|effective-batch-size|device-batch-size|bs|"
-     "micro-batch-size|microbatch-size|train-micro-batch-size-per-gpu|train-micro-batch-size|device-train-microbatch-"
+     "micro-batch|micro-batch-size|microbatch-size|train-micro-batch-size-per-gpu|train-micro-batch-size|device-train-"
+     "microbatch-"
      "size",
      "batch", WHOLE_BATCH},
     {"gradient-accumulation-steps|gradient-accumulation|grad-accum|grad-accum-steps|grad-accumulation|grad-acc-steps|"

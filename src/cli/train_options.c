@@ -109,8 +109,6 @@ static const struct shore__option options[] = {
     OPTION(U32, "threads", settings.threads, "N",
            "compute threads; otherwise one for each processor that a container's limits leave",
            .most = SHORE__THREADS_MOST),
-    OPTION(U32, "micro-batch", settings.micro_batch, "N",
-           "sequences in flight, rounded up to whole units of about 1024 tokens; never changes a bit"),
     OPTION(SIZE, "chunk-size", settings.chunk_bytes, "SIZE",
            "bytes that UPDATE reads at once; otherwise chosen; never changes a bit", .most = SHORE__CHUNK_BYTES_MOST),
     CHOICE("io", settings.io, "auto|uring|threads|buffered", "how drives are read and written"),
@@ -247,8 +245,9 @@ static const char *const schedule_flags[] = {"steps", "lr",           "min-lr", 
                                              "beta1", "beta2",        "eps",     "momentum", "weight-decay",
                                              "clip",  "on-nonfinite", "threads", "emulate",  NULL};
 static const char *const resource_flags[] = {
-    "reconnect-timeout", "snapshot-every", "keep",    "memory",     "micro-batch",  "chunk-size", "io",    "speculate",
-    "offload",           "update",         "stop-at", "eval-every", "sample-every", "log-every",  "quiet", NULL};
+    "reconnect-timeout", "snapshot-every", "keep",   "memory",  "chunk-size", "io",
+    "speculate",         "offload",        "update", "stop-at", "eval-every", "sample-every",
+    "log-every",         "quiet",          NULL};
 static const char *const other_flags[] = {"resume",  "drive", "accept-step", "not-a-copy",
                                           "dry-run", "json",  "out",         NULL};
 

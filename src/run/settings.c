@@ -92,7 +92,6 @@ static const struct row rows[] = {
     {"memory", SIZE, AT(memory_bytes), .most = UINT64_MAX},
     {"drive", LIST, AT(drives), .names = NULL},
     {"drive-speeds", TEXT, AT(drive_speeds), .names = NULL},
-    {"micro-batch", COUNT32, AT(micro_batch), .most = SHORE__TOKENS_MOST},
     {"chunk-size", SIZE, AT(chunk_bytes), .most = SHORE__CHUNK_BYTES_MOST},
     {"io", CHOICE, AT(io), .names = ios},
     {"speculate", CHOICE, AT(speculate), .names = whens},
@@ -400,6 +399,11 @@ static int put_json(const struct row *r, struct shore__settings *s, const json_t
     return rc;
 }
 
+/* Runs have keys of flags that are gone, since they did nothing. */
+static bool is_gone(const char *key) {
+    return strcmp(key, "micro-batch") == 0;
+}
+
 int shore__settings_from_json(const json_t *json, const char *name, struct shore__settings *out,
                               struct shore_diag *diag) {
     const char *key = NULL;
@@ -410,6 +414,7 @@ int shore__settings_from_json(const json_t *json, const char *name, struct shore
                            shore__escape(name, strlen(name), shown, sizeof shown));
     json_object_foreach((json_t *)json, key, value) {
         const struct row *r = find(key);
+        if (is_gone(key)) continue;
         int rc = r ? put_json(r, out, value, name, diag) : unknown(key, name, diag);
         if (rc < 0) return rc;
     }

@@ -67,7 +67,6 @@ struct shore__settings {
     uint64_t memory_bytes; /* 0: a default from the machine */
     struct shore__strings drives;
     char *drive_speeds;   /* given, instead of measured when volumes are made; or NULL */
-    uint32_t micro_batch; /* 0: chosen */
     uint64_t chunk_bytes; /* of state; 0: chosen */
     enum shore_io io;
     enum shore__when speculate;

@@ -18,7 +18,7 @@ struct trial {
     const char *name;
     uint64_t memory_bytes, chunk_bytes;
     unsigned volumes; /* on each drive; 0: ram: */
-    const char *io, *speculate, *micro_batch, *offload;
+    const char *io, *speculate, *offload;
     uint64_t stop_at; /* nonzero: a clean stop there, then --resume */
     char line[128];   /* its digest line */
 };
@@ -107,8 +107,7 @@ static void add_resources(struct shore__words *w, const struct trial *t) {
         shore__words_add(w, "--chunk-size");
         shore__words_add(w, "%llu", (unsigned long long)t->chunk_bytes);
     }
-    const char *const pairs[] = {"--io",          t->io,          "--speculate", t->speculate,
-                                 "--micro-batch", t->micro_batch, "--offload",   t->offload};
+    const char *const pairs[] = {"--io", t->io, "--speculate", t->speculate, "--offload", t->offload};
     for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i += 2) {
         if (!pairs[i + 1]) continue;
         shore__words_add(w, "%s", pairs[i]);
@@ -247,11 +246,8 @@ static int plan(struct verify *v, const struct shore__model *m, struct trial *tr
             .name = "five volumes a drive, their minimum budget", .memory_bytes = five.minimum_bytes, .volumes = 5};
     trials[n++] = (struct trial){
         .name = "thread pool instead of io_uring", .memory_bytes = comfortable, .volumes = 1, .io = "threads"};
-    trials[n++] = (struct trial){.name = "never speculating, one sequence in flight",
-                                 .memory_bytes = comfortable,
-                                 .volumes = 1,
-                                 .speculate = "off",
-                                 .micro_batch = "1"};
+    trials[n++] =
+        (struct trial){.name = "never speculating", .memory_bytes = comfortable, .volumes = 1, .speculate = "off"};
     trials[n++] =
         (struct trial){.name = "always speculating", .memory_bytes = comfortable, .volumes = 1, .speculate = "on"};
     if (v->steps > 1)

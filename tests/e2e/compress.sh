@@ -43,7 +43,7 @@ for residual in host saved; do
     agrees "residual $residual, one drive" --drive "$d1" "${how[@]}"
     agrees "residual $residual, two drives, small chunks" --drive "$d1" "$place/d2" --chunk-size 768KiB "${how[@]}"
     agrees "residual $residual, five drives, speculate off" --drive "${all[@]}" --speculate off "${how[@]}"
-    agrees "residual $residual, micro-batch 1" --drive "$d1" --micro-batch 1 --speculate on "${how[@]}"
+    agrees "residual $residual, speculate on" --drive "$d1" --speculate on "${how[@]}"
     merge common "${how[@]}" --drive "$d1"
     least=$(minimum train "${merged[@]}" --out "$place/none")
     agrees "residual $residual, the least budget ${least:-?}" --drive "$d1" "${how[@]}" --memory "${least:-1GiB}"

@@ -54,9 +54,6 @@ done
 for chunk in 768KiB 1536KiB 2304KiB 48MiB; do # one segment is 768 KiB of state
     agrees "chunks of $chunk" --drive "$d1" "$place/d2" --chunk-size $chunk "${how[@]}"
 done
-for micro in 1 16 20; do
-    agrees "micro-batch $micro" --drive "$d1" --micro-batch $micro "${how[@]}"
-done
 for speculate in on off auto; do
     agrees "speculate $speculate" --drive "$d1" --speculate $speculate "${how[@]}"
 done

@@ -26,7 +26,7 @@ again() { # NAME FLAGS...
 }
 [ -n "$("$LONGSHORE" --version)" ] || fail "no version"
 again "as it is"
-again "sizes" --memory 256MiB --chunk-size 4MiB --micro-batch 2 --threads 1
+again "sizes" --memory 256MiB --chunk-size 4MiB --threads 1
 again "compression" --compress top5% --compress-after 1 --compress-values fp32 --residual saved --compress-variance frozen
 again "sgd" --optimizer sgd --momentum 0.5 --schedule constant --lr 0.01 --clip 0 --seed 18446744073709551615
 again "the rest" --moments 8bit --grad-precision bf16 --precision fp32 --val-share 0.2 --eval-every 2 --on-nonfinite skip \

@@ -57,6 +57,19 @@ static void no_share_is_called_none(void **state) {
     shore__settings_free(&s);
 }
 
+/* What is gone did nothing: runs that have it go on, and lose it when they are written. */
+static void flags_that_are_gone_are_passed_over(void **state) {
+    struct shore_diag diag = {{0}};
+    struct shore__settings s;
+    shore__settings_defaults(&s);
+    assert_ok(from("{\"micro-batch\": 16, \"batch\": 3}", &s, &diag));
+    assert_int_equal(s.batch, 3);
+    json_t *json = shore__settings_to_json(&s);
+    assert_null(json_object_get(json, "micro-batch"));
+    json_decref(json);
+    shore__settings_free(&s);
+}
+
 static void names_what_is_wrong(void **state) {
     static const struct {
         const char *json, *says;
@@ -196,6 +209,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(survives_json),
         cmocka_unit_test(no_share_is_called_none),
+        cmocka_unit_test(flags_that_are_gone_are_passed_over),
         cmocka_unit_test(names_what_is_wrong),
         cmocka_unit_test(checks_combinations),
         cmocka_unit_test(rates_follow_the_schedule),
