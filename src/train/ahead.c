@@ -13,6 +13,17 @@
 #include "drive/fleet/fleet.h"
 #include "train/trainer.h"
 
+struct ahead {
+    uint32_t room;         /* state images that there is memory for; 0: none is read ahead */
+    uint32_t in_logits;    /* of these, in the memory of kept logits; the others are in spare idle memory */
+    uint32_t count, asked; /* of this step's: chosen, and fetched or on their way */
+    uint32_t *segments;    /* [room] of block 0, ascending: the image of each is at its index */
+    unsigned char *chosen; /* the same by segment, until it is updated */
+    uintptr_t spare;       /* where images lie that are not in the logits */
+    bool under_way;        /* images are fetched, or stored */
+    struct shore_wait wait;
+};
+
 static uint64_t image_bytes(const struct trainer *t) {
     return shore_fleet_state_bytes(t->fleet);
 }
@@ -38,31 +49,36 @@ uint64_t shore__ahead_wants(const struct trainer *t) {
 }
 
 int shore__ahead_open(struct trainer *t, struct shore_diag *diag) {
-    struct train_ahead *ahead = &t->ahead;
+    struct ahead *ahead = t->ahead = calloc(1, sizeof *ahead);
+    uint64_t spare_bytes;
+    if (!ahead) return shore__fail(diag, -ENOMEM, "out of memory for the trainer");
     if (!t->plan.read_ahead) return 0;
+    ahead->spare = shore__idle_spare(t, &spare_bytes);
     ahead->in_logits = images_in_logits(t);
-    ahead->room = ahead->in_logits + images_in(t, t->idle.spare_bytes);
+    ahead->room = ahead->in_logits + images_in(t, spare_bytes);
     if (ahead->room > table_segments(t)) ahead->room = table_segments(t);
     ahead->segments = calloc(ahead->room + 1, sizeof *ahead->segments);
     ahead->chosen = calloc(t->m->layout->blocks[0].segments, 1);
     return ahead->segments && ahead->chosen ? 0 : shore__fail(diag, -ENOMEM, "out of memory for the trainer");
 }
 
-void shore__ahead_close(struct trainer *t) {
-    free(t->ahead.segments);
-    free(t->ahead.chosen);
+void shore__ahead_close(struct ahead *ahead) {
+    if (!ahead) return;
+    free(ahead->segments);
+    free(ahead->chosen);
+    free(ahead);
 }
 
 static unsigned char *image(const struct trainer *t, uint32_t nth) {
-    const struct train_ahead *ahead = &t->ahead;
+    const struct ahead *ahead = t->ahead;
     uintptr_t at = nth < ahead->in_logits ? t->pass.kept_logits.handle + nth * image_bytes(t)
-                                          : t->idle.spare + (nth - ahead->in_logits) * image_bytes(t);
+                                          : ahead->spare + (nth - ahead->in_logits) * image_bytes(t);
     return (unsigned char *)at; // NOLINT(performance-no-int-to-ptr): buffers are handles
 }
 
-/* Bytes of t->idle.spare that the images from the first to this one take. */
+/* Bytes of spare memory that the images from the first to this one take. */
 static uint64_t spare_until(const struct trainer *t, uint32_t nth) {
-    return nth < t->ahead.in_logits ? 0 : (nth + 1 - t->ahead.in_logits) * image_bytes(t);
+    return nth < t->ahead->in_logits ? 0 : (nth + 1 - t->ahead->in_logits) * image_bytes(t);
 }
 
 /* ---- what is chosen ------------------------------------------------------------------------------------------------
@@ -79,19 +95,19 @@ static uint32_t choose(struct trainer *t, struct shore__slice slice, uint32_t du
     uint32_t n = 0, end = slice.segment + slice.segments;
     for (uint32_t s = slice.segment; s < end && s < table_segments(t) && n < most; s++) {
         if (shore__gradients_due(t, s) != due) continue;
-        t->ahead.chosen[s] = 1;
+        t->ahead->chosen[s] = 1;
         n++;
     }
     return n;
 }
 
-static void begin_requests(struct train_ahead *ahead) {
+static void begin_requests(struct ahead *ahead) {
     shore_wait_init(&ahead->wait);
     ahead->under_way = true;
 }
 
 void shore__ahead_begin(struct trainer *t) {
-    struct train_ahead *ahead = &t->ahead;
+    struct ahead *ahead = t->ahead;
     uint32_t left = ahead->room;
     ahead->count = ahead->asked = 0;
     if (!left || !shore__speculation_goes_on(&t->speculation)) return;
@@ -104,11 +120,11 @@ void shore__ahead_begin(struct trainer *t) {
 }
 
 bool shore__ahead_has(const struct trainer *t, struct shore__slice slice) {
-    return t->ahead.count && memchr(t->ahead.chosen + slice.segment, 1, slice.segments);
+    return t->ahead->count && memchr(t->ahead->chosen + slice.segment, 1, slice.segments);
 }
 
 bool shore__ahead_takes(struct trainer *t, uint32_t segment) {
-    struct train_ahead *ahead = &t->ahead;
+    struct ahead *ahead = t->ahead;
     if (!ahead->count || !ahead->chosen[segment]) return false;
     /* a page that could not be lent is not handed back */
     if (!shore__pager_place(t->pass.pager, 0, segment)) ahead->chosen[segment] = 0;
@@ -120,7 +136,7 @@ bool shore__ahead_takes(struct trainer *t, uint32_t segment) {
 
 /* Images that follow each other, of segments that do so, and all of them chosen still or none. */
 static uint32_t run_from(const struct trainer *t, uint32_t nth, uint32_t end) {
-    const struct train_ahead *ahead = &t->ahead;
+    const struct ahead *ahead = t->ahead;
     const uint32_t *segments = ahead->segments;
     uint32_t n = 1;
     while (nth + n < end && nth + n != ahead->in_logits && segments[nth + n] == segments[nth] + n &&
@@ -130,7 +146,7 @@ static uint32_t run_from(const struct trainer *t, uint32_t nth, uint32_t end) {
 }
 
 void shore__ahead_fetch(struct trainer *t, uint32_t layer, size_t u) {
-    struct train_ahead *ahead = &t->ahead;
+    struct ahead *ahead = t->ahead;
     if (ahead->asked == ahead->count || t->speculation.broken) return;
     /* evenly over what is left of backward, but for the first layer */
     size_t units = t->plan.units, left = layer > 1 ? (layer - 1) * units - u : 1;
@@ -148,7 +164,7 @@ void shore__ahead_fetch(struct trainer *t, uint32_t layer, size_t u) {
 
 /* Waits for what was asked for, or for what is stored. */
 int shore__ahead_settle(struct trainer *t, struct shore_diag *diag) {
-    struct train_ahead *ahead = &t->ahead;
+    struct ahead *ahead = t->ahead;
     if (!ahead->under_way) return 0;
     uint64_t start = shore__now_ns();
     shore_wait_end(&ahead->wait, 0);
@@ -162,21 +178,21 @@ int shore__ahead_settle(struct trainer *t, struct shore_diag *diag) {
 
 void shore__ahead_drop(struct trainer *t) {
     shore__ahead_settle(t, NULL);
-    t->ahead.count = 0;
-    if (t->ahead.room) memset(t->ahead.chosen, 0, table_segments(t));
+    t->ahead->count = 0;
+    if (t->ahead->room) memset(t->ahead->chosen, 0, table_segments(t));
 }
 
 bool shore__ahead_is_in_the_way(const struct trainer *t, uint32_t layer) {
-    const struct train_ahead *ahead = &t->ahead;
+    const struct ahead *ahead = t->ahead;
     return ahead->under_way &&
-           (layer == t->idle.lend_after || !shore__idle_has_spare(t, layer, spare_until(t, ahead->count - 1)));
+           (shore__idle_takes_back(t, layer) || !shore__idle_has_spare(t, layer, spare_until(t, ahead->count - 1)));
 }
 
 /* ---- the update ----------------------------------------------------------------------------------------------------
  */
 
 static int update_image(struct trainer *t, uint32_t nth, void *params, struct shore_diag *diag) {
-    uint32_t segment = t->ahead.segments[nth];
+    uint32_t segment = t->ahead->segments[nth];
     size_t at = (size_t)segment * SHORE_SEGMENT_ELEMS;
     const struct shore_update update = {
         .base_step = t->base_step,
@@ -194,7 +210,7 @@ static int update_image(struct trainer *t, uint32_t nth, void *params, struct sh
 }
 
 static int update_images(struct trainer *t, struct shore_diag *diag) {
-    const struct train_ahead *ahead = &t->ahead;
+    const struct ahead *ahead = t->ahead;
     int worst = 0;
 #pragma omp parallel for num_threads(t->c->threads) schedule(dynamic)
     for (uint32_t i = 0; i < ahead->count; i++) {
@@ -217,16 +233,16 @@ static int store(struct trainer *t, uint32_t nth, uint32_t count) {
         .size = sizeof store,
         .base_step = t->base_step,
         .attempt = shore_fleet_attempt(t->fleet),
-        .segment = t->ahead.segments[nth],
+        .segment = t->ahead->segments[nth],
         .count = count,
         .state = image(t, nth),
         .order = shore__model_head(t->m),
     };
-    return shore_fleet_store(t->fleet, &store, shore_wait_completion(&t->ahead.wait));
+    return shore_fleet_store(t->fleet, &store, shore_wait_completion(&t->ahead->wait));
 }
 
 int shore__ahead_update(struct trainer *t, struct shore_diag *diag) {
-    struct train_ahead *ahead = &t->ahead;
+    struct ahead *ahead = t->ahead;
     if (!ahead->count || t->speculation.broken) return 0;
     int rc = shore__ahead_settle(t, diag);
     if (!rc) rc = update_images(t, diag);

@@ -8,6 +8,20 @@
 #include "base/diag.h"
 #include "train/trainer.h"
 
+/* What lies in kept inner activations between a layer's backward and its next forward, so that the next forward pass
+ * need not wait for what backward hands over last: the table, and the first layers. */
+struct idle {
+    uint32_t later;                /* layers 1 .. later: their matrices' gradients are computed after the lookups */
+    uint32_t lend_after;           /* the layer whose backward is followed by lending; 0: none */
+    uint32_t layers;               /* layers 1 .. layers are lent pages */
+    uint32_t first_slice, nslices; /* and these slices of block 0 */
+    uint32_t waiting;              /* bit mask of layers whose gradients wait in this step */
+    uintptr_t pages, later_inner;  /* where they lie */
+    struct shore__later *of_unit;  /* [later * units] */
+    uintptr_t spare;               /* what is left of it */
+    uint64_t spare_bytes;
+};
+
 #define LATER_MOST 2u
 
 static uint64_t later_bytes(const struct trainer *t) {
@@ -25,10 +39,10 @@ static uint64_t idle_bytes(const struct trainer *t, uint32_t layer) {
 }
 
 /* Lays the pages out for `later` layers; their bytes. Slices that have no room are left out. */
-static uint64_t lay_out(const struct trainer *t, struct train_idle *idle, uint32_t later, uint64_t room) {
+static uint64_t lay_out(const struct trainer *t, struct idle *idle, uint32_t later, uint64_t room) {
     const struct shore__residency *r = &t->plan.residency;
     uint64_t used = 0;
-    *idle = (struct train_idle){.later = later};
+    *idle = (struct idle){.later = later};
     for (uint32_t i = 0; i < t->m->nslices; i++) {
         struct shore__page_id id = {SHORE__PAGE_SLICE, 0, i};
         if (shore__page_stays(t->m, r, id)) continue;
@@ -54,8 +68,9 @@ static uint32_t most_later(const struct trainer *t) {
 }
 
 int shore__idle_open(struct trainer *t, uint64_t spare_wanted, struct shore_diag *diag) {
-    struct train_idle *idle = &t->idle;
+    struct idle *idle = t->idle = calloc(1, sizeof *idle);
     uint32_t layers = t->m->arch.n_layer;
+    if (!idle) return shore__fail(diag, -ENOMEM, "out of memory for the trainer");
     if (!t->plan.kept_inner) return 0;
     uint32_t later = most_later(t);
     uint64_t pages = lay_out(t, idle, later, UINT64_MAX);
@@ -74,16 +89,27 @@ int shore__idle_open(struct trainer *t, uint64_t spare_wanted, struct shore_diag
     return idle->of_unit ? 0 : shore__fail(diag, -ENOMEM, "out of memory for the trainer");
 }
 
-void shore__idle_close(struct trainer *t) {
-    free(t->idle.of_unit);
+void shore__idle_close(struct idle *idle) {
+    if (!idle) return;
+    free(idle->of_unit);
+    free(idle);
+}
+
+uintptr_t shore__idle_spare(const struct trainer *t, uint64_t *bytes) {
+    *bytes = t->idle->spare_bytes;
+    return t->idle->spare;
+}
+
+bool shore__idle_takes_back(const struct trainer *t, uint32_t layer) {
+    return layer == t->idle->lend_after;
 }
 
 bool shore__idle_lends_slice(const struct trainer *t, uint32_t slice) {
-    return slice - t->idle.first_slice < t->idle.nslices;
+    return slice - t->idle->first_slice < t->idle->nslices;
 }
 
 bool shore__idle_after_backward(struct trainer *t, uint32_t layer) {
-    const struct train_idle *idle = &t->idle;
+    const struct idle *idle = t->idle;
     char *at = (char *)idle->pages; // NOLINT(performance-no-int-to-ptr): buffers are handles
     if (layer != idle->lend_after) return false;
     for (uint32_t i = 0; i < idle->nslices; i++) {
@@ -101,30 +127,34 @@ bool shore__idle_after_backward(struct trainer *t, uint32_t layer) {
 }
 
 bool shore__idle_has_spare(const struct trainer *t, uint32_t layer, uint64_t bytes) {
-    return !bytes || t->idle.spare - t->idle.pages + bytes <= idle_bytes(t, layer);
+    return !bytes || t->idle->spare - t->idle->pages + bytes <= idle_bytes(t, layer);
 }
 
 int shore__idle_before_forward(struct trainer *t, uint32_t layer, struct shore_diag *diag) {
-    return layer == t->idle.lend_after ? shore__pager_reclaim(t->pass.pager, diag) : 0;
+    return shore__idle_takes_back(t, layer) ? shore__pager_reclaim(t->pass.pager, diag) : 0;
 }
 
 /* Decided for the whole layer: its units are added up in order. */
 void shore__idle_before_backward(struct trainer *t, uint32_t layer) {
-    if (layer == t->m->arch.n_layer) t->idle.waiting = 0;
-    if (layer <= t->idle.later && shore__speculation_goes_on(&t->speculation)) t->idle.waiting |= 1u << layer;
+    if (layer == t->m->arch.n_layer) t->idle->waiting = 0;
+    if (layer <= t->idle->later && shore__speculation_goes_on(&t->speculation)) t->idle->waiting |= 1u << layer;
 }
 
 bool shore__idle_waits(const struct trainer *t, uint32_t layer) {
-    return layer <= t->idle.later && (t->idle.waiting & 1u << layer);
+    return layer <= t->idle->later && (t->idle->waiting & 1u << layer);
 }
 
 struct shore__later *shore__idle_later(struct trainer *t, uint32_t layer, size_t u, bool kept, bool cheap_too,
                                        struct shore__inner *inner) {
-    struct train_idle *idle = &t->idle;
+    struct idle *idle = t->idle;
     if (!shore__idle_waits(t, layer)) return NULL;
     size_t nth = (layer - 1) * t->plan.units + u;
     shore__buf place = {idle->later_inner + nth * later_bytes(t)};
     idle->of_unit[nth] =
         shore__later_at(t->m, t->c->mode, shore__pass_unit_rows(&t->pass, u), place, kept, cheap_too, inner);
     return &idle->of_unit[nth];
+}
+
+struct shore__later *shore__idle_left(const struct trainer *t, uint32_t layer, size_t u) {
+    return &t->idle->of_unit[(layer - 1) * t->plan.units + u];
 }

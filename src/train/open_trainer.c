@@ -144,8 +144,8 @@ int shore__trainer_open(struct trainer *t, bool fresh, bool overwrite, const uin
 void shore__trainer_close(struct trainer *t) {
     shore_fleet_close(t->fleet); /* first: all completions have run */
     shore__pager_close(t->pass.pager);
-    shore__idle_close(t);
-    shore__ahead_close(t);
+    shore__idle_close(t->idle);
+    shore__ahead_close(t->ahead);
     shore__gradients_close(t->gradients);
     shore__activations_close(t->activations);
     shore__accounting_close(t->accounting);

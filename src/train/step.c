@@ -274,7 +274,7 @@ static int layer_backward(struct trainer *t, uint32_t layer, struct shore_diag *
 /* What the first layers' gradients waited for is done. */
 static int later_backward(struct trainer *t, struct shore_diag *diag) {
     int rc = 0;
-    for (uint32_t layer = 1; !rc && layer <= t->idle.later && !t->abandoned; layer++) {
+    for (uint32_t layer = 1; !rc && layer <= t->m->arch.n_layer && !t->abandoned; layer++) {
         struct piece *p = shore__gradients_layer(t, layer);
         struct shore__gradients g;
         if (!shore__idle_waits(t, layer)) continue;
@@ -282,7 +282,7 @@ static int later_backward(struct trainer *t, struct shore_diag *diag) {
         for (size_t u = 0; !rc && u < shore__pass_units(&t->pass); u++) {
             g.add = u > 0;
             rc = shore__layer_backward_later(t->m, t->c, NULL, &g, shore__pass_unit_rows(&t->pass, u),
-                                             &t->idle.of_unit[(layer - 1) * t->plan.units + u]);
+                                             shore__idle_left(t, layer, u));
         }
         rc = rc ? train_op_failed(diag, rc) : shore__gradients_end(t, p, diag);
     }

@@ -1,0 +1,33 @@
+/* Memory that is kept for inner activations, and idle from a layer's backward until its next forward. */
+#ifndef SHORE_TRAIN_IDLE_H
+#define SHORE_TRAIN_IDLE_H
+
+#include "model/model.h"
+
+struct trainer;
+struct idle;
+
+/* After shore__train_place. spare_wanted: bytes of spare memory that are of more use than a gradient that waits. */
+int shore__idle_open(struct trainer *t, uint64_t spare_wanted, struct shore_diag *diag);
+void shore__idle_close(struct idle *idle);
+bool shore__idle_lends_slice(const struct trainer *t, uint32_t slice);
+void shore__idle_before_backward(struct trainer *t, uint32_t layer);
+bool shore__idle_after_backward(struct trainer *t, uint32_t layer); /* true: memory is lent now */
+/* The gradients of this layer's matrices wait until the lookups are added. */
+bool shore__idle_waits(const struct trainer *t, uint32_t layer);
+int shore__idle_before_forward(struct trainer *t, uint32_t layer, struct shore_diag *diag);
+/* What a unit of such a layer leaves for then, or NULL; made with inner is changed to lie where it outlives the unit.
+ */
+struct shore__later *shore__idle_later(struct trainer *t, uint32_t layer, size_t u, bool kept, bool cheap_too,
+                                       struct shore__inner *inner);
+
+/* What such a layer has left. */
+struct shore__later *shore__idle_left(const struct trainer *t, uint32_t layer, size_t u);
+/* This layer's forward takes back what was lent. */
+bool shore__idle_takes_back(const struct trainer *t, uint32_t layer);
+
+/* Memory that nothing else lies in meanwhile; and are so many bytes of it idle while the layer runs backward? */
+uintptr_t shore__idle_spare(const struct trainer *t, uint64_t *bytes);
+bool shore__idle_has_spare(const struct trainer *t, uint32_t layer, uint64_t bytes);
+
+#endif
