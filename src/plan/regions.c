@@ -67,21 +67,27 @@ static uint64_t end_of(const struct shore__region *row) {
     return row->offset + row->bytes;
 }
 
+/* The lowest place of row i beside those before it. */
+static void find_place(struct shore__region_list *r, uint32_t i) {
+    struct shore__region *row = &r->item[i];
+    row->offset = 0;
+    for (bool moved = true; moved;) {
+        moved = false;
+        for (uint32_t k = 0; k < i; k++) {
+            const struct shore__region *other = &r->item[k];
+            if (!meet(row, other) || end_of(row) <= other->offset || end_of(other) <= row->offset) continue;
+            row->offset = end_of(other);
+            moved = true;
+        }
+    }
+}
+
 uint64_t shore__regions_lay_out(struct shore__region_list *r) {
     uint64_t sum = 0;
     memset(r->bytes, 0, sizeof r->bytes);
     for (uint32_t i = 0; i < r->count; i++) {
-        struct shore__region *row = &r->item[i];
-        row->offset = 0;
-        for (bool moved = true; moved;) {
-            moved = false;
-            for (uint32_t k = 0; k < i; k++) {
-                const struct shore__region *other = &r->item[k];
-                if (!meet(row, other) || end_of(row) <= other->offset || end_of(other) <= row->offset) continue;
-                row->offset = end_of(other);
-                moved = true;
-            }
-        }
+        const struct shore__region *row = &r->item[i];
+        find_place(r, i);
         if (row->bytes && end_of(row) > r->bytes[row->kind]) r->bytes[row->kind] = end_of(row);
     }
     for (uint32_t k = 0; k < SHORE__REGION_KINDS; k++)
@@ -89,9 +95,14 @@ uint64_t shore__regions_lay_out(struct shore__region_list *r) {
     return sum;
 }
 
-static struct shore__region *find(const struct shore__region_list *r, const char *name, uint32_t index) {
-    for (uint32_t i = 0; i < r->count; i++)
-        if (r->item[i].index == index && strcmp(r->item[i].name, name) == 0) return &r->item[i];
+struct shore__region *shore__regions_lend(struct shore__region_list *r, const char *name, uint32_t index,
+                                          enum shore__region_kind kind, uint64_t bytes, struct shore__lifetime live) {
+    uint32_t i = r->count;
+    shore__regions_add(r, name, index, kind, bytes, live);
+    if (r->failed) return NULL;
+    find_place(r, i);
+    if (end_of(&r->item[i]) <= r->bytes[r->item[i].kind]) return &r->item[i];
+    shore__regions_cut(r, i);
     return NULL;
 }
 
@@ -107,9 +118,8 @@ static uint64_t free_from(const struct shore__region_list *r, const struct shore
     return end > at ? end - at : 0;
 }
 
-void shore__regions_grow(struct shore__region_list *r, const char *name, uint32_t index) {
-    struct shore__region *row = find(r, name, index);
-    if (!row || !row->bytes) return;
+void shore__regions_grow(struct shore__region_list *r, struct shore__region *row) {
+    if (!row->bytes) return;
     uint64_t best = row->offset, bytes = free_from(r, row, row->offset);
     assert(bytes >= row->bytes);
     for (uint32_t i = 0; i <= r->count; i++) { /* free stretches begin at 0, or where a row ends */
@@ -124,12 +134,14 @@ void shore__regions_grow(struct shore__region_list *r, const char *name, uint32_
     row->bytes = bytes;
 }
 
-const struct shore__region *shore__regions_find(const struct shore__region_list *r, const char *name, uint32_t index) {
-    return find(r, name, index);
+struct shore__region *shore__regions_find(const struct shore__region_list *r, const char *name, uint32_t index) {
+    for (uint32_t i = 0; i < r->count; i++)
+        if (r->item[i].index == index && strcmp(r->item[i].name, name) == 0) return &r->item[i];
+    return NULL;
 }
 
 shore__buf shore__memory_at(const struct shore__memory *memory, const char *name, uint32_t index) {
-    const struct shore__region *row = find(memory->regions, name, index);
+    const struct shore__region *row = shore__regions_find(memory->regions, name, index);
     if (!row || !row->bytes) return SHORE__NO_BUF;
     return shore__at(memory->base[row->kind], row->offset);
 }

@@ -74,11 +74,14 @@ void shore__regions_cut(struct shore__region_list *r, uint32_t count);
 /* Gives every row, in their order, the lowest place where no row before it lies that is in use at the same time.
  * Returns the sum over all kinds. */
 uint64_t shore__regions_lay_out(struct shore__region_list *r);
-/* The row becomes the largest stretch that is free in all its lifetime; the sums stay. */
-void shore__regions_grow(struct shore__region_list *r, const char *name, uint32_t index);
+/* Adds a row where no other is in all its lifetime, without changing the sums; NULL: there is no such place. */
+struct shore__region *shore__regions_lend(struct shore__region_list *r, const char *name, uint32_t index,
+                                          enum shore__region_kind kind, uint64_t bytes, struct shore__lifetime live);
+/* The row, of the list, becomes the largest stretch that is free in all its lifetime; the sums stay. */
+void shore__regions_grow(struct shore__region_list *r, struct shore__region *row);
 
 /* The row, or NULL. */
-const struct shore__region *shore__regions_find(const struct shore__region_list *r, const char *name, uint32_t index);
+struct shore__region *shore__regions_find(const struct shore__region_list *r, const char *name, uint32_t index);
 
 /* Rows that have been laid out, and the memory that they lie in. */
 struct shore__memory {

@@ -59,11 +59,14 @@ static uint64_t larger_table_bytes(const struct shore__model *m) {
     return (head > elems ? head : elems) * 4;
 }
 
-/* A segment's state and gradient, in a chunk of --update host. */
-static uint64_t host_segment_bytes(const struct shore__facts *f) {
+uint64_t shore__plan_later_bytes(const struct shore__facts *f) {
+    return shore__arena_round(shore__later_bytes(f->model, f->mode, f->batch.unit_rows));
+}
+
+uint64_t shore__plan_state_bytes(const struct shore__facts *f) {
     uint32_t plane_bytes[SHORE_PLANE_COUNT];
     shore__planes_make(f->model->layout, &f->drives, plane_bytes);
-    return shore__state_segment_bytes(plane_bytes) + SEGMENT_BYTES;
+    return shore__state_segment_bytes(plane_bytes);
 }
 
 /* ---- scratch -------------------------------------------------------------------------------------------------------
@@ -134,8 +137,9 @@ static void add_activations(const struct shore__sizing *z) {
         size_t first = (size_t)(layers - l) * plan->units, end = first + plan->units;
         if (first > plan->kept_inner) first = plan->kept_inner;
         if (end > plan->kept_inner) end = plan->kept_inner;
-        always(z, "inner kept", l, SHORE__REGION_DEVICE,
-               shore__plan_kept_bytes(f, plan, end) - shore__plan_kept_bytes(f, plan, first));
+        shore__regions_add(z->rows, "inner kept", l, SHORE__REGION_DEVICE,
+                           shore__plan_kept_bytes(f, plan, end) - shore__plan_kept_bytes(f, plan, first),
+                           (struct shore__lifetime){shore__phase_forward(l), shore__phase_backward(layers, l)});
     }
     for (uint32_t i = 0; plan->offloaded_inner && i < SHORE__OFFLOAD_SLOTS; i++)
         always(z, "inner passing", i, SHORE__REGION_PINNED, shore__plan_offload_bytes(f));
@@ -160,24 +164,25 @@ static void add_backward(const struct shore__sizing *z) {
     for (uint32_t i = 0; i < plan->gradient_buffers; i++)
         in_step(z, "gradient", i, SHORE__REGION_PINNED, piece);
     in_step(z, "host update", 0, SHORE__REGION_PINNED,
-            plan->host_buffers * plan->host_segments * host_segment_bytes(f));
+            plan->host_buffers * plan->host_segments * (shore__plan_state_bytes(f) + SEGMENT_BYTES));
 }
 
 static void add_rows(const struct shore__sizing *z) {
     const struct shore__train_plan *plan = z->plan;
     const struct shore__facts *f = z->f;
     const struct shore__model *m = f->model;
-    uint32_t between = shore__phase_between(m->arch.n_layer);
+    uint32_t between = shore__phase_between(m->arch.n_layer), head = shore__phase_head(m->arch.n_layer);
     shore__regions_clear(z->rows);
     always(z, "workspace", 0, SHORE__REGION_DEVICE, plan->workspace_bytes);
     shore__batch_add(m, f->mode, &f->batch, z->rows);
-    always(z, "logits kept", 0, SHORE__REGION_DEVICE, plan->kept_logits * plan->unit_rows * m->slice_rows * 4);
     shore__pages_add(m, f->mode, &plan->residency, z->rows);
-    add_activations(z);
-    add_backward(z);
+    add_backward(z); /* what samples take first; activations are idle for parameters, too */
     shore__regions_add(z->rows, "sample", 0, SHORE__REGION_DEVICE,
                        f->samples ? shore__generate_bytes(m, f->mode, 1) : 0,
                        (struct shore__lifetime){between, between});
+    shore__regions_add(z->rows, "logits kept", 0, SHORE__REGION_DEVICE,
+                       plan->kept_logits * plan->unit_rows * m->slice_rows * 4, (struct shore__lifetime){head, head});
+    add_activations(z);
     always(z, "partial sums", 0, SHORE__REGION_PLAIN, m->layout->segments * sizeof(double));
     always(z, "compression", 0, SHORE__REGION_PLAIN, f->compression_bytes);
 }
@@ -223,7 +228,10 @@ int shore__plan_training(const struct shore__facts *f, uint64_t budget, struct s
         shore__plan_spend(&z, out, budget);
         z.plan = out;
         shore__plan_sum(&z);
-        shore__regions_grow(rows, "sample", 0);
+        if (!rows->failed) {
+            shore__plan_lend(&z);
+            shore__regions_grow(rows, shore__regions_find(rows, "sample", 0));
+        }
         if (needs) {
             needs->kept_pairs = out->kept_inner;
             needs->offloaded_pairs = out->offloaded_inner;

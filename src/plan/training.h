@@ -6,6 +6,16 @@
 #include "plan/facts.h"
 #include "plan/pages.h"
 
+/* What idle memory holds between a layer's backward and its next forward, so that the next forward pass need not wait
+ * for what backward hands over last: the table, and the first layers. */
+struct shore__lending {
+    uint32_t later;               /* layers 1 .. later: their matrices' gradients are computed after the lookups */
+    uint32_t after;               /* the layer whose backward is followed by lending; 0: none */
+    uint32_t layers;              /* layers 1 .. layers are lent pages (or stay) */
+    uint32_t first_slice, slices; /* and these slices of block 0 */
+    uint32_t states, most_states; /* segments of the table whose state is read ahead; of so many that are wanted */
+};
+
 /* What is kept where. Every choice trades memory for bytes moved or computed again; none changes a bit of the result.
  */
 struct shore__train_plan {
@@ -22,6 +32,7 @@ struct shore__train_plan {
     size_t host_buffers;      /* of --update host: chunks in memory at once */
     size_t host_segments;     /* the same: segments of a chunk */
     bool read_ahead;          /* state of the table is */
+    struct shore__lending lending;
     uint64_t ring_bytes;      /* of the fleet */
     uint64_t workspace_bytes; /* of compute, with room for packed weights or without */
     uint64_t hole_bytes;      /* in the heap, if it may keep what is freed; otherwise 0 */
@@ -48,6 +59,9 @@ uint64_t shore__plan_kept_bytes(const struct shore__facts *f, const struct shore
 /* Of a (layer, unit) pair on its way to scratch; and of the inputs of a layer that stay, or go there. */
 uint64_t shore__plan_offload_bytes(const struct shore__facts *f);
 uint64_t shore__plan_boundary_bytes(const struct shore__facts *f);
+/* What a unit of a layer leaves whose matrices' gradients wait; and a segment's state. */
+uint64_t shore__plan_later_bytes(const struct shore__facts *f);
+uint64_t shore__plan_state_bytes(const struct shore__facts *f);
 /* Of a piece of gradient. */
 uint64_t shore__plan_piece_bytes(const struct shore__facts *f, bool hold_table_gradient);
 

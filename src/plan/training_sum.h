@@ -23,6 +23,9 @@ void shore__plan_spend(struct shore__sizing *z, struct shore__train_plan *plan, 
 /* The budget from which on everything is kept. */
 uint64_t shore__plan_comfortable(struct shore__sizing *z, const struct shore__train_plan *least);
 
+/* Fills plan->lending and adds its rows to those of the plan, which have been laid out; the sums stay. */
+void shore__plan_lend(struct shore__sizing *z);
+
 /* Pieces of gradient that a step makes. */
 uint32_t shore__plan_pieces(const struct shore__facts *f, bool hold_table_gradient);
 

@@ -13,13 +13,20 @@
 #include "drive/fleet/fleet.h"
 #include "train/trainer.h"
 
+/* Images [first, end), which lie one behind the other, in a row of the plan. */
+struct group {
+    unsigned char *memory;
+    uint32_t first, end;
+    struct shore__lifetime live;
+};
+
 struct ahead {
-    uint32_t room;         /* state images that there is memory for; 0: none is read ahead */
-    uint32_t in_logits;    /* of these, in the memory of kept logits; the others are in spare idle memory */
+    uint32_t room; /* state images that there is memory for; 0: none is read ahead */
+    uint32_t ngroups;
+    struct group *groups;
     uint32_t count, asked; /* of this step's: chosen, and fetched or on their way */
     uint32_t *segments;    /* [room] of block 0, ascending: the image of each is at its index */
     unsigned char *chosen; /* the same by segment, until it is updated */
-    uintptr_t spare;       /* where images lie that are not in the logits */
     bool under_way;        /* images are fetched, or stored */
     struct shore_wait wait;
 };
@@ -33,52 +40,50 @@ static uint32_t table_segments(const struct trainer *t) {
     return (uint32_t)((uint64_t)t->m->arch.vocab * t->m->arch.d_model / SHORE_SEGMENT_ELEMS);
 }
 
-static uint32_t images_in(const struct trainer *t, uint64_t bytes) {
-    uint64_t n = bytes / image_bytes(t), most = table_segments(t);
-    return (uint32_t)(n < most ? n : most);
-}
-
-/* Logits are not kept between the head's backward and its next forward pass. */
-static uint32_t images_in_logits(const struct trainer *t) {
-    return images_in(t, t->plan.kept_logits * t->plan.unit_rows * t->m->slice_rows * sizeof(float));
-}
-
-uint64_t shore__ahead_wants(const struct trainer *t) {
-    if (!t->plan.read_ahead) return 0;
-    return (table_segments(t) - images_in_logits(t)) * image_bytes(t);
+static void place_groups(const struct trainer *t, struct ahead *ahead) {
+    uint32_t first = 0;
+    for (uint32_t g = 0; g < ahead->ngroups; g++) {
+        const struct shore__region *row = shore__regions_find(&t->rows, "table state", g);
+        uint32_t end = first + (uint32_t)(row->bytes / image_bytes(t));
+        ahead->groups[g] = (struct group){shore__memory_host(&t->memory, "table state", g), first, end, row->live};
+        first = end;
+    }
 }
 
 int shore__ahead_open(struct trainer *t, struct shore_diag *diag) {
     struct ahead *ahead = t->ahead = calloc(1, sizeof *ahead);
-    uint64_t spare_bytes;
     if (!ahead) return shore__fail(diag, -ENOMEM, "out of memory for the trainer");
-    if (!t->plan.read_ahead) return 0;
-    ahead->spare = shore__idle_spare(t, &spare_bytes);
-    ahead->in_logits = images_in_logits(t);
-    ahead->room = ahead->in_logits + images_in(t, spare_bytes);
-    if (ahead->room > table_segments(t)) ahead->room = table_segments(t);
-    ahead->segments = calloc(ahead->room + 1, sizeof *ahead->segments);
+    ahead->room = t->plan.lending.states;
+    if (!ahead->room) return 0;
+    while (shore__regions_find(&t->rows, "table state", ahead->ngroups))
+        ahead->ngroups++;
+    ahead->groups = calloc(ahead->ngroups, sizeof *ahead->groups);
+    ahead->segments = calloc(ahead->room, sizeof *ahead->segments);
     ahead->chosen = calloc(t->m->layout->blocks[0].segments, 1);
-    return ahead->segments && ahead->chosen ? 0 : shore__fail(diag, -ENOMEM, "out of memory for the trainer");
+    if (!ahead->groups || !ahead->segments || !ahead->chosen)
+        return shore__fail(diag, -ENOMEM, "out of memory for the trainer");
+    place_groups(t, ahead);
+    return 0;
 }
 
 void shore__ahead_close(struct ahead *ahead) {
     if (!ahead) return;
+    free(ahead->groups);
     free(ahead->segments);
     free(ahead->chosen);
     free(ahead);
 }
 
-static unsigned char *image(const struct trainer *t, uint32_t nth) {
-    const struct ahead *ahead = t->ahead;
-    uintptr_t at = nth < ahead->in_logits ? t->pass.kept_logits.handle + nth * image_bytes(t)
-                                          : ahead->spare + (nth - ahead->in_logits) * image_bytes(t);
-    return (unsigned char *)at; // NOLINT(performance-no-int-to-ptr): buffers are handles
+static const struct group *group_of(const struct trainer *t, uint32_t nth) {
+    const struct group *group = t->ahead->groups;
+    while (nth >= group->end)
+        group++;
+    return group;
 }
 
-/* Bytes of spare memory that the images from the first to this one take. */
-static uint64_t spare_until(const struct trainer *t, uint32_t nth) {
-    return nth < t->ahead->in_logits ? 0 : (nth + 1 - t->ahead->in_logits) * image_bytes(t);
+static unsigned char *image(const struct trainer *t, uint32_t nth) {
+    const struct group *group = group_of(t, nth);
+    return group->memory + (nth - group->first) * image_bytes(t);
 }
 
 /* ---- what is chosen ------------------------------------------------------------------------------------------------
@@ -139,7 +144,8 @@ static uint32_t run_from(const struct trainer *t, uint32_t nth, uint32_t end) {
     const struct ahead *ahead = t->ahead;
     const uint32_t *segments = ahead->segments;
     uint32_t n = 1;
-    while (nth + n < end && nth + n != ahead->in_logits && segments[nth + n] == segments[nth] + n &&
+    if (end > group_of(t, nth)->end) end = group_of(t, nth)->end;
+    while (nth + n < end && segments[nth + n] == segments[nth] + n &&
            ahead->chosen[segments[nth + n]] == ahead->chosen[segments[nth]])
         n++;
     return n;
@@ -153,7 +159,7 @@ void shore__ahead_fetch(struct trainer *t, uint32_t layer, size_t u) {
     uint32_t end = ahead->asked + (uint32_t)((ahead->count - ahead->asked + left - 1) / left);
     while (ahead->asked < end) {
         uint32_t n = run_from(t, ahead->asked, end);
-        if (!shore__idle_has_spare(t, layer, spare_until(t, ahead->asked + n - 1))) return;
+        if (shore__phase_backward(t->m->arch.n_layer, layer) < group_of(t, ahead->asked)->live.from) return;
         shore_wait_add(&ahead->wait);
         int rc = shore_fleet_fetch(t->fleet, t->base_step, 0, ahead->segments[ahead->asked], n, SHORE_FETCH_STATE,
                                    image(t, ahead->asked), shore_wait_completion(&ahead->wait));
@@ -185,7 +191,7 @@ void shore__ahead_drop(struct trainer *t) {
 bool shore__ahead_is_in_the_way(const struct trainer *t, uint32_t layer) {
     const struct ahead *ahead = t->ahead;
     return ahead->under_way &&
-           (shore__idle_takes_back(t, layer) || !shore__idle_has_spare(t, layer, spare_until(t, ahead->count - 1)));
+           (shore__idle_takes_back(t, layer) || shore__phase_forward(layer) > group_of(t, ahead->count - 1)->live.to);
 }
 
 /* ---- the update ----------------------------------------------------------------------------------------------------

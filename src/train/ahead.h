@@ -7,8 +7,7 @@
 struct trainer;
 struct ahead;
 
-uint64_t shore__ahead_wants(const struct trainer *t);              /* bytes of spare idle memory that would be used */
-int shore__ahead_open(struct trainer *t, struct shore_diag *diag); /* after shore__idle_open */
+int shore__ahead_open(struct trainer *t, struct shore_diag *diag);
 void shore__ahead_close(struct ahead *ahead);
 void shore__ahead_begin(struct trainer *t);                            /* the layers' backward begins: chooses */
 void shore__ahead_fetch(struct trainer *t, uint32_t layer, size_t u);  /* a part of it, before the unit's backward */

@@ -1,4 +1,4 @@
-/* Memory that is kept for inner activations, and idle from a layer's backward until its next forward. */
+/* What the plan lends: memory that is idle from a layer's backward until its next forward. */
 #ifndef SHORE_TRAIN_IDLE_H
 #define SHORE_TRAIN_IDLE_H
 
@@ -7,8 +7,7 @@
 struct trainer;
 struct idle;
 
-/* After shore__train_place. spare_wanted: bytes of spare memory that are of more use than a gradient that waits. */
-int shore__idle_open(struct trainer *t, uint64_t spare_wanted, struct shore_diag *diag);
+int shore__idle_open(struct trainer *t, struct shore_diag *diag);
 void shore__idle_close(struct idle *idle);
 bool shore__idle_lends_slice(const struct trainer *t, uint32_t slice);
 void shore__idle_before_backward(struct trainer *t, uint32_t layer);
@@ -25,9 +24,5 @@ struct shore__later *shore__idle_later(struct trainer *t, uint32_t layer, size_t
 struct shore__later *shore__idle_left(const struct trainer *t, uint32_t layer, size_t u);
 /* This layer's forward takes back what was lent. */
 bool shore__idle_takes_back(const struct trainer *t, uint32_t layer);
-
-/* Memory that nothing else lies in meanwhile; and are so many bytes of it idle while the layer runs backward? */
-uintptr_t shore__idle_spare(const struct trainer *t, uint64_t *bytes);
-bool shore__idle_has_spare(const struct trainer *t, uint32_t layer, uint64_t bytes);
 
 #endif

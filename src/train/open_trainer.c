@@ -135,7 +135,7 @@ int shore__trainer_open(struct trainer *t, bool fresh, bool overwrite, const uin
     t->pass.c = t->c;
     rc = shore__train_place(t, &t->memory, diag);
     if (!rc) rc = shore__gradients_open(t, diag);
-    if (!rc) rc = shore__idle_open(t, shore__ahead_wants(t), diag);
+    if (!rc) rc = shore__idle_open(t, diag);
     if (!rc) rc = shore__ahead_open(t, diag);
     if (!rc) rc = shore__compress_open(t, diag);
     return rc || fresh ? rc : shore__train_recover_metrics(t, diag);

@@ -69,6 +69,52 @@ static void end_case(struct plan_case *x) {
     shore__model_free(x->m);
 }
 
+static bool live_in(const struct shore__region *row, uint32_t phases, uint32_t phase) {
+    for (uint32_t p = row->live.from;; p = (p + 1) % phases) {
+        if (p == phase) return true;
+        if (p == row->live.to) return false;
+    }
+}
+
+static void check_apart(const struct shore__region_list *rows, const struct shore__region *a,
+                        const struct shore__region *b) {
+    if (a->kind != b->kind || a->offset + a->bytes <= b->offset || b->offset + b->bytes <= a->offset) return;
+    for (uint32_t phase = 0; a->bytes && b->bytes && phase < rows->phases; phase++)
+        if (live_in(a, rows->phases, phase) && live_in(b, rows->phases, phase))
+            fail_msg("%s %u and %s %u share a place in phase %u", a->name, a->index, b->name, b->index, phase);
+}
+
+/* What is lent is there as a row, lies where its lifetime says that backward leaves memory idle, and is no more than is
+ * wanted. */
+static void check_lending(const struct plan_case *x, const struct shore__train_plan *p,
+                          const struct shore__region_list *rows) {
+    const struct shore__lending *lending = &p->lending;
+    uint64_t states = 0;
+    assert_in_range(lending->later, 0, x->m->arch.n_layer - 1);
+    if (lending->after) assert_in_range(lending->after, lending->later + 1, x->m->arch.n_layer);
+    assert_in_range(lending->states, 0, lending->most_states);
+    assert_true(!lending->later || lending->states == lending->most_states);
+    for (uint32_t i = 0; i < x->m->nslices; i++) {
+        struct shore__page_id id = {SHORE__PAGE_SLICE, 0, i};
+        bool lent = shore__regions_find(rows, "lent page", shore__page_number(x->m, id)) != NULL;
+        assert_int_equal(lent, i - lending->first_slice < lending->slices);
+        if (lent) assert_false(shore__page_stays(x->m, &p->residency, id));
+    }
+    for (uint32_t l = 1; l <= x->m->arch.n_layer; l++) {
+        struct shore__page_id id = {SHORE__PAGE_LAYER, l, 0};
+        bool lent = shore__regions_find(rows, "lent page", shore__page_number(x->m, id)) != NULL;
+        assert_int_equal(lent, l <= lending->layers && !shore__page_stays(x->m, &p->residency, id));
+        assert_int_equal(shore__regions_find(rows, "later", l) != NULL, l <= lending->later);
+    }
+    const struct shore__region *row, *before = NULL;
+    for (uint32_t g = 0; (row = shore__regions_find(rows, "table state", g)); g++) {
+        states += row->bytes / shore__plan_state_bytes(&x->f);
+        if (before) assert_true(row->live.from >= before->live.from && row->live.to <= before->live.to);
+        before = row;
+    }
+    assert_int_equal(states, lending->states);
+}
+
 /* Every row lies in the stretch that is counted, and those of a name and number are there once. */
 static void check_rows(const struct plan_case *x, const struct shore__train_plan *p,
                        const struct shore__region_list *rows) {
@@ -80,7 +126,10 @@ static void check_rows(const struct plan_case *x, const struct shore__train_plan
         const struct shore__region *row = &rows->item[i];
         assert_true(row->offset + row->bytes <= rows->bytes[row->kind]);
         assert_ptr_equal(shore__regions_find(rows, row->name, row->index), row);
+        for (uint32_t k = 0; k < i; k++)
+            check_apart(rows, row, &rows->item[k]);
     }
+    check_lending(x, p, rows);
     uint64_t kept = 0;
     for (uint32_t l = 1; l <= x->m->arch.n_layer; l++)
         kept += shore__regions_find(rows, "inner kept", l)->bytes;
