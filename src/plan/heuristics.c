@@ -91,7 +91,7 @@ static void raise_logits(struct shore__sizing *z, uint64_t budget) {
 static bool logits_save_more(const struct shore__sizing *z) {
     const struct shore__model *m = z->f->model;
     const struct shore__train_plan *plan = z->plan;
-    double layer = (double)m->layout->blocks[1].elems * (double)plan->unit_rows;
+    double layer = (double)m->layout->blocks[1].elems * (double)z->f->batch.unit_rows;
     return (double)plan->units * (double)m->arch.d_model / 4 > layer / (double)shore__plan_offload_bytes(z->f);
 }
 
@@ -220,8 +220,6 @@ void shore__plan_least(struct shore__sizing *z, struct shore__train_plan *plan) 
     const struct shore__facts *f = z->f;
     const struct shore__model *m = f->model;
     *plan = (struct shore__train_plan){
-        .rows = f->batch.rows,
-        .unit_rows = f->batch.unit_rows,
         .units = f->batch.units,
         .head_units = f->batch.units,
         .workspace_bytes = f->workspace_bytes,

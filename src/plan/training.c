@@ -150,10 +150,11 @@ static void add_backward(const struct shore__sizing *z) {
     const struct shore__facts *f = z->f;
     const struct shore__model *m = f->model;
     size_t e = shore__mode_bytes(f->mode), d = m->arch.d_model;
-    in_step(z, "dx", 0, SHORE__REGION_DEVICE, plan->rows * d * e);
-    in_step(z, "dx fp32", 0, SHORE__REGION_DEVICE, plan->rows * d * 4);
-    in_step(z, "dlogits", 0, SHORE__REGION_DEVICE, plan->unit_rows * m->slice_rows * e);
-    in_step(z, "backward scratch", 0, SHORE__REGION_DEVICE, shore__backward_scratch_bytes(m, f->mode, plan->unit_rows));
+    in_step(z, "dx", 0, SHORE__REGION_DEVICE, f->batch.rows * d * e);
+    in_step(z, "dx fp32", 0, SHORE__REGION_DEVICE, f->batch.rows * d * 4);
+    in_step(z, "dlogits", 0, SHORE__REGION_DEVICE, f->batch.unit_rows * m->slice_rows * e);
+    in_step(z, "backward scratch", 0, SHORE__REGION_DEVICE,
+            shore__backward_scratch_bytes(m, f->mode, f->batch.unit_rows));
     if (m->arch.tied && plan->hold_table_gradient) {
         uint64_t elems = m->layout->blocks[0].padded_elems;
         in_step(z, "table gradient", 0, SHORE__REGION_PINNED, elems * 4);
@@ -181,7 +182,8 @@ static void add_rows(const struct shore__sizing *z) {
                        f->samples ? shore__generate_bytes(m, f->mode, 1) : 0,
                        (struct shore__lifetime){between, between});
     shore__regions_add(z->rows, "logits kept", 0, SHORE__REGION_DEVICE,
-                       plan->kept_logits * plan->unit_rows * m->slice_rows * 4, (struct shore__lifetime){head, head});
+                       plan->kept_logits * f->batch.unit_rows * m->slice_rows * 4,
+                       (struct shore__lifetime){head, head});
     add_activations(z);
     always(z, "partial sums", 0, SHORE__REGION_PLAIN, m->layout->segments * sizeof(double));
     always(z, "compression", 0, SHORE__REGION_PLAIN, f->compression_bytes);

@@ -19,7 +19,7 @@ struct shore__lending {
 /* What is kept where. Every choice trades memory for bytes moved or computed again; none changes a bit of the result.
  */
 struct shore__train_plan {
-    size_t rows, unit_rows, units;
+    size_t units; /* of the batch */
     struct shore__residency residency;
     size_t gradient_buffers;  /* pieces of gradient in memory at once */
     bool hold_table_gradient; /* tied: the table's gradient in memory; otherwise its slices go to scratch */

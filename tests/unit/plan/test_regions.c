@@ -12,6 +12,7 @@
 
 #include "base/prng.h"
 #include "plan/regions.h"
+#include "unit/plan/lifetimes.h"
 
 enum { CASES = 200, ROWS_MOST = 40, PAGES_MOST = 9, PAGE = SHORE__ARENA_ALIGN };
 
@@ -22,13 +23,6 @@ struct drawing {
 };
 static uint32_t pick(struct drawing *d, uint32_t first, uint32_t last) {
     return first + (uint32_t)(shore__random_u64(seed, d->stream, d->draw++) % (last - first + 1));
-}
-
-static bool live_in(const struct shore__region *row, uint32_t phases, uint32_t phase) {
-    for (uint32_t p = row->live.from;; p = (p + 1) % phases) {
-        if (p == phase) return true;
-        if (p == row->live.to) return false;
-    }
 }
 
 /* A cell for each phase and page: each is marked once at most. */

@@ -2,6 +2,7 @@
 #include "unit/plan/random_models.h"
 
 #include "plan/training.h"
+#include "unit/plan/lifetimes.h"
 
 enum { CASES = 24, BUDGETS = 24 };
 
@@ -67,13 +68,6 @@ static struct plan_case random_case(uint64_t index) {
 
 static void end_case(struct plan_case *x) {
     shore__model_free(x->m);
-}
-
-static bool live_in(const struct shore__region *row, uint32_t phases, uint32_t phase) {
-    for (uint32_t p = row->live.from;; p = (p + 1) % phases) {
-        if (p == phase) return true;
-        if (p == row->live.to) return false;
-    }
 }
 
 static void check_apart(const struct shore__region_list *rows, const struct shore__region *a,
