@@ -209,8 +209,82 @@ static void what_is_comfortable_keeps_everything(void **state) {
     }
 }
 
+/* What today's rules of thumb keep of models that people train, on a machine like those of bench/results. A change of
+ * the rules changes this table, and says so. */
+struct kept {
+    const char *preset;
+    size_t sequences, seq_len;
+    uint64_t mib;
+    bool remote, compressed;
+    size_t layers, table_slices, boundaries, inner, full, offloaded, logits, gradients;
+    bool held;
+    uint32_t later, lent_slices;
+};
+
+static const struct kept table[] = {
+    {"gpt2-124m", 4, 64, 400, false, false, 0, 0, 2, 0, 0, 0, 0, 3, true, 0, 0},
+    {"gpt2-124m", 4, 64, 1024, false, false, 12, 25, 13, 12, 12, 0, 25, 13, true, 2, 0},
+    {"gpt2-124m", 4, 64, 4096, false, false, 12, 25, 13, 12, 12, 0, 25, 13, true, 2, 0},
+    {"gpt2-124m", 4, 1024, 400, false, false, 0, 1, 13, 0, 0, 48, 2, 3, false, 0, 0},
+    {"gpt2-124m", 4, 1024, 1024, false, false, 7, 25, 13, 7, 0, 41, 25, 3, true, 0, 0},
+    {"gpt2-124m", 4, 1024, 4096, false, false, 12, 25, 13, 48, 48, 0, 100, 13, true, 2, 0},
+    {"gpt2-1.5b", 4, 1024, 1024, false, false, 0, 0, 15, 0, 0, 192, 1, 3, false, 0, 0},
+    {"gpt2-1.5b", 4, 1024, 4096, false, false, 17, 25, 49, 36, 0, 156, 25, 3, true, 1, 0},
+    {"gpt2-1.5b", 4, 1024, 16384, false, false, 48, 25, 49, 192, 192, 0, 25, 25, true, 2, 0},
+    {"llama-tiny", 8, 256, 128, false, false, 0, 1, 2, 0, 0, 11, 1, 3, true, 0, 0},
+    {"llama-tiny", 8, 256, 160, false, false, 1, 1, 7, 6, 0, 6, 1, 3, true, 1, 0},
+    {"llama-tiny", 8, 256, 512, false, false, 6, 1, 7, 12, 12, 0, 2, 7, true, 2, 0},
+    {"gpt2-124m", 4, 1024, 1024, true, false, 0, 1, 13, 37, 0, 0, 0, 3, true, 2, 24},
+    {"gpt2-124m", 4, 64, 1536, false, true, 12, 25, 13, 12, 12, 0, 25, 13, true, 2, 0},
+};
+
+static void check_kept(const struct kept *k) {
+    static const char *const local[] = {"/tmp/a"}, *const remote[] = {"ssh://host/a"};
+    struct shore__arch arch;
+    struct shore__model *m;
+    struct shore__train_plan p;
+    struct shore__region_list rows;
+    struct shore_diag diag = {{0}};
+    assert_int_equal(shore__arch_preset(k->preset, 0, &arch, &diag), 0);
+    assert_int_equal(shore__model_make(&arch, &m, &diag), 0);
+    struct shore__facts f = {
+        .model = m,
+        .batch = shore__batch_shape(k->sequences, k->seq_len),
+        .mode = SHORE__BF16,
+        .threads = 2,
+        .workspace_bytes = 8 << 20,
+        .one_memory = true,
+        .operations_per_second = SHORE__OPERATIONS_PER_SECOND,
+        .drive_bytes_per_second = SHORE__DRIVE_BYTES_PER_SECOND,
+        .drives = {.size = sizeof f.drives, .drives = k->remote ? remote : local, .ndrives = 1},
+        .scratch = true,
+        .remote = k->remote,
+        .compressed = k->compressed,
+    };
+    if (shore__plan_training(&f, k->mib << 20, &p, &rows, NULL, &diag)) fail_msg("%s: %s", k->preset, diag.text);
+    assert_int_equal(p.residency.layers, k->layers);
+    assert_int_equal(p.residency.table_slices, k->table_slices);
+    assert_int_equal(p.kept_boundaries, k->boundaries);
+    assert_int_equal(p.kept_inner, k->inner);
+    assert_int_equal(p.full_inner, k->full);
+    assert_int_equal(p.offloaded_inner, k->offloaded);
+    assert_int_equal(p.kept_logits, k->logits);
+    assert_int_equal(p.gradient_buffers, k->gradients);
+    assert_int_equal(p.hold_table_gradient, k->held);
+    assert_int_equal(p.lending.later, k->later);
+    assert_int_equal(p.lending.slices, k->lent_slices);
+    shore__regions_close(&rows);
+    shore__model_free(m);
+}
+
+static void what_is_kept_of_known_models(void **state) {
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++)
+        check_kept(&table[i]);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_is_kept_of_known_models),
         cmocka_unit_test(no_plan_is_above_its_budget),
         cmocka_unit_test(the_least_budget_is_the_least),
         cmocka_unit_test(what_is_comfortable_keeps_everything),
