@@ -40,36 +40,81 @@ int shore__compress_check(const struct shore__settings *s, const struct shore__m
     return 0;
 }
 
-void shore__compress_place(struct compression *z, const struct shore__settings *s, const struct shore__model *m,
-                           int threads, struct shore__carve *memory) {
-    uint64_t most_k = 0;
-    uint32_t most_segments = 0;
-    bool place = memory->base != 0;
-    if (!(s->compress > 0)) return;
-    z->values = values_of(s);
-    z->blocks = shore__carve_host(memory, m->nblocks * sizeof *z->blocks);
+/* The largest of the blocks. */
+static void largest(const struct shore__settings *s, const struct shore__model *m, uint64_t *k, uint32_t *segments) {
+    *k = *segments = 0;
     for (uint32_t b = 0; b < m->nblocks; b++) {
         const struct shore_layout_block *block = &m->layout->blocks[b];
-        uint64_t k = block_k(s, block);
-        void *code = shore__carve_host(memory, shore_sparse_bound(z->values, k, block->segments));
-        void *offsets = shore__carve_host(memory, (block->segments + UINT64_C(1)) * sizeof *z->blocks->offsets);
-        if (place) z->blocks[b] = (struct compressed_block){k, code, offsets};
-        if (k > most_k) most_k = k;
-        if (block->segments > most_segments) most_segments = block->segments;
+        if (block_k(s, block) > *k) *k = block_k(s, block);
+        if (block->segments > *segments) *segments = block->segments;
     }
-    void *work = shore__carve_host(memory, shore__topk_bytes(most_k, most_segments, threads));
-    if (place) shore__topk_place(&z->topk, work, most_k, most_segments, threads);
-    z->energy = shore__carve_host(memory, m->layout->segments * sizeof *z->energy);
-    z->sent = shore__carve_host(memory, m->layout->segments * sizeof *z->sent);
-    for (int i = 0; i < 2; i++) {
-        z->residual[i] = NULL;
-        if (keeps_residual(s) && (i == 0 || !s->residual_saved))
-            z->residual[i] =
-                shore__carve_host(memory, m->layout->segments * SHORE_SEGMENT_ELEMS * sizeof *z->residual[i]);
+}
+
+static void add(struct shore__region_list *rows, const char *name, uint32_t index, uint64_t bytes) {
+    shore__regions_add_always(rows, name, index, SHORE__REGION_PLAIN, bytes);
+}
+
+static void lay_out(const struct shore__settings *s, const struct shore__model *m, int threads,
+                    struct shore__region_list *rows) {
+    const struct compression *z = NULL; /* for the sizes of what it points to */
+    uint64_t most_k, segments = m->layout->segments;
+    uint32_t most_segments, residuals = !keeps_residual(s) ? 0 : s->residual_saved ? 1 : 2;
+    shore__regions_open(rows, 1, true);
+    largest(s, m, &most_k, &most_segments);
+    add(rows, "blocks", 0, m->nblocks * sizeof *z->blocks);
+    for (uint32_t b = 0; b < m->nblocks; b++) {
+        const struct shore_layout_block *block = &m->layout->blocks[b];
+        add(rows, "code", b, shore_sparse_bound(values_of(s), block_k(s, block), block->segments));
+        add(rows, "offsets", b, (block->segments + UINT64_C(1)) * sizeof *z->blocks->offsets);
     }
-    z->fetch = shore__carve_host(memory, m->nblocks * sizeof *z->fetch);
-    z->fetching = shore__carve_host(memory, m->nblocks * sizeof *z->fetching);
-    if (place) memset(z->fetching, 0, m->nblocks * sizeof *z->fetching);
+    add(rows, "selection", 0, shore__topk_bytes(most_k, most_segments, threads));
+    add(rows, "energy", 0, segments * sizeof *z->energy);
+    add(rows, "sent", 0, segments * sizeof *z->sent);
+    for (uint32_t i = 0; i < residuals; i++)
+        add(rows, "residual", i, segments * SHORE_SEGMENT_ELEMS * sizeof *z->residual[i]);
+    add(rows, "fetch", 0, m->nblocks * sizeof *z->fetch);
+    add(rows, "fetching", 0, m->nblocks * sizeof *z->fetching);
+    shore__regions_lay_out(rows);
+}
+
+uint64_t shore__compress_bytes(const struct shore__settings *s, const struct shore__model *m, int threads) {
+    struct shore__region_list rows;
+    if (!(s->compress > 0)) return 0;
+    lay_out(s, m, threads, &rows);
+    uint64_t bytes = rows.failed ? UINT64_MAX / 2 : rows.bytes[0];
+    shore__regions_close(&rows);
+    return bytes;
+}
+
+int shore__compress_place(struct compression *z, const struct shore__settings *s, const struct shore__model *m,
+                          int threads, shore__buf place, struct shore_diag *diag) {
+    struct shore__region_list rows;
+    uint64_t most_k;
+    uint32_t most_segments;
+    if (!(s->compress > 0)) return 0;
+    lay_out(s, m, threads, &rows);
+    if (rows.failed) {
+        shore__regions_close(&rows);
+        return shore__fail(diag, -ENOMEM, "out of memory for the trainer");
+    }
+    const struct shore__memory memory = {&rows, {place}};
+    largest(s, m, &most_k, &most_segments);
+    z->values = values_of(s);
+    z->blocks = shore__memory_host(&memory, "blocks", 0);
+    for (uint32_t b = 0; b < m->nblocks; b++)
+        z->blocks[b] =
+            (struct compressed_block){block_k(s, &m->layout->blocks[b]), shore__memory_host(&memory, "code", b),
+                                      shore__memory_host(&memory, "offsets", b)};
+    shore__topk_place(&z->topk, shore__memory_host(&memory, "selection", 0), most_k, most_segments, threads);
+    z->energy = shore__memory_host(&memory, "energy", 0);
+    z->sent = shore__memory_host(&memory, "sent", 0);
+    for (uint32_t i = 0; i < 2; i++)
+        z->residual[i] = shore__memory_host(&memory, "residual", i);
+    z->fetch = shore__memory_host(&memory, "fetch", 0);
+    z->fetching = shore__memory_host(&memory, "fetching", 0);
+    memset(z->fetching, 0, m->nblocks * sizeof *z->fetching);
+    shore__regions_close(&rows);
+    return 0;
 }
 
 /* ---- the residual ------------------------------------------------------------------------------------------------ */
@@ -135,7 +180,7 @@ int shore__compress_save(struct trainer *t, struct shore_diag *diag) {
     unsigned char digest[16];
     if (!z->residual[1]) return 0;
     shore_fleet_info(t->fleet, &info);
-    if (shore__settings_in_ram(t->s) || info.step <= t->s->compress_after) return 0;
+    if (!t->facts.scratch || info.step <= t->s->compress_after) return 0;
     for (unsigned i = 0; i < 2; i++) {
         if (z->residual_step[i] != info.step) continue;
         int rc = shore_fleet_digest(t->fleet, false, digest, diag);

@@ -8,9 +8,9 @@
 #ifndef SHORE_TRAIN_COMPRESS_H
 #define SHORE_TRAIN_COMPRESS_H
 
-#include "infer/carve.h"
 #include "model/model.h"
 #include "number/residual.h"
+#include "plan/regions.h"
 #include "run/settings.h"
 
 struct trainer;
@@ -44,9 +44,10 @@ static inline bool compress_step(const struct shore__settings *s, uint64_t base_
 
 /* What has no place in a code, or in an offset: said before anything is made. */
 int shore__compress_check(const struct shore__settings *s, const struct shore__model *m, struct shore_diag *diag);
-/* Lays out its memory; measures if memory->base is 0. */
-void shore__compress_place(struct compression *z, const struct shore__settings *s, const struct shore__model *m,
-                           int threads, struct shore__carve *memory);
+/* What it takes of memory, and where it lies there. */
+uint64_t shore__compress_bytes(const struct shore__settings *s, const struct shore__model *m, int threads);
+int shore__compress_place(struct compression *z, const struct shore__settings *s, const struct shore__model *m,
+                          int threads, shore__buf place, struct shore_diag *diag);
 
 /* Once the fleet is open: which residual the run goes on with. */
 int shore__compress_open(struct trainer *t, struct shore_diag *diag);

@@ -74,10 +74,7 @@ int shore__train_facts(const struct shore__settings *s, const struct shore__mode
     out->threads = compute.threads;
     out->workspace_bytes = compute.workspace_bytes;
     out->packed_bytes = compute.packed_bytes;
-    struct compression compression;
-    struct shore__carve measure = {0};
-    shore__compress_place(&compression, s, m, compute.threads, &measure);
-    out->compression_bytes = measure.used;
+    out->compression_bytes = shore__compress_bytes(s, m, compute.threads);
     add_emulation(throttle, out);
     return 0;
 }
@@ -98,7 +95,7 @@ int shore__train_place(struct trainer *t, const struct shore__memory *memory, st
     t->scratch = shore__memory_at(memory, "backward scratch", 0);
     t->table_gradient = shore__memory_host(memory, "table gradient", 0);
     t->table_narrow = shore__memory_host(memory, "table gradient bf16", 0);
-    struct shore__carve compression = {shore__memory_at(memory, "compression", 0).handle, 0};
-    shore__compress_place(&t->compression, t->s, t->m, t->c->threads, &compression);
-    return shore__pager_open(&weights, t->c, &plan->residency, memory, &t->pass.pager, diag);
+    shore__buf compression = shore__memory_at(memory, "compression", 0);
+    int rc = shore__compress_place(&t->compression, t->s, t->m, t->c->threads, compression, diag);
+    return rc ? rc : shore__pager_open(&weights, t->c, &plan->residency, memory, &t->pass.pager, diag);
 }
