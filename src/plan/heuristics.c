@@ -22,9 +22,8 @@
  * that need not be computed again, below it to parameters that need not be fetched again. A parameter takes 8
  * operations a token, and moves 28 bytes. */
 static bool computing_outlasts_drives(const struct shore__facts *f) {
-    double bytes = 28, operations = 8;
-    double balance = bytes / f->drive_bytes_per_second / (operations / f->operations_per_second);
-    return (double)f->batch.rows > balance;
+    const double bytes = 28, operations = 8;
+    return (double)f->batch.rows * operations * f->drive_bytes_per_second > bytes * f->operations_per_second;
 }
 
 /* All that there are, but in no more than 12 bytes a parameter, as fp32 parameters and moments take; by default none
