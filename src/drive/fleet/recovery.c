@@ -95,6 +95,42 @@ static int accept_older(struct shore__drive *const *drives, const struct shore__
     return 0;
 }
 
+/* Every drive holds the step, and none has missed a commit: in an epoch nothing is committed before all drives have its
+ * record, so a drive of an older epoch that is also behind has missed one. */
+static int check_held(struct shore__drive *const *drives, const struct shore__drive_recovery *found, uint32_t ndrives,
+                      uint64_t epoch, uint64_t step, const uint64_t *accept, struct shore_diag *diag) {
+    for (uint32_t d = 0; d < ndrives && !(accept && *accept == step); d++) {
+        for (uint32_t e = 0; e < ndrives && found[d].record.epoch < epoch; e++) {
+            bool newer = found[e].record.epoch > found[d].record.epoch;
+            if (newer && step_of(&found[e].record) > step_of(&found[d].record))
+                return stale(drives, found, ndrives, d, step_of(&found[e].record), diag);
+        }
+    }
+    for (uint32_t d = 0; d < ndrives; d++) {
+        if (!holds(&found[d].record, step))
+            return shore__fail(diag, SHORE_ESTALE, "%s no longer holds step %llu, the newest that all drives had",
+                               drives[d]->ops->path(drives[d]), (unsigned long long)step);
+    }
+    return 0;
+}
+
+/* The run knows of a step that was committed after the newest whole one. damaged: a drive whose newest record is; may
+ * be NULL. */
+static int behind_hint(struct shore__drive *const *drives, const struct shore__drive_recovery *damaged, uint32_t oldest,
+                       uint64_t step, uint64_t hint_step, struct shore_diag *diag) {
+    if (damaged)
+        return shore__fail(diag, SHORE_ESTALE,
+                           "step %llu was committed but the newest whole one is %llu, because %s; --accept-step %llu "
+                           "goes on from there",
+                           (unsigned long long)hint_step, (unsigned long long)step, damaged->damage.text,
+                           (unsigned long long)step);
+    return shore__fail(diag, SHORE_ESTALE,
+                       "%s is at step %llu but step %llu was committed: the drives were put back from an older copy; "
+                       "put the newest state back, or make the run again",
+                       drives[oldest]->ops->path(drives[oldest]), (unsigned long long)step,
+                       (unsigned long long)hint_step);
+}
+
 static int recover(struct shore__drive *const *drives, const struct shore__drive_recovery *found, uint32_t ndrives,
                    const struct shore_fleet_options *options, struct shore__fleet_state *out, struct shore_diag *diag) {
     uint32_t oldest = 0, newest = 0, damaged = ndrives;
@@ -112,43 +148,15 @@ static int recover(struct shore__drive *const *drives, const struct shore__drive
     out->epoch = epoch;
     if (options->restoring) return restore(drives, found, ndrives, options->restore_step, out, diag);
     if (greatest - step > 1) return stale(drives, found, ndrives, oldest, greatest, diag);
-    /* In an epoch nothing is committed before all drives have its record: so a drive of an older epoch that is also
-     * behind has missed a commit. */
-    for (uint32_t d = 0; d < ndrives && !(accept && *accept == step); d++) {
-        for (uint32_t e = 0; e < ndrives && found[d].record.epoch < epoch; e++) {
-            bool newer = found[e].record.epoch > found[d].record.epoch;
-            if (newer && step_of(&found[e].record) > step_of(&found[d].record)) {
-                return stale(drives, found, ndrives, d, step_of(&found[e].record), diag);
-            }
-        }
-    }
-    for (uint32_t d = 0; d < ndrives; d++) {
-        if (holds(&found[d].record, step)) continue;
-        return shore__fail(diag, SHORE_ESTALE, "%s no longer holds step %llu, the newest that all drives had",
-                           drives[d]->ops->path(drives[d]), (unsigned long long)step);
-    }
+    int rc = check_held(drives, found, ndrives, epoch, step, accept, diag);
+    if (rc) return rc;
     if (accept && *accept < step && step >= hint_step) return accept_older(drives, found, ndrives, *accept, out, diag);
     if (accept && *accept != step) {
         return shore__fail(diag, SHORE_ESTALE, "step %llu cannot be accepted: the whole step that is left is %llu",
                            (unsigned long long)*accept, (unsigned long long)step);
     }
-    if (step < hint_step) {
-        if (accept) {
-            out->verify = true;
-        } else if (damaged < ndrives) {
-            return shore__fail(diag, SHORE_ESTALE,
-                               "step %llu was committed but the newest whole one is %llu, because %s; --accept-step "
-                               "%llu goes on from there",
-                               (unsigned long long)hint_step, (unsigned long long)step, found[damaged].damage.text,
-                               (unsigned long long)step);
-        } else {
-            return shore__fail(diag, SHORE_ESTALE,
-                               "%s is at step %llu but step %llu was committed: the drives were put back from an older "
-                               "copy; put the newest state back, or make the run again",
-                               drives[oldest]->ops->path(drives[oldest]), (unsigned long long)step,
-                               (unsigned long long)hint_step);
-        }
-    }
+    if (step < hint_step && !accept)
+        return behind_hint(drives, damaged < ndrives ? &found[damaged] : NULL, oldest, step, hint_step, diag);
     if (accept) out->verify = true;
     out->step_before = step > 0;
     for (uint32_t d = 0; d < ndrives; d++)

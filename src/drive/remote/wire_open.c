@@ -325,48 +325,35 @@ static int get_layout(struct value v, struct shore__wire_open *o) {
     return rc && rc != -ENOMEM ? SHORE_ELINK : rc;
 }
 
-static int get_one(unsigned key, struct value v, bool answer, struct shore__wire_open *o) {
+static int get_of_answer(unsigned key, struct value v, struct shore__wire_open *o) {
+    switch (key) {
+    case KEY_CAPS:
+        return get_u32(v, &o->caps);
+    case KEY_DESCRIBE:
+        return get_text(v, &o->describe);
+    case KEY_DISK_BYTES:
+        return get_u64(v, &o->disk_bytes);
+    case KEY_SLOTS:
+        return get_u32(v, &o->slots);
+    case KEY_PIECE_SEGMENTS:
+        return get_u32(v, &o->piece_segments);
+    case KEY_SLOT_BYTES:
+        return get_u64(v, &o->slot_bytes);
+    case KEY_TOKEN:
+        if (v.bytes != sizeof o->token) return SHORE_ELINK;
+        memcpy(o->token, v.at, sizeof o->token);
+        return 0;
+    case KEY_RECOVERY:
+        o->has_recovery = true;
+        return shore__wire_recovery_get(v.at, v.bytes, &o->recovery) ? 0 : SHORE_ELINK;
+    default:
+        return key >= KEY_FREE ? 0 : SHORE_EFORMAT;
+    }
+}
+
+static int get_of_request(unsigned key, struct value v, struct shore__wire_open *o) {
     uint32_t flag = 0;
     int rc;
-    switch (key) {
-    case KEY_PATH:
-        return get_text(v, &o->path);
-    case KEY_BUILD:
-        return get_text(v, &o->build);
-    case KEY_VOLUME:
-        return get_volume(v, o);
-    case KEY_EXTENTS:
-        return get_extents(v, o);
-    case KEY_IDENTITY:
-        return get_identity(v, o);
-    default:
-        break;
-    }
-    if (answer) {
-        switch (key) {
-        case KEY_CAPS:
-            return get_u32(v, &o->caps);
-        case KEY_DESCRIBE:
-            return get_text(v, &o->describe);
-        case KEY_DISK_BYTES:
-            return get_u64(v, &o->disk_bytes);
-        case KEY_SLOTS:
-            return get_u32(v, &o->slots);
-        case KEY_PIECE_SEGMENTS:
-            return get_u32(v, &o->piece_segments);
-        case KEY_SLOT_BYTES:
-            return get_u64(v, &o->slot_bytes);
-        case KEY_TOKEN:
-            if (v.bytes != sizeof o->token) return SHORE_ELINK;
-            memcpy(o->token, v.at, sizeof o->token);
-            return 0;
-        case KEY_RECOVERY:
-            o->has_recovery = true;
-            return shore__wire_recovery_get(v.at, v.bytes, &o->recovery) ? 0 : SHORE_ELINK;
-        default:
-            return key >= KEY_FREE ? 0 : SHORE_EFORMAT;
-        }
-    }
     switch (key) {
     case KEY_MODE:
         return get_u32(v, &o->mode);
@@ -390,6 +377,23 @@ static int get_one(unsigned key, struct value v, bool answer, struct shore__wire
         return get_u32(v, &o->connections);
     default:
         return key >= KEY_FREE ? 0 : SHORE_EFORMAT;
+    }
+}
+
+static int get_one(unsigned key, struct value v, bool answer, struct shore__wire_open *o) {
+    switch (key) {
+    case KEY_PATH:
+        return get_text(v, &o->path);
+    case KEY_BUILD:
+        return get_text(v, &o->build);
+    case KEY_VOLUME:
+        return get_volume(v, o);
+    case KEY_EXTENTS:
+        return get_extents(v, o);
+    case KEY_IDENTITY:
+        return get_identity(v, o);
+    default:
+        return answer ? get_of_answer(key, v, o) : get_of_request(key, v, o);
     }
 }
 
