@@ -9,7 +9,30 @@
 #include "base/diag.h"
 #include "base/units.h"
 #include "number/bf16.h"
+#include "number/residual.h"
 #include "train/trainer.h"
+
+struct compressed_block {
+    uint64_t k;
+    unsigned char *code; /* of all its segments */
+    uint32_t *offsets;   /* [segments + 1] */
+};
+
+struct compression {
+    enum shore_sparse_values values;
+    struct compressed_block *blocks; /* [nblocks] */
+    struct shore__topk topk;
+    /* Of the whole model, by segment; none without error feedback. On the host: of two steps, in turn. Saved on the
+     * drives: one, which is fetched block by block and becomes the next step's. */
+    uint16_t *residual[2];
+    uint64_t residual_step[2]; /* the step whose state it belongs to */
+    unsigned base;             /* which is read in this step; the other is written */
+    double *energy, *sent;     /* by segment: sum of squares of what could be sent, and of what was */
+    double dropped;            /* sum over the first steps of this start */
+    uint32_t ndropped;
+    struct shore_wait *fetch; /* [nblocks] */
+    bool *fetching;           /* [nblocks] */
+};
 
 static bool keeps_residual(const struct shore__settings *s) {
     return s->compress > 0 && s->error_feedback;
@@ -86,8 +109,10 @@ uint64_t shore__compress_bytes(const struct shore__settings *s, const struct sho
     return bytes;
 }
 
-int shore__compress_place(struct compression *z, const struct shore__settings *s, const struct shore__model *m,
-                          int threads, shore__buf place, struct shore_diag *diag) {
+static int place(struct compression *z, const struct trainer *t, struct shore_diag *diag) {
+    const struct shore__settings *s = t->s;
+    const struct shore__model *m = t->m;
+    int threads = t->c->threads;
     struct shore__region_list rows;
     uint64_t most_k;
     uint32_t most_segments;
@@ -97,7 +122,7 @@ int shore__compress_place(struct compression *z, const struct shore__settings *s
         shore__regions_close(&rows);
         return shore__fail(diag, -ENOMEM, "out of memory for the trainer");
     }
-    const struct shore__memory memory = {&rows, {place}};
+    const struct shore__memory memory = {&rows, {shore__memory_at(&t->memory, "compression", 0)}};
     largest(s, m, &most_k, &most_segments);
     z->values = values_of(s);
     z->blocks = shore__memory_host(&memory, "blocks", 0);
@@ -136,17 +161,19 @@ static size_t residual_at(const struct trainer *t, uint32_t block, uint32_t segm
 
 /* That of the step before, and that of this one: the same where it lives on the drives. */
 static uint16_t *residual_base(const struct trainer *t) {
-    const struct compression *z = &t->compression;
+    const struct compression *z = t->compression;
     return t->s->residual_saved ? z->residual[0] : z->residual[z->base];
 }
 static uint16_t *residual_next(const struct trainer *t) {
-    const struct compression *z = &t->compression;
+    const struct compression *z = t->compression;
     return t->s->residual_saved ? z->residual[0] : z->residual[1 - z->base];
 }
 
-const uint16_t *shore__compress_residual(const struct trainer *t, uint32_t block, uint32_t segment) {
-    if (!t->compressing || !t->s->residual_saved) return NULL;
-    return residual_next(t) + residual_at(t, block, segment);
+void shore__compress_fill(const struct trainer *t, uint32_t block, uint32_t segment, struct shore_update *out) {
+    const struct compressed_block *b = &t->compression->blocks[block];
+    out->gradient = b->code;
+    out->offsets = b->offsets + segment;
+    if (t->s->residual_saved) out->residual = residual_next(t) + residual_at(t, block, segment);
 }
 
 /* At a crash, it goes with the process. */
@@ -158,9 +185,10 @@ static int lost(struct trainer *t, uint64_t step, struct shore_diag *diag) {
 }
 
 int shore__compress_open(struct trainer *t, struct shore_diag *diag) {
-    struct compression *z = &t->compression;
+    struct compression *z = t->compression = calloc(1, sizeof *z);
     struct shore_fleet_info info = {.size = sizeof info};
-    if (!z->residual[1]) return 0;
+    int rc = z ? place(z, t, diag) : shore__fail(diag, -ENOMEM, "out of memory for the trainer");
+    if (rc || !z->residual[1]) return rc;
     shore_fleet_info(t->fleet, &info);
     memset(z->residual[0], 0, residual_bytes(t));
     z->residual_step[0] = info.step;
@@ -169,13 +197,17 @@ int shore__compress_open(struct trainer *t, struct shore_diag *diag) {
     if (info.step <= t->s->compress_after) return 0; /* nothing was left out so far */
     unsigned char digest[16];
     bool found = false;
-    int rc = shore_fleet_digest(t->fleet, false, digest, diag);
+    rc = shore_fleet_digest(t->fleet, false, digest, diag);
     if (!rc) rc = shore__residual_load(t->run, info.step, digest, z->residual[0], &found, diag);
     return rc || found ? rc : lost(t, info.step, diag);
 }
 
+void shore__compress_close(struct compression *z) {
+    free(z);
+}
+
 int shore__compress_save(struct trainer *t, struct shore_diag *diag) {
-    struct compression *z = &t->compression;
+    struct compression *z = t->compression;
     struct shore_fleet_info info = {.size = sizeof info};
     unsigned char digest[16];
     if (!z->residual[1]) return 0;
@@ -190,7 +222,7 @@ int shore__compress_save(struct trainer *t, struct shore_diag *diag) {
 }
 
 int shore__compress_begin_step(struct trainer *t, struct shore_diag *diag) {
-    struct compression *z = &t->compression;
+    struct compression *z = t->compression;
     t->compressing = compress_step(t->s, t->base_step);
     if (!t->compressing || !z->residual[1]) return 0;
     if (z->residual_step[0] == t->base_step) {
@@ -208,7 +240,7 @@ int shore__compress_begin_step(struct trainer *t, struct shore_diag *diag) {
 }
 
 void shore__compress_end_step(struct trainer *t, bool skipped) {
-    struct compression *z = &t->compression;
+    struct compression *z = t->compression;
     if (!z->residual[1]) return;
     if (!compress_step(t->s, t->base_step)) {
         z->residual_step[0] = t->base_step + 1; /* zeros: whole gradients leave nothing out */
@@ -221,7 +253,7 @@ void shore__compress_end_step(struct trainer *t, bool skipped) {
 }
 
 static int wait_for_residual(struct trainer *t, uint32_t block, struct shore_diag *diag) {
-    struct compression *z = &t->compression;
+    struct compression *z = t->compression;
     if (!z->fetching[block]) return 0;
     uint64_t start = shore__now_ns();
     int rc = shore_wait(&z->fetch[block], diag);
@@ -231,14 +263,14 @@ static int wait_for_residual(struct trainer *t, uint32_t block, struct shore_dia
 }
 
 void shore__compress_forget(struct trainer *t) {
-    struct compression *z = &t->compression;
+    struct compression *z = t->compression;
     for (uint32_t b = 0; z->fetching && b < t->m->nblocks; b++)
         if (z->fetching[b]) shore_wait(&z->fetch[b], NULL);
     if (z->fetching) memset(z->fetching, 0, t->m->nblocks * sizeof *z->fetching);
 }
 
 int shore__compress_want(struct trainer *t, uint32_t block, struct shore_diag *diag) {
-    struct compression *z = &t->compression;
+    struct compression *z = t->compression;
     if (!t->compressing || !t->s->residual_saved) return 0;
     (void)wait_for_residual(t, block, NULL); /* of an attempt that was given up */
     shore_wait_init(&z->fetch[block]);
@@ -252,7 +284,7 @@ int shore__compress_want(struct trainer *t, uint32_t block, struct shore_diag *d
 
 int shore__compress_add(struct trainer *t, uint32_t block, uint32_t segment, uint32_t count, float *gradient,
                         struct shore_diag *diag) {
-    struct compression *z = &t->compression;
+    struct compression *z = t->compression;
     uint64_t first = segments_before(t, block) + segment;
     int rc = z->residual[0] ? wait_for_residual(t, block, diag) : 0;
     if (rc) return rc;
@@ -283,7 +315,7 @@ static double sum_squares_of(const struct shore__topk_list *list) {
 }
 
 void shore__compress_block(struct trainer *t, uint32_t block, const float *gradient) {
-    struct compression *z = &t->compression;
+    struct compression *z = t->compression;
     struct compressed_block *b = &z->blocks[block];
     uint32_t segments = t->m->layout->blocks[block].segments;
     uint64_t first = segments_before(t, block);
@@ -309,7 +341,7 @@ void shore__compress_block(struct trainer *t, uint32_t block, const float *gradi
 #define STEPS_TO_JUDGE 20u
 
 static void judge(struct trainer *t, double dropped) {
-    struct compression *z = &t->compression;
+    struct compression *z = t->compression;
     double large = t->s->error_feedback ? LARGE_WAITING : LARGE_LOST;
     char note[256];
     if (z->ndropped >= STEPS_TO_JUDGE || !t->events->note) return;
@@ -323,7 +355,7 @@ static void judge(struct trainer *t, double dropped) {
 }
 
 double shore__compress_dropped(struct trainer *t) {
-    const struct compression *z = &t->compression;
+    const struct compression *z = t->compression;
     double energy = 0, sent = 0;
     if (!t->compressing) return NAN;
     for (uint64_t s = 0; s < t->m->layout->segments; s++) {

@@ -9,33 +9,11 @@
 #define SHORE_TRAIN_COMPRESS_H
 
 #include "model/model.h"
-#include "number/residual.h"
-#include "plan/regions.h"
 #include "run/settings.h"
 
 struct trainer;
 
-struct compressed_block {
-    uint64_t k;
-    unsigned char *code; /* of all its segments */
-    uint32_t *offsets;   /* [segments + 1] */
-};
-
-struct compression {
-    enum shore_sparse_values values;
-    struct compressed_block *blocks; /* [nblocks] */
-    struct shore__topk topk;
-    /* Of the whole model, by segment; none without error feedback. On the host: of two steps, in turn. Saved on the
-     * drives: one, which is fetched block by block and becomes the next step's. */
-    uint16_t *residual[2];
-    uint64_t residual_step[2]; /* the step whose state it belongs to */
-    unsigned base;             /* which is read in this step; the other is written */
-    double *energy, *sent;     /* by segment: sum of squares of what could be sent, and of what was */
-    double dropped;            /* sum over the first steps of this start */
-    uint32_t ndropped;
-    struct shore_wait *fetch; /* [nblocks] */
-    bool *fetching;           /* [nblocks] */
-};
+struct compression;
 
 /* Is the step after base_step compressed? */
 static inline bool compress_step(const struct shore__settings *s, uint64_t base_step) {
@@ -44,13 +22,12 @@ static inline bool compress_step(const struct shore__settings *s, uint64_t base_
 
 /* What has no place in a code, or in an offset: said before anything is made. */
 int shore__compress_check(const struct shore__settings *s, const struct shore__model *m, struct shore_diag *diag);
-/* What it takes of memory, and where it lies there. */
+/* What it takes of memory, in the row "compression" of the plan. */
 uint64_t shore__compress_bytes(const struct shore__settings *s, const struct shore__model *m, int threads);
-int shore__compress_place(struct compression *z, const struct shore__settings *s, const struct shore__model *m,
-                          int threads, shore__buf place, struct shore_diag *diag);
 
-/* Once the fleet is open: which residual the run goes on with. */
+/* Once the fleet is open: says where everything lies, and which residual the run goes on with. */
 int shore__compress_open(struct trainer *t, struct shore_diag *diag);
+void shore__compress_close(struct compression *z);
 /* Keeps the residual of the committed step in the run directory, if it is kept on the host: at a clean stop, and before
  * a snapshot. Nothing may be under way. */
 int shore__compress_save(struct trainer *t, struct shore_diag *diag);
@@ -68,7 +45,7 @@ void shore__compress_end_step(struct trainer *t, bool skipped);
 double shore__compress_dropped(struct trainer *t);
 /* The attempt is given up: waits for what is under way, whatever comes of it. */
 void shore__compress_forget(struct trainer *t);
-/* What plane R of a segment will hold; NULL: it is not stored. */
-const uint16_t *shore__compress_residual(const struct trainer *t, uint32_t block, uint32_t segment);
+/* Fills an update that begins with this segment: where its code lies, and what plane R will hold, if that is stored. */
+void shore__compress_fill(const struct trainer *t, uint32_t block, uint32_t segment, struct shore_update *out);
 
 #endif

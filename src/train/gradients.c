@@ -214,16 +214,12 @@ static void fill_gradient(const struct trainer *t, const struct piece *p, uint32
     out->form = t->compressing        ? SHORE_GRADIENT_SPARSE
                 : t->s->gradient_bf16 ? SHORE_GRADIENT_BF16
                                       : SHORE_GRADIENT_FP32;
-    if (t->compressing) {
-        const struct compressed_block *b = &t->compression.blocks[p->page.block];
-        out->gradient = b->code;
-        out->offsets = b->offsets + segment;
-        out->residual = shore__compress_residual(t, p->page.block, segment);
-    } else if (p->narrow) {
+    if (t->compressing)
+        shore__compress_fill(t, p->page.block, segment, out);
+    else if (p->narrow)
         out->gradient = p->narrow + skipped;
-    } else if (p->gradient) {
+    else if (p->gradient)
         out->gradient = p->gradient + skipped;
-    }
 }
 
 static int submit_part(struct trainer *t, struct piece *p, struct shore__page_id page, uint32_t segment, uint32_t count,

@@ -95,7 +95,5 @@ int shore__train_place(struct trainer *t, const struct shore__memory *memory, st
     t->scratch = shore__memory_at(memory, "backward scratch", 0);
     t->table_gradient = shore__memory_host(memory, "table gradient", 0);
     t->table_narrow = shore__memory_host(memory, "table gradient bf16", 0);
-    shore__buf compression = shore__memory_at(memory, "compression", 0);
-    int rc = shore__compress_place(&t->compression, t->s, t->m, t->c->threads, compression, diag);
-    return rc ? rc : shore__pager_open(&weights, t->c, &plan->residency, memory, &t->pass.pager, diag);
+    return shore__pager_open(&weights, t->c, &plan->residency, memory, &t->pass.pager, diag);
 }

@@ -40,7 +40,7 @@ struct trainer {
     struct idle *idle;
     struct ahead *ahead;
     struct gradients *gradients;
-    struct compression compression;
+    struct compression *compression;
     struct speculation speculation;
     struct accounting *accounting;
 
