@@ -1,15 +1,24 @@
 /* State from one fleet to another, whatever drives and shares they have: images of segments, in bounded memory, with
  * reading and writing at once. */
+#include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <linux/fs.h>
 
 #include "base/diag.h"
 #include "base/units.h"
 #include "drive/drive.h"
+#include "files/atomic.h"
 #include "plan/transfers.h"
 #include "run/lives/fleets.h"
+#include "run/lives/journal.h"
 
 #define PIECES 8u
 #define PIECES_LEAST 4u
@@ -156,5 +165,60 @@ int shore__fleet_commit_like(struct shore_fleet *to, struct shore_fleet *from, u
                 : shore_wait(&wait, diag);
     }
     free(blob);
+    return rc;
+}
+
+int shore__digest_text(struct shore_fleet *fleet, char out[33], struct shore_diag *diag) {
+    unsigned char digest[16];
+    int rc = shore_fleet_digest(fleet, false, digest, diag);
+    for (size_t i = 0; i < 16 && rc == 0; i++)
+        snprintf(out + 2 * i, 3, "%02x", digest[i]);
+    return rc;
+}
+
+/* ---- files of the run directory, which go with the state ------------------------------------------------------- */
+
+static int copy_bytes(int from, int to, const char *name, struct shore_diag *diag) {
+    char block[16384];
+    ssize_t n = 0;
+    int rc = 0;
+    if (ioctl(to, FICLONE, from) == 0) return 0;
+    for (uint64_t at = 0; rc == 0 && (n = pread(from, block, sizeof block, (off_t)at)) > 0; at += (uint64_t)n)
+        rc = shore__write_at(to, block, (size_t)n, at, name, diag);
+    return rc == 0 && n < 0 ? shore__fail(diag, -errno, "%s: cannot be read: %s", name, strerror(errno)) : rc;
+}
+
+int shore__file_copy(const char *from, const char *to, struct shore_diag *diag) {
+    struct shore__atomic file = {0};
+    int fd = open(from, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return shore__fail(diag, -errno, "%s: cannot be opened: %s", from, strerror(errno));
+    int rc = shore__atomic_open(to, &file, diag);
+    if (rc == 0) rc = copy_bytes(fd, file.fd, from, diag);
+    if (rc == 0)
+        rc = shore__atomic_commit(&file, diag);
+    else
+        shore__atomic_abort(&file);
+    close(fd);
+    return rc;
+}
+
+/* What of a run directory goes with the state of a step. */
+bool shore__file_goes_with_state(const char *name) {
+    return strcmp(name, "metrics.jsonl") == 0 || strncmp(name, "residual-", 9) == 0;
+}
+
+int shore__files_copy(const char *from, const char *to, struct shore_diag *diag) {
+    DIR *directory = opendir(from);
+    struct dirent *entry = NULL;
+    int rc = 0;
+    if (!directory) return shore__fail(diag, -errno, "%s: cannot be read: %s", from, strerror(errno));
+    while (rc == 0 && (entry = readdir(directory))) {
+        if (!shore__file_goes_with_state(entry->d_name)) continue;
+        char *source = shore__path_join(from, entry->d_name), *target = shore__path_join(to, entry->d_name);
+        rc = source && target ? shore__file_copy(source, target, diag) : shore__out_of_memory(diag);
+        free(source);
+        free(target);
+    }
+    closedir(directory);
     return rc;
 }

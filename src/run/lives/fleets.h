@@ -51,6 +51,8 @@ int shore__fleet_copy(struct shore_fleet *from, struct shore_fleet *to, const st
 int shore__fleet_commit_like(struct shore_fleet *to, struct shore_fleet *from, uint64_t step, enum shore_commit_how how,
                              struct shore_diag *diag);
 
+int shore__digest_text(struct shore_fleet *fleet, char out[33], struct shore_diag *diag);
+
 /* Whether two fleets, of so many drives at most, and copying between them at full speed take more than the budget. */
 bool shore__copy_is_tight(const struct shore__run *run, struct shore_fleet_options *fleet);
 

@@ -24,6 +24,7 @@
 #include "files/json.h"
 #include "run/emulation/emulate.h"
 #include "run/lives/fleets.h"
+#include "run/lives/journal.h"
 #include "storage/format.h"
 
 #define MAKING "making"
@@ -35,12 +36,10 @@ int shore__plan_read(const char *run_path, struct shore__plan *out, struct shore
     json_t *j = NULL, *item = NULL;
     size_t i = 0;
     *out = (struct shore__plan){0};
-    if (!shore__path_exists(run_path, MAKING "/" PLAN)) return SHORE_EMISSING;
-    char *path = shore__path_join(run_path, MAKING "/" PLAN);
-    int rc = path ? shore__json_read(path, SHORE__RUN_JSON_BYTES_MOST, &j, diag)
-                  : shore__fail(diag, -ENOMEM, "out of memory");
+    int rc = shore__journal_read(run_path, MAKING "/" PLAN, &j, diag);
     if (rc == 0 && !shore__fleet_id_parse(json_string_value(json_object_get(j, "fleet")), out->fleet_id))
-        rc = shore__fail(diag, SHORE_EINPUT, "%s: has been changed by hand; remove %s/" MAKING, path, run_path);
+        rc = shore__fail(diag, SHORE_EINPUT, "%s/" MAKING "/" PLAN ": has been changed by hand; remove %s/" MAKING,
+                         run_path, run_path);
     json_array_foreach(json_object_get(j, "volumes"), i, item) {
         if (rc == 0 && json_is_string(item)) rc = shore__strings_add(&out->fresh, json_string_value(item));
     }
@@ -50,7 +49,6 @@ int shore__plan_read(const char *run_path, struct shore__plan *out, struct shore
     out->origin = (struct shore__origin){home ? strdup(home) : NULL, mark ? strdup(mark) : NULL};
     if (rc < 0) shore__plan_free(out);
     json_decref(j);
-    free(path);
     return rc;
 }
 
@@ -66,15 +64,10 @@ static int write_plan(const char *run_path, const uint64_t fleet_id[2], const st
     int rc = shore__origin_take(run_path, &origin, diag);
     if (rc < 0) return rc;
     shore__fleet_id_text(fleet_id, fleet);
-    json_t *volumes = json_array(), *home = json_string(origin.home); /* NULL: not in UTF-8 */
-    for (size_t i = 0; i < fresh->count; i++)
-        json_array_append_new(volumes, json_string(fresh->item[i]));
-    json_t *j = json_pack("{s:s, s:o, s:b, s:o, s:s*}", "fleet", fleet, "volumes", volumes, "moving", moving, "home",
-                          home ? home : json_null(), "directory", origin.mark);
-    char *path = shore__path_join(run_path, MAKING "/" PLAN);
-    rc = j && path ? shore__json_write(path, j, 2, diag) : shore__fail(diag, -ENOMEM, "out of memory");
-    json_decref(j);
-    free(path);
+    json_t *home = json_string(origin.home); /* NULL: not in UTF-8 */
+    json_t *j = json_pack("{s:s, s:o, s:b, s:o, s:s*}", "fleet", fleet, "volumes", shore__strings_to_json(fresh),
+                          "moving", moving, "home", home ? home : json_null(), "directory", origin.mark);
+    rc = shore__journal_write(run_path, MAKING "/" PLAN, j, diag);
     shore__origin_free(&origin);
     return rc;
 }
@@ -151,7 +144,7 @@ static int ask_owner(const char *drive, bool to_make, const uint64_t fleet_id[2]
     shore__probe_free(&probe);
     if (rc < 0) return rc;
     *volume = strdup(drive);
-    return *volume ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
+    return *volume ? 0 : shore__out_of_memory(diag);
 }
 
 static bool is_at(const char *drive, const uint64_t fleet_id[2]) {
@@ -210,7 +203,7 @@ static const char *const names_in_making[] = {SHORE__RUN_FILES,
 /* mkdir -p, durable; remembers what it made. */
 static int make_directories(struct shore__run *run, struct shore_diag *diag) {
     char *path = strdup(run->path);
-    int rc = path ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
+    int rc = path ? 0 : shore__out_of_memory(diag);
     for (char *at = path; rc == 0 && at;) {
         at = strchr(at + 1, '/');
         if (at) *at = '\0';
@@ -272,7 +265,7 @@ static int each_file(struct shore__run *run, enum what what, struct shore_diag *
         char *to = shore__path_join(run->path, *name), *from = NULL;
         if (!to || asprintf(&from, "%s/" MAKING "/%s", run->path, *name) < 0) {
             from = NULL;
-            rc = shore__fail(diag, -ENOMEM, "out of memory");
+            rc = shore__out_of_memory(diag);
         } else if (what == DROP) {
             unlink(from);
             if (run->private->moving) unlink(to);
@@ -343,7 +336,7 @@ static int begin(struct shore__run *run, bool overwrite, struct shore_diag *diag
     rc = open_overwritten(run, &overwritten, diag);
     if (rc < 0) return rc;
     char *making = shore__path_join(run->path, MAKING);
-    rc = making ? shore__plan_read(run->path, &before, diag) : shore__fail(diag, -ENOMEM, "out of memory");
+    rc = making ? shore__plan_read(run->path, &before, diag) : shore__out_of_memory(diag);
     if (rc == SHORE_EMISSING) {
         rc = getrandom(before.fleet_id, sizeof before.fleet_id, 0) == (ssize_t)sizeof before.fleet_id
                  ? 0
@@ -392,7 +385,7 @@ static int tokenize(struct shore__run *run, const struct shore__strings *files, 
     };
     int rc = path ? shore__dataset_build((const char *const *)files->item, files->count, &how, run->tokenizer,
                                          run->model->arch.vocab, path, &stats, diag)
-                  : shore__fail(diag, -ENOMEM, "out of memory");
+                  : shore__out_of_memory(diag);
     *out = (struct shore__token_record){.tokens = stats.tokens,
                                         .documents = stats.documents,
                                         .text_bytes = stats.text_bytes,
@@ -422,7 +415,7 @@ static int split(struct shore__run *run, struct shore_diag *diag) {
 static int write_config(struct shore__run *run, const char *directory, struct shore_diag *diag) {
     json_t *config = shore__arch_to_json(&run->model->arch);
     char *path = shore__path_join(directory, "config.json");
-    int rc = config && path ? shore__json_write(path, config, 2, diag) : shore__fail(diag, -ENOMEM, "out of memory");
+    int rc = config && path ? shore__json_write(path, config, 2, diag) : shore__out_of_memory(diag);
     json_decref(config);
     free(path);
     return rc;
@@ -432,7 +425,7 @@ static int fill(struct shore__run *run, shore__progress_fn progress, void *ctx, 
     struct shore__run_private *p = run->private;
     const struct shore__settings *s = &run->settings;
     char *making = shore__path_join(run->path, MAKING);
-    int rc = making ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
+    int rc = making ? 0 : shore__out_of_memory(diag);
     if (rc == 0) rc = write_config(run, making, diag);
     if (rc == 0) rc = shore__tokenizer_save(run->tokenizer, making, diag);
     /* an import may have none */
@@ -484,7 +477,7 @@ int shore__run_prepare(const char *path, const struct shore__settings *s, struct
 static int retire(struct shore__run *run, struct shore_diag *diag) {
     char *making = shore__path_join(run->path, MAKING), *from = shore__path_join(run->path, "run.json");
     char *to = making ? shore__path_join(making, "run.json") : NULL;
-    int rc = from && to ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
+    int rc = from && to ? 0 : shore__out_of_memory(diag);
     if (rc == 0 && rename(from, to) < 0 && errno != ENOENT)
         rc = shore__fail(diag, -errno, "%s: cannot be replaced: %s", from, strerror(errno));
     if (rc == 0) rc = shore__directory_sync(making, diag);
@@ -592,8 +585,7 @@ static int take_tokens(struct shore__run *run, const struct shore__strings *file
                        struct shore_diag *diag) {
     if (!files->count) return 0;
     char *path = shore__path_join(run->path, name);
-    int rc = path ? tokenize(run, files, run->path, name, progress, ctx, out, diag)
-                  : shore__fail(diag, -ENOMEM, "out of memory");
+    int rc = path ? tokenize(run, files, run->path, name, progress, ctx, out, diag) : shore__out_of_memory(diag);
     if (rc == 0) rc = sync_file(path, diag);
     free(path);
     return rc;

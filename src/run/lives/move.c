@@ -14,17 +14,12 @@
 #include "drive/fleet/fleet.h"
 #include "drive/probe/probe.h"
 #include "drive/probe/speed.h"
-#include "files/atomic.h"
-#include "files/json.h"
 #include "plan/transfers.h"
 #include "run/lives/fleets.h"
+#include "run/lives/journal.h"
 
 #define INTENT "moving.json"
 #define RING_BYTES ((uint64_t)32 << 20)
-
-static int out_of_memory(struct shore_diag *diag) {
-    return shore__fail(diag, -ENOMEM, "out of memory");
-}
 
 /* ---- the intent -------------------------------------------------------------------------------------------------- */
 
@@ -70,30 +65,24 @@ static int leave(struct intent *in, struct left volume) {
 }
 
 static int intent_write(const struct shore__run *run, const struct intent *in, struct shore_diag *diag) {
-    json_t *new = json_array(), *old = json_array(), *left = json_array();
+    json_t *new = json_array(), *left = json_array();
     for (size_t i = 0; i < in->nleft; i++)
         json_array_append_new(left, json_pack("{s:s, s:I, s:b, s:b}", "path", in->left[i].path, "generation",
                                               (json_int_t)in->left[i].generation, "undone", in->left[i].undone, "begun",
                                               in->left[i].begun));
     for (size_t i = 0; i < in->new.count; i++)
         json_array_append_new(new, json_pack("{s:s, s:b}", "path", in->new.item[i], "fresh", in->fresh[i]));
-    for (size_t i = 0; i < in->old.count; i++)
-        json_array_append_new(old, json_string(in->old.item[i]));
     json_t *j = json_pack("{s:I, s:I, s:o, s:o, s:o}", "from", (json_int_t)in->from, "to", (json_int_t)in->to, "new",
-                          new, "old", old, "left", left);
-    char *path = shore__path_join(run->path, INTENT);
-    int rc = j && path ? shore__json_write(path, j, 2, diag) : out_of_memory(diag);
-    json_decref(j);
-    free(path);
-    return rc;
+                          new, "old", shore__strings_to_json(&in->old), "left", left);
+    return shore__journal_write(run->path, INTENT, j, diag);
 }
 
 static int intent_fields(const json_t *j, struct intent *in) {
     const json_t *from = json_object_get(j, "from"), *to = json_object_get(j, "to"), *item = NULL;
-    const json_t *new = json_object_get(j, "new"), *old = json_object_get(j, "old");
+    const json_t *new = json_object_get(j, "new");
     size_t i = 0;
-    int rc = 0;
-    if (!json_is_integer(from) || !json_is_integer(to) || !json_is_array(new) || !json_is_array(old)) return -EINVAL;
+    if (!json_is_integer(from) || !json_is_integer(to) || !json_is_array(new)) return -EINVAL;
+    int rc = shore__strings_from_json(json_object_get(j, "old"), &in->old);
     in->from = (uint64_t)json_integer_value(from);
     in->to = (uint64_t)json_integer_value(to);
     in->fresh = calloc(json_array_size(new) + 1, sizeof *in->fresh);
@@ -102,9 +91,6 @@ static int intent_fields(const json_t *j, struct intent *in) {
         const char *path = json_string_value(json_object_get(item, "path"));
         if (!rc) rc = path ? shore__strings_add(&in->new, path) : -EINVAL;
         in->fresh[i] = json_is_true(json_object_get(item, "fresh"));
-    }
-    json_array_foreach((json_t *)(uintptr_t)old, i, item) {
-        if (!rc) rc = json_is_string(item) ? shore__strings_add(&in->old, json_string_value(item)) : -EINVAL;
     }
     json_array_foreach(json_object_get(j, "left"), i, item) {
         const char *path = json_string_value(json_object_get(item, "path"));
@@ -120,27 +106,13 @@ static int intent_fields(const json_t *j, struct intent *in) {
 static int intent_read(const char *run_path, struct intent *in, struct shore_diag *diag) {
     json_t *j = NULL;
     *in = (struct intent){0};
-    if (!shore__path_exists(run_path, INTENT)) return SHORE_EMISSING;
-    char *path = shore__path_join(run_path, INTENT);
-    int rc = path ? shore__json_read(path, SHORE__RUN_JSON_BYTES_MOST, &j, diag) : out_of_memory(diag);
+    int rc = shore__journal_read(run_path, INTENT, &j, diag);
     if (!rc && intent_fields(j, in)) {
         intent_free(in);
-        rc = shore__fail(diag, SHORE_EINPUT,
-                         "%s: has been changed by hand, and says what to do with volumes; put it back", path);
+        rc = shore__journal_refuse(run_path, INTENT, "what to do with volumes", diag);
     }
     json_decref(j);
-    free(path);
     return rc;
-}
-
-static int intent_remove(const struct shore__run *run, struct shore_diag *diag) {
-    char *path = shore__path_join(run->path, INTENT);
-    if (!path) return out_of_memory(diag);
-    int rc = unlink(path) < 0 && errno != ENOENT
-                 ? shore__fail(diag, -errno, "%s: cannot be removed: %s", path, strerror(errno))
-                 : 0;
-    free(path);
-    return rc ? rc : shore__directory_sync(run->path, diag);
 }
 
 static void say(shore__note_fn note, void *ctx, const char *text) {
@@ -208,7 +180,7 @@ static int remove_left(const struct shore__run *run, struct intent *in, shore__n
         free(v->path);
     }
     in->nleft = kept;
-    return kept ? intent_write(run, in, diag) : intent_remove(run, diag);
+    return kept ? intent_write(run, in, diag) : shore__journal_clear(run->path, INTENT, diag);
 }
 
 /* Undone if run.json still has the old placement, else brought to its end. */
@@ -223,7 +195,7 @@ static int settle(struct shore__run *run, struct intent *in, shore__note_fn note
     int rc = shore__directory_sync(run->path, diag); /* the switch itself, before what it replaces goes */
     for (size_t i = 0; !rc && i < drop->count; i++) {
         struct left volume = {drop->item[i], switched ? in->from : in->to, !switched, !switched && in->fresh[i]};
-        if (leave(in, volume)) rc = out_of_memory(diag);
+        if (leave(in, volume)) rc = shore__out_of_memory(diag);
     }
     if (rc) return rc;
     shore__strings_free(&in->new);
@@ -272,7 +244,7 @@ static int place_kept(const char *drive, uint64_t generation, struct intent *in,
                          spot.path);
     } else {
         char *next = shore__volume_next(spot.path, generation);
-        rc = next && !shore__strings_add(&in->new, next) ? 0 : out_of_memory(diag);
+        rc = next && !shore__strings_add(&in->new, next) ? 0 : shore__out_of_memory(diag);
         free(next);
     }
     free(spot.path);
@@ -283,7 +255,7 @@ static int place_new(const char *name, struct intent *in, struct shore_diag *dia
     char *path = NULL;
     int rc = shore__drive_may_be_made(name, diag);
     if (!rc) rc = shore__drive_absolute(name, &path, diag);
-    if (!rc && shore__strings_add(&in->new, path)) rc = out_of_memory(diag);
+    if (!rc && shore__strings_add(&in->new, path)) rc = shore__out_of_memory(diag);
     free(path);
     return rc;
 }
@@ -317,7 +289,7 @@ static int resolve(const struct shore__run *run, const struct shore__strings *dr
                                "%s keeps its state in memory (--drive %s): it went with the process that trained it",
                                run->path, present->item[i]);
         rc = shore__spot_of(present->item[i], &spot, diag);
-        if (!rc && shore__strings_add(&in->old, spot.path)) rc = out_of_memory(diag);
+        if (!rc && shore__strings_add(&in->old, spot.path)) rc = shore__out_of_memory(diag);
         free(spot.path);
     }
     for (size_t i = 0; !rc && i < drives->count; i++) {
@@ -329,11 +301,11 @@ static int resolve(const struct shore__run *run, const struct shore__strings *dr
         if (!rc) rc = k < present->count ? place_kept(present->item[k], in->to, in, diag) : place_new(name, in, diag);
     }
     in->fresh = calloc(drives->count + 1, sizeof *in->fresh);
-    if (!rc && !in->fresh) return out_of_memory(diag);
+    if (!rc && !in->fresh) return shore__out_of_memory(diag);
     for (size_t i = 0; !rc && i < in->new.count; i++) {
         struct shore__spot spot;
         char **new = &in->new.item[i], *name = shore__drive_name(*new, in->to);
-        rc = name ? shore__spot_of(*new, &spot, diag) : out_of_memory(diag);
+        rc = name ? shore__spot_of(*new, &spot, diag) : shore__out_of_memory(diag);
         in->fresh[i] = !rc && !spot.exists;
         /* a directory there that is called like a file of ours would lose the end of its name */
         if (!rc && shore__kind_of(*new)->remote && strcmp(name, *new) != 0) {
@@ -370,10 +342,10 @@ static int seal(struct shore_fleet *new, struct shore_fleet *old, uint64_t step,
 }
 
 static int check_digest(struct shore_fleet *new, struct shore_fleet *old, struct shore_diag *diag) {
-    unsigned char a[16], b[16];
-    int rc = shore_fleet_digest(old, false, a, diag);
-    if (!rc) rc = shore_fleet_digest(new, false, b, diag);
-    if (!rc && memcmp(a, b, sizeof a) != 0)
+    char a[33], b[33];
+    int rc = shore__digest_text(old, a, diag);
+    if (!rc) rc = shore__digest_text(new, b, diag);
+    if (!rc && strcmp(a, b) != 0)
         rc = shore__fail(diag, SHORE_ECORRUPT, "the copy has another digest than the state: the old volumes stay");
     return rc;
 }
@@ -424,7 +396,7 @@ static int switch_over(struct shore__run *run, const struct intent *in, const st
     if (rc) {
         free(speeds);
         shore__strings_free(&drives);
-        return out_of_memory(diag);
+        return shore__out_of_memory(diag);
     }
     shore__strings_free(&run->settings.drives);
     run->settings.drives = drives;

@@ -12,18 +12,13 @@
 #include <unistd.h>
 
 #include "base/diag.h"
-#include "base/directory.h"
 #include "drive/address.h"
 #include "drive/fleet/fleet.h"
 #include "files/atomic.h"
-#include "files/json.h"
 #include "run/lives/fleets.h"
+#include "run/lives/journal.h"
 
 #define INTENT "rollback.json"
-
-static int out_of_memory(struct shore_diag *diag) {
-    return shore__fail(diag, -ENOMEM, "out of memory");
-}
 
 /* ---- the intent -------------------------------------------------------------------------------------------------- */
 
@@ -35,30 +30,25 @@ struct intent {
 };
 
 bool shore__rollback_is_interrupted(const char *run_path) {
-    return shore__path_exists(run_path, INTENT);
+    return shore__journal_is_there(run_path, INTENT);
 }
 
 static int intent_write(const struct shore__run *run, const struct intent *in, struct shore_diag *diag) {
-    json_t *j =
-        json_pack("{s:s, s:I, s:b}", "snapshot", in->name, "from", (json_int_t)in->from, "committed", in->committed);
-    char *path = shore__path_join(run->path, INTENT);
-    int rc = j && path ? shore__json_write(path, j, 2, diag) : out_of_memory(diag);
-    json_decref(j);
-    free(path);
-    return rc;
+    return shore__journal_write(
+        run->path, INTENT,
+        json_pack("{s:s, s:I, s:b}", "snapshot", in->name, "from", (json_int_t)in->from, "committed", in->committed),
+        diag);
 }
 
 static int intent_read(const char *run_path, struct intent *in, struct shore_diag *diag) {
     json_t *j = NULL;
     *in = (struct intent){0};
-    if (!shore__rollback_is_interrupted(run_path)) return 0;
-    char *path = shore__path_join(run_path, INTENT);
-    int rc = path ? shore__json_read(path, 1 << 16, &j, diag) : out_of_memory(diag);
+    int rc = shore__journal_read(run_path, INTENT, &j, diag);
+    if (rc == SHORE_EMISSING) return 0;
     const char *name = json_string_value(json_object_get(j, "snapshot"));
     const json_t *from = json_object_get(j, "from");
     if (rc == 0 && (!name || strlen(name) >= sizeof in->name || !json_is_integer(from)))
-        rc = shore__fail(diag, SHORE_EINPUT, "%s: has been changed by hand, and says where the state is; put it back",
-                         path);
+        rc = shore__journal_refuse(run_path, INTENT, "where the state is", diag);
     if (rc == 0) {
         in->there = true;
         snprintf(in->name, sizeof in->name, "%s", name);
@@ -66,7 +56,6 @@ static int intent_read(const char *run_path, struct intent *in, struct shore_dia
         in->committed = json_is_true(json_object_get(j, "committed"));
     }
     json_decref(j);
-    free(path);
     return rc;
 }
 
@@ -108,7 +97,7 @@ static int find_volumes(const struct shore__run *run, const struct shore__snapsh
         else if (!found)
             rc = shore__fail(diag, SHORE_EMISSING, "%s is missing: a part of snapshot %s", part, s->name);
         else if (shore__strings_add(out, found))
-            rc = out_of_memory(diag);
+            rc = shore__out_of_memory(diag);
         free(found);
     }
     return rc;
@@ -116,14 +105,11 @@ static int find_volumes(const struct shore__run *run, const struct shore__snapsh
 
 static int check_digest(struct shore_fleet *fleet, const struct shore__snapshot *s, const char *what,
                         struct shore_diag *diag) {
-    unsigned char digest[16];
-    char hex[33] = "";
-    int rc = shore_fleet_digest(fleet, false, digest, diag);
-    for (size_t i = 0; i < 16 && rc == 0; i++)
-        snprintf(hex + 2 * i, 3, "%02x", digest[i]);
-    if (rc == 0 && strcmp(hex, s->digest) != 0)
+    char digest[33];
+    int rc = shore__digest_text(fleet, digest, diag);
+    if (rc == 0 && strcmp(digest, s->digest) != 0)
         rc = shore__fail(diag, SHORE_ECORRUPT, "%s of snapshot %s has digest %s, not %s: it is damaged", what, s->name,
-                         hex, s->digest);
+                         digest, s->digest);
     return rc;
 }
 
@@ -235,16 +221,13 @@ static int follow(struct shore__run *run, const struct shore__snapshot *s, const
                   struct shore_diag *diag) {
     char *files = NULL, *metrics = NULL;
     struct stat st;
-    if (asprintf(&files, "%s/snapshots/%s.files", run->path, s->name) < 0) return out_of_memory(diag);
+    if (asprintf(&files, "%s/snapshots/%s.files", run->path, s->name) < 0) return shore__out_of_memory(diag);
     metrics = shore__path_join(files, "metrics.jsonl");
-    int rc = metrics ? remove_residuals(run->path, diag) : out_of_memory(diag);
+    int rc = metrics ? remove_residuals(run->path, diag) : shore__out_of_memory(diag);
     if (rc == 0 && stat(files, &st) == 0) rc = shore__files_copy(files, run->path, diag);
     if (rc == 0) rc = shore__metrics_put_back(run, s->step, stat(metrics, &st) == 0 ? metrics : NULL, diag);
     if (rc == 0) rc = restore_settings(run, s, in->from, diag);
-    if (rc == 0) {
-        shore__rollback_forget(run->path);
-        rc = shore__directory_sync(run->path, diag);
-    }
+    if (rc == 0) rc = shore__journal_clear(run->path, INTENT, diag);
     free(metrics);
     free(files);
     return rc;

@@ -2,17 +2,13 @@
  * together, and keeps what of itself belongs to that step. NAME.json is written last, and is the first to go. */
 #include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
-
-#include <linux/fs.h>
 
 #include "base/diag.h"
 #include "base/directory.h"
@@ -20,89 +16,28 @@
 #include "drive/fleet/fleet_snapshot.h"
 #include "drive/probe/probe.h"
 #include "files/atomic.h"
-#include "files/json.h"
 #include "run/lives/fleets.h"
+#include "run/lives/journal.h"
 
 #define FOLDER "snapshots"
 
-static int out_of_memory(struct shore_diag *diag) {
-    return shore__fail(diag, -ENOMEM, "out of memory");
+/* snapshots/NAME + ending, in the run's directory */
+struct in_folder {
+    char name[128];
+};
+static struct in_folder in_folder(const char *name, const char *ending) {
+    struct in_folder f;
+    snprintf(f.name, sizeof f.name, FOLDER "/%s%s", name, ending);
+    return f;
 }
 
-/* RUN/snapshots/NAME + ending */
+/* The same, whole. malloc'ed. */
 static char *path_of(const char *run_path, const char *name, const char *ending) {
-    char *path = NULL;
-    return asprintf(&path, "%s/" FOLDER "/%s%s", run_path, name, ending) < 0 ? NULL : path;
+    return shore__path_join(run_path, in_folder(name, ending).name);
 }
 
 static bool has(const char *run_path, const char *name, const char *ending) {
-    struct stat st;
-    char *path = path_of(run_path, name, ending);
-    bool there = path && lstat(path, &st) == 0;
-    free(path);
-    return there;
-}
-
-static int sync_folder(const char *run_path, struct shore_diag *diag) {
-    char *folder = shore__path_join(run_path, FOLDER);
-    int rc = folder ? shore__directory_sync(folder, diag) : out_of_memory(diag);
-    free(folder);
-    return rc;
-}
-
-static int write_json(const char *run_path, const char *name, const char *ending, const json_t *j,
-                      struct shore_diag *diag) {
-    char *path = path_of(run_path, name, ending);
-    int rc = path && j ? shore__json_write(path, j, 2, diag) : out_of_memory(diag);
-    free(path);
-    return rc;
-}
-
-/* ---- files of the run directory ---------------------------------------------------------------------------------- */
-
-static int copy_bytes(int from, int to, const char *name, struct shore_diag *diag) {
-    char block[16384];
-    ssize_t n = 0;
-    int rc = 0;
-    if (ioctl(to, FICLONE, from) == 0) return 0;
-    for (uint64_t at = 0; rc == 0 && (n = pread(from, block, sizeof block, (off_t)at)) > 0; at += (uint64_t)n)
-        rc = shore__write_at(to, block, (size_t)n, at, name, diag);
-    return rc == 0 && n < 0 ? shore__fail(diag, -errno, "%s: cannot be read: %s", name, strerror(errno)) : rc;
-}
-
-int shore__file_copy(const char *from, const char *to, struct shore_diag *diag) {
-    struct shore__atomic file = {0};
-    int fd = open(from, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return shore__fail(diag, -errno, "%s: cannot be opened: %s", from, strerror(errno));
-    int rc = shore__atomic_open(to, &file, diag);
-    if (rc == 0) rc = copy_bytes(fd, file.fd, from, diag);
-    if (rc == 0)
-        rc = shore__atomic_commit(&file, diag);
-    else
-        shore__atomic_abort(&file);
-    close(fd);
-    return rc;
-}
-
-/* What of a run directory goes with the state of a step. */
-bool shore__file_goes_with_state(const char *name) {
-    return strcmp(name, "metrics.jsonl") == 0 || strncmp(name, "residual-", 9) == 0;
-}
-
-int shore__files_copy(const char *from, const char *to, struct shore_diag *diag) {
-    DIR *directory = opendir(from);
-    struct dirent *entry = NULL;
-    int rc = 0;
-    if (!directory) return shore__fail(diag, -errno, "%s: cannot be read: %s", from, strerror(errno));
-    while (rc == 0 && (entry = readdir(directory))) {
-        if (!shore__file_goes_with_state(entry->d_name)) continue;
-        char *source = shore__path_join(from, entry->d_name), *target = shore__path_join(to, entry->d_name);
-        rc = source && target ? shore__file_copy(source, target, diag) : out_of_memory(diag);
-        free(source);
-        free(target);
-    }
-    closedir(directory);
-    return rc;
+    return shore__journal_is_there(run_path, in_folder(name, ending).name);
 }
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
@@ -150,7 +85,8 @@ int shore__snapshot_read(const char *run_path, const char *name, struct shore__s
     if (check_there(run_path, name, diag)) return SHORE_EUSAGE;
     snprintf(out->name, sizeof out->name, "%s", name);
     char *path = path_of(run_path, name, ".json");
-    int rc = path ? shore__json_read(path, SHORE__RUN_JSON_BYTES_MOST, &out->json, diag) : out_of_memory(diag);
+    int rc = shore__journal_read(run_path, in_folder(name, ".json").name, &out->json, diag);
+    if (rc == 0 && !path) rc = shore__out_of_memory(diag);
     if (rc == 0) rc = read_fields(out, path, diag);
     if (rc < 0) shore__snapshot_free(out);
     free(path);
@@ -175,7 +111,7 @@ static int list_names(const char *run_path, const char *ending, struct shore__st
         if (n <= tail || strcmp(entry->d_name + n - tail, ending) != 0) continue;
         entry->d_name[n - tail] = '\0';
         if (shore__snapshot_name_valid(entry->d_name) && shore__strings_add(out, entry->d_name))
-            rc = out_of_memory(diag);
+            rc = shore__out_of_memory(diag);
     }
     if (directory) closedir(directory);
     free(folder);
@@ -191,7 +127,7 @@ int shore__snapshots_read(const char *run_path, struct shore__snapshot **out, si
     int rc = shore__snapshot_names(run_path, &names, diag);
     *count = 0;
     *out = rc ? NULL : calloc(names.count + 1, sizeof **out);
-    if (rc == 0 && !*out) rc = out_of_memory(diag);
+    if (rc == 0 && !*out) rc = shore__out_of_memory(diag);
     for (size_t i = 0; rc == 0 && i < names.count; i++) {
         rc = shore__snapshot_read(run_path, names.item[i], &(*out)[*count], diag);
         if (rc == 0) ++*count;
@@ -232,7 +168,7 @@ static int follow(const char *run_path, const struct shore__snapshot *s, const c
             moved = json_array_set_new(json_object_get(s->json, "volumes"), i, json_string(path)) == 0;
         free(path);
     }
-    return moved ? write_json(run_path, s->name, ".json", s->json, diag) : 0;
+    return moved ? shore__journal_write(run_path, in_folder(s->name, ".json").name, json_incref(s->json), diag) : 0;
 }
 
 int shore__snapshots_follow(const char *run_path, const struct shore__strings *drives, struct shore_diag *diag) {
@@ -352,9 +288,10 @@ static int clear(const char *run_path, const char *name, struct parts *parts, bo
     json_t *j = NULL;
     size_t i = 0;
     const json_t *item = NULL;
-    char text[1400], *path = path_of(run_path, name, ".partial"), *files = path_of(run_path, name, ".files");
+    const struct in_folder partial = in_folder(name, ".partial");
+    char text[1400], *files = path_of(run_path, name, ".files");
     struct shore_diag held = {{0}};
-    int rc = path && files ? shore__json_read(path, SHORE__RUN_JSON_BYTES_MOST, &j, diag) : out_of_memory(diag);
+    int rc = files ? shore__journal_read(run_path, partial.name, &j, diag) : shore__out_of_memory(diag);
     bool whose = rc == 0 && shore__fleet_id_parse(json_string_value(json_object_get(j, "fleet")), parts->fleet_id);
     bool unreadable = rc == SHORE_EINPUT || (rc == 0 && !whose);
     *left = false;
@@ -374,20 +311,19 @@ static int clear(const char *run_path, const char *name, struct parts *parts, bo
         rc = 0;
     }
     if (*left) {
-        snprintf(text, sizeof text,
-                 "a part of snapshot %s stays: %.900s; the next command that opens the run tries again, as long as %s "
-                 "is there",
-                 name, held.text, path);
+        snprintf(
+            text, sizeof text,
+            "a part of snapshot %s stays: %.900s; the next command that opens the run tries again, as long as %s/%s "
+            "is there",
+            name, held.text, run_path, partial.name);
         if (note) note(ctx, text);
     }
     if (rc == 0) {
         static const char *const any[] = {"*", NULL};
         shore__directory_remove(files, any);
-        if (!*left) unlink(path);
-        rc = sync_folder(run_path, diag);
+        if (!*left) rc = shore__journal_clear(run_path, partial.name, diag);
     }
     json_decref(j);
-    free(path);
     free(files);
     return rc;
 }
@@ -398,10 +334,10 @@ int shore__snapshot_remove(const char *run_path, const char *name, const struct 
     struct parts parts = {.drives = drives};
     bool left = false;
     char *json = path_of(run_path, name, ".json"), *partial = path_of(run_path, name, ".partial");
-    int rc = json && partial ? 0 : out_of_memory(diag);
+    int rc = json && partial ? 0 : shore__out_of_memory(diag);
     if (rc == 0 && rename(json, partial))
         rc = shore__fail(diag, -errno, "%s: cannot be renamed: %s", json, strerror(errno));
-    if (rc == 0) rc = sync_folder(run_path, diag);
+    if (rc == 0) rc = shore__parent_sync(json, diag);
     if (rc == 0) rc = clear(run_path, name, &parts, &left, note, ctx, diag);
     free(parts.away);
     free(json);
@@ -420,13 +356,8 @@ static int mend(const char *run_path, const char *name, struct parts *parts, sho
                 struct shore_diag *diag) {
     char text[256];
     bool left = false;
-    if (has(run_path, name, ".json")) { /* made: only this was left to do */
-        char *path = path_of(run_path, name, ".partial");
-        int rc = path && unlink(path) == 0 ? sync_folder(run_path, diag)
-                                           : shore__fail(diag, -errno, "%s: cannot be removed", path ? path : name);
-        free(path);
-        return rc;
-    }
+    if (has(run_path, name, ".json")) /* made: only this was left to do */
+        return shore__journal_clear(run_path, in_folder(name, ".partial").name, diag);
     int rc = clear(run_path, name, parts, &left, note, ctx, diag);
     snprintf(text, sizeof text, "the making or removing of snapshot %s had been interrupted: it is removed", name);
     if (rc == 0 && !left && note) note(ctx, text);
@@ -502,7 +433,7 @@ static json_t *describe(const struct shore__run *run, struct shore_fleet *fleet,
         if (*rc) break;
         char *path = shore__snapshot_path(spot.path, name);
         if (!path)
-            *rc = out_of_memory(diag);
+            *rc = shore__out_of_memory(diag);
         else if (!spot.is_device) /* which says itself that it has no room */
             *rc = check_free(path, diag);
         json_array_append_new(volumes, json_string(path ? path : ""));
@@ -523,17 +454,13 @@ static int make_folder(const char *path, struct shore_diag *diag) {
 
 static int fill(const struct shore__run *run, struct shore_fleet *fleet, const char *name, json_t *j,
                 struct shore_diag *diag) {
-    unsigned char digest[16];
-    char hex[33];
-    char *files = path_of(run->path, name, ".files");
+    char digest[33], *files = path_of(run->path, name, ".files");
     int rc = shore__fleet_snapshot(fleet, name, diag);
-    if (rc == 0) rc = files ? make_folder(files, diag) : out_of_memory(diag);
+    if (rc == 0) rc = files ? make_folder(files, diag) : shore__out_of_memory(diag);
     if (rc == 0) rc = shore__files_copy(run->path, files, diag);
-    if (rc == 0) rc = shore_fleet_digest(fleet, false, digest, diag);
-    for (size_t i = 0; i < 16 && rc == 0; i++)
-        snprintf(hex + 2 * i, 3, "%02x", digest[i]);
-    if (rc == 0) rc = json_object_set_new(j, "digest", json_string(hex)) ? out_of_memory(diag) : 0;
-    if (rc == 0) rc = write_json(run->path, name, ".json", j, diag);
+    if (rc == 0) rc = shore__digest_text(fleet, digest, diag);
+    if (rc == 0) rc = json_object_set_new(j, "digest", json_string(digest)) ? shore__out_of_memory(diag) : 0;
+    if (rc == 0) rc = shore__journal_write(run->path, in_folder(name, ".json").name, json_incref(j), diag);
     free(files);
     return rc;
 }
@@ -568,9 +495,9 @@ int shore__snapshot_make(struct shore__run *run, struct shore_fleet *fleet, cons
     char *folder = shore__path_join(run->path, FOLDER);
     int rc = 0;
     json_t *j = describe(run, fleet, name, automatic, &rc, diag);
-    if (rc == 0) rc = folder && j ? make_folder(folder, diag) : out_of_memory(diag);
+    if (rc == 0) rc = folder && j ? make_folder(folder, diag) : shore__out_of_memory(diag);
     if (rc == 0) {
-        rc = write_json(run->path, name, ".partial", j, diag);
+        rc = shore__journal_write(run->path, in_folder(name, ".partial").name, json_incref(j), diag);
         if (rc < 0) rmdir(folder); /* unless there are others */
     }
     if (rc == 0) {
@@ -583,10 +510,7 @@ int shore__snapshot_make(struct shore__run *run, struct shore_fleet *fleet, cons
             free(parts.away);
             if (rmdir(folder) == 0) shore__directory_sync(run->path, &ignored); /* the first one made it */
         } else {
-            char *partial = path_of(run->path, name, ".partial");
-            if (partial) unlink(partial);
-            free(partial);
-            rc = sync_folder(run->path, diag);
+            rc = shore__journal_clear(run->path, in_folder(name, ".partial").name, diag);
         }
     }
     json_decref(j);
