@@ -116,7 +116,7 @@ static void print_identity(const json_t *settings) {
     const json_t *value;
     printf("identity (what decides the bits):\n");
     json_object_foreach((json_t *)settings, key, value) {
-        if (json_is_null(value) || !shore__train_is_identity(key)) continue;
+        if (json_is_null(value) || shore__role_of_setting(key) != SHORE__IDENTITY) continue;
         printf("  %-17s", key);
         if (json_is_array(value)) {
             size_t k;

@@ -10,51 +10,39 @@
 #include "base/units.h"
 #include "cli/cli.h"
 #include "run/emulation/emulate.h"
+#include "run/settings_rows.h"
 
 #define AT(field) offsetof(struct shore__train_args, field)
 #define OPTION(...) SHORE__OPTION(struct shore__train_args, __VA_ARGS__)
 #define CHOICE(...) SHORE__CHOICE(struct shore__train_args, __VA_ARGS__)
 
+/* A row of the table of settings as an option. What real numbers may be is said by shore__settings_check(). */
+#define TEXT_OPTION(flag, field, least_, most_, value, help) OPTION(TEXT, flag, field, value, help)
+#define LIST_OPTION(flag, field, least_, most_, value, help) OPTION(LIST, flag, field, value, help)
+#define COUNT32_OPTION(flag, field, least_, most_, value, help) \
+    OPTION(U32, flag, field, value, help, .least = least_, .most = (double)(most_))
+#define COUNT64_OPTION(flag, field, least_, most_, value, help) \
+    OPTION(U64, flag, field, value, help, .least = least_, .most = (double)(most_))
+#define SIZE_OPTION(flag, field, least_, most_, value, help) \
+    OPTION(SIZE, flag, field, value, help, .most = (double)(most_))
+#define REAL_OPTION(flag, field, least_, most_, value, help) OPTION(REAL, flag, field, value, help)
+#define SHARE_OPTION(flag, field, least_, most_, value, help) OPTION(SHARE, flag, field, value, help)
+#define PACE_OPTION(flag, field, least_, most_, value, help) \
+    OPTION(PACE, flag, field, value, help, .most = (double)(most_))
+#define CHOICE_OPTION(flag, field, least_, most_, value, help) CHOICE(flag, field, value, help)
+#define TRUTH_OPTION CHOICE_OPTION
+#define FLAG_OPTION(flag, field, least_, most_, value, help) OPTION(FLAG, flag, field, value, help)
+#define SETTING(kind, flag, field, role, initial, chosen, least_, most_, value, help) \
+    kind##_OPTION(flag, settings.field, least_, most_, value, help),
+
+// clang-format off
 static const struct shore__option options[] = {
     SHORE__HEADING("The model"),
-    OPTION(TEXT, "model", settings.model, "DIR",
-           "a Hugging Face directory to start from: config.json, safetensors, tokenizer"),
-    OPTION(TEXT, "init", settings.init, "NAME|FILE",
-           "random weights: gpt2-124m, gpt2-350m, gpt2-774m, gpt2-1.5b, gpt2-tiny, gpt2-small, llama-tiny, or a "
-           "config.json"),
-    OPTION(TEXT, "tokenizer", settings.tokenizer, "DIR|bytes",
-           "directory of a tokenizer, or bytes (ids 0-255, 256 ends a text); otherwise the model's; with --init, which "
-           "may have none, bytes"),
-    OPTION(U64, "seed", settings.seed, "N", "of random weights and of the shuffled order"),
-    CHOICE("precision", settings.fp32, "bf16|fp32", "what is stored and fetched of parameters and activations"),
-    CHOICE("products", settings.products, "auto|bf16|fp32",
-           "what matrix products run as with --precision bf16; auto: a fixed table by kind of processor"),
+    SHORE__SETTINGS_OF_MODEL(SETTING)
     SHORE__HEADING("The data"),
-    OPTION(LIST, "data", settings.data, "FILE...",
-           "UTF-8 text; records in .jsonl, .ndjson or .json; llm.c's token .bin files (16 and 32 bit); each also with "
-           ".gz or .zst; or a directory, or a quoted pattern such as 'data/*.jsonl'"),
-    OPTION(LIST, "val-data", settings.val_data, "FILE...", "text to validate on"),
-    OPTION(TEXT, "text-field", settings.text_field, "NAME", "key of the text in a record"),
-    CHOICE("bad-rows", settings.skip_bad_rows, "stop|skip",
-           "at a record that is not valid JSON or has no such text: stop and name it, or leave it out and count"),
-    OPTION(REAL, "val-share", settings.val_share, "X", "share of the data, from its end, to validate on instead"),
-    CHOICE(
-        "special-tokens", settings.parse_special, "text|parse",
-        "in the data; parse: those of the tokenizer get their ids, as in chats that a template has rendered; never do "
-        "so with text that strangers wrote"),
-    OPTION(U32, "seq-len", settings.seq_len, "N", "tokens of a sequence; otherwise the model's, at most 1024",
-           .least = 1, .most = SHORE__TOKENS_MOST),
-    OPTION(U32, "batch", settings.batch, "N", "sequences per step", .least = 1, .most = SHORE__TOKENS_MOST),
-    CHOICE("shuffle", settings.shuffle, "off|on", "sequences in an order that follows from the seed alone"),
+    SHORE__SETTINGS_OF_DATA(SETTING)
     SHORE__HEADING("Where the state lives, and what it may take"),
-    OPTION(LIST, "drive", settings.drives, "PATH...",
-           "for each drive a directory or block device that is there, or a file (new ones have a suffix: "
-           "state.volume); or "
-           "ram:; with --resume OLD=NEW: where a drive is now"),
-    OPTION(TEXT, "drive-speeds", settings.drive_speeds, "A,B,...",
-           "speeds of the drives (2,1 or 2.8GB,1.4GB), which decide their shares; otherwise measured"),
-    OPTION(SIZE, "memory", settings.memory_bytes, "SIZE",
-           "the budget, a promise about resident memory; otherwise half of the machine's, at most what is useful"),
+    SHORE__SETTINGS_OF_STATE(SETTING)
     OPTION(TEXT, "out", out, "RUN", "the run directory to make"),
     OPTION(TEXT, "resume", resume, "RUN",
            "go on with a run; --steps extends it, resources and the schedule may change, the identity may not"),
@@ -68,71 +56,17 @@ static const struct shore__option options[] = {
            "print the minimum memory, what --memory keeps and the disk space needed, and make nothing"),
     OPTION(FLAG, "json", json, NULL, "with --dry-run: one JSON object on one line"),
     SHORE__HEADING("How long"),
-    OPTION(U64, "steps", settings.steps, "N", "optimizer steps; the schedule ends there; otherwise 1000", .least = 1,
-           .most = SHORE__STEPS_MOST),
-    OPTION(REAL, "epochs", settings.epochs, "X", "passes over the data, instead of --steps"),
-    OPTION(U64, "snapshot-every", settings.snapshot_every, "N",
-           "keep a snapshot every N steps, named step-000100 and so on: see longshore rollback"),
-    OPTION(U64, "keep", settings.keep, "K", "of those, the newest K; otherwise all"),
-    OPTION(U64, "stop-at", settings.stop_at, "STEP", "a clean stop after this step, the schedule unchanged"),
+    SHORE__SETTINGS_OF_LENGTH(SETTING)
     SHORE__HEADING("Optimizer and schedule (PyTorch's definitions)"),
-    CHOICE("optimizer", settings.optimizer, "adamw|adam|sgd|adagrad", "weight decay applies to matrices only"),
-    CHOICE("moments", settings.moments, "fp32|8bit",
-           "8bit: 12 bytes moved a parameter instead of 24; bitsandbytes' block-wise codes, small tensors in fp32"),
-    OPTION(REAL, "lr", settings.lr, "X",
-           "learning rate; otherwise chosen for optimizer and model (AdamW: 0.0003, 0.00005 with --model)"),
-    OPTION(REAL, "min-lr", settings.min_lr, "X", "where cosine and linear end; otherwise a tenth of --lr"),
-    OPTION(
-        U64, "warmup", settings.warmup, "N",
-        "steps of linear warm-up; otherwise 2 % of the steps; with --init 100 at least, or a third of fewer than 300",
-        .most = SHORE__STEPS_MOST),
-    CHOICE("schedule", settings.schedule, "constant|linear|cosine", "after the warm-up"),
-    OPTION(REAL, "beta1", settings.beta1, "X", "Adam, AdamW"),
-    OPTION(REAL, "beta2", settings.beta2, "X", "Adam, AdamW (default 0.95, with --compress 0.999)"),
-    OPTION(REAL, "eps", settings.eps, "X", "Adam, AdamW, AdaGrad"),
-    OPTION(REAL, "momentum", settings.momentum, "X", "SGD"),
-    OPTION(REAL, "weight-decay", settings.weight_decay, "X", "of tensors of two or more dimensions"),
-    OPTION(REAL, "clip", settings.clip, "X", "largest norm of all gradients together; 0: no clipping"),
-    CHOICE("on-nonfinite", settings.skip_nonfinite, "stop|skip", "when a loss or gradient is not finite"),
+    SHORE__SETTINGS_OF_OPTIMIZER(SETTING)
     SHORE__HEADING("Gradients on their way to the drives"),
-    CHOICE("grad-precision", settings.gradient_bf16, "fp32|bf16", "of gradients that are sent whole"),
-    OPTION(SHARE, "compress", settings.compress, "SHARE",
-           "send only the largest elements of each block's gradient: top1% (or 0.01)"),
-    CHOICE("compress-values", settings.compress_fp32, "bf16|fp32", "of the elements that are sent"),
-    OPTION(U64, "compress-after", settings.compress_after, "N", "send whole gradients in the first N steps"),
-    CHOICE("compress-variance", settings.frozen_variance, "live|frozen",
-           "Adam, AdamW: frozen leaves v as the last step with whole gradients made it (1-bit Adam's way)"),
-    CHOICE("error-feedback", settings.error_feedback, "off|on", "add what was not sent to the next gradient"),
-    CHOICE("residual", settings.residual_saved, "host|saved",
-           "where that is kept: in memory, lost at a crash; or on the drives, as safe as the weights"),
+    SHORE__SETTINGS_OF_GRADIENTS(SETTING)
     SHORE__HEADING("The machine"),
-    OPTION(U32, "threads", settings.threads, "N",
-           "compute threads; otherwise one for each processor that a container's limits leave",
-           .most = SHORE__THREADS_MOST),
-    OPTION(SIZE, "chunk-size", settings.chunk_bytes, "SIZE",
-           "bytes that UPDATE reads at once; otherwise chosen; never changes a bit", .most = SHORE__CHUNK_BYTES_MOST),
-    CHOICE("io", settings.io, "auto|uring|threads|buffered", "how drives are read and written"),
-    OPTION(REAL, "reconnect-timeout", settings.reconnect_seconds, "SECONDS",
-           "how long to wait for a drive on another host that is gone; the step is then computed again"),
-    CHOICE("speculate", settings.speculate, "auto|on|off", "update before the gradient norm is known"),
-    CHOICE(
-        "offload", settings.offload, "auto|on|off",
-        "inner activations that memory has no room for go to the drives and come back, instead of being computed "
-        "again; auto: where that takes less time; the volumes are made with room for them, up to 12 bytes a parameter"),
-    CHOICE("update", settings.host_update, "drive|host",
-           "where UPDATE runs; host: state and gradients cross the link, as in ZeRO-Infinity, for comparison"),
-    OPTION(TEXT, "emulate", settings.emulate, "FILE",
-           "take as long as the machine would that FILE describes, or smart-infinity; with --resume, none ends it"),
+    SHORE__SETTINGS_OF_MACHINE(SETTING)
     SHORE__HEADING("What is shown"),
-    OPTION(U64, "eval-every", settings.eval_every, "N", "measure the validation loss every N steps, and at the end"),
-    OPTION(U64, "sample-every", settings.sample_every, "N", "show generated text every N steps"),
-    OPTION(
-        PACE, "log-every", settings.log_every, "N|TIME",
-        "steps (10) or time (30s, 5m) between progress lines where there is no terminal; the first and the last step "
-        "always have one",
-        .most = SHORE__STEPS_MOST),
-    OPTION(FLAG, "quiet", settings.quiet, NULL, "no progress and no summary"),
+    SHORE__SETTINGS_OF_REPORTS(SETTING)
 };
+// clang-format on
 
 const struct shore__command_line shore__train_line = {
     .command = "train",
@@ -239,15 +173,7 @@ int shore__train_resolve(struct shore__train_args *args, const struct shore__mod
     return 0;
 }
 
-/* What --resume may change: of the schedule, and whose times are reported (recorded at that step), and of resources and
- * reporting (not worth a record). Everything else is the run's identity. */
-static const char *const schedule_flags[] = {"steps", "lr",           "min-lr",  "warmup",   "schedule",
-                                             "beta1", "beta2",        "eps",     "momentum", "weight-decay",
-                                             "clip",  "on-nonfinite", "threads", "emulate",  NULL};
-static const char *const resource_flags[] = {
-    "reconnect-timeout", "snapshot-every", "keep",   "memory",  "chunk-size", "io",
-    "speculate",         "offload",        "update", "stop-at", "eval-every", "sample-every",
-    "log-every",         "quiet",          NULL};
+/* What is no setting, and drives, are looked at elsewhere. */
 static const char *const other_flags[] = {"resume",  "drive", "accept-step", "not-a-copy",
                                           "dry-run", "json",  "out",         NULL};
 
@@ -255,11 +181,6 @@ static bool among(const char *const *names, const char *name) {
     for (; *names; names++)
         if (strcmp(*names, name) == 0) return true;
     return false;
-}
-
-bool shore__train_is_identity(const char *key) {
-    return !among(schedule_flags, key) && !among(resource_flags, key) && !among(other_flags, key) &&
-           strcmp(key, "drive-speeds") != 0 && strcmp(key, "epochs") != 0;
 }
 
 static size_t size_of(const struct shore__option *o) {
@@ -355,19 +276,20 @@ int shore__train_change(const struct shore__train_args *args, const struct shore
             return shore__fail(diag, SHORE_EUSAGE, "--%s does not go with --resume", o->name);
         const void *new = (const char *)args + o->offset;
         void *old = (char *)settings + (o->offset - first);
-        bool scheduled = among(schedule_flags, o->name);
+        enum shore__setting_role role = shore__role_of_setting(o->name);
+        bool recorded = role == SHORE__SCHEDULE || role == SHORE__RECORDED;
         if (same_value(o, old, new)) continue;
         if (strcmp(o->name, "drive-speeds") == 0)
             return shore__fail(diag, SHORE_EUSAGE,
                                "--drive-speeds decides shares when volumes are made; 'longshore drive move RUN "
                                "--drive-speeds %s' places the state anew",
                                settings->drive_speeds ? settings->drive_speeds : "A,B,...");
-        if (!scheduled && !among(resource_flags, o->name))
+        if (!recorded && role != SHORE__RESOURCE)
             return shore__fail(diag, SHORE_EUSAGE,
                                "--%s belongs to the identity of the run and cannot change: leave it out, or make a new "
                                "run",
                                o->name);
-        if (scheduled) describe(o, old, new, changes, bytes);
+        if (recorded) describe(o, old, new, changes, bytes);
         if (o->kind == SHORE__OPTION_TEXT) {
             int rc = replace_text(old, *(char *const *)new, diag);
             if (!rc && old == &settings->emulate) rc = shore__emulation_absolute(&settings->emulate, diag);

@@ -25,8 +25,6 @@ int shore__train_check_given(const struct shore__parsed *parsed, const struct sh
                              struct shore_diag *diag);
 /* Fills in what is not given and follows from the model. */
 int shore__train_resolve(struct shore__train_args *args, const struct shore__model *model, struct shore_diag *diag);
-/* Whether a setting decides the bits of a run, so that it cannot change. */
-bool shore__train_is_identity(const char *key);
 /* Takes over what a resumed run may change from args into settings; what belongs to its identity is refused unless it
  * is the same. changes: what to record, a sentence part ("lr 0.001 -> 0.0005, steps 10 -> 20"), or "". */
 int shore__train_change(const struct shore__train_args *args, const struct shore__parsed *parsed,

@@ -129,7 +129,6 @@ int shore__run_settle_tokenizer(struct shore__settings *s, const char *name);
 void shore__remove_in(const char *directory, const char *name);
 /* Removes those files of a directory whose names a pattern matches, and the directory if it is empty then. */
 void shore__directory_remove(const char *path, const char *const *patterns);
-bool shore__strings_has(const struct shore__strings *list, const char *item);
 /* The path that run.json records: absolute, links in it resolved; devices keep the name they were given, since the
  * kernel's own may change with the next start. Refused if neither it nor its directory exists, or if run.json cannot
  * hold it. *out is malloc'ed; NULL where it fails. */

@@ -66,12 +66,6 @@ char *shore__directory_stranger(const char *path, const char *const *patterns) {
     return stranger;
 }
 
-bool shore__strings_has(const struct shore__strings *list, const char *item) {
-    for (size_t i = 0; i < list->count; i++)
-        if (strcmp(list->item[i], item) == 0) return true;
-    return false;
-}
-
 int shore__drive_absolute(const char *drive, char **out, struct shore_diag *diag) {
     char shown[256];
     char *path = shore__address_absolute(drive);

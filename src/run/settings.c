@@ -1,5 +1,4 @@
-/* One table says what every setting is called, takes and may be; JSON and the check follow it, and the flags
- * are called the same. */
+/* What the table of settings says, done: defaults, JSON, ranges. */
 #include "run/internal.h"
 
 #include <errno.h>
@@ -12,146 +11,103 @@
 #include "base/diag.h"
 #include "base/suggest.h"
 #include "base/units.h"
-#include "drive/address.h"
-#include "drive/probe/speed.h"
 #include "files/json.h"
+#include "run/settings_rows.h"
 
-enum kind { TEXT, LIST, COUNT32, COUNT64, SIZE, REAL, SHARE, CHOICE, TRUTH, PACE };
-
-/* The largest fp32 below 1: where the arithmetic of the update still tells the two apart. */
-#define BELOW_ONE 0x1.fffffep-1
+/* TRUTH: a bool that is one of two words. FLAG: a bool that is off or on, a flag without a value. */
+enum kind { TEXT, LIST, COUNT32, COUNT64, SIZE, REAL, SHARE, CHOICE, TRUTH, PACE, FLAG = TRUTH };
 
 struct row {
     const char *key;
     enum kind kind;
+    enum shore__setting_role role;
     size_t offset;
-    uint64_t least, most;     /* COUNT32, COUNT64, SIZE */
-    double low, high;         /* REAL, SHARE */
-    const char *const *names; /* CHOICE, TRUTH: the values of 0, 1, ... */
-    uint64_t unset;           /* COUNT32, COUNT64: stands for "not given", and is allowed too */
-    bool may_be_unset;
+    union {
+        const char *text;
+        uint64_t count;
+        double real;
+    } initial;
+    bool chosen;          /* the initial value stands for "not given", and is allowed too */
+    uint64_t least, most; /* COUNT32, COUNT64, SIZE, PACE */
+    double low, high;     /* REAL, SHARE */
+    const char *choices;  /* CHOICE, TRUTH: the words of 0, 1, ... */
 };
 
-static const char *const precisions[] = {"bf16", "fp32", NULL};
-static const char *const optimizers[] = {"adamw", "adam", "sgd", "adagrad", NULL};
-static const char *const moments[] = {"fp32", "8bit", NULL};
-static const char *const gradient_precisions[] = {"fp32", "bf16", NULL};
-static const char *const variances[] = {"live", "frozen", NULL};
-static const char *const residuals[] = {"host", "saved", NULL};
-static const char *const nonfinite[] = {"stop", "skip", NULL};
-static const char *const bad_rows[] = {"stop", "skip", NULL};
-static const char *const specials[] = {"text", "parse", NULL};
-static const char *const switches[] = {"off", "on", NULL};
-static const char *const products[] = {"auto", "bf16", "fp32", NULL};
-static const char *const schedules[] = {"constant", "linear", "cosine", NULL};
-static const char *const places[] = {"drive", "host", NULL};
-static const char *const ios[] = {"auto", "uring", "threads", "buffered", NULL};
-static const char *const whens[] = {"auto", "on", "off", NULL};
+#define NOTHING .most = 0
+#define WHOLE(least_, most_) .least = least_, .most = most_
+#define BROKEN(least_, most_) .low = least_, .high = most_
+#define TEXT_ROW(initial_, least_, most_, value_) .initial.text = initial_
+#define LIST_ROW(initial_, least_, most_, value_) NOTHING
+#define COUNT32_ROW(initial_, least_, most_, value_) .initial.count = initial_, WHOLE(least_, most_)
+#define COUNT64_ROW COUNT32_ROW
+#define SIZE_ROW COUNT32_ROW
+#define REAL_ROW(initial_, least_, most_, value_) .initial.real = initial_, BROKEN(least_, most_)
+#define SHARE_ROW REAL_ROW
+#define PACE_ROW(initial_, least_, most_, value_) .initial.real = initial_, WHOLE(least_, most_)
+#define CHOICE_ROW(initial_, least_, most_, value_) .initial.count = initial_, .choices = value_
+#define TRUTH_ROW CHOICE_ROW
+#define FLAG_ROW(initial_, least_, most_, value_) .initial.count = initial_, .choices = SWITCH
+#define SWITCH "off|on"
+#define ROW(kind_, name, field, role_, initial_, chosen_, least_, most_, value, help) \
+    {.key = name,                                                                     \
+     .kind = kind_,                                                                   \
+     .role = SHORE__##role_,                                                          \
+     .offset = offsetof(struct shore__settings, field),                               \
+     .chosen = chosen_,                                                               \
+     kind_##_ROW(initial_, least_, most_, value)},
 
-#define AT(field) offsetof(struct shore__settings, field)
-
-static const struct row rows[] = {
-    {"model", TEXT, AT(model), .names = NULL},
-    {"init", TEXT, AT(init), .names = NULL},
-    {"tokenizer", TEXT, AT(tokenizer), .names = NULL},
-    {"seed", COUNT64, AT(seed), .most = UINT64_MAX},
-    {"data", LIST, AT(data), .names = NULL},
-    {"val-data", LIST, AT(val_data), .names = NULL},
-    {"text-field", TEXT, AT(text_field), .names = NULL},
-    {"bad-rows", TRUTH, AT(skip_bad_rows), .names = bad_rows},
-    {"special-tokens", TRUTH, AT(parse_special), .names = specials},
-    {"val-share", REAL, AT(val_share), .low = 0, .high = 0.9},
-    {"batch", COUNT32, AT(batch), .least = 1, .most = SHORE__TOKENS_MOST},
-    {"seq-len", COUNT32, AT(seq_len), .least = 1, .most = SHORE__TOKENS_MOST, .may_be_unset = true},
-    {"precision", TRUTH, AT(fp32), .names = precisions},
-    {"optimizer", CHOICE, AT(optimizer), .names = optimizers},
-    {"moments", CHOICE, AT(moments), .names = moments},
-    {"shuffle", TRUTH, AT(shuffle), .names = switches},
-    {"products", CHOICE, AT(products), .names = products},
-    {"threads", COUNT32, AT(threads), .most = SHORE__THREADS_MOST},
-    {"steps", COUNT64, AT(steps), .least = 1, .most = SHORE__STEPS_MOST, .may_be_unset = true},
-    {"epochs", REAL, AT(epochs), .low = 0, .high = 1e9},
-    {"lr", REAL, AT(lr), .low = 0, .high = 1e6, .may_be_unset = true},
-    {"min-lr", REAL, AT(min_lr), .low = 0, .high = 1e6, .may_be_unset = true},
-    {"warmup", COUNT64, AT(warmup), .most = SHORE__STEPS_MOST, .unset = SHORE__WARMUP_CHOSEN, .may_be_unset = true},
-    {"schedule", CHOICE, AT(schedule), .names = schedules},
-    {"beta1", REAL, AT(beta1), .low = 0, .high = BELOW_ONE},
-    {"beta2", REAL, AT(beta2), .low = 0, .high = BELOW_ONE, .may_be_unset = true},
-    {"eps", REAL, AT(eps), .low = 1e-37, .high = 1}, /* at 0, what never had a gradient would be 0 / 0 */
-    {"momentum", REAL, AT(momentum), .low = 0, .high = BELOW_ONE},
-    {"weight-decay", REAL, AT(weight_decay), .low = 0, .high = 1e3},
-    {"clip", REAL, AT(clip), .low = 0, .high = 1e30},
-    {"on-nonfinite", TRUTH, AT(skip_nonfinite), .names = nonfinite},
-    {"grad-precision", TRUTH, AT(gradient_bf16), .names = gradient_precisions},
-    {"compress", SHARE, AT(compress), .low = 0, .high = 1},
-    {"compress-values", TRUTH, AT(compress_fp32), .names = precisions},
-    {"compress-after", COUNT64, AT(compress_after), .most = SHORE__STEPS_MOST},
-    {"compress-variance", TRUTH, AT(frozen_variance), .names = variances},
-    {"error-feedback", TRUTH, AT(error_feedback), .names = switches},
-    {"residual", TRUTH, AT(residual_saved), .names = residuals},
-    {"memory", SIZE, AT(memory_bytes), .most = UINT64_MAX},
-    {"drive", LIST, AT(drives), .names = NULL},
-    {"drive-speeds", TEXT, AT(drive_speeds), .names = NULL},
-    {"chunk-size", SIZE, AT(chunk_bytes), .most = SHORE__CHUNK_BYTES_MOST},
-    {"io", CHOICE, AT(io), .names = ios},
-    {"speculate", CHOICE, AT(speculate), .names = whens},
-    {"offload", CHOICE, AT(offload), .names = whens},
-    {"reconnect-timeout", REAL, AT(reconnect_seconds), .low = 0, .high = 1e7},
-    {"snapshot-every", COUNT64, AT(snapshot_every), .most = SHORE__STEPS_MOST},
-    {"keep", COUNT64, AT(keep), .most = 1u << 20},
-    {"update", TRUTH, AT(host_update), .names = places},
-    {"emulate", TEXT, AT(emulate), .names = NULL},
-    {"stop-at", COUNT64, AT(stop_at), .most = SHORE__STEPS_MOST},
-    {"eval-every", COUNT64, AT(eval_every), .most = SHORE__STEPS_MOST},
-    {"sample-every", COUNT64, AT(sample_every), .most = SHORE__STEPS_MOST},
-    {"log-every", PACE, AT(log_every), .least = 1, .most = SHORE__STEPS_MOST},
-    {"quiet", TRUTH, AT(quiet), .names = switches},
-};
+static const struct row rows[] = {SHORE__SETTINGS(ROW)};
 enum { ROWS = sizeof rows / sizeof rows[0] };
+
+/* The word of i in "a|b|c"; NULL: there are fewer. */
+static const char *word_of(const char *choices, unsigned i, size_t *bytes) {
+    for (; choices && i; i--)
+        if ((choices = strchr(choices, '|'))) choices++;
+    *bytes = choices ? strcspn(choices, "|") : 0;
+    return choices;
+}
+
+static bool is_switch(const struct row *r) {
+    return r->kind == TRUTH && strcmp(r->choices, SWITCH) == 0;
+}
 
 static void *field(const struct row *r, const struct shore__settings *s) {
     return (char *)s + r->offset;
 }
 
 void shore__settings_defaults(struct shore__settings *s) {
-    *s = (struct shore__settings){
-        .text_field = strdup("text"), /* NULL is taken for it, too */
-        .batch = 8,
-        .optimizer = SHORE_ADAMW,
-        .shuffle = true,
-        .products = SHORE__PRODUCTS_AUTO,
-        .lr = NAN,
-        .min_lr = NAN,
-        .warmup = SHORE__WARMUP_CHOSEN,
-        .schedule = SHORE__COSINE,
-        .beta1 = 0.9,
-        .beta2 = NAN,
-        .eps = 1e-8,
-        .weight_decay = 0.1,
-        .clip = 1,
-        .error_feedback = true,
-        .io = SHORE_IO_AUTO,
-        .speculate = SHORE__AUTO,
-        .offload = SHORE__AUTO,
-        .reconnect_seconds = 300,
-        .log_every = {.seconds = 10},
-    };
-}
-
-int shore__strings_add(struct shore__strings *list, const char *item) {
-    char **grown = realloc(list->item, (list->count + 1) * sizeof *grown);
-    if (!grown) return -ENOMEM;
-    list->item = grown;
-    if (!(grown[list->count] = strdup(item))) return -ENOMEM;
-    list->count++;
-    return 0;
-}
-
-void shore__strings_free(struct shore__strings *list) {
-    for (size_t i = 0; i < list->count; i++)
-        free(list->item[i]);
-    free(list->item);
-    *list = (struct shore__strings){0};
+    memset(s, 0, sizeof *s);
+    for (size_t i = 0; i < ROWS; i++) {
+        const struct row *r = &rows[i];
+        int choice = (int)r->initial.count;
+        switch (r->kind) {
+        case TEXT: /* NULL where there is no memory is taken for it, too */
+            if (r->initial.text) *(char **)field(r, s) = strdup(r->initial.text);
+            break;
+        case LIST:
+            break;
+        case COUNT32:
+            *(uint32_t *)field(r, s) = (uint32_t)r->initial.count;
+            break;
+        case COUNT64:
+        case SIZE:
+            *(uint64_t *)field(r, s) = r->initial.count;
+            break;
+        case REAL:
+        case SHARE:
+            *(double *)field(r, s) = r->initial.real;
+            break;
+        case PACE:
+            *(struct shore__pace *)field(r, s) = (struct shore__pace){.seconds = r->initial.real};
+            break;
+        case CHOICE:
+            memcpy(field(r, s), &choice, sizeof choice);
+            break;
+        case TRUTH:
+            *(bool *)field(r, s) = choice;
+            break;
+        }
+    }
 }
 
 void shore__settings_free(struct shore__settings *s) {
@@ -195,12 +151,12 @@ static const struct row *find(const char *key) {
 /* ---- values ------------------------------------------------------------------------------------------------------ */
 
 static bool is_unset(const struct row *r, const struct shore__settings *s) {
-    if (!r->may_be_unset) return false;
+    if (!r->chosen) return false;
     switch (r->kind) {
     case COUNT32:
-        return *(uint32_t *)field(r, s) == r->unset;
+        return *(uint32_t *)field(r, s) == r->initial.count;
     case COUNT64:
-        return *(uint64_t *)field(r, s) == r->unset;
+        return *(uint64_t *)field(r, s) == r->initial.count;
     case REAL:
         return isnan(*(double *)field(r, s));
     default:
@@ -210,7 +166,8 @@ static bool is_unset(const struct row *r, const struct shore__settings *s) {
 
 /* What a setting may be, in words. */
 static void describe(const struct row *r, char *text, size_t bytes) {
-    size_t used = 0;
+    const char *word = NULL;
+    size_t used = 0, length = 0;
     switch (r->kind) {
     case COUNT32:
     case COUNT64:
@@ -223,7 +180,7 @@ static void describe(const struct row *r, char *text, size_t bytes) {
         snprintf(text, bytes, "a size such as 2GiB or 500M");
         break;
     case REAL:
-        if (r->high == BELOW_ONE)
+        if (r->high == SHORE__BELOW_ONE)
             snprintf(text, bytes, "a number from %g to below 1", r->low);
         else
             snprintf(text, bytes, "a number from %g to %g", r->low, r->high);
@@ -236,12 +193,12 @@ static void describe(const struct row *r, char *text, size_t bytes) {
         break;
     case CHOICE:
     case TRUTH:
-        for (size_t i = 0; r->names[i] && used < bytes; i++)
-            used += (size_t)snprintf(text + used, bytes - used, "%s%s",
-                                     i == 0            ? ""
-                                     : r->names[i + 1] ? ", "
-                                                       : " or ",
-                                     r->names[i]);
+        for (unsigned i = 0; (word = word_of(r->choices, i, &length)) && used < bytes; i++)
+            used += (size_t)snprintf(text + used, bytes - used, "%s%.*s",
+                                     i == 0         ? ""
+                                     : word[length] ? ", "
+                                                    : " or ",
+                                     (int)length, word);
         break;
     case TEXT:
     case LIST:
@@ -282,8 +239,10 @@ static bool put_real(const struct row *r, struct shore__settings *s, double valu
 }
 
 static bool put_name(const struct row *r, struct shore__settings *s, const char *text) {
-    for (int i = 0; r->names[i]; i++) {
-        if (strcmp(text, r->names[i]) != 0) continue;
+    const char *word = NULL;
+    size_t length = 0;
+    for (int i = 0; (word = word_of(r->choices, (unsigned)i, &length)); i++) {
+        if (strlen(text) != length || memcmp(text, word, length) != 0) continue;
         if (r->kind == TRUTH)
             *(bool *)field(r, s) = i != 0;
         else
@@ -349,6 +308,11 @@ static int put_text(const struct row *r, struct shore__settings *s, const char *
     return good ? 0 : refuse(r, where, text, diag);
 }
 
+enum shore__setting_role shore__role_of_setting(const char *key) {
+    const struct row *r = find(key);
+    return r ? r->role : SHORE__NO_SETTING;
+}
+
 static int unknown(const char *key, const char *where, struct shore_diag *diag) {
     const char *names[ROWS];
     char shown[160], file[256], hint[96] = "";
@@ -378,7 +342,7 @@ static int put_json(const struct row *r, struct shore__settings *s, const json_t
         return 0;
     if (json_is_number(value) && (r->kind == REAL || r->kind == SHARE) && put_real(r, s, json_number_value(value)))
         return 0;
-    if (json_is_boolean(value) && r->kind == TRUTH && r->names == switches) {
+    if (json_is_boolean(value) && is_switch(r)) {
         *(bool *)field(r, s) = json_is_true(value);
         return 0;
     }
@@ -429,6 +393,8 @@ static json_t *count_json(uint64_t value) {
 }
 
 static json_t *row_json(const struct row *r, const struct shore__settings *s) {
+    const char *word = NULL;
+    size_t length = 0;
     int choice = 0;
     switch (r->kind) {
     case TEXT: {
@@ -437,10 +403,7 @@ static json_t *row_json(const struct row *r, const struct shore__settings *s) {
     }
     case LIST: {
         const struct shore__strings *list = field(r, s);
-        json_t *array = list->count ? json_array() : NULL;
-        for (size_t i = 0; i < list->count; i++)
-            json_array_append_new(array, json_string(list->item[i]));
-        return array;
+        return list->count ? shore__strings_to_json(list) : NULL;
     }
     case COUNT32:
         return count_json(*(uint32_t *)field(r, s));
@@ -457,21 +420,30 @@ static json_t *row_json(const struct row *r, const struct shore__settings *s) {
         return json_real(*(double *)field(r, s));
     case REAL:
         return json_real(*(double *)field(r, s));
-    case CHOICE:
-        memcpy(&choice, field(r, s), sizeof choice);
-        return json_string(r->names[choice]);
     case TRUTH:
-        if (r->names == switches) return json_boolean(*(bool *)field(r, s));
-        return json_string(r->names[*(bool *)field(r, s)]);
+    case CHOICE:
+        if (is_switch(r)) return json_boolean(*(bool *)field(r, s));
+        memcpy(&choice, field(r, s), r->kind == TRUTH ? sizeof(bool) : sizeof choice);
+        word = word_of(r->choices, (unsigned)choice, &length);
+        return json_stringn(word, length);
     }
     return NULL;
 }
 
+static int by_place(const void *a, const void *b) {
+    const struct row *const *x = a, *const *y = b;
+    return ((*x)->offset > (*y)->offset) - ((*x)->offset < (*y)->offset);
+}
+
 json_t *shore__settings_to_json(const struct shore__settings *s) {
+    const struct row *in_order[ROWS];
     json_t *object = json_object();
+    for (size_t i = 0; i < ROWS; i++)
+        in_order[i] = &rows[i];
+    qsort(in_order, ROWS, sizeof *in_order, by_place);
     for (size_t i = 0; i < ROWS && object; i++) {
-        json_t *value = is_unset(&rows[i], s) ? NULL : row_json(&rows[i], s);
-        if (value && json_object_set_new(object, rows[i].key, value) < 0) {
+        json_t *value = is_unset(in_order[i], s) ? NULL : row_json(in_order[i], s);
+        if (value && json_object_set_new(object, in_order[i]->key, value) < 0) {
             json_decref(object);
             return NULL;
         }
@@ -479,7 +451,7 @@ json_t *shore__settings_to_json(const struct shore__settings *s) {
     return object;
 }
 
-/* ---- check and schedule ------------------------------------------------------------------------------------------ */
+/* ---- check ------------------------------------------------------------------------------------------------------- */
 
 /* JSON, and so run.json, holds only UTF-8. */
 static int check_text(const struct row *r, const char *text, struct shore_diag *diag) {
@@ -513,72 +485,10 @@ static int check_row(const struct row *r, const struct shore__settings *s, struc
     return good ? 0 : refuse(r, NULL, value, diag);
 }
 
-bool shore__settings_in_ram(const struct shore__settings *s) {
-    for (size_t i = 0; i < s->drives.count; i++)
-        if (shore__kind_of(s->drives.item[i])->id == SHORE__KIND_RAM) return true;
-    return false;
-}
-
-int shore__settings_check(const struct shore__settings *s, struct shore_diag *diag) {
+int shore__settings_in_range(const struct shore__settings *s, struct shore_diag *diag) {
     for (size_t i = 0; i < ROWS; i++) {
         int rc = check_row(&rows[i], s, diag);
         if (rc < 0) return rc;
     }
-    if (!s->model && !s->init)
-        return shore__fail(diag, SHORE_EUSAGE,
-                           "which model? Give --model DIR, or --init with a preset or a config.json");
-    if (s->model && s->init)
-        return shore__fail(diag, SHORE_EUSAGE, "--model and --init exclude each other: give one of them");
-    if (s->val_data.count > 0 && s->val_share > 0)
-        return shore__fail(diag, SHORE_EUSAGE, "--val-data and --val-share exclude each other: give one of them");
-    for (size_t i = 0; i < s->drives.count && s->snapshot_every; i++)
-        if (!shore__kind_of(s->drives.item[i])->keeps)
-            return shore__fail(diag, SHORE_EUSAGE,
-                               "--snapshot-every needs drives that keep something: there is nothing beside --drive %s",
-                               s->drives.item[i]);
-    if (s->drive_speeds) {
-        int rc = shore__speeds_parse(s->drive_speeds, (uint32_t)s->drives.count, NULL, diag);
-        if (rc) return rc;
-    }
-    if (s->steps > 0 && s->epochs > 0)
-        return shore__fail(diag, SHORE_EUSAGE, "--steps and --epochs exclude each other: give one of them");
-    if (s->fp32 && s->products == SHORE__PRODUCTS_BF16)
-        return shore__fail(diag, SHORE_EUSAGE, "--products bf16 does not go with --precision fp32");
-    if (!isnan(s->lr) && !isnan(s->min_lr) && s->min_lr > s->lr)
-        return shore__fail(diag, SHORE_EUSAGE, "--min-lr %g is above --lr %g", s->min_lr, s->lr);
-    bool adam = s->optimizer == SHORE_ADAMW || s->optimizer == SHORE_ADAM;
-    if (s->residual_saved && !(s->compress > 0 && s->error_feedback))
-        return shore__fail(diag, SHORE_EUSAGE, "--residual saved is for --compress with --error-feedback on");
-    if (s->frozen_variance && !(adam && s->compress > 0 && s->compress_after > 0))
-        return shore__fail(diag, SHORE_EUSAGE,
-                           "--compress-variance frozen is for adam and adamw, with --compress and --compress-after N: "
-                           "the first N steps make the variance");
-    if (s->host_update && s->compress > 0)
-        return shore__fail(diag, SHORE_EUSAGE,
-                           "--update host is what others do, with whole gradients: it does not go with --compress");
-    if (s->compress_after > 0 && !(s->compress > 0))
-        return shore__fail(diag, SHORE_EUSAGE, "--compress-after is for --compress");
-    if (s->momentum > 0 && s->optimizer != SHORE_SGD)
-        return shore__fail(diag, SHORE_EUSAGE, "--momentum is for --optimizer sgd (adam and adamw have --beta1)");
     return 0;
-}
-
-/* What begins with random weights meets the whole rate after 100 steps, or a third of few: Adam's first steps are as
- * large as the rate whatever the gradient, and losses jumped (bench/results/first-steps.md). */
-uint64_t shore__warmup_for(const struct shore__settings *s, uint64_t steps) {
-    uint64_t share = steps / 50, least = steps / 3 < 100 ? steps / 3 : 100;
-    return s->model || share > least ? share : least;
-}
-
-double shore__learning_rate(const struct shore__settings *s, uint64_t step) {
-    uint64_t steps = s->steps ? s->steps : 1000;
-    uint64_t warmup = s->warmup == SHORE__WARMUP_CHOSEN ? shore__warmup_for(s, steps) : s->warmup;
-    double lr = isnan(s->lr) ? 3e-4 : s->lr;
-    double least = isnan(s->min_lr) ? lr / 10 : s->min_lr;
-    if (step < warmup) return lr * (double)step / (double)warmup;
-    uint64_t first = warmup ? warmup : 1; /* the step that has the whole rate */
-    if (s->schedule == SHORE__CONSTANT || step <= first) return lr;
-    double done = step >= steps ? 1 : (double)(step - first) / (double)(steps - first);
-    double left = s->schedule == SHORE__LINEAR ? 1 - done : 0.5 * (1 + cos(3.14159265358979323846 * done));
-    return least + (lr - least) * left;
 }

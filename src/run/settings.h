@@ -10,13 +10,9 @@
 #include "base/units.h"
 #include "compute/compute.h"
 #include "longshore/state.h"
+#include "run/strings.h"
 
 enum shore__schedule { SHORE__CONSTANT, SHORE__LINEAR, SHORE__COSINE };
-
-struct shore__strings {
-    char **item;
-    size_t count;
-};
 
 /* "Not given" where a default depends on the model or on other settings: NaN for numbers, 0 for steps and seq_len,
  * SHORE__WARMUP_CHOSEN. shore__settings_fit() (run.h) replaces them. */
@@ -28,6 +24,18 @@ struct shore__strings {
 #define SHORE__THREADS_MOST 1024u
 #define SHORE__CHUNK_BYTES_MOST (UINT64_C(1) << 40)
 
+/* What a setting is to a run that is resumed. */
+enum shore__setting_role {
+    SHORE__NO_SETTING,
+    SHORE__IDENTITY, /* what may change bits: stays */
+    SHORE__SCHEDULE, /* may change, recorded at that step; goes back with a snapshot */
+    SHORE__RECORDED, /* a resource whose change is recorded */
+    SHORE__RESOURCE, /* may change, and is not worth a record */
+    SHORE__MADE      /* decides how a run is made; says nothing afterwards */
+};
+enum shore__setting_role shore__role_of_setting(const char *key);
+
+/* In the order of run.json; settings_rows.h says the rest of each. */
 struct shore__settings {
     /* identity: what may change bits */
     char *model;     /* directory, or NULL */
@@ -56,13 +64,13 @@ struct shore__settings {
     double beta1, beta2, eps, momentum, weight_decay, clip; /* clip 0: none */
     bool skip_nonfinite;
     /* gradients on their way to the drives: identity */
+    bool gradient_bf16;      /* of whole gradients */
     double compress;         /* share of each block's elements that is sent; 0: all */
-    uint64_t compress_after; /* steps with whole gradients first */
     bool compress_fp32;      /* values that are sent; else bf16 */
+    uint64_t compress_after; /* steps with whole gradients first */
     bool frozen_variance;    /* v stays as compress_after left it */
     bool error_feedback;
     bool residual_saved; /* on the drives; else on the host */
-    bool gradient_bf16;  /* of whole gradients */
     /* resources: never change bits */
     uint64_t memory_bytes; /* 0: a default from the machine */
     struct shore__strings drives;
@@ -90,9 +98,8 @@ int shore__settings_copy(const struct shore__settings *s, struct shore__settings
 json_t *shore__settings_to_json(const struct shore__settings *s);
 int shore__settings_from_json(const json_t *json, const char *name, struct shore__settings *out,
                               struct shore_diag *diag);
-int shore__strings_add(struct shore__strings *list, const char *item); /* copies */
-void shore__strings_free(struct shore__strings *list);
-/* Ranges and combinations: errors name the flag (--batch). */
+/* Each for itself; and all of them together, too. Errors name the flag (--batch). */
+int shore__settings_in_range(const struct shore__settings *s, struct shore_diag *diag);
 int shore__settings_check(const struct shore__settings *s, struct shore_diag *diag);
 static inline struct shore__compute_options shore__settings_compute(const struct shore__settings *s) {
     return (struct shore__compute_options){s->device, s->fp32, s->products, (int)s->threads};

@@ -11,10 +11,6 @@
 #include "files/json.h"
 #include "run/internal.h"
 
-int shore__out_of_memory(struct shore_diag *diag) {
-    return shore__fail(diag, -ENOMEM, "out of memory");
-}
-
 bool shore__journal_is_there(const char *run_path, const char *name) {
     return shore__path_exists(run_path, name);
 }
@@ -49,25 +45,5 @@ int shore__journal_clear(const char *run_path, const char *name, struct shore_di
                  ? shore__fail(diag, -errno, "%s: cannot be removed: %s", path, strerror(errno))
                  : shore__parent_sync(path, diag);
     free(path);
-    return rc;
-}
-
-json_t *shore__strings_to_json(const struct shore__strings *list) {
-    json_t *array = json_array();
-    for (size_t i = 0; i < list->count; i++)
-        if (json_array_append_new(array, json_string(list->item[i]))) {
-            json_decref(array);
-            return NULL;
-        }
-    return array;
-}
-
-int shore__strings_from_json(const json_t *array, struct shore__strings *out) {
-    const json_t *item = NULL;
-    size_t i = 0;
-    int rc = json_is_array(array) ? 0 : -EINVAL;
-    json_array_foreach((json_t *)(uintptr_t)array, i, item) {
-        if (!rc) rc = json_is_string(item) ? shore__strings_add(out, json_string_value(item)) : -EINVAL;
-    }
     return rc;
 }

@@ -5,10 +5,11 @@
 #ifndef SHORE_RUN_LIVES_JOURNAL_H
 #define SHORE_RUN_LIVES_JOURNAL_H
 
+#include <errno.h>
 #include <jansson.h>
 #include <stdbool.h>
 
-#include "run/settings.h"
+#include "base/diag.h"
 
 bool shore__journal_is_there(const char *run_path, const char *name);
 /* j: taken, also where it fails; NULL: there was no memory for it. Durable: on return. */
@@ -20,11 +21,8 @@ int shore__journal_refuse(const char *run_path, const char *name, const char *wh
 /* It and what a kill has left of its being replaced; that there was none is no failure. Durable: on return. */
 int shore__journal_clear(const char *run_path, const char *name, struct shore_diag *diag);
 
-/* NULL: out of memory. */
-json_t *shore__strings_to_json(const struct shore__strings *list);
-/* Adds to the list. -EINVAL, -ENOMEM. */
-int shore__strings_from_json(const json_t *array, struct shore__strings *out);
-
-int shore__out_of_memory(struct shore_diag *diag);
+static inline int shore__out_of_memory(struct shore_diag *diag) {
+    return shore__fail(diag, -ENOMEM, "out of memory");
+}
 
 #endif

@@ -181,10 +181,10 @@ static int put_back(struct shore__run *run, const struct shore__snapshot *s, str
 /* The schedule is what may have changed since; resources stay what they are now. */
 static int restore_settings(struct shore__run *run, const struct shore__snapshot *s, uint64_t from,
                             struct shore_diag *diag) {
-    static const char *const keys[] = {"steps", "lr",       "min-lr",       "warmup", "schedule",     "beta1",  "beta2",
-                                       "eps",   "momentum", "weight-decay", "clip",   "on-nonfinite", "threads"};
     const json_t *settings = json_object_get(s->json, "settings"), *changes = json_object_get(s->json, "changes");
     const char *processor = json_string_value(json_object_get(s->json, "processor"));
+    const char *key = NULL;
+    json_t *value = NULL;
     char what[160];
     json_t *some = json_object(), *copy = json_deep_copy(changes);
     if (!some || !json_is_array(copy) || !processor) {
@@ -193,9 +193,8 @@ static int restore_settings(struct shore__run *run, const struct shore__snapshot
         return shore__fail(diag, SHORE_EINPUT, "snapshot %s: its description has been changed by hand; put it back",
                            s->name);
     }
-    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
-        json_t *value = json_object_get(settings, keys[i]);
-        if (value) json_object_set(some, keys[i], value);
+    json_object_foreach((json_t *)(uintptr_t)settings, key, value) {
+        if (shore__role_of_setting(key) == SHORE__SCHEDULE) json_object_set(some, key, value);
     }
     int rc = shore__settings_from_json(some, s->name, &run->settings, diag);
     json_decref(some);

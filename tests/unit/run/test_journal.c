@@ -5,6 +5,7 @@
 
 #include "files/json.h"
 #include "run/lives/journal.h"
+#include "run/strings.h"
 #include "unit/run/support.h"
 
 #define NAME "under.json"

@@ -1,0 +1,163 @@
+/* All that a run is told, one row for each setting: the flag, the key in run.json and in a --config file, and the line
+ * of the help follow from it. A new setting is a row here and its field in settings.h.
+ *
+ *   ROW(kind, name, field, role, default, chosen, least, most, value, help)
+ *
+ * kind: what the field is and how it is written (see settings.c). role: what it is to a run that is resumed. chosen:
+ * the default stands for "not given", and something is chosen later. least, most: of numbers. value: what the help
+ * calls the value; of a choice, its words in the order of the enum (off|on: of a bool). Groups are those of the help.
+ */
+#ifndef SHORE_RUN_SETTINGS_ROWS_H
+#define SHORE_RUN_SETTINGS_ROWS_H
+
+/* The largest fp32 below 1: where the arithmetic of the update still tells the two apart. */
+#define SHORE__BELOW_ONE 0x1.fffffep-1
+
+// clang-format off
+#define SHORE__SETTINGS_OF_MODEL(ROW) \
+    ROW(TEXT, "model", model, IDENTITY, NULL, false, 0, 0, "DIR", \
+        "a Hugging Face directory to start from: config.json, safetensors, tokenizer") \
+    ROW(TEXT, "init", init, IDENTITY, NULL, false, 0, 0, "NAME|FILE", \
+        "random weights: gpt2-124m, gpt2-350m, gpt2-774m, gpt2-1.5b, gpt2-tiny, gpt2-small, llama-tiny, or a " \
+        "config.json") \
+    ROW(TEXT, "tokenizer", tokenizer, IDENTITY, NULL, false, 0, 0, "DIR|bytes", \
+        "directory of a tokenizer, or bytes (ids 0-255, 256 ends a text); otherwise the model's; with --init, " \
+        "which may have none, bytes") \
+    ROW(COUNT64, "seed", seed, IDENTITY, 0, false, 0, UINT64_MAX, "N", \
+        "of random weights and of the shuffled order") \
+    ROW(TRUTH, "precision", fp32, IDENTITY, 0, false, 0, 0, "bf16|fp32", \
+        "what is stored and fetched of parameters and activations") \
+    ROW(CHOICE, "products", products, IDENTITY, SHORE__PRODUCTS_AUTO, false, 0, 0, "auto|bf16|fp32", \
+        "what matrix products run as with --precision bf16; auto: a fixed table by kind of processor")
+
+#define SHORE__SETTINGS_OF_DATA(ROW) \
+    ROW(LIST, "data", data, IDENTITY, 0, false, 0, 0, "FILE...", \
+        "UTF-8 text; records in .jsonl, .ndjson or .json; llm.c's token .bin files (16 and 32 bit); each also " \
+        "with .gz or .zst; or a directory, or a quoted pattern such as 'data/*.jsonl'") \
+    ROW(LIST, "val-data", val_data, IDENTITY, 0, false, 0, 0, "FILE...", \
+        "text to validate on") \
+    ROW(TEXT, "text-field", text_field, IDENTITY, "text", false, 0, 0, "NAME", \
+        "key of the text in a record") \
+    ROW(TRUTH, "bad-rows", skip_bad_rows, IDENTITY, 0, false, 0, 0, "stop|skip", \
+        "at a record that is not valid JSON or has no such text: stop and name it, or leave it out and count") \
+    ROW(REAL, "val-share", val_share, IDENTITY, 0, false, 0, 0.9, "X", \
+        "share of the data, from its end, to validate on instead") \
+    ROW(TRUTH, "special-tokens", parse_special, IDENTITY, 0, false, 0, 0, "text|parse", \
+        "in the data; parse: those of the tokenizer get their ids, as in chats that a template has rendered; " \
+        "never do so with text that strangers wrote") \
+    ROW(COUNT32, "seq-len", seq_len, IDENTITY, 0, true, 1, SHORE__TOKENS_MOST, "N", \
+        "tokens of a sequence; otherwise the model's, at most 1024") \
+    ROW(COUNT32, "batch", batch, IDENTITY, 8, false, 1, SHORE__TOKENS_MOST, "N", \
+        "sequences per step") \
+    ROW(TRUTH, "shuffle", shuffle, IDENTITY, true, false, 0, 0, "off|on", \
+        "sequences in an order that follows from the seed alone")
+
+#define SHORE__SETTINGS_OF_STATE(ROW) \
+    ROW(LIST, "drive", drives, MADE, 0, false, 0, 0, "PATH...", \
+        "for each drive a directory or block device that is there, or a file (new ones have a suffix: " \
+        "state.volume); or ram:; with --resume OLD=NEW: where a drive is now") \
+    ROW(TEXT, "drive-speeds", drive_speeds, MADE, NULL, false, 0, 0, "A,B,...", \
+        "speeds of the drives (2,1 or 2.8GB,1.4GB), which decide their shares; otherwise measured") \
+    ROW(SIZE, "memory", memory_bytes, RESOURCE, 0, false, 0, UINT64_MAX, "SIZE", \
+        "the budget, a promise about resident memory; otherwise half of the machine's, at most what is useful")
+
+#define SHORE__SETTINGS_OF_LENGTH(ROW) \
+    ROW(COUNT64, "steps", steps, SCHEDULE, 0, true, 1, SHORE__STEPS_MOST, "N", \
+        "optimizer steps; the schedule ends there; otherwise 1000") \
+    ROW(REAL, "epochs", epochs, MADE, 0, false, 0, 1e9, "X", \
+        "passes over the data, instead of --steps") \
+    ROW(COUNT64, "snapshot-every", snapshot_every, RESOURCE, 0, false, 0, SHORE__STEPS_MOST, "N", \
+        "keep a snapshot every N steps, named step-000100 and so on: see longshore rollback") \
+    ROW(COUNT64, "keep", keep, RESOURCE, 0, false, 0, 1u << 20, "K", \
+        "of those, the newest K; otherwise all") \
+    ROW(COUNT64, "stop-at", stop_at, RESOURCE, 0, false, 0, SHORE__STEPS_MOST, "STEP", \
+        "a clean stop after this step, the schedule unchanged")
+
+#define SHORE__SETTINGS_OF_OPTIMIZER(ROW) \
+    ROW(CHOICE, "optimizer", optimizer, IDENTITY, SHORE_ADAMW, false, 0, 0, "adamw|adam|sgd|adagrad", \
+        "weight decay applies to matrices only") \
+    ROW(CHOICE, "moments", moments, IDENTITY, 0, false, 0, 0, "fp32|8bit", \
+        "8bit: 12 bytes moved a parameter instead of 24; bitsandbytes' block-wise codes, small tensors in fp32") \
+    ROW(REAL, "lr", lr, SCHEDULE, NAN, true, 0, 1e6, "X", \
+        "learning rate; otherwise chosen for optimizer and model (AdamW: 0.0003, 0.00005 with --model)") \
+    ROW(REAL, "min-lr", min_lr, SCHEDULE, NAN, true, 0, 1e6, "X", \
+        "where cosine and linear end; otherwise a tenth of --lr") \
+    ROW(COUNT64, "warmup", warmup, SCHEDULE, SHORE__WARMUP_CHOSEN, true, 0, SHORE__STEPS_MOST, "N", \
+        "steps of linear warm-up; otherwise 2 % of the steps; with --init 100 at least, or a third of fewer " \
+        "than 300") \
+    ROW(CHOICE, "schedule", schedule, SCHEDULE, SHORE__COSINE, false, 0, 0, "constant|linear|cosine", \
+        "after the warm-up") \
+    ROW(REAL, "beta1", beta1, SCHEDULE, 0.9, false, 0, SHORE__BELOW_ONE, "X", \
+        "Adam, AdamW") \
+    ROW(REAL, "beta2", beta2, SCHEDULE, NAN, true, 0, SHORE__BELOW_ONE, "X", \
+        "Adam, AdamW (default 0.95, with --compress 0.999)") \
+    ROW(REAL, "eps", eps, SCHEDULE, 1e-8, false, 1e-37, 1, "X", \
+        "Adam, AdamW, AdaGrad") \
+    ROW(REAL, "momentum", momentum, SCHEDULE, 0, false, 0, SHORE__BELOW_ONE, "X", \
+        "SGD") \
+    ROW(REAL, "weight-decay", weight_decay, SCHEDULE, 0.1, false, 0, 1e3, "X", \
+        "of tensors of two or more dimensions") \
+    ROW(REAL, "clip", clip, SCHEDULE, 1, false, 0, 1e30, "X", \
+        "largest norm of all gradients together; 0: no clipping") \
+    ROW(TRUTH, "on-nonfinite", skip_nonfinite, SCHEDULE, 0, false, 0, 0, "stop|skip", \
+        "when a loss or gradient is not finite")
+
+#define SHORE__SETTINGS_OF_GRADIENTS(ROW) \
+    ROW(TRUTH, "grad-precision", gradient_bf16, IDENTITY, 0, false, 0, 0, "fp32|bf16", \
+        "of gradients that are sent whole") \
+    ROW(SHARE, "compress", compress, IDENTITY, 0, false, 0, 1, "SHARE", \
+        "send only the largest elements of each block's gradient: top1% (or 0.01)") \
+    ROW(TRUTH, "compress-values", compress_fp32, IDENTITY, 0, false, 0, 0, "bf16|fp32", \
+        "of the elements that are sent") \
+    ROW(COUNT64, "compress-after", compress_after, IDENTITY, 0, false, 0, SHORE__STEPS_MOST, "N", \
+        "send whole gradients in the first N steps") \
+    ROW(TRUTH, "compress-variance", frozen_variance, IDENTITY, 0, false, 0, 0, "live|frozen", \
+        "Adam, AdamW: frozen leaves v as the last step with whole gradients made it (1-bit Adam's way)") \
+    ROW(TRUTH, "error-feedback", error_feedback, IDENTITY, true, false, 0, 0, "off|on", \
+        "add what was not sent to the next gradient") \
+    ROW(TRUTH, "residual", residual_saved, IDENTITY, 0, false, 0, 0, "host|saved", \
+        "where that is kept: in memory, lost at a crash; or on the drives, as safe as the weights")
+
+#define SHORE__SETTINGS_OF_MACHINE(ROW) \
+    ROW(COUNT32, "threads", threads, SCHEDULE, 0, false, 0, SHORE__THREADS_MOST, "N", \
+        "compute threads; otherwise one for each processor that a container's limits leave") \
+    ROW(SIZE, "chunk-size", chunk_bytes, RESOURCE, 0, false, 0, SHORE__CHUNK_BYTES_MOST, "SIZE", \
+        "bytes that UPDATE reads at once; otherwise chosen; never changes a bit") \
+    ROW(CHOICE, "io", io, RESOURCE, SHORE_IO_AUTO, false, 0, 0, "auto|uring|threads|buffered", \
+        "how drives are read and written") \
+    ROW(REAL, "reconnect-timeout", reconnect_seconds, RESOURCE, 300, false, 0, 1e7, "SECONDS", \
+        "how long to wait for a drive on another host that is gone; the step is then computed again") \
+    ROW(CHOICE, "speculate", speculate, RESOURCE, SHORE__AUTO, false, 0, 0, "auto|on|off", \
+        "update before the gradient norm is known") \
+    ROW(CHOICE, "offload", offload, RESOURCE, SHORE__AUTO, false, 0, 0, "auto|on|off", \
+        "inner activations that memory has no room for go to the drives and come back, instead of being " \
+        "computed again; auto: where that takes less time; the volumes are made with room for them, up to 12 " \
+        "bytes a parameter") \
+    ROW(TRUTH, "update", host_update, RESOURCE, 0, false, 0, 0, "drive|host", \
+        "where UPDATE runs; host: state and gradients cross the link, as in ZeRO-Infinity, for comparison") \
+    ROW(TEXT, "emulate", emulate, RECORDED, NULL, false, 0, 0, "FILE", \
+        "take as long as the machine would that FILE describes, or smart-infinity; with --resume, none ends it")
+
+#define SHORE__SETTINGS_OF_REPORTS(ROW) \
+    ROW(COUNT64, "eval-every", eval_every, RESOURCE, 0, false, 0, SHORE__STEPS_MOST, "N", \
+        "measure the validation loss every N steps, and at the end") \
+    ROW(COUNT64, "sample-every", sample_every, RESOURCE, 0, false, 0, SHORE__STEPS_MOST, "N", \
+        "show generated text every N steps") \
+    ROW(PACE, "log-every", log_every, RESOURCE, 10, false, 1, SHORE__STEPS_MOST, "N|TIME", \
+        "steps (10) or time (30s, 5m) between progress lines where there is no terminal; the first and the last " \
+        "step always have one") \
+    ROW(FLAG, "quiet", quiet, RESOURCE, 0, false, 0, 0, NULL, \
+        "no progress and no summary")
+
+// clang-format on
+#define SHORE__SETTINGS(ROW)          \
+    SHORE__SETTINGS_OF_MODEL(ROW)     \
+    SHORE__SETTINGS_OF_DATA(ROW)      \
+    SHORE__SETTINGS_OF_STATE(ROW)     \
+    SHORE__SETTINGS_OF_LENGTH(ROW)    \
+    SHORE__SETTINGS_OF_OPTIMIZER(ROW) \
+    SHORE__SETTINGS_OF_GRADIENTS(ROW) \
+    SHORE__SETTINGS_OF_MACHINE(ROW)   \
+    SHORE__SETTINGS_OF_REPORTS(ROW)
+
+#endif

@@ -1,0 +1,55 @@
+/* Which settings go together. */
+#include <math.h>
+
+#include "base/diag.h"
+#include "drive/address.h"
+#include "drive/probe/speed.h"
+#include "run/settings.h"
+
+bool shore__settings_in_ram(const struct shore__settings *s) {
+    for (size_t i = 0; i < s->drives.count; i++)
+        if (shore__kind_of(s->drives.item[i])->id == SHORE__KIND_RAM) return true;
+    return false;
+}
+
+int shore__settings_check(const struct shore__settings *s, struct shore_diag *diag) {
+    int rc = shore__settings_in_range(s, diag);
+    if (rc) return rc;
+    if (!s->model && !s->init)
+        return shore__fail(diag, SHORE_EUSAGE,
+                           "which model? Give --model DIR, or --init with a preset or a config.json");
+    if (s->model && s->init)
+        return shore__fail(diag, SHORE_EUSAGE, "--model and --init exclude each other: give one of them");
+    if (s->val_data.count > 0 && s->val_share > 0)
+        return shore__fail(diag, SHORE_EUSAGE, "--val-data and --val-share exclude each other: give one of them");
+    for (size_t i = 0; i < s->drives.count && s->snapshot_every; i++)
+        if (!shore__kind_of(s->drives.item[i])->keeps)
+            return shore__fail(diag, SHORE_EUSAGE,
+                               "--snapshot-every needs drives that keep something: there is nothing beside --drive %s",
+                               s->drives.item[i]);
+    if (s->drive_speeds) {
+        rc = shore__speeds_parse(s->drive_speeds, (uint32_t)s->drives.count, NULL, diag);
+        if (rc) return rc;
+    }
+    if (s->steps > 0 && s->epochs > 0)
+        return shore__fail(diag, SHORE_EUSAGE, "--steps and --epochs exclude each other: give one of them");
+    if (s->fp32 && s->products == SHORE__PRODUCTS_BF16)
+        return shore__fail(diag, SHORE_EUSAGE, "--products bf16 does not go with --precision fp32");
+    if (!isnan(s->lr) && !isnan(s->min_lr) && s->min_lr > s->lr)
+        return shore__fail(diag, SHORE_EUSAGE, "--min-lr %g is above --lr %g", s->min_lr, s->lr);
+    bool adam = s->optimizer == SHORE_ADAMW || s->optimizer == SHORE_ADAM;
+    if (s->residual_saved && !(s->compress > 0 && s->error_feedback))
+        return shore__fail(diag, SHORE_EUSAGE, "--residual saved is for --compress with --error-feedback on");
+    if (s->frozen_variance && !(adam && s->compress > 0 && s->compress_after > 0))
+        return shore__fail(diag, SHORE_EUSAGE,
+                           "--compress-variance frozen is for adam and adamw, with --compress and --compress-after N: "
+                           "the first N steps make the variance");
+    if (s->host_update && s->compress > 0)
+        return shore__fail(diag, SHORE_EUSAGE,
+                           "--update host is what others do, with whole gradients: it does not go with --compress");
+    if (s->compress_after > 0 && !(s->compress > 0))
+        return shore__fail(diag, SHORE_EUSAGE, "--compress-after is for --compress");
+    if (s->momentum > 0 && s->optimizer != SHORE_SGD)
+        return shore__fail(diag, SHORE_EUSAGE, "--momentum is for --optimizer sgd (adam and adamw have --beta1)");
+    return 0;
+}
