@@ -61,6 +61,9 @@ int shore__metrics_put_back(struct shore__run *run, uint64_t step, const char *m
 uint64_t shore__metrics_last(const struct shore__run *run);
 /* Writes run.json durably. */
 int shore__run_write(struct shore__run *run, struct shore_diag *diag);
+/* Makes the token files of its data in a directory, and counts which tokens are trained on. */
+int shore__run_tokenize(struct shore__run *run, const char *directory, shore__progress_fn progress, void *ctx,
+                        struct shore_diag *diag);
 /* Opens train and val in a directory and compares their sizes with the record. */
 int shore__run_open_data(struct shore__run *run, const char *directory, struct shore_diag *diag);
 /* Undoes a preparation. */
@@ -119,6 +122,7 @@ void shore__origin_free(struct shore__origin *origin);
 
 bool shore__path_exists(const char *directory, const char *name);
 bool shore__directory_is_empty(const char *path);
+int shore__file_sync(const char *path, struct shore_diag *diag);
 /* Patterns as fnmatch() takes them, NULL last. */
 bool shore__name_matches(const char *name, const char *const *patterns);
 /* Of something in it whose name none of the patterns matches: its path, malloc'ed; NULL: there is nothing such. */

@@ -1,4 +1,6 @@
 #include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
 #include <fnmatch.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -27,6 +29,13 @@ void shore__remove_in(const char *directory, const char *name) {
     char *path = shore__path_join(directory, name);
     if (path) shore__atomic_remove(path);
     free(path);
+}
+
+int shore__file_sync(const char *path, struct shore_diag *diag) {
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int code = fd < 0 || fsync(fd) < 0 ? errno : 0;
+    if (fd >= 0) close(fd);
+    return code ? shore__fail(diag, -code, "%s: cannot be made durable: %s", path, strerror(code)) : 0;
 }
 
 bool shore__directory_is_empty(const char *path) {

@@ -226,71 +226,7 @@ struct shore__run *shore__run_peek(const char *path) {
     return NULL;
 }
 
-/* ---- data -------------------------------------------------------------------------------------------------------- */
-
-/* The file's length first: a part that it cannot hold would hide that it is another file. */
-static int open_tokens(const char *directory, const char *name, uint64_t first, uint64_t count,
-                       const struct shore__token_record *record, struct shore__dataset **out, struct shore_diag *diag) {
-    struct shore__dataset *whole = NULL;
-    char *path = shore__path_join(directory, name);
-    int rc = path ? shore__dataset_open(path, 0, 0, &whole, diag) : shore__fail(diag, -ENOMEM, "out of memory");
-    if (rc == 0 && shore__dataset_stats(whole)->tokens != record->tokens)
-        rc = shore__fail(diag, SHORE_EMISMATCH,
-                         "%s: holds %" PRIu64 " tokens, but this run was made with %" PRIu64
-                         ": put the file of the run back",
-                         path, shore__dataset_stats(whole)->tokens, record->tokens);
-    shore__dataset_close(whole);
-    if (rc == 0) rc = shore__dataset_open(path, first, count, out, diag);
-    free(path);
-    return rc;
-}
-
-int shore__run_open_data(struct shore__run *run, const char *directory, struct shore_diag *diag) {
-    const struct shore__run_private *p = run->private;
-    struct shore__dataset *train = NULL, *val = NULL;
-    int rc = p->data.tokens ? open_tokens(directory, "tokens.bin", 0, p->train_tokens, &p->data, &train, diag) : 0;
-    if (rc == 0 && p->val_data.tokens)
-        rc = open_tokens(directory, "val.bin", 0, 0, &p->val_data, &val, diag);
-    else if (rc == 0 && p->val_tokens)
-        rc = open_tokens(directory, "tokens.bin", p->train_tokens, p->val_tokens, &p->data, &val, diag);
-    if (rc < 0) {
-        shore__dataset_close(train);
-        return rc;
-    }
-    shore__dataset_close(run->train);
-    shore__dataset_close(run->val);
-    run->train = train;
-    run->val = val;
-    return 0;
-}
-
-uint64_t shore__run_bad_rows(const struct shore__run *run) {
-    return run->private->data.bad_rows + run->private->val_data.bad_rows;
-}
-
-static int check_tokens(const struct shore__run *run, const char *name, const struct shore__token_record *record,
-                        shore__progress_fn progress, void *ctx, struct shore_diag *diag) {
-    struct shore__dataset *whole = NULL;
-    uint64_t hash = 0;
-    int rc = open_tokens(run->path, name, 0, 0, record, &whole, diag);
-    if (rc == 0) rc = shore__dataset_identity(whole, progress, ctx, &hash, diag);
-    if (rc == SHORE_ECORRUPT && diag)
-        shore__fail(diag, rc, "%s; a new run on the same text makes the same file: put it here", diag->text);
-    if (rc == 0 && hash != record->hash)
-        rc = shore__fail(diag, SHORE_EMISMATCH, "%s/%s: is not the data that this run was made with: put it back",
-                         run->path, name);
-    shore__dataset_close(whole);
-    return rc;
-}
-
-int shore__run_check_data(struct shore__run *run, bool val_alone, shore__progress_fn progress, void *ctx,
-                          struct shore_diag *diag) {
-    const struct shore__run_private *p = run->private;
-    bool needed = p->data.tokens && !(val_alone && p->val_data.tokens); /* otherwise both lie in it */
-    int rc = needed ? check_tokens(run, "tokens.bin", &p->data, progress, ctx, diag) : 0;
-    if (rc == 0 && p->val_data.tokens) rc = check_tokens(run, "val.bin", &p->val_data, progress, ctx, diag);
-    return rc;
-}
+/* ---- what is there instead --------------------------------------------------------------------------------------- */
 
 bool shore__run_is_unmade(const char *path) {
     return !shore__is_run(path) && (shore__path_exists(path, "making") || shore__directory_is_empty(path));

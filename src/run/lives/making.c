@@ -249,13 +249,6 @@ static int refuse_what_is_there(struct shore__run *run, bool overwrite, struct s
     return 0;
 }
 
-static int sync_file(const char *path, struct shore_diag *diag) {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    int code = fd < 0 || fsync(fd) < 0 ? errno : 0;
-    if (fd >= 0) close(fd);
-    return code ? shore__fail(diag, -code, "%s: cannot be made durable: %s", path, strerror(code)) : 0;
-}
-
 enum what { DROP, SYNC, MOVE };
 
 /* Each name of a run that is in making: dropped, synced, or moved into place. */
@@ -271,7 +264,7 @@ static int each_file(struct shore__run *run, enum what what, struct shore_diag *
             if (run->private->moving) unlink(to);
         } else if (what == SYNC) {
             struct stat st;
-            if (stat(from, &st) == 0) rc = sync_file(from, diag);
+            if (stat(from, &st) == 0) rc = shore__file_sync(from, diag);
         } else if (rename(from, to) < 0) {
             if (errno != ENOENT)
                 rc = shore__fail(diag, -errno, "%s: cannot be moved into the run: %s", from, strerror(errno));
@@ -366,52 +359,6 @@ static int begin(struct shore__run *run, bool overwrite, struct shore_diag *diag
 
 /* ---- its contents ------------------------------------------------------------------------------------------------ */
 
-static int tokenize(struct shore__run *run, const struct shore__strings *files, const char *directory, const char *name,
-                    shore__progress_fn progress, void *ctx, struct shore__token_record *out, struct shore_diag *diag) {
-    struct shore__dataset_stats stats = {0};
-    struct shore__dataset *whole = NULL;
-    char *path = shore__path_join(directory, name);
-    const struct shore__settings *s = &run->settings;
-    const struct shore__reading how = {
-        .parse_special = s->parse_special,
-        .threads = s->threads,
-        .progress = progress,
-        .progress_ctx = ctx,
-        .note = shore__run_remember,
-        .note_ctx = run,
-        .text_field = s->text_field,
-        .skip_bad_rows = s->skip_bad_rows,
-        .memory_bytes = s->memory_bytes,
-    };
-    int rc = path ? shore__dataset_build((const char *const *)files->item, files->count, &how, run->tokenizer,
-                                         run->model->arch.vocab, path, &stats, diag)
-                  : shore__out_of_memory(diag);
-    *out = (struct shore__token_record){.tokens = stats.tokens,
-                                        .documents = stats.documents,
-                                        .text_bytes = stats.text_bytes,
-                                        .bad_rows = stats.bad_rows};
-    if (rc == 0) rc = shore__dataset_open(path, 0, 0, &whole, diag);
-    if (rc == 0) rc = shore__dataset_identity(whole, NULL, NULL, &out->hash, diag);
-    if (rc == 0 && out->tokens < 2)
-        rc = shore__fail(diag, SHORE_EINPUT, "%s: holds too little: a token and its successor are the least",
-                         files->item[0]);
-    shore__dataset_close(whole);
-    free(path);
-    return rc;
-}
-
-static int split(struct shore__run *run, struct shore_diag *diag) {
-    struct shore__run_private *p = run->private;
-    p->val_tokens = (uint64_t)((double)p->data.tokens * run->settings.val_share);
-    p->train_tokens = p->data.tokens - p->val_tokens;
-    if (run->settings.val_share > 0 && (p->val_tokens < 2 || p->train_tokens < 2))
-        return shore__fail(diag, SHORE_EUSAGE,
-                           "--val-share %g of %" PRIu64 " tokens leaves too few to train or to validate on",
-                           run->settings.val_share, p->data.tokens);
-    if (p->val_data.tokens) p->val_tokens = p->val_data.tokens;
-    return 0;
-}
-
 static int write_config(struct shore__run *run, const char *directory, struct shore_diag *diag) {
     json_t *config = shore__arch_to_json(&run->model->arch);
     char *path = shore__path_join(directory, "config.json");
@@ -422,19 +369,13 @@ static int write_config(struct shore__run *run, const char *directory, struct sh
 }
 
 static int fill(struct shore__run *run, shore__progress_fn progress, void *ctx, struct shore_diag *diag) {
-    struct shore__run_private *p = run->private;
-    const struct shore__settings *s = &run->settings;
     char *making = shore__path_join(run->path, MAKING);
     int rc = making ? 0 : shore__out_of_memory(diag);
     if (rc == 0) rc = write_config(run, making, diag);
     if (rc == 0) rc = shore__tokenizer_save(run->tokenizer, making, diag);
-    /* an import may have none */
-    if (rc == 0 && s->data.count) rc = tokenize(run, &s->data, making, "tokens.bin", progress, ctx, &p->data, diag);
-    if (rc == 0 && s->val_data.count)
-        rc = tokenize(run, &s->val_data, making, "val.bin", progress, ctx, &p->val_data, diag);
-    if (rc == 0) rc = split(run, diag);
+    if (rc == 0) rc = shore__run_tokenize(run, making, progress, ctx, diag);
     if (rc == 0) rc = shore__run_open_data(run, making, diag);
-    if (rc == 0) shore__settings_fit(&run->settings, run->model, p->train_tokens);
+    if (rc == 0) shore__settings_fit(&run->settings, run->model, run->private->train_tokens);
     free(making);
     return rc;
 }
@@ -575,39 +516,6 @@ int shore__run_finish(struct shore__run *run, const uint64_t fleet_id[2], const 
     if (rc == 0) rc = shore__run_open_data(run, run->path, diag);
     if (rc == 0) rc = shore__run_write(run, diag);
     if (rc == 0) shore__making_settle(run, note, ctx);
-    return rc;
-}
-
-/* ---- data that comes later --------------------------------------------------------------------------------------- */
-
-static int take_tokens(struct shore__run *run, const struct shore__strings *files, const char *name,
-                       shore__progress_fn progress, void *ctx, struct shore__token_record *out,
-                       struct shore_diag *diag) {
-    if (!files->count) return 0;
-    char *path = shore__path_join(run->path, name);
-    int rc = path ? tokenize(run, files, run->path, name, progress, ctx, out, diag) : shore__out_of_memory(diag);
-    if (rc == 0) rc = sync_file(path, diag);
-    free(path);
-    return rc;
-}
-
-int shore__run_take_data(struct shore__run *run, shore__progress_fn progress, void *ctx, struct shore_diag *diag) {
-    static const char *const names[] = {"tokens.bin", "val.bin"};
-    struct shore__run_private *p = run->private;
-    const struct shore__settings *s = &run->settings;
-    int rc = shore__run_tokenizer(run, diag);
-    if (rc == 0) rc = take_tokens(run, &s->data, names[0], progress, ctx, &p->data, diag);
-    if (rc == 0) rc = take_tokens(run, &s->val_data, names[1], progress, ctx, &p->val_data, diag);
-    if (rc == 0) rc = split(run, diag);
-    if (rc == 0) rc = shore__directory_sync(run->path, diag);
-    if (rc == 0) rc = shore__run_open_data(run, run->path, diag);
-    if (rc == 0) shore__settings_fit(&run->settings, run->model, p->train_tokens);
-    if (rc == 0) rc = shore__run_write(run, diag);
-    for (size_t i = 0; rc < 0 && i < sizeof names / sizeof *names; i++) { /* run.json does not know them */
-        char *path = shore__path_join(run->path, names[i]);
-        if (path) unlink(path);
-        free(path);
-    }
     return rc;
 }
 

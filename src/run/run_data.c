@@ -1,0 +1,151 @@
+/* A run's data: text becomes tokens, which are split, opened and compared with what the run was made with. */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/diag.h"
+#include "base/directory.h"
+#include "files/atomic.h"
+#include "run/internal.h"
+
+static int tokenize(struct shore__run *run, const struct shore__strings *files, const char *directory, const char *name,
+                    shore__progress_fn progress, void *ctx, struct shore__token_record *out, struct shore_diag *diag) {
+    struct shore__dataset_stats stats = {0};
+    struct shore__dataset *whole = NULL;
+    char *path = shore__path_join(directory, name);
+    const struct shore__settings *s = &run->settings;
+    const struct shore__reading how = {
+        .parse_special = s->parse_special,
+        .threads = s->threads,
+        .progress = progress,
+        .progress_ctx = ctx,
+        .note = shore__run_remember,
+        .note_ctx = run,
+        .text_field = s->text_field,
+        .skip_bad_rows = s->skip_bad_rows,
+        .memory_bytes = s->memory_bytes,
+    };
+    int rc = path ? shore__dataset_build((const char *const *)files->item, files->count, &how, run->tokenizer,
+                                         run->model->arch.vocab, path, &stats, diag)
+                  : shore__fail(diag, -ENOMEM, "out of memory");
+    *out = (struct shore__token_record){.tokens = stats.tokens,
+                                        .documents = stats.documents,
+                                        .text_bytes = stats.text_bytes,
+                                        .bad_rows = stats.bad_rows};
+    if (rc == 0) rc = shore__dataset_open(path, 0, 0, &whole, diag);
+    if (rc == 0) rc = shore__dataset_identity(whole, NULL, NULL, &out->hash, diag);
+    if (rc == 0 && out->tokens < 2)
+        rc = shore__fail(diag, SHORE_EINPUT, "%s: holds too little: a token and its successor are the least",
+                         files->item[0]);
+    shore__dataset_close(whole);
+    free(path);
+    return rc;
+}
+
+static int split(struct shore__run *run, struct shore_diag *diag) {
+    struct shore__run_private *p = run->private;
+    p->val_tokens = (uint64_t)((double)p->data.tokens * run->settings.val_share);
+    p->train_tokens = p->data.tokens - p->val_tokens;
+    if (run->settings.val_share > 0 && (p->val_tokens < 2 || p->train_tokens < 2))
+        return shore__fail(diag, SHORE_EUSAGE,
+                           "--val-share %g of %" PRIu64 " tokens leaves too few to train or to validate on",
+                           run->settings.val_share, p->data.tokens);
+    if (p->val_data.tokens) p->val_tokens = p->val_data.tokens;
+    return 0;
+}
+
+int shore__run_tokenize(struct shore__run *run, const char *directory, shore__progress_fn progress, void *ctx,
+                        struct shore_diag *diag) {
+    struct shore__run_private *p = run->private;
+    const struct shore__settings *s = &run->settings;
+    int rc = 0;
+    /* an import may have none */
+    if (s->data.count) rc = tokenize(run, &s->data, directory, "tokens.bin", progress, ctx, &p->data, diag);
+    if (rc == 0 && s->val_data.count)
+        rc = tokenize(run, &s->val_data, directory, "val.bin", progress, ctx, &p->val_data, diag);
+    return rc ? rc : split(run, diag);
+}
+
+/* The file's length first: a part that it cannot hold would hide that it is another file. */
+static int open_tokens(const char *directory, const char *name, uint64_t first, uint64_t count,
+                       const struct shore__token_record *record, struct shore__dataset **out, struct shore_diag *diag) {
+    struct shore__dataset *whole = NULL;
+    char *path = shore__path_join(directory, name);
+    int rc = path ? shore__dataset_open(path, 0, 0, &whole, diag) : shore__fail(diag, -ENOMEM, "out of memory");
+    if (rc == 0 && shore__dataset_stats(whole)->tokens != record->tokens)
+        rc = shore__fail(diag, SHORE_EMISMATCH,
+                         "%s: holds %" PRIu64 " tokens, but this run was made with %" PRIu64
+                         ": put the file of the run back",
+                         path, shore__dataset_stats(whole)->tokens, record->tokens);
+    shore__dataset_close(whole);
+    if (rc == 0) rc = shore__dataset_open(path, first, count, out, diag);
+    free(path);
+    return rc;
+}
+
+int shore__run_open_data(struct shore__run *run, const char *directory, struct shore_diag *diag) {
+    const struct shore__run_private *p = run->private;
+    struct shore__dataset *train = NULL, *val = NULL;
+    int rc = p->data.tokens ? open_tokens(directory, "tokens.bin", 0, p->train_tokens, &p->data, &train, diag) : 0;
+    if (rc == 0 && p->val_data.tokens)
+        rc = open_tokens(directory, "val.bin", 0, 0, &p->val_data, &val, diag);
+    else if (rc == 0 && p->val_tokens)
+        rc = open_tokens(directory, "tokens.bin", p->train_tokens, p->val_tokens, &p->data, &val, diag);
+    if (rc < 0) {
+        shore__dataset_close(train);
+        return rc;
+    }
+    shore__dataset_close(run->train);
+    shore__dataset_close(run->val);
+    run->train = train;
+    run->val = val;
+    return 0;
+}
+
+uint64_t shore__run_bad_rows(const struct shore__run *run) {
+    return run->private->data.bad_rows + run->private->val_data.bad_rows;
+}
+
+static int check_tokens(const struct shore__run *run, const char *name, const struct shore__token_record *record,
+                        shore__progress_fn progress, void *ctx, struct shore_diag *diag) {
+    struct shore__dataset *whole = NULL;
+    uint64_t hash = 0;
+    int rc = open_tokens(run->path, name, 0, 0, record, &whole, diag);
+    if (rc == 0) rc = shore__dataset_identity(whole, progress, ctx, &hash, diag);
+    if (rc == SHORE_ECORRUPT && diag)
+        shore__fail(diag, rc, "%s; a new run on the same text makes the same file: put it here", diag->text);
+    if (rc == 0 && hash != record->hash)
+        rc = shore__fail(diag, SHORE_EMISMATCH, "%s/%s: is not the data that this run was made with: put it back",
+                         run->path, name);
+    shore__dataset_close(whole);
+    return rc;
+}
+
+int shore__run_check_data(struct shore__run *run, bool val_alone, shore__progress_fn progress, void *ctx,
+                          struct shore_diag *diag) {
+    const struct shore__run_private *p = run->private;
+    bool needed = p->data.tokens && !(val_alone && p->val_data.tokens); /* otherwise both lie in it */
+    int rc = needed ? check_tokens(run, "tokens.bin", &p->data, progress, ctx, diag) : 0;
+    if (rc == 0 && p->val_data.tokens) rc = check_tokens(run, "val.bin", &p->val_data, progress, ctx, diag);
+    return rc;
+}
+
+int shore__run_take_data(struct shore__run *run, shore__progress_fn progress, void *ctx, struct shore_diag *diag) {
+    static const char *const names[] = {"tokens.bin", "val.bin"};
+    char *path[2] = {shore__path_join(run->path, names[0]), shore__path_join(run->path, names[1])};
+    int rc = path[0] && path[1] ? shore__run_tokenizer(run, diag) : shore__fail(diag, -ENOMEM, "out of memory");
+    if (rc == 0) rc = shore__run_tokenize(run, run->path, progress, ctx, diag);
+    for (size_t i = 0; rc == 0 && i < 2; i++)
+        if (shore__path_exists(run->path, names[i])) rc = shore__file_sync(path[i], diag);
+    if (rc == 0) rc = shore__directory_sync(run->path, diag);
+    if (rc == 0) rc = shore__run_open_data(run, run->path, diag);
+    if (rc == 0) shore__settings_fit(&run->settings, run->model, run->private->train_tokens);
+    if (rc == 0) rc = shore__run_write(run, diag);
+    for (size_t i = 0; i < 2; i++) {
+        if (rc < 0 && path[i]) unlink(path[i]); /* run.json does not know them */
+        free(path[i]);
+    }
+    return rc;
+}
