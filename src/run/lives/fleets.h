@@ -40,6 +40,14 @@ bool shore__volume_is_placed(const char *path, const uint64_t fleet_id[2], uint6
  * name may miss what this program has added to it. malloc'ed. */
 char *shore__drive_moved(const struct shore__run *run, const char *recorded, const char *place);
 
+/* SHORE__BEGUN: nothing was written yet, or not whole. */
+enum shore__owner { SHORE__BEGUN, SHORE__OURS, SHORE__ANOTHERS };
+/* The volume of a drive and whose it is: here, or on another host, where it is known by the drive's name. to_make:
+ * fails where it would be over there, and none may be made. */
+int shore__volume_owner(const char *drive, bool to_make, const uint64_t fleet_id[2], char **volume, bool *exists,
+                        enum shore__owner *owner, struct shore_diag *diag);
+bool shore__volume_is_at(const char *drive, const uint64_t fleet_id[2]);
+
 /* ---- copying ----------------------------------------------------------------------------------------------------- */
 
 /* Copies the committed state of one open fleet to another: one that is not sealed yet, or into the slot of
@@ -96,6 +104,17 @@ int shore__snapshots_mend(const char *run_path, const struct shore__strings *dri
 void shore__snapshots_forget(const char *run_path);
 /* Whether the i-th part of a snapshot lies at this path. */
 bool shore__snapshot_part_is_at(const struct shore__snapshot *s, size_t i, const char *path);
+/* Whose parts are to go. */
+struct shore__parts {
+    uint64_t fleet_id[2], generation;
+    const struct shore__strings *drives; /* where they may have gone; NULL: nowhere */
+    bool unopened;                       /* the drives, by us */
+    char *away;                          /* whose server does not answer: that is not waited for again */
+    struct shore_diag why;
+};
+/* true: it may come to lie there, or lies there still, and cannot be removed now; held: why, of the first such. */
+bool shore__part_discard(struct shore__parts *p, size_t i, const char *part, struct shore_diag *held,
+                         shore__note_fn note, void *ctx);
 /* Parts that lie beside these drives now, where they were moved by hand: the descriptions follow them, so that they are
  * found once the state has left those drives. */
 int shore__snapshots_follow(const char *run_path, const struct shore__strings *drives, struct shore_diag *diag);

@@ -21,11 +21,9 @@
 #include "drive/address.h"
 #include "drive/probe/probe.h"
 #include "files/atomic.h"
-#include "files/json.h"
 #include "run/emulation/emulate.h"
 #include "run/lives/fleets.h"
 #include "run/lives/journal.h"
-#include "storage/format.h"
 
 #define MAKING "making"
 #define PLAN "plan.json"
@@ -90,72 +88,6 @@ int shore__plan_claim(const char *run_path, struct shore_diag *diag) {
     return rc;
 }
 
-/* BEGUN: nothing was written yet, or not whole. */
-enum owner { BEGUN, OURS, ANOTHERS };
-
-static enum owner owner_of(const char *volume, const uint64_t fleet_id[2], struct shore_diag *diag) {
-    unsigned char page[SHORE__PAGE_BYTES] = {0};
-    struct shore__header header;
-    /* non-blocking, so that a fifo under this name cannot hold us */
-    int fd = open(volume, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    ssize_t n = fd < 0 ? -1 : pread(fd, page, sizeof page, 0);
-    int code = errno;
-    if (fd >= 0) close(fd);
-    if (n < 0) {
-        shore__fail(diag, -code, "%s: cannot be read: %s", volume, strerror(code));
-        return ANOTHERS;
-    }
-    enum shore__parse parse = shore__header_parse(page, &header);
-    if (parse == SHORE__PARSE_OK && memcmp(header.desc.fleet_id, fleet_id, sizeof header.desc.fleet_id) == 0)
-        return OURS;
-    shore__fail(diag, SHORE_EMISMATCH, "%s: is not a volume of this run", volume);
-    return parse == SHORE__PARSE_EMPTY || parse == SHORE__PARSE_DAMAGED ? BEGUN : ANOTHERS;
-}
-
-bool shore__volume_is_of(const char *volume, const uint64_t fleet_id[2], bool begun, struct shore_diag *diag) {
-    struct stat st;
-    enum owner owner = owner_of(volume, fleet_id, diag);
-    return owner == OURS || (owner == BEGUN && begun && stat(volume, &st) == 0 && S_ISREG(st.st_mode));
-}
-
-/* The volume of a drive and whose it is: here, or on another host, where it is known by the drive's name. to_make:
- * fails where it would be over there, and none may be made. */
-static int ask_owner(const char *drive, bool to_make, const uint64_t fleet_id[2], char **volume, bool *exists,
-                     enum owner *owner, struct shore_diag *diag) {
-    struct shore__probe probe;
-    struct stat st;
-    *owner = BEGUN;
-    if (!shore__kind_of(drive)->remote) {
-        int rc = shore__volume_path(drive, volume, diag);
-        if (rc < 0) return rc;
-        rc = shore__drive_examine(*volume, &st, exists, diag);
-        if (*exists) *owner = owner_of(*volume, fleet_id, NULL);
-        if (rc < 0) {
-            free(*volume);
-            *volume = NULL;
-        }
-        return rc;
-    }
-    int rc = shore__drive_probe(drive, &probe, diag);
-    if (rc < 0) return rc;
-    *exists = probe.exists;
-    if (probe.is_volume) *owner = shore__probe_is_of(&probe, fleet_id) ? OURS : ANOTHERS;
-    if (to_make) rc = shore__probe_may_be_made(drive, &probe, diag);
-    shore__probe_free(&probe);
-    if (rc < 0) return rc;
-    *volume = strdup(drive);
-    return *volume ? 0 : shore__out_of_memory(diag);
-}
-
-static bool is_at(const char *drive, const uint64_t fleet_id[2]) {
-    char *volume = NULL;
-    bool exists = false;
-    enum owner owner;
-    bool is = ask_owner(drive, false, fleet_id, &volume, &exists, &owner, NULL) == 0 && exists && owner == OURS;
-    free(volume);
-    return is;
-}
-
 /* Makes drives absolute, notes which volume files are new or replaced, and finds out whether what is there is what a
  * killed making left: volumes of its fleet, or such files without a header. */
 static int plan_drives(struct shore__run *run, const struct shore__plan *before, const struct shore__run *overwritten,
@@ -172,17 +104,18 @@ static int plan_drives(struct shore__run *run, const struct shore__plan *before,
         if (rc < 0) return rc;
         free(drives->item[i]);
         drives->item[i] = absolute;
-        enum owner owner;
+        enum shore__owner owner;
         bool exists = false;
-        rc = ask_owner(absolute, true, before->fleet_id, &volume, &exists, &owner, diag);
+        rc = shore__volume_owner(absolute, true, before->fleet_id, &volume, &exists, &owner, diag);
         if (rc < 0) return rc;
-        bool made_here = owner != ANOTHERS && shore__strings_has(&before->fresh, volume);
-        bool replaced = exists && owner == ANOTHERS && overwritten && is_at(absolute, overwritten->fleet_id);
+        bool made_here = owner != SHORE__ANOTHERS && shore__strings_has(&before->fresh, volume);
+        bool replaced =
+            exists && owner == SHORE__ANOTHERS && overwritten && shore__volume_is_at(absolute, overwritten->fleet_id);
         /* what is another's can be told from what this making makes of it */
-        if (!exists || made_here || owner == ANOTHERS) rc = shore__strings_add(&run->private->fresh, volume);
+        if (!exists || made_here || owner == SHORE__ANOTHERS) rc = shore__strings_add(&run->private->fresh, volume);
         run->private->replaces |= replaced;
-        ours += exists && (owner == OURS || made_here);
-        foreign += exists && owner != OURS && !made_here;
+        ours += exists && (owner == SHORE__OURS || made_here);
+        foreign += exists && owner != SHORE__OURS && !made_here;
         free(volume);
         if (rc < 0) return shore__fail(diag, rc, "out of memory");
     }
@@ -302,10 +235,10 @@ static int open_overwritten(struct shore__run *run, struct shore__run **out, str
 static int drop_volume(const char *volume, const uint64_t fleet_id[2], struct shore_diag *diag) {
     char *path = NULL;
     bool exists = false;
-    enum owner owner;
+    enum shore__owner owner;
     /* what was not replaced yet may be in use */
-    bool anothers =
-        ask_owner(volume, false, fleet_id, &path, &exists, &owner, NULL) == 0 && exists && owner == ANOTHERS;
+    bool anothers = shore__volume_owner(volume, false, fleet_id, &path, &exists, &owner, NULL) == 0 && exists &&
+                    owner == SHORE__ANOTHERS;
     free(path);
     int rc = anothers ? 0 : shore__drive_remove(volume, fleet_id, SHORE__ANY_GENERATION, true, diag);
     return shore__removal_is_over(rc) ? 0 : rc;
@@ -359,19 +292,10 @@ static int begin(struct shore__run *run, bool overwrite, struct shore_diag *diag
 
 /* ---- its contents ------------------------------------------------------------------------------------------------ */
 
-static int write_config(struct shore__run *run, const char *directory, struct shore_diag *diag) {
-    json_t *config = shore__arch_to_json(&run->model->arch);
-    char *path = shore__path_join(directory, "config.json");
-    int rc = config && path ? shore__json_write(path, config, 2, diag) : shore__out_of_memory(diag);
-    json_decref(config);
-    free(path);
-    return rc;
-}
-
 static int fill(struct shore__run *run, shore__progress_fn progress, void *ctx, struct shore_diag *diag) {
     char *making = shore__path_join(run->path, MAKING);
     int rc = making ? 0 : shore__out_of_memory(diag);
-    if (rc == 0) rc = write_config(run, making, diag);
+    if (rc == 0) rc = shore__journal_write(making, "config.json", shore__arch_to_json(&run->model->arch), diag);
     if (rc == 0) rc = shore__tokenizer_save(run->tokenizer, making, diag);
     if (rc == 0) rc = shore__run_tokenize(run, making, progress, ctx, diag);
     if (rc == 0) rc = shore__run_open_data(run, making, diag);
@@ -449,11 +373,11 @@ void shore__run_drop(const struct shore__run *overwritten, shore__note_fn note, 
         struct shore_diag why = {{0}};
         char *volume = NULL, text[1400];
         bool exists = false;
-        enum owner owner;
+        enum shore__owner owner;
         if (!shore__kind_of(drive)->keeps) continue;
-        int rc = ask_owner(drive, false, overwritten->fleet_id, &volume, &exists, &owner, &why);
+        int rc = shore__volume_owner(drive, false, overwritten->fleet_id, &volume, &exists, &owner, &why);
         /* where the new run has a volume, that one is open by now */
-        if (rc == 0 && exists && owner == OURS)
+        if (rc == 0 && exists && owner == SHORE__OURS)
             rc = shore__drive_remove(drive, overwritten->fleet_id, overwritten->generation, false, &why);
         free(volume);
         if (rc == 0 || !note) continue;
@@ -529,7 +453,7 @@ static bool put_back(const struct shore__run *run) {
     bool none = from && access(from, F_OK) < 0, whole = old && to && !run->private->moving;
     for (size_t i = 0; whole && i < old->settings.drives.count; i++) {
         const char *drive = old->settings.drives.item[i];
-        whole = !shore__kind_of(drive)->keeps || is_at(drive, old->fleet_id);
+        whole = !shore__kind_of(drive)->keeps || shore__volume_is_at(drive, old->fleet_id);
     }
     whole = whole && rename(from, to) == 0 && shore__directory_sync(run->path, NULL) == 0;
     shore__run_free(old);

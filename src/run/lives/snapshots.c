@@ -150,15 +150,6 @@ void shore__snapshots_free(struct shore__snapshot *list, size_t count) {
 
 /* ---- moved by hand ----------------------------------------------------------------------------------------------- */
 
-static bool part_is_at(const uint64_t fleet_id[2], uint64_t generation, size_t i, const char *path) {
-    uint32_t drive;
-    return shore__volume_is_placed(path, fleet_id, generation, &drive) && drive == i;
-}
-
-bool shore__snapshot_part_is_at(const struct shore__snapshot *s, size_t i, const char *path) {
-    return part_is_at(s->fleet_id, s->generation, i, path);
-}
-
 static int follow(const char *run_path, const struct shore__snapshot *s, const char *volume, struct shore_diag *diag) {
     bool moved = false;
     for (size_t i = 0; i < s->volumes.count; i++) {
@@ -191,99 +182,9 @@ int shore__snapshots_follow(const char *run_path, const struct shore__strings *d
 
 /* ---- removing ---------------------------------------------------------------------------------------------------- */
 
-/* Whose parts are to go. */
-struct parts {
-    uint64_t fleet_id[2], generation;
-    const struct shore__strings *drives; /* where they may have gone; NULL: nowhere */
-    bool unopened;                       /* the drives, by us */
-    char *away;                          /* whose server does not answer: that is not waited for again */
-    struct shore_diag why;
-};
-
-static bool is_away(const struct parts *p, const char *path) {
-    return p->away && shore__address_shares_server(p->away, path);
-}
-
-static int note_away(struct parts *p, const char *path, int rc, const struct shore_diag *why) {
-    size_t n = strlen(path);
-    if (rc != SHORE_ELINK) return rc;
-    bool named = strncmp(why->text, path, n) == 0 && strncmp(why->text + n, ": ", 2) == 0;
-    free(p->away);
-    p->away = strdup(path);
-    shore__fail(&p->why, rc, "%s", why->text + (named ? n + 2 : 0));
-    return rc;
-}
-
-static int discard_at(struct parts *p, const char *path, bool begun, struct shore_diag *diag) {
-    if (is_away(p, path)) return shore__fail(diag, SHORE_ELINK, "%s: %s", path, p->why.text);
-    return note_away(p, path, shore__drive_remove(path, p->fleet_id, p->generation, begun, diag), diag);
-}
-
-/* Whether the file that begins with this part's name was made beside this volume under its name of today. */
-static bool is_named_after(const char *part, const char *volume) {
-    const char *name = strrchr(part, '/'), *owner = strrchr(volume, '/');
-    size_t n = owner ? strlen(owner) : 0;
-    return name && owner && strncmp(name, owner, n) == 0 && strncmp(name + n, ".snapshot-", 10) == 0;
-}
-
-/* begun: a file without a header goes too, if its name tells whose it is. What lies beside another drive may be that
- * one's part: it goes as well, but then this one may still be where it was. */
-static int discard_where_it_is(struct parts *p, size_t i, const char *part, bool begun, struct shore_diag *diag) {
-    struct shore_diag why = {{0}};
-    int rc = discard_at(p, part, begun, diag);
-    for (size_t d = 0; rc && p->drives && d < p->drives->count; d++) {
-        const char *drive = p->drives->item[d];
-        struct shore__spot spot;
-        if (!shore__kind_of(drive)->keeps || is_away(p, drive)) continue;
-        if (note_away(p, drive, shore__spot_of(drive, &spot, &why), &why)) continue;
-        char *path = shore__part_beside(spot.path, part);
-        bool elsewhere = path && strcmp(path, part) != 0;
-        bool found = elsewhere && part_is_at(p->fleet_id, p->generation, i, path);
-        if (elsewhere && discard_at(p, path, begun && is_named_after(part, spot.path), &why) == 0 && found) rc = 0;
-        free(path);
-        free(spot.path);
-    }
-    return rc;
-}
-
-/* A server whose client was killed may know of a snapshot that it has not begun. It holds the volume until it has made
- * that. */
-static int wait_for_server(struct parts *p, const char *part, struct shore_diag *why) {
-    struct shore__probe probe;
-    const char *end = strstr(part, ".snapshot-");
-    bool asks = p->unopened && end && shore__kind_of(part)->remote && !is_away(p, part);
-    char *volume = asks ? strndup(part, (size_t)(end - part)) : NULL;
-    int rc = 0;
-    if (volume && note_away(p, volume, shore__drive_probe_idle(volume, &probe, why), why) == 0) {
-        if (probe.busy) rc = shore__fail(why, SHORE_EBUSY, "%s: in use by another process", volume);
-        shore__probe_free(&probe);
-    }
-    free(volume);
-    return rc; /* whatever else there is, is seen where the part is removed */
-}
-
-/* true: it may come to lie there, or lies there still, and cannot be removed now. A server whose client was killed goes
- * on copying into the .partial, so that is looked at first. */
-static bool discard(struct parts *p, size_t i, const char *part, struct shore_diag *held, shore__note_fn note,
-                    void *ctx) {
-    struct shore_diag why = {{0}};
-    char *partial = NULL;
-    if (asprintf(&partial, "%s.partial", part) < 0) return false;
-    int rc = wait_for_server(p, part, &why);
-    if (!rc) rc = discard_where_it_is(p, i, partial, true, &why);
-    if (shore__removal_is_over(rc) || rc == SHORE_ELINK) rc = discard_where_it_is(p, i, part, false, &why);
-    free(partial);
-    if (!shore__removal_is_over(rc)) {
-        if (!*held->text) *held = why;
-        return true;
-    }
-    if (rc && rc != SHORE_EMISSING && note) note(ctx, why.text);
-    return false;
-}
-
 /* The files of NAME.partial, and then it. What cannot be removed is said: a drive that is gone must not hold us. Where
  * one lies there still, NAME.partial stays for the next to open the run. */
-static int clear(const char *run_path, const char *name, struct parts *parts, bool *left, shore__note_fn note,
+static int clear(const char *run_path, const char *name, struct shore__parts *parts, bool *left, shore__note_fn note,
                  void *ctx, struct shore_diag *diag) {
     json_t *j = NULL;
     size_t i = 0;
@@ -298,7 +199,7 @@ static int clear(const char *run_path, const char *name, struct parts *parts, bo
     if (whose) {
         parts->generation = (uint64_t)json_integer_value(json_object_get(j, "generation"));
         json_array_foreach(json_object_get(j, "volumes"), i, item) {
-            if (json_is_string(item)) *left |= discard(parts, i, json_string_value(item), &held, note, ctx);
+            if (json_is_string(item)) *left |= shore__part_discard(parts, i, json_string_value(item), &held, note, ctx);
         }
     }
     if (unreadable) {
@@ -331,7 +232,7 @@ static int clear(const char *run_path, const char *name, struct parts *parts, bo
 int shore__snapshot_remove(const char *run_path, const char *name, const struct shore__strings *drives,
                            shore__note_fn note, void *ctx, struct shore_diag *diag) {
     if (check_there(run_path, name, diag)) return SHORE_EUSAGE;
-    struct parts parts = {.drives = drives};
+    struct shore__parts parts = {.drives = drives};
     bool left = false;
     char *json = path_of(run_path, name, ".json"), *partial = path_of(run_path, name, ".partial");
     int rc = json && partial ? 0 : shore__out_of_memory(diag);
@@ -352,7 +253,7 @@ bool shore__snapshot_is_interrupted(const char *run_path) {
     return found;
 }
 
-static int mend(const char *run_path, const char *name, struct parts *parts, shore__note_fn note, void *ctx,
+static int mend(const char *run_path, const char *name, struct shore__parts *parts, shore__note_fn note, void *ctx,
                 struct shore_diag *diag) {
     char text[256];
     bool left = false;
@@ -366,7 +267,7 @@ static int mend(const char *run_path, const char *name, struct parts *parts, sho
 
 int shore__snapshots_mend(const char *run_path, const struct shore__strings *drives, shore__note_fn note, void *ctx,
                           struct shore_diag *diag) {
-    struct parts parts = {.drives = drives, .unopened = true};
+    struct shore__parts parts = {.drives = drives, .unopened = true};
     struct shore__strings names = {0};
     int rc = list_names(run_path, ".partial", &names, diag);
     for (size_t i = 0; rc == 0 && i < names.count; i++)
@@ -481,7 +382,7 @@ int shore__snapshot_make(struct shore__run *run, struct shore_fleet *fleet, cons
                            "'longshore snapshot %s %s --remove'",
                            shown, run->path, shown);
     if (has(run->path, name, ".partial")) { /* what did not go when the run was opened may go now */
-        struct parts parts = {.drives = &run->settings.drives};
+        struct shore__parts parts = {.drives = &run->settings.drives};
         int failed = mend(run->path, name, &parts, NULL, NULL, diag);
         free(parts.away);
         if (failed) return failed;
@@ -504,7 +405,7 @@ int shore__snapshot_make(struct shore__run *run, struct shore_fleet *fleet, cons
         rc = fill(run, fleet, name, j, diag);
         if (rc < 0) {
             struct shore_diag ignored;
-            struct parts parts = {0};
+            struct shore__parts parts = {0};
             bool left = false;
             clear(run->path, name, &parts, &left, NULL, NULL, &ignored);
             free(parts.away);

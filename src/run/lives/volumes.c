@@ -1,16 +1,19 @@
-/* What the volumes of a run are called. A drive that keeps its place in a new placement holds two volumes for a while,
- * so the new one has a name of its own: longshore.volume.g2 beside longshore.volume. */
+/* What the volumes of a run are called, and whose they are. A drive that keeps its place in a new placement holds two
+ * volumes for a while, so the new one has a name of its own: longshore.volume.g2 beside longshore.volume. */
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/diag.h"
 #include "drive/address.h"
 #include "drive/probe/probe.h"
 #include "files/atomic.h"
 #include "run/lives/fleets.h"
+#include "storage/format.h"
 
 #define VOLUME_NAME "longshore.volume"
 
@@ -146,4 +149,68 @@ char *shore__drive_moved(const struct shore__run *run, const char *recorded, con
     if (found != inside) free(inside);
     if (found != beside) free(beside);
     return found;
+}
+
+/* ---- whose they are -------------------------------------------------------------------------------------------- */
+
+static enum shore__owner owner_of(const char *volume, const uint64_t fleet_id[2], struct shore_diag *diag) {
+    unsigned char page[SHORE__PAGE_BYTES] = {0};
+    struct shore__header header;
+    /* non-blocking, so that a fifo under this name cannot hold us */
+    int fd = open(volume, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    ssize_t n = fd < 0 ? -1 : pread(fd, page, sizeof page, 0);
+    int code = errno;
+    if (fd >= 0) close(fd);
+    if (n < 0) {
+        shore__fail(diag, -code, "%s: cannot be read: %s", volume, strerror(code));
+        return SHORE__ANOTHERS;
+    }
+    enum shore__parse parse = shore__header_parse(page, &header);
+    if (parse == SHORE__PARSE_OK && memcmp(header.desc.fleet_id, fleet_id, sizeof header.desc.fleet_id) == 0)
+        return SHORE__OURS;
+    shore__fail(diag, SHORE_EMISMATCH, "%s: is not a volume of this run", volume);
+    return parse == SHORE__PARSE_EMPTY || parse == SHORE__PARSE_DAMAGED ? SHORE__BEGUN : SHORE__ANOTHERS;
+}
+
+bool shore__volume_is_of(const char *volume, const uint64_t fleet_id[2], bool begun, struct shore_diag *diag) {
+    struct stat st;
+    enum shore__owner owner = owner_of(volume, fleet_id, diag);
+    return owner == SHORE__OURS || (owner == SHORE__BEGUN && begun && stat(volume, &st) == 0 && S_ISREG(st.st_mode));
+}
+
+int shore__volume_owner(const char *drive, bool to_make, const uint64_t fleet_id[2], char **volume, bool *exists,
+                        enum shore__owner *owner, struct shore_diag *diag) {
+    struct shore__probe probe;
+    struct stat st;
+    *owner = SHORE__BEGUN;
+    if (!shore__kind_of(drive)->remote) {
+        int rc = shore__volume_path(drive, volume, diag);
+        if (rc < 0) return rc;
+        rc = shore__drive_examine(*volume, &st, exists, diag);
+        if (*exists) *owner = owner_of(*volume, fleet_id, NULL);
+        if (rc < 0) {
+            free(*volume);
+            *volume = NULL;
+        }
+        return rc;
+    }
+    int rc = shore__drive_probe(drive, &probe, diag);
+    if (rc < 0) return rc;
+    *exists = probe.exists;
+    if (probe.is_volume) *owner = shore__probe_is_of(&probe, fleet_id) ? SHORE__OURS : SHORE__ANOTHERS;
+    if (to_make) rc = shore__probe_may_be_made(drive, &probe, diag);
+    shore__probe_free(&probe);
+    if (rc < 0) return rc;
+    *volume = strdup(drive);
+    return *volume ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
+}
+
+bool shore__volume_is_at(const char *drive, const uint64_t fleet_id[2]) {
+    char *volume = NULL;
+    bool exists = false;
+    enum shore__owner owner;
+    bool is = shore__volume_owner(drive, false, fleet_id, &volume, &exists, &owner, NULL) == 0 && exists &&
+              owner == SHORE__OURS;
+    free(volume);
+    return is;
 }
