@@ -108,7 +108,10 @@ void shore__plan_lend(struct shore__sizing *z) {
     uint32_t rows = z->rows->count, n = z->f->model->arch.n_layer, later = most_later(z);
     struct shore__lending *lending = &z->plan->lending, most;
     *lending = (struct shore__lending){0};
-    if (!z->plan->kept_inner) return;
+    if (!z->plan->kept_inner) { /* then logits are all that is idle, too little for pages */
+        lend_states(z, n);
+        return;
+    }
     for (; later; later--) {
         keep_until_lookups(z, later);
         if (lend_all(z, later, rows)) return;

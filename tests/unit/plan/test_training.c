@@ -107,6 +107,9 @@ static void check_lending(const struct plan_case *x, const struct shore__train_p
         before = row;
     }
     assert_int_equal(states, lending->states);
+    uint64_t in_logits = shore__regions_find(rows, "logits kept", 0)->bytes / shore__plan_state_bytes(&x->f);
+    if (p->read_ahead && !p->kept_inner && x->f.one_memory)
+        assert_int_equal(states, in_logits < lending->most_states ? in_logits : lending->most_states);
 }
 
 /* Every row lies in the stretch that is counted, and those of a name and number are there once. */
