@@ -44,9 +44,6 @@ typedef struct shore__buf {
 static inline shore__buf shore__at(shore__buf b, size_t bytes) {
     return (shore__buf){b.handle + bytes};
 }
-static inline shore__buf shore__host_buf(const void *p) {
-    return (shore__buf){(uintptr_t)p};
-} /* CPU backends */
 static inline bool shore__buf_is_none(shore__buf b) {
     return b.handle == 0;
 }

@@ -16,22 +16,26 @@ struct bench {
     struct shore_arena *arena;
 };
 
+static shore__buf place(struct bench *b, size_t bytes) {
+    return (shore__buf){(uintptr_t)shore__arena_alloc(b->arena, bytes)};
+}
 /* An arena for the operands (filled with small values that are neither zero nor denormal) and the workspace. */
 static int bench_open(struct bench *b, struct shore__compute *c, const struct shore__shapes *shapes, size_t bytes) {
     size_t workspace = 0, packed;
     int err = shore__cpu_room(shore__cpu_of(c), shapes, false, &workspace, &packed, NULL);
     if (!err) err = shore__arena_open(bytes + workspace + (1u << 20), &b->arena, NULL);
     if (err) return err;
-    return c->ops->make(c, shapes, shore__host_buf(shore__arena_alloc(b->arena, workspace)), workspace, NULL);
+    return c->ops->make(c, shapes, place(b, workspace), workspace, NULL);
 }
-static shore__buf operand(struct bench *b, size_t elems, size_t width) {
-    unsigned char *p = shore__arena_alloc(b->arena, elems * width);
+static shore__buf new_operand(struct bench *b, size_t elems, size_t width) {
+    shore__buf operand = place(b, elems * width);
+    unsigned char *p = shore__cpu_ptr(operand);
     for (size_t i = 0; p && i < elems; i++) { /* both halves of a float are the same bf16, near 1 / 64 */
         uint16_t h = (uint16_t)(0x3C80u + i % 61 + (i % 7 < 3 ? 0x8000u : 0u));
         for (size_t j = 0; j < width; j += 2)
             memcpy(p + i * width + j, &h, 2);
     }
-    return shore__host_buf(p);
+    return operand;
 }
 
 static int one(struct shore__compute *c, shore__buf y, shore__buf x, shore__buf w, shore__buf dw, size_t rows, size_t n,
@@ -55,8 +59,9 @@ int shore__compute_bench(struct shore__compute *c, size_t rows, size_t n, size_t
         shore_arena_close(b.arena);
         return err;
     }
-    shore__buf y = operand(&b, rows * n, width), x = operand(&b, rows * k, width), w = operand(&b, n * k, width);
-    shore__buf dw = operand(&b, n * k, 4);
+    shore__buf y = new_operand(&b, rows * n, width), x = new_operand(&b, rows * k, width),
+               w = new_operand(&b, n * k, width);
+    shore__buf dw = new_operand(&b, n * k, 4);
     if (!dw.handle) err = -ENOMEM;
     uint64_t best = UINT64_MAX, begin = shore__now_ns();
     for (int i = 0; !err && (i < 4 || shore__now_ns() - begin < BENCH_NS); i++) {

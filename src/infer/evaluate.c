@@ -12,7 +12,7 @@
 /* Everything opened for inference with a budget. */
 struct session {
     struct shore__compute *c;
-    struct shore_arena *arena;
+    struct shore__stream *stream;
     struct shore__region_list rows;
     struct shore__memory memory;
     struct shore__pager *pager;
@@ -21,8 +21,9 @@ struct session {
 
 static void close_session(struct session *s) {
     shore__pager_close(s->pager);
+    if (s->stream) s->c->ops->stream_close(s->c, s->stream);
+    if (s->c) shore__memory_close(&s->memory, s->c);
     if (s->c) s->c->ops->close(s->c);
-    shore_arena_close(s->arena);
     shore__regions_close(&s->rows);
 }
 
@@ -30,17 +31,16 @@ static void close_session(struct session *s) {
 static int open_plan(const struct shore__weights_of *of, const struct shore__infer_options *o,
                      const struct shore__shapes *shapes, uint64_t workspace_bytes, const struct shore__infer_plan *plan,
                      struct session *s, struct shore_diag *diag) {
-    int rc = shore__arena_open(plan->buffers_bytes, &s->arena, diag);
-    if (rc) return rc;
-    s->memory = (struct shore__memory){&s->rows, {{(uintptr_t)shore__arena_alloc(s->arena, plan->buffers_bytes)}}};
-    rc = shore__compute_open(&o->compute, &s->c, diag);
+    int rc = shore__compute_open(&o->compute, &s->c, diag);
+    if (!rc) rc = shore__memory_open(&s->memory, &s->rows, s->c, diag);
+    if (!rc) rc = s->c->ops->stream_open(s->c, &s->stream, diag);
     if (!rc) rc = s->c->ops->make(s->c, shapes, shore__memory_at(&s->memory, "workspace", 0), workspace_bytes, diag);
-    if (!rc) rc = shore__pager_open(of, s->c, &plan->residency, &s->memory, &s->pager, diag);
+    if (!rc) rc = shore__pager_open(of, s->c, s->stream, &plan->residency, &s->memory, &s->pager, diag);
     if (rc) return rc;
     struct shore_fleet_info info = {.size = sizeof info};
     if (of->fleet) shore_fleet_info(of->fleet, &info);
     shore__pager_set_step(s->pager, info.step);
-    s->pass = (struct shore__pass){.m = of->model, .c = s->c, .pager = s->pager};
+    s->pass = (struct shore__pass){.m = of->model, .c = s->c, .stream = s->stream, .pager = s->pager};
     return 0;
 }
 
@@ -62,23 +62,26 @@ static int open_session(const struct shore__weights_of *of, const struct shore__
         .batch = *batch,
         .mode = compute.mode,
         .workspace_bytes = compute.workspace_bytes,
-        .one_memory = true,
+        .one_memory = compute.unified,
     };
     rc = shore__plan_inference(&facts, generation_bytes, resident, o->memory_bytes, &plan, &s->rows, diag);
     if (!rc) rc = open_plan(of, o, &shapes, compute.workspace_bytes, &plan, s, diag);
-    if (!rc && !generation_bytes) shore__pass_place(&s->pass, batch, &s->memory);
+    if (!rc && !generation_bytes) rc = shore__pass_place(&s->pass, batch, &s->memory, diag);
     return rc;
 }
 
 static int window(struct session *s, struct shore__dataset *data, uint64_t first, size_t n, shore__buf x, double *sum,
                   struct shore_diag *diag) {
-    int rc = shore__dataset_read(data, first, n, (int32_t *)s->pass.tokens.handle, diag);
-    if (!rc) rc = shore__dataset_read(data, first + 1, n, (int32_t *)s->pass.targets.handle, diag);
+    double loss;
+    int rc = shore__dataset_read(data, first, n, s->pass.tokens.host, diag);
+    if (!rc) rc = shore__dataset_read(data, first + 1, n, s->pass.targets.host, diag);
+    if (!rc) rc = shore__pass_put(&s->pass, diag);
     if (!rc) rc = shore__pass_embed(&s->pass, x, diag);
     for (uint32_t l = 1; !rc && l <= s->pass.m->arch.n_layer; l++)
         rc = shore__pass_layer(&s->pass, l, x, x, diag);
     if (!rc) rc = shore__pass_loss(&s->pass, x, diag);
-    if (!rc) *sum += shore__pass_loss_sum(&s->pass);
+    if (!rc) rc = shore__pass_loss_sum(&s->pass, &loss, diag);
+    if (!rc) *sum += loss;
     return rc;
 }
 
@@ -136,8 +139,8 @@ int shore__generate(const struct shore__weights_of *weights, const struct shore_
     struct shore__batch_shape tokens = shore__batch_shape(1, want);
     int rc = open_session(weights, &o, &tokens, work, &s, diag);
     if (!rc)
-        rc = shore__generate_in(s.pager, m, s.c, shore__memory_at(&s.memory, "generation", 0), work, prompt, nprompt,
-                                sampling, emit, ctx, diag);
+        rc = shore__generate_in(s.pager, m, s.c, s.stream, shore__memory_both(&s.memory, "generation", 0), work, prompt,
+                                nprompt, sampling, emit, ctx, diag);
     close_session(&s);
     return rc;
 }

@@ -11,24 +11,28 @@
 struct generation {
     const struct shore__model *m;
     struct shore__compute *c;
+    struct shore__stream *stream;
     struct shore__pager *pager;
     size_t capacity, filled; /* positions of the cache */
-    shore__buf x, out, inner, normed, stats, tokens, logits, cos_sin, cache;
+    shore__buf x, inner, normed, stats, cos_sin, cache;
+    struct shore__both tokens, logits;
     size_t cache_bytes; /* keys, or values, of one layer */
 };
 
-static void place(struct generation *g, const struct shore__memory *memory) {
+static int op_failed(struct shore_diag *diag, int rc) {
+    return rc ? shore__fail(diag, rc, "a tensor operation failed: %s", shore_error_text(rc)) : 0;
+}
+
+static int place(struct generation *g, const struct shore__memory *memory, struct shore_diag *diag) {
     g->x = shore__memory_at(memory, "x", 0);
     g->normed = shore__memory_at(memory, "normed", 0);
     g->stats = shore__memory_at(memory, "stats", 0);
     g->inner = shore__memory_at(memory, "inner", 0);
-    g->tokens = shore__memory_at(memory, "tokens", 0);
-    g->logits = shore__memory_at(memory, "logits", 0);
-    g->cos_sin = shore__memory_at(memory, "rotary", 0);
+    g->tokens = shore__memory_both(memory, "tokens", 0);
+    g->logits = shore__memory_both(memory, "logits", 0);
     g->cache = shore__memory_at(memory, "cache", 0);
     g->cache_bytes = shore__generate_cache_bytes(g->m, g->c->mode, g->capacity);
-    if (!shore__buf_is_none(g->cos_sin))
-        shore__rope_table(&g->m->arch, g->capacity, shore__memory_host(memory, "rotary", 0));
+    return shore__rotary_place(g->m, g->c, g->stream, g->capacity, memory, &g->cos_sin, diag);
 }
 
 /* Appends the keys and values of rows new positions to the layer's cache. */
@@ -42,8 +46,9 @@ static int remember(struct generation *g, uint32_t layer, shore__buf qkv, size_t
         for (size_t h = 0; h < m->arch.n_kv_head; h++) {
             size_t to = (h * g->capacity + g->filled + r) * head;
             shore__buf key = shore__at(qkv, (r * m->qkv_width + m->attn_width) * e + h * head);
-            int rc = g->c->ops->copy(g->c, NULL, shore__at(*keys, to), key, head);
-            if (!rc) rc = g->c->ops->copy(g->c, NULL, shore__at(*values, to), shore__at(key, m->kv_width * e), head);
+            int rc = g->c->ops->copy(g->c, g->stream, shore__at(*keys, to), key, head);
+            if (!rc)
+                rc = g->c->ops->copy(g->c, g->stream, shore__at(*values, to), shore__at(key, m->kv_width * e), head);
             if (rc) return rc;
         }
     return 0;
@@ -76,15 +81,19 @@ static int layer(struct generation *g, uint32_t l, size_t rows, struct shore_dia
     shore__pager_want_layer(g->pager, l + 1);
     struct shore__inner in = shore__inner_at(g->m, g->c->mode, rows, g->inner, true, SHORE__NO_BUF);
     struct attending attending = {g, l, rows};
-    rc = shore__layer_forward_attending(g->m, g->c, NULL, &w, rows, g->x, &in, g->x, attend_cached, &attending);
-    return rc ? shore__fail(diag, rc, "a tensor operation failed: %s", shore_error_text(rc)) : 0;
+    rc = shore__layer_forward_attending(g->m, g->c, g->stream, &w, rows, g->x, &in, g->x, attend_cached, &attending);
+    return op_failed(diag, rc);
 }
 
 static int embed(struct generation *g, const uint32_t *tokens, size_t rows, struct shore_diag *diag) {
-    int32_t *ids = (int32_t *)g->tokens.handle;
+    int32_t *ids = g->tokens.host;
+    int rc = shore__sync(g->c, g->stream, diag); /* the ones before may still have to be put */
+    if (rc) return rc;
     for (size_t i = 0; i < rows; i++)
         ids[i] = (int32_t)tokens[i];
-    return shore__embed(g->m, g->c, g->pager, g->tokens, rows, rows, g->filled, g->x, diag);
+    rc = g->c->ops->put(g->c, g->stream, g->tokens.device, ids, rows * 4);
+    if (rc) return op_failed(diag, rc);
+    return shore__embed(g->m, g->c, g->stream, g->pager, g->tokens, rows, rows, g->filled, g->x, diag);
 }
 
 static int last_logits(struct generation *g, size_t rows, struct shore_diag *diag) {
@@ -94,7 +103,7 @@ static int last_logits(struct generation *g, size_t rows, struct shore_diag *dia
     size_t row = m->arch.d_model * shore__mode_bytes(g->c->mode);
     int rc = shore__pager_tail(g->pager, shore__model_head(m), &w, diag);
     if (rc) return rc;
-    rc = op->norm(g->c, NULL, g->normed, g->stats, shore__at(g->x, (rows - 1) * row), w.role[SHORE__NORMF_GAIN],
+    rc = op->norm(g->c, g->stream, g->normed, g->stats, shore__at(g->x, (rows - 1) * row), w.role[SHORE__NORMF_GAIN],
                   w.role[SHORE__NORMF_BIAS], m->arch.norm_eps, m->arch.rms_norm, 1, m->arch.d_model);
     for (uint32_t i = 0; !rc && i < m->nslices; i++) {
         struct shore__slice s = shore__model_slice(m, i);
@@ -102,10 +111,12 @@ static int last_logits(struct generation *g, size_t rows, struct shore_diag *dia
         rc = shore__pager_slice(g->pager, shore__model_table_block(m), i, &table, diag);
         shore__pager_want_slice(g->pager, shore__model_table_block(m), i + 1);
         if (!rc)
-            rc = op->head_logits(g->c, NULL, shore__at(g->logits, (size_t)s.first * 4), g->normed, table, 1, s.rows,
-                                 m->arch.d_model);
+            rc = op->head_logits(g->c, g->stream, shore__at(g->logits.device, (size_t)s.first * 4), g->normed, table, 1,
+                                 s.rows, m->arch.d_model);
     }
-    const float *logits = (const float *)g->logits.handle;
+    const float *logits = g->logits.host;
+    if (!rc) rc = op->get(g->c, g->stream, g->logits.host, g->logits.device, (size_t)m->arch.vocab * 4);
+    if (!rc) rc = shore__sync(g->c, g->stream, diag);
     for (uint32_t i = 0; !rc && i < m->arch.vocab; i++)
         if (isnan(logits[i]) || logits[i] == INFINITY)
             rc = shore__fail(diag, SHORE_ENONFINITE,
@@ -131,7 +142,7 @@ static int continue_prompt(struct generation *g, const uint32_t *prompt, size_t 
                            struct shore_diag *diag) {
     int rc = forward(g, prompt, nprompt, diag);
     for (uint32_t i = 0; !rc && i < sampling->max_tokens; i++) {
-        uint32_t token = shore__sample((float *)g->logits.handle, g->m->arch.vocab, sampling, i);
+        uint32_t token = shore__sample(g->logits.host, g->m->arch.vocab, sampling, i);
         if (emit(ctx, token) || g->filled == g->capacity) break;
         if (i + 1 < sampling->max_tokens) rc = forward(g, &token, 1, diag);
     }
@@ -139,10 +150,10 @@ static int continue_prompt(struct generation *g, const uint32_t *prompt, size_t 
 }
 
 int shore__generate_in(struct shore__pager *pager, const struct shore__model *m, struct shore__compute *c,
-                       shore__buf memory, uint64_t bytes, const uint32_t *prompt, size_t nprompt,
-                       const struct shore__sampling *sampling, int (*emit)(void *ctx, uint32_t token), void *ctx,
-                       struct shore_diag *diag) {
-    struct generation g = {.m = m, .c = c, .pager = pager};
+                       struct shore__stream *stream, struct shore__both memory, uint64_t bytes, const uint32_t *prompt,
+                       size_t nprompt, const struct shore__sampling *sampling, int (*emit)(void *ctx, uint32_t token),
+                       void *ctx, struct shore_diag *diag) {
+    struct generation g = {.m = m, .c = c, .stream = stream, .pager = pager};
     struct shore__region_list rows;
     g.capacity = shore__generate_positions(m, nprompt + sampling->max_tokens);
     while (g.capacity > nprompt && shore__generate_bytes(m, c->mode, g.capacity) > bytes)
@@ -161,10 +172,9 @@ int shore__generate_in(struct shore__pager *pager, const struct shore__model *m,
     shore__generate_add(m, c->mode, g.capacity, &rows);
     shore__regions_lay_out(&rows);
     int rc = rows.failed ? shore__fail(diag, -ENOMEM, "out of memory") : 0;
-    if (!rc) {
-        place(&g, &(struct shore__memory){&rows, {memory}});
-        rc = continue_prompt(&g, prompt, nprompt, sampling, emit, ctx, diag);
-    }
+    struct shore__memory places = shore__memory_lent(&rows, memory);
+    if (!rc) rc = place(&g, &places, diag);
+    if (!rc) rc = continue_prompt(&g, prompt, nprompt, sampling, emit, ctx, diag);
     shore__regions_close(&rows);
     return rc;
 }

@@ -9,8 +9,8 @@
 /* As shore__generate(), with the pager set to its step and `bytes` of memory; the context is as long as a table of
  * positions and the memory allow, then generation stops. */
 int shore__generate_in(struct shore__pager *pager, const struct shore__model *m, struct shore__compute *c,
-                       shore__buf memory, uint64_t bytes, const uint32_t *prompt, size_t nprompt,
-                       const struct shore__sampling *sampling, int (*emit)(void *ctx, uint32_t token), void *ctx,
-                       struct shore_diag *diag);
+                       struct shore__stream *stream, struct shore__both memory, uint64_t bytes, const uint32_t *prompt,
+                       size_t nprompt, const struct shore__sampling *sampling, int (*emit)(void *ctx, uint32_t token),
+                       void *ctx, struct shore_diag *diag);
 
 #endif

@@ -9,27 +9,30 @@
 #include "number/bf16.h"
 
 #define NO_STEP SHORE__NO_STEP
+static const struct shore__both nowhere;
+
 #define SOURCE_SEGMENTS 4u /* read from a directory at a time */
 
 struct page {
     struct shore__page_id id;
     uint32_t segment, count;
-    void *buffer;       /* NULL: not in memory */
-    bool stays;         /* buffer is its own */
-    bool lent;          /* for a while */
-    bool loading;       /* load is under way */
-    bool updating;      /* update is under way, or its end has not been looked at */
-    bool in_parts;      /* more of it is to come */
-    bool handed_back;   /* the update fills buffer */
-    uint64_t step;      /* whose parameters buffer holds, or NO_STEP */
-    uint64_t next_step; /* that the update makes */
+    struct shore__both at;   /* nowhere: not in memory */
+    bool stays;              /* buffer is its own */
+    bool lent;               /* for a while */
+    bool loading;            /* load is under way */
+    bool updating;           /* update is under way, or its end has not been looked at */
+    bool in_parts;           /* more of it is to come */
+    bool handed_back;        /* the update fills buffer */
+    uint64_t step;           /* whose parameters buffer holds, or NO_STEP */
+    uint64_t next_step;      /* that the update makes */
+    struct shore__event put; /* the last, from there to where the device sees it; of no stream: none */
     struct shore_wait load, update;
     struct shore_completion then; /* the caller's, after update */
 };
 
 /* Buffers that pages of one kind share. */
 struct shared {
-    void *buffer[2];
+    struct shore__both buffer[2];
     struct page *holds[2];
     uint32_t count, in_use;
 };
@@ -37,11 +40,13 @@ struct shared {
 struct shore__pager {
     struct shore__weights_of of;
     struct shore__compute *c;
+    struct shore__stream *stream;
     size_t elem_bytes;
     uint64_t step;
     uint32_t npages, nslices;
     struct page *pages; /* tails of the first and last block, layers, input slices, output slices if untied */
     struct shared layers, slices;
+    shore__buf there[4]; /* layer, slice, tails: where pages are put, if the device's memory is another */
     shore__buf prepared_layer, prepared_slice, prepared_tail[2];
     float *staging; /* directory only */
     uint64_t waited_ns;
@@ -53,24 +58,28 @@ static struct page *page_of(struct shore__pager *p, struct shore__page_id id) {
 
 static void place(struct shore__pager *p, const struct shore__memory *memory) {
     for (uint32_t i = 0; i < p->npages; i++)
-        if (p->pages[i].stays) p->pages[i].buffer = shore__memory_host(memory, "page", i);
-    for (void *buffer; (buffer = shore__memory_host(memory, "layer buffer", p->layers.count));)
-        p->layers.buffer[p->layers.count++] = buffer;
-    for (void *buffer; (buffer = shore__memory_host(memory, "slice buffer", p->slices.count));)
-        p->slices.buffer[p->slices.count++] = buffer;
+        if (p->pages[i].stays) p->pages[i].at = shore__memory_both(memory, "page", i);
+    for (struct shore__both b; (b = shore__memory_both(memory, "layer buffer", p->layers.count)).host;)
+        p->layers.buffer[p->layers.count++] = b;
+    for (struct shore__both b; (b = shore__memory_both(memory, "slice buffer", p->slices.count)).host;)
+        p->slices.buffer[p->slices.count++] = b;
+    p->there[0] = shore__memory_at(memory, "layer there", 0);
+    p->there[1] = shore__memory_at(memory, "slice there", 0);
+    p->there[2] = shore__memory_at(memory, "tail there", 0);
+    p->there[3] = shore__memory_at(memory, "tail there", 1);
     p->prepared_layer = shore__memory_at(memory, "prepared layer", 0);
     p->prepared_slice = shore__memory_at(memory, "prepared slice", 0);
     for (uint32_t i = 0; i < 2; i++)
         p->prepared_tail[i] = shore__memory_at(memory, "prepared tail", i);
 }
 
-int shore__pager_open(const struct shore__weights_of *weights, struct shore__compute *c,
+int shore__pager_open(const struct shore__weights_of *weights, struct shore__compute *c, struct shore__stream *stream,
                       const struct shore__residency *r, const struct shore__memory *memory, struct shore__pager **out,
                       struct shore_diag *diag) {
     const struct shore__model *m = weights->model;
     struct shore__pager *p = calloc(1, sizeof *p);
     if (!p) return shore__fail(diag, -ENOMEM, "out of memory for the parameter pages");
-    *p = (struct shore__pager){.of = *weights, .c = c, .elem_bytes = c->mode == SHORE__F32 ? 4 : 2};
+    *p = (struct shore__pager){.of = *weights, .c = c, .stream = stream, .elem_bytes = c->mode == SHORE__F32 ? 4 : 2};
     p->npages = shore__pages_count(m);
     p->pages = calloc(p->npages, sizeof *p->pages);
     if (weights->source) p->staging = malloc((size_t)SOURCE_SEGMENTS * SHORE_SEGMENT_ELEMS * 4);
@@ -143,7 +152,7 @@ static int read_source(struct shore__pager *p, struct page *page, struct shore_d
         int rc = shore__source_read(p->of.source, page->id.block, page->segment + done, n, p->staging, diag);
         if (rc) return rc;
         size_t elems = (size_t)n * SHORE_SEGMENT_ELEMS;
-        char *to = (char *)page->buffer + (size_t)done * SHORE_SEGMENT_ELEMS * p->elem_bytes;
+        char *to = (char *)page->at.host + (size_t)done * SHORE_SEGMENT_ELEMS * p->elem_bytes;
         if (p->elem_bytes == 4)
             memcpy(to, p->staging, elems * 4);
         else
@@ -151,6 +160,14 @@ static int read_source(struct shore__pager *p, struct page *page, struct shore_d
         done += n;
     }
     return 0;
+}
+
+/* Before what lies there changes: the device may still have to see it. */
+static int wait_for_put(struct shore__pager *p, struct page *page, struct shore_diag *diag) {
+    if (!page->put.stream) return 0;
+    int rc = p->c->ops->wait(p->c, page->put, diag);
+    page->put.stream = NULL;
+    return rc;
 }
 
 /* Gives a page that does not stay a shared buffer: a free one, or the one whose page is not in use. */
@@ -164,14 +181,15 @@ static bool find_buffer(struct shore__pager *p, struct page *page, bool ahead) {
     if (chosen == s->count) return false;
     struct page *old = s->holds[chosen];
     if (old) {
+        wait_for_put(p, old, NULL); /* what fails on the stream is said to who uses it next */
         if (old->loading && ahead) return false;
         if (old->loading) shore_wait(&old->load, NULL);
         old->loading = false;
-        old->buffer = NULL;
+        old->at = nowhere;
         old->step = NO_STEP;
     }
     s->holds[chosen] = page;
-    page->buffer = s->buffer[chosen];
+    page->at = s->buffer[chosen];
     return true;
 }
 
@@ -201,15 +219,17 @@ static int start(struct shore__pager *p, struct page *page, bool ahead, struct s
         rc = end_update(p, last, ahead, &pending, diag);
     }
     if (rc || pending || !page->count) return rc;
-    if (page->loading || (page->buffer && page->step == p->step)) return 0;
-    if (!page->stays && !page->buffer && !find_buffer(p, page, ahead)) return 0;
+    if (page->loading || (page->at.host && page->step == p->step)) return 0;
+    if (!page->stays && !page->at.host && !find_buffer(p, page, ahead)) return 0;
+    rc = wait_for_put(p, page, diag);
+    if (rc) return rc;
     page->step = p->step;
     if (p->of.source) {
         rc = read_source(p, page, diag);
     } else {
         shore_wait_init(&page->load);
         rc = shore_fleet_fetch(p->of.fleet, p->step, page->id.block, page->segment, page->count,
-                               p->elem_bytes == 4 ? SHORE_FETCH_MASTER : SHORE_FETCH_BF16, page->buffer,
+                               p->elem_bytes == 4 ? SHORE_FETCH_MASTER : SHORE_FETCH_BF16, page->at.host,
                                shore_wait_completion(&page->load));
         page->loading = !rc;
         if (rc) shore__fail(diag, rc, "parameters cannot be fetched: %s", shore_error_text(rc));
@@ -234,29 +254,43 @@ static int get(struct shore__pager *p, struct page *page, struct shore_diag *dia
     return 0;
 }
 
+/* Where the device sees a page. */
+static int show(struct shore__pager *p, struct page *page, shore__buf there, shore__buf *out, struct shore_diag *diag) {
+    *out = page->at.device;
+    if (!shore__buf_is_none(*out) || !page->at.host) return 0;
+    *out = there;
+    size_t bytes = (size_t)page->count * SHORE_SEGMENT_ELEMS * p->elem_bytes;
+    int rc = p->c->ops->put(p->c, p->stream, there, page->at.host, bytes);
+    if (rc) return shore__fail(diag, rc, "parameters cannot be put: %s", shore_error_text(rc));
+    page->put = p->c->ops->record(p->c, p->stream);
+    return 0;
+}
+
 int shore__pager_layer(struct shore__pager *p, uint32_t layer, struct shore__weights *out, struct shore_diag *diag) {
     struct page *page = page_of(p, (struct shore__page_id){SHORE__PAGE_LAYER, layer, 0});
+    shore__buf raw;
     int rc = get(p, page, diag);
-    if (rc) return rc;
-    return shore__block_prepare(p->of.model, p->c, NULL, layer, shore__host_buf(page->buffer), p->prepared_layer, out);
+    if (!rc) rc = show(p, page, p->there[0], &raw, diag);
+    return rc ? rc : shore__block_prepare(p->of.model, p->c, p->stream, layer, raw, p->prepared_layer, out);
 }
 
 int shore__pager_tail(struct shore__pager *p, uint32_t block, struct shore__weights *out, struct shore_diag *diag) {
     struct page *page = page_of(p, (struct shore__page_id){SHORE__PAGE_TAIL, block, 0});
+    uint32_t nth = block ? 1 : 0;
+    shore__buf raw;
     int rc = get(p, page, diag);
-    if (rc) return rc;
-    return shore__block_prepare(p->of.model, p->c, NULL, block, shore__host_buf(page->buffer),
-                                p->prepared_tail[block ? 1 : 0], out);
+    if (!rc) rc = show(p, page, p->there[2 + nth], &raw, diag);
+    return rc ? rc : shore__block_prepare(p->of.model, p->c, p->stream, block, raw, p->prepared_tail[nth], out);
 }
 
 int shore__pager_slice(struct shore__pager *p, uint32_t block, uint32_t slice, shore__buf *out,
                        struct shore_diag *diag) {
     struct page *page = page_of(p, (struct shore__page_id){SHORE__PAGE_SLICE, block, slice});
-    int rc = get(p, page, diag);
-    if (rc) return rc;
     struct shore__slice range = shore__model_slice(p->of.model, slice);
-    return shore__slice_prepare(p->of.model, p->c, NULL, range.rows, shore__host_buf(page->buffer), p->prepared_slice,
-                                out);
+    shore__buf raw;
+    int rc = get(p, page, diag);
+    if (!rc) rc = show(p, page, p->there[1], &raw, diag);
+    return rc ? rc : shore__slice_prepare(p->of.model, p->c, p->stream, range.rows, raw, p->prepared_slice, out);
 }
 
 void shore__pager_want_layer(struct shore__pager *p, uint32_t layer) {
@@ -277,7 +311,7 @@ void shore__pager_want_slice(struct shore__pager *p, uint32_t block, uint32_t sl
 /* ---- memory that is lent -------------------------------------------------------------------------------------------
  */
 
-void shore__pager_lend(struct shore__pager *p, struct shore__page_id id, void *memory) {
+void shore__pager_lend(struct shore__pager *p, struct shore__page_id id, struct shore__both memory) {
     struct page *page = page_of(p, id);
     struct shared *s = id.kind == SHORE__PAGE_LAYER ? &p->layers : &p->slices;
     if (page->stays || page->updating) return;
@@ -285,7 +319,7 @@ void shore__pager_lend(struct shore__pager *p, struct shore__page_id id, void *m
     for (uint32_t i = 0; i < s->count; i++)
         if (s->holds[i] == page) s->holds[i] = NULL;
     page->loading = false;
-    page->buffer = memory;
+    page->at = memory;
     page->step = NO_STEP;
     page->stays = page->lent = true;
 }
@@ -300,7 +334,7 @@ int shore__pager_reclaim(struct shore__pager *p, struct shore_diag *diag) {
         if (page->loading) shore_wait(&page->load, NULL);
         if (!worst) worst = rc;
         page->loading = page->stays = page->lent = false;
-        page->buffer = NULL;
+        page->at = nowhere;
         page->step = NO_STEP;
     }
     return worst;
@@ -342,7 +376,7 @@ int shore__pager_update(struct shore__pager *p, struct shore__page_id id, struct
     /* what the next forward pass needs first */
     update->order = id.block;
     size_t at = (size_t)(update->segment - page->segment) * SHORE_SEGMENT_ELEMS * p->elem_bytes;
-    update->params_out = page->handed_back ? (char *)page->buffer + at : NULL;
+    update->params_out = page->handed_back ? (char *)page->at.host + at : NULL;
     shore_wait_add(&page->update);
     int rc = shore_fleet_update(p->of.fleet, update, (struct shore_completion){updated, page});
     if (rc) shore_wait_end(&page->update, rc);
@@ -376,7 +410,7 @@ void *shore__pager_place(const struct shore__pager *p, uint32_t block, uint32_t 
         if (page->id.block != block || !is_handed_back(page) || segment < page->segment ||
             segment - page->segment >= page->count)
             continue;
-        return (char *)page->buffer + (size_t)(segment - page->segment) * SHORE_SEGMENT_ELEMS * p->elem_bytes;
+        return (char *)page->at.host + (size_t)(segment - page->segment) * SHORE_SEGMENT_ELEMS * p->elem_bytes;
     }
     return NULL;
 }

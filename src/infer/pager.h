@@ -12,7 +12,8 @@
 struct shore__pager;
 
 /* memory: with the rows of shore__pages_add(). */
-int shore__pager_open(const struct shore__weights_of *weights, struct shore__compute *c,
+/* stream: what is done with pages is called on it. */
+int shore__pager_open(const struct shore__weights_of *weights, struct shore__compute *c, struct shore__stream *stream,
                       const struct shore__residency *r, const struct shore__memory *memory, struct shore__pager **out,
                       struct shore_diag *diag);
 void shore__pager_close(struct shore__pager *p); /* waits for what is being fetched */
@@ -33,7 +34,7 @@ void shore__pager_want_tail(struct shore__pager *p, uint32_t block);
 /* Memory for a page (a layer or a slice) that has none of its own, as if it stayed: updates that begin from now on hand
  * back to it. Until reclaim, which takes back all that was lent. A page that is being updated, or that stays, is left
  * as it is. */
-void shore__pager_lend(struct shore__pager *p, struct shore__page_id id, void *memory);
+void shore__pager_lend(struct shore__pager *p, struct shore__page_id id, struct shore__both memory);
 int shore__pager_reclaim(struct shore__pager *p, struct shore_diag *diag);
 
 /* Nanoseconds spent waiting for pages since the last call. */

@@ -8,25 +8,33 @@ static int failed(struct shore_diag *diag, int rc) {
     return rc ? shore__fail(diag, rc, "a tensor operation failed: %s", shore_error_text(rc)) : 0;
 }
 
-void shore__pass_place(struct shore__pass *pass, const struct shore__batch_shape *most,
-                       const struct shore__memory *memory) {
+int shore__rotary_place(const struct shore__model *m, struct shore__compute *c, struct shore__stream *stream,
+                        size_t positions, const struct shore__memory *memory, shore__buf *out,
+                        struct shore_diag *diag) {
+    struct shore__both table = shore__memory_both(memory, "rotary", 0);
+    *out = table.device;
+    if (!table.host) return 0;
+    shore__rope_table(&m->arch, positions, table.host);
+    return failed(diag, c->ops->put(c, stream, table.device, table.host, positions * m->arch.head_dim * 4));
+}
+
+int shore__pass_place(struct shore__pass *pass, const struct shore__batch_shape *most,
+                      const struct shore__memory *memory, struct shore_diag *diag) {
     pass->sequences = most->sequences;
     pass->seq_len = most->seq_len;
     pass->most_rows = most->rows;
     pass->most_unit_rows = most->unit_rows;
-    pass->tokens = shore__memory_at(memory, "tokens", 0);
-    pass->targets = shore__memory_at(memory, "targets", 0);
+    pass->tokens = shore__memory_both(memory, "tokens", 0);
+    pass->targets = shore__memory_both(memory, "targets", 0);
     pass->normed = shore__memory_at(memory, "normed", 0);
     pass->stats = shore__memory_at(memory, "stats", 0);
     pass->max = shore__memory_at(memory, "max", 0);
     pass->sum = shore__memory_at(memory, "sum", 0);
     pass->target_logit = shore__memory_at(memory, "target logit", 0);
-    pass->loss = shore__memory_at(memory, "loss", 0);
+    pass->loss = shore__memory_both(memory, "loss", 0);
     pass->logits = shore__memory_at(memory, "logits", 0);
     pass->inner = shore__memory_at(memory, "inner", 0);
-    pass->cos_sin = shore__memory_at(memory, "rotary", 0);
-    if (!shore__buf_is_none(pass->cos_sin))
-        shore__rope_table(&pass->m->arch, most->seq_len, shore__memory_host(memory, "rotary", 0));
+    return shore__rotary_place(pass->m, pass->c, pass->stream, most->seq_len, memory, &pass->cos_sin, diag);
 }
 
 static bool touches(const int32_t *tokens, size_t rows, const struct shore__slice *s) {
@@ -35,9 +43,10 @@ static bool touches(const int32_t *tokens, size_t rows, const struct shore__slic
     return false;
 }
 
-int shore__embed(const struct shore__model *m, struct shore__compute *c, struct shore__pager *pager, shore__buf tokens,
-                 size_t rows, size_t seq_len, size_t first_position, shore__buf x, struct shore_diag *diag) {
-    const int32_t *token = (const int32_t *)tokens.handle;
+int shore__embed(const struct shore__model *m, struct shore__compute *c, struct shore__stream *stream,
+                 struct shore__pager *pager, struct shore__both tokens, size_t rows, size_t seq_len,
+                 size_t first_position, shore__buf x, struct shore_diag *diag) {
+    const int32_t *token = tokens.host;
     size_t d = m->arch.d_model;
     uint32_t next = 0;
     for (uint32_t i = 0; i < m->nslices; i = next) {
@@ -53,7 +62,7 @@ int shore__embed(const struct shore__model *m, struct shore__compute *c, struct 
         }
         shore__pager_want_slice(pager, 0, next);
         if (m->arch.learned_positions) shore__pager_want_tail(pager, 0);
-        rc = failed(diag, c->ops->embed(c, NULL, x, table, tokens, rows, d, s.first, s.rows));
+        rc = failed(diag, c->ops->embed(c, stream, x, table, tokens.device, rows, d, s.first, s.rows));
         if (rc) return rc;
     }
     shore__pager_want_layer(pager, 1);
@@ -61,11 +70,21 @@ int shore__embed(const struct shore__model *m, struct shore__compute *c, struct 
     struct shore__weights w;
     int rc = shore__pager_tail(pager, 0, &w, diag);
     if (rc) return rc;
-    return failed(diag, c->ops->position(c, NULL, x, w.role[SHORE__POSITION_TABLE], rows, d, seq_len, first_position));
+    return failed(diag,
+                  c->ops->position(c, stream, x, w.role[SHORE__POSITION_TABLE], rows, d, seq_len, first_position));
+}
+
+int shore__pass_put(struct shore__pass *pass, struct shore_diag *diag) {
+    const struct shore__compute_ops *op = pass->c->ops;
+    size_t bytes = shore__pass_rows(pass) * 4;
+    int rc = op->put(pass->c, pass->stream, pass->tokens.device, pass->tokens.host, bytes);
+    if (!rc) rc = op->put(pass->c, pass->stream, pass->targets.device, pass->targets.host, bytes);
+    return failed(diag, rc);
 }
 
 int shore__pass_embed(struct shore__pass *pass, shore__buf x, struct shore_diag *diag) {
-    return shore__embed(pass->m, pass->c, pass->pager, pass->tokens, shore__pass_rows(pass), pass->seq_len, 0, x, diag);
+    return shore__embed(pass->m, pass->c, pass->stream, pass->pager, pass->tokens, shore__pass_rows(pass),
+                        pass->seq_len, 0, x, diag);
 }
 
 int shore__pass_layer(struct shore__pass *pass, uint32_t layer, shore__buf in, shore__buf out,
@@ -76,7 +95,7 @@ int shore__pass_layer(struct shore__pass *pass, uint32_t layer, shore__buf in, s
     for (size_t u = 0; !rc && u < shore__pass_units(pass); u++) {
         size_t rows = shore__pass_unit_rows(pass, u);
         struct shore__inner inner = shore__inner_at(pass->m, pass->c->mode, rows, pass->inner, true, SHORE__NO_BUF);
-        rc = failed(diag, shore__layer_forward(pass->m, pass->c, NULL, &w, pass->cos_sin, rows, pass->seq_len,
+        rc = failed(diag, shore__layer_forward(pass->m, pass->c, pass->stream, &w, pass->cos_sin, rows, pass->seq_len,
                                                shore__pass_at(pass, in, u), &inner, shore__pass_at(pass, out, u)));
     }
     return rc;
@@ -96,13 +115,11 @@ int shore__pass_norm(struct shore__pass *pass, shore__buf x, struct shore_diag *
     struct shore__weights w;
     int rc = shore__pager_tail(pass->pager, shore__model_head(m), &w, diag);
     if (rc) return rc;
-    rc = op->norm(pass->c, NULL, pass->normed, pass->stats, x, w.role[SHORE__NORMF_GAIN], w.role[SHORE__NORMF_BIAS],
-                  m->arch.norm_eps, m->arch.rms_norm, all, m->arch.d_model);
-    float *max = (float *)pass->max.handle;
-    for (size_t i = 0; i < all; i++)
-        max[i] = -INFINITY;
-    if (!rc) rc = op->zero(pass->c, NULL, pass->sum, all * 4);
-    if (!rc) rc = op->zero(pass->c, NULL, pass->target_logit, all * 4);
+    rc = op->norm(pass->c, pass->stream, pass->normed, pass->stats, x, w.role[SHORE__NORMF_GAIN],
+                  w.role[SHORE__NORMF_BIAS], m->arch.norm_eps, m->arch.rms_norm, all, m->arch.d_model);
+    if (!rc) rc = op->fill(pass->c, pass->stream, pass->max, -INFINITY, all);
+    if (!rc) rc = op->zero(pass->c, pass->stream, pass->sum, all * 4);
+    if (!rc) rc = op->zero(pass->c, pass->stream, pass->target_logit, all * 4);
     return failed(diag, rc);
 }
 
@@ -123,17 +140,17 @@ int shore__pass_losses(struct shore__pass *pass, size_t first, size_t count, str
             size_t rows = shore__pass_unit_rows(pass, u), at = u * unit * 4;
             shore__buf logits = shore__pass_logits(pass, i, u);
             all += rows;
-            rc = op->head_logits(c, NULL, logits, shore__pass_at(pass, pass->normed, u), table, rows, s.rows,
+            rc = op->head_logits(c, pass->stream, logits, shore__pass_at(pass, pass->normed, u), table, rows, s.rows,
                                  m->arch.d_model);
             if (!rc)
-                rc = op->head_merge(c, NULL, shore__at(pass->max, at), shore__at(pass->sum, at),
-                                    shore__at(pass->target_logit, at), logits, shore__at(pass->targets, at), rows,
-                                    s.rows, s.first);
+                rc = op->head_merge(c, pass->stream, shore__at(pass->max, at), shore__at(pass->sum, at),
+                                    shore__at(pass->target_logit, at), logits, shore__at(pass->targets.device, at),
+                                    rows, s.rows, s.first);
         }
         if (rc) return failed(diag, rc);
     }
     size_t at = first * unit * 4;
-    return failed(diag, op->head_loss(c, NULL, shore__at(pass->loss, at), shore__at(pass->max, at),
+    return failed(diag, op->head_loss(c, pass->stream, shore__at(pass->loss.device, at), shore__at(pass->max, at),
                                       shore__at(pass->sum, at), shore__at(pass->target_logit, at), all));
 }
 
@@ -142,10 +159,14 @@ int shore__pass_loss(struct shore__pass *pass, shore__buf x, struct shore_diag *
     return rc ? rc : shore__pass_losses(pass, 0, shore__pass_units(pass), diag);
 }
 
-double shore__pass_loss_sum(const struct shore__pass *pass) {
-    const float *loss = (const float *)pass->loss.handle;
-    double sum = 0;
-    for (size_t i = 0; i < shore__pass_rows(pass); i++)
-        sum += loss[i];
-    return sum;
+int shore__pass_loss_sum(const struct shore__pass *pass, double *sum, struct shore_diag *diag) {
+    const float *loss = pass->loss.host;
+    size_t rows = shore__pass_rows(pass);
+    int rc = failed(diag, pass->c->ops->get(pass->c, pass->stream, pass->loss.host, pass->loss.device, rows * 4));
+    if (!rc) rc = shore__sync(pass->c, pass->stream, diag);
+    if (rc) return rc;
+    *sum = 0;
+    for (size_t i = 0; i < rows; i++)
+        *sum += loss[i];
+    return 0;
 }

@@ -9,24 +9,29 @@
 struct shore__pass {
     const struct shore__model *m;
     struct shore__compute *c;
+    struct shore__stream *stream; /* all of it is called on this one */
     struct shore__pager *pager;
     size_t sequences, seq_len; /* of the batch in hand */
     size_t most_rows, most_unit_rows;
-    shore__buf tokens, targets;              /* int32 [rows] */
-    shore__buf cos_sin;                      /* fp32 [seq_len, head_dim], or none */
-    shore__buf normed;                       /* [rows, d]: final norm's output */
-    shore__buf stats;                        /* fp32 [rows, 2] */
-    shore__buf max, sum, target_logit, loss; /* fp32 [rows] */
-    shore__buf logits;                       /* fp32 [unit rows, slice rows] */
-    shore__buf inner;                        /* inner activations of one unit */
-    shore__buf kept_logits;                  /* pieces (slice, unit) 0 .. nkept - 1 are kept for backward, */
-    size_t nkept, kept_units;                /* of kept_units units at a time */
+    struct shore__both tokens, targets; /* int32 [rows] */
+    shore__buf cos_sin;                 /* fp32 [seq_len, head_dim], or none */
+    shore__buf normed;                  /* [rows, d]: final norm's output */
+    shore__buf stats;                   /* fp32 [rows, 2] */
+    shore__buf max, sum, target_logit;  /* fp32 [rows] */
+    struct shore__both loss;            /* the same */
+    shore__buf logits;                  /* fp32 [unit rows, slice rows] */
+    shore__buf inner;                   /* inner activations of one unit */
+    shore__buf kept_logits;             /* pieces (slice, unit) 0 .. nkept - 1 are kept for backward, */
+    size_t nkept, kept_units;           /* of kept_units units at a time */
 };
 
 /* For batches of at most that shape. memory: with the rows of shore__batch_add(). pass->m and c are set by the caller;
  * fills the rotary table. */
-void shore__pass_place(struct shore__pass *pass, const struct shore__batch_shape *most,
-                       const struct shore__memory *memory);
+int shore__pass_place(struct shore__pass *pass, const struct shore__batch_shape *most,
+                      const struct shore__memory *memory, struct shore_diag *diag);
+/* The rotary table of so many positions, in the row "rotary"; none where positions are learned. */
+int shore__rotary_place(const struct shore__model *m, struct shore__compute *c, struct shore__stream *stream,
+                        size_t positions, const struct shore__memory *memory, shore__buf *out, struct shore_diag *diag);
 
 /* Units of the batch in hand: how many, and the rows of unit u, which begins at row u * shore__pass_unit(pass). */
 static inline size_t shore__pass_unit(const struct shore__pass *pass) {
@@ -50,8 +55,11 @@ static inline shore__buf shore__pass_at(const struct shore__pass *pass, shore__b
 shore__buf shore__pass_logits(const struct shore__pass *pass, uint32_t slice, size_t u);
 
 /* x [rows, d] from tokens [rows] of sequences of seq_len, the first at first_position. */
-int shore__embed(const struct shore__model *m, struct shore__compute *c, struct shore__pager *pager, shore__buf tokens,
-                 size_t rows, size_t seq_len, size_t first_position, shore__buf x, struct shore_diag *diag);
+int shore__embed(const struct shore__model *m, struct shore__compute *c, struct shore__stream *stream,
+                 struct shore__pager *pager, struct shore__both tokens, size_t rows, size_t seq_len,
+                 size_t first_position, shore__buf x, struct shore_diag *diag);
+/* The batch's tokens and targets, to the device; the host's may be changed again after shore__sync(). */
+int shore__pass_put(struct shore__pass *pass, struct shore_diag *diag);
 /* x [rows, d] from the batch in hand. */
 int shore__pass_embed(struct shore__pass *pass, shore__buf x, struct shore_diag *diag);
 /* out from in through one layer, without keeping inner activations. in and out may be the same. */
@@ -63,6 +71,6 @@ int shore__pass_loss(struct shore__pass *pass, shore__buf x, struct shore_diag *
 int shore__pass_norm(struct shore__pass *pass, shore__buf x, struct shore_diag *diag);
 int shore__pass_losses(struct shore__pass *pass, size_t first, size_t count, struct shore_diag *diag);
 /* Sum of the losses of the batch, rows in order. */
-double shore__pass_loss_sum(const struct shore__pass *pass);
+int shore__pass_loss_sum(const struct shore__pass *pass, double *sum, struct shore_diag *diag);
 
 #endif

@@ -19,17 +19,17 @@ void shore__batch_add(const struct shore__model *m, enum shore__mode mode, const
         enum shore__region_kind kind;
         uint64_t bytes;
     } row[] = {
-        {"tokens", SHORE__REGION_DEVICE, b->rows * 4},
-        {"targets", SHORE__REGION_DEVICE, b->rows * 4},
+        {"tokens", SHORE__REGION_BOTH, b->rows * 4},
+        {"targets", SHORE__REGION_BOTH, b->rows * 4},
         {"normed", SHORE__REGION_DEVICE, b->rows * m->arch.d_model * e},
         {"stats", SHORE__REGION_DEVICE, b->rows * 8},
         {"max", SHORE__REGION_DEVICE, b->rows * 4},
         {"sum", SHORE__REGION_DEVICE, b->rows * 4},
         {"target logit", SHORE__REGION_DEVICE, b->rows * 4},
-        {"loss", SHORE__REGION_DEVICE, b->rows * 4},
+        {"loss", SHORE__REGION_BOTH, b->rows * 4},
         {"logits", SHORE__REGION_DEVICE, b->unit_rows * (uint64_t)m->slice_rows * 4},
         {"inner", SHORE__REGION_DEVICE, shore__inner_bytes(m, mode, b->unit_rows, true)},
-        {"rotary", SHORE__REGION_DEVICE, m->arch.learned_positions ? 0 : b->seq_len * m->arch.head_dim * 4},
+        {"rotary", SHORE__REGION_BOTH, m->arch.learned_positions ? 0 : b->seq_len * m->arch.head_dim * 4},
     };
     for (size_t i = 0; i < sizeof row / sizeof *row; i++)
         shore__regions_add_always(rows, row[i].name, 0, row[i].kind, row[i].bytes);

@@ -52,8 +52,8 @@ static bool head_goes_by_units(const struct shore__sizing *z) {
  */
 static bool reads_ahead(const struct shore__sizing *z) {
     const struct shore__facts *f = z->f;
-    return computing_outlasts_drives(f) && f->model->arch.tied && z->plan->hold_table_gradient && f->scratch &&
-           !f->remote && !f->emulated && !f->host_update && !f->compressed;
+    return computing_outlasts_drives(f) && f->one_memory && f->model->arch.tied && z->plan->hold_table_gradient &&
+           f->scratch && !f->remote && !f->emulated && !f->host_update && !f->compressed;
 }
 
 static void raise_to(struct shore__sizing *z, size_t *field, size_t most, uint64_t budget) {

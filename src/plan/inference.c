@@ -22,7 +22,7 @@ static uint64_t sum(void *ctx) {
     shore__regions_add_always(z->rows, "workspace", 0, SHORE__REGION_DEVICE, f->workspace_bytes);
     shore__pages_add(m, f->mode, &z->plan->residency, z->rows);
     if (z->generation_bytes)
-        shore__regions_add_always(z->rows, "generation", 0, SHORE__REGION_DEVICE, z->generation_bytes);
+        shore__regions_add_always(z->rows, "generation", 0, SHORE__REGION_BOTH, z->generation_bytes);
     else
         shore__batch_add(m, f->mode, &f->batch, z->rows);
     shore__regions_add_always(z->rows, "x", 0, SHORE__REGION_DEVICE, (uint64_t)rows * m->arch.d_model * 4);

@@ -22,8 +22,8 @@ void shore__regions_cut(struct shore__region_list *r, uint32_t count) {
     if (r->count > count) r->count = count;
 }
 
-void shore__regions_add(struct shore__region_list *r, const char *name, uint32_t index, enum shore__region_kind kind,
-                        uint64_t bytes, struct shore__lifetime live) {
+static void add(struct shore__region_list *r, const char *name, uint32_t index, enum shore__region_kind kind,
+                uint64_t bytes, struct shore__lifetime live) {
     enum { FIRST = 128 };
     assert(live.from < r->phases && live.to < r->phases);
     if (r->count == r->room) {
@@ -39,10 +39,17 @@ void shore__regions_add(struct shore__region_list *r, const char *name, uint32_t
     r->item[r->count++] = (struct shore__region){
         .name = name,
         .index = index,
-        .kind = r->one_memory ? SHORE__REGION_DEVICE : kind,
+        .kind = kind,
         .bytes = shore__arena_round(bytes),
         .live = live,
     };
+}
+
+void shore__regions_add(struct shore__region_list *r, const char *name, uint32_t index, enum shore__region_kind kind,
+                        uint64_t bytes, struct shore__lifetime live) {
+    bool both = kind == SHORE__REGION_BOTH;
+    add(r, name, index, both || r->one_memory ? SHORE__REGION_DEVICE : kind, bytes, live);
+    if (both && !r->one_memory) add(r, name, index, SHORE__REGION_PINNED, bytes, live);
 }
 
 void shore__regions_add_always(struct shore__region_list *r, const char *name, uint32_t index,
@@ -140,10 +147,39 @@ struct shore__region *shore__regions_find(const struct shore__region_list *r, co
     return NULL;
 }
 
-shore__buf shore__memory_at(const struct shore__memory *memory, const char *name, uint32_t index) {
-    const struct shore__region *row = shore__regions_find(memory->regions, name, index);
-    if (!row || !row->bytes) return SHORE__NO_BUF;
-    return shore__at(memory->base[row->kind], row->offset);
+int shore__memory_open(struct shore__memory *memory, const struct shore__region_list *regions, struct shore__compute *c,
+                       struct shore_diag *diag) {
+    int rc = 0;
+    *memory = (struct shore__memory){.regions = regions};
+    for (int k = 0; !rc && k < SHORE__REGION_KINDS; k++)
+        if (regions->bytes[k])
+            rc = c->ops->alloc(c, (enum shore__memory_kind)k, regions->bytes[k], &memory->span[k], diag);
+    if (rc) shore__memory_close(memory, c);
+    return rc;
+}
+
+void shore__memory_close(struct shore__memory *memory, struct shore__compute *c) {
+    for (int k = 0; k < SHORE__REGION_KINDS; k++)
+        if (memory->span[k].bytes) c->ops->free(c, &memory->span[k]);
+}
+
+struct shore__memory shore__memory_lent(const struct shore__region_list *regions, struct shore__both lent) {
+    assert(regions->one_memory);
+    return (struct shore__memory){regions, {{.host = lent.host, .device = lent.device}}};
+}
+
+struct shore__both shore__memory_both(const struct shore__memory *memory, const char *name, uint32_t index) {
+    const struct shore__region_list *r = memory->regions;
+    struct shore__both b = {NULL, SHORE__NO_BUF};
+    for (uint32_t i = 0; i < r->count; i++) {
+        const struct shore__region *row = &r->item[i];
+        const struct shore__span *span = &memory->span[row->kind];
+        if (row->index != index || !row->bytes || strcmp(row->name, name) != 0) continue;
+        struct shore__both at = shore__both_at((struct shore__both){span->host, span->device}, row->offset);
+        if (at.host) b.host = at.host;
+        if (!shore__buf_is_none(at.device)) b.device = at.device;
+    }
+    return b;
 }
 
 /* ---- raising -------------------------------------------------------------------------------------------------------

@@ -16,7 +16,13 @@
 #include "base/arena.h"
 #include "compute/compute.h"
 
-enum shore__region_kind { SHORE__REGION_DEVICE, SHORE__REGION_PINNED, SHORE__REGION_PLAIN, SHORE__REGION_KINDS };
+enum shore__region_kind {
+    SHORE__REGION_DEVICE = SHORE__MEMORY_DEVICE,
+    SHORE__REGION_PINNED = SHORE__MEMORY_PINNED,
+    SHORE__REGION_PLAIN = SHORE__MEMORY_PLAIN,
+    SHORE__REGION_KINDS = SHORE__MEMORY_KINDS,
+    SHORE__REGION_BOTH, /* added as two rows, of the device and pinned, between which it is put and got */
+};
 
 /* Phases [from, to], both included; to < from: over the end of a step into the next one. */
 struct shore__lifetime {
@@ -83,15 +89,34 @@ void shore__regions_grow(struct shore__region_list *r, struct shore__region *row
 /* The row, or NULL. */
 struct shore__region *shore__regions_find(const struct shore__region_list *r, const char *name, uint32_t index);
 
+/* Where something lies on the host and on the device: the same memory where there is one, otherwise two. */
+struct shore__both {
+    void *host;        /* NULL: not there */
+    shore__buf device; /* none: not there */
+};
+static inline struct shore__both shore__both_at(struct shore__both b, uint64_t bytes) {
+    if (b.host) b.host = (char *)b.host + bytes;
+    if (!shore__buf_is_none(b.device)) b.device = shore__at(b.device, bytes);
+    return b;
+}
+
 /* Rows that have been laid out, and the memory that they lie in. */
 struct shore__memory {
     const struct shore__region_list *regions;
-    shore__buf base[SHORE__REGION_KINDS];
+    struct shore__span span[SHORE__REGION_KINDS];
 };
-/* Where the row lies; none if it has no bytes, or is not there. */
-shore__buf shore__memory_at(const struct shore__memory *memory, const char *name, uint32_t index);
+int shore__memory_open(struct shore__memory *memory, const struct shore__region_list *regions, struct shore__compute *c,
+                       struct shore_diag *diag);
+void shore__memory_close(struct shore__memory *memory, struct shore__compute *c);
+/* Rows of one stretch, in memory that is lent. */
+struct shore__memory shore__memory_lent(const struct shore__region_list *regions, struct shore__both lent);
+/* Where the row lies; nowhere if it has no bytes, or is not there. */
+struct shore__both shore__memory_both(const struct shore__memory *memory, const char *name, uint32_t index);
+static inline shore__buf shore__memory_at(const struct shore__memory *memory, const char *name, uint32_t index) {
+    return shore__memory_both(memory, name, index).device;
+}
 static inline void *shore__memory_host(const struct shore__memory *memory, const char *name, uint32_t index) {
-    return (void *)shore__memory_at(memory, name, index).handle; // NOLINT(performance-no-int-to-ptr): a handle
+    return shore__memory_both(memory, name, index).host;
 }
 
 /* Raises *field, up to most, to the largest value with which bytes(ctx) fits the room. bytes grows with it, but may

@@ -128,7 +128,7 @@ static void add_activations(const struct shore__sizing *z) {
     uint32_t layers = f->model->arch.n_layer, ring = plan->kept_boundaries == layers + 1 ? 0 : 2;
     uint64_t boundary = shore__plan_boundary_bytes(f);
     for (uint32_t i = 0; i < ring; i++)
-        always(z, "passing boundary", i, SHORE__REGION_DEVICE, boundary);
+        always(z, "passing boundary", i, SHORE__REGION_BOTH, boundary);
     for (uint32_t l = layers + 2 - (uint32_t)plan->kept_boundaries; l <= layers; l++)
         always(z, "boundary", l, SHORE__REGION_DEVICE, boundary);
     always(z, "boundary", layers + 1, SHORE__REGION_DEVICE,
@@ -142,7 +142,7 @@ static void add_activations(const struct shore__sizing *z) {
                            (struct shore__lifetime){shore__phase_forward(l), shore__phase_backward(layers, l)});
     }
     for (uint32_t i = 0; plan->offloaded_inner && i < SHORE__OFFLOAD_SLOTS; i++)
-        always(z, "inner passing", i, SHORE__REGION_PINNED, shore__plan_offload_bytes(f));
+        always(z, "inner passing", i, SHORE__REGION_BOTH, shore__plan_offload_bytes(f));
 }
 
 static void add_backward(const struct shore__sizing *z) {
@@ -157,13 +157,13 @@ static void add_backward(const struct shore__sizing *z) {
             shore__backward_scratch_bytes(m, f->mode, f->batch.unit_rows));
     if (m->arch.tied && plan->hold_table_gradient) {
         uint64_t elems = m->layout->blocks[0].padded_elems;
-        in_step(z, "table gradient", 0, SHORE__REGION_PINNED, elems * 4);
+        in_step(z, "table gradient", 0, SHORE__REGION_BOTH, elems * 4);
         if (f->gradient_bf16) in_step(z, "table gradient bf16", 0, SHORE__REGION_PINNED, elems * 2);
     }
-    if (!m->arch.tied && f->compressed) in_step(z, "whole gradient", 0, SHORE__REGION_PINNED, larger_table_bytes(m));
+    if (!m->arch.tied && f->compressed) in_step(z, "whole gradient", 0, SHORE__REGION_BOTH, larger_table_bytes(m));
     uint64_t piece = shore__plan_piece_bytes(f, plan->hold_table_gradient);
     for (uint32_t i = 0; i < plan->gradient_buffers; i++)
-        in_step(z, "gradient", i, SHORE__REGION_PINNED, piece);
+        in_step(z, "gradient", i, SHORE__REGION_BOTH, piece);
     in_step(z, "host update", 0, SHORE__REGION_PINNED,
             plan->host_buffers * plan->host_segments * (shore__plan_state_bytes(f) + SEGMENT_BYTES));
 }
@@ -178,8 +178,7 @@ static void add_rows(const struct shore__sizing *z) {
     shore__batch_add(m, f->mode, &f->batch, z->rows);
     shore__pages_add(m, f->mode, &plan->residency, z->rows);
     add_backward(z); /* what samples take first; activations are idle for parameters, too */
-    shore__regions_add(z->rows, "sample", 0, SHORE__REGION_DEVICE,
-                       f->samples ? shore__generate_bytes(m, f->mode, 1) : 0,
+    shore__regions_add(z->rows, "sample", 0, SHORE__REGION_BOTH, f->samples ? shore__generate_bytes(m, f->mode, 1) : 0,
                        (struct shore__lifetime){between, between});
     shore__regions_add(z->rows, "logits kept", 0, SHORE__REGION_DEVICE,
                        plan->kept_logits * f->batch.unit_rows * m->slice_rows * 4,
@@ -232,7 +231,7 @@ int shore__plan_training(const struct shore__facts *f, uint64_t budget, struct s
         shore__plan_sum(&z);
         if (!rows->failed) {
             shore__plan_lend(&z);
-            shore__regions_grow(rows, shore__regions_find(rows, "sample", 0));
+            if (f->one_memory) shore__regions_grow(rows, shore__regions_find(rows, "sample", 0));
         }
         if (needs) {
             needs->kept_pairs = out->kept_inner;

@@ -9,7 +9,7 @@
 /* Between memory and scratch. */
 struct scratch_transfer {
     struct shore_wait wait;
-    bool pending;
+    bool pending, back; /* back: from scratch */
 };
 
 struct activations {
@@ -18,7 +18,8 @@ struct activations {
     unsigned char (*boundary_seal)[16];         /* the same */
     shore__buf *kept;                           /* [layers * units]: inner activations, or none */
     unsigned char (*inner_seal)[16];            /* the same */
-    shore__buf offload_slot[SHORE__OFFLOAD_SLOTS];
+    struct shore__both passing[2];              /* boundaries that are not kept take turns in them */
+    struct shore__both offload_slot[SHORE__OFFLOAD_SLOTS];
     struct scratch_transfer offload_transfer[SHORE__OFFLOAD_SLOTS];
     unsigned char (*slice_seal)[16]; /* of a tied table's gradient */
     size_t offloaded_inner;          /* of plan.offloaded_inner, those that these volumes have room for */
@@ -49,8 +50,25 @@ static int transfer(struct trainer *t, struct scratch_transfer *x, bool put, con
     rc = put ? shore_fleet_scratch_put(t->fleet, offset, bytes, memory, seal, done)
              : shore_fleet_scratch_get(t->fleet, offset, bytes, memory, seal, done);
     x->pending = !rc;
+    x->back = !put;
     return rc ? shore__fail(diag, rc, "%s cannot be %s: %s", what, put ? "stored" : "read back", shore_error_text(rc))
               : 0;
+}
+
+/* The same between scratch and memory that the device has too: what goes has come from there before, and what has come
+ * back is put there once it has been waited for. */
+static int both_transfer(struct trainer *t, struct scratch_transfer *x, bool put, uint64_t offset, uint64_t bytes,
+                         struct shore__both memory, unsigned char seal[16], struct shore_diag *diag) {
+    int rc = put ? train_get(t, memory.host, memory.device, bytes, diag) : shore__sync(t->c, t->pass.stream, diag);
+    return rc ? rc : transfer(t, x, put, "activations", offset, bytes, memory.host, seal, diag);
+}
+
+static int both_wait(struct trainer *t, struct scratch_transfer *x, uint64_t bytes, struct shore__both memory,
+                     struct shore_diag *diag) {
+    bool back = x->pending && x->back;
+    int rc = transfer_wait(t, x, diag);
+    if (rc || !back) return rc;
+    return train_op_failed(diag, t->c->ops->put(t->c, t->pass.stream, memory.device, memory.host, bytes));
 }
 
 /* ---- boundaries ----------------------------------------------------------------------------------------------------
@@ -73,14 +91,14 @@ shore__buf shore__boundary_working(const struct trainer *t, uint32_t layer) {
 
 static int boundary_move(struct trainer *t, uint32_t layer, bool put, struct shore_diag *diag) {
     if (layer < 1 || layer > t->m->arch.n_layer + 1 - t->plan.kept_boundaries) return 0;
-    return transfer(t, &t->activations->boundary_transfer[layer], put, "activations",
-                    shore__plan_scratch_boundary(&t->facts, layer), shore__plan_boundary_bytes(&t->facts),
-                    (void *)shore__boundary(t, layer).handle, t->activations->boundary_seal[layer], diag);
+    struct activations *a = t->activations;
+    return both_transfer(t, &a->boundary_transfer[layer], put, shore__plan_scratch_boundary(&t->facts, layer),
+                         shore__plan_boundary_bytes(&t->facts), a->passing[layer % 2], a->boundary_seal[layer], diag);
 }
 
 int shore__boundary_leave(struct trainer *t, uint32_t layer, struct shore_diag *diag) {
     if (stores_apart(t)) {
-        int rc = t->c->ops->store(t->c, NULL, shore__boundary(t, layer), shore__boundary_working(t, layer),
+        int rc = t->c->ops->store(t->c, t->pass.stream, shore__boundary(t, layer), shore__boundary_working(t, layer),
                                   shore__pass_rows(&t->pass) * t->m->arch.d_model);
         if (rc) return train_op_failed(diag, rc);
     }
@@ -92,7 +110,9 @@ int shore__boundary_fetch(struct trainer *t, uint32_t layer, struct shore_diag *
 }
 
 int shore__boundary_wait(struct trainer *t, uint32_t layer, struct shore_diag *diag) {
-    return transfer_wait(t, &t->activations->boundary_transfer[layer], diag);
+    struct activations *a = t->activations;
+    return both_wait(t, &a->boundary_transfer[layer], shore__plan_boundary_bytes(&t->facts), a->passing[layer % 2],
+                     diag);
 }
 
 int shore__boundary_load(struct trainer *t, uint32_t layer, size_t u, shore__buf *in) {
@@ -101,7 +121,7 @@ int shore__boundary_load(struct trainer *t, uint32_t layer, size_t u, shore__buf
            at = u * shore__pass_unit(pass) * d * shore__mode_bytes(shore__stored_mode(t->c->mode));
     *in = shore__pass_at(pass, shore__boundary_working(t, layer), u);
     if (!stores_apart(t)) return 0;
-    return t->c->ops->load(t->c, NULL, *in, shore__at(shore__boundary(t, layer), at),
+    return t->c->ops->load(t->c, t->pass.stream, *in, shore__at(shore__boundary(t, layer), at),
                            shore__pass_unit_rows(pass, u) * d);
 }
 
@@ -120,7 +140,7 @@ struct unit_inner shore__train_inner_of(const struct trainer *t, uint32_t layer,
         .place = t->activations->kept[(size_t)(layer - 1) * t->plan.units + u],
         .offloaded = is_offloaded(t, nth),
     };
-    if (i.offloaded) i.place = t->activations->offload_slot[nth % SHORE__OFFLOAD_SLOTS];
+    if (i.offloaded) i.place = t->activations->offload_slot[nth % SHORE__OFFLOAD_SLOTS].device;
     i.kept = !shore__buf_is_none(i.place);
     i.stays = i.kept && !i.offloaded && !stores_apart(t);
     i.cheap = !i.kept || nth < t->plan.full_inner;
@@ -132,18 +152,21 @@ struct unit_inner shore__train_inner_of(const struct trainer *t, uint32_t layer,
 static int inner_move(struct trainer *t, size_t nth, bool put, struct shore_diag *diag) {
     size_t slot = nth % SHORE__OFFLOAD_SLOTS;
     uint64_t before = t->waits.drives_ns; /* for the one that the slot is used by */
-    int rc =
-        transfer(t, &t->activations->offload_transfer[slot], put, "activations",
-                 shore__plan_scratch_inner(&t->facts, nth - t->plan.kept_inner), shore__plan_offload_bytes(&t->facts),
-                 (void *)t->activations->offload_slot[slot].handle, t->activations->inner_seal[nth], diag);
+    struct activations *a = t->activations;
+    int rc = both_transfer(t, &a->offload_transfer[slot], put,
+                           shore__plan_scratch_inner(&t->facts, nth - t->plan.kept_inner),
+                           shore__plan_offload_bytes(&t->facts), a->offload_slot[slot], a->inner_seal[nth], diag);
     t->waits.scratch_ns += t->waits.drives_ns - before;
     return rc;
 }
 
 static int slot_wait(struct trainer *t, const struct unit_inner *i, struct shore_diag *diag) {
     uint64_t before = t->waits.drives_ns;
-    int rc =
-        i->offloaded ? transfer_wait(t, &t->activations->offload_transfer[i->nth % SHORE__OFFLOAD_SLOTS], diag) : 0;
+    struct activations *a = t->activations;
+    size_t slot = i->nth % SHORE__OFFLOAD_SLOTS;
+    int rc = i->offloaded ? both_wait(t, &a->offload_transfer[slot], shore__plan_offload_bytes(&t->facts),
+                                      a->offload_slot[slot], diag)
+                          : 0;
     t->waits.scratch_ns += t->waits.drives_ns - before;
     return rc;
 }
@@ -160,7 +183,8 @@ int shore__train_inner_enter(struct trainer *t, const struct unit_inner *i, stru
 int shore__train_inner_leave(struct trainer *t, const struct unit_inner *i, struct shore_diag *diag) {
     int rc = slot_wait(t, i, diag);
     if (rc) return rc;
-    if (i->kept && stores_apart(t)) rc = shore__inner_store(t->m, t->c, NULL, i->rows, &i->at, i->place, i->cheap);
+    if (i->kept && stores_apart(t))
+        rc = shore__inner_store(t->m, t->c, t->pass.stream, i->rows, &i->at, i->place, i->cheap);
     if (rc) return train_op_failed(diag, rc);
     return i->offloaded ? inner_move(t, i->nth, true, diag) : 0;
 }
@@ -170,11 +194,11 @@ int shore__train_inner_load(struct trainer *t, const struct unit_inner *i, const
     int rc = slot_wait(t, i, diag);
     if (rc || !i->kept) return rc;
     if (stores_apart(t)) {
-        rc = shore__inner_load(t->m, t->c, NULL, i->rows, at, i->place, i->cheap);
+        rc = shore__inner_load(t->m, t->c, t->pass.stream, i->rows, at, i->place, i->cheap);
         return rc ? train_op_failed(diag, rc) : fetch_next(t, i, diag);
     }
     if (at->attn.handle == i->at.attn.handle) return 0;
-    return train_op_failed(diag, t->c->ops->copy(t->c, NULL, at->attn, i->at.attn,
+    return train_op_failed(diag, t->c->ops->copy(t->c, t->pass.stream, at->attn, i->at.attn,
                                                  i->rows * t->m->attn_width * shore__mode_bytes(t->c->mode)));
 }
 
@@ -229,9 +253,11 @@ void shore__activations_weigh(struct trainer *t, double for_scratch, double for_
 static void place(struct activations *a, const struct trainer *t) {
     const struct shore__train_plan *plan = &t->plan;
     uint32_t layers = t->m->arch.n_layer;
+    for (uint32_t i = 0; i < 2; i++)
+        a->passing[i] = shore__memory_both(&t->memory, "passing boundary", i);
     for (uint32_t l = 1; l <= layers + 1; l++) {
         bool kept = l > layers + 1 - plan->kept_boundaries;
-        a->boundary[l] = shore__memory_at(&t->memory, kept ? "boundary" : "passing boundary", kept ? l : l % 2);
+        a->boundary[l] = kept ? shore__memory_at(&t->memory, "boundary", l) : a->passing[l % 2].device;
     }
     for (size_t i = 0; i < plan->kept_inner; i++) {
         uint32_t layer = layers - (uint32_t)(i / plan->units);
@@ -240,7 +266,7 @@ static void place(struct activations *a, const struct trainer *t) {
             shore__memory_at(&t->memory, "inner kept", layer), shore__plan_kept_bytes(&t->facts, plan, i) - first);
     }
     for (uint32_t i = 0; i < SHORE__OFFLOAD_SLOTS; i++)
-        a->offload_slot[i] = shore__memory_at(&t->memory, "inner passing", i);
+        a->offload_slot[i] = shore__memory_both(&t->memory, "inner passing", i);
 }
 
 int shore__activations_open(struct trainer *t, struct shore_diag *diag) {

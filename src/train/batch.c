@@ -5,7 +5,7 @@
 int shore__batch_load(struct trainer *t, struct shore__dataset *data, uint64_t first_index, size_t sequences,
                       bool shuffle, struct shore_diag *diag) {
     size_t n = t->pass.seq_len;
-    int32_t *tokens = (int32_t *)t->pass.tokens.handle, *targets = (int32_t *)t->pass.targets.handle;
+    int32_t *tokens = t->pass.tokens.host, *targets = t->pass.targets.host;
     t->pass.sequences = sequences;
     for (size_t i = 0; i < sequences; i++) {
         uint64_t at = shore__dataset_position(data, first_index + i, n, shuffle, t->s->seed);
@@ -13,13 +13,16 @@ int shore__batch_load(struct trainer *t, struct shore__dataset *data, uint64_t f
         if (!rc) rc = shore__dataset_read(data, at + 1, n, targets + i * n, diag);
         if (rc) return rc;
     }
-    return 0;
+    return shore__pass_put(&t->pass, diag);
 }
 
-void shore__batch_forget_padding(struct trainer *t) {
-    int32_t *tokens = (int32_t *)t->pass.tokens.handle;
+int shore__batch_forget_padding(struct trainer *t, struct shore_diag *diag) {
+    int32_t *tokens = t->pass.tokens.host;
+    int rc = shore__sync(t->c, t->pass.stream, diag);
+    if (rc) return rc;
     for (size_t i = 0; i < shore__pass_rows(&t->pass); i++)
         if (tokens[i] == t->m->arch.padding) tokens[i] = -1;
+    return shore__pass_put(&t->pass, diag);
 }
 
 /* Enough for a stable figure, and a small part of the time between two measurements. */
@@ -44,7 +47,9 @@ int shore__batch_validate(struct trainer *t, double *loss, struct shore_diag *di
         for (uint32_t l = 1; !rc && l <= t->m->arch.n_layer; l++)
             rc = shore__pass_layer(pass, l, x, x, diag);
         if (!rc) rc = shore__pass_loss(pass, x, diag);
-        sum += shore__pass_loss_sum(pass);
+        double part = 0;
+        if (!rc) rc = shore__pass_loss_sum(pass, &part, diag);
+        sum += part;
     }
     *loss = sum / (double)(sequences * pass->seq_len);
     pass->seq_len = seq_len;

@@ -122,7 +122,7 @@ static int place(struct compression *z, const struct trainer *t, struct shore_di
         shore__regions_close(&rows);
         return shore__fail(diag, -ENOMEM, "out of memory for the trainer");
     }
-    const struct shore__memory memory = {&rows, {shore__memory_at(&t->memory, "compression", 0)}};
+    const struct shore__memory memory = shore__memory_lent(&rows, shore__memory_both(&t->memory, "compression", 0));
     largest(s, m, &most_k, &most_segments);
     z->values = values_of(s);
     z->blocks = shore__memory_host(&memory, "blocks", 0);

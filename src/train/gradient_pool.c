@@ -9,7 +9,7 @@
 #include "base/units.h"
 
 struct gradient_buffer {
-    float *memory;
+    struct shore__both memory;
     struct piece *holds; /* NULL: free and never used in this step */
     int pending;         /* requests that still read it */
     bool released;       /* may be used again once pending is 0 */
@@ -35,7 +35,7 @@ int shore__gradient_pool_open(uint32_t buffers, const struct shore__memory *memo
     pool->buffers = calloc(buffers, sizeof *pool->buffers);
     if (!pool->buffers) return shore__fail(diag, -ENOMEM, "out of memory for gradients");
     for (uint32_t i = 0; i < buffers; i++)
-        pool->buffers[i].memory = shore__memory_host(memory, "gradient", i);
+        pool->buffers[i].memory = shore__memory_both(memory, "gradient", i);
     return 0;
 }
 
@@ -156,7 +156,8 @@ int shore__gradient_pool_take(struct gradient_pool *pool, struct piece *p, uint6
     b->holds = p;
     b->released = false;
     p->buffer = i;
-    p->gradient = b->memory;
+    p->gradient = b->memory.host;
+    p->there = b->memory.device;
     return 0;
 }
 

@@ -14,7 +14,8 @@ struct piece {
     struct gradient_pool *pool;
     struct shore__page_id page; /* its first page; the last slice is followed by its tail */
     uint32_t segment, count;
-    float *gradient;  /* where it is now, or NULL: spilled, or not made yet */
+    shore__buf there; /* where backward makes it, on the device */
+    float *gradient;  /* where it comes to, or NULL: spilled, or not made yet */
     uint16_t *narrow; /* the same in bf16, once it is complete; NULL: it is sent as fp32 */
     int buffer;       /* of the pool, or -1: it lies elsewhere */
     bool ready, spilled;

@@ -14,12 +14,12 @@ struct gradients {
     struct gradient_pool *pool;
     struct piece *pieces; /* layers, the tied head's tail, then slices */
     uint32_t npieces, first_slice;
-    uint32_t *due;        /* by segment of block 0: units of this step whose lookups its gradient waits for */
-    unsigned char *early; /* the same: was handed over before the last unit's lookups */
-    bool all_fit;         /* every piece has memory of its own */
-    float *whole;         /* untied and compressed: either table's block */
-    double *partial;      /* of clip: sum of squares of each segment of the model */
-    void *host_update;    /* memory of --update host */
+    uint32_t *due;            /* by segment of block 0: units of this step whose lookups its gradient waits for */
+    unsigned char *early;     /* the same: was handed over before the last unit's lookups */
+    bool all_fit;             /* every piece has memory of its own */
+    struct shore__both whole; /* untied and compressed: either table's block */
+    double *partial;          /* of clip: sum of squares of each segment of the model */
+    void *host_update;        /* memory of --update host */
     struct shore_hyper hyper[SHORE__MODEL_GROUPS];
 };
 
@@ -42,7 +42,7 @@ static bool held_in_table(const struct trainer *t, const struct piece *p) {
 
 /* An untied table is selected from as a whole, one after the other. */
 static bool held_whole(const struct trainer *t, const struct piece *p) {
-    return t->compressing && t->gradients->whole && p->page.kind == SHORE__PAGE_SLICE;
+    return t->compressing && t->gradients->whole.host && p->page.kind == SHORE__PAGE_SLICE;
 }
 
 static void name_pieces(struct trainer *t) {
@@ -76,7 +76,7 @@ int shore__gradients_open(struct trainer *t, struct shore_diag *diag) {
     g->due = calloc(m->layout->blocks[0].segments, sizeof *g->due);
     g->early = calloc(m->layout->blocks[0].segments, 1);
     if (!g->pieces || !g->due || !g->early) return shore__fail(diag, -ENOMEM, "out of memory for gradients");
-    g->whole = shore__memory_host(&t->memory, "whole gradient", 0);
+    g->whole = shore__memory_both(&t->memory, "whole gradient", 0);
     g->partial = shore__memory_host(&t->memory, "partial sums", 0);
     g->host_update = shore__memory_host(&t->memory, "host update", 0);
     int rc = shore__gradient_pool_open(buffers, &t->memory, &g->pool, diag);
@@ -110,7 +110,7 @@ static void mark_lookups(struct trainer *t) {
     size_t d = t->m->arch.d_model, rows = shore__pass_rows(&t->pass), unit = shore__pass_unit(&t->pass);
     uint32_t *due = t->gradients->due;
     size_t behind = (size_t)t->m->arch.vocab * d / SHORE_SEGMENT_ELEMS;
-    const int32_t *tokens = (const int32_t *)t->pass.tokens.handle;
+    const int32_t *tokens = t->pass.tokens.host;
     memset(due, 0, behind * sizeof *due);
     for (size_t s = behind; s < t->m->layout->blocks[0].segments; s++)
         due[s] = (uint32_t)shore__pass_units(&t->pass);
@@ -167,13 +167,14 @@ int shore__gradients_begin(struct trainer *t, struct piece *p, struct shore_diag
     size_t at = (size_t)p->segment * SHORE_SEGMENT_ELEMS;
     int rc = p->segment == 0 ? shore__compress_want(t, p->page.block, diag) : 0;
     if (rc) return rc;
+    struct shore__both held = t->gradients->whole;
     if (held_in_table(t, p))
-        p->gradient = t->table_gradient + at;
-    else if (held_whole(t, p))
-        p->gradient = t->gradients->whole + at;
-    else
-        rc = shore__gradient_pool_take(t->gradients->pool, p, &t->waits.drives_ns, diag);
-    return rc;
+        held = (struct shore__both){t->table_gradient, t->table_there};
+    else if (!held_whole(t, p))
+        return shore__gradient_pool_take(t->gradients->pool, p, &t->waits.drives_ns, diag);
+    p->gradient = (float *)held.host + at;
+    p->there = shore__at(held.device, at * sizeof(float));
+    return 0;
 }
 
 /* ---- to the drives -------------------------------------------------------------------------------------------------
@@ -280,15 +281,31 @@ static int spill(struct trainer *t, struct piece *p, struct shore_diag *diag) {
 /* ---- what is complete ----------------------------------------------------------------------------------------------
  */
 
-static void take_norm(struct trainer *t, const struct piece *p, uint32_t looked_up) {
-    uint32_t end = p->segment + p->count;
-    for (uint32_t s = p->segment, begin; s < end; s++) {
-        if (!is_new(t, p, s, looked_up)) continue;
-        for (begin = s; s + 1 < end && is_new(t, p, s + 1, looked_up);)
-            s++;
-        shore__speculation_add(&t->speculation, p->page.block, begin, s + 1 - begin,
-                               p->gradient + (size_t)(begin - p->segment) * SHORE_SEGMENT_ELEMS);
+/* The next run of the piece's segments from *segment on that are complete since this moment; 0: none is left. */
+static uint32_t next_new(const struct trainer *t, const struct piece *p, uint32_t looked_up, uint32_t *segment) {
+    uint32_t end = p->segment + p->count, n = 0;
+    while (*segment < end && !is_new(t, p, *segment, looked_up))
+        ++*segment;
+    while (*segment + n < end && is_new(t, p, *segment + n, looked_up))
+        n++;
+    return n;
+}
+
+/* From the device. */
+static int bring(struct trainer *t, const struct piece *p, uint32_t looked_up, struct shore_diag *diag) {
+    int rc = 0;
+    for (uint32_t s = p->segment, n; !rc && (n = next_new(t, p, looked_up, &s)); s += n) {
+        size_t at = (size_t)(s - p->segment) * SHORE_SEGMENT_ELEMS;
+        rc = t->c->ops->get(t->c, t->pass.stream, p->gradient + at, shore__at(p->there, at * sizeof(float)),
+                            (size_t)n * SHORE_SEGMENT_ELEMS * sizeof(float));
     }
+    return rc ? train_op_failed(diag, rc) : shore__sync(t->c, t->pass.stream, diag);
+}
+
+static void take_norm(struct trainer *t, const struct piece *p, uint32_t looked_up) {
+    for (uint32_t s = p->segment, n; (n = next_new(t, p, looked_up, &s)); s += n)
+        shore__speculation_add(&t->speculation, p->page.block, s, n,
+                               p->gradient + (size_t)(s - p->segment) * SHORE_SEGMENT_ELEMS);
 }
 
 /* What is complete becomes bf16, if that is how gradients are sent. The table has a second place for that, since its
@@ -316,9 +333,11 @@ static void narrow(const struct trainer *t, struct piece *p, uint32_t looked_up)
 int shore__gradients_early(struct trainer *t, struct piece *p, uint32_t looked_up, struct shore_diag *diag) {
     struct gradients *g = t->gradients;
     if (!shore__speculation_goes_on(&t->speculation) || t->compressing) return 0;
+    int rc = bring(t, p, looked_up, diag);
+    if (rc) return rc;
     take_norm(t, p, looked_up);
     narrow(t, p, looked_up);
-    int rc = shore__gradient_pool_failed(g->pool, diag);
+    rc = shore__gradient_pool_failed(g->pool, diag);
     for (uint32_t s = p->segment; s < p->segment + p->count; s++)
         g->early[s] |= g->due[s] == looked_up;
     if (rc || !shore__speculation_goes_on(&t->speculation)) return rc;
@@ -344,11 +363,13 @@ static int end_compressed(struct trainer *t, struct piece *p, struct shore_diag 
 
 int shore__gradients_end(struct trainer *t, struct piece *p, struct shore_diag *diag) {
     struct gradients *g = t->gradients;
+    int rc = bring(t, p, ALL_LOOKED_UP, diag);
+    if (rc) return rc;
     if (t->compressing) return end_compressed(t, p, diag);
     take_norm(t, p, ALL_LOOKED_UP);
     narrow(t, p, ALL_LOOKED_UP);
     p->ready = true;
-    int rc = shore__gradient_pool_failed(g->pool, diag);
+    rc = shore__gradient_pool_failed(g->pool, diag);
     if (rc) return rc;
     const struct piece_facts facts = {
         .host_update = t->s->host_update,

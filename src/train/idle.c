@@ -38,8 +38,8 @@ bool shore__idle_lends_slice(const struct trainer *t, uint32_t slice) {
 bool shore__idle_after_backward(struct trainer *t, uint32_t layer) {
     if (layer != t->plan.lending.after) return false;
     for (uint32_t i = 0; i < shore__pages_count(t->m); i++) {
-        void *memory = shore__memory_host(&t->memory, "lent page", i);
-        if (memory) shore__pager_lend(t->pass.pager, shore__page_at(t->m, i), memory);
+        struct shore__both memory = shore__memory_both(&t->memory, "lent page", i);
+        if (memory.host) shore__pager_lend(t->pass.pager, shore__page_at(t->m, i), memory);
     }
     return true;
 }

@@ -74,6 +74,7 @@ int shore__train_facts(const struct shore__settings *s, const struct shore__mode
     out->threads = compute.threads;
     out->workspace_bytes = compute.workspace_bytes;
     out->packed_bytes = compute.packed_bytes;
+    out->one_memory = compute.unified;
     out->compression_bytes = shore__compress_bytes(s, m, compute.threads);
     add_emulation(throttle, out);
     return 0;
@@ -85,7 +86,8 @@ int shore__train_facts(const struct shore__settings *s, const struct shore__mode
 int shore__train_place(struct trainer *t, const struct shore__memory *memory, struct shore_diag *diag) {
     const struct shore__train_plan *plan = &t->plan;
     const struct shore__weights_of weights = {t->m, t->fleet, NULL};
-    shore__pass_place(&t->pass, &t->facts.batch, memory);
+    int rc = shore__pass_place(&t->pass, &t->facts.batch, memory, diag);
+    if (rc) return rc;
     t->pass.nkept = plan->kept_logits;
     t->pass.kept_units = plan->head_units;
     t->pass.kept_logits = shore__memory_at(memory, "logits kept", 0);
@@ -94,6 +96,7 @@ int shore__train_place(struct trainer *t, const struct shore__memory *memory, st
     t->dlogits = shore__memory_at(memory, "dlogits", 0);
     t->scratch = shore__memory_at(memory, "backward scratch", 0);
     t->table_gradient = shore__memory_host(memory, "table gradient", 0);
+    t->table_there = shore__memory_at(memory, "table gradient", 0);
     t->table_narrow = shore__memory_host(memory, "table gradient bf16", 0);
-    return shore__pager_open(&weights, t->c, &plan->residency, memory, &t->pass.pager, diag);
+    return shore__pager_open(&weights, t->c, t->pass.stream, &plan->residency, memory, &t->pass.pager, diag);
 }

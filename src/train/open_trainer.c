@@ -90,6 +90,8 @@ static int open_compute(struct trainer *t, char processor[SHORE__PROCESSOR_BYTES
     struct shore__compute_description description;
     int rc = shore__compute_describe(&options, NULL, &description, diag);
     if (!rc) rc = shore__compute_open(&options, &t->c, diag);
+    if (!rc) rc = shore__memory_open(&t->memory, &t->rows, t->c, diag);
+    if (!rc) rc = t->c->ops->stream_open(t->c, &t->pass.stream, diag);
     if (rc) return rc;
     shore__compute_identity(&description, processor, SHORE__PROCESSOR_BYTES);
     struct shore__shapes shapes = shore__batch_shapes(t->m, &t->facts.batch, true);
@@ -106,13 +108,8 @@ int shore__trainer_open(struct trainer *t, bool fresh, bool overwrite, const uin
     if (!rc) rc = shore__plan_training(&t->facts, s->memory_bytes, &t->plan, &t->rows, NULL, diag);
     if (rc) return rc;
     if (t->plan.hole_bytes) shore__heap_keep(true);
-    rc = shore__arena_open(t->plan.fleet_bytes + t->plan.buffers_bytes, &t->arena, diag);
-    if (rc) return rc;
-    /* before the fleet takes its part, which is what is left */
-    t->memory = (struct shore__memory){&t->rows, {{(uintptr_t)shore__arena_alloc(t->arena, t->plan.buffers_bytes)}}};
-    if (shore__buf_is_none(t->memory.base[0]))
-        return shore__fail(diag, -ENOMEM, "the memory plan is larger than its arena");
-    rc = open_compute(t, processor, diag);
+    rc = shore__arena_open(t->plan.fleet_bytes, &t->arena, diag);
+    if (!rc) rc = open_compute(t, processor, diag);
     if (rc) return rc;
 
     struct shore_fleet_options options;
@@ -150,6 +147,8 @@ void shore__trainer_close(struct trainer *t) {
     shore__gradients_close(t->gradients);
     shore__activations_close(t->activations);
     shore__accounting_close(t->accounting);
+    if (t->pass.stream) t->c->ops->stream_close(t->c, t->pass.stream);
+    if (t->c) shore__memory_close(&t->memory, t->c);
     if (t->c) t->c->ops->close(t->c);
     shore_arena_close(t->arena);
     shore__regions_close(&t->rows);

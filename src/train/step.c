@@ -41,7 +41,7 @@ static int unit_forward(struct trainer *t, uint32_t layer, size_t u, const struc
     struct unit_inner i = shore__train_inner_of(t, layer, u);
     int rc = shore__train_inner_enter(t, &i, diag);
     if (rc) return rc;
-    rc = shore__layer_forward(t->m, t->c, NULL, w, pass->cos_sin, i.rows, pass->seq_len,
+    rc = shore__layer_forward(t->m, t->c, t->pass.stream, w, pass->cos_sin, i.rows, pass->seq_len,
                               shore__pass_at(pass, shore__boundary_working(t, layer), u), &i.at,
                               shore__pass_at(pass, shore__boundary_working(t, layer + 1), u));
     return rc ? train_op_failed(diag, rc) : shore__train_inner_leave(t, &i, diag);
@@ -74,7 +74,9 @@ static int layer_forward(struct trainer *t, uint32_t layer, struct shore_diag *d
 /* The table gradient's head part of a slice goes to scratch until the lookups are added. */
 static int slice_move(struct trainer *t, struct piece *p, bool put, struct shore_diag *diag) {
     uint64_t bytes = (uint64_t)p->count * SHORE_SEGMENT_ELEMS * sizeof(float);
-    int rc = shore__train_scratch_move(t, p->page.slice, put, p->gradient, bytes, diag);
+    int rc = put ? train_get(t, p->gradient, p->there, bytes, diag) : 0;
+    if (!rc) rc = shore__train_scratch_move(t, p->page.slice, put, p->gradient, bytes, diag);
+    if (!rc && !put) rc = train_op_failed(diag, t->c->ops->put(t->c, t->pass.stream, p->there, p->gradient, bytes));
     if (!rc && put) shore__gradient_pool_release(p);
     return rc;
 }
@@ -82,8 +84,8 @@ static int slice_move(struct trainer *t, struct piece *p, bool put, struct shore
 /* Zeros from element `from` of the piece on. */
 static int clear_from(struct trainer *t, struct piece *p, size_t from, struct shore_diag *diag) {
     size_t elems = (size_t)p->count * SHORE_SEGMENT_ELEMS;
-    shore__buf at = shore__host_buf(p->gradient + from);
-    return train_op_failed(diag, t->c->ops->zero(t->c, NULL, at, (elems - from) * sizeof(float)));
+    shore__buf at = shore__at(p->there, from * sizeof(float));
+    return train_op_failed(diag, t->c->ops->zero(t->c, t->pass.stream, at, (elems - from) * sizeof(float)));
 }
 
 static int head_slice(struct trainer *t, uint32_t i, struct piece *p, shore__buf table, size_t first, size_t count,
@@ -98,16 +100,15 @@ static int head_slice(struct trainer *t, uint32_t i, struct piece *p, shore__buf
         size_t rows = shore__pass_unit_rows(pass, u), at = u * unit * 4;
         shore__buf logits = shore__pass_logits(pass, i, u), normed = shore__pass_at(pass, pass->normed, u);
         if (logits.handle == pass->logits.handle)
-            rc = op->head_logits(t->c, NULL, logits, normed, table, rows, s.rows, d);
+            rc = op->head_logits(t->c, t->pass.stream, logits, normed, table, rows, s.rows, d);
         if (!rc)
-            rc = op->head_dlogits(t->c, NULL, t->dlogits, logits, shore__at(pass->max, at), shore__at(pass->sum, at),
-                                  shore__at(pass->targets, at), scale, rows, s.rows, s.first);
+            rc = op->head_dlogits(t->c, t->pass.stream, t->dlogits, logits, shore__at(pass->max, at),
+                                  shore__at(pass->sum, at), shore__at(pass->targets.device, at), scale, rows, s.rows,
+                                  s.first);
         if (!rc)
-            rc = op->head_backward_x(t->c, NULL, shore__at(t->dx_f32, u * unit * d * 4), t->dlogits, table, rows,
-                                     s.rows, d);
-        if (!rc)
-            rc = op->head_backward_w(t->c, NULL, shore__host_buf(p->gradient), t->dlogits, normed, rows, s.rows, d,
-                                     u > 0);
+            rc = op->head_backward_x(t->c, t->pass.stream, shore__at(t->dx_f32, u * unit * d * 4), t->dlogits, table,
+                                     rows, s.rows, d);
+        if (!rc) rc = op->head_backward_w(t->c, t->pass.stream, p->there, t->dlogits, normed, rows, s.rows, d, u > 0);
     }
     return train_op_failed(diag, rc);
 }
@@ -135,12 +136,12 @@ static int head_tail(struct trainer *t, struct piece *p, struct shore_diag *diag
     }
     if (!rc) rc = shore__pager_tail(pass->pager, shore__model_head(m), &w, diag);
     if (rc) return rc;
-    shore__block_gradients(m, shore__model_head(m), p->segment, shore__host_buf(p->gradient), &g);
-    rc = op->round(t->c, NULL, pass->normed, t->dx_f32, all * d);
+    shore__block_gradients(m, shore__model_head(m), p->segment, p->there, &g);
+    rc = op->round(t->c, t->pass.stream, pass->normed, t->dx_f32, all * d);
     if (!rc)
-        rc = op->norm_backward(t->c, NULL, t->dx, g.role[SHORE__NORMF_GAIN], g.role[SHORE__NORMF_BIAS], pass->normed,
-                               SHORE__NO_BUF, shore__boundary(t, m->arch.n_layer + 1), w.role[SHORE__NORMF_GAIN],
-                               pass->stats, m->arch.rms_norm, all, d);
+        rc = op->norm_backward(t->c, t->pass.stream, t->dx, g.role[SHORE__NORMF_GAIN], g.role[SHORE__NORMF_BIAS],
+                               pass->normed, SHORE__NO_BUF, shore__boundary(t, m->arch.n_layer + 1),
+                               w.role[SHORE__NORMF_GAIN], pass->stats, m->arch.rms_norm, all, d);
     return rc ? train_op_failed(diag, rc) : shore__gradients_end(t, p, diag);
 }
 
@@ -152,7 +153,7 @@ static int head_backward(struct trainer *t, size_t first, size_t count, struct s
     bool last = first + count == shore__pass_units(pass);
     struct piece *p = NULL;
     uint64_t start = shore__now_ns();
-    int rc = first ? 0 : t->c->ops->zero(t->c, NULL, t->dx_f32, shore__pass_rows(pass) * m->arch.d_model * 4);
+    int rc = first ? 0 : t->c->ops->zero(t->c, t->pass.stream, t->dx_f32, shore__pass_rows(pass) * m->arch.d_model * 4);
     rc = train_op_failed(diag, rc);
     for (uint32_t i = 0; !rc && i < m->nslices && !t->abandoned; i++) {
         shore__buf table;
@@ -188,7 +189,9 @@ static int head(struct trainer *t, bool *finite, struct shore_diag *diag) {
         if (!rc && u == 0) rc = shore__commit_finish(t, diag);
         if (rc) break;
         if (u + count == units) {
-            t->report.loss = shore__pass_loss_sum(pass) / (double)shore__pass_rows(pass);
+            rc = shore__pass_loss_sum(pass, &t->report.loss, diag);
+            if (rc) break;
+            t->report.loss /= (double)shore__pass_rows(pass);
             *finite = isfinite(t->report.loss);
             if (!*finite) return 0;
         }
@@ -205,16 +208,18 @@ static int unit_lookups(struct trainer *t, size_t u, struct shore_diag *diag) {
     const struct shore__model *m = t->m;
     struct shore__pass *pass = &t->pass;
     size_t rows = shore__pass_unit_rows(pass, u), d = m->arch.d_model;
-    shore__buf dx = shore__pass_at(pass, t->dx, u), tokens = shore__at(pass->tokens, u * shore__pass_unit(pass) * 4);
+    shore__buf dx = shore__pass_at(pass, t->dx, u),
+               tokens = shore__at(pass->tokens.device, u * shore__pass_unit(pass) * 4);
     int rc = 0;
     for (uint32_t i = 0; !rc && i < m->nslices; i++) {
         struct shore__slice s = shore__model_slice(m, i);
         struct piece *p = shore__gradients_slice(t, 0, i);
-        rc = t->c->ops->embed_backward(t->c, NULL, shore__host_buf(p->gradient), dx, tokens, rows, d, s.first, s.rows);
+        rc = t->c->ops->embed_backward(t->c, t->pass.stream, p->there, dx, tokens, rows, d, s.first, s.rows);
         if (!rc && i + 1 == m->nslices && m->arch.learned_positions) {
             struct shore__gradients g;
-            shore__block_gradients(m, 0, p->segment, shore__host_buf(p->gradient), &g);
-            rc = t->c->ops->position_backward(t->c, NULL, g.role[SHORE__POSITION_TABLE], dx, rows, d, pass->seq_len);
+            shore__block_gradients(m, 0, p->segment, p->there, &g);
+            rc = t->c->ops->position_backward(t->c, t->pass.stream, g.role[SHORE__POSITION_TABLE], dx, rows, d,
+                                              pass->seq_len);
         }
         rc = train_op_failed(diag, rc);
         if (!rc && u + 1 < shore__pass_units(pass)) rc = shore__gradients_early(t, p, (uint32_t)u + 1, diag);
@@ -234,11 +239,12 @@ static int unit_backward(struct trainer *t, uint32_t layer, size_t u, const stru
     if (rc) return rc;
     rc = shore__boundary_load(t, layer, u, &in);
     if (!rc && !i.kept)
-        rc = shore__layer_forward(t->m, t->c, NULL, w, pass->cos_sin, i.rows, pass->seq_len, in, &at, SHORE__NO_BUF);
-    if (!rc && i.kept && !i.cheap) rc = shore__layer_remake_cheap(t->m, t->c, NULL, w, i.rows, in, &at);
+        rc = shore__layer_forward(t->m, t->c, t->pass.stream, w, pass->cos_sin, i.rows, pass->seq_len, in, &at,
+                                  SHORE__NO_BUF);
+    if (!rc && i.kept && !i.cheap) rc = shore__layer_remake_cheap(t->m, t->c, t->pass.stream, w, i.rows, in, &at);
     if (!rc)
-        rc = shore__layer_backward(t->m, t->c, NULL, w, g, pass->cos_sin, i.rows, pass->seq_len, in, &at, t->scratch,
-                                   later, shore__pass_at(pass, t->dx, u));
+        rc = shore__layer_backward(t->m, t->c, t->pass.stream, w, g, pass->cos_sin, i.rows, pass->seq_len, in, &at,
+                                   t->scratch, later, shore__pass_at(pass, t->dx, u));
     rc = rc ? train_op_failed(diag, rc) : shore__train_inner_release(t, &i, diag);
     if (rc || layer > 1 || !t->table_gradient) return rc;
     return unit_lookups(t, u, diag);
@@ -254,11 +260,11 @@ static int layer_backward(struct trainer *t, uint32_t layer, struct shore_diag *
     if (!rc) rc = shore__boundary_wait(t, layer, diag);
     if (!rc) rc = shore__boundary_fetch(t, layer - 1, diag);
     if (!rc) rc = shore__gradients_begin(t, p, diag);
-    if (!rc) rc = train_op_failed(diag, shore__clear_vectors(t->m, t->c, NULL, layer, shore__host_buf(p->gradient)));
+    if (!rc) rc = train_op_failed(diag, shore__clear_vectors(t->m, t->c, t->pass.stream, layer, p->there));
     if (rc) return rc;
     uint64_t start = shore__now_ns();
     shore__idle_before_backward(t, layer);
-    shore__block_gradients(t->m, layer, 0, shore__host_buf(p->gradient), &g);
+    shore__block_gradients(t->m, layer, 0, p->there, &g);
     for (size_t u = 0; !rc && u < shore__pass_units(pass); u++) {
         g.add = u > 0;
         rc = unit_backward(t, layer, u, &w, &g, diag);
@@ -278,10 +284,10 @@ static int later_backward(struct trainer *t, struct shore_diag *diag) {
         struct piece *p = shore__gradients_layer(t, layer);
         struct shore__gradients g;
         if (!shore__idle_waits(t, layer)) continue;
-        shore__block_gradients(t->m, layer, 0, shore__host_buf(p->gradient), &g);
+        shore__block_gradients(t->m, layer, 0, p->there, &g);
         for (size_t u = 0; !rc && u < shore__pass_units(&t->pass); u++) {
             g.add = u > 0;
-            rc = shore__layer_backward_later(t->m, t->c, NULL, &g, shore__pass_unit_rows(&t->pass, u),
+            rc = shore__layer_backward_later(t->m, t->c, t->pass.stream, &g, shore__pass_unit_rows(&t->pass, u),
                                              shore__idle_left(t, layer, u));
         }
         rc = rc ? train_op_failed(diag, rc) : shore__gradients_end(t, p, diag);
@@ -304,12 +310,13 @@ static int embedding_backward(struct trainer *t, struct shore_diag *diag) {
         rc = shore__gradients_begin(t, p, diag);
         if (!rc) rc = m->arch.tied ? slice_move(t, p, false, diag) : clear_from(t, p, 0, diag);
         if (rc) return rc;
-        rc = t->c->ops->embed_backward(t->c, NULL, shore__host_buf(p->gradient), t->dx, pass->tokens, rows, d, s.first,
+        rc = t->c->ops->embed_backward(t->c, t->pass.stream, p->there, t->dx, pass->tokens.device, rows, d, s.first,
                                        s.rows);
         if (!rc && i + 1 == m->nslices && m->arch.learned_positions) {
             struct shore__gradients g;
-            shore__block_gradients(m, 0, p->segment, shore__host_buf(p->gradient), &g);
-            rc = t->c->ops->position_backward(t->c, NULL, g.role[SHORE__POSITION_TABLE], t->dx, rows, d, pass->seq_len);
+            shore__block_gradients(m, 0, p->segment, p->there, &g);
+            rc = t->c->ops->position_backward(t->c, t->pass.stream, g.role[SHORE__POSITION_TABLE], t->dx, rows, d,
+                                              pass->seq_len);
         }
         rc = rc ? train_op_failed(diag, rc) : shore__gradients_end(t, p, diag);
     }
@@ -328,7 +335,7 @@ int shore__step_compute(struct trainer *t, bool *finite, bool *replay, struct sh
     shore__pager_set_step(pass->pager, t->base_step);
     int rc = shore__batch_load(t, t->run->train, t->base_step * t->s->batch, t->s->batch, t->s->shuffle, diag);
     if (!rc) rc = shore__pass_embed(pass, shore__boundary_working(t, 1), diag);
-    if (!rc) shore__batch_forget_padding(t);
+    if (!rc) rc = shore__batch_forget_padding(t, diag);
     for (uint32_t l = 1; !rc && l <= layers; l++)
         rc = layer_forward(t, l, diag);
     if (!rc) rc = head(t, finite, diag);

@@ -33,6 +33,7 @@ struct trainer {
     struct shore__pass pass;
     shore__buf dx, dx_f32, dlogits, scratch;
     float *table_gradient;  /* tied and held: the whole block */
+    shore__buf table_there; /* the same on the device */
     uint16_t *table_narrow; /* the same in bf16 */
 
     /* its parts */
@@ -66,6 +67,12 @@ static inline int train_op_failed(struct shore_diag *diag, int rc) {
     return rc ? shore__fail(diag, rc, "a tensor operation failed: %s", shore_error_text(rc)) : 0;
 }
 
+/* From the device, now. */
+static inline int train_get(struct trainer *t, void *here, shore__buf there, size_t bytes, struct shore_diag *diag) {
+    int rc = t->c->ops->get(t->c, t->pass.stream, here, there, bytes);
+    return rc ? train_op_failed(diag, rc) : shore__sync(t->c, t->pass.stream, diag);
+}
+
 /* Of this start. */
 static inline uint64_t train_last_step(const struct shore__settings *s) {
     return s->stop_at && s->stop_at < s->steps ? s->stop_at : s->steps;
@@ -90,7 +97,7 @@ int shore__train_place(struct trainer *t, const struct shore__memory *memory, st
 int shore__batch_load(struct trainer *t, struct shore__dataset *data, uint64_t first_index, size_t sequences,
                       bool shuffle, struct shore_diag *diag);
 /* Once their rows are looked up: a padding's lookup has no gradient, so it becomes -1, which is in no slice. */
-void shore__batch_forget_padding(struct trainer *t);
+int shore__batch_forget_padding(struct trainer *t, struct shore_diag *diag);
 int shore__batch_validate(struct trainer *t, double *loss, struct shore_diag *diag);
 bool shore__batch_validation_due(const struct trainer *t, uint64_t step);
 

@@ -54,13 +54,13 @@ static void away_protect(struct away *a, int protection) {
         if (s && s->kind == SHORE__MEMORY_DEVICE && mprotect((void *)s->device.handle, s->bytes, protection)) abort();
     }
 }
-/* Whether address lies in a span of that kind. */
+/* Whether address lies in a span of that kind, or at its end, where nothing is left of it. */
 static bool away_holds(const struct away *a, enum shore__memory_kind kind, const void *address) {
     for (int i = 0; i < AWAY_SPANS; i++) {
         const struct shore__span *s = a->spans[i];
         if (!s || s->kind != kind) continue;
         const char *base = kind == SHORE__MEMORY_DEVICE ? (const char *)s->device.handle : s->host;
-        if ((const char *)address >= base && (const char *)address < base + s->bytes) return true;
+        if ((const char *)address >= base && (const char *)address <= base + s->bytes) return true;
     }
     return false;
 }
@@ -70,9 +70,10 @@ static int away_alloc(struct shore__compute *c, enum shore__memory_kind kind, ui
     struct away *a = (struct away *)c;
     struct shore__span *s = calloc(1, sizeof *s);
     bytes = bytes ? shore__arena_round(bytes) : SHORE__ARENA_ALIGN;
-    int protection = kind == SHORE__MEMORY_DEVICE ? PROT_NONE : PROT_READ | PROT_WRITE;
-    void *p = mmap(NULL, bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    /* with a page behind it that is nobody's */
+    void *p = mmap(NULL, bytes + SHORE__ARENA_ALIGN, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (!s || p == MAP_FAILED) abort();
+    if (kind != SHORE__MEMORY_DEVICE && mprotect(p, bytes, PROT_READ | PROT_WRITE)) abort();
     *s = (struct shore__span){.kind = kind, .bytes = bytes, .owner = s};
     if (kind == SHORE__MEMORY_DEVICE)
         s->device.handle = (uintptr_t)p;
@@ -94,7 +95,7 @@ static void away_free(struct shore__compute *c, struct shore__span *span) {
     pthread_mutex_lock(&a->touching);
     for (int i = 0; i < AWAY_SPANS; i++) {
         if (!span->owner || a->spans[i] != span->owner) continue;
-        munmap(span->host ? span->host : (void *)span->device.handle, span->bytes);
+        munmap(span->host ? span->host : (void *)span->device.handle, span->bytes + SHORE__ARENA_ALIGN);
         free(a->spans[i]);
         a->spans[i] = NULL;
     }

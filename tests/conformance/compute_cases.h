@@ -19,6 +19,10 @@
 #include "number/bf16.h"
 
 #define UNUSED __attribute__((unused))
+/* Of a backend that computes in the host's memory. */
+UNUSED static shore__buf host_buf(void *p) {
+    return (shore__buf){(uintptr_t)p};
+}
 /* What a run may be given as precision and products; the mode follows from that and from the processor. */
 static const struct {
     bool bf16;
@@ -62,7 +66,7 @@ UNUSED static struct backend open_cpu(enum shore__mode mode, int threads, const 
     err = shore__compute_describe(&options, shapes, &d, &diag);
     if (err) fail_msg("describe: %s", diag.text);
     b.workspace = aligned_alloc(4096, d.workspace_bytes ? d.workspace_bytes : 4096);
-    err = b.c->ops->make(b.c, shapes, shore__host_buf(b.workspace), d.workspace_bytes, &diag);
+    err = b.c->ops->make(b.c, shapes, host_buf(b.workspace), d.workspace_bytes, &diag);
     if (err) fail_msg("make: %s", diag.text);
     return b;
 }
@@ -86,7 +90,7 @@ UNUSED static void close_backend(struct backend *b) {
 UNUSED static shore__buf room(size_t bytes, size_t offset) {
     char *p = aligned_alloc(4096, (bytes + offset + 8191) / 4096 * 4096);
     memset(p, 0xAA, (bytes + offset + 8191) / 4096 * 4096);
-    return shore__host_buf(p + offset);
+    return host_buf(p + offset);
 }
 UNUSED static void drop(shore__buf b) {
     free((void *)(b.handle / 4096 * 4096));

@@ -213,11 +213,10 @@ static void head_of(struct shore__compute *c, const struct head_ctx *h, shore__b
         f32(h->max)[r] = -INFINITY, f32(h->sum)[r] = 0;
     for (size_t first = 0; first < HEAD_VOCAB; first += HEAD_SLICE) {
         size_t n = HEAD_VOCAB - first < HEAD_SLICE ? HEAD_VOCAB - first : HEAD_SLICE;
-        ON(head_logits, shore__host_buf(logits), x, shore__at(w, first * HEAD_D * 4), HEAD_ROWS, n, HEAD_D);
-        ON(head_merge, h->max, h->sum, shore__host_buf(target), shore__host_buf(logits), h->targets, HEAD_ROWS, n,
-           first);
+        ON(head_logits, host_buf(logits), x, shore__at(w, first * HEAD_D * 4), HEAD_ROWS, n, HEAD_D);
+        ON(head_merge, h->max, h->sum, host_buf(target), host_buf(logits), h->targets, HEAD_ROWS, n, first);
     }
-    ON(head_loss, loss, h->max, h->sum, shore__host_buf(target), HEAD_ROWS);
+    ON(head_loss, loss, h->max, h->sum, host_buf(target), HEAD_ROWS);
 }
 static void head_of_x(struct shore__compute *c, const void *ctx, shore__buf x, shore__buf loss) {
     head_of(c, ctx, x, ((const struct head_ctx *)ctx)->w, loss);

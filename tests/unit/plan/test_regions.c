@@ -119,7 +119,7 @@ static void rows_of_one_time_lie_side_by_side(void **state) {
     shore__regions_add_always(&r, "nothing", 0, SHORE__REGION_PLAIN, 0);
     assert_int_equal(shore__regions_lay_out(&r), 3 * PAGE);
     assert_int_equal(shore__regions_find(&r, "a", 1)->offset, PAGE);
-    struct shore__memory memory = {&r, {{PAGE}}};
+    struct shore__memory memory = {&r, {{.device = {PAGE}}}};
     assert_int_equal(shore__memory_at(&memory, "a", 1).handle, 2 * PAGE);
     assert_true(shore__buf_is_none(shore__memory_at(&memory, "nothing", 0)));
     assert_true(shore__buf_is_none(shore__memory_at(&memory, "absent", 0)));
