@@ -188,9 +188,8 @@ static void test_any_sequence(void **state) {
     }
 }
 
-/* Half of a model that is frozen costs nothing: UPDATE moves half of the bytes, and the state is the same as if it had
- * been carried over by UPDATE. */
-static void test_frozen_half(void **state) {
+/* What is carried costs nothing, whatever segments lie beside it: UPDATE moves the bytes of the others. */
+static void test_only_what_is_updated_moves(void **state) {
     for (size_t c = 0; c < NCONFIGS; c++) {
         struct bench b;
         uint64_t moved[2];
@@ -214,11 +213,51 @@ static void test_frozen_half(void **state) {
             if (configs[c].moments == SHORE_MOMENTS_FP32) assert_int_equal(moved[half] * whole, moved[0] * updated);
             assert_true(moved[half] > 0 && (!half || moved[1] < moved[0] * 2 / 3));
         }
-        print_message("%s: a frozen half: UPDATE moves %.3f of the bytes of the whole\n", configs[c].name,
-                      (double)moved[1] / (double)moved[0]);
         assert_digest(b.fleet, &b.plain, true);
         bench_close(&b);
     }
+}
+
+/* A model of two halves, of which one is frozen: UPDATE moves half of the bytes. */
+static void test_two_halves(void **state) {
+    static const struct shore_tensor_spec tensor[] = {{"t", 3 * SHORE_SEGMENT_ELEMS, 0}};
+    static const struct shore_block_spec halves[] = {{"trained", tensor, 1}, {"frozen", tensor, 1}};
+    float *zeros = pages(3 * SHORE_SEGMENT_ELEMS * 4);
+    struct shore_layout *layout;
+    assert_int_equal(shore_layout_make(halves, 2, &layout), 0);
+    for (size_t c = 0; c < NCONFIGS; c++) {
+        struct bench b = {.config = &configs[c]};
+        uint64_t moved[2] = {0};
+        place_open(&b.place, configs[c].kinds);
+        b.plain.optimizer = SHORE_ADAMW;
+        b.options = options_of(&configs[c], &b.place, &b.plain);
+        int rc = shore_fleet_create(layout, &b.options, &b.fleet, &b.diag);
+        if (!refused_here(&configs[c], rc)) must(&b, rc);
+        for (uint32_t half = 0; !rc && half < 2; half++)
+            must(&b, shore_fleet_init_block(b.fleet, half, 0, 3, zeros, NULL, NULL, &b.diag));
+        if (!rc) must(&b, shore_fleet_seal(b.fleet, 0, &b.diag));
+        for (uint64_t step = 0; !rc && step < 2; step++) {
+            struct shore_hyper groups[GROUPS];
+            struct shore_ledger before = {.size = sizeof before}, after = {.size = sizeof after};
+            shore_fleet_ledger(b.fleet, &before);
+            hypers(&b.plain, step + 1, groups);
+            b.plain.step = step;
+            memset(carried, step == 1, sizeof carried);
+            carried[0][0] = false;
+            for (uint32_t half = 0; half < 2; half++)
+                must(&b, ask_run(&b, half, 0, 3, zeros, groups));
+            must(&b, commit_with(&b, SHORE_COMMIT_UPDATED, NULL, 0));
+            shore_fleet_ledger(b.fleet, &after);
+            moved[step] =
+                after.drive_read_state - before.drive_read_state + after.drive_write_state - before.drive_write_state;
+        }
+        assert_true(moved[1] * 2 == moved[0] && (moved[0] || rc));
+        if (!rc) print_message("%s: %.3f\n", configs[c].name, (double)moved[1] / (double)moved[0]);
+        shore_fleet_close(b.fleet);
+        place_close(&b.place);
+    }
+    shore_layout_free(layout);
+    free(zeros);
 }
 
 /* Only what was said to be carried is. */
@@ -268,9 +307,8 @@ static void test_impossible_commits(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_any_sequence),
-        cmocka_unit_test(test_frozen_half),
-        cmocka_unit_test(test_a_forgotten_update),
+        cmocka_unit_test(test_any_sequence),       cmocka_unit_test(test_only_what_is_updated_moves),
+        cmocka_unit_test(test_two_halves),         cmocka_unit_test(test_a_forgotten_update),
         cmocka_unit_test(test_impossible_commits),
     };
     server_start();
