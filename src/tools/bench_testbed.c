@@ -20,7 +20,6 @@
 #define WARM_UP 1u
 #define SEQ_LEN 32u
 #define TEXT_BYTES 65536u
-#define ROWS_MOST 64u
 #define DIR_BYTES_LEAST (UINT64_C(3) << 30)
 
 struct args {
@@ -66,76 +65,15 @@ struct bench {
     struct shore__emulation emulation;
     struct shore__emulated_model model;
     char *work; /* temporary directory */
-    struct shore__testbed_row rows[ROWS_MOST];
+    struct shore__testbed_row rows[SHORE__TESTBED_ROWS_MOST];
     size_t nrows;
     FILE *lines; /* rows as JSON, in --out */
 };
 
-static const char *const mode_names[] = {"base", "lossless", "state8", "top1"};
-
-/* ---- which rows -------------------------------------------------------------------------------------------------- */
-
-static int parse_modes(const char *text, bool *wanted, struct shore_diag *diag) {
-    char *copy = strdup(text ? text : "base,lossless,state8,top1"), *rest = NULL;
-    int rc = copy ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
-    for (char *word = copy ? strtok_r(copy, ",", &rest) : NULL; !rc && word; word = strtok_r(NULL, ",", &rest)) {
-        int m = 0;
-        while (m < SHORE__TESTBED_MODES && strcmp(word, mode_names[m]) != 0)
-            m++;
-        if (m == SHORE__TESTBED_MODES)
-            rc = shore__fail(diag, SHORE_EUSAGE, "--modes takes base, lossless, state8 and top1, not '%s'", word);
-        else
-            wanted[m] = true;
-    }
-    free(copy);
-    return rc;
-}
-
-static int by_number(const void *a, const void *b) {
-    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-    return (x > y) - (x < y);
-}
-
-static int parse_drives(const char *text, uint32_t *numbers, size_t *n, struct shore_diag *diag) {
-    const char *at = text ? text : "1,2,4,6,8,10";
-    for (*n = 0; *n < 12;) {
-        char *end;
-        unsigned long value = strtoul(at, &end, 10);
-        if (end == at || *at < '0' || *at > '9' || value < 1 || value > SHORE__EMULATED_DRIVES_MAX) break;
-        numbers[(*n)++] = (uint32_t)value;
-        at = end;
-        if (!*at) {
-            qsort(numbers, *n, sizeof *numbers, by_number);
-            return 0;
-        }
-        if (*at++ != ',') break;
-    }
-    return shore__fail(diag, SHORE_EUSAGE, "--drives takes up to 12 numbers from 1 to %u, such as 1,2,4, not '%s'",
-                       SHORE__EMULATED_DRIVES_MAX, text);
-}
-
-static void add_row(struct bench *b, enum shore__testbed_mode mode, uint32_t drives, double link_share) {
-    b->rows[b->nrows++] =
-        (struct shore__testbed_row){.mode = mode, .drives = drives, .link_share = link_share, .bound = ""};
-}
-
 static int plan_rows(struct bench *b, struct shore_diag *diag) {
-    bool wanted[SHORE__TESTBED_MODES] = {false};
-    uint32_t numbers[12];
-    size_t n;
-    int rc = parse_modes(b->args->modes, wanted, diag);
-    if (!rc) rc = parse_drives(b->args->drives, numbers, &n, diag);
-    if (!rc && !(b->args->link_share >= 0 && b->args->link_share <= 1))
-        rc = shore__fail(diag, SHORE_EUSAGE, "--link-share takes a share from 0 to 1");
-    if (rc) return rc;
-    for (int m = 0; m < SHORE__TESTBED_MODES; m++)
-        for (size_t i = 0; wanted[m] && i < n; i++)
-            if (!i || numbers[i] != numbers[i - 1]) add_row(b, m, numbers[i], 1);
-    double share = b->emulation.link[0] || b->emulation.link[1] ? b->args->link_share : 0;
-    for (int m = SHORE__TESTBED_LOSSLESS; share > 0 && share < 1 && m < SHORE__TESTBED_MODES; m++)
-        if (m != SHORE__TESTBED_STATE8 && wanted[SHORE__TESTBED_LOSSLESS] && wanted[SHORE__TESTBED_TOP1])
-            add_row(b, m, numbers[n - 1], share);
-    return 0;
+    const struct args *a = b->args;
+    bool divides = b->emulation.link[0] || b->emulation.link[1];
+    return shore__testbed_rows(a->modes, a->drives, a->link_share, divides, b->rows, &b->nrows, diag);
 }
 
 /* ---- a place to work --------------------------------------------------------------------------------------------- */
@@ -371,9 +309,10 @@ static json_t *number_or_null(double value) {
 }
 
 static json_t *row_json(const struct bench *b, const struct shore__testbed_row *r) {
-    json_t *o = json_pack("{s:s,s:s,s:i,s:f,s:f,s:s,s:b,s:f}", "testbed", b->emulation.name, "mode",
-                          mode_names[r->mode], "drives", (int)r->drives, "link_share", r->link_share, "step_seconds",
-                          r->step_seconds, "bound", r->bound, "emulated", 1, "scale", b->emulation.scale);
+    json_t *o =
+        json_pack("{s:s,s:s,s:i,s:f,s:f,s:s,s:b,s:f}", "testbed", b->emulation.name, "mode",
+                  shore__testbed_modes[r->mode], "drives", (int)r->drives, "link_share", r->link_share, "step_seconds",
+                  r->step_seconds, "bound", r->bound, "emulated", 1, "scale", b->emulation.scale);
     double n = b->args->steps;
     json_object_set_new(o, "speed_over_base1", number_or_null(r->over_base1));
     json_object_set_new(o, "speed_over_base", number_or_null(r->over_base));
@@ -403,8 +342,8 @@ static int report_row(struct bench *b, struct shore__testbed_row *r) {
     json_decref(o);
     char times[48] = "";
     if (r->over_base1 > 0) snprintf(times, sizeof times, "%8.2f", r->over_base1);
-    printf("%-9s %6u %5g %10.2f %8s  %s\n", mode_names[r->mode], r->drives, r->link_share, r->step_seconds, times,
-           r->bound);
+    printf("%-9s %6u %5g %10.2f %8s  %s\n", shore__testbed_modes[r->mode], r->drives, r->link_share, r->step_seconds,
+           times, r->bound);
     fflush(stdout);
     return 0;
 }
@@ -456,7 +395,7 @@ static int measure(struct bench *b, struct shore_diag *diag) {
     for (size_t i = 0; i < b->nrows; i++) {
         struct shore__testbed_row *r = &b->rows[i];
         char text[96];
-        snprintf(text, sizeof text, "emulating %s, %u %s (row %zu of %zu)", mode_names[r->mode], r->drives,
+        snprintf(text, sizeof text, "emulating %s, %u %s (row %zu of %zu)", shore__testbed_modes[r->mode], r->drives,
                  r->drives == 1 ? "drive" : "drives", i + 1, b->nrows);
         if (!b->args->quiet) shore__cli_progress(text, false);
         int rc = train(b, r, diag);

@@ -2,6 +2,8 @@
 #ifndef SHORE_TOOLS_TESTBED_H
 #define SHORE_TOOLS_TESTBED_H
 
+#include <stdbool.h>
+
 #include "drive/throttle.h"
 
 enum shore__testbed_mode {
@@ -22,6 +24,15 @@ struct shore__testbed_row {
     struct shore__busy busy;
     const char *bound;
 };
+
+/* As --modes takes them. */
+extern const char *const shore__testbed_modes[SHORE__TESTBED_MODES];
+
+#define SHORE__TESTBED_ROWS_MOST 64u
+/* The rows that --modes and --drives (NULL: all) ask for, in order, and with link_share below 1 those of a narrower
+ * link, if there is one to divide. SHORE_EUSAGE names the flag. */
+int shore__testbed_rows(const char *modes, const char *drives, double link_share, bool link_divides,
+                        struct shore__testbed_row *rows, size_t *nrows, struct shore_diag *diag);
 
 /* A line chart of speed over BASE with one drive by number of drives, beside what the paper has, as SVG. paper: the
  * testbed's name; others have no published points. gpu_speed: where computing alone would be; 0: unknown. */
