@@ -27,7 +27,7 @@ static void options_without_size_are_refused(void **state) {
     place_close(&place);
 }
 
-/* A program that knows drives, optimizer and size alone: what comes later in the struct is not looked at. */
+/* A program that knows drives, optimizer, momentum and size alone: what comes later in the struct is not looked at. */
 static void options_of_an_older_header_work(void **state) {
     struct place place;
     struct plain plain;
@@ -41,6 +41,7 @@ static void options_of_an_older_header_work(void **state) {
     options.drives = place.paths;
     options.ndrives = place.ndrives;
     options.optimizer = SHORE_ADAMW;
+    options.with_momentum = false;
     assert_int_equal(shore_fleet_create(plain.layout, &options, &fleet, &diag), 0);
     assert_int_equal(fleet_init(fleet, &plain, &diag), 0);
     assert_digest(fleet, &plain, true);
