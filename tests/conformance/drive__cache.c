@@ -156,7 +156,7 @@ static void refused(void **state) {
     }
 }
 
-/* A flipped byte is named. */
+/* A flipped byte is named, and so is what cannot be read. */
 static void damage_is_seen(void **state) {
     struct cached c;
     struct shore__cache_key key = {1, 1, 1};
@@ -176,6 +176,8 @@ static void damage_is_seen(void **state) {
     assert_non_null(strstr(c.b.diag.text, "does not match its checksum"));
     must(&c.b, put(&c, &key, 0, 1)); /* put again, it is whole */
     must(&c.b, get(&c, &key, 0, 1));
+    assert_int_equal(truncate(path, 4096), 0);
+    assert_int_equal(get(&c, &key, 0, 1), -EIO);
     close_cached(&c);
 }
 

@@ -100,8 +100,10 @@ static int transfer(struct shore__cache *c, bool put, const uint32_t *page, void
                                        .buffer = buffer[i],
                                        .offset = SHORE__CACHE_FILE_HEAD + offset,
                                        .bytes = (uint32_t)c->page_bytes};
-        ops[i].rc = shore__io_submit(c->queue, &ops[i]);
-        if (ops[i].rc && !rc) rc = shore__io_explain(c->file.path, &ops[i], diag);
+        int refused = shore__io_submit(c->queue, &ops[i]); /* what is under way is the thread's, its code too */
+        if (!refused) continue;
+        ops[i].rc = refused;
+        if (!rc) rc = shore__io_explain(c->file.path, &ops[i], diag);
     }
     while (c->queue && shore__io_in_flight(c->queue))
         for (unsigned i = shore__io_reap(c->queue, done, DEPTH, 1); i--;)
