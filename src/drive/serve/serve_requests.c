@@ -51,14 +51,23 @@ void shore__serve_job_free(struct shore__serve_job *job) {
 }
 
 /* The body outlives the request on the connection. */
-static int keep_body(struct shore__serve_job *job, const unsigned char *body, size_t bytes) {
-    if (bytes > job->body_room) {
+/* Makes a job of a request that came over the link. -ENOMEM: there is none for its body. */
+static int take_request(struct shore__serve_job *job, struct link *l, const struct shore__wire_header *h,
+                        const struct shore__wire_request *r, const unsigned char *body) {
+    job->session = l->session;
+    job->link = l;
+    job->id = h->id;
+    job->type = h->type;
+    job->request = *r;
+    job->rc = 0;
+    job->diag.text[0] = 0;
+    if (h->body_bytes > job->body_room) {
         free(job->body);
-        job->body = malloc(bytes);
-        job->body_room = job->body ? bytes : 0;
+        job->body = malloc(h->body_bytes);
+        job->body_room = job->body ? h->body_bytes : 0;
         if (!job->body) return -ENOMEM;
     }
-    memcpy(job->body, body, bytes);
+    memcpy(job->body, body, h->body_bytes);
     job->request.tail = job->body + SHORE__WIRE_FIELDS_BYTES;
     return 0;
 }
@@ -262,14 +271,7 @@ static int slot_request(struct link *l, const struct shore__wire_header *h, unsi
         return shore__fail(diag, SHORE_ELINK, "a request of type %u came with sizes that cannot be", h->type);
     struct shore__serve_job *job = take_slot(s);
     if (!job) return shore__fail(diag, SHORE_ELINK, "the connection is ended");
-    job->session = s;
-    job->link = l;
-    job->id = h->id;
-    job->type = h->type;
-    job->request = *r;
-    job->rc = 0;
-    job->diag.text[0] = 0;
-    int rc = keep_body(job, body, h->body_bytes);
+    int rc = take_request(job, l, h, r, body);
     if (rc) shore__fail(diag, rc, "out of memory");
     struct iovec parts[2] = {{job->memory, p.in[0]}, {job->memory + p.residual, p.in[1]}};
     memset(job->memory + p.in[0], 0, p.whole_bytes[0] - p.in[0]);
@@ -426,12 +428,7 @@ static int control_request(struct link *l, const struct shore__wire_header *h, u
     struct session *s = l->session;
     struct shore__serve_job *job = new_control(s);
     if (!job) return shore__fail(diag, SHORE_ELINK, "the connection is ended");
-    job->session = s;
-    job->link = l;
-    job->id = h->id;
-    job->type = h->type;
-    job->request = *r;
-    if (keep_body(job, body, h->body_bytes)) {
+    if (take_request(job, l, h, r, body)) {
         shore__serve_job_free(job);
         return shore__fail(diag, -ENOMEM, "out of memory");
     }
