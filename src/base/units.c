@@ -204,3 +204,9 @@ uint64_t shore__now_ns(void) {
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (uint64_t)t.tv_sec * UINT64_C(1000000000) + (uint64_t)t.tv_nsec;
 }
+
+const char *shore__format_digest(const unsigned char digest[16], char out[33]) {
+    for (size_t i = 0; i < 16; i++)
+        snprintf(out + 2 * i, 3, "%02x", digest[i]);
+    return out;
+}

@@ -23,6 +23,8 @@ const char *shore__format_share(double share, char *out, size_t out_bytes);
  * than bytes: rounded up to whole MiB from 1 MiB on ("397.00 MiB", "29.80 GiB"), KiB below. Returns out. */
 const char *shore__format_size_up(uint64_t bytes, char *out, size_t out_bytes);
 const char *shore__format_size(uint64_t bytes, char *out, size_t out_bytes);
+/* As 32 hexadecimal digits. Returns out. */
+const char *shore__format_digest(const unsigned char digest[16], char out[33]);
 /* "50,257" */
 const char *shore__format_count(uint64_t count, char *out, size_t out_bytes);
 /* "3 h 12 min", "4.2 s". */

@@ -68,8 +68,6 @@ void shore__cli_note(void *ctx, const char *text);                              
 int shore__cli_copy_budget(struct shore__run *run, uint64_t asked, uint32_t more, struct shore_diag *diag);
 /* A JSON object on one line of stdout; takes the reference. Returns the exit code. */
 int shore__cli_print_json(json_t *object);
-/* Digest as 32 hexadecimal digits. */
-const char *shore__cli_hex(const unsigned char digest[16], char out[33]);
 /* Flushes stdout; an error there (a full disk) is exit code 1. */
 int shore__cli_finish(int code);
 
@@ -125,6 +123,10 @@ struct shore__opened {
 int shore__cli_open(const char *path, const struct shore__strings *moved, const char *tokenizer,
                     const struct shore__strings *data, struct shore__opened *out, struct shore_diag *diag);
 void shore__cli_close(struct shore__opened *opened);
+/* What to compute with: as --precision (0: auto, 1: bf16, 2: fp32), --products and --threads say, or as the run does.
+ */
+struct shore__compute_options shore__cli_compute(const struct shore__opened *o, unsigned precision,
+                                                 enum shore__products products, uint32_t threads);
 /* Says what of a model's description is not taken as it stands. */
 void shore__cli_say_model(const struct shore__arch *arch, bool trains);
 /* Refuses a --seq-len beyond the positions that a model has. */

@@ -118,9 +118,7 @@ static int evaluate(const char *path, struct args *a) {
     }
     struct shore__infer_options infer = {
         .memory_bytes = a->memory,
-        .compute = {.fp32 = a->precision ? a->precision == 2 : o.fp32,
-                    .products = a->products ? a->products : o.products,
-                    .threads = (int)(a->threads ? a->threads : o.threads)},
+        .compute = shore__cli_compute(&o, a->precision, a->products, a->threads),
         .seq_len = a->seq_len,
     };
     if (!infer.seq_len)

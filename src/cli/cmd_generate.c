@@ -140,9 +140,7 @@ static int generate(const char *path, struct args *a) {
         shore__cli_say("the model has %u positions: at most %u tokens follow", positions, a->sampling.max_tokens);
     }
     struct shore__infer_options infer = {
-        .compute = {.fp32 = a->precision ? a->precision == 2 : o.fp32,
-                    .products = a->products ? a->products : o.products,
-                    .threads = (int)(a->threads ? a->threads : o.threads)},
+        .compute = shore__cli_compute(&o, a->precision, a->products, a->threads),
         .seq_len = ids.count + a->sampling.max_tokens,
     };
     if (!rc) rc = shore__budget(a->memory, 0, 0, &infer.memory_bytes, &diag);

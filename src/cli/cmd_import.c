@@ -99,7 +99,7 @@ static int import(struct shore__train_args *args, const struct shore__parsed *pa
     else if (rc)
         code = run ? shore__cli_fail_making(run, rc, &diag) : shore__cli_fail(rc, &diag);
     else
-        printf("step 0 digest %s\n", shore__cli_hex(digest, hex));
+        printf("step 0 digest %s\n", shore__format_digest(digest, hex));
     shore_fleet_close(fleet);
     shore__run_close(run); /* what was not finished is undone */
     shore__cli_say_half_replaced(args->out);

@@ -60,7 +60,7 @@ static int print_digest(struct shore__run *run, const struct args *a, bool *open
     if (!rc) {
         struct shore_fleet_info info = {.size = sizeof info};
         shore_fleet_info(fleet, &info);
-        shore__cli_hex(digest, hex);
+        shore__format_digest(digest, hex);
         if (a->json)
             shore__cli_print_json(
                 json_pack("{s:I,s:s,s:b}", "step", (json_int_t)info.step, "digest", hex, "deep", a->deep));

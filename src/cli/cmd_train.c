@@ -83,8 +83,9 @@ static int print_needs_json(const struct shore__needs *needs, uint64_t memory_by
     return shore__cli_print_json(o);
 }
 
-static void print_needs(const struct shore__needs *needs, uint64_t memory_bytes) {
+static int print_needs(const struct shore__needs *needs, uint64_t memory_bytes, bool json) {
     char minimum[32], comfortable[32], disk[32], memory[32];
+    if (json) return print_needs_json(needs, memory_bytes);
     printf("memory: minimum %s\n", shore__format_size_up(needs->minimum_bytes, minimum, sizeof minimum));
     printf("memory: everything kept from %s on\n",
            shore__format_size_up(needs->comfortable_bytes, comfortable, sizeof comfortable));
@@ -94,6 +95,7 @@ static void print_needs(const struct shore__needs *needs, uint64_t memory_bytes)
                shore__format_size(memory_bytes, memory, sizeof memory), (unsigned long long)needs->kept_pairs,
                (unsigned long long)needs->pairs, (unsigned long long)needs->offloaded_pairs);
     printf("disk: %s\n", shore__format_size_up(needs->disk_bytes, disk, sizeof disk));
+    return SHORE__EXIT_DONE;
 }
 
 static struct shore__train_events events_of(struct watch *w) {
@@ -157,7 +159,7 @@ static int train_and_report(struct shore__run *run, bool fresh, const struct sho
         shore__summary_print(run, &summary);
     }
     char hex[33];
-    printf("step %llu digest %s%s\n", (unsigned long long)result.step, shore__cli_hex(result.digest, hex),
+    printf("step %llu digest %s%s\n", (unsigned long long)result.step, shore__format_digest(result.digest, hex),
            result.emulated ? " emulated" : "");
     return SHORE__EXIT_DONE;
 }
@@ -201,10 +203,7 @@ static int fresh_run(struct shore__train_args *args, const struct shore__parsed 
     int rc = check_fresh(args, parsed, &tokenizer, &model, &needs, &diag);
     if (!rc) shore__cli_say_model(&model->arch, true);
     if (!rc && args->dry_run) {
-        if (args->json)
-            code = print_needs_json(&needs, s->memory_bytes);
-        else
-            print_needs(&needs, s->memory_bytes);
+        code = print_needs(&needs, s->memory_bytes, args->json);
         goto end;
     }
     if (!rc) rc = shore__budget(s->memory_bytes, needs.minimum_bytes, needs.comfortable_bytes, &s->memory_bytes, &diag);
@@ -345,10 +344,7 @@ static int resumed_run(const struct shore__train_args *args, const struct shore_
     if (!rc) rc = shore__settings_check(s, &diag);
     if (!rc) rc = shore__train_needs(s, run->model, &needs, &diag);
     if (!rc && args->dry_run) {
-        if (args->json)
-            code = print_needs_json(&needs, s->memory_bytes);
-        else
-            print_needs(&needs, s->memory_bytes);
+        code = print_needs(&needs, s->memory_bytes, args->json);
     } else if (!rc) {
         rc = prepare_to_go_on(run, &needs, without_data, changes, &diag);
         if (!rc) {

@@ -114,12 +114,6 @@ int shore__cli_finish(int code) {
     return code;
 }
 
-const char *shore__cli_hex(const unsigned char digest[16], char out[33]) {
-    for (size_t i = 0; i < 16; i++)
-        snprintf(out + 2 * i, 3, "%02x", digest[i]);
-    return out;
-}
-
 bool shore__cli_redraws(void) {
     const char *kind = getenv("TERM");
     return isatty(STDERR_FILENO) && !(kind && strcmp(kind, "dumb") == 0);

@@ -98,6 +98,15 @@ int shore__cli_open(const char *path, const struct shore__strings *moved, const 
     return rc;
 }
 
+struct shore__compute_options shore__cli_compute(const struct shore__opened *o, unsigned precision,
+                                                 enum shore__products products, uint32_t threads) {
+    return (struct shore__compute_options){
+        .fp32 = precision ? precision == 2 : o->fp32,
+        .products = products ? products : o->products,
+        .threads = (int)(threads ? threads : o->threads),
+    };
+}
+
 void shore__cli_close(struct shore__opened *o) {
     shore_fleet_close(o->fleet);
     shore__source_close(o->source);

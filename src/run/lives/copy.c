@@ -171,8 +171,7 @@ int shore__fleet_commit_like(struct shore_fleet *to, struct shore_fleet *from, u
 int shore__digest_text(struct shore_fleet *fleet, char out[33], struct shore_diag *diag) {
     unsigned char digest[16];
     int rc = shore_fleet_digest(fleet, false, digest, diag);
-    for (size_t i = 0; i < 16 && rc == 0; i++)
-        snprintf(out + 2 * i, 3, "%02x", digest[i]);
+    if (rc == 0) shore__format_digest(digest, out);
     return rc;
 }
 
