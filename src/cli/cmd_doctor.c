@@ -104,13 +104,23 @@ bool shore__doctor_ask(char *const *words, char *out, size_t bytes) {
 
 static void look_at_drives(struct shore__report *r, const struct shore__strings *drives) {
     struct shore__whereabouts *places = calloc(drives->count + 1, sizeof *places);
+    struct shore__address **at = calloc(drives->count + 1, sizeof(struct shore__address *));
+    struct shore_diag *why = calloc(drives->count + 1, sizeof *why);
     size_t n = 0;
     bool over_there = false;
-    for (size_t i = 0; i < drives->count; i++)
-        over_there = over_there || !shore__kind_of(drives->item[i])->here;
+    for (size_t i = 0; at && why && i < drives->count; i++)
+        over_there |= shore__address_parse(drives->item[i], &at[i], &why[i]) || !at[i]->kind->here;
     shore__doctor_ssh(r, over_there);
-    for (size_t i = 0; places && i < drives->count && !shore__cli_stop_wanted(); i++)
-        if (shore__doctor_drive(r, drives->item[i], places, n, &places[n])) n++;
+    for (size_t i = 0; at && why && places && i < drives->count && !shore__cli_stop_wanted(); i++) {
+        if (!at[i])
+            shore__doctor_refuse(r, drives->item[i], &why[i]);
+        else if (shore__doctor_drive(r, at[i], places, n, &places[n]))
+            n++;
+    }
+    for (size_t i = 0; at && i < drives->count; i++)
+        free(at[i]);
+    free(at);
+    free(why);
     free(places);
 }
 

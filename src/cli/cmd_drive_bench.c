@@ -5,7 +5,6 @@
 
 #include "cli/clean_text.h"
 #include "cli/cli.h"
-#include "drive/address.h"
 #include "drive/probe/probe.h"
 #include "drive/probe/speed.h"
 
@@ -36,6 +35,7 @@ static const struct shore__command_line line = {
 
 /* As it was found. */
 struct drive {
+    struct shore__address *at;
     struct shore__probe probe;
     uint64_t speed, link;
 };
@@ -46,17 +46,18 @@ struct drive {
 static int find(const char *name, struct drive *d, struct shore_diag *diag) {
     char shown[256];
     shore__escape(name, strlen(name), shown, sizeof shown);
-    if (!shore__kind_of(name)->keeps)
-        return shore__fail(diag, SHORE_EUSAGE, "%s is no drive that could be measured: give a directory", shown);
-    int rc = shore__drive_probe(name, &d->probe, diag);
-    if (!rc) rc = shore__probe_may_be_made(name, &d->probe, diag);
+    int rc = shore__address_parse(name, &d->at, diag);
+    if (!rc && !d->at->kind->keeps)
+        rc = shore__fail(diag, SHORE_EUSAGE, "%s is no drive that could be measured: give a directory", shown);
+    if (!rc) rc = shore__drive_probe(d->at, &d->probe, diag);
+    if (!rc) rc = shore__probe_may_be_made(d->at, &d->probe, diag);
     if (!rc && d->probe.is_device)
         rc = shore__fail(diag, SHORE_EUSAGE,
                          "%s is a block device, which only overwriting could measure: 'longshore bench disk "
                          "--overwrite' does that",
                          shown);
     struct stat st;
-    if (!rc && d->probe.exists && shore__kind_of(name)->has_file && !stat(d->probe.path, &st) && !S_ISREG(st.st_mode))
+    if (!rc && d->probe.exists && d->at->kind->has_file && !stat(d->probe.path, &st) && !S_ISREG(st.st_mode))
         rc = shore__fail(diag, SHORE_EUSAGE, "%s is a special file, not a file or a directory", shown);
     return rc;
 }
@@ -67,7 +68,7 @@ static int print(const char *const *names, const struct drive *found, uint32_t n
     uint64_t sum = 0;
     for (uint32_t i = 0; i < n; i++) {
         sum += found[i].speed;
-        if (sites) sites[i] = (struct shore__site){names[i], found[i].probe.device};
+        if (sites) sites[i] = (struct shore__site){found[i].at, found[i].probe.path, found[i].probe.device};
     }
     bool shared = n > 1 && sites && shore__sites_share_device(sites, n);
     for (uint32_t i = 0; i < n; i++) {
@@ -109,8 +110,8 @@ static int bench(const char *const *names, uint32_t n, const struct args *a) {
     shore__cli_catch_signals("longshore: stopping after this drive\n");
     for (uint32_t i = 0; !rc && i < n; i++) {
         struct drive *d = &found[i];
-        const char *path = shore__kind_of(names[i])->remote ? names[i] : d->probe.path;
-        rc = shore__site_measure(path, a->io, STATE_BYTES, &d->speed, &d->link, &diag);
+        const struct shore__site site = {d->at, d->probe.path, d->probe.device};
+        rc = shore__site_measure(&site, a->io, STATE_BYTES, &d->speed, &d->link, &diag);
         if (!rc && shore__cli_stop_wanted()) rc = -ECANCELED;
     }
     int code = SHORE__EXIT_FAILED;
@@ -118,8 +119,10 @@ static int bench(const char *const *names, uint32_t n, const struct args *a) {
         code = print(names, found, n, a->json);
     else if (rc != -ECANCELED)
         code = shore__cli_fail(rc, &diag);
-    for (uint32_t i = 0; found && i < n; i++)
+    for (uint32_t i = 0; found && i < n; i++) {
+        free(found[i].at);
         shore__probe_free(&found[i].probe);
+    }
     free(found);
     return code;
 }

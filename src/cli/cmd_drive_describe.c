@@ -4,7 +4,6 @@
 
 #include "cli/clean_text.h"
 #include "cli/cli.h"
-#include "drive/address.h"
 #include "drive/probe/probe.h"
 #include "run/lives/fleets.h"
 
@@ -47,15 +46,16 @@ static void describe_speed(const struct shore__run *run, size_t drive, json_t *o
 }
 
 json_t *shore__cli_drive_json(const struct shore__run *run, size_t drive) {
-    const char *recorded = run->settings.drives.item[drive];
+    const struct shore__address *at = run->settings.drives.item[drive];
+    const char *recorded = at->text;
     char *name = shore__drive_name(recorded, run->generation);
     struct shore__probe probe;
     struct shore_diag diag = {{0}};
     json_t *o = json_pack("{s:s}", "drive", name ? name : recorded);
     describe_speed(run, drive, o);
-    if (!shore__kind_of(recorded)->keeps) {
+    if (!at->kind->keeps) {
         set_error(o, "in memory, gone with the process");
-    } else if (shore__drive_probe(recorded, &probe, &diag)) {
+    } else if (shore__drive_probe(at, &probe, &diag)) {
         size_t n = strlen(recorded); /* which drive is said already */
         bool named = strncmp(diag.text, recorded, n) == 0 && strncmp(diag.text + n, ": ", 2) == 0;
         set_error(o, diag.text + (named ? n + 2 : 0));

@@ -86,7 +86,7 @@ static void speeds_free(struct speeds *s) {
 
 static int no_such_drive(const struct shore__run *run, const char *name, struct shore_diag *diag) {
     char shown[256], first[256];
-    char *drive = run->settings.drives.count ? shore__drive_name(run->settings.drives.item[0], run->generation) : NULL;
+    char *drive = run->settings.drives.count ? shore__drive_name(run->settings.drives.text[0], run->generation) : NULL;
     shore__escape(drive ? drive : "none", strlen(drive ? drive : "none"), first, sizeof first);
     free(drive);
     return shore__fail(diag, SHORE_EUSAGE, "%s: this run has no such drive; its first is %s",
@@ -98,30 +98,24 @@ static int given_twice(const char *name, struct shore_diag *diag) {
     return shore__fail(diag, SHORE_EUSAGE, "%s is given twice", shore__escape(name, strlen(name), shown, sizeof shown));
 }
 
-static int append(struct shore__strings *list, const char *item, struct shore_diag *diag) {
-    return shore__strings_add(list, item) ? shore__fail(diag, -ENOMEM, "out of memory") : 0;
-}
-
-static int added(const struct shore__run *run, const char *const *words, struct shore__strings *out,
+static int added(const struct shore__run *run, const char *const *words, struct shore__addresses *out,
                  struct shore_diag *diag) {
-    const struct shore__strings *present = &run->settings.drives;
+    const struct shore__addresses *present = &run->settings.drives;
     char shown[256];
-    int rc = 0;
-    for (size_t i = 0; !rc && i < present->count; i++)
-        rc = append(out, present->item[i], diag);
+    int rc = shore__addresses_copy(present, out) ? shore__fail(diag, -ENOMEM, "out of memory") : 0;
     for (; !rc && *words; words++) {
         if (shore__drive_find(present, run->generation, *words) < present->count)
             return shore__fail(diag, SHORE_EUSAGE, "%s is a drive of this run already",
                                shore__escape(*words, strlen(*words), shown, sizeof shown));
         if (shore__drive_find(out, run->generation, *words) < out->count) return given_twice(*words, diag);
-        rc = append(out, *words, diag);
+        rc = shore__addresses_parse(out, *words, diag);
     }
     return rc;
 }
 
-static int removed(const struct shore__run *run, const char *const *words, struct shore__strings *out,
+static int removed(const struct shore__run *run, const char *const *words, struct shore__addresses *out,
                    struct speeds *speeds, struct shore_diag *diag) {
-    const struct shore__strings *present = &run->settings.drives;
+    const struct shore__addresses *present = &run->settings.drives;
     bool *gone = calloc(present->count + 1, sizeof *gone);
     size_t left = present->count, kept = 0;
     int rc = gone ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
@@ -142,44 +136,36 @@ static int removed(const struct shore__run *run, const char *const *words, struc
     for (size_t i = 0; !rc && i < present->count; i++) {
         if (gone[i]) continue;
         speeds->item[kept++] = speeds->item[i];
-        rc = append(out, present->item[i], diag);
+        rc = shore__addresses_parse(out, present->text[i], diag);
     }
     free(gone);
     return rc;
 }
 
-/* Paths may hold '=' themselves: the one counts before which a drive's name ends. */
-static int replace(const struct shore__run *run, const char *word, struct shore__strings *out, bool *replaced,
+static int replace(const struct shore__run *run, const char *word, struct shore__addresses *out, bool *replaced,
                    struct shore_diag *diag) {
-    const struct shore__strings *present = &run->settings.drives;
+    const struct shore__addresses *present = &run->settings.drives;
+    struct shore__move move = shore__move_split(run, word);
+    struct shore__address *to;
     char shown[256];
-    const char *at = strchr(word, '=');
-    if (!at)
-        return shore__fail(diag, SHORE_EUSAGE, "%s: give OLD=NEW, the drive and the one that takes its place",
-                           shore__escape(word, strlen(word), shown, sizeof shown));
-    for (; at; at = strchr(at + 1, '=')) {
-        char *old = strndup(word, (size_t)(at - word));
-        size_t k = old ? shore__drive_find(present, run->generation, old) : present->count;
-        free(old);
-        if (k == present->count) continue;
-        if (replaced[k]) return given_twice(present->item[k], diag);
-        if (!at[1]) break;
-        replaced[k] = true;
-        free(out->item[k]);
-        out->item[k] = strdup(at + 1);
-        return out->item[k] ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
-    }
-    return at ? shore__fail(diag, SHORE_EUSAGE, "%s: to where?", shore__escape(word, strlen(word), shown, sizeof shown))
-              : no_such_drive(run, word, diag);
+    shore__escape(word, strlen(word), shown, sizeof shown);
+    if (!move.to)
+        return shore__fail(diag, SHORE_EUSAGE, "%s: give OLD=NEW, the drive and the one that takes its place", shown);
+    if (move.drive == present->count) return no_such_drive(run, word, diag);
+    if (replaced[move.drive]) return given_twice(present->text[move.drive], diag);
+    if (!*move.to) return shore__fail(diag, SHORE_EUSAGE, "%s: to where?", shown);
+    int rc = shore__address_parse(move.to, &to, diag);
+    if (rc) return rc;
+    replaced[move.drive] = true;
+    shore__addresses_put(out, move.drive, to);
+    return 0;
 }
 
-static int moved(const struct shore__run *run, const char *const *words, struct shore__strings *out,
+static int moved(const struct shore__run *run, const char *const *words, struct shore__addresses *out,
                  struct shore_diag *diag) {
-    const struct shore__strings *present = &run->settings.drives;
+    const struct shore__addresses *present = &run->settings.drives;
     bool *replaced = calloc(present->count + 1, sizeof *replaced);
-    int rc = replaced ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
-    for (size_t i = 0; !rc && i < present->count; i++)
-        rc = append(out, present->item[i], diag);
+    int rc = replaced && !shore__addresses_copy(present, out) ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
     for (; !rc && *words; words++)
         rc = replace(run, *words, out, replaced, diag);
     free(replaced);
@@ -210,7 +196,7 @@ static int join_speeds(const struct speeds *speeds, size_t count, const char *gi
 
 static int work(struct shore__run *run, enum what what, const char *const *words, const struct args *a,
                 struct shore_diag *diag) {
-    struct shore__strings drives = {0};
+    struct shore__addresses drives = {0};
     struct speeds speeds = {0};
     char *text = NULL;
     int rc = speeds_split(&run->settings, &speeds) ? shore__fail(diag, -ENOMEM, "out of memory") : 0;
@@ -232,7 +218,7 @@ static int work(struct shore__run *run, enum what what, const char *const *words
     }
     free(text);
     speeds_free(&speeds);
-    shore__strings_free(&drives);
+    shore__addresses_free(&drives);
     return rc;
 }
 
@@ -243,7 +229,7 @@ static void tell_snapshots(const struct shore__run *run) {
     if (shore__snapshots_read(run->path, &list, &count, NULL)) return;
     for (size_t i = 0; i < count; i++) {
         for (size_t v = 0; v < list[i].volumes.count; v++) {
-            const char *path = list[i].volumes.item[v], *end = strstr(path, ".snapshot-");
+            const char *path = list[i].volumes.text[v], *end = strstr(path, ".snapshot-");
             char *volume = end ? strndup(path, (size_t)(end - path)) : NULL;
             char *drive = volume ? shore__drive_name(volume, list[i].generation) : NULL;
             if (drive && shore__drive_find(&run->settings.drives, run->generation, drive) == run->settings.drives.count)

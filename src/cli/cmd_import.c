@@ -62,8 +62,8 @@ static int import(struct shore__train_args *args, const struct shore__parsed *pa
     unsigned char digest[16];
     char hex[33], processor[SHORE__PROCESSOR_BYTES];
     uint64_t minimum_bytes = 0;
-    int rc = 0, code = SHORE__EXIT_DONE;
-    if (!s->data.count && (s->val_data.count || s->val_share > 0 || s->epochs > 0))
+    int rc = shore__train_take_drives(args, &diag), code = SHORE__EXIT_DONE;
+    if (!rc && !s->data.count && (s->val_data.count || s->val_share > 0 || s->epochs > 0))
         rc = shore__fail(&diag, SHORE_EUSAGE, "--val-data, --val-share and --epochs need --data FILE...");
     if (!rc && !s->drives.count) rc = shore__fail(&diag, SHORE_EUSAGE, "where is the state to live? Give --drive DIR");
     if (!rc && shore__settings_in_ram(s))

@@ -163,7 +163,7 @@ int shore__cli_rollback(int argc, char **argv) {
 static json_t *snapshot_json(const struct shore__snapshot *s) {
     json_t *volumes = json_array();
     for (size_t i = 0; i < s->volumes.count; i++)
-        json_array_append_new(volumes, json_string(s->volumes.item[i]));
+        json_array_append_new(volumes, json_string(s->volumes.text[i]));
     return json_pack("{s:s,s:I,s:s,s:s,s:b,s:I,s:o}", "name", s->name, "step", (json_int_t)s->step, "digest", s->digest,
                      "date", s->date, "automatic", s->automatic, "generation", (json_int_t)s->generation, "volumes",
                      volumes);

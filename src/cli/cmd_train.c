@@ -179,7 +179,8 @@ static int check_fresh(struct shore__train_args *args, const struct shore__parse
                        struct shore__tokenizer **tokenizer, struct shore__model **model, struct shore__needs *needs,
                        struct shore_diag *diag) {
     struct shore__settings *s = &args->settings;
-    int rc = missing(args, diag);
+    int rc = shore__train_take_drives(args, diag);
+    if (!rc) rc = missing(args, diag);
     if (!rc) rc = shore__train_check_given(parsed, s, s->val_data.count || s->val_share > 0, diag);
     if (!rc) rc = shore__settings_check(s, diag);
     if (!rc) rc = shore__run_tokenizer_of(s, tokenizer, diag);
@@ -271,7 +272,7 @@ static int name_data(const struct shore__train_args *args, struct shore__run *ru
 
 /* Flags that say something else with --resume, or nothing. */
 static int check_resume_flags(const struct shore__train_args *args, struct shore_diag *diag) {
-    const struct shore__strings *moved = &args->settings.drives;
+    const struct shore__strings *moved = &args->drives;
     if (args->json && !args->dry_run) return shore__fail(diag, SHORE_EUSAGE, "--json is for --dry-run: give that too");
     if (args->out && strcmp(args->out, args->resume) != 0)
         return shore__fail(diag, SHORE_EUSAGE, "--out does not go with --resume: the run stays where it is");
@@ -286,7 +287,7 @@ static int check_resume_flags(const struct shore__train_args *args, struct shore
 static int change_run(const struct shore__train_args *args, const struct shore__parsed *parsed, struct shore__run *run,
                       char *changes, size_t bytes, struct shore_diag *diag) {
     struct shore__settings *s = &run->settings;
-    const struct shore__strings *moved = &args->settings.drives;
+    const struct shore__strings *moved = &args->drives;
     int rc = shore__train_change(args, parsed, s, changes, bytes, diag);
     if (!rc) rc = shore__train_check_given(parsed, s, run->val || s->val_data.count || s->val_share > 0, diag);
     if (rc) return rc;
@@ -329,7 +330,7 @@ static int resumed_run(const struct shore__train_args *args, const struct shore_
     struct shore__needs needs;
     struct shore_diag diag = {{0}};
     char changes[768];
-    const struct shore__strings *moved = &args->settings.drives;
+    const struct shore__strings *moved = &args->drives;
     int code = SHORE__EXIT_DONE, rc = check_resume_flags(args, &diag);
     if (!rc && args->itself) rc = shore__run_claim(args->resume, &diag);
     if (!rc) rc = shore__run_open(args->resume, true, moved->count ? moved : NULL, &run, &diag);

@@ -4,6 +4,7 @@
 
 #include <jansson.h>
 
+#include "drive/address.h"
 #include "storage/whereabouts.h"
 
 enum shore__verdict {
@@ -29,10 +30,12 @@ void shore__doctor_machine(struct shore__report *r);
 void shore__doctor_graphics(struct shore__report *r);
 /* The client that drives at ssh://HOST/PATH are reached with. needed: there are some. */
 void shore__doctor_ssh(struct shore__report *r, bool needed);
+/* A drive that cannot be used: why, with or without its name before it. */
+void shore__doctor_refuse(struct shore__report *r, const char *drive, const struct shore_diag *why);
 /* before: of the drives that were looked at before this one, nbefore of them. out: of this one; false: it is none of
  * this host's. */
-bool shore__doctor_drive(struct shore__report *r, const char *path, const struct shore__whereabouts *before,
-                         size_t nbefore, struct shore__whereabouts *out);
+bool shore__doctor_drive(struct shore__report *r, const struct shore__address *at,
+                         const struct shore__whereabouts *before, size_t nbefore, struct shore__whereabouts *out);
 
 /* What a command says within some seconds; false: it cannot be run, fails, or hangs. words: NULL at
  * the end. */

@@ -8,7 +8,6 @@
 #include "cli/clean_text.h"
 #include "cli/cli.h"
 #include "cli/doctor.h"
-#include "drive/address.h"
 #include "drive/probe/probe.h"
 #include "drive/probe/speed.h"
 #include "drive/remote/transport.h"
@@ -35,21 +34,27 @@ static const char *reason(const struct shore_diag *diag, const char *path) {
     return strncmp(diag->text, path, n) == 0 && strncmp(diag->text + n, ": ", 2) == 0 ? diag->text + n + 2 : diag->text;
 }
 
+void shore__doctor_refuse(struct shore__report *r, const char *drive, const struct shore_diag *why) {
+    shore__report_add(r, drive, SHORE__BROKEN, NULL, NULL, "%s", reason(why, drive));
+}
+
 /* ---- on other hosts ---------------------------------------------------------------------------------------------- */
 
-static void remote(struct shore__report *r, const char *path) {
+static void remote(struct shore__report *r, const struct shore__address *at) {
+    const char *path = at->text;
     struct shore_diag diag = {""};
     struct shore__probe probe;
     char room[32], speed_text[32], link_text[32];
     uint64_t speed = 0, link = 0;
-    int rc = shore__drive_probe(path, &probe, &diag);
+    int rc = shore__drive_probe(at, &probe, &diag);
     if (rc) {
-        shore__report_add(r, path, SHORE__BROKEN, NULL, NULL, "%s", reason(&diag, path));
+        shore__doctor_refuse(r, path, &diag);
         return;
     }
     shore__format_size(probe.capacity_bytes, room, sizeof room);
     json_t *facts = json_pack("{s:I}", "room_bytes", (json_int_t)probe.capacity_bytes);
-    rc = probe.is_device ? 0 : shore__site_measure(path, SHORE_IO_AUTO, STATE_BYTES, &speed, &link, &diag);
+    const struct shore__site site = {.at = at};
+    rc = probe.is_device ? 0 : shore__site_measure(&site, SHORE_IO_AUTO, STATE_BYTES, &speed, &link, &diag);
     if (probe.is_device) {
         shore__report_add(r, path, SHORE__FINE, NULL, facts, "longshore answers; a block device of %s, not measured",
                           room);
@@ -141,16 +146,17 @@ static void files(struct shore__report *r, const char *path, const char *beside,
         rates.shares_blocks ? "share blocks" : "are whole copies");
 }
 
-bool shore__doctor_drive(struct shore__report *r, const char *path, const struct shore__whereabouts *before,
-                         size_t nbefore, struct shore__whereabouts *out) {
+bool shore__doctor_drive(struct shore__report *r, const struct shore__address *at,
+                         const struct shore__whereabouts *before, size_t nbefore, struct shore__whereabouts *out) {
+    const char *path = at->text;
     struct stat st;
     struct shore_diag diag = {""};
     char *beside = NULL;
-    if (shore__kind_of(path)->remote) {
-        remote(r, path);
+    if (at->kind->remote) {
+        remote(r, at);
         return false;
     }
-    if (!shore__kind_of(path)->keeps) {
+    if (!at->kind->keeps) {
         shore__report_add(r, path, SHORE__FINE, NULL, NULL, "memory of this machine, which keeps nothing");
         return false;
     }

@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "cli/cli.h"
-#include "drive/address.h"
 #include "drive/probe/probe.h"
 #include "storage/whereabouts.h"
 
@@ -13,18 +12,15 @@ struct found {
     uint64_t device; /* there */
 };
 
-static const char *shown(const char *drive, char out[512]) {
-    return shore__escape(drive, strlen(drive), out, 512);
+static const char *shown(const struct shore__address *drive, char out[512]) {
+    return shore__escape(drive->text, strlen(drive->text), out, 512);
 }
 
 /* A server tells how much room it has, and numbers its devices; what cannot be asked is told by whoever opens it. */
-static void say_remote(const char *drive, bool ask, struct found *f) {
+static void say_remote(const struct shore__address *drive, bool ask, struct found *f) {
     struct shore__probe probe;
-    struct shore__address at;
     char name[512], room[32], where[256] = "behind a socket";
-    if (shore__address_parse(drive, &at, NULL)) return;
-    if (at.host) snprintf(where, sizeof where, "on %.200s", at.host);
-    shore__address_free(&at);
+    if (drive->host) snprintf(where, sizeof where, "on %.200s", drive->host);
     bool known = ask && shore__drive_probe(drive, &probe, NULL) == 0;
     f->there = known && probe.device;
     f->device = known ? probe.device : 0;
@@ -36,9 +32,9 @@ static void say_remote(const char *drive, bool ask, struct found *f) {
     if (known) shore__probe_free(&probe);
 }
 
-static void say_local(const char *drive, struct found *f) {
+static void say_local(const struct shore__address *drive, struct found *f) {
     char name[512], text[1024];
-    f->here = shore__file_may_be_made(drive, NULL) == 0 && shore__whereabouts(drive, &f->at, NULL) == 0;
+    f->here = shore__file_may_be_made(drive->text, NULL) == 0 && shore__whereabouts(drive->text, &f->at, NULL) == 0;
     if (!f->here) return; /* who makes it says why not */
     shore__cli_say("drive %s: %s", shown(drive, name), shore__whereabouts_text(&f->at, text, sizeof text));
     if (f->at.ground == SHORE__GROUND_MEMORY)
@@ -51,17 +47,18 @@ static void say_local(const char *drive, struct found *f) {
                        name);
 }
 
-static bool share(const struct found *a, const struct found *b, const char *drive_a, const char *drive_b) {
+static bool share(const struct found *a, const struct found *b, const struct shore__address *drive_a,
+                  const struct shore__address *drive_b) {
     if (a->here && b->here) return shore__whereabouts_share(&a->at, &b->at);
     return a->there && b->there && a->device == b->device && shore__address_shares_server(drive_a, drive_b);
 }
 
-void shore__cli_say_drives(const struct shore__strings *drives, bool ask_remote) {
+void shore__cli_say_drives(const struct shore__addresses *drives, bool ask_remote) {
     struct found *found = calloc(drives->count ? drives->count : 1, sizeof *found);
     for (size_t i = 0; found && i < drives->count; i++) {
-        const char *drive = drives->item[i];
-        if (!shore__kind_of(drive)->keeps) continue;
-        if (shore__kind_of(drive)->remote)
+        const struct shore__address *drive = drives->item[i];
+        if (!drive->kind->keeps) continue;
+        if (drive->kind->remote)
             say_remote(drive, ask_remote, &found[i]);
         else
             say_local(drive, &found[i]);

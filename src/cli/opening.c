@@ -3,13 +3,12 @@
 #include <sys/stat.h>
 
 #include "cli/cli.h"
-#include "drive/address.h"
 #include "files/hub.h"
 #include "plan/transfers.h"
 
-static bool in_memory(const struct shore__strings *drives) {
+static bool in_memory(const struct shore__addresses *drives) {
     for (size_t i = 0; i < drives->count; i++)
-        if (!shore__kind_of(drives->item[i])->keeps) return true;
+        if (!drives->item[i]->kind->keeps) return true;
     return false;
 }
 

@@ -5,7 +5,6 @@
 #include <sys/statvfs.h>
 
 #include "cli/cli.h"
-#include "drive/address.h"
 #include "train/train.h"
 
 /* What is free where path lies, which file system that is, and the bytes of a volume that stands there already. -1:
@@ -42,7 +41,7 @@ static int room_at(const char *path, uint64_t *free_bytes, uint64_t *held_bytes,
 
 /* Of all of them together, what files there take already included; UINT64_MAX: what cannot be told here is told when
  * the volume is made. */
-static uint64_t room_on(const struct shore__strings *drives) {
+static uint64_t room_on(const struct shore__addresses *drives) {
     enum { SEEN = 64 };
     dev_t seen[SEEN];
     size_t nseen = 0;
@@ -50,8 +49,8 @@ static uint64_t room_on(const struct shore__strings *drives) {
     for (size_t i = 0; i < drives->count; i++) {
         uint64_t free_bytes, held_bytes;
         dev_t device;
-        if (!shore__kind_of(drives->item[i])->keeps) return UINT64_MAX;
-        if (room_at(drives->item[i], &free_bytes, &held_bytes, &device) || nseen == SEEN) return UINT64_MAX;
+        if (!drives->item[i]->kind->keeps) return UINT64_MAX;
+        if (room_at(drives->text[i], &free_bytes, &held_bytes, &device) || nseen == SEEN) return UINT64_MAX;
         bool again = false;
         for (size_t k = 0; k < nseen; k++)
             again |= seen[k] == device;
@@ -61,7 +60,7 @@ static uint64_t room_on(const struct shore__strings *drives) {
     return drives->count ? room : UINT64_MAX;
 }
 
-int shore__cli_disk_space(const struct shore__strings *drives, uint64_t disk_bytes, struct shore_diag *diag) {
+int shore__cli_disk_space(const struct shore__addresses *drives, uint64_t disk_bytes, struct shore_diag *diag) {
     uint64_t room = room_on(drives);
     char a[32], b[32];
     if (room >= disk_bytes) return 0;

@@ -19,6 +19,7 @@
 /* A row of the table of settings as an option. What real numbers may be is said by shore__settings_check(). */
 #define TEXT_OPTION(flag, field, least_, most_, value, help) OPTION(TEXT, flag, field, value, help)
 #define LIST_OPTION(flag, field, least_, most_, value, help) OPTION(LIST, flag, field, value, help)
+#define PLACES_OPTION(flag, field, least_, most_, value, help) OPTION(LIST, flag, drives, value, help)
 #define COUNT32_OPTION(flag, field, least_, most_, value, help) \
     OPTION(U32, flag, field, value, help, .least = least_, .most = (double)(most_))
 #define COUNT64_OPTION(flag, field, least_, most_, value, help) \
@@ -97,9 +98,17 @@ void shore__train_args_init(struct shore__train_args *args) {
 
 void shore__train_args_free(struct shore__train_args *args) {
     shore__settings_free(&args->settings);
+    shore__strings_free(&args->drives);
     free(args->out);
     free(args->resume);
     *args = (struct shore__train_args){0};
+}
+
+int shore__train_take_drives(struct shore__train_args *args, struct shore_diag *diag) {
+    int rc = 0;
+    for (size_t i = 0; !rc && i < args->drives.count; i++)
+        rc = shore__addresses_parse(&args->settings.drives, args->drives.item[i], diag);
+    return rc;
 }
 
 static bool given(const struct shore__parsed *parsed, const char *name) {

@@ -7,6 +7,7 @@
 
 struct shore__train_args {
     struct shore__settings settings;
+    struct shore__strings drives; /* words of --drive: addresses, or with --resume OLD=NEW */
     char *out, *resume;
     uint64_t accept_step;
     bool itself;            /* whatever it was made as, RUN is no copy */
@@ -18,6 +19,8 @@ extern const struct shore__command_line shore__train_line;
 
 void shore__train_args_init(struct shore__train_args *args);
 void shore__train_args_free(struct shore__train_args *args);
+/* What --drive says becomes a setting: of a run that is to be made. */
+int shore__train_take_drives(struct shore__train_args *args, struct shore_diag *diag);
 
 /* Refuses a flag that is given and means nothing with the settings that hold, or says that it has no effect. validates:
  * there are data to do it on. */

@@ -1,6 +1,7 @@
 #include "drive/address.h"
 
 #include <errno.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,15 +27,6 @@ const struct shore__kind *shore__kind_of(const char *text) {
                                                        : &file;
 }
 
-void shore__address_free(struct shore__address *a) {
-    free(a->text);
-    free(a->host);
-    free(a->port);
-    free(a->socket);
-    free(a->path);
-    *a = (struct shore__address){0};
-}
-
 /* ---- parsing ----------------------------------------------------------------------------------------------------- */
 
 /* ssh hands names to other programs, some of them shells: only what names are made of. */
@@ -55,9 +47,17 @@ static bool is_printable(const char *text) {
     return true;
 }
 
-static int parse_ssh(const char *text, const char *shown, struct shore__address *out, struct shore_diag *diag) {
-    const char *at = text + sizeof SSH + 1,
-               *path = strncmp(text, SSH "//", sizeof SSH + 1) == 0 ? strchr(at, '/') : NULL;
+/* A text of its own. */
+static char *cut(char **room, const char *text, size_t bytes) {
+    char *out = memcpy(*room, text, bytes);
+    out[bytes] = '\0';
+    *room += bytes + 1;
+    return out;
+}
+
+static int parse_ssh(struct shore__address *out, char *room, const char *shown, struct shore_diag *diag) {
+    char *at = out->text + sizeof SSH + 1,
+         *path = strncmp(out->text, SSH "//", sizeof SSH + 1) == 0 ? strchr(at, '/') : NULL;
     if (!path)
         return shore__fail(diag, SHORE_EUSAGE, "%s: a drive on another host is ssh://[user@]host[:port]/abs/path",
                            shown);
@@ -88,43 +88,47 @@ static int parse_ssh(const char *text, const char *shown, struct shore__address 
         long number = strtol(port, NULL, 10);
         if (digits == 0 || port + digits != path || digits > 5 || number < 1 || number > 65535)
             return shore__fail(diag, SHORE_EUSAGE, "%s: the port is no number from 1 to 65535", shown);
-        out->port = strndup(port, digits);
-        if (!out->port) return -ENOMEM;
+        out->port = cut(&room, port, digits);
     }
-    if (asprintf(&out->host, "%.*s%.*s", user_end ? (int)(user_end - at + 1) : 0, at, (int)(host_end - name), name) < 0)
-        out->host = NULL;
-    out->path = strdup(path);
-    return out->host && out->path ? 0 : -ENOMEM;
+    out->path = path;
+    out->host = cut(&room, at, user_end ? (size_t)(user_end - at + 1) : 0);
+    room--;
+    cut(&room, name, (size_t)(host_end - name));
+    return 0;
 }
 
-static int parse_unix(const char *text, const char *shown, struct shore__address *out, struct shore_diag *diag) {
-    const char *at = text + sizeof UNIX - 1, *colon = strchr(at, ':');
+static int parse_unix(struct shore__address *out, char *room, const char *shown, struct shore_diag *diag) {
+    char *at = out->text + sizeof UNIX - 1, *colon = strchr(at, ':');
     size_t bytes = colon ? (size_t)(colon - at) : strlen(at);
     if (bytes == 0 || bytes >= SOCKET_BYTES)
         return shore__fail(diag, SHORE_EUSAGE,
                            "%s: a drive behind a socket is unix:SOCKET[:PATH], SOCKET of at most %u "
                            "characters",
                            shown, (unsigned)SOCKET_BYTES - 1);
-    out->socket = strndup(at, bytes);
-    out->path = strdup(colon ? colon + 1 : "");
-    return out->socket && out->path ? 0 : -ENOMEM;
+    out->socket = cut(&room, at, bytes);
+    if (colon) out->path = colon + 1;
+    return 0;
 }
 
-int shore__address_parse(const char *text, struct shore__address *out, struct shore_diag *diag) {
+int shore__address_parse(const char *text, struct shore__address **out, struct shore_diag *diag) {
     char shown[300];
-    *out = (struct shore__address){.kind = shore__kind_of(text), .text = strdup(text)};
-    shore__escape(text, strlen(text), shown, sizeof shown);
-    int rc = out->text ? 0 : -ENOMEM;
-    if (!rc && out->kind->remote && !is_printable(text))
+    size_t bytes = strlen(text) + 1;
+    struct shore__address *a = calloc(1, sizeof *a + 2 * bytes); /* the text, and what is cut out of it */
+    *out = NULL;
+    if (!a) return shore__fail(diag, -ENOMEM, "out of memory");
+    char *room = memcpy(a + 1, text, bytes);
+    *a = (struct shore__address){.kind = shore__kind_of(text), .text = room};
+    a->path = a->kind->has_file ? room : room + bytes - 1;
+    shore__escape(text, bytes - 1, shown, sizeof shown);
+    int rc = 0;
+    if (a->kind->remote && !is_printable(text))
         rc = shore__fail(diag, SHORE_EUSAGE, "%s: a path with control characters", shown);
-    if (!rc && out->kind->id == SHORE__KIND_SSH)
-        rc = parse_ssh(text, shown, out, diag);
-    else if (!rc && out->kind->id == SHORE__KIND_UNIX)
-        rc = parse_unix(text, shown, out, diag);
-    else if (!rc && !(out->path = strdup(out->kind->has_file ? text : "")))
-        rc = -ENOMEM;
-    if (rc == -ENOMEM) shore__fail(diag, rc, "out of memory");
-    if (rc) shore__address_free(out);
+    else if (a->kind->remote)
+        rc = (a->kind->id == SHORE__KIND_SSH ? parse_ssh : parse_unix)(a, room + bytes, shown, diag);
+    if (rc)
+        free(a);
+    else
+        *out = a;
     return rc;
 }
 
@@ -134,15 +138,9 @@ static bool same_text(const char *a, const char *b) {
     return a && b ? strcmp(a, b) == 0 : a == b;
 }
 
-bool shore__address_shares_server(const char *a, const char *b) {
-    struct shore__address one, other;
-    if (!shore__kind_of(a)->remote || shore__kind_of(a) != shore__kind_of(b)) return false;
-    bool parsed = !shore__address_parse(a, &one, NULL) & !shore__address_parse(b, &other, NULL);
-    bool same = parsed && same_text(one.host, other.host) && same_text(one.port, other.port) &&
-                same_text(one.socket, other.socket);
-    shore__address_free(&one);
-    shore__address_free(&other);
-    return same;
+bool shore__address_shares_server(const struct shore__address *a, const struct shore__address *b) {
+    return a->kind->remote && a->kind == b->kind && same_text(a->host, b->host) && same_text(a->port, b->port) &&
+           same_text(a->socket, b->socket);
 }
 
 static char *file_absolute(const char *file) {
@@ -172,23 +170,86 @@ char *shore__address_absolute(const char *text) {
     return out;
 }
 
+__attribute__((format(printf, 1, 2))) static struct shore__address *make(const char *format, ...) {
+    struct shore__address *a = NULL;
+    char *text = NULL;
+    va_list args;
+    va_start(args, format);
+    if (vasprintf(&text, format, args) < 0) text = NULL;
+    va_end(args);
+    if (text) shore__address_parse(text, &a, NULL);
+    free(text);
+    return a;
+}
+
+struct shore__address *shore__address_copy(const struct shore__address *a) {
+    return make("%s", a->text);
+}
+
+struct shore__address *shore__address_named(const struct shore__address *a, size_t kept, const char *ending) {
+    return make("%.*s%s", (int)kept, a->text, ending);
+}
+
 /* What stands between a server and a path on it. */
-static const char *before_path(const char *text) {
-    bool bare = shore__kind_of(text)->id == SHORE__KIND_UNIX && !strchr(text + sizeof UNIX - 1, ':');
-    return bare ? ":" : "";
+static const char *before_path(const struct shore__address *a) {
+    return a->socket && !*a->path && a->text[strlen(a->text) - 1] != ':' ? ":" : "";
 }
 
-char *shore__address_in(const char *directory, const char *name) {
-    char *text;
+struct shore__address *shore__address_in(const struct shore__address *directory, const char *name) {
     const char *between = before_path(directory);
-    return asprintf(&text, "%s%s%s", directory, *between ? between : "/", name) < 0 ? NULL : text;
+    return make("%s%s%s", directory->text, *between ? between : "/", name);
 }
 
-char *shore__address_beside(const char *text, const char *path) {
-    struct shore__address a;
-    char *out = NULL;
-    if (shore__address_parse(text, &a, NULL)) return NULL;
-    if (asprintf(&out, "%.*s%s%s", (int)(strlen(text) - strlen(a.path)), text, before_path(text), path) < 0) out = NULL;
-    shore__address_free(&a);
-    return out;
+struct shore__address *shore__address_beside(const struct shore__address *a, const char *path) {
+    return make("%.*s%s%s", (int)(strlen(a->text) - strlen(a->path)), a->text, before_path(a), path);
+}
+
+/* ---- lists ------------------------------------------------------------------------------------------------------- */
+
+int shore__addresses_add(struct shore__addresses *list, struct shore__address *at) {
+    struct shore__address **items = at ? realloc(list->item, (list->count + 1) * sizeof *items) : NULL;
+    if (items) list->item = items;
+    const char **texts = items ? realloc(list->text, (list->count + 1) * sizeof *texts) : NULL;
+    if (texts) list->text = texts;
+    if (!texts) {
+        free(at);
+        return -ENOMEM;
+    }
+    items[list->count] = at;
+    texts[list->count++] = at->text;
+    return 0;
+}
+
+int shore__addresses_parse(struct shore__addresses *list, const char *text, struct shore_diag *diag) {
+    struct shore__address *at;
+    int rc = shore__address_parse(text, &at, diag);
+    if (!rc && shore__addresses_add(list, at)) rc = shore__fail(diag, -ENOMEM, "out of memory");
+    return rc;
+}
+
+int shore__addresses_copy(const struct shore__addresses *from, struct shore__addresses *out) {
+    int rc = 0;
+    for (size_t i = 0; !rc && i < from->count; i++)
+        rc = shore__addresses_add(out, shore__address_copy(from->item[i]));
+    return rc;
+}
+
+void shore__addresses_put(struct shore__addresses *list, size_t i, struct shore__address *at) {
+    free(list->item[i]);
+    list->item[i] = at;
+    list->text[i] = at->text;
+}
+
+bool shore__addresses_have(const struct shore__addresses *list, const char *text) {
+    for (size_t i = 0; i < list->count; i++)
+        if (strcmp(list->text[i], text) == 0) return true;
+    return false;
+}
+
+void shore__addresses_free(struct shore__addresses *list) {
+    for (size_t i = 0; i < list->count; i++)
+        free(list->item[i]);
+    free(list->item);
+    free(list->text);
+    *list = (struct shore__addresses){0};
 }

@@ -30,6 +30,7 @@ struct shore__kind {
 /* Every text is of some kind; that one is remote does not say yet that it can be parsed. */
 const struct shore__kind *shore__kind_of(const char *text);
 
+/* One block of memory: free() ends it. */
 struct shore__address {
     const struct shore__kind *kind;
     char *text; /* as it was given */
@@ -41,19 +42,35 @@ struct shore__address {
     char *path; /* on the host that has it; "": the server's root, or nothing */
 };
 
-/* *out is owned: shore__address_free(), also after an error. SHORE_EUSAGE names what is wrong. */
-int shore__address_parse(const char *text, struct shore__address *out, struct shore_diag *diag);
-void shore__address_free(struct shore__address *a);
+/* *out is malloc'ed; NULL where it fails. SHORE_EUSAGE names what is wrong. */
+int shore__address_parse(const char *text, struct shore__address **out, struct shore_diag *diag);
 
 /* Whether two are drives of one server, as far as names tell; false unless both are remote. */
-bool shore__address_shares_server(const char *a, const char *b);
+bool shore__address_shares_server(const struct shore__address *a, const struct shore__address *b);
 /* The same drive by a name that does not begin where we are; links are resolved, but devices keep the name they were
  * given, since the kernel's own may change with the next start. malloc'ed; NULL: neither it nor its directory exists.
  */
 char *shore__address_absolute(const char *text);
-/* A file of this name in a directory. malloc'ed. */
-char *shore__address_in(const char *directory, const char *name);
-/* Another path on the host that has the drive. malloc'ed; NULL: no memory, or text cannot be parsed. */
-char *shore__address_beside(const char *text, const char *path);
+
+/* Made of others: malloc'ed, NULL: no memory. The same; a file of this name in a directory; another path on the host
+ * that has the drive; another end of its text, after so many characters. */
+struct shore__address *shore__address_copy(const struct shore__address *a);
+struct shore__address *shore__address_in(const struct shore__address *directory, const char *name);
+struct shore__address *shore__address_beside(const struct shore__address *a, const char *path);
+struct shore__address *shore__address_named(const struct shore__address *a, size_t kept, const char *ending);
+
+struct shore__addresses {
+    struct shore__address **item;
+    const char **text; /* of each, as the options of a fleet take them */
+    size_t count;
+};
+
+/* at: taken, also where it fails; NULL: there was no memory for it. -ENOMEM. */
+int shore__addresses_add(struct shore__addresses *list, struct shore__address *at);
+int shore__addresses_parse(struct shore__addresses *list, const char *text, struct shore_diag *diag);
+int shore__addresses_copy(const struct shore__addresses *from, struct shore__addresses *out);  /* adds */
+void shore__addresses_put(struct shore__addresses *list, size_t i, struct shore__address *at); /* instead; taken */
+bool shore__addresses_have(const struct shore__addresses *list, const char *text);
+void shore__addresses_free(struct shore__addresses *list);
 
 #endif

@@ -11,6 +11,7 @@
 #include "drive/planes.h"
 #include "storage/volume.h"
 
+struct shore__address;
 struct shore__drive;
 struct shore_arena;
 struct shore__throttle;
@@ -120,20 +121,18 @@ struct shore__drive_config {
     void *note_ctx;
 };
 
-/* A drive of the kind that the address names (address.h). desc is copied. */
-int shore__drive_create_at(const struct shore__drive_config *config, const char *address,
+/* A drive of the kind that the address names, which outlives it. desc is copied. */
+int shore__drive_create_at(const struct shore__drive_config *config, const struct shore__address *at,
                            const struct shore__volume_desc *desc, bool overwrite, struct shore__drive **out,
                            struct shore_diag *diag);
-int shore__drive_open_at(const struct shore__drive_config *config, const char *address, struct shore__drive **out,
-                         struct shore_diag *diag);
+int shore__drive_open_at(const struct shore__drive_config *config, const struct shore__address *at,
+                         struct shore__drive **out, struct shore_diag *diag);
 
 /* desc is copied. */
-int shore__ram_create(const struct shore__drive_config *config, const char *address,
-                      const struct shore__volume_desc *desc, bool overwrite, struct shore__drive **out,
-                      struct shore_diag *diag);
-int shore__null_create(const struct shore__drive_config *config, const char *address,
-                       const struct shore__volume_desc *desc, bool overwrite, struct shore__drive **out,
-                       struct shore_diag *diag);
+int shore__ram_create(const struct shore__drive_config *config, const struct shore__volume_desc *desc,
+                      struct shore__drive **out, struct shore_diag *diag);
+int shore__null_create(const struct shore__drive_config *config, const struct shore__volume_desc *desc,
+                       struct shore__drive **out, struct shore_diag *diag);
 int shore__local_create(const struct shore__drive_config *config, const char *path,
                         const struct shore__volume_desc *desc, bool overwrite, struct shore__drive **out,
                         struct shore_diag *diag);
@@ -141,7 +140,7 @@ int shore__local_open(const struct shore__drive_config *config, const char *path
                       struct shore_diag *diag);
 
 /* Bytes that a drive takes from the arena of the process that has it. */
-uint64_t shore__drive_memory_bytes(const char *address, const struct shore__drive_config *config,
+uint64_t shore__drive_memory_bytes(const struct shore__address *at, const struct shore__drive_config *config,
                                    const struct shore__volume_desc *desc);
 uint64_t shore__ram_memory_bytes(const struct shore__drive_config *config, const struct shore__volume_desc *desc);
 uint64_t shore__local_memory_bytes(const struct shore__drive_config *config, const struct shore__volume_desc *desc);

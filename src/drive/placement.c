@@ -11,7 +11,6 @@
 #include <unistd.h>
 
 #include "base/diag.h"
-#include "drive/address.h"
 
 static uint64_t device_bytes(const char *path) {
     uint64_t bytes = 0;
@@ -23,7 +22,6 @@ static uint64_t device_bytes(const char *path) {
 }
 
 uint64_t shore__drive_capacity_bytes(const char *path) {
-    if (!shore__kind_of(path)->has_file) return 0;
     char *file = NULL;
     if (shore__volume_path(path, &file, NULL)) return 0;
     struct stat st;

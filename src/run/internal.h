@@ -24,12 +24,12 @@ struct shore__run_private {
     char *tokenizer_name;
     int64_t end_of_text; /* of the tokenizer, or SHORE__END_OF_TEXT_UNRECORDED: the run is older than that */
     struct shore__origin origin;
-    struct shore__strings moved;               /* drives that are said to lie elsewhere now, not recorded yet: where */
+    struct shore__addresses moved;             /* drives that are said to lie elsewhere now, not recorded yet: where */
     struct shore__token_record data, val_data; /* val_data.tokens 0: validation is the end of data, or none */
     uint64_t train_tokens, val_tokens;
     /* while it is made */
     struct shore__strings created; /* directories, outermost first */
-    struct shore__strings fresh;   /* volume files that did not exist before, or are replaced */
+    struct shore__addresses fresh; /* volume files that did not exist before, or are replaced */
     bool replaces;                 /* some are of the run that is overwritten */
     bool moving;                   /* the making has begun to move files into RUN: they are its own there */
     /* metrics */
@@ -72,7 +72,7 @@ void shore__run_undo(struct shore__run *run);
 /* RUN/making/plan.json: which fleet, and which volume files, a making that was killed may have left. */
 struct shore__plan {
     uint64_t fleet_id[2];
-    struct shore__strings fresh;
+    struct shore__addresses fresh;
     struct shore__origin origin;
     bool moving;
 };
@@ -106,7 +106,7 @@ enum shore__standing {
 };
 /* drives: what both would have in common; NULL: all. *original: of a copy, malloc'ed; otherwise NULL. */
 enum shore__standing shore__standing_of(const char *path, const struct shore__origin *origin,
-                                        const uint64_t fleet_id[2], const struct shore__strings *drives,
+                                        const uint64_t fleet_id[2], const struct shore__addresses *drives,
                                         char **original);
 enum shore__standing shore__run_standing(const struct shore__run *run);
 /* SHORE_EUSAGE for what stands like `from` or worse: the volumes are not its own to remove or move. */
@@ -136,7 +136,7 @@ void shore__directory_remove(const char *path, const char *const *patterns);
 /* The path that run.json records: absolute, links in it resolved; devices keep the name they were given, since the
  * kernel's own may change with the next start. Refused if neither it nor its directory exists, or if run.json cannot
  * hold it. *out is malloc'ed; NULL where it fails. */
-int shore__drive_absolute(const char *drive, char **out, struct shore_diag *diag);
+int shore__drive_absolute(const struct shore__address *drive, struct shore__address **out, struct shore_diag *diag);
 /* Names of the files that a run directory holds; run.json is not among them. */
 #define SHORE__RUN_FILES                                                                                        \
     "config.json", "tokens.bin", "val.bin", "metrics.jsonl", "metrics.jsonl.old", "committed", "residual-host", \

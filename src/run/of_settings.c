@@ -10,7 +10,6 @@
 
 #include "base/diag.h"
 #include "base/suggest.h"
-#include "drive/address.h"
 #include "files/atomic.h"
 #include "files/json.h"
 #include "run/exchange/tensors.h"
@@ -186,7 +185,7 @@ void shore__run_fleet_options(const struct shore__settings *s, uint64_t scratch_
     if (segments > UINT32_MAX) segments = UINT32_MAX;
     *out = (struct shore_fleet_options){
         .size = sizeof *out,
-        .drives = (const char *const *)s->drives.item,
+        .drives = s->drives.text,
         .ndrives = (uint32_t)s->drives.count,
         .optimizer = s->optimizer,
         .with_momentum = momentum,
@@ -267,9 +266,9 @@ int shore__settings_spare_inputs(const struct shore__settings *s, const char *ou
     struct stat st;
     const char *input;
     for (size_t i = 0; i < s->drives.count; i++) {
-        const char *drive = s->drives.item[i];
+        const char *drive = s->drives.text[i];
         /* in a directory, the volume has a name of its own */
-        bool file = shore__kind_of(drive)->has_file && stat(drive, &st) == 0 && !S_ISDIR(st.st_mode);
+        bool file = s->drives.item[i]->kind->has_file && stat(drive, &st) == 0 && !S_ISDIR(st.st_mode);
         const char *flag = file ? read_as(s, &st, &input) : NULL;
         if (flag)
             return shore__fail(diag, SHORE_EUSAGE, "--drive %s is what --%s %s reads: name another path", drive, flag,

@@ -7,59 +7,52 @@
 #include <unistd.h>
 
 #include "base/diag.h"
-#include "drive/address.h"
 #include "files/atomic.h"
 #include "run/lives/fleets.h"
 #include "storage/volume.h"
 
 /* What run.json is to call the place where a drive is now. */
-static int place_named(const struct shore__run *run, const char *drive, const char *move, const char *name, char **out,
-                       struct shore_diag *diag) {
+static int place_named(const struct shore__run *run, const struct shore__move *move, const char *shown,
+                       struct shore__address **out, struct shore_diag *diag) {
+    struct shore__address *named, *place = NULL;
     struct stat st;
-    char shown[256];
-    shore__escape(move, strlen(move), shown, sizeof shown);
+    const char *name = move->to;
     if (!*name) return shore__fail(diag, SHORE_EUSAGE, "--drive %s: where is it now? The path is missing", shown);
-    if (!shore__kind_of(name)->keeps)
-        return shore__fail(diag, SHORE_EUSAGE, "--drive %s: what is in memory ends with the process", shown);
-    char *place = shore__drive_moved(run, drive, name);
-    int rc = place ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
+    int rc = shore__address_parse(name, &named, diag);
+    if (rc == 0 && !named->kind->keeps)
+        rc = shore__fail(diag, SHORE_EUSAGE, "--drive %s: what is in memory ends with the process", shown);
+    if (rc == 0 && !(place = shore__drive_moved(run, run->settings.drives.text[move->drive], named)))
+        rc = shore__fail(diag, -ENOMEM, "out of memory");
     char *volume = NULL; /* of a directory, the file in it */
-    if (rc == 0 && shore__kind_of(place)->has_file && stat(place, &st) < 0 && errno == ENOENT)
+    if (rc == 0 && place->kind->has_file && stat(place->text, &st) < 0 && errno == ENOENT)
         rc = shore__fail(diag, SHORE_EMISSING, "--drive %s: %s does not exist", shown, name);
-    else if (rc == 0 && shore__kind_of(place)->has_file && shore__volume_path(place, &volume, NULL) == 0 &&
+    else if (rc == 0 && place->kind->has_file && shore__volume_path(place->text, &volume, NULL) == 0 &&
              stat(volume, &st) < 0 && errno == ENOENT)
         rc = shore__fail(diag, SHORE_EMISSING, "--drive %s: there is no volume in %s: %s is missing", shown, name,
                          volume);
     free(volume);
     if (rc == 0) rc = shore__drive_absolute(place, out, diag);
+    free(named);
     free(place);
     return rc;
 }
 
-/* Paths may hold '=' themselves: the one counts before which a drive's name ends. */
-static int move_drive(struct shore__run *run, const char *move, struct shore_diag *diag) {
-    struct shore__strings *drives = &run->settings.drives;
+static int move_drive(struct shore__run *run, const char *word, struct shore_diag *diag) {
+    struct shore__addresses *drives = &run->settings.drives;
+    struct shore__move move = shore__move_split(run, word);
+    struct shore__address *now;
     char shown[256];
-    bool split = false;
-    for (const char *at = strchr(move, '='); at; at = strchr(at + 1, '=')) {
-        char *old = strndup(move, (size_t)(at - move));
-        split = true;
-        for (size_t i = 0; old && i < drives->count; i++) {
-            if (!shore__drive_is_named(drives->item[i], run->generation, old)) continue;
-            free(old);
-            char *now = NULL;
-            int rc = place_named(run, drives->item[i], move, at + 1, &now, diag);
-            if (rc < 0) return rc;
-            free(drives->item[i]);
-            drives->item[i] = now;
-            return shore__strings_add(&run->private->moved, now) ? shore__fail(diag, -ENOMEM, "out of memory") : 0;
-        }
-        free(old);
-    }
-    shore__escape(move, strlen(move), shown, sizeof shown);
-    if (!split) return shore__fail(diag, SHORE_EUSAGE, "--drive %s: with --resume it is OLD=NEW", shown);
-    return shore__fail(diag, SHORE_EUSAGE, "--drive %s: this run has no such drive; its first is %s", shown,
-                       drives->count ? drives->item[0] : "none");
+    shore__escape(word, strlen(word), shown, sizeof shown);
+    if (!move.to) return shore__fail(diag, SHORE_EUSAGE, "--drive %s: with --resume it is OLD=NEW", shown);
+    if (move.drive == drives->count)
+        return shore__fail(diag, SHORE_EUSAGE, "--drive %s: this run has no such drive; its first is %s", shown,
+                           drives->count ? drives->text[0] : "none");
+    int rc = place_named(run, &move, shown, &now, diag);
+    if (rc < 0) return rc;
+    shore__addresses_put(drives, move.drive, now);
+    return shore__addresses_add(&run->private->moved, shore__address_copy(now))
+               ? shore__fail(diag, -ENOMEM, "out of memory")
+               : 0;
 }
 
 static uint64_t read_hint(const struct shore__run *run) {

@@ -75,21 +75,21 @@ char *shore__directory_stranger(const char *path, const char *const *patterns) {
     return stranger;
 }
 
-int shore__drive_absolute(const char *drive, char **out, struct shore_diag *diag) {
-    char shown[256];
-    char *path = shore__address_absolute(drive);
+int shore__drive_absolute(const struct shore__address *drive, struct shore__address **out, struct shore_diag *diag) {
+    char shown[256], *path = shore__address_absolute(drive->text);
+    int rc = 0;
     *out = NULL;
     if (!path)
         return shore__fail(diag, SHORE_EUSAGE, "%s: does not exist, and neither does its directory",
-                           shore__escape(drive, strlen(drive), shown, sizeof shown));
-    if (!shore__json_holds(path)) {
-        shore__fail(diag, SHORE_EUSAGE, "%s: is not UTF-8, so that run.json cannot record it: rename the directory",
-                    shore__escape(path, strlen(path), shown, sizeof shown));
-        free(path);
-        return SHORE_EUSAGE;
-    }
-    *out = path;
-    return 0;
+                           shore__escape(drive->text, strlen(drive->text), shown, sizeof shown));
+    if (shore__json_holds(path))
+        rc = shore__address_parse(path, out, diag);
+    else
+        rc =
+            shore__fail(diag, SHORE_EUSAGE, "%s: is not UTF-8, so that run.json cannot record it: rename the directory",
+                        shore__escape(path, strlen(path), shown, sizeof shown));
+    free(path);
+    return rc;
 }
 
 void shore__fleet_id_text(const uint64_t id[2], char out[33]) {

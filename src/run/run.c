@@ -144,7 +144,7 @@ int shore__run_record_change(struct shore__run *run, uint64_t step, const char *
     if (run->making) return 0;
     int rc = shore__snapshots_follow(run->path, &run->private->moved, diag);
     if (rc == 0) rc = shore__run_write(run, diag);
-    if (rc == 0) shore__strings_free(&run->private->moved);
+    if (rc == 0) shore__addresses_free(&run->private->moved);
     return rc;
 }
 
@@ -299,9 +299,9 @@ void shore__run_free(struct shore__run *run) {
     shore__model_free(run->model);
     shore__tokenizer_close(run->tokenizer);
     shore__settings_free(&run->settings);
-    shore__strings_free(&p->moved);
+    shore__addresses_free(&p->moved);
     shore__strings_free(&p->created);
-    shore__strings_free(&p->fresh);
+    shore__addresses_free(&p->fresh);
     json_decref(run->changes);
     free(p->tokenizer_name);
     shore__origin_free(&p->origin);

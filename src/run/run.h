@@ -149,9 +149,10 @@ int shore__export(struct shore_fleet *fleet, const struct shore__model *m, const
 
 /* Another placement: the state moves to these drives. */
 struct shore__placing {
-    const struct shore__strings *drives; /* in their new order; one of the run keeps its place under its present name */
-    const char *speeds;                  /* as --drive-speeds takes them; NULL: measured */
-    shore__note_fn note;                 /* may be NULL */
+    const struct shore__addresses
+        *drives;         /* in their new order; one of the run keeps its place under its present name */
+    const char *speeds;  /* as --drive-speeds takes them; NULL: measured */
+    shore__note_fn note; /* may be NULL */
     void *note_ctx;
     shore__progress_fn progress; /* in bytes; nonzero stops with -ECANCELED, and nothing has changed */
     void *progress_ctx;

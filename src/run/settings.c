@@ -14,14 +14,14 @@
 #include "files/json.h"
 #include "run/settings_rows.h"
 
-/* TRUTH: a bool that is one of two words. FLAG: a bool that is off or on, a flag without a value. */
-enum kind { TEXT, LIST, COUNT32, COUNT64, SIZE, REAL, SHARE, CHOICE, TRUTH, PACE, FLAG = TRUTH };
+/* PLACES: addresses. TRUTH: a bool that is one of two words. FLAG: a bool that is off or on, a flag without a value. */
+enum kind { TEXT, LIST, PLACES, COUNT32, COUNT64, SIZE, REAL, SHARE, CHOICE, TRUTH, PACE, FLAG = TRUTH };
 
 struct row {
     const char *key;
     enum kind kind;
     enum shore__setting_role role;
-    size_t offset;
+    size_t offset, bytes;
     union {
         const char *text;
         uint64_t count;
@@ -38,6 +38,7 @@ struct row {
 #define BROKEN(least_, most_) .low = least_, .high = most_
 #define TEXT_ROW(initial_, least_, most_, value_) .initial.text = initial_
 #define LIST_ROW(initial_, least_, most_, value_) NOTHING
+#define PLACES_ROW LIST_ROW
 #define COUNT32_ROW(initial_, least_, most_, value_) .initial.count = initial_, WHOLE(least_, most_)
 #define COUNT64_ROW COUNT32_ROW
 #define SIZE_ROW COUNT32_ROW
@@ -53,6 +54,7 @@ struct row {
      .kind = kind_,                                                                   \
      .role = SHORE__##role_,                                                          \
      .offset = offsetof(struct shore__settings, field),                               \
+     .bytes = sizeof((struct shore__settings *)0)->field,                             \
      .chosen = chosen_,                                                               \
      kind_##_ROW(initial_, least_, most_, value)},
 
@@ -75,6 +77,35 @@ static void *field(const struct row *r, const struct shore__settings *s) {
     return (char *)s + r->offset;
 }
 
+/* The texts that a row holds; *count is 0 where it holds none, or anything else. */
+static const char *const *texts(const struct row *r, const struct shore__settings *s, size_t *count) {
+    const struct shore__strings *list = field(r, s);
+    const struct shore__addresses *places = field(r, s);
+    char *const *text = field(r, s);
+    *count = r->kind == TEXT ? *text != NULL : r->kind == LIST ? list->count : r->kind == PLACES ? places->count : 0;
+    return r->kind == PLACES ? places->text : (const char *const *)(r->kind == LIST ? list->item : text);
+}
+
+static void clear(const struct row *r, struct shore__settings *s) {
+    if (r->kind == TEXT) {
+        free(*(char **)field(r, s));
+        *(char **)field(r, s) = NULL;
+    } else if (r->kind == LIST) {
+        shore__strings_free(field(r, s));
+    } else if (r->kind == PLACES) {
+        shore__addresses_free(field(r, s));
+    }
+}
+
+/* A list has one more then. */
+static int take_text(const struct row *r, struct shore__settings *s, const char *text, struct shore_diag *diag) {
+    char **one = field(r, s);
+    if (r->kind == PLACES) return shore__addresses_parse(field(r, s), text, diag);
+    if (r->kind == TEXT) clear(r, s);
+    bool taken = r->kind == LIST ? !shore__strings_add(field(r, s), text) : (*one = strdup(text)) != NULL;
+    return taken ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
+}
+
 void shore__settings_defaults(struct shore__settings *s) {
     memset(s, 0, sizeof *s);
     for (size_t i = 0; i < ROWS; i++) {
@@ -85,6 +116,7 @@ void shore__settings_defaults(struct shore__settings *s) {
             if (r->initial.text) *(char **)field(r, s) = strdup(r->initial.text);
             break;
         case LIST:
+        case PLACES:
             break;
         case COUNT32:
             *(uint32_t *)field(r, s) = (uint32_t)r->initial.count;
@@ -111,32 +143,20 @@ void shore__settings_defaults(struct shore__settings *s) {
 }
 
 void shore__settings_free(struct shore__settings *s) {
-    for (size_t i = 0; i < ROWS; i++) {
-        if (rows[i].kind == TEXT) {
-            free(*(char **)field(&rows[i], s));
-            *(char **)field(&rows[i], s) = NULL;
-        } else if (rows[i].kind == LIST) {
-            shore__strings_free(field(&rows[i], s));
-        }
-    }
+    for (size_t i = 0; i < ROWS; i++)
+        clear(&rows[i], s);
 }
 
 int shore__settings_copy(const struct shore__settings *s, struct shore__settings *out) {
     int rc = 0;
     *out = *s;
     for (size_t i = 0; i < ROWS; i++) {
-        if (rows[i].kind == TEXT) {
-            const char *text = *(char **)field(&rows[i], s);
-            char *copy = text ? strdup(text) : NULL;
-            if (text && !copy) rc = -ENOMEM;
-            *(char **)field(&rows[i], out) = copy;
-        } else if (rows[i].kind == LIST) {
-            const struct shore__strings *from = field(&rows[i], s);
-            struct shore__strings *to = field(&rows[i], out);
-            *to = (struct shore__strings){0};
-            for (size_t k = 0; k < from->count && rc == 0; k++)
-                rc = shore__strings_add(to, from->item[k]);
-        }
+        const struct row *r = &rows[i];
+        size_t count;
+        const char *const *item = texts(r, s, &count);
+        if (count) memset(field(r, out), 0, r->bytes);
+        for (size_t k = 0; k < count && rc == 0; k++)
+            rc = take_text(r, out, item[k], NULL);
     }
     if (rc < 0) shore__settings_free(out);
     return rc;
@@ -151,17 +171,9 @@ static const struct row *find(const char *key) {
 /* ---- values ------------------------------------------------------------------------------------------------------ */
 
 static bool is_unset(const struct row *r, const struct shore__settings *s) {
-    if (!r->chosen) return false;
-    switch (r->kind) {
-    case COUNT32:
-        return *(uint32_t *)field(r, s) == r->initial.count;
-    case COUNT64:
-        return *(uint64_t *)field(r, s) == r->initial.count;
-    case REAL:
-        return isnan(*(double *)field(r, s));
-    default:
-        return false;
-    }
+    if (r->kind == COUNT32) return r->chosen && *(uint32_t *)field(r, s) == r->initial.count;
+    if (r->kind == COUNT64) return r->chosen && *(uint64_t *)field(r, s) == r->initial.count;
+    return r->chosen && r->kind == REAL && isnan(*(double *)field(r, s));
 }
 
 /* What a setting may be, in words. */
@@ -202,6 +214,7 @@ static void describe(const struct row *r, char *text, size_t bytes) {
         break;
     case TEXT:
     case LIST:
+    case PLACES:
         snprintf(text, bytes, "a text that is not empty");
         break;
     }
@@ -273,17 +286,10 @@ static int put_text(const struct row *r, struct shore__settings *s, const char *
     bool good = false;
     switch (r->kind) {
     case TEXT:
-        if (*text == '\0') break;
-        free(*(char **)field(r, s));
-        *(char **)field(r, s) = strdup(text);
-        if (!*(char **)field(r, s)) return shore__fail(diag, -ENOMEM, "out of memory");
-        good = true;
-        break;
     case LIST:
+    case PLACES:
         if (*text == '\0') break;
-        if (shore__strings_add(field(r, s), text) < 0) return shore__fail(diag, -ENOMEM, "out of memory");
-        good = true;
-        break;
+        return take_text(r, s, text, diag);
     case COUNT32:
     case COUNT64:
         good = parse_count(text, &count) && put_count(r, s, count);
@@ -329,8 +335,9 @@ static int unknown(const char *key, const char *where, struct shore_diag *diag) 
 
 static int put_json(const struct row *r, struct shore__settings *s, const json_t *value, const char *where,
                     struct shore_diag *diag) {
+    bool list = r->kind == LIST || r->kind == PLACES;
     if (json_is_string(value)) {
-        if (r->kind == LIST) shore__strings_free(field(r, s));
+        if (list) clear(r, s);
         return put_text(r, s, json_string_value(value), where, diag);
     }
     if (json_is_integer(value) && json_integer_value(value) >= 0 &&
@@ -346,10 +353,10 @@ static int put_json(const struct row *r, struct shore__settings *s, const json_t
         *(bool *)field(r, s) = json_is_true(value);
         return 0;
     }
-    if (json_is_array(value) && r->kind == LIST) {
+    if (json_is_array(value) && list) {
         size_t i = 0;
         json_t *item = NULL;
-        shore__strings_free(field(r, s));
+        clear(r, s);
         json_array_foreach(value, i, item) {
             if (!json_is_string(item)) break;
             int rc = put_text(r, s, json_string_value(item), where, diag);
@@ -394,17 +401,16 @@ static json_t *count_json(uint64_t value) {
 
 static json_t *row_json(const struct row *r, const struct shore__settings *s) {
     const char *word = NULL;
+    const char *const *item = NULL;
     size_t length = 0;
     int choice = 0;
     switch (r->kind) {
-    case TEXT: {
-        const char *text = *(char **)field(r, s);
-        return text ? json_string(text) : NULL;
-    }
-    case LIST: {
-        const struct shore__strings *list = field(r, s);
-        return list->count ? shore__strings_to_json(list) : NULL;
-    }
+    case TEXT:
+    case LIST:
+    case PLACES:
+        item = texts(r, s, &length);
+        if (!length) return NULL;
+        return r->kind == TEXT ? json_string(*item) : shore__texts_to_json(item, length);
     case COUNT32:
         return count_json(*(uint32_t *)field(r, s));
     case COUNT64:
@@ -423,7 +429,7 @@ static json_t *row_json(const struct row *r, const struct shore__settings *s) {
     case TRUTH:
     case CHOICE:
         if (is_switch(r)) return json_boolean(*(bool *)field(r, s));
-        memcpy(&choice, field(r, s), r->kind == TRUTH ? sizeof(bool) : sizeof choice);
+        memcpy(&choice, field(r, s), r->bytes);
         word = word_of(r->choices, (unsigned)choice, &length);
         return json_stringn(word, length);
     }
@@ -464,6 +470,7 @@ static int check_text(const struct row *r, const char *text, struct shore_diag *
 static int check_row(const struct row *r, const struct shore__settings *s, struct shore_diag *diag) {
     char value[40];
     bool good = true;
+    size_t count;
     if (is_unset(r, s)) return 0;
     if (r->kind == COUNT32 || r->kind == COUNT64 || r->kind == SIZE) {
         uint64_t n = r->kind == COUNT32 ? *(uint32_t *)field(r, s) : *(uint64_t *)field(r, s);
@@ -473,14 +480,11 @@ static int check_row(const struct row *r, const struct shore__settings *s, struc
         double x = *(double *)field(r, s);
         good = x >= r->low && x <= r->high;
         snprintf(value, sizeof value, "%g", x);
-    } else if (r->kind == TEXT && *(char **)field(r, s)) {
-        return check_text(r, *(char **)field(r, s), diag);
-    } else if (r->kind == LIST) {
-        const struct shore__strings *list = field(r, s);
-        for (size_t i = 0; i < list->count; i++) {
-            int rc = check_text(r, list->item[i], diag);
-            if (rc < 0) return rc;
-        }
+    }
+    const char *const *item = texts(r, s, &count);
+    for (size_t i = 0; i < count; i++) {
+        int rc = check_text(r, item[i], diag);
+        if (rc < 0) return rc;
     }
     return good ? 0 : refuse(r, NULL, value, diag);
 }

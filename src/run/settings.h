@@ -9,6 +9,7 @@
 
 #include "base/units.h"
 #include "compute/compute.h"
+#include "drive/address.h"
 #include "longshore/state.h"
 #include "run/strings.h"
 
@@ -73,7 +74,7 @@ struct shore__settings {
     bool residual_saved; /* on the drives; else on the host */
     /* resources: never change bits */
     uint64_t memory_bytes; /* 0: a default from the machine */
-    struct shore__strings drives;
+    struct shore__addresses drives;
     char *drive_speeds;   /* given, instead of measured when volumes are made; or NULL */
     uint64_t chunk_bytes; /* of state; 0: chosen */
     enum shore_io io;

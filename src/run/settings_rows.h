@@ -53,7 +53,7 @@
         "sequences in an order that follows from the seed alone")
 
 #define SHORE__SETTINGS_OF_STATE(ROW) \
-    ROW(LIST, "drive", drives, MADE, 0, false, 0, 0, "PATH...", \
+    ROW(PLACES, "drive", drives, MADE, 0, false, 0, 0, "PATH...", \
         "for each drive a directory or block device that is there, or a file (new ones have a suffix: " \
         "state.volume); or ram:; with --resume OLD=NEW: where a drive is now") \
     ROW(TEXT, "drive-speeds", drive_speeds, MADE, NULL, false, 0, 0, "A,B,...", \

@@ -2,13 +2,12 @@
 #include <math.h>
 
 #include "base/diag.h"
-#include "drive/address.h"
 #include "drive/probe/speed.h"
 #include "run/settings.h"
 
 bool shore__settings_in_ram(const struct shore__settings *s) {
     for (size_t i = 0; i < s->drives.count; i++)
-        if (shore__kind_of(s->drives.item[i])->id == SHORE__KIND_RAM) return true;
+        if (s->drives.item[i]->kind->id == SHORE__KIND_RAM) return true;
     return false;
 }
 
@@ -23,10 +22,10 @@ int shore__settings_check(const struct shore__settings *s, struct shore_diag *di
     if (s->val_data.count > 0 && s->val_share > 0)
         return shore__fail(diag, SHORE_EUSAGE, "--val-data and --val-share exclude each other: give one of them");
     for (size_t i = 0; i < s->drives.count && s->snapshot_every; i++)
-        if (!shore__kind_of(s->drives.item[i])->keeps)
+        if (!s->drives.item[i]->kind->keeps)
             return shore__fail(diag, SHORE_EUSAGE,
                                "--snapshot-every needs drives that keep something: there is nothing beside --drive %s",
-                               s->drives.item[i]);
+                               s->drives.text[i]);
     if (s->drive_speeds) {
         rc = shore__speeds_parse(s->drive_speeds, (uint32_t)s->drives.count, NULL, diag);
         if (rc) return rc;

@@ -55,17 +55,17 @@ static bool same_directory(const char *a, const char *b) {
     return stat(a, &here) == 0 && stat(b, &there) == 0 && here.st_dev == there.st_dev && here.st_ino == there.st_ino;
 }
 
-static bool have_a_drive_in_common(const struct shore__strings *a, const struct shore__strings *b) {
+static bool have_a_drive_in_common(const struct shore__addresses *a, const struct shore__addresses *b) {
     for (size_t i = 0; i < a->count; i++)
         for (size_t j = 0; j < b->count; j++)
-            if (shore__same_path(a->item[i], b->item[j])) return true;
+            if (shore__same_path(a->text[i], b->text[j])) return true;
     return false;
 }
 
 /* What another directory has to do with a fleet. OWNS: with other drives; UNKNOWN: it is a run that cannot be read. */
 enum relation { NONE, OWNS, SHARES, UNKNOWN };
 
-static enum relation relation_of(const char *path, const uint64_t fleet_id[2], const struct shore__strings *drives,
+static enum relation relation_of(const char *path, const uint64_t fleet_id[2], const struct shore__addresses *drives,
                                  bool *marked) {
     struct shore__plan plan = {0};
     struct shore__run *run = shore__run_peek(path);
@@ -111,7 +111,7 @@ static char *find_marked(const char *beside, const char *mark, const uint64_t fl
 }
 
 enum shore__standing shore__standing_of(const char *path, const struct shore__origin *origin,
-                                        const uint64_t fleet_id[2], const struct shore__strings *drives,
+                                        const uint64_t fleet_id[2], const struct shore__addresses *drives,
                                         char **original) {
     char *mark = mark_of(path), *real = realpath(path, NULL);
     bool at_home = !origin->home || same_directory(path, origin->home), home_marked = false;

@@ -21,28 +21,22 @@ void shore__strings_free(struct shore__strings *list) {
     *list = (struct shore__strings){0};
 }
 
-bool shore__strings_has(const struct shore__strings *list, const char *item) {
-    for (size_t i = 0; i < list->count; i++)
-        if (strcmp(list->item[i], item) == 0) return true;
-    return false;
-}
-
-json_t *shore__strings_to_json(const struct shore__strings *list) {
+json_t *shore__texts_to_json(const char *const *item, size_t count) {
     json_t *array = json_array();
-    for (size_t i = 0; i < list->count; i++)
-        if (json_array_append_new(array, json_string(list->item[i]))) {
+    for (size_t i = 0; i < count; i++)
+        if (json_array_append_new(array, json_string(item[i]))) {
             json_decref(array);
             return NULL;
         }
     return array;
 }
 
-int shore__strings_from_json(const json_t *array, struct shore__strings *out) {
+int shore__addresses_from_json(const json_t *array, struct shore__addresses *out) {
     const json_t *item = NULL;
     size_t i = 0;
     int rc = json_is_array(array) ? 0 : -EINVAL;
     json_array_foreach((json_t *)(uintptr_t)array, i, item) {
-        if (!rc) rc = json_is_string(item) ? shore__strings_add(out, json_string_value(item)) : -EINVAL;
+        if (!rc) rc = json_is_string(item) ? shore__addresses_parse(out, json_string_value(item), NULL) : -EINVAL;
     }
     return rc;
 }

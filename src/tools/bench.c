@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include "base/suggest.h"
-#include "drive/address.h"
 #include "drive/probe/probe.h"
 #include "tools/bench.h"
 
@@ -52,42 +51,45 @@ int shore__cli_bench(int argc, char **argv) {
     return SHORE__EXIT_USAGE;
 }
 
-int shore__bench_places(const struct shore__strings *drives, const char *name, struct shore__strings *places,
-                        struct shore_diag *diag) {
-    for (size_t i = 0; i < drives->count; i++) {
-        const char *drive = drives->item[i];
-        struct stat st;
-        char *path = NULL;
-        int rc;
-        if (shore__kind_of(drive)->remote || (stat(drive, &st) == 0 && S_ISDIR(st.st_mode))) {
-            char file[64];
-            snprintf(file, sizeof file, "longshore-%s-%ld-%zu.volume", name, (long)getpid(), i);
-            path = shore__address_in(drive, file);
-        } else {
-            if (stat(drive, &st) == 0 && S_ISREG(st.st_mode))
-                return shore__fail(diag, SHORE_EEXISTS,
-                                   "%s: exists already; name a directory, and a file is made in it", drive);
-            if ((rc = shore__drive_may_be_made(drive, diag))) return rc;
-            path = strdup(drive);
-        }
-        rc = path ? shore__strings_add(places, path) : -ENOMEM;
-        free(path);
-        if (rc) return shore__fail(diag, rc, "out of memory");
-    }
-    return 0;
+static int add_place(const struct shore__address *drive, const char *file, struct shore__addresses *places,
+                     struct shore_diag *diag) {
+    struct stat st;
+    bool there = drive->kind->has_file && stat(drive->text, &st) == 0;
+    bool inside = drive->kind->remote || (there && S_ISDIR(st.st_mode));
+    if (there && S_ISREG(st.st_mode))
+        return shore__fail(diag, SHORE_EEXISTS, "%s: exists already; name a directory, and a file is made in it",
+                           drive->text);
+    int rc = inside ? 0 : shore__drive_may_be_made(drive, diag);
+    if (rc) return rc;
+    rc = shore__addresses_add(places, inside ? shore__address_in(drive, file) : shore__address_copy(drive));
+    return rc ? shore__fail(diag, rc, "out of memory") : 0;
 }
 
-void shore__bench_remove(const struct shore__strings *places) {
+int shore__bench_places(const struct shore__strings *drives, const char *name, struct shore__addresses *places,
+                        struct shore_diag *diag) {
+    int rc = 0;
+    for (size_t i = 0; !rc && i < drives->count; i++) {
+        char file[64];
+        struct shore__address *drive;
+        snprintf(file, sizeof file, "longshore-%s-%ld-%zu.volume", name, (long)getpid(), i);
+        rc = shore__address_parse(drives->item[i], &drive, diag);
+        if (!rc) rc = add_place(drive, file, places, diag);
+        free(drive);
+    }
+    return rc;
+}
+
+void shore__bench_remove(const struct shore__addresses *places) {
     for (size_t i = 0; i < places->count; i++) {
+        const struct shore__address *at = places->item[i];
         struct stat st;
         struct shore__probe probe;
-        if (shore__kind_of(places->item[i])->remote && shore__drive_probe(places->item[i], &probe, NULL) == 0) {
-            if (probe.is_volume)
-                shore__remote_remove(places->item[i], probe.desc.fleet_id, SHORE__ANY_GENERATION, false, NULL);
+        if (at->kind->remote && shore__drive_probe(at, &probe, NULL) == 0) {
+            if (probe.is_volume) shore__remote_remove(at, probe.desc.fleet_id, SHORE__ANY_GENERATION, false, NULL);
             shore__probe_free(&probe);
             continue;
         }
-        if (stat(places->item[i], &st) == 0 && S_ISREG(st.st_mode)) unlink(places->item[i]);
+        if (stat(at->text, &st) == 0 && S_ISREG(st.st_mode)) unlink(at->text);
     }
 }
 

@@ -103,7 +103,7 @@ static int print(const struct args *a, const struct disk *disks, size_t n, doubl
 
 static int run(const void *args) {
     const struct args *a = args;
-    struct shore__strings places = {0};
+    struct shore__addresses places = {0};
     struct shore_diag diag = {{0}};
     shore__cli_catch_signals("longshore: stopping and removing the file\n");
     size_t n = a->drives.count, opened = 0;
@@ -113,7 +113,7 @@ static int run(const void *args) {
     for (; !rc && opened < n; opened++) {
         struct shore__rate *r = &disks[opened].rate;
         disks[opened].args = a;
-        rc = shore__rate_open(r, places.item[opened], a->size_bytes, a->chunk_bytes, a->buffers, a->io, a->overwrite,
+        rc = shore__rate_open(r, places.text[opened], a->size_bytes, a->chunk_bytes, a->buffers, a->io, a->overwrite,
                               &diag);
         r->stop = shore__cli_stop_wanted;
     }
@@ -136,14 +136,15 @@ static int run(const void *args) {
         code = rc == 0   ? print(a, disks, n, seconds)
                : working ? shore__cli_fail_running(rc, &diag)
                          : shore__cli_fail(rc, &diag);
-    struct shore__strings made = {0};
+    struct shore__addresses made = {0};
     for (size_t i = 0; i < opened; i++) {
-        if (disks[i].rate.file.fd >= 0 && disks[i].rate.file.path) shore__strings_add(&made, disks[i].rate.file.path);
+        if (disks[i].rate.file.fd >= 0 && disks[i].rate.file.path)
+            shore__addresses_parse(&made, disks[i].rate.file.path, NULL);
         shore__rate_close(&disks[i].rate);
     }
     shore__bench_remove(&made);
-    shore__strings_free(&made);
-    shore__strings_free(&places);
+    shore__addresses_free(&made);
+    shore__addresses_free(&places);
     free(disks);
     return code;
 }

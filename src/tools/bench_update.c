@@ -64,7 +64,7 @@ static const struct shore__command_line line = {
 struct bench {
     const struct args *args;
     uint64_t params;
-    struct shore__strings places;
+    struct shore__addresses places;
     struct shore_layout *layout;
     struct shore_fleet *fleet;
     float *gradient; /* of the largest block */
@@ -338,7 +338,7 @@ static int run(const void *args) {
     if (!rc) rc = shore__emulation_throttle(a->emulate, &b.places, &b.throttle, &diag);
     struct shore_fleet_options fleet = {
         .size = sizeof fleet,
-        .drives = (const char *const *)b.places.item,
+        .drives = b.places.text,
         .ndrives = (uint32_t)b.places.count,
         .optimizer = a->optimizer,
         .moments = a->moments,
@@ -372,7 +372,7 @@ static int run(const void *args) {
         code = rc == 0 ? print(&b) : created ? shore__cli_fail_running(rc, &diag) : shore__cli_fail(rc, &diag);
     shore_fleet_close(b.fleet);
     if (created) shore__bench_remove(&b.places);
-    shore__strings_free(&b.places);
+    shore__addresses_free(&b.places);
     shore_layout_free(b.layout);
     shore__throttle_close(b.throttle);
     shore__arena_free(NULL, b.host_memory);

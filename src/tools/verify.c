@@ -84,20 +84,25 @@ static void add_flag(struct shore__words *w, const struct shore__settings *s, co
     json_decref(all);
 }
 
-static void add_drives(struct shore__words *w, const struct verify *v, const struct trial *t) {
-    shore__words_add(w, "--drive");
-    if (!t->volumes) shore__words_add(w, "ram:");
-    for (size_t d = 0; t->volumes && d < v->args.settings.drives.count; d++)
-        for (unsigned i = 0; i < t->volumes; i++) {
+static int drives_of(const struct verify *v, const struct trial *t, struct shore__addresses *out) {
+    const struct shore__addresses *drives = &v->args.settings.drives;
+    int rc = t->volumes ? 0 : shore__addresses_parse(out, "ram:", NULL);
+    for (size_t d = 0; t->volumes && d < drives->count; d++)
+        for (unsigned i = 0; !rc && i < t->volumes; i++) {
             char name[64];
             snprintf(name, sizeof name, "longshore-verify-%ld-%u-%u.volume", (long)getpid(), v->runs, i);
-            char *path = shore__address_in(v->args.settings.drives.item[d], name);
-            if (path)
-                shore__words_add(w, "%s", path);
-            else
-                w->full = true;
-            free(path);
+            rc = shore__addresses_add(out, shore__address_in(drives->item[d], name));
         }
+    return rc;
+}
+
+static void add_drives(struct shore__words *w, const struct verify *v, const struct trial *t) {
+    struct shore__addresses drives = {0};
+    w->full |= drives_of(v, t, &drives) != 0;
+    shore__words_add(w, "--drive");
+    for (size_t i = 0; i < drives.count; i++)
+        shore__words_add(w, "%s", drives.text[i]);
+    shore__addresses_free(&drives);
 }
 
 static void add_resources(struct shore__words *w, const struct trial *t) {
@@ -170,11 +175,11 @@ static int train_resume(struct trial *t, const char *run) {
 
 /* Volumes that a failed training left. */
 static void remove_volumes(const struct verify *v, const struct trial *t) {
-    struct shore__words w = {0};
-    add_drives(&w, v, t);
-    for (size_t i = 1; t->volumes && i < w.count; i++)
-        unlink(w.item[i]);
-    shore__words_free(&w);
+    struct shore__addresses drives = {0};
+    drives_of(v, t, &drives);
+    for (size_t i = 0; t->volumes && i < drives.count; i++)
+        unlink(drives.text[i]);
+    shore__addresses_free(&drives);
 }
 
 static int try(struct verify *v, struct trial *t) {
@@ -199,14 +204,13 @@ static int try(struct verify *v, struct trial *t) {
 static int needs_of(struct verify *v, const struct shore__model *m, unsigned volumes, uint64_t chunk_bytes,
                     enum shore__when offload, struct shore__needs *out, struct shore_diag *diag) {
     struct shore__settings s = v->args.settings;
-    struct shore__words w = {0};
     struct trial t = {.volumes = volumes};
-    add_drives(&w, v, &t);
-    s.drives = (struct shore__strings){w.item + 1, w.count - 1};
+    s.drives = (struct shore__addresses){0};
     s.chunk_bytes = chunk_bytes;
     s.offload = offload;
-    int rc = shore__train_needs(&s, m, out, diag);
-    shore__words_free(&w);
+    int rc = drives_of(v, &t, &s.drives) ? shore__fail(diag, -ENOMEM, "out of memory")
+                                         : shore__train_needs(&s, m, out, diag);
+    shore__addresses_free(&s.drives);
     return rc;
 }
 
@@ -310,6 +314,8 @@ static int run_trials(struct verify *v, struct trial *trials, size_t count) {
 
 static int check(struct verify *v, struct shore_diag *diag) {
     struct shore__settings *s = &v->args.settings;
+    int rc = shore__train_take_drives(&v->args, diag);
+    if (rc) return rc;
     if (!s->data.count) return shore__fail(diag, SHORE_EUSAGE, "which text? Give --data FILE...");
     if (!s->drives.count) return shore__fail(diag, SHORE_EUSAGE, "which drives? Give --drive DIR, a directory on each");
     if (s->emulate && strcmp(s->emulate, "none") != 0)
@@ -317,16 +323,16 @@ static int check(struct verify *v, struct shore_diag *diag) {
                            "--emulate takes another machine's time, and verify compares bits alone: leave it out");
     for (size_t i = 0; i < s->drives.count; i++) {
         struct stat st;
-        if (shore__kind_of(s->drives.item[i])->remote) continue;
-        if (stat(s->drives.item[i], &st) || !S_ISDIR(st.st_mode))
+        if (s->drives.item[i]->kind->remote) continue;
+        if (stat(s->drives.text[i], &st) || !S_ISDIR(st.st_mode))
             return shore__fail(diag, SHORE_EUSAGE,
                                "%s: is not a directory; verify makes temporary volumes in directories",
-                               s->drives.item[i]);
+                               s->drives.text[i]);
     }
     s->epochs = 0;
     v->steps = s->steps ? s->steps : USUAL_STEPS;
     s->steps = v->steps;
-    int rc = shore__train_check_given(&v->parsed, s, true, diag);
+    rc = shore__train_check_given(&v->parsed, s, true, diag);
     return rc ? rc : shore__settings_check(s, diag);
 }
 

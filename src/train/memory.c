@@ -1,11 +1,9 @@
 /* The facts that a run's plan is made of, and where the trainer's buffers lie by it. */
 #include "train/trainer.h"
 
-#include "drive/address.h"
-
 static bool any_remote(const struct shore__settings *s) {
     for (size_t i = 0; i < s->drives.count; i++)
-        if (shore__kind_of(s->drives.item[i])->remote) return true;
+        if (s->drives.item[i]->kind->remote) return true;
     return false;
 }
 

@@ -181,11 +181,14 @@ static void test_a_commit_without_an_epoch(void **state) {
         shore_fleet_close(t.fleet);
         t.fleet = NULL;
         struct shore__drive_config config = shore__fleet_config(t.plain.layout, &t.options, NULL, false);
+        struct shore__address *at;
         struct shore__drive *drive;
-        must(&t, shore__drive_open_at(&config, t.place.paths[0], &drive, &t.diag));
+        must(&t, shore__address_parse(t.place.paths[0], &at, &t.diag));
+        must(&t, shore__drive_open_at(&config, at, &drive, &t.diag));
         must(&t, drive->ops->load(drive, 1, &t.diag));
         says(&t, drive_commit(drive, 2, SHORE_COMMIT_SKIPPED, &t.diag), SHORE_ESTALE, "no epoch was begun");
         drive->ops->close(drive);
+        free(at);
         open_again(&t);
         assert_digest(t.fleet, &t.plain, true);
         finish(&t);

@@ -172,8 +172,8 @@ static void make_run(void) {
     s.seq_len = 16;
     s.io = SHORE_IO_THREADS;
     assert_int_equal(shore__strings_add(&s.data, "book.txt"), 0);
-    assert_int_equal(shore__strings_add(&s.drives, "d0"), 0);
-    assert_int_equal(shore__strings_add(&s.drives, "d1"), 0);
+    assert_int_equal(shore__addresses_parse(&s.drives, "d0", NULL), 0);
+    assert_int_equal(shore__addresses_parse(&s.drives, "d1", NULL), 0);
     assert_ok(shore__run_tokenizer_of(&s, &tokenizer, &diag));
     assert_ok(shore__run_model(&s, tokenizer, &model, &diag));
     assert_ok(shore__run_prepare("run", &s, model, tokenizer, false, NULL, NULL, &run, &diag));
@@ -285,10 +285,14 @@ static void cut_everywhere(work_fn work, uint64_t generation_most, bool (*expect
 }
 
 static int move(struct shore__run *run, struct shore_diag *diag) {
-    char *drives[] = {(char *)"d1", (char *)"d2", (char *)"d3"};
-    struct shore__strings list = {drives, 3};
+    struct shore__addresses list = {0};
     struct shore__placing how = {.drives = &list, .speeds = "2,1,1"};
-    return shore__run_place(run, &how, diag);
+    int rc = shore__addresses_parse(&list, "d1", diag);
+    if (!rc) rc = shore__addresses_parse(&list, "d2", diag);
+    if (!rc) rc = shore__addresses_parse(&list, "d3", diag);
+    if (!rc) rc = shore__run_place(run, &how, diag);
+    shore__addresses_free(&list);
+    return rc;
 }
 
 static bool always_late(void) {

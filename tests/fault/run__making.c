@@ -21,8 +21,8 @@ static void settings_of(struct shore__settings *s) {
     s->seq_len = 16;
     s->io = SHORE_IO_THREADS;
     shore__strings_add(&s->data, "book.txt");
-    shore__strings_add(&s->drives, "drive0");
-    shore__strings_add(&s->drives, "drive1");
+    shore__addresses_parse(&s->drives, "drive0", NULL);
+    shore__addresses_parse(&s->drives, "drive1", NULL);
 }
 
 /* What `train` does until the first step. */

@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "drive/address.h"
 #include "drive/drive.h"
 #include "drive/fleet/stripes.h"
 #include "drive/link.h"
@@ -21,6 +22,7 @@ struct shore__meter {
 struct shore_fleet {
     struct shore_layout *layout;
     struct shore__drive_config config;
+    struct shore__addresses at; /* of the drives, as they were given */
     uint32_t ndrives;
     struct shore__drive **drives; /* by place in the fleet; NULL while opening */
     struct shore__range *ranges;  /* see placement.h */

@@ -107,9 +107,12 @@ size_t shore_fleet_state_bytes(const struct shore_fleet *f) {
 }
 
 int shore_volume_identity(const char *path, void *identity, uint32_t *bytes, struct shore_diag *diag) {
+    struct shore__address *at;
     struct shore__probe probe;
     uint32_t capacity = *bytes;
-    int rc = shore__drive_probe(path, &probe, diag);
+    int rc = shore__address_parse(path, &at, diag);
+    if (!rc) rc = shore__drive_probe(at, &probe, diag);
+    free(at);
     if (rc) return rc;
     *bytes = probe.desc.identity_bytes;
     if (!probe.exists)

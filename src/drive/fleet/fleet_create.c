@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include "base/diag.h"
-#include "drive/address.h"
 #include "drive/fleet/emulated.h"
 #include "drive/fleet/fleet.h"
 #include "drive/probe/probe.h"
@@ -45,10 +44,10 @@ static int look_here(const struct shore_fleet_options *o, struct found *found, s
 }
 
 /* The same of a drive on another host. */
-static int look_there(const struct shore_fleet_options *o, const char *uri, struct found *found,
+static int look_there(const struct shore_fleet_options *o, const struct shore__address *at, struct found *found,
                       struct shore_diag *diag) {
     struct shore__probe probe;
-    int rc = shore__drive_probe_idle(uri, &probe, diag);
+    int rc = shore__drive_probe_idle(at, &probe, diag);
     if (rc) return rc;
     found->existed = probe.exists;
     found->is_volume = probe.is_volume;
@@ -59,27 +58,28 @@ static int look_there(const struct shore_fleet_options *o, const char *uri, stru
     found->device = probe.device;
     found->there = probe.path;
     probe.path = NULL;
-    if (!probe.exists) rc = shore__probe_may_be_made(uri, &probe, diag);
+    if (!probe.exists) rc = shore__probe_may_be_made(at, &probe, diag);
     if (probe.busy && shore__probe_is_of(&probe, o->fleet_id) && probe.desc.generation < o->generation)
-        rc = shore__fail(diag, SHORE_EUSAGE, "%s: is a drive of this run already, by another name", uri);
+        rc = shore__fail(diag, SHORE_EUSAGE, "%s: is a drive of this run already, by another name", at->text);
     else if (probe.busy)
-        rc = shore__fail(diag, SHORE_EBUSY, "%s: another process works on this volume", uri);
+        rc = shore__fail(diag, SHORE_EBUSY, "%s: another process works on this volume", at->text);
     shore__probe_free(&probe);
     return rc;
 }
 
-static int look_at_all(const struct shore_fleet_options *o, struct found *found, struct shore_diag *diag) {
+static int look_at_all(const struct shore_fleet *f, const struct shore_fleet_options *o, struct found *found,
+                       struct shore_diag *diag) {
     for (uint32_t d = 0; d < o->ndrives; d++) {
         found[d].replace = o->overwrite;
-        const struct shore__kind *kind = shore__kind_of(o->drives[d]);
-        int rc = shore__drive_may_be_made(o->drives[d], diag);
-        if (!rc && kind->remote) rc = look_there(o, o->drives[d], &found[d], diag);
-        if (!rc && kind->has_file) rc = shore__volume_path(o->drives[d], &found[d].path, diag);
-        if (!rc && kind->has_file) rc = look_here(o, &found[d], diag);
-        for (uint32_t e = 0; !rc && kind->remote && e < d; e++) {
+        const struct shore__address *at = f->at.item[d];
+        int rc = shore__drive_may_be_made(at, diag);
+        if (!rc && at->kind->remote) rc = look_there(o, at, &found[d], diag);
+        if (!rc && at->kind->has_file) rc = shore__volume_path(at->text, &found[d].path, diag);
+        if (!rc && at->kind->has_file) rc = look_here(o, &found[d], diag);
+        for (uint32_t e = 0; !rc && at->kind->remote && e < d; e++) {
             if (found[e].there && strcmp(found[d].there, found[e].there) == 0 &&
-                shore__address_shares_server(o->drives[d], o->drives[e]))
-                rc = shore__fail(diag, SHORE_EUSAGE, "the drive %s is given twice", o->drives[d]);
+                shore__address_shares_server(at, f->at.item[e]))
+                rc = shore__fail(diag, SHORE_EUSAGE, "the drive %s is given twice", at->text);
         }
         if (rc) return rc;
     }
@@ -119,7 +119,7 @@ static int create_drive(struct shore_fleet *f, const struct shore_fleet_options 
     desc.extents = extents;
     memcpy(desc.plane_bytes, f->config.plane_bytes, sizeof desc.plane_bytes);
     desc.plane_form = f->config.moments;
-    rc = shore__drive_create_at(&f->config, o->drives[d], &desc, found->replace, &f->drives[d], diag);
+    rc = shore__drive_create_at(&f->config, f->at.item[d], &desc, found->replace, &f->drives[d], diag);
     free(extents);
     return rc;
 }
@@ -136,9 +136,10 @@ static int know_drives(const struct shore_fleet *f, const struct shore_fleet_opt
     for (uint32_t d = 0; d < f->ndrives; d++) {
         const struct found *at = &found[d];
         bool remote = at->there;
-        sites[d].path = remote ? o->drives[d] : at->path;
+        sites[d].at = f->at.item[d];
+        sites[d].volume = at->path;
         sites[d].device = remote ? at->device : at->path ? shore__drive_device(at->path) : 0;
-        capacity[d] = remote ? at->capacity_bytes : shore__drive_capacity_bytes(o->drives[d]);
+        capacity[d] = remote ? at->capacity_bytes : at->path ? shore__drive_capacity_bytes(o->drives[d]) : 0;
     }
     if (!o->drive_speeds && !shore__throttle_speeds(f->config.throttle, f->ndrives, speeds))
         shore__sites_measure(sites, f->ndrives, shore__state_segment_bytes(f->config.plane_bytes), o, speeds);
@@ -188,10 +189,10 @@ static int create_all(struct shore_fleet *f, const struct shore_fleet_options *o
         /* nothing new stays behind; another host may have begun what failed here */
         for (uint32_t e = 0; e <= d; e++) {
             if (e < d && found[e].path && !found[e].existed) unlink(found[e].path);
-            if (!shore__kind_of(o->drives[e])->remote || found[e].existed) continue;
+            if (!f->at.item[e]->kind->remote || found[e].existed) continue;
             if (f->drives[e]) f->drives[e]->ops->close(f->drives[e]);
             f->drives[e] = NULL;
-            shore__drive_remove(o->drives[e], f->fleet_id, f->generation, true, NULL);
+            shore__drive_remove(f->at.item[e], f->fleet_id, f->generation, true, NULL);
         }
         return rc;
     }
@@ -209,7 +210,7 @@ int shore__fleet_create_emulated(const struct shore_layout *layout, const struct
     if (!found) {
         rc = shore__fail(diag, -ENOMEM, "out of memory");
     } else {
-        rc = look_at_all(options, found, diag);
+        rc = look_at_all(f, options, found, diag);
         if (!rc) rc = create_all(f, options, found, diag);
     }
     for (uint32_t d = 0; found && d < options->ndrives; d++) {

@@ -9,7 +9,6 @@
 #include "base/diag.h"
 #include "base/sized.h"
 #include "base/units.h"
-#include "drive/address.h"
 #include "drive/fleet/emulated.h"
 #include "drive/fleet/fleet.h"
 #include "drive/layout.h"
@@ -24,11 +23,11 @@ static bool same_file(const char *a, const char *b) {
 }
 
 /* Two names of one volume on this host; on others, only what they are asked for tells. */
-static bool same_drive(const char *a, const char *b) {
+static bool same_drive(const struct shore__address *a, const struct shore__address *b) {
     char *here = NULL, *there = NULL;
-    bool same = strcmp(a, b) == 0;
-    if (!same && shore__kind_of(a)->has_file && shore__kind_of(b)->has_file)
-        same = !shore__volume_path(a, &here, NULL) && !shore__volume_path(b, &there, NULL) &&
+    bool same = strcmp(a->text, b->text) == 0;
+    if (!same && a->kind->has_file && b->kind->has_file)
+        same = !shore__volume_path(a->text, &here, NULL) && !shore__volume_path(b->text, &there, NULL) &&
                (strcmp(here, there) == 0 || same_file(here, there));
     free(here);
     free(there);
@@ -45,15 +44,18 @@ static int check_options(const struct shore_layout *layout, const struct shore_f
     if (o->identity_bytes > SHORE__IDENTITY_BYTES) {
         return shore__fail(diag, -EINVAL, "an identity of %u bytes; %u fit", o->identity_bytes, SHORE__IDENTITY_BYTES);
     }
-    for (uint32_t d = 0; d < o->ndrives; d++) {
-        if (!shore__kind_of(o->drives[d])->keeps) continue;
-        for (uint32_t e = 0; e < d; e++) {
-            if (same_drive(o->drives[d], o->drives[e])) {
-                return shore__fail(diag, SHORE_EUSAGE, "the drive %s is given twice", o->drives[d]);
-            }
-        }
-    }
     return 0;
+}
+
+static int take_addresses(struct shore_fleet *f, const struct shore_fleet_options *o, struct shore_diag *diag) {
+    int rc = 0;
+    for (uint32_t d = 0; !rc && d < o->ndrives; d++) {
+        rc = shore__addresses_parse(&f->at, o->drives[d], diag);
+        for (uint32_t e = 0; !rc && f->at.item[d]->kind->keeps && e < d; e++)
+            if (same_drive(f->at.item[d], f->at.item[e]))
+                rc = shore__fail(diag, SHORE_EUSAGE, "the drive %s is given twice", o->drives[d]);
+    }
+    return rc;
 }
 
 /* Then rings are the least there are: what a plan without bytes for them intends, and another one should hear of. */
@@ -88,9 +90,10 @@ int shore__fleet_new(const struct shore_layout *layout, const struct shore_fleet
     for (uint32_t d = 0; f->meters && d < o->ndrives; d++)
         pthread_mutex_init(&f->meters[d].lock, NULL);
     rc = f->drives && f->ranges && f->meters ? shore__layout_copy(layout, &f->layout) : -ENOMEM;
+    rc = rc ? shore__fail(diag, rc, "the layout cannot be used: %s", shore_error_text(rc)) : take_addresses(f, o, diag);
     if (rc) {
         shore_fleet_close(f);
-        return shore__fail(diag, rc, "the layout cannot be used: %s", shore_error_text(rc));
+        return rc;
     }
     bool least = has_too_little(layout, o);
     f->config = shore__fleet_config(f->layout, o, throttle, least);
@@ -109,6 +112,7 @@ void shore_fleet_close(struct shore_fleet *f) {
         if (f->drives[d]) f->drives[d]->ops->close(f->drives[d]);
     }
     free(f->drives);
+    shore__addresses_free(&f->at);
     for (uint32_t d = 0; f->meters && d < f->ndrives; d++)
         pthread_mutex_destroy(&f->meters[d].lock);
     free(f->meters);
@@ -235,7 +239,7 @@ static int open_drives(struct shore_fleet *f, const struct shore_fleet_options *
     struct shore__drive **opened = calloc(o->ndrives, sizeof(struct shore__drive *));
     int rc = opened ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
     for (uint32_t i = 0; !rc && i < o->ndrives; i++) {
-        rc = shore__drive_open_at(&f->config, o->drives[i], &opened[i], diag);
+        rc = shore__drive_open_at(&f->config, f->at.item[i], &opened[i], diag);
         if (rc) rc = say_where(o->drives[i], rc, diag);
     }
     uint32_t placed = 0;

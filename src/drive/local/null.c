@@ -195,9 +195,8 @@ static const struct shore__drive_ops null_ops = {
     .close = null_close,
 };
 
-int shore__null_create(const struct shore__drive_config *config, const char *address,
-                       const struct shore__volume_desc *desc, bool overwrite, struct shore__drive **out,
-                       struct shore_diag *diag) {
+int shore__null_create(const struct shore__drive_config *config, const struct shore__volume_desc *desc,
+                       struct shore__drive **out, struct shore_diag *diag) {
     struct null_drive *n = calloc(1, sizeof *n);
     if (!n) return shore__fail(diag, -ENOMEM, "null: out of memory");
     n->drive.ops = &null_ops;

@@ -344,9 +344,8 @@ static int take_memory(struct ram *r) {
     return 0;
 }
 
-int shore__ram_create(const struct shore__drive_config *config, const char *address,
-                      const struct shore__volume_desc *desc, bool overwrite, struct shore__drive **out,
-                      struct shore_diag *diag) {
+int shore__ram_create(const struct shore__drive_config *config, const struct shore__volume_desc *desc,
+                      struct shore__drive **out, struct shore_diag *diag) {
     struct ram *r = calloc(1, sizeof *r);
     if (!r) return shore__fail(diag, -ENOMEM, "ram: out of memory");
     r->drive.ops = &ram_ops;

@@ -10,7 +10,6 @@
 
 #include "base/diag.h"
 #include "base/units.h"
-#include "drive/address.h"
 #include "drive/placement.h"
 #include "drive/remote/transport.h"
 #include "drive/remote/wire_open.h"
@@ -79,10 +78,10 @@ int shore__file_probe(const char *path, struct shore__probe *p, struct shore_dia
     return rc;
 }
 
-int shore__probe_may_be_made(const char *path, const struct shore__probe *p, struct shore_diag *diag) {
+int shore__probe_may_be_made(const struct shore__address *at, const struct shore__probe *p, struct shore_diag *diag) {
     if (p->exists || !p->trouble.text[0]) return 0;
-    bool remote = shore__kind_of(path)->remote; /* which the far side does not name */
-    return shore__fail(diag, SHORE_EUSAGE, "%s%s%s", remote ? path : "", remote ? ": " : "", p->trouble.text);
+    bool remote = at->kind->remote; /* which the far side does not name */
+    return shore__fail(diag, SHORE_EUSAGE, "%s%s%s", remote ? at->text : "", remote ? ": " : "", p->trouble.text);
 }
 
 /* ---- on the wire ------------------------------------------------------------------------------------------------- */
@@ -165,25 +164,20 @@ void shore__probe_free(struct shore__probe *p) {
 
 /* A connection on which no drive is opened. */
 struct talk {
-    struct shore__address at;
+    const struct shore__address *at;
     struct shore__way way;
     unsigned char *body; /* of the answer */
     size_t room;
 };
 
-static int talk_open(const char *uri, struct talk *t, struct shore_diag *diag) {
-    *t = (struct talk){0};
-    int rc = shore__address_parse(uri, &t->at, diag);
-    if (rc) return rc;
-    rc = shore__way_open(&t->at, &t->way, diag);
-    if (rc) shore__address_free(&t->at);
-    return rc;
+static int talk_open(const struct shore__address *at, struct talk *t, struct shore_diag *diag) {
+    *t = (struct talk){.at = at};
+    return shore__way_open(at, &t->way, diag);
 }
 
 static void talk_close(struct talk *t) {
     free(t->body);
     shore__way_close(&t->way);
-    shore__address_free(&t->at);
 }
 
 static int talk_send(struct talk *t, struct shore__wire_request r, uint64_t id, struct shore_diag *why) {
@@ -208,9 +202,9 @@ static int talk_answer(struct talk *t, int rc, struct shore__wire_answer *a, str
         if (!rc) rc = shore__conn_gets_on(&t->way.conn, &h, why);
     } while (!rc && h.type != SHORE__WIRE_DONE);
     if (!rc) rc = shore__wire_answer_get(&h, t->body, a, why);
-    if (rc) return shore__way_explain(&t->at, &t->way, rc, why, diag);
+    if (rc) return shore__way_explain(t->at, &t->way, rc, why, diag);
     if (a->rc)
-        return shore__fail(diag, a->rc, "%s: %.*s", t->at.text, (int)(a->text_bytes < 700 ? a->text_bytes : 700),
+        return shore__fail(diag, a->rc, "%s: %.*s", t->at->text, (int)(a->text_bytes < 700 ? a->text_bytes : 700),
                            a->text);
     return 0;
 }
@@ -219,11 +213,11 @@ static int talk_answer(struct talk *t, int rc, struct shore__wire_answer *a, str
 static int talk_ask(struct talk *t, struct shore__wire_request r, struct shore__wire_answer *a,
                     struct shore_diag *diag) {
     struct shore_diag why = {""};
-    size_t path_bytes = strlen(t->at.path);
+    size_t path_bytes = strlen(t->at->path);
     unsigned char *tail = malloc(r.tail_bytes + path_bytes + 1);
     int rc = tail ? 0 : shore__fail(&why, -ENOMEM, "out of memory");
     if (tail && r.tail_bytes) memcpy(tail, r.tail, r.tail_bytes);
-    if (tail) memcpy(tail + r.tail_bytes, t->at.path, path_bytes);
+    if (tail) memcpy(tail + r.tail_bytes, t->at->path, path_bytes);
     r.tail = tail;
     r.tail_bytes += (uint32_t)path_bytes;
     if (!rc) rc = talk_send(t, r, 1, &why);
@@ -232,13 +226,13 @@ static int talk_ask(struct talk *t, struct shore__wire_request r, struct shore__
 }
 
 static int not_understood(const struct talk *t, struct shore_diag *diag) {
-    return shore__fail(diag, SHORE_ELINK, "%s: its answer cannot be understood", t->at.text);
+    return shore__fail(diag, SHORE_ELINK, "%s: its answer cannot be understood", t->at->text);
 }
 
-int shore__remote_probe(const char *uri, struct shore__probe *out, struct shore_diag *diag) {
+int shore__remote_probe(const struct shore__address *at, struct shore__probe *out, struct shore_diag *diag) {
     struct talk t;
     struct shore__wire_answer a = {0};
-    int rc = talk_open(uri, &t, diag);
+    int rc = talk_open(at, &t, diag);
     if (rc) return rc;
     rc = talk_ask(&t, (struct shore__wire_request){.type = SHORE__WIRE_PROBE}, &a, diag);
     if (!rc && !shore__probe_get(a.result, a.result_bytes, out)) rc = not_understood(&t, diag);
@@ -246,7 +240,7 @@ int shore__remote_probe(const char *uri, struct shore__probe *out, struct shore_
     return rc;
 }
 
-int shore__remote_remove(const char *uri, const uint64_t fleet_id[2], uint64_t generation, bool begun,
+int shore__remote_remove(const struct shore__address *at, const uint64_t fleet_id[2], uint64_t generation, bool begun,
                          struct shore_diag *diag) {
     struct talk t;
     struct shore__wire_answer a = {0};
@@ -258,7 +252,7 @@ int shore__remote_remove(const char *uri, const uint64_t fleet_id[2], uint64_t g
                                     .tail_bytes = sizeof id};
     shore__put_u64(id, fleet_id[0]);
     shore__put_u64(id + 8, fleet_id[1]);
-    int rc = talk_open(uri, &t, diag);
+    int rc = talk_open(at, &t, diag);
     if (rc) return rc;
     rc = talk_ask(&t, r, &a, diag);
     talk_close(&t);
@@ -294,10 +288,10 @@ static int measure_link(struct talk *t, uint64_t *speed, struct shore_diag *diag
     return rc;
 }
 
-int shore__remote_measure(const char *uri, uint64_t *drive, uint64_t *link, struct shore_diag *diag) {
+int shore__remote_measure(const struct shore__address *at, uint64_t *drive, uint64_t *link, struct shore_diag *diag) {
     struct talk t;
     struct shore__wire_answer a = {0};
-    int rc = talk_open(uri, &t, diag);
+    int rc = talk_open(at, &t, diag);
     if (rc) return rc;
     rc = measure_link(&t, link, diag);
     if (!rc) rc = talk_ask(&t, (struct shore__wire_request){.type = SHORE__WIRE_MEASURE}, &a, diag);

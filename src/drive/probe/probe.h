@@ -5,6 +5,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "drive/address.h"
 #include "drive/local/volume_remove.h"
 #include "drive/remote/wire.h"
 
@@ -23,12 +24,12 @@ struct shore__probe {
 
 /* The result is owned: shore__probe_free(). Fails if nothing can be found out. SHORE_EMISSING: nothing is kept there.
  */
-int shore__drive_probe(const char *path, struct shore__probe *out, struct shore_diag *diag);
+int shore__drive_probe(const struct shore__address *at, struct shore__probe *out, struct shore_diag *diag);
 /* The same once nobody uses it; busy: somebody still did after SHORE__LOCK_SECONDS. */
-int shore__drive_probe_idle(const char *path, struct shore__probe *out, struct shore_diag *diag);
+int shore__drive_probe_idle(const struct shore__address *at, struct shore__probe *out, struct shore_diag *diag);
 void shore__probe_free(struct shore__probe *p);
 /* Whether a volume may be made where the probe found none: shore__drive_may_be_made(), on the drive's host. */
-int shore__probe_may_be_made(const char *path, const struct shore__probe *p, struct shore_diag *diag);
+int shore__probe_may_be_made(const struct shore__address *at, const struct shore__probe *p, struct shore_diag *diag);
 /* Whether something is at the path of a volume here. Fails where that cannot be told: then none can be made there, nor
  * would one be found. */
 int shore__drive_examine(const char *volume, struct stat *st, bool *exists, struct shore_diag *diag);
@@ -44,22 +45,22 @@ static inline bool shore__probe_is_of(const struct shore__probe *p, const uint64
 
 /* Of a file here; over there. */
 int shore__file_probe(const char *path, struct shore__probe *out, struct shore_diag *diag);
-int shore__remote_probe(const char *uri, struct shore__probe *out, struct shore_diag *diag);
+int shore__remote_probe(const struct shore__address *at, struct shore__probe *out, struct shore_diag *diag);
 /* shore__drive_remove() over there. */
-int shore__remote_remove(const char *uri, const uint64_t fleet_id[2], uint64_t generation, bool begun,
+int shore__remote_remove(const struct shore__address *at, const uint64_t fleet_id[2], uint64_t generation, bool begun,
                          struct shore_diag *diag);
 
 /* What a drive over there moves in the pattern of UPDATE, and what its connection carries there, in bytes a second. */
-int shore__remote_measure(const char *uri, uint64_t *drive, uint64_t *link, struct shore_diag *diag);
+int shore__remote_measure(const struct shore__address *at, uint64_t *drive, uint64_t *link, struct shore_diag *diag);
 
 /* The result of PROBE; malloc'ed, NULL: out of memory. */
 unsigned char *shore__probe_put(const struct shore__probe *p, uint32_t *bytes);
 bool shore__probe_get(const unsigned char *in, uint32_t bytes, struct shore__probe *out);
 
 /* shore__volume_remove(), wherever the drive is; nothing to do where it is in memory. */
-int shore__drive_remove(const char *drive, const uint64_t fleet_id[2], uint64_t generation, bool begun,
+int shore__drive_remove(const struct shore__address *at, const uint64_t fleet_id[2], uint64_t generation, bool begun,
                         struct shore_diag *diag);
 /* Whether a file here may be made where none is: see shore__file_may_be_made(). Others say so when they are asked. */
-int shore__drive_may_be_made(const char *drive, struct shore_diag *diag);
+int shore__drive_may_be_made(const struct shore__address *at, struct shore_diag *diag);
 
 #endif

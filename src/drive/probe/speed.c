@@ -9,7 +9,6 @@
 
 #include "base/diag.h"
 #include "base/units.h"
-#include "drive/address.h"
 #include "drive/probe/probe.h"
 #include "storage/blockio.h"
 #include "storage/rate.h"
@@ -105,19 +104,19 @@ static void note(const struct shore_fleet_options *o, const char *text) {
 
 bool shore__sites_share_device(const struct shore__site *sites, uint32_t nsites) {
     for (uint32_t i = 0; i < nsites; i++) {
-        const char *a = sites[0].path, *b = sites[i].path;
+        const struct shore__address *a = sites[0].at, *b = sites[i].at;
         if (!sites[i].device || sites[i].device != sites[0].device) return false;
-        if (shore__kind_of(a)->here != shore__kind_of(b)->here) return false;
-        if (!shore__kind_of(a)->here && !shore__address_shares_server(a, b)) return false;
+        if (a->kind->here != b->kind->here) return false;
+        if (!a->kind->here && !shore__address_shares_server(a, b)) return false;
     }
     return true;
 }
 
-int shore__site_measure(const char *path, enum shore_io io, size_t state_bytes, uint64_t *speed, uint64_t *link,
-                        struct shore_diag *diag) {
+int shore__site_measure(const struct shore__site *site, enum shore_io io, size_t state_bytes, uint64_t *speed,
+                        uint64_t *link, struct shore_diag *diag) {
     *link = 0;
-    if (!shore__kind_of(path)->remote) return shore__drive_measure(path, io, speed, diag);
-    int rc = shore__remote_measure(path, speed, link, diag);
+    if (!site->at->kind->remote) return shore__drive_measure(site->volume, io, speed, diag);
+    int rc = shore__remote_measure(site->at, speed, link, diag);
     if (rc) return rc;
     /* an update reads and writes the state while its fp32 gradient comes */
     double carried = (double)*link * 2 * (double)state_bytes / (4.0 * SHORE_SEGMENT_ELEMS);
@@ -138,7 +137,7 @@ void shore__sites_measure(const struct shore__site *sites, uint32_t nsites, size
         struct shore_diag diag = {{0}};
         char rate[32], carries[32];
         uint64_t link;
-        if (shore__site_measure(sites[d].path, o->io, state_bytes, &speeds[d], &link, &diag)) {
+        if (shore__site_measure(&sites[d], o->io, state_bytes, &speeds[d], &link, &diag)) {
             char why[sizeof diag.text + 64];
             snprintf(why, sizeof why, "drives are taken to be equally fast: %s", diag.text);
             note(o, why);
@@ -147,7 +146,7 @@ void shore__sites_measure(const struct shore__site *sites, uint32_t nsites, size
             return;
         }
         size_t used = strlen(text);
-        snprintf(text + used, sizeof text - used, "%s %s %s/s", d ? "," : "", o->drives[d],
+        snprintf(text + used, sizeof text - used, "%s %s %s/s", d ? "," : "", sites[d].at->text,
                  shore__format_size(speeds[d], rate, sizeof rate));
         used = strlen(text);
         if (link)

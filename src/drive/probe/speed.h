@@ -2,12 +2,14 @@
 #ifndef SHORE_DRIVE_PROBE_SPEED_H
 #define SHORE_DRIVE_PROBE_SPEED_H
 
+#include "drive/address.h"
 #include "longshore/state.h"
 
 /* Where a volume will be made. */
 struct shore__site {
-    const char *path; /* of the volume, or a remote drive's */
-    uint64_t device;  /* as its host numbers them; 0: it is one, or memory, or unknown */
+    const struct shore__address *at;
+    const char *volume; /* its path here; NULL: a server or nobody has one */
+    uint64_t device;    /* as its host numbers them; 0: it is one, or memory, or unknown */
 };
 
 /* speeds: bytes a second, read and written together, in the pattern of UPDATE; all 1 where nothing is to be measured:
@@ -18,8 +20,8 @@ struct shore__site {
 void shore__sites_measure(const struct shore__site *sites, uint32_t nsites, size_t state_bytes,
                           const struct shore_fleet_options *options, uint64_t *speeds);
 /* One of them. *link: what its connection carries, in bytes a second; 0: there is none. */
-int shore__site_measure(const char *path, enum shore_io io, size_t state_bytes, uint64_t *speed, uint64_t *link,
-                        struct shore_diag *diag);
+int shore__site_measure(const struct shore__site *site, enum shore_io io, size_t state_bytes, uint64_t *speed,
+                        uint64_t *link, struct shore_diag *diag);
 /* Whether all lie on one device, and so share its speed. Servers behind sockets are on this host. */
 bool shore__sites_share_device(const struct shore__site *sites, uint32_t nsites);
 

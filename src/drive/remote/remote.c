@@ -370,12 +370,10 @@ static void remote_close(struct shore__drive *d) {
     if (r->slot) control(r, &c, NULL); /* then its lock is free */
     shore__remote_stop(r);
     shore__wire_open_free(&r->info);
-    shore__address_free(&r->at);
     pthread_mutex_destroy(&r->lock);
     pthread_cond_destroy(&r->due);
     pthread_cond_destroy(&r->idle);
     free(r->describe);
-    free(r->uri);
     free(r);
 }
 

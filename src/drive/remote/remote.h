@@ -8,11 +8,11 @@
 /* Set by command lines (--connections): how many connections a drive gets. */
 #define SHORE__CONNECTIONS_VARIABLE "LONGSHORE_CONNECTIONS"
 
-int shore__remote_create(const struct shore__drive_config *config, const char *uri,
+int shore__remote_create(const struct shore__drive_config *config, const struct shore__address *at,
                          const struct shore__volume_desc *desc, bool overwrite, struct shore__drive **out,
                          struct shore_diag *diag);
-int shore__remote_open(const struct shore__drive_config *config, const char *uri, struct shore__drive **out,
-                       struct shore_diag *diag);
+int shore__remote_open(const struct shore__drive_config *config, const struct shore__address *at,
+                       struct shore__drive **out, struct shore_diag *diag);
 /* The same over descriptors that are there already (taken over); it cannot be connected again. Tests. */
 int shore__remote_create_over(const struct shore__drive_config *config, int in, int out_fd,
                               const struct shore__volume_desc *desc, struct shore__drive **out,

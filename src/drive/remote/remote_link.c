@@ -53,8 +53,8 @@ static void break_off(struct remote *r, int rc, const struct shore_diag *why) {
 /* By the last thread: nobody reads or writes buffers of the callers any more. */
 static void fail_all(struct remote *r) {
     struct shore_diag why;
-    if (r->at.text)
-        shore__way_explain(&r->at, &r->links[0].way, SHORE_ELINK, &r->reason, &why);
+    if (r->at)
+        shore__way_explain(r->at, &r->links[0].way, SHORE_ELINK, &r->reason, &why);
     else
         why = r->why;
     pthread_mutex_lock(&r->lock);

@@ -73,9 +73,9 @@ struct remote_link {
 struct remote {
     struct shore__drive drive;
     struct shore__drive_config config;
-    char *uri;
-    struct shore__address at;     /* no text: it cannot be connected again */
-    struct shore__wire_open info; /* what the server said */
+    const char *uri;
+    const struct shore__address *at; /* NULL: it cannot be connected again */
+    struct shore__wire_open info;    /* what the server said */
     char *describe;
     struct remote_link links[REMOTE_LINKS_MOST];
     unsigned nlinks;

@@ -11,7 +11,7 @@
 static unsigned connections(const struct remote *r) {
     const char *text = getenv(SHORE__CONNECTIONS_VARIABLE);
     long n = text ? strtol(text, NULL, 10) : 0;
-    if (!r->at.text) return 1;
+    if (!r->at) return 1;
     return n >= 1 && n <= (long)REMOTE_LINKS_MOST ? (unsigned)n : 1;
 }
 
@@ -40,7 +40,7 @@ static int ask(struct remote *r, struct shore__way *way, const struct shore__fra
 
 static int explain(struct remote *r, struct shore__way *way, int rc, const struct shore_diag *why,
                    struct shore_diag *diag) {
-    if (r->at.text && (rc == SHORE_ELINK || rc == SHORE_EFORMAT)) return shore__way_explain(&r->at, way, rc, why, diag);
+    if (r->at && (rc == SHORE_ELINK || rc == SHORE_EFORMAT)) return shore__way_explain(r->at, way, rc, why, diag);
     return shore__fail(diag, rc, "%s: %.700s", r->uri, why->text);
 }
 
@@ -65,7 +65,7 @@ static int check_groups(const struct remote *r, struct shore_diag *diag) {
 static int open_there(struct remote *r, struct shore__way *way, uint32_t mode, const struct shore__volume_desc *desc,
                       struct shore__wire_open *info, struct shore_diag *diag) {
     struct shore__wire_open o = {
-        .path = r->at.text ? r->at.path : (char *)(uintptr_t) "ram:",
+        .path = r->at ? r->at->path : (char *)(uintptr_t) "ram:",
         .mode = mode,
         .layout = (struct shore_layout *)(uintptr_t)r->config.layout,
         .optimizer = r->config.optimizer,
@@ -110,7 +110,7 @@ static int attach(struct remote *r, const unsigned char token[16], struct shore_
     /* logging in may take a while each time, and those that are there have no threads yet */
     for (unsigned i = 0; i < r->nlinks; i++)
         shore__conn_send(&r->links[i].way.conn, &alive, &why);
-    int rc = shore__way_open(&r->at, &l->way, diag);
+    int rc = shore__way_open(r->at, &l->way, diag);
     if (rc) return rc;
     r->nlinks++;
     shore__wire_request_put(request, &fields);
@@ -160,13 +160,16 @@ static int begin(struct remote *r, uint32_t mode, const struct shore__volume_des
     return rc;
 }
 
-static struct remote *remote_new(const struct shore__drive_config *config, const char *uri, struct shore_diag *diag) {
+static struct remote *remote_new(const struct shore__drive_config *config, const struct shore__address *at,
+                                 struct shore_diag *diag) {
+    const char *uri = at ? at->text : "remote:";
     struct remote *r = calloc(1, sizeof *r);
-    if (!r || !(r->uri = strdup(uri))) {
-        free(r);
+    if (!r) {
         shore__fail(diag, -ENOMEM, "%s: out of memory", uri);
         return NULL;
     }
+    r->at = at;
+    r->uri = uri;
     r->drive.ops = shore__remote_table();
     r->drive.desc = &r->info.desc;
     r->config = *config;
@@ -191,12 +194,11 @@ static int finish_opening(struct remote *r, int rc, uint32_t mode, const struct 
     return 0;
 }
 
-static int open_at(const struct shore__drive_config *config, const char *uri, uint32_t mode,
+static int open_at(const struct shore__drive_config *config, const struct shore__address *at, uint32_t mode,
                    const struct shore__volume_desc *desc, struct shore__drive **out, struct shore_diag *diag) {
-    struct remote *r = remote_new(config, uri, diag);
+    struct remote *r = remote_new(config, at, diag);
     if (!r) return -ENOMEM;
-    int rc = shore__address_parse(uri, &r->at, diag);
-    if (!rc) rc = shore__way_open(&r->at, &r->links[0].way, diag);
+    int rc = shore__way_open(at, &r->links[0].way, diag);
     return finish_opening(r, rc, mode, desc, out, diag);
 }
 
@@ -204,21 +206,21 @@ static uint32_t mode_of_opening(const struct shore__drive_config *config) {
     return config->read_only ? SHORE__WIRE_MODE_READ : SHORE__WIRE_MODE_OPEN;
 }
 
-int shore__remote_create(const struct shore__drive_config *config, const char *uri,
+int shore__remote_create(const struct shore__drive_config *config, const struct shore__address *at,
                          const struct shore__volume_desc *desc, bool overwrite, struct shore__drive **out,
                          struct shore_diag *diag) {
-    return open_at(config, uri, overwrite ? SHORE__WIRE_MODE_REPLACE : SHORE__WIRE_MODE_CREATE, desc, out, diag);
+    return open_at(config, at, overwrite ? SHORE__WIRE_MODE_REPLACE : SHORE__WIRE_MODE_CREATE, desc, out, diag);
 }
 
-int shore__remote_open(const struct shore__drive_config *config, const char *uri, struct shore__drive **out,
-                       struct shore_diag *diag) {
-    return open_at(config, uri, mode_of_opening(config), NULL, out, diag);
+int shore__remote_open(const struct shore__drive_config *config, const struct shore__address *at,
+                       struct shore__drive **out, struct shore_diag *diag) {
+    return open_at(config, at, mode_of_opening(config), NULL, out, diag);
 }
 
 int shore__remote_create_over(const struct shore__drive_config *config, int in, int out_fd,
                               const struct shore__volume_desc *desc, struct shore__drive **out,
                               struct shore_diag *diag) {
-    struct remote *r = remote_new(config, "remote:", diag);
+    struct remote *r = remote_new(config, NULL, diag);
     if (!r) return -ENOMEM;
     struct shore__way *way = &r->links[0].way;
     int rc = shore__conn_init(&way->conn, in, out_fd, -1);
@@ -232,11 +234,11 @@ int shore__remote_create_over(const struct shore__drive_config *config, int in, 
 
 int shore__remote_reconnect(struct shore__drive *d, struct shore_diag *diag) {
     struct remote *r = (struct remote *)d;
-    if (!r->at.text) return shore__fail(diag, SHORE_EMISSING, "%s: there is no way back to it", r->uri);
+    if (!r->at) return shore__fail(diag, SHORE_EMISSING, "%s: there is no way back to it", r->uri);
     shore__remote_stop(r);
     /* its counters begin anew */
     shore__wire_ledger_add(&r->far_before, &r->far);
     r->far = (struct shore_ledger){0};
-    int rc = shore__way_open(&r->at, &r->links[0].way, diag);
+    int rc = shore__way_open(r->at, &r->links[0].way, diag);
     return rc ? rc : begin(r, mode_of_opening(&r->config), NULL, diag);
 }

@@ -39,21 +39,21 @@ static int make_slots(struct session *s) {
 }
 
 /* desc of what is there: extents and identity belong to the volume, which is closed again. */
-static int plan_existing(struct session *s, const char *path, struct shore_diag *diag) {
+static int plan_existing(struct session *s, const struct shore__address *at, struct shore_diag *diag) {
     struct shore__volume volume;
     char *file = NULL;
-    if (!shore__kind_of(path)->keeps) return 0; /* opening it says that nothing is kept */
-    int rc = shore__volume_path(path, &file, diag);
+    if (!at->kind->keeps) return 0; /* opening it says that nothing is kept */
+    int rc = shore__volume_path(at->text, &file, diag);
     if (!rc) rc = shore__volume_peek(file, &volume, diag);
-    if (rc == -ENOENT) rc = shore__fail(diag, SHORE_EMISSING, "%s is missing there: mount its drive", path);
+    if (rc == -ENOENT) rc = shore__fail(diag, SHORE_EMISSING, "%s is missing there: mount its drive", at->text);
     free(file);
     if (rc) return rc;
-    rc = shore__serve_plan(s->options, path, &volume.desc, &s->config, &s->plan, diag);
+    rc = shore__serve_plan(s->options, at, &volume.desc, &s->config, &s->plan, diag);
     shore__volume_close(&volume);
     return rc;
 }
 
-static int open_drive(struct session *s, const char *path, struct shore_diag *diag) {
+static int open_drive(struct session *s, const struct shore__address *at, struct shore_diag *diag) {
     const struct shore__wire_open *o = &s->open;
     s->config = (struct shore__drive_config){
         .layout = o->layout,
@@ -68,11 +68,11 @@ static int open_drive(struct session *s, const char *path, struct shore_diag *di
     memcpy(s->config.plane_bytes, o->plane_bytes, sizeof s->config.plane_bytes);
     bool make = o->mode == SHORE__WIRE_MODE_CREATE || o->mode == SHORE__WIRE_MODE_REPLACE;
     int rc =
-        make ? shore__serve_plan(s->options, path, &o->desc, &s->config, &s->plan, diag) : plan_existing(s, path, diag);
+        make ? shore__serve_plan(s->options, at, &o->desc, &s->config, &s->plan, diag) : plan_existing(s, at, diag);
     if (!rc && make)
-        rc = shore__drive_create_at(&s->config, path, &o->desc, o->mode == SHORE__WIRE_MODE_REPLACE, &s->drive, diag);
+        rc = shore__drive_create_at(&s->config, at, &o->desc, o->mode == SHORE__WIRE_MODE_REPLACE, &s->drive, diag);
     else if (!rc)
-        rc = shore__drive_open_at(&s->config, path, &s->drive, diag);
+        rc = shore__drive_open_at(&s->config, at, &s->drive, diag);
     if (rc) return rc;
     /* a volume of another layout or optimizer would be written beyond its end */
     const struct shore__volume_desc *d = s->drive->desc;
@@ -85,7 +85,7 @@ static int open_drive(struct session *s, const char *path, struct shore_diag *di
         return shore__fail(diag, SHORE_EMISMATCH, "%s holds the state of another model or optimizer",
                            s->drive->ops->path(s->drive));
     rc = make_slots(s);
-    return rc ? shore__fail(diag, rc, "%s: out of memory for the server's slots", path) : 0;
+    return rc ? shore__fail(diag, rc, "%s: out of memory for the server's slots", at->text) : 0;
 }
 
 static int send_opened(struct session *s, uint64_t id, int rc, const struct shore_diag *why, struct shore_diag *diag) {
@@ -135,14 +135,14 @@ static int send_opened(struct session *s, uint64_t id, int rc, const struct shor
 /* That may take long: a volume may have to be written from its beginning to its end. */
 static int open_with_a_pulse(struct session *s, struct shore_diag *diag) {
     struct serve_pulse pulse;
-    char *path = NULL;
+    struct shore__address *at = NULL;
     int rc = shore__serve_pulse_start(&pulse, s, diag);
     if (rc) return rc;
     s->pulse = &pulse;
-    rc = shore__serve_path(s->options, s->open.path, &path, diag);
-    if (!rc) rc = open_drive(s, path, diag);
+    rc = shore__serve_path(s->options, s->open.path, &at, diag);
+    if (!rc) rc = open_drive(s, at, diag);
     if (!rc && s->open.connections > 1) rc = shore__serve_attach_open(s, s->open.token, diag);
-    free(path);
+    free(at);
     s->pulse = NULL;
     shore__serve_pulse_stop(&pulse);
     return rc;

@@ -19,7 +19,7 @@ int shore__serve(int in, int out, const struct shore__serve_options *options, st
 
 /* What a client's path means on this host, below the root if there is one, symbolic links followed. malloc'ed. Errors:
  * SHORE_EUSAGE. */
-int shore__serve_path(const struct shore__serve_options *options, const char *path, char **out,
+int shore__serve_path(const struct shore__serve_options *options, const char *path, struct shore__address **out,
                       struct shore_diag *diag);
 
 /* What opening with this description takes of memory; fills the ring's shape and the slots. SHORE_EBUDGET. */
@@ -27,7 +27,7 @@ struct shore__serve_plan {
     uint32_t slots, piece_segments;
     uint64_t slot_bytes, total_bytes;
 };
-int shore__serve_plan(const struct shore__serve_options *options, const char *path,
+int shore__serve_plan(const struct shore__serve_options *options, const struct shore__address *at,
                       const struct shore__volume_desc *desc, struct shore__drive_config *config,
                       struct shore__serve_plan *out, struct shore_diag *diag);
 

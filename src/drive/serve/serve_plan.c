@@ -37,18 +37,17 @@ static char *real_path(const char *path) {
     return real;
 }
 
-int shore__serve_path(const struct shore__serve_options *o, const char *path, char **out, struct shore_diag *diag) {
+int shore__serve_path(const struct shore__serve_options *o, const char *path, struct shore__address **out,
+                      struct shore_diag *diag) {
     char shown[300], *asked = NULL, *root = NULL, *real = NULL;
     struct stat st;
-    int rc = 0;
-    *out = NULL;
+    int rc = shore__address_parse(path, out, diag);
+    bool remote = rc == SHORE_EUSAGE || (!rc && (*out)->kind->remote);
     shore__escape(path, strlen(path), shown, sizeof shown);
-    if (!shore__kind_of(path)->keeps) {
-        *out = strdup(path);
-        return *out ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
-    }
-    if (shore__kind_of(path)->remote)
-        return shore__fail(diag, SHORE_EUSAGE, "%s: a server serves drives of its own host only", shown);
+    if (!remote && (rc || !(*out)->kind->keeps)) return rc;
+    free(*out);
+    *out = NULL;
+    if (remote) return shore__fail(diag, SHORE_EUSAGE, "%s: a server serves drives of its own host only", shown);
     if (!o->root && path[0] != '/')
         return shore__fail(diag, SHORE_EUSAGE, "'%s': the path of a drive on another host begins with '/'", shown);
     if (o->root && !(root = realpath(o->root, NULL)))
@@ -75,14 +74,11 @@ int shore__serve_path(const struct shore__serve_options *o, const char *path, ch
             rc = shore__fail(diag, SHORE_EUSAGE, "%s: its volume is a symbolic link", shown);
         free(inside);
     }
+    if (!rc) rc = shore__address_parse(real, out, diag);
     free(asked);
     free(root);
-    if (rc) {
-        free(real);
-        return rc;
-    }
-    *out = real;
-    return 0;
+    free(real);
+    return rc;
 }
 
 /* Of one piece of UPDATE: gradient, residual and new parameters, each from a page on. */
@@ -92,8 +88,9 @@ static uint64_t piece_bytes(const struct shore__drive_config *config, uint32_t s
     return config->plane_bytes[SHORE_PLANE_R] ? bytes + elems * 2 : bytes;
 }
 
-int shore__serve_plan(const struct shore__serve_options *o, const char *path, const struct shore__volume_desc *desc,
-                      struct shore__drive_config *config, struct shore__serve_plan *out, struct shore_diag *diag) {
+int shore__serve_plan(const struct shore__serve_options *o, const struct shore__address *at,
+                      const struct shore__volume_desc *desc, struct shore__drive_config *config,
+                      struct shore__serve_plan *out, struct shore_diag *diag) {
     uint64_t most = o->memory_bytes ? o->memory_bytes : SHORE__SERVE_MEMORY_BYTES;
     static const struct {
         uint32_t chunk, buffers, stage, pieces, slots;
@@ -111,7 +108,7 @@ int shore__serve_plan(const struct shore__serve_options *o, const char *path, co
         out->slots = shapes[i].slots;
         out->slot_bytes = piece_bytes(config, out->piece_segments);
         if (out->slot_bytes < SLOT_BYTES_LEAST) out->slot_bytes = SLOT_BYTES_LEAST;
-        out->total_bytes = PROCESS_BYTES + out->slots * out->slot_bytes + shore__drive_memory_bytes(path, config, desc);
+        out->total_bytes = PROCESS_BYTES + out->slots * out->slot_bytes + shore__drive_memory_bytes(at, config, desc);
         if (out->total_bytes > most) continue;
         config->cache_memory_bytes = most - out->total_bytes + 1; /* 0 would be no limit */
         return 0;

@@ -6,7 +6,6 @@
 
 #include "base/diag.h"
 #include "base/units.h"
-#include "drive/address.h"
 #include "drive/local/volume_remove.h"
 #include "drive/probe/probe.h"
 #include "drive/probe/speed.h"
@@ -16,7 +15,7 @@
 static int look(const struct shore__serve_options *o, const char *path, unsigned char **result, uint32_t *bytes,
                 struct shore_diag *diag) {
     struct shore__probe probe = {0};
-    char *real = NULL;
+    struct shore__address *real = NULL;
     int rc = shore__serve_path(o, path, &real, diag);
     if (!rc) rc = shore__drive_probe(real, &probe, diag);
     if (!rc && !(*result = shore__probe_put(&probe, bytes))) rc = shore__fail(diag, -ENOMEM, "out of memory");
@@ -29,21 +28,22 @@ static int look(const struct shore__serve_options *o, const char *path, unsigned
 static int remove_volume(const struct shore__serve_options *o, const struct shore__wire_request *r, const char *path,
                          struct shore_diag *diag) {
     const uint64_t fleet_id[2] = {shore__get_u64(r->tail), shore__get_u64(r->tail + 8)};
-    char *real = NULL;
+    struct shore__address *real = NULL;
     int rc = shore__serve_path(o, path, &real, diag);
-    if (!rc) rc = shore__volume_remove(real, fleet_id, r->era, r->flags & SHORE__WIRE_BEGUN, diag);
+    if (!rc) rc = shore__volume_remove(real->text, fleet_id, r->era, r->flags & SHORE__WIRE_BEGUN, diag);
     free(real);
     return rc;
 }
 
 static int measure(const struct shore__serve_options *o, const char *path, unsigned char **result, uint32_t *bytes,
                    struct shore_diag *diag) {
-    char *real = NULL, *file = NULL;
+    struct shore__address *real = NULL;
+    char *file = NULL;
     uint64_t speed = 0;
     int rc = shore__serve_path(o, path, &real, diag);
-    if (!rc && !shore__kind_of(real)->has_file)
+    if (!rc && !real->kind->has_file)
         rc = shore__fail(diag, SHORE_EUSAGE, "%s is no drive that could be measured", path);
-    if (!rc) rc = shore__volume_path(real, &file, diag);
+    if (!rc) rc = shore__volume_path(real->text, &file, diag);
     if (!rc && !shore__drive_device(file))
         rc = shore__fail(diag, SHORE_EUSAGE, "%s: a device, which only overwriting could measure", path);
     if (!rc) rc = shore__drive_measure(file, SHORE_IO_AUTO, &speed, diag);

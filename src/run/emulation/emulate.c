@@ -260,22 +260,22 @@ int shore__emulation_open(const char *name, struct shore__emulation *out, struct
     return rc;
 }
 
-int shore__emulation_throttle(const char *name, const struct shore__strings *drives, struct shore__throttle **out,
+int shore__emulation_throttle(const char *name, const struct shore__addresses *drives, struct shore__throttle **out,
                               struct shore_diag *diag) {
     struct shore__emulation e;
     *out = NULL;
     if (!name || strcmp(name, "none") == 0) return 0;
     int rc = shore__emulation_open(name, &e, diag);
     for (size_t i = 0; !rc && i < drives->count; i++) {
-        const char *drive = drives->item[i];
-        if (!shore__kind_of(drive)->keeps)
+        const struct shore__address *drive = drives->item[i];
+        if (!drive->kind->keeps)
             rc = shore__fail(diag, SHORE_EUSAGE,
                              "--emulate paces what drives read and write, and %s does neither: give directories (one "
                              "in memory, such as /dev/shm, will do)",
-                             drive);
-        else if (shore__kind_of(drive)->remote)
+                             drive->text);
+        else if (drive->kind->remote)
             rc = shore__fail(diag, SHORE_EUSAGE, "--emulate paces drives of this process, not %s: give directories",
-                             drive);
+                             drive->text);
     }
     return rc ? rc : shore__throttle_open(&e, (uint32_t)drives->count, out, diag);
 }

@@ -16,7 +16,7 @@ int shore__emulation_from_json(const json_t *json, const char *name, struct shor
 
 /* The buckets of that machine with these drives, which are refused if they cannot be paced. name NULL or "none": *out
  * is NULL. */
-int shore__emulation_throttle(const char *name, const struct shore__strings *drives, struct shore__throttle **out,
+int shore__emulation_throttle(const char *name, const struct shore__addresses *drives, struct shore__throttle **out,
                               struct shore_diag *diag);
 /* A file's name becomes absolute, so that a run finds it from other directories; a testbed's stays. *name is malloc'ed,
  * NULL stays. */

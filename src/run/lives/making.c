@@ -18,7 +18,6 @@
 
 #include "base/diag.h"
 #include "base/directory.h"
-#include "drive/address.h"
 #include "drive/probe/probe.h"
 #include "files/atomic.h"
 #include "run/emulation/emulate.h"
@@ -31,16 +30,14 @@
 /* ---- the plan ---------------------------------------------------------------------------------------------------- */
 
 int shore__plan_read(const char *run_path, struct shore__plan *out, struct shore_diag *diag) {
-    json_t *j = NULL, *item = NULL;
-    size_t i = 0;
+    json_t *j = NULL;
     *out = (struct shore__plan){0};
     int rc = shore__journal_read(run_path, MAKING "/" PLAN, &j, diag);
-    if (rc == 0 && !shore__fleet_id_parse(json_string_value(json_object_get(j, "fleet")), out->fleet_id))
+    const json_t *volumes = json_object_get(j, "volumes");
+    if (rc == 0 && (!shore__fleet_id_parse(json_string_value(json_object_get(j, "fleet")), out->fleet_id) ||
+                    (volumes && shore__addresses_from_json(volumes, &out->fresh))))
         rc = shore__fail(diag, SHORE_EINPUT, "%s/" MAKING "/" PLAN ": has been changed by hand; remove %s/" MAKING,
                          run_path, run_path);
-    json_array_foreach(json_object_get(j, "volumes"), i, item) {
-        if (rc == 0 && json_is_string(item)) rc = shore__strings_add(&out->fresh, json_string_value(item));
-    }
     out->moving = json_is_true(json_object_get(j, "moving"));
     const char *home = json_string_value(json_object_get(j, "home"));
     const char *mark = json_string_value(json_object_get(j, "directory"));
@@ -51,20 +48,21 @@ int shore__plan_read(const char *run_path, struct shore__plan *out, struct shore
 }
 
 void shore__plan_free(struct shore__plan *plan) {
-    shore__strings_free(&plan->fresh);
+    shore__addresses_free(&plan->fresh);
     shore__origin_free(&plan->origin);
 }
 
-static int write_plan(const char *run_path, const uint64_t fleet_id[2], const struct shore__strings *fresh, bool moving,
-                      struct shore_diag *diag) {
+static int write_plan(const char *run_path, const uint64_t fleet_id[2], const struct shore__addresses *fresh,
+                      bool moving, struct shore_diag *diag) {
     struct shore__origin origin = {0};
     char fleet[33];
     int rc = shore__origin_take(run_path, &origin, diag);
     if (rc < 0) return rc;
     shore__fleet_id_text(fleet_id, fleet);
     json_t *home = json_string(origin.home); /* NULL: not in UTF-8 */
-    json_t *j = json_pack("{s:s, s:o, s:b, s:o, s:s*}", "fleet", fleet, "volumes", shore__strings_to_json(fresh),
-                          "moving", moving, "home", home ? home : json_null(), "directory", origin.mark);
+    json_t *j = json_pack("{s:s, s:o, s:b, s:o, s:s*}", "fleet", fleet, "volumes",
+                          shore__texts_to_json(fresh->text, fresh->count), "moving", moving, "home",
+                          home ? home : json_null(), "directory", origin.mark);
     rc = shore__journal_write(run_path, MAKING "/" PLAN, j, diag);
     shore__origin_free(&origin);
     return rc;
@@ -92,32 +90,33 @@ int shore__plan_claim(const char *run_path, struct shore_diag *diag) {
  * killed making left: volumes of its fleet, or such files without a header. */
 static int plan_drives(struct shore__run *run, const struct shore__plan *before, const struct shore__run *overwritten,
                        struct shore_diag *diag) {
-    struct shore__strings *drives = &run->settings.drives;
+    struct shore__addresses *drives = &run->settings.drives;
     size_t ours = 0, foreign = 0;
     if (drives->count == 0)
         return shore__fail(diag, SHORE_EUSAGE, "where is the state to live? Give --drive DIR, or --drive ram:");
     for (size_t i = 0; i < drives->count; i++) {
-        char *volume = NULL, *absolute = NULL;
-        if (!shore__kind_of(drives->item[i])->keeps) continue;
+        struct shore__address *volume = NULL, *absolute = NULL;
+        if (!drives->item[i]->kind->keeps) continue;
         int rc = shore__drive_may_be_made(drives->item[i], diag);
         if (rc == 0) rc = shore__drive_absolute(drives->item[i], &absolute, diag);
         if (rc < 0) return rc;
-        free(drives->item[i]);
-        drives->item[i] = absolute;
+        shore__addresses_put(drives, i, absolute);
         enum shore__owner owner;
         bool exists = false;
         rc = shore__volume_owner(absolute, true, before->fleet_id, &volume, &exists, &owner, diag);
         if (rc < 0) return rc;
-        bool made_here = owner != SHORE__ANOTHERS && shore__strings_has(&before->fresh, volume);
+        bool made_here = owner != SHORE__ANOTHERS && shore__addresses_have(&before->fresh, volume->text);
         bool replaced =
             exists && owner == SHORE__ANOTHERS && overwritten && shore__volume_is_at(absolute, overwritten->fleet_id);
         /* what is another's can be told from what this making makes of it */
-        if (!exists || made_here || owner == SHORE__ANOTHERS) rc = shore__strings_add(&run->private->fresh, volume);
+        bool fresh = !exists || made_here || owner == SHORE__ANOTHERS;
         run->private->replaces |= replaced;
         ours += exists && (owner == SHORE__OURS || made_here);
         foreign += exists && owner != SHORE__OURS && !made_here;
-        free(volume);
-        if (rc < 0) return shore__fail(diag, rc, "out of memory");
+        if (!fresh)
+            free(volume);
+        else if (shore__addresses_add(&run->private->fresh, volume))
+            return shore__out_of_memory(diag);
     }
     run->replace_drives = ours > 0 && foreign == 0;
     return 0;
@@ -232,14 +231,14 @@ static int open_overwritten(struct shore__run *run, struct shore__run **out, str
 }
 
 /* 0: nothing of this making is there any more, whatever else is. */
-static int drop_volume(const char *volume, const uint64_t fleet_id[2], struct shore_diag *diag) {
-    char *path = NULL;
+static int drop_volume(const struct shore__address *volume, const uint64_t fleet_id[2], struct shore_diag *diag) {
+    struct shore__address *now = NULL;
     bool exists = false;
     enum shore__owner owner;
     /* what was not replaced yet may be in use */
-    bool anothers = shore__volume_owner(volume, false, fleet_id, &path, &exists, &owner, NULL) == 0 && exists &&
+    bool anothers = shore__volume_owner(volume, false, fleet_id, &now, &exists, &owner, NULL) == 0 && exists &&
                     owner == SHORE__ANOTHERS;
-    free(path);
+    free(now);
     int rc = anothers ? 0 : shore__drive_remove(volume, fleet_id, SHORE__ANY_GENERATION, true, diag);
     return shore__removal_is_over(rc) ? 0 : rc;
 }
@@ -248,7 +247,7 @@ static int drop_volume(const char *volume, const uint64_t fleet_id[2], struct sh
 static int drop_others(const struct shore__run *run, const struct shore__plan *before, struct shore_diag *diag) {
     int rc = 0;
     for (size_t i = 0; rc == 0 && i < before->fresh.count; i++)
-        if (!shore__strings_has(&run->private->fresh, before->fresh.item[i]))
+        if (!shore__addresses_have(&run->private->fresh, before->fresh.text[i]))
             rc = drop_volume(before->fresh.item[i], before->fleet_id, diag);
     return rc;
 }
@@ -279,8 +278,8 @@ static int begin(struct shore__run *run, bool overwrite, struct shore_diag *diag
         rc = plan_drives(run, &before, overwritten, diag);
     }
     if (rc == 0) rc = drop_others(run, &before, diag);
-    for (size_t i = 0; rc < 0 && run->making && i < before.fresh.count; i++) /* undoing this making undoes that one */
-        shore__strings_add(&run->private->fresh, before.fresh.item[i]);
+    if (rc < 0 && run->making)
+        shore__addresses_copy(&before.fresh, &run->private->fresh); /* undoing this one undoes it */
     if (rc == 0) rc = each_file(run, DROP, diag);
     if (rc == 0) rc = plan_write(run, diag);
     if (rc == 0) rc = shore__directory_sync(run->path, diag);
@@ -369,12 +368,13 @@ void shore__making_remove(const char *run_path) {
 
 void shore__run_drop(const struct shore__run *overwritten, shore__note_fn note, void *ctx) {
     for (size_t i = 0; overwritten && i < overwritten->settings.drives.count; i++) {
-        const char *drive = overwritten->settings.drives.item[i];
+        const struct shore__address *drive = overwritten->settings.drives.item[i];
         struct shore_diag why = {{0}};
-        char *volume = NULL, text[1400];
+        struct shore__address *volume = NULL;
+        char text[1400];
         bool exists = false;
         enum shore__owner owner;
-        if (!shore__kind_of(drive)->keeps) continue;
+        if (!drive->kind->keeps) continue;
         int rc = shore__volume_owner(drive, false, overwritten->fleet_id, &volume, &exists, &owner, &why);
         /* where the new run has a volume, that one is open by now */
         if (rc == 0 && exists && owner == SHORE__OURS)
@@ -388,10 +388,10 @@ void shore__run_drop(const struct shore__run *overwritten, shore__note_fn note, 
 }
 
 static bool has_volume(const struct shore__run *run, const char *volume) {
-    bool has = shore__strings_has(&run->settings.drives, volume);
+    bool has = shore__addresses_have(&run->settings.drives, volume);
     for (size_t i = 0; !has && i < run->settings.drives.count; i++) {
         char *own = NULL;
-        has = shore__volume_path(run->settings.drives.item[i], &own, NULL) == 0 && strcmp(own, volume) == 0;
+        has = shore__volume_path(run->settings.drives.text[i], &own, NULL) == 0 && strcmp(own, volume) == 0;
         free(own);
     }
     return has;
@@ -412,7 +412,7 @@ void shore__making_settle(const struct shore__run *run, shore__note_fn note, voi
     }
     /* otherwise this run was to be overwritten, and stands */
     for (size_t i = 0; rc == 0 && !made && i < plan.fresh.count; i++)
-        if (!has_volume(run, plan.fresh.item[i]))
+        if (!has_volume(run, plan.fresh.text[i]))
             undone = drop_volume(plan.fresh.item[i], plan.fleet_id, NULL) == 0 && undone;
     if (rc == SHORE_EMISSING || (rc == 0 && undone)) shore__making_remove(run->path);
     shore__plan_free(&plan);
@@ -452,8 +452,8 @@ static bool put_back(const struct shore__run *run) {
     char *from = shore__path_join(run->path, MAKING "/run.json"), *to = shore__path_join(run->path, "run.json");
     bool none = from && access(from, F_OK) < 0, whole = old && to && !run->private->moving;
     for (size_t i = 0; whole && i < old->settings.drives.count; i++) {
-        const char *drive = old->settings.drives.item[i];
-        whole = !shore__kind_of(drive)->keeps || shore__volume_is_at(drive, old->fleet_id);
+        const struct shore__address *drive = old->settings.drives.item[i];
+        whole = !drive->kind->keeps || shore__volume_is_at(drive, old->fleet_id);
     }
     whole = whole && rename(from, to) == 0 && shore__directory_sync(run->path, NULL) == 0;
     shore__run_free(old);

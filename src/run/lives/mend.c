@@ -13,7 +13,7 @@ int shore__run_mend(struct shore__run *run, bool roll_back, struct shore_diag *d
     return rc;
 }
 
-void shore__run_forget(const char *run_path, const struct shore__strings *drives, shore__note_fn note, void *ctx) {
+void shore__run_forget(const char *run_path, const struct shore__addresses *drives, shore__note_fn note, void *ctx) {
     struct shore__strings names = {0};
     shore__snapshots_mend(run_path, drives, note, ctx, NULL);
     shore__snapshot_names(run_path, &names, NULL);

@@ -10,7 +10,6 @@
 
 #include "base/diag.h"
 #include "base/directory.h"
-#include "drive/address.h"
 #include "drive/fleet/fleet.h"
 #include "drive/probe/probe.h"
 #include "drive/probe/speed.h"
@@ -25,14 +24,14 @@
 
 /* A volume of a move that is over, which could not be removed yet. */
 struct left {
-    char *path;
+    struct shore__address *at;
     uint64_t generation;
     bool undone, begun; /* made for a move that was undone; where nothing had been */
 };
 
 struct intent {
     uint64_t from, to; /* generations */
-    struct shore__strings new, old;
+    struct shore__addresses new, old;
     bool *fresh;       /* of new: nothing was there before */
     struct left *left; /* of earlier moves */
     size_t nleft;
@@ -40,40 +39,42 @@ struct intent {
 
 static void left_free(struct intent *in) {
     for (size_t i = 0; i < in->nleft; i++)
-        free(in->left[i].path);
+        free(in->left[i].at);
     free(in->left);
     in->left = NULL;
     in->nleft = 0;
 }
 
 static void intent_free(struct intent *in) {
-    shore__strings_free(&in->new);
-    shore__strings_free(&in->old);
+    shore__addresses_free(&in->new);
+    shore__addresses_free(&in->old);
     free(in->fresh);
     left_free(in);
     *in = (struct intent){0};
 }
 
+/* Its address is taken, also where this fails; NULL: there was no memory for it. */
 static int leave(struct intent *in, struct left volume) {
-    struct left *grown = realloc(in->left, (in->nleft + 1) * sizeof *grown);
-    if (!grown) return -ENOMEM;
-    in->left = grown;
-    volume.path = strdup(volume.path);
-    if (!volume.path) return -ENOMEM;
-    grown[in->nleft++] = volume;
-    return 0;
+    struct left *grown = volume.at ? realloc(in->left, (in->nleft + 1) * sizeof *grown) : NULL;
+    if (grown) {
+        in->left = grown;
+        grown[in->nleft++] = volume;
+    } else {
+        free(volume.at);
+    }
+    return grown ? 0 : -ENOMEM;
 }
 
 static int intent_write(const struct shore__run *run, const struct intent *in, struct shore_diag *diag) {
     json_t *new = json_array(), *left = json_array();
     for (size_t i = 0; i < in->nleft; i++)
-        json_array_append_new(left, json_pack("{s:s, s:I, s:b, s:b}", "path", in->left[i].path, "generation",
+        json_array_append_new(left, json_pack("{s:s, s:I, s:b, s:b}", "path", in->left[i].at->text, "generation",
                                               (json_int_t)in->left[i].generation, "undone", in->left[i].undone, "begun",
                                               in->left[i].begun));
     for (size_t i = 0; i < in->new.count; i++)
-        json_array_append_new(new, json_pack("{s:s, s:b}", "path", in->new.item[i], "fresh", in->fresh[i]));
+        json_array_append_new(new, json_pack("{s:s, s:b}", "path", in->new.text[i], "fresh", in->fresh[i]));
     json_t *j = json_pack("{s:I, s:I, s:o, s:o, s:o}", "from", (json_int_t)in->from, "to", (json_int_t)in->to, "new",
-                          new, "old", shore__strings_to_json(&in->old), "left", left);
+                          new, "old", shore__texts_to_json(in->old.text, in->old.count), "left", left);
     return shore__journal_write(run->path, INTENT, j, diag);
 }
 
@@ -82,23 +83,24 @@ static int intent_fields(const json_t *j, struct intent *in) {
     const json_t *new = json_object_get(j, "new");
     size_t i = 0;
     if (!json_is_integer(from) || !json_is_integer(to) || !json_is_array(new)) return -EINVAL;
-    int rc = shore__strings_from_json(json_object_get(j, "old"), &in->old);
+    int rc = shore__addresses_from_json(json_object_get(j, "old"), &in->old);
     in->from = (uint64_t)json_integer_value(from);
     in->to = (uint64_t)json_integer_value(to);
     in->fresh = calloc(json_array_size(new) + 1, sizeof *in->fresh);
     if (!in->fresh) return -ENOMEM;
     json_array_foreach((json_t *)(uintptr_t) new, i, item) {
         const char *path = json_string_value(json_object_get(item, "path"));
-        if (!rc) rc = path ? shore__strings_add(&in->new, path) : -EINVAL;
+        if (!rc) rc = path ? shore__addresses_parse(&in->new, path, NULL) : -EINVAL;
         in->fresh[i] = json_is_true(json_object_get(item, "fresh"));
     }
     json_array_foreach(json_object_get(j, "left"), i, item) {
         const char *path = json_string_value(json_object_get(item, "path"));
         const json_t *generation = json_object_get(item, "generation");
-        struct left volume = {(char *)(uintptr_t)path, (uint64_t)json_integer_value(generation),
+        struct left volume = {NULL, (uint64_t)json_integer_value(generation),
                               json_is_true(json_object_get(item, "undone")),
                               json_is_true(json_object_get(item, "begun"))};
-        if (!rc) rc = path && json_is_integer(generation) ? leave(in, volume) : -EINVAL;
+        if (!rc) rc = path && json_is_integer(generation) ? shore__address_parse(path, &volume.at, NULL) : -EINVAL;
+        if (!rc) rc = leave(in, volume);
     }
     return rc;
 }
@@ -126,21 +128,21 @@ static bool is_settled(const struct intent *in) {
 
 /* Where it was made, or beside a drive that has been moved by hand since: *v then says so. */
 static int discard(const struct shore__run *run, struct left *v, struct shore_diag *diag) {
-    const struct shore__strings *moved = &run->private->moved;
-    int rc = shore__drive_remove(v->path, run->fleet_id, v->generation, v->begun, diag);
+    const struct shore__addresses *moved = &run->private->moved;
+    int rc = shore__drive_remove(v->at, run->fleet_id, v->generation, v->begun, diag);
     for (size_t i = 0; rc == SHORE_EMISSING && i < moved->count; i++) {
         struct shore__spot spot;
         if (shore__spot_of(moved->item[i], &spot, NULL)) continue; /* whoever opens the drives says why */
-        char *path = shore__part_beside(spot.path, v->path);
-        int found = path ? shore__drive_remove(path, run->fleet_id, v->generation, v->begun, diag) : SHORE_EMISSING;
+        struct shore__address *at = shore__part_beside(spot.volume, v->at);
+        int found = at ? shore__drive_remove(at, run->fleet_id, v->generation, v->begun, diag) : SHORE_EMISSING;
         if (found != SHORE_EMISSING && found != SHORE_EMISMATCH) {
-            free(v->path);
-            v->path = path;
-            path = NULL;
+            free(v->at);
+            v->at = at;
+            at = NULL;
             rc = found;
         }
-        free(path);
-        free(spot.path);
+        free(at);
+        free(spot.volume);
     }
     return rc;
 }
@@ -150,19 +152,20 @@ static int discard(const struct shore__run *run, struct left *v, struct shore_di
 static int remove_left(const struct shore__run *run, struct intent *in, shore__note_fn note, void *ctx,
                        struct shore_diag *diag) {
     size_t kept = 0;
-    const char *away = NULL; /* its server does not answer: that is not waited for again */
+    const struct shore__address *away = NULL; /* its server does not answer: that is not waited for again */
     for (size_t i = 0; i < in->nleft; i++) {
         struct left *v = &in->left[i];
         struct shore_diag why = {{0}};
         char text[1400];
         if (v->generation == run->generation) { /* another try has succeeded: the state itself may lie there now */
-            snprintf(text, sizeof text, "%.900s: what an earlier move has left there, if anything, stays", v->path);
+            snprintf(text, sizeof text, "%.900s: what an earlier move has left there, if anything, stays", v->at->text);
             say(note, ctx, text);
-            free(v->path);
+            free(v->at);
             continue;
         }
-        bool again = away && shore__address_shares_server(away, v->path);
-        int rc = again ? shore__fail(&why, SHORE_ELINK, "%s: is out of reach, too", v->path) : discard(run, v, &why);
+        bool again = away && shore__address_shares_server(away, v->at);
+        int rc =
+            again ? shore__fail(&why, SHORE_ELINK, "%s: is out of reach, too", v->at->text) : discard(run, v, &why);
         /* what was refused as a new drive is still what it was before */
         bool anothers = v->undone && (rc == SHORE_EMISMATCH || rc == SHORE_EINPUT || (rc == SHORE_EBUSY && !v->begun));
         bool stays = !shore__removal_is_over(rc) && (rc == SHORE_ELINK || !v->undone || v->begun);
@@ -172,12 +175,12 @@ static int remove_left(const struct shore__run *run, struct intent *in, shore__n
                      "%s/" INTENT " is there",
                      why.text, run->path);
             say(note, ctx, text);
-            if (rc == SHORE_ELINK) away = v->path;
+            if (rc == SHORE_ELINK) away = v->at;
             in->left[kept++] = *v;
             continue;
         }
         if (rc && rc != SHORE_EMISSING && !anothers) say(note, ctx, why.text);
-        free(v->path);
+        free(v->at);
     }
     in->nleft = kept;
     return kept ? intent_write(run, in, diag) : shore__journal_clear(run->path, INTENT, diag);
@@ -186,7 +189,7 @@ static int remove_left(const struct shore__run *run, struct intent *in, shore__n
 /* Undone if run.json still has the old placement, else brought to its end. */
 static int settle(struct shore__run *run, struct intent *in, shore__note_fn note, void *ctx, struct shore_diag *diag) {
     bool switched = run->generation == in->to;
-    const struct shore__strings *drop = switched ? &in->old : &in->new;
+    const struct shore__addresses *drop = switched ? &in->old : &in->new;
     if (!is_settled(in) && run->generation != in->from && !switched)
         return shore__fail(diag, SHORE_EINPUT,
                            "%s/" INTENT " is of another placement than run.json: put the run's directory back as it "
@@ -194,12 +197,13 @@ static int settle(struct shore__run *run, struct intent *in, shore__note_fn note
                            run->path);
     int rc = shore__directory_sync(run->path, diag); /* the switch itself, before what it replaces goes */
     for (size_t i = 0; !rc && i < drop->count; i++) {
-        struct left volume = {drop->item[i], switched ? in->from : in->to, !switched, !switched && in->fresh[i]};
+        struct left volume = {shore__address_copy(drop->item[i]), switched ? in->from : in->to, !switched,
+                              !switched && in->fresh[i]};
         if (leave(in, volume)) rc = shore__out_of_memory(diag);
     }
     if (rc) return rc;
-    shore__strings_free(&in->new);
-    shore__strings_free(&in->old);
+    shore__addresses_free(&in->new);
+    shore__addresses_free(&in->old);
     return remove_left(run, in, note, ctx, diag);
 }
 
@@ -233,7 +237,8 @@ void shore__move_forget(const char *run_path) {
 
 /* ---- which volumes ----------------------------------------------------------------------------------------------- */
 
-static int place_kept(const char *drive, uint64_t generation, struct intent *in, struct shore_diag *diag) {
+static int place_kept(const struct shore__address *drive, uint64_t generation, struct intent *in,
+                      struct shore_diag *diag) {
     struct shore__spot spot;
     int rc = shore__spot_of(drive, &spot, diag);
     if (rc) return rc;
@@ -241,79 +246,74 @@ static int place_kept(const char *drive, uint64_t generation, struct intent *in,
         rc = shore__fail(diag, SHORE_EUSAGE,
                          "%s is a block device and would have to hold the old and the new placement at once: move it "
                          "to a file first, or leave the other drives as they are",
-                         spot.path);
+                         spot.volume->text);
     } else {
-        char *next = shore__volume_next(spot.path, generation);
-        rc = next && !shore__strings_add(&in->new, next) ? 0 : shore__out_of_memory(diag);
-        free(next);
+        rc = shore__addresses_add(&in->new, shore__volume_next(spot.volume, generation)) ? shore__out_of_memory(diag)
+                                                                                         : 0;
     }
-    free(spot.path);
+    free(spot.volume);
     return rc;
 }
 
-static int place_new(const char *name, struct intent *in, struct shore_diag *diag) {
-    char *path = NULL;
-    int rc = shore__drive_may_be_made(name, diag);
-    if (!rc) rc = shore__drive_absolute(name, &path, diag);
-    if (!rc && shore__strings_add(&in->new, path)) rc = shore__out_of_memory(diag);
-    free(path);
-    return rc;
+static int place_new(const struct shore__address *drive, struct intent *in, struct shore_diag *diag) {
+    struct shore__address *at = NULL;
+    int rc = shore__drive_may_be_made(drive, diag);
+    if (!rc) rc = shore__drive_absolute(drive, &at, diag);
+    return !rc && shore__addresses_add(&in->new, at) ? shore__out_of_memory(diag) : rc;
 }
 
-static int check_twice(const struct shore__strings *drives, uint64_t generation, size_t i, struct shore_diag *diag) {
+static int check_twice(const struct shore__addresses *drives, uint64_t generation, size_t i, struct shore_diag *diag) {
     char shown[256];
     for (size_t k = 0; k < i; k++)
-        if (shore__drive_is_named(drives->item[k], generation, drives->item[i]) ||
-            shore__drive_is_named(drives->item[i], generation, drives->item[k]))
+        if (shore__drive_is_named(drives->text[k], generation, drives->text[i]) ||
+            shore__drive_is_named(drives->text[i], generation, drives->text[k]))
             return shore__fail(diag, SHORE_EUSAGE, "the drive %s would be in the run twice",
-                               shore__escape(drives->item[i], strlen(drives->item[i]), shown, sizeof shown));
+                               shore__escape(drives->text[i], strlen(drives->text[i]), shown, sizeof shown));
     return 0;
 }
 
 /* A path there may be a directory that only its volume tells from a file of ours. */
-static size_t find_kept(const struct shore__strings *present, const struct intent *in, const char *name) {
+static size_t find_kept(const struct shore__addresses *present, const struct intent *in, const char *name) {
     size_t k = shore__drive_find(present, in->from, name);
     bool kept = k < present->count &&
-                (shore__same_path(present->item[k], name) || shore__drive_is_named(in->old.item[k], in->from, name));
+                (shore__same_path(present->text[k], name) || shore__drive_is_named(in->old.text[k], in->from, name));
     return kept ? k : present->count;
 }
 
-static int resolve(const struct shore__run *run, const struct shore__strings *drives, struct intent *in,
+static int resolve(const struct shore__run *run, const struct shore__addresses *drives, struct intent *in,
                    struct shore_diag *diag) {
-    const struct shore__strings *present = &run->settings.drives;
+    const struct shore__addresses *present = &run->settings.drives;
     int rc = 0;
     for (size_t i = 0; !rc && i < present->count; i++) {
         struct shore__spot spot;
-        if (!shore__kind_of(present->item[i])->keeps)
+        if (!present->item[i]->kind->keeps)
             return shore__fail(diag, SHORE_EUSAGE,
                                "%s keeps its state in memory (--drive %s): it went with the process that trained it",
-                               run->path, present->item[i]);
+                               run->path, present->text[i]);
         rc = shore__spot_of(present->item[i], &spot, diag);
-        if (!rc && shore__strings_add(&in->old, spot.path)) rc = shore__out_of_memory(diag);
-        free(spot.path);
+        if (!rc && shore__addresses_add(&in->old, spot.volume)) rc = shore__out_of_memory(diag);
     }
     for (size_t i = 0; !rc && i < drives->count; i++) {
-        const char *name = drives->item[i];
-        size_t k = find_kept(present, in, name);
-        if (!shore__kind_of(name)->keeps)
-            return shore__fail(diag, SHORE_EUSAGE, "%s keeps nothing after its process: give a directory", name);
+        const struct shore__address *drive = drives->item[i];
+        size_t k = find_kept(present, in, drive->text);
+        if (!drive->kind->keeps)
+            return shore__fail(diag, SHORE_EUSAGE, "%s keeps nothing after its process: give a directory", drive->text);
         rc = check_twice(drives, in->from, i, diag);
-        if (!rc) rc = k < present->count ? place_kept(present->item[k], in->to, in, diag) : place_new(name, in, diag);
+        if (!rc) rc = k < present->count ? place_kept(present->item[k], in->to, in, diag) : place_new(drive, in, diag);
     }
     in->fresh = calloc(drives->count + 1, sizeof *in->fresh);
     if (!rc && !in->fresh) return shore__out_of_memory(diag);
     for (size_t i = 0; !rc && i < in->new.count; i++) {
         struct shore__spot spot;
-        char **new = &in->new.item[i], *name = shore__drive_name(*new, in->to);
-        rc = name ? shore__spot_of(*new, &spot, diag) : shore__out_of_memory(diag);
+        const struct shore__address *new = in->new.item[i];
+        char *name = shore__drive_name(new->text, in->to);
+        rc = name ? shore__spot_of(new, &spot, diag) : shore__out_of_memory(diag);
         in->fresh[i] = !rc && !spot.exists;
         /* a directory there that is called like a file of ours would lose the end of its name */
-        if (!rc && shore__kind_of(*new)->remote && strcmp(name, *new) != 0) {
-            free(*new);
-            *new = spot.path;
-        } else if (!rc) {
-            free(spot.path);
-        }
+        if (!rc && new->kind->remote && strcmp(name, new->text) != 0)
+            shore__addresses_put(&in->new, i, spot.volume);
+        else if (!rc)
+            free(spot.volume);
         free(name);
     }
     return rc;
@@ -321,10 +321,10 @@ static int resolve(const struct shore__run *run, const struct shore__strings *dr
 
 /* ---- the move ---------------------------------------------------------------------------------------------------- */
 
-void shore__run_fleet(const struct shore__run *run, const struct shore__strings *drives, uint64_t generation,
+void shore__run_fleet(const struct shore__run *run, const struct shore__addresses *drives, uint64_t generation,
                       struct shore_fleet_options *options) {
     shore__run_fleet_options(&run->settings, 0, false, options);
-    options->drives = (const char *const *)drives->item;
+    options->drives = drives->text;
     options->ndrives = (uint32_t)drives->count;
     options->chunk_segments = 0;
     options->ring_bytes = RING_BYTES;
@@ -380,14 +380,14 @@ static int copy_to_new(struct shore__run *run, const struct intent *in, const st
 /* run.json with the new placement: the one step that counts. */
 static int switch_over(struct shore__run *run, const struct intent *in, const struct shore__placing *how, uint64_t step,
                        struct shore_diag *diag) {
-    struct shore__strings drives = {0};
+    struct shore__addresses drives = {0};
     char what[600] = "drives:";
     char *speeds = how->speeds ? strdup(how->speeds) : NULL;
-    int rc = how->speeds && !speeds ? -ENOMEM : 0;
+    int rc = how->speeds && !speeds ? -ENOMEM : shore__addresses_copy(&in->new, &drives);
     for (size_t i = 0; !rc && i < in->new.count; i++) {
-        char shown[200], *name = shore__drive_name(in->new.item[i], in->to);
+        char shown[200], *name = shore__drive_name(in->new.text[i], in->to);
         size_t used = strlen(what);
-        rc = name ? shore__strings_add(&drives, in->new.item[i]) : -ENOMEM;
+        if (!name) rc = -ENOMEM;
         if (name)
             snprintf(what + used, sizeof what - used, "%s %s", i ? "," : "",
                      shore__escape(name, strlen(name), shown, sizeof shown));
@@ -395,10 +395,10 @@ static int switch_over(struct shore__run *run, const struct intent *in, const st
     }
     if (rc) {
         free(speeds);
-        shore__strings_free(&drives);
+        shore__addresses_free(&drives);
         return shore__out_of_memory(diag);
     }
-    shore__strings_free(&run->settings.drives);
+    shore__addresses_free(&run->settings.drives);
     run->settings.drives = drives;
     free(run->settings.drive_speeds);
     run->settings.drive_speeds = speeds;

@@ -4,76 +4,75 @@
 #include <string.h>
 
 #include "base/diag.h"
-#include "drive/address.h"
 #include "drive/probe/probe.h"
 #include "run/lives/fleets.h"
 
-static bool part_is_at(const uint64_t fleet_id[2], uint64_t generation, size_t i, const char *path) {
+static bool part_is_at(const uint64_t fleet_id[2], uint64_t generation, size_t i, const struct shore__address *at) {
     uint32_t drive;
-    return shore__volume_is_placed(path, fleet_id, generation, &drive) && drive == i;
+    return shore__volume_is_placed(at, fleet_id, generation, &drive) && drive == i;
 }
 
-bool shore__snapshot_part_is_at(const struct shore__snapshot *s, size_t i, const char *path) {
-    return part_is_at(s->fleet_id, s->generation, i, path);
+bool shore__snapshot_part_is_at(const struct shore__snapshot *s, size_t i, const struct shore__address *at) {
+    return part_is_at(s->fleet_id, s->generation, i, at);
 }
 
-static bool is_away(const struct shore__parts *p, const char *path) {
-    return p->away && shore__address_shares_server(p->away, path);
+static bool is_away(const struct shore__parts *p, const struct shore__address *at) {
+    return p->away && shore__address_shares_server(p->away, at);
 }
 
-static int note_away(struct shore__parts *p, const char *path, int rc, const struct shore_diag *why) {
-    size_t n = strlen(path);
+static int note_away(struct shore__parts *p, const struct shore__address *at, int rc, const struct shore_diag *why) {
+    size_t n = strlen(at->text);
     if (rc != SHORE_ELINK) return rc;
-    bool named = strncmp(why->text, path, n) == 0 && strncmp(why->text + n, ": ", 2) == 0;
+    bool named = strncmp(why->text, at->text, n) == 0 && strncmp(why->text + n, ": ", 2) == 0;
     free(p->away);
-    p->away = strdup(path);
+    p->away = shore__address_copy(at);
     shore__fail(&p->why, rc, "%s", why->text + (named ? n + 2 : 0));
     return rc;
 }
 
-static int discard_at(struct shore__parts *p, const char *path, bool begun, struct shore_diag *diag) {
-    if (is_away(p, path)) return shore__fail(diag, SHORE_ELINK, "%s: %s", path, p->why.text);
-    return note_away(p, path, shore__drive_remove(path, p->fleet_id, p->generation, begun, diag), diag);
+static int discard_at(struct shore__parts *p, const struct shore__address *at, bool begun, struct shore_diag *diag) {
+    if (is_away(p, at)) return shore__fail(diag, SHORE_ELINK, "%s: %s", at->text, p->why.text);
+    return note_away(p, at, shore__drive_remove(at, p->fleet_id, p->generation, begun, diag), diag);
 }
 
 /* Whether the file that begins with this part's name was made beside this volume under its name of today. */
-static bool is_named_after(const char *part, const char *volume) {
-    const char *name = strrchr(part, '/'), *owner = strrchr(volume, '/');
+static bool is_named_after(const struct shore__address *part, const struct shore__address *volume) {
+    const char *name = strrchr(part->text, '/'), *owner = strrchr(volume->text, '/');
     size_t n = owner ? strlen(owner) : 0;
     return name && owner && strncmp(name, owner, n) == 0 && strncmp(name + n, ".snapshot-", 10) == 0;
 }
 
 /* begun: a file without a header goes too, if its name tells whose it is. What lies beside another drive may be that
  * one's part: it goes as well, but then this one may still be where it was. */
-static int discard_where_it_is(struct shore__parts *p, size_t i, const char *part, bool begun,
+static int discard_where_it_is(struct shore__parts *p, size_t i, const struct shore__address *part, bool begun,
                                struct shore_diag *diag) {
     struct shore_diag why = {{0}};
     int rc = discard_at(p, part, begun, diag);
     for (size_t d = 0; rc && p->drives && d < p->drives->count; d++) {
-        const char *drive = p->drives->item[d];
+        const struct shore__address *drive = p->drives->item[d];
         struct shore__spot spot;
-        if (!shore__kind_of(drive)->keeps || is_away(p, drive)) continue;
+        if (!drive->kind->keeps || is_away(p, drive)) continue;
         if (note_away(p, drive, shore__spot_of(drive, &spot, &why), &why)) continue;
-        char *path = shore__part_beside(spot.path, part);
-        bool elsewhere = path && strcmp(path, part) != 0;
-        bool found = elsewhere && part_is_at(p->fleet_id, p->generation, i, path);
-        if (elsewhere && discard_at(p, path, begun && is_named_after(part, spot.path), &why) == 0 && found) rc = 0;
-        free(path);
-        free(spot.path);
+        struct shore__address *at = shore__part_beside(spot.volume, part);
+        bool elsewhere = at && strcmp(at->text, part->text) != 0;
+        bool found = elsewhere && part_is_at(p->fleet_id, p->generation, i, at);
+        if (elsewhere && discard_at(p, at, begun && is_named_after(part, spot.volume), &why) == 0 && found) rc = 0;
+        free(at);
+        free(spot.volume);
     }
     return rc;
 }
 
 /* A server whose client was killed may know of a snapshot that it has not begun. It holds the volume until it has made
  * that. */
-static int wait_for_server(struct shore__parts *p, const char *part, struct shore_diag *why) {
+static int wait_for_server(struct shore__parts *p, const struct shore__address *part, struct shore_diag *why) {
     struct shore__probe probe;
-    const char *end = strstr(part, ".snapshot-");
-    bool asks = p->unopened && end && shore__kind_of(part)->remote && !is_away(p, part);
-    char *volume = asks ? strndup(part, (size_t)(end - part)) : NULL;
+    const char *end = strstr(part->text, ".snapshot-");
+    bool asks = p->unopened && end && part->kind->remote && !is_away(p, part);
+    struct shore__address *volume = asks ? shore__address_named(part, (size_t)(end - part->text), "") : NULL;
     int rc = 0;
     if (volume && note_away(p, volume, shore__drive_probe_idle(volume, &probe, why), why) == 0) {
-        if (probe.busy) rc = shore__fail(why, SHORE_EBUSY, "%s: in use by another process", volume);
+        if (probe.busy) rc = shore__fail(why, SHORE_EBUSY, "%s: in use by another process", volume->text);
         shore__probe_free(&probe);
     }
     free(volume);
@@ -81,11 +80,11 @@ static int wait_for_server(struct shore__parts *p, const char *part, struct shor
 }
 
 /* A server whose client was killed goes on copying into the .partial, so that is looked at first. */
-bool shore__part_discard(struct shore__parts *p, size_t i, const char *part, struct shore_diag *held,
+bool shore__part_discard(struct shore__parts *p, size_t i, const struct shore__address *part, struct shore_diag *held,
                          shore__note_fn note, void *ctx) {
     struct shore_diag why = {{0}};
-    char *partial = NULL;
-    if (asprintf(&partial, "%s.partial", part) < 0) return false;
+    struct shore__address *partial = shore__address_named(part, strlen(part->text), ".partial");
+    if (!partial) return false;
     int rc = wait_for_server(p, part, &why);
     if (!rc) rc = discard_where_it_is(p, i, partial, true, &why);
     if (shore__removal_is_over(rc) || rc == SHORE_ELINK) rc = discard_where_it_is(p, i, part, false, &why);

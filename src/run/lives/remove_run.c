@@ -12,7 +12,6 @@
 
 #include "base/diag.h"
 #include "base/directory.h"
-#include "drive/address.h"
 #include "drive/probe/probe.h"
 #include "files/atomic.h"
 #include "run/lives/fleets.h"
@@ -20,11 +19,11 @@
 #include "storage/volume.h"
 
 struct held {
-    char *path;
-    int fd; /* locked */
+    char *path; /* here */
+    int fd;     /* locked */
     bool is_device;
-    bool elsewhere; /* on another host */
-    bool begun;     /* it may have no header yet */
+    const struct shore__address *elsewhere; /* on another host; or NULL */
+    bool begun;                             /* it may have no header yet */
 };
 
 /* A run knows its volumes; one that was being overwritten may have lost some; a making may not have made its own yet,
@@ -42,39 +41,39 @@ __attribute__((format(printf, 3, 4))) static void say(shore__note_fn note, void 
 }
 
 /* A volume on another host cannot be held from here: it is removed later, if it is in use by nobody then. */
-static int hold_elsewhere(const char *drive, const uint64_t fleet_id[2], enum whose whose, struct held *held,
-                          shore__note_fn note, void *ctx, struct shore_diag *diag) {
+static int hold_elsewhere(const struct shore__address *drive, const uint64_t fleet_id[2], enum whose whose,
+                          struct held *held, shore__note_fn note, void *ctx, struct shore_diag *diag) {
     struct shore__probe probe;
     int rc = shore__drive_probe(drive, &probe, diag);
     if (rc < 0) return rc;
     /* what has no header is looked at over there */
     bool ours = shore__probe_is_of(&probe, fleet_id) || (whose == OF_MAKING && probe.exists && !probe.is_volume);
     if (!probe.exists && whose == OF_RUN)
-        say(note, ctx, "%s: no volume is there any more", drive);
+        say(note, ctx, "%s: no volume is there any more", drive->text);
     else if (probe.exists && !ours && whose != OF_OVERWRITTEN)
-        say(note, ctx, "left alone: %s: is not a volume of this run", drive);
+        say(note, ctx, "left alone: %s: is not a volume of this run", drive->text);
     else if (probe.busy)
-        rc = shore__fail(diag, SHORE_EBUSY, "%s: another process works on this volume; nothing was removed", drive);
-    held->elsewhere = rc == 0 && ours;
+        rc = shore__fail(diag, SHORE_EBUSY, "%s: another process works on this volume; nothing was removed",
+                         drive->text);
+    held->elsewhere = rc == 0 && ours ? drive : NULL;
     held->begun = whose == OF_MAKING;
     shore__probe_free(&probe);
-    held->path = rc == 0 ? strdup(drive) : NULL;
-    return rc == 0 && !held->path ? shore__fail(diag, -ENOMEM, "out of memory") : rc;
+    return rc;
 }
 
 /* Locks a volume of this fleet. Leaves held->fd at -1 where there is none: that is no reason not to go on. */
-static int hold(const char *drive, const uint64_t fleet_id[2], enum whose whose, struct held *held, shore__note_fn note,
-                void *ctx, struct shore_diag *diag) {
+static int hold(const struct shore__address *drive, const uint64_t fleet_id[2], enum whose whose, struct held *held,
+                shore__note_fn note, void *ctx, struct shore_diag *diag) {
     struct shore_diag why = {{0}};
     struct stat st;
     *held = (struct held){.fd = -1};
-    if (!shore__kind_of(drive)->keeps) return 0;
-    if (shore__kind_of(drive)->remote) return hold_elsewhere(drive, fleet_id, whose, held, note, ctx, diag);
-    int rc = shore__volume_path(drive, &held->path, &why);
+    if (!drive->kind->keeps) return 0;
+    if (drive->kind->remote) return hold_elsewhere(drive, fleet_id, whose, held, note, ctx, diag);
+    int rc = shore__volume_path(drive->text, &held->path, &why);
     if (rc == 0 && stat(held->path, &st) < 0)
         rc = shore__fail(&why, -errno, "%s: cannot be examined: %s", held->path, strerror(errno));
     if (rc == -ENOENT || rc == -ENOTDIR) {
-        if (whose == OF_RUN) say(note, ctx, "%s: no volume is there any more", drive);
+        if (whose == OF_RUN) say(note, ctx, "%s: no volume is there any more", drive->text);
         return 0;
     }
     if (rc == 0 && access(held->path, R_OK) < 0)
@@ -105,8 +104,8 @@ static void let_go(struct held *held) {
 }
 
 /* A process that was killed may hold its locks for a moment. */
-static int hold_patiently(const char *drive, const uint64_t fleet_id[2], enum whose whose, struct held *held,
-                          shore__note_fn note, void *ctx, struct shore_diag *diag) {
+static int hold_patiently(const struct shore__address *drive, const uint64_t fleet_id[2], enum whose whose,
+                          struct held *held, shore__note_fn note, void *ctx, struct shore_diag *diag) {
     const struct timespec pause = {.tv_nsec = 50 * 1000 * 1000};
     for (int tries = (int)(SHORE__LOCK_SECONDS / 0.05);; tries--) {
         int rc = hold(drive, fleet_id, whose, held, note, ctx, diag);
@@ -131,13 +130,13 @@ static int wipe(const struct held *held, struct shore_diag *diag) {
 static int remove_elsewhere(struct held *held, const uint64_t fleet_id[2], shore__note_fn note, void *ctx,
                             struct shore_diag *diag) {
     struct shore_diag why = {{0}};
-    int rc = shore__remote_remove(held->path, fleet_id, SHORE__ANY_GENERATION, held->begun, &why);
-    if (rc == 0) say(note, ctx, "removed %s", held->path);
+    int rc = shore__remote_remove(held->elsewhere, fleet_id, SHORE__ANY_GENERATION, held->begun, &why);
+    if (rc == 0) say(note, ctx, "removed %s", held->elsewhere->text);
     if (rc == SHORE_EMISMATCH) say(note, ctx, "left alone: %s", why.text);
     return rc && rc != SHORE_EMISMATCH ? shore__fail(diag, rc, "%s", why.text) : 0;
 }
 
-static int remove_volumes(const struct shore__strings *drives, const uint64_t fleet_id[2], enum whose whose,
+static int remove_volumes(const struct shore__addresses *drives, const uint64_t fleet_id[2], enum whose whose,
                           bool *begun, shore__note_fn note, void *ctx, struct shore_diag *diag) {
     struct held *held = calloc(drives->count + 1, sizeof *held);
     size_t n = 0;
@@ -164,7 +163,7 @@ static int remove_volumes(const struct shore__strings *drives, const uint64_t fl
     return rc;
 }
 
-static int remove_snapshots(const char *path, const struct shore__strings *drives, shore__note_fn note, void *ctx,
+static int remove_snapshots(const char *path, const struct shore__addresses *drives, shore__note_fn note, void *ctx,
                             struct shore_diag *diag) {
     struct shore__strings names = {0};
     int rc = shore__snapshots_mend(path, drives, note, ctx, diag);

@@ -12,7 +12,6 @@
 #include <unistd.h>
 
 #include "base/diag.h"
-#include "drive/address.h"
 #include "drive/fleet/fleet.h"
 #include "files/atomic.h"
 #include "run/lives/fleets.h"
@@ -65,40 +64,39 @@ void shore__rollback_forget(const char *run_path) {
 
 /* ---- the state --------------------------------------------------------------------------------------------------- */
 
-static bool is_there(const char *volume, struct shore_diag *why) {
+static bool is_there(const struct shore__address *volume, struct shore_diag *why) {
     struct shore__spot spot;
     bool there = shore__spot_of(volume, &spot, why) == 0 && spot.exists;
-    free(spot.path);
+    free(spot.volume);
     return there;
 }
 
-static char *find_beside(const struct shore__run *run, const struct shore__snapshot *s, size_t i) {
+static struct shore__address *find_beside(const struct shore__run *run, const struct shore__snapshot *s, size_t i) {
     for (size_t d = 0; d < run->settings.drives.count; d++) {
         struct shore__spot spot;
-        char *found = shore__spot_of(run->settings.drives.item[d], &spot, NULL)
-                          ? NULL
-                          : shore__part_beside(spot.path, s->volumes.item[i]);
-        free(spot.path);
+        struct shore__address *found = shore__spot_of(run->settings.drives.item[d], &spot, NULL)
+                                           ? NULL
+                                           : shore__part_beside(spot.volume, s->volumes.item[i]);
+        free(spot.volume);
         if (found && shore__snapshot_part_is_at(s, i, found)) return found;
         free(found);
     }
     return NULL;
 }
 
-static int find_volumes(const struct shore__run *run, const struct shore__snapshot *s, struct shore__strings *out,
+static int find_volumes(const struct shore__run *run, const struct shore__snapshot *s, struct shore__addresses *out,
                         struct shore_diag *diag) {
     int rc = 0;
     for (size_t i = 0; rc == 0 && i < s->volumes.count; i++) {
-        const char *part = s->volumes.item[i];
+        const struct shore__address *part = s->volumes.item[i];
         struct shore_diag why = {{0}};
-        char *found = is_there(part, &why) ? strdup(part) : find_beside(run, s, i);
-        if (!found && shore__kind_of(part)->remote && *why.text)
+        struct shore__address *found = is_there(part, &why) ? shore__address_copy(part) : find_beside(run, s, i);
+        if (!found && part->kind->remote && *why.text)
             rc = shore__fail(diag, SHORE_ELINK, "a part of snapshot %s is out of reach: %.900s", s->name, why.text);
         else if (!found)
-            rc = shore__fail(diag, SHORE_EMISSING, "%s is missing: a part of snapshot %s", part, s->name);
-        else if (shore__strings_add(out, found))
+            rc = shore__fail(diag, SHORE_EMISSING, "%s is missing: a part of snapshot %s", part->text, s->name);
+        else if (shore__addresses_add(out, found))
             rc = shore__out_of_memory(diag);
-        free(found);
     }
     return rc;
 }
@@ -114,7 +112,7 @@ static int check_digest(struct shore_fleet *fleet, const struct shore__snapshot 
 }
 
 static int open_snapshot(const struct shore__run *run, const struct shore__snapshot *s,
-                         const struct shore__strings *volumes, struct shore_fleet **out, struct shore_diag *diag) {
+                         const struct shore__addresses *volumes, struct shore_fleet **out, struct shore_diag *diag) {
     struct shore_fleet_options options;
     if (memcmp(s->fleet_id, run->fleet_id, sizeof s->fleet_id) != 0)
         return shore__fail(diag, SHORE_EMISMATCH, "snapshot %s is of another run than %s", s->name, run->path);
@@ -128,10 +126,10 @@ static int open_present(const struct shore__run *run, const struct intent *in, s
                         struct shore_fleet **out, struct shore_diag *diag) {
     struct shore_fleet_options options;
     for (size_t i = 0; i < run->settings.drives.count; i++)
-        if (!shore__kind_of(run->settings.drives.item[i])->keeps)
+        if (!run->settings.drives.item[i]->kind->keeps)
             return shore__fail(diag, SHORE_EMISSING,
                                "%s kept its state in memory (--drive %s): it went with the process that trained it",
-                               run->path, run->settings.drives.item[i]);
+                               run->path, run->settings.drives.text[i]);
     shore__run_fleet(run, &run->settings.drives, run->generation, &options);
     options.hint_step = run->hint_step;
     options.restoring = in->there;
@@ -144,7 +142,7 @@ static int open_present(const struct shore__run *run, const struct intent *in, s
 static int put_back(struct shore__run *run, const struct shore__snapshot *s, struct intent *in, shore__note_fn note,
                     void *note_ctx, shore__progress_fn progress, void *ctx, struct shore_diag *diag) {
     struct shore_fleet *snapshot = NULL, *fleet = NULL;
-    struct shore__strings volumes = {0};
+    struct shore__addresses volumes = {0};
     struct shore_fleet_info info = {.size = sizeof info};
     struct shore_fleet_options options;
     bool went_on = in->there;
@@ -168,7 +166,7 @@ static int put_back(struct shore__run *run, const struct shore__snapshot *s, str
     if (rc == 0) rc = check_digest(fleet, s, "what was put back", diag);
     shore_fleet_close(fleet);
     shore_fleet_close(snapshot);
-    shore__strings_free(&volumes);
+    shore__addresses_free(&volumes);
     if (rc == 0) {
         in->committed = true;
         rc = intent_write(run, in, diag);

@@ -12,7 +12,6 @@
 
 #include "base/diag.h"
 #include "base/directory.h"
-#include "drive/address.h"
 #include "drive/fleet/fleet_snapshot.h"
 #include "drive/probe/probe.h"
 #include "files/atomic.h"
@@ -43,19 +42,16 @@ static bool has(const char *run_path, const char *name, const char *ending) {
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
 
 void shore__snapshot_free(struct shore__snapshot *s) {
-    shore__strings_free(&s->volumes);
+    shore__addresses_free(&s->volumes);
     json_decref(s->json);
     *s = (struct shore__snapshot){0};
 }
 
 static int read_fields(struct shore__snapshot *s, const char *path, struct shore_diag *diag) {
     const json_t *step = json_object_get(s->json, "step"), *generation = json_object_get(s->json, "generation");
-    const json_t *volumes = json_object_get(s->json, "volumes"), *item = NULL;
     const char *digest = json_string_value(json_object_get(s->json, "digest"));
     const char *date = json_string_value(json_object_get(s->json, "date"));
-    size_t i = 0;
-    bool good = json_is_integer(step) && json_is_integer(generation) && json_is_array(volumes) && digest && date &&
-                strlen(digest) == 32 &&
+    bool good = json_is_integer(step) && json_is_integer(generation) && digest && date && strlen(digest) == 32 &&
                 shore__fleet_id_parse(json_string_value(json_object_get(s->json, "fleet")), s->fleet_id);
     if (good) {
         s->step = (uint64_t)json_integer_value(step);
@@ -64,11 +60,8 @@ static int read_fields(struct shore__snapshot *s, const char *path, struct shore
         snprintf(s->digest, sizeof s->digest, "%s", digest);
         snprintf(s->date, sizeof s->date, "%s", date);
     }
-    json_array_foreach((json_t *)(uintptr_t)volumes, i, item) {
-        const char *text = json_string_value(item);
-        good = good && text && !shore__strings_add(&s->volumes, text);
-    }
-    if (good && s->volumes.count) return 0;
+    if (good && !shore__addresses_from_json(json_object_get(s->json, "volumes"), &s->volumes) && s->volumes.count)
+        return 0;
     return shore__fail(diag, SHORE_EINPUT, "%s: has been changed by hand and misses what a snapshot needs; put it back",
                        path);
 }
@@ -150,19 +143,20 @@ void shore__snapshots_free(struct shore__snapshot *list, size_t count) {
 
 /* ---- moved by hand ----------------------------------------------------------------------------------------------- */
 
-static int follow(const char *run_path, const struct shore__snapshot *s, const char *volume, struct shore_diag *diag) {
+static int follow(const char *run_path, const struct shore__snapshot *s, const struct shore__address *volume,
+                  struct shore_diag *diag) {
     bool moved = false;
     for (size_t i = 0; i < s->volumes.count; i++) {
-        const char *part = s->volumes.item[i];
-        char *path = shore__part_beside(volume, part);
-        if (path && strcmp(path, part) != 0 && shore__snapshot_part_is_at(s, i, path))
-            moved = json_array_set_new(json_object_get(s->json, "volumes"), i, json_string(path)) == 0;
-        free(path);
+        const struct shore__address *part = s->volumes.item[i];
+        struct shore__address *at = shore__part_beside(volume, part);
+        if (at && strcmp(at->text, part->text) != 0 && shore__snapshot_part_is_at(s, i, at))
+            moved = json_array_set_new(json_object_get(s->json, "volumes"), i, json_string(at->text)) == 0;
+        free(at);
     }
     return moved ? shore__journal_write(run_path, in_folder(s->name, ".json").name, json_incref(s->json), diag) : 0;
 }
 
-int shore__snapshots_follow(const char *run_path, const struct shore__strings *drives, struct shore_diag *diag) {
+int shore__snapshots_follow(const char *run_path, const struct shore__addresses *drives, struct shore_diag *diag) {
     struct shore__strings names = {0};
     int rc = drives->count ? shore__snapshot_names(run_path, &names, diag) : 0;
     for (size_t d = 0; rc == 0 && names.count && d < drives->count; d++) {
@@ -171,10 +165,10 @@ int shore__snapshots_follow(const char *run_path, const struct shore__strings *d
         for (size_t i = 0; rc == 0 && i < names.count; i++) {
             struct shore__snapshot s;
             if (shore__snapshot_read(run_path, names.item[i], &s, NULL)) continue; /* holds nothing up */
-            rc = follow(run_path, &s, spot.path, diag);
+            rc = follow(run_path, &s, spot.volume, diag);
             shore__snapshot_free(&s);
         }
-        free(spot.path);
+        free(spot.volume);
     }
     shore__strings_free(&names);
     return rc;
@@ -187,20 +181,19 @@ int shore__snapshots_follow(const char *run_path, const struct shore__strings *d
 static int clear(const char *run_path, const char *name, struct shore__parts *parts, bool *left, shore__note_fn note,
                  void *ctx, struct shore_diag *diag) {
     json_t *j = NULL;
-    size_t i = 0;
-    const json_t *item = NULL;
+    struct shore__addresses volumes = {0};
     const struct in_folder partial = in_folder(name, ".partial");
     char text[1400], *files = path_of(run_path, name, ".files");
     struct shore_diag held = {{0}};
     int rc = files ? shore__journal_read(run_path, partial.name, &j, diag) : shore__out_of_memory(diag);
-    bool whose = rc == 0 && shore__fleet_id_parse(json_string_value(json_object_get(j, "fleet")), parts->fleet_id);
+    bool whose = rc == 0 && shore__fleet_id_parse(json_string_value(json_object_get(j, "fleet")), parts->fleet_id) &&
+                 shore__addresses_from_json(json_object_get(j, "volumes"), &volumes) == 0;
     bool unreadable = rc == SHORE_EINPUT || (rc == 0 && !whose);
     *left = false;
     if (whose) {
         parts->generation = (uint64_t)json_integer_value(json_object_get(j, "generation"));
-        json_array_foreach(json_object_get(j, "volumes"), i, item) {
-            if (json_is_string(item)) *left |= shore__part_discard(parts, i, json_string_value(item), &held, note, ctx);
-        }
+        for (size_t i = 0; i < volumes.count; i++)
+            *left |= shore__part_discard(parts, i, volumes.item[i], &held, note, ctx);
     }
     if (unreadable) {
         snprintf(
@@ -224,12 +217,13 @@ static int clear(const char *run_path, const char *name, struct shore__parts *pa
         shore__directory_remove(files, any);
         if (!*left) rc = shore__journal_clear(run_path, partial.name, diag);
     }
+    shore__addresses_free(&volumes);
     json_decref(j);
     free(files);
     return rc;
 }
 
-int shore__snapshot_remove(const char *run_path, const char *name, const struct shore__strings *drives,
+int shore__snapshot_remove(const char *run_path, const char *name, const struct shore__addresses *drives,
                            shore__note_fn note, void *ctx, struct shore_diag *diag) {
     if (check_there(run_path, name, diag)) return SHORE_EUSAGE;
     struct shore__parts parts = {.drives = drives};
@@ -265,7 +259,7 @@ static int mend(const char *run_path, const char *name, struct shore__parts *par
     return rc;
 }
 
-int shore__snapshots_mend(const char *run_path, const struct shore__strings *drives, shore__note_fn note, void *ctx,
+int shore__snapshots_mend(const char *run_path, const struct shore__addresses *drives, shore__note_fn note, void *ctx,
                           struct shore_diag *diag) {
     struct shore__parts parts = {.drives = drives, .unopened = true};
     struct shore__strings names = {0};
@@ -306,15 +300,15 @@ void shore__snapshots_forget(const char *run_path) {
 /* ---- making ------------------------------------------------------------------------------------------------------ */
 
 /* Asked before a list names the file: what a list names is removed with what was not finished. */
-static int check_free(const char *part, struct shore_diag *diag) {
+static int check_free(const struct shore__address *part, struct shore_diag *diag) {
     struct shore__spot spot;
     int rc = shore__spot_of(part, &spot, diag);
     if (rc == 0 && spot.exists)
         rc = shore__fail(diag, SHORE_EEXISTS,
                          "%s: is there already, of a snapshot that this run does not know: choose another name, or "
                          "remove the file if nothing needs it",
-                         part);
-    free(spot.path);
+                         part->text);
+    free(spot.volume);
     return rc;
 }
 
@@ -329,17 +323,20 @@ static json_t *describe(const struct shore__run *run, struct shore_fleet *fleet,
     strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
     json_t *volumes = json_array();
     for (uint32_t d = 0; d < info.ndrives; d++) {
-        struct shore__spot spot;
-        *rc = *rc ? *rc : shore__spot_of(shore_fleet_drive_path(fleet, d), &spot, diag);
+        struct shore__address *drive = NULL, *part = NULL;
+        struct shore__spot spot = {0};
+        if (*rc == 0) *rc = shore__address_parse(shore_fleet_drive_path(fleet, d), &drive, diag);
+        if (*rc == 0) *rc = shore__spot_of(drive, &spot, diag);
+        free(drive);
         if (*rc) break;
-        char *path = shore__snapshot_path(spot.path, name);
-        if (!path)
-            *rc = shore__out_of_memory(diag);
-        else if (!spot.is_device) /* which says itself that it has no room */
-            *rc = check_free(path, diag);
+        char *path = shore__snapshot_path(spot.volume->text, name);
+        *rc = path ? shore__address_parse(path, &part, diag) : shore__out_of_memory(diag);
+        if (*rc == 0 && !spot.is_device) /* which says itself that it has no room */
+            *rc = check_free(part, diag);
         json_array_append_new(volumes, json_string(path ? path : ""));
+        free(part);
         free(path);
-        free(spot.path);
+        free(spot.volume);
     }
     return json_pack("{s:s, s:I, s:s, s:b, s:s, s:I, s:o, s:s, s:o, s:O}", "name", name, "step", (json_int_t)info.step,
                      "date", date, "automatic", automatic, "fleet", id, "generation", (json_int_t)info.generation,

@@ -9,9 +9,7 @@
 #include <unistd.h>
 
 #include "base/diag.h"
-#include "drive/address.h"
 #include "drive/probe/probe.h"
-#include "files/atomic.h"
 #include "run/lives/fleets.h"
 #include "storage/format.h"
 
@@ -49,8 +47,7 @@ char *shore__drive_name(const char *recorded, uint64_t generation) {
 /* A drive that is gone is still called as it was, from the directory where it was given. */
 static char *real_name(const char *path) {
     char *real = realpath(path, NULL);
-    if (!real) shore__drive_absolute(path, &real, NULL);
-    return real;
+    return real ? real : shore__address_absolute(path);
 }
 
 bool shore__same_path(const char *a, const char *b) {
@@ -72,80 +69,88 @@ bool shore__drive_is_named(const char *recorded, uint64_t generation, const char
     return same;
 }
 
-size_t shore__drive_find(const struct shore__strings *drives, uint64_t generation, const char *name) {
+size_t shore__drive_find(const struct shore__addresses *drives, uint64_t generation, const char *name) {
     size_t i = 0;
-    while (i < drives->count && !shore__same_path(drives->item[i], name))
+    while (i < drives->count && !shore__same_path(drives->text[i], name))
         i++;
     for (size_t k = 0; i == drives->count && k < drives->count; k++)
-        if (shore__drive_is_named(drives->item[k], generation, name)) return k;
+        if (shore__drive_is_named(drives->text[k], generation, name)) return k;
     return i;
 }
 
-int shore__spot_of(const char *drive, struct shore__spot *out, struct shore_diag *diag) {
+struct shore__move shore__move_split(const struct shore__run *run, const char *word) {
+    const struct shore__addresses *drives = &run->settings.drives;
+    struct shore__move move = {.drive = drives->count};
+    for (const char *at = strchr(word, '='); at && move.drive == drives->count; at = strchr(at + 1, '=')) {
+        char *old = strndup(word, (size_t)(at - word));
+        if (old) move = (struct shore__move){shore__drive_find(drives, run->generation, old), at + 1};
+        free(old);
+    }
+    return move;
+}
+
+int shore__spot_of(const struct shore__address *drive, struct shore__spot *out, struct shore_diag *diag) {
     struct shore__probe probe;
     *out = (struct shore__spot){0};
     int rc = shore__drive_probe(drive, &probe, diag);
     if (rc) return rc;
     out->exists = probe.exists;
     out->is_device = probe.is_device;
-    out->path = shore__address_beside(drive, probe.path);
+    out->volume = shore__address_beside(drive, probe.path);
     shore__probe_free(&probe);
-    return out->path ? 0 : shore__fail(diag, -ENOMEM, "%s: its volume cannot be named", drive);
+    return out->volume ? 0 : shore__fail(diag, -ENOMEM, "%s: its volume cannot be named", drive->text);
 }
 
-char *shore__part_beside(const char *volume, const char *part) {
-    const char *slash = strrchr(volume, '/'), *name = strrchr(part, '/');
-    char *path = NULL;
-    if (!slash || !name || asprintf(&path, "%.*s%s", (int)(slash - volume), volume, name) < 0) return NULL;
-    return path;
+struct shore__address *shore__part_beside(const struct shore__address *volume, const struct shore__address *part) {
+    const char *slash = strrchr(volume->text, '/'), *name = strrchr(part->text, '/');
+    return slash && name ? shore__address_named(volume, (size_t)(slash - volume->text), name) : NULL;
 }
 
-/* A far side that cannot be asked says so itself when the volume is made. */
-static bool is_taken(const char *path) {
-    struct shore__spot spot;
-    struct stat st;
-    if (!shore__kind_of(path)->remote) return lstat(path, &st) == 0;
-    bool taken = shore__spot_of(path, &spot, NULL) == 0 && spot.exists;
-    free(spot.path);
-    return taken;
-}
-
-char *shore__volume_next(const char *volume, uint64_t generation) {
-    char *path = NULL;
-    size_t plain = given_length(volume, generation - 1);
-    for (;; generation++) {
-        int n = asprintf(&path, "%.*s.g%llu", (int)plain, volume, (unsigned long long)generation);
-        if (n < 0) return NULL;
-        if (!is_taken(path)) return path; /* another run's volume may have had that name first */
-        free(path);
-    }
-}
-
-static bool is_at(const char *path) {
-    struct shore__spot spot;
-    bool is = path && shore__spot_of(path, &spot, NULL) == 0 && spot.exists;
-    if (path) free(spot.path);
+static bool is_at(const struct shore__address *at) {
+    struct shore__spot spot = {0};
+    bool is = at && shore__spot_of(at, &spot, NULL) == 0 && spot.exists;
+    free(spot.volume);
     return is;
 }
 
-bool shore__volume_is_placed(const char *path, const uint64_t fleet_id[2], uint64_t generation, uint32_t *drive) {
+/* A far side that cannot be asked says so itself when the volume is made. */
+static bool is_taken(const struct shore__address *at) {
+    struct stat st;
+    return at->kind->remote ? is_at(at) : lstat(at->text, &st) == 0;
+}
+
+struct shore__address *shore__volume_next(const struct shore__address *volume, uint64_t generation) {
+    size_t plain = given_length(volume->text, generation - 1);
+    for (;; generation++) {
+        char ending[24];
+        snprintf(ending, sizeof ending, ".g%llu", (unsigned long long)generation);
+        struct shore__address *next = shore__address_named(volume, plain, ending);
+        if (!next || !is_taken(next)) return next; /* another run's volume may have had that name first */
+        free(next);
+    }
+}
+
+bool shore__volume_is_placed(const struct shore__address *at, const uint64_t fleet_id[2], uint64_t generation,
+                             uint32_t *drive) {
     struct shore__probe probe;
-    if (shore__drive_probe(path, &probe, NULL)) return false;
+    if (shore__drive_probe(at, &probe, NULL)) return false;
     bool is = shore__probe_is_of(&probe, fleet_id) && probe.desc.generation == generation;
     if (drive) *drive = probe.desc.drive;
     shore__probe_free(&probe);
     return is;
 }
 
-char *shore__drive_moved(const struct shore__run *run, const char *recorded, const char *place) {
+struct shore__address *shore__drive_moved(const struct shore__run *run, const char *recorded,
+                                          const struct shore__address *place) {
     const char *name = strrchr(recorded, '/'), *given = recorded + plain_length(recorded);
-    char *inside = name && *given ? shore__path_join(place, name + 1) : NULL, *beside = NULL;
-    if (inside && asprintf(&beside, "%s%s", place, given) < 0) beside = NULL;
+    struct shore__address *inside = name && *given ? shore__address_named(place, strlen(place->text), name) : NULL;
+    struct shore__address *beside = inside ? shore__address_named(place, strlen(place->text), given) : NULL;
     /* a change of drives that was interrupted can have left the old volume beside the new one */
-    char *found = is_at(inside) ? inside
-                  : is_at(beside) && !shore__volume_is_placed(place, run->fleet_id, run->generation, NULL)
-                      ? beside
-                      : strdup(place);
+    struct shore__address *found =
+        is_at(inside) ? inside
+        : is_at(beside) && !shore__volume_is_placed(place, run->fleet_id, run->generation, NULL)
+            ? beside
+            : shore__address_copy(place);
     if (found != inside) free(inside);
     if (found != beside) free(beside);
     return found;
@@ -178,20 +183,20 @@ bool shore__volume_is_of(const char *volume, const uint64_t fleet_id[2], bool be
     return owner == SHORE__OURS || (owner == SHORE__BEGUN && begun && stat(volume, &st) == 0 && S_ISREG(st.st_mode));
 }
 
-int shore__volume_owner(const char *drive, bool to_make, const uint64_t fleet_id[2], char **volume, bool *exists,
-                        enum shore__owner *owner, struct shore_diag *diag) {
+int shore__volume_owner(const struct shore__address *drive, bool to_make, const uint64_t fleet_id[2],
+                        struct shore__address **volume, bool *exists, enum shore__owner *owner,
+                        struct shore_diag *diag) {
     struct shore__probe probe;
     struct stat st;
     *owner = SHORE__BEGUN;
-    if (!shore__kind_of(drive)->remote) {
-        int rc = shore__volume_path(drive, volume, diag);
+    if (!drive->kind->remote) {
+        char *path;
+        int rc = shore__volume_path(drive->text, &path, diag);
         if (rc < 0) return rc;
-        rc = shore__drive_examine(*volume, &st, exists, diag);
-        if (*exists) *owner = owner_of(*volume, fleet_id, NULL);
-        if (rc < 0) {
-            free(*volume);
-            *volume = NULL;
-        }
+        rc = shore__drive_examine(path, &st, exists, diag);
+        if (*exists) *owner = owner_of(path, fleet_id, NULL);
+        if (rc == 0) rc = shore__address_parse(path, volume, diag);
+        free(path);
         return rc;
     }
     int rc = shore__drive_probe(drive, &probe, diag);
@@ -201,12 +206,12 @@ int shore__volume_owner(const char *drive, bool to_make, const uint64_t fleet_id
     if (to_make) rc = shore__probe_may_be_made(drive, &probe, diag);
     shore__probe_free(&probe);
     if (rc < 0) return rc;
-    *volume = strdup(drive);
+    *volume = shore__address_copy(drive);
     return *volume ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
 }
 
-bool shore__volume_is_at(const char *drive, const uint64_t fleet_id[2]) {
-    char *volume = NULL;
+bool shore__volume_is_at(const struct shore__address *drive, const uint64_t fleet_id[2]) {
+    struct shore__address *volume = NULL;
     bool exists = false;
     enum shore__owner owner;
     bool is = shore__volume_owner(drive, false, fleet_id, &volume, &exists, &owner, NULL) == 0 && exists &&

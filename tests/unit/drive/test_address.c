@@ -1,3 +1,4 @@
+#include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -54,23 +55,23 @@ static const struct {
 
 static void where_drives_are(void **state) {
     for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
-        struct shore__address at;
+        struct shore__address *at;
         struct shore_diag diag = {""};
         int rc = shore__address_parse(cases[c].text, &at, &diag);
         if (cases[c].error) {
             if (rc != SHORE_EUSAGE || !strstr(diag.text, cases[c].error))
                 fail_msg("%s: %d, %s", cases[c].text, rc, diag.text);
-            assert_null(at.text);
+            assert_null(at);
             continue;
         }
         if (rc) fail_msg("%s: %s", cases[c].text, diag.text);
-        const char *server = at.host ? at.host : at.socket;
-        assert_string_equal(at.text, cases[c].text);
+        const char *server = at->host ? at->host : at->socket;
+        assert_string_equal(at->text, cases[c].text);
         assert_string_equal(server ? server : "", cases[c].server ? cases[c].server : "");
-        assert_string_equal(at.path, cases[c].path);
-        assert_string_equal(at.port ? at.port : "", cases[c].port ? cases[c].port : "");
-        assert_int_equal(at.kind->remote, server != NULL);
-        shore__address_free(&at);
+        assert_string_equal(at->path, cases[c].path);
+        assert_string_equal(at->port ? at->port : "", cases[c].port ? cases[c].port : "");
+        assert_int_equal(at->kind->remote, server != NULL);
+        free(at);
     }
 }
 
@@ -100,15 +101,27 @@ static void kinds(void **state) {
     }
 }
 
+static struct shore__address *at(const char *text) {
+    struct shore__address *a;
+    assert_int_equal(shore__address_parse(text, &a, NULL), 0);
+    return a;
+}
+
+static void shares(const char *a, const char *b, bool server) {
+    struct shore__address *one = at(a), *other = at(b);
+    if (shore__address_shares_server(one, other) != server) fail_msg("%s and %s", a, b);
+    free(one);
+    free(other);
+}
+
 static void servers_that_are_shared(void **state) {
-    assert_true(shore__address_shares_server("ssh://h/a", "ssh://h/b"));
-    assert_true(shore__address_shares_server("unix:s", "unix:s:b"));
-    assert_false(shore__address_shares_server("ssh://h/a", "ssh://u@h/a"));
-    assert_false(shore__address_shares_server("ssh://h/a", "ssh://h:22/a"));
-    assert_false(shore__address_shares_server("unix:s:a", "unix:t:a"));
-    assert_false(shore__address_shares_server("ssh://h/a", "ssh:h"));
-    assert_false(shore__address_shares_server("/a", "/a"));
-    assert_false(shore__address_shares_server("ram:", "ram:"));
+    shares("ssh://h/a", "ssh://h/b", true);
+    shares("unix:s", "unix:s:b", true);
+    shares("ssh://h/a", "ssh://u@h/a", false);
+    shares("ssh://h/a", "ssh://h:22/a", false);
+    shares("unix:s:a", "unix:t:a", false);
+    shares("/a", "/a", false);
+    shares("ram:", "ram:", false);
 }
 
 static void is(char *made, const char *expected) {
@@ -117,17 +130,31 @@ static void is(char *made, const char *expected) {
     free(made);
 }
 
+enum how { IN, BESIDE, NAMED };
+
+static void makes(enum how how, const char *text, const char *with, const char *expected) {
+    struct shore__address *from = at(text);
+    struct shore__address *made = how == IN       ? shore__address_in(from, with)
+                                  : how == BESIDE ? shore__address_beside(from, with)
+                                                  : shore__address_named(from, 2, with);
+    is(made ? strdup(made->text) : NULL, expected);
+    assert_ptr_equal(made->kind, how == NAMED ? made->kind : from->kind);
+    free(made);
+    free(from);
+}
+
 static void made_of_others(void **state) {
     char here[4096], expected[4200];
-    is(shore__address_in("/d", "f"), "/d/f");
-    is(shore__address_in("ssh://h/d", "f"), "ssh://h/d/f");
-    is(shore__address_in("unix:s", "f"), "unix:s:f");
-    is(shore__address_in("unix:s:d", "f"), "unix:s:d/f");
-    is(shore__address_beside("/d", "/e/f"), "/e/f");
-    is(shore__address_beside("ssh://u@h:2/d", "/e/f"), "ssh://u@h:2/e/f");
-    is(shore__address_beside("unix:s", "/e/f"), "unix:s:/e/f");
-    is(shore__address_beside("unix:s:d", "/e/f"), "unix:s:/e/f");
-    assert_null(shore__address_beside("ssh:h", "/e/f"));
+    makes(IN, "/d", "f", "/d/f");
+    makes(IN, "ssh://h/d", "f", "ssh://h/d/f");
+    makes(IN, "unix:s", "f", "unix:s:f");
+    makes(IN, "unix:s:", "f", "unix:s:/f");
+    makes(IN, "unix:s:d", "f", "unix:s:d/f");
+    makes(BESIDE, "/d", "/e/f", "/e/f");
+    makes(BESIDE, "ssh://u@h:2/d", "/e/f", "ssh://u@h:2/e/f");
+    makes(BESIDE, "unix:s", "/e/f", "unix:s:/e/f");
+    makes(BESIDE, "unix:s:d", "/e/f", "unix:s:/e/f");
+    makes(NAMED, "/d.g2", ".g3", "/d.g3");
     assert_non_null(getcwd(here, sizeof here));
     is(shore__address_absolute("ram:"), "ram:");
     is(shore__address_absolute("ssh://h/../d"), "ssh://h/../d");
@@ -140,8 +167,28 @@ static void made_of_others(void **state) {
     assert_null(shore__address_absolute("not-there/either"));
 }
 
+static void lists_of_them(void **state) {
+    struct shore__addresses list = {0}, copy = {0};
+    struct shore_diag diag = {""};
+    assert_int_equal(shore__addresses_parse(&list, "/a", &diag), 0);
+    assert_int_equal(shore__addresses_parse(&list, "ssh:b", &diag), SHORE_EUSAGE);
+    assert_int_equal(shore__addresses_add(&list, NULL), -ENOMEM);
+    assert_int_equal(shore__addresses_add(&list, at("ssh://b/c")), 0);
+    assert_int_equal(list.count, 2);
+    assert_int_equal(shore__addresses_copy(&list, &copy), 0);
+    shore__addresses_put(&list, 0, at("ram:"));
+    assert_true(shore__addresses_have(&list, "ram:") && !shore__addresses_have(&list, "/a"));
+    assert_string_equal(list.text[0], "ram:");
+    assert_string_equal(copy.text[0], "/a");
+    assert_string_equal(copy.item[1]->host, "b");
+    shore__addresses_free(&list);
+    shore__addresses_free(&copy);
+    assert_null(list.item);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(where_drives_are), cmocka_unit_test(kinds),
-                                       cmocka_unit_test(servers_that_are_shared), cmocka_unit_test(made_of_others)};
+                                       cmocka_unit_test(servers_that_are_shared), cmocka_unit_test(made_of_others),
+                                       cmocka_unit_test(lists_of_them)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -19,11 +19,12 @@
 #define THREADS 2
 
 static char path[] = "/var/tmp/shore-probe-XXXXXX";
+static struct shore__address *at;
 
 static bool is_busy(void) {
     struct shore__probe probe;
     struct shore_diag diag;
-    if (shore__drive_probe(path, &probe, &diag)) fail_msg("%s", diag.text);
+    if (shore__drive_probe(at, &probe, &diag)) fail_msg("%s", diag.text);
     bool busy = probe.busy;
     shore__probe_free(&probe);
     return busy;
@@ -63,7 +64,10 @@ static void a_name_too_long_has_never_been_a_file(void **state) {
     const uint64_t fleet_id[2] = {1, 2};
     char name[300] = "/var/tmp/";
     memset(name + strlen(name), 'n', 256);
-    assert_int_equal(shore__drive_remove(name, fleet_id, SHORE__ANY_GENERATION, true, NULL), SHORE_EMISSING);
+    struct shore__address *long_name;
+    assert_int_equal(shore__address_parse(name, &long_name, NULL), 0);
+    assert_int_equal(shore__drive_remove(long_name, fleet_id, SHORE__ANY_GENERATION, true, NULL), SHORE_EMISSING);
+    free(long_name);
 }
 
 int main(void) {
@@ -73,9 +77,10 @@ int main(void) {
         cmocka_unit_test(a_name_too_long_has_never_been_a_file),
     };
     int fd = mkstemp(path);
-    if (fd < 0) return 1;
+    if (fd < 0 || shore__address_parse(path, &at, NULL)) return 1;
     close(fd);
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     unlink(path);
+    free(at);
     return failed;
 }

@@ -12,7 +12,13 @@ static inline void settings_of(struct shore__settings *s, const char *drive) {
     s->batch = 2;
     s->seq_len = 16;
     assert_int_equal(shore__strings_add(&s->data, "book.txt"), 0);
-    assert_int_equal(shore__strings_add(&s->drives, drive), 0);
+    assert_int_equal(shore__addresses_parse(&s->drives, drive, NULL), 0);
+}
+
+/* The first drive of settings is another one. */
+static inline void drive_becomes(struct shore__settings *s, const char *drive) {
+    shore__addresses_free(&s->drives);
+    assert_int_equal(shore__addresses_parse(&s->drives, drive, NULL), 0);
 }
 
 static inline int group_open(void **state) {

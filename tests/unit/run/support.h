@@ -107,7 +107,7 @@ static inline struct shore_fleet *fleet_of(const struct shore__settings *s, cons
 
 static inline void ram_settings(struct shore__settings *s) {
     shore__settings_defaults(s);
-    assert_int_equal(shore__strings_add(&s->drives, "ram:"), 0);
+    assert_int_equal(shore__addresses_parse(&s->drives, "ram:", NULL), 0);
 }
 
 #endif

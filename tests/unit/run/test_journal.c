@@ -12,22 +12,24 @@
 
 static void what_is_written_is_read(void **state) {
     struct shore_diag diag = {{0}};
-    struct shore__strings volumes = {0}, again = {0};
+    struct shore__addresses volumes = {0}, again = {0};
     json_t *j = NULL;
     assert_int_equal(shore__journal_read(".", NAME, &j, &diag), SHORE_EMISSING);
     assert_string_equal(diag.text, "");
-    assert_int_equal(shore__strings_add(&volumes, "/a/one.volume"), 0);
-    assert_int_equal(shore__strings_add(&volumes, "ssh://far/two"), 0);
-    assert_ok(shore__journal_write(".", NAME, json_pack("{s:o}", "volumes", shore__strings_to_json(&volumes)), &diag));
+    assert_int_equal(shore__addresses_parse(&volumes, "/a/one.volume", NULL), 0);
+    assert_int_equal(shore__addresses_parse(&volumes, "ssh://far/two", NULL), 0);
+    json_t *texts = shore__texts_to_json(volumes.text, volumes.count);
+    assert_ok(shore__journal_write(".", NAME, json_pack("{s:o}", "volumes", texts), &diag));
     assert_true(shore__journal_is_there(".", NAME));
     assert_ok(shore__journal_read(".", NAME, &j, &diag));
-    assert_ok(shore__strings_from_json(json_object_get(j, "volumes"), &again));
+    assert_ok(shore__addresses_from_json(json_object_get(j, "volumes"), &again));
     assert_int_equal(again.count, 2);
-    assert_string_equal(again.item[0], volumes.item[0]);
-    assert_string_equal(again.item[1], volumes.item[1]);
+    assert_string_equal(again.text[0], volumes.text[0]);
+    assert_string_equal(again.text[1], volumes.text[1]);
+    assert_true(again.item[0]->kind->has_file && again.item[1]->kind->remote);
     json_decref(j);
-    shore__strings_free(&volumes);
-    shore__strings_free(&again);
+    shore__addresses_free(&volumes);
+    shore__addresses_free(&again);
 }
 
 static void another_takes_its_place_whole(void **state) {
@@ -44,15 +46,17 @@ static void another_takes_its_place_whole(void **state) {
 }
 
 static void lists_of_anything_else_are_refused(void **state) {
-    struct shore__strings list = {0};
+    struct shore__addresses list = {0};
     struct shore_diag diag = {{0}};
-    json_t *mixed = json_pack("[s, i]", "/a/one.volume", 3);
-    assert_int_equal(shore__strings_from_json(mixed, &list), -EINVAL);
-    assert_int_equal(shore__strings_from_json(NULL, &list), -EINVAL);
+    json_t *mixed = json_pack("[s, i]", "/a/one.volume", 3), *unclear = json_pack("[s]", "ssh:far/two");
+    assert_int_equal(shore__addresses_from_json(mixed, &list), -EINVAL);
+    assert_int_equal(shore__addresses_from_json(unclear, &list), SHORE_EUSAGE);
+    assert_int_equal(shore__addresses_from_json(NULL, &list), -EINVAL);
     assert_int_equal(shore__journal_refuse("RUN", NAME, "where the state is", &diag), SHORE_EINPUT);
     assert_string_equal(diag.text, "RUN/" NAME ": has been changed by hand, and says where the state is; put it back");
     json_decref(mixed);
-    shore__strings_free(&list);
+    json_decref(unclear);
+    shore__addresses_free(&list);
 }
 
 static void it_goes_with_what_a_kill_has_left_of_it(void **state) {

@@ -230,9 +230,10 @@ static pid_t begin_a_move(const char *path, const char *drive, const struct meet
     assert_true(pid >= 0);
     if (pid == 0) {
         struct shore__run *run = NULL;
-        struct shore__strings drives = {0};
+        struct shore__addresses drives = {0};
         struct shore__placing how = {.drives = &drives, .progress = die};
-        bool good = shore__run_open(path, true, NULL, &run, NULL) == 0 && shore__strings_add(&drives, drive) == 0;
+        bool good =
+            shore__run_open(path, true, NULL, &run, NULL) == 0 && shore__addresses_parse(&drives, drive, NULL) == 0;
         char byte = 'o';
         if (good && m) good = write(m->opened, &byte, 1) == 1 && read(m->told, &byte, 1) == 1;
         if (good) shore__run_place(run, &how, NULL);
@@ -327,8 +328,10 @@ static void overwriting_takes_all_volumes(void **state) {
     shore_fleet_close(fleet);
     assert_int_equal(rename("drive/longshore.volume", "drive6/longshore.volume"), 0);
     assert_int_equal(rename("drive/longshore.volume.snapshot-one", "drive6/longshore.volume.snapshot-one"), 0);
-    free(run->settings.drives.item[0]);
-    assert_ok(shore__drive_absolute("drive6", &run->settings.drives.item[0], &diag));
+    struct shore__address *absolute;
+    drive_becomes(&run->settings, "drive6");
+    assert_ok(shore__drive_absolute(run->settings.drives.item[0], &absolute, &diag));
+    shore__addresses_put(&run->settings.drives, 0, absolute);
     assert_ok(shore__run_record_change(run, 0, "a drive moved", &diag));
     shore__run_close(run);
     shore__run_close(make("a", &s, true));
@@ -348,8 +351,7 @@ static void other_volumes_are_left_alone(void **state) {
     shore__run_close(make("a", &s, false));
     shore__run_close(make("b", &t, false));
     /* b's volume stands where a killed making of c wanted to be */
-    free(t.drives.item[0]);
-    t.drives.item[0] = strdup("drive2/../drive3.volume");
+    drive_becomes(&t, "drive2/../drive3.volume");
     assert_ok(prepare("c", &t, false, &run, &diag));
     abandon(run);
     assert_int_equal(rename("drive2/longshore.volume", "drive3.volume"), 0);
@@ -360,8 +362,7 @@ static void other_volumes_are_left_alone(void **state) {
     assert_int_equal(rename("drive3.volume", "drive2/longshore.volume"), 0);
 
     /* with --overwrite b's volume goes, but not before it is replaced; then c's making is known there */
-    free(t.drives.item[0]);
-    t.drives.item[0] = strdup("drive2");
+    drive_becomes(&t, "drive2");
     int held = open("drive2/longshore.volume", O_RDONLY);
     assert_int_equal(flock(held, LOCK_EX), 0);
     assert_ok(prepare("c", &t, true, &run, &diag));
@@ -417,7 +418,7 @@ static void volumes_out_of_sight_are_named(void **state) {
     settings_of(&s, "drive");
     shore__run_close(make("a", &s, false));
     assert_true(rename("drive", "away") == 0 && symlink("drive", "drive") == 0);
-    assert_int_equal(shore__drive_remove("drive", any, SHORE__ANY_GENERATION, false, &diag), -ELOOP);
+    assert_int_equal(shore__drive_remove(s.drives.item[0], any, SHORE__ANY_GENERATION, false, &diag), -ELOOP);
     assert_ok(shore__run_remove("a", &begun, hear, &said, &diag));
     assert_says(said, "left alone: ");
     assert_says(said, "symbolic links");

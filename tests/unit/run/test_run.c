@@ -13,7 +13,7 @@ static void opens_what_was_made(void **state) {
     assert_false(exists("runs/deep/a/making"));
     assert_ok(shore__run_open("runs/deep/a", true, NULL, &run, &diag));
     assert_non_null(getcwd(here, sizeof here - 8));
-    assert_string_equal(run->settings.drives.item[0], strcat(here, "/drive"));
+    assert_string_equal(run->settings.drives.text[0], strcat(here, "/drive"));
     assert_string_equal(run->processor, "a processor, 2 threads");
     assert_true(run->settings.lr == 3e-4 && run->settings.warmup == 3 && run->settings.seq_len == 16);
     uint64_t train = shore__dataset_tokens(run->train), val = shore__dataset_tokens(run->val);
@@ -101,8 +101,7 @@ static void bad_input_leaves_nothing(void **state) {
     assert_int_equal(prepare("x/y/a", &s, false, &run, &diag), SHORE_EUSAGE);
     assert_says(diag, "--val-share");
     s.val_share = 0;
-    free(s.drives.item[0]);
-    s.drives.item[0] = strdup("nowhere/volume");
+    drive_becomes(&s, "nowhere/volume");
     assert_int_equal(prepare("x/y/a", &s, false, &run, &diag), SHORE_EUSAGE);
     assert_says(diag, "nowhere/volume: does not exist");
     assert_false(exists("x"));

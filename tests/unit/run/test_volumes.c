@@ -22,11 +22,13 @@ static void drives_are_known_by_the_name_they_were_given(void **state) {
     assert_true(shore__drive_is_named("/mnt/a/longshore.volume.g2", 2, "/mnt/a"));
     assert_true(shore__drive_is_named("/mnt/a", 2, "/mnt/a/longshore.volume"));
     assert_false(shore__drive_is_named("/mnt/a", 2, "/mnt/b"));
-    char *items[] = {(char *)"/mnt/a/longshore.volume.g2", (char *)"/mnt/b"};
-    const struct shore__strings list = {items, 2};
+    struct shore__addresses list = {0};
+    assert_int_equal(shore__addresses_parse(&list, "/mnt/a/longshore.volume.g2", NULL), 0);
+    assert_int_equal(shore__addresses_parse(&list, "/mnt/b", NULL), 0);
     assert_int_equal(shore__drive_find(&list, 2, "/mnt/a"), 0);
     assert_int_equal(shore__drive_find(&list, 2, "/mnt/b"), 1);
     assert_int_equal(shore__drive_find(&list, 2, "/mnt/c"), 2);
+    shore__addresses_free(&list);
 }
 
 static void endings_that_users_chose_stay(void **state) {
@@ -43,14 +45,19 @@ static void endings_that_users_chose_stay(void **state) {
     }
     assert_false(shore__drive_is_named("/mnt/disk.g1", 1, "/mnt/disk.g2"));
     assert_false(shore__drive_is_named("/mnt/own", 2, "/mnt/own.g2"));
-    char *items[] = {(char *)"/mnt/own.g2", (char *)"/mnt/own"};
-    const struct shore__strings list = {items, 2};
+    struct shore__addresses list = {0};
+    assert_int_equal(shore__addresses_parse(&list, "/mnt/own.g2", NULL), 0);
+    assert_int_equal(shore__addresses_parse(&list, "/mnt/own", NULL), 0);
     assert_int_equal(shore__drive_find(&list, 2, "/mnt/own"), 1);
+    shore__addresses_free(&list);
 }
 
 static void follows(const char *volume, uint64_t generation, const char *wanted) {
-    char *next = shore__volume_next(volume, generation);
-    assert_string_equal(next, wanted);
+    struct shore__address *at, *next;
+    assert_int_equal(shore__address_parse(volume, &at, NULL), 0);
+    next = shore__volume_next(at, generation);
+    assert_string_equal(next->text, wanted);
+    free(at);
     free(next);
 }
 
@@ -64,19 +71,41 @@ static void new_volumes_do_not_collide(void **state) {
     unlink("longshore.volume.g2");
 }
 
+static void moved_to_here(const struct shore__run *run, const char *recorded, const char *wanted) {
+    struct shore__address *here, *now;
+    assert_int_equal(shore__address_parse("here", &here, NULL), 0);
+    now = shore__drive_moved(run, recorded, here);
+    assert_string_equal(now->text, wanted);
+    free(now);
+    free(here);
+}
+
+static void splits(const struct shore__run *run, const char *word, size_t drive, const char *to) {
+    struct shore__move move = shore__move_split(run, word);
+    assert_int_equal(move.drive, drive);
+    assert_string_equal(move.to ? move.to : "none", to);
+}
+
+static void old_is_a_drive_and_new_the_rest(void **state) {
+    struct shore__run run = {.generation = 2};
+    splits(&run, "a=b", 0, "b");
+    assert_int_equal(shore__addresses_parse(&run.settings.drives, "/mnt/a=b", NULL), 0);
+    assert_int_equal(shore__addresses_parse(&run.settings.drives, "/mnt/c/longshore.volume.g2", NULL), 0);
+    splits(&run, "/mnt/a=b=c=d", 0, "c=d");
+    splits(&run, "/mnt/c=ssh://far/c", 1, "ssh://far/c");
+    splits(&run, "/mnt/c=", 1, "");
+    splits(&run, "/mnt/a=c=d", 2, "d");
+    splits(&run, "/mnt/c", 2, "none");
+    shore__addresses_free(&run.settings.drives);
+}
+
 static void files_that_were_moved_are_found(void **state) {
     assert_int_equal(mkdir("here", 0755), 0);
     write_text("here/longshore.volume.g2", "x");
     const struct shore__run run = {.fleet_id = {1, 2}, .generation = 2};
-    char *now = shore__drive_moved(&run, "/mnt/a/longshore.volume.g2", "here");
-    assert_string_equal(now, "here/longshore.volume.g2");
-    free(now);
-    now = shore__drive_moved(&run, "/mnt/a", "here");
-    assert_string_equal(now, "here");
-    free(now);
-    now = shore__drive_moved(&run, "/mnt/a/longshore.volume.g3", "here");
-    assert_string_equal(now, "here");
-    free(now);
+    moved_to_here(&run, "/mnt/a/longshore.volume.g2", "here/longshore.volume.g2");
+    moved_to_here(&run, "/mnt/a", "here");
+    moved_to_here(&run, "/mnt/a/longshore.volume.g3", "here");
 }
 
 static void speeds_are_read(void **state) {
@@ -98,6 +127,7 @@ int main(void) {
         cmocka_unit_test(drives_are_known_by_the_name_they_were_given),
         cmocka_unit_test(endings_that_users_chose_stay),
         cmocka_unit_test(new_volumes_do_not_collide),
+        cmocka_unit_test(old_is_a_drive_and_new_the_rest),
         cmocka_unit_test(files_that_were_moved_are_found),
         cmocka_unit_test(speeds_are_read),
     };

@@ -89,7 +89,7 @@ static void train(const char *path, const struct shore__settings *s, const char 
     assert_ok(shore__run_prepare(path, s, model, tokenizer, true, NULL, NULL, &run, &diag));
     run->settings.device = device;
     assert_ok(shore__train(run, true, true, NULL, &events, &o->result, &diag));
-    if (strcmp(s->drives.item[0], "ram:") != 0) infer(run, device, o);
+    if (s->drives.item[0]->kind->keeps) infer(run, device, o);
     shore__run_close(run);
 }
 
@@ -116,7 +116,7 @@ static struct shore__settings random_settings(uint32_t nth, char what[200]) {
     write_text("model.json", models[m]);
     assert_int_equal(shore__strings_add(&s.data, "book.txt"), 0);
     const char *drive = way != 4 && pick(0, 4) == 0 ? "ram:" : "drive";
-    assert_int_equal(shore__strings_add(&s.drives, drive), 0);
+    assert_int_equal(shore__addresses_parse(&s.drives, drive, NULL), 0);
     s.steps = STEPS;
     s.lr = 1e-2;
     s.min_lr = 1e-3;
