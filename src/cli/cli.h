@@ -68,6 +68,10 @@ void shore__cli_note(void *ctx, const char *text);                              
 int shore__cli_copy_budget(struct shore__run *run, uint64_t asked, uint32_t more, struct shore_diag *diag);
 /* A JSON object on one line of stdout; takes the reference. Returns the exit code. */
 int shore__cli_print_json(json_t *object);
+/* Reads a command's flags and words into args and *parsed. false: the help was asked for, or what is wrong has been
+ * said, and *code is the exit code. missing: what is said where there is no word; NULL: it needs none. */
+bool shore__cli_begin(const struct shore__command_line *line, int argc, char **argv, void *args,
+                      struct shore__parsed *parsed, const char *missing, int *code);
 /* Flushes stdout; an error there (a full disk) is exit code 1. */
 int shore__cli_finish(int code);
 

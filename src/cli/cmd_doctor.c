@@ -161,14 +161,8 @@ static int examine(const struct args *a) {
 int shore__cli_doctor(int argc, char **argv) {
     struct args a = {.json = false};
     struct shore__parsed parsed;
-    struct shore_diag diag = {{0}};
-    int rc = shore__options_parse(&line, argc, argv, &a, &parsed, &diag), code;
-    if (!rc && parsed.help) {
-        shore__options_help(&line, &a);
-        code = SHORE__EXIT_DONE;
-    } else {
-        code = rc ? shore__cli_fail(rc, &diag) : examine(&a);
-    }
+    int code;
+    if (shore__cli_begin(&line, argc, argv, &a, &parsed, NULL, &code)) code = examine(&a);
     shore__strings_free(&a.drives);
     return code;
 }

@@ -130,15 +130,10 @@ static int bench(const char *const *names, uint32_t n, const struct args *a) {
 int shore__cli_drive_bench(int argc, char **argv) {
     struct args a = {0};
     struct shore__parsed parsed;
-    struct shore_diag diag = {{0}};
     uint32_t n = 0;
-    int rc = shore__options_parse(&line, argc, argv, &a, &parsed, &diag);
-    if (!rc && parsed.help) {
-        shore__options_help(&line, &a);
-        return SHORE__EXIT_DONE;
-    }
+    int code;
+    if (!shore__cli_begin(&line, argc, argv, &a, &parsed, "which drive? Give a directory on it", &code)) return code;
     while (parsed.positional[n])
         n++;
-    if (!rc && n == 0) rc = shore__fail(&diag, SHORE_EUSAGE, "which drive? Give a directory on it");
-    return rc ? shore__cli_fail(rc, &diag) : bench(parsed.positional, n, &a);
+    return bench(parsed.positional, n, &a);
 }

@@ -39,14 +39,9 @@ int shore__cli_drive_list(int argc, char **argv) {
     struct shore__parsed parsed;
     struct shore_diag diag = {{0}};
     struct shore__run *run = NULL;
-    int code = SHORE__EXIT_DONE;
-    int rc = shore__options_parse(&line, argc, argv, &json, &parsed, &diag);
-    if (!rc && parsed.help) {
-        shore__options_help(&line, &json);
-        return code;
-    }
-    if (!rc && !parsed.positional[0]) rc = shore__fail(&diag, SHORE_EUSAGE, "which run? longshore drive list RUN");
-    if (!rc) rc = shore__run_open(parsed.positional[0], false, NULL, &run, &diag);
+    int code;
+    if (!shore__cli_begin(&line, argc, argv, &json, &parsed, "which run? longshore drive list RUN", &code)) return code;
+    int rc = shore__run_open(parsed.positional[0], false, NULL, &run, &diag);
     if (!rc && run->note) shore__cli_say("%s", run->note);
     code = rc ? shore__cli_fail(rc, &diag) : list(run, json);
     shore__run_close(run);

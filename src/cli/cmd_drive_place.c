@@ -265,13 +265,9 @@ static int command(enum what what, int argc, char **argv) {
     struct shore__parsed parsed;
     struct shore_diag diag = {{0}};
     struct shore__run *run = NULL;
-    int code = SHORE__EXIT_DONE;
-    int rc = shore__options_parse(line, argc, argv, &a, &parsed, &diag);
-    if (!rc && parsed.help) {
-        shore__options_help(line, &a);
-        goto end;
-    }
-    if (!rc && !parsed.positional[0])
+    int rc = 0, code;
+    if (!shore__cli_begin(line, argc, argv, &a, &parsed, NULL, &code)) goto end;
+    if (!parsed.positional[0])
         rc = shore__fail(&diag, SHORE_EUSAGE, "which run? longshore %.*s", (int)strcspn(line->synopsis, "["),
                          line->synopsis);
     if (!rc && !parsed.positional[1] && !(what == MOVE && a.speeds))

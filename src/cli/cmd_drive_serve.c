@@ -62,6 +62,8 @@ static int serve(const struct args *a) {
     struct shore_diag diag = {{0}};
     struct shore__serve_options o = {.root = a->root, .memory_bytes = a->memory_bytes, .build = shore_version()};
     int rc = a->root ? check_root(a->root, &diag) : 0;
+    if (a->stdio == (a->listen != NULL))
+        rc = shore__fail(&diag, SHORE_EUSAGE, "serve where? Give --stdio, or --listen SOCKET");
     signal(SIGPIPE, SIG_IGN);
     if (rc) {
         /* said below */
@@ -82,17 +84,8 @@ static int serve(const struct args *a) {
 int shore__cli_drive_serve(int argc, char **argv) {
     struct args a = {0};
     struct shore__parsed parsed;
-    struct shore_diag diag = {{0}};
-    int code = SHORE__EXIT_DONE;
-    int rc = shore__options_parse(&line, argc, argv, &a, &parsed, &diag);
-    if (!rc && !parsed.help && a.stdio == (a.listen != NULL))
-        rc = shore__fail(&diag, SHORE_EUSAGE, "serve where? Give --stdio, or --listen SOCKET");
-    if (rc)
-        code = shore__cli_fail(rc, &diag);
-    else if (parsed.help)
-        shore__options_help(&line, &a);
-    else
-        code = serve(&a);
+    int code;
+    if (shore__cli_begin(&line, argc, argv, &a, &parsed, NULL, &code)) code = serve(&a);
     free(a.listen);
     free(a.root);
     return code;

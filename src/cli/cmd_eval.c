@@ -143,20 +143,9 @@ static int evaluate(const char *path, struct args *a) {
 int shore__cli_eval(int argc, char **argv) {
     struct args a = {0};
     struct shore__parsed parsed;
-    struct shore_diag diag = {{0}};
+    const char *missing = "which model? Give a run or a Hugging Face directory: longshore eval RUN";
     int code;
-    int rc = shore__options_parse(&line, argc, argv, &a, &parsed, &diag);
-    if (!rc && !parsed.help && !parsed.positional[0])
-        rc =
-            shore__fail(&diag, SHORE_EUSAGE, "which model? Give a run or a Hugging Face directory: longshore eval RUN");
-    if (rc) {
-        code = shore__cli_fail(rc, &diag);
-    } else if (parsed.help) {
-        shore__options_help(&line, &a);
-        code = SHORE__EXIT_DONE;
-    } else {
-        code = evaluate(parsed.positional[0], &a);
-    }
+    if (shore__cli_begin(&line, argc, argv, &a, &parsed, missing, &code)) code = evaluate(parsed.positional[0], &a);
     shore__strings_free(&a.data);
     free(a.text_field);
     shore__strings_free(&a.moved);

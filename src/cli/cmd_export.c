@@ -53,6 +53,7 @@ static int export(const char *path, const struct args *a) {
     struct shore_diag diag = {{0}};
     struct shore__opened o;
     uint64_t buffers;
+    if (!a->out) return shore__cli_fail(shore__fail(&diag, SHORE_EUSAGE, "where to? Give --out DIR"), &diag);
     if (!shore__is_run(path) && !shore__run_is_half_replaced(path))
         return shore__cli_fail(shore__not_a_run(path, &diag), &diag);
     int rc = shore__cli_open(path, &a->moved, NULL, NULL, &o, &diag);
@@ -71,17 +72,8 @@ static int export(const char *path, const struct args *a) {
 int shore__cli_export(int argc, char **argv) {
     struct args a = {0};
     struct shore__parsed parsed;
-    struct shore_diag diag = {{0}};
-    int code = SHORE__EXIT_DONE;
-    int rc = shore__options_parse(&line, argc, argv, &a, &parsed, &diag);
-    if (!rc && !parsed.help && !parsed.positional[0])
-        rc = shore__fail(&diag, SHORE_EUSAGE, "which run? longshore export RUN --out DIR");
-    if (!rc && !parsed.help && !a.out) rc = shore__fail(&diag, SHORE_EUSAGE, "where to? Give --out DIR");
-    if (rc)
-        code = shore__cli_fail(rc, &diag);
-    else if (parsed.help)
-        shore__options_help(&line, &a);
-    else
+    int code;
+    if (shore__cli_begin(&line, argc, argv, &a, &parsed, "which run? longshore export RUN --out DIR", &code))
         code = export(parsed.positional[0], &a);
     free(a.out);
     shore__strings_free(&a.moved);

@@ -175,20 +175,9 @@ static int generate(const char *path, struct args *a) {
 int shore__cli_generate(int argc, char **argv) {
     struct args a = {.sampling = {.temperature = 0.8, .top_k = 40, .top_p = 1, .max_tokens = 200}};
     struct shore__parsed parsed;
-    struct shore_diag diag = {{0}};
+    const char *missing = "which model? Give a run or a Hugging Face directory: longshore generate RUN --prompt TEXT";
     int code;
-    int rc = shore__options_parse(&line, argc, argv, &a, &parsed, &diag);
-    if (!rc && !parsed.help && !parsed.positional[0])
-        rc = shore__fail(&diag, SHORE_EUSAGE,
-                         "which model? Give a run or a Hugging Face directory: longshore generate RUN --prompt TEXT");
-    if (rc) {
-        code = shore__cli_fail(rc, &diag);
-    } else if (parsed.help) {
-        shore__options_help(&line, &a);
-        code = SHORE__EXIT_DONE;
-    } else {
-        code = generate(parsed.positional[0], &a);
-    }
+    if (shore__cli_begin(&line, argc, argv, &a, &parsed, missing, &code)) code = generate(parsed.positional[0], &a);
     free(a.prompt);
     shore__strings_free(&a.moved);
     free(a.tokenizer);

@@ -51,6 +51,13 @@ static int fill(struct shore__run *run, const struct shore__train_args *args, co
     return rc ? rc : shore_fleet_digest(*fleet, false, digest, diag);
 }
 
+static int name_model(struct shore__settings *s, const char *directory, struct shore_diag *diag) {
+    if (directory && s->model)
+        return shore__fail(diag, SHORE_EUSAGE, "the model is named twice: by --model and by itself");
+    if (directory && !(s->model = strdup(directory))) return shore__fail(diag, -ENOMEM, "out of memory");
+    return s->model ? 0 : shore__fail(diag, SHORE_EUSAGE, "which model? longshore import DIR --drive PATH --out RUN");
+}
+
 static int import(struct shore__train_args *args, const struct shore__parsed *parsed) {
     struct shore__settings *s = &args->settings;
     struct shore__tokenizer *tokenizer = NULL;
@@ -62,7 +69,8 @@ static int import(struct shore__train_args *args, const struct shore__parsed *pa
     unsigned char digest[16];
     char hex[33], processor[SHORE__PROCESSOR_BYTES];
     uint64_t minimum_bytes = 0;
-    int rc = shore__train_take_drives(args, &diag), code = SHORE__EXIT_DONE;
+    int rc = name_model(s, parsed->positional[0], &diag), code = SHORE__EXIT_DONE;
+    if (!rc) rc = shore__train_take_drives(args, &diag);
     if (!rc && !s->data.count && (s->val_data.count || s->val_share > 0 || s->epochs > 0))
         rc = shore__fail(&diag, SHORE_EUSAGE, "--val-data, --val-share and --epochs need --data FILE...");
     if (!rc && !s->drives.count) rc = shore__fail(&diag, SHORE_EUSAGE, "where is the state to live? Give --drive DIR");
@@ -112,24 +120,9 @@ int shore__cli_import(int argc, char **argv) {
     const struct shore__command_line line = import_line();
     struct shore__train_args args;
     struct shore__parsed parsed;
-    struct shore_diag diag = {{0}};
     shore__train_args_init(&args);
-    int code = SHORE__EXIT_DONE;
-    int rc = shore__options_parse(&line, argc, argv, &args, &parsed, &diag);
-    if (!rc && !parsed.help && parsed.positional[0]) {
-        if (args.settings.model)
-            rc = shore__fail(&diag, SHORE_EUSAGE, "the model is named twice: by --model and by itself");
-        else if (!(args.settings.model = strdup(parsed.positional[0])))
-            rc = shore__fail(&diag, -ENOMEM, "out of memory");
-    }
-    if (!rc && !parsed.help && !args.settings.model)
-        rc = shore__fail(&diag, SHORE_EUSAGE, "which model? longshore import DIR --drive PATH --out RUN");
-    if (rc)
-        code = shore__cli_fail(rc, &diag);
-    else if (parsed.help)
-        shore__options_help(&line, &args);
-    else
-        code = import(&args, &parsed);
+    int code;
+    if (shore__cli_begin(&line, argc, argv, &args, &parsed, NULL, &code)) code = import(&args, &parsed);
     shore__train_args_free(&args);
     return code;
 }

@@ -191,16 +191,11 @@ int shore__cli_inspect(int argc, char **argv) {
     struct shore_diag diag = {{0}};
     struct shore__run *run = NULL;
     bool opened = false;
-    int code = SHORE__EXIT_DONE;
-    int rc = shore__options_parse(&line, argc, argv, &a, &parsed, &diag);
-    if (!rc && parsed.help) {
-        shore__options_help(&line, &a);
-        goto end;
-    }
-    if (!rc && !parsed.positional[0]) rc = shore__fail(&diag, SHORE_EUSAGE, "which run? longshore inspect RUN");
+    int code, rc = 0;
+    if (!shore__cli_begin(&line, argc, argv, &a, &parsed, "which run? longshore inspect RUN", &code)) goto end;
     a.digest |= a.deep;
-    if (!rc && shore__option_given(&line, &parsed, "accept-step")) a.accept = &a.accept_step;
-    if (!rc && !a.digest && (a.accept || a.memory))
+    if (shore__option_given(&line, &parsed, "accept-step")) a.accept = &a.accept_step;
+    if (!a.digest && (a.accept || a.memory))
         rc = shore__fail(&diag, SHORE_EUSAGE, "--%s goes with --digest or --deep", a.accept ? "accept-step" : "memory");
     if (!rc) rc = shore__run_open(parsed.positional[0], false, a.moved.count ? &a.moved : NULL, &run, &diag);
     if (!rc && run->note) shore__cli_say("%s", run->note);

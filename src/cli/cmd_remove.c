@@ -20,13 +20,9 @@ int shore__cli_remove(int argc, char **argv) {
     struct shore__parsed parsed;
     struct shore_diag diag = {{0}};
     bool begun = false;
-    int rc = shore__options_parse(&line, argc, argv, &a, &parsed, &diag);
-    if (!rc && parsed.help) {
-        shore__options_help(&line, &a);
-        return SHORE__EXIT_DONE;
-    }
-    if (!rc && !parsed.positional[0]) rc = shore__fail(&diag, SHORE_EUSAGE, "which run? longshore remove RUN");
-    if (!rc && a.itself) rc = shore__run_claim(parsed.positional[0], &diag);
+    int rc = 0, code;
+    if (!shore__cli_begin(&line, argc, argv, &a, &parsed, "which run? longshore remove RUN", &code)) return code;
+    if (a.itself) rc = shore__run_claim(parsed.positional[0], &diag);
     if (!rc) rc = shore__run_remove(parsed.positional[0], &begun, shore__cli_note, NULL, &diag);
     if (!rc) return SHORE__EXIT_DONE;
     if (!begun) return shore__cli_fail(rc, &diag);

@@ -67,20 +67,19 @@ static const struct shore__command_line list_line = {
     .positional = 1,
 };
 
-/* Parses, prints help (*help), and wants as many words as the command takes. */
-static int parse(const struct shore__command_line *line, int argc, char **argv, struct args *a,
-                 struct shore__parsed *parsed, struct shore_diag *diag) {
-    int rc = shore__options_parse(line, argc, argv, a, parsed, diag);
-    if (rc) return rc;
-    if (parsed->help) {
-        shore__options_help(line, a);
-        return 0;
-    }
-    if (!parsed->positional[0]) return shore__fail(diag, SHORE_EUSAGE, "which run? longshore %s RUN", line->command);
-    if (line->positional > 1 && !parsed->positional[1])
-        return shore__fail(diag, SHORE_EUSAGE, "which snapshot? longshore %s %s NAME", line->command,
-                           parsed->positional[0]);
-    return 0;
+/* As shore__cli_begin(), and wants as many words as the command takes. */
+static bool begin(const struct shore__command_line *line, int argc, char **argv, struct args *a,
+                  struct shore__parsed *parsed, int *code) {
+    struct shore_diag diag = {{0}};
+    if (!shore__cli_begin(line, argc, argv, a, parsed, NULL, code)) return false;
+    int rc = 0;
+    if (!parsed->positional[0])
+        rc = shore__fail(&diag, SHORE_EUSAGE, "which run? longshore %s RUN", line->command);
+    else if (line->positional > 1 && !parsed->positional[1])
+        rc = shore__fail(&diag, SHORE_EUSAGE, "which snapshot? longshore %s %s NAME", line->command,
+                         parsed->positional[0]);
+    if (rc) *code = shore__cli_fail(rc, &diag);
+    return !rc;
 }
 
 /* opened: whether the drives could be. */
@@ -109,9 +108,9 @@ int shore__cli_snapshot(int argc, char **argv) {
     struct shore_diag diag = {{0}};
     struct shore__run *run = NULL;
     bool opened = false;
-    int rc = parse(&snapshot_line, argc, argv, &a, &parsed, &diag);
-    if (!rc && parsed.help) return SHORE__EXIT_DONE;
-    if (!rc && a.itself) rc = shore__run_claim(parsed.positional[0], &diag);
+    int rc = 0, code;
+    if (!begin(&snapshot_line, argc, argv, &a, &parsed, &code)) return code;
+    if (a.itself) rc = shore__run_claim(parsed.positional[0], &diag);
     if (!rc) rc = shore__run_open(parsed.positional[0], true, NULL, &run, &diag);
     if (!rc && run->note) shore__cli_say("%s", run->note);
     if (!rc) rc = a.remove ? drop(run, parsed.positional[1], &diag) : make(run, parsed.positional[1], &opened, &diag);
@@ -127,10 +126,10 @@ int shore__cli_rollback(int argc, char **argv) {
     struct shore__run *run = NULL;
     struct shore__snapshot s = {.step = 0};
     uint64_t from = 0;
-    int rc = parse(&rollback_line, argc, argv, &a, &parsed, &diag);
-    if (!rc && parsed.help) return SHORE__EXIT_DONE;
+    int rc = 0, code;
+    if (!begin(&rollback_line, argc, argv, &a, &parsed, &code)) return code;
     const char *name = parsed.positional[1];
-    if (!rc && a.itself) rc = shore__run_claim(parsed.positional[0], &diag);
+    if (a.itself) rc = shore__run_claim(parsed.positional[0], &diag);
     if (!rc) rc = shore__run_open_to_roll_back(parsed.positional[0], &run, &diag);
     if (!rc && run->note) shore__cli_say("%s", run->note);
     if (!rc) rc = shore__snapshot_read(run->path, name, &s, &diag);
@@ -140,7 +139,6 @@ int shore__cli_rollback(int argc, char **argv) {
         rc = shore__run_rollback(run, name, shore__cli_note, NULL, shore__cli_work,
                                  a.quiet ? NULL : (void *)"putting the state back", &from, &diag);
     shore__cli_progress_end();
-    int code = SHORE__EXIT_DONE;
     if (rc == -ECANCELED) {
         shore__cli_say("stopped: the state is where it was");
         code = SHORE__EXIT_FAILED;
@@ -186,10 +184,10 @@ int shore__cli_snapshots(int argc, char **argv) {
     struct shore_diag diag = {{0}};
     size_t i;
     json_t *o, *list = NULL;
-    int rc = parse(&list_line, argc, argv, &a, &parsed, &diag);
-    if (!rc && parsed.help) return SHORE__EXIT_DONE;
+    int rc = 0, code;
+    if (!begin(&list_line, argc, argv, &a, &parsed, &code)) return code;
     const char *path = parsed.positional[0];
-    if (!rc && !shore__is_run(path)) rc = shore__not_a_run(path, &diag);
+    if (!shore__is_run(path)) rc = shore__not_a_run(path, &diag);
     if (!rc && !(list = shore__cli_snapshots_json(path, &diag))) rc = SHORE_EINPUT;
     if (rc) return shore__cli_fail(rc, &diag);
     if (a.json)

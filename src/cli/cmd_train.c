@@ -365,17 +365,11 @@ static int resumed_run(const struct shore__train_args *args, const struct shore_
 int shore__cli_train(int argc, char **argv) {
     struct shore__train_args args;
     struct shore__parsed parsed;
-    struct shore_diag diag = {{0}};
     shore__train_args_init(&args);
-    int rc = shore__options_parse(&shore__train_line, argc, argv, &args, &parsed, &diag);
-    int code = SHORE__EXIT_DONE;
+    int code;
+    bool begins = shore__cli_begin(&shore__train_line, argc, argv, &args, &parsed, NULL, &code);
     if (shore__option_given(&shore__train_line, &parsed, "accept-step")) args.accept = &args.accept_step;
-    if (rc)
-        code = shore__cli_fail(rc, &diag);
-    else if (parsed.help)
-        shore__options_help(&shore__train_line, &args);
-    else
-        code = args.resume ? resumed_run(&args, &parsed) : fresh_run(&args, &parsed);
+    if (begins) code = args.resume ? resumed_run(&args, &parsed) : fresh_run(&args, &parsed);
     shore__train_args_free(&args);
     return code;
 }

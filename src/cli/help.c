@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "base/units.h"
-#include "cli/options.h"
+#include "cli/cli.h"
 
 enum { LEFT = 30, WIDTH = 110 };
 
@@ -113,4 +113,18 @@ void shore__options_help(const struct shore__command_line *line, const void *tar
         option_help(&shore__remote_options[i], &none);
     }
     if (line->notes) printf("\n%s\n", line->notes);
+}
+
+bool shore__cli_begin(const struct shore__command_line *line, int argc, char **argv, void *args,
+                      struct shore__parsed *parsed, const char *missing, int *code) {
+    struct shore_diag diag = {{0}};
+    int rc = shore__options_parse(line, argc, argv, args, parsed, &diag);
+    *code = SHORE__EXIT_DONE;
+    if (!rc && parsed->help) {
+        shore__options_help(line, args);
+        return false;
+    }
+    if (!rc && missing && !parsed->positional[0]) rc = shore__fail(&diag, SHORE_EUSAGE, "%s", missing);
+    if (rc) *code = shore__cli_fail(rc, &diag);
+    return !rc;
 }

@@ -122,16 +122,13 @@ int shore__bench_command(const struct shore__command_line *line, int argc, char 
                          struct shore__strings *drives, int (*run)(const void *args)) {
     struct shore__parsed parsed;
     struct shore_diag diag = {{0}};
-    int code = SHORE__EXIT_DONE;
-    int rc = shore__options_parse(line, argc, argv, args, &parsed, &diag);
-    if (!rc && !parsed.help && !drives->count)
-        rc = shore__fail(&diag, SHORE_EUSAGE, "which drive? Give --drive DIR, a directory on it");
-    if (rc)
-        code = shore__cli_fail(rc, &diag);
-    else if (parsed.help)
-        shore__options_help(line, args);
-    else
+    int code;
+    bool begins = shore__cli_begin(line, argc, argv, args, &parsed, NULL, &code);
+    if (begins && drives->count)
         code = run(args);
+    else if (begins)
+        code = shore__cli_fail(shore__fail(&diag, SHORE_EUSAGE, "which drive? Give --drive DIR, a directory on it"),
+                               &diag);
     shore__strings_free(drives);
     return code;
 }

@@ -129,10 +129,6 @@ static int run(const struct args *a) {
 int shore__bench_compute(int argc, char **argv) {
     struct args a = {.rows = 1024, .d_model = 768, .slice = 2048};
     struct shore__parsed parsed;
-    struct shore_diag diag = {{0}};
-    int rc = shore__options_parse(&line, argc, argv, &a, &parsed, &diag);
-    if (rc) return shore__cli_fail(rc, &diag);
-    if (!parsed.help) return run(&a);
-    shore__options_help(&line, &a);
-    return SHORE__EXIT_DONE;
+    int code;
+    return shore__cli_begin(&line, argc, argv, &a, &parsed, NULL, &code) ? run(&a) : code;
 }

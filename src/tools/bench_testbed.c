@@ -447,17 +447,9 @@ static int run(const struct args *a, const char *name) {
 int shore__bench_testbed(int argc, char **argv) {
     struct args a = {.steps = 2, .link_share = 0.25};
     struct shore__parsed parsed;
-    struct shore_diag diag = {{0}};
-    int code = SHORE__EXIT_DONE;
-    int rc = shore__options_parse(&line, argc, argv, &a, &parsed, &diag);
-    if (!rc && !parsed.help && !parsed.positional[0])
-        rc = shore__fail(&diag, SHORE_EUSAGE, "which testbed? longshore bench testbed smart-infinity, or a file");
-    if (rc)
-        code = shore__cli_fail(rc, &diag);
-    else if (parsed.help)
-        shore__options_help(&line, &a);
-    else
-        code = run(&a, parsed.positional[0]);
+    const char *missing = "which testbed? longshore bench testbed smart-infinity, or a file";
+    int code;
+    if (shore__cli_begin(&line, argc, argv, &a, &parsed, missing, &code)) code = run(&a, parsed.positional[0]);
     free(a.drives);
     free(a.modes);
     free(a.dir);

@@ -372,16 +372,9 @@ static int verify(struct verify *v) {
 int shore__cli_verify(int argc, char **argv) {
     const struct shore__command_line line = verify_line();
     struct verify v = {0};
-    struct shore_diag diag = {{0}};
     shore__train_args_init(&v.args);
-    int code = SHORE__EXIT_DONE;
-    int rc = shore__options_parse(&line, argc, argv, &v, &v.parsed, &diag);
-    if (rc)
-        code = shore__cli_fail(rc, &diag);
-    else if (v.parsed.help)
-        shore__options_help(&line, &v);
-    else
-        code = verify(&v);
+    int code;
+    if (shore__cli_begin(&line, argc, argv, &v, &v.parsed, NULL, &code)) code = verify(&v);
     shore__train_args_free(&v.args);
     return code;
 }
