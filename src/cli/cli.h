@@ -122,15 +122,38 @@ struct shore__opened {
     enum shore__products products;
     uint32_t threads;
 };
+/* What `eval` and `generate` take of it, as rows of their tables. */
+struct shore__model_args {
+    char *tokenizer;
+    struct shore__strings moved; /* OLD=NEW */
+    uint64_t memory;
+    uint32_t threads;
+    enum shore__products products; /* 0: auto, as the run or the processor has it */
+    unsigned precision;            /* 0: auto, 1: bf16, 2: fp32 */
+};
+#define SHORE__MOVED_OPTION(target, field) \
+    SHORE__OPTION(target, LIST, "drive", field, "OLD=NEW...", "where a drive of the run is now")
+#define SHORE__MODEL_OPTIONS(target, field)                                                                       \
+    SHORE__OPTION(target, TEXT, "tokenizer", field.tokenizer, "DIR|bytes",                                        \
+                  "of a model directory that has none; otherwise its own"),                                       \
+        SHORE__OPTION(target, SIZE, "memory", field.memory, "SIZE",                                               \
+                      "the budget; otherwise half of the machine's memory"),                                      \
+        SHORE__CHOICE(target, "precision", field.precision, "auto|bf16|fp32",                                     \
+                      "of parameters and activations; auto: the run's, or bf16"),                                 \
+        SHORE__CHOICE(target, "products", field.products, "auto|bf16|fp32",                                       \
+                      "what matrix products run as; auto: the run's, or by processor"),                           \
+        SHORE__OPTION(target, U32, "threads", field.threads, "N", "compute threads; otherwise the run's, or all", \
+                      .most = SHORE__THREADS_MOST),                                                               \
+        SHORE__MOVED_OPTION(target, field.moved)
+void shore__model_args_free(struct shore__model_args *a);
+
 /* Opens a run (at its committed step) or a Hugging Face directory, with the tokenizer. moved: drives that lie
  * elsewhere; tokenizer, data: what was given for a directory. Each may be NULL. */
 int shore__cli_open(const char *path, const struct shore__strings *moved, const char *tokenizer,
                     const struct shore__strings *data, struct shore__opened *out, struct shore_diag *diag);
 void shore__cli_close(struct shore__opened *opened);
-/* What to compute with: as --precision (0: auto, 1: bf16, 2: fp32), --products and --threads say, or as the run does.
- */
-struct shore__compute_options shore__cli_compute(const struct shore__opened *o, unsigned precision,
-                                                 enum shore__products products, uint32_t threads);
+/* What to compute with: as the flags say, or as the run does. */
+struct shore__compute_options shore__cli_compute(const struct shore__opened *o, const struct shore__model_args *a);
 /* Says what of a model's description is not taken as it stands. */
 void shore__cli_say_model(const struct shore__arch *arch, bool trains);
 /* Refuses a --seq-len beyond the positions that a model has. */

@@ -8,13 +8,12 @@
 #include "cli/summary.h"
 
 struct args {
-    char *tokenizer;
-    struct shore__strings data, moved;
+    struct shore__model_args model;
+    struct shore__strings data;
     char *text_field;
-    uint64_t memory, max_tokens;
-    uint32_t seq_len, threads;
-    enum shore__products products;
-    unsigned precision, special_tokens; /* 0: the run's */
+    uint64_t max_tokens;
+    uint32_t seq_len;
+    unsigned special_tokens; /* 0: the run's */
     bool skip_bad_rows;
     bool json, quiet;
 };
@@ -30,12 +29,7 @@ static const struct shore__option options[] = {
            "in that text; parse: those of the tokenizer get their ids; auto: as in the run's data, or text"),
     OPTION(U64, "max-tokens", max_tokens, "N", "measure the first N tokens only; 0: all"),
     OPTION(U32, "seq-len", seq_len, "N", "tokens of a window; otherwise the run's, or the model's up to 1024"),
-    OPTION(TEXT, "tokenizer", tokenizer, "DIR|bytes", "of a model directory that has none; otherwise its own"),
-    OPTION(SIZE, "memory", memory, "SIZE", "the budget; otherwise half of the machine's memory"),
-    CHOICE("precision", precision, "auto|bf16|fp32", "of parameters and activations; auto: the run's, or bf16"),
-    CHOICE("products", products, "auto|bf16|fp32", "what matrix products run as; auto: the run's, or by processor"),
-    OPTION(U32, "threads", threads, "N", "compute threads; otherwise the run's, or all", .most = SHORE__THREADS_MOST),
-    OPTION(LIST, "drive", moved, "OLD=NEW...", "where a drive of the run is now"),
+    SHORE__MODEL_OPTIONS(struct args, model),
     OPTION(FLAG, "json", json, NULL, "one JSON object on one line"),
     OPTION(FLAG, "quiet", quiet, NULL, "no progress"),
 };
@@ -62,7 +56,7 @@ static int build_data(const struct args *a, const struct shore__opened *o, struc
         return shore__fail(diag, SHORE_EUSAGE, "--special-tokens parse: bytes have no special tokens in a text");
     const char *temporary = getenv("TMPDIR");
     const struct shore__reading how = {.parse_special = parse,
-                                       .threads = a->threads,
+                                       .threads = a->model.threads,
                                        .progress = shore__cli_work,
                                        .progress_ctx = a->quiet ? NULL : (void *)"reading the text",
                                        .note = shore__cli_note,
@@ -70,7 +64,7 @@ static int build_data(const struct args *a, const struct shore__opened *o, struc
                                                      : o->run      ? o->run->settings.text_field
                                                                    : NULL,
                                        .skip_bad_rows = a->skip_bad_rows,
-                                       .memory_bytes = a->memory};
+                                       .memory_bytes = a->model.memory};
     return shore__dataset_build_unnamed((const char *const *)a->data.item, a->data.count, &how, o->tokenizer,
                                         o->model->arch.vocab, temporary && *temporary ? temporary : "/tmp", out, diag);
 }
@@ -103,7 +97,7 @@ static int evaluate(const char *path, struct args *a) {
     struct shore__eval_result result;
     struct shore_diag diag = {{0}};
     int code = SHORE__EXIT_DONE;
-    int rc = shore__cli_open(path, &a->moved, a->tokenizer, &a->data, &o, &diag);
+    int rc = shore__cli_open(path, &a->model.moved, a->model.tokenizer, &a->data, &o, &diag);
     if (rc) return shore__cli_fail(rc, &diag);
     shore__cli_catch_signals("longshore: stopping; nothing is left behind\n");
     if (a->data.count) {
@@ -117,8 +111,8 @@ static int evaluate(const char *path, struct args *a) {
             rc = shore__fail(&diag, SHORE_EUSAGE, "which text? Give --data FILE... (%s has no validation data)", path);
     }
     struct shore__infer_options infer = {
-        .memory_bytes = a->memory,
-        .compute = shore__cli_compute(&o, a->precision, a->products, a->threads),
+        .memory_bytes = a->model.memory,
+        .compute = shore__cli_compute(&o, &a->model),
         .seq_len = a->seq_len,
     };
     if (!infer.seq_len)
@@ -126,7 +120,7 @@ static int evaluate(const char *path, struct args *a) {
                         : o.model->arch.max_positions < 1024 ? o.model->arch.max_positions
                                                              : 1024;
     if (!rc) rc = shore__cli_check_length(&o.model->arch, infer.seq_len, &diag);
-    if (!rc) rc = shore__budget(a->memory, 0, 0, &infer.memory_bytes, &diag);
+    if (!rc) rc = shore__budget(a->model.memory, 0, 0, &infer.memory_bytes, &diag);
     if (!rc && !built)
         rc = shore__run_check_data(o.run, true, shore__cli_work, a->quiet ? NULL : (void *)"checking the text", &diag);
     struct shore__weights_of weights = {.model = o.model, .fleet = o.fleet, .source = o.source};
@@ -148,7 +142,6 @@ int shore__cli_eval(int argc, char **argv) {
     if (shore__cli_begin(&line, argc, argv, &a, &parsed, missing, &code)) code = evaluate(parsed.positional[0], &a);
     shore__strings_free(&a.data);
     free(a.text_field);
-    shore__strings_free(&a.moved);
-    free(a.tokenizer);
+    shore__model_args_free(&a.model);
     return code;
 }

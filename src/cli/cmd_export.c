@@ -20,7 +20,7 @@ static const struct shore__option options[] = {
            "these rounded to the nearest, an error where one is too large"),
     OPTION(SIZE, "shard-size", shard, "SIZE", "of the files that the weights are split into (default 5GiB)"),
     OPTION(SIZE, "memory", memory, "SIZE", "the budget; otherwise little is taken"),
-    OPTION(LIST, "drive", moved, "OLD=NEW...", "where a drive of the run is now"),
+    SHORE__MOVED_OPTION(struct args, moved),
     OPTION(FLAG, "quiet", quiet, NULL, "no progress"),
 };
 

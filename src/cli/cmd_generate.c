@@ -6,18 +6,12 @@
 #include "cli/cli.h"
 
 struct args {
-    char *tokenizer;
+    struct shore__model_args model;
     char *prompt;
     struct shore__sampling sampling;
-    struct shore__strings moved;
-    uint64_t memory;
-    uint32_t threads;
-    enum shore__products products;
-    unsigned precision; /* 0: the run's */
     bool bos, json;
 };
 #define OPTION(...) SHORE__OPTION(struct args, __VA_ARGS__)
-#define CHOICE(...) SHORE__CHOICE(struct args, __VA_ARGS__)
 static const struct shore__option options[] = {
     OPTION(TEXT, "prompt", prompt, "TEXT", "what to continue; otherwise a new text is begun"),
     OPTION(U32, "max-tokens", sampling.max_tokens, "N", "tokens to add at most", .least = 1),
@@ -26,12 +20,7 @@ static const struct shore__option options[] = {
     OPTION(REAL, "top-p", sampling.top_p, "X", "choose among the likeliest that hold this share", .most = 1),
     OPTION(U64, "seed", sampling.seed, "N", "the same seed draws the same text"),
     OPTION(FLAG, "bos", bos, NULL, "put the model's begin-of-text token first, as Llama models expect"),
-    OPTION(TEXT, "tokenizer", tokenizer, "DIR|bytes", "of a model directory that has none; otherwise its own"),
-    OPTION(SIZE, "memory", memory, "SIZE", "the budget; otherwise half of the machine's memory"),
-    CHOICE("precision", precision, "auto|bf16|fp32", "of parameters and activations; auto: the run's, or bf16"),
-    CHOICE("products", products, "auto|bf16|fp32", "what matrix products run as; auto: the run's, or by processor"),
-    OPTION(U32, "threads", threads, "N", "compute threads; otherwise the run's, or all", .most = SHORE__THREADS_MOST),
-    OPTION(LIST, "drive", moved, "OLD=NEW...", "where a drive of the run is now"),
+    SHORE__MODEL_OPTIONS(struct args, model),
     OPTION(FLAG, "json", json, NULL, "one JSON object on one line: prompt, text, tokens, ended"),
 };
 
@@ -125,7 +114,7 @@ static int generate(const char *path, struct args *a) {
     struct stream stream = {.silent = a->json};
     struct shore_diag diag = {{0}};
     int code = SHORE__EXIT_DONE;
-    int rc = shore__cli_open(path, &a->moved, a->tokenizer, NULL, &o, &diag);
+    int rc = shore__cli_open(path, &a->model.moved, a->model.tokenizer, NULL, &o, &diag);
     if (rc) return shore__cli_fail(rc, &diag);
     if (o.run && shore__run_without_tokenizer(o.run))
         shore__cli_say("the run was made from token files without a tokenizer: text is taken and shown as bytes");
@@ -140,10 +129,10 @@ static int generate(const char *path, struct args *a) {
         shore__cli_say("the model has %u positions: at most %u tokens follow", positions, a->sampling.max_tokens);
     }
     struct shore__infer_options infer = {
-        .compute = shore__cli_compute(&o, a->precision, a->products, a->threads),
+        .compute = shore__cli_compute(&o, &a->model),
         .seq_len = ids.count + a->sampling.max_tokens,
     };
-    if (!rc) rc = shore__budget(a->memory, 0, 0, &infer.memory_bytes, &diag);
+    if (!rc) rc = shore__budget(a->model.memory, 0, 0, &infer.memory_bytes, &diag);
     size_t prompt_bytes = 0;
     if (!rc) {
         stream.tokenizer = o.tokenizer;
@@ -179,7 +168,6 @@ int shore__cli_generate(int argc, char **argv) {
     int code;
     if (shore__cli_begin(&line, argc, argv, &a, &parsed, missing, &code)) code = generate(parsed.positional[0], &a);
     free(a.prompt);
-    shore__strings_free(&a.moved);
-    free(a.tokenizer);
+    shore__model_args_free(&a.model);
     return code;
 }
