@@ -1,7 +1,7 @@
 # The state engine as other programs link it, liblongshore.so and liblongshore.a, and what is installed.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
-foreach(room base number near storage drive)
+foreach(room base number near storage drive stream)
   list(APPEND engine_objects $<TARGET_OBJECTS:shore_${room}>)
 endforeach()
 set(engine_packages libxxhash)

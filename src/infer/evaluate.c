@@ -1,13 +1,16 @@
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/diag.h"
 #include "base/units.h"
 #include "infer/generate.h"
-#include "infer/pass.h"
+#include "number/bf16.h"
+#include "pass/pass.h"
 #include "plan/inference.h"
 
-#define BATCH_ROWS 4096u /* evaluated together: parameters are fetched once for them */
+#define SOURCE_SEGMENTS 4u /* read from a directory at a time */
+#define BATCH_ROWS 4096u   /* evaluated together: parameters are fetched once for them */
 
 /* Everything opened for inference with a budget. */
 struct session {
@@ -15,16 +18,55 @@ struct session {
     struct shore__stream *stream;
     struct shore__region_list rows;
     struct shore__memory memory;
-    struct shore__pager *pager;
+    struct shore__parameters *parameters;
     struct shore__pass pass;
+    struct shore__source *source; /* of a directory, whose segments come to staging first */
+    float *staging;
 };
 
 static void close_session(struct session *s) {
-    shore__pager_close(s->pager);
+    shore__parameters_close(s->parameters);
     if (s->stream) s->c->ops->stream_close(s->c, s->stream);
     if (s->c) shore__memory_close(&s->memory, s->c);
     if (s->c) s->c->ops->close(s->c);
     shore__regions_close(&s->rows);
+    free(s->staging);
+}
+
+/* To the parameters that a run of these weights has: ties go the way of its masters' split. */
+static void round_as_masters(uint16_t *out, const float *in, size_t elems) {
+    uint16_t lo;
+    for (size_t i = 0; i < elems; i++)
+        shore__split_f32(in[i], &out[i], &lo);
+}
+
+static int read_source(void *ctx, uint32_t block, uint32_t segment, uint32_t count, void *dst,
+                       struct shore_diag *diag) {
+    const struct session *s = ctx;
+    for (uint32_t done = 0, n; done < count; done += n) {
+        n = count - done < SOURCE_SEGMENTS ? count - done : SOURCE_SEGMENTS;
+        int rc = shore__source_read(s->source, block, segment + done, n, s->staging, diag);
+        if (rc) return rc;
+        size_t at = (size_t)done * SHORE_SEGMENT_ELEMS, elems = (size_t)n * SHORE_SEGMENT_ELEMS;
+        if (s->c->mode == SHORE__F32)
+            memcpy((float *)dst + at, s->staging, elems * sizeof(float));
+        else
+            round_as_masters((uint16_t *)dst + at, s->staging, elems);
+    }
+    return 0;
+}
+
+static int open_parameters(const struct shore__weights_of *of, const struct shore__residency *r, struct session *s,
+                           struct shore_diag *diag) {
+    struct shore__parameters_of from = {.model = of->model, .fleet = of->fleet};
+    if (of->source) {
+        from.read = read_source;
+        from.read_ctx = s;
+        s->source = of->source;
+        s->staging = malloc((size_t)SOURCE_SEGMENTS * SHORE_SEGMENT_ELEMS * sizeof(float));
+        if (!s->staging) return shore__fail(diag, -ENOMEM, "out of memory for the parameter pages");
+    }
+    return shore__parameters_open(&from, s->c, s->stream, r, &s->memory, &s->parameters, diag);
 }
 
 /* Memory for the plan; compute and the pages in it. */
@@ -35,12 +77,14 @@ static int open_plan(const struct shore__weights_of *of, const struct shore__inf
     if (!rc) rc = shore__memory_open(&s->memory, &s->rows, s->c, diag);
     if (!rc) rc = s->c->ops->stream_open(s->c, &s->stream, diag);
     if (!rc) rc = s->c->ops->make(s->c, shapes, shore__memory_at(&s->memory, "workspace", 0), workspace_bytes, diag);
-    if (!rc) rc = shore__pager_open(of, s->c, s->stream, &plan->residency, &s->memory, &s->pager, diag);
+    if (!rc) rc = open_parameters(of, &plan->residency, s, diag);
     if (rc) return rc;
     struct shore_fleet_info info = {.size = sizeof info};
     if (of->fleet) shore_fleet_info(of->fleet, &info);
-    shore__pager_set_step(s->pager, info.step);
-    s->pass = (struct shore__pass){.m = of->model, .c = s->c, .stream = s->stream, .pager = s->pager};
+    struct shore_pages *pages = shore__parameters_pages(s->parameters);
+    shore_pages_set_step(pages, info.step);
+    s->pass = (struct shore__pass){
+        .m = of->model, .c = s->c, .stream = s->stream, .parameters = s->parameters, .pages = pages};
     return 0;
 }
 
@@ -139,8 +183,8 @@ int shore__generate(const struct shore__weights_of *weights, const struct shore_
     struct shore__batch_shape tokens = shore__batch_shape(1, want);
     int rc = open_session(weights, &o, &tokens, work, &s, diag);
     if (!rc)
-        rc = shore__generate_in(s.pager, m, s.c, s.stream, shore__memory_both(&s.memory, "generation", 0), work, prompt,
-                                nprompt, sampling, emit, ctx, diag);
+        rc = shore__generate_in(s.parameters, m, s.c, s.stream, shore__memory_both(&s.memory, "generation", 0), work,
+                                prompt, nprompt, sampling, emit, ctx, diag);
     close_session(&s);
     return rc;
 }

@@ -6,13 +6,13 @@
 
 #include "base/diag.h"
 #include "base/prng.h"
-#include "infer/pass.h"
+#include "pass/pass.h"
 
 struct generation {
     const struct shore__model *m;
     struct shore__compute *c;
     struct shore__stream *stream;
-    struct shore__pager *pager;
+    struct shore__parameters *parameters;
     size_t capacity, filled; /* positions of the cache */
     shore__buf x, inner, normed, stats, cos_sin, cache;
     struct shore__both tokens, logits;
@@ -76,9 +76,9 @@ static int attend_cached(void *ctx, struct shore__compute *c, struct shore__stre
 
 static int layer(struct generation *g, uint32_t l, size_t rows, struct shore_diag *diag) {
     struct shore__weights w;
-    int rc = shore__pager_layer(g->pager, l, &w, diag);
+    int rc = shore__parameters_layer(g->parameters, l, &w, diag);
     if (rc) return rc;
-    shore__pager_want_layer(g->pager, l + 1);
+    shore__parameters_want_layer(g->parameters, l + 1);
     struct shore__inner in = shore__inner_at(g->m, g->c->mode, rows, g->inner, true, SHORE__NO_BUF);
     struct attending attending = {g, l, rows};
     rc = shore__layer_forward_attending(g->m, g->c, g->stream, &w, rows, g->x, &in, g->x, attend_cached, &attending);
@@ -93,7 +93,7 @@ static int embed(struct generation *g, const uint32_t *tokens, size_t rows, stru
         ids[i] = (int32_t)tokens[i];
     rc = g->c->ops->put(g->c, g->stream, g->tokens.device, ids, rows * 4);
     if (rc) return op_failed(diag, rc);
-    return shore__embed(g->m, g->c, g->stream, g->pager, g->tokens, rows, rows, g->filled, g->x, diag);
+    return shore__embed(g->m, g->c, g->stream, g->parameters, g->tokens, rows, rows, g->filled, g->x, diag);
 }
 
 static int last_logits(struct generation *g, size_t rows, struct shore_diag *diag) {
@@ -101,15 +101,15 @@ static int last_logits(struct generation *g, size_t rows, struct shore_diag *dia
     const struct shore__compute_ops *op = g->c->ops;
     struct shore__weights w;
     size_t row = m->arch.d_model * shore__mode_bytes(g->c->mode);
-    int rc = shore__pager_tail(g->pager, shore__model_head(m), &w, diag);
+    int rc = shore__parameters_tail(g->parameters, shore__model_head(m), &w, diag);
     if (rc) return rc;
     rc = op->norm(g->c, g->stream, g->normed, g->stats, shore__at(g->x, (rows - 1) * row), w.role[SHORE__NORMF_GAIN],
                   w.role[SHORE__NORMF_BIAS], m->arch.norm_eps, m->arch.rms_norm, 1, m->arch.d_model);
     for (uint32_t i = 0; !rc && i < m->nslices; i++) {
         struct shore__slice s = shore__model_slice(m, i);
         shore__buf table;
-        rc = shore__pager_slice(g->pager, shore__model_table_block(m), i, &table, diag);
-        shore__pager_want_slice(g->pager, shore__model_table_block(m), i + 1);
+        rc = shore__parameters_slice(g->parameters, shore__model_table_block(m), i, &table, diag);
+        shore__parameters_want_slice(g->parameters, shore__model_table_block(m), i + 1);
         if (!rc)
             rc = op->head_logits(g->c, g->stream, shore__at(g->logits.device, (size_t)s.first * 4), g->normed, table, 1,
                                  s.rows, m->arch.d_model);
@@ -149,11 +149,11 @@ static int continue_prompt(struct generation *g, const uint32_t *prompt, size_t 
     return rc;
 }
 
-int shore__generate_in(struct shore__pager *pager, const struct shore__model *m, struct shore__compute *c,
+int shore__generate_in(struct shore__parameters *parameters, const struct shore__model *m, struct shore__compute *c,
                        struct shore__stream *stream, struct shore__both memory, uint64_t bytes, const uint32_t *prompt,
                        size_t nprompt, const struct shore__sampling *sampling, int (*emit)(void *ctx, uint32_t token),
                        void *ctx, struct shore_diag *diag) {
-    struct generation g = {.m = m, .c = c, .stream = stream, .pager = pager};
+    struct generation g = {.m = m, .c = c, .stream = stream, .parameters = parameters};
     struct shore__region_list rows;
     g.capacity = shore__generate_positions(m, nprompt + sampling->max_tokens);
     while (g.capacity > nprompt && shore__generate_bytes(m, c->mode, g.capacity) > bytes)

@@ -182,6 +182,15 @@ struct shore__both shore__memory_both(const struct shore__memory *memory, const 
     return b;
 }
 
+shore__buf shore__memory_seen(const struct shore__memory *memory, const void *host) {
+    for (int k = 0; host && k < SHORE__REGION_KINDS; k++) {
+        const struct shore__span *span = &memory->span[k];
+        uintptr_t at = (uintptr_t)host - (uintptr_t)span->host;
+        if (span->host && at < span->bytes && !shore__buf_is_none(span->device)) return shore__at(span->device, at);
+    }
+    return SHORE__NO_BUF;
+}
+
 /* ---- raising -------------------------------------------------------------------------------------------------------
  */
 

@@ -115,6 +115,8 @@ struct shore__both shore__memory_both(const struct shore__memory *memory, const 
 static inline shore__buf shore__memory_at(const struct shore__memory *memory, const char *name, uint32_t index) {
     return shore__memory_both(memory, name, index).device;
 }
+/* What the device sees of memory of the host's that is in here, or none. */
+shore__buf shore__memory_seen(const struct shore__memory *memory, const void *host);
 static inline void *shore__memory_host(const struct shore__memory *memory, const char *name, uint32_t index) {
     return shore__memory_both(memory, name, index).host;
 }

@@ -132,7 +132,7 @@ bool shore__ahead_takes(struct trainer *t, uint32_t segment) {
     struct ahead *ahead = t->ahead;
     if (!ahead->count || !ahead->chosen[segment]) return false;
     /* a page that could not be lent is not handed back */
-    if (!shore__pager_place(t->pass.pager, 0, segment)) ahead->chosen[segment] = 0;
+    if (!shore__pages_place(t->pass.pages, 0, segment)) ahead->chosen[segment] = 0;
     return ahead->chosen[segment];
 }
 
@@ -221,7 +221,7 @@ static int update_images(struct trainer *t, struct shore_diag *diag) {
 #pragma omp parallel for num_threads(t->c->threads) schedule(dynamic)
     for (uint32_t i = 0; i < ahead->count; i++) {
         struct shore_diag why = {{0}};
-        void *params = shore__pager_place(t->pass.pager, 0, ahead->segments[i]);
+        void *params = shore__pages_place(t->pass.pages, 0, ahead->segments[i]);
         int rc = ahead->chosen[ahead->segments[i]] ? update_image(t, i, params, &why) : 0;
         if (!rc) continue;
 #pragma omp critical
@@ -247,15 +247,20 @@ static int store(struct trainer *t, uint32_t nth, uint32_t count) {
     return shore_fleet_store(t->fleet, &store, shore_wait_completion(&t->ahead->wait));
 }
 
+static uint32_t slice_page(const struct trainer *t, uint32_t slice) {
+    return shore__page_number(t->m, (struct shore__page_id){SHORE__PAGE_SLICE, 0, slice});
+}
+
 int shore__ahead_update(struct trainer *t, struct shore_diag *diag) {
     struct ahead *ahead = t->ahead;
     if (!ahead->count || t->speculation.broken) return 0;
     int rc = shore__ahead_settle(t, diag);
+    shore__parameters_release(t->pass.parameters);
     if (!rc) rc = update_images(t, diag);
     if (rc) return rc;
     for (uint32_t i = 0; i < t->m->nslices; i++)
         if (shore__ahead_has(t, shore__model_slice(t->m, i)))
-            shore__pager_updated(t->pass.pager, (struct shore__page_id){SHORE__PAGE_SLICE, 0, i}, t->base_step + 1);
+            shore_pages_updated(t->pass.pages, slice_page(t, i), t->base_step + 1);
     begin_requests(ahead);
     for (uint32_t i = 0, n; i < ahead->count; i += n) {
         n = run_from(t, i, ahead->count);

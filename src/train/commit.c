@@ -6,7 +6,7 @@
 #include "train/trainer.h"
 
 void shore__commit_begin_counting(struct trainer *t) {
-    shore__pager_waited_ns(t->pass.pager);
+    shore_pages_waited_ns(t->pass.pages);
     shore__accounting_begin(t->accounting, &t->waits);
 }
 
@@ -14,7 +14,7 @@ void shore__commit_begin_counting(struct trainer *t) {
 static void account(struct trainer *t) {
     struct shore__step_report *r = &t->report;
     uint64_t scratch_ns = t->waits.scratch_ns;
-    t->waits.drives_ns += shore__pager_waited_ns(t->pass.pager);
+    t->waits.drives_ns += shore_pages_waited_ns(t->pass.pages);
     shore__accounting_end(t->accounting, &t->waits, r);
     shore__activations_weigh(t, (double)scratch_ns * 1e-9 / r->step_seconds,
                              (r->wait_seconds + r->commit_seconds) / r->step_seconds);
@@ -38,7 +38,7 @@ int shore__commit_finish(struct trainer *t, struct shore_diag *diag) {
     if (rc) return rc;
     account(t);
     if (shore__batch_validation_due(t, t->report.step)) {
-        shore__pager_set_step(t->pass.pager, t->report.step);
+        shore_pages_set_step(t->pass.pages, t->report.step);
         rc = shore__batch_validate(t, &t->report.val_loss, diag);
         shore__commit_begin_counting(t);
         if (rc) return rc;

@@ -3,7 +3,7 @@
 #ifndef SHORE_TRAIN_GRADIENT_POOL_H
 #define SHORE_TRAIN_GRADIENT_POOL_H
 
-#include "infer/pager.h"
+#include "plan/pages.h"
 #include "plan/regions.h"
 
 struct gradient_pool;

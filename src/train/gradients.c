@@ -234,9 +234,10 @@ static int submit_part(struct trainer *t, struct piece *p, struct shore__page_id
         .coefficient = coefficient,
         .groups = t->gradients->hyper,
         .ngroups = SHORE__MODEL_GROUPS,
+        .order = page.block, /* what the next forward pass needs first */
     };
     fill_gradient(t, p, segment, &update);
-    int rc = shore__pager_update(t->pass.pager, page, &update, shore__gradient_pool_request(p, false));
+    int rc = shore__parameters_update(t->pass.parameters, page, &update, shore__gradient_pool_request(p, false));
     if (!rc) return 0;
     shore__gradient_pool_refused(p, false);
     return shore__fail(diag, rc, "an update cannot be handed to the drives: %s", shore_error_text(rc));
@@ -255,7 +256,7 @@ static int submit_page(struct trainer *t, struct piece *p, struct shore__page_id
     }
     bool more = looked_up != ALL_LOOKED_UP || (page.kind == SHORE__PAGE_SLICE && page.block == 0 &&
                                                shore__ahead_has(t, shore__model_slice(t->m, page.slice)));
-    if (count && !more) shore__pager_update_end(t->pass.pager, page);
+    if (count && !more) shore_pages_update_end(t->pass.pages, shore__page_number(t->m, page));
     return rc;
 }
 
@@ -390,7 +391,7 @@ int shore__gradients_end(struct trainer *t, struct piece *p, struct shore_diag *
 void shore__gradients_discard(struct trainer *t) {
     shore_fleet_discard(t->fleet);
     shore__ahead_drop(t);
-    shore__pager_discarded(t->pass.pager);
+    shore_pages_discarded(t->pass.pages);
     memset(t->gradients->early, 0, t->m->layout->blocks[0].segments);
     shore__gradient_pool_drain(t->gradients->pool, &t->waits.drives_ns);
 }
@@ -401,7 +402,7 @@ void shore__gradients_forget(struct trainer *t) {
 }
 
 static void *place_of(void *ctx, uint32_t block, uint32_t segment) {
-    return shore__pager_place(ctx, block, segment);
+    return shore__pages_place(ctx, block, segment);
 }
 
 static int host_update(struct trainer *t, float coefficient, struct shore_diag *diag) {
@@ -413,14 +414,15 @@ static int host_update(struct trainer *t, float coefficient, struct shore_diag *
         .groups = t->gradients->hyper,
         .ngroups = SHORE__MODEL_GROUPS,
         .params_at = place_of,
-        .ctx = t->pass.pager,
+        .ctx = t->pass.pages,
         .buffers = (uint32_t)t->plan.host_buffers,
         .chunk_segments = (uint32_t)t->plan.host_segments,
         .memory = t->gradients->host_update,
     };
-    shore__pager_placed(t->pass.pager, SHORE__NO_STEP);
+    shore__parameters_release(t->pass.parameters);
+    shore__pages_placed(t->pass.pages, SHORE__NO_STEP);
     int rc = shore__host_update_run(t->fleet, &how, &t->waits.drives_ns, diag);
-    if (!rc) shore__pager_placed(t->pass.pager, t->base_step + 1);
+    if (!rc) shore__pages_placed(t->pass.pages, t->base_step + 1);
     return rc;
 }
 

@@ -38,14 +38,16 @@ bool shore__idle_lends_slice(const struct trainer *t, uint32_t slice) {
 bool shore__idle_after_backward(struct trainer *t, uint32_t layer) {
     if (layer != t->plan.lending.after) return false;
     for (uint32_t i = 0; i < shore__pages_count(t->m); i++) {
-        struct shore__both memory = shore__memory_both(&t->memory, "lent page", i);
-        if (memory.host) shore__pager_lend(t->pass.pager, shore__page_at(t->m, i), memory);
+        void *memory = shore__memory_host(&t->memory, "lent page", i);
+        if (memory) shore__parameters_lend(t->pass.parameters, shore__page_at(t->m, i), memory);
     }
     return true;
 }
 
 int shore__idle_before_forward(struct trainer *t, uint32_t layer, struct shore_diag *diag) {
-    return shore__idle_takes_back(t, layer) ? shore__pager_reclaim(t->pass.pager, diag) : 0;
+    if (!shore__idle_takes_back(t, layer)) return 0;
+    shore__parameters_release(t->pass.parameters);
+    return shore_pages_reclaim(t->pass.pages, diag);
 }
 
 /* Decided for the whole layer: its units are added up in order. */

@@ -83,7 +83,7 @@ int shore__train_facts(const struct shore__settings *s, const struct shore__mode
 
 int shore__train_place(struct trainer *t, const struct shore__memory *memory, struct shore_diag *diag) {
     const struct shore__train_plan *plan = &t->plan;
-    const struct shore__weights_of weights = {t->m, t->fleet, NULL};
+    const struct shore__parameters_of of = {.model = t->m, .fleet = t->fleet};
     int rc = shore__pass_place(&t->pass, &t->facts.batch, memory, diag);
     if (rc) return rc;
     t->pass.nkept = plan->kept_logits;
@@ -96,5 +96,7 @@ int shore__train_place(struct trainer *t, const struct shore__memory *memory, st
     t->table_gradient = shore__memory_host(memory, "table gradient", 0);
     t->table_there = shore__memory_at(memory, "table gradient", 0);
     t->table_narrow = shore__memory_host(memory, "table gradient bf16", 0);
-    return shore__pager_open(&weights, t->c, t->pass.stream, &plan->residency, memory, &t->pass.pager, diag);
+    rc = shore__parameters_open(&of, t->c, t->pass.stream, &plan->residency, memory, &t->pass.parameters, diag);
+    if (!rc) t->pass.pages = shore__parameters_pages(t->pass.parameters);
+    return rc;
 }

@@ -71,7 +71,7 @@ int shore__train_recover_metrics(struct trainer *t, struct shore_diag *diag) {
     if (shore_fleet_metrics(t->fleet, line, &bytes)) bytes = 0;
     if (bytes && t->run->hint_step < info.step && shore__batch_validation_due(t, info.step)) {
         double loss;
-        shore__pager_set_step(t->pass.pager, info.step);
+        shore_pages_set_step(t->pass.pages, info.step);
         int rc = shore__batch_validate(t, &loss, diag);
         if (rc) return rc;
         if (t->report.step == info.step) t->report.val_loss = loss;
@@ -140,7 +140,7 @@ int shore__trainer_open(struct trainer *t, bool fresh, bool overwrite, const uin
 
 void shore__trainer_close(struct trainer *t) {
     shore_fleet_close(t->fleet); /* first: all completions have run */
-    shore__pager_close(t->pass.pager);
+    shore__parameters_close(t->pass.parameters);
     shore__idle_close(t->idle);
     shore__ahead_close(t->ahead);
     shore__compress_close(t->compression);

@@ -22,7 +22,8 @@ static void give_up_attempt(struct trainer *t) {
     shore_fleet_discard(t->fleet);
     shore__activations_give_up(t);
     shore__ahead_drop(t);
-    shore__pager_forget(t->pass.pager);
+    shore__parameters_release(t->pass.parameters);
+    shore_pages_forget(t->pass.pages);
     shore__compress_forget(t);
     shore__gradients_forget(t);
 }

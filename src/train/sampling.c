@@ -21,7 +21,7 @@ static int emit(void *ctx, uint32_t token) {
 int shore__train_sample(struct trainer *t, uint64_t step, struct shore_diag *diag) {
     uint32_t start = 0;
     struct shore__text text = {0};
-    shore__pager_set_step(t->pass.pager, step);
+    shore_pages_set_step(t->pass.pages, step);
     int rc = shore__run_tokenizer(t->run, diag);
     if (rc) return rc;
     int64_t end = shore__tokenizer_end_of_text(t->run->tokenizer);
@@ -30,7 +30,7 @@ int shore__train_sample(struct trainer *t, uint64_t step, struct shore_diag *dia
     struct shore__sampling how = {
         .temperature = 0.8, .top_k = 50, .top_p = 1, .seed = t->s->seed + step, .max_tokens = SAMPLE_TOKENS};
     const struct shore__region *row = shore__regions_find(&t->rows, "sample", 0);
-    rc = shore__generate_in(t->pass.pager, t->m, t->c, t->pass.stream, shore__memory_both(&t->memory, "sample", 0),
+    rc = shore__generate_in(t->pass.parameters, t->m, t->c, t->pass.stream, shore__memory_both(&t->memory, "sample", 0),
                             row->bytes, &start, 1, &how, emit, &made, diag);
     if (rc == SHORE_ENONFINITE) { /* a step that is not finite is refused by itself, or skipped as was asked */
         char note[sizeof diag->text + 64];

@@ -53,11 +53,11 @@ static int layer_forward(struct trainer *t, uint32_t layer, struct shore_diag *d
     int rc = shore__ahead_is_in_the_way(t, layer) ? shore__ahead_settle(t, diag) : 0;
     if (!rc) rc = shore__idle_before_forward(t, layer, diag);
     if (!rc) rc = shore__boundary_leave(t, layer, diag);
-    if (!rc) rc = shore__pager_layer(pass->pager, layer, &w, diag);
-    shore__pager_want_layer(pass->pager, layer + 1);
+    if (!rc) rc = shore__parameters_layer(pass->parameters, layer, &w, diag);
+    shore__parameters_want_layer(pass->parameters, layer + 1);
     if (layer == t->m->arch.n_layer) { /* what the head begins with */
-        shore__pager_want_slice(pass->pager, shore__model_table_block(t->m), 0);
-        shore__pager_want_tail(pass->pager, shore__model_head(t->m));
+        shore__parameters_want_slice(pass->parameters, shore__model_table_block(t->m), 0);
+        shore__parameters_want_tail(pass->parameters, shore__model_head(t->m));
     }
     /* the buffer that the output goes to may still be on its way to scratch */
     if (!rc && layer > 1) rc = shore__boundary_wait(t, layer - 1, diag);
@@ -134,7 +134,7 @@ static int head_tail(struct trainer *t, struct piece *p, struct shore_diag *diag
         rc = shore__gradients_begin(t, p, diag);
         if (!rc) rc = clear_from(t, p, 0, diag);
     }
-    if (!rc) rc = shore__pager_tail(pass->pager, shore__model_head(m), &w, diag);
+    if (!rc) rc = shore__parameters_tail(pass->parameters, shore__model_head(m), &w, diag);
     if (rc) return rc;
     shore__block_gradients(m, shore__model_head(m), p->segment, p->there, &g);
     rc = op->round(t->c, t->pass.stream, pass->normed, t->dx_f32, all * d);
@@ -157,10 +157,10 @@ static int head_backward(struct trainer *t, size_t first, size_t count, struct s
     rc = train_op_failed(diag, rc);
     for (uint32_t i = 0; !rc && i < m->nslices && !t->abandoned; i++) {
         shore__buf table;
-        rc = shore__pager_slice(pass->pager, table_block, i, &table, diag);
-        shore__pager_want_slice(pass->pager, table_block, i + 1);
-        if (i + 1 == m->nslices && last) shore__pager_want_layer(pass->pager, m->arch.n_layer);
-        if (i + 1 == m->nslices && !last) shore__pager_want_slice(pass->pager, table_block, 0);
+        rc = shore__parameters_slice(pass->parameters, table_block, i, &table, diag);
+        shore__parameters_want_slice(pass->parameters, table_block, i + 1);
+        if (i + 1 == m->nslices && last) shore__parameters_want_layer(pass->parameters, m->arch.n_layer);
+        if (i + 1 == m->nslices && !last) shore__parameters_want_slice(pass->parameters, table_block, 0);
         p = shore__gradients_slice(t, table_block, i);
         if (!rc && !first) {
             rc = shore__gradients_begin(t, p, diag);
@@ -255,8 +255,8 @@ static int layer_backward(struct trainer *t, uint32_t layer, struct shore_diag *
     struct piece *p = shore__gradients_layer(t, layer);
     struct shore__weights w;
     struct shore__gradients g;
-    int rc = shore__pager_layer(pass->pager, layer, &w, diag);
-    shore__pager_want_layer(pass->pager, layer - 1);
+    int rc = shore__parameters_layer(pass->parameters, layer, &w, diag);
+    shore__parameters_want_layer(pass->parameters, layer - 1);
     if (!rc) rc = shore__boundary_wait(t, layer, diag);
     if (!rc) rc = shore__boundary_fetch(t, layer - 1, diag);
     if (!rc) rc = shore__gradients_begin(t, p, diag);
@@ -332,7 +332,7 @@ int shore__step_compute(struct trainer *t, bool *finite, bool *replay, struct sh
     *finite = true;
     *replay = t->compressing = false;
     shore__activations_begin_step(t);
-    shore__pager_set_step(pass->pager, t->base_step);
+    shore_pages_set_step(pass->pages, t->base_step);
     int rc = shore__batch_load(t, t->run->train, t->base_step * t->s->batch, t->s->batch, t->s->shuffle, diag);
     if (!rc) rc = shore__pass_embed(pass, shore__boundary_working(t, 1), diag);
     if (!rc) rc = shore__batch_forget_padding(t, diag);

@@ -4,7 +4,7 @@
 #define SHORE_TRAIN_TRAINER_H
 
 #include "base/diag.h"
-#include "infer/pass.h"
+#include "pass/pass.h"
 #include "plan/training.h"
 #include "train/accounting.h"
 #include "train/activations.h"

@@ -25,6 +25,7 @@ same "the shared library exports what the headers declare" "$exported" "$declare
 cat >"$place/program.c" <<'END'
 #include <longshore/clip.h>
 #include <longshore/memory.h>
+#include <longshore/pages.h>
 #include <longshore/sparse.h>
 #include <longshore/state.h>
 #include <longshore/version.h>

@@ -1,16 +1,17 @@
 /* One pass over the model, layer by layer, for a batch of whole units: what evaluation and training share.
  */
-#ifndef SHORE_INFER_PASS_H
-#define SHORE_INFER_PASS_H
+#ifndef SHORE_PASS_PASS_H
+#define SHORE_PASS_PASS_H
 
-#include "infer/pager.h"
+#include "pass/parameters.h"
 #include "plan/batches.h"
 
 struct shore__pass {
     const struct shore__model *m;
     struct shore__compute *c;
     struct shore__stream *stream; /* all of it is called on this one */
-    struct shore__pager *pager;
+    struct shore__parameters *parameters;
+    struct shore_pages *pages; /* that they come in */
     size_t sequences, seq_len; /* of the batch in hand */
     size_t most_rows, most_unit_rows;
     struct shore__both tokens, targets; /* int32 [rows] */
@@ -56,7 +57,7 @@ shore__buf shore__pass_logits(const struct shore__pass *pass, uint32_t slice, si
 
 /* x [rows, d] from tokens [rows] of sequences of seq_len, the first at first_position. */
 int shore__embed(const struct shore__model *m, struct shore__compute *c, struct shore__stream *stream,
-                 struct shore__pager *pager, struct shore__both tokens, size_t rows, size_t seq_len,
+                 struct shore__parameters *parameters, struct shore__both tokens, size_t rows, size_t seq_len,
                  size_t first_position, shore__buf x, struct shore_diag *diag);
 /* The batch's tokens and targets, to the device; the host's may be changed again after shore__sync(). */
 int shore__pass_put(struct shore__pass *pass, struct shore_diag *diag);

@@ -1,4 +1,4 @@
-#include "infer/pass.h"
+#include "pass/pass.h"
 
 #include <math.h>
 
@@ -44,7 +44,7 @@ static bool touches(const int32_t *tokens, size_t rows, const struct shore__slic
 }
 
 int shore__embed(const struct shore__model *m, struct shore__compute *c, struct shore__stream *stream,
-                 struct shore__pager *pager, struct shore__both tokens, size_t rows, size_t seq_len,
+                 struct shore__parameters *parameters, struct shore__both tokens, size_t rows, size_t seq_len,
                  size_t first_position, shore__buf x, struct shore_diag *diag) {
     const int32_t *token = tokens.host;
     size_t d = m->arch.d_model;
@@ -54,21 +54,21 @@ int shore__embed(const struct shore__model *m, struct shore__compute *c, struct 
         next = i + 1;
         if (!touches(token, rows, &s)) continue;
         shore__buf table;
-        int rc = shore__pager_slice(pager, 0, i, &table, diag);
+        int rc = shore__parameters_slice(parameters, 0, i, &table, diag);
         if (rc) return rc;
         for (; next < m->nslices; next++) {
             struct shore__slice after = shore__model_slice(m, next);
             if (touches(token, rows, &after)) break;
         }
-        shore__pager_want_slice(pager, 0, next);
-        if (m->arch.learned_positions) shore__pager_want_tail(pager, 0);
+        shore__parameters_want_slice(parameters, 0, next);
+        if (m->arch.learned_positions) shore__parameters_want_tail(parameters, 0);
         rc = failed(diag, c->ops->embed(c, stream, x, table, tokens.device, rows, d, s.first, s.rows));
         if (rc) return rc;
     }
-    shore__pager_want_layer(pager, 1);
+    shore__parameters_want_layer(parameters, 1);
     if (!m->arch.learned_positions) return 0;
     struct shore__weights w;
-    int rc = shore__pager_tail(pager, 0, &w, diag);
+    int rc = shore__parameters_tail(parameters, 0, &w, diag);
     if (rc) return rc;
     return failed(diag,
                   c->ops->position(c, stream, x, w.role[SHORE__POSITION_TABLE], rows, d, seq_len, first_position));
@@ -83,15 +83,15 @@ int shore__pass_put(struct shore__pass *pass, struct shore_diag *diag) {
 }
 
 int shore__pass_embed(struct shore__pass *pass, shore__buf x, struct shore_diag *diag) {
-    return shore__embed(pass->m, pass->c, pass->stream, pass->pager, pass->tokens, shore__pass_rows(pass),
+    return shore__embed(pass->m, pass->c, pass->stream, pass->parameters, pass->tokens, shore__pass_rows(pass),
                         pass->seq_len, 0, x, diag);
 }
 
 int shore__pass_layer(struct shore__pass *pass, uint32_t layer, shore__buf in, shore__buf out,
                       struct shore_diag *diag) {
     struct shore__weights w;
-    int rc = shore__pager_layer(pass->pager, layer, &w, diag);
-    shore__pager_want_layer(pass->pager, layer + 1);
+    int rc = shore__parameters_layer(pass->parameters, layer, &w, diag);
+    shore__parameters_want_layer(pass->parameters, layer + 1);
     for (size_t u = 0; !rc && u < shore__pass_units(pass); u++) {
         size_t rows = shore__pass_unit_rows(pass, u);
         struct shore__inner inner = shore__inner_at(pass->m, pass->c->mode, rows, pass->inner, true, SHORE__NO_BUF);
@@ -113,7 +113,7 @@ int shore__pass_norm(struct shore__pass *pass, shore__buf x, struct shore_diag *
     const struct shore__compute_ops *op = pass->c->ops;
     size_t all = shore__pass_rows(pass);
     struct shore__weights w;
-    int rc = shore__pager_tail(pass->pager, shore__model_head(m), &w, diag);
+    int rc = shore__parameters_tail(pass->parameters, shore__model_head(m), &w, diag);
     if (rc) return rc;
     rc = op->norm(pass->c, pass->stream, pass->normed, pass->stats, x, w.role[SHORE__NORMF_GAIN],
                   w.role[SHORE__NORMF_BIAS], m->arch.norm_eps, m->arch.rms_norm, all, m->arch.d_model);
@@ -132,9 +132,9 @@ int shore__pass_losses(struct shore__pass *pass, size_t first, size_t count, str
     for (uint32_t i = 0; i < m->nslices; i++) {
         struct shore__slice s = shore__model_slice(m, i);
         shore__buf table;
-        rc = shore__pager_slice(pass->pager, shore__model_table_block(m), i, &table, diag);
+        rc = shore__parameters_slice(pass->parameters, shore__model_table_block(m), i, &table, diag);
         if (rc) return rc;
-        shore__pager_want_slice(pass->pager, shore__model_table_block(m), i + 1);
+        shore__parameters_want_slice(pass->parameters, shore__model_table_block(m), i + 1);
         all = 0;
         for (size_t u = first; !rc && u < first + count; u++) {
             size_t rows = shore__pass_unit_rows(pass, u), at = u * unit * 4;

@@ -1,0 +1,140 @@
+/* Pages are fetched, used and released. */
+#include <assert.h>
+#include <errno.h>
+
+#include "base/diag.h"
+#include "base/units.h"
+#include "stream/pages_impl.h"
+
+void shore_pages_set_step(struct shore_pages *p, uint64_t step) {
+    p->step = step;
+}
+
+uint64_t shore_pages_waited_ns(struct shore_pages *p) {
+    uint64_t ns = p->waited_ns;
+    p->waited_ns = 0;
+    return ns;
+}
+
+int shore__pages_wait(struct shore_pages *p, struct shore_wait *w, struct shore_diag *diag) {
+    if (shore_wait_is_done(w)) return shore_wait(w, diag);
+    uint64_t start = shore__now_ns();
+    int rc = shore_wait(w, diag);
+    p->waited_ns += shore__now_ns() - start;
+    return rc;
+}
+
+/* ---- buffers -------------------------------------------------------------------------------------------------------
+ */
+
+void shore__page_leave(struct page *page) {
+    assert(!page->users);
+    if (page->loading) shore_wait(&page->load, NULL);
+    page->loading = false;
+    page->step = SHORE__NO_STEP;
+    page->at = NULL;
+    if (page->buffer) page->buffer->holds = NULL, page->buffer->used = 0;
+    page->buffer = NULL;
+}
+
+static bool is_coming(struct page *page) {
+    return page->loading && !shore_wait_is_done(&page->load);
+}
+
+/* A free buffer of the page's pool, or the one that was asked for least recently; ahead: that can be had at once. */
+static bool take_buffer(struct shore_pages *p, struct page *page, bool ahead) {
+    const struct pool *pool = &p->pools[page->pool];
+    struct buffer *chosen = NULL;
+    for (uint32_t i = 0; i < pool->nbuffers; i++) {
+        struct buffer *b = &pool->buffers[i];
+        if (b->holds && (b->holds->users || (ahead && is_coming(b->holds)))) continue;
+        if (!chosen || b->used < chosen->used) chosen = b;
+    }
+    if (!chosen) return false;
+    if (chosen->holds) shore__page_leave(chosen->holds);
+    chosen->holds = page;
+    chosen->used = ++p->clock;
+    page->buffer = chosen;
+    page->at = chosen->at;
+    return true;
+}
+
+/* ---- fetching ------------------------------------------------------------------------------------------------------
+ */
+
+/* Of the page itself, and of others that have touched it. */
+static int end_updates(struct shore_pages *p, struct page *page, bool ahead, bool *pending, struct shore_diag *diag) {
+    int rc = shore__page_end_update(p, page, ahead, pending, diag);
+    for (uint32_t i = 0; page->shares && !rc && !*pending && i < p->npages; i++) {
+        struct page *other = &p->pages[i];
+        if (other != page && other->updating && page_meets(page, other->block, other->from, other->to))
+            rc = shore__page_end_update(p, other, ahead, pending, diag);
+    }
+    return rc;
+}
+
+static int load(struct shore_pages *p, struct page *page, struct shore_diag *diag) {
+    int rc;
+    page->step = p->step;
+    if (p->read) {
+        rc = p->read(p->read_ctx, page->block, page->segment, page->count, page->at, diag);
+    } else {
+        shore_wait_init(&page->load);
+        rc = shore_fleet_fetch(p->fleet, p->step, page->block, page->segment, page->count, p->kind, page->at,
+                               shore_wait_completion(&page->load));
+        page->loading = !rc;
+        if (rc) shore__fail(diag, rc, "parameters cannot be fetched: %s", shore_error_text(rc));
+    }
+    if (rc) page->step = SHORE__NO_STEP;
+    return rc;
+}
+
+/* Makes sure that the page is there or on its way; ahead: without waiting, if that can be. */
+static int start(struct shore_pages *p, struct page *page, bool ahead, struct shore_diag *diag) {
+    bool pending;
+    if (page->loading && page->step == p->step) return 0;
+    int rc = end_updates(p, page, ahead, &pending, diag);
+    if (rc || pending) return rc;
+    if (page->loading || (page->at && page->step == p->step)) return 0;
+    assert(!page->users);
+    if (!page->at && !take_buffer(p, page, ahead))
+        return ahead ? 0 : shore__fail(diag, -EBUSY, "every buffer that this page could be fetched into is in use");
+    return load(p, page, diag);
+}
+
+static bool is_there(const struct shore_pages *p, const struct page *page) {
+    return !page->count || (page->at && !page->loading && page->step == p->step);
+}
+
+enum shore_page_state shore_pages_want(struct shore_pages *p, uint32_t number) {
+    if (number >= p->npages) return SHORE_PAGE_LATER;
+    struct page *page = &p->pages[number];
+    if (!is_there(p, page) && !page->users && !p->read) start(p, page, true, NULL);
+    if (is_there(p, page)) return SHORE_PAGE_THERE;
+    if (!page->loading || page->step != p->step) return SHORE_PAGE_LATER;
+    return is_coming(page) ? SHORE_PAGE_COMING : SHORE_PAGE_THERE;
+}
+
+int shore_pages_get(struct shore_pages *p, uint32_t number, const void **out, struct shore_diag *diag) {
+    if (number >= p->npages) return shore__fail(diag, -EINVAL, "there is no page %u", number);
+    struct page *page = &p->pages[number];
+    while (!is_there(p, page)) { /* once more, if it was fetched for an earlier step */
+        if (page->users)
+            return shore__fail(diag, -EBUSY, "page %u is in use, with the parameters of another step", number);
+        int rc = start(p, page, false, diag);
+        if (!rc && page->loading) {
+            rc = shore__pages_wait(p, &page->load, diag);
+            page->loading = false;
+            if (rc) page->step = SHORE__NO_STEP;
+        }
+        if (rc) return rc;
+    }
+    page->users++;
+    if (page->buffer) page->buffer->used = ++p->clock;
+    *out = page->at;
+    return 0;
+}
+
+void shore_pages_release(struct shore_pages *p, uint32_t number) {
+    if (number < p->npages && p->pages[number].users) p->pages[number].users--;
+}

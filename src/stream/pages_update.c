@@ -1,0 +1,195 @@
+/* Pages are updated, lent to, and forgotten. */
+#include <assert.h>
+#include <errno.h>
+
+#include "base/diag.h"
+#include "drive/fleet/fleet.h"
+#include "stream/pages_impl.h"
+
+/* ---- updates -------------------------------------------------------------------------------------------------------
+ */
+
+int shore__page_end_update(struct shore_pages *p, struct page *page, bool ahead, bool *pending,
+                           struct shore_diag *diag) {
+    *pending = false;
+    if (!page->updating) return 0;
+    if (ahead && !shore_wait_is_done(&page->update)) {
+        *pending = true;
+        return 0;
+    }
+    if (page->in_parts) return shore__fail(diag, -EINVAL, "a page is asked for of whose update more parts are to come");
+    int rc = shore__pages_wait(p, &page->update, diag);
+    bool good = !rc && page->handed_back && (page->whole || page->covered == page->count);
+    page->updating = false;
+    page->step = good ? page->next_step : SHORE__NO_STEP;
+    return rc;
+}
+
+/* The completion that a page's wait begins with stands for the parts that are still to come. */
+static void end_parts(struct page *page) {
+    if (!page->in_parts) return;
+    page->in_parts = false;
+    shore_wait_end(&page->update, 0);
+}
+
+static void part_ended(void *ctx, int rc, const struct shore_diag *diag) {
+    struct page *page = ctx;
+    struct shore_completion waited = shore_wait_completion(&page->update);
+    if (page->then.fn) page->then.fn(page->then.ctx, rc, diag);
+    waited.fn(waited.ctx, rc, diag); /* last: from here on the page may be looked at */
+}
+
+static void begin_update(struct shore_pages *p, struct page *page, uint64_t next_step, struct shore_completion done) {
+    /* what nobody has looked at: the end of its last update, and a fetch, which would write over what is handed back */
+    bool pending;
+    if (page->updating) shore__page_end_update(p, page, false, &pending, NULL);
+    if (page->loading && shore_wait(&page->load, NULL)) page->step = SHORE__NO_STEP;
+    page->loading = false;
+    page->handed_back = page_stays(page) && (!p->fleet || p->fleet->config.fp32_params == (p->elem_bytes == 4));
+    page->whole = page->step + 1 == next_step && page->touched != next_step;
+    page->covered = 0;
+    page->from = page->to = 0;
+    page->then = done;
+    page->step = SHORE__NO_STEP;
+    page->next_step = next_step;
+    page->updating = page->in_parts = true;
+    shore_wait_init(&page->update);
+}
+
+/* Other pages that hold one of these segments hold an old one; and they do if they fetch the committed one once more.
+ */
+static void touch(struct shore_pages *p, struct page *page, uint32_t from, uint32_t to) {
+    if (page->from == page->to || from < page->from) page->from = from;
+    if (to > page->to) page->to = to;
+    page->touched = page->next_step;
+    for (uint32_t i = 0; page->shares && i < p->npages; i++) {
+        struct page *other = &p->pages[i];
+        if (other == page || !page_meets(other, page->block, from, to)) continue;
+        other->step = SHORE__NO_STEP;
+        other->touched = page->next_step;
+        other->handed_back = false;
+    }
+}
+
+int shore_pages_update(struct shore_pages *p, uint32_t number, struct shore_update *update,
+                       struct shore_completion done) {
+    if (number >= p->npages || !p->fleet) return -EINVAL;
+    struct page *page = &p->pages[number];
+    if (update->segment < page->segment ||
+        (uint64_t)update->segment + update->count > (uint64_t)page->segment + page->count)
+        return -EINVAL;
+    if (page->users) return -EBUSY;
+    if (!page->in_parts) begin_update(p, page, update->base_step + 1, done);
+    if (page->then.ctx != done.ctx || page->next_step != update->base_step + 1) return -EINVAL;
+    touch(p, page, update->segment, update->segment + update->count);
+    update->block = page->block;
+    update->params_out = page->handed_back ? (char *)page->at + pages_bytes(p, update->segment - page->segment) : NULL;
+    shore_wait_add(&page->update);
+    int rc = shore_fleet_update(p->fleet, update, (struct shore_completion){part_ended, page});
+    if (rc)
+        shore_wait_end(&page->update, rc);
+    else
+        page->covered += update->count;
+    return rc;
+}
+
+void shore_pages_update_end(struct shore_pages *p, uint32_t number) {
+    if (number < p->npages) end_parts(&p->pages[number]);
+}
+
+void shore_pages_updated(struct shore_pages *p, uint32_t number, uint64_t step) {
+    struct page *page = &p->pages[number < p->npages ? number : 0];
+    if (number >= p->npages || !page_stays(page) || page->users) return;
+    if (!page->in_parts) begin_update(p, page, step, (struct shore_completion){NULL, NULL});
+    touch(p, page, page->segment, page->segment + page->count);
+    page->whole = true;
+    end_parts(page);
+}
+
+void shore_pages_discarded(struct shore_pages *p) {
+    struct shore_fleet_info info = {.size = sizeof info};
+    if (p->fleet) shore_fleet_info(p->fleet, &info);
+    for (uint32_t i = 0; i < p->npages; i++) {
+        struct page *page = &p->pages[i];
+        end_parts(page);
+        if (page->updating) shore_wait(&page->update, NULL);
+        if (page->updating || page->step > info.step) page->step = SHORE__NO_STEP;
+        page->updating = false;
+        page->touched = SHORE__NO_STEP;
+    }
+}
+
+/* ---- memory that is lent -------------------------------------------------------------------------------------------
+ */
+
+int shore_pages_lend(struct shore_pages *p, uint32_t number, void *memory) {
+    if (number >= p->npages || (uintptr_t)memory % SHORE_BUFFER_ALIGN_BYTES) return -EINVAL;
+    struct page *page = &p->pages[number];
+    if (page_stays(page) || !page->count) return -EINVAL;
+    if (page->users || page->updating) return -EBUSY;
+    shore__page_leave(page);
+    page->at = memory;
+    page->lent = true;
+    return 0;
+}
+
+int shore_pages_reclaim(struct shore_pages *p, struct shore_diag *diag) {
+    int worst = 0;
+    for (uint32_t i = 0; i < p->npages; i++) {
+        if (!p->pages[i].lent) continue;
+        if (p->pages[i].users) return shore__fail(diag, -EBUSY, "page %u is in use where it was lent memory", i);
+        if (p->pages[i].in_parts) return shore__fail(diag, -EINVAL, "the update of page %u has not been ended", i);
+    }
+    for (uint32_t i = 0; i < p->npages; i++) {
+        struct page *page = &p->pages[i];
+        bool pending;
+        if (!page->lent) continue;
+        int rc = shore__page_end_update(p, page, false, &pending, worst ? NULL : diag);
+        if (!worst) worst = rc;
+        shore__page_leave(page);
+        page->lent = false;
+    }
+    return worst;
+}
+
+/* ---- updates that are computed here --------------------------------------------------------------------------------
+ */
+
+static const struct page *page_at(const struct shore_pages *p, uint32_t block, uint32_t segment) {
+    for (uint32_t i = 0; i < p->npages; i++)
+        if (page_stays(&p->pages[i]) && page_meets(&p->pages[i], block, segment, segment + 1)) return &p->pages[i];
+    return NULL;
+}
+
+void *shore__pages_place(const struct shore_pages *p, uint32_t block, uint32_t segment) {
+    const struct page *page = page_at(p, block, segment);
+    return page ? (char *)page->at + pages_bytes(p, segment - page->segment) : NULL;
+}
+
+/* All its segments have their places here, and not in a page that shares them. */
+static bool is_place(const struct shore_pages *p, const struct page *page) {
+    for (uint32_t s = 0; page->shares && s < page->count; s++)
+        if (page_at(p, page->block, page->segment + s) != page) return false;
+    return page_stays(page);
+}
+
+void shore__pages_placed(struct shore_pages *p, uint64_t step) {
+    for (uint32_t i = 0; i < p->npages; i++) {
+        struct page *page = &p->pages[i];
+        assert(!page->users && !page->updating);
+        if (page->loading) shore_wait(&page->load, NULL);
+        page->loading = false;
+        page->step = is_place(p, page) ? step : SHORE__NO_STEP;
+    }
+}
+
+void shore_pages_forget(struct shore_pages *p) {
+    shore_pages_discarded(p);
+    shore_pages_reclaim(p, NULL);
+    for (uint32_t i = 0; i < p->npages; i++) {
+        struct page *page = &p->pages[i];
+        if (page->loading) shore_wait(&page->load, NULL);
+        page->loading = false;
+        page->step = SHORE__NO_STEP;
+    }
+}
