@@ -86,7 +86,8 @@ static void option_help(const struct shore__option *o, const void *target) {
     wrapped(text, LEFT);
 }
 
-void shore__options_help(const struct shore__command_line *line, const void *target) {
+/* On stdout, with defaults from target. */
+static void help(const struct shore__command_line *line, const void *target) {
     const char *prefix = "usage: ";
     for (const char *p = line->synopsis; *p;) {
         size_t n = strcspn(p, "\n");
@@ -121,7 +122,7 @@ bool shore__cli_begin(const struct shore__command_line *line, int argc, char **a
     int rc = shore__options_parse(line, argc, argv, args, parsed, &diag);
     *code = SHORE__EXIT_DONE;
     if (!rc && parsed->help) {
-        shore__options_help(line, args);
+        help(line, args);
         return false;
     }
     if (!rc && missing && !parsed->positional[0]) rc = shore__fail(&diag, SHORE_EUSAGE, "%s", missing);

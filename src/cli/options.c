@@ -160,7 +160,7 @@ static int set_choice(const struct shore__option *o, const char *text, void *at,
     return 0;
 }
 
-int shore__option_set(const struct shore__option *o, const char *text, void *target, struct shore_diag *diag) {
+static int set_option(const struct shore__option *o, const char *text, void *target, struct shore_diag *diag) {
     void *at = (char *)target + o->offset;
     switch (o->kind) {
     case SHORE__OPTION_HEADING:
@@ -230,7 +230,7 @@ static int check_remote(const struct shore__option *o, const char *text, struct 
         uint32_t number;
         char *text;
     } checked = {.text = NULL};
-    int rc = shore__option_set(o, text, &checked, diag);
+    int rc = set_option(o, text, &checked, diag);
     if (!rc && o->kind == SHORE__OPTION_TEXT) free(checked.text);
     return rc;
 }
@@ -282,7 +282,7 @@ static int parse_flag(const struct shore__command_line *line, int argc, char **a
     }
     if (o->kind == SHORE__OPTION_FLAG) {
         if (value) return shore__fail(diag, SHORE_EUSAGE, "--%s takes no value", o->name);
-        return shore__option_set(o, NULL, target, diag);
+        return set_option(o, NULL, target, diag);
     }
     if (!value) {
         if (*i + 1 >= argc || is_flag(argv[*i + 1])) {
@@ -306,36 +306,11 @@ static int parse_flag(const struct shore__command_line *line, int argc, char **a
     char size[48];
     if (o->kind == SHORE__OPTION_SIZE && *i + 1 < argc && with_unit(value, argv[*i + 1], size, sizeof size))
         value = size, ++*i;
-    int rc = shore__option_set(o, value, target, diag);
+    int rc = set_option(o, value, target, diag);
     if (o->kind == SHORE__OPTION_LIST && !word[length])
         while (!rc && *i + 1 < argc && !is_flag(argv[*i + 1]))
-            rc = shore__option_set(o, argv[++*i], target, diag);
+            rc = set_option(o, argv[++*i], target, diag);
     return rc;
-}
-
-int shore__options_parse(const struct shore__command_line *line, int argc, char **argv, void *target,
-                         struct shore__parsed *parsed, struct shore_diag *diag) {
-    *parsed = (struct shore__parsed){0};
-    for (int i = 0; i < argc; i++)
-        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) parsed->help = true;
-    if (parsed->help) return 0;
-
-    const char *config = NULL;
-    size_t words = 0;
-    for (int i = 0; i < argc; i++) {
-        if (is_flag(argv[i])) {
-            int rc = parse_flag(line, argc, argv, &i, target, parsed, &config, diag);
-            if (rc) return rc;
-            continue;
-        }
-        if (argv[i][0] == '-' && argv[i][1]) return one_dash(line, argv[i], diag);
-        char escaped[128];
-        shore__escape(argv[i], strlen(argv[i]), escaped, sizeof escaped);
-        if (words == line->positional) return shore__fail(diag, SHORE_EUSAGE, "unexpected word '%s'", escaped);
-        parsed->positional[words++] = argv[i];
-    }
-    int rc = check_variables(line, diag);
-    return !rc && config ? shore__config_apply(line, config, target, parsed, diag) : rc;
 }
 
 /* What a flag would take, as JSON has it: numbers for numbers, text for anything. */
@@ -374,13 +349,13 @@ static int set_from_json(const struct shore__option *o, const json_t *value, voi
         json_array_foreach(value, i, item) {
             if (!json_is_string(item))
                 return shore__fail(diag, SHORE_EINPUT, "\"%s\" is to be an array of strings", o->name);
-            if ((rc = shore__option_set(o, json_string_value(item), target, diag))) break;
+            if ((rc = set_option(o, json_string_value(item), target, diag))) break;
         }
         return rc;
     }
     if (!(text = text_of(o, value, buffer, sizeof buffer)))
         return shore__fail(diag, SHORE_EINPUT, "\"%s\" has a value of the wrong type", o->name);
-    return shore__option_set(o, text, target, diag);
+    return set_option(o, text, target, diag);
 }
 
 /* What the command line overrides may be no mistake either: it would come out when the flag is left out. */
@@ -398,7 +373,8 @@ static int check_json(const struct shore__option *o, const json_t *value, struct
     return rc;
 }
 
-int shore__config_apply(const struct shore__command_line *line, const char *path, void *target,
+/* Reads --config FILE: the same keys as a JSON object; what the command line gave stays. */
+static int apply_config(const struct shore__command_line *line, const char *path, void *target,
                         struct shore__parsed *parsed, struct shore_diag *diag) {
     json_t *json;
     int rc = shore__json_read(path, 1u << 20, &json, diag);
@@ -426,4 +402,29 @@ int shore__config_apply(const struct shore__command_line *line, const char *path
     }
     json_decref(json);
     return rc;
+}
+
+int shore__options_parse(const struct shore__command_line *line, int argc, char **argv, void *target,
+                         struct shore__parsed *parsed, struct shore_diag *diag) {
+    *parsed = (struct shore__parsed){0};
+    for (int i = 0; i < argc; i++)
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) parsed->help = true;
+    if (parsed->help) return 0;
+
+    const char *config = NULL;
+    size_t words = 0;
+    for (int i = 0; i < argc; i++) {
+        if (is_flag(argv[i])) {
+            int rc = parse_flag(line, argc, argv, &i, target, parsed, &config, diag);
+            if (rc) return rc;
+            continue;
+        }
+        if (argv[i][0] == '-' && argv[i][1]) return one_dash(line, argv[i], diag);
+        char escaped[128];
+        shore__escape(argv[i], strlen(argv[i]), escaped, sizeof escaped);
+        if (words == line->positional) return shore__fail(diag, SHORE_EUSAGE, "unexpected word '%s'", escaped);
+        parsed->positional[words++] = argv[i];
+    }
+    int rc = check_variables(line, diag);
+    return !rc && config ? apply_config(line, config, target, parsed, diag) : rc;
 }

@@ -86,21 +86,13 @@ struct shore__parsed {
  * for unknown names. With --help nothing else is looked at. Texts and lists in target are owned by it. */
 int shore__options_parse(const struct shore__command_line *line, int argc, char **argv, void *target,
                          struct shore__parsed *parsed, struct shore_diag *diag);
-/* Sets one option from text. */
-int shore__option_set(const struct shore__option *option, const char *text, void *target, struct shore_diag *diag);
 /* Index of an option by name ('_' for '-' is taken), or -1. */
 int shore__option_find(const struct shore__command_line *line, const char *name);
 /* The command takes it. */
 bool shore__option_taken(const struct shore__command_line *line, const struct shore__option *option);
 bool shore__option_given(const struct shore__command_line *line, const struct shore__parsed *parsed, const char *name);
-/* Reads --config FILE: the same keys as a JSON object; what the command line gave stays. */
-int shore__config_apply(const struct shore__command_line *line, const char *path, void *target,
-                        struct shore__parsed *parsed, struct shore_diag *diag);
 
 /* What commands with `remote` take beside their own; kept in the environment of this process, and nowhere else. */
 extern const struct shore__option shore__remote_options[SHORE__REMOTE_OPTIONS];
-
-/* The help text on stdout, with defaults from target. */
-void shore__options_help(const struct shore__command_line *line, const void *target);
 
 #endif

@@ -47,23 +47,13 @@ int shore__file_read(const char *path, size_t limit_bytes, char **out, size_t *b
 struct tree {
     struct shore__json_builder builder;
     const char *name;
-    const char *const *keys; /* that are wanted; NULL: all */
-    bool skips;              /* up to the next key of the object */
 };
-
-static bool is_wanted(const struct tree *t, const struct shore__json_event *e) {
-    for (const char *const *key = t->keys; *key; key++)
-        if (shore__json_event_is(e, *key)) return true;
-    return false;
-}
 
 static int grow(void *ctx, const struct shore__json_event *e, struct shore_diag *diag) {
     struct tree *t = ctx;
     struct shore_diag why = {{0}};
     if (!t->builder.root && e->kind != SHORE__JSON_OBJECT_OPEN)
         return shore__fail(diag, SHORE_EINPUT, "%s: holds JSON, but not an object in braces", t->name);
-    if (t->keys && e->depth == 1 && e->kind == SHORE__JSON_KEY) t->skips = !is_wanted(t, e);
-    if (t->skips && !(e->depth == 1 && e->kind == SHORE__JSON_OBJECT_CLOSE)) return 0;
     /* what reads the tree takes strings to end there */
     if (e->kind == SHORE__JSON_STRING && memchr(e->text, 0, e->bytes))
         return shore__fail(diag, SHORE_EINPUT, "%s: a string holds the character U+0000", t->name);
@@ -79,17 +69,12 @@ int shore__json_parse(const char *text, size_t bytes, const char *name, json_t *
     return rc;
 }
 
-int shore__json_read_keys(const char *path, size_t limit_bytes, const char *const *keys, json_t **out,
-                          struct shore_diag *diag) {
-    struct tree t = {.name = path, .keys = keys};
+int shore__json_read(const char *path, size_t limit_bytes, json_t **out, struct shore_diag *diag) {
+    struct tree t = {.name = path};
     int rc = shore__json_stream_file(path, limit_bytes, grow, &t, diag);
     if (rc == 0) *out = json_incref(t.builder.root);
     shore__json_builder_fini(&t.builder);
     return rc;
-}
-
-int shore__json_read(const char *path, size_t limit_bytes, json_t **out, struct shore_diag *diag) {
-    return shore__json_read_keys(path, limit_bytes, NULL, out, diag);
 }
 
 bool shore__json_holds(const char *text) {

@@ -12,9 +12,6 @@
 
 /* Reads a whole file of at most limit_bytes as a JSON object. Errors name the file and the place. */
 int shore__json_read(const char *path, size_t limit_bytes, json_t **out, struct shore_diag *diag);
-/* Only the values of these keys (up to NULL) of the object; keys NULL: all. */
-int shore__json_read_keys(const char *path, size_t limit_bytes, const char *const *keys, json_t **out,
-                          struct shore_diag *diag);
 int shore__json_parse(const char *text, size_t bytes, const char *name, json_t **out, struct shore_diag *diag);
 /* Writes beside path, syncs, and renames. */
 int shore__json_write(const char *path, const json_t *value, size_t indent, struct shore_diag *diag);

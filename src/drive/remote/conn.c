@@ -175,7 +175,7 @@ static ssize_t write_quietly(int fd, const struct iovec *parts, unsigned nparts)
     return n;
 }
 
-int shore__conn_write(struct shore__conn *c, struct iovec *parts, unsigned nparts, struct shore_diag *diag) {
+static int write_parts(struct shore__conn *c, struct iovec *parts, unsigned nparts, struct shore_diag *diag) {
     uint64_t silent = 0;
     advance(&parts, &nparts, 0);
     /* what a session leaves behind that was broken off must not look like an answer */
@@ -204,7 +204,7 @@ int shore__conn_send(struct shore__conn *c, const struct shore__frame *f, struct
         h.bulk_bytes += f->bulk[i].iov_len;
     }
     shore__wire_header_put(header, &h, f->body);
-    return shore__conn_write(c, parts, 2 + f->nbulk, diag);
+    return write_parts(c, parts, 2 + f->nbulk, diag);
 }
 
 int shore__conn_receive(struct shore__conn *c, bool to_server, struct shore__wire_header *h, unsigned char **body,
@@ -246,7 +246,7 @@ int shore__conn_greet(struct shore__conn *c, struct shore_diag *diag) {
     unsigned char greeting[SHORE__WIRE_GREETING_BYTES];
     struct iovec part = {greeting, sizeof greeting};
     shore__wire_greeting_put(greeting);
-    return shore__conn_write(c, &part, 1, diag);
+    return write_parts(c, &part, 1, diag);
 }
 
 /* The last line of what a stranger printed, for a message. */

@@ -44,7 +44,6 @@ void shore__conn_end(struct shore__conn *c);
 /* Bytes as they come; all or SHORE_ELINK with a sentence (it ended, broke, was silent for too long). */
 int shore__conn_read(struct shore__conn *c, void *buffer, size_t bytes, struct shore_diag *diag);
 int shore__conn_readv(struct shore__conn *c, struct iovec *parts, unsigned nparts, struct shore_diag *diag);
-int shore__conn_write(struct shore__conn *c, struct iovec *parts, unsigned nparts, struct shore_diag *diag);
 
 /* When a side that has said nothing since now must give a sign of life, on the monotonic clock. */
 void shore__conn_next_beat(const struct shore__conn *c, struct timespec *at);

@@ -201,8 +201,7 @@ int shore__file_copy(const char *from, const char *to, struct shore_diag *diag) 
     return rc;
 }
 
-/* What of a run directory goes with the state of a step. */
-bool shore__file_goes_with_state(const char *name) {
+static bool goes_with_state(const char *name) {
     return strcmp(name, "metrics.jsonl") == 0 || strncmp(name, "residual-", 9) == 0;
 }
 
@@ -212,7 +211,7 @@ int shore__files_copy(const char *from, const char *to, struct shore_diag *diag)
     int rc = 0;
     if (!directory) return shore__fail(diag, -errno, "%s: cannot be read: %s", from, strerror(errno));
     while (rc == 0 && (entry = readdir(directory))) {
-        if (!shore__file_goes_with_state(entry->d_name)) continue;
+        if (!goes_with_state(entry->d_name)) continue;
         char *source = shore__path_join(from, entry->d_name), *target = shore__path_join(to, entry->d_name);
         rc = source && target ? shore__file_copy(source, target, diag) : shore__out_of_memory(diag);
         free(source);

@@ -131,7 +131,6 @@ int shore__snapshots_follow(const char *run_path, const struct shore__addresses 
 /* Whole or not there, durable. */
 int shore__file_copy(const char *from, const char *to, struct shore_diag *diag);
 /* What of a run directory goes with the state of a step: the metrics, residuals of compression. */
-bool shore__file_goes_with_state(const char *name);
 int shore__files_copy(const char *from, const char *to, struct shore_diag *diag);
 
 /* ---- going back -------------------------------------------------------------------------------------------------- */
