@@ -2,9 +2,12 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/fs.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "base/diag.h"
@@ -135,4 +138,19 @@ void shore__atomic_abort(struct shore__atomic *file) {
     free(file->path);
     free(file->temporary);
     *file = (struct shore__atomic){.fd = -1};
+}
+
+int shore__atomic_copy(int from, const char *name, const char *to, struct shore_diag *diag) {
+    char block[16384];
+    struct shore__atomic file = {.fd = -1};
+    ssize_t n = 0;
+    int rc = shore__atomic_open(to, &file, diag);
+    if (rc) return rc;
+    bool shares = ioctl(file.fd, FICLONE, from) == 0;
+    for (uint64_t at = 0; !shares && !rc && (n = pread(from, block, sizeof block, (off_t)at)) > 0; at += (uint64_t)n)
+        rc = shore__write_at(file.fd, block, (size_t)n, at, to, diag);
+    if (n < 0) rc = shore__fail(diag, -errno, "%s: cannot be read: %s", name, strerror(errno));
+    if (!rc) return shore__atomic_commit(&file, diag);
+    shore__atomic_abort(&file);
+    return rc;
 }

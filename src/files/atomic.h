@@ -23,6 +23,9 @@ int shore__atomic_unnamed(const char *directory, struct shore__atomic *file, str
 int shore__atomic_commit(struct shore__atomic *file, struct shore_diag *diag);
 /* Closes and removes what was written. Harmless after commit and on a zeroed structure. */
 void shore__atomic_abort(struct shore__atomic *file);
+/* A file's bytes, wherever it is read, by blocks: it may be larger than what a budget has left. Shared with it where
+ * the file system can. name: of the file, for messages. Durable: on return. */
+int shore__atomic_copy(int from, const char *name, const char *to, struct shore_diag *diag);
 /* Removes the file, and what a killed process left of one that was to take its place. -1 with errno: the file stays. */
 int shore__atomic_remove(const char *path);
 

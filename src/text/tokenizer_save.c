@@ -58,27 +58,13 @@ static int save_bytes(const char *directory, struct shore_diag *diag) {
                           diag);
 }
 
-/* By blocks: the file may be larger than what a budget has left. */
 static int copy_file(const char *from, const char *to, struct shore_diag *diag) {
-    char block[16384];
     struct stat info;
-    struct shore__atomic file = {.fd = -1};
-    ssize_t n = 0;
-    uint64_t at = 0;
     int fd = open(from, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) return shore__fail(diag, -errno, "%s: cannot open it: %s", from, strerror(errno));
     int rc = fstat(fd, &info) == 0 && S_ISREG(info.st_mode)
-                 ? shore__atomic_open(to, &file, diag)
+                 ? shore__atomic_copy(fd, from, to, diag)
                  : shore__fail(diag, SHORE_EINPUT, "%s: is not a regular file", from);
-    if (rc == 0) {
-        for (; rc == 0 && (n = read(fd, block, sizeof block)) > 0; at += (uint64_t)n)
-            rc = shore__write_at(file.fd, block, (size_t)n, at, to, diag);
-        if (n < 0) rc = shore__fail(diag, -errno, "%s: cannot read it: %s", from, strerror(errno));
-        if (rc == 0)
-            rc = shore__atomic_commit(&file, diag);
-        else
-            shore__atomic_abort(&file);
-    }
     close(fd);
     return rc;
 }

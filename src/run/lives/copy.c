@@ -7,10 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <unistd.h>
-
-#include <linux/fs.h>
 
 #include "base/diag.h"
 #include "base/units.h"
@@ -177,26 +174,10 @@ int shore__digest_text(struct shore_fleet *fleet, char out[33], struct shore_dia
 
 /* ---- files of the run directory, which go with the state ------------------------------------------------------- */
 
-static int copy_bytes(int from, int to, const char *name, struct shore_diag *diag) {
-    char block[16384];
-    ssize_t n = 0;
-    int rc = 0;
-    if (ioctl(to, FICLONE, from) == 0) return 0;
-    for (uint64_t at = 0; rc == 0 && (n = pread(from, block, sizeof block, (off_t)at)) > 0; at += (uint64_t)n)
-        rc = shore__write_at(to, block, (size_t)n, at, name, diag);
-    return rc == 0 && n < 0 ? shore__fail(diag, -errno, "%s: cannot be read: %s", name, strerror(errno)) : rc;
-}
-
 int shore__file_copy(const char *from, const char *to, struct shore_diag *diag) {
-    struct shore__atomic file = {0};
     int fd = open(from, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return shore__fail(diag, -errno, "%s: cannot be opened: %s", from, strerror(errno));
-    int rc = shore__atomic_open(to, &file, diag);
-    if (rc == 0) rc = copy_bytes(fd, file.fd, from, diag);
-    if (rc == 0)
-        rc = shore__atomic_commit(&file, diag);
-    else
-        shore__atomic_abort(&file);
+    int rc = shore__atomic_copy(fd, from, to, diag);
     close(fd);
     return rc;
 }
