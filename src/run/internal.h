@@ -32,6 +32,8 @@ struct shore__run_private {
     struct shore__addresses fresh; /* volume files that did not exist before, or are replaced */
     bool replaces;                 /* some are of the run that is overwritten */
     bool moving;                   /* the making has begun to move files into RUN: they are its own there */
+    /* of what has opened its data or tokenizer; NULL: neither is open. So what needs no texts does not link them. */
+    void (*close_texts)(struct shore__run *run);
     /* metrics */
     int metrics_fd, hint_fd; /* -1: not open */
     uint64_t metrics_step;   /* of the last line */
@@ -49,8 +51,11 @@ void shore__run_remember(void *run, const char *text);
 int shore__run_read(struct shore__run *run, struct shore_diag *diag);
 /* Waits a little: the lock of a killed process goes with its last I/O. SHORE_EBUSY. */
 int shore__run_lock(struct shore__run *run, struct shore_diag *diag);
+/* shore__run_open() without its data. */
+int shore__run_open_state(const char *path, bool for_writing, const struct shore__strings *moved,
+                          struct shore__run **out, struct shore_diag *diag);
 /* Locks the run and reads run.json alone, for removal: the rest may be damaged. */
-int shore__run_open_without_data(const char *path, struct shore__run **out, struct shore_diag *diag);
+int shore__run_open_alone(const char *path, struct shore__run **out, struct shore_diag *diag);
 /* run.json alone, without a lock; NULL: there is none that can be read. */
 struct shore__run *shore__run_peek(const char *path);
 /* SHORE_EINPUT for a directory of PEFT's: what it is, and how it becomes a model. */
@@ -66,6 +71,13 @@ int shore__run_tokenize(struct shore__run *run, const char *directory, shore__pr
                         struct shore_diag *diag);
 /* Opens train and val in a directory and compares their sizes with the record. */
 int shore__run_open_data(struct shore__run *run, const char *directory, struct shore_diag *diag);
+/* Closes its data and tokenizer. */
+void shore__run_close_texts(struct shore__run *run);
+/* What is common to the making of all runs. begin: the directory, the plan of its volumes, and the fleet's id; what it
+ * is to hold goes into RUN/making. finish: moves that into place and makes it a run. */
+int shore__making_begin(struct shore__run *run, bool overwrite, struct shore_diag *diag);
+int shore__making_finish(struct shore__run *run, const uint64_t fleet_id[2], shore__note_fn note, void *ctx,
+                         struct shore_diag *diag);
 /* Undoes a preparation. */
 void shore__run_undo(struct shore__run *run);
 
@@ -95,6 +107,12 @@ int shore__plan_read(const char *run_path, struct shore__plan *out, struct shore
 /* Refuses drives and a directory for the run (it need not be there) that are what the settings say is read: --overwrite
  * would replace it. */
 int shore__settings_spare_inputs(const struct shore__settings *s, const char *out, struct shore_diag *diag);
+
+#define SHORE__BYTES "bytes" /* --tokenizer bytes, and the name of that tokenizer; ./bytes is a directory */
+/* Nothing is given but token files, whose ids say nothing about their tokenizer, and need none. */
+bool shore__settings_tokens_alone(const struct shore__settings *s);
+/* Records that bytes are a run's tokenizer where none was named. */
+int shore__run_settle_tokenizer(struct shore__settings *s, const char *name);
 
 /* ---- the run, or a copy of it ------------------------------------------------------------------------------------ */
 
@@ -127,8 +145,6 @@ int shore__file_sync(const char *path, struct shore_diag *diag);
 bool shore__name_matches(const char *name, const char *const *patterns);
 /* Of something in it whose name none of the patterns matches: its path, malloc'ed; NULL: there is nothing such. */
 char *shore__directory_stranger(const char *path, const char *const *patterns);
-/* Records that bytes are a run's tokenizer where none was named. */
-int shore__run_settle_tokenizer(struct shore__settings *s, const char *name);
 /* A file, and what a kill has left of its being replaced. */
 void shore__remove_in(const char *directory, const char *name);
 /* Removes those files of a directory whose names a pattern matches, and the directory if it is empty then. */

@@ -1,4 +1,4 @@
-/* What follows from settings: the model, the tokenizer, defaults that depend on them, options of the fleet. */
+/* What follows from settings: the model, the tokenizer, defaults that depend on them. */
 #include <dirent.h>
 #include <errno.h>
 #include <math.h>
@@ -171,35 +171,6 @@ void shore__settings_fit(struct shore__settings *s, const struct shore__model *m
     }
     if (s->steps == 0) s->steps = STEPS;
     if (s->warmup == SHORE__WARMUP_CHOSEN) s->warmup = shore__warmup_for(s, s->steps);
-}
-
-void shore__run_fleet_options(const struct shore__settings *s, uint64_t scratch_bytes, bool spill,
-                              struct shore_fleet_options *out) {
-    bool momentum = s->optimizer == SHORE_SGD && s->momentum > 0;
-    unsigned planes = shore_optimizer_planes(s->optimizer, momentum);
-    uint64_t moment = s->moments == SHORE_MOMENTS_8BIT ? 1 : 4;
-    uint64_t element_bytes =
-        4 + (planes & 1u << SHORE_PLANE_M ? moment : 0) + (planes & 1u << SHORE_PLANE_V ? moment : 0);
-    uint64_t segments =
-        (s->chunk_bytes + SHORE_SEGMENT_ELEMS * element_bytes / 2) / (SHORE_SEGMENT_ELEMS * element_bytes);
-    if (segments > UINT32_MAX) segments = UINT32_MAX;
-    *out = (struct shore_fleet_options){
-        .size = sizeof *out,
-        .drives = s->drives.text,
-        .ndrives = (uint32_t)s->drives.count,
-        .optimizer = s->optimizer,
-        .with_momentum = momentum,
-        .moments = s->moments,
-        .fp32_params = s->fp32,
-        .chunk_segments = s->chunk_bytes == 0 ? 0
-                          : segments == 0     ? 1
-                                              : (uint32_t)segments,
-        .scratch_bytes = scratch_bytes,
-        .spill = spill,
-        .drive_speeds = s->drive_speeds,
-        .residual = s->residual_saved,
-        .io = s->io,
-    };
 }
 
 /* ---- what the command reads -------------------------------------------------------------------------------------- */

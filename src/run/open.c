@@ -72,7 +72,8 @@ static bool was_interrupted(const char *path) {
            shore__snapshot_is_interrupted(path) || shore__path_exists(path, "making");
 }
 
-static int open_run(const char *path, bool for_writing, const struct shore__strings *moved, bool with_data, bool mend,
+/* whole: else only to remove it. */
+static int open_run(const char *path, bool for_writing, const struct shore__strings *moved, bool whole, bool mend,
                     struct shore__run **out, struct shore_diag *diag) {
     struct shore__run *run = NULL;
     int rc = shore__run_is_half_replaced(path) ? shore__run_recall(path, diag) : 0;
@@ -80,31 +81,28 @@ static int open_run(const char *path, bool for_writing, const struct shore__stri
     if (rc == 0) rc = shore__run_alloc(path, &run, diag);
     if (rc < 0) return rc;
     /* what was interrupted is undone or brought to its end first, by whoever comes next */
-    if (for_writing || (with_data && shore__run_is_interrupted(run->path))) rc = shore__run_lock(run, diag);
+    if (for_writing || (whole && shore__run_is_interrupted(run->path))) rc = shore__run_lock(run, diag);
     if (rc == 0) rc = shore__run_read(run, diag);
     /* what the run had interrupted when it was copied is the run's, and may be at its end by now */
     enum shore__standing standing = rc == 0 ? shore__run_standing(run) : SHORE__RUN_ITSELF;
     bool copy = standing >= SHORE__RUN_ELSEWHERE;
-    if (copy && for_writing && with_data && was_interrupted(run->path))
+    if (copy && for_writing && whole && was_interrupted(run->path))
         rc = shore__run_refuse_copy(run, SHORE__RUN_ELSEWHERE, diag);
     /* who renamed it, or made it before there were marks, need not say so; if it fails, the next start does it */
-    if (rc == 0 && for_writing && with_data && standing == SHORE__RUN_ITSELF &&
+    if (rc == 0 && for_writing && whole && standing == SHORE__RUN_ITSELF &&
         !shore__origin_is_current(run->path, &run->private->origin))
         shore__run_write(run, NULL);
     for (size_t i = 0; rc == 0 && moved && i < moved->count; i++)
         rc = move_drive(run, moved->item[i], diag);
-    if (rc == 0 && for_writing && with_data) shore__run_say_standing(run);
-    struct shore_diag why;
-    if (rc == 0 && with_data) run->no_data_rc = shore__run_open_data(run, run->path, &why);
-    if (run->no_data_rc && !(run->no_data = strdup(why.text))) rc = shore__fail(diag, -ENOMEM, "out of memory");
+    if (rc == 0 && for_writing && whole) shore__run_say_standing(run);
     if (rc < 0) {
         shore__run_close(run);
         return rc;
     }
-    if (for_writing && with_data && !copy) shore__making_settle(run, shore__run_remember, run);
+    if (for_writing && whole && !copy) shore__making_settle(run, shore__run_remember, run);
     run->hint_step = read_hint(run);
     /* who had the lock until now may have ended it, or left it */
-    if (with_data && run->lock_fd >= 0 && !copy) rc = shore__run_mend(run, mend, diag);
+    if (whole && run->lock_fd >= 0 && !copy) rc = shore__run_mend(run, mend, diag);
     if (rc < 0) {
         shore__run_close(run);
         return rc;
@@ -117,8 +115,8 @@ static int open_run(const char *path, bool for_writing, const struct shore__stri
     return 0;
 }
 
-int shore__run_open(const char *path, bool for_writing, const struct shore__strings *moved, struct shore__run **out,
-                    struct shore_diag *diag) {
+int shore__run_open_state(const char *path, bool for_writing, const struct shore__strings *moved,
+                          struct shore__run **out, struct shore_diag *diag) {
     return open_run(path, for_writing, moved, true, true, out, diag);
 }
 
@@ -126,7 +124,7 @@ int shore__run_open_to_roll_back(const char *path, struct shore__run **out, stru
     return open_run(path, true, NULL, true, false, out, diag);
 }
 
-int shore__run_open_without_data(const char *path, struct shore__run **out, struct shore_diag *diag) {
+int shore__run_open_alone(const char *path, struct shore__run **out, struct shore_diag *diag) {
     return open_run(path, true, NULL, false, false, out, diag);
 }
 

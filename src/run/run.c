@@ -263,23 +263,6 @@ int shore__not_a_run(const char *path, struct shore_diag *diag) {
     return shore__fail(diag, SHORE_EMISSING, "%s: is not a run: it has no run.json", shown);
 }
 
-int shore__run_tokenizer(struct shore__run *run, struct shore_diag *diag) {
-    const char *name = run->private->tokenizer_name;
-    if (run->tokenizer) return 0;
-    if (strcmp(name, "bytes") == 0) {
-        int rc = shore__tokenizer_bytes(&run->tokenizer);
-        return rc < 0 ? shore__fail(diag, rc, "out of memory") : 0;
-    }
-    int rc = shore__tokenizer_reopen(run->path, run->private->end_of_text, &run->tokenizer, diag);
-    if (rc == 0 && strcmp(shore__tokenizer_name(run->tokenizer), name) != 0) {
-        shore__tokenizer_close(run->tokenizer);
-        run->tokenizer = NULL;
-        rc = shore__fail(diag, SHORE_EMISMATCH, "%s: its tokenizer is not the one this run was made with: put it back",
-                         run->path);
-    }
-    return rc;
-}
-
 void shore__run_remember(void *ctx, const char *text) {
     struct shore__run *run = ctx;
     char *both = NULL;
@@ -291,13 +274,11 @@ void shore__run_remember(void *ctx, const char *text) {
 void shore__run_free(struct shore__run *run) {
     if (!run) return;
     struct shore__run_private *p = run->private;
-    shore__dataset_close(run->train);
-    shore__dataset_close(run->val);
+    if (p->close_texts) p->close_texts(run);
     if (p->metrics_fd >= 0) close(p->metrics_fd);
     if (p->hint_fd >= 0) close(p->hint_fd);
     if (run->lock_fd >= 0) close(run->lock_fd);
     shore__model_free(run->model);
-    shore__tokenizer_close(run->tokenizer);
     shore__settings_free(&run->settings);
     shore__addresses_free(&p->moved);
     shore__strings_free(&p->created);

@@ -101,6 +101,30 @@ int shore__run_open_data(struct shore__run *run, const char *directory, struct s
     shore__dataset_close(run->val);
     run->train = train;
     run->val = val;
+    run->private->close_texts = shore__run_close_texts;
+    return 0;
+}
+
+void shore__run_close_texts(struct shore__run *run) {
+    shore__dataset_close(run->train);
+    shore__dataset_close(run->val);
+    shore__tokenizer_close(run->tokenizer);
+    run->train = run->val = NULL;
+    run->tokenizer = NULL;
+}
+
+int shore__run_open(const char *path, bool for_writing, const struct shore__strings *moved, struct shore__run **out,
+                    struct shore_diag *diag) {
+    struct shore_diag why;
+    struct shore__run *run;
+    int rc = shore__run_open_state(path, for_writing, moved, &run, diag);
+    if (rc < 0) return rc;
+    run->no_data_rc = shore__run_open_data(run, run->path, &why);
+    if (run->no_data_rc && !(run->no_data = strdup(why.text))) {
+        shore__run_close(run);
+        return shore__fail(diag, -ENOMEM, "out of memory");
+    }
+    *out = run;
     return 0;
 }
 

@@ -1,5 +1,4 @@
 /* Which tokenizer a model and its data go with, and what is said about it. */
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -9,21 +8,6 @@
 #include "files/hub.h"
 #include "run/internal.h"
 
-#define BYTES "bytes" /* --tokenizer bytes, and the name of that tokenizer; ./bytes is a directory */
-
-static bool token_files(const struct shore__strings *files) {
-    for (size_t i = 0; i < files->count; i++) {
-        size_t n = strlen(files->item[i]);
-        if (n < 4 || strcmp(files->item[i] + n - 4, ".bin") != 0) return false;
-    }
-    return true;
-}
-
-/* Nothing is given but token files, whose ids say nothing about their tokenizer, and need none. */
-static bool tokens_alone(const struct shore__settings *s) {
-    return s->data.count && token_files(&s->data) && token_files(&s->val_data);
-}
-
 static int open_bytes(struct shore__tokenizer **out, struct shore_diag *diag) {
     int rc = shore__tokenizer_bytes(out);
     return rc < 0 ? shore__fail(diag, rc, "out of memory") : 0;
@@ -31,7 +15,7 @@ static int open_bytes(struct shore__tokenizer **out, struct shore_diag *diag) {
 
 static int open_tokenizer(const struct shore__settings *s, struct shore__tokenizer **out, struct shore_diag *diag) {
     struct stat st;
-    bool bytes = s->tokenizer && strcmp(s->tokenizer, BYTES) == 0;
+    bool bytes = s->tokenizer && strcmp(s->tokenizer, SHORE__BYTES) == 0;
     int gone = s->tokenizer && !bytes ? shore__hub_refuse("--tokenizer", s->tokenizer, SHORE__HUB_MODEL, diag) : 0;
     if (!gone && s->model) gone = shore__hub_refuse("--model", s->model, SHORE__HUB_MODEL, diag);
     if (gone) return gone;
@@ -44,7 +28,7 @@ static int open_tokenizer(const struct shore__settings *s, struct shore__tokeniz
     if (rc < 0) return rc;
     rc = beside ? shore__tokenizer_open(beside, out, diag) : SHORE_EMISSING;
     if (rc != SHORE_EMISSING) return rc;
-    if (s->model && !tokens_alone(s))
+    if (s->model && !shore__settings_tokens_alone(s))
         return shore__fail(diag, SHORE_EINPUT,
                            "%s: has no tokenizer: neither tokenizer.json, nor vocab.json and merges.txt, nor "
                            "encoder.json and vocab.bpe. Give --tokenizer DIR, or --tokenizer bytes if it is a model of "
@@ -53,22 +37,35 @@ static int open_tokenizer(const struct shore__settings *s, struct shore__tokeniz
     return open_bytes(out, diag);
 }
 
+int shore__run_tokenizer(struct shore__run *run, struct shore_diag *diag) {
+    const char *name = run->private->tokenizer_name;
+    run->private->close_texts = shore__run_close_texts;
+    if (run->tokenizer) return 0;
+    if (strcmp(name, SHORE__BYTES) == 0) {
+        int rc = shore__tokenizer_bytes(&run->tokenizer);
+        return rc < 0 ? shore__fail(diag, rc, "out of memory") : 0;
+    }
+    int rc = shore__tokenizer_reopen(run->path, run->private->end_of_text, &run->tokenizer, diag);
+    if (rc == 0 && strcmp(shore__tokenizer_name(run->tokenizer), name) != 0) {
+        shore__tokenizer_close(run->tokenizer);
+        run->tokenizer = NULL;
+        rc = shore__fail(diag, SHORE_EMISMATCH, "%s: its tokenizer is not the one this run was made with: put it back",
+                         run->path);
+    }
+    return rc;
+}
+
 int shore__run_tokenizer_of(const struct shore__settings *s, struct shore__tokenizer **out, struct shore_diag *diag) {
     int rc = open_tokenizer(s, out, diag);
-    if (rc < 0 || !s->parse_special || strcmp(shore__tokenizer_name(*out), BYTES) != 0) return rc;
+    if (rc < 0 || !s->parse_special || strcmp(shore__tokenizer_name(*out), SHORE__BYTES) != 0) return rc;
     shore__tokenizer_close(*out);
     *out = NULL;
     return shore__fail(diag, SHORE_EUSAGE,
                        "--special-tokens parse: bytes have no special tokens in a text; give --tokenizer DIR");
 }
 
-int shore__run_settle_tokenizer(struct shore__settings *s, const char *name) {
-    if (s->tokenizer || strcmp(name, BYTES) != 0 || tokens_alone(s)) return 0;
-    return (s->tokenizer = strdup(BYTES)) ? 0 : -ENOMEM;
-}
-
 static bool stands_in(const struct shore__settings *s, const char *name) {
-    return !s->tokenizer && strcmp(name, BYTES) == 0 && tokens_alone(s);
+    return !s->tokenizer && strcmp(name, SHORE__BYTES) == 0 && shore__settings_tokens_alone(s);
 }
 
 bool shore__run_without_tokenizer(const struct shore__run *run) {
@@ -78,7 +75,7 @@ bool shore__run_without_tokenizer(const struct shore__run *run) {
 static const char *describe(const struct shore__settings *s, const char *name, uint32_t used, uint32_t vocab, char *out,
                             size_t bytes) {
     char a[32], b[32];
-    if (strcmp(name, BYTES) == 0) used = SHORE__BYTES_VOCAB;
+    if (strcmp(name, SHORE__BYTES) == 0) used = SHORE__BYTES_VOCAB;
     if (used > vocab) used = vocab;
     if (stands_in(s, name))
         snprintf(out, bytes, "none, since the data are token files: a text is taken and shown as bytes");

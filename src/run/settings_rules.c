@@ -1,9 +1,12 @@
 /* Which settings go together. */
+#include <errno.h>
 #include <math.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "base/diag.h"
 #include "drive/probe/speed.h"
-#include "run/settings.h"
+#include "run/internal.h"
 
 bool shore__settings_in_ram(const struct shore__settings *s) {
     for (size_t i = 0; i < s->drives.count; i++)
@@ -51,4 +54,21 @@ int shore__settings_check(const struct shore__settings *s, struct shore_diag *di
     if (s->momentum > 0 && s->optimizer != SHORE_SGD)
         return shore__fail(diag, SHORE_EUSAGE, "--momentum is for --optimizer sgd (adam and adamw have --beta1)");
     return 0;
+}
+
+static bool token_files(const struct shore__strings *files) {
+    for (size_t i = 0; i < files->count; i++) {
+        size_t n = strlen(files->item[i]);
+        if (n < 4 || strcmp(files->item[i] + n - 4, ".bin") != 0) return false;
+    }
+    return true;
+}
+
+bool shore__settings_tokens_alone(const struct shore__settings *s) {
+    return s->data.count && token_files(&s->data) && token_files(&s->val_data);
+}
+
+int shore__run_settle_tokenizer(struct shore__settings *s, const char *name) {
+    if (s->tokenizer || strcmp(name, SHORE__BYTES) != 0 || shore__settings_tokens_alone(s)) return 0;
+    return (s->tokenizer = strdup(SHORE__BYTES)) ? 0 : -ENOMEM;
 }

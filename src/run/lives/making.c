@@ -20,7 +20,6 @@
 #include "base/directory.h"
 #include "drive/probe/probe.h"
 #include "files/atomic.h"
-#include "run/emulation/emulate.h"
 #include "run/lives/fleets.h"
 #include "run/lives/journal.h"
 
@@ -289,50 +288,10 @@ static int begin(struct shore__run *run, bool overwrite, struct shore_diag *diag
     return rc;
 }
 
-/* ---- its contents ------------------------------------------------------------------------------------------------ */
-
-static int fill(struct shore__run *run, shore__progress_fn progress, void *ctx, struct shore_diag *diag) {
-    char *making = shore__path_join(run->path, MAKING);
-    int rc = making ? 0 : shore__out_of_memory(diag);
-    if (rc == 0) rc = shore__journal_write(making, "config.json", shore__arch_to_json(&run->model->arch), diag);
-    if (rc == 0) rc = shore__tokenizer_save(run->tokenizer, making, diag);
-    if (rc == 0) rc = shore__run_tokenize(run, making, progress, ctx, diag);
-    if (rc == 0) rc = shore__run_open_data(run, making, diag);
-    if (rc == 0) shore__settings_fit(&run->settings, run->model, run->private->train_tokens);
-    free(making);
-    return rc;
-}
-
-int shore__run_prepare(const char *path, const struct shore__settings *s, struct shore__model *model,
-                       struct shore__tokenizer *tokenizer, bool overwrite, shore__progress_fn progress,
-                       void *progress_ctx, struct shore__run **out, struct shore_diag *diag) {
-    struct shore__run *run = NULL;
-    int rc = shore__settings_check(s, diag);
-    if (rc == 0) rc = shore__settings_spare_inputs(s, path, diag);
-    if (rc == 0) rc = shore__run_alloc(path, &run, diag);
-    if (rc < 0) return rc;
-    shore__settings_free(&run->settings);
-    rc = shore__settings_copy(s, &run->settings);
-    if (rc == 0 && !(run->private->tokenizer_name = strdup(shore__tokenizer_name(tokenizer)))) rc = -ENOMEM;
-    if (rc == 0) rc = shore__run_settle_tokenizer(&run->settings, run->private->tokenizer_name);
-    if (rc < 0) shore__fail(diag, rc, "out of memory");
-    run->private->end_of_text = shore__tokenizer_end_of_text(tokenizer);
-    if (rc == 0) rc = shore__emulation_absolute(&run->settings.emulate, diag);
-    run->model = model;
-    run->tokenizer = tokenizer;
-    if (rc == 0) rc = make_directories(run, diag);
+int shore__making_begin(struct shore__run *run, bool overwrite, struct shore_diag *diag) {
+    int rc = make_directories(run, diag);
     if (rc == 0) rc = shore__run_lock(run, diag);
-    if (rc == 0) rc = begin(run, overwrite, diag);
-    if (rc == 0) rc = fill(run, progress, progress_ctx, diag);
-    if (rc < 0) {
-        run->model = NULL; /* the caller's, as before */
-        run->tokenizer = NULL;
-        shore__run_undo(run);
-        shore__run_free(run);
-        return rc;
-    }
-    *out = run;
-    return 0;
+    return rc ? rc : begin(run, overwrite, diag);
 }
 
 /* ---- finishing --------------------------------------------------------------------------------------------------- */
@@ -424,10 +383,9 @@ static void forget_overwritten(const char *run_path, shore__note_fn note, void *
     shore__run_free(overwritten);
 }
 
-int shore__run_finish(struct shore__run *run, const uint64_t fleet_id[2], const char *processor, shore__note_fn note,
-                      void *ctx, struct shore_diag *diag) {
+int shore__making_finish(struct shore__run *run, const uint64_t fleet_id[2], shore__note_fn note, void *ctx,
+                         struct shore_diag *diag) {
     memcpy(run->fleet_id, fleet_id, sizeof run->fleet_id);
-    snprintf(run->processor, sizeof run->processor, "%s", processor);
     int rc = each_file(run, SYNC, diag);
     run->private->moving = true;
     if (rc == 0) rc = plan_write(run, diag);
@@ -437,7 +395,6 @@ int shore__run_finish(struct shore__run *run, const uint64_t fleet_id[2], const 
     if (rc == 0) forget_overwritten(run->path, note, ctx);
     if (rc == 0) rc = each_file(run, MOVE, diag);
     if (rc == 0) rc = shore__directory_sync(run->path, diag);
-    if (rc == 0) rc = shore__run_open_data(run, run->path, diag);
     if (rc == 0) rc = shore__run_write(run, diag);
     if (rc == 0) shore__making_settle(run, note, ctx);
     return rc;
@@ -480,9 +437,7 @@ void shore__run_undo(struct shore__run *run) {
     struct shore__run_private *p = run->private;
     bool undone = true;
     /* on network file systems, what is removed while it is open stays until it is closed, and so would its directory */
-    shore__dataset_close(run->train);
-    shore__dataset_close(run->val);
-    run->train = run->val = NULL;
+    if (p->close_texts) p->close_texts(run);
     for (size_t i = 0; run->making && i < p->fresh.count; i++)
         undone = drop_volume(p->fresh.item[i], run->fleet_id, NULL) == 0 && undone;
     /* the plan stays, so that they are not forgotten: volumes that are out of reach, or of a run that was replaced */

@@ -227,7 +227,7 @@ int shore__run_remove(const char *path, bool *begun, shore__note_fn note, void *
     struct shore__plan plan = {0};
     int rc = 0, killed = SHORE_EMISSING;
     if (shore__is_run(path))
-        rc = shore__run_open_without_data(path, &run, diag);
+        rc = shore__run_open_alone(path, &run, diag);
     else if (!shore__path_exists(path, "making"))
         rc = shore__not_a_run(path, diag);
     else if ((rc = shore__run_alloc(path, &run, diag)) == 0)
