@@ -44,6 +44,7 @@ const char *shore__format_time_of_day(int64_t seconds, char *out, size_t out_byt
 /* CLOCK_MONOTONIC, or what a test has put in its place while it had no other thread; NULL: back to that. */
 uint64_t shore__now_ns(void);
 void shore__set_clock(uint64_t (*now_ns)(void));
+void shore__sleep_until(uint64_t instant_ns); /* at once by a test's clock */
 
 static inline void shore__put_u16(unsigned char *p, uint16_t v) {
     p[0] = (unsigned char)v;

@@ -47,7 +47,7 @@ static int fill(struct shore__run *run, const struct shore__train_args *args, co
     options.overwrite = args->overwrite;
     options.note = shore__cli_note;
     void *what = run->settings.quiet ? NULL : (void *)"importing";
-    int rc = shore__train_initial_state(run, &options, NULL, processor, shore__cli_work, what, fleet, diag);
+    int rc = shore__train_initial_state(run, &options, processor, shore__cli_work, what, fleet, diag);
     return rc ? rc : shore_fleet_digest(*fleet, false, digest, diag);
 }
 

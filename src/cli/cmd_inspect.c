@@ -90,8 +90,7 @@ static json_t *explanation(struct shore__run *run) {
     json_object_set_new(o, "model", shore__arch_to_json(&run->model->arch));
     shore__run_tokenizer_text(run, text, sizeof text);
     json_object_set_new(o, "tokenizer", json_string(text));
-    json_object_set_new(o, "emulated",
-                        json_boolean(run->settings.emulate && strcmp(run->settings.emulate, "none") != 0));
+    json_object_set_new(o, "emulated", json_boolean(shore__settings_emulated(&run->settings)));
     json_object_set_new(o, "settings", shore__settings_to_json(&run->settings));
     json_object_set_new(o, "train_tokens",
                         json_integer(run->train ? (json_int_t)shore__dataset_tokens(run->train) : 0));
@@ -149,7 +148,7 @@ static int explain(struct shore__run *run, const struct args *a) {
         if (shore__run_bad_rows(run))
             printf("bad rows: %llu, skipped when the data were read\n", (unsigned long long)shore__run_bad_rows(run));
         printf("last trained on: %s\n", run->processor);
-        if (s->emulate && strcmp(s->emulate, "none") != 0)
+        if (shore__settings_emulated(s))
             printf("emulated: the times of its steps are those of %s\n",
                    shore__escape(s->emulate, strlen(s->emulate), escaped, sizeof escaped));
         print_identity(json_object_get(o, "settings"));

@@ -8,13 +8,13 @@
 #ifndef SHORE_DRIVE_DRIVE_H
 #define SHORE_DRIVE_DRIVE_H
 
+#include "drive/gate.h"
 #include "drive/planes.h"
 #include "storage/volume.h"
 
 struct shore__address;
 struct shore__drive;
 struct shore_arena;
-struct shore__throttle;
 struct shore__call;
 
 enum shore__drive_caps {
@@ -100,6 +100,7 @@ struct shore__drive_ops {
 struct shore__drive {
     const struct shore__drive_ops *ops;
     const struct shore__volume_desc *desc; /* which segments it owns, of which fleet */
+    struct shore__gate *gate;              /* NULL: none */
 };
 
 /* What every kind of drive is opened with; what the pointers point to outlives the drive. */
@@ -116,7 +117,6 @@ struct shore__drive_config {
     uint32_t stage_segments; /* of joined fetches */
     struct shore_arena *arena;
     uint64_t cache_memory_bytes;               /* that a cache may take beside the arena; 0: no limit */
-    struct shore__throttle *throttle;          /* of an emulated machine; NULL: none */
     void (*note)(void *ctx, const char *text); /* may be NULL */
     void *note_ctx;
 };

@@ -5,6 +5,9 @@
 
 #include "report/report.h"
 
+const char *const shore__busy_names[SHORE__BUSY_COUNT] = {"gpu",         "link",          "drive_read", "drive_write",
+                                                          "drive_mixed", "drive_compute", "host_update"};
+
 struct line {
     char *out;
     size_t used, capacity;
@@ -63,14 +66,9 @@ int shore__metrics_line(const struct shore__step_report *report, char *out, size
     append_count(&line, "resident_bytes", report->resident_bytes);
     append(&line, ",\"speculated\":%s", report->speculated ? "true" : "false");
     if (report->emulated) {
-        const struct shore__busy *b = &report->busy;
-        append(&line, ",\"emulated\":true,\"busy\":{\"gpu\":%.9g", b->gpu);
-        append_number(&line, "link", b->link);
-        append_number(&line, "drive_read", b->drive_read);
-        append_number(&line, "drive_write", b->drive_write);
-        append_number(&line, "drive_mixed", b->drive_mixed);
-        append_number(&line, "drive_compute", b->drive_compute);
-        append_number(&line, "host_update", b->host_update);
+        append(&line, ",\"emulated\":true,\"busy\":");
+        for (int i = 0; i < SHORE__BUSY_COUNT; i++)
+            append(&line, "%c\"%s\":%.9g", i ? ',' : '{', shore__busy_names[i], report->busy.seconds[i]);
         append(&line, "}");
     }
     if (report->skipped) append(&line, ",\"skipped\":true");

@@ -10,11 +10,25 @@
 
 #include "base/units.h"
 
-#include "base/busy.h"
-
 /* What crossed the host link, by class. */
 struct shore__link_bytes {
     uint64_t gradients, compressed, parameters, activations, state, control;
+};
+
+/* Where an emulated machine's time goes: seconds for which its parts were busy; of drives, the busiest of each kind. */
+enum shore__busy_of {
+    SHORE__BUSY_GPU,
+    SHORE__BUSY_LINK,
+    SHORE__BUSY_READ,
+    SHORE__BUSY_WRITE,
+    SHORE__BUSY_MIXED, /* both */
+    SHORE__BUSY_COMPUTE,
+    SHORE__BUSY_HOST_UPDATE,
+    SHORE__BUSY_COUNT
+};
+extern const char *const shore__busy_names[SHORE__BUSY_COUNT];
+struct shore__busy {
+    double seconds[SHORE__BUSY_COUNT];
 };
 
 /* Where one step's time and bytes went; reported after its commit. */

@@ -107,6 +107,8 @@ static inline struct shore__compute_options shore__settings_compute(const struct
 }
 /* A drive is "ram:": nothing of the state outlives the process. */
 bool shore__settings_in_ram(const struct shore__settings *s);
+/* The time of its steps is another machine's. */
+bool shore__settings_emulated(const struct shore__settings *s);
 
 /* Steps of warm-up where none are given. */
 uint64_t shore__warmup_for(const struct shore__settings *s, uint64_t steps);

@@ -8,6 +8,10 @@
 #include "drive/probe/speed.h"
 #include "run/internal.h"
 
+bool shore__settings_emulated(const struct shore__settings *s) {
+    return s->emulate && strcmp(s->emulate, "none") != 0;
+}
+
 bool shore__settings_in_ram(const struct shore__settings *s) {
     for (size_t i = 0; i < s->drives.count; i++)
         if (s->drives.item[i]->kind->id == SHORE__KIND_RAM) return true;

@@ -22,7 +22,12 @@
 #define SHORE__IO_ALIGN 4096u
 #define SHORE__LOCK_SECONDS 3.0 /* how long a start waits for a lock: a killed process may still be writing */
 
-enum shore__io_kind { SHORE__IO_READ, SHORE__IO_WRITE, SHORE__IO_FLUSH };
+enum shore__io_kind {
+    SHORE__IO_READ,
+    SHORE__IO_WRITE,
+    SHORE__IO_FLUSH,
+    SHORE__IO_PAUSE /* moves nothing: it comes back at its instant */
+};
 
 struct shore__io_op {
     enum shore__io_kind kind;
@@ -30,7 +35,8 @@ struct shore__io_op {
     uint64_t offset; /* multiple of SHORE__IO_ALIGN */
     uint32_t bytes;  /* multiple of SHORE__IO_ALIGN */
     void *user;
-    int rc; /* out: 0 or a negative code */
+    uint64_t not_before_ns; /* of shore__now_ns(): it is not handed back before; 0: as soon as it has ended */
+    int rc;                 /* out: 0 or a negative code */
 };
 
 struct shore__file {
@@ -83,7 +89,7 @@ const char *shore__io_backend(const struct shore__io *io);
 /* Queues an operation (borrowed until returned by shore__io_reap). At most depth in flight: -EBUSY beyond. */
 int shore__io_submit(struct shore__io *io, struct shore__io_op *op);
 /* Hands back finished operations, at most max, waiting for at least min (0: only those that are there; fewer if fewer
- * are in flight). Returns how many. */
+ * are in flight, or, after a while, if instants are far away). Returns how many. */
 unsigned shore__io_reap(struct shore__io *io, struct shore__io_op **ops, unsigned max, unsigned min);
 unsigned shore__io_in_flight(const struct shore__io *io);
 /* Grows with every operation that this process has completed, on any file: as long as it does, drives get on. Making a

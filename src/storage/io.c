@@ -7,14 +7,26 @@
 #include <string.h>
 
 #include "base/diag.h"
+#include "base/units.h"
+
+/* Who waits for an instant far away looks at what else there is to do now and then. */
+#define LOOK_NS 10000000u
+
+struct held {
+    struct shore__io_op *op;
+    bool ended; /* only its instant is waited for */
+};
 
 struct shore__io {
     const struct shore__io_backend *backend;
     void *state;
     struct shore__file file;
     unsigned depth, in_flight;
-    unsigned nready; /* operations that the shim answered; they count as in flight */
-    struct shore__io_op *ready[];
+    unsigned under_way; /* of those, not ended yet */
+    unsigned nready;    /* of those, with nothing to do below */
+    unsigned nheld;     /* in flight with an instant */
+    struct shore__io_op **ready;
+    struct held held[];
 };
 
 static pthread_mutex_t shim_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -65,10 +77,11 @@ int shore__io_open(const struct shore__file *file, enum shore_io io, unsigned de
                    struct shore_diag *diag) {
     *out = NULL;
     if (depth == 0) return shore__fail(diag, -EINVAL, "%s: an I/O queue needs a depth of at least 1", file->path);
-    struct shore__io *queue = calloc(1, sizeof *queue + depth * sizeof *queue->ready);
+    struct shore__io *queue = calloc(1, sizeof *queue + depth * (sizeof *queue->held + sizeof *queue->ready));
     if (!queue) return shore__fail(diag, -ENOMEM, "%s: out of memory for an I/O queue", file->path);
     queue->file = *file;
     queue->depth = depth;
+    queue->ready = (struct shore__io_op **)(void *)(queue->held + depth);
 
     int rc = -ENOSYS;
     if (io != SHORE_IO_THREADS) {
@@ -111,12 +124,13 @@ unsigned shore__io_in_flight(const struct shore__io *io) {
 
 int shore__io_submit(struct shore__io *io, struct shore__io_op *op) {
     if (io->in_flight >= io->depth) return -EBUSY;
-    if (op->kind != SHORE__IO_FLUSH && (op->bytes == 0 || op->bytes % SHORE__IO_ALIGN || op->offset % SHORE__IO_ALIGN ||
-                                        (uintptr_t)op->buffer % SHORE__IO_ALIGN || op->offset > io->file.size_bytes ||
-                                        op->bytes > io->file.size_bytes - op->offset))
+    bool moves = op->kind == SHORE__IO_READ || op->kind == SHORE__IO_WRITE;
+    if (moves && (op->bytes == 0 || op->bytes % SHORE__IO_ALIGN || op->offset % SHORE__IO_ALIGN ||
+                  (uintptr_t)op->buffer % SHORE__IO_ALIGN || op->offset > io->file.size_bytes ||
+                  op->bytes > io->file.size_bytes - op->offset))
         return -EINVAL;
     op->rc = 0;
-    int verdict = ask_shim(&io->file, op);
+    int verdict = op->kind == SHORE__IO_PAUSE ? SHORE__IO_DONE : ask_shim(&io->file, op);
     if (verdict < 0 || verdict == SHORE__IO_DONE) {
         op->rc = verdict < 0 ? verdict : 0;
         io->ready[io->nready++] = op;
@@ -125,19 +139,81 @@ int shore__io_submit(struct shore__io *io, struct shore__io_op *op) {
         int rc = io->backend->submit(io->state, op, verdict == SHORE__IO_SHORT && half ? half : op->bytes);
         if (rc) return rc;
     }
+    if (op->not_before_ns) io->held[io->nheld++] = (struct held){op, false};
+    io->under_way++;
     io->in_flight++;
     return 0;
 }
 
-unsigned shore__io_reap(struct shore__io *io, struct shore__io_op **ops, unsigned max, unsigned min) {
+/* What has ended, whatever its instant. */
+static unsigned reap_ended(struct shore__io *io, struct shore__io_op **ops, unsigned max, unsigned min) {
     unsigned got = 0;
     while (got < max && io->nready)
         ops[got++] = io->ready[--io->nready];
-    unsigned below = io->in_flight - got;
+    unsigned below = io->under_way - got;
     unsigned still = min > got ? min - got : 0;
     if (still > max - got) still = max - got;
     if (still > below) still = below;
     if (below && got < max) got += io->backend->reap(io->state, ops + got, max - got, still);
+    io->under_way -= got;
+    return got;
+}
+
+/* What has ended and waits for no instant; the rest is noted. */
+static unsigned collect(struct shore__io *io, struct shore__io_op **ops, unsigned max, unsigned min) {
+    unsigned ended = reap_ended(io, ops, max, min), got = 0;
+    for (unsigned i = 0; i < ended; i++) {
+        unsigned k = 0;
+        while (k < io->nheld && io->held[k].op != ops[i])
+            k++;
+        if (k < io->nheld)
+            io->held[k].ended = true;
+        else
+            ops[got++] = ops[i];
+    }
+    return got;
+}
+
+static unsigned take_due(struct shore__io *io, struct shore__io_op **ops, unsigned max) {
+    uint64_t now = shore__now_ns();
+    unsigned taken = 0, kept = 0;
+    for (unsigned k = 0; k < io->nheld; k++) {
+        const struct held *h = &io->held[k];
+        if (taken < max && h->ended && h->op->not_before_ns <= now)
+            ops[taken++] = h->op;
+        else
+            io->held[kept++] = *h;
+    }
+    io->nheld = kept;
+    return taken;
+}
+
+/* When the next operation may be handed back, ended or not. */
+static uint64_t next_due(const struct shore__io *io) {
+    uint64_t first = UINT64_MAX;
+    unsigned under_way = 0;
+    for (unsigned k = 0; k < io->nheld; k++) {
+        under_way += !io->held[k].ended;
+        if (io->held[k].op->not_before_ns < first) first = io->held[k].op->not_before_ns;
+    }
+    return under_way < io->under_way ? 0 : first;
+}
+
+static unsigned reap_held(struct shore__io *io, struct shore__io_op **ops, unsigned max, unsigned min) {
+    unsigned got = 0;
+    for (bool overdue = false;;) {
+        got += collect(io, ops + got, max - got, overdue);
+        got += take_due(io, ops + got, max - got);
+        if (got >= min || got == max || got == io->in_flight) return got;
+        uint64_t due = next_due(io), now = shore__now_ns();
+        overdue = due <= now; /* it has not ended: the drive is late */
+        if (!overdue) shore__sleep_until(due < now + LOOK_NS ? due : now + LOOK_NS);
+        if (due > now + LOOK_NS) return got;
+    }
+}
+
+unsigned shore__io_reap(struct shore__io *io, struct shore__io_op **ops, unsigned max, unsigned min) {
+    unsigned got = io->nheld ? reap_held(io, ops, max, min) : reap_ended(io, ops, max, min);
     io->in_flight -= got;
     if (got) tell_done(&io->file, ops, got);
     shore__io_count(got);

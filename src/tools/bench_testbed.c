@@ -201,13 +201,8 @@ static int read_step(struct shore__testbed_row *r, const char *text, size_t byte
     *seconds = number_of(o, "step_seconds");
     if (!json_is_true(json_object_get(o, "emulated")) || !busy || !(*seconds > 0))
         rc = shore__fail(diag, SHORE_EINPUT, "the training did not say what was emulated");
-    r->busy.gpu += number_of(busy, "gpu");
-    r->busy.link += number_of(busy, "link");
-    r->busy.drive_read += number_of(busy, "drive_read");
-    r->busy.drive_write += number_of(busy, "drive_write");
-    r->busy.drive_mixed += number_of(busy, "drive_mixed");
-    r->busy.drive_compute += number_of(busy, "drive_compute");
-    r->busy.host_update += number_of(busy, "host_update");
+    for (int i = 0; i < SHORE__BUSY_COUNT; i++)
+        r->busy.seconds[i] += number_of(busy, shore__busy_names[i]);
     json_decref(o);
     return rc;
 }
@@ -232,23 +227,15 @@ static int read_metrics(struct bench *b, struct shore__testbed_row *r, struct sh
 }
 
 /* What was busy for the largest part of the steps. */
-static void find_bound(struct bench *b, struct shore__testbed_row *r) {
-    const struct {
-        const char *name;
-        double seconds;
-    } parts[] = {
-        {"gpu", r->busy.gpu},
-        {"link", r->busy.link},
-        {"drive read", r->busy.drive_read},
-        {"drive write", r->busy.drive_write},
-        {"drive read and write", r->busy.drive_mixed * 0.999}, /* not where one of them alone takes as long */
-        {"drive compute", r->busy.drive_compute},
-        {"host update", r->busy.host_update},
-    };
-    size_t most = 0;
-    for (size_t i = 1; i < sizeof parts / sizeof parts[0]; i++)
-        if (parts[i].seconds > parts[most].seconds) most = i;
-    r->bound = parts[most].name;
+static void find_bound(struct shore__testbed_row *r) {
+    static const char *const names[SHORE__BUSY_COUNT] = {
+        "gpu", "link", "drive read", "drive write", "drive read and write", "drive compute", "host update"};
+    struct shore__busy busy = r->busy;
+    int most = 0;
+    busy.seconds[SHORE__BUSY_MIXED] *= 0.999; /* not where one of them alone takes as long */
+    for (int i = 1; i < SHORE__BUSY_COUNT; i++)
+        if (busy.seconds[i] > busy.seconds[most]) most = i;
+    r->bound = names[most];
 }
 
 static double seconds_of(const struct bench *b, enum shore__testbed_mode mode, uint32_t drives, double share) {
@@ -313,21 +300,19 @@ static json_t *row_json(const struct bench *b, const struct shore__testbed_row *
         json_pack("{s:s,s:s,s:i,s:f,s:f,s:s,s:b,s:f}", "testbed", b->emulation.name, "mode",
                   shore__testbed_modes[r->mode], "drives", (int)r->drives, "link_share", r->link_share, "step_seconds",
                   r->step_seconds, "bound", r->bound, "emulated", 1, "scale", b->emulation.scale);
-    double n = b->args->steps;
+    json_t *busy = json_object();
+    for (int i = 0; i < SHORE__BUSY_COUNT; i++)
+        json_object_set_new(busy, shore__busy_names[i], json_real(r->busy.seconds[i] / b->args->steps));
     json_object_set_new(o, "speed_over_base1", number_or_null(r->over_base1));
     json_object_set_new(o, "speed_over_base", number_or_null(r->over_base));
-    json_object_set_new(o, "busy_seconds",
-                        json_pack("{s:f,s:f,s:f,s:f,s:f,s:f,s:f}", "gpu", r->busy.gpu / n, "link", r->busy.link / n,
-                                  "drive_read", r->busy.drive_read / n, "drive_write", r->busy.drive_write / n,
-                                  "drive_mixed", r->busy.drive_mixed / n, "drive_compute", r->busy.drive_compute / n,
-                                  "host_update", r->busy.host_update / n));
+    json_object_set_new(o, "busy_seconds", busy);
     return o;
 }
 
 static int report_row(struct bench *b, struct shore__testbed_row *r) {
     r->over_base1 = seconds_of(b, SHORE__TESTBED_BASE, 1, 1) / r->step_seconds;
     r->over_base = seconds_of(b, SHORE__TESTBED_BASE, r->drives, r->link_share) / r->step_seconds;
-    find_bound(b, r);
+    find_bound(r);
     json_t *o = row_json(b, r);
     if (b->lines) {
         json_dumpf(o, b->lines, JSON_COMPACT | JSON_REAL_PRECISION(9));

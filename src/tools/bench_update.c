@@ -4,9 +4,8 @@
 
 #include "base/arena.h"
 #include "cli/clean_text.h"
-#include "drive/fleet/emulated.h"
 #include "number/bf16.h"
-#include "run/emulation/emulate.h"
+#include "run/emulation/tempo.h"
 #include "tools/bench.h"
 #include "train/host_update.h"
 
@@ -70,7 +69,7 @@ struct bench {
     float *gradient; /* of the largest block */
     uint16_t *delivered;
     void *host_memory; /* of --update host */
-    struct shore__throttle *throttle;
+    struct shore__tempo *tempo;
     struct shore_wait *waits;
     double *seconds;
     struct shore_ledger before, after;
@@ -161,7 +160,7 @@ static int update_on_host(struct bench *b, uint64_t step, const struct shore_hyp
     shore_wait_end(wait, 0);
     rc = shore_wait(wait, diag);
     if (rc) return rc;
-    const struct shore__emulation *e = shore__throttle_emulation(b->throttle);
+    const struct shore__emulation *e = shore__tempo_emulation(b->tempo);
     const struct shore__host_update how = {
         .base_step = step,
         .attempt = shore_fleet_attempt(b->fleet),
@@ -293,7 +292,7 @@ static int print_json(struct bench *b, const struct figures *f) {
     json_object_set_new(o, "optimizer", json_string(names[a->optimizer]));
     json_object_set_new(o, "moments", json_string(a->moments == SHORE_MOMENTS_8BIT ? "8bit" : "fp32"));
     json_object_set_new(o, "update", json_string(a->host_update ? "host" : "drive"));
-    json_object_set_new(o, "emulated", json_boolean(b->throttle));
+    json_object_set_new(o, "emulated", json_boolean(b->tempo));
     json_object_set_new(o, "drive", shore__clean_json(describe, strlen(describe)));
     return shore__cli_print_json(o);
 }
@@ -305,8 +304,8 @@ static int print(struct bench *b) {
     struct shore_fleet_info info = {.size = sizeof info};
     char rate[32], describe[512];
     if (a->json) return print_json(b, &f);
-    if (b->throttle) {
-        const struct shore__emulation *e = shore__throttle_emulation(b->throttle);
+    if (b->tempo) {
+        const struct shore__emulation *e = shore__tempo_emulation(b->tempo);
         printf("emulated: times are those of %s, rates divided by %g\n", e->name, e->scale);
     }
     printf("UPDATE of %llu parameters: %.3f s a step (median of %u), %.1f million parameters/s, %s/s\n",
@@ -335,7 +334,7 @@ static int run(const void *args) {
         rc = shore__fail(&diag, SHORE_EUSAGE, "--params takes a number such as 124M or 1.5B, not '%s'", a->params);
     if (!rc) rc = shore__bench_places(&a->drives, "bench", &b.places, &diag);
     if (!rc) rc = make_layout(&b, &diag);
-    if (!rc) rc = shore__emulation_throttle(a->emulate, &b.places, &b.throttle, &diag);
+    if (!rc) rc = shore__tempo_open(a->emulate, &b.places, &b.tempo, &diag);
     struct shore_fleet_options fleet = {
         .size = sizeof fleet,
         .drives = b.places.text,
@@ -346,6 +345,7 @@ static int run(const void *args) {
         .io = a->io,
         .overwrite = a->overwrite,
         .spill = a->host_update,
+        .drive_speeds = shore__tempo_speeds(b.tempo),
         .note = shore__cli_note,
     };
     uint64_t moment = a->moments == SHORE_MOMENTS_8BIT ? 1 : 4;
@@ -355,7 +355,7 @@ static int run(const void *args) {
     if (!rc) rc = make_buffers(&b, &diag);
     bool created = false;
     if (!rc) {
-        rc = shore__fleet_create_emulated(b.layout, &fleet, b.throttle, &b.fleet, &diag);
+        rc = shore_fleet_create(b.layout, &fleet, &b.fleet, &diag);
         created = !rc;
     }
     if (created && a->host_update) {
@@ -364,6 +364,7 @@ static int run(const void *args) {
         if (!b.host_memory) rc = shore__fail(&diag, -ENOMEM, "out of memory");
     }
     if (!rc) rc = fill(&b, &diag);
+    if (!rc) shore__fleet_set_gate(b.fleet, shore__tempo_gate(b.tempo));
     shore__cli_progress_end();
     if (!rc) rc = measure(&b, &diag);
     if (rc == -ECANCELED)
@@ -374,7 +375,7 @@ static int run(const void *args) {
     if (created) shore__bench_remove(&b.places);
     shore__addresses_free(&b.places);
     shore_layout_free(b.layout);
-    shore__throttle_close(b.throttle);
+    shore__tempo_close(b.tempo);
     shore__arena_free(NULL, b.host_memory);
     shore__arena_free(NULL, b.gradient);
     shore__arena_free(NULL, b.delivered);

@@ -4,7 +4,7 @@
 
 #include <stdbool.h>
 
-#include "drive/throttle.h"
+#include "run/emulation/tempo.h"
 
 enum shore__testbed_mode {
     SHORE__TESTBED_BASE,     /* --update host */

@@ -318,7 +318,7 @@ static int check(struct verify *v, struct shore_diag *diag) {
     if (rc) return rc;
     if (!s->data.count) return shore__fail(diag, SHORE_EUSAGE, "which text? Give --data FILE...");
     if (!s->drives.count) return shore__fail(diag, SHORE_EUSAGE, "which drives? Give --drive DIR, a directory on each");
-    if (s->emulate && strcmp(s->emulate, "none") != 0)
+    if (shore__settings_emulated(s))
         return shore__fail(diag, SHORE_EUSAGE,
                            "--emulate takes another machine's time, and verify compares bits alone: leave it out");
     for (size_t i = 0; i < s->drives.count; i++) {

@@ -5,10 +5,11 @@
 
 #include "base/diag.h"
 #include "base/units.h"
+#include "run/emulation/tempo.h"
 
 struct accounting {
     struct shore_fleet *fleet;
-    struct shore__throttle *throttle;
+    struct shore__tempo *tempo;
     /* at the start of the step */
     uint64_t start_ns;
     struct shore_ledger ledger;
@@ -28,12 +29,12 @@ static int watch_drives(struct accounting *a) {
     return a->busy_ns ? shore__slowness_init(&a->slowness, info.ndrives) : -ENOMEM;
 }
 
-int shore__accounting_open(struct shore_fleet *fleet, struct shore__throttle *throttle, struct accounting **out,
+int shore__accounting_open(struct shore_fleet *fleet, struct shore__tempo *tempo, struct accounting **out,
                            struct shore_diag *diag) {
     struct accounting *a = *out = calloc(1, sizeof *a);
     if (!a) return shore__fail(diag, -ENOMEM, "out of memory for the trainer");
     a->fleet = fleet;
-    a->throttle = throttle;
+    a->tempo = tempo;
     int rc = watch_drives(a);
     return rc ? shore__fail(diag, rc, "out of memory for the trainer") : 0;
 }
@@ -48,9 +49,14 @@ void shore__accounting_close(struct accounting *a) {
 void shore__accounting_begin(struct accounting *a, struct waits *waits) {
     a->ledger.size = sizeof a->ledger;
     shore_fleet_ledger(a->fleet, &a->ledger);
-    if (a->throttle) shore__throttle_busy(a->throttle, &a->busy);
+    if (a->tempo) shore__tempo_busy(a->tempo, &a->busy);
     *waits = (struct waits){0};
     a->start_ns = shore__now_ns();
+}
+
+void shore__accounting_computed(struct accounting *a, const struct shore__model *m, uint64_t start_ns, uint32_t block,
+                                double share, bool backward) {
+    if (a->tempo) shore__tempo_computed(a->tempo, m, start_ns, block, share, backward);
 }
 
 double shore__accounting_seconds(const struct accounting *a) {
@@ -83,18 +89,11 @@ static void find_slow_drive(struct accounting *a, struct shore__step_report *r) 
 }
 
 static void report_emulation(struct accounting *a, struct shore__step_report *r) {
-    struct shore__busy now, *was = &a->busy;
-    shore__throttle_busy(a->throttle, &now);
+    struct shore__busy now;
+    shore__tempo_busy(a->tempo, &now);
     r->emulated = true;
-    r->busy = (struct shore__busy){
-        .gpu = now.gpu - was->gpu,
-        .link = now.link - was->link,
-        .drive_read = now.drive_read - was->drive_read,
-        .drive_write = now.drive_write - was->drive_write,
-        .drive_mixed = now.drive_mixed - was->drive_mixed,
-        .drive_compute = now.drive_compute - was->drive_compute,
-        .host_update = now.host_update - was->host_update,
-    };
+    for (int i = 0; i < SHORE__BUSY_COUNT; i++)
+        r->busy.seconds[i] = now.seconds[i] - a->busy.seconds[i];
     a->busy = now;
 }
 
@@ -109,7 +108,7 @@ void shore__accounting_end(struct accounting *a, struct waits *waits, struct sho
     r->commit_seconds = (double)waits->commit_ns * 1e-9;
     r->compute_seconds = r->step_seconds - r->wait_seconds - r->commit_seconds;
     if (a->slowness.ndrives) find_slow_drive(a, r);
-    if (a->throttle) report_emulation(a, r);
+    if (a->tempo) report_emulation(a, r);
     a->ledger = now;
     a->start_ns = end;
     *waits = (struct waits){0};

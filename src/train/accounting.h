@@ -2,9 +2,11 @@
 #ifndef SHORE_TRAIN_ACCOUNTING_H
 #define SHORE_TRAIN_ACCOUNTING_H
 
-#include "drive/throttle.h"
 #include "longshore/state.h"
+#include "model/model.h"
 #include "report/report.h"
+
+struct shore__tempo;
 
 /* What the step in hand has waited for so far; each part of a trainer adds its own. */
 struct waits {
@@ -14,14 +16,18 @@ struct waits {
 
 struct accounting;
 
-/* throttle NULL: no emulated machine. Both are borrowed. */
-int shore__accounting_open(struct shore_fleet *fleet, struct shore__throttle *throttle, struct accounting **out,
+/* tempo: of another machine, whose time is taken; NULL: this one's. Both are borrowed. */
+int shore__accounting_open(struct shore_fleet *fleet, struct shore__tempo *tempo, struct accounting **out,
                            struct shore_diag *diag);
 void shore__accounting_close(struct accounting *a);
 /* A step begins here: what was moved and waited for until now is none's. */
 void shore__accounting_begin(struct accounting *a, struct waits *waits);
 /* The step ends here, and the next begins: fills seconds, bytes, emulated times and the slow drive of its report. */
 void shore__accounting_end(struct accounting *a, struct waits *waits, struct shore__step_report *r);
+/* A block's part of a pass was computed since start_ns, for a share of the batch: returns once that is over by the time
+ * that is taken. */
+void shore__accounting_computed(struct accounting *a, const struct shore__model *m, uint64_t start_ns, uint32_t block,
+                                double share, bool backward);
 /* Seconds since the step began. */
 double shore__accounting_seconds(const struct accounting *a);
 

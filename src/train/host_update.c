@@ -9,7 +9,6 @@
 #include "base/units.h"
 #include "drive/chunk.h"
 #include "drive/fleet/fleet.h"
-#include "drive/throttle.h"
 
 enum { GRADIENT_BYTES = SHORE_SEGMENT_ELEMS * 4 };
 
@@ -219,9 +218,9 @@ static void update_segment(struct work *w, const struct chunk *c, const struct p
 }
 
 static void compute(struct work *w, struct chunk *c) {
-    struct shore__throttle *throttle = w->fleet->config.throttle;
-    uint64_t due = 0;
-    if (throttle) due = shore__throttle_host_update(throttle, (uint64_t)c->segments * SHORE_SEGMENT_ELEMS);
+    struct shore__gate *gate = w->fleet->gate;
+    uint64_t elems = (uint64_t)c->segments * SHORE_SEGMENT_ELEMS;
+    uint64_t over_ns = gate ? gate->over_ns(gate, SHORE__WORK_HOST_UPDATE, 0, elems) : 0;
 #pragma omp parallel for schedule(dynamic)
     for (uint32_t s = 0; s < c->segments; s++) {
         const struct piece *p = c->pieces;
@@ -229,7 +228,7 @@ static void compute(struct work *w, struct chunk *c) {
             p++;
         update_segment(w, c, p, s - p->at);
     }
-    if (throttle) shore__sleep_until(due);
+    if (gate) shore__sleep_until(over_ns);
 }
 
 static bool wait_for_chunk(struct work *w, struct chunk *c, uint64_t *waited_ns) {

@@ -2,12 +2,11 @@
 #include <string.h>
 
 #include "base/diag.h"
-#include "drive/fleet/emulated.h"
 #include "train/train.h"
 
-int shore__train_initial_state(struct shore__run *run, struct shore_fleet_options *options,
-                               struct shore__throttle *throttle, const char *processor, shore__progress_fn making,
-                               void *making_ctx, struct shore_fleet **out, struct shore_diag *diag) {
+int shore__train_initial_state(struct shore__run *run, struct shore_fleet_options *options, const char *processor,
+                               shore__progress_fn making, void *making_ctx, struct shore_fleet **out,
+                               struct shore_diag *diag) {
     const struct shore__model *m = run->model;
     struct shore__source *source = NULL;
     struct shore_fleet_info info = {.size = sizeof info};
@@ -16,7 +15,7 @@ int shore__train_initial_state(struct shore__run *run, struct shore_fleet_option
     int rc = run->settings.model ? shore__source_directory(m, run->settings.model, &source, diag)
                                  : shore__source_init(m, run->settings.seed, &source);
     if (!rc) rc = shore__run_replace(run, diag);
-    if (!rc) rc = shore__fleet_create_emulated(m->layout, options, throttle, out, diag);
+    if (!rc) rc = shore_fleet_create(m->layout, options, out, diag);
     if (!rc) rc = shore__import(*out, m, source, making, making_ctx, diag);
     if (!rc) rc = shore_fleet_seal(*out, 0, diag);
     shore__source_close(source);

@@ -1,6 +1,8 @@
 /* The facts that a run's plan is made of, and where the trainer's buffers lie by it. */
 #include "train/trainer.h"
 
+#include "run/emulation/tempo.h"
+
 static bool any_remote(const struct shore__settings *s) {
     for (size_t i = 0; i < s->drives.count; i++)
         if (s->drives.item[i]->kind->remote) return true;
@@ -18,7 +20,7 @@ static struct shore__facts facts_of(const struct shore__settings *s, const struc
         .drive_bytes_per_second = SHORE__DRIVE_BYTES_PER_SECOND,
         .scratch = !shore__settings_in_ram(s),
         .remote = any_remote(s),
-        .emulated = s->emulate != NULL,
+        .emulated = shore__settings_emulated(s),
         .compressed = s->compress > 0,
         .gradient_bf16 = s->gradient_bf16,
         .host_update = s->host_update,
@@ -46,21 +48,8 @@ enum shore__when shore__train_offload_within(const struct shore__settings *s, co
     return shore__plan_offload_within(&f, room_bytes);
 }
 
-/* Buffers of UPDATE lie in the drive's own memory. */
-static void add_emulation(const struct shore__throttle *throttle, struct shore__facts *f) {
-    const struct shore__emulation *e = shore__throttle_emulation(throttle);
-    uint32_t n = f->drives.ndrives;
-    for (uint32_t d = 0; e && d < n; d++) {
-        const struct shore__emulated_drive *drive = shore__emulation_drive(e, d);
-        if (!drive || !drive->memory_bytes) continue;
-        if (!f->ring_bytes_most || drive->memory_bytes * n < f->ring_bytes_most)
-            f->ring_bytes_most = drive->memory_bytes * n;
-    }
-    if (e) f->host_buffers_most = e->host_buffers;
-}
-
-int shore__train_facts(const struct shore__settings *s, const struct shore__model *m,
-                       const struct shore__throttle *throttle, struct shore__facts *out, struct shore_diag *diag) {
+int shore__train_facts(const struct shore__settings *s, const struct shore__model *m, const struct shore__tempo *tempo,
+                       struct shore__facts *out, struct shore_diag *diag) {
     *out = facts_of(s, m);
     struct shore__shapes shapes = shore__batch_shapes(m, &out->batch, true);
     struct shore__compute_options options = shore__settings_compute(s);
@@ -74,7 +63,7 @@ int shore__train_facts(const struct shore__settings *s, const struct shore__mode
     out->packed_bytes = compute.packed_bytes;
     out->one_memory = compute.unified;
     out->compression_bytes = shore__compress_bytes(s, m, compute.threads);
-    add_emulation(throttle, out);
+    shore__tempo_facts(tempo, out);
     return 0;
 }
 

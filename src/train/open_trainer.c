@@ -6,12 +6,11 @@
 #include <string.h>
 
 #include "base/diag.h"
-#include "drive/fleet/emulated.h"
-#include "run/emulation/emulate.h"
+#include "run/emulation/tempo.h"
 #include "train/trainer.h"
 
 static void say_emulated(const struct trainer *t) {
-    const struct shore__emulation *e = shore__throttle_emulation(t->throttle);
+    const struct shore__emulation *e = shore__tempo_emulation(t->tempo);
     char text[160];
     if (!e || !t->events->note) return;
     snprintf(text, sizeof text, "emulated: times are those of %s, rates and model divided by %g", e->name, e->scale);
@@ -23,12 +22,12 @@ int shore__train_needs(const struct shore__settings *s, const struct shore__mode
     struct shore__facts facts;
     struct shore__train_plan plan;
     struct shore__region_list rows = {0};
-    struct shore__throttle *throttle;
-    int rc = shore__emulation_throttle(s->emulate, &s->drives, &throttle, diag);
-    if (!rc) rc = shore__train_facts(s, m, throttle, &facts, diag);
+    struct shore__tempo *tempo;
+    int rc = shore__tempo_open(s->emulate, &s->drives, &tempo, diag);
+    if (!rc) rc = shore__train_facts(s, m, tempo, &facts, diag);
     if (!rc) rc = shore__plan_training(&facts, s->memory_bytes, &plan, &rows, out, diag);
     shore__regions_close(&rows);
-    shore__throttle_close(throttle);
+    shore__tempo_close(tempo);
     return rc;
 }
 
@@ -46,7 +45,7 @@ static int open_state(struct trainer *t, struct shore_fleet_options *options, co
     options->hint_step = t->run->hint_step;
     options->generation = t->run->generation;
     memcpy(options->fleet_id, t->run->fleet_id, sizeof options->fleet_id);
-    int rc = shore__fleet_open_emulated(t->m->layout, options, t->throttle, &t->fleet, diag);
+    int rc = shore_fleet_open(t->m->layout, options, &t->fleet, diag);
     if (rc) return rc;
     struct shore_fleet_info info = {.size = sizeof info};
     shore_fleet_info(t->fleet, &info);
@@ -103,8 +102,8 @@ int shore__trainer_open(struct trainer *t, bool fresh, bool overwrite, const uin
                         struct shore_diag *diag) {
     const struct shore__settings *s = t->s;
     char processor[SHORE__PROCESSOR_BYTES];
-    int rc = shore__emulation_throttle(s->emulate, &s->drives, &t->throttle, diag);
-    if (!rc) rc = shore__train_facts(s, t->m, t->throttle, &t->facts, diag);
+    int rc = shore__tempo_open(s->emulate, &s->drives, &t->tempo, diag);
+    if (!rc) rc = shore__train_facts(s, t->m, t->tempo, &t->facts, diag);
     if (!rc) rc = shore__plan_training(&t->facts, s->memory_bytes, &t->plan, &t->rows, NULL, diag);
     if (rc) return rc;
     if (t->plan.hole_bytes) shore__heap_keep(true);
@@ -119,14 +118,15 @@ int shore__trainer_open(struct trainer *t, bool fresh, bool overwrite, const uin
     options.note = t->events->note;
     options.note_ctx = t->events->ctx;
     options.overwrite = overwrite;
-    rc = fresh ? shore__train_initial_state(t->run, &options, t->throttle, processor, t->events->making, t->events->ctx,
-                                            &t->fleet, diag)
+    rc = fresh ? shore__train_initial_state(t->run, &options, processor, t->events->making, t->events->ctx, &t->fleet,
+                                            diag)
                : open_state(t, &options, accept_step, processor, diag);
     if (rc) return rc;
 
+    shore__fleet_set_gate(t->fleet, shore__tempo_gate(t->tempo));
     rc = shore__activations_open(t, diag);
     if (rc) return rc;
-    rc = shore__accounting_open(t->fleet, t->throttle, &t->accounting, diag);
+    rc = shore__accounting_open(t->fleet, t->tempo, &t->accounting, diag);
     if (rc) return rc;
     t->pass.m = t->m;
     t->pass.c = t->c;
@@ -152,5 +152,5 @@ void shore__trainer_close(struct trainer *t) {
     if (t->c) t->c->ops->close(t->c);
     shore_arena_close(t->arena);
     shore__regions_close(&t->rows);
-    shore__throttle_close(t->throttle);
+    shore__tempo_close(t->tempo);
 }

@@ -6,32 +6,6 @@
 #include "base/units.h"
 #include "train/trainer.h"
 
-/* ---- time of an emulated processor ---------------------------------------------------------------------------------
- */
-
-/* What a part of the model costs of a pass: its parameters, a table counting as the head alone. */
-static double share_of(const struct trainer *t, uint32_t block) {
-    const struct shore_layout_block *blocks = t->m->layout->blocks;
-    uint32_t head = shore__model_head(t->m);
-    double own = 0, all = 0;
-    for (uint32_t b = 0; b <= head; b++) {
-        double elems = (double)blocks[b].elems;
-        if (b == 0) elems = t->m->arch.tied ? elems : 0;
-        all += elems;
-        if (b == block || (b == 0 && block == head)) own += elems;
-    }
-    return own / all;
-}
-
-/* Of `units` units the part's computing began at start_ns, and has ended here. */
-static void pace(struct trainer *t, uint64_t start_ns, uint32_t block, size_t units, bool backward) {
-    const struct shore__emulation *e = shore__throttle_emulation(t->throttle);
-    if (!e) return;
-    double seconds = (backward ? e->backward_seconds : e->forward_seconds) * share_of(t, block) * (double)units /
-                     (double)t->plan.units;
-    shore__sleep_until(shore__throttle_host(t->throttle, start_ns, (uint64_t)(seconds * 1e9)));
-}
-
 /* ---- forward -------------------------------------------------------------------------------------------------------
  */
 
@@ -64,7 +38,7 @@ static int layer_forward(struct trainer *t, uint32_t layer, struct shore_diag *d
     uint64_t start = shore__now_ns();
     for (size_t u = 0; !rc && u < shore__pass_units(pass); u++)
         rc = unit_forward(t, layer, u, &w, diag);
-    if (!rc) pace(t, start, layer, t->plan.units, false);
+    if (!rc) shore__accounting_computed(t->accounting, t->m, start, layer, 1, false);
     return rc;
 }
 
@@ -169,7 +143,9 @@ static int head_backward(struct trainer *t, size_t first, size_t count, struct s
         if (!rc) rc = head_slice(t, i, p, table, first, count, diag);
         if (!rc && last) rc = head_slice_end(t, i, p, diag);
     }
-    if (!rc) pace(t, start, shore__model_head(m), count, true);
+    if (!rc)
+        shore__accounting_computed(t->accounting, m, start, shore__model_head(m), (double)count / (double)t->plan.units,
+                                   true);
     return !rc && last && !t->abandoned ? head_tail(t, p, diag) : rc;
 }
 
@@ -184,7 +160,9 @@ static int head(struct trainer *t, bool *finite, struct shore_diag *diag) {
         if (count > units - u) count = units - u;
         uint64_t start = shore__now_ns();
         rc = shore__pass_losses(pass, u, count, diag);
-        if (!rc) pace(t, start, shore__model_head(t->m), count, false);
+        if (!rc)
+            shore__accounting_computed(t->accounting, t->m, start, shore__model_head(t->m),
+                                       (double)count / (double)units, false);
         /* Nothing of this step may be handed over before the one before it is committed and reported. */
         if (!rc && u == 0) rc = shore__commit_finish(t, diag);
         if (rc) break;
@@ -269,7 +247,7 @@ static int layer_backward(struct trainer *t, uint32_t layer, struct shore_diag *
         g.add = u > 0;
         rc = unit_backward(t, layer, u, &w, &g, diag);
     }
-    if (!rc) pace(t, start, layer, t->plan.units, true);
+    if (!rc) shore__accounting_computed(t->accounting, t->m, start, layer, 1, true);
     if (!rc && !shore__idle_waits(t, layer)) rc = shore__gradients_end(t, p, diag);
     if (rc || !shore__idle_after_backward(t, layer)) return rc;
     for (uint32_t i = 0; !rc && t->table_gradient && i < t->m->nslices; i++)

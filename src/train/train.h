@@ -6,8 +6,6 @@
 #include "report/report.h"
 #include "run/run.h"
 
-struct shore__throttle;
-
 struct shore__train_events {
     void *ctx;
     void (*step)(void *ctx, const struct shore__step_report *report);
@@ -33,10 +31,10 @@ enum shore__when shore__train_offload_within(const struct shore__settings *s, co
                                              uint64_t room_bytes);
 
 /* Makes the state of a prepared run: its fleet is created, filled and sealed, the run finished. options: but for what
- * the run itself says; overwrite: see there. throttle: of an emulated machine, or NULL. */
-int shore__train_initial_state(struct shore__run *run, struct shore_fleet_options *options,
-                               struct shore__throttle *throttle, const char *processor, shore__progress_fn making,
-                               void *making_ctx, struct shore_fleet **out, struct shore_diag *diag);
+ * the run itself says; overwrite: see there. */
+int shore__train_initial_state(struct shore__run *run, struct shore_fleet_options *options, const char *processor,
+                               shore__progress_fn making, void *making_ctx, struct shore_fleet **out,
+                               struct shore_diag *diag);
 
 struct shore__train_result {
     bool opened; /* the state is there: what fails from then on has a committed step to go on from */

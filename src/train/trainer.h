@@ -29,7 +29,7 @@ struct trainer {
     struct shore_arena *arena;
     struct shore__compute *c;
     struct shore_fleet *fleet;
-    struct shore__throttle *throttle; /* of an emulated machine, or NULL */
+    struct shore__tempo *tempo; /* whose time is taken; NULL: this one's */
     struct shore__pass pass;
     shore__buf dx, dx_f32, dlogits, scratch;
     float *table_gradient;  /* tied and held: the whole block */
@@ -87,9 +87,9 @@ void shore__trainer_close(struct trainer *t);
 int shore__train_recover_metrics(struct trainer *t, struct shore_diag *diag);
 
 /* memory.c */
-/* throttle: of an emulated machine, or NULL. What compression cannot do is refused here. */
-int shore__train_facts(const struct shore__settings *s, const struct shore__model *m,
-                       const struct shore__throttle *throttle, struct shore__facts *out, struct shore_diag *diag);
+/* tempo: of another machine, whose time is taken, or NULL. What compression cannot do is refused here. */
+int shore__train_facts(const struct shore__settings *s, const struct shore__model *m, const struct shore__tempo *tempo,
+                       struct shore__facts *out, struct shore_diag *diag);
 /* The trainer's buffers are where the plan's rows lie (t->pass and t->plan are set). */
 int shore__train_place(struct trainer *t, const struct shore__memory *memory, struct shore_diag *diag);
 

@@ -2,10 +2,8 @@
 #include "conformance/drive_bench.h"
 
 #include "base/arena.h"
-#include "drive/fleet/emulated.h"
 #include "drive/fleet/fleet.h"
 #include "drive/fleet/fleet_snapshot.h"
-#include "drive/throttle.h"
 #include <pthread.h>
 
 static void test_optimizers(void **state) {
@@ -210,47 +208,60 @@ static void test_spilled(void **state) {
     }
 }
 
-/* Where a machine is emulated, bytes take their time, all that the ledger counts crosses its link, and no bit changes.
- */
-static void test_paced(void **state) {
-    static const struct config config = {"paced", "ff", SHORE_IO_THREADS, 1, 0, SHORE_MOMENTS_FP32};
-    const struct shore__emulation machine = {
-        .link_shared = true,
-        .link = {100 << 20, 0},
-        .ndrives = 1,
-        .drive[0] = {.read = 60 << 20, .write = 20 << 20, .mixed = 70 << 20, .compute = 100 << 20},
-    };
+struct counting {
+    struct shore__gate gate;
+    pthread_mutex_t lock;
+    uint64_t amount[SHORE__WORK_HOST_UPDATE + 1], last_ns;
+    uint64_t in_a_row[2], most; /* bytes that a drive reads between writes */
+};
+
+static uint64_t count(struct shore__gate *gate, enum shore__work work, uint32_t drive, uint64_t amount) {
+    struct counting *c = (struct counting *)gate;
+    uint64_t instant = shore__now_ns() + (work == SHORE__WORK_UPDATE ? 3000000 : 1000000);
+    pthread_mutex_lock(&c->lock);
+    c->amount[work] += amount;
+    if (work == SHORE__WORK_READ) c->in_a_row[drive] += amount;
+    if (work == SHORE__WORK_WRITE) c->in_a_row[drive] = 0;
+    if (c->in_a_row[drive] > c->most) c->most = c->in_a_row[drive];
+    if (instant > c->last_ns) c->last_ns = instant;
+    pthread_mutex_unlock(&c->lock);
+    return instant;
+}
+
+/* A gate is asked about all that the ledger counts, nothing is over before it says so, and no bit changes. */
+static void test_gate(void **state) {
+    static const struct config config = {"gate", "ff", SHORE_IO_THREADS, 1, 0, SHORE_MOMENTS_FP32};
+    struct counting c = {.gate.over_ns = count, .lock = PTHREAD_MUTEX_INITIALIZER};
     struct bench b;
     assert_true(bench_open(&b, &config, SHORE_ADAMW, false));
-    struct shore__throttle *throttle;
-    assert_int_equal(shore__throttle_open(&machine, 2, &throttle, &b.diag), 0);
     shore_fleet_close(b.fleet);
-    must(&b, shore__fleet_open_emulated(b.plain.layout, &b.options, throttle, &b.fleet, &b.diag));
-    uint64_t start = shore__now_ns();
+    must(&b, shore_fleet_open(b.plain.layout, &b.options, &b.fleet, &b.diag));
+    shore__fleet_set_gate(b.fleet, &c.gate);
     struct step_how plain = {.coefficient = 1, .params = true}, spilled = {.coefficient = 1, .spill = true};
     for (uint32_t i = 0; i < BLOCKS; i++)
         plain.params_out[i] = pages(b.plain.layout->blocks[i].padded_elems * 2);
     must(&b, fleet_updates(b.fleet, &b.plain, 0, &plain, &b.diag));
+    assert_true(shore__now_ns() >= c.last_ns);
     must(&b, fleet_commit(b.fleet, 0, false, &b.diag));
     plain_step(&b.plain, 1);
     for (uint32_t i = 0; i < BLOCKS; i++)
         free(plain.params_out[i]);
     must(&b, fleet_updates(b.fleet, &b.plain, 1, &spilled, &b.diag));
+    assert_true(shore__now_ns() >= c.last_ns);
     must(&b, fleet_commit(b.fleet, 1, false, &b.diag));
     plain_step(&b.plain, 1);
-    double seconds = (double)(shore__now_ns() - start) * 1e-9;
     struct shore_ledger ledger = {.size = sizeof ledger};
-    struct shore__busy busy;
     shore_fleet_ledger(b.fleet, &ledger);
-    shore__throttle_busy(throttle, &busy);
-    uint64_t bytes = b.plain.layout->segments * SHORE_SEGMENT_ELEMS;
     assert_int_equal(ledger.link_in_gradients + ledger.link_out_params, crossing_elems(b.plain.layout) * (4 + 2 + 4));
-    assert_int_equal(shore__throttle_link_bytes(throttle), ledger.link_in_gradients + ledger.link_out_params);
-    assert_true(busy.drive_write > 0.5 * (double)bytes * (12 + 12 + 4) / (20 << 20));
-    assert_true(seconds > busy.drive_write && seconds > busy.link);
+    assert_int_equal(c.amount[SHORE__WORK_IN], ledger.link_in_gradients);
+    assert_int_equal(c.amount[SHORE__WORK_OUT], ledger.link_out_params);
+    assert_int_equal(c.amount[SHORE__WORK_READ], ledger.drive_read_state + ledger.drive_read_spill);
+    assert_int_equal(c.amount[SHORE__WORK_WRITE], ledger.drive_write_state + ledger.drive_write_spill);
+    assert_int_equal(c.amount[SHORE__WORK_UPDATE], 2 * b.plain.layout->segments * SHORE_SEGMENT_ELEMS);
+    /* a later chunk is read before one is written */
+    assert_true(c.most >= 2 * (uint64_t)SHORE_SEGMENT_ELEMS * 12);
     assert_digest(b.fleet, &b.plain, true);
     bench_close(&b);
-    shore__throttle_close(throttle);
 }
 
 static void test_reopen(void **state) {
@@ -609,7 +620,7 @@ int main(void) {
         cmocka_unit_test(test_initial_moments),
         cmocka_unit_test(test_spill_repeat_discard_skip),
         cmocka_unit_test(test_spilled),
-        cmocka_unit_test(test_paced),
+        cmocka_unit_test(test_gate),
         cmocka_unit_test(test_reopen),
         cmocka_unit_test(test_scratch),
         cmocka_unit_test(test_updates_wait_for_their_base),

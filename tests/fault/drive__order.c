@@ -180,7 +180,7 @@ static void test_a_commit_without_an_epoch(void **state) {
         plain_step(&t.plain, 1);
         shore_fleet_close(t.fleet);
         t.fleet = NULL;
-        struct shore__drive_config config = shore__fleet_config(t.plain.layout, &t.options, NULL, false);
+        struct shore__drive_config config = shore__fleet_config(t.plain.layout, &t.options, false);
         struct shore__address *at;
         struct shore__drive *drive;
         must(&t, shore__address_parse(t.place.paths[0], &at, &t.diag));

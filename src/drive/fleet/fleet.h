@@ -27,6 +27,7 @@ struct shore_fleet {
     struct shore__drive **drives; /* by place in the fleet; NULL while opening */
     struct shore__range *ranges;  /* see placement.h */
     struct shore__meter *meters;  /* by drive */
+    struct shore__gate *gate;     /* or NULL */
     uint64_t fleet_id[2];
     uint64_t generation;
     uint64_t first_epoch; /* that sealing writes */
@@ -58,12 +59,10 @@ struct shore_fleet {
 
 /* fleet_memory.c: how drives are opened; least: with as little memory as works. */
 struct shore__drive_config shore__fleet_config(const struct shore_layout *layout,
-                                               const struct shore_fleet_options *options,
-                                               struct shore__throttle *throttle, bool least);
+                                               const struct shore_fleet_options *options, bool least);
 /* A fleet without drives yet, from options as callers give them: checked, and copied to *known. */
 int shore__fleet_new(const struct shore_layout *layout, const struct shore_fleet_options *options,
-                     struct shore__throttle *throttle, struct shore_fleet_options *known, struct shore_fleet **out,
-                     struct shore_diag *diag);
+                     struct shore_fleet_options *known, struct shore_fleet **out, struct shore_diag *diag);
 /* Once all drives are there. */
 int shore__fleet_set_scratch(struct shore_fleet *f, struct shore_diag *diag);
 

@@ -7,11 +7,9 @@
 #include <unistd.h>
 
 #include "base/diag.h"
-#include "drive/fleet/emulated.h"
 #include "drive/fleet/fleet.h"
 #include "drive/probe/probe.h"
 #include "drive/probe/speed.h"
-#include "drive/throttle.h"
 
 /* What is at a drive's address now, and what becomes of it. */
 struct found {
@@ -141,7 +139,7 @@ static int know_drives(const struct shore_fleet *f, const struct shore_fleet_opt
         sites[d].device = remote ? at->device : at->path ? shore__drive_device(at->path) : 0;
         capacity[d] = remote ? at->capacity_bytes : at->path ? shore__drive_capacity_bytes(o->drives[d]) : 0;
     }
-    if (!o->drive_speeds && !shore__throttle_speeds(f->config.throttle, f->ndrives, speeds))
+    if (!o->drive_speeds)
         shore__sites_measure(sites, f->ndrives, shore__state_segment_bytes(f->config.plane_bytes), o, speeds);
     free(sites);
     return 0;
@@ -199,12 +197,12 @@ static int create_all(struct shore_fleet *f, const struct shore_fleet_options *o
     return shore__fleet_set_scratch(f, diag);
 }
 
-int shore__fleet_create_emulated(const struct shore_layout *layout, const struct shore_fleet_options *given,
-                                 struct shore__throttle *throttle, struct shore_fleet **out, struct shore_diag *diag) {
+int shore_fleet_create(const struct shore_layout *layout, const struct shore_fleet_options *given,
+                       struct shore_fleet **out, struct shore_diag *diag) {
     struct shore_fleet *f;
     struct shore_fleet_options known, *options = &known;
     *out = NULL;
-    int rc = shore__fleet_new(layout, given, throttle, options, &f, diag);
+    int rc = shore__fleet_new(layout, given, options, &f, diag);
     if (rc) return rc;
     struct found *found = calloc(options->ndrives, sizeof *found);
     if (!found) {
@@ -224,11 +222,6 @@ int shore__fleet_create_emulated(const struct shore_layout *layout, const struct
     }
     *out = f;
     return 0;
-}
-
-int shore_fleet_create(const struct shore_layout *layout, const struct shore_fleet_options *options,
-                       struct shore_fleet **out, struct shore_diag *diag) {
-    return shore__fleet_create_emulated(layout, options, NULL, out, diag);
 }
 
 int shore_fleet_init_block(struct shore_fleet *f, uint32_t block, uint32_t segment, uint32_t count, const float *master,

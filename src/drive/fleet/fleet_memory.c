@@ -33,7 +33,7 @@ static void choose_ring(struct shore__drive_config *config, const struct shore_f
 }
 
 struct shore__drive_config shore__fleet_config(const struct shore_layout *layout, const struct shore_fleet_options *o,
-                                               struct shore__throttle *throttle, bool least) {
+                                               bool least) {
     struct shore__drive_config config = {
         .layout = layout,
         .optimizer = o->optimizer,
@@ -42,7 +42,6 @@ struct shore__drive_config shore__fleet_config(const struct shore_layout *layout
         .read_only = o->read_only,
         .io = o->io,
         .arena = o->arena,
-        .throttle = throttle,
         .note = o->note,
         .note_ctx = o->note_ctx,
     };
@@ -57,7 +56,7 @@ static uint64_t memory_bytes(const struct shore_layout *layout, const struct sho
     struct shore_fleet_options options;
     const struct shore_fleet_options *o = &options;
     if (shore__sized_in(&options, sizeof options, given, "shore_fleet_options", NULL)) return 0;
-    struct shore__drive_config config = shore__fleet_config(layout, o, NULL, least);
+    struct shore__drive_config config = shore__fleet_config(layout, o, least);
     struct shore__volume_desc desc = {
         .ndrives = o->ndrives,
         .nextents = layout->nblocks,

@@ -9,7 +9,6 @@
 #include "base/diag.h"
 #include "base/sized.h"
 #include "base/units.h"
-#include "drive/fleet/emulated.h"
 #include "drive/fleet/fleet.h"
 #include "drive/layout.h"
 #include "drive/remote/remote.h"
@@ -71,8 +70,7 @@ static bool has_too_little(const struct shore_layout *layout, const struct shore
 }
 
 int shore__fleet_new(const struct shore_layout *layout, const struct shore_fleet_options *options,
-                     struct shore__throttle *throttle, struct shore_fleet_options *known, struct shore_fleet **out,
-                     struct shore_diag *diag) {
+                     struct shore_fleet_options *known, struct shore_fleet **out, struct shore_diag *diag) {
     const struct shore_fleet_options *o = known;
     int rc = shore__sized_in(known, sizeof *known, options, "shore_fleet_options", diag);
     if (!rc) rc = check_options(layout, o, diag);
@@ -96,9 +94,15 @@ int shore__fleet_new(const struct shore_layout *layout, const struct shore_fleet
         return rc;
     }
     bool least = has_too_little(layout, o);
-    f->config = shore__fleet_config(f->layout, o, throttle, least);
+    f->config = shore__fleet_config(f->layout, o, least);
     *out = f;
     return 0;
+}
+
+void shore__fleet_set_gate(struct shore_fleet *f, struct shore__gate *gate) {
+    f->gate = gate;
+    for (uint32_t d = 0; d < f->ndrives; d++)
+        f->drives[d]->gate = gate;
 }
 
 void shore_fleet_close(struct shore_fleet *f) {
@@ -320,13 +324,13 @@ static int go_on(struct shore_fleet *f, const struct shore__fleet_state *state, 
     return 0;
 }
 
-int shore__fleet_open_emulated(const struct shore_layout *layout, const struct shore_fleet_options *given,
-                               struct shore__throttle *throttle, struct shore_fleet **out, struct shore_diag *diag) {
+int shore_fleet_open(const struct shore_layout *layout, const struct shore_fleet_options *given,
+                     struct shore_fleet **out, struct shore_diag *diag) {
     struct shore_fleet *f = NULL;
     struct shore__fleet_state state;
     struct shore_fleet_options known, *options = &known;
     *out = NULL;
-    int rc = shore__fleet_new(layout, given, throttle, options, &f, diag);
+    int rc = shore__fleet_new(layout, given, options, &f, diag);
     if (rc) return rc;
     rc = open_drives(f, options, diag);
     /* The records first: two makings that were cut off may have placed the state differently. */
@@ -341,11 +345,6 @@ int shore__fleet_open_emulated(const struct shore_layout *layout, const struct s
     }
     *out = f;
     return 0;
-}
-
-int shore_fleet_open(const struct shore_layout *layout, const struct shore_fleet_options *options,
-                     struct shore_fleet **out, struct shore_diag *diag) {
-    return shore__fleet_open_emulated(layout, options, NULL, out, diag);
 }
 
 /* ---- after a connection broke ---- */

@@ -11,7 +11,7 @@
 #include "drive/chunk.h"
 #include "drive/function.h"
 #include "drive/lane.h"
-#include "drive/local/paced.h"
+#include "storage/blockio.h"
 
 struct shore__pipeline;
 struct shore__cache;
@@ -83,7 +83,7 @@ struct shore__local {
     uint64_t epoch;
     struct shore__slots slots;
     struct shore__lane fetches, updates;
-    struct shore__paced fetch_io, update_io;
+    struct shore__io *fetch_io, *update_io;
     struct shore__pipeline *pipeline; /* the update lane's */
     struct shore__cache *cache;
     unsigned char *ring, *stage;

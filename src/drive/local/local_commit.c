@@ -28,7 +28,7 @@ static int check_written(struct shore__local *l, const char *what, struct shore_
 
 static int write_record(struct shore__local *l, struct shore__record *next, int table_slot, struct shore_diag *diag) {
     uint64_t bytes = 0;
-    int rc = shore__volume_commit(&l->volume, l->update_io.io, next, table_slot, &bytes, diag);
+    int rc = shore__volume_commit(&l->volume, l->update_io, next, table_slot, &bytes, diag);
     l->write_commit += bytes;
     if (rc) return rc;
     memset(l->written, 0, l->volume.desc.segments);
@@ -71,7 +71,7 @@ int shore__local_load(struct shore__local *l, struct shore__local_job *job) {
         return shore__fail(&job->diag, SHORE_ESTALE, "%s: holds no whole state of step %llu", l->volume.file.path,
                            (unsigned long long)job->begin.step);
     }
-    int rc = shore__volume_load_table(&l->volume, l->update_io.io, record, (unsigned)slot, &job->diag);
+    int rc = shore__volume_load_table(&l->volume, l->update_io, record, (unsigned)slot, &job->diag);
     if (rc) return rc;
     shore__slots_set(&l->slots, (unsigned)slot, job->begin.step);
     return 0;
@@ -121,8 +121,8 @@ static int put_blob(struct shore__local *l, const struct shore__local_job *job, 
     uint64_t bytes = 0;
     if (!job->commit->blob_bytes) return 0;
     memcpy(l->ring, job->commit->blob, job->commit->blob_bytes);
-    int rc = shore__volume_put_blob(&l->volume, l->update_io.io, next, l->ring, (uint32_t)job->commit->blob_bytes,
-                                    &bytes, diag);
+    int rc = shore__volume_put_blob(&l->volume, l->update_io, next, l->ring, (uint32_t)job->commit->blob_bytes, &bytes,
+                                    diag);
     l->write_commit += bytes;
     return rc;
 }
@@ -132,7 +132,7 @@ int shore__local_blob(struct shore__local *l, struct shore__local_job *job) {
     shore__slots_active(&l->slots, &step);
     const struct shore__slot_state *state = l->created ? NULL : state_of_step(&l->volume.record, step);
     if (!state) return shore__fail(&job->diag, -EINVAL, "%s: holds no whole state yet", l->volume.file.path);
-    int rc = shore__volume_read_blob(&l->volume, l->update_io.io, state, l->ring, &job->diag);
+    int rc = shore__volume_read_blob(&l->volume, l->update_io, state, l->ring, &job->diag);
     if (rc) return rc;
     l->read_fetch += state->blob_bytes;
     if (job->blob.bytes) *job->blob.bytes = state->blob_bytes;
@@ -187,7 +187,7 @@ int shore__local_snapshot(struct shore__local *l, struct shore__local_job *job) 
     if (l->created || step == SHORE__STEP_NONE)
         return shore__fail(&job->diag, -EINVAL, "%s: holds no whole state yet", l->volume.file.path);
     struct shore__stored_part stored = {stored_bytes, &l->config};
-    int rc = shore__volume_snapshot(&l->volume, l->update_io.io, job->snapshot.path, stored, l->ring, l->ring_bytes,
+    int rc = shore__volume_snapshot(&l->volume, l->update_io, job->snapshot.path, stored, l->ring, l->ring_bytes,
                                     &bytes, &job->diag);
     l->read_fetch += bytes;
     return rc;

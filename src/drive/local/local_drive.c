@@ -277,7 +277,7 @@ static int local_describe(const struct shore__drive *d, char *text, size_t bytes
     const struct shore__local *l = local_of(d);
     char size[32];
     snprintf(text, bytes, "%s: %s, %s, %s", l->volume.file.path,
-             shore__format_size(l->volume.size_bytes, size, sizeof size), shore__io_backend(l->update_io.io),
+             shore__format_size(l->volume.size_bytes, size, sizeof size), shore__io_backend(l->update_io),
              l->volume.file.direct ? "direct I/O" : "page cache");
     return 0;
 }
@@ -292,8 +292,8 @@ static void local_close(struct shore__drive *d) {
     shore__lane_stop(&l->updates);
     shore__lane_stop(&l->fetches);
     shore__cache_free(l->cache);
-    shore__paced_close(&l->update_io);
-    shore__paced_close(&l->fetch_io);
+    shore__io_close(l->update_io);
+    shore__io_close(l->fetch_io);
     shore__volume_close(&l->volume);
     shore__arena_free(arena, l->ring);
     shore__arena_free(arena, l->stage);
@@ -371,16 +371,6 @@ static int take_memory(struct shore__local *l) {
     return l->pipeline ? 0 : -ENOMEM;
 }
 
-static int open_queue(struct shore__local *l, unsigned depth, const struct shore__buffer_range *fixed,
-                      struct shore__paced *out, struct shore_diag *diag) {
-    struct shore__io *io;
-    int rc = shore__io_open(&l->volume.file, l->config.io, depth, fixed, 1, &io, diag);
-    if (rc) return rc;
-    /* beside an operation for each plane, a chunk may wait for the link */
-    rc = shore__paced_open(out, io, l->config.throttle, l->volume.desc.drive, 2 * depth);
-    return rc ? shore__fail(diag, rc, "%s: out of memory for an I/O queue", l->volume.file.path) : 0;
-}
-
 static int start(struct shore__local *l, struct shore_diag *diag) {
     const char *path = l->volume.file.path;
     int rc = take_memory(l);
@@ -388,8 +378,9 @@ static int start(struct shore__local *l, struct shore_diag *diag) {
     if (rc) return shore__fail(diag, rc, "%s: out of memory for its buffers", path);
     struct shore__buffer_range ring = {l->ring, l->ring_bytes}, stage = {l->stage, l->stage_bytes};
     unsigned update_depth = l->config.ring_buffers * shore__local_chunk_ops(&l->config);
-    rc = open_queue(l, update_depth, &ring, &l->update_io, diag);
-    if (!rc) rc = open_queue(l, SHORE_PLANE_COUNT * SHORE__FETCH_PIECES, &stage, &l->fetch_io, diag);
+    unsigned fetch_depth = SHORE_PLANE_COUNT * SHORE__FETCH_PIECES;
+    rc = shore__io_open(&l->volume.file, l->config.io, update_depth, &ring, 1, &l->update_io, diag);
+    if (!rc) rc = shore__io_open(&l->volume.file, l->config.io, fetch_depth, &stage, 1, &l->fetch_io, diag);
     if (rc) return rc;
     if (!l->volume.file.direct && l->config.io != SHORE_IO_BUFFERED && l->config.note) {
         struct shore_diag note;

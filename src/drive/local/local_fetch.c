@@ -18,7 +18,7 @@ struct piece {
     unsigned pending;
     bool failed;
     unsigned char *stage; /* what is stored of one segment, where that is not what is delivered */
-    uint64_t link_ns;     /* when the emulated link has carried it; 0: no link is emulated */
+    uint64_t link_ns;     /* when a gate lets it off the host link; 0: there is none */
 };
 
 struct fetcher {
@@ -51,11 +51,20 @@ static void finish_job(struct fetcher *f, struct shore__local_job *job) {
     shore__lane_finished(&l->fetches);
 }
 
+/* When a gate lets the work be over; 0: there is none. */
+static uint64_t gate_ns(const struct fetcher *f, enum shore__work work, uint64_t bytes) {
+    struct shore__gate *gate = f->l->drive.gate;
+    return gate ? gate->over_ns(gate, work, f->l->volume.desc.drive, bytes) : 0;
+}
+
 static void submit_op(struct fetcher *f, struct piece *p, enum shore__io_kind kind, void *buffer, uint64_t offset,
                       size_t bytes) {
     struct shore__io_op *op = &p->op[p->pending];
     *op = (struct shore__io_op){.kind = kind, .buffer = buffer, .offset = offset, .bytes = (uint32_t)bytes, .user = p};
-    int rc = shore__paced_submit(&f->l->fetch_io, op, true, p->link_ns);
+    enum shore__work work = kind == SHORE__IO_WRITE ? SHORE__WORK_WRITE : SHORE__WORK_READ;
+    uint64_t drive_ns = gate_ns(f, work, bytes);
+    op->not_before_ns = drive_ns > p->link_ns ? drive_ns : p->link_ns;
+    int rc = shore__io_submit(f->l->fetch_io, op);
     if (rc) {
         op->rc = rc;
         shore__local_io_failed(f->l, p->job, op);
@@ -204,10 +213,10 @@ static void start_call(struct fetcher *f, struct piece *p, const struct shore__c
 }
 
 /* The piece crosses the host link while the drive works on it. */
-static uint64_t reserve_link(struct fetcher *f, const struct piece *p, const struct shore__call *part) {
+static uint64_t cross_link(struct fetcher *f, const struct piece *p, const struct shore__call *part) {
     const struct shore__local_job *job = p->job;
     const struct shore_layout *layout = f->l->config.layout;
-    if (!f->l->config.throttle) return 0;
+    if (!f->l->drive.gate) return 0;
     bool in = job->kind == SHORE__LOCAL_CALL && shore__function(part->function)->brings;
     uint64_t bytes;
     if (job->kind == SHORE__LOCAL_CALL) {
@@ -218,7 +227,7 @@ static uint64_t reserve_link(struct fetcher *f, const struct piece *p, const str
                     ? p->count * each /* the padding behind a block stays where it is in what else there is */
                     : shore__layout_bytes(layout, job->block, job->segment + p->at, p->count, each);
     }
-    return shore__throttle_link(f->l->config.throttle, in ? SHORE__LINK_IN : SHORE__LINK_OUT, bytes);
+    return gate_ns(f, in ? SHORE__WORK_IN : SHORE__WORK_OUT, bytes);
 }
 
 static void start_piece(struct fetcher *f, struct piece *p) {
@@ -241,7 +250,7 @@ static void start_piece(struct fetcher *f, struct piece *p) {
     p->count = (uint32_t)count;
     p->pending = 0;
     p->failed = false;
-    p->link_ns = reserve_link(f, p, &part);
+    p->link_ns = cross_link(f, p, &part);
     job->next += count;
     job->under_way++;
     f->busy++;
@@ -274,7 +283,7 @@ static bool start_something(struct fetcher *f) {
 
 static void reap(struct fetcher *f) {
     struct shore__io_op *ops[SHORE_PLANE_COUNT * SHORE__FETCH_PIECES];
-    unsigned n = shore__paced_reap(&f->l->fetch_io, ops, SHORE_PLANE_COUNT * SHORE__FETCH_PIECES, 1);
+    unsigned n = shore__io_reap(f->l->fetch_io, ops, SHORE_PLANE_COUNT * SHORE__FETCH_PIECES, 1);
     for (unsigned i = 0; i < n; i++) {
         struct piece *p = ops[i]->user;
         if (ops[i]->rc) {

@@ -1,5 +1,6 @@
 /* The update lane of a local drive: chunks stream through a ring of fixed buffers. Later chunks are read while one is
  * computed and earlier ones are written, across the ends of requests. */
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,11 +32,11 @@ struct shore__pipeline {
     struct chunk chunk[];
 };
 
-/* A plane of a chunk is one extent, but for 8-bit moments: there, each segment has an end that holds nothing. */
+/* A plane of a chunk is one extent, but for 8-bit moments: there, each segment has an end that holds nothing. One more
+ * for a gradient that was spilled, or for a pause. */
 unsigned shore__local_chunk_ops(const struct shore__drive_config *config) {
     unsigned moments = config->moments == SHORE_MOMENTS_FP32 ? 0 : 2 * (config->chunk_segments - 1);
-    unsigned link = config->throttle ? 1 : 0;
-    return SHORE_PLANE_COUNT + 1 + link + moments;
+    return SHORE_PLANE_COUNT + 1 + moments;
 }
 
 /* Whether the job writes the slot of the next step. */
@@ -56,11 +57,18 @@ static void finish_job(struct shore__local *l, struct shore__local_job *job) {
     shore__lane_finished(&l->updates);
 }
 
-static void submit_op(struct shore__pipeline *p, struct chunk *c, enum shore__io_kind kind, void *buffer,
-                      uint64_t offset, size_t bytes) {
+/* When a gate lets such work for the chunk be over; 0: none holds it back. */
+static uint64_t gate_ns(const struct shore__local *l, const struct chunk *c, enum shore__work work, uint64_t amount) {
+    struct shore__gate *gate = l->drive.gate;
+    return gate && is_of_attempt(l, c->job) ? gate->over_ns(gate, work, l->volume.desc.drive, amount) : 0;
+}
+
+static void submit_op(struct shore__pipeline *p, struct chunk *c, struct shore__io_op what) {
     struct shore__io_op *op = &c->op[c->pending];
-    *op = (struct shore__io_op){.kind = kind, .buffer = buffer, .offset = offset, .bytes = (uint32_t)bytes, .user = c};
-    int rc = shore__paced_submit(&p->l->update_io, op, is_of_attempt(p->l, c->job), 0);
+    assert(c->pending < shore__local_chunk_ops(&p->l->config));
+    *op = what;
+    op->user = c;
+    int rc = shore__io_submit(p->l->update_io, op);
     if (rc) {
         op->rc = rc;
         shore__local_io_failed(p->l, c->job, op);
@@ -70,23 +78,33 @@ static void submit_op(struct shore__pipeline *p, struct chunk *c, enum shore__io
     }
 }
 
-/* Where a machine is emulated: the chunk goes on at an instant, and not before its I/O allows. */
-static void wait_until(struct shore__pipeline *p, struct chunk *c, uint64_t instant_ns) {
-    struct shore__io_op *op = &c->op[c->pending];
-    *op = (struct shore__io_op){.user = c};
-    if (shore__paced_wait(&p->l->update_io, op, instant_ns) == 0) c->pending++;
+static void move(struct shore__pipeline *p, struct chunk *c, enum shore__io_kind kind, void *buffer, uint64_t offset,
+                 size_t bytes) {
+    enum shore__work work = kind == SHORE__IO_WRITE ? SHORE__WORK_WRITE : SHORE__WORK_READ;
+    submit_op(p, c,
+              (struct shore__io_op){.kind = kind,
+                                    .buffer = buffer,
+                                    .offset = offset,
+                                    .bytes = (uint32_t)bytes,
+                                    .not_before_ns = gate_ns(p->l, c, work, bytes)});
 }
 
-/* What the host sends for the chunk crosses the link while its state is read. */
-static void wait_for_host(struct shore__pipeline *p, struct chunk *c) {
-    struct shore__throttle *throttle = p->l->config.throttle;
-    if (!throttle || !is_of_attempt(p->l, c->job)) return;
-    uint64_t bytes = c->count * shore__state_segment_bytes(p->l->config.plane_bytes);
-    if (c->job->kind == SHORE__LOCAL_UPDATE) {
-        struct shore_update part = shore__update_part(&p->l->config, &c->job->update, c->segment, c->count);
-        bytes = shore__update_bytes_in(&p->l->config, &part);
-    }
-    if (bytes) wait_until(p, c, shore__throttle_link(throttle, SHORE__LINK_IN, bytes));
+/* How much of a work, other than moving its state, the chunk is: bytes on the host link, or elements. */
+static uint64_t amount_of(const struct shore__local *l, const struct chunk *c, enum shore__work work) {
+    if (c->job->kind == SHORE__LOCAL_STORE)
+        return work == SHORE__WORK_IN ? c->count * shore__state_segment_bytes(l->config.plane_bytes) : 0;
+    if (work == SHORE__WORK_UPDATE) return (uint64_t)c->count * SHORE_SEGMENT_ELEMS;
+    struct shore_update part = shore__update_part(&l->config, &c->job->update, c->segment, c->count);
+    return work == SHORE__WORK_IN ? shore__update_bytes_in(&l->config, &part)
+                                  : shore__update_bytes_out(&l->config, &part);
+}
+
+/* A gate may hold the chunk back until such work is over, beside its I/O. */
+static void hold(struct shore__pipeline *p, struct chunk *c, enum shore__work work) {
+    if (!p->l->drive.gate || !is_of_attempt(p->l, c->job)) return;
+    uint64_t amount = amount_of(p->l, c, work);
+    if (!amount) return;
+    submit_op(p, c, (struct shore__io_op){.kind = SHORE__IO_PAUSE, .not_before_ns = gate_ns(p->l, c, work, amount)});
 }
 
 /* An update is told what the residual will be, so it does not read what it was. */
@@ -109,7 +127,7 @@ static uint64_t submit_plane(struct shore__pipeline *p, struct chunk *c, enum sh
             if (kind == SHORE__IO_READ) shore__stored_end(config, c->job->block, c->segment + i, plane, first + bytes);
             bytes += stored;
         }
-        submit_op(p, c, kind, first, offset, bytes);
+        move(p, c, kind, first, offset, bytes);
         total += bytes;
     }
     return total;
@@ -148,11 +166,11 @@ static void start_reads(struct shore__pipeline *p, struct chunk *c) {
     }
     if (job->kind == SHORE__LOCAL_UPDATE && shore__update_is_spilled(&job->update)) {
         size_t each = shore__gradient_segment_bytes(job->update.form);
-        submit_op(p, c, SHORE__IO_READ, c->gradient, shore__volume_spill_offset(&l->volume, c->local, each),
-                  c->count * each);
+        move(p, c, SHORE__IO_READ, c->gradient, shore__volume_spill_offset(&l->volume, c->local, each),
+             c->count * each);
         l->read_spill += c->count * each;
     }
-    wait_for_host(p, c);
+    hold(p, c, SHORE__WORK_IN);
     if (c->pending == 0) c->state = CHUNK_READY;
 }
 
@@ -347,11 +365,7 @@ static void start_writes(struct shore__pipeline *p, struct chunk *c) {
     struct shore__local_job *job = c->job;
     c->state = CHUNK_WRITING;
     l->write_state += submit_planes(p, c, SHORE__IO_WRITE, job->kind == SHORE__LOCAL_INIT ? job->slot : 1 - job->slot);
-    if (l->config.throttle && job->kind == SHORE__LOCAL_UPDATE) {
-        struct shore_update part = shore__update_part(&l->config, &job->update, c->segment, c->count);
-        uint64_t bytes = shore__update_bytes_out(&l->config, &part);
-        if (bytes) wait_until(p, c, shore__throttle_link(l->config.throttle, SHORE__LINK_OUT, bytes));
-    }
+    hold(p, c, SHORE__WORK_OUT);
     if (c->pending == 0) release_chunk(p, c);
 }
 
@@ -389,13 +403,9 @@ static void compute_chunk(struct shore__pipeline *p, struct chunk *c) {
         release_chunk(p, c);
         return;
     }
-    if (l->config.throttle && job->kind == SHORE__LOCAL_UPDATE) {
-        c->state = CHUNK_COMPUTED;
-        wait_until(
-            p, c,
-            shore__throttle_compute(l->config.throttle, l->update_io.drive, (uint64_t)c->count * SHORE_SEGMENT_ELEMS));
-    }
-    if (c->state != CHUNK_COMPUTED || c->pending == 0) start_writes(p, c);
+    c->state = CHUNK_COMPUTED;
+    hold(p, c, SHORE__WORK_UPDATE);
+    if (c->pending == 0) start_writes(p, c);
 }
 
 static struct chunk *oldest_ready(struct shore__pipeline *p) {
@@ -410,7 +420,7 @@ static struct chunk *oldest_ready(struct shore__pipeline *p) {
 static void reap(struct shore__pipeline *p, unsigned min) {
     struct shore__io_op *ops[32];
     uint64_t start = min ? shore__now_ns() : 0;
-    unsigned n = shore__paced_reap(&p->l->update_io, ops, 32, min);
+    unsigned n = shore__io_reap(p->l->update_io, ops, 32, min);
     if (min) p->l->io_wait_ns += shore__now_ns() - start;
     for (unsigned i = 0; i < n; i++) {
         struct chunk *c = ops[i]->user;

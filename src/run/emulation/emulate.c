@@ -10,7 +10,6 @@
 #include "base/diag.h"
 #include "base/suggest.h"
 #include "base/units.h"
-#include "drive/address.h"
 #include "files/json.h"
 
 enum { FILE_BYTES_MOST = 1 << 20 };
@@ -121,8 +120,8 @@ static int read_link(const struct spot *in, const json_t *json, struct shore__em
     uint64_t shared = 0;
     const struct key keys[] = {
         {"shared", RATE, &shared},
-        {"in", RATE, &out->link[SHORE__LINK_IN]},
-        {"out", RATE, &out->link[SHORE__LINK_OUT]},
+        {"in", RATE, &out->link[0]},
+        {"out", RATE, &out->link[1]},
     };
     int rc = read_object(&p, json, keys, COUNT_OF(keys));
     if (rc || !shared) return rc;
@@ -258,24 +257,4 @@ int shore__emulation_open(const char *name, struct shore__emulation *out, struct
     rc = shore__emulation_from_json(json, name, out, diag);
     json_decref(json);
     return rc;
-}
-
-int shore__emulation_throttle(const char *name, const struct shore__addresses *drives, struct shore__throttle **out,
-                              struct shore_diag *diag) {
-    struct shore__emulation e;
-    *out = NULL;
-    if (!name || strcmp(name, "none") == 0) return 0;
-    int rc = shore__emulation_open(name, &e, diag);
-    for (size_t i = 0; !rc && i < drives->count; i++) {
-        const struct shore__address *drive = drives->item[i];
-        if (!drive->kind->keeps)
-            rc = shore__fail(diag, SHORE_EUSAGE,
-                             "--emulate paces what drives read and write, and %s does neither: give directories (one "
-                             "in memory, such as /dev/shm, will do)",
-                             drive->text);
-        else if (drive->kind->remote)
-            rc = shore__fail(diag, SHORE_EUSAGE, "--emulate paces drives of this process, not %s: give directories",
-                             drive->text);
-    }
-    return rc ? rc : shore__throttle_open(&e, (uint32_t)drives->count, out, diag);
 }

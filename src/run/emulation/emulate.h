@@ -4,8 +4,7 @@
 
 #include <jansson.h>
 
-#include "drive/throttle.h"
-#include "run/settings.h"
+#include "run/emulation/tempo.h"
 
 /* name: a file, or a built-in testbed. "Did you mean" for unknown keys and names. Rates come out divided by the scale;
  * times as they are. */
@@ -14,10 +13,6 @@ int shore__emulation_open(const char *name, struct shore__emulation *out, struct
 int shore__emulation_from_json(const json_t *json, const char *name, struct shore__emulation *out,
                                struct shore_diag *diag);
 
-/* The buckets of that machine with these drives, which are refused if they cannot be paced. name NULL or "none": *out
- * is NULL. */
-int shore__emulation_throttle(const char *name, const struct shore__addresses *drives, struct shore__throttle **out,
-                              struct shore_diag *diag);
 /* A file's name becomes absolute, so that a run finds it from other directories; a testbed's stays. *name is malloc'ed,
  * NULL stays. */
 int shore__emulation_absolute(char **name, struct shore_diag *diag);

@@ -53,9 +53,9 @@ static void everything_is_read_and_divided_by_the_scale(void **state) {
 
     assert_int_equal(read_text("{\"link\": {\"in\": 100, \"out\": 200}}", &e, &diag), 0);
     assert_false(e.link_shared);
-    assert_int_equal(e.link[SHORE__LINK_IN], 100);
-    assert_int_equal(e.link[SHORE__LINK_OUT], 200);
-    assert_null(shore__emulation_drive(&e, 0));
+    assert_int_equal(e.link[0], 100);
+    assert_int_equal(e.link[1], 200);
+    assert_int_equal(e.ndrives, 0);
     assert_string_equal(e.name, "test.json");
 }
 

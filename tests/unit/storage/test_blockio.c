@@ -465,6 +465,48 @@ static void a_new_file_has_a_suffix(void **state) {
     unlink(name);
 }
 
+static uint64_t now;
+
+static uint64_t test_clock(void) {
+    return now;
+}
+
+static void nothing_comes_back_before_its_instant(void **state) {
+    (void)state;
+    for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
+        struct shore__file file;
+        create(&file, kinds[k]);
+        struct shore__io *io = queue(&file, kinds[k]);
+        struct shore__io_op *done[DEPTH];
+        struct shore__io_op later = {.kind = SHORE__IO_WRITE, .buffer = memory, .bytes = PIECE, .not_before_ns = 2000};
+        struct shore__io_op at_once = {
+            .kind = SHORE__IO_READ, .buffer = memory + PIECE, .offset = PIECE, .bytes = PIECE};
+        struct shore__io_op pause = {.kind = SHORE__IO_PAUSE, .not_before_ns = 1000};
+        now = 500;
+        shore__set_clock(test_clock);
+        assert_int_equal(shore__io_submit(io, &later), 0);
+        assert_int_equal(shore__io_submit(io, &at_once), 0);
+        assert_int_equal(shore__io_submit(io, &pause), 0);
+        assert_int_equal(shore__io_reap(io, done, DEPTH, 1), 1);
+        assert_ptr_equal(done[0], &at_once);
+        assert_int_equal(shore__io_reap(io, done, DEPTH, 0), 0);
+        now = 1000;
+        assert_int_equal(shore__io_reap(io, done, DEPTH, 1), 1);
+        assert_ptr_equal(done[0], &pause);
+        assert_int_equal(shore__io_in_flight(io), 1);
+        now = 1500; /* an instant far away is not waited for */
+        later.not_before_ns = UINT64_C(1) << 40;
+        assert_int_equal(shore__io_reap(io, done, DEPTH, 1), 0);
+        now = later.not_before_ns;
+        assert_int_equal(shore__io_reap(io, done, DEPTH, 1), 1);
+        assert_int_equal(later.rc, 0);
+        shore__set_clock(NULL);
+        shore__io_close(io);
+        shore__file_close(&file);
+        unlink(path);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_new_file_has_a_suffix),
@@ -478,6 +520,7 @@ int main(void) {
         cmocka_unit_test_teardown(too_little_space_makes_nothing, clean),
         cmocka_unit_test_teardown(other_kinds_of_files_are_refused, clean),
         cmocka_unit_test_teardown(a_lock_is_waited_for_and_respected, clean),
+        cmocka_unit_test_teardown(nothing_comes_back_before_its_instant, clean),
         cmocka_unit_test_teardown(refusals_of_the_kernel_are_worked_around, clean),
     };
     return cmocka_run_group_tests(tests, begin, end);
