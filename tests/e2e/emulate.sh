@@ -36,28 +36,27 @@ done
 echo '{"link": {"shared": "100MB"}}' >"$place/link.json"
 rm -rf "$place"/run "$place"/d[123]/*
 must train "${common[@]}" --steps 3 --update host --emulate "$place/link.json" --drive "${d[0]}" --out "$place/run"
-link=$(metric "$place/run" link_bytes | sed -n 2p) seconds=$(metric "$place/run" step_seconds | sed -n 2p)
-awk -v l="$link" -v s="$seconds" 'BEGIN {exit !(s > 0.97 * l / 1e8 && s < 2 * l / 1e8 + 2)}' && ok "link" ||
-    fail "$link bytes took $seconds s at 100 MB/s"
 # Over all steps: what is fetched ahead at the end of one is counted there, and may cross in the next.
-link=$(metric "$place/run" link_bytes | awk '{s += $1} END {print s}')
-busy=$(sed -nE 's/.*"link":([0-9.]+),"drive_read.*/\1/p' "$place/run/metrics.jsonl" | awk '{s += $1} END {print s}')
-awk -v l="$link" -v b="$busy" 'BEGIN {exit !(b > 0.99 * l / 1e8 && b < 1.01 * l / 1e8)}' &&
-    ok "what is counted is what is paced" || fail "the link was busy $busy s for $link bytes"
+total() { metric "$place/run" "$1" | awk '{s += $1} END {print s}'; }
+# paced BYTES SECONDS_BUSY RATE WHAT: as long as they take, and the steps take as long, however busy this machine is
+paced() {
+    awk -v l="$1" -v b="$2" -v r="$3" 'BEGIN {exit !(b > 0.99 * l / r && b < 1.01 * l / r)}' &&
+        ok "$4: what is counted is what is paced" || fail "$4: busy for $2 s with $1 bytes"
+    awk -v s="$(total step_seconds)" -v b="$2" 'BEGIN {exit !(s > 0.95 * b)}' && ok "$4: steps" ||
+        fail "$4: busy for $2 s in steps of $(total step_seconds) s"
+}
+paced "$(total link_bytes)" "$(total link)" 1e8 link
 
 # Writing at 20 MB/s: 12 bytes a parameter beside the drive, on one of two equal drives half of it.
 echo '{"drives": [{"write": "20MB"}]}' >"$place/drive.json"
 for n in 1 2; do
     rm -rf "$place"/run "$place"/d[123]/*
     must train "${common[@]}" --steps 3 --speculate on --emulate "$place/drive.json" --drive "${d[@]:0:n}" --out "$place/run"
-    written=$(metric "$place/run" drive_write_bytes | sed -n 2p) seconds=$(metric "$place/run" step_seconds | sed -n 2p)
-    awk -v w="$written" -v s="$seconds" -v n=$n 'BEGIN {t = w / 2e7 / n; exit !(s > 0.9 * t && s < 2 * t + 2)}' &&
-        ok "$n drives" || fail "$written bytes took $n drives $seconds s at 20 MB/s"
-    [ $n = 1 ] && alone=$seconds
+    busy=$(total drive_write)
+    [ $n = 1 ] && alone=$busy && paced "$(total drive_write_bytes)" "$busy" 2e7 "one drive"
 done
-
-awk -v a="$alone" -v b="$seconds" 'BEGIN {exit !(b < 0.9 * a)}' && ok "they work at once" ||
-    fail "one drive took $alone s, two $seconds s"
+awk -v a="$alone" -v b="$busy" 'BEGIN {exit !(b > 0.49 * a && b < 0.7 * a)}' && ok "each writes its part" ||
+    fail "one drive wrote for $alone s, of two the busier for $busy s"
 
 # It may begin and end with a start, and the run remembers.
 rm -rf "$place"/run "$place"/d[123]/*
