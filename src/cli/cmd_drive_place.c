@@ -4,7 +4,8 @@
 #include <string.h>
 
 #include "cli/cli.h"
-#include "run/lives/fleets.h"
+#include "run/lives/snapshots.h"
+#include "run/lives/volumes.h"
 #include "train/train.h"
 
 struct args {

@@ -5,7 +5,9 @@
 
 #include "cli/clean_text.h"
 #include "cli/cli.h"
-#include "run/lives/fleets.h"
+#include "run/lives/mend.h"
+#include "run/lives/snapshots.h"
+#include "run/standing.h"
 
 struct args {
     uint64_t memory;

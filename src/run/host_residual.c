@@ -22,7 +22,7 @@
 #include "base/diag.h"
 #include "base/units.h"
 #include "files/atomic.h"
-#include "run/internal.h"
+#include "run/run.h"
 #include "storage/volume.h"
 
 #define NAME "residual-host"

@@ -14,6 +14,7 @@
 #include "files/json.h"
 #include "run/exchange/tensors.h"
 #include "run/internal.h"
+#include "run/paths.h"
 #include "text/data_files.h"
 
 enum { CONFIG_BYTES_MOST = 1 << 20 };

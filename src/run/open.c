@@ -8,7 +8,11 @@
 
 #include "base/diag.h"
 #include "files/atomic.h"
-#include "run/lives/fleets.h"
+#include "run/lives/making.h"
+#include "run/lives/mend.h"
+#include "run/lives/snapshots.h"
+#include "run/lives/volumes.h"
+#include "run/paths.h"
 #include "storage/volume.h"
 
 /* What run.json is to call the place where a drive is now. */

@@ -15,7 +15,9 @@
 #include "base/units.h"
 #include "files/atomic.h"
 #include "files/json.h"
-#include "run/lives/fleets.h"
+#include "run/internal.h"
+#include "run/lives/snapshots.h"
+#include "run/paths.h"
 #include "storage/blockio.h"
 
 int shore__run_alloc(const char *path, struct shore__run **out, struct shore_diag *diag) {

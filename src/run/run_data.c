@@ -9,6 +9,7 @@
 #include "base/directory.h"
 #include "files/atomic.h"
 #include "run/internal.h"
+#include "run/paths.h"
 
 static int tokenize(struct shore__run *run, const struct shore__strings *files, const char *directory, const char *name,
                     shore__progress_fn progress, void *ctx, struct shore__token_record *out, struct shore_diag *diag) {

@@ -13,7 +13,8 @@
 #include "base/directory.h"
 #include "base/units.h"
 #include "files/atomic.h"
-#include "run/lives/fleets.h"
+#include "run/internal.h"
+#include "run/lives/copy.h"
 
 #define NAME "metrics.jsonl"
 

@@ -1,5 +1,5 @@
 /* What the table of settings says, done: defaults, JSON, ranges. */
-#include "run/internal.h"
+#include "run/run.h"
 
 #include <errno.h>
 #include <inttypes.h>

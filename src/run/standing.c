@@ -13,7 +13,9 @@
 
 #include "base/diag.h"
 #include "files/atomic.h"
-#include "run/lives/fleets.h"
+#include "run/lives/making.h"
+#include "run/lives/volumes.h"
+#include "run/paths.h"
 
 /* The inode, and where the file system knows it, when it was made: inodes are used again. NULL: cannot be told. */
 static char *mark_of(const char *directory) {

@@ -16,7 +16,8 @@
 #include "files/safetensors.h"
 #include "number/fp16.h"
 #include "plan/transfers.h"
-#include "run/internal.h"
+#include "run/paths.h"
+#include "run/run.h"
 
 enum { COLUMNS_AT_ONCE = 16 }; /* a cache line of fp32 */
 

@@ -14,7 +14,7 @@
 #include "drive/drive.h"
 #include "files/atomic.h"
 #include "plan/transfers.h"
-#include "run/lives/fleets.h"
+#include "run/lives/copy.h"
 #include "run/lives/journal.h"
 
 #define PIECES 8u

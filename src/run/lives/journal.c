@@ -9,7 +9,7 @@
 #include "base/directory.h"
 #include "files/atomic.h"
 #include "files/json.h"
-#include "run/internal.h"
+#include "run/paths.h"
 
 bool shore__journal_is_there(const char *run_path, const char *name) {
     return shore__path_exists(run_path, name);

@@ -20,8 +20,11 @@
 #include "base/directory.h"
 #include "drive/probe/probe.h"
 #include "files/atomic.h"
-#include "run/lives/fleets.h"
 #include "run/lives/journal.h"
+#include "run/lives/making.h"
+#include "run/lives/mend.h"
+#include "run/lives/volumes.h"
+#include "run/paths.h"
 
 #define MAKING "making"
 #define PLAN "plan.json"

@@ -1,6 +1,8 @@
 /* What a kill interrupted: undone, or brought to its end, before anybody works with the run. */
+#include "run/lives/mend.h"
 #include "base/diag.h"
-#include "run/lives/fleets.h"
+#include "run/internal.h"
+#include "run/lives/snapshots.h"
 
 bool shore__run_is_interrupted(const char *run_path) {
     return shore__move_is_interrupted(run_path, false) || shore__rollback_is_interrupted(run_path);

@@ -14,8 +14,12 @@
 #include "drive/probe/probe.h"
 #include "drive/probe/speed.h"
 #include "plan/transfers.h"
-#include "run/lives/fleets.h"
+#include "run/internal.h"
+#include "run/lives/copy.h"
 #include "run/lives/journal.h"
+#include "run/lives/mend.h"
+#include "run/lives/volumes.h"
+#include "run/paths.h"
 
 #define INTENT "moving.json"
 #define RING_BYTES ((uint64_t)32 << 20)

@@ -14,7 +14,11 @@
 #include "base/directory.h"
 #include "drive/probe/probe.h"
 #include "files/atomic.h"
-#include "run/lives/fleets.h"
+#include "run/lives/making.h"
+#include "run/lives/mend.h"
+#include "run/lives/snapshots.h"
+#include "run/lives/volumes.h"
+#include "run/paths.h"
 #include "storage/cache_file.h"
 #include "storage/volume.h"
 

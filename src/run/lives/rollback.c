@@ -14,8 +14,13 @@
 #include "base/diag.h"
 #include "drive/fleet/fleet.h"
 #include "files/atomic.h"
-#include "run/lives/fleets.h"
+#include "run/internal.h"
+#include "run/lives/copy.h"
 #include "run/lives/journal.h"
+#include "run/lives/mend.h"
+#include "run/lives/snapshots.h"
+#include "run/lives/volumes.h"
+#include "run/paths.h"
 
 #define INTENT "rollback.json"
 

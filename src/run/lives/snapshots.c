@@ -15,8 +15,12 @@
 #include "drive/fleet/fleet_snapshot.h"
 #include "drive/probe/probe.h"
 #include "files/atomic.h"
-#include "run/lives/fleets.h"
+#include "run/lives/copy.h"
 #include "run/lives/journal.h"
+#include "run/lives/snapshots.h"
+#include "run/lives/volumes.h"
+#include "run/paths.h"
+#include "run/standing.h"
 
 #define FOLDER "snapshots"
 

@@ -10,7 +10,7 @@
 
 #include "base/diag.h"
 #include "drive/probe/probe.h"
-#include "run/lives/fleets.h"
+#include "run/lives/volumes.h"
 #include "storage/format.h"
 
 #define VOLUME_NAME "longshore.volume"

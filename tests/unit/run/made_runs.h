@@ -2,7 +2,7 @@
 #ifndef SHORE_TESTS_RUN_MADE_RUNS_H
 #define SHORE_TESTS_RUN_MADE_RUNS_H
 
-#include "run/internal.h"
+#include "run/run.h"
 #include "unit/run/support.h"
 
 static inline void settings_of(struct shore__settings *s, const char *drive) {

@@ -5,7 +5,10 @@
 
 #include "base/units.h"
 #include "drive/probe/probe.h"
-#include "run/lives/fleets.h"
+#include "run/lives/copy.h"
+#include "run/lives/making.h"
+#include "run/lives/snapshots.h"
+#include "run/paths.h"
 #include "unit/run/made_runs.h"
 
 /* A making that got so far and was killed: the lock and the descriptors go, the files stay. */

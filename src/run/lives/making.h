@@ -1,0 +1,38 @@
+/* A run that is being made, in what may be the place of another: RUN/making. */
+#ifndef SHORE_RUN_LIVES_MAKING_H
+#define SHORE_RUN_LIVES_MAKING_H
+
+#include "run/internal.h"
+
+/* What is common to the making of all runs. begin: the directory, the plan of its volumes, and the fleet's id; what it
+ * is to hold goes into RUN/making. finish: moves that into place and makes it a run. */
+int shore__making_begin(struct shore__run *run, bool overwrite, struct shore_diag *diag);
+int shore__making_finish(struct shore__run *run, const uint64_t fleet_id[2], shore__note_fn note, void *ctx,
+                         struct shore_diag *diag);
+/* Undoes a preparation. */
+void shore__run_undo(struct shore__run *run);
+
+/* RUN/making/plan.json: which fleet, and which volume files, a making that was killed may have left. */
+struct shore__plan {
+    uint64_t fleet_id[2];
+    struct shore__addresses fresh;
+    struct shore__origin origin;
+    bool moving;
+};
+void shore__plan_free(struct shore__plan *plan);
+/* What is being made there is the directory's own from now on. */
+int shore__plan_claim(const char *run_path, struct shore_diag *diag);
+void shore__making_remove(const char *run_path);
+/* Ends a making that was killed: after its last step but one, or while the run stands that it was to overwrite. */
+void shore__making_settle(const struct shore__run *run, shore__note_fn note, void *ctx);
+/* Opens the way back to a run that is half replaced: its volumes may still be whole. */
+int shore__run_recall(const char *path, struct shore_diag *diag);
+/* The run that is overwritten, once it is no run any more; NULL: none that can be read. Freed by shore__run_free(). */
+struct shore__run *shore__run_overwritten(const char *run_path);
+/* Removes its volumes, once the run that takes its place stands; what stays is said. overwritten: may be NULL. */
+void shore__run_drop(const struct shore__run *overwritten, shore__note_fn note, void *ctx);
+int shore__plan_read(const char *run_path, struct shore__plan *out, struct shore_diag *diag); /* SHORE_EMISSING: none */
+/* SHORE_EUSAGE: they are not the directory's own to remove. */
+int shore__plan_refuse_copy(const char *run_path, const struct shore__plan *plan, struct shore_diag *diag);
+
+#endif
