@@ -1,5 +1,5 @@
 # A thin front of CMake: the rules are in CMakeLists.txt and CMakePresets.json.
-.PHONY: all deps demo test bench install lint format fuzz asan tsan clean
+.PHONY: all deps demo test stress bench install lint format fuzz asan tsan clean
 BUILD := build
 PREFIX := /usr/local
 CTEST := ctest --output-on-failure -j 2
@@ -22,6 +22,10 @@ test:
 	@scripts/deps build test
 	@scripts/build release
 	@$(CTEST) --test-dir $(BUILD)
+
+stress:
+	@scripts/deps build test
+	@scripts/stress
 
 asan tsan:
 	@scripts/deps build unit

@@ -5,6 +5,7 @@
 #include "base/units.h"
 #include "conformance/drive_bench.h"
 #include "drive/fleet/fleet.h"
+#include "seed.h"
 
 #define SEGMENTS_MOST 16u
 
@@ -173,12 +174,11 @@ static void act(struct bench *b, uint64_t seed, uint64_t turn) {
 }
 
 static void test_any_sequence(void **state) {
-    uint64_t first = shore__now_ns();
+    uint64_t first = test_seed();
     for (size_t c = 0; c < NCONFIGS; c++) {
         struct bench b;
         uint64_t seed = first + c;
         if (!bench_open(&b, &configs[c], c % 3 == 2 ? SHORE_SGD : SHORE_ADAMW, true)) continue;
-        print_message("%s: seed %llu\n", configs[c].name, (unsigned long long)seed);
         for (uint64_t turn = 0; turn < 14; turn++) {
             act(&b, seed, turn);
             assert_digest(b.fleet, &b.plain, true);

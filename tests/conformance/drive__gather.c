@@ -1,11 +1,9 @@
 /* Gradients that lie tensor by tensor give the bits of blocks that were copied together, on every kind of drive. */
 #include "conformance/drive_bench.h"
 
-#include <inttypes.h>
-#include <time.h>
-
 #include "longshore/clip.h"
 #include "number/fp16.h"
+#include "seed.h"
 
 #define ITEMS_MOST 64u
 
@@ -320,7 +318,6 @@ static void lists_that_are_none_are_refused(void **state) {
 }
 
 int main(void) {
-    const char *given = getenv("SEED");
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_drive_gathers),
         cmocka_unit_test(null_takes_a_list),
@@ -328,8 +325,7 @@ int main(void) {
         cmocka_unit_test(what_is_missing_is_zero),
         cmocka_unit_test(lists_that_are_none_are_refused),
     };
-    seed = given ? strtoull(given, NULL, 0) : (uint64_t)time(NULL);
-    print_message("SEED=%" PRIu64 "\n", seed);
+    seed = test_seed();
     server_start();
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     server_stop();

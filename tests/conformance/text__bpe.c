@@ -4,13 +4,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include <setjmp.h>
 
 #include <cmocka.h>
 
 #include "base/prng.h"
+#include "seed.h"
 #include "text/bpe.h"
 #include "text/vector.h"
 
@@ -88,7 +88,6 @@ static void a_piece_in_parts_has_the_ids_of_the_whole(void **state) {
     static char text[TEXT_BYTES];
     (void)state;
     unsigned settled = 0;
-    print_message("seed %llu\n", (unsigned long long)seed);
     for (unsigned round = 0; round < 60; round++) {
         struct shore__bpe b;
         struct shore__bpe_work w = {0};
@@ -112,12 +111,11 @@ static void a_piece_in_parts_has_the_ids_of_the_whole(void **state) {
         shore__bpe_fini(&b);
     }
     /* the most in parts, indeed */
-
     assert_true(settled >= 40);
 }
 
-int main(int argc, char **argv) {
-    seed = argc > 1 ? strtoull(argv[1], NULL, 10) : (uint64_t)time(NULL);
+int main(void) {
+    seed = test_seed();
     const struct CMUnitTest tests[] = {cmocka_unit_test(a_piece_in_parts_has_the_ids_of_the_whole)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,12 +5,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include <cmocka.h>
 #include <dirent.h>
 
 #include "base/prng.h"
+#include "seed.h"
 #include "text/encoders.h"
 #include "text/vector.h"
 
@@ -113,7 +113,6 @@ static void compare(const struct shore__tokenizer *t, const char *text, size_t b
 static void any_number_of_threads_gives_the_same(void **state) {
     char path[1024], *text = malloc(TEXT_BYTES);
     (void)state;
-    print_message("seed %llu\n", (unsigned long long)seed);
     DIR *directory = opendir(SHORE_TEST_DATA "/tokenizers");
     assert_non_null(directory);
     for (struct dirent *entry; (entry = readdir(directory));) {
@@ -130,8 +129,8 @@ static void any_number_of_threads_gives_the_same(void **state) {
     free(text);
 }
 
-int main(int argc, char **argv) {
-    seed = argc > 1 ? strtoull(argv[1], NULL, 10) : (uint64_t)time(NULL);
+int main(void) {
+    seed = test_seed();
     const struct CMUnitTest tests[] = {cmocka_unit_test(any_number_of_threads_gives_the_same)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

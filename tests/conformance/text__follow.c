@@ -4,11 +4,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include <cmocka.h>
 
 #include "base/prng.h"
+#include "seed.h"
 #include "text/follow.h"
 #include "text/pattern.h"
 #include "text/utf8.h"
@@ -73,7 +73,6 @@ static void ends_are_those_of_pcre2(void **state) {
     struct shore_diag diag;
     char text[64];
     (void)state;
-    print_message("seed %llu\n", (unsigned long long)seed);
     for (size_t k = 0; k < sizeof patterns / sizeof *patterns; k++) {
         struct shore__pattern *p;
         assert_int_equal(shore__pattern_open(patterns[k], strlen(patterns[k]), false, &p, &diag), 0);
@@ -107,8 +106,8 @@ static void what_cannot_be_followed_is_left(void **state) {
     }
 }
 
-int main(int argc, char **argv) {
-    seed = argc > 1 ? strtoull(argv[1], NULL, 10) : (uint64_t)time(NULL);
+int main(void) {
+    seed = test_seed();
     const struct CMUnitTest tests[] = {cmocka_unit_test(ends_are_those_of_pcre2),
                                        cmocka_unit_test(what_cannot_be_followed_is_left)};
     return cmocka_run_group_tests(tests, NULL, NULL);

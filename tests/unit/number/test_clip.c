@@ -1,5 +1,4 @@
 /* Clipping by the global norm: the order of adding does not show, the limit is PyTorch's, and nothing passes unseen. */
-#include <inttypes.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -8,12 +7,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include <cmocka.h>
 
 #include "base/prng.h"
 #include "longshore/clip.h"
+#include "seed.h"
 
 enum { BLOCKS = 3, SEGMENTS = 9 };
 static const uint32_t in_block[BLOCKS] = {4, 2, 3};
@@ -25,9 +24,7 @@ static float *gradient; /* SEGMENTS segments */
 static double sums[SEGMENTS];
 
 static int open_layout(void **state) {
-    const char *given = getenv("SEED");
-    seed = given ? strtoull(given, NULL, 0) : (uint64_t)time(NULL);
-    print_message("SEED=%" PRIu64 "\n", seed);
+    seed = test_seed();
     for (uint32_t b = 0; b < BLOCKS; b++)
         blocks[b].segments = in_block[b];
     layout = (struct shore_layout){.blocks = blocks, .nblocks = BLOCKS, .segments = SEGMENTS};

@@ -1,18 +1,17 @@
 /* Gather lists against blocks that are filled element by element. */
-#include <inttypes.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include <cmocka.h>
 
 #include "base/prng.h"
 #include "number/fp16.h"
 #include "number/gather.h"
+#include "seed.h"
 
 enum { ELEMS = 5000 };
 
@@ -79,13 +78,11 @@ static void one_item_of_fp32_is_not_copied(void **state) {
 }
 
 int main(void) {
-    const char *given = getenv("SEED");
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_part_is_as_it_lies),
         cmocka_unit_test(one_item_of_fp32_is_not_copied),
     };
-    seed = given ? strtoull(given, NULL, 0) : (uint64_t)time(NULL);
-    print_message("SEED=%" PRIu64 "\n", seed);
+    seed = test_seed();
     for (uint32_t i = 0; i < ELEMS; i++) {
         float x = shore__random_normal(seed, 1, i);
         memory[0].wide[i] = x;

@@ -2,14 +2,12 @@
 #ifndef TESTS_UNIT_PLAN_RANDOM_MODELS_H
 #define TESTS_UNIT_PLAN_RANDOM_MODELS_H
 
-#include <inttypes.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include <cmocka.h>
 
@@ -52,12 +50,6 @@ static struct shore__model *random_model(uint64_t *draw) {
     struct shore__model *m = NULL;
     assert_int_equal(shore__model_make(&arch, &m, NULL), 0);
     return m;
-}
-
-static void choose_seed(void) {
-    const char *given = getenv("SEED");
-    seed = given ? strtoull(given, NULL, 0) : (uint64_t)time(NULL);
-    print_message("SEED=%" PRIu64 "\n", seed);
 }
 
 #endif

@@ -6,6 +6,7 @@
 #include "plan/budget.h"
 #include "plan/inference.h"
 #include "plan/transfers.h"
+#include "seed.h"
 
 enum { CASES = 40, BUDGETS = 24 };
 
@@ -132,6 +133,6 @@ int main(void) {
         cmocka_unit_test(what_is_too_little_names_a_minimum_that_will_do),
         cmocka_unit_test(an_export_keeps_to_its_buffers),
     };
-    choose_seed();
+    seed = test_seed();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,12 +6,12 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include <cmocka.h>
 
 #include "base/prng.h"
 #include "plan/regions.h"
+#include "seed.h"
 #include "unit/plan/lifetimes.h"
 
 enum { CASES = 200, ROWS_MOST = 40, PAGES_MOST = 9, PAGE = SHORE__ARENA_ALIGN };
@@ -173,8 +173,6 @@ int main(void) {
         cmocka_unit_test(rows_of_one_time_lie_side_by_side),   cmocka_unit_test(what_is_lent_lies_in_what_is_idle),
         cmocka_unit_test(raising_finds_the_largest_that_fits),
     };
-    const char *given = getenv("SEED");
-    seed = given ? strtoull(given, NULL, 0) : (uint64_t)time(NULL);
-    print_message("SEED=%" PRIu64 "\n", seed);
+    seed = test_seed();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,9 +1,7 @@
 /* Training, evaluation and generation on a device whose memory is not the host's: the same bits as where it is. */
-#include <inttypes.h>
-#include <time.h>
-
 #include "conformance/compute_away.h"
 #include "infer/infer.h"
+#include "seed.h"
 #include "train/train.h"
 #include "unit/run/support.h"
 
@@ -162,9 +160,7 @@ static void the_same_bits(void **state) {
 }
 
 int main(void) {
-    const char *given = getenv("SEED");
-    seed = given ? strtoull(given, NULL, 0) : (uint64_t)time(NULL);
-    print_message("SEED=%" PRIu64 "\n", seed);
+    seed = test_seed();
     away_seed = seed;
     shore__compute_register(&away_backend);
     const struct CMUnitTest tests[] = {cmocka_unit_test(the_same_bits)};
