@@ -42,7 +42,7 @@ static struct results train(enum shore__mode mode, struct way way) {
                                    .head_dim = HD,
                                    .vocab_slice = VOCAB,
                                    .backward = true};
-    struct backend k = open_cpu(mode, way.threads, &shapes);
+    struct backend k = open_tested(mode, way.threads, &shapes);
     struct results r = {.n = 0};
     if (!k.c) return r;
     size_t e = shore__mode_bytes(mode), off = way.offset, part = ROWS / way.pieces;
@@ -168,7 +168,7 @@ static void products_over_threads(void **state) {
         shore__buf first[RESULTS] = {SHORE__NO_BUF};
         for (int threads = 1; threads <= (wide_vectors ? MOST_THREADS : 1); threads++) {
             struct shore__shapes shapes = {.unit_rows = rows, .d_model = K, .qkv_width = N, .backward = true};
-            struct backend k = open_cpu(mode, threads, &shapes);
+            struct backend k = open_tested(mode, threads, &shapes);
             if (!k.c) break;
             shore__buf x = random_act(mode, 1, rows * K, 1), dy = random_act(mode, 2, rows * N, 1);
             shore__buf w = random_act(mode, 3, N * K, 1), bias = random_f32(4, N, 1, 0);
@@ -200,7 +200,7 @@ static void cached(void **state) {
         enum { LEN = 150, CAPACITY = 160 };
         struct shore__shapes shapes = {
             .unit_rows = LEN, .seq_len = LEN, .d_model = D, .n_head = HEADS, .n_kv_head = KV, .head_dim = HD};
-        struct backend k = open_cpu(mode, 2, &shapes);
+        struct backend k = open_tested(mode, 2, &shapes);
         if (!k.c) continue;
         size_t e = shore__mode_bytes(mode);
         struct shore__attention a = {1, LEN, HEADS, KV, HD, 0, 0.17f};
@@ -232,7 +232,7 @@ static void cached(void **state) {
 /* The caller's floating-point state and number of threads come back. */
 static void state_comes_back(void **state) {
     struct shore__shapes shapes = {.unit_rows = 8, .seq_len = 8, .d_model = 8};
-    struct backend k = open_cpu(SHORE__F32, 2, &shapes);
+    struct backend k = open_tested(SHORE__F32, 2, &shapes);
     shore__buf a = random_f32(1, 64, 1, 0);
     f32(a)[0] = 1e-40f;
     ON(k, add, a, a, a, 64);
@@ -259,7 +259,7 @@ static void threads_stay(void **state) {
     enum { LEN = 8 };
     struct shore__shapes shapes = {
         .unit_rows = LEN, .seq_len = LEN, .d_model = D, .n_head = HEADS, .n_kv_head = KV, .head_dim = HD};
-    struct backend k = open_cpu(SHORE__F32, KV + 2, &shapes);
+    struct backend k = open_tested(SHORE__F32, KV + 2, &shapes);
     struct shore__attention a = {1, LEN, HEADS, KV, HD, 0, 0.17f};
     shore__buf qkv = random_act(SHORE__F32, 1, LEN * QKV, 2), out = empty_act(SHORE__F32, LEN * HEADS * HD);
     shore__buf lse = room(LEN * HEADS * 4, 0);
@@ -277,9 +277,9 @@ static void unannounced_rows(void **state) {
     FOR_EACH_MODE(mode) {
         struct shore__shapes shapes = {
             .unit_rows = 4, .seq_len = 8, .d_model = 96, .qkv_width = 200, .vocab_slice = 40};
-        struct backend small = open_cpu(mode, 2, &shapes);
+        struct backend small = open_tested(mode, 2, &shapes);
         shapes.unit_rows = 800;
-        struct backend big = open_cpu(mode, 2, &shapes);
+        struct backend big = open_tested(mode, 2, &shapes);
         if (!small.c || !big.c) continue;
         for (size_t rows = 1; rows <= 800; rows += rows < 300 ? 23 : 163) {
             shore__buf x = random_act(mode, 1, rows * 96, 1), w = random_act(mode, 2, 200 * 96, 1);
@@ -299,7 +299,7 @@ static void packed_weights(void **state) {
     FOR_EACH_MODE(mode) {
         struct shore__shapes shapes = {
             .unit_rows = 800, .seq_len = 8, .d_model = K, .qkv_width = N, .vocab_slice = 40, .backward = true};
-        struct backend one = open_cpu(mode, 2, &shapes), kept = open_cpu(mode, 2, &shapes);
+        struct backend one = open_tested(mode, 2, &shapes), kept = open_tested(mode, 2, &shapes);
         if (!one.c || !kept.c) continue;
         struct shore__compute_options options = tested_options(2);
         struct shore__compute_description d;

@@ -33,31 +33,60 @@ static const struct {
                    {true, SHORE__PRODUCTS_F32, "bf16, products in fp32"}};
 enum { ARITHMETICS = sizeof arithmetics / sizeof *arithmetics };
 static size_t tested; /* of these */
+static const char *tested_device = "cpu";
+
+UNUSED static bool on_the_processor(void) {
+    return strcmp(tested_device, "cpu") == 0;
+}
 
 static struct shore__compute_options tested_options(int threads) {
-    return (struct shore__compute_options){
-        .fp32 = !arithmetics[tested].bf16, .products = arithmetics[tested].products, .threads = threads};
+    return (struct shore__compute_options){.device = tested_device,
+                                           .fp32 = !arithmetics[tested].bf16,
+                                           .products = arithmetics[tested].products,
+                                           .threads = threads};
 }
 UNUSED static enum shore__mode mode_tested(void) {
     struct shore__compute_options options = tested_options(1);
     struct shore__compute_description d;
-    /* or not on this processor, as open_cpu() finds */
+    /* or not on this processor, as open_tested() finds */
     return shore__compute_describe(&options, NULL, &d, NULL) ? SHORE__BF16 : d.mode;
 }
 
+/* All tensors that there are now. */
+enum { TENSORS = 64, LENT_MOST = 32 << 20 };
+static struct tensor {
+    char *base;
+    size_t bytes, offset; /* offset: of what is lent */
+    bool lent;
+} tensors[TENSORS];
+
+/* The tensor that it lies in; of NULL: a place for another. */
+UNUSED static struct tensor *tensor_of(shore__buf b) {
+    for (size_t i = 0; i < TENSORS; i++) {
+        uintptr_t base = (uintptr_t)tensors[i].base;
+        if (b.handle ? b.handle >= base && b.handle - base < tensors[i].bytes : !base) return &tensors[i];
+    }
+    fail_msg("no such tensor, or more than %d", TENSORS);
+    return NULL;
+}
+
+/* stream: of one whose memory is not the host's; then what tensors are lent to, and how much of it is lent. */
 struct backend {
     struct shore__compute *c;
     void *workspace;
+    struct shore__stream *stream;
+    struct shore__span device, pinned;
+    size_t lent_bytes;
 };
 
-UNUSED static struct backend open_cpu(enum shore__mode mode, int threads, const struct shore__shapes *shapes) {
+UNUSED static struct backend open_tested(enum shore__mode mode, int threads, const struct shore__shapes *shapes) {
     struct backend b = {0};
     struct shore_diag diag = {""};
     if (mode == SHORE__F32) tested = 0;
     struct shore__compute_options options = tested_options(threads);
     struct shore__compute_description d;
     int err = shore__compute_open(&options, &b.c, &diag);
-    if (arithmetics[tested].products == SHORE__PRODUCTS_BF16 && !shore__can_multiply_bf16()) {
+    if (on_the_processor() && arithmetics[tested].products == SHORE__PRODUCTS_BF16 && !shore__can_multiply_bf16()) {
         assert_int_equal(err, -ENOTSUP);
         return b;
     }
@@ -65,6 +94,14 @@ UNUSED static struct backend open_cpu(enum shore__mode mode, int threads, const 
     assert_int_equal(b.c->mode, mode);
     err = shore__compute_describe(&options, shapes, &d, &diag);
     if (err) fail_msg("describe: %s", diag.text);
+    if (!b.c->unified) {
+        assert_int_equal(b.c->ops->alloc(b.c, SHORE__MEMORY_DEVICE, LENT_MOST + d.workspace_bytes, &b.device, NULL), 0);
+        assert_int_equal(b.c->ops->alloc(b.c, SHORE__MEMORY_PINNED, LENT_MOST, &b.pinned, NULL), 0);
+        assert_int_equal(b.c->ops->stream_open(b.c, &b.stream, NULL), 0);
+        err = b.c->ops->make(b.c, shapes, shore__at(b.device.device, LENT_MOST), d.workspace_bytes, &diag);
+        if (err) fail_msg("make: %s", diag.text);
+        return b;
+    }
     b.workspace = aligned_alloc(4096, d.workspace_bytes ? d.workspace_bytes : 4096);
     err = b.c->ops->make(b.c, shapes, host_buf(b.workspace), d.workspace_bytes, &diag);
     if (err) fail_msg("make: %s", diag.text);
@@ -82,18 +119,26 @@ UNUSED static struct backend open_reference(enum shore__mode mode) {
     return b;
 }
 UNUSED static void close_backend(struct backend *b) {
+    if (b->stream) {
+        b->c->ops->stream_close(b->c, b->stream);
+        b->c->ops->free(b->c, &b->device), b->c->ops->free(b->c, &b->pinned);
+    }
     if (b->c) b->c->ops->close(b->c);
     free(b->workspace);
 }
 
 /* Aligned as an arena's pieces are, plus offset bytes. */
 UNUSED static shore__buf room(size_t bytes, size_t offset) {
-    char *p = aligned_alloc(4096, (bytes + offset + 8191) / 4096 * 4096);
-    memset(p, 0xAA, (bytes + offset + 8191) / 4096 * 4096);
-    return host_buf(p + offset);
+    struct tensor *t = tensor_of(host_buf(NULL));
+    t->bytes = (bytes + offset + 8191) / 4096 * 4096;
+    t->base = aligned_alloc(4096, t->bytes);
+    memset(t->base, 0xAA, t->bytes);
+    return host_buf(t->base + offset);
 }
 UNUSED static void drop(shore__buf b) {
-    free((void *)(b.handle / 4096 * 4096));
+    struct tensor *t = tensor_of(b);
+    free(t->base);
+    *t = (struct tensor){0};
 }
 UNUSED static float *f32(shore__buf b) {
     return (float *)b.handle;
