@@ -3,7 +3,6 @@
 
 #include "cli/clean_text.h"
 #include "cli/cli.h"
-#include "cli/train_options.h"
 #include "plan/transfers.h"
 
 struct args {

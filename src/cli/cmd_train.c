@@ -9,7 +9,6 @@
 #include "cli/cli.h"
 #include "cli/summary.h"
 #include "cli/train_options.h"
-#include "storage/volume.h"
 
 static const char promise[] = "longshore: finishing and committing this step; once more stops at once\n";
 

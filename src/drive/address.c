@@ -9,7 +9,6 @@
 #include <sys/un.h>
 
 #include "base/diag.h"
-#include "base/units.h"
 
 #define SSH "ssh:"
 #define UNIX "unix:"

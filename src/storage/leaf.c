@@ -5,8 +5,6 @@
 
 #include <pthread.h>
 
-#include "base/units.h"
-
 static void hash128_base(const void *data, size_t bytes, uint64_t seed, unsigned char out[16]) {
     XXH128_canonicalFromHash((XXH128_canonical_t *)out, XXH3_128bits_withSeed(data, bytes, seed));
 }

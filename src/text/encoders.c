@@ -4,9 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/diag.h"
 #include "base/thread.h"
-#include "text/vector.h"
 
 #define JOB_BYTES (256u << 10)
 #define JOB_PARTS 4096u

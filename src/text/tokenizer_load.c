@@ -9,7 +9,6 @@
 
 #include "base/diag.h"
 #include "files/atomic.h"
-#include "files/json.h"
 #include "files/json_stream.h"
 #include "text/tokenizer_impl.h"
 #include "text/vector.h"

@@ -4,7 +4,6 @@
 
 #include "base/diag.h"
 #include "text/tokenizer_impl.h"
-#include "text/vector.h"
 
 /* the pattern of GPT-2's encoder.py, which ByteLevel applies unless told not to */
 #define GPT2_PATTERN "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"

@@ -10,7 +10,6 @@
 #include "drive/fleet/fleet.h"
 #include "drive/link.h"
 #include "drive/probe/probe.h"
-#include "drive/remote/transport.h"
 
 int shore_fleet_info(const struct shore_fleet *fleet, struct shore_fleet_info *out) {
     struct shore_fleet *f = (struct shore_fleet *)(uintptr_t)fleet;

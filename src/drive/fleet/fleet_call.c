@@ -6,7 +6,6 @@
 
 #include "drive/chunk.h"
 #include "drive/fleet/join.h"
-#include "drive/layout.h"
 
 static void send_call(struct shore__join *join, uint32_t d, const struct shore__call *call) {
     struct shore_fleet *f = join->fleet;

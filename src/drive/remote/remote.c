@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "base/diag.h"
-#include "base/units.h"
 #include "drive/layout.h"
 #include "drive/remote/remote_link.h"
 

@@ -5,7 +5,6 @@
 
 #include "base/diag.h"
 #include "base/thread.h"
-#include "base/units.h"
 #include "drive/remote/remote_link.h"
 
 static unsigned connections(const struct remote *r) {

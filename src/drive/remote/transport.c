@@ -16,7 +16,6 @@
 #include <unistd.h>
 
 #include "base/diag.h"
-#include "base/units.h"
 
 #define PIPE_BYTES (1 << 20)
 #define SOCKET_BYTES (4 << 20)

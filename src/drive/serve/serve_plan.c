@@ -9,7 +9,6 @@
 #include "base/diag.h"
 #include "base/units.h"
 #include "drive/address.h"
-#include "drive/chunk.h"
 #include "drive/serve/serve.h"
 
 #define PROCESS_BYTES (UINT64_C(14) << 20) /* code, libraries, stacks, frames */

@@ -1,6 +1,5 @@
 /* What a kill interrupted: undone, or brought to its end, before anybody works with the run. */
 #include "run/lives/mend.h"
-#include "base/diag.h"
 #include "run/internal.h"
 #include "run/lives/snapshots.h"
 

@@ -13,7 +13,6 @@
 #include "base/diag.h"
 #include "base/directory.h"
 #include "drive/fleet/fleet_snapshot.h"
-#include "drive/probe/probe.h"
 #include "files/atomic.h"
 #include "run/lives/copy.h"
 #include "run/lives/journal.h"
