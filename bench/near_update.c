@@ -48,7 +48,7 @@ int main(int argc, char **argv) {
         v[0][i] = v[1][i] = 1.0f;
     }
     for (const struct shore__near_version *version = shore__near_versions(); version->name; version++)
-        if (version->usable) measure(version, &h, limit);
+        if (version->usable()) measure(version, &h, limit);
     measure(NULL, &h, limit);
     return 0;
 }

@@ -25,6 +25,6 @@ void shore__cli_version(void) {
            shore__products_for_this_processor() == SHORE__PRODUCTS_BF16 ? "bf16" : "fp32");
     printf("update:");
     for (const struct shore__near_version *v = shore__near_versions(); v->name; v++)
-        printf(" %s%s", v->name, v->usable ? "" : " (not on this processor)");
+        printf(" %s%s", v->name, v->usable() ? "" : " (not on this processor)");
     putchar('\n');
 }

@@ -43,7 +43,7 @@ static void processor(struct shore__report *r) {
     bool bf16 = shore__products_for_this_processor() == SHORE__PRODUCTS_BF16;
     bool plain = !strstr(kind, "avx2") && !strstr(kind, "avx512") && !strstr(kind, "amx");
     for (const struct shore__near_version *v = shore__near_versions(); v->name; v++)
-        if (v->usable) snprintf(updates, sizeof updates, "%s", v->name);
+        if (v->usable()) snprintf(updates, sizeof updates, "%s", v->name);
     if (!*value_in("/proc/cpuinfo", "model name", model, sizeof model)) snprintf(model, sizeof model, "unknown model");
     json_t *facts = json_pack("{s:s,s:s,s:s,s:s}", "model", model, "kind", kind, "products", bf16 ? "bf16" : "fp32",
                               "update", updates);

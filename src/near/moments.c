@@ -1,6 +1,5 @@
 #include "near/moments.h"
 
-#include <pthread.h>
 #include <string.h>
 
 #include "near/moments_impl.h"
@@ -10,47 +9,33 @@
 #define TILE_ELEMS 1024u /* both moments, the gradient and the planes of a tile stay in the nearest cache */
 
 /* The best comes last. */
-static struct shore__moments_version versions[] = {
-    {"scalar", true, shore__quantise_scalar, shore__dequantise_scalar},
+static const struct shore__moments_version versions[] = {
+    {"scalar", shore__has_any, shore__quantise_scalar, shore__dequantise_scalar},
 #if defined(__x86_64__)
-    {"avx2", false, shore__quantise_avx2, shore__dequantise_avx2},
-    {"avx512", false, shore__quantise_avx512, shore__dequantise_avx512},
-    {"avx512_vbmi", false, shore__quantise_avx512, shore__dequantise_avx512_vbmi},
+    {"avx2", shore__has_avx2, shore__quantise_avx2, shore__dequantise_avx2},
+    {"avx512", shore__has_avx512, shore__quantise_avx512, shore__dequantise_avx512},
+    {"avx512_vbmi", shore__has_avx512_vbmi, shore__quantise_avx512, shore__dequantise_avx512_vbmi},
 #endif
-    {NULL, false, NULL, NULL},
+    {NULL, NULL, NULL, NULL},
 };
-static const struct shore__moments_version *best;
-static pthread_once_t once = PTHREAD_ONCE_INIT;
-
-static void find_usable(void) {
-#if defined(__x86_64__)
-    versions[1].usable = shore__has_avx2();
-    versions[2].usable = shore__has_avx512();
-    versions[3].usable = shore__has_avx512() && __builtin_cpu_supports("avx512vbmi");
-#endif
-    for (struct shore__moments_version *v = versions; v->name; v++)
-        if (v->usable) best = v;
-}
+SHORE__CHOOSE_BEST(struct shore__moments_version)
 
 const struct shore__moments_version *shore__moments_versions(void) {
-    pthread_once(&once, find_usable);
     return versions;
 }
 
 int shore__moment8_quantise(const struct shore__dynamic_code *code, const struct shore__moment8 *out, const float *in,
                             size_t elems) {
-    pthread_once(&once, find_usable);
     uint64_t control = shore__fp_begin();
-    int rc = best->quantise(code, out, in, elems);
+    int rc = best()->quantise(code, out, in, elems);
     shore__fp_end(control);
     return rc;
 }
 
 void shore__moment8_dequantise(const struct shore__dynamic_code *code, float *out, const struct shore__moment8 *in,
                                size_t elems) {
-    pthread_once(&once, find_usable);
     uint64_t control = shore__fp_begin();
-    best->dequantise(code, out, in, elems);
+    best()->dequantise(code, out, in, elems);
     shore__fp_end(control);
 }
 

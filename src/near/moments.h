@@ -40,7 +40,7 @@ void shore__moment8_dequantise(const struct shore__dynamic_code *code, float *ou
 /* The versions, for tests: the best that this processor has is the last usable one. name NULL at the end. */
 struct shore__moments_version {
     const char *name;
-    bool usable;
+    bool (*usable)(void);
     int (*quantise)(const struct shore__dynamic_code *code, const struct shore__moment8 *out, const float *in,
                     size_t elems);
     void (*dequantise)(const struct shore__dynamic_code *code, float *out, const struct shore__moment8 *in,

@@ -1,6 +1,5 @@
 #include "near/update.h"
 
-#include <pthread.h>
 #include <string.h>
 
 #include "near/rule.h"
@@ -54,36 +53,24 @@ VERSION(neon)
 #endif
 
 /* The best comes last. */
-static struct shore__near_version versions[] = {
-    {"scalar", true, scalar},
+static const struct shore__near_version versions[] = {
+    {"scalar", shore__has_any, scalar},
 #if defined(__x86_64__)
-    {"avx2", false, avx2},
-    {"avx512", false, avx512},
+    {"avx2", shore__has_avx2, avx2},
+    {"avx512", shore__has_avx512, avx512},
 #elif defined(__aarch64__)
-    {"neon", true, neon},
+    {"neon", shore__has_any, neon},
 #endif
-    {NULL, false, NULL},
+    {NULL, NULL, NULL},
 };
-static const struct shore__near_version *best;
-static pthread_once_t once = PTHREAD_ONCE_INIT;
-
-static void find_usable(void) {
-#if defined(__x86_64__)
-    versions[1].usable = shore__has_avx2();
-    versions[2].usable = shore__has_avx512();
-#endif
-    for (struct shore__near_version *v = versions; v->name; v++)
-        if (v->usable) best = v;
-}
+SHORE__CHOOSE_BEST(struct shore__near_version)
 
 const struct shore__near_version *shore__near_versions(void) {
-    pthread_once(&once, find_usable);
     return versions;
 }
 
 int shore__near_update(enum shore_optimizer optimizer, const struct shore_hyper *hyper, float coefficient,
                        const struct shore__planes *in, const struct shore__planes *out, const float *gradient,
                        void *params_out, bool fp32_params, size_t elems) {
-    pthread_once(&once, find_usable);
-    return best->update(optimizer, hyper, coefficient, in, out, gradient, params_out, fp32_params, elems);
+    return best()->update(optimizer, hyper, coefficient, in, out, gradient, params_out, fp32_params, elems);
 }

@@ -27,7 +27,7 @@ int shore__near_update(enum shore_optimizer optimizer, const struct shore_hyper 
  * this processor has. name NULL at the end. */
 struct shore__near_version {
     const char *name;
-    bool usable; /* on this processor */
+    bool (*usable)(void); /* on this processor */
     int (*update)(enum shore_optimizer optimizer, const struct shore_hyper *hyper, float coefficient,
                   const struct shore__planes *in, const struct shore__planes *out, const float *gradient,
                   void *params_out, bool fp32_params, size_t elems);

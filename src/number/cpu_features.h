@@ -2,7 +2,12 @@
 #ifndef SHORE_NUMBER_CPU_FEATURES_H
 #define SHORE_NUMBER_CPU_FEATURES_H
 
+#include <pthread.h>
 #include <stdbool.h>
+
+static inline bool shore__has_any(void) {
+    return true;
+}
 
 static inline bool shore__has_avx2(void) {
 #if defined(__x86_64__)
@@ -21,5 +26,26 @@ static inline bool shore__has_avx512(void) {
     return false;
 #endif
 }
+
+static inline bool shore__has_avx512_vbmi(void) {
+#if defined(__x86_64__)
+    return shore__has_avx512() && __builtin_cpu_supports("avx512vbmi");
+#else
+    return false;
+#endif
+}
+
+/* best(): the last of `versions` that this processor has; they end with one that has no name. */
+#define SHORE__CHOOSE_BEST(type)                     \
+    static const type *chosen;                       \
+    static pthread_once_t once = PTHREAD_ONCE_INIT;  \
+    static void choose(void) {                       \
+        for (const type *v = versions; v->name; v++) \
+            if (v->usable()) chosen = v;             \
+    }                                                \
+    static const type *best(void) {                  \
+        pthread_once(&once, choose);                 \
+        return chosen;                               \
+    }
 
 #endif

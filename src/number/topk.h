@@ -57,8 +57,8 @@ uint64_t shore__topk_select(struct shore__topk *t, const float *x, uint32_t segm
 typedef size_t shore__topk_collect_fn(const float *x, size_t elems, uint32_t least, uint16_t *index, uint32_t *bits,
                                       size_t capacity);
 struct shore__topk_version {
-    const char *name; /* NULL at the end */
-    bool usable;      /* on this processor */
+    const char *name;     /* NULL at the end */
+    bool (*usable)(void); /* on this processor */
     shore__topk_collect_fn *collect;
 };
 /* The scalar one first, the best one last. */

@@ -7,8 +7,6 @@
 #include <immintrin.h>
 #endif
 
-#include <pthread.h>
-
 static size_t collect_scalar(const float *x, size_t elems, uint32_t least, uint16_t *index, uint32_t *bits,
                              size_t capacity) {
     size_t n = 0;
@@ -76,33 +74,21 @@ collect_avx512(const float *x, size_t elems, uint32_t least, uint16_t *index, ui
 
 #endif
 
-static struct shore__topk_version versions[] = {
-    {"scalar", true, collect_scalar},
+static const struct shore__topk_version versions[] = {
+    {"scalar", shore__has_any, collect_scalar},
 #if defined(__x86_64__)
-    {"avx2", false, collect_avx2},
-    {"avx512", false, collect_avx512},
+    {"avx2", shore__has_avx2, collect_avx2},
+    {"avx512", shore__has_avx512, collect_avx512},
 #endif
-    {NULL, false, NULL},
+    {NULL, NULL, NULL},
 };
-static const struct shore__topk_version *best;
-static pthread_once_t once = PTHREAD_ONCE_INIT;
-
-static void find_usable(void) {
-#if defined(__x86_64__)
-    versions[1].usable = shore__has_avx2();
-    versions[2].usable = shore__has_avx512();
-#endif
-    for (struct shore__topk_version *v = versions; v->name; v++)
-        if (v->usable) best = v;
-}
+SHORE__CHOOSE_BEST(struct shore__topk_version)
 
 const struct shore__topk_version *shore__topk_versions(void) {
-    pthread_once(&once, find_usable);
     return versions;
 }
 
 size_t shore__topk_collect(const float *x, size_t elems, uint32_t least, uint16_t *index, uint32_t *bits,
                            size_t capacity) {
-    pthread_once(&once, find_usable);
-    return best->collect(x, elems, least, index, bits, capacity);
+    return best()->collect(x, elems, least, index, bits, capacity);
 }

@@ -107,7 +107,7 @@ static void compare_versions(const struct request *q) {
     int expected_rc = run(&versions[0], q, &before, gradient, &expected);
     assert_true(expected_rc == 0 || expected_rc == SHORE_ENONFINITE);
     for (const struct shore__near_version *version = versions; version->name; version++) {
-        if (!version->usable) continue;
+        if (!version->usable()) continue;
         unsigned saved = get_control();
         set_control(HOSTILE_CONTROL);
         int rc = run(version, q, &before, gradient, &got);

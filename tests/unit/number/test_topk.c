@@ -154,7 +154,7 @@ static void versions_collect_the_same(void **state) {
     const struct shore__topk_version *versions = shore__topk_versions();
     assert_string_equal(versions[0].name, "scalar");
     for (const struct shore__topk_version *v = versions; v->name; v++) {
-        for (size_t l = 0; v->usable && l < sizeof least / sizeof least[0]; l++)
+        for (size_t l = 0; v->usable() && l < sizeof least / sizeof least[0]; l++)
             for (size_t elems = 0; elems <= SHORE__TOPK_SEGMENT; elems = elems ? elems * 4 : 16)
                 for (size_t room = 0; room < 2; room++) {
                     size_t capacity = room ? SHORE__TOPK_SEGMENT : elems / 4;
