@@ -216,20 +216,14 @@ int shore__emulated_model(const json_t *json, const char *name, struct shore__em
 }
 
 int shore__emulation_json(const char *name, json_t **out, struct shore_diag *diag) {
-    const struct shore__testbed *bed = shore__testbeds();
-    const char *names[8];
-    size_t n = 0;
-    if (access(name, F_OK) == 0) return shore__json_read(name, FILE_BYTES_MOST, out, diag);
-    for (; bed->name; bed++) {
-        if (strcmp(bed->name, name) == 0) return shore__json_parse(bed->text, strlen(bed->text), bed->name, out, diag);
-        names[n++] = bed->name;
-    }
+    static const char *const built_in = "smart-infinity";
     char shown[160];
-    const char *near = shore__suggest(name, names, n);
-    return shore__fail(diag, SHORE_EUSAGE,
-                       "no machine is called %s, and there is no such file%s%s%s; built in is smart-infinity",
-                       shore__escape(name, strlen(name), shown, sizeof shown), near ? ": did you mean " : "",
-                       near ? near : "", near ? "?" : "");
+    if (access(name, F_OK) == 0) return shore__json_read(name, FILE_BYTES_MOST, out, diag);
+    if (strcmp(name, built_in) == 0)
+        return shore__json_parse(shore__smart_infinity, strlen(shore__smart_infinity), name, out, diag);
+    return shore__fail(diag, SHORE_EUSAGE, "no machine is called %s, and there is no such file%s; built in is %s",
+                       shore__escape(name, strlen(name), shown, sizeof shown),
+                       shore__suggest(name, &built_in, 1) ? ": did you mean smart-infinity?" : "", built_in);
 }
 
 int shore__emulation_absolute(char **name, struct shore_diag *diag) {

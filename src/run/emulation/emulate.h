@@ -1,4 +1,4 @@
-/* What `--emulate` names: a file that describes a machine, or one of the testbeds that come with the program. */
+/* What `--emulate` names: a file that describes a machine, or the testbed that comes with the program. */
 #ifndef SHORE_RUN_EMULATION_EMULATE_H
 #define SHORE_RUN_EMULATION_EMULATE_H
 
@@ -26,10 +26,7 @@ struct shore__emulated_model {
 int shore__emulated_model(const json_t *json, const char *name, struct shore__emulated_model *out,
                           struct shore_diag *diag);
 
-/* The built-in testbeds, as the text of their files; name NULL at the end. */
-struct shore__testbed {
-    const char *name, *text;
-};
-const struct shore__testbed *shore__testbeds(void);
+/* The built-in testbed, as the text of its file. */
+extern const char shore__smart_infinity[];
 
 #endif

@@ -1,4 +1,4 @@
-/* Machines that were published, for --emulate NAME and `bench testbed NAME`. */
+/* A machine that was published, for --emulate smart-infinity and `bench testbed smart-infinity`. */
 #include "run/emulation/emulate.h"
 
 /* Smart-Infinity (HPCA 2024, arXiv 2403.06664), the machine with an A5000: ten SmartSSDs behind one PCIe uplink. Rates
@@ -6,7 +6,7 @@
  * paper's figures; forward and backward are its times where nothing waits for a drive. The kernel's rate is that of the
  * update on dense gradients: one streaming pass over decompressed gradients is assumed to keep it, where the paper's
  * two passes reach 2.9 GB/s. Fitted to the paper's BASE, two constants: host-update's rate, and mixed. */
-static const char smart_infinity[] =
+const char shore__smart_infinity[] =
     "{\n"
     "  \"name\": \"smart-infinity\",\n"
     "  \"scale\": 101,\n"
@@ -17,8 +17,3 @@ static const char smart_infinity[] =
     "  \"model\": {\"layers\": 24, \"width\": 384, \"inner\": 1344, \"heads\": 6},\n"
     "  \"host-update\": {\"rate\": \"3.8GB\", \"buffers\": 2}\n"
     "}\n";
-
-const struct shore__testbed *shore__testbeds(void) {
-    static const struct shore__testbed beds[] = {{"smart-infinity", smart_infinity}, {0}};
-    return beds;
-}
