@@ -100,7 +100,7 @@ struct shore__drive_ops {
 struct shore__drive {
     const struct shore__drive_ops *ops;
     const struct shore__volume_desc *desc; /* which segments it owns, of which fleet */
-    struct shore__gate *gate;              /* NULL: none */
+    struct shore__gate *gate;              /* that local drives go through; NULL: none */
 };
 
 /* What every kind of drive is opened with; what the pointers point to outlives the drive. */

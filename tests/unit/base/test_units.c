@@ -163,6 +163,13 @@ static void resident_memory_is_seen(void **state) {
     assert_true(shore__machine_memory_bytes() >= after);
 }
 
+static void sleeps_until_an_instant(void **state) {
+    uint64_t want = shore__now_ns() + 2000000;
+    shore__sleep_until(want);
+    assert_true(shore__now_ns() >= want);
+    shore__sleep_until(1); /* long over */
+}
+
 static void the_clock_goes_forward(void **state) {
     uint64_t a = shore__now_ns(), b = shore__now_ns();
     assert_true(a > 0 && b >= a);
@@ -216,6 +223,7 @@ int main(void) {
         cmocka_unit_test(fields_are_little_endian),
         cmocka_unit_test(resident_memory_is_seen),
         cmocka_unit_test(the_clock_goes_forward),
+        cmocka_unit_test(sleeps_until_an_instant),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
