@@ -4,18 +4,11 @@
 #include <stdlib.h>
 
 #include "base/diag.h"
+#include "pass/shown.h"
 
 /* The pools of pages; each tail has one of its own, and so is fetched after its update: it shares a segment with the
  * last slice of a table. */
 enum { LAYERS, SLICES, FIRST_TAIL, LAST_TAIL, POOLS };
-#define NO_PAGE UINT32_MAX
-
-/* Of a pool, the page that was given last. */
-struct given {
-    uint32_t page;           /* or NO_PAGE */
-    shore__buf there;        /* where pages are put, if the device does not see the host's memory */
-    struct shore__event put; /* the last; of no stream: none */
-};
 
 struct shore__parameters {
     const struct shore__model *m;
@@ -23,7 +16,7 @@ struct shore__parameters {
     struct shore__stream *stream;
     const struct shore__memory *memory;
     struct shore_pages *pages;
-    struct given given[POOLS];
+    struct shore__shown *shown; /* them */
     shore__buf prepared_layer, prepared_slice, prepared_tail[2];
 };
 
@@ -36,12 +29,6 @@ static uint32_t pool_of(struct shore__page_id id) {
  */
 
 static void place(struct shore__parameters *p) {
-    static const struct {
-        const char *name;
-        uint32_t index;
-    } there[POOLS] = {{"layer there", 0}, {"slice there", 0}, {"tail there", 0}, {"tail there", 1}};
-    for (uint32_t i = 0; i < POOLS; i++)
-        p->given[i] = (struct given){NO_PAGE, shore__memory_at(p->memory, there[i].name, there[i].index), {NULL, 0}};
     p->prepared_layer = shore__memory_at(p->memory, "prepared layer", 0);
     p->prepared_slice = shore__memory_at(p->memory, "prepared slice", 0);
     for (uint32_t i = 0; i < 2; i++)
@@ -85,6 +72,16 @@ static int open_pages(struct shore__parameters *p, const struct shore__parameter
     return rc;
 }
 
+static int open_shown(struct shore__parameters *p, struct shore_diag *diag) {
+    struct shore__shown_pool pools[POOLS] = {{{SHORE__NO_BUF}}};
+    for (uint32_t i = 0; i < SHORE__SHOWN_BUFFERS; i++) {
+        pools[LAYERS].buffer[i] = shore__memory_at(p->memory, "layer there", i);
+        pools[SLICES].buffer[i] = shore__memory_at(p->memory, "slice there", i);
+        pools[FIRST_TAIL + i].buffer[0] = shore__memory_at(p->memory, "tail there", i);
+    }
+    return shore__shown_open(p->pages, p->c, p->stream, p->memory, pools, POOLS, &p->shown, diag);
+}
+
 int shore__parameters_open(const struct shore__parameters_of *of, struct shore__compute *c,
                            struct shore__stream *stream, const struct shore__residency *r,
                            const struct shore__memory *memory, struct shore__parameters **out,
@@ -94,8 +91,9 @@ int shore__parameters_open(const struct shore__parameters_of *of, struct shore__
     *p = (struct shore__parameters){.m = of->model, .c = c, .stream = stream, .memory = memory};
     place(p);
     int rc = open_pages(p, of, r, diag);
+    if (!rc) rc = open_shown(p, diag);
     if (rc) {
-        free(p);
+        shore__parameters_close(p);
         return rc;
     }
     *out = p;
@@ -104,6 +102,7 @@ int shore__parameters_open(const struct shore__parameters_of *of, struct shore__
 
 void shore__parameters_close(struct shore__parameters *p) {
     if (!p) return;
+    shore__shown_close(p->shown);
     shore_pages_close(p->pages);
     free(p);
 }
@@ -115,50 +114,9 @@ struct shore_pages *shore__parameters_pages(struct shore__parameters *p) {
 /* ---- pages that are given ------------------------------------------------------------------------------------------
  */
 
-/* The device may still have to see it. What fails on the stream is said to who uses it next. */
-static void release(struct shore__parameters *p, struct given *given) {
-    if (given->page == NO_PAGE) return;
-    if (given->put.stream) p->c->ops->wait(p->c, given->put, NULL);
-    given->put.stream = NULL;
-    shore_pages_release(p->pages, given->page);
-    given->page = NO_PAGE;
-}
-
-static uint32_t release_page(struct shore__parameters *p, struct shore__page_id id) {
-    uint32_t page = shore__page_number(p->m, id);
-    struct given *given = &p->given[pool_of(id)];
-    if (given->page == page) release(p, given);
-    return page;
-}
-
-void shore__parameters_release(struct shore__parameters *p) {
-    for (uint32_t i = 0; i < POOLS; i++)
-        release(p, &p->given[i]);
-}
-
-/* Where the device sees a page. */
-static int show(struct shore__parameters *p, struct given *given, const void *host, uint32_t segments, shore__buf *out,
-                struct shore_diag *diag) {
-    size_t bytes = (size_t)segments * SHORE_SEGMENT_ELEMS * (p->c->mode == SHORE__F32 ? 4 : 2);
-    *out = shore__memory_seen(p->memory, host);
-    if (!shore__buf_is_none(*out) || !bytes) return 0;
-    *out = given->there;
-    int rc = p->c->ops->put(p->c, p->stream, given->there, host, bytes);
-    if (rc) return shore__fail(diag, rc, "parameters cannot be put: %s", shore_error_text(rc));
-    given->put = p->c->ops->record(p->c, p->stream);
-    return 0;
-}
-
 static int give(struct shore__parameters *p, struct shore__page_id id, shore__buf *raw, struct shore_diag *diag) {
-    struct given *given = &p->given[pool_of(id)];
-    uint32_t page = shore__page_number(p->m, id), segment, count;
-    const void *host;
-    release(p, given);
-    int rc = shore_pages_get(p->pages, page, &host, diag);
-    if (rc) return rc;
-    given->page = page;
-    shore__page_segments(p->m, id, &segment, &count);
-    return show(p, given, host, count, raw, diag);
+    return shore__shown_get(p->shown, pool_of(id), shore__page_number(p->m, id),
+                            shore__page_bytes(p->m, p->c->mode, id), raw, diag);
 }
 
 int shore__parameters_layer(struct shore__parameters *p, uint32_t layer, struct shore__weights *out,
@@ -184,12 +142,8 @@ int shore__parameters_slice(struct shore__parameters *p, uint32_t block, uint32_
                                      p->prepared_slice, out);
 }
 
-/* A page that is asked for again when the step is another one is in use no more. */
 static void want(struct shore__parameters *p, struct shore__page_id id) {
-    uint32_t page = shore__page_number(p->m, id);
-    if (shore_pages_want(p->pages, page) != SHORE_PAGE_LATER || p->given[pool_of(id)].page != page) return;
-    release_page(p, id);
-    shore_pages_want(p->pages, page);
+    shore__shown_want(p->shown, pool_of(id), shore__page_number(p->m, id), shore__page_bytes(p->m, p->c->mode, id));
 }
 
 void shore__parameters_want_layer(struct shore__parameters *p, uint32_t layer) {
@@ -207,6 +161,12 @@ void shore__parameters_want_slice(struct shore__parameters *p, uint32_t block, u
 /* ---- updates and loans ---------------------------------------------------------------------------------------------
  */
 
+static uint32_t release_page(struct shore__parameters *p, struct shore__page_id id) {
+    uint32_t page = shore__page_number(p->m, id);
+    shore__shown_release(p->shown, pool_of(id), page);
+    return page;
+}
+
 int shore__parameters_update(struct shore__parameters *p, struct shore__page_id id, struct shore_update *update,
                              struct shore_completion done) {
     return shore_pages_update(p->pages, release_page(p, id), update, done);
@@ -214,4 +174,8 @@ int shore__parameters_update(struct shore__parameters *p, struct shore__page_id 
 
 void shore__parameters_lend(struct shore__parameters *p, struct shore__page_id id, void *memory) {
     shore_pages_lend(p->pages, release_page(p, id), memory);
+}
+
+void shore__parameters_release(struct shore__parameters *p) {
+    shore__shown_release_all(p->shown);
 }

@@ -62,8 +62,10 @@ uint64_t shore__page_bytes(const struct shore__model *m, enum shore__mode mode, 
     return shore__arena_round((uint64_t)count * SHORE_SEGMENT_ELEMS * (mode == SHORE__F32 ? 4 : 2));
 }
 
-/* Where a page of each kind is put for the device. */
-static void add_there(const struct shore__model *m, enum shore__mode mode, struct shore__region_list *rows) {
+/* Where pages are put for the device: as many of each kind as are fetched, so that one is put while another is computed
+ * with. */
+static void add_there(const struct shore__model *m, enum shore__mode mode, const struct shore__residency *r,
+                      struct shore__region_list *rows) {
     uint64_t most[2] = {0, 0};
     for (uint32_t i = 0; i < shore__pages_count(m); i++) {
         struct shore__page_id id = shore__page_at(m, i);
@@ -73,8 +75,10 @@ static void add_there(const struct shore__model *m, enum shore__mode mode, struc
         else if (bytes > most[id.kind])
             most[id.kind] = bytes;
     }
-    shore__regions_add_always(rows, "layer there", 0, SHORE__REGION_DEVICE, most[SHORE__PAGE_LAYER]);
-    shore__regions_add_always(rows, "slice there", 0, SHORE__REGION_DEVICE, most[SHORE__PAGE_SLICE]);
+    for (uint32_t b = 0; b < r->buffers; b++) {
+        shore__regions_add_always(rows, "layer there", b, SHORE__REGION_DEVICE, most[SHORE__PAGE_LAYER]);
+        shore__regions_add_always(rows, "slice there", b, SHORE__REGION_DEVICE, most[SHORE__PAGE_SLICE]);
+    }
 }
 
 void shore__pages_add(const struct shore__model *m, enum shore__mode mode, const struct shore__residency *r,
@@ -92,7 +96,7 @@ void shore__pages_add(const struct shore__model *m, enum shore__mode mode, const
         shore__regions_add_always(rows, "layer buffer", b, SHORE__REGION_PINNED, largest[SHORE__PAGE_LAYER]);
     for (uint32_t b = 0; b < r->buffers; b++)
         shore__regions_add_always(rows, "slice buffer", b, SHORE__REGION_PINNED, largest[SHORE__PAGE_SLICE]);
-    if (!rows->one_memory) add_there(m, mode, rows);
+    if (!rows->one_memory) add_there(m, mode, r, rows);
     shore__regions_add_always(rows, "prepared layer", 0, SHORE__REGION_DEVICE, shore__prepared_bytes(m, 1, mode));
     shore__regions_add_always(rows, "prepared slice", 0, SHORE__REGION_DEVICE, shore__slice_prepared_bytes(m, mode));
     for (uint32_t i = 0; i < 2; i++) {

@@ -10,6 +10,10 @@ void shore_pages_set_step(struct shore_pages *p, uint64_t step) {
     p->step = step;
 }
 
+uint64_t shore__pages_step(const struct shore_pages *p) {
+    return p->step;
+}
+
 uint64_t shore_pages_waited_ns(struct shore_pages *p) {
     uint64_t ns = p->waited_ns;
     p->waited_ns = 0;

@@ -248,6 +248,8 @@ static int layer_backward(struct trainer *t, uint32_t layer, struct shore_diag *
         rc = unit_backward(t, layer, u, &w, &g, diag);
     }
     if (!rc) shore__accounting_computed(t->accounting, t->m, start, layer, 1, true);
+    /* it may be put by now, before the gradient is waited for */
+    shore__parameters_want_layer(pass->parameters, layer - 1);
     if (!rc && !shore__idle_waits(t, layer)) rc = shore__gradients_end(t, p, diag);
     if (rc || !shore__idle_after_backward(t, layer)) return rc;
     for (uint32_t i = 0; !rc && t->table_gradient && i < t->m->nslices; i++)
