@@ -58,6 +58,8 @@ TABLE
 refused "no such command" "cannot be started.*--rsh" train "${common[@]}" --rsh "$place/rsh/nothing" --drive ssh://far/x --out "$place/x"
 LONGSHORE_CONNECTIONS=9 refused "too many connections" "LONGSHORE_CONNECTIONS: .*takes a whole number from 1 to 8" \
     drive bench ssh://far/x --rsh "$place/rsh/absent"
+refused "no address, where it is read" "ssh:far/x: a drive on another host is ssh://" \
+    train "${common[@]}" --dry-run --drive "$place" ssh:far/x --out "$place/x"
 refused "a blank command" "far/x: --rsh or LONGSHORE_RSH is blank: name" drive bench ssh://far/x --rsh " "
 
 # ---- what is there is not what was left there ----

@@ -108,8 +108,8 @@ static int plan_drives(struct shore__run *run, const struct shore__plan *before,
         rc = shore__volume_owner(absolute, true, before->fleet_id, &volume, &exists, &owner, diag);
         if (rc < 0) return rc;
         bool made_here = owner != SHORE__ANOTHERS && shore__addresses_have(&before->fresh, volume->text);
-        bool replaced =
-            exists && owner == SHORE__ANOTHERS && overwritten && shore__volume_is_at(absolute, overwritten->fleet_id);
+        bool replaced = exists && owner == SHORE__ANOTHERS && overwritten &&
+                        shore__volume_is(absolute, overwritten->fleet_id, SHORE__OURS);
         /* what is another's can be told from what this making makes of it */
         bool fresh = !exists || made_here || owner == SHORE__ANOTHERS;
         run->private->replaces |= replaced;
@@ -234,13 +234,8 @@ static int open_overwritten(struct shore__run *run, struct shore__run **out, str
 
 /* 0: nothing of this making is there any more, whatever else is. */
 static int drop_volume(const struct shore__address *volume, const uint64_t fleet_id[2], struct shore_diag *diag) {
-    struct shore__address *now = NULL;
-    bool exists = false;
-    enum shore__owner owner;
     /* what was not replaced yet may be in use */
-    bool anothers = shore__volume_owner(volume, false, fleet_id, &now, &exists, &owner, NULL) == 0 && exists &&
-                    owner == SHORE__ANOTHERS;
-    free(now);
+    bool anothers = shore__volume_is(volume, fleet_id, SHORE__ANOTHERS);
     int rc = anothers ? 0 : shore__drive_remove(volume, fleet_id, SHORE__ANY_GENERATION, true, diag);
     return shore__removal_is_over(rc) ? 0 : rc;
 }
@@ -332,16 +327,14 @@ void shore__run_drop(const struct shore__run *overwritten, shore__note_fn note, 
     for (size_t i = 0; overwritten && i < overwritten->settings.drives.count; i++) {
         const struct shore__address *drive = overwritten->settings.drives.item[i];
         struct shore_diag why = {{0}};
-        struct shore__address *volume = NULL;
         char text[1400];
         bool exists = false;
         enum shore__owner owner;
         if (!drive->kind->keeps) continue;
-        int rc = shore__volume_owner(drive, false, overwritten->fleet_id, &volume, &exists, &owner, &why);
+        int rc = shore__volume_owner(drive, false, overwritten->fleet_id, NULL, &exists, &owner, &why);
         /* where the new run has a volume, that one is open by now */
         if (rc == 0 && exists && owner == SHORE__OURS)
             rc = shore__drive_remove(drive, overwritten->fleet_id, overwritten->generation, false, &why);
-        free(volume);
         if (rc == 0 || !note) continue;
         snprintf(text, sizeof text,
                  "%.900s; the volume of the run that was overwritten stays there and is yours to remove", why.text);
@@ -413,7 +406,7 @@ static bool put_back(const struct shore__run *run) {
     bool none = from && access(from, F_OK) < 0, whole = old && to && !run->private->moving;
     for (size_t i = 0; whole && i < old->settings.drives.count; i++) {
         const struct shore__address *drive = old->settings.drives.item[i];
-        whole = !drive->kind->keeps || shore__volume_is_at(drive, old->fleet_id);
+        whole = !drive->kind->keeps || shore__volume_is(drive, old->fleet_id, SHORE__OURS);
     }
     whole = whole && rename(from, to) == 0 && shore__directory_sync(run->path, NULL) == 0;
     shore__run_free(old);

@@ -195,7 +195,7 @@ int shore__volume_owner(const struct shore__address *drive, bool to_make, const 
         if (rc < 0) return rc;
         rc = shore__drive_examine(path, &st, exists, diag);
         if (*exists) *owner = owner_of(path, fleet_id, NULL);
-        if (rc == 0) rc = shore__address_parse(path, volume, diag);
+        if (rc == 0 && volume) rc = shore__address_parse(path, volume, diag);
         free(path);
         return rc;
     }
@@ -205,17 +205,13 @@ int shore__volume_owner(const struct shore__address *drive, bool to_make, const 
     if (probe.is_volume) *owner = shore__probe_is_of(&probe, fleet_id) ? SHORE__OURS : SHORE__ANOTHERS;
     if (to_make) rc = shore__probe_may_be_made(drive, &probe, diag);
     shore__probe_free(&probe);
-    if (rc < 0) return rc;
+    if (rc < 0 || !volume) return rc;
     *volume = shore__address_copy(drive);
     return *volume ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
 }
 
-bool shore__volume_is_at(const struct shore__address *drive, const uint64_t fleet_id[2]) {
-    struct shore__address *volume = NULL;
+bool shore__volume_is(const struct shore__address *drive, const uint64_t fleet_id[2], enum shore__owner whose) {
     bool exists = false;
     enum shore__owner owner;
-    bool is = shore__volume_owner(drive, false, fleet_id, &volume, &exists, &owner, NULL) == 0 && exists &&
-              owner == SHORE__OURS;
-    free(volume);
-    return is;
+    return shore__volume_owner(drive, false, fleet_id, NULL, &exists, &owner, NULL) == 0 && exists && owner == whose;
 }

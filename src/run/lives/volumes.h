@@ -39,12 +39,12 @@ struct shore__address *shore__drive_moved(const struct shore__run *run, const ch
 
 /* SHORE__BEGUN: nothing was written yet, or not whole. */
 enum shore__owner { SHORE__BEGUN, SHORE__OURS, SHORE__ANOTHERS };
-/* The volume of a drive and whose it is: here, or on another host, where it is known by the drive's name. to_make:
- * fails where it would be over there, and none may be made. */
+/* The volume of a drive (volume: may be NULL) and whose it is: here, or on another host, where it is known by the
+ * drive's name. to_make: fails where it would be over there, and none may be made. */
 int shore__volume_owner(const struct shore__address *drive, bool to_make, const uint64_t fleet_id[2],
                         struct shore__address **volume, bool *exists, enum shore__owner *owner,
                         struct shore_diag *diag);
-bool shore__volume_is_at(const struct shore__address *drive, const uint64_t fleet_id[2]);
+bool shore__volume_is(const struct shore__address *drive, const uint64_t fleet_id[2], enum shore__owner owner);
 /* Reads only the header. begun: a file without one counts too. diag says why not. */
 bool shore__volume_is_of(const char *volume, const uint64_t fleet_id[2], bool begun, struct shore_diag *diag);
 

@@ -14,7 +14,8 @@ static void survives_json(void **state) {
     struct shore_diag diag = {{0}};
     struct shore__settings a, b, c;
     shore__settings_defaults(&a);
-    assert_ok(from("{\"init\": \"gpt2-tiny\", \"data\": [\"a.txt\", \"b.txt\"], \"drive\": \"/mnt/x\", \"memory\": "
+    assert_ok(from("{\"init\": \"gpt2-tiny\", \"data\": [\"a.txt\", \"b.txt\"], \"drive\": [\"/mnt/x\", "
+                   "\"ssh://far/y\"], \"memory\": "
                    "\"1.5GiB\", \"seed\": \"18446744073709551615\", \"lr\": 0.1234567890123, \"precision\": \"fp32\", "
                    "\"on-nonfinite\": \"skip\", \"shuffle\": false, \"optimizer\": \"adagrad\", \"io\": \"threads\", "
                    "\"schedule\": \"linear\", \"steps\": 77, \"chunk-size\": 1048576, \"quiet\": true, "
@@ -32,6 +33,8 @@ static void survives_json(void **state) {
     assert_int_equal(shore__settings_copy(&b, &c), 0);
     json_t *second = shore__settings_to_json(&c);
     assert_true(json_equal(first, second));
+    assert_true(c.drives.count == 2 && c.drives.item[0]->kind->has_file && c.drives.item[1]->kind->remote);
+    assert_string_equal(c.drives.text[1], "ssh://far/y");
     assert_true(c.lr == a.lr && isnan(c.min_lr) && c.warmup == SHORE__WARMUP_CHOSEN && c.seed == UINT64_MAX);
     json_decref(first);
     json_decref(second);
@@ -99,6 +102,8 @@ static void names_what_is_wrong(void **state) {
         {"{\"data\": [3]}", "\"data\""},
         {"{\"data\": [\"\"]}", "\"data\""},
         {"{\"init\": {}}", "\"init\""},
+        {"{\"drive\": [\"/mnt/x\", \"\"]}", "\"drive\" takes a text that is not empty"},
+        {"{\"drive\": [\"/mnt/x\", \"ssh:far/x\"]}", "ssh:far/x: a drive on another host is ssh://"},
         {"[1]", "my.json: settings are a JSON object"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
