@@ -1,8 +1,6 @@
 /* The facts that a run's plan is made of, and where the trainer's buffers lie by it. */
 #include "train/trainer.h"
 
-#include "run/emulation/tempo.h"
-
 static bool any_remote(const struct shore__settings *s) {
     for (size_t i = 0; i < s->drives.count; i++)
         if (s->drives.item[i]->kind->remote) return true;
@@ -48,8 +46,8 @@ enum shore__when shore__train_offload_within(const struct shore__settings *s, co
     return shore__plan_offload_within(&f, room_bytes);
 }
 
-int shore__train_facts(const struct shore__settings *s, const struct shore__model *m, const struct shore__tempo *tempo,
-                       struct shore__facts *out, struct shore_diag *diag) {
+int shore__train_facts(const struct shore__settings *s, const struct shore__model *m, struct shore__facts *out,
+                       struct shore_diag *diag) {
     *out = facts_of(s, m);
     struct shore__shapes shapes = shore__batch_shapes(m, &out->batch, true);
     struct shore__compute_options options = shore__settings_compute(s);
@@ -63,7 +61,6 @@ int shore__train_facts(const struct shore__settings *s, const struct shore__mode
     out->packed_bytes = compute.packed_bytes;
     out->one_memory = compute.unified;
     out->compression_bytes = shore__compress_bytes(s, m, compute.threads);
-    shore__tempo_facts(tempo, out);
     return 0;
 }
 
