@@ -1,5 +1,6 @@
 #include "base/arena.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <malloc.h>
 #include <stdatomic.h>
@@ -150,6 +151,7 @@ void *shore__arena_alloc(struct shore_arena *arena, uint64_t bytes) {
     }
     uint64_t used = atomic_load(&arena->used);
     do {
+        assert(used <= arena->bytes);
         if (rounded > arena->bytes - used) return NULL;
     } while (!atomic_compare_exchange_weak(&arena->used, &used, used + rounded));
     return arena->base + used;

@@ -1,5 +1,6 @@
 #include "drive/lane.h"
 
+#include <assert.h>
 #include <errno.h>
 
 #include "base/thread.h"
@@ -24,6 +25,7 @@ void shore__lane_stop(struct shore__lane *lane) {
     pthread_cond_signal(&lane->work);
     pthread_mutex_unlock(&lane->mutex);
     pthread_join(lane->thread, NULL);
+    assert(!lane->head && !lane->tail);
     pthread_mutex_destroy(&lane->mutex);
     pthread_cond_destroy(&lane->work);
     pthread_cond_destroy(&lane->idle);
@@ -32,6 +34,7 @@ void shore__lane_stop(struct shore__lane *lane) {
 
 void shore__lane_push(struct shore__lane *lane, struct shore__job *job) {
     pthread_mutex_lock(&lane->mutex);
+    assert(!lane->stopping);
     lane->unfinished++;
     if (!lane->tail || lane->tail->order <= job->order) {
         job->next = NULL;
@@ -73,6 +76,7 @@ struct shore__job *shore__lane_pop(struct shore__lane *lane, bool wait) {
         pthread_cond_wait(&lane->work, &lane->mutex);
     }
     struct shore__job *job = lane->head;
+    assert(!job == !lane->tail && (!job || lane->unfinished > 0));
     if (job) {
         lane->head = job->next;
         if (!lane->head) lane->tail = NULL;
@@ -100,6 +104,7 @@ struct shore__job *shore__lane_swap(struct shore__lane *lane, struct shore__job 
 
 void shore__lane_finished(struct shore__lane *lane) {
     pthread_mutex_lock(&lane->mutex);
+    assert(lane->unfinished > 0);
     if (--lane->unfinished == 0) pthread_cond_broadcast(&lane->idle);
     pthread_mutex_unlock(&lane->mutex);
 }
@@ -113,6 +118,7 @@ void shore__slots_init(struct shore__slots *slots) {
 
 void shore__slots_set(struct shore__slots *slots, unsigned active, uint64_t step) {
     pthread_mutex_lock(&slots->mutex);
+    assert(active < 2);
     slots->active = active;
     slots->step[active] = step;
     slots->step[1 - active] = UINT64_MAX;

@@ -1,5 +1,6 @@
 #include "storage/io_internal.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -111,6 +112,7 @@ void shore__io_close(struct shore__io *io) {
     struct shore__io_op *ops[16];
     while (io->in_flight)
         shore__io_reap(io, ops, 16, 1);
+    assert(!io->nready && !io->nheld && !io->under_way);
     io->backend->close(io->state);
     free(io);
 }
@@ -150,6 +152,7 @@ static unsigned reap_ended(struct shore__io *io, struct shore__io_op **ops, unsi
     unsigned got = 0;
     while (got < max && io->nready)
         ops[got++] = io->ready[--io->nready];
+    assert(io->under_way >= got + io->nready);
     unsigned below = io->under_way - got;
     unsigned still = min > got ? min - got : 0;
     if (still > max - got) still = max - got;
@@ -214,6 +217,7 @@ static unsigned reap_held(struct shore__io *io, struct shore__io_op **ops, unsig
 
 unsigned shore__io_reap(struct shore__io *io, struct shore__io_op **ops, unsigned max, unsigned min) {
     unsigned got = io->nheld ? reap_held(io, ops, max, min) : reap_ended(io, ops, max, min);
+    assert(got <= io->in_flight);
     io->in_flight -= got;
     if (got) tell_done(&io->file, ops, got);
     shore__io_count(got);

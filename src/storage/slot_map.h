@@ -4,6 +4,7 @@
 #ifndef SHORE_STORAGE_SLOT_MAP_H
 #define SHORE_STORAGE_SLOT_MAP_H
 
+#include <assert.h>
 #include <stdatomic.h>
 #include <stdint.h>
 
@@ -18,6 +19,7 @@ static inline unsigned shore__slot_map_bit(const struct shore__slot_map *m, unsi
 
 static inline void shore__slot_map_set(struct shore__slot_map *m, unsigned slot, uint32_t local, unsigned bit) {
     unsigned char mask = (unsigned char)(1u << local % 8);
+    assert(m->bits[slot]);
     if (bit)
         atomic_fetch_or_explicit(&m->bits[slot][local / 8], mask, memory_order_relaxed);
     else
@@ -31,15 +33,19 @@ static inline unsigned shore__slot_map_data(const struct shore__slot_map *m, uns
 
 /* Segments of `slot` are written where the other slot does not have them: its data are never touched. */
 static inline void shore__slot_map_update(struct shore__slot_map *m, unsigned slot, uint32_t local, uint32_t count) {
-    for (uint32_t i = local; i < local + count; i++)
+    for (uint32_t i = local; i < local + count; i++) {
         if (shore__slot_map_bit(m, slot, i) != shore__slot_map_bit(m, 1 - slot, i))
             shore__slot_map_set(m, slot, i, shore__slot_map_bit(m, 1 - slot, i));
+        assert(shore__slot_map_data(m, slot, i) != shore__slot_map_data(m, 1 - slot, i));
+    }
 }
 
 /* Segments of `slot` are those of the other slot. */
 static inline void shore__slot_map_carry(struct shore__slot_map *m, unsigned slot, uint32_t local, uint32_t count) {
-    for (uint32_t i = local; i < local + count; i++)
+    for (uint32_t i = local; i < local + count; i++) {
         shore__slot_map_set(m, slot, i, !shore__slot_map_bit(m, 1 - slot, i));
+        assert(shore__slot_map_data(m, slot, i) == shore__slot_map_data(m, 1 - slot, i));
+    }
 }
 
 /* How many segments from `local` on, count at most, lie in the same slot: one behind the other. */

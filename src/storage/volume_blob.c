@@ -1,4 +1,5 @@
 /* The blob of a step: opaque bytes that commit with it. Two places, of two halves each, between headers and records. */
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <string.h>
@@ -36,6 +37,7 @@ int shore__volume_put_blob(struct shore__volume *v, struct shore__io *io, struct
     memset((unsigned char *)blob + bytes, 0, room - bytes);
     slot->blob_bytes = bytes;
     slot->blob_place = v->record_valid && committed->blob_bytes && committed->blob_place == 0;
+    assert(!v->record_valid || !committed->blob_bytes || slot->blob_place != committed->blob_place);
     shore__hash128(blob, bytes, 0, slot->blob_hash);
     rc = transfer(v, io, SHORE__IO_WRITE, slot->blob_place, blob, bytes, diag);
     v->unflushed = true;

@@ -1,5 +1,6 @@
 #include "storage/volume_internal.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <string.h>
@@ -178,6 +179,8 @@ static int write_commit(struct shore__volume *v, struct shore__io *io, const str
                         uint64_t *written_bytes, struct shore_diag *diag) {
     const char *path = v->file.path;
     int rc = 0;
+    /* what is committed is not written to: neither its table, nor the newest record */
+    assert(!v->record_valid || (table_slot != (int)v->record.active && next->sequence % 2 != v->record.sequence % 2));
     if (table_slot >= 0)
         rc = write_table(v, io, (unsigned)table_slot, next->slot[table_slot].mapped, written_bytes, diag);
     if (rc == 0 && (table_slot >= 0 || v->unflushed)) rc = shore__flush(io, path, diag);
@@ -196,7 +199,9 @@ int shore__volume_commit(struct shore__volume *v, struct shore__io *io, struct s
     if (v->commit_failed)
         return shore__fail(diag, -EIO, "%s: a commit failed before; start again from the last committed step",
                            v->file.path);
-    if (table_slot > 1 || next->active > 1 || next->metrics_bytes > SHORE__METRICS_BYTES || shore__io_in_flight(io))
+    bool overwrites = v->record_valid && table_slot == (int)v->record.active;
+    if (overwrites || table_slot > 1 || next->active > 1 || next->metrics_bytes > SHORE__METRICS_BYTES ||
+        shore__io_in_flight(io))
         return shore__fail(diag, -EINVAL, "%s: not a possible commit", v->file.path);
     next->sequence = v->record_valid ? v->record.sequence + 1 : 1;
     if (table_slot >= 0) hash_slot(v, (unsigned)table_slot, &next->slot[table_slot]);

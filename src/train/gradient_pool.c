@@ -48,7 +48,9 @@ void shore__gradient_pool_close(struct gradient_pool *pool) {
 }
 
 void shore__gradient_pool_begin_step(struct gradient_pool *pool) {
+    assert(!pool->spills);
     for (uint32_t i = 0; i < pool->count; i++) {
+        assert(!pool->buffers[i].pending);
         pool->buffers[i].holds = NULL;
         pool->buffers[i].released = false;
     }
@@ -69,6 +71,7 @@ static void end(struct piece *p, int rc, const struct shore_diag *diag, bool spi
     }
     assert(p->buffer < 0 || pool->buffers[p->buffer].pending > 0);
     if (p->buffer >= 0) pool->buffers[p->buffer].pending--;
+    assert(!spill || pool->spills > 0);
     if (spill) pool->spills--;
     pthread_cond_signal(&pool->freed);
     pthread_mutex_unlock(&pool->mutex);
@@ -85,6 +88,7 @@ static void spill_ended(void *ctx, int rc, const struct shore_diag *diag) {
 struct shore_completion shore__gradient_pool_request(struct piece *p, bool spill) {
     struct gradient_pool *pool = p->pool;
     pthread_mutex_lock(&pool->mutex);
+    assert(p->buffer < 0 || pool->buffers[p->buffer].holds == p);
     if (p->buffer >= 0) {
         pool->buffers[p->buffer].pending++;
         pool->buffers[p->buffer].released = true;
@@ -152,6 +156,7 @@ int shore__gradient_pool_take(struct gradient_pool *pool, struct piece *p, uint6
     if (start) *waited_ns += shore__now_ns() - start;
     if (i < 0) return shore__gradient_pool_failed(pool, diag);
     struct gradient_buffer *b = &pool->buffers[i];
+    assert(!b->pending && p->buffer < 0);
     if (b->holds) b->holds->gradient = NULL, b->holds->narrow = NULL, b->holds->buffer = -1;
     b->holds = p;
     b->released = false;
@@ -163,6 +168,7 @@ int shore__gradient_pool_take(struct gradient_pool *pool, struct piece *p, uint6
 
 void shore__gradient_pool_release(struct piece *p) {
     struct gradient_buffer *b = &p->pool->buffers[p->buffer];
+    assert(b->holds == p && !b->pending);
     *b = (struct gradient_buffer){.memory = b->memory};
     p->gradient = NULL;
     p->narrow = NULL;

@@ -1,5 +1,6 @@
 #include "train/gradients.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -165,6 +166,7 @@ int shore__gradients_begin_step(struct trainer *t, struct shore_diag *diag) {
 
 int shore__gradients_begin(struct trainer *t, struct piece *p, struct shore_diag *diag) {
     size_t at = (size_t)p->segment * SHORE_SEGMENT_ELEMS;
+    assert(!p->ready && !p->gradient);
     int rc = p->segment == 0 ? shore__compress_want(t, p->page.block, diag) : 0;
     if (rc) return rc;
     struct shore__both held = t->gradients->whole;
@@ -221,6 +223,8 @@ static void fill_gradient(const struct trainer *t, const struct piece *p, uint32
         out->gradient = p->narrow + skipped;
     else if (p->gradient)
         out->gradient = p->gradient + skipped;
+    else
+        assert(p->spilled);
 }
 
 static int submit_part(struct trainer *t, struct piece *p, struct shore__page_id page, uint32_t segment, uint32_t count,
@@ -269,6 +273,7 @@ static int submit(struct trainer *t, struct piece *p, float coefficient, struct 
 
 static int spill(struct trainer *t, struct piece *p, struct shore_diag *diag) {
     if (!p->count) return 0;
+    assert(p->ready && !p->spilled);
     p->spilled = true;
     const void *from = p->narrow ? (const void *)p->narrow : p->gradient;
     int rc = shore_fleet_spill(t->fleet, p->page.block, p->segment, p->count,
@@ -364,6 +369,7 @@ static int end_compressed(struct trainer *t, struct piece *p, struct shore_diag 
 
 int shore__gradients_end(struct trainer *t, struct piece *p, struct shore_diag *diag) {
     struct gradients *g = t->gradients;
+    assert(p->gradient && !p->ready);
     int rc = bring(t, p, ALL_LOOKED_UP, diag);
     if (rc) return rc;
     if (t->compressing) return end_compressed(t, p, diag);
@@ -429,6 +435,7 @@ static int host_update(struct trainer *t, float coefficient, struct shore_diag *
 int shore__gradients_finish(struct trainer *t, bool *finite, bool *replay, struct shore_diag *diag) {
     struct gradients *g = t->gradients;
     struct shore_clipping clipping = shore__speculation_decide(&t->speculation);
+    assert(!t->abandoned);
     *finite = clipping.finite;
     *replay = false;
     if (shore__speculation_goes_on(&t->speculation) && *finite && clipping.coefficient == 1)

@@ -1,4 +1,5 @@
 /* The commit of a fleet, what waits for it, and the end of an attempt. */
+#include <assert.h>
 #include <errno.h>
 #include <string.h>
 
@@ -21,6 +22,7 @@ static void send_commit(struct shore_fleet *f, struct shore__join *join) {
  * well: so a failed update fails the commit with every drive untouched. */
 static struct shore__join *commit_due(struct shore_fleet *f, bool *refused) {
     *refused = false;
+    assert(f->commit || !f->commit_sent);
     if (!f->commit || f->commit_sent || f->outstanding) return NULL;
     f->commit_sent = true;
     f->commit_start_ns = shore__now_ns();
@@ -40,6 +42,7 @@ static void commit_go(struct shore_fleet *f, struct shore__join *join, bool refu
 void shore__fleet_update_finished(struct shore_fleet *f, uint64_t attempt, int rc, const struct shore_diag *diag) {
     bool refused;
     pthread_mutex_lock(&f->lock);
+    assert(f->outstanding > 0);
     f->outstanding--;
     if (rc && attempt == f->attempt && !f->attempt_rc) {
         f->attempt_rc = rc;
@@ -53,7 +56,10 @@ void shore__fleet_update_finished(struct shore_fleet *f, uint64_t attempt, int r
 void shore__fleet_commit_finished(struct shore_fleet *f, struct shore__join *join) {
     int rc = join->rc;
     pthread_mutex_lock(&f->lock);
+    assert(f->commit == join && f->commit_sent);
+    assert(!f->held == !f->nheld);
     if (!rc) {
+        assert(!f->outstanding && (join->commit.how == SHORE_COMMIT_RESTORED || join->commit.step == f->step + 1));
         f->step = join->commit.step;
         f->metrics_bytes = join->commit.metrics_bytes;
         if (f->metrics_bytes) memcpy(f->metrics, join->commit.metrics, f->metrics_bytes);

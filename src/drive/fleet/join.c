@@ -1,5 +1,6 @@
 #include "drive/fleet/join.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,6 +32,7 @@ void shore__join_free(struct shore__join *join) {
     struct shore_fleet *f = join->fleet;
     free(join);
     pthread_mutex_lock(&f->lock);
+    assert(f->joins > 0);
     if (--f->joins == 0) pthread_cond_broadcast(&f->idle);
     pthread_mutex_unlock(&f->lock);
 }
@@ -72,7 +74,9 @@ static void explain_fetch(struct shore__join *join) {
 
 void shore__join_share_done(struct shore__join *join, int rc, const struct shore_diag *diag) {
     if (rc) join_fail(join, rc, diag);
-    if (atomic_fetch_sub(&join->left, 1) != 1) return;
+    unsigned left = atomic_fetch_sub(&join->left, 1);
+    assert(left > 0);
+    if (left > 1) return;
     struct shore_fleet *f = join->fleet;
     if (join->kind == SHORE__JOIN_COMMIT) {
         shore__fleet_commit_finished(f, join);
@@ -96,6 +100,7 @@ static void meter_begin(struct shore__meter *m) {
 
 static void meter_end(struct shore__meter *m) {
     pthread_mutex_lock(&m->lock);
+    assert(m->under_way > 0);
     if (--m->under_way == 0) m->busy_ns += shore__now_ns() - m->since_ns;
     pthread_mutex_unlock(&m->lock);
 }
@@ -128,6 +133,7 @@ bool shore__fleet_intersect(const struct shore_fleet *f, uint32_t block, uint32_
     uint32_t own_end = own.first + own.count, end = segment + count;
     if (own_end < end) end = own_end;
     if (own.count == 0 || first >= end) return false;
+    assert(first >= segment && end <= segment + count);
     *out = (struct shore__range){first, end - first};
     return true;
 }

@@ -1,5 +1,6 @@
 #include "drive/remote/conn.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -25,6 +26,7 @@ uint32_t shore__conn_silence_ms(void) {
 }
 
 int shore__conn_init(struct shore__conn *c, int in, int out, int err) {
+    assert(in >= 0 && out >= 0);
     memset(c, 0, sizeof *c);
     c->in = in;
     c->out = out;
@@ -69,6 +71,7 @@ void shore__conn_drain_errors(struct shore__conn *c) {
         }
         memcpy(c->errors + c->nerrors, text, bytes);
         c->nerrors += bytes;
+        assert(c->nerrors < sizeof c->errors);
         c->errors[c->nerrors] = 0;
     }
     if (c->err >= 0) {
@@ -124,7 +127,8 @@ static void advance(struct iovec **parts, unsigned *nparts, size_t bytes) {
         ++*parts;
         --*nparts;
     }
-    if (*nparts && bytes) {
+    assert(*nparts || !bytes);
+    if (bytes) {
         (*parts)->iov_base = (char *)(*parts)->iov_base + bytes;
         (*parts)->iov_len -= bytes;
     }
@@ -199,6 +203,7 @@ int shore__conn_send(struct shore__conn *c, const struct shore__frame *f, struct
     unsigned char header[SHORE__WIRE_HEADER_BYTES];
     struct shore__wire_header h = {.type = f->type, .sequence = c->sent++, .body_bytes = f->body_bytes, .id = f->id};
     struct iovec parts[2 + SHORE__CONN_PARTS] = {{header, sizeof header}, {(void *)(uintptr_t)f->body, f->body_bytes}};
+    assert(f->nbulk <= SHORE__CONN_PARTS);
     for (unsigned i = 0; i < f->nbulk; i++) {
         parts[2 + i] = f->bulk[i];
         h.bulk_bytes += f->bulk[i].iov_len;

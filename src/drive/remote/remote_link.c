@@ -1,4 +1,5 @@
 /* The threads of a remote drive: for each connection one that sends and one that receives. */
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,6 +23,7 @@ static void finish(struct remote *r, struct remote_request *q, int rc, const str
         else
             shore__fail(&w->diag, rc, "%s: %s", r->uri, shore_error_text(rc));
     }
+    assert(w->left > 0);
     bool last = --w->left == 0;
     pthread_mutex_unlock(&r->lock);
     if (!last) return;
@@ -31,6 +33,7 @@ static void finish(struct remote *r, struct remote_request *q, int rc, const str
     free(w->result);
     free(w);
     pthread_mutex_lock(&r->lock);
+    assert(r->under_way > 0);
     if (--r->under_way == 0) pthread_cond_broadcast(&r->idle);
     pthread_mutex_unlock(&r->lock);
 }
@@ -80,6 +83,7 @@ static void fail_all(struct remote *r) {
 
 static void thread_ends(struct remote *r) {
     pthread_mutex_lock(&r->lock);
+    assert(r->threads > 0);
     bool last = --r->threads == 0;
     pthread_mutex_unlock(&r->lock);
     if (last) fail_all(r);
@@ -109,6 +113,7 @@ static void take_place(struct remote *r, struct remote_link *l, struct remote_re
         r->slot[i] = q;
         return;
     }
+    assert(!"a place that was free");
 }
 
 static struct remote_request *next_request(struct remote *r, struct remote_link *l) {
@@ -284,6 +289,7 @@ static int take_answer(struct remote *r, struct remote_link *l, const struct sho
     r->class_bytes[q->dst_class] += h->bulk_bytes;
     r->slot[index] = NULL;
     if (index < r->nslots) {
+        assert(r->used_slots > 0 && r->updates_out >= is_update(q));
         r->used_slots--;
         r->updates_out -= is_update(q);
     }

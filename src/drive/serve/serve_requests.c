@@ -1,4 +1,5 @@
 /* What a server does with requests once a drive is open. */
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +17,7 @@ static struct shore__serve_job *take_slot(struct session *s) {
     while (!s->free_slots && !s->ended)
         pthread_cond_wait(&s->freed, &s->lock);
     struct shore__serve_job *job = s->free_slots;
+    assert(!job || job->memory);
     if (job) s->free_slots = job->next;
     pthread_mutex_unlock(&s->lock);
     return job;
@@ -40,6 +42,7 @@ void shore__serve_job_free(struct shore__serve_job *job) {
         job->next = s->free_slots;
         s->free_slots = job;
     } else {
+        assert(s->ncontrols > 0);
         s->ncontrols--;
     }
     pthread_cond_signal(&s->freed);
@@ -231,6 +234,7 @@ static int submit(struct shore__serve_job *job, const struct cuts *p) {
     struct shore__drive *d = s->drive;
     const struct shore__wire_request *r = &job->request;
     struct shore_completion done = {finished, job};
+    assert(p->residual + p->whole_bytes[1] <= s->plan.slot_bytes && p->out + p->out_bytes <= s->plan.slot_bytes);
     job->out = job->memory + p->out;
     job->out_bytes = p->answer_bytes;
     switch (r->type) {

@@ -1,5 +1,6 @@
 #include "drive/serve/serve_session.h"
 
+#include <assert.h>
 #include <errno.h>
 
 #include "storage/blockio.h"
@@ -15,6 +16,7 @@ void shore__serve_answer(struct shore__serve_job *job) {
     struct link *l = job->link;
     struct session *s = l->session;
     pthread_mutex_lock(&s->lock);
+    assert(job->session == s && !l->closing && !l->answers == !l->last_answer);
     job->next = NULL;
     if (l->last_answer) {
         l->last_answer->next = job;
