@@ -39,6 +39,11 @@ int shore__fail(struct shore_diag *diag, int code, const char *format, ...) {
     return code;
 }
 
+const char *shore__said_of(const struct shore_diag *diag, const char *name) {
+    size_t n = strlen(name);
+    return strncmp(diag->text, name, n) == 0 && strncmp(diag->text + n, ": ", 2) == 0 ? diag->text + n + 2 : diag->text;
+}
+
 /* Length of the well-formed UTF-8 sequence at s, or 0 (overlong forms, surrogates and what lies above U+10FFFF are not
  * well-formed: Unicode 15, table 3-7). */
 static size_t utf8_sequence(const unsigned char *s, size_t bytes, uint32_t *code) {

@@ -11,6 +11,9 @@
  * touches errno. The arguments may be of diag itself. */
 __attribute__((format(printf, 3, 4))) int shore__fail(struct shore_diag *diag, int code, const char *format, ...);
 
+/* What it says behind "NAME: ", for who has said the name already; all of it where it does not begin so. */
+const char *shore__said_of(const struct shore_diag *diag, const char *name);
+
 /* Escapes a name that a stranger chose (control characters, quotes, invalid UTF-8, escapes of terminals) for a
  * message: into out, always terminated, at most out_bytes; long names are cut with "...". Returns out. */
 const char *shore__escape(const char *name, size_t name_bytes, char *out, size_t out_bytes);

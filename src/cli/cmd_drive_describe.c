@@ -56,9 +56,7 @@ json_t *shore__cli_drive_json(const struct shore__run *run, size_t drive) {
     if (!at->kind->keeps) {
         set_error(o, "in memory, gone with the process");
     } else if (shore__drive_probe(at, &probe, &diag)) {
-        size_t n = strlen(recorded); /* which drive is said already */
-        bool named = strncmp(diag.text, recorded, n) == 0 && strncmp(diag.text + n, ": ", 2) == 0;
-        set_error(o, diag.text + (named ? n + 2 : 0));
+        set_error(o, shore__said_of(&diag, recorded));
     } else {
         json_object_set_new(o, "volume", shore__clean_json(probe.path, strlen(probe.path)));
         if (probe.is_volume)

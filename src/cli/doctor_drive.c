@@ -28,14 +28,8 @@ void shore__doctor_ssh(struct shore__report *r, bool needed) {
                           needed ? "" : "; only drives on other hosts need it");
 }
 
-/* A diagnostic that begins with the drive's name, which the line has already. */
-static const char *reason(const struct shore_diag *diag, const char *path) {
-    size_t n = strlen(path);
-    return strncmp(diag->text, path, n) == 0 && strncmp(diag->text + n, ": ", 2) == 0 ? diag->text + n + 2 : diag->text;
-}
-
 void shore__doctor_refuse(struct shore__report *r, const char *drive, const struct shore_diag *why) {
-    shore__report_add(r, drive, SHORE__BROKEN, NULL, NULL, "%s", reason(why, drive));
+    shore__report_add(r, drive, SHORE__BROKEN, NULL, NULL, "%s", shore__said_of(why, drive));
 }
 
 /* ---- on other hosts ---------------------------------------------------------------------------------------------- */
@@ -59,7 +53,7 @@ static void remote(struct shore__report *r, const struct shore__address *at) {
         shore__report_add(r, path, SHORE__FINE, NULL, facts, "longshore answers; a block device of %s, not measured",
                           room);
     } else if (rc) {
-        shore__report_add(r, path, SHORE__BROKEN, NULL, facts, "%s", reason(&diag, path));
+        shore__report_add(r, path, SHORE__BROKEN, NULL, facts, "%s", shore__said_of(&diag, path));
     } else {
         json_object_set_new(facts, "update_bytes_per_second", json_integer((json_int_t)speed));
         json_object_set_new(facts, "link_bytes_per_second", json_integer((json_int_t)link));
@@ -103,7 +97,7 @@ static void block_device(struct shore__report *r, const char *path, const struct
     struct shore__file file;
     int rc = shore__file_open(path, SHORE_IO_AUTO, 0, &file, &diag);
     if (rc) {
-        shore__report_add(r, path, SHORE__BROKEN, NULL, facts_of(w), "%s", reason(&diag, path));
+        shore__report_add(r, path, SHORE__BROKEN, NULL, facts_of(w), "%s", shore__said_of(&diag, path));
         return;
     }
     bool direct = file.direct;
@@ -127,7 +121,7 @@ static void files(struct shore__report *r, const char *path, const char *beside,
     if (rc) {
         bool full = rc == -ENOSPC || rc == -EDQUOT;
         shore__report_add(r, path, SHORE__BROKEN, full ? NULL : "no volume can be made there", facts_of(w), "%s; %s",
-                          text, reason(&diag, path));
+                          text, shore__said_of(&diag, path));
         return;
     }
     json_t *facts = facts_of(w),
@@ -170,7 +164,7 @@ bool shore__doctor_drive(struct shore__report *r, const struct shore__address *a
         rc = shore__fail(&diag, -ENOMEM, "out of memory");
     if (rc)
         shore__report_add(r, path, SHORE__BROKEN, "make the directory, mount the drive, or name another", NULL, "%s",
-                          reason(&diag, path));
+                          shore__said_of(&diag, path));
     else if (there && S_ISBLK(st.st_mode))
         block_device(r, path, out, before, nbefore);
     else

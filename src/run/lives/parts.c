@@ -22,12 +22,10 @@ static bool is_away(const struct shore__parts *p, const struct shore__address *a
 }
 
 static int note_away(struct shore__parts *p, const struct shore__address *at, int rc, const struct shore_diag *why) {
-    size_t n = strlen(at->text);
     if (rc != SHORE_ELINK) return rc;
-    bool named = strncmp(why->text, at->text, n) == 0 && strncmp(why->text + n, ": ", 2) == 0;
     free(p->away);
     p->away = shore__address_copy(at);
-    shore__fail(&p->why, rc, "%s", why->text + (named ? n + 2 : 0));
+    shore__fail(&p->why, rc, "%s", shore__said_of(why, at->text));
     return rc;
 }
 

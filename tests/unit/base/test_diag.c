@@ -32,6 +32,13 @@ static void fail_fills_truncates_and_keeps_errno(void **state) {
     assert_int_equal(strlen(diag.text), sizeof diag.text - 1);
 }
 
+static void who_named_it_says_the_rest(void **state) {
+    const struct shore_diag diag = {"/mnt/a: is full"};
+    assert_string_equal(shore__said_of(&diag, "/mnt/a"), "is full");
+    assert_string_equal(shore__said_of(&diag, "/mnt"), diag.text);
+    assert_string_equal(shore__said_of(&diag, "/mnt/b"), diag.text);
+}
+
 static void a_long_path_leaves_its_reason(void **state) {
     struct shore_diag diag;
     char path[4096], wide[4096];
@@ -135,6 +142,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_code_has_a_text),
         cmocka_unit_test(fail_fills_truncates_and_keeps_errno),
+        cmocka_unit_test(who_named_it_says_the_rest),
         cmocka_unit_test(a_long_path_leaves_its_reason),
         cmocka_unit_test(a_word_is_what_a_shell_takes),
         cmocka_unit_test(what_could_mislead_is_escaped),
