@@ -2,7 +2,8 @@
 .PHONY: all deps demo test stress bench install lint format fuzz asan tsan clean
 BUILD := build
 PREFIX := /usr/local
-CTEST := ctest --output-on-failure -j 2
+# Most tests wait for a drive; those that compute with two threads say so (PROCESSORS).
+CTEST := ctest --output-on-failure -j 4
 # OpenMP's runtime is not instrumented: what the thread sanitizer says of its threads is false, and takes minutes
 tsan: export OMP_NUM_THREADS := 1
 
