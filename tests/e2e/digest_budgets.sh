@@ -39,8 +39,9 @@ sweep() {
 }
 
 for model in gpt2 tied llama; do # frequent padding in the latter
-    [ $model = gpt2 ] || parts="1 3 6"
-    common=(--init "$place/$model.json" --seed 7 --data "$place/tokens.bin" --shuffle off --steps 3 --batch 18
+    batch=18 # three units, of which the last is short; then two
+    [ $model = gpt2 ] || parts="1 3 6" batch=10
+    common=(--init "$place/$model.json" --seed 7 --data "$place/tokens.bin" --shuffle off --steps 3 --batch $batch
             --seq-len 128 --lr 3e-3 --warmup 1 --speculate on)
     sweep "$model" --clip 100
 done

@@ -4,7 +4,7 @@
 . "$(dirname "$0")/lib.sh"
 gpt2_config "$place/config.json" 5 128 4 128 20000
 skewed_tokens "$place/tokens.bin" 20000
-common=(--init "$place/config.json" --seed 7 --data "$place/tokens.bin" --shuffle off --steps 4 --batch 20 --seq-len 128
+common=(--init "$place/config.json" --seed 7 --data "$place/tokens.bin" --shuffle off --steps 4 --batch 10 --seq-len 128
         --lr 3e-3 --warmup 1 --clip 100 --speculate on --quiet --io threads)
 mkdir "$place"/d{1,2,3}
 two=("$place/d1" "$place/d2")
@@ -52,7 +52,7 @@ must remove "$place/one"
 # In the row of an entry that the batch does not look up, in a column that is -1 for the head: only its decay meets it.
 must export "$place/run" --out "$place/model" --dtype bf16
 perl -e 'use strict; my ($model, $tokens) = @ARGV; my ($in, $header);
-    open $in, "<:raw", $tokens; seek $in, 1024, 0; read $in, my $ids, 2 * 20 * 128;
+    open $in, "<:raw", $tokens; seek $in, 1024, 0; read $in, my $ids, 2 * 10 * 128;
     my %seen = map { $_ => 1 } unpack "v*", $ids; my ($row) = grep { !$seen{$_} } 0 .. 511;
     open my $out, "+<:raw", $model; read $out, my $size, 8; $size = unpack "Q<", $size; read $out, $header, $size;
     sub put { my ($name, $at, $value) = @_; $header =~ /$name":\{[^}]*offsets":\[(\d+)/ or die $name;
