@@ -27,7 +27,8 @@ struct shore__kind {
     bool here;     /* it is of this host */
 };
 
-/* Every text is of some kind; that one is remote does not say yet that it can be parsed. */
+/* Every text is of some kind, also one that cannot be parsed. For sums over the options of a fleet, which has texts:
+ * whoever has an address asks that. */
 const struct shore__kind *shore__kind_of(const char *text);
 
 /* One block of memory: free() ends it. */

@@ -30,7 +30,7 @@ uint64_t shore__plan_boundary_bytes(const struct shore__facts *f) {
     return shore__arena_round(f->batch.rows * f->model->arch.d_model * shore__mode_bytes(shore__stored_mode(f->mode)));
 }
 
-uint64_t shore__plan_piece_bytes(const struct shore__facts *f, bool hold_table_gradient) {
+static uint64_t piece_bytes(const struct shore__facts *f, bool hold_table_gradient) {
     const struct shore__model *m = f->model;
     bool table_slices = !(m->arch.tied && hold_table_gradient);
     uint32_t segments = 0;
@@ -161,7 +161,7 @@ static void add_backward(const struct shore__sizing *z) {
         if (f->gradient_bf16) in_step(z, "table gradient bf16", 0, SHORE__REGION_PINNED, elems * 2);
     }
     if (!m->arch.tied && f->compressed) in_step(z, "whole gradient", 0, SHORE__REGION_BOTH, larger_table_bytes(m));
-    uint64_t piece = shore__plan_piece_bytes(f, plan->hold_table_gradient);
+    uint64_t piece = piece_bytes(f, plan->hold_table_gradient);
     for (uint32_t i = 0; i < plan->gradient_buffers; i++)
         in_step(z, "gradient", i, SHORE__REGION_BOTH, piece);
     in_step(z, "host update", 0, SHORE__REGION_PINNED,

@@ -62,8 +62,6 @@ uint64_t shore__plan_boundary_bytes(const struct shore__facts *f);
 /* What a unit of a layer leaves whose matrices' gradients wait; and a segment's state. */
 uint64_t shore__plan_later_bytes(const struct shore__facts *f);
 uint64_t shore__plan_state_bytes(const struct shore__facts *f);
-/* Of a piece of gradient. */
-uint64_t shore__plan_piece_bytes(const struct shore__facts *f, bool hold_table_gradient);
 
 /* Where scratch holds the input of layer l, slice i of a tied table's gradient, and inner activations (of the nth
  * pair that is offloaded). */
