@@ -50,17 +50,18 @@ int shore__safetensors_read_transposed(const struct shore__safetensors *st, cons
                                        uint64_t col, uint64_t ncols, float *out, struct shore_diag *diag);
 
 /* Writer: all tensors are declared first, then their data is put at any offset in any order, then finish. Shards of at
- * most shard_bytes (0: one file, model.safetensors). Written under a temporary name, synced, renamed at finish. */
+ * most shard_bytes (0: one file, model.safetensors), each with the tensors of wider types in front. Written under a
+ * temporary name, synced, renamed at finish. */
 struct shore__st_writer;
 struct shore__st_decl {
     const char *name;
     uint32_t rank;
     uint64_t shape[8];
+    enum shore__st_type type; /* F32, BF16 or F16 */
 };
 int shore__st_writer_open(const char *directory, const struct shore__st_decl *tensors, uint32_t ntensors,
-                          enum shore__st_type type, uint64_t shard_bytes, struct shore__st_writer **out,
-                          struct shore_diag *diag);
-/* fp32 elements, converted to the writer's type (nearest even; too large for F16: infinity). */
+                          uint64_t shard_bytes, struct shore__st_writer **out, struct shore_diag *diag);
+/* fp32 elements, converted to the tensor's type (nearest even; too large for F16: infinity). */
 int shore__st_writer_put(struct shore__st_writer *w, uint32_t tensor, uint64_t first, uint64_t count, const float *data,
                          struct shore_diag *diag);
 int shore__st_writer_finish(struct shore__st_writer *w, struct shore_diag *diag); /* also closes */

@@ -14,6 +14,7 @@
 #include "number/fp16.h"
 
 struct placed {
+    enum shore__st_type type;
     uint32_t shard;
     uint64_t elems, offset;
     uint64_t put_elems;
@@ -21,13 +22,15 @@ struct placed {
 
 struct shore__st_writer {
     char *directory;
-    enum shore__st_type type;
-    size_t size;
     uint32_t ntensors, nshards;
     struct placed *tensors;
     struct shore__atomic *shards;
     json_t *index; /* NULL for one file */
 };
+
+static size_t size_of(enum shore__st_type type) {
+    return type == SHORE__ST_F32 ? 4 : 2;
+}
 
 static void shard_name(uint32_t shard, uint32_t nshards, char out[64]) {
     if (nshards == 1)
@@ -53,38 +56,50 @@ static int reserve(const struct shore__st_writer *w, const struct shore__atomic 
                 : 0;
 }
 
-static json_t *describe(const struct shore__st_decl *decl, enum shore__st_type type, uint64_t begin, uint64_t end) {
+static json_t *describe(const struct shore__st_decl *decl, uint64_t begin, uint64_t end) {
     json_t *shape = json_array();
     for (uint32_t i = 0; i < decl->rank; i++)
         json_array_append_new(shape, json_integer((json_int_t)decl->shape[i]));
-    const char *name = type == SHORE__ST_F32 ? "F32" : type == SHORE__ST_F16 ? "F16" : "BF16";
+    const char *name = decl->type == SHORE__ST_F32 ? "F32" : decl->type == SHORE__ST_F16 ? "F16" : "BF16";
     return json_pack("{s:s, s:o, s:[I, I]}", "dtype", name, "shape", shape, "data_offsets", (json_int_t)begin,
                      (json_int_t)end);
 }
 
+/* Within the shard: so that each begins at a multiple of its size. */
+static uint64_t place_in_shard(struct shore__st_writer *w, uint32_t shard) {
+    uint64_t bytes = 0;
+    for (size_t size = 4; size >= 2; size -= 2)
+        for (uint32_t i = 0; i < w->ntensors; i++) {
+            struct placed *t = &w->tensors[i];
+            if (t->shard != shard || size_of(t->type) != size) continue;
+            t->offset = bytes;
+            bytes += t->elems * size;
+        }
+    return bytes;
+}
+
 /* The header of one shard, at the front of its file; offsets of its tensors become those in the file. */
-static int begin_shard(struct shore__st_writer *w, const struct shore__st_decl *decls, enum shore__st_type type,
-                       uint32_t shard, struct shore_diag *diag) {
+static int begin_shard(struct shore__st_writer *w, const struct shore__st_decl *decls, uint32_t shard,
+                       struct shore_diag *diag) {
     char name[64];
     shard_name(shard, w->nshards, name);
     char *path = shore__path_join(w->directory, name);
     if (!path) return shore__fail(diag, -ENOMEM, "%s: out of memory", w->directory);
     int rc = shore__atomic_open(path, &w->shards[shard], diag);
     json_t *header = json_pack("{s:{s:s}}", "__metadata__", "format", "pt");
-    uint64_t bytes = 0;
+    const uint64_t bytes = place_in_shard(w, shard);
     for (uint32_t i = 0; rc == 0 && i < w->ntensors; i++) {
-        struct placed *t = &w->tensors[i];
+        const struct placed *t = &w->tensors[i];
         if (t->shard != shard) continue;
         if (json_object_get(header, decls[i].name) || json_object_get(w->index, decls[i].name))
             rc = shore__fail(diag, SHORE_EINPUT, "%s: tensor %s is declared twice", path, decls[i].name);
         else if (json_object_set_new(header, decls[i].name,
-                                     describe(&decls[i], type, t->offset, t->offset + t->elems * w->size)))
+                                     describe(&decls[i], t->offset, t->offset + t->elems * size_of(t->type))))
             rc = shore__fail(diag, SHORE_EINPUT,
                              "%s: cannot describe tensor number %u: no memory, or its name is not "
                              "UTF-8",
                              path, i);
         if (rc == 0 && w->index) json_object_set_new(w->index, decls[i].name, json_string(name));
-        bytes = t->offset + t->elems * w->size;
     }
     char *text = rc == 0 ? json_dumps(header, JSON_COMPACT) : NULL;
     json_decref(header);
@@ -116,30 +131,28 @@ static int place_tensors(struct shore__st_writer *w, const struct shore__st_decl
         int bad = decls[i].rank > 8;
         for (uint32_t d = 0; !bad && d < decls[i].rank; d++)
             bad = __builtin_mul_overflow(elems, decls[i].shape[d], &elems);
-        bad = bad || __builtin_mul_overflow(elems, w->size, &bytes) || __builtin_add_overflow(*total, bytes, total) ||
-              *total > INT64_MAX / 2;
+        bad = bad || __builtin_mul_overflow(elems, size_of(decls[i].type), &bytes) ||
+              __builtin_add_overflow(*total, bytes, total) || *total > INT64_MAX / 2;
         if (bad)
             return shore__fail(diag, SHORE_EINPUT, "%s: the size of tensor %s overflows", w->directory, decls[i].name);
         if (shard_bytes && in_shard && bytes > shard_bytes - (in_shard < shard_bytes ? in_shard : shard_bytes)) {
             w->nshards++;
             in_shard = 0;
         }
-        w->tensors[i] = (struct placed){.shard = w->nshards - 1, .elems = elems, .offset = in_shard};
+        w->tensors[i] = (struct placed){.type = decls[i].type, .shard = w->nshards - 1, .elems = elems};
         in_shard += bytes;
     }
     return 0;
 }
 
 int shore__st_writer_open(const char *directory, const struct shore__st_decl *tensors, uint32_t ntensors,
-                          enum shore__st_type type, uint64_t shard_bytes, struct shore__st_writer **out,
-                          struct shore_diag *diag) {
+                          uint64_t shard_bytes, struct shore__st_writer **out, struct shore_diag *diag) {
     uint64_t total = 0;
-    if (type != SHORE__ST_F32 && type != SHORE__ST_BF16 && type != SHORE__ST_F16)
-        return shore__fail(diag, SHORE_EUSAGE, "%s: tensors are written as F32, BF16 or F16 only", directory);
+    for (uint32_t i = 0; i < ntensors; i++)
+        if (tensors[i].type != SHORE__ST_F32 && tensors[i].type != SHORE__ST_BF16 && tensors[i].type != SHORE__ST_F16)
+            return shore__fail(diag, SHORE_EUSAGE, "%s: tensors are written as F32, BF16 or F16 only", directory);
     struct shore__st_writer *w = calloc(1, sizeof *w);
     if (!w) return shore__fail(diag, -ENOMEM, "%s: out of memory", directory);
-    w->type = type;
-    w->size = type == SHORE__ST_F32 ? 4 : 2;
     w->ntensors = ntensors;
     w->directory = strdup(directory);
     w->tensors = calloc(ntensors + 1u, sizeof *w->tensors);
@@ -149,7 +162,7 @@ int shore__st_writer_open(const char *directory, const struct shore__st_decl *te
         rc = shore__fail(diag, -ENOMEM, "%s: out of memory", directory);
     if (rc == 0 && w->nshards > 1) w->index = json_object();
     for (uint32_t shard = 0; rc == 0 && shard < w->nshards; shard++)
-        rc = begin_shard(w, tensors, type, shard, diag);
+        rc = begin_shard(w, tensors, shard, diag);
     if (rc == 0 && w->index) {
         json_t *map = w->index;
         w->index = json_pack("{s:{s:I}, s:o}", "metadata", "total_size", (json_int_t)total, "weight_map", map);
@@ -169,16 +182,17 @@ int shore__st_writer_put(struct shore__st_writer *w, uint32_t tensor, uint64_t f
     if (tensor >= w->ntensors || first > t->elems || count > t->elems - first)
         return shore__fail(diag, SHORE_EUSAGE, "%s: elements outside tensor number %u", w->directory, tensor);
     const struct shore__atomic *file = &w->shards[t->shard];
-    if (w->size == 4) {
+    const size_t size = size_of(t->type);
+    if (size == 4) {
         int rc = shore__write_at(file->fd, data, count * 4, t->offset + first * 4, file->path, diag);
         if (rc) return rc;
     }
     uint16_t block[16384];
-    for (uint64_t done = 0; w->size == 2 && done < count;) {
+    for (uint64_t done = 0; size == 2 && done < count;) {
         size_t n = count - done < 16384 ? (size_t)(count - done) : 16384;
         for (size_t i = 0; i < n; i++)
             block[i] =
-                w->type == SHORE__ST_F16 ? shore__f32_to_f16(data[done + i]) : shore__f32_to_bf16(data[done + i]);
+                t->type == SHORE__ST_F16 ? shore__f32_to_f16(data[done + i]) : shore__f32_to_bf16(data[done + i]);
         int rc = shore__write_at(file->fd, block, n * 2, t->offset + (first + done) * 2, file->path, diag);
         if (rc) return rc;
         done += n;

@@ -193,8 +193,9 @@ static int open_writer(struct job *job, const char *directory, struct shore_diag
                 d->rank = tensor->matrix ? 2 : 1;
                 d->shape[0] = part->transposed ? tensor->cols : part->rows;
                 d->shape[1] = part->transposed ? part->rows : tensor->cols;
+                d->type = job->type;
             }
-    int rc = shore__st_writer_open(directory, decls, n, job->type, job->shard_bytes, &job->writer, diag);
+    int rc = shore__st_writer_open(directory, decls, n, job->shard_bytes, &job->writer, diag);
     free(decls);
     return rc;
 }

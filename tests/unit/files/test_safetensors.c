@@ -219,9 +219,15 @@ static void halves_are_widened(void **state) {
     shore__safetensors_close(st);
 }
 
-static const struct shore__st_decl decls[] = {{"b", 2, {100, 700}}, {"a.\"\xC3\xA9", 1, {33}}, {"c", 0, {0}}};
+static struct shore__st_decl decls[] = {
+    {.name = "b", .rank = 2, .shape = {100, 700}}, {.name = "a.\"\xC3\xA9", .rank = 1, .shape = {33}}, {.name = "c"}};
 
-static void write_model(enum shore__st_type type, uint64_t shard_bytes) {
+static void declare(enum shore__st_type first, enum shore__st_type others) {
+    for (int i = 0; i < 3; i++)
+        decls[i].type = i ? others : first;
+}
+
+static void write_model(uint64_t shard_bytes) {
     struct shore__st_writer *w;
     struct shore_diag diag = {{0}};
     float *data = malloc(70000 * sizeof *data);
@@ -229,7 +235,7 @@ static void write_model(enum shore__st_type type, uint64_t shard_bytes) {
     for (int i = 0; i < 70000; i++)
         data[i] = (float)(i % 251) - 100;
     empty_model();
-    assert_int_equal(shore__st_writer_open(model, decls, 3, type, shard_bytes, &w, &diag), 0);
+    assert_int_equal(shore__st_writer_open(model, decls, 3, shard_bytes, &w, &diag), 0);
     assert_int_equal(shore__st_writer_put(w, 2, 0, 1, data, &diag), 0);
     assert_int_equal(shore__st_writer_put(w, 0, 30000, 40000, data + 30000, &diag), 0);
     assert_int_equal(shore__st_writer_put(w, 1, 0, 33, data, &diag), 0);
@@ -247,7 +253,8 @@ static void what_is_written_is_read(void **state) {
         for (size_t s = 0; s < 3; s++) {
             struct shore__safetensors *st;
             struct shore_diag diag = {{0}};
-            write_model((enum shore__st_type)type, shards[s]);
+            declare((enum shore__st_type)type, (enum shore__st_type)type);
+            write_model(shards[s]);
             assert_int_equal(shore__safetensors_open(model, &st, &diag), 0);
             assert_int_equal(st->nfiles, s == 0 ? 1 : s == 1 ? 3 : type == SHORE__ST_F32 ? 2 : 1);
             assert_int_equal(st->ntensors, 3);
@@ -265,22 +272,48 @@ static void what_is_written_is_read(void **state) {
     free(out);
 }
 
+/* The narrow ones are declared first. */
+static void types_may_be_mixed(void **state) {
+    struct shore__safetensors *st;
+    struct shore_diag diag = {{0}};
+    float out[33];
+    declare(SHORE__ST_BF16, SHORE__ST_F32);
+    write_model(0);
+    assert_int_equal(shore__safetensors_open(model, &st, &diag), 0);
+    const struct shore__st_tensor *wide = shore__safetensors_find(st, decls[1].name),
+                                  *narrow = shore__safetensors_find(st, "b");
+    assert_int_equal(wide->type, SHORE__ST_F32);
+    assert_int_equal(narrow->type, SHORE__ST_BF16);
+    assert_int_equal(wide->offset % 4, 0);
+    assert_true(wide->offset < narrow->offset);
+    assert_int_equal(shore__safetensors_read(st, wide, 0, 33, out, &diag), 0);
+    for (int i = 0; i < 33; i++)
+        assert_true(out[i] == (float)i - 100);
+    assert_int_equal(shore__safetensors_read(st, narrow, 69999, 1, out, &diag), 0);
+    assert_true(out[0] == (float)(69999 % 251) - 100);
+    shore__safetensors_close(st);
+}
+
 static void an_unfinished_model_leaves_nothing(void **state) {
     struct shore__st_writer *w;
     struct shore_diag diag = {{0}};
-    static const struct shore__st_decl twice[] = {{"a", 1, {1}}, {"a", 1, {1}}},
-                                       vast = {"a", 2, {1u << 31, UINT64_MAX}};
+    declare(SHORE__ST_F32, SHORE__ST_F32);
+    static const struct shore__st_decl twice[] = {{.name = "a", .rank = 1, .shape = {1}},
+                                                  {.name = "a", .rank = 1, .shape = {1}}},
+                                       vast = {.name = "a", .rank = 2, .shape = {1u << 31, UINT64_MAX}};
     empty_model();
-    assert_int_equal(shore__st_writer_open(model, decls, 3, SHORE__ST_F32, 0, &w, &diag), 0);
+    assert_int_equal(shore__st_writer_open(model, decls, 3, 0, &w, &diag), 0);
     assert_int_equal(shore__st_writer_finish(w, &diag), SHORE_EUSAGE);
     assert_non_null(strstr(diag.text, "0 of its 70000"));
-    assert_int_equal(shore__st_writer_open(model, decls, 3, SHORE__ST_F32, 1, &w, &diag), 0);
+    assert_int_equal(shore__st_writer_open(model, decls, 3, 1, &w, &diag), 0);
     shore__st_writer_abort(w);
-    assert_int_equal(shore__st_writer_open(model, twice, 2, SHORE__ST_F32, 0, &w, &diag), SHORE_EINPUT);
-    assert_int_equal(shore__st_writer_open(model, twice, 2, SHORE__ST_F32, 1, &w, &diag), SHORE_EINPUT);
-    assert_int_equal(shore__st_writer_open(model, &vast, 1, SHORE__ST_F32, 0, &w, &diag), SHORE_EINPUT);
-    assert_int_equal(shore__st_writer_open(model, decls, 3, SHORE__ST_BYTE, 0, &w, &diag), SHORE_EUSAGE);
-    assert_true(shore__st_writer_open("/nonexistent", decls, 3, SHORE__ST_F32, 0, &w, &diag) < 0);
+    assert_int_equal(shore__st_writer_open(model, twice, 2, 0, &w, &diag), SHORE_EINPUT);
+    assert_int_equal(shore__st_writer_open(model, twice, 2, 1, &w, &diag), SHORE_EINPUT);
+    assert_int_equal(shore__st_writer_open(model, &vast, 1, 0, &w, &diag), SHORE_EINPUT);
+    declare(SHORE__ST_F32, SHORE__ST_BYTE);
+    assert_int_equal(shore__st_writer_open(model, decls, 3, 0, &w, &diag), SHORE_EUSAGE);
+    declare(SHORE__ST_F32, SHORE__ST_F32);
+    assert_true(shore__st_writer_open("/nonexistent", decls, 3, 0, &w, &diag) < 0);
     assert_int_equal(rmdir(model), 0);
     assert_int_equal(mkdir(model, 0700), 0);
 }
@@ -293,6 +326,7 @@ int main(void) {
         cmocka_unit_test(links_as_in_a_cache_are_followed),
         cmocka_unit_test(halves_are_widened),
         cmocka_unit_test(what_is_written_is_read),
+        cmocka_unit_test(types_may_be_mixed),
         cmocka_unit_test(an_unfinished_model_leaves_nothing),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -171,7 +171,7 @@ static void write_declared(const char *directory, const struct declared *d, uint
     struct shore_diag diag = {{0}};
     struct shore__st_writer *w = NULL;
     assert_int_equal(mkdir(directory, 0755), 0);
-    assert_ok(shore__st_writer_open(directory, d->decls, d->count, SHORE__ST_F32, 0, &w, &diag));
+    assert_ok(shore__st_writer_open(directory, d->decls, d->count, 0, &w, &diag));
     for (uint32_t i = 0; i < d->count; i++) {
         uint64_t n = 1;
         for (uint32_t k = 0; k < d->decls[i].rank; k++)
@@ -207,7 +207,7 @@ static void says_which_tensor_does_not_fit(void **state) {
     d.decls[qkv] = d.decls[--d.count];
     refused(m, &d, "the tensor transformer.h.1.attn.c_attn.weight is missing");
     d = declare(m);
-    d.decls[d.count++] = (struct shore__st_decl){"transformer.h.2.\x1b[31mln", 1, {3}};
+    d.decls[d.count++] = (struct shore__st_decl){.name = "transformer.h.2.\x1b[31mln", .rank = 1, .shape = {3}};
     refused(m, &d, "the tensor transformer.h.2.\\x1b[31mln is not part of a gpt2 model");
     d = declare(m);
     d.decls[index_of(&d, "transformer.ln_f.bias")].rank = 2;
@@ -223,8 +223,8 @@ static void takes_names_as_files_have_them(void **state) {
     struct declared d = declare(m);
     for (uint32_t i = 0; i < d.count; i++)
         d.decls[i].name += strlen("transformer.");
-    d.decls[d.count++] = (struct shore__st_decl){"h.0.attn.masked_bias", 1, {1}};
-    d.decls[d.count++] = (struct shore__st_decl){"lm_head.weight", 2, {1031, 96}};
+    d.decls[d.count++] = (struct shore__st_decl){.name = "h.0.attn.masked_bias", .rank = 1, .shape = {1}};
+    d.decls[d.count++] = (struct shore__st_decl){.name = "lm_head.weight", .rank = 2, .shape = {1031, 96}};
     write_declared("bare", &d, index_of(&d, "h.0.attn.masked_bias"), 0, -1e4f);
     assert_ok(shore__source_directory(m, "bare", &source, &diag));
     shore__source_close(source);
