@@ -18,7 +18,7 @@ static void describe_volume(const struct shore__run *run, const struct shore__pr
     json_object_set_new(o, "place", json_integer(desc->drive));
     json_object_set_new(o, "generation", json_integer((json_int_t)desc->generation));
     json_object_set_new(o, "segments", json_integer(desc->segments));
-    json_object_set_new(o, "share", json_real((double)desc->segments / (double)run->model->layout->segments));
+    json_object_set_new(o, "share", json_real((double)desc->segments / (double)run->layout->segments));
     json_object_set_new(o, "extents", json_integer(desc->nextents));
     json_object_set_new(o, "size_bytes", json_integer((json_int_t)p->size_bytes));
     json_object_set_new(o, "scratch_bytes", json_integer((json_int_t)desc->scratch_bytes));

@@ -248,7 +248,8 @@ static void tell_budget(const struct shore__run *run) {
     struct shore__needs needs;
     char least[32];
     const struct shore__settings *s = &run->settings;
-    if (shore__train_needs(s, run->model, &needs, NULL) || s->memory_bytes >= needs.minimum_bytes) return;
+    if (!run->model || shore__train_needs(s, run->model, &needs, NULL) || s->memory_bytes >= needs.minimum_bytes)
+        return;
     shore__cli_say("training on %zu drives needs a budget of %s at least, more than the run's: --memory gives it",
                    s->drives.count, shore__format_size_up(needs.minimum_bytes, least, sizeof least));
 }

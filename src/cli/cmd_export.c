@@ -6,6 +6,7 @@
 struct args {
     char *out;
     unsigned dtype;
+    bool dtype_given;
     struct shore__strings moved;
     uint64_t memory, shard;
     bool quiet;
@@ -15,9 +16,11 @@ struct args {
 #define CHOICE(...) SHORE__CHOICE(struct args, __VA_ARGS__)
 static const struct shore__option options[] = {
     OPTION(TEXT, "out", out, "DIR", "the directory to make; it appears whole or not at all"),
-    CHOICE("dtype", dtype, "bf16|fp32|fp16",
-           "bf16: as the run computes with them, rounded, ties away from zero; fp32: the exact master weights; fp16: "
-           "these rounded to the nearest, an error where one is too large"),
+    CHOICE(
+        "dtype", dtype, "bf16|fp32|fp16",
+        "bf16: as the run computes with them, rounded, ties away from zero; fp32: the exact master weights; fp16: "
+        "these rounded to the nearest, an error where one is too large; of a run that another program made, otherwise "
+        "each as that program computes with it"),
     OPTION(SIZE, "shard-size", shard, "SIZE", "of the files that the weights are split into (default 5GiB)"),
     OPTION(SIZE, "memory", memory, "SIZE", "the budget; otherwise little is taken"),
     SHORE__MOVED_OPTION(struct args, moved),
@@ -56,15 +59,28 @@ static int export(const char *path, const struct args *a) {
     if (!a->out) return shore__cli_fail(shore__fail(&diag, SHORE_EUSAGE, "where to? Give --out DIR"), &diag);
     if (!shore__is_run(path) && !shore__run_is_half_replaced(path))
         return shore__cli_fail(shore__not_a_run(path, &diag), &diag);
-    int rc = shore__cli_open(path, &a->moved, NULL, NULL, &o, &diag);
+    int rc = shore__cli_open_run(path, &a->moved, true, &o, &diag);
     if (rc) return shore__cli_fail(rc, &diag);
     rc = buffers_within(a, &buffers, &diag);
     if (!rc) shore__cli_catch_signals("longshore: stopping; once more stops at once\n");
-    if (!rc)
+    if (!rc && !o.model) {
+        const struct shore__exporting e = {
+            .fleet = o.fleet,
+            .contents = o.run->contents,
+            .step = o.step,
+            .type = a->dtype_given ? &types[a->dtype] : NULL,
+            .memory_bytes = buffers,
+            .shard_bytes = a->shard,
+            .progress = shore__cli_work,
+            .progress_ctx = a->quiet ? NULL : (void *)"exporting",
+        };
+        rc = shore__export_contents(&e, a->out, &diag);
+    } else if (!rc)
         rc = shore__export(o.fleet, o.model, o.tokenizer, o.step, a->out, types[a->dtype], buffers, a->shard,
                            shore__cli_work, a->quiet ? NULL : (void *)"exporting", &diag);
     shore__cli_progress_end();
-    if (!rc) printf("step %llu exported as %s to %s\n", (unsigned long long)o.step, names[a->dtype], a->out);
+    const char *as = o.model || a->dtype_given ? names[a->dtype] : "it was computed with";
+    if (!rc) printf("step %llu exported as %s to %s\n", (unsigned long long)o.step, as, a->out);
     shore__cli_close(&o);
     return rc ? shore__cli_fail_opened(rc, &diag) : SHORE__EXIT_DONE;
 }
@@ -73,8 +89,10 @@ int shore__cli_export(int argc, char **argv) {
     struct args a = {0};
     struct shore__parsed parsed;
     int code;
-    if (shore__cli_begin(&line, argc, argv, &a, &parsed, "which run? longshore export RUN --out DIR", &code))
+    if (shore__cli_begin(&line, argc, argv, &a, &parsed, "which run? longshore export RUN --out DIR", &code)) {
+        a.dtype_given = shore__option_given(&line, &parsed, "dtype");
         code = export(parsed.positional[0], &a);
+    }
     free(a.out);
     shore__strings_free(&a.moved);
     return code;

@@ -49,8 +49,7 @@ static int print_digest(struct shore__run *run, const struct args *a, bool *open
         shore__run_fleet_options(&run->settings, 0, false, &fleet_options);
         shore__transfer_rings(&fleet_options);
         shore__resident_bytes(&now, &peak);
-        rc = shore__budget_measured(a->memory, peak + shore__transfer_fleet_bytes(run->model->layout, &fleet_options),
-                                    diag);
+        rc = shore__budget_measured(a->memory, peak + shore__transfer_fleet_bytes(run->layout, &fleet_options), diag);
     }
     if (!rc) rc = shore__cli_open_fleet(run, a->accept, &fleet, diag);
     *opened = !rc;
@@ -73,28 +72,41 @@ static int print_digest(struct shore__run *run, const struct args *a, bool *open
 /* ---- the explanation ----------------------------------------------------------------------------------------------
  */
 
+static void explain_model(struct shore__run *run, json_t *o) {
+    char text[160];
+    json_object_set_new(o, "model", shore__arch_to_json(&run->model->arch));
+    shore__run_tokenizer_text(run, text, sizeof text);
+    json_object_set_new(o, "tokenizer", json_string(text));
+    json_object_set_new(o, "emulated", json_boolean(shore__settings_emulated(&run->settings)));
+    json_object_set_new(o, "train_tokens",
+                        json_integer(run->train ? (json_int_t)shore__dataset_tokens(run->train) : 0));
+    json_object_set_new(o, "val_tokens", json_integer(run->val ? (json_int_t)shore__dataset_tokens(run->val) : 0));
+    json_object_set_new(o, "bad_rows", json_integer((json_int_t)shore__run_bad_rows(run)));
+}
+
+static void explain_contents(const struct shore__contents *c, json_t *o) {
+    json_object_set(o, "program", c->program);
+    json_object_set_new(o, "blocks", shore__contents_to_json(c));
+}
+
 static json_t *explanation(struct shore__run *run) {
-    char fleet[33], text[160];
+    char fleet[33];
     snprintf(fleet, sizeof fleet, "%016llx%016llx", (unsigned long long)run->fleet_id[0],
              (unsigned long long)run->fleet_id[1]);
     json_t *o = json_object();
     json_object_set_new(o, "run", shore__clean_json(run->path, strlen(run->path)));
     json_object_set_new(o, "step", json_integer((json_int_t)run->hint_step));
-    json_object_set_new(o, "steps", json_integer((json_int_t)run->settings.steps));
+    if (run->model) json_object_set_new(o, "steps", json_integer((json_int_t)run->settings.steps));
     json_object_set_new(o, "fleet", json_string(fleet));
     json_object_set_new(o, "generation", json_integer((json_int_t)run->generation));
-    json_object_set_new(o, "processor", json_string(run->processor));
-    json_object_set_new(o, "parameters", json_integer((json_int_t)run->model->parameters));
-    json_object_set_new(o, "segments", json_integer((json_int_t)run->model->layout->segments));
-    json_object_set_new(o, "model", shore__arch_to_json(&run->model->arch));
-    shore__run_tokenizer_text(run, text, sizeof text);
-    json_object_set_new(o, "tokenizer", json_string(text));
-    json_object_set_new(o, "emulated", json_boolean(shore__settings_emulated(&run->settings)));
-    json_object_set_new(o, "settings", shore__settings_to_json(&run->settings));
-    json_object_set_new(o, "train_tokens",
-                        json_integer(run->train ? (json_int_t)shore__dataset_tokens(run->train) : 0));
-    json_object_set_new(o, "val_tokens", json_integer(run->val ? (json_int_t)shore__dataset_tokens(run->val) : 0));
-    json_object_set_new(o, "bad_rows", json_integer((json_int_t)shore__run_bad_rows(run)));
+    if (run->model) json_object_set_new(o, "processor", json_string(run->processor));
+    json_object_set_new(o, "parameters", json_integer((json_int_t)run->layout->elems));
+    json_object_set_new(o, "segments", json_integer((json_int_t)run->layout->segments));
+    if (run->model)
+        explain_model(run, o);
+    else
+        explain_contents(run->contents, o);
+    json_object_set_new(o, "settings", shore__run_settings_json(run));
     json_object_set_new(o, "changes", run->changes ? json_incref(run->changes) : json_array());
     return o;
 }
@@ -127,31 +139,53 @@ static void print_identity(const json_t *settings) {
     }
 }
 
-static int explain(struct shore__run *run, const struct args *a) {
+static void print_model(const struct shore__run *run, const json_t *o) {
     const struct shore__settings *s = &run->settings;
     const struct shore__arch *arch = &run->model->arch;
+    char escaped[512];
+    printf("run %s: step %llu of %llu%s\n", shore__escape(run->path, strlen(run->path), escaped, sizeof escaped),
+           (unsigned long long)run->hint_step, (unsigned long long)s->steps,
+           run->hint_step >= s->steps ? ", finished" : "");
+    printf("model: %s, %u layers of width %u, %u heads (%u for keys), vocabulary %u, %llu parameters\n",
+           arch->model_type, arch->n_layer, arch->d_model, arch->n_head, arch->n_kv_head, arch->vocab,
+           (unsigned long long)run->model->parameters);
+    printf("tokenizer: %s\n", json_string_value(json_object_get(o, "tokenizer")));
+    printf("data: %llu tokens to train on, %llu to validate on\n",
+           (unsigned long long)(run->train ? shore__dataset_tokens(run->train) : 0),
+           (unsigned long long)(run->val ? shore__dataset_tokens(run->val) : 0));
+    if (shore__run_bad_rows(run))
+        printf("bad rows: %llu, skipped when the data were read\n", (unsigned long long)shore__run_bad_rows(run));
+    printf("last trained on: %s\n", run->processor);
+    if (shore__settings_emulated(s))
+        printf("emulated: the times of its steps are those of %s\n",
+               shore__escape(s->emulate, strlen(s->emulate), escaped, sizeof escaped));
+}
+
+static void print_contents(const struct shore__run *run) {
+    const struct shore__contents *c = run->contents;
+    const char *maker = shore__contents_maker(c);
+    char escaped[512];
+    printf("run %s: step %llu\n", shore__escape(run->path, strlen(run->path), escaped, sizeof escaped),
+           (unsigned long long)run->hint_step);
+    printf("made by: %s\n", shore__escape(maker, strlen(maker), escaped, sizeof escaped));
+    printf("tensors: %u in %u blocks, %llu parameters\n", c->nshapes, run->layout->nblocks,
+           (unsigned long long)run->layout->elems);
+}
+
+static int explain(struct shore__run *run, const struct args *a) {
+    const struct shore__settings *s = &run->settings;
     json_t *o = explanation(run), *volumes = json_array();
     char escaped[512], size[32];
     struct shore_diag diag = {{0}};
     if (!a->json) {
-        printf("run %s: step %llu of %llu%s\n", shore__escape(run->path, strlen(run->path), escaped, sizeof escaped),
-               (unsigned long long)run->hint_step, (unsigned long long)s->steps,
-               run->hint_step >= s->steps ? ", finished" : "");
-        printf("model: %s, %u layers of width %u, %u heads (%u for keys), vocabulary %u, %llu parameters\n",
-               arch->model_type, arch->n_layer, arch->d_model, arch->n_head, arch->n_kv_head, arch->vocab,
-               (unsigned long long)run->model->parameters);
-        printf("tokenizer: %s\n", json_string_value(json_object_get(o, "tokenizer")));
-        printf("data: %llu tokens to train on, %llu to validate on\n",
-               (unsigned long long)(run->train ? shore__dataset_tokens(run->train) : 0),
-               (unsigned long long)(run->val ? shore__dataset_tokens(run->val) : 0));
-        if (shore__run_bad_rows(run))
-            printf("bad rows: %llu, skipped when the data were read\n", (unsigned long long)shore__run_bad_rows(run));
-        printf("last trained on: %s\n", run->processor);
-        if (shore__settings_emulated(s))
-            printf("emulated: the times of its steps are those of %s\n",
-                   shore__escape(s->emulate, strlen(s->emulate), escaped, sizeof escaped));
+        if (run->model)
+            print_model(run, o);
+        else
+            print_contents(run);
         print_identity(json_object_get(o, "settings"));
-        printf("budget: %s\nvolumes:\n", shore__format_size(s->memory_bytes, size, sizeof size));
+        if (run->model || s->memory_bytes)
+            printf("budget: %s\n", shore__format_size(s->memory_bytes, size, sizeof size));
+        puts("volumes:");
     }
     for (size_t i = 0; i < s->drives.count; i++) {
         json_t *drive = shore__cli_drive_json(run, i);
@@ -201,7 +235,7 @@ int shore__cli_inspect(int argc, char **argv) {
     if (!rc && a.digest) rc = print_digest(run, &a, &opened, &diag);
     if (!rc && !a.digest) {
         struct shore_diag damaged; /* then its name is all that is said */
-        shore__run_tokenizer(run, &damaged);
+        if (run->model) shore__run_tokenizer(run, &damaged);
         code = explain(run, &a);
     }
     if (rc) code = opened ? shore__cli_fail_opened(rc, &diag) : shore__cli_fail(rc, &diag);

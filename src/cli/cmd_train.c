@@ -335,7 +335,8 @@ static int resumed_run(const struct shore__train_args *args, const struct shore_
     if (!rc) rc = shore__run_open(args->resume, true, moved->count ? moved : NULL, &run, &diag);
     if (rc) return shore__cli_fail(rc, &diag);
     struct shore__settings *s = &run->settings;
-    if (run->no_data)
+    rc = shore__run_refuse_contents(run, &diag);
+    if (!rc && run->no_data)
         rc = shore__fail(&diag, run->no_data_rc, "%s; a new run on the same data makes the same file", run->no_data);
     bool without_data = !run->train;
     if (!rc && without_data) rc = name_data(args, run, &diag);

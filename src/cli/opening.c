@@ -28,7 +28,7 @@ int shore__cli_open_fleet(struct shore__run *run, const uint64_t *accept_step, s
     options.accept_step = accept_step;
     options.read_only = true;
     options.note = shore__cli_note;
-    return shore_fleet_open(run->model->layout, &options, out, diag);
+    return shore_fleet_open(run->layout, &options, out, diag);
 }
 
 int shore__cli_copy_budget(struct shore__run *run, uint64_t asked, uint32_t more, struct shore_diag *diag) {
@@ -39,11 +39,12 @@ int shore__cli_copy_budget(struct shore__run *run, uint64_t asked, uint32_t more
     shore__transfer_rings(&options);
     shore__resident_bytes(&now, &peak);
     run->copy_memory_bytes = asked;
-    return shore__budget_measured(asked, shore__copy_bytes(run->model->layout, &options, more, peak), diag);
+    return shore__budget_measured(asked, shore__copy_bytes(run->layout, &options, more, peak), diag);
 }
 
-static int open_run(const char *path, const struct shore__strings *moved, struct shore__opened *out,
-                    struct shore_diag *diag) {
+int shore__cli_open_run(const char *path, const struct shore__strings *moved, bool of_any_program,
+                        struct shore__opened *out, struct shore_diag *diag) {
+    *out = (struct shore__opened){0};
     int rc = shore__run_open(path, false, moved && moved->count ? moved : NULL, &out->run, diag);
     if (rc) return rc;
     if (out->run->note) shore__cli_say("%s", out->run->note);
@@ -51,15 +52,15 @@ static int open_run(const char *path, const struct shore__strings *moved, struct
     out->fp32 = out->run->settings.fp32;
     out->products = out->run->settings.products;
     out->threads = out->run->settings.threads;
-    rc = shore__run_tokenizer(out->run, diag);
-    if (rc) return rc;
+    if (!of_any_program) rc = shore__run_refuse_contents(out->run, diag);
+    if (out->model) rc = shore__run_tokenizer(out->run, diag);
     out->tokenizer = out->run->tokenizer;
-    rc = shore__cli_open_fleet(out->run, NULL, &out->fleet, diag);
-    if (rc) return rc;
+    if (!rc) rc = shore__cli_open_fleet(out->run, NULL, &out->fleet, diag);
     struct shore_fleet_info info = {.size = sizeof info};
-    shore_fleet_info(out->fleet, &info);
+    if (!rc) shore_fleet_info(out->fleet, &info);
     out->step = info.step;
-    return 0;
+    if (rc) shore__cli_close(out);
+    return rc;
 }
 
 static int open_directory(const char *path, const char *tokenizer, const struct shore__strings *data,
@@ -86,7 +87,7 @@ int shore__cli_open(const char *path, const struct shore__strings *moved, const 
     } else if (tokenizer && (shore__is_run(path) || shore__run_is_half_replaced(path)))
         rc = shore__fail(diag, SHORE_EUSAGE, "--tokenizer is for a model directory: the run %s has its own", escaped);
     else if (shore__is_run(path) || shore__run_is_half_replaced(path))
-        rc = open_run(path, moved, out, diag);
+        rc = shore__cli_open_run(path, moved, false, out, diag);
     else if (shore__run_is_unmade(path))
         rc = shore__not_a_run(path, diag);
     else if (moved && moved->count)

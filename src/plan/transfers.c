@@ -29,19 +29,9 @@ uint64_t shore__copy_in_pieces_bytes(const struct shore_layout *layout, const st
     return peak + 2 * shore__transfer_fleet_bytes(layout, options) + pieces_bytes;
 }
 
-static uint64_t widest_transposed(const struct shore__model *m) {
-    uint64_t widest = 1;
-    for (uint32_t b = 0; b < m->nblocks; b++)
-        for (uint32_t t = 0; t < m->blocks[b].ntensors; t++)
-            for (uint32_t i = 0; i < m->blocks[b].tensors[t].nparts; i++)
-                if (m->blocks[b].tensors[t].parts[i].transposed && m->blocks[b].tensors[t].cols > widest)
-                    widest = m->blocks[b].tensors[t].cols;
-    return widest;
-}
-
 /* A third for what is fetched, the rest for tiles and their columns: those of a narrow tile are at most all of it. */
-struct shore__export_plan shore__plan_export(const struct shore__model *m, uint64_t bytes) {
-    uint64_t third = bytes / 3, widest = widest_transposed(m);
+struct shore__export_plan shore__plan_export(uint64_t widest, uint64_t bytes) {
+    uint64_t third = bytes / 3;
     uint64_t segments = third / (SHORE_SEGMENT_ELEMS * sizeof(float));
     return (struct shore__export_plan){
         .segments = segments < 1     ? 1

@@ -22,12 +22,12 @@ uint64_t shore__copy_in_pieces_bytes(const struct shore_layout *layout, const st
                                      uint64_t pieces_bytes, uint64_t peak);
 
 /* An export: segments that are fetched at once, and elements of a tile of a tensor that is transposed (and of its
- * columns, put together). bytes: of all three. */
+ * columns, put together). widest: row of one as it is stored; bytes: of all three. */
 struct shore__export_plan {
     uint32_t segments;
     uint64_t tile_elems;
 };
-struct shore__export_plan shore__plan_export(const struct shore__model *m, uint64_t bytes);
+struct shore__export_plan shore__plan_export(uint64_t widest, uint64_t bytes);
 /* What a process needs that has held so much: beside the buffers, and with the least of them. */
 uint64_t shore__export_beside_bytes(uint64_t resident, uint64_t peak);
 #define SHORE__EXPORT_LEAST_BYTES (UINT64_C(8) << 20)

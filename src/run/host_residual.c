@@ -85,7 +85,7 @@ static int write_file(const char *path, unsigned char *head, uint64_t segments, 
 
 int shore__residual_save(struct shore__run *run, uint64_t step, const unsigned char digest[16],
                          const uint16_t *residual, struct shore_diag *diag) {
-    uint64_t segments = run->model->layout->segments;
+    uint64_t segments = run->layout->segments;
     char *path = shore__path_join(run->path, NAME);
     unsigned char *head = malloc(head_bytes(segments));
     int rc = path && head ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
@@ -116,7 +116,7 @@ static int read_segments(int fd, const char *path, const unsigned char *head, ui
 
 int shore__residual_load(struct shore__run *run, uint64_t step, const unsigned char digest[16], uint16_t *residual,
                          bool *found, struct shore_diag *diag) {
-    uint64_t segments = run->model->layout->segments;
+    uint64_t segments = run->layout->segments;
     unsigned char wanted[HEADER_BYTES], *head = malloc(head_bytes(segments));
     char *path = shore__path_join(run->path, NAME);
     int rc = head && path ? 0 : shore__fail(diag, -ENOMEM, "out of memory"), fd = -1;

@@ -4,7 +4,11 @@
 
 #include "run/standing.h"
 
+/* Of run.json: of a run of a model and texts, and of one that another program made. */
 #define SHORE__RUN_VERSION 1
+#define SHORE__RUN_VERSION_OF_CONTENTS 2
+/* Of a run that another program made: how large it is, is that one's to say; that one is stored, ours. */
+#define SHORE__MOMENTUM_OF_PROGRAM 0.5
 
 /* A token file as run.json records it. */
 struct shore__token_record {

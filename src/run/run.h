@@ -2,7 +2,8 @@
  * lies. Used by train, infer and the command line.
  *
  *   RUN/run.json        settings, model config, fleet id, drives, token counts, processor kind, where RUN is; changes
- *                       by step; its presence makes the directory a run
+ *                       by step; its presence makes the directory a run. Of a run that another program made
+ *                       (longshore/run.h): its tensors and what the program has left, without what is of texts
  *   RUN/config.json     the model, as Hugging Face writes it
  *   RUN/tokenizer...    copies, so that the run stands alone
  *   RUN/tokens.bin, RUN/val.bin
@@ -15,6 +16,7 @@
 
 #include "files/safetensors.h"
 #include "model/model.h"
+#include "run/contents.h"
 #include "run/settings.h"
 #include "text/dataset.h"
 
@@ -24,7 +26,9 @@ struct shore__run {
     char *path, *word; /* word: the path as a shell takes it */
     int lock_fd;       /* flock on the directory: two processes do not train one run; -1 when opened for reading */
     struct shore__settings settings;
-    struct shore__model *model;
+    struct shore__model *model;         /* NULL: of a run that another program made */
+    struct shore__contents *contents;   /* of that; NULL: of a run of a model */
+    const struct shore_layout *layout;  /* of either */
     struct shore__tokenizer *tokenizer; /* NULL until shore__run_tokenizer() */
     struct shore__dataset *train, *val; /* NULL: none (train: an import without data) */
     uint64_t fleet_id[2];
@@ -115,6 +119,10 @@ uint64_t shore__run_bad_rows(const struct shore__run *run);
 /* Gives a run that was imported without data the data that its settings name by now (data, val_data, val_share,
  * epochs), and records it. If it fails, the run is as it was. */
 int shore__run_take_data(struct shore__run *run, shore__progress_fn progress, void *ctx, struct shore_diag *diag);
+/* SHORE_EUSAGE for a run that another program made: it goes on with it there. */
+int shore__run_refuse_contents(const struct shore__run *run, struct shore_diag *diag);
+/* Settings as run.json has them: of a run that another program made, those that say something of it. */
+json_t *shore__run_settings_json(const struct shore__run *run);
 /* Records settings that changed on resume (rewrites run.json atomically). */
 int shore__run_record_change(struct shore__run *run, uint64_t step, const char *what, struct shore_diag *diag);
 /* Is this path a run directory? */
@@ -146,6 +154,20 @@ int shore__import(struct shore_fleet *fleet, const struct shore__model *m, struc
 int shore__export(struct shore_fleet *fleet, const struct shore__model *m, const struct shore__tokenizer *tokenizer,
                   uint64_t step, const char *directory, enum shore__st_type type, uint64_t memory_bytes,
                   uint64_t shard_bytes, shore__progress_fn progress, void *ctx, struct shore_diag *diag);
+
+/* The same of any tensors. */
+struct shore__exporting {
+    struct shore_fleet *fleet;
+    const struct shore__contents *contents;
+    uint64_t step;
+    const enum shore__st_type *type; /* of all; NULL: each as its shape says */
+    uint64_t memory_bytes, shard_bytes;
+    int (*describe)(void *ctx, const char *directory, struct shore_diag *diag); /* what else goes there; may be NULL */
+    void *describe_ctx;
+    shore__progress_fn progress;
+    void *progress_ctx;
+};
+int shore__export_contents(const struct shore__exporting *e, const char *directory, struct shore_diag *diag);
 
 /* Another placement: the state moves to these drives. */
 struct shore__placing {

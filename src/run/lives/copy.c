@@ -113,7 +113,7 @@ static int run(struct copy *c, shore__progress_fn progress, void *ctx, struct sh
 bool shore__copy_is_tight(const struct shore__run *run, struct shore_fleet_options *fleet) {
     uint64_t budget = run->copy_memory_bytes ? run->copy_memory_bytes : run->settings.memory_bytes, now, peak;
     shore__resident_bytes(&now, &peak);
-    return budget && shore__copy_in_pieces_bytes(run->model->layout, fleet, PIECES * PIECE_BYTES, peak) > budget;
+    return budget && shore__copy_in_pieces_bytes(run->layout, fleet, PIECES * PIECE_BYTES, peak) > budget;
 }
 
 int shore__fleet_copy(struct shore_fleet *from, struct shore_fleet *to, const struct shore_layout *layout,

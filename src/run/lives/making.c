@@ -170,6 +170,8 @@ static int refuse_strangers(const struct shore__run *run, struct shore_diag *dia
 
 static int refuse_what_is_there(struct shore__run *run, bool overwrite, struct shore_diag *diag) {
     if (overwrite) return 0;
+    if (shore__is_run(run->path) && run->contents)
+        return shore__fail(diag, SHORE_EEXISTS, "%s: holds a run: open that one, or overwrite it", run->path);
     if (shore__is_run(run->path))
         return shore__fail(diag, SHORE_EEXISTS,
                            "%s: holds a run; go on with it by --resume %s, or replace it with --overwrite", run->path,

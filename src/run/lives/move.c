@@ -370,11 +370,11 @@ static int copy_to_new(struct shore__run *run, const struct intent *in, const st
     options.identity_bytes = desc->identity_bytes;
     options.note = how->note;
     options.note_ctx = how->note_ctx;
-    int rc = shore_fleet_create(run->model->layout, &options, &new, diag);
+    int rc = shore_fleet_create(run->layout, &options, &new, diag);
     run->begun = !rc;
     if (!rc)
-        rc = shore__fleet_copy(old, new, run->model->layout, 0, options.chunk_segments == 1, how->progress,
-                               how->progress_ctx, diag);
+        rc = shore__fleet_copy(old, new, run->layout, 0, options.chunk_segments == 1, how->progress, how->progress_ctx,
+                               diag);
     if (!rc) rc = seal(new, old, info.step, diag);
     if (!rc) rc = check_digest(new, old, diag);
     shore_fleet_close(new);
@@ -445,7 +445,7 @@ int shore__run_place(struct shore__run *run, const struct shore__placing *how, s
         options.read_only = true; /* where the new drives are refused, nothing has been written */
         options.note = how->note;
         options.note_ctx = how->note_ctx;
-        rc = shore_fleet_open(run->model->layout, &options, &old, diag);
+        rc = shore_fleet_open(run->layout, &options, &old, diag);
     }
     if (!rc) {
         shore_fleet_info(old, &info);

@@ -37,6 +37,7 @@ int shore__run_prepare(const char *path, const struct shore__settings *s, struct
     run->private->end_of_text = shore__tokenizer_end_of_text(tokenizer);
     if (rc == 0) rc = shore__emulation_absolute(&run->settings.emulate, diag);
     run->model = model;
+    run->layout = model->layout;
     run->tokenizer = tokenizer;
     if (rc == 0) rc = shore__making_begin(run, overwrite, diag);
     if (rc == 0) rc = fill(run, progress, progress_ctx, diag);

@@ -123,7 +123,7 @@ static int open_snapshot(const struct shore__run *run, const struct shore__snaps
         return shore__fail(diag, SHORE_EMISMATCH, "snapshot %s is of another run than %s", s->name, run->path);
     shore__run_fleet(run, volumes, s->generation, &options);
     options.read_only = true;
-    int rc = shore_fleet_open(run->model->layout, &options, out, diag);
+    int rc = shore_fleet_open(run->layout, &options, out, diag);
     return rc ? rc : check_digest(*out, s, "the state", diag);
 }
 
@@ -141,7 +141,7 @@ static int open_present(const struct shore__run *run, const struct intent *in, s
     options.restore_step = in->from;
     options.note = note;
     options.note_ctx = note_ctx;
-    return shore_fleet_open(run->model->layout, &options, out, diag);
+    return shore_fleet_open(run->layout, &options, out, diag);
 }
 
 static int put_back(struct shore__run *run, const struct shore__snapshot *s, struct intent *in, shore__note_fn note,
@@ -163,8 +163,8 @@ static int put_back(struct shore__run *run, const struct shore__snapshot *s, str
     }
     shore__run_fleet(run, &run->settings.drives, run->generation, &options);
     if (rc == 0)
-        rc = shore__fleet_copy(snapshot, fleet, run->model->layout, info.step, options.chunk_segments == 1, progress,
-                               ctx, diag);
+        rc = shore__fleet_copy(snapshot, fleet, run->layout, info.step, options.chunk_segments == 1, progress, ctx,
+                               diag);
     /* nothing is committed yet: a first try that ends here leaves the run where it was */
     if (rc && !went_on) shore__rollback_forget(run->path);
     if (rc == 0) rc = shore__fleet_commit_like(fleet, snapshot, s->step, SHORE_COMMIT_RESTORED, diag);
@@ -180,6 +180,14 @@ static int put_back(struct shore__run *run, const struct shore__snapshot *s, str
 }
 
 /* ---- what follows the state -------------------------------------------------------------------------------------- */
+
+static int restore_program(struct shore__run *run, const struct shore__snapshot *s, struct shore_diag *diag) {
+    const json_t *program = json_object_get(s->json, "program");
+    char *text = program ? json_dumps(program, JSON_COMPACT) : NULL;
+    int rc = shore__contents_take_program(run->contents, text, diag);
+    free(text);
+    return rc;
+}
 
 /* The schedule is what may have changed since; resources stay what they are now. */
 static int restore_settings(struct shore__run *run, const struct shore__snapshot *s, uint64_t from,
@@ -200,6 +208,7 @@ static int restore_settings(struct shore__run *run, const struct shore__snapshot
         if (shore__role_of_setting(key) == SHORE__SCHEDULE) json_object_set(some, key, value);
     }
     int rc = shore__settings_from_json(some, s->name, &run->settings, diag);
+    if (rc == 0 && run->contents) rc = restore_program(run, s, diag);
     json_decref(some);
     json_decref(run->changes);
     run->changes = copy;
@@ -240,7 +249,7 @@ static int check_drives(struct shore__run *run, struct shore_diag *diag) {
     struct shore_fleet_options options;
     struct shore_fleet *fleet = NULL;
     shore__run_fleet(run, &run->settings.drives, run->generation, &options);
-    int rc = shore_fleet_open(run->model->layout, &options, &fleet, diag);
+    int rc = shore_fleet_open(run->layout, &options, &fleet, diag);
     shore_fleet_close(fleet);
     if (!rc) run->begun = true;
     return rc;

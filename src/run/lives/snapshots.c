@@ -341,10 +341,12 @@ static json_t *describe(const struct shore__run *run, struct shore_fleet *fleet,
         free(path);
         free(spot.volume);
     }
-    return json_pack("{s:s, s:I, s:s, s:b, s:s, s:I, s:o, s:s, s:o, s:O}", "name", name, "step", (json_int_t)info.step,
-                     "date", date, "automatic", automatic, "fleet", id, "generation", (json_int_t)info.generation,
-                     "volumes", volumes, "processor", run->processor, "settings",
-                     shore__settings_to_json(&run->settings), "changes", run->changes);
+    json_t *j = json_pack("{s:s, s:I, s:s, s:b, s:s, s:I, s:o, s:s, s:o, s:O}", "name", name, "step",
+                          (json_int_t)info.step, "date", date, "automatic", automatic, "fleet", id, "generation",
+                          (json_int_t)info.generation, "volumes", volumes, "processor", run->processor, "settings",
+                          shore__run_settings_json(run), "changes", run->changes);
+    if (run->contents) json_object_set(j, "program", run->contents->program);
+    return j;
 }
 
 static int make_folder(const char *path, struct shore_diag *diag) {

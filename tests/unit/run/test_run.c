@@ -207,7 +207,7 @@ static void notices_changed_files(void **state) {
     assert_ok(shore__run_open("b", false, NULL, &run, &diag));
     shore__run_close(run);
     assert_non_null(version);
-    version[13] = '2';
+    version[13] = '3';
     write_text("b/run.json", text);
     assert_int_equal(shore__run_open("b", false, NULL, &run, &diag), SHORE_EFORMAT);
     write_text("b/run.json", "{\"longshore\": 1}");

@@ -1,0 +1,226 @@
+#include "run/contents.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/diag.h"
+#include "drive/layout.h"
+#include "files/json.h"
+
+static int out_of_memory(struct shore_diag *diag) {
+    return shore__fail(diag, -ENOMEM, "out of memory");
+}
+
+static void free_shape(struct shore_shape *s) {
+    for (uint32_t i = 0; s->tied && i < s->ntied; i++)
+        free((char *)(uintptr_t)s->tied[i]);
+    free((void *)(uintptr_t)s->tied);
+    free((char *)(uintptr_t)s->name);
+}
+
+void shore__contents_free(struct shore__contents *c) {
+    if (!c) return;
+    for (uint32_t i = 0; c->shapes && i < c->nshapes; i++)
+        free_shape(&c->shapes[i]);
+    free(c->shapes);
+    shore_layout_free(c->layout);
+    json_decref(c->program);
+    free(c->program_text);
+    free(c);
+}
+
+static int alloc(const struct shore_layout *layout, uint32_t nshapes, struct shore__contents **out,
+                 struct shore_diag *diag) {
+    struct shore__contents *c = calloc(1, sizeof *c);
+    if (c) c->shapes = calloc(nshapes + 1u, sizeof *c->shapes);
+    if (!c || !c->shapes || shore__layout_copy(layout, &c->layout)) {
+        shore__contents_free(c);
+        return out_of_memory(diag);
+    }
+    *out = c;
+    return 0;
+}
+
+/* The next shape, with its names copied. */
+static int add(struct shore__contents *c, const struct shore_shape *s, struct shore_diag *diag) {
+    struct shore_shape *own = &c->shapes[c->nshapes++];
+    const char **tied = calloc(s->ntied + 1u, sizeof *tied);
+    *own = *s;
+    own->tied = tied;
+    own->name = strdup(s->name);
+    bool whole = tied && own->name;
+    for (uint32_t i = 0; whole && i < s->ntied; i++)
+        whole = (tied[i] = strdup(s->tied[i])) != NULL;
+    return whole ? 0 : out_of_memory(diag);
+}
+
+/* ---- what is checked --------------------------------------------------------------------------------------------- */
+
+static bool is_name(const char *name) {
+    return name && *name && shore__json_holds(name);
+}
+
+static void shape_text(const struct shore_shape *s, char *out, size_t bytes) {
+    size_t used = (size_t)snprintf(out, bytes, "[");
+    for (uint32_t i = 0; i < s->rank && used < bytes; i++)
+        used += (size_t)snprintf(out + used, bytes - used, "%s%" PRIu64, i ? ", " : "", s->dims[i]);
+    if (used < bytes) snprintf(out + used, bytes - used, "]");
+}
+
+static int check_shape(const struct shore_shape *s, const struct shore_layout_tensor *lies, uint32_t number,
+                       struct shore_diag *diag) {
+    char name[160], there[160], dims[200];
+    uint64_t elems = 1;
+    bool fits = s->rank <= SHORE_RANK_MOST, named = is_name(s->name);
+    for (uint32_t i = 0; named && i < s->ntied; i++)
+        named = s->tied && is_name(s->tied[i]);
+    if (!named)
+        return shore__fail(diag, SHORE_EINPUT, "tensor number %" PRIu32 ": a name of it is empty, or not UTF-8",
+                           number);
+    shore__escape(s->name, strlen(s->name), name, sizeof name);
+    if (!fits)
+        return shore__fail(diag, SHORE_EINPUT, "the tensor %s has rank %" PRIu32 ", and %u is the most", name, s->rank,
+                           SHORE_RANK_MOST);
+    if (strcmp(s->name, lies->name) != 0)
+        return shore__fail(diag, SHORE_EINPUT, "the tensor %s is called %s in the layout: shapes are in its order",
+                           name, shore__escape(lies->name, strlen(lies->name), there, sizeof there));
+    if (s->dtype != SHORE_DTYPE_FP32 && s->dtype != SHORE_DTYPE_BF16 && s->dtype != SHORE_DTYPE_FP16)
+        return shore__fail(diag, SHORE_EINPUT, "the tensor %s has a dtype that is none of fp32, bf16 and fp16", name);
+    for (uint32_t i = 0; fits && i < s->rank; i++)
+        fits = !__builtin_mul_overflow(elems, s->dims[i], &elems);
+    if (fits && elems == lies->elems) return 0;
+    shape_text(s, dims, sizeof dims);
+    return shore__fail(diag, SHORE_EINPUT, "the tensor %s has the shape %s, but %" PRIu64 " elements in the layout",
+                       name, dims, lies->elems);
+}
+
+static int by_text(const void *a, const void *b) {
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+static int check_names(const struct shore__contents *c, struct shore_diag *diag) {
+    size_t count = 0, n = 0;
+    char shown[160];
+    int rc = 0;
+    for (uint32_t i = 0; i < c->nshapes; i++)
+        count += 1u + c->shapes[i].ntied;
+    const char **names = calloc(count + 1, sizeof *names);
+    if (!names) return out_of_memory(diag);
+    for (uint32_t i = 0; i < c->nshapes; i++) {
+        names[n++] = c->shapes[i].name;
+        for (uint32_t k = 0; k < c->shapes[i].ntied; k++)
+            names[n++] = c->shapes[i].tied[k];
+    }
+    qsort(names, n, sizeof *names, by_text);
+    for (size_t i = 1; rc == 0 && i < n; i++)
+        if (strcmp(names[i - 1], names[i]) == 0)
+            rc = shore__fail(diag, SHORE_EINPUT, "two tensors are called %s",
+                             shore__escape(names[i], strlen(names[i]), shown, sizeof shown));
+    free(names);
+    return rc;
+}
+
+static int fill(struct shore__contents *c, const struct shore_shape *shapes, uint32_t nshapes,
+                struct shore_diag *diag) {
+    uint32_t n = 0, tensors = 0;
+    int rc = 0;
+    for (uint32_t b = 0; b < c->layout->nblocks; b++)
+        tensors += c->layout->blocks[b].ntensors;
+    if (tensors != nshapes)
+        return shore__fail(diag, SHORE_EINPUT, "the layout has %" PRIu32 " tensors, but shapes are given of %" PRIu32,
+                           tensors, nshapes);
+    for (uint32_t b = 0; b < c->layout->nblocks; b++)
+        for (uint32_t t = 0; rc == 0 && t < c->layout->blocks[b].ntensors; t++, n++) {
+            const struct shore_layout_tensor *lies = &c->layout->blocks[b].tensors[t];
+            struct shore_shape s = shapes[n];
+            rc = check_shape(&s, lies, n, diag);
+            if (rc) break;
+            s.block = b;
+            s.tensor = t;
+            s.offset_elems = lies->offset_elems;
+            s.transposed = false;
+            rc = add(c, &s, diag);
+        }
+    return rc ? rc : check_names(c, diag);
+}
+
+/* ---- the program ------------------------------------------------------------------------------------------------- */
+
+const char *shore__contents_maker(const struct shore__contents *c) {
+    return json_string_value(json_object_get(c->program, "name"));
+}
+
+int shore__contents_take_program(struct shore__contents *c, const char *text, struct shore_diag *diag) {
+    json_t *program = NULL;
+    size_t bytes = text ? strlen(text) : 0;
+    if (bytes > SHORE_PROGRAM_BYTES)
+        return shore__fail(diag, SHORE_EINPUT, "what the program leaves in its run has %zu bytes, and %u are the most",
+                           bytes, SHORE_PROGRAM_BYTES);
+    int rc = text ? shore__json_parse(text, bytes, "what the program leaves in its run", &program, diag) : 0;
+    const char *name = json_string_value(json_object_get(program, "name"));
+    if (rc == 0 && !(name && *name))
+        rc = shore__fail(diag, SHORE_EINPUT,
+                         "what the program leaves in its run has no \"name\", which says whose it is");
+    char *own = rc == 0 ? json_dumps(program, JSON_COMPACT) : NULL;
+    if (rc == 0 && !own) rc = out_of_memory(diag);
+    if (rc < 0) {
+        json_decref(program);
+        return rc;
+    }
+    json_decref(c->program);
+    free(c->program_text);
+    c->program = program;
+    c->program_text = own;
+    return 0;
+}
+
+/* ---- making ------------------------------------------------------------------------------------------------------ */
+
+int shore__contents_make(const struct shore_layout *layout, const struct shore_shape *shapes, uint32_t nshapes,
+                         const char *program, struct shore__contents **out, struct shore_diag *diag) {
+    struct shore__contents *c = NULL;
+    int rc = alloc(layout, nshapes, &c, diag);
+    if (rc == 0) rc = fill(c, shapes, nshapes, diag);
+    if (rc == 0) rc = shore__contents_take_program(c, program, diag);
+    if (rc < 0)
+        shore__contents_free(c);
+    else
+        *out = c;
+    return rc;
+}
+
+int shore__contents_of_model(const struct shore__model *m, bool fp32, struct shore__contents **out,
+                             struct shore_diag *diag) {
+    struct shore__contents *c = NULL;
+    uint32_t parts = 0;
+    for (uint32_t b = 0; b < m->nblocks; b++)
+        for (uint32_t t = 0; t < m->blocks[b].ntensors; t++)
+            parts += m->blocks[b].tensors[t].nparts;
+    int rc = alloc(m->layout, parts, &c, diag);
+    for (uint32_t b = 0; b < m->nblocks; b++)
+        for (uint32_t t = 0; t < m->blocks[b].ntensors; t++)
+            for (uint32_t i = 0; rc == 0 && i < m->blocks[b].tensors[t].nparts; i++) {
+                const struct shore__model_tensor *tensor = &m->blocks[b].tensors[t];
+                const struct shore__part *part = &tensor->parts[i];
+                struct shore_shape s = {
+                    .name = part->name,
+                    .rank = tensor->matrix ? 2 : 1,
+                    .dims = {part->transposed ? tensor->cols : part->rows,
+                             part->transposed ? part->rows : tensor->cols},
+                    .dtype = fp32 ? SHORE_DTYPE_FP32 : SHORE_DTYPE_BF16,
+                    .block = b,
+                    .tensor = t,
+                    .offset_elems = m->layout->blocks[b].tensors[t].offset_elems + part->row * tensor->cols,
+                    .transposed = part->transposed,
+                };
+                rc = add(c, &s, diag);
+            }
+    if (rc < 0)
+        shore__contents_free(c);
+    else
+        *out = c;
+    return rc;
+}

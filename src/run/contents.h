@@ -1,0 +1,36 @@
+/* What is in a run that another program made: its tensors, and what that program has left for itself. */
+#ifndef SHORE_RUN_CONTENTS_H
+#define SHORE_RUN_CONTENTS_H
+
+#include <jansson.h>
+
+#include "longshore/run.h"
+#include "model/model.h"
+
+struct shore__contents {
+    struct shore_layout *layout;
+    struct shore_shape *shapes; /* in the order of what they begin with */
+    uint32_t nshapes;
+    json_t *program; /* an object with a "name" */
+    char *program_text;
+};
+
+/* Of what a program says, which is checked: SHORE_EINPUT. Everything is copied. */
+int shore__contents_make(const struct shore_layout *layout, const struct shore_shape *shapes, uint32_t nshapes,
+                         const char *program, struct shore__contents **out, struct shore_diag *diag);
+/* Of a model of ours: the tensors of Hugging Face's file that its own are made of; without a program. */
+int shore__contents_of_model(const struct shore__model *m, bool fp32, struct shore__contents **out,
+                             struct shore_diag *diag);
+void shore__contents_free(struct shore__contents *c); /* NULL is allowed */
+
+/* Takes another object of the program. */
+int shore__contents_take_program(struct shore__contents *c, const char *text, struct shore_diag *diag);
+const char *shore__contents_maker(const struct shore__contents *c);
+
+/* "blocks" of run.json. NULL: out of memory. */
+json_t *shore__contents_to_json(const struct shore__contents *c);
+/* name: the file, for messages. */
+int shore__contents_from_json(const json_t *blocks, const json_t *program, const char *name,
+                              struct shore__contents **out, struct shore_diag *diag);
+
+#endif

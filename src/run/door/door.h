@@ -1,0 +1,28 @@
+/* What longshore/run.h shows of runs, for programs that know nothing else of them. */
+#ifndef SHORE_RUN_DOOR_DOOR_H
+#define SHORE_RUN_DOOR_DOOR_H
+
+#include "longshore/run.h"
+#include "run/run.h"
+
+struct shore_run {
+    struct shore__run *run;
+    struct shore_fleet *fleet;
+    struct shore__contents *of_model; /* of a run that `train` made; NULL: of another program's */
+    bool read_only;
+    shore__note_fn note;
+    void *note_ctx;
+    /* the commit that is pending */
+    bool pending;
+    uint64_t step;
+    char *line;
+    struct shore_wait commit;
+};
+
+/* -EROFS; -EBUSY while a commit is pending. */
+int shore__door_writable(const struct shore_run *r, struct shore_diag *diag);
+int shore__door_idle(const struct shore_run *r, struct shore_diag *diag);
+/* Metrics as of the step that is committed. */
+int shore__door_recover_metrics(struct shore_run *r, struct shore_diag *diag);
+
+#endif

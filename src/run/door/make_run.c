@@ -1,0 +1,249 @@
+/* Making, opening and closing a run for another program. */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/diag.h"
+#include "base/sized.h"
+#include "run/door/door.h"
+#include "run/lives/making.h"
+#include "run/paths.h"
+
+static int out_of_memory(struct shore_diag *diag) {
+    return shore__fail(diag, -ENOMEM, "out of memory");
+}
+
+static struct shore_run *new_run(shore__note_fn note, void *note_ctx) {
+    struct shore_run *r = calloc(1, sizeof *r);
+    if (r) *r = (struct shore_run){.note = note, .note_ctx = note_ctx};
+    return r;
+}
+
+static void say(struct shore_run *r) {
+    if (r->run->note && r->note) r->note(r->note_ctx, r->run->note);
+    free(r->run->note);
+    r->run->note = NULL;
+}
+
+static bool is_begun(const char *path) {
+    return shore__is_run(path) || shore__path_exists(path, "making/plan.json");
+}
+
+/* ---- making ------------------------------------------------------------------------------------------------------ */
+
+/* What a run records of its fleet. */
+static int take_settings(struct shore__settings *s, const struct shore_fleet_options *o, uint64_t memory_bytes,
+                         struct shore_diag *diag) {
+    if (o->fleet_id[0] || o->fleet_id[1] || o->generation || o->epoch || o->identity_bytes)
+        return shore__fail(diag, -EINVAL, "the fleet's id, generation, epoch and identity are the run's to choose");
+    if (!o->ndrives) return shore__fail(diag, SHORE_EUSAGE, "a run needs a drive: where is its state to live?");
+    int rc = 0;
+    for (uint32_t i = 0; rc == 0 && i < o->ndrives; i++)
+        rc = shore__addresses_parse(&s->drives, o->drives[i], diag);
+    if (rc) return rc;
+    s->optimizer = o->optimizer;
+    s->momentum = o->with_momentum ? SHORE__MOMENTUM_OF_PROGRAM : 0;
+    s->moments = o->moments;
+    s->fp32 = o->fp32_params;
+    s->residual_saved = o->residual;
+    s->io = o->io;
+    s->memory_bytes = memory_bytes;
+    if (o->drive_speeds && !(s->drive_speeds = strdup(o->drive_speeds))) return out_of_memory(diag);
+    return shore__settings_in_range(s, diag);
+}
+
+static int create_fleet(struct shore_run *r, struct shore_fleet_options *o, struct shore_diag *diag) {
+    const struct shore__run *run = r->run;
+    o->drives = run->settings.drives.text;
+    o->overwrite |= run->replace_drives;
+    memcpy(o->fleet_id, run->fleet_id, sizeof o->fleet_id);
+    int rc = shore__run_replace(r->run, diag);
+    return rc ? rc : shore_fleet_create(run->layout, o, &r->fleet, diag);
+}
+
+/* What was begun is undone. */
+static void give_up(struct shore_run *r) {
+    shore_fleet_close(r->fleet);
+    if (r->run) shore__run_undo(r->run);
+    shore__run_free(r->run);
+    free(r);
+}
+
+int shore_run_create(const char *path, const struct shore_layout *layout, const struct shore_shape *shapes,
+                     uint32_t nshapes, const struct shore_run_making *how, struct shore_run **out,
+                     struct shore_diag *diag) {
+    struct shore_run_making making;
+    struct shore_fleet_options options;
+    int rc = shore__sized_in(&making, sizeof making, how, "shore_run_making", diag);
+    if (rc == 0 && !making.fleet) rc = shore__fail(diag, -EINVAL, "the options of the fleet are missing");
+    if (rc == 0) rc = shore__sized_in(&options, sizeof options, making.fleet, "shore_fleet_options", diag);
+    if (rc == 0 && making.not_a_copy && is_begun(path)) rc = shore__run_claim(path, diag);
+    if (rc < 0) return rc;
+    struct shore_run *r = new_run(options.note, options.note_ctx);
+    rc = r ? shore__run_alloc(path, &r->run, diag) : out_of_memory(diag);
+    if (rc < 0) {
+        free(r);
+        return rc;
+    }
+    struct shore__run *run = r->run;
+    rc = shore__contents_make(layout, shapes, nshapes, making.program, &run->contents, diag);
+    if (rc == 0) run->layout = run->contents->layout;
+    if (rc == 0) rc = take_settings(&run->settings, &options, making.memory_bytes, diag);
+    if (rc == 0) rc = shore__making_begin(run, options.overwrite, diag);
+    if (rc == 0) say(r);
+    if (rc == 0) rc = create_fleet(r, &options, diag);
+    if (rc < 0)
+        give_up(r);
+    else
+        *out = r;
+    return rc;
+}
+
+int shore_run_seal(struct shore_run *r, uint64_t step, struct shore_diag *diag) {
+    struct shore_fleet_info info = {.size = sizeof info};
+    if (!r->run->making) return shore__fail(diag, -EINVAL, "%s: is sealed already", r->run->path);
+    int rc = shore_fleet_seal(r->fleet, step, diag);
+    if (rc < 0) return rc;
+    shore_fleet_info(r->fleet, &info);
+    return shore__making_finish(r->run, info.fleet_id, r->note, r->note_ctx, diag);
+}
+
+/* ---- opening ----------------------------------------------------------------------------------------------------- */
+
+static int refuse_memory(const struct shore__run *run, struct shore_diag *diag) {
+    for (size_t i = 0; i < run->settings.drives.count; i++)
+        if (!run->settings.drives.item[i]->kind->keeps)
+            return shore__fail(diag, SHORE_EMISSING,
+                               "%s kept its state in memory (%s): it went with the process that made it", run->path,
+                               run->settings.drives.text[i]);
+    return 0;
+}
+
+static int open_fleet(struct shore_run *r, const struct shore_run_opening *how, struct shore_diag *diag) {
+    const struct shore__run *run = r->run;
+    struct shore_fleet_options o;
+    int rc = refuse_memory(run, diag);
+    if (rc) return rc;
+    shore__run_fleet_options(&run->settings, 0, false, &o);
+    o.drive_speeds = NULL;
+    o.chunk_segments = how->chunk_segments;
+    o.ring_bytes = how->ring_bytes;
+    o.accept_step = how->accept_step;
+    o.hint_step = run->hint_step;
+    o.generation = run->generation;
+    o.read_only = how->read_only;
+    o.arena = how->arena;
+    o.note = how->note;
+    o.note_ctx = how->note_ctx;
+    memcpy(o.fleet_id, run->fleet_id, sizeof o.fleet_id);
+    return shore_fleet_open(run->layout, &o, &r->fleet, diag);
+}
+
+/* What was said to be otherwise, now that the drives could be opened. */
+static int record_opening(struct shore_run *r, const struct shore_run_opening *how, struct shore_diag *diag) {
+    struct shore_fleet_info info = {.size = sizeof info};
+    char what[1024] = "", shown[256];
+    size_t used = 0;
+    for (uint32_t i = 0; i < how->nmoved && used < sizeof what; i++)
+        used += (size_t)snprintf(what + used, sizeof what - used, "%sdrive %s", used ? ", " : "",
+                                 shore__escape(how->moved[i], strlen(how->moved[i]), shown, sizeof shown));
+    if (how->accept_step && used < sizeof what)
+        snprintf(what + used, sizeof what - used, "%saccept-step %" PRIu64, used ? ", " : "", *how->accept_step);
+    if (!what[0]) return 0;
+    shore_fleet_info(r->fleet, &info);
+    return shore__run_record_change(r->run, info.step, what, diag);
+}
+
+int shore__door_recover_metrics(struct shore_run *r, struct shore_diag *diag) {
+    struct shore_fleet_info info = {.size = sizeof info};
+    char line[4096];
+    uint32_t bytes = sizeof line - 1;
+    shore_fleet_info(r->fleet, &info);
+    if (shore_fleet_metrics(r->fleet, line, &bytes)) bytes = 0;
+    line[bytes] = '\0';
+    int rc = shore__metrics_recover(r->run, info.step, line, diag);
+    say(r);
+    return rc;
+}
+
+static int open_all(struct shore_run *r, const char *path, const struct shore_run_opening *how,
+                    struct shore_diag *diag) {
+    struct shore__strings moved = {0};
+    int rc = 0;
+    if (how->not_a_copy && is_begun(path)) rc = shore__run_claim(path, diag);
+    if (rc == 0 && shore__run_is_unmade(path))
+        rc = shore__fail(diag, SHORE_EMISSING, "%s: is no run: it is empty, or its making was stopped; make it again",
+                         path);
+    for (uint32_t i = 0; rc == 0 && i < how->nmoved; i++)
+        if (shore__strings_add(&moved, how->moved[i])) rc = out_of_memory(diag);
+    if (rc == 0) rc = shore__run_open_state(path, !how->read_only, &moved, &r->run, diag);
+    shore__strings_free(&moved);
+    if (rc) return rc;
+    say(r);
+    rc = r->run->model ? shore__contents_of_model(r->run->model, r->run->settings.fp32, &r->of_model, diag) : 0;
+    if (rc == 0) rc = open_fleet(r, how, diag);
+    if (rc == 0 && !r->read_only) rc = record_opening(r, how, diag);
+    if (rc == 0 && !r->read_only) rc = shore__door_recover_metrics(r, diag);
+    return rc;
+}
+
+int shore_run_open(const char *path, const struct shore_run_opening *given, struct shore_run **out,
+                   struct shore_diag *diag) {
+    struct shore_run_opening how = {.size = sizeof how};
+    int rc = given ? shore__sized_in(&how, sizeof how, given, "shore_run_opening", diag) : 0;
+    struct shore_run *r = rc ? NULL : new_run(how.note, how.note_ctx);
+    if (rc == 0) rc = r ? 0 : out_of_memory(diag);
+    if (rc < 0) return rc;
+    r->read_only = how.read_only;
+    rc = open_all(r, path, &how, diag);
+    if (rc < 0)
+        shore_run_close(r);
+    else
+        *out = r;
+    return rc;
+}
+
+void shore_run_close(struct shore_run *r) {
+    if (!r) return;
+    shore_run_commit_wait(r, NULL);
+    shore_fleet_close(r->fleet);
+    shore__run_close(r->run);
+    shore__contents_free(r->of_model);
+    free(r->line);
+    free(r);
+}
+
+/* ---- what it is -------------------------------------------------------------------------------------------------- */
+
+struct shore_fleet *shore_run_fleet(const struct shore_run *r) {
+    return r->fleet;
+}
+
+const struct shore_layout *shore_run_layout(const struct shore_run *r) {
+    return r->run->layout;
+}
+
+const struct shore_shape *shore_run_shapes(const struct shore_run *r, uint32_t *count) {
+    const struct shore__contents *c = r->of_model ? r->of_model : r->run->contents;
+    *count = c->nshapes;
+    return c->shapes;
+}
+
+const char *shore_run_program(const struct shore_run *r) {
+    return r->run->contents ? r->run->contents->program_text : NULL;
+}
+
+int shore_run_info(const struct shore_run *r, struct shore_run_info *out) {
+    const struct shore__settings *s = &r->run->settings;
+    const struct shore_run_info info = {
+        .optimizer = s->optimizer,
+        .moments = s->moments,
+        .with_momentum = s->optimizer == SHORE_SGD && s->momentum > 0,
+        .fp32_params = s->fp32,
+        .residual = s->residual_saved,
+        .memory_bytes = s->memory_bytes,
+    };
+    return shore__sized_out(out, &info, sizeof info);
+}

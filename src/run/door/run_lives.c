@@ -1,0 +1,104 @@
+/* Snapshots of a run of another program, its way back to one, its end. */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "base/diag.h"
+#include "base/sized.h"
+#include "run/door/door.h"
+#include "run/lives/snapshots.h"
+#include "run/paths.h"
+#include "run/standing.h"
+
+static int take_work(const struct shore_work *given, const char *path, struct shore_work *out,
+                     struct shore_diag *diag) {
+    *out = (struct shore_work){.size = sizeof *out};
+    int rc = given ? shore__sized_in(out, sizeof *out, given, "shore_work", diag) : 0;
+    bool begun = shore__is_run(path) || shore__path_exists(path, "making/plan.json");
+    return rc == 0 && out->not_a_copy && begun ? shore__run_claim(path, diag) : rc;
+}
+
+int shore_run_snapshot(struct shore_run *r, const char *name, uint64_t keep, struct shore_diag *diag) {
+    int rc = shore__door_writable(r, diag);
+    if (rc == 0) rc = shore__door_idle(r, diag);
+    if (rc) return rc;
+    return name ? shore__snapshot_make(r->run, r->fleet, name, false, diag)
+                : shore__snapshot_automatic(r->run, r->fleet, keep, r->note, r->note_ctx, diag);
+}
+
+int shore_run_snapshot_remove(struct shore_run *r, const char *name, struct shore_diag *diag) {
+    int rc = shore__door_writable(r, diag);
+    if (rc == 0) rc = shore__run_refuse_copy(r->run, SHORE__RUN_ELSEWHERE, diag);
+    return rc ? rc : shore__snapshot_remove(r->run->path, name, &r->run->settings.drives, r->note, r->note_ctx, diag);
+}
+
+int shore_run_snapshots(const char *path, void (*each)(void *ctx, const struct shore_snapshot *snapshot), void *ctx,
+                        struct shore_diag *diag) {
+    struct shore__snapshot *list = NULL;
+    size_t count = 0;
+    int rc = shore__is_run(path) ? shore__snapshots_read(path, &list, &count, diag) : shore__not_a_run(path, diag);
+    for (size_t i = 0; rc == 0 && i < count; i++) {
+        const struct shore_snapshot s = {list[i].name, list[i].date, list[i].digest, list[i].step, list[i].automatic};
+        each(ctx, &s);
+    }
+    shore__snapshots_free(list, count);
+    return rc;
+}
+
+int shore_run_rollback(const char *path, const char *name, const struct shore_work *given, uint64_t *step,
+                       struct shore_diag *diag) {
+    struct shore_work work;
+    struct shore__run *run = NULL;
+    struct shore__snapshot s = {.step = 0};
+    uint64_t from = 0;
+    int rc = take_work(given, path, &work, diag);
+    if (rc == 0) rc = shore__run_open_to_roll_back(path, &run, diag);
+    if (rc < 0) return rc;
+    if (run->note && work.note) work.note(work.note_ctx, run->note);
+    run->copy_memory_bytes = work.memory_bytes;
+    rc = shore__snapshot_read(path, name, &s, diag);
+    if (rc == 0)
+        rc = shore__run_rollback(run, name, work.note, work.note_ctx, work.progress, work.progress_ctx, &from, diag);
+    if (rc == 0 && step) *step = s.step;
+    shore__snapshot_free(&s);
+    shore__run_close(run);
+    return rc;
+}
+
+int shore_run_export(struct shore_run *r, const char *directory, const struct shore_run_exporting *given,
+                     const struct shore_work *given_work, struct shore_diag *diag) {
+    static const enum shore__st_type types[] = {
+        [SHORE_DTYPE_FP32] = SHORE__ST_F32, [SHORE_DTYPE_BF16] = SHORE__ST_BF16, [SHORE_DTYPE_FP16] = SHORE__ST_F16};
+    struct shore_run_exporting how = {.size = sizeof how};
+    struct shore_fleet_info info = {.size = sizeof info};
+    struct shore_work work;
+    int rc = shore__door_idle(r, diag);
+    if (rc == 0) rc = given ? shore__sized_in(&how, sizeof how, given, "shore_run_exporting", diag) : 0;
+    if (rc == 0) rc = take_work(given_work, r->run->path, &work, diag);
+    if (rc == 0 && (unsigned)how.dtype >= sizeof types / sizeof *types)
+        rc = shore__fail(diag, -EINVAL, "what is exported is fp32, bf16 or fp16");
+    if (rc == 0 && !r->run->contents)
+        rc = shore__fail(diag, -ENOTSUP,
+                         "%s: was made by longshore train: 'longshore export' writes it, with its "
+                         "tokenizer",
+                         r->run->path);
+    if (rc < 0) return rc;
+    shore_fleet_info(r->fleet, &info);
+    const struct shore__exporting e = {
+        .fleet = r->fleet,
+        .contents = r->run->contents,
+        .step = info.step,
+        .type = how.converted ? &types[how.dtype] : NULL,
+        .memory_bytes = work.memory_bytes,
+        .shard_bytes = how.shard_bytes,
+        .progress = work.progress,
+        .progress_ctx = work.progress_ctx,
+    };
+    return shore__export_contents(&e, directory, diag);
+}
+
+int shore_run_remove(const char *path, const struct shore_work *given, struct shore_diag *diag) {
+    struct shore_work work;
+    bool begun = false;
+    int rc = take_work(given, path, &work, diag);
+    return rc ? rc : shore__run_remove(path, &begun, work.note, work.note_ctx, diag);
+}

@@ -1,0 +1,108 @@
+/* Steps of another program: what it records, and commits with their metrics. */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/diag.h"
+#include "base/sized.h"
+#include "files/json.h"
+#include "run/door/door.h"
+#include "run/internal.h"
+
+/* As those of `train`: what a record of a volume holds, with room for what is added later. */
+enum { LINE_BYTES_MOST = 2000 };
+
+int shore__door_writable(const struct shore_run *r, struct shore_diag *diag) {
+    return r->read_only ? shore__fail(diag, -EROFS, "%s: is open for reading only", r->run->path) : 0;
+}
+
+int shore__door_idle(const struct shore_run *r, struct shore_diag *diag) {
+    if (!r->pending) return 0;
+    return shore__fail(diag, -EBUSY, "%s: the commit of step %" PRIu64 " is pending", r->run->path, r->step);
+}
+
+int shore_run_record(struct shore_run *r, uint64_t step, const char *what, const char *program,
+                     struct shore_diag *diag) {
+    int rc = shore__door_writable(r, diag);
+    if (rc == 0 && program && !r->run->contents)
+        rc = shore__fail(diag, SHORE_EINPUT, "%s: was made by longshore train, and keeps nothing of another program",
+                         r->run->path);
+    if (rc == 0 && program) rc = shore__contents_take_program(r->run->contents, program, diag);
+    return rc ? rc : shore__run_record_change(r->run, step, what, diag);
+}
+
+/* ---- metrics ----------------------------------------------------------------------------------------------------- */
+
+/* The step comes first, as whoever reads the last line alone expects. */
+static int make_line(uint64_t step, const char *metrics, char **out, struct shore_diag *diag) {
+    char name[64], *rest = NULL;
+    json_t *j = NULL;
+    snprintf(name, sizeof name, "the metrics of step %" PRIu64, step);
+    int rc = metrics ? shore__json_parse(metrics, strlen(metrics), name, &j, diag) : 0;
+    if (rc == 0 && j) json_object_del(j, "step");
+    if (rc == 0 && json_object_size(j)) {
+        rest = json_dumps(j, JSON_COMPACT | JSON_REAL_PRECISION(9));
+        if (!rest) rc = shore__fail(diag, -ENOMEM, "out of memory");
+    }
+    int bytes = rc ? 0 : asprintf(out, "{\"step\":%" PRIu64 "%s%s", step, rest ? "," : "}", rest ? rest + 1 : "");
+    if (bytes < 0) rc = shore__fail(diag, -ENOMEM, "out of memory");
+    if (bytes > LINE_BYTES_MOST) {
+        free(*out);
+        rc = shore__fail(diag, SHORE_EINPUT, "%s have %d bytes, and %d are the most", name, bytes, LINE_BYTES_MOST);
+    }
+    json_decref(j);
+    free(rest);
+    return rc;
+}
+
+/* ---- commits ----------------------------------------------------------------------------------------------------- */
+
+int shore_run_commit(struct shore_run *r, const struct shore_commit *given, const char *metrics,
+                     struct shore_diag *diag) {
+    struct shore_commit commit;
+    char *line = NULL;
+    int rc = shore__door_writable(r, diag);
+    if (rc == 0) rc = shore__door_idle(r, diag);
+    if (rc == 0) rc = shore__sized_in(&commit, sizeof commit, given, "shore_commit", diag);
+    if (rc == 0 && (commit.metrics || commit.metrics_bytes || commit.how == SHORE_COMMIT_RESTORED))
+        rc = shore__fail(diag, -EINVAL, "a run's commit has its metrics beside it, and restores nothing");
+    if (rc == 0) rc = make_line(commit.step, metrics, &line, diag);
+    if (rc < 0) return rc;
+    commit.metrics = line;
+    commit.metrics_bytes = (uint32_t)strlen(line);
+    shore_wait_init(&r->commit);
+    rc = shore_fleet_commit_with(r->fleet, &commit, shore_wait_completion(&r->commit));
+    if (rc < 0) {
+        free(line);
+        return shore__fail(diag, rc, "step %" PRIu64 " cannot be committed: %s", commit.step, shore_error_text(rc));
+    }
+    r->pending = true;
+    r->step = commit.step;
+    r->line = line;
+    return 0;
+}
+
+bool shore_run_commit_is_done(const struct shore_run *r) {
+    return !r->pending || shore_wait_is_done((struct shore_wait *)(uintptr_t)&r->commit);
+}
+
+int shore_run_commit_wait(struct shore_run *r, struct shore_diag *diag) {
+    if (!r->pending) return 0;
+    int rc = shore_wait(&r->commit, diag);
+    if (rc == 0) rc = shore__metrics_append(r->run, r->step, r->line, diag);
+    r->pending = false;
+    free(r->line);
+    r->line = NULL;
+    return rc;
+}
+
+int shore_run_reconnect(struct shore_run *r, struct shore_diag *diag) {
+    if (r->pending) shore_wait(&r->commit, NULL);
+    r->pending = false;
+    free(r->line);
+    r->line = NULL;
+    int rc = shore_fleet_reconnect(r->fleet, diag);
+    return rc || r->read_only ? rc : shore__door_recover_metrics(r, diag);
+}

@@ -1,0 +1,461 @@
+/* Runs as other programs make them: longshore/run.h. */
+#include <errno.h>
+
+#include "files/safetensors.h"
+#include "number/bf16.h"
+#include "number/fp16.h"
+#include "unit/run/of_program.h"
+
+static struct shore_run *made(const char *path, const char *const *drives, uint32_t ndrives) {
+    struct shore_diag diag = {{0}};
+    struct shore_run *run = NULL;
+    const struct shore_fleet_options options = fleet_of_program(drives, ndrives);
+    assert_ok(begin_run(path, &options, &run, &diag));
+    assert_ok(shore_run_seal(run, 0, &diag));
+    return run;
+}
+
+static struct shore_run *opened(const char *path) {
+    struct shore_diag diag = {{0}};
+    struct shore_run *run = NULL;
+    assert_ok(shore_run_open(path, NULL, &run, &diag));
+    return run;
+}
+
+static void removed(const char *path) {
+    struct shore_diag diag = {{0}};
+    assert_ok(shore_run_remove(path, NULL, &diag));
+    assert_false(exists(path));
+    assert_false(exists("drive0/longshore.volume"));
+    assert_false(exists("drive1/longshore.volume"));
+}
+
+static uint64_t step_of(const struct shore_run *run) {
+    struct shore_fleet_info info = {.size = sizeof info};
+    assert_int_equal(shore_fleet_info(shore_run_fleet(run), &info), 0);
+    return info.step;
+}
+
+/* All gradients are 1. */
+static void make_step(struct shore_run *run, const char *metrics, const char *blob) {
+    struct shore_diag diag = {{0}};
+    struct shore_fleet *fleet = shore_run_fleet(run);
+    const uint64_t base = step_of(run);
+    struct shore_hyper groups[GROUPS] = {{.lr = 0.125f, .beta1 = 0.5f, .beta2 = 0.5f, .eps = 1e-8f}, {.frozen = 1}};
+    shore_hyper_at_step(&groups[GROUP_TRAINED], SHORE_ADAMW, base + 1);
+    for (uint32_t b = 0; b < BLOCKS; b++) {
+        const struct shore_layout_block *block = &shore_run_layout(run)->blocks[b];
+        float *gradient = aligned_alloc(SHORE_BUFFER_ALIGN_BYTES, block->padded_elems * sizeof *gradient);
+        struct shore_wait wait;
+        assert_non_null(gradient);
+        memset(gradient, 0, block->padded_elems * sizeof *gradient);
+        for (uint32_t t = 0; t < block->ntensors; t++)
+            for (uint64_t i = 0; i < block->tensors[t].elems; i++)
+                gradient[block->tensors[t].offset_elems + i] = 1;
+        const struct shore_update update = {.size = sizeof update,
+                                            .base_step = base,
+                                            .attempt = shore_fleet_attempt(fleet),
+                                            .block = b,
+                                            .count = block->segments,
+                                            .gradient = gradient,
+                                            .groups = groups,
+                                            .ngroups = GROUPS,
+                                            .coefficient = 1};
+        shore_wait_init(&wait);
+        assert_int_equal(shore_fleet_update(fleet, &update, shore_wait_completion(&wait)), 0);
+        assert_ok(shore_wait(&wait, &diag));
+        free(gradient);
+    }
+    const struct shore_commit commit = {
+        .size = sizeof commit, .step = base + 1, .blob = blob, .blob_bytes = blob ? strlen(blob) : 0};
+    assert_ok(shore_run_commit(run, &commit, metrics, &diag));
+    assert_ok(shore_run_commit_wait(run, &diag));
+}
+
+static char *digest_of(const struct shore_run *run) {
+    static char text[33];
+    unsigned char digest[16];
+    struct shore_diag diag = {{0}};
+    assert_ok(shore_fleet_digest(shore_run_fleet(run), true, digest, &diag));
+    for (int i = 0; i < 16; i++)
+        sprintf(text + 2 * i, "%02x", digest[i]);
+    return text;
+}
+
+static void check_shapes(const struct shore_run *run) {
+    uint32_t count = 0;
+    const struct shore_shape *s = shore_run_shapes(run, &count);
+    const struct shore_layout *layout = shore_run_layout(run);
+    assert_int_equal(count, TENSORS);
+    for (uint32_t i = 0; i < count; i++) {
+        const struct shore_shape *want = &shapes_of_program[i];
+        const struct shore_layout_tensor *lies = &layout->blocks[s[i].block].tensors[s[i].tensor];
+        assert_string_equal(s[i].name, want->name);
+        assert_string_equal(lies->name, want->name);
+        assert_int_equal(s[i].offset_elems, lies->offset_elems);
+        assert_int_equal(lies->group, strcmp(want->name, "embed.frozen") ? GROUP_TRAINED : GROUP_FROZEN);
+        assert_int_equal(s[i].rank, want->rank);
+        assert_memory_equal(s[i].dims, want->dims, sizeof want->dims);
+        assert_int_equal(s[i].dtype, want->dtype);
+        assert_int_equal(s[i].ntied, want->ntied);
+        for (uint32_t k = 0; k < want->ntied; k++)
+            assert_string_equal(s[i].tied[k], want->tied[k]);
+    }
+    assert_string_equal(layout->blocks[1].name, "body.0");
+}
+
+/* ---- */
+
+static void what_is_committed_is_there_again(void **state) {
+    struct shore_diag diag = {{0}};
+    struct shore_run *run = made("a", two_drives, 2);
+    struct shore_run_info info = {.size = sizeof info};
+    char blob[64], digest[33];
+    uint32_t bytes = sizeof blob;
+    check_shapes(run);
+    make_step(run, "{\"loss\": 0.1, \"step\": 7, \"list\": [1,\n 2]}", "first");
+    make_step(run, NULL, "second");
+    strcpy(digest, digest_of(run));
+    shore_run_close(run);
+    char *lines = read_text("a/metrics.jsonl");
+    assert_string_equal(lines, "{\"step\":1,\"loss\":0.1,\"list\":[1,2]}\n{\"step\":2}\n");
+    free(lines);
+
+    run = opened("a");
+    check_shapes(run);
+    assert_int_equal(step_of(run), 2);
+    assert_string_equal(digest_of(run), digest);
+    assert_ok(shore_fleet_blob(shore_run_fleet(run), blob, &bytes, &diag));
+    assert_int_equal(bytes, 6);
+    assert_memory_equal(blob, "second", 6);
+    assert_string_equal(shore_run_program(run),
+                        "{\"name\":\"a program\",\"lr\":0.10000000000000001,\"versions\":{\"torch\":\"2.15\"}}");
+    assert_int_equal(shore_run_info(run, &info), 0);
+    assert_int_equal(info.optimizer, SHORE_ADAMW);
+    assert_false(info.fp32_params || info.with_momentum || info.residual);
+    assert_ok(shore_run_record(run, 2, "torch 2.16 instead of 2.15", "{\"name\": \"a program\", \"n\": 2}", &diag));
+    shore_run_close(run);
+
+    const struct shore_run_opening reading = {.size = sizeof reading, .read_only = true};
+    assert_ok(shore_run_open("a", &reading, &run, &diag));
+    assert_string_equal(shore_run_program(run), "{\"name\":\"a program\",\"n\":2}");
+    const struct shore_commit commit = {.size = sizeof commit, .step = 3, .how = SHORE_COMMIT_SKIPPED};
+    assert_int_equal(shore_run_commit(run, &commit, NULL, &diag), -EROFS);
+    assert_int_equal(shore_run_record(run, 2, "nothing", NULL, &diag), -EROFS);
+    assert_int_equal(shore_run_snapshot(run, "s", 0, &diag), -EROFS);
+    shore_run_close(run);
+    removed("a");
+}
+
+/* The line is in the record before it is in the file. */
+static void a_line_that_a_kill_has_cost_comes_back(void **state) {
+    struct shore_run *run = made("a", two_drives, 2);
+    make_step(run, "{\"loss\": 1}", NULL);
+    make_step(run, "{\"loss\": 2}", NULL);
+    shore_run_close(run);
+    write_text("a/metrics.jsonl", "{\"step\":1,\"loss\":1}\n{\"step\":2,\"lo");
+    shore_run_close(opened("a"));
+    char *lines = read_text("a/metrics.jsonl");
+    assert_string_equal(lines, "{\"step\":1,\"loss\":1}\n{\"step\":2,\"loss\":2}\n");
+    free(lines);
+    removed("a");
+}
+
+static void other_options_are_kept(void **state) {
+    struct shore_diag diag = {{0}};
+    struct shore_run *run = NULL;
+    struct shore_run_info info = {.size = sizeof info};
+    struct shore_fleet_options options = fleet_of_program(two_drives, 1);
+    options.optimizer = SHORE_SGD;
+    options.with_momentum = true;
+    options.moments = SHORE_MOMENTS_8BIT;
+    options.fp32_params = true;
+    options.residual = true;
+    assert_ok(begin_run("a", &options, &run, &diag));
+    assert_ok(shore_run_seal(run, 0, &diag));
+    shore_run_close(run);
+    run = opened("a");
+    assert_int_equal(shore_run_info(run, &info), 0);
+    assert_int_equal(info.optimizer, SHORE_SGD);
+    assert_int_equal(info.moments, SHORE_MOMENTS_8BIT);
+    assert_true(info.fp32_params && info.with_momentum && info.residual);
+    shore_run_close(run);
+    removed("a");
+}
+
+/* ---- snapshots --------------------------------------------------------------------------------------------------- */
+
+static void count_snapshot(void *ctx, const struct shore_snapshot *s) {
+    char *names = ctx;
+    sprintf(names + strlen(names), "%s@%d%s ", s->name, (int)s->step, s->automatic ? "!" : "");
+}
+
+static void snapshots_are_kept_and_gone_back_to(void **state) {
+    struct shore_diag diag = {{0}};
+    struct shore_run *run = made("a", two_drives, 2);
+    char digest[33], names[200] = "";
+    uint64_t step = 0;
+    make_step(run, "{\"loss\": 1}", "one");
+    strcpy(digest, digest_of(run));
+    assert_ok(shore_run_snapshot(run, "good", 0, &diag));
+    assert_int_equal(shore_run_snapshot(run, "good", 0, &diag), SHORE_EEXISTS);
+    assert_ok(shore_run_record(run, 1, "something", "{\"name\": \"another\"}", &diag));
+    for (int i = 0; i < 3; i++) {
+        make_step(run, NULL, NULL);
+        assert_ok(shore_run_snapshot(run, NULL, 2, &diag));
+    }
+    assert_ok(shore_run_snapshots("a", count_snapshot, names, &diag));
+    assert_string_equal(names, "good@1 step-000003@3! step-000004@4! ");
+    assert_ok(shore_run_snapshot_remove(run, "step-000003", &diag));
+    assert_int_equal(shore_run_snapshot_remove(run, "step-000003", &diag), SHORE_EUSAGE);
+    shore_run_close(run);
+
+    assert_int_equal(shore_run_rollback("a", "none", NULL, &step, &diag), SHORE_EUSAGE);
+    assert_ok(shore_run_rollback("a", "good", NULL, &step, &diag));
+    assert_int_equal(step, 1);
+    run = opened("a");
+    assert_int_equal(step_of(run), 1);
+    assert_string_equal(digest_of(run), digest);
+    assert_non_null(strstr(shore_run_program(run), "\"a program\""));
+    shore_run_close(run);
+    char *lines = read_text("a/metrics.jsonl");
+    assert_string_equal(lines, "{\"step\":1,\"loss\":1}\n");
+    free(lines);
+    removed("a");
+    assert_false(exists("drive0/longshore.volume.snapshot-good"));
+}
+
+/* ---- export ------------------------------------------------------------------------------------------------------ */
+
+static float *fetched(const struct shore_run *run, const struct shore_shape *s, enum shore_fetch_kind kind) {
+    struct shore_diag diag = {{0}};
+    const struct shore_layout_block *block = &shore_run_layout(run)->blocks[s->block];
+    const uint64_t elems = block->tensors[s->tensor].elems;
+    float *all = aligned_alloc(SHORE_BUFFER_ALIGN_BYTES, block->padded_elems * sizeof *all);
+    float *out = calloc(elems, sizeof *out);
+    struct shore_wait wait;
+    assert_true(all && out);
+    shore_wait_init(&wait);
+    assert_int_equal(shore_fleet_fetch(shore_run_fleet(run), step_of(run), s->block, 0, block->segments, kind, all,
+                                       shore_wait_completion(&wait)),
+                     0);
+    assert_ok(shore_wait(&wait, &diag));
+    for (uint64_t i = 0; i < elems; i++)
+        out[i] = kind == SHORE_FETCH_BF16 ? shore__bf16_to_f32(((const uint16_t *)(void *)all)[s->offset_elems + i])
+                                          : all[s->offset_elems + i];
+    free(all);
+    return out;
+}
+
+static void check_exported(const struct shore_run *run, const char *directory, const enum shore_dtype *converted) {
+    struct shore_diag diag = {{0}};
+    struct shore__safetensors *st = NULL;
+    uint32_t count = 0;
+    const struct shore_shape *shapes = shore_run_shapes(run, &count);
+    assert_ok(shore__safetensors_open(directory, &st, &diag));
+    assert_int_equal(st->ntensors, TENSORS);
+    for (uint32_t i = 0; i < count; i++) {
+        const struct shore_shape *s = &shapes[i];
+        const enum shore_dtype dtype = converted ? *converted : s->dtype;
+        const struct shore__st_tensor *t = shore__safetensors_find(st, s->name);
+        assert_non_null(t);
+        assert_int_equal(t->type, dtype == SHORE_DTYPE_FP32   ? SHORE__ST_F32
+                                  : dtype == SHORE_DTYPE_BF16 ? SHORE__ST_BF16
+                                                              : SHORE__ST_F16);
+        assert_int_equal(t->rank, s->rank);
+        assert_memory_equal(t->shape, s->dims, s->rank * sizeof *s->dims);
+        float *want = fetched(run, s, dtype == SHORE_DTYPE_BF16 ? SHORE_FETCH_BF16 : SHORE_FETCH_MASTER);
+        float *have = calloc(t->elems, sizeof *have);
+        assert_non_null(have);
+        assert_ok(shore__safetensors_read(st, t, 0, t->elems, have, &diag));
+        for (uint64_t k = 0; dtype == SHORE_DTYPE_FP16 && k < t->elems; k++)
+            want[k] = shore__f16_to_f32(shore__f32_to_f16(want[k]));
+        assert_memory_equal(have, want, t->elems * sizeof *have);
+        free(want);
+        free(have);
+    }
+    shore__safetensors_close(st);
+}
+
+static int stop(void *ctx, uint64_t done, uint64_t total) {
+    assert_true(done <= total);
+    return ++*(int *)ctx == 2;
+}
+
+static void an_export_has_every_tensor_once(void **state) {
+    struct shore_diag diag = {{0}};
+    struct shore_run *run = made("a", two_drives, 2);
+    const enum shore_dtype half = SHORE_DTYPE_FP16;
+    assert_ok(shore_run_export(run, "first", NULL, NULL, &diag));
+    check_exported(run, "first", NULL);
+    for (int i = 0; i < 3; i++)
+        make_step(run, NULL, NULL);
+    const struct shore_run_exporting sharded = {.size = sizeof sharded, .shard_bytes = 100000};
+    assert_ok(shore_run_export(run, "third", &sharded, NULL, &diag));
+    assert_true(exists("third/model.safetensors.index.json"));
+    check_exported(run, "third", NULL);
+    const struct shore_run_exporting converted = {.size = sizeof converted, .converted = true, .dtype = half};
+    assert_ok(shore_run_export(run, "half", &converted, NULL, &diag));
+    check_exported(run, "half", &half);
+
+    float *frozen = fetched(run, &shore_run_shapes(run, &(uint32_t){0})[4], SHORE_FETCH_MASTER);
+    const uint64_t offset = shore_run_shapes(run, &(uint32_t){0})[4].offset_elems;
+    for (uint64_t i = 0; i < 33 * 3; i++)
+        assert_true(frozen[i] == first_value(1, offset + i));
+    free(frozen);
+
+    assert_int_equal(shore_run_export(run, "half", NULL, NULL, &diag), SHORE_EEXISTS);
+    int calls = 0;
+    const struct shore_work work = {
+        .size = sizeof work, .memory_bytes = 1 << 20, .progress = stop, .progress_ctx = &calls};
+    assert_int_equal(shore_run_export(run, "stopped", NULL, &work, &diag), -ECANCELED);
+    assert_false(exists("stopped") || exists("stopped.partial"));
+    shore_run_close(run);
+    removed("a");
+}
+
+/* ---- bad input --------------------------------------------------------------------------------------------------- */
+
+static void is_refused(const struct shore_shape *shapes, uint32_t count, const char *program, int code,
+                       const char *says) {
+    struct shore_diag diag = {{0}};
+    struct shore_run *run = NULL;
+    struct shore_layout *layout = layout_of_program();
+    const struct shore_fleet_options options = fleet_of_program(two_drives, 2);
+    const struct shore_run_making how = {.size = sizeof how, .fleet = &options, .program = program};
+    assert_int_equal(shore_run_create("bad", layout, shapes, count, &how, &run, &diag), code);
+    assert_says(diag, says);
+    assert_false(exists("bad") || exists("drive0/longshore.volume"));
+    shore_layout_free(layout);
+}
+
+static void what_does_not_fit_is_named(void **state) {
+    struct shore_shape s[TENSORS];
+    static const char *const twice[] = {"temperature"}, *const empty[] = {""};
+    is_refused(shapes_of_program, TENSORS - 1, program_text, SHORE_EINPUT, "has 7 tensors, but shapes are given of 6");
+#define SPOILT(member, value, says)         \
+    memcpy(s, shapes_of_program, sizeof s); \
+    s[3].member = value;                    \
+    is_refused(s, TENSORS, program_text, SHORE_EINPUT, says)
+    SPOILT(name, "other.weight", "the tensor other.weight is called embed.weight in the layout");
+    SPOILT(name, "\xFF", "tensor number 3: a name of it is empty, or not UTF-8");
+    SPOILT(name, NULL, "tensor number 3");
+    SPOILT(rank, 9, "embed.weight has rank 9, and 8 is the most");
+    SPOILT(dims[1], 256, "embed.weight has the shape [300, 256], but 77100 elements in the layout");
+    SPOILT(dims[0], UINT64_MAX, "but 77100 elements");
+    SPOILT(dtype, (enum shore_dtype)3, "embed.weight has a dtype that is none of");
+    SPOILT(ntied, 1; s[3].tied = twice, "two tensors are called temperature");
+    SPOILT(ntied, 1; s[3].tied = empty, "tensor number 3: a name of it is empty");
+    SPOILT(tied, NULL, "tensor number 3");
+    is_refused(shapes_of_program, TENSORS, NULL, SHORE_EINPUT, "no \"name\"");
+    is_refused(shapes_of_program, TENSORS, "{\"name\": \"\"}", SHORE_EINPUT, "no \"name\"");
+    is_refused(shapes_of_program, TENSORS, "{\"name\": ", SHORE_EINPUT, "what the program leaves in its run");
+    is_refused(shapes_of_program, TENSORS, "[1]", SHORE_EINPUT, "not an object");
+    char *long_text = malloc(SHORE_PROGRAM_BYTES + 64);
+    assert_non_null(long_text);
+    sprintf(long_text, "{\"name\": \"%0*d\"}", (int)SHORE_PROGRAM_BYTES, 0);
+    is_refused(shapes_of_program, TENSORS, long_text, SHORE_EINPUT, "1048576 are the most");
+    free(long_text);
+}
+
+static void calls_that_make_no_sense_are_refused(void **state) {
+    struct shore_diag diag = {{0}};
+    struct shore_run *run = NULL, *second = NULL;
+    struct shore_layout *layout = layout_of_program();
+    struct shore_fleet_options options = fleet_of_program(two_drives, 2);
+    struct shore_run_making how = {.fleet = &options, .program = program_text};
+    assert_int_equal(shore_run_create("bad", layout, shapes_of_program, TENSORS, &how, &run, &diag), -EINVAL);
+    assert_says(diag, "size of a struct shore_run_making");
+    how.size = sizeof how;
+    options.epoch = 3;
+    assert_int_equal(shore_run_create("bad", layout, shapes_of_program, TENSORS, &how, &run, &diag), -EINVAL);
+    options.epoch = 0;
+    options.ndrives = 0;
+    assert_int_equal(shore_run_create("bad", layout, shapes_of_program, TENSORS, &how, &run, &diag), SHORE_EUSAGE);
+    options.ndrives = 2;
+    assert_false(exists("bad"));
+    assert_int_equal(shore_run_open("bad", NULL, &run, &diag), SHORE_EMISSING);
+
+    run = made("a", two_drives, 2);
+    assert_int_equal(shore_run_seal(run, 0, &diag), -EINVAL);
+    assert_int_equal(shore_run_open("a", NULL, &second, &diag), SHORE_EBUSY);
+    const struct shore_commit wrong = {.size = sizeof wrong, .step = 1, .metrics = "x", .metrics_bytes = 1};
+    assert_int_equal(shore_run_commit(run, &wrong, NULL, &diag), -EINVAL);
+    const struct shore_commit skip = {.size = sizeof skip, .step = 1, .how = SHORE_COMMIT_SKIPPED};
+    assert_int_equal(shore_run_commit(run, &skip, "{\"loss\": NaN}", &diag), SHORE_EINPUT);
+    assert_says(diag, "the metrics of step 1");
+    char metrics[2100];
+    sprintf(metrics, "{\"a\": \"%02000d\"}", 0);
+    assert_int_equal(shore_run_commit(run, &skip, metrics, &diag), SHORE_EINPUT);
+    assert_ok(shore_run_commit(run, &skip, NULL, &diag));
+    assert_int_equal(shore_run_commit(run, &skip, NULL, &diag), -EBUSY);
+    assert_int_equal(shore_run_snapshot(run, "s", 0, &diag), -EBUSY);
+    shore_run_close(run); /* waits for it */
+    run = opened("a");
+    assert_int_equal(step_of(run), 1);
+    assert_int_equal(shore_run_record(run, 1, "x", "{}", &diag), SHORE_EINPUT);
+    shore_run_close(run);
+
+    assert_int_equal(shore_run_create("a", layout, shapes_of_program, TENSORS, &how, &run, &diag), SHORE_EEXISTS);
+    assert_says(diag, "a: holds a run");
+    options.overwrite = true;
+    assert_ok(shore_run_create("a", layout, shapes_of_program, TENSORS, &how, &run, &diag));
+    shore_run_close(run); /* not sealed: what was there is, but for what was replaced */
+    assert_ok(begin_run("a", &options, &run, &diag));
+    assert_ok(shore_run_seal(run, 0, &diag));
+    shore_run_close(run);
+    removed("a");
+    shore_layout_free(layout);
+}
+
+static void a_changed_description_is_refused(void **state) {
+    static const char *const spoilt[][2] = {{"\"dtype\": \"bf16\"", "\"dtype\": \"int8\""},
+                                            {"\"name\": \"a program\"", "\"n\": 1"},
+                                            {"\"group\": 0", "\"group\": -1"},
+                                            {"temperature", "conv1.bias"}};
+    struct shore_diag diag = {{0}};
+    struct shore_run *run = NULL;
+    shore_run_close(made("a", two_drives, 2));
+    char *good = read_text("a/run.json");
+    for (size_t i = 0; i < sizeof spoilt / sizeof spoilt[0]; i++) {
+        char *at = strstr(good, spoilt[i][0]), *end = at + strlen(spoilt[i][0]), *text = NULL;
+        assert_true(asprintf(&text, "%.*s%s%s", (int)(at - good), good, spoilt[i][1], end) > 0);
+        write_text("a/run.json", text);
+        assert_int_equal(shore_run_open("a", NULL, &run, &diag), SHORE_ECORRUPT);
+        char *sum = strstr(text, "\"checksum\"");
+        assert_non_null(sum);
+        memcpy(sum, "\"nobodys!\"", 10); /* without one, nothing is compared */
+        write_text("a/run.json", text);
+        assert_int_equal(shore_run_open("a", NULL, &run, &diag), SHORE_EINPUT);
+        assert_says(diag, "changed by hand");
+        free(text);
+    }
+    char *version = strstr(good, "\"longshore\": 2");
+    assert_non_null(version);
+    version[13] = '3';
+    write_text("a/run.json", good);
+    assert_int_equal(shore_run_open("a", NULL, &run, &diag), SHORE_EFORMAT);
+    version[13] = '2';
+    write_text("a/run.json", good);
+    free(good);
+    removed("a");
+}
+
+static int group_open(void **state) {
+    if (scratch_open(state) < 0) return -1;
+    return mkdir("drive0", 0755) || mkdir("drive1", 0755) ? -1 : 0;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_is_committed_is_there_again),
+        cmocka_unit_test(a_line_that_a_kill_has_cost_comes_back),
+        cmocka_unit_test(other_options_are_kept),
+        cmocka_unit_test(snapshots_are_kept_and_gone_back_to),
+        cmocka_unit_test(an_export_has_every_tensor_once),
+        cmocka_unit_test(what_does_not_fit_is_named),
+        cmocka_unit_test(calls_that_make_no_sense_are_refused),
+        cmocka_unit_test(a_changed_description_is_refused),
+    };
+    return cmocka_run_group_tests(tests, group_open, scratch_close);
+}
