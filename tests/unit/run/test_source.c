@@ -53,7 +53,7 @@ static void same_values(const char *directory, const struct shore__model *m, uin
 
 static void export_and_import_are_inverse(void **state) {
     for (int i = 0; i < SMALL_MODELS; i++) {
-        char directory[16];
+        char directory[24];
         snprintf(directory, sizeof directory, "model%d", i);
         struct shore__model *m = model_of(small_models[i]), *again = NULL;
         struct shore_diag diag = {{0}};
