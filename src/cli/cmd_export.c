@@ -79,7 +79,7 @@ static int export(const char *path, const struct args *a) {
         rc = shore__export(o.fleet, o.model, o.tokenizer, o.step, a->out, types[a->dtype], buffers, a->shard,
                            shore__cli_work, a->quiet ? NULL : (void *)"exporting", &diag);
     shore__cli_progress_end();
-    const char *as = o.model || a->dtype_given ? names[a->dtype] : "it was computed with";
+    const char *as = o.model || a->dtype_given ? names[a->dtype] : "recorded";
     if (!rc) printf("step %llu exported as %s to %s\n", (unsigned long long)o.step, as, a->out);
     shore__cli_close(&o);
     return rc ? shore__cli_fail_opened(rc, &diag) : SHORE__EXIT_DONE;

@@ -151,8 +151,9 @@ int shore__cli_rollback(int argc, char **argv) {
         else if (run && run->begun)
             shore__cli_say("the state is where it was");
     } else {
-        shore__cli_say("back at step %llu, from step %llu; go on with: longshore train --resume %s",
-                       (unsigned long long)s.step, (unsigned long long)from, run->word);
+        const char *how = run->model ? "; go on with: longshore train --resume " : "";
+        shore__cli_say("back at step %llu, from step %llu%s%s", (unsigned long long)s.step, (unsigned long long)from,
+                       how, run->model ? run->word : "");
         printf("step %llu digest %s\n", (unsigned long long)s.step, s.digest);
     }
     shore__snapshot_free(&s);

@@ -110,13 +110,14 @@ static int check_checksum(const json_t *j, const char *path, struct shore_diag *
 }
 
 json_t *shore__run_settings_json(const struct shore__run *run) {
-    static const char *const of_contents[] = {"precision", "optimizer",    "moments", "residual", "memory",
+    static const char *const of_contents[] = {"precision", "optimizer",    "moments", "memory",
                                               "drive",     "drive-speeds", "io",      NULL};
     json_t *all = shore__settings_to_json(&run->settings);
     if (!run->contents) return all;
     json_t *some = json_object();
     for (const char *const *key = of_contents; *key; key++)
         if (json_object_get(all, *key)) json_object_set(some, *key, json_object_get(all, *key));
+    if (run->settings.residual_saved) json_object_set(some, "residual", json_object_get(all, "residual"));
     json_decref(all);
     return some;
 }

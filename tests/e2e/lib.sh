@@ -151,7 +151,7 @@ metric() { sed -nE 's/.*"'"$2"'": ?("?)([^,"}]*)\1.*/\2/p' "$1/metrics.jsonl"; }
 documented() {
     local page keys key
     page=$(awk -v names="^## ($1)\$" '/^## / {inside = $0 ~ names} inside' "$tests/../docs/outputs.md")
-    keys=$(sed -E 's/"(model|settings)":\{[^}]*\}/"\1":0/g' "$2" | grep -oE '"[a-z0-9_]+":' | tr -d '":' | sort -u)
+    keys=$(sed -E 's/"(model|settings|program)":\{[^}]*\}/"\1":0/g' "$2" | grep -oE '"[a-z0-9_]+":' | tr -d '":' | sort -u)
     [ -n "$keys" ] || fail "$1: no JSON"
     for key in $keys; do
         [[ $page == *"\`$key\`"* ]] && ok "$1: $key" || fail "docs/outputs.md, $1: $key is missing"

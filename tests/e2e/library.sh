@@ -21,10 +21,12 @@ same "pkg-config's version" "$(pkg-config --modversion longshore)" "$version"
 declared=$(grep -ohE '\bshore_[a-z0-9_]+\(' "$project"/include/longshore/*.h | tr -d '(' | sort -u)
 exported=$(nm -D --defined-only "$root/lib/liblongshore.so" | awk '$2 != "A" { sub(/@.*/, "", $3); print $3 }' | sort -u)
 same "the shared library exports what the headers declare" "$exported" "$declared"
+ldd "$root/lib/liblongshore.so" | grep -qE 'dnnl|pcre|utf8proc|libz' && fail "it needs what computes, or texts" || ok "it needs little"
 
 cat >"$place/program.c" <<'END'
 #include <longshore/clip.h>
 #include <longshore/memory.h>
+#include <longshore/run.h>
 #include <longshore/pages.h>
 #include <longshore/sparse.h>
 #include <longshore/state.h>
@@ -37,6 +39,7 @@ int main(void) {
     struct shore_layout *layout = NULL;
     struct shore_tensor_view view;
     struct shore_diag diag;
+    struct shore_run *run = NULL;
     void *gradient = NULL;
     double sum;
     memset(&view, 0, sizeof view);
@@ -48,6 +51,7 @@ int main(void) {
     printf("%s %g\n", shore_version(), sum);
     shore_buffer_free(gradient, SHORE_SEGMENT_ELEMS * sizeof(float));
     shore_layout_free(layout);
+    if (shore_run_open("/nonexistent", NULL, &run, &diag) != SHORE_EMISSING) return 1;
     return shore_sparse_bound(SHORE_SPARSE_BF16, 0, 1) != 8;
 }
 END

@@ -1,0 +1,162 @@
+/* A program that makes runs of its own, on the public headers alone: of a few odd tensors, whose gradients follow from
+ * the step. It is what tests try the commands on.
+ *
+ *     make_run RUN STEPS DRIVE...       makes RUN, or goes on with it until it is at STEPS
+ *     make_run --tensors RUN            the tensors of a run, whoever made it: a line for each
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "longshore/run.h"
+
+static const struct shore_tensor_spec stem[] = {{"conv1.weight", 216, 0}, {"conv1.bias", 8, 0}};
+static const struct shore_tensor_spec body[] = {
+    {"conv.weight", 385, 0}, {"embed.weight", 300 * 257, 0}, {"frozen.weight", 99, 1}};
+static const struct shore_tensor_spec rest[] = {{"temperature", 1, 0}, {"out.weight", 70000, 0}};
+static const struct shore_block_spec blocks[] = {{"stem", stem, 2}, {"body.0", body, 3}, {"rest", rest, 2}};
+static const char *const tied[] = {"lm_head.weight"};
+static const struct shore_shape shapes[] = {
+    {.name = "conv1.weight", .rank = 4, .dims = {8, 3, 3, 3}, .dtype = SHORE_DTYPE_BF16},
+    {.name = "conv1.bias", .rank = 1, .dims = {8}, .dtype = SHORE_DTYPE_FP32},
+    {.name = "conv.weight", .rank = 3, .dims = {5, 7, 11}, .dtype = SHORE_DTYPE_FP16},
+    {.name = "embed.weight", .rank = 2, .dims = {300, 257}, .dtype = SHORE_DTYPE_BF16, .ntied = 1, .tied = tied},
+    {.name = "frozen.weight", .rank = 2, .dims = {33, 3}, .dtype = SHORE_DTYPE_FP32},
+    {.name = "temperature", .dtype = SHORE_DTYPE_FP32},
+    {.name = "out.weight", .rank = 1, .dims = {70000}, .dtype = SHORE_DTYPE_BF16},
+};
+enum { BLOCKS = 3, TENSORS = sizeof shapes / sizeof *shapes };
+
+static void note(void *ctx, const char *text) {
+    fprintf(stderr, "make_run: %s\n", text);
+}
+
+/* In (-1, 1): a function of its arguments. */
+static float value(uint64_t step, uint32_t block, uint64_t i) {
+    uint64_t x = (step << 40) + ((uint64_t)block << 32) + i + 0x9E3779B97F4A7C15u;
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;
+    x = (x ^ x >> 27) * 0x94D049BB133111EBu;
+    return (float)((x ^ x >> 31) >> 40) / 8388608.0f - 1;
+}
+
+/* Gaps stay zero. */
+static float *values(const struct shore_layout *layout, uint64_t step, uint32_t b) {
+    const struct shore_layout_block *block = &layout->blocks[b];
+    float *out = aligned_alloc(SHORE_BUFFER_ALIGN_BYTES, block->padded_elems * sizeof *out);
+    if (!out) abort();
+    memset(out, 0, block->padded_elems * sizeof *out);
+    for (uint32_t t = 0; t < block->ntensors; t++)
+        for (uint64_t i = 0; i < block->tensors[t].elems; i++)
+            out[block->tensors[t].offset_elems + i] = value(step, b, i);
+    return out;
+}
+
+static int make(const char *path, const char *const *drives, uint32_t ndrives, struct shore_run **run,
+                struct shore_diag *diag) {
+    struct shore_layout *layout = NULL;
+    struct shore_fleet_options options = {.size = sizeof options, .drives = drives, .ndrives = ndrives, .note = note};
+    struct shore_run_making how = {.size = sizeof how,
+                                   .fleet = &options,
+                                   .program = "{\"name\": \"make_run\", \"lr\": 0.01}",
+                                   .memory_bytes = UINT64_C(1) << 30};
+    int rc = shore_layout_make(blocks, BLOCKS, &layout);
+    if (!rc) rc = shore_run_create(path, layout, shapes, TENSORS, &how, run, diag);
+    for (uint32_t b = 0; !rc && b < BLOCKS; b++) {
+        float *master = values(layout, 0, b);
+        rc = shore_fleet_init_block(shore_run_fleet(*run), b, 0, layout->blocks[b].segments, master, NULL, NULL, diag);
+        free(master);
+    }
+    if (!rc) rc = shore_run_seal(*run, 0, diag);
+    shore_layout_free(layout);
+    return rc;
+}
+
+static int update(struct shore_run *run, uint64_t base, uint32_t b, struct shore_diag *diag) {
+    const struct shore_layout *layout = shore_run_layout(run);
+    struct shore_hyper groups[2] = {{.lr = 0.01f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f}, {.frozen = 1}};
+    float *gradient = values(layout, base + 1, b);
+    struct shore_update request = {
+        .size = sizeof request,
+        .base_step = base,
+        .attempt = shore_fleet_attempt(shore_run_fleet(run)),
+        .block = b,
+        .count = layout->blocks[b].segments,
+        .gradient = gradient,
+        .groups = groups,
+        .ngroups = 2,
+        .coefficient = 1,
+    };
+    struct shore_wait wait;
+    shore_hyper_at_step(&groups[0], SHORE_ADAMW, base + 1);
+    shore_wait_init(&wait);
+    int rc = shore_fleet_update(shore_run_fleet(run), &request, shore_wait_completion(&wait));
+    if (!rc) rc = shore_wait(&wait, diag);
+    free(gradient);
+    return rc;
+}
+
+static int step(struct shore_run *run, uint64_t base, struct shore_diag *diag) {
+    char metrics[64];
+    struct shore_commit commit = {.size = sizeof commit, .step = base + 1, .blob = &base, .blob_bytes = sizeof base};
+    int rc = 0;
+    for (uint32_t b = 0; !rc && b < shore_run_layout(run)->nblocks; b++)
+        rc = update(run, base, b, diag);
+    snprintf(metrics, sizeof metrics, "{\"loss\": %g}", 1.0 / (double)(base + 1));
+    if (!rc) rc = shore_run_commit(run, &commit, metrics, diag);
+    return rc ? rc : shore_run_commit_wait(run, diag);
+}
+
+static int work(const char *path, uint64_t steps, const char *const *drives, uint32_t ndrives,
+                struct shore_diag *diag) {
+    const struct shore_run_opening how = {.size = sizeof how, .note = note};
+    struct shore_fleet_info info = {.size = sizeof info};
+    struct shore_run *run = NULL;
+    unsigned char digest[16];
+    int rc = shore_run_open(path, &how, &run, diag);
+    if (rc == SHORE_EMISSING && ndrives) rc = make(path, drives, ndrives, &run, diag);
+    if (!rc) shore_fleet_info(shore_run_fleet(run), &info);
+    for (; !rc && info.step < steps; info.step++)
+        rc = step(run, info.step, diag);
+    if (!rc) rc = shore_fleet_digest(shore_run_fleet(run), false, digest, diag);
+    if (!rc) {
+        printf("step %" PRIu64 " digest ", info.step);
+        for (int i = 0; i < 16; i++)
+            printf("%02x", digest[i]);
+        putchar('\n');
+    }
+    shore_run_close(run);
+    return rc;
+}
+
+static int list(const char *path, struct shore_diag *diag) {
+    const struct shore_run_opening how = {.size = sizeof how, .read_only = true};
+    struct shore_run *run = NULL;
+    uint32_t count = 0;
+    int rc = shore_run_open(path, &how, &run, diag);
+    if (rc) return rc;
+    const struct shore_shape *s = shore_run_shapes(run, &count);
+    for (uint32_t i = 0; i < count; i++) {
+        printf("%s", s[i].name);
+        for (uint32_t d = 0; d < s[i].rank; d++)
+            printf(" %" PRIu64, s[i].dims[d]);
+        printf("%s\n", s[i].transposed ? " transposed" : "");
+    }
+    shore_run_close(run);
+    return 0;
+}
+
+int main(int argc, char **argv) {
+    struct shore_diag diag = {""};
+    int rc;
+    if (argc == 3 && strcmp(argv[1], "--tensors") == 0) {
+        rc = list(argv[2], &diag);
+    } else if (argc >= 3) {
+        rc = work(argv[1], strtoull(argv[2], NULL, 10), (const char *const *)argv + 3, (uint32_t)argc - 3, &diag);
+    } else {
+        fprintf(stderr, "usage: make_run RUN STEPS DRIVE..., or make_run --tensors RUN\n");
+        return 2;
+    }
+    if (rc) fprintf(stderr, "make_run: %s\n", diag.text[0] ? diag.text : shore_error_text(rc));
+    return rc ? 1 : 0;
+}
