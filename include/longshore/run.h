@@ -71,7 +71,7 @@ struct shore_run_opening {
 struct shore_work {
     size_t size;           /* sizeof(struct shore_work) */
     uint64_t memory_bytes; /* of buffers; 0: as the run's budget allows, or little */
-    bool not_a_copy;
+    bool not_a_copy;       /* of a run that is not open: as in struct shore_run_making */
     void (*note)(void *ctx, const char *text);
     void *note_ctx;
     int (*progress)(void *ctx, uint64_t done_bytes, uint64_t total_bytes); /* nonzero: stop, with -ECANCELED */

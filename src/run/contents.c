@@ -194,6 +194,7 @@ int shore__contents_make(const struct shore_layout *layout, const struct shore_s
 
 int shore__contents_of_model(const struct shore__model *m, bool fp32, struct shore__contents **out,
                              struct shore_diag *diag) {
+    static const char *const head[] = {"lm_head.weight"}; /* of all architectures */
     struct shore__contents *c = NULL;
     uint32_t parts = 0;
     for (uint32_t b = 0; b < m->nblocks; b++)
@@ -205,12 +206,14 @@ int shore__contents_of_model(const struct shore__model *m, bool fp32, struct sho
             for (uint32_t i = 0; rc == 0 && i < m->blocks[b].tensors[t].nparts; i++) {
                 const struct shore__model_tensor *tensor = &m->blocks[b].tensors[t];
                 const struct shore__part *part = &tensor->parts[i];
+                const uint64_t rows = part->rows, cols = tensor->matrix ? tensor->cols : 0;
                 struct shore_shape s = {
                     .name = part->name,
                     .rank = tensor->matrix ? 2 : 1,
-                    .dims = {part->transposed ? tensor->cols : part->rows,
-                             part->transposed ? part->rows : tensor->cols},
+                    .dims = {part->transposed ? cols : rows, part->transposed ? rows : cols},
                     .dtype = fp32 ? SHORE_DTYPE_FP32 : SHORE_DTYPE_BF16,
+                    .tied = head,
+                    .ntied = m->arch.tied && tensor->role == SHORE__TOKEN_TABLE,
                     .block = b,
                     .tensor = t,
                     .offset_elems = m->layout->blocks[b].tensors[t].offset_elems + part->row * tensor->cols,

@@ -77,6 +77,27 @@ same "killed $kills times" "$line" "$want"
 same "one line a step" "$(metric "$run" step | cksum)" "$(seq 400 | cksum)"
 must remove "$run"
 
+# ---- a drive that goes and comes back --------------------------------------------------------------------------------
+socket=$place/socket
+serve --root "$place"
+"$maker" "$run" 400 "$place/d1" "unix:$socket:d2" >"$place/out" 2>"$place/log" &
+making=$!
+for _ in $(seq 1000); do [ -s "$run/metrics.jsonl" ] && break; sleep 0.02; done
+kills=0
+for _ in 1 2 3; do
+    nap 1000 150000
+    kill -0 $making 2>/dev/null && kills=$((kills + 1))
+    stop_serving
+    serve --root "$place"
+done
+wait $making || fail "the server went and came back"
+stop_serving
+same "a server that was killed $kills times" "$(sed -n '$s/^step \(.*\) digest /\1 /p' "$place/out")" "$want"
+same "one line a step" "$(metric "$run" step | cksum)" "$(seq 400 | cksum)"
+serve --root "$place"
+must remove "$run"
+stop_serving
+
 # ---- a run of ours ---------------------------------------------------------------------------------------------------
 gpt2_config "$place/config.json" 2 96 4 64 600
 some_text "$place/text" 60
@@ -84,6 +105,7 @@ must train --init "$place/config.json" --data "$place/text" --steps 6 --stop-at 
     --drive "$place/d1" --out "$run"
 "$maker" --tensors "$run" >"$place/out" 2>"$place/log" || fail "the tensors of a run of ours"
 grep -q "^transformer.h.1.attn.c_attn.weight 96 288 transposed$" "$place/out" && ok "a transposed tensor" || fail "no c_attn"
+grep -q "^transformer.wte.weight 600 96 = lm_head.weight$" "$place/out" && ok "the tied head" || fail "no tied head"
 must export "$run" --out "$place/hf"
 same "as many as are exported" "tensors $(wc -l <"$place/out")" "$("$COMPARE" --sum "$place/hf" | cut -d' ' -f1,2)"
 made "$run" 3

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "longshore/run.h"
 
@@ -107,6 +108,18 @@ static int step(struct shore_run *run, uint64_t base, struct shore_diag *diag) {
     return rc ? rc : shore_run_commit_wait(run, diag);
 }
 
+/* A server that was killed comes back within seconds. */
+static int connect_again(struct shore_run *run, struct shore_diag *diag) {
+    const struct timespec pause = {.tv_nsec = 50 * 1000 * 1000};
+    int rc = SHORE_ELINK;
+    note(NULL, diag->text);
+    for (int tries = 400; tries && (rc == SHORE_ELINK || rc == SHORE_EBUSY || rc == SHORE_EMISSING); tries--) {
+        nanosleep(&pause, NULL);
+        rc = shore_run_reconnect(run, diag);
+    }
+    return rc;
+}
+
 static int work(const char *path, uint64_t steps, const char *const *drives, uint32_t ndrives,
                 struct shore_diag *diag) {
     const struct shore_run_opening how = {.size = sizeof how, .note = note};
@@ -116,8 +129,11 @@ static int work(const char *path, uint64_t steps, const char *const *drives, uin
     int rc = shore_run_open(path, &how, &run, diag);
     if (rc == SHORE_EMISSING && ndrives) rc = make(path, drives, ndrives, &run, diag);
     if (!rc) shore_fleet_info(shore_run_fleet(run), &info);
-    for (; !rc && info.step < steps; info.step++)
+    while (!rc && info.step < steps) {
         rc = step(run, info.step, diag);
+        if (rc == SHORE_ELINK) rc = connect_again(run, diag);
+        shore_fleet_info(shore_run_fleet(run), &info);
+    }
     if (!rc) rc = shore_fleet_digest(shore_run_fleet(run), false, digest, diag);
     if (!rc) {
         printf("step %" PRIu64 " digest ", info.step);
@@ -140,7 +156,10 @@ static int list(const char *path, struct shore_diag *diag) {
         printf("%s", s[i].name);
         for (uint32_t d = 0; d < s[i].rank; d++)
             printf(" %" PRIu64, s[i].dims[d]);
-        printf("%s\n", s[i].transposed ? " transposed" : "");
+        printf("%s", s[i].transposed ? " transposed" : "");
+        for (uint32_t k = 0; k < s[i].ntied; k++)
+            printf(" = %s", s[i].tied[k]);
+        putchar('\n');
     }
     shore_run_close(run);
     return 0;

@@ -6,15 +6,18 @@
 #include "base/sized.h"
 #include "run/door/door.h"
 #include "run/lives/snapshots.h"
-#include "run/paths.h"
 #include "run/standing.h"
 
-static int take_work(const struct shore_work *given, const char *path, struct shore_work *out,
-                     struct shore_diag *diag) {
+static int take_work(const struct shore_work *given, struct shore_work *out, struct shore_diag *diag) {
     *out = (struct shore_work){.size = sizeof *out};
-    int rc = given ? shore__sized_in(out, sizeof *out, given, "shore_work", diag) : 0;
-    bool begun = shore__is_run(path) || shore__path_exists(path, "making/plan.json");
-    return rc == 0 && out->not_a_copy && begun ? shore__run_claim(path, diag) : rc;
+    return given ? shore__sized_in(out, sizeof *out, given, "shore_work", diag) : 0;
+}
+
+/* Of a run that is not open. */
+static int take_work_on(const char *path, const struct shore_work *given, struct shore_work *out,
+                        struct shore_diag *diag) {
+    int rc = take_work(given, out, diag);
+    return rc == 0 && out->not_a_copy ? shore__run_claim(path, diag) : rc;
 }
 
 int shore_run_snapshot(struct shore_run *r, const char *name, uint64_t keep, struct shore_diag *diag) {
@@ -50,7 +53,7 @@ int shore_run_rollback(const char *path, const char *name, const struct shore_wo
     struct shore__run *run = NULL;
     struct shore__snapshot s = {.step = 0};
     uint64_t from = 0;
-    int rc = take_work(given, path, &work, diag);
+    int rc = take_work_on(path, given, &work, diag);
     if (rc == 0) rc = shore__run_open_to_roll_back(path, &run, diag);
     if (rc < 0) return rc;
     if (run->note && work.note) work.note(work.note_ctx, run->note);
@@ -73,7 +76,7 @@ int shore_run_export(struct shore_run *r, const char *directory, const struct sh
     struct shore_work work;
     int rc = shore__door_idle(r, diag);
     if (rc == 0) rc = given ? shore__sized_in(&how, sizeof how, given, "shore_run_exporting", diag) : 0;
-    if (rc == 0) rc = take_work(given_work, r->run->path, &work, diag);
+    if (rc == 0) rc = take_work(given_work, &work, diag);
     if (rc == 0 && (unsigned)how.dtype >= sizeof types / sizeof *types)
         rc = shore__fail(diag, -EINVAL, "what is exported is fp32, bf16 or fp16");
     if (rc == 0 && !r->run->contents)
@@ -99,6 +102,6 @@ int shore_run_export(struct shore_run *r, const char *directory, const struct sh
 int shore_run_remove(const char *path, const struct shore_work *given, struct shore_diag *diag) {
     struct shore_work work;
     bool begun = false;
-    int rc = take_work(given, path, &work, diag);
+    int rc = take_work_on(path, given, &work, diag);
     return rc ? rc : shore__run_remove(path, &begun, work.note, work.note_ctx, diag);
 }

@@ -183,6 +183,57 @@ static void other_options_are_kept(void **state) {
     removed("a");
 }
 
+static void drives_that_were_moved_by_hand_are_named(void **state) {
+    static const char *const moved[] = {"drive1=drive2"}, *const wrong[] = {"drive7=drive2"};
+    struct shore_diag diag = {{0}};
+    struct shore_run *run = made("a", two_drives, 2);
+    struct shore_run_opening how = {.size = sizeof how, .moved = moved, .nmoved = 1};
+    make_step(run, NULL, NULL);
+    shore_run_close(run);
+    assert_int_equal(rename("drive1", "drive2"), 0);
+    assert_int_equal(shore_run_open("a", NULL, &run, &diag), SHORE_EMISSING);
+    how.moved = wrong;
+    assert_int_equal(shore_run_open("a", &how, &run, &diag), SHORE_EUSAGE);
+    how.moved = moved;
+    assert_ok(shore_run_open("a", &how, &run, &diag));
+    shore_run_close(run);
+    run = opened("a");
+    assert_int_equal(step_of(run), 1);
+    shore_run_close(run);
+    char *text = read_text("a/run.json");
+    assert_non_null(strstr(text, "drive drive1=drive2"));
+    free(text);
+    removed("a");
+    assert_int_equal(rename("drive2", "drive1"), 0);
+}
+
+static void remember(void *ctx, const char *text) {
+    snprintf(ctx, 1024, "%s", text);
+}
+
+/* Nothing tells whether a directory that was copied while the first one is gone is the run. */
+static void a_copy_is_no_run_until_that_is_said(void **state) {
+    struct shore_diag diag = {{0}};
+    struct shore_run *run = NULL;
+    char said[1024] = "";
+    const struct shore_run_opening how = {.size = sizeof how, .note = remember, .note_ctx = said};
+    struct shore_work work = {.size = sizeof work};
+    shore_run_close(made("a", two_drives, 2));
+    assert_int_equal(mkdir("b", 0755), 0);
+    char *text = read_text("a/run.json");
+    write_text("b/run.json", text);
+    free(text);
+    assert_ok(shore_run_open("b", &how, &run, &diag));
+    shore_run_close(run);
+    assert_non_null(strstr(said, "is a copy of the run"));
+    assert_int_equal(shore_run_remove("b", &work, &diag), SHORE_EUSAGE);
+    remove_tree("a");
+    assert_int_equal(shore_run_remove("b", &work, &diag), SHORE_EUSAGE);
+    work.not_a_copy = true;
+    assert_ok(shore_run_remove("b", &work, &diag));
+    assert_false(exists("b") || exists("drive0/longshore.volume"));
+}
+
 /* ---- snapshots --------------------------------------------------------------------------------------------------- */
 
 static void count_snapshot(void *ctx, const struct shore_snapshot *s) {
@@ -451,6 +502,8 @@ int main(void) {
         cmocka_unit_test(what_is_committed_is_there_again),
         cmocka_unit_test(a_line_that_a_kill_has_cost_comes_back),
         cmocka_unit_test(other_options_are_kept),
+        cmocka_unit_test(drives_that_were_moved_by_hand_are_named),
+        cmocka_unit_test(a_copy_is_no_run_until_that_is_said),
         cmocka_unit_test(snapshots_are_kept_and_gone_back_to),
         cmocka_unit_test(an_export_has_every_tensor_once),
         cmocka_unit_test(what_does_not_fit_is_named),
