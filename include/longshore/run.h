@@ -199,9 +199,9 @@ struct shore_run_exporting {
 /* Writes the committed state as safetensors under the tensors' names, each once: model.safetensors, or shards with
  * model.safetensors.index.json; in memory that does not grow with the model. FP32: the exact masters; BF16: as they are
  * fetched; FP16: rounded to the nearest. The directory appears whole or not at all: it is not there, or empty. how: may
- * be NULL. No commit is pending. Errors: SHORE_EEXISTS, SHORE_EINPUT (a value is too large for FP16), -ENOTSUP (a run
- * that `longshore train` made: `longshore export` writes it, with its tokenizer), -ECANCELED, -ENOSPC, -EIO,
- * SHORE_ECORRUPT, SHORE_ELINK. */
+ * be NULL. Of a run that `longshore train` made, `longshore export` writes config.json and tokenizer as well. No commit
+ * is pending. Errors: -EBUSY (one is), SHORE_EEXISTS, SHORE_EINPUT (a value is too large for FP16), -ECANCELED,
+ * -ENOSPC, -EIO, SHORE_ECORRUPT, SHORE_ELINK. */
 int shore_run_export(struct shore_run *run, const char *directory, const struct shore_run_exporting *how,
                      const struct shore_work *work, struct shore_diag *diag);
 

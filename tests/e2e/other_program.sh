@@ -108,6 +108,8 @@ grep -q "^transformer.h.1.attn.c_attn.weight 96 288 transposed$" "$place/out" &&
 grep -q "^transformer.wte.weight 600 96 = lm_head.weight$" "$place/out" && ok "the tied head" || fail "no tied head"
 must export "$run" --out "$place/hf"
 same "as many as are exported" "tensors $(wc -l <"$place/out")" "$("$COMPARE" --sum "$place/hf" | cut -d' ' -f1,2)"
+"$maker" --export "$run" "$place/theirs" 2>"$place/log" || fail "the maker exports a run of ours"
+cmp "$place/hf/model.safetensors" "$place/theirs/model.safetensors" >"$place/log" 2>&1 && ok "as we export it" || fail "not as we do"
 made "$run" 3
 must inspect "$run" --digest
 same "its step" "$(digest)" "$line"

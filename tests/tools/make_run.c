@@ -3,6 +3,7 @@
  *
  *     make_run RUN STEPS DRIVE...       makes RUN, or goes on with it until it is at STEPS
  *     make_run --tensors RUN            the tensors of a run, whoever made it: a line for each
+ *     make_run --export RUN DIR         writes them, as they are computed with
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -165,15 +166,26 @@ static int list(const char *path, struct shore_diag *diag) {
     return 0;
 }
 
+static int export(const char *path, const char *directory, struct shore_diag *diag) {
+    const struct shore_run_opening how = {.size = sizeof how, .read_only = true};
+    struct shore_run *run = NULL;
+    int rc = shore_run_open(path, &how, &run, diag);
+    if (!rc) rc = shore_run_export(run, directory, NULL, NULL, diag);
+    shore_run_close(run);
+    return rc;
+}
+
 int main(int argc, char **argv) {
     struct shore_diag diag = {""};
     int rc;
     if (argc == 3 && strcmp(argv[1], "--tensors") == 0) {
         rc = list(argv[2], &diag);
+    } else if (argc == 4 && strcmp(argv[1], "--export") == 0) {
+        rc = export(argv[2], argv[3], &diag);
     } else if (argc >= 3) {
         rc = work(argv[1], strtoull(argv[2], NULL, 10), (const char *const *)argv + 3, (uint32_t)argc - 3, &diag);
     } else {
-        fprintf(stderr, "usage: make_run RUN STEPS DRIVE..., or make_run --tensors RUN\n");
+        fprintf(stderr, "usage: make_run RUN STEPS DRIVE..., make_run --tensors RUN, or make_run --export RUN DIR\n");
         return 2;
     }
     if (rc) fprintf(stderr, "make_run: %s\n", diag.text[0] ? diag.text : shore_error_text(rc));

@@ -79,16 +79,11 @@ int shore_run_export(struct shore_run *r, const char *directory, const struct sh
     if (rc == 0) rc = take_work(given_work, &work, diag);
     if (rc == 0 && (unsigned)how.dtype >= sizeof types / sizeof *types)
         rc = shore__fail(diag, -EINVAL, "what is exported is fp32, bf16 or fp16");
-    if (rc == 0 && !r->run->contents)
-        rc = shore__fail(diag, -ENOTSUP,
-                         "%s: was made by longshore train: 'longshore export' writes it, with its "
-                         "tokenizer",
-                         r->run->path);
     if (rc < 0) return rc;
     shore_fleet_info(r->fleet, &info);
     const struct shore__exporting e = {
         .fleet = r->fleet,
-        .contents = r->run->contents,
+        .contents = r->of_model ? r->of_model : r->run->contents,
         .step = info.step,
         .type = how.converted ? &types[how.dtype] : NULL,
         .memory_bytes = work.memory_bytes,

@@ -180,8 +180,8 @@ static int refuse_what_is_there(struct shore__run *run, bool overwrite, struct s
     for (const char *const *name = shore__run_files; *name; name++)
         if (shore__path_exists(run->path, *name))
             return shore__fail(diag, SHORE_EEXISTS,
-                               "%s: holds %s, which a run would replace; choose another directory, or --overwrite",
-                               run->path, *name);
+                               "%s: holds %s, which a run would replace; choose another directory, or %s", run->path,
+                               *name, run->contents ? "overwrite it" : "--overwrite");
     return 0;
 }
 
