@@ -16,6 +16,7 @@
 #include "files/atomic.h"
 #include "files/json.h"
 #include "run/internal.h"
+#include "run/lives/making.h"
 #include "run/lives/snapshots.h"
 #include "run/paths.h"
 #include "storage/blockio.h"
@@ -294,6 +295,18 @@ int shore__run_refuse_contents(const struct shore__run *run, struct shore_diag *
                        shore__escape(name, strlen(name), maker, sizeof maker));
 }
 
+static int say_unmade(const char *path, const char *shown, struct shore_diag *diag) {
+    struct shore__plan plan = {0};
+    char maker[160] = "";
+    if (shore__plan_read(path, &plan, NULL) == 0 && plan.maker)
+        shore__escape(plan.maker, strlen(plan.maker), maker, sizeof maker);
+    shore__plan_free(&plan);
+    if (maker[0])
+        return shore__fail(diag, SHORE_EMISSING, "%s: was stopped while %s made it: make it again there", shown, maker);
+    return shore__fail(diag, SHORE_EMISSING,
+                       "%s: was stopped while it was being made: give the same train command again", shown);
+}
+
 int shore__not_a_run(const char *path, struct shore_diag *diag) {
     char shown[256];
     shore__escape(path, strlen(path), shown, sizeof shown);
@@ -302,9 +315,7 @@ int shore__not_a_run(const char *path, struct shore_diag *diag) {
                            "%s: a run that is no more, since overwriting it was stopped: give the same command again, "
                            "or 'longshore remove %s'",
                            shown, shown);
-    if (shore__path_exists(path, "making"))
-        return shore__fail(diag, SHORE_EMISSING,
-                           "%s: was stopped while it was being made: give the same train command again", shown);
+    if (shore__path_exists(path, "making")) return say_unmade(path, shown, diag);
     if (shore__directory_is_empty(path))
         return shore__fail(diag, SHORE_EMISSING,
                            "%s: is not a run but empty: if the making of one was stopped there, give the same train "

@@ -43,6 +43,8 @@ int shore__plan_read(const char *run_path, struct shore__plan *out, struct shore
     out->moving = json_is_true(json_object_get(j, "moving"));
     const char *home = json_string_value(json_object_get(j, "home"));
     const char *mark = json_string_value(json_object_get(j, "directory"));
+    const char *maker = json_string_value(json_object_get(j, "maker"));
+    out->maker = maker ? strdup(maker) : NULL;
     out->origin = (struct shore__origin){home ? strdup(home) : NULL, mark ? strdup(mark) : NULL};
     if (rc < 0) shore__plan_free(out);
     json_decref(j);
@@ -52,26 +54,34 @@ int shore__plan_read(const char *run_path, struct shore__plan *out, struct shore
 void shore__plan_free(struct shore__plan *plan) {
     shore__addresses_free(&plan->fresh);
     shore__origin_free(&plan->origin);
+    free(plan->maker);
+    plan->maker = NULL;
 }
 
-static int write_plan(const char *run_path, const uint64_t fleet_id[2], const struct shore__addresses *fresh,
-                      bool moving, struct shore_diag *diag) {
+/* Of the directory as it is now, whatever the plan says of it. */
+static int write_plan(const char *run_path, const struct shore__plan *plan, struct shore_diag *diag) {
     struct shore__origin origin = {0};
     char fleet[33];
     int rc = shore__origin_take(run_path, &origin, diag);
     if (rc < 0) return rc;
-    shore__fleet_id_text(fleet_id, fleet);
+    shore__fleet_id_text(plan->fleet_id, fleet);
     json_t *home = json_string(origin.home); /* NULL: not in UTF-8 */
-    json_t *j = json_pack("{s:s, s:o, s:b, s:o, s:s*}", "fleet", fleet, "volumes",
-                          shore__texts_to_json(fresh->text, fresh->count), "moving", moving, "home",
-                          home ? home : json_null(), "directory", origin.mark);
+    json_t *j = json_pack("{s:s, s:o, s:b, s:o, s:s*, s:s*}", "fleet", fleet, "volumes",
+                          shore__texts_to_json(plan->fresh.text, plan->fresh.count), "moving", plan->moving, "home",
+                          home ? home : json_null(), "directory", origin.mark, "maker", plan->maker);
     rc = shore__journal_write(run_path, MAKING "/" PLAN, j, diag);
     shore__origin_free(&origin);
     return rc;
 }
 
 static int plan_write(struct shore__run *run, struct shore_diag *diag) {
-    return write_plan(run->path, run->fleet_id, &run->private->fresh, run->private->moving, diag);
+    const struct shore__plan plan = {
+        .fleet_id = {run->fleet_id[0], run->fleet_id[1]},
+        .fresh = run->private->fresh,
+        .moving = run->private->moving,
+        .maker = run->contents ? (char *)(uintptr_t)shore__contents_maker(run->contents) : NULL,
+    };
+    return write_plan(run->path, &plan, diag);
 }
 
 int shore__plan_claim(const char *run_path, struct shore_diag *diag) {
@@ -82,7 +92,7 @@ int shore__plan_claim(const char *run_path, struct shore_diag *diag) {
     if (shore__standing_of(run_path, &plan.origin, plan.fleet_id, NULL, &original) == SHORE__RUN_COPY)
         rc = shore__plan_refuse_copy(run_path, &plan, diag);
     else
-        rc = write_plan(run_path, plan.fleet_id, &plan.fresh, plan.moving, diag);
+        rc = write_plan(run_path, &plan, diag);
     free(original);
     shore__plan_free(&plan);
     return rc;

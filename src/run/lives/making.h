@@ -18,6 +18,7 @@ struct shore__plan {
     struct shore__addresses fresh;
     struct shore__origin origin;
     bool moving;
+    char *maker; /* another program; NULL: train or import */
 };
 void shore__plan_free(struct shore__plan *plan);
 /* What is being made there is the directory's own from now on. */

@@ -409,6 +409,17 @@ static void what_does_not_fit_is_named(void **state) {
     free(long_text);
 }
 
+static void a_making_says_whose_it_is(void **state) {
+    struct shore_diag diag = {{0}};
+    struct shore_run *run = NULL;
+    const struct shore_fleet_options options = fleet_of_program(two_drives, 2);
+    assert_ok(begin_run("a", &options, &run, &diag));
+    assert_int_equal(shore__not_a_run("a", &diag), SHORE_EMISSING);
+    assert_says(diag, "a: was stopped while a program made it: make it again there");
+    shore_run_close(run);
+    assert_false(exists("a") || exists("drive0/longshore.volume"));
+}
+
 static void calls_that_make_no_sense_are_refused(void **state) {
     struct shore_diag diag = {{0}};
     struct shore_run *run = NULL, *second = NULL;
@@ -507,6 +518,7 @@ int main(void) {
         cmocka_unit_test(snapshots_are_kept_and_gone_back_to),
         cmocka_unit_test(an_export_has_every_tensor_once),
         cmocka_unit_test(what_does_not_fit_is_named),
+        cmocka_unit_test(a_making_says_whose_it_is),
         cmocka_unit_test(calls_that_make_no_sense_are_refused),
         cmocka_unit_test(a_changed_description_is_refused),
     };
