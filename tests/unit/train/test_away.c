@@ -150,8 +150,15 @@ static struct shore__settings random_settings(uint32_t nth, char what[200]) {
     return s;
 }
 
+/* Every way and every model are among every other case, too: protecting memory takes sanitizers long. */
+#if defined(__SANITIZE_ADDRESS__)
+#define EVERY 2u
+#else
+#define EVERY 1u
+#endif
+
 static void the_same_bits(void **state) {
-    for (uint32_t i = 0; i < 5 * MODELS; i++) {
+    for (uint32_t i = 0; i < 5 * MODELS; i += EVERY) {
         char what[200];
         struct shore__settings s = random_settings(i, what);
         both_ways(&s, what);
