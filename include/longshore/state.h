@@ -324,6 +324,10 @@ int shore_fleet_spill_gathered(struct shore_fleet *fleet, uint32_t block, uint32
  * Threading: any. */
 size_t shore_fleet_state_bytes(const struct shore_fleet *fleet);
 
+/* Puts other parameters into the state images of count segments, as they were fetched: planes HI and LO; all else stays
+ * as it is. Units: master: count * SHORE_SEGMENT_ELEMS elements in canonical order, gaps zero. Threading: any. */
+void shore_fleet_put_masters(const struct shore_fleet *fleet, void *state, uint32_t count, const float *master);
+
 struct shore_store {
     size_t size;                 /* sizeof(struct shore_store) */
     uint64_t base_step, attempt; /* as in shore_update; both are ignored before the fleet is sealed */

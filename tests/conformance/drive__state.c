@@ -62,6 +62,45 @@ static void test_state_images(void **state) {
     }
 }
 
+/* Parameters that a program has changed, with the moments as they were. */
+static void test_other_masters(void **state) {
+    for (size_t c = 0; c < NCONFIGS; c++) {
+        struct bench b;
+        if (!bench_open(&b, &configs[c], SHORE_ADAMW, false)) continue;
+        step(&b);
+        uint64_t attempt = shore_fleet_attempt(b.fleet);
+        for (uint32_t i = 0; i < BLOCKS; i++) {
+            const struct shore_layout_block *block = &b.plain.layout->blocks[i];
+            for (uint32_t t = 0; t < block->ntensors; t++)
+                for (uint64_t e = 0; e < block->tensors[t].elems; e++)
+                    b.plain.master[i][block->tensors[t].offset_elems + e] *= -1.00390625f;
+            char *image = pages(block->segments * shore_fleet_state_bytes(b.fleet));
+            struct shore_wait wait;
+            shore_wait_init(&wait);
+            must(&b, shore_fleet_fetch(b.fleet, 1, i, 0, block->segments, SHORE_FETCH_STATE, image,
+                                       shore_wait_completion(&wait)));
+            must(&b, shore_wait(&wait, &b.diag));
+            shore_fleet_put_masters(b.fleet, image, block->segments, b.plain.master[i]);
+            struct shore_store store = {.size = sizeof store,
+                                        .base_step = 1,
+                                        .attempt = attempt,
+                                        .state = image,
+                                        .block = i,
+                                        .count = block->segments};
+            shore_wait_init(&wait);
+            must(&b, shore_fleet_store(b.fleet, &store, shore_wait_completion(&wait)));
+            must(&b, shore_wait(&wait, &b.diag));
+            free(image);
+        }
+        must(&b, fleet_commit(b.fleet, 1, false, &b.diag));
+        b.plain.step = 2;
+        assert_digest(b.fleet, &b.plain, true);
+        step(&b);
+        assert_digest(b.fleet, &b.plain, true);
+        bench_close(&b);
+    }
+}
+
 /* An older state is put back under its own step, the fleet goes on from there, and opens there again. */
 static void test_restored(void **state) {
     for (size_t c = 0; c < NCONFIGS; c++) {
@@ -352,9 +391,9 @@ static void test_damaged_codes(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_state_images),  cmocka_unit_test(test_restored),     cmocka_unit_test(test_snapshots),
-        cmocka_unit_test(test_generations),   cmocka_unit_test(test_residuals),    cmocka_unit_test(test_forms),
-        cmocka_unit_test(test_damaged_codes), cmocka_unit_test(test_unused_pages),
+        cmocka_unit_test(test_state_images), cmocka_unit_test(test_other_masters), cmocka_unit_test(test_restored),
+        cmocka_unit_test(test_snapshots),    cmocka_unit_test(test_generations),   cmocka_unit_test(test_residuals),
+        cmocka_unit_test(test_forms),        cmocka_unit_test(test_damaged_codes), cmocka_unit_test(test_unused_pages),
     };
     server_start();
     int failed = cmocka_run_group_tests(tests, NULL, NULL);

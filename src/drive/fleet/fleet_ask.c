@@ -10,6 +10,7 @@
 #include "drive/fleet/fleet.h"
 #include "drive/link.h"
 #include "drive/probe/probe.h"
+#include "number/bf16.h"
 
 int shore_fleet_info(const struct shore_fleet *fleet, struct shore_fleet_info *out) {
     struct shore_fleet *f = (struct shore_fleet *)(uintptr_t)fleet;
@@ -103,6 +104,13 @@ int shore_fleet_ledger(const struct shore_fleet *fleet, struct shore_ledger *out
 
 size_t shore_fleet_state_bytes(const struct shore_fleet *f) {
     return shore__state_segment_bytes(f->config.plane_bytes);
+}
+
+void shore_fleet_put_masters(const struct shore_fleet *f, void *state, uint32_t count, const float *master) {
+    for (uint32_t i = 0; i < count; i++) {
+        char *hi = (char *)state + i * shore_fleet_state_bytes(f), *lo = hi + f->config.plane_bytes[SHORE_PLANE_HI];
+        shore__f32_split((uint16_t *)hi, (uint16_t *)lo, master + (size_t)i * SHORE_SEGMENT_ELEMS, SHORE_SEGMENT_ELEMS);
+    }
 }
 
 int shore_volume_identity(const char *path, void *identity, uint32_t *bytes, struct shore_diag *diag) {
