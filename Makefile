@@ -1,5 +1,5 @@
 # A thin front of CMake: the rules are in CMakeLists.txt and CMakePresets.json.
-.PHONY: all deps demo test stress bench install lint format fuzz asan tsan clean
+.PHONY: all deps demo test test-python stress bench install lint format fuzz asan tsan clean
 BUILD := build
 PREFIX := /usr/local
 # Most tests wait for a drive; those that compute with two threads say so (PROCESSORS).
@@ -27,6 +27,10 @@ test:
 stress:
 	@scripts/deps build test
 	@scripts/stress
+
+test-python:
+	@scripts/deps build python
+	@scripts/python-test
 
 asan tsan:
 	@scripts/deps build unit

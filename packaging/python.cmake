@@ -1,0 +1,16 @@
+# The Python package's extension over the public headers: cffi's API mode in the limited API, so that one wheel serves every
+# Python from 3.9 on. scikit-build-core includes this; `python_package` is what a wheel needs.
+find_package(Python REQUIRED COMPONENTS Interpreter Development.Module)
+file(GLOB public_headers CONFIGURE_DEPENDS include/longshore/*.h)
+set(binding ${CMAKE_BINARY_DIR}/_native.c)
+add_custom_command(OUTPUT ${binding} VERBATIM DEPENDS ${public_headers} ${CMAKE_SOURCE_DIR}/scripts/python-binding
+                   COMMAND Python::Interpreter ${CMAKE_SOURCE_DIR}/scripts/python-binding ${CMAKE_SOURCE_DIR}/include/longshore ${binding})
+Python_add_library(python_native MODULE ${binding})
+set_target_properties(python_native PROPERTIES OUTPUT_NAME _native SUFFIX .abi3.so)
+target_compile_definitions(python_native PRIVATE Py_LIMITED_API=0x03090000)
+target_compile_options(python_native PRIVATE -w)
+target_link_libraries(python_native PRIVATE longshore_static ${engine_needs})
+target_link_options(python_native PRIVATE -Wl,--exclude-libs,ALL)
+add_custom_target(python_package DEPENDS python_native longshore)
+install(TARGETS python_native DESTINATION longshore COMPONENT python)
+install(TARGETS longshore DESTINATION ${SKBUILD_SCRIPTS_DIR} COMPONENT python)

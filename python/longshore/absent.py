@@ -1,0 +1,131 @@
+"""What a parameter is while its value lies on the drives.
+
+The object stays, with its shape, dtype and place in the tree; only its class changes, so that whatever asks for the value
+comes here. A question gets a copy that is fetched; what would write, or would need the value again in backward, gets an
+exception that names the parameter.
+"""
+
+import torch
+from torch import nn
+
+from .errors import AbsentParameterError
+
+_ADVICE = "use it inside `with longshore.resident(parameter):` (write=True to change it)"
+
+# about the tensor, not its value
+_ABOUT = {
+    "__get__": {
+        "shape", "dtype", "device", "requires_grad", "grad", "is_leaf", "grad_fn", "layout", "ndim", "names", "is_meta",
+        "is_cpu", "is_cuda", "is_sparse", "is_quantized", "is_mps", "is_xla", "is_xpu", "is_nested", "itemsize", "nbytes",
+        "_version", "_backward_hooks", "_post_accumulate_grad_hooks", "output_nr", "retains_grad", "name", "volatile",
+        "_grad", "is_sparse_csr", "is_mkldnn", "is_vulkan", "is_maia", "is_mtia", "is_ipu", "is_hpu", "grad_dtype",
+    },
+    "__set__": {"requires_grad", "grad", "_backward_hooks", "_post_accumulate_grad_hooks", "_grad", "grad_dtype", "names"},
+    "__delete__": {"grad", "_grad"},
+}
+_METHODS = {
+    "size", "dim", "numel", "nelement", "ndimension", "element_size", "stride", "storage_offset", "is_floating_point",
+    "is_complex", "is_signed", "is_contiguous", "requires_grad_", "register_hook", "register_post_accumulate_grad_hook",
+    "get_device", "is_inference", "__len__", "__hash__", "is_same_size", "_is_view",
+    "has_names", "is_coalesced", "is_conj", "is_neg", "__dir__", "is_shared", "is_pinned", "retain_grad",
+}
+_COPIES = {"detach", "numpy", "tolist", "item", "__format__"}  # that autograd does not follow
+
+
+def _is_about(func):
+    name = getattr(func, "__name__", "")
+    owner = getattr(getattr(func, "__self__", None), "__name__", "")
+    if name in _ABOUT:
+        return owner in _ABOUT[name]
+    return name in _METHODS or (name == "type" and func is torch.Tensor.type)
+
+
+class Fetched(torch.Tensor):
+    """A copy of a parameter's value. It cannot be written to: that would be lost."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        name = getattr(func, "__name__", "")
+        kwargs = kwargs or {}
+        owner = getattr(getattr(func, "__self__", None), "__name__", "")
+        writes = (name.endswith("_") and not name.startswith("__")) or name in ("__setitem__", "__iadd__", "__imul__", "__isub__", "__itruediv__")
+        target = args[0] if args else None
+        if (writes and isinstance(target, Fetched)) or isinstance(kwargs.get("out"), Fetched):
+            raise AbsentParameterError(
+                f"{getattr(target, 'longshore_name', 'a parameter')}: this is a copy of a value that lies on the drives, and "
+                f"writing to it would be lost; {_ADVICE}"
+            )
+        with torch._C.DisableTorchFunctionSubclass():
+            out = func(*args, **kwargs)
+        if name == "__get__" and owner == "data" and isinstance(out, torch.Tensor):
+            return fetched(out, getattr(target, "longshore_name", ""))
+        if isinstance(out, Fetched) and name not in ("detach", "requires_grad_"):
+            return out.as_subclass(torch.Tensor)
+        return out
+
+
+def fetched(value, name):
+    out = value.as_subclass(Fetched)
+    out.longshore_name = name
+    return out
+
+
+class Absent(nn.Parameter):
+    """The class of a parameter that is not in memory."""
+
+    def __repr__(self):
+        return f"Parameter containing (from drives):\n{_value(self)!r}"
+
+    def __deepcopy__(self, memo):
+        out = memo[id(self)] = nn.Parameter(_value(self), self.requires_grad)
+        return out
+
+    def __reduce_ex__(self, protocol):
+        return nn.Parameter(_value(self), self.requires_grad).__reduce_ex__(protocol)
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if _is_about(func):
+            with torch._C.DisableTorchFunctionSubclass():
+                return func(*args, **kwargs)
+        name = getattr(func, "__name__", "")
+        owner = getattr(getattr(func, "__self__", None), "__name__", "")
+        first = args[0] if args else None
+        if isinstance(first, Absent):
+            if name == "__get__" and owner in ("data", "T", "mT", "H", "mH", "real"):
+                value = fetched(_value(first), _name(first))
+                return value if owner == "data" else func(value)
+            if (name == "__set__" and owner == "data") or name == "set_":
+                _refuse(first, "its storage cannot be replaced")
+            if name.endswith("_") and not name.startswith("__") or name in ("__setitem__", "__iadd__", "__imul__", "__isub__", "__itruediv__"):
+                _refuse(first, "a change of it would be lost")
+            if name in ("data_ptr", "untyped_storage", "storage", "share_memory_", "pin_memory"):
+                _refuse(first, "it has no memory of its own")
+        absents = [a for a in _tensors(args, kwargs) if isinstance(a, Absent)]
+        if torch.is_grad_enabled() and name not in _COPIES:
+            for p in absents:
+                if p.requires_grad:
+                    _refuse(p, "its gradient would be lost")
+        copies = {id(p): _value(p) for p in absents}
+        args, kwargs = torch.utils._pytree.tree_map(lambda a: copies.get(id(a), a) if isinstance(a, torch.Tensor) else a, (args, kwargs))
+        out = func(*args, **kwargs)
+        if name == "detach" and isinstance(first, Absent):
+            out = fetched(out, _name(first))
+        return out
+
+
+def _tensors(args, kwargs):
+    return [a for a in torch.utils._pytree.tree_leaves((args, kwargs)) if isinstance(a, torch.Tensor)]
+
+
+def _name(p):
+    return p.longshore.name
+
+
+def _value(p):
+    return p.longshore.copy()
+
+
+def _refuse(p, why):
+    raise AbsentParameterError(f"{_name(p)}: its value lies on the drives, and {why}; {_ADVICE}")

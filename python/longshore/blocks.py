@@ -1,0 +1,112 @@
+"""The module tree as blocks: what is fetched, kept and updated together.
+
+A block is the parameters of one repeated layer (an element of a ``ModuleList`` or ``Sequential``), or what is left over
+of the tree. Parameters are known by the object, so that tied ones occur once, under their first name.
+"""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import nn
+
+TENSORS_MOST = 1023  # of a block: each is a parameter group of its own there
+
+
+@dataclass
+class Tensor:
+    """A parameter: ``name`` as named_parameters() has it first, ``names`` all that it is tied to."""
+
+    name: str
+    shape: tuple
+    dtype: torch.dtype
+    trains: bool
+    names: list = field(default_factory=list)
+
+    @property
+    def elems(self):
+        n = 1
+        for size in self.shape:
+            n *= size
+        return n
+
+
+@dataclass
+class Block:
+    name: str
+    tensors: list
+    layer: bool  # one of several that repeat: they share memory
+    trains: bool
+    module: str = ""  # that it is of
+
+
+def _is_list(module):
+    return isinstance(module, (nn.ModuleList, nn.Sequential)) and sum(1 for c in module.children() if _has_parameters(c)) > 1
+
+
+def _has_parameters(module):
+    return next(module.parameters(), None) is not None
+
+
+def layers_of(model):
+    """Names of the modules that repeat, outermost first found: a T5Block is one, not what it is made of."""
+    found = []
+
+    def walk(module, name):
+        for child_name, child in module.named_children():
+            full = f"{name}.{child_name}" if name else child_name
+            if _is_list(module) and _has_parameters(child):
+                found.append(full)
+            else:
+                walk(child, full)
+
+    walk(model, "")
+    return found
+
+
+def partition(model, layers=None):
+    """Blocks of a model, in the order of its tree. layers: names of the modules that are blocks of their own; None: found.
+
+    Frozen tensors get blocks of their own beside those that are trained, so that a step moves nothing for them.
+    """
+    layers = layers_of(model) if layers is None else list(layers)
+    modules = dict(model.named_modules(remove_duplicate=False))
+    for name in layers:
+        if name not in modules:
+            raise ValueError(f"layers: {name!r} is not a module of {type(model).__name__}")
+    names = {}
+    for name, p in model.named_parameters(remove_duplicate=False):
+        names.setdefault(id(p), []).append(name)
+    seen, blocks = set(), []
+
+    def tensors_of(pairs):
+        out = []
+        for name, p in pairs:
+            if id(p) in seen or p.numel() == 0:
+                continue
+            seen.add(id(p))
+            out.append(Tensor(name, tuple(p.shape), p.dtype, p.requires_grad, names[id(p)]))
+        return out
+
+    def add(name, tensors, layer):
+        for trains in (True, False):
+            some = [t for t in tensors if t.trains == trains]
+            for first in range(0, len(some), TENSORS_MOST):
+                suffix = ("" if trains else ".frozen") + (f"#{first // TENSORS_MOST}" if first else "")
+                blocks.append(Block(name + suffix, some[first:first + TENSORS_MOST], layer, trains, name))
+
+    left = []
+    for name, module in modules.items():
+        inside = next((l for l in layers if name == l or name.startswith(l + ".")), None)
+        if inside is None:
+            left.append((name, [(f"{name}.{n}" if name else n, p) for n, p in module._parameters.items() if p is not None]))
+    # what is left over first takes what it ties: an embedding is not a layer's because the head repeats it
+    large = {}
+    for name, pairs in left:
+        tensors = tensors_of(pairs)
+        if tensors:
+            large[name] = tensors
+    for name, tensors in large.items():
+        add(name or "model", tensors, False)
+    for layer in layers:
+        add(layer, tensors_of((f"{layer}.{n}", p) for n, p in modules[layer].named_parameters()), True)
+    return [b for b in blocks if b.tensors]

@@ -1,0 +1,432 @@
+"""The engine: an ordinary PyTorch loop whose weights and optimizer state lie on drives."""
+
+import atexit
+import math
+import threading
+import weakref
+from dataclasses import dataclass
+
+import torch
+
+from . import position, saving
+from .errors import LongshoreError, NotFiniteError
+from .gradients import Gradients
+from .layer_major import Turns
+from .native import ffi, lib
+from .state import OPTIMIZERS
+
+
+_open = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all():
+    """The last step of a script that ends without close() is committed."""
+    for engine in list(_open):
+        engine.close()
+
+
+@dataclass
+class StepResult:
+    """What a step did. loss: the mean of its backward passes; grad_norm: of all gradients together, before clipping;
+    skipped: a gradient was not finite, and the state stayed as it was."""
+
+    loss: float
+    grad_norm: float
+    step: int
+    skipped: bool = False
+
+
+class Optimizer(torch.optim.Optimizer):
+    """The parameter groups, live: what a scheduler writes into them counts at the next step. The state is on the drives."""
+
+    def __init__(self, engine, groups, defaults):
+        self._engine = engine
+        super().__init__(groups, defaults)
+
+    def step(self, closure=None):
+        """Makes the engine's step, as engine.step()."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self._engine.step()
+        return loss
+
+    def zero_grad(self, set_to_none=True):
+        """Drops the gradients of the step that has not been made."""
+        self._engine.drop_gradients()
+
+    def add_param_group(self, param_group):
+        if getattr(self, "_made", False):
+            raise LongshoreError("optimizer.add_param_group: the groups are those that wrap() was given")
+        super().add_param_group(param_group)
+
+
+class Engine:
+    """What longshore.wrap() and longshore.resume() return. Call it as the model is called; then backward() and step()."""
+
+    def __init__(self, model, streams, state, optimizer, how, groups, room_bytes):
+        """how: what wrap() was told, as the run records it. groups: as torch.optim takes them."""
+        self.module, self.streams, self.state = model, streams, state
+        streams.engine = weakref.ref(self)
+        self.layout = state.layout
+        self.how = how
+        self.accumulate = 1
+        self.lr_scheduler = None
+        self._kind = OPTIMIZERS[optimizer]
+        defaults = {k: how[k] for k in ("lr", "eps", "weight_decay", "momentum")}
+        defaults["betas"] = tuple(how["betas"])
+        self.optimizer = Optimizer(self, groups, defaults)
+        self.optimizer._made = True
+        self._group_of = {id(p): g for g in self.optimizer.param_groups for p in g["params"]}
+        self._counts = [[state.step] * len(b.tensors) for b in self.layout.blocks]  # updates that each tensor has had
+        self._followed = {}
+        self._kept_buffers = _persistent_buffers(model)
+        self.gradients = Gradients(state, streams, room_bytes)
+        self.gradients.on_complete = self._update_early
+        self._leaving = []
+        self._uncommitted = None  # the step that was made last
+        _open.add(self)
+        self._micro = threading.local()  # which micro-batch a thread computes, of those that run together
+        self._begin()
+        model.register_forward_pre_hook(self._own_random, prepend=True)
+        model.register_forward_hook(self._old_random, always_call=True)
+        for streamed in streams.blocks:
+            for p, _ in streamed.parameters:
+                if p.requires_grad:
+                    p.register_post_accumulate_grad_hook(self.gradients.take)
+
+    # ---- forward and backward
+
+    def __call__(self, *args, **kwargs):
+        return self.module(*args, **kwargs)
+
+    @torch.compiler.disable
+    def _own_random(self, module, args):
+        """Random numbers in training follow from the run's seed, the step and the micro-batch, however these are run."""
+        self.flush()
+        if module.training and torch.is_grad_enabled() and torch._C._current_graph_task_id() == -1:
+            number = getattr(self._micro, "number", None)
+            number = self._forwards if number is None else number
+            self._forwards += 1
+            self._micro.random = torch.get_rng_state()
+            torch.manual_seed((self.how["seed"] * 0x9E3779B97F4A7C15 + self.state.step * 0xBF58476D1CE4E5B9 + number) % 2**63)
+
+    @torch.compiler.disable
+    def _old_random(self, module, args, output):
+        random = getattr(self._micro, "random", None)
+        if random is not None and torch._C._current_graph_task_id() == -1:
+            self._micro.random = None
+            torch.set_rng_state(random)
+
+    def train(self, mode=True):
+        self.module.train(mode)
+        return self
+
+    def eval(self):
+        return self.train(False)
+
+    @property
+    def step_number(self):
+        """The last step that was made."""
+        return self.state.step
+
+    @property
+    def fetched_bytes(self):
+        """Of parameters, from the drives, since the run was opened."""
+        return self.state.ledger().link_out_params
+
+    def follow(self, name, thing):
+        """Commits thing.state_dict() (a scheduler, a loader that can say where it is) with every step, and puts it back
+        now if this engine was resumed."""
+        self._followed[name] = thing
+        position.restore_followed(getattr(self, "position", {}), name, thing)
+        return thing
+
+    def backward(self, loss):
+        """Adds the gradients of a loss, divided by ``accumulate``, to those of the step.
+
+        After an exception the gradients of the step are dropped, and the engine is as it was after the last step.
+        """
+        if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+            raise ValueError("engine.backward(loss): the loss is a tensor of one element")
+        if self.state is None:
+            raise LongshoreError("engine.backward: the engine is closed")
+        self.flush()
+        self._last = self._backwards + 1 == self.accumulate
+        try:
+            (loss / self.accumulate if self.accumulate != 1 else loss).backward()
+            self.gradients.end_of_backward()
+        except BaseException:
+            self.drop_gradients()
+            raise
+        self._losses += float(loss.detach())
+        self._backwards += 1
+
+    def _begin(self):
+        self._backwards, self._forwards, self._losses = 0, 0, 0.0
+        self._last = False
+        self._updates = []  # that are under way, or have ended
+        self._early = set()  # blocks that are updated as if nothing is clipped
+        self._stale = False  # one of them got more gradients since
+        self._clipping = None
+
+    def drop_gradients(self):
+        """Forgets what backward() has gathered since the last step."""
+        if self._early:
+            self._discard()
+        self.gradients.clear()
+        self._begin()
+
+    def _discard(self):
+        self.settle()
+        self.state.discard()
+        for update in self._updates:
+            update.settle()
+        self.streams.discarded()
+        self._updates, self._early, self._stale = [], set(), False
+
+    def _update_early(self, number):
+        """A block's gradients are all there."""
+        if number in self._early:
+            self._stale = True
+            return
+        if not self._last or self._stale:
+            return
+        if self._clipping is None:
+            self.state.begin_clip(self.how["clip"])
+            self._clipping = True
+        if self._clipping:
+            self._clipping = self.gradients.add_to_clip(number)
+        if self._clipping:
+            self._update(number, 1.0)
+            self._early.add(number)
+
+    # ---- the step
+
+    def _hypers(self, number):
+        """One for each tensor of the block: its group's numbers, and how often it was updated."""
+        had = self.gradients.blocks[number].had
+        parameters = self.streams.blocks[number].parameters
+        hypers = ffi.new("struct shore_hyper[]", len(parameters))
+        for t, (p, _) in enumerate(parameters):
+            h = hypers[t]
+            group = self._group_of.get(id(p))
+            if t not in had or group is None:
+                h.frozen, h.inv_sqrt_bias2 = 1, 1
+                continue
+            h.lr, h.eps, h.weight_decay = float(group["lr"]), group["eps"], group["weight_decay"]
+            h.beta1, h.beta2 = group["betas"]
+            h.momentum = group.get("momentum", 0)
+            lib.shore_hyper_at_step(ffi.addressof(hypers, t), self._kind, self._counts[number][t] + 1)
+        return hypers
+
+    def _update(self, number, coefficient):
+        source, groups = self.gradients.source(number), self._hypers(number)
+        request = self.state.update_request(number, source, groups, coefficient)
+        keeps = source, groups, dict(self.gradients.blocks[number].held)
+        self._updates.append(self.streams.update(number, request, keeps))
+
+    def step(self):
+        """Makes a step of what backward() has gathered. Returns a StepResult.
+
+        It is committed beside what comes next: durable at the latest when the next step begins, or on return of settle(),
+        snapshot(), digest() or close(). Raises NotFiniteError where a gradient is not
+        finite (with on_nonfinite="skip": the step counts, and the state stays).
+        """
+        if self.state is None:
+            raise LongshoreError("engine.step: the engine is closed")
+        self.settle()
+        self._settle_updates()
+        with_gradients = [n for n, g in enumerate(self.gradients.blocks) if g.had]
+        self.state.begin_clip(self.how["clip"])
+        for number in with_gradients:
+            self.gradients.add_to_clip(number)
+        clipping = self.state.decide_clip()
+        loss = self._losses / self._backwards if self._backwards else math.nan
+        if not clipping.finite:
+            return self._refuse(loss, clipping.norm)
+        if self._early and (self._stale or clipping.coefficient != 1):
+            self._discard()
+        for number in with_gradients:
+            if number not in self._early:
+                self._update(number, clipping.coefficient)
+        carried = [(n, self.state.carry(n)) for n, g in enumerate(self.gradients.blocks) if not g.had]
+        for number, wait in carried:
+            wait.result()
+            self.streams.carried(number)
+        for number in with_gradients:
+            for t in self.gradients.blocks[number].had:
+                self._counts[number][t] += 1
+        return self._commit(loss, clipping.norm, False)
+
+    def _settle_updates(self):
+        """Of the step before: what they read may go. What one failed with, its commit says."""
+        for update in self._leaving:
+            update.settle()
+        self._leaving = []
+
+    def _refuse(self, loss, norm):
+        self.drop_gradients()
+        if self.how["on_nonfinite"] != "skip":
+            raise NotFiniteError(
+                f"step {self.state.step + 1}: the gradients are not finite (loss {loss:g}), and the step was not made; lower the "
+                "learning rate, or wrap(..., on_nonfinite='skip')")
+        for number in range(len(self.layout.blocks)):
+            self.streams.carried(number)
+        return self._commit(loss, norm, True)
+
+    def _commit(self, loss, norm, skipped):
+        metrics = {"loss": loss, "grad_norm": norm, "skipped": skipped} if math.isfinite(loss) and math.isfinite(norm) else {"skipped": skipped}
+        self._close_step(skipped, metrics)
+        return StepResult(loss, norm, self.state.step, skipped)
+
+    def _close_step(self, skipped, metrics):
+        self._uncommitted = skipped, metrics, position.begin(self)
+        self.state.step += 1
+        self.streams.stepped()
+        self._leaving = self._updates
+        self.gradients.clear()
+        self._begin()
+
+    def flush(self):
+        """Begins to commit the step that was made last. Whatever uses the engine next does so; until then a scheduler may
+        be stepped, which belongs to the step."""
+        if self._uncommitted is not None:
+            skipped, metrics, noted = self._uncommitted
+            self.state.commit(skipped, metrics, position.finish(self, noted))
+            self._uncommitted = None
+
+    def settle(self):
+        """Returns when the step that was made last is durable."""
+        self.flush()
+        self.state.settle()
+
+    def train_batch(self, micro_batches, loss_fn=None):
+        """Makes one step with the mean loss of the micro-batches (a list of dicts, tuples, or what the model takes), each
+        block fetched once for all of them. loss_fn(output, micro_batch); by default output.loss. Returns a StepResult.
+
+        The bits are those of backward() for each and step(). The activations of all micro-batches are held together.
+        """
+        micro_batches = list(micro_batches)
+        if not micro_batches:
+            raise ValueError("train_batch: no micro-batches")
+        if self._backwards:
+            raise LongshoreError("train_batch: backward() has begun a step; make it with step(), or drop_gradients()")
+        count, losses = len(micro_batches), [0.0] * len(micro_batches)
+        turns = Turns(count)
+
+        def work(number):
+            batch = micro_batches[number]
+            self._micro.number = number
+            if isinstance(batch, dict):
+                output = self.module(**batch)
+            elif isinstance(batch, (tuple, list)):
+                output = self.module(*batch)
+            else:
+                output = self.module(batch)
+            loss = loss_fn(output, batch) if loss_fn else output.loss
+            del output
+            (loss / count if count > 1 else loss).backward()
+            losses[number] = float(loss.detach())
+
+        self._last = True
+        self.gradients.passes = count
+        self.streams.gate = turns.gate if count > 1 else None
+        try:
+            turns.run(work)
+            self.gradients.end_of_backward()
+        except BaseException:
+            self.drop_gradients()
+            raise
+        finally:
+            self.gradients.passes, self.streams.gate = 1, None
+        self._losses, self._backwards = sum(losses), count
+        return self.step()
+
+    def write_back(self, blocks):
+        """Commits what was changed in place in these blocks: see longshore.resident()."""
+        self.drop_gradients()
+        self.settle()
+        self._settle_updates()
+        changed = {streamed.number for streamed in blocks}
+        for streamed in blocks:
+            whole = self.state.masters(streamed.number)
+            master = whole.view(torch.float32)
+            for p, handle in streamed.parameters:
+                at = self.layout.offsets[streamed.number][handle.index]
+                before = master[at:at + p.numel()]
+                now = p.detach().reshape(-1)
+                if not bool(torch.isfinite(now).all()):
+                    raise NotFiniteError(f"{handle.name}: holds a value that is not finite, and was not written back")
+                # what still reads the same keeps the master's lower half
+                fetched = before.to(self.streams.storage).to(now.dtype)
+                before.copy_(torch.where(fetched == now, before, now.float()))
+                handle.version = p._version
+            self.state.store_masters(streamed.number, master)
+        for number in range(len(self.layout.blocks)):
+            if number not in changed:
+                self.state.carry(number).result()
+                self.streams.carried(number)
+        self._close_step(False, {"written": [streamed.block.name for streamed in blocks]})
+        self.settle()
+
+    def save_pretrained(self, directory, dtype=None, max_shard_size=None):
+        """Writes the committed parameters as safetensors, streamed, with what transformers keeps beside them, so that
+        from_pretrained() loads it. dtype: "fp32", "bf16", "fp16"; by default the parameters'. The directory is not there yet,
+        or empty."""
+        saving.save(self, directory, dtype, max_shard_size)
+
+    # ---- what goes with it
+
+    def _count_exceptions(self):
+        """Tensors that were not updated in every step, as PyTorch counts them: {name: updates}."""
+        return {t.name: self._counts[b][i] for b, block in enumerate(self.layout.blocks) for i, t in enumerate(block.tensors)
+                if self._counts[b][i] != self.state.step + 1}
+
+    def _group_numbers(self):
+        return [{k: (list(v) if isinstance(v, tuple) else float(v) if isinstance(v, torch.Tensor) else v)
+                 for k, v in g.items() if k != "params" and isinstance(v, (int, float, tuple, str, bool, torch.Tensor))}
+                for g in self.optimizer.param_groups]
+
+    def snapshot(self, name=None, keep=0):
+        """Keeps the committed state under a name (by default after the step): see `longshore snapshot`."""
+        self.settle()
+        self.state.snapshot(name, keep)
+
+    def digest(self):
+        """Of the committed state, as `longshore inspect --digest` prints it."""
+        self.settle()
+        return self.state.digest()
+
+    def close(self):
+        """Waits for what is under way, and gives the run free. The parameters are not there any more afterwards."""
+        if self.state is None:
+            return
+        try:
+            if self._early:
+                self._discard()
+            self.gradients.clear()
+            self.settle()
+        finally:
+            state, self.state = self.state, None
+            self.streams.end()
+            for update in self._leaving + self._updates:
+                update.settle()
+            state.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.close()
+
+
+def _persistent_buffers(model):
+    out = set()
+    for module_name, module in model.named_modules():
+        for name, b in module._buffers.items():
+            if b is not None and name not in module._non_persistent_buffers_set:
+                out.add(f"{module_name}.{name}" if module_name else name)
+    return out

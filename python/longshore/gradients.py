@@ -1,0 +1,173 @@
+"""The gradients of a step: taken as autograd completes them, added up in fp32, kept in memory or put aside on the drives,
+and handed to UPDATE as soon as the step allows it.
+
+Where the number of backward passes is known (Engine.accumulate), the last one updates each block as soon as its gradients
+are there, as if nothing will be clipped. Gradients are kept until the step is decided: if the norm says otherwise, the
+attempt is discarded and everything is updated again with the right coefficient.
+"""
+
+import torch
+
+from .native import ffi, lib
+from .state import Buffer
+
+
+class BlockGradients:
+    """Of one block: by the index of its tensors."""
+
+    __slots__ = ("held", "spilled", "had", "sums_of", "update", "fired")
+
+    def __init__(self):
+        self.clear()
+
+    def clear(self):
+        self.held = {}  # in memory
+        self.spilled = None  # the request that puts it aside, or True
+        self.had = set()  # tensors that got a gradient in this step
+        self.sums_of = False  # its sum of squares is known
+        self.update = None  # a speculative update of the present attempt
+        self.fired = {}  # how often each came in this pass
+
+
+class Gradients:
+    def __init__(self, state, streams, room_bytes):
+        """room_bytes: of gradients that are kept in memory; what is more goes to the drives."""
+        self.state, self.streams, self.room = state, streams, room_bytes
+        self.blocks = [BlockGradients() for _ in streams.blocks]
+        self.trains = [{h.index for p, h in s.parameters if p.requires_grad} for s in streams.blocks]
+        self.held_bytes = 0
+        self.sums = ffi.new("double[]", state.layout.c.segments)
+        self.clip = ffi.new("struct shore_clip *")
+        self.passes = 1  # backward passes that run together
+        self.on_complete = None  # called with the number of a block whose gradients are all there
+        self._leaving = []  # spills under way: (wait, bytes)
+        self._buffer = None
+        self.scratch_sums = ffi.new("double[]", state.layout.c.segments)
+
+    # ---- as they come
+
+    def take(self, p):
+        """A post-accumulate hook of a parameter."""
+        g, p.grad = p.grad, None
+        if g is None:
+            return
+        handle = p.longshore
+        block = self.blocks[handle.block.number]
+        if g.is_sparse:
+            g = g.to_dense()
+        old = block.held.get(handle.index)
+        if old is None:
+            block.held[handle.index] = g if g.is_contiguous() else g.contiguous()
+            self.held_bytes += g.nbytes
+        elif old.dtype == torch.float32:
+            old.add_(g)
+        else:
+            block.held[handle.index] = old.float().add_(g)
+            self.held_bytes += old.nbytes
+        block.had.add(handle.index)
+        block.fired[handle.index] = block.fired.get(handle.index, 0) + 1
+        block.sums_of = False
+        if self._is_complete(handle.block.number):
+            self.complete(handle.block.number)
+
+    def _is_complete(self, number):
+        fired = self.blocks[number].fired
+        return all(fired.get(t, 0) >= self.passes for t in self.trains[number])
+
+    def complete(self, number):
+        if self.on_complete:
+            self.on_complete(number)
+        if self.held_bytes > self.room:
+            self._put_aside(number)
+
+    def end_of_backward(self):
+        """What autograd has not completed gets nothing more in this pass."""
+        for number, block in enumerate(self.blocks):
+            if block.fired and not self._is_complete(number):
+                self.complete(number)
+            block.fired.clear()
+
+    def _put_aside(self, number):
+        block = self.blocks[number]
+        if not block.held:
+            return
+        self._make_whole(number)
+        gather = self.gather(number)
+        self._count(number, gather)
+        held = block.held
+        nbytes = sum(g.nbytes for g in held.values())
+        block.spilled = self.state.spill(number, gather, keeps=held)
+        block.held = {}
+        self._leaving.append((block, nbytes))
+        while self.held_bytes > self.room and self._leaving:
+            self._settle(self._leaving[0][0])
+
+    def _make_whole(self, number):
+        """What was put aside before is added to what came since."""
+        block = self.blocks[number]
+        self._settle(block)
+        if block.spilled and block.held:
+            self._bring(number)
+
+    def _settle(self, block):
+        """Waits for a spill that is under way."""
+        for i, (leaving, nbytes) in enumerate(self._leaving):
+            if leaving is block:
+                del self._leaving[i]
+                block.spilled.result()
+                block.spilled = True
+                self.held_bytes -= nbytes
+                return
+
+    def _bring(self, number):
+        """Adds what lies on the drives to what is held, which becomes fp32."""
+        layout, block = self.state.layout, self.blocks[number]
+        largest = max(layout.elems(b) for b in range(len(self.blocks)))
+        if self._buffer is None:
+            self._buffer = Buffer(largest * 4)
+        self.state.fetch(number, lib.SHORE_FETCH_SPILLED, self._buffer.pointer).result()
+        values = self._buffer.view(torch.float32)
+        for index in block.had:
+            at, shape = layout.offsets[number][index], layout.blocks[number].tensors[index].shape
+            n = layout.blocks[number].tensors[index].elems
+            before = values[at:at + n].view(shape)
+            g = block.held.get(index)
+            self.held_bytes -= g.nbytes if g is not None else 0
+            block.held[index] = before.clone() if g is None else before + g
+            self.held_bytes += block.held[index].nbytes
+        block.spilled = None
+
+    # ---- what the step needs
+
+    def gather(self, number):
+        return self.state.gather(number, self.blocks[number].held)
+
+    def _count(self, number, gather):
+        """The sums of squares of a block, by segment."""
+        block = self.blocks[number]
+        if block.sums_of:
+            return
+        lib.shore_clip_begin(self.clip, self.state.layout.c, 0, self.scratch_sums)
+        lib.shore_clip_add_gathered(self.clip, number, 0, self.state.layout.segments[number], gather[0], gather[1])
+        first, n = self.state.layout.first_segment[number], self.state.layout.segments[number]
+        ffi.memmove(self.sums + first, self.scratch_sums + first, n * 8)
+        block.sums_of = True
+
+    def add_to_clip(self, number):
+        """True: what has been added so far is below the limit."""
+        self._make_whole(number)
+        if self.blocks[number].held:
+            self._count(number, self.gather(number))
+        first = self.state.layout.first_segment[number]
+        return self.state.add_sums(number, self.sums + first)
+
+    def source(self, number):
+        """What UPDATE reads: a gather list, or None for what lies on the drives."""
+        self._make_whole(number)
+        return self.gather(number) if self.blocks[number].held else None
+
+    def clear(self):
+        for block in self.blocks:
+            self._settle(block)
+            block.clear()
+        self.held_bytes = 0

@@ -1,0 +1,401 @@
+"""longshore.init, wrap and resume: from a model to an engine, and from a run back to it."""
+
+import contextlib
+import importlib
+import os
+import sys
+import warnings
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from . import blocks as tree
+from . import native, position
+from .engine import Engine
+from .errors import BudgetError, LongshoreError
+from .native import ffi, lib
+from .spool import spooling
+from .state import MOMENTS, OPTIMIZERS, Layout, State
+from .streaming import STAGINGS, Streams, memory_bytes
+
+_DTYPE_OF = {"fp32": torch.float32, "bf16": torch.bfloat16}
+_NAME_OF = {v: k for k, v in _DTYPE_OF.items()}
+_current = None  # of init(), until wrap() has taken it
+
+
+@dataclass
+class _Making:
+    run: str
+    drives: list
+    memory: object
+    overwrite: bool
+    spool: object = None
+
+
+@contextlib.contextmanager
+def init(run, drives=None, memory=None, overwrite=False):
+    """A context in which a model is made or loaded without ever being in memory as a whole.
+
+    run: the directory to make, which ``longshore inspect`` and the other commands know. drives: directories, files, block
+    devices, ``ssh://HOST/PATH``; by default run itself. memory: what Longshore may hold ("8GiB"); by default half of the
+    machine's, or what is useful, if that is less. overwrite: replaces a run that is there. Nothing is made before wrap().
+    """
+    global _current
+    if _current is not None:
+        raise LongshoreError("longshore.init: another one is open; wrap its model first")
+    making = _Making(os.fspath(run), _drives(drives), memory, overwrite)
+    parent = os.path.dirname(os.path.abspath(making.run))
+    local = next((d for d in making.drives or [] if os.path.isdir(d)), parent)
+    os.makedirs(local, exist_ok=True)
+    _current = making
+    try:
+        with spooling(local) as spool:
+            making.spool = spool
+            yield making
+    except BaseException:
+        _current = None
+        raise
+
+
+def _drives(drives):
+    if drives is None:
+        return None
+    return [os.fspath(d) for d in ([drives] if isinstance(drives, (str, os.PathLike)) else drives)]
+
+
+# ---- memory ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Plan:
+    """What is kept with a budget. Bytes."""
+
+    ring_bytes: int
+    slots: int
+    gradient_bytes: int
+    total_bytes: int
+
+
+def plan(layout, drives, memory, *, compute, storage, optimizer, moments):
+    """A budget (bytes; None: half of the machine's memory) to what is kept. Raises BudgetError with the minimum."""
+    count = len(drives)
+    paths = [ffi.new("char[]", native.path_bytes(d)) for d in drives]
+    array = ffi.new("char *[]", paths)
+    options = native.new("struct shore_fleet_options", drives=array, ndrives=count, optimizer=OPTIMIZERS[optimizer],
+                         moments=MOMENTS[moments], fp32_params=storage == torch.float32, spill=True)
+    least_rings = lib.shore_fleet_memory_least_bytes(layout.c, options)
+    best_rings = lib.shore_fleet_memory_bytes(layout.c, options)
+    largest = max(layout.elems(b) for b in range(len(layout.blocks)))
+    trained = sum(layout.elems(b) for b, block in enumerate(layout.blocks) if block.trains)
+    layers = sum(1 for block in layout.blocks if block.layer)
+    staging = STAGINGS * largest * storage.itemsize if storage != compute else 0
+    block = 2 * largest * 4  # gradients of one that autograd makes, and of one that goes
+    fixed = staging + block
+
+    def total(rings, slots, gradients):
+        return fixed + rings + memory_bytes(layout, compute, slots) + gradients
+
+    minimum = total(least_rings, 1, 0)
+    if memory is None:
+        memory = max(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2, minimum)
+    if memory < minimum:
+        raise BudgetError(f"memory={native.readable(memory)} is too little for this model: minimum {native.readable(minimum + (1 << 20))}",
+                          lib.SHORE_EBUDGET)
+    slots, rings, gradients = min(2, max(layers, 1)), best_rings, 0
+    if total(rings, slots, 0) > memory:
+        rings = least_rings
+    if total(rings, slots, 0) > memory:
+        slots = 1
+    gradients = min(trained * 4, memory - total(rings, slots, 0))
+    while slots < layers and total(rings, slots + 1, gradients) <= memory:
+        slots += 1
+    return Plan(0 if rings == best_rings else rings, slots, gradients, total(rings, slots, gradients))
+
+
+# ---- wrap ------------------------------------------------------------------------------------------------------------
+
+
+def wrap(model, *, run=None, drives=None, memory=None, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01, momentum=0.0,
+         clip=0.0, optimizer="adamw", groups=None, storage=None, moments="fp32", on_nonfinite="stop", layers=None, overwrite=None):
+    """Puts a model's parameters and its optimizer's state on drives, frees their memory, and returns the Engine.
+
+    model: any nn.Module, made inside ``longshore.init(...)`` or in memory already; then run (and drives, memory) are given
+    here. Parameters are of one dtype, float32 or bfloat16, which is what is computed with. lr, betas, eps, weight_decay,
+    momentum: as torch.optim has them, of all parameters; groups: parameter groups as torch.optim takes them, instead.
+    clip: largest norm of all gradients together; 0: none. optimizer: adamw, adam, sgd, adagrad. storage: "bf16" or "fp32",
+    what lies on the drives and is fetched; by default the parameters' dtype (masters are fp32 anyway). moments: "fp32" or
+    "8bit". on_nonfinite: "stop" raises, "skip" counts the step and goes on. layers: names of the modules that are blocks of
+    their own; by default the elements of ModuleLists.
+
+    Raises BudgetError below the least memory, ExistsError where a run is there, ValueError for what cannot be.
+    """
+    global _current
+    making = _current
+    if making is not None and run is None:
+        run, drives, memory = making.run, making.drives if drives is None else _drives(drives), making.memory if memory is None else memory
+        overwrite = making.overwrite if overwrite is None else overwrite
+    if run is None:
+        raise ValueError("wrap: where is the state to live? Give run=DIRECTORY, or make the model inside longshore.init(DIRECTORY)")
+    run = os.fspath(run)
+    drives = _drives(drives) or [run]
+    _check_model(model)
+    if optimizer not in OPTIMIZERS:
+        raise ValueError(f"wrap: optimizer={optimizer!r}; it is one of {', '.join(OPTIMIZERS)}")
+    if moments not in MOMENTS:
+        raise ValueError(f"wrap: moments={moments!r}; it is fp32 or 8bit")
+    if on_nonfinite not in ("stop", "skip"):
+        raise ValueError(f"wrap: on_nonfinite={on_nonfinite!r}; it is stop or skip")
+    parts = tree.partition(model, layers)
+    compute = parts[0].tensors[0].dtype
+    if storage is None:
+        storage = _NAME_OF[compute]
+    if storage not in _DTYPE_OF or (compute == torch.bfloat16 and storage == "fp32"):
+        raise ValueError(f"wrap: storage={storage!r} with parameters of {compute}; it is bf16, or fp32 for float32 parameters")
+    if compute == torch.bfloat16 and not _has_bf16_products():
+        warnings.warn("this processor has no bf16 products, and PyTorch is slow without: load the model as float32, and "
+                      "wrap(..., storage='bf16') keeps it in bf16 on the drives", stacklevel=2)
+    how = {"lr": lr, "betas": list(betas), "eps": eps, "weight_decay": weight_decay, "momentum": momentum, "clip": clip,
+           "optimizer": optimizer, "storage": storage, "compute": _NAME_OF[compute], "moments": moments, "on_nonfinite": on_nonfinite, "seed": torch.initial_seed(),
+           "layers": [b.module for b in parts if b.layer], "groups": None}
+    given, how["groups"] = _name_groups(model, groups)
+    layout = Layout(parts)
+    budget = None if memory is None else native.size(memory)
+    chosen = plan(layout, drives, budget, compute=compute, storage=_DTYPE_OF[storage], optimizer=optimizer, moments=moments)
+    state = State.create(run, layout, drives, _program(model, how), optimizer=optimizer, moments=moments,
+                         fp32=_DTYPE_OF[storage] == torch.float32, ring_bytes=chosen.ring_bytes, memory=budget or chosen.total_bytes,
+                         overwrite=bool(overwrite), momentum=momentum != 0)
+    try:
+        _fill(state, model, making.spool if making else None)
+        engine = _engine(model, state, how, given, chosen)
+        state.seal()
+    except BaseException:
+        state.close()
+        raise
+    engine.streams.open(state)
+    _current = None
+    return engine
+
+
+def _engine(model, state, how, groups, chosen):
+    streams = Streams(state.layout, _DTYPE_OF[how["compute"]], _DTYPE_OF[how["storage"]], chosen.slots)
+    named = dict(model.named_parameters(remove_duplicate=False))
+    was = {id(p): name for name, p in named.items()}
+    streams.bind(model)
+    now = dict(model.named_parameters(remove_duplicate=False))
+    for group in groups:  # parameters of the meta device were replaced
+        group["params"] = [now[was[id(p)]] for p in group["params"]]
+    return Engine(model, streams, state, how["optimizer"], how, groups, chosen.gradient_bytes)
+
+
+def _fill(state, model, spool):
+    """The initial state, block by block."""
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    layout = state.layout
+    with torch.no_grad():
+        for b, block in enumerate(layout.blocks):
+            value = torch.zeros(layout.elems(b))
+            for t, tensor in enumerate(block.tensors):
+                p, at = parameters[tensor.name], layout.offsets[b][t]
+                value[at:at + tensor.elems] = p.detach().reshape(-1)
+                if not bool(torch.isfinite(value[at:at + tensor.elems]).all()):
+                    raise LongshoreError(f"{tensor.name}: holds a value that is not finite")
+            state.init_block(b, value)
+            if spool is not None:
+                spool.relieve(value.nbytes)
+
+
+def _check_model(model):
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"wrap: {type(model).__name__} is not an nn.Module")
+    parameters = list(model.named_parameters())
+    if not parameters:
+        raise ValueError("wrap: the model has no parameters")
+    for name, p in parameters:
+        if hasattr(p, "longshore"):
+            raise LongshoreError(f"wrap: {name} is another engine's already; resume() its run, or make the model anew")
+        if p.device.type == "meta":
+            raise LongshoreError(f"wrap: {name} is on the meta device and has no value; load the model inside longshore.init(...)")
+    dtypes = {}
+    for name, p in parameters:
+        dtypes.setdefault(p.dtype, name)
+    if len(dtypes) > 1 or next(iter(dtypes)) not in _NAME_OF:
+        said = ", ".join(f"{name} is {str(d).split('.')[1]}" for d, name in dtypes.items())
+        raise LongshoreError(f"wrap: parameters are of one dtype, float32 or bfloat16: {said}; model.to() one of them")
+
+
+def _has_bf16_products():
+    try:
+        with open("/proc/cpuinfo", encoding="ascii", errors="replace") as f:
+            words = f.read()
+    except OSError:
+        return True
+    return "avx512_bf16" in words or "amx_bf16" in words or "aarch64" in os.uname().machine
+
+
+def _name_groups(model, groups):
+    """Groups as torch.optim takes them, and with names instead of parameters, as the run records them."""
+    names = {id(p): name for name, p in model.named_parameters()}
+    if groups is None:
+        groups = [{"params": [p for p in model.parameters() if p.requires_grad]}]
+    groups = list(groups)
+    if groups and not isinstance(groups[0], dict):
+        groups = [{"params": groups}]
+    out, recorded, seen = [], [], set()
+    for group in groups:
+        group = dict(group)
+        params = [group["params"]] if isinstance(group["params"], torch.Tensor) else list(group["params"])
+        params = [p[1] if isinstance(p, tuple) else p for p in params]
+        for p in params:
+            if id(p) not in names:
+                raise ValueError("wrap: a parameter of groups is not one of the model")
+            if id(p) in seen:
+                raise ValueError(f"wrap: {names[id(p)]} is in two groups")
+            seen.add(id(p))
+        group["params"] = params
+        out.append(group)
+        recorded.append({**{k: list(v) if isinstance(v, tuple) else v for k, v in group.items() if k not in ("params", "param_names")},
+                         "params": [names[id(p)] for p in params]})
+    return out, recorded
+
+
+def _versions():
+    out = {"torch": torch.__version__, "threads": torch.get_num_threads()}
+    transformers = sys.modules.get("transformers")
+    if transformers is not None:
+        out["transformers"] = transformers.__version__
+    return out
+
+
+def _program(model, how):
+    config = getattr(model, "config", None)
+    return {"name": "longshore.torch", "class": f"{type(model).__module__}.{type(model).__qualname__}", "engine": how,
+            "config": config.to_dict() if hasattr(config, "to_dict") else None, "versions": _versions(),
+            "frozen": [name for name, p in model.named_parameters() if not p.requires_grad]}
+
+
+# ---- resume ----------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def skeleton():
+    """Modules that are made here have parameters without memory; buffers are real."""
+    before = nn.Module.register_parameter
+
+    def register_parameter(self, name, param):
+        before(self, name, param)
+        if param is not None and param.device.type != "meta":
+            self._parameters[name] = type(param)(param.detach().to("meta"), requires_grad=param.requires_grad)
+
+    nn.Module.register_parameter = register_parameter
+    try:
+        yield
+    finally:
+        nn.Module.register_parameter = before
+
+
+def resume(run, model=None, *, memory=None):
+    """Opens a run at its last committed step and returns its Engine, with random states, buffers and parameter groups as
+    they were then.
+
+    model: the module, a configuration of transformers, or what makes the module when called; by default the class and
+    configuration that the run has recorded. Its values do not count. memory: by default as before.
+    """
+    run = os.fspath(run)
+    state = State.open(run)
+    try:
+        program = state.program
+        if program is None or program.get("name") != "longshore.torch":
+            raise LongshoreError(f"{run}: was made by {'longshore train' if program is None else program.get('name')}: go on with it there")
+        how = program["engine"]
+        model = _model_for(model, program, run)
+        _match(state.layout, model, how, program, run)
+        given = _groups_of(model, how["groups"])
+        budget = native.size(memory) if memory is not None else state.memory_bytes or None
+        chosen = plan(state.layout, state.drives, budget, compute=_DTYPE_OF[how["compute"]], storage=_DTYPE_OF[how["storage"]],
+                      optimizer=how["optimizer"], moments=how["moments"])
+        engine = _engine(model, state, how, given, chosen)
+        engine.streams.open(state)
+        saved = position.unpack(state.blob())
+        engine.position = saved
+        for b, block in enumerate(state.layout.blocks):
+            for t, tensor in enumerate(block.tensors):
+                engine._counts[b][t] = saved.get("counts", {}).get(tensor.name, state.step)
+        for group, numbers in zip(engine.optimizer.param_groups, saved.get("groups", [])):
+            group.update({k: tuple(v) if isinstance(v, list) else v for k, v in numbers.items()})
+        position.restore_buffers(engine, saved)
+        if "random" in saved:
+            position.set_random_states(saved["random"])
+        now = _versions()
+        changed = [f"{k} {now[k]} instead of {v}" for k, v in program["versions"].items() if k in now and now[k] != v]
+        if changed:
+            warnings.warn(f"{run}: {', '.join(changed)}: the same bits are not promised from here on", stacklevel=2)
+            state.record("; ".join(changed), {**program, "versions": {**program["versions"], **now}})
+        return engine
+    except BaseException:
+        state.close()
+        raise
+
+
+def _model_for(model, program, run):
+    if isinstance(model, nn.Module):
+        return model
+    with skeleton():
+        if model is None:
+            return _recorded_model(program, run)
+        if hasattr(model, "to_dict") and hasattr(model, "model_type"):
+            return _class_of(program, run)(model)
+        if callable(model):
+            return model()
+    raise ValueError("resume: model is a module, a configuration of transformers, or what makes the module when called")
+
+
+def _class_of(program, run):
+    module, _, name = program["class"].rpartition(".")
+    try:
+        found = importlib.import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+        return found
+    except (ImportError, AttributeError):
+        raise LongshoreError(f"{run}: its model is a {program['class']}, which cannot be imported here; give resume() the model") from None
+
+
+def _recorded_model(program, run):
+    if program["config"] is None:
+        raise LongshoreError(f"{run}: its model is a {program['class']} without a configuration; give resume() the model, or what makes it")
+    found = _class_of(program, run)
+    config = found.config_class.from_dict(program["config"])
+    return found(config)
+
+
+def _match(layout, model, how, program, run):
+    """The model has the run's tensors; each that differs is named."""
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    frozen = set(program["frozen"])
+    layers, known, wrong = set(how["layers"]), set(), []
+    for block in layout.blocks:
+        for tensor in block.tensors:
+            known.update(tensor.names)
+            p = parameters.get(tensor.name)
+            if p is None:
+                wrong.append(f"{tensor.name} is missing")
+                continue
+            if tuple(p.shape) != tensor.shape:
+                wrong.append(f"{tensor.name} is {list(p.shape)} and was {list(tensor.shape)}")
+            tensor.dtype = _DTYPE_OF[how["compute"]]
+            tensor.trains = tensor.name not in frozen
+            p.requires_grad_(tensor.trains)
+        name = next((l for l in layers if block.name == l or block.name.startswith(l + ".frozen") or block.name.startswith(l + "#")), None)
+        block.layer, block.module = name is not None, name or block.name
+        block.trains = any(t.trains for t in block.tensors)
+    wrong += [f"{name} is new" for name, p in parameters.items() if name not in known and p.numel()]
+    if wrong:
+        more = f" and {len(wrong) - 8} more" if len(wrong) > 8 else ""
+        raise LongshoreError(f"{run}: the model is not the run's: {', '.join(wrong[:8])}{more}")
+
+
+def _groups_of(model, recorded):
+    parameters = dict(model.named_parameters())
+    return [{**{k: tuple(v) if isinstance(v, list) else v for k, v in g.items() if k != "params"}, "params": [parameters[n] for n in g["params"]]}
+            for g in recorded]

@@ -1,0 +1,130 @@
+"""The engine's C functions: calls that raise, waits that let other threads run, texts both ways.
+
+Everything here goes through ``include/longshore/*.h``. No function calls back into Python from a thread of a drive:
+completions are the engine's own ``shore_wait``.
+"""
+
+import os
+
+from . import errors
+from ._native import ffi, lib
+
+SEGMENT = lib.SHORE_SEGMENT_ELEMS
+
+_BY_CODE = {
+    lib.SHORE_EBUDGET: errors.BudgetError,
+    lib.SHORE_EBUSY: errors.BusyError,
+    lib.SHORE_EMISSING: errors.MissingError,
+    lib.SHORE_EEXISTS: errors.ExistsError,
+    lib.SHORE_ENONFINITE: errors.NotFiniteError,
+}
+
+
+def text(value):
+    """Of a C string; None for NULL."""
+    return None if value == ffi.NULL else ffi.string(value).decode("utf-8", "replace")
+
+
+def new(struct_name, **members):
+    """A zeroed struct whose ``size`` says which version of it this is."""
+    struct = ffi.new(f"{struct_name} *")
+    struct.size = ffi.sizeof(struct_name)
+    for name, value in members.items():
+        setattr(struct, name, value)
+    return struct
+
+
+def fail(code, diag=None, what=""):
+    said = text(diag.text) if diag is not None else ""
+    if not said:
+        said = f"{what}: {text(lib.shore_error_text(code))}" if what else text(lib.shore_error_text(code))
+    raise _BY_CODE.get(code, errors.LongshoreError)(said, code)
+
+
+def check(code, diag=None, what=""):
+    """Raises what a code other than 0 means."""
+    if code:
+        fail(code, diag, what)
+
+
+def call(function, *arguments, what=""):
+    """A function whose last parameter is a diagnostic."""
+    diag = ffi.new("struct shore_diag *")
+    check(function(*arguments, diag), diag, what)
+
+
+class Wait:
+    """A request that is under way, with whatever it borrows. ``result()`` waits, once; ``done`` does not."""
+
+    __slots__ = ("_wait", "_keeps", "_what")
+
+    def __init__(self, submit, *arguments, keeps=(), what=""):
+        self._wait = ffi.new("struct shore_wait *")
+        self._keeps, self._what = (arguments, keeps), what
+        lib.shore_wait_init(self._wait)
+        code = submit(*arguments, lib.shore_wait_completion(self._wait))
+        if code:
+            lib.shore_wait_end(self._wait, code)
+            lib.shore_wait(self._wait, ffi.NULL)
+            self._wait = None
+            fail(code, None, what)
+
+    @property
+    def done(self):
+        return self._wait is None or bool(lib.shore_wait_is_done(self._wait))
+
+    def result(self):
+        """Waits for the end. Raises what the request failed with."""
+        if self._wait is None:
+            return
+        wait, self._wait = self._wait, None
+        diag = ffi.new("struct shore_diag *")
+        code = lib.shore_wait(wait, diag)
+        self._keeps = None
+        check(code, diag, self._what)
+
+    def settle(self):
+        """Waits, and gives the code instead of raising."""
+        if self._wait is None:
+            return 0
+        wait, self._wait = self._wait, None
+        code = lib.shore_wait(wait, ffi.NULL)
+        self._keeps = None
+        return code
+
+    def __del__(self):
+        # what is borrowed must outlive the request, whoever drops this
+        if getattr(self, "_wait", None) is not None:
+            self.settle()
+
+
+def size(value):
+    """Bytes, of a number or of a text such as "8GiB", "512MiB", "1.5G"."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        if value <= 0:
+            raise ValueError(f"memory={value!r}: a size is larger than 0")
+        return int(value)
+    units = {"": 1, "b": 1, "k": 2**10, "kib": 2**10, "m": 2**20, "mib": 2**20, "g": 2**30, "gib": 2**30, "t": 2**40, "tib": 2**40}
+    units.update({"kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12})
+    word = str(value).strip().lower()
+    digits = word.rstrip("bkmgti ")
+    unit = word[len(digits):].strip()
+    try:
+        number = float(digits)
+    except ValueError:
+        number = 0
+    if unit not in units or number <= 0:
+        raise ValueError(f"memory={value!r}: not a size; write 8GiB, 512MiB or a number of bytes")
+    return int(number * units[unit])
+
+
+def readable(number):
+    """A size for people: "1.5GiB"."""
+    for unit, factor in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if number >= factor:
+            return f"{number / factor:.4g}{unit}"
+    return f"{number}B"
+
+
+def path_bytes(path):
+    return os.fsencode(os.fspath(path))

@@ -1,0 +1,134 @@
+"""What commits with a step beside the parameters: random states, schedulers, where the data are, buffers.
+
+64 KiB at most, as zipped JSON: a run may come from strangers, and nothing in it is executed.
+"""
+
+import base64
+import json
+import random
+import sys
+import zlib
+
+import torch
+
+from .errors import LongshoreError
+from .native import lib
+
+_DTYPES = {str(d): d for d in (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.int16, torch.uint8, torch.int8, torch.bool)}
+
+
+def _bytes(data):
+    return base64.b64encode(data).decode()
+
+
+def tensor_out(t):
+    t = t.detach().cpu().contiguous()
+    return {"dtype": str(t.dtype), "shape": list(t.shape), "bytes": _bytes(t.reshape(-1).view(torch.uint8).numpy().tobytes() if t.numel() else b"")}
+
+
+def tensor_in(o):
+    data = bytearray(base64.b64decode(o["bytes"]))
+    dtype = _DTYPES[o["dtype"]]
+    flat = torch.frombuffer(data, dtype=dtype).clone() if data else torch.empty(0, dtype=dtype)
+    return flat.view(o["shape"])
+
+
+def _plain(value, name):
+    """JSON of what a state_dict() holds; tuples and tensors are marked."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, torch.Tensor):
+        return {"__tensor__": tensor_out(value)}
+    if isinstance(value, tuple):
+        return {"__tuple__": [_plain(v, name) for v in value]}
+    if isinstance(value, list):
+        return [_plain(v, name) for v in value]
+    if isinstance(value, dict):
+        return {"__dict__": [[_plain(k, name), _plain(v, name)] for k, v in value.items()]}
+    if hasattr(value, "item") and type(value).__module__ == "numpy":
+        return value.item()
+    raise LongshoreError(f"{name}: its state holds a {type(value).__name__}, which cannot be kept with a step")
+
+
+def _back(value):
+    if isinstance(value, list):
+        return [_back(v) for v in value]
+    if isinstance(value, dict):
+        if "__tensor__" in value:
+            return tensor_in(value["__tensor__"])
+        if "__tuple__" in value:
+            return tuple(_back(v) for v in value["__tuple__"])
+        return {_back(k): _back(v) for k, v in value["__dict__"]}
+    return value
+
+
+def random_states():
+    version, numbers, gauss = random.getstate()
+    out = {"python": [version, _bytes(b"".join(n.to_bytes(4, "little") for n in numbers)), gauss], "torch": tensor_out(torch.get_rng_state())}
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        kind, keys, pos, has_gauss, cached = numpy.random.get_state()
+        if kind == "MT19937":
+            out["numpy"] = [_bytes(keys.astype("<u4").tobytes()), pos, has_gauss, cached]
+    return out
+
+
+def set_random_states(states):
+    version, numbers, gauss = states["python"]
+    raw = base64.b64decode(numbers)
+    random.setstate((version, tuple(int.from_bytes(raw[i:i + 4], "little") for i in range(0, len(raw), 4)), gauss))
+    torch.set_rng_state(tensor_in(states["torch"]))
+    if "numpy" in states:
+        import numpy
+        keys, pos, has_gauss, cached = states["numpy"]
+        numpy.random.set_state(("MT19937", numpy.frombuffer(base64.b64decode(keys), dtype="<u4"), pos, has_gauss, cached))
+
+
+def begin(engine):
+    """What is as it is when a step has been made: the next batch is drawn after it."""
+    out = {"format": 1, "random": random_states(), "counts": engine._count_exceptions(), "followed": {}}
+    for name, thing in engine._followed.items():
+        if not _follows_the_step(thing):
+            out["followed"][name] = _plain(thing.state_dict(), name)
+    buffers = {name: tensor_out(b) for name, b in engine.module.named_buffers() if name in engine._kept_buffers}
+    if buffers:
+        out["buffers"] = buffers
+    return out
+
+
+def _follows_the_step(thing):
+    """A scheduler is stepped after the step that it belongs to."""
+    return isinstance(thing, torch.optim.lr_scheduler.LRScheduler)
+
+
+def finish(engine, out):
+    """The blob: with schedulers and groups as they are when the engine is used again."""
+    out["groups"] = engine._group_numbers()
+    for name, thing in engine._followed.items():
+        if _follows_the_step(thing):
+            out["followed"][name] = _plain(thing.state_dict(), name)
+    blob = zlib.compress(json.dumps(out).encode(), 1)
+    if len(blob) > lib.SHORE_BLOB_BYTES:
+        sizes = {k: len(json.dumps(v)) for k, v in out.items()}
+        raise LongshoreError(f"what commits with a step takes {len(blob)} bytes, and {lib.SHORE_BLOB_BYTES} is the most: "
+                             + ", ".join(f"{k} {n}" for k, n in sorted(sizes.items(), key=lambda kn: -kn[1])))
+    return blob
+
+
+def unpack(blob):
+    return json.loads(zlib.decompress(blob)) if blob else {}
+
+
+def restore_buffers(engine, position):
+    buffers = dict(engine.module.named_buffers())
+    for name, saved in position.get("buffers", {}).items():
+        if name not in buffers:
+            raise LongshoreError(f"{name}: the run has this buffer, and the model does not")
+        with torch.no_grad():
+            buffers[name].copy_(tensor_in(saved))
+
+
+def restore_followed(position, name, thing):
+    saved = position.get("followed", {}).get(name)
+    if saved is not None:
+        thing.load_state_dict(_back(saved))

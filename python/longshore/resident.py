@@ -1,0 +1,62 @@
+"""Parameters in memory for a while, for whoever looks at them or changes them outside of forward and backward."""
+
+import contextlib
+
+import torch
+from torch import nn
+
+from .errors import LongshoreError
+
+
+def _handles(what):
+    if isinstance(what, nn.Module):
+        return [p for p in what.parameters()]
+    if isinstance(what, torch.Tensor):
+        return [what]
+    out = []
+    for item in what:
+        out += _handles(item)
+    return out
+
+
+@contextlib.contextmanager
+def resident(parameters, write=False):
+    """Brings parameters (one, a list, or those of a module) into memory while the context lasts.
+
+    write=True: what is changed in place is written back at its end and committed, as a step of its own in which nothing
+    else changes; moments stay as they are. Gradients of a step that has been begun are dropped. Without it a change raises
+    AbsentParameterError. Blocks that do not fit into memory together are refused by name.
+    """
+    parameters = [p for p in _handles(parameters) if hasattr(p, "longshore")]
+    blocks = {}
+    for p in parameters:
+        blocks[p.longshore.block.number] = p.longshore.block
+    blocks = [blocks[n] for n in sorted(blocks)]
+    if not blocks:
+        yield
+        return
+    streams = parameters[0].longshore.streams
+    slots = {}
+    for b in blocks:
+        other = slots.setdefault(id(b.slot), b)
+        if other is not b:
+            raise LongshoreError(
+                f"resident: {other.block.name} and {b.block.name} do not fit into memory together: give more memory, or ask for one "
+                "after the other")
+    pinned = []
+    try:
+        for b in blocks:
+            b.pins += 1
+            pinned.append(b)
+            streams.ensure(b)
+        yield
+        if write:
+            changed = [b for b in blocks if any(p._version != h.version for p, h in b.parameters)]
+            if changed:
+                streams.engine().write_back(changed)
+    finally:
+        for b in pinned:
+            b.pins -= 1
+        if not write:
+            for b in pinned:
+                streams.hide(b)

@@ -1,0 +1,287 @@
+"""The state of a model on drives: layout, fleet and steps, as the engine has them."""
+
+import json
+
+import torch
+
+from . import native
+from .blocks import Block, Tensor
+from .native import Wait, ffi, lib
+
+_DTYPES = {torch.float32: lib.SHORE_DTYPE_FP32, torch.bfloat16: lib.SHORE_DTYPE_BF16, torch.float16: lib.SHORE_DTYPE_FP16}
+_TORCH = {number: dtype for dtype, number in _DTYPES.items()}
+OPTIMIZERS = {"adamw": lib.SHORE_ADAMW, "adam": lib.SHORE_ADAM, "sgd": lib.SHORE_SGD, "adagrad": lib.SHORE_ADAGRAD}
+MOMENTS = {"fp32": lib.SHORE_MOMENTS_FP32, "8bit": lib.SHORE_MOMENTS_8BIT}
+
+
+class Layout:
+    """Where the tensors of the blocks lie. Each tensor is a parameter group of its own within its block, so that what is
+    done to it is decided step by step."""
+
+    def __init__(self, blocks, c=None):
+        self.blocks = blocks
+        self.c = c if c is not None else _make_layout(blocks)
+        self.segments = [self.c.blocks[b].segments for b in range(len(blocks))]
+        self.first_segment = [sum(self.segments[:b]) for b in range(len(blocks))]
+        self.offsets = [[self.c.blocks[b].tensors[t].offset_elems for t in range(len(block.tensors))] for b, block in enumerate(blocks)]
+
+    def elems(self, block):
+        return self.segments[block] * native.SEGMENT
+
+    def shapes(self):
+        """As shore_run_create() takes them, and what they point to."""
+        tensors = [t for block in self.blocks for t in block.tensors]
+        out, keep = ffi.new("struct shore_shape[]", len(tensors)), []
+        for shape, tensor in zip(out, tensors):
+            names = [ffi.new("char[]", n.encode()) for n in [tensor.name] + [n for n in tensor.names if n != tensor.name]]
+            tied = ffi.new("char *[]", names[1:])
+            keep += [names, tied]
+            shape.name, shape.ntied, shape.tied = names[0], len(names) - 1, tied
+            shape.rank, shape.dtype = len(tensor.shape), _DTYPES[tensor.dtype]
+            for i, size in enumerate(tensor.shape):
+                shape.dims[i] = size
+        return out, keep
+
+    @classmethod
+    def of_run(cls, run):
+        """A copy of an open run's."""
+        c = lib.shore_run_layout(run)
+        count = ffi.new("uint32_t *")
+        shapes = lib.shore_run_shapes(run, count)
+        by_place = {(shapes[i].block, shapes[i].tensor): shapes[i] for i in range(count[0])}
+        blocks = []
+        for b in range(c.nblocks):
+            tensors = []
+            for t in range(c.blocks[b].ntensors):
+                s = by_place[b, t]
+                name = native.text(s.name)
+                tensors.append(Tensor(name, tuple(s.dims[i] for i in range(s.rank)), _TORCH[s.dtype], True,
+                                      [name] + [native.text(s.tied[i]) for i in range(s.ntied)]))
+            blocks.append(Block(native.text(c.blocks[b].name), tensors, False, True))
+        return cls(blocks)
+
+
+def _make_layout(blocks):
+    keep = []
+    specs = ffi.new("struct shore_block_spec[]", len(blocks))
+    for spec, block in zip(specs, blocks):
+        tensors = ffi.new("struct shore_tensor_spec[]", len(block.tensors))
+        for t, tensor in enumerate(block.tensors):
+            name = ffi.new("char[]", tensor.name.encode())
+            keep.append(name)
+            tensors[t].name, tensors[t].elems, tensors[t].group = name, tensor.elems, t
+        name = ffi.new("char[]", block.name.encode())
+        keep += [name, tensors]
+        spec.name, spec.tensors, spec.ntensors = name, tensors, len(block.tensors)
+    out = ffi.new("struct shore_layout **")
+    native.check(lib.shore_layout_make(specs, len(blocks), out), None, "the layout of the model")
+    return ffi.gc(out[0], lib.shore_layout_free)
+
+
+class Buffer:
+    """Memory that drives read and write, and PyTorch sees as a tensor. Zeroed."""
+
+    def __init__(self, nbytes):
+        out = ffi.new("void **")
+        native.call(lib.shore_buffer_alloc, nbytes, 0, out)
+        self.nbytes = nbytes
+        self.pointer = ffi.gc(out[0], lambda p, n=nbytes: lib.shore_buffer_free(p, n), nbytes)
+        self.bytes = torch.frombuffer(ffi.buffer(self.pointer, nbytes), dtype=torch.uint8)
+
+    def view(self, dtype, elems=None):
+        out = self.bytes.view(dtype)
+        return out if elems is None else out[:elems]
+
+
+class State:
+    """A run that is open: its fleet, and the step that is committed."""
+
+    def __init__(self, layout, run, step):
+        self.run = ffi.gc(run, lib.shore_run_close)
+        self.fleet = lib.shore_run_fleet(run)
+        self.layout = layout
+        self.step = step
+        self.sums = ffi.new("double[]", layout.c.segments)
+        self.clip = ffi.new("struct shore_clip *")
+        self.pending = False
+
+    @classmethod
+    def create(cls, path, layout, drives, program, *, optimizer, moments, fp32, ring_bytes, memory, overwrite=False, momentum=False):
+        """Begins a run; init_block() for all blocks and seal() follow."""
+        paths = [ffi.new("char[]", native.path_bytes(d)) for d in drives]
+        array = ffi.new("char *[]", paths)
+        fleet = native.new(
+            "struct shore_fleet_options", drives=array, ndrives=len(paths), optimizer=OPTIMIZERS[optimizer], moments=MOMENTS[moments],
+            fp32_params=fp32, ring_bytes=ring_bytes, spill=True, overwrite=overwrite, with_momentum=momentum,
+        )
+        text = ffi.new("char[]", json.dumps(program).encode())
+        making = native.new("struct shore_run_making", fleet=fleet, program=text, memory_bytes=memory)
+        out = ffi.new("struct shore_run **")
+        shapes, keep = layout.shapes()
+        native.call(lib.shore_run_create, native.path_bytes(path), layout.c, shapes, len(shapes), making, out)
+        return cls(layout, out[0], 0)
+
+    @classmethod
+    def open(cls, path, *, read_only=False, ring_bytes=0):
+        """At the committed step. The layout is the run's own."""
+        opening = native.new("struct shore_run_opening", read_only=read_only, ring_bytes=ring_bytes)
+        out = ffi.new("struct shore_run **")
+        native.call(lib.shore_run_open, native.path_bytes(path), opening, out)
+        run = ffi.gc(out[0], lib.shore_run_close)
+        layout = Layout.of_run(run)
+        ffi.gc(run, None)
+        state = cls(layout, out[0], 0)
+        state.step = state._info().step
+        return state
+
+    @property
+    def drives(self):
+        count = self._info().ndrives
+        return [native.text(lib.shore_fleet_drive_path(self.fleet, d)) for d in range(count)]
+
+    @property
+    def memory_bytes(self):
+        """As the run records it; 0: not."""
+        info = native.new("struct shore_run_info")
+        native.check(lib.shore_run_info(self.run, info))
+        return info.memory_bytes
+
+    @property
+    def program(self):
+        """What the run's maker has recorded."""
+        said = lib.shore_run_program(self.run)
+        return None if said == ffi.NULL else json.loads(native.text(said))
+
+    def record(self, what, program=None):
+        text = ffi.NULL if program is None else ffi.new("char[]", json.dumps(program).encode())
+        native.call(lib.shore_run_record, self.run, self.step, what.encode(), text)
+
+    def _info(self):
+        info = native.new("struct shore_fleet_info")
+        native.check(lib.shore_fleet_info(self.fleet, info))
+        return info
+
+    # ---- the initial state
+
+    def init_block(self, block, value, segment=0):
+        """value: fp32, canonical, whole segments."""
+        native.call(lib.shore_fleet_init_block, self.fleet, block, segment, value.numel() // native.SEGMENT,
+                    ffi.cast("float *", value.data_ptr()), ffi.NULL, ffi.NULL)
+
+    def seal(self):
+        native.call(lib.shore_run_seal, self.run, 0)
+
+    # ---- a step
+
+    def fetch(self, block, kind, pointer, segment=0, count=None, step=None):
+        count = self.layout.segments[block] - segment if count is None else count
+        return Wait(lib.shore_fleet_fetch, self.fleet, self.step if step is None else step, block, segment, count, kind, pointer,
+                    what=f"the parameters of {self.layout.blocks[block].name} cannot be fetched")
+
+    def gather(self, block, gradients):
+        """gradients: {index of the tensor: contiguous tensor of any kept dtype}."""
+        order = sorted(gradients)
+        items = ffi.new("struct shore_gather[]", max(len(order), 1))
+        for item, t in zip(items, order):
+            g = gradients[t]
+            setattr(item, "from", ffi.cast("void *", g.data_ptr()))
+            item.offset_elems, item.elems, item.dtype = self.layout.offsets[block][t], g.numel(), _DTYPES[g.dtype]
+        return items, len(order)
+
+    def begin_clip(self, limit):
+        lib.shore_clip_begin(self.clip, self.layout.c, limit or 0, self.sums)
+
+    def add_sums(self, block, sums):
+        return lib.shore_clip_add_sums(self.clip, block, 0, self.layout.segments[block], sums)
+
+    def decide_clip(self):
+        return lib.shore_clip_decide(self.clip)
+
+    def update_request(self, block, gather, groups, coefficient):
+        """Of a whole block. gather: of gather(), or None for what was spilled."""
+        request = native.new(
+            "struct shore_update", base_step=self.step, attempt=lib.shore_fleet_attempt(self.fleet), count=self.layout.segments[block],
+            form=lib.SHORE_GRADIENT_FP32, groups=groups, ngroups=len(groups), coefficient=coefficient, order=block,
+        )
+        if gather is not None:
+            request.gather, request.ngather = gather
+        return request
+
+    def carry(self, block):
+        return Wait(lib.shore_fleet_carry, self.fleet, self.step, lib.shore_fleet_attempt(self.fleet), block, 0,
+                    self.layout.segments[block], what=f"{self.layout.blocks[block].name} cannot be carried over")
+
+    def store_masters(self, block, master):
+        """Writes other parameters (fp32, canonical) of a block into the next step; its moments stay."""
+        count, each = self.layout.segments[block], lib.shore_fleet_state_bytes(self.fleet)
+        images = Buffer(count * each)
+        self.fetch(block, lib.SHORE_FETCH_STATE, images.pointer).result()
+        lib.shore_fleet_put_masters(self.fleet, images.pointer, count, ffi.cast("float *", master.data_ptr()))
+        store = native.new("struct shore_store", base_step=self.step, attempt=lib.shore_fleet_attempt(self.fleet), state=images.pointer,
+                           block=block, count=count, order=block)
+        Wait(lib.shore_fleet_store, self.fleet, store, keeps=images, what=f"{self.layout.blocks[block].name} cannot be stored").result()
+
+    def masters(self, block):
+        """A block's fp32 parameters at the committed step."""
+        out = Buffer(self.layout.elems(block) * 4)
+        self.fetch(block, lib.SHORE_FETCH_MASTER, out.pointer).result()
+        return out
+
+    def spill(self, block, gather, keeps=()):
+        return Wait(lib.shore_fleet_spill_gathered, self.fleet, block, 0, self.layout.segments[block], lib.SHORE_GRADIENT_FP32,
+                    gather[0], gather[1], keeps=keeps, what="a gradient cannot be put aside")
+
+    def discard(self):
+        lib.shore_fleet_discard(self.fleet)
+
+    def commit(self, skip, metrics, blob):
+        """Begins to commit step `self.step`; the next commit, or settle(), waits for it. metrics: what the run's metrics.jsonl says
+        of it."""
+        self.settle()
+        request = native.new("struct shore_commit", step=self.step,
+                             how=lib.SHORE_COMMIT_SKIPPED if skip else lib.SHORE_COMMIT_UPDATED)
+        data = ffi.from_buffer(blob)
+        request.blob, request.blob_bytes = data, len(blob)
+        native.call(lib.shore_run_commit, self.run, request, json.dumps(metrics).encode())
+        self.pending = True
+
+    def settle(self):
+        """Waits until what was committed is durable."""
+        if self.pending:
+            self.pending = False
+            native.call(lib.shore_run_commit_wait, self.run)
+
+    def ledger(self):
+        """Counters since open: struct shore_ledger."""
+        ledger = native.new("struct shore_ledger")
+        native.check(lib.shore_fleet_ledger(self.fleet, ledger))
+        return ledger
+
+    def blob(self):
+        size = ffi.new("uint32_t *", lib.SHORE_BLOB_BYTES)
+        data = ffi.new("char[]", lib.SHORE_BLOB_BYTES)
+        native.call(lib.shore_fleet_blob, self.fleet, data, size)
+        return bytes(ffi.buffer(data, size[0]))
+
+    def digest(self):
+        """Of the committed state: what `longshore inspect --digest` prints."""
+        self.settle()
+        out = ffi.new("unsigned char[16]")
+        native.call(lib.shore_fleet_digest, self.fleet, False, out)
+        return bytes(out).hex()
+
+    def snapshot(self, name=None, keep=0):
+        self.settle()
+        native.call(lib.shore_run_snapshot, self.run, ffi.NULL if name is None else name.encode(), keep)
+
+    def close(self):
+        run, self.run = self.run, None
+        if run is None:
+            return
+        self.fleet = None
+        try:
+            if self.pending:
+                self.pending = False
+                native.call(lib.shore_run_commit_wait, run)
+        finally:
+            ffi.release(run)

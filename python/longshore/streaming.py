@@ -1,0 +1,431 @@
+"""Parameters on demand: blocks come into memory before they are computed with, and others make room for them.
+
+A block of repeated layers lies in slot `number modulo slots`, always the same one, so that what autograd keeps of a
+parameter is at the same address in backward. Hooks of modules fetch; what autograd saves of a parameter is kept as its
+place and looked up again, so that it is the value itself, whoever had the slot in between.
+
+Where parameters are stored in another dtype than they are computed with, they are fetched into a staging buffer, and
+converted into the slot.
+"""
+
+import bisect
+import contextlib
+import threading
+import weakref
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_leaves
+
+from . import native
+from .absent import Absent
+from .errors import AbsentParameterError, LongshoreError
+from .native import SEGMENT, ffi, lib
+from .state import Buffer
+
+FETCH = {torch.float32: lib.SHORE_FETCH_MASTER, torch.bfloat16: lib.SHORE_FETCH_BF16}
+STAGINGS = 2
+
+
+class Handle:
+    """What a parameter knows of itself, as `parameter.longshore`."""
+
+    __slots__ = ("streams", "block", "index", "name", "view", "version", "kind")
+
+    def __init__(self, streams, block, index, name, kind):
+        self.streams, self.block, self.index, self.name, self.kind = streams, block, index, name, kind
+        self.view = self.version = None
+
+    def copy(self):
+        return self.streams.copy_of(self)
+
+
+class Slot:
+    def __init__(self, base, nbytes):
+        self.base, self.nbytes, self.holds = base, nbytes, None
+
+
+class Streamed:
+    """A block in motion. Its page is the engine's, of the same number."""
+
+    def __init__(self, number, block, slot, stays):
+        self.number, self.block, self.slot, self.stays = number, block, slot, stays
+        self.parameters = []  # (parameter, handle)
+        self.present = False  # its parameters may be computed with
+        self.pins = 0  # forward passes that are in it
+        self.step = -1  # whose parameters a slot that is converted into holds
+
+
+class Streams:
+    def __init__(self, layout, compute, storage, slots):
+        """compute: dtype of the parameters as modules see them; storage: as they are fetched. slots: for repeated layers."""
+        self.layout, self.compute, self.storage = layout, compute, storage
+        self.converts = storage != compute
+        self.state = self.pages = None  # until it is sealed
+        self.lock = threading.RLock()
+        layers = [b for b, block in enumerate(layout.blocks) if block.layer]
+        self.slots = max(1, min(slots, len(layers))) if layers else 0
+        largest = max((layout.elems(b) for b in layers), default=0) * compute.itemsize
+        self.memory = Buffer(max(memory_bytes(layout, compute, self.slots), 4096))
+        self.base = int(ffi.cast("uintptr_t", self.memory.pointer))
+        self.pool = [Slot(i * largest, largest) for i in range(self.slots)]
+        at = largest * self.slots
+        self.blocks, nth = [], 0
+        for b, block in enumerate(layout.blocks):
+            if block.layer:
+                slot, stays = self.pool[nth % self.slots], self.slots == len(layers)
+                nth += 1
+            else:
+                slot, stays = Slot(at, layout.elems(b) * compute.itemsize), True
+                at += slot.nbytes
+            self.blocks.append(Streamed(b, block, slot, stays))
+        self.order = layers
+        self.place_of = {b: n for n, b in enumerate(layers)}
+        self.by_address = sorted({id(s.slot): s.slot for s in self.blocks}.values(), key=lambda s: s.base)
+        self.bases = [s.base for s in self.by_address]
+        self.saving = threading.local()
+        self.gate = None  # of micro-batches that take turns
+
+    def open(self, state):
+        """From here on parameters come from the fleet, at its committed step."""
+        ranges = ffi.new("struct shore_pages_range[]", len(self.blocks))
+        address = {id(slot): ffi.cast("void *", self.base + slot.base) for slot in self.by_address}
+        for r, streamed in zip(ranges, self.blocks):
+            r.block, r.count = streamed.number, self.layout.segments[streamed.number]
+            if self.converts:
+                r.pool = 0
+            elif streamed.stays:
+                r.pool, r.memory = lib.SHORE_PAGES_STAYS, address[id(streamed.slot)]
+            else:
+                r.pool = self.pool.index(streamed.slot)
+        if self.converts:
+            pools = ffi.new("struct shore_pages_pool[]", 1)
+            pools[0].nbuffers = STAGINGS
+        else:
+            pools = ffi.new("struct shore_pages_pool[]", max(len(self.pool), 1))
+            buffers = [ffi.new("void *[]", [address[id(slot)]]) for slot in self.pool]
+            for pool, buffer in zip(pools, buffers):
+                pool.nbuffers, pool.buffers = 1, buffer
+        options = native.new("struct shore_pages_options", ranges=ranges, nranges=len(self.blocks), pools=pools, kind=FETCH[self.storage],
+                             npools=1 if self.converts else len(self.pool) if any(not s.stays for s in self.blocks) else 0)
+        out = ffi.new("struct shore_pages **")
+        native.call(lib.shore_pages_open, state.fleet, options, out)
+        self.pages = ffi.gc(out[0], lib.shore_pages_close)
+        self.state = state
+        lib.shore_pages_set_step(self.pages, state.step)
+
+    # ---- the model's parameters
+
+    def bind(self, model):
+        """Takes the parameters over; what they held is freed. Those on the meta device are replaced by new ones."""
+        owners = {}
+        for module_name, module in model.named_modules(remove_duplicate=False):
+            for name, p in module._parameters.items():
+                if p is not None:
+                    owners.setdefault(f"{module_name}.{name}" if module_name else name, (module, name))
+        self.owners = owners
+        for streamed in self.blocks:
+            for index, tensor in enumerate(streamed.block.tensors):
+                module, name = owners[tensor.name]
+                p = module._parameters[name]
+                view = self._view(streamed, index)
+                if p.device != view.device or p.dtype != view.dtype:
+                    new = nn.Parameter(view, requires_grad=p.requires_grad)
+                    for full in tensor.names:
+                        module, name = owners[full]
+                        module._parameters[name] = new
+                    p = new
+                else:
+                    p.data = view
+                handle = Handle(self, streamed, index, tensor.name, type(p))
+                handle.view = view
+                p.longshore = handle
+                streamed.parameters.append((p, handle))
+                p.__class__ = Absent
+        self._hook(model)
+
+    def _view(self, streamed, index):
+        tensor = streamed.block.tensors[index]
+        first = streamed.slot.base + self.layout.offsets[streamed.number][index] * self.compute.itemsize
+        return self.memory.bytes[first:first + tensor.elems * self.compute.itemsize].view(self.compute).view(tensor.shape)
+
+    def _show(self, streamed):
+        for p, handle in streamed.parameters:
+            p.__class__ = handle.kind
+            handle.version = p._version
+        streamed.present = True
+
+    def hide(self, streamed):
+        """Its parameters may not be computed with any more."""
+        if not streamed.present:
+            return
+        streamed.present = False
+        if not self.converts:
+            lib.shore_pages_release(self.pages, streamed.number)
+        changed = [h for p, h in streamed.parameters if p._version != h.version or p.data_ptr() != h.view.data_ptr()]
+        for p, handle in streamed.parameters:
+            if handle in changed:
+                p.data = handle.view
+            p.__class__ = Absent
+        if changed:
+            streamed.step = -1
+            self._forget(streamed)
+            raise AbsentParameterError(
+                f"{changed[0].name}: was changed, which would be lost; use `with longshore.resident(parameter, write=True):`")
+
+    def _forget(self, streamed):
+        """What lies in memory is not what the drives hold."""
+        with contextlib.suppress(LongshoreError):
+            for other in self.blocks:
+                self.hide(other)
+        lib.shore_pages_forget(self.pages)
+        lib.shore_pages_set_step(self.pages, self.state.step)
+
+    # ---- coming and going
+
+    def _get(self, number):
+        out = ffi.new("const void **")
+        native.call(lib.shore_pages_get, self.pages, number, out)
+        return out[0]
+
+    def ensure(self, streamed):
+        """Brings a block: on return its parameters may be computed with."""
+        if streamed.present:
+            return
+        with self.lock:
+            if self.state is None:
+                raise LongshoreError(f"{streamed.block.name}: the engine is closed; longshore.resume() opens its run again")
+            old, streamed.slot.holds = streamed.slot.holds, streamed
+            if old is not None and old is not streamed:
+                self.hide(old)
+                old.step = -1
+            if self.converts:
+                if streamed.step != self.state.step:
+                    streamed.step = -1
+                    self._convert(streamed)
+            else:
+                self._get(streamed.number)
+            self._show(streamed)
+
+    def _convert(self, streamed):
+        n = self.layout.elems(streamed.number)
+        page = self._get(streamed.number)
+        try:
+            source = torch.frombuffer(ffi.buffer(page, n * self.storage.itemsize), dtype=self.storage)
+            first = streamed.slot.base
+            with torch.no_grad():
+                self.memory.bytes[first:first + n * self.compute.itemsize].view(self.compute).copy_(source)
+            streamed.step = self.state.step
+        finally:
+            lib.shore_pages_release(self.pages, streamed.number)
+
+    def want(self, number):
+        """Begins to fetch a block, where that takes nobody the memory that he computes with."""
+        streamed = self.blocks[number]
+        if self.state is None or self.slots < 2 or streamed.present:
+            return
+        with self.lock:
+            old = streamed.slot.holds
+            if self.converts:
+                if old is streamed and streamed.step == self.state.step:
+                    return
+            elif old is not None and old is not streamed:
+                if old.pins:
+                    return
+                self.hide(old)
+                streamed.slot.holds = None
+            lib.shore_pages_want(self.pages, number)
+
+    def following(self, number, by):
+        """The block of repeated layers that comes next, in forward (1) or backward (-1)."""
+        place = self.place_of.get(number, -2) + by
+        return self.order[place] if 0 <= place < len(self.order) else None
+
+    def copy_of(self, handle):
+        """A parameter's value, for whoever asks outside of forward and backward."""
+        streamed = handle.block
+        with self.lock:
+            if self.state is None:
+                raise AbsentParameterError(f"{handle.name}: the engine is closed; longshore.resume() opens its run again")
+            if streamed.present or streamed.stays:
+                was = streamed.present
+                self.ensure(streamed)
+                value = handle.view.clone()
+                if not was:
+                    self.hide(streamed)
+                return value
+            first, n = self.layout.offsets[streamed.number][handle.index], handle.view.numel()
+            segment = first // SEGMENT
+            count = (first + n - 1) // SEGMENT - segment + 1
+            buffer = Buffer(count * SEGMENT * self.storage.itemsize)
+            self.state.fetch(streamed.number, FETCH[self.storage], buffer.pointer, segment, count).result()
+            values = buffer.view(self.storage)[first - segment * SEGMENT:][:n]
+            return values.to(self.compute, copy=True).view(handle.view.shape)
+
+    # ---- a step
+
+    def update(self, number, request, keeps):
+        """Begins the update of a block; what it reads is kept until it has."""
+        with self.lock:
+            self.hide(self.blocks[number])
+            wait = native.Wait(lambda done: lib.shore_pages_update(self.pages, number, request, done), keeps=(request, keeps),
+                               what=f"{self.layout.blocks[number].name} cannot be updated")
+            lib.shore_pages_update_end(self.pages, number)
+            return wait
+
+    def carried(self, number):
+        """What the block holds is what it will hold after this step."""
+        streamed = self.blocks[number]
+        if self.converts:
+            if streamed.step == self.state.step:
+                streamed.step += 1
+            return
+        self.hide(streamed)
+        if streamed.stays:
+            self._get(number)  # whatever it holds is this step's
+            lib.shore_pages_release(self.pages, number)
+            lib.shore_pages_updated(self.pages, number, self.state.step + 1)
+
+    def stepped(self):
+        """The state is one step further."""
+        lib.shore_pages_set_step(self.pages, self.state.step)
+        for streamed in self.blocks:
+            if not self.converts:
+                self.hide(streamed)
+            elif streamed.step != self.state.step and streamed.present:
+                self.hide(streamed)
+
+    def discarded(self):
+        lib.shore_pages_discarded(self.pages)
+
+    def end(self):
+        if self.pages is None:
+            return
+        for streamed in self.blocks:
+            streamed.present = False
+            for p, _ in streamed.parameters:
+                p.__class__ = Absent
+        self.state = None
+        pages, self.pages = self.pages, None
+        ffi.release(pages)
+
+    # ---- hooks of modules
+
+    def _hook(self, model):
+        of = {id(p): streamed for streamed in self.blocks for p, _ in streamed.parameters}
+        modules = dict(model.named_modules())
+        hooked = {}
+        for name, module in modules.items():
+            hooked[name] = {of[id(p)] for p in module._parameters.values() if p is not None and id(p) in of}
+        # a layer comes as a whole when it begins
+        for streamed in self.blocks:
+            if streamed.block.layer and streamed.block.module in modules:
+                hooked[streamed.block.module] |= {of[id(p)] for p in modules[streamed.block.module].parameters()}
+        for name, blocks in hooked.items():
+            if blocks:
+                self._hook_module(modules[name], sorted(blocks, key=lambda s: s.number))
+        model.register_forward_pre_hook(self._begin_saving, prepend=True)
+        model.register_forward_hook(self._end_saving, always_call=True)
+
+    def _hook_module(self, module, blocks):
+        streams = weakref.proxy(self)
+        first, last = blocks[0].number, blocks[-1].number
+        layer = any(streamed.block.layer for streamed in blocks)
+
+        @torch.compiler.disable
+        def before(module, args):
+            if layer and streams.gate is not None:
+                streams.gate()
+            for streamed in blocks:
+                streamed.pins += 1
+                if not streamed.present:
+                    streams.ensure(streamed)
+            # in backward, what is computed again comes with what follows it anyway
+            if layer and torch._C._current_graph_task_id() == -1:
+                number = streams.following(last, 1)
+                if number is not None:
+                    streams.want(number)
+
+        def again(gradient):
+            if streams.gate is not None:
+                streams.gate()
+            for streamed in blocks:
+                if not streamed.present:
+                    streams.ensure(streamed)
+            number = streams.following(first, -1)
+            if number is not None:
+                streams.want(number)
+
+        @torch.compiler.disable
+        def after(module, args, output):
+            for streamed in blocks:
+                streamed.pins -= 1
+            if layer and torch.is_grad_enabled():
+                for t in tree_leaves(output):
+                    if isinstance(t, torch.Tensor) and t.requires_grad:
+                        t.register_hook(again)
+
+        module.register_forward_pre_hook(before, prepend=True)
+        module.register_forward_hook(after, always_call=True)
+
+    # ---- what autograd saves
+
+    def check(self):
+        """Raises for a parameter that is not what it was at wrap(), which nobody would train; and puts it back."""
+        wrong = None
+        for streamed in self.blocks:
+            for (p, handle), tensor in zip(streamed.parameters, streamed.block.tensors):
+                for full in tensor.names:
+                    module, name = self.owners[full]
+                    if module._parameters.get(name) is not p:
+                        wrong, module._parameters[name] = wrong or full, p
+                if streamed.present and (p.data_ptr() != handle.view.data_ptr() or p.dtype != self.compute):
+                    wrong, p.data = wrong or handle.name, handle.view
+                    handle.version = p._version
+        if wrong:
+            raise LongshoreError(f"{wrong}: was converted or replaced after wrap(), and has been put back; convert, resize and replace "
+                                 "parameters before wrap()")
+
+    @torch.compiler.disable
+    def _begin_saving(self, module, args):
+        self.check()
+        if torch.is_grad_enabled() and getattr(self.saving, "hooks", None) is None:
+            self.saving.hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack)
+            self.saving.hooks.__enter__()
+
+    @torch.compiler.disable
+    def _end_saving(self, module, args, output):
+        hooks = getattr(self.saving, "hooks", None)
+        if hooks is not None:
+            self.saving.hooks = None
+            hooks.__exit__(None, None, None)
+
+    def _pack(self, tensor):
+        if tensor.device.type != "cpu":
+            return tensor, tensor._version
+        at = tensor.data_ptr() - self.base
+        if not 0 <= at < self.memory.nbytes:
+            return tensor, tensor._version
+        holder = self.by_address[bisect.bisect_right(self.bases, at) - 1].holds
+        return holder, at, tensor.dtype, tuple(tensor.shape), tuple(tensor.stride())
+
+    def _unpack(self, packed):
+        if len(packed) == 2:
+            tensor, version = packed
+            if tensor._version != version:
+                raise RuntimeError(
+                    f"one of the variables needed for gradient computation has been modified by an inplace operation: a "
+                    f"{tuple(tensor.shape)} tensor is at version {tensor._version}; expected version {version}")
+            return tensor
+        streamed, at, dtype, shape, stride = packed
+        if not streamed.present:
+            self.ensure(streamed)
+        return torch.as_strided(self.memory.view(dtype), shape, stride, at // dtype.itemsize)
+
+
+def memory_bytes(layout, compute, slots):
+    """Of parameters in memory, with so many slots for repeated layers."""
+    layers = [b for b, block in enumerate(layout.blocks) if block.layer]
+    rest = sum(layout.elems(b) for b, block in enumerate(layout.blocks) if not block.layer)
+    largest = max((layout.elems(b) for b in layers), default=0)
+    return (largest * min(slots, len(layers)) + rest) * compute.itemsize

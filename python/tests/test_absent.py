@@ -1,0 +1,152 @@
+"""A parameter that is not there is never garbage and never a crash."""
+
+import contextlib
+import copy
+import io
+
+import pytest
+import torch
+
+import longshore
+from models import gpt2, tokens
+from test_loop import engine_for
+
+
+@pytest.fixture
+def pair(tmp_path, seed, monkeypatch):
+    model = gpt2()
+    plain = copy.deepcopy(model)
+    with engine_for(model, tmp_path, slots=1, monkeypatch=monkeypatch) as engine:
+        yield engine, plain
+
+
+def test_questions_get_the_value(pair):
+    engine, plain = pair
+    for (name, p), (_, q) in zip(engine.module.named_parameters(), plain.named_parameters()):
+        assert p.shape == q.shape and p.dtype == q.dtype and p.requires_grad and p.numel() == q.numel()
+        with torch.no_grad():
+            assert torch.equal(p.norm(), q.norm()), name
+        assert torch.equal(p.detach() * 1, q.detach()) and torch.equal(p.data * 1, q.data)
+        assert isinstance(p, torch.nn.Parameter)
+    state = engine.module.state_dict()
+    for name, q in plain.state_dict().items():
+        assert torch.equal(state[name] * 1, q), name
+    file = io.BytesIO()
+    torch.save({k: v for k, v in state.items()}, file)
+    p = engine.module.transformer.h[0].mlp.c_fc.weight
+    assert "tensor(" in repr(p)
+    assert torch.equal(copy.deepcopy(p).data, plain.transformer.h[0].mlp.c_fc.weight.data)
+
+
+def test_what_would_be_lost_is_refused_by_name(pair):
+    engine, _ = pair
+    p = engine.module.transformer.h[0].mlp.c_fc.weight
+    name = "transformer.h.0.mlp.c_fc.weight"
+    for lost in (lambda: p.add_(1), lambda: p.data.mul_(2), lambda: p.data.copy_(torch.zeros_like(p.data)), lambda: p.detach().zero_(),
+                 lambda: p.__setitem__(0, 1.0), lambda: (p * 2).sum().backward(), lambda: p.data_ptr()):
+        with pytest.raises(longshore.AbsentParameterError, match=f"{name}.*longshore.resident"):
+            with torch.set_grad_enabled(True):
+                lost()
+
+
+def test_between_forward_and_backward(pair):
+    engine, plain = pair
+    a, b = tokens(2)
+    loss = engine(**a).loss
+    with torch.no_grad():
+        other = engine(**b).loss
+    assert torch.equal(other, plain(**b).loss)
+    engine.backward(loss)
+    with torch.no_grad():
+        assert torch.equal(engine(**b).loss, other)
+    engine.step()
+    plain(**a).loss.backward()
+    with torch.no_grad():
+        assert not torch.equal(engine(**b).loss, other)
+
+
+def test_generate_and_checkpointing(pair):
+    engine, plain = pair
+    prompt = tokens(1)[0]["input_ids"][:, :4]
+    expected = plain.generate(prompt, max_new_tokens=6, do_sample=False)
+    assert torch.equal(engine.module.generate(prompt, max_new_tokens=6, do_sample=False), expected)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_gradient_checkpointing(tmp_path, seed, monkeypatch, reentrant):
+    digests = []
+    for n in range(2):
+        torch.manual_seed(seed)
+        model = gpt2()
+        if n:
+            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": reentrant})
+            model.enable_input_require_grads()
+        model.train()
+        with engine_for(model, tmp_path, f"run{n}", slots=1, monkeypatch=monkeypatch) as engine:
+            for batch in tokens(3):
+                engine.backward(engine(**batch).loss)
+                engine.step()
+            digests.append(engine.digest())
+    assert digests[0] == digests[1]
+
+
+def test_resident(pair):
+    engine, plain = pair
+    p, q = engine.module.transformer.h[1].ln_1.weight, plain.transformer.h[1].ln_1.weight
+    with longshore.resident(p):
+        assert torch.equal(p, q) and p.data_ptr()
+    with pytest.raises(longshore.AbsentParameterError, match="ln_1.weight.*was changed"):
+        with longshore.resident(p):
+            with torch.no_grad():
+                p.add_(1)
+    with torch.no_grad():
+        assert torch.equal(p * 1, q)
+    batch = tokens(1)[0]
+    with torch.no_grad():
+        assert torch.equal(engine(**batch).loss, plain(**batch).loss)
+
+
+def test_what_is_changed_within_resident_is_committed(pair):
+    engine, plain = pair
+    p, q = engine.module.transformer.h[1].ln_1.weight, plain.transformer.h[1].ln_1.weight
+    with longshore.resident([p], write=True):
+        with torch.no_grad():
+            p.add_(0.25)
+            q.add_(0.25)
+    assert engine.step_number == 1
+    batch = tokens(1)[0]
+    with torch.no_grad():
+        assert torch.equal(engine(**batch).loss, plain(**batch).loss)
+    engine.backward(engine(**batch).loss)
+    assert engine.step().step == 2
+
+
+@pytest.mark.parametrize("convert", [lambda m: m.half(), lambda m: m.to(torch.float64), lambda m: m.to("meta")])
+@pytest.mark.parametrize("present", [False, True])
+def test_conversions_are_refused(pair, convert, present):
+    engine, plain = pair
+    batch = tokens(1)[0]
+    if present:
+        engine(**batch)
+    with pytest.raises((longshore.LongshoreError, RuntimeError)):
+        convert(engine.module)
+        engine.backward(engine(**batch).loss)
+        engine.step()
+    engine.drop_gradients()
+    with contextlib.suppress(longshore.LongshoreError):  # where the conversion itself failed half way: says what is put back
+        engine(**batch)
+    with torch.no_grad():
+        assert torch.equal(engine(**batch).loss, plain(**batch).loss)
+    assert engine.step_number == 0
+
+
+def test_resizing_is_refused(pair):
+    engine, plain = pair
+    batch = tokens(1)[0]
+    with pytest.raises(longshore.AbsentParameterError, match="wte.weight"):
+        engine.module.resize_token_embeddings(120)
+    with pytest.raises(longshore.LongshoreError, match="lm_head.weight|wte.weight"):
+        engine.module.transformer.wte.weight = torch.nn.Parameter(torch.zeros(96, 48))
+        engine(**batch)
+    with torch.no_grad():
+        assert torch.equal(engine(**batch).loss, plain(**batch).loss)

@@ -1,0 +1,195 @@
+"""The ordinary loop: the numbers of PyTorch, and the same bits however much memory there is."""
+
+import copy
+
+import pytest
+import torch
+
+import longshore
+from longshore import making
+from models import LANGUAGE, Cnn, gpt2, tokens
+
+
+def engine_for(model, tmp_path, name="run", slots=None, gradient_bytes=None, monkeypatch=None, **how):
+    if slots or gradient_bytes is not None:
+        plan = making.plan
+
+        def smaller(*a, **k):
+            chosen = plan(*a, **k)
+            chosen.slots = slots or chosen.slots
+            chosen.gradient_bytes = chosen.gradient_bytes if gradient_bytes is None else gradient_bytes
+            return chosen
+
+        monkeypatch.setattr(making, "plan", smaller)
+    drive = tmp_path / f"{name}-drive"
+    drive.mkdir()
+    return longshore.wrap(model, run=tmp_path / name, drives=[drive], **{"lr": 1e-3, "weight_decay": 0.1, "clip": 1.0, **how})
+
+
+@pytest.mark.parametrize("kind", LANGUAGE)
+def test_losses_are_those_of_pytorch(kind, tmp_path, seed):
+    model = LANGUAGE[kind]()
+    plain = copy.deepcopy(model)
+    optimizer = torch.optim.AdamW(plain.parameters(), lr=1e-3, weight_decay=0.1)
+    with engine_for(model, tmp_path) as engine:
+        for batch in tokens():
+            loss = engine(**batch).loss
+            engine.backward(loss)
+            result = engine.step()
+            expected = plain(**batch).loss
+            expected.backward()
+            norm = torch.nn.utils.clip_grad_norm_(plain.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+            assert abs(loss.item() - expected.item()) <= 2e-6 * expected.item()
+            assert abs(result.grad_norm - norm.item()) <= 1e-4 * norm.item()
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "t5"])
+def test_same_bits_whatever_is_kept(kind, tmp_path, seed, monkeypatch):
+    digests = set()
+    for n, (slots, gradients, accumulate) in enumerate([(None, None, 2), (1, None, 2), (2, 0, 2), (1, 0, 2)]):
+        torch.manual_seed(seed)
+        model = LANGUAGE[kind]()
+        with engine_for(model, tmp_path, f"run{n}", slots, gradients, monkeypatch) as engine:
+            engine.accumulate = accumulate
+            for i, batch in enumerate(tokens(6)):
+                engine.backward(engine(**batch).loss)
+                if i % 2:
+                    engine.step()
+            digests.add(engine.digest())
+    assert len(digests) == 1
+
+
+def test_clipping_after_speculation_is_exact(tmp_path, seed, monkeypatch):
+    digests = []
+    for n, early in enumerate([True, False]):
+        torch.manual_seed(seed)
+        with engine_for(gpt2(), tmp_path, f"run{n}", clip=0.5) as engine:
+            if not early:
+                engine.gradients.on_complete = None
+            for batch in tokens(4):
+                engine.backward(engine(**batch).loss)
+                engine.step()
+            digests.append(engine.digest())
+    assert digests[0] == digests[1]
+
+
+@pytest.mark.parametrize("slots", [1, 3])
+def test_train_batch_is_the_ordinary_loop(tmp_path, seed, monkeypatch, slots):
+    digests, fetched = [], []
+    for n in range(2):
+        torch.manual_seed(seed)
+        with engine_for(gpt2(dropout=0.1), tmp_path, f"run{n}", slots, monkeypatch=monkeypatch) as engine:
+            engine.train()
+            batches = tokens(8)
+            for first in range(0, 8, 4):
+                if n:
+                    result = engine.train_batch(batches[first:first + 4])
+                else:
+                    engine.accumulate = 4
+                    for batch in batches[first:first + 4]:
+                        engine.backward(engine(**batch).loss)
+                    result = engine.step()
+            assert result.step == 2
+            digests.append(engine.digest())
+            fetched.append(engine.fetched_bytes)
+    assert digests[0] == digests[1]
+    if slots == 1:
+        assert fetched[1] < 0.5 * fetched[0]
+
+
+def test_train_batch_that_fails_leaves_the_engine_usable(tmp_path, seed):
+    digests = []
+    for n in range(2):
+        torch.manual_seed(seed)
+        with engine_for(gpt2(), tmp_path, f"run{n}") as engine:
+            if n:
+                def loss_fn(output, batch, calls=[]):
+                    calls.append(1)
+                    if len(calls) == 3:
+                        raise RuntimeError("of the third")
+                    return output.loss
+
+                with pytest.raises(RuntimeError, match="of the third"):
+                    engine.train_batch(tokens(4), loss_fn)
+            engine.train_batch(tokens(4))
+            digests.append(engine.digest())
+    assert digests[0] == digests[1]
+
+
+def test_a_parameter_without_gradient_stays_as_it_is(tmp_path, seed):
+    torch.manual_seed(seed)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
+    plain = copy.deepcopy(model)
+    optimizer = torch.optim.AdamW(plain.parameters(), lr=1e-2, weight_decay=0.1)
+    x = torch.randn(3, 4)
+    with engine_for(model, tmp_path, lr=1e-2, clip=0) as engine:
+        for i in range(5):
+            for m, e in ((plain, None), (model, engine)):
+                out = m[0](x) if i % 2 else m(x)
+                loss = out.square().mean()
+                if e:
+                    e.backward(loss)
+                    e.step()
+                else:
+                    loss.backward()
+                    optimizer.step()
+                    optimizer.zero_grad(set_to_none=True)
+        for (name, p), (_, q) in zip(model.named_parameters(), plain.named_parameters()):
+            torch.testing.assert_close(p.detach() + 0, q.detach(), rtol=1e-5, atol=1e-6, msg=name)
+
+
+def test_not_finite(tmp_path, seed):
+    batch = tokens(1)[0]
+    with engine_for(gpt2(), tmp_path) as engine:
+        engine.backward(engine(**batch).loss)
+        engine.step()
+        before = engine.digest()
+        with pytest.raises(longshore.NotFiniteError, match="step 2"):
+            engine.backward(engine(**batch).loss * float("inf"))
+            engine.step()
+        assert engine.step_number == 1 and engine.digest() == before
+        engine.backward(engine(**batch).loss)
+        assert engine.step().step == 2
+
+
+def test_an_exception_in_backward_leaves_the_engine_usable(tmp_path, seed):
+    digests = []
+    for n in range(2):
+        torch.manual_seed(seed)
+        with engine_for(gpt2(), tmp_path, f"run{n}") as engine:
+            for i, batch in enumerate(tokens(3)):
+                if n and i == 1:
+                    loss = engine(**batch).loss
+
+                    def fail(g):
+                        raise KeyboardInterrupt
+
+                    with pytest.raises(KeyboardInterrupt):
+                        engine.module.transformer.h[1].register_full_backward_hook(lambda *a: None)
+                        out = engine(**batch)
+                        out.logits.register_hook(fail)
+                        engine.backward(out.loss)
+                engine.backward(engine(**batch).loss)
+                engine.step()
+            digests.append(engine.digest())
+    assert digests[0] == digests[1]
+
+
+def test_a_network_that_is_no_language_model(tmp_path, seed):
+    model = Cnn()
+    plain = copy.deepcopy(model)
+    optimizer = torch.optim.AdamW(plain.parameters(), lr=1e-3, weight_decay=0.1)
+    loss_of = torch.nn.functional.cross_entropy
+    with engine_for(model, tmp_path, clip=0) as engine:
+        for _ in range(4):
+            x, y = torch.randn(5, 1, 8, 8), torch.randint(0, 4, (5,))
+            loss = loss_of(engine(x), y)
+            engine.backward(loss)
+            engine.step()
+            expected = loss_of(plain(x), y)
+            expected.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            torch.testing.assert_close(loss, expected, rtol=2e-6, atol=1e-6)

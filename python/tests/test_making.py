@@ -1,0 +1,58 @@
+"""From a model to a run: what is refused, and models that never are in memory."""
+
+import json
+
+import pytest
+import torch
+
+import longshore
+from models import gpt2, tokens
+from test_loop import engine_for
+
+
+def test_made_inside_init_with_the_same_numbers(tmp_path, seed):
+    digests = []
+    for n in range(2):
+        torch.manual_seed(seed)
+        (tmp_path / f"drive{n}").mkdir()
+        if n:
+            with longshore.init(tmp_path / "run1", drives=tmp_path / "drive1"):
+                model = gpt2()
+            engine = longshore.wrap(model, lr=1e-3)
+        else:
+            engine = longshore.wrap(gpt2(), lr=1e-3, run=tmp_path / "run0", drives=tmp_path / "drive0")
+        engine.backward(engine(**tokens(1)[0]).loss)
+        engine.step()
+        digests.append(engine.digest())
+        engine.close()
+    assert digests[0] == digests[1]
+
+
+def test_bad_input(tmp_path, seed):
+    with pytest.raises(ValueError, match="where is the state to live"):
+        longshore.wrap(gpt2())
+    with pytest.raises(longshore.BudgetError, match="minimum [0-9.]+MiB"):
+        longshore.wrap(gpt2(), run=tmp_path / "a", memory="1MiB")
+    with pytest.raises(ValueError, match="not a size"):
+        longshore.wrap(gpt2(), run=tmp_path / "a", memory="lots")
+    with pytest.raises(ValueError, match="adamw, adam, sgd, adagrad"):
+        longshore.wrap(gpt2(), run=tmp_path / "a", optimizer="lion")
+    with pytest.raises(longshore.LongshoreError, match="one dtype.*lm_head|one dtype.*wte|one dtype"):
+        mixed = gpt2()
+        mixed.transformer.h[0].half()
+        longshore.wrap(mixed, run=tmp_path / "a")
+    assert not (tmp_path / "a").exists() or not (tmp_path / "a" / "run.json").exists()
+    engine = engine_for(gpt2(), tmp_path)
+    with pytest.raises(longshore.LongshoreError, match="another engine's"):
+        longshore.wrap(engine.module, run=tmp_path / "b")
+    engine.close()
+    with pytest.raises(longshore.ExistsError, match="holds a run"):
+        longshore.wrap(gpt2(), run=tmp_path / "run", drives=tmp_path / "run-drive")
+
+
+def test_what_the_run_says(tmp_path, seed):
+    with engine_for(gpt2(), tmp_path) as engine:
+        engine.backward(engine(**tokens(1)[0]).loss)
+        engine.step()
+    line = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
+    assert line["step"] == 1 and line["grad_norm"] > 0 and line["loss"] > 0

@@ -1,0 +1,103 @@
+"""Runs go on after kills with the same bits, random states, buffers, schedulers and groups among them."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+import longshore
+from models import Cnn, gpt2, tokens
+from test_loop import engine_for
+
+SCRIPT = """
+import os, sys, torch
+sys.path.insert(0, {tests!r})
+import longshore
+from models import gpt2, tokens
+torch.set_num_threads(1)
+run, drive, steps = sys.argv[1], sys.argv[2], int(sys.argv[3])
+if os.path.exists(run + "/run.json"):
+    engine = longshore.resume(run)
+else:
+    torch.manual_seed(5)
+    with longshore.init(run, drives=[drive]):
+        model = gpt2(dropout=0.1)
+    engine = longshore.wrap(model, lr=1e-3, clip=1.0)
+engine.train()
+scheduler = torch.optim.lr_scheduler.StepLR(engine.optimizer, 3, 0.5)
+engine.follow("scheduler", scheduler)
+batches = tokens(steps)
+while engine.step_number < steps:
+    engine.backward(engine(**batches[engine.step_number]).loss)
+    engine.step()
+    scheduler.step()
+print(engine.digest())
+"""
+
+
+def program(tmp_path, name, steps):
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT.format(tests=os.path.dirname(__file__)))
+    (tmp_path / f"{name}-drive").mkdir(exist_ok=True)
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    return subprocess.Popen([sys.executable, str(script), str(tmp_path / name), str(tmp_path / f"{name}-drive"), str(steps)],
+                            stdout=subprocess.PIPE, text=True, env=env)
+
+
+def test_kills(tmp_path, seed):
+    """Of a loop with dropout and a scheduler, killed whenever its metrics say that a step has been made."""
+    whole = program(tmp_path, "whole", 10)
+    expected = whole.communicate()[0]
+    assert whole.returncode == 0 and len(expected.strip()) == 32
+    kills, metrics = 0, tmp_path / "killed" / "metrics.jsonl"
+    while kills < 4:
+        before = metrics.read_bytes().count(b"\n") if metrics.exists() else 0
+        process = program(tmp_path, "killed", 10)
+        while process.poll() is None and (metrics.read_bytes().count(b"\n") if metrics.exists() else 0) <= before:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        kills += 1
+    last = program(tmp_path, "killed", 10)
+    assert last.communicate()[0] == expected and last.returncode == 0
+
+
+def test_buffers_groups_and_random_states(tmp_path, seed):
+    digests, states = [], []
+    for n in range(2):
+        torch.manual_seed(seed)
+        model = Cnn()
+        groups = [{"params": [p for p in model.parameters() if p.dim() > 1], "weight_decay": 0.2}, {"params": [p for p in model.parameters() if p.dim() <= 1], "weight_decay": 0.0, "lr": 5e-3}]
+        engine = engine_for(model, tmp_path, f"run{n}", groups=groups)
+        for i in range(4):
+            if n and i == 2:
+                engine.close()
+                torch.manual_seed(99)
+                engine = longshore.resume(tmp_path / "run1", Cnn)
+                engine.train()
+            if i == 1:
+                engine.optimizer.param_groups[0]["lr"] = 2e-3
+            x, y = torch.randn(5, 1, 8, 8), torch.randint(0, 4, (5,))
+            engine.backward(torch.nn.functional.cross_entropy(engine(x), y))
+            engine.step()
+        digests.append(engine.digest())
+        states.append({k: v.clone() for k, v in engine.module.named_buffers()})
+        engine.close()
+    assert all(torch.equal(states[0][k], states[1][k]) for k in states[0])
+    assert digests[0] == digests[1]
+
+
+def test_another_model_is_named(tmp_path, seed):
+    engine_for(gpt2(), tmp_path).close()
+    with pytest.raises(longshore.LongshoreError, match="transformer.h.2.ln_1.weight is missing"):
+        longshore.resume(tmp_path / "run", lambda: gpt2(layers=2))
+
+
+def test_a_second_engine_is_refused(tmp_path, seed):
+    with engine_for(gpt2(), tmp_path):
+        with pytest.raises(longshore.BusyError, match="works on this run"):
+            longshore.resume(tmp_path / "run")
