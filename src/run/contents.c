@@ -9,10 +9,7 @@
 #include "base/diag.h"
 #include "drive/layout.h"
 #include "files/json.h"
-
-static int out_of_memory(struct shore_diag *diag) {
-    return shore__fail(diag, -ENOMEM, "out of memory");
-}
+#include "run/lives/journal.h"
 
 static void free_shape(struct shore_shape *s) {
     for (uint32_t i = 0; s->tied && i < s->ntied; i++)
@@ -38,7 +35,7 @@ static int alloc(const struct shore_layout *layout, uint32_t nshapes, struct sho
     if (c) c->shapes = calloc(nshapes + 1u, sizeof *c->shapes);
     if (!c || !c->shapes || shore__layout_copy(layout, &c->layout)) {
         shore__contents_free(c);
-        return out_of_memory(diag);
+        return shore__out_of_memory(diag);
     }
     *out = c;
     return 0;
@@ -54,7 +51,7 @@ static int add(struct shore__contents *c, const struct shore_shape *s, struct sh
     bool whole = tied && own->name;
     for (uint32_t i = 0; whole && i < s->ntied; i++)
         whole = (tied[i] = strdup(s->tied[i])) != NULL;
-    return whole ? 0 : out_of_memory(diag);
+    return whole ? 0 : shore__out_of_memory(diag);
 }
 
 /* ---- what is checked --------------------------------------------------------------------------------------------- */
@@ -108,7 +105,7 @@ static int check_names(const struct shore__contents *c, struct shore_diag *diag)
     for (uint32_t i = 0; i < c->nshapes; i++)
         count += 1u + c->shapes[i].ntied;
     const char **names = calloc(count + 1, sizeof *names);
-    if (!names) return out_of_memory(diag);
+    if (!names) return shore__out_of_memory(diag);
     for (uint32_t i = 0; i < c->nshapes; i++) {
         names[n++] = c->shapes[i].name;
         for (uint32_t k = 0; k < c->shapes[i].ntied; k++)
@@ -165,7 +162,7 @@ int shore__contents_take_program(struct shore__contents *c, const char *text, st
         rc = shore__fail(diag, SHORE_EINPUT,
                          "what the program leaves in its run has no \"name\", which says whose it is");
     char *own = rc == 0 ? json_dumps(program, JSON_COMPACT) : NULL;
-    if (rc == 0 && !own) rc = out_of_memory(diag);
+    if (rc == 0 && !own) rc = shore__out_of_memory(diag);
     if (rc < 0) {
         json_decref(program);
         return rc;

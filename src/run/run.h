@@ -167,6 +167,7 @@ struct shore__exporting {
     shore__progress_fn progress;
     void *progress_ctx;
 };
+enum shore__st_type shore__st_type_of(enum shore_dtype dtype);
 int shore__export_contents(const struct shore__exporting *e, const char *directory, struct shore_diag *diag);
 
 /* Another placement: the state moves to these drives. */

@@ -8,12 +8,9 @@
 #include "base/diag.h"
 #include "base/sized.h"
 #include "run/door/door.h"
+#include "run/lives/journal.h"
 #include "run/lives/making.h"
 #include "run/paths.h"
-
-static int out_of_memory(struct shore_diag *diag) {
-    return shore__fail(diag, -ENOMEM, "out of memory");
-}
 
 static struct shore_run *new_run(shore__note_fn note, void *note_ctx) {
     struct shore_run *r = calloc(1, sizeof *r);
@@ -50,7 +47,7 @@ static int take_settings(struct shore__settings *s, const struct shore_fleet_opt
     s->residual_saved = o->residual;
     s->io = o->io;
     s->memory_bytes = memory_bytes;
-    if (o->drive_speeds && !(s->drive_speeds = strdup(o->drive_speeds))) return out_of_memory(diag);
+    if (o->drive_speeds && !(s->drive_speeds = strdup(o->drive_speeds))) return shore__out_of_memory(diag);
     return shore__settings_in_range(s, diag);
 }
 
@@ -82,7 +79,7 @@ int shore_run_create(const char *path, const struct shore_layout *layout, const 
     if (rc == 0 && making.not_a_copy && is_begun(path)) rc = shore__run_claim(path, diag);
     if (rc < 0) return rc;
     struct shore_run *r = new_run(options.note, options.note_ctx);
-    rc = r ? shore__run_alloc(path, &r->run, diag) : out_of_memory(diag);
+    rc = r ? shore__run_alloc(path, &r->run, diag) : shore__out_of_memory(diag);
     if (rc < 0) {
         free(r);
         return rc;
@@ -177,7 +174,7 @@ static int open_all(struct shore_run *r, const char *path, const struct shore_ru
         rc = shore__fail(diag, SHORE_EMISSING, "%s: is no run: it is empty, or its making was stopped; make it again",
                          path);
     for (uint32_t i = 0; rc == 0 && i < how->nmoved; i++)
-        if (shore__strings_add(&moved, how->moved[i])) rc = out_of_memory(diag);
+        if (shore__strings_add(&moved, how->moved[i])) rc = shore__out_of_memory(diag);
     if (rc == 0) rc = shore__run_open_state(path, !how->read_only, &moved, &r->run, diag);
     shore__strings_free(&moved);
     if (rc) return rc;
@@ -194,7 +191,7 @@ int shore_run_open(const char *path, const struct shore_run_opening *given, stru
     struct shore_run_opening how = {.size = sizeof how};
     int rc = given ? shore__sized_in(&how, sizeof how, given, "shore_run_opening", diag) : 0;
     struct shore_run *r = rc ? NULL : new_run(how.note, how.note_ctx);
-    if (rc == 0) rc = r ? 0 : out_of_memory(diag);
+    if (rc == 0) rc = r ? 0 : shore__out_of_memory(diag);
     if (rc < 0) return rc;
     r->read_only = how.read_only;
     rc = open_all(r, path, &how, diag);

@@ -69,23 +69,22 @@ int shore_run_rollback(const char *path, const char *name, const struct shore_wo
 
 int shore_run_export(struct shore_run *r, const char *directory, const struct shore_run_exporting *given,
                      const struct shore_work *given_work, struct shore_diag *diag) {
-    static const enum shore__st_type types[] = {
-        [SHORE_DTYPE_FP32] = SHORE__ST_F32, [SHORE_DTYPE_BF16] = SHORE__ST_BF16, [SHORE_DTYPE_FP16] = SHORE__ST_F16};
     struct shore_run_exporting how = {.size = sizeof how};
     struct shore_fleet_info info = {.size = sizeof info};
     struct shore_work work;
     int rc = shore__door_idle(r, diag);
     if (rc == 0) rc = given ? shore__sized_in(&how, sizeof how, given, "shore_run_exporting", diag) : 0;
     if (rc == 0) rc = take_work(given_work, &work, diag);
-    if (rc == 0 && (unsigned)how.dtype >= sizeof types / sizeof *types)
+    if (rc == 0 && (unsigned)how.dtype > SHORE_DTYPE_FP16)
         rc = shore__fail(diag, -EINVAL, "what is exported is fp32, bf16 or fp16");
     if (rc < 0) return rc;
     shore_fleet_info(r->fleet, &info);
+    const enum shore__st_type type = shore__st_type_of(how.dtype);
     const struct shore__exporting e = {
         .fleet = r->fleet,
         .contents = r->of_model ? r->of_model : r->run->contents,
         .step = info.step,
-        .type = how.converted ? &types[how.dtype] : NULL,
+        .type = how.converted ? &type : NULL,
         .memory_bytes = work.memory_bytes,
         .shard_bytes = how.shard_bytes,
         .progress = work.progress,

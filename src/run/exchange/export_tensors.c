@@ -188,6 +188,10 @@ static int put_blocks(struct job *job, bool count_only, struct shore_diag *diag)
 
 /* ---- the directory ----------------------------------------------------------------------------------------------- */
 
+enum shore__st_type shore__st_type_of(enum shore_dtype dtype) {
+    return dtype == SHORE_DTYPE_FP32 ? SHORE__ST_F32 : dtype == SHORE_DTYPE_BF16 ? SHORE__ST_BF16 : SHORE__ST_F16;
+}
+
 static int open_writer(struct job *job, const char *directory, struct shore_diag *diag) {
     const struct shore__contents *c = job->e->contents;
     struct shore__st_decl *decls = calloc(c->nshapes + 1u, sizeof *decls);
@@ -203,8 +207,6 @@ static int open_writer(struct job *job, const char *directory, struct shore_diag
 }
 
 static int alloc_buffers(struct job *job, struct shore_diag *diag) {
-    static const enum shore__st_type own[] = {
-        [SHORE_DTYPE_FP32] = SHORE__ST_F32, [SHORE_DTYPE_BF16] = SHORE__ST_BF16, [SHORE_DTYPE_FP16] = SHORE__ST_F16};
     const struct shore__contents *c = job->e->contents;
     uint64_t widest = 1;
     for (uint32_t i = 0; i < c->nshapes; i++)
@@ -218,7 +220,7 @@ static int alloc_buffers(struct job *job, struct shore_diag *diag) {
     if (!job->fetched || !job->tile || !job->columns || !job->transposing || !job->types)
         return shore__fail(diag, -ENOMEM, "out of memory");
     for (uint32_t i = 0; i < c->nshapes; i++)
-        job->types[i] = job->e->type ? *job->e->type : own[c->shapes[i].dtype];
+        job->types[i] = job->e->type ? *job->e->type : shore__st_type_of(c->shapes[i].dtype);
     return 0;
 }
 
