@@ -1,0 +1,77 @@
+"""RUN is a run as the program knows it, and what is saved is what others load."""
+
+import os
+import shutil
+import subprocess
+
+import pytest
+import torch
+
+import longshore
+from models import Cnn, bert, gpt2, llama, tokens
+from test_loop import engine_for
+
+PROGRAM = os.environ.get("LONGSHORE") or shutil.which("longshore")
+needs_program = pytest.mark.skipif(not PROGRAM, reason="the program is not installed")
+
+
+def program(*arguments):
+    out = subprocess.run([PROGRAM, *map(str, arguments)], capture_output=True, text=True, timeout=120)
+    assert out.returncode == 0, out.stderr
+    return out.stdout
+
+
+def steps(engine, n, first=0):
+    for batch in tokens(first + n)[first:]:
+        engine.backward(engine(**batch).loss)
+        engine.step()
+
+
+@needs_program
+def test_commands_know_it(tmp_path, seed):
+    with engine_for(gpt2(), tmp_path) as engine:
+        steps(engine, 2)
+        digest = engine.digest()
+        engine.snapshot("two")
+        steps(engine, 1, 2)
+        third = engine.digest()
+    run = tmp_path / "run"
+    assert digest != third and third in program("inspect", run, "--digest")
+    (tmp_path / "more").mkdir()
+    program("drive", "add", run, tmp_path / "more")
+    with longshore.resume(run) as engine:
+        assert engine.step_number == 3 and engine.digest() == third
+    program("rollback", run, "two")
+    with longshore.resume(run) as engine:
+        engine.train()
+        assert engine.step_number == 2 and engine.digest() == digest
+        steps(engine, 1, 2)
+        assert engine.digest() == third
+    program("remove", run)
+    assert not run.exists() and not list((tmp_path / "more").iterdir())
+
+
+@pytest.mark.parametrize("kind", [gpt2, llama, bert])
+def test_transformers_loads_what_is_saved(kind, tmp_path, seed):
+    with engine_for(kind(), tmp_path) as engine:
+        steps(engine, 2)
+        engine.save_pretrained(tmp_path / "out", max_shard_size="50KiB")
+        loaded = type(engine.module).from_pretrained(tmp_path / "out")
+        for (name, p), (_, q) in zip(engine.module.named_parameters(), loaded.named_parameters()):
+            assert torch.equal(p.detach() * 1, q), name
+
+
+def test_buffers_are_saved_too(tmp_path, seed):
+    from safetensors.torch import load_file
+    with engine_for(Cnn(), tmp_path) as engine:
+        engine.train()
+        engine.backward(engine(torch.randn(4, 1, 8, 8)).square().mean())
+        engine.step()
+        engine.save_pretrained(tmp_path / "out")
+        saved = {}
+        for file in (tmp_path / "out").glob("*.safetensors"):
+            saved.update(load_file(file))
+        state = engine.module.state_dict()
+        assert saved.keys() == state.keys()
+        for name, value in state.items():
+            assert torch.equal(saved[name], value * 1 if value.is_floating_point() else value), name
