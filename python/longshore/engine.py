@@ -82,6 +82,7 @@ class Engine:
         self._group_of = {id(p): g for g in self.optimizer.param_groups for p in g["params"]}
         self._counts = [[state.step] * len(b.tensors) for b in self.layout.blocks]  # updates that each tensor has had
         self._followed = {}
+        self._counts_before = self._counts
         self._kept_buffers = _persistent_buffers(model)
         self.gradients = Gradients(state, streams, room_bytes)
         self.gradients.on_complete = self._update_early
@@ -196,7 +197,7 @@ class Engine:
             return
         if self._clipping is None:
             self.state.begin_clip(self.how["clip"])
-            self._clipping = True
+            self._clipping, self._early_groups = True, self._group_numbers()
         if self._clipping:
             self._clipping = self.gradients.add_to_clip(number)
         if self._clipping:
@@ -231,9 +232,9 @@ class Engine:
     def step(self):
         """Makes a step of what backward() has gathered. Returns a StepResult.
 
-        It is committed beside what comes next: durable at the latest when the next step begins, or on return of settle(),
-        snapshot(), digest() or close(). Raises NotFiniteError where a gradient is not
-        finite (with on_nonfinite="skip": the step counts, and the state stays).
+        It is committed beside what comes next: durable at the latest when the next step is made, or on return of settle(),
+        snapshot(), digest() or close(). Raises NotFiniteError where a gradient is not finite (with on_nonfinite="skip" the step
+        counts, and the state stays).
         """
         if self.state is None:
             raise LongshoreError("engine.step: the engine is closed")
@@ -247,7 +248,8 @@ class Engine:
         loss = self._losses / self._backwards if self._backwards else math.nan
         if not clipping.finite:
             return self._refuse(loss, clipping.norm)
-        if self._early and (self._stale or clipping.coefficient != 1):
+        # what was updated early is right if it was all that came, nothing is clipped, and nobody has changed a group since
+        if self._early and (self._stale or clipping.coefficient != 1 or self._early_groups != self._group_numbers()):
             self._discard()
         for number in with_gradients:
             if number not in self._early:
@@ -256,6 +258,7 @@ class Engine:
         for number, wait in carried:
             wait.result()
             self.streams.carried(number)
+        self._counts_before = [list(counts) for counts in self._counts]
         for number in with_gradients:
             for t in self.gradients.blocks[number].had:
                 self._counts[number][t] += 1
@@ -299,9 +302,30 @@ class Engine:
             self._uncommitted = None
 
     def settle(self):
-        """Returns when the step that was made last is durable."""
-        self.flush()
-        self.state.settle()
+        """Returns when the step that was made last is durable. Where it cannot be committed (NotFiniteError: an update made a
+        parameter that is not finite), the engine is at the step before it."""
+        try:
+            self.flush()
+            self.state.settle()
+        except BaseException:
+            self._unmake()
+            raise
+
+    def _unmake(self):
+        """The step that was made last is not there."""
+        self._uncommitted = None
+        self.state.step -= 1
+        self._counts = self._counts_before
+        self.state.discard()
+        self._leaving += self._updates
+        self._settle_updates()
+        for streamed in self.streams.blocks:
+            self.streams.hide(streamed)
+            streamed.step = -1
+        self.streams.discarded()
+        self.streams.stepped()
+        self.gradients.clear()
+        self._begin()
 
     def train_batch(self, micro_batches, loss_fn=None):
         """Makes one step with the mean loss of the micro-batches (a list of dicts, tuples, or what the model takes), each

@@ -31,6 +31,7 @@ class _Making:
     memory: object
     overwrite: bool
     spool: object = None
+    open: bool = True
 
 
 @contextlib.contextmanager
@@ -42,8 +43,8 @@ def init(run, drives=None, memory=None, overwrite=False):
     machine's, or what is useful, if that is less. overwrite: replaces a run that is there. Nothing is made before wrap().
     """
     global _current
-    if _current is not None:
-        raise LongshoreError("longshore.init: another one is open; wrap its model first")
+    if _current is not None and _current.open:
+        raise LongshoreError("longshore.init: another one is open; leave it first")
     making = _Making(os.fspath(run), _drives(drives), memory, overwrite)
     parent = os.path.dirname(os.path.abspath(making.run))
     local = next((d for d in making.drives or [] if os.path.isdir(d)), parent)
@@ -56,6 +57,8 @@ def init(run, drives=None, memory=None, overwrite=False):
     except BaseException:
         _current = None
         raise
+    finally:
+        making.open = False
 
 
 def _drives(drives):

@@ -185,7 +185,11 @@ class Streams:
 
     def _get(self, number):
         out = ffi.new("const void **")
-        native.call(lib.shore_pages_get, self.pages, number, out)
+        try:
+            native.call(lib.shore_pages_get, self.pages, number, out)
+        except LongshoreError:
+            self.engine().settle()  # says it if the step cannot be committed whose update this page waits for
+            raise
         return out[0]
 
     def ensure(self, streamed):
@@ -337,7 +341,8 @@ class Streams:
             if layer and streams.gate is not None:
                 streams.gate()
             for streamed in blocks:
-                streamed.pins += 1
+                streamed.pins += 1  # all of them: after() runs also if one cannot be had
+            for streamed in blocks:
                 if not streamed.present:
                     streams.ensure(streamed)
             # in backward, what is computed again comes with what follows it anyway

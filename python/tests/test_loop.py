@@ -154,6 +154,41 @@ def test_not_finite(tmp_path, seed):
         assert engine.step().step == 2
 
 
+def test_a_rate_that_changes_before_the_step_counts(tmp_path, seed):
+    digests = []
+    for n in range(2):
+        torch.manual_seed(seed)
+        with engine_for(gpt2(), tmp_path, f"run{n}", lr=1e-3 if n else 5e-4, clip=0) as engine:
+            engine.backward(engine(**tokens(1)[0]).loss)
+            engine.optimizer.param_groups[0]["lr"] = 5e-4
+            engine.step()
+            digests.append(engine.digest())
+    assert digests[0] == digests[1]
+
+
+def test_an_update_that_is_not_finite_is_not_made(tmp_path, seed):
+    digests = []
+    for n in range(2):
+        torch.manual_seed(seed)
+        with engine_for(gpt2(), tmp_path, f"run{n}", clip=0) as engine:
+            batch = tokens(1)[0]
+            engine.backward(engine(**batch).loss)
+            engine.step()
+            if n:
+                with pytest.raises(longshore.NotFiniteError):
+                    engine.optimizer.param_groups[0]["lr"] = 3e38
+                    for _ in range(2):
+                        engine.backward(engine(**batch).loss)
+                        engine.step()
+                    engine.settle()
+                engine.optimizer.param_groups[0]["lr"] = 1e-3
+                assert engine.step_number == 1
+            engine.backward(engine(**batch).loss)
+            assert engine.step().step == 2
+            digests.append(engine.digest())
+    assert digests[0] == digests[1]
+
+
 def test_an_exception_in_backward_leaves_the_engine_usable(tmp_path, seed):
     digests = []
     for n in range(2):
