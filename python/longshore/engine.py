@@ -13,7 +13,7 @@ from .errors import LongshoreError, NotFiniteError
 from .gradients import Gradients
 from .layer_major import Turns
 from .native import ffi, lib
-from .state import OPTIMIZERS
+from .state import OPTIMIZERS, State, rollback
 
 
 _open = weakref.WeakSet()
@@ -28,8 +28,9 @@ def _close_all():
 
 @dataclass
 class StepResult:
-    """What a step did. loss: the mean of its backward passes; grad_norm: of all gradients together, before clipping;
-    skipped: a gradient was not finite, and the state stayed as it was."""
+    """What a step did. loss: what was differentiated, the mean of the backward passes where these are divided by
+    ``accumulate``; grad_norm: of all gradients together, before clipping; skipped: a gradient was not finite, and the
+    state stayed as it was."""
 
     loss: float
     grad_norm: float
@@ -79,7 +80,8 @@ class Engine:
         defaults["betas"] = tuple(how["betas"])
         self.optimizer = Optimizer(self, groups, defaults)
         self.optimizer._made = True
-        self._group_of = {id(p): g for g in self.optimizer.param_groups for p in g["params"]}
+        # by number: load_state_dict() puts other dicts in the place of the groups
+        self._group_of = {id(p): n for n, g in enumerate(self.optimizer.param_groups) for p in g["params"]}
         self._counts = [[state.step] * len(b.tensors) for b in self.layout.blocks]  # updates that each tensor has had
         self._followed = {}
         self._counts_before = self._counts
@@ -143,26 +145,29 @@ class Engine:
         now if this engine was resumed."""
         self._followed[name] = thing
         position.restore_followed(getattr(self, "position", {}), name, thing)
+        position.restore_groups(getattr(self, "position", {}), self)  # which a scheduler that is made writes into
         return thing
 
-    def backward(self, loss):
-        """Adds the gradients of a loss, divided by ``accumulate``, to those of the step.
+    def backward(self, loss, *, last=None, divide=True):
+        """Adds the gradients of a loss, divided by ``accumulate`` (divide=False: as it is), to those of the step.
 
-        After an exception the gradients of the step are dropped, and the engine is as it was after the last step.
+        last: step() follows; by default after ``accumulate`` calls. It may be wrong, and costs time then. After an exception
+        the gradients of the step are dropped, and the engine is as it was after the last step.
         """
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
             raise ValueError("engine.backward(loss): the loss is a tensor of one element")
         if self.state is None:
             raise LongshoreError("engine.backward: the engine is closed")
         self.flush()
-        self._last = self._backwards + 1 == self.accumulate
+        self._last = self._backwards + 1 == self.accumulate if last is None else last
+        parts = self.accumulate if divide else 1
         try:
-            (loss / self.accumulate if self.accumulate != 1 else loss).backward()
+            (loss / parts if parts != 1 else loss).backward()
             self.gradients.end_of_backward()
         except BaseException:
             self.drop_gradients()
             raise
-        self._losses += float(loss.detach())
+        self._losses += float(loss.detach()) / parts
         self._backwards += 1
 
     def _begin(self):
@@ -217,6 +222,7 @@ class Engine:
             if t not in had or group is None:
                 h.frozen, h.inv_sqrt_bias2 = 1, 1
                 continue
+            group = self.optimizer.param_groups[group]
             h.lr, h.eps, h.weight_decay = float(group["lr"]), group["eps"], group["weight_decay"]
             h.beta1, h.beta2 = group["betas"]
             h.momentum = group.get("momentum", 0)
@@ -238,14 +244,8 @@ class Engine:
         """
         if self.state is None:
             raise LongshoreError("engine.step: the engine is closed")
-        self.settle()
-        self._settle_updates()
-        with_gradients = [n for n, g in enumerate(self.gradients.blocks) if g.had]
-        self.state.begin_clip(self.how["clip"])
-        for number in with_gradients:
-            self.gradients.add_to_clip(number)
-        clipping = self.state.decide_clip()
-        loss = self._losses / self._backwards if self._backwards else math.nan
+        with_gradients, clipping = self._decide()
+        loss = self._losses if self._backwards else math.nan
         if not clipping.finite:
             return self._refuse(loss, clipping.norm)
         # what was updated early is right if it was all that came, nothing is clipped, and nobody has changed a group since
@@ -263,6 +263,20 @@ class Engine:
             for t in self.gradients.blocks[number].had:
                 self._counts[number][t] += 1
         return self._commit(loss, clipping.norm, False)
+
+    def _decide(self):
+        self.settle()
+        self._settle_updates()
+        with_gradients = [n for n, g in enumerate(self.gradients.blocks) if g.had]
+        self.state.begin_clip(self.how["clip"])
+        for number in with_gradients:
+            self.gradients.add_to_clip(number)
+        self._clipping = False
+        return with_gradients, self.state.decide_clip()
+
+    def grad_norm(self):
+        """Of all gradients together that backward() has gathered, before clipping: what step() will return."""
+        return self._decide()[1].norm
 
     def _settle_updates(self):
         """Of the step before: what they read may go. What one failed with, its commit says."""
@@ -336,23 +350,31 @@ class Engine:
         micro_batches = list(micro_batches)
         if not micro_batches:
             raise ValueError("train_batch: no micro-batches")
+
+        def loss_of(batch):
+            by_name, several = isinstance(batch, dict), isinstance(batch, (tuple, list))
+            output = self.module(**batch) if by_name else self.module(*batch) if several else self.module(batch)
+            return loss_fn(output, batch) if loss_fn else output.loss
+
+        self.backward_together(micro_batches, loss_of)
+        return self.step()
+
+    def backward_together(self, micro_batches, loss_of, divide=True):
+        """The backward passes of a whole step: adds the gradients of loss_of(micro_batch) of each, divided by how many there
+        are unless divide=False, each block fetched once for all of them. step() follows. Returns the losses, as numbers.
+
+        loss_of runs the model, in a thread of its own for each micro-batch, one at a time.
+        """
         if self._backwards:
             raise LongshoreError("train_batch: backward() has begun a step; make it with step(), or drop_gradients()")
         count, losses = len(micro_batches), [0.0] * len(micro_batches)
+        parts = count if divide else 1
         turns = Turns(count)
 
         def work(number):
-            batch = micro_batches[number]
             self._micro.number = number
-            if isinstance(batch, dict):
-                output = self.module(**batch)
-            elif isinstance(batch, (tuple, list)):
-                output = self.module(*batch)
-            else:
-                output = self.module(batch)
-            loss = loss_fn(output, batch) if loss_fn else output.loss
-            del output
-            (loss / count if count > 1 else loss).backward()
+            loss = loss_of(micro_batches[number])
+            (loss / parts if parts > 1 else loss).backward()
             losses[number] = float(loss.detach())
 
         self._last = True
@@ -366,8 +388,8 @@ class Engine:
             raise
         finally:
             self.gradients.passes, self.streams.gate = 1, None
-        self._losses, self._backwards = sum(losses), count
-        return self.step()
+        self._losses, self._backwards = sum(losses) / parts, count
+        return losses
 
     def write_back(self, blocks):
         """Commits what was changed in place in these blocks: see longshore.resident()."""
@@ -438,7 +460,28 @@ class Engine:
             self.streams.end()
             for update in self._leaving + self._updates:
                 update.settle()
+            self._leaving = []
+            self._begin()
             state.close()
+
+    def reopen(self, run, snapshot=None):
+        """Goes on with a run of the same model in place of its own, which is closed: at its last step, or rolled back to a
+        snapshot of it. Everything is as it was then: parameters, moments, groups, buffers, random states, what is followed."""
+        self.close()
+        if snapshot is not None:
+            rollback(run, snapshot)
+        state = State.open(run)
+        try:
+            state.layout.continue_as(self.layout, run)
+            self.how["seed"] = state.program["engine"]["seed"]
+            self.state = self.gradients.state = state
+            self.layout = self.streams.layout = state.layout
+            self.streams.open(state)
+            position.restore(self, position.unpack(state.blob()))
+        except BaseException:
+            self.state = None
+            state.close()
+            raise
 
     def __enter__(self):
         return self

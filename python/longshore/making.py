@@ -319,16 +319,7 @@ def resume(run, model=None, *, memory=None):
                       optimizer=how["optimizer"], moments=how["moments"])
         engine = _engine(model, state, how, given, chosen)
         engine.streams.open(state)
-        saved = position.unpack(state.blob())
-        engine.position = saved
-        for b, block in enumerate(state.layout.blocks):
-            for t, tensor in enumerate(block.tensors):
-                engine._counts[b][t] = saved.get("counts", {}).get(tensor.name, state.step)
-        for group, numbers in zip(engine.optimizer.param_groups, saved.get("groups", [])):
-            group.update({k: tuple(v) if isinstance(v, list) else v for k, v in numbers.items()})
-        position.restore_buffers(engine, saved)
-        if "random" in saved:
-            position.set_random_states(saved["random"])
+        position.restore(engine, position.unpack(state.blob()))
         now = _versions()
         changed = [f"{k} {now[k]} instead of {v}" for k, v in program["versions"].items() if k in now and now[k] != v]
         if changed:

@@ -33,32 +33,32 @@ def tensor_in(o):
     return flat.view(o["shape"])
 
 
-def _plain(value, name):
+def plain(value, name):
     """JSON of what a state_dict() holds; tuples and tensors are marked."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, torch.Tensor):
         return {"__tensor__": tensor_out(value)}
     if isinstance(value, tuple):
-        return {"__tuple__": [_plain(v, name) for v in value]}
+        return {"__tuple__": [plain(v, name) for v in value]}
     if isinstance(value, list):
-        return [_plain(v, name) for v in value]
+        return [plain(v, name) for v in value]
     if isinstance(value, dict):
-        return {"__dict__": [[_plain(k, name), _plain(v, name)] for k, v in value.items()]}
+        return {"__dict__": [[plain(k, name), plain(v, name)] for k, v in value.items()]}
     if hasattr(value, "item") and type(value).__module__ == "numpy":
         return value.item()
     raise LongshoreError(f"{name}: its state holds a {type(value).__name__}, which cannot be kept with a step")
 
 
-def _back(value):
+def back(value):
     if isinstance(value, list):
-        return [_back(v) for v in value]
+        return [back(v) for v in value]
     if isinstance(value, dict):
         if "__tensor__" in value:
             return tensor_in(value["__tensor__"])
         if "__tuple__" in value:
-            return tuple(_back(v) for v in value["__tuple__"])
-        return {_back(k): _back(v) for k, v in value["__dict__"]}
+            return tuple(back(v) for v in value["__tuple__"])
+        return {back(k): back(v) for k, v in value["__dict__"]}
     return value
 
 
@@ -89,7 +89,7 @@ def begin(engine):
     out = {"format": 1, "random": random_states(), "counts": engine._count_exceptions(), "followed": {}}
     for name, thing in engine._followed.items():
         if not _follows_the_step(thing):
-            out["followed"][name] = _plain(thing.state_dict(), name)
+            out["followed"][name] = plain(thing.state_dict(), name)
     buffers = {name: tensor_out(b) for name, b in engine.module.named_buffers() if name in engine._kept_buffers}
     if buffers:
         out["buffers"] = buffers
@@ -98,7 +98,7 @@ def begin(engine):
 
 def _follows_the_step(thing):
     """A scheduler is stepped after the step that it belongs to."""
-    return isinstance(thing, torch.optim.lr_scheduler.LRScheduler)
+    return getattr(thing, "follows_the_step", isinstance(thing, torch.optim.lr_scheduler.LRScheduler))
 
 
 def finish(engine, out):
@@ -106,7 +106,7 @@ def finish(engine, out):
     out["groups"] = engine._group_numbers()
     for name, thing in engine._followed.items():
         if _follows_the_step(thing):
-            out["followed"][name] = _plain(thing.state_dict(), name)
+            out["followed"][name] = plain(thing.state_dict(), name)
     blob = zlib.compress(json.dumps(out).encode(), 1)
     if len(blob) > lib.SHORE_BLOB_BYTES:
         sizes = {k: len(json.dumps(v)) for k, v in out.items()}
@@ -131,4 +131,23 @@ def restore_buffers(engine, position):
 def restore_followed(position, name, thing):
     saved = position.get("followed", {}).get(name)
     if saved is not None:
-        thing.load_state_dict(_back(saved))
+        thing.load_state_dict(back(saved))
+
+
+def restore_groups(position, engine):
+    for group, numbers in zip(engine.optimizer.param_groups, position.get("groups", [])):
+        group.update({k: tuple(v) if isinstance(v, list) else v for k, v in numbers.items()})
+
+
+def restore(engine, saved):
+    """Puts back what finish() has packed."""
+    engine.position = saved
+    for b, block in enumerate(engine.layout.blocks):
+        for t, tensor in enumerate(block.tensors):
+            engine._counts[b][t] = saved.get("counts", {}).get(tensor.name, engine.state.step)
+    for name, thing in engine._followed.items():
+        restore_followed(saved, name, thing)
+    restore_groups(saved, engine)
+    restore_buffers(engine, saved)
+    if "random" in saved:
+        set_random_states(saved["random"])

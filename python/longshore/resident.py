@@ -59,4 +59,5 @@ def resident(parameters, write=False):
             b.pins -= 1
         if not write:
             for b in pinned:
-                streams.hide(b)
+                if not b.pins:  # nobody else computes with it
+                    streams.hide(b)

@@ -1,11 +1,13 @@
 """The state of a model on drives: layout, fleet and steps, as the engine has them."""
 
 import json
+import os
 
 import torch
 
 from . import native
 from .blocks import Block, Tensor
+from .errors import LongshoreError
 from .native import Wait, ffi, lib
 
 _DTYPES = {torch.float32: lib.SHORE_DTYPE_FP32, torch.bfloat16: lib.SHORE_DTYPE_BF16, torch.float16: lib.SHORE_DTYPE_FP16}
@@ -27,6 +29,15 @@ class Layout:
 
     def elems(self, block):
         return self.segments[block] * native.SEGMENT
+
+    def continue_as(self, other, run):
+        """Takes what is known of another layout's blocks, which must be the same ones. run: for what is said."""
+        mine = [(t.name, t.shape) for block in self.blocks for t in block.tensors]
+        theirs = [(t.name, t.shape) for block in other.blocks for t in block.tensors]
+        wrong = [name for (name, shape), there in zip(mine, theirs) if (name, shape) != there]
+        if wrong or len(mine) != len(theirs) or self.offsets != other.offsets:
+            raise LongshoreError(f"{run}: is of another model: {wrong[0] if wrong else f'{len(mine)} tensors instead of {len(theirs)}'}")
+        self.blocks = other.blocks
 
     def shapes(self):
         """As shore_run_create() takes them, and what they point to."""
@@ -96,8 +107,9 @@ class Buffer:
 class State:
     """A run that is open: its fleet, and the step that is committed."""
 
-    def __init__(self, layout, run, step):
+    def __init__(self, path, layout, run, step):
         self.run = ffi.gc(run, lib.shore_run_close)
+        self.path = os.path.abspath(path)
         self.fleet = lib.shore_run_fleet(run)
         self.layout = layout
         self.step = step
@@ -119,7 +131,7 @@ class State:
         out = ffi.new("struct shore_run **")
         shapes, keep = layout.shapes()
         native.call(lib.shore_run_create, native.path_bytes(path), layout.c, shapes, len(shapes), making, out)
-        return cls(layout, out[0], 0)
+        return cls(path, layout, out[0], 0)
 
     @classmethod
     def open(cls, path, *, read_only=False, ring_bytes=0):
@@ -130,7 +142,7 @@ class State:
         run = ffi.gc(out[0], lib.shore_run_close)
         layout = Layout.of_run(run)
         ffi.gc(run, None)
-        state = cls(layout, out[0], 0)
+        state = cls(path, layout, out[0], 0)
         state.step = state._info().step
         return state
 
@@ -274,6 +286,10 @@ class State:
         self.settle()
         native.call(lib.shore_run_snapshot, self.run, ffi.NULL if name is None else name.encode(), keep)
 
+    def remove_snapshot(self, name):
+        self.settle()
+        native.call(lib.shore_run_snapshot_remove, self.run, name.encode())
+
     def close(self):
         run, self.run = self.run, None
         if run is None:
@@ -285,3 +301,13 @@ class State:
                 native.call(lib.shore_run_commit_wait, run)
         finally:
             ffi.release(run)
+
+
+def rollback(run, snapshot):
+    """Puts a run that is not open back to a snapshot of it."""
+    native.call(lib.shore_run_rollback, native.path_bytes(run), snapshot.encode(), ffi.NULL, ffi.NULL)
+
+
+def remove(run):
+    """Deletes a run that is not open, with its volumes and snapshots."""
+    native.call(lib.shore_run_remove, native.path_bytes(run), ffi.NULL)
