@@ -1,0 +1,99 @@
+"""Checkpoints: a snapshot of the run, and a small directory that names it.
+
+They cost what the file system needs to share blocks, and the directory may be moved. It stays loadable after later steps
+and after kills, as long as the run is there; a checkpoint that is deleted by shutil.rmtree(), as trainers delete theirs,
+takes its snapshot with it.
+"""
+
+import json
+import os
+import re
+import shutil
+import uuid
+import weakref
+
+from . import position
+from .errors import LongshoreError, MissingError
+
+FILE = "longshore.json"
+_engines = weakref.WeakSet()  # that have saved here
+_rmtree = shutil.rmtree
+
+
+def read(directory):
+    """What a checkpoint's directory says. MissingError: it is none."""
+    path = os.path.join(directory, FILE)
+    try:
+        with open(path, encoding="utf-8") as f:
+            return json.load(f)
+    except FileNotFoundError:
+        raise MissingError(f"{directory}: is no checkpoint of Longshore: it has no {FILE}") from None
+    except ValueError:
+        raise LongshoreError(f"{path}: is damaged: not JSON") from None
+
+
+def save(engine, directory, extra=None):
+    """Keeps the committed state as a snapshot, and names it in a directory, which is made. extra: what load() gives back,
+    plain values. An older checkpoint in the directory goes, once this one stands."""
+    directory = os.fspath(directory)
+    os.makedirs(directory, exist_ok=True)
+    state = engine.state
+    if state is None:
+        raise LongshoreError("a checkpoint: the engine is closed")
+    tag = re.sub(r"[^A-Za-z0-9_-]", "-", os.path.basename(os.path.abspath(directory))).lstrip("-")[:40]
+    name = f"{tag or 'checkpoint'}-{uuid.uuid4().hex[:8]}"
+    before = snapshot_of(directory)
+    engine.snapshot(name)
+    said = {"format": 1, "run": state.path, "snapshot": name, "step": state.step, "groups": engine._group_numbers(),
+            "extra": position.plain(extra, "the state of a checkpoint")}
+    path = os.path.join(directory, FILE)
+    with open(path + ".partial", "w", encoding="utf-8") as f:
+        json.dump(said, f, indent=1)
+        f.flush()
+        os.fsync(f.fileno())
+    os.replace(path + ".partial", path)
+    if before is not None and before[0] == state.path:
+        state.remove_snapshot(before[1])
+    _engines.add(engine)
+    shutil.rmtree = _rmtree_with_snapshots
+    return name
+
+
+def load(engine, directory):
+    """Puts the engine where it was when the checkpoint was saved, in its own run or in the one that the checkpoint is of.
+    Returns what save() was given as extra."""
+    said = read(directory)
+    run = said["run"]
+    if not os.path.exists(os.path.join(run, "run.json")):
+        if engine.state is None or not os.path.exists(os.path.join(engine.state.path, "run.json")):
+            raise MissingError(f"{directory}: is a snapshot of the run {run}, which is not there; moved? Write its place into {FILE}")
+        run = engine.state.path  # moved: it says itself whether it has the snapshot
+    engine.reopen(run, said["snapshot"])
+    if engine.state.step != said["step"]:
+        raise LongshoreError(f"{directory}: is of step {said['step']}, and the snapshot {said['snapshot']} of {run} of {engine.state.step}")
+    position.restore_groups(said, engine)
+    _engines.add(engine)
+    return position.back(said["extra"])
+
+
+def snapshot_of(directory):
+    """(run, name) of the snapshot that a directory names; None: it names none."""
+    try:
+        said = read(directory)
+        return said["run"], said["snapshot"]
+    except (LongshoreError, KeyError, OSError):
+        return None
+
+
+def _rmtree_with_snapshots(path, *args, **kwargs):
+    """shutil.rmtree(): a checkpoint that goes takes its snapshot along."""
+    found = []
+    if isinstance(path, (str, os.PathLike)) and _engines:
+        inner = [os.path.join(path, d) for d in (os.listdir(path) if os.path.isdir(path) else [])]
+        found = [s for s in map(snapshot_of, [path, *inner]) if s is not None]
+    _rmtree(path, *args, **kwargs)
+    for run, name in found:
+        for engine in list(_engines):
+            if engine.state is not None and engine.state.path == run:
+                engine.settle()
+                engine.state.remove_snapshot(name)

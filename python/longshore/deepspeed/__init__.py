@@ -1,0 +1,173 @@
+"""DeepSpeed's surface on a Longshore run: `import longshore.deepspeed as deepspeed`.
+
+One process; parameters, gradients and the optimizer's state lie on drives. `python -m longshore.deepspeed train.py ...` runs
+a script that imports `deepspeed` itself, or transformers with --deepspeed.
+"""
+
+import contextlib
+import os
+import time
+import types
+
+import torch
+from torch import nn
+
+from .. import making
+from ..errors import LongshoreError
+from ..optimizers import arguments_of, rebind
+from . import accelerator, checkpointing, comm, config as _config, lr_schedules, ops, standin, utils, zero
+from .comm import init_distributed
+from .config import ConfigError, logger, say_once
+from .engine import DeepSpeedEngine
+from .utils import OnDevice, log_dist
+
+__version__ = "0.19.8"  # whose surface this is
+__all__ = ["ConfigError", "DeepSpeedEngine", "OnDevice", "accelerator", "add_config_arguments", "checkpointing", "comm", "init_distributed",
+           "initialize", "log_dist", "logger", "lr_schedules", "ops", "runtime", "utils", "zero"]
+
+version = __version__
+dist = comm
+runtime = types.SimpleNamespace(lr_schedules=lr_schedules, zero=zero)
+
+
+def initialize(args=None, model=None, optimizer=None, model_parameters=None, training_data=None, lr_scheduler=None, distributed_port=None,
+               mpu=None, dist_init_required=None, collate_fn=None, config=None, mesh_param=None, config_params=None):
+    """Puts a model on drives, as the configuration says. Returns (engine, optimizer, data loader, scheduler).
+
+    config: a dict, or a JSON file; also args.deepspeed_config or args.deepspeed. optimizer: of torch.optim (AdamW, Adam, SGD,
+    Adagrad), or what makes one of parameters; by default the configuration's. model_parameters: what is trained, or groups.
+    lr_scheduler: one, or what makes it of the optimizer. training_data: a data set, for the loader.
+
+    The state lies in a directory of this job in nvme_path, or where "longshore": {"run": DIRECTORY} says; one that is there
+    is not overwritten: load_checkpoint() goes on with it. Raises ConfigError, BudgetError, BusyError.
+    """
+    if not isinstance(model, nn.Module):
+        raise ValueError("deepspeed.initialize: model is an nn.Module")
+    if mpu is not None or mesh_param is not None:
+        raise ConfigError("deepspeed.initialize: mpu and mesh_param: there is one process, and nothing is split")
+    given = next((c for c in (config, config_params, getattr(args, "deepspeed_config", None), getattr(args, "deepspeed", None))
+                  if c is not None and not isinstance(c, bool)), None)
+    if given is None:
+        raise ConfigError("deepspeed.initialize: no configuration: give config=, or --deepspeed_config FILE")
+    given = _config.load(given)
+    settings = _config.settings(given)
+    init_distributed()
+    how, groups, trains = _optimizer(settings, optimizer, model_parameters, model)
+    _cast(model, {"bf16": torch.bfloat16, "fp32": torch.float32}[settings.dtype])
+    there = settings.run is not None and os.path.exists(os.path.join(settings.run, "run.json")) and not settings.overwrite
+    if there:
+        engine = making.resume(settings.run, model, memory=settings.memory)
+        engine.how["clip"] = settings.clip
+    else:
+        places = [] if settings.run is not None else _places(settings)
+        how["on_nonfinite"] = "skip" if (given.get("fp16") or {}).get("enabled") is True else "stop"
+        try:
+            engine = making.wrap(model, run=settings.run or places[0], drives=settings.drives or places or None, memory=settings.memory,
+                                 clip=settings.clip, groups=groups, storage=settings.storage, moments=settings.moments,
+                                 overwrite=settings.overwrite, **how)
+        except BaseException:
+            for place in places:
+                with contextlib.suppress(OSError):
+                    os.rmdir(place)
+            raise
+    scheduler = _scheduler(settings, lr_scheduler, engine.optimizer)
+    if scheduler is not None:
+        engine.lr_scheduler = engine.follow("lr_scheduler", scheduler)
+    standin.layer_major()
+    out = DeepSpeedEngine(engine, settings, given, undecided=there and not settings.resume, fresh=not there, trains=trains)
+    loader = None
+    if training_data is not None:
+        sampler = None
+        if hasattr(training_data, "__len__"):
+            sampler = torch.utils.data.DistributedSampler(training_data, num_replicas=1, rank=0)
+        loader = torch.utils.data.DataLoader(training_data, batch_size=settings.micro_batch, sampler=sampler, collate_fn=collate_fn,
+                                             drop_last=settings.drop_last)
+        out.training_dataloader = loader
+    return out, out.optimizer, loader, scheduler
+
+
+def _optimizer(settings, optimizer, parameters, model):
+    """(wrap()'s arguments, groups, whether there is an optimizer at all)."""
+    if parameters is not None:
+        parameters = list(parameters)
+    if callable(optimizer) and not isinstance(optimizer, torch.optim.Optimizer):
+        optimizer = optimizer(parameters if parameters is not None else model.parameters())
+    if optimizer is None:
+        if settings.optimizer is None:
+            return {"optimizer": "sgd", "lr": 0.0, "weight_decay": 0.0}, None, False
+        return _config.hyper(settings.optimizer), parameters, True
+    how, groups = arguments_of(optimizer)
+    return how, groups, True
+
+
+def _scheduler(settings, given, optimizer):
+    if given is not None:
+        if isinstance(given, type) or not hasattr(given, "step"):
+            return given(optimizer)
+        return rebind(given, optimizer)
+    if settings.scheduler is None:
+        return None
+    name, params = settings.scheduler.get("type"), {k: v for k, v in (settings.scheduler.get("params") or {}).items() if v != "auto"}
+    kind = getattr(lr_schedules, str(name), None) if name in lr_schedules.VALID_LR_SCHEDULES else getattr(torch.optim.lr_scheduler, str(name), None)
+    if kind is None:
+        import difflib
+        near = difflib.get_close_matches(str(name), lr_schedules.VALID_LR_SCHEDULES, 1)
+        raise ConfigError(f"scheduler.type: {name!r} is not to be had: {', '.join(lr_schedules.VALID_LR_SCHEDULES)}"
+                          + (f"; did you mean {near[0]}?" if near else ""))
+    try:
+        return kind(optimizer, **params)
+    except (TypeError, ValueError) as e:
+        raise ConfigError(f"scheduler.params of {name}: {e}") from None
+
+
+def _places(settings):
+    """A directory of this job in each nvme_path."""
+    earlier = [os.path.join(p, d) for p in settings.nvme_paths if os.path.isdir(p) for d in sorted(os.listdir(p))
+               if d.startswith("longshore-") and os.path.exists(os.path.join(p, d, "run.json"))]
+    if earlier:
+        say_once(f"there are runs of earlier jobs: {', '.join(earlier)}; `longshore remove RUN` frees their space where no checkpoint is of it")
+    name = time.strftime(f"longshore-%Y%m%d-%H%M%S-{os.getpid()}")
+    number = 0
+    while True:
+        try:
+            for path in settings.nvme_paths:
+                os.makedirs(os.path.join(path, name + (f"-{number}" if number else "")))
+            break
+        except FileExistsError:
+            number += 1
+    return [os.path.join(path, name + (f"-{number}" if number else "")) for path in settings.nvme_paths]
+
+
+def _cast(model, dtype):
+    """One parameter at a time, and into a file where it was in one."""
+    spool = zero.spool()
+    with torch.no_grad():
+        for p in model.parameters():
+            if p.is_floating_point() and p.dtype != dtype and not hasattr(p, "longshore") and p.device.type != "meta":
+                if spool is not None and spool.has(p):
+                    new = spool.empty(p.shape, dtype)
+                    new.copy_(p)
+                    spool.relieve(new.nbytes)
+                    p.data = new
+                else:
+                    p.data = p.data.to(dtype)
+        for module in model.modules():
+            for name, b in module._buffers.items():
+                if b is not None and b.is_floating_point() and name not in module._non_persistent_buffers_set:
+                    module._buffers[name] = b.to(dtype)
+
+
+def add_config_arguments(parser):
+    """Adds --deepspeed and --deepspeed_config, each taken with a file; --deepspeed alone means that one is given."""
+    group = parser.add_argument_group("DeepSpeed", "DeepSpeed configurations")
+    group.add_argument("--deepspeed", nargs="?", const=True, default=False, help="use DeepSpeed's surface; with a JSON file: its configuration")
+    group.add_argument("--deepspeed_config", default=None, type=str, help="the configuration, a JSON file")
+    return parser
+
+
+def init_inference(*args, **kwargs):
+    raise LongshoreError("deepspeed.init_inference: is not to be had; longshore.wrap(model, ...), then engine.module.generate()")
+
+
+def tp_model_init(*args, **kwargs):
+    raise LongshoreError("deepspeed.tp_model_init: tensor parallelism is not to be had; a model larger than memory needs none here")

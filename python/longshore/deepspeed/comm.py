@@ -1,0 +1,92 @@
+"""deepspeed.comm of a single process: what goes to all ranks is there already."""
+
+import torch
+from torch import distributed
+
+ReduceOp = getattr(distributed, "ReduceOp", None)
+
+
+def init_distributed(dist_backend=None, auto_mpi_discovery=True, distributed_port=None, verbose=True, timeout=None, init_method=None,
+                     dist_init_required=None, config=None, rank=-1, world_size=-1):
+    """Makes torch.distributed answer for one process, without a port."""
+    import os
+
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        from ..errors import LongshoreError
+        raise LongshoreError("WORLD_SIZE: several processes do not share a run; start one: python -m longshore.deepspeed train.py")
+    if distributed.is_available() and not distributed.is_initialized():
+        distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+
+
+def is_initialized():
+    return not distributed.is_available() or distributed.is_initialized()
+
+
+is_available = distributed.is_available
+
+
+def get_rank(group=None):
+    return 0
+
+
+def get_local_rank():
+    return 0
+
+
+def get_global_rank(group=None, group_rank=0):
+    return 0
+
+
+def get_world_size(group=None):
+    return 1
+
+
+def get_world_group():
+    return distributed.group.WORLD if is_initialized() else None
+
+
+def get_data_parallel_world_size():
+    return 1
+
+
+def new_group(ranks=None, **kwargs):
+    return None
+
+
+def barrier(*args, **kwargs):
+    return None
+
+
+monitored_barrier = barrier
+
+
+def _done(tensor, *args, **kwargs):
+    return None
+
+
+all_reduce = broadcast = reduce = inference_all_reduce = broadcast_object_list = _done
+
+
+def all_gather(tensor_list, tensor, group=None, async_op=False):
+    tensor_list[0].copy_(tensor)
+
+
+def all_gather_into_tensor(output_tensor, tensor, group=None, async_op=False):
+    output_tensor.copy_(tensor.view_as(output_tensor))
+
+
+def reduce_scatter_tensor(output_tensor, tensor, op=None, group=None, async_op=False):
+    output_tensor.copy_(tensor.view_as(output_tensor))
+
+
+def all_gather_object(object_list, obj, group=None):
+    object_list[0] = obj
+
+
+def destroy_process_group(group=None):
+    if distributed.is_available() and distributed.is_initialized():
+        distributed.destroy_process_group()
+
+
+def device_count():
+    return torch.accelerator.device_count() if hasattr(torch, "accelerator") else 0

@@ -1,0 +1,284 @@
+"""What a configuration of DeepSpeed means here: each key is honoured, a hint that is not needed, or refused by name."""
+
+import difflib
+import json
+import logging
+import os
+from dataclasses import dataclass, field
+
+logger = logging.getLogger("longshore")
+_said = set()
+
+
+class ConfigError(ValueError):
+    """A configuration that cannot be had as it is. The sentence names the key, and says what to do."""
+
+
+def say_once(text):
+    if text not in _said:
+        _said.add(text)
+        logger.warning(text)
+
+
+HONOURED = {
+    "": {"train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "gradient_clipping", "optimizer", "scheduler",
+         "bf16", "bfloat16", "fp16", "zero_optimization", "steps_per_print", "wall_clock_breakdown", "checkpoint", "longshore", "tensorboard",
+         "csv_monitor", "wandb", "dataloader_drop_last", "aio", "zero_allow_untested_optimizer", "zero_force_ds_cpu_optimizer"},
+    "longshore": {"run", "memory", "drives", "storage", "moments", "resume", "overwrite"},
+    "optimizer": {"type", "params"},
+    "scheduler": {"type", "params"},
+    "zero_optimization": {"stage", "offload_param", "offload_optimizer", "stage3_gather_16bit_weights_on_model_save",
+                          "stage3_gather_fp16_weights_on_model_save", "gather_16bit_weights_on_model_save", "aio"},
+    "zero_optimization.offload_param": {"device", "nvme_path"},
+    "zero_optimization.offload_optimizer": {"device", "nvme_path"},
+    "bf16": {"enabled"},
+    "fp16": {"enabled"},
+    "tensorboard": {"enabled", "output_path", "job_name"},
+    "csv_monitor": {"enabled", "output_path", "job_name"},
+    "wandb": {"enabled", "team", "group", "project"},
+}
+HINTS = {
+    "": {"prescale_gradients", "gradient_predivide_factor", "communication_data_type", "seq_parallel_communication_data_type",
+         "gradient_allreduce_op", "sparse_gradients", "disable_allgather", "dump_state", "memory_breakdown", "data_types", "compile", "comms_logger",
+         "flops_profiler", "activation_checkpointing", "disable_python_gc", "log_level", "managed_gradient_accumulation", "comms_config", "nebula",
+         "use_data_before_expert_parallelism", "timers", "zero_allow_comm_data_type", "check_grad_overflow"},
+    "aio": {"block_size", "queue_depth", "thread_count", "intra_op_parallelism", "single_submit", "overlap_events", "use_gds"},
+    "zero_optimization": {
+        "contiguous_gradients", "reduce_scatter", "reduce_bucket_size", "use_multi_rank_bucket_allreduce", "allgather_partitions", "allgather_bucket_size",
+        "overlap_comm", "compute_grad_norm", "load_from_fp32_weights", "elastic_checkpoint", "sub_group_size", "round_robin_gradients",
+        "stage3_prefetch_bucket_size", "stage3_param_persistence_threshold", "stage3_model_persistence_threshold", "stage3_max_live_parameters",
+        "stage3_max_reuse_distance", "stage3_module_granularity_threshold", "stage3_use_all_reduce_for_fetch_params", "stage3_allgather_sequential",
+        "prefetch_bucket_size", "param_persistence_threshold", "model_persistence_threshold", "max_live_parameters", "max_reuse_distance",
+        "ignore_unused_parameters", "legacy_stage1", "parameter_alignment", "memory_efficient_linear", "pipeline_loading_checkpoint",
+        "override_module_apply", "log_trace_cache_warnings", "enable_sanity_checks", "leaf_module", "cpu_offload_use_pin_memory",
+        "module_granularity_threshold", "use_all_reduce_for_fetch_params", "allgather_sequential"},
+    "zero_optimization.offload_param": {"buffer_count", "buffer_size", "max_in_cpu", "pin_memory"},
+    "zero_optimization.offload_optimizer": {"buffer_count", "pin_memory", "pipeline", "pipeline_read", "pipeline_write", "fast_init", "ratio",
+                                            "cpuadam_cores_perc"},
+    "bf16": {"auto_cast", "immediate_grad_update", "check_grad_overflow", "bf16_optimizer_states", "bf16_master_weights_and_grads"},
+    "fp16": {"auto_cast", "loss_scale", "initial_scale_power", "loss_scale_window", "hysteresis", "consecutive_hysteresis", "min_loss_scale",
+             "opt_level", "fp16_master_weights_and_grads"},
+    "checkpoint": {"tag_validation", "use_node_local_storage", "parallel_write", "writer"},
+}
+REFUSED = {  # where it is asked for: why, and what to do
+    "amp": "mixed precision by apex: use bf16",
+    "torch_autocast": "autocast keeps 16-bit copies of weights: use bf16",
+    "autotuning": "there is nothing to tune: memory is planned from longshore.memory",
+    "compression_training": "compressed training",
+    "data_efficiency": "curricula and routing of data: do that in the data loader",
+    "curriculum_learning": "curricula: do that in the data loader",
+    "elasticity": "elastic training: this is one process",
+    "sparse_attention": "sparse attention: use the model's own",
+    "tensor_parallel": "tensor parallelism: a model larger than memory needs none here",
+    "pipeline": "pipelines: a model larger than memory needs none here",
+    "sequence_parallel_size": "sequence parallelism",
+    "progressive_layer_drop": "dropping layers: do that in the model",
+    "eigenvalue": "eigenvalues",
+    "quantize_training": "training in integers; \"longshore\": {\"moments\": \"8bit\"} makes the optimizer's state smaller",
+    "hybrid_engine": "the hybrid engine: generate() works as it is",
+    "expert_parallel": "expert parallelism: experts stream from the drives",
+    "msamp": "MS-AMP: use bf16",
+    "zero_optimization.zenflow": "ZenFlow",
+    "zero_optimization.cpu_offload": "an old key: write offload_optimizer",
+    "zero_optimization.cpu_offload_params": "an old key: write offload_param",
+    "zero_optimization.cpu_offload_param": "an old key: write offload_param",
+    "zero_optimization.zero_hpz_partition_size": "ZeRO++",
+    "zero_optimization.zero_quantized_weights": "ZeRO++; \"longshore\": {\"storage\": \"bf16\"} fetches half",
+    "zero_optimization.zero_quantized_nontrainable_weights": "ZeRO++",
+    "zero_optimization.zero_quantized_gradients": "ZeRO++",
+    "zero_optimization.mics_shard_size": "MiCS",
+    "zero_optimization.mics_hierarchical_params_gather": "MiCS",
+    "zero_optimization.save_muon_momentum_buffer_in_memory": "Muon",
+    "zero_optimization.offload_optimizer.super_offload": "SuperOffload",
+    "checkpoint.load_universal": "universal checkpoints: a checkpoint here is loaded whatever the number of drives",
+}
+OPTIMIZERS = {"adam": "adamw", "adamw": "adamw", "fusedadam": "adamw", "deepspeedcpuadam": "adamw", "adagrad": "adagrad", "sgd": "sgd"}
+_FREE = {"optimizer.params", "scheduler.params", "data_types", "flops_profiler", "activation_checkpointing", "comms_logger", "compile",
+         "zero_optimization.leaf_module", "checkpoint.writer", "checkpoint.parallel_write", "nebula"}
+
+
+def load(config):
+    """A configuration as a dict: of a dict, a JSON file, or JSON text in base64."""
+    if isinstance(config, dict):
+        return config
+    if hasattr(config, "config") and isinstance(config.config, dict):  # HfDeepSpeedConfig
+        return config.config
+    path = os.fspath(config)
+    if os.path.exists(path):
+        with open(path, encoding="utf-8") as f:
+            text = f.read()
+    else:
+        import base64
+        import binascii
+        try:
+            text = base64.urlsafe_b64decode(path).decode()
+        except (binascii.Error, UnicodeDecodeError, ValueError):
+            raise ConfigError(f"the configuration of DeepSpeed: there is no file {path}") from None
+    try:
+        return json.loads(text, object_pairs_hook=_no_key_twice)
+    except json.JSONDecodeError as e:
+        raise ConfigError(f"{path}: is not JSON: {e}") from None
+
+
+def _no_key_twice(pairs):
+    keys = [k for k, _ in pairs]
+    for key in keys:
+        if keys.count(key) > 1:
+            raise ConfigError(f"the configuration of DeepSpeed: {key} is there twice")
+    return dict(pairs)
+
+
+def _asks(value):
+    """Whether a key that would be refused asks for something."""
+    if isinstance(value, dict):
+        return value.get("enabled", value.get("autotp_size", 2) not in (0, 1) and bool(value))
+    return value is True or value not in (None, False, 0, 1, "auto")
+
+
+def _check(config, where=""):
+    hinted = []
+    known = HONOURED.get(where, set()) | HINTS.get(where, set())
+    for key, value in config.items():
+        full = f"{where}.{key}" if where else key
+        if full in REFUSED:
+            if _asks(value):
+                raise ConfigError(f"{full}: is not to be had here: {REFUSED[full]}; take the key out")
+        elif key not in known and full not in HONOURED and full not in HINTS:
+            everything = known | {k.rpartition(".")[2] for k in REFUSED if k.rpartition(".")[0] == where}
+            near = difflib.get_close_matches(key, everything, 1)
+            raise ConfigError(f"{full}: is no key of a configuration{f'; did you mean {near[0]}?' if near else '; take it out'}")
+        else:
+            if key in HINTS.get(where, set()) and value not in (None, "auto"):
+                hinted.append(full)
+            inner = "aio" if key == "aio" else full
+            if isinstance(value, dict) and full not in _FREE:
+                hinted += _check(value, inner)
+            elif not isinstance(value, dict) and value is not None and inner in {**HONOURED, **HINTS} and value != "auto":
+                raise ConfigError(f"{full}: is an object, and was given {value!r}")
+    return hinted
+
+
+@dataclass
+class Settings:
+    """What deepspeed.initialize() needs, of a configuration."""
+
+    run: str = None  # None: a directory of this job in nvme_paths
+    nvme_paths: list = field(default_factory=list)
+    drives: list = None
+    memory: object = None
+    storage: str = None
+    moments: str = "fp32"
+    resume: bool = False
+    overwrite: bool = False
+    stage: int = 0
+    micro_batch: int = 1
+    accumulate: int = 1
+    clip: float = 0.0
+    dtype: str = "fp32"
+    optimizer: dict = None
+    scheduler: dict = None
+    gathers: bool = False
+    steps_per_print: float = None
+    breakdown: bool = False
+    drop_last: bool = False
+    monitors: dict = field(default_factory=dict)
+
+
+def _get(config, path, default=None):
+    for key in path.split("."):
+        config = config.get(key) if isinstance(config, dict) else None
+    return default if config is None or config == "auto" else config
+
+
+def _number(config, path, kind, default, least):
+    value = _get(config, path, default)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or (kind is int and value != int(value)) or value < least:
+        raise ConfigError(f"{path}: {value!r} is no {'whole ' if kind is int else ''}number of at least {least}")
+    return kind(value)
+
+
+def _flag(config, path, default=False):
+    value = _get(config, path, default)
+    if not isinstance(value, bool):
+        raise ConfigError(f"{path}: {value!r} is neither true nor false")
+    return value
+
+
+def _batches(config):
+    """DeepSpeed's three numbers: two make the third, and all three fit."""
+    names = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+    total, micro, steps = (None if _get(config, n) is None else _number(config, n, int, 1, 1) for n in names)
+    if total is None and micro is None:
+        total = micro = 1 if steps is None else None
+        micro, total = 1, steps or 1
+    if micro is None:
+        if steps is None:
+            steps = 1
+        micro = total // steps
+    if steps is None:
+        steps = max(1, total // micro) if total is not None else 1
+    if total is not None and total != micro * steps:
+        raise ConfigError(f"train_batch_size: {total} is not train_micro_batch_size_per_gpu {micro} times gradient_accumulation_steps {steps}, "
+                          "for one process")
+    return micro, steps
+
+
+def settings(config):
+    """Of a configuration that load() has read. Raises ConfigError."""
+    if not isinstance(config, dict):
+        raise ConfigError(f"the configuration of DeepSpeed is an object, and not {config!r}")
+    hinted = _check(config)
+    if hinted:
+        say_once(f"not needed here, and without effect: {', '.join(hinted)}: memory is planned from \"longshore\": {{\"memory\": SIZE}}")
+    out = Settings()
+    for name in ("run", "drives", "memory", "storage"):
+        setattr(out, name, _get(config, f"longshore.{name}"))
+    out.moments = _get(config, "longshore.moments", "fp32")
+    out.resume, out.overwrite = _flag(config, "longshore.resume"), _flag(config, "longshore.overwrite")
+    for which in ("offload_optimizer", "offload_param"):
+        device = _get(config, f"zero_optimization.{which}.device", "none")
+        if device not in ("none", "cpu", "nvme"):
+            near = difflib.get_close_matches(str(device), ["none", "cpu", "nvme"], 1)
+            raise ConfigError(f"zero_optimization.{which}.device: {device!r} is none of none, cpu, nvme{f'; did you mean {near[0]}?' if near else ''}")
+        path = _get(config, f"zero_optimization.{which}.nvme_path")
+        if device == "nvme" and path and os.fspath(path) not in out.nvme_paths:
+            out.nvme_paths.append(os.fspath(path))
+    if not out.run and not out.nvme_paths:
+        raise ConfigError("where is the state to live? Give zero_optimization.offload_optimizer {\"device\": \"nvme\", \"nvme_path\": DIRECTORY}, "
+                          "or \"longshore\": {\"run\": DIRECTORY}")
+    out.stage = _number(config, "zero_optimization.stage", int, 0, 0)
+    out.micro_batch, out.accumulate = _batches(config)
+    out.clip = _number(config, "gradient_clipping", float, 0.0, 0)
+    if _flag(config, "bf16.enabled") or _flag(config, "bfloat16.enabled"):
+        out.dtype = "bf16"
+    elif _flag(config, "fp16.enabled"):
+        out.dtype = "bf16"
+        say_once("fp16.enabled: is computed in bfloat16, whose range needs no loss scale: loss_scale is 1")
+    out.optimizer, out.scheduler = _get(config, "optimizer"), _get(config, "scheduler")
+    out.gathers = any(_flag(config, f"zero_optimization.{k}") for k in
+                      ("stage3_gather_16bit_weights_on_model_save", "stage3_gather_fp16_weights_on_model_save", "gather_16bit_weights_on_model_save"))
+    out.steps_per_print = _get(config, "steps_per_print")
+    out.breakdown, out.drop_last = _flag(config, "wall_clock_breakdown"), _flag(config, "dataloader_drop_last")
+    out.monitors = {k: config[k] for k in ("tensorboard", "csv_monitor", "wandb") if _flag(config, f"{k}.enabled")}
+    return out
+
+
+def hyper(said):
+    """wrap()'s arguments, of {"type": ..., "params": {...}}."""
+    kind = str(said.get("type", "")).lower()
+    if kind not in OPTIMIZERS:
+        near = difflib.get_close_matches(kind, OPTIMIZERS, 1)
+        raise ConfigError(f"optimizer.type: {said.get('type')!r} is not to be had: Adam, AdamW, Adagrad, SGD{f'; did you mean {near[0]}?' if near else ''}")
+    given = {k: v for k, v in (said.get("params") or {}).items() if v != "auto"}
+    decoupled = given.pop("adam_w_mode", given.pop("adamw_mode", True))
+    name = "adam" if kind == "adam" and not decoupled else OPTIMIZERS[kind]
+    if not given.pop("bias_correction", True) or given.pop("amsgrad", False) or given.pop("nesterov", False):
+        raise ConfigError("optimizer.params: bias_correction off, amsgrad and nesterov are not to be had")
+    for ignored in ("torch_adam", "fused", "foreach", "freeze_step", "fp32_optimizer_states"):
+        given.pop(ignored, None)
+    known = {"lr", "betas", "eps", "weight_decay"} | ({"momentum"} if name == "sgd" else set())
+    for key in given:
+        if key not in known:
+            near = difflib.get_close_matches(key, known, 1)
+            raise ConfigError(f"optimizer.params.{key}: is no parameter of {said['type']}{f'; did you mean {near[0]}?' if near else ''}")
+    return {"optimizer": name, "lr": 1e-3, "weight_decay": 0.0, **({"eps": 1e-10} if name == "adagrad" else {}), **given}

@@ -1,0 +1,392 @@
+"""The engine as scripts for DeepSpeed know it: a module that is called, backward(), step(), checkpoints."""
+
+import contextlib
+import os
+import shutil
+import tempfile
+import time
+
+import torch
+from torch import nn
+
+from .. import checkpoint
+from ..errors import ExistsError, LongshoreError, MissingError
+from ..state import remove
+from .config import logger, say_once
+from .monitor import Monitors
+from .zero import ZeroParamStatus
+
+
+class _Counters:
+    """What is counted beside the run's steps, and commits with them."""
+
+    follows_the_step = True
+
+    def __init__(self):
+        self.global_steps = self.global_samples = self.micro_steps = self.skipped_steps = 0
+
+    def state_dict(self):
+        return dict(vars(self))
+
+    def load_state_dict(self, state):
+        vars(self).update(state)
+
+
+class _ParameterOffload:
+    """What libraries reach for to take ZeRO-3's hooks off for a while: there are none in the way."""
+
+    def __init__(self, module):
+        self.module, self.forward_hooks, self.backward_hooks = module, [], []
+        self.param_coordinator = self
+
+    def is_invalid_trace(self):
+        return True
+
+    def _register_deepspeed_module(self, module, count=None):
+        return None
+
+    _register_hooks_recursively = _register_deepspeed_module
+
+
+class DeepSpeedEngine(nn.Module):
+    def __init__(self, engine, settings, config, *, undecided=False, fresh=False, trains=True):
+        """engine: longshore's. undecided: the run was there before, and nobody has said yet that it is wanted. fresh: it is of
+        this job, and was made now."""
+        super().__init__()
+        self.module, self.engine, self.settings, self.config = engine.module, engine, settings, config
+        self.optimizer = engine.optimizer if trains else None
+        self.counters = engine.follow("deepspeed", _Counters())
+        self.training_dataloader = None
+        self.device = torch.device("cpu")
+        self.local_rank = self.global_rank = 0
+        self.world_size = self.dp_world_size = self.mp_world_size = 1
+        self.monitor = Monitors(settings.monitors)
+        self._undecided, self._fresh = undecided, fresh
+        self._boundary = None
+        self._norm = None
+        self._loss = 0.0
+        self._seconds = {"forward": 0.0, "backward": 0.0, "step": 0.0}
+        optimizer = engine.optimizer
+        optimizer.overflow, optimizer.loss_scale, optimizer.cur_scale = False, 1.0, 1.0
+        optimizer.parameter_offload = _ParameterOffload(engine.module)
+        for p in engine.module.parameters():
+            p.ds_active_sub_modules, p.ds_status = set(), ZeroParamStatus.NOT_AVAILABLE
+
+    def __getattr__(self, name):
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name in ("module", "counters") or name.startswith("__"):
+                raise
+        if name in ("global_steps", "global_samples", "micro_steps", "skipped_steps"):
+            return getattr(self.counters, name)
+        return getattr(self.module, name)
+
+    @property
+    def lr_scheduler(self):
+        return self.engine.lr_scheduler
+
+    # ---- a step
+
+    def _decide(self):
+        if self._undecided:
+            raise ExistsError(
+                f"{self.engine.state.path}: holds a run already, of step {self.engine.step_number}: load_checkpoint() goes on from one of its "
+                'checkpoints, "longshore": {"resume": true} from its last step, and "overwrite": true begins anew')
+
+    @contextlib.contextmanager
+    def _timed(self, what):
+        began = time.perf_counter()
+        yield
+        self._seconds[what] += time.perf_counter() - began
+
+    def forward(self, *args, **kwargs):
+        self._decide()
+        with self._timed("forward"):
+            return self.module(*args, **kwargs)
+
+    def backward(self, loss, retain_graph=False, scale_wrt_gas=True):
+        """Adds the gradients of a loss, divided by gradient_accumulation_steps unless scale_wrt_gas=False. Returns the loss."""
+        self._decide()
+        if retain_graph:
+            raise LongshoreError("backward: retain_graph=True is not to be had: add the losses up, and call it once")
+        parts = self.settings.accumulate if scale_wrt_gas else 1
+        with self._timed("backward"):
+            self.engine.backward(loss / parts if parts != 1 else loss, last=self.is_gradient_accumulation_boundary(), divide=False)
+        self._loss += float(loss.detach()) / parts
+        return loss
+
+    def backward_together(self, micro_batches, loss_of, divide=True):
+        """As longshore.Engine's. step_together() follows."""
+        self._decide()
+        with self._timed("backward"):
+            return self.engine.backward_together(micro_batches, loss_of, divide)
+
+    def step_together(self):
+        """The step of backward_together()."""
+        self._make_step(self.engine.step)
+
+    def is_gradient_accumulation_boundary(self):
+        """Whether the present micro-batch is the last of its step."""
+        if self._boundary is not None:
+            return self._boundary
+        return (self.counters.micro_steps + 1) % self.settings.accumulate == 0
+
+    def set_gradient_accumulation_boundary(self, is_boundary):
+        self._boundary = is_boundary
+
+    @contextlib.contextmanager
+    def no_sync(self):
+        """Gradients are gathered, and step() waits."""
+        before, self._boundary = self._boundary, False
+        try:
+            yield
+        finally:
+            self._boundary = before
+
+    def step(self, lr_kwargs=None):
+        """After each backward(); makes the step after the last one of gradient_accumulation_steps."""
+        self._decide()
+        if self.optimizer is None:
+            raise LongshoreError("step: initialize() was given no optimizer, and the configuration has none")
+        boundary = self.is_gradient_accumulation_boundary()
+        self.counters.micro_steps += 1
+        if not boundary:
+            return
+        self._make_step(self.engine.step)
+
+    def _make_step(self, step):
+        with self._timed("step"):
+            result = step()
+        counters = self.counters
+        counters.global_steps += 1
+        counters.global_samples += self.train_batch_size()
+        counters.skipped_steps += result.skipped
+        if self.lr_scheduler is not None and not result.skipped:
+            self.lr_scheduler.step()
+        self._norm, self.optimizer.overflow, loss, self._loss = result.grad_norm, result.skipped, self._loss or result.loss, 0.0
+        self._report(loss)
+        return result
+
+    def train_batch(self, data_iter, loss_fn=None):
+        """A whole step of gradient_accumulation_steps micro-batches (an iterator, or a list), each layer fetched once for all
+        of them. loss_fn(output, micro_batch); by default output.loss. Returns their mean loss."""
+        self._decide()
+        if not hasattr(data_iter, "__next__"):
+            data_iter = iter(data_iter)
+        batches = [next(data_iter) for _ in range(self.settings.accumulate)]
+        self.train()
+        self.counters.micro_steps += len(batches)
+        return torch.tensor(self._make_step(lambda: self.engine.train_batch(batches, loss_fn)).loss)
+
+    def _report(self, loss):
+        steps, every = self.counters.global_steps, self.settings.steps_per_print
+        if self.settings.monitors:
+            self.monitor.write([("Train/Samples/train_loss", loss), ("Train/Samples/lr", self.get_lr()[0])], self.counters.global_samples)
+        if every and every != float("inf") and steps % every == 0:
+            times = ", ".join(f"{k} {1000 * v / every:.0f} ms" for k, v in self._seconds.items()) if self.settings.breakdown else ""
+            logger.info(f"step={steps}, skipped={self.counters.skipped_steps}, loss={loss:.6g}, lr={self.get_lr()}, norm={self._norm:.6g}"
+                        + (f", {times}" if times else ""))
+            self._seconds = dict.fromkeys(self._seconds, 0.0)
+
+    def zero_grad(self, set_to_none=True):
+        """Drops the gradients that were gathered since the last step."""
+        self.engine.drop_gradients()
+        self._loss = 0.0
+
+    def get_global_grad_norm(self):
+        """Of the last step, before clipping; None: there was none yet."""
+        return self._norm
+
+    def was_step_applied(self):
+        return not self.optimizer.overflow
+
+    # ---- checkpoints
+
+    def save_checkpoint(self, save_dir, tag=None, client_state=None, save_latest=True, exclude_frozen_parameters=False):
+        """A snapshot of the run, named by save_dir/tag (by default global_step<N>), and `latest`."""
+        self._decide()
+        tag = f"global_step{self.counters.global_steps}" if tag is None else str(tag)
+        checkpoint.save(self.engine, os.path.join(save_dir, tag), {"client_state": client_state or {}, "counters": self.counters.state_dict()})
+        if save_latest:
+            path = os.path.join(save_dir, "latest")
+            with open(path + ".partial", "w", encoding="utf-8") as f:
+                f.write(tag)
+            os.replace(path + ".partial", path)
+        return True
+
+    def load_checkpoint(self, load_dir, tag=None, load_module_strict=True, load_optimizer_states=True, load_lr_scheduler_states=True,
+                        load_module_only=False, custom_load_fn=None):
+        """Goes on from a checkpoint, with the same bits. Returns its directory and the client_state; (None, None): none is
+        there."""
+        if load_module_only or not load_optimizer_states or custom_load_fn is not None:
+            raise LongshoreError("load_checkpoint: a checkpoint is loaded as a whole; for parameters alone, load what save_16bit_model() "
+                                 "or save_pretrained() has written, before initialize()")
+        if tag is None:
+            try:
+                with open(os.path.join(load_dir, "latest"), encoding="utf-8") as f:
+                    tag = f.read().strip()
+            except FileNotFoundError:
+                logger.warning(f"{load_dir}: has no file `latest`: no checkpoint is loaded")
+                return None, None
+        directory = os.path.join(load_dir, str(tag))
+        if not os.path.isdir(directory):
+            logger.warning(f"{directory}: is not there: no checkpoint is loaded")
+            return None, None
+        if not os.path.exists(os.path.join(directory, checkpoint.FILE)):
+            raise MissingError(f"{directory}: is no checkpoint of Longshore; DeepSpeed's own become a model by its zero_to_fp32.py")
+        scheduler = self.lr_scheduler.state_dict() if self.lr_scheduler is not None and not load_lr_scheduler_states else None
+        before = self.engine.state.path
+        unused = self._fresh and self.engine.step_number == 0 and checkpoint.read(directory)["run"] != before
+        extra = checkpoint.load(self.engine, directory)
+        if unused:
+            remove(before)
+        self._undecided = self._fresh = False
+        self.counters.load_state_dict(extra["counters"])
+        if scheduler is not None:
+            self.lr_scheduler.load_state_dict(scheduler)
+        return directory, extra["client_state"]
+
+    def zero_gather_16bit_weights_on_model_save(self):
+        return self.settings.gathers
+
+    def _zero3_consolidated_16bit_state_dict(self, exclude_frozen_parameters=False):
+        """All parameters in the dtype they are computed with, in memory that the system may take back: mapped files, which
+        are gone from their directory already."""
+        from safetensors import safe_open
+
+        frozen = {n for n, p in self.module.named_parameters(remove_duplicate=False) if not p.requires_grad} if exclude_frozen_parameters else ()
+        out = {}
+        directory = tempfile.mkdtemp(prefix=".longshore-", dir=os.path.dirname(self.engine.state.path))
+        try:
+            written = os.path.join(directory, "all")
+            self.engine.save_pretrained(written)
+            for name in sorted(n for n in os.listdir(written) if n.endswith(".safetensors")):
+                with safe_open(os.path.join(written, name), "pt") as f:
+                    out.update({key: f.get_tensor(key) for key in f.keys() if key not in frozen})
+        finally:
+            shutil.rmtree(directory)
+        for block in self.engine.layout.blocks:
+            for tensor in block.tensors:
+                out.update({name: out[tensor.name] for name in tensor.names if tensor.name in out})
+        return out
+
+    _consolidated_16bit_state_dict = _zero3_consolidated_16bit_state_dict
+    module_state_dict = _zero3_consolidated_16bit_state_dict
+
+    def save_16bit_model(self, save_dir, save_filename="pytorch_model.bin", exclude_frozen_parameters=False):
+        """Writes the parameters as one file. Returns False where the configuration does not ask for it, as DeepSpeed does."""
+        if self.settings.stage == 3 and not self.settings.gathers:
+            logger.warning(f"{save_filename} is not saved: zero_optimization.stage3_gather_16bit_weights_on_model_save is false")
+            return False
+        os.makedirs(save_dir, exist_ok=True)
+        values = self._zero3_consolidated_16bit_state_dict(exclude_frozen_parameters)
+        path = os.path.join(save_dir, save_filename)
+        if save_filename.endswith(".safetensors"):
+            from safetensors.torch import save_file
+
+            first = {tensor.name for block in self.engine.layout.blocks for tensor in block.tensors}
+            first |= self.engine._kept_buffers  # tied ones once
+            save_file({name: value for name, value in values.items() if name in first}, path)
+        else:
+            torch.save(values, path)
+        return True
+
+    save_fp16_model = save_16bit_model
+
+    def save_pretrained(self, directory, dtype=None, max_shard_size=None):
+        """As longshore.Engine's: streamed, as safetensors."""
+        self.engine.save_pretrained(directory, dtype, max_shard_size)
+
+    # ---- what it says of itself
+
+    def get_lr(self):
+        return [float(g["lr"]) for g in self.engine.optimizer.param_groups]
+
+    def get_mom(self):
+        return [g["betas"] if "betas" in g else g.get("momentum") for g in self.engine.optimizer.param_groups]
+
+    def train_batch_size(self):
+        return self.settings.micro_batch * self.settings.accumulate
+
+    def train_micro_batch_size_per_gpu(self):
+        return self.settings.micro_batch
+
+    def gradient_accumulation_steps(self):
+        return self.settings.accumulate
+
+    def get_batch_info(self):
+        return self.train_batch_size(), self.settings.micro_batch, self.settings.accumulate
+
+    def set_train_batch_size(self, train_batch_size):
+        """Other micro-batches a step from here on."""
+        if train_batch_size % self.settings.micro_batch:
+            raise ValueError(f"set_train_batch_size: {train_batch_size} is no multiple of the micro-batch, {self.settings.micro_batch}")
+        self.settings.accumulate = train_batch_size // self.settings.micro_batch
+
+    def zero_optimization(self):
+        return True
+
+    def zero_optimization_stage(self):
+        return self.settings.stage
+
+    def zero_optimization_partition_weights(self):
+        return self.settings.stage == 3
+
+    def gradient_clipping(self):
+        return self.settings.clip
+
+    def steps_per_print(self):
+        return self.settings.steps_per_print
+
+    def wall_clock_breakdown(self):
+        return self.settings.breakdown
+
+    def fp16_enabled(self):
+        return False
+
+    def bfloat16_enabled(self):
+        return self.settings.dtype == "bf16"
+
+    def loss_scale(self):
+        return 1.0
+
+    def dynamic_loss_scale(self):
+        return False
+
+    # ---- the rest
+
+    def to(self, *args, **kwargs):
+        device, dtype, *_ = torch._C._nn._parse_to(*args, **kwargs)
+        if dtype is not None and dtype != self.engine.streams.compute:
+            self._apply(None)
+        return self
+
+    def _apply(self, fn, recurse=True):
+        raise LongshoreError("the parameters lie on drives in the dtype that the configuration gives: set bf16.enabled there")
+
+    def half(self):
+        return self.to(torch.float16)
+
+    def bfloat16(self):
+        return self.to(torch.bfloat16)
+
+    def float(self):
+        return self.to(torch.float32)
+
+    def compile(self, backend="inductor", compile_kwargs=None, schedule=None, **kwargs):
+        """torch.compile of the model."""
+        self.module.compile(backend=backend, **(compile_kwargs or {}))
+
+    def empty_partition_cache(self):
+        """Not needed: what is in memory makes room by itself."""
+
+    def offload_states(self, *args, **kwargs):
+        say_once("offload_states(): the state is on drives always")
+
+    reload_states = offload_states
+
+    def destroy(self):
+        """Closes the run."""
+        self.monitor.close()
+        self.engine.close()

@@ -1,0 +1,214 @@
+"""The learning rates that DeepSpeed's configurations name, by its formulas: each step() counts one, and writes `lr` (and
+the momentum, where that cycles) into the groups of the optimizer."""
+
+import math
+
+LR_RANGE_TEST, ONE_CYCLE, WARMUP_LR = "LRRangeTest", "OneCycle", "WarmupLR"
+WARMUP_DECAY_LR, WARMUP_COSINE_LR = "WarmupDecayLR", "WarmupCosineLR"
+VALID_LR_SCHEDULES = [LR_RANGE_TEST, ONE_CYCLE, WARMUP_LR, WARMUP_DECAY_LR, WARMUP_COSINE_LR]
+
+
+def _of_groups(optimizer, value, name):
+    if isinstance(value, (list, tuple)):
+        if len(value) != len(optimizer.param_groups):
+            raise ValueError(f"{name}: {len(value)} values, and the optimizer has {len(optimizer.param_groups)} groups")
+        return list(value)
+    return [value] * len(optimizer.param_groups)
+
+
+def _positive(value, name):
+    if not isinstance(value, int) or value <= 0:
+        raise ValueError(f"{name}={value!r}: it is a whole number above 0")
+    return value
+
+
+class _Schedule:
+    follows_the_step = True  # is stepped after the one that it belongs to
+
+    def _begin(self, optimizer, last_batch_iteration):
+        self.optimizer, self.last_batch_iteration = optimizer, last_batch_iteration
+
+    def _write(self, rates):
+        for group, rate in zip(self.optimizer.param_groups, rates):
+            group["lr"] = rate
+        self._last_lr = list(rates)
+
+    def get_last_lr(self):
+        """The rates as they are now, one for each group."""
+        return self._last_lr
+
+    def step(self, last_batch_iteration=None):
+        self.last_batch_iteration = self.last_batch_iteration + 1 if last_batch_iteration is None else last_batch_iteration
+        self._write(self.get_lr())
+
+    def state_dict(self):
+        return {"last_batch_iteration": self.last_batch_iteration}
+
+    def load_state_dict(self, state):
+        self.last_batch_iteration = state["last_batch_iteration"]
+        if self.last_batch_iteration >= 0:
+            self._write(self.get_lr())
+
+
+class LRRangeTest(_Schedule):
+    """Rates that grow, to find the largest that works."""
+
+    def __init__(self, optimizer, lr_range_test_min_lr=1e-3, lr_range_test_step_size=2000, lr_range_test_step_rate=1.0,
+                 lr_range_test_staircase=False, last_batch_iteration=-1):
+        self._begin(optimizer, last_batch_iteration)
+        self.min_lr = _of_groups(optimizer, lr_range_test_min_lr, "lr_range_test_min_lr")
+        self.step_size = _positive(lr_range_test_step_size, "lr_range_test_step_size")
+        self.step_rate, self.staircase = lr_range_test_step_rate, lr_range_test_staircase
+        if last_batch_iteration == -1:
+            self._write(self.min_lr)
+
+    def get_lr(self):
+        passed = float(self.last_batch_iteration + 1) / self.step_size
+        increase = 1 + self.step_rate * (math.floor(passed) if self.staircase else passed)
+        return [rate * increase for rate in self.min_lr]
+
+
+class OneCycle(_Schedule):
+    """Rates that go up and down once, then decay; the momentum goes the other way."""
+
+    def __init__(self, optimizer, cycle_min_lr, cycle_max_lr, decay_lr_rate=0.0, cycle_first_step_size=2000, cycle_second_step_size=None,
+                 cycle_first_stair_count=0, cycle_second_stair_count=None, decay_step_size=0, cycle_momentum=True, cycle_min_mom=0.8,
+                 cycle_max_mom=0.9, decay_mom_rate=0.0, last_batch_iteration=-1):
+        self._begin(optimizer, last_batch_iteration)
+        first = float(cycle_first_step_size)
+        second = first if cycle_second_step_size is None else float(cycle_second_step_size)
+        if first <= 0 or second < 0:
+            raise ValueError("cycle_first_step_size is above 0, and cycle_second_step_size not below")
+        self.first, self.second, self.total = first, second, first + second
+        self.stairs = cycle_first_stair_count, cycle_first_stair_count if cycle_second_stair_count is None else cycle_second_stair_count
+        self.decay_step_size = decay_step_size
+        self.min_lrs = _of_groups(optimizer, cycle_min_lr, "cycle_min_lr")
+        self.max_lrs = _of_groups(optimizer, cycle_max_lr, "cycle_max_lr")
+        self.decay_lr_rate, self.decay_mom_rate = decay_lr_rate, decay_mom_rate
+        self.cycle_momentum = cycle_momentum and "betas" in optimizer.defaults
+        self.min_moms = _of_groups(optimizer, cycle_min_mom, "cycle_min_mom")
+        self.max_moms = _of_groups(optimizer, cycle_max_mom, "cycle_max_mom")
+        if last_batch_iteration == -1:
+            self._write(self.min_lrs)
+            if self.cycle_momentum:
+                self._write_momenta(self.min_moms)
+
+    def _write_momenta(self, momenta):
+        for group, momentum in zip(self.optimizer.param_groups, momenta):
+            group["betas"] = (momentum, 0.99)
+
+    def _height(self):
+        """How far up, 0 to 1."""
+        at = self.last_batch_iteration + 1
+        within = 1.0 + at / self.total - math.floor(1 + at / self.total)
+        ratio = self.first / self.total
+        rises = within <= ratio
+        height, stairs = (within / ratio, self.stairs[0]) if rises else ((within - 1) / (ratio - 1), self.stairs[1])
+        if stairs > 0:
+            at = at % self.total
+            height = math.floor(at * stairs / self.first if at <= self.first else (self.total - at) * stairs / self.second) / stairs
+        return height
+
+    def _decayed(self):
+        """Intervals since the cycle ended; None: in it."""
+        if self.last_batch_iteration < self.total:
+            return None
+        return (self.last_batch_iteration - self.total + 1) / self.decay_step_size if self.decay_step_size else 0.0
+
+    def get_lr(self):
+        decayed = self._decayed()
+        if decayed is None:
+            height = self._height()
+            return [low + (high - low) * height for low, high in zip(self.min_lrs, self.max_lrs)]
+        return [low / (1 + self.decay_lr_rate * decayed) for low in self.min_lrs]
+
+    def get_mom(self):
+        decayed = self._decayed()
+        if decayed is None:
+            height = self._height()
+            return [high - (high - low) * height for low, high in zip(self.min_moms, self.max_moms)]
+        return [high * (1 + self.decay_mom_rate * decayed) for high in self.max_moms]
+
+    def step(self, batch_iteration=None):
+        super().step(batch_iteration)
+        if self.cycle_momentum:
+            self._write_momenta(self.get_mom())
+
+
+class _Warmup(_Schedule):
+    def _begin_warmup(self, steps, kind, total=None):
+        self.warmup_num_steps = max(2, _positive(steps, "warmup_num_steps"))
+        if kind not in ("log", "linear"):
+            raise ValueError(f"warmup_type={kind!r}: it is log or linear")
+        self.warmup_type, self.total_num_steps = kind, total
+
+    def _warmed(self):
+        """0 to 1 in the warmup; None: it is over."""
+        if self.last_batch_iteration >= self.warmup_num_steps:
+            return None
+        if self.warmup_type == "log":
+            return 1.0 / math.log(self.warmup_num_steps) * math.log(self.last_batch_iteration + 1)
+        return self.last_batch_iteration / self.warmup_num_steps
+
+
+class WarmupLR(_Warmup):
+    """From the least to the largest rate, which stays."""
+
+    def __init__(self, optimizer, warmup_min_lr=0.0, warmup_max_lr=None, warmup_num_steps=1000, warmup_type="log", last_batch_iteration=-1):
+        self._begin(optimizer, last_batch_iteration)
+        self._begin_warmup(warmup_num_steps, warmup_type)
+        if warmup_max_lr is None:
+            warmup_max_lr = [group["lr"] for group in optimizer.param_groups]
+        self.min_lrs = _of_groups(optimizer, warmup_min_lr, "warmup_min_lr")
+        self.max_lrs = _of_groups(optimizer, warmup_max_lr, "warmup_max_lr")
+        if last_batch_iteration == -1:
+            self._write(self.min_lrs)
+
+    def _after(self):
+        return 1.0
+
+    def get_lr(self):
+        if self.last_batch_iteration < 0:
+            return list(self.min_lrs)
+        warmed = self._warmed()
+        gamma = self._after() if warmed is None else warmed
+        return [low + (high - low) * gamma for low, high in zip(self.min_lrs, self.max_lrs)]
+
+
+class WarmupDecayLR(WarmupLR):
+    """The same, and then down to 0 by total_num_steps."""
+
+    def __init__(self, optimizer, total_num_steps, warmup_min_lr=0.0, warmup_max_lr=0.001, warmup_num_steps=1000, warmup_type="log",
+                 last_batch_iteration=-1):
+        super().__init__(optimizer, warmup_min_lr, warmup_max_lr, warmup_num_steps, warmup_type, last_batch_iteration)
+        self.total_num_steps = total_num_steps
+
+    def _after(self):
+        left, of = self.total_num_steps - self.last_batch_iteration, self.total_num_steps - self.warmup_num_steps
+        return max(0.0, float(left) / float(max(1.0, of)))
+
+
+class WarmupCosineLR(_Warmup):
+    """From a part of the optimizer's own rates up to them, and then down along a cosine."""
+
+    def __init__(self, optimizer, total_num_steps, warmup_min_ratio=0.0, warmup_num_steps=1000, cos_min_ratio=0.0001, warmup_type="log",
+                 last_batch_iteration=-1):
+        self._begin(optimizer, last_batch_iteration)
+        self._begin_warmup(warmup_num_steps, warmup_type, total_num_steps)
+        self.warmup_min_ratio, self.cos_min_ratio = warmup_min_ratio, cos_min_ratio
+        self.org_lrs = [group["lr"] for group in optimizer.param_groups]
+        if last_batch_iteration == -1:
+            self._write([0.0] * len(self.org_lrs))
+
+    def get_lr_ratio(self):
+        if self.last_batch_iteration < 0:
+            return 0.0
+        warmed = self._warmed()
+        if warmed is not None:
+            return self.warmup_min_ratio + warmed * (1.0 - self.warmup_min_ratio)
+        passed = self.last_batch_iteration - self.warmup_num_steps + 1
+        progress = min(1.0, passed / max(1, self.total_num_steps - self.warmup_num_steps))
+        return max(0.0, self.cos_min_ratio + (1.0 - self.cos_min_ratio) * (1 + math.cos(math.pi * progress)) / 2)
+
+    def get_lr(self):
+        return [rate * self.get_lr_ratio() for rate in self.org_lrs]

@@ -1,0 +1,71 @@
+"""Where losses and rates are written beside the run's own metrics.jsonl, as the configuration asks."""
+
+import csv
+import os
+
+
+class Monitors:
+    def __init__(self, wanted):
+        """wanted: {"tensorboard" | "csv_monitor" | "wandb": its part of the configuration}."""
+        self.writers = [_KINDS[kind](said) for kind, said in wanted.items()]
+
+    def write(self, values, samples):
+        """values: [(label, number)]; samples: how many the model has seen."""
+        for writer in self.writers:
+            writer.write(values, samples)
+
+    def close(self):
+        for writer in self.writers:
+            writer.close()
+
+
+def _directory(said, default):
+    return os.path.join(said.get("output_path") or default, said.get("job_name") or "DeepSpeedJobName")
+
+
+class _Csv:
+    def __init__(self, said):
+        self.directory = _directory(said, "./csv_monitor")
+        os.makedirs(self.directory, exist_ok=True)
+
+    def write(self, values, samples):
+        for label, value in values:
+            path = os.path.join(self.directory, label.replace("/", "_") + ".csv")
+            new = not os.path.exists(path)
+            with open(path, "a", newline="", encoding="utf-8") as f:
+                out = csv.writer(f)
+                if new:
+                    out.writerow(["step", label])
+                out.writerow([samples, value])
+
+    def close(self):
+        pass
+
+
+class _TensorBoard:
+    def __init__(self, said):
+        from torch.utils.tensorboard import SummaryWriter
+        self.writer = SummaryWriter(_directory(said, "./runs"))
+
+    def write(self, values, samples):
+        for label, value in values:
+            self.writer.add_scalar(label, value, samples)
+        self.writer.flush()
+
+    def close(self):
+        self.writer.close()
+
+
+class _Wandb:
+    def __init__(self, said):
+        import wandb
+        self.run = wandb.init(project=said.get("project") or "deepspeed", group=said.get("group"), entity=said.get("team"))
+
+    def write(self, values, samples):
+        self.run.log(dict(values), step=samples)
+
+    def close(self):
+        self.run.finish()
+
+
+_KINDS = {"csv_monitor": _Csv, "tensorboard": _TensorBoard, "wandb": _Wandb}

@@ -1,0 +1,135 @@
+"""deepspeed.zero: models that are made without being in memory as a whole, and parameters that are looked at."""
+
+import contextlib
+import enum
+import os
+import sys
+import tempfile
+
+import torch
+
+from ..errors import LongshoreError
+from ..resident import resident
+from ..spool import spooling
+from . import comm
+from .accelerator import get_accelerator  # noqa: F401
+from .config import load
+
+_spool = None  # of the Init that is open or was last
+
+
+class ZeroParamStatus(enum.Enum):
+    """What a parameter's ds_status says: always that whoever wants its value asks for it."""
+
+    AVAILABLE = 1
+    NOT_AVAILABLE = 2
+    INFLIGHT = 3
+
+
+class Init:
+    """Models that are made while this is open have their parameters in files beside the state, until initialize() takes
+    them. Arguments as DeepSpeed's; config_dict_or_path says where (nvme_path), and in which dtype."""
+
+    _depth = 0
+
+    def __init__(self, module=None, data_parallel_group=None, mem_efficient_linear=True, remote_device=None, pin_memory=False,
+                 config_dict_or_path=None, config=None, enabled=True, dtype=None, mpu=None, **kwargs):
+        said = config_dict_or_path if config_dict_or_path is not None else config
+        self.config = load(said) if said is not None else {}
+        self.enabled = enabled
+        self.stack = contextlib.ExitStack()
+        self.dtype = dtype
+        if module is not None:
+            return  # it is in memory, and wrap() takes it from there
+
+    def _directory(self):
+        longshore = self.config.get("longshore") or {}
+        zero = self.config.get("zero_optimization") or {}
+        places = [(zero.get(k) or {}).get("nvme_path") for k in ("offload_param", "offload_optimizer")]
+        run = longshore.get("run")
+        place = next((p for p in places if p), None) or (os.path.dirname(os.path.abspath(run)) if run else tempfile.gettempdir())
+        os.makedirs(place, exist_ok=True)
+        return os.fspath(place)
+
+    def __enter__(self):
+        global _spool
+        Init._depth += 1
+        if self.enabled and Init._depth == 1:
+            comm.init_distributed()
+            if self.dtype is not None:
+                before = torch.get_default_dtype()
+                torch.set_default_dtype(self.dtype if self.dtype != torch.float16 else torch.bfloat16)
+                self.stack.callback(torch.set_default_dtype, before)
+            _spool = self.stack.enter_context(spooling(self._directory()))
+        return self
+
+    def __exit__(self, *error):
+        Init._depth -= 1
+        self.stack.close()
+
+
+def spool():
+    """Where parameters of models lie that an Init has made; None: no Init was there."""
+    return _spool
+
+
+class GatheredParameters:
+    """Parameters in memory while this is open: see longshore.resident(). modifier_rank: what is changed is written back."""
+
+    def __init__(self, params, modifier_rank=None, fwd_module=None, enabled=True):
+        if isinstance(params, torch.Tensor):
+            params = [params]
+        self.params = list(params.values()) if isinstance(params, dict) else list(params)
+        self.writes, self.enabled = modifier_rank is not None, enabled
+        self.context = None
+
+    def __enter__(self):
+        if not self.enabled:
+            return
+        self.context = resident(self.params, write=self.writes)
+        try:
+            self.context.__enter__()
+        except LongshoreError:
+            self.context = None
+            if self.writes:
+                raise  # too many to be there together: looked at, each is fetched as it is asked for
+
+    def __exit__(self, *error):
+        context, self.context = self.context, None
+        if context is not None:
+            return context.__exit__(*error)
+
+
+def register_external_parameter(module, parameter):
+    """Not needed: whoever touches a parameter gets it."""
+
+
+def unregister_external_parameter(module, parameter):
+    """Not needed."""
+
+
+@contextlib.contextmanager
+def unwrap_model_for_generation(model):
+    """model.generate() works as it is."""
+    yield getattr(model, "module", model)
+
+
+def set_z3_leaf_modules(model, leaf_module_classes):
+    """Not needed: experts are fetched as they are hit. Returns no modules."""
+    return []
+
+
+unset_z3_leaf_modules = set_z3_leaf_modules
+
+
+def z3_leaf_module(module):
+    return False
+
+
+# what transformers reaches for to keep positions in fp32: nothing here changes the dtype of what modules make
+partition_parameters = sys.modules[__name__]
+_orig_torch_arange = torch.arange
+
+
+def zero_wrapper_for_fp_tensor_constructor(function, *args, **kwargs):
+    return function

@@ -1,0 +1,31 @@
+"""Optimizers and schedulers of PyTorch as what wrap() takes: the engine makes the steps, and they say which."""
+
+import torch
+
+from .errors import LongshoreError
+
+_KINDS = ((torch.optim.AdamW, "adamw"), (torch.optim.Adam, "adam"), (torch.optim.SGD, "sgd"), (torch.optim.Adagrad, "adagrad"))
+_GROUP_KEYS = ("params", "lr", "betas", "eps", "weight_decay", "momentum", "initial_lr", "name")
+
+
+def arguments_of(optimizer):
+    """(wrap()'s arguments, parameter groups) of a torch.optim.Optimizer that was not stepped yet."""
+    name = next((n for kind, n in _KINDS if isinstance(optimizer, kind)), None)
+    if name is None:
+        raise LongshoreError(f"optimizer: a {type(optimizer).__name__} is not to be had: AdamW, Adam, SGD, Adagrad")
+    if name == "adamw" and not getattr(optimizer, "adamw_mode", True):
+        name = "adam"
+    for group in optimizer.param_groups:
+        for key in ("amsgrad", "maximize", "nesterov", "dampening", "lr_decay"):
+            if group.get(key):
+                raise LongshoreError(f"optimizer: {key}={group[key]!r} is not to be had")
+    groups = [{k: group[k] for k in _GROUP_KEYS if k in group} for group in optimizer.param_groups]
+    return {"optimizer": name, **{k: v for k, v in optimizer.defaults.items() if k in ("lr", "betas", "eps", "weight_decay", "momentum")}}, groups
+
+
+def rebind(scheduler, optimizer):
+    """Lets a scheduler that was made for another optimizer of the same groups write into this one's."""
+    for group, was in zip(optimizer.param_groups, scheduler.optimizer.param_groups):
+        group.update({k: v for k, v in was.items() if k in _GROUP_KEYS and k != "params"})
+    scheduler.optimizer = optimizer
+    return scheduler

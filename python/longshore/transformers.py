@@ -1,0 +1,177 @@
+"""transformers' Trainer on a Longshore run, by one changed import: `from longshore.transformers import Trainer`.
+
+The model's weights and the optimizer's state lie on drives (TrainingArguments' run, drives, memory); checkpoints are
+snapshots of the run; the micro-batches of a step go through each layer together. Everything else is as it was.
+"""
+
+import os
+import re
+import shutil
+import tempfile
+from dataclasses import dataclass, field
+
+import torch
+import transformers
+
+from . import checkpoint, making, trainer_steps
+from .errors import LongshoreError
+from .optimizers import arguments_of, rebind
+
+_OPTIMIZERS = {"adamw_torch": ("adamw", "fp32"), "adamw_torch_fused": ("adamw", "fp32"), "adamw_hf": ("adamw", "fp32"), "adamw_8bit": ("adamw", "8bit"),
+               "adamw_bnb_8bit": ("adamw", "8bit"), "paged_adamw_8bit": ("adamw", "8bit"), "paged_adamw": ("adamw", "fp32"),
+               "paged_adamw_32bit": ("adamw", "fp32"), "sgd": ("sgd", "fp32"), "adagrad": ("adagrad", "fp32")}
+
+
+@dataclass
+class TrainingArguments(transformers.TrainingArguments):
+    """transformers' TrainingArguments, and where the state lives. bf16: the model is computed in bfloat16, with masters in
+    fp32. A Trainer takes transformers' own as well, with the defaults here."""
+
+    run: str = field(default=None, metadata={"help": "directory of the run; by default OUTPUT_DIR/run"})
+    drives: list[str] = field(default=None, metadata={"help": "directories, files, block devices, ssh://HOST/PATH; by default the run's directory"})
+    memory: str = field(default=None, metadata={"help": "what Longshore may hold, as 8GiB; by default half of the machine's"})
+    overwrite_run: bool = field(default=False, metadata={"help": "replace a run that is there"})
+    layer_major: bool = field(default=True, metadata={"help": "fetch each layer once for all micro-batches of a step"})
+    checkpoint_weights: bool = field(default=False, metadata={"help": "write model.safetensors into each checkpoint, beside its snapshot"})
+
+    def __post_init__(self):
+        self.computes_in_bf16 = bool(self.bf16)
+        if self.fp16:
+            raise LongshoreError("fp16: is not to be had: bf16=True, whose range needs no loss scale")
+        if self.deepspeed:
+            raise LongshoreError("deepspeed: longshore.transformers needs none; `python -m longshore.deepspeed` runs transformers' own Trainer with it")
+        self.bf16 = False  # the model is made so, instead of autocast
+        self.use_cpu = True
+        super().__post_init__()
+
+    @property
+    def place_model_on_device(self):
+        return False
+
+
+class Trainer(transformers.Trainer):
+    """transformers.Trainer, whose model lives on drives from train() on. ``engine`` is longshore's."""
+
+    def __init__(self, *args, **kwargs):
+        self.engine = None
+        self._resumes = False
+        self._saves_weights = True
+        super().__init__(*args, **kwargs)
+        # parameters stay where they are, and gradients are not in them
+        self.accelerator.prepare_model = lambda model, *args, **kwargs: model
+        self.accelerator.clip_grad_norm_ = lambda parameters, *args, **kwargs: torch.tensor(self.engine.grad_norm())
+        self.accelerator.backward = self._backward
+
+    def train(self, resume_from_checkpoint=None, *args, **kwargs):
+        self._resumes = bool(resume_from_checkpoint)
+        return super().train(resume_from_checkpoint, *args, **kwargs)
+
+    # ---- the model goes onto the drives
+
+    def create_optimizer(self, model=None):
+        """Wraps the model, and returns the engine's optimizer."""
+        if self.engine is not None and self.optimizer is not None:
+            return self.optimizer
+        args = self.args
+        given = self.optimizer
+        if given is not None:
+            how, groups = arguments_of(given)
+        else:
+            how, groups = self._hyper()
+        if getattr(args, "computes_in_bf16", False):
+            self.model.to(torch.bfloat16)
+        run = getattr(args, "run", None)
+        if run is None and making._current is None:
+            run = os.path.join(args.output_dir, "run")
+        place = run if run is not None else making._current.run
+        if self._resumes and os.path.exists(os.path.join(place, "run.json")):
+            making._current = None
+            self.engine = making.resume(place, self.model, memory=getattr(args, "memory", None))
+        else:
+            self.engine = making.wrap(self.model, run=run, drives=getattr(args, "drives", None), memory=getattr(args, "memory", None),
+                                      clip=args.max_grad_norm or 0.0, groups=groups, overwrite=True if getattr(args, "overwrite_run", False) else None,
+                                      **how)
+        self.optimizer = self.engine.optimizer
+        if given is not None and self.lr_scheduler is not None:
+            rebind(self.lr_scheduler, self.optimizer)
+        return self.optimizer
+
+    def _hyper(self):
+        args = self.args
+        name = str(getattr(args.optim, "value", args.optim))
+        if name not in _OPTIMIZERS:
+            raise LongshoreError(f"optim: {name} is not to be had: {', '.join(_OPTIMIZERS)}")
+        kind, moments = _OPTIMIZERS[name]
+        how = {"optimizer": kind, "moments": moments, "lr": args.learning_rate, "weight_decay": args.weight_decay}
+        if kind == "adamw":
+            how.update(betas=(args.adam_beta1, args.adam_beta2), eps=args.adam_epsilon)
+        decays = set(self.get_decay_parameter_names(self.model))
+        named = [(n, p) for n, p in self.model.named_parameters() if p.requires_grad]
+        groups = [{"params": [p for n, p in named if n in decays], "weight_decay": args.weight_decay},
+                  {"params": [p for n, p in named if n not in decays], "weight_decay": 0.0}]
+        return how, [g for g in groups if g["params"]]
+
+    # ---- a step
+
+    def _backward(self, loss, **kwargs):
+        self.engine.backward(loss, last=self.accelerator.sync_gradients, divide=False)
+
+    # ---- checkpoints
+
+    def save_model(self, output_dir=None, _internal_call=False):
+        """The whole model as safetensors, streamed; a checkpoint is a snapshot of the run, and needs none."""
+        self._saves_weights = not _internal_call or self.args.save_only_model or getattr(self.args, "checkpoint_weights", False)
+        try:
+            super().save_model(output_dir, _internal_call)
+        finally:
+            self._saves_weights = True
+
+    def _save(self, output_dir=None, state_dict=None):
+        output_dir = output_dir if output_dir is not None else self.args.output_dir
+        if self.engine is None:
+            return super()._save(output_dir, state_dict)
+        if hasattr(self.model, "peft_config"):
+            trained = {n: p.detach().clone() for n, p in self.model.named_parameters() if p.requires_grad}
+            return super()._save(output_dir, trained)
+        os.makedirs(output_dir, exist_ok=True)
+        if self._saves_weights:
+            self._export(output_dir)
+        elif hasattr(self.model, "config"):
+            self.model.config.save_pretrained(output_dir)
+        processing = getattr(self, "processing_class", None) or getattr(self.data_collator, "tokenizer", None)
+        if processing is not None:
+            processing.save_pretrained(output_dir)
+        torch.save(self.args, os.path.join(output_dir, "training_args.bin"))
+
+    def _export(self, output_dir):
+        scratch = tempfile.mkdtemp(prefix=".longshore-", dir=output_dir)
+        try:
+            written = os.path.join(scratch, "model")
+            self.engine.save_pretrained(written)
+            for name in os.listdir(output_dir):
+                if re.fullmatch(r"model(-.*)?\.safetensors(\.index\.json)?", name):
+                    os.remove(os.path.join(output_dir, name))
+            for name in os.listdir(written):
+                os.replace(os.path.join(written, name), os.path.join(output_dir, name))
+        finally:
+            shutil.rmtree(scratch)
+
+    def _save_optimizer_and_scheduler(self, output_dir):
+        checkpoint.save(self.engine, output_dir)
+        torch.save(self.lr_scheduler.state_dict(), os.path.join(output_dir, "scheduler.pt"))
+
+    def _load_from_checkpoint(self, resume_from_checkpoint, model=None):
+        """With the optimizer's state, once the engine is there."""
+        checkpoint.read(resume_from_checkpoint)
+
+    def _load_optimizer_and_scheduler(self, checkpoint_directory):
+        if checkpoint_directory is None:
+            return
+        checkpoint.load(self.engine, checkpoint_directory)
+        self.lr_scheduler.load_state_dict(torch.load(os.path.join(checkpoint_directory, "scheduler.pt"), weights_only=True))
+
+    def _load_best_model(self):
+        checkpoint.load(self.engine, self.state.best_model_checkpoint)
+
+
+trainer_steps.extend(Trainer, lambda self: self.engine)
