@@ -12,6 +12,7 @@ from torch import nn
 
 from . import blocks as tree
 from . import native, position
+from .activations import KINDS, Activations
 from .engine import Engine
 from .errors import BudgetError, LongshoreError
 from .native import ffi, lib
@@ -21,6 +22,8 @@ from .streaming import STAGINGS, Streams, memory_bytes
 
 _DTYPE_OF = {"fp32": torch.float32, "bf16": torch.bfloat16}
 _NAME_OF = {v: k for k, v in _DTYPE_OF.items()}
+POOL_BYTES = 16 << 20, 1 << 30  # that activations pass through: at least, at most
+ROOM_BYTES = 64 << 30  # for activations on the drives, at most, where the user does not say
 _current = None  # of init(), until wrap() has taken it
 
 
@@ -77,11 +80,15 @@ class Plan:
     ring_bytes: int
     slots: int
     gradient_bytes: int
+    pool_bytes: int  # that activations pass through; 0: they stay in memory, beside the budget
+    room_bytes: int  # for them on the drives
     total_bytes: int
 
 
-def plan(layout, drives, memory, *, compute, storage, optimizer, moments):
-    """A budget (bytes; None: half of the machine's memory) to what is kept. Raises BudgetError with the minimum."""
+def plan(layout, drives, memory, *, compute, storage, optimizer, moments, activations="memory", room=None):
+    """A budget (bytes; None: half of the machine's memory) to what is kept. Raises BudgetError with the minimum.
+
+    activations: as wrap() takes it. room: bytes for them on the drives; None: four times the budget, at most ROOM_BYTES."""
     count = len(drives)
     paths = [ffi.new("char[]", native.path_bytes(d)) for d in drives]
     array = ffi.new("char *[]", paths)
@@ -94,10 +101,10 @@ def plan(layout, drives, memory, *, compute, storage, optimizer, moments):
     layers = sum(1 for block in layout.blocks if block.layer)
     staging = STAGINGS * largest * storage.itemsize if storage != compute else 0
     block = 2 * largest * 4  # gradients of one that autograd makes, and of one that goes
-    fixed = staging + block
+    pool = POOL_BYTES[0] if activations != "memory" else 0
 
     def total(rings, slots, gradients):
-        return fixed + rings + memory_bytes(layout, compute, slots) + gradients
+        return staging + block + pool + rings + memory_bytes(layout, compute, slots) + gradients
 
     minimum = total(least_rings, 1, 0)
     if memory is None:
@@ -105,6 +112,9 @@ def plan(layout, drives, memory, *, compute, storage, optimizer, moments):
     if memory < minimum:
         raise BudgetError(f"memory={native.readable(memory)} is too little for this model: minimum {native.readable(minimum + (1 << 20))}",
                           lib.SHORE_EBUDGET)
+    if pool:
+        pool = max(pool, min(memory // 8, POOL_BYTES[1], pool + memory - minimum))
+        room = min(4 * memory, ROOM_BYTES) if room is None else room
     slots, rings, gradients = min(2, max(layers, 1)), best_rings, 0
     if total(rings, slots, 0) > memory:
         rings = least_rings
@@ -113,14 +123,16 @@ def plan(layout, drives, memory, *, compute, storage, optimizer, moments):
     gradients = min(trained * 4, memory - total(rings, slots, 0))
     while slots < layers and total(rings, slots + 1, gradients) <= memory:
         slots += 1
-    return Plan(0 if rings == best_rings else rings, slots, gradients, total(rings, slots, gradients))
+    return Plan(0 if rings == best_rings else rings, slots, gradients, pool, room if pool else 0,
+                total(rings, slots, gradients))
 
 
 # ---- wrap ------------------------------------------------------------------------------------------------------------
 
 
 def wrap(model, *, run=None, drives=None, memory=None, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01, momentum=0.0,
-         clip=0.0, optimizer="adamw", groups=None, storage=None, moments="fp32", on_nonfinite="stop", layers=None, overwrite=None):
+         clip=0.0, optimizer="adamw", groups=None, storage=None, moments="fp32", on_nonfinite="stop", layers=None, overwrite=None,
+         activations="memory", activation_room=None):
     """Puts a model's parameters and its optimizer's state on drives, frees their memory, and returns the Engine.
 
     model: any nn.Module, made inside ``longshore.init(...)`` or in memory already; then run (and drives, memory) are given
@@ -129,7 +141,10 @@ def wrap(model, *, run=None, drives=None, memory=None, lr=1e-3, betas=(0.9, 0.99
     clip: largest norm of all gradients together; 0: none. optimizer: adamw, adam, sgd, adagrad. storage: "bf16" or "fp32",
     what lies on the drives and is fetched; by default the parameters' dtype (masters are fp32 anyway). moments: "fp32" or
     "8bit". on_nonfinite: "stop" raises, "skip" counts the step and goes on. layers: names of the modules that are blocks of
-    their own; by default the elements of ModuleLists.
+    their own; by default the elements of ModuleLists. activations: where what autograd saves in forward waits for backward:
+    "memory"; "drives", as far as activation_room ("64GiB") goes, which is taken there when the run is made (by default four
+    times memory, 64 GiB at most); "auto", what the drives keep up with, and the rest in memory. The default is "memory": how
+    much room it takes depends on batches that nobody has seen yet, and where activations are small nothing is gained.
 
     Raises BudgetError below the least memory, ExistsError where a run is there, ValueError for what cannot be.
     """
@@ -147,6 +162,8 @@ def wrap(model, *, run=None, drives=None, memory=None, lr=1e-3, betas=(0.9, 0.99
         raise ValueError(f"wrap: optimizer={optimizer!r}; it is one of {', '.join(OPTIMIZERS)}")
     if moments not in MOMENTS:
         raise ValueError(f"wrap: moments={moments!r}; it is fp32 or 8bit")
+    if activations not in KINDS:
+        raise ValueError(f"wrap: activations={activations!r}; it is one of {', '.join(KINDS)}")
     if on_nonfinite not in ("stop", "skip"):
         raise ValueError(f"wrap: on_nonfinite={on_nonfinite!r}; it is stop or skip")
     parts = tree.partition(model, layers)
@@ -160,14 +177,16 @@ def wrap(model, *, run=None, drives=None, memory=None, lr=1e-3, betas=(0.9, 0.99
                       "wrap(..., storage='bf16') keeps it in bf16 on the drives", stacklevel=2)
     how = {"lr": lr, "betas": list(betas), "eps": eps, "weight_decay": weight_decay, "momentum": momentum, "clip": clip,
            "optimizer": optimizer, "storage": storage, "compute": _NAME_OF[compute], "moments": moments, "on_nonfinite": on_nonfinite, "seed": torch.initial_seed(),
-           "layers": [b.module for b in parts if b.layer], "groups": None}
+           "layers": [b.module for b in parts if b.layer], "groups": None,
+           "activations": activations}
     given, how["groups"] = _name_groups(model, groups)
     layout = Layout(parts)
     budget = None if memory is None else native.size(memory)
-    chosen = plan(layout, drives, budget, compute=compute, storage=_DTYPE_OF[storage], optimizer=optimizer, moments=moments)
+    chosen = plan(layout, drives, budget, compute=compute, storage=_DTYPE_OF[storage], optimizer=optimizer, moments=moments,
+                  activations=activations, room=None if activation_room is None else native.size(activation_room, "activation_room"))
     state = State.create(run, layout, drives, _program(model, how), optimizer=optimizer, moments=moments,
                          fp32=_DTYPE_OF[storage] == torch.float32, ring_bytes=chosen.ring_bytes, memory=budget or chosen.total_bytes,
-                         overwrite=bool(overwrite), momentum=momentum != 0)
+                         overwrite=bool(overwrite), momentum=momentum != 0, scratch_bytes=chosen.room_bytes)
     try:
         _fill(state, model, making.spool if making else None)
         engine = _engine(model, state, how, given, chosen)
@@ -184,6 +203,8 @@ def _engine(model, state, how, groups, chosen):
     streams = Streams(state.layout, _DTYPE_OF[how["compute"]], _DTYPE_OF[how["storage"]], chosen.slots)
     named = dict(model.named_parameters(remove_duplicate=False))
     was = {id(p): name for name, p in named.items()}
+    if chosen.pool_bytes:
+        streams.activations = Activations(state.fleet, how["activations"], chosen.pool_bytes, state.scratch_bytes)
     streams.bind(model)
     now = dict(model.named_parameters(remove_duplicate=False))
     for group in groups:  # parameters of the meta device were replaced
@@ -316,7 +337,7 @@ def resume(run, model=None, *, memory=None):
         given = _groups_of(model, how["groups"])
         budget = native.size(memory) if memory is not None else state.memory_bytes or None
         chosen = plan(state.layout, state.drives, budget, compute=_DTYPE_OF[how["compute"]], storage=_DTYPE_OF[how["storage"]],
-                      optimizer=how["optimizer"], moments=how["moments"])
+                      optimizer=how["optimizer"], moments=how["moments"], activations=how.get("activations", "memory"))
         engine = _engine(model, state, how, given, chosen)
         engine.streams.open(state)
         position.restore(engine, position.unpack(state.blob()))

@@ -98,11 +98,11 @@ class Wait:
             self.settle()
 
 
-def size(value):
+def size(value, name="memory"):
     """Bytes, of a number or of a text such as "8GiB", "512MiB", "1.5G"."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         if value <= 0:
-            raise ValueError(f"memory={value!r}: a size is larger than 0")
+            raise ValueError(f"{name}={value!r}: a size is larger than 0")
         return int(value)
     units = {"": 1, "b": 1, "k": 2**10, "kib": 2**10, "m": 2**20, "mib": 2**20, "g": 2**30, "gib": 2**30, "t": 2**40, "tib": 2**40}
     units.update({"kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12})
@@ -114,7 +114,7 @@ def size(value):
     except ValueError:
         number = 0
     if unit not in units or number <= 0:
-        raise ValueError(f"memory={value!r}: not a size; write 8GiB, 512MiB or a number of bytes")
+        raise ValueError(f"{name}={value!r}: not a size; write 8GiB, 512MiB or a number of bytes")
     return int(number * units[unit])
 
 

@@ -118,13 +118,14 @@ class State:
         self.pending = False
 
     @classmethod
-    def create(cls, path, layout, drives, program, *, optimizer, moments, fp32, ring_bytes, memory, overwrite=False, momentum=False):
+    def create(cls, path, layout, drives, program, *, optimizer, moments, fp32, ring_bytes, memory, overwrite=False, momentum=False,
+               scratch_bytes=0):
         """Begins a run; init_block() for all blocks and seal() follow."""
         paths = [ffi.new("char[]", native.path_bytes(d)) for d in drives]
         array = ffi.new("char *[]", paths)
         fleet = native.new(
             "struct shore_fleet_options", drives=array, ndrives=len(paths), optimizer=OPTIMIZERS[optimizer], moments=MOMENTS[moments],
-            fp32_params=fp32, ring_bytes=ring_bytes, spill=True, overwrite=overwrite, with_momentum=momentum,
+            fp32_params=fp32, ring_bytes=ring_bytes, spill=True, overwrite=overwrite, with_momentum=momentum, scratch_bytes=scratch_bytes,
         )
         text = ffi.new("char[]", json.dumps(program).encode())
         making = native.new("struct shore_run_making", fleet=fleet, program=text, memory_bytes=memory)
@@ -150,6 +151,11 @@ class State:
     def drives(self):
         count = self._info().ndrives
         return [native.text(lib.shore_fleet_drive_path(self.fleet, d)) for d in range(count)]
+
+    @property
+    def scratch_bytes(self):
+        """Room for activations on the drives."""
+        return self._info().scratch_bytes
 
     @property
     def memory_bytes(self):

@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_leaves
 
 from . import native
 from .absent import Absent
+from .activations import Saved, Stayed
 from .errors import AbsentParameterError, LongshoreError
 from .native import SEGMENT, ffi, lib
 from .state import Buffer
@@ -85,6 +86,7 @@ class Streams:
         self.bases = [s.base for s in self.by_address]
         self.saving = threading.local()
         self.gate = None  # of micro-batches that take turns
+        self.activations = None  # where what is saved goes, but for parameters
 
     def open(self, state):
         """From here on parameters come from the fleet, at its committed step."""
@@ -309,6 +311,8 @@ class Streams:
             streamed.present = False
             for p, _ in streamed.parameters:
                 p.__class__ = Absent
+        if self.activations is not None:
+            self.activations.end()
         self.state = None
         pages, self.pages = self.pages, None
         ffi.release(pages)
@@ -328,7 +332,7 @@ class Streams:
         for name, blocks in hooked.items():
             if blocks:
                 self._hook_module(modules[name], sorted(blocks, key=lambda s: s.number))
-        model.register_forward_pre_hook(self._begin_saving, prepend=True)
+        model.register_forward_pre_hook(self._begin_saving, prepend=True, with_kwargs=True)
         model.register_forward_hook(self._end_saving, always_call=True)
 
     def _hook_module(self, module, blocks):
@@ -392,9 +396,11 @@ class Streams:
                                  "parameters before wrap()")
 
     @torch.compiler.disable
-    def _begin_saving(self, module, args):
+    def _begin_saving(self, module, args, kwargs):
         self.check()
         if torch.is_grad_enabled() and getattr(self.saving, "hooks", None) is None:
+            if self.activations is not None:
+                self.activations.begin(module, args, kwargs)
             self.saving.hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack)
             self.saving.hooks.__enter__()
 
@@ -406,22 +412,17 @@ class Streams:
             hooks.__exit__(None, None, None)
 
     def _pack(self, tensor):
-        if tensor.device.type != "cpu":
-            return tensor, tensor._version
-        at = tensor.data_ptr() - self.base
+        at = tensor.data_ptr() - self.base if tensor.device.type == "cpu" else -1
         if not 0 <= at < self.memory.nbytes:
-            return tensor, tensor._version
+            return Stayed(tensor) if self.activations is None else self.activations.pack(tensor)
         holder = self.by_address[bisect.bisect_right(self.bases, at) - 1].holds
         return holder, at, tensor.dtype, tuple(tensor.shape), tuple(tensor.stride())
 
     def _unpack(self, packed):
-        if len(packed) == 2:
-            tensor, version = packed
-            if tensor._version != version:
-                raise RuntimeError(
-                    f"one of the variables needed for gradient computation has been modified by an inplace operation: a "
-                    f"{tuple(tensor.shape)} tensor is at version {tensor._version}; expected version {version}")
-            return tensor
+        if type(packed) is Stayed:
+            return packed.value()
+        if type(packed) is Saved:
+            return self.activations.unpack(packed)
         streamed, at, dtype, shape, stride = packed
         if not streamed.present:
             self.ensure(streamed)
