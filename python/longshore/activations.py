@@ -28,7 +28,7 @@ from .state import Buffer
 
 KINDS = ("memory", "drives", "auto")
 LEAST_BYTES = 1 << 20  # of a storage that goes; smaller ones are not worth a request
-POOL_PARTS = 4  # a storage is at most such a part of the pool
+POOL_PARTS = 2  # a storage is at most such a part of the pool
 PUTS = 4  # under way together
 STALL = 0.02  # a longer part of the time waiting, and "auto" lets less go
 UNIT = lib.SHORE_BUFFER_ALIGN_BYTES
