@@ -357,3 +357,22 @@ def test_bad_arguments(tmp_path):
         longshore.wrap(gpt2(), run=tmp_path / "a", activations="drives", activation_room="much")
     with pytest.raises(longshore.BudgetError, match="minimum"):
         longshore.wrap(gpt2(), run=tmp_path / "a", activations="drives", memory="1MiB")
+
+
+def test_resumed_as_it_was_made(tmp_path, seed, small):
+    batches = tokens(4, batch=4, length=16)
+    digests = []
+    for n in range(2):
+        torch.manual_seed(seed)
+        engine = engine_for(gpt2(), tmp_path, f"run{n}")
+        for i, batch in enumerate(batches):
+            if n and i == 2:
+                engine.close()
+                engine = longshore.resume(tmp_path / f"run{n}")
+                assert engine.streams.activations.scratch.nbytes == 64 << 20
+            engine.backward(engine(**batch).loss)
+            engine.step()
+        assert engine.streams.activations.written_bytes > 0
+        digests.append(engine.digest())
+        engine.close()
+    assert digests[0] == digests[1]
