@@ -44,8 +44,14 @@ def save(engine, directory, extra=None):
     name = f"{tag or 'checkpoint'}-{uuid.uuid4().hex[:8]}"
     before = snapshot_of(directory)
     engine.snapshot(name)
-    said = {"format": 1, "run": state.path, "snapshot": name, "step": state.step, "groups": engine._group_numbers(),
-            "extra": position.plain(extra, "the state of a checkpoint")}
+    said = {
+        "format": 1,
+        "run": state.path,
+        "snapshot": name,
+        "step": state.step,
+        "groups": engine._group_numbers(),
+        "extra": position.plain(extra, "the state of a checkpoint"),
+    }
     path = os.path.join(directory, FILE)
     with open(path + ".partial", "w", encoding="utf-8") as f:
         json.dump(said, f, indent=1)
@@ -70,7 +76,9 @@ def load(engine, directory):
         run = engine.state.path  # moved: it says itself whether it has the snapshot
     engine.reopen(run, said["snapshot"])
     if engine.state.step != said["step"]:
-        raise LongshoreError(f"{directory}: is of step {said['step']}, and the snapshot {said['snapshot']} of {run} of {engine.state.step}")
+        raise LongshoreError(
+            f"{directory}: is of step {said['step']}, and the snapshot {said['snapshot']} of {run} of {engine.state.step}"
+        )
     position.restore_groups(said, engine)
     _engines.add(engine)
     return position.back(said["extra"])

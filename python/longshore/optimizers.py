@@ -20,7 +20,10 @@ def arguments_of(optimizer):
             if group.get(key):
                 raise LongshoreError(f"optimizer: {key}={group[key]!r} is not to be had")
     groups = [{k: group[k] for k in _GROUP_KEYS if k in group} for group in optimizer.param_groups]
-    return {"optimizer": name, **{k: v for k, v in optimizer.defaults.items() if k in ("lr", "betas", "eps", "weight_decay", "momentum")}}, groups
+    return {
+        "optimizer": name,
+        **{k: v for k, v in optimizer.defaults.items() if k in ("lr", "betas", "eps", "weight_decay", "momentum")},
+    }, groups
 
 
 def rebind(scheduler, optimizer):

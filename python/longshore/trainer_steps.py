@@ -23,7 +23,9 @@ def extend(trainer_class, engine_of):
         if self._longshore_losses is None:
             model.train()
             batches = [self._prepare_inputs(batch) for batch in samples]
-            self._longshore_losses = engine.backward_together(batches, lambda batch: loss_of(self, model, batch, num_items_in_batch), divide=False)
+            self._longshore_losses = engine.backward_together(
+                batches, lambda batch: loss_of(self, model, batch, num_items_in_batch), divide=False
+            )
             self._longshore_left = list(self._longshore_losses)
         loss = self._longshore_left.pop(0)
         if not self._longshore_left and hasattr(engine, "step_together"):

@@ -17,9 +17,18 @@ from . import checkpoint, making, trainer_steps
 from .errors import LongshoreError
 from .optimizers import arguments_of, rebind
 
-_OPTIMIZERS = {"adamw_torch": ("adamw", "fp32"), "adamw_torch_fused": ("adamw", "fp32"), "adamw_hf": ("adamw", "fp32"), "adamw_8bit": ("adamw", "8bit"),
-               "adamw_bnb_8bit": ("adamw", "8bit"), "paged_adamw_8bit": ("adamw", "8bit"), "paged_adamw": ("adamw", "fp32"),
-               "paged_adamw_32bit": ("adamw", "fp32"), "sgd": ("sgd", "fp32"), "adagrad": ("adagrad", "fp32")}
+_OPTIMIZERS = {
+    "adamw_torch": ("adamw", "fp32"),
+    "adamw_torch_fused": ("adamw", "fp32"),
+    "adamw_hf": ("adamw", "fp32"),
+    "adamw_8bit": ("adamw", "8bit"),
+    "adamw_bnb_8bit": ("adamw", "8bit"),
+    "paged_adamw_8bit": ("adamw", "8bit"),
+    "paged_adamw": ("adamw", "fp32"),
+    "paged_adamw_32bit": ("adamw", "fp32"),
+    "sgd": ("sgd", "fp32"),
+    "adagrad": ("adagrad", "fp32"),
+}
 
 
 @dataclass
@@ -28,18 +37,24 @@ class TrainingArguments(transformers.TrainingArguments):
     fp32. A Trainer takes transformers' own as well, with the defaults here."""
 
     run: str = field(default=None, metadata={"help": "directory of the run; by default OUTPUT_DIR/run"})
-    drives: list[str] = field(default=None, metadata={"help": "directories, files, block devices, ssh://HOST/PATH; by default the run's directory"})
+    drives: list[str] = field(
+        default=None, metadata={"help": "directories, files, block devices, ssh://HOST/PATH; by default the run's directory"}
+    )
     memory: str = field(default=None, metadata={"help": "what Longshore may hold, as 8GiB; by default half of the machine's"})
     overwrite_run: bool = field(default=False, metadata={"help": "replace a run that is there"})
     layer_major: bool = field(default=True, metadata={"help": "fetch each layer once for all micro-batches of a step"})
-    checkpoint_weights: bool = field(default=False, metadata={"help": "write model.safetensors into each checkpoint, beside its snapshot"})
+    checkpoint_weights: bool = field(
+        default=False, metadata={"help": "write model.safetensors into each checkpoint, beside its snapshot"}
+    )
 
     def __post_init__(self):
         self.computes_in_bf16 = bool(self.bf16)
         if self.fp16:
             raise LongshoreError("fp16: is not to be had: bf16=True, whose range needs no loss scale")
         if self.deepspeed:
-            raise LongshoreError("deepspeed: longshore.transformers needs none; `python -m longshore.deepspeed` runs transformers' own Trainer with it")
+            raise LongshoreError(
+                "deepspeed: longshore.transformers needs none; `python -m longshore.deepspeed` runs transformers' own Trainer with it"
+            )
         self.bf16 = False  # the model is made so, instead of autocast
         self.use_cpu = True
         super().__post_init__()
@@ -88,9 +103,16 @@ class Trainer(transformers.Trainer):
             making._current = None
             self.engine = making.resume(place, self.model, memory=getattr(args, "memory", None))
         else:
-            self.engine = making.wrap(self.model, run=run, drives=getattr(args, "drives", None), memory=getattr(args, "memory", None),
-                                      clip=args.max_grad_norm or 0.0, groups=groups, overwrite=True if getattr(args, "overwrite_run", False) else None,
-                                      **how)
+            self.engine = making.wrap(
+                self.model,
+                run=run,
+                drives=getattr(args, "drives", None),
+                memory=getattr(args, "memory", None),
+                clip=args.max_grad_norm or 0.0,
+                groups=groups,
+                overwrite=True if getattr(args, "overwrite_run", False) else None,
+                **how,
+            )
         self.optimizer = self.engine.optimizer
         if given is not None and self.lr_scheduler is not None:
             rebind(self.lr_scheduler, self.optimizer)
@@ -107,8 +129,10 @@ class Trainer(transformers.Trainer):
             how.update(betas=(args.adam_beta1, args.adam_beta2), eps=args.adam_epsilon)
         decays = set(self.get_decay_parameter_names(self.model))
         named = [(n, p) for n, p in self.model.named_parameters() if p.requires_grad]
-        groups = [{"params": [p for n, p in named if n in decays], "weight_decay": args.weight_decay},
-                  {"params": [p for n, p in named if n not in decays], "weight_decay": 0.0}]
+        groups = [
+            {"params": [p for n, p in named if n in decays], "weight_decay": args.weight_decay},
+            {"params": [p for n, p in named if n not in decays], "weight_decay": 0.0},
+        ]
         return how, [g for g in groups if g["params"]]
 
     # ---- a step

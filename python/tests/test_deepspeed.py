@@ -17,11 +17,20 @@ from models import gpt2, tokens
 
 
 def said(tmp_path, **more):
-    return {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2, "gradient_clipping": 1.0, "steps_per_print": 2,
-            "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "weight_decay": 0.1}},
-            "scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": 1e-3, "warmup_num_steps": 4}},
-            "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "nvme", "nvme_path": str(tmp_path / "nvme")},
-                                  "offload_param": {"device": "nvme", "nvme_path": str(tmp_path / "nvme")}}, **more}
+    return {
+        "train_micro_batch_size_per_gpu": 2,
+        "gradient_accumulation_steps": 2,
+        "gradient_clipping": 1.0,
+        "steps_per_print": 2,
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "weight_decay": 0.1}},
+        "scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": 1e-3, "warmup_num_steps": 4}},
+        "zero_optimization": {
+            "stage": 3,
+            "offload_optimizer": {"device": "nvme", "nvme_path": str(tmp_path / "nvme")},
+            "offload_param": {"device": "nvme", "nvme_path": str(tmp_path / "nvme")},
+        },
+        **more,
+    }
 
 
 def made(tmp_path, seed, dropout=0.1, **more):
@@ -46,7 +55,9 @@ def test_a_loop_is_that_of_the_engine(tmp_path, seed):
     assert engine.global_steps == engine.engine.step_number == 4 and engine.micro_steps == 8 and engine.global_samples == 16
     torch.manual_seed(seed)
     (tmp_path / "drive").mkdir()
-    with longshore.wrap(gpt2(dropout=0.1), run=tmp_path / "run", drives=[tmp_path / "drive"], lr=1e-3, weight_decay=0.1, clip=1.0) as plain:
+    with longshore.wrap(
+        gpt2(dropout=0.1), run=tmp_path / "run", drives=[tmp_path / "drive"], lr=1e-3, weight_decay=0.1, clip=1.0
+    ) as plain:
         plain.train()
         plain.accumulate = 2
         scheduler = deepspeed.lr_schedules.WarmupLR(plain.optimizer, warmup_max_lr=1e-3, warmup_num_steps=4)
@@ -116,6 +127,7 @@ def test_checkpoints_that_are_not_there(tmp_path, seed):
     engine.save_checkpoint(tmp_path / "out", tag="a")  # again: the first snapshot goes
     assert checkpoint.snapshot_of(tmp_path / "out" / "a") != first
     import shutil
+
     run, name = checkpoint.snapshot_of(tmp_path / "out" / "a")
     assert os.path.exists(os.path.join(run, "snapshots", name + ".json"))
     assert not os.path.exists(os.path.join(run, "snapshots", first[1] + ".json"))
@@ -168,6 +180,7 @@ def test_weights_that_are_saved(tmp_path, seed):
     assert engine.save_16bit_model(tmp_path / "a") is True
     engine.save_16bit_model(tmp_path / "a", "model.safetensors")
     from safetensors.torch import load_file
+
     for values in (torch.load(tmp_path / "a" / "pytorch_model.bin"), engine._zero3_consolidated_16bit_state_dict()):
         assert set(values) == set(whole) and all(torch.equal(values[k], whole[k]) for k in whole)
     assert all(torch.equal(v, whole[k]) for k, v in load_file(tmp_path / "a" / "model.safetensors").items())
@@ -203,15 +216,24 @@ def test_optimizers_that_are_given(tmp_path, seed, optimizer):
     torch.manual_seed(seed)
     model = gpt2()
     import copy
+
     plain = copy.deepcopy(model)
     classes = {"AdamW": torch.optim.AdamW, "Adam": torch.optim.Adam, "SGD": torch.optim.SGD}
     kind = classes.get(optimizer, torch.optim.AdamW)
 
     def groups(m):
-        return [{"params": [p for p in m.parameters() if p.dim() > 1], "weight_decay": 0.1}, {"params": [p for p in m.parameters() if p.dim() <= 1], "lr": 1e-2}]
+        return [
+            {"params": [p for p in m.parameters() if p.dim() > 1], "weight_decay": 0.1},
+            {"params": [p for p in m.parameters() if p.dim() <= 1], "lr": 1e-2},
+        ]
 
-    given = kind(groups(model), lr=1e-3) if optimizer in classes else \
-        deepspeed.ops.DeepSpeedCPUAdam(groups(model), lr=1e-3, weight_decay=1e-2) if optimizer == "cpu" else lambda ps: kind(groups(model), lr=1e-3)
+    given = (
+        kind(groups(model), lr=1e-3)
+        if optimizer in classes
+        else deepspeed.ops.DeepSpeedCPUAdam(groups(model), lr=1e-3, weight_decay=1e-2)
+        if optimizer == "cpu"
+        else lambda ps: kind(groups(model), lr=1e-3)
+    )
     reference = kind(groups(plain), lr=1e-3)
     config = said(tmp_path, gradient_accumulation_steps=1)
     del config["optimizer"], config["scheduler"]
@@ -254,8 +276,15 @@ def test_what_is_refused_by_name(tmp_path, seed):
     refused("bf16: is an object", lambda c: c.update(bf16=True))
     refused(r"aio\.blok_size.*did you mean block_size", lambda c: c.update(aio={"blok_size": 1}))
     refused("where is the state to live", lambda c: c.update(zero_optimization={"stage": 3}))
-    for harmless in ({"tensor_parallel": {"autotp_size": 1}}, {"amp": {"enabled": False}}, {"aio": {"thread_count": 4, "block_size": 1 << 20}},
-                     {"train_batch_size": 4}, {"train_batch_size": "auto"}, {"bf16": {"enabled": "auto"}}, {"flops_profiler": {"enabled": True}}):
+    for harmless in (
+        {"tensor_parallel": {"autotp_size": 1}},
+        {"amp": {"enabled": False}},
+        {"aio": {"thread_count": 4, "block_size": 1 << 20}},
+        {"train_batch_size": 4},
+        {"train_batch_size": "auto"},
+        {"bf16": {"enabled": "auto"}},
+        {"flops_profiler": {"enabled": True}},
+    ):
         assert configuration.settings(said(tmp_path, **harmless)).accumulate == 2
     inside = said(tmp_path)
     inside["zero_optimization"]["aio"] = {"thread_count": 4}
@@ -275,8 +304,17 @@ def test_what_is_refused_by_name(tmp_path, seed):
         deepspeed.initialize(model=gpt2(), config=str(tmp_path / "none.json"))
 
 
-@pytest.mark.parametrize("batch, expected", [((8, 2, None), (2, 4)), ((8, None, 4), (2, 4)), ((None, 2, 4), (2, 4)), ((8, None, None), (8, 1)),
-                                             ((None, 2, None), (2, 1)), ((None, None, 4), (1, 4))])
+@pytest.mark.parametrize(
+    "batch, expected",
+    [
+        ((8, 2, None), (2, 4)),
+        ((8, None, 4), (2, 4)),
+        ((None, 2, 4), (2, 4)),
+        ((8, None, None), (8, 1)),
+        ((None, 2, None), (2, 1)),
+        ((None, None, 4), (1, 4)),
+    ],
+)
 def test_batch_sizes(tmp_path, batch, expected):
     config = said(tmp_path)
     names = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
@@ -354,13 +392,21 @@ def test_the_launcher(tmp_path, seed):
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     digests = set()
     for option in ("--deepspeed", "--deepspeed_config"):
-        done = subprocess.run([sys.executable, "-m", "longshore.deepspeed", str(tmp_path / "train.py"), option, str(tmp_path / "ds.json")],
-                              capture_output=True, text=True, env=env)
+        done = subprocess.run(
+            [sys.executable, "-m", "longshore.deepspeed", str(tmp_path / "train.py"), option, str(tmp_path / "ds.json")],
+            capture_output=True,
+            text=True,
+            env=env,
+        )
         assert done.returncode == 0, done.stderr
         assert "deepspeed.moe: longshore.deepspeed stands in" in done.stdout
         assert "step=2, skipped=0" in done.stderr
         digests.add(done.stdout.split("DIGEST ")[1].split()[0])
     assert len(digests) == 1
-    refused = subprocess.run([sys.executable, "-m", "longshore.deepspeed", "--num_gpus", "2", str(tmp_path / "train.py")], capture_output=True,
-                             text=True, env=env)
+    refused = subprocess.run(
+        [sys.executable, "-m", "longshore.deepspeed", "--num_gpus", "2", str(tmp_path / "train.py")],
+        capture_output=True,
+        text=True,
+        env=env,
+    )
     assert refused.returncode == 2 and "one process" in refused.stderr

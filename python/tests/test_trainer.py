@@ -25,14 +25,27 @@ class Sentences(torch.utils.data.Dataset):
 
     def __getitem__(self, i):
         labels = self.rows[i].clone()
-        labels[self.lengths[i]:] = -100  # micro-batches count differently
+        labels[self.lengths[i] :] = -100  # micro-batches count differently
         return {"input_ids": self.rows[i], "labels": labels}
 
 
 def arguments(kind, tmp_path, **more):
-    return kind(output_dir=str(tmp_path / "out"), per_device_train_batch_size=2, gradient_accumulation_steps=3, max_steps=6, learning_rate=1e-3,
-                weight_decay=0.1, warmup_steps=2, logging_steps=1, report_to=[], seed=11, disable_tqdm=True, save_strategy="no",
-                dataloader_num_workers=0, **more)
+    return kind(
+        output_dir=str(tmp_path / "out"),
+        per_device_train_batch_size=2,
+        gradient_accumulation_steps=3,
+        max_steps=6,
+        learning_rate=1e-3,
+        weight_decay=0.1,
+        warmup_steps=2,
+        logging_steps=1,
+        report_to=[],
+        seed=11,
+        disable_tqdm=True,
+        save_strategy="no",
+        dataloader_num_workers=0,
+        **more,
+    )
 
 
 def model(seed, dropout=0.1):
@@ -49,13 +62,18 @@ def test_the_numbers_are_those_of_transformers(tmp_path, seed):
     from longshore.transformers import Trainer, TrainingArguments
 
     data = Sentences(40)
-    plain = transformers.Trainer(model(seed, 0.0), arguments(transformers.TrainingArguments, tmp_path / "plain", use_cpu=True), train_dataset=data)
+    plain = transformers.Trainer(
+        model(seed, 0.0), arguments(transformers.TrainingArguments, tmp_path / "plain", use_cpu=True), train_dataset=data
+    )
     plain.train()
     digests = []
     for layer_major in (True, False):
         here = tmp_path / str(layer_major)
-        ours = Trainer(model(seed, 0.0), arguments(TrainingArguments, here, run=str(here / "run"), memory="1GiB", layer_major=layer_major),
-                       train_dataset=data)
+        ours = Trainer(
+            model(seed, 0.0),
+            arguments(TrainingArguments, here, run=str(here / "run"), memory="1GiB", layer_major=layer_major),
+            train_dataset=data,
+        )
         ours.train()
         for line, expected in zip(ours.state.log_history, plain.state.log_history):
             for key in ("loss", "grad_norm", "learning_rate", "epoch"):
@@ -89,6 +107,7 @@ def test_checkpoints_evaluation_and_resume(tmp_path, seed):
     assert len(snapshots) == 2 and not list(out.glob("checkpoint-*/model.safetensors"))
     whole.save_model()
     from transformers import GPT2LMHeadModel
+
     loaded = GPT2LMHeadModel.from_pretrained(out)
     assert torch.equal(loaded.lm_head.weight, whole.model.transformer.wte.weight.detach() + 0)
     whole.engine.close()
@@ -104,8 +123,20 @@ def test_checkpoints_evaluation_and_resume(tmp_path, seed):
 def test_best_model_bf16_and_what_is_refused(tmp_path, seed):
     from longshore.transformers import Trainer, TrainingArguments
 
-    args = TrainingArguments(output_dir=str(tmp_path / "out"), max_steps=4, eval_strategy="steps", eval_steps=2, save_steps=2, report_to=[], bf16=True,
-                             load_best_model_at_end=True, disable_tqdm=True, learning_rate=0.5, optim="sgd", max_grad_norm=0)
+    args = TrainingArguments(
+        output_dir=str(tmp_path / "out"),
+        max_steps=4,
+        eval_strategy="steps",
+        eval_steps=2,
+        save_steps=2,
+        report_to=[],
+        bf16=True,
+        load_best_model_at_end=True,
+        disable_tqdm=True,
+        learning_rate=0.5,
+        optim="sgd",
+        max_grad_norm=0,
+    )
     trainer = Trainer(model(seed, 0.0), args, train_dataset=Sentences(40), eval_dataset=Sentences(6, 4))
     trainer.train()
     evaluated = {line["step"]: line["eval_loss"] for line in trainer.state.log_history if "eval_loss" in line}
@@ -115,7 +146,9 @@ def test_best_model_bf16_and_what_is_refused(tmp_path, seed):
     with pytest.raises(longshore.LongshoreError, match="fp16.*bf16=True"):
         TrainingArguments(output_dir=str(tmp_path), fp16=True)
     with pytest.raises(longshore.LongshoreError, match="optim: lion"):
-        Trainer(model(seed), TrainingArguments(output_dir=str(tmp_path / "x"), optim="lion_8bit", report_to=[]), train_dataset=Sentences(4)).train()
+        Trainer(
+            model(seed), TrainingArguments(output_dir=str(tmp_path / "x"), optim="lion_8bit", report_to=[]), train_dataset=Sentences(4)
+        ).train()
 
 
 SCRIPT = """
@@ -137,21 +170,65 @@ trainer.save_model()
 
 
 def test_unchanged_with_deepspeed(tmp_path, seed):
-    ds = {"train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": "auto", "gradient_clipping": "auto", "bf16": {"enabled": "auto"},
-          "optimizer": {"type": "AdamW", "params": {"lr": "auto", "betas": "auto", "eps": "auto", "weight_decay": "auto"}},
-          "zero_optimization": {"stage": 3, "reduce_bucket_size": "auto", "stage3_gather_16bit_weights_on_model_save": True,
-                                "offload_optimizer": {"device": "nvme", "nvme_path": str(tmp_path / "nvme")},
-                                "offload_param": {"device": "nvme", "nvme_path": str(tmp_path / "nvme")}}}
+    ds = {
+        "train_micro_batch_size_per_gpu": "auto",
+        "gradient_accumulation_steps": "auto",
+        "gradient_clipping": "auto",
+        "bf16": {"enabled": "auto"},
+        "optimizer": {"type": "AdamW", "params": {"lr": "auto", "betas": "auto", "eps": "auto", "weight_decay": "auto"}},
+        "zero_optimization": {
+            "stage": 3,
+            "reduce_bucket_size": "auto",
+            "stage3_gather_16bit_weights_on_model_save": True,
+            "offload_optimizer": {"device": "nvme", "nvme_path": str(tmp_path / "nvme")},
+            "offload_param": {"device": "nvme", "nvme_path": str(tmp_path / "nvme")},
+        },
+    }
     (tmp_path / "ds.json").write_text(json.dumps(ds))
     model(seed).save_pretrained(tmp_path / "start")
     (tmp_path / "train.py").write_text(SCRIPT.format(tests=os.path.dirname(__file__)))
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
 
     def run(*more):
-        done = subprocess.run([sys.executable, "-m", "longshore.deepspeed", "train.py", "--deepspeed", "ds.json", "--output_dir", "out",
-                               "--per_device_train_batch_size", "2", "--gradient_accumulation_steps", "3", "--max_steps", "6", "--save_steps", "2",
-                               "--save_total_limit", "2", "--eval_strategy", "steps", "--eval_steps", "3", "--logging_steps", "1", "--report_to", "none",
-                               "--learning_rate", "1e-3", "--seed", "11", *more], cwd=tmp_path, capture_output=True, text=True, env=env)
+        done = subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "longshore.deepspeed",
+                "train.py",
+                "--deepspeed",
+                "ds.json",
+                "--output_dir",
+                "out",
+                "--per_device_train_batch_size",
+                "2",
+                "--gradient_accumulation_steps",
+                "3",
+                "--max_steps",
+                "6",
+                "--save_steps",
+                "2",
+                "--save_total_limit",
+                "2",
+                "--eval_strategy",
+                "steps",
+                "--eval_steps",
+                "3",
+                "--logging_steps",
+                "1",
+                "--report_to",
+                "none",
+                "--learning_rate",
+                "1e-3",
+                "--seed",
+                "11",
+                *more,
+            ],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            env=env,
+        )
         assert done.returncode == 0, done.stderr[-4000:]
         return json.loads(done.stdout.split("RESULT ")[1].splitlines()[0])
 
@@ -160,4 +237,5 @@ def test_unchanged_with_deepspeed(tmp_path, seed):
     again = run("--resume_from_checkpoint", "out/checkpoint-4")
     assert again == whole
     from transformers import GPT2LMHeadModel
+
     assert GPT2LMHeadModel.from_pretrained(tmp_path / "out").num_parameters() > 0

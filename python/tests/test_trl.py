@@ -37,17 +37,53 @@ trainer.save_model()
 
 @pytest.mark.parametrize("kind, written", [("whole", "model.safetensors"), ("lora", "adapter_model.safetensors")])
 def test_sft(tmp_path, kind, written):
-    ds = {"train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": "auto", "gradient_clipping": "auto",
-          "optimizer": {"type": "AdamW", "params": {"lr": "auto", "betas": "auto", "eps": "auto", "weight_decay": "auto"}},
-          "scheduler": {"type": "WarmupDecayLR", "params": {"warmup_min_lr": "auto", "warmup_max_lr": "auto", "warmup_num_steps": "auto",
-                                                           "total_num_steps": "auto"}},
-          "zero_optimization": {"stage": 3, "stage3_gather_16bit_weights_on_model_save": True,
-                                "offload_optimizer": {"device": "nvme", "nvme_path": str(tmp_path / "nvme")}}}
+    ds = {
+        "train_micro_batch_size_per_gpu": "auto",
+        "gradient_accumulation_steps": "auto",
+        "gradient_clipping": "auto",
+        "optimizer": {"type": "AdamW", "params": {"lr": "auto", "betas": "auto", "eps": "auto", "weight_decay": "auto"}},
+        "scheduler": {
+            "type": "WarmupDecayLR",
+            "params": {"warmup_min_lr": "auto", "warmup_max_lr": "auto", "warmup_num_steps": "auto", "total_num_steps": "auto"},
+        },
+        "zero_optimization": {
+            "stage": 3,
+            "stage3_gather_16bit_weights_on_model_save": True,
+            "offload_optimizer": {"device": "nvme", "nvme_path": str(tmp_path / "nvme")},
+        },
+    }
     (tmp_path / "ds.json").write_text(json.dumps(ds))
     (tmp_path / "sft.py").write_text(SCRIPT.format(tests=os.path.dirname(__file__)))
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    done = subprocess.run([sys.executable, "-m", "longshore.deepspeed", "sft.py", "--deepspeed", "ds.json", "--output_dir", kind, "--max_steps", "3",
-                           "--per_device_train_batch_size", "2", "--gradient_accumulation_steps", "2", "--report_to", "none", "--bf16", "False",
-                           "--gradient_checkpointing", "False", "--save_strategy", "no"], cwd=tmp_path, capture_output=True, text=True, env=env)
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "longshore.deepspeed",
+            "sft.py",
+            "--deepspeed",
+            "ds.json",
+            "--output_dir",
+            kind,
+            "--max_steps",
+            "3",
+            "--per_device_train_batch_size",
+            "2",
+            "--gradient_accumulation_steps",
+            "2",
+            "--report_to",
+            "none",
+            "--bf16",
+            "False",
+            "--gradient_checkpointing",
+            "False",
+            "--save_strategy",
+            "no",
+        ],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env=env,
+    )
     assert done.returncode == 0, done.stderr[-4000:]
     assert (tmp_path / kind / written).exists()

@@ -22,16 +22,45 @@ from .engine import DeepSpeedEngine
 from .utils import OnDevice, log_dist
 
 __version__ = "0.19.8"  # whose surface this is
-__all__ = ["ConfigError", "DeepSpeedEngine", "OnDevice", "accelerator", "add_config_arguments", "checkpointing", "comm", "init_distributed",
-           "initialize", "log_dist", "logger", "lr_schedules", "ops", "runtime", "utils", "zero"]
+__all__ = [
+    "ConfigError",
+    "DeepSpeedEngine",
+    "OnDevice",
+    "accelerator",
+    "add_config_arguments",
+    "checkpointing",
+    "comm",
+    "init_distributed",
+    "initialize",
+    "log_dist",
+    "logger",
+    "lr_schedules",
+    "ops",
+    "runtime",
+    "utils",
+    "zero",
+]
 
 version = __version__
 dist = comm
 runtime = types.SimpleNamespace(lr_schedules=lr_schedules, zero=zero)
 
 
-def initialize(args=None, model=None, optimizer=None, model_parameters=None, training_data=None, lr_scheduler=None, distributed_port=None,
-               mpu=None, dist_init_required=None, collate_fn=None, config=None, mesh_param=None, config_params=None):
+def initialize(
+    args=None,
+    model=None,
+    optimizer=None,
+    model_parameters=None,
+    training_data=None,
+    lr_scheduler=None,
+    distributed_port=None,
+    mpu=None,
+    dist_init_required=None,
+    collate_fn=None,
+    config=None,
+    mesh_param=None,
+    config_params=None,
+):
     """Puts a model on drives, as the configuration says. Returns (engine, optimizer, data loader, scheduler).
 
     config: a dict, or a JSON file; also args.deepspeed_config or args.deepspeed. optimizer: of torch.optim (AdamW, Adam, SGD,
@@ -45,8 +74,14 @@ def initialize(args=None, model=None, optimizer=None, model_parameters=None, tra
         raise ValueError("deepspeed.initialize: model is an nn.Module")
     if mpu is not None or mesh_param is not None:
         raise ConfigError("deepspeed.initialize: mpu and mesh_param: there is one process, and nothing is split")
-    given = next((c for c in (config, config_params, getattr(args, "deepspeed_config", None), getattr(args, "deepspeed", None))
-                  if c is not None and not isinstance(c, bool)), None)
+    given = next(
+        (
+            c
+            for c in (config, config_params, getattr(args, "deepspeed_config", None), getattr(args, "deepspeed", None))
+            if c is not None and not isinstance(c, bool)
+        ),
+        None,
+    )
     if given is None:
         raise ConfigError("deepspeed.initialize: no configuration: give config=, or --deepspeed_config FILE")
     given = _config.load(given)
@@ -62,9 +97,18 @@ def initialize(args=None, model=None, optimizer=None, model_parameters=None, tra
         places = [] if settings.run is not None else _places(settings)
         how["on_nonfinite"] = "skip" if (given.get("fp16") or {}).get("enabled") is True else "stop"
         try:
-            engine = making.wrap(model, run=settings.run or places[0], drives=settings.drives or places or None, memory=settings.memory,
-                                 clip=settings.clip, groups=groups, storage=settings.storage, moments=settings.moments,
-                                 overwrite=settings.overwrite, **how)
+            engine = making.wrap(
+                model,
+                run=settings.run or places[0],
+                drives=settings.drives or places or None,
+                memory=settings.memory,
+                clip=settings.clip,
+                groups=groups,
+                storage=settings.storage,
+                moments=settings.moments,
+                overwrite=settings.overwrite,
+                **how,
+            )
         except BaseException:
             for place in places:
                 with contextlib.suppress(OSError):
@@ -80,8 +124,9 @@ def initialize(args=None, model=None, optimizer=None, model_parameters=None, tra
         sampler = None
         if hasattr(training_data, "__len__"):
             sampler = torch.utils.data.DistributedSampler(training_data, num_replicas=1, rank=0)
-        loader = torch.utils.data.DataLoader(training_data, batch_size=settings.micro_batch, sampler=sampler, collate_fn=collate_fn,
-                                             drop_last=settings.drop_last)
+        loader = torch.utils.data.DataLoader(
+            training_data, batch_size=settings.micro_batch, sampler=sampler, collate_fn=collate_fn, drop_last=settings.drop_last
+        )
         out.training_dataloader = loader
     return out, out.optimizer, loader, scheduler
 
@@ -108,12 +153,19 @@ def _scheduler(settings, given, optimizer):
     if settings.scheduler is None:
         return None
     name, params = settings.scheduler.get("type"), {k: v for k, v in (settings.scheduler.get("params") or {}).items() if v != "auto"}
-    kind = getattr(lr_schedules, str(name), None) if name in lr_schedules.VALID_LR_SCHEDULES else getattr(torch.optim.lr_scheduler, str(name), None)
+    kind = (
+        getattr(lr_schedules, str(name), None)
+        if name in lr_schedules.VALID_LR_SCHEDULES
+        else getattr(torch.optim.lr_scheduler, str(name), None)
+    )
     if kind is None:
         import difflib
+
         near = difflib.get_close_matches(str(name), lr_schedules.VALID_LR_SCHEDULES, 1)
-        raise ConfigError(f"scheduler.type: {name!r} is not to be had: {', '.join(lr_schedules.VALID_LR_SCHEDULES)}"
-                          + (f"; did you mean {near[0]}?" if near else ""))
+        raise ConfigError(
+            f"scheduler.type: {name!r} is not to be had: {', '.join(lr_schedules.VALID_LR_SCHEDULES)}"
+            + (f"; did you mean {near[0]}?" if near else "")
+        )
     try:
         return kind(optimizer, **params)
     except (TypeError, ValueError) as e:
@@ -122,10 +174,17 @@ def _scheduler(settings, given, optimizer):
 
 def _places(settings):
     """A directory of this job in each nvme_path."""
-    earlier = [os.path.join(p, d) for p in settings.nvme_paths if os.path.isdir(p) for d in sorted(os.listdir(p))
-               if d.startswith("longshore-") and os.path.exists(os.path.join(p, d, "run.json"))]
+    earlier = [
+        os.path.join(p, d)
+        for p in settings.nvme_paths
+        if os.path.isdir(p)
+        for d in sorted(os.listdir(p))
+        if d.startswith("longshore-") and os.path.exists(os.path.join(p, d, "run.json"))
+    ]
     if earlier:
-        say_once(f"there are runs of earlier jobs: {', '.join(earlier)}; `longshore remove RUN` frees their space where no checkpoint is of it")
+        say_once(
+            f"there are runs of earlier jobs: {', '.join(earlier)}; `longshore remove RUN` frees their space where no checkpoint is of it"
+        )
     name = time.strftime(f"longshore-%Y%m%d-%H%M%S-{os.getpid()}")
     number = 0
     while True:
@@ -160,7 +219,9 @@ def _cast(model, dtype):
 def add_config_arguments(parser):
     """Adds --deepspeed and --deepspeed_config, each taken with a file; --deepspeed alone means that one is given."""
     group = parser.add_argument_group("DeepSpeed", "DeepSpeed configurations")
-    group.add_argument("--deepspeed", nargs="?", const=True, default=False, help="use DeepSpeed's surface; with a JSON file: its configuration")
+    group.add_argument(
+        "--deepspeed", nargs="?", const=True, default=False, help="use DeepSpeed's surface; with a JSON file: its configuration"
+    )
     group.add_argument("--deepspeed_config", default=None, type=str, help="the configuration, a JSON file")
     return parser
 

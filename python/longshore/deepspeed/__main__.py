@@ -9,9 +9,12 @@ import sys
 
 def main(argv=None):
     parser = argparse.ArgumentParser(
-        prog="python -m longshore.deepspeed", allow_abbrev=False,
-        description="Runs a script in one process in which `import deepspeed` is Longshore: its model and optimizer live on drives, where the "
-                    "configuration says (nvme_path, or \"longshore\": {\"run\": DIRECTORY, \"memory\": SIZE}).")
+        prog="python -m longshore.deepspeed",
+        allow_abbrev=False,
+        description="Runs a script in one process in which `import deepspeed` is Longshore: its model and optimizer live on drives, where "
+        "the "
+        'configuration says (nvme_path, or "longshore": {"run": DIRECTORY, "memory": SIZE}).',
+    )
     for option in ("--num_gpus", "--num_nodes"):
         parser.add_argument(option, type=int, default=1, help="1: there is one process")
     for option in ("--include", "--exclude", "--hostfile", "--master_addr", "--master_port", "--launcher"):
@@ -26,8 +29,15 @@ def main(argv=None):
         parser.error(f"{said.script}: is not there")
     import torch
 
-    for name, value in {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500",
-                        "OMP_NUM_THREADS": str(torch.get_num_threads())}.items():
+    for name, value in {
+        "RANK": "0",
+        "LOCAL_RANK": "0",
+        "WORLD_SIZE": "1",
+        "LOCAL_WORLD_SIZE": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "29500",
+        "OMP_NUM_THREADS": str(torch.get_num_threads()),
+    }.items():
         os.environ.setdefault(name, value)
     from . import standin
     from .config import logger

@@ -6,13 +6,24 @@ from torch import distributed
 ReduceOp = getattr(distributed, "ReduceOp", None)
 
 
-def init_distributed(dist_backend=None, auto_mpi_discovery=True, distributed_port=None, verbose=True, timeout=None, init_method=None,
-                     dist_init_required=None, config=None, rank=-1, world_size=-1):
+def init_distributed(
+    dist_backend=None,
+    auto_mpi_discovery=True,
+    distributed_port=None,
+    verbose=True,
+    timeout=None,
+    init_method=None,
+    dist_init_required=None,
+    config=None,
+    rank=-1,
+    world_size=-1,
+):
     """Makes torch.distributed answer for one process, without a port."""
     import os
 
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         from ..errors import LongshoreError
+
         raise LongshoreError("WORLD_SIZE: several processes do not share a run; start one: python -m longshore.deepspeed train.py")
     if distributed.is_available() and not distributed.is_initialized():
         distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)

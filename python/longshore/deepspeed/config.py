@@ -21,14 +21,41 @@ def say_once(text):
 
 
 HONOURED = {
-    "": {"train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "gradient_clipping", "optimizer", "scheduler",
-         "bf16", "bfloat16", "fp16", "zero_optimization", "steps_per_print", "wall_clock_breakdown", "checkpoint", "longshore", "tensorboard",
-         "csv_monitor", "wandb", "dataloader_drop_last", "aio", "zero_allow_untested_optimizer", "zero_force_ds_cpu_optimizer"},
+    "": {
+        "train_batch_size",
+        "train_micro_batch_size_per_gpu",
+        "gradient_accumulation_steps",
+        "gradient_clipping",
+        "optimizer",
+        "scheduler",
+        "bf16",
+        "bfloat16",
+        "fp16",
+        "zero_optimization",
+        "steps_per_print",
+        "wall_clock_breakdown",
+        "checkpoint",
+        "longshore",
+        "tensorboard",
+        "csv_monitor",
+        "wandb",
+        "dataloader_drop_last",
+        "aio",
+        "zero_allow_untested_optimizer",
+        "zero_force_ds_cpu_optimizer",
+    },
     "longshore": {"run", "memory", "drives", "storage", "moments", "resume", "overwrite"},
     "optimizer": {"type", "params"},
     "scheduler": {"type", "params"},
-    "zero_optimization": {"stage", "offload_param", "offload_optimizer", "stage3_gather_16bit_weights_on_model_save",
-                          "stage3_gather_fp16_weights_on_model_save", "gather_16bit_weights_on_model_save", "aio"},
+    "zero_optimization": {
+        "stage",
+        "offload_param",
+        "offload_optimizer",
+        "stage3_gather_16bit_weights_on_model_save",
+        "stage3_gather_fp16_weights_on_model_save",
+        "gather_16bit_weights_on_model_save",
+        "aio",
+    },
     "zero_optimization.offload_param": {"device", "nvme_path"},
     "zero_optimization.offload_optimizer": {"device", "nvme_path"},
     "bf16": {"enabled"},
@@ -38,26 +65,95 @@ HONOURED = {
     "wandb": {"enabled", "team", "group", "project"},
 }
 HINTS = {
-    "": {"prescale_gradients", "gradient_predivide_factor", "communication_data_type", "seq_parallel_communication_data_type",
-         "gradient_allreduce_op", "sparse_gradients", "disable_allgather", "dump_state", "memory_breakdown", "data_types", "compile", "comms_logger",
-         "flops_profiler", "activation_checkpointing", "disable_python_gc", "log_level", "managed_gradient_accumulation", "comms_config", "nebula",
-         "use_data_before_expert_parallelism", "timers", "zero_allow_comm_data_type", "check_grad_overflow"},
+    "": {
+        "prescale_gradients",
+        "gradient_predivide_factor",
+        "communication_data_type",
+        "seq_parallel_communication_data_type",
+        "gradient_allreduce_op",
+        "sparse_gradients",
+        "disable_allgather",
+        "dump_state",
+        "memory_breakdown",
+        "data_types",
+        "compile",
+        "comms_logger",
+        "flops_profiler",
+        "activation_checkpointing",
+        "disable_python_gc",
+        "log_level",
+        "managed_gradient_accumulation",
+        "comms_config",
+        "nebula",
+        "use_data_before_expert_parallelism",
+        "timers",
+        "zero_allow_comm_data_type",
+        "check_grad_overflow",
+    },
     "aio": {"block_size", "queue_depth", "thread_count", "intra_op_parallelism", "single_submit", "overlap_events", "use_gds"},
     "zero_optimization": {
-        "contiguous_gradients", "reduce_scatter", "reduce_bucket_size", "use_multi_rank_bucket_allreduce", "allgather_partitions", "allgather_bucket_size",
-        "overlap_comm", "compute_grad_norm", "load_from_fp32_weights", "elastic_checkpoint", "sub_group_size", "round_robin_gradients",
-        "stage3_prefetch_bucket_size", "stage3_param_persistence_threshold", "stage3_model_persistence_threshold", "stage3_max_live_parameters",
-        "stage3_max_reuse_distance", "stage3_module_granularity_threshold", "stage3_use_all_reduce_for_fetch_params", "stage3_allgather_sequential",
-        "prefetch_bucket_size", "param_persistence_threshold", "model_persistence_threshold", "max_live_parameters", "max_reuse_distance",
-        "ignore_unused_parameters", "legacy_stage1", "parameter_alignment", "memory_efficient_linear", "pipeline_loading_checkpoint",
-        "override_module_apply", "log_trace_cache_warnings", "enable_sanity_checks", "leaf_module", "cpu_offload_use_pin_memory",
-        "module_granularity_threshold", "use_all_reduce_for_fetch_params", "allgather_sequential"},
+        "contiguous_gradients",
+        "reduce_scatter",
+        "reduce_bucket_size",
+        "use_multi_rank_bucket_allreduce",
+        "allgather_partitions",
+        "allgather_bucket_size",
+        "overlap_comm",
+        "compute_grad_norm",
+        "load_from_fp32_weights",
+        "elastic_checkpoint",
+        "sub_group_size",
+        "round_robin_gradients",
+        "stage3_prefetch_bucket_size",
+        "stage3_param_persistence_threshold",
+        "stage3_model_persistence_threshold",
+        "stage3_max_live_parameters",
+        "stage3_max_reuse_distance",
+        "stage3_module_granularity_threshold",
+        "stage3_use_all_reduce_for_fetch_params",
+        "stage3_allgather_sequential",
+        "prefetch_bucket_size",
+        "param_persistence_threshold",
+        "model_persistence_threshold",
+        "max_live_parameters",
+        "max_reuse_distance",
+        "ignore_unused_parameters",
+        "legacy_stage1",
+        "parameter_alignment",
+        "memory_efficient_linear",
+        "pipeline_loading_checkpoint",
+        "override_module_apply",
+        "log_trace_cache_warnings",
+        "enable_sanity_checks",
+        "leaf_module",
+        "cpu_offload_use_pin_memory",
+        "module_granularity_threshold",
+        "use_all_reduce_for_fetch_params",
+        "allgather_sequential",
+    },
     "zero_optimization.offload_param": {"buffer_count", "buffer_size", "max_in_cpu", "pin_memory"},
-    "zero_optimization.offload_optimizer": {"buffer_count", "pin_memory", "pipeline", "pipeline_read", "pipeline_write", "fast_init", "ratio",
-                                            "cpuadam_cores_perc"},
+    "zero_optimization.offload_optimizer": {
+        "buffer_count",
+        "pin_memory",
+        "pipeline",
+        "pipeline_read",
+        "pipeline_write",
+        "fast_init",
+        "ratio",
+        "cpuadam_cores_perc",
+    },
     "bf16": {"auto_cast", "immediate_grad_update", "check_grad_overflow", "bf16_optimizer_states", "bf16_master_weights_and_grads"},
-    "fp16": {"auto_cast", "loss_scale", "initial_scale_power", "loss_scale_window", "hysteresis", "consecutive_hysteresis", "min_loss_scale",
-             "opt_level", "fp16_master_weights_and_grads"},
+    "fp16": {
+        "auto_cast",
+        "loss_scale",
+        "initial_scale_power",
+        "loss_scale_window",
+        "hysteresis",
+        "consecutive_hysteresis",
+        "min_loss_scale",
+        "opt_level",
+        "fp16_master_weights_and_grads",
+    },
     "checkpoint": {"tag_validation", "use_node_local_storage", "parallel_write", "writer"},
 }
 REFUSED = {  # where it is asked for: why, and what to do
@@ -74,7 +170,7 @@ REFUSED = {  # where it is asked for: why, and what to do
     "sequence_parallel_size": "sequence parallelism",
     "progressive_layer_drop": "dropping layers: do that in the model",
     "eigenvalue": "eigenvalues",
-    "quantize_training": "training in integers; \"longshore\": {\"moments\": \"8bit\"} makes the optimizer's state smaller",
+    "quantize_training": 'training in integers; "longshore": {"moments": "8bit"} makes the optimizer\'s state smaller',
     "hybrid_engine": "the hybrid engine: generate() works as it is",
     "expert_parallel": "expert parallelism: experts stream from the drives",
     "msamp": "MS-AMP: use bf16",
@@ -83,7 +179,7 @@ REFUSED = {  # where it is asked for: why, and what to do
     "zero_optimization.cpu_offload_params": "an old key: write offload_param",
     "zero_optimization.cpu_offload_param": "an old key: write offload_param",
     "zero_optimization.zero_hpz_partition_size": "ZeRO++",
-    "zero_optimization.zero_quantized_weights": "ZeRO++; \"longshore\": {\"storage\": \"bf16\"} fetches half",
+    "zero_optimization.zero_quantized_weights": 'ZeRO++; "longshore": {"storage": "bf16"} fetches half',
     "zero_optimization.zero_quantized_nontrainable_weights": "ZeRO++",
     "zero_optimization.zero_quantized_gradients": "ZeRO++",
     "zero_optimization.mics_shard_size": "MiCS",
@@ -93,8 +189,19 @@ REFUSED = {  # where it is asked for: why, and what to do
     "checkpoint.load_universal": "universal checkpoints: a checkpoint here is loaded whatever the number of drives",
 }
 OPTIMIZERS = {"adam": "adamw", "adamw": "adamw", "fusedadam": "adamw", "deepspeedcpuadam": "adamw", "adagrad": "adagrad", "sgd": "sgd"}
-_FREE = {"optimizer.params", "scheduler.params", "data_types", "flops_profiler", "activation_checkpointing", "comms_logger", "compile",
-         "zero_optimization.leaf_module", "checkpoint.writer", "checkpoint.parallel_write", "nebula"}
+_FREE = {
+    "optimizer.params",
+    "scheduler.params",
+    "data_types",
+    "flops_profiler",
+    "activation_checkpointing",
+    "comms_logger",
+    "compile",
+    "zero_optimization.leaf_module",
+    "checkpoint.writer",
+    "checkpoint.parallel_write",
+    "nebula",
+}
 
 
 def load(config):
@@ -110,6 +217,7 @@ def load(config):
     else:
         import base64
         import binascii
+
         try:
             text = base64.urlsafe_b64decode(path).decode()
         except (binascii.Error, UnicodeDecodeError, ValueError):
@@ -218,8 +326,10 @@ def _batches(config):
     if steps is None:
         steps = max(1, total // micro) if total is not None else 1
     if total is not None and total != micro * steps:
-        raise ConfigError(f"train_batch_size: {total} is not train_micro_batch_size_per_gpu {micro} times gradient_accumulation_steps {steps}, "
-                          "for one process")
+        raise ConfigError(
+            f"train_batch_size: {total} is not train_micro_batch_size_per_gpu {micro} times gradient_accumulation_steps {steps}, "
+            "for one process"
+        )
     return micro, steps
 
 
@@ -229,7 +339,7 @@ def settings(config):
         raise ConfigError(f"the configuration of DeepSpeed is an object, and not {config!r}")
     hinted = _check(config)
     if hinted:
-        say_once(f"not needed here, and without effect: {', '.join(hinted)}: memory is planned from \"longshore\": {{\"memory\": SIZE}}")
+        say_once(f'not needed here, and without effect: {", ".join(hinted)}: memory is planned from "longshore": {{"memory": SIZE}}')
     out = Settings()
     for name in ("run", "drives", "memory", "storage"):
         setattr(out, name, _get(config, f"longshore.{name}"))
@@ -239,13 +349,17 @@ def settings(config):
         device = _get(config, f"zero_optimization.{which}.device", "none")
         if device not in ("none", "cpu", "nvme"):
             near = difflib.get_close_matches(str(device), ["none", "cpu", "nvme"], 1)
-            raise ConfigError(f"zero_optimization.{which}.device: {device!r} is none of none, cpu, nvme{f'; did you mean {near[0]}?' if near else ''}")
+            raise ConfigError(
+                f"zero_optimization.{which}.device: {device!r} is none of none, cpu, nvme{f'; did you mean {near[0]}?' if near else ''}"
+            )
         path = _get(config, f"zero_optimization.{which}.nvme_path")
         if device == "nvme" and path and os.fspath(path) not in out.nvme_paths:
             out.nvme_paths.append(os.fspath(path))
     if not out.run and not out.nvme_paths:
-        raise ConfigError("where is the state to live? Give zero_optimization.offload_optimizer {\"device\": \"nvme\", \"nvme_path\": DIRECTORY}, "
-                          "or \"longshore\": {\"run\": DIRECTORY}")
+        raise ConfigError(
+            'where is the state to live? Give zero_optimization.offload_optimizer {"device": "nvme", "nvme_path": DIRECTORY}, '
+            'or "longshore": {"run": DIRECTORY}'
+        )
     out.stage = _number(config, "zero_optimization.stage", int, 0, 0)
     out.micro_batch, out.accumulate = _batches(config)
     out.clip = _number(config, "gradient_clipping", float, 0.0, 0)
@@ -255,8 +369,14 @@ def settings(config):
         out.dtype = "bf16"
         say_once("fp16.enabled: is computed in bfloat16, whose range needs no loss scale: loss_scale is 1")
     out.optimizer, out.scheduler = _get(config, "optimizer"), _get(config, "scheduler")
-    out.gathers = any(_flag(config, f"zero_optimization.{k}") for k in
-                      ("stage3_gather_16bit_weights_on_model_save", "stage3_gather_fp16_weights_on_model_save", "gather_16bit_weights_on_model_save"))
+    out.gathers = any(
+        _flag(config, f"zero_optimization.{k}")
+        for k in (
+            "stage3_gather_16bit_weights_on_model_save",
+            "stage3_gather_fp16_weights_on_model_save",
+            "gather_16bit_weights_on_model_save",
+        )
+    )
     out.steps_per_print = _get(config, "steps_per_print")
     out.breakdown, out.drop_last = _flag(config, "wall_clock_breakdown"), _flag(config, "dataloader_drop_last")
     out.monitors = {k: config[k] for k in ("tensorboard", "csv_monitor", "wandb") if _flag(config, f"{k}.enabled")}
@@ -268,7 +388,10 @@ def hyper(said):
     kind = str(said.get("type", "")).lower()
     if kind not in OPTIMIZERS:
         near = difflib.get_close_matches(kind, OPTIMIZERS, 1)
-        raise ConfigError(f"optimizer.type: {said.get('type')!r} is not to be had: Adam, AdamW, Adagrad, SGD{f'; did you mean {near[0]}?' if near else ''}")
+        raise ConfigError(
+            f"optimizer.type: {said.get('type')!r} is not to be had: Adam, AdamW, Adagrad, SGD"
+            + (f"; did you mean {near[0]}?" if near else "")
+        )
     given = {k: v for k, v in (said.get("params") or {}).items() if v != "auto"}
     decoupled = given.pop("adam_w_mode", given.pop("adamw_mode", True))
     name = "adam" if kind == "adam" and not decoupled else OPTIMIZERS[kind]

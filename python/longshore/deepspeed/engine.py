@@ -91,8 +91,10 @@ class DeepSpeedEngine(nn.Module):
     def _decide(self):
         if self._undecided:
             raise ExistsError(
-                f"{self.engine.state.path}: holds a run already, of step {self.engine.step_number}: load_checkpoint() goes on from one of its "
-                'checkpoints, "longshore": {"resume": true} from its last step, and "overwrite": true begins anew')
+                f"{self.engine.state.path}: holds a run already, of step {self.engine.step_number}: load_checkpoint() goes on from one "
+                "of its "
+                'checkpoints, "longshore": {"resume": true} from its last step, and "overwrite": true begins anew'
+            )
 
     @contextlib.contextmanager
     def _timed(self, what):
@@ -185,8 +187,10 @@ class DeepSpeedEngine(nn.Module):
             self.monitor.write([("Train/Samples/train_loss", loss), ("Train/Samples/lr", self.get_lr()[0])], self.counters.global_samples)
         if every and every != float("inf") and steps % every == 0:
             times = ", ".join(f"{k} {1000 * v / every:.0f} ms" for k, v in self._seconds.items()) if self.settings.breakdown else ""
-            logger.info(f"step={steps}, skipped={self.counters.skipped_steps}, loss={loss:.6g}, lr={self.get_lr()}, norm={self._norm:.6g}"
-                        + (f", {times}" if times else ""))
+            logger.info(
+                f"step={steps}, skipped={self.counters.skipped_steps}, loss={loss:.6g}, lr={self.get_lr()}, norm={self._norm:.6g}"
+                + (f", {times}" if times else "")
+            )
             self._seconds = dict.fromkeys(self._seconds, 0.0)
 
     def zero_grad(self, set_to_none=True):
@@ -207,7 +211,9 @@ class DeepSpeedEngine(nn.Module):
         """A snapshot of the run, named by save_dir/tag (by default global_step<N>), and `latest`."""
         self._decide()
         tag = f"global_step{self.counters.global_steps}" if tag is None else str(tag)
-        checkpoint.save(self.engine, os.path.join(save_dir, tag), {"client_state": client_state or {}, "counters": self.counters.state_dict()})
+        checkpoint.save(
+            self.engine, os.path.join(save_dir, tag), {"client_state": client_state or {}, "counters": self.counters.state_dict()}
+        )
         if save_latest:
             path = os.path.join(save_dir, "latest")
             with open(path + ".partial", "w", encoding="utf-8") as f:
@@ -215,13 +221,23 @@ class DeepSpeedEngine(nn.Module):
             os.replace(path + ".partial", path)
         return True
 
-    def load_checkpoint(self, load_dir, tag=None, load_module_strict=True, load_optimizer_states=True, load_lr_scheduler_states=True,
-                        load_module_only=False, custom_load_fn=None):
+    def load_checkpoint(
+        self,
+        load_dir,
+        tag=None,
+        load_module_strict=True,
+        load_optimizer_states=True,
+        load_lr_scheduler_states=True,
+        load_module_only=False,
+        custom_load_fn=None,
+    ):
         """Goes on from a checkpoint, with the same bits. Returns its directory and the client_state; (None, None): none is
         there."""
         if load_module_only or not load_optimizer_states or custom_load_fn is not None:
-            raise LongshoreError("load_checkpoint: a checkpoint is loaded as a whole; for parameters alone, load what save_16bit_model() "
-                                 "or save_pretrained() has written, before initialize()")
+            raise LongshoreError(
+                "load_checkpoint: a checkpoint is loaded as a whole; for parameters alone, load what save_16bit_model() "
+                "or save_pretrained() has written, before initialize()"
+            )
         if tag is None:
             try:
                 with open(os.path.join(load_dir, "latest"), encoding="utf-8") as f:
@@ -255,7 +271,11 @@ class DeepSpeedEngine(nn.Module):
         are gone from their directory already."""
         from safetensors import safe_open
 
-        frozen = {n for n, p in self.module.named_parameters(remove_duplicate=False) if not p.requires_grad} if exclude_frozen_parameters else ()
+        frozen = (
+            {n for n, p in self.module.named_parameters(remove_duplicate=False) if not p.requires_grad}
+            if exclude_frozen_parameters
+            else ()
+        )
         out = {}
         directory = tempfile.mkdtemp(prefix=".longshore-", dir=os.path.dirname(self.engine.state.path))
         try:

@@ -53,8 +53,15 @@ class _Schedule:
 class LRRangeTest(_Schedule):
     """Rates that grow, to find the largest that works."""
 
-    def __init__(self, optimizer, lr_range_test_min_lr=1e-3, lr_range_test_step_size=2000, lr_range_test_step_rate=1.0,
-                 lr_range_test_staircase=False, last_batch_iteration=-1):
+    def __init__(
+        self,
+        optimizer,
+        lr_range_test_min_lr=1e-3,
+        lr_range_test_step_size=2000,
+        lr_range_test_step_rate=1.0,
+        lr_range_test_staircase=False,
+        last_batch_iteration=-1,
+    ):
         self._begin(optimizer, last_batch_iteration)
         self.min_lr = _of_groups(optimizer, lr_range_test_min_lr, "lr_range_test_min_lr")
         self.step_size = _positive(lr_range_test_step_size, "lr_range_test_step_size")
@@ -71,9 +78,23 @@ class LRRangeTest(_Schedule):
 class OneCycle(_Schedule):
     """Rates that go up and down once, then decay; the momentum goes the other way."""
 
-    def __init__(self, optimizer, cycle_min_lr, cycle_max_lr, decay_lr_rate=0.0, cycle_first_step_size=2000, cycle_second_step_size=None,
-                 cycle_first_stair_count=0, cycle_second_stair_count=None, decay_step_size=0, cycle_momentum=True, cycle_min_mom=0.8,
-                 cycle_max_mom=0.9, decay_mom_rate=0.0, last_batch_iteration=-1):
+    def __init__(
+        self,
+        optimizer,
+        cycle_min_lr,
+        cycle_max_lr,
+        decay_lr_rate=0.0,
+        cycle_first_step_size=2000,
+        cycle_second_step_size=None,
+        cycle_first_stair_count=0,
+        cycle_second_stair_count=None,
+        decay_step_size=0,
+        cycle_momentum=True,
+        cycle_min_mom=0.8,
+        cycle_max_mom=0.9,
+        decay_mom_rate=0.0,
+        last_batch_iteration=-1,
+    ):
         self._begin(optimizer, last_batch_iteration)
         first = float(cycle_first_step_size)
         second = first if cycle_second_step_size is None else float(cycle_second_step_size)
@@ -154,7 +175,9 @@ class _Warmup(_Schedule):
 class WarmupLR(_Warmup):
     """From the least to the largest rate, which stays."""
 
-    def __init__(self, optimizer, warmup_min_lr=0.0, warmup_max_lr=None, warmup_num_steps=1000, warmup_type="log", last_batch_iteration=-1):
+    def __init__(
+        self, optimizer, warmup_min_lr=0.0, warmup_max_lr=None, warmup_num_steps=1000, warmup_type="log", last_batch_iteration=-1
+    ):
         self._begin(optimizer, last_batch_iteration)
         self._begin_warmup(warmup_num_steps, warmup_type)
         if warmup_max_lr is None:
@@ -178,8 +201,16 @@ class WarmupLR(_Warmup):
 class WarmupDecayLR(WarmupLR):
     """The same, and then down to 0 by total_num_steps."""
 
-    def __init__(self, optimizer, total_num_steps, warmup_min_lr=0.0, warmup_max_lr=0.001, warmup_num_steps=1000, warmup_type="log",
-                 last_batch_iteration=-1):
+    def __init__(
+        self,
+        optimizer,
+        total_num_steps,
+        warmup_min_lr=0.0,
+        warmup_max_lr=0.001,
+        warmup_num_steps=1000,
+        warmup_type="log",
+        last_batch_iteration=-1,
+    ):
         super().__init__(optimizer, warmup_min_lr, warmup_max_lr, warmup_num_steps, warmup_type, last_batch_iteration)
         self.total_num_steps = total_num_steps
 
@@ -191,8 +222,16 @@ class WarmupDecayLR(WarmupLR):
 class WarmupCosineLR(_Warmup):
     """From a part of the optimizer's own rates up to them, and then down along a cosine."""
 
-    def __init__(self, optimizer, total_num_steps, warmup_min_ratio=0.0, warmup_num_steps=1000, cos_min_ratio=0.0001, warmup_type="log",
-                 last_batch_iteration=-1):
+    def __init__(
+        self,
+        optimizer,
+        total_num_steps,
+        warmup_min_ratio=0.0,
+        warmup_num_steps=1000,
+        cos_min_ratio=0.0001,
+        warmup_type="log",
+        last_batch_iteration=-1,
+    ):
         self._begin(optimizer, last_batch_iteration)
         self._begin_warmup(warmup_num_steps, warmup_type, total_num_steps)
         self.warmup_min_ratio, self.cos_min_ratio = warmup_min_ratio, cos_min_ratio

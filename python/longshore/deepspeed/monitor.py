@@ -45,6 +45,7 @@ class _Csv:
 class _TensorBoard:
     def __init__(self, said):
         from torch.utils.tensorboard import SummaryWriter
+
         self.writer = SummaryWriter(_directory(said, "./runs"))
 
     def write(self, values, samples):
@@ -59,6 +60,7 @@ class _TensorBoard:
 class _Wandb:
     def __init__(self, said):
         import wandb
+
         self.run = wandb.init(project=said.get("project") or "deepspeed", group=said.get("group"), entity=said.get("team"))
 
     def write(self, values, samples):

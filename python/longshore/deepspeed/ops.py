@@ -8,8 +8,20 @@ from ..errors import LongshoreError
 class DeepSpeedCPUAdam(torch.optim.AdamW):
     """Arguments as DeepSpeed's. adamw_mode=False: weight decay is added to the gradient, as Adam has it."""
 
-    def __init__(self, model_params, lr=1e-3, bias_correction=True, betas=(0.9, 0.999), eps=1e-8, weight_decay=0, amsgrad=False, adamw_mode=True,
-                 fp32_optimizer_states=True, adam_w_mode=None, set_grad_none=True):
+    def __init__(
+        self,
+        model_params,
+        lr=1e-3,
+        bias_correction=True,
+        betas=(0.9, 0.999),
+        eps=1e-8,
+        weight_decay=0,
+        amsgrad=False,
+        adamw_mode=True,
+        fp32_optimizer_states=True,
+        adam_w_mode=None,
+        set_grad_none=True,
+    ):
         if not bias_correction or amsgrad:
             raise LongshoreError("DeepSpeedCPUAdam: bias_correction=False and amsgrad=True are not to be had")
         super().__init__(model_params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)

@@ -28,6 +28,7 @@ _MODULES = {
 
 def _clone_tensors_for_torch_save(item, device="cpu"):
     import torch
+
     return torch.utils._pytree.tree_map(lambda t: t.detach().clone().to(device) if isinstance(t, torch.Tensor) else t, item)
 
 
@@ -77,6 +78,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 class _Distribution(importlib.metadata.Distribution):
     def read_text(self, filename):
         from . import __version__
+
         if filename in ("METADATA", "PKG-INFO"):
             return f"Metadata-Version: 2.1\nName: deepspeed\nVersion: {__version__}\nSummary: longshore.deepspeed stands in for it\n"
         return None

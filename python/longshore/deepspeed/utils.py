@@ -9,8 +9,17 @@ from ..resident import resident
 from .config import logger
 from .zero import set_z3_leaf_modules, unset_z3_leaf_modules
 
-__all__ = ["OnDevice", "log_dist", "logger", "safe_get_full_fp32_param", "safe_get_full_grad", "safe_get_full_optimizer_state",
-           "safe_set_full_fp32_param", "set_z3_leaf_modules", "unset_z3_leaf_modules"]
+__all__ = [
+    "OnDevice",
+    "log_dist",
+    "logger",
+    "safe_get_full_fp32_param",
+    "safe_get_full_grad",
+    "safe_get_full_optimizer_state",
+    "safe_set_full_fp32_param",
+    "set_z3_leaf_modules",
+    "unset_z3_leaf_modules",
+]
 
 
 def log_dist(message, ranks=None, level=20):
@@ -27,7 +36,7 @@ def safe_get_full_fp32_param(param):
     handle.streams.engine().settle()
     masters = state.masters(number)
     at = state.layout.offsets[number][handle.index]
-    return masters.view(torch.float32)[at:at + param.numel()].clone().view(param.shape)
+    return masters.view(torch.float32)[at : at + param.numel()].clone().view(param.shape)
 
 
 def safe_get_full_grad(param):

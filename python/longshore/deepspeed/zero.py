@@ -32,8 +32,20 @@ class Init:
 
     _depth = 0
 
-    def __init__(self, module=None, data_parallel_group=None, mem_efficient_linear=True, remote_device=None, pin_memory=False,
-                 config_dict_or_path=None, config=None, enabled=True, dtype=None, mpu=None, **kwargs):
+    def __init__(
+        self,
+        module=None,
+        data_parallel_group=None,
+        mem_efficient_linear=True,
+        remote_device=None,
+        pin_memory=False,
+        config_dict_or_path=None,
+        config=None,
+        enabled=True,
+        dtype=None,
+        mpu=None,
+        **kwargs,
+    ):
         said = config_dict_or_path if config_dict_or_path is not None else config
         self.config = load(said) if said is not None else {}
         self.enabled = enabled
