@@ -204,7 +204,7 @@ def _engine(model, state, how, groups, chosen):
     named = dict(model.named_parameters(remove_duplicate=False))
     was = {id(p): name for name, p in named.items()}
     if chosen.pool_bytes:
-        streams.activations = Activations(state.fleet, how["activations"], chosen.pool_bytes, state.scratch_bytes)
+        streams.make_activations = lambda state: Activations(state.fleet, how["activations"], chosen.pool_bytes, state.scratch_bytes)
     streams.bind(model)
     now = dict(model.named_parameters(remove_duplicate=False))
     for group in groups:  # parameters of the meta device were replaced

@@ -86,7 +86,8 @@ class Streams:
         self.bases = [s.base for s in self.by_address]
         self.saving = threading.local()
         self.gate = None  # of micro-batches that take turns
-        self.activations = None  # where what is saved goes, but for parameters
+        self.make_activations = None  # of the state that is open: where what is saved goes, but for parameters
+        self.activations = None
 
     def open(self, state):
         """From here on parameters come from the fleet, at its committed step."""
@@ -114,6 +115,8 @@ class Streams:
         native.call(lib.shore_pages_open, state.fleet, options, out)
         self.pages = ffi.gc(out[0], lib.shore_pages_close)
         self.state = state
+        if self.make_activations is not None:
+            self.activations = self.make_activations(state)
         lib.shore_pages_set_step(self.pages, state.step)
 
     # ---- the model's parameters
@@ -132,7 +135,8 @@ class Streams:
                 p = module._parameters[name]
                 view = self._view(streamed, index)
                 if p.device != view.device or p.dtype != view.dtype:
-                    new = nn.Parameter(view, requires_grad=p.requires_grad)
+                    new = nn.Parameter(torch.empty(0, dtype=self.compute), requires_grad=p.requires_grad)
+                    new.data = view  # which keeps a count of changes of its own, as a view of the memory does not
                     for full in tensor.names:
                         module, name = owners[full]
                         module._parameters[name] = new
@@ -313,6 +317,7 @@ class Streams:
                 p.__class__ = Absent
         if self.activations is not None:
             self.activations.end()
+            self.activations = None
         self.state = None
         pages, self.pages = self.pages, None
         ffi.release(pages)
@@ -422,6 +427,8 @@ class Streams:
         if type(packed) is Stayed:
             return packed.value()
         if type(packed) is Saved:
+            if self.activations is None:
+                raise LongshoreError("backward: the engine of this graph is closed, and so are the drives that its activations went to")
             return self.activations.unpack(packed)
         streamed, at, dtype, shape, stride = packed
         if not streamed.present:
