@@ -44,7 +44,7 @@ static int place_named(const struct shore__run *run, const struct shore__move *m
 static int move_drive(struct shore__run *run, const char *word, struct shore_diag *diag) {
     struct shore__addresses *drives = &run->settings.drives;
     struct shore__move move = shore__move_split(run, word);
-    struct shore__address *now;
+    struct shore__address *now = NULL;
     char shown[256];
     shore__escape(word, strlen(word), shown, sizeof shown);
     if (!move.to) return shore__fail(diag, SHORE_EUSAGE, "--drive %s: with --resume it is OLD=NEW", shown);

@@ -72,7 +72,7 @@ int shore_run_create(const char *path, const struct shore_layout *layout, const 
                      uint32_t nshapes, const struct shore_run_making *how, struct shore_run **out,
                      struct shore_diag *diag) {
     struct shore_run_making making;
-    struct shore_fleet_options options;
+    struct shore_fleet_options options = {0};
     int rc = shore__sized_in(&making, sizeof making, how, "shore_run_making", diag);
     if (rc == 0 && !making.fleet) rc = shore__fail(diag, -EINVAL, "the options of the fleet are missing");
     if (rc == 0) rc = shore__sized_in(&options, sizeof options, making.fleet, "shore_fleet_options", diag);
