@@ -321,7 +321,7 @@ class Engine:
         try:
             self.flush()
             self.state.settle()
-        except BaseException:
+        except LongshoreError:
             self._unmake()
             raise
 
@@ -397,6 +397,9 @@ class Engine:
         self.settle()
         self._settle_updates()
         changed = {streamed.number for streamed in blocks}
+        for p, handle in (pair for streamed in blocks for pair in streamed.parameters):
+            if not bool(torch.isfinite(p.detach()).all()):
+                raise NotFiniteError(f"{handle.name}: holds a value that is not finite, and was not written back")
         for streamed in blocks:
             whole = self.state.masters(streamed.number)
             master = whole.view(torch.float32)
@@ -404,8 +407,6 @@ class Engine:
                 at = self.layout.offsets[streamed.number][handle.index]
                 before = master[at:at + p.numel()]
                 now = p.detach().reshape(-1)
-                if not bool(torch.isfinite(now).all()):
-                    raise NotFiniteError(f"{handle.name}: holds a value that is not finite, and was not written back")
                 # what still reads the same keeps the master's lower half
                 fetched = before.to(self.streams.storage).to(now.dtype)
                 before.copy_(torch.where(fetched == now, before, now.float()))

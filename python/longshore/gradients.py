@@ -15,7 +15,7 @@ from .state import Buffer
 class BlockGradients:
     """Of one block: by the index of its tensors."""
 
-    __slots__ = ("held", "spilled", "had", "sums_of", "update", "fired")
+    __slots__ = ("held", "spilled", "had", "sums_of", "fired")
 
     def __init__(self):
         self.clear()
@@ -25,7 +25,6 @@ class BlockGradients:
         self.spilled = None  # the request that puts it aside, or True
         self.had = set()  # tensors that got a gradient in this step
         self.sums_of = False  # its sum of squares is known
-        self.update = None  # a speculative update of the present attempt
         self.fired = {}  # how often each came in this pass
 
 
@@ -40,7 +39,7 @@ class Gradients:
         self.clip = ffi.new("struct shore_clip *")
         self.passes = 1  # backward passes that run together
         self.on_complete = None  # called with the number of a block whose gradients are all there
-        self._leaving = []  # spills under way: (wait, bytes)
+        self._leaving = []  # spills under way: (block, bytes)
         self._buffer = None
         self.scratch_sums = ffi.new("double[]", state.layout.c.segments)
 

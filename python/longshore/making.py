@@ -15,9 +15,9 @@ from . import native, position
 from .activations import KINDS, Activations
 from .engine import Engine
 from .errors import BudgetError, LongshoreError
-from .native import ffi, lib
+from .native import lib
 from .spool import spooling
-from .state import MOMENTS, OPTIMIZERS, Layout, State
+from .state import MOMENTS, OPTIMIZERS, Layout, State, fleet_options
 from .streaming import STAGINGS, Streams, memory_bytes
 
 _DTYPE_OF = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -89,11 +89,7 @@ def plan(layout, drives, memory, *, compute, storage, optimizer, moments, activa
     """A budget (bytes; None: half of the machine's memory) to what is kept. Raises BudgetError with the minimum.
 
     activations: as wrap() takes it. room: bytes for them on the drives; None: four times the budget, at most ROOM_BYTES."""
-    count = len(drives)
-    paths = [ffi.new("char[]", native.path_bytes(d)) for d in drives]
-    array = ffi.new("char *[]", paths)
-    options = native.new("struct shore_fleet_options", drives=array, ndrives=count, optimizer=OPTIMIZERS[optimizer],
-                         moments=MOMENTS[moments], fp32_params=storage == torch.float32, spill=True)
+    options, named = fleet_options(drives, optimizer, moments, storage == torch.float32)
     least_rings = lib.shore_fleet_memory_least_bytes(layout.c, options)
     best_rings = lib.shore_fleet_memory_bytes(layout.c, options)
     largest = max(layout.elems(b) for b in range(len(layout.blocks)))
@@ -338,6 +334,11 @@ def resume(run, model=None, *, memory=None):
         budget = native.size(memory) if memory is not None else state.memory_bytes or None
         chosen = plan(state.layout, state.drives, budget, compute=_DTYPE_OF[how["compute"]], storage=_DTYPE_OF[how["storage"]],
                       optimizer=how["optimizer"], moments=how["moments"], activations=how.get("activations", "memory"))
+        if chosen.ring_bytes:  # less than the drives take by themselves: what is to be kept is only known from the open run
+            layout = state.layout
+            state.close()
+            state = State.open(run, ring_bytes=chosen.ring_bytes)
+            state.layout.continue_as(layout, run)
         engine = _engine(model, state, how, given, chosen)
         engine.streams.open(state)
         position.restore(engine, position.unpack(state.blob()))

@@ -104,6 +104,15 @@ class Buffer:
         return out if elems is None else out[:elems]
 
 
+def fleet_options(drives, optimizer, moments, fp32, **more):
+    """struct shore_fleet_options of a run of ours, and what it points to. fp32: parameters are fetched as fp32."""
+    paths = [ffi.new("char[]", native.path_bytes(d)) for d in drives]
+    array = ffi.new("char *[]", paths)
+    options = native.new("struct shore_fleet_options", drives=array, ndrives=len(paths), optimizer=OPTIMIZERS[optimizer],
+                         moments=MOMENTS[moments], fp32_params=fp32, spill=True, **more)
+    return options, (paths, array)
+
+
 class State:
     """A run that is open: its fleet, and the step that is committed."""
 
@@ -121,12 +130,8 @@ class State:
     def create(cls, path, layout, drives, program, *, optimizer, moments, fp32, ring_bytes, memory, overwrite=False, momentum=False,
                scratch_bytes=0):
         """Begins a run; init_block() for all blocks and seal() follow."""
-        paths = [ffi.new("char[]", native.path_bytes(d)) for d in drives]
-        array = ffi.new("char *[]", paths)
-        fleet = native.new(
-            "struct shore_fleet_options", drives=array, ndrives=len(paths), optimizer=OPTIMIZERS[optimizer], moments=MOMENTS[moments],
-            fp32_params=fp32, ring_bytes=ring_bytes, spill=True, overwrite=overwrite, with_momentum=momentum, scratch_bytes=scratch_bytes,
-        )
+        fleet, named = fleet_options(drives, optimizer, moments, fp32, ring_bytes=ring_bytes, overwrite=overwrite, with_momentum=momentum,
+                                     scratch_bytes=scratch_bytes)
         text = ffi.new("char[]", json.dumps(program).encode())
         making = native.new("struct shore_run_making", fleet=fleet, program=text, memory_bytes=memory)
         out = ffi.new("struct shore_run **")
@@ -181,9 +186,9 @@ class State:
 
     # ---- the initial state
 
-    def init_block(self, block, value, segment=0):
-        """value: fp32, canonical, whole segments."""
-        native.call(lib.shore_fleet_init_block, self.fleet, block, segment, value.numel() // native.SEGMENT,
+    def init_block(self, block, value):
+        """value: fp32, canonical, the whole block."""
+        native.call(lib.shore_fleet_init_block, self.fleet, block, 0, value.numel() // native.SEGMENT,
                     ffi.cast("float *", value.data_ptr()), ffi.NULL, ffi.NULL)
 
     def seal(self):
@@ -191,9 +196,9 @@ class State:
 
     # ---- a step
 
-    def fetch(self, block, kind, pointer, segment=0, count=None, step=None):
+    def fetch(self, block, kind, pointer, segment=0, count=None):
         count = self.layout.segments[block] - segment if count is None else count
-        return Wait(lib.shore_fleet_fetch, self.fleet, self.step if step is None else step, block, segment, count, kind, pointer,
+        return Wait(lib.shore_fleet_fetch, self.fleet, self.step, block, segment, count, kind, pointer,
                     what=f"the parameters of {self.layout.blocks[block].name} cannot be fetched")
 
     def gather(self, block, gradients):
@@ -265,9 +270,14 @@ class State:
 
     def settle(self):
         """Waits until what was committed is durable."""
-        if self.pending:
-            self.pending = False
+        if not self.pending:
+            return
+        try:
             native.call(lib.shore_run_commit_wait, self.run)
+        except LongshoreError:
+            self.pending = False
+            raise
+        self.pending = False  # not if a signal came while it waited: whoever asks next learns how it ended
 
     def ledger(self):
         """Counters since open: struct shore_ledger."""

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import longshore
+from longshore import making
 from models import Cnn, gpt2, tokens
 from test_loop import engine_for
 
@@ -101,3 +102,19 @@ def test_a_second_engine_is_refused(tmp_path, seed):
     with engine_for(gpt2(), tmp_path):
         with pytest.raises(longshore.BusyError, match="works on this run"):
             longshore.resume(tmp_path / "run")
+
+
+def test_the_budget_holds_when_resumed(tmp_path, seed, monkeypatch):
+    """With the least memory, the drives take their least rings, too."""
+    opened = []
+    before = making.State.open.__func__
+    monkeypatch.setattr(making.State, "open", classmethod(lambda cls, run, **how: opened.append(how) or before(cls, run, **how)))
+    with pytest.raises(longshore.BudgetError) as least:
+        longshore.wrap(gpt2(), run=tmp_path / "none", memory="1MiB")
+    with engine_for(gpt2(), tmp_path, memory=str(least.value).rsplit("minimum ", 1)[1]) as engine:
+        engine.backward(engine(**tokens(1)[0]).loss)
+        engine.step()
+        digest = engine.digest()
+    with longshore.resume(tmp_path / "run") as engine:
+        assert engine.digest() == digest
+    assert opened[-1]["ring_bytes"] > 0
