@@ -97,7 +97,7 @@ static size_t carve(struct scratch *t, char *base, size_t keys, size_t head_dim,
     memset(t, 0, sizeof *t);
 #define TAKE(field, elems)                                                                    \
     do {                                                                                      \
-        t->field = (void *)(base + at);                                                       \
+        if (base) t->field = (void *)(base + at);                                             \
         at += up_to((elems) * sizeof *t->field, 64) + 64; /* staggered over the cache sets */ \
     } while (0)
     TAKE(row, 2 * BLOCK);

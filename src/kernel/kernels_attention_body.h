@@ -146,7 +146,7 @@ INLINE size_t carve(struct scratch *s, float *base, size_t keys, size_t head_dim
     size_t wide = up_to(head_dim, NR), all = up_to(keys, BLOCK), at = 0;
 #define TAKE(field, floats)                             \
     do {                                                \
-        s->field = base + at;                           \
+        if (base) s->field = base + at;                 \
         at += up_to((floats), 16) + 16; /* staggered */ \
     } while (0)
     TAKE(keys_t, all * head_dim);

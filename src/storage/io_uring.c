@@ -110,13 +110,13 @@ static int send_slot(struct uring *u, unsigned slot, uint32_t most_bytes) {
     const struct transfer *t = &u->slots[slot];
     const struct shore__io_op *op = t->op;
     int fd = u->fixed_file ? 0 : u->fd;
-    char *at = (char *)op->buffer + t->moved;
     uint64_t offset = op->offset + t->moved;
     uint32_t bytes = op->bytes - t->moved;
     if (bytes > most_bytes) bytes = most_bytes;
     if (op->kind == SHORE__IO_FLUSH) {
         io_uring_prep_fsync(sqe, fd, IORING_FSYNC_DATASYNC);
     } else {
+        char *at = (char *)op->buffer + t->moved;
         int index = registered_index(u, at, bytes);
         if (op->kind == SHORE__IO_READ && index >= 0)
             io_uring_prep_read_fixed(sqe, fd, at, bytes, offset, index);

@@ -139,7 +139,8 @@ static int hand_out(struct shore__encoders *x, const struct job *j, struct shore
         if (p->begins) rc = s->on_document(s->ctx, p->source, p->line, diag);
         if (rc == 0 && j->rc && i == j->failed)
             return s->on_failure(s->ctx, p->source, p->line, j->rc, j->why.text, diag);
-        if (rc == 0) rc = s->on_ids(s->ctx, p->source, p->line, j->ids.ids + at, p->ids_end - at, diag);
+        if (rc == 0 && p->ids_end > at)
+            rc = s->on_ids(s->ctx, p->source, p->line, j->ids.ids + at, p->ids_end - at, diag);
         at = p->ids_end;
     }
     return rc;

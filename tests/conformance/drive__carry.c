@@ -53,7 +53,7 @@ static int ask_run(struct bench *b, uint32_t block, uint32_t segment, uint32_t c
                                   .block = block,
                                   .segment = segment,
                                   .count = count,
-                                  .gradient = gradient + (size_t)segment * SHORE_SEGMENT_ELEMS,
+                                  .gradient = gradient ? gradient + (size_t)segment * SHORE_SEGMENT_ELEMS : NULL,
                                   .coefficient = 1,
                                   .groups = groups,
                                   .ngroups = GROUPS};
