@@ -105,6 +105,12 @@ int shore_pages_get(struct shore_pages *pages, uint32_t page, const void **out, 
 /* Ends one use of a page, if it is in use. It stays there until its buffer is taken. */
 void shore_pages_release(struct shore_pages *pages, uint32_t page);
 
+/* Takes a page out in fp32: waits for it as get does, widens it to out, and forgets it, so that the next get or take
+ * fetches it again. For programs that compute in fp32 with what drives keep in bf16, in one piece of memory: out may be
+ * that in which the page lies, if it lies at its end (its upper half). Units: out has 4 * SHORE_SEGMENT_ELEMS bytes a
+ * segment. Errors: -EBUSY (it is in use), those of shore_pages_get(). */
+int shore_pages_take(struct shore_pages *pages, uint32_t page, float *out, struct shore_diag *diag);
+
 /* Submits the update of a page, or of a part of it: segments within its range, towards base_step + 1. A page that stays
  * is left with the new parameters, if the fleet hands them back in the form of the pages (fp32_params) and all of the
  * page was updated; or, where it was there at base_step, is right by now, because the rest was carried. Any other page

@@ -1,9 +1,11 @@
 /* Pages are fetched, used and released. */
 #include <assert.h>
 #include <errno.h>
+#include <string.h>
 
 #include "base/diag.h"
 #include "base/units.h"
+#include "number/bf16.h"
 #include "stream/pages_impl.h"
 
 void shore_pages_set_step(struct shore_pages *p, uint64_t step) {
@@ -141,4 +143,32 @@ int shore_pages_get(struct shore_pages *p, uint32_t number, const void **out, st
 
 void shore_pages_release(struct shore_pages *p, uint32_t number) {
     if (number < p->npages && p->pages[number].users) p->pages[number].users--;
+}
+
+/* Upwards, through a copy of what comes next: out may begin below `in` and reach its end. */
+static void widen(float *out, const uint16_t *in, size_t elems) {
+    enum { CHUNK = 4096 };
+    uint16_t chunk[CHUNK];
+    for (size_t at = 0, n; at < elems; at += n) {
+        n = elems - at < CHUNK ? elems - at : CHUNK;
+        memcpy(chunk, in + at, n * sizeof *chunk);
+        shore__f32_from_bf16(out + at, chunk, n);
+    }
+}
+
+int shore_pages_take(struct shore_pages *p, uint32_t number, float *out, struct shore_diag *diag) {
+    const void *at;
+    if (number < p->npages && p->pages[number].users)
+        return shore__fail(diag, -EBUSY, "page %u is in use, and cannot be taken", number);
+    int rc = shore_pages_get(p, number, &at, diag);
+    if (rc) return rc;
+    struct page *page = &p->pages[number];
+    size_t elems = (size_t)page->count * SHORE_SEGMENT_ELEMS;
+    page->users--;
+    if (p->kind == SHORE_FETCH_MASTER)
+        memmove(out, at, elems * sizeof *out);
+    else if (elems)
+        widen(out, at, elems);
+    page->step = SHORE__NO_STEP;
+    return 0;
 }

@@ -18,6 +18,26 @@ static void want(struct world *w, uint32_t number) {
     shore_pages_release(w->pages, number);
 }
 
+/* In fp32: into memory of one's own, or into that at whose end the page lies. */
+static void take(struct world *w, uint32_t number) {
+    const struct expected *page = &w->page[number];
+    if (!can_be_asked_for(w, page)) return;
+    uint32_t count = page->range.count;
+    float *own = aligned_alloc(4096, fp32_bytes(count + 1)), *out = w->memory[number] ? w->memory[number] : own;
+    int rc = shore_pages_take(w->pages, number, out, &w->diag);
+    if (page->uses)
+        assert_int_equal(rc, -EBUSY);
+    else if (!may_be(w, page, rc))
+        fail_msg("page %u: %d (%s)", number, rc, w->diag.text);
+    for (uint32_t s = 0; !rc && s < count; s++) {
+        uint32_t value = (w->step > w->base ? w->next : w->value)[page->range.block][page->range.segment + s];
+        for (size_t i = 0; i < SHORE_SEGMENT_ELEMS; i++)
+            if (out[s * (size_t)SHORE_SEGMENT_ELEMS + i] != element(value, page->range.segment + s, i))
+                fail_msg("page %u, segment %u, element %zu: taken is another value", number, s, i);
+    }
+    free(own);
+}
+
 static void count_completion(void *ctx, int rc, const struct shore_diag *diag) {
     struct world *w = ctx;
     assert_true(rc == 0 || rc == SHORE_EDISCARDED);
@@ -177,8 +197,10 @@ static void one(struct world *w) {
         want(w, number);
     else if (what < 50)
         get(w, number);
-    else if (what < 70)
+    else if (what < 68)
         release(w, number);
+    else if (what < 70)
+        take(w, number);
     else if (what < 80)
         update(w, number);
     else if (what < 88)

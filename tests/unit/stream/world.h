@@ -50,7 +50,7 @@ struct world {
     enum shore_fetch_kind kind;
     uint32_t npages, nbuffers[POOLS];
     struct expected page[PAGES_MOST];
-    void *memory[PAGES_MOST]; /* given to pages that stay, or NULL */
+    float *memory[PAGES_MOST]; /* in fp32, at whose end pages lie that stay, or NULL */
     void *loan[LOANS];
     uint64_t step, base; /* that is asked for; committed */
     uint32_t value[BLOCKS][SEGMENTS_MOST], next[BLOCKS][SEGMENTS_MOST];
@@ -73,6 +73,9 @@ static inline size_t elem_bytes(const struct world *w) {
 static inline size_t bytes_of(const struct world *w, uint32_t segments) {
     return (size_t)segments * SHORE_SEGMENT_ELEMS * elem_bytes(w);
 }
+static inline size_t fp32_bytes(uint32_t segments) {
+    return (size_t)segments * SHORE_SEGMENT_ELEMS * sizeof(float);
+}
 static inline float element(uint32_t value, uint32_t segment, size_t i) {
     return (float)(value + (i + segment) % 13);
 }
@@ -94,8 +97,10 @@ static inline void random_ranges(struct world *w) {
         struct shore_pages_range *r = &w->page[i].range;
         r->pool = pick(0, 2) ? pick(0, POOLS - 1) : SHORE_PAGES_STAYS;
         if (r->pool != SHORE_PAGES_STAYS || !r->count || pick(0, 1)) continue;
-        assert_ok(w, shore_buffer_alloc(bytes_of(w, r->count), 0, &w->memory[i], &w->diag));
-        r->memory = w->memory[i];
+        void *memory;
+        assert_ok(w, shore_buffer_alloc(fp32_bytes(r->count), 0, &memory, &w->diag));
+        r->memory = (char *)memory + fp32_bytes(r->count) - bytes_of(w, r->count);
+        w->memory[i] = memory;
     }
 }
 
@@ -176,7 +181,7 @@ static inline void close_world(struct world *w) {
     forget_gradients(w);
     shore_arena_close(w->arena);
     for (uint32_t i = 0; i < w->npages; i++)
-        shore_buffer_free(w->memory[i], bytes_of(w, w->page[i].range.count));
+        shore_buffer_free(w->memory[i], fp32_bytes(w->page[i].range.count));
     for (int i = 0; i < LOANS; i++)
         shore_buffer_free(w->loan[i], bytes_of(w, SEGMENTS_MOST));
     shore_layout_free(w->layout);
