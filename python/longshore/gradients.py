@@ -8,8 +8,8 @@ attempt is discarded and everything is updated again with the right coefficient.
 
 import torch
 
-from .native import ffi, lib
-from .state import Buffer
+from .native import SEGMENT, ffi, lib
+from .state import PIECE, Buffer
 
 
 class BlockGradients:
@@ -121,19 +121,21 @@ class Gradients:
     def _bring(self, number):
         """Adds what lies on the drives to what is held, which becomes fp32."""
         layout, block = self.state.layout, self.blocks[number]
-        largest = max(layout.elems(b) for b in range(len(self.blocks)))
-        if self._buffer is None:
-            self._buffer = Buffer(largest * 4)
-        self.state.fetch(number, lib.SHORE_FETCH_SPILLED, self._buffer.pointer).result()
-        values = self._buffer.view(torch.float32)
+        alone = block.had - block.held.keys()
         for index in block.had:
-            at, shape = layout.offsets[number][index], layout.blocks[number].tensors[index].shape
-            n = layout.blocks[number].tensors[index].elems
-            before = values[at:at + n].view(shape)
             g = block.held.get(index)
             self.held_bytes -= g.nbytes if g is not None else 0
-            block.held[index] = before.clone() if g is None else before + g
+            block.held[index] = torch.empty(layout.blocks[number].tensors[index].shape) if g is None else g.float()
             self.held_bytes += block.held[index].nbytes
+        if self._buffer is None:
+            self._buffer = Buffer(PIECE * SEGMENT * 4)
+        values = self._buffer.view(torch.float32)
+        for segment, count, inside in layout.pieces(number):
+            self.state.fetch(number, lib.SHORE_FETCH_SPILLED, self._buffer.pointer, segment, count).result()
+            for index, at, first, last in inside:
+                if index in block.had:
+                    sum, before = block.held[index].view(-1)[first:last], values[at:at + last - first]
+                    sum.copy_(before) if index in alone else sum.add_(before)
         block.spilled = None
 
     # ---- what the step needs

@@ -18,7 +18,7 @@ from .errors import BudgetError, LongshoreError
 from .native import lib
 from .spool import spooling
 from .state import MOMENTS, OPTIMIZERS, Layout, State, fleet_options
-from .streaming import STAGINGS, Streams, memory_bytes
+from .streaming import Streams, memory_bytes
 
 _DTYPE_OF = {"fp32": torch.float32, "bf16": torch.bfloat16}
 _NAME_OF = {v: k for k, v in _DTYPE_OF.items()}
@@ -95,12 +95,11 @@ def plan(layout, drives, memory, *, compute, storage, optimizer, moments, activa
     largest = max(layout.elems(b) for b in range(len(layout.blocks)))
     trained = sum(layout.elems(b) for b, block in enumerate(layout.blocks) if block.trains)
     layers = sum(1 for block in layout.blocks if block.layer)
-    staging = STAGINGS * largest * storage.itemsize if storage != compute else 0
-    block = 2 * largest * 4  # gradients of one that autograd makes, and of one that goes
+    block = largest * 4  # gradients of one that goes; that which autograd makes is PyTorch's
     pool = POOL_BYTES[0] if activations != "memory" else 0
 
     def total(rings, slots, gradients):
-        return staging + block + pool + rings + memory_bytes(layout, compute, slots) + gradients
+        return block + pool + rings + memory_bytes(layout, compute, slots) + gradients
 
     minimum = total(least_rings, 1, 0)
     if memory is None:
@@ -214,15 +213,16 @@ def _fill(state, model, spool):
     layout = state.layout
     with torch.no_grad():
         for b, block in enumerate(layout.blocks):
-            value = torch.zeros(layout.elems(b))
-            for t, tensor in enumerate(block.tensors):
-                p, at = parameters[tensor.name], layout.offsets[b][t]
-                value[at:at + tensor.elems] = p.detach().reshape(-1)
-                if not bool(torch.isfinite(value[at:at + tensor.elems]).all()):
-                    raise LongshoreError(f"{tensor.name}: holds a value that is not finite")
-            state.init_block(b, value)
-            if spool is not None:
-                spool.relieve(value.nbytes)
+            values = [parameters[tensor.name].detach().reshape(-1) for tensor in block.tensors]
+            for segment, count, inside in layout.pieces(b):
+                piece = torch.zeros(count * native.SEGMENT)
+                for t, at, first, last in inside:
+                    piece[at:at + last - first] = values[t][first:last]
+                    if not bool(torch.isfinite(piece[at:at + last - first]).all()):
+                        raise LongshoreError(f"{block.tensors[t].name}: holds a value that is not finite")
+                state.init_block(b, segment, piece)
+                if spool is not None:
+                    spool.relieve(piece.nbytes)
 
 
 def _check_model(model):

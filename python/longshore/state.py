@@ -16,6 +16,9 @@ OPTIMIZERS = {"adamw": lib.SHORE_ADAMW, "adam": lib.SHORE_ADAM, "sgd": lib.SHORE
 MOMENTS = {"fp32": lib.SHORE_MOMENTS_FP32, "8bit": lib.SHORE_MOMENTS_8BIT}
 
 
+PIECE = max(1, (16 << 20) // (4 * native.SEGMENT))  # segments that are read or written together: 16 MiB of fp32
+
+
 class Layout:
     """Where the tensors of the blocks lie. Each tensor is a parameter group of its own within its block, so that what is
     done to it is decided step by step."""
@@ -29,6 +32,20 @@ class Layout:
 
     def elems(self, block):
         return self.segments[block] * native.SEGMENT
+
+    def pieces(self, block):
+        """A block in pieces of at most PIECE segments: (first segment, segments, tensors in it), of which each tensor is
+        (index, its first element in the piece, its first element and last + 1 of the tensor itself)."""
+        for first in range(0, self.segments[block], PIECE):
+            count = min(PIECE, self.segments[block] - first)
+            begin, end = first * native.SEGMENT, (first + count) * native.SEGMENT
+            inside = []
+            for t, tensor in enumerate(self.blocks[block].tensors):
+                at = self.offsets[block][t]
+                a, b = max(at, begin), min(at + tensor.elems, end)
+                if a < b:
+                    inside.append((t, a - begin, a - at, b - at))
+            yield first, count, inside
 
     def continue_as(self, other, run):
         """Takes what is known of another layout's blocks, which must be the same ones. run: for what is said."""
@@ -186,9 +203,9 @@ class State:
 
     # ---- the initial state
 
-    def init_block(self, block, value):
-        """value: fp32, canonical, the whole block."""
-        native.call(lib.shore_fleet_init_block, self.fleet, block, 0, value.numel() // native.SEGMENT,
+    def init_block(self, block, segment, value):
+        """value: fp32, canonical, whole segments from `segment` on."""
+        native.call(lib.shore_fleet_init_block, self.fleet, block, segment, value.numel() // native.SEGMENT,
                     ffi.cast("float *", value.data_ptr()), ffi.NULL, ffi.NULL)
 
     def seal(self):

@@ -4,8 +4,8 @@ A block of repeated layers lies in slot `number modulo slots`, always the same o
 parameter is at the same address in backward. Hooks of modules fetch; what autograd saves of a parameter is kept as its
 place and looked up again, so that it is the value itself, whoever had the slot in between.
 
-Where parameters are stored in another dtype than they are computed with, they are fetched into a staging buffer, and
-converted into the slot.
+Where parameters are computed with in float32 and stored in bf16, they are fetched into the upper half of their slot, and
+widened within it.
 """
 
 import bisect
@@ -25,7 +25,6 @@ from .native import SEGMENT, ffi, lib
 from .state import Buffer
 
 FETCH = {torch.float32: lib.SHORE_FETCH_MASTER, torch.bfloat16: lib.SHORE_FETCH_BF16}
-STAGINGS = 2
 
 
 class Handle:
@@ -54,14 +53,14 @@ class Streamed:
         self.parameters = []  # (parameter, handle)
         self.present = False  # its parameters may be computed with
         self.pins = 0  # forward passes that are in it
-        self.step = -1  # whose parameters a slot that is converted into holds
+        self.step = -1  # whose parameters the slot holds, where they are widened
 
 
 class Streams:
     def __init__(self, layout, compute, storage, slots):
         """compute: dtype of the parameters as modules see them; storage: as they are fetched. slots: for repeated layers."""
         self.layout, self.compute, self.storage = layout, compute, storage
-        self.converts = storage != compute
+        self.widens = storage != compute
         self.state = self.pages = None  # until it is sealed
         self.lock = threading.RLock()
         layers = [b for b, block in enumerate(layout.blocks) if block.layer]
@@ -92,25 +91,19 @@ class Streams:
     def open(self, state):
         """From here on parameters come from the fleet, at its committed step."""
         ranges = ffi.new("struct shore_pages_range[]", len(self.blocks))
-        address = {id(slot): ffi.cast("void *", self.base + slot.base) for slot in self.by_address}
+        address = {id(slot): ffi.cast("void *", self.base + slot.base + (slot.nbytes // 2 if self.widens else 0)) for slot in self.by_address}
         for r, streamed in zip(ranges, self.blocks):
             r.block, r.count = streamed.number, self.layout.segments[streamed.number]
-            if self.converts:
-                r.pool = 0
-            elif streamed.stays:
+            if streamed.stays:
                 r.pool, r.memory = lib.SHORE_PAGES_STAYS, address[id(streamed.slot)]
             else:
                 r.pool = self.pool.index(streamed.slot)
-        if self.converts:
-            pools = ffi.new("struct shore_pages_pool[]", 1)
-            pools[0].nbuffers = STAGINGS
-        else:
-            pools = ffi.new("struct shore_pages_pool[]", max(len(self.pool), 1))
-            buffers = [ffi.new("void *[]", [address[id(slot)]]) for slot in self.pool]
-            for pool, buffer in zip(pools, buffers):
-                pool.nbuffers, pool.buffers = 1, buffer
+        pools = ffi.new("struct shore_pages_pool[]", max(len(self.pool), 1))
+        buffers = [ffi.new("void *[]", [address[id(slot)]]) for slot in self.pool]
+        for pool, buffer in zip(pools, buffers):
+            pool.nbuffers, pool.buffers = 1, buffer
         options = native.new("struct shore_pages_options", ranges=ranges, nranges=len(self.blocks), pools=pools, kind=FETCH[self.storage],
-                             npools=1 if self.converts else len(self.pool) if any(not s.stays for s in self.blocks) else 0)
+                             npools=len(self.pool) if any(not s.stays for s in self.blocks) else 0)
         out = ffi.new("struct shore_pages **")
         native.call(lib.shore_pages_open, state.fleet, options, out)
         self.pages = ffi.gc(out[0], lib.shore_pages_close)
@@ -166,7 +159,7 @@ class Streams:
         if not streamed.present:
             return
         streamed.present = False
-        if not self.converts:
+        if not self.widens:
             lib.shore_pages_release(self.pages, streamed.number)
         changed = [h for p, h in streamed.parameters if p._version != h.version or p.data_ptr() != h.view.data_ptr()]
         for p, handle in streamed.parameters:
@@ -189,14 +182,16 @@ class Streams:
 
     # ---- coming and going
 
-    def _get(self, number):
-        out = ffi.new("const void **")
+    def _bring(self, streamed):
         try:
-            native.call(lib.shore_pages_get, self.pages, number, out)
+            if self.widens:
+                native.call(lib.shore_pages_take, self.pages, streamed.number, ffi.cast("float *", self.base + streamed.slot.base))
+                streamed.step = self.state.step
+            else:
+                native.call(lib.shore_pages_get, self.pages, streamed.number, ffi.new("const void **"))
         except LongshoreError:
             self.engine().settle()  # says it if the step cannot be committed whose update this page waits for
             raise
-        return out[0]
 
     def ensure(self, streamed):
         """Brings a block: on return its parameters may be computed with."""
@@ -209,25 +204,10 @@ class Streams:
             if old is not None and old is not streamed:
                 self.hide(old)
                 old.step = -1
-            if self.converts:
-                if streamed.step != self.state.step:
-                    streamed.step = -1
-                    self._convert(streamed)
-            else:
-                self._get(streamed.number)
+            if not self.widens or streamed.step != self.state.step:
+                streamed.step = -1
+                self._bring(streamed)
             self._show(streamed)
-
-    def _convert(self, streamed):
-        n = self.layout.elems(streamed.number)
-        page = self._get(streamed.number)
-        try:
-            source = torch.frombuffer(ffi.buffer(page, n * self.storage.itemsize), dtype=self.storage)
-            first = streamed.slot.base
-            with torch.no_grad():
-                self.memory.bytes[first:first + n * self.compute.itemsize].view(self.compute).copy_(source)
-            streamed.step = self.state.step
-        finally:
-            lib.shore_pages_release(self.pages, streamed.number)
 
     def want(self, number):
         """Begins to fetch a block, where that takes nobody the memory that he computes with."""
@@ -236,13 +216,13 @@ class Streams:
             return
         with self.lock:
             old = streamed.slot.holds
-            if self.converts:
-                if old is streamed and streamed.step == self.state.step:
-                    return
-            elif old is not None and old is not streamed:
+            if self.widens and streamed.step == self.state.step:
+                return
+            if old is not None and old is not streamed:
                 if old.pins:
                     return
                 self.hide(old)
+                old.step = -1
                 streamed.slot.holds = None
             lib.shore_pages_want(self.pages, number)
 
@@ -278,6 +258,8 @@ class Streams:
         """Begins the update of a block; what it reads is kept until it has."""
         with self.lock:
             self.hide(self.blocks[number])
+            if self.blocks[number].stays:
+                self.blocks[number].step = -1  # the update's result goes into the slot
             wait = native.Wait(lambda done: lib.shore_pages_update(self.pages, number, request, done), keeps=(request, keeps),
                                what=f"{self.layout.blocks[number].name} cannot be updated")
             lib.shore_pages_update_end(self.pages, number)
@@ -286,13 +268,13 @@ class Streams:
     def carried(self, number):
         """What the block holds is what it will hold after this step."""
         streamed = self.blocks[number]
-        if self.converts:
+        if self.widens:
             if streamed.step == self.state.step:
                 streamed.step += 1
             return
         self.hide(streamed)
         if streamed.stays:
-            self._get(number)  # whatever it holds is this step's
+            self._bring(streamed)  # whatever it holds is this step's
             lib.shore_pages_release(self.pages, number)
             lib.shore_pages_updated(self.pages, number, self.state.step + 1)
 
@@ -300,7 +282,7 @@ class Streams:
         """The state is one step further."""
         lib.shore_pages_set_step(self.pages, self.state.step)
         for streamed in self.blocks:
-            if not self.converts:
+            if not self.widens:
                 self.hide(streamed)
             elif streamed.step != self.state.step and streamed.present:
                 self.hide(streamed)
