@@ -65,6 +65,8 @@ struct shore_run_opening {
     struct shore_arena *arena;
     void (*note)(void *ctx, const char *text); /* also of what was interrupted and is mended */
     void *note_ctx;
+    const char *snapshot; /* the state that was kept under this name, in place of the run's: with read_only alone, and
+                           * whoever works on the run is not disturbed */
 };
 
 /* Work that takes its time, and says so. Zero-initialise; NULL for all of it is allowed. */
@@ -99,7 +101,7 @@ int shore_run_seal(struct shore_run *run, uint64_t step, struct shore_diag *diag
  * brought to its end or undone first. Ownership: as of shore_run_create(). Durable: as of shore_fleet_open(). Errors:
  * as of shore_fleet_open(); SHORE_EMISSING (no run, or one whose making was killed), SHORE_EFORMAT (of another
  * version), SHORE_EINPUT, SHORE_ECORRUPT (run.json), SHORE_EBUSY (another process works on it), SHORE_EUSAGE (moved; a
- * copy). */
+ * copy; no such snapshot, or one that is to be written). */
 int shore_run_open(const char *path, const struct shore_run_opening *how, struct shore_run **out,
                    struct shore_diag *diag);
 

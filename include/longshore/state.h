@@ -328,6 +328,12 @@ size_t shore_fleet_state_bytes(const struct shore_fleet *fleet);
  * as it is. Units: master: count * SHORE_SEGMENT_ELEMS elements in canonical order, gaps zero. Threading: any. */
 void shore_fleet_put_masters(const struct shore_fleet *fleet, void *state, uint32_t count, const float *master);
 
+/* The same of the moments of one tensor (its index in the block), into images of segments from `segment` of the block
+ * on: planes M and V, in the kind that the fleet keeps. Units: as of master; only what is the tensor's is read. NULL:
+ * that moment stays as it is; one that the fleet has not is not looked at. Threading: any. */
+void shore_fleet_put_moments(const struct shore_fleet *fleet, void *state, uint32_t block, uint32_t tensor,
+                             uint32_t segment, uint32_t count, const float *m, const float *v);
+
 struct shore_store {
     size_t size;                 /* sizeof(struct shore_store) */
     uint64_t base_step, attempt; /* as in shore_update; both are ignored before the fleet is sealed */

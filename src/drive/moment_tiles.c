@@ -121,26 +121,38 @@ static const struct shore__dynamic_code *code_of(enum shore_plane which) {
     return which == SHORE_PLANE_M ? &shore__dynamic_signed : &shore__dynamic_unsigned;
 }
 
+static void store_run(const struct shore__moments *m, const struct shore__moment_run *run, enum shore_plane which,
+                      const float *values) {
+    uint32_t elems = run->stop - run->first;
+    if (m->kind == SHORE_MOMENTS_FP32 || run->fp32) {
+        float *to = shore__moments_floats(m, run, run->first);
+        values ? memcpy(to, values + run->first, elems * sizeof *to) : memset(to, 0, elems * sizeof *to);
+        return;
+    }
+    struct shore__moment8 to = shore__moments_codes(m, run, run->first);
+    if (values) {
+        shore__moment8_quantise(code_of(which), &to, values + run->first, elems);
+    } else {
+        memset(to.code, code_of(which)->zero, elems);
+        memset(to.absmax, 0, elems / BLOCK_ELEMS * sizeof *to.absmax);
+    }
+}
+
 void shore__moments_store(const struct shore_layout_block *block, uint32_t segment, enum shore_moments kind,
                           enum shore_plane which, void *plane, uint32_t plane_bytes, const float *values) {
     struct shore__moments m = {kind, plane, shore__moments_fp32_elems(block, segment)};
     struct shore__moment_run run = {0};
     shore__moments_end(&m, plane_bytes);
-    while (shore__moment_run_next(block, segment, &run)) {
-        uint32_t elems = run.stop - run.first;
-        if (kind == SHORE_MOMENTS_FP32 || run.fp32) {
-            float *to = shore__moments_floats(&m, &run, run.first);
-            values ? memcpy(to, values + run.first, elems * sizeof *to) : memset(to, 0, elems * sizeof *to);
-            continue;
-        }
-        struct shore__moment8 to = shore__moments_codes(&m, &run, run.first);
-        if (values) {
-            shore__moment8_quantise(code_of(which), &to, values + run.first, elems);
-        } else {
-            memset(to.code, code_of(which)->zero, elems);
-            memset(to.absmax, 0, elems / BLOCK_ELEMS * sizeof *to.absmax);
-        }
-    }
+    while (shore__moment_run_next(block, segment, &run))
+        store_run(&m, &run, which, values);
+}
+
+void shore__moments_put(const struct shore_layout_block *block, uint32_t segment, enum shore_moments kind,
+                        enum shore_plane which, void *plane, uint32_t tensor, const float *values) {
+    struct shore__moments m = {kind, plane, shore__moments_fp32_elems(block, segment)};
+    struct shore__moment_run run = {0};
+    while (shore__moment_run_next(block, segment, &run))
+        if (run.tensor == tensor) store_run(&m, &run, which, values);
 }
 
 void shore__moments_load(const struct shore_layout_block *block, uint32_t segment, enum shore_moments kind,

@@ -52,6 +52,9 @@ uint32_t shore__moments_segment_bytes(const struct shore_layout *layout, enum sh
  * plane of plane_bytes. */
 void shore__moments_store(const struct shore_layout_block *block, uint32_t segment, enum shore_moments kind,
                           enum shore_plane which, void *plane, uint32_t plane_bytes, const float *values);
+/* The same of one tensor, whatever the others have. */
+void shore__moments_put(const struct shore_layout_block *block, uint32_t segment, enum shore_moments kind,
+                        enum shore_plane which, void *plane, uint32_t tensor, const float *values);
 void shore__moments_load(const struct shore_layout_block *block, uint32_t segment, enum shore_moments kind,
                          enum shore_plane which, const void *plane, float *values);
 

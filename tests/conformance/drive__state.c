@@ -62,8 +62,8 @@ static void test_state_images(void **state) {
     }
 }
 
-/* Parameters that a program has changed, with the moments as they were. */
-static void test_other_masters(void **state) {
+/* Parameters and moments that a program has changed. */
+static void test_other_values(void **state) {
     for (size_t c = 0; c < NCONFIGS; c++) {
         struct bench b;
         if (!bench_open(&b, &configs[c], SHORE_ADAMW, false)) continue;
@@ -72,8 +72,11 @@ static void test_other_masters(void **state) {
         for (uint32_t i = 0; i < BLOCKS; i++) {
             const struct shore_layout_block *block = &b.plain.layout->blocks[i];
             for (uint32_t t = 0; t < block->ntensors; t++)
-                for (uint64_t e = 0; e < block->tensors[t].elems; e++)
-                    b.plain.master[i][block->tensors[t].offset_elems + e] *= -1.00390625f;
+                for (uint64_t e = 0; e < block->tensors[t].elems; e++) {
+                    const uint64_t at = block->tensors[t].offset_elems + e;
+                    b.plain.master[i][at] *= -1.00390625f;
+                    if (i == 1 && t == 0) b.plain.m[i][at] = b.plain.v[i][at] = (float)(e % 7);
+                }
             char *image = pages(block->segments * shore_fleet_state_bytes(b.fleet));
             struct shore_wait wait;
             shore_wait_init(&wait);
@@ -81,6 +84,14 @@ static void test_other_masters(void **state) {
                                        shore_wait_completion(&wait)));
             must(&b, shore_wait(&wait, &b.diag));
             shore_fleet_put_masters(b.fleet, image, block->segments, b.plain.master[i]);
+            if (i == 1) { /* of one tensor, the one after another */
+                shore_fleet_put_moments(b.fleet, image, i, 0, 0, 1, b.plain.m[i], b.plain.v[i]);
+                shore_fleet_put_moments(b.fleet, image + shore_fleet_state_bytes(b.fleet), i, 0, 1, block->segments - 1,
+                                        b.plain.m[i] + SHORE_SEGMENT_ELEMS, NULL);
+                shore_fleet_put_moments(b.fleet, image + shore_fleet_state_bytes(b.fleet), i, 0, 1, block->segments - 1,
+                                        NULL, b.plain.v[i] + SHORE_SEGMENT_ELEMS);
+                if (plain_is_coded(&b.plain, &block->tensors[0])) plain_convert(&b.plain, i, &block->tensors[0], true);
+            }
             struct shore_store store = {.size = sizeof store,
                                         .base_step = 1,
                                         .attempt = attempt,
@@ -391,7 +402,7 @@ static void test_damaged_codes(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_state_images), cmocka_unit_test(test_other_masters), cmocka_unit_test(test_restored),
+        cmocka_unit_test(test_state_images), cmocka_unit_test(test_other_values),  cmocka_unit_test(test_restored),
         cmocka_unit_test(test_snapshots),    cmocka_unit_test(test_generations),   cmocka_unit_test(test_residuals),
         cmocka_unit_test(test_forms),        cmocka_unit_test(test_damaged_codes), cmocka_unit_test(test_unused_pages),
     };

@@ -10,6 +10,7 @@
 #include "run/door/door.h"
 #include "run/lives/journal.h"
 #include "run/lives/making.h"
+#include "run/lives/snapshots.h"
 #include "run/paths.h"
 
 static struct shore_run *new_run(shore__note_fn note, void *note_ctx) {
@@ -169,6 +170,8 @@ static int open_all(struct shore_run *r, const char *path, const struct shore_ru
                     struct shore_diag *diag) {
     struct shore__strings moved = {0};
     int rc = 0;
+    if (how->snapshot && !how->read_only)
+        return shore__fail(diag, SHORE_EUSAGE, "%s: a snapshot is opened for reading only", path);
     if (how->not_a_copy && is_begun(path)) rc = shore__run_claim(path, diag);
     if (rc == 0 && shore__run_is_unmade(path))
         rc = shore__fail(diag, SHORE_EMISSING, "%s: is no run: it is empty, or its making was stopped; make it again",
@@ -180,7 +183,8 @@ static int open_all(struct shore_run *r, const char *path, const struct shore_ru
     if (rc) return rc;
     say(r);
     rc = r->run->model ? shore__contents_of_model(r->run->model, r->run->settings.fp32, &r->of_model, diag) : 0;
-    if (rc == 0) rc = open_fleet(r, how, diag);
+    if (rc == 0)
+        rc = how->snapshot ? shore__snapshot_open(r->run, how->snapshot, &r->fleet, diag) : open_fleet(r, how, diag);
     if (rc == 0 && !r->read_only) rc = record_opening(r, how, diag);
     if (rc == 0 && !r->read_only) rc = shore__door_recover_metrics(r, diag);
     return rc;

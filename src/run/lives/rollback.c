@@ -189,6 +189,19 @@ static int restore_program(struct shore__run *run, const struct shore__snapshot 
     return rc;
 }
 
+int shore__snapshot_open(struct shore__run *run, const char *name, struct shore_fleet **out, struct shore_diag *diag) {
+    struct shore__snapshot s = {.step = 0};
+    struct shore__addresses volumes = {0};
+    int rc = shore__snapshot_read(run->path, name, &s, diag);
+    if (rc) return rc;
+    rc = find_volumes(run, &s, &volumes, diag);
+    if (rc == 0) rc = open_snapshot(run, &s, &volumes, out, diag);
+    if (rc == 0 && run->contents) rc = restore_program(run, &s, diag);
+    shore__addresses_free(&volumes);
+    shore__snapshot_free(&s);
+    return rc;
+}
+
 /* The schedule is what may have changed since; resources stay what they are now. */
 static int restore_settings(struct shore__run *run, const struct shore__snapshot *s, uint64_t from,
                             struct shore_diag *diag) {

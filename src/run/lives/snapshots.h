@@ -26,6 +26,8 @@ void shore__snapshots_free(struct shore__snapshot *list, size_t count);
  */
 int shore__snapshot_remove(const char *run_path, const char *name, const struct shore__addresses *drives,
                            shore__note_fn note, void *ctx, struct shore_diag *diag);
+/* The fleet of one, for reading only; what the program has left becomes as it was then. SHORE_EUSAGE: no such one. */
+int shore__snapshot_open(struct shore__run *run, const char *name, struct shore_fleet **out, struct shore_diag *diag);
 bool shore__snapshot_is_interrupted(const char *run_path);
 int shore__snapshots_mend(const char *run_path, const struct shore__addresses *drives, shore__note_fn note, void *ctx,
                           struct shore_diag *diag);

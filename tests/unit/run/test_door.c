@@ -276,6 +276,32 @@ static void snapshots_are_kept_and_gone_back_to(void **state) {
     assert_false(exists("drive0/longshore.volume.snapshot-good"));
 }
 
+static void a_snapshot_is_read_while_the_run_goes_on(void **state) {
+    struct shore_diag diag = {{0}};
+    struct shore_run *run = made("a", two_drives, 2), *kept = NULL;
+    struct shore_run_opening opening = {.size = sizeof opening, .read_only = true, .snapshot = "good"};
+    char digest[33];
+    make_step(run, NULL, NULL);
+    strcpy(digest, digest_of(run));
+    assert_ok(shore_run_snapshot(run, "good", 0, &diag));
+    make_step(run, NULL, NULL);
+    assert_ok(shore_run_record(run, 2, "something", "{\"name\": \"another\"}", &diag));
+    assert_ok(shore_run_open("a", &opening, &kept, &diag));
+    assert_int_equal(step_of(kept), 1);
+    assert_string_equal(digest_of(kept), digest);
+    assert_non_null(strstr(shore_run_program(kept), "\"a program\""));
+    make_step(run, NULL, NULL);
+    assert_ok(shore_run_export(kept, "out", NULL, NULL, &diag));
+    shore_run_close(kept);
+    opening.read_only = false;
+    assert_int_equal(shore_run_open("a", &opening, &kept, &diag), SHORE_EUSAGE);
+    opening.read_only = true;
+    opening.snapshot = "none";
+    assert_int_equal(shore_run_open("a", &opening, &kept, &diag), SHORE_EUSAGE);
+    shore_run_close(run);
+    removed("a");
+}
+
 /* ---- export ------------------------------------------------------------------------------------------------------ */
 
 static float *fetched(const struct shore_run *run, const struct shore_shape *s, enum shore_fetch_kind kind) {
@@ -516,6 +542,7 @@ int main(void) {
         cmocka_unit_test(drives_that_were_moved_by_hand_are_named),
         cmocka_unit_test(a_copy_is_no_run_until_that_is_said),
         cmocka_unit_test(snapshots_are_kept_and_gone_back_to),
+        cmocka_unit_test(a_snapshot_is_read_while_the_run_goes_on),
         cmocka_unit_test(an_export_has_every_tensor_once),
         cmocka_unit_test(what_does_not_fit_is_named),
         cmocka_unit_test(a_making_says_whose_it_is),
