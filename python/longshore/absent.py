@@ -89,6 +89,11 @@ class Absent(nn.Parameter):
         if _is_about(func):
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
+        absents = [a for a in _tensors(args, kwargs) if isinstance(a, Absent)]
+        for p in absents:
+            p.longshore.streams.reach(p.longshore.block)
+        if not any(isinstance(p, Absent) for p in absents):
+            return func(*args, **kwargs)
         name = getattr(func, "__name__", "")
         owner = getattr(getattr(func, "__self__", None), "__name__", "")
         first = args[0] if args else None
@@ -102,7 +107,6 @@ class Absent(nn.Parameter):
                 _refuse(first, "a change of it would be lost")
             if name in ("data_ptr", "untyped_storage", "storage", "share_memory_", "pin_memory"):
                 _refuse(first, "it has no memory of its own")
-        absents = [a for a in _tensors(args, kwargs) if isinstance(a, Absent)]
         if torch.is_grad_enabled() and name not in _COPIES:
             for p in absents:
                 if p.requires_grad:

@@ -110,3 +110,13 @@ def partition(model, layers=None):
     for layer in layers:
         add(layer, tensors_of((f"{layer}.{n}", p) for n, p in modules[layer].named_parameters()), True)
     return [b for b in blocks if b.tensors]
+
+
+def layers_in(blocks, elems):
+    """Numbers of the blocks of each layer that repeats: what is frozen of it, what is trained, the largest first, so that those
+    which come first, or second, in their layers are of a size and share memory. elems(number): of a block."""
+    layers = {}
+    for number, block in enumerate(blocks):
+        if block.layer:
+            layers.setdefault(block.module, []).append(number)
+    return [sorted(numbers, key=elems, reverse=True) for numbers in layers.values()]

@@ -15,7 +15,6 @@ from .layer_major import Turns
 from .native import ffi, lib
 from .state import OPTIMIZERS, State, rollback
 
-
 _open = weakref.WeakSet()
 
 
@@ -164,6 +163,7 @@ class Engine:
         try:
             (loss / parts if parts != 1 else loss).backward()
             self.gradients.end_of_backward()
+            self.streams.leave()
         except BaseException:
             self.drop_gradients()
             raise
@@ -248,7 +248,7 @@ class Engine:
         loss = self._losses if self._backwards else math.nan
         if not clipping.finite:
             return self._refuse(loss, clipping.norm)
-        # what was updated early is right if it was all that came, nothing is clipped, and nobody has changed a group since
+        # right if it was all that came, nothing is clipped, and nobody has changed a group since
         if self._early and (self._stale or clipping.coefficient != 1 or self._early_groups != self._group_numbers()):
             self._discard()
         for number in with_gradients:
@@ -295,8 +295,8 @@ class Engine:
         return self._commit(loss, norm, True)
 
     def _commit(self, loss, norm, skipped):
-        metrics = {"loss": loss, "grad_norm": norm, "skipped": skipped} if math.isfinite(loss) and math.isfinite(norm) else {"skipped": skipped}
-        self._close_step(skipped, metrics)
+        numbers = {"loss": loss, "grad_norm": norm} if math.isfinite(loss) and math.isfinite(norm) else {}
+        self._close_step(skipped, {**numbers, "skipped": skipped})
         return StepResult(loss, norm, self.state.step, skipped)
 
     def _close_step(self, skipped, metrics):
@@ -383,6 +383,7 @@ class Engine:
         try:
             turns.run(work)
             self.gradients.end_of_backward()
+            self.streams.leave()
         except BaseException:
             self.drop_gradients()
             raise
@@ -420,9 +421,8 @@ class Engine:
         self.settle()
 
     def save_pretrained(self, directory, dtype=None, max_shard_size=None):
-        """Writes the committed parameters as safetensors, streamed, with what transformers keeps beside them, so that
-        from_pretrained() loads it. dtype: "fp32", "bf16", "fp16"; by default the parameters'. The directory is not there yet,
-        or empty."""
+        """Writes safetensors, streamed, and what transformers keeps beside them; of a peft model the adapters. dtype: "fp32", "bf16",
+        "fp16"; by default the parameters'. The directory appears whole or not at all; ExistsError where it holds weights."""
         saving.save(self, directory, dtype, max_shard_size)
 
     # ---- what goes with it

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from . import adapters, native, position
 from . import blocks as tree
-from . import native, position
 from .activations import KINDS, Activations
 from .engine import Engine
 from .errors import BudgetError, LongshoreError
@@ -92,10 +92,10 @@ def plan(layout, drives, memory, *, compute, storage, optimizer, moments, activa
     options, named = fleet_options(drives, optimizer, moments, storage == torch.float32)
     least_rings = lib.shore_fleet_memory_least_bytes(layout.c, options)
     best_rings = lib.shore_fleet_memory_bytes(layout.c, options)
-    largest = max(layout.elems(b) for b in range(len(layout.blocks)))
     trained = sum(layout.elems(b) for b, block in enumerate(layout.blocks) if block.trains)
-    layers = sum(1 for block in layout.blocks if block.layer)
-    block = largest * 4  # gradients of one that goes; that which autograd makes is PyTorch's
+    layers = len(layout.layers())
+    # gradients of one that goes; that which autograd makes is PyTorch's
+    block = 4 * max((layout.elems(b) for b, block in enumerate(layout.blocks) if block.trains), default=0)
     pool = POOL_BYTES[0] if activations != "memory" else 0
 
     def total(rings, slots, gradients):
@@ -172,7 +172,7 @@ def wrap(model, *, run=None, drives=None, memory=None, lr=1e-3, betas=(0.9, 0.99
                       "wrap(..., storage='bf16') keeps it in bf16 on the drives", stacklevel=2)
     how = {"lr": lr, "betas": list(betas), "eps": eps, "weight_decay": weight_decay, "momentum": momentum, "clip": clip,
            "optimizer": optimizer, "storage": storage, "compute": _NAME_OF[compute], "moments": moments, "on_nonfinite": on_nonfinite, "seed": torch.initial_seed(),
-           "layers": [b.module for b in parts if b.layer], "groups": None,
+           "layers": [b.module if b.layer else None for b in parts], "groups": None,
            "activations": activations}
     given, how["groups"] = _name_groups(model, groups)
     layout = Layout(parts)
@@ -201,6 +201,7 @@ def _engine(model, state, how, groups, chosen):
     if chosen.pool_bytes:
         streams.make_activations = lambda state: Activations(state.fleet, how["activations"], chosen.pool_bytes, state.scratch_bytes)
     streams.bind(model)
+    adapters.refuse_merging(model)
     now = dict(model.named_parameters(remove_duplicate=False))
     for group in groups:  # parameters of the meta device were replaced
         group["params"] = [now[was[id(p)]] for p in group["params"]]
@@ -241,7 +242,8 @@ def _check_model(model):
         dtypes.setdefault(p.dtype, name)
     if len(dtypes) > 1 or next(iter(dtypes)) not in _NAME_OF:
         said = ", ".join(f"{name} is {str(d).split('.')[1]}" for d, name in dtypes.items())
-        raise LongshoreError(f"wrap: parameters are of one dtype, float32 or bfloat16: {said}; model.to() one of them")
+        adapted = ", or make adapters with autocast_adapter_dtype=False: masters are float32" if hasattr(model, "peft_config") else ""
+        raise LongshoreError(f"wrap: parameters are of one dtype, float32 or bfloat16: {said}; model.to() one of them{adapted}")
 
 
 def _has_bf16_products():
@@ -288,10 +290,11 @@ def _versions():
 
 
 def _program(model, how):
-    config = getattr(model, "config", None)
-    return {"name": "longshore.torch", "class": f"{type(model).__module__}.{type(model).__qualname__}", "engine": how,
+    base = adapters.base_of(model)
+    config = getattr(base, "config", None)
+    return {"name": "longshore.torch", "class": f"{type(base).__module__}.{type(base).__qualname__}", "engine": how,
             "config": config.to_dict() if hasattr(config, "to_dict") else None, "versions": _versions(),
-            "frozen": [name for name, p in model.named_parameters() if not p.requires_grad]}
+            "adapters": adapters.record(model), "frozen": [name for name, p in model.named_parameters() if not p.requires_grad]}
 
 
 # ---- resume ----------------------------------------------------------------------------------------------------------
@@ -326,7 +329,9 @@ def resume(run, model=None, *, memory=None):
     try:
         program = state.program
         if program is None or program.get("name") != "longshore.torch":
-            raise LongshoreError(f"{run}: was made by {'longshore train' if program is None else program.get('name')}: go on with it there")
+            maker = "longshore train" if program is None else program.get("name")
+            raise LongshoreError(f"{run}: was made by {maker}: go on with it there, or take its weights: `longshore export {run} --out DIR`, "
+                                 "and from_pretrained(DIR) inside longshore.init(NEW)")
         how = program["engine"]
         model = _model_for(model, program, run)
         _match(state.layout, model, how, program, run)
@@ -360,7 +365,7 @@ def _model_for(model, program, run):
         if model is None:
             return _recorded_model(program, run)
         if hasattr(model, "to_dict") and hasattr(model, "model_type"):
-            return _class_of(program, run)(model)
+            return _with_adapters(_class_of(program, run)(model), program)
         if callable(model):
             return model()
     raise ValueError("resume: model is a module, a configuration of transformers, or what makes the module when called")
@@ -382,15 +387,20 @@ def _recorded_model(program, run):
         raise LongshoreError(f"{run}: its model is a {program['class']} without a configuration; give resume() the model, or what makes it")
     found = _class_of(program, run)
     config = found.config_class.from_dict(program["config"])
-    return found(config)
+    return _with_adapters(found(config), program)
+
+
+def _with_adapters(base, program):
+    recorded = program.get("adapters")
+    return base if recorded is None else adapters.put_on(base, recorded)
 
 
 def _match(layout, model, how, program, run):
     """The model has the run's tensors; each that differs is named."""
     parameters = dict(model.named_parameters(remove_duplicate=False))
     frozen = set(program["frozen"])
-    layers, known, wrong = set(how["layers"]), set(), []
-    for block in layout.blocks:
+    known, wrong = set(), []
+    for block, layer in zip(layout.blocks, _layers_of(layout, how["layers"])):
         for tensor in block.tensors:
             known.update(tensor.names)
             p = parameters.get(tensor.name)
@@ -402,13 +412,19 @@ def _match(layout, model, how, program, run):
             tensor.dtype = _DTYPE_OF[how["compute"]]
             tensor.trains = tensor.name not in frozen
             p.requires_grad_(tensor.trains)
-        name = next((l for l in layers if block.name == l or block.name.startswith(l + ".frozen") or block.name.startswith(l + "#")), None)
-        block.layer, block.module = name is not None, name or block.name
+        block.layer, block.module = layer is not None, layer or block.name
         block.trains = any(t.trains for t in block.tensors)
     wrong += [f"{name} is new" for name, p in parameters.items() if name not in known and p.numel()]
     if wrong:
         more = f" and {len(wrong) - 8} more" if len(wrong) > 8 else ""
         raise LongshoreError(f"{run}: the model is not the run's: {', '.join(wrong[:8])}{more}")
+
+
+def _layers_of(layout, recorded):
+    """Of each block the layer that it is of; None: of none. Older runs have recorded the layers alone."""
+    if len(recorded) == len(layout.blocks):
+        return recorded
+    return [next((l for l in recorded if b.name == l or b.name.startswith((l + ".frozen", l + "#"))), None) for b in layout.blocks]
 
 
 def _groups_of(model, recorded):

@@ -6,7 +6,7 @@ import os
 import torch
 
 from . import native
-from .blocks import Block, Tensor
+from .blocks import Block, Tensor, layers_in
 from .errors import LongshoreError
 from .native import Wait, ffi, lib
 
@@ -46,6 +46,10 @@ class Layout:
                 if a < b:
                     inside.append((t, a - begin, a - at, b - at))
             yield first, count, inside
+
+    def layers(self):
+        """Numbers of the blocks of each layer that repeats, the largest first."""
+        return layers_in(self.blocks, self.elems)
 
     def continue_as(self, other, run):
         """Takes what is known of another layout's blocks, which must be the same ones. run: for what is said."""

@@ -1,8 +1,9 @@
 """Parameters on demand: blocks come into memory before they are computed with, and others make room for them.
 
-A block of repeated layers lies in slot `number modulo slots`, always the same one, so that what autograd keeps of a
-parameter is at the same address in backward. Hooks of modules fetch; what autograd saves of a parameter is kept as its
-place and looked up again, so that it is the value itself, whoever had the slot in between.
+Layer n of those that repeat lies in slot `n modulo slots`, always the same one, so that what autograd keeps of a parameter
+is at the same address in backward. What is frozen of a layer and what is trained lie side by side there. Hooks of modules
+fetch; what autograd saves of a parameter is kept as its place and looked up again, so that it is the value itself, whoever had
+the slot in between.
 
 Where parameters are computed with in float32 and stored in bf16, they are fetched into the upper half of their slot, and
 widened within it.
@@ -63,24 +64,26 @@ class Streams:
         self.widens = storage != compute
         self.state = self.pages = None  # until it is sealed
         self.lock = threading.RLock()
-        layers = [b for b, block in enumerate(layout.blocks) if block.layer]
-        self.slots = max(1, min(slots, len(layers))) if layers else 0
-        largest = max((layout.elems(b) for b in layers), default=0) * compute.itemsize
+        self.layers = layout.layers()
+        self.slots = max(1, min(slots, len(self.layers))) if self.layers else 0
+        sides = [elems * compute.itemsize for elems in _sides(layout)]
         self.memory = Buffer(max(memory_bytes(layout, compute, self.slots), 4096))
         self.base = int(ffi.cast("uintptr_t", self.memory.pointer))
-        self.pool = [Slot(i * largest, largest) for i in range(self.slots)]
-        at = largest * self.slots
-        self.blocks, nth = [], 0
+        self.pool, at = [], 0
+        for side in sides * self.slots:
+            self.pool.append(Slot(at, side))
+            at += side
+        self.place_of = {b: n for n, numbers in enumerate(self.layers) for b in numbers}
+        slot_of = {b: self.pool[n % self.slots * len(sides) + side]
+                   for n, numbers in enumerate(self.layers) for side, b in enumerate(numbers)}
+        self.blocks = []
         for b, block in enumerate(layout.blocks):
             if block.layer:
-                slot, stays = self.pool[nth % self.slots], self.slots == len(layers)
-                nth += 1
+                slot, stays = slot_of[b], self.slots == len(self.layers)
             else:
                 slot, stays = Slot(at, layout.elems(b) * compute.itemsize), True
                 at += slot.nbytes
             self.blocks.append(Streamed(b, block, slot, stays))
-        self.order = layers
-        self.place_of = {b: n for n, b in enumerate(layers)}
         self.by_address = sorted({id(s.slot): s.slot for s in self.blocks}.values(), key=lambda s: s.base)
         self.bases = [s.base for s in self.by_address]
         self.saving = threading.local()
@@ -209,6 +212,15 @@ class Streams:
                 self._bring(streamed)
             self._show(streamed)
 
+    def reach(self, streamed):
+        """Of a module that reads a parameter which is not its own, in forward or backward: brings its block, where that takes nobody
+        the memory that he computes with."""
+        if getattr(self.saving, "depth", 0) or torch._C._current_graph_task_id() != -1:
+            with self.lock:
+                old = streamed.slot.holds
+                if old is None or old is streamed or not old.pins:
+                    self.ensure(streamed)
+
     def want(self, number):
         """Begins to fetch a block, where that takes nobody the memory that he computes with."""
         streamed = self.blocks[number]
@@ -226,10 +238,11 @@ class Streams:
                 streamed.slot.holds = None
             lib.shore_pages_want(self.pages, number)
 
-    def following(self, number, by):
-        """The block of repeated layers that comes next, in forward (1) or backward (-1)."""
+    def want_following(self, number, by):
+        """Begins to fetch the layer that comes after a block's, in forward (by 1) or backward (by -1)."""
         place = self.place_of.get(number, -2) + by
-        return self.order[place] if 0 <= place < len(self.order) else None
+        for following in self.layers[place] if 0 <= place < len(self.layers) else ():
+            self.want(following)
 
     def copy_of(self, handle):
         """A parameter's value, for whoever asks outside of forward and backward."""
@@ -338,9 +351,7 @@ class Streams:
                     streams.ensure(streamed)
             # in backward, what is computed again comes with what follows it anyway
             if layer and torch._C._current_graph_task_id() == -1:
-                number = streams.following(last, 1)
-                if number is not None:
-                    streams.want(number)
+                streams.want_following(last, 1)
 
         def again(gradient):
             if streams.gate is not None:
@@ -348,9 +359,7 @@ class Streams:
             for streamed in blocks:
                 if not streamed.present:
                     streams.ensure(streamed)
-            number = streams.following(first, -1)
-            if number is not None:
-                streams.want(number)
+            streams.want_following(first, -1)
 
         @torch.compiler.disable
         def after(module, args, output):
@@ -368,9 +377,13 @@ class Streams:
 
     def check(self):
         """Raises for a parameter that is not what it was at wrap(), which nobody would train; and puts it back."""
-        wrong = None
+        wrong = thawed = None
         for streamed in self.blocks:
             for (p, handle), tensor in zip(streamed.parameters, streamed.block.tensors):
+                if not tensor.trains:
+                    with torch._C.DisableTorchFunctionSubclass():
+                        if p.requires_grad:
+                            thawed, p.requires_grad = thawed or handle.name, False
                 for full in tensor.names:
                     module, name = self.owners[full]
                     if module._parameters.get(name) is not p:
@@ -381,9 +394,20 @@ class Streams:
         if wrong:
             raise LongshoreError(f"{wrong}: was converted or replaced after wrap(), and has been put back; convert, resize and replace "
                                  "parameters before wrap()")
+        if thawed:
+            raise LongshoreError(f"{thawed}: is frozen in this run, and stays so; say what is trained (requires_grad, the active adapter) "
+                                 "before wrap()")
+
+    def leave(self):
+        """Nobody computes: what writes to a parameter from here on is told so, instead of being lost."""
+        with self.lock:
+            for streamed in self.blocks:
+                if not streamed.pins:
+                    self.hide(streamed)
 
     @torch.compiler.disable
     def _begin_saving(self, module, args, kwargs):
+        self.saving.depth = getattr(self.saving, "depth", 0) + 1
         self.check()
         if torch.is_grad_enabled() and getattr(self.saving, "hooks", None) is None:
             if self.activations is not None:
@@ -393,10 +417,13 @@ class Streams:
 
     @torch.compiler.disable
     def _end_saving(self, module, args, output):
+        self.saving.depth -= 1
         hooks = getattr(self.saving, "hooks", None)
         if hooks is not None:
             self.saving.hooks = None
             hooks.__exit__(None, None, None)
+        elif not torch.is_grad_enabled() and torch._C._current_graph_task_id() == -1:
+            self.leave()
 
     def _pack(self, tensor):
         at = tensor.data_ptr() - self.base if tensor.device.type == "cpu" else -1
@@ -418,9 +445,14 @@ class Streams:
         return torch.as_strided(self.memory.view(dtype), shape, stride, at // dtype.itemsize)
 
 
+def _sides(layout):
+    """Elements of what a slot holds: room for the largest block of each place in a layer."""
+    layers = layout.layers()
+    most = max(map(len, layers), default=0)
+    return [max(layout.elems(numbers[side]) for numbers in layers if side < len(numbers)) for side in range(most)]
+
+
 def memory_bytes(layout, compute, slots):
     """Of parameters in memory, with so many slots for repeated layers."""
-    layers = [b for b, block in enumerate(layout.blocks) if block.layer]
     rest = sum(layout.elems(b) for b, block in enumerate(layout.blocks) if not block.layer)
-    largest = max((layout.elems(b) for b in layers), default=0)
-    return (largest * min(slots, len(layers)) + rest) * compute.itemsize
+    return (sum(_sides(layout)) * min(slots, len(layout.layers())) + rest) * compute.itemsize

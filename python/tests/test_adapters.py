@@ -1,0 +1,174 @@
+"""Adapters of peft, and frozen weights, on a base that is streamed: one layer in memory at a time, and nothing moves for what is
+frozen."""
+
+import copy
+import warnings
+
+import pytest
+import torch
+
+import longshore
+from models import gpt2, llama, tokens
+from test_loop import engine_for
+
+peft = pytest.importorskip("peft")
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+LINEAR = ["q_proj", "v_proj", "down_proj"]
+
+
+def lora(**how):
+    return peft.LoraConfig(r=4, task_type="CAUSAL_LM", target_modules=LINEAR, **how)
+
+
+def loaded_adapter(tmp_path):
+    """One that was trained before, and is trained on."""
+    before = peft.get_peft_model(llama(), lora(init_lora_weights=False))
+    before.save_pretrained(tmp_path / "before")
+    return peft.PeftModel.from_pretrained(llama(), tmp_path / "before", is_trainable=True)
+
+
+KINDS = {
+    "lora": lambda _: peft.get_peft_model(llama(), lora(lora_dropout=0.0, bias="all")),
+    "dora": lambda _: peft.get_peft_model(llama(), lora(use_dora=True)),
+    "modules": lambda _: peft.get_peft_model(llama(), lora(modules_to_save=["lm_head", "input_layernorm"])),
+    "tokens": lambda _: peft.get_peft_model(llama(), lora(trainable_token_indices=[3, 7])),
+    "loaded": loaded_adapter,
+    "mixed": lambda _: peft.get_peft_model(llama(), lora(layers_to_transform=[1])),
+    "tied": lambda _: peft.get_peft_model(gpt2(), peft.LoraConfig(r=4, target_modules=["c_attn", "c_proj"], trainable_token_indices={"wte": [2]})),
+}
+
+
+def same_loss(engine, plain, optimizer, batch, clip=1.0):
+    loss = engine(**batch).loss
+    engine.backward(loss)
+    result = engine.step()
+    expected = plain(**batch).loss
+    expected.backward()
+    norm = torch.nn.utils.clip_grad_norm_(plain.parameters(), clip)
+    optimizer.step()
+    optimizer.zero_grad()
+    assert abs(loss.item() - expected.item()) <= 2e-6 * expected.item()
+    assert abs(result.grad_norm - norm.item()) <= 1e-4 * norm.item()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_losses_resume_and_saving(kind, tmp_path, seed, monkeypatch):
+    model = KINDS[kind](tmp_path)
+    plain = copy.deepcopy(model)
+    frozen = {n: p.detach().clone() for n, p in model.named_parameters() if not p.requires_grad}
+    optimizer = torch.optim.AdamW([p for p in plain.parameters() if p.requires_grad], lr=1e-2, weight_decay=0.1)
+    batches = tokens(4)
+    engine = engine_for(model, tmp_path, lr=1e-2, slots=1, monkeypatch=monkeypatch)
+    assert frozen and len(engine.streams.layers) == 3 and engine.streams.slots == 1
+    for batch in batches[:3]:
+        same_loss(engine, plain, optimizer, batch)
+    digest = engine.digest()
+    engine.close()
+    with longshore.resume(tmp_path / "run") as engine:
+        assert engine.digest() == digest and type(engine.module) is type(plain)
+        for batch in batches[3:]:
+            same_loss(engine, plain, optimizer, batch)
+        for (name, p), (other, q) in zip(engine.module.named_parameters(), plain.named_parameters()):
+            assert name == other and p.requires_grad == q.requires_grad
+            if name in frozen:
+                assert torch.equal(p.detach() * 1, frozen[name]), name
+        engine.module.save_pretrained(tmp_path / "out")
+        engine.save_pretrained(tmp_path / "streamed")
+        plain.save_pretrained(tmp_path / "plain")
+        trained = dict(peft.get_peft_model_state_dict(engine.module))
+    from safetensors.torch import load_file
+    saved = [load_file(tmp_path / d / "adapter_model.safetensors") for d in ("out", "streamed", "plain")]
+    assert saved[0].keys() == saved[1].keys() == saved[2].keys() and len(saved[0]) > 2
+    assert (tmp_path / "streamed" / "adapter_config.json").exists() and not list((tmp_path / "streamed").glob("model*"))
+    for name, value in saved[0].items():
+        assert torch.equal(value, saved[1][name]) and torch.equal(value, trained[name] * 1), name
+        torch.testing.assert_close(value, saved[2][name], rtol=1e-3, atol=2e-4)
+
+
+def test_an_adapter_is_the_same_bits_whatever_is_kept(tmp_path, seed, monkeypatch):
+    digests, fetched = [], []
+    for n, slots in enumerate((1, 2, 3)):
+        torch.manual_seed(seed)
+        model = peft.get_peft_model(llama(), lora(lora_dropout=0.1))
+        with engine_for(model, tmp_path, f"run{n}", slots=slots, monkeypatch=monkeypatch) as engine:
+            engine.train()
+            for batch in tokens(2):
+                engine.train_batch([batch, batch])
+            digests.append(engine.digest())
+            fetched.append(engine.fetched_bytes)
+    assert len(set(digests)) == 1 and fetched[2] < fetched[0]
+
+
+def test_the_base_alone_within_a_loop(tmp_path, seed, monkeypatch):
+    """As preference training has it: the reference is the model with its adapter off."""
+    model = peft.get_peft_model(llama(), lora(init_lora_weights=False))
+    plain = copy.deepcopy(model)
+    with engine_for(model, tmp_path, slots=1, monkeypatch=monkeypatch) as engine:
+        for batch in tokens(2):
+            losses = []
+            for m in (model, plain):
+                with torch.no_grad(), m.disable_adapter():
+                    reference = m(**batch).logits
+                losses.append((m(**batch).logits - reference).square().mean())
+            torch.testing.assert_close(losses[0], losses[1], rtol=2e-6, atol=0)
+            engine.backward(losses[0])
+            assert engine.step().grad_norm > 0
+            plain.load_state_dict({k: v * 1 for k, v in model.state_dict().items()})
+
+
+def test_what_would_write_into_the_base_is_refused(tmp_path, seed):
+    model = peft.get_peft_model(llama(), lora(init_lora_weights=False))
+    with engine_for(model, tmp_path) as engine:
+        batch = tokens(1)[0]
+        with torch.no_grad():
+            before = engine(**batch).loss
+        for merge in (model.merge_and_unload, model.merge_adapter, model.unload):
+            with pytest.raises(longshore.LongshoreError, match="engine.save_pretrained"):
+                merge()
+        inner = model.base_model.model.model.layers[0].self_attn.q_proj
+        with pytest.raises(longshore.AbsentParameterError, match="layers.0.self_attn.q_proj"), torch.no_grad():
+            inner.merge()
+        with torch.no_grad():
+            assert torch.equal(engine(**batch).loss, before)
+        inner.base_layer.weight.requires_grad_(True)
+        with pytest.raises(longshore.LongshoreError, match="q_proj.base_layer.weight: is frozen"):
+            engine(**batch)
+        engine.backward(engine(**batch).loss)
+        assert engine.step().step == 1
+
+
+@pytest.mark.parametrize("trained", ["lm_head", "model.layers.2", "mlp"])
+def test_frozen_layers_of_an_ordinary_model(trained, tmp_path, seed, monkeypatch):
+    model = llama()
+    for name, p in model.named_parameters():
+        p.requires_grad_(trained in name)
+    plain = copy.deepcopy(model)
+    optimizer = torch.optim.AdamW([p for p in plain.parameters() if p.requires_grad], lr=1e-2, weight_decay=0.1)
+    with engine_for(model, tmp_path, lr=1e-2, slots=1, gradient_bytes=0, monkeypatch=monkeypatch) as engine:
+        for batch in tokens(3):
+            same_loss(engine, plain, optimizer, batch)
+
+
+def test_a_bf16_base_says_how_adapters_fit(tmp_path, seed):
+    model = peft.get_peft_model(llama().to(torch.bfloat16), lora())
+    with pytest.raises(longshore.LongshoreError, match="one dtype.*autocast_adapter_dtype=False"):
+        longshore.wrap(model, run=tmp_path / "run")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = peft.get_peft_model(llama().to(torch.bfloat16), lora(), autocast_adapter_dtype=False)
+        with engine_for(model, tmp_path) as engine:
+            for batch in tokens(2):
+                engine.backward(engine(**batch).loss)
+                engine.step()
+        with longshore.resume(tmp_path / "run") as engine:
+            engine.backward(engine(**batch).loss)
+            assert engine.step().step == 3
