@@ -1,33 +1,63 @@
 """What a run becomes for others: safetensors under the parameters' names, in constant memory."""
 
+import copy
 import json
 import os
+import shutil
 
-from . import native
-from .errors import LongshoreError
+from . import adapters, native
+from .errors import ExistsError, LongshoreError
 from .native import ffi, lib
 
 _DTYPES = {"fp32": lib.SHORE_DTYPE_FP32, "bf16": lib.SHORE_DTYPE_BF16, "fp16": lib.SHORE_DTYPE_FP16}
 
 
 def save(engine, directory, dtype=None, max_shard_size=None):
-    directory = os.fspath(directory)
+    directory = os.path.realpath(directory)
     if dtype is not None and dtype not in _DTYPES:
         raise ValueError(f"save_pretrained: dtype={dtype!r}; it is fp32, bf16 or fp16")
-    state = engine.state
-    if state is None:
+    if engine.state is None:
         raise LongshoreError("save_pretrained: the engine is closed")
+    there = sorted(os.listdir(directory)) if os.path.isdir(directory) else []
+    weights = [name for name in there if name.endswith((".safetensors", ".safetensors.index.json", ".bin"))]
+    if weights or os.path.isfile(directory):
+        raise ExistsError(f"{directory}: holds {weights[0] if weights else 'a file'} already, which stays; save to another directory")
     engine.settle()
+    partial = os.path.join(os.path.dirname(directory), f".{os.path.basename(directory)}.saving")
+    shutil.rmtree(partial, ignore_errors=True)  # of one that was killed
+    try:
+        if adapters.base_of(engine.module) is not engine.module:
+            engine.module.save_pretrained(partial, state_dict=adapters.tensors_of(engine.module))
+        else:
+            _export(engine, partial, dtype, max_shard_size)
+        if there:
+            for name in sorted(os.listdir(partial), key=lambda name: (name.startswith("model"), name.endswith("index.json"), name)):
+                os.replace(os.path.join(partial, name), os.path.join(directory, name))
+            os.rmdir(partial)
+        else:
+            os.rename(partial, directory)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+
+
+def _export(engine, directory, dtype, max_shard_size):
     how = native.new("struct shore_run_exporting", converted=dtype is not None, dtype=_DTYPES[dtype or "fp32"],
-                     shard_bytes=0 if max_shard_size is None else native.size(max_shard_size))
-    native.call(lib.shore_run_export, state.run, native.path_bytes(directory), how, ffi.NULL)
-    buffers = {name: b for name, b in engine.module.named_buffers() if name in engine._kept_buffers}
+                     shard_bytes=0 if max_shard_size is None else native.size(max_shard_size, "max_shard_size"))
+    native.call(lib.shore_run_export, engine.state.run, native.path_bytes(directory), how, ffi.NULL)
+    model = engine.module
+    buffers = {name: b for name, b in model.named_buffers() if name in engine._kept_buffers}
     if buffers:
         _add_buffers(directory, buffers)
-    for name in ("config", "generation_config"):
-        thing = getattr(engine.module, name, None)
-        if hasattr(thing, "save_pretrained"):
-            thing.save_pretrained(directory)
+    config = getattr(model, "config", None)
+    if hasattr(config, "save_pretrained"):
+        config = copy.deepcopy(config)
+        config.architectures = [type(model).__name__]
+        config.dtype = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}[dtype or engine.how["compute"]]
+        config.save_pretrained(directory)
+    generation = getattr(model, "generation_config", None)
+    if hasattr(generation, "save_pretrained"):
+        generation.save_pretrained(directory)
 
 
 def _add_buffers(directory, buffers):

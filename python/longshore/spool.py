@@ -15,6 +15,8 @@ import weakref
 import torch
 from torch import nn
 
+from .errors import LongshoreError
+
 LEAST_BYTES = 1 << 16  # smaller ones stay in memory
 RESIDENT_BYTES = 128 << 20  # that stay mapped in between
 
@@ -78,11 +80,10 @@ def spooling(directory):
     """Parameters that are registered from here on lie in files of this directory. Yields the Spool."""
     spool = Spool(directory)
     before = nn.Module.register_parameter
-    setattr_before = nn.Module.__setattr__
-    busy = threading.local()
+    load_before = torch.load
 
     def moved(module, name, p):
-        if (p is None or getattr(busy, "on", False) or p.device.type != "cpu" or p.nbytes < LEAST_BYTES or spool.has(p)
+        if (p is None or p.device.type != "cpu" or p.nbytes < LEAST_BYTES or spool.has(p)
                 or not isinstance(p, nn.Parameter) or p.dtype not in (torch.float32, torch.bfloat16, torch.float16)):
             return
         p.data = spool.take(p.data)
@@ -90,6 +91,12 @@ def spooling(directory):
     def register_parameter(self, name, param):
         before(self, name, param)
         moved(self, name, param)
+
+    def load(f, *args, **how):
+        if isinstance(f, (str, os.PathLike)) and os.path.basename(f).startswith("pytorch_model") and not how.get("mmap"):
+            raise LongshoreError(f"{os.fspath(f)}: is of a form that can only be read into memory as a whole; convert it once, where memory "
+                                 "is enough: from_pretrained(DIR).save_pretrained(NEW), outside of longshore.init()")
+        return load_before(f, *args, **how)
 
     stop = threading.Event()
 
@@ -99,12 +106,11 @@ def spooling(directory):
 
     # initialisation goes through all of it again, in places that no hook sees
     watcher = threading.Thread(target=watch, name="longshore-spool", daemon=True)
-    nn.Module.register_parameter = register_parameter
+    nn.Module.register_parameter, torch.load = register_parameter, load
     watcher.start()
     try:
         yield spool
     finally:
         stop.set()
         watcher.join()
-        nn.Module.register_parameter = before
-        assert nn.Module.__setattr__ is setattr_before
+        nn.Module.register_parameter, torch.load = before, load_before
