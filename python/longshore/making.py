@@ -330,8 +330,8 @@ def resume(run, model=None, *, memory=None):
         program = state.program
         if program is None or program.get("name") != "longshore.torch":
             maker = "longshore train" if program is None else program.get("name")
-            raise LongshoreError(f"{run}: was made by {maker}: go on with it there, or take its weights: `longshore export {run} --out DIR`, "
-                                 "and from_pretrained(DIR) inside longshore.init(NEW)")
+            raise LongshoreError(f"{run}: was made by {maker}: go on with it there, or take its weights: `longshore export {run} --dtype fp32 "
+                                 "--out DIR`, and from_pretrained(DIR) inside longshore.init(NEW)")
         how = program["engine"]
         model = _model_for(model, program, run)
         _match(state.layout, model, how, program, run)

@@ -75,3 +75,29 @@ def test_buffers_are_saved_too(tmp_path, seed):
         assert saved.keys() == state.keys()
         for name, value in state.items():
             assert torch.equal(saved[name], value * 1 if value.is_floating_point() else value), name
+
+
+@needs_program
+def test_runs_of_the_program_and_back(tmp_path, seed):
+    """Each says how its weights go over: moments and the place in the data are its own."""
+    model = gpt2()
+    model.save_pretrained(tmp_path / "hf")
+    for name in ("drive", "back"):
+        (tmp_path / name).mkdir()
+    program("import", tmp_path / "hf", "--drive", tmp_path / "drive", "--out", tmp_path / "theirs", "--precision", "fp32", "--tokenizer", "bytes")
+    with pytest.raises(longshore.LongshoreError, match="theirs: was made by longshore train: .*longshore export .*from_pretrained"):
+        longshore.resume(tmp_path / "theirs")
+    program("export", tmp_path / "theirs", "--dtype", "fp32", "--out", tmp_path / "exported")
+    loaded = type(model).from_pretrained(tmp_path / "exported")
+    with engine_for(loaded, tmp_path, "ours") as engine:
+        for (name, p), q in zip(engine.module.named_parameters(), model.parameters()):
+            assert torch.equal(p.detach() * 1, q), name
+        steps(engine, 1)
+        engine.save_pretrained(tmp_path / "saved")
+        expected = {name: p.detach().clone() for name, p in engine.module.named_parameters()}
+    said = subprocess.run([PROGRAM, "train", "--resume", str(tmp_path / "ours")], capture_output=True, text=True)
+    assert said.returncode and "ours: was made by longshore.torch: go on with it there; what it saves" in said.stderr
+    program("import", tmp_path / "saved", "--drive", tmp_path / "back", "--out", tmp_path / "again", "--precision", "fp32", "--tokenizer", "bytes")
+    program("export", tmp_path / "again", "--dtype", "fp32", "--out", tmp_path / "end")
+    for name, p in type(model).from_pretrained(tmp_path / "end").named_parameters():
+        assert torch.equal(p, expected[name]), name

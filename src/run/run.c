@@ -291,8 +291,10 @@ int shore__run_refuse_contents(const struct shore__run *run, struct shore_diag *
     char maker[160];
     if (!run->contents) return 0;
     const char *name = shore__contents_maker(run->contents);
-    return shore__fail(diag, SHORE_EUSAGE, "%s: was made by %s: go on with it there", run->path,
-                       shore__escape(name, strlen(name), maker, sizeof maker));
+    return shore__fail(diag, SHORE_EUSAGE,
+                       "%s: was made by %s: go on with it there; what it saves as a Hugging Face directory, longshore "
+                       "import makes a run of",
+                       run->path, shore__escape(name, strlen(name), maker, sizeof maker));
 }
 
 static int say_unmade(const char *path, const char *shown, struct shore_diag *diag) {
