@@ -37,6 +37,7 @@ class Block:
     layer: bool  # one of several that repeat: they share memory
     trains: bool
     module: str = ""  # that it is of
+    buffers: bool = False  # of modules, not parameters: nothing is fetched of it
 
 
 def _is_list(module):
@@ -110,6 +111,25 @@ def partition(model, layers=None):
     for layer in layers:
         add(layer, tensors_of((f"{layer}.{n}", p) for n, p in modules[layer].named_parameters()), True)
     return [b for b in blocks if b.tensors]
+
+
+def of_buffers(model, most_bytes):
+    """Blocks of a model's persistent buffers (statistics of norms), where they take more than so many bytes: none otherwise. What
+    is not finite or has no exact fp32 form is not among them."""
+    exact = torch.float32, torch.bfloat16, torch.float16
+    tensors = [Tensor(name, tuple(b.shape), b.dtype, False, [name]) for name, b in persistent_buffers(model).items()
+               if b.dtype in exact and b.numel() and bool(torch.isfinite(b).all())]
+    if sum(t.elems * t.dtype.itemsize for t in tensors) <= most_bytes:
+        return []
+    return [Block(f"buffers#{first // TENSORS_MOST}", tensors[first:first + TENSORS_MOST], False, False, buffers=True)
+            for first in range(0, len(tensors), TENSORS_MOST)]
+
+
+def persistent_buffers(model):
+    """{name: buffer} of what a state_dict() has beside parameters."""
+    temporary = {f"{module_name}.{name}" if module_name else name
+                 for module_name, module in model.named_modules() for name in module._non_persistent_buffers_set}
+    return {name: b for name, b in model.named_buffers() if name not in temporary}
 
 
 def layers_in(blocks, elems):

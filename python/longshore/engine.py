@@ -10,6 +10,7 @@ import torch
 
 from . import position, saving
 from .errors import LongshoreError, NotFiniteError
+from .blocks import persistent_buffers
 from .gradients import Gradients
 from .layer_major import Turns
 from .native import ffi, lib
@@ -84,7 +85,7 @@ class Engine:
         self._counts = [[state.step] * len(b.tensors) for b in self.layout.blocks]  # updates that each tensor has had
         self._followed = {}
         self._counts_before = self._counts
-        self._kept_buffers = _persistent_buffers(model)
+        self._kept_buffers = set(persistent_buffers(model))
         self.gradients = Gradients(state, streams, room_bytes)
         self.gradients.on_complete = self._update_early
         self._leaving = []
@@ -290,7 +291,7 @@ class Engine:
             raise NotFiniteError(
                 f"step {self.state.step + 1}: the gradients are not finite (loss {loss:g}), and the step was not made; lower the "
                 "learning rate, or wrap(..., on_nonfinite='skip')")
-        for number in range(len(self.layout.blocks)):
+        for number in range(len(self.streams.blocks)):
             self.streams.carried(number)
         return self._commit(loss, norm, True)
 
@@ -300,6 +301,8 @@ class Engine:
         return StepResult(loss, norm, self.state.step, skipped)
 
     def _close_step(self, skipped, metrics):
+        if not skipped:
+            position.store_buffers(self)
         self._uncommitted = skipped, metrics, position.begin(self)
         self.state.step += 1
         self.streams.stepped()
@@ -413,7 +416,7 @@ class Engine:
                 before.copy_(torch.where(fetched == now, before, now.float()))
                 handle.version = p._version
             self.state.store_masters(streamed.number, master)
-        for number in range(len(self.layout.blocks)):
+        for number in range(len(self.streams.blocks)):
             if number not in changed:
                 self.state.carry(number).result()
                 self.streams.carried(number)
@@ -430,7 +433,7 @@ class Engine:
     def _count_exceptions(self):
         """Tensors that were not updated in every step, as PyTorch counts them: {name: updates}."""
         return {t.name: self._counts[b][i] for b, block in enumerate(self.layout.blocks) for i, t in enumerate(block.tensors)
-                if self._counts[b][i] != self.state.step + 1}
+                if t.trains and self._counts[b][i] != self.state.step + 1}
 
     def _group_numbers(self):
         return [{k: (list(v) if isinstance(v, tuple) else float(v) if isinstance(v, torch.Tensor) else v)
@@ -490,11 +493,3 @@ class Engine:
     def __exit__(self, *error):
         self.close()
 
-
-def _persistent_buffers(model):
-    out = set()
-    for module_name, module in model.named_modules():
-        for name, b in module._buffers.items():
-            if b is not None and name not in module._non_persistent_buffers_set:
-                out.add(f"{module_name}.{name}" if module_name else name)
-    return out

@@ -24,6 +24,7 @@ _DTYPE_OF = {"fp32": torch.float32, "bf16": torch.bfloat16}
 _NAME_OF = {v: k for k, v in _DTYPE_OF.items()}
 POOL_BYTES = 16 << 20, 1 << 30  # that activations pass through: at least, at most
 ROOM_BYTES = 64 << 30  # for activations on the drives, at most, where the user does not say
+BUFFERS_BYTES = 16 << 10  # of modules' buffers that commit with a step's blob; more are blocks of the run
 _current = None  # of init(), until wrap() has taken it
 
 
@@ -172,10 +173,11 @@ def wrap(model, *, run=None, drives=None, memory=None, lr=1e-3, betas=(0.9, 0.99
                       "wrap(..., storage='bf16') keeps it in bf16 on the drives", stacklevel=2)
     how = {"lr": lr, "betas": list(betas), "eps": eps, "weight_decay": weight_decay, "momentum": momentum, "clip": clip,
            "optimizer": optimizer, "storage": storage, "compute": _NAME_OF[compute], "moments": moments, "on_nonfinite": on_nonfinite, "seed": torch.initial_seed(),
-           "layers": [b.module if b.layer else None for b in parts], "groups": None,
-           "activations": activations}
+           "groups": None, "activations": activations}
     given, how["groups"] = _name_groups(model, groups)
-    layout = Layout(parts)
+    layout = Layout(parts + tree.of_buffers(model, BUFFERS_BYTES))
+    how["layers"] = [b.module if b.layer else None for b in layout.blocks]
+    how["buffers"] = [b.name for b in layout.blocks if b.buffers]
     budget = None if memory is None else native.size(memory)
     chosen = plan(layout, drives, budget, compute=compute, storage=_DTYPE_OF[storage], optimizer=optimizer, moments=moments,
                   activations=activations, room=None if activation_room is None else native.size(activation_room, "activation_room"))
@@ -210,7 +212,7 @@ def _engine(model, state, how, groups, chosen):
 
 def _fill(state, model, spool):
     """The initial state, block by block."""
-    parameters = dict(model.named_parameters(remove_duplicate=False))
+    parameters = {**dict(model.named_buffers()), **dict(model.named_parameters(remove_duplicate=False))}
     layout = state.layout
     with torch.no_grad():
         for b, block in enumerate(layout.blocks):
@@ -397,21 +399,23 @@ def _with_adapters(base, program):
 
 def _match(layout, model, how, program, run):
     """The model has the run's tensors; each that differs is named."""
-    parameters = dict(model.named_parameters(remove_duplicate=False))
+    parameters, buffers = dict(model.named_parameters(remove_duplicate=False)), dict(model.named_buffers())
     frozen = set(program["frozen"])
     known, wrong = set(), []
     for block, layer in zip(layout.blocks, _layers_of(layout, how["layers"])):
+        block.buffers = block.name in how.get("buffers", ())
         for tensor in block.tensors:
             known.update(tensor.names)
-            p = parameters.get(tensor.name)
+            p = (buffers if block.buffers else parameters).get(tensor.name)
             if p is None:
                 wrong.append(f"{tensor.name} is missing")
                 continue
             if tuple(p.shape) != tensor.shape:
                 wrong.append(f"{tensor.name} is {list(p.shape)} and was {list(tensor.shape)}")
-            tensor.dtype = _DTYPE_OF[how["compute"]]
-            tensor.trains = tensor.name not in frozen
-            p.requires_grad_(tensor.trains)
+            tensor.trains = tensor.name not in frozen and not block.buffers
+            if not block.buffers:
+                tensor.dtype = _DTYPE_OF[how["compute"]]
+                p.requires_grad_(tensor.trains)
         block.layer, block.module = layer is not None, layer or block.name
         block.trains = any(t.trains for t in block.tensors)
     wrong += [f"{name} is new" for name, p in parameters.items() if name not in known and p.numel()]

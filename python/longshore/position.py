@@ -90,7 +90,7 @@ def begin(engine):
     for name, thing in engine._followed.items():
         if not _follows_the_step(thing):
             out["followed"][name] = plain(thing.state_dict(), name)
-    buffers = {name: tensor_out(b) for name, b in engine.module.named_buffers() if name in engine._kept_buffers}
+    buffers = {name: tensor_out(b) for name, b in small_buffers(engine).items()}
     if buffers:
         out["buffers"] = buffers
     return out
@@ -119,6 +119,23 @@ def unpack(blob):
     return json.loads(zlib.decompress(blob)) if blob else {}
 
 
+def small_buffers(engine):
+    """{name: buffer} of those that no block has."""
+    stored = {t.name for block in engine.layout.blocks if block.buffers for t in block.tensors}
+    return {name: b for name, b in engine.module.named_buffers() if name in engine._kept_buffers and name not in stored}
+
+
+def store_buffers(engine):
+    """Those of blocks go into the next step."""
+    layout, buffers = engine.layout, dict(engine.module.named_buffers())
+    for number, block in enumerate(layout.blocks):
+        if block.buffers:
+            value = torch.zeros(layout.elems(number))
+            for tensor, at in zip(block.tensors, layout.offsets[number]):
+                value[at:at + tensor.elems] = buffers[tensor.name].detach().reshape(-1)
+            engine.state.store_masters(number, value)
+
+
 def restore_buffers(engine, position):
     buffers = dict(engine.module.named_buffers())
     for name, saved in position.get("buffers", {}).items():
@@ -126,6 +143,13 @@ def restore_buffers(engine, position):
             raise LongshoreError(f"{name}: the run has this buffer, and the model does not")
         with torch.no_grad():
             buffers[name].copy_(tensor_in(saved))
+    layout = engine.layout
+    for number, block in enumerate(layout.blocks):
+        if block.buffers:
+            whole = engine.state.masters(number)
+            value = whole.view(torch.float32)
+            for tensor, at in zip(block.tensors, layout.offsets[number]):
+                buffers[tensor.name].copy_(value[at:at + tensor.elems].view(tensor.shape))
 
 
 def restore_followed(position, name, thing):

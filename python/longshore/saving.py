@@ -5,14 +5,15 @@ import json
 import os
 import shutil
 
-from . import adapters, native
+from . import adapters, native, position
 from .errors import ExistsError, LongshoreError
 from .native import ffi, lib
 
 _DTYPES = {"fp32": lib.SHORE_DTYPE_FP32, "bf16": lib.SHORE_DTYPE_BF16, "fp16": lib.SHORE_DTYPE_FP16}
 
 
-def save(engine, directory, dtype=None, max_shard_size=None):
+def save(engine, directory, dtype=None, max_shard_size=None, whole=False):
+    """As Engine.save_pretrained(). whole: also the base that adapters stand on, under the parameters' names."""
     directory = os.path.realpath(directory)
     if dtype is not None and dtype not in _DTYPES:
         raise ValueError(f"save_pretrained: dtype={dtype!r}; it is fp32, bf16 or fp16")
@@ -26,7 +27,7 @@ def save(engine, directory, dtype=None, max_shard_size=None):
     partial = os.path.join(os.path.dirname(directory), f".{os.path.basename(directory)}.saving")
     shutil.rmtree(partial, ignore_errors=True)  # of one that was killed
     try:
-        if adapters.base_of(engine.module) is not engine.module:
+        if adapters.base_of(engine.module) is not engine.module and not whole:
             engine.module.save_pretrained(partial, state_dict=adapters.tensors_of(engine.module))
         else:
             _export(engine, partial, dtype, max_shard_size)
@@ -46,7 +47,7 @@ def _export(engine, directory, dtype, max_shard_size):
                      shard_bytes=0 if max_shard_size is None else native.size(max_shard_size, "max_shard_size"))
     native.call(lib.shore_run_export, engine.state.run, native.path_bytes(directory), how, ffi.NULL)
     model = engine.module
-    buffers = {name: b for name, b in model.named_buffers() if name in engine._kept_buffers}
+    buffers = position.small_buffers(engine)
     if buffers:
         _add_buffers(directory, buffers)
     config = getattr(model, "config", None)

@@ -78,6 +78,8 @@ class Streams:
                    for n, numbers in enumerate(self.layers) for side, b in enumerate(numbers)}
         self.blocks = []
         for b, block in enumerate(layout.blocks):
+            if block.buffers:
+                continue
             if block.layer:
                 slot, stays = slot_of[b], self.slots == len(self.layers)
             else:
@@ -454,5 +456,5 @@ def _sides(layout):
 
 def memory_bytes(layout, compute, slots):
     """Of parameters in memory, with so many slots for repeated layers."""
-    rest = sum(layout.elems(b) for b, block in enumerate(layout.blocks) if not block.layer)
+    rest = sum(layout.elems(b) for b, block in enumerate(layout.blocks) if not block.layer and not block.buffers)
     return (sum(_sides(layout)) * min(slots, len(layout.layers())) + rest) * compute.itemsize

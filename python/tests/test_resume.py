@@ -118,3 +118,41 @@ def test_the_budget_holds_when_resumed(tmp_path, seed, monkeypatch):
     with longshore.resume(tmp_path / "run") as engine:
         assert engine.digest() == digest
     assert opened[-1]["ring_bytes"] > 0
+
+
+class WideNorm(torch.nn.Module):
+    """Its statistics take more than what commits beside a step."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = torch.nn.Sequential(torch.nn.Linear(4, 12000), torch.nn.BatchNorm1d(12000), torch.nn.Linear(12000, 2))
+
+    def forward(self, x):
+        return self.body(x)
+
+
+def test_many_statistics(tmp_path, seed):
+    from safetensors.torch import load_file
+    digests, states = [], []
+    for n in range(2):
+        torch.manual_seed(seed)
+        engine = engine_for(WideNorm(), tmp_path, f"run{n}")
+        engine.train()
+        for i in range(3):
+            if n and i:
+                engine.close()
+                engine = longshore.resume(tmp_path / "run1", WideNorm)
+                engine.train()
+            engine.backward(engine(torch.randn(5, 4)).square().mean())
+            engine.step()
+        digests.append(engine.digest())
+        states.append({k: v.detach() * 1 for k, v in engine.module.state_dict().items()})
+        engine.save_pretrained(tmp_path / f"out{n}")
+        engine.close()
+    assert digests[0] == digests[1] and states[0]["body.1.running_var"].std() > 0 and states[0]["body.1.num_batches_tracked"] == 3
+    saved = {}
+    for file in (tmp_path / "out1").glob("*.safetensors"):
+        saved.update(load_file(file))
+    assert saved.keys() == states[0].keys()
+    for name, value in states[0].items():
+        assert torch.equal(value, states[1][name]) and torch.equal(value, saved[name]), name

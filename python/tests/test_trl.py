@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from safetensors.torch import load_file
 
 pytest.importorskip("trl")
 pytest.importorskip("peft")
@@ -86,4 +87,5 @@ def test_sft(tmp_path, kind, written):
         env=env,
     )
     assert done.returncode == 0, done.stderr[-4000:]
-    assert (tmp_path / kind / written).exists()
+    saved = load_file(tmp_path / kind / written)
+    assert len(saved) >= {"lora": 6, "whole": 40}[kind] and all(value.any() for name, value in saved.items() if "lora_B" in name)

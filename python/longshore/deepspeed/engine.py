@@ -9,7 +9,7 @@ import time
 import torch
 from torch import nn
 
-from .. import checkpoint
+from .. import checkpoint, saving
 from ..errors import ExistsError, LongshoreError, MissingError
 from ..state import remove
 from .config import logger, say_once
@@ -280,7 +280,7 @@ class DeepSpeedEngine(nn.Module):
         directory = tempfile.mkdtemp(prefix=".longshore-", dir=os.path.dirname(self.engine.state.path))
         try:
             written = os.path.join(directory, "all")
-            self.engine.save_pretrained(written)
+            saving.save(self.engine, written, whole=True)
             for name in sorted(n for n in os.listdir(written) if n.endswith(".safetensors")):
                 with safe_open(os.path.join(written, name), "pt") as f:
                     out.update({key: f.get_tensor(key) for key in f.keys() if key not in frozen})
