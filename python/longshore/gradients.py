@@ -168,7 +168,9 @@ class Gradients:
         return self.gather(number) if self.blocks[number].held else None
 
     def clear(self):
-        for block in self.blocks:
+        for block, streamed in zip(self.blocks, self.streams.blocks):
             self._settle(block)
             block.clear()
+            for p, _ in streamed.parameters:
+                p.grad = None  # of a backward that was broken off before take()
         self.held_bytes = 0

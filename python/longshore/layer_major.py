@@ -10,6 +10,8 @@ import threading
 
 import torch
 
+from .interrupts import whole
+
 
 class _Stopped(BaseException):
     """Another micro-batch has failed."""
@@ -71,17 +73,24 @@ class Turns:
 
         threads = [threading.Thread(target=one, args=(n,), name=f"longshore-micro-batch-{n}") for n in range(self.count)]
         random = torch.get_rng_state()
-        for t in threads:
-            t.start()
         try:
-            for t in threads:
-                t.join()
+            with whole:
+                for t in threads:
+                    t.start()
+            self._wait()  # an interrupted Thread.join() takes the thread for ended
         except BaseException as stopped:  # KeyboardInterrupt of the main thread
-            with self.changed:
-                self.failure = self.failure or stopped
-                self.changed.notify_all()
-            for t in threads:
-                t.join()
+            self._stop(stopped)
         torch.set_rng_state(random)
         if self.failure is not None:
             raise self.failure
+
+    def _wait(self):
+        with self.changed:
+            self.changed.wait_for(lambda: all(self.over))
+
+    @whole
+    def _stop(self, stopped):
+        with self.changed:
+            self.failure = self.failure or stopped
+            self.changed.notify_all()
+        self._wait()
