@@ -1,14 +1,19 @@
 """The engine: an ordinary PyTorch loop whose weights and optimizer state lie on drives."""
 
+from __future__ import annotations
+
 import atexit
 import math
+import os
 import threading
 import weakref
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
-from . import position, saving
+from . import memory, position, saving
 from .errors import LongshoreError, NotFiniteError
 from .blocks import persistent_buffers
 from .gradients import Gradients
@@ -91,6 +96,8 @@ class Engine:
         self._leaving = []
         self._uncommitted = None  # the step that was made last
         _open.add(self)
+        self.plan = None  # of memory: what the budget was planned to
+        self.process_at_wrap_bytes = memory.process_bytes()
         self._micro = threading.local()  # which micro-batch a thread computes, of those that run together
         self._begin()
         model.register_forward_pre_hook(self._own_random, prepend=True)
@@ -123,24 +130,26 @@ class Engine:
             self._micro.random = None
             torch.set_rng_state(random)
 
-    def train(self, mode=True):
+    def train(self, mode: bool = True) -> Engine:
+        """As the module's. Returns the engine."""
         self.module.train(mode)
         return self
 
-    def eval(self):
+    def eval(self) -> Engine:
+        """As the module's: train(False)."""
         return self.train(False)
 
     @property
-    def step_number(self):
+    def step_number(self) -> int:
         """The last step that was made."""
         return self.state.step
 
     @property
-    def fetched_bytes(self):
+    def fetched_bytes(self) -> int:
         """Of parameters, from the drives, since the run was opened."""
         return self.state.ledger().link_out_params
 
-    def follow(self, name, thing):
+    def follow(self, name: str, thing: Any) -> Any:
         """Commits thing.state_dict() (a scheduler, a loader that can say where it is) with every step, and puts it back
         now if this engine was resumed."""
         self._followed[name] = thing
@@ -148,7 +157,7 @@ class Engine:
         position.restore_groups(getattr(self, "position", {}), self)  # which a scheduler that is made writes into
         return thing
 
-    def backward(self, loss, *, last=None, divide=True):
+    def backward(self, loss: torch.Tensor, *, last: bool | None = None, divide: bool = True) -> None:
         """Adds the gradients of a loss, divided by ``accumulate`` (divide=False: as it is), to those of the step.
 
         last: step() follows; by default after ``accumulate`` calls. It may be wrong, and costs time then. After an exception
@@ -179,7 +188,7 @@ class Engine:
         self._stale = False  # one of them got more gradients since
         self._clipping = None
 
-    def drop_gradients(self):
+    def drop_gradients(self) -> None:
         """Forgets what backward() has gathered since the last step."""
         if self._early:
             self._discard()
@@ -236,7 +245,7 @@ class Engine:
         keeps = source, groups, dict(self.gradients.blocks[number].held)
         self._updates.append(self.streams.update(number, request, keeps))
 
-    def step(self):
+    def step(self) -> StepResult:
         """Makes a step of what backward() has gathered. Returns a StepResult.
 
         It is committed beside what comes next: durable at the latest when the next step is made, or on return of settle(),
@@ -275,7 +284,7 @@ class Engine:
         self._clipping = False
         return with_gradients, self.state.decide_clip()
 
-    def grad_norm(self):
+    def grad_norm(self) -> float:
         """Of all gradients together that backward() has gathered, before clipping: what step() will return."""
         return self._decide()[1].norm
 
@@ -310,7 +319,7 @@ class Engine:
         self.gradients.clear()
         self._begin()
 
-    def flush(self):
+    def flush(self) -> None:
         """Begins to commit the step that was made last. Whatever uses the engine next does so; until then a scheduler may
         be stepped, which belongs to the step."""
         if self._uncommitted is not None:
@@ -318,7 +327,7 @@ class Engine:
             self.state.commit(skipped, metrics, position.finish(self, noted))
             self._uncommitted = None
 
-    def settle(self):
+    def settle(self) -> None:
         """Returns when the step that was made last is durable. Where it cannot be committed (NotFiniteError: an update made a
         parameter that is not finite), the engine is at the step before it."""
         try:
@@ -344,7 +353,7 @@ class Engine:
         self.gradients.clear()
         self._begin()
 
-    def train_batch(self, micro_batches, loss_fn=None):
+    def train_batch(self, micro_batches: Iterable, loss_fn: Callable[[Any, Any], torch.Tensor] | None = None) -> StepResult:
         """Makes one step with the mean loss of the micro-batches (a list of dicts, tuples, or what the model takes), each
         block fetched once for all of them. loss_fn(output, micro_batch); by default output.loss. Returns a StepResult.
 
@@ -362,7 +371,7 @@ class Engine:
         self.backward_together(micro_batches, loss_of)
         return self.step()
 
-    def backward_together(self, micro_batches, loss_of, divide=True):
+    def backward_together(self, micro_batches: list, loss_of: Callable[[Any], torch.Tensor], divide: bool = True) -> list[float]:
         """The backward passes of a whole step: adds the gradients of loss_of(micro_batch) of each, divided by how many there
         are unless divide=False, each block fetched once for all of them. step() follows. Returns the losses, as numbers.
 
@@ -395,35 +404,8 @@ class Engine:
         self._losses, self._backwards = sum(losses) / parts, count
         return losses
 
-    def write_back(self, blocks):
-        """Commits what was changed in place in these blocks: see longshore.resident()."""
-        self.drop_gradients()
-        self.settle()
-        self._settle_updates()
-        changed = {streamed.number for streamed in blocks}
-        for p, handle in (pair for streamed in blocks for pair in streamed.parameters):
-            if not bool(torch.isfinite(p.detach()).all()):
-                raise NotFiniteError(f"{handle.name}: holds a value that is not finite, and was not written back")
-        for streamed in blocks:
-            whole = self.state.masters(streamed.number)
-            master = whole.view(torch.float32)
-            for p, handle in streamed.parameters:
-                at = self.layout.offsets[streamed.number][handle.index]
-                before = master[at:at + p.numel()]
-                now = p.detach().reshape(-1)
-                # what still reads the same keeps the master's lower half
-                fetched = before.to(self.streams.storage).to(now.dtype)
-                before.copy_(torch.where(fetched == now, before, now.float()))
-                handle.version = p._version
-            self.state.store_masters(streamed.number, master)
-        for number in range(len(self.streams.blocks)):
-            if number not in changed:
-                self.state.carry(number).result()
-                self.streams.carried(number)
-        self._close_step(False, {"written": [streamed.block.name for streamed in blocks]})
-        self.settle()
-
-    def save_pretrained(self, directory, dtype=None, max_shard_size=None):
+    def save_pretrained(self, directory: str | os.PathLike, dtype: str | None = None,
+                        max_shard_size: int | str | None = None) -> None:
         """Writes safetensors, streamed, and what transformers keeps beside them; of a peft model the adapters. dtype: "fp32", "bf16",
         "fp16"; by default the parameters'. The directory appears whole or not at all; ExistsError where it holds weights."""
         saving.save(self, directory, dtype, max_shard_size)
@@ -440,17 +422,23 @@ class Engine:
                  for k, v in g.items() if k != "params" and isinstance(v, (int, float, tuple, str, bool, torch.Tensor))}
                 for g in self.optimizer.param_groups]
 
-    def snapshot(self, name=None, keep=0):
+    def snapshot(self, name: str | None = None, keep: int = 0) -> None:
         """Keeps the committed state under a name (by default after the step): see `longshore snapshot`."""
         self.settle()
         self.state.snapshot(name, keep)
 
-    def digest(self):
+    def digest(self) -> str:
         """Of the committed state, as `longshore inspect --digest` prints it."""
         self.settle()
         return self.state.digest()
 
-    def close(self):
+    def memory(self) -> memory.Memory:
+        """A Memory: the budget, what is held of it, and what the process takes beside it."""
+        if self.state is None:
+            raise LongshoreError("engine.memory: the engine is closed")
+        return memory.measure(self)
+
+    def close(self) -> None:
         """Waits for what is under way, and gives the run free. The parameters are not there any more afterwards."""
         if self.state is None:
             return
@@ -468,7 +456,7 @@ class Engine:
             self._begin()
             state.close()
 
-    def reopen(self, run, snapshot=None):
+    def reopen(self, run: str | os.PathLike, snapshot: str | None = None) -> None:
         """Goes on with a run of the same model in place of its own, which is closed: at its last step, or rolled back to a
         snapshot of it. Everything is as it was then: parameters, moments, groups, buffers, random states, what is followed."""
         self.close()

@@ -1,11 +1,15 @@
 """longshore.init, wrap and resume: from a model to an engine, and from a run back to it."""
 
+from __future__ import annotations
+
 import contextlib
 import importlib
 import os
 import sys
 import warnings
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Union
 
 import torch
 from torch import nn
@@ -25,6 +29,7 @@ _NAME_OF = {v: k for k, v in _DTYPE_OF.items()}
 POOL_BYTES = 16 << 20, 1 << 30  # that activations pass through: at least, at most
 ROOM_BYTES = 64 << 30  # for activations on the drives, at most, where the user does not say
 BUFFERS_BYTES = 16 << 10  # of modules' buffers that commit with a step's blob; more are blocks of the run
+Drives = Union[str, os.PathLike, Iterable[Union[str, os.PathLike]], None]
 _current = None  # of init(), until wrap() has taken it
 
 
@@ -39,7 +44,7 @@ class _Making:
 
 
 @contextlib.contextmanager
-def init(run, drives=None, memory=None, overwrite=False):
+def init(run: str | os.PathLike, drives: Drives = None, memory: int | str | None = None, overwrite: bool = False) -> Iterator[object]:
     """A context in which a model is made or loaded without ever being in memory as a whole.
 
     run: the directory to make, which ``longshore inspect`` and the other commands know. drives: directories, files, block
@@ -126,9 +131,11 @@ def plan(layout, drives, memory, *, compute, storage, optimizer, moments, activa
 # ---- wrap ------------------------------------------------------------------------------------------------------------
 
 
-def wrap(model, *, run=None, drives=None, memory=None, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01, momentum=0.0,
-         clip=0.0, optimizer="adamw", groups=None, storage=None, moments="fp32", on_nonfinite="stop", layers=None, overwrite=None,
-         activations="memory", activation_room=None):
+def wrap(model: nn.Module, *, run: str | os.PathLike | None = None, drives: Drives = None, memory: int | str | None = None, lr: float = 1e-3,
+         betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, weight_decay: float = 0.01, momentum: float = 0.0, clip: float = 0.0,
+         optimizer: str = "adamw", groups: Iterable | None = None, storage: str | None = None, moments: str = "fp32",
+         on_nonfinite: str = "stop", layers: Iterable[str] | None = None, overwrite: bool | None = None, activations: str = "memory",
+         activation_room: int | str | None = None) -> Engine:
     """Puts a model's parameters and its optimizer's state on drives, frees their memory, and returns the Engine.
 
     model: any nn.Module, made inside ``longshore.init(...)`` or in memory already; then run (and drives, memory) are given
@@ -207,7 +214,9 @@ def _engine(model, state, how, groups, chosen):
     now = dict(model.named_parameters(remove_duplicate=False))
     for group in groups:  # parameters of the meta device were replaced
         group["params"] = [now[was[id(p)]] for p in group["params"]]
-    return Engine(model, streams, state, how["optimizer"], how, groups, chosen.gradient_bytes)
+    engine = Engine(model, streams, state, how["optimizer"], how, groups, chosen.gradient_bytes)
+    engine.plan = chosen
+    return engine
 
 
 def _fill(state, model, spool):
@@ -319,7 +328,8 @@ def skeleton():
         nn.Module.register_parameter = before
 
 
-def resume(run, model=None, *, memory=None):
+def resume(run: str | os.PathLike, model: nn.Module | Callable[[], nn.Module] | object = None, *,
+           memory: int | str | None = None) -> Engine:
     """Opens a run at its last committed step and returns its Engine, with random states, buffers and parameter groups as
     they were then.
 

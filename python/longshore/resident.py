@@ -1,11 +1,15 @@
 """Parameters in memory for a while, for whoever looks at them or changes them outside of forward and backward."""
 
+from __future__ import annotations
+
 import contextlib
+from collections.abc import Iterable, Iterator
 
 import torch
 from torch import nn
 
 from .errors import LongshoreError
+from .values import write_back
 
 
 def _handles(what):
@@ -20,7 +24,7 @@ def _handles(what):
 
 
 @contextlib.contextmanager
-def resident(parameters, write=False):
+def resident(parameters: nn.Module | torch.Tensor | Iterable, write: bool = False) -> Iterator[None]:
     """Brings parameters (one, a list, or those of a module) into memory while the context lasts.
 
     write=True: what is changed in place is written back at its end and committed, as a step of its own in which nothing
@@ -53,7 +57,7 @@ def resident(parameters, write=False):
         if write:
             changed = [b for b in blocks if any(p._version != h.version for p, h in b.parameters)]
             if changed:
-                streams.engine().write_back(changed)
+                write_back(streams.engine(), changed)
     finally:
         for b in pinned:
             b.pins -= 1

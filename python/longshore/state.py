@@ -161,9 +161,12 @@ class State:
         return cls(path, layout, out[0], 0)
 
     @classmethod
-    def open(cls, path, *, read_only=False, ring_bytes=0):
-        """At the committed step. The layout is the run's own."""
+    def open(cls, path, *, read_only=False, ring_bytes=0, snapshot=None):
+        """At the committed step, or at that of a snapshot (read_only). The layout is the run's own."""
         opening = native.new("struct shore_run_opening", read_only=read_only, ring_bytes=ring_bytes)
+        if snapshot is not None:
+            name = ffi.new("char[]", snapshot.encode())
+            opening.snapshot = name
         out = ffi.new("struct shore_run **")
         native.call(lib.shore_run_open, native.path_bytes(path), opening, out)
         run = ffi.gc(out[0], lib.shore_run_close)
@@ -251,18 +254,24 @@ class State:
             request.gather, request.ngather = gather
         return request
 
-    def carry(self, block):
-        return Wait(lib.shore_fleet_carry, self.fleet, self.step, lib.shore_fleet_attempt(self.fleet), block, 0,
-                    self.layout.segments[block], what=f"{self.layout.blocks[block].name} cannot be carried over")
+    def carry(self, block, segment=0, count=None):
+        count = self.layout.segments[block] - segment if count is None else count
+        return Wait(lib.shore_fleet_carry, self.fleet, self.step, lib.shore_fleet_attempt(self.fleet), block, segment, count,
+                    what=f"{self.layout.blocks[block].name} cannot be carried over")
 
-    def store_masters(self, block, master):
-        """Writes other parameters (fp32, canonical) of a block into the next step; its moments stay."""
-        count, each = self.layout.segments[block], lib.shore_fleet_state_bytes(self.fleet)
+    def store_values(self, block, segment, count, master=None, tensor=None, m=None, v=None):
+        """Writes other parameters, or moments of one tensor (Buffers of fp32, canonical, whole segments) into the next step; the rest
+        stays."""
+        each = lib.shore_fleet_state_bytes(self.fleet)
         images = Buffer(count * each)
-        self.fetch(block, lib.SHORE_FETCH_STATE, images.pointer).result()
-        lib.shore_fleet_put_masters(self.fleet, images.pointer, count, ffi.cast("float *", master.data_ptr()))
+        self.fetch(block, lib.SHORE_FETCH_STATE, images.pointer, segment, count).result()
+        if master is not None:
+            lib.shore_fleet_put_masters(self.fleet, images.pointer, count, ffi.cast("float *", master.pointer))
+        if m is not None or v is not None:
+            lib.shore_fleet_put_moments(self.fleet, images.pointer, block, tensor, segment, count,
+                                        *(ffi.NULL if x is None else ffi.cast("float *", x.pointer) for x in (m, v)))
         store = native.new("struct shore_store", base_step=self.step, attempt=lib.shore_fleet_attempt(self.fleet), state=images.pointer,
-                           block=block, count=count, order=block)
+                           block=block, segment=segment, count=count, order=block)
         Wait(lib.shore_fleet_store, self.fleet, store, keeps=images, what=f"{self.layout.blocks[block].name} cannot be stored").result()
 
     def masters(self, block):
@@ -312,11 +321,11 @@ class State:
         native.call(lib.shore_fleet_blob, self.fleet, data, size)
         return bytes(ffi.buffer(data, size[0]))
 
-    def digest(self):
-        """Of the committed state: what `longshore inspect --digest` prints."""
+    def digest(self, deep=False):
+        """Of the committed state: what `longshore inspect --digest` prints. deep: every byte is read and compared first."""
         self.settle()
         out = ffi.new("unsigned char[16]")
-        native.call(lib.shore_fleet_digest, self.fleet, False, out)
+        native.call(lib.shore_fleet_digest, self.fleet, deep, out)
         return bytes(out).hex()
 
     def snapshot(self, name=None, keep=0):

@@ -96,7 +96,8 @@ class Streams:
     def open(self, state):
         """From here on parameters come from the fleet, at its committed step."""
         ranges = ffi.new("struct shore_pages_range[]", len(self.blocks))
-        address = {id(slot): ffi.cast("void *", self.base + slot.base + (slot.nbytes // 2 if self.widens else 0)) for slot in self.by_address}
+        address = {id(slot): ffi.cast("void *", self.base + slot.base + (slot.nbytes // 2 if self.widens else 0))
+                   for slot in self.pool + self.by_address}
         for r, streamed in zip(ranges, self.blocks):
             r.block, r.count = streamed.number, self.layout.segments[streamed.number]
             if streamed.stays:

@@ -1,5 +1,7 @@
 """Scripts for DeepSpeed: the surface, its configurations, its schedules, its launcher."""
 
+import argparse
+import importlib.util
 import json
 import math
 import os
@@ -275,6 +277,9 @@ def test_what_is_refused_by_name(tmp_path, seed):
     refused("bf16.enabled: 1 is neither", lambda c: c.update(bf16={"enabled": 1}))
     refused("bf16: is an object", lambda c: c.update(bf16=True))
     refused(r"aio\.blok_size.*did you mean block_size", lambda c: c.update(aio={"blok_size": 1}))
+    refused("comet.*tensorboard", lambda c: c.update(comet={"enabled": True}))
+    refused("zeropp_loco_param.*ZeRO", lambda c: c["zero_optimization"].update(zeropp_loco_param={"err_beta": 0.8}))
+    refused("steps_per_print", lambda c: c.update(steps_per_print="often"))
     refused("where is the state to live", lambda c: c.update(zero_optimization={"stage": 3}))
     for harmless in (
         {"tensor_parallel": {"autotp_size": 1}},
@@ -284,6 +289,9 @@ def test_what_is_refused_by_name(tmp_path, seed):
         {"train_batch_size": "auto"},
         {"bf16": {"enabled": "auto"}},
         {"flops_profiler": {"enabled": True}},
+        {"compile": {"deepcompile": False, "passes": []}},
+        {"data_types": {"grad_accum_dtype": "fp32"}},
+        {"checkpoint": {"tag_validation": "Warn", "parallel_write": {"pipeline_stage": False}}},
     ):
         assert configuration.settings(said(tmp_path, **harmless)).accumulate == 2
     inside = said(tmp_path)
@@ -302,6 +310,49 @@ def test_what_is_refused_by_name(tmp_path, seed):
         deepspeed.initialize(model=gpt2(), config=str(tmp_path / "twice.json"))
     with pytest.raises(deepspeed.ConfigError, match="no file"):
         deepspeed.initialize(model=gpt2(), config=str(tmp_path / "none.json"))
+
+
+@pytest.mark.parametrize(
+    "words, expected",
+    [
+        ("--deepspeed ds.json text", ("ds.json", "text")),
+        ("--deepspeed text", (True, "text")),
+        ("text --deepspeed", (True, "text")),
+        ("--deepspeed --deepspeed_config ds.json text", (True, "text")),
+        ("--deepspeed=ds.json text", ("ds.json", "text")),
+        ("text", (False, "text")),
+    ],
+)
+def test_what_follows_deepspeed_is_the_scripts(words, expected):
+    parser = argparse.ArgumentParser()
+    parser.add_argument("data")
+    said = deepspeed.add_config_arguments(parser).parse_args(words.split())
+    assert (said.deepspeed, said.data) == expected
+
+
+def test_steps_when_they_are_called_for_and_half_precision(tmp_path, seed):
+    torch.manual_seed(seed)
+    model = torch.nn.Sequential(*[torch.nn.Linear(8, 8) for _ in range(2)])
+    config = said(tmp_path, managed_gradient_accumulation=False, fp16={"enabled": True})
+    engine = deepspeed.initialize(model=model, config=config)[0]
+    for n in (1, 3):
+        for _ in range(n):
+            engine.backward(engine(torch.randn(2, 8).half()).float().square().mean())
+        engine.step()
+    assert engine.global_steps == 2 and engine.global_samples == 8
+    engine.destroy()
+
+
+def test_monitors(tmp_path, seed):
+    place = {"enabled": True, "output_path": str(tmp_path), "job_name": "job"}
+    engine = made(tmp_path, seed, csv_monitor=place)
+    loop(engine, tokens(4))
+    engine.destroy()
+    rows = (tmp_path / "job" / "Train_Samples_train_loss.csv").read_text().splitlines()
+    assert [row.split(",")[0] for row in rows] == ["step", "4", "8"]
+    if importlib.util.find_spec("wandb") is None:
+        with pytest.raises(deepspeed.ConfigError, match="wandb.enabled: wandb is not installed"):
+            made(tmp_path, seed, wandb={"enabled": True})
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,16 @@ One process; parameters, gradients and the optimizer's state lie on drives. `pyt
 a script that imports `deepspeed` itself, or transformers with --deepspeed.
 """
 
+from __future__ import annotations
+
+import argparse
 import contextlib
 import os
+import sys
 import time
 import types
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 from torch import nn
@@ -19,6 +25,7 @@ from . import accelerator, checkpointing, comm, config as _config, lr_schedules,
 from .comm import init_distributed
 from .config import ConfigError, logger, say_once
 from .engine import DeepSpeedEngine
+from .monitor import Monitors
 from .utils import OnDevice, log_dist
 
 __version__ = "0.19.8"  # whose surface this is
@@ -42,25 +49,27 @@ __all__ = [
 ]
 
 version = __version__
+__version_major__, __version_minor__, __version_patch__ = (int(part) for part in __version__.split("."))
+__git_hash__ = __git_branch__ = None
 dist = comm
 runtime = types.SimpleNamespace(lr_schedules=lr_schedules, zero=zero)
 
 
 def initialize(
-    args=None,
-    model=None,
-    optimizer=None,
-    model_parameters=None,
-    training_data=None,
-    lr_scheduler=None,
-    distributed_port=None,
-    mpu=None,
-    dist_init_required=None,
-    collate_fn=None,
-    config=None,
-    mesh_param=None,
-    config_params=None,
-):
+    args: Any = None,
+    model: nn.Module | None = None,
+    optimizer: torch.optim.Optimizer | Callable | None = None,
+    model_parameters: Iterable | None = None,
+    training_data: torch.utils.data.Dataset | None = None,
+    lr_scheduler: Any = None,
+    distributed_port: int | None = None,
+    mpu: None = None,
+    dist_init_required: bool | None = None,
+    collate_fn: Callable | None = None,
+    config: dict | str | os.PathLike | None = None,
+    mesh_param: None = None,
+    config_params: dict | str | None = None,
+) -> tuple:
     """Puts a model on drives, as the configuration says. Returns (engine, optimizer, data loader, scheduler).
 
     config: a dict, or a JSON file; also args.deepspeed_config or args.deepspeed. optimizer: of torch.optim (AdamW, Adam, SGD,
@@ -87,6 +96,7 @@ def initialize(
     given = _config.load(given)
     settings = _config.settings(given)
     init_distributed()
+    monitor = Monitors(settings.monitors)
     how, groups, trains = _optimizer(settings, optimizer, model_parameters, model)
     _cast(model, {"bf16": torch.bfloat16, "fp32": torch.float32}[settings.dtype])
     there = settings.run is not None and os.path.exists(os.path.join(settings.run, "run.json")) and not settings.overwrite
@@ -118,7 +128,7 @@ def initialize(
     if scheduler is not None:
         engine.lr_scheduler = engine.follow("lr_scheduler", scheduler)
     standin.layer_major()
-    out = DeepSpeedEngine(engine, settings, given, undecided=there and not settings.resume, fresh=not there, trains=trains)
+    out = DeepSpeedEngine(engine, settings, given, monitor, undecided=there and not settings.resume, fresh=not there, trains=trains)
     loader = None
     if training_data is not None:
         sampler = None
@@ -216,13 +226,29 @@ def _cast(model, dtype):
                     module._buffers[name] = b.to(dtype)
 
 
-def add_config_arguments(parser):
-    """Adds --deepspeed and --deepspeed_config, each taken with a file; --deepspeed alone means that one is given."""
+def add_config_arguments(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """Adds --deepspeed and --deepspeed_config, each taken with a file; --deepspeed alone means that one is given, and what follows it
+    is the script's, unless its name ends in .json."""
     group = parser.add_argument_group("DeepSpeed", "DeepSpeed configurations")
     group.add_argument(
-        "--deepspeed", nargs="?", const=True, default=False, help="use DeepSpeed's surface; with a JSON file: its configuration"
+        "--deepspeed",
+        nargs="?",
+        const=True,
+        default=False,
+        type=lambda text: text or True,
+        help="use DeepSpeed's surface; with a JSON file: its configuration",
     )
     group.add_argument("--deepspeed_config", default=None, type=str, help="the configuration, a JSON file")
+    parse = parser.parse_known_args
+
+    def parse_known_args(args=None, namespace=None):
+        args = list(sys.argv[1:] if args is None else args)
+        for i, word in enumerate(args[:-1]):
+            if word == "--deepspeed" and not args[i + 1].endswith((".json", ".hjson")):
+                args[i] = "--deepspeed="
+        return parse(args, namespace)
+
+    parser.parse_known_args = parse_known_args
     return parser
 
 

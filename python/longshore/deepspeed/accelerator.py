@@ -2,6 +2,8 @@
 
 import torch
 
+from ..memory import process_bytes
+
 
 class Accelerator:
     _name = "cpu"
@@ -66,8 +68,7 @@ class Accelerator:
 
     def memory_allocated(self, device_index=None):
         """Resident memory of this process, in bytes."""
-        with open("/proc/self/statm", encoding="ascii") as f:
-            return int(f.read().split()[1]) * 4096
+        return process_bytes()
 
     max_memory_allocated = memory_reserved = memory_allocated
 

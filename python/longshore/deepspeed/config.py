@@ -1,5 +1,6 @@
 """What a configuration of DeepSpeed means here: each key is honoured, a hint that is not needed, or refused by name."""
 
+import contextlib
 import difflib
 import json
 import logging
@@ -43,6 +44,7 @@ HONOURED = {
         "aio",
         "zero_allow_untested_optimizer",
         "zero_force_ds_cpu_optimizer",
+        "managed_gradient_accumulation",
     },
     "longshore": {"run", "memory", "drives", "storage", "moments", "resume", "overwrite"},
     "optimizer": {"type", "params"},
@@ -82,8 +84,9 @@ HINTS = {
         "activation_checkpointing",
         "disable_python_gc",
         "log_level",
-        "managed_gradient_accumulation",
         "comms_config",
+        "graph_harvesting",
+        "vocabulary_size",
         "nebula",
         "use_data_before_expert_parallelism",
         "timers",
@@ -127,10 +130,12 @@ HINTS = {
         "enable_sanity_checks",
         "leaf_module",
         "cpu_offload_use_pin_memory",
+        "grad_hooks",
         "module_granularity_threshold",
         "use_all_reduce_for_fetch_params",
         "allgather_sequential",
     },
+    "optimizer": {"legacy_fusion"},
     "zero_optimization.offload_param": {"buffer_count", "buffer_size", "max_in_cpu", "pin_memory"},
     "zero_optimization.offload_optimizer": {
         "buffer_count",
@@ -142,7 +147,7 @@ HINTS = {
         "ratio",
         "cpuadam_cores_perc",
     },
-    "bf16": {"auto_cast", "immediate_grad_update", "check_grad_overflow", "bf16_optimizer_states", "bf16_master_weights_and_grads"},
+    "bf16": {"auto_cast", "immediate_grad_update", "check_grad_overflow", "check_overflow", "bf16_optimizer_states", "bf16_master_weights_and_grads"},
     "fp16": {
         "auto_cast",
         "loss_scale",
@@ -160,7 +165,9 @@ REFUSED = {  # where it is asked for: why, and what to do
     "amp": "mixed precision by apex: use bf16",
     "torch_autocast": "autocast keeps 16-bit copies of weights: use bf16",
     "autotuning": "there is nothing to tune: memory is planned from longshore.memory",
+    "comet": "Comet: tensorboard, wandb and csv_monitor are",
     "compression_training": "compressed training",
+    "weight_quantization": "quantised weights",
     "data_efficiency": "curricula and routing of data: do that in the data loader",
     "curriculum_learning": "curricula: do that in the data loader",
     "elasticity": "elastic training: this is one process",
@@ -182,6 +189,7 @@ REFUSED = {  # where it is asked for: why, and what to do
     "zero_optimization.zero_quantized_weights": 'ZeRO++; "longshore": {"storage": "bf16"} fetches half',
     "zero_optimization.zero_quantized_nontrainable_weights": "ZeRO++",
     "zero_optimization.zero_quantized_gradients": "ZeRO++",
+    "zero_optimization.zeropp_loco_param": "ZeRO++",
     "zero_optimization.mics_shard_size": "MiCS",
     "zero_optimization.mics_hierarchical_params_gather": "MiCS",
     "zero_optimization.save_muon_momentum_buffer_in_memory": "Muon",
@@ -225,6 +233,10 @@ def load(config):
     try:
         return json.loads(text, object_pairs_hook=_no_key_twice)
     except json.JSONDecodeError as e:
+        with contextlib.suppress(ImportError, ValueError):  # with comments, or without quotes
+            import hjson
+
+            return hjson.loads(text, object_pairs_hook=_no_key_twice)
         raise ConfigError(f"{path}: is not JSON: {e}") from None
 
 
@@ -240,7 +252,7 @@ def _asks(value):
     """Whether a key that would be refused asks for something."""
     if isinstance(value, dict):
         return value.get("enabled", value.get("autotp_size", 2) not in (0, 1) and bool(value))
-    return value is True or value not in (None, False, 0, 1, "auto")
+    return value is True or value not in (None, False, 0, 1, -1, "auto")
 
 
 def _check(config, where=""):
@@ -282,11 +294,13 @@ class Settings:
     micro_batch: int = 1
     accumulate: int = 1
     clip: float = 0.0
+    managed: bool = True  # step() after each backward(); otherwise it makes the step whenever it is called
     dtype: str = "fp32"
+    casts: bool = False  # inputs of half precision are taken as bfloat16
     optimizer: dict = None
     scheduler: dict = None
     gathers: bool = False
-    steps_per_print: float = None
+    steps_per_print: float = 10
     breakdown: bool = False
     drop_last: bool = False
     monitors: dict = field(default_factory=dict)
@@ -362,11 +376,12 @@ def settings(config):
         )
     out.stage = _number(config, "zero_optimization.stage", int, 0, 0)
     out.micro_batch, out.accumulate = _batches(config)
+    out.managed = _flag(config, "managed_gradient_accumulation", True)
     out.clip = _number(config, "gradient_clipping", float, 0.0, 0)
     if _flag(config, "bf16.enabled") or _flag(config, "bfloat16.enabled"):
         out.dtype = "bf16"
     elif _flag(config, "fp16.enabled"):
-        out.dtype = "bf16"
+        out.dtype, out.casts = "bf16", True
         say_once("fp16.enabled: is computed in bfloat16, whose range needs no loss scale: loss_scale is 1")
     out.optimizer, out.scheduler = _get(config, "optimizer"), _get(config, "scheduler")
     out.gathers = any(
@@ -377,7 +392,7 @@ def settings(config):
             "gather_16bit_weights_on_model_save",
         )
     )
-    out.steps_per_print = _get(config, "steps_per_print")
+    out.steps_per_print = _number(config, "steps_per_print", float, 10, 0)
     out.breakdown, out.drop_last = _flag(config, "wall_clock_breakdown"), _flag(config, "dataloader_drop_last")
     out.monitors = {k: config[k] for k in ("tensorboard", "csv_monitor", "wandb") if _flag(config, f"{k}.enabled")}
     return out

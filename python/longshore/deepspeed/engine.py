@@ -1,19 +1,23 @@
 """The engine as scripts for DeepSpeed know it: a module that is called, backward(), step(), checkpoints."""
 
+from __future__ import annotations
+
 import contextlib
 import os
 import shutil
 import tempfile
 import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_map
 
 from .. import checkpoint, saving
 from ..errors import ExistsError, LongshoreError, MissingError
 from ..state import remove
 from .config import logger, say_once
-from .monitor import Monitors
 from .zero import ZeroParamStatus
 
 
@@ -48,8 +52,15 @@ class _ParameterOffload:
     _register_hooks_recursively = _register_deepspeed_module
 
 
+def _take_half(module, args, kwargs):
+    """What a script has made for fp16 is computed with in bfloat16."""
+    return tree_map(lambda t: t.bfloat16() if isinstance(t, torch.Tensor) and t.dtype == torch.float16 else t, (args, kwargs))
+
+
 class DeepSpeedEngine(nn.Module):
-    def __init__(self, engine, settings, config, *, undecided=False, fresh=False, trains=True):
+    """What initialize() returns: a module that is called, then backward() and step(). ``engine`` is longshore's, ``module`` the model."""
+
+    def __init__(self, engine, settings, config, monitor, *, undecided=False, fresh=False, trains=True):
         """engine: longshore's. undecided: the run was there before, and nobody has said yet that it is wanted. fresh: it is of
         this job, and was made now."""
         super().__init__()
@@ -60,15 +71,17 @@ class DeepSpeedEngine(nn.Module):
         self.device = torch.device("cpu")
         self.local_rank = self.global_rank = 0
         self.world_size = self.dp_world_size = self.mp_world_size = 1
-        self.monitor = Monitors(settings.monitors)
+        self.monitor = monitor
         self._undecided, self._fresh = undecided, fresh
         self._boundary = None
         self._norm = None
-        self._loss = 0.0
+        self._loss, self._said_memory = 0.0, False
         self._seconds = {"forward": 0.0, "backward": 0.0, "step": 0.0}
         optimizer = engine.optimizer
         optimizer.overflow, optimizer.loss_scale, optimizer.cur_scale = False, 1.0, 1.0
         optimizer.parameter_offload = _ParameterOffload(engine.module)
+        if settings.casts:
+            engine.module.register_forward_pre_hook(_take_half, with_kwargs=True, prepend=True)
         for p in engine.module.parameters():
             p.ds_active_sub_modules, p.ds_status = set(), ZeroParamStatus.NOT_AVAILABLE
 
@@ -83,7 +96,7 @@ class DeepSpeedEngine(nn.Module):
         return getattr(self.module, name)
 
     @property
-    def lr_scheduler(self):
+    def lr_scheduler(self) -> Any:
         return self.engine.lr_scheduler
 
     # ---- a step
@@ -102,43 +115,45 @@ class DeepSpeedEngine(nn.Module):
         yield
         self._seconds[what] += time.perf_counter() - began
 
-    def forward(self, *args, **kwargs):
+    def forward(self, *args, **kwargs) -> Any:
+        """Of the model."""
         self._decide()
         with self._timed("forward"):
             return self.module(*args, **kwargs)
 
-    def backward(self, loss, retain_graph=False, scale_wrt_gas=True):
+    def backward(self, loss: torch.Tensor, retain_graph: bool = False, scale_wrt_gas: bool = True) -> torch.Tensor:
         """Adds the gradients of a loss, divided by gradient_accumulation_steps unless scale_wrt_gas=False. Returns the loss."""
         self._decide()
         if retain_graph:
             raise LongshoreError("backward: retain_graph=True is not to be had: add the losses up, and call it once")
         parts = self.settings.accumulate if scale_wrt_gas else 1
         with self._timed("backward"):
-            self.engine.backward(loss / parts if parts != 1 else loss, last=self.is_gradient_accumulation_boundary(), divide=False)
+            last = self.settings.managed and self.is_gradient_accumulation_boundary()
+            self.engine.backward(loss / parts if parts != 1 else loss, last=last, divide=False)
         self._loss += float(loss.detach()) / parts
         return loss
 
-    def backward_together(self, micro_batches, loss_of, divide=True):
+    def backward_together(self, micro_batches: list, loss_of: Callable, divide: bool = True) -> list[float]:
         """As longshore.Engine's. step_together() follows."""
         self._decide()
         with self._timed("backward"):
             return self.engine.backward_together(micro_batches, loss_of, divide)
 
-    def step_together(self):
+    def step_together(self) -> None:
         """The step of backward_together()."""
         self._make_step(self.engine.step)
 
-    def is_gradient_accumulation_boundary(self):
+    def is_gradient_accumulation_boundary(self) -> bool:
         """Whether the present micro-batch is the last of its step."""
         if self._boundary is not None:
             return self._boundary
         return (self.counters.micro_steps + 1) % self.settings.accumulate == 0
 
-    def set_gradient_accumulation_boundary(self, is_boundary):
+    def set_gradient_accumulation_boundary(self, is_boundary: bool | None) -> None:
         self._boundary = is_boundary
 
     @contextlib.contextmanager
-    def no_sync(self):
+    def no_sync(self) -> Iterator[None]:
         """Gradients are gathered, and step() waits."""
         before, self._boundary = self._boundary, False
         try:
@@ -146,23 +161,25 @@ class DeepSpeedEngine(nn.Module):
         finally:
             self._boundary = before
 
-    def step(self, lr_kwargs=None):
-        """After each backward(); makes the step after the last one of gradient_accumulation_steps."""
+    def step(self, lr_kwargs: None = None) -> None:
+        """After each backward(); makes the step after the last one of gradient_accumulation_steps. Where the configuration says
+        managed_gradient_accumulation: false, after the last backward() alone."""
         self._decide()
         if self.optimizer is None:
             raise LongshoreError("step: initialize() was given no optimizer, and the configuration has none")
-        boundary = self.is_gradient_accumulation_boundary()
+        boundary = not self.settings.managed or self.is_gradient_accumulation_boundary()
         self.counters.micro_steps += 1
         if not boundary:
             return
         self._make_step(self.engine.step)
 
     def _make_step(self, step):
+        samples = self.train_batch_size() if self.settings.managed else self.settings.micro_batch * self.engine._backwards
         with self._timed("step"):
             result = step()
         counters = self.counters
         counters.global_steps += 1
-        counters.global_samples += self.train_batch_size()
+        counters.global_samples += samples
         counters.skipped_steps += result.skipped
         if self.lr_scheduler is not None and not result.skipped:
             self.lr_scheduler.step()
@@ -170,7 +187,7 @@ class DeepSpeedEngine(nn.Module):
         self._report(loss)
         return result
 
-    def train_batch(self, data_iter, loss_fn=None):
+    def train_batch(self, data_iter: Iterable, loss_fn: Callable | None = None) -> torch.Tensor:
         """A whole step of gradient_accumulation_steps micro-batches (an iterator, or a list), each layer fetched once for all
         of them. loss_fn(output, micro_batch); by default output.loss. Returns their mean loss."""
         self._decide()
@@ -191,23 +208,33 @@ class DeepSpeedEngine(nn.Module):
                 f"step={steps}, skipped={self.counters.skipped_steps}, loss={loss:.6g}, lr={self.get_lr()}, norm={self._norm:.6g}"
                 + (f", {times}" if times else "")
             )
+            if not self._said_memory:
+                self._said_memory = True
+                logger.info(str(self.engine.memory()))
             self._seconds = dict.fromkeys(self._seconds, 0.0)
 
-    def zero_grad(self, set_to_none=True):
+    def zero_grad(self, set_to_none: bool = True) -> None:
         """Drops the gradients that were gathered since the last step."""
         self.engine.drop_gradients()
         self._loss = 0.0
 
-    def get_global_grad_norm(self):
+    def get_global_grad_norm(self) -> float | None:
         """Of the last step, before clipping; None: there was none yet."""
         return self._norm
 
-    def was_step_applied(self):
+    def was_step_applied(self) -> bool:
         return not self.optimizer.overflow
 
     # ---- checkpoints
 
-    def save_checkpoint(self, save_dir, tag=None, client_state=None, save_latest=True, exclude_frozen_parameters=False):
+    def save_checkpoint(
+        self,
+        save_dir: str | os.PathLike,
+        tag: str | None = None,
+        client_state: dict | None = None,
+        save_latest: bool = True,
+        exclude_frozen_parameters: bool = False,
+    ) -> bool:
         """A snapshot of the run, named by save_dir/tag (by default global_step<N>), and `latest`."""
         self._decide()
         tag = f"global_step{self.counters.global_steps}" if tag is None else str(tag)
@@ -223,14 +250,14 @@ class DeepSpeedEngine(nn.Module):
 
     def load_checkpoint(
         self,
-        load_dir,
-        tag=None,
-        load_module_strict=True,
-        load_optimizer_states=True,
-        load_lr_scheduler_states=True,
-        load_module_only=False,
-        custom_load_fn=None,
-    ):
+        load_dir: str | os.PathLike,
+        tag: str | None = None,
+        load_module_strict: bool = True,
+        load_optimizer_states: bool = True,
+        load_lr_scheduler_states: bool = True,
+        load_module_only: bool = False,
+        custom_load_fn: None = None,
+    ) -> tuple:
         """Goes on from a checkpoint, with the same bits. Returns its directory and the client_state; (None, None): none is
         there."""
         if load_module_only or not load_optimizer_states or custom_load_fn is not None:
@@ -263,7 +290,7 @@ class DeepSpeedEngine(nn.Module):
             self.lr_scheduler.load_state_dict(scheduler)
         return directory, extra["client_state"]
 
-    def zero_gather_16bit_weights_on_model_save(self):
+    def zero_gather_16bit_weights_on_model_save(self) -> bool:
         return self.settings.gathers
 
     def _zero3_consolidated_16bit_state_dict(self, exclude_frozen_parameters=False):
@@ -294,7 +321,9 @@ class DeepSpeedEngine(nn.Module):
     _consolidated_16bit_state_dict = _zero3_consolidated_16bit_state_dict
     module_state_dict = _zero3_consolidated_16bit_state_dict
 
-    def save_16bit_model(self, save_dir, save_filename="pytorch_model.bin", exclude_frozen_parameters=False):
+    def save_16bit_model(
+        self, save_dir: str | os.PathLike, save_filename: str = "pytorch_model.bin", exclude_frozen_parameters: bool = False
+    ) -> bool:
         """Writes the parameters as one file. Returns False where the configuration does not ask for it, as DeepSpeed does."""
         if self.settings.stage == 3 and not self.settings.gathers:
             logger.warning(f"{save_filename} is not saved: zero_optimization.stage3_gather_16bit_weights_on_model_save is false")
@@ -314,69 +343,70 @@ class DeepSpeedEngine(nn.Module):
 
     save_fp16_model = save_16bit_model
 
-    def save_pretrained(self, directory, dtype=None, max_shard_size=None):
+    def save_pretrained(self, directory: str | os.PathLike, dtype: str | None = None, max_shard_size: int | str | None = None) -> None:
         """As longshore.Engine's: streamed, as safetensors."""
         self.engine.save_pretrained(directory, dtype, max_shard_size)
 
     # ---- what it says of itself
 
-    def get_lr(self):
+    def get_lr(self) -> list[float]:
         return [float(g["lr"]) for g in self.engine.optimizer.param_groups]
 
-    def get_mom(self):
+    def get_mom(self) -> list:
         return [g["betas"] if "betas" in g else g.get("momentum") for g in self.engine.optimizer.param_groups]
 
-    def train_batch_size(self):
+    def train_batch_size(self) -> int:
         return self.settings.micro_batch * self.settings.accumulate
 
-    def train_micro_batch_size_per_gpu(self):
+    def train_micro_batch_size_per_gpu(self) -> int:
         return self.settings.micro_batch
 
-    def gradient_accumulation_steps(self):
+    def gradient_accumulation_steps(self) -> int:
         return self.settings.accumulate
 
-    def get_batch_info(self):
+    def get_batch_info(self) -> tuple[int, int, int]:
         return self.train_batch_size(), self.settings.micro_batch, self.settings.accumulate
 
-    def set_train_batch_size(self, train_batch_size):
+    def set_train_batch_size(self, train_batch_size: int) -> None:
         """Other micro-batches a step from here on."""
         if train_batch_size % self.settings.micro_batch:
             raise ValueError(f"set_train_batch_size: {train_batch_size} is no multiple of the micro-batch, {self.settings.micro_batch}")
         self.settings.accumulate = train_batch_size // self.settings.micro_batch
 
-    def zero_optimization(self):
+    def zero_optimization(self) -> bool:
         return True
 
-    def zero_optimization_stage(self):
+    def zero_optimization_stage(self) -> int:
         return self.settings.stage
 
-    def zero_optimization_partition_weights(self):
+    def zero_optimization_partition_weights(self) -> bool:
         return self.settings.stage == 3
 
-    def gradient_clipping(self):
+    def gradient_clipping(self) -> float:
         return self.settings.clip
 
-    def steps_per_print(self):
+    def steps_per_print(self) -> float:
         return self.settings.steps_per_print
 
-    def wall_clock_breakdown(self):
+    def wall_clock_breakdown(self) -> bool:
         return self.settings.breakdown
 
-    def fp16_enabled(self):
+    def fp16_enabled(self) -> bool:
         return False
 
-    def bfloat16_enabled(self):
+    def bfloat16_enabled(self) -> bool:
         return self.settings.dtype == "bf16"
 
-    def loss_scale(self):
+    def loss_scale(self) -> float:
         return 1.0
 
-    def dynamic_loss_scale(self):
+    def dynamic_loss_scale(self) -> bool:
         return False
 
     # ---- the rest
 
-    def to(self, *args, **kwargs):
+    def to(self, *args, **kwargs) -> DeepSpeedEngine:
+        """The engine itself; another dtype than the configuration's is refused."""
         device, dtype, *_ = torch._C._nn._parse_to(*args, **kwargs)
         if dtype is not None and dtype != self.engine.streams.compute:
             self._apply(None)
@@ -385,28 +415,29 @@ class DeepSpeedEngine(nn.Module):
     def _apply(self, fn, recurse=True):
         raise LongshoreError("the parameters lie on drives in the dtype that the configuration gives: set bf16.enabled there")
 
-    def half(self):
+    def half(self) -> DeepSpeedEngine:
         return self.to(torch.float16)
 
-    def bfloat16(self):
+    def bfloat16(self) -> DeepSpeedEngine:
         return self.to(torch.bfloat16)
 
-    def float(self):
+    def float(self) -> DeepSpeedEngine:
         return self.to(torch.float32)
 
-    def compile(self, backend="inductor", compile_kwargs=None, schedule=None, **kwargs):
+    def compile(self, backend: str = "inductor", compile_kwargs: dict | None = None, schedule: None = None, **kwargs) -> None:
         """torch.compile of the model."""
         self.module.compile(backend=backend, **(compile_kwargs or {}))
 
-    def empty_partition_cache(self):
+    def empty_partition_cache(self) -> None:
         """Not needed: what is in memory makes room by itself."""
 
-    def offload_states(self, *args, **kwargs):
+    def offload_states(self, *args, **kwargs) -> None:
+        """Not needed: the state is on drives always."""
         say_once("offload_states(): the state is on drives always")
 
     reload_states = offload_states
 
-    def destroy(self):
+    def destroy(self) -> None:
         """Closes the run."""
         self.monitor.close()
         self.engine.close()

@@ -1,11 +1,20 @@
 """The learning rates that DeepSpeed's configurations name, by its formulas: each step() counts one, and writes `lr` (and
 the momentum, where that cycles) into the groups of the optimizer."""
 
+from __future__ import annotations
+
 import math
 
 LR_RANGE_TEST, ONE_CYCLE, WARMUP_LR = "LRRangeTest", "OneCycle", "WarmupLR"
 WARMUP_DECAY_LR, WARMUP_COSINE_LR = "WarmupDecayLR", "WarmupCosineLR"
 VALID_LR_SCHEDULES = [LR_RANGE_TEST, ONE_CYCLE, WARMUP_LR, WARMUP_DECAY_LR, WARMUP_COSINE_LR]
+# the names of their parameters, as scripts import them: WARMUP_MIN_LR is "warmup_min_lr"
+globals().update({name.upper(): name for name in (
+    "lr_range_test_min_lr", "lr_range_test_step_rate", "lr_range_test_step_size", "lr_range_test_staircase", "cycle_min_lr", "cycle_max_lr",
+    "cycle_first_step_size", "cycle_second_step_size", "cycle_first_stair_count", "cycle_second_stair_count", "decay_lr_rate",
+    "decay_step_size", "cycle_min_mom", "cycle_max_mom", "decay_mom_rate", "warmup_min_lr", "warmup_max_lr", "warmup_num_steps",
+    "warmup_type", "total_num_steps", "warmup_min_ratio", "cos_min_ratio")})
+WARMUP_LOG_RATE, WARMUP_LINEAR_RATE = "log", "linear"
 
 
 def _of_groups(optimizer, value, name):
@@ -33,18 +42,18 @@ class _Schedule:
             group["lr"] = rate
         self._last_lr = list(rates)
 
-    def get_last_lr(self):
+    def get_last_lr(self) -> list[float]:
         """The rates as they are now, one for each group."""
         return self._last_lr
 
-    def step(self, last_batch_iteration=None):
+    def step(self, last_batch_iteration: int | None = None) -> None:
         self.last_batch_iteration = self.last_batch_iteration + 1 if last_batch_iteration is None else last_batch_iteration
         self._write(self.get_lr())
 
-    def state_dict(self):
+    def state_dict(self) -> dict:
         return {"last_batch_iteration": self.last_batch_iteration}
 
-    def load_state_dict(self, state):
+    def load_state_dict(self, state: dict) -> None:
         self.last_batch_iteration = state["last_batch_iteration"]
         if self.last_batch_iteration >= 0:
             self._write(self.get_lr())
@@ -69,7 +78,7 @@ class LRRangeTest(_Schedule):
         if last_batch_iteration == -1:
             self._write(self.min_lr)
 
-    def get_lr(self):
+    def get_lr(self) -> list[float]:
         passed = float(self.last_batch_iteration + 1) / self.step_size
         increase = 1 + self.step_rate * (math.floor(passed) if self.staircase else passed)
         return [rate * increase for rate in self.min_lr]
@@ -136,21 +145,21 @@ class OneCycle(_Schedule):
             return None
         return (self.last_batch_iteration - self.total + 1) / self.decay_step_size if self.decay_step_size else 0.0
 
-    def get_lr(self):
+    def get_lr(self) -> list[float]:
         decayed = self._decayed()
         if decayed is None:
             height = self._height()
             return [low + (high - low) * height for low, high in zip(self.min_lrs, self.max_lrs)]
         return [low / (1 + self.decay_lr_rate * decayed) for low in self.min_lrs]
 
-    def get_mom(self):
+    def get_mom(self) -> list[float]:
         decayed = self._decayed()
         if decayed is None:
             height = self._height()
             return [high - (high - low) * height for low, high in zip(self.min_moms, self.max_moms)]
         return [high * (1 + self.decay_mom_rate * decayed) for high in self.max_moms]
 
-    def step(self, batch_iteration=None):
+    def step(self, batch_iteration: int | None = None) -> None:
         super().step(batch_iteration)
         if self.cycle_momentum:
             self._write_momenta(self.get_mom())
@@ -190,7 +199,7 @@ class WarmupLR(_Warmup):
     def _after(self):
         return 1.0
 
-    def get_lr(self):
+    def get_lr(self) -> list[float]:
         if self.last_batch_iteration < 0:
             return list(self.min_lrs)
         warmed = self._warmed()
@@ -239,7 +248,7 @@ class WarmupCosineLR(_Warmup):
         if last_batch_iteration == -1:
             self._write([0.0] * len(self.org_lrs))
 
-    def get_lr_ratio(self):
+    def get_lr_ratio(self) -> float:
         if self.last_batch_iteration < 0:
             return 0.0
         warmed = self._warmed()
@@ -249,5 +258,5 @@ class WarmupCosineLR(_Warmup):
         progress = min(1.0, passed / max(1, self.total_num_steps - self.warmup_num_steps))
         return max(0.0, self.cos_min_ratio + (1.0 - self.cos_min_ratio) * (1 + math.cos(math.pi * progress)) / 2)
 
-    def get_lr(self):
+    def get_lr(self) -> list[float]:
         return [rate * self.get_lr_ratio() for rate in self.org_lrs]

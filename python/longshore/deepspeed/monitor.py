@@ -3,11 +3,18 @@
 import csv
 import os
 
+from .config import ConfigError
+
 
 class Monitors:
     def __init__(self, wanted):
         """wanted: {"tensorboard" | "csv_monitor" | "wandb": its part of the configuration}."""
-        self.writers = [_KINDS[kind](said) for kind, said in wanted.items()]
+        self.writers = []
+        for kind, said in wanted.items():
+            try:
+                self.writers.append(_KINDS[kind](said))
+            except ImportError as e:
+                raise ConfigError(f"{kind}.enabled: {e.name} is not installed: pip install {kind}") from None
 
     def write(self, values, samples):
         """values: [(label, number)]; samples: how many the model has seen."""

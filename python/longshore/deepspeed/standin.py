@@ -23,6 +23,8 @@ _MODULES = {
     "deepspeed.runtime.zero": f"{_HERE}.zero",
     "deepspeed.runtime.zero.partition_parameters": f"{_HERE}.zero",
     "deepspeed.utils.logging": f"{_HERE}.utils",
+    "deepspeed.utils.tensor_fragment": f"{_HERE}.utils",
+    "deepspeed.utils.zero_to_fp32": f"{_HERE}.zero_to_fp32",
 }
 
 

@@ -1,71 +1,104 @@
-"""deepspeed.utils: the log, and parameters in full."""
+"""deepspeed.utils: the log, parameters with what the optimizer keeps of them, a loader that repeats."""
+
+from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable, Iterator
 
 import torch
 
+from .. import values
 from ..errors import LongshoreError
-from ..resident import resident
 from .config import logger
 from .zero import set_z3_leaf_modules, unset_z3_leaf_modules
 
-__all__ = [
-    "OnDevice",
-    "log_dist",
-    "logger",
-    "safe_get_full_fp32_param",
-    "safe_get_full_grad",
-    "safe_get_full_optimizer_state",
-    "safe_set_full_fp32_param",
-    "set_z3_leaf_modules",
-    "unset_z3_leaf_modules",
-]
+_STATES = {"adamw": {"exp_avg": "m", "exp_avg_sq": "v"}, "sgd": {"momentum_buffer": "m"}, "adagrad": {"sum": "v", "exp_avg_sq": "v"}}
+_STATES["adam"] = _STATES["adamw"]
 
 
-def log_dist(message, ranks=None, level=20):
+def log_dist(message: str, ranks: list | None = None, level: int = 20) -> None:
+    """Says something in the log, where rank 0 is among ranks."""
     if not ranks or 0 in ranks or -1 in ranks:
         logger.log(level, message)
 
 
-def safe_get_full_fp32_param(param):
+def _on_drives(param, function):
+    if not hasattr(param, "longshore"):
+        raise LongshoreError(f"{function}: this parameter is not one of an engine; use it as it is")
+
+
+def _moment(param, key, function):
+    _on_drives(param, function)
+    kind = param.longshore.streams.engine().how["optimizer"]
+    if key not in _STATES[kind]:
+        raise LongshoreError(f"{function}: {key!r} is no state of {kind}: {', '.join(_STATES[kind])}")
+    return _STATES[kind][key]
+
+
+def safe_get_full_fp32_param(param: torch.Tensor) -> torch.Tensor:
     """The fp32 master of a parameter at the committed step, as a copy."""
-    handle = getattr(param, "longshore", None)
-    if handle is None:
-        return param.detach().float().clone()
-    state, number = handle.streams.state, handle.block.number
-    handle.streams.engine().settle()
-    masters = state.masters(number)
-    at = state.layout.offsets[number][handle.index]
-    return masters.view(torch.float32)[at : at + param.numel()].clone().view(param.shape)
+    return values.read(param, "master") if hasattr(param, "longshore") else param.detach().float().clone()
 
 
-def safe_get_full_grad(param):
-    """The gradient that backward() has gathered for a parameter, in fp32; None: there is none."""
-    handle = getattr(param, "longshore", None)
-    if handle is None:
-        return param.grad
-    engine, number = handle.streams.engine(), handle.block.number
-    block = engine.gradients.blocks[number]
-    if handle.index not in block.had:
-        return None
-    if handle.index not in block.held:
-        engine.gradients._settle(block)
-        engine.gradients._bring(number)
-    return block.held[handle.index].float().view(param.shape)
+def safe_set_full_fp32_param(param: torch.Tensor, value: torch.Tensor) -> None:
+    """Writes the fp32 master of a parameter, as a step of its own: after step(), or before backward()."""
+    _on_drives(param, "safe_set_full_fp32_param")
+    values.write(param, "master", value)
 
 
-def safe_set_full_fp32_param(param, value):
-    """Writes a parameter, as a step of its own: see longshore.resident()."""
-    with resident(param, write=True), torch.no_grad():
-        param.copy_(value)
+def safe_get_full_optimizer_state(param: torch.Tensor, optim_state_key: str) -> torch.Tensor:
+    """A moment of a parameter, fp32, as a copy: exp_avg and exp_avg_sq (Adam, AdamW), momentum_buffer (SGD), sum (Adagrad)."""
+    return values.read(param, _moment(param, optim_state_key, "safe_get_full_optimizer_state"))
 
 
-def safe_get_full_optimizer_state(param, optim_state_key):
-    raise LongshoreError("safe_get_full_optimizer_state: moments stay on the drives; `longshore inspect` says what is there")
+def safe_set_full_optimizer_state(param: torch.Tensor, value: torch.Tensor, optim_state_key: str) -> None:
+    """Writes a moment of a parameter, as a step of its own: after step(), or before backward()."""
+    values.write(param, _moment(param, optim_state_key, "safe_set_full_optimizer_state"), value)
+
+
+def safe_get_full_grad(param: torch.Tensor) -> torch.Tensor | None:
+    """The gradient that backward() has gathered for a parameter, fp32, as a copy; None: there is none."""
+    return values.gradient(param) if hasattr(param, "longshore") else param.grad
+
+
+def safe_set_full_grad(param: torch.Tensor, value: torch.Tensor) -> None:
+    """Puts another gradient in the place of the one that backward() has gathered."""
+    _on_drives(param, "safe_set_full_grad")
+    values.set_gradient(param, value)
+
+
+def safe_update_full_grad_vectorized(param_list: list, update_func: Callable) -> None:
+    """update_func(gradient, parameter) gives each parameter's new gradient."""
+    for param in param_list:
+        if param.requires_grad:
+            safe_set_full_grad(param, update_func(safe_get_full_grad(param), param))
+
+
+# of one process: its part is the whole
+safe_get_local_fp32_param, safe_set_local_fp32_param = safe_get_full_fp32_param, safe_set_full_fp32_param
+safe_get_local_grad, safe_set_local_grad = safe_get_full_grad, safe_set_full_grad
+safe_get_local_optimizer_state, safe_set_local_optimizer_state = safe_get_full_optimizer_state, safe_set_full_optimizer_state
+
+
+class RepeatingLoader:
+    """A loader that begins again where it ends."""
+
+    def __init__(self, loader):
+        self.loader, self.iterator = loader, iter(loader)
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        try:
+            return next(self.iterator)
+        except StopIteration:
+            self.iterator = iter(self.loader)
+            return next(self.iterator)
 
 
 @contextlib.contextmanager
-def OnDevice(dtype, device="meta", enabled=True):
+def OnDevice(dtype: torch.dtype, device: str = "meta", enabled: bool = True) -> Iterator[None]:
     """Models that are made in here are of a dtype, on a device."""
     before = torch.get_default_dtype()
     if enabled:

@@ -1,10 +1,14 @@
 """deepspeed.zero: models that are made without being in memory as a whole, and parameters that are looked at."""
 
+from __future__ import annotations
+
 import contextlib
 import enum
 import os
 import sys
 import tempfile
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 
@@ -80,7 +84,7 @@ class Init:
         self.stack.close()
 
 
-def spool():
+def spool() -> Any:
     """Where parameters of models lie that an Init has made; None: no Init was there."""
     return _spool
 
@@ -112,21 +116,21 @@ class GatheredParameters:
             return context.__exit__(*error)
 
 
-def register_external_parameter(module, parameter):
+def register_external_parameter(module: torch.nn.Module, parameter: torch.Tensor) -> None:
     """Not needed: whoever touches a parameter gets it."""
 
 
-def unregister_external_parameter(module, parameter):
+def unregister_external_parameter(module: torch.nn.Module, parameter: torch.Tensor) -> None:
     """Not needed."""
 
 
 @contextlib.contextmanager
-def unwrap_model_for_generation(model):
+def unwrap_model_for_generation(model: Any) -> Iterator[torch.nn.Module]:
     """model.generate() works as it is."""
     yield getattr(model, "module", model)
 
 
-def set_z3_leaf_modules(model, leaf_module_classes):
+def set_z3_leaf_modules(model: torch.nn.Module, leaf_module_classes: list) -> list:
     """Not needed: experts are fetched as they are hit. Returns no modules."""
     return []
 
@@ -134,7 +138,8 @@ def set_z3_leaf_modules(model, leaf_module_classes):
 unset_z3_leaf_modules = set_z3_leaf_modules
 
 
-def z3_leaf_module(module):
+def z3_leaf_module(module: torch.nn.Module) -> bool:
+    """False: there are none."""
     return False
 
 
@@ -143,5 +148,6 @@ partition_parameters = sys.modules[__name__]
 _orig_torch_arange = torch.arange
 
 
-def zero_wrapper_for_fp_tensor_constructor(function, *args, **kwargs):
+def zero_wrapper_for_fp_tensor_constructor(function: Callable, *args, **kwargs) -> Callable:
+    """The function itself."""
     return function

@@ -1,0 +1,147 @@
+"""deepspeed.utils.zero_to_fp32: the fp32 parameters of a checkpoint, also while its run is trained.
+
+    python -m longshore.deepspeed.zero_to_fp32 CHECKPOINTS OUT --safe_serialization
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import tempfile
+
+import torch
+
+from .. import checkpoint, native, position
+from ..errors import ExistsError, MissingError
+from ..native import ffi, lib
+from ..state import State
+
+
+def _find(checkpoint_dir, tag):
+    if tag is None:
+        try:
+            with open(os.path.join(checkpoint_dir, "latest"), encoding="utf-8") as f:
+                tag = f.read().strip()
+        except FileNotFoundError:
+            raise MissingError(f"{checkpoint_dir}: has no file `latest`; give tag=, the name of a checkpoint in it") from None
+    return os.path.join(checkpoint_dir, str(tag))
+
+
+def _open(checkpoint_dir, tag):
+    directory = _find(checkpoint_dir, tag)
+    said = checkpoint.read(directory)
+    return State.open(said["run"], read_only=True, snapshot=said["snapshot"])
+
+
+def _export(state, directory):
+    how = native.new("struct shore_run_exporting", converted=True, dtype=lib.SHORE_DTYPE_FP32)
+    native.call(lib.shore_run_export, state.run, native.path_bytes(directory), how, ffi.NULL)
+    return sorted(name for name in os.listdir(directory) if name.endswith(".safetensors"))
+
+
+def _read(path):
+    """Mapped: what is looked at comes into memory, and the system may take it back."""
+    from safetensors import safe_open
+
+    with safe_open(path, "pt") as f:
+        return {name: f.get_tensor(name) for name in f.keys()}
+
+
+def get_fp32_state_dict_from_zero_checkpoint(
+    checkpoint_dir: str | os.PathLike, tag: str | None = None, exclude_frozen_parameters: bool = False, lazy_mode: bool = False
+) -> dict[str, torch.Tensor]:
+    """{name: fp32 tensor} of a checkpoint (by default the one that `latest` names), with buffers. The tensors are mapped from a file
+    that is gone from its directory already, so that lazy_mode changes nothing."""
+    state = _open(checkpoint_dir, tag)
+    scratch = tempfile.mkdtemp(prefix=".longshore-", dir=checkpoint_dir)
+    try:
+        out = {}
+        for name in _export(state, os.path.join(scratch, "all")):
+            out.update(_read(os.path.join(scratch, "all", name)))
+        for tensor in (tensor for block in state.layout.blocks for tensor in block.tensors):
+            out.update(dict.fromkeys(tensor.names, out[tensor.name]))
+            if exclude_frozen_parameters and tensor.name in (state.program or {}).get("frozen", ()):
+                for name in tensor.names:
+                    del out[name]
+        buffers = position.unpack(state.blob()).get("buffers", {})
+        out.update({name: position.tensor_in(saved) for name, saved in buffers.items()})
+        return out
+    finally:
+        shutil.rmtree(scratch)
+        state.close()
+
+
+def convert_zero_checkpoint_to_fp32_state_dict(
+    checkpoint_dir: str | os.PathLike,
+    output_dir: str | os.PathLike,
+    max_shard_size: int | str | None = "5GB",
+    safe_serialization: bool = False,
+    tag: str | None = None,
+    exclude_frozen_parameters: bool = False,
+) -> None:
+    """Writes the fp32 parameters of a checkpoint as model.safetensors (safe_serialization) or pytorch_model.bin, in shards of at most
+    max_shard_size with an index; None: one file."""
+    os.makedirs(output_dir, exist_ok=True)
+    there = [name for name in os.listdir(output_dir) if re.match(r"(pytorch_)?model[-.]", name)]
+    if there:
+        raise ExistsError(f"{os.path.join(output_dir, there[0])}: is there already; move it, or give another directory")
+    values = get_fp32_state_dict_from_zero_checkpoint(checkpoint_dir, tag, exclude_frozen_parameters)
+    most = float("inf") if max_shard_size is None else native.size(max_shard_size, "max_shard_size")
+    shards, used = [{}], 0
+    for name, value in values.items():
+        if shards[-1] and used + value.nbytes > most:
+            shards.append({})
+            used = 0
+        shards[-1][name] = value
+        used += value.nbytes
+    stem, end = ("model", ".safetensors") if safe_serialization else ("pytorch_model", ".bin")
+    index = {}
+    for number, shard in enumerate(shards, 1):
+        file = stem + (f"-{number:05}-of-{len(shards):05}" if len(shards) > 1 else "") + end
+        index.update(dict.fromkeys(shard, file))
+        _write({name: value.clone() for name, value in shard.items()}, os.path.join(output_dir, file), safe_serialization)
+    if len(shards) > 1:
+        said = {"metadata": {"total_size": sum(value.nbytes for value in values.values())}, "weight_map": index}
+        with open(os.path.join(output_dir, stem + end + ".index.json"), "w", encoding="utf-8") as f:
+            json.dump(said, f, indent=2, sort_keys=True)
+
+
+def _write(shard, path, safe):
+    if safe:
+        from safetensors.torch import save_file
+
+        save_file(shard, path, metadata={"format": "pt"})
+    else:
+        torch.save(shard, path)
+
+
+def load_state_dict_from_zero_checkpoint(
+    model: torch.nn.Module, checkpoint_dir: str | os.PathLike, tag: str | None = None
+) -> torch.nn.Module:
+    """Gives a model the parameters of a checkpoint. One whose parameters are on drives goes back to the checkpoint as a whole."""
+    handle = getattr(next(model.parameters(), None), "longshore", None)
+    if handle is not None:
+        checkpoint.load(handle.streams.engine(), _find(checkpoint_dir, tag))
+    else:
+        model.load_state_dict(get_fp32_state_dict_from_zero_checkpoint(checkpoint_dir, tag), strict=False)
+    return model
+
+
+def main(argv=None):
+    parser = argparse.ArgumentParser(
+        prog="python -m longshore.deepspeed.zero_to_fp32", description="Writes the fp32 parameters of a checkpoint for PyTorch."
+    )
+    parser.add_argument("checkpoint_dir", help="directory that holds the checkpoint's, and `latest`")
+    parser.add_argument("output_dir")
+    parser.add_argument("--max_shard_size", default="5GB", help="of a file")
+    parser.add_argument("--safe_serialization", action="store_true", help="model.safetensors instead of pytorch_model.bin")
+    parser.add_argument("-t", "--tag", help="of the checkpoint; by default what `latest` says")
+    parser.add_argument("--exclude_frozen_parameters", action="store_true")
+    convert_zero_checkpoint_to_fp32_state_dict(**vars(parser.parse_args(argv)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,49 @@
+"""What is held of the budget, and what the process takes beside it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+from . import native
+
+
+def process_bytes() -> int:
+    """Resident memory of this process."""
+    with open("/proc/self/statm", encoding="ascii") as f:
+        return int(f.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass
+class Memory:
+    """Bytes: what was promised, what Longshore holds for each purpose, and resident memory of the process, which the interpreter,
+    PyTorch and activations in memory are part of, when the engine was made and now."""
+
+    budget: int
+    parameters: int
+    gradients: int
+    gradients_most: int
+    activations: int
+    drives: int
+    process_at_wrap: int
+    process_now: int
+
+    @property
+    def held(self) -> int:
+        """All that Longshore holds now, within the budget."""
+        return self.parameters + self.gradients + self.activations + self.drives
+
+    def __str__(self) -> str:
+        names = ("parameters", "gradients", "activations", "drives")
+        parts = ", ".join(f"{name} {native.readable(getattr(self, name))}" for name in names if getattr(self, name))
+        return (f"memory {native.readable(self.budget)}, of which {native.readable(self.held)} are held ({parts}); the process takes "
+                f"{native.readable(self.process_now)}, and took {native.readable(self.process_at_wrap)} when it was wrapped")
+
+
+def measure(engine: Any) -> Memory:
+    """Of an engine, now."""
+    plan, parameters = engine.plan, engine.streams.memory.nbytes
+    drives = plan.total_bytes - parameters - plan.gradient_bytes - plan.pool_bytes
+    return Memory(engine.state.memory_bytes or plan.total_bytes, parameters, engine.gradients.held_bytes, plan.gradient_bytes, plan.pool_bytes,
+                  drives, engine.process_at_wrap_bytes, process_bytes())

@@ -1,0 +1,120 @@
+"""What the engine keeps of a parameter beside what is computed with: fp32 master, moments, gradient. To look at, and to change."""
+
+import torch
+
+from .errors import LongshoreError, NotFiniteError
+from .native import SEGMENT, lib
+from .state import Buffer
+
+KINDS = {"master": lib.SHORE_FETCH_MASTER, "m": lib.SHORE_FETCH_M, "v": lib.SHORE_FETCH_V}
+
+
+def _place(param):
+    handle = param.longshore
+    engine, number = handle.streams.engine(), handle.block.number
+    if engine is None or engine.state is None:
+        raise LongshoreError(f"{handle.name}: the engine is closed")
+    return handle, engine, number, engine.layout.offsets[number][handle.index]
+
+
+def _segments(engine, number, at, elems, kind):
+    """(the segments of a block that hold these elements, at the committed step; the first one's number)"""
+    engine.settle()
+    first = at // SEGMENT
+    count = (at + elems + SEGMENT - 1) // SEGMENT - first
+    buffer = Buffer(count * SEGMENT * 4)
+    engine.state.fetch(number, KINDS[kind], buffer.pointer, first, count).result()
+    return buffer, first
+
+
+def read(param, kind):
+    """A copy at the committed step, fp32, of the parameter's shape. kind: master, m or v (zeros, where the optimizer has none)."""
+    _, engine, number, at = _place(param)
+    buffer, first = _segments(engine, number, at, param.numel(), kind)
+    return buffer.view(torch.float32)[at - first * SEGMENT:][:param.numel()].clone().view(param.shape)
+
+
+def write(param, kind, value):
+    """Commits another master or moment of a parameter, as a step of its own in which nothing else changes."""
+    handle, engine, number, at = _place(param)
+    if engine._backwards:
+        raise LongshoreError(f"{handle.name}: the gradients of a step that has been begun would be dropped; change it before backward() "
+                             "or after step()")
+    value = torch.as_tensor(value, dtype=torch.float32).expand(param.shape).reshape(-1)
+    if not bool(torch.isfinite(value).all()):
+        raise NotFiniteError(f"{handle.name}: a value that is not finite was not written")
+    buffer, first = _segments(engine, number, at, param.numel(), kind)
+    buffer.view(torch.float32)[at - first * SEGMENT:][:param.numel()] = value
+    commit(engine, [(number, first, {kind: buffer, **({} if kind == "master" else {"tensor": handle.index})})])
+
+
+def write_back(engine, blocks):
+    """Commits what was changed in place in these blocks: see longshore.resident()."""
+    engine.drop_gradients()
+    for p, handle in (pair for streamed in blocks for pair in streamed.parameters):
+        if not bool(torch.isfinite(p.detach()).all()):
+            raise NotFiniteError(f"{handle.name}: holds a value that is not finite, and was not written back")
+
+    def masters():
+        for streamed in blocks:
+            whole = engine.state.masters(streamed.number)
+            master = whole.view(torch.float32)
+            for p, handle in streamed.parameters:
+                at = engine.layout.offsets[streamed.number][handle.index]
+                before = master[at:at + p.numel()]
+                now = p.detach().reshape(-1)
+                # what still reads the same keeps the master's lower half
+                fetched = before.to(engine.streams.storage).to(now.dtype)
+                before.copy_(torch.where(fetched == now, before, now.float()))
+                handle.version = p._version
+            yield streamed.number, 0, {"master": whole}
+
+    engine.settle()
+    commit(engine, masters())
+
+
+def commit(engine, changes):
+    """Makes a step of other values. changes: (block, its first segment that changes, {kind: Buffer of whole segments from there on},
+    with "tensor" where it is a moment of that one), each block once."""
+    engine._settle_updates()
+    state, changed = engine.state, []
+    for number, first, values in changes:
+        after = first + next(iter(values.values())).nbytes // (4 * SEGMENT)
+        state.store_values(number, first, after - first, **values)
+        for segment, end in ((0, first), (after, state.layout.segments[number])):
+            if segment < end:
+                state.carry(number, segment, end - segment).result()
+        changed.append(number)
+    for number in range(len(engine.streams.blocks)):
+        if number not in changed:
+            state.carry(number).result()
+            engine.streams.carried(number)
+    engine._close_step(False, {"written": [engine.layout.blocks[number].name for number in changed]})
+    engine.settle()
+
+
+def _gathered(param):
+    handle, engine, number, _ = _place(param)
+    block = engine.gradients.blocks[number]
+    if handle.index in block.had and handle.index not in block.held:
+        engine.gradients._settle(block)
+        engine.gradients._bring(number)
+    return handle, engine, block
+
+
+def gradient(param):
+    """A copy of what backward() has gathered for a parameter in this step, fp32; None: there is nothing."""
+    handle, _, block = _gathered(param)
+    return block.held[handle.index].to(torch.float32, copy=True).view(param.shape) if handle.index in block.had else None
+
+
+def set_gradient(param, value):
+    """Puts another gradient in the place of what backward() has gathered for a parameter."""
+    handle, engine, block = _gathered(param)
+    if handle.index not in block.had:
+        raise LongshoreError(f"{handle.name}: has no gradient yet that could be changed; call backward() first")
+    value = torch.as_tensor(value, dtype=torch.float32).expand(param.shape).clone()
+    engine.gradients.held_bytes += value.nbytes - block.held[handle.index].nbytes
+    block.held[handle.index], block.sums_of = value, False
+    if handle.block.number in engine._early:
+        engine._stale = True
