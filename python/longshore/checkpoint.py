@@ -5,17 +5,24 @@ and after kills, as long as the run is there; a checkpoint that is deleted by sh
 takes its snapshot with it.
 """
 
+import fcntl
 import json
 import os
 import re
 import shutil
+import stat
+import tempfile
 import uuid
+import warnings
 import weakref
 
-from . import position
+from . import native, position
 from .errors import LongshoreError, MissingError
+from .native import lib
 
 FILE = "longshore.json"
+_FICLONE = 0x40049409
+_said = set()  # runs
 _engines = weakref.WeakSet()  # that have saved here
 _rmtree = shutil.rmtree
 
@@ -43,6 +50,7 @@ def save(engine, directory, extra=None):
     tag = re.sub(r"[^A-Za-z0-9_-]", "-", os.path.basename(os.path.abspath(directory))).lstrip("-")[:40]
     name = f"{tag or 'checkpoint'}-{uuid.uuid4().hex[:8]}"
     before = snapshot_of(directory)
+    _say_disk(state)
     engine.snapshot(name)
     said = {
         "format": 1,
@@ -63,6 +71,31 @@ def save(engine, directory, extra=None):
     _engines.add(engine)
     shutil.rmtree = _rmtree_with_snapshots
     return name
+
+
+def shares_blocks(directory):
+    """Whether the file system of a directory lets two files share what they have in common."""
+    with tempfile.TemporaryFile(dir=directory) as a, tempfile.TemporaryFile(dir=directory) as b:
+        a.write(b"\0" * 4096)
+        a.flush()
+        try:
+            fcntl.ioctl(b.fileno(), _FICLONE, a.fileno())
+            return True
+        except OSError:
+            return False
+
+
+def _say_disk(state):
+    """Once a run: what a checkpoint takes where blocks cannot be shared."""
+    if state.path in _said:
+        return
+    _said.add(state.path)
+    places = {d if os.path.isdir(d) else os.path.dirname(d) for d in state.drives if os.path.exists(d) and not stat.S_ISBLK(os.stat(d).st_mode)}
+    whole = sorted(place for place in places if not shares_blocks(place))
+    if whole:
+        each = native.readable(sum(state.layout.segments) * lib.shore_fleet_state_bytes(state.fleet))
+        warnings.warn(f"each checkpoint takes up to {each} of disk: {', '.join(whole)} cannot share blocks between files, as XFS and btrfs "
+                      "can; keep few of them (save_total_limit)", stacklevel=3)
 
 
 def load(engine, directory):

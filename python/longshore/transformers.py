@@ -4,9 +4,12 @@ The model's weights and the optimizer's state lie on drives (TrainingArguments' 
 snapshots of the run; the micro-batches of a step go through each layer together. Everything else is as it was.
 """
 
+from __future__ import annotations
+
 import os
 import re
 import shutil
+import sys
 import tempfile
 from dataclasses import dataclass, field
 
@@ -60,7 +63,8 @@ class TrainingArguments(transformers.TrainingArguments):
         super().__post_init__()
 
     @property
-    def place_model_on_device(self):
+    def place_model_on_device(self) -> bool:
+        """False: the parameters stay where they are."""
         return False
 
 
@@ -77,13 +81,14 @@ class Trainer(transformers.Trainer):
         self.accelerator.clip_grad_norm_ = lambda parameters, *args, **kwargs: torch.tensor(self.engine.grad_norm())
         self.accelerator.backward = self._backward
 
-    def train(self, resume_from_checkpoint=None, *args, **kwargs):
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args, **kwargs) -> transformers.trainer_utils.TrainOutput:
+        """As transformers'; resumed, the run goes on with the same bits."""
         self._resumes = bool(resume_from_checkpoint)
         return super().train(resume_from_checkpoint, *args, **kwargs)
 
     # ---- the model goes onto the drives
 
-    def create_optimizer(self, model=None):
+    def create_optimizer(self, model: torch.nn.Module | None = None) -> torch.optim.Optimizer:
         """Wraps the model, and returns the engine's optimizer."""
         if self.engine is not None and self.optimizer is not None:
             return self.optimizer
@@ -116,6 +121,8 @@ class Trainer(transformers.Trainer):
         self.optimizer = self.engine.optimizer
         if given is not None and self.lr_scheduler is not None:
             rebind(self.lr_scheduler, self.optimizer)
+        if not args.disable_tqdm:
+            print(self.engine.memory(), file=sys.stderr)
         return self.optimizer
 
     def _hyper(self):
@@ -142,7 +149,7 @@ class Trainer(transformers.Trainer):
 
     # ---- checkpoints
 
-    def save_model(self, output_dir=None, _internal_call=False):
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """The whole model as safetensors, streamed; a checkpoint is a snapshot of the run, and needs none."""
         self._saves_weights = not _internal_call or self.args.save_only_model or getattr(self.args, "checkpoint_weights", False)
         try:

@@ -1,5 +1,6 @@
 """transformers' Trainer: by one changed import, and unchanged with --deepspeed under the launcher."""
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -11,6 +12,7 @@ import torch
 import longshore
 from models import VOCAB, gpt2
 
+transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
 
@@ -58,7 +60,6 @@ def losses(trainer):
 
 
 def test_the_numbers_are_those_of_transformers(tmp_path, seed):
-    import transformers
     from longshore.transformers import Trainer, TrainingArguments
 
     data = Sentences(40)
@@ -149,6 +150,82 @@ def test_best_model_bf16_and_what_is_refused(tmp_path, seed):
         Trainer(
             model(seed), TrainingArguments(output_dir=str(tmp_path / "x"), optim="lion_8bit", report_to=[]), train_dataset=Sentences(4)
         ).train()
+
+
+class Seen(transformers.TrainerCallback):
+    """What a callback is told, and sees of the model."""
+
+    def __init__(self):
+        self.steps, self.norms = [], []
+
+    def on_step_end(self, args, state, control, model=None, **kwargs):
+        self.steps.append(state.global_step)
+        self.norms.append(float(model.transformer.ln_f.weight.detach().norm()))
+
+
+def by_length():
+    names = {f.name for f in dataclasses.fields(transformers.TrainingArguments)}
+    return {"group_by_length": True} if "group_by_length" in names else {"train_sampling_strategy": "group_by_length"}
+
+
+def test_metrics_callbacks_smoothing_and_lengths_are_those_of_transformers(tmp_path, seed):
+    from longshore.transformers import Trainer, TrainingArguments
+
+    def right(predictions):
+        logits, labels = predictions
+        return {"right": float((logits[:, :-1].argmax(-1) == labels[:, 1:]).mean())}
+
+    told = []
+    for kind, arguments_kind, more in (
+        (transformers.Trainer, transformers.TrainingArguments, {"use_cpu": True}),
+        (Trainer, TrainingArguments, {"run": str(tmp_path / "run"), "memory": "1GiB"}),
+    ):
+        args = arguments(arguments_kind, tmp_path / kind.__module__, label_smoothing_factor=0.1, eval_strategy="steps", eval_steps=3, **by_length(), **more)
+        seen = Seen()
+        trainer = kind(
+            model(seed, 0.0), args, train_dataset=Sentences(40), eval_dataset=Sentences(6, 4), compute_metrics=right, callbacks=[seen]
+        )
+        trainer.train()
+        metrics = trainer.evaluate()
+        told.append((losses(trainer), [metrics["eval_loss"], metrics["eval_right"]], seen.steps, seen.norms))
+    trainer.engine.close()
+    assert told[0][2] == told[1][2] == [1, 2, 3, 4, 5, 6]
+    for theirs, ours in zip(told[0][:2] + told[0][3:], told[1][:2] + told[1][3:]):
+        assert ours == pytest.approx(theirs, rel=1e-4)
+
+
+KILLED = """
+import os, sys
+sys.path.insert(0, {tests!r})
+import transformers
+from longshore.transformers import Trainer, TrainingArguments
+from test_trainer import Sentences, arguments, model
+class Kill(transformers.TrainerCallback):
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.global_step == 5:
+            os.kill(os.getpid(), 9)
+from pathlib import Path
+args = arguments(TrainingArguments, Path({path!r}), run={path!r} + "/run")
+args.save_strategy = transformers.trainer_utils.IntervalStrategy.STEPS
+args.save_steps = 2
+Trainer(model({seed}), args, train_dataset=Sentences(40), callbacks=[Kill()]).train()
+"""
+
+
+def test_resumed_after_a_kill(tmp_path, seed):
+    from longshore.transformers import Trainer, TrainingArguments
+
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    script = KILLED.format(tests=os.path.dirname(__file__), path=str(tmp_path / "killed"), seed=seed)
+    assert subprocess.run([sys.executable, "-c", script], env=env).returncode == -9
+    told = []
+    for name in ("whole", "killed"):
+        args = arguments(TrainingArguments, tmp_path / name, run=str(tmp_path / name / "run"))
+        trainer = Trainer(model(seed), args, train_dataset=Sentences(40))
+        trainer.train(resume_from_checkpoint=name == "killed")  # the last checkpoint that is there
+        told.append((losses(trainer), trainer.engine.digest()))
+        trainer.engine.close()
+    assert told[0] == told[1]
 
 
 SCRIPT = """
