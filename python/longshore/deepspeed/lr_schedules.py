@@ -152,7 +152,11 @@ class OneCycle(_Schedule):
             return [low + (high - low) * height for low, high in zip(self.min_lrs, self.max_lrs)]
         return [low / (1 + self.decay_lr_rate * decayed) for low in self.min_lrs]
 
-    def get_mom(self) -> list[float]:
+    def get_mom(self) -> list[tuple[float, float]]:
+        """Of each group, as betas."""
+        return [(momentum, 0.99) for momentum in self._momenta()]
+
+    def _momenta(self):
         decayed = self._decayed()
         if decayed is None:
             height = self._height()
@@ -162,7 +166,7 @@ class OneCycle(_Schedule):
     def step(self, batch_iteration: int | None = None) -> None:
         super().step(batch_iteration)
         if self.cycle_momentum:
-            self._write_momenta(self.get_mom())
+            self._write_momenta(self._momenta())
 
 
 class _Warmup(_Schedule):
