@@ -144,6 +144,7 @@ struct scratch {
 };
 INLINE size_t carve(struct scratch *s, float *base, size_t keys, size_t head_dim, bool backward) {
     size_t wide = up_to(head_dim, NR), all = up_to(keys, BLOCK), at = 0;
+    memset(s, 0, sizeof *s);
 #define TAKE(field, floats)                             \
     do {                                                \
         if (base) s->field = base + at;                 \
@@ -169,7 +170,6 @@ INLINE size_t carve(struct scratch *s, float *base, size_t keys, size_t head_dim
 }
 static size_t k_attention_scratch(size_t keys, size_t head_dim, bool backward) {
     struct scratch s;
-    memset(&s, 0, sizeof s);
     return carve(&s, NULL, keys, head_dim, backward);
 }
 
