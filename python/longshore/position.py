@@ -13,6 +13,7 @@ import torch
 
 from .errors import LongshoreError
 from .native import lib
+from .state import Buffer
 
 _DTYPES = {str(d): d for d in (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.int16, torch.uint8, torch.int8, torch.bool)}
 
@@ -130,10 +131,10 @@ def store_buffers(engine):
     layout, buffers = engine.layout, dict(engine.module.named_buffers())
     for number, block in enumerate(layout.blocks):
         if block.buffers:
-            value = torch.zeros(layout.elems(number))
+            value = Buffer(layout.elems(number) * 4)
             for tensor, at in zip(block.tensors, layout.offsets[number]):
-                value[at:at + tensor.elems] = buffers[tensor.name].detach().reshape(-1)
-            engine.state.store_masters(number, value)
+                value.view(torch.float32)[at:at + tensor.elems] = buffers[tensor.name].detach().reshape(-1)
+            engine.state.store_values(number, 0, layout.segments[number], master=value)
 
 
 def restore_buffers(engine, position):

@@ -1,10 +1,11 @@
 import os
 
+# before torch is imported, and for the processes that tests start, so that all of them have the same bits
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import pytest
 import torch
-
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-torch.set_num_threads(2)
 
 
 @pytest.fixture
