@@ -13,12 +13,13 @@ from typing import Any
 
 import torch
 
-from . import memory, position, saving
+from . import forks, memory, position, saving
 from .errors import LongshoreError, NotFiniteError
 from .blocks import persistent_buffers
 from .gradients import Gradients
 from .layer_major import Turns
 from .native import ffi, lib
+from .optimizers import Optimizer
 from .state import OPTIMIZERS, State, rollback
 
 _open = weakref.WeakSet()
@@ -41,32 +42,6 @@ class StepResult:
     grad_norm: float
     step: int
     skipped: bool = False
-
-
-class Optimizer(torch.optim.Optimizer):
-    """The parameter groups, live: what a scheduler writes into them counts at the next step. The state is on the drives."""
-
-    def __init__(self, engine, groups, defaults):
-        self._engine = engine
-        super().__init__(groups, defaults)
-
-    def step(self, closure=None):
-        """Makes the engine's step, as engine.step()."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        self._engine.step()
-        return loss
-
-    def zero_grad(self, set_to_none=True):
-        """Drops the gradients of the step that has not been made."""
-        self._engine.drop_gradients()
-
-    def add_param_group(self, param_group):
-        if getattr(self, "_made", False):
-            raise LongshoreError("optimizer.add_param_group: the groups are those that wrap() was given")
-        super().add_param_group(param_group)
 
 
 class Engine:
@@ -96,6 +71,7 @@ class Engine:
         self._leaving = []
         self._uncommitted = None  # the step that was made last
         _open.add(self)
+        forks.leave_in_children(self)
         self.plan = None  # of memory: what the budget was planned to
         self.process_at_wrap_bytes = memory.process_bytes()
         self._micro = threading.local()  # which micro-batch a thread computes, of those that run together
@@ -115,6 +91,8 @@ class Engine:
     @torch.compiler.disable
     def _own_random(self, module, args):
         """Random numbers in training follow from the run's seed, the step and the micro-batch, however these are run."""
+        if self.state is None:
+            raise LongshoreError(f"the model cannot be called: {self.streams.why}")
         self.flush()
         if module.training and torch.is_grad_enabled() and torch._C._current_graph_task_id() == -1:
             number = getattr(self._micro, "number", None)
@@ -166,7 +144,7 @@ class Engine:
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
             raise ValueError("engine.backward(loss): the loss is a tensor of one element")
         if self.state is None:
-            raise LongshoreError("engine.backward: the engine is closed")
+            raise LongshoreError(f"engine.backward: {self.streams.why}")
         self.flush()
         self._last = self._backwards + 1 == self.accumulate if last is None else last
         parts = self.accumulate if divide else 1
@@ -253,7 +231,7 @@ class Engine:
         counts, and the state stays).
         """
         if self.state is None:
-            raise LongshoreError("engine.step: the engine is closed")
+            raise LongshoreError(f"engine.step: {self.streams.why}")
         with_gradients, clipping = self._decide()
         loss = self._losses if self._backwards else math.nan
         if not clipping.finite:
@@ -330,6 +308,8 @@ class Engine:
     def settle(self) -> None:
         """Returns when the step that was made last is durable. Where it cannot be committed (NotFiniteError: an update made a
         parameter that is not finite), the engine is at the step before it."""
+        if self.state is None:
+            raise LongshoreError(f"engine.settle: {self.streams.why}")
         try:
             self.flush()
             self.state.settle()
@@ -435,7 +415,7 @@ class Engine:
     def memory(self) -> memory.Memory:
         """A Memory: the budget, what is held of it, and what the process takes beside it."""
         if self.state is None:
-            raise LongshoreError("engine.memory: the engine is closed")
+            raise LongshoreError(f"engine.memory: {self.streams.why}")
         return memory.measure(self)
 
     def close(self) -> None:
@@ -455,6 +435,13 @@ class Engine:
             self._leaving = []
             self._begin()
             state.close()
+
+    def leave_to_parent(self):
+        """In a process that was forked off: nothing is closed, committed or written."""
+        self.state = self.gradients.state = self._uncommitted = None
+        self.gradients.abandon()
+        self._leaving = []
+        self._begin()
 
     def reopen(self, run: str | os.PathLike, snapshot: str | None = None) -> None:
         """Goes on with a run of the same model in place of its own, which is closed: at its last step, or rolled back to a

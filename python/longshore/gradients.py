@@ -167,6 +167,11 @@ class Gradients:
         self._make_whole(number)
         return self.gather(number) if self.blocks[number].held else None
 
+    def abandon(self):
+        """Drops all without waiting for what is under way."""
+        self._leaving = []
+        self.clear()
+
     def clear(self):
         for block, streamed in zip(self.blocks, self.streams.blocks):
             self._settle(block)

@@ -6,7 +6,7 @@ completions are the engine's own ``shore_wait``.
 
 import os
 
-from . import errors
+from . import errors, forks
 from ._native import ffi, lib
 
 SEGMENT = lib.SHORE_SEGMENT_ELEMS
@@ -56,9 +56,10 @@ def call(function, *arguments, what=""):
 class Wait:
     """A request that is under way, with whatever it borrows. ``result()`` waits, once; ``done`` does not."""
 
-    __slots__ = ("_wait", "_keeps", "_what")
+    __slots__ = ("_wait", "_keeps", "_what", "_process")
 
     def __init__(self, submit, *arguments, keeps=(), what=""):
+        self._process = os.getpid()
         self._wait = ffi.new("struct shore_wait *")
         self._keeps, self._what = (arguments, keeps), what
         lib.shore_wait_init(self._wait)
@@ -77,6 +78,8 @@ class Wait:
         """Waits for the end. Raises what the request failed with."""
         if self._wait is None:
             return
+        if self._process != os.getpid():
+            forks.refuse(self._what or "a request")
         wait, self._wait = self._wait, None
         diag = ffi.new("struct shore_diag *")
         code = lib.shore_wait(wait, diag)
@@ -84,8 +87,8 @@ class Wait:
         check(code, diag, self._what)
 
     def settle(self):
-        """Waits, and gives the code instead of raising."""
-        if self._wait is None:
+        """Waits, and gives the code instead of raising. In a process that was forked off since it does not wait."""
+        if self._wait is None or self._process != os.getpid():
             return 0
         wait, self._wait = self._wait, None
         code = lib.shore_wait(wait, ffi.NULL)

@@ -32,3 +32,29 @@ def rebind(scheduler, optimizer):
         group.update({k: v for k, v in was.items() if k in _GROUP_KEYS and k != "params"})
     scheduler.optimizer = optimizer
     return scheduler
+
+
+class Optimizer(torch.optim.Optimizer):
+    """The parameter groups, live: what a scheduler writes into them counts at the next step. The state is on the drives."""
+
+    def __init__(self, engine, groups, defaults):
+        self._engine = engine
+        super().__init__(groups, defaults)
+
+    def step(self, closure=None):
+        """Makes the engine's step, as engine.step()."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self._engine.step()
+        return loss
+
+    def zero_grad(self, set_to_none=True):
+        """Drops the gradients of the step that has not been made."""
+        self._engine.drop_gradients()
+
+    def add_param_group(self, param_group):
+        if getattr(self, "_made", False):
+            raise LongshoreError("optimizer.add_param_group: the groups are those that wrap() was given")
+        super().add_param_group(param_group)

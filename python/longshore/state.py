@@ -1,11 +1,12 @@
 """The state of a model on drives: layout, fleet and steps, as the engine has them."""
 
+import contextlib
 import json
 import os
 
 import torch
 
-from . import native
+from . import forks, native
 from .blocks import Block, Tensor, layers_in
 from .errors import LongshoreError
 from .native import Wait, ffi, lib
@@ -119,6 +120,10 @@ class Buffer:
         self.nbytes = nbytes
         self.pointer = ffi.gc(out[0], lambda p, n=nbytes: lib.shore_buffer_free(p, n), nbytes)
         self.bytes = torch.frombuffer(ffi.buffer(self.pointer, nbytes), dtype=torch.uint8)
+        forks.leave_in_children(self)
+
+    def leave_to_parent(self):
+        ffi.gc(self.pointer, None)  # the memory is not there in a child
 
     def view(self, dtype, elems=None):
         out = self.bytes.view(dtype)
@@ -137,7 +142,8 @@ def fleet_options(drives, optimizer, moments, fp32, **more):
 class State:
     """A run that is open: its fleet, and the step that is committed."""
 
-    def __init__(self, path, layout, run, step):
+    def __init__(self, path, layout, run, step, others):
+        """others: _descriptors() of before the run was open."""
         self.run = ffi.gc(run, lib.shore_run_close)
         self.path = os.path.abspath(path)
         self.fleet = lib.shore_run_fleet(run)
@@ -146,6 +152,17 @@ class State:
         self.sums = ffi.new("double[]", layout.c.segments)
         self.clip = ffi.new("struct shore_clip *")
         self.pending = False
+        self._descriptors = _descriptors().items() - others.items()
+        forks.leave_in_children(self)
+
+    def leave_to_parent(self):
+        """Neither uses the run nor keeps it locked."""
+        if self.run is not None:
+            ffi.gc(self.run, None)
+        self.run = self.fleet = None
+        for fd, _ in self._descriptors & _descriptors().items():
+            with contextlib.suppress(OSError):
+                os.close(fd)
 
     @classmethod
     def create(cls, path, layout, drives, program, *, optimizer, moments, fp32, ring_bytes, memory, overwrite=False, momentum=False,
@@ -157,8 +174,9 @@ class State:
         making = native.new("struct shore_run_making", fleet=fleet, program=text, memory_bytes=memory)
         out = ffi.new("struct shore_run **")
         shapes, keep = layout.shapes()
+        others = _descriptors()
         native.call(lib.shore_run_create, native.path_bytes(path), layout.c, shapes, len(shapes), making, out)
-        return cls(path, layout, out[0], 0)
+        return cls(path, layout, out[0], 0, others)
 
     @classmethod
     def open(cls, path, *, read_only=False, ring_bytes=0, snapshot=None):
@@ -168,11 +186,12 @@ class State:
             name = ffi.new("char[]", snapshot.encode())
             opening.snapshot = name
         out = ffi.new("struct shore_run **")
+        others = _descriptors()
         native.call(lib.shore_run_open, native.path_bytes(path), opening, out)
         run = ffi.gc(out[0], lib.shore_run_close)
         layout = Layout.of_run(run)
         ffi.gc(run, None)
-        state = cls(path, layout, out[0], 0)
+        state = cls(path, layout, out[0], 0, others)
         state.step = state._info().step
         return state
 
@@ -347,6 +366,15 @@ class State:
                 native.call(lib.shore_run_commit_wait, run)
         finally:
             ffi.release(run)
+
+
+def _descriptors():
+    """Of what is open in this process: {number: what it is of}."""
+    out = {}
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # that of the listing itself is closed again
+            out[int(fd)] = os.readlink(f"/proc/self/fd/{fd}")
+    return out
 
 
 def rollback(run, snapshot):

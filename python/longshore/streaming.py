@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from . import native
+from . import forks, native
 from .absent import Absent
 from .activations import Saved, Stayed
 from .errors import AbsentParameterError, LongshoreError
@@ -92,6 +92,8 @@ class Streams:
         self.gate = None  # of micro-batches that take turns
         self.make_activations = None  # of the state that is open: where what is saved goes, but for parameters
         self.activations = None
+        self.why = "the engine is closed; longshore.resume() opens its run again"  # nothing can be had, where state is None
+        forks.leave_in_children(self)
 
     def open(self, state):
         """From here on parameters come from the fleet, at its committed step."""
@@ -205,7 +207,7 @@ class Streams:
             return
         with self.lock:
             if self.state is None:
-                raise LongshoreError(f"{streamed.block.name}: the engine is closed; longshore.resume() opens its run again")
+                raise LongshoreError(f"{streamed.block.name}: {self.why}")
             old, streamed.slot.holds = streamed.slot.holds, streamed
             if old is not None and old is not streamed:
                 self.hide(old)
@@ -252,7 +254,7 @@ class Streams:
         streamed = handle.block
         with self.lock:
             if self.state is None:
-                raise AbsentParameterError(f"{handle.name}: the engine is closed; longshore.resume() opens its run again")
+                raise AbsentParameterError(f"{handle.name}: {self.why}")
             if streamed.present or streamed.stays:
                 was = streamed.present
                 self.ensure(streamed)
@@ -309,16 +311,28 @@ class Streams:
     def end(self):
         if self.pages is None:
             return
-        for streamed in self.blocks:
-            streamed.present = False
-            for p, _ in streamed.parameters:
-                p.__class__ = Absent
+        self._absent()
         if self.activations is not None:
             self.activations.end()
             self.activations = None
         self.state = None
         pages, self.pages = self.pages, None
         ffi.release(pages)
+
+    def leave_to_parent(self):
+        """Where this process was forked off, its memory is not there."""
+        self.lock, self.why = threading.RLock(), forks.WHY
+        self._absent()
+        self.state = self.activations = None
+        if self.pages is not None:
+            ffi.gc(self.pages, None)
+            self.pages = None
+
+    def _absent(self):
+        for streamed in self.blocks:
+            streamed.present = False
+            for p, _ in streamed.parameters:
+                p.__class__ = Absent
 
     # ---- hooks of modules
 

@@ -80,6 +80,8 @@ static int uring_open(const struct shore__file *file, unsigned depth, const stru
         release(u);
         return rc;
     }
+    /* A child that is forked off would keep the ring, and with it the file and its lock, when this process is gone. */
+    io_uring_ring_dontfork(&u->ring);
     u->fixed_file = io_uring_register_files(&u->ring, &u->fd, 1) == 0;
     register_buffers(u, fixed, nfixed);
     *state = u;
