@@ -17,9 +17,9 @@ from . import forks, memory, position, saving
 from .errors import LongshoreError, NotFiniteError
 from .blocks import persistent_buffers
 from .gradients import Gradients
+from .interrupts import whole
 from .layer_major import Turns
-from .native import ffi, lib
-from .optimizers import Optimizer
+from .optimizers import Optimizer, hypers
 from .state import OPTIMIZERS, State, rollback
 
 _open = weakref.WeakSet()
@@ -86,7 +86,17 @@ class Engine:
     # ---- forward and backward
 
     def __call__(self, *args, **kwargs):
-        return self.module(*args, **kwargs)
+        try:
+            return self.module(*args, **kwargs)
+        except BaseException:
+            self._leave_forward()
+            raise
+
+    @whole
+    def _leave_forward(self):
+        """Of this thread, one that was broken off."""
+        self.streams.inside.break_off()
+        self._put_back_random()
 
     @torch.compiler.disable
     def _own_random(self, module, args):
@@ -95,18 +105,22 @@ class Engine:
             raise LongshoreError(f"the model cannot be called: {self.streams.why}")
         self.flush()
         if module.training and torch.is_grad_enabled() and torch._C._current_graph_task_id() == -1:
+            self._put_back_random()  # of a forward pass that was broken off
             number = getattr(self._micro, "number", None)
             number = self._forwards if number is None else number
-            self._forwards += 1
             self._micro.random = torch.get_rng_state()
             torch.manual_seed((self.how["seed"] * 0x9E3779B97F4A7C15 + self.state.step * 0xBF58476D1CE4E5B9 + number) % 2**63)
 
     @torch.compiler.disable
     def _old_random(self, module, args, output):
-        random = getattr(self._micro, "random", None)
-        if random is not None and torch._C._current_graph_task_id() == -1:
-            self._micro.random = None
+        if torch._C._current_graph_task_id() == -1 and self._put_back_random() and output is not None:
+            self._forwards += 1
+
+    def _put_back_random(self):
+        random, self._micro.random = getattr(self._micro, "random", None), None
+        if random is not None:
             torch.set_rng_state(random)
+        return random is not None
 
     def train(self, mode: bool = True) -> Engine:
         """As the module's. Returns the engine."""
@@ -146,17 +160,19 @@ class Engine:
         if self.state is None:
             raise LongshoreError(f"engine.backward: {self.streams.why}")
         self.flush()
+        self._leave_forward()
         self._last = self._backwards + 1 == self.accumulate if last is None else last
         parts = self.accumulate if divide else 1
         try:
             (loss / parts if parts != 1 else loss).backward()
-            self.gradients.end_of_backward()
-            self.streams.leave()
+            with whole:
+                self.gradients.end_of_backward()
+                self.streams.rest()
+                self._losses += float(loss.detach()) / parts
+                self._backwards += 1
         except BaseException:
             self.drop_gradients()
             raise
-        self._losses += float(loss.detach()) / parts
-        self._backwards += 1
 
     def _begin(self):
         self._backwards, self._forwards, self._losses = 0, 0, 0.0
@@ -166,12 +182,15 @@ class Engine:
         self._stale = False  # one of them got more gradients since
         self._clipping = None
 
+    @whole
     def drop_gradients(self) -> None:
         """Forgets what backward() has gathered since the last step."""
-        if self._early:
+        self._leave_forward()
+        if self._updates:
             self._discard()
         self.gradients.clear()
         self._begin()
+        self.streams.rest(all=False)
 
     def _discard(self):
         self.settle()
@@ -199,30 +218,13 @@ class Engine:
 
     # ---- the step
 
-    def _hypers(self, number):
-        """One for each tensor of the block: its group's numbers, and how often it was updated."""
-        had = self.gradients.blocks[number].had
-        parameters = self.streams.blocks[number].parameters
-        hypers = ffi.new("struct shore_hyper[]", len(parameters))
-        for t, (p, _) in enumerate(parameters):
-            h = hypers[t]
-            group = self._group_of.get(id(p))
-            if t not in had or group is None:
-                h.frozen, h.inv_sqrt_bias2 = 1, 1
-                continue
-            group = self.optimizer.param_groups[group]
-            h.lr, h.eps, h.weight_decay = float(group["lr"]), group["eps"], group["weight_decay"]
-            h.beta1, h.beta2 = group["betas"]
-            h.momentum = group.get("momentum", 0)
-            lib.shore_hyper_at_step(ffi.addressof(hypers, t), self._kind, self._counts[number][t] + 1)
-        return hypers
-
     def _update(self, number, coefficient):
-        source, groups = self.gradients.source(number), self._hypers(number)
+        source, groups = self.gradients.source(number), hypers(self, number)
         request = self.state.update_request(number, source, groups, coefficient)
         keeps = source, groups, dict(self.gradients.blocks[number].held)
         self._updates.append(self.streams.update(number, request, keeps))
 
+    @whole
     def step(self) -> StepResult:
         """Makes a step of what backward() has gathered. Returns a StepResult.
 
@@ -232,20 +234,26 @@ class Engine:
         """
         if self.state is None:
             raise LongshoreError(f"engine.step: {self.streams.why}")
+        self._leave_forward()
         with_gradients, clipping = self._decide()
         loss = self._losses if self._backwards else math.nan
         if not clipping.finite:
             return self._refuse(loss, clipping.norm)
-        # right if it was all that came, nothing is clipped, and nobody has changed a group since
-        if self._early and (self._stale or clipping.coefficient != 1 or self._early_groups != self._group_numbers()):
+        try:
+            # right if it was all that came, nothing is clipped, and nobody has changed a group since
+            if self._early and (self._stale or clipping.coefficient != 1 or self._early_groups != self._group_numbers()):
+                self._discard()
+            for number in with_gradients:
+                if number not in self._early:
+                    self._update(number, clipping.coefficient)
+            carried = [(n, self.state.carry(n)) for n, g in enumerate(self.gradients.blocks) if not g.had]
+            for number, wait in carried:
+                wait.result()
+                self.streams.carried(number)
+        except BaseException:
             self._discard()
-        for number in with_gradients:
-            if number not in self._early:
-                self._update(number, clipping.coefficient)
-        carried = [(n, self.state.carry(n)) for n, g in enumerate(self.gradients.blocks) if not g.had]
-        for number, wait in carried:
-            wait.result()
-            self.streams.carried(number)
+            self.drop_gradients()
+            raise
         self._counts_before = [list(counts) for counts in self._counts]
         for number in with_gradients:
             for t in self.gradients.blocks[number].had:
@@ -262,6 +270,7 @@ class Engine:
         self._clipping = False
         return with_gradients, self.state.decide_clip()
 
+    @whole
     def grad_norm(self) -> float:
         """Of all gradients together that backward() has gathered, before clipping: what step() will return."""
         return self._decide()[1].norm
@@ -297,6 +306,7 @@ class Engine:
         self.gradients.clear()
         self._begin()
 
+    @whole
     def flush(self) -> None:
         """Begins to commit the step that was made last. Whatever uses the engine next does so; until then a scheduler may
         be stepped, which belongs to the step."""
@@ -305,6 +315,7 @@ class Engine:
             self.state.commit(skipped, metrics, position.finish(self, noted))
             self._uncommitted = None
 
+    @whole
     def settle(self) -> None:
         """Returns when the step that was made last is durable. Where it cannot be committed (NotFiniteError: an update made a
         parameter that is not finite), the engine is at the step before it."""
@@ -365,8 +376,11 @@ class Engine:
 
         def work(number):
             self._micro.number = number
-            loss = loss_of(micro_batches[number])
-            (loss / parts if parts > 1 else loss).backward()
+            try:
+                loss = loss_of(micro_batches[number])
+                (loss / parts if parts > 1 else loss).backward()
+            finally:
+                self.streams.inside.break_off()
             losses[number] = float(loss.detach())
 
         self._last = True
@@ -374,14 +388,15 @@ class Engine:
         self.streams.gate = turns.gate if count > 1 else None
         try:
             turns.run(work)
-            self.gradients.end_of_backward()
-            self.streams.leave()
+            with whole:
+                self.gradients.end_of_backward()
+                self.streams.rest()
+                self._losses, self._backwards = sum(losses) / parts, count
         except BaseException:
             self.drop_gradients()
             raise
         finally:
             self.gradients.passes, self.streams.gate = 1, None
-        self._losses, self._backwards = sum(losses) / parts, count
         return losses
 
     def save_pretrained(self, directory: str | os.PathLike, dtype: str | None = None,
@@ -402,11 +417,13 @@ class Engine:
                  for k, v in g.items() if k != "params" and isinstance(v, (int, float, tuple, str, bool, torch.Tensor))}
                 for g in self.optimizer.param_groups]
 
+    @whole
     def snapshot(self, name: str | None = None, keep: int = 0) -> None:
         """Keeps the committed state under a name (by default after the step): see `longshore snapshot`."""
         self.settle()
         self.state.snapshot(name, keep)
 
+    @whole
     def digest(self) -> str:
         """Of the committed state, as `longshore inspect --digest` prints it."""
         self.settle()
@@ -418,6 +435,7 @@ class Engine:
             raise LongshoreError(f"engine.memory: {self.streams.why}")
         return memory.measure(self)
 
+    @whole
     def close(self) -> None:
         """Waits for what is under way, and gives the run free. The parameters are not there any more afterwards."""
         if self.state is None:
@@ -443,6 +461,7 @@ class Engine:
         self._leaving = []
         self._begin()
 
+    @whole
     def reopen(self, run: str | os.PathLike, snapshot: str | None = None) -> None:
         """Goes on with a run of the same model in place of its own, which is closed: at its last step, or rolled back to a
         snapshot of it. Everything is as it was then: parameters, moments, groups, buffers, random states, what is followed."""

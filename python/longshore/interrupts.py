@@ -23,10 +23,9 @@ class Whole(contextlib.ContextDecorator):
         if threading.get_ident() != _main:
             return self  # signals are the main thread's
         if not _depth:
-            _instead = _signal.getsignal(_signal.SIGINT)
+            _instead, _came = _signal.getsignal(_signal.SIGINT), None
             if callable(_instead):
                 _signal.signal(_signal.SIGINT, _later)
-            _came = None
         _depth += 1
         return self
 

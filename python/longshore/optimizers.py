@@ -3,6 +3,7 @@
 import torch
 
 from .errors import LongshoreError
+from .native import ffi, lib
 
 _KINDS = ((torch.optim.AdamW, "adamw"), (torch.optim.Adam, "adam"), (torch.optim.SGD, "sgd"), (torch.optim.Adagrad, "adagrad"))
 _GROUP_KEYS = ("params", "lr", "betas", "eps", "weight_decay", "momentum", "initial_lr", "name")
@@ -24,6 +25,25 @@ def arguments_of(optimizer):
         "optimizer": name,
         **{k: v for k, v in optimizer.defaults.items() if k in ("lr", "betas", "eps", "weight_decay", "momentum")},
     }, groups
+
+
+def hypers(engine, number):
+    """struct shore_hyper for each tensor of a block: its group's numbers, and how often it was updated."""
+    had = engine.gradients.blocks[number].had
+    parameters = engine.streams.blocks[number].parameters
+    out = ffi.new("struct shore_hyper[]", len(parameters))
+    for t, (p, _) in enumerate(parameters):
+        h = out[t]
+        group = engine._group_of.get(id(p))
+        if t not in had or group is None:
+            h.frozen, h.inv_sqrt_bias2 = 1, 1
+            continue
+        group = engine.optimizer.param_groups[group]
+        h.lr, h.eps, h.weight_decay = float(group["lr"]), group["eps"], group["weight_decay"]
+        h.beta1, h.beta2 = group["betas"]
+        h.momentum = group.get("momentum", 0)
+        lib.shore_hyper_at_step(ffi.addressof(out, t), engine._kind, engine._counts[number][t] + 1)
+    return out
 
 
 def rebind(scheduler, optimizer):

@@ -22,7 +22,9 @@ from . import forks, native
 from .absent import Absent
 from .activations import Saved, Stayed
 from .errors import AbsentParameterError, LongshoreError
+from .interrupts import whole
 from .native import SEGMENT, ffi, lib
+from .running import Running, checkpoint_that_saves
 from .state import Buffer
 
 FETCH = {torch.float32: lib.SHORE_FETCH_MASTER, torch.bfloat16: lib.SHORE_FETCH_BF16}
@@ -54,6 +56,7 @@ class Streamed:
         self.parameters = []  # (parameter, handle)
         self.present = False  # its parameters may be computed with
         self.pins = 0  # forward passes that are in it
+        self.again = None  # who saves what a checkpoint computes again of it
         self.step = -1  # whose parameters the slot holds, where they are widened
 
 
@@ -88,7 +91,7 @@ class Streams:
             self.blocks.append(Streamed(b, block, slot, stays))
         self.by_address = sorted({id(s.slot): s.slot for s in self.blocks}.values(), key=lambda s: s.base)
         self.bases = [s.base for s in self.by_address]
-        self.saving = threading.local()
+        self.inside = Running(self._pack, self._unpack)
         self.gate = None  # of micro-batches that take turns
         self.make_activations = None  # of the state that is open: where what is saved goes, but for parameters
         self.activations = None
@@ -162,6 +165,7 @@ class Streams:
             handle.version = p._version
         streamed.present = True
 
+    @whole
     def hide(self, streamed):
         """Its parameters may not be computed with any more."""
         if not streamed.present:
@@ -201,6 +205,7 @@ class Streams:
             self.engine().settle()  # says it if the step cannot be committed whose update this page waits for
             raise
 
+    @whole
     def ensure(self, streamed):
         """Brings a block: on return its parameters may be computed with."""
         if streamed.present:
@@ -208,10 +213,14 @@ class Streams:
         with self.lock:
             if self.state is None:
                 raise LongshoreError(f"{streamed.block.name}: {self.why}")
-            old, streamed.slot.holds = streamed.slot.holds, streamed
+            old = streamed.slot.holds
             if old is not None and old is not streamed:
+                if old.again is not None and old.again() is not None and old.again() is checkpoint_that_saves():
+                    raise LongshoreError(f"{streamed.block.name}: is computed again in one checkpoint with {old.block.name}, and they do not fit "
+                                         "into memory together: checkpoint each layer, use_reentrant=True, or give more memory")
                 self.hide(old)
                 old.step = -1
+            streamed.slot.holds = streamed
             if not self.widens or streamed.step != self.state.step:
                 streamed.step = -1
                 self._bring(streamed)
@@ -220,12 +229,13 @@ class Streams:
     def reach(self, streamed):
         """Of a module that reads a parameter which is not its own, in forward or backward: brings its block, where that takes nobody
         the memory that he computes with."""
-        if getattr(self.saving, "depth", 0) or torch._C._current_graph_task_id() != -1:
+        if self.inside.modules or torch._C._current_graph_task_id() != -1:
             with self.lock:
                 old = streamed.slot.holds
                 if old is None or old is streamed or not old.pins:
                     self.ensure(streamed)
 
+    @whole
     def want(self, number):
         """Begins to fetch a block, where that takes nobody the memory that he computes with."""
         streamed = self.blocks[number]
@@ -249,6 +259,7 @@ class Streams:
         for following in self.layers[place] if 0 <= place < len(self.layers) else ():
             self.want(following)
 
+    @whole
     def copy_of(self, handle):
         """A parameter's value, for whoever asks outside of forward and backward."""
         streamed = handle.block
@@ -272,6 +283,7 @@ class Streams:
 
     # ---- a step
 
+    @whole
     def update(self, number, request, keeps):
         """Begins the update of a block; what it reads is kept until it has."""
         with self.lock:
@@ -283,6 +295,7 @@ class Streams:
             lib.shore_pages_update_end(self.pages, number)
             return wait
 
+    @whole
     def carried(self, number):
         """What the block holds is what it will hold after this step."""
         streamed = self.blocks[number]
@@ -296,6 +309,7 @@ class Streams:
             lib.shore_pages_release(self.pages, number)
             lib.shore_pages_updated(self.pages, number, self.state.step + 1)
 
+    @whole
     def stepped(self):
         """The state is one step further."""
         lib.shore_pages_set_step(self.pages, self.state.step)
@@ -305,9 +319,14 @@ class Streams:
             elif streamed.step != self.state.step and streamed.present:
                 self.hide(streamed)
 
+    @whole
     def discarded(self):
         lib.shore_pages_discarded(self.pages)
+        for streamed in self.blocks:
+            if streamed.step > self.state.step:  # carried
+                streamed.step = -1
 
+    @whole
     def end(self):
         if self.pages is None:
             return
@@ -349,8 +368,8 @@ class Streams:
         for name, blocks in hooked.items():
             if blocks:
                 self._hook_module(modules[name], sorted(blocks, key=lambda s: s.number))
-        model.register_forward_pre_hook(self._begin_saving, prepend=True, with_kwargs=True)
-        model.register_forward_hook(self._end_saving, always_call=True)
+        model.register_forward_pre_hook(self._begin, prepend=True, with_kwargs=True)
+        model.register_forward_hook(self._end, always_call=True)
 
     def _hook_module(self, module, blocks):
         streams = weakref.proxy(self)
@@ -361,11 +380,12 @@ class Streams:
         def before(module, args):
             if layer and streams.gate is not None:
                 streams.gate()
-            for streamed in blocks:
-                streamed.pins += 1  # all of them: after() runs also if one cannot be had
+            streams.inside.enter(module, blocks)
+            saver = checkpoint_that_saves() if torch._C._current_graph_task_id() != -1 else None
             for streamed in blocks:
                 if not streamed.present:
                     streams.ensure(streamed)
+                streamed.again = saver and weakref.ref(saver)
             # in backward, what is computed again comes with what follows it anyway
             if layer and torch._C._current_graph_task_id() == -1:
                 streams.want_following(last, 1)
@@ -380,12 +400,11 @@ class Streams:
 
         @torch.compiler.disable
         def after(module, args, output):
-            for streamed in blocks:
-                streamed.pins -= 1
             if layer and torch.is_grad_enabled():
                 for t in tree_leaves(output):
                     if isinstance(t, torch.Tensor) and t.requires_grad:
                         t.register_hook(again)
+            streams.leave(module)
 
         module.register_forward_pre_hook(before, prepend=True)
         module.register_forward_hook(after, always_call=True)
@@ -415,37 +434,36 @@ class Streams:
             raise LongshoreError(f"{thawed}: is frozen in this run, and stays so; say what is trained (requires_grad, the active adapter) "
                                  "before wrap()")
 
-    def leave(self):
-        """Nobody computes: what writes to a parameter from here on is told so, instead of being lost."""
+    def leave(self, whose):
+        """The forward of a module ends."""
+        if self.inside.leave(whose) and torch._C._current_graph_task_id() == -1:
+            self.rest(all=not torch.is_grad_enabled())
+
+    @whole
+    def rest(self, all=True):
+        """Nobody computes. What writes to a parameter from here on is told so, instead of being lost; all=False: those whose slots
+        others get, so that nobody outside looks at these."""
         with self.lock:
             for streamed in self.blocks:
-                if not streamed.pins:
+                if not streamed.pins and (all or not streamed.stays):
                     self.hide(streamed)
 
     @torch.compiler.disable
-    def _begin_saving(self, module, args, kwargs):
-        self.saving.depth = getattr(self.saving, "depth", 0) + 1
+    def _begin(self, module, args, kwargs):
+        self.inside.enter(self)
         self.check()
-        if torch.is_grad_enabled() and getattr(self.saving, "hooks", None) is None:
-            if self.activations is not None:
-                self.activations.begin(module, args, kwargs)
-            self.saving.hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack)
-            self.saving.hooks.__enter__()
+        if self.activations is not None and self.inside.hooks is not None and not self.inside.sends:
+            self.activations.begin(module, args, kwargs)
+            self.inside.sends = True
 
     @torch.compiler.disable
-    def _end_saving(self, module, args, output):
-        self.saving.depth -= 1
-        hooks = getattr(self.saving, "hooks", None)
-        if hooks is not None:
-            self.saving.hooks = None
-            hooks.__exit__(None, None, None)
-        elif not torch.is_grad_enabled() and torch._C._current_graph_task_id() == -1:
-            self.leave()
+    def _end(self, module, args, output):
+        self.leave(self)
 
     def _pack(self, tensor):
-        at = tensor.data_ptr() - self.base if tensor.device.type == "cpu" else -1
+        at = tensor.data_ptr() - self.base if tensor.device.type == "cpu" and tensor.layout == torch.strided else -1
         if not 0 <= at < self.memory.nbytes:
-            return Stayed(tensor) if self.activations is None else self.activations.pack(tensor)
+            return self.activations.pack(tensor) if self.inside.sends else Stayed(tensor)
         holder = self.by_address[bisect.bisect_right(self.bases, at) - 1].holds
         return holder, at, tensor.dtype, tuple(tensor.shape), tuple(tensor.stride())
 

@@ -150,3 +150,55 @@ def test_resizing_is_refused(pair):
         engine(**batch)
     with torch.no_grad():
         assert torch.equal(engine(**batch).loss, plain(**batch).loss)
+
+
+def test_parts_of_the_model_called_by_themselves(tmp_path, seed, monkeypatch):
+    """What they save is found again in backward, whoever has the slot then."""
+    model = gpt2()
+    plain = copy.deepcopy(model)
+    ids = tokens(1)[0]["input_ids"]
+    with engine_for(model, tmp_path, slots=1, monkeypatch=monkeypatch) as engine:
+        model.transformer(ids).last_hidden_state.square().mean().backward()
+        norm = engine.grad_norm()
+    plain.transformer(ids).last_hidden_state.square().mean().backward()
+    expected = torch.nn.utils.clip_grad_norm_(plain.parameters(), 1e9)
+    assert abs(norm - expected.item()) <= 1e-5 * expected.item()
+
+
+def test_what_is_looked_at_after_a_forward_is_no_view_of_a_slot(tmp_path, seed, monkeypatch):
+    model = gpt2()
+    plain = {name: value.clone() for name, value in model.state_dict().items()}
+    batch = tokens(1)[0]
+    with engine_for(model, tmp_path, slots=1, monkeypatch=monkeypatch) as engine:
+        loss = engine(**batch).loss
+        state = model.state_dict()
+        last = model.transformer.h[2].mlp.c_fc.weight.detach()
+        engine.backward(loss)  # other blocks come into the slot
+        for name, value in plain.items():
+            if ".h." in name:
+                assert torch.equal(state[name] * 1, value), name
+        assert torch.equal(last * 1, plain["transformer.h.2.mlp.c_fc.weight"])
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_a_checkpoint_of_layers_that_share_a_slot(reentrant, tmp_path, seed, monkeypatch):
+    class Together(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = torch.nn.ModuleList([torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.Tanh()) for _ in range(3)])
+
+        def forward(self, x):
+            return torch.utils.checkpoint.checkpoint(lambda x: self.layers[2](self.layers[1](self.layers[0](x))), x, use_reentrant=reentrant)
+
+    model = Together()
+    plain = copy.deepcopy(model)
+    x = torch.randn(4, 16, requires_grad=True)
+    plain(x).square().mean().backward()
+    expected = torch.nn.utils.clip_grad_norm_(plain.parameters(), 1e9).item()
+    with engine_for(model, tmp_path, slots=1, monkeypatch=monkeypatch) as engine:
+        if not reentrant:
+            with pytest.raises(longshore.LongshoreError, match="checkpoint each layer"):
+                engine.backward(engine(x).square().mean())
+            return
+        engine.backward(engine(x).square().mean())
+        assert abs(engine.grad_norm() - expected) <= 1e-5 * expected

@@ -1,0 +1,121 @@
+"""What breaks a step off: exceptions, Ctrl-C at any instant. The step was not made, or was, and nothing is left behind."""
+
+import signal
+import threading
+import time
+
+import pytest
+import torch
+
+from models import gpt2, tokens
+from test_loop import engine_for
+
+
+def one(engine, batch):
+    engine.backward(engine(**batch).loss)
+    engine.step()
+
+
+def trained(tmp_path, seed, monkeypatch, disturb, name, together=False):
+    """The digest after three steps with dropout in one slot, disturbed before the second."""
+    torch.manual_seed(seed)
+    with engine_for(gpt2(dropout=0.1, layers=2), tmp_path, name, slots=1, gradient_bytes=0, monkeypatch=monkeypatch) as engine:
+        engine.train()
+        for i, batch in enumerate(tokens(3, length=6)):
+            if i == 1 and disturb is not None:
+                disturb(engine, batch)
+            engine.train_batch([batch, batch]) if together else one(engine, batch)
+        return engine.digest(), torch.get_rng_state().sum().item()
+
+
+class Planned(Exception):
+    pass
+
+
+def breaking(where, what):
+    """Raises in forward or backward, in a layer, a loss, or a parameter's gradient."""
+
+    def disturb(engine, batch):
+        layer = engine.module.transformer.h[1]
+
+        def stop(*args):
+            raise what
+
+        if where == "layer's forward":
+            handle = layer.mlp.register_forward_pre_hook(stop)
+        elif where == "before the layer's own hooks":
+            handle = layer.register_forward_pre_hook(stop, prepend=True)
+        elif where == "layer's backward":
+            handle = layer.ln_1.register_full_backward_hook(stop)
+        else:
+            handle = layer.mlp.c_fc.weight.register_post_accumulate_grad_hook(stop)
+        with pytest.raises(type(what)):
+            one(engine, batch)
+        handle.remove()
+        assert engine.step_number == 1
+        assert torch._C._autograd._top_saved_tensors_default_hooks(False) is None
+
+    return disturb
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_exceptions_leave_nothing_behind(together, tmp_path, seed, monkeypatch):
+    expected = trained(tmp_path, seed, monkeypatch, None, "plain", together)
+    places = ["layer's forward", "before the layer's own hooks", "layer's backward", "gradient"]
+    for n, (where, what) in enumerate([(place, KeyboardInterrupt()) for place in places] + [(places[0], Planned()), (places[3], Planned())]):
+        assert trained(tmp_path, seed, monkeypatch, breaking(where, what), f"run{n}", together) == expected, (where, what)
+
+
+def test_interrupts_at_any_instant(tmp_path, seed, monkeypatch):
+    """Ctrl-C while a step is made, from another thread, sooner or later; then the step is made, if it was not."""
+    expected = trained(tmp_path, seed, monkeypatch, None, "plain")
+    generator = torch.Generator().manual_seed(seed)
+    came = []
+
+    def disturb(engine, batch):
+        for together in [False] * 8 + [True] * 8:
+            after = 0.03 * float(torch.rand((), generator=generator))
+            timer = threading.Timer(after, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
+            try:
+                timer.start()
+                if together:
+                    engine.backward_together([batch], lambda b: engine.module(**b).loss)
+                else:
+                    engine.backward(engine(**batch).loss)
+                engine.grad_norm()
+                timer.join()
+                time.sleep(0.001)
+                came.append(False)
+            except KeyboardInterrupt:
+                came.append(True)
+            engine.drop_gradients()
+            assert engine.step_number == 1
+            assert torch._C._autograd._top_saved_tensors_default_hooks(False) is None
+
+    assert trained(tmp_path, seed, monkeypatch, disturb, "run") == expected
+    assert any(came)
+
+
+def test_an_interrupted_step_was_made_or_not(tmp_path, seed, monkeypatch):
+    torch.manual_seed(seed)
+    batches = tokens(6, length=6)
+    digests = []
+    for interrupted in (False, True):
+        torch.manual_seed(seed)
+        with engine_for(gpt2(layers=2), tmp_path, f"run{interrupted}", slots=1, monkeypatch=monkeypatch) as engine:
+            tries = 0
+            while engine.step_number < len(batches):
+                tries += 1
+                timer = threading.Timer(0.004 * (tries % 5), signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
+                try:
+                    engine.backward(engine(**batches[engine.step_number]).loss)
+                    if interrupted:
+                        timer.start()
+                    engine.step()
+                    if interrupted:
+                        timer.join()
+                        time.sleep(0.001)
+                except KeyboardInterrupt:
+                    engine.drop_gradients()
+            digests.append(engine.digest())
+    assert digests[0] == digests[1]
