@@ -63,6 +63,13 @@ class Fetched(torch.Tensor):
             return out.as_subclass(torch.Tensor)
         return out
 
+    def __deepcopy__(self, memo):
+        out = memo[id(self)] = self.as_subclass(torch.Tensor).clone()
+        return out
+
+    def __reduce_ex__(self, protocol):
+        return self.as_subclass(torch.Tensor).__reduce_ex__(protocol)
+
 
 def fetched(value, name):
     out = value.as_subclass(Fetched)

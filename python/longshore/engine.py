@@ -20,6 +20,7 @@ from .gradients import Gradients
 from .interrupts import whole
 from .layer_major import Turns
 from .optimizers import Optimizer, hypers
+from .running import Hook
 from .state import OPTIMIZERS, State, rollback
 
 _open = weakref.WeakSet()
@@ -76,8 +77,8 @@ class Engine:
         self.process_at_wrap_bytes = memory.process_bytes()
         self._micro = threading.local()  # which micro-batch a thread computes, of those that run together
         self._begin()
-        model.register_forward_pre_hook(self._own_random, prepend=True)
-        model.register_forward_hook(self._old_random, always_call=True)
+        model.register_forward_pre_hook(Hook(self._own_random), prepend=True)
+        model.register_forward_hook(Hook(self._old_random), always_call=True)
         for streamed in streams.blocks:
             for p, _ in streamed.parameters:
                 if p.requires_grad:
@@ -98,7 +99,6 @@ class Engine:
         self.streams.inside.break_off()
         self._put_back_random()
 
-    @torch.compiler.disable
     def _own_random(self, module, args):
         """Random numbers in training follow from the run's seed, the step and the micro-batch, however these are run."""
         if self.state is None:
@@ -111,7 +111,6 @@ class Engine:
             self._micro.random = torch.get_rng_state()
             torch.manual_seed((self.how["seed"] * 0x9E3779B97F4A7C15 + self.state.step * 0xBF58476D1CE4E5B9 + number) % 2**63)
 
-    @torch.compiler.disable
     def _old_random(self, module, args, output):
         if torch._C._current_graph_task_id() == -1 and self._put_back_random() and output is not None:
             self._forwards += 1

@@ -244,7 +244,7 @@ def _check_model(model):
     if not parameters:
         raise ValueError("wrap: the model has no parameters")
     for name, p in parameters:
-        if hasattr(p, "longshore"):
+        if getattr(p, "longshore", None) is not None:
             raise LongshoreError(f"wrap: {name} is another engine's already; resume() its run, or make the model anew")
         if p.device.type == "meta":
             raise LongshoreError(f"wrap: {name} is on the meta device and has no value; load the model inside longshore.init(...)")

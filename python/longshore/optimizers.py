@@ -1,6 +1,7 @@
 """Optimizers and schedulers of PyTorch as what wrap() takes: the engine makes the steps, and they say which."""
 
 import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from .errors import LongshoreError
 from .native import ffi, lib
@@ -78,3 +79,17 @@ class Optimizer(torch.optim.Optimizer):
         if getattr(self, "_made", False):
             raise LongshoreError("optimizer.add_param_group: the groups are those that wrap() was given")
         super().add_param_group(param_group)
+
+
+def _refuse_others(optimizer, args, kwargs):
+    """An optimizer of somebody else would find no gradients, and do nothing."""
+    if isinstance(optimizer, Optimizer):
+        return
+    for group in optimizer.param_groups:
+        for p in group["params"]:
+            if getattr(p, "longshore", None) is not None:
+                raise LongshoreError(f"{p.longshore.name}: is updated by engine.step() and engine.optimizer; give {type(optimizer).__name__}'s "
+                                     "numbers to longshore.wrap()")
+
+
+register_optimizer_step_pre_hook(_refuse_others)

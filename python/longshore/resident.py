@@ -31,7 +31,7 @@ def resident(parameters: nn.Module | torch.Tensor | Iterable, write: bool = Fals
     else changes; moments stay as they are. Gradients of a step that has been begun are dropped. Without it a change raises
     AbsentParameterError. Blocks that do not fit into memory together are refused by name.
     """
-    parameters = [p for p in _handles(parameters) if hasattr(p, "longshore")]
+    parameters = [p for p in _handles(parameters) if getattr(p, "longshore", None) is not None]
     blocks = {}
     for p in parameters:
         blocks[p.longshore.block.number] = p.longshore.block

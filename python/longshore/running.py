@@ -7,6 +7,23 @@ import torch
 from .interrupts import whole
 
 
+class Hook:
+    """A hook of a module. One that is copied or pickled with its module does nothing any more."""
+
+    def __init__(self, call=None):
+        self.call = call
+
+    @torch.compiler.disable
+    def __call__(self, *args, **kwargs):
+        return None if self.call is None else self.call(*args, **kwargs)
+
+    def __deepcopy__(self, memo):
+        return Hook()
+
+    def __reduce__(self):
+        return Hook, ()
+
+
 class Running(threading.local):
     def __init__(self, pack, unpack):
         self.pack, self.unpack = pack, unpack

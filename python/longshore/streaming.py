@@ -24,7 +24,7 @@ from .activations import Saved, Stayed
 from .errors import AbsentParameterError, LongshoreError
 from .interrupts import whole
 from .native import SEGMENT, ffi, lib
-from .running import Running, checkpoint_that_saves
+from .running import Hook, Running, checkpoint_that_saves
 from .state import Buffer
 
 FETCH = {torch.float32: lib.SHORE_FETCH_MASTER, torch.bfloat16: lib.SHORE_FETCH_BF16}
@@ -41,6 +41,9 @@ class Handle:
 
     def copy(self):
         return self.streams.copy_of(self)
+
+    def __reduce__(self):
+        return type(None), ()  # of a parameter that is pickled or copied, which is nobody's
 
 
 class Slot:
@@ -368,15 +371,14 @@ class Streams:
         for name, blocks in hooked.items():
             if blocks:
                 self._hook_module(modules[name], sorted(blocks, key=lambda s: s.number))
-        model.register_forward_pre_hook(self._begin, prepend=True, with_kwargs=True)
-        model.register_forward_hook(self._end, always_call=True)
+        model.register_forward_pre_hook(Hook(self._begin), prepend=True, with_kwargs=True)
+        model.register_forward_hook(Hook(self._end), always_call=True)
 
     def _hook_module(self, module, blocks):
         streams = weakref.proxy(self)
         first, last = blocks[0].number, blocks[-1].number
         layer = any(streamed.block.layer for streamed in blocks)
 
-        @torch.compiler.disable
         def before(module, args):
             if layer and streams.gate is not None:
                 streams.gate()
@@ -398,7 +400,6 @@ class Streams:
                     streams.ensure(streamed)
             streams.want_following(first, -1)
 
-        @torch.compiler.disable
         def after(module, args, output):
             if layer and torch.is_grad_enabled():
                 for t in tree_leaves(output):
@@ -406,8 +407,8 @@ class Streams:
                         t.register_hook(again)
             streams.leave(module)
 
-        module.register_forward_pre_hook(before, prepend=True)
-        module.register_forward_hook(after, always_call=True)
+        module.register_forward_pre_hook(Hook(before), prepend=True)
+        module.register_forward_hook(Hook(after), always_call=True)
 
     # ---- what autograd saves
 
@@ -448,7 +449,6 @@ class Streams:
                 if not streamed.pins and (all or not streamed.stays):
                     self.hide(streamed)
 
-    @torch.compiler.disable
     def _begin(self, module, args, kwargs):
         self.inside.enter(self)
         self.check()
@@ -456,7 +456,6 @@ class Streams:
             self.activations.begin(module, args, kwargs)
             self.inside.sends = True
 
-    @torch.compiler.disable
     def _end(self, module, args, output):
         self.leave(self)
 

@@ -202,3 +202,38 @@ def test_a_checkpoint_of_layers_that_share_a_slot(reentrant, tmp_path, seed, mon
             return
         engine.backward(engine(x).square().mean())
         assert abs(engine.grad_norm() - expected) <= 1e-5 * expected
+
+
+def test_copies_and_files_hold_values(pair):
+    engine, plain = pair
+    batch = tokens(1)[0]
+    engine(**batch)
+    state = engine.module.state_dict()
+    copied = copy.deepcopy(engine.module)
+    file, values = io.BytesIO(), io.BytesIO()
+    torch.save(engine.module, file)
+    torch.save(state, values)
+    assert "GPT2LMHeadModel" in str(engine.module)
+    engine.backward(engine(**batch).loss)
+    engine.step()
+    file.seek(0)
+    values.seek(0)
+    loaded = torch.load(file, weights_only=False)
+    read = torch.load(values, weights_only=True)
+    for name, q in plain.state_dict().items():
+        assert torch.equal(read[name], q), name
+    engine.close()
+    for other in (copied, loaded):
+        loss = other(**batch).loss
+        assert torch.equal(loss, plain(**batch).loss)
+        loss.backward()
+        assert all(p.grad is not None for p in other.parameters())
+
+
+def test_an_optimizer_of_others_is_refused(pair):
+    engine, _ = pair
+    other = torch.optim.SGD(engine.module.parameters(), lr=0.1)
+    engine.backward(engine(**tokens(1)[0]).loss)
+    with pytest.raises(longshore.LongshoreError, match="transformer.wte.weight.*engine.step.*SGD"):
+        other.step()
+    assert engine.step().step == 1

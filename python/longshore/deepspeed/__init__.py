@@ -212,7 +212,7 @@ def _cast(model, dtype):
     spool = zero.spool()
     with torch.no_grad():
         for p in model.parameters():
-            if p.is_floating_point() and p.dtype != dtype and not hasattr(p, "longshore") and p.device.type != "meta":
+            if p.is_floating_point() and p.dtype != dtype and getattr(p, "longshore", None) is None and p.device.type != "meta":
                 if spool is not None and spool.has(p):
                     new = spool.empty(p.shape, dtype)
                     new.copy_(p)

@@ -23,7 +23,7 @@ def log_dist(message: str, ranks: list | None = None, level: int = 20) -> None:
 
 
 def _on_drives(param, function):
-    if not hasattr(param, "longshore"):
+    if getattr(param, "longshore", None) is None:
         raise LongshoreError(f"{function}: this parameter is not one of an engine; use it as it is")
 
 
@@ -37,7 +37,7 @@ def _moment(param, key, function):
 
 def safe_get_full_fp32_param(param: torch.Tensor) -> torch.Tensor:
     """The fp32 master of a parameter at the committed step, as a copy."""
-    return values.read(param, "master") if hasattr(param, "longshore") else param.detach().float().clone()
+    return values.read(param, "master") if getattr(param, "longshore", None) is not None else param.detach().float().clone()
 
 
 def safe_set_full_fp32_param(param: torch.Tensor, value: torch.Tensor) -> None:
@@ -58,7 +58,7 @@ def safe_set_full_optimizer_state(param: torch.Tensor, value: torch.Tensor, opti
 
 def safe_get_full_grad(param: torch.Tensor) -> torch.Tensor | None:
     """The gradient that backward() has gathered for a parameter, fp32, as a copy; None: there is none."""
-    return values.gradient(param) if hasattr(param, "longshore") else param.grad
+    return values.gradient(param) if getattr(param, "longshore", None) is not None else param.grad
 
 
 def safe_set_full_grad(param: torch.Tensor, value: torch.Tensor) -> None:
