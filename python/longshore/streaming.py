@@ -370,14 +370,14 @@ class Streams:
                 hooked[streamed.block.module] |= {of[id(p)] for p in modules[streamed.block.module].parameters()}
         for name, blocks in hooked.items():
             if blocks:
-                self._hook_module(modules[name], sorted(blocks, key=lambda s: s.number))
+                self._hook_module(name, modules[name], sorted(blocks, key=lambda s: s.number))
         model.register_forward_pre_hook(Hook(self._begin), prepend=True, with_kwargs=True)
         model.register_forward_hook(Hook(self._end), always_call=True)
 
-    def _hook_module(self, module, blocks):
+    def _hook_module(self, name, module, blocks):
         streams = weakref.proxy(self)
         first, last = blocks[0].number, blocks[-1].number
-        layer = any(streamed.block.layer for streamed in blocks)
+        layer = any(streamed.block.layer and streamed.block.module == name for streamed in blocks)
 
         def before(module, args):
             if layer and streams.gate is not None:

@@ -1,0 +1,177 @@
+"""Models of many kinds, in fewer slots than they have layers: the numbers of PyTorch, and the same bits whatever is kept."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import longshore
+from longshore import making
+from models import VOCAB, tokens
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Models are tiny."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+SMALL = dict(vocab_size=VOCAB, hidden_size=32, intermediate_size=48, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
+             head_dim=8, max_position_embeddings=32, bos_token_id=0, eos_token_id=0, pad_token_id=0)
+
+
+def causal(kind, **more):
+    import transformers
+    config = getattr(transformers, f"{kind}TextConfig" if kind == "Gemma3" else f"{kind}Config")(**{**SMALL, **more})
+    return getattr(transformers, f"{kind}ForCausalLM")(config)
+
+
+def bert():
+    from transformers import BertConfig, BertForMaskedLM
+    return BertForMaskedLM(BertConfig(vocab_size=VOCAB, hidden_size=32, num_hidden_layers=3, num_attention_heads=4, intermediate_size=48,
+                                      max_position_embeddings=32))
+
+
+def t5():
+    from transformers import T5Config, T5ForConditionalGeneration
+    return T5ForConditionalGeneration(T5Config(vocab_size=VOCAB, d_model=32, d_kv=8, d_ff=48, num_layers=2, num_decoder_layers=2, num_heads=4,
+                                               dropout_rate=0.1, decoder_start_token_id=0))
+
+
+class Language(nn.Module):
+    """Embedding, layers, head: what is between them is the subclass's."""
+
+    def __init__(self, layer, n=3):
+        super().__init__()
+        self.embedding = nn.Embedding(VOCAB, 16)
+        self.layers = nn.ModuleList([layer() for _ in range(n)])
+        self.head = nn.Linear(16, VOCAB)
+
+    def through(self, x):
+        for layer in self.layers:
+            x = x + layer(x)
+        return x
+
+    def forward(self, input_ids, labels):
+        logits = self.head(self.through(self.embedding(input_ids)))
+        return F.cross_entropy(logits.flatten(0, 1), labels.flatten())
+
+
+def feed_forward():
+    return nn.Sequential(nn.LayerNorm(16), nn.Linear(16, 24), nn.GELU(), nn.Dropout(0.1), nn.Linear(24, 16))
+
+
+class Routed(nn.Module):
+    """Experts of modules of their own: those that no token goes to get no gradient."""
+
+    def __init__(self):
+        super().__init__()
+        self.router, self.experts = nn.Linear(16, 6), nn.ModuleList([feed_forward() for _ in range(6)])
+
+    def forward(self, x):
+        weight, chosen = self.router(x.mean((0, 1))).softmax(-1).topk(2)
+        return sum(w * self.experts[e](x) for w, e in zip(weight, chosen.tolist()))
+
+
+class Repeated(Language):
+    """One layer three times, another twice in each of them, and one that only some inputs reach."""
+
+    def through(self, x):
+        for _ in range(3):
+            x = x + self.layers[0](self.layers[1](x) + self.layers[1](-x))
+        return x + self.layers[2](x) if bool(x.sum() > 0) else x
+
+
+class Reaching(Language):
+    """Parameters that are read without their modules being called, tied ones among them."""
+
+    def __init__(self):
+        super().__init__(feed_forward)
+        self.attention = nn.MultiheadAttention(16, 2, dropout=0.1, batch_first=True)
+        self.head.weight = self.embedding.weight
+        self.scale = nn.Linear(16, 16)
+
+    def forward(self, input_ids, labels):
+        x = self.embedding(input_ids)
+        x = self.through(x + self.attention(x, x, x, need_weights=False)[0])
+        x = F.linear(x, self.scale.weight) + self.layers[1][1].bias.mean()
+        return F.cross_entropy(F.linear(x, self.embedding.weight).flatten(0, 1), labels.flatten())
+
+
+MODELS = {
+    "bert": bert, "t5": t5, "llama": lambda: causal("Llama"), "qwen3": lambda: causal("Qwen3"), "gemma2": lambda: causal("Gemma2"),
+    "qwen2_moe": lambda: causal("Qwen2Moe", num_experts=6, num_experts_per_tok=2, moe_intermediate_size=16, shared_expert_intermediate_size=16),
+    "routed": lambda: Language(Routed), "repeated": lambda: Repeated(feed_forward), "reaching": Reaching,
+}
+
+
+def engine_of(model, tmp_path, name, monkeypatch, slots, gradients=None, **how):
+    plan = making.plan
+
+    def other(*a, **k):
+        chosen = plan(*a, **k)
+        chosen.slots, chosen.gradient_bytes = slots, chosen.gradient_bytes if gradients is None else gradients
+        return chosen
+
+    with monkeypatch.context() as patched:
+        patched.setattr(making, "plan", other)
+        return longshore.wrap(model, run=tmp_path / name, drives=["ram:"], **{"lr": 1e-3, "weight_decay": 0.1, "clip": 1.0, **how})
+
+
+def loss_of(output):
+    return output if isinstance(output, torch.Tensor) else output.loss
+
+
+def in_memory(model, seed, batches):
+    """PyTorch's, with the random numbers that a run has in each of its micro-batches."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.1)
+    losses = []
+    for step, batch in enumerate(batches):
+        torch.manual_seed((seed * 0x9E3779B97F4A7C15 + step * 0xBF58476D1CE4E5B9) % 2**63)
+        loss = loss_of(model(**batch))
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_losses_are_those_of_pytorch(kind, tmp_path, seed, monkeypatch):
+    model = MODELS[kind]().train()
+    expected = in_memory(copy.deepcopy(model), seed, tokens(4))
+    torch.manual_seed(seed)  # which the run takes
+    losses = []
+    with engine_of(model, tmp_path, "run", monkeypatch, 1) as engine:
+        for batch in tokens(4):
+            loss = loss_of(engine(**batch))
+            engine.backward(loss)
+            engine.step()
+            losses.append(loss.item())
+    assert losses == pytest.approx(expected, rel=2e-6)
+
+
+@pytest.mark.parametrize("kind, storage", [("t5", "bf16"), ("qwen2_moe", "fp32"), ("repeated", "bf16"), ("reaching", "fp32")])
+def test_same_bits_whatever_is_kept(kind, storage, tmp_path, seed, monkeypatch):
+    digests = []
+    for n, (slots, gradients, together) in enumerate([(9, None, False), (1, 0, False), (2, None, False), (1, None, True)]):
+        torch.manual_seed(seed)
+        model = MODELS[kind]().train()
+        with engine_of(model, tmp_path, f"run{n}", monkeypatch, slots, gradients, storage=storage) as engine:
+            engine.accumulate = 2
+            batches = tokens(4, length=8)
+            for i in (0, 2):
+                if together:
+                    engine.train_batch(batches[i:i + 2], lambda output, batch: loss_of(output))
+                else:
+                    for batch in batches[i:i + 2]:
+                        engine.backward(loss_of(engine(**batch)))
+                    engine.step()
+            digests.append(engine.digest())
+    assert len(set(digests)) == 1
