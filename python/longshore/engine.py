@@ -453,7 +453,7 @@ class Engine:
             self._begin()
             state.close()
 
-    def leave_to_parent(self):
+    def _leave_to_parent(self):
         """In a process that was forked off: nothing is closed, committed or written."""
         self.state = self.gradients.state = self._uncommitted = None
         self.gradients.abandon()

@@ -122,7 +122,7 @@ class Buffer:
         self.bytes = torch.frombuffer(ffi.buffer(self.pointer, nbytes), dtype=torch.uint8)
         forks.leave_in_children(self)
 
-    def leave_to_parent(self):
+    def _leave_to_parent(self):
         ffi.gc(self.pointer, None)  # the memory is not there in a child
 
     def view(self, dtype, elems=None):
@@ -155,7 +155,7 @@ class State:
         self._descriptors = _descriptors().items() - others.items()
         forks.leave_in_children(self)
 
-    def leave_to_parent(self):
+    def _leave_to_parent(self):
         """Neither uses the run nor keeps it locked."""
         if self.run is not None:
             ffi.gc(self.run, None)

@@ -341,7 +341,7 @@ class Streams:
         pages, self.pages = self.pages, None
         ffi.release(pages)
 
-    def leave_to_parent(self):
+    def _leave_to_parent(self):
         """Where this process was forked off, its memory is not there."""
         self.lock, self.why = threading.RLock(), forks.WHY
         self._absent()

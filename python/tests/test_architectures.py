@@ -11,16 +11,6 @@ import longshore
 from longshore import making
 from models import VOCAB, tokens
 
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Models are tiny."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 SMALL = dict(vocab_size=VOCAB, hidden_size=32, intermediate_size=48, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
              head_dim=8, max_position_embeddings=32, bos_token_id=0, eos_token_id=0, pad_token_id=0)
 

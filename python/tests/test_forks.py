@@ -45,7 +45,7 @@ def test_forked_loaders_leave_the_run_alone(tmp_path, seed, monkeypatch):
 FORKING = """
 import gc, os, signal, sys, torch
 sys.path.insert(0, {tests!r})
-torch.set_num_threads(2)
+torch.set_num_threads(1)
 import longshore
 from models import gpt2, tokens
 engine = longshore.wrap(gpt2(layers=2), run=sys.argv[1], drives=[sys.argv[2]])
