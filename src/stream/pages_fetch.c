@@ -165,7 +165,7 @@ int shore_pages_take(struct shore_pages *p, uint32_t number, float *out, struct 
     struct page *page = &p->pages[number];
     size_t elems = (size_t)page->count * SHORE_SEGMENT_ELEMS;
     page->users--;
-    if (p->kind == SHORE_FETCH_MASTER)
+    if (elems && p->kind == SHORE_FETCH_MASTER)
         memmove(out, at, elems * sizeof *out);
     else if (elems)
         widen(out, at, elems);
