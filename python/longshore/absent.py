@@ -11,6 +11,8 @@ from torch import nn
 from .errors import AbsentParameterError
 
 _ADVICE = "use it inside `with longshore.resident(parameter):` (write=True to change it)"
+_BEFORE = ("convert, resize and replace parameters before longshore.wrap(); values change inside `with longshore.resident(parameter, "
+           "write=True):`")
 
 # about the tensor, not its value
 _ABOUT = {
@@ -28,8 +30,12 @@ _METHODS = {
     "is_complex", "is_signed", "is_contiguous", "requires_grad_", "register_hook", "register_post_accumulate_grad_hook",
     "get_device", "is_inference", "__len__", "__hash__", "is_same_size", "_is_view",
     "has_names", "is_coalesced", "is_conj", "is_neg", "__dir__", "is_shared", "is_pinned", "retain_grad",
+    "_has_compatible_shallow_copy_type",
 }
-_COPIES = {"detach", "numpy", "tolist", "item", "__format__"}  # that autograd does not follow
+_COPIES = {  # that autograd does not follow
+    "detach", "numpy", "tolist", "item", "__format__", "equal", "allclose", "isclose", "isfinite", "isnan", "isinf", "argmax", "argmin",
+    "eq", "ne", "lt", "le", "gt", "ge", "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "count_nonzero",
+}
 
 
 def _is_about(func):
@@ -109,7 +115,11 @@ class Absent(nn.Parameter):
                 value = fetched(_value(first), _name(first))
                 return value if owner == "data" else func(value)
             if (name == "__set__" and owner == "data") or name == "set_":
-                _refuse(first, "its storage cannot be replaced")
+                if args[1] is first:  # module.to() of what it is already
+                    return None
+                _refuse(first, "its storage cannot be replaced", _BEFORE)
+            if name in ("to", "cpu", "float", "bfloat16") and _is_that_already(name, first, args[1:], kwargs):
+                return first
             if name.endswith("_") and not name.startswith("__") or name in ("__setitem__", "__iadd__", "__imul__", "__isub__", "__itruediv__"):
                 _refuse(first, "a change of it would be lost")
             if name in ("data_ptr", "untyped_storage", "storage", "share_memory_", "pin_memory"):
@@ -138,5 +148,26 @@ def _value(p):
     return p.longshore.copy()
 
 
-def _refuse(p, why):
-    raise AbsentParameterError(f"{_name(p)}: its value lies on the drives, and {why}; {_ADVICE}")
+def _is_that_already(name, p, args, kwargs):
+    """Whether Tensor.to() and the like give the parameter itself."""
+    asked = [{"float": torch.float32, "bfloat16": torch.bfloat16, "cpu": "cpu"}.get(name), *args]
+    asked += [v for k, v in kwargs.items() if k not in ("copy", "non_blocking")]
+    flags = [a for a in args if isinstance(a, bool)]  # non_blocking, copy
+    if kwargs.get("copy", len(flags) > 1 and flags[1]):
+        return False
+    for a in asked:
+        if isinstance(a, torch.dtype):
+            same = a == p.dtype
+        elif isinstance(a, torch.Tensor):
+            same = a.dtype == p.dtype and a.device == p.device
+        elif isinstance(a, torch.memory_format):
+            same = a is torch.preserve_format
+        else:
+            same = a is None or isinstance(a, bool) or torch.device(a) == p.device
+        if not same:
+            return False
+    return True
+
+
+def _refuse(p, why, advice=_ADVICE):
+    raise AbsentParameterError(f"{_name(p)}: its value lies on the drives, and {why}; {advice}")

@@ -428,6 +428,8 @@ class Streams:
                 if streamed.present and (p.data_ptr() != handle.view.data_ptr() or p.dtype != self.compute):
                     wrong, p.data = wrong or handle.name, handle.view
                     handle.version = p._version
+                elif streamed.present and not streamed.pins and p._version != handle.version:
+                    self.hide(streamed)  # which says it
         if wrong:
             raise LongshoreError(f"{wrong}: was converted or replaced after wrap(), and has been put back; convert, resize and replace "
                                  "parameters before wrap()")

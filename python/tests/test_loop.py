@@ -99,6 +99,63 @@ def test_train_batch_is_the_ordinary_loop(tmp_path, seed, monkeypatch, slots):
         assert fetched[1] < 0.5 * fetched[0]
 
 
+def test_micro_batches_of_several_shapes(tmp_path, seed, monkeypatch):
+    digests = []
+    batches = [tokens(1, size, length)[0] for size, length in ((2, 12), (3, 5), (1, 20))]
+    for n in range(2):
+        torch.manual_seed(seed)
+        with engine_for(gpt2(dropout=0.1), tmp_path, f"run{n}", 1, monkeypatch=monkeypatch) as engine:
+            engine.train()
+            engine.accumulate = 3
+            for _ in range(2):
+                if n:
+                    engine.train_batch(batches)
+                else:
+                    for batch in batches:
+                        engine.backward(engine(**batch).loss)
+                    engine.step()
+            digests.append(engine.digest())
+    assert digests[0] == digests[1]
+
+
+class Chosen(torch.nn.Module):
+    """The last layer is for some inputs only."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.ModuleList([torch.nn.Linear(8, 8) for _ in range(3)])
+
+    def forward(self, x, deep):
+        for layer in self.layers if deep else self.layers[:2]:
+            x = torch.tanh(layer(x))
+        return x.square().mean()
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_a_parameter_that_some_micro_batches_use(tmp_path, seed, monkeypatch, together):
+    model = Chosen()
+    plain = copy.deepcopy(model)
+    optimizer = torch.optim.AdamW(plain.parameters(), lr=1e-2, weight_decay=0.1)
+    with engine_for(model, tmp_path, slots=1, monkeypatch=monkeypatch, lr=1e-2, clip=0.05) as engine:
+        engine.accumulate = 3
+        for deep in ((True, False, False), (False, False, True), (False, False, False), (False, True, True)):
+            batches = [(torch.randn(4, 8), d) for d in deep]
+            if together:
+                result = engine.train_batch(batches, lambda output, batch: output)
+            else:
+                for x, d in batches:
+                    engine.backward(engine(x, d))
+                result = engine.step()
+            for x, d in batches:
+                (plain(x, d) / 3).backward()
+            norm = torch.nn.utils.clip_grad_norm_(plain.parameters(), 0.05)
+            assert result.grad_norm == pytest.approx(norm.item(), rel=1e-4)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        for (name, p), q in zip(model.named_parameters(), plain.parameters()):
+            torch.testing.assert_close(p.detach() + 0, q.detach(), rtol=1e-5, atol=1e-6, msg=name)
+
+
 def test_train_batch_that_fails_leaves_the_engine_usable(tmp_path, seed):
     digests = []
     for n in range(2):

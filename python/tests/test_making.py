@@ -56,3 +56,13 @@ def test_what_the_run_says(tmp_path, seed):
         engine.step()
     line = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
     assert line["step"] == 1 and line["grad_norm"] > 0 and line["loss"] > 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
+def test_a_dtype_that_is_not_kept_is_refused_by_name(dtype, tmp_path, seed):
+    name = str(dtype).split(".")[1]
+    with pytest.raises(longshore.LongshoreError, match=f"one dtype, float32 or bfloat16: transformer.wte.weight is {name}"):
+        longshore.wrap(gpt2(layers=2).to(dtype), run=tmp_path / "a")
+    with pytest.raises(ValueError, match="storage='fp32' with parameters of torch.bfloat16"):
+        longshore.wrap(gpt2(layers=2).bfloat16(), run=tmp_path / "a", storage="fp32")
+    assert not (tmp_path / "a").exists()
