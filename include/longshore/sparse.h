@@ -23,6 +23,7 @@
 #include <stdint.h>
 
 #include "longshore/error.h"
+#include "longshore/state.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -46,6 +47,20 @@ int shore_sparse_encode(enum shore_sparse_values values, uint32_t segments, cons
  * alone. Units, Ownership, Errors: as shore_sparse_encode(). Threading: any; computes with OpenMP's threads. */
 int shore_sparse_encode_largest(enum shore_sparse_values values, uint32_t segments, const float *gradient, uint64_t k,
                                 void *codes, uint64_t *bytes, uint32_t *offsets);
+
+/* Error feedback: what compression has left out of the gradients so far, in bf16, goes with the next ones. First this:
+ * what the items of a gather list cover of a run becomes sum = gradient + residual in `sums`, and in residual its bf16,
+ * as if nothing of it will be sent; the rest of sums becomes 0, of which nothing is sent, and its residual stays as it
+ * is. Units: both have segments * SHORE_SEGMENT_ELEMS elements; residual as SHORE_FETCH_R gives it. Ownership: all
+ * borrowed during the call. Threading: any; computes with OpenMP's threads. */
+void shore_sparse_add_residual(uint32_t segments, const struct shore_gather *gather, uint32_t ngather, float *sums,
+                               uint16_t *residual);
+
+/* Then this: encodes the k largest of sums, as shore_sparse_encode_largest() does, and takes them out of residual: bf16
+ * of the sum minus the value as it is stored, for struct shore_update. Units, Ownership, Threading: as of these two.
+ * Errors: as shore_sparse_encode_largest(); with any of them, residual is as it was. */
+int shore_sparse_encode_feedback(enum shore_sparse_values values, uint32_t segments, const float *sums, uint64_t k,
+                                 void *codes, uint64_t *bytes, uint32_t *offsets, uint16_t *residual);
 
 /* What the codes of a run say, as segments * SHORE_SEGMENT_ELEMS elements: what UPDATE sees, so that a program can keep
  * the rest for the next step. Threading: any. Errors: SHORE_ECORRUPT (gradient means nothing). */

@@ -32,8 +32,7 @@ const char *shore__gather_fault(const struct shore__gather_list *list, const str
     return NULL;
 }
 
-/* The first item that ends behind an element. */
-static uint32_t first_behind(const struct shore__gather_list *list, uint64_t elem) {
+uint32_t shore__gather_first(const struct shore__gather_list *list, uint64_t elem) {
     uint32_t low = 0, high = list->count;
     while (low < high) {
         uint32_t middle = low + (high - low) / 2;
@@ -58,7 +57,7 @@ static void widen(const struct shore_gather *item, uint64_t at, uint64_t elems, 
 
 void shore__gather_fill(const struct shore__gather_list *list, uint64_t first, uint64_t elems, float *to) {
     uint64_t at = first, end = first + elems;
-    for (uint32_t i = first_behind(list, first); at < end; i++) {
+    for (uint32_t i = shore__gather_first(list, first); at < end; i++) {
         const struct shore_gather *item = i < list->count ? &list->item[i] : NULL;
         uint64_t begin = item && item->offset_elems < end ? item->offset_elems : end;
         if (begin > at) {
@@ -82,7 +81,7 @@ void shore__gather_fill_bf16(const struct shore__gather_list *list, uint64_t fir
 }
 
 const float *shore__gather_view(const struct shore__gather_list *list, uint64_t first, uint64_t *elems) {
-    uint32_t i = first_behind(list, first);
+    uint32_t i = shore__gather_first(list, first);
     const struct shore_gather *item = i < list->count ? &list->item[i] : NULL;
     if (!item || item->offset_elems > first || item->dtype != SHORE_DTYPE_FP32) return NULL;
     uint64_t at = first - item->offset_elems;

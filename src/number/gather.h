@@ -12,6 +12,9 @@ struct shore__gather_list {
 /* Whether the list is as shore_gather asks for: NULL, or what is wrong with it. */
 const char *shore__gather_fault(const struct shore__gather_list *list, const struct shore_layout_block *block);
 
+/* Number of the first item that ends behind an element. */
+uint32_t shore__gather_first(const struct shore__gather_list *list, uint64_t elem);
+
 /* Elements [first, first + elems) of the block as fp32; what no item covers is 0. Threading: any. */
 void shore__gather_fill(const struct shore__gather_list *list, uint64_t first, uint64_t elems, float *to);
 /* The same as bf16: fp32 and fp16 are rounded to nearest even. */

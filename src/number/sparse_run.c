@@ -5,6 +5,8 @@
 #include <string.h>
 
 #include "number/bf16.h"
+#include "number/gather.h"
+#include "number/residual.h"
 #include "number/sparse.h"
 #include "number/topk.h"
 
@@ -59,8 +61,8 @@ int shore_sparse_encode(enum shore_sparse_values values, uint32_t segments, cons
     return end(&run, bytes);
 }
 
-int shore_sparse_encode_largest(enum shore_sparse_values values, uint32_t segments, const float *gradient, uint64_t k,
-                                void *codes, uint64_t *bytes, uint32_t *offsets) {
+int shore_sparse_encode_feedback(enum shore_sparse_values values, uint32_t segments, const float *sums, uint64_t k,
+                                 void *codes, uint64_t *bytes, uint32_t *offsets, uint16_t *residual) {
     struct shore__topk select;
     uint64_t elems = (uint64_t)segments * SHORE__SPARSE_SEGMENT;
     if ((unsigned)values > SHORE_SPARSE_FP32) return -EINVAL;
@@ -70,12 +72,36 @@ int shore_sparse_encode_largest(enum shore_sparse_values values, uint32_t segmen
     void *memory = aligned_alloc(64, room);
     if (!memory) return -ENOMEM;
     shore__topk_place(&select, memory, k, segments, threads);
-    shore__topk_select(&select, gradient, segments, k);
+    shore__topk_select(&select, sums, segments, k);
     struct run run = begin(values, codes, bytes, offsets);
     for (uint32_t s = 0; s < segments; s++)
         add(&run, select.list[s].index, select.list[s].bits, select.list[s].count);
+    int rc = end(&run, bytes);
+    for (uint32_t s = 0; !rc && residual && s < segments; s++)
+        shore__residual_sent(residual + (size_t)s * SHORE__SPARSE_SEGMENT, &select.list[s], values);
     free(memory);
-    return end(&run, bytes);
+    return rc;
+}
+
+int shore_sparse_encode_largest(enum shore_sparse_values values, uint32_t segments, const float *gradient, uint64_t k,
+                                void *codes, uint64_t *bytes, uint32_t *offsets) {
+    return shore_sparse_encode_feedback(values, segments, gradient, k, codes, bytes, offsets, NULL);
+}
+
+void shore_sparse_add_residual(uint32_t segments, const struct shore_gather *gather, uint32_t ngather, float *sums,
+                               uint16_t *residual) {
+    const struct shore__gather_list list = {gather, ngather};
+#pragma omp parallel for schedule(static)
+    for (uint32_t s = 0; s < segments; s++) {
+        uint64_t first = (uint64_t)s * SHORE__SPARSE_SEGMENT, behind = first + SHORE__SPARSE_SEGMENT;
+        shore__gather_fill(&list, first, SHORE__SPARSE_SEGMENT, sums + first);
+        for (uint32_t i = shore__gather_first(&list, first); i < ngather && gather[i].offset_elems < behind; i++) {
+            uint64_t from = gather[i].offset_elems > first ? gather[i].offset_elems : first;
+            uint64_t stop = gather[i].offset_elems + gather[i].elems;
+            if (stop > behind) stop = behind;
+            shore__residual_add(sums + from, residual + from, residual + from, stop - from);
+        }
+    }
 }
 
 int shore_sparse_decode(const void *codes, const uint32_t *offsets, uint32_t segments, float *gradient) {

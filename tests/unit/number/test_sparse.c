@@ -3,6 +3,7 @@
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -248,11 +249,58 @@ static void the_largest_are_encoded(void **state) {
     }
 }
 
+/* Two items, of which one reaches over the end of a segment and one is bf16; between and behind them nothing is
+ * covered. */
+static void what_is_left_out_waits_in_the_residual(void **state) {
+    static uint16_t residual[RUN_ELEMS], before[RUN_ELEMS], half[3000];
+    static float sums[RUN_ELEMS];
+    enum { FIRST = 256, LONG = ALL + 1000, SECOND = 2 * ALL + 512, K = 700 };
+    const struct shore_gather items[] = {{run_dense, FIRST, LONG, SHORE_DTYPE_FP32},
+                                         {half, SECOND, sizeof half / sizeof *half, SHORE_DTYPE_BF16}};
+    make_run(SHORE_SPARSE_FP32);
+    for (size_t i = 0; i < sizeof half / sizeof *half; i++)
+        half[i] = shore__f32_to_bf16(shore__random_normal(5, 0, i));
+    for (size_t i = 0; i < RUN_ELEMS; i++)
+        before[i] = residual[i] = shore__f32_to_bf16(shore__random_normal(6, 0, i));
+    shore_sparse_add_residual(RUN, items, 2, sums, residual);
+    for (uint64_t i = 0; i < RUN_ELEMS; i++) {
+        bool one = i >= FIRST && i < FIRST + LONG, other = i >= SECOND && i < SECOND + sizeof half / sizeof *half;
+        float gradient = one ? run_dense[i - FIRST] : other ? shore__bf16_to_f32(half[i - SECOND]) : 0;
+        float sum = one || other ? gradient + shore__bf16_to_f32(before[i]) : 0;
+        assert_true(sums[i] == sum);
+        assert_int_equal(residual[i], one || other ? shore__f32_to_bf16(sum) : before[i]);
+    }
+    for (int form = 0; form < 2; form++) {
+        enum shore_sparse_values values = (enum shore_sparse_values)form;
+        static uint16_t left[RUN_ELEMS];
+        static unsigned char largest[sizeof run_codes];
+        uint32_t offsets[RUN + 1], same[RUN + 1];
+        uint64_t bytes = 9, needed;
+        memcpy(left, residual, sizeof left);
+        assert_int_equal(shore_sparse_encode_feedback(values, RUN, sums, K, run_codes, &bytes, offsets, left), -ENOSPC);
+        assert_memory_equal(left, residual, sizeof left);
+        needed = bytes;
+        assert_int_equal(shore_sparse_encode_feedback(values, RUN, sums, K, run_codes, &bytes, offsets, left), 0);
+        assert_int_equal(bytes, needed);
+        assert_int_equal(shore_sparse_encode_largest(values, RUN, sums, K, largest, &bytes, same), 0);
+        assert_memory_equal(same, offsets, sizeof same);
+        assert_memory_equal(largest, run_codes, bytes);
+        assert_int_equal(shore_sparse_decode(run_codes, offsets, RUN, run_got), 0);
+        uint64_t sent = 0;
+        for (uint64_t i = 0; i < RUN_ELEMS; i++) {
+            sent += run_got[i] != 0;
+            assert_int_equal(left[i], run_got[i] != 0 ? shore__f32_to_bf16(sums[i] - run_got[i]) : residual[i]);
+        }
+        assert_int_equal(sent, K);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(runs_are_decoded_as_they_were_encoded),
         cmocka_unit_test(entries_out_of_order_are_refused),
         cmocka_unit_test(the_largest_are_encoded),
+        cmocka_unit_test(what_is_left_out_waits_in_the_residual),
         cmocka_unit_test(what_is_written_is_read),
         cmocka_unit_test(the_ends_and_long_gaps),
         cmocka_unit_test(one_percent_takes_three_bytes_an_entry),
