@@ -16,6 +16,7 @@ import torch
 from . import forks, memory, position, saving
 from .errors import LongshoreError, NotFiniteError
 from .blocks import persistent_buffers
+from .compression import Compression
 from .gradients import Gradients
 from .interrupts import whole
 from .layer_major import Turns
@@ -69,6 +70,7 @@ class Engine:
         self._kept_buffers = set(persistent_buffers(model))
         self.gradients = Gradients(state, streams, room_bytes)
         self.gradients.on_complete = self._update_early
+        self.compression = Compression(self.gradients, how["compress"], how["compress_after"]) if how.get("compress") else None
         self._leaving = []
         self._uncommitted = None  # the step that was made last
         _open.add(self)
@@ -218,8 +220,12 @@ class Engine:
     # ---- the step
 
     def _update(self, number, coefficient):
-        source, groups = self.gradients.source(number), hypers(self, number)
+        groups = hypers(self, number)
+        codes = self.compression.encode(self, number) if self.compression else None
+        source = None if codes else self.gradients.source(number)
         request = self.state.update_request(number, source, groups, coefficient)
+        if codes:
+            codes.fill(request)
         keeps = source, groups, dict(self.gradients.blocks[number].held)
         self._updates.append(self.streams.update(number, request, keeps))
 

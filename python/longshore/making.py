@@ -17,6 +17,7 @@ from torch import nn
 from . import adapters, native, position
 from . import blocks as tree
 from .activations import KINDS, Activations
+from .compression import memory_bytes as compression_bytes, share_of
 from .engine import Engine
 from .errors import BudgetError, LongshoreError
 from .native import lib
@@ -89,23 +90,26 @@ class Plan:
     pool_bytes: int  # that activations pass through; 0: they stay in memory, beside the budget
     room_bytes: int  # for them on the drives
     total_bytes: int
+    compression_bytes: int = 0
 
 
-def plan(layout, drives, memory, *, compute, storage, optimizer, moments, activations="memory", room=None):
+def plan(layout, drives, memory, *, compute, storage, optimizer, moments, activations="memory", room=None,
+         compress=0.0):
     """A budget (bytes; None: half of the machine's memory) to what is kept. Raises BudgetError with the minimum.
 
     activations: as wrap() takes it. room: bytes for them on the drives; None: four times the budget, at most ROOM_BYTES."""
-    options, named = fleet_options(drives, optimizer, moments, storage == torch.float32)
+    options, named = fleet_options(drives, optimizer, moments, storage == torch.float32, residual=bool(compress))
     least_rings = lib.shore_fleet_memory_least_bytes(layout.c, options)
     best_rings = lib.shore_fleet_memory_bytes(layout.c, options)
     trained = sum(layout.elems(b) for b, block in enumerate(layout.blocks) if block.trains)
     layers = len(layout.layers())
     # gradients of one that goes; that which autograd makes is PyTorch's
     block = 4 * max((layout.elems(b) for b, block in enumerate(layout.blocks) if block.trains), default=0)
+    compressing = compression_bytes(layout, compress)
     pool = POOL_BYTES[0] if activations != "memory" else 0
 
     def total(rings, slots, gradients):
-        return block + pool + rings + memory_bytes(layout, compute, slots) + gradients
+        return block + compressing + pool + rings + memory_bytes(layout, compute, slots) + gradients
 
     minimum = total(least_rings, 1, 0)
     if memory is None:
@@ -125,7 +129,7 @@ def plan(layout, drives, memory, *, compute, storage, optimizer, moments, activa
     while slots < layers and total(rings, slots + 1, gradients) <= memory:
         slots += 1
     return Plan(0 if rings == best_rings else rings, slots, gradients, pool, room if pool else 0,
-                total(rings, slots, gradients))
+                total(rings, slots, gradients), compressing)
 
 
 # ---- wrap ------------------------------------------------------------------------------------------------------------
@@ -135,7 +139,7 @@ def wrap(model: nn.Module, *, run: str | os.PathLike | None = None, drives: Driv
          betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, weight_decay: float = 0.01, momentum: float = 0.0, clip: float = 0.0,
          optimizer: str = "adamw", groups: Iterable | None = None, storage: str | None = None, moments: str = "fp32",
          on_nonfinite: str = "stop", layers: Iterable[str] | None = None, overwrite: bool | None = None, activations: str = "memory",
-         activation_room: int | str | None = None) -> Engine:
+         activation_room: int | str | None = None, compress: float | str | None = None, compress_after: int = 0) -> Engine:
     """Puts a model's parameters and its optimizer's state on drives, frees their memory, and returns the Engine.
 
     model: any nn.Module, made inside ``longshore.init(...)`` or in memory already; then run (and drives, memory) are given
@@ -148,6 +152,8 @@ def wrap(model: nn.Module, *, run: str | os.PathLike | None = None, drives: Driv
     "memory"; "drives", as far as activation_room ("64GiB") goes, which is taken there when the run is made (by default four
     times memory, 64 GiB at most); "auto", what the drives keep up with, and the rest in memory. The default is "memory": how
     much room it takes depends on batches that nobody has seen yet, and where activations are small nothing is gained.
+    compress: "top1%" or 0.01, the share of each block's gradients that is sent, the largest ones; what is left out waits on the
+    drives and is added to the next gradients. compress_after: steps with whole gradients first, a tenth of all or so.
 
     Raises BudgetError below the least memory, ExistsError where a run is there, ValueError for what cannot be.
     """
@@ -169,6 +175,9 @@ def wrap(model: nn.Module, *, run: str | os.PathLike | None = None, drives: Driv
         raise ValueError(f"wrap: activations={activations!r}; it is one of {', '.join(KINDS)}")
     if on_nonfinite not in ("stop", "skip"):
         raise ValueError(f"wrap: on_nonfinite={on_nonfinite!r}; it is stop or skip")
+    if isinstance(compress_after, bool) or compress_after != int(compress_after) or compress_after < 0 or (compress_after and compress is None):
+        raise ValueError(f"wrap: compress_after={compress_after!r}; it is a number of steps, for compress")
+    share = share_of(compress)
     parts = tree.partition(model, layers)
     compute = parts[0].tensors[0].dtype
     if storage is None:
@@ -180,17 +189,19 @@ def wrap(model: nn.Module, *, run: str | os.PathLike | None = None, drives: Driv
                       "wrap(..., storage='bf16') keeps it in bf16 on the drives", stacklevel=2)
     how = {"lr": lr, "betas": list(betas), "eps": eps, "weight_decay": weight_decay, "momentum": momentum, "clip": clip,
            "optimizer": optimizer, "storage": storage, "compute": _NAME_OF[compute], "moments": moments, "on_nonfinite": on_nonfinite, "seed": torch.initial_seed(),
-           "groups": None, "activations": activations}
+           "groups": None, "activations": activations,
+           "compress": share, "compress_after": int(compress_after)}
     given, how["groups"] = _name_groups(model, groups)
     layout = Layout(parts + tree.of_buffers(model, BUFFERS_BYTES))
     how["layers"] = [b.module if b.layer else None for b in layout.blocks]
     how["buffers"] = [b.name for b in layout.blocks if b.buffers]
     budget = None if memory is None else native.size(memory)
     chosen = plan(layout, drives, budget, compute=compute, storage=_DTYPE_OF[storage], optimizer=optimizer, moments=moments,
-                  activations=activations, room=None if activation_room is None else native.size(activation_room, "activation_room"))
+                  activations=activations, room=None if activation_room is None else native.size(activation_room, "activation_room"),
+                  compress=share)
     state = State.create(run, layout, drives, _program(model, how), optimizer=optimizer, moments=moments,
                          fp32=_DTYPE_OF[storage] == torch.float32, ring_bytes=chosen.ring_bytes, memory=budget or chosen.total_bytes,
-                         overwrite=bool(overwrite), momentum=momentum != 0, scratch_bytes=chosen.room_bytes)
+                         overwrite=bool(overwrite), momentum=momentum != 0, scratch_bytes=chosen.room_bytes, residual=share > 0)
     try:
         _fill(state, model, making.spool if making else None)
         engine = _engine(model, state, how, given, chosen)
@@ -350,7 +361,8 @@ def resume(run: str | os.PathLike, model: nn.Module | Callable[[], nn.Module] | 
         given = _groups_of(model, how["groups"])
         budget = native.size(memory) if memory is not None else state.memory_bytes or None
         chosen = plan(state.layout, state.drives, budget, compute=_DTYPE_OF[how["compute"]], storage=_DTYPE_OF[how["storage"]],
-                      optimizer=how["optimizer"], moments=how["moments"], activations=how.get("activations", "memory"))
+                      optimizer=how["optimizer"], moments=how["moments"], activations=how.get("activations", "memory"),
+                      compress=how.get("compress", 0.0))
         if chosen.ring_bytes:  # less than the drives take by themselves: what is to be kept is only known from the open run
             layout = state.layout
             state.close()

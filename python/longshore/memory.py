@@ -44,6 +44,7 @@ class Memory:
 def measure(engine: Any) -> Memory:
     """Of an engine, now."""
     plan, parameters = engine.plan, engine.streams.memory.nbytes
-    drives = plan.total_bytes - parameters - plan.gradient_bytes - plan.pool_bytes
-    return Memory(engine.state.memory_bytes or plan.total_bytes, parameters, engine.gradients.held_bytes, plan.gradient_bytes, plan.pool_bytes,
-                  drives, engine.process_at_wrap_bytes, process_bytes())
+    compressing = plan.compression_bytes
+    drives = plan.total_bytes - parameters - plan.gradient_bytes - plan.pool_bytes - compressing
+    return Memory(engine.state.memory_bytes or plan.total_bytes, parameters, engine.gradients.held_bytes + compressing,
+                  plan.gradient_bytes + compressing, plan.pool_bytes, drives, engine.process_at_wrap_bytes, process_bytes())

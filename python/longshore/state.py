@@ -166,10 +166,10 @@ class State:
 
     @classmethod
     def create(cls, path, layout, drives, program, *, optimizer, moments, fp32, ring_bytes, memory, overwrite=False, momentum=False,
-               scratch_bytes=0):
+               scratch_bytes=0, residual=False):
         """Begins a run; init_block() for all blocks and seal() follow."""
         fleet, named = fleet_options(drives, optimizer, moments, fp32, ring_bytes=ring_bytes, overwrite=overwrite, with_momentum=momentum,
-                                     scratch_bytes=scratch_bytes)
+                                     scratch_bytes=scratch_bytes, residual=residual)
         text = ffi.new("char[]", json.dumps(program).encode())
         making = native.new("struct shore_run_making", fleet=fleet, program=text, memory_bytes=memory)
         out = ffi.new("struct shore_run **")

@@ -116,6 +116,8 @@ def initialize(
                 groups=groups,
                 storage=settings.storage,
                 moments=settings.moments,
+                compress=settings.compress,
+                compress_after=settings.compress_after,
                 overwrite=settings.overwrite,
                 **how,
             )

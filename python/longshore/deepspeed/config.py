@@ -46,7 +46,7 @@ HONOURED = {
         "zero_force_ds_cpu_optimizer",
         "managed_gradient_accumulation",
     },
-    "longshore": {"run", "memory", "drives", "storage", "moments", "resume", "overwrite"},
+    "longshore": {"run", "memory", "drives", "storage", "moments", "compress", "compress_after", "resume", "overwrite"},
     "optimizer": {"type", "params"},
     "scheduler": {"type", "params"},
     "zero_optimization": {
@@ -288,6 +288,8 @@ class Settings:
     memory: object = None
     storage: str = None
     moments: str = "fp32"
+    compress: object = None
+    compress_after: int = 0
     resume: bool = False
     overwrite: bool = False
     stage: int = 0
@@ -355,9 +357,10 @@ def settings(config):
     if hinted:
         say_once(f'not needed here, and without effect: {", ".join(hinted)}: memory is planned from "longshore": {{"memory": SIZE}}')
     out = Settings()
-    for name in ("run", "drives", "memory", "storage"):
+    for name in ("run", "drives", "memory", "storage", "compress"):
         setattr(out, name, _get(config, f"longshore.{name}"))
     out.moments = _get(config, "longshore.moments", "fp32")
+    out.compress_after = _number(config, "longshore.compress_after", int, 0, 0)
     out.resume, out.overwrite = _flag(config, "longshore.resume"), _flag(config, "longshore.overwrite")
     for which in ("offload_optimizer", "offload_param"):
         device = _get(config, f"zero_optimization.{which}.device", "none")
