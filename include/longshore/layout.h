@@ -14,10 +14,15 @@ extern "C" {
 #define SHORE_SEGMENT_ELEMS 65536u    /* what checksums, norms and digests are keyed to */
 #define SHORE_TENSOR_ALIGN_ELEMS 256u /* each tensor of a block starts at a multiple of this */
 
+/* The group of tensors that rest: no update ever touches them (weights that are frozen). All tensors of a block have
+ * it, or none. A new volume that is a file takes no room for what only updates need of them: moments, residuals,
+ * spilled gradients, the other slot; a state that is stored there all the same takes it then. */
+#define SHORE_GROUP_RESTS UINT32_MAX
+
 struct shore_tensor_spec {
     const char *name;
     uint64_t elems;
-    uint32_t group; /* index of its parameter group; remote drives take indices below 1,024 */
+    uint32_t group; /* index of its parameter group, of which remote drives take those below 1,024; SHORE_GROUP_RESTS */
 };
 
 struct shore_block_spec {
@@ -54,7 +59,7 @@ struct shore_layout {
 
 /* Ownership: the layout is the caller's, for shore_layout_free(), and holds copies of the names. Fleets copy it.
  * Threading: any; a layout does not change, so that any thread may read it. Errors: SHORE_EINPUT (no blocks, an empty
- * block or tensor, too large), -ENOMEM. */
+ * block or tensor, too large, a block of which only a part rests), -ENOMEM. */
 int shore_layout_make(const struct shore_block_spec *blocks, uint32_t nblocks, struct shore_layout **out);
 
 /* Ownership: nobody uses the layout, nor what was read from it. NULL is allowed. */

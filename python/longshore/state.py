@@ -22,7 +22,7 @@ PIECE = max(1, (16 << 20) // (4 * native.SEGMENT))  # segments that are read or 
 
 class Layout:
     """Where the tensors of the blocks lie. Each tensor is a parameter group of its own within its block, so that what is
-    done to it is decided step by step."""
+    done to it is decided step by step; blocks that are frozen rest, and take no room for what only updates need."""
 
     def __init__(self, blocks, c=None):
         self.blocks = blocks
@@ -102,7 +102,8 @@ def _make_layout(blocks):
         for t, tensor in enumerate(block.tensors):
             name = ffi.new("char[]", tensor.name.encode())
             keep.append(name)
-            tensors[t].name, tensors[t].elems, tensors[t].group = name, tensor.elems, t
+            tensors[t].name, tensors[t].elems = name, tensor.elems
+            tensors[t].group = t if block.trains or block.buffers else lib.SHORE_GROUP_RESTS
         name = ffi.new("char[]", block.name.encode())
         keep += [name, tensors]
         spec.name, spec.tensors, spec.ntensors = name, tensors, len(block.tensors)

@@ -6,6 +6,7 @@ import warnings
 
 import pytest
 import torch
+from transformers import GPT2Config, GPT2LMHeadModel
 
 import longshore
 from models import gpt2, llama, tokens
@@ -172,3 +173,33 @@ def test_a_bf16_base_says_how_adapters_fit(tmp_path, seed):
         with longshore.resume(tmp_path / "run") as engine:
             engine.backward(engine(**batch).loss)
             assert engine.step().step == 3
+
+
+def test_what_is_frozen_takes_no_room(tmp_path, seed):
+    """Two slots of moments, gradients put aside: only for what is trained, also after a snapshot and what is written by hand."""
+    def taken():
+        volume = tmp_path / "run-drive" / "longshore.volume"
+        assert volume.stat().st_size > whole
+        return volume.stat().st_blocks * 512
+
+    config = GPT2Config(vocab_size=96, n_embd=192, n_layer=2, n_head=4, n_positions=32, bos_token_id=0, eos_token_id=0)
+    model = peft.get_peft_model(GPT2LMHeadModel(config), peft.LoraConfig(r=4, target_modules=["c_attn"]))
+    whole = 28 * sum(p.numel() for p in model.parameters())
+    engine = engine_for(model, tmp_path)
+    frozen = model.base_model.model.transformer.h[1].mlp.c_fc.weight
+    before = frozen.detach().clone()
+    for batch in tokens(2):
+        engine.backward(engine(**batch).loss)
+        engine.step()
+    engine.settle()
+    assert taken() < 0.4 * whole
+    engine.snapshot("two")
+    digest = engine.digest()
+    with longshore.resident(frozen, write=True):
+        frozen.mul_(2)
+    assert taken() < 0.5 * whole
+    assert torch.equal(frozen * 1, before * 2) and longshore.verify(engine) != digest
+    engine.reopen(tmp_path / "run", "two")
+    assert torch.equal(frozen * 1, before) and longshore.verify(engine) == digest
+    engine.close()
+    assert taken() < 0.6 * whole

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "drive/layout.h"
+#include "storage/room.h"
 
 static int add_tensor(struct shore_layout_block *block, const struct shore_tensor_spec *spec, uint64_t *end) {
     struct shore_layout_tensor *tensor = &block->tensors[block->ntensors];
@@ -26,6 +27,7 @@ static int add_block(struct shore_layout_block *block, const struct shore_block_
     for (uint32_t i = 0; i < spec->ntensors; i++) {
         int rc = add_tensor(block, &spec->tensors[i], &end);
         if (rc) return rc;
+        if ((spec->tensors[i].group == SHORE_GROUP_RESTS) != shore__block_rests(block)) return SHORE_EINPUT;
     }
     block->elems = end;
     block->segments = (uint32_t)((end + SHORE_SEGMENT_ELEMS - 1) / SHORE_SEGMENT_ELEMS);

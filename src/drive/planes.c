@@ -15,6 +15,11 @@ void shore__planes_make(const struct shore_layout *layout, const struct shore_fl
     plane_bytes[SHORE_PLANE_R] = o->residual ? ELEM_BYTES(2) : 0;
 }
 
+unsigned shore__planes_resting(enum shore_moments moments) {
+    /* the code of 0 is 0 for V alone */
+    return 1u << SHORE_PLANE_HI | 1u << SHORE_PLANE_LO | (moments == SHORE_MOMENTS_FP32 ? 0 : 1u << SHORE_PLANE_M);
+}
+
 size_t shore__state_segment_bytes(const uint32_t plane_bytes[SHORE_PLANE_COUNT]) {
     size_t bytes = 0;
     for (int p = 0; p < SHORE_PLANE_COUNT; p++)

@@ -9,6 +9,9 @@
 void shore__planes_make(const struct shore_layout *layout, const struct shore_fleet_options *options,
                         uint32_t plane_bytes[SHORE_PLANE_COUNT]);
 
+/* Bit mask of the planes that are not zeros where nothing was ever updated. */
+unsigned shore__planes_resting(enum shore_moments moments);
+
 /* A state image: the stored planes of one segment one behind the other, in plane order. */
 size_t shore__state_segment_bytes(const uint32_t plane_bytes[SHORE_PLANE_COUNT]);
 

@@ -60,7 +60,7 @@ int shore__cache_file_make(const char *volume, const uint64_t fleet_id[2], uint6
     if (!rc) {
         uint64_t whole = SHORE__CACHE_FILE_HEAD + bytes;
         fill_head(head, fleet_id, bytes);
-        rc = shore__file_create(path, whole, whole, io, false, is_stale, head, out, diag);
+        rc = shore__file_create(path, whole, NULL, 0, io, false, is_stale, head, out, diag);
         if (rc == SHORE_EEXISTS)
             shore__fail(diag, rc, "%s: is no cache file, and stands where one is to be: move it away", path);
         if (rc) *out = (struct shore__file){.fd = -1};

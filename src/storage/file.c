@@ -187,14 +187,15 @@ static int open_parent(const char *path, struct shore_diag *diag) {
 }
 
 /* The claim goes first: a file that a kill leaves half filled could not be told from a stranger's without it. */
-static int fill_with_zeros(int fd, const void *claim, uint64_t bytes) {
+static int fill_with_zeros(int fd, const void *claim, struct shore__file_range range) {
     enum { PIECE = 1 << 20 };
     char *zeros = calloc(1, PIECE);
     if (!zeros) return -ENOMEM;
     int rc = 0;
-    for (uint64_t at = 0; at < bytes && rc == 0;) {
+    const uint64_t behind = range.offset + range.bytes;
+    for (uint64_t at = range.offset; at < behind && rc == 0;) {
         bool claiming = claim && at < SHORE__IO_ALIGN;
-        uint64_t end = claiming ? SHORE__IO_ALIGN : bytes - at < PIECE ? bytes : at + PIECE;
+        uint64_t end = claiming ? SHORE__IO_ALIGN : behind - at < PIECE ? behind : at + PIECE;
         const char *from = claiming ? (const char *)claim + at : zeros;
         ssize_t n = pwrite(fd, from, (size_t)(end - at), (off_t)at);
         if (n > 0)
@@ -216,19 +217,36 @@ static void write_in_place(const struct shore__file *file) {
     ioctl(file->fd, FS_IOC_SETFLAGS, &flags);
 }
 
-static int preallocate(const struct shore__file *file, uint64_t bytes, const void *claim, struct shore_diag *diag) {
+/* What a file is to be: so long, with room in these ranges. */
+struct shape {
+    uint64_t bytes, room_bytes;
+    const struct shore__file_range *ranges;
+    size_t nranges;
+};
+
+static int give_room(int fd, struct shore__file_range range, const void *claim) {
+    while (fallocate(fd, 0, (off_t)range.offset, (off_t)range.bytes)) {
+        if (errno == EOPNOTSUPP || errno == ENOSYS) return fill_with_zeros(fd, claim, range);
+        if (errno != EINTR) return -errno;
+    }
+    return 0;
+}
+
+static int preallocate(const struct shore__file *file, const struct shape *shape, const void *claim,
+                       struct shore_diag *diag) {
     int rc = 0;
     write_in_place(file);
-    while (fallocate(file->fd, 0, 0, (off_t)bytes)) {
-        rc = -errno;
-        if (rc != -EINTR) break;
-        rc = 0;
-    }
-    if (rc == -EOPNOTSUPP || rc == -ENOSYS) rc = fill_with_zeros(file->fd, claim, bytes);
-    if (rc == 0 && fsync(file->fd)) rc = -errno;
+    for (size_t i = 0; rc == 0 && i < shape->nranges; i++)
+        rc = give_room(file->fd, shape->ranges[i], claim);
+    if (rc == 0 && (ftruncate(file->fd, (off_t)shape->bytes) || fsync(file->fd))) rc = -errno;
     if (rc == 0) return 0;
     return shore__fail(diag, rc, "%s: %llu bytes could not be preallocated: %s; %s", file->path,
-                       (unsigned long long)bytes, shore_error_text(rc), shore__io_advice(rc));
+                       (unsigned long long)shape->room_bytes, shore_error_text(rc), shore__io_advice(rc));
+}
+
+bool shore__file_punch(const struct shore__file *file, uint64_t offset, uint64_t bytes) {
+    const int how = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
+    return !file->is_device && fallocate(file->fd, how, (off_t)offset, (off_t)bytes) == 0;
 }
 
 static bool holds_no_data(int fd) {
@@ -257,21 +275,16 @@ static int create_on_device(struct shore__file *file, uint64_t bytes, bool overw
     return file->size_bytes < bytes ? no_room(diag, file->path, bytes, file->size_bytes) : 0;
 }
 
-static int create_over_file(struct shore__file *file, int dir, uint64_t bytes, bool overwrite,
+static int create_over_file(struct shore__file *file, int dir, const struct shape *shape, bool overwrite,
                             shore__replaceable_fn replaceable, const void *claim, struct shore_diag *diag) {
     struct stat st;
     if (!overwrite && !holds_no_data(file->fd) && !(replaceable && replaceable(file) == SHORE__REPLACE_YES))
         return already_there(diag, file->path);
     if (fstat(file->fd, &st)) return fail_errno(diag, file->path, "cannot be examined");
-    int rc = check_room(file->path, dir, bytes, (uint64_t)st.st_blocks * 512, diag);
+    int rc = check_room(file->path, dir, shape->room_bytes, (uint64_t)st.st_blocks * 512, diag);
     if (rc) return rc;
     if (ftruncate(file->fd, 0)) return fail_errno(diag, file->path, "cannot be emptied");
-    return preallocate(file, bytes, claim, diag);
-}
-
-static int set_length(const struct shore__file *file, uint64_t bytes, struct shore_diag *diag) {
-    if (ftruncate(file->fd, (off_t)bytes) == 0 && fsync(file->fd) == 0) return 0;
-    return fail_errno(diag, file->path, "its length could not be set");
+    return preallocate(file, shape, claim, diag);
 }
 
 int shore__file_may_be_made(const char *path, struct shore_diag *diag) {
@@ -298,10 +311,10 @@ int shore__file_may_be_made(const char *path, struct shore_diag *diag) {
     return rc;
 }
 
-static int create_new(struct shore__file *file, int dir, uint64_t bytes, uint64_t fill_bytes, const void *claim,
+static int create_new(struct shore__file *file, int dir, const struct shape *shape, const void *claim,
                       struct shore_diag *diag) {
     int rc = shore__file_may_be_made(file->path, diag);
-    if (!rc) rc = check_room(file->path, dir, fill_bytes, 0, diag);
+    if (!rc) rc = check_room(file->path, dir, shape->room_bytes, 0, diag);
     if (rc) return rc;
     file->fd = open(file->path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (file->fd < 0 && errno == EEXIST) /* what was not found here is no file, so a link */
@@ -310,13 +323,16 @@ static int create_new(struct shore__file *file, int dir, uint64_t bytes, uint64_
     rc = lock_descriptor(file->fd, LOCK_EX, file->path, shore__now_ns(), diag);
     if (rc) return rc;
     file->made = true;
-    rc = preallocate(file, fill_bytes, claim, diag);
-    return rc || fill_bytes == bytes ? rc : set_length(file, bytes, diag);
+    return preallocate(file, shape, claim, diag);
 }
 
-int shore__file_create(const char *path, uint64_t bytes, uint64_t fill_bytes, enum shore_io io, bool overwrite,
-                       shore__replaceable_fn replaceable, const void *claim, struct shore__file *out,
-                       struct shore_diag *diag) {
+int shore__file_create(const char *path, uint64_t bytes, const struct shore__file_range *ranges, size_t nranges,
+                       enum shore_io io, bool overwrite, shore__replaceable_fn replaceable, const void *claim,
+                       struct shore__file *out, struct shore_diag *diag) {
+    const struct shore__file_range all = {0, bytes};
+    struct shape shape = {bytes, 0, ranges ? ranges : &all, ranges ? nranges : 1};
+    for (size_t i = 0; i < shape.nranges; i++)
+        shape.room_bytes += shape.ranges[i].bytes;
     int dir = -1;
     int rc = start(path, out, diag);
     if (rc) return rc;
@@ -328,13 +344,12 @@ int shore__file_create(const char *path, uint64_t bytes, uint64_t fill_bytes, en
     if (rc < 0) goto failed;
     struct stat st;
     if (stat(path, &st)) {
-        rc = errno == ENOENT ? create_new(out, dir, bytes, fill_bytes, claim, diag)
-                             : fail_errno(diag, path, "cannot be examined");
+        rc = errno == ENOENT ? create_new(out, dir, &shape, claim, diag) : fail_errno(diag, path, "cannot be examined");
     } else {
         rc = open_locked(path, true, SHORE__LOCK_SECONDS, out, diag);
         if (rc == 0)
             rc = out->is_device ? create_on_device(out, bytes, overwrite, replaceable, diag)
-                                : create_over_file(out, dir, bytes, overwrite, replaceable, claim, diag);
+                                : create_over_file(out, dir, &shape, overwrite, replaceable, claim, diag);
     }
     if (rc == 0) rc = measure(out, diag);
     if (rc == 0) rc = shore__parent_sync(path, diag);
@@ -366,7 +381,8 @@ int shore__file_create_unnamed(const char *path, uint64_t bytes, enum shore_io i
     int dir = rc = open_parent(path, diag);
     if (dir >= 0) rc = check_room(path, dir, bytes, 0, diag);
     if (!rc && (out->fd = open_unnamed(dir, path)) < 0) rc = fail_errno(diag, path, "cannot be created");
-    if (!rc) rc = preallocate(out, bytes, NULL, diag);
+    const struct shore__file_range all = {0, bytes};
+    if (!rc) rc = preallocate(out, &(struct shape){bytes, bytes, &all, 1}, NULL, diag);
     if (!rc) rc = measure(out, diag);
     if (dir >= 0) close(dir);
     if (rc) {

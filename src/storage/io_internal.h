@@ -48,16 +48,22 @@ enum shore__replaceable {
     SHORE__REPLACE_NO
 };
 typedef enum shore__replaceable (*shore__replaceable_fn)(const struct shore__file *file);
-/* shore__file_open() after creating (or, for a device, checking) it and giving it its size, of which fill_bytes are
- * preallocated; a file reads as zeros behind, and takes no room there. Refuses with -ENOSPC "needs X, has Y". Existing
- * files are SHORE_EEXISTS unless overwrite, or unless they hold no data at all (empty, or only preallocated) or are
- * replaceable (NULL: none is); locked ones SHORE_EBUSY always; devices that hold what is not, or carry any signature
- * (libblkid), SHORE_EEXISTS unless overwrite, mounted or held ones SHORE_EBUSY always. What is replaced reads as zeros
- * afterwards (files only). The directory entry is made durable. A failure removes a file that this call made. claim:
- * NULL, or SHORE__IO_ALIGN bytes that the file begins with where it can only be filled by writing, which takes long. */
-int shore__file_create(const char *path, uint64_t bytes, uint64_t fill_bytes, enum shore_io io, bool overwrite,
-                       shore__replaceable_fn replaceable, const void *claim, struct shore__file *out,
-                       struct shore_diag *diag);
+struct shore__file_range {
+    uint64_t offset, bytes;
+};
+/* shore__file_open() after creating (or, for a device, checking) it and giving it its size, of which these ranges are
+ * preallocated (NULL: all of it); a file reads as zeros elsewhere, and takes no room there. Refuses with -ENOSPC "needs
+ * X, has Y". Existing files are SHORE_EEXISTS unless overwrite, or unless they hold no data at all (empty, or only
+ * preallocated) or are replaceable (NULL: none is); locked ones SHORE_EBUSY always; devices that hold what is not, or
+ * carry any signature (libblkid), SHORE_EEXISTS unless overwrite, mounted or held ones SHORE_EBUSY always. What is
+ * replaced reads as zeros afterwards (files only). The directory entry is made durable. A failure removes a file that
+ * this call made. claim: NULL, or SHORE__IO_ALIGN bytes that the file begins with where it can only be filled by
+ * writing, which takes long. */
+int shore__file_create(const char *path, uint64_t bytes, const struct shore__file_range *ranges, size_t nranges,
+                       enum shore_io io, bool overwrite, shore__replaceable_fn replaceable, const void *claim,
+                       struct shore__file *out, struct shore_diag *diag);
+/* Makes a hole. False: a device, or a file system that has none. */
+bool shore__file_punch(const struct shore__file *file, uint64_t offset, uint64_t bytes);
 
 /* Signature check of an open device: 0, or SHORE_EEXISTS with a sentence. */
 int shore__device_check(const struct shore__file *file, struct shore_diag *diag);

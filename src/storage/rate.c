@@ -116,8 +116,8 @@ int shore__rate_open(struct shore__rate *r, const char *path, uint64_t bytes, ui
                      enum shore_io io, bool overwrite, struct shore_diag *diag) {
     int rc = prepare(r, bytes, chunk_bytes, nbuffers, diag);
     if (!rc)
-        rc = shore__file_create(path, both_halves(r), both_halves(r), io, overwrite, shore__volume_replaceable, NULL,
-                                &r->file, diag);
+        rc = shore__file_create(path, both_halves(r), NULL, 0, io, overwrite, shore__volume_replaceable, NULL, &r->file,
+                                diag);
     return rc ? rc : open_queue(r, io, diag);
 }
 

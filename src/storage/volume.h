@@ -50,6 +50,10 @@ struct shore__volume_desc {
     bool spill; /* room for 4 bytes an element of spilled gradients */
     const void *identity;
     uint32_t identity_bytes;
+    /* Not in the volume: whose blocks rest (see room.h; NULL: none do), and the planes that even these need in one
+     * slot, as a bit mask. The layout outlives what knows it. */
+    const struct shore_layout *layout;
+    unsigned resting_planes;
 };
 
 struct shore__slot_state {
@@ -102,6 +106,8 @@ struct shore__volume {
 };
 
 uint64_t shore__volume_size_bytes(const struct shore__volume_desc *desc);
+/* What a new one that is a file takes of it. */
+uint64_t shore__volume_room_bytes(const struct shore__volume_desc *desc);
 uint64_t shore__volume_memory_bytes(const struct shore__volume_desc *desc);
 
 /* Creates (see shore__file_create) and writes header and placement, with no record yet. A volume that is there already

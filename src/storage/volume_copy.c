@@ -13,6 +13,7 @@
 
 #include "base/diag.h"
 #include "base/directory.h"
+#include "storage/room.h"
 #include "storage/volume_internal.h"
 
 static int fail_errno(const char *path, const char *what, struct shore_diag *diag) {
@@ -126,9 +127,9 @@ static int copy_piece(struct copying *c, enum shore_plane plane, const struct sh
         memset(data + used, 0, each - used);
         rc = shore__volume_check(c->from, slot, extent->block, segment, plane, data, diag);
     }
-    if (!rc)
-        rc = shore__transfer(c->to_io, c->to->file.path, SHORE__IO_WRITE, c->buffer,
-                             shore__volume_plane_offset(c->to, 0, plane, local), bytes, diag);
+    const uint64_t offset = shore__volume_plane_offset(c->to, 0, plane, local);
+    if (!rc && !shore__room_leave_out(c->to, extent->block, c->buffer, offset, bytes))
+        rc = shore__transfer(c->to_io, c->to->file.path, SHORE__IO_WRITE, c->buffer, offset, bytes, diag);
     c->copied_bytes += bytes;
     return rc;
 }

@@ -15,6 +15,7 @@
 #include "base/diag.h"
 #include "storage/hash.h"
 #include "storage/io_internal.h"
+#include "storage/room.h"
 
 #define QUEUE_DEPTH 1u
 
@@ -223,13 +224,17 @@ static int create(const char *path, const struct shore__volume_desc *desc, bool 
         !shore__extents_valid(desc->extents, desc->nextents, desc->segments) || desc->drive >= desc->ndrives)
         return shore__fail(diag, -EINVAL, "%s: the placement or the sizes of the volume are not possible", path);
     out->size_bytes = out->at.end;
-    uint64_t fill_bytes = one_slot ? out->at.plane[1][0] : out->size_bytes;
     const struct shore__header claim = {
         .desc = *desc, .version = out->version, .unfinished = true, .size_bytes = out->size_bytes};
     unsigned char claim_page[SHORE__PAGE_BYTES];
     shore__header_write(&claim, claim_page);
-    int rc = shore__file_create(path, out->size_bytes, fill_bytes, io, overwrite, shore__volume_replaceable, claim_page,
-                                &out->file, diag);
+    struct shore__file_range *ranges;
+    size_t nranges;
+    int rc = shore__room_make(desc, &out->at, one_slot, &ranges, &nranges);
+    if (rc) return shore__fail(diag, rc, "%s: out of memory", path);
+    rc = shore__file_create(path, out->size_bytes, ranges, nranges, io, overwrite, shore__volume_replaceable,
+                            claim_page, &out->file, diag);
+    free(ranges);
     if (rc) return rc;
     rc = alloc_page(out, diag);
     if (rc == 0) rc = alloc_described(out, diag);

@@ -23,13 +23,15 @@ uint64_t shore_fleet_disk_bytes(const struct shore_layout *layout, const struct 
                 .scratch_bytes = stripes[d] * SHORE__SCRATCH_STRIPE_BYTES,
                 .spill = o->spill,
                 .identity_bytes = o->identity_bytes,
+                .layout = shore__kind_of(o->drives[d])->remote ? NULL : layout,
+                .resting_planes = shore__planes_resting(o->moments),
             };
             if (!shore__kind_of(o->drives[d])->keeps ||
                 shore__placement_extents(layout, ranges, o->ndrives, d, &extents, &desc.nextents, &desc.segments))
                 continue;
             desc.extents = extents;
             shore__planes_make(layout, o, desc.plane_bytes);
-            bytes += shore__volume_size_bytes(&desc);
+            bytes += shore__volume_room_bytes(&desc);
             free(extents);
         }
     }

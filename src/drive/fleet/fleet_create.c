@@ -110,6 +110,8 @@ static int create_drive(struct shore_fleet *f, const struct shore_fleet_options 
         .spill = o->spill,
         .identity = o->identity,
         .identity_bytes = o->identity_bytes,
+        .layout = f->layout,
+        .resting_planes = shore__planes_resting(o->moments),
     };
     if (getrandom(desc.volume_id, sizeof desc.volume_id, 0) != sizeof desc.volume_id) return -EIO;
     int rc = shore__placement_extents(f->layout, f->ranges, f->ndrives, d, &extents, &desc.nextents, &desc.segments);

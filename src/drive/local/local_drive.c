@@ -409,6 +409,8 @@ static int finish_opening(struct shore__local *l, int rc, struct shore__drive **
         free(l);
         return rc;
     }
+    l->volume.desc.layout = l->config.layout;
+    l->volume.desc.resting_planes = shore__planes_resting(l->config.moments);
     rc = start(l, diag);
     if (rc) {
         if (l->volume.file.made) unlink(l->volume.file.path);

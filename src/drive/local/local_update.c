@@ -8,6 +8,7 @@
 #include "base/diag.h"
 #include "base/units.h"
 #include "drive/local/local.h"
+#include "storage/room.h"
 
 enum chunk_state { CHUNK_FREE, CHUNK_READING, CHUNK_READY, CHUNK_COMPUTED, CHUNK_WRITING };
 
@@ -127,6 +128,8 @@ static uint64_t submit_plane(struct shore__pipeline *p, struct chunk *c, enum sh
             if (kind == SHORE__IO_READ) shore__stored_end(config, c->job->block, c->segment + i, plane, first + bytes);
             bytes += stored;
         }
+        if (kind == SHORE__IO_WRITE && shore__room_leave_out(&p->l->volume, c->job->block, first, offset, bytes))
+            continue;
         move(p, c, kind, first, offset, bytes);
         total += bytes;
     }

@@ -49,7 +49,7 @@ static int check_groups(const struct remote *r, struct shore_diag *diag) {
     for (uint32_t b = 0; b < layout->nblocks; b++) {
         for (uint32_t t = 0; t < layout->blocks[b].ntensors; t++) {
             const struct shore_layout_tensor *tensor = &layout->blocks[b].tensors[t];
-            if (tensor->group >= SHORE__WIRE_GROUPS_MOST)
+            if (tensor->group >= SHORE__WIRE_GROUPS_MOST && tensor->group != SHORE_GROUP_RESTS)
                 return shore__fail(
                     diag, SHORE_EINPUT,
                     "%s: a remote drive takes %u parameter groups at most, and tensor %.200s is of group "

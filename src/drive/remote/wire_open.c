@@ -145,7 +145,8 @@ static void put_layout(struct out *o, const struct shore_layout *l) {
             size_t name = tensor->name ? strnlen(tensor->name, 255) : 0;
             if (!(at = grow(o, 13 + name))) return;
             shore__put_u64(at, tensor->elems);
-            shore__put_u32(at + 8, tensor->group);
+            /* what rests takes its whole room there, as older servers know it */
+            shore__put_u32(at + 8, tensor->group == SHORE_GROUP_RESTS ? 0 : tensor->group);
             at[12] = (unsigned char)name;
             if (name) memcpy(at + 13, tensor->name, name);
         }

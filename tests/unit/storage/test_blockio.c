@@ -58,7 +58,7 @@ static int clean(void **state) {
 
 static int create_file(const char *at, uint64_t bytes, enum shore_io io, bool overwrite, struct shore__file *file,
                        struct shore_diag *diag) {
-    return shore__file_create(at, bytes, bytes, io, overwrite, NULL, NULL, file, diag);
+    return shore__file_create(at, bytes, NULL, 0, io, overwrite, NULL, NULL, file, diag);
 }
 
 static void create(struct shore__file *file, enum shore_io io) {

@@ -1,0 +1,65 @@
+#include "storage/room.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "storage/format.h"
+
+static bool rests(const struct shore__volume_desc *desc, uint32_t block) {
+    return desc->layout && block < desc->layout->nblocks && shore__block_rests(&desc->layout->blocks[block]);
+}
+
+struct ranges {
+    struct shore__file_range *range;
+    size_t count;
+    uint64_t at; /* what is before has been decided */
+};
+
+static void hole(struct ranges *r, uint64_t offset, uint64_t bytes) {
+    if (offset > r->at) r->range[r->count++] = (struct shore__file_range){r->at, offset - r->at};
+    r->at = offset + bytes;
+}
+
+/* Of a region with so many bytes for each local segment. */
+static void leave_out_resting(struct ranges *r, const struct shore__volume_desc *desc, uint64_t region, uint64_t each) {
+    for (uint32_t e = 0; each && e < desc->nextents; e++) {
+        const struct shore__extent *extent = &desc->extents[e];
+        if (rests(desc, extent->block)) hole(r, region + extent->local * each, extent->count * each);
+    }
+}
+
+int shore__room_make(const struct shore__volume_desc *desc, const struct shore__regions *at, bool one_slot,
+                     struct shore__file_range **out, size_t *count) {
+    struct ranges r = {calloc((size_t)desc->nextents * (2 * SHORE_PLANE_COUNT + 1) + 1, sizeof *r.range), 0, 0};
+    if (!r.range) return -ENOMEM;
+    for (unsigned slot = 0; slot < (one_slot ? 1 : 2); slot++)
+        for (unsigned p = 0; p < SHORE_PLANE_COUNT; p++)
+            if (slot || !(desc->resting_planes & 1u << p))
+                leave_out_resting(&r, desc, at->plane[slot][p], desc->plane_bytes[p]);
+    if (!one_slot && desc->spill) leave_out_resting(&r, desc, at->spill, SHORE_SEGMENT_ELEMS * sizeof(float));
+    hole(&r, one_slot ? at->plane[1][0] : at->end, 0);
+    *out = r.range;
+    *count = r.count;
+    return 0;
+}
+
+uint64_t shore__volume_room_bytes(const struct shore__volume_desc *desc) {
+    struct shore__regions at;
+    struct shore__file_range *range;
+    size_t count;
+    if (shore__regions_make(desc, SHORE__VOLUME_VERSION, &at) || shore__room_make(desc, &at, false, &range, &count))
+        return UINT64_MAX;
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < count; i++)
+        bytes += range[i].bytes;
+    free(range);
+    return bytes;
+}
+
+bool shore__room_leave_out(const struct shore__volume *v, uint32_t block, const void *data, uint64_t offset,
+                           uint64_t bytes) {
+    const unsigned char *at = data;
+    if (!rests(&v->desc, block) || at[0] || memcmp(at, at + 1, bytes - 1) != 0) return false;
+    return shore__file_punch(&v->file, offset, bytes);
+}
