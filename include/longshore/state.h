@@ -334,6 +334,14 @@ void shore_fleet_put_masters(const struct shore_fleet *fleet, void *state, uint3
 void shore_fleet_put_moments(const struct shore_fleet *fleet, void *state, uint32_t block, uint32_t tensor,
                              uint32_t segment, uint32_t count, const float *m, const float *v);
 
+/* UPDATE of state images in memory, in place, as drives make it, bit for bit: for a program that has fetched them
+ * ahead, where waiting for its drives would take longer; shore_fleet_store() writes them. Units: state: update->count
+ * images of the step base_step. Ownership: all borrowed during the call. The new parameters are in params_out on
+ * return. Threading: any; computes with OpenMP's threads. Durable: never. Errors: -EINVAL (what shore_fleet_update()
+ * refuses, and a gradient that was spilled), SHORE_ENONFINITE, SHORE_ECORRUPT: the images mean nothing any more. */
+int shore_fleet_update_images(struct shore_fleet *fleet, const struct shore_update *update, void *state,
+                              struct shore_diag *diag);
+
 struct shore_store {
     size_t size;                 /* sizeof(struct shore_store) */
     uint64_t base_step, attempt; /* as in shore_update; both are ignored before the fleet is sealed */

@@ -70,24 +70,26 @@ static void test_fetches(void **state) {
         step(&b);
         check_fetches(&b, 1);
         /* of the step being written, and what updates hand back */
-        struct step_how how = {.coefficient = 1, .params = true};
-        for (uint32_t i = 0; i < BLOCKS; i++) {
-            how.params_out[i] = pages(b.plain.layout->blocks[i].padded_elems * 2);
+        for (uint64_t base = 1; base <= 2; base++) {
+            struct step_how how = {.coefficient = 1, .params = true, .images = base == 2};
+            for (uint32_t i = 0; i < BLOCKS; i++) {
+                how.params_out[i] = pages(b.plain.layout->blocks[i].padded_elems * 2);
+            }
+            must(&b, fleet_updates(b.fleet, &b.plain, base, &how, &b.diag));
+            check_fetches(&b, base);
+            plain_step(&b.plain, 1);
+            check_fetches(&b, base + 1);
+            for (uint32_t i = 0; i < BLOCKS; i++) {
+                size_t bytes = b.plain.layout->blocks[i].padded_elems * 2;
+                void *again = pages(bytes);
+                must(&b, fetch_wait(&b, base + 1, i, 0, b.plain.layout->blocks[i].segments, SHORE_FETCH_BF16, again));
+                assert_memory_equal(again, how.params_out[i], bytes);
+                free(again);
+                free(how.params_out[i]);
+            }
+            must(&b, fleet_commit(b.fleet, base, false, &b.diag));
+            assert_digest(b.fleet, &b.plain, true);
         }
-        must(&b, fleet_updates(b.fleet, &b.plain, 1, &how, &b.diag));
-        check_fetches(&b, 1);
-        plain_step(&b.plain, 1);
-        check_fetches(&b, 2);
-        for (uint32_t i = 0; i < BLOCKS; i++) {
-            size_t bytes = b.plain.layout->blocks[i].padded_elems * 2;
-            void *again = pages(bytes);
-            must(&b, fetch_wait(&b, 2, i, 0, b.plain.layout->blocks[i].segments, SHORE_FETCH_BF16, again));
-            assert_memory_equal(again, how.params_out[i], bytes);
-            free(again);
-            free(how.params_out[i]);
-        }
-        must(&b, fleet_commit(b.fleet, 1, false, &b.diag));
-        assert_digest(b.fleet, &b.plain, true);
         assert_int_equal(fetch_wait(&b, 7, 0, 0, 1, SHORE_FETCH_BF16, b.plain.master[0]), -EINVAL);
         assert_int_equal(fetch_wait(&b, 2, 0, 0, 1, SHORE_FETCH_SPILLED_BF16 + 1, b.plain.master[0]), -EINVAL);
         bench_close(&b);

@@ -312,7 +312,7 @@ static void test_residuals(void **state) {
         int rc = shore_fleet_create(b.plain.layout, &b.options, &b.fleet, &b.diag);
         if (!rc) must(&b, fleet_init(b.fleet, &b.plain, &b.diag));
         for (uint64_t base = 0; !rc && base < 2; base++) {
-            struct step_how how = {.coefficient = 1};
+            struct step_how how = {.coefficient = 1, .images = base == 1};
             uint16_t *residual[BLOCKS];
             for (uint32_t i = 0; i < BLOCKS; i++) {
                 how.residual[i] = residual[i] = pages(b.plain.layout->blocks[i].padded_elems * 2);
@@ -340,7 +340,7 @@ static void test_residuals(void **state) {
 }
 
 /* A gradient of any form changes the state as the dense one that it stands for does, spilled or not, all at once or in
- * parts; one that came damaged changes nothing. */
+ * parts, on the drives or on images of it; one that came damaged changes nothing. */
 static void test_forms(void **state) {
     static const enum shore_optimizer optimizers[] = {SHORE_ADAMW, SHORE_SGD, SHORE_ADAGRAD};
     for (size_t c = 0; c < NCONFIGS; c++)
@@ -353,8 +353,14 @@ static void test_forms(void **state) {
             must(&b, fleet_updates(b.fleet, &b.plain, b.plain.step, &how, &b.diag));
             must(&b, fleet_commit(b.fleet, b.plain.step, false, &b.diag));
             plain_step(&b.plain, how.coefficient);
+            how = (struct step_how){.coefficient = 0.5f, .images = true};
+            must(&b, fleet_updates(b.fleet, &b.plain, b.plain.step, &how, &b.diag));
+            must(&b, fleet_commit(b.fleet, b.plain.step, false, &b.diag));
+            plain_step(&b.plain, how.coefficient);
             step(&b);
             assert_digest(b.fleet, &b.plain, true);
+            how.spill = true; /* the gradient is not here */
+            assert_int_equal(fleet_updates(b.fleet, &b.plain, b.plain.step, &how, &b.diag), -EINVAL);
             bench_close(&b);
         }
 }

@@ -324,16 +324,35 @@ static inline int fleet_init(struct shore_fleet *f, const struct plain *p, struc
 struct step_how {
     float coefficient;
     bool spill, twice, params;
+    bool images; /* it is computed on images, which are stored */
     void *params_out[BLOCKS];
     const uint16_t *residual[BLOCKS];
 };
+
+static inline int store_updated(struct shore_fleet *f, const struct shore_update *u, void *image,
+                                struct shore_completion done, struct shore_diag *diag) {
+    struct shore_wait wait;
+    shore_wait_init(&wait);
+    int rc = shore_fleet_fetch(f, u->base_step, u->block, 0, u->count, SHORE_FETCH_STATE, image,
+                               shore_wait_completion(&wait));
+    if (!rc) rc = shore_wait(&wait, diag);
+    if (!rc) rc = shore_fleet_update_images(f, u, image, diag);
+    struct shore_store store = {.size = sizeof store,
+                                .base_step = u->base_step,
+                                .attempt = u->attempt,
+                                .state = image,
+                                .block = u->block,
+                                .count = u->count,
+                                .order = u->order};
+    return rc ? rc : shore_fleet_store(f, &store, done);
+}
 
 /* Submits all updates of the step after `base` and waits for them. */
 static inline int fleet_updates(struct shore_fleet *f, const struct plain *p, uint64_t base, const struct step_how *how,
                                 struct shore_diag *diag) {
     struct shore_hyper groups[GROUPS];
     struct shore_wait wait[BLOCKS][2];
-    void *gradient[BLOCKS];
+    void *gradient[BLOCKS], *image[BLOCKS] = {NULL};
     uint32_t *offsets[BLOCKS];
     int rc = 0;
     hypers(p, base + 1, groups);
@@ -370,8 +389,10 @@ static inline int fleet_updates(struct shore_fleet *f, const struct plain *p, ui
             shore_wait_init(&wait[b][i]);
             if (i == 1 && !how->twice) continue;
             struct shore_completion done = shore_wait_completion(&wait[b][i]);
+            if (how->images) image[b] = pages(segments * shore_fleet_state_bytes(f));
             int sent = rc              ? rc
                        : p->carried[b] ? shore_fleet_carry(f, base, update.attempt, b, 0, segments, done)
+                       : how->images   ? store_updated(f, &update, image[b], done, diag)
                                        : shore_fleet_update(f, &update, done);
             if (sent) {
                 wait[b][i].expected = 0;
@@ -388,6 +409,7 @@ static inline int fleet_updates(struct shore_fleet *f, const struct plain *p, ui
     for (uint32_t b = 0; b < BLOCKS; b++) {
         free(gradient[b]);
         free(offsets[b]);
+        free(image[b]);
     }
     return rc;
 }

@@ -134,9 +134,7 @@ static int submit_update(struct shore__join *join) {
     return 0;
 }
 
-/* What a caller left out, of which nothing else would tell: every step would be committed, and change nothing. NULL: no
- * such thing. */
-static const char *left_out(const struct shore_fleet *f, const struct shore_update *update) {
+const char *shore__update_left_out(const struct shore_fleet *f, const struct shore_update *update) {
     const struct shore_layout_block *block = &f->layout->blocks[update->block];
     bool adam = f->config.optimizer == SHORE_ADAMW || f->config.optimizer == SHORE_ADAM;
     if (update->coefficient == 0)
@@ -158,7 +156,7 @@ int shore_fleet_update(struct shore_fleet *f, const struct shore_update *given, 
     if (rc) return shore__join_refuse(done, rc, &why);
     rc = shore__update_check(&f->config, update);
     if (rc) return rc;
-    const char *what = left_out(f, update);
+    const char *what = shore__update_left_out(f, update);
     if (what) return shore__join_refuse(done, shore__fail(&why, -EINVAL, "shore_fleet_update: %s", what), &why);
     size_t groups_bytes = update->ngroups * sizeof *update->groups;
     size_t gather_bytes = update->gather ? update->ngather * sizeof *update->gather : 0;

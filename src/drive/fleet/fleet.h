@@ -63,6 +63,9 @@ struct shore__drive_config shore__fleet_config(const struct shore_layout *layout
 /* A fleet without drives yet, from options as callers give them: checked, and copied to *known. */
 int shore__fleet_new(const struct shore_layout *layout, const struct shore_fleet_options *options,
                      struct shore_fleet_options *known, struct shore_fleet **out, struct shore_diag *diag);
+/* What a caller left out of an update, of which nothing else would tell: every step would be committed, and change
+ * nothing. NULL: no such thing. */
+const char *shore__update_left_out(const struct shore_fleet *f, const struct shore_update *update);
 /* Once all drives are there. */
 int shore__fleet_set_scratch(struct shore_fleet *f, struct shore_diag *diag);
 

@@ -9,9 +9,7 @@
 #include "drive/chunk.h"
 #include "drive/fleet/fleet.h"
 #include "drive/link.h"
-#include "drive/moment_tiles.h"
 #include "drive/probe/probe.h"
-#include "number/bf16.h"
 
 int shore_fleet_info(const struct shore_fleet *fleet, struct shore_fleet_info *out) {
     struct shore_fleet *f = (struct shore_fleet *)(uintptr_t)fleet;
@@ -101,30 +99,6 @@ int shore_fleet_ledger(const struct shore_fleet *fleet, struct shore_ledger *out
         f->drives[d]->ops->ledger(f->drives[d], &ledger);
     }
     return shore__sized_out(out, &ledger, sizeof ledger);
-}
-
-size_t shore_fleet_state_bytes(const struct shore_fleet *f) {
-    return shore__state_segment_bytes(f->config.plane_bytes);
-}
-
-void shore_fleet_put_masters(const struct shore_fleet *f, void *state, uint32_t count, const float *master) {
-    for (uint32_t i = 0; i < count; i++) {
-        char *hi = (char *)state + i * shore_fleet_state_bytes(f), *lo = hi + f->config.plane_bytes[SHORE_PLANE_HI];
-        shore__f32_split((uint16_t *)hi, (uint16_t *)lo, master + (size_t)i * SHORE_SEGMENT_ELEMS, SHORE_SEGMENT_ELEMS);
-    }
-}
-
-void shore_fleet_put_moments(const struct shore_fleet *f, void *state, uint32_t block, uint32_t tensor,
-                             uint32_t segment, uint32_t count, const float *m, const float *v) {
-    const uint32_t *bytes = f->config.plane_bytes;
-    const float *const values[] = {m, v};
-    for (uint32_t i = 0; i < count; i++) {
-        char *plane = (char *)state + i * shore_fleet_state_bytes(f) + bytes[SHORE_PLANE_HI] + bytes[SHORE_PLANE_LO];
-        for (enum shore_plane p = SHORE_PLANE_M; p <= SHORE_PLANE_V; plane += bytes[p++])
-            if (bytes[p] && values[p - SHORE_PLANE_M])
-                shore__moments_put(&f->layout->blocks[block], segment + i, f->config.moments, p, plane, tensor,
-                                   values[p - SHORE_PLANE_M] + (size_t)i * SHORE_SEGMENT_ELEMS);
-    }
 }
 
 int shore_volume_identity(const char *path, void *identity, uint32_t *bytes, struct shore_diag *diag) {
