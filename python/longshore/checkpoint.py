@@ -57,7 +57,7 @@ def save(engine, directory, extra=None):
         "run": state.path,
         "snapshot": name,
         "step": state.step,
-        "groups": engine._group_numbers(),
+        "groups": engine.optimizer.numbers(),
         "extra": position.plain(extra, "the state of a checkpoint"),
     }
     path = os.path.join(directory, FILE)

@@ -164,6 +164,7 @@ class Engine:
         self._leave_forward()
         self._last = self._backwards + 1 == self.accumulate if last is None else last
         parts = self.accumulate if divide else 1
+        self._keep_state()
         try:
             (loss / parts if parts != 1 else loss).backward()
             with whole:
@@ -174,6 +175,14 @@ class Engine:
         except BaseException:
             self.drop_gradients()
             raise
+
+    @whole
+    def _keep_state(self):
+        """State stays in the memory that gradients leave; not where they are compressed: what that leaves out is read anyway."""
+        several = self.accumulate > 1 or self._backwards > 0 or not self._last
+        if not self.compression and self.streams.kept.plan(self.state, self.plan, self.gradients, several) and self._last:
+            self.settle()
+            self.streams.kept.fetch(self.state)
 
     def _begin(self):
         self._backwards, self._forwards, self._losses = 0, 0, 0.0
@@ -206,14 +215,16 @@ class Engine:
         if number in self._early:
             self._stale = True
             return
+        if self._last:
+            self.streams.kept.completed(number)
         if not self._last or self._stale:
             return
         if self._clipping is None:
             self.state.begin_clip(self.how["clip"])
-            self._clipping, self._early_groups = True, self._group_numbers()
+            self._clipping, self._early_groups = True, self.optimizer.numbers()
         if self._clipping:
             self._clipping = self.gradients.add_to_clip(number)
-        if self._clipping:
+        if self._clipping and not self.streams.kept.has(number):  # which is updated when all is decided
             self._update(number, 1.0)
             self._early.add(number)
 
@@ -227,7 +238,9 @@ class Engine:
         if codes:
             codes.fill(request)
         keeps = source, groups, dict(self.gradients.blocks[number].held)
-        self._updates.append(self.streams.update(number, request, keeps))
+        update = self.streams.update(number, request, keeps)
+        if update is not None:
+            self._updates.append(update)
 
     @whole
     def step(self) -> StepResult:
@@ -246,7 +259,7 @@ class Engine:
             return self._refuse(loss, clipping.norm)
         try:
             # right if it was all that came, nothing is clipped, and nobody has changed a group since
-            if self._early and (self._stale or clipping.coefficient != 1 or self._early_groups != self._group_numbers()):
+            if self._early and (self._stale or clipping.coefficient != 1 or self._early_groups != self.optimizer.numbers()):
                 self._discard()
             for number in with_gradients:
                 if number not in self._early:
@@ -390,6 +403,7 @@ class Engine:
 
         self._last = True
         self.gradients.passes = count
+        self._keep_state()
         self.streams.gate = turns.gate if count > 1 else None
         try:
             turns.run(work)
@@ -411,16 +425,6 @@ class Engine:
         saving.save(self, directory, dtype, max_shard_size)
 
     # ---- what goes with it
-
-    def _count_exceptions(self):
-        """Tensors that were not updated in every step, as PyTorch counts them: {name: updates}."""
-        return {t.name: self._counts[b][i] for b, block in enumerate(self.layout.blocks) for i, t in enumerate(block.tensors)
-                if t.trains and self._counts[b][i] != self.state.step + 1}
-
-    def _group_numbers(self):
-        return [{k: (list(v) if isinstance(v, tuple) else float(v) if isinstance(v, torch.Tensor) else v)
-                 for k, v in g.items() if k != "params" and isinstance(v, (int, float, tuple, str, bool, torch.Tensor))}
-                for g in self.optimizer.param_groups]
 
     @whole
     def snapshot(self, name: str | None = None, keep: int = 0) -> None:

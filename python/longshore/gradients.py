@@ -35,6 +35,7 @@ class Gradients:
         self.blocks = [BlockGradients() for _ in streams.blocks]
         self.trains = [{h.index for p, h in s.parameters if p.requires_grad} for s in streams.blocks]
         self.held_bytes = 0
+        self._elems = sum(p.numel() for s in streams.blocks for p, _ in s.parameters if p.requires_grad)
         self.sums = ffi.new("double[]", state.layout.c.segments)
         self.clip = ffi.new("struct shore_clip *")
         self.passes = 1  # backward passes that run together
@@ -42,6 +43,10 @@ class Gradients:
         self._leaving = []  # spills under way: (block, bytes)
         self._buffer = None
         self.scratch_sums = ffi.new("double[]", state.layout.c.segments)
+
+    def most_bytes(self, several):
+        """Of all gradients of a step together. several: passes are added up, in fp32."""
+        return self._elems * (4 if several or self.passes > 1 else self.streams.compute.itemsize)
 
     # ---- as they come
 

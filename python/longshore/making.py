@@ -23,7 +23,7 @@ from .errors import BudgetError, LongshoreError
 from .native import lib
 from .spool import spooling
 from .state import MOMENTS, OPTIMIZERS, Layout, State, fleet_options
-from .streaming import Streams, memory_bytes
+from .streaming import Streams
 
 _DTYPE_OF = {"fp32": torch.float32, "bf16": torch.bfloat16}
 _NAME_OF = {v: k for k, v in _DTYPE_OF.items()}
@@ -89,6 +89,8 @@ class Plan:
     gradient_bytes: int
     pool_bytes: int  # that activations pass through; 0: they stay in memory, beside the budget
     room_bytes: int  # for them on the drives
+    aside_bytes: int  # of the gradients of a block that go to the drives
+    spare_bytes: int  # of the budget, beyond the total
     total_bytes: int
     compression_bytes: int = 0
 
@@ -109,7 +111,7 @@ def plan(layout, drives, memory, *, compute, storage, optimizer, moments, activa
     pool = POOL_BYTES[0] if activations != "memory" else 0
 
     def total(rings, slots, gradients):
-        return block + compressing + pool + rings + memory_bytes(layout, compute, slots) + gradients
+        return block + compressing + pool + rings + layout.memory_bytes(compute, slots) + gradients
 
     minimum = total(least_rings, 1, 0)
     if memory is None:
@@ -128,8 +130,9 @@ def plan(layout, drives, memory, *, compute, storage, optimizer, moments, activa
     gradients = min(trained * 4, memory - total(rings, slots, 0))
     while slots < layers and total(rings, slots + 1, gradients) <= memory:
         slots += 1
-    return Plan(0 if rings == best_rings else rings, slots, gradients, pool, room if pool else 0,
-                total(rings, slots, gradients), compressing)
+    needed = total(rings, slots, gradients)
+    return Plan(0 if rings == best_rings else rings, slots, gradients, pool, room if pool else 0, block, memory - needed, needed,
+                compressing)
 
 
 # ---- wrap ------------------------------------------------------------------------------------------------------------

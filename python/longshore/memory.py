@@ -24,6 +24,7 @@ class Memory:
     parameters: int
     gradients: int
     gradients_most: int
+    state: int
     activations: int
     drives: int
     process_at_wrap: int
@@ -32,10 +33,10 @@ class Memory:
     @property
     def held(self) -> int:
         """All that Longshore holds now, within the budget."""
-        return self.parameters + self.gradients + self.activations + self.drives
+        return self.parameters + self.gradients + self.state + self.activations + self.drives
 
     def __str__(self) -> str:
-        names = ("parameters", "gradients", "activations", "drives")
+        names = ("parameters", "gradients", "state", "activations", "drives")
         parts = ", ".join(f"{name} {native.readable(getattr(self, name))}" for name in names if getattr(self, name))
         return (f"memory {native.readable(self.budget)}, of which {native.readable(self.held)} are held ({parts}); the process takes "
                 f"{native.readable(self.process_now)}, and took {native.readable(self.process_at_wrap)} when it was wrapped")
@@ -47,4 +48,5 @@ def measure(engine: Any) -> Memory:
     compressing = plan.compression_bytes
     drives = plan.total_bytes - parameters - plan.gradient_bytes - plan.pool_bytes - compressing
     return Memory(engine.state.memory_bytes or plan.total_bytes, parameters, engine.gradients.held_bytes + compressing,
-                  plan.gradient_bytes + compressing, plan.pool_bytes, drives, engine.process_at_wrap_bytes, process_bytes())
+                  plan.gradient_bytes + compressing, engine.streams.kept.nbytes, plan.pool_bytes, drives, engine.process_at_wrap_bytes,
+                  process_bytes())

@@ -62,6 +62,12 @@ class Optimizer(torch.optim.Optimizer):
         self._engine = engine
         super().__init__(groups, defaults)
 
+    def numbers(self):
+        """What the groups say but for their parameters, as plain values."""
+        return [{k: (list(v) if isinstance(v, tuple) else float(v) if isinstance(v, torch.Tensor) else v)
+                 for k, v in g.items() if k != "params" and isinstance(v, (int, float, tuple, str, bool, torch.Tensor))}
+                for g in self.param_groups]
+
     def step(self, closure=None):
         """Makes the engine's step, as engine.step()."""
         loss = None

@@ -87,7 +87,7 @@ def set_random_states(states):
 
 def begin(engine):
     """What is as it is when a step has been made: the next batch is drawn after it."""
-    out = {"format": 1, "random": random_states(), "counts": engine._count_exceptions(), "followed": {}}
+    out = {"format": 1, "random": random_states(), "counts": _count_exceptions(engine), "followed": {}}
     for name, thing in engine._followed.items():
         if not _follows_the_step(thing):
             out["followed"][name] = plain(thing.state_dict(), name)
@@ -97,6 +97,12 @@ def begin(engine):
     return out
 
 
+def _count_exceptions(engine):
+    """Tensors that were not updated in every step, as PyTorch counts them: {name: updates}."""
+    return {t.name: engine._counts[b][i] for b, block in enumerate(engine.layout.blocks) for i, t in enumerate(block.tensors)
+            if t.trains and engine._counts[b][i] != engine.state.step + 1}
+
+
 def _follows_the_step(thing):
     """A scheduler is stepped after the step that it belongs to."""
     return getattr(thing, "follows_the_step", isinstance(thing, torch.optim.lr_scheduler.LRScheduler))
@@ -104,7 +110,7 @@ def _follows_the_step(thing):
 
 def finish(engine, out):
     """The blob: with schedulers and groups as they are when the engine is used again."""
-    out["groups"] = engine._group_numbers()
+    out["groups"] = engine.optimizer.numbers()
     for name, thing in engine._followed.items():
         if _follows_the_step(thing):
             out["followed"][name] = plain(thing.state_dict(), name)

@@ -52,6 +52,17 @@ class Layout:
         """Numbers of the blocks of each layer that repeats, the largest first."""
         return layers_in(self.blocks, self.elems)
 
+    def sides(self):
+        """Elements of what a slot of layers holds: room for the largest block of each place in a layer."""
+        layers = self.layers()
+        most = max(map(len, layers), default=0)
+        return [max(self.elems(numbers[side]) for numbers in layers if side < len(numbers)) for side in range(most)]
+
+    def memory_bytes(self, compute, slots):
+        """Of parameters in memory, with so many slots for layers. compute: their dtype there."""
+        rest = sum(self.elems(b) for b, block in enumerate(self.blocks) if not block.layer and not block.buffers)
+        return (sum(self.sides()) * min(slots, len(self.layers())) + rest) * compute.itemsize
+
     def continue_as(self, other, run):
         """Takes what is known of another layout's blocks, which must be the same ones. run: for what is said."""
         mine = [(t.name, t.shape) for block in self.blocks for t in block.tensors]

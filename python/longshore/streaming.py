@@ -23,6 +23,7 @@ from .absent import Absent
 from .activations import Saved, Stayed
 from .errors import AbsentParameterError, LongshoreError
 from .interrupts import whole
+from .kept import KeptState
 from .native import SEGMENT, ffi, lib
 from .running import Hook, Running, checkpoint_that_saves
 from .state import Buffer
@@ -72,8 +73,8 @@ class Streams:
         self.lock = threading.RLock()
         self.layers = layout.layers()
         self.slots = max(1, min(slots, len(self.layers))) if self.layers else 0
-        sides = [elems * compute.itemsize for elems in _sides(layout)]
-        self.memory = Buffer(max(memory_bytes(layout, compute, self.slots), 4096))
+        sides = [elems * compute.itemsize for elems in layout.sides()]
+        self.memory = Buffer(max(layout.memory_bytes(compute, self.slots), 4096))
         self.base = int(ffi.cast("uintptr_t", self.memory.pointer))
         self.pool, at = [], 0
         for side in sides * self.slots:
@@ -94,6 +95,7 @@ class Streams:
             self.blocks.append(Streamed(b, block, slot, stays))
         self.by_address = sorted({id(s.slot): s.slot for s in self.blocks}.values(), key=lambda s: s.base)
         self.bases = [s.base for s in self.by_address]
+        self.kept = KeptState(self)
         self.inside = Running(self._pack, self._unpack)
         self.gate = None  # of micro-batches that take turns
         self.make_activations = None  # of the state that is open: where what is saved goes, but for parameters
@@ -104,8 +106,7 @@ class Streams:
     def open(self, state):
         """From here on parameters come from the fleet, at its committed step."""
         ranges = ffi.new("struct shore_pages_range[]", len(self.blocks))
-        address = {id(slot): ffi.cast("void *", self.base + slot.base + (slot.nbytes // 2 if self.widens else 0))
-                   for slot in self.pool + self.by_address}
+        address = {id(slot): ffi.cast("void *", self._fetched_into(slot)) for slot in self.pool + self.by_address}
         for r, streamed in zip(ranges, self.blocks):
             r.block, r.count = streamed.number, self.layout.segments[streamed.number]
             if streamed.stays:
@@ -288,20 +289,35 @@ class Streams:
 
     @whole
     def update(self, number, request, keeps):
-        """Begins the update of a block; what it reads is kept until it has."""
+        """Begins the update of a block; what it reads is kept until it has. Returns a Wait, or None: it has ended."""
         with self.lock:
             self.hide(self.blocks[number])
             if self.blocks[number].stays:
                 self.blocks[number].step = -1  # the update's result goes into the slot
-            wait = native.Wait(lambda done: lib.shore_pages_update(self.pages, number, request, done), keeps=(request, keeps),
-                               what=f"{self.layout.blocks[number].name} cannot be updated")
-            lib.shore_pages_update_end(self.pages, number)
+            wait, there = None, self.kept.update(self.state, number, request)
+            if there is not None:
+                request.count = there
+            if request.count:
+                wait = native.Wait(lambda done: lib.shore_pages_update(self.pages, number, request, done), keeps=(request, keeps),
+                                   what=f"{self.layout.blocks[number].name} cannot be updated")
+            if there is None:
+                lib.shore_pages_update_end(self.pages, number)
+            else:
+                lib.shore_pages_updated(self.pages, number, self.state.step + 1)
             return wait
+
+    def page_of(self, number):
+        """Where what is fetched of a block that stays lies."""
+        return ffi.cast("char *", self._fetched_into(self.blocks[number].slot))
+
+    def _fetched_into(self, slot):
+        return self.base + slot.base + (slot.nbytes // 2 if self.widens else 0)
 
     @whole
     def carried(self, number):
         """What the block holds is what it will hold after this step."""
         streamed = self.blocks[number]
+        self.kept.carried(self.state, number)
         if self.widens:
             if streamed.step == self.state.step:
                 streamed.step += 1
@@ -325,6 +341,7 @@ class Streams:
     @whole
     def discarded(self):
         lib.shore_pages_discarded(self.pages)
+        self.kept.discarded(self.state)
         for streamed in self.blocks:
             if streamed.step > self.state.step:  # carried
                 streamed.step = -1
@@ -337,6 +354,7 @@ class Streams:
         if self.activations is not None:
             self.activations.end()
             self.activations = None
+        self.kept.drop()
         self.state = None
         pages, self.pages = self.pages, None
         ffi.release(pages)
@@ -479,16 +497,3 @@ class Streams:
         if not streamed.present:
             self.ensure(streamed)
         return torch.as_strided(self.memory.view(dtype), shape, stride, at // dtype.itemsize)
-
-
-def _sides(layout):
-    """Elements of what a slot holds: room for the largest block of each place in a layer."""
-    layers = layout.layers()
-    most = max(map(len, layers), default=0)
-    return [max(layout.elems(numbers[side]) for numbers in layers if side < len(numbers)) for side in range(most)]
-
-
-def memory_bytes(layout, compute, slots):
-    """Of parameters in memory, with so many slots for repeated layers."""
-    rest = sum(layout.elems(b) for b, block in enumerate(layout.blocks) if not block.layer and not block.buffers)
-    return (sum(_sides(layout)) * min(slots, len(layout.layers())) + rest) * compute.itemsize

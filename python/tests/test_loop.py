@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import longshore
-from longshore import making
+from longshore import kept, making
 from models import LANGUAGE, Cnn, gpt2, tokens
 
 
@@ -59,6 +59,45 @@ def test_same_bits_whatever_is_kept(kind, tmp_path, seed, monkeypatch):
                     engine.step()
             digests.add(engine.digest())
     assert len(digests) == 1
+
+
+@pytest.mark.parametrize("how", [{}, {"clip": 0.5}, {"storage": "bf16"}, {"moments": "8bit"}, {"optimizer": "sgd", "momentum": 0.9}])
+def test_same_bits_where_state_stays_in_memory(tmp_path, seed, monkeypatch, how):
+    monkeypatch.setattr(kept, "LEAST_BYTES", 1)
+    digests, read = set(), []
+    for n, spare in enumerate([0, 2 << 20, 1 << 30]):
+        torch.manual_seed(seed)
+        model = gpt2()
+        model.register_parameter("unused", torch.nn.Parameter(torch.ones(70000)))
+        with engine_for(model, tmp_path, f"run{n}", monkeypatch=monkeypatch, **how) as engine:
+            engine.plan.spare_bytes, engine.plan.aside_bytes, engine.gradients.room = spare, 0, engine.gradients.most_bytes(True)
+            for i, batch in enumerate(tokens(8)):
+                engine.accumulate = 2 if i > 5 else 1  # gradients become fp32, and take more
+                loss = engine(**batch).loss
+                engine.backward(loss + (model.unused.sum() if i == 3 else 0))
+                if i == 4:
+                    with longshore.resident(model.transformer.wte, write=True), torch.no_grad():
+                        model.transformer.wte.weight.mul_(1.5)
+                    continue
+                if i == 6:
+                    engine.state.discard()  # as a step that cannot be committed does
+                    engine.streams.discarded()
+                    continue
+                before = engine.state.ledger().drive_read_state + engine.state.ledger().link_out_state
+                engine.step()
+                engine.settle()
+            read.append(engine.state.ledger().drive_read_state + engine.state.ledger().link_out_state - before)
+            assert (spare == 0) == (not engine.streams.kept.blocks)
+            assert engine.memory().state <= spare
+            assert all(k.step == engine.step_number for k in engine.streams.kept.blocks.values())
+            digests.add(engine.digest())
+            engine.reopen(tmp_path / f"run{n}")
+            engine.backward(engine(**batch).loss)
+            engine.backward(engine(**batch).loss)
+            engine.step()
+            digests.add("again " + engine.digest())
+    assert len(digests) == 2
+    assert read[0] > read[1] > read[2] == 0
 
 
 def test_clipping_after_speculation_is_exact(tmp_path, seed, monkeypatch):
