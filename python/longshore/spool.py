@@ -11,6 +11,7 @@ import os
 import tempfile
 import threading
 import weakref
+import zipfile
 
 import torch
 from torch import nn
@@ -80,7 +81,7 @@ def spooling(directory):
     """Parameters that are registered from here on lie in files of this directory. Yields the Spool."""
     spool = Spool(directory)
     before = nn.Module.register_parameter
-    load_before = torch.load
+    load_before, refused = torch.load, []
 
     def moved(module, name, p):
         if (p is None or p.device.type != "cpu" or p.nbytes < LEAST_BYTES or spool.has(p)
@@ -93,9 +94,13 @@ def spooling(directory):
         moved(self, name, param)
 
     def load(f, *args, **how):
-        if isinstance(f, (str, os.PathLike)) and os.path.basename(f).startswith("pytorch_model") and not how.get("mmap"):
-            raise LongshoreError(f"{os.fspath(f)}: is of a form that can only be read into memory as a whole; convert it once, where memory "
-                                 "is enough: from_pretrained(DIR).save_pretrained(NEW), outside of longshore.init()")
+        shapes = how.get("map_location") == "meta" and zipfile.is_zipfile(f)  # what transformers 4 looks at first
+        whole = isinstance(f, (str, os.PathLike)) and os.path.basename(f).startswith("pytorch_model") and not how.get("mmap")
+        if whole and not shapes:
+            refused.append(LongshoreError(
+                f"{os.fspath(f)}: is of a form that can only be read into memory as a whole; convert it once, where memory is enough: "
+                "from_pretrained(DIR).save_pretrained(NEW), outside of longshore.init()"))
+            raise refused[0]
         return load_before(f, *args, **how)
 
     stop = threading.Event()
@@ -110,6 +115,10 @@ def spooling(directory):
     watcher.start()
     try:
         yield spool
+    except Exception as said:
+        if refused and said is not refused[0]:
+            raise refused[0] from said  # transformers 4 says that the file is none of PyTorch's
+        raise
     finally:
         stop.set()
         watcher.join()

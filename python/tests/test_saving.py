@@ -64,7 +64,7 @@ def test_what_is_saved_is_what_transformers_saves(tmp_path, seed):
     assert configs[0] == configs[1] and configs[2] == {**configs[0], "dtype": "bfloat16"}
     expected = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "plain")
     for directory, dtype in (("out", torch.float32), ("half", torch.bfloat16)):
-        loaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / directory)
+        loaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / directory, dtype="auto")
         assert loaded.generation_config.max_new_tokens == 7 and loaded.lm_head.weight is loaded.transformer.wte.weight
         for (name, p), q in zip(loaded.named_parameters(), expected.parameters()):
             assert p.dtype == dtype and torch.equal(p, q.to(dtype)), name

@@ -80,6 +80,8 @@ def test_sft(tmp_path, kind, written):
             "False",
             "--save_strategy",
             "no",
+            "--warmup_steps",
+            "1",
         ],
         cwd=tmp_path,
         capture_output=True,
