@@ -5,6 +5,7 @@ and after kills, as long as the run is there; a checkpoint that is deleted by sh
 takes its snapshot with it.
 """
 
+import contextlib
 import fcntl
 import json
 import os
@@ -21,6 +22,7 @@ from .errors import LongshoreError, MissingError
 from .native import lib
 
 FILE = "longshore.json"
+OTHERS = "longshore.others.json"  # snapshots that would be nobody's: of a checkpoint that is being saved, replaced or deleted
 _FICLONE = 0x40049409
 _said = set()  # runs
 _engines = weakref.WeakSet()  # that have saved here
@@ -34,7 +36,8 @@ def read(directory):
         with open(path, encoding="utf-8") as f:
             return json.load(f)
     except FileNotFoundError:
-        raise MissingError(f"{directory}: is no checkpoint of Longshore: it has no {FILE}") from None
+        stopped = ", since its saving or deleting was stopped; it may be deleted, or saved again" if _others(directory) else ""
+        raise MissingError(f"{directory}: is no checkpoint of Longshore: it has no {FILE}{stopped}") from None
     except ValueError:
         raise LongshoreError(f"{path}: is damaged: not JSON") from None
 
@@ -49,9 +52,9 @@ def save(engine, directory, extra=None):
         raise LongshoreError("a checkpoint: the engine is closed")
     tag = re.sub(r"[^A-Za-z0-9_-]", "-", os.path.basename(os.path.abspath(directory))).lstrip("-")[:40]
     name = f"{tag or 'checkpoint'}-{uuid.uuid4().hex[:8]}"
-    before = snapshot_of(directory)
+    before = [old for run, old in snapshots_of(directory) if run == state.path]
     _say_disk(state)
-    engine.snapshot(name)
+    engine.settle()
     said = {
         "format": 1,
         "run": state.path,
@@ -60,14 +63,12 @@ def save(engine, directory, extra=None):
         "groups": engine.optimizer.numbers(),
         "extra": position.plain(extra, "the state of a checkpoint"),
     }
-    path = os.path.join(directory, FILE)
-    with open(path + ".partial", "w", encoding="utf-8") as f:
-        json.dump(said, f, indent=1)
-        f.flush()
-        os.fsync(f.fileno())
-    os.replace(path + ".partial", path)
-    if before is not None and before[0] == state.path:
-        state.remove_snapshot(before[1])
+    # whenever this is killed, one of the two files names each snapshot
+    _write(directory, OTHERS, {"run": state.path, "snapshots": [name, *before]})
+    engine.snapshot(name)
+    _write(directory, FILE, said)
+    _remove(state, before)
+    os.unlink(os.path.join(directory, OTHERS))
     _engines.add(engine)
     shutil.rmtree = _rmtree_with_snapshots
     return name
@@ -117,24 +118,55 @@ def load(engine, directory):
     return position.back(said["extra"])
 
 
-def snapshot_of(directory):
-    """(run, name) of the snapshot that a directory names; None: it names none."""
+def _write(directory, name, said):
+    path = os.path.join(directory, name)
+    with open(path + ".partial", "w", encoding="utf-8") as f:
+        json.dump(said, f, indent=1)
+        f.flush()
+        os.fsync(f.fileno())
+    os.replace(path + ".partial", path)
+
+
+def _others(directory):
+    """(run, name) of what OTHERS names."""
     try:
+        with open(os.path.join(directory, OTHERS), encoding="utf-8") as f:
+            said = json.load(f)
+        return [(said["run"], name) for name in said["snapshots"]]
+    except (OSError, ValueError, KeyError):
+        return []
+
+
+def snapshots_of(directory):
+    """(run, name) of the snapshots that a directory names, its checkpoint's first. Of others some may not be there any more."""
+    found = []
+    with contextlib.suppress(LongshoreError, KeyError, OSError):
         said = read(directory)
-        return said["run"], said["snapshot"]
-    except (LongshoreError, KeyError, OSError):
-        return None
+        found.append((said["run"], said["snapshot"]))
+    return found + [other for other in _others(directory) if other not in found]
+
+
+def _remove(state, names):
+    """Removes snapshots, those that are still there."""
+    for name in names:
+        if os.path.exists(os.path.join(state.path, "snapshots", f"{name}.json")):
+            state.remove_snapshot(name)
 
 
 def _rmtree_with_snapshots(path, *args, **kwargs):
     """shutil.rmtree(): a checkpoint that goes takes its snapshot along."""
-    found = []
+    inner = []
     if isinstance(path, (str, os.PathLike)) and _engines:
-        inner = [os.path.join(path, d) for d in (os.listdir(path) if os.path.isdir(path) else [])]
-        found = [s for s in map(snapshot_of, [path, *inner]) if s is not None]
-    _rmtree(path, *args, **kwargs)
-    for run, name in found:
+        inner = [path, *(os.path.join(path, d) for d in (os.listdir(path) if os.path.isdir(path) else []))]
+    for directory in inner:
+        found = snapshots_of(directory)
         for engine in list(_engines):
-            if engine.state is not None and engine.state.path == run:
+            state = engine.state
+            names = [name for run, name in found if state is not None and run == state.path]
+            if names:
                 engine.settle()
-                engine.state.remove_snapshot(name)
+                _write(directory, OTHERS, {"run": state.path, "snapshots": names})
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(os.path.join(directory, FILE))  # it is none from here on
+                _remove(state, names)
+    _rmtree(path, *args, **kwargs)

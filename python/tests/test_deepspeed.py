@@ -125,12 +125,12 @@ def test_checkpoints_that_are_not_there(tmp_path, seed):
         engine.load_checkpoint(tmp_path, tag="theirs")
     loop(engine, tokens(2))
     engine.save_checkpoint(tmp_path / "out", tag="a")
-    first = checkpoint.snapshot_of(tmp_path / "out" / "a")
+    first = checkpoint.snapshots_of(tmp_path / "out" / "a")[0]
     engine.save_checkpoint(tmp_path / "out", tag="a")  # again: the first snapshot goes
-    assert checkpoint.snapshot_of(tmp_path / "out" / "a") != first
+    assert checkpoint.snapshots_of(tmp_path / "out" / "a")[0] != first
     import shutil
 
-    run, name = checkpoint.snapshot_of(tmp_path / "out" / "a")
+    run, name = checkpoint.snapshots_of(tmp_path / "out" / "a")[0]
     assert os.path.exists(os.path.join(run, "snapshots", name + ".json"))
     assert not os.path.exists(os.path.join(run, "snapshots", first[1] + ".json"))
     shutil.rmtree(tmp_path / "out" / "a")  # as trainers delete theirs
