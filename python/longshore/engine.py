@@ -144,7 +144,7 @@ class Engine:
 
     def follow(self, name: str, thing: Any) -> Any:
         """Commits thing.state_dict() (a scheduler, a loader that can say where it is) with every step, and puts it back
-        now if this engine was resumed."""
+        now if this engine was resumed, and has made no step since."""
         self._followed[name] = thing
         position.restore_followed(getattr(self, "position", {}), name, thing)
         position.restore_groups(getattr(self, "position", {}), self)  # which a scheduler that is made writes into
@@ -312,12 +312,13 @@ class Engine:
     def _commit(self, loss, norm, skipped):
         numbers = {"loss": loss, "grad_norm": norm} if math.isfinite(loss) and math.isfinite(norm) else {}
         self._close_step(skipped, {**numbers, "skipped": skipped})
+        self.position = {}  # what is followed from here on begins anew
         return StepResult(loss, norm, self.state.step, skipped)
 
     def _close_step(self, skipped, metrics):
-        if not skipped:
-            position.store_buffers(self)
-        self._uncommitted = skipped, metrics, position.begin(self)
+        stored = position.store_buffers(self, skipped)
+        self._updates += stored
+        self._uncommitted = skipped and not stored, metrics, position.begin(self)
         self.state.step += 1
         self.streams.stepped()
         self._leaving = self._updates
@@ -484,7 +485,7 @@ class Engine:
             self.state = self.gradients.state = state
             self.layout = self.streams.layout = state.layout
             self.streams.open(state)
-            position.restore(self, position.unpack(state.blob()))
+            position.restore(self, position.of(state))
         except BaseException:
             self.state = None
             state.close()

@@ -202,7 +202,7 @@ def wrap(model: nn.Module, *, run: str | os.PathLike | None = None, drives: Driv
     chosen = plan(layout, drives, budget, compute=compute, storage=_DTYPE_OF[storage], optimizer=optimizer, moments=moments,
                   activations=activations, room=None if activation_room is None else native.size(activation_room, "activation_room"),
                   compress=share)
-    state = State.create(run, layout, drives, _program(model, how), optimizer=optimizer, moments=moments,
+    state = State.create(run, layout, drives, _program(model, how, layout), optimizer=optimizer, moments=moments,
                          fp32=_DTYPE_OF[storage] == torch.float32, ring_bytes=chosen.ring_bytes, memory=budget or chosen.total_bytes,
                          overwrite=bool(overwrite), momentum=momentum != 0, scratch_bytes=chosen.room_bytes, residual=share > 0)
     try:
@@ -314,12 +314,14 @@ def _versions():
     return out
 
 
-def _program(model, how):
+def _program(model, how, layout):
+    stored = {t.name for block in layout.blocks if block.buffers for t in block.tensors}
+    small = {name: b for name, b in tree.persistent_buffers(model).items() if name not in stored}
     base = adapters.base_of(model)
     config = getattr(base, "config", None)
     return {"name": "longshore.torch", "class": f"{type(base).__module__}.{type(base).__qualname__}", "engine": how,
             "config": config.to_dict() if hasattr(config, "to_dict") else None, "versions": _versions(),
-            "adapters": adapters.record(model), "frozen": [name for name, p in model.named_parameters() if not p.requires_grad]}
+            "position": position.of_start(small), "adapters": adapters.record(model), "frozen": [name for name, p in model.named_parameters() if not p.requires_grad]}
 
 
 # ---- resume ----------------------------------------------------------------------------------------------------------
@@ -373,7 +375,7 @@ def resume(run: str | os.PathLike, model: nn.Module | Callable[[], nn.Module] | 
             state.layout.continue_as(layout, run)
         engine = _engine(model, state, how, given, chosen)
         engine.streams.open(state)
-        position.restore(engine, position.unpack(state.blob()))
+        position.restore(engine, position.of(state))
         now = _versions()
         changed = [f"{k} {now[k]} instead of {v}" for k, v in program["versions"].items() if k in now and now[k] != v]
         if changed:

@@ -91,10 +91,26 @@ def begin(engine):
     for name, thing in engine._followed.items():
         if not _follows_the_step(thing):
             out["followed"][name] = plain(thing.state_dict(), name)
-    buffers = {name: tensor_out(b) for name, b in small_buffers(engine).items()}
-    if buffers:
-        out["buffers"] = buffers
-    return out
+    return {**out, **_buffers(small_buffers(engine))}
+
+
+def _buffers(buffers):
+    return {"buffers": {name: tensor_out(b) for name, b in buffers.items()}} if buffers else {}
+
+
+def of_start(buffers):
+    """As text: what a run goes on with that is killed before its first step. buffers: those that no block has."""
+    return _bytes(_pack({"format": 1, "random": random_states(), **_buffers(buffers)}))
+
+
+def of(state):
+    """What was packed with the committed step, or when the run was made."""
+    blob = state.blob() or base64.b64decode((state.program or {}).get("position", ""))
+    return json.loads(zlib.decompress(blob)) if blob else {}
+
+
+def _pack(out):
+    return zlib.compress(json.dumps(out).encode(), 1)
 
 
 def _count_exceptions(engine):
@@ -114,16 +130,12 @@ def finish(engine, out):
     for name, thing in engine._followed.items():
         if _follows_the_step(thing):
             out["followed"][name] = plain(thing.state_dict(), name)
-    blob = zlib.compress(json.dumps(out).encode(), 1)
+    blob = _pack(out)
     if len(blob) > lib.SHORE_BLOB_BYTES:
         sizes = {k: len(json.dumps(v)) for k, v in out.items()}
         raise LongshoreError(f"what commits with a step takes {len(blob)} bytes, and {lib.SHORE_BLOB_BYTES} is the most: "
                              + ", ".join(f"{k} {n}" for k, n in sorted(sizes.items(), key=lambda kn: -kn[1])))
     return blob
-
-
-def unpack(blob):
-    return json.loads(zlib.decompress(blob)) if blob else {}
 
 
 def small_buffers(engine):
@@ -132,15 +144,19 @@ def small_buffers(engine):
     return {name: b for name, b in engine.module.named_buffers() if name in engine._kept_buffers and name not in stored}
 
 
-def store_buffers(engine):
-    """Those of blocks go into the next step."""
-    layout, buffers = engine.layout, dict(engine.module.named_buffers())
+def store_buffers(engine, skipped):
+    """Begins to write those of blocks into the next step, in which all else stays if it is skipped. Returns the Waits."""
+    layout, buffers, waits = engine.layout, dict(engine.module.named_buffers()), []
     for number, block in enumerate(layout.blocks):
         if block.buffers:
             value = Buffer(layout.elems(number) * 4)
             for tensor, at in zip(block.tensors, layout.offsets[number]):
                 value.view(torch.float32)[at:at + tensor.elems] = buffers[tensor.name].detach().reshape(-1)
-            engine.state.store_values(number, 0, layout.segments[number], master=value)
+            waits.append(engine.state.begin_store(number, value))
+    if skipped and waits:
+        for number in range(len(engine.streams.blocks)):
+            engine.state.carry(number).result()
+    return waits
 
 
 def restore_buffers(engine, position):

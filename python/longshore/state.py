@@ -164,6 +164,7 @@ class State:
         self.sums = ffi.new("double[]", layout.c.segments)
         self.clip = ffi.new("struct shore_clip *")
         self.pending = False
+        self.kept_images = {}  # by number, of blocks that are stored in every step
         self._descriptors = _descriptors().items() - others.items()
         forks.leave_in_children(self)
 
@@ -293,17 +294,32 @@ class State:
     def store_values(self, block, segment, count, master=None, tensor=None, m=None, v=None):
         """Writes other parameters, or moments of one tensor (Buffers of fp32, canonical, whole segments) into the next step; the rest
         stays."""
-        each = lib.shore_fleet_state_bytes(self.fleet)
-        images = Buffer(count * each)
-        self.fetch(block, lib.SHORE_FETCH_STATE, images.pointer, segment, count).result()
+        images = self._images(block, segment, count)
         if master is not None:
             lib.shore_fleet_put_masters(self.fleet, images.pointer, count, ffi.cast("float *", master.pointer))
         if m is not None or v is not None:
             lib.shore_fleet_put_moments(self.fleet, images.pointer, block, tensor, segment, count,
                                         *(ffi.NULL if x is None else ffi.cast("float *", x.pointer) for x in (m, v)))
+        self._store(block, segment, count, images).result()
+
+    def begin_store(self, block, master):
+        """Begins to write a whole block whose moments nobody changes. Returns the Wait, which has ended before the next one is begun."""
+        count = self.layout.segments[block]
+        if block not in self.kept_images:
+            self.kept_images[block] = self._images(block, 0, count)
+        images = self.kept_images[block]
+        lib.shore_fleet_put_masters(self.fleet, images.pointer, count, ffi.cast("float *", master.pointer))
+        return self._store(block, 0, count, images)
+
+    def _images(self, block, segment, count):
+        images = Buffer(count * lib.shore_fleet_state_bytes(self.fleet))
+        self.fetch(block, lib.SHORE_FETCH_STATE, images.pointer, segment, count).result()
+        return images
+
+    def _store(self, block, segment, count, images):
         store = native.new("struct shore_store", base_step=self.step, attempt=lib.shore_fleet_attempt(self.fleet), state=images.pointer,
                            block=block, segment=segment, count=count, order=block)
-        Wait(lib.shore_fleet_store, self.fleet, store, keeps=images, what=f"{self.layout.blocks[block].name} cannot be stored").result()
+        return Wait(lib.shore_fleet_store, self.fleet, store, keeps=images, what=f"{self.layout.blocks[block].name} cannot be stored")
 
     def masters(self, block):
         """A block's fp32 parameters at the committed step."""

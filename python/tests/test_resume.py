@@ -1,10 +1,4 @@
-"""Runs go on after kills with the same bits, random states, buffers, schedulers and groups among them."""
-
-import os
-import signal
-import subprocess
-import sys
-import time
+"""Runs go on with the same bits, random states, buffers and groups among them."""
 
 import pytest
 import torch
@@ -14,68 +8,17 @@ from longshore import making
 from models import Cnn, gpt2, tokens
 from test_loop import engine_for
 
-SCRIPT = """
-import os, sys, torch
-sys.path.insert(0, {tests!r})
-import longshore
-from models import gpt2, tokens
-torch.set_num_threads(1)
-run, drive, steps = sys.argv[1], sys.argv[2], int(sys.argv[3])
-if os.path.exists(run + "/run.json"):
-    engine = longshore.resume(run)
-else:
-    torch.manual_seed(5)
-    with longshore.init(run, drives=[drive]):
-        model = gpt2(dropout=0.1)
-    engine = longshore.wrap(model, lr=1e-3, clip=1.0)
-engine.train()
-scheduler = torch.optim.lr_scheduler.StepLR(engine.optimizer, 3, 0.5)
-engine.follow("scheduler", scheduler)
-batches = tokens(steps)
-while engine.step_number < steps:
-    engine.backward(engine(**batches[engine.step_number]).loss)
-    engine.step()
-    scheduler.step()
-print(engine.digest())
-"""
-
-
-def program(tmp_path, name, steps):
-    script = tmp_path / "train.py"
-    script.write_text(SCRIPT.format(tests=os.path.dirname(__file__)))
-    (tmp_path / f"{name}-drive").mkdir(exist_ok=True)
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    return subprocess.Popen([sys.executable, str(script), str(tmp_path / name), str(tmp_path / f"{name}-drive"), str(steps)],
-                            stdout=subprocess.PIPE, text=True, env=env)
-
-
-def test_kills(tmp_path, seed):
-    """Of a loop with dropout and a scheduler, killed whenever its metrics say that a step has been made."""
-    whole = program(tmp_path, "whole", 10)
-    expected = whole.communicate()[0]
-    assert whole.returncode == 0 and len(expected.strip()) == 32
-    kills, metrics = 0, tmp_path / "killed" / "metrics.jsonl"
-    while kills < 4:
-        before = metrics.read_bytes().count(b"\n") if metrics.exists() else 0
-        process = program(tmp_path, "killed", 10)
-        while process.poll() is None and (metrics.read_bytes().count(b"\n") if metrics.exists() else 0) <= before:
-            time.sleep(0.01)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        kills += 1
-    last = program(tmp_path, "killed", 10)
-    assert last.communicate()[0] == expected and last.returncode == 0
-
-
 def test_buffers_groups_and_random_states(tmp_path, seed):
     digests, states = [], []
     for n in range(2):
         torch.manual_seed(seed)
         model = Cnn()
+        for b in model.buffers():
+            b.add_(1)  # not as they are made
         groups = [{"params": [p for p in model.parameters() if p.dim() > 1], "weight_decay": 0.2}, {"params": [p for p in model.parameters() if p.dim() <= 1], "weight_decay": 0.0, "lr": 5e-3}]
         engine = engine_for(model, tmp_path, f"run{n}", groups=groups)
         for i in range(4):
-            if n and i == 2:
+            if n and i in (0, 2):
                 engine.close()
                 torch.manual_seed(99)
                 engine = longshore.resume(tmp_path / "run1", Cnn)
@@ -156,3 +99,24 @@ def test_many_statistics(tmp_path, seed):
     assert saved.keys() == states[0].keys()
     for name, value in states[0].items():
         assert torch.equal(value, states[1][name]) and torch.equal(value, saved[name]), name
+
+
+def test_statistics_of_a_skipped_step(tmp_path, seed):
+    """They have gone on, small or large, as PyTorch's have."""
+    for n, model in enumerate((WideNorm, Cnn)):
+        x, more = (torch.randn(5, 4), torch.randn(5, 4)) if model is WideNorm else (torch.randn(5, 1, 8, 8), torch.randn(5, 1, 8, 8))
+        with engine_for(model(), tmp_path, f"run{n}", on_nonfinite="skip") as engine:
+            engine.train()
+            engine.backward(engine(x).square().mean())
+            engine.step()
+            before = {name: p.detach().clone() for name, p in engine.module.named_parameters()}
+            engine.backward(engine(more).square().mean() * float("inf"))
+            assert engine.step().skipped and engine.step_number == 2
+            statistics = {name: b.clone() for name, b in engine.module.named_buffers()}
+        with longshore.resume(tmp_path / f"run{n}", model) as engine:
+            assert engine.step_number == 2
+            assert all(torch.equal(b, statistics[name]) for name, b in engine.module.named_buffers())
+            assert all(torch.equal(p.detach() * 1, before[name]) for name, p in engine.module.named_parameters())
+            engine.train()
+            engine.backward(engine(x).square().mean())
+            assert engine.step().step == 3 and len(engine.digest()) == 32

@@ -66,7 +66,7 @@ def get_fp32_state_dict_from_zero_checkpoint(
             if exclude_frozen_parameters and tensor.name in (state.program or {}).get("frozen", ()):
                 for name in tensor.names:
                     del out[name]
-        buffers = position.unpack(state.blob()).get("buffers", {})
+        buffers = position.of(state).get("buffers", {})
         out.update({name: position.tensor_in(saved) for name, saved in buffers.items()})
         return out
     finally:
