@@ -5,6 +5,8 @@ comes here. A question gets a copy that is fetched; what would write, or would n
 exception that names the parameter.
 """
 
+import contextlib
+
 import torch
 from torch import nn
 
@@ -106,14 +108,17 @@ class Absent(nn.Parameter):
         for p in absents:
             p.longshore.streams.reach(p.longshore.block)
         if not any(isinstance(p, Absent) for p in absents):
-            return func(*args, **kwargs)
+            out = func(*args, **kwargs)
+            for p in absents:
+                out = p.longshore.streams.places.apart(out, absents)
+                p.longshore.streams.retire([p.longshore.block])
+            return out
         name = getattr(func, "__name__", "")
         owner = getattr(getattr(func, "__self__", None), "__name__", "")
         first = args[0] if args else None
         if isinstance(first, Absent):
-            if name == "__get__" and owner in ("data", "T", "mT", "H", "mH", "real"):
-                value = fetched(_value(first), _name(first))
-                return value if owner == "data" else func(value)
+            if name == "__get__" and owner == "data":
+                return fetched(_value(first), _name(first))
             if (name == "__set__" and owner == "data") or name == "set_":
                 if args[1] is first:  # module.to() of what it is already
                     return None
@@ -124,13 +129,17 @@ class Absent(nn.Parameter):
                 _refuse(first, "a change of it would be lost")
             if name in ("data_ptr", "untyped_storage", "storage", "share_memory_", "pin_memory"):
                 _refuse(first, "it has no memory of its own")
+        lent = {}  # whose gradients count: what stays in memory can be had
         if torch.is_grad_enabled() and name not in _COPIES:
             for p in absents:
-                if p.requires_grad:
+                if p.requires_grad and not p.longshore.block.stays:
                     _refuse(p, "its gradient would be lost")
-        copies = {id(p): _value(p) for p in absents}
+                if p.requires_grad:
+                    lent[id(p)] = p.longshore.block
+        copies = {id(p): _value(p) for p in absents if id(p) not in lent}
         args, kwargs = torch.utils._pytree.tree_map(lambda a: copies.get(id(a), a) if isinstance(a, torch.Tensor) else a, (args, kwargs))
-        out = func(*args, **kwargs)
+        with absents[0].longshore.streams.lent(lent.values()) if lent else contextlib.nullcontext():
+            out = func(*args, **kwargs)
         if name == "detach" and isinstance(first, Absent):
             out = fetched(out, _name(first))
         return out

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import math
 import os
 import threading
@@ -13,7 +12,7 @@ from typing import Any
 
 import torch
 
-from . import forks, memory, position, saving
+from . import forks, living, memory, position, saving
 from .errors import LongshoreError, NotFiniteError
 from .blocks import persistent_buffers
 from .compression import Compression
@@ -23,15 +22,6 @@ from .layer_major import Turns
 from .optimizers import Optimizer, hypers
 from .running import Hook
 from .state import OPTIMIZERS, State, rollback
-
-_open = weakref.WeakSet()
-
-
-@atexit.register
-def _close_all():
-    """The last step of a script that ends without close() is committed."""
-    for engine in list(_open):
-        engine.close()
 
 
 @dataclass
@@ -73,7 +63,6 @@ class Engine:
         self.compression = Compression(self.gradients, how["compress"], how["compress_after"]) if how.get("compress") else None
         self._leaving = []
         self._uncommitted = None  # the step that was made last
-        _open.add(self)
         forks.leave_in_children(self)
         self.plan = None  # of memory: what the budget was planned to
         self.process_at_wrap_bytes = memory.process_bytes()
@@ -81,10 +70,11 @@ class Engine:
         self._begin()
         model.register_forward_pre_hook(Hook(self._own_random), prepend=True)
         model.register_forward_hook(Hook(self._old_random), always_call=True)
+        gradients = weakref.proxy(self.gradients)  # what tensors hold is not seen by the collector
         for streamed in streams.blocks:
             for p, _ in streamed.parameters:
                 if p.requires_grad:
-                    p.register_post_accumulate_grad_hook(self.gradients.take)
+                    p.register_post_accumulate_grad_hook(lambda p: gradients.take(p))
 
     # ---- forward and backward
 
@@ -166,7 +156,8 @@ class Engine:
         parts = self.accumulate if divide else 1
         self._keep_state()
         try:
-            (loss / parts if parts != 1 else loss).backward()
+            with self.streams.inside.differentiating():
+                (loss / parts if parts != 1 else loss).backward()
             with whole:
                 self.gradients.end_of_backward()
                 self.streams.rest()
@@ -200,7 +191,7 @@ class Engine:
             self._discard()
         self.gradients.clear()
         self._begin()
-        self.streams.rest(all=False)
+        self.streams.rest()
 
     def _discard(self):
         self.settle()
@@ -255,9 +246,10 @@ class Engine:
         self._leave_forward()
         with_gradients, clipping = self._decide()
         loss = self._losses if self._backwards else math.nan
-        if not clipping.finite:
-            return self._refuse(loss, clipping.norm)
+        self._counts_before = [list(counts) for counts in self._counts]
         try:
+            if not clipping.finite:
+                return self._refuse(loss, clipping.norm)
             # right if it was all that came, nothing is clipped, and nobody has changed a group since
             if self._early and (self._stale or clipping.coefficient != 1 or self._early_groups != self.optimizer.numbers()):
                 self._discard()
@@ -268,15 +260,16 @@ class Engine:
             for number, wait in carried:
                 wait.result()
                 self.streams.carried(number)
+            for number in with_gradients:
+                for t in self.gradients.blocks[number].had:
+                    self._counts[number][t] += 1
+            return self._commit(loss, clipping.norm, False)
         except BaseException:
-            self._discard()
-            self.drop_gradients()
+            if self._uncommitted is None:  # it was not made
+                self._counts = self._counts_before
+                self._discard()
+                self.drop_gradients()
             raise
-        self._counts_before = [list(counts) for counts in self._counts]
-        for number in with_gradients:
-            for t in self.gradients.blocks[number].had:
-                self._counts[number][t] += 1
-        return self._commit(loss, clipping.norm, False)
 
     def _decide(self):
         self.settle()
@@ -320,10 +313,10 @@ class Engine:
         self._updates += stored
         self._uncommitted = skipped and not stored, metrics, position.begin(self)
         self.state.step += 1
-        self.streams.stepped()
         self._leaving = self._updates
         self.gradients.clear()
         self._begin()
+        self.streams.stepped()
 
     @whole
     def flush(self) -> None:
@@ -358,6 +351,7 @@ class Engine:
         for streamed in self.streams.blocks:
             self.streams.hide(streamed)
             streamed.step = -1
+            streamed.updates += 1
         self.streams.discarded()
         self.streams.stepped()
         self.gradients.clear()
@@ -391,10 +385,10 @@ class Engine:
             raise LongshoreError("train_batch: backward() has begun a step; make it with step(), or drop_gradients()")
         count, losses = len(micro_batches), [0.0] * len(micro_batches)
         parts = count if divide else 1
-        turns = Turns(count)
+        turns, who = Turns(count), threading.get_ident()
 
         def work(number):
-            self._micro.number = number
+            self._micro.number, self.streams.inside.who = number, who
             try:
                 loss = loss_of(micro_batches[number])
                 (loss / parts if parts > 1 else loss).backward()
@@ -407,7 +401,8 @@ class Engine:
         self._keep_state()
         self.streams.gate = turns.gate if count > 1 else None
         try:
-            turns.run(work)
+            with self.streams.inside.differentiating():
+                turns.run(work)
             with whole:
                 self.gradients.end_of_backward()
                 self.streams.rest()
@@ -457,6 +452,7 @@ class Engine:
             self.settle()
         finally:
             state, self.state = self.state, None
+            living.engines.discard(self)
             self.streams.end()
             for update in self._leaving + self._updates:
                 update.settle()
@@ -467,6 +463,7 @@ class Engine:
     def _leave_to_parent(self):
         """In a process that was forked off: nothing is closed, committed or written."""
         self.state = self.gradients.state = self._uncommitted = None
+        living.engines.discard(self)
         self.gradients.abandon()
         self._leaving = []
         self._begin()
@@ -486,8 +483,10 @@ class Engine:
             self.layout = self.streams.layout = state.layout
             self.streams.open(state)
             position.restore(self, position.of(state))
+            living.engines.add(self)
         except BaseException:
             self.state = None
+            self.streams.end()
             state.close()
             raise
 

@@ -178,8 +178,10 @@ class Gradients:
         self.clear()
 
     def clear(self):
+        for block, _ in self._leaving:
+            block.spilled.settle()  # whatever came of it: nobody asks for it any more
+        self._leaving = []
         for block, streamed in zip(self.blocks, self.streams.blocks):
-            self._settle(block)
             block.clear()
             for p, _ in streamed.parameters:
                 p.grad = None  # of a backward that was broken off before take()

@@ -14,7 +14,7 @@ from typing import Union
 import torch
 from torch import nn
 
-from . import adapters, native, position
+from . import adapters, living, native, position
 from . import blocks as tree
 from .activations import KINDS, Activations
 from .compression import memory_bytes as compression_bytes, share_of
@@ -207,22 +207,25 @@ def wrap(model: nn.Module, *, run: str | os.PathLike | None = None, drives: Driv
                          overwrite=bool(overwrite), momentum=momentum != 0, scratch_bytes=chosen.room_bytes, residual=share > 0)
     try:
         _fill(state, model, making.spool if making else None)
-        engine = _engine(model, state, how, given, chosen)
-        state.seal()
+        engine = _engine(model, state, how, given, chosen, state.seal)
+        engine.streams.open(state)
     except BaseException:
         state.close()
         raise
-    engine.streams.open(state)
     _current = None
+    living.engines.add(engine)
     return engine
 
 
-def _engine(model, state, how, groups, chosen):
+def _engine(model, state, how, groups, chosen, seal=None):
+    """seal: called before the model gives its parameters up, so that they are never nowhere."""
     streams = Streams(state.layout, _DTYPE_OF[how["compute"]], _DTYPE_OF[how["storage"]], chosen.slots)
     named = dict(model.named_parameters(remove_duplicate=False))
     was = {id(p): name for name, p in named.items()}
     if chosen.pool_bytes:
         streams.make_activations = lambda state: Activations(state.fleet, how["activations"], chosen.pool_bytes, state.scratch_bytes)
+    if seal is not None:
+        seal()
     streams.bind(model)
     adapters.refuse_merging(model)
     now = dict(model.named_parameters(remove_duplicate=False))
@@ -353,6 +356,7 @@ def resume(run: str | os.PathLike, model: nn.Module | Callable[[], nn.Module] | 
     configuration that the run has recorded. Its values do not count. memory: by default as before.
     """
     run = os.fspath(run)
+    living.refuse_second(run)
     state = State.open(run)
     try:
         program = state.program
@@ -374,13 +378,18 @@ def resume(run: str | os.PathLike, model: nn.Module | Callable[[], nn.Module] | 
             state = State.open(run, ring_bytes=chosen.ring_bytes)
             state.layout.continue_as(layout, run)
         engine = _engine(model, state, how, given, chosen)
-        engine.streams.open(state)
-        position.restore(engine, position.of(state))
+        try:
+            engine.streams.open(state)
+            position.restore(engine, position.of(state))
+        except BaseException:
+            engine.streams.end()
+            raise
         now = _versions()
         changed = [f"{k} {now[k]} instead of {v}" for k, v in program["versions"].items() if k in now and now[k] != v]
         if changed:
             warnings.warn(f"{run}: {', '.join(changed)}: the same bits are not promised from here on", stacklevel=2)
             state.record("; ".join(changed), {**program, "versions": {**program["versions"], **now}})
+        living.engines.add(engine)
         return engine
     except BaseException:
         state.close()

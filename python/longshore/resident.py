@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import nn
 
-from .errors import LongshoreError
+from .errors import AbsentParameterError, LongshoreError
 from .values import write_back
 
 
@@ -29,7 +29,8 @@ def resident(parameters: nn.Module | torch.Tensor | Iterable, write: bool = Fals
 
     write=True: what is changed in place is written back at its end and committed, as a step of its own in which nothing
     else changes; moments stay as they are. Gradients of a step that has been begun are dropped. Without it a change raises
-    AbsentParameterError. Blocks that do not fit into memory together are refused by name.
+    AbsentParameterError. Blocks that do not fit into memory together are refused by name, and so is what needs the memory of one
+    while the context lasts. After an exception in the context what it has changed is forgotten.
     """
     parameters = [p for p in _handles(parameters) if getattr(p, "longshore", None) is not None]
     blocks = {}
@@ -51,6 +52,7 @@ def resident(parameters: nn.Module | torch.Tensor | Iterable, write: bool = Fals
     try:
         for b in blocks:
             b.pins += 1
+            b.kept += 1
             pinned.append(b)
             streams.ensure(b)
         yield
@@ -58,10 +60,16 @@ def resident(parameters: nn.Module | torch.Tensor | Iterable, write: bool = Fals
             changed = [b for b in blocks if any(p._version != h.version for p, h in b.parameters)]
             if changed:
                 write_back(streams.engine(), changed)
+    except BaseException:
+        for b in pinned:
+            if b.pins == 1:  # forgets what was changed
+                with contextlib.suppress(AbsentParameterError):
+                    streams.hide(b)
+        raise
     finally:
         for b in pinned:
             b.pins -= 1
-        if not write:
-            for b in pinned:
-                if not b.pins:  # nobody else computes with it
-                    streams.hide(b)
+            b.kept -= 1
+        for b in pinned:
+            if not b.pins:  # nobody else computes with it
+                streams.hide(b)

@@ -1,10 +1,13 @@
 """Which modules' forward runs in each thread, and the hooks of what autograd saves meanwhile."""
 
+import contextlib
 import threading
 
 import torch
 
 from .interrupts import whole
+
+_counting = threading.Lock()
 
 
 class Hook:
@@ -25,8 +28,10 @@ class Hook:
 
 
 class Running(threading.local):
-    def __init__(self, pack, unpack):
-        self.pack, self.unpack = pack, unpack
+    def __init__(self, pack, unpack, computing):
+        """computing: who computes, of all threads, and how many forward or backward passes deep."""
+        self.pack, self.unpack, self.computing = pack, unpack, computing
+        self.who = threading.get_ident()  # micro-batches that take turns are one
         self.modules = []  # outermost first: (whose forward, the blocks that it computes with)
         self.hooks = self.since = None  # since how many modules
         self.sends = False  # activations to the drives
@@ -36,10 +41,11 @@ class Running(threading.local):
         """The forward of a module begins: of the model, or of a part that is called by itself."""
         if not self.modules:
             self.sends = False
+            self._count(1)
         self.modules.append((whose, blocks))
         for streamed in blocks:
             streamed.pins += 1
-        if self.hooks is None and torch.is_grad_enabled() and checkpoint_that_saves() is None:
+        if self.hooks is None and checkpoint_that_saves() is None:  # also without gradients: what is inside may want them
             self.hooks, self.since = torch.autograd.graph.saved_tensors_hooks(self.pack, self.unpack), len(self.modules)
             self.hooks.__enter__()
 
@@ -53,10 +59,34 @@ class Running(threading.local):
             module, blocks = self.modules.pop()
             for streamed in blocks:
                 streamed.pins -= 1
+        if not self.modules:
+            self._count(-1)
         if self.hooks is not None and len(self.modules) < self.since:
             hooks, self.hooks = self.hooks, None
             hooks.__exit__(None, None, None)
         return not self.modules
+
+    def _count(self, by):
+        with _counting:
+            deep = self.computing[self.who] = self.computing.get(self.who, 0) + by
+            if not deep:
+                del self.computing[self.who]
+
+    @contextlib.contextmanager
+    def differentiating(self):
+        """While this thread computes gradients."""
+        self._count(1)
+        try:
+            yield
+        finally:
+            self._count(-1)
+
+    def others(self):
+        """Whether another thread computes, which does not wait for this one."""
+        if self.who not in self.computing and torch._C._current_graph_task_id() != -1:
+            return False  # a thread of autograd's own
+        others = self.computing.keys() - {self.who}
+        return bool(others) and not others.isdisjoint(t.ident for t in threading.enumerate())
 
     def break_off(self):
         """After a KeyboardInterrupt, torch does not call the hooks that always run otherwise."""

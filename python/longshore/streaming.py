@@ -9,23 +9,21 @@ Where parameters are computed with in float32 and stored in bf16, they are fetch
 widened within it.
 """
 
-import bisect
 import contextlib
 import threading
-import weakref
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_leaves
 
-from . import forks, native
+from . import forks, hooks, native
 from .absent import Absent
-from .activations import Saved, Stayed
+from .activations import Stayed
 from .errors import AbsentParameterError, LongshoreError
 from .interrupts import whole
 from .kept import KeptState
 from .native import SEGMENT, ffi, lib
-from .running import Hook, Running, checkpoint_that_saves
+from .places import Place, Places
+from .running import Running, checkpoint_that_saves
 from .state import Buffer
 
 FETCH = {torch.float32: lib.SHORE_FETCH_MASTER, torch.bfloat16: lib.SHORE_FETCH_BF16}
@@ -59,7 +57,9 @@ class Streamed:
         self.number, self.block, self.slot, self.stays = number, block, slot, stays
         self.parameters = []  # (parameter, handle)
         self.present = False  # its parameters may be computed with
-        self.pins = 0  # forward passes that are in it
+        self.pins = 0  # forward passes, and resident() contexts, that are in it
+        self.kept = 0  # the latter alone
+        self.updates = 0  # steps that have changed it
         self.again = None  # who saves what a checkpoint computes again of it
         self.step = -1  # whose parameters the slot holds, where they are widened
 
@@ -75,7 +75,6 @@ class Streams:
         self.slots = max(1, min(slots, len(self.layers))) if self.layers else 0
         sides = [elems * compute.itemsize for elems in layout.sides()]
         self.memory = Buffer(max(layout.memory_bytes(compute, self.slots), 4096))
-        self.base = int(ffi.cast("uintptr_t", self.memory.pointer))
         self.pool, at = [], 0
         for side in sides * self.slots:
             self.pool.append(Slot(at, side))
@@ -93,20 +92,21 @@ class Streams:
                 slot, stays = Slot(at, layout.elems(b) * compute.itemsize), True
                 at += slot.nbytes
             self.blocks.append(Streamed(b, block, slot, stays))
-        self.by_address = sorted({id(s.slot): s.slot for s in self.blocks}.values(), key=lambda s: s.base)
-        self.bases = [s.base for s in self.by_address]
+        self.places = Places(self.memory, {id(s.slot): s.slot for s in self.blocks}.values(), self.ensure)
         self.kept = KeptState(self)
-        self.inside = Running(self._pack, self._unpack)
+        self.inside = Running(self._pack, self._unpack, {})
         self.gate = None  # of micro-batches that take turns
         self.make_activations = None  # of the state that is open: where what is saved goes, but for parameters
         self.activations = None
+        self.updating = {}  # by number of the block: its update that was begun last
+        self.changed = set()  # numbers of what the step changes
         self.why = "the engine is closed; longshore.resume() opens its run again"  # nothing can be had, where state is None
         forks.leave_in_children(self)
 
     def open(self, state):
         """From here on parameters come from the fleet, at its committed step."""
         ranges = ffi.new("struct shore_pages_range[]", len(self.blocks))
-        address = {id(slot): ffi.cast("void *", self._fetched_into(slot)) for slot in self.pool + self.by_address}
+        address = {id(slot): ffi.cast("void *", self._fetched_into(slot)) for slot in self.pool + self.places.slots}
         for r, streamed in zip(ranges, self.blocks):
             r.block, r.count = streamed.number, self.layout.segments[streamed.number]
             if streamed.stays:
@@ -123,6 +123,10 @@ class Streams:
         native.call(lib.shore_pages_open, state.fleet, options, out)
         self.pages = ffi.gc(out[0], lib.shore_pages_close)
         self.state = state
+        self.changed = set()
+        for streamed in self.blocks:  # of another state there is nothing
+            streamed.step, streamed.slot.holds = -1, None
+            streamed.updates += 1
         if self.make_activations is not None:
             self.activations = self.make_activations(state)
         lib.shore_pages_set_step(self.pages, state.step)
@@ -156,7 +160,7 @@ class Streams:
                 p.longshore = handle
                 streamed.parameters.append((p, handle))
                 p.__class__ = Absent
-        self._hook(model)
+        hooks.hook(self, model)
 
     def _view(self, streamed, index):
         tensor = streamed.block.tensors[index]
@@ -172,8 +176,11 @@ class Streams:
     @whole
     def hide(self, streamed):
         """Its parameters may not be computed with any more."""
-        if not streamed.present:
-            return
+        with self.lock:
+            if streamed.present:
+                self._hide(streamed)
+
+    def _hide(self, streamed):
         streamed.present = False
         if not self.widens:
             lib.shore_pages_release(self.pages, streamed.number)
@@ -201,12 +208,14 @@ class Streams:
     def _bring(self, streamed):
         try:
             if self.widens:
-                native.call(lib.shore_pages_take, self.pages, streamed.number, ffi.cast("float *", self.base + streamed.slot.base))
+                native.call(lib.shore_pages_take, self.pages, streamed.number, ffi.cast("float *", self.places.base + streamed.slot.base))
                 streamed.step = self.state.step
             else:
                 native.call(lib.shore_pages_get, self.pages, streamed.number, ffi.new("const void **"))
         except LongshoreError:
-            self.engine().settle()  # says it if the step cannot be committed whose update this page waits for
+            engine = self.engine()
+            if engine is not None:
+                engine.settle()  # says it if the step cannot be committed whose update this page waits for
             raise
 
     @whole
@@ -219,9 +228,7 @@ class Streams:
                 raise LongshoreError(f"{streamed.block.name}: {self.why}")
             old = streamed.slot.holds
             if old is not None and old is not streamed:
-                if old.again is not None and old.again() is not None and old.again() is checkpoint_that_saves():
-                    raise LongshoreError(f"{streamed.block.name}: is computed again in one checkpoint with {old.block.name}, and they do not fit "
-                                         "into memory together: checkpoint each layer, use_reentrant=True, or give more memory")
+                self._refuse_to_evict(old, f"{streamed.block.name}: does not fit into memory together with {old.block.name}")
                 self.hide(old)
                 old.step = -1
             streamed.slot.holds = streamed
@@ -229,6 +236,28 @@ class Streams:
                 streamed.step = -1
                 self._bring(streamed)
             self._show(streamed)
+
+    def _refuse_to_evict(self, old, why):
+        if old.kept:
+            raise LongshoreError(f"{why}, which longshore.resident() holds: leave that first, or give more memory")
+        if self.inside.others():
+            raise LongshoreError(f"{why}, with which another thread may compute: use the model in one thread after the other, or give more memory")
+        if old.again is not None and old.again() is not None and old.again() is checkpoint_that_saves():
+            raise LongshoreError(f"{why}, with which it is computed again in one checkpoint: checkpoint each layer, use_reentrant=True, or "
+                                 "give more memory")
+
+    @contextlib.contextmanager
+    def lent(self, blocks):
+        """Outside of forward and backward, while something is computed with parameters of blocks that stay whose gradients count."""
+        with self.lock, contextlib.ExitStack() as saving:
+            if checkpoint_that_saves() is None:
+                saving.enter_context(torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack))
+            for streamed in blocks:
+                self.ensure(streamed)
+            try:
+                yield
+            finally:
+                self.rest()
 
     def reach(self, streamed):
         """Of a module that reads a parameter which is not its own, in forward or backward: brings its block, where that takes nobody
@@ -250,7 +279,7 @@ class Streams:
             if self.widens and streamed.step == self.state.step:
                 return
             if old is not None and old is not streamed:
-                if old.pins:
+                if old.pins or self.inside.others():
                     return
                 self.hide(old)
                 old.step = -1
@@ -280,6 +309,8 @@ class Streams:
             first, n = self.layout.offsets[streamed.number][handle.index], handle.view.numel()
             segment = first // SEGMENT
             count = (first + n - 1) // SEGMENT - segment + 1
+            if streamed.number in self.updating:
+                self.updating[streamed.number].settle()  # what the step begun last has made of it; why it failed, the commit says
             buffer = Buffer(count * SEGMENT * self.storage.itemsize)
             self.state.fetch(streamed.number, FETCH[self.storage], buffer.pointer, segment, count).result()
             values = buffer.view(self.storage)[first - segment * SEGMENT:][:n]
@@ -304,6 +335,9 @@ class Streams:
                 lib.shore_pages_update_end(self.pages, number)
             else:
                 lib.shore_pages_updated(self.pages, number, self.state.step + 1)
+            if wait is not None:
+                self.updating[number] = wait
+            self.changed.add(number)
             return wait
 
     def page_of(self, number):
@@ -311,11 +345,15 @@ class Streams:
         return ffi.cast("char *", self._fetched_into(self.blocks[number].slot))
 
     def _fetched_into(self, slot):
-        return self.base + slot.base + (slot.nbytes // 2 if self.widens else 0)
+        return self.places.base + slot.base + (slot.nbytes // 2 if self.widens else 0)
 
     @whole
     def carried(self, number):
         """What the block holds is what it will hold after this step."""
+        with self.lock:
+            self._carried(number)
+
+    def _carried(self, number):
         streamed = self.blocks[number]
         self.kept.carried(self.state, number)
         if self.widens:
@@ -331,7 +369,14 @@ class Streams:
     @whole
     def stepped(self):
         """The state is one step further."""
+        with self.lock:
+            self._stepped()
+
+    def _stepped(self):
         lib.shore_pages_set_step(self.pages, self.state.step)
+        for number in self.changed:
+            self.blocks[number].updates += 1
+        self.changed = set()
         for streamed in self.blocks:
             if not self.widens:
                 self.hide(streamed)
@@ -340,11 +385,13 @@ class Streams:
 
     @whole
     def discarded(self):
-        lib.shore_pages_discarded(self.pages)
-        self.kept.discarded(self.state)
-        for streamed in self.blocks:
-            if streamed.step > self.state.step:  # carried
-                streamed.step = -1
+        with self.lock:
+            lib.shore_pages_discarded(self.pages)
+            self.kept.discarded(self.state)
+            self.changed, self.updating = set(), {}
+            for streamed in self.blocks:
+                if streamed.step > self.state.step:  # carried
+                    streamed.step = -1
 
     @whole
     def end(self):
@@ -373,60 +420,6 @@ class Streams:
             streamed.present = False
             for p, _ in streamed.parameters:
                 p.__class__ = Absent
-
-    # ---- hooks of modules
-
-    def _hook(self, model):
-        of = {id(p): streamed for streamed in self.blocks for p, _ in streamed.parameters}
-        modules = dict(model.named_modules())
-        hooked = {}
-        for name, module in modules.items():
-            hooked[name] = {of[id(p)] for p in module._parameters.values() if p is not None and id(p) in of}
-        # a layer comes as a whole when it begins
-        for streamed in self.blocks:
-            if streamed.block.layer and streamed.block.module in modules:
-                hooked[streamed.block.module] |= {of[id(p)] for p in modules[streamed.block.module].parameters()}
-        for name, blocks in hooked.items():
-            if blocks:
-                self._hook_module(name, modules[name], sorted(blocks, key=lambda s: s.number))
-        model.register_forward_pre_hook(Hook(self._begin), prepend=True, with_kwargs=True)
-        model.register_forward_hook(Hook(self._end), always_call=True)
-
-    def _hook_module(self, name, module, blocks):
-        streams = weakref.proxy(self)
-        first, last = blocks[0].number, blocks[-1].number
-        layer = any(streamed.block.layer and streamed.block.module == name for streamed in blocks)
-
-        def before(module, args):
-            if layer and streams.gate is not None:
-                streams.gate()
-            streams.inside.enter(module, blocks)
-            saver = checkpoint_that_saves() if torch._C._current_graph_task_id() != -1 else None
-            for streamed in blocks:
-                if not streamed.present:
-                    streams.ensure(streamed)
-                streamed.again = saver and weakref.ref(saver)
-            # in backward, what is computed again comes with what follows it anyway
-            if layer and torch._C._current_graph_task_id() == -1:
-                streams.want_following(last, 1)
-
-        def again(gradient):
-            if streams.gate is not None:
-                streams.gate()
-            for streamed in blocks:
-                if not streamed.present:
-                    streams.ensure(streamed)
-            streams.want_following(first, -1)
-
-        def after(module, args, output):
-            if layer and torch.is_grad_enabled():
-                for t in tree_leaves(output):
-                    if isinstance(t, torch.Tensor) and t.requires_grad:
-                        t.register_hook(again)
-            streams.leave(module)
-
-        module.register_forward_pre_hook(Hook(before), prepend=True)
-        module.register_forward_hook(Hook(after), always_call=True)
 
     # ---- what autograd saves
 
@@ -458,42 +451,36 @@ class Streams:
     def leave(self, whose):
         """The forward of a module ends."""
         if self.inside.leave(whose) and torch._C._current_graph_task_id() == -1:
-            self.rest(all=not torch.is_grad_enabled())
+            self.rest()
 
     @whole
-    def rest(self, all=True):
-        """Nobody computes. What writes to a parameter from here on is told so, instead of being lost; all=False: those whose slots
-        others get, so that nobody outside looks at these."""
+    def retire(self, blocks):
+        """In forward, nobody computes with these: views that are made of them from here on are views of copies."""
+        if torch._C._current_graph_task_id() == -1:
+            with self.lock:
+                for streamed in blocks:
+                    if not streamed.stays and not streamed.pins:
+                        self.hide(streamed)
+
+    @whole
+    def rest(self):
+        """Nobody computes. Who asks for a parameter from here on gets a copy, which no update changes, and who writes to it is told."""
         with self.lock:
             for streamed in self.blocks:
-                if not streamed.pins and (all or not streamed.stays):
+                if not streamed.pins:
                     self.hide(streamed)
 
-    def _begin(self, module, args, kwargs):
-        self.inside.enter(self)
-        self.check()
-        if self.activations is not None and self.inside.hooks is not None and not self.inside.sends:
-            self.activations.begin(module, args, kwargs)
-            self.inside.sends = True
-
-    def _end(self, module, args, output):
-        self.leave(self)
-
     def _pack(self, tensor):
-        at = tensor.data_ptr() - self.base if tensor.device.type == "cpu" and tensor.layout == torch.strided else -1
-        if not 0 <= at < self.memory.nbytes:
-            return self.activations.pack(tensor) if self.inside.sends else Stayed(tensor)
-        holder = self.by_address[bisect.bisect_right(self.bases, at) - 1].holds
-        return holder, at, tensor.dtype, tuple(tensor.shape), tuple(tensor.stride())
+        place = self.places.of(tensor)
+        if place is not None:
+            return place
+        return self.activations.pack(tensor) if self.inside.sends else Stayed(tensor)
 
     def _unpack(self, packed):
+        if type(packed) is Place:
+            return self.places.value(packed)
         if type(packed) is Stayed:
             return packed.value()
-        if type(packed) is Saved:
-            if self.activations is None:
-                raise LongshoreError("backward: the engine of this graph is closed, and so are the drives that its activations went to")
-            return self.activations.unpack(packed)
-        streamed, at, dtype, shape, stride = packed
-        if not streamed.present:
-            self.ensure(streamed)
-        return torch.as_strided(self.memory.view(dtype), shape, stride, at // dtype.itemsize)
+        if self.activations is None:
+            raise LongshoreError("backward: the engine of this graph is closed, and so are the drives that its activations went to")
+        return self.activations.unpack(packed)

@@ -77,6 +77,7 @@ def commit(engine, changes):
     """Makes a step of other values. changes: (block, its first segment that changes, {kind: Buffer of whole segments from there on},
     with "tensor" where it is a moment of that one), each block once."""
     engine._settle_updates()
+    engine._counts_before = [list(counts) for counts in engine._counts]
     state, changed = engine.state, []
     for number, first, values in changes:
         after = first + next(iter(values.values())).nbytes // (4 * SEGMENT)
@@ -85,6 +86,7 @@ def commit(engine, changes):
             if segment < end:
                 state.carry(number, segment, end - segment).result()
         changed.append(number)
+        engine.streams.changed.add(number)
     for number in range(len(engine.streams.blocks)):
         if number not in changed:
             state.carry(number).result()

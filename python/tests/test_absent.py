@@ -179,17 +179,15 @@ def test_resizing_is_refused(pair):
 
 
 def test_a_state_that_is_loaded_after_wrap(pair):
-    """Is refused by name, also where a part of the model is in memory just then; within resident() it is committed."""
+    """Is refused by name, also between forward and backward; within resident() it is committed."""
     engine, plain = pair
     batch = tokens(1)[0]
     other = {name: value + 0.125 for name, value in plain.state_dict().items()}
     with pytest.raises(RuntimeError, match="transformer.h.0.ln_1.weight.*longshore.resident"):
         engine.module.load_state_dict(other)
-    engine(**batch)  # backward would follow: embeddings are in memory
-    with pytest.raises(RuntimeError, match="transformer.h.0.ln_1.weight.*longshore.resident"):
+    engine(**batch)  # backward would follow
+    with pytest.raises(RuntimeError, match="transformer.wte.weight.*longshore.resident"):
         engine.module.load_state_dict(other)
-    with pytest.raises(longshore.AbsentParameterError, match="transformer.wte.weight: was changed.*longshore.resident"):
-        engine(**batch)
     with torch.no_grad():
         assert torch.equal(engine(**batch).loss, plain(**batch).loss)
     assert engine.step_number == 0

@@ -1,0 +1,81 @@
+"""Hooks of modules: a block comes before its module computes, forward and backward, and the next one is begun to be fetched."""
+
+import weakref
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from .running import Hook, checkpoint_that_saves
+
+
+def hook(streams, model):
+    """Of all modules of a model that have parameters of these streams."""
+    of = {id(p): streamed for streamed in streams.blocks for p, _ in streamed.parameters}
+    modules = dict(model.named_modules())
+    hooked = {}
+    for name, module in modules.items():
+        hooked[name] = {of[id(p)] for p in module._parameters.values() if p is not None and id(p) in of}
+    # a layer comes as a whole when it begins
+    for streamed in streams.blocks:
+        if streamed.block.layer and streamed.block.module in modules:
+            hooked[streamed.block.module] |= {of[id(p)] for p in modules[streamed.block.module].parameters()}
+    for name, blocks in hooked.items():
+        if blocks:
+            _hook_module(weakref.proxy(streams), name, modules[name], sorted(blocks, key=lambda s: s.number))
+    _hook_model(streams, model)
+
+
+def _hook_model(streams, model):
+    def before(module, args, kwargs):
+        streams.inside.enter(streams)
+        streams.check()
+        if streams.activations is not None and streams.inside.hooks is not None and not streams.inside.sends and torch.is_grad_enabled():
+            streams.activations.begin(module, args, kwargs)
+            streams.inside.sends = True
+
+    def after(module, args, output):
+        streams.leave(streams)
+
+    model.register_forward_pre_hook(Hook(before), prepend=True, with_kwargs=True)
+    model.register_forward_hook(Hook(after), always_call=True)
+
+
+def _hook_module(streams, name, module, blocks):
+    first, last = blocks[0].number, blocks[-1].number
+    layer = any(streamed.block.layer and streamed.block.module == name for streamed in blocks)
+    shares = any(not streamed.stays for streamed in blocks)
+
+    def before(module, args):
+        if layer and streams.gate is not None:
+            streams.gate()
+        streams.inside.enter(module, blocks)
+        saver = checkpoint_that_saves() if torch._C._current_graph_task_id() != -1 else None
+        for streamed in blocks:
+            if not streamed.present:
+                streams.ensure(streamed)
+            streamed.again = saver and weakref.ref(saver)
+        # in backward, what is computed again comes with what follows it anyway
+        if layer and torch._C._current_graph_task_id() == -1:
+            streams.want_following(last, 1)
+
+    def again(gradient):
+        if streams.gate is not None:
+            streams.gate()
+        for streamed in blocks:
+            if not streamed.present:
+                streams.ensure(streamed)
+        streams.want_following(first, -1)
+
+    def after(module, args, output):
+        streams.leave(module)
+        if shares and not all(streamed.pins for streamed in blocks):
+            output = streams.places.apart(output)
+            streams.retire(blocks)
+        if layer and torch.is_grad_enabled():
+            for t in tree_leaves(output):
+                if isinstance(t, torch.Tensor) and t.requires_grad:
+                    t.register_hook(again)
+        return output
+
+    module.register_forward_pre_hook(Hook(before), prepend=True)
+    module.register_forward_hook(Hook(after), always_call=True)

@@ -1,0 +1,66 @@
+"""Memory of slots, and what autograd keeps of it: the place of a value instead of the value, which is looked up again when
+backward asks, so that it is right whoever had the slot in between."""
+
+import bisect
+
+import torch
+from torch.utils._pytree import tree_leaves, tree_map
+
+from .errors import LongshoreError
+from .native import ffi
+
+
+class Place:
+    """Of a view of a parameter."""
+
+    __slots__ = ("streamed", "updates", "at", "dtype", "shape", "stride")
+
+
+class Places:
+    def __init__(self, memory, slots, bring):
+        """memory: a Buffer; slots: ranges of it, that know which block they hold; bring(block): its parameters are there on return."""
+        self.memory, self.bring = memory, bring
+        self.base = int(ffi.cast("uintptr_t", memory.pointer))
+        self.slots = sorted(slots, key=lambda slot: slot.base)
+        self.bases = [slot.base for slot in self.slots]
+
+    def slot_of(self, tensor):
+        """The slot that a tensor lies in; None: it lies elsewhere."""
+        at = tensor.data_ptr() - self.base if tensor.device.type == "cpu" and tensor.layout == torch.strided else -1
+        return self.slots[bisect.bisect_right(self.bases, at) - 1] if 0 <= at < self.memory.nbytes and self.slots else None
+
+    def of(self, tensor):
+        """The Place of a tensor; None: it lies in no slot."""
+        slot = self.slot_of(tensor)
+        if slot is None:
+            return None
+        if slot.holds is None:
+            raise LongshoreError("a view of a parameter is computed with after its layer has gone; make it again, or make a copy of it")
+        place = Place()
+        place.streamed, place.updates, place.at = slot.holds, slot.holds.updates, tensor.data_ptr() - self.base
+        place.dtype, place.shape, place.stride = tensor.dtype, tuple(tensor.shape), tuple(tensor.stride())
+        return place
+
+    def value(self, place):
+        """What lies there. Raises LongshoreError where a step has been made since, as PyTorch does after a change in place."""
+        streamed = place.streamed
+        if streamed.updates != place.updates:
+            raise LongshoreError(f"backward: {streamed.block.name} has been updated since the forward pass; call step() after backward() of "
+                                 "every loss, or compute the loss again")
+        if not streamed.present:
+            self.bring(streamed)
+        value = torch.as_strided(self.memory.view(place.dtype), place.shape, place.stride, place.at // place.dtype.itemsize)
+        return value.clone() if torch.is_grad_enabled() else value  # a graph of this backward pass may keep it
+
+    def apart(self, found, parameters=()):
+        """Tensors, but for parameters themselves, that outlive the block which is in their slot: copies of those that lie in one that
+        others get."""
+        def leaves(t):
+            if not isinstance(t, torch.Tensor) or any(t is p for p in parameters):
+                return False
+            slot = self.slot_of(t)
+            return slot is not None and slot.holds is not None and not slot.holds.stays
+
+        if not any(map(leaves, tree_leaves(found))):
+            return found
+        return tree_map(lambda t: t.clone() if leaves(t) else t, found)

@@ -1,0 +1,400 @@
+"""What is computed, kept, broken off or dropped between the calls of a step: the numbers of PyTorch, or an exception that says why not."""
+
+import copy
+import gc
+import threading
+import weakref
+
+import pytest
+import torch
+from torch import nn
+
+import longshore
+from longshore import checkpoint, position
+from longshore.state import State
+from models import gpt2, tokens
+from test_loop import engine_for
+
+
+class Layers(nn.Module):
+    """A few linear layers; what is done with them is the subclass's."""
+
+    def __init__(self, n=3, width=16):
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(width, width) for _ in range(n)])
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = torch.tanh(layer(x))
+        return x
+
+
+def compared(model, tmp_path, monkeypatch, loss_of, slots=1, name="run"):
+    """The norm of the gradients, against PyTorch's."""
+    plain = copy.deepcopy(model)
+    loss_of(plain).backward()
+    expected = torch.nn.utils.clip_grad_norm_([p for p in plain.parameters() if p.grad is not None], 1e9).item()
+    with engine_for(model, tmp_path, name, slots=slots, monkeypatch=monkeypatch) as engine:
+        engine.backward(loss_of(engine.module))
+        assert abs(engine.grad_norm() - expected) <= 1e-5 * expected
+
+
+def test_what_is_kept_is_a_copy(tmp_path, seed):
+    """Of parameters that stay in memory, where updates write."""
+    model = gpt2(layers=2)
+    plain = {name: value.clone() for name, value in model.state_dict().items()}
+    batch = tokens(1)[0]
+    with engine_for(model, tmp_path, clip=0) as engine:
+        loss = engine(**batch).loss
+        kept = [model.state_dict(), {n: p.detach() for n, p in model.named_parameters()}, {n: p.data for n, p in model.named_parameters()}]
+        engine.backward(loss)
+        assert engine._early
+        for _ in range(2):
+            for values in kept:
+                assert all(torch.equal(value * 1, plain[name]) for name, value in values.items())
+            if engine.step_number == 0:
+                engine.step()
+        assert not torch.equal(model.lm_head.weight.detach() * 1, plain["lm_head.weight"])
+
+
+@pytest.mark.parametrize("slots", [1, 3])
+def test_losses_that_read_parameters(slots, tmp_path, seed, monkeypatch):
+    ids = tokens(1)[0]["input_ids"]
+
+    def loss_of(model):
+        hidden = model.transformer(ids).last_hidden_state
+        loss = (hidden @ model.lm_head.weight.T).logsumexp(-1).mean()
+        return loss + sum(p.square().sum() for name, p in model.named_parameters() if slots == 3 or ".h." not in name)
+
+    compared(gpt2(), tmp_path, monkeypatch, loss_of, slots)
+
+
+class Flat(Layers):
+    def forward(self, x):
+        every = torch.cat([layer.weight.view(-1)[:5] for layer in self.layers])
+        again = self.layers[0].weight.t()
+        first = self.layers[0](x)
+        after = self.layers[0].weight.t()
+        return super().forward(x).sum() * every.sum() + ((again + after) @ self.layers[2](first).t()).square().mean()
+
+
+class Prompts(Layers):
+    class Prompt(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.prompt = nn.Parameter(torch.randn(1, 16))
+
+        def forward(self, x):
+            return {"of": (self.prompt.expand(len(x), -1),)}
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([self.Prompt() for _ in range(3)])
+
+    def forward(self, x):
+        found = [layer(x)["of"][0] for layer in self.layers]
+        return sum(x * f for f in found)
+
+
+@pytest.mark.parametrize("kind", [Flat, Prompts])
+def test_views_outlive_their_slot(kind, tmp_path, seed, monkeypatch):
+    model, x = kind(), torch.randn(4, 16)
+    with torch.no_grad():
+        expected = model(x)
+    compared(copy.deepcopy(model), tmp_path, monkeypatch, lambda m: m(x).square().mean())
+    with engine_for(model, tmp_path, "again", slots=1, monkeypatch=monkeypatch) as engine, torch.no_grad():
+        assert torch.equal(engine(x), expected)
+
+
+def test_gradients_of_gradients(tmp_path, seed, monkeypatch):
+    x = torch.randn(4, 16, requires_grad=True)
+
+    def loss_of(model):
+        slope, = torch.autograd.grad(model(x).square().sum(), x, create_graph=True)
+        return (slope.norm() - 1).square()
+
+    compared(Layers(), tmp_path, monkeypatch, loss_of)
+
+
+def test_gradients_that_are_wanted_within_no_grad(tmp_path, seed, monkeypatch):
+    class Slope(nn.Linear):
+        def forward(self, x):
+            with torch.enable_grad():
+                return super().forward(x)
+
+    model, x = Layers(), torch.randn(4, 16, requires_grad=True)
+    model.layers = nn.ModuleList([Slope(16, 16) for _ in range(3)])
+
+    def slope(model):
+        with torch.no_grad():
+            parts = [layer(x) for layer in model.layers]
+        return torch.autograd.grad(parts[0].square().sum(), x)[0]
+
+    expected = slope(model)
+    with engine_for(model, tmp_path, slots=1, monkeypatch=monkeypatch) as engine:
+        assert torch.equal(slope(engine.module), expected)
+
+
+def test_a_forward_within_backward(tmp_path, seed, monkeypatch):
+    batch, other = tokens(2)
+
+    def loss_of(model):
+        def evaluate(*args):
+            with torch.no_grad():
+                model(**other)
+
+        handle = model.transformer.h[1].register_full_backward_hook(evaluate)
+        loss = model(**batch).loss
+        loss.register_hook(lambda g: handle and None)
+        return loss
+
+    compared(gpt2(), tmp_path, monkeypatch, loss_of)
+
+
+def test_a_graph_of_before_the_step(tmp_path, seed, monkeypatch):
+    """As in PyTorch, where the change in place is seen."""
+    digests = []
+    for n in range(2):
+        torch.manual_seed(seed)
+        with engine_for(gpt2(), tmp_path, f"run{n}", slots=1, monkeypatch=monkeypatch) as engine:
+            old = engine(**tokens(1)[0]).loss if n else None
+            for i, batch in enumerate(tokens(2)):
+                if n and i:
+                    with pytest.raises(longshore.LongshoreError, match="has been updated since the forward pass"):
+                        engine.backward(old)
+                engine.backward(engine(**batch).loss)
+                engine.step()
+            digests.append(engine.digest())
+    assert digests[0] == digests[1]
+
+
+def test_values_right_after_a_step(tmp_path, seed, monkeypatch):
+    """They are the step's, although its updates may not have ended."""
+    with engine_for(gpt2(layers=6), tmp_path, slots=1, monkeypatch=monkeypatch, clip=1e-3) as engine:
+        for batch in tokens(4):
+            engine.backward(engine(**batch).loss)
+            engine.step()
+            at_once = {n: p.detach() * 1 for n, p in reversed(list(engine.module.named_parameters()))}
+            engine.settle()
+            for name, p in engine.module.named_parameters():
+                assert torch.equal(p.detach() * 1, at_once[name]), name
+
+
+def test_what_resident_holds_stays(tmp_path, seed, monkeypatch):
+    model = gpt2()
+    plain, batch = copy.deepcopy(model), tokens(1)[0]
+    first, second = model.transformer.h[0].ln_1.weight, model.transformer.h[1].ln_1.weight
+    with engine_for(model, tmp_path, slots=1, monkeypatch=monkeypatch) as engine:
+        with longshore.resident(first):
+            view = first.data
+            with pytest.raises(longshore.LongshoreError, match="transformer.h.1: .*transformer.h.0, which longshore.resident.* holds: leave"):
+                engine(**batch)
+            with pytest.raises(longshore.LongshoreError, match="transformer.h.1: .*transformer.h.0"):
+                with longshore.resident(second):
+                    pass
+            assert torch.equal(view, plain.transformer.h[0].ln_1.weight.data)
+        with torch.no_grad():
+            assert torch.equal(engine(**batch).loss, plain(**batch).loss)
+
+
+@pytest.mark.parametrize("slots", [1, 3])
+def test_what_resident_changed_before_an_exception_is_forgotten(slots, tmp_path, seed, monkeypatch):
+    model = gpt2()
+    plain, batch = copy.deepcopy(model), tokens(1)[0]
+    p = model.transformer.h[0].ln_1.weight
+    with engine_for(model, tmp_path, slots=slots, monkeypatch=monkeypatch) as engine:
+        with pytest.raises(ZeroDivisionError):
+            with longshore.resident(p, write=True), torch.no_grad():
+                p.add_(1)
+                1 / 0
+        with torch.no_grad():
+            assert torch.equal(engine(**batch).loss, plain(**batch).loss) and torch.equal(p * 1, plain.transformer.h[0].ln_1.weight)
+        assert engine.step_number == 0
+
+
+def test_two_threads_at_a_time(tmp_path, seed, monkeypatch):
+    """Which would take each other the memory that they compute with."""
+    model = gpt2()
+    plain, batch = copy.deepcopy(model), tokens(1)[0]
+    inside, go_on, out = threading.Event(), threading.Event(), []
+
+    def wait(*args):
+        inside.set()
+        assert go_on.wait(20)
+
+    def work():
+        with torch.no_grad():
+            out.append(engine(**batch).loss)
+
+    with engine_for(model, tmp_path, slots=1, monkeypatch=monkeypatch) as engine:
+        handle = model.transformer.h[0].ln_1.register_forward_pre_hook(wait)
+        thread = threading.Thread(target=work)
+        thread.start()
+        assert inside.wait(20)
+        handle.remove()
+        with pytest.raises(longshore.LongshoreError, match="another thread"), torch.no_grad():
+            engine(**batch)
+        go_on.set()
+        thread.join()
+        with torch.no_grad():
+            assert torch.equal(out[0], plain(**batch).loss) and torch.equal(engine(**batch).loss, out[0])
+
+
+class Peculiar:
+    """State that a step cannot keep, at first."""
+
+    value = object()
+
+    def state_dict(self):
+        return {"value": self.value}
+
+
+def test_a_state_that_cannot_be_kept(tmp_path, seed):
+    """The step is not made, and can be."""
+    digests = []
+    for n in range(2):
+        torch.manual_seed(seed)
+        with engine_for(gpt2(), tmp_path, f"run{n}") as engine:
+            for i, batch in enumerate(tokens(3)):
+                if n and i == 1:
+                    thing = engine.follow("peculiar", Peculiar())
+                    engine.backward(engine(**batch).loss)
+                    with pytest.raises(longshore.LongshoreError, match="peculiar: its state holds a object"):
+                        engine.step()
+                    assert engine.step_number == 1
+                    thing.value = 1
+                engine.backward(engine(**batch).loss)
+                engine.step()
+            digests.append(engine.digest())
+    assert digests[0] == digests[1]
+
+
+def test_a_state_that_cannot_be_put_back(tmp_path, seed, monkeypatch):
+    """Nothing reads parameters of a run that is closed again."""
+    def load_state_dict(state):
+        raise ValueError("of another kind")
+
+    with engine_for(gpt2(), tmp_path, slots=1, monkeypatch=monkeypatch) as engine:
+        thing = engine.follow("thing", Peculiar())
+        thing.value = 1
+        engine.backward(engine(**tokens(1)[0]).loss)
+        engine.step()
+        checkpoint.save(engine, tmp_path / "saved")
+        thing.load_state_dict = load_state_dict
+        with pytest.raises(ValueError, match="of another kind"):
+            checkpoint.load(engine, tmp_path / "saved")
+        p = engine.module.transformer.h[0].ln_1.weight
+        with pytest.raises(longshore.LongshoreError, match="the engine is closed"):
+            p.detach()
+    other = gpt2()
+    with monkeypatch.context() as broken:
+        broken.setattr(position, "restore", lambda *args: load_state_dict(None))
+        with pytest.raises(ValueError, match="of another kind"):
+            longshore.resume(tmp_path / "run", other)
+    with pytest.raises(longshore.LongshoreError, match="the engine is closed"):
+        other.transformer.h[0].ln_1.weight.detach()
+    with longshore.resume(tmp_path / "run") as engine:
+        assert engine.step_number == 1
+
+
+class Failing:
+    """A request to put gradients aside that has failed."""
+
+    def result(self):
+        raise longshore.LongshoreError("no room")
+
+    def settle(self):
+        return -28
+
+
+def test_gradients_that_cannot_be_put_aside(tmp_path, seed, monkeypatch):
+    """The step is dropped as a whole."""
+    digests = []
+    for n in range(2):
+        torch.manual_seed(seed)
+        with engine_for(gpt2(), tmp_path, f"run{n}", gradient_bytes=0, monkeypatch=monkeypatch) as engine:
+            for i, batch in enumerate(tokens(2)):
+                if n and i:
+                    with monkeypatch.context() as broken:
+                        broken.setattr(engine.state, "spill", lambda *args, **how: Failing())
+                        engine.gradients.room = 1 << 14
+                        with pytest.raises(longshore.LongshoreError, match="no room"):
+                            engine.backward(engine(**batch).loss)
+                    engine.gradients.room = 0
+                engine.backward(engine(**batch).loss)
+                engine.step()
+            digests.append(engine.digest())
+    assert digests[0] == digests[1]
+
+
+def test_engines_that_are_dropped(tmp_path, seed):
+    """One that is closed goes with its memory; one that is not keeps its run, and commits its last step when the process ends."""
+    engine = engine_for(gpt2(layers=2), tmp_path)
+    engine.backward(engine(**tokens(1)[0]).loss)
+    engine.step()
+    path, found = engine.state.path, weakref.ref(engine)
+    del engine
+    gc.collect()
+    with pytest.raises(longshore.BusyError, match="an engine of this process works on this run; close"):
+        longshore.resume(path)
+    found().close()
+    gc.collect()
+    assert found() is None
+    with longshore.resume(path) as engine:
+        assert engine.step_number == 1
+
+
+def test_a_run_that_cannot_be_made(tmp_path, seed, monkeypatch):
+    """The model keeps what it has."""
+    model = gpt2()
+    plain = copy.deepcopy(model)
+
+    def seal(self):
+        raise longshore.LongshoreError("the disk is full")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(State, "seal", seal)
+        with pytest.raises(longshore.LongshoreError, match="the disk is full"):
+            engine_for(model, tmp_path)
+    for (name, p), q in zip(model.named_parameters(), plain.parameters()):
+        assert torch.equal(p, q), name
+    (tmp_path / "run-drive").rmdir()
+    with engine_for(model, tmp_path) as engine, torch.no_grad():
+        assert torch.equal(engine(**tokens(1)[0]).loss, plain(**tokens(1)[0]).loss)
+
+
+def test_another_state_of_the_same_step(tmp_path, seed):
+    """What lies widened in memory is not taken for it."""
+    a, b = tokens(2)
+    with engine_for(gpt2(), tmp_path, storage="bf16") as engine:
+        checkpoint.save(engine, tmp_path / "before")
+        engine.backward(engine(**a).loss)
+        engine.step()
+        checkpoint.save(engine, tmp_path / "after")
+        with torch.no_grad():
+            expected = engine(**a).loss
+        checkpoint.load(engine, tmp_path / "before")
+        engine.backward(engine(**b).loss)
+        engine.step()
+        with torch.no_grad():
+            assert not torch.equal(engine(**a).loss, expected)
+        checkpoint.load(engine, tmp_path / "after")
+        with torch.no_grad():
+            assert torch.equal(engine(**a).loss, expected)
+
+
+def test_two_engines(tmp_path, seed, monkeypatch):
+    """One differentiates through the other, in one slot each."""
+    models, x = [Layers(), Layers()], torch.randn(4, 16)
+    plain = copy.deepcopy(models)
+    plain[1](plain[0](x)).square().mean().backward()
+    engines = [engine_for(m, tmp_path, f"run{n}", slots=1, monkeypatch=monkeypatch) for n, m in enumerate(models)]
+    loss = engines[1](engines[0](x)).square().mean()
+    with torch.no_grad():
+        assert torch.equal(loss, engines[1](engines[0](x)).square().mean())
+    engines[0].backward(loss)
+    for engine, model in zip(engines, plain):
+        expected = torch.nn.utils.clip_grad_norm_(model.parameters(), 1e9).item()
+        assert abs(engine.grad_norm() - expected) <= 1e-5 * expected
+        assert engine.step().step == 1
+        engine.close()
