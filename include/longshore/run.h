@@ -67,6 +67,8 @@ struct shore_run_opening {
     void *note_ctx;
     const char *snapshot; /* the state that was kept under this name, in place of the run's: with read_only alone, and
                            * whoever works on the run is not disturbed */
+    bool without_drives;  /* none is opened, and shore_run_fleet() is NULL: for what the run records alone, of whatever
+                           * step. With read_only alone */
 };
 
 /* Work that takes its time, and says so. Zero-initialise; NULL for all of it is allowed. */
@@ -112,8 +114,11 @@ void shore_run_close(struct shore_run *run);
 
 /* ---- what it is -------------------------------------------------------------------------------------------------- */
 
-/* Ownership: the run's. */
+/* Ownership: the run's. NULL: it was opened without_drives. */
 struct shore_fleet *shore_run_fleet(const struct shore_run *run);
+
+/* Path or address of a drive, as the run records it. NULL: no such drive. Ownership: the run's. Threading: any. */
+const char *shore_run_drive(const struct shore_run *run, uint32_t drive);
 
 /* Ownership: the run's. Threading: any. */
 const struct shore_layout *shore_run_layout(const struct shore_run *run);

@@ -357,26 +357,26 @@ def resume(run: str | os.PathLike, model: nn.Module | Callable[[], nn.Module] | 
     """
     run = os.fspath(run)
     living.refuse_second(run)
-    state = State.open(run)
+    record = State.open(run, read_only=True, without_drives=True)
     try:
-        program = state.program
-        if program is None or program.get("name") != "longshore.torch":
-            maker = "longshore train" if program is None else program.get("name")
-            raise LongshoreError(f"{run}: was made by {maker}: go on with it there, or take its weights: `longshore export {run} --dtype fp32 "
-                                 "--out DIR`, and from_pretrained(DIR) inside longshore.init(NEW)")
-        how = program["engine"]
-        model = _model_for(model, program, run)
-        _match(state.layout, model, how, program, run)
-        given = _groups_of(model, how["groups"])
-        budget = native.size(memory) if memory is not None else state.memory_bytes or None
-        chosen = plan(state.layout, state.drives, budget, compute=_DTYPE_OF[how["compute"]], storage=_DTYPE_OF[how["storage"]],
-                      optimizer=how["optimizer"], moments=how["moments"], activations=how.get("activations", "memory"),
-                      compress=how.get("compress", 0.0))
-        if chosen.ring_bytes:  # less than the drives take by themselves: what is to be kept is only known from the open run
-            layout = state.layout
-            state.close()
-            state = State.open(run, ring_bytes=chosen.ring_bytes)
-            state.layout.continue_as(layout, run)
+        program, layout, drives, budget = record.program, record.layout, record.drives, record.memory_bytes or None
+    finally:
+        record.close()
+    if program is None or program.get("name") != "longshore.torch":
+        maker = "longshore train" if program is None else program.get("name")
+        raise LongshoreError(f"{run}: was made by {maker}: go on with it there, or take its weights: `longshore export {run} --dtype fp32 "
+                             "--out DIR`, and from_pretrained(DIR) inside longshore.init(NEW)")
+    how = program["engine"]
+    model = _model_for(model, program, run)
+    _match(layout, model, how, program, run)
+    given = _groups_of(model, how["groups"])
+    budget = native.size(memory) if memory is not None else budget
+    chosen = plan(layout, drives, budget, compute=_DTYPE_OF[how["compute"]], storage=_DTYPE_OF[how["storage"]],
+                  optimizer=how["optimizer"], moments=how["moments"], activations=how.get("activations", "memory"),
+                  compress=how.get("compress", 0.0))
+    state = State.open(run, ring_bytes=chosen.ring_bytes)
+    try:
+        state.layout.continue_as(layout, run)
         engine = _engine(model, state, how, given, chosen)
         try:
             engine.streams.open(state)

@@ -192,9 +192,10 @@ class State:
         return cls(path, layout, out[0], 0, others)
 
     @classmethod
-    def open(cls, path, *, read_only=False, ring_bytes=0, snapshot=None):
-        """At the committed step, or at that of a snapshot (read_only). The layout is the run's own."""
-        opening = native.new("struct shore_run_opening", read_only=read_only, ring_bytes=ring_bytes)
+    def open(cls, path, *, read_only=False, ring_bytes=0, snapshot=None, without_drives=False):
+        """At the committed step, or at that of a snapshot (read_only). The layout is the run's own. without_drives (read_only): what
+        the run records, of no step."""
+        opening = native.new("struct shore_run_opening", read_only=read_only, ring_bytes=ring_bytes, without_drives=without_drives)
         if snapshot is not None:
             name = ffi.new("char[]", snapshot.encode())
             opening.snapshot = name
@@ -205,13 +206,16 @@ class State:
         layout = Layout.of_run(run)
         ffi.gc(run, None)
         state = cls(path, layout, out[0], 0, others)
-        state.step = state._info().step
+        if not without_drives:
+            state.step = state._info().step
         return state
 
     @property
     def drives(self):
-        count = self._info().ndrives
-        return [native.text(lib.shore_fleet_drive_path(self.fleet, d)) for d in range(count)]
+        out = []
+        while (drive := lib.shore_run_drive(self.run, len(out))) != ffi.NULL:
+            out.append(native.text(drive))
+        return out
 
     @property
     def scratch_bytes(self):

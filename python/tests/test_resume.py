@@ -61,6 +61,7 @@ def test_the_budget_holds_when_resumed(tmp_path, seed, monkeypatch):
     with longshore.resume(tmp_path / "run") as engine:
         assert engine.digest() == digest
     assert opened[-1]["ring_bytes"] > 0
+    assert [how.get("without_drives", False) for how in opened] == [True, False]  # its drives once
 
 
 class WideNorm(torch.nn.Module):

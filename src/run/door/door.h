@@ -7,7 +7,7 @@
 
 struct shore_run {
     struct shore__run *run;
-    struct shore_fleet *fleet;
+    struct shore_fleet *fleet;        /* NULL: it was opened without its drives */
     struct shore__contents *of_model; /* of a run that `train` made; NULL: of another program's */
     bool read_only;
     shore__note_fn note;
@@ -19,7 +19,7 @@ struct shore_run {
     struct shore_wait commit;
 };
 
-/* -EROFS; -EBUSY while a commit is pending. */
+/* -EROFS; -EBUSY while a commit is pending, -EINVAL without drives. */
 int shore__door_writable(const struct shore_run *r, struct shore_diag *diag);
 int shore__door_idle(const struct shore_run *r, struct shore_diag *diag);
 /* Metrics as of the step that is committed. */

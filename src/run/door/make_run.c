@@ -172,6 +172,8 @@ static int open_all(struct shore_run *r, const char *path, const struct shore_ru
     int rc = 0;
     if (how->snapshot && !how->read_only)
         return shore__fail(diag, SHORE_EUSAGE, "%s: a snapshot is opened for reading only", path);
+    if (how->without_drives && !how->read_only)
+        return shore__fail(diag, SHORE_EUSAGE, "%s: is opened without its drives for reading only", path);
     if (how->not_a_copy && is_begun(path)) rc = shore__run_claim(path, diag);
     if (rc == 0 && shore__run_is_unmade(path))
         rc = shore__fail(diag, SHORE_EMISSING, "%s: is no run: it is empty, or its making was stopped; make it again",
@@ -183,7 +185,7 @@ static int open_all(struct shore_run *r, const char *path, const struct shore_ru
     if (rc) return rc;
     say(r);
     rc = r->run->model ? shore__contents_of_model(r->run->model, r->run->settings.fp32, &r->of_model, diag) : 0;
-    if (rc == 0)
+    if (rc == 0 && !how->without_drives)
         rc = how->snapshot ? shore__snapshot_open(r->run, how->snapshot, &r->fleet, diag) : open_fleet(r, how, diag);
     if (rc == 0 && !r->read_only) rc = record_opening(r, how, diag);
     if (rc == 0 && !r->read_only) rc = shore__door_recover_metrics(r, diag);
@@ -220,6 +222,11 @@ void shore_run_close(struct shore_run *r) {
 
 struct shore_fleet *shore_run_fleet(const struct shore_run *r) {
     return r->fleet;
+}
+
+const char *shore_run_drive(const struct shore_run *r, uint32_t drive) {
+    const struct shore__addresses *drives = &r->run->settings.drives;
+    return drive < drives->count ? drives->text[drive] : NULL;
 }
 
 const struct shore_layout *shore_run_layout(const struct shore_run *r) {

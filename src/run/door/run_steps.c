@@ -19,6 +19,7 @@ int shore__door_writable(const struct shore_run *r, struct shore_diag *diag) {
 }
 
 int shore__door_idle(const struct shore_run *r, struct shore_diag *diag) {
+    if (!r->fleet) return shore__fail(diag, -EINVAL, "%s: was opened without its drives", r->run->path);
     if (!r->pending) return 0;
     return shore__fail(diag, -EBUSY, "%s: the commit of step %" PRIu64 " is pending", r->run->path, r->step);
 }
@@ -99,6 +100,7 @@ int shore_run_commit_wait(struct shore_run *r, struct shore_diag *diag) {
 }
 
 int shore_run_reconnect(struct shore_run *r, struct shore_diag *diag) {
+    if (!r->fleet) return shore__door_idle(r, diag);
     if (r->pending) shore_wait(&r->commit, NULL);
     r->pending = false;
     free(r->line);

@@ -147,6 +147,34 @@ static void what_is_committed_is_there_again(void **state) {
     removed("a");
 }
 
+/* Also while another process works on it. */
+static void what_it_records_is_read_without_drives(void **state) {
+    struct shore_diag diag;
+    struct shore_run *run = made("a", two_drives, 2), *read;
+    struct shore_run_opening how = {.size = sizeof how, .without_drives = true};
+    assert_int_equal(shore_run_open("a", &how, &read, &diag), SHORE_EUSAGE);
+    how.read_only = true;
+    assert_ok(shore_run_open("a", &how, &read, &diag));
+    assert_null(shore_run_fleet(read));
+    for (uint32_t d = 0; d < 2; d++) { /* the directory of a volume */
+        const char *drive = shore_run_drive(read, d);
+        assert_memory_equal(shore_fleet_drive_path(shore_run_fleet(run), d), drive, strlen(drive));
+    }
+    assert_null(shore_run_drive(read, 2));
+    assert_string_equal(shore_run_program(read), shore_run_program(run));
+    uint32_t count = 0, all = 0;
+    assert_string_equal(shore_run_shapes(read, &count)[0].name, shore_run_shapes(run, &all)[0].name);
+    assert_int_equal(count, all);
+    assert_int_equal(shore_run_layout(read)->segments, shore_run_layout(run)->segments);
+    assert_int_equal(shore_run_export(read, "out", NULL, NULL, &diag), -EINVAL);
+    assert_int_equal(shore_run_reconnect(read, &diag), -EINVAL);
+    assert_int_equal(shore_run_snapshot(read, "s", 0, &diag), -EROFS);
+    shore_run_close(read);
+    make_step(run, NULL, NULL);
+    shore_run_close(run);
+    removed("a");
+}
+
 /* The line is in the record before it is in the file. */
 static void a_line_that_a_kill_has_cost_comes_back(void **state) {
     struct shore_run *run = made("a", two_drives, 2);
@@ -537,6 +565,7 @@ static int group_open(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_committed_is_there_again),
+        cmocka_unit_test(what_it_records_is_read_without_drives),
         cmocka_unit_test(a_line_that_a_kill_has_cost_comes_back),
         cmocka_unit_test(other_options_are_kept),
         cmocka_unit_test(drives_that_were_moved_by_hand_are_named),
