@@ -48,7 +48,7 @@ class Engine:
         self.accumulate = 1
         self.lr_scheduler = None
         self._kind = OPTIMIZERS[optimizer]
-        defaults = {k: how[k] for k in ("lr", "eps", "weight_decay", "momentum")}
+        defaults = {k: position.back(how[k]) for k in ("lr", "eps", "weight_decay", "momentum")}
         defaults["betas"] = tuple(how["betas"])
         self.optimizer = Optimizer(self, groups, defaults)
         self.optimizer._made = True

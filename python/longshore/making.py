@@ -190,7 +190,8 @@ def wrap(model: nn.Module, *, run: str | os.PathLike | None = None, drives: Driv
     if compute == torch.bfloat16 and not _has_bf16_products():
         warnings.warn("this processor has no bf16 products, and PyTorch is slow without: load the model as float32, and "
                       "wrap(..., storage='bf16') keeps it in bf16 on the drives", stacklevel=2)
-    how = {"lr": lr, "betas": list(betas), "eps": eps, "weight_decay": weight_decay, "momentum": momentum, "clip": clip,
+    how = {"lr": position.plain(lr, "lr"), "betas": list(betas), "eps": eps, "weight_decay": weight_decay, "momentum": momentum,
+           "clip": clip,
            "optimizer": optimizer, "storage": storage, "compute": _NAME_OF[compute], "moments": moments, "on_nonfinite": on_nonfinite, "seed": torch.initial_seed(),
            "groups": None, "activations": activations,
            "compress": share, "compress_after": int(compress_after)}
@@ -304,7 +305,8 @@ def _name_groups(model, groups):
             seen.add(id(p))
         group["params"] = params
         out.append(group)
-        recorded.append({**{k: list(v) if isinstance(v, tuple) else v for k, v in group.items() if k not in ("params", "param_names")},
+        recorded.append({**{k: list(v) if isinstance(v, tuple) else position.plain(v, k)
+                            for k, v in group.items() if k not in ("params", "param_names")},
                          "params": [names[id(p)] for p in params]})
     return out, recorded
 
@@ -469,5 +471,5 @@ def _layers_of(layout, recorded):
 
 def _groups_of(model, recorded):
     parameters = dict(model.named_parameters())
-    return [{**{k: tuple(v) if isinstance(v, list) else v for k, v in g.items() if k != "params"}, "params": [parameters[n] for n in g["params"]]}
-            for g in recorded]
+    return [{**{k: tuple(v) if isinstance(v, list) else position.back(v) for k, v in g.items() if k != "params"},
+             "params": [parameters[n] for n in g["params"]]} for g in recorded]

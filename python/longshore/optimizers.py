@@ -47,6 +47,14 @@ def hypers(engine, number):
     return out
 
 
+def put(group, key, value):
+    """Into a parameter group. A tensor stays the one that it is, as compiled optimizers want it."""
+    if isinstance(group.get(key), torch.Tensor):
+        group[key].fill_(value)
+    else:
+        group[key] = value
+
+
 def rebind(scheduler, optimizer):
     """Lets a scheduler that was made for another optimizer of the same groups write into this one's."""
     for group, was in zip(optimizer.param_groups, scheduler.optimizer.param_groups):
@@ -61,6 +69,7 @@ class Optimizer(torch.optim.Optimizer):
     def __init__(self, engine, groups, defaults):
         self._engine = engine
         super().__init__(groups, defaults)
+        self._opt_called = True  # engine.step() is what schedulers look for
 
     def numbers(self):
         """What the groups say but for their parameters, as plain values."""

@@ -13,6 +13,7 @@ import torch
 
 from .errors import LongshoreError
 from .native import lib
+from .optimizers import put
 from .state import Buffer
 
 _DTYPES = {str(d): d for d in (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.int16, torch.uint8, torch.int8, torch.bool)}
@@ -185,7 +186,8 @@ def restore_followed(position, name, thing):
 
 def restore_groups(position, engine):
     for group, numbers in zip(engine.optimizer.param_groups, position.get("groups", [])):
-        group.update({k: tuple(v) if isinstance(v, list) else v for k, v in numbers.items()})
+        for k, v in numbers.items():
+            put(group, k, tuple(v) if isinstance(v, list) else v)
 
 
 def restore(engine, saved):

@@ -37,6 +37,40 @@ def test_buffers_groups_and_random_states(tmp_path, seed):
     assert digests[0] == digests[1]
 
 
+def test_a_rate_that_is_a_tensor_stays_one(tmp_path, seed):
+    """As compiled optimizers want it, with schedulers of PyTorch and of DeepSpeed, and after resume."""
+    from longshore.deepspeed.lr_schedules import WarmupCosineLR
+
+    def model():
+        return torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 2))
+
+    kinds = {"torch": lambda o: torch.optim.lr_scheduler.StepLR(o, 2, 0.5), "deepspeed": lambda o: WarmupCosineLR(o, 8, warmup_num_steps=3)}
+    for name, kind in kinds.items():
+        digests, rates = [], []
+        for n, rate in enumerate((1e-2, torch.tensor(1e-2, dtype=torch.float64), torch.tensor([1e-2]))):
+            torch.manual_seed(seed)
+            new = model()
+            groups = [{"params": new[0].parameters()}, {"params": new[1].parameters(), "lr": rate * 2}] if n < 2 else None
+            engine = engine_for(new, tmp_path, f"{name}{n}", lr=rate, groups=groups)
+            scheduler = engine.follow("scheduler", kind(engine.optimizer))
+            for i in range(5):
+                if n and i == 3:
+                    engine.close()
+                    engine = longshore.resume(tmp_path / f"{name}{n}", model)
+                    scheduler = engine.follow("scheduler", kind(engine.optimizer))
+                before = [g["lr"] for g in engine.optimizer.param_groups]
+                engine.backward(engine(torch.ones(3, 4)).square().mean())
+                engine.step()
+                scheduler.step()
+                for group, was in zip(engine.optimizer.param_groups, before):
+                    if n:
+                        assert group["lr"] is was and was.shape == rate.shape and was.dtype == rate.dtype
+            rates.append(float(engine.optimizer.param_groups[0]["lr"]))
+            digests.append(engine.digest())
+            engine.close()
+        assert digests[0] == digests[1] and rates == pytest.approx([rates[0]] * 3)
+
+
 def test_another_model_is_named(tmp_path, seed):
     engine_for(gpt2(), tmp_path).close()
     with pytest.raises(longshore.LongshoreError, match="transformer.h.2.ln_1.weight is missing"):

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import math
 
+from ..optimizers import put
+
 LR_RANGE_TEST, ONE_CYCLE, WARMUP_LR = "LRRangeTest", "OneCycle", "WarmupLR"
 WARMUP_DECAY_LR, WARMUP_COSINE_LR = "WarmupDecayLR", "WarmupCosineLR"
 VALID_LR_SCHEDULES = [LR_RANGE_TEST, ONE_CYCLE, WARMUP_LR, WARMUP_DECAY_LR, WARMUP_COSINE_LR]
@@ -39,7 +41,7 @@ class _Schedule:
 
     def _write(self, rates):
         for group, rate in zip(self.optimizer.param_groups, rates):
-            group["lr"] = rate
+            put(group, "lr", rate)
         self._last_lr = list(rates)
 
     def get_last_lr(self) -> list[float]:
@@ -194,7 +196,7 @@ class WarmupLR(_Warmup):
         self._begin(optimizer, last_batch_iteration)
         self._begin_warmup(warmup_num_steps, warmup_type)
         if warmup_max_lr is None:
-            warmup_max_lr = [group["lr"] for group in optimizer.param_groups]
+            warmup_max_lr = [float(group["lr"]) for group in optimizer.param_groups]
         self.min_lrs = _of_groups(optimizer, warmup_min_lr, "warmup_min_lr")
         self.max_lrs = _of_groups(optimizer, warmup_max_lr, "warmup_max_lr")
         if last_batch_iteration == -1:
@@ -248,7 +250,7 @@ class WarmupCosineLR(_Warmup):
         self._begin(optimizer, last_batch_iteration)
         self._begin_warmup(warmup_num_steps, warmup_type, total_num_steps)
         self.warmup_min_ratio, self.cos_min_ratio = warmup_min_ratio, cos_min_ratio
-        self.org_lrs = [group["lr"] for group in optimizer.param_groups]
+        self.org_lrs = [float(group["lr"]) for group in optimizer.param_groups]
         if last_batch_iteration == -1:
             self._write([0.0] * len(self.org_lrs))
 
