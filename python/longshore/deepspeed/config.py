@@ -4,6 +4,7 @@ import contextlib
 import difflib
 import json
 import logging
+import math
 import os
 from dataclasses import dataclass, field
 
@@ -42,8 +43,6 @@ HONOURED = {
         "wandb",
         "dataloader_drop_last",
         "aio",
-        "zero_allow_untested_optimizer",
-        "zero_force_ds_cpu_optimizer",
         "managed_gradient_accumulation",
     },
     "longshore": {"run", "memory", "drives", "storage", "moments", "compress", "compress_after", "resume", "overwrite"},
@@ -60,14 +59,17 @@ HONOURED = {
     },
     "zero_optimization.offload_param": {"device", "nvme_path"},
     "zero_optimization.offload_optimizer": {"device", "nvme_path"},
-    "bf16": {"enabled"},
-    "fp16": {"enabled"},
+    "bf16": {"enabled", "auto_cast"},
+    "bfloat16": {"enabled", "auto_cast"},
+    "fp16": {"enabled", "auto_cast"},
     "tensorboard": {"enabled", "output_path", "job_name"},
     "csv_monitor": {"enabled", "output_path", "job_name"},
     "wandb": {"enabled", "team", "group", "project"},
 }
 HINTS = {
     "": {
+        "zero_allow_untested_optimizer",
+        "zero_force_ds_cpu_optimizer",
         "prescale_gradients",
         "gradient_predivide_factor",
         "communication_data_type",
@@ -147,9 +149,8 @@ HINTS = {
         "ratio",
         "cpuadam_cores_perc",
     },
-    "bf16": {"auto_cast", "immediate_grad_update", "check_grad_overflow", "check_overflow", "bf16_optimizer_states", "bf16_master_weights_and_grads"},
+    "bf16": {"immediate_grad_update", "check_grad_overflow", "check_overflow", "bf16_optimizer_states", "bf16_master_weights_and_grads"},
     "fp16": {
-        "auto_cast",
         "loss_scale",
         "initial_scale_power",
         "loss_scale_window",
@@ -161,6 +162,7 @@ HINTS = {
     },
     "checkpoint": {"tag_validation", "use_node_local_storage", "parallel_write", "writer"},
 }
+HINTS["bfloat16"] = HINTS["bf16"]
 REFUSED = {  # where it is asked for: why, and what to do
     "amp": "mixed precision by apex: use bf16",
     "torch_autocast": "autocast keeps 16-bit copies of weights: use bf16",
@@ -295,10 +297,11 @@ class Settings:
     stage: int = 0
     micro_batch: int = 1
     accumulate: int = 1
-    clip: float = 0.0
+    clip: float = 1.0
     managed: bool = True  # step() after each backward(); otherwise it makes the step whenever it is called
     dtype: str = "fp32"
     casts: bool = False  # inputs of half precision are taken as bfloat16
+    casts_all: bool = False  # and all others that are not whole numbers
     optimizer: dict = None
     scheduler: dict = None
     gathers: bool = False
@@ -314,10 +317,12 @@ def _get(config, path, default=None):
     return default if config is None or config == "auto" else config
 
 
-def _number(config, path, kind, default, least):
+def _number(config, path, kind, default, least, most=math.inf):
     value = _get(config, path, default)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or (kind is int and value != int(value)) or value < least:
-        raise ConfigError(f"{path}: {value!r} is no {'whole ' if kind is int else ''}number of at least {least}")
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not number or (kind is int and value != int(value)) or not least <= value <= most:
+        limits = f"of at least {least}" if most == math.inf else f"from {least} to {most}"
+        raise ConfigError(f"{path}: {value!r} is no {'whole ' if kind is int else ''}number {limits}")
     return kind(value)
 
 
@@ -370,6 +375,8 @@ def settings(config):
                 f"zero_optimization.{which}.device: {device!r} is none of none, cpu, nvme{f'; did you mean {near[0]}?' if near else ''}"
             )
         path = _get(config, f"zero_optimization.{which}.nvme_path")
+        if device == "cpu":
+            say_once(f"zero_optimization.{which}.device: cpu: the state lies on drives all the same, in memory as far as the budget goes")
         if device == "nvme" and path and os.fspath(path) not in out.nvme_paths:
             out.nvme_paths.append(os.fspath(path))
     if not out.run and not out.nvme_paths:
@@ -377,13 +384,17 @@ def settings(config):
             'where is the state to live? Give zero_optimization.offload_optimizer {"device": "nvme", "nvme_path": DIRECTORY}, '
             'or "longshore": {"run": DIRECTORY}'
         )
-    out.stage = _number(config, "zero_optimization.stage", int, 0, 0)
+    out.stage = _number(config, "zero_optimization.stage", int, 0, 0, 3)
     out.micro_batch, out.accumulate = _batches(config)
     out.managed = _flag(config, "managed_gradient_accumulation", True)
-    out.clip = _number(config, "gradient_clipping", float, 0.0, 0)
-    if _flag(config, "bf16.enabled") or _flag(config, "bfloat16.enabled"):
-        out.dtype = "bf16"
+    out.clip = _number(config, "gradient_clipping", float, out.clip, 0)
+    bf16 = next((k for k in ("bf16", "bfloat16") if _flag(config, f"{k}.enabled")), None)
+    if bf16 and _flag(config, "fp16.enabled"):
+        raise ConfigError(f"{bf16}.enabled and fp16.enabled: one of them alone; {bf16} is computed in either way")
+    if bf16:
+        out.dtype, out.casts_all = "bf16", _flag(config, f"{bf16}.auto_cast")
     elif _flag(config, "fp16.enabled"):
+        out.casts_all = _flag(config, "fp16.auto_cast")
         out.dtype, out.casts = "bf16", True
         say_once("fp16.enabled: is computed in bfloat16, whose range needs no loss scale: loss_scale is 1")
     out.optimizer, out.scheduler = _get(config, "optimizer"), _get(config, "scheduler")
@@ -415,11 +426,13 @@ def hyper(said):
     name = "adam" if kind == "adam" and not decoupled else OPTIMIZERS[kind]
     if not given.pop("bias_correction", True) or given.pop("amsgrad", False) or given.pop("nesterov", False):
         raise ConfigError("optimizer.params: bias_correction off, amsgrad and nesterov are not to be had")
-    for ignored in ("torch_adam", "fused", "foreach", "freeze_step", "fp32_optimizer_states"):
+    if given.pop("torch_adam", False) and name == "adamw":
+        given.setdefault("weight_decay", 0.01)  # torch's own
+    for ignored in ("fused", "foreach", "freeze_step", "fp32_optimizer_states"):
         given.pop(ignored, None)
     known = {"lr", "betas", "eps", "weight_decay"} | ({"momentum"} if name == "sgd" else set())
     for key in given:
         if key not in known:
             near = difflib.get_close_matches(key, known, 1)
             raise ConfigError(f"optimizer.params.{key}: is no parameter of {said['type']}{f'; did you mean {near[0]}?' if near else ''}")
-    return {"optimizer": name, "lr": 1e-3, "weight_decay": 0.0, **({"eps": 1e-10} if name == "adagrad" else {}), **given}
+    return {"optimizer": name, "lr": 1e-3, "weight_decay": 0.0, **({"lr": 1e-2, "eps": 1e-10} if name == "adagrad" else {}), **given}

@@ -57,6 +57,11 @@ def _take_half(module, args, kwargs):
     return tree_map(lambda t: t.bfloat16() if isinstance(t, torch.Tensor) and t.dtype == torch.float16 else t, (args, kwargs))
 
 
+def _take_all(module, args, kwargs):
+    """auto_cast: inputs come in any precision."""
+    return tree_map(lambda t: t.bfloat16() if isinstance(t, torch.Tensor) and t.is_floating_point() else t, (args, kwargs))
+
+
 class DeepSpeedEngine(nn.Module):
     """What initialize() returns: a module that is called, then backward() and step(). ``engine`` is longshore's, ``module`` the model."""
 
@@ -80,8 +85,8 @@ class DeepSpeedEngine(nn.Module):
         optimizer = engine.optimizer
         optimizer.overflow, optimizer.loss_scale, optimizer.cur_scale = False, 1.0, 1.0
         optimizer.parameter_offload = _ParameterOffload(engine.module)
-        if settings.casts:
-            engine.module.register_forward_pre_hook(_take_half, with_kwargs=True, prepend=True)
+        if settings.casts or settings.casts_all:
+            engine.module.register_forward_pre_hook(_take_all if settings.casts_all else _take_half, with_kwargs=True, prepend=True)
         for p in engine.module.parameters():
             p.ds_active_sub_modules, p.ds_status = set(), ZeroParamStatus.NOT_AVAILABLE
 
@@ -205,7 +210,8 @@ class DeepSpeedEngine(nn.Module):
         if every and every != float("inf") and steps % every == 0:
             times = ", ".join(f"{k} {1000 * v / every:.0f} ms" for k, v in self._seconds.items()) if self.settings.breakdown else ""
             logger.info(
-                f"step={steps}, skipped={self.counters.skipped_steps}, loss={loss:.6g}, lr={self.get_lr()}, norm={self._norm:.6g}"
+                f"step={steps}, skipped={self.counters.skipped_steps}, loss={loss:.6g}, lr={self.get_lr()}, mom={self.get_mom()}, "
+                f"norm={self._norm:.6g}"
                 + (f", {times}" if times else "")
             )
             if not self._said_memory:
@@ -353,7 +359,9 @@ class DeepSpeedEngine(nn.Module):
         return [float(g["lr"]) for g in self.engine.optimizer.param_groups]
 
     def get_mom(self) -> list:
-        return [g["betas"] if "betas" in g else g.get("momentum") for g in self.engine.optimizer.param_groups]
+        """Of each group: betas, or SGD's momentum."""
+        key = "momentum" if self.engine.how["optimizer"] == "sgd" else "betas"
+        return [g[key] for g in self.engine.optimizer.param_groups]
 
     def train_batch_size(self) -> int:
         return self.settings.micro_batch * self.settings.accumulate

@@ -26,23 +26,23 @@ class Monitors:
             writer.close()
 
 
-def _directory(said, default):
-    return os.path.join(said.get("output_path") or default, said.get("job_name") or "DeepSpeedJobName")
+def _directory(said):
+    return os.path.join(said.get("output_path") or "", said.get("job_name") or "DeepSpeedJobName")
 
 
 class _Csv:
     def __init__(self, said):
-        self.directory = _directory(said, "./csv_monitor")
+        self.directory = _directory(said)
         os.makedirs(self.directory, exist_ok=True)
 
     def write(self, values, samples):
         for label, value in values:
-            path = os.path.join(self.directory, label.replace("/", "_") + ".csv")
+            path = os.path.join(self.directory, label.replace("/", "_").replace(" ", "_") + ".csv")
             new = not os.path.exists(path)
             with open(path, "a", newline="", encoding="utf-8") as f:
                 out = csv.writer(f)
                 if new:
-                    out.writerow(["step", label])
+                    out.writerow(["step", label.rpartition("/")[2]])
                 out.writerow([samples, value])
 
     def close(self):
@@ -53,7 +53,7 @@ class _TensorBoard:
     def __init__(self, said):
         from torch.utils.tensorboard import SummaryWriter
 
-        self.writer = SummaryWriter(_directory(said, "./runs"))
+        self.writer = SummaryWriter(_directory(said))
 
     def write(self, values, samples):
         for label, value in values:

@@ -1,0 +1,140 @@
+"""Each key of a configuration that is said to be honoured does what DeepSpeed says of it."""
+
+import copy
+import logging
+
+import pytest
+import torch
+
+import longshore.deepspeed as deepspeed
+from longshore.deepspeed import config as configuration
+from longshore.deepspeed.config import HINTS, HONOURED, settings
+from models import gpt2, tokens
+
+BASE = {
+    "longshore": {"run": "/none/run"},
+    "optimizer": {"type": "Adam", "params": {"lr": 1e-3}},
+    "scheduler": {"type": "WarmupLR", "params": {}},
+    "zero_optimization": {which: {"device": "none", "nvme_path": f"/{which}"} for which in ("offload_param", "offload_optimizer")},
+    **{monitor: {"enabled": True} for monitor in ("tensorboard", "csv_monitor", "wandb")},
+}
+OTHER = {
+    "train_batch_size": 8,
+    "train_micro_batch_size_per_gpu": 2,
+    "gradient_accumulation_steps": 3,
+    "gradient_clipping": 0.5,
+    "steps_per_print": 3,
+    "wall_clock_breakdown": True,
+    "dataloader_drop_last": True,
+    "managed_gradient_accumulation": False,
+    "longshore.run": "/other/run",
+    "longshore.memory": "1GiB",
+    "longshore.drives": ["/other"],
+    "longshore.storage": "bf16",
+    "longshore.moments": "8bit",
+    "longshore.compress": 0.1,
+    "longshore.compress_after": 10,
+    "longshore.resume": True,
+    "longshore.overwrite": True,
+    "optimizer.type": "SGD",
+    "optimizer.params": {"lr": 1e-4},
+    "scheduler.type": "WarmupDecayLR",
+    "scheduler.params": {"warmup_num_steps": 3},
+    "zero_optimization.stage": 3,
+    "zero_optimization.stage3_gather_16bit_weights_on_model_save": True,
+    "zero_optimization.stage3_gather_fp16_weights_on_model_save": True,
+    "zero_optimization.gather_16bit_weights_on_model_save": True,
+    "zero_optimization.offload_param.device": "nvme",
+    "zero_optimization.offload_param.nvme_path": "/other",
+    "zero_optimization.offload_optimizer.device": "nvme",
+    "zero_optimization.offload_optimizer.nvme_path": "/other",
+    "bf16.enabled": True,
+    "bf16.auto_cast": True,
+    "bfloat16.enabled": True,
+    "bfloat16.auto_cast": True,
+    "fp16.enabled": True,
+    "fp16.auto_cast": True,
+    "tensorboard.enabled": False,
+    "tensorboard.output_path": "other",
+    "tensorboard.job_name": "other",
+    "csv_monitor.enabled": False,
+    "csv_monitor.output_path": "other",
+    "csv_monitor.job_name": "other",
+    "wandb.enabled": False,
+    "wandb.team": "other",
+    "wandb.group": "other",
+    "wandb.project": "other",
+}
+BESIDE = {"auto_cast": ("enabled", True), "nvme_path": ("device", "nvme")}  # what a key is of no use without
+
+
+def put(config, path, value):
+    *objects, key = path.split(".")
+    for name in objects:
+        config = config.setdefault(name, {})
+    config[key] = value
+
+
+def test_what_is_honoured_changes_something():
+    inner = {**HONOURED, **HINTS}
+    keys = {f"{where}.{key}" if where else key for where, keys in HONOURED.items() for key in keys}
+    assert set(OTHER) == {key for key in keys if key.rpartition(".")[2] != "aio" and key not in inner}
+    for path, value in OTHER.items():
+        before = copy.deepcopy(BASE)
+        where, _, key = path.rpartition(".")
+        if key in BESIDE:
+            put(before, f"{where}.{BESIDE[key][0]}", BESIDE[key][1])
+        after = copy.deepcopy(before)
+        put(after, path, value)
+        assert settings(after) != settings(before), path
+
+
+def test_defaults_are_those_of_deepspeed(tmp_path):
+    plain = settings({"longshore": {"run": "/none"}})
+    assert (plain.clip, plain.accumulate, plain.micro_batch, plain.stage, plain.dtype, plain.managed) == (1.0, 1, 1, 0, "fp32", True)
+    assert settings({"longshore": {"run": "/none"}, "gradient_clipping": 0}).clip == 0
+    for kind, params, expected in (
+        ("AdamW", {}, {"optimizer": "adamw", "lr": 1e-3, "weight_decay": 0.0}),
+        ("Adam", {"adam_w_mode": False}, {"optimizer": "adam", "lr": 1e-3, "weight_decay": 0.0}),
+        ("AdamW", {"torch_adam": True}, {"optimizer": "adamw", "lr": 1e-3, "weight_decay": 0.01}),
+        ("Adagrad", {}, {"optimizer": "adagrad", "lr": 1e-2, "weight_decay": 0.0, "eps": 1e-10}),
+        ("SGD", {"lr": 1, "momentum": 0.9}, {"optimizer": "sgd", "lr": 1, "weight_decay": 0.0, "momentum": 0.9}),
+    ):
+        assert configuration.hyper({"type": kind, "params": params}) == expected
+    with pytest.raises(deepspeed.ConfigError, match="zero_optimization.stage: 4 is no whole number from 0 to 3"):
+        settings({"longshore": {"run": "/none"}, "zero_optimization": {"stage": 4}})
+    with pytest.raises(deepspeed.ConfigError, match="bf16.enabled and fp16.enabled"):
+        settings({"longshore": {"run": "/none"}, "bf16": {"enabled": True}, "fp16": {"enabled": True}})
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_auto_cast(tmp_path, seed, precision):
+    model = torch.nn.Sequential(*[torch.nn.Linear(8, 8) for _ in range(2)])
+    config = {"longshore": {"run": str(tmp_path / "run")}, "optimizer": {"type": "Adam"}, precision: {"enabled": True, "auto_cast": True}}
+    engine = deepspeed.initialize(model=model, config=config)[0]
+    engine.backward(engine(torch.randn(2, 8)).float().square().mean())
+    engine.step()
+    assert engine.global_steps == 1
+    engine.destroy()
+
+
+def test_what_is_printed(tmp_path, seed, caplog):
+    config = {
+        "longshore": {"run": str(tmp_path / "run")},
+        "steps_per_print": 2,
+        "wall_clock_breakdown": True,
+        "dataloader_drop_last": True,
+        "train_micro_batch_size_per_gpu": 2,
+        "optimizer": {"type": "SGD", "params": {"lr": 0.5, "momentum": 0.25}},
+    }
+    data = [{k: v[0] for k, v in b.items()} for b in tokens(5, batch=1)]
+    with caplog.at_level(logging.INFO, "longshore"):
+        engine, _, loader, _ = deepspeed.initialize(model=gpt2(layers=2), training_data=data, config=config)
+        assert len(loader) == 2
+        for batch in [*loader, *loader]:
+            engine.backward(engine(**batch).loss)
+            engine.step()
+        engine.destroy()
+    said = [r.getMessage() for r in caplog.records if r.getMessage().startswith("step=")]
+    assert [line.split(",")[0] for line in said] == ["step=2", "step=4"]
+    assert all("lr=[0.5], mom=[0.25], norm=" in line and "forward" in line and "backward" in line for line in said)
