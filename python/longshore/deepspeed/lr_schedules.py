@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 
 from ..optimizers import put
+from .config import say_once
 
 LR_RANGE_TEST, ONE_CYCLE, WARMUP_LR = "LRRangeTest", "OneCycle", "WarmupLR"
 WARMUP_DECAY_LR, WARMUP_COSINE_LR = "WarmupDecayLR", "WarmupCosineLR"
@@ -112,6 +113,7 @@ class OneCycle(_Schedule):
         if first <= 0 or second < 0:
             raise ValueError("cycle_first_step_size is above 0, and cycle_second_step_size not below")
         self.first, self.second, self.total = first, second, first + second
+        self.step_ratio = first / self.total
         self.stairs = cycle_first_stair_count, cycle_first_stair_count if cycle_second_stair_count is None else cycle_second_stair_count
         self.decay_step_size = decay_step_size
         self.min_lrs = _of_groups(optimizer, cycle_min_lr, "cycle_min_lr")
@@ -133,7 +135,7 @@ class OneCycle(_Schedule):
         """How far up, 0 to 1."""
         at = self.last_batch_iteration + 1
         within = 1.0 + at / self.total - math.floor(1 + at / self.total)
-        ratio = self.first / self.total
+        ratio = self.step_ratio
         rises = within <= ratio
         height, stairs = (within / ratio, self.stairs[0]) if rises else ((within - 1) / (ratio - 1), self.stairs[1])
         if stairs > 0:
@@ -175,7 +177,8 @@ class _Warmup(_Schedule):
     def _begin_warmup(self, steps, kind, total=None):
         self.warmup_num_steps = max(2, _positive(steps, "warmup_num_steps"))
         if kind not in ("log", "linear"):
-            raise ValueError(f"warmup_type={kind!r}: it is log or linear")
+            say_once(f"warmup_type: {kind!r} is neither log nor linear: log is taken, as DeepSpeed does")
+            kind = "log"
         self.warmup_type, self.total_num_steps = kind, total
 
     def _warmed(self):
