@@ -18,8 +18,9 @@ import warnings
 import weakref
 
 from . import native, position
-from .errors import LongshoreError, MissingError
+from .errors import BusyError, LongshoreError, MissingError
 from .native import lib
+from .state import State
 
 FILE = "longshore.json"
 OTHERS = "longshore.others.json"  # snapshots that would be nobody's: of a checkpoint that is being saved, replaced or deleted
@@ -100,22 +101,56 @@ def _say_disk(state):
 
 
 def load(engine, directory):
-    """Puts the engine where it was when the checkpoint was saved, in its own run or in the one that the checkpoint is of.
-    Returns what save() was given as extra."""
+    """Puts the engine where it was when the checkpoint was saved, in the run that the checkpoint is of; where another engine works
+    on that one, in its own run, as a step of its own. Returns what save() was given as extra."""
     said = read(directory)
     run = said["run"]
     if not os.path.exists(os.path.join(run, "run.json")):
         if engine.state is None or not os.path.exists(os.path.join(engine.state.path, "run.json")):
             raise MissingError(f"{directory}: is a snapshot of the run {run}, which is not there; moved? Write its place into {FILE}")
         run = engine.state.path  # moved: it says itself whether it has the snapshot
-    engine.reopen(run, said["snapshot"])
-    if engine.state.step != said["step"]:
-        raise LongshoreError(
-            f"{directory}: is of step {said['step']}, and the snapshot {said['snapshot']} of {run} of {engine.state.step}"
-        )
+    try:
+        engine.reopen(run, said["snapshot"])
+        step = engine.state.step
+    except BusyError:
+        if engine.state is None:
+            raise
+        step = _take_over(engine, run, said["snapshot"])
+    if step != said["step"]:
+        raise LongshoreError(f"{directory}: is of step {said['step']}, and the snapshot {said['snapshot']} of {run} of {step}")
     position.restore_groups(said, engine)
     _engines.add(engine)
     return position.back(said["extra"])
+
+
+def _take_over(engine, run, snapshot):
+    """Commits what another run keeps as a step of the engine's own: all is as it was there, but the step's number. Returns that which
+    it had there."""
+    engine.drop_gradients()
+    engine.settle()
+    engine._settle_updates()
+    other = State.open(run, read_only=True, snapshot=snapshot)
+    try:
+        other.layout.continue_as(engine.layout, run)
+        if other.kinds != engine.state.kinds:
+            raise LongshoreError(f"{run}: has another optimizer or other moments than {engine.state.path}, into which its state is to be "
+                                 "copied, since another engine works on it; close that one, or ask for the same optimizer")
+        for number, block in enumerate(engine.layout.blocks):
+            if not block.buffers:  # which are stored with the step
+                engine.state.copy(other, number)
+        engine._counts_before = engine._counts
+        engine._counts = [list(counts) for counts in engine._counts]
+        position.restore(engine, position.of(other), other)
+        seed, before = engine.lineage
+        engine.lineage = [seed, before + other.step - (engine.state.step + 1)]
+        engine._close_step(False, {"loaded": f"{snapshot} of {run}"})
+        engine.settle()
+        return other.step
+    except BaseException:
+        engine._discard()
+        raise
+    finally:
+        other.close()
 
 
 def _write(directory, name, said):

@@ -64,6 +64,7 @@ class Engine:
         self._leaving = []
         self._uncommitted = None  # the step that was made last
         forks.leave_in_children(self)
+        self.lineage = [how["seed"], 0]  # of random numbers and counts: a seed, and steps that came before the run's own
         self.plan = None  # of memory: what the budget was planned to
         self.process_at_wrap_bytes = memory.process_bytes()
         self._micro = threading.local()  # which micro-batch a thread computes, of those that run together
@@ -101,7 +102,7 @@ class Engine:
             number = getattr(self._micro, "number", None)
             number = self._forwards if number is None else number
             self._micro.random = torch.get_rng_state()
-            torch.manual_seed((self.how["seed"] * 0x9E3779B97F4A7C15 + self.state.step * 0xBF58476D1CE4E5B9 + number) % 2**63)
+            torch.manual_seed(position.seed(self, number))
 
     def _old_random(self, module, args, output):
         if torch._C._current_graph_task_id() == -1 and self._put_back_random() and output is not None:
@@ -471,18 +472,19 @@ class Engine:
     @whole
     def reopen(self, run: str | os.PathLike, snapshot: str | None = None) -> None:
         """Goes on with a run of the same model in place of its own, which is closed: at its last step, or rolled back to a
-        snapshot of it. Everything is as it was then: parameters, moments, groups, buffers, random states, what is followed."""
-        self.close()
+        snapshot of it, with everything as it was then. BusyError: another engine works on that run, and this one stays as it is."""
+        if self.state is not None and os.path.realpath(run) == os.path.realpath(self.state.path):
+            self.close()
         if snapshot is not None:
             rollback(run, snapshot)
-        state = State.open(run)
+        self.close()
+        state = State.open(run, ring_bytes=self.plan.ring_bytes)
         try:
             state.layout.continue_as(self.layout, run)
-            self.how["seed"] = state.program["engine"]["seed"]
             self.state = self.gradients.state = state
             self.layout = self.streams.layout = state.layout
             self.streams.open(state)
-            position.restore(self, position.of(state))
+            position.restore(self, position.of(state), state)
             living.engines.add(self)
         except BaseException:
             self.state = None

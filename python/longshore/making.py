@@ -382,7 +382,7 @@ def resume(run: str | os.PathLike, model: nn.Module | Callable[[], nn.Module] | 
         engine = _engine(model, state, how, given, chosen)
         try:
             engine.streams.open(state)
-            position.restore(engine, position.of(state))
+            position.restore(engine, position.of(state), state)
         except BaseException:
             engine.streams.end()
             raise

@@ -86,9 +86,15 @@ def set_random_states(states):
         numpy.random.set_state(("MT19937", numpy.frombuffer(base64.b64decode(keys), dtype="<u4"), pos, has_gauss, cached))
 
 
+def seed(engine, micro_batch):
+    """Of what is random in a step that is to be made."""
+    first, before = engine.lineage
+    return (first * 0x9E3779B97F4A7C15 + (before + engine.state.step) * 0xBF58476D1CE4E5B9 + micro_batch) % 2**63
+
+
 def begin(engine):
     """What is as it is when a step has been made: the next batch is drawn after it."""
-    out = {"format": 1, "random": random_states(), "behind": _behind(engine), "followed": {}}
+    out = {"format": 1, "random": random_states(), "behind": _behind(engine), "followed": {}, "lineage": engine.lineage}
     for name, thing in engine._followed.items():
         if not _follows_the_step(thing):
             out["followed"][name] = plain(thing.state_dict(), name)
@@ -117,7 +123,7 @@ def _pack(out):
 def _behind(engine):
     """By how many steps the updates of each trained tensor are fewer than the steps, in the order of the blocks; []: of none. Without
     names: a model may have thousands of experts that are not hit in every step."""
-    behind = [engine.state.step + 1 - engine._counts[b][i] for b, block in enumerate(engine.layout.blocks)
+    behind = [engine.lineage[1] + engine.state.step + 1 - engine._counts[b][i] for b, block in enumerate(engine.layout.blocks)
               for i, t in enumerate(block.tensors) if t.trains]
     return behind if any(behind) else []
 
@@ -162,7 +168,7 @@ def store_buffers(engine, skipped):
     return waits
 
 
-def restore_buffers(engine, position):
+def restore_buffers(engine, position, state):
     buffers = dict(engine.module.named_buffers())
     for name, saved in position.get("buffers", {}).items():
         if name not in buffers:
@@ -172,7 +178,7 @@ def restore_buffers(engine, position):
     layout = engine.layout
     for number, block in enumerate(layout.blocks):
         if block.buffers:
-            whole = engine.state.masters(number)
+            whole = state.masters(number)
             value = whole.view(torch.float32)
             for tensor, at in zip(block.tensors, layout.offsets[number]):
                 buffers[tensor.name].copy_(value[at:at + tensor.elems].view(tensor.shape))
@@ -190,15 +196,16 @@ def restore_groups(position, engine):
             put(group, k, tuple(v) if isinstance(v, list) else v)
 
 
-def restore(engine, saved):
-    """Puts back what finish() has packed."""
+def restore(engine, saved, state):
+    """Puts back what finish() has packed. state: of which it is."""
     engine.position = saved
+    engine.lineage = saved.get("lineage", [state.program["engine"]["seed"], 0])
     behind = iter(saved.get("behind", []))
     for counts, block in zip(engine._counts, engine.layout.blocks):
-        counts[:] = [engine.state.step - (next(behind, 0) if tensor.trains else 0) for tensor in block.tensors]
+        counts[:] = [engine.lineage[1] + state.step - (next(behind, 0) if tensor.trains else 0) for tensor in block.tensors]
     for name, thing in engine._followed.items():
         restore_followed(saved, name, thing)
     restore_groups(saved, engine)
-    restore_buffers(engine, saved)
+    restore_buffers(engine, saved, state)
     if "random" in saved:
         set_random_states(saved["random"])

@@ -230,6 +230,13 @@ class State:
         return info.memory_bytes
 
     @property
+    def kinds(self):
+        """What its planes are: states of the same kinds and layout may be copied."""
+        info = native.new("struct shore_run_info")
+        native.check(lib.shore_run_info(self.run, info))
+        return info.optimizer, info.moments, info.with_momentum, info.residual
+
+    @property
     def program(self):
         """What the run's maker has recorded."""
         said = lib.shore_run_program(self.run)
@@ -314,6 +321,15 @@ class State:
         images = self.kept_images[block]
         lib.shore_fleet_put_masters(self.fleet, images.pointer, count, ffi.cast("float *", master.pointer))
         return self._store(block, 0, count, images)
+
+    def copy(self, other, block):
+        """Writes what another run of the same layout and kinds has of a block into the next step."""
+        most = max(1, PIECE // 4)
+        images = Buffer(min(most, self.layout.segments[block]) * lib.shore_fleet_state_bytes(self.fleet))
+        for segment in range(0, self.layout.segments[block], most):
+            count = min(most, self.layout.segments[block] - segment)
+            other.fetch(block, lib.SHORE_FETCH_STATE, images.pointer, segment, count).result()
+            self._store(block, segment, count, images).result()
 
     def _images(self, block, segment, count):
         images = Buffer(count * lib.shore_fleet_state_bytes(self.fleet))

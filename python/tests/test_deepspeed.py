@@ -1,7 +1,6 @@
 """Scripts for DeepSpeed: the surface, its configurations, its schedules, its launcher."""
 
 import argparse
-import importlib.util
 import json
 import math
 import os
@@ -114,6 +113,40 @@ def test_checkpoints_go_on_with_the_same_bits(tmp_path, seed):
     assert again.engine.state.path != own and not os.path.exists(os.path.join(own, "run.json"))
     assert loop(again, batches[4:]) == later and again.engine.digest() == digest
     again.destroy()
+
+
+def test_a_checkpoint_of_a_run_that_another_engine_works_on(tmp_path, seed):
+    """Is copied into the engine's own run, and goes on there with the same bits."""
+    batches = tokens(12)
+    engine = made(tmp_path, seed)
+    loop(engine, batches[:4])
+    engine.save_checkpoint(tmp_path / "out", client_state={"epoch": 3})
+    other = made(tmp_path, seed + 1)
+    loop(other, batches[6:])
+    own = other.engine.state.path
+    _, client = other.load_checkpoint(tmp_path / "out")
+    assert client == {"epoch": 3} and other.engine.state.path == own and other.engine.step_number == 4 and other.global_steps == 2
+    assert loop(other, batches[4:8]) == loop(engine, batches[4:8])
+
+    def values(e):
+        parameters = e.module.named_parameters()
+        return [(n, k, deepspeed.utils.safe_get_full_optimizer_state(p, k)) for n, p in parameters for k in ("exp_avg", "exp_avg_sq")] + [
+            (n, "master", deepspeed.utils.safe_get_full_fp32_param(p)) for n, p in e.module.named_parameters()
+        ]
+
+    for (n, k, a), (_, _, b) in zip(values(engine), values(other)):
+        assert torch.equal(a, b), (n, k)
+    other.destroy()
+    other = made(tmp_path, seed, longshore={"run": own, "resume": True})
+    assert other.engine.step_number == 6 and other.global_steps == 4
+    assert loop(other, batches[8:]) == loop(engine, batches[8:])
+    another = made(tmp_path, seed, optimizer={"type": "SGD", "params": {"lr": 1e-3}})
+    with pytest.raises(longshore.LongshoreError, match="another optimizer or other moments.*close that one"):
+        another.load_checkpoint(tmp_path / "out")
+    loop(another, batches[:2])
+    assert another.global_steps == 1
+    for e in (engine, other, another):
+        e.destroy()
 
 
 def test_checkpoints_that_are_not_there(tmp_path, seed):
@@ -341,18 +374,6 @@ def test_steps_when_they_are_called_for_and_half_precision(tmp_path, seed):
         engine.step()
     assert engine.global_steps == 2 and engine.global_samples == 8
     engine.destroy()
-
-
-def test_monitors(tmp_path, seed):
-    place = {"enabled": True, "output_path": str(tmp_path), "job_name": "job"}
-    engine = made(tmp_path, seed, csv_monitor=place)
-    loop(engine, tokens(4))
-    engine.destroy()
-    rows = (tmp_path / "job" / "Train_Samples_train_loss.csv").read_text().splitlines()
-    assert [row.split(",")[0] for row in rows] == ["step", "4", "8"]
-    if importlib.util.find_spec("wandb") is None:
-        with pytest.raises(deepspeed.ConfigError, match="wandb.enabled: wandb is not installed"):
-            made(tmp_path, seed, wandb={"enabled": True})
 
 
 @pytest.mark.parametrize(

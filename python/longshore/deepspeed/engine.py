@@ -73,6 +73,7 @@ class DeepSpeedEngine(nn.Module):
         self.optimizer = engine.optimizer if trains else None
         self.counters = engine.follow("deepspeed", _Counters())
         self.training_dataloader = None
+        self.sparse_tensor_module_names = set()  # of gradients that go to other processes as sparse tensors: there are none
         self.device = torch.device("cpu")
         self.local_rank = self.global_rank = 0
         self.world_size = self.dp_world_size = self.mp_world_size = 1
@@ -264,8 +265,8 @@ class DeepSpeedEngine(nn.Module):
         load_module_only: bool = False,
         custom_load_fn: None = None,
     ) -> tuple:
-        """Goes on from a checkpoint, with the same bits. Returns its directory and the client_state; (None, None): none is
-        there."""
+        """Goes on from a checkpoint, with the same bits: in the run that it is of, or in this engine's own, where another engine works on
+        that one. Returns its directory and the client_state; (None, None): none is there."""
         if load_module_only or not load_optimizer_states or custom_load_fn is not None:
             raise LongshoreError(
                 "load_checkpoint: a checkpoint is loaded as a whole; for parameters alone, load what save_16bit_model() "
@@ -286,9 +287,9 @@ class DeepSpeedEngine(nn.Module):
             raise MissingError(f"{directory}: is no checkpoint of Longshore; DeepSpeed's own become a model by its zero_to_fp32.py")
         scheduler = self.lr_scheduler.state_dict() if self.lr_scheduler is not None and not load_lr_scheduler_states else None
         before = self.engine.state.path
-        unused = self._fresh and self.engine.step_number == 0 and checkpoint.read(directory)["run"] != before
+        unused = self._fresh and self.engine.step_number == 0
         extra = checkpoint.load(self.engine, directory)
-        if unused:
+        if unused and self.engine.state.path != before:
             remove(before)
         self._undecided = self._fresh = False
         self.counters.load_state_dict(extra["counters"])
