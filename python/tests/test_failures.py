@@ -1,0 +1,128 @@
+"""Whatever fails between Python and the drives, at any call: the step can be made again, and nothing is lost."""
+
+import copy
+
+import pytest
+import torch
+
+import longshore
+from longshore import checkpoint, native
+from models import gpt2, tokens
+from test_in_between import Layers
+from test_loop import engine_for
+
+
+class Planned(longshore.LongshoreError):
+    pass
+
+
+def failing_at(monkeypatch, planned):
+    """Lets the call of C, or the request, that planned["left"] counts down to fail."""
+    def before(name):
+        if planned["left"] is not None:
+            planned["left"] -= 1
+            if planned["left"] < 0:
+                planned["left"] = None
+                raise Planned(f"planned: {name}")
+
+    call, begin, end = native.call, native.Wait.__init__, native.Wait.result
+    monkeypatch.setattr(native, "call", lambda function, *args, **how: (before(str(function)), call(function, *args, **how))[1])
+
+    def init(self, *args, **how):
+        self._wait = None
+        before("a request")
+        begin(self, *args, **how)
+
+    def result(self):
+        try:
+            before("a result")
+        except Planned:
+            self.settle()
+            raise
+        end(self)
+
+    monkeypatch.setattr(native.Wait, "__init__", init)
+    monkeypatch.setattr(native.Wait, "result", result)
+
+
+@pytest.mark.parametrize("slots, together", [(1, False), (1, True), (2, False)])
+def test_failures_of_any_call(slots, together, tmp_path, seed, monkeypatch):
+    """Each in turn: the step is made again, and has the same bits."""
+    digests, batches = [], tokens(2, length=4)
+    planned, came = {"left": None}, []
+    failing_at(monkeypatch, planned)
+    for disturbed in (False, True):
+        torch.manual_seed(seed)
+        with engine_for(gpt2(dropout=0.1, layers=2), tmp_path, f"run{disturbed}", slots=slots, gradient_bytes=0 if slots == 1 else None,
+                        monkeypatch=monkeypatch, clip=0.5 if slots == 1 else 0) as engine:
+            engine.train()
+            at = 0
+            while engine.step_number < len(batches):
+                batch = batches[engine.step_number]
+                planned["left"] = at if disturbed else None
+                try:
+                    if together:
+                        engine.train_batch([batch, batch])
+                    else:
+                        engine.backward(engine(**batch).loss)
+                        engine.step()
+                    at = 0
+                except Planned as failure:
+                    came.append(str(failure))
+                    at += 1 if slots == 2 else 3
+            planned["left"] = None
+            digests.append(engine.digest())
+    assert digests[0] == digests[1]
+    assert len(came) > 9
+
+
+def test_failures_while_a_run_is_made_or_gone_back_to(tmp_path, seed, monkeypatch):
+    """The model has its values, or its run has."""
+    planned = {"left": None}
+    failing_at(monkeypatch, planned)
+    plain, x = Layers(2), torch.randn(4, 16)
+    expected = plain(x).sum().item()
+    at, ends = 0, False
+    while not ends:
+        model = copy.deepcopy(plain)
+        planned["left"] = at
+        try:
+            engine = engine_for(model, tmp_path, f"made{at}")
+            ends = True
+        except Planned:
+            planned["left"] = None
+            if (tmp_path / f"made{at}" / "run.json").exists():
+                engine = longshore.resume(tmp_path / f"made{at}", Layers(2))
+            else:
+                assert model(x).sum().item() == expected
+                engine = None
+        if engine is not None:
+            planned["left"] = None
+            assert engine(x).sum().item() == expected
+            engine.close()
+        at += 1
+    assert at > 5
+    at, ends = 0, False
+    engine = engine_for(copy.deepcopy(plain), tmp_path)
+    checkpoint.save(engine, tmp_path / "saved")
+    while not ends:
+        engine.backward(engine(x).square().mean())
+        engine.step()
+        planned["left"] = at
+        try:
+            checkpoint.load(engine, tmp_path / "saved")
+            ends = planned["left"] is not None
+        except Planned:
+            planned["left"] = None
+            for p in engine.module.parameters():
+                with pytest.raises(longshore.LongshoreError, match="the engine is closed"):
+                    p.detach()
+            engine.close()
+            engine = longshore.resume(tmp_path / "run", Layers(2))
+        planned["left"] = None
+        assert engine.step_number in (0, 1)
+        checkpoint.load(engine, tmp_path / "saved")
+        assert engine(x).sum().item() == expected
+        at += 1
+    assert at > 3
+    engine.close()
