@@ -45,8 +45,8 @@ class Places:
         """What lies there. Raises LongshoreError where a step has been made since, as PyTorch does after a change in place."""
         streamed = place.streamed
         if streamed.updates != place.updates:
-            raise LongshoreError(f"backward: {streamed.block.name} has been updated since the forward pass; call step() after backward() of "
-                                 "every loss, or compute the loss again")
+            raise LongshoreError(f"backward: {streamed.block.name} has been updated since the forward pass; call step() after backward() "
+                                 "of every loss, or compute the loss again")
         if not streamed.present:
             self.bring(streamed)
         value = torch.as_strided(self.memory.view(place.dtype), place.shape, place.stride, place.at // place.dtype.itemsize)

@@ -60,6 +60,7 @@ class Streamed:
         self.pins = 0  # forward passes, and resident() contexts, that are in it
         self.kept = 0  # the latter alone
         self.updates = 0  # steps that have changed it
+        self.over = None  # whose memory it took, as the forward that is in that one called it
         self.again = None  # who saves what a checkpoint computes again of it
         self.step = -1  # whose parameters the slot holds, where they are widened
 
@@ -230,7 +231,7 @@ class Streams:
             if old is not None and old is not streamed:
                 self._refuse_to_evict(old, f"{streamed.block.name}: does not fit into memory together with {old.block.name}")
                 self.hide(old)
-                old.step = -1
+                old.step, streamed.over = -1, old if old.pins else None
             streamed.slot.holds = streamed
             if not self.widens or streamed.step != self.state.step:
                 streamed.step = -1
@@ -241,7 +242,8 @@ class Streams:
         if old.kept:
             raise LongshoreError(f"{why}, which longshore.resident() holds: leave that first, or give more memory")
         if self.inside.others():
-            raise LongshoreError(f"{why}, with which another thread may compute: use the model in one thread after the other, or give more memory")
+            raise LongshoreError(f"{why}, with which another thread may compute: use the model in one thread after the other, or give more "
+                                 "memory")
         if old.again is not None and old.again() is not None and old.again() is checkpoint_that_saves():
             raise LongshoreError(f"{why}, with which it is computed again in one checkpoint: checkpoint each layer, use_reentrant=True, or "
                                  "give more memory")
@@ -455,12 +457,17 @@ class Streams:
 
     @whole
     def retire(self, blocks):
-        """In forward, nobody computes with these: views that are made of them from here on are views of copies."""
+        """In forward, nobody computes with these: views that are made of them from here on are views of copies. Where their memory was
+        that of a forward which goes on, it has it back."""
         if torch._C._current_graph_task_id() == -1:
             with self.lock:
                 for streamed in blocks:
                     if not streamed.stays and not streamed.pins:
                         self.hide(streamed)
+                for streamed in blocks:
+                    over, streamed.over = streamed.over, None
+                    if over is not None and over.pins and not streamed.pins:
+                        self.ensure(over)
 
     @whole
     def rest(self):
