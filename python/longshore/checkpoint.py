@@ -17,7 +17,7 @@ import uuid
 import warnings
 import weakref
 
-from . import native, position
+from . import living, native, position
 from .errors import BusyError, LongshoreError, MissingError
 from .native import lib
 from .state import State
@@ -100,49 +100,64 @@ def _say_disk(state):
                       "can; keep few of them (save_total_limit)", stacklevel=3)
 
 
-def load(engine, directory):
+def load(engine, directory, weights_only=False, followed=()):
     """Puts the engine where it was when the checkpoint was saved, in the run that the checkpoint is of; where another engine works
-    on that one, in its own run, as a step of its own. Returns what save() was given as extra."""
+    on that one, in its own run, as a step of its own. weights_only: the parameters and buffers, with what is named in followed, always
+    so; moments, counts and random states stay as they are. Returns what save() was given as extra."""
     said = read(directory)
     run = said["run"]
     if not os.path.exists(os.path.join(run, "run.json")):
         if engine.state is None or not os.path.exists(os.path.join(engine.state.path, "run.json")):
             raise MissingError(f"{directory}: is a snapshot of the run {run}, which is not there; moved? Write its place into {FILE}")
         run = engine.state.path  # moved: it says itself whether it has the snapshot
-    try:
-        engine.reopen(run, said["snapshot"])
-        step = engine.state.step
-    except BusyError:
-        if engine.state is None:
-            raise
-        step = _take_over(engine, run, said["snapshot"])
+    if weights_only:
+        step = _take_over(engine, run, said["snapshot"], followed)
+    else:
+        try:
+            if engine.state is None or run != engine.state.path:
+                living.refuse_second(run)  # at once, where drives would wait for it
+            engine.reopen(run, said["snapshot"])
+            step = engine.state.step
+        except BusyError:
+            if engine.state is None:
+                raise
+            step = _take_over(engine, run, said["snapshot"])
     if step != said["step"]:
         raise LongshoreError(f"{directory}: is of step {said['step']}, and the snapshot {said['snapshot']} of {run} of {step}")
-    position.restore_groups(said, engine)
+    if not weights_only:
+        position.restore_groups(said, engine)
     _engines.add(engine)
     return position.back(said["extra"])
 
 
-def _take_over(engine, run, snapshot):
-    """Commits what another run keeps as a step of the engine's own: all is as it was there, but the step's number. Returns that which
-    it had there."""
+def _take_over(engine, run, snapshot, followed=None):
+    """Commits what a run keeps as a step of the engine's own: all is as it was there, but the step's number. Returns that which it had
+    there. followed: only parameters, buffers, and what is followed under these names."""
+    if engine.state is None:
+        raise LongshoreError("a checkpoint: the engine is closed")
     engine.drop_gradients()
     engine.settle()
     engine._settle_updates()
     other = State.open(run, read_only=True, snapshot=snapshot)
     try:
         other.layout.continue_as(engine.layout, run)
-        if other.kinds != engine.state.kinds:
+        if followed is None and other.kinds != engine.state.kinds:
             raise LongshoreError(f"{run}: has another optimizer or other moments than {engine.state.path}, into which its state is to be "
                                  "copied, since another engine works on it; close that one, or ask for the same optimizer")
         for number, block in enumerate(engine.layout.blocks):
             if not block.buffers:  # which are stored with the step
-                engine.state.copy(other, number)
+                engine.state.copy(other, number, masters=followed is not None)
         engine._counts_before = engine._counts
         engine._counts = [list(counts) for counts in engine._counts]
-        position.restore(engine, position.of(other), other)
-        seed, before = engine.lineage
-        engine.lineage = [seed, before + other.step - (engine.state.step + 1)]
+        saved = position.of(other)
+        if followed is None:
+            position.restore(engine, saved, other)
+            seed, before = engine.lineage
+            engine.lineage = [seed, before + other.step - (engine.state.step + 1)]
+        else:
+            position.restore_buffers(engine, saved, other)
+            for name in followed:
+                position.restore_followed(saved, name, engine._followed[name])
         engine._close_step(False, {"loaded": f"{snapshot} of {run}"})
         engine.settle()
         return other.step

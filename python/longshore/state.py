@@ -322,14 +322,18 @@ class State:
         lib.shore_fleet_put_masters(self.fleet, images.pointer, count, ffi.cast("float *", master.pointer))
         return self._store(block, 0, count, images)
 
-    def copy(self, other, block):
-        """Writes what another run of the same layout and kinds has of a block into the next step."""
+    def copy(self, other, block, masters=False):
+        """Writes what another run of the same layout has of a block into the next step: of the same kinds, or masters alone."""
         most = max(1, PIECE // 4)
-        images = Buffer(min(most, self.layout.segments[block]) * lib.shore_fleet_state_bytes(self.fleet))
+        each = 4 * native.SEGMENT if masters else lib.shore_fleet_state_bytes(self.fleet)
+        values = Buffer(min(most, self.layout.segments[block]) * each)
         for segment in range(0, self.layout.segments[block], most):
             count = min(most, self.layout.segments[block] - segment)
-            other.fetch(block, lib.SHORE_FETCH_STATE, images.pointer, segment, count).result()
-            self._store(block, segment, count, images).result()
+            other.fetch(block, lib.SHORE_FETCH_MASTER if masters else lib.SHORE_FETCH_STATE, values.pointer, segment, count).result()
+            if masters:
+                self.store_values(block, segment, count, master=values)
+            else:
+                self._store(block, segment, count, values).result()
 
     def _images(self, block, segment, count):
         images = Buffer(count * lib.shore_fleet_state_bytes(self.fleet))

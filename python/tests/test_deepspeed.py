@@ -115,40 +115,6 @@ def test_checkpoints_go_on_with_the_same_bits(tmp_path, seed):
     again.destroy()
 
 
-def test_a_checkpoint_of_a_run_that_another_engine_works_on(tmp_path, seed):
-    """Is copied into the engine's own run, and goes on there with the same bits."""
-    batches = tokens(12)
-    engine = made(tmp_path, seed)
-    loop(engine, batches[:4])
-    engine.save_checkpoint(tmp_path / "out", client_state={"epoch": 3})
-    other = made(tmp_path, seed + 1)
-    loop(other, batches[6:])
-    own = other.engine.state.path
-    _, client = other.load_checkpoint(tmp_path / "out")
-    assert client == {"epoch": 3} and other.engine.state.path == own and other.engine.step_number == 4 and other.global_steps == 2
-    assert loop(other, batches[4:8]) == loop(engine, batches[4:8])
-
-    def values(e):
-        parameters = e.module.named_parameters()
-        return [(n, k, deepspeed.utils.safe_get_full_optimizer_state(p, k)) for n, p in parameters for k in ("exp_avg", "exp_avg_sq")] + [
-            (n, "master", deepspeed.utils.safe_get_full_fp32_param(p)) for n, p in e.module.named_parameters()
-        ]
-
-    for (n, k, a), (_, _, b) in zip(values(engine), values(other)):
-        assert torch.equal(a, b), (n, k)
-    other.destroy()
-    other = made(tmp_path, seed, longshore={"run": own, "resume": True})
-    assert other.engine.step_number == 6 and other.global_steps == 4
-    assert loop(other, batches[8:]) == loop(engine, batches[8:])
-    another = made(tmp_path, seed, optimizer={"type": "SGD", "params": {"lr": 1e-3}})
-    with pytest.raises(longshore.LongshoreError, match="another optimizer or other moments.*close that one"):
-        another.load_checkpoint(tmp_path / "out")
-    loop(another, batches[:2])
-    assert another.global_steps == 1
-    for e in (engine, other, another):
-        e.destroy()
-
-
 def test_checkpoints_that_are_not_there(tmp_path, seed):
     engine = made(tmp_path, seed)
     assert engine.load_checkpoint(tmp_path / "none") == (None, None)

@@ -266,12 +266,13 @@ class DeepSpeedEngine(nn.Module):
         custom_load_fn: None = None,
     ) -> tuple:
         """Goes on from a checkpoint, with the same bits: in the run that it is of, or in this engine's own, where another engine works on
-        that one. Returns its directory and the client_state; (None, None): none is there."""
-        if load_module_only or not load_optimizer_states or custom_load_fn is not None:
-            raise LongshoreError(
-                "load_checkpoint: a checkpoint is loaded as a whole; for parameters alone, load what save_16bit_model() "
-                "or save_pretrained() has written, before initialize()"
-            )
+        that one. load_optimizer_states=False: moments stay this engine's; load_module_only: counters and scheduler, too; both as a step
+        of its own run. Returns its directory and the client_state; (None, None): none is there."""
+        if custom_load_fn is not None:
+            raise LongshoreError("load_checkpoint: custom_load_fn is not to be had: a checkpoint has no state_dict that it could load")
+        whole = load_optimizer_states and not load_module_only
+        if not whole:
+            self._decide()
         if tag is None:
             try:
                 with open(os.path.join(load_dir, "latest"), encoding="utf-8") as f:
@@ -288,7 +289,12 @@ class DeepSpeedEngine(nn.Module):
         scheduler = self.lr_scheduler.state_dict() if self.lr_scheduler is not None and not load_lr_scheduler_states else None
         before = self.engine.state.path
         unused = self._fresh and self.engine.step_number == 0
-        extra = checkpoint.load(self.engine, directory)
+        followed = [] if load_module_only else ["deepspeed"]
+        if followed and self.lr_scheduler is not None:
+            followed.append("lr_scheduler")
+        extra = checkpoint.load(self.engine, directory, weights_only=not whole, followed=followed)
+        if load_module_only:
+            return directory, extra["client_state"]
         if unused and self.engine.state.path != before:
             remove(before)
         self._undecided = self._fresh = False
