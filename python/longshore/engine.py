@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from . import forks, living, memory, position, saving
+from . import forks, living, memory, position, saving, spinning
 from .errors import LongshoreError, NotFiniteError
 from .blocks import persistent_buffers
 from .compression import Compression
@@ -63,6 +63,7 @@ class Engine:
         self.compression = Compression(self.gradients, how["compress"], how["compress_after"]) if how.get("compress") else None
         self._leaving = []
         self._uncommitted = None  # the step that was made last
+        spinning.stop()
         forks.leave_in_children(self)
         self.lineage = [how["seed"], 0]  # of random numbers and counts: a seed, and steps that came before the run's own
         self.plan = None  # of memory: what the budget was planned to

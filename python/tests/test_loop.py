@@ -1,12 +1,13 @@
 """The ordinary loop: the numbers of PyTorch, and the same bits however much memory there is."""
 
 import copy
+import threading
 
 import pytest
 import torch
 
 import longshore
-from longshore import kept, making
+from longshore import kept, making, spinning
 from models import LANGUAGE, Cnn, gpt2, tokens
 
 
@@ -98,6 +99,22 @@ def test_same_bits_where_state_stays_in_memory(tmp_path, seed, monkeypatch, how)
             digests.add("again " + engine.digest())
     assert len(digests) == 2
     assert read[0] > read[1] > read[2] == 0
+
+
+def test_openmp_threads_do_not_spin(tmp_path, monkeypatch):
+    def resting():
+        return [t for t in threading.enumerate() if t.name == "longshore-openmp"]
+
+    monkeypatch.setattr(spinning, "_begun", threading.Lock())
+    before, threads = len(resting()), torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        for n, (policy, more) in enumerate([("active", 0), (None, 1), (None, 1)]):
+            monkeypatch.setenv("OMP_WAIT_POLICY", policy) if policy else monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+            engine_for(Cnn(), tmp_path, f"run{n}").close()
+            assert len(resting()) == before + more
+    finally:
+        torch.set_num_threads(threads)
 
 
 def test_clipping_after_speculation_is_exact(tmp_path, seed, monkeypatch):
