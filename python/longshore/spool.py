@@ -2,10 +2,12 @@
 
 Inside `longshore.init(...)` every parameter that a module registers gets a file for its memory: mapped, so that whatever
 initialises, loads, ties or resizes it works as in memory, with the same numbers, and given back to the system as it
-goes. wrap() reads them one by one, and the files go.
+goes. wrap() reads them one by one, and the files go. Weights that a library maps from its own files, as transformers does,
+stay there, and what was read of them is given back, too.
 """
 
 import contextlib
+import ctypes
 import mmap
 import os
 import tempfile
@@ -20,6 +22,10 @@ from .errors import LongshoreError
 
 LEAST_BYTES = 1 << 16  # smaller ones stay in memory
 RESIDENT_BYTES = 128 << 20  # that stay mapped in between
+WEIGHTS = (".safetensors", ".bin", ".pt", ".pth")  # files that are mapped
+PAGEOUT = 21  # MADV_PAGEOUT: changed pages of a private mapping stay
+_madvise = ctypes.CDLL(None).madvise
+_madvise.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
 
 
 class Spool:
@@ -67,6 +73,11 @@ class Spool:
         for mapped in maps:
             with contextlib.suppress(ValueError, OSError):
                 mapped.madvise(mmap.MADV_DONTNEED)
+        with open("/proc/self/maps", encoding="utf-8", errors="replace") as f:
+            for line in f:
+                if line.rstrip().endswith(WEIGHTS):
+                    first, last = (int(address, 16) for address in line.split(None, 1)[0].split("-"))
+                    _madvise(first, last - first, PAGEOUT)  # in vain where the file is somebody else's
 
 
 class _Map(mmap.mmap):

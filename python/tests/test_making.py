@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import longshore
+from longshore import spool
 from models import gpt2, tokens
 from test_loop import engine_for
 
@@ -66,3 +67,24 @@ def test_a_dtype_that_is_not_kept_is_refused_by_name(dtype, tmp_path, seed):
     with pytest.raises(ValueError, match="storage='fp32' with parameters of torch.bfloat16"):
         longshore.wrap(gpt2(layers=2).bfloat16(), run=tmp_path / "a", storage="fp32")
     assert not (tmp_path / "a").exists()
+
+
+def test_mapped_weights_go_from_memory_but_not_what_is_changed_of_them(tmp_path, seed, monkeypatch):
+    monkeypatch.setattr(spool, "RESIDENT_BYTES", 1)
+    values = torch.rand(1 << 20)
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(values.numpy().tobytes())
+    mapped = torch.from_file(str(path), shared=False, size=values.numel())
+    mapped[1000] = 7
+
+    def resident():
+        with open("/proc/self/smaps", encoding="utf-8") as f:
+            lines = iter(f)
+            return next(int(next(line for line in lines if line.startswith("Rss:")).split()[1]) for line in lines if str(path) in line)
+
+    assert torch.equal(mapped[1001:], values[1001:])
+    before = resident()
+    spool.Spool(tmp_path).relieve(1)
+    assert before >= 4096 and resident() <= before
+    values[1000] = 7
+    assert torch.equal(mapped, values)
