@@ -8,6 +8,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Union
 
@@ -238,10 +239,10 @@ def _engine(model, state, how, groups, chosen, seal=None):
 
 
 def _fill(state, model, spool):
-    """The initial state, block by block."""
+    """The initial state, block by block: one piece is written while the next is put together."""
     parameters = {**dict(model.named_buffers()), **dict(model.named_parameters(remove_duplicate=False))}
-    layout = state.layout
-    with torch.no_grad():
+    layout, writing = state.layout, None
+    with torch.no_grad(), ThreadPoolExecutor(1) as writer:
         for b, block in enumerate(layout.blocks):
             values = [parameters[tensor.name].detach().reshape(-1) for tensor in block.tensors]
             for segment, count, inside in layout.pieces(b):
@@ -250,9 +251,12 @@ def _fill(state, model, spool):
                     piece[at:at + last - first] = values[t][first:last]
                     if not bool(torch.isfinite(piece[at:at + last - first]).all()):
                         raise LongshoreError(f"{block.tensors[t].name}: holds a value that is not finite")
-                state.init_block(b, segment, piece)
+                if writing is not None:
+                    writing.result()
+                writing = writer.submit(state.init_block, b, segment, piece)
                 if spool is not None:
                     spool.relieve(piece.nbytes)
+        writing.result()
 
 
 def _check_model(model):
