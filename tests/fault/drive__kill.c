@@ -263,7 +263,9 @@ static void strangers_stay(void **state) {
         assert_int_equal(pwrite(fd, "precious", 8, 100000), 8);
         close(fd);
         assert_int_equal(shore_fleet_create(plain.layout, &options, &f, &diag), SHORE_EEXISTS);
-        assert_non_null(strstr(diag.text, files[1]));
+        /* or the first drive, which may be sealed by now: without the second one it is not known to be half made */
+        if (!strstr(diag.text, files[1]) && !strstr(diag.text, files[0]))
+            fail_msg("killed at %u: %s", instant, diag.text);
         char back[8] = "";
         fd = open(files[1], O_RDONLY | O_CLOEXEC);
         assert_int_equal(pread(fd, back, 8, 100000), 8);
