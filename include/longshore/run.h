@@ -68,7 +68,8 @@ struct shore_run_opening {
     const char *snapshot; /* the state that was kept under this name, in place of the run's: with read_only alone, and
                            * whoever works on the run is not disturbed */
     bool without_drives;  /* none is opened, and shore_run_fleet() is NULL: for what the run records alone, of whatever
-                           * step. With read_only alone */
+                           * step. With read_only alone. (What a stopped move or rollback has left is finished first, as
+                           * by any opening, and that opens them) */
 };
 
 /* Work that takes its time, and says so. Zero-initialise; NULL for all of it is allowed. */

@@ -51,8 +51,9 @@ int shore_sparse_encode_largest(enum shore_sparse_values values, uint32_t segmen
 /* Error feedback: what compression has left out of the gradients so far, in bf16, goes with the next ones. First this:
  * what the items of a gather list cover of a run becomes sum = gradient + residual in `sums`, and in residual its bf16,
  * as if nothing of it will be sent; the rest of sums becomes 0, of which nothing is sent, and its residual stays as it
- * is. Units: both have segments * SHORE_SEGMENT_ELEMS elements; residual as SHORE_FETCH_R gives it. Ownership: all
- * borrowed during the call. Threading: any; computes with OpenMP's threads. */
+ * is. Units: both have segments * SHORE_SEGMENT_ELEMS elements, from which the items' offset_elems count; residual as
+ * SHORE_FETCH_R gives it. The list is right (struct shore_gather): it is not checked. Ownership: all borrowed during
+ * the call. Threading: any; computes with OpenMP's threads. */
 void shore_sparse_add_residual(uint32_t segments, const struct shore_gather *gather, uint32_t ngather, float *sums,
                                uint16_t *residual);
 

@@ -194,7 +194,11 @@ def test_what_is_frozen_takes_no_room(tmp_path, seed):
     engine.settle()
     assert taken() < 0.4 * whole
     engine.snapshot("two")
-    digest = engine.digest()
+    digest, room = engine.digest(), taken()
+    engine.backward(engine(**batch).loss)
+    engine.step()
+    engine.reopen(tmp_path / "run", "two")
+    assert longshore.verify(engine) == digest and taken() == room  # the same already, and not written again
     with longshore.resident(frozen, write=True):
         frozen.mul_(2)
     assert taken() < 0.5 * whole

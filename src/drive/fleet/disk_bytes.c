@@ -1,14 +1,24 @@
 #include <stdlib.h>
+#include <sys/stat.h>
 
 #include "base/sized.h"
 #include "drive/address.h"
 #include "drive/fleet/fleet.h"
 
+/* A volume that has no holes: of another host, or a device. */
+static bool takes_whole(const char *drive) {
+    struct stat st;
+    return shore__kind_of(drive)->remote || (stat(drive, &st) == 0 && S_ISBLK(st.st_mode));
+}
+
+bool shore__fleet_takes_whole(const struct shore_fleet_options *o) {
+    for (uint32_t d = 0; d < o->ndrives; d++)
+        if (takes_whole(o->drives[d])) return true;
+    return false;
+}
+
 /* Placement depends on what is free where, and the sum of the volumes hardly on placement: taken for equal parts. */
-uint64_t shore_fleet_disk_bytes(const struct shore_layout *layout, const struct shore_fleet_options *given) {
-    struct shore_fleet_options options;
-    const struct shore_fleet_options *o = &options;
-    if (shore__sized_in(&options, sizeof options, given, "shore_fleet_options", NULL)) return 0;
+uint64_t shore__fleet_disk_bytes(const struct shore_layout *layout, const struct shore_fleet_options *o, bool whole) {
     struct shore__range *ranges = calloc((size_t)layout->nblocks * o->ndrives, sizeof *ranges);
     uint64_t *weights = calloc((size_t)o->ndrives * 2, sizeof *weights), bytes = 0;
     if (ranges && weights) {
@@ -23,7 +33,7 @@ uint64_t shore_fleet_disk_bytes(const struct shore_layout *layout, const struct 
                 .scratch_bytes = stripes[d] * SHORE__SCRATCH_STRIPE_BYTES,
                 .spill = o->spill,
                 .identity_bytes = o->identity_bytes,
-                .layout = shore__kind_of(o->drives[d])->remote ? NULL : layout,
+                .layout = whole || takes_whole(o->drives[d]) ? NULL : layout,
                 .resting_planes = shore__planes_resting(o->moments),
             };
             if (!shore__kind_of(o->drives[d])->keeps ||
@@ -31,11 +41,18 @@ uint64_t shore_fleet_disk_bytes(const struct shore_layout *layout, const struct 
                 continue;
             desc.extents = extents;
             shore__planes_make(layout, o, desc.plane_bytes);
-            bytes += shore__volume_room_bytes(&desc);
+            const uint64_t room = shore__volume_room_bytes(&desc);
+            bytes = room > UINT64_MAX - bytes ? UINT64_MAX : bytes + room;
             free(extents);
         }
     }
     free(ranges);
     free(weights);
     return bytes;
+}
+
+uint64_t shore_fleet_disk_bytes(const struct shore_layout *layout, const struct shore_fleet_options *given) {
+    struct shore_fleet_options options;
+    if (shore__sized_in(&options, sizeof options, given, "shore_fleet_options", NULL)) return 0;
+    return shore__fleet_disk_bytes(layout, &options, false);
 }

@@ -66,6 +66,10 @@ int shore__fleet_new(const struct shore_layout *layout, const struct shore_fleet
 /* What a caller left out of an update, of which nothing else would tell: every step would be committed, and change
  * nothing. NULL: no such thing. */
 const char *shore__update_left_out(const struct shore_fleet *f, const struct shore_update *update);
+/* shore_fleet_disk_bytes(); whole: as if no volume had holes, which some drives of these options have not. */
+uint64_t shore__fleet_disk_bytes(const struct shore_layout *layout, const struct shore_fleet_options *options,
+                                 bool whole);
+bool shore__fleet_takes_whole(const struct shore_fleet_options *options);
 /* Once all drives are there. */
 int shore__fleet_set_scratch(struct shore_fleet *f, struct shore_diag *diag);
 

@@ -156,7 +156,8 @@ static int place_blocks(struct shore_fleet *f, const struct shore_fleet_options 
     uint64_t *stripes = weights + f->ndrives;
     int rc = know_drives(f, o, found, capacity, speeds, diag);
     if (!rc) {
-        shore__placement_weights(speeds, capacity, f->ndrives, shore_fleet_disk_bytes(f->layout, o), weights);
+        const uint64_t total = shore__fleet_disk_bytes(f->layout, o, shore__fleet_takes_whole(o));
+        shore__placement_weights(speeds, capacity, f->ndrives, total, weights);
         shore__placement_make(f->layout, weights, f->ndrives, f->ranges);
         shore__stripes_share(o->scratch_bytes, weights, f->ndrives, stripes);
     }

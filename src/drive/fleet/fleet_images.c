@@ -60,8 +60,11 @@ int shore_fleet_update_images(struct shore_fleet *f, const struct shore_update *
         if (!failed) continue;
 #pragma omp critical
         {
-            if (!worst && diag) *diag = why;
-            worst = failed;
+            /* what came damaged before what is not finite, as drives say it: those check first */
+            if (!worst || (failed == SHORE_ECORRUPT && worst != failed)) {
+                if (diag) *diag = why;
+                worst = failed;
+            }
         }
     }
     return worst;

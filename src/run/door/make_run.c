@@ -172,6 +172,8 @@ static int open_all(struct shore_run *r, const char *path, const struct shore_ru
     int rc = 0;
     if (how->snapshot && !how->read_only)
         return shore__fail(diag, SHORE_EUSAGE, "%s: a snapshot is opened for reading only", path);
+    if (how->without_drives && how->snapshot)
+        return shore__fail(diag, SHORE_EUSAGE, "%s: a snapshot cannot be opened without its drives", path);
     if (how->without_drives && !how->read_only)
         return shore__fail(diag, SHORE_EUSAGE, "%s: is opened without its drives for reading only", path);
     if (how->not_a_copy && is_begun(path)) rc = shore__run_claim(path, diag);

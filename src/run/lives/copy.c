@@ -38,6 +38,7 @@ struct copy {
     uint32_t piece_segments, pieces;
     uint32_t block, segment; /* that come next */
     uint64_t done_bytes, total_bytes;
+    unsigned char *there; /* room for a piece of the fleet that is copied to */
     struct piece piece[PIECES];
 };
 
@@ -61,10 +62,22 @@ static int fetch(struct copy *c, struct piece *p, struct shore_diag *diag) {
     return 0;
 }
 
+/* Of a block that rests, it mostly is; and the slot that it would be written to has no room of its own for it. */
+static bool is_there_already(struct copy *c, const struct piece *p) {
+    struct shore_wait wait;
+    if (c->layout->blocks[p->block].tensors[0].group != SHORE_GROUP_RESTS) return false;
+    shore_wait_init(&wait);
+    int rc = shore_fleet_fetch(c->to, c->base_step, p->block, p->segment, p->count, SHORE_FETCH_STATE, c->there,
+                               shore_wait_completion(&wait));
+    if (rc) shore_wait_end(&wait, rc); /* it is not sealed, say */
+    return shore_wait(&wait, NULL) == 0 && memcmp(c->there, p->state, p->count * c->segment_bytes) == 0;
+}
+
 static int store(struct copy *c, struct piece *p, struct shore_diag *diag) {
     p->stage = FREE;
     int rc = shore_wait(&p->wait, diag);
     if (rc) return rc;
+    bool carried = is_there_already(c, p);
     struct shore_store request = {.size = sizeof request,
                                   .base_step = c->base_step,
                                   .attempt = c->attempt,
@@ -73,7 +86,9 @@ static int store(struct copy *c, struct piece *p, struct shore_diag *diag) {
                                   .count = p->count,
                                   .state = p->state};
     shore_wait_init(&p->wait);
-    rc = shore_fleet_store(c->to, &request, shore_wait_completion(&p->wait));
+    struct shore_completion done = shore_wait_completion(&p->wait);
+    rc = carried ? shore_fleet_carry(c->to, c->base_step, c->attempt, p->block, p->segment, p->count, done)
+                 : shore_fleet_store(c->to, &request, done);
     if (rc)
         return shore__fail(diag, rc, "block %u, segment %u cannot be written: %s", p->block, p->segment,
                            shore_error_text(rc));
@@ -134,9 +149,12 @@ int shore__fleet_copy(struct shore_fleet *from, struct shore_fleet *to, const st
         c.piece[i].state = aligned_alloc(SHORE_BUFFER_ALIGN_BYTES, c.piece_segments * c.segment_bytes);
         if (!c.piece[i].state) rc = shore__fail(diag, -ENOMEM, "out of memory for copying state");
     }
+    c.there = aligned_alloc(SHORE_BUFFER_ALIGN_BYTES, c.piece_segments * c.segment_bytes);
+    if (!rc && !c.there) rc = shore__out_of_memory(diag);
     if (!rc) rc = run(&c, progress, ctx, diag);
     for (uint32_t i = 0; i < c.pieces; i++)
         free(c.piece[i].state);
+    free(c.there);
     return rc;
 }
 
