@@ -138,6 +138,7 @@ def _take_over(engine, run, snapshot, followed=None):
     engine.drop_gradients()
     engine.settle()
     engine._settle_updates()
+    before_all = engine.lineage, engine._counts
     other = State.open(run, read_only=True, snapshot=snapshot)
     try:
         other.layout.continue_as(engine.layout, run)
@@ -147,6 +148,7 @@ def _take_over(engine, run, snapshot, followed=None):
         for number, block in enumerate(engine.layout.blocks):
             if not block.buffers:  # which are stored with the step
                 engine.state.copy(other, number, masters=followed is not None)
+                engine.streams.changed.add(number)
         engine._counts_before = engine._counts
         engine._counts = [list(counts) for counts in engine._counts]
         saved = position.of(other)
@@ -163,6 +165,7 @@ def _take_over(engine, run, snapshot, followed=None):
         return other.step
     except BaseException:
         engine._discard()
+        engine.lineage, engine._counts = before_all
         raise
     finally:
         other.close()

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from . import forks, living, memory, position, saving, spinning
+from . import forks, living, memory, position, saving
 from .errors import LongshoreError, NotFiniteError
 from .blocks import persistent_buffers
 from .compression import Compression
@@ -61,9 +61,7 @@ class Engine:
         self.gradients = Gradients(state, streams, room_bytes)
         self.gradients.on_complete = self._update_early
         self.compression = Compression(self.gradients, how["compress"], how["compress_after"]) if how.get("compress") else None
-        self._leaving = []
-        self._uncommitted = None  # the step that was made last
-        spinning.stop()
+        self._leaving, self._uncommitted = [], None  # updates of the step that was made last; that step
         forks.leave_in_children(self)
         self.lineage = [how["seed"], 0]  # of random numbers and counts: a seed, and steps that came before the run's own
         self.plan = None  # of memory: what the budget was planned to
@@ -152,12 +150,12 @@ class Engine:
             raise ValueError("engine.backward(loss): the loss is a tensor of one element")
         if self.state is None:
             raise LongshoreError(f"engine.backward: {self.streams.why}")
-        self.flush()
-        self._leave_forward()
-        self._last = self._backwards + 1 == self.accumulate if last is None else last
         parts = self.accumulate if divide else 1
-        self._keep_state()
         try:
+            self.flush()
+            self._leave_forward()
+            self._last = self._backwards + 1 == self.accumulate if last is None else last
+            self._keep_state()
             with self.streams.inside.differentiating():
                 (loss / parts if parts != 1 else loss).backward()
             with whole:
@@ -172,14 +170,14 @@ class Engine:
     @whole
     def _keep_state(self):
         """State stays in the memory that gradients leave; not where they are compressed: what that leaves out is read anyway."""
-        several = self.accumulate > 1 or self._backwards > 0 or not self._last
+        several = self._several or self.accumulate > 1 or self._backwards > 0 or not self._last
         if not self.compression and self.streams.kept.plan(self.state, self.plan, self.gradients, several) and self._last:
             self.settle()
             self.streams.kept.fetch(self.state)
 
     def _begin(self):
-        self._backwards, self._forwards, self._losses = 0, 0, 0.0
-        self._last = False
+        self._several = vars(self).get("_backwards", 0) > 1  # passes were added up before
+        self._backwards, self._forwards, self._losses, self._last = 0, 0, 0.0, False
         self._updates = []  # that are under way, or have ended
         self._early = set()  # blocks that are updated as if nothing is clipped
         self._stale = False  # one of them got more gradients since
@@ -398,11 +396,10 @@ class Engine:
                 self.streams.inside.break_off()
             losses[number] = float(loss.detach())
 
-        self._last = True
-        self.gradients.passes = count
-        self._keep_state()
-        self.streams.gate = turns.gate if count > 1 else None
         try:
+            self._last, self.gradients.passes = True, count
+            self._keep_state()
+            self.streams.gate = turns.gate if count > 1 else None
             with self.streams.inside.differentiating():
                 turns.run(work)
             with whole:
@@ -482,6 +479,8 @@ class Engine:
         state = State.open(run, ring_bytes=self.plan.ring_bytes)
         try:
             state.layout.continue_as(self.layout, run)
+            if self.compression and not state.made.residual:
+                raise LongshoreError(f"{run}: has no room for what compression leaves out; go on without compress, or make it anew")
             self.state = self.gradients.state = state
             self.layout = self.streams.layout = state.layout
             self.streams.open(state)

@@ -4,6 +4,8 @@ What UPDATE reads of it is there already: the step computes it in memory, bit fo
 all what backward completes last and forward needs first, an embedding mostly, whose update everybody would wait for.
 """
 
+import torch
+
 from . import native
 from .errors import LongshoreError
 from .native import SEGMENT, Wait, ffi, lib
@@ -62,8 +64,8 @@ class KeptState:
             if used > room_bytes:
                 used -= self.blocks[number].buffer.nbytes
                 self._drop(number)
-        if any("://" in drive for drive in state.drives):
-            return False  # it would cross the link
+        if any("://" in drive for drive in state.drives) or state.made.fp32_params != (self.streams.storage == torch.float32):
+            return False  # it would cross the link; or is of a run that stores another form than pages have
         for number in reversed(self._completed):
             count = min(segments[number], max(room_bytes - used, 0) // each)
             if self.streams.blocks[number].stays and number not in self.blocks and count * each >= LEAST_BYTES:

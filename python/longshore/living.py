@@ -11,8 +11,14 @@ engines = set()
 
 @atexit.register
 def _close_all():
+    failure = None
     for engine in list(engines):
-        engine.close()
+        try:
+            engine.close()
+        except Exception as e:  # the others' steps count, too
+            failure = failure or e
+    if failure is not None:
+        raise failure
 
 
 def refuse_second(run):

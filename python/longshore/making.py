@@ -15,7 +15,7 @@ from typing import Union
 import torch
 from torch import nn
 
-from . import adapters, living, native, position
+from . import adapters, living, native, position, spinning
 from . import blocks as tree
 from .activations import KINDS, Activations
 from .compression import memory_bytes as compression_bytes, share_of
@@ -114,8 +114,9 @@ def plan(layout, drives, memory, *, compute, storage, optimizer, moments, activa
     def total(rings, slots, gradients):
         return block + compressing + pool + rings + layout.memory_bytes(compute, slots) + gradients
 
-    minimum = total(least_rings, 1, 0)
+    minimum, most_spare = total(least_rings, 1, 0), trained * 16  # state that may stay in memory is no larger
     if memory is None:
+        most_spare = min(most_spare, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES") // 4)  # activations are to come
         memory = max(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2, minimum)
     if memory < minimum:
         raise BudgetError(f"memory={native.readable(memory)} is too little for this model: minimum {native.readable(minimum + (1 << 20))}",
@@ -132,7 +133,8 @@ def plan(layout, drives, memory, *, compute, storage, optimizer, moments, activa
     while slots < layers and total(rings, slots + 1, gradients) <= memory:
         slots += 1
     needed = total(rings, slots, gradients)
-    return Plan(0 if rings == best_rings else rings, slots, gradients, pool, room if pool else 0, block, memory - needed, needed,
+    spare = min(memory - needed, most_spare)
+    return Plan(0 if rings == best_rings else rings, slots, gradients, pool, room if pool else 0, block, spare, needed,
                 compressing)
 
 
@@ -205,8 +207,8 @@ def wrap(model: nn.Module, *, run: str | os.PathLike | None = None, drives: Driv
                   activations=activations, room=None if activation_room is None else native.size(activation_room, "activation_room"),
                   compress=share)
     state = State.create(run, layout, drives, _program(model, how, layout), optimizer=optimizer, moments=moments,
-                         fp32=_DTYPE_OF[storage] == torch.float32, ring_bytes=chosen.ring_bytes, memory=budget or chosen.total_bytes,
-                         overwrite=bool(overwrite), momentum=momentum != 0, scratch_bytes=chosen.room_bytes, residual=share > 0)
+                         fp32=_DTYPE_OF[storage] == torch.float32, ring_bytes=chosen.ring_bytes,
+                         memory=budget or chosen.total_bytes + chosen.spare_bytes, overwrite=bool(overwrite), momentum=momentum != 0, scratch_bytes=chosen.room_bytes, residual=share > 0)
     try:
         _fill(state, model, making.spool if making else None)
         engine = _engine(model, state, how, given, chosen, state.seal)
@@ -233,6 +235,7 @@ def _engine(model, state, how, groups, chosen, seal=None):
     now = dict(model.named_parameters(remove_duplicate=False))
     for group in groups:  # parameters of the meta device were replaced
         group["params"] = [now[was[id(p)]] for p in group["params"]]
+    spinning.stop()
     engine = Engine(model, streams, state, how["optimizer"], how, groups, chosen.gradient_bytes)
     engine.plan = chosen
     return engine

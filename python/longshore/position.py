@@ -200,9 +200,10 @@ def restore(engine, saved, state):
     """Puts back what finish() has packed. state: of which it is."""
     engine.position = saved
     engine.lineage = saved.get("lineage", [state.program["engine"]["seed"], 0])
-    behind = iter(saved.get("behind", []))
+    behind, by_name = iter(saved.get("behind", [])), saved.get("counts", {})  # the older form of the same
     for counts, block in zip(engine._counts, engine.layout.blocks):
         counts[:] = [engine.lineage[1] + state.step - (next(behind, 0) if tensor.trains else 0) for tensor in block.tensors]
+        counts[:] = [by_name.get(tensor.name, count) for tensor, count in zip(block.tensors, counts)]
     for name, thing in engine._followed.items():
         restore_followed(saved, name, thing)
     restore_groups(saved, engine)

@@ -223,17 +223,21 @@ class State:
         return self._info().scratch_bytes
 
     @property
-    def memory_bytes(self):
-        """As the run records it; 0: not."""
+    def made(self):
+        """What the run records of how it was made: struct shore_run_info. memory_bytes 0: not recorded."""
         info = native.new("struct shore_run_info")
         native.check(lib.shore_run_info(self.run, info))
-        return info.memory_bytes
+        return info
+
+    @property
+    def memory_bytes(self):
+        """As the run records it; 0: not."""
+        return self.made.memory_bytes
 
     @property
     def kinds(self):
         """What its planes are: states of the same kinds and layout may be copied."""
-        info = native.new("struct shore_run_info")
-        native.check(lib.shore_run_info(self.run, info))
+        info = self.made
         return info.optimizer, info.moments, info.with_momentum, info.residual
 
     @property

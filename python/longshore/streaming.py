@@ -191,16 +191,17 @@ class Streams:
                 p.data = handle.view
             p.__class__ = Absent
         if changed:
-            streamed.step = -1
-            self._forget(streamed)
+            self.forget()
             raise AbsentParameterError(
                 f"{changed[0].name}: was changed, which would be lost; use `with longshore.resident(parameter, write=True):`")
 
-    def _forget(self, streamed):
+    @whole
+    def forget(self):
         """What lies in memory is not what the drives hold."""
-        with contextlib.suppress(LongshoreError):
-            for other in self.blocks:
-                self.hide(other)
+        for streamed in self.blocks:
+            streamed.step = -1
+            with contextlib.suppress(LongshoreError):
+                self.hide(streamed)
         lib.shore_pages_forget(self.pages)
         lib.shore_pages_set_step(self.pages, self.state.step)
 
@@ -357,12 +358,13 @@ class Streams:
 
     def _carried(self, number):
         streamed = self.blocks[number]
-        self.kept.carried(self.state, number)
         if self.widens:
+            self.kept.carried(self.state, number)
             if streamed.step == self.state.step:
                 streamed.step += 1
             return
         self.hide(streamed)
+        self.kept.carried(self.state, number)
         if streamed.stays:
             self._bring(streamed)  # whatever it holds is this step's
             lib.shore_pages_release(self.pages, number)

@@ -3,6 +3,7 @@
 import torch
 
 from .errors import LongshoreError, NotFiniteError
+from .interrupts import whole
 from .native import SEGMENT, lib
 from .state import Buffer
 
@@ -73,10 +74,21 @@ def write_back(engine, blocks):
     commit(engine, masters())
 
 
+@whole
 def commit(engine, changes):
     """Makes a step of other values. changes: (block, its first segment that changes, {kind: Buffer of whole segments from there on},
     with "tensor" where it is a moment of that one), each block once."""
     engine._settle_updates()
+    try:
+        _write(engine, changes)
+    except BaseException:
+        engine._discard()
+        engine.streams.forget()
+        raise
+    engine.settle()
+
+
+def _write(engine, changes):
     engine._counts_before = [list(counts) for counts in engine._counts]
     state, changed = engine.state, []
     for number, first, values in changes:
@@ -92,7 +104,6 @@ def commit(engine, changes):
             state.carry(number).result()
             engine.streams.carried(number)
     engine._close_step(False, {"written": [engine.layout.blocks[number].name for number in changed]})
-    engine.settle()
 
 
 def _gathered(param):

@@ -1,5 +1,6 @@
 """The ordinary loop: the numbers of PyTorch, and the same bits however much memory there is."""
 
+import contextlib
 import copy
 import threading
 
@@ -99,6 +100,52 @@ def test_same_bits_where_state_stays_in_memory(tmp_path, seed, monkeypatch, how)
             digests.add("again " + engine.digest())
     assert len(digests) == 2
     assert read[0] > read[1] > read[2] == 0
+
+
+def test_state_in_memory_after_a_write_that_failed(tmp_path, seed, monkeypatch):
+    monkeypatch.setattr(kept, "LEAST_BYTES", 1)
+    digests = set()
+    for fails in (False, True):
+        torch.manual_seed(seed)
+        model = gpt2()
+        with engine_for(model, tmp_path, f"run{fails}") as engine:
+            for i, batch in enumerate(tokens(5)):
+                if i == 3:
+                    carry, left = engine.state.carry, [2]
+
+                    def failing(*a, carry=carry, left=left):
+                        left[0] -= 1
+                        if left[0] == 0:
+                            raise OSError("as it were")
+                        return carry(*a)
+
+                    for again in (False, True) if fails else (True,):
+                        with contextlib.ExitStack() as stack:
+                            if not again:
+                                monkeypatch.setattr(engine.state, "carry", failing)
+                                stack.enter_context(pytest.raises(OSError))
+                            with longshore.resident(model.transformer.ln_f if not again else model.transformer.wte, write=True), torch.no_grad():
+                                (model.transformer.ln_f if not again else model.transformer.wte).weight.mul_(1.5)
+                        monkeypatch.setattr(engine.state, "carry", carry)
+                engine.backward(engine(**batch).loss)
+                engine.step()
+            assert engine.streams.kept.blocks
+            digests.add(engine.digest())
+    assert len(digests) == 1
+
+
+def test_a_run_of_another_storage_keeps_no_state_in_memory(tmp_path, seed, monkeypatch):
+    monkeypatch.setattr(kept, "LEAST_BYTES", 1)
+    with engine_for(gpt2(), tmp_path, "one") as engine:
+        engine.backward(engine(**tokens(1)[0]).loss)
+        engine.step()
+    engine = engine_for(gpt2(), tmp_path, "other", storage="bf16")
+    engine.reopen(tmp_path / "one")
+    for batch in tokens(3):
+        engine.backward(engine(**batch).loss)
+        engine.step()
+    assert engine.step_number == 4 and not engine.streams.kept.blocks
+    engine.close()
 
 
 def test_openmp_threads_do_not_spin(tmp_path, monkeypatch):

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import longshore
+from longshore import position
 from longshore import making
 from models import Cnn, gpt2, tokens
 from test_loop import engine_for
@@ -185,3 +186,17 @@ def test_thousands_of_tensors_that_only_some_steps_update(tmp_path, seed):
         digests.append(engine.digest())
         engine.close()
     assert digests[0] == digests[1]
+
+
+def test_counts_as_an_older_version_has_recorded_them(tmp_path, seed):
+    with engine_for(gpt2(layers=2), tmp_path) as engine:
+        for batch in tokens(3):
+            engine.backward(engine(**batch).loss)
+            engine.step()
+        engine.settle()
+        saved = position.of(engine.state)
+        saved.pop("behind", None)
+        saved["counts"] = {"transformer.wte.weight": 1}
+        position.restore(engine, saved, engine.state)
+        assert [c for b, block in zip(engine._counts, engine.layout.blocks) for c, t in zip(b, block.tensors) if t.name == "transformer.wte.weight"] == [1]
+        assert engine._counts[1] == [3] * len(engine._counts[1])

@@ -387,6 +387,8 @@ def settings(config):
     out.stage = _number(config, "zero_optimization.stage", int, 0, 0, 3)
     out.micro_batch, out.accumulate = _batches(config)
     out.managed = _flag(config, "managed_gradient_accumulation", True)
+    if "gradient_clipping" not in config:
+        say_once(f"gradient_clipping is not given: {out.clip:g}, as DeepSpeed has it since 0.19; 0 clips nothing")
     out.clip = _number(config, "gradient_clipping", float, out.clip, 0)
     bf16 = next((k for k in ("bf16", "bfloat16") if _flag(config, f"{k}.enabled")), None)
     if bf16 and _flag(config, "fp16.enabled"):
