@@ -61,7 +61,7 @@ class Engine:
         self.gradients = Gradients(state, streams, room_bytes)
         self.gradients.on_complete = self._update_early
         self.compression = Compression(self.gradients, how["compress"], how["compress_after"]) if how.get("compress") else None
-        self._leaving, self._uncommitted = [], None  # updates of the step that was made last; that step
+        self._backwards, self._leaving, self._uncommitted = 0, [], None  # updates of the step that was made last; that step
         forks.leave_in_children(self)
         self.lineage = [how["seed"], 0]  # of random numbers and counts: a seed, and steps that came before the run's own
         self.plan = None  # of memory: what the budget was planned to
@@ -176,7 +176,7 @@ class Engine:
             self.streams.kept.fetch(self.state)
 
     def _begin(self):
-        self._several = vars(self).get("_backwards", 0) > 1  # passes were added up before
+        self._several = self._backwards > 1  # passes were added up before
         self._backwards, self._forwards, self._losses, self._last = 0, 0, 0.0, False
         self._updates = []  # that are under way, or have ended
         self._early = set()  # blocks that are updated as if nothing is clipped

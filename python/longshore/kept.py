@@ -39,7 +39,7 @@ class KeptState:
     def __init__(self, streams):
         self.streams = streams
         self.blocks = {}  # by number
-        self._completed = []  # numbers, in the order in which backward has completed them
+        self._completed = {}  # numbers, in the order in which backward has completed them
 
     @property
     def nbytes(self):
@@ -47,8 +47,7 @@ class KeptState:
 
     def completed(self, number):
         """Backward has all gradients of a block."""
-        if number not in self._completed:
-            self._completed.append(number)
+        self._completed.setdefault(number)
 
     def has(self, number):
         return number in self.blocks

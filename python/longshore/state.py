@@ -1,6 +1,7 @@
 """The state of a model on drives: layout, fleet and steps, as the engine has them."""
 
 import contextlib
+import functools
 import json
 import os
 
@@ -210,7 +211,7 @@ class State:
             state.step = state._info().step
         return state
 
-    @property
+    @functools.cached_property
     def drives(self):
         out = []
         while (drive := lib.shore_run_drive(self.run, len(out))) != ffi.NULL:
@@ -222,7 +223,7 @@ class State:
         """Room for activations on the drives."""
         return self._info().scratch_bytes
 
-    @property
+    @functools.cached_property
     def made(self):
         """What the run records of how it was made: struct shore_run_info. memory_bytes 0: not recorded."""
         info = native.new("struct shore_run_info")

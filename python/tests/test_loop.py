@@ -1,7 +1,7 @@
 """The ordinary loop: the numbers of PyTorch, and the same bits however much memory there is."""
 
-import contextlib
 import copy
+import itertools
 import threading
 
 import pytest
@@ -104,29 +104,33 @@ def test_same_bits_where_state_stays_in_memory(tmp_path, seed, monkeypatch, how)
 
 def test_state_in_memory_after_a_write_that_failed(tmp_path, seed, monkeypatch):
     monkeypatch.setattr(kept, "LEAST_BYTES", 1)
+
+    def write(module):
+        with longshore.resident(module, write=True), torch.no_grad():
+            module.weight.mul_(1.5)
+
+    def write_in_vain(engine, module):
+        carry, calls = engine.state.carry, itertools.count(1)
+
+        def failing(*a):
+            if next(calls) == 2:
+                raise OSError("as it were")
+            return carry(*a)
+
+        with monkeypatch.context() as m, pytest.raises(OSError):
+            m.setattr(engine.state, "carry", failing)
+            write(module)
+
     digests = set()
     for fails in (False, True):
         torch.manual_seed(seed)
         model = gpt2()
         with engine_for(model, tmp_path, f"run{fails}") as engine:
             for i, batch in enumerate(tokens(5)):
+                if i == 3 and fails:
+                    write_in_vain(engine, model.transformer.ln_f)
                 if i == 3:
-                    carry, left = engine.state.carry, [2]
-
-                    def failing(*a, carry=carry, left=left):
-                        left[0] -= 1
-                        if left[0] == 0:
-                            raise OSError("as it were")
-                        return carry(*a)
-
-                    for again in (False, True) if fails else (True,):
-                        with contextlib.ExitStack() as stack:
-                            if not again:
-                                monkeypatch.setattr(engine.state, "carry", failing)
-                                stack.enter_context(pytest.raises(OSError))
-                            with longshore.resident(model.transformer.ln_f if not again else model.transformer.wte, write=True), torch.no_grad():
-                                (model.transformer.ln_f if not again else model.transformer.wte).weight.mul_(1.5)
-                        monkeypatch.setattr(engine.state, "carry", carry)
+                    write(model.transformer.wte)
                 engine.backward(engine(**batch).loss)
                 engine.step()
             assert engine.streams.kept.blocks

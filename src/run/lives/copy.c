@@ -16,6 +16,7 @@
 #include "plan/transfers.h"
 #include "run/lives/copy.h"
 #include "run/lives/journal.h"
+#include "storage/room.h"
 
 #define PIECES 8u
 #define PIECES_LEAST 4u
@@ -65,7 +66,7 @@ static int fetch(struct copy *c, struct piece *p, struct shore_diag *diag) {
 /* Of a block that rests, it mostly is; and the slot that it would be written to has no room of its own for it. */
 static bool is_there_already(struct copy *c, const struct piece *p) {
     struct shore_wait wait;
-    if (c->layout->blocks[p->block].tensors[0].group != SHORE_GROUP_RESTS) return false;
+    if (!shore__block_rests(&c->layout->blocks[p->block])) return false;
     shore_wait_init(&wait);
     int rc = shore_fleet_fetch(c->to, c->base_step, p->block, p->segment, p->count, SHORE_FETCH_STATE, c->there,
                                shore_wait_completion(&wait));
