@@ -190,6 +190,8 @@ class Activations:
         nbytes = storage.nbytes()
         if not self.least <= nbytes <= self.memory.nbytes // POOL_PARTS or tensor.is_leaf and tensor.requires_grad:
             return False
+        if tensor._base is None and tensor.nbytes != nbytes:
+            return False  # of unsafe_chunk(), say: it counts changes for itself, and its version is not its storage's
         if tensor.nbytes * 8 < nbytes and (storage._cdata, storage.data_ptr(), tensor._version) not in self.known:
             return False  # a small part of something larger, which may be somebody's anyway
         return storage.data_ptr() not in self.local.held

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import longshore
-from longshore import activations, making
+from longshore import activations, making, values
 from longshore.activations import Activations, Room, Saved, Stayed
 from models import LANGUAGE, Cnn, gpt2, tokens
 
@@ -127,6 +127,32 @@ def test_views_are_given_back_as_they_were(tmp_path, seed, small):
         assert store.went_bytes < 12 * 64 * 128 * 4
         engine.drop_gradients()
         nothing_is_taken(engine)
+
+
+class Cells(nn.Module):
+    """Gates are changed in place, each a part of one storage that counts its changes for itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.cells = nn.ModuleList([nn.GRUCell(64, 64), nn.LSTMCell(64, 64)])
+
+    def forward(self, x):
+        h = c = x
+        for _ in range(3):
+            h = self.cells[0](x, h)
+            h, c = self.cells[1](x, (h, c))
+        return h.square().sum()
+
+
+def test_parts_that_count_changes_for_themselves(tmp_path, seed, small):
+    model, x = Cells(), torch.randn(64, 64)
+    plain = copy.deepcopy(model)
+    plain(x).backward()
+    with engine_for(model, tmp_path) as engine:
+        engine.backward(engine(x), last=False)
+        for p, q in zip(model.parameters(), plain.parameters()):
+            assert torch.equal(values.gradient(p), q.grad)
+        assert engine.streams.activations.went_bytes > 0
 
 
 class Changing(nn.Module):
