@@ -39,14 +39,13 @@ class StepResult:
 class Engine:
     """What longshore.wrap() and longshore.resume() return. Call it as the model is called; then backward() and step()."""
 
+    state = None
+
     def __init__(self, model, streams, state, optimizer, how, groups, room_bytes):
         """how: what wrap() was told, as the run records it. groups: as torch.optim takes them."""
-        self.module, self.streams, self.state = model, streams, state
-        streams.engine = weakref.ref(self)
-        self.layout = state.layout
-        self.how = how
-        self.accumulate = 1
-        self.lr_scheduler = None
+        self.module, self.streams, streams.engine = model, streams, weakref.ref(self)
+        self.layout, self.how = state.layout, how
+        self.accumulate, self.lr_scheduler = 1, None
         self._kind = OPTIMIZERS[optimizer]
         defaults = {k: position.back(how[k]) for k in ("lr", "eps", "weight_decay", "momentum")}
         defaults["betas"] = tuple(how["betas"])
@@ -55,8 +54,7 @@ class Engine:
         # by number: load_state_dict() puts other dicts in the place of the groups
         self._group_of = {id(p): n for n, g in enumerate(self.optimizer.param_groups) for p in g["params"]}
         self._counts = [[state.step] * len(b.tensors) for b in self.layout.blocks]  # updates that each tensor has had
-        self._followed = {}
-        self._counts_before = self._counts
+        self._followed, self._counts_before = {}, self._counts
         self._kept_buffers = set(persistent_buffers(model))
         self.gradients = Gradients(state, streams, room_bytes)
         self.gradients.on_complete = self._update_early
@@ -75,6 +73,7 @@ class Engine:
             for p, _ in streamed.parameters:
                 if p.requires_grad:
                     p.register_post_accumulate_grad_hook(lambda p: gradients.take(p))
+        self.state = state
 
     # ---- forward and backward
 
@@ -256,8 +255,7 @@ class Engine:
             for number in with_gradients:
                 if number not in self._early:
                     self._update(number, clipping.coefficient)
-            carried = [(n, self.state.carry(n)) for n, g in enumerate(self.gradients.blocks) if not g.had]
-            for number, wait in carried:
+            for number, wait in [(n, self.state.carry(n)) for n, g in enumerate(self.gradients.blocks) if not g.had]:
                 wait.result()
                 self.streams.carried(number)
             for number in with_gradients:
@@ -303,7 +301,7 @@ class Engine:
         return self._commit(loss, norm, True)
 
     def _commit(self, loss, norm, skipped):
-        numbers = {"loss": loss, "grad_norm": norm} if math.isfinite(loss) and math.isfinite(norm) else {}
+        numbers = {"loss": loss, "grad_norm": norm} if math.isfinite(loss + norm) else {}
         self._close_step(skipped, {**numbers, "skipped": skipped})
         self.position = {}  # what is followed from here on begins anew
         return StepResult(loss, norm, self.state.step, skipped)
@@ -451,18 +449,20 @@ class Engine:
             self.settle()
         finally:
             state, self.state = self.state, None
-            living.engines.discard(self)
+            living.discard(self)
             self.streams.end()
-            for update in self._leaving + self._updates:
-                update.settle()
-            self._leaving = []
+            self._leaving += self._updates
+            self._settle_updates()
             self._begin()
             state.close()
+
+    def __del__(self):
+        self.close()
 
     def _leave_to_parent(self):
         """In a process that was forked off: nothing is closed, committed or written."""
         self.state = self.gradients.state = self._uncommitted = None
-        living.engines.discard(self)
+        living.discard(self)
         self.gradients.abandon()
         self._leaving = []
         self._begin()
@@ -471,9 +471,9 @@ class Engine:
     def reopen(self, run: str | os.PathLike, snapshot: str | None = None) -> None:
         """Goes on with a run of the same model in place of its own, which is closed: at its last step, or rolled back to a
         snapshot of it, with everything as it was then. BusyError: another engine works on that run, and this one stays as it is."""
-        if self.state is not None and os.path.realpath(run) == os.path.realpath(self.state.path):
-            self.close()
         if snapshot is not None:
+            if self.state is not None and os.path.realpath(run) == os.path.realpath(self.state.path):
+                self.close()
             rollback(run, snapshot)
         self.close()
         state = State.open(run, ring_bytes=self.plan.ring_bytes)
@@ -485,7 +485,7 @@ class Engine:
             self.layout = self.streams.layout = state.layout
             self.streams.open(state)
             position.restore(self, position.of(state), state)
-            living.engines.add(self)
+            living.add(self)
         except BaseException:
             self.state = None
             self.streams.end()

@@ -1,18 +1,28 @@
-"""Engines whose runs are open, also those that were dropped without close(): the last step of a script that ends is committed."""
+"""Engines whose runs are open. One that is dropped is closed by the collector, or when the process ends: its last step is committed."""
 
 import atexit
+import gc
 import os
+import weakref
 
 from .errors import BusyError
 from .native import lib
 
-engines = set()
+_engines = weakref.WeakKeyDictionary()  # and what each closes, which the collector must not end before it
+
+
+def add(engine):
+    _engines[engine] = engine.state, engine.streams.pages
+
+
+def discard(engine):
+    _engines.pop(engine, None)
 
 
 @atexit.register
 def _close_all():
     failure = None
-    for engine in list(engines):
+    for engine in list(_engines):
         try:
             engine.close()
         except Exception as e:  # the others' steps count, too
@@ -21,7 +31,14 @@ def _close_all():
         raise failure
 
 
+def _works_on(run):
+    return any(engine.state.path == os.path.abspath(run) for engine in list(_engines))
+
+
 def refuse_second(run):
-    """Raises BusyError where an engine of this process works on a run."""
-    if any(engine.state.path == os.path.abspath(run) for engine in engines):
-        raise BusyError(f"{run}: an engine of this process works on this run; close() it first", lib.SHORE_EBUSY)
+    """Raises BusyError where an engine of this process works on a run; one that was dropped is closed."""
+    if _works_on(run):
+        gc.collect()
+    if _works_on(run):
+        raise BusyError(f"{run}: an engine of this process works on this run; close() it first (one that was not lives as long as its "
+                        "model, its optimizer, or a loss of them)", lib.SHORE_EBUSY)

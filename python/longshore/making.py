@@ -206,6 +206,8 @@ def wrap(model: nn.Module, *, run: str | os.PathLike | None = None, drives: Driv
     chosen = plan(layout, drives, budget, compute=compute, storage=_DTYPE_OF[storage], optimizer=optimizer, moments=moments,
                   activations=activations, room=None if activation_room is None else native.size(activation_room, "activation_room"),
                   compress=share)
+    if overwrite:
+        living.refuse_second(run)
     state = State.create(run, layout, drives, _program(model, how, layout), optimizer=optimizer, moments=moments,
                          fp32=_DTYPE_OF[storage] == torch.float32, ring_bytes=chosen.ring_bytes,
                          memory=budget or chosen.total_bytes + chosen.spare_bytes, overwrite=bool(overwrite), momentum=momentum != 0, scratch_bytes=chosen.room_bytes, residual=share > 0)
@@ -217,7 +219,7 @@ def wrap(model: nn.Module, *, run: str | os.PathLike | None = None, drives: Driv
         state.close()
         raise
     _current = None
-    living.engines.add(engine)
+    living.add(engine)
     return engine
 
 
@@ -398,7 +400,7 @@ def resume(run: str | os.PathLike, model: nn.Module | Callable[[], nn.Module] | 
         if changed:
             warnings.warn(f"{run}: {', '.join(changed)}: the same bits are not promised from here on", stacklevel=2)
             state.record("; ".join(changed), {**program, "versions": {**program["versions"], **now}})
-        living.engines.add(engine)
+        living.add(engine)
         return engine
     except BaseException:
         state.close()

@@ -342,20 +342,38 @@ def test_gradients_that_cannot_be_put_aside(tmp_path, seed, monkeypatch):
 
 
 def test_engines_that_are_dropped(tmp_path, seed):
-    """One that is closed goes with its memory; one that is not keeps its run, and commits its last step when the process ends."""
+    """They are closed, and go with their memory: at once, where another one is made of their run. Whoever has the model has its engine."""
     engine = engine_for(gpt2(layers=2), tmp_path)
-    engine.backward(engine(**tokens(1)[0]).loss)
+    loss = engine(**tokens(1)[0]).loss
+    engine.backward(loss)
     engine.step()
-    path, found = engine.state.path, weakref.ref(engine)
+    path, found, model = engine.state.path, weakref.ref(engine), engine.module
+    del engine, loss
+    with pytest.raises(longshore.BusyError, match="an engine of this process works on this run; close.* its model"):
+        longshore.resume(path)
+    del model
+    engine = longshore.resume(path)
+    assert found() is None and engine.step_number == 1
+    found = weakref.ref(engine)
+    engine.close()
     del engine
     gc.collect()
-    with pytest.raises(longshore.BusyError, match="an engine of this process works on this run; close"):
-        longshore.resume(path)
-    found().close()
-    gc.collect()
     assert found() is None
-    with longshore.resume(path) as engine:
-        assert engine.step_number == 1
+
+
+def test_engines_that_are_dropped_with_a_step_begun(tmp_path, seed):
+    """In whatever order the collector comes to what they are made of."""
+    for n in range(3):
+        engine = engine_for(gpt2(layers=2), tmp_path, f"run{n}", storage="bf16" if n else None, activations="drives" if n > 1 else "memory")
+        engine.accumulate = 2
+        for batch in tokens(3):
+            engine.backward(engine(**batch).loss)
+            if engine.step_number == 0:
+                engine.step()
+        path = engine.state.path
+        del engine
+        with longshore.resume(path) as engine:
+            assert engine.step_number == 1
 
 
 def test_a_run_that_cannot_be_made(tmp_path, seed, monkeypatch):
