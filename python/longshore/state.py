@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import json
+import math
 import os
 
 import torch
@@ -18,6 +19,7 @@ OPTIMIZERS = {"adamw": lib.SHORE_ADAMW, "adam": lib.SHORE_ADAM, "sgd": lib.SHORE
 MOMENTS = {"fp32": lib.SHORE_MOMENTS_FP32, "8bit": lib.SHORE_MOMENTS_8BIT}
 
 
+_FLOAT = "__float__"  # as transformers writes what is not finite
 PIECE = max(1, (16 << 20) // (4 * native.SEGMENT))  # segments that are read or written together: 16 MiB of fp32
 
 
@@ -184,7 +186,7 @@ class State:
         """Begins a run; init_block() for all blocks and seal() follow."""
         fleet, named = fleet_options(drives, optimizer, moments, fp32, ring_bytes=ring_bytes, overwrite=overwrite, with_momentum=momentum,
                                      scratch_bytes=scratch_bytes, residual=residual)
-        text = ffi.new("char[]", json.dumps(program).encode())
+        text = ffi.new("char[]", _json(program).encode())
         making = native.new("struct shore_run_making", fleet=fleet, program=text, memory_bytes=memory)
         out = ffi.new("struct shore_run **")
         shapes, keep = layout.shapes()
@@ -245,10 +247,10 @@ class State:
     def program(self):
         """What the run's maker has recorded."""
         said = lib.shore_run_program(self.run)
-        return None if said == ffi.NULL else json.loads(native.text(said))
+        return None if said == ffi.NULL else json.loads(native.text(said), object_hook=lambda o: float(o[_FLOAT]) if _FLOAT in o else o)
 
     def record(self, what, program=None):
-        text = ffi.NULL if program is None else ffi.new("char[]", json.dumps(program).encode())
+        text = ffi.NULL if program is None else ffi.new("char[]", _json(program).encode())
         native.call(lib.shore_run_record, self.run, self.step, what.encode(), text)
 
     def _info(self):
@@ -423,6 +425,18 @@ class State:
                 native.call(lib.shore_run_commit_wait, run)
         finally:
             ffi.release(run)
+
+
+def _json(program):
+    """A configuration may hold an infinity, which JSON does not have."""
+    def known(value):
+        if isinstance(value, dict):
+            return {k: known(v) for k, v in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [known(v) for v in value]
+        return {_FLOAT: str(value)} if isinstance(value, float) and not math.isfinite(value) else value
+
+    return json.dumps(known(program))
 
 
 def _descriptors():
