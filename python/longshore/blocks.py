@@ -95,11 +95,19 @@ def partition(model, layers=None):
                 suffix = ("" if trains else ".frozen") + (f"#{first // TENSORS_MOST}" if first else "")
                 blocks.append(Block(name + suffix, some[first:first + TENSORS_MOST], layer, trains, name))
 
-    left = []
+    left, owners = [], {}
+    inside = {name: next((l for l in layers if name == l or name.startswith(l + ".")), None) for name in modules}
     for name, module in modules.items():
-        inside = next((l for l in layers if name == l or name.startswith(l + ".")), None)
-        if inside is None:
-            left.append((name, [(f"{name}.{n}" if name else n, p) for n, p in module._parameters.items() if p is not None]))
+        for p in module._parameters.values():
+            owners.setdefault(id(p), {}).setdefault(id(module), inside[name])
+    for name, module in modules.items():
+        pairs = [(f"{name}.{n}" if name else n, p) for n, p in module._parameters.items() if p is not None]
+        # of modules of several layers, which compute with it beside their own: it is none's
+        shared = [(n, p) for n, p in pairs if len(set(owners[id(p)].values())) > 1 and None not in owners[id(p)].values()]
+        if inside[name] is None:
+            left.append((name, pairs))
+        elif shared:
+            left.append((f"{name}.shared", shared))
     # what is left over first takes what it ties: an embedding is not a layer's because the head repeats it
     large = {}
     for name, pairs in left:

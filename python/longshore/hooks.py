@@ -18,7 +18,7 @@ def hook(streams, model):
     # a layer comes as a whole when it begins
     for streamed in streams.blocks:
         if streamed.block.layer and streamed.block.module in modules:
-            hooked[streamed.block.module] |= {of[id(p)] for p in modules[streamed.block.module].parameters()}
+            hooked[streamed.block.module] |= {of[id(p)] for p in modules[streamed.block.module].parameters() if id(p) in of}
     for name, blocks in hooked.items():
         if blocks:
             _hook_module(weakref.proxy(streams), name, modules[name], sorted(blocks, key=lambda s: s.number))
@@ -41,8 +41,8 @@ def _hook_model(streams, model):
 
 
 def _hook_module(streams, name, module, blocks):
-    first, last = blocks[0].number, blocks[-1].number
-    layer = any(streamed.block.layer and streamed.block.module == name for streamed in blocks)
+    own = [streamed.number for streamed in blocks if streamed.block.layer and streamed.block.module == name]
+    layer, first, last = bool(own), min(own, default=0), max(own, default=0)
     shares = any(not streamed.stays for streamed in blocks)
 
     def before(module, args):

@@ -348,7 +348,7 @@ def skeleton():
 
     def register_parameter(self, name, param):
         before(self, name, param)
-        if param is not None and param.device.type != "meta":
+        if param is not None and param.device.type != "meta" and param.numel():
             self._parameters[name] = type(param)(param.detach().to("meta"), requires_grad=param.requires_grad)
 
     nn.Module.register_parameter = register_parameter

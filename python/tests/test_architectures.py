@@ -93,10 +93,33 @@ class Reaching(Language):
         return F.cross_entropy(F.linear(x, self.embedding.weight).flatten(0, 1), labels.flatten())
 
 
+class Sharing(Language):
+    """A parameter of modules of several layers, and one that is a layer twice."""
+
+    def __init__(self):
+        super().__init__(feed_forward, 4)
+        self.layers[2][4].weight = self.layers[0][4].weight
+        self.layers[3] = self.layers[1]
+
+
+class Sizes(nn.Module):
+    """Parameters without elements, without dimensions, and in another order in memory than PyTorch's."""
+
+    def __init__(self):
+        super().__init__()
+        self.none, self.scale = nn.Parameter(torch.empty(0, 3)), nn.Parameter(torch.tensor(1.5))
+        self.transposed = nn.Parameter(torch.randn(16, 16).t())
+        self.several = nn.ParameterList([torch.randn(16), torch.empty(0)])
+
+    def forward(self, x):
+        return torch.tanh(x @ self.transposed + self.several[0]) * self.scale + self.none.sum()
+
+
 MODELS = {
     "bert": bert, "t5": t5, "llama": lambda: causal("Llama"), "qwen3": lambda: causal("Qwen3"), "gemma2": lambda: causal("Gemma2"),
     "qwen2_moe": lambda: causal("Qwen2Moe", num_experts=6, num_experts_per_tok=2, moe_intermediate_size=16, shared_expert_intermediate_size=16),
     "routed": lambda: Language(Routed), "repeated": lambda: Repeated(feed_forward), "reaching": Reaching,
+    "sharing": Sharing, "sizes": lambda: Language(Sizes),
 }
 
 
@@ -110,7 +133,7 @@ def engine_of(model, tmp_path, name, monkeypatch, slots, gradients=None, **how):
 
     with monkeypatch.context() as patched:
         patched.setattr(making, "plan", other)
-        return longshore.wrap(model, run=tmp_path / name, drives=["ram:"], **{"lr": 1e-3, "weight_decay": 0.1, "clip": 1.0, **how})
+        return longshore.wrap(model, run=tmp_path / name, **{"drives": ["ram:"], "lr": 1e-3, "weight_decay": 0.1, "clip": 1.0, **how})
 
 
 def loss_of(output):
@@ -147,7 +170,19 @@ def test_losses_are_those_of_pytorch(kind, tmp_path, seed, monkeypatch):
     assert losses == pytest.approx(expected, rel=2e-6)
 
 
-@pytest.mark.parametrize("kind, storage", [("t5", "bf16"), ("qwen2_moe", "fp32"), ("repeated", "bf16"), ("reaching", "fp32")])
+@pytest.mark.parametrize("kind", ["sharing", "sizes", "llama"])
+def test_resumed_without_values(kind, tmp_path, seed, monkeypatch):
+    model = MODELS[kind]().eval()
+    if kind == "llama":
+        model.config.limits = [0.0, float("inf")]  # Mamba 2 has such
+    with engine_of(model, tmp_path, "run", monkeypatch, 1, drives=None) as engine, torch.no_grad():
+        expected = loss_of(engine(**tokens(1)[0]))
+    with longshore.resume(tmp_path / "run", None if kind == "llama" else MODELS[kind]) as engine, torch.no_grad():
+        assert torch.equal(loss_of(engine.eval()(**tokens(1)[0])), expected)
+        assert kind != "llama" or engine.module.config.limits == [0.0, float("inf")]
+
+
+@pytest.mark.parametrize("kind, storage", [("sharing", "bf16"), ("sizes", "fp32"), ("t5", "bf16"), ("qwen2_moe", "fp32"), ("repeated", "bf16"), ("reaching", "fp32")])
 def test_same_bits_whatever_is_kept(kind, storage, tmp_path, seed, monkeypatch):
     digests = []
     for n, (slots, gradients, together) in enumerate([(9, None, False), (1, 0, False), (2, None, False), (1, None, True)]):
