@@ -22,6 +22,7 @@ from .compression import memory_bytes as compression_bytes, share_of
 from .engine import Engine
 from .errors import BudgetError, LongshoreError
 from .native import lib
+from .optimizers import refuse_numbers
 from .spool import spooling
 from .state import MOMENTS, OPTIMIZERS, Layout, State, fleet_options
 from .streaming import Streams
@@ -183,6 +184,7 @@ def wrap(model: nn.Module, *, run: str | os.PathLike | None = None, drives: Driv
         raise ValueError(f"wrap: on_nonfinite={on_nonfinite!r}; it is stop or skip")
     if isinstance(compress_after, bool) or compress_after != int(compress_after) or compress_after < 0 or (compress_after and compress is None):
         raise ValueError(f"wrap: compress_after={compress_after!r}; it is a number of steps, for compress")
+    refuse_numbers({"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "momentum": momentum, "clip": clip}, "wrap: ")
     share = share_of(compress)
     parts = tree.partition(model, layers)
     compute = parts[0].tensors[0].dtype
@@ -302,8 +304,9 @@ def _name_groups(model, groups):
     if groups and not isinstance(groups[0], dict):
         groups = [{"params": groups}]
     out, recorded, seen = [], [], set()
-    for group in groups:
+    for n, group in enumerate(groups):
         group = dict(group)
+        refuse_numbers(group, f"wrap: groups[{n}].")
         params = [group["params"]] if isinstance(group["params"], torch.Tensor) else list(group["params"])
         params = [p[1] if isinstance(p, tuple) else p for p in params]
         for p in params:

@@ -1,5 +1,8 @@
 """Optimizers and schedulers of PyTorch as what wrap() takes: the engine makes the steps, and they say which."""
 
+import math
+from numbers import Real
+
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
@@ -26,6 +29,22 @@ def arguments_of(optimizer):
         "optimizer": name,
         **{k: v for k, v in optimizer.defaults.items() if k in ("lr", "betas", "eps", "weight_decay", "momentum")},
     }, groups
+
+
+def refuse_numbers(group, where):
+    """Raises ValueError for what no optimizer can compute with, and a step would fail at or make nonsense of. where: begins its name."""
+    for key in ("lr", "eps", "weight_decay", "momentum", "clip"):
+        value = group.get(key, 0)
+        value = value.item() if isinstance(value, torch.Tensor) and value.numel() == 1 else value
+        if not _is_number(value) or not 0 <= value < math.inf:
+            raise ValueError(f"{where}{key}: {value!r} is no number of at least 0")
+    betas = group.get("betas", (0, 0))
+    if not isinstance(betas, (tuple, list)) or len(betas) != 2 or not all(_is_number(b) and 0 <= b < 1 for b in betas):
+        raise ValueError(f"{where}betas: {betas!r} are no two numbers from 0 to below 1")
+
+
+def _is_number(value):
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def hypers(engine, number):

@@ -138,3 +138,48 @@ def test_what_is_printed(tmp_path, seed, caplog):
     said = [r.getMessage() for r in caplog.records if r.getMessage().startswith("step=")]
     assert [line.split(",")[0] for line in said] == ["step=2", "step=4"]
     assert all("lr=[0.5], mom=[0.25], norm=" in line and "forward" in line and "backward" in line for line in said)
+
+
+@pytest.mark.parametrize(
+    "path, value, said",
+    [
+        ("optimizer.params", [1], "optimizer.params: is an object, and was given"),
+        ("optimizer.params.lr", "1e-3", "optimizer.params.lr: '1e-3' is no number of at least 0"),
+        ("optimizer.params.lr", -1, "optimizer.params.lr: -1 is no number"),
+        ("optimizer.params.lr", float("nan"), "optimizer.params.lr: nan is no number"),
+        ("optimizer.params.eps", None, "optimizer.params.eps: None is no number"),
+        ("optimizer.params.betas", [0.9], "optimizer.params.betas: .0.9. are no two numbers from 0 to below 1"),
+        ("scheduler.params", [1], "scheduler.params: is an object"),
+        ("scheduler.params.warmup_min_lr", "0", "scheduler.params.warmup_min_lr: '0' is a text, and no number"),
+        ("scheduler.type", "ReduceLROnPlateau", "scheduler.type: 'ReduceLROnPlateau' is not to be had"),
+        ("scheduler.type", "LRScheduler", "scheduler.type: 'LRScheduler' is not to be had"),
+        ("zero_optimization.offload_param", {"device": "nvme", "nvme_path": 3}, "zero_optimization.offload_param.nvme_path: 3 is no text"),
+        ("longshore.run", 3, "longshore.run: 3 is no text"),
+        ("longshore.drives", [3], "longshore.drives: .3. is neither a text nor a list of them"),
+        ("csv_monitor", {"enabled": True, "output_path": 3}, "csv_monitor.output_path: 3 is no text"),
+    ],
+)
+def test_values_that_are_none_are_named_and_leave_nothing(tmp_path, seed, path, value, said):
+    config = {
+        "zero_optimization": {"offload_optimizer": {"device": "nvme", "nvme_path": str(tmp_path / "nvme")}},
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}},
+        "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 2}},
+    }
+    put(config, path, value)
+    with pytest.raises(deepspeed.ConfigError, match=said):
+        deepspeed.initialize(model=gpt2(layers=1), config=config)
+    assert not list(tmp_path.glob("nvme/*"))
+
+
+def test_what_nobody_has_filled_in_is_said(tmp_path, seed, caplog):
+    config = {
+        "longshore": {"run": str(tmp_path / "run")},
+        "optimizer": {"type": "AdamW", "params": {"lr": "auto"}},
+        "scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": "auto", "warmup_num_steps": 0}},
+        "zero_optimization": {"reduce_bucket_size": "auto"},
+    }
+    engine = deepspeed.initialize(model=gpt2(layers=1), config=config)[0]
+    assert engine.lr_scheduler.warmup_num_steps == 2
+    engine.destroy()
+    assert "defaults are taken for optimizer.params.lr, scheduler.params.warmup_max_lr" in caplog.text
+    assert "warmup_num_steps: 0 is 2 steps" in caplog.text

@@ -51,6 +51,20 @@ def test_bad_input(tmp_path, seed):
         longshore.wrap(gpt2(), run=tmp_path / "run", drives=tmp_path / "run-drive")
 
 
+@pytest.mark.parametrize("how, said", [
+    ({"lr": -1}, "wrap: lr: -1 is no number of at least 0"), ({"lr": float("nan")}, "lr: nan"), ({"lr": "1e-3"}, "lr: '1e-3'"),
+    ({"eps": None}, "eps: None"), ({"weight_decay": True}, "weight_decay: True"), ({"clip": None}, "clip: None"),
+    ({"betas": (0.9, 1.5)}, "betas: .0.9, 1.5. are no two numbers from 0 to below 1"), ({"betas": 0.9}, "betas: 0.9"),
+    ({"groups": [{"lr": -1}]}, "wrap: groups.0..lr: -1 is no number")])
+def test_numbers_that_no_optimizer_takes_are_named(how, said, tmp_path, seed):
+    model = gpt2(layers=1)
+    for group in how.get("groups", ()):
+        group["params"] = list(model.parameters())
+    with pytest.raises(ValueError, match=said):
+        longshore.wrap(model, run=tmp_path / "a", **how)
+    assert not (tmp_path / "a").exists()
+
+
 def test_what_the_run_says(tmp_path, seed):
     with engine_for(gpt2(), tmp_path) as engine:
         engine.backward(engine(**tokens(1)[0]).loss)

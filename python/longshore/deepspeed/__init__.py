@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import difflib
 import os
 import sys
 import time
@@ -21,6 +22,7 @@ from torch import nn
 from .. import making
 from ..errors import LongshoreError
 from ..optimizers import arguments_of, rebind
+from ..state import remove
 from . import accelerator, checkpointing, comm, config as _config, lr_schedules, ops, standin, utils, zero
 from .comm import init_distributed
 from .config import ConfigError, logger, say_once
@@ -100,6 +102,7 @@ def initialize(
     how, groups, trains = _optimizer(settings, optimizer, model_parameters, model)
     _cast(model, {"bf16": torch.bfloat16, "fp32": torch.float32}[settings.dtype])
     there = settings.run is not None and os.path.exists(os.path.join(settings.run, "run.json")) and not settings.overwrite
+    places = []
     if there:
         engine = making.resume(settings.run, model, memory=settings.memory)
         engine.how["clip"] = settings.clip
@@ -122,10 +125,20 @@ def initialize(
                 **how,
             )
         except BaseException:
-            for place in places:
-                with contextlib.suppress(OSError):
-                    os.rmdir(place)
+            _leave(places)
             raise
+    run = engine.state.path
+    try:
+        return _finish(engine, settings, given, monitor, there, trains, lr_scheduler, training_data, collate_fn)
+    except BaseException:
+        engine.close()
+        if not there:  # the next try finds no run that nobody has begun
+            remove(run)
+            _leave(places)
+        raise
+
+
+def _finish(engine, settings, given, monitor, there, trains, lr_scheduler, training_data, collate_fn):
     scheduler = _scheduler(settings, lr_scheduler, engine.optimizer)
     if scheduler is not None:
         engine.lr_scheduler = engine.follow("lr_scheduler", scheduler)
@@ -141,6 +154,12 @@ def initialize(
         )
         out.training_dataloader = loader
     return out, out.optimizer, loader, scheduler
+
+
+def _leave(places):
+    for place in places:
+        with contextlib.suppress(OSError):
+            os.rmdir(place)
 
 
 def _optimizer(settings, optimizer, parameters, model):
@@ -164,24 +183,32 @@ def _scheduler(settings, given, optimizer):
         return rebind(given, optimizer)
     if settings.scheduler is None:
         return None
-    name, params = settings.scheduler.get("type"), {k: v for k, v in (settings.scheduler.get("params") or {}).items() if v != "auto"}
-    kind = (
-        getattr(lr_schedules, str(name), None)
-        if name in lr_schedules.VALID_LR_SCHEDULES
-        else getattr(torch.optim.lr_scheduler, str(name), None)
-    )
-    if kind is None:
-        import difflib
-
-        near = difflib.get_close_matches(str(name), lr_schedules.VALID_LR_SCHEDULES, 1)
+    name, params = str(settings.scheduler.get("type")), settings.scheduler.get("params") or {}
+    params = {k: v for k, v in params.items() if v != "auto"}
+    if params.get("warmup_num_steps") == 0:  # which transformers fills in where no warmup is asked for
+        say_once("scheduler.params.warmup_num_steps: 0 is 2 steps, the least that DeepSpeed's formulas have")
+        params["warmup_num_steps"] = 2
+    kinds = {n: k for n, k in vars(torch.optim.lr_scheduler).items() if n[0] != "_" and _steps_alone(k)}
+    kinds.update({n: getattr(lr_schedules, n) for n in lr_schedules.VALID_LR_SCHEDULES})
+    if name not in kinds:
+        near = difflib.get_close_matches(name, kinds, 1)
         raise ConfigError(
-            f"scheduler.type: {name!r} is not to be had: {', '.join(lr_schedules.VALID_LR_SCHEDULES)}"
+            f"scheduler.type: {settings.scheduler.get('type')!r} is not to be had: {', '.join(lr_schedules.VALID_LR_SCHEDULES)}, and torch's"
             + (f"; did you mean {near[0]}?" if near else "")
         )
+    for key, value in params.items():
+        if isinstance(value, str) and name in lr_schedules.VALID_LR_SCHEDULES and key != "warmup_type":
+            raise ConfigError(f"scheduler.params.{key}: {value!r} is a text, and no number")
     try:
-        return kind(optimizer, **params)
+        return kinds[name](optimizer, **params)
     except (TypeError, ValueError) as e:
         raise ConfigError(f"scheduler.params of {name}: {e}") from None
+
+
+def _steps_alone(kind):
+    """Whether it is a scheduler of torch's that step() needs to tell nothing."""
+    base = torch.optim.lr_scheduler.LRScheduler
+    return isinstance(kind, type) and issubclass(kind, base) and kind not in (base, torch.optim.lr_scheduler.ReduceLROnPlateau)
 
 
 def _places(settings):

@@ -8,6 +8,8 @@ import math
 import os
 from dataclasses import dataclass, field
 
+from ..optimizers import refuse_numbers
+
 logger = logging.getLogger("longshore")
 _said = set()
 
@@ -199,6 +201,7 @@ REFUSED = {  # where it is asked for: why, and what to do
     "checkpoint.load_universal": "universal checkpoints: a checkpoint here is loaded whatever the number of drives",
 }
 OPTIMIZERS = {"adam": "adamw", "adamw": "adamw", "fusedadam": "adamw", "deepspeedcpuadam": "adamw", "adagrad": "adagrad", "sgd": "sgd"}
+_TEXTS = {"run", "nvme_path", "output_path", "job_name", "project", "team", "group"}
 _FREE = {
     "optimizer.params",
     "scheduler.params",
@@ -266,6 +269,7 @@ def _check(config, where=""):
             if _asks(value):
                 raise ConfigError(f"{full}: is not to be had here: {REFUSED[full]}; take the key out")
         elif key not in known and full not in HONOURED and full not in HINTS:
+            key = str(key)
             everything = known | {k.rpartition(".")[2] for k in REFUSED if k.rpartition(".")[0] == where}
             near = difflib.get_close_matches(key, everything, 1)
             raise ConfigError(f"{full}: is no key of a configuration{f'; did you mean {near[0]}?' if near else '; take it out'}")
@@ -275,8 +279,10 @@ def _check(config, where=""):
             inner = "aio" if key == "aio" else full
             if isinstance(value, dict) and full not in _FREE:
                 hinted += _check(value, inner)
-            elif not isinstance(value, dict) and value is not None and inner in {**HONOURED, **HINTS} and value != "auto":
+            elif not isinstance(value, dict) and value is not None and (inner in {**HONOURED, **HINTS} or key == "params") and value != "auto":
                 raise ConfigError(f"{full}: is an object, and was given {value!r}")
+            if key in _TEXTS and not isinstance(value, (str, os.PathLike, type(None))):
+                raise ConfigError(f"{full}: {value!r} is no text")
     return hinted
 
 
@@ -309,6 +315,18 @@ class Settings:
     breakdown: bool = False
     drop_last: bool = False
     monitors: dict = field(default_factory=dict)
+
+
+def _autos(config, where=""):
+    """Keys that count, and that nobody has filled in."""
+    found = []
+    for key, value in config.items():
+        full = f"{where}.{key}" if where else key
+        if isinstance(value, dict):
+            found += _autos(value, full)
+        elif value == "auto" and (key in HONOURED.get(where, set()) or where.endswith(".params")):
+            found.append(full)
+    return found
 
 
 def _get(config, path, default=None):
@@ -361,9 +379,15 @@ def settings(config):
     hinted = _check(config)
     if hinted:
         say_once(f'not needed here, and without effect: {", ".join(hinted)}: memory is planned from "longshore": {{"memory": SIZE}}')
+    autos = _autos(config)
+    if autos:
+        say_once(f'"auto", which transformers and Accelerate fill in, and nobody has: defaults are taken for {", ".join(autos)}')
     out = Settings()
     for name in ("run", "drives", "memory", "storage", "compress"):
         setattr(out, name, _get(config, f"longshore.{name}"))
+    drives = [] if out.drives is None else [out.drives] if isinstance(out.drives, (str, os.PathLike)) else out.drives
+    if not isinstance(drives, (list, tuple)) or not all(isinstance(drive, (str, os.PathLike)) for drive in drives):
+        raise ConfigError(f"longshore.drives: {out.drives!r} is neither a text nor a list of them")
     out.moments = _get(config, "longshore.moments", "fp32")
     out.compress_after = _number(config, "longshore.compress_after", int, 0, 0)
     out.resume, out.overwrite = _flag(config, "longshore.resume"), _flag(config, "longshore.overwrite")
@@ -437,4 +461,8 @@ def hyper(said):
         if key not in known:
             near = difflib.get_close_matches(key, known, 1)
             raise ConfigError(f"optimizer.params.{key}: is no parameter of {said['type']}{f'; did you mean {near[0]}?' if near else ''}")
+    try:
+        refuse_numbers(given, "optimizer.params.")
+    except ValueError as e:
+        raise ConfigError(str(e)) from None
     return {"optimizer": name, "lr": 1e-3, "weight_decay": 0.0, **({"lr": 1e-2, "eps": 1e-10} if name == "adagrad" else {}), **given}
