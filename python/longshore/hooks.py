@@ -45,9 +45,11 @@ def _hook_module(streams, name, module, blocks):
     layer, first, last = bool(own), min(own, default=0), max(own, default=0)
     shares = any(not streamed.stays for streamed in blocks)
 
-    def before(module, args):
+    def before(module, args, kwargs):
         if layer and streams.gate is not None:
             streams.gate()
+        if shares and not all(streamed.present for streamed in blocks):
+            args, kwargs = streams.places.apart((args, kwargs))  # views of one whose forward goes on
         streams.inside.enter(module, blocks)
         saver = checkpoint_that_saves() if torch._C._current_graph_task_id() != -1 else None
         for streamed in blocks:
@@ -57,6 +59,7 @@ def _hook_module(streams, name, module, blocks):
         # in backward, what is computed again comes with what follows it anyway
         if layer and torch._C._current_graph_task_id() == -1:
             streams.want_following(last, 1)
+        return args, kwargs
 
     def again(gradient):
         if streams.gate is not None:
@@ -77,5 +80,5 @@ def _hook_module(streams, name, module, blocks):
                     t.register_hook(again)
         return output
 
-    module.register_forward_pre_hook(Hook(before), prepend=True)
+    module.register_forward_pre_hook(Hook(before), prepend=True, with_kwargs=True)
     module.register_forward_hook(Hook(after), always_call=True)

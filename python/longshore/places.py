@@ -6,8 +6,17 @@ import bisect
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
+from .absent import Absent
 from .errors import LongshoreError
 from .native import ffi
+
+
+_refuse = getattr(torch._C, "_set_storage_data_ptr_access_error_msg", lambda *args: None)  # which PyTorch 2.4 does not have
+
+
+def users(tensor):
+    """How many have its storage."""
+    return torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
 
 
 class Place:
@@ -23,6 +32,21 @@ class Places:
         self.base = int(ffi.cast("uintptr_t", memory.pointer))
         self.slots = sorted(slots, key=lambda slot: slot.base)
         self.bases = [slot.base for slot in self.slots]
+
+    def view(self, at, dtype, shape):
+        """A tensor there, with a storage of its own: who else has it can be counted."""
+        memory = memoryview(self.memory.bytes.numpy())[at:at + shape.numel() * dtype.itemsize]
+        return torch.frombuffer(memory, dtype=dtype).view(shape)
+
+    def part(self, parameters):
+        """Where these lie, other numbers will: views that somebody has kept raise when they are computed with."""
+        for p, handle in parameters:
+            if users(handle.view) != handle.users:
+                kept, handle.view = handle.view, self.view(handle.view.data_ptr() - self.base, handle.view.dtype, handle.view.shape)
+                with torch._C.DisableTorchFunctionSubclass():
+                    p.data = handle.view
+                _refuse(kept.untyped_storage()._cdata, f"{handle.name}: a view of it, or a tensor that shares its memory, is used after its "
+                        "layer has gone or has been updated; make it again, or keep a copy of it")
 
     def slot_of(self, tensor):
         """The slot that a tensor lies in; None: it lies elsewhere."""
@@ -56,7 +80,7 @@ class Places:
         """Tensors, but for parameters themselves, that outlive the block which is in their slot: copies of those that lie in one that
         others get."""
         def leaves(t):
-            if not isinstance(t, torch.Tensor) or any(t is p for p in parameters):
+            if not isinstance(t, torch.Tensor) or isinstance(t, Absent) or any(t is p for p in parameters):
                 return False
             slot = self.slot_of(t)
             return slot is not None and slot.holds is not None and not slot.holds.stays

@@ -22,7 +22,7 @@ from .errors import AbsentParameterError, LongshoreError
 from .interrupts import whole
 from .kept import KeptState
 from .native import SEGMENT, ffi, lib
-from .places import Place, Places
+from .places import Place, Places, users
 from .running import Running, checkpoint_that_saves
 from .state import Buffer
 
@@ -32,11 +32,11 @@ FETCH = {torch.float32: lib.SHORE_FETCH_MASTER, torch.bfloat16: lib.SHORE_FETCH_
 class Handle:
     """What a parameter knows of itself, as `parameter.longshore`."""
 
-    __slots__ = ("streams", "block", "index", "name", "view", "version", "kind")
+    __slots__ = ("streams", "block", "index", "name", "view", "version", "kind", "users")
 
     def __init__(self, streams, block, index, name, kind):
         self.streams, self.block, self.index, self.name, self.kind = streams, block, index, name, kind
-        self.view = self.version = None
+        self.view = self.version = self.users = None
 
     def copy(self):
         return self.streams.copy_of(self)
@@ -160,13 +160,13 @@ class Streams:
                 handle.view = view
                 p.longshore = handle
                 streamed.parameters.append((p, handle))
-                p.__class__ = Absent
+                p.__class__, handle.users = Absent, users(view)
         hooks.hook(self, model)
 
     def _view(self, streamed, index):
         tensor = streamed.block.tensors[index]
         first = streamed.slot.base + self.layout.offsets[streamed.number][index] * self.compute.itemsize
-        return self.memory.bytes[first:first + tensor.elems * self.compute.itemsize].view(self.compute).view(tensor.shape)
+        return self.places.view(first, self.compute, torch.Size(tensor.shape))
 
     def _show(self, streamed):
         for p, handle in streamed.parameters:
@@ -233,6 +233,8 @@ class Streams:
                 self._refuse_to_evict(old, f"{streamed.block.name}: does not fit into memory together with {old.block.name}")
                 self.hide(old)
                 old.step, streamed.over = -1, old if old.pins else None
+                if not old.pins:
+                    self.places.part(old.parameters)
             streamed.slot.holds = streamed
             if not self.widens or streamed.step != self.state.step:
                 streamed.step = -1
@@ -285,6 +287,7 @@ class Streams:
                 if old.pins or self.inside.others():
                     return
                 self.hide(old)
+                self.places.part(old.parameters)
                 old.step = -1
                 streamed.slot.holds = None
             lib.shore_pages_want(self.pages, number)
@@ -326,6 +329,7 @@ class Streams:
         """Begins the update of a block; what it reads is kept until it has. Returns a Wait, or None: it has ended."""
         with self.lock:
             self.hide(self.blocks[number])
+            self.places.part(self.blocks[number].parameters)
             if self.blocks[number].stays:
                 self.blocks[number].step = -1  # the update's result goes into the slot
             wait, there = None, self.kept.update(self.state, number, request)

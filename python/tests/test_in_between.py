@@ -110,7 +110,26 @@ class Nested(Layers):
         return self.layers[2](self.layers[0](x, self.layers[1]))
 
 
-@pytest.mark.parametrize("kind", [Flat, Prompts, Nested])
+class Given(Layers):
+    """Views of a layer's weights are arguments of another one, while its own forward goes on."""
+
+    class Outer(nn.Linear):
+        def forward(self, x, inner):
+            return torch.tanh(super().forward(x)) + inner(x, self.weight.t()[:16], b=self.bias)
+
+    class Inner(nn.Linear):
+        def forward(self, x, w, b):
+            return super().forward(x) @ w + b
+
+    def __init__(self):
+        super().__init__()
+        self.layers[0], self.layers[1] = self.Outer(16, 16), self.Inner(16, 16)
+
+    def forward(self, x):
+        return self.layers[2](self.layers[0](x, self.layers[1]))
+
+
+@pytest.mark.parametrize("kind", [Flat, Prompts, Nested, Given])
 def test_views_outlive_their_slot(kind, tmp_path, seed, monkeypatch):
     model, x = kind(), torch.randn(4, 16)
     with torch.no_grad():
@@ -118,6 +137,54 @@ def test_views_outlive_their_slot(kind, tmp_path, seed, monkeypatch):
     compared(copy.deepcopy(model), tmp_path, monkeypatch, lambda m: m(x).square().mean())
     with engine_for(model, tmp_path, "again", slots=1, monkeypatch=monkeypatch) as engine, torch.no_grad():
         assert torch.equal(engine(x), expected)
+
+
+class Handing(Layers):
+    """The first layer hands a view of its weights on, in a way that nobody sees."""
+
+    class First(nn.Linear):
+        def forward(self, x):
+            self.handed = self.weight.detach()[:4] if self.detaches else self.weight[:4]
+            return super().forward(x)
+
+    def __init__(self, detaches):
+        super().__init__()
+        self.layers[0] = self.First(16, 16)
+        self.layers[0].detaches = detaches
+
+    def forward(self, x):
+        x = super().forward(x)
+        return x @ self.layers[0].handed.t()
+
+
+@pytest.mark.skipif(not hasattr(torch._C, "_set_storage_data_ptr_access_error_msg"), reason="of later versions of PyTorch")
+@pytest.mark.parametrize("storage", ["fp32", "bf16"])
+@pytest.mark.parametrize("detaches", [False, True])
+def test_views_that_nobody_sees(detaches, storage, tmp_path, seed, monkeypatch):
+    """They have their own numbers, or raise; and what was not used again does no harm."""
+    model, x = Handing(detaches), torch.randn(4, 16)
+    plain = copy.deepcopy(model)
+    with torch.no_grad():
+        expected = plain(x)
+    for slots in (1, 2, 3):
+        with engine_for(copy.deepcopy(model), tmp_path, f"run{slots}", slots=slots, monkeypatch=monkeypatch, storage=storage) as engine:
+            for grad in (False, True):
+                with torch.set_grad_enabled(grad):
+                    if slots == 3:
+                        loss = engine(x).square().mean()
+                        assert storage == "bf16" or torch.equal(loss, expected.square().mean())
+                        continue
+                    with pytest.raises(RuntimeError, match="layers.0.weight: a view of it"):
+                        engine(x)
+            kept = engine.module.layers[2].bias
+            with longshore.resident(kept):
+                kept = kept[:2]
+            if slots == 3:
+                engine.backward(loss)
+                engine.step()
+                with pytest.raises(RuntimeError, match="layers.2.bias: a view of it.* has been updated"):
+                    kept * 1
+                engine(x)
 
 
 def test_gradients_of_gradients(tmp_path, seed, monkeypatch):
@@ -364,7 +431,8 @@ def test_engines_that_are_dropped(tmp_path, seed):
 def test_engines_that_are_dropped_with_a_step_begun(tmp_path, seed):
     """In whatever order the collector comes to what they are made of."""
     for n in range(3):
-        engine = engine_for(gpt2(layers=2), tmp_path, f"run{n}", storage="bf16" if n else None, activations="drives" if n > 1 else "memory")
+        engine = engine_for(gpt2(layers=2), tmp_path, f"run{n}", storage="bf16" if n else None, activations="drives" if n > 1 else "memory",
+                            activation_room="64MiB")
         engine.accumulate = 2
         for batch in tokens(3):
             engine.backward(engine(**batch).loss)
