@@ -27,10 +27,10 @@ static struct shore__serve_job *new_control(struct session *s) {
     pthread_mutex_lock(&s->lock);
     while (s->ncontrols >= SHORE__CONTROLS_MOST && !s->ended)
         pthread_cond_wait(&s->freed, &s->lock);
-    bool go_on = !s->ended;
-    if (go_on) s->ncontrols++;
+    struct shore__serve_job *job = s->ended ? NULL : calloc(1, sizeof *job);
+    if (job) s->ncontrols++;
     pthread_mutex_unlock(&s->lock);
-    return go_on ? calloc(1, sizeof(struct shore__serve_job)) : NULL;
+    return job;
 }
 
 void shore__serve_job_free(struct shore__serve_job *job) {
