@@ -32,6 +32,14 @@ extern "C" {
 /* How values are stored. BF16: fp32 rounded to nearest, ties to even. */
 enum shore_sparse_values { SHORE_SPARSE_BF16, SHORE_SPARSE_FP32 };
 
+/* What people write for a share of the gradients, "top1%", "1%" or "0.01", or "none" for 0, as `longshore train
+ * --compress` takes it: above 0, up to 1. Threading: any. Errors: -EINVAL (anything else). */
+int shore_sparse_share(const char *text, double *share);
+
+/* How many of so many elements a share is: rounded up, at least 1, of a share with nine decimal places, so that 0.01 of
+ * 100 is 1. Threading: any. */
+uint64_t shore_sparse_count(double share, uint64_t elems);
+
 /* The most bytes that the codes of a run take together, however its count entries are spread. Threading: any. */
 uint64_t shore_sparse_bound(enum shore_sparse_values values, uint64_t count, uint32_t segments);
 

@@ -5,6 +5,7 @@
 #include "base/units.h"
 #include "longshore/error.h"
 #include "number/bf16.h"
+#include "number/topk.h"
 
 #define BITMAP_BYTES (SHORE__SPARSE_SEGMENT / 8)
 #define GAP_GO_ON 255u
@@ -32,6 +33,14 @@ static enum shore__sparse_indices smallest(const uint16_t *index, uint32_t count
     if (*bytes <= BITMAP_BYTES) return form;
     *bytes = BITMAP_BYTES;
     return SHORE__SPARSE_BITMAP;
+}
+
+int shore_sparse_share(const char *text, double *share) {
+    return shore__parse_share(text, share);
+}
+
+uint64_t shore_sparse_count(double share, uint64_t elems) {
+    return shore__topk_k(share, elems);
 }
 
 uint64_t shore_sparse_bound(enum shore_sparse_values values, uint64_t count, uint32_t segments) {

@@ -295,8 +295,27 @@ static void what_is_left_out_waits_in_the_residual(void **state) {
     }
 }
 
+static void shares_are_read_and_counted(void **state) {
+    double share;
+    (void)state;
+    assert_int_equal(shore_sparse_share("top1%", &share), 0);
+    assert_true(share == 0.01);
+    assert_int_equal(shore_sparse_count(share, 100), 1);
+    assert_int_equal(shore_sparse_count(share, 101), 2);
+    assert_int_equal(shore_sparse_count(share, 1), 1);
+    assert_int_equal(shore_sparse_share("0.25", &share), 0);
+    assert_int_equal(shore_sparse_count(share, 10), 3);
+    assert_int_equal(shore_sparse_share("none", &share), 0);
+    assert_true(share == 0);
+    assert_int_equal(shore_sparse_count(share, 100), 0);
+    const char *wrong[] = {"", "top", "top0.5", "0", "-1", "101%", "1.5", "inf", "nan", "0x1p-3", "1%%", " 1%", "one"};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+        assert_int_equal(shore_sparse_share(wrong[i], &share), -EINVAL);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(shares_are_read_and_counted),
         cmocka_unit_test(runs_are_decoded_as_they_were_encoded),
         cmocka_unit_test(entries_out_of_order_are_refused),
         cmocka_unit_test(the_largest_are_encoded),
