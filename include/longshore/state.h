@@ -192,6 +192,38 @@ int shore_fleet_open(const struct shore_layout *layout, const struct shore_fleet
  * may pass, so it can be called again; others say that the state is not what it was. */
 int shore_fleet_reconnect(struct shore_fleet *fleet, struct shore_diag *diag);
 
+/* How a program waits for drives that it has lost:
+ *
+ *     shore_patience_begin(&patience, lost, &said)      and `said` is told
+ *     for (rc = SHORE_ELINK; (rc = shore_patience_try(&patience, rc, &diag)) > 0;)
+ *         rc = shore_fleet_reconnect(fleet, &diag)      or shore_run_reconnect()
+ *     if (!rc) rc = shore_patience_end(&patience, step, &diag, &said), and `said` is told
+ *
+ * Zero-initialise, and keep it from one loss to the next. */
+struct shore_patience {
+    size_t size;       /* sizeof(struct shore_patience) */
+    double seconds;    /* that drives may be away */
+    const char *go_on; /* how to go on with the run later: "longshore train --resume runs/a" */
+    /* of the functions below */
+    struct shore_diag lost;
+    uint64_t since_ns, at_step;
+    uint32_t pause_ms, losses;
+};
+#define SHORE_PATIENCE_SECONDS 300 /* unless somebody says otherwise */
+
+/* After SHORE_ELINK, which `lost` explains. Ownership: all borrowed during the call, go_on until the end. Threading:
+ * one, of all three. */
+void shore_patience_begin(struct shore_patience *patience, const struct shore_diag *lost, struct shore_diag *said);
+
+/* Whether it is tried (again), after a pause, where rc and diag are what came of the last try. Returns 1: it is; 0: the
+ * drives are back (rc was 0). Errors: SHORE_ELINK (they were away too long), other than may pass: rc. */
+int shore_patience_try(struct shore_patience *patience, int rc, struct shore_diag *diag);
+
+/* The drives are back, at this committed step. Errors: SHORE_ELINK (too many were lost in one step: no accident, but
+ * what this very step does to a far side). */
+int shore_patience_end(struct shore_patience *patience, uint64_t step, struct shore_diag *diag,
+                       struct shore_diag *said);
+
 /* Drains all I/O, whose completions run, and releases everything. What is not committed is lost, by design. Threading:
  * one, and nobody uses the fleet. NULL is allowed. */
 void shore_fleet_close(struct shore_fleet *fleet);

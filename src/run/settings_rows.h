@@ -125,7 +125,7 @@
         "bytes that UPDATE reads at once; otherwise chosen; never changes a bit") \
     ROW(CHOICE, "io", io, RESOURCE, SHORE_IO_AUTO, false, 0, 0, "auto|uring|threads|buffered", \
         "how drives are read and written") \
-    ROW(REAL, "reconnect-timeout", reconnect_seconds, RESOURCE, 300, false, 0, 1e7, "SECONDS", \
+    ROW(REAL, "reconnect-timeout", reconnect_seconds, RESOURCE, SHORE_PATIENCE_SECONDS, false, 0, 1e7, "SECONDS", \
         "how long to wait for a drive on another host that is gone; the step is then computed again") \
     ROW(CHOICE, "speculate", speculate, RESOURCE, SHORE__AUTO, false, 0, 0, "auto|on|off", \
         "update before the gradient norm is known") \

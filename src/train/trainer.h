@@ -58,9 +58,7 @@ struct trainer {
     struct shore__step_report report;
     uint64_t reported; /* the last step that was */
 
-    /* seen by reconnect.c alone */
-    uint64_t lost_at; /* the committed step when a drive was lost last */
-    uint32_t losses;  /* how often in a row it was that one */
+    struct shore_patience patience; /* seen by reconnect.c alone */
 };
 
 static inline int train_op_failed(struct shore_diag *diag, int rc) {
