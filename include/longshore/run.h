@@ -203,6 +203,9 @@ struct shore_run_exporting {
     bool converted; /* all tensors as dtype; otherwise each as its shape says */
     enum shore_dtype dtype;
     uint64_t shard_bytes; /* of a file; 0: 5 GiB */
+    bool moments;         /* too, in fp32, of tensors that do not rest: each in DIRECTORY/optimizer/NAME, NAME as
+                             torch.optim calls it; how many updates they have seen is the program's to add to
+                             DIRECTORY/optimizer/optimizer.json ("updates": an integer) */
 };
 /* Writes the committed state as safetensors under the tensors' names, each once: model.safetensors, or shards with
  * model.safetensors.index.json; in memory that does not grow with the model. FP32: the exact masters; BF16: as they are

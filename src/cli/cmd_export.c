@@ -9,7 +9,7 @@ struct args {
     bool dtype_given;
     struct shore__strings moved;
     uint64_t memory, shard;
-    bool quiet;
+    bool moments, quiet;
 };
 
 #define OPTION(...) SHORE__OPTION(struct args, __VA_ARGS__)
@@ -21,6 +21,8 @@ static const struct shore__option options[] = {
         "bf16: as the run computes with them, rounded, ties away from zero; fp32: the exact master weights; fp16: "
         "these rounded to the nearest, an error where one is too large; of a run that another program made, otherwise "
         "each as that program computes with it"),
+    OPTION(FLAG, "moments", moments, NULL,
+           "also the optimizer's, in fp32, in DIR/optimizer: import, and the Python package's wrap(), go on with them"),
     OPTION(SIZE, "shard-size", shard, "SIZE", "of the files that the weights are split into (default 5GiB)"),
     OPTION(SIZE, "memory", memory, "SIZE", "the budget; otherwise little is taken"),
     SHORE__MOVED_OPTION(struct args, moved),
@@ -30,7 +32,7 @@ static const struct shore__option options[] = {
 static const struct shore__command_line line = {
     .command = "export",
     .remote = true,
-    .synopsis = "export RUN --out DIR [--dtype bf16|fp32|fp16]",
+    .synopsis = "export RUN --out DIR [--dtype bf16|fp32|fp16] [--moments]",
     .about =
         "Writes the committed state of a run as a Hugging Face directory (config.json, model.safetensors, tokenizer)\n"
         "that transformers loads. The weights are streamed: memory does not grow with the model.",
@@ -63,21 +65,27 @@ static int export(const char *path, const struct args *a) {
     if (rc) return shore__cli_fail(rc, &diag);
     rc = buffers_within(a, &buffers, &diag);
     if (!rc) shore__cli_catch_signals("longshore: stopping; once more stops at once\n");
-    if (!rc && !o.model) {
+    if (!rc && !o.model && a->moments)
+        rc = shore__fail(
+            &diag, SHORE_EUSAGE,
+            "%s: was made by %.60s, which alone knows how many updates each moment has seen: save them there", path,
+            shore__contents_maker(o.run->contents));
+    if (!rc) {
         const struct shore__exporting e = {
             .fleet = o.fleet,
             .contents = o.run->contents,
             .step = o.step,
-            .type = a->dtype_given ? &types[a->dtype] : NULL,
+            .type = o.model || a->dtype_given ? &types[a->dtype] : NULL,
+            .moments = a->moments,
+            .updates = o.run->settings.updates_before + o.step,
             .memory_bytes = buffers,
             .shard_bytes = a->shard,
             .progress = shore__cli_work,
             .progress_ctx = a->quiet ? NULL : (void *)"exporting",
         };
-        rc = shore__export_contents(&e, a->out, &diag);
-    } else if (!rc)
-        rc = shore__export(o.fleet, o.model, o.tokenizer, o.step, a->out, types[a->dtype], buffers, a->shard,
-                           shore__cli_work, a->quiet ? NULL : (void *)"exporting", &diag);
+        rc = o.model ? shore__export(&e, o.model, o.tokenizer, a->out, &diag)
+                     : shore__export_contents(&e, a->out, &diag);
+    }
     shore__cli_progress_end();
     const char *as = o.model || a->dtype_given ? names[a->dtype] : "recorded";
     if (!rc) printf("step %llu exported as %s to %s\n", (unsigned long long)o.step, as, a->out);

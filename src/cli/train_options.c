@@ -179,7 +179,8 @@ int shore__train_resolve(struct shore__train_args *args, const struct shore__mod
     if ((uint64_t)args->settings.batch * args->settings.seq_len > STEP_TOKENS_MOST)
         return shore__fail(diag, SHORE_EUSAGE, "--batch %u times --seq-len %u: a step takes %u tokens at most",
                            args->settings.batch, args->settings.seq_len, STEP_TOKENS_MOST);
-    return 0;
+    if (!args->settings.model || args->settings.updates_before) return 0;
+    return shore__moments_updates(args->settings.model, args->settings.optimizer, &args->settings.updates_before, diag);
 }
 
 /* What is no setting, and drives, are looked at elsewhere. */

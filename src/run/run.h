@@ -60,6 +60,18 @@ int shore__source_read(struct shore__source *source, uint32_t block, uint32_t se
                        struct shore_diag *diag);
 void shore__source_close(struct shore__source *source);
 
+/* Moments in a Hugging Face directory, beside the weights: run/exchange/moment_files.h says where. */
+struct shore__moment_sources {
+    struct shore__source *m, *v; /* NULL: zeros */
+};
+/* 0 and *updates as it was: the directory holds none. Errors name the file: moments of another optimizer, or such as
+ * have not seen equally many updates. */
+int shore__moments_updates(const char *directory, enum shore_optimizer optimizer, uint64_t *updates,
+                           struct shore_diag *diag);
+int shore__moments_open(const struct shore__model *m, const char *directory, enum shore_optimizer optimizer,
+                        struct shore__moment_sources *out, struct shore_diag *diag);
+void shore__moments_close(struct shore__moment_sources *moments);
+
 /* The model that settings name: --model DIR or --init; presets grow to the tokenizer's size. Reads config.json. */
 int shore__run_model(const struct shore__settings *s, struct shore__tokenizer *tokenizer, struct shore__model **out,
                      struct shore_diag *diag);
@@ -145,30 +157,35 @@ int shore__residual_save(struct shore__run *run, uint64_t step, const unsigned c
 int shore__residual_load(struct shore__run *run, uint64_t step, const unsigned char digest[16], uint16_t *residual,
                          bool *found, struct shore_diag *diag);
 
-/* Import: fills a created, unsealed fleet from a source. Export: a Hugging Face directory, streamed in constant memory
- * (buffers within memory_bytes; 0: 32 MiB; files of shard_bytes, 0: 5 GiB); it appears whole or not at all, an existing
- * directory must be empty. type: F32, BF16, or F16, for which
- * a value may be too large (SHORE_EINPUT). tokenizer: copied too, may be NULL. progress in bytes. */
+/* Fills a created, unsealed fleet from sources: the parameters, and the moments, where there are some. Progress in
+ * bytes. */
 int shore__import(struct shore_fleet *fleet, const struct shore__model *m, struct shore__source *source,
-                  shore__progress_fn progress, void *ctx, struct shore_diag *diag);
-int shore__export(struct shore_fleet *fleet, const struct shore__model *m, const struct shore__tokenizer *tokenizer,
-                  uint64_t step, const char *directory, enum shore__st_type type, uint64_t memory_bytes,
-                  uint64_t shard_bytes, shore__progress_fn progress, void *ctx, struct shore_diag *diag);
+                  const struct shore__moment_sources *moments, shore__progress_fn progress, void *ctx,
+                  struct shore_diag *diag);
 
-/* The same of any tensors. */
+/* A directory of safetensors, streamed in constant memory; it appears whole or not at all, an existing directory must
+ * be empty. */
 struct shore__exporting {
     struct shore_fleet *fleet;
     const struct shore__contents *contents;
     uint64_t step;
-    const enum shore__st_type *type; /* of all; NULL: each as its shape says */
-    uint64_t memory_bytes, shard_bytes;
+    const enum shore__st_type *type; /* of all, F16 among them, for which a value may be too large (SHORE_EINPUT); NULL:
+                                        each as its shape says */
+    bool moments;                    /* too */
+    uint64_t updates;                /* that all moments have seen; 0: that is said by who asks for them */
+    uint64_t memory_bytes;           /* of buffers; 0: 32 MiB */
+    uint64_t shard_bytes;            /* of a file; 0: 5 GiB */
     int (*describe)(void *ctx, const char *directory, struct shore_diag *diag); /* what else goes there; may be NULL */
     void *describe_ctx;
-    shore__progress_fn progress;
+    shore__progress_fn progress; /* in bytes */
     void *progress_ctx;
 };
 enum shore__st_type shore__st_type_of(enum shore_dtype dtype);
 int shore__export_contents(const struct shore__exporting *e, const char *directory, struct shore_diag *diag);
+/* Of a model of ours, as transformers loads it; how: contents and what else goes there follow from the model.
+ * tokenizer: copied too, may be NULL. */
+int shore__export(const struct shore__exporting *how, const struct shore__model *m,
+                  const struct shore__tokenizer *tokenizer, const char *directory, struct shore_diag *diag);
 
 /* Another placement: the state moves to these drives. */
 struct shore__placing {

@@ -52,6 +52,7 @@ struct shore__settings {
     bool fp32;
     enum shore_optimizer optimizer;
     enum shore_moments moments;
+    uint64_t updates_before; /* that moments have seen before the first step */
     bool shuffle;
     enum shore__products products;
     uint32_t threads;   /* 0: all */

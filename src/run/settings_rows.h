@@ -78,6 +78,9 @@
         "weight decay applies to matrices only") \
     ROW(CHOICE, "moments", moments, IDENTITY, 0, false, 0, 0, "fp32|8bit", \
         "8bit: 12 bytes moved a parameter instead of 24; bitsandbytes' block-wise codes, small tensors in fp32") \
+    ROW(COUNT64, "updates-before", updates_before, IDENTITY, 0, false, 0, SHORE__STEPS_MOST, "N", \
+        "updates that moments have seen before the first step, for their bias; otherwise what the model's " \
+        "directory says that holds them (see export --moments)") \
     ROW(REAL, "lr", lr, SCHEDULE, NAN, true, 0, 1e6, "X", \
         "learning rate; otherwise chosen for optimizer and model (AdamW: 0.0003, 0.00005 with --model)") \
     ROW(REAL, "min-lr", min_lr, SCHEDULE, NAN, true, 0, 1e6, "X", \

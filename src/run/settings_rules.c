@@ -50,6 +50,8 @@ int shore__settings_check(const struct shore__settings *s, struct shore_diag *di
         return shore__fail(diag, SHORE_EUSAGE,
                            "--compress-variance frozen is for adam and adamw, with --compress and --compress-after N: "
                            "the first N steps make the variance");
+    if (s->updates_before > 0 && !s->model)
+        return shore__fail(diag, SHORE_EUSAGE, "--updates-before is for moments that --model DIR holds");
     if (s->host_update && s->compress > 0)
         return shore__fail(diag, SHORE_EUSAGE,
                            "--update host is what others do, with whole gradients: it does not go with --compress");

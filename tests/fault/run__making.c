@@ -50,7 +50,7 @@ static int make(bool overwrite, struct shore_diag *diag) {
     rc = shore__source_init(run->model, 1, &source);
     if (rc == 0) rc = shore__run_replace(run, diag);
     if (rc == 0) rc = shore_fleet_create(run->model->layout, &options, &fleet, diag);
-    if (rc == 0) rc = shore__import(fleet, run->model, source, NULL, NULL, diag);
+    if (rc == 0) rc = shore__import(fleet, run->model, source, NULL, NULL, NULL, diag);
     if (rc == 0) rc = shore_fleet_seal(fleet, 0, diag);
     if (rc == 0) rc = shore__run_finish(run, run->fleet_id, "a processor", NULL, NULL, diag);
     shore_fleet_close(fleet);

@@ -85,6 +85,7 @@ int shore_run_export(struct shore_run *r, const char *directory, const struct sh
         .contents = r->of_model ? r->of_model : r->run->contents,
         .step = info.step,
         .type = how.converted ? &type : NULL,
+        .moments = how.moments,
         .memory_bytes = work.memory_bytes,
         .shard_bytes = how.shard_bytes,
         .progress = work.progress,

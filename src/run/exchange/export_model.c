@@ -46,25 +46,16 @@ static int write_description(void *ctx, const char *directory, struct shore_diag
     return rc;
 }
 
-int shore__export(struct shore_fleet *fleet, const struct shore__model *m, const struct shore__tokenizer *tokenizer,
-                  uint64_t step, const char *directory, enum shore__st_type type, uint64_t memory_bytes,
-                  uint64_t shard_bytes, shore__progress_fn progress, void *ctx, struct shore_diag *diag) {
+int shore__export(const struct shore__exporting *how, const struct shore__model *m,
+                  const struct shore__tokenizer *tokenizer, const char *directory, struct shore_diag *diag) {
     struct shore__contents *contents = NULL;
-    struct description d = {m, tokenizer, type};
+    struct description d = {m, tokenizer, *how->type};
+    struct shore__exporting e = *how;
     int rc = shore__contents_of_model(m, false, &contents, diag);
     if (rc < 0) return rc;
-    const struct shore__exporting e = {
-        .fleet = fleet,
-        .contents = contents,
-        .step = step,
-        .type = &type,
-        .memory_bytes = memory_bytes,
-        .shard_bytes = shard_bytes,
-        .describe = write_description,
-        .describe_ctx = &d,
-        .progress = progress,
-        .progress_ctx = ctx,
-    };
+    e.contents = contents;
+    e.describe = write_description;
+    e.describe_ctx = &d;
     rc = shore__export_contents(&e, directory, diag);
     shore__contents_free(contents);
     return rc;

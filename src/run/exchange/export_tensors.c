@@ -12,14 +12,18 @@
 #include "base/arena.h"
 #include "base/diag.h"
 #include "base/directory.h"
+#include "drive/fleet/fleet.h"
 #include "files/atomic.h"
 #include "files/safetensors.h"
 #include "number/fp16.h"
 #include "plan/transfers.h"
+#include "run/exchange/moment_files.h"
 #include "run/paths.h"
 #include "run/run.h"
 
 enum { COLUMNS_AT_ONCE = 16 }; /* a cache line of fp32 */
+
+#define LEFT_OUT UINT32_MAX
 
 static const uint64_t usual_memory_bytes = UINT64_C(32) << 20;
 static const uint64_t usual_shard_bytes = UINT64_C(5) << 30;
@@ -33,7 +37,9 @@ struct transposing {
 
 struct job {
     const struct shore__exporting *e;
+    enum shore_fetch_kind kind; /* of what is written: masters, or a moment */
     enum shore__st_type *types; /* of the tensors */
+    uint32_t *numbers;          /* of the tensors in the writer; LEFT_OUT */
     struct shore__st_writer *writer;
     struct shore__export_plan plan;
     float *fetched;
@@ -57,8 +63,8 @@ static int flush_tile(struct job *job, uint32_t number, struct shore_diag *diag)
             for (uint64_t k = 0; k < n; k++)
                 job->columns[k * rows + r] = job->tile[r * cols + c + k];
         for (uint64_t k = 0; k < n && rc == 0; k++)
-            rc = shore__st_writer_put(job->writer, number, (c + k) * s->dims[1] + t->row, rows, job->columns + k * rows,
-                                      diag);
+            rc = shore__st_writer_put(job->writer, job->numbers[number], (c + k) * s->dims[1] + t->row, rows,
+                                      job->columns + k * rows, diag);
     }
     t->row += rows;
     t->held = 0;
@@ -109,14 +115,14 @@ static int check_range(const struct shore_shape *s, uint64_t first, uint64_t cou
 static int fetch(struct job *job, uint32_t block, uint32_t segment, uint32_t count, bool bf16,
                  struct shore_diag *diag) {
     struct shore_wait wait;
-    enum shore_fetch_kind kind = bf16 ? SHORE_FETCH_BF16 : SHORE_FETCH_MASTER;
+    enum shore_fetch_kind kind = bf16 ? SHORE_FETCH_BF16 : job->kind;
     uint64_t elems = (uint64_t)count * SHORE_SEGMENT_ELEMS;
     /* bf16 arrives in the second half of the buffer and is widened towards the front */
     const char *narrow = (const char *)job->fetched + elems * sizeof(uint16_t);
     shore_wait_init(&wait);
     int rc = shore_fleet_fetch(job->e->fleet, job->e->step, block, segment, count, kind,
                                bf16 ? (void *)(uintptr_t)narrow : (void *)job->fetched, shore_wait_completion(&wait));
-    if (rc < 0) return shore__fail(diag, rc, "the parameters cannot be read: %s", shore_error_text(rc));
+    if (rc < 0) return shore__fail(diag, rc, "the state cannot be read: %s", shore_error_text(rc));
     rc = shore_wait(&wait, diag);
     for (uint64_t i = 0; bf16 && rc == 0 && i < elems; i++) {
         uint16_t hi = 0;
@@ -141,12 +147,12 @@ static int put_segments(struct job *job, uint32_t from, uint32_t to, bool bf16, 
         const struct shore_shape *s = &job->e->contents->shapes[i];
         uint64_t start = s->offset_elems, stop = start + elems_of(s);
         uint64_t a = first > start ? first : start, b = end < stop ? end : stop;
-        if (a >= b || (job->types[i] == SHORE__ST_BF16) != bf16) continue;
+        if (a >= b || job->numbers[i] == LEFT_OUT || (job->types[i] == SHORE__ST_BF16) != bf16) continue;
         const float *values = job->fetched + (a - first);
         int rc = job->types[i] == SHORE__ST_F16 ? check_range(s, a - start, b - a, values, diag) : 0;
         if (rc == 0)
             rc = s->transposed ? put_transposed(job, i, values, b - a, diag)
-                               : shore__st_writer_put(job->writer, i, a - start, b - a, values, diag);
+                               : shore__st_writer_put(job->writer, job->numbers[i], a - start, b - a, values, diag);
         if (rc < 0) return rc;
     }
     return 0;
@@ -175,7 +181,7 @@ static int put_blocks(struct job *job, bool count_only, struct shore_diag *diag)
     for (uint32_t b = 0; b < c->layout->nblocks; b++, from = to) {
         bool has[2] = {false, false}; /* others; bf16 */
         for (; to < c->nshapes && c->shapes[to].block == b; to++)
-            has[job->types[to] == SHORE__ST_BF16] = true;
+            has[job->types[to] == SHORE__ST_BF16] |= job->numbers[to] != LEFT_OUT;
         for (int bf16 = 0; bf16 < 2 && rc == 0; bf16++) {
             if (has[bf16] && count_only)
                 job->total_bytes += c->layout->blocks[b].segments * segment_bytes;
@@ -195,13 +201,16 @@ enum shore__st_type shore__st_type_of(enum shore_dtype dtype) {
 static int open_writer(struct job *job, const char *directory, struct shore_diag *diag) {
     const struct shore__contents *c = job->e->contents;
     struct shore__st_decl *decls = calloc(c->nshapes + 1u, sizeof *decls);
+    uint32_t n = 0;
     if (!decls) return shore__fail(diag, -ENOMEM, "out of memory");
     for (uint32_t i = 0; i < c->nshapes; i++) {
-        decls[i] = (struct shore__st_decl){.name = c->shapes[i].name, .rank = c->shapes[i].rank, .type = job->types[i]};
-        memcpy(decls[i].shape, c->shapes[i].dims, sizeof decls[i].shape);
+        const struct shore_shape *s = &c->shapes[i];
+        if (job->numbers[i] == LEFT_OUT) continue;
+        decls[n] = (struct shore__st_decl){.name = s->name, .rank = s->rank, .type = job->types[i]};
+        memcpy(decls[n++].shape, s->dims, sizeof s->dims);
     }
     uint64_t shard_bytes = job->e->shard_bytes ? job->e->shard_bytes : usual_shard_bytes;
-    int rc = shore__st_writer_open(directory, decls, c->nshapes, shard_bytes, &job->writer, diag);
+    int rc = shore__st_writer_open(directory, decls, n, shard_bytes, &job->writer, diag);
     free(decls);
     return rc;
 }
@@ -217,34 +226,123 @@ static int alloc_buffers(struct job *job, struct shore_diag *diag) {
     job->columns = shore__arena_alloc(NULL, job->plan.tile_elems * sizeof(float));
     job->transposing = calloc(c->nshapes + 1u, sizeof *job->transposing);
     job->types = calloc(c->nshapes + 1u, sizeof *job->types);
-    if (!job->fetched || !job->tile || !job->columns || !job->transposing || !job->types)
+    job->numbers = calloc(c->nshapes + 1u, sizeof *job->numbers);
+    if (!job->fetched || !job->tile || !job->columns || !job->transposing || !job->types || !job->numbers)
         return shore__fail(diag, -ENOMEM, "out of memory");
-    for (uint32_t i = 0; i < c->nshapes; i++)
-        job->types[i] = job->e->type ? *job->e->type : shore__st_type_of(c->shapes[i].dtype);
     return 0;
 }
 
-static int write_all(struct job *job, const char *directory, struct shore_diag *diag) {
-    int rc = alloc_buffers(job, diag);
-    if (rc == 0 && job->e->describe) rc = job->e->describe(job->e->describe_ctx, directory, diag);
-    if (rc == 0) rc = open_writer(job, directory, diag);
-    if (rc == 0) rc = put_blocks(job, true, diag);
+/* Masters as what they are asked for; moments in fp32, of tensors that are trained. */
+static void choose(struct job *job, enum shore_fetch_kind kind) {
+    const struct shore__contents *c = job->e->contents;
+    bool moments = kind != SHORE_FETCH_MASTER;
+    uint32_t n = 0;
+    job->kind = kind;
+    for (uint32_t i = 0; i < c->nshapes; i++) {
+        bool rests = c->layout->blocks[c->shapes[i].block].tensors[0].group == SHORE_GROUP_RESTS;
+        job->types[i] = moments ? SHORE__ST_F32 : job->e->type ? *job->e->type : shore__st_type_of(c->shapes[i].dtype);
+        job->numbers[i] = moments && rests ? LEFT_OUT : n++;
+        job->transposing[i] = (struct transposing){0, 0};
+    }
+}
+
+static int write_tensors(struct job *job, const char *directory, struct shore_diag *diag) {
+    job->writer = NULL;
+    int rc = open_writer(job, directory, diag);
     if (rc == 0) rc = put_blocks(job, false, diag);
     if (rc == 0)
         rc = shore__st_writer_finish(job->writer, diag);
     else if (job->writer)
         shore__st_writer_abort(job->writer);
+    return rc;
+}
+
+/* ---- moments ----------------------------------------------------------------------------------------------------- */
+
+static const struct {
+    enum shore_plane plane;
+    enum shore_fetch_kind kind;
+} moments[] = {{SHORE_PLANE_M, SHORE_FETCH_M}, {SHORE_PLANE_V, SHORE_FETCH_V}};
+enum { MOMENTS = sizeof moments / sizeof moments[0] };
+
+/* NULL: they are not asked for, or the state has none. */
+static const char *moment_name(const struct job *job, int i) {
+    const struct shore__drive_config *config = &job->e->fleet->config;
+    bool has = job->e->moments && config->plane_bytes[moments[i].plane];
+    return has ? shore__moment_name(config->optimizer, moments[i].plane) : NULL;
+}
+
+static int make_directory(const char *path, struct shore_diag *diag) {
+    return mkdir(path, 0777) < 0
+               ? shore__fail(diag, -errno, "%s: the directory cannot be made: %s", path,
+                             errno == ENOENT ? "the one that is to hold it does not exist" : strerror(errno))
+               : 0;
+}
+
+static int write_moment(struct job *job, int i, const char *directory, struct shore_diag *diag) {
+    char *path = shore__moments_path(directory, moment_name(job, i));
+    int rc = path ? make_directory(path, diag) : shore__fail(diag, -ENOMEM, "out of memory");
+    choose(job, moments[i].kind);
+    if (rc == 0) rc = write_tensors(job, path, diag);
+    if (rc == 0) rc = shore__directory_sync(path, diag);
+    free(path);
+    return rc;
+}
+
+static int write_moments(struct job *job, const char *directory, struct shore_diag *diag) {
+    char *path = shore__path_join(directory, SHORE__MOMENTS_DIRECTORY);
+    int rc = path ? make_directory(path, diag) : shore__fail(diag, -ENOMEM, "out of memory");
+    for (int i = 0; i < MOMENTS && rc == 0; i++)
+        if (moment_name(job, i)) rc = write_moment(job, i, directory, diag);
+    if (rc == 0) rc = shore__moments_describe(directory, job->e->fleet->config.optimizer, job->e->updates, diag);
+    free(path);
+    return rc;
+}
+
+static int write_all(struct job *job, const char *directory, struct shore_diag *diag) {
+    int rc = alloc_buffers(job, diag);
+    for (int i = 0; i < MOMENTS && rc == 0; i++) {
+        choose(job, moments[i].kind);
+        if (moment_name(job, i)) rc = put_blocks(job, true, diag);
+    }
+    if (rc == 0) choose(job, SHORE_FETCH_MASTER);
+    if (rc == 0) rc = put_blocks(job, true, diag);
+    if (rc == 0 && job->e->describe) rc = job->e->describe(job->e->describe_ctx, directory, diag);
+    if (rc == 0) rc = write_tensors(job, directory, diag);
+    if (rc == 0 && job->e->moments) rc = write_moments(job, directory, diag);
     shore__arena_free(NULL, job->fetched);
     shore__arena_free(NULL, job->tile);
     shore__arena_free(NULL, job->columns);
     free(job->transposing);
     free(job->types);
+    free(job->numbers);
     return rc;
 }
 
-static const char *const exported[] = {"config.json", "model*.safetensors",   "model.safetensors.index.json",
-                                       ".*.partial",  SHORE__TOKENIZER_FILES, ".nfs*",
+static const char *const exported[] = {"config.json",
+                                       "model*.safetensors",
+                                       "model.safetensors.index.json",
+                                       ".*.partial",
+                                       SHORE__TOKENIZER_FILES,
+                                       ".nfs*",
+                                       SHORE__MOMENTS_DIRECTORY,
+                                       SHORE__MOMENTS_FILE,
                                        NULL};
+
+/* With what is in it, whichever optimizer's moments these are. */
+static void remove_export(const char *partial) {
+    for (enum shore_optimizer optimizer = SHORE_ADAMW; optimizer <= SHORE_ADAGRAD; optimizer++)
+        for (int i = 0; i < MOMENTS; i++) {
+            const char *name = shore__moment_name(optimizer, moments[i].plane);
+            char *path = name ? shore__moments_path(partial, name) : NULL;
+            if (path) shore__directory_remove(path, exported);
+            free(path);
+        }
+    char *path = shore__path_join(partial, SHORE__MOMENTS_DIRECTORY);
+    if (path) shore__directory_remove(path, exported);
+    free(path);
+    shore__directory_remove(partial, exported);
+}
 
 static int refuse_strangers(const char *partial, struct shore_diag *diag) {
     struct stat st;
@@ -288,16 +386,14 @@ int shore__export_contents(const struct shore__exporting *e, const char *directo
     int rc = refuse_what_is_there(target, diag);
     if (rc == 0) rc = refuse_strangers(partial, diag);
     if (rc == 0) {
-        shore__directory_remove(partial, exported); /* of an export that was killed */
-        if (mkdir(partial, 0777) < 0)
-            rc = shore__fail(diag, -errno, "%s: the directory cannot be made: %s", target,
-                             errno == ENOENT ? "the one that is to hold it does not exist" : strerror(errno));
+        remove_export(partial); /* of an export that was killed */
+        rc = make_directory(partial, diag);
         if (rc == 0) rc = write_all(&job, partial, diag);
         if (rc == 0) rc = shore__directory_sync(partial, diag);
         if (rc == 0 && rename(partial, target) < 0)
             rc = shore__fail(diag, -errno, "%s: cannot be moved into place: %s", target, strerror(errno));
         if (rc == 0) rc = shore__parent_sync(target, diag);
-        if (rc < 0) shore__directory_remove(partial, exported);
+        if (rc < 0) remove_export(partial);
     }
     free(partial);
     free(target);

@@ -233,23 +233,30 @@ int shore__source_read(struct shore__source *s, uint32_t block, uint32_t segment
 /* ---- import ------------------------------------------------------------------------------------------------------ */
 
 int shore__import(struct shore_fleet *fleet, const struct shore__model *m, struct shore__source *source,
-                  shore__progress_fn progress, void *ctx, struct shore_diag *diag) {
-    enum { AT_ONCE = 16 };
+                  const struct shore__moment_sources *moments, shore__progress_fn progress, void *ctx,
+                  struct shore_diag *diag) {
     const uint64_t segment_bytes = SHORE_SEGMENT_ELEMS * sizeof(float);
+    const uint32_t at_once = moments && (moments->m || moments->v) ? 5 : 16; /* 4 MiB in all, as budgets have it */
+    struct shore__source *const sources[] = {source, moments ? moments->m : NULL, moments ? moments->v : NULL};
     uint64_t done = 0;
-    float *buffer = aligned_alloc(SHORE_BUFFER_ALIGN_BYTES, AT_ONCE * segment_bytes);
-    int rc = buffer ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
+    float *values[3] = {NULL};
+    int rc = 0;
+    for (int i = 0; i < 3 && rc == 0; i++)
+        if (sources[i] && !(values[i] = aligned_alloc(SHORE_BUFFER_ALIGN_BYTES, at_once * segment_bytes)))
+            rc = shore__fail(diag, -ENOMEM, "out of memory");
     for (uint32_t b = 0; b < m->nblocks && rc == 0; b++) {
         uint32_t segments = m->layout->blocks[b].segments;
-        for (uint32_t first = 0; first < segments && rc == 0; first += AT_ONCE) {
-            uint32_t count = segments - first < AT_ONCE ? segments - first : AT_ONCE;
-            rc = shore__source_read(source, b, first, count, buffer, diag);
-            if (rc == 0) rc = shore_fleet_init_block(fleet, b, first, count, buffer, NULL, NULL, diag);
+        for (uint32_t first = 0; first < segments && rc == 0; first += at_once) {
+            uint32_t count = segments - first < at_once ? segments - first : at_once;
+            for (int i = 0; i < 3 && rc == 0; i++)
+                if (sources[i]) rc = shore__source_read(sources[i], b, first, count, values[i], diag);
+            if (rc == 0) rc = shore_fleet_init_block(fleet, b, first, count, values[0], values[1], values[2], diag);
             done += count * segment_bytes;
             if (rc == 0 && progress && progress(ctx, done, m->layout->segments * segment_bytes) != 0)
                 rc = shore__fail(diag, -ECANCELED, "stopped before the initial state was written");
         }
     }
-    free(buffer);
+    for (int i = 0; i < 3; i++)
+        free(values[i]);
     return rc;
 }

@@ -100,7 +100,7 @@ static inline struct shore_fleet *fleet_of(const struct shore__settings *s, cons
     options.overwrite = overwrite;
     if (id) memcpy(options.fleet_id, id, sizeof options.fleet_id);
     assert_ok(shore_fleet_create(m->layout, &options, &fleet, &diag));
-    assert_ok(shore__import(fleet, m, source, NULL, NULL, &diag));
+    assert_ok(shore__import(fleet, m, source, NULL, NULL, NULL, &diag));
     assert_ok(shore_fleet_seal(fleet, 0, &diag));
     return fleet;
 }

@@ -14,7 +14,8 @@ static void exported(const char *directory, const struct shore__model *m, uint64
     ram_settings(&s);
     assert_int_equal(shore__source_init(m, seed, &source), 0);
     struct shore_fleet *fleet = fleet_of(&s, m, source, NULL, false);
-    assert_ok(shore__export(fleet, m, NULL, 0, directory, type, memory, 0, NULL, NULL, &diag));
+    const struct shore__exporting e = {.fleet = fleet, .type = &type, .memory_bytes = memory};
+    assert_ok(shore__export(&e, m, NULL, directory, &diag));
     shore_fleet_close(fleet);
     shore__source_close(source);
     shore__settings_free(&s);
@@ -131,7 +132,9 @@ static void never_replaces_a_directory(void **state) {
     struct shore_diag diag = {{0}};
     assert_int_equal(mkdir("full", 0755), 0);
     write_text("full/letter.txt", "dear");
-    assert_int_equal(shore__export(NULL, m, NULL, 0, "full/", SHORE__ST_F32, 0, 0, NULL, NULL, &diag), SHORE_EEXISTS);
+    const enum shore__st_type type = SHORE__ST_F32;
+    const struct shore__exporting e = {.type = &type};
+    assert_int_equal(shore__export(&e, m, NULL, "full/", &diag), SHORE_EEXISTS);
     assert_says(diag, "full: exists already");
     assert_true(exists("full/letter.txt") && !exists("full.partial"));
     shore__model_free(m);
@@ -257,7 +260,7 @@ static void names_values_that_are_not_finite(void **state) {
         ram_settings(&s);
         shore__run_fleet_options(&s, 0, false, &options);
         assert_ok(shore_fleet_create(m->layout, &options, &fleet, &diag));
-        assert_int_equal(shore__import(fleet, m, source, NULL, NULL, &diag), SHORE_EINPUT);
+        assert_int_equal(shore__import(fleet, m, source, NULL, NULL, NULL, &diag), SHORE_EINPUT);
         assert_says(diag, cases[i].says);
         shore_fleet_close(fleet);
         shore__source_close(source);
@@ -286,8 +289,9 @@ static void what_fp16_cannot_hold_is_named(void **state) {
         assert_ok(shore__source_directory(m, "bad", &source, &diag));
         ram_settings(&s);
         struct shore_fleet *fleet = fleet_of(&s, m, source, NULL, false);
-        assert_int_equal(shore__export(fleet, m, NULL, 0, "much", SHORE__ST_F16, 0, 0, NULL, NULL, &diag),
-                         SHORE_EINPUT);
+        const enum shore__st_type type = SHORE__ST_F16;
+        const struct shore__exporting e = {.fleet = fleet, .type = &type};
+        assert_int_equal(shore__export(&e, m, NULL, "much", &diag), SHORE_EINPUT);
         assert_says(diag, cases[i].says);
         assert_false(exists("much") || exists("much.partial"));
         shore_fleet_close(fleet);
@@ -297,9 +301,14 @@ static void what_fp16_cannot_hold_is_named(void **state) {
     shore__model_free(m);
 }
 
+struct stop {
+    int at, calls;
+};
+
 static int cancel(void *ctx, uint64_t done, uint64_t total) {
+    struct stop *stop = ctx;
     assert_true(done <= total);
-    return ++*(int *)ctx == 2;
+    return ++stop->calls == stop->at;
 }
 
 static void stops_when_asked(void **state) {
@@ -307,13 +316,20 @@ static void stops_when_asked(void **state) {
     struct shore_diag diag = {{0}};
     struct shore__settings s;
     struct shore__source *source = NULL;
-    int calls = 0;
+    struct stop stop = {0};
+    const enum shore__st_type type = SHORE__ST_F32;
     ram_settings(&s);
     assert_int_equal(shore__source_init(m, 0, &source), 0);
     struct shore_fleet *fleet = fleet_of(&s, m, source, NULL, false);
-    assert_int_equal(shore__export(fleet, m, NULL, 0, "stopped", SHORE__ST_F32, 0, 0, cancel, &calls, &diag),
-                     -ECANCELED);
-    assert_true(calls == 2 && !exists("stopped") && !exists("stopped.partial"));
+    const struct shore__exporting e = {
+        .fleet = fleet, .type = &type, .moments = true, .progress = cancel, .progress_ctx = &stop};
+    /* at each call in turn: among weights, and among moments */
+    for (int at = 1, rc = -ECANCELED; rc == -ECANCELED; at++) {
+        stop = (struct stop){.at = at};
+        rc = shore__export(&e, m, NULL, "stopped", &diag);
+        assert_true(stop.calls <= at && !exists("stopped.partial") && exists("stopped") == (rc == 0));
+        if (rc == 0) assert_true(at > 3 && exists("stopped/optimizer/exp_avg_sq/model.safetensors"));
+    }
     shore_fleet_close(fleet);
     shore__source_close(source);
     shore__settings_free(&s);

@@ -1,0 +1,105 @@
+/* Moments beside the weights of a Hugging Face directory, so that a run that begins with these goes on as the one that
+ * they are from. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/diag.h"
+#include "files/atomic.h"
+#include "files/json.h"
+#include "run/exchange/moment_files.h"
+
+enum { JSON_BYTES_MOST = 64 << 20 }; /* counts may stand there one by one */
+
+static const char *const optimizers[] = {"adamw", "adam", "sgd", "adagrad"};
+
+/* As torch.optim calls them. */
+const char *shore__moment_name(enum shore_optimizer optimizer, enum shore_plane plane) {
+    bool m = plane == SHORE_PLANE_M;
+    switch (optimizer) {
+    case SHORE_SGD:
+        return m ? "momentum_buffer" : NULL;
+    case SHORE_ADAGRAD:
+        return m ? NULL : "sum";
+    default:
+        return m ? "exp_avg" : "exp_avg_sq";
+    }
+}
+
+char *shore__moments_path(const char *directory, const char *name) {
+    char *path = NULL;
+    return asprintf(&path, "%s/" SHORE__MOMENTS_DIRECTORY "/%s", directory, name) < 0 ? NULL : path;
+}
+
+int shore__moments_describe(const char *directory, enum shore_optimizer optimizer, uint64_t updates,
+                            struct shore_diag *diag) {
+    char *path = shore__moments_path(directory, SHORE__MOMENTS_FILE);
+    json_t *said = json_pack("{s:s}", "optimizer", optimizers[optimizer]);
+    if (said && updates) json_object_set_new(said, "updates", json_integer((json_int_t)updates));
+    int rc = path && said ? shore__json_write(path, said, 2, diag) : shore__fail(diag, -ENOMEM, "out of memory");
+    json_decref(said);
+    free(path);
+    return rc;
+}
+
+static int take_updates(const json_t *said, const char *path, enum shore_optimizer optimizer, uint64_t *updates,
+                        struct shore_diag *diag) {
+    const char *whose = json_string_value(json_object_get(said, "optimizer"));
+    json_int_t count = json_integer_value(json_object_get(said, "updates"));
+    if (!whose || count <= 0 || (uint64_t)count > SHORE__STEPS_MOST)
+        return shore__fail(diag, SHORE_EINPUT,
+                           "%s: does not say which optimizer's moments these are (\"optimizer\"), and how many updates "
+                           "they have seen (\"updates\")",
+                           path);
+    if (strcmp(whose, optimizers[optimizer]) != 0)
+        return shore__fail(diag, SHORE_EINPUT,
+                           "%s: the moments are those of %.40s, not of %s: give --optimizer, or remove their directory "
+                           "to begin without",
+                           path, whose, optimizers[optimizer]);
+    if (json_object_size(json_object_get(said, "fewer")))
+        return shore__fail(diag, SHORE_EINPUT,
+                           "%s: some tensors have seen fewer updates than others, and here all are counted together: "
+                           "remove that directory to begin without moments",
+                           path);
+    *updates = (uint64_t)count;
+    return 0;
+}
+
+int shore__moments_updates(const char *directory, enum shore_optimizer optimizer, uint64_t *updates,
+                           struct shore_diag *diag) {
+    json_t *said = NULL;
+    char *path = shore__moments_path(directory, SHORE__MOMENTS_FILE);
+    int rc = path ? shore__json_read(path, JSON_BYTES_MOST, &said, diag) : shore__fail(diag, -ENOMEM, "out of memory");
+    if (rc == SHORE_EMISSING) {
+        if (diag) diag->text[0] = '\0';
+        rc = 0;
+    } else if (rc == 0) {
+        rc = take_updates(said, path, optimizer, updates, diag);
+    }
+    json_decref(said);
+    free(path);
+    return rc;
+}
+
+static int open_one(const struct shore__model *m, const char *directory, const char *name, struct shore__source **out,
+                    struct shore_diag *diag) {
+    char *path = shore__moments_path(directory, name);
+    int rc = path ? shore__source_directory(m, path, out, diag) : shore__fail(diag, -ENOMEM, "out of memory");
+    free(path);
+    return rc;
+}
+
+int shore__moments_open(const struct shore__model *m, const char *directory, enum shore_optimizer optimizer,
+                        struct shore__moment_sources *out, struct shore_diag *diag) {
+    const char *first = shore__moment_name(optimizer, SHORE_PLANE_M);
+    const char *second = shore__moment_name(optimizer, SHORE_PLANE_V);
+    int rc = first ? open_one(m, directory, first, &out->m, diag) : 0;
+    if (rc == 0 && second) rc = open_one(m, directory, second, &out->v, diag);
+    return rc;
+}
+
+void shore__moments_close(struct shore__moment_sources *moments) {
+    shore__source_close(moments->m);
+    shore__source_close(moments->v);
+}

@@ -1,0 +1,20 @@
+/* Where moments lie in a Hugging Face directory: DIR/optimizer/NAME holds one of all tensors under their names, NAME as
+ * torch.optim calls it, and DIR/optimizer/optimizer.json says of which optimizer, and how many updates they have seen.
+ */
+#ifndef SHORE_RUN_EXCHANGE_MOMENT_FILES_H
+#define SHORE_RUN_EXCHANGE_MOMENT_FILES_H
+
+#include "run/run.h"
+
+#define SHORE__MOMENTS_DIRECTORY "optimizer"
+#define SHORE__MOMENTS_FILE "optimizer.json"
+
+/* NULL: the optimizer has none in that plane (SHORE_PLANE_M or SHORE_PLANE_V). */
+const char *shore__moment_name(enum shore_optimizer optimizer, enum shore_plane plane);
+/* malloc'ed; NULL when memory is short. */
+char *shore__moments_path(const char *directory, const char *name);
+/* Writes the JSON. updates 0: it is left out. */
+int shore__moments_describe(const char *directory, enum shore_optimizer optimizer, uint64_t updates,
+                            struct shore_diag *diag);
+
+#endif
