@@ -411,11 +411,11 @@ class Engine:
             self.gradients.passes, self.streams.gate = 1, None
         return losses
 
-    def save_pretrained(self, directory: str | os.PathLike, dtype: str | None = None,
-                        max_shard_size: int | str | None = None) -> None:
-        """Writes safetensors, streamed, and what transformers keeps beside them; of a peft model the adapters. dtype: "fp32", "bf16",
-        "fp16"; by default the parameters'. The directory appears whole or not at all; ExistsError where it holds weights."""
-        saving.save(self, directory, dtype, max_shard_size)
+    def save_pretrained(self, directory: str | os.PathLike, dtype: str | None = None, max_shard_size: int | str | None = None,
+                        moments: bool = False) -> None:
+        """Writes safetensors, streamed, and what transformers keeps beside them; of a peft model the adapters. dtype: "fp32", "bf16", "fp16", by
+        default the parameters'. moments: also the optimizer's, for wrap(moments_from=) and `longshore import`. The directory is whole or not there."""
+        saving.save(self, directory, dtype, max_shard_size, moments)
 
     # ---- what goes with it
 

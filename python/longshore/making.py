@@ -8,7 +8,6 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Union
 
@@ -18,6 +17,7 @@ from torch import nn
 from . import adapters, living, native, position, spinning
 from . import blocks as tree
 from .activations import KINDS, Activations
+from .beginning import Moments, fill
 from .compression import memory_bytes as compression_bytes, share_of
 from .engine import Engine
 from .errors import BudgetError, LongshoreError
@@ -146,7 +146,8 @@ def wrap(model: nn.Module, *, run: str | os.PathLike | None = None, drives: Driv
          betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, weight_decay: float = 0.01, momentum: float = 0.0, clip: float = 0.0,
          optimizer: str = "adamw", groups: Iterable | None = None, storage: str | None = None, moments: str = "fp32",
          on_nonfinite: str = "stop", layers: Iterable[str] | None = None, overwrite: bool | None = None, activations: str = "memory",
-         activation_room: int | str | None = None, compress: float | str | None = None, compress_after: int = 0) -> Engine:
+         activation_room: int | str | None = None, compress: float | str | None = None, compress_after: int = 0,
+         moments_from: str | os.PathLike | None = None) -> Engine:
     """Puts a model's parameters and its optimizer's state on drives, frees their memory, and returns the Engine.
 
     model: any nn.Module, made inside ``longshore.init(...)`` or in memory already; then run (and drives, memory) are given
@@ -161,6 +162,8 @@ def wrap(model: nn.Module, *, run: str | os.PathLike | None = None, drives: Driv
     much room it takes depends on batches that nobody has seen yet, and where activations are small nothing is gained.
     compress: "top1%" or 0.01, the share of each block's gradients that is sent, the largest ones; what is left out waits on the
     drives and is added to the next gradients. compress_after: steps with whole gradients first, a tenth of all or so.
+    moments_from: a directory that save_pretrained(moments=True) or `longshore export --moments` has written: the optimizer goes on
+    with the moments and counts there, those of parameters that are not in it begin anew.
 
     Raises BudgetError below the least memory, ExistsError where a run is there, ValueError for what cannot be.
     """
@@ -202,6 +205,9 @@ def wrap(model: nn.Module, *, run: str | os.PathLike | None = None, drives: Driv
            "compress": share, "compress_after": int(compress_after)}
     given, how["groups"] = _name_groups(model, groups)
     layout = Layout(parts + tree.of_buffers(model, BUFFERS_BYTES))
+    old = None if moments_from is None else Moments(moments_from, optimizer, momentum != 0)
+    counts = old.counts(layout) if old else None
+    lineage = [how["seed"], old.updates] if old else None
     how["layers"] = [b.module if b.layer else None for b in layout.blocks]
     how["buffers"] = [b.name for b in layout.blocks if b.buffers]
     budget = None if memory is None else native.size(memory)
@@ -210,13 +216,15 @@ def wrap(model: nn.Module, *, run: str | os.PathLike | None = None, drives: Driv
                   compress=share)
     if overwrite:
         living.refuse_second(run)
-    state = State.create(run, layout, drives, _program(model, how, layout), optimizer=optimizer, moments=moments,
+    state = State.create(run, layout, drives, _program(model, how, layout, lineage, counts), optimizer=optimizer, moments=moments,
                          fp32=_DTYPE_OF[storage] == torch.float32, ring_bytes=chosen.ring_bytes,
                          memory=budget or chosen.total_bytes + chosen.spare_bytes, overwrite=bool(overwrite), momentum=momentum != 0, scratch_bytes=chosen.room_bytes, residual=share > 0)
     try:
-        _fill(state, model, making.spool if making else None)
+        fill(state, model, making.spool if making else None, old)
         engine = _engine(model, state, how, given, chosen, state.seal)
         engine.streams.open(state)
+        if old:
+            engine.lineage, engine._counts = lineage, counts
     except BaseException:
         state.close()
         raise
@@ -243,27 +251,6 @@ def _engine(model, state, how, groups, chosen, seal=None):
     engine = Engine(model, streams, state, how["optimizer"], how, groups, chosen.gradient_bytes)
     engine.plan = chosen
     return engine
-
-
-def _fill(state, model, spool):
-    """The initial state, block by block: one piece is written while the next is put together."""
-    parameters = {**dict(model.named_buffers()), **dict(model.named_parameters(remove_duplicate=False))}
-    layout, writing = state.layout, None
-    with torch.no_grad(), ThreadPoolExecutor(1) as writer:
-        for b, block in enumerate(layout.blocks):
-            values = [parameters[tensor.name].detach().reshape(-1) for tensor in block.tensors]
-            for segment, count, inside in layout.pieces(b):
-                piece = torch.zeros(count * native.SEGMENT)
-                for t, at, first, last in inside:
-                    piece[at:at + last - first] = values[t][first:last]
-                    if not bool(torch.isfinite(piece[at:at + last - first]).all()):
-                        raise LongshoreError(f"{block.tensors[t].name}: holds a value that is not finite")
-                if writing is not None:
-                    writing.result()
-                writing = writer.submit(state.init_block, b, segment, piece)
-                if spool is not None:
-                    spool.relieve(piece.nbytes)
-        writing.result()
 
 
 def _check_model(model):
@@ -331,14 +318,14 @@ def _versions():
     return out
 
 
-def _program(model, how, layout):
+def _program(model, how, layout, lineage, counts):
     stored = {t.name for block in layout.blocks if block.buffers for t in block.tensors}
     small = {name: b for name, b in tree.persistent_buffers(model).items() if name not in stored}
     base = adapters.base_of(model)
     config = getattr(base, "config", None)
     return {"name": "longshore.torch", "class": f"{type(base).__module__}.{type(base).__qualname__}", "engine": how,
             "config": config.to_dict() if hasattr(config, "to_dict") else None, "versions": _versions(),
-            "position": position.of_start(small), "adapters": adapters.record(model), "frozen": [name for name, p in model.named_parameters() if not p.requires_grad]}
+            "position": position.of_start(small, layout, lineage, counts), "adapters": adapters.record(model), "frozen": [name for name, p in model.named_parameters() if not p.requires_grad]}
 
 
 # ---- resume ----------------------------------------------------------------------------------------------------------
@@ -378,8 +365,8 @@ def resume(run: str | os.PathLike, model: nn.Module | Callable[[], nn.Module] | 
         record.close()
     if program is None or program.get("name") != "longshore.torch":
         maker = "longshore train" if program is None else program.get("name")
-        raise LongshoreError(f"{run}: was made by {maker}: go on with it there, or take its weights: `longshore export {run} --dtype fp32 "
-                             "--out DIR`, and from_pretrained(DIR) inside longshore.init(NEW)")
+        raise LongshoreError(f"{run}: was made by {maker}: go on with it there, or take what it holds: `longshore export {run} --dtype "
+                             "fp32 --moments --out DIR`, from_pretrained(DIR) inside longshore.init(NEW), and wrap(moments_from=DIR)")
     how = program["engine"]
     model = _model_for(model, program, run)
     _match(layout, model, how, program, run)

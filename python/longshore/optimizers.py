@@ -10,6 +10,9 @@ from .errors import LongshoreError
 from .native import ffi, lib
 
 _KINDS = ((torch.optim.AdamW, "adamw"), (torch.optim.Adam, "adam"), (torch.optim.SGD, "sgd"), (torch.optim.Adagrad, "adagrad"))
+# what torch.optim calls the planes of a state that the drives keep
+STATES = {"adamw": {"exp_avg": "m", "exp_avg_sq": "v"}, "sgd": {"momentum_buffer": "m"}, "adagrad": {"sum": "v", "exp_avg_sq": "v"}}
+STATES["adam"] = STATES["adamw"]
 _GROUP_KEYS = ("params", "lr", "betas", "eps", "weight_decay", "momentum", "initial_lr", "name")
 
 

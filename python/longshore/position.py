@@ -94,7 +94,7 @@ def seed(engine, micro_batch):
 
 def begin(engine):
     """What is as it is when a step has been made: the next batch is drawn after it."""
-    out = {"format": 1, "random": random_states(), "behind": _behind(engine), "followed": {}, "lineage": engine.lineage}
+    out = {"format": 1, "random": random_states(), "behind": _behind(engine.layout, engine.lineage[1] + engine.state.step + 1, engine._counts), "followed": {}, "lineage": engine.lineage}
     for name, thing in engine._followed.items():
         if not _follows_the_step(thing):
             out["followed"][name] = plain(thing.state_dict(), name)
@@ -105,9 +105,11 @@ def _buffers(buffers):
     return {"buffers": {name: tensor_out(b) for name, b in buffers.items()}} if buffers else {}
 
 
-def of_start(buffers):
-    """As text: what a run goes on with that is killed before its first step. buffers: those that no block has."""
-    return _bytes(_pack({"format": 1, "random": random_states(), **_buffers(buffers)}))
+def of_start(buffers, layout, lineage, counts):
+    """As text: what a run goes on with that is killed before its first step. buffers: those that no block has. lineage, counts: as the
+    engine has them, where it does not begin anew."""
+    before = {"lineage": lineage, "behind": _behind(layout, lineage[1], counts)} if lineage else {}
+    return _bytes(_pack({"format": 1, "random": random_states(), **before, **_buffers(buffers)}))
 
 
 def of(state):
@@ -120,11 +122,10 @@ def _pack(out):
     return zlib.compress(json.dumps(out).encode(), 1)
 
 
-def _behind(engine):
+def _behind(layout, steps, counts):
     """By how many steps the updates of each trained tensor are fewer than the steps, in the order of the blocks; []: of none. Without
     names: a model may have thousands of experts that are not hit in every step."""
-    behind = [engine.lineage[1] + engine.state.step + 1 - engine._counts[b][i] for b, block in enumerate(engine.layout.blocks)
-              for i, t in enumerate(block.tensors) if t.trains]
+    behind = [steps - counts[b][i] for b, block in enumerate(layout.blocks) for i, t in enumerate(block.tensors) if t.trains]
     return behind if any(behind) else []
 
 

@@ -12,7 +12,7 @@ from .native import ffi, lib
 _DTYPES = {"fp32": lib.SHORE_DTYPE_FP32, "bf16": lib.SHORE_DTYPE_BF16, "fp16": lib.SHORE_DTYPE_FP16}
 
 
-def save(engine, directory, dtype=None, max_shard_size=None, whole=False):
+def save(engine, directory, dtype=None, max_shard_size=None, moments=False, whole=False):
     """As Engine.save_pretrained(). whole: also the base that adapters stand on, under the parameters' names."""
     directory = os.path.realpath(directory)
     if dtype is not None and dtype not in _DTYPES:
@@ -20,17 +20,20 @@ def save(engine, directory, dtype=None, max_shard_size=None, whole=False):
     if engine.state is None:
         raise LongshoreError("save_pretrained: the engine is closed")
     there = sorted(os.listdir(directory)) if os.path.isdir(directory) else []
-    weights = [name for name in there if name.endswith((".safetensors", ".safetensors.index.json", ".bin"))]
+    weights = [name for name in there if name.endswith((".safetensors", ".safetensors.index.json", ".bin")) or (moments and name == "optimizer")]
     if weights or os.path.isfile(directory):
         raise ExistsError(f"{directory}: holds {weights[0] if weights else 'a file'} already, which stays; save to another directory")
+    adapted = adapters.base_of(engine.module) is not engine.module and not whole
+    if moments and adapted:
+        raise ValueError("save_pretrained: moments=True is for whole models; those of adapters stay in the run, which resume() goes on with")
     engine.settle()
     partial = os.path.join(os.path.dirname(directory), f".{os.path.basename(directory)}.saving")
     shutil.rmtree(partial, ignore_errors=True)  # of one that was killed
     try:
-        if adapters.base_of(engine.module) is not engine.module and not whole:
+        if adapted:
             engine.module.save_pretrained(partial, state_dict=adapters.tensors_of(engine.module))
         else:
-            _export(engine, partial, dtype, max_shard_size)
+            _export(engine, partial, dtype, max_shard_size, moments)
         if there:
             for name in sorted(os.listdir(partial), key=lambda name: (name.startswith("model"), name.endswith("index.json"), name)):
                 os.replace(os.path.join(partial, name), os.path.join(directory, name))
@@ -42,10 +45,12 @@ def save(engine, directory, dtype=None, max_shard_size=None, whole=False):
         raise
 
 
-def _export(engine, directory, dtype, max_shard_size):
+def _export(engine, directory, dtype, max_shard_size, moments):
     how = native.new("struct shore_run_exporting", converted=dtype is not None, dtype=_DTYPES[dtype or "fp32"],
-                     shard_bytes=0 if max_shard_size is None else native.size(max_shard_size, "max_shard_size"))
+                     shard_bytes=0 if max_shard_size is None else native.size(max_shard_size, "max_shard_size"), moments=moments)
     native.call(lib.shore_run_export, engine.state.run, native.path_bytes(directory), how, ffi.NULL)
+    if moments:
+        _say_updates(engine, os.path.join(directory, "optimizer", "optimizer.json"))
     model = engine.module
     buffers = position.small_buffers(engine)
     if buffers:
@@ -59,6 +64,19 @@ def _export(engine, directory, dtype, max_shard_size):
     generation = getattr(model, "generation_config", None)
     if hasattr(generation, "save_pretrained"):
         generation.save_pretrained(directory)
+
+
+def _say_updates(engine, path):
+    """How many the moments have seen, which may differ: a tensor without a gradient is left as it is."""
+    counts = {t.name: n for block, ns in zip(engine.layout.blocks, engine._counts) for t, n in zip(block.tensors, ns) if t.trains}
+    most = max(counts.values())
+    with open(path, encoding="utf-8") as f:
+        said = json.load(f)
+    said.update(updates=most, fewer={name: n for name, n in counts.items() if n < most})
+    with open(path, "w", encoding="utf-8") as f:
+        json.dump(said, f, indent=2)
+        f.flush()
+        os.fsync(f.fileno())
 
 
 def _add_buffers(directory, buffers):

@@ -260,10 +260,10 @@ class State:
 
     # ---- the initial state
 
-    def init_block(self, block, segment, value):
-        """value: fp32, canonical, whole segments from `segment` on."""
+    def init_block(self, block, segment, value, m=None, v=None):
+        """All fp32, canonical, whole segments from `segment` on. Moments that are None are zeros."""
         native.call(lib.shore_fleet_init_block, self.fleet, block, segment, value.numel() // native.SEGMENT,
-                    ffi.cast("float *", value.data_ptr()), ffi.NULL, ffi.NULL)
+                    *(ffi.NULL if x is None else ffi.cast("float *", x.data_ptr()) for x in (value, m, v)))
 
     def seal(self):
         native.call(lib.shore_run_seal, self.run, 0)

@@ -9,11 +9,9 @@ import torch
 
 from .. import values
 from ..errors import LongshoreError
+from ..optimizers import STATES
 from .config import logger
 from .zero import set_z3_leaf_modules, unset_z3_leaf_modules
-
-_STATES = {"adamw": {"exp_avg": "m", "exp_avg_sq": "v"}, "sgd": {"momentum_buffer": "m"}, "adagrad": {"sum": "v", "exp_avg_sq": "v"}}
-_STATES["adam"] = _STATES["adamw"]
 
 
 def log_dist(message: str, ranks: list | None = None, level: int = 20) -> None:
@@ -30,9 +28,9 @@ def _on_drives(param, function):
 def _moment(param, key, function):
     _on_drives(param, function)
     kind = param.longshore.streams.engine().how["optimizer"]
-    if key not in _STATES[kind]:
-        raise LongshoreError(f"{function}: {key!r} is no state of {kind}: {', '.join(_STATES[kind])}")
-    return _STATES[kind][key]
+    if key not in STATES[kind]:
+        raise LongshoreError(f"{function}: {key!r} is no state of {kind}: {', '.join(STATES[kind])}")
+    return STATES[kind][key]
 
 
 def safe_get_full_fp32_param(param: torch.Tensor) -> torch.Tensor:

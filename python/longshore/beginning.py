@@ -1,0 +1,104 @@
+"""The state that a run begins with: the model's values, and an optimizer's moments that were saved beside weights."""
+
+import json
+import os
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+
+from . import native
+from .errors import LongshoreError, MissingError
+from .optimizers import STATES
+
+
+class Moments:
+    """Of an optimizer, in DIRECTORY/optimizer: for each parameter under its name. ``longshore export --moments`` and
+    save_pretrained(moments=True) write them."""
+
+    def __init__(self, directory, optimizer, momentum):
+        self.path = os.path.join(os.fspath(directory), "optimizer")
+        said = self._read(optimizer)
+        self.updates, self.fewer = said["updates"], said.get("fewer", {})
+        planes = {plane: name for name, plane in reversed(STATES[optimizer].items())}
+        self._files = [self._open(planes[plane]) if plane in planes and (optimizer != "sgd" or momentum) else None for plane in "mv"]
+
+    def _read(self, optimizer):
+        path = os.path.join(self.path, "optimizer.json")
+        try:
+            with open(path, encoding="utf-8") as f:
+                said = json.load(f)
+            whose, updates, fewer = said["optimizer"], said["updates"], said.get("fewer", {})
+            right = type(updates) is int and updates > 0 and all(type(n) is int and 0 <= n <= updates for n in fewer.values())
+        except FileNotFoundError:
+            raise MissingError(f"{path}: is not there: wrap(moments_from=DIRECTORY) takes what `longshore export --moments` or "
+                               "save_pretrained(moments=True) has written") from None
+        except (ValueError, KeyError, AttributeError, TypeError):
+            right = False
+        if not right:
+            raise LongshoreError(f"{path}: does not say which optimizer's moments these are, and how many updates they have seen (\"updates\")")
+        if whose != optimizer:
+            raise LongshoreError(f"{path}: the moments are those of {whose}, not of {optimizer}: wrap(..., optimizer={whose!r}), or no moments_from")
+        return said
+
+    def _open(self, name):
+        """{parameter: the open file that has it}"""
+        from safetensors import SafetensorError, safe_open
+
+        directory, found = os.path.join(self.path, name), {}
+        try:
+            for file in sorted(os.listdir(directory)):
+                if file.endswith(".safetensors"):
+                    opened = safe_open(os.path.join(directory, file), "pt")
+                    found.update(dict.fromkeys(opened.keys(), opened))
+        except (OSError, SafetensorError) as why:
+            raise LongshoreError(f"{directory}: the moments cannot be read: {why}; save them again, or wrap without moments_from") from why
+        return found
+
+    def of(self, names, shape):
+        """(m, v) of a parameter that has these names, flat fp32; None: nothing is kept of it."""
+        out = []
+        for files in self._files:
+            name = next((n for n in names if files and n in files), None)
+            value = files[name].get_tensor(name) if name else None
+            if value is not None and tuple(value.shape) != tuple(shape):
+                raise LongshoreError(f"{self.path}: {name} is of shape {list(value.shape)} there, and {list(shape)} in the model: they do not "
+                                     "belong together")
+            out.append(None if value is None else value.float().reshape(-1))
+        return out
+
+    def knows(self, names):
+        return all(files is None or any(n in files for n in names) for files in self._files)
+
+    def counts(self, layout):
+        """Updates that each tensor has had, as Engine has them: those whose moments are not there begin anew."""
+        counts = [[self.fewer.get(t.name, self.updates) if t.trains and self.knows(t.names) else 0 for t in b.tensors]
+                  for b in layout.blocks]
+        if not any(map(any, counts)):
+            raise LongshoreError(f"{self.path}: holds moments of none of the model's parameters, {layout.blocks[0].tensors[0].name} for one")
+        return counts
+
+
+def fill(state, model, spool, moments=None):
+    """Writes it, block by block: one piece is written while the next is put together."""
+    parameters = {**dict(model.named_buffers()), **dict(model.named_parameters(remove_duplicate=False))}
+    layout, writing = state.layout, None
+    with torch.no_grad(), ThreadPoolExecutor(1) as writer:
+        for b, block in enumerate(layout.blocks):
+            values = [[parameters[tensor.name].detach().reshape(-1), *(moments.of(tensor.names, tensor.shape) if moments and tensor.trains
+                                                                       else ())] for tensor in block.tensors]
+            for segment, count, inside in layout.pieces(b):
+                pieces = [torch.zeros(count * native.SEGMENT) if any(len(v) > i and v[i] is not None for v in values) else None
+                          for i in range(3)]
+                for t, at, first, last in inside:
+                    for piece, value in zip(pieces, values[t]):
+                        if value is None:
+                            continue
+                        piece[at:at + last - first] = value[first:last]
+                        if not bool(torch.isfinite(piece[at:at + last - first]).all()):
+                            raise LongshoreError(f"{block.tensors[t].name}: holds a value that is not finite")
+                if writing is not None:
+                    writing.result()
+                writing = writer.submit(state.init_block, b, segment, *pieces)
+                if spool is not None:
+                    spool.relieve(pieces[0].nbytes)
+        writing.result()
