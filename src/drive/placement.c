@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/diag.h"
+#include "storage/room.h"
 
 static uint64_t device_bytes(const char *path) {
     uint64_t bytes = 0;
@@ -70,21 +71,23 @@ void shore__placement_make(const struct shore_layout *layout, const uint64_t *we
     }
     bool equal = total == 0;
     if (equal) total = ndrives;
-    uint64_t through = 0;                    /* segments of the blocks so far */
-    uint64_t owned[SHORE__DRIVES_MAX] = {0}; /* of those, by drives 0..d together */
+    /* of what is updated, and of what rests: */
+    uint64_t through[2] = {0};                  /* segments of the blocks so far */
+    uint64_t owned[2][SHORE__DRIVES_MAX] = {0}; /* of those, by drives 0..d together */
     for (uint32_t b = 0; b < layout->nblocks; b++) {
         uint32_t segments = layout->blocks[b].segments, last = 0;
+        const bool rests = shore__block_rests(&layout->blocks[b]);
         unsigned __int128 upto = 0;
-        through += segments;
+        through[rests] += segments;
         for (uint32_t d = 0; d < ndrives; d++) {
             upto += equal ? 1 : weights[d];
-            uint64_t target = (uint64_t)((upto * through * 2 + total) / (total * 2));
-            uint64_t end = target > owned[d] ? target - owned[d] : 0;
+            uint64_t target = (uint64_t)((upto * through[rests] * 2 + total) / (total * 2));
+            uint64_t end = target > owned[rests][d] ? target - owned[rests][d] : 0;
             if (d + 1 == ndrives || end > segments) end = segments;
             if (end < last) end = last;
             ranges[(size_t)b * ndrives + d] = (struct shore__range){last, (uint32_t)end - last};
             last = (uint32_t)end;
-            owned[d] += last;
+            owned[rests][d] += last;
         }
     }
 }

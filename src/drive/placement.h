@@ -15,7 +15,7 @@ struct shore__range {
 uint64_t shore__drive_capacity_bytes(const char *path);
 
 /* ranges[block * ndrives + drive]: contiguous, in drive order. Weights: 0 everywhere means equal. By cumulative
- * rounding over all blocks together, so that many small blocks even out. */
+ * rounding over all blocks together that are updated, and all that rest, so that many small blocks even out. */
 void shore__placement_make(const struct shore_layout *layout, const uint64_t *weights, uint32_t ndrives,
                            struct shore__range *ranges);
 

@@ -123,6 +123,28 @@ static void shares_follow_the_weights(void **state) {
     check_shares(large, 5, enormous, 2);
 }
 
+/* Small blocks that rest between others, as the layers of adapters have them: each drive has its share of both. */
+static void what_rests_is_shared_by_itself(void **state) {
+    enum { BLOCKS = 40, DRIVES = 2 };
+    struct shore_tensor_spec tensors[BLOCKS];
+    struct shore_block_spec blocks[BLOCKS];
+    struct shore__range ranges[BLOCKS * DRIVES];
+    struct shore_layout *layout;
+    uint32_t updated[DRIVES] = {0};
+    for (uint32_t b = 0; b < BLOCKS; b++) {
+        tensors[b] = (struct shore_tensor_spec){"t", SHORE_SEGMENT_ELEMS, b % 2 ? SHORE_GROUP_RESTS : 0};
+        blocks[b] = (struct shore_block_spec){"b", &tensors[b], 1};
+    }
+    assert_int_equal(shore_layout_make(blocks, BLOCKS, &layout), 0);
+    shore__placement_make(layout, (uint64_t[DRIVES]){0}, DRIVES, ranges);
+    for (uint32_t b = 0; b < BLOCKS; b += 2)
+        for (uint32_t d = 0; d < DRIVES; d++)
+            updated[d] += ranges[b * DRIVES + d].count;
+    assert_int_equal(updated[0], BLOCKS / 4);
+    assert_int_equal(updated[1], BLOCKS / 4);
+    shore_layout_free(layout);
+}
+
 static void what_has_no_file_has_no_size(void **state) {
     assert_true(shore__drive_capacity_bytes(".") > 0);
     assert_true(shore__drive_capacity_bytes("not-there-yet") > 0);
@@ -150,8 +172,11 @@ static void shares_follow_speed_and_room(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(shares_follow_speed_and_room), cmocka_unit_test(layout_is_canonical),
-        cmocka_unit_test(nonsense_is_refused),          cmocka_unit_test(shares_follow_the_weights),
+        cmocka_unit_test(shares_follow_speed_and_room),
+        cmocka_unit_test(layout_is_canonical),
+        cmocka_unit_test(nonsense_is_refused),
+        cmocka_unit_test(shares_follow_the_weights),
+        cmocka_unit_test(what_rests_is_shared_by_itself),
         cmocka_unit_test(what_has_no_file_has_no_size),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
