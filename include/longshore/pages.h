@@ -125,8 +125,11 @@ int shore_pages_update(struct shore_pages *pages, uint32_t page, struct shore_up
 void shore_pages_update_end(struct shore_pages *pages, uint32_t page);
 
 /* The same, or instead of any update, of a page that stays and is not in use: what was not updated of it the caller has
- * put there, or knows to be the same (carried). It holds the parameters of `step`. */
+ * put there (after shore_pages_settle()), or knows to be the same (carried). It holds the parameters of `step`. */
 void shore_pages_updated(struct shore_pages *pages, uint32_t page, uint64_t step);
+
+/* Waits until nothing is being fetched into a page: before a caller puts something there. */
+void shore_pages_settle(struct shore_pages *pages, uint32_t page);
 
 /* Lets a page of a pool stay in memory that is lent, until shore_pages_reclaim(): updates from now on are left there.
  * Units: memory as of shore_pages_open(). Ownership: memory is borrowed. Errors: -EBUSY (in use, or being updated),

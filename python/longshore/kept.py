@@ -95,6 +95,7 @@ class KeptState:
                 coming, kept.coming = kept.coming, None
                 coming.result()
             kept.settle()
+            lib.shore_pages_settle(self.streams.pages, number)  # what was wanted of the page would be written over this
             native.call(lib.shore_fleet_update_images, state.fleet, mine, kept.buffer.pointer)
         except LongshoreError:
             return None

@@ -138,6 +138,27 @@ def test_state_in_memory_after_a_write_that_failed(tmp_path, seed, monkeypatch):
     assert len(digests) == 1
 
 
+def test_a_page_that_was_wanted_when_its_state_in_memory_is_updated(tmp_path, seed, monkeypatch):
+    """What is fetched is not written over what the update has put there."""
+    monkeypatch.setattr(kept, "LEAST_BYTES", 1)
+    x, losses = torch.randn(2, 1024), set()
+    for wants in (False, True):
+        torch.manual_seed(seed)
+        model = torch.nn.Sequential(*[torch.nn.Linear(1024, 1024) for _ in range(4)])
+        with engine_for(model, tmp_path, f"run{wants}") as engine:
+            for _ in range(4):
+                engine.backward(engine(x).square().mean())
+                assert engine.step_number == 0 or engine.streams.kept.blocks
+                if wants:
+                    engine.streams.forget()  # as after a change that was refused
+                    for number in engine.streams.kept.blocks:
+                        engine.streams.want(number)  # as a forward does that ends early
+                engine.step()
+                with torch.no_grad():
+                    losses.add(engine(x).sum().item())
+    assert len(losses) == 4
+
+
 def test_a_run_of_another_storage_keeps_no_state_in_memory(tmp_path, seed, monkeypatch):
     monkeypatch.setattr(kept, "LEAST_BYTES", 1)
     with engine_for(gpt2(), tmp_path, "one") as engine:

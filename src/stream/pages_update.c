@@ -39,12 +39,20 @@ static void part_ended(void *ctx, int rc, const struct shore_diag *diag) {
     waited.fn(waited.ctx, rc, diag); /* last: from here on the page may be looked at */
 }
 
+static void end_fetch(struct page *page) {
+    if (page->loading && shore_wait(&page->load, NULL)) page->step = SHORE__NO_STEP;
+    page->loading = false;
+}
+
+void shore_pages_settle(struct shore_pages *p, uint32_t number) {
+    if (number < p->npages) end_fetch(&p->pages[number]);
+}
+
 static void begin_update(struct shore_pages *p, struct page *page, uint64_t next_step, struct shore_completion done) {
     /* what nobody has looked at: the end of its last update, and a fetch, which would write over what is handed back */
     bool pending;
     if (page->updating) shore__page_end_update(p, page, false, &pending, NULL);
-    if (page->loading && shore_wait(&page->load, NULL)) page->step = SHORE__NO_STEP;
-    page->loading = false;
+    end_fetch(page);
     page->handed_back = page_stays(page) && (!p->fleet || p->fleet->config.fp32_params == (p->elem_bytes == 4));
     page->whole = page->step + 1 == next_step && page->touched != next_step;
     page->covered = 0;

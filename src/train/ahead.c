@@ -256,6 +256,8 @@ int shore__ahead_update(struct trainer *t, struct shore_diag *diag) {
     if (!ahead->count || t->speculation.broken) return 0;
     int rc = shore__ahead_settle(t, diag);
     shore__parameters_release(t->pass.parameters);
+    for (uint32_t i = 0; i < t->m->nslices; i++)
+        shore_pages_settle(t->pass.pages, slice_page(t, i));
     if (!rc) rc = update_images(t, diag);
     if (rc) return rc;
     for (uint32_t i = 0; i < t->m->nslices; i++)

@@ -18,6 +18,13 @@ static void want(struct world *w, uint32_t number) {
     shore_pages_release(w->pages, number);
 }
 
+/* What a caller puts there is not written over by a fetch that was wanted. */
+static void settle(struct world *w, uint32_t number) {
+    if (!can_be_asked_for(w, &w->page[number]) || shore_pages_want(w->pages, number) != SHORE_PAGE_COMING) return;
+    shore_pages_settle(w->pages, number);
+    assert_int_equal(shore_pages_want(w->pages, number), SHORE_PAGE_THERE);
+}
+
 /* In fp32: into memory of one's own, or into that at whose end the page lies. */
 static void take(struct world *w, uint32_t number) {
     const struct expected *page = &w->page[number];
@@ -199,8 +206,10 @@ static void one(struct world *w) {
         get(w, number);
     else if (what < 68)
         release(w, number);
-    else if (what < 70)
+    else if (what < 69)
         take(w, number);
+    else if (what < 70)
+        settle(w, number);
     else if (what < 80)
         update(w, number);
     else if (what < 88)
