@@ -43,7 +43,9 @@ def put_on(base, recorded):
             model.add_adapter(name, config)
         for key, value in computed.items():
             setattr(config, key, value)
-    if recorded["wrapped"]:
+    if recorded["wrapped"] and len(recorded["active"]) == 1:
+        model.set_adapter(recorded["active"][0])  # also of prompts, which put nothing into the base
+    elif recorded["wrapped"]:
         model.base_model.set_adapter(recorded["active"])
     else:
         model.set_adapter(recorded["active"])

@@ -369,6 +369,7 @@ def resume(run: str | os.PathLike, model: nn.Module | Callable[[], nn.Module] | 
                              "fp32 --moments --out DIR`, from_pretrained(DIR) inside longshore.init(NEW), and wrap(moments_from=DIR)")
     how = program["engine"]
     model = _model_for(model, program, run)
+    _give_buffers(model)
     _match(layout, model, how, program, run)
     given = _groups_of(model, how["groups"])
     budget = native.size(memory) if memory is not None else budget
@@ -408,6 +409,14 @@ def _model_for(model, program, run):
         if callable(model):
             return model()
     raise ValueError("resume: model is a module, a configuration of transformers, or what makes the module when called")
+
+
+def _give_buffers(model):
+    """Memory for those that were put where a parameter is that has none; their values are the run's."""
+    for name, b in tree.persistent_buffers(model).items():
+        if b.device.type == "meta":
+            owner, _, last = name.rpartition(".")
+            model.get_submodule(owner)._buffers[last] = torch.zeros_like(b, device="cpu")
 
 
 def _class_of(program, run):

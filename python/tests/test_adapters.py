@@ -43,6 +43,8 @@ KINDS = {
     "modules": lambda _: peft.get_peft_model(llama(), lora(modules_to_save=["lm_head", "input_layernorm"])),
     "tokens": lambda _: peft.get_peft_model(llama(), lora(trainable_token_indices=[3, 7])),
     "loaded": loaded_adapter,
+    "ia3": lambda _: peft.get_peft_model(llama(), peft.IA3Config(target_modules=LINEAR, feedforward_modules=["down_proj"], init_ia3_weights=False)),
+    "vera": lambda _: peft.get_peft_model(llama(), peft.VeraConfig(r=4, target_modules=["q_proj"], init_weights=False)),
     "mixed": lambda _: peft.get_peft_model(llama(), lora(layers_to_transform=[1])),
     "tied": lambda _: peft.get_peft_model(gpt2(), peft.LoraConfig(r=4, target_modules=["c_attn", "c_proj"], trainable_token_indices={"wte": [2]})),
 }
@@ -93,6 +95,16 @@ def test_losses_resume_and_saving(kind, tmp_path, seed, monkeypatch):
     for name, value in saved[0].items():
         assert torch.equal(value, saved[1][name]) and torch.equal(value, trained[name] * 1), name
         torch.testing.assert_close(value, saved[2][name], rtol=1e-3, atol=2e-4)
+
+
+def test_prompts_are_made_again(tmp_path, seed):
+    """Of which nothing is in the base."""
+    config = peft.PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=4)
+    with engine_for(peft.get_peft_model(llama(), config), tmp_path) as engine:
+        values = {name: p.detach() * 1 for name, p in engine.module.named_parameters()}
+    with longshore.resume(tmp_path / "run") as engine:
+        assert engine.module.active_adapter == "default" and len(values) > 1
+        assert all(torch.equal(p.detach(), values[name]) for name, p in engine.module.named_parameters())
 
 
 def test_an_adapter_is_the_same_bits_whatever_is_kept(tmp_path, seed, monkeypatch):
