@@ -50,7 +50,9 @@ class Places:
 
     def slot_of(self, tensor):
         """The slot that a tensor lies in; None: it lies elsewhere."""
-        at = tensor.data_ptr() - self.base if tensor.device.type == "cpu" and tensor.layout == torch.strided else -1
+        if tensor.device.type != "cpu" or tensor.layout != torch.strided or torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+            return None
+        at = tensor.data_ptr() - self.base
         return self.slots[bisect.bisect_right(self.bases, at) - 1] if 0 <= at < self.memory.nbytes and self.slots else None
 
     def of(self, tensor):

@@ -197,6 +197,17 @@ def test_gradients_of_gradients(tmp_path, seed, monkeypatch):
     compared(Layers(), tmp_path, monkeypatch, loss_of)
 
 
+@pytest.mark.parametrize("slots", [1, 3])
+def test_transforms(slots, tmp_path, seed, monkeypatch):
+    """Of those that take hooks of what is saved."""
+    model, x = Layers(), torch.randn(4, 16)
+    expected = torch.func.vmap(model)(x), torch.func.jvp(model, (x,), (x,))[1], torch.autograd.functional.jacobian(model, x)
+    with engine_for(model, tmp_path, slots=slots, monkeypatch=monkeypatch) as engine:
+        found = torch.func.vmap(model)(x), torch.func.jvp(model, (x,), (x,))[1], torch.autograd.functional.jacobian(model, x)
+        assert all(torch.equal(a, b) for a, b in zip(found, expected))
+        assert torch.equal(engine(x), expected[0])
+
+
 def test_gradients_that_are_wanted_within_no_grad(tmp_path, seed, monkeypatch):
     class Slope(nn.Linear):
         def forward(self, x):
