@@ -2,6 +2,7 @@
 frozen."""
 
 import copy
+import json
 import warnings
 
 import pytest
@@ -11,6 +12,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 import longshore
 from models import gpt2, llama, tokens
 from test_loop import engine_for
+from test_program import PROGRAM, program
 
 peft = pytest.importorskip("peft")
 
@@ -219,3 +221,7 @@ def test_what_is_frozen_takes_no_room(tmp_path, seed):
     assert torch.equal(frozen * 1, before) and longshore.verify(engine) == digest
     engine.close()
     assert taken() < 0.6 * whole
+    if PROGRAM:
+        volume = json.loads(program("inspect", tmp_path / "run", "--json"))["volumes"][0]
+        assert volume["taken_bytes"] == taken() and volume["size_bytes"] > whole
+        assert ", takes " in program("inspect", tmp_path / "run")

@@ -1,6 +1,7 @@
 /* What can be told of a run's drive without opening it, here or on another host. */
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "cli/clean_text.h"
 #include "cli/cli.h"
@@ -37,6 +38,13 @@ static void describe_volume(const struct shore__run *run, const struct shore__pr
     if (error) set_error(o, error);
 }
 
+/* What rests has holes in a volume that is a file (SHORE_GROUP_RESTS). */
+static void describe_room(const struct shore__address *at, const char *volume, json_t *o) {
+    struct stat st;
+    if (at->kind->has_file && stat(volume, &st) == 0 && S_ISREG(st.st_mode))
+        json_object_set_new(o, "taken_bytes", json_integer((json_int_t)st.st_blocks * 512));
+}
+
 /* Speeds that were given, a word for each drive. */
 static void describe_speed(const struct shore__run *run, size_t drive, json_t *o) {
     const char *at = run->settings.drive_speeds;
@@ -59,10 +67,12 @@ json_t *shore__cli_drive_json(const struct shore__run *run, size_t drive) {
         set_error(o, shore__said_of(&diag, recorded));
     } else {
         json_object_set_new(o, "volume", shore__clean_json(probe.path, strlen(probe.path)));
-        if (probe.is_volume)
+        if (probe.is_volume) {
             describe_volume(run, &probe, o);
-        else
+            describe_room(at, probe.path, o);
+        } else {
             set_error(o, probe.exists ? probe.trouble.text : "no volume is there");
+        }
         shore__probe_free(&probe);
     }
     free(name);
@@ -87,6 +97,9 @@ void shore__cli_drive_print(const json_t *o) {
                100 * json_real_value(json_object_get(o, "share")), number_of(o, "segments"),
                shore__format_size((uint64_t)number_of(o, "size_bytes"), size, sizeof size),
                shore__escape(volume, strlen(volume), shown, sizeof shown), number_of(o, "generation"));
+        long long taken = number_of(o, "taken_bytes");
+        if (taken && taken < number_of(o, "size_bytes") / 20 * 19)
+            printf(", takes %s", shore__format_size((uint64_t)taken, size, sizeof size));
         if (json_object_get(o, "step")) printf(", step %lld, epoch %lld", number_of(o, "step"), number_of(o, "epoch"));
         if (text_of(o, "speed")[0]) printf(", speed %s", text_of(o, "speed"));
         if (json_is_true(json_object_get(o, "in_use"))) printf(", in use");
