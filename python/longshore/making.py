@@ -288,11 +288,15 @@ def _name_groups(model, groups):
     if groups is None:
         groups = [{"params": [p for p in model.parameters() if p.requires_grad]}]
     groups = list(groups)
-    if groups and not isinstance(groups[0], dict):
+    if not groups:
+        raise ValueError("wrap: groups: there are none, and so nothing to train")
+    if not isinstance(groups[0], dict):
         groups = [{"params": groups}]
     out, recorded, seen = [], [], set()
     for n, group in enumerate(groups):
         group = dict(group)
+        if "params" not in group:
+            raise ValueError(f"wrap: groups[{n}]: a group names its parameters: {{\"params\": [...], ...}}")
         refuse_numbers(group, f"wrap: groups[{n}].")
         params = [group["params"]] if isinstance(group["params"], torch.Tensor) else list(group["params"])
         params = [p[1] if isinstance(p, tuple) else p for p in params]
@@ -300,7 +304,7 @@ def _name_groups(model, groups):
             if id(p) not in names:
                 raise ValueError("wrap: a parameter of groups is not one of the model")
             if id(p) in seen:
-                raise ValueError(f"wrap: {names[id(p)]} is in two groups")
+                raise ValueError(f"wrap: {names[id(p)]} is in groups twice")
             seen.add(id(p))
         group["params"] = params
         out.append(group)

@@ -151,7 +151,7 @@ def test_what_is_printed(tmp_path, seed, caplog):
         ("optimizer.params.betas", [0.9], "optimizer.params.betas: .0.9. are no two numbers from 0 to below 1"),
         ("scheduler.params", [1], "scheduler.params: is an object"),
         ("scheduler.params.warmup_min_lr", "0", "scheduler.params.warmup_min_lr: '0' is a text, and no number"),
-        ("scheduler.type", "ReduceLROnPlateau", "scheduler.type: 'ReduceLROnPlateau' is not to be had"),
+        ("scheduler.type", "ReduceLROnPlatau", "scheduler.type: 'ReduceLROnPlatau' is not to be had: .*mean ReduceLROnPlateau"),
         ("scheduler.type", "LRScheduler", "scheduler.type: 'LRScheduler' is not to be had"),
         ("zero_optimization.offload_param", {"device": "nvme", "nvme_path": 3}, "zero_optimization.offload_param.nvme_path: 3 is no text"),
         ("longshore.run", 3, "longshore.run: 3 is no text"),
@@ -169,6 +169,39 @@ def test_values_that_are_none_are_named_and_leave_nothing(tmp_path, seed, path, 
     with pytest.raises(deepspeed.ConfigError, match=said):
         deepspeed.initialize(model=gpt2(layers=1), config=config)
     assert not list(tmp_path.glob("nvme/*"))
+
+
+def test_what_is_no_configuration_is_named(tmp_path, seed):
+    (tmp_path / "binary.json").write_bytes(b"\xff\xfe")
+    (tmp_path / "comma.json").write_text('{"a": 1,}')
+    for config, said in (
+        (3, "is a dict or the path of a JSON file, and not 3"),
+        (tmp_path, "cannot be read as the configuration of DeepSpeed"),
+        (tmp_path / "binary.json", "binary.json: cannot be read"),
+        (tmp_path / "comma.json", "comma.json: is not JSON"),
+        ({"zero_optimization": {"offload_param": {"device": "nvme", "nvme_path": str(tmp_path / "comma.json")}}}, "nvme_path: .*comma.json: a directory"),
+    ):
+        with pytest.raises(deepspeed.ConfigError, match=said):
+            deepspeed.initialize(model=gpt2(layers=1), config=config)
+    with pytest.raises(ValueError, match="lr_scheduler is a scheduler"):
+        deepspeed.initialize(model=gpt2(layers=1), config={"longshore": {"run": str(tmp_path / "run")}}, lr_scheduler=3)
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_the_scheduler_is_told(tmp_path, seed):
+    config = {
+        "longshore": {"run": str(tmp_path / "run")},
+        "optimizer": {"type": "Adam", "params": {"lr": 1e-3}},
+        "scheduler": {"type": "ReduceLROnPlateau", "params": {"patience": 0, "factor": 0.5}},
+    }
+    engine = deepspeed.initialize(model=gpt2(layers=1), config=config)[0]
+    for metric in (1.0, 2.0):
+        engine.backward(engine(**tokens(1)[0]).loss)
+        engine.step(lr_kwargs={"metrics": metric})
+    assert engine.get_lr() == [5e-4]
+    with pytest.raises(AttributeError, match="DeepSpeedEngine: there is no tput_timer here"):
+        engine.tput_timer
+    engine.destroy()
 
 
 def test_what_nobody_has_filled_in_is_said(tmp_path, seed, caplog):

@@ -55,11 +55,10 @@ def test_bad_input(tmp_path, seed):
     ({"lr": -1}, "wrap: lr: -1 is no number of at least 0"), ({"lr": float("nan")}, "lr: nan"), ({"lr": "1e-3"}, "lr: '1e-3'"),
     ({"eps": None}, "eps: None"), ({"weight_decay": True}, "weight_decay: True"), ({"clip": None}, "clip: None"),
     ({"betas": (0.9, 1.5)}, "betas: .0.9, 1.5. are no two numbers from 0 to below 1"), ({"betas": 0.9}, "betas: 0.9"),
-    ({"groups": [{"lr": -1}]}, "wrap: groups.0..lr: -1 is no number")])
-def test_numbers_that_no_optimizer_takes_are_named(how, said, tmp_path, seed):
+    ({"groups": [{"params": [], "lr": -1}]}, "wrap: groups.0..lr: -1 is no number"),
+    ({"groups": []}, "wrap: groups: there are none"), ({"groups": [{"lr": 1}]}, "wrap: groups.0.: a group names its parameters")])
+def test_numbers_and_groups_that_no_optimizer_takes_are_named(how, said, tmp_path, seed):
     model = gpt2(layers=1)
-    for group in how.get("groups", ()):
-        group["params"] = list(model.parameters())
     with pytest.raises(ValueError, match=said):
         longshore.wrap(model, run=tmp_path / "a", **how)
     assert not (tmp_path / "a").exists()

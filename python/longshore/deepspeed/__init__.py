@@ -178,6 +178,8 @@ def _optimizer(settings, optimizer, parameters, model):
 
 def _scheduler(settings, given, optimizer):
     if given is not None:
+        if not callable(given) and not hasattr(given, "step"):
+            raise ValueError(f"deepspeed.initialize: lr_scheduler is a scheduler, or what makes one of the optimizer, and not {given!r}")
         if isinstance(given, type) or not hasattr(given, "step"):
             return given(optimizer)
         return rebind(given, optimizer)
@@ -188,7 +190,7 @@ def _scheduler(settings, given, optimizer):
     if params.get("warmup_num_steps") == 0:  # which transformers fills in where no warmup is asked for
         say_once("scheduler.params.warmup_num_steps: 0 is 2 steps, the least that DeepSpeed's formulas have")
         params["warmup_num_steps"] = 2
-    kinds = {n: k for n, k in vars(torch.optim.lr_scheduler).items() if n[0] != "_" and _steps_alone(k)}
+    kinds = {n: k for n, k in vars(torch.optim.lr_scheduler).items() if n[0] != "_" and _is_one(k)}
     kinds.update({n: getattr(lr_schedules, n) for n in lr_schedules.VALID_LR_SCHEDULES})
     if name not in kinds:
         near = difflib.get_close_matches(name, kinds, 1)
@@ -205,10 +207,9 @@ def _scheduler(settings, given, optimizer):
         raise ConfigError(f"scheduler.params of {name}: {e}") from None
 
 
-def _steps_alone(kind):
-    """Whether it is a scheduler of torch's that step() needs to tell nothing."""
+def _is_one(kind):
     base = torch.optim.lr_scheduler.LRScheduler
-    return isinstance(kind, type) and issubclass(kind, base) and kind not in (base, torch.optim.lr_scheduler.ReduceLROnPlateau)
+    return isinstance(kind, type) and issubclass(kind, base) and kind is not base
 
 
 def _places(settings):
@@ -233,6 +234,8 @@ def _places(settings):
             break
         except FileExistsError:
             number += 1
+        except OSError as e:
+            raise ConfigError(f"nvme_path: {path}: a directory of this job cannot be made there: {e.strerror}") from None
     return [os.path.join(path, name + (f"-{number}" if number else "")) for path in settings.nvme_paths]
 
 

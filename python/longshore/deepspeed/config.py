@@ -1,6 +1,5 @@
 """What a configuration of DeepSpeed means here: each key is honoured, a hint that is not needed, or refused by name."""
 
-import contextlib
 import difflib
 import json
 import logging
@@ -223,10 +222,15 @@ def load(config):
         return config
     if hasattr(config, "config") and isinstance(config.config, dict):  # HfDeepSpeedConfig
         return config.config
+    if not isinstance(config, (str, os.PathLike)):
+        raise ConfigError(f"the configuration of DeepSpeed is a dict or the path of a JSON file, and not {config!r}")
     path = os.fspath(config)
     if os.path.exists(path):
-        with open(path, encoding="utf-8") as f:
-            text = f.read()
+        try:
+            with open(path, encoding="utf-8") as f:
+                text = f.read()
+        except (OSError, UnicodeDecodeError) as e:
+            raise ConfigError(f"{path}: cannot be read as the configuration of DeepSpeed: {e}") from None
     else:
         import base64
         import binascii
@@ -238,11 +242,16 @@ def load(config):
     try:
         return json.loads(text, object_pairs_hook=_no_key_twice)
     except json.JSONDecodeError as e:
-        with contextlib.suppress(ImportError, ValueError):  # with comments, or without quotes
+        more = ""
+        try:  # with comments, or without quotes
             import hjson
 
             return hjson.loads(text, object_pairs_hook=_no_key_twice)
-        raise ConfigError(f"{path}: is not JSON: {e}") from None
+        except ImportError:
+            more = "; one with comments needs hjson: pip install hjson"
+        except ValueError:
+            pass
+        raise ConfigError(f"{path}: is not JSON: {e}{more}") from None
 
 
 def _no_key_twice(pairs):

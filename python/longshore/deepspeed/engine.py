@@ -99,7 +99,11 @@ class DeepSpeedEngine(nn.Module):
                 raise
         if name in ("global_steps", "global_samples", "micro_steps", "skipped_steps"):
             return getattr(self.counters, name)
-        return getattr(self.module, name)
+        try:
+            return getattr(self.module, name)
+        except AttributeError:
+            kind = type(self.module).__name__
+            raise AttributeError(f"DeepSpeedEngine: there is no {name} here, and the model, a {kind}, has none", name=name) from None
 
     @property
     def lr_scheduler(self) -> Any:
@@ -167,9 +171,9 @@ class DeepSpeedEngine(nn.Module):
         finally:
             self._boundary = before
 
-    def step(self, lr_kwargs: None = None) -> None:
+    def step(self, lr_kwargs: dict | None = None) -> None:
         """After each backward(); makes the step after the last one of gradient_accumulation_steps. Where the configuration says
-        managed_gradient_accumulation: false, after the last backward() alone."""
+        managed_gradient_accumulation: false, after the last backward() alone. lr_kwargs: what the scheduler's step() is told."""
         self._decide()
         if self.optimizer is None:
             raise LongshoreError("step: initialize() was given no optimizer, and the configuration has none")
@@ -177,9 +181,9 @@ class DeepSpeedEngine(nn.Module):
         self.counters.micro_steps += 1
         if not boundary:
             return
-        self._make_step(self.engine.step)
+        self._make_step(self.engine.step, lr_kwargs)
 
-    def _make_step(self, step):
+    def _make_step(self, step, lr_kwargs=None):
         samples = self.train_batch_size() if self.settings.managed else self.settings.micro_batch * self.engine._backwards
         with self._timed("step"):
             result = step()
@@ -188,7 +192,7 @@ class DeepSpeedEngine(nn.Module):
         counters.global_samples += samples
         counters.skipped_steps += result.skipped
         if self.lr_scheduler is not None and not result.skipped:
-            self.lr_scheduler.step()
+            self.lr_scheduler.step(**(lr_kwargs or {}))
         self._norm, self.optimizer.overflow, loss, self._loss = result.grad_norm, result.skipped, self._loss or result.loss, 0.0
         self._report(loss)
         return result
