@@ -77,6 +77,15 @@ def put(group, key, value):
         group[key] = value
 
 
+def share(optimizer, ours):
+    """Makes the groups of an optimizer that was given those of the engine's: whoever holds it, as schedulers do, writes into both, also
+    through another optimizer that was made of the same groups."""
+    for n, group in enumerate(optimizer.param_groups[:len(ours.param_groups)]):
+        group.update(ours.param_groups[n])
+        ours.param_groups[n] = group
+    optimizer._opt_called = True  # engine.step() is what schedulers look for
+
+
 def rebind(scheduler, optimizer):
     """Lets a scheduler that was made for another optimizer of the same groups write into this one's."""
     for group, was in zip(optimizer.param_groups, scheduler.optimizer.param_groups):

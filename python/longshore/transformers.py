@@ -18,7 +18,7 @@ import transformers
 
 from . import checkpoint, making, trainer_steps
 from .errors import LongshoreError
-from .optimizers import arguments_of, rebind
+from .optimizers import arguments_of, rebind, share
 
 _OPTIMIZERS = {
     "adamw_torch": ("adamw", "fp32"),
@@ -119,8 +119,10 @@ class Trainer(transformers.Trainer):
                 **how,
             )
         self.optimizer = self.engine.optimizer
-        if given is not None and self.lr_scheduler is not None:
-            rebind(self.lr_scheduler, self.optimizer)
+        if given is not None:
+            share(given, self.optimizer)
+            if self.lr_scheduler is not None:
+                rebind(self.lr_scheduler, self.optimizer)
         if not args.disable_tqdm:
             print(self.engine.memory(), file=sys.stderr)
         return self.optimizer

@@ -251,6 +251,31 @@ def test_optimizers_that_are_given(tmp_path, seed, optimizer):
     engine.destroy()
 
 
+@pytest.mark.parametrize("through", ["itself", "another of the same groups"])
+def test_a_scheduler_that_only_the_optimizer_knows(tmp_path, seed, through):
+    """As transformers and Accelerate have it, where the configuration names no scheduler: they step it, and look at both."""
+    model = gpt2(layers=1)
+    known = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(known, lambda step: step / 4)
+    given = known if through == "itself" else deepspeed.ops.DeepSpeedCPUAdam(known.param_groups)
+    config = said(tmp_path, gradient_accumulation_steps=1)
+    del config["optimizer"], config["scheduler"]
+    engine, optimizer, _, _ = deepspeed.initialize(model=model, optimizer=given, config=config)
+    before = [p.detach().clone() for p in engine.module.parameters()]
+    for step in range(4):
+        assert engine.get_lr() == [known.param_groups[0]["lr"]] == [optimizer.param_groups[0]["lr"]] == [1e-2 * step / 4]
+        engine.backward(engine(**tokens(1)[0]).loss)
+        engine.step()
+        scheduler.step()
+        if step == 0:
+            assert all(torch.equal(p, q) for p, q in zip(engine.module.parameters(), before))
+            engine.save_checkpoint(tmp_path / "checkpoints")
+    assert not any(torch.equal(p, q) for p, q in zip(engine.module.parameters(), before))
+    engine.load_checkpoint(tmp_path / "checkpoints")
+    assert engine.get_lr() == [known.param_groups[0]["lr"]] == [1e-2 / 4]
+    engine.destroy()
+
+
 class Lion(torch.optim.Optimizer):
     def __init__(self, params):
         super().__init__(params, {})

@@ -21,7 +21,7 @@ from torch import nn
 
 from .. import making
 from ..errors import LongshoreError
-from ..optimizers import arguments_of, rebind
+from ..optimizers import arguments_of, rebind, share
 from ..state import remove
 from . import accelerator, checkpointing, comm, config as _config, lr_schedules, ops, standin, utils, zero
 from .comm import init_distributed
@@ -99,7 +99,7 @@ def initialize(
     settings = _config.settings(given)
     init_distributed()
     monitor = Monitors(settings.monitors)
-    how, groups, trains = _optimizer(settings, optimizer, model_parameters, model)
+    how, groups, trains, optimizer = _optimizer(settings, optimizer, model_parameters, model)
     _cast(model, {"bf16": torch.bfloat16, "fp32": torch.float32}[settings.dtype])
     there = settings.run is not None and os.path.exists(os.path.join(settings.run, "run.json")) and not settings.overwrite
     places = []
@@ -129,6 +129,8 @@ def initialize(
             raise
     run = engine.state.path
     try:
+        if optimizer is not None:
+            share(optimizer, engine.optimizer)
         return _finish(engine, settings, given, monitor, there, trains, lr_scheduler, training_data, collate_fn)
     except BaseException:
         engine.close()
@@ -163,17 +165,17 @@ def _leave(places):
 
 
 def _optimizer(settings, optimizer, parameters, model):
-    """(wrap()'s arguments, groups, whether there is an optimizer at all)."""
+    """(wrap()'s arguments, groups, whether there is an optimizer at all, one of torch's)."""
     if parameters is not None:
         parameters = list(parameters)
     if callable(optimizer) and not isinstance(optimizer, torch.optim.Optimizer):
         optimizer = optimizer(parameters if parameters is not None else model.parameters())
     if optimizer is None:
         if settings.optimizer is None:
-            return {"optimizer": "sgd", "lr": 0.0, "weight_decay": 0.0}, None, False
-        return _config.hyper(settings.optimizer), parameters, True
+            return {"optimizer": "sgd", "lr": 0.0, "weight_decay": 0.0}, None, False, None
+        return _config.hyper(settings.optimizer), parameters, True, None
     how, groups = arguments_of(optimizer)
-    return how, groups, True
+    return how, groups, True, optimizer
 
 
 def _scheduler(settings, given, optimizer):
