@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from .errors import AbsentParameterError, LongshoreError
-from .values import write_back
+from .values import changed_in, write_back
 
 
 def _handles(what):
@@ -21,6 +21,29 @@ def _handles(what):
     for item in what:
         out += _handles(item)
     return out
+
+
+def _put_in_place(blocks):
+    """What was given to parameters as other data."""
+    for p, handle in (pair for b in blocks for pair in b.parameters if b.present):
+        if p.data_ptr() != handle.view.data_ptr():
+            given, p.data = p.data, handle.view
+            if given.shape != handle.view.shape:
+                raise LongshoreError(f"{handle.name}: is {list(handle.view.shape)}, and {list(given.shape)} was put in its place")
+            handle.view.copy_(given)
+
+
+def _sums(block):
+    """Of the bits of its parameters, by which a change through .data is seen."""
+    return [int(h.view.reshape(-1).view(torch.int32 if h.view.itemsize == 4 else torch.int16).sum(dtype=torch.int64)) for _, h in block.parameters]
+
+
+def _refuse_changes(streams, sums):
+    for b, (updates, before) in sums.items():
+        if b.present and b.updates == updates and before != (now := _sums(b)):
+            name = next(h.name for (_, h), was, is_now in zip(b.parameters, before, now) if was != is_now)
+            streams.forget()
+            raise AbsentParameterError(f"{name}: was changed, which would be lost; use `with longshore.resident(parameter, write=True):`")
 
 
 @contextlib.contextmanager
@@ -48,18 +71,23 @@ def resident(parameters: nn.Module | torch.Tensor | Iterable, write: bool = Fals
             raise LongshoreError(
                 f"resident: {other.block.name} and {b.block.name} do not fit into memory together: give more memory, or ask for one "
                 "after the other")
-    pinned = []
+    pinned, sums = [], {}
     try:
         for b in blocks:
             b.pins += 1
             b.kept += 1
             pinned.append(b)
             streams.ensure(b)
+            if not write:
+                sums[b] = b.updates, _sums(b)
         yield
         if write:
-            changed = [b for b in blocks if any(p._version != h.version for p, h in b.parameters)]
+            _put_in_place(blocks)
+            changed = changed_in(streams.engine(), blocks)
             if changed:
                 write_back(streams.engine(), changed)
+        else:
+            _refuse_changes(streams, sums)
     except BaseException:
         for b in pinned:
             if b.pins == 1:  # forgets what was changed
@@ -73,3 +101,5 @@ def resident(parameters: nn.Module | torch.Tensor | Iterable, write: bool = Fals
         for b in pinned:
             if not b.pins:  # nobody else computes with it
                 streams.hide(b)
+            elif b.kept:  # by whoever is outside of this, beyond the step that it was
+                streams.ensure(b)

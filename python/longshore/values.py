@@ -49,6 +49,24 @@ def write(param, kind, value):
     commit(engine, [(number, first, {kind: buffer, **({} if kind == "master" else {"tensor": handle.index})})])
 
 
+def _masters(engine, streamed):
+    """(the masters of a block, as the drives have them; of each parameter: itself, its handle, its part of them, what it would be)"""
+    whole = engine.state.masters(streamed.number)
+    parts = []
+    for p, handle in streamed.parameters:
+        at = engine.layout.offsets[streamed.number][handle.index]
+        before = whole.view(torch.float32)[at:at + p.numel()]
+        parts.append((p, handle, before, before.to(engine.streams.storage).to(p.dtype)))
+    return whole, parts
+
+
+def changed_in(engine, blocks):
+    """Those of blocks in memory that are not what the drives have. A change through .data has no version."""
+    engine.settle()
+    return [b for b in blocks if any(p._version != handle.version for p, handle in b.parameters)
+            or not all(torch.equal(fetched, p.detach().reshape(-1)) for p, _, _, fetched in _masters(engine, b)[1])]
+
+
 def write_back(engine, blocks):
     """Commits what was changed in place in these blocks: see longshore.resident()."""
     engine.drop_gradients()
@@ -58,14 +76,10 @@ def write_back(engine, blocks):
 
     def masters():
         for streamed in blocks:
-            whole = engine.state.masters(streamed.number)
-            master = whole.view(torch.float32)
-            for p, handle in streamed.parameters:
-                at = engine.layout.offsets[streamed.number][handle.index]
-                before = master[at:at + p.numel()]
+            whole, parts = _masters(engine, streamed)
+            for p, handle, before, fetched in parts:
                 now = p.detach().reshape(-1)
                 # what still reads the same keeps the master's lower half
-                fetched = before.to(engine.streams.storage).to(now.dtype)
                 before.copy_(torch.where(fetched == now, before, now.float()))
                 handle.version = p._version
             yield streamed.number, 0, {"master": whole}

@@ -102,6 +102,32 @@ def test_gradient_checkpointing_with_dropout(tmp_path, seed, monkeypatch, reentr
     assert losses == pytest.approx(expected * 3, rel=2e-6)
 
 
+@pytest.mark.parametrize("slots, storage", [(1, "fp32"), (3, "fp32"), (3, "bf16")])
+def test_changes_that_have_no_version(slots, storage, tmp_path, seed, monkeypatch):
+    """They are written back, or refused, as others are; and who holds a parameter outside keeps it."""
+    model, batch = gpt2(), tokens(1)[0]
+    plain = copy.deepcopy(model)
+    p, q = model.transformer.h[1].ln_1.weight, plain.transformer.h[1].ln_1.weight
+    with engine_for(model, tmp_path, slots=slots, monkeypatch=monkeypatch, storage=storage) as engine, torch.no_grad():
+        for n, change in enumerate((lambda p: p.data.mul_(3), lambda p: p.detach().numpy().__imul__(0.5), lambda p: setattr(p, "data", p + 1))):
+            with longshore.resident(model.transformer.h[1]):
+                with longshore.resident(p, write=True):
+                    change(p)
+                change(q)
+                assert torch.equal(p.data, q) and p.data_ptr() == p.longshore.view.data_ptr()
+            assert engine.step_number == n + 1 and torch.equal(p.detach(), q)
+            with pytest.raises(longshore.AbsentParameterError, match="h.1.ln_1.weight: was changed"):
+                with longshore.resident(p):
+                    change(p)
+            assert torch.equal(p.detach(), q) and (storage == "bf16" or torch.equal(engine(**batch).loss, plain(**batch).loss))
+        with longshore.resident(model, write=True) if slots == 3 else longshore.resident(p, write=True):
+            pass
+        with pytest.raises(longshore.LongshoreError, match=r"h.1.ln_1.weight: is \[48\], and \[3\] was put"):
+            with longshore.resident(p, write=True):
+                p.data = torch.ones(3)
+        assert engine.step_number == 3 and torch.equal(p.detach(), q)
+
+
 def test_resident(pair):
     engine, plain = pair
     p, q = engine.module.transformer.h[1].ln_1.weight, plain.transformer.h[1].ln_1.weight
