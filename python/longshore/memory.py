@@ -45,8 +45,8 @@ class Memory:
 def measure(engine: Any) -> Memory:
     """Of an engine, now."""
     plan, parameters = engine.plan, engine.streams.memory.nbytes
-    compressing = plan.compression_bytes
-    drives = plan.total_bytes - parameters - plan.gradient_bytes - plan.pool_bytes - compressing
+    compressing, gradients = plan.compression_bytes, plan.gradient_bytes + plan.aside_bytes  # of which state has what they do not need
+    drives = plan.total_bytes - parameters - gradients - plan.pool_bytes - compressing
     return Memory(engine.state.memory_bytes or plan.total_bytes, parameters, engine.gradients.held_bytes + compressing,
-                  plan.gradient_bytes + compressing, engine.streams.kept.nbytes, plan.pool_bytes, drives, engine.process_at_wrap_bytes,
+                  gradients + compressing, engine.streams.kept.nbytes, plan.pool_bytes, drives, engine.process_at_wrap_bytes,
                   process_bytes())

@@ -1,6 +1,8 @@
 """Masters, moments and gradients of a parameter; checkpoints as fp32; all bytes of a run; what memory is held."""
 
+import copy
 import os
+import re
 import subprocess
 import sys
 
@@ -166,3 +168,28 @@ def test_memory_is_said(tmp_path, seed):
         assert 0 < memory.gradients <= memory.gradients_most and memory.parameters > 0
         assert memory.process_at_wrap > 10 << 20 and memory.process_now > 10 << 20
         assert "memory 64MiB" in str(memory) and "the process takes" in str(memory)
+
+
+def test_no_budget_is_exceeded(tmp_path, seed):
+    """From the least on: gradients in memory or aside, state that stays where gradients leave room."""
+    model = [torch.nn.Linear(800, 800) for _ in range(3)]
+    least, kept = None, 0
+    for more in range(0, 72, 6):
+        net = torch.nn.Sequential(*map(copy.deepcopy, model))
+        memory = "1MiB" if least is None else (least + more) << 20
+        try:
+            engine = longshore.wrap(net, run=tmp_path / f"run{more}", memory=memory)
+        except longshore.BudgetError as why:
+            least = int(re.search(r"minimum ([0-9.]+)MiB", str(why)).group(1).split(".")[0]) + 1
+            engine = longshore.wrap(net, run=tmp_path / f"run{more}", memory=least << 20)
+        with engine:
+            for _ in range(3):
+                for _ in range(2):
+                    engine.backward(engine(torch.ones(2, 800)).square().mean())
+                    said = engine.memory()
+                    assert said.held <= said.budget, (more, str(said))
+                engine.step()
+                said = engine.memory()
+                assert said.held <= said.budget, (more, str(said))
+            kept = max(kept, said.state)
+    assert kept
