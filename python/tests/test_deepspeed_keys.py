@@ -6,6 +6,7 @@ import logging
 import pytest
 import torch
 
+import longshore
 import longshore.deepspeed as deepspeed
 from longshore.deepspeed import config as configuration
 from longshore.deepspeed.config import HINTS, HONOURED, settings
@@ -186,6 +187,20 @@ def test_what_is_no_configuration_is_named(tmp_path, seed):
     with pytest.raises(ValueError, match="lr_scheduler is a scheduler"):
         deepspeed.initialize(model=gpt2(layers=1), config={"longshore": {"run": str(tmp_path / "run")}}, lr_scheduler=3)
     assert not (tmp_path / "run").exists()
+
+
+def test_keys_that_are_paths_and_a_second_model(tmp_path, seed):
+    """As TRL has them for its reference model."""
+    config = {"zero_optimization": {"stage": 3}, "zero_optimization.reduce_bucket_size": 9, "zero_optimization.stage": 2}
+    config["longshore.run"] = str(tmp_path / "run")
+    assert settings(config) == settings({"zero_optimization": {"stage": 3}, "longshore": {"run": str(tmp_path / "run")}})
+    for wrong, said in (({"zero_optimization.stag": 3}, "zero_optimization.stag: is no key"), ({"bf16": 3, "bf16.enabled": True}, "bf16: is an object")):
+        with pytest.raises(deepspeed.ConfigError, match=said):
+            settings({**config, **wrong})
+    engine = deepspeed.initialize(model=gpt2(layers=1), config=config)[0]
+    with pytest.raises(longshore.BusyError, match="longshore.run: .*nvme_path gives each a directory"):
+        deepspeed.initialize(model=gpt2(layers=1), config=config)
+    engine.destroy()
 
 
 def test_what_the_scheduler_is_told(tmp_path, seed):

@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from .. import making
-from ..errors import LongshoreError
+from ..errors import BusyError, LongshoreError
 from ..optimizers import arguments_of, rebind, share
 from ..state import remove
 from . import accelerator, checkpointing, comm, config as _config, lr_schedules, ops, standin, utils, zero
@@ -104,11 +104,14 @@ def initialize(
     there = settings.run is not None and os.path.exists(os.path.join(settings.run, "run.json")) and not settings.overwrite
     places = []
     if there:
-        engine = making.resume(settings.run, model, memory=settings.memory)
+        try:
+            engine = making.resume(settings.run, model, memory=settings.memory)
+        except BusyError as e:
+            raise BusyError(f"longshore.run: {e}; several models of one script: leave it out, nvme_path gives each a directory", e.code) from None
         engine.how["clip"] = settings.clip
     else:
         places = [] if settings.run is not None else _places(settings)
-        how["on_nonfinite"] = "skip" if (given.get("fp16") or {}).get("enabled") is True else "stop"
+        how["on_nonfinite"] = "skip" if settings.casts else "stop"  # as loss scaling does
         try:
             engine = making.wrap(
                 model,

@@ -295,6 +295,23 @@ def _check(config, where=""):
     return hinted
 
 
+def _spread(config):
+    """A key that is a path, as TRL writes those of a reference model, is where it says; what is there already counts."""
+    out = {key: value for key, value in config.items() if "." not in str(key)}
+    for path, value in config.items():
+        if path not in out:
+            *objects, key = path.split(".")
+            inner = out
+            for name in objects:
+                if not isinstance(inner.get(name) or {}, dict):
+                    break  # which _check() names
+                inner[name] = dict(inner.get(name) or {})
+                inner = inner[name]
+            else:
+                inner.setdefault(key, value)
+    return out
+
+
 @dataclass
 class Settings:
     """What deepspeed.initialize() needs, of a configuration."""
@@ -385,6 +402,7 @@ def settings(config):
     """Of a configuration that load() has read. Raises ConfigError."""
     if not isinstance(config, dict):
         raise ConfigError(f"the configuration of DeepSpeed is an object, and not {config!r}")
+    config = _spread(config)
     hinted = _check(config)
     if hinted:
         say_once(f'not needed here, and without effect: {", ".join(hinted)}: memory is planned from "longshore": {{"memory": SIZE}}')
