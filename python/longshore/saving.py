@@ -91,8 +91,10 @@ def _add_buffers(directory, buffers):
     else:
         from safetensors import safe_open
 
-        with safe_open(os.path.join(directory, "model.safetensors"), "pt") as f:
-            said = {"metadata": {"total_size": 0}, "weight_map": {name: "model.safetensors" for name in f.keys()}}
+        first = "model-weights.safetensors"  # model.safetensors would be taken for all there is, whatever the index says
+        os.rename(os.path.join(directory, "model.safetensors"), os.path.join(directory, first))
+        with safe_open(os.path.join(directory, first), "pt") as f:
+            said = {"metadata": {"total_size": 0}, "weight_map": {name: first for name in f.keys()}}
     said["weight_map"].update({name: "model-buffers.safetensors" for name in buffers})
     with open(index, "w", encoding="utf-8") as f:
         json.dump(said, f, indent=2, sort_keys=True)

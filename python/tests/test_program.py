@@ -77,6 +77,20 @@ def test_buffers_are_saved_too(tmp_path, seed):
             assert torch.equal(saved[name], value * 1 if value.is_floating_point() else value), name
 
 
+@pytest.mark.parametrize("shards", [None, "8KiB"])
+def test_transformers_loads_buffers(shards, tmp_path, seed):
+    from transformers import ResNetConfig, ResNetForImageClassification
+    model = ResNetForImageClassification(ResNetConfig(embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], layer_type="basic"))
+    with engine_for(model, tmp_path) as engine:
+        engine.train()
+        engine.backward(engine(torch.randn(2, 3, 16, 16)).logits.square().mean())
+        engine.step()
+        engine.save_pretrained(tmp_path / "out", max_shard_size=shards)
+        loaded = type(model).from_pretrained(tmp_path / "out").state_dict()
+        for name, value in model.state_dict().items():
+            assert torch.equal(value * 1, loaded[name]), name
+
+
 @needs_program
 def test_runs_of_the_program_and_back(tmp_path, seed):
     """Each says how its weights go over: moments and the place in the data are its own."""
