@@ -411,7 +411,12 @@ def _model_for(model, program, run):
         if hasattr(model, "to_dict") and hasattr(model, "model_type"):
             return _with_adapters(_class_of(program, run)(model), program)
         if callable(model):
-            return model()
+            try:
+                return model()
+            except (RuntimeError, NotImplementedError) as said:
+                if "meta" not in str(said):
+                    raise
+                raise LongshoreError(f"{run}: the model cannot be made without values ({said}); give resume() the module itself") from said
     raise ValueError("resume: model is a module, a configuration of transformers, or what makes the module when called")
 
 

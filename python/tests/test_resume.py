@@ -11,6 +11,20 @@ from longshore import making
 from models import Cnn, gpt2, tokens
 from test_loop import engine_for
 
+
+def test_a_model_that_needs_values_to_be_made(tmp_path, seed):
+    def make():
+        return torch.nn.utils.parametrizations.orthogonal(torch.nn.Linear(8, 8))
+
+    x = torch.randn(2, 8)
+    with longshore.wrap(make(), run=tmp_path / "run") as engine, torch.no_grad():
+        expected = engine(x)
+    with pytest.raises(longshore.LongshoreError, match="run: the model cannot be made without values .*give resume.. the module itself"):
+        longshore.resume(tmp_path / "run", make)
+    with longshore.resume(tmp_path / "run", make()) as engine, torch.no_grad():
+        assert torch.equal(engine(x), expected)
+
+
 def test_buffers_groups_and_random_states(tmp_path, seed):
     digests, states = [], []
     for n in range(2):
