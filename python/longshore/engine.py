@@ -356,10 +356,10 @@ class Engine:
         self._begin()
 
     def train_batch(self, micro_batches: Iterable, loss_fn: Callable[[Any, Any], torch.Tensor] | None = None) -> StepResult:
-        """Makes one step with the mean loss of the micro-batches (a list of dicts, tuples, or what the model takes), each
-        block fetched once for all of them. loss_fn(output, micro_batch); by default output.loss. Returns a StepResult.
-
-        The bits are those of backward() for each and step(). The activations of all micro-batches are held together.
+        """Makes one step with the mean loss of the micro-batches (a list of dicts, tuples, or what the model takes), each block fetched
+        once for all of them. loss_fn(output, micro_batch); by default output.loss. Returns a StepResult. The bits are those of backward()
+        for each and step(). All are in one layer at a time: their activations are held together, and a module that keeps something of a
+        forward pass in itself, as a recurrent state, has the last one's.
         """
         micro_batches = list(micro_batches)
         if not micro_batches:
