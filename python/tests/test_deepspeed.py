@@ -455,8 +455,9 @@ def test_the_launcher(tmp_path, seed):
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     digests = set()
     for option in ("--deepspeed", "--deepspeed_config"):
+        launchers = ["--num_accelerators=1", "-H", "hosts", "--no_local_rank", "-q", "--bind_core_list", "0"]
         done = subprocess.run(
-            [sys.executable, "-m", "longshore.deepspeed", str(tmp_path / "train.py"), option, str(tmp_path / "ds.json")],
+            [sys.executable, "-m", "longshore.deepspeed", *launchers, str(tmp_path / "train.py"), option, str(tmp_path / "ds.json")],
             capture_output=True,
             text=True,
             env=env,
@@ -466,10 +467,7 @@ def test_the_launcher(tmp_path, seed):
         assert "step=2, skipped=0" in done.stderr
         digests.add(done.stdout.split("DIGEST ")[1].split()[0])
     assert len(digests) == 1
-    refused = subprocess.run(
-        [sys.executable, "-m", "longshore.deepspeed", "--num_gpus", "2", str(tmp_path / "train.py")],
-        capture_output=True,
-        text=True,
-        env=env,
-    )
-    assert refused.returncode == 2 and "one process" in refused.stderr
+    for options, why in ((["--num_gpus", "2"], "one process"), (["--autotuning", "run"], "memory is planned"), (["--no_python"], "by itself")):
+        command = [sys.executable, "-m", "longshore.deepspeed", *options, str(tmp_path / "train.py")]
+        refused = subprocess.run(command, capture_output=True, text=True, env=env)
+        assert refused.returncode == 2 and why in refused.stderr

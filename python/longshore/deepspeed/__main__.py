@@ -7,18 +7,41 @@ import runpy
 import sys
 
 
+# of the launcher `deepspeed`, without meaning for one process
+_WITH_VALUE = [("-i", "--include"), ("-e", "--exclude"), ("-H", "--hostfile")] + [
+    (f"--{name}",)
+    for name in "master_addr master_port node_rank launcher launcher_args ssh_port venv_script log_level bind_core_list "
+    "enable_each_rank_log".split()
+]
+_ALONE = [("-q", "--quiet")] + [
+    (f"--{name}",) for name in "no_local_rank no_ssh no_ssh_check force_multi save_pid bind_cores_to_rank".split()
+]
+
+
+class _Refused(argparse.Action):
+    def __init__(self, *args, instead, **how):
+        super().__init__(*args, **how)
+        self.instead = instead
+
+    def __call__(self, parser, namespace, values, option_string=None):
+        parser.error(f"{option_string}: is not to be had: {self.instead}")
+
+
 def main(argv=None):
     parser = argparse.ArgumentParser(
         prog="python -m longshore.deepspeed",
         allow_abbrev=False,
         description="Runs a script in one process in which `import deepspeed` is Longshore: its model and optimizer live on drives, where "
-        "the "
-        'configuration says (nvme_path, or "longshore": {"run": DIRECTORY, "memory": SIZE}).',
+        'the configuration says (nvme_path, or "longshore": {"run": DIRECTORY, "memory": SIZE}).',
     )
-    for option in ("--num_gpus", "--num_nodes"):
-        parser.add_argument(option, type=int, default=1, help="1: there is one process")
-    for option in ("--include", "--exclude", "--hostfile", "--master_addr", "--master_port", "--launcher"):
-        parser.add_argument(option, help="has no meaning for one process")
+    for options in (("--num_gpus", "--num_accelerators"), ("--num_nodes",)):
+        parser.add_argument(*options, type=int, default=1, help="1: there is one process")
+    for options in _WITH_VALUE:
+        parser.add_argument(*options, metavar="X", help=argparse.SUPPRESS)
+    for options in _ALONE:
+        parser.add_argument(*options, action="store_true", help=argparse.SUPPRESS)
+    for option, instead in (("--no_python", "run it by itself"), ("--autotuning", "memory is planned from longshore.memory")):
+        parser.add_argument(option, nargs="?" if option == "--autotuning" else 0, action=_Refused, instead=instead, help=argparse.SUPPRESS)
     parser.add_argument("-m", "--module", action="store_true", help="SCRIPT is the name of a module")
     parser.add_argument("script", metavar="SCRIPT")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...")

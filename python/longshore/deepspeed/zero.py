@@ -32,7 +32,7 @@ class ZeroParamStatus(enum.Enum):
 
 class Init:
     """Models that are made while this is open have their parameters in files beside the state, until initialize() takes
-    them. Arguments as DeepSpeed's; config_dict_or_path says where (nvme_path), and in which dtype."""
+    them. Arguments as DeepSpeed's; config_dict_or_path says where (nvme_path), dtype what is made where the model does not say."""
 
     _depth = 0
 
