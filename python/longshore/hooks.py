@@ -69,16 +69,17 @@ def _hook_module(streams, name, module, blocks):
                 streams.ensure(streamed)
         streams.want_following(first, -1)
 
-    def after(module, args, output):
+    def after(module, args, kwargs, output):
         streams.leave(module)
         if shares and not all(streamed.pins for streamed in blocks):
             output = streams.places.apart(output)
             streams.retire(blocks)
         if layer and torch.is_grad_enabled():
+            given = {id(t) for t in tree_leaves((args, kwargs))}  # what a layer passes on has its gradient when another one computes
             for t in tree_leaves(output):
-                if isinstance(t, torch.Tensor) and t.requires_grad:
+                if isinstance(t, torch.Tensor) and t.requires_grad and id(t) not in given:
                     t.register_hook(again)
         return output
 
     module.register_forward_pre_hook(Hook(before), prepend=True, with_kwargs=True)
-    module.register_forward_hook(Hook(after), always_call=True)
+    module.register_forward_hook(Hook(after), always_call=True, with_kwargs=True)

@@ -329,9 +329,9 @@ class Streams:
         """Begins the update of a block; what it reads is kept until it has. Returns a Wait, or None: it has ended."""
         with self.lock:
             self.hide(self.blocks[number])
-            self.places.part(self.blocks[number].parameters)
             if self.blocks[number].stays:
                 self.blocks[number].step = -1  # the update's result goes into the slot
+                self.places.part(self.blocks[number].parameters)
             wait, there = None, self.kept.update(self.state, number, request)
             if there is not None:
                 request.count = there
@@ -384,6 +384,7 @@ class Streams:
         lib.shore_pages_set_step(self.pages, self.state.step)
         for number in self.changed:
             self.blocks[number].updates += 1
+            self.places.part(self.blocks[number].parameters)
         self.changed = set()
         for streamed in self.blocks:
             if not self.widens:

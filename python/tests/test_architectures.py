@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 import longshore
 from longshore import making
@@ -168,6 +169,53 @@ def test_losses_are_those_of_pytorch(kind, tmp_path, seed, monkeypatch):
             engine.step()
             losses.append(loss.item())
     assert losses == pytest.approx(expected, rel=2e-6)
+
+
+class PassingOn(Language):
+    """The first layer makes what all of them use and pass on, as T5's positions."""
+
+    class Layer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner, self.bias, self.outer = nn.Linear(16, 16), nn.Parameter(torch.randn(16)), nn.Linear(16, 16)
+
+        def forward(self, x, shared):
+            h = self.inner(x)
+            shared = (h * self.bias).mean(1, keepdim=True).tanh() if shared is None else shared
+            return self.outer(torch.tanh(h * shared)), shared
+
+    def __init__(self):
+        super().__init__(self.Layer)
+
+    def through(self, x):
+        shared = None
+        for layer in self.layers:
+            more, shared = checkpoint(layer, x, shared, use_reentrant=False)
+            x = x + more
+        return x
+
+
+def t5_encoder():
+    from transformers import T5Config, T5EncoderModel
+    model = Language(lambda: nn.Identity())
+    model.layers = T5EncoderModel(T5Config(vocab_size=VOCAB, d_model=16, d_kv=8, d_ff=48, num_layers=3, num_heads=2))
+    model.layers.gradient_checkpointing_enable({"use_reentrant": False})
+    model.through = lambda x: model.layers(inputs_embeds=x).last_hidden_state
+    return model
+
+
+@pytest.mark.parametrize("kind", [PassingOn, t5_encoder])
+def test_what_layers_pass_on(kind, tmp_path, seed, monkeypatch):
+    """It has its gradient in the middle of the backward pass of the one that made it, whose memory nobody takes then."""
+    digests = set()
+    for slots in (1, 2, 3):
+        torch.manual_seed(seed)
+        with engine_of(kind().train(), tmp_path, f"run{slots}", monkeypatch, slots) as engine:
+            for batch in tokens(3):
+                engine.backward(engine(**batch))
+                engine.step()
+            digests.add(engine.digest())
+    assert len(digests) == 1
 
 
 @pytest.mark.parametrize("kind", ["sharing", "sizes", "llama"])
