@@ -41,11 +41,8 @@ def main():
         per_device_train_batch_size=2, gradient_accumulation_steps=4, lr_scheduler_type="cosine", warmup_steps=2, logging_steps=1,
         eval_strategy="steps", eval_steps=max(1, args.steps // 2), save_steps=max(1, args.steps // 2), save_total_limit=2, report_to=[],
     )
-    if args.resume:  # the parameters come from the checkpoint
+    with longshore.init(run, drives=args.drives, memory=args.memory):  # never in memory as a whole, also where it is resumed
         model = AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.float32)
-    else:
-        with longshore.init(run, drives=args.drives, memory=args.memory):  # never in memory as a whole
-            model = AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.float32)
     trainer = Trainer(model, how, train_dataset=data[held_out:], eval_dataset=data[:held_out])
     trainer.train(resume_from_checkpoint=args.resume or None)
     print(f"perplexity of what was held out: {2.718281828 ** trainer.evaluate()['eval_loss']:.2f}")

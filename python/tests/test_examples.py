@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 
@@ -51,8 +52,11 @@ def qwen2():
 def test_trainer(tmp_path, seed):
     pytest.importorskip("accelerate")
     transformers, directory, text = prepared(tmp_path, qwen2())
-    said = run(EXAMPLES / "trainer_qwen2.py", directory, text, tmp_path / "out", "--steps", 2, "--seq-len", 16, "--memory", "64MiB")
+    command = EXAMPLES / "trainer_qwen2.py", directory, text, tmp_path / "out", "--steps", 2, "--seq-len", 16, "--memory", "64MiB"
+    said = run(*command)
     assert "perplexity" in said and "memory 64MiB" in said and said.splitlines()[-1].startswith("digest ")
+    shutil.rmtree(tmp_path / "out" / "checkpoint-2")
+    assert run(*command, "--resume").splitlines()[-1] == said.splitlines()[-1]
     assert transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out").config.model_type == "qwen2"
 
 
