@@ -125,6 +125,10 @@ def test_a_checkpoint_as_fp32(tmp_path, seed):
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     command = [sys.executable, "-m", "longshore.deepspeed.zero_to_fp32", tmp_path / "out", tmp_path / "whole", "-t", "global_step1", "--max_shard_size", "64KiB"]
     assert subprocess.run(command, env=env).returncode == 0
+    for change, why in (({4: tmp_path / "new", 6: "none"}, "none: is no checkpoint"), ({4: tmp_path / "new", 8: "lots"}, "'lots': not a size")):
+        wrong = subprocess.run([change.get(n, word) for n, word in enumerate(command)], env=env, capture_output=True, text=True)
+        assert wrong.returncode == 1 and why in wrong.stderr and "Traceback" not in wrong.stderr
+    assert not (tmp_path / "new").exists()
     shards = sorted(p.name for p in (tmp_path / "whole").glob("*.bin"))
     assert len(shards) > 1
     again = {}

@@ -15,7 +15,7 @@ import tempfile
 import torch
 
 from .. import checkpoint, native, position
-from ..errors import ExistsError, MissingError
+from ..errors import ExistsError, LongshoreError, MissingError
 from ..native import ffi, lib
 from ..state import State
 
@@ -84,12 +84,13 @@ def convert_zero_checkpoint_to_fp32_state_dict(
 ) -> None:
     """Writes the fp32 parameters of a checkpoint as model.safetensors (safe_serialization) or pytorch_model.bin, in shards of at most
     max_shard_size with an index; None: one file."""
-    os.makedirs(output_dir, exist_ok=True)
-    there = [name for name in os.listdir(output_dir) if re.match(r"(pytorch_)?model[-.]", name)]
+    there = os.listdir(output_dir) if os.path.isdir(output_dir) else []
+    there = [name for name in there if re.match(r"(pytorch_)?model[-.]", name)]
     if there:
         raise ExistsError(f"{os.path.join(output_dir, there[0])}: is there already; move it, or give another directory")
-    values = get_fp32_state_dict_from_zero_checkpoint(checkpoint_dir, tag, exclude_frozen_parameters)
     most = float("inf") if max_shard_size is None else native.size(max_shard_size, "max_shard_size")
+    values = get_fp32_state_dict_from_zero_checkpoint(checkpoint_dir, tag, exclude_frozen_parameters)
+    os.makedirs(output_dir, exist_ok=True)
     shards, used = [{}], 0
     for name, value in values.items():
         if shards[-1] and used + value.nbytes > most:
@@ -140,7 +141,11 @@ def main(argv=None):
     parser.add_argument("--safe_serialization", action="store_true", help="model.safetensors instead of pytorch_model.bin")
     parser.add_argument("-t", "--tag", help="of the checkpoint; by default what `latest` says")
     parser.add_argument("--exclude_frozen_parameters", action="store_true")
-    convert_zero_checkpoint_to_fp32_state_dict(**vars(parser.parse_args(argv)))
+    said = vars(parser.parse_args(argv))
+    try:
+        convert_zero_checkpoint_to_fp32_state_dict(**said)
+    except (LongshoreError, OSError, ValueError) as e:
+        parser.exit(1, f"{parser.prog}: {e}\n")
 
 
 if __name__ == "__main__":
