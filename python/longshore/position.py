@@ -94,7 +94,8 @@ def seed(engine, micro_batch):
 
 def begin(engine):
     """What is as it is when a step has been made: the next batch is drawn after it."""
-    out = {"format": 1, "random": random_states(), "behind": _behind(engine.layout, engine.lineage[1] + engine.state.step + 1, engine._counts), "followed": {}, "lineage": engine.lineage}
+    behind = _behind(engine.layout, engine.lineage[1] + engine.state.step + 1, engine._counts)
+    out = {"format": 1, "random": random_states(), "behind": behind, "followed": {}, "lineage": engine.lineage}
     for name, thing in engine._followed.items():
         if not _follows_the_step(thing):
             out["followed"][name] = plain(thing.state_dict(), name)
