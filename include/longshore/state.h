@@ -215,8 +215,9 @@ struct shore_patience {
  * one, of all three. */
 void shore_patience_begin(struct shore_patience *patience, const struct shore_diag *lost, struct shore_diag *said);
 
-/* Whether it is tried (again), after a pause, where rc and diag are what came of the last try. Returns 1: it is; 0: the
- * drives are back (rc was 0). Errors: SHORE_ELINK (they were away too long), other than may pass: rc. */
+/* Whether it is tried (again), after a pause that a signal ends, where rc and diag are what came of the last try.
+ * Returns 1: it is; 0: the drives are back (rc was 0). Errors: SHORE_ELINK (they were away too long), other than may
+ * pass: rc. */
 int shore_patience_try(struct shore_patience *patience, int rc, struct shore_diag *diag);
 
 /* The drives are back, at this committed step. Errors: SHORE_ELINK (too many were lost in one step: no accident, but

@@ -205,10 +205,18 @@ uint64_t shore__now_ns(void) {
     return (uint64_t)t.tv_sec * UINT64_C(1000000000) + (uint64_t)t.tv_nsec;
 }
 
-void shore__sleep_until(uint64_t instant_ns) {
+static int pause_until(uint64_t instant_ns) {
     struct timespec at = {.tv_sec = (time_t)(instant_ns / 1000000000), .tv_nsec = (long)(instant_ns % 1000000000)};
-    while (!clock_of_a_test && clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, NULL) == EINTR) {
+    return clock_of_a_test ? 0 : clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, NULL);
+}
+
+void shore__sleep_until(uint64_t instant_ns) {
+    while (pause_until(instant_ns) == EINTR) {
     }
+}
+
+void shore__pause_until(uint64_t instant_ns) {
+    pause_until(instant_ns);
 }
 
 const char *shore__format_digest(const unsigned char digest[16], char out[33]) {

@@ -45,6 +45,7 @@ const char *shore__format_time_of_day(int64_t seconds, char *out, size_t out_byt
 uint64_t shore__now_ns(void);
 void shore__set_clock(uint64_t (*now_ns)(void));
 void shore__sleep_until(uint64_t instant_ns); /* at once by a test's clock */
+void shore__pause_until(uint64_t instant_ns); /* the same; a signal ends it, which somebody may want to look at */
 
 static inline void shore__put_u16(unsigned char *p, uint16_t v) {
     p[0] = (unsigned char)v;

@@ -33,7 +33,7 @@ int shore__train_reconnect(struct trainer *t, uint64_t *step, struct shore_diag 
     snprintf(go_on, sizeof go_on, "longshore train --resume %s", t->run->word);
     t->patience.size = sizeof t->patience;
     t->patience.seconds = t->s->reconnect_seconds;
-    t->patience.go_on = go_on;
+    t->patience.go_on = go_on; /* until this function ends */
     give_up_attempt(t);
     shore_patience_begin(&t->patience, diag, &said);
     say(t, said.text);

@@ -38,7 +38,7 @@ int shore_patience_try(struct shore_patience *p, int rc, struct shore_diag *diag
             diag, SHORE_ELINK,
             "gave up after %s, the committed state is good: %.500s; when the drive is back, go on with: %s",
             shore__format_seconds(seconds_since(p), seconds, sizeof seconds), why.text, p->go_on);
-    shore__sleep_until(shore__now_ns() + p->pause_ms * UINT64_C(1000000));
+    shore__pause_until(shore__now_ns() + p->pause_ms * UINT64_C(1000000));
     p->pause_ms = p->pause_ms * 2 < PAUSE_MS_MOST ? p->pause_ms * 2 : PAUSE_MS_MOST;
     return 1;
 }
