@@ -18,23 +18,12 @@ _VALUES = lib.SHORE_SPARSE_BF16
 
 def share_of(value):
     """"top1%" or 0.01, as the program's --compress takes them, as a share; 0 for None and "none": gradients go whole."""
-    if value is None or value == "none":
+    if value is None:
         return 0.0
-    text = str(value)
-    percent = text.endswith("%")
-    digits = text.removeprefix("top") if percent else text
-    try:
-        share = float(digits.removesuffix("%")) / (100 if percent else 1)
-    except ValueError:
-        share = 0
-    if isinstance(value, bool) or not 0 < share <= 1:
+    share = ffi.new("double *")
+    if isinstance(value, bool) or lib.shore_sparse_share(str(value).encode(), share):
         raise ValueError(f"compress={value!r}: is a share above 0 and up to 1 such as top1% or 0.01, or none")
-    return share
-
-
-def _count(share, elems):
-    """The program's: rounded up, of a share with nine decimal places."""
-    return max(1, -(-elems * round(share * 10**9) // 10**9))
+    return share[0]
 
 
 def _trained(layout):
@@ -45,7 +34,7 @@ def _code_bytes(layout, share):
     """Of the block whose codes take most."""
     most = 0
     for number in _trained(layout):
-        nbytes = lib.shore_sparse_bound(_VALUES, _count(share, layout.elems(number)), layout.segments[number])
+        nbytes = lib.shore_sparse_bound(_VALUES, lib.shore_sparse_count(share, layout.elems(number)), layout.segments[number])
         if nbytes >= 1 << 32:
             raise ValueError(f"compress: so much of {layout.blocks[number].name} would take more than 4 GiB; compress more, or not")
         most = max(most, nbytes)
@@ -55,7 +44,7 @@ def _code_bytes(layout, share):
 def memory_bytes(layout, share):
     """What compressing takes beside the gradients."""
     elems = max((layout.elems(number) for number in _trained(layout)), default=0)
-    selected = 18 * _count(share, elems) + (os.cpu_count() << 13)  # while it selects
+    selected = 18 * lib.shore_sparse_count(share, elems) + (os.cpu_count() << 13)  # while it selects
     return 4 * elems + 2 * (2 * elems + _code_bytes(layout, share)) + selected if share else 0
 
 
@@ -98,7 +87,7 @@ class Compression:
         items, count = state.gather(number, values)
         sums, residual = ffi.cast("float *", self.sums.pointer), ffi.cast("uint16_t *", codes.residual.pointer)
         lib.shore_sparse_add_residual(layout.segments[number], items, count, sums, residual)
-        most = _count(self.share, sum(g.numel() for g in values.values()))
+        most = lib.shore_sparse_count(self.share, sum(g.numel() for g in values.values()))
         nbytes = ffi.new("uint64_t *", codes.code.nbytes)
         native.check(lib.shore_sparse_encode_feedback(_VALUES, layout.segments[number], sums, most, codes.code.pointer, nbytes, codes.offsets,
                                                       residual), None, f"the gradients of {name} cannot be compressed")

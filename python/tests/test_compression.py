@@ -34,7 +34,7 @@ def expected(engine, number, before, coefficient, share):
             at = engine.layout.offsets[number][handle.index]
             had[at:at + p.numel()], sums[at:at + p.numel()] = True, gradient.reshape(-1)
     sums = torch.where(had, sums + residual.float(), 0)
-    most = min(compression._count(share, int(had.sum())), int((sums != 0).sum()))
+    most = min(lib.shore_sparse_count(share, int(had.sum())), int((sums != 0).sum()))
     sent = torch.zeros(master.shape)
     largest = sums.abs().argsort(descending=True, stable=True)[:most]
     sent[largest] = sums[largest].bfloat16().float()
