@@ -71,19 +71,19 @@ class Compression:
         self.codes = [_Codes(self.elems, _code_bytes(layout, share)) for _ in range(2)]  # one is encoded while the other is read
         self.whole = None  # of a block that was put aside
 
-    def encode(self, engine, number):
-        """The codes of a block's gradients, whose update is the engine's next; None: in this step they go whole."""
+    def encode(self, engine, number, values=None):
+        """The codes of a block's gradients (of these {index: gradient}), whose update is the engine's next; None: in this step they go
+        whole. The step before is committed: its residual is added."""
         state = engine.state
         if state.step < self.after:
             return None
-        engine.settle()  # the residual is the committed step's
         if len(engine._updates) > 1:
             engine._updates[-2].settle()  # it reads the codes that are written now
         codes = self.codes[0]
         self.codes.reverse()
         layout, name = state.layout, state.layout.blocks[number].name
         state.fetch(number, lib.SHORE_FETCH_R, codes.residual.pointer).result()
-        values = self._values(number)
+        values = values or self._values(number)
         items, count = state.gather(number, values)
         sums, residual = ffi.cast("float *", self.sums.pointer), ffi.cast("uint16_t *", codes.residual.pointer)
         lib.shore_sparse_add_residual(layout.segments[number], items, count, sums, residual)

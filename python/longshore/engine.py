@@ -12,13 +12,12 @@ from typing import Any
 
 import torch
 
-from . import forks, living, memory, position, saving
+from . import forks, layer_major, living, memory, mending, native, position, saving
 from .errors import LongshoreError, NotFiniteError
 from .blocks import persistent_buffers
 from .compression import Compression
 from .gradients import Gradients
 from .interrupts import whole
-from .layer_major import Turns
 from .optimizers import Optimizer, hypers
 from .running import Hook
 from .state import OPTIMIZERS, State, rollback
@@ -37,7 +36,9 @@ class StepResult:
 
 
 class Engine:
-    """What longshore.wrap() and longshore.resume() return. Call it as the model is called; then backward() and step()."""
+    """What longshore.wrap() and longshore.resume() return. Call it as the model is called; then backward() and step().
+
+    reconnect_timeout: seconds for which drives of other hosts that are lost are waited for, 300 at first."""
 
     state = None
 
@@ -57,9 +58,12 @@ class Engine:
         self._followed, self._counts_before = {}, self._counts
         self._kept_buffers = set(persistent_buffers(model))
         self.gradients = Gradients(state, streams, room_bytes)
-        self.gradients.on_complete = self._update_early
+        self.gradients.on_complete, self.gradients.on_aside = self._update_early, self._put_aside
         self.compression = Compression(self.gradients, how["compress"], how["compress_after"]) if how.get("compress") else None
         self._backwards, self._leaving, self._uncommitted = 0, [], None  # updates of the step that was made last; that step
+        self._made = self._submitted = None  # what it was made of, and commits with, until it is durable
+        self.reconnect_timeout = native.lib.SHORE_PATIENCE_SECONDS
+        self.patience, self.gone = native.new("struct shore_patience"), None  # with drives that are lost; why they did not come back
         forks.leave_in_children(self)
         self.lineage = [how["seed"], 0]  # of random numbers and counts: a seed, and steps that came before the run's own
         self.plan = None  # of memory: what the budget was planned to
@@ -169,6 +173,8 @@ class Engine:
     @whole
     def _keep_state(self):
         """State stays in the memory that gradients leave; not where they are compressed: what that leaves out is read anyway."""
+        if self._made:
+            self.settle()  # its gradients are in the memory of those that come
         several = self._several or self.accumulate > 1 or self._backwards > 0 or not self._last
         if not self.compression and self.streams.kept.plan(self.state, self.plan, self.gradients, several) and self._last:
             self.settle()
@@ -177,10 +183,14 @@ class Engine:
     def _begin(self):
         self._several = self._backwards > 1  # passes were added up before
         self._backwards, self._forwards, self._losses, self._last = 0, 0, 0.0, False
+        self._clipping = None
+        self._forget_updates()
+
+    def _forget_updates(self):
         self._updates = []  # that are under way, or have ended
         self._early = set()  # blocks that are updated as if nothing is clipped
         self._stale = False  # one of them got more gradients since
-        self._clipping = None
+        self._sent = {}  # by number of the block: what its update is made of
 
     @whole
     def drop_gradients(self) -> None:
@@ -198,7 +208,7 @@ class Engine:
         for update in self._updates:
             update.settle()
         self.streams.discarded()
-        self._updates, self._early, self._stale = [], set(), False
+        self._forget_updates()
 
     def _update_early(self, number):
         """A block's gradients are all there."""
@@ -222,15 +232,24 @@ class Engine:
 
     def _update(self, number, coefficient):
         groups = hypers(self, number)
+        if self.compression:
+            self.settle()  # the residual is the committed step's
         codes = self.compression.encode(self, number) if self.compression else None
         source = None if codes else self.gradients.source(number)
         request = self.state.update_request(number, source, groups, coefficient)
         if codes:
             codes.fill(request)
-        keeps = source, groups, dict(self.gradients.blocks[number].held)
-        update = self.streams.update(number, request, keeps)
+        held = dict(self.gradients.blocks[number].held)
+        update = self.streams.update(number, request, (source, groups, held))
         if update is not None:
             self._updates.append(update)
+        if self.state.remote:
+            self._sent[number] = coefficient, groups, held
+
+    def _put_aside(self, number):
+        """The gradients of a block leave memory."""
+        if number in self._sent:
+            self._sent[number] = *self._sent[number][:2], {}
 
     @whole
     def step(self) -> StepResult:
@@ -243,30 +262,45 @@ class Engine:
         if self.state is None:
             raise LongshoreError(f"engine.step: {self.streams.why}")
         self._leave_forward()
-        with_gradients, clipping = self._decide()
-        loss = self._losses if self._backwards else math.nan
-        self._counts_before = [list(counts) for counts in self._counts]
         try:
-            if not clipping.finite:
-                return self._refuse(loss, clipping.norm)
-            # right if it was all that came, nothing is clipped, and nobody has changed a group since
-            if self._early and (self._stale or clipping.coefficient != 1 or self._early_groups != self.optimizer.numbers()):
-                self._discard()
-            for number in with_gradients:
-                if number not in self._early:
-                    self._update(number, clipping.coefficient)
-            for number, wait in [(n, self.state.carry(n)) for n, g in enumerate(self.gradients.blocks) if not g.had]:
-                wait.result()
-                self.streams.carried(number)
-            for number in with_gradients:
-                for t in self.gradients.blocks[number].had:
-                    self._counts[number][t] += 1
-            return self._commit(loss, clipping.norm, False)
+            result = None
+            while result is None:
+                result = mending.persist(self, self._make)
+            return result
         except BaseException:
             if self._uncommitted is None:  # it was not made
-                self._counts = self._counts_before
                 self._discard()
                 self.drop_gradients()
+            raise
+
+    def _make(self):
+        """Makes the step. None: what it had begun was lost with a drive, and is to be begun again."""
+        with_gradients, clipping = self._decide()
+        before = self._counts_before = self._counts
+        loss = self._losses if self._backwards else math.nan
+        if not clipping.finite:
+            return self._refuse(loss, clipping.norm)
+        # right if it was all that came, nothing is clipped, and nobody has changed a group since
+        if self._early and (self._stale or clipping.coefficient != 1 or self._early_groups != self.optimizer.numbers()):
+            self._discard()
+        attempt = self.state.attempt
+        for number in with_gradients:
+            if number not in self._early:
+                self._update(number, clipping.coefficient)
+        for number, wait in [(n, self.state.carry(n)) for n, g in enumerate(self.gradients.blocks) if not g.had]:
+            wait.result()
+            self.streams.carried(number)
+        if attempt != self.state.attempt:
+            return None
+        self._counts = [list(counts) for counts in before]
+        for number in with_gradients:
+            for t in self.gradients.blocks[number].had:
+                self._counts[number][t] += 1
+        try:
+            return self._commit(loss, clipping.norm, False)
+        except BaseException:
+            if self._uncommitted is None:
+                self._counts = before
             raise
 
     def _decide(self):
@@ -282,7 +316,7 @@ class Engine:
     @whole
     def grad_norm(self) -> float:
         """Of all gradients together that backward() has gathered, before clipping: what step() will return."""
-        return self._decide()[1].norm
+        return mending.persist(self, self._decide)[1].norm
 
     def _settle_updates(self):
         """Of the step before: what they read may go. What one failed with, its commit says."""
@@ -298,16 +332,19 @@ class Engine:
                 "learning rate, or wrap(..., on_nonfinite='skip')")
         for number in range(len(self.streams.blocks)):
             self.streams.carried(number)
-        return self._commit(loss, norm, True)
+        return mending.persist(self, lambda: self._commit(loss, norm, True))
 
     def _commit(self, loss, norm, skipped):
         numbers = {"loss": loss, "grad_norm": norm} if math.isfinite(loss + norm) else {}
+        made = self._sent
         self._close_step(skipped, {**numbers, "skipped": skipped})
+        self._made = made
         self.position = {}  # what is followed from here on begins anew
         return StepResult(loss, norm, self.state.step, skipped)
 
     def _close_step(self, skipped, metrics):
         stored = position.store_buffers(self, skipped)
+        self._made = None
         self._updates += stored
         self._uncommitted = skipped and not stored, metrics, position.begin(self)
         self.state.step += 1
@@ -322,8 +359,9 @@ class Engine:
         be stepped, which belongs to the step."""
         if self._uncommitted is not None:
             skipped, metrics, noted = self._uncommitted
-            self.state.commit(skipped, metrics, position.finish(self, noted))
-            self._uncommitted = None
+            submitted = skipped, metrics, position.finish(self, noted)
+            mending.persist(self, lambda: self.state.commit(*submitted))
+            self._uncommitted, self._submitted = None, submitted
 
     @whole
     def settle(self) -> None:
@@ -331,29 +369,17 @@ class Engine:
         parameter that is not finite), the engine is at the step before it."""
         if self.state is None:
             raise LongshoreError(f"engine.settle: {self.streams.why}")
+        mending.persist(self, self._settle)
+        self._made = self._submitted = None
+
+    def _settle(self):
         try:
             self.flush()
             self.state.settle()
-        except LongshoreError:
-            self._unmake()
+        except LongshoreError as failure:
+            if failure.code != native.lib.SHORE_ELINK:
+                mending.unmake(self)
             raise
-
-    def _unmake(self):
-        """The step that was made last is not there."""
-        self._uncommitted = None
-        self.state.step -= 1
-        self._counts = self._counts_before
-        self.state.discard()
-        self._leaving += self._updates
-        self._settle_updates()
-        for streamed in self.streams.blocks:
-            self.streams.hide(streamed)
-            streamed.step = -1
-            streamed.updates += 1
-        self.streams.discarded()
-        self.streams.stepped()
-        self.gradients.clear()
-        self._begin()
 
     def train_batch(self, micro_batches: Iterable, loss_fn: Callable[[Any, Any], torch.Tensor] | None = None) -> StepResult:
         """Makes one step with the mean loss of the micro-batches (a list of dicts, tuples, or what the model takes), each block fetched
@@ -379,43 +405,13 @@ class Engine:
 
         loss_of runs the model, in a thread of its own for each micro-batch, one at a time.
         """
-        if self._backwards:
-            raise LongshoreError("train_batch: backward() has begun a step; make it with step(), or drop_gradients()")
-        count, losses = len(micro_batches), [0.0] * len(micro_batches)
-        parts = count if divide else 1
-        turns, who = Turns(count), threading.get_ident()
-
-        def work(number):
-            self._micro.number, self.streams.inside.who = number, who
-            try:
-                loss = loss_of(micro_batches[number])
-                (loss / parts if parts > 1 else loss).backward()
-            finally:
-                self.streams.inside.break_off()
-            losses[number] = float(loss.detach())
-
-        try:
-            self._last, self.gradients.passes = True, count
-            self._keep_state()
-            self.streams.gate = turns.gate if count > 1 else None
-            with self.streams.inside.differentiating():
-                turns.run(work)
-            with whole:
-                self.gradients.end_of_backward()
-                self.streams.rest()
-                self._losses, self._backwards = sum(losses) / parts, count
-        except BaseException:
-            self.drop_gradients()
-            raise
-        finally:
-            self.gradients.passes, self.streams.gate = 1, None
-        return losses
+        return layer_major.together(self, micro_batches, loss_of, divide)
 
     def save_pretrained(self, directory: str | os.PathLike, dtype: str | None = None, max_shard_size: int | str | None = None,
                         moments: bool = False) -> None:
         """Writes safetensors, streamed, and what transformers keeps beside them; of a peft model the adapters. dtype: "fp32", "bf16", "fp16", by
         default the parameters'. moments: also the optimizer's, for wrap(moments_from=) and `longshore import`. The directory is whole or not there."""
-        saving.save(self, directory, dtype, max_shard_size, moments)
+        mending.persist(self, lambda: saving.save(self, directory, dtype, max_shard_size, moments))
 
     # ---- what goes with it
 
@@ -423,13 +419,13 @@ class Engine:
     def snapshot(self, name: str | None = None, keep: int = 0) -> None:
         """Keeps the committed state under a name (by default after the step): see `longshore snapshot`."""
         self.settle()
-        self.state.snapshot(name, keep)
+        mending.persist(self, lambda: self.state.snapshot(name, keep))
 
     @whole
     def digest(self) -> str:
         """Of the committed state, as `longshore inspect --digest` prints it."""
         self.settle()
-        return self.state.digest()
+        return mending.persist(self, self.state.digest)
 
     def memory(self) -> memory.Memory:
         """A Memory: the budget, what is held of it, and what the process takes beside it."""
@@ -443,10 +439,11 @@ class Engine:
         if self.state is None:
             return
         try:
-            if self._early:
-                self._discard()
-            self.gradients.clear()
-            self.settle()
+            if not self.gone:
+                if self._early:
+                    self._discard()
+                self.gradients.clear()
+                self.settle()
         finally:
             state, self.state = self.state, None
             living.discard(self)

@@ -8,6 +8,8 @@ attempt is discarded and everything is updated again with the right coefficient.
 
 import torch
 
+from . import mending
+from .errors import LongshoreError
 from .native import SEGMENT, ffi, lib
 from .state import PIECE, Buffer
 
@@ -40,6 +42,7 @@ class Gradients:
         self.clip = ffi.new("struct shore_clip *")
         self.passes = 1  # backward passes that run together
         self.on_complete = None  # called with the number of a block whose gradients are all there
+        self.on_aside = None  # and of one whose gradients leave memory
         self._leaving = []  # spills under way: (block, bytes)
         self._buffer = None
         self.scratch_sums = ffi.new("double[]", state.layout.c.segments)
@@ -79,10 +82,13 @@ class Gradients:
         return all(fired.get(t, 0) >= self.passes for t in self.trains[number])
 
     def complete(self, number):
-        if self.on_complete:
-            self.on_complete(number)
-        if self.held_bytes > self.room:
-            self._put_aside(number)
+        try:
+            if self.on_complete:
+                self.on_complete(number)
+            if self.held_bytes > self.room:
+                self._put_aside(number)
+        except LongshoreError as lost:
+            mending.mend(self.streams.engine(), lost)  # the step updates it
 
     def end_of_backward(self):
         """What autograd has not completed gets nothing more in this pass."""
@@ -102,6 +108,7 @@ class Gradients:
         nbytes = sum(g.nbytes for g in held.values())
         block.spilled = self.state.spill(number, gather, keeps=held)
         block.held = {}
+        self.on_aside(number)
         self._leaving.append((block, nbytes))
         while self.held_bytes > self.room and self._leaving:
             self._settle(self._leaving[0][0])

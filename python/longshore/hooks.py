@@ -5,6 +5,7 @@ import weakref
 import torch
 from torch.utils._pytree import tree_leaves
 
+from .errors import LongshoreError
 from .running import Hook, checkpoint_that_saves
 
 
@@ -25,10 +26,36 @@ def hook(streams, model):
     _hook_model(streams, model)
 
 
+def check(streams):
+    """Raises for a parameter that is not what it was at wrap(), which nobody would train; and puts it back."""
+    wrong = thawed = None
+    for streamed in streams.blocks:
+        for (p, handle), tensor in zip(streamed.parameters, streamed.block.tensors):
+            if not tensor.trains:
+                with torch._C.DisableTorchFunctionSubclass():
+                    if p.requires_grad:
+                        thawed, p.requires_grad = thawed or handle.name, False
+            for full in tensor.names:
+                module, name = streams.owners[full]
+                if module._parameters.get(name) is not p:
+                    wrong, module._parameters[name] = wrong or full, p
+            if streamed.present and (p.data_ptr() != handle.view.data_ptr() or p.dtype != streams.compute):
+                wrong, p.data = wrong or handle.name, handle.view
+                handle.version = p._version
+            elif streamed.present and not streamed.pins and p._version != handle.version:
+                streams.hide(streamed)  # which says it
+    if wrong:
+        raise LongshoreError(f"{wrong}: was converted or replaced after wrap(), and has been put back; convert, resize and replace "
+                             "parameters before wrap()")
+    if thawed:
+        raise LongshoreError(f"{thawed}: is frozen in this run, and stays so; say what is trained (requires_grad, the active adapter) "
+                             "before wrap()")
+
+
 def _hook_model(streams, model):
     def before(module, args, kwargs):
         streams.inside.enter(streams)
-        streams.check()
+        check(streams)
         if streams.activations is not None and streams.inside.hooks is not None and not streams.inside.sends and torch.is_grad_enabled():
             streams.activations.begin(module, args, kwargs)
             streams.inside.sends = True

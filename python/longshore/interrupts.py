@@ -40,4 +40,9 @@ class Whole(contextlib.ContextDecorator):
                 _instead(*_came)
 
 
+def waits():
+    """Whether one has come that will be raised when the whole is over."""
+    return _depth > 0 and _came is not None
+
+
 whole = Whole()

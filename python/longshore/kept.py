@@ -63,7 +63,7 @@ class KeptState:
             if used > room_bytes:
                 used -= self.blocks[number].buffer.nbytes
                 self._drop(number)
-        if any("://" in drive for drive in state.drives) or state.made.fp32_params != (self.streams.storage == torch.float32):
+        if state.remote or state.made.fp32_params != (self.streams.storage == torch.float32):
             return False  # it would cross the link; or is of a run that stores another form than pages have
         for number in reversed(self._completed):
             count = min(segments[number], max(room_bytes - used, 0) // each)

@@ -10,6 +10,7 @@ import threading
 
 import torch
 
+from .errors import LongshoreError
 from .interrupts import whole
 
 
@@ -94,3 +95,38 @@ class Turns:
             self.failure = self.failure or stopped
             self.changed.notify_all()
         self._wait()
+
+
+def together(engine, micro_batches, loss_of, divide):
+    """Engine.backward_together()."""
+    if engine._backwards:
+        raise LongshoreError("train_batch: backward() has begun a step; make it with step(), or drop_gradients()")
+    count, losses = len(micro_batches), [0.0] * len(micro_batches)
+    parts = count if divide else 1
+    turns, who = Turns(count), threading.get_ident()
+
+    def work(number):
+        engine._micro.number, engine.streams.inside.who = number, who
+        try:
+            loss = loss_of(micro_batches[number])
+            (loss / parts if parts > 1 else loss).backward()
+        finally:
+            engine.streams.inside.break_off()
+        losses[number] = float(loss.detach())
+
+    try:
+        engine._last, engine.gradients.passes = True, count
+        engine._keep_state()
+        engine.streams.gate = turns.gate if count > 1 else None
+        with engine.streams.inside.differentiating():
+            turns.run(work)
+        with whole:
+            engine.gradients.end_of_backward()
+            engine.streams.rest()
+            engine._losses, engine._backwards = sum(losses) / parts, count
+    except BaseException:
+        engine.drop_gradients()
+        raise
+    finally:
+        engine.gradients.passes, engine.streams.gate = 1, None
+    return losses

@@ -365,6 +365,30 @@ class State:
     def discard(self):
         lib.shore_fleet_discard(self.fleet)
 
+    @property
+    def remote(self):
+        """Whether a drive is on another host, or behind a server of this one: it may be lost, and come back."""
+        return any(drive.startswith(("ssh:", "unix:")) for drive in self.drives)
+
+    @property
+    def attempt(self):
+        """Its number: another one, where what was written into the next step is lost."""
+        return lib.shore_fleet_attempt(self.fleet)
+
+    def committed(self):
+        """The step that the drives have."""
+        return self._info().step
+
+    def store_again(self, block):
+        """What begin_store() has stored last."""
+        self._store(block, 0, self.layout.segments[block], self.kept_images[block]).result()
+
+    def forget_commit(self):
+        """Waits for the one that is under way, whatever comes of it."""
+        if self.pending:
+            lib.shore_run_commit_wait(self.run, ffi.new("struct shore_diag *"))
+        self.pending = False
+
     def commit(self, skip, metrics, blob):
         """Begins to commit step `self.step`; the next commit, or settle(), waits for it. metrics: what the run's metrics.jsonl says
         of it."""

@@ -15,7 +15,7 @@ import threading
 import torch
 from torch import nn
 
-from . import forks, hooks, native
+from . import forks, hooks, mending, native
 from .absent import Absent
 from .activations import Stayed
 from .errors import AbsentParameterError, LongshoreError
@@ -208,15 +208,18 @@ class Streams:
     # ---- coming and going
 
     def _bring(self, streamed):
+        mending.persist(self.engine(), lambda: self._fetch(streamed))
+
+    def _fetch(self, streamed):
         try:
             if self.widens:
                 native.call(lib.shore_pages_take, self.pages, streamed.number, ffi.cast("float *", self.places.base + streamed.slot.base))
                 streamed.step = self.state.step
             else:
                 native.call(lib.shore_pages_get, self.pages, streamed.number, ffi.new("const void **"))
-        except LongshoreError:
+        except LongshoreError as failure:
             engine = self.engine()
-            if engine is not None:
+            if engine is not None and failure.code != lib.SHORE_ELINK:
                 engine.settle()  # says it if the step cannot be committed whose update this page waits for
             raise
 
@@ -318,7 +321,8 @@ class Streams:
             if streamed.number in self.updating:
                 self.updating[streamed.number].settle()  # what the step begun last has made of it; why it failed, the commit says
             buffer = Buffer(count * SEGMENT * self.storage.itemsize)
-            self.state.fetch(streamed.number, FETCH[self.storage], buffer.pointer, segment, count).result()
+            fetch = self.state.fetch
+            mending.persist(self.engine(), lambda: fetch(streamed.number, FETCH[self.storage], buffer.pointer, segment, count).result())
             values = buffer.view(self.storage)[first - segment * SEGMENT:][:n]
             return values.to(self.compute, copy=True).view(handle.view.shape)
 
@@ -403,6 +407,19 @@ class Streams:
                     streamed.step = -1
 
     @whole
+    def lost(self):
+        """Nothing is under way of what drives were lost with. What is computed with stays as it is."""
+        with self.lock:
+            self.discarded()
+            for streamed in self.blocks:
+                if streamed.present and not self.widens:
+                    lib.shore_pages_release(self.pages, streamed.number)
+            lib.shore_pages_forget(self.pages)
+            if self.activations is not None:
+                self.activations.settle()
+                self.activations.broken = None
+
+    @whole
     def end(self):
         if self.pages is None:
             return
@@ -431,31 +448,6 @@ class Streams:
                 p.__class__ = Absent
 
     # ---- what autograd saves
-
-    def check(self):
-        """Raises for a parameter that is not what it was at wrap(), which nobody would train; and puts it back."""
-        wrong = thawed = None
-        for streamed in self.blocks:
-            for (p, handle), tensor in zip(streamed.parameters, streamed.block.tensors):
-                if not tensor.trains:
-                    with torch._C.DisableTorchFunctionSubclass():
-                        if p.requires_grad:
-                            thawed, p.requires_grad = thawed or handle.name, False
-                for full in tensor.names:
-                    module, name = self.owners[full]
-                    if module._parameters.get(name) is not p:
-                        wrong, module._parameters[name] = wrong or full, p
-                if streamed.present and (p.data_ptr() != handle.view.data_ptr() or p.dtype != self.compute):
-                    wrong, p.data = wrong or handle.name, handle.view
-                    handle.version = p._version
-                elif streamed.present and not streamed.pins and p._version != handle.version:
-                    self.hide(streamed)  # which says it
-        if wrong:
-            raise LongshoreError(f"{wrong}: was converted or replaced after wrap(), and has been put back; convert, resize and replace "
-                                 "parameters before wrap()")
-        if thawed:
-            raise LongshoreError(f"{thawed}: is frozen in this run, and stays so; say what is trained (requires_grad, the active adapter) "
-                                 "before wrap()")
 
     def leave(self, whose):
         """The forward of a module ends."""

@@ -2,6 +2,7 @@
 
 import torch
 
+from . import mending
 from .errors import LongshoreError, NotFiniteError
 from .interrupts import whole
 from .native import SEGMENT, lib
@@ -24,7 +25,7 @@ def _segments(engine, number, at, elems, kind):
     first = at // SEGMENT
     count = (at + elems + SEGMENT - 1) // SEGMENT - first
     buffer = Buffer(count * SEGMENT * 4)
-    engine.state.fetch(number, KINDS[kind], buffer.pointer, first, count).result()
+    mending.persist(engine, lambda: engine.state.fetch(number, KINDS[kind], buffer.pointer, first, count).result())
     return buffer, first
 
 
@@ -51,7 +52,7 @@ def write(param, kind, value):
 
 def _masters(engine, streamed):
     """(the masters of a block, as the drives have them; of each parameter: itself, its handle, its part of them, what it would be)"""
-    whole = engine.state.masters(streamed.number)
+    whole = mending.persist(engine, lambda: engine.state.masters(streamed.number))
     parts = []
     for p, handle in streamed.parameters:
         at = engine.layout.offsets[streamed.number][handle.index]
