@@ -32,7 +32,7 @@ def _close_all():
 
 
 def _works_on(run):
-    return any(engine.state.path == os.path.abspath(run) for engine in list(_engines))
+    return any(os.path.realpath(engine.state.path) == os.path.realpath(run) for engine in list(_engines))
 
 
 def refuse_second(run):

@@ -93,9 +93,11 @@ def test_another_model_is_named(tmp_path, seed):
 
 
 def test_a_second_engine_is_refused(tmp_path, seed):
+    (tmp_path / "link").symlink_to(tmp_path / "run")
     with engine_for(gpt2(), tmp_path):
-        with pytest.raises(longshore.BusyError, match="works on this run"):
-            longshore.resume(tmp_path / "run")
+        for name in ("run", "link"):  # at once: where the program has to be asked, it waits for the other to end
+            with pytest.raises(longshore.BusyError, match="an engine of this process works on this run"):
+                longshore.resume(tmp_path / name)
 
 
 def test_the_budget_holds_when_resumed(tmp_path, seed, monkeypatch):
