@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import json
+import logging
 import math
 import os
 
@@ -150,8 +151,14 @@ def fleet_options(drives, optimizer, moments, fp32, **more):
     paths = [ffi.new("char[]", native.path_bytes(d)) for d in drives]
     array = ffi.new("char *[]", paths)
     options = native.new("struct shore_fleet_options", drives=array, ndrives=len(paths), optimizer=OPTIMIZERS[optimizer],
-                         moments=MOMENTS[moments], fp32_params=fp32, spill=True, **more)
+                         moments=MOMENTS[moments], fp32_params=fp32, spill=True, note=_note, **more)
     return options, (paths, array)
+
+
+@ffi.callback("void(void *, const char *)")
+def _note(ctx, text):
+    """What the library has to say while it opens a run, and does no harm: of a copy, of damage that was passed by, of slow ways."""
+    logging.getLogger("longshore").warning("%s", native.text(text))
 
 
 class State:
@@ -191,20 +198,21 @@ class State:
         out = ffi.new("struct shore_run **")
         shapes, keep = layout.shapes()
         others = _descriptors()
-        native.call(lib.shore_run_create, native.path_bytes(path), layout.c, shapes, len(shapes), making, out)
+        native.call(lib.shore_run_create, native.path_bytes(os.path.abspath(path)), layout.c, shapes, len(shapes), making, out)
         return cls(path, layout, out[0], 0, others)
 
     @classmethod
     def open(cls, path, *, read_only=False, ring_bytes=0, snapshot=None, without_drives=False):
         """At the committed step, or at that of a snapshot (read_only). The layout is the run's own. without_drives (read_only): what
         the run records, of no step."""
-        opening = native.new("struct shore_run_opening", read_only=read_only, ring_bytes=ring_bytes, without_drives=without_drives)
+        opening = native.new("struct shore_run_opening", read_only=read_only, ring_bytes=ring_bytes, without_drives=without_drives,
+                             note=ffi.NULL if without_drives else _note)
         if snapshot is not None:
             name = ffi.new("char[]", snapshot.encode())
             opening.snapshot = name
         out = ffi.new("struct shore_run **")
         others = _descriptors()
-        native.call(lib.shore_run_open, native.path_bytes(path), opening, out)
+        native.call(lib.shore_run_open, native.path_bytes(os.path.abspath(path)), opening, out)
         run = ffi.gc(out[0], lib.shore_run_close)
         layout = Layout.of_run(run)
         ffi.gc(run, None)

@@ -1,6 +1,7 @@
 """Runs go on with the same bits, random states, buffers and groups among them."""
 
 import random
+import shutil
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from longshore import position
 from longshore import making
 from models import Cnn, gpt2, tokens
 from test_loop import engine_for
+from test_program import steps
 
 
 def test_a_model_that_needs_values_to_be_made(tmp_path, seed):
@@ -98,6 +100,37 @@ def test_a_second_engine_is_refused(tmp_path, seed):
         for name in ("run", "link"):  # at once: where the program has to be asked, it waits for the other to end
             with pytest.raises(longshore.BusyError, match="an engine of this process works on this run"):
                 longshore.resume(tmp_path / name)
+
+
+def test_a_run_stays_where_it_is(tmp_path, seed, monkeypatch):
+    """Named from a directory that the process leaves meanwhile; by any name that a directory may have."""
+    (tmp_path / "there").mkdir()
+    for name in "run", "a b", "-dash", "\u00fc'\"\n", "deep/er":
+        monkeypatch.chdir(tmp_path)
+        engine = longshore.wrap(gpt2(), run=name)
+        monkeypatch.chdir(tmp_path / "there")
+        with engine:
+            steps(engine, 2)
+            engine.snapshot("two")
+            engine.save_pretrained("out " + name.replace("/", "-"))
+        monkeypatch.chdir(tmp_path)
+        engine = longshore.resume(name)
+        monkeypatch.chdir(tmp_path / "there")
+        with engine:
+            steps(engine, 1)
+            assert engine.step_number == 3
+        assert longshore.verify(tmp_path / name) and not (tmp_path / "there" / name).exists()
+
+
+def test_a_copy_is_said_to_be_one(tmp_path, seed, caplog):
+    """Its drives are those of the run: what is done here is done there."""
+    with engine_for(gpt2(), tmp_path) as engine:
+        steps(engine, 1)
+    assert not caplog.records or "copy" not in caplog.text
+    shutil.copytree(tmp_path / "run", tmp_path / "copy")
+    with longshore.resume(tmp_path / "copy") as engine:
+        steps(engine, 1)
+    assert caplog.text.count("copy is a copy of the run") == 1
 
 
 def test_the_budget_holds_when_resumed(tmp_path, seed, monkeypatch):
