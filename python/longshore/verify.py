@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from . import living
 from .engine import Engine
 from .errors import LongshoreError
 from .state import State
@@ -24,6 +25,8 @@ def verify(run: str | os.PathLike | Engine, snapshot: str | None = None) -> str:
             if run.state is None:
                 raise LongshoreError("verify: the engine is closed; give its run's directory")
             return run.state.digest(deep=True)
+    if snapshot is None:
+        living.refuse_second(run)
     state = State.open(run, read_only=True, snapshot=snapshot)
     try:
         return state.digest(deep=True)

@@ -429,7 +429,10 @@ def test_engines_that_are_dropped(tmp_path, seed):
     del engine, loss
     with pytest.raises(longshore.BusyError, match="an engine of this process works on this run; close.* its model"):
         longshore.resume(path)
+    with pytest.raises(longshore.BusyError, match="an engine of this process works on this run"):
+        longshore.verify(path)
     del model
+    longshore.verify(path)
     engine = longshore.resume(path)
     assert found() is None and engine.step_number == 1
     found = weakref.ref(engine)
