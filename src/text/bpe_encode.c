@@ -269,6 +269,7 @@ int shore__bpe_end(const struct shore__bpe *b, struct shore__bpe_work *w, struct
     size_t n = w->symbols.count;
     w->waiting = false;
     w->symbols.count = 0;
+    if (n == 0) return 0; /* a vocabulary may have none of what a text has */
     if (reserve(w, n, &a)) return -ENOMEM;
     return put_tokens(&a, merge_all(b, w->symbols.ids, n, &a), out);
 }
