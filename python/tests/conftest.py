@@ -9,6 +9,14 @@ import torch
 
 
 @pytest.fixture
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
 def seed(request):
     """Of everything random in a test: printed, so that a failure can be repeated by LONGSHORE_SEED."""
     number = int(os.environ.get("LONGSHORE_SEED", "20261127"))

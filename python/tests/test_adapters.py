@@ -15,14 +15,7 @@ from test_loop import engine_for
 from test_program import PROGRAM, program
 
 peft = pytest.importorskip("peft")
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 LINEAR = ["q_proj", "v_proj", "down_proj"]

@@ -12,7 +12,7 @@ import longshore
 from lives import kept, make, train
 from test_program import PROGRAM
 
-pytestmark = pytest.mark.skipif(not PROGRAM, reason="the program is not installed")
+pytestmark = [pytest.mark.skipif(not PROGRAM, reason="the program is not installed"), pytest.mark.usefixtures("one_thread")]
 STEPS = 6
 
 
@@ -41,15 +41,6 @@ class FarSide:
 @pytest.fixture
 def far(tmp_path, monkeypatch):
     return FarSide(tmp_path, monkeypatch)
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    import torch
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def undisturbed(tmp_path, seed, slots=None, together=False, steps=STEPS, **how):
