@@ -234,17 +234,19 @@ class Engine:
         groups = hypers(self, number)
         if self.compression:
             self.settle()  # the residual is the committed step's
-        codes = self.compression.encode(self, number) if self.compression else None
-        source = None if codes else self.gradients.source(number)
-        request = self.state.update_request(number, source, groups, coefficient)
-        if codes:
-            codes.fill(request)
+        request, source = self._update_request(number, groups, coefficient)
         held = dict(self.gradients.blocks[number].held)
         update = self.streams.update(number, request, (source, groups, held))
         if update is not None:
             self._updates.append(update)
         if self.state.remote:
             self._sent[number] = coefficient, groups, held
+
+    def _update_request(self, number, groups, coefficient, held=None):
+        """(struct shore_update of a block, what it reads). held: gradients that are known to be all of them, {index: gradient}."""
+        codes = self.compression.encode(self, number, held) if self.compression else None
+        source = None if codes else self.gradients.source(number) if held is None else self.state.gather(number, held)
+        return self.state.update_request(number, source, groups, coefficient, codes), source
 
     def _put_aside(self, number):
         """The gradients of a block leave memory."""

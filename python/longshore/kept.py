@@ -88,7 +88,7 @@ class KeptState:
             return None
         kept.step = None
         mine = ffi.new("struct shore_update *", request[0])
-        mine.block, mine.segment, mine.count = number, kept.first, kept.count
+        mine.segment, mine.count = kept.first, kept.count
         mine.params_out = self.streams.page_of(number) + kept.first * SEGMENT * self.streams.storage.itemsize
         try:
             if kept.coming is not None:

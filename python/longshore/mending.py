@@ -127,13 +127,8 @@ def _make_again(engine, lost):
 
 
 def _update(engine, number, coefficient, groups, held):
-    state = engine.state
-    codes = engine.compression.encode(engine, number, held) if engine.compression else None
-    request = state.update_request(number, None if codes else state.gather(number, held), groups, coefficient)
-    if codes:
-        codes.fill(request)
-    request.block = number
-    Wait(lib.shore_fleet_update, state.fleet, request, keeps=(held, groups), what="a step cannot be made again").result()
+    request, source = engine._update_request(number, groups, coefficient, held)
+    Wait(lib.shore_fleet_update, engine.state.fleet, request, keeps=(source, groups, held), what="a step cannot be made again").result()
 
 
 def unmake(engine):

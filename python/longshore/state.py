@@ -302,19 +302,21 @@ class State:
     def decide_clip(self):
         return lib.shore_clip_decide(self.clip)
 
-    def update_request(self, block, gather, groups, coefficient):
-        """Of a whole block. gather: of gather(), or None for what was spilled."""
+    def update_request(self, block, gather, groups, coefficient, codes=None):
+        """Of a whole block. gather: of gather(), or None for what was spilled. codes: of what was compressed, instead."""
         request = native.new(
-            "struct shore_update", base_step=self.step, attempt=lib.shore_fleet_attempt(self.fleet), count=self.layout.segments[block],
+            "struct shore_update", base_step=self.step, attempt=self.attempt, block=block, count=self.layout.segments[block],
             form=lib.SHORE_GRADIENT_FP32, groups=groups, ngroups=len(groups), coefficient=coefficient, order=block,
         )
         if gather is not None:
             request.gather, request.ngather = gather
+        if codes is not None:
+            codes.fill(request)
         return request
 
     def carry(self, block, segment=0, count=None):
         count = self.layout.segments[block] - segment if count is None else count
-        return Wait(lib.shore_fleet_carry, self.fleet, self.step, lib.shore_fleet_attempt(self.fleet), block, segment, count,
+        return Wait(lib.shore_fleet_carry, self.fleet, self.step, self.attempt, block, segment, count,
                     what=f"{self.layout.blocks[block].name} cannot be carried over")
 
     def store_values(self, block, segment, count, master=None, tensor=None, m=None, v=None):
@@ -356,7 +358,7 @@ class State:
         return images
 
     def _store(self, block, segment, count, images):
-        store = native.new("struct shore_store", base_step=self.step, attempt=lib.shore_fleet_attempt(self.fleet), state=images.pointer,
+        store = native.new("struct shore_store", base_step=self.step, attempt=self.attempt, state=images.pointer,
                            block=block, segment=segment, count=count, order=block)
         return Wait(lib.shore_fleet_store, self.fleet, store, keeps=images, what=f"{self.layout.blocks[block].name} cannot be stored")
 
