@@ -257,7 +257,7 @@ int shore__ahead_update(struct trainer *t, struct shore_diag *diag) {
     int rc = shore__ahead_settle(t, diag);
     shore__parameters_release(t->pass.parameters);
     for (uint32_t i = 0; i < t->m->nslices; i++)
-        shore_pages_settle(t->pass.pages, slice_page(t, i));
+        if (shore__ahead_has(t, shore__model_slice(t->m, i))) shore_pages_settle(t->pass.pages, slice_page(t, i));
     if (!rc) rc = update_images(t, diag);
     if (rc) return rc;
     for (uint32_t i = 0; i < t->m->nslices; i++)
