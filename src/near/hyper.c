@@ -1,6 +1,11 @@
 #include <math.h>
 
-#include "longshore/state.h"
+#include "near/update.h"
+
+const char *shore__optimizer_name(enum shore_optimizer optimizer) {
+    static const char *const names[SHORE_OPTIMIZER_COUNT] = {"adamw", "adam", "sgd", "adagrad"};
+    return names[optimizer];
+}
 
 /* By repeated squaring: libm's pow may differ in the last bit from one version to the next. */
 static double power(double base, uint64_t exponent) {

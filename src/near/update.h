@@ -9,6 +9,9 @@
 
 #include "longshore/state.h"
 
+/* As --optimizer takes it, and files record it. */
+const char *shore__optimizer_name(enum shore_optimizer optimizer);
+
 /* The planes of a chunk. in and out may be the same arrays. m or v is NULL where the optimizer has none. */
 struct shore__planes {
     uint16_t *hi, *lo;

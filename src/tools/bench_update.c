@@ -4,6 +4,7 @@
 
 #include "base/arena.h"
 #include "cli/clean_text.h"
+#include "near/update.h"
 #include "number/bf16.h"
 #include "run/emulation/tempo.h"
 #include "tools/bench.h"
@@ -265,7 +266,6 @@ static struct figures figures_of(const struct bench *b) {
 }
 
 static int print_json(struct bench *b, const struct figures *f) {
-    static const char *const names[] = {"adamw", "adam", "sgd", "adagrad"};
     const struct args *a = b->args;
     struct shore_fleet_info info = {.size = sizeof info};
     shore_fleet_info(b->fleet, &info);
@@ -289,7 +289,7 @@ static int print_json(struct bench *b, const struct figures *f) {
     json_object_set_new(o, "commit_seconds", json_real(f->commit));
     json_object_set_new(o, "drives", json_integer(info.ndrives));
     json_object_set_new(o, "disk_bytes", json_integer((json_int_t)info.disk_bytes));
-    json_object_set_new(o, "optimizer", json_string(names[a->optimizer]));
+    json_object_set_new(o, "optimizer", json_string(shore__optimizer_name(a->optimizer)));
     json_object_set_new(o, "moments", json_string(a->moments == SHORE_MOMENTS_8BIT ? "8bit" : "fp32"));
     json_object_set_new(o, "update", json_string(a->host_update ? "host" : "drive"));
     json_object_set_new(o, "emulated", json_boolean(b->tempo));

@@ -8,11 +8,10 @@
 #include "base/diag.h"
 #include "files/atomic.h"
 #include "files/json.h"
+#include "near/update.h"
 #include "run/exchange/moment_files.h"
 
 enum { JSON_BYTES_MOST = 64 << 20 }; /* counts may stand there one by one */
-
-static const char *const optimizers[] = {"adamw", "adam", "sgd", "adagrad"};
 
 /* As torch.optim calls them. */
 const char *shore__moment_name(enum shore_optimizer optimizer, enum shore_plane plane) {
@@ -35,7 +34,7 @@ char *shore__moments_path(const char *directory, const char *name) {
 int shore__moments_describe(const char *directory, enum shore_optimizer optimizer, uint64_t updates,
                             struct shore_diag *diag) {
     char *path = shore__moments_path(directory, SHORE__MOMENTS_FILE);
-    json_t *said = json_pack("{s:s}", "optimizer", optimizers[optimizer]);
+    json_t *said = json_pack("{s:s}", "optimizer", shore__optimizer_name(optimizer));
     if (said && updates) json_object_set_new(said, "updates", json_integer((json_int_t)updates));
     int rc = path && said ? shore__json_write(path, said, 2, diag) : shore__fail(diag, -ENOMEM, "out of memory");
     json_decref(said);
@@ -52,11 +51,11 @@ static int take_updates(const json_t *said, const char *path, enum shore_optimiz
                            "%s: does not say which optimizer's moments these are (\"optimizer\"), and how many updates "
                            "they have seen (\"updates\")",
                            path);
-    if (strcmp(whose, optimizers[optimizer]) != 0)
+    if (strcmp(whose, shore__optimizer_name(optimizer)) != 0)
         return shore__fail(diag, SHORE_EINPUT,
                            "%s: the moments are those of %.40s, not of %s: give --optimizer, or remove their directory "
                            "to begin without",
-                           path, whose, optimizers[optimizer]);
+                           path, whose, shore__optimizer_name(optimizer));
     if (json_object_size(json_object_get(said, "fewer")))
         return shore__fail(diag, SHORE_EINPUT,
                            "%s: some tensors have seen fewer updates than others, and here all are counted together: "
