@@ -56,6 +56,7 @@ def test_same_bits(slots, together, drives, moments, expected, tmp_path, seed, m
         assert train(engine, STEPS, seed, together) == expected(moments, seed)
 
 
+@pytest.mark.usefixtures("one_thread")  # as the processes have, which are killed
 @pytest.mark.parametrize("drives", ["directory", SSH])
 def test_kills(drives, tmp_path, seed, monkeypatch):
     """Of processes that train, at any instant, LONGSHORE_KILLS of them."""
@@ -70,6 +71,7 @@ def test_kills(drives, tmp_path, seed, monkeypatch):
         assert train(engine, steps, seed) == digest
 
 
+@pytest.mark.usefixtures("one_thread")
 def test_kills_while_checkpoints_are_saved(tmp_path, seed, monkeypatch):
     """Each is there whole, with what it said that it is of, or not at all; of the run nothing is lost, and no snapshot is left over."""
     places, instants = drives_of("directory", tmp_path / "drives", monkeypatch), random.Random(seed)
