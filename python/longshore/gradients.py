@@ -46,6 +46,13 @@ class Gradients:
         self._leaving = []  # spills under way: (block, bytes)
         self._buffer = None
         self.scratch_sums = ffi.new("double[]", state.layout.c.segments)
+        self.nobodys = set()  # ids of parameters whose gradients are dropped as they come
+
+    def drop_of(self, parameters):
+        """Gradients of these count nowhere."""
+        for p in parameters:
+            self.nobodys.add(id(p))
+            self.trains[p.longshore.block.number].discard(p.longshore.index)
 
     def most_bytes(self, several):
         """Of all gradients of a step together. several: passes are added up, in fp32."""
@@ -56,7 +63,7 @@ class Gradients:
     def take(self, p):
         """A post-accumulate hook of a parameter."""
         g, p.grad = p.grad, None
-        if g is None:
+        if g is None or id(p) in self.nobodys:
             return
         handle = p.longshore
         block = self.blocks[handle.block.number]

@@ -88,6 +88,8 @@ class DeepSpeedEngine(nn.Module):
         optimizer.parameter_offload = _ParameterOffload(engine.module)
         if settings.casts or settings.casts_all:
             engine.module.register_forward_pre_hook(_take_all if settings.casts_all else _take_half, with_kwargs=True, prepend=True)
+        if settings.stage or settings.dtype != "fp32":  # its optimizers' norm is of their groups; without one, of the whole model
+            engine.gradients.drop_of([p for p in engine.module.parameters() if p.requires_grad and id(p) not in engine._group_of])
         for p in engine.module.parameters():
             p.ds_active_sub_modules, p.ds_status = set(), ZeroParamStatus.NOT_AVAILABLE
 
