@@ -6,9 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
-from . import native
+from . import damage, native
 from .errors import LongshoreError, MissingError
 from .optimizers import STATES
+
+INDEX = "model.safetensors.index.json"
 
 
 class Moments:
@@ -44,14 +46,19 @@ class Moments:
         """{parameter: the open file that has it}"""
         from safetensors import SafetensorError, safe_open
 
-        directory, found = os.path.join(self.path, name), {}
+        path = directory = os.path.join(self.path, name)
+        found = {}
         try:
-            for file in sorted(os.listdir(directory)):
-                if file.endswith(".safetensors"):
-                    opened = safe_open(os.path.join(directory, file), "pt")
-                    found.update(dict.fromkeys(opened.keys(), opened))
-        except (OSError, SafetensorError) as why:
-            raise LongshoreError(f"{directory}: the moments cannot be read: {why}; save them again, or wrap without moments_from") from why
+            files = {file for file in os.listdir(directory) if file.endswith(".safetensors")}
+            if INDEX in os.listdir(directory):
+                path = os.path.join(directory, INDEX)
+                files.update(damage.weight_map(path).values())
+            for file in sorted(files):
+                path = os.path.join(directory, file)
+                opened = safe_open(path, "pt")
+                found.update(dict.fromkeys(opened.keys(), opened))
+        except (OSError, ValueError, SafetensorError) as why:
+            raise LongshoreError(f"{path}: the moments cannot be read: {why}; save them again, or wrap without moments_from") from why
         return found
 
     def of(self, names, shape):

@@ -18,6 +18,7 @@ import zipfile
 import torch
 from torch import nn
 
+from . import damage
 from .errors import LongshoreError
 
 LEAST_BYTES = 1 << 16  # smaller ones stay in memory
@@ -107,7 +108,7 @@ def spooling(directory):
     def load(f, *args, **how):
         shapes = how.get("map_location") == "meta" and zipfile.is_zipfile(f)  # what transformers 4 looks at first
         whole = isinstance(f, (str, os.PathLike)) and os.path.basename(f).startswith("pytorch_model") and not how.get("mmap")
-        if whole and not shapes:
+        if whole and not shapes and os.path.exists(f) and damage.is_old(f):
             refused.append(LongshoreError(
                 f"{os.fspath(f)}: is of a form that can only be read into memory as a whole; convert it once, where memory is enough: "
                 "from_pretrained(DIR).save_pretrained(NEW), outside of longshore.init()"))
@@ -125,7 +126,8 @@ def spooling(directory):
     nn.Module.register_parameter, torch.load = register_parameter, load
     watcher.start()
     try:
-        yield spool
+        with damage.named():
+            yield spool
     except Exception as said:
         if refused and said is not refused[0]:
             raise refused[0] from said  # transformers 4 says that the file is none of PyTorch's

@@ -190,7 +190,7 @@ def test_bad_input(tmp_path, seed):
         refused("optimizer.json: does not say which")
     said.write_text('{"optimizer": "adamw", "updates": 1}')
     (tmp_path / "out" / "optimizer" / "exp_avg" / "model.safetensors").write_bytes(b"x" * 20)
-    refused("exp_avg: the moments cannot be read")
+    refused("exp_avg/model.safetensors: the moments cannot be read")
 
 
 def _resized(vocab):

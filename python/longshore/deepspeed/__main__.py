@@ -62,6 +62,7 @@ def main(argv=None):
         "OMP_NUM_THREADS": str(torch.get_num_threads()),
     }.items():
         os.environ.setdefault(name, value)
+    from .. import damage
     from . import standin
     from .config import logger
 
@@ -71,12 +72,13 @@ def main(argv=None):
         logger.setLevel(logging.INFO)
         logger.propagate = False
     sys.argv = [said.script, *said.arguments]
-    if said.module:
-        sys.path.insert(0, os.getcwd())
-        runpy.run_module(said.script, run_name="__main__", alter_sys=True)
-    else:
-        sys.path.insert(0, os.path.dirname(os.path.abspath(said.script)))
-        runpy.run_path(said.script, run_name="__main__")
+    with damage.named():
+        if said.module:
+            sys.path.insert(0, os.getcwd())
+            runpy.run_module(said.script, run_name="__main__", alter_sys=True)
+        else:
+            sys.path.insert(0, os.path.dirname(os.path.abspath(said.script)))
+            runpy.run_path(said.script, run_name="__main__")
 
 
 if __name__ == "__main__":

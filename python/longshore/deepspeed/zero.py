@@ -81,7 +81,7 @@ class Init:
 
     def __exit__(self, *error):
         Init._depth -= 1
-        self.stack.close()
+        self.stack.__exit__(*error)
 
 
 def spool() -> Any:
