@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
+from .errors import LongshoreError
+
 TENSORS_MOST = 1023  # of a block: each is a parameter group of its own there
 
 
@@ -124,6 +126,10 @@ def partition(model, layers=None):
 def of_buffers(model, most_bytes):
     """Blocks of a model's persistent buffers (statistics of norms), where they take more than so many bytes: none otherwise. What
     is not finite or has no exact fp32 form is not among them."""
+    for name, b in persistent_buffers(model).items():
+        if b.layout != torch.strided:
+            raise LongshoreError(f"wrap: {name} is a buffer of layout {b.layout}, which no step can keep; register_buffer(..., "
+                                 "persistent=False) it, and make it with the model")
     exact = torch.float32, torch.bfloat16, torch.float16
     tensors = [Tensor(name, tuple(b.shape), b.dtype, False, [name]) for name, b in persistent_buffers(model).items()
                if b.dtype in exact and b.numel() and bool(torch.isfinite(b).all())]

@@ -16,7 +16,7 @@ from .native import lib
 from .optimizers import put
 from .state import Buffer
 
-_DTYPES = {str(d): d for d in (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.int16, torch.uint8, torch.int8, torch.bool)}
+_DTYPES = {str(d): d for d in vars(torch).values() if isinstance(d, torch.dtype)}
 
 
 def _bytes(data):
@@ -24,7 +24,7 @@ def _bytes(data):
 
 
 def tensor_out(t):
-    t = t.detach().cpu().contiguous()
+    t = t.detach().cpu().resolve_conj().resolve_neg().contiguous()
     return {"dtype": str(t.dtype), "shape": list(t.shape), "bytes": _bytes(t.reshape(-1).view(torch.uint8).numpy().tobytes() if t.numel() else b"")}
 
 
@@ -99,7 +99,9 @@ def begin(engine):
     for name, thing in engine._followed.items():
         if not _follows_the_step(thing):
             out["followed"][name] = plain(thing.state_dict(), name)
-    return {**out, **_buffers(small_buffers(engine))}
+    made = _made_with(engine.state).get("buffers", {})
+    buffers = _buffers(small_buffers(engine)).get("buffers", {})
+    return {**out, "buffers": {name: b for name, b in buffers.items() if b != made.get(name)}}
 
 
 def _buffers(buffers):
@@ -114,8 +116,19 @@ def of_start(buffers, layout, lineage, counts):
 
 
 def of(state):
-    """What was packed with the committed step, or when the run was made."""
-    blob = state.blob() or base64.b64decode((state.program or {}).get("position", ""))
+    """What was packed with the committed step, and when the run was made: buffers that have not changed since."""
+    made, blob = _made_with(state), state.blob()
+    packed = _unpack(blob) if blob else made
+    return {**packed, "buffers": {**made.get("buffers", {}), **packed.get("buffers", {})}}
+
+
+def _made_with(state):
+    if state.made_with is None:
+        state.made_with = _unpack(base64.b64decode((state.program or {}).get("position", "")))
+    return state.made_with
+
+
+def _unpack(blob):
     return json.loads(zlib.decompress(blob)) if blob else {}
 
 
@@ -131,8 +144,8 @@ def _behind(layout, steps, counts):
 
 
 def _follows_the_step(thing):
-    """A scheduler is stepped after the step that it belongs to."""
-    return getattr(thing, "follows_the_step", isinstance(thing, torch.optim.lr_scheduler.LRScheduler))
+    """A scheduler, of whatever class, is stepped after the step that it belongs to."""
+    return getattr(thing, "follows_the_step", hasattr(thing, "optimizer"))
 
 
 def finish(engine, out):
@@ -145,7 +158,8 @@ def finish(engine, out):
     if len(blob) > lib.SHORE_BLOB_BYTES:
         sizes = {k: len(json.dumps(v)) for k, v in out.items()}
         raise LongshoreError(f"what commits with a step takes {len(blob)} bytes, and {lib.SHORE_BLOB_BYTES} is the most: "
-                             + ", ".join(f"{k} {n}" for k, n in sorted(sizes.items(), key=lambda kn: -kn[1])))
+                             + ", ".join(f"{k} {n}" for k, n in sorted(sizes.items(), key=lambda kn: -kn[1]))
+                             + "; register_buffer(..., persistent=False) what need not be kept")
     return blob
 
 

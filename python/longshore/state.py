@@ -174,6 +174,7 @@ class State:
         self.sums = ffi.new("double[]", layout.c.segments)
         self.clip = ffi.new("struct shore_clip *")
         self.pending = False
+        self.made_with = None  # what position.py has read of the program
         self.kept_images = {}  # by number, of blocks that are stored in every step
         self._descriptors = _descriptors().items() - others.items()
         forks.leave_in_children(self)

@@ -209,6 +209,78 @@ def test_statistics_of_a_skipped_step(tmp_path, seed):
             assert engine.step().step == 3 and len(engine.digest()) == 32
 
 
+class Constants(torch.nn.Module):
+    """Buffers of many dtypes, of which the larger ones stay as they are."""
+
+    def __init__(self, fill=True):
+        super().__init__()
+        self.body = torch.nn.Linear(4, 4)
+        values = {"rotary": torch.polar(torch.ones(16000), torch.rand(16000)), "edges": torch.randint(0, 9999, (2, 9000)),
+                  "wide": torch.rand(9000, dtype=torch.float64), "limits": torch.tensor([float("inf"), float("-inf")]),
+                  "turned": torch.rand(3, dtype=torch.complex128).conj(), "words": torch.arange(5).to(torch.uint16),
+                  "seen": torch.zeros((), dtype=torch.complex64)}
+        for name, value in values.items():
+            self.register_buffer(name, value if fill else torch.zeros_like(value))
+
+    def forward(self, x):
+        self.seen += 1j
+        return self.body(x).square().mean()
+
+
+def test_buffers_that_are_no_statistics(tmp_path, seed):
+    with engine_for(Constants(), tmp_path) as engine:
+        constants = {name: b.clone() for name, b in engine.module.named_buffers()}
+        for _ in range(2):
+            engine.backward(engine(torch.randn(5, 4)))
+            engine.step()
+    with longshore.resume(tmp_path / "run", Constants(fill=False)) as engine:
+        assert engine.module.seen == 2j
+        assert all(torch.equal(b, constants[name]) for name, b in engine.module.named_buffers() if name != "seen")
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_sparse_buffer_is_named(kept, tmp_path, seed):
+    model = torch.nn.Linear(4, 4)
+    model.register_buffer("adjacency", torch.eye(4).to_sparse(), persistent=kept)
+    if kept:
+        with pytest.raises(longshore.LongshoreError, match="adjacency.*persistent=False"):
+            engine_for(model, tmp_path)
+    else:
+        engine_for(model, tmp_path).close()
+
+
+class Halving:
+    """A scheduler as transformers' GreedyLR is one: not of torch's class."""
+
+    def __init__(self, optimizer):
+        self.optimizer, self.steps = optimizer, 0
+
+    def step(self):
+        self.steps += 1
+        self.optimizer.param_groups[0]["lr"] = 0.1 / 2**self.steps
+
+    def state_dict(self):
+        return {"steps": self.steps}
+
+    def load_state_dict(self, state):
+        self.steps = state["steps"]
+
+
+def test_a_scheduler_of_another_class_commits_with_the_step(tmp_path, seed):
+    engine = engine_for(Cnn(), tmp_path)
+    for i in range(4):
+        if i == 0 or i == 2:
+            scheduler = engine.follow("scheduler", Halving(engine.optimizer))
+        engine.backward(engine(torch.randn(2, 1, 8, 8)).square().mean())
+        engine.step()
+        scheduler.step()
+        if i == 1:
+            engine.close()
+            engine = longshore.resume(tmp_path / "run", Cnn)
+    assert scheduler.steps == 4 and engine.optimizer.param_groups[0]["lr"] == 0.1 / 16
+    engine.close()
+
+
 class Experts(torch.nn.Module):
     """Of which a step hits a part, under names of which each is another."""
 
