@@ -36,7 +36,7 @@ def tensor_in(o):
 
 
 def plain(value, name):
-    """JSON of what a state_dict() holds; tuples and tensors are marked."""
+    """JSON of what a state_dict() holds; tuples, tensors, arrays and bytes are marked."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, torch.Tensor):
@@ -47,8 +47,13 @@ def plain(value, name):
         return [plain(v, name) for v in value]
     if isinstance(value, dict):
         return {"__dict__": [[plain(k, name), plain(v, name)] for k, v in value.items()]}
-    if hasattr(value, "item") and type(value).__module__ == "numpy":
-        return value.item()
+    if isinstance(value, bytes):
+        return {"__bytes__": _bytes(value)}
+    array = type(value).__module__ == "numpy" and hasattr(value, "item")
+    if array and not value.shape:
+        return plain(value.item(), name)
+    if array and value.dtype.kind in "biufcmMSU":
+        return {"__array__": [value.dtype.str, list(value.shape), _bytes(value.tobytes())]}
     raise LongshoreError(f"{name}: its state holds a {type(value).__name__}, which cannot be kept with a step")
 
 
@@ -58,6 +63,12 @@ def back(value):
     if isinstance(value, dict):
         if "__tensor__" in value:
             return tensor_in(value["__tensor__"])
+        if "__bytes__" in value:
+            return base64.b64decode(value["__bytes__"])
+        if "__array__" in value:
+            import numpy
+            dtype, shape, data = value["__array__"]
+            return numpy.frombuffer(bytearray(base64.b64decode(data)), dtype=dtype).reshape(shape)
         if "__tuple__" in value:
             return tuple(back(v) for v in value["__tuple__"])
         return {back(k): back(v) for k, v in value["__dict__"]}

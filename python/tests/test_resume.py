@@ -1,8 +1,10 @@
 """Runs go on with the same bits, random states, buffers and groups among them."""
 
+import json
 import random
 import shutil
 
+import numpy
 import pytest
 import torch
 
@@ -247,6 +249,20 @@ def test_a_sparse_buffer_is_named(kept, tmp_path, seed):
             engine_for(model, tmp_path)
     else:
         engine_for(model, tmp_path).close()
+
+
+@pytest.mark.parametrize("value", [numpy.random.RandomState(3).permutation(40), numpy.random.RandomState(3).get_state(), numpy.float32(0.1),
+                                   numpy.array(True), numpy.empty((2, 0)), b"\0pickled", numpy.array(["a", "bc"]), {1: (2, b"")}], ids=str)
+def test_states_of_loaders_come_back(value):
+    came = position.back(json.loads(json.dumps(position.plain(value, "loader"))))
+    numpy.testing.assert_equal(came, value)
+    assert not isinstance(value, numpy.ndarray) or not value.shape or (came.dtype == value.dtype and came.flags.writeable)
+
+
+@pytest.mark.parametrize("value", [object(), {1, 2}, numpy.array([object()]), numpy.zeros(2, dtype=[("a", "f4")]), numpy.dtype("f4")], ids=repr)
+def test_states_that_cannot_be_kept_are_named(value):
+    with pytest.raises(longshore.LongshoreError, match="loader: its state holds a .*, which cannot be kept"):
+        position.plain([value], "loader")
 
 
 class Halving:
