@@ -24,6 +24,7 @@ from ..errors import BusyError, LongshoreError
 from ..optimizers import arguments_of, rebind, share
 from ..state import remove
 from . import accelerator, checkpointing, comm, config as _config, lr_schedules, ops, standin, utils, zero
+from .accelerator import get_accelerator
 from .comm import init_distributed
 from .config import ConfigError, logger, say_once
 from .engine import DeepSpeedEngine
@@ -39,6 +40,7 @@ __all__ = [
     "add_config_arguments",
     "checkpointing",
     "comm",
+    "get_accelerator",
     "init_distributed",
     "initialize",
     "log_dist",

@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_map
 
 from .. import checkpoint, saving
 from ..errors import ExistsError, LongshoreError, MissingError
 from ..state import remove
 from .config import logger, say_once
+from .hooks import Divide, take_all, take_half
 from .zero import ZeroParamStatus
 
 
@@ -52,16 +52,6 @@ class _ParameterOffload:
     _register_hooks_recursively = _register_deepspeed_module
 
 
-def _take_half(module, args, kwargs):
-    """What a script has made for fp16 is computed with in bfloat16."""
-    return tree_map(lambda t: t.bfloat16() if isinstance(t, torch.Tensor) and t.dtype == torch.float16 else t, (args, kwargs))
-
-
-def _take_all(module, args, kwargs):
-    """auto_cast: inputs come in any precision."""
-    return tree_map(lambda t: t.bfloat16() if isinstance(t, torch.Tensor) and t.is_floating_point() else t, (args, kwargs))
-
-
 class DeepSpeedEngine(nn.Module):
     """What initialize() returns: a module that is called, then backward() and step(). ``engine`` is longshore's, ``module`` the model."""
 
@@ -81,16 +71,20 @@ class DeepSpeedEngine(nn.Module):
         self._undecided, self._fresh = undecided, fresh
         self._boundary = None
         self._norm = None
+        self._applied = self._inside = False  # the last step() has made one; a backward that this engine runs is under way
         self._loss, self._said_memory = 0.0, False
         self._seconds = {"forward": 0.0, "backward": 0.0, "step": 0.0}
         optimizer = engine.optimizer
         optimizer.overflow, optimizer.loss_scale, optimizer.cur_scale = False, 1.0, 1.0
         optimizer.parameter_offload = _ParameterOffload(engine.module)
         if settings.casts or settings.casts_all:
-            engine.module.register_forward_pre_hook(_take_all if settings.casts_all else _take_half, with_kwargs=True, prepend=True)
+            engine.module.register_forward_pre_hook(take_all if settings.casts_all else take_half, with_kwargs=True, prepend=True)
         if settings.stage or settings.dtype != "fp32":  # its optimizers' norm is of their groups; without one, of the whole model
             engine.gradients.drop_of([p for p in engine.module.parameters() if p.requires_grad and id(p) not in engine._group_of])
+        divide = Divide(self)
         for p in engine.module.parameters():
+            if p.requires_grad:
+                p.register_hook(divide)
             p.ds_active_sub_modules, p.ds_status = set(), ZeroParamStatus.NOT_AVAILABLE
 
     def __getattr__(self, name):
@@ -134,21 +128,34 @@ class DeepSpeedEngine(nn.Module):
             return self.module(*args, **kwargs)
 
     def backward(self, loss: torch.Tensor, retain_graph: bool = False, scale_wrt_gas: bool = True) -> torch.Tensor:
-        """Adds the gradients of a loss, divided by gradient_accumulation_steps unless scale_wrt_gas=False. Returns the loss."""
+        """Adds the gradients of a loss, divided by gradient_accumulation_steps unless scale_wrt_gas=False. Returns the loss, divided so."""
         self._decide()
         if retain_graph:
             raise LongshoreError("backward: retain_graph=True is not to be had: add the losses up, and call it once")
         parts = self.settings.accumulate if scale_wrt_gas else 1
-        with self._timed("backward"):
+        loss = loss / parts if parts != 1 else loss
+        with self._timed("backward"), self._own_backward():
             last = self.settings.managed and self.is_gradient_accumulation_boundary()
-            self.engine.backward(loss / parts if parts != 1 else loss, last=last, divide=False)
-        self._loss += float(loss.detach()) / parts
+            self.engine.backward(loss, last=last, divide=False)
+        self._loss += float(loss.detach())
+        return loss
+
+    @contextlib.contextmanager
+    def _own_backward(self):
+        self._inside = True
+        try:
+            yield
+        finally:
+            self._inside = False
+
+    def scale(self, loss: torch.Tensor) -> torch.Tensor:
+        """For a script that calls loss.backward() itself: the loss as it is, since nothing is scaled here."""
         return loss
 
     def backward_together(self, micro_batches: list, loss_of: Callable, divide: bool = True) -> list[float]:
         """As longshore.Engine's. step_together() follows."""
         self._decide()
-        with self._timed("backward"):
+        with self._timed("backward"), self._own_backward():
             return self.engine.backward_together(micro_batches, loss_of, divide)
 
     def step_together(self) -> None:
@@ -162,6 +169,8 @@ class DeepSpeedEngine(nn.Module):
         return (self.counters.micro_steps + 1) % self.settings.accumulate == 0
 
     def set_gradient_accumulation_boundary(self, is_boundary: bool | None) -> None:
+        if not self.settings.managed:
+            raise LongshoreError("set_gradient_accumulation_boundary: managed_gradient_accumulation is false: step() is the boundary")
         self._boundary = is_boundary
 
     @contextlib.contextmanager
@@ -180,6 +189,7 @@ class DeepSpeedEngine(nn.Module):
         if self.optimizer is None:
             raise LongshoreError("step: initialize() was given no optimizer, and the configuration has none")
         boundary = not self.settings.managed or self.is_gradient_accumulation_boundary()
+        self._applied = False
         self.counters.micro_steps += 1
         if not boundary:
             return
@@ -193,6 +203,7 @@ class DeepSpeedEngine(nn.Module):
         counters.global_steps += 1
         counters.global_samples += samples
         counters.skipped_steps += result.skipped
+        self._applied = not result.skipped
         if self.lr_scheduler is not None and not result.skipped:
             self.lr_scheduler.step(**(lr_kwargs or {}))
         self._norm, self.optimizer.overflow, loss, self._loss = result.grad_norm, result.skipped, self._loss or result.loss, 0.0
@@ -208,7 +219,8 @@ class DeepSpeedEngine(nn.Module):
         batches = [next(data_iter) for _ in range(self.settings.accumulate)]
         self.train()
         self.counters.micro_steps += len(batches)
-        return torch.tensor(self._make_step(lambda: self.engine.train_batch(batches, loss_fn)).loss)
+        with self._own_backward():
+            return torch.tensor(self._make_step(lambda: self.engine.train_batch(batches, loss_fn)).loss)
 
     def _report(self, loss):
         steps, every = self.counters.global_steps, self.settings.steps_per_print
@@ -236,7 +248,8 @@ class DeepSpeedEngine(nn.Module):
         return self._norm
 
     def was_step_applied(self) -> bool:
-        return not self.optimizer.overflow
+        """Whether the last step() has changed the parameters: not between those of gradient_accumulation_steps, nor where it was skipped."""
+        return self._applied
 
     # ---- checkpoints
 
@@ -384,6 +397,9 @@ class DeepSpeedEngine(nn.Module):
 
     def gradient_accumulation_steps(self) -> int:
         return self.settings.accumulate
+
+    def managed_gradient_accumulation(self) -> bool:
+        return self.settings.managed
 
     def get_batch_info(self) -> tuple[int, int, int]:
         return self.train_batch_size(), self.settings.micro_batch, self.settings.accumulate

@@ -34,10 +34,16 @@ def _clone_tensors_for_torch_save(item, device="cpu"):
     return torch.utils._pytree.tree_map(lambda t: t.detach().clone().to(device) if isinstance(t, torch.Tensor) else t, item)
 
 
+def _see_memory_usage(message, force=False):
+    from .utils import see_memory_usage
+
+    see_memory_usage(message, force)
+
+
 _SMALL = {  # packages without a file of their own here, and what is in them
     "deepspeed.runtime": {},
     "deepspeed.runtime.activation_checkpointing": {},
-    "deepspeed.runtime.utils": {},
+    "deepspeed.runtime.utils": {"see_memory_usage": _see_memory_usage},
     "deepspeed.checkpoint": {},
     "deepspeed.checkpoint.utils": {"clone_tensors_for_torch_save": _clone_tensors_for_torch_save},
 }

@@ -9,15 +9,23 @@ import torch
 
 from .. import values
 from ..errors import LongshoreError
+from ..native import readable
 from ..optimizers import STATES
+from .accelerator import get_accelerator
 from .config import logger
-from .zero import set_z3_leaf_modules, unset_z3_leaf_modules
+from .zero import get_z3_leaf_modules, set_z3_leaf_module, set_z3_leaf_modules, unset_z3_leaf_modules, z3_leaf_module
 
 
 def log_dist(message: str, ranks: list | None = None, level: int = 20) -> None:
     """Says something in the log, where rank 0 is among ranks."""
     if not ranks or 0 in ranks or -1 in ranks:
         logger.log(level, message)
+
+
+def see_memory_usage(message: str, force: bool = False) -> None:
+    """Says in the log what this process takes of memory, where force is true."""
+    if force:
+        logger.info(f"{message}: {readable(get_accelerator().memory_allocated())} in memory")
 
 
 def _on_drives(param, function):

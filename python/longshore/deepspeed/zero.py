@@ -130,17 +130,41 @@ def unwrap_model_for_generation(model: Any) -> Iterator[torch.nn.Module]:
     yield getattr(model, "module", model)
 
 
-def set_z3_leaf_modules(model: torch.nn.Module, leaf_module_classes: list) -> list:
-    """Not needed: experts are fetched as they are hit. Returns no modules."""
-    return []
+# leaves of ZeRO-3's fetching: marks that scripts set and look at; here experts are fetched as they are hit
 
 
-unset_z3_leaf_modules = set_z3_leaf_modules
+def set_z3_leaf_module(model: torch.nn.Module, flag: bool) -> None:
+    """Marks a module, or takes its mark off."""
+    model._z3_leaf = flag
 
 
 def z3_leaf_module(module: torch.nn.Module) -> bool:
-    """False: there are none."""
-    return False
+    """Whether a module is marked."""
+    return getattr(module, "_z3_leaf", False)
+
+
+def get_z3_leaf_modules(model: torch.nn.Module) -> list:
+    """The marked modules of a model."""
+    return [module for module in model.modules() if z3_leaf_module(module)]
+
+
+def set_z3_leaf_modules(model: torch.nn.Module, leaf_module_classes: list, raise_if_not_found: bool = True, flag: bool = True) -> list:
+    """Marks the modules of these classes, or of classes with these names, and returns them. ValueError: there are none."""
+    kinds, names = tuple(c for c in leaf_module_classes if isinstance(c, type)), [c for c in leaf_module_classes if isinstance(c, str)]
+    found = []
+    for module in model.modules():
+        kind = type(module)
+        if isinstance(module, kinds) or kind.__name__ in names or f"{kind.__module__}.{kind.__qualname__}" in names:
+            set_z3_leaf_module(module, flag)
+            found.append(module)
+    if not found and raise_if_not_found:
+        raise ValueError(f"No modules of type {leaf_module_classes} found in the model, a {type(model).__name__}")
+    return found
+
+
+def unset_z3_leaf_modules(model: torch.nn.Module, leaf_module_classes: list, raise_if_not_found: bool = True) -> list:
+    """Takes the marks off, and returns the modules."""
+    return set_z3_leaf_modules(model, leaf_module_classes, raise_if_not_found, flag=False)
 
 
 # what transformers reaches for to keep positions in fp32: nothing here changes the dtype of what modules make
