@@ -456,7 +456,7 @@ class Engine:
             state.close()
 
     def __del__(self):
-        self.close()
+        living.end(self)
 
     def _leave_to_parent(self):
         """In a process that was forked off: nothing is closed, committed or written."""

@@ -2,12 +2,17 @@
 
 import atexit
 import gc
+import io
+import logging
 import os
+import sys
 import weakref
 
 from .errors import BusyError
 from .native import lib
 
+_log = logging.getLogger("longshore")
+_failed = False  # the last step of one that nobody waited for
 _engines = weakref.WeakKeyDictionary()  # and what each closes, which the collector must not end before it
 
 
@@ -19,16 +24,42 @@ def discard(engine):
     _engines.pop(engine, None)
 
 
+def end(engine):
+    """Closes one for which nobody waits. What fails is said, and the process exits with a status other than 0."""
+    state = engine.state
+    try:
+        engine.close()
+    except Exception as failure:  # the others' steps count, too
+        global _failed
+        _failed = True
+        _log.error("%s: an engine that was not closed before it was dropped, or the process ended, has not committed its last step: %s; what "
+                   "is committed is whole, and longshore.resume(%r) goes on from there", state.path, failure, state.path)
+
+
 @atexit.register
-def _close_all():
-    failure = None
+def _end_all():
     for engine in list(_engines):
+        end(engine)
+    if _failed:
+        sys.stderr = _Failing(sys.stderr or io.StringIO())
+
+
+class _Failing:
+    """In the place of a stream. The interpreter flushes it when all that is to be called at exit has been, and exits with 120, as after
+    other failures of its end."""
+
+    def __init__(self, stream):
+        self.stream = stream
+
+    def __getattr__(self, name):
+        return getattr(self.stream, name)
+
+    def flush(self):
+        self.stream.flush()
         try:
-            engine.close()
-        except Exception as e:  # the others' steps count, too
-            failure = failure or e
-    if failure is not None:
-        raise failure
+            sys._getframe(1)
+        except ValueError:  # nobody but the interpreter itself calls
+            raise OSError("a step was not committed") from None
 
 
 def _works_on(run):
