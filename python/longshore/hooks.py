@@ -74,7 +74,7 @@ def _hook_module(streams, name, module, blocks):
 
     def before(module, args, kwargs):
         if layer and streams.gate is not None:
-            streams.gate()
+            streams.gate(module)
         if shares and not all(streamed.present for streamed in blocks):
             args, kwargs = streams.places.apart((args, kwargs))  # views of one whose forward goes on
         streams.inside.enter(module, blocks)
@@ -90,7 +90,7 @@ def _hook_module(streams, name, module, blocks):
 
     def again(gradient):
         if streams.gate is not None:
-            streams.gate()
+            streams.gate(module)
         for streamed in blocks:
             if not streamed.present:
                 streams.ensure(streamed)

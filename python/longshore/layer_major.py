@@ -9,6 +9,7 @@ of the ordinary loop.
 import threading
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from .errors import LongshoreError
 from .interrupts import whole
@@ -18,23 +19,55 @@ class _Stopped(BaseException):
     """Another micro-batch has failed."""
 
 
+class Left:
+    """What a forward pass leaves in modules, and another micro-batch would take for its own: tensors of its graph (losses of routers), and
+    another `forward` (by which transformers 4 collects hidden states)."""
+
+    def __init__(self, model, layers):
+        self.modules, inside = list(model.modules()), {m for layer in layers for m in layer.modules()}
+        self.rest = [m for m in self.modules if m not in inside]
+        self.before = {(m, name): value for m in self.modules for name, value in m.__dict__.items()}
+
+    def take(self, modules=None):
+        """Puts what was there before in its place, and returns it. modules: that may have something; None: all."""
+        found = [(m, name, value) for m in dict.fromkeys(self.modules if modules is None else [*self.rest, *modules])
+                 for name, value in m.__dict__.items()
+                 if (name == "forward" or isinstance(value, (torch.Tensor, list, tuple, dict)))
+                 and value is not self.before.get((m, name)) and (name == "forward" or _is_of_a_graph(value))]
+        for m, name, _ in found:
+            del m.__dict__[name]
+            if (m, name) in self.before:
+                m.__dict__[name] = self.before[m, name]
+        return found
+
+    def put(self, found):
+        for m, name, value in found:
+            m.__dict__[name] = value
+
+
+def _is_of_a_graph(value):
+    return all(isinstance(t, torch.Tensor) and t.grad_fn is not None for t in tree_leaves(value))
+
+
 class Turns:
-    def __init__(self, count):
-        self.count, self.turn = count, 0
+    def __init__(self, count, left):
+        self.count, self.turn, self.left = count, 0, left
         self.over = [False] * count
         self.changed = threading.Condition()
         self.failure = None
         self.mine = threading.local()
 
-    def gate(self):
-        """The next micro-batch goes on up to its own gate; returns when it is this one's turn again."""
+    def gate(self, layer):
+        """The next micro-batch goes on up to its own gate; returns when it is this one's turn again, which computes a layer then."""
         me = getattr(self.mine, "number", None)
         if me is None:
             return
-        random = torch.get_rng_state()
+        random, left = torch.get_rng_state(), self.left.take(getattr(self.mine, "modules", None))
         self._pass(me)
         self._await(me)
         torch.set_rng_state(random)
+        self.left.put(left)
+        self.mine.modules = [*layer.modules(), *(m for m, _, _ in left)]
 
     def _pass(self, me):
         with self.changed:
@@ -70,6 +103,8 @@ class Turns:
                     self.changed.notify_all()
             finally:
                 self.over[number] = True
+                if not all(self.over):
+                    self.left.take()
                 self._pass(number)
 
         threads = [threading.Thread(target=one, args=(n,), name=f"longshore-micro-batch-{n}") for n in range(self.count)]
@@ -103,7 +138,9 @@ def together(engine, micro_batches, loss_of, divide):
         raise LongshoreError("train_batch: backward() has begun a step; make it with step(), or drop_gradients()")
     count, losses = len(micro_batches), [0.0] * len(micro_batches)
     parts = count if divide else 1
-    turns, who = Turns(count), threading.get_ident()
+    modules = dict(engine.module.named_modules())
+    layers = {modules[s.block.module] for s in engine.streams.blocks if s.block.layer and s.block.module in modules}
+    turns, who = Turns(count, Left(engine.module, layers)), threading.get_ident()
 
     def work(number):
         engine._micro.number, engine.streams.inside.who = number, who

@@ -248,3 +248,81 @@ def test_same_bits_whatever_is_kept(kind, storage, tmp_path, seed, monkeypatch):
                     engine.step()
             digests.append(engine.digest())
     assert len(set(digests)) == 1
+
+
+class Leaving(Language):
+    """Losses of its routers are left in the modules, in one place or another, and hidden states are collected by another forward()."""
+
+    class Layer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.router, self.inner, self.seen = nn.Linear(16, 4), nn.Linear(16, 16), 0
+
+        def forward(self, x):
+            self.seen += 1
+            weights = self.router(x).softmax(-1)
+            self.loss = weights.square().mean()
+            return self.inner(x) * weights.amax(-1, keepdim=True)
+
+    def __init__(self):
+        super().__init__(self.Layer)
+        self.losses = []
+
+    def forward(self, input_ids, labels):
+        self.losses, hidden, patched = [], [], []
+        for layer in self.layers:
+            def collecting(x, forward=layer.forward):
+                hidden.append(forward(x))
+                return hidden[-1]
+            patched.append((layer, layer.forward))
+            layer.forward = collecting
+        x = self.embedding(input_ids)
+        for layer in self.layers:
+            x = x + layer(x)
+            self.losses.append(layer.loss)
+        for layer, forward in patched:
+            layer.forward = forward
+        more = sum(layer.loss for layer in self.layers) + sum(self.losses) + sum(h.square().mean() for h in hidden)
+        return F.cross_entropy(self.head(x).flatten(0, 1), labels.flatten()) + more
+
+
+def test_what_a_forward_pass_leaves_in_modules(tmp_path, seed, monkeypatch):
+    digests = set()
+    for n, together in enumerate((False, True, True)):
+        torch.manual_seed(seed)
+        with engine_of(Leaving().train(), tmp_path, f"run{n}", monkeypatch, 1 + n) as engine:
+            engine.accumulate = 3
+            for _ in range(2):
+                if together:
+                    engine.train_batch(tokens(3), lambda loss, batch: loss)
+                else:
+                    for batch in tokens(3):
+                        engine.backward(engine(**batch))
+                    engine.step()
+            digests.add(engine.digest())
+            assert all(layer.seen == 6 for layer in engine.module.layers)
+            engine.module(**tokens(1)[0])
+            assert all(layer.seen == 7 for layer in engine.module.layers)
+    assert len(digests) == 1
+
+
+def test_hidden_states_of_micro_batches(tmp_path, seed, monkeypatch):
+    """Which transformers 4 collects with methods that it puts into the modules."""
+    digests = set()
+    for n, together in enumerate((False, True)):
+        torch.manual_seed(seed)
+        model = causal("Mixtral", num_local_experts=4, output_router_logits=True, output_hidden_states=True)
+        with engine_of(model.train(), tmp_path, f"run{n}", monkeypatch, 1) as engine:
+            engine.accumulate = 2
+
+            def loss_fn(output, batch):
+                return output.loss + sum(h.square().mean() for h in output.hidden_states)
+
+            if together:
+                engine.train_batch(tokens(2), loss_fn)
+            else:
+                for batch in tokens(2):
+                    engine.backward(loss_fn(engine(**batch), batch))
+                engine.step()
+            digests.add(engine.digest())
+    assert len(digests) == 1
