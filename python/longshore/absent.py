@@ -40,7 +40,11 @@ _COPIES = {  # that autograd does not follow
 }
 
 
-def _is_about(func):
+_IN_PLACE = {"__setitem__"} | {f"__i{name}__" for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift")}
+
+
+def is_about(func):
+    """Whether what is asked is about the tensor, not its value."""
     name = getattr(func, "__name__", "")
     owner = getattr(getattr(func, "__self__", None), "__name__", "")
     if name in _ABOUT:
@@ -48,28 +52,43 @@ def _is_about(func):
     return name in _METHODS or (name == "type" and func is torch.Tensor.type)
 
 
+def writes(func):
+    """Whether it changes its first argument."""
+    name = getattr(func, "__name__", "")
+    return name in _IN_PLACE or name.endswith("_") and not name.startswith("__")
+
+
 class Fetched(torch.Tensor):
-    """A copy of a parameter's value. It cannot be written to: that would be lost."""
+    """A copy of a value that lies on the drives, or a view of one. It cannot be written to: that would be lost."""
 
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):
-        name = getattr(func, "__name__", "")
         kwargs = kwargs or {}
-        owner = getattr(getattr(func, "__self__", None), "__name__", "")
-        writes = (name.endswith("_") and not name.startswith("__")) or name in ("__setitem__", "__iadd__", "__imul__", "__isub__", "__itruediv__")
-        target = args[0] if args else None
-        if (writes and isinstance(target, Fetched)) or isinstance(kwargs.get("out"), Fetched):
-            raise AbsentParameterError(
-                f"{getattr(target, 'longshore_name', 'a parameter')}: this is a copy of a value that lies on the drives, and "
-                f"writing to it would be lost; {_ADVICE}"
-            )
+        target = kwargs.get("out", args[0] if args and writes(func) else None)
+        for written in tensors(target):
+            if isinstance(written, Fetched):
+                raise AbsentParameterError(f"{written.longshore_name}: this is a copy of a value that lies on the drives, and writing to it would "
+                                           f"be lost; {written.longshore_advice}")
+        if func is torch.Tensor.__iter__:
+            return iter(args[0].unbind(0))
+        if func is torch.Tensor.__repr__:
+            return repr(args[0].as_subclass(torch.Tensor))
+        given = [a for a in tensors((args, kwargs)) if isinstance(a, Fetched)]
         with torch._C.DisableTorchFunctionSubclass():
+            memory = {a.untyped_storage()._cdata: a for a in given}
             out = func(*args, **kwargs)
-        if name == "__get__" and owner == "data" and isinstance(out, torch.Tensor):
-            return fetched(out, getattr(target, "longshore_name", ""))
-        if isinstance(out, Fetched) and name not in ("detach", "requires_grad_"):
-            return out.as_subclass(torch.Tensor)
-        return out
+            if func in (torch.Tensor.numpy, torch.Tensor.__array__):
+                out.flags.writeable = False
+
+            def of(t):
+                if not isinstance(t, torch.Tensor) or isinstance(t, nn.Parameter):
+                    return t
+                whose = memory.get(t.untyped_storage()._cdata) if t.layout is torch.strided else None
+                if whose is not None:
+                    return fetched(t, whose.longshore_name, whose.longshore_advice)
+                return t.as_subclass(torch.Tensor) if isinstance(t, Fetched) else t
+
+            return torch.utils._pytree.tree_map(of, out)
 
     def __deepcopy__(self, memo):
         out = memo[id(self)] = self.as_subclass(torch.Tensor).clone()
@@ -79,9 +98,9 @@ class Fetched(torch.Tensor):
         return self.as_subclass(torch.Tensor).__reduce_ex__(protocol)
 
 
-def fetched(value, name):
+def fetched(value, name, advice=_ADVICE):
     out = value.as_subclass(Fetched)
-    out.longshore_name = name
+    out.longshore_name, out.longshore_advice = name, advice
     return out
 
 
@@ -101,10 +120,10 @@ class Absent(nn.Parameter):
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        if _is_about(func):
+        if is_about(func):
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
-        absents = [a for a in _tensors(args, kwargs) if isinstance(a, Absent)]
+        absents = [a for a in tensors((args, kwargs)) if isinstance(a, Absent)]
         for p in absents:
             p.longshore.streams.reach(p.longshore.block)
         if not any(isinstance(p, Absent) for p in absents):
@@ -118,14 +137,14 @@ class Absent(nn.Parameter):
         first = args[0] if args else None
         if isinstance(first, Absent):
             if name == "__get__" and owner == "data":
-                return fetched(_value(first), _name(first))
+                return _copy(first)
             if (name == "__set__" and owner == "data") or name == "set_":
                 if args[1] is first:  # module.to() of what it is already
                     return None
                 _refuse(first, "its storage cannot be replaced", _BEFORE)
             if name in ("to", "cpu", "float", "bfloat16") and _is_that_already(name, first, args[1:], kwargs):
                 return first
-            if name.endswith("_") and not name.startswith("__") or name in ("__setitem__", "__iadd__", "__imul__", "__isub__", "__itruediv__"):
+            if writes(func):
                 _refuse(first, "a change of it would be lost")
             if name in ("data_ptr", "untyped_storage", "storage", "share_memory_", "pin_memory"):
                 _refuse(first, "it has no memory of its own")
@@ -136,17 +155,14 @@ class Absent(nn.Parameter):
                     _refuse(p, "its gradient would be lost")
                 if p.requires_grad:
                     lent[id(p)] = p.longshore.block
-        copies = {id(p): _value(p) for p in absents if id(p) not in lent}
+        copies = {id(p): _copy(p) for p in absents if id(p) not in lent}
         args, kwargs = torch.utils._pytree.tree_map(lambda a: copies.get(id(a), a) if isinstance(a, torch.Tensor) else a, (args, kwargs))
         with absents[0].longshore.streams.lent(lent.values()) if lent else contextlib.nullcontext():
-            out = func(*args, **kwargs)
-        if name == "detach" and isinstance(first, Absent):
-            out = fetched(out, _name(first))
-        return out
+            return func(*args, **kwargs)
 
 
-def _tensors(args, kwargs):
-    return [a for a in torch.utils._pytree.tree_leaves((args, kwargs)) if isinstance(a, torch.Tensor)]
+def tensors(tree):
+    return [a for a in torch.utils._pytree.tree_leaves(tree) if isinstance(a, torch.Tensor)]
 
 
 def _name(p):
@@ -155,6 +171,10 @@ def _name(p):
 
 def _value(p):
     return p.longshore.copy()
+
+
+def _copy(p):
+    return fetched(_value(p), _name(p))
 
 
 def _is_that_already(name, p, args, kwargs):

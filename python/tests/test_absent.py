@@ -6,6 +6,7 @@ import io
 
 import pytest
 import torch
+from torch import nn
 
 import longshore
 from models import gpt2, tokens
@@ -314,3 +315,25 @@ def test_an_optimizer_of_others_is_refused(pair):
     with pytest.raises(longshore.LongshoreError, match="transformer.wte.weight.*engine.step.*SGD"):
         other.step()
     assert engine.step().step == 1
+
+
+def test_views_of_weights_cannot_be_written(tmp_path, seed):
+    """Outside of resident(): what would be lost raises, through whatever view."""
+    with engine_for(nn.Sequential(*[nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(3)]), tmp_path) as engine, torch.no_grad():
+        w = engine.module[0][0].weight
+        for write in (
+            lambda: w[0].zero_(), lambda: w.data[0].fill_(1), lambda: w.view(-1).__setitem__(0, 1), lambda: w.t().mul_(0), lambda: [r.zero_() for r in w],
+            lambda: w.detach()[1:].add_(1), lambda: nn.init.zeros_(w[1:]), lambda: w.diagonal().fill_(0), lambda: w.unbind()[0].zero_(),
+            lambda: w.data.view(-1)[2:].copy_(torch.ones(62)), lambda: w.chunk(2)[1].__imul__(2), lambda: torch.mul(w, 2, out=w.data[:]),
+            lambda: torch._foreach_mul_([w.data], 2),
+        ):
+            with pytest.raises(longshore.AbsentParameterError, match=r"0.0.weight: .*longshore.resident"):
+                write()
+        with pytest.raises(ValueError, match="read-only"):
+            w.detach().numpy()[0] = 1
+        row = w[0].clone()
+        row.zero_()
+        assert type(w[0] + 1) is torch.Tensor and w[0].abs().sum() > 0
+        with longshore.resident(w, write=True):
+            w[0].zero_()
+        assert w[0].abs().sum() == 0
