@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import threading
 import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -68,10 +67,10 @@ class Engine:
         self.lineage = [how["seed"], 0]  # of random numbers and counts: a seed, and steps that came before the run's own
         self.plan = None  # of memory: what the budget was planned to
         self.process_at_wrap_bytes = memory.process_bytes()
-        self._micro = threading.local()  # which micro-batch a thread computes, of those that run together
+        self._own_random = position.OwnRandom()
         self._begin()
-        model.register_forward_pre_hook(Hook(self._own_random), prepend=True)
-        model.register_forward_hook(Hook(self._old_random), always_call=True)
+        model.register_forward_pre_hook(Hook(self._before_forward), prepend=True)
+        model.register_forward_hook(Hook(self._after_forward), always_call=True)
         gradients = weakref.proxy(self.gradients)  # what tensors hold is not seen by the collector
         for streamed in streams.blocks:
             for p, _ in streamed.parameters:
@@ -92,29 +91,23 @@ class Engine:
     def _leave_forward(self):
         """Of this thread, one that was broken off."""
         self.streams.inside.break_off()
-        self._put_back_random()
+        self._own_random.end()
 
-    def _own_random(self, module, args):
+    def _before_forward(self, module, args):
         """Random numbers in training follow from the run's seed, the step and the micro-batch, however these are run."""
         if self.state is None:
             raise LongshoreError(f"the model cannot be called: {self.streams.why}")
         self.flush()
+        self.gradients.shown.hide()
         if module.training and torch.is_grad_enabled() and torch._C._current_graph_task_id() == -1:
-            self._put_back_random()  # of a forward pass that was broken off
-            number = getattr(self._micro, "number", None)
-            number = self._forwards if number is None else number
-            self._micro.random = torch.get_rng_state()
-            torch.manual_seed(position.seed(self, number))
+            self._own_random.begin(self, self._forwards)
 
-    def _old_random(self, module, args, output):
-        if torch._C._current_graph_task_id() == -1 and self._put_back_random() and output is not None:
-            self._forwards += 1
-
-    def _put_back_random(self):
-        random, self._micro.random = getattr(self._micro, "random", None), None
-        if random is not None:
-            torch.set_rng_state(random)
-        return random is not None
+    def _after_forward(self, module, args, output):
+        if torch._C._current_graph_task_id() == -1:
+            if self._own_random.end() and output is not None:
+                self._forwards += 1
+            if not torch.is_grad_enabled():
+                self.gradients.show()
 
     def train(self, mode: bool = True) -> Engine:
         """As the module's. Returns the engine."""
@@ -173,6 +166,7 @@ class Engine:
     @whole
     def _keep_state(self):
         """State stays in the memory that gradients leave; not where they are compressed: what that leaves out is read anyway."""
+        self.gradients.shown.hide()
         if self._made:
             self.settle()  # its gradients are in the memory of those that come
         several = self._several or self.accumulate > 1 or self._backwards > 0 or not self._last
@@ -308,6 +302,7 @@ class Engine:
     def _decide(self):
         self.settle()
         self._settle_updates()
+        self.gradients.shown.hide()
         with_gradients = [n for n, g in enumerate(self.gradients.blocks) if g.had]
         self.state.begin_clip(self.how["clip"])
         for number in with_gradients:
@@ -318,7 +313,10 @@ class Engine:
     @whole
     def grad_norm(self) -> float:
         """Of all gradients together that backward() has gathered, before clipping: what step() will return."""
-        return mending.persist(self, self._decide)[1].norm
+        try:
+            return mending.persist(self, self._decide)[1].norm
+        finally:
+            self.gradients.show()
 
     def _settle_updates(self):
         """Of the step before: what they read may go. What one failed with, its commit says."""

@@ -10,6 +10,7 @@ import torch
 
 from . import mending
 from .errors import LongshoreError
+from .gathered import Shown
 from .native import SEGMENT, ffi, lib
 from .state import PIECE, Buffer
 
@@ -44,7 +45,8 @@ class Gradients:
         self.on_complete = None  # called with the number of a block whose gradients are all there
         self.on_aside = None  # and of one whose gradients leave memory
         self._leaving = []  # spills under way: (block, bytes)
-        self._buffer = None
+        self._buffer = self._brought = None  # the block whose gradients somebody looks at
+        self.shown = Shown()
         self.scratch_sums = ffi.new("double[]", state.layout.c.segments)
         self.nobodys = set()  # ids of parameters whose gradients are dropped as they come
 
@@ -103,6 +105,12 @@ class Gradients:
             if block.fired and not self._is_complete(number):
                 self.complete(number)
             block.fired.clear()
+        self.show()
+
+    def show(self):
+        """For whoever asks for p.grad until the next pass begins, or the step is made."""
+        if any(block.had for block in self.blocks):
+            self.shown.show(p for s in self.streams.blocks for p, h in s.parameters if h.index in self.blocks[s.number].had)
 
     def _put_aside(self, number):
         block = self.blocks[number]
@@ -157,6 +165,23 @@ class Gradients:
                     sum.copy_(before) if index in alone else sum.add_(before)
         block.spilled = None
 
+    def bring(self, number):
+        """For somebody who looks at it: what was put aside is there, until another block is looked at."""
+        before, self._brought = self._brought, number
+        if before not in (None, number) and self.held_bytes > self.room:
+            self._put_aside(before)
+        self._settle(self.blocks[number])
+        self._bring(number)
+
+    def replace(self, number, index, value):
+        """Another gradient in the place of one that is in memory; None: the tensor has none."""
+        block = self.blocks[number]
+        self.held_bytes += (0 if value is None else value.nbytes) - block.held[index].nbytes
+        block.held[index], block.sums_of = value, False
+        if value is None:
+            del block.held[index]
+            block.had.discard(index)
+
     # ---- what the step needs
 
     def gather(self, number):
@@ -194,7 +219,8 @@ class Gradients:
     def clear(self):
         for block, _ in self._leaving:
             block.spilled.settle()  # whatever came of it: nobody asks for it any more
-        self._leaving = []
+        self._leaving, self._brought = [], None
+        self.shown.forget()
         for block, streamed in zip(self.blocks, self.streams.blocks):
             block.clear()
             for p, _ in streamed.parameters:

@@ -143,7 +143,7 @@ def together(engine, micro_batches, loss_of, divide):
     turns, who = Turns(count, Left(engine.module, layers)), threading.get_ident()
 
     def work(number):
-        engine._micro.number, engine.streams.inside.who = number, who
+        engine._own_random.micro_batch, engine.streams.inside.who = number, who
         try:
             loss = loss_of(micro_batches[number])
             (loss / parts if parts > 1 else loss).backward()

@@ -7,6 +7,7 @@ import base64
 import json
 import random
 import sys
+import threading
 import zlib
 
 import torch
@@ -101,6 +102,25 @@ def seed(engine, micro_batch):
     """Of what is random in a step that is to be made."""
     first, before = engine.lineage
     return (first * 0x9E3779B97F4A7C15 + (before + engine.state.step) * 0xBF58476D1CE4E5B9 + micro_batch) % 2**63
+
+
+class OwnRandom(threading.local):
+    """Random numbers of a forward pass in training: its own, and then again those that there were."""
+
+    micro_batch = None  # the number of the one that this thread computes, of those that run together
+    _before = None
+
+    def begin(self, engine, forwards):
+        self.end()  # of a forward pass that was broken off
+        self._before = torch.get_rng_state()
+        torch.manual_seed(seed(engine, forwards if self.micro_batch is None else self.micro_batch))
+
+    def end(self):
+        """Returns whether there were any."""
+        before, self._before = self._before, None
+        if before is not None:
+            torch.set_rng_state(before)
+        return before is not None
 
 
 def begin(engine):

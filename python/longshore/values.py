@@ -125,8 +125,7 @@ def _gathered(param):
     handle, engine, number, _ = _place(param)
     block = engine.gradients.blocks[number]
     if handle.index in block.had and handle.index not in block.held:
-        engine.gradients._settle(block)
-        engine.gradients._bring(number)
+        engine.gradients.bring(number)
     return handle, engine, block
 
 
@@ -137,12 +136,12 @@ def gradient(param):
 
 
 def set_gradient(param, value):
-    """Puts another gradient in the place of what backward() has gathered for a parameter."""
+    """Puts another gradient in the place of what backward() has gathered for a parameter. None: it has none."""
     handle, engine, block = _gathered(param)
     if handle.index not in block.had:
         raise LongshoreError(f"{handle.name}: has no gradient yet that could be changed; call backward() first")
-    value = torch.as_tensor(value, dtype=torch.float32).expand(param.shape).clone()
-    engine.gradients.held_bytes += value.nbytes - block.held[handle.index].nbytes
-    block.held[handle.index], block.sums_of = value, False
+    if value is not None:
+        value = torch.as_tensor(value, dtype=torch.float32).detach().expand(param.shape).clone()
+    engine.gradients.replace(handle.block.number, handle.index, value)
     if handle.block.number in engine._early:
         engine._stale = True

@@ -60,6 +60,7 @@ class DeepSpeedEngine(nn.Module):
         this job, and was made now."""
         super().__init__()
         self.module, self.engine, self.settings, self.config = engine.module, engine, settings, config
+        engine.gradients.shown.wanted = False  # scripts that clip are ones that DeepSpeed leaves without p.grad
         self.optimizer = engine.optimizer if trains else None
         self.counters = engine.follow("deepspeed", _Counters())
         self.training_dataloader = None

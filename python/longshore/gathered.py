@@ -1,0 +1,93 @@
+"""p.grad between backward() and step(): it stands for the gradient that the engine has, wherever that lies.
+
+Who asks for its value gets a copy, as far as passes have come, added up in fp32; what changes it in place, as `clip_grad_norm_()` does,
+changes what step() takes; and another tensor, or None, in its place counts as in PyTorch.
+"""
+
+import torch
+
+from . import values
+from .absent import fetched, is_about, tensors, writes
+
+_ADVICE = "change it as a whole, as parameter.grad.mul_() does, or give parameter.grad another tensor"
+
+
+class Gathered(torch.Tensor):
+    """It has the shape and dtype of its parameter, and no memory."""
+
+    @classmethod
+    def of(cls, p):
+        with torch.no_grad():
+            out = torch.zeros((), dtype=p.dtype, device=p.device).expand(p.shape).as_subclass(cls)
+        out.longshore_parameter = p
+        return out
+
+    def __deepcopy__(self, memo):
+        out = memo[id(self)] = values.gradient(self.longshore_parameter)
+        return out
+
+    def __reduce_ex__(self, protocol):
+        return values.gradient(self.longshore_parameter).__reduce_ex__(protocol)
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        first = args[0] if args else None
+        name = getattr(func, "__name__", "")
+        if is_about(func):
+            with torch._C.DisableTorchFunctionSubclass():
+                return func(*args, **kwargs)
+        if isinstance(first, Gathered) and (name == "detach" or func == torch.Tensor.data.__get__):
+            return first
+        if name.startswith("_foreach_") and len(first) > 1 and not any(isinstance(a, (list, tuple)) for a in (*args[1:], *kwargs.values())):
+            outs = [func([g], *args[1:], **kwargs) for g in first]  # one copy at a time
+            return None if outs[0] is None else [g for out in outs for g in out]
+        written = {id(g): g for g in tensors(kwargs.get("out", first if writes(func) else None)) if isinstance(g, Gathered)}
+        copies = {}
+
+        def copy(g):
+            if isinstance(g, Gathered) and id(g) not in copies:
+                value = values.gradient(g.longshore_parameter)
+                copies[id(g)] = value if id(g) in written else fetched(value, f"{g.longshore_parameter.longshore.name}.grad", _ADVICE)
+            return copies.get(id(g), g)
+
+        args, kwargs = torch.utils._pytree.tree_map(copy, (args, kwargs))
+        out = func(*args, **kwargs)
+        for g in written.values():
+            values.set_gradient(g.longshore_parameter, copies[id(g)])
+        return next((g for g in written.values() if copies[id(g)] is out), out)
+
+
+class Shown:
+    """What stands in p.grad, of the parameters of one engine."""
+
+    def __init__(self):
+        self.wanted = True
+        self._made, self._there = {}, []  # by the parameter's id; parameters
+
+    def show(self, parameters):
+        """Puts it there. parameters: that have a gradient in this step."""
+        if not self.wanted:
+            return
+        with torch._C.DisableTorchFunctionSubclass():
+            for p in parameters:
+                if p.grad is None:
+                    if id(p) not in self._made:
+                        self._made[id(p)] = Gathered.of(p)
+                    p.grad = self._made[id(p)]
+                    self._there.append(p)
+
+    def hide(self):
+        """Takes it away, and takes over what somebody has put in its place."""
+        there, self._there = self._there, []
+        with torch._C.DisableTorchFunctionSubclass():
+            found = [(p, p.grad) for p in there]
+            for p in there:
+                p.grad = None
+        for p, g in found:
+            if g is not self._made[id(p)]:
+                values.set_gradient(p, g)
+
+    def forget(self):
+        """The gradients are gone, and whoever holds the engine sets p.grad to None."""
+        self._there = []

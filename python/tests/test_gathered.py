@@ -1,0 +1,136 @@
+"""p.grad between backward() and step(): what an ordinary loop does with it counts, wherever the gradient lies."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+from torch.nn.utils import clip_grad_norm_, clip_grad_value_
+
+import longshore
+from models import LANGUAGE, gpt2, tokens
+from test_loop import engine_for
+
+MEMORY = [(None, None), (1, 0)]  # everything there; one slot, and gradients put aside
+
+
+def a_part(parameters):
+    """Of two parts of a model, each by itself; some gradients noisy, one replaced, one dropped."""
+    clip_grad_norm_(parameters[:5], 0.05)
+    clip_grad_norm_(parameters[5:], 0.02, norm_type=1)
+    parameters[2].grad.data.add_(0.01 * torch.ones_like(parameters[2].grad))
+    parameters[3].grad = parameters[3].grad * 0.5
+    parameters[4].grad[0] = 0
+    parameters[6].grad = None
+    torch.add(parameters[7].grad, 0.001, out=parameters[7].grad)
+
+
+def old_way(parameters):
+    norm = sum(p.grad.data.norm(2).item() ** 2 for p in parameters) ** 0.5
+    for p in parameters:
+        p.grad.data.mul_(min(1, 0.05 / norm))
+
+
+CHANGES = {
+    "norm": lambda ps: clip_grad_norm_(ps, 0.1),
+    "value": lambda ps: clip_grad_value_(ps, 1e-3),
+    "foreach": lambda ps: torch._foreach_mul_([p.grad for p in ps], 0.5),
+    "foreach, each its own": lambda ps: torch._foreach_mul_([p.grad for p in ps], [1 / (n + 1) for n in range(len(ps))]),
+    "old way": old_way,
+    "a part": a_part,
+}
+
+
+@pytest.mark.parametrize("slots, gradient_bytes", MEMORY)
+@pytest.mark.parametrize("kind, accumulate", [("gpt2", 1), ("gpt2", 2), ("bert", 1)])
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_a_loop_does_with_gradients(change, kind, accumulate, slots, gradient_bytes, tmp_path, seed, monkeypatch):
+    model = LANGUAGE[kind]()
+    plain = copy.deepcopy(model)
+    optimizer = torch.optim.AdamW(plain.parameters(), lr=1e-3, weight_decay=0.1)
+    with engine_for(model, tmp_path, slots=slots, gradient_bytes=gradient_bytes, monkeypatch=monkeypatch, clip=0) as engine:
+        engine.accumulate = accumulate
+        for _ in range(3):
+            for batch in tokens(accumulate):
+                loss, expected = engine(**batch).loss, plain(**batch).loss
+                assert abs(loss.item() - expected.item()) <= 2e-6 * expected.item()
+                engine.backward(loss)
+                (expected / accumulate).backward()
+            ours, theirs = ([p for p in m.parameters() if p.requires_grad] for m in (model, plain))
+            assert [p.grad is None for p in ours] == [p.grad is None for p in theirs]
+            for p, q in zip(ours, theirs):
+                assert q.grad is None or torch.allclose(p.grad, q.grad, rtol=1e-4, atol=1e-7)
+            ours, theirs = ([p for p in ps if p.grad is not None] for ps in (ours, theirs))
+            assert torch.allclose(clip_grad_norm_(ours, 1e9), clip_grad_norm_(theirs, 1e9))
+            CHANGES[change](ours)
+            CHANGES[change](theirs)
+            norm = torch.nn.utils.get_total_norm([p.grad for p in theirs if p.grad is not None]).item()
+            assert engine.grad_norm() == pytest.approx(norm, rel=1e-4)
+            assert engine.gradients.held_bytes <= max(engine.gradients.room, 4 * max(engine.layout.elems(n) for n in range(len(engine.layout.blocks))))
+            assert engine.step().grad_norm == pytest.approx(norm, rel=1e-4)
+            assert all(p.grad is None for p in ours)
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def test_same_bits_as_without(tmp_path, seed, monkeypatch):
+    """Where somebody looks, and nothing is clipped; a model is evaluated between backward and step; and more passes come than were said."""
+    digests = set()
+    for n, looks in enumerate((False, True)):
+        torch.manual_seed(seed)
+        with engine_for(gpt2(dropout=0.1), tmp_path, f"run{n}", 1, 0, monkeypatch) as engine:
+            for batch in tokens(3):
+                for _ in range(2):
+                    engine.backward(engine(**batch).loss)
+                    if looks:
+                        before = [p.grad.clone() for p in engine.module.parameters()]
+                        with torch.no_grad():
+                            engine(**batch)
+                        assert all(torch.equal(p.grad, g) for p, g in zip(engine.module.parameters(), before))
+                        assert engine.grad_norm() > 0 and repr(p_grad(engine)).startswith("tensor(")
+                engine.step()
+            digests.add(engine.digest())
+    assert len(digests) == 1
+
+
+def p_grad(engine):
+    return engine.module.transformer.h[0].ln_1.weight.grad
+
+
+def test_layer_major_and_what_ends_a_step(tmp_path, seed):
+    with engine_for(gpt2(), tmp_path) as engine:
+        engine.backward_together(tokens(2), lambda b: engine.module(**b).loss)
+        assert clip_grad_norm_(engine.module.parameters(), 0.1) > 0.1
+        assert engine.step().grad_norm == pytest.approx(0.1, rel=1e-4)
+        assert p_grad(engine) is None
+        for end in (engine.drop_gradients, engine.optimizer.zero_grad, engine.module.zero_grad):
+            engine.backward(engine(**tokens(1)[0]).loss)
+            assert p_grad(engine) is not None
+            end()
+            assert p_grad(engine) is None
+        engine.step()  # of nothing
+        digest, step = engine.digest(), engine.step_number
+        engine.backward(engine(**tokens(1)[0]).loss)
+        with torch.no_grad():
+            p_grad(engine).fill_(float("inf"))
+        with pytest.raises(longshore.NotFiniteError):
+            engine.step()
+        assert engine.step_number == step and engine.digest() == digest
+
+
+def test_copies_of_a_gradient_cannot_be_written(tmp_path, seed):
+    with engine_for(gpt2(), tmp_path) as engine:
+        engine.backward(engine(**tokens(1)[0]).loss)
+        g = p_grad(engine)
+        assert g.shape == (48,) and g.dtype == torch.float32 and isinstance(g, torch.Tensor)
+        for write in (lambda: g[:3].zero_(), lambda: g.view(2, -1).mul_(0), lambda: [x.zero_() for x in g]):
+            with pytest.raises(longshore.AbsentParameterError, match=r"h.0.ln_1.weight.grad: this is a copy.*parameter.grad"):
+                write()
+        with pytest.raises(ValueError, match="read-only"):
+            g.numpy()[0] = 1
+        for other in (copy.deepcopy(g), pickle.loads(pickle.dumps(g)), g.clone(), g + 0, torch.stack([g])[0]):
+            assert type(other) is torch.Tensor and torch.equal(other, g)
+            other.zero_()
+        assert g.norm() > 0
+        module = engine.module.transformer.h[0]
+        assert module.to("cpu") is module and p_grad(engine) is g
