@@ -107,6 +107,7 @@ class Trainer(transformers.Trainer):
         if self._resumes and os.path.exists(os.path.join(place, "run.json")):
             making._current = None
             self.engine = making.resume(place, self.model, memory=getattr(args, "memory", None))
+            self.engine.how["clip"] = args.max_grad_norm or 0.0
         else:
             self.engine = making.wrap(
                 self.model,

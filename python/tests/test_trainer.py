@@ -121,6 +121,25 @@ def test_checkpoints_evaluation_and_resume(tmp_path, seed):
         refused.train()
 
 
+def test_resumed_with_other_arguments(tmp_path, seed):
+    from longshore.transformers import Trainer, TrainingArguments
+
+    told = []
+    for kind, arguments_kind in ((transformers.Trainer, transformers.TrainingArguments), (Trainer, TrainingArguments)):
+        here = tmp_path / kind.__module__
+        more = {"use_cpu": True} if kind is transformers.Trainer else {"run": str(here / "run")}
+        for steps, norm, accumulate in ((2, 1.0, 3), (5, 0.01, 2)):
+            args = arguments(arguments_kind, here, adam_epsilon=1e-2, max_grad_norm=norm, **more)
+            args.save_strategy, args.max_steps = transformers.trainer_utils.IntervalStrategy.STEPS, steps
+            args.save_steps, args.gradient_accumulation_steps = 2, accumulate
+            trainer = kind(model(seed, 0.0), args, train_dataset=Sentences(40))
+            trainer.train(resume_from_checkpoint=steps > 2)
+            if kind is Trainer:
+                trainer.engine.close()
+        told.append(losses(trainer))
+    assert told[1] == pytest.approx(told[0], rel=2e-5)
+
+
 def test_best_model_bf16_and_what_is_refused(tmp_path, seed):
     from longshore.transformers import Trainer, TrainingArguments
 
