@@ -85,6 +85,23 @@ def test_a_boundary_where_step_is_one_is_refused(tmp_path, seed):
     engine.destroy()
 
 
+def test_a_plateau_is_left_to_the_script(tmp_path, seed):
+    torch.manual_seed(seed)
+    model = gpt2()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    config = {"train_micro_batch_size_per_gpu": 2, "longshore": {"run": str(tmp_path / "run")}}
+    plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
+    engine, _, _, scheduler = deepspeed.initialize(model=model, optimizer=optimizer, lr_scheduler=plateau, config=config)
+    for batch, metric in zip(tokens(3), (1.0, 2.0, 0.5)):
+        engine.backward(engine(**batch).loss)
+        engine.step()
+        scheduler.step(metric)
+    assert engine.get_lr() == pytest.approx([1e-4]) and scheduler.best == 0.5
+    engine.destroy()
+    with pytest.raises(longshore.LongshoreError, match="engine is closed"):
+        engine.backward_together(tokens(2), lambda batch: engine(**batch).loss)
+
+
 def test_leaves_are_marked(tmp_path, seed, caplog):
     from torch import nn
 

@@ -71,6 +71,10 @@ class DeepSpeedEngine(nn.Module):
         self.monitor = monitor
         self._undecided, self._fresh = undecided, fresh
         self._boundary = None
+        self._steps_scheduler = engine.lr_scheduler is not None
+        if isinstance(engine.lr_scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
+            say_once("lr_scheduler: a ReduceLROnPlateau asks for a metric: step() leaves it to the script, scheduler.step(metric)")
+            self._steps_scheduler = False
         self._norm = None
         self._applied = self._inside = False  # the last step() has made one; a backward that this engine runs is under way
         self._loss, self._said_memory = 0.0, False
@@ -170,6 +174,7 @@ class DeepSpeedEngine(nn.Module):
         return (self.counters.micro_steps + 1) % self.settings.accumulate == 0
 
     def set_gradient_accumulation_boundary(self, is_boundary: bool | None) -> None:
+        """Says whether the present micro-batch is the last of its step; None: the configuration does."""
         if not self.settings.managed:
             raise LongshoreError("set_gradient_accumulation_boundary: managed_gradient_accumulation is false: step() is the boundary")
         self._boundary = is_boundary
@@ -205,7 +210,7 @@ class DeepSpeedEngine(nn.Module):
         counters.global_samples += samples
         counters.skipped_steps += result.skipped
         self._applied = not result.skipped
-        if self.lr_scheduler is not None and not result.skipped:
+        if self._steps_scheduler and not result.skipped:
             self.lr_scheduler.step(**(lr_kwargs or {}))
         self._norm, self.optimizer.overflow, loss, self._loss = result.grad_norm, result.skipped, self._loss or result.loss, 0.0
         self._report(loss)
