@@ -22,7 +22,7 @@ from .compression import memory_bytes as compression_bytes, share_of
 from .engine import Engine
 from .errors import BudgetError, LongshoreError
 from .native import lib
-from .optimizers import refuse_numbers
+from .optimizers import refuse_kinds, refuse_numbers
 from .spool import spooling
 from .state import MOMENTS, OPTIMIZERS, Layout, State, fleet_options
 from .streaming import Streams
@@ -298,6 +298,7 @@ def _name_groups(model, groups):
         if "params" not in group:
             raise ValueError(f"wrap: groups[{n}]: a group names its parameters: {{\"params\": [...], ...}}")
         refuse_numbers(group, f"wrap: groups[{n}].")
+        refuse_kinds(group, f"wrap: groups[{n}].")
         params = [group["params"]] if isinstance(group["params"], torch.Tensor) else list(group["params"])
         params = [p[1] if isinstance(p, tuple) else p for p in params]
         for p in params:

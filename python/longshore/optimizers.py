@@ -24,14 +24,19 @@ def arguments_of(optimizer):
     if name == "adamw" and not getattr(optimizer, "adamw_mode", True):
         name = "adam"
     for group in optimizer.param_groups:
-        for key in ("amsgrad", "maximize", "nesterov", "dampening", "lr_decay"):
-            if group.get(key):
-                raise LongshoreError(f"optimizer: {key}={group[key]!r} is not to be had")
+        refuse_kinds(group, "optimizer: ")
     groups = [{k: group[k] for k in _GROUP_KEYS if k in group} for group in optimizer.param_groups]
     return {
         "optimizer": name,
         **{k: v for k, v in optimizer.defaults.items() if k in ("lr", "betas", "eps", "weight_decay", "momentum")},
     }, groups
+
+
+def refuse_kinds(group, where):
+    """Raises for what torch's optimizers do, and the engine's do not. where: begins its name."""
+    for key in ("amsgrad", "maximize", "nesterov", "dampening", "lr_decay"):
+        if group.get(key):
+            raise LongshoreError(f"{where}{key}={group[key]!r} is not to be had")
 
 
 def refuse_numbers(group, where):

@@ -64,6 +64,14 @@ def test_numbers_and_groups_that_no_optimizer_takes_are_named(how, said, tmp_pat
     assert not (tmp_path / "a").exists()
 
 
+@pytest.mark.parametrize("key", ["amsgrad", "maximize", "nesterov", "dampening", "lr_decay"])
+def test_what_the_engine_does_not_do_is_refused_in_groups(key, tmp_path, seed):
+    model = gpt2(layers=1)
+    with pytest.raises(longshore.LongshoreError, match=f"wrap: groups.0..{key}=1 is not to be had"):
+        longshore.wrap(model, run=tmp_path / "a", groups=[{"params": list(model.parameters()), key: 1}])
+    engine_for(model, tmp_path, groups=[{"params": list(model.parameters()), key: 0}]).close()
+
+
 def test_what_the_run_says(tmp_path, seed):
     with engine_for(gpt2(), tmp_path) as engine:
         engine.backward(engine(**tokens(1)[0]).loss)
