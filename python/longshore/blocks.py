@@ -123,13 +123,27 @@ def partition(model, layers=None):
     return [b for b in blocks if b.tensors]
 
 
-def of_buffers(model, most_bytes):
-    """Blocks of a model's persistent buffers (statistics of norms), where they take more than so many bytes: none otherwise. What
-    is not finite or has no exact fp32 form is not among them."""
+def check(model):
+    """Raises for what cannot be streamed, however it is made."""
+    for name, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            raise LongshoreError(f"wrap: {name or type(model).__name__} is TorchScript, which takes no hooks: nothing would fetch its parameters; "
+                                 "wrap the module that it was made of")
     for name, b in persistent_buffers(model).items():
         if b.layout != torch.strided:
             raise LongshoreError(f"wrap: {name} is a buffer of layout {b.layout}, which no step can keep; register_buffer(..., "
                                  "persistent=False) it, and make it with the model")
+    # of the same memory one after the other: an update of one would not show in the other
+    of_memory = sorted((p.data_ptr(), p.nbytes, name, p) for name, p in model.named_parameters() if p.numel() and p.is_contiguous())
+    for (first, nbytes, name, p), (following, _, other, q) in zip(of_memory, of_memory[1:]):
+        if following < first + nbytes and (p.requires_grad or q.requires_grad):
+            raise LongshoreError(f"wrap: {name} and {other} share memory, and are two parameters; let them be one (a.weight = b.weight), or "
+                                 "clone() one of them")
+
+
+def of_buffers(model, most_bytes):
+    """Blocks of a model's persistent buffers (statistics of norms), where they take more than so many bytes: none otherwise. What
+    is not finite or has no exact fp32 form is not among them."""
     exact = torch.float32, torch.bfloat16, torch.float16
     tensors = [Tensor(name, tuple(b.shape), b.dtype, False, [name]) for name, b in persistent_buffers(model).items()
                if b.dtype in exact and b.numel() and bool(torch.isfinite(b).all())]

@@ -264,6 +264,7 @@ def _check_model(model):
             raise LongshoreError(f"wrap: {name} is another engine's already; resume() its run, or make the model anew")
         if p.device.type == "meta":
             raise LongshoreError(f"wrap: {name} is on the meta device and has no value; load the model inside longshore.init(...)")
+    tree.check(model)
     dtypes = {}
     for name, p in parameters:
         dtypes.setdefault(p.dtype, name)

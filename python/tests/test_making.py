@@ -72,6 +72,40 @@ def test_what_the_engine_does_not_do_is_refused_in_groups(key, tmp_path, seed):
     engine_for(model, tmp_path, groups=[{"params": list(model.parameters()), key: 0}]).close()
 
 
+def scripted():
+    return torch.nn.Sequential(torch.nn.Linear(4, 4), torch.jit.script(torch.nn.Linear(4, 4)))
+
+
+def tied_by_memory():
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
+    model[1].weight = torch.nn.Parameter(model[0].weight)
+    return model
+
+
+def views_of_one():
+    model, whole = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)), torch.randn(6, 4)
+    model[0].weight, model[1].weight = torch.nn.Parameter(whole[:4]), torch.nn.Parameter(whole[2:])
+    return model
+
+
+@pytest.mark.parametrize("make, said", [
+    (scripted, "wrap: 1 is TorchScript"), (lambda: torch.jit.trace(torch.nn.Linear(4, 4), torch.ones(4)), "wrap: .* is TorchScript"),
+    (tied_by_memory, "wrap: 0.weight and 1.weight share memory"), (views_of_one, "wrap: 0.weight and 1.weight share memory")])
+def test_models_that_cannot_be_streamed_are_left_as_they_are(make, said, tmp_path, seed):
+    model = make()
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    with pytest.raises(longshore.LongshoreError, match=said):
+        longshore.wrap(model, run=tmp_path / "a")
+    assert not (tmp_path / "a").exists() and all(torch.equal(p, before[name]) for name, p in model.named_parameters())
+
+
+def test_parameters_that_lie_side_by_side(tmp_path, seed):
+    model, whole = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)), torch.randn(8, 4)
+    model[0].weight, model[1].weight = torch.nn.Parameter(whole[:4]), torch.nn.Parameter(whole[4:])
+    with engine_for(model, tmp_path):
+        assert torch.equal(model[1].weight.detach(), whole[4:])
+
+
 def test_what_the_run_says(tmp_path, seed):
     with engine_for(gpt2(), tmp_path) as engine:
         engine.backward(engine(**tokens(1)[0]).loss)
