@@ -489,7 +489,7 @@ class Engine:
             state.close()
             raise
 
-    def __enter__(self):
+    def __enter__(self) -> Engine:
         return self
 
     def __exit__(self, *error):

@@ -214,8 +214,7 @@ def wrap(model: nn.Module, *, run: str | os.PathLike | None = None, drives: Driv
     chosen = plan(layout, drives, budget, compute=compute, storage=_DTYPE_OF[storage], optimizer=optimizer, moments=moments,
                   activations=activations, room=None if activation_room is None else native.size(activation_room, "activation_room"),
                   compress=share)
-    if overwrite:
-        living.refuse_second(run)
+    living.refuse_second(run)
     state = State.create(run, layout, drives, _program(model, how, layout, lineage, counts), optimizer=optimizer, moments=moments,
                          fp32=_DTYPE_OF[storage] == torch.float32, ring_bytes=chosen.ring_bytes,
                          memory=budget or chosen.total_bytes + chosen.spare_bytes, overwrite=bool(overwrite), momentum=momentum != 0, scratch_bytes=chosen.room_bytes, residual=share > 0)

@@ -46,6 +46,8 @@ def test_bad_input(tmp_path, seed):
     engine = engine_for(gpt2(), tmp_path)
     with pytest.raises(longshore.LongshoreError, match="another engine's"):
         longshore.wrap(engine.module, run=tmp_path / "b")
+    with pytest.raises(longshore.BusyError, match="an engine of this process"):
+        longshore.wrap(gpt2(), run=tmp_path / "run")
     engine.close()
     with pytest.raises(longshore.ExistsError, match="holds a run"):
         longshore.wrap(gpt2(), run=tmp_path / "run", drives=tmp_path / "run-drive")
