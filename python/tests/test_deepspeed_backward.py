@@ -5,7 +5,7 @@ import torch
 
 import longshore
 import longshore.deepspeed as deepspeed
-from longshore.deepspeed.utils import safe_get_full_grad
+from longshore.deepspeed.utils import safe_get_full_fp32_param, safe_get_full_grad
 from models import gpt2, tokens
 
 STEPS = 4
@@ -100,6 +100,33 @@ def test_a_plateau_is_left_to_the_script(tmp_path, seed):
     engine.destroy()
     with pytest.raises(longshore.LongshoreError, match="engine is closed"):
         engine.backward_together(tokens(2), lambda batch: engine(**batch).loss)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
+def test_a_step_that_is_not_finite_is_skipped(tmp_path, seed, dtype, caplog):
+    torch.manual_seed(seed)
+    config = {
+        "train_micro_batch_size_per_gpu": 2,
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}},
+        "scheduler": {"type": "WarmupLR", "params": {"warmup_min_lr": 1e-4, "warmup_num_steps": 4}},
+        "longshore": {"run": str(tmp_path / "run"), "resume": True},
+    }
+    if dtype != "fp32":
+        config[dtype] = {"enabled": True}
+    engine, told = deepspeed.initialize(model=gpt2(), config=config)[0], []
+    for number, batch in enumerate(tokens(3)):
+        if number == 2:  # goes on with the run
+            engine.destroy()
+            engine = deepspeed.initialize(model=gpt2(), config=config)[0]
+        before = safe_get_full_fp32_param(engine.module.lm_head.weight)
+        loss = engine(**batch).loss
+        engine.backward(loss * float("nan") if number else loss)
+        engine.step()
+        assert torch.equal(safe_get_full_fp32_param(engine.module.lm_head.weight), before) is (number > 0)
+        told.append((engine.was_step_applied(), engine.global_steps, engine.skipped_steps, engine.lr_scheduler.last_batch_iteration))
+    assert told == [(True, 1, 0, 0), (False, 2, 1, 0), (False, 3, 2, 0)]
+    assert caplog.text.count("is skipped") == 2
+    engine.destroy()
 
 
 def test_leaves_are_marked(tmp_path, seed, caplog):

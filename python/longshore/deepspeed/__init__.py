@@ -110,10 +110,9 @@ def initialize(
             engine = making.resume(settings.run, model, memory=settings.memory)
         except BusyError as e:
             raise BusyError(f"longshore.run: {e}; several models of one script: leave it out, nvme_path gives each a directory", e.code) from None
-        engine.how["clip"] = settings.clip
+        engine.how.update(clip=settings.clip, on_nonfinite="skip")
     else:
         places = [] if settings.run is not None else _places(settings)
-        how["on_nonfinite"] = "skip" if settings.casts else "stop"  # as loss scaling does
         try:
             engine = making.wrap(
                 model,
@@ -121,6 +120,7 @@ def initialize(
                 drives=settings.drives or places or None,
                 memory=settings.memory,
                 clip=settings.clip,
+                on_nonfinite="skip",
                 groups=groups,
                 storage=settings.storage,
                 moments=settings.moments,

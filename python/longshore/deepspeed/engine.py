@@ -210,6 +210,8 @@ class DeepSpeedEngine(nn.Module):
         counters.global_samples += samples
         counters.skipped_steps += result.skipped
         self._applied = not result.skipped
+        if result.skipped:
+            logger.warning(f"step {counters.global_steps}: is skipped: its gradients are not finite")
         if self._steps_scheduler and not result.skipped:
             self.lr_scheduler.step(**(lr_kwargs or {}))
         self._norm, self.optimizer.overflow, loss, self._loss = result.grad_norm, result.skipped, self._loss or result.loss, 0.0
