@@ -73,7 +73,7 @@ class DeepSpeedEngine(nn.Module):
         self._boundary = None
         self._steps_scheduler = engine.lr_scheduler is not None
         if isinstance(engine.lr_scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
-            say_once("lr_scheduler: a ReduceLROnPlateau asks for a metric: step() leaves it to the script, scheduler.step(metric)")
+            say_once("lr_scheduler: a ReduceLROnPlateau asks for a metric: step() takes it in lr_kwargs, or leaves it to the script")
             self._steps_scheduler = False
         self._norm = None
         self._applied = self._inside = False  # the last step() has made one; a backward that this engine runs is under way
@@ -212,7 +212,7 @@ class DeepSpeedEngine(nn.Module):
         self._applied = not result.skipped
         if result.skipped:
             logger.warning(f"step {counters.global_steps}: is skipped: its gradients are not finite")
-        if self._steps_scheduler and not result.skipped:
+        if (self._steps_scheduler or lr_kwargs) and not result.skipped:
             self.lr_scheduler.step(**(lr_kwargs or {}))
         self._norm, self.optimizer.overflow, loss, self._loss = result.grad_norm, result.skipped, self._loss or result.loss, 0.0
         self._report(loss)
