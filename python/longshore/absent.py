@@ -54,7 +54,7 @@ def is_about(func):
 
 def writes(func):
     """Whether it changes its first argument."""
-    name = getattr(func, "__name__", "")
+    name = getattr(func, "__name__", "").partition(".")[0]  # of torch.ops.aten with its overload
     return name in _IN_PLACE or name.endswith("_") and not name.startswith("__")
 
 
@@ -64,7 +64,8 @@ class Fetched(torch.Tensor):
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        target = kwargs.get("out", args[0] if args and writes(func) else None)
+        first = args[0] if args else kwargs.get("tensor")  # as torch.nn.init names it
+        target = kwargs.get("out", first if writes(func) else None)
         for written in tensors(target):
             if isinstance(written, Fetched):
                 raise AbsentParameterError(f"{written.longshore_name}: this is a copy of a value that lies on the drives, and writing to it would "

@@ -325,7 +325,8 @@ def test_views_of_weights_cannot_be_written(tmp_path, seed):
             lambda: w[0].zero_(), lambda: w.data[0].fill_(1), lambda: w.view(-1).__setitem__(0, 1), lambda: w.t().mul_(0), lambda: [r.zero_() for r in w],
             lambda: w.detach()[1:].add_(1), lambda: nn.init.zeros_(w[1:]), lambda: w.diagonal().fill_(0), lambda: w.unbind()[0].zero_(),
             lambda: w.data.view(-1)[2:].copy_(torch.ones(62)), lambda: w.chunk(2)[1].__imul__(2), lambda: torch.mul(w, 2, out=w.data[:]),
-            lambda: torch._foreach_mul_([w.data], 2),
+            lambda: torch._foreach_mul_([w.data], 2), lambda: nn.init.normal_(w.data), lambda: nn.init.kaiming_uniform_(w.data[1:]),
+            lambda: nn.init.constant_(w, 1.0), lambda: torch.ops.aten.mul_.Scalar(w.data, 2), lambda: torch.ops.aten.zero_(w),
         ):
             with pytest.raises(longshore.AbsentParameterError, match=r"0.0.weight: .*longshore.resident"):
                 write()
