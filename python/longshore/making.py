@@ -20,7 +20,7 @@ from .activations import KINDS, Activations
 from .beginning import Moments, fill
 from .compression import memory_bytes as compression_bytes, share_of
 from .engine import Engine
-from .errors import BudgetError, LongshoreError
+from .errors import BudgetError, LongshoreError, MissingError
 from .native import lib
 from .optimizers import refuse_kinds, refuse_numbers
 from .spool import spooling
@@ -363,6 +363,8 @@ def resume(run: str | os.PathLike, model: nn.Module | Callable[[], nn.Module] | 
     """
     run = os.fspath(run)
     living.refuse_second(run)
+    if not os.path.exists(run):
+        raise MissingError(f"{run}: there is no run of that name; longshore.wrap() makes it, and keeps nothing before", lib.SHORE_EMISSING)
     record = State.open(run, read_only=True, without_drives=True)
     try:
         program, layout, drives, budget = record.program, record.layout, record.drives, record.memory_bytes or None

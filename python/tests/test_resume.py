@@ -96,6 +96,14 @@ def test_another_model_is_named(tmp_path, seed):
         longshore.resume(tmp_path / "run", lambda: gpt2(layers=2))
 
 
+def test_a_run_that_was_never_made(tmp_path, seed):
+    with longshore.init(tmp_path / "run"):
+        Cnn()
+    with pytest.raises(longshore.MissingError, match="there is no run of that name; longshore.wrap.. makes it"):
+        longshore.resume(tmp_path / "run", Cnn)
+    making._current = None
+
+
 def test_a_second_engine_is_refused(tmp_path, seed):
     (tmp_path / "link").symlink_to(tmp_path / "run")
     with engine_for(gpt2(), tmp_path):
