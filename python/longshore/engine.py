@@ -25,8 +25,8 @@ from .state import OPTIMIZERS, State, rollback
 @dataclass
 class StepResult:
     """What a step did. loss: what was differentiated, the mean of the backward passes where these are divided by
-    ``accumulate``; grad_norm: of all gradients together, before clipping; skipped: a gradient was not finite, and the
-    state stayed as it was."""
+    ``accumulate``, and NaN where loss.backward() was PyTorch's own; grad_norm: of all gradients together, before clipping; skipped: a
+    gradient was not finite, and the state stayed as it was."""
 
     loss: float
     grad_norm: float
@@ -75,6 +75,7 @@ class Engine:
         for streamed in streams.blocks:
             for p, _ in streamed.parameters:
                 if p.requires_grad:
+                    p.register_hook(lambda gradient: gradients.coming())
                     p.register_post_accumulate_grad_hook(lambda p: gradients.take(p))
         self.state = state
 
@@ -151,12 +152,11 @@ class Engine:
             self.flush()
             self._leave_forward()
             self._last = self._backwards + 1 == self.accumulate if last is None else last
-            self._keep_state()
-            with self.streams.inside.differentiating():
+            self._begin_pass()
+            with self.streams.inside.differentiating(), self.gradients.own_pass():
                 (loss / parts if parts != 1 else loss).backward()
             with whole:
                 self.gradients.end_of_backward()
-                self.streams.rest()
                 self._losses += float(loss.detach()) / parts
                 self._backwards += 1
         except BaseException:
@@ -164,8 +164,8 @@ class Engine:
             raise
 
     @whole
-    def _keep_state(self):
-        """State stays in the memory that gradients leave; not where they are compressed: what that leaves out is read anyway."""
+    def _begin_pass(self):
+        """Of a backward. State stays in the memory that gradients leave; not where they are compressed: what that leaves out is read anyway."""
         self.gradients.shown.hide()
         if self._made:
             self.settle()  # its gradients are in the memory of those that come

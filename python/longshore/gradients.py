@@ -6,11 +6,14 @@ are there, as if nothing will be clipped. Gradients are kept until the step is d
 attempt is discarded and everything is updated again with the right coefficient.
 """
 
+import contextlib
+
 import torch
 
 from . import mending
 from .errors import LongshoreError
 from .gathered import Shown
+from .interrupts import whole
 from .native import SEGMENT, ffi, lib
 from .state import PIECE, Buffer
 
@@ -47,6 +50,7 @@ class Gradients:
         self._leaving = []  # spills under way: (block, bytes)
         self._buffer = self._brought = None  # the block whose gradients somebody looks at
         self.shown = Shown()
+        self._own, self._task = False, None  # whether the engine runs a pass; autograd's number of one that it does not
         self.scratch_sums = ffi.new("double[]", state.layout.c.segments)
         self.nobodys = set()  # ids of parameters whose gradients are dropped as they come
 
@@ -61,6 +65,28 @@ class Gradients:
         return self._elems * (4 if several or self.passes > 1 else self.streams.compute.itemsize)
 
     # ---- as they come
+
+    @contextlib.contextmanager
+    def own_pass(self):
+        """While the engine runs a backward pass."""
+        self._own = True
+        try:
+            yield
+        finally:
+            self._own = False
+
+    def coming(self):
+        """A hook of a parameter: it gets a gradient. A script's own loss.backward() is a pass, too; one within another ends before it."""
+        task = torch._C._current_graph_task_id()
+        if not self._own and task != self._task:
+            self._task = task
+            self.streams.engine()._begin_pass()
+            torch.autograd.Variable._execution_engine.queue_callback(self._end_of_others)
+
+    @whole
+    def _end_of_others(self):
+        self._task = None
+        self.end_of_backward()
 
     def take(self, p):
         """A post-accumulate hook of a parameter."""
@@ -105,6 +131,7 @@ class Gradients:
             if block.fired and not self._is_complete(number):
                 self.complete(number)
             block.fired.clear()
+        self.streams.rest()
         self.show()
 
     def show(self):

@@ -155,13 +155,12 @@ def together(engine, micro_batches, loss_of, divide):
 
     try:
         engine._last, engine.gradients.passes = True, count
-        engine._keep_state()
+        engine._begin_pass()
         engine.streams.gate = turns.gate if count > 1 else None
-        with engine.streams.inside.differentiating():
+        with engine.streams.inside.differentiating(), engine.gradients.own_pass():
             turns.run(work)
         with whole:
             engine.gradients.end_of_backward()
-            engine.streams.rest()
             engine._losses, engine._backwards = sum(losses) / parts, count
     except BaseException:
         engine.drop_gradients()

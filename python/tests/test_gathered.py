@@ -134,3 +134,37 @@ def test_copies_of_a_gradient_cannot_be_written(tmp_path, seed):
         assert g.norm() > 0
         module = engine.module.transformer.h[0]
         assert module.to("cpu") is module and p_grad(engine) is g
+
+
+@pytest.mark.parametrize("checkpoints", [None, False, True], ids=["no checkpoints", "checkpoints", "reentrant ones"])
+@pytest.mark.parametrize("slots, gradient_bytes", MEMORY)
+def test_a_loop_as_it_is(slots, gradient_bytes, checkpoints, tmp_path, seed, monkeypatch):
+    """loss.backward() of PyTorch, the optimizer's step() and zero_grad(), passes added up, clipping: as if there were no engine."""
+    model = gpt2()
+    if checkpoints is not None:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": checkpoints})
+        model.enable_input_require_grads()
+    plain = copy.deepcopy(model)
+    with engine_for(model, tmp_path, slots=slots, gradient_bytes=gradient_bytes, monkeypatch=monkeypatch, clip=0) as engine:
+        def loop(model, optimizer, losses):
+            model.train()
+            for n in range(3):
+                optimizer.zero_grad()
+                for batch in tokens(2):
+                    loss = model(**batch).loss
+                    (loss / 2).backward()
+                    losses.append(loss.item())
+                losses.append(1e-2 * clip_grad_norm_(model.parameters(), 0.1).item())
+                if n == 1:
+                    model.zero_grad()
+                optimizer.step()
+
+        losses, expected = [], []
+        loop(engine.module, engine.optimizer, losses)
+        loop(plain, torch.optim.AdamW(plain.parameters(), lr=1e-3, weight_decay=0.1), expected)
+        assert losses == pytest.approx(expected, rel=2e-6)
+        for batch in tokens(2):  # one of each
+            (engine.backward if batch else torch.Tensor.backward)(engine(**batch).loss)
+            engine(**batch).loss.backward()
+        norm = engine.grad_norm()
+        assert clip_grad_norm_(engine.module.parameters(), 1e9).item() == pytest.approx(norm, rel=1e-5)
