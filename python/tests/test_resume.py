@@ -267,7 +267,7 @@ def test_states_of_loaders_come_back(value):
     assert not isinstance(value, numpy.ndarray) or not value.shape or (came.dtype == value.dtype and came.flags.writeable)
 
 
-@pytest.mark.parametrize("value", [object(), {1, 2}, numpy.array([object()]), numpy.zeros(2, dtype=[("a", "f4")]), numpy.dtype("f4")], ids=repr)
+@pytest.mark.parametrize("value", [object(), {1, 2}, numpy.array([object()]), numpy.zeros(2, dtype=[("a", "f4")]), numpy.dtype("f4")], ids=lambda value: type(value).__name__)
 def test_states_that_cannot_be_kept_are_named(value):
     with pytest.raises(longshore.LongshoreError, match="loader: its state holds a .*, which cannot be kept"):
         position.plain([value], "loader")
