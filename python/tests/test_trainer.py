@@ -260,6 +260,7 @@ assert all(torch.equal(p.detach(), stored[n]) for n, p in model.named_parameters
 trainer = Trainer(model, args, train_dataset=Sentences(40), eval_dataset=Sentences(6, 4))
 trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
 assert len(trainer._longshore_losses) == 3  # layer by layer
+assert trainer.deepspeed.bfloat16_enabled() is args.bf16
 print("RESULT", json.dumps([losses(trainer), trainer.deepspeed.engine.digest()]))
 trainer.save_model()
 """
@@ -332,6 +333,8 @@ def test_unchanged_with_deepspeed(tmp_path, seed):
     assert sorted(p.name for p in (tmp_path / "out").glob("checkpoint-*")) == ["checkpoint-4", "checkpoint-6"]
     again = run("--resume_from_checkpoint", "out/checkpoint-4")
     assert again == whole
+    half = run("--bf16", "True", "--output_dir", "half")
+    assert half != whole and half[0] == pytest.approx(whole[0], rel=1e-2)
     from transformers import GPT2LMHeadModel
 
     assert GPT2LMHeadModel.from_pretrained(tmp_path / "out").num_parameters() > 0

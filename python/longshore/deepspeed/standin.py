@@ -49,11 +49,25 @@ _SMALL = {  # packages without a file of their own here, and what is in them
 }
 
 
+_ARGUMENTS = "transformers.training_args"
+
+
+def _take_bf16(arguments):
+    """transformers refuses --bf16 on machines without a GPU, unless --use_cpu is there."""
+    arguments.is_torch_bf16_gpu_available = lambda: True
+
+
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def find_spec(self, name, path=None, target=None):
         if name in _MODULES or name in _SMALL:
             spec = importlib.machinery.ModuleSpec(name, self, is_package=True)
             spec.origin = "longshore.deepspeed"
+            return spec
+        if name == _ARGUMENTS:
+            spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+            if spec is not None:
+                execute = spec.loader.exec_module
+                spec.loader.exec_module = lambda module: (execute(module), _take_bf16(module))
             return spec
         if name.startswith("deepspeed."):
             raise ModuleNotFoundError(f"{name}: longshore.deepspeed stands in for deepspeed, and does not have this", name=name)
@@ -102,6 +116,8 @@ def install():
         raise LongshoreError("deepspeed is imported already: start with `python -m longshore.deepspeed`")
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
+    if _ARGUMENTS in sys.modules:
+        _take_bf16(sys.modules[_ARGUMENTS])
     import torch
     from .zero import ZeroParamStatus
 
