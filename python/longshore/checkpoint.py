@@ -100,10 +100,22 @@ def _say_disk(state):
                       "can; keep few of them (save_total_limit)", stacklevel=3)
 
 
-def load(engine, directory, weights_only=False, followed=()):
+def same_optimizer(run, wanted):
+    """Refuses a run whose UPDATE would be given another optimizer's numbers."""
+    record = State.open(run, read_only=True, without_drives=True)
+    try:
+        made = (record.program or {}).get("engine", {}).get("optimizer", wanted)
+    finally:
+        record.close()
+    if made != wanted:
+        raise LongshoreError(f"{run}: its optimizer is {made}, and {wanted} is asked for: ask for {made}, or make another run and take the "
+                             "parameters alone")
+
+
+def load(engine, directory, weights_only=False, followed=(), any_optimizer=False):
     """Puts the engine where it was when the checkpoint was saved, in the run that the checkpoint is of; where another engine works
     on that one, in its own run, as a step of its own. weights_only: the parameters and buffers, with what is named in followed, always
-    so; moments, counts and random states stay as they are. Returns what save() was given as extra."""
+    so; moments, counts and random states stay as they are. any_optimizer: no step is to be made. Returns what save() was given as extra."""
     said = read(directory)
     run = said["run"]
     if not os.path.exists(os.path.join(run, "run.json")):
@@ -113,6 +125,8 @@ def load(engine, directory, weights_only=False, followed=()):
     if weights_only:
         step = _take_over(engine, run, said["snapshot"], followed)
     else:
+        if not any_optimizer:
+            same_optimizer(run, engine.how["optimizer"])
         try:
             if engine.state is None or run != engine.state.path:
                 living.refuse_second(run)  # at once, where drives would wait for it

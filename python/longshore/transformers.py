@@ -106,6 +106,7 @@ class Trainer(transformers.Trainer):
         place = run if run is not None else making._current.run
         if self._resumes and os.path.exists(os.path.join(place, "run.json")):
             making._current = None
+            checkpoint.same_optimizer(place, how["optimizer"])
             self.engine = making.resume(place, self.model, memory=getattr(args, "memory", None))
             self.engine.how["clip"] = args.max_grad_norm or 0.0
         else:

@@ -39,7 +39,7 @@ def test_a_checkpoint_of_a_run_that_another_engine_works_on(tmp_path, seed):
     other = made(tmp_path, seed, longshore={"run": own, "resume": True})
     assert other.engine.step_number == 6 and other.global_steps == 4
     assert loop(other, batches[8:]) == loop(engine, batches[8:])
-    another = made(tmp_path, seed, optimizer={"type": "SGD", "params": {"lr": 1e-3}})
+    another = made(tmp_path, seed, longshore={"moments": "8bit"})
     with pytest.raises(longshore.LongshoreError, match="another optimizer or other moments.*close that one"):
         another.load_checkpoint(tmp_path / "out")
     loop(another, batches[:2])

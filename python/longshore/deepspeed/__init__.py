@@ -20,6 +20,7 @@ import torch
 from torch import nn
 
 from .. import making
+from ..checkpoint import same_optimizer
 from ..errors import BusyError, LongshoreError
 from ..optimizers import arguments_of, rebind, share
 from ..state import remove
@@ -29,6 +30,7 @@ from .comm import init_distributed
 from .config import ConfigError, logger, say_once
 from .engine import DeepSpeedEngine
 from .monitor import Monitors
+from .resuming import say_what_stays
 from .utils import OnDevice, log_dist
 
 __version__ = "0.19.8"  # whose surface this is
@@ -106,11 +108,17 @@ def initialize(
     there = settings.run is not None and os.path.exists(os.path.join(settings.run, "run.json")) and not settings.overwrite
     places = []
     if there:
+        if trains:
+            same_optimizer(settings.run, how["optimizer"])
         try:
             engine = making.resume(settings.run, model, memory=settings.memory)
         except BusyError as e:
             raise BusyError(f"longshore.run: {e}; several models of one script: leave it out, nvme_path gives each a directory", e.code) from None
+        say_what_stays(engine, settings)
         engine.how.update(clip=settings.clip, on_nonfinite="skip")
+        settings.dtype = engine.how["compute"]
+        if settings.dtype == "fp32":
+            settings.casts = settings.casts_all = False
     else:
         places = [] if settings.run is not None else _places(settings)
         try:

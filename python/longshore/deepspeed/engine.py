@@ -18,6 +18,7 @@ from ..errors import ExistsError, LongshoreError, MissingError
 from ..state import remove
 from .config import logger, say_once
 from .hooks import Divide, take_all, take_half
+from .resuming import say_what_stays
 from .zero import ZeroParamStatus
 
 
@@ -319,11 +320,13 @@ class DeepSpeedEngine(nn.Module):
         followed = [] if load_module_only else ["deepspeed"]
         if followed and self.lr_scheduler is not None:
             followed.append("lr_scheduler")
-        extra = checkpoint.load(self.engine, directory, weights_only=not whole, followed=followed)
+        extra = checkpoint.load(self.engine, directory, weights_only=not whole, followed=followed, any_optimizer=self.optimizer is None)
         if load_module_only:
             return directory, extra["client_state"]
         if unused and self.engine.state.path != before:
             remove(before)
+        if whole:
+            say_what_stays(self.engine, self.settings)
         self._undecided = self._fresh = False
         self.counters.load_state_dict(extra["counters"])
         if scheduler is not None:
