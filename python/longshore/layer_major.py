@@ -6,6 +6,7 @@ micro-batches, and random numbers inside the model follow from the step and the 
 of the ordinary loop.
 """
 
+import contextvars
 import threading
 
 import torch
@@ -88,9 +89,11 @@ class Turns:
         """work(number) for each micro-batch, in turns. Raises what the first to fail has raised."""
         grad = torch.is_grad_enabled()
         cast = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"), torch.is_autocast_cache_enabled()
+        processors = torch.get_num_threads()  # what a thread begins with, torch.set_num_threads() does not say
 
         def one(number):
             self.mine.number = number
+            torch.set_num_threads(processors)
             try:
                 self._await(number)
                 with torch.set_grad_enabled(grad), torch.autocast("cpu", cast[1], enabled=cast[0], cache_enabled=cast[2]):
@@ -107,7 +110,8 @@ class Turns:
                     self.left.take()
                 self._pass(number)
 
-        threads = [threading.Thread(target=one, args=(n,), name=f"longshore-micro-batch-{n}") for n in range(self.count)]
+        threads = [threading.Thread(target=contextvars.copy_context().run, args=(one, n), name=f"longshore-micro-batch-{n}")
+                   for n in range(self.count)]
         random = torch.get_rng_state()
         try:
             with whole:

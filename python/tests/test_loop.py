@@ -1,5 +1,6 @@
 """The ordinary loop: the numbers of PyTorch, and the same bits however much memory there is."""
 
+import contextvars
 import copy
 import itertools
 import threading
@@ -225,6 +226,45 @@ def test_train_batch_is_the_ordinary_loop(tmp_path, seed, monkeypatch, slots):
     assert digests[0] == digests[1]
     if slots == 1:
         assert fetched[1] < 0.5 * fetched[0]
+
+
+_scale = contextvars.ContextVar("scale")
+
+
+class Scaled(torch.nn.Module):
+    """Of so many threads, and by what its caller says."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.ModuleList([torch.nn.TransformerEncoderLayer(16, 2, 24, 0.0, batch_first=True) for _ in range(2)])
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x.square().mean() * _scale.get()
+
+
+def test_threads_of_micro_batches_are_as_their_callers(tmp_path, seed):
+    digests, before, token = [], torch.get_num_threads(), _scale.set(3.0)
+    torch.set_num_threads(2)  # the environment of tests says 1
+    try:
+        for n in range(2):
+            torch.manual_seed(seed)
+            with engine_for(Scaled(), tmp_path, f"run{n}") as engine:
+                engine.accumulate = 2
+                for _ in range(3):
+                    batches = [torch.randn(2, 5, 16) for _ in range(2)]
+                    if n:
+                        engine.train_batch(batches, lambda loss, batch: loss)
+                    else:
+                        for x in batches:
+                            engine.backward(engine(x))
+                        engine.step()
+                digests.append(engine.digest())
+    finally:
+        torch.set_num_threads(before)
+        _scale.reset(token)
+    assert digests[0] == digests[1]
 
 
 def test_micro_batches_of_several_shapes(tmp_path, seed, monkeypatch):
