@@ -12,6 +12,7 @@ import threading
 import torch
 from torch.utils._pytree import tree_leaves
 
+from . import position
 from .errors import LongshoreError
 from .interrupts import whole
 
@@ -63,10 +64,10 @@ class Turns:
         me = getattr(self.mine, "number", None)
         if me is None:
             return
-        random, left = torch.get_rng_state(), self.left.take(getattr(self.mine, "modules", None))
+        random, left = position.random_now(), self.left.take(getattr(self.mine, "modules", None))
         self._pass(me)
         self._await(me)
-        torch.set_rng_state(random)
+        position.put_random(random)
         self.left.put(left)
         self.mine.modules = [*layer.modules(), *(m for m, _, _ in left)]
 
@@ -112,7 +113,7 @@ class Turns:
 
         threads = [threading.Thread(target=contextvars.copy_context().run, args=(one, n), name=f"longshore-micro-batch-{n}")
                    for n in range(self.count)]
-        random = torch.get_rng_state()
+        random = position.random_now()
         try:
             with whole:
                 for t in threads:
@@ -120,7 +121,7 @@ class Turns:
             self._wait()  # an interrupted Thread.join() takes the thread for ended
         except BaseException as stopped:  # KeyboardInterrupt of the main thread
             self._stop(stopped)
-        torch.set_rng_state(random)
+        position.put_random(random)
         if self.failure is not None:
             raise self.failure
 

@@ -98,6 +98,19 @@ def set_random_states(states):
         numpy.random.set_state(("MT19937", numpy.frombuffer(base64.b64decode(keys), dtype="<u4"), pos, has_gauss, cached))
 
 
+def random_now():
+    """What numbers inside a model are drawn from: of PyTorch, Python and NumPy."""
+    numpy = sys.modules.get("numpy")
+    return torch.get_rng_state(), random.getstate(), numpy and numpy.random.get_state()
+
+
+def put_random(now):
+    torch.set_rng_state(now[0])
+    random.setstate(now[1])
+    if now[2] is not None:
+        sys.modules["numpy"].random.set_state(now[2])
+
+
 def seed(engine, micro_batch):
     """Of what is random in a step that is to be made."""
     first, before = engine.lineage
@@ -112,14 +125,18 @@ class OwnRandom(threading.local):
 
     def begin(self, engine, forwards):
         self.end()  # of a forward pass that was broken off
-        self._before = torch.get_rng_state()
-        torch.manual_seed(seed(engine, forwards if self.micro_batch is None else self.micro_batch))
+        self._before = random_now()
+        number = seed(engine, forwards if self.micro_batch is None else self.micro_batch)
+        torch.manual_seed(number)
+        random.seed(number)
+        if self._before[2] is not None and self._before[2][0] == "MT19937":
+            sys.modules["numpy"].random.seed(number % 2**32)
 
     def end(self):
         """Returns whether there were any."""
         before, self._before = self._before, None
         if before is not None:
-            torch.set_rng_state(before)
+            put_random(before)
         return before is not None
 
 

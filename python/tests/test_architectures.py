@@ -1,7 +1,9 @@
 """Models of many kinds, in fewer slots than they have layers: the numbers of PyTorch, and the same bits whatever is kept."""
 
 import copy
+import random
 
+import numpy
 import pytest
 import torch
 from torch import nn
@@ -248,6 +250,38 @@ def test_same_bits_whatever_is_kept(kind, storage, tmp_path, seed, monkeypatch):
                     engine.step()
             digests.append(engine.digest())
     assert len(set(digests)) == 1
+
+
+class Drawing(Language):
+    """What is added is drawn by Python and NumPy, as some models of transformers do it."""
+
+    def __init__(self):
+        super().__init__(feed_forward)
+
+    def through(self, x):
+        for layer in self.layers:
+            x = x + layer(x) * float(numpy.random.rand()) * random.random()
+        return x
+
+
+def test_numbers_drawn_by_python_and_numpy(tmp_path, seed, monkeypatch):
+    digests, outside = set(), set()
+    for n, together in enumerate((False, True, True)):
+        torch.manual_seed(seed)
+        random.seed(seed)
+        numpy.random.seed(seed)
+        with engine_of(Drawing().train(), tmp_path, f"run{n}", monkeypatch, 1 + n) as engine:
+            engine.accumulate = 3
+            for _ in range(2):
+                if together:
+                    engine.train_batch(tokens(3), lambda loss, batch: loss)
+                else:
+                    for batch in tokens(3):
+                        engine.backward(engine(**batch))
+                    engine.step()
+            digests.add(engine.digest())
+            outside.add((random.random(), float(numpy.random.rand())))
+    assert len(digests) == 1 and len(outside) == 1
 
 
 class Leaving(Language):
