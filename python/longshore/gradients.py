@@ -46,6 +46,7 @@ class Gradients:
         self.clip = ffi.new("struct shore_clip *")
         self.passes = 1  # backward passes that run together
         self.on_complete = None  # called with the number of a block whose gradients are all there
+        self.in_order = None  # gives those of a parameter that may be added, where micro-batches take turns
         self.on_aside = None  # and of one whose gradients leave memory
         self._leaving = []  # spills under way: (block, bytes)
         self._buffer = self._brought = None  # the block whose gradients somebody looks at
@@ -91,8 +92,11 @@ class Gradients:
     def take(self, p):
         """A post-accumulate hook of a parameter."""
         g, p.grad = p.grad, None
-        if g is None or id(p) in self.nobodys:
-            return
+        if g is not None and id(p) not in self.nobodys:
+            for due in self.in_order(p, g) if self.in_order else (g,):
+                self.add(p, due)
+
+    def add(self, p, g):
         handle = p.longshore
         block = self.blocks[handle.block.number]
         if g.is_sparse:

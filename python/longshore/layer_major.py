@@ -54,7 +54,8 @@ def _is_of_a_graph(value):
 class Turns:
     def __init__(self, count, left):
         self.count, self.turn, self.left = count, 0, left
-        self.over = [False] * count
+        self.over, self.done = [False] * count, [False] * count
+        self.early = {}  # by parameter: itself, gradients that came before those of other micro-batches, and whose were added
         self.changed = threading.Condition()
         self.failure = None
         self.mine = threading.local()
@@ -70,6 +71,28 @@ class Turns:
         position.put_random(random)
         self.left.put(left)
         self.mine.modules = [*layer.modules(), *(m for m, _, _ in left)]
+
+    def in_order(self, p, g):
+        """A parameter has a gradient. Returns those of it that may be added: where some micro-batches pass a layer by, a later one
+        may be there first."""
+        _, early, given = self.early.setdefault(id(p), (p, {}, set()))
+        early[self.mine.number] = early[self.mine.number] + g if self.mine.number in early else g
+        return self._due(early, given)
+
+    def _due(self, early, given):
+        out = []
+        for number in range(self.count):
+            if number in early:
+                out.append(early.pop(number))
+                given.add(number)
+            elif number not in given and not self.done[number]:
+                break
+        return out
+
+    def end(self, number):
+        """A micro-batch gives no gradients any more. Returns (parameter, gradient) of those that have waited for that."""
+        self.done[number] = True
+        return [(p, g) for p, early, given in self.early.values() if early for g in self._due(early, given)]
 
     def _pass(self, me):
         with self.changed:
@@ -154,6 +177,8 @@ def together(engine, micro_batches, loss_of, divide):
         try:
             loss = loss_of(micro_batches[number])
             (loss / parts if parts > 1 else loss).backward()
+            for p, g in turns.end(number):
+                engine.gradients.add(p, g)
         finally:
             engine.streams.inside.break_off()
         losses[number] = float(loss.detach())
@@ -161,7 +186,8 @@ def together(engine, micro_batches, loss_of, divide):
     try:
         engine._last, engine.gradients.passes = True, count
         engine._begin_pass()
-        engine.streams.gate = turns.gate if count > 1 else None
+        if count > 1:
+            engine.streams.gate, engine.gradients.in_order = turns.gate, turns.in_order
         with engine.streams.inside.differentiating(), engine.gradients.own_pass():
             turns.run(work)
         with whole:
@@ -171,5 +197,5 @@ def together(engine, micro_batches, loss_of, divide):
         engine.drop_gradients()
         raise
     finally:
-        engine.gradients.passes, engine.streams.gate = 1, None
+        engine.gradients.passes, engine.streams.gate, engine.gradients.in_order = 1, None, None
     return losses
