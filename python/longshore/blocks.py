@@ -40,6 +40,7 @@ class Block:
     trains: bool
     module: str = ""  # that it is of
     buffers: bool = False  # of modules, not parameters: nothing is fetched of it
+    may_share: bool = False  # left over of the tree, and may be a layer where memory is little
 
 
 def _is_list(module):
@@ -141,6 +142,18 @@ def check(model):
                                  "clone() one of them")
 
 
+def mark_rest(blocks, model):
+    """Marks what is left over of the tree and may take turns with layers: modules of PyTorch's own that nothing is tied to, as embeddings and
+    heads are, and are not small beside the rest."""
+    modules, most = dict(model.named_modules(remove_duplicate=False)), max(sum(t.elems for t in b.tensors) for b in blocks)
+    for block in blocks:
+        owner = block.tensors[0].name.rpartition(".")[0]
+        module = modules.get(owner) if owner else None
+        if (not block.layer and not block.buffers and type(module).__module__.startswith("torch.nn.modules") and not any(map(_has_parameters, module.children()))
+                and all(t.names == [t.name] and t.name.rpartition(".")[0] == owner for t in block.tensors) and 8 * sum(t.elems for t in block.tensors) > most):
+            block.module, block.may_share = owner, True
+
+
 def of_buffers(model, most_bytes):
     """Blocks of a model's persistent buffers (statistics of norms), where they take more than so many bytes: none otherwise. What
     is not finite or has no exact fp32 form is not among them."""
@@ -162,9 +175,12 @@ def persistent_buffers(model):
 
 def layers_in(blocks, elems):
     """Numbers of the blocks of each layer that repeats: what is frozen of it, what is trained, the largest first, so that those
-    which come first, or second, in their layers are of a size and share memory. elems(number): of a block."""
+    which come first, or second, in their layers are of a size and share memory. elems(number): of a block. Of what is left over, the head
+    comes after the layers, as in forward."""
     layers = {}
-    for number, block in enumerate(blocks):
-        if block.layer:
-            layers.setdefault(block.module, []).append(number)
+    rest = [n for n, block in enumerate(blocks) if block.may_share]
+    repeated = [n for n in range(len(blocks)) if n not in rest]
+    for number in repeated + (rest[::-1] if any(blocks[n].layer for n in repeated) else rest):
+        if blocks[number].layer:
+            layers.setdefault(blocks[number].module, []).append(number)
     return [sorted(numbers, key=elems, reverse=True) for numbers in layers.values()]

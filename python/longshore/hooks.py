@@ -101,7 +101,7 @@ def _hook_module(streams, name, module, blocks):
         if shares and not all(streamed.pins for streamed in blocks):
             output = streams.places.apart(output)
             streams.retire(blocks)
-        if layer and torch.is_grad_enabled():
+        if layer and torch.is_grad_enabled() and type(module) is not torch.nn.Embedding:  # whose backward asks nothing of it
             given = {id(t) for t in tree_leaves((args, kwargs))}  # what a layer passes on has its gradient when another one computes
             for t in tree_leaves(output):
                 if isinstance(t, torch.Tensor) and t.requires_grad and id(t) not in given:

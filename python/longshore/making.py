@@ -147,6 +147,7 @@ def wrap(model: nn.Module, *, run: str | os.PathLike | None = None, drives: Driv
     old = None if moments_from is None else Moments(moments_from, optimizer, momentum != 0)
     counts = old.counts(layout) if old else None
     lineage = [how["seed"], old.updates] if old else None
+    tree.mark_rest(parts, model)
     how["layers"] = [b.module if b.layer else None for b in layout.blocks]
     how["buffers"] = [b.name for b in layout.blocks if b.buffers]
     budget = None if memory is None else native.size(memory)
@@ -415,6 +416,8 @@ def _match(layout, model, how, program, run):
                 p.requires_grad_(tensor.trains)
         block.layer, block.module = layer is not None, layer or block.name
         block.trains = any(t.trains for t in block.tensors)
+    if not wrong:
+        tree.mark_rest(layout.blocks, model)
     wrong += [f"{name} is new" for name, p in parameters.items() if name not in known and p.numel()]
     if wrong:
         more = f" and {len(wrong) - 8} more" if len(wrong) > 8 else ""

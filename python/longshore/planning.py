@@ -52,6 +52,9 @@ def plan(layout, drives, memory, *, compute, storage, optimizer, moments, activa
     if memory is None:
         most_spare = min(most_spare, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES") // 4)  # activations are to come
         memory = max(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2, minimum)
+    if memory < minimum and layout.share_rest():
+        return plan(layout, drives, memory, compute=compute, storage=storage, optimizer=optimizer, moments=moments, activations=activations,
+                    room=room, compress=compress)
     if memory < minimum:
         raise BudgetError(f"memory={native.readable(memory)} is too little for this model: minimum {native.readable(minimum + (1 << 20))}",
                           lib.SHORE_EBUDGET)

@@ -56,6 +56,13 @@ class Layout:
         """Numbers of the blocks of each layer that repeats, the largest first."""
         return layers_in(self.blocks, self.elems)
 
+    def share_rest(self):
+        """What is left over of the tree takes turns with the layers from here on. False: nothing more can."""
+        more = [block for block in self.blocks if block.may_share and not block.layer]
+        for block in more:
+            block.layer = True
+        return bool(more)
+
     def sides(self):
         """Elements of what a slot of layers holds: room for the largest block of each place in a layer."""
         layers = self.layers()
