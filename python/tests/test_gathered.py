@@ -168,3 +168,40 @@ def test_a_loop_as_it_is(slots, gradient_bytes, checkpoints, tmp_path, seed, mon
             engine(**batch).loss.backward()
         norm = engine.grad_norm()
         assert clip_grad_norm_(engine.module.parameters(), 1e9).item() == pytest.approx(norm, rel=1e-5)
+
+
+def test_a_loop_of_accelerate(tmp_path, seed):
+    """prepare(), accumulate(), clip_grad_norm_() and a scheduler, as of any model; and a scaler of gradients."""
+    accelerate = pytest.importorskip("accelerate")
+    model = gpt2()
+    plain = copy.deepcopy(model)
+
+    def loop(model, optimizer):
+        accelerate.state.AcceleratorState._reset_state(True)
+        accelerate.state.GradientState._reset_state()
+        accelerator = accelerate.Accelerator(gradient_accumulation_steps=2, cpu=True)
+        scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, 4)
+        model, optimizer, loader, scheduler = accelerator.prepare(model, optimizer, torch.utils.data.DataLoader(tokens(6), batch_size=None), scheduler)
+        losses = []
+        for batch in loader:
+            with accelerator.accumulate(model):
+                loss = model(**batch).loss
+                accelerator.backward(loss)
+                if accelerator.sync_gradients:
+                    losses.append(0.01 * accelerator.clip_grad_norm_(model.parameters(), 0.5).item())
+                optimizer.step()
+                scheduler.step()
+                optimizer.zero_grad()
+            losses.append(loss.item())
+        return losses
+
+    with engine_for(model, tmp_path, clip=0) as engine:
+        assert loop(engine.module.train(), engine.optimizer) == pytest.approx(
+            loop(plain.train(), torch.optim.AdamW(plain.parameters(), lr=1e-3, weight_decay=0.1)), rel=2e-6)
+        assert engine.step_number == 3
+        scaler = torch.amp.GradScaler("cpu")
+        scaler.scale(engine(**tokens(1)[0]).loss).backward()
+        scaler.unscale_(engine.optimizer)
+        assert clip_grad_norm_(engine.module.parameters(), 1.0) < 100
+        scaler.step(engine.optimizer)
+        assert engine.step_number == 4
