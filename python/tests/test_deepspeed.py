@@ -196,7 +196,7 @@ def test_parameters_in_full(tmp_path, seed):
     plain = gpt2()
     engine = deepspeed.initialize(model=model, config=said(tmp_path))[0]
     p = model.transformer.h[0].mlp.c_fc.weight
-    with deepspeed.zero.GatheredParameters([p]):
+    with deepspeed.zero.GatheredParameters([p, None]):
         assert torch.equal(p.detach(), plain.transformer.h[0].mlp.c_fc.weight)
     with deepspeed.zero.GatheredParameters(p, modifier_rank=0), torch.no_grad():
         p.fill_(0.5)

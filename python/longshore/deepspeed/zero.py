@@ -95,7 +95,8 @@ class GatheredParameters:
     def __init__(self, params, modifier_rank=None, fwd_module=None, enabled=True):
         if isinstance(params, torch.Tensor):
             params = [params]
-        self.params = list(params.values()) if isinstance(params, dict) else list(params)
+        params = params.values() if isinstance(params, dict) else params
+        self.params = [p for p in params if p is not None]  # as the bias is that a layer does not have
         self.writes, self.enabled = modifier_rank is not None, enabled
         self.context = None
 
