@@ -1,8 +1,10 @@
 """Hooks of modules: a block comes before its module computes, forward and backward, and the next one is begun to be fetched."""
 
+import sys
 import weakref
 
 import torch
+from torch.nn.utils import stateless
 from torch.utils._pytree import tree_leaves
 
 from .errors import LongshoreError
@@ -28,7 +30,7 @@ def hook(streams, model):
 
 def check(streams):
     """Raises for a parameter that is not what it was at wrap(), which nobody would train; and puts it back."""
-    wrong = thawed = None
+    wrong = thawed = given = None
     for streamed in streams.blocks:
         for (p, handle), tensor in zip(streamed.parameters, streamed.block.tensors):
             if not tensor.trains:
@@ -38,7 +40,9 @@ def check(streams):
             for full in tensor.names:
                 module, name = streams.owners[full]
                 if module._parameters.get(name) is not p:
-                    wrong, module._parameters[name] = wrong or full, p
+                    given = _others_are_given() if given is None else given
+                    if not given:
+                        wrong, module._parameters[name] = wrong or full, p
             if streamed.present and (p.data_ptr() != handle.view.data_ptr() or p.dtype != streams.compute):
                 wrong, p.data = wrong or handle.name, handle.view
                 handle.version = p._version
@@ -50,6 +54,14 @@ def check(streams):
     if thawed:
         raise LongshoreError(f"{thawed}: is frozen in this run, and stays so; say what is trained (requires_grad, the active adapter) "
                              "before wrap()")
+
+
+def _others_are_given():
+    """Whether torch.func.functional_call() has put other values in the place of parameters, which it takes away again."""
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_code is not stateless._functional_call.__code__:
+        frame = frame.f_back
+    return frame is not None
 
 
 def _hook_model(streams, model):

@@ -208,6 +208,32 @@ def test_transforms(slots, tmp_path, seed, monkeypatch):
         assert torch.equal(engine(x), expected[0])
 
 
+@pytest.mark.parametrize("kind", [lambda p: p * 2, lambda p: nn.Parameter(p * 2)], ids=["tensor", "parameter"])
+def test_other_values_by_functional_call(kind, tmp_path, seed, monkeypatch):
+    """As averages of weights are tried, or models of weights that are learned: for one call, of the model or of a part."""
+    model, x = Layers(), torch.randn(4, 16)
+    plain = copy.deepcopy(model)
+
+    def values(model):
+        out = {name: kind(p.detach()) for name, p in model.named_parameters()}
+        out["layers.1.weight"] = out["layers.1.weight"].detach().requires_grad_()
+        return out
+
+    def found(model):
+        others = values(model)
+        out = torch.func.functional_call(model, others, (x,))
+        some = torch.func.functional_call(model, {"layers.1.weight": others["layers.1.weight"]}, (x,))
+        slope, = torch.autograd.grad(out.square().mean(), others["layers.1.weight"])
+        return out, some, slope
+
+    with engine_for(model, tmp_path, slots=1, monkeypatch=monkeypatch) as engine:
+        engine.backward(engine(x).square().mean())
+        for one, other in zip(found(engine.module), found(plain)):
+            assert torch.allclose(one, other)
+        engine.backward(engine(x).square().mean())
+        assert engine.step().step == 1
+
+
 def test_gradients_that_are_wanted_within_no_grad(tmp_path, seed, monkeypatch):
     class Slope(nn.Linear):
         def forward(self, x):
