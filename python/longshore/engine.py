@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -392,7 +392,7 @@ class Engine:
             raise ValueError("train_batch: no micro-batches")
 
         def loss_of(batch):
-            by_name, several = isinstance(batch, dict), isinstance(batch, (tuple, list))
+            by_name, several = isinstance(batch, Mapping), isinstance(batch, (tuple, list))
             output = self.module(**batch) if by_name else self.module(*batch) if several else self.module(batch)
             return loss_fn(output, batch) if loss_fn else output.loss
 

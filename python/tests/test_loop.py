@@ -1,9 +1,11 @@
 """The ordinary loop: the numbers of PyTorch, and the same bits however much memory there is."""
 
+import collections
 import contextvars
 import copy
 import itertools
 import threading
+import types
 
 import pytest
 import torch
@@ -265,6 +267,14 @@ def test_threads_of_micro_batches_are_as_their_callers(tmp_path, seed):
         torch.set_num_threads(before)
         _scale.reset(token)
     assert digests[0] == digests[1]
+
+
+@pytest.mark.parametrize("kind", [dict, collections.UserDict, lambda b: types.MappingProxyType(b), lambda b: [b["input_ids"]]],
+                         ids=["dict", "UserDict", "mapping", "list"])
+def test_what_a_micro_batch_may_be(kind, tmp_path, seed):
+    """BatchEncoding, which collators of transformers give, is a UserDict."""
+    with engine_for(gpt2(), tmp_path) as engine:
+        assert engine.train_batch([kind(b) for b in tokens(2)], lambda output, batch: output.logits.square().mean()).step == 1
 
 
 def test_micro_batches_of_several_shapes(tmp_path, seed, monkeypatch):
