@@ -8,6 +8,7 @@ import os
 
 from . import errors, forks
 from ._native import ffi, lib
+from .interrupts import whole
 
 SEGMENT = lib.SHORE_SEGMENT_ELEMS
 
@@ -59,15 +60,18 @@ class Wait:
     __slots__ = ("_wait", "_keeps", "_what", "_process")
 
     def __init__(self, submit, *arguments, keeps=(), what=""):
-        self._process = os.getpid()
-        self._wait = ffi.new("struct shore_wait *")
+        self._process, self._wait = os.getpid(), None
         self._keeps, self._what = (arguments, keeps), what
-        lib.shore_wait_init(self._wait)
-        code = submit(*arguments, lib.shore_wait_completion(self._wait))
+        wait = ffi.new("struct shore_wait *")
+        with whole:  # a request that is not known to be under way would be waited for in vain, or lose what it borrows
+            lib.shore_wait_init(wait)
+            code = submit(*arguments, lib.shore_wait_completion(wait))
+            if code:
+                lib.shore_wait_end(wait, code)
+                lib.shore_wait(wait, ffi.NULL)
+            else:
+                self._wait = wait
         if code:
-            lib.shore_wait_end(self._wait, code)
-            lib.shore_wait(self._wait, ffi.NULL)
-            self._wait = None
             fail(code, None, what)
 
     @property
@@ -80,20 +84,20 @@ class Wait:
             return
         if self._process != os.getpid():
             forks.refuse(self._what or "a request")
-        wait, self._wait = self._wait, None
         diag = ffi.new("struct shore_diag *")
-        code = lib.shore_wait(wait, diag)
-        self._keeps = None
-        check(code, diag, self._what)
+        check(self._end(diag), diag, self._what)
+
+    @whole
+    def _end(self, diag):
+        code = lib.shore_wait(self._wait, diag)
+        self._wait = self._keeps = None
+        return code
 
     def settle(self):
         """Waits, and gives the code instead of raising. In a process that was forked off since it does not wait."""
         if self._wait is None or self._process != os.getpid():
             return 0
-        wait, self._wait = self._wait, None
-        code = lib.shore_wait(wait, ffi.NULL)
-        self._keeps = None
-        return code
+        return self._end(ffi.NULL)
 
     def __del__(self):
         # what is borrowed must outlive the request, whoever drops this

@@ -1,4 +1,4 @@
-"""What breaks a step off: exceptions, Ctrl-C at any instant. The step was not made, or was, and nothing is left behind."""
+"""What breaks a step off: exceptions, Ctrl-C and other signals at any instant. The step was not made, or was, and nothing is left behind."""
 
 import signal
 import threading
@@ -7,6 +7,7 @@ import time
 import pytest
 import torch
 
+from longshore.interrupts import whole
 from models import gpt2, tokens
 from test_loop import engine_for
 
@@ -16,12 +17,12 @@ def one(engine, batch):
     engine.step()
 
 
-def trained(tmp_path, seed, monkeypatch, disturb, name, together=False):
-    """The digest after three steps with dropout in one slot, disturbed before the second."""
+def trained(tmp_path, seed, monkeypatch, disturb, name, together=False, steps=3):
+    """The digest after some steps with dropout in one slot, disturbed before the second."""
     torch.manual_seed(seed)
     with engine_for(gpt2(dropout=0.1, layers=2), tmp_path, name, slots=1, gradient_bytes=0, monkeypatch=monkeypatch) as engine:
         engine.train()
-        for i, batch in enumerate(tokens(3, length=6)):
+        for i, batch in enumerate(tokens(steps, length=6)):
             if i == 1 and disturb is not None:
                 disturb(engine, batch)
             engine.train_batch([batch, batch]) if together else one(engine, batch)
@@ -30,6 +31,23 @@ def trained(tmp_path, seed, monkeypatch, disturb, name, together=False):
 
 class Planned(Exception):
     pass
+
+
+@pytest.fixture(params=[signal.SIGINT, signal.SIGTERM, signal.SIGUSR1], ids=lambda s: s.name)
+def signum(request):
+    """A signal that raises KeyboardInterrupt or SystemExit."""
+    def ends(signum, frame):
+        raise SystemExit(1)
+
+    before = signal.getsignal(request.param)
+    if request.param != signal.SIGINT:
+        signal.signal(request.param, ends)
+    yield request.param
+    assert signal.getsignal(request.param) is (before if request.param == signal.SIGINT else ends)
+    signal.signal(request.param, before)
+
+
+BROKEN_OFF = KeyboardInterrupt, SystemExit
 
 
 def breaking(where, what):
@@ -66,7 +84,7 @@ def test_exceptions_leave_nothing_behind(together, tmp_path, seed, monkeypatch):
         assert trained(tmp_path, seed, monkeypatch, breaking(where, what), f"run{n}", together) == expected, (where, what)
 
 
-def test_interrupts_at_any_instant(tmp_path, seed, monkeypatch):
+def test_interrupts_at_any_instant(signum, tmp_path, seed, monkeypatch):
     """Ctrl-C while a step is made, from another thread, sooner or later; then the step is made, if it was not."""
     expected = trained(tmp_path, seed, monkeypatch, None, "plain")
     generator = torch.Generator().manual_seed(seed)
@@ -75,7 +93,7 @@ def test_interrupts_at_any_instant(tmp_path, seed, monkeypatch):
     def disturb(engine, batch):
         for together in [False] * 8 + [True] * 8:
             after = 0.03 * float(torch.rand((), generator=generator))
-            timer = threading.Timer(after, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
+            timer = threading.Timer(after, signal.pthread_kill, (threading.main_thread().ident, signum))
             try:
                 timer.start()
                 if together:
@@ -86,7 +104,7 @@ def test_interrupts_at_any_instant(tmp_path, seed, monkeypatch):
                 timer.join()
                 time.sleep(0.001)
                 came.append(False)
-            except KeyboardInterrupt:
+            except BROKEN_OFF:
                 came.append(True)
             engine.drop_gradients()
             assert engine.step_number == 1
@@ -96,7 +114,7 @@ def test_interrupts_at_any_instant(tmp_path, seed, monkeypatch):
     assert any(came)
 
 
-def test_an_interrupted_step_was_made_or_not(tmp_path, seed, monkeypatch):
+def test_an_interrupted_step_was_made_or_not(signum, tmp_path, seed, monkeypatch):
     torch.manual_seed(seed)
     batches = tokens(6, length=6)
     digests = []
@@ -106,7 +124,7 @@ def test_an_interrupted_step_was_made_or_not(tmp_path, seed, monkeypatch):
             tries = 0
             while engine.step_number < len(batches):
                 tries += 1
-                timer = threading.Timer(0.004 * (tries % 5), signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
+                timer = threading.Timer(0.004 * (tries % 5), signal.pthread_kill, (threading.main_thread().ident, signum))
                 try:
                     engine.backward(engine(**batches[engine.step_number]).loss)
                     if interrupted:
@@ -115,7 +133,32 @@ def test_an_interrupted_step_was_made_or_not(tmp_path, seed, monkeypatch):
                     if interrupted:
                         timer.join()
                         time.sleep(0.001)
-                except KeyboardInterrupt:
+                except BROKEN_OFF:
                     engine.drop_gradients()
             digests.append(engine.digest())
     assert digests[0] == digests[1]
+
+
+def test_several_signals(tmp_path):
+    """All are handled, once each, also where the first one raises."""
+    handled, before = [], {s: signal.getsignal(s) for s in (signal.SIGTERM, signal.SIGUSR1)}
+
+    def stop(signum, frame):
+        handled.append(signum)
+        raise SystemExit
+
+    try:
+        signal.signal(signal.SIGTERM, stop)
+        signal.signal(signal.SIGUSR1, lambda signum, frame: handled.append(signum))
+        with pytest.raises(SystemExit):
+            with whole:
+                with whole:
+                    for s in (signal.SIGUSR1, signal.SIGTERM, signal.SIGUSR1):
+                        signal.raise_signal(s)
+                assert not handled
+        assert sorted(handled) == [signal.SIGUSR1, signal.SIGTERM]
+        signal.raise_signal(signal.SIGUSR1)
+        assert len(handled) == 3
+    finally:
+        for s, handler in before.items():
+            signal.signal(s, handler)
