@@ -39,7 +39,7 @@ class Engine:
 
     reconnect_timeout: seconds for which drives of other hosts that are lost are waited for, 300 at first."""
 
-    state = None
+    state = _turns = None
 
     def __init__(self, model, streams, state, optimizer, how, groups, room_bytes):
         """how: what wrap() was told, as the run records it. groups: as torch.optim takes them."""
@@ -84,8 +84,9 @@ class Engine:
     def __call__(self, *args, **kwargs):
         try:
             return self.module(*args, **kwargs)
-        except BaseException:
+        except BaseException as failure:
             self._leave_forward()
+            mending.say_closed(self, failure, "forward")
             raise
 
     @whole
@@ -96,8 +97,7 @@ class Engine:
 
     def _before_forward(self, module, args):
         """Random numbers in training follow from the run's seed, the step and the micro-batch, however these are run."""
-        if self.state is None:
-            raise LongshoreError(f"the model cannot be called: {self.streams.why}")
+        self.open_state("forward")
         self.flush()
         self.gradients.shown.hide()
         if module.training and torch.is_grad_enabled() and torch._C._current_graph_task_id() == -1:
@@ -119,15 +119,20 @@ class Engine:
         """As the module's: train(False)."""
         return self.train(False)
 
+    def open_state(self, asked):
+        if self.state is None:
+            raise LongshoreError(f"engine.{asked}: {self.streams.why}")
+        return self.state
+
     @property
     def step_number(self) -> int:
         """The last step that was made."""
-        return self.state.step
+        return self.open_state("step_number").step
 
     @property
     def fetched_bytes(self) -> int:
         """Of parameters, from the drives, since the run was opened."""
-        return self.state.ledger().link_out_params
+        return self.open_state("fetched_bytes").ledger().link_out_params
 
     def follow(self, name: str, thing: Any) -> Any:
         """Commits thing.state_dict() (a scheduler, a loader that can say where it is) with every step, and puts it back
@@ -145,8 +150,7 @@ class Engine:
         """
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
             raise ValueError("engine.backward(loss): the loss is a tensor of one element")
-        if self.state is None:
-            raise LongshoreError(f"engine.backward: {self.streams.why}")
+        self.open_state("backward")
         parts = self.accumulate if divide else 1
         try:
             self.flush()
@@ -159,8 +163,9 @@ class Engine:
                 self.gradients.end_of_backward()
                 self._losses += float(loss.detach()) / parts
                 self._backwards += 1
-        except BaseException:
+        except BaseException as failure:
             self.drop_gradients()
+            mending.say_closed(self, failure, "backward")
             raise
 
     @whole
@@ -255,8 +260,7 @@ class Engine:
         snapshot(), digest() or close(). Raises NotFiniteError where a gradient is not finite (with on_nonfinite="skip" the step
         counts, and the state stays).
         """
-        if self.state is None:
-            raise LongshoreError(f"engine.step: {self.streams.why}")
+        self.open_state("step")
         self._leave_forward()
         try:
             result = None
@@ -367,8 +371,7 @@ class Engine:
     def settle(self) -> None:
         """Returns when the step that was made last is durable. Where it cannot be committed (NotFiniteError: an update made a
         parameter that is not finite), the engine is at the step before it."""
-        if self.state is None:
-            raise LongshoreError(f"engine.settle: {self.streams.why}")
+        self.open_state("settle")
         mending.persist(self, self._settle)
         self._made = self._submitted = None
 
@@ -429,8 +432,7 @@ class Engine:
 
     def memory(self) -> memory.Memory:
         """A Memory: the budget, what is held of it, and what the process takes beside it."""
-        if self.state is None:
-            raise LongshoreError(f"engine.memory: {self.streams.why}")
+        self.open_state("memory")
         return memory.measure(self)
 
     @whole
@@ -438,6 +440,7 @@ class Engine:
         """Waits for what is under way, and gives the run free. The parameters are not there any more afterwards."""
         if self.state is None:
             return
+        layer_major.stop(self)
         try:
             if not self.gone:
                 if self._early:

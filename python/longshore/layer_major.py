@@ -12,7 +12,7 @@ import threading
 import torch
 from torch.utils._pytree import tree_leaves
 
-from . import position
+from . import mending, position
 from .errors import LongshoreError
 from .interrupts import whole
 
@@ -143,7 +143,7 @@ class Turns:
                     t.start()
             self._wait()  # an interrupted Thread.join() takes the thread for ended
         except BaseException as stopped:  # KeyboardInterrupt of the main thread
-            self._stop(stopped)
+            self.stop(stopped)
         position.put_random(random)
         if self.failure is not None:
             raise self.failure
@@ -153,11 +153,19 @@ class Turns:
             self.changed.wait_for(lambda: all(self.over))
 
     @whole
-    def _stop(self, stopped):
-        with self.changed:
-            self.failure = self.failure or stopped
-            self.changed.notify_all()
-        self._wait()
+    def stop(self, why):
+        """Returns when no micro-batch computes any more."""
+        if getattr(self.mine, "number", None) is None:
+            with self.changed:
+                self.failure = why
+                self.changed.notify_all()
+            self._wait()
+
+
+def stop(engine):
+    """Before it is closed."""
+    if engine._turns is not None:
+        engine._turns.stop(LongshoreError(f"engine.train_batch: {engine.streams.why}"))
 
 
 def together(engine, micro_batches, loss_of, divide):
@@ -186,6 +194,7 @@ def together(engine, micro_batches, loss_of, divide):
     try:
         engine._last, engine.gradients.passes = True, count
         engine._begin_pass()
+        engine._turns = turns
         if count > 1:
             engine.streams.gate, engine.gradients.in_order = turns.gate, turns.in_order
         with engine.streams.inside.differentiating(), engine.gradients.own_pass():
@@ -193,9 +202,10 @@ def together(engine, micro_batches, loss_of, divide):
         with whole:
             engine.gradients.end_of_backward()
             engine._losses, engine._backwards = sum(losses) / parts, count
-    except BaseException:
+    except BaseException as failure:
         engine.drop_gradients()
+        mending.say_closed(engine, failure, "train_batch")
         raise
     finally:
-        engine.gradients.passes, engine.streams.gate, engine.gradients.in_order = 1, None, None
+        engine.gradients.passes, engine.streams.gate, engine.gradients.in_order, engine._turns = 1, None, None, None
     return losses

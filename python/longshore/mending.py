@@ -131,6 +131,12 @@ def _update(engine, number, coefficient, groups, held):
     Wait(lib.shore_fleet_update, engine.state.fleet, request, keeps=(source, groups, held), what="a step cannot be made again").result()
 
 
+def say_closed(engine, failure, what):
+    """Of what failed because a handler of a signal, say, has closed the engine meanwhile."""
+    if isinstance(failure, Exception) and not isinstance(failure, LongshoreError):
+        engine.open_state(what)
+
+
 def unmake(engine):
     """The step that was made last is not there."""
     engine._uncommitted = engine._submitted = engine._made = None

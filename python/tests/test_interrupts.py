@@ -1,5 +1,6 @@
 """What breaks a step off: exceptions, Ctrl-C and other signals at any instant. The step was not made, or was, and nothing is left behind."""
 
+import random
 import signal
 import threading
 import time
@@ -7,6 +8,7 @@ import time
 import pytest
 import torch
 
+import longshore
 from longshore.interrupts import whole
 from models import gpt2, tokens
 from test_loop import engine_for
@@ -137,6 +139,51 @@ def test_an_interrupted_step_was_made_or_not(signum, tmp_path, seed, monkeypatch
                     engine.drop_gradients()
             digests.append(engine.digest())
     assert digests[0] == digests[1]
+
+
+@pytest.mark.parametrize("together", [False, True])
+@pytest.mark.parametrize("raises", [True, False])
+def test_a_handler_that_closes(raises, together, tmp_path, seed, monkeypatch):
+    """As schedulers want it: the engine is closed in the handler, wherever it was, and the run goes on with the same bits."""
+    expected = trained(tmp_path, seed, monkeypatch, None, "plain", together, steps=8)[0]
+    rnd, batches = random.Random(seed), tokens(8, length=6)
+    before, came, tries = signal.getsignal(signal.SIGTERM), 0, 8
+    torch.manual_seed(seed)
+    engine = engine_for(gpt2(dropout=0.1, layers=2), tmp_path, "run", slots=1, gradient_bytes=0, monkeypatch=monkeypatch)
+
+    def close(signum, frame):
+        engine.close()
+        if raises:
+            raise SystemExit(0)
+
+    signal.signal(signal.SIGTERM, close)
+    try:
+        while engine.state is None or engine.step_number < len(batches):
+            if engine.state is None:
+                engine = longshore.resume(tmp_path / "run")
+            engine.train()
+            timer, tries = threading.Timer(rnd.uniform(0, 0.1), signal.pthread_kill, (threading.main_thread().ident, signal.SIGTERM)), tries - 1
+            try:
+                if tries > 0:
+                    timer.start()
+                while engine.step_number < len(batches):
+                    batch = batches[engine.step_number]
+                    engine.train_batch([batch, batch]) if together else one(engine, batch)
+                if tries <= 0:
+                    break
+                timer.join()
+            except (SystemExit, longshore.LongshoreError) as stopped:
+                came += 1
+                assert raises if isinstance(stopped, SystemExit) else "is closed" in str(stopped)  # in a destructor Python ignores it
+            timer.join()
+            time.sleep(0.001)
+    except SystemExit:
+        pass  # behind the last step
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    engine.close()
+    assert came
+    assert longshore.verify(tmp_path / "run") == expected
 
 
 def test_several_signals(tmp_path):
