@@ -77,14 +77,14 @@ def save(engine, directory, extra=None):
 
 def shares_blocks(directory):
     """Whether the file system of a directory lets two files share what they have in common."""
-    with tempfile.TemporaryFile(dir=directory) as a, tempfile.TemporaryFile(dir=directory) as b:
-        a.write(b"\0" * 4096)
-        a.flush()
-        try:
+    try:
+        with tempfile.TemporaryFile(dir=directory) as a, tempfile.TemporaryFile(dir=directory) as b:
+            a.write(b"\0" * 4096)
+            a.flush()
             fcntl.ioctl(b.fileno(), _FICLONE, a.fileno())
             return True
-        except OSError:
-            return False
+    except OSError:  # or nothing can be written there, which the snapshot says
+        return False
 
 
 def _say_disk(state):

@@ -126,3 +126,8 @@ def test_failures_while_a_run_is_made_or_gone_back_to(tmp_path, seed, monkeypatc
         at += 1
     assert at > 3
     engine.close()
+
+
+def test_a_drive_that_nothing_can_be_written_to():
+    """That blocks cannot be shared there is not what a checkpoint fails with."""
+    assert not checkpoint.shares_blocks("/proc/self")
