@@ -39,6 +39,9 @@ def fail(code, diag=None, what=""):
     said = text(diag.text) if diag is not None else ""
     if not said:
         said = f"{what}: {text(lib.shore_error_text(code))}" if what else text(lib.shore_error_text(code))
+    said, elsewhere, _ = said.partition("; if it is elsewhere now, train --resume")  # which takes no runs of ours
+    if elsewhere and code == lib.SHORE_EMISSING:
+        said += "; if it is elsewhere now, put a symbolic link in its place that leads there"
     raise _BY_CODE.get(code, errors.LongshoreError)(said, code)
 
 

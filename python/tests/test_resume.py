@@ -132,6 +132,20 @@ def test_a_run_stays_where_it_is(tmp_path, seed, monkeypatch):
         assert longshore.verify(tmp_path / name) and not (tmp_path / "there" / name).exists()
 
 
+def test_a_drive_that_is_elsewhere(tmp_path, seed):
+    with engine_for(gpt2(), tmp_path) as engine:
+        steps(engine, 1)
+        digest = engine.digest()
+    drive = tmp_path / "run-drive"
+    drive.rename(tmp_path / "moved")
+    with pytest.raises(longshore.MissingError, match=f"{drive} is missing.*; if it is elsewhere now, put a symbolic link in its place that leads there$"):
+        longshore.resume(tmp_path / "run")
+    drive.symlink_to("moved")
+    with longshore.resume(tmp_path / "run") as engine:
+        assert engine.digest() == digest
+        steps(engine, 1)
+
+
 def test_a_copy_is_said_to_be_one(tmp_path, seed, caplog):
     """Its drives are those of the run: what is done here is done there."""
     with engine_for(gpt2(), tmp_path) as engine:
