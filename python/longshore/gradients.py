@@ -101,6 +101,9 @@ class Gradients:
         block = self.blocks[handle.block.number]
         if g.is_sparse:
             g = g.to_dense()
+        if handle.index in block.held and block.spilled:
+            with self._mended():
+                self._make_whole(handle.block.number)  # the sum so far is added to first
         old = block.held.get(handle.index)
         if old is None:
             block.held[handle.index] = g if g.is_contiguous() else g.contiguous()
@@ -121,11 +124,16 @@ class Gradients:
         return all(fired.get(t, 0) >= self.passes for t in self.trains[number])
 
     def complete(self, number):
-        try:
+        with self._mended():
             if self.on_complete:
                 self.on_complete(number)
             if self.held_bytes > self.room:
                 self._put_aside(number)
+
+    @contextlib.contextmanager
+    def _mended(self):
+        try:
+            yield
         except LongshoreError as lost:
             mending.mend(self.streams.engine(), lost)  # the step updates it
 

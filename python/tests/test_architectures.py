@@ -252,6 +252,34 @@ def test_same_bits_whatever_is_kept(kind, storage, tmp_path, seed, monkeypatch):
     assert len(set(digests)) == 1
 
 
+class Again(Language):
+    """Each layer has two gradients in a pass: one from each time that it is computed again."""
+
+    def __init__(self):
+        super().__init__(feed_forward)
+
+    def through(self, x):
+        for layer in self.layers:
+            x = x + checkpoint(layer, x, use_reentrant=True)
+            x = x + checkpoint(layer, -x, use_reentrant=True)
+        return x
+
+
+def test_several_gradients_in_a_pass_are_added_in_order(tmp_path, seed, monkeypatch):
+    """To a sum that is in memory, or on the drives already."""
+    digests = set()
+    for n, gradients in enumerate((None, 0, 6 << 10)):
+        torch.manual_seed(seed)
+        with engine_of(Again().train(), tmp_path, f"run{n}", monkeypatch, 2, gradients) as engine:
+            engine.accumulate = 4
+            for _ in range(3):
+                for batch in tokens(4):
+                    engine.backward(engine(**batch))
+                engine.step()
+            digests.add(engine.digest())
+    assert len(digests) == 1
+
+
 class Drawing(Language):
     """Which layers are passed by, and what is added, are drawn by Python and NumPy, as some models of transformers do it."""
 
