@@ -410,7 +410,7 @@ def _match(layout, model, how, program, run):
                 continue
             if tuple(p.shape) != tensor.shape:
                 wrong.append(f"{tensor.name} is {list(p.shape)} and was {list(tensor.shape)}")
-            tensor.trains = tensor.name not in frozen and not block.buffers
+            tensor.trains = frozen.isdisjoint(tensor.names) and not block.buffers
             if not block.buffers:
                 tensor.dtype = _DTYPE_OF[how["compute"]]
                 p.requires_grad_(tensor.trains)

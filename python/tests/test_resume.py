@@ -96,6 +96,38 @@ def test_another_model_is_named(tmp_path, seed):
         longshore.resume(tmp_path / "run", lambda: gpt2(layers=2))
 
 
+class Closing(torch.nn.Module):
+    """Its first layer is its last one, too, and partly frozen."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.ModuleList([torch.nn.Linear(4, 4) for _ in range(3)])
+        self.layers.append(self.layers[0])
+        self.layers[0].weight.requires_grad_(False)
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = torch.tanh(layer(x))
+        return x.square().mean()
+
+
+def test_what_is_frozen_under_several_names_stays_so(tmp_path, seed):
+    digests, x = [], torch.randn(3, 4)
+    for n in range(2):
+        torch.manual_seed(seed)
+        engine = engine_for(Closing(), tmp_path, f"run{n}")
+        for i in range(3):
+            if n and i:
+                engine.close()
+                engine = longshore.resume(tmp_path / "run1", Closing)
+                assert not engine.module.layers[0].weight.requires_grad
+            engine.backward(engine(x))
+            engine.step()
+        digests.append(engine.digest())
+        engine.close()
+    assert digests[0] == digests[1]
+
+
 def test_a_run_that_was_never_made(tmp_path, seed):
     with longshore.init(tmp_path / "run"):
         Cnn()

@@ -63,7 +63,7 @@ def get_fp32_state_dict_from_zero_checkpoint(
             out.update(_read(os.path.join(scratch, "all", name)))
         for tensor in (tensor for block in state.layout.blocks for tensor in block.tensors):
             out.update(dict.fromkeys(tensor.names, out[tensor.name]))
-            if exclude_frozen_parameters and tensor.name in (state.program or {}).get("frozen", ()):
+            if exclude_frozen_parameters and not set(tensor.names).isdisjoint((state.program or {}).get("frozen", ())):
                 for name in tensor.names:
                     del out[name]
         buffers = position.of(state).get("buffers", {})
