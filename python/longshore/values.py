@@ -47,7 +47,7 @@ def write(param, kind, value):
         raise NotFiniteError(f"{handle.name}: a value that is not finite was not written")
     buffer, first = _segments(engine, number, at, param.numel(), kind)
     buffer.view(torch.float32)[at - first * SEGMENT:][:param.numel()] = value
-    commit(engine, [(number, first, {kind: buffer, **({} if kind == "master" else {"tensor": handle.index})})])
+    commit(engine, lambda: [(number, first, {kind: buffer, **({} if kind == "master" else {"tensor": handle.index})})])
 
 
 def _masters(engine, streamed):
@@ -86,16 +86,19 @@ def write_back(engine, blocks):
             yield streamed.number, 0, {"master": whole}
 
     engine.settle()
-    commit(engine, masters())
+    commit(engine, masters)
 
 
 @whole
 def commit(engine, changes):
-    """Makes a step of other values. changes: (block, its first segment that changes, {kind: Buffer of whole segments from there on},
-    with "tensor" where it is a moment of that one), each block once."""
+    """Makes a step of other values. changes(): yields (block, its first segment that changes, {kind: Buffer of whole segments from there
+    on}, with "tensor" where it is a moment of that one), each block once, and anew where a drive was lost meanwhile."""
     engine._settle_updates()
     try:
-        _write(engine, changes)
+        written = None
+        while written is None:
+            written = mending.persist(engine, lambda: _write(engine, changes()))
+        engine._close_step(False, {"written": written})
     except BaseException:
         engine._discard()
         engine.streams.forget()
@@ -104,8 +107,9 @@ def commit(engine, changes):
 
 
 def _write(engine, changes):
+    """Names of the blocks that are other ones in the next step. None: what was written is lost with a drive, and is to be written again."""
     engine._counts_before = [list(counts) for counts in engine._counts]
-    state, changed = engine.state, []
+    state, changed, attempt = engine.state, [], engine.state.attempt
     for number, first, values in changes:
         after = first + next(iter(values.values())).nbytes // (4 * SEGMENT)
         state.store_values(number, first, after - first, **values)
@@ -118,7 +122,7 @@ def _write(engine, changes):
         if number not in changed:
             state.carry(number).result()
             engine.streams.carried(number)
-    engine._close_step(False, {"written": [engine.layout.blocks[number].name for number in changed]})
+    return [engine.layout.blocks[number].name for number in changed] if attempt == state.attempt else None
 
 
 def _gathered(param):

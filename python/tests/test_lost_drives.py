@@ -5,11 +5,13 @@ import os
 import random
 import signal
 import threading
+from unittest import mock
 
 import pytest
 
 import longshore
 from lives import kept, make, train
+from longshore.state import State
 from test_program import PROGRAM
 
 pytestmark = [pytest.mark.skipif(not PROGRAM, reason="the program is not installed"), pytest.mark.usefixtures("one_thread")]
@@ -173,3 +175,28 @@ def test_a_write_among_them(far, tmp_path, seed):
         want = train(engine, STEPS, seed, after=lambda e: write(e, False))
     with make(tmp_path / "run", far.drives, seed) as engine:
         assert train(engine, STEPS, seed, after=lambda e: write(e, True)) == want
+
+
+@pytest.mark.parametrize("where", ["store_values", "carry", "masters"])
+def test_a_write_is_made_again(where, far, tmp_path, seed):
+    """Of what was written of several blocks nothing is left out, whenever the link breaks within."""
+    def write(engine, lost):
+        call, turns = getattr(State, where), []
+
+        def counted(state, *args, **how):
+            turns.append(None)
+            if lost and len(turns) in (2, 7):
+                far.kill()
+            return call(state, *args, **how)
+
+        if engine.step_number == 3:
+            with mock.patch.object(State, where, counted), longshore.resident(engine.module.transformer.h, write=True):
+                for p in engine.module.transformer.h.parameters():
+                    p.data.mul_(0.5)
+
+    (tmp_path / "local").mkdir()
+    with make(tmp_path / "whole", [str(tmp_path / "local")], seed) as engine:
+        want = train(engine, STEPS, seed, after=lambda e: write(e, False))
+    with make(tmp_path / "run", far.drives, seed) as engine:
+        assert train(engine, STEPS, seed, after=lambda e: write(e, True)) == want
+    assert far.losses and longshore.verify(tmp_path / "run") == want
