@@ -97,7 +97,7 @@ class Engine:
 
     def _before_forward(self, module, args):
         """Random numbers in training follow from the run's seed, the step and the micro-batch, however these are run."""
-        self.open_state("forward")
+        self._open_state("forward")
         self.flush()
         self.gradients.shown.hide()
         if module.training and torch.is_grad_enabled() and torch._C._current_graph_task_id() == -1:
@@ -119,7 +119,7 @@ class Engine:
         """As the module's: train(False)."""
         return self.train(False)
 
-    def open_state(self, asked):
+    def _open_state(self, asked):
         if self.state is None:
             raise LongshoreError(f"engine.{asked}: {self.streams.why}")
         return self.state
@@ -127,12 +127,12 @@ class Engine:
     @property
     def step_number(self) -> int:
         """The last step that was made."""
-        return self.open_state("step_number").step
+        return self._open_state("step_number").step
 
     @property
     def fetched_bytes(self) -> int:
         """Of parameters, from the drives, since the run was opened."""
-        return self.open_state("fetched_bytes").ledger().link_out_params
+        return self._open_state("fetched_bytes").ledger().link_out_params
 
     def follow(self, name: str, thing: Any) -> Any:
         """Commits thing.state_dict() (a scheduler, a loader that can say where it is) with every step, and puts it back
@@ -150,7 +150,7 @@ class Engine:
         """
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
             raise ValueError("engine.backward(loss): the loss is a tensor of one element")
-        self.open_state("backward")
+        self._open_state("backward")
         parts = self.accumulate if divide else 1
         try:
             self.flush()
@@ -260,7 +260,7 @@ class Engine:
         snapshot(), digest() or close(). Raises NotFiniteError where a gradient is not finite (with on_nonfinite="skip" the step
         counts, and the state stays).
         """
-        self.open_state("step")
+        self._open_state("step")
         self._leave_forward()
         try:
             result = None
@@ -371,7 +371,7 @@ class Engine:
     def settle(self) -> None:
         """Returns when the step that was made last is durable. Where it cannot be committed (NotFiniteError: an update made a
         parameter that is not finite), the engine is at the step before it."""
-        self.open_state("settle")
+        self._open_state("settle")
         mending.persist(self, self._settle)
         self._made = self._submitted = None
 
@@ -432,7 +432,7 @@ class Engine:
 
     def memory(self) -> memory.Memory:
         """A Memory: the budget, what is held of it, and what the process takes beside it."""
-        self.open_state("memory")
+        self._open_state("memory")
         return memory.measure(self)
 
     @whole

@@ -134,7 +134,7 @@ def _update(engine, number, coefficient, groups, held):
 def say_closed(engine, failure, what):
     """Of what failed because a handler of a signal, say, has closed the engine meanwhile."""
     if isinstance(failure, Exception) and not isinstance(failure, LongshoreError):
-        engine.open_state(what)
+        engine._open_state(what)
 
 
 def unmake(engine):
