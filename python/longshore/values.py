@@ -128,7 +128,7 @@ def _write(engine, changes):
 def _gathered(param):
     handle, engine, number, _ = _place(param)
     block = engine.gradients.blocks[number]
-    if handle.index in block.had and handle.index not in block.held:
+    if block.spilled:  # maybe not all of it: what has come since is in memory
         engine.gradients.bring(number)
     return handle, engine, block
 
