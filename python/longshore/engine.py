@@ -99,7 +99,7 @@ class Engine:
         """Random numbers in training follow from the run's seed, the step and the micro-batch, however these are run."""
         self._open_state("forward")
         self.flush()
-        self.gradients.shown.hide()
+        self.gradients.hide()
         if module.training and torch.is_grad_enabled() and torch._C._current_graph_task_id() == -1:
             self._own_random.begin(self, self._forwards)
 
@@ -171,7 +171,7 @@ class Engine:
     @whole
     def _begin_pass(self):
         """Of a backward. State stays in the memory that gradients leave; not where they are compressed: what that leaves out is read anyway."""
-        self.gradients.shown.hide()
+        self.gradients.hide()
         if self._made:
             self.settle()  # its gradients are in the memory of those that come
         several = self._several or self.accumulate > 1 or self._backwards > 0 or not self._last
@@ -306,7 +306,7 @@ class Engine:
     def _decide(self):
         self.settle()
         self._settle_updates()
-        self.gradients.shown.hide()
+        self.gradients.hide()
         with_gradients = [n for n, g in enumerate(self.gradients.blocks) if g.had]
         self.state.begin_clip(self.how["clip"])
         for number in with_gradients:

@@ -78,7 +78,7 @@ class Shown:
                     self._there.append(p)
 
     def hide(self):
-        """Takes it away, and takes over what somebody has put in its place."""
+        """Takes it away, and takes over what somebody has put in its place. Returns whether that was None somewhere."""
         there, self._there = self._there, []
         with torch._C.DisableTorchFunctionSubclass():
             found = [(p, p.grad) for p in there]
@@ -87,6 +87,7 @@ class Shown:
         for p, g in found:
             if g is not self._made[id(p)]:
                 values.set_gradient(p, g)
+        return any(g is None for _, g in found)
 
     def forget(self):
         """The gradients are gone, and whoever holds the engine sets p.grad to None."""

@@ -65,6 +65,11 @@ class Gradients:
         """Of all gradients of a step together. several: passes are added up, in fp32."""
         return self._elems * (4 if several or self.passes > 1 else self.streams.compute.itemsize)
 
+    def hide(self):
+        """A pass begins, or the step is made: what somebody has done to p.grad counts. With no gradient left it is begun anew."""
+        if self.shown.hide() and not any(block.had for block in self.blocks):
+            self.streams.engine().drop_gradients()
+
     # ---- as they come
 
     @contextlib.contextmanager

@@ -172,6 +172,7 @@ def together(engine, micro_batches, loss_of, divide):
     """Engine.backward_together()."""
     if engine.state is None:
         raise LongshoreError(f"engine.backward_together: {engine.streams.why}")
+    engine.gradients.hide()
     if engine._backwards:
         raise LongshoreError("train_batch: backward() has begun a step; make it with step(), or drop_gradients()")
     count, losses = len(micro_batches), [0.0] * len(micro_batches)

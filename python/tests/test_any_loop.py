@@ -33,7 +33,7 @@ class Pair:
         with monkeypatch.context() as patched:
             self.engine = engine_for(model, directory, slots=chance.choice([None, 1, 2]), gradient_bytes=chance.choice([None, 0, 40000, 200000]),
                                      monkeypatch=patched, lr=1e-2, clip=self.clip, optimizer=kind,
-                                     activations=chance.choice(["memory", "memory", "drives"]))
+                                     activations=chance.choice(["memory", "memory", "drives"]), activation_room="64MiB")
 
     def parameters(self):
         both = zip(self.engine.module.parameters(), self.plain.parameters())
