@@ -30,7 +30,7 @@ class Moments:
             with open(path, encoding="utf-8") as f:
                 said = json.load(f)
             whose, updates, fewer = said["optimizer"], said["updates"], said.get("fewer", {})
-            right = type(updates) is int and updates > 0 and all(type(n) is int and 0 <= n <= updates for n in fewer.values())
+            right = type(updates) is int and updates >= 0 and all(type(n) is int and 0 <= n <= updates for n in fewer.values())
         except FileNotFoundError:
             raise MissingError(f"{path}: is not there: wrap(moments_from=DIRECTORY) takes what `longshore export --moments` or "
                                "save_pretrained(moments=True) has written") from None
@@ -80,7 +80,7 @@ class Moments:
         """Updates that each tensor has had, as Engine has them: those whose moments are not there begin anew."""
         counts = [[self.fewer.get(t.name, self.updates) if t.trains and self.knows(t.names) else 0 for t in b.tensors]
                   for b in layout.blocks]
-        if not any(map(any, counts)):
+        if self.updates and not any(map(any, counts)):
             raise LongshoreError(f"{self.path}: holds moments of none of the model's parameters, {layout.blocks[0].tensors[0].name} for one")
         return counts
 

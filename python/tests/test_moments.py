@@ -196,3 +196,14 @@ def _resized(vocab):
     model = gpt2()
     model.resize_token_embeddings(vocab)
     return model
+
+
+def test_moments_of_no_step(tmp_path, seed):
+    """Zeros, which have seen nothing: the next run is as one that begins anew."""
+    with engine_for(gpt2(), tmp_path) as engine:
+        engine.save_pretrained(tmp_path / "out", moments=True)
+        steps(engine, 1)
+        expected = values(engine)
+    with engine_for(copy_of(gpt2(), tmp_path / "out"), tmp_path, "next", moments_from=tmp_path / "out") as engine:
+        steps(engine, 1)
+        same(engine, expected)

@@ -46,6 +46,8 @@ for text in '{"optimizer": "adamw"}' '{"optimizer": "adamw", "updates": -1}' '{"
     echo "$text" >"$said"
     broken "$text" "optimizer.json: does not say which"
 done
+echo '{"optimizer": "adamw", "updates": 0}' >"$said" # as a run of PyTorch's says before its first step
+must import "$place/broken" "${how[@]}" --drive ram: --out "$place/none"
 echo '{"optimizer": "adamw", "updates": 2, "fewer": {"transformer.wte.weight": 1}}' >"$said"
 broken "counts that differ" "some tensors have seen fewer updates"
 echo '{' >"$said"

@@ -45,8 +45,9 @@ int shore__moments_describe(const char *directory, enum shore_optimizer optimize
 static int take_updates(const json_t *said, const char *path, enum shore_optimizer optimizer, uint64_t *updates,
                         struct shore_diag *diag) {
     const char *whose = json_string_value(json_object_get(said, "optimizer"));
-    json_int_t count = json_integer_value(json_object_get(said, "updates"));
-    if (!whose || count <= 0 || (uint64_t)count > SHORE__STEPS_MOST)
+    const json_t *updates_said = json_object_get(said, "updates");
+    json_int_t count = json_integer_value(updates_said);
+    if (!whose || !json_is_integer(updates_said) || count < 0 || (uint64_t)count > SHORE__STEPS_MOST)
         return shore__fail(diag, SHORE_EINPUT,
                            "%s: does not say which optimizer's moments these are (\"optimizer\"), and how many updates "
                            "they have seen (\"updates\")",
