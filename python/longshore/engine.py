@@ -15,7 +15,7 @@ from . import forks, layer_major, living, memory, mending, native, position, sav
 from .errors import LongshoreError, NotFiniteError
 from .blocks import persistent_buffers
 from .compression import Compression
-from .gradients import Gradients
+from .gradients import Gradients, parts_of
 from .interrupts import whole
 from .optimizers import Optimizer, hypers
 from .running import Hook
@@ -151,7 +151,7 @@ class Engine:
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
             raise ValueError("engine.backward(loss): the loss is a tensor of one element")
         self._open_state("backward")
-        parts = self.accumulate if divide else 1
+        parts = parts_of(self.accumulate) if divide else 1
         try:
             self.flush()
             self._leave_forward()

@@ -18,6 +18,13 @@ from .native import SEGMENT, ffi, lib
 from .state import PIECE, Buffer
 
 
+def parts_of(accumulate):
+    """What a loss is divided by: engine.accumulate, as somebody has set it."""
+    if not isinstance(accumulate, int) or accumulate < 1:
+        raise ValueError(f"engine.accumulate = {accumulate!r}: it is how many backward passes make a step, 1 or more")
+    return accumulate
+
+
 class BlockGradients:
     """Of one block: by the index of its tensors."""
 

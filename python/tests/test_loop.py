@@ -463,3 +463,14 @@ def test_a_network_that_is_no_language_model(tmp_path, seed):
             optimizer.step()
             optimizer.zero_grad()
             torch.testing.assert_close(loss, expected, rtol=2e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 1.5, None])
+def test_a_number_of_passes_that_cannot_be(wrong, tmp_path, seed):
+    with engine_for(gpt2(), tmp_path) as engine:
+        engine.accumulate = wrong
+        with pytest.raises(ValueError, match=f"engine.accumulate = {wrong}: .*1 or more"):
+            engine.backward(engine(**tokens(1)[0]).loss)
+        engine.accumulate = 1
+        engine.backward(engine(**tokens(1)[0]).loss)
+        assert engine.step().step == 1
