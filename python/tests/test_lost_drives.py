@@ -11,6 +11,7 @@ import pytest
 
 import longshore
 from lives import kept, make, train
+from longshore import activations, planning
 from longshore.state import State
 from test_program import PROGRAM
 
@@ -200,3 +201,24 @@ def test_a_write_is_made_again(where, far, tmp_path, seed):
     with make(tmp_path / "run", far.drives, seed) as engine:
         assert train(engine, STEPS, seed, after=lambda e: write(e, True)) == want
     assert far.losses and longshore.verify(tmp_path / "run") == want
+
+
+@pytest.mark.parametrize("slots", [None, 1])
+@pytest.mark.parametrize("where", ["forward", "backward", "stepped", "settled"])
+def test_activations_on_them(where, slots, far, tmp_path, seed, monkeypatch):
+    """What forward has saved there may be gone with the link: an exception says so, and nothing else is lost."""
+    monkeypatch.setattr(activations, "LEAST_BYTES", 1024)
+    monkeypatch.setattr(planning, "POOL_BYTES", (64 << 10, 64 << 10))
+    want, came = undisturbed(tmp_path, seed, slots), 0
+    with kept(slots):
+        engine, digest = make(tmp_path / "run", far.drives, seed, activations="drives", activation_room="64MiB"), None
+        while digest is None:
+            try:
+                digest = train(engine, STEPS, seed, after=break_at(engine, where, far))
+            except longshore.LongshoreError as said:
+                assert far.losses < 20 and "again" in str(said)
+            came += engine.streams.activations.read_bytes
+            engine.close()
+            engine = longshore.resume(tmp_path / "run")
+        engine.close()
+    assert digest == want and came and far.losses
