@@ -15,7 +15,7 @@ from . import forks, layer_major, living, memory, mending, native, position, sav
 from .errors import LongshoreError, NotFiniteError
 from .blocks import persistent_buffers
 from .compression import Compression
-from .gradients import Gradients, parts_of
+from .gradients import Gradients, coming_to, parts_of
 from .interrupts import whole
 from .optimizers import Optimizer, hypers
 from .running import Hook
@@ -71,11 +71,11 @@ class Engine:
         self._begin()
         model.register_forward_pre_hook(Hook(self._before_forward), prepend=True)
         model.register_forward_hook(Hook(self._after_forward), always_call=True)
-        gradients = weakref.proxy(self.gradients)  # what tensors hold is not seen by the collector
+        gradients, coming = weakref.proxy(self.gradients), coming_to(weakref.ref(self.gradients))
         for streamed in streams.blocks:
             for p, _ in streamed.parameters:
                 if p.requires_grad:
-                    p.register_hook(lambda gradient: gradients.coming())
+                    p.register_hook(coming)
                     p.register_post_accumulate_grad_hook(lambda p: gradients.take(p))
         self.state = state
 

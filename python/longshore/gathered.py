@@ -8,6 +8,7 @@ import torch
 
 from . import values
 from .absent import fetched, is_about, tensors, writes
+from .errors import LongshoreError
 
 _ADVICE = "change it as a whole, as parameter.grad.mul_() does, or give parameter.grad another tensor"
 
@@ -22,12 +23,20 @@ class Gathered(torch.Tensor):
         out.longshore_parameter = p
         return out
 
+    def longshore_value(self):
+        """A copy, fp32."""
+        value = values.gradient(self.longshore_parameter)
+        if value is None:
+            raise LongshoreError(f"{self.longshore_parameter.longshore.name}.grad: the step was made, or its gradients were dropped; clone() what is "
+                                 "wanted afterwards")
+        return value
+
     def __deepcopy__(self, memo):
-        out = memo[id(self)] = values.gradient(self.longshore_parameter)
+        out = memo[id(self)] = self.longshore_value()
         return out
 
     def __reduce_ex__(self, protocol):
-        return values.gradient(self.longshore_parameter).__reduce_ex__(protocol)
+        return self.longshore_value().__reduce_ex__(protocol)
 
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):
@@ -47,7 +56,7 @@ class Gathered(torch.Tensor):
 
         def copy(g):
             if isinstance(g, Gathered) and id(g) not in copies:
-                value = values.gradient(g.longshore_parameter)
+                value = g.longshore_value()
                 copies[id(g)] = value if id(g) in written else fetched(value, f"{g.longshore_parameter.longshore.name}.grad", _ADVICE)
             return copies.get(id(g), g)
 
@@ -84,9 +93,8 @@ class Shown:
             found = [(p, p.grad) for p in there]
             for p in there:
                 p.grad = None
-        for p, g in found:
-            if g is not self._made[id(p)]:
-                values.set_gradient(p, g)
+        for p, g in [(p, g.longshore_value() if isinstance(g, Gathered) else g) for p, g in found if g is not self._made[id(p)]]:
+            values.set_gradient(p, g)
         return any(g is None for _, g in found)
 
     def forget(self):

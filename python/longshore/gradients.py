@@ -25,6 +25,17 @@ def parts_of(accumulate):
     return accumulate
 
 
+def coming_to(gradients):
+    """A hook of parameters. gradients: a weak reference, since what tensors hold is not seen by the collector."""
+    def coming(gradient):
+        there = gradients()
+        if there is None:
+            raise LongshoreError("backward: the engine was dropped, and with it is closed; longshore.resume() opens its run again")
+        there.coming()
+
+    return coming
+
+
 class BlockGradients:
     """Of one block: by the index of its tensors."""
 
@@ -89,11 +100,14 @@ class Gradients:
             self._own = False
 
     def coming(self):
-        """A hook of a parameter: it gets a gradient. A script's own loss.backward() is a pass, too; one within another ends before it."""
+        """A parameter gets a gradient. A script's own loss.backward() is a pass, too; one within another ends before it."""
         task = torch._C._current_graph_task_id()
         if not self._own and task != self._task:
+            engine = self.streams.engine()
+            if engine is None or engine.state is None:
+                raise LongshoreError(f"backward: {self.streams.why}")
+            engine._begin_pass()
             self._task = task
-            self.streams.engine()._begin_pass()
             torch.autograd.Variable._execution_engine.queue_callback(self._end_of_others)
 
     @whole

@@ -1,6 +1,7 @@
 """p.grad between backward() and step(): what an ordinary loop does with it counts, wherever the gradient lies."""
 
 import copy
+import gc
 import pickle
 
 import pytest
@@ -205,3 +206,37 @@ def test_a_loop_of_accelerate(tmp_path, seed):
         assert clip_grad_norm_(engine.module.parameters(), 1.0) < 100
         scaler.step(engine.optimizer)
         assert engine.step_number == 4
+
+
+def test_gradients_that_change_places(tmp_path, seed):
+    """Also of a bf16 model, whose gradients that stand in p.grad have no memory to be converted."""
+    for n, dtype in enumerate((torch.float32, torch.bfloat16)):
+        model = gpt2().to(dtype)
+        with engine_for(model, tmp_path, f"run{n}", clip=0) as engine:
+            engine.backward(engine(**tokens(1)[0]).loss)
+            p, q = (model.transformer.h[i].mlp.c_fc.weight for i in (0, 1))
+            before = p.grad.clone(), q.grad.clone()
+            p.grad, q.grad = q.grad, p.grad
+            engine.grad_norm()
+            assert torch.equal(p.grad, before[1]) and torch.equal(q.grad, before[0])
+            held = p.grad
+            engine.step()
+            for use in (held.norm, lambda: copy.deepcopy(held), lambda: held.mul_(2)):
+                with pytest.raises(longshore.LongshoreError, match="h.0.mlp.c_fc.weight.grad: the step was made"):
+                    use()
+
+
+@pytest.mark.parametrize("end", ["close", "drop"])
+def test_a_backward_of_an_engine_that_is_gone(end, tmp_path, seed):
+    engine = engine_for(gpt2(), tmp_path)
+    loss, head = engine(**tokens(1)[0]).loss, engine.module.lm_head.weight
+    if end == "close":
+        engine.close()
+    del engine
+    gc.collect()
+    with pytest.raises(longshore.LongshoreError, match="the engine .*is closed; longshore.resume"):
+        loss.backward()
+    with longshore.resume(tmp_path / "run", model=gpt2()) as engine:
+        engine(**tokens(1)[0]).loss.backward()
+        assert engine.step().step == 1
+    assert head.grad is None
