@@ -126,6 +126,16 @@ MODELS = {
 }
 
 
+def make_step(engine, batches, together):
+    """Of a model that returns its loss; engine.accumulate is how many batches there are."""
+    if together:
+        engine.train_batch(batches, lambda loss, batch: loss)
+    else:
+        for batch in batches:
+            engine.backward(engine(**batch))
+        engine.step()
+
+
 def engine_of(model, tmp_path, name, monkeypatch, slots, gradients=None, **how):
     plan = making.plan
 
@@ -302,12 +312,7 @@ def test_numbers_drawn_by_python_and_numpy(tmp_path, seed, monkeypatch):
         with engine_of(Drawing().train(), tmp_path, f"run{n}", monkeypatch, 1 + n) as engine:
             engine.accumulate = 5
             for _ in range(4):
-                if together:
-                    engine.train_batch(tokens(5), lambda loss, batch: loss)
-                else:
-                    for batch in tokens(5):
-                        engine.backward(engine(**batch))
-                    engine.step()
+                make_step(engine, tokens(5), together)
             digests.add(engine.digest())
             outside.add((random.random(), float(numpy.random.rand())))
     assert len(digests) == 1 and len(outside) == 1
@@ -356,12 +361,7 @@ def test_what_a_forward_pass_leaves_in_modules(tmp_path, seed, monkeypatch):
         with engine_of(Leaving().train(), tmp_path, f"run{n}", monkeypatch, 1 + n) as engine:
             engine.accumulate = 3
             for _ in range(2):
-                if together:
-                    engine.train_batch(tokens(3), lambda loss, batch: loss)
-                else:
-                    for batch in tokens(3):
-                        engine.backward(engine(**batch))
-                    engine.step()
+                make_step(engine, tokens(3), together)
             digests.add(engine.digest())
             assert all(layer.seen == 6 for layer in engine.module.layers)
             engine.module(**tokens(1)[0])
