@@ -170,8 +170,7 @@ def stop(engine):
 
 def together(engine, micro_batches, loss_of, divide):
     """Engine.backward_together()."""
-    if engine.state is None:
-        raise LongshoreError(f"engine.backward_together: {engine.streams.why}")
+    engine._open_state("backward_together")
     engine.gradients.hide()
     if engine._backwards:
         raise LongshoreError("train_batch: backward() has begun a step; make it with step(), or drop_gradients()")
