@@ -69,7 +69,7 @@ class Gradients:
         self._leaving = []  # spills under way: (block, bytes)
         self._buffer = self._brought = None  # the block whose gradients somebody looks at
         self.shown = Shown()
-        self._own, self._task = False, None  # whether the engine runs a pass; autograd's number of one that it does not
+        self.own, self._task = False, None  # whether the engine runs a pass; autograd's number of one that it does not
         self.scratch_sums = ffi.new("double[]", state.layout.c.segments)
         self.nobodys = set()  # ids of parameters whose gradients are dropped as they come
 
@@ -93,16 +93,16 @@ class Gradients:
     @contextlib.contextmanager
     def own_pass(self):
         """While the engine runs a backward pass."""
-        self._own = True
+        self.own = True
         try:
             yield
         finally:
-            self._own = False
+            self.own = False
 
     def coming(self):
         """A parameter gets a gradient. A script's own loss.backward() is a pass, too; one within another ends before it."""
         task = torch._C._current_graph_task_id()
-        if not self._own and task != self._task:
+        if not self.own and task != self._task:
             engine = self.streams.engine()
             if engine is None or engine.state is None:
                 raise LongshoreError(f"backward: {self.streams.why}")

@@ -77,7 +77,7 @@ class DeepSpeedEngine(nn.Module):
             say_once("lr_scheduler: a ReduceLROnPlateau asks for a metric: step() takes it in lr_kwargs, or leaves it to the script")
             self._steps_scheduler = False
         self._norm = None
-        self._applied = self._inside = False  # the last step() has made one; a backward that this engine runs is under way
+        self._applied = False  # the last step() has made one
         self._loss, self._said_memory = 0.0, False
         self._seconds = {"forward": 0.0, "backward": 0.0, "step": 0.0}
         optimizer = engine.optimizer
@@ -140,19 +140,11 @@ class DeepSpeedEngine(nn.Module):
             raise LongshoreError("backward: retain_graph=True is not to be had: add the losses up, and call it once")
         parts = self.settings.accumulate if scale_wrt_gas else 1
         loss = loss / parts if parts != 1 else loss
-        with self._timed("backward"), self._own_backward():
+        with self._timed("backward"):
             last = self.settings.managed and self.is_gradient_accumulation_boundary()
             self.engine.backward(loss, last=last, divide=False)
         self._loss += float(loss.detach())
         return loss
-
-    @contextlib.contextmanager
-    def _own_backward(self):
-        self._inside = True
-        try:
-            yield
-        finally:
-            self._inside = False
 
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
         """For a script that calls loss.backward() itself: the loss as it is, since nothing is scaled here."""
@@ -161,7 +153,7 @@ class DeepSpeedEngine(nn.Module):
     def backward_together(self, micro_batches: list, loss_of: Callable, divide: bool = True) -> list[float]:
         """As longshore.Engine's. step_together() follows."""
         self._decide()
-        with self._timed("backward"), self._own_backward():
+        with self._timed("backward"):
             return self.engine.backward_together(micro_batches, loss_of, divide)
 
     def step_together(self) -> None:
@@ -228,8 +220,7 @@ class DeepSpeedEngine(nn.Module):
         batches = [next(data_iter) for _ in range(self.settings.accumulate)]
         self.train()
         self.counters.micro_steps += len(batches)
-        with self._own_backward():
-            return torch.tensor(self._make_step(lambda: self.engine.train_batch(batches, loss_fn)).loss)
+        return torch.tensor(self._make_step(lambda: self.engine.train_batch(batches, loss_fn)).loss)
 
     def _report(self, loss):
         steps, every = self.counters.global_steps, self.settings.steps_per_print

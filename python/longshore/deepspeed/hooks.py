@@ -24,5 +24,5 @@ class Divide:
 
     def __call__(self, gradient):
         engine = self.engine()
-        parts = 1 if engine is None or engine._inside else engine.settings.accumulate
+        parts = 1 if engine is None or engine.engine.gradients.own else engine.settings.accumulate
         return gradient / parts if parts != 1 else None
