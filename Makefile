@@ -1,5 +1,5 @@
 # A thin front of CMake: the rules are in CMakeLists.txt and CMakePresets.json.
-.PHONY: all deps demo test test-python stress bench install lint format fuzz asan tsan clean
+.PHONY: all deps demo test test-c test-python stress bench install wheel lint format fuzz asan tsan clean
 BUILD := build
 PREFIX := /usr/local
 # Most tests wait for a drive; those that compute with two threads say so (PROCESSORS).
@@ -19,7 +19,9 @@ demo:
 	@scripts/build release longshore tool_peak
 	@scripts/demo.sh
 
-test:
+test: test-c test-python
+
+test-c:
 	@scripts/deps build test
 	@scripts/build release
 	@$(CTEST) --test-dir $(BUILD)
@@ -46,6 +48,10 @@ install:
 	@scripts/deps --check build
 	@scripts/build release longshore longshore_shared longshore_static man
 	@DESTDIR="$(DESTDIR)" cmake --install $(BUILD) --prefix "$(PREFIX)"
+
+wheel:
+	@scripts/deps build python
+	@scripts/wheel
 
 lint:
 	@scripts/deps build lint

@@ -11,6 +11,10 @@ target_compile_definitions(python_native PRIVATE Py_LIMITED_API=0x03090000)
 target_compile_options(python_native PRIVATE -w)
 target_link_libraries(python_native PRIVATE longshore_static ${engine_needs})
 target_link_options(python_native PRIVATE -Wl,--exclude-libs,ALL)
-add_custom_target(python_package DEPENDS python_native longshore)
+add_custom_target(python_package DEPENDS python_native longshore man)
 install(TARGETS python_native DESTINATION longshore COMPONENT python)
 install(TARGETS longshore DESTINATION ${SKBUILD_SCRIPTS_DIR} COMPONENT python)
+# As `make install` has them: man and bash look below the prefix of an environment, too.
+install(FILES ${CMAKE_BINARY_DIR}/longshore.1 DESTINATION ${SKBUILD_DATA_DIR}/share/man/man1 COMPONENT python)
+install(FILES ${CMAKE_SOURCE_DIR}/packaging/longshore.bash RENAME longshore COMPONENT python
+        DESTINATION ${SKBUILD_DATA_DIR}/share/bash-completion/completions)
