@@ -1,10 +1,11 @@
 """Adapters of peft: how a model that has them is made again, and saved without the base that it stands on."""
 
 import json
+import os
 import sys
+import warnings
 
-import torch
-
+from . import native
 from .errors import LongshoreError
 
 
@@ -52,17 +53,65 @@ def put_on(base, recorded):
     return model
 
 
+def saved_alone(model):
+    """Whether adapters are saved without what they stand on: those of a PeftModel, and those that transformers' add_adapter() made."""
+    transformers = sys.modules.get("transformers")
+    injected = getattr(model, "_hf_peft_config_loaded", False) and transformers is not None and isinstance(model, transformers.PreTrainedModel)
+    return injected or base_of(model) is not model
+
+
+def save(model, directory, dtype=None, most_bytes=None):
+    """Writes what loads all adapters of a model, as peft does. dtype: of what is floating; None: as it is. most_bytes: of a file."""
+    values = tensors_of(model)
+    if dtype is not None:
+        values = {name: value.to(dtype) if value.is_floating_point() else value for name, value in values.items()}
+    nbytes = sum(value.nbytes for value in values.values())
+    if most_bytes is not None and nbytes > most_bytes:
+        raise ValueError(f"save_pretrained: max_shard_size={native.readable(most_bytes)}: peft writes adapters as one file, here of "
+                         f"{native.readable(nbytes)}; leave it out")
+    if base_of(model) is not model:
+        model.save_pretrained(directory, state_dict=values)
+    else:
+        _save_injected(model, values, directory)
+
+
+def _save_injected(model, values, directory):
+    """As transformers does it, which takes one active adapter alone: it lies in the directory, and others in directories of their names."""
+    from peft import get_peft_model_state_dict
+    from safetensors.torch import save_file
+
+    first = model.active_adapters()[0] if len(model.active_adapters()) == 1 or len(model.peft_config) == 1 else None
+    for name, config in model.peft_config.items():
+        place = directory if name == first else os.path.join(directory, name)
+        os.makedirs(place, exist_ok=True)
+        tensors = get_peft_model_state_dict(model, state_dict=values, adapter_name=name)
+        tensors = {f"base_model.model.{key}": value.contiguous() for key, value in tensors.items()}
+        save_file(tensors, os.path.join(place, "adapter_model.safetensors"), metadata={"format": "pt"})
+        config.save_pretrained(place)
+
+
 def tensors_of(model):
-    """{name: value} of what peft saves of all adapters: the base is not fetched."""
+    """{name: value} of what peft saves of all adapters, also where it is frozen (a vocabulary that was resized) or a buffer
+    (projections); what else is of the base is not fetched."""
+    names = names_of(model)
+    return {name: value.detach() * 1 for name, value in model.state_dict(keep_vars=True).items() if name in names}
+
+
+def names_of(model):
+    """Of the parameters and buffers that peft saves of all adapters."""
     from peft import get_peft_model_state_dict
 
-    shapes = {name: torch.empty(p.shape, dtype=p.dtype, device="meta") for name, p in model.named_parameters(remove_duplicate=False)}
-    shapes.update({name: b.to("meta") for name, b in model.named_buffers(remove_duplicate=False)})
+    there = model.state_dict(keep_vars=True)  # of which nothing is fetched
     saved = set()
     for name in model.peft_config:
-        saved |= {id(t) for t in get_peft_model_state_dict(model, state_dict=shapes, adapter_name=name).values()}
-    values = {**dict(model.named_parameters(remove_duplicate=False)), **dict(model.named_buffers(remove_duplicate=False))}
-    return {name: values[name].detach() * 1 for name, shape in shapes.items() if id(shape) in saved}
+        saved |= {id(t) for t in get_peft_model_state_dict(model, state_dict=there, adapter_name=name).values()}
+    prefix = getattr(getattr(model, "base_model", None), "prefix", None)
+    resized = {id(p) for name, p in model.named_parameters() if p.requires_grad and prefix and prefix in name}  # a file may have less of them
+    lost = [name for name, p in model.named_parameters() if p.requires_grad and id(p) not in saved | resized]
+    if lost:
+        warnings.warn(f"{', '.join(lost[:4])}{' and more' if len(lost) > 4 else ''}: trained, but no part of an adapter, so that peft does not "
+                      "save it; name it in modules_to_save of the adapter's configuration (the run keeps it)", stacklevel=4)
+    return {name for name, value in there.items() if id(value) in saved | resized}
 
 
 def refuse_merging(model):

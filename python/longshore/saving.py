@@ -5,10 +5,13 @@ import json
 import os
 import shutil
 
+import torch
+
 from . import adapters, native, position
 from .errors import ExistsError, LongshoreError
 from .native import ffi, lib
 
+_TORCH = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _DTYPES = {"fp32": lib.SHORE_DTYPE_FP32, "bf16": lib.SHORE_DTYPE_BF16, "fp16": lib.SHORE_DTYPE_FP16}
 
 
@@ -23,7 +26,7 @@ def save(engine, directory, dtype=None, max_shard_size=None, moments=False, whol
     weights = [name for name in there if name.endswith((".safetensors", ".safetensors.index.json", ".bin")) or (moments and name == "optimizer")]
     if weights or os.path.isfile(directory):
         raise ExistsError(f"{directory}: holds {weights[0] if weights else 'a file'} already, which stays; save to another directory")
-    adapted = adapters.base_of(engine.module) is not engine.module and not whole
+    adapted = adapters.saved_alone(engine.module) and not whole
     if moments and adapted:
         raise ValueError("save_pretrained: moments=True is for whole models; those of adapters stay in the run, which resume() goes on with")
     engine.settle()
@@ -31,7 +34,7 @@ def save(engine, directory, dtype=None, max_shard_size=None, moments=False, whol
     shutil.rmtree(partial, ignore_errors=True)  # of one that was killed
     try:
         if adapted:
-            engine.module.save_pretrained(partial, state_dict=adapters.tensors_of(engine.module))
+            adapters.save(engine.module, partial, dtype and _TORCH[dtype], max_shard_size and native.size(max_shard_size, "max_shard_size"))
         else:
             _export(engine, partial, dtype, max_shard_size, moments)
         if there:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import torch
 import transformers
 
-from . import checkpoint, making, trainer_steps
+from . import adapters, checkpoint, making, trainer_steps
 from .errors import LongshoreError
 from .optimizers import arguments_of, rebind, share
 
@@ -165,11 +165,10 @@ class Trainer(transformers.Trainer):
         output_dir = output_dir if output_dir is not None else self.args.output_dir
         if self.engine is None:
             return super()._save(output_dir, state_dict)
-        if hasattr(self.model, "peft_config"):
-            trained = {n: p.detach().clone() for n, p in self.model.named_parameters() if p.requires_grad}
-            return super()._save(output_dir, trained)
         os.makedirs(output_dir, exist_ok=True)
-        if self._saves_weights:
+        if adapters.saved_alone(self.model):
+            adapters.save(self.model, output_dir)
+        elif self._saves_weights:
             self._export(output_dir)
         elif hasattr(self.model, "config"):
             self.model.config.save_pretrained(output_dir)

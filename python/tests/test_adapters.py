@@ -7,7 +7,7 @@ import warnings
 
 import pytest
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
 import longshore
 from models import gpt2, llama, tokens
@@ -100,6 +100,130 @@ def test_prompts_are_made_again(tmp_path, seed):
     with longshore.resume(tmp_path / "run") as engine:
         assert engine.module.active_adapter == "default" and len(values) > 1
         assert all(torch.equal(p.detach(), values[name]) for name, p in engine.module.named_parameters())
+
+
+def grown(tmp_path, rows, tied):
+    """A base with more tokens than its files have, whose rows follow from a seed."""
+    torch.manual_seed(0)
+    if not (tmp_path / "base").exists():
+        before = llama()
+        before.config.tie_word_embeddings = tied
+        type(before)(before.config).save_pretrained(tmp_path / "base")
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "base")
+    model.resize_token_embeddings(104)
+    with torch.no_grad():
+        for table in (model.get_input_embeddings(), model.get_output_embeddings()):
+            table.weight[96:] = torch.randn(8, 48, generator=torch.Generator().manual_seed(rows))
+    return model
+
+
+def injected(model, config, name="default"):
+    """By transformers, without a model of peft's around it."""
+    try:
+        model.add_adapter(config, name)
+    except ValueError as said:
+        pytest.skip(str(said))  # this transformers asks for a newer peft
+    return model
+
+
+ONTO = {
+    "lora": lambda model: peft.get_peft_model(model, peft.LoraConfig(r=4, task_type="CAUSAL_LM", target_modules=["q_proj"], init_lora_weights=False)),
+    "vera": lambda model: peft.get_peft_model(model, peft.VeraConfig(r=4, target_modules=["q_proj"], init_weights=False)),
+    "injected": lambda model: injected(model, peft.LoraConfig(r=4, target_modules=["q_proj"], init_lora_weights=False), "mine"),
+}
+
+
+def loaded(kind, base, directory):
+    if not kind.startswith("injected"):
+        return peft.PeftModel.from_pretrained(base, directory)
+    base.load_adapter(str(directory))
+    return base
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("kind", ONTO)
+def test_what_peft_saves_beside_what_is_trained(kind, tied, tmp_path, seed):
+    """Of a vocabulary that was resized the whole table and head, projections that are buffers; also after resume()."""
+    batch = {"input_ids": torch.arange(90, 104)[None], "labels": torch.arange(90, 104)[None]}
+    engine = engine_for(ONTO[kind](grown(tmp_path, 1, tied)), tmp_path)
+    engine.backward(engine(**tokens(1)[0]).loss)
+    engine.step()
+    with torch.no_grad():
+        expected = engine(**batch).loss
+    engine.save_pretrained(tmp_path / "engine")
+    engine.module.save_pretrained(tmp_path / "model")
+    engine.close()
+    with longshore.resume(tmp_path / "run") as engine:
+        engine.save_pretrained(tmp_path / "resumed")
+    for door in ("engine", "model", "resumed"):
+        with torch.no_grad():
+            loss = loaded(kind, grown(tmp_path, 2, tied), tmp_path / door).eval()(**batch).loss
+        assert abs(loss - expected) < 1e-5 * expected, door
+
+
+@pytest.mark.parametrize("kind", ONTO)
+def test_what_a_trainer_saves_of_adapters(kind, tmp_path, seed):
+    """save_model(), and each checkpoint."""
+    from longshore.transformers import Trainer, TrainingArguments
+
+    batch = tokens(1)[0]
+    args = TrainingArguments(str(tmp_path / "out"), run=str(tmp_path / "run"), memory="64MiB", max_steps=2, save_steps=2, report_to=[], disable_tqdm=True)
+    rows = [{key: value[0] for key, value in batch.items()}] * 4
+    trainer = Trainer(ONTO[kind](grown(tmp_path, 1, False)), args, train_dataset=rows)
+    trainer.train()
+    trainer.save_model(str(tmp_path / "saved"))
+    with torch.no_grad():
+        expected = trainer.model.eval()(**batch).loss
+        for directory in (tmp_path / "saved", tmp_path / "out" / "checkpoint-2"):
+            loss = loaded(kind, grown(tmp_path, 2, False), directory).eval()(**batch).loss
+            assert abs(loss - expected) < 1e-5 * expected
+    trainer.engine.close()
+
+
+def test_what_deepspeed_gives_of_adapters(tmp_path, seed):
+    """transformers asks it for what is trained, and peft for what it saves."""
+    import longshore.deepspeed as deepspeed
+
+    batch, model = tokens(1)[0], ONTO["lora"](grown(tmp_path, 1, False))
+    config = {"train_batch_size": 1, "optimizer": {"type": "Adam"}, "zero_optimization": {"stage": 3},
+              "longshore": {"run": str(tmp_path / "run"), "memory": "64MiB"}}
+    engine = deepspeed.initialize(model=model, config=config)[0]
+    given = engine._zero3_consolidated_16bit_state_dict(exclude_frozen_parameters=True)
+    model.save_pretrained(tmp_path / "saved", state_dict=given)
+    with torch.no_grad():
+        expected = engine.eval()(**batch).loss
+        assert abs(loaded("lora", grown(tmp_path, 2, False), tmp_path / "saved").eval()(**batch).loss - expected) < 1e-5 * expected
+    assert not any("k_proj" in name for name in given)
+    engine.destroy()
+
+
+def test_several_adapters_without_a_model_of_pefts(tmp_path, seed):
+    """The active one is in the directory, as transformers has it, and none is lost."""
+    model = llama()
+    for name in ("first", "second"):
+        injected(model, lora(init_lora_weights=False), name)
+    model.set_adapter("second")
+    with engine_for(model, tmp_path) as engine:
+        engine.save_pretrained(tmp_path / "out", dtype="bf16")
+        with pytest.raises(ValueError, match="max_shard_size=1KiB: peft writes adapters as one file, here of .*KiB"):
+            engine.save_pretrained(tmp_path / "no", max_shard_size="1KiB")
+        values = {name: p * 1 for name, p in engine.module.named_parameters() if "lora_" in name}
+    with longshore.resume(tmp_path / "run") as engine:
+        assert engine.module.active_adapters() == ["second"]
+        assert all(torch.equal(p * 1, values[name]) for name, p in engine.module.named_parameters() if "lora_" in name)
+    other = llama()
+    for name, directory in (("first", tmp_path / "out" / "first"), ("second", tmp_path / "out")):
+        other.load_adapter(str(directory), name)
+    for name, p in other.named_parameters():
+        if "lora_" in name:
+            assert torch.equal(p, values[name].bfloat16().float()), name
+
+
+def test_what_is_trained_beside_adapters_is_named(tmp_path, seed):
+    model = peft.get_peft_model(llama(), lora())
+    model.base_model.model.model.norm.weight.requires_grad_(True)
+    with engine_for(model, tmp_path) as engine, pytest.warns(UserWarning, match="model.norm.weight: trained, but no part of an adapter.*modules_to_save"):
+        engine.save_pretrained(tmp_path / "out")
 
 
 def test_an_adapter_is_the_same_bits_whatever_is_kept(tmp_path, seed, monkeypatch):

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .. import checkpoint, saving
+from .. import adapters, checkpoint, saving
 from ..errors import ExistsError, LongshoreError, MissingError
 from ..state import remove
 from .config import logger, say_once
@@ -332,11 +332,11 @@ class DeepSpeedEngine(nn.Module):
         are gone from their directory already."""
         from safetensors import safe_open
 
-        frozen = (
-            {n for n, p in self.module.named_parameters(remove_duplicate=False) if not p.requires_grad}
-            if exclude_frozen_parameters
-            else ()
-        )
+        frozen = set()
+        if exclude_frozen_parameters:
+            frozen = {n for n, p in self.module.named_parameters(remove_duplicate=False) if not p.requires_grad}
+            if adapters.saved_alone(self.module):  # peft saves a vocabulary that was resized, too
+                frozen -= adapters.names_of(self.module)
         out = {}
         directory = tempfile.mkdtemp(prefix=".longshore-", dir=os.path.dirname(self.engine.state.path))
         try:
