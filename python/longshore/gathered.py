@@ -71,13 +71,10 @@ class Shown:
     """What stands in p.grad, of the parameters of one engine."""
 
     def __init__(self):
-        self.wanted = True
         self._made, self._there = {}, []  # by the parameter's id; parameters
 
     def show(self, parameters):
         """Puts it there. parameters: that have a gradient in this step."""
-        if not self.wanted:
-            return
         with torch._C.DisableTorchFunctionSubclass():
             for p in parameters:
                 if p.grad is None:

@@ -17,40 +17,10 @@ from .. import adapters, checkpoint, saving
 from ..errors import ExistsError, LongshoreError, MissingError
 from ..state import remove
 from .config import logger, say_once
+from .counters import Counters, counter
 from .hooks import Divide, take_all, take_half
 from .resuming import say_what_stays
-from .zero import ZeroParamStatus
-
-
-class _Counters:
-    """What is counted beside the run's steps, and commits with them."""
-
-    follows_the_step = True
-
-    def __init__(self):
-        self.global_steps = self.global_samples = self.micro_steps = self.skipped_steps = 0
-
-    def state_dict(self):
-        return dict(vars(self))
-
-    def load_state_dict(self, state):
-        vars(self).update(state)
-
-
-class _ParameterOffload:
-    """What libraries reach for to take ZeRO-3's hooks off for a while: there are none in the way."""
-
-    def __init__(self, module):
-        self.module, self.forward_hooks, self.backward_hooks = module, [], []
-        self.param_coordinator = self
-
-    def is_invalid_trace(self):
-        return True
-
-    def _register_deepspeed_module(self, module, count=None):
-        return None
-
-    _register_hooks_recursively = _register_deepspeed_module
+from .zero import ParameterOffload, ZeroParamStatus
 
 
 class DeepSpeedEngine(nn.Module):
@@ -61,9 +31,8 @@ class DeepSpeedEngine(nn.Module):
         this job, and was made now."""
         super().__init__()
         self.module, self.engine, self.settings, self.config = engine.module, engine, settings, config
-        engine.gradients.shown.wanted = False  # scripts that clip are ones that DeepSpeed leaves without p.grad
         self.optimizer = engine.optimizer if trains else None
-        self.counters = engine.follow("deepspeed", _Counters())
+        self.counters = engine.follow("deepspeed", Counters())
         self.training_dataloader = None
         self.sparse_tensor_module_names = set()  # of gradients that go to other processes as sparse tensors: there are none
         self.device = torch.device("cpu")
@@ -72,17 +41,18 @@ class DeepSpeedEngine(nn.Module):
         self.monitor = monitor
         self._undecided, self._fresh = undecided, fresh
         self._boundary = None
+        self._micro_batches = 0  # of the step that is under way
         self._steps_scheduler = engine.lr_scheduler is not None
         if isinstance(engine.lr_scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
             say_once("lr_scheduler: a ReduceLROnPlateau asks for a metric: step() takes it in lr_kwargs, or leaves it to the script")
             self._steps_scheduler = False
         self._norm = None
         self._applied = False  # the last step() has made one
-        self._loss, self._said_memory = 0.0, False
+        self._said_memory = False
         self._seconds = {"forward": 0.0, "backward": 0.0, "step": 0.0}
         optimizer = engine.optimizer
         optimizer.overflow, optimizer.loss_scale, optimizer.cur_scale = False, 1.0, 1.0
-        optimizer.parameter_offload = _ParameterOffload(engine.module)
+        optimizer.parameter_offload = ParameterOffload(engine.module)
         if settings.casts or settings.casts_all:
             engine.module.register_forward_pre_hook(take_all if settings.casts_all else take_half, with_kwargs=True, prepend=True)
         if settings.stage or settings.dtype != "fp32":  # its optimizers' norm is of their groups; without one, of the whole model
@@ -99,13 +69,14 @@ class DeepSpeedEngine(nn.Module):
         except AttributeError:
             if name in ("module", "counters") or name.startswith("__"):
                 raise
-        if name in ("global_steps", "global_samples", "micro_steps", "skipped_steps"):
-            return getattr(self.counters, name)
         try:
             return getattr(self.module, name)
         except AttributeError:
             kind = type(self.module).__name__
             raise AttributeError(f"DeepSpeedEngine: there is no {name} here, and the model, a {kind}, has none", name=name) from None
+
+    global_steps, global_samples = counter("global_steps"), counter("global_samples")
+    micro_steps, skipped_steps = counter("micro_steps"), counter("skipped_steps")
 
     @property
     def lr_scheduler(self) -> Any:
@@ -127,6 +98,15 @@ class DeepSpeedEngine(nn.Module):
         yield
         self._seconds[what] += time.perf_counter() - began
 
+    @contextlib.contextmanager
+    def _or_anew(self):
+        """What fails has dropped the gradients of its step, which then begins with a whole one."""
+        try:
+            yield
+        except BaseException:
+            self._micro_batches = 0
+            raise
+
     def forward(self, *args, **kwargs) -> Any:
         """Of the model."""
         self._decide()
@@ -140,10 +120,9 @@ class DeepSpeedEngine(nn.Module):
             raise LongshoreError("backward: retain_graph=True is not to be had: add the losses up, and call it once")
         parts = self.settings.accumulate if scale_wrt_gas else 1
         loss = loss / parts if parts != 1 else loss
-        with self._timed("backward"):
+        with self._timed("backward"), self._or_anew():
             last = self.settings.managed and self.is_gradient_accumulation_boundary()
             self.engine.backward(loss, last=last, divide=False)
-        self._loss += float(loss.detach())
         return loss
 
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
@@ -153,7 +132,7 @@ class DeepSpeedEngine(nn.Module):
     def backward_together(self, micro_batches: list, loss_of: Callable, divide: bool = True) -> list[float]:
         """As longshore.Engine's. step_together() follows."""
         self._decide()
-        with self._timed("backward"):
+        with self._timed("backward"), self._or_anew():
             return self.engine.backward_together(micro_batches, loss_of, divide)
 
     def step_together(self) -> None:
@@ -164,7 +143,7 @@ class DeepSpeedEngine(nn.Module):
         """Whether the present micro-batch is the last of its step."""
         if self._boundary is not None:
             return self._boundary
-        return (self.counters.micro_steps + 1) % self.settings.accumulate == 0
+        return self._micro_batches + 1 >= self.settings.accumulate
 
     def set_gradient_accumulation_boundary(self, is_boundary: bool | None) -> None:
         """Says whether the present micro-batch is the last of its step; None: the configuration does."""
@@ -190,14 +169,18 @@ class DeepSpeedEngine(nn.Module):
         boundary = not self.settings.managed or self.is_gradient_accumulation_boundary()
         self._applied = False
         self.counters.micro_steps += 1
+        self._micro_batches += 1
         if not boundary:
             return
+        if 0 < self.engine._backwards < self._micro_batches:
+            say_once("zero_grad() between the micro-batches of a step drops what those before it brought: call it after the step, if at all")
         self._make_step(self.engine.step, lr_kwargs)
 
     def _make_step(self, step, lr_kwargs=None):
         samples = self.train_batch_size() if self.settings.managed else self.settings.micro_batch * self.engine._backwards
-        with self._timed("step"):
+        with self._timed("step"), self._or_anew():
             result = step()
+        self._micro_batches = 0
         counters = self.counters
         counters.global_steps += 1
         counters.global_samples += samples
@@ -207,8 +190,8 @@ class DeepSpeedEngine(nn.Module):
             logger.warning(f"step {counters.global_steps}: is skipped: its gradients are not finite")
         if (self._steps_scheduler or lr_kwargs) and not result.skipped:
             self.lr_scheduler.step(**(lr_kwargs or {}))
-        self._norm, self.optimizer.overflow, loss, self._loss = result.grad_norm, result.skipped, self._loss or result.loss, 0.0
-        self._report(loss)
+        self._norm, self.optimizer.overflow = result.grad_norm, result.skipped
+        self._report(result.loss)
         return result
 
     def train_batch(self, data_iter: Iterable, loss_fn: Callable | None = None) -> torch.Tensor:
@@ -219,8 +202,9 @@ class DeepSpeedEngine(nn.Module):
             data_iter = iter(data_iter)
         batches = [next(data_iter) for _ in range(self.settings.accumulate)]
         self.train()
+        loss = self._make_step(lambda: self.engine.train_batch(batches, loss_fn)).loss
         self.counters.micro_steps += len(batches)
-        return torch.tensor(self._make_step(lambda: self.engine.train_batch(batches, loss_fn)).loss)
+        return torch.tensor(loss)
 
     def _report(self, loss):
         steps, every = self.counters.global_steps, self.settings.steps_per_print
@@ -241,7 +225,6 @@ class DeepSpeedEngine(nn.Module):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drops the gradients that were gathered since the last step."""
         self.engine.drop_gradients()
-        self._loss = 0.0
 
     def get_global_grad_norm(self) -> float | None:
         """Of the last step, before clipping; None: there was none yet."""
@@ -264,9 +247,11 @@ class DeepSpeedEngine(nn.Module):
         """A snapshot of the run, named by save_dir/tag (by default global_step<N>), and `latest`."""
         self._decide()
         tag = f"global_step{self.counters.global_steps}" if tag is None else str(tag)
-        checkpoint.save(
-            self.engine, os.path.join(save_dir, tag), {"client_state": client_state or {}, "counters": self.counters.state_dict()}
-        )
+        counters = self.counters.state_dict()
+        if self._micro_batches:
+            say_once("save_checkpoint() between the micro-batches of a step: who loads it begins with a whole step")
+            counters["micro_steps"] -= self._micro_batches
+        checkpoint.save(self.engine, os.path.join(save_dir, tag), {"client_state": client_state or {}, "counters": counters})
         if save_latest:
             path = os.path.join(save_dir, "latest")
             with open(path + ".partial", "w", encoding="utf-8") as f:
@@ -312,6 +297,7 @@ class DeepSpeedEngine(nn.Module):
         if followed and self.lr_scheduler is not None:
             followed.append("lr_scheduler")
         extra = checkpoint.load(self.engine, directory, weights_only=not whole, followed=followed, any_optimizer=self.optimizer is None)
+        self._micro_batches = 0
         if load_module_only:
             return directory, extra["client_state"]
         if unused and self.engine.state.path != before:
@@ -407,7 +393,9 @@ class DeepSpeedEngine(nn.Module):
         return self.train_batch_size(), self.settings.micro_batch, self.settings.accumulate
 
     def set_train_batch_size(self, train_batch_size: int) -> None:
-        """Other micro-batches a step from here on."""
+        """Other micro-batches a step from here on: after step(), and not between those of one."""
+        if self._micro_batches:
+            raise LongshoreError("set_train_batch_size: call it after a whole step: gradients of this one are divided by the old number")
         if train_batch_size % self.settings.micro_batch:
             raise ValueError(f"set_train_batch_size: {train_batch_size} is no multiple of the micro-batch, {self.settings.micro_batch}")
         self.settings.accumulate = train_batch_size // self.settings.micro_batch
