@@ -8,6 +8,7 @@ takes its snapshot with it.
 import contextlib
 import fcntl
 import json
+import logging
 import os
 import re
 import shutil
@@ -23,9 +24,11 @@ from .native import lib
 from .state import State
 
 FILE = "longshore.json"
+README = "README.txt"
 OTHERS = "longshore.others.json"  # snapshots that would be nobody's: of a checkpoint that is being saved, replaced or deleted
 _FICLONE = 0x40049409
-_said = set()  # runs
+_said = set()  # runs whose checkpoints' disk is known
+_said_weights = set()  # runs of which it is said that checkpoints have no weights
 _engines = weakref.WeakSet()  # that have saved here
 _rmtree = shutil.rmtree
 
@@ -73,6 +76,31 @@ def save(engine, directory, extra=None):
     _engines.add(engine)
     shutil.rmtree = _rmtree_with_snapshots
     return name
+
+
+def say_weights(engine, directory, tag, ways):
+    """Writes into a directory beside a checkpoint what puts weights there, so that from_pretrained() loads it; where there are none yet.
+    tag: of the checkpoint; "." for the directory's own. ways: what writes them into those that come."""
+    there, path = os.listdir(directory), os.path.join(directory, README)
+    if any(name.endswith(".safetensors") or re.match(r"(pytorch|adapter)_model.*\.bin", name) for name in there):
+        return
+    first = "The weights of this checkpoint are not files of this directory"
+    with contextlib.suppress(FileNotFoundError), open(path, encoding="utf-8", errors="replace") as f:
+        if not f.read().startswith(first):
+            return  # a user's own
+    with open(path, "w", encoding="utf-8") as f:
+        f.write(f"""{first}: they lie in a snapshot of the run
+{engine.state.path}, which {FILE} names.
+
+This puts them {"here, so that from_pretrained() loads the directory" if "config.json" in there else "into another directory"}:
+
+    python -m longshore.deepspeed.zero_to_fp32 . {"." if "config.json" in there else "OUT"} --tag {tag} --safe_serialization
+
+{ways}
+""")
+    if engine.state.path not in _said_weights:
+        _said_weights.add(engine.state.path)
+        logging.getLogger("longshore").info("%s: has no weights, but a snapshot of the run: %s there says what loads them", directory, README)
 
 
 def shares_blocks(directory):

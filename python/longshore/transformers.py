@@ -33,6 +33,9 @@ _OPTIMIZERS = {
     "adagrad": ("adagrad", "fp32"),
 }
 
+_WEIGHTS = """TrainingArguments(checkpoint_weights=True) writes them into each checkpoint that comes, beside the snapshot, and save_only_model=True
+in its place. trainer.save_model(DIR) writes those of the present step."""
+
 
 @dataclass
 class TrainingArguments(transformers.TrainingArguments):
@@ -192,6 +195,7 @@ class Trainer(transformers.Trainer):
 
     def _save_optimizer_and_scheduler(self, output_dir):
         checkpoint.save(self.engine, output_dir)
+        checkpoint.say_weights(self.engine, output_dir, ".", _WEIGHTS)
         torch.save(self.lr_scheduler.state_dict(), os.path.join(output_dir, "scheduler.pt"))
 
     def _load_from_checkpoint(self, resume_from_checkpoint, model=None):

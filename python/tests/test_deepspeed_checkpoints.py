@@ -1,11 +1,16 @@
 """Checkpoints of DeepSpeed's surface that go into a run of another engine, whole or in part."""
 
+import runpy
+import sys
+
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
 import longshore
 import longshore.deepspeed as deepspeed
-from models import tokens
+from longshore.deepspeed import zero_to_fp32
+from models import gpt2, tokens
 from test_deepspeed import loop, made
 
 
@@ -71,3 +76,41 @@ def test_parameters_of_a_checkpoint_alone(tmp_path, seed, how, own):
     loop(other, batches[6:])
     assert other.global_steps == after + 1
     other.destroy()
+
+
+@pytest.mark.parametrize("trainer", [True, False])
+def test_what_loads_a_checkpoint_is_in_it(trainer, tmp_path, seed, monkeypatch, caplog):
+    """from_pretrained() of what a Trainer, or a script, has saved, once it is done what a file there says."""
+    caplog.set_level("INFO", "longshore")
+    out = tmp_path / "out"
+    if trainer:
+        from longshore.transformers import Trainer, TrainingArguments
+
+        args = TrainingArguments(str(out), run=str(tmp_path / "run"), memory="64MiB", max_steps=3, save_steps=1, report_to=[], disable_tqdm=True)
+        rows = [{key: value[0] for key, value in tokens(1)[0].items()}] * 4
+        of = Trainer(gpt2(), args, train_dataset=rows)
+        of.train()
+        engine, out = of.engine, out / "checkpoint-3"
+        assert len([line for line in caplog.messages if "README.txt there says what loads them" in line]) == 1
+    else:
+        engine = made(tmp_path, seed)
+        loop(engine, tokens(2))
+        engine.module.config.save_pretrained(out)
+        (out / "README.txt").write_text("mine")
+        engine.save_checkpoint(out, "one")
+        assert (out / "README.txt").read_text() == "mine"
+        (out / "README.txt").unlink()
+        engine.save_checkpoint(out, "two")
+    expected = {name: p.detach() * 1 for name, p in engine.module.named_parameters()}
+    (engine if trainer else engine.engine).close()
+    monkeypatch.chdir(out)
+    with pytest.raises(OSError, match="model.safetensors"):
+        AutoModelForCausalLM.from_pretrained(".")
+    (command,) = [line.split() for line in (out / "README.txt").read_text().splitlines() if line.startswith("    python -m ")]
+    monkeypatch.setattr(sys, "argv", command[2:])
+    if trainer:
+        zero_to_fp32.main()
+    else:
+        runpy.run_path("zero_to_fp32.py")
+    loaded = AutoModelForCausalLM.from_pretrained(".")
+    assert all(torch.equal(p, expected[name]) for name, p in loaded.named_parameters())

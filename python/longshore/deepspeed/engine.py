@@ -19,7 +19,7 @@ from ..state import remove
 from .config import logger, say_once
 from .counters import Counters, counter
 from .hooks import Divide, take_all, take_half
-from .resuming import say_what_stays
+from .resuming import say_weights, say_what_stays
 from .zero import ParameterOffload, ZeroParamStatus
 
 
@@ -257,6 +257,7 @@ class DeepSpeedEngine(nn.Module):
             with open(path + ".partial", "w", encoding="utf-8") as f:
                 f.write(tag)
             os.replace(path + ".partial", path)
+        say_weights(self.engine, save_dir, tag)
         return True
 
     def load_checkpoint(
