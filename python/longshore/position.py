@@ -4,7 +4,9 @@
 """
 
 import base64
+import ctypes
 import json
+import logging
 import random
 import sys
 import threading
@@ -260,10 +262,24 @@ def restore_groups(position, engine):
             put(group, k, tuple(v) if isinstance(v, list) else v)
 
 
+def _first_seed(state):
+    """The run's. One of 2**63 and more is a real number in an older run.json; PyTorch's state of the same moment begins with it."""
+    seed = state.program["engine"]["seed"]
+    if isinstance(seed, int):
+        return seed
+    states = _made_with(state).get("random")
+    exact = int.from_bytes(base64.b64decode(states["torch"]["bytes"])[:8], sys.byteorder) if states else 0
+    if float(exact) == seed:
+        return exact
+    logging.getLogger("longshore").warning("%s: run.json has rounded the seed to %r: dropout goes on with other numbers than it would have "
+                                           "had", state.path, seed)
+    return min(int(seed), 2**64 - 1)
+
+
 def restore(engine, saved, state):
     """Puts back what finish() has packed. state: of which it is."""
     engine.position = saved
-    engine.lineage = saved.get("lineage", [state.program["engine"]["seed"], 0])
+    engine.lineage = saved.get("lineage") or [_first_seed(state), 0]
     behind, by_name = iter(saved.get("behind", [])), saved.get("counts", {})  # the older form of the same
     for counts, block in zip(engine._counts, engine.layout.blocks):
         counts[:] = [engine.lineage[1] + state.step - (next(behind, 0) if tensor.trains else 0) for tensor in block.tensors]

@@ -20,7 +20,7 @@ OPTIMIZERS = {"adamw": lib.SHORE_ADAMW, "adam": lib.SHORE_ADAM, "sgd": lib.SHORE
 MOMENTS = {"fp32": lib.SHORE_MOMENTS_FP32, "8bit": lib.SHORE_MOMENTS_8BIT}
 
 
-_FLOAT = "__float__"  # as transformers writes what is not finite
+_FLOAT, _INT = "__float__", "__int__"  # numbers that run.json has as text
 PIECE = max(1, (16 << 20) // (4 * native.SEGMENT))  # segments that are read or written together: 16 MiB of fp32
 
 
@@ -263,7 +263,7 @@ class State:
     def program(self):
         """What the run's maker has recorded."""
         said = lib.shore_run_program(self.run)
-        return None if said == ffi.NULL else json.loads(native.text(said), object_hook=lambda o: float(o[_FLOAT]) if _FLOAT in o else o)
+        return None if said == ffi.NULL else json.loads(native.text(said), object_hook=_number)
 
     def record(self, what, program=None):
         text = ffi.NULL if program is None else ffi.new("char[]", _json(program).encode())
@@ -469,13 +469,20 @@ class State:
             ffi.release(run)
 
 
+def _number(said):
+    return float(said[_FLOAT]) if _FLOAT in said else int(said[_INT]) if _INT in said else said
+
+
 def _json(program):
-    """A configuration may hold an infinity, which JSON does not have."""
+    """An infinity, which a configuration may hold, is none of JSON's numbers, and the file's whole numbers have 64 bits with a sign, where
+    a seed has 64 without one: both are text."""
     def known(value):
         if isinstance(value, dict):
             return {k: known(v) for k, v in value.items()}
         if isinstance(value, (list, tuple)):
             return [known(v) for v in value]
+        if isinstance(value, int) and not -2**63 <= value < 2**63:
+            return {_INT: str(int(value))}
         return {_FLOAT: str(value)} if isinstance(value, float) and not math.isfinite(value) else value
 
     return json.dumps(known(program))

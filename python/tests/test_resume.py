@@ -29,6 +29,61 @@ def test_a_model_that_needs_values_to_be_made(tmp_path, seed):
         assert torch.equal(engine(x), expected)
 
 
+def two_steps(engine, x):
+    for _ in range(2):
+        engine.backward(engine(x).square().mean())
+        engine.step()
+    return engine.digest()
+
+
+@pytest.mark.parametrize("first", [2**63 - 1, 2**63, 2**64 - 1, -2**63])
+def test_a_run_that_was_killed_before_its_first_step(first, tmp_path, seed):
+    """Whatever PyTorch was seeded with: a script without manual_seed() has 64 bits."""
+    def model():
+        return torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 8))
+
+    digests, x = [], torch.randn(4, 8)
+    for n in range(3):
+        torch.manual_seed(first)
+        engine = engine_for(model(), tmp_path, f"run{n}")
+        if n:
+            engine.close()
+            path = tmp_path / f"run{n}" / "run.json"
+            said = json.loads(path.read_text())
+            if n == 2:  # as it was written before numbers beyond 63 bits were text
+                said["program"]["engine"]["seed"] = float(first % 2**64) if first % 2**64 >= 2**63 else first
+                del said["checksum"]
+                path.write_text(json.dumps(said))
+            torch.manual_seed(7)
+            engine = longshore.resume(tmp_path / f"run{n}", model)
+            assert engine.lineage == [first % 2**64, 0]
+        digests.append(two_steps(engine, x))
+        engine.close()
+    assert digests[0] == digests[1] == digests[2]
+
+
+def test_a_seed_that_is_lost_is_said(tmp_path, seed, caplog):
+    torch.manual_seed(2**63 + 1)
+    engine_for(torch.nn.Linear(8, 8), tmp_path, "run").close()
+    path = tmp_path / "run" / "run.json"
+    said = json.loads(path.read_text())
+    said["program"]["engine"]["seed"], said["program"]["position"] = 1.7e19, ""
+    del said["checksum"]
+    path.write_text(json.dumps(said))
+    with longshore.resume(tmp_path / "run", lambda: torch.nn.Linear(8, 8)) as engine:
+        two_steps(engine, torch.randn(4, 8))
+    assert caplog.text.count("run.json has rounded the seed to 1.7e+19") == 1
+
+
+def test_numbers_of_a_configuration_stay_what_they_are(tmp_path, seed):
+    numbers = [10**30, -2**63 - 1, 2**64, 2**63 - 1, -2**63, 1e300, float("inf"), True, 0]
+    model = torch.nn.Linear(8, 8)
+    model.config = type("Config", (), {"to_dict": lambda self: {"numbers": numbers}})()
+    with engine_for(model, tmp_path, "run") as engine:
+        assert engine.state.program["config"]["numbers"] == numbers
+        assert [type(n) for n in engine.state.program["config"]["numbers"]] == [type(n) for n in numbers]
+
+
 def test_buffers_groups_and_random_states(tmp_path, seed):
     digests, states = [], []
     for n in range(2):

@@ -9,6 +9,7 @@
 #include "base/diag.h"
 #include "drive/layout.h"
 #include "files/json.h"
+#include "files/json_stream.h"
 #include "run/lives/journal.h"
 
 static void free_shape(struct shore_shape *s) {
@@ -150,13 +151,25 @@ const char *shore__contents_maker(const struct shore__contents *c) {
     return json_string_value(json_object_get(c->program, "name"));
 }
 
+/* The tree has whole numbers of 64 bits with a sign; what is larger would become a real one, which is another number. */
+static int keeps_number(void *ctx, const struct shore__json_event *e, struct shore_diag *diag) {
+    if (e->kind != SHORE__JSON_NUMBER) return 0;
+    json_t *kept = json_loadb(e->text, e->bytes, JSON_DECODE_ANY, NULL);
+    json_decref(kept);
+    return kept ? 0
+                : shore__fail(diag, SHORE_EINPUT, "%s: the number %.*s does not fit into 64 bits; write it as text",
+                              (const char *)ctx, (int)(e->bytes < 64 ? e->bytes : 64), e->text);
+}
+
 int shore__contents_take_program(struct shore__contents *c, const char *text, struct shore_diag *diag) {
     json_t *program = NULL;
     size_t bytes = text ? strlen(text) : 0;
     if (bytes > SHORE_PROGRAM_BYTES)
         return shore__fail(diag, SHORE_EINPUT, "what the program leaves in its run has %zu bytes, and %u are the most",
                            bytes, SHORE_PROGRAM_BYTES);
-    int rc = text ? shore__json_parse(text, bytes, "what the program leaves in its run", &program, diag) : 0;
+    char whose[] = "what the program leaves in its run";
+    int rc = text ? shore__json_parse(text, bytes, whose, &program, diag) : 0;
+    if (rc == 0 && text) rc = shore__json_stream_text(text, bytes, whose, 1, keeps_number, whose, diag);
     const char *name = json_string_value(json_object_get(program, "name"));
     if (rc == 0 && !(name && *name))
         rc = shore__fail(diag, SHORE_EINPUT,

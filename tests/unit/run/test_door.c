@@ -456,6 +456,8 @@ static void what_does_not_fit_is_named(void **state) {
     is_refused(shapes_of_program, TENSORS, "{\"name\": \"\"}", SHORE_EINPUT, "no \"name\"");
     is_refused(shapes_of_program, TENSORS, "{\"name\": ", SHORE_EINPUT, "what the program leaves in its run");
     is_refused(shapes_of_program, TENSORS, "[1]", SHORE_EINPUT, "not an object");
+    is_refused(shapes_of_program, TENSORS, "{\"name\": \"a\", \"seeds\": [9223372036854775807, 9223372036854775808]}",
+               SHORE_EINPUT, "the number 9223372036854775808 does not fit into 64 bits; write it as text");
     char *long_text = malloc(SHORE_PROGRAM_BYTES + 64);
     assert_non_null(long_text);
     sprintf(long_text, "{\"name\": \"%0*d\"}", (int)SHORE_PROGRAM_BYTES, 0);
