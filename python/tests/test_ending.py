@@ -61,6 +61,47 @@ def test_a_plain_script(end, status, tmp_path):
     longshore.verify(run)
 
 
+AT_ONCE = """
+import os, sys
+import torch, longshore
+from longshore import spinning
+torch.set_num_threads(2)
+spinning._PARALLEL = 1 << 23  # as on a busy machine: its thread computes for longer than the script lives
+ends = []
+for n in range(10):
+    pid = os.fork()
+    if not pid:
+        break
+    ends.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+else:
+    sys.exit(str(ends) if any(ends) else 0)
+engine = longshore.wrap(torch.nn.Linear(4, 4), run=f"{sys.argv[1]}{n}")
+if n % 2:
+    engine.close()
+"""
+
+
+def test_scripts_that_end_at_once(tmp_path, monkeypatch):
+    for name in ("OMP_WAIT_POLICY", "OMP_NUM_THREADS", "GOMP_SPINCOUNT"):
+        monkeypatch.delenv(name, raising=False)
+    out = ended(tmp_path, AT_ONCE, tmp_path / "run")
+    assert out.returncode == 0, out.stderr
+
+
+IN_INIT = """
+import sys
+import torch, longshore
+inside = longshore.init(sys.argv[1])
+inside.__enter__()  # as a notebook's cell may
+model = torch.nn.Linear(512, 512)
+"""
+
+
+def test_a_script_that_ends_inside_init(tmp_path):
+    out = ended(tmp_path, IN_INIT, tmp_path / "run")
+    assert out.returncode == 0 and "Traceback" not in out.stderr, out.stderr
+
+
 @pytest.mark.parametrize("lr, status", [("1e38", 120), ("1e-3", 0)])
 def test_the_launcher(lr, status, tmp_path):
     out = ended(tmp_path, DEEPSPEED, tmp_path / "run", lr, launcher=("-m", "longshore.deepspeed"))
