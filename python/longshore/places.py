@@ -35,7 +35,7 @@ class Places:
 
     def view(self, at, dtype, shape):
         """A tensor there, with a storage of its own: who else has it can be counted."""
-        memory = memoryview(self.memory.bytes.numpy())[at:at + shape.numel() * dtype.itemsize]
+        memory = memoryview(self.memory.whole)[at:at + shape.numel() * dtype.itemsize]
         return torch.frombuffer(memory, dtype=dtype).view(shape)
 
     def part(self, parameters):

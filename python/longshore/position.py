@@ -28,7 +28,7 @@ def _bytes(data):
 
 def tensor_out(t):
     t = t.detach().cpu().resolve_conj().resolve_neg().contiguous()
-    return {"dtype": str(t.dtype), "shape": list(t.shape), "bytes": _bytes(t.reshape(-1).view(torch.uint8).numpy().tobytes() if t.numel() else b"")}
+    return {"dtype": str(t.dtype), "shape": list(t.shape), "bytes": _bytes(ctypes.string_at(t.data_ptr(), t.nbytes) if t.numel() else b"")}
 
 
 def tensor_in(o):

@@ -142,7 +142,8 @@ class Buffer:
         native.call(lib.shore_buffer_alloc, nbytes, 0, out)
         self.nbytes = nbytes
         self.pointer = ffi.gc(out[0], lambda p, n=nbytes: lib.shore_buffer_free(p, n), nbytes)
-        self.bytes = torch.frombuffer(ffi.buffer(self.pointer, nbytes), dtype=torch.uint8)
+        self.whole = ffi.buffer(self.pointer, nbytes)  # whoever has it keeps the memory
+        self.bytes = torch.frombuffer(self.whole, dtype=torch.uint8)
         forks.leave_in_children(self)
 
     def _leave_to_parent(self):
