@@ -11,10 +11,10 @@ import torch
 from torch import nn
 
 from .errors import AbsentParameterError
+from .writes import CHANGE, IN_PASS, watch
 
 _ADVICE = "use it inside `with longshore.resident(parameter):` (write=True to change it)"
-_BEFORE = ("convert, resize and replace parameters before longshore.wrap(); values change inside `with longshore.resident(parameter, "
-           "write=True):`")
+_BEFORE = f"convert, resize and replace parameters before longshore.wrap(); to give one other values, {CHANGE}"
 
 # about the tensor, not its value
 _ABOUT = {
@@ -55,7 +55,7 @@ def is_about(func):
 def writes(func):
     """Whether it changes its first argument."""
     name = getattr(func, "__name__", "").partition(".")[0]  # of torch.ops.aten with its overload
-    return name in _IN_PLACE or name.endswith("_") and not name.startswith("__")
+    return name in _IN_PLACE or name.endswith("_") and not name.startswith("__") and name not in _METHODS
 
 
 class Fetched(torch.Tensor):
@@ -99,7 +99,7 @@ class Fetched(torch.Tensor):
         return self.as_subclass(torch.Tensor).__reduce_ex__(protocol)
 
 
-def fetched(value, name, advice=_ADVICE):
+def fetched(value, name, advice=CHANGE):
     out = value.as_subclass(Fetched)
     out.longshore_name, out.longshore_advice = name, advice
     return out
@@ -127,14 +127,16 @@ class Absent(nn.Parameter):
         absents = [a for a in tensors((args, kwargs)) if isinstance(a, Absent)]
         for p in absents:
             p.longshore.streams.reach(p.longshore.block)
-        if not any(isinstance(p, Absent) for p in absents):
-            out = func(*args, **kwargs)
-            for p in absents:
-                out = p.longshore.streams.places.apart(out, absents)
-                p.longshore.streams.retire([p.longshore.block])
-            return out
         name = getattr(func, "__name__", "")
         owner = getattr(getattr(func, "__self__", None), "__name__", "")
+        if not any(isinstance(p, Absent) for p in absents):
+            if name == "numpy" or name == "__get__" and owner == "data":
+                watch(absents[0].longshore)
+            out = func(*args, **kwargs)
+            for p in absents:
+                out = p.longshore.streams.places.apart(out, absents, lambda t: _apart(t, p))
+                p.longshore.streams.retire([p.longshore.block])
+            return out
         first = args[0] if args else None
         if isinstance(first, Absent):
             if name == "__get__" and owner == "data":
@@ -146,7 +148,7 @@ class Absent(nn.Parameter):
             if name in ("to", "cpu", "float", "bfloat16") and _is_that_already(name, first, args[1:], kwargs):
                 return first
             if writes(func):
-                _refuse(first, "a change of it would be lost")
+                _refuse(first, "a change of it would be lost", _advice(first))
             if name in ("data_ptr", "untyped_storage", "storage", "share_memory_", "pin_memory"):
                 _refuse(first, "it has no memory of its own")
         lent = {}  # whose gradients count: what stays in memory can be had
@@ -175,7 +177,16 @@ def _value(p):
 
 
 def _copy(p):
-    return fetched(_value(p), _name(p))
+    return fetched(_value(p), _name(p), _advice(p))
+
+
+def _apart(t, p):
+    """A copy of a view in forward. Autograd lets nobody write to one that has a gradient."""
+    return t.clone() if t.requires_grad else fetched(t.clone(), _name(p), IN_PASS)
+
+
+def _advice(p):
+    return IN_PASS if p.longshore.streams.inside.modules else CHANGE
 
 
 def _is_that_already(name, p, args, kwargs):

@@ -92,7 +92,8 @@ class Stayed:
     __slots__ = ("tensor", "version", "mark")
 
     def __init__(self, tensor, mark=None):
-        self.tensor, self.version, self.mark = tensor, tensor._version, mark
+        # a parameter that has other data for a while is given its own again
+        self.tensor, self.version, self.mark = tensor.detach() if hasattr(tensor, "longshore") else tensor, tensor._version, mark
 
     def value(self):
         if self.tensor._version != self.version:
@@ -190,6 +191,8 @@ class Activations:
         nbytes = storage.nbytes()
         if not self.least <= nbytes <= self.memory.nbytes // POOL_PARTS or tensor.is_leaf and tensor.requires_grad:
             return False
+        if hasattr(tensor if tensor._base is None else tensor._base, "longshore"):
+            return False  # its data may be changed, and count no version
         if tensor._base is None and tensor.nbytes != nbytes:
             return False  # of unsafe_chunk(), say: it counts changes for itself, and its version is not its storage's
         if tensor.nbytes * 8 < nbytes and (storage._cdata, storage.data_ptr(), tensor._version) not in self.known:

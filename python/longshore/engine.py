@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from . import forks, layer_major, living, memory, mending, native, position, saving
+from . import forks, hooks, layer_major, living, memory, mending, native, position, saving
 from .errors import LongshoreError, NotFiniteError
 from .blocks import persistent_buffers
 from .compression import Compression
@@ -47,8 +47,7 @@ class Engine:
         self.layout, self.how = state.layout, how
         self.accumulate, self.lr_scheduler = 1, None
         self._kind = OPTIMIZERS[optimizer]
-        defaults = {k: position.back(how[k]) for k in ("lr", "eps", "weight_decay", "momentum")}
-        defaults["betas"] = tuple(how["betas"])
+        defaults = {**{k: position.back(how[k]) for k in ("lr", "eps", "weight_decay", "momentum")}, "betas": tuple(how["betas"])}
         self.optimizer = Optimizer(self, groups, defaults)
         self.optimizer._made = True
         # by number: load_state_dict() puts other dicts in the place of the groups
@@ -261,11 +260,11 @@ class Engine:
         counts, and the state stays).
         """
         self._open_state("step")
+        hooks.before_step(self.streams, "engine.step")
         self._leave_forward()
         try:
-            result = None
-            while result is None:
-                result = mending.persist(self, self._make)
+            while (result := mending.persist(self, self._make)) is None:
+                pass
             return result
         except BaseException:
             if self._uncommitted is None:  # it was not made
@@ -390,6 +389,7 @@ class Engine:
         for each and step(). All are in one layer at a time: their activations are held together, and a module that keeps something of a
         forward pass in itself, as a recurrent state, has the last one's.
         """
+        hooks.before_step(self.streams, "engine.train_batch")
         micro_batches = list(micro_batches)
         if not micro_batches:
             raise ValueError("train_batch: no micro-batches")

@@ -9,6 +9,7 @@ from torch.utils._pytree import tree_leaves
 
 from .errors import LongshoreError
 from .running import Hook, checkpoint_that_saves
+from .writes import CHANGE, IN_PASS, is_elsewhere
 
 
 def hook(streams, model):
@@ -30,30 +31,56 @@ def hook(streams, model):
 
 def check(streams):
     """Raises for a parameter that is not what it was at wrap(), which nobody would train; and puts it back."""
-    wrong = thawed = given = None
+    wrong, thawed = _put_back(streams), None
     for streamed in streams.blocks:
         for (p, handle), tensor in zip(streamed.parameters, streamed.block.tensors):
             if not tensor.trains:
                 with torch._C.DisableTorchFunctionSubclass():
                     if p.requires_grad:
                         thawed, p.requires_grad = thawed or handle.name, False
-            for full in tensor.names:
-                module, name = streams.owners[full]
-                if module._parameters.get(name) is not p:
-                    given = _others_are_given() if given is None else given
-                    if not given:
-                        wrong, module._parameters[name] = wrong or full, p
-            if streamed.present and (p.data_ptr() != handle.view.data_ptr() or p.dtype != streams.compute):
+            if handle.out:
+                if p.shape != handle.view.shape or p.dtype != streams.compute:
+                    raise LongshoreError(f"{handle.name}: is {list(handle.view.shape)} and {streams.compute}, and {list(p.shape)} and {p.dtype} was "
+                                         "put in its place")
+            elif streamed.present and is_elsewhere(p, handle):
                 wrong, p.data = wrong or handle.name, handle.view
                 handle.version = p._version
             elif streamed.present and not streamed.pins and p._version != handle.version:
                 streams.hide(streamed)  # which says it
     if wrong:
-        raise LongshoreError(f"{wrong}: was converted or replaced after wrap(), and has been put back; convert, resize and replace "
-                             "parameters before wrap()")
+        _refuse_replaced(wrong)
     if thawed:
-        raise LongshoreError(f"{thawed}: is frozen in this run, and stays so; say what is trained (requires_grad, the active adapter) "
-                             "before wrap()")
+        raise LongshoreError(f"{thawed}: is frozen in this run, and stays so; what is to be thawed later trains at wrap() (requires_grad, also of "
+                             "adapters that are not active yet): freeze it after wrap(), and thaw it again")
+
+
+def _refuse_replaced(name):
+    raise LongshoreError(f"{name}: was converted or replaced after wrap(), and has been put back; convert, resize, prune, parametrize and "
+                         f"replace parameters before wrap(); to give one other values, {CHANGE}")
+
+
+def _put_back(streams):
+    """Parameters that others stand in the place of. Returns the name of the first; None: there is none."""
+    first = given = None
+    for streamed in streams.blocks:
+        for (p, _), tensor in zip(streamed.parameters, streamed.block.tensors):
+            for full in tensor.names:
+                module, name = streams.owners[full]
+                if module._parameters.get(name) is not p:
+                    given = _others_are_given() if given is None else given
+                    if not given:
+                        first, module._parameters[name] = first or full, p
+    return first
+
+
+def before_step(streams, what):
+    """Raises where a step, or what it would make, is not what the model looks like."""
+    if streams.copies_bytes:
+        raise LongshoreError(f"{what}: the values that `with longshore.resident(parameters, write=\"temporary\"):` gives parameters are not the "
+                             "run's, and it has not ended; leave it first")
+    replaced = _put_back(streams)
+    if replaced:
+        _refuse_replaced(replaced)
 
 
 def _others_are_given():
@@ -74,6 +101,10 @@ def _hook_model(streams, model):
 
     def after(module, args, output):
         streams.leave(streams)
+        if not streams.inside.modules and output is not None:
+            replaced = _put_back(streams)
+            if replaced:
+                raise LongshoreError(f"{replaced}: was replaced in forward, and has been put back; {IN_PASS}")
 
     model.register_forward_pre_hook(Hook(before), prepend=True, with_kwargs=True)
     model.register_forward_hook(Hook(after), always_call=True)

@@ -56,13 +56,11 @@ class KeptState:
         """Before a backward pass: what does not fit any more goes, and what fits is kept from now on. Returns whether some of it is
         to be read. budget: the Plan; several: gradients of more than one pass are added up."""
         each, segments = lib.shore_fleet_state_bytes(state.fleet), state.layout.segments
-        used, room_bytes, most = self.nbytes, budget.spare_bytes, gradients.most_bytes(several)
+        room_bytes, most = budget.spare_bytes, gradients.most_bytes(several)
         if most <= gradients.room:  # then none is put aside either
             room_bytes += gradients.room - most + budget.aside_bytes
-        for number in list(self.blocks)[::-1]:
-            if used > room_bytes:
-                used -= self.blocks[number].buffer.nbytes
-                self._drop(number)
+        self.shrink(room_bytes)
+        used = self.nbytes
         if state.remote or state.made.fp32_params != (self.streams.storage == torch.float32):
             return False  # it would cross the link; or is of a run that stores another form than pages have
         for number in reversed(self._completed):
@@ -71,6 +69,12 @@ class KeptState:
                 self.blocks[number] = Kept(number, segments[number] - count, count, each)
                 used += count * each
         return any(kept.step != state.step for kept in self.blocks.values())
+
+    def shrink(self, room_bytes):
+        """What does not fit goes, the last first."""
+        for number in list(self.blocks)[::-1]:
+            if self.nbytes > room_bytes:
+                self._drop(number)
 
     def fetch(self, state):
         """Begins to read what is not there. The step is committed."""

@@ -44,9 +44,9 @@ class Memory:
 
 def measure(engine: Any) -> Memory:
     """Of an engine, now."""
-    plan, parameters = engine.plan, engine.streams.memory.nbytes
+    plan, parameters, copies = engine.plan, engine.streams.memory.nbytes, engine.streams.copies_bytes
     compressing, gradients = plan.compression_bytes, plan.gradient_bytes + plan.aside_bytes  # of which state has what they do not need
     drives = plan.total_bytes - parameters - gradients - plan.pool_bytes - compressing
-    return Memory(engine.state.memory_bytes or plan.total_bytes, parameters, engine.gradients.held_bytes + compressing,
+    return Memory(engine.state.memory_bytes or plan.total_bytes, parameters + copies, engine.gradients.held_bytes + compressing,
                   gradients + compressing, engine.streams.kept.nbytes, plan.pool_bytes, drives, engine.process_at_wrap_bytes,
                   process_bytes())

@@ -9,14 +9,10 @@ from torch.utils._pytree import tree_leaves, tree_map
 from .absent import Absent
 from .errors import LongshoreError
 from .native import ffi
+from .writes import users
 
 
 _refuse = getattr(torch._C, "_set_storage_data_ptr_access_error_msg", lambda *args: None)  # which PyTorch 2.4 does not have
-
-
-def users(tensor):
-    """How many have its storage."""
-    return torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
 
 
 class Place:
@@ -44,7 +40,8 @@ class Places:
             if users(handle.view) != handle.users:
                 kept, handle.view = handle.view, self.view(handle.view.data_ptr() - self.base, handle.view.dtype, handle.view.shape)
                 with torch._C.DisableTorchFunctionSubclass():
-                    p.data = handle.view
+                    if not handle.out:
+                        p.data = handle.view
                 _refuse(kept.untyped_storage()._cdata, f"{handle.name}: a view of it, or a tensor that shares its memory, is used after its "
                         "layer has gone or has been updated; make it again, or keep a copy of it")
 
@@ -78,7 +75,7 @@ class Places:
         value = torch.as_strided(self.memory.view(place.dtype), place.shape, place.stride, place.at // place.dtype.itemsize)
         return value.clone() if torch.is_grad_enabled() else value  # a graph of this backward pass may keep it
 
-    def apart(self, found, parameters=()):
+    def apart(self, found, parameters=(), copy=torch.clone):
         """Tensors, but for parameters themselves, that outlive the block which is in their slot: copies of those that lie in one that
         others get."""
         def leaves(t):
@@ -89,4 +86,4 @@ class Places:
 
         if not any(map(leaves, tree_leaves(found))):
             return found
-        return tree_map(lambda t: t.clone() if leaves(t) else t, found)
+        return tree_map(lambda t: copy(t) if leaves(t) else t, found)

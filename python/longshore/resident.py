@@ -8,8 +8,11 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import nn
 
+from . import hooks
 from .errors import AbsentParameterError, LongshoreError
+from .temporary import temporary
 from .values import changed_in, write_back
+from .writes import CHANGE, bits
 
 
 def _handles(what):
@@ -33,37 +36,47 @@ def _put_in_place(blocks):
             handle.view.copy_(given)
 
 
-def _sums(block):
-    """Of the bits of its parameters, by which a change through .data is seen."""
-    return [int(h.view.reshape(-1).view(torch.int32 if h.view.itemsize == 4 else torch.int16).sum(dtype=torch.int64)) for _, h in block.parameters]
-
-
 def _refuse_changes(streams, sums):
     for b, (updates, before) in sums.items():
-        if b.present and b.updates == updates and before != (now := _sums(b)):
-            name = next(h.name for (_, h), was, is_now in zip(b.parameters, before, now) if was != is_now)
-            streams.forget()
-            raise AbsentParameterError(f"{name}: was changed, which would be lost; use `with longshore.resident(parameter, write=True):`")
+        if b.present and b.updates == updates:
+            if before != (now := _sums(b)):
+                name = next(h.name for (_, h), was, is_now in zip(b.parameters, before, now) if was != is_now)
+                streams.forget()
+                raise AbsentParameterError(f"{name}: was changed, which would be lost; {CHANGE}")
+            for p, handle in b.parameters:  # that was put back
+                handle.version = p._version
+
+
+def _sums(block):
+    return [bits(handle.view) for _, handle in block.parameters]
 
 
 @contextlib.contextmanager
-def resident(parameters: nn.Module | torch.Tensor | Iterable, write: bool = False) -> Iterator[None]:
+def resident(parameters: nn.Module | torch.Tensor | Iterable, write: bool | str = False) -> Iterator[None]:
     """Brings parameters (one, a list, or those of a module) into memory while the context lasts.
 
     write=True: what is changed in place is written back at its end and committed, as a step of its own in which nothing
-    else changes; moments stay as they are. Gradients of a step that has been begun are dropped. Without it a change raises
-    AbsentParameterError. Blocks that do not fit into memory together are refused by name, and so is what needs the memory of one
-    while the context lasts. After an exception in the context what it has changed is forgotten.
+    else changes; moments stay as they are. Between backward() and step() it raises, since gradients would be dropped.
+    write="temporary": what is changed counts in every forward and backward pass within the context, and gradients of these in the
+    step; at its end the values from before are back. Nothing is committed or dropped. step() comes after it. It takes memory for a copy
+    of the parameters, and raises BudgetError where there is none.
+    write=False: a change raises AbsentParameterError. Blocks that do not fit into memory together are refused by name, and so is what
+    needs the memory of one while the context lasts. After an exception in the context what it has changed is forgotten.
     """
-    parameters = [p for p in _handles(parameters) if getattr(p, "longshore", None) is not None]
-    blocks = {}
-    for p in parameters:
-        blocks[p.longshore.block.number] = p.longshore.block
-    blocks = [blocks[n] for n in sorted(blocks)]
-    if not blocks:
+    if write not in (False, True, "temporary"):
+        raise ValueError(f"resident: write={write!r}; it is False, True or \"temporary\"")
+    by_streams = {}
+    for p in {id(p): p for p in _handles(parameters)}.values():
+        handle = getattr(p, "longshore", None)
+        if handle is not None:
+            by_streams.setdefault(id(handle.streams), (handle.streams, []))[1].append(p)
+    with contextlib.ExitStack() as all_of_them:
+        for streams, some in by_streams.values():
+            all_of_them.enter_context(temporary(streams, some) if write == "temporary" else _resident(streams, some, write))
         yield
-        return
-    streams = parameters[0].longshore.streams
+
+
+def _refuse_sharing(blocks):
     slots = {}
     for b in blocks:
         other = slots.setdefault(id(b.slot), b)
@@ -71,6 +84,15 @@ def resident(parameters: nn.Module | torch.Tensor | Iterable, write: bool = Fals
             raise LongshoreError(
                 f"resident: {other.block.name} and {b.block.name} do not fit into memory together: give more memory, or ask for one "
                 "after the other")
+
+
+@contextlib.contextmanager
+def _resident(streams, parameters, write):
+    blocks = {p.longshore.block.number: p.longshore.block for p in parameters}
+    blocks = [blocks[n] for n in sorted(blocks)]
+    if write:
+        hooks.before_step(streams, "resident(write=True)")
+    _refuse_sharing(blocks)
     pinned, sums = [], {}
     try:
         for b in blocks:

@@ -7,7 +7,7 @@ import shutil
 
 import torch
 
-from . import adapters, native, position
+from . import adapters, hooks, native, position
 from .errors import ExistsError, LongshoreError
 from .native import ffi, lib
 
@@ -22,6 +22,7 @@ def save(engine, directory, dtype=None, max_shard_size=None, moments=False, whol
         raise ValueError(f"save_pretrained: dtype={dtype!r}; it is fp32, bf16 or fp16")
     if engine.state is None:
         raise LongshoreError("save_pretrained: the engine is closed")
+    hooks.before_step(engine.streams, "engine.save_pretrained")
     there = sorted(os.listdir(directory)) if os.path.isdir(directory) else []
     weights = [name for name in there if name.endswith((".safetensors", ".safetensors.index.json", ".bin")) or (moments and name == "optimizer")]
     if weights or os.path.isfile(directory):

@@ -15,14 +15,14 @@ import threading
 import torch
 from torch import nn
 
-from . import forks, hooks, mending, native
+from . import forks, hooks, mending, native, writes
 from .absent import Absent
 from .activations import Stayed
 from .errors import AbsentParameterError, LongshoreError
 from .interrupts import whole
 from .kept import KeptState
 from .native import SEGMENT, ffi, lib
-from .places import Place, Places, users
+from .places import Place, Places
 from .running import Running, checkpoint_that_saves
 from .state import Buffer
 
@@ -32,11 +32,13 @@ FETCH = {torch.float32: lib.SHORE_FETCH_MASTER, torch.bfloat16: lib.SHORE_FETCH_
 class Handle:
     """What a parameter knows of itself, as `parameter.longshore`."""
 
-    __slots__ = ("streams", "block", "index", "name", "view", "version", "kind", "users")
+    __slots__ = ("streams", "block", "index", "name", "view", "version", "kind", "users", "bits", "out")
 
     def __init__(self, streams, block, index, name, kind):
         self.streams, self.block, self.index, self.name, self.kind = streams, block, index, name, kind
         self.view = self.version = self.users = None
+        self.bits = None  # of its block's state that was shown, and their checksum, where a change would not be seen otherwise
+        self.out = 0  # resident() contexts in which it has memory of its own
 
     def copy(self):
         return self.streams.copy_of(self)
@@ -59,6 +61,7 @@ class Streamed:
         self.present = False  # its parameters may be computed with
         self.pins = 0  # forward passes, and resident() contexts, that are in it
         self.kept = 0  # the latter alone
+        self.passed = False  # it was in memory in a pass with gradients
         self.updates = 0  # steps that have changed it
         self.over = None  # whose memory it took, as the forward that is in that one called it
         self.again = None  # who saves what a checkpoint computes again of it
@@ -101,6 +104,7 @@ class Streams:
         self.activations = None
         self.updating = {}  # by number of the block: its update that was begun last
         self.changed = set()  # numbers of what the step changes
+        self.copies_bytes = 0  # of parameters that have memory of their own for a while
         self.why = "the engine is closed; longshore.resume() opens its run again"  # nothing can be had, where state is None
         forks.leave_in_children(self)
 
@@ -156,11 +160,11 @@ class Streams:
                     p = new
                 else:
                     p.data = view
-                handle = Handle(self, streamed, index, tensor.name, type(p))
+                handle = Handle(self, streamed, index, tensor.name, writes.there(type(p)))
                 handle.view = view
                 p.longshore = handle
                 streamed.parameters.append((p, handle))
-                p.__class__, handle.users = Absent, users(view)
+                p.__class__, handle.users = Absent, writes.users(view)
         hooks.hook(self, model)
 
     def _view(self, streamed, index):
@@ -173,6 +177,8 @@ class Streams:
             p.__class__ = handle.kind
             handle.version = p._version
         streamed.present = True
+        if torch._C._current_graph_task_id() != -1 or self.inside.modules and torch.is_grad_enabled():
+            writes.watch_first(streamed)
 
     @whole
     def hide(self, streamed):
@@ -185,15 +191,16 @@ class Streams:
         streamed.present = False
         if not self.widens:
             lib.shore_pages_release(self.pages, streamed.number)
-        changed = [h for p, h in streamed.parameters if p._version != h.version or p.data_ptr() != h.view.data_ptr()]
+        changed = [(p, h) for p, h in streamed.parameters if writes.changed(p, h)]
+        for p, handle in changed:
+            p.data = handle.view
         for p, handle in streamed.parameters:
-            if handle in changed:
-                p.data = handle.view
-            p.__class__ = Absent
+            if not handle.out:
+                p.__class__ = Absent
         if changed:
+            streamed.passed = False
             self.forget()
-            raise AbsentParameterError(
-                f"{changed[0].name}: was changed, which would be lost; use `with longshore.resident(parameter, write=True):`")
+            raise AbsentParameterError(writes.say_lost(self, changed[0][1]))
 
     @whole
     def forget(self):

@@ -2,7 +2,7 @@
 
 import torch
 
-from . import mending
+from . import hooks, mending
 from .errors import LongshoreError, NotFiniteError
 from .interrupts import whole
 from .native import SEGMENT, lib
@@ -39,9 +39,8 @@ def read(param, kind):
 def write(param, kind, value):
     """Commits another master or moment of a parameter, as a step of its own in which nothing else changes."""
     handle, engine, number, at = _place(param)
-    if engine._backwards:
-        raise LongshoreError(f"{handle.name}: the gradients of a step that has been begun would be dropped; change it before backward() "
-                             "or after step()")
+    hooks.before_step(engine.streams, handle.name)
+    _refuse_begun(engine, handle.name)
     value = torch.as_tensor(value, dtype=torch.float32).expand(param.shape).reshape(-1)
     if not bool(torch.isfinite(value).all()):
         raise NotFiniteError(f"{handle.name}: a value that is not finite was not written")
@@ -68,8 +67,18 @@ def changed_in(engine, blocks):
             or not all(torch.equal(fetched, p.detach().reshape(-1)) for p, _, _, fetched in _masters(engine, b)[1])]
 
 
+def _refuse_begun(engine, name):
+    engine.gradients.hide()  # what somebody has done to p.grad counts
+    begun = engine._backwards or any(block.had for block in engine.gradients.blocks)
+    engine.gradients.show()
+    if begun:
+        raise LongshoreError(f"{name}: was changed within a step that has been begun, whose gradients would be dropped; change it before backward() "
+                             "or after step(), after engine.optimizer.zero_grad(), or with write=\"temporary\" where it is put back before the step")
+
+
 def write_back(engine, blocks):
     """Commits what was changed in place in these blocks: see longshore.resident()."""
+    _refuse_begun(engine, blocks[0].parameters[0][1].name)
     engine.drop_gradients()
     for p, handle in (pair for streamed in blocks for pair in streamed.parameters):
         if not bool(torch.isfinite(p.detach()).all()):

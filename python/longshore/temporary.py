@@ -1,0 +1,77 @@
+"""Other values in the place of parameters for a while: perturbed ones, averages. They have memory of their own, so that slots, drives and
+updates stay what they are, and at the end the parameters are what the run says."""
+
+import contextlib
+
+import torch
+
+from . import native
+from .absent import Absent
+from .errors import AbsentParameterError, BudgetError
+from .interrupts import whole
+from .native import lib
+
+
+@contextlib.contextmanager
+def temporary(streams, parameters):
+    """resident(write="temporary") of parameters of one engine."""
+    engine = streams.engine()
+    if engine is None or engine.state is None:
+        raise AbsentParameterError(f"{parameters[0].longshore.name}: {streams.why}")
+    before = []
+    with _room(engine, sum(p.nbytes for p in parameters)):
+        try:
+            for p in parameters:
+                with whole:
+                    before.append(_take_out(p))
+            yield
+        finally:
+            with whole:
+                for p, data, pending in reversed(before):
+                    _put_in(p, data, pending)
+
+
+@contextlib.contextmanager
+def _room(engine, nbytes):
+    """Memory for copies: what the plan leaves, and what state that is kept in memory gives back."""
+    plan, streams, spare = engine.plan, engine.streams, engine.plan.spare_bytes
+    budget = engine.state.memory_bytes or plan.total_bytes + spare
+    free = max(budget - plan.total_bytes - streams.copies_bytes, 0)
+    if nbytes > free:
+        raise BudgetError(
+            f"resident(write=\"temporary\"): a copy of these parameters takes {native.readable(nbytes)}, and of memory={native.readable(budget)} "
+            f"{native.readable(free)} is left: give {native.readable(budget - free + nbytes + (1 << 20))}, or fewer parameters", lib.SHORE_EBUDGET)
+    streams.copies_bytes += nbytes
+    plan.spare_bytes = min(spare, free - nbytes)
+    try:
+        streams.kept.shrink(plan.spare_bytes)
+        yield
+    finally:
+        streams.copies_bytes -= nbytes
+        plan.spare_bytes = spare
+
+
+def _take_out(p):
+    """Gives a parameter a copy of its value. Returns what _put_in() takes."""
+    handle = p.longshore
+    with torch._C.DisableTorchFunctionSubclass():
+        data = p.data if handle.out else handle.view
+        pending = handle.block.present and p._version != handle.version  # changes that resident(write=True) commits later
+        p.data = data.clone() if handle.out else handle.copy()
+        p.__class__ = handle.kind
+    if not handle.out:
+        handle.users -= 1  # itself
+    handle.out += 1
+    return p, data, pending
+
+
+def _put_in(p, data, pending):
+    handle = p.longshore
+    handle.out -= 1
+    with torch._C.DisableTorchFunctionSubclass():
+        p.data = data if handle.out else handle.view  # which is another one, where somebody has kept a view of that from before
+    if not handle.out:
+        handle.users += 1
+        p.__class__ = handle.kind if handle.block.present else Absent
+        if not pending:
+            handle.version = p._version

@@ -1,0 +1,105 @@
+"""What is written to a parameter that is in memory is seen when its block leaves.
+
+A change in place counts in PyTorch's version of a tensor. One through `.data` or NumPy counts nowhere: who asks for these has the bits looked
+at when the block leaves, and so has every small parameter in its block's first pass, whoever writes to it in whatever way.
+"""
+
+import functools
+import zlib
+
+import torch
+
+CHANGE = ("change it inside `with longshore.resident(parameter, write=True):`, which commits it, or write=\"temporary\", at whose end it is put "
+          "back")
+IN_PASS = ("keep what a module changes itself in a buffer (register_buffer), which is saved with every step, or change the parameter between "
+           "steps, inside `with longshore.resident(parameter, write=True):`")
+LOOK_BYTES = 16 << 20  # of a parameter that is looked at in its first pass
+
+
+def users(tensor):
+    """How many have its storage."""
+    return torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
+
+
+def bits(tensor):
+    """A checksum: other bits, or the same in another order, have another one."""
+    return zlib.crc32(tensor.detach().reshape(-1).view(torch.uint8).numpy())
+
+
+@functools.cache
+def there(kind):
+    """The class of a parameter of a kind while it is in memory."""
+    if hasattr(kind, "longshore_kind"):
+        return kind
+    value = torch.Tensor.data
+
+    def get(p):
+        _handed_out(p)
+        return value.__get__(p)
+
+    def numpy(p, *args, **kwargs):
+        _handed_out(p)
+        return kind.numpy(p, *args, **kwargs)
+
+    def copied(p, memo):
+        out = kind.__deepcopy__(p, memo)
+        out.__class__ = kind
+        return out
+
+    return type(kind)(kind.__name__, (kind,), {"__module__": kind.__module__, "longshore_kind": kind, "data": property(get, value.__set__),
+                                               "numpy": numpy, "__deepcopy__": copied})
+
+
+def _handed_out(p):
+    handle = p.__dict__.get("longshore")
+    if handle is not None and handle.block.present and not handle.out:
+        watch(handle)
+
+
+def watch(handle):
+    """From here on a change of its bits is seen."""
+    updates = handle.block.updates
+    if handle.bits is None or handle.bits[0] != updates:
+        handle.bits = updates, bits(handle.view)
+
+
+def watch_first(streamed):
+    """A block comes into memory: in its first pass all that is small is watched."""
+    if not streamed.passed:
+        streamed.passed = True
+        for _, handle in streamed.parameters:
+            if handle.view.nbytes <= LOOK_BYTES:
+                watch(handle)
+
+
+def changed(p, handle):
+    """Whether a parameter is another one than when it came into memory. What somebody still has the memory of stays watched."""
+    if handle.out:
+        return False
+    if p._version != handle.version or is_elsewhere(p, handle):
+        return True
+    before, handle.bits = handle.bits, None
+    if before is None or before[0] != handle.block.updates:
+        return False
+    if before[1] != bits(handle.view):
+        return True
+    if users(handle.view) > handle.users:
+        handle.bits = before
+    return False
+
+
+def is_elsewhere(p, handle):
+    """Whether somebody has given it other data."""
+    view = handle.view
+    return p.data_ptr() != view.data_ptr() or p.dtype != view.dtype or p.shape != view.shape or p.stride() != view.stride()
+
+
+def say_lost(streams, handle):
+    """Why a change in forward or backward is refused, and what works."""
+    for full in handle.block.block.tensors[handle.index].names:
+        module, name = streams.owners[full]
+        if name == "weight" and getattr(module, "max_norm", None) is not None:
+            return (f"{full}: its module renormalizes it in forward (max_norm), which would be lost; give the module max_norm=None, and before each "
+                    f"forward call torch.embedding_renorm_(weight.data, ids, {module.max_norm}, {module.norm_type}) inside `with "
+                    "longshore.resident(weight, write=True):`")
+    return f"{handle.name}: was changed in forward or backward, which would be lost; {IN_PASS}"
