@@ -199,6 +199,14 @@ int shore_run_rollback(const char *path, const char *name, const struct shore_wo
 
 /* ---- what it becomes --------------------------------------------------------------------------------------------- */
 
+/* A tensor beside the run's, which an export holds as it is: a buffer of a module. */
+struct shore_extra {
+    const char *name;
+    const char *type; /* as safetensors names it: "I64" */
+    uint32_t rank;
+    uint64_t dims[SHORE_RANK_MOST];
+    const void *data;
+};
 struct shore_run_exporting {
     size_t size;    /* sizeof(struct shore_run_exporting) */
     bool converted; /* all tensors as dtype; otherwise each as its shape says */
@@ -207,6 +215,8 @@ struct shore_run_exporting {
     bool moments;         /* too, in fp32, of tensors that do not rest: each in DIRECTORY/optimizer/NAME, NAME as
                              torch.optim calls it; how many updates they have seen is the program's to add to
                              DIRECTORY/optimizer/optimizer.json ("updates": an integer) */
+    uint32_t nextras;
+    const struct shore_extra *extras; /* borrowed during the call */
 };
 /* Writes the committed state as safetensors under the tensors' names, each once: model.safetensors, or shards with
  * model.safetensors.index.json; in memory that does not grow with the model. FP32: the exact masters; BF16: as they are

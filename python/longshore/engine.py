@@ -412,7 +412,7 @@ class Engine:
 
     def save_pretrained(self, directory: str | os.PathLike, dtype: str | None = None, max_shard_size: int | str | None = None,
                         moments: bool = False) -> None:
-        """Writes safetensors, streamed, and what transformers keeps beside them; of a peft model the adapters. dtype: "fp32", "bf16", "fp16", by
+        """Writes what from_pretrained() loads, else model.safetensors, streamed; of a peft model the adapters. dtype: "fp32", "bf16", "fp16", by
         default the parameters'. moments: also the optimizer's, for wrap(moments_from=) and `longshore import`. The directory is whole or not there."""
         mending.persist(self, lambda: saving.save(self, directory, dtype, max_shard_size, moments))
 

@@ -1,9 +1,14 @@
 """What a run becomes for others: safetensors under the parameters' names, in constant memory."""
 
+import contextlib
 import copy
+import inspect
 import json
+import mmap
 import os
 import shutil
+import sys
+import tempfile
 
 import torch
 
@@ -13,10 +18,14 @@ from .native import ffi, lib
 
 _TORCH = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _DTYPES = {"fp32": lib.SHORE_DTYPE_FP32, "bf16": lib.SHORE_DTYPE_BF16, "fp16": lib.SHORE_DTYPE_FP16}
+_READ = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
+_NAMES = {torch.float64: "F64", torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", torch.int64: "I64", torch.int32: "I32",
+          torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL", torch.complex64: "C64"}
+_NAMES.update({getattr(torch, name): short for name, short in (("uint16", "U16"), ("uint32", "U32"), ("uint64", "U64")) if hasattr(torch, name)})
 
 
 def save(engine, directory, dtype=None, max_shard_size=None, moments=False, whole=False):
-    """As Engine.save_pretrained(). whole: also the base that adapters stand on, under the parameters' names."""
+    """As Engine.save_pretrained(). whole: parameters and buffers under their names, and also the base that adapters stand on."""
     directory = os.path.realpath(directory)
     if dtype is not None and dtype not in _DTYPES:
         raise ValueError(f"save_pretrained: dtype={dtype!r}; it is fp32, bf16 or fp16")
@@ -36,29 +45,76 @@ def save(engine, directory, dtype=None, max_shard_size=None, moments=False, whol
     try:
         if adapted:
             adapters.save(engine.module, partial, dtype and _TORCH[dtype], max_shard_size and native.size(max_shard_size, "max_shard_size"))
+        elif not whole and _saves_itself(engine.module):
+            _let_save(engine, partial, dtype, max_shard_size, moments)
         else:
-            _export(engine, partial, dtype, max_shard_size, moments)
-        if there:
-            for name in sorted(os.listdir(partial), key=lambda name: (name.startswith("model"), name.endswith("index.json"), name)):
-                os.replace(os.path.join(partial, name), os.path.join(directory, name))
-            os.rmdir(partial)
-        else:
-            os.rename(partial, directory)
+            export(engine, partial, dtype, max_shard_size, moments)
+            if not whole:
+                _describe(engine, partial, dtype)
+        _put_in_place(partial, directory, there)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
 
 
-def _export(engine, directory, dtype, max_shard_size, moments):
+def _put_in_place(partial, directory, there):
+    if not there:
+        os.rename(partial, directory)
+        return
+    for name in os.listdir(partial):
+        if os.path.isdir(os.path.join(partial, name)) and name in there:
+            raise ExistsError(f"{directory}: holds {name} already, which stays; save to another directory")
+    for name in sorted(os.listdir(partial), key=lambda name: (name.endswith("index.json") or name.startswith("model"), name.endswith("index.json"), name)):
+        os.replace(os.path.join(partial, name), os.path.join(directory, name))
+    os.rmdir(partial)
+
+
+def _is_of(model, package, module, name):
+    """Whether a model is of a class of a package, which may not be imported, and saves itself as that class does."""
+    of = getattr(sys.modules.get(f"{package}.{module}") if package in sys.modules else None, name, None)
+    return of is not None and isinstance(model, of) and type(model).save_pretrained is of.save_pretrained
+
+
+def _saves_itself(model):
+    """Whether only the model knows which files it is loaded from."""
+    known = _is_of(model, "transformers", "modeling_utils", "PreTrainedModel") or _is_of(model, "diffusers", "models.modeling_utils", "ModelMixin")
+    return not known and callable(getattr(type(model), "save_pretrained", None))
+
+
+def export(engine, directory, dtype=None, max_shard_size=None, moments=False):
+    """Parameters and buffers as model.safetensors, or in shards, with moments where they are asked for."""
+    extras, keep = _extras(position.small_buffers(engine))
     how = native.new("struct shore_run_exporting", converted=dtype is not None, dtype=_DTYPES[dtype or "fp32"],
-                     shard_bytes=0 if max_shard_size is None else native.size(max_shard_size, "max_shard_size"), moments=moments)
+                     shard_bytes=0 if max_shard_size is None else native.size(max_shard_size, "max_shard_size"), moments=moments,
+                     nextras=len(extras), extras=extras)
     native.call(lib.shore_run_export, engine.state.run, native.path_bytes(directory), how, ffi.NULL)
     if moments:
         _say_updates(engine, os.path.join(directory, "optimizer", "optimizer.json"))
+
+
+def _extras(buffers):
+    """Buffers as shore_run_export() takes them, and what they point to."""
+    out, keep = ffi.new("struct shore_extra[]", len(buffers)), []
+    for extra, (name, b) in zip(out, buffers.items()):
+        if b.dtype not in _NAMES:
+            raise LongshoreError(f"save_pretrained: {name} is a buffer of {b.dtype}, which safetensors has not; register_buffer(..., "
+                                 "persistent=False) it, or keep it in another dtype")
+        value = b.detach().contiguous()
+        names = ffi.new("char[]", name.encode()), ffi.new("char[]", _NAMES[b.dtype].encode())
+        keep.append((value, names))
+        extra.name, extra.type, extra.rank, extra.data = *names, value.dim(), ffi.cast("void *", value.data_ptr())
+        for i, size in enumerate(value.shape):
+            extra.dims[i] = size
+    return out, keep
+
+
+def _describe(engine, directory, dtype):
+    """What a from_pretrained() asks for beside the weights, under the names that it looks for."""
     model = engine.module
-    buffers = position.small_buffers(engine)
-    if buffers:
-        _add_buffers(directory, buffers)
+    if _is_of(model, "diffusers", "models.modeling_utils", "ModelMixin"):
+        model.save_config(directory)
+        _rename(directory, "diffusion_pytorch_model")
+        return
     config = getattr(model, "config", None)
     if hasattr(config, "save_pretrained"):
         config = copy.deepcopy(config)
@@ -68,6 +124,67 @@ def _export(engine, directory, dtype, max_shard_size, moments):
     generation = getattr(model, "generation_config", None)
     if hasattr(generation, "save_pretrained"):
         generation.save_pretrained(directory)
+
+
+def _rename(directory, stem):
+    """model.safetensors, its shards and their index under another name."""
+    for name in os.listdir(directory):
+        if name.startswith("model") and name.endswith(".safetensors"):
+            os.rename(os.path.join(directory, name), os.path.join(directory, stem + name.removeprefix("model")))
+    index = os.path.join(directory, "model.safetensors.index.json")
+    if os.path.exists(index):
+        with open(index, encoding="utf-8") as f:
+            said = json.load(f)
+        said["weight_map"] = {name: stem + file.removeprefix("model") for name, file in said["weight_map"].items()}
+        with open(os.path.join(directory, f"{stem}.safetensors.index.json"), "w", encoding="utf-8") as f:
+            json.dump(said, f, indent=2, sort_keys=True)
+        os.remove(index)
+
+
+# ---- models that save themselves ---------------------------------------------------------------------------------------
+
+
+def _let_save(engine, directory, dtype, max_shard_size, moments):
+    """The model's own save_pretrained(), for which parameters are mapped from a file meanwhile."""
+    model = engine.module
+    takes = inspect.signature(model.save_pretrained).parameters
+    asked = {"dtype": dtype, "moments": moments or None, "max_shard_size": None if "max_shard_size" in takes else max_shard_size}
+    for name, value in asked.items():
+        if value is not None:
+            raise ValueError(f"save_pretrained: {name}={value!r}: a {type(model).__name__} writes its files itself, and knows no {name}; leave it out")
+    with mapped(engine, os.path.dirname(directory)):
+        model.save_pretrained(directory, **({} if max_shard_size is None else {"max_shard_size": max_shard_size}))
+
+
+@contextlib.contextmanager
+def mapped(engine, place):
+    """Parameters that are asked for their values have them in a mapped file, whose memory the system may take back. place: a directory for
+    the file, which is gone from there at once."""
+    scratch = tempfile.mkdtemp(prefix=".longshore-", dir=place)
+    try:
+        export(engine, os.path.join(scratch, "all"))
+        values = {}
+        for name in os.listdir(os.path.join(scratch, "all")):
+            if name.endswith(".safetensors"):
+                values.update(_map(os.path.join(scratch, "all", name)))
+    finally:
+        shutil.rmtree(scratch)
+    engine.streams.mapped = values
+    try:
+        yield
+    finally:
+        engine.streams.mapped = None
+
+
+def _map(path):
+    """{name: tensor} of a safetensors file, each in a storage of its own, as tensors that are not tied are."""
+    with open(path, "rb") as f:
+        memory = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_COPY)
+    header = 8 + int.from_bytes(memory[:8], "little")
+    said = json.loads(memory[8:header])
+    return {name: torch.frombuffer(memory, dtype=_READ[t["dtype"]], count=(t["data_offsets"][1] - t["data_offsets"][0]) // _READ[t["dtype"]].itemsize,
+                                   offset=header + t["data_offsets"][0]).view(t["shape"])
+            for name, t in said.items() if name != "__metadata__" and t["dtype"] in _READ}
 
 
 def _say_updates(engine, path):
@@ -81,24 +198,3 @@ def _say_updates(engine, path):
         json.dump(said, f, indent=2)
         f.flush()
         os.fsync(f.fileno())
-
-
-def _add_buffers(directory, buffers):
-    """Statistics of norms and the like, which are no parameters, in a file of their own."""
-    from safetensors.torch import save_file
-
-    save_file({name: b.detach().contiguous() for name, b in buffers.items()}, os.path.join(directory, "model-buffers.safetensors"))
-    index = os.path.join(directory, "model.safetensors.index.json")
-    if os.path.exists(index):
-        with open(index, encoding="utf-8") as f:
-            said = json.load(f)
-    else:
-        from safetensors import safe_open
-
-        first = "model-weights.safetensors"  # model.safetensors would be taken for all there is, whatever the index says
-        os.rename(os.path.join(directory, "model.safetensors"), os.path.join(directory, first))
-        with safe_open(os.path.join(directory, first), "pt") as f:
-            said = {"metadata": {"total_size": 0}, "weight_map": {name: first for name in f.keys()}}
-    said["weight_map"].update({name: "model-buffers.safetensors" for name in buffers})
-    with open(index, "w", encoding="utf-8") as f:
-        json.dump(said, f, indent=2, sort_keys=True)

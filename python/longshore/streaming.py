@@ -74,6 +74,7 @@ class Streams:
         self.layout, self.compute, self.storage = layout, compute, storage
         self.widens = storage != compute
         self.state = self.pages = None  # until it is sealed
+        self.mapped = None  # {name: value}, while a model saves itself
         self.lock = threading.RLock()
         self.layers = layout.layers()
         self.slots = max(1, min(slots, len(self.layers))) if self.layers else 0
@@ -315,6 +316,8 @@ class Streams:
         with self.lock:
             if self.state is None:
                 raise AbsentParameterError(f"{handle.name}: {self.why}")
+            if self.mapped is not None:
+                return self.mapped[handle.name]
             if streamed.present or streamed.stays:
                 was = streamed.present
                 self.ensure(streamed)

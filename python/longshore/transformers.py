@@ -173,7 +173,7 @@ class Trainer(transformers.Trainer):
             adapters.save(self.model, output_dir)
         elif self._saves_weights:
             self._export(output_dir)
-        elif hasattr(self.model, "config"):
+        elif hasattr(getattr(self.model, "config", None), "save_pretrained"):
             self.model.config.save_pretrained(output_dir)
         processing = getattr(self, "processing_class", None) or getattr(self.data_collator, "tokenizer", None)
         if processing is not None:
@@ -186,9 +186,11 @@ class Trainer(transformers.Trainer):
             written = os.path.join(scratch, "model")
             self.engine.save_pretrained(written)
             for name in os.listdir(output_dir):
-                if re.fullmatch(r"model(-.*)?\.safetensors(\.index\.json)?", name):
+                if re.fullmatch(r"(diffusion_pytorch_)?model(-.*)?\.safetensors(\.index\.json)?", name):
                     os.remove(os.path.join(output_dir, name))
             for name in os.listdir(written):
+                if os.path.isdir(os.path.join(output_dir, name)):
+                    shutil.rmtree(os.path.join(output_dir, name))
                 os.replace(os.path.join(written, name), os.path.join(output_dir, name))
         finally:
             shutil.rmtree(scratch)

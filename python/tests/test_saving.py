@@ -1,5 +1,6 @@
 """What is loaded in longshore.init() and what is written by save_pretrained(): whole or not at all."""
 
+import importlib
 import json
 import os
 import shutil
@@ -7,13 +8,16 @@ import signal
 
 import pytest
 import torch
+from safetensors.torch import load_file
+from torch import nn
 
 import longshore
 from longshore import saving
-from models import gpt2, tokens
+from models import Cnn, bert, gpt2, tokens
 from test_loop import engine_for
 
 transformers = pytest.importorskip("transformers")
+huggingface_hub = pytest.importorskip("huggingface_hub")
 
 
 def wrapped(directory, tmp_path, name):
@@ -68,6 +72,106 @@ def test_what_is_saved_is_what_transformers_saves(tmp_path, seed):
         assert loaded.generation_config.max_new_tokens == 7 and loaded.lm_head.weight is loaded.transformer.wte.weight
         for (name, p), q in zip(loaded.named_parameters(), expected.parameters()):
             assert p.dtype == dtype and torch.equal(p, q.to(dtype)), name
+
+
+def stepped(engine, loss_of):
+    """An engine that has made a step, and its parameters and buffers."""
+    engine.backward(loss_of(engine))
+    engine.step()
+    return {name: value.detach().clone() for name, value in engine.module.state_dict().items()}
+
+
+def same(model, expected):
+    found = model.state_dict()
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], value) for name, value in expected.items())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_buffers_are_in_the_file_of_the_parameters(dtype, tmp_path, seed):
+    """Of whatever type, as whoever loads model.safetensors expects them."""
+    model = Cnn().to(dtype)
+    model.register_buffer("odd", torch.tensor([True, False, True]))
+    model.register_buffer("wide", torch.tensor(1 / 3, dtype=torch.float64))
+    with engine_for(model, tmp_path) as engine:
+        expected = stepped(engine, lambda m: m(torch.randn(2, 1, 6, 6, dtype=dtype)).square().mean())
+        engine.save_pretrained(tmp_path / "out")
+        engine.save_pretrained(tmp_path / "sharded", max_shard_size="2KiB")
+    assert [p.name for p in (tmp_path / "out").iterdir()] == ["model.safetensors"] and len(list((tmp_path / "sharded").iterdir())) > 2
+    loaded = load_file(tmp_path / "out" / "model.safetensors")
+    assert all(loaded[name].dtype == value.dtype for name, value in expected.items())
+    same(load_model(Cnn(), loaded, dtype), expected)
+    index = json.loads((tmp_path / "sharded" / "model.safetensors.index.json").read_text())["weight_map"]
+    assert index.keys() == expected.keys()
+    assert all(torch.equal(load_file(tmp_path / "sharded" / file)[name], expected[name]) for name, file in index.items())
+
+
+def load_model(model, values, dtype):
+    model = model.to(dtype)
+    model.register_buffer("odd", torch.zeros(3, dtype=torch.bool))
+    model.register_buffer("wide", torch.zeros((), dtype=torch.float64))
+    model.load_state_dict(values)
+    return model
+
+
+class Hub(nn.Module, huggingface_hub.PyTorchModelHubMixin):
+    """Its own save_pretrained(), and a configuration in its own form."""
+
+    def __init__(self, width=6):
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(width, width) for _ in range(3)])
+        self.layers[2].weight = self.layers[0].weight
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x).tanh()
+        return x
+
+
+def test_models_that_save_themselves(tmp_path, seed):
+    """As they do it, with parameters that are not in memory as a whole."""
+    with engine_for(Hub(5), tmp_path) as engine:
+        expected = stepped(engine, lambda m: m(torch.randn(2, 5)).square().mean())
+        engine.save_pretrained(tmp_path / "out")
+        for what in ({"dtype": "bf16"}, {"max_shard_size": "1KiB"}, {"moments": True}):
+            with pytest.raises(ValueError, match=f"{next(iter(what))}=.*: a Hub writes its files itself"):
+                engine.save_pretrained(tmp_path / "no", **what)
+        engine.backward(engine(torch.randn(2, 5)).square().mean())
+        engine.step()
+        assert not torch.equal(engine.module.layers[1].weight * 1, expected["layers.1.weight"])
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["width"] == 5
+    same(Hub.from_pretrained(tmp_path / "out"), expected)
+    assert not (tmp_path / "no").exists() and not [p for p in tmp_path.iterdir() if p.name.startswith(".")]
+
+
+@pytest.mark.parametrize("shard", [None, "10KB"])
+def test_models_of_diffusers(shard, tmp_path, seed):
+    diffusers = pytest.importorskip("diffusers")
+    model = diffusers.UNet2DModel(sample_size=8, block_out_channels=(8, 16), layers_per_block=1, down_block_types=("DownBlock2D", "AttnDownBlock2D"),
+                                  up_block_types=("AttnUpBlock2D", "UpBlock2D"), norm_num_groups=4, attention_head_dim=4)
+    model.save_pretrained(tmp_path / "plain", max_shard_size=shard or "10GB")
+    with engine_for(model, tmp_path) as engine:
+        expected = stepped(engine, lambda m: m(torch.randn(2, 3, 8, 8), 1).sample.square().mean())
+        engine.save_pretrained(tmp_path / "out", max_shard_size=shard)
+        engine.save_pretrained(tmp_path / "half", dtype="bf16")
+    names = [{p.name.split("-0")[0] for p in (tmp_path / d).iterdir()} for d in ("plain", "out")]
+    assert names[0] == names[1]
+    same(diffusers.UNet2DModel.from_pretrained(tmp_path / "out"), expected)
+    assert diffusers.UNet2DModel.from_pretrained(tmp_path / "half", torch_dtype=torch.bfloat16).dtype == torch.bfloat16
+
+
+def test_models_of_sentence_transformers(tmp_path, seed):
+    st = pytest.importorskip("sentence_transformers")
+    bert().bert.save_pretrained(tmp_path / "bert")
+    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nb\n")
+    transformers.BertTokenizer(str(tmp_path / "vocab.txt")).save_pretrained(tmp_path / "bert")
+    parts = importlib.import_module("sentence_transformers.models")
+    model = st.SentenceTransformer(modules=[parts.Transformer(str(tmp_path / "bert")), parts.Pooling(48), parts.Dense(48, 8)], device="cpu")
+    with engine_for(model, tmp_path) as engine:
+        batch = model.tokenize(["a b", "b a"])
+        expected = stepped(engine, lambda m: m(dict(batch))["sentence_embedding"].square().mean())
+        engine.save_pretrained(tmp_path / "out")
+    same(st.SentenceTransformer(str(tmp_path / "out"), device="cpu"), expected)
 
 
 @pytest.mark.parametrize("at", ["copy.deepcopy", "os.rename"])

@@ -57,13 +57,16 @@ struct shore__st_decl {
     const char *name;
     uint32_t rank;
     uint64_t shape[8];
-    enum shore__st_type type; /* F32, BF16 or F16 */
+    enum shore__st_type type; /* F32, BF16 or F16; OTHER: as named says */
+    const char *named;        /* of OTHER: a type by its name in the format, as "I64" */
 };
 int shore__st_writer_open(const char *directory, const struct shore__st_decl *tensors, uint32_t ntensors,
                           uint64_t shard_bytes, struct shore__st_writer **out, struct shore_diag *diag);
 /* fp32 elements, converted to the tensor's type (nearest even; too large for F16: infinity). */
 int shore__st_writer_put(struct shore__st_writer *w, uint32_t tensor, uint64_t first, uint64_t count, const float *data,
                          struct shore_diag *diag);
+/* A whole tensor of a type that is named: its bytes. */
+int shore__st_writer_put_bytes(struct shore__st_writer *w, uint32_t tensor, const void *data, struct shore_diag *diag);
 int shore__st_writer_finish(struct shore__st_writer *w, struct shore_diag *diag); /* also closes */
 void shore__st_writer_abort(struct shore__st_writer *w);                          /* removes what was written */
 

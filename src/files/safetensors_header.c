@@ -29,6 +29,12 @@ static const struct {
     {"U64", 64, SHORE__ST_OTHER},    {"C64", 64, SHORE__ST_OTHER},
 };
 
+size_t shore__st_type_bytes(const char *name) {
+    for (size_t i = 0; i < sizeof types / sizeof types[0]; i++)
+        if (!strcmp(name, types[i].name)) return types[i].bits / 8;
+    return 0;
+}
+
 enum field { NO_FIELD, DTYPE = 1, SHAPE = 2, OFFSETS = 4 };
 
 /* what is known of one tensor of this file beyond its public description */

@@ -11,11 +11,12 @@
 #include "files/atomic.h"
 #include "files/json.h"
 #include "files/safetensors.h"
+#include "files/safetensors_header.h"
 #include "number/fp16.h"
 
 struct placed {
     enum shore__st_type type;
-    uint32_t shard;
+    uint32_t shard, size; /* of an element */
     uint64_t elems, offset;
     uint64_t put_elems;
 };
@@ -28,8 +29,10 @@ struct shore__st_writer {
     json_t *index; /* NULL for one file */
 };
 
-static size_t size_of(enum shore__st_type type) {
-    return type == SHORE__ST_F32 ? 4 : 2;
+/* 0: it cannot be written. */
+static uint32_t size_of(const struct shore__st_decl *decl) {
+    if (decl->type == SHORE__ST_OTHER) return decl->named ? (uint32_t)shore__st_type_bytes(decl->named) : 0;
+    return decl->type == SHORE__ST_F32 ? 4 : decl->type == SHORE__ST_BF16 || decl->type == SHORE__ST_F16 ? 2 : 0;
 }
 
 static void shard_name(uint32_t shard, uint32_t nshards, char out[64]) {
@@ -60,7 +63,10 @@ static json_t *describe(const struct shore__st_decl *decl, uint64_t begin, uint6
     json_t *shape = json_array();
     for (uint32_t i = 0; i < decl->rank; i++)
         json_array_append_new(shape, json_integer((json_int_t)decl->shape[i]));
-    const char *name = decl->type == SHORE__ST_F32 ? "F32" : decl->type == SHORE__ST_F16 ? "F16" : "BF16";
+    const char *name = decl->type == SHORE__ST_OTHER ? decl->named
+                       : decl->type == SHORE__ST_F32 ? "F32"
+                       : decl->type == SHORE__ST_F16 ? "F16"
+                                                     : "BF16";
     return json_pack("{s:s, s:o, s:[I, I]}", "dtype", name, "shape", shape, "data_offsets", (json_int_t)begin,
                      (json_int_t)end);
 }
@@ -68,10 +74,10 @@ static json_t *describe(const struct shore__st_decl *decl, uint64_t begin, uint6
 /* Within the shard: so that each begins at a multiple of its size. */
 static uint64_t place_in_shard(struct shore__st_writer *w, uint32_t shard) {
     uint64_t bytes = 0;
-    for (size_t size = 4; size >= 2; size -= 2)
+    for (uint32_t size = 8; size >= 1; size /= 2)
         for (uint32_t i = 0; i < w->ntensors; i++) {
             struct placed *t = &w->tensors[i];
-            if (t->shard != shard || size_of(t->type) != size) continue;
+            if (t->shard != shard || t->size != size) continue;
             t->offset = bytes;
             bytes += t->elems * size;
         }
@@ -94,7 +100,7 @@ static int begin_shard(struct shore__st_writer *w, const struct shore__st_decl *
         if (json_object_get(header, decls[i].name) || json_object_get(w->index, decls[i].name))
             rc = shore__fail(diag, SHORE_EINPUT, "%s: tensor %s is declared twice", path, decls[i].name);
         else if (json_object_set_new(header, decls[i].name,
-                                     describe(&decls[i], t->offset, t->offset + t->elems * size_of(t->type))))
+                                     describe(&decls[i], t->offset, t->offset + t->elems * t->size)))
             rc = shore__fail(diag, SHORE_EINPUT,
                              "%s: cannot describe tensor number %u: no memory, or its name is not "
                              "UTF-8",
@@ -131,7 +137,7 @@ static int place_tensors(struct shore__st_writer *w, const struct shore__st_decl
         int bad = decls[i].rank > 8;
         for (uint32_t d = 0; !bad && d < decls[i].rank; d++)
             bad = __builtin_mul_overflow(elems, decls[i].shape[d], &elems);
-        bad = bad || __builtin_mul_overflow(elems, size_of(decls[i].type), &bytes) ||
+        bad = bad || __builtin_mul_overflow(elems, size_of(&decls[i]), &bytes) ||
               __builtin_add_overflow(*total, bytes, total) || *total > INT64_MAX / 2;
         if (bad)
             return shore__fail(diag, SHORE_EINPUT, "%s: the size of tensor %s overflows", w->directory, decls[i].name);
@@ -139,7 +145,8 @@ static int place_tensors(struct shore__st_writer *w, const struct shore__st_decl
             w->nshards++;
             in_shard = 0;
         }
-        w->tensors[i] = (struct placed){.type = decls[i].type, .shard = w->nshards - 1, .elems = elems};
+        w->tensors[i] =
+            (struct placed){.type = decls[i].type, .shard = w->nshards - 1, .size = size_of(&decls[i]), .elems = elems};
         in_shard += bytes;
     }
     return 0;
@@ -149,8 +156,9 @@ int shore__st_writer_open(const char *directory, const struct shore__st_decl *te
                           uint64_t shard_bytes, struct shore__st_writer **out, struct shore_diag *diag) {
     uint64_t total = 0;
     for (uint32_t i = 0; i < ntensors; i++)
-        if (tensors[i].type != SHORE__ST_F32 && tensors[i].type != SHORE__ST_BF16 && tensors[i].type != SHORE__ST_F16)
-            return shore__fail(diag, SHORE_EUSAGE, "%s: tensors are written as F32, BF16 or F16 only", directory);
+        if (!size_of(&tensors[i]))
+            return shore__fail(diag, SHORE_EUSAGE, "%s: the tensor %s is of a type that is not written", directory,
+                               tensors[i].name);
     struct shore__st_writer *w = calloc(1, sizeof *w);
     if (!w) return shore__fail(diag, -ENOMEM, "%s: out of memory", directory);
     w->ntensors = ntensors;
@@ -179,10 +187,10 @@ int shore__st_writer_open(const char *directory, const struct shore__st_decl *te
 int shore__st_writer_put(struct shore__st_writer *w, uint32_t tensor, uint64_t first, uint64_t count, const float *data,
                          struct shore_diag *diag) {
     struct placed *t = &w->tensors[tensor];
-    if (tensor >= w->ntensors || first > t->elems || count > t->elems - first)
+    if (tensor >= w->ntensors || t->type == SHORE__ST_OTHER || first > t->elems || count > t->elems - first)
         return shore__fail(diag, SHORE_EUSAGE, "%s: elements outside tensor number %u", w->directory, tensor);
     const struct shore__atomic *file = &w->shards[t->shard];
-    const size_t size = size_of(t->type);
+    const size_t size = t->size;
     if (size == 4) {
         int rc = shore__write_at(file->fd, data, count * 4, t->offset + first * 4, file->path, diag);
         if (rc) return rc;
@@ -199,6 +207,15 @@ int shore__st_writer_put(struct shore__st_writer *w, uint32_t tensor, uint64_t f
     }
     __atomic_fetch_add(&t->put_elems, count, __ATOMIC_RELAXED);
     return 0;
+}
+
+int shore__st_writer_put_bytes(struct shore__st_writer *w, uint32_t tensor, const void *data, struct shore_diag *diag) {
+    struct placed *t = &w->tensors[tensor];
+    if (tensor >= w->ntensors || t->type != SHORE__ST_OTHER)
+        return shore__fail(diag, SHORE_EUSAGE, "%s: tensor number %u is none of bytes", w->directory, tensor);
+    const struct shore__atomic *file = &w->shards[t->shard];
+    t->put_elems = t->elems;
+    return shore__write_at(file->fd, data, t->elems * t->size, t->offset, file->path, diag);
 }
 
 static void close_writer(struct shore__st_writer *w) {

@@ -175,6 +175,8 @@ struct shore__exporting {
     uint64_t updates;                /* that all moments have seen; 0: that is said by who asks for them */
     uint64_t memory_bytes;           /* of buffers; 0: 32 MiB */
     uint64_t shard_bytes;            /* of a file; 0: 5 GiB */
+    uint32_t nextras;                /* tensors beside those of contents */
+    const struct shore_extra *extras;
     int (*describe)(void *ctx, const char *directory, struct shore_diag *diag); /* what else goes there; may be NULL */
     void *describe_ctx;
     shore__progress_fn progress; /* in bytes */

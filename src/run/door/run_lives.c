@@ -88,6 +88,8 @@ int shore_run_export(struct shore_run *r, const char *directory, const struct sh
         .moments = how.moments,
         .memory_bytes = work.memory_bytes,
         .shard_bytes = how.shard_bytes,
+        .nextras = how.nextras,
+        .extras = how.extras,
         .progress = work.progress,
         .progress_ctx = work.progress_ctx,
     };

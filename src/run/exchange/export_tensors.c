@@ -40,6 +40,7 @@ struct job {
     enum shore_fetch_kind kind; /* of what is written: masters, or a moment */
     enum shore__st_type *types; /* of the tensors */
     uint32_t *numbers;          /* of the tensors in the writer; LEFT_OUT */
+    uint32_t first_extra;       /* there */
     struct shore__st_writer *writer;
     struct shore__export_plan plan;
     float *fetched;
@@ -200,7 +201,7 @@ enum shore__st_type shore__st_type_of(enum shore_dtype dtype) {
 
 static int open_writer(struct job *job, const char *directory, struct shore_diag *diag) {
     const struct shore__contents *c = job->e->contents;
-    struct shore__st_decl *decls = calloc(c->nshapes + 1u, sizeof *decls);
+    struct shore__st_decl *decls = calloc((size_t)c->nshapes + job->e->nextras + 1u, sizeof *decls);
     uint32_t n = 0;
     if (!decls) return shore__fail(diag, -ENOMEM, "out of memory");
     for (uint32_t i = 0; i < c->nshapes; i++) {
@@ -208,6 +209,12 @@ static int open_writer(struct job *job, const char *directory, struct shore_diag
         if (job->numbers[i] == LEFT_OUT) continue;
         decls[n] = (struct shore__st_decl){.name = s->name, .rank = s->rank, .type = job->types[i]};
         memcpy(decls[n++].shape, s->dims, sizeof s->dims);
+    }
+    job->first_extra = n;
+    for (uint32_t i = 0; job->kind == SHORE_FETCH_MASTER && i < job->e->nextras; i++) {
+        const struct shore_extra *x = &job->e->extras[i];
+        decls[n] = (struct shore__st_decl){.name = x->name, .rank = x->rank, .type = SHORE__ST_OTHER, .named = x->type};
+        memcpy(decls[n++].shape, x->dims, sizeof x->dims);
     }
     uint64_t shard_bytes = job->e->shard_bytes ? job->e->shard_bytes : usual_shard_bytes;
     int rc = shore__st_writer_open(directory, decls, n, shard_bytes, &job->writer, diag);
@@ -250,6 +257,8 @@ static int write_tensors(struct job *job, const char *directory, struct shore_di
     job->writer = NULL;
     int rc = open_writer(job, directory, diag);
     if (rc == 0) rc = put_blocks(job, false, diag);
+    for (uint32_t i = 0; job->kind == SHORE_FETCH_MASTER && i < job->e->nextras && rc == 0; i++)
+        rc = shore__st_writer_put_bytes(job->writer, job->first_extra + i, job->e->extras[i].data, diag);
     if (rc == 0)
         rc = shore__st_writer_finish(job->writer, diag);
     else if (job->writer)

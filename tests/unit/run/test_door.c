@@ -382,6 +382,39 @@ static void check_exported(const struct shore_run *run, const char *directory, c
     shore__safetensors_close(st);
 }
 
+/* In one file with the rest, whatever their types. */
+static void check_extras(struct shore_run *run) {
+    static const int64_t seen = 7;
+    static const float mean[2] = {1.5f, -2};
+    static const char flags[3] = {1, 0, 1};
+    const struct shore_extra extras[] = {{.name = "flags", .type = "BOOL", .rank = 1, .dims = {3}, .data = flags},
+                                         {.name = "seen", .type = "I64", .data = &seen},
+                                         {.name = "mean", .type = "F32", .rank = 1, .dims = {2}, .data = mean}};
+    struct shore_run_exporting how = {.size = sizeof how, .nextras = 3, .extras = extras};
+    struct shore_diag diag = {{0}};
+    struct shore__safetensors *st = NULL;
+    float values[3];
+    assert_ok(shore_run_export(run, "extras", &how, NULL, &diag));
+    assert_ok(shore__safetensors_open("extras", &st, &diag));
+    assert_int_equal(st->ntensors, TENSORS + 3);
+    assert_int_equal(st->nfiles, 1);
+    assert_ok(shore__safetensors_read(st, shore__safetensors_find(st, "mean"), 0, 2, values, &diag));
+    assert_memory_equal(values, mean, sizeof mean);
+    assert_ok(shore__safetensors_read(st, shore__safetensors_find(st, "flags"), 0, 3, values, &diag));
+    assert_true(values[0] == 1 && values[1] == 0 && values[2] == 1);
+    const struct shore__st_tensor *counted = shore__safetensors_find(st, "seen");
+    int64_t read = 0;
+    assert_int_equal(counted->offset % 8, 0);
+    assert_int_equal(pread(st->fds[0], &read, sizeof read, (off_t)counted->offset), sizeof read);
+    assert_int_equal(read, seen);
+    shore__safetensors_close(st);
+    const struct shore_extra odd = {.name = "odd", .type = "I4", .data = flags};
+    how.nextras = 1;
+    how.extras = &odd;
+    assert_int_equal(shore_run_export(run, "odd", &how, NULL, &diag), SHORE_EUSAGE);
+    assert_non_null(strstr(diag.text, "the tensor odd is of a type that is not written"));
+}
+
 static int stop(void *ctx, uint64_t done, uint64_t total) {
     assert_true(done <= total);
     return ++*(int *)ctx == 2;
@@ -403,6 +436,7 @@ static void an_export_has_every_tensor_once(void **state) {
     assert_ok(shore_run_export(run, "half", &converted, NULL, &diag));
     check_exported(run, "half", &half);
 
+    check_extras(run);
     float *frozen = fetched(run, &shore_run_shapes(run, &(uint32_t){0})[4], SHORE_FETCH_MASTER);
     const uint64_t offset = shore_run_shapes(run, &(uint32_t){0})[4].offset_elems;
     for (uint64_t i = 0; i < 33 * 3; i++)
