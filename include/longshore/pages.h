@@ -35,8 +35,9 @@ struct shore_pages;
  * given. count 0: it holds nothing, and is always there. */
 struct shore_pages_range {
     uint32_t block, segment, count;
-    uint32_t pool; /* whose buffers it is fetched into, or SHORE_PAGES_STAYS */
-    void *memory;  /* of one that stays: where; NULL: from the arena */
+    uint32_t pool;   /* whose buffers it is fetched into, or SHORE_PAGES_STAYS */
+    void *memory;    /* of one that stays: where; NULL: from the arena */
+    bool other_kind; /* of one that stays: it is bf16 where the options say fp32, and fp32 where they say bf16 */
 };
 
 /* Buffers that pages share; each holds the largest of them. */
@@ -57,7 +58,7 @@ struct shore_pages_options {
     uint32_t nranges;
     const struct shore_pages_pool *pools;
     uint32_t npools;
-    enum shore_fetch_kind kind; /* SHORE_FETCH_BF16, or SHORE_FETCH_MASTER: fp32 */
+    enum shore_fetch_kind kind; /* of pages: SHORE_FETCH_BF16, or SHORE_FETCH_MASTER: fp32 */
     /* Where memory comes from that is not given: shore_pages_bytes() of it. NULL: from the system. Outlives the pages.
      */
     struct shore_arena *arena;
@@ -73,7 +74,8 @@ uint64_t shore_pages_bytes(const struct shore_pages_options *options);
  * Units: memory that is given is aligned to SHORE_BUFFER_ALIGN_BYTES and has 2 (bf16) or 4 (fp32) * SHORE_SEGMENT_ELEMS
  * bytes a segment. Ownership: the pages are the caller's, for shore_pages_close(); the fleet and memory that is given
  * are borrowed until then, options and the lists that they name during the call. Errors: -EINVAL (options.size; a range
- * outside the layout; a page whose pool has no buffer, or memory that is not aligned), -ENOMEM. */
+ * outside the layout; a page whose pool has no buffer, or that is of the other kind and does not stay, or memory that
+ * is not aligned), -ENOMEM. */
 int shore_pages_open(struct shore_fleet *fleet, const struct shore_pages_options *options, struct shore_pages **out,
                      struct shore_diag *diag);
 

@@ -86,7 +86,7 @@ static int load(struct shore_pages *p, struct page *page, struct shore_diag *dia
         rc = p->read(p->read_ctx, page->block, page->segment, page->count, page->at, diag);
     } else {
         shore_wait_init(&page->load);
-        rc = shore_fleet_fetch(p->fleet, p->step, page->block, page->segment, page->count, p->kind, page->at,
+        rc = shore_fleet_fetch(p->fleet, p->step, page->block, page->segment, page->count, page->kind, page->at,
                                shore_wait_completion(&page->load));
         page->loading = !rc;
         if (rc) shore__fail(diag, rc, "parameters cannot be fetched: %s", shore_error_text(rc));
@@ -165,7 +165,7 @@ int shore_pages_take(struct shore_pages *p, uint32_t number, float *out, struct 
     struct page *page = &p->pages[number];
     size_t elems = (size_t)page->count * SHORE_SEGMENT_ELEMS;
     page->users--;
-    if (elems && p->kind == SHORE_FETCH_MASTER)
+    if (elems && page->kind == SHORE_FETCH_MASTER)
         memmove(out, at, elems * sizeof *out);
     else if (elems)
         widen(out, at, elems);

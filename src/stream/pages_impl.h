@@ -14,8 +14,9 @@
 struct page {
     uint32_t block, segment, count;
     uint32_t pool; /* or SHORE_PAGES_STAYS */
-    bool shares;   /* another page has one of its segments, too */
-    void *at;      /* NULL: not in memory */
+    enum shore_fetch_kind kind;
+    bool shares; /* another page has one of its segments, too */
+    void *at;    /* NULL: not in memory */
     struct buffer *buffer;
     uint32_t users;
     bool lent;         /* at: for a while */
@@ -48,8 +49,6 @@ struct shore_pages {
     struct shore_fleet *fleet;
     shore_pages_read_fn read;
     void *read_ctx;
-    enum shore_fetch_kind kind;
-    size_t elem_bytes;
     uint64_t step, clock, waited_ns;
     uint32_t npages, npools;
     struct page *pages;
@@ -59,8 +58,8 @@ struct shore_pages {
     void *memory; /* from it */
 };
 
-static inline size_t pages_bytes(const struct shore_pages *p, uint32_t segments) {
-    return (size_t)segments * SHORE_SEGMENT_ELEMS * p->elem_bytes;
+static inline size_t pages_bytes(enum shore_fetch_kind kind, uint32_t segments) {
+    return (size_t)segments * SHORE_SEGMENT_ELEMS * (kind == SHORE_FETCH_MASTER ? 4 : 2);
 }
 /* It has memory of its own: its, or lent. */
 static inline bool page_stays(const struct page *page) {

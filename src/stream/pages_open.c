@@ -9,8 +9,9 @@
 #include "drive/fleet/fleet.h"
 #include "stream/pages_impl.h"
 
-static size_t segment_bytes(const struct shore_pages_options *o) {
-    return (size_t)SHORE_SEGMENT_ELEMS * (o->kind == SHORE_FETCH_MASTER ? 4 : 2);
+static enum shore_fetch_kind kind_of(const struct shore_pages_options *o, const struct shore_pages_range *r) {
+    if (!r->other_kind) return o->kind;
+    return o->kind == SHORE_FETCH_MASTER ? SHORE_FETCH_BF16 : SHORE_FETCH_MASTER;
 }
 
 /* Of a buffer of the pool. */
@@ -18,14 +19,14 @@ static uint64_t buffer_bytes(const struct shore_pages_options *o, uint32_t pool)
     uint32_t most = 0;
     for (uint32_t i = 0; i < o->nranges; i++)
         if (o->ranges[i].pool == pool && o->ranges[i].count > most) most = o->ranges[i].count;
-    return most * segment_bytes(o);
+    return pages_bytes(o->kind, most);
 }
 
 static uint64_t sum_bytes(const struct shore_pages_options *o) {
     uint64_t sum = 0;
     for (uint32_t i = 0; i < o->nranges; i++)
         if (o->ranges[i].pool == SHORE_PAGES_STAYS && !o->ranges[i].memory)
-            sum += o->ranges[i].count * segment_bytes(o);
+            sum += pages_bytes(kind_of(o, &o->ranges[i]), o->ranges[i].count);
     for (uint32_t i = 0; i < o->npools; i++)
         if (!o->pools[i].buffers) sum += o->pools[i].nbuffers * buffer_bytes(o, i);
     return sum;
@@ -55,6 +56,7 @@ static int check_range(const struct shore_fleet *fleet, const struct shore_pages
     if (!inside) return shore__fail(diag, -EINVAL, "page %u is of segments that the layout does not have", i);
     if (r->pool == SHORE_PAGES_STAYS)
         return is_aligned(r->memory) ? 0 : shore__fail(diag, -EINVAL, "the memory of page %u is not aligned", i);
+    if (r->other_kind) return shore__fail(diag, -EINVAL, "page %u is of the other kind, and does not stay", i);
     if (r->pool >= o->npools || (r->count && !o->pools[r->pool].nbuffers))
         return shore__fail(diag, -EINVAL, "page %u is of a pool that has no buffer", i);
     return 0;
@@ -84,7 +86,7 @@ static void place(struct shore_pages *p, const struct shore_pages_options *o) {
         struct page *page = &p->pages[i];
         if (page->pool != SHORE_PAGES_STAYS || !page->count) continue;
         page->at = o->ranges[i].memory ? o->ranges[i].memory : next;
-        if (!o->ranges[i].memory) next += pages_bytes(p, page->count);
+        if (!o->ranges[i].memory) next += pages_bytes(page->kind, page->count);
     }
     for (uint32_t i = 0; i < p->npools; i++) {
         p->pools[i] = (struct pool){buffer, o->pools[i].nbuffers};
@@ -120,6 +122,7 @@ static int fill(struct shore_pages *p, const struct shore_pages_options *o) {
                                     .segment = r->segment,
                                     .count = r->count,
                                     .pool = r->pool,
+                                    .kind = kind_of(o, r),
                                     .step = SHORE__NO_STEP,
                                     .touched = SHORE__NO_STEP};
     }
@@ -140,8 +143,6 @@ int shore_pages_open(struct shore_fleet *fleet, const struct shore_pages_options
     p->fleet = fleet;
     p->read = o.read;
     p->read_ctx = o.read_ctx;
-    p->kind = o.kind;
-    p->elem_bytes = o.kind == SHORE_FETCH_MASTER ? 4 : 2;
     p->npages = o.nranges;
     p->npools = o.npools;
     p->arena = o.arena;

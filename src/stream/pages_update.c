@@ -53,7 +53,8 @@ static void begin_update(struct shore_pages *p, struct page *page, uint64_t next
     bool pending;
     if (page->updating) shore__page_end_update(p, page, false, &pending, NULL);
     end_fetch(page);
-    page->handed_back = page_stays(page) && (!p->fleet || p->fleet->config.fp32_params == (p->elem_bytes == 4));
+    page->handed_back =
+        page_stays(page) && (!p->fleet || p->fleet->config.fp32_params == (page->kind == SHORE_FETCH_MASTER));
     page->whole = page->step + 1 == next_step && page->touched != next_step;
     page->covered = 0;
     page->from = page->to = 0;
@@ -91,7 +92,8 @@ int shore_pages_update(struct shore_pages *p, uint32_t number, struct shore_upda
     if (page->then.ctx != done.ctx || page->next_step != update->base_step + 1) return -EINVAL;
     touch(p, page, update->segment, update->segment + update->count);
     update->block = page->block;
-    update->params_out = page->handed_back ? (char *)page->at + pages_bytes(p, update->segment - page->segment) : NULL;
+    size_t before = pages_bytes(page->kind, update->segment - page->segment);
+    update->params_out = page->handed_back ? (char *)page->at + before : NULL;
     shore_wait_add(&page->update);
     int rc = shore_fleet_update(p->fleet, update, (struct shore_completion){part_ended, page});
     if (rc)
@@ -171,7 +173,7 @@ static const struct page *page_at(const struct shore_pages *p, uint32_t block, u
 
 void *shore__pages_place(const struct shore_pages *p, uint32_t block, uint32_t segment) {
     const struct page *page = page_at(p, block, segment);
-    return page ? (char *)page->at + pages_bytes(p, segment - page->segment) : NULL;
+    return page ? (char *)page->at + pages_bytes(page->kind, segment - page->segment) : NULL;
 }
 
 /* All its segments have their places here, and not in a page that shares them. */

@@ -67,11 +67,11 @@ static inline void assert_code(struct world *w, int rc, int expected, int line) 
     if (rc != expected) fail_msg("line %d: %d instead of %d: %s", line, rc, expected, w->diag.text);
 }
 
-static inline size_t elem_bytes(const struct world *w) {
-    return w->kind == SHORE_FETCH_MASTER ? 4 : 2;
+static inline bool is_fp32(const struct world *w, const struct shore_pages_range *r) {
+    return (w->kind == SHORE_FETCH_MASTER) != r->other_kind;
 }
-static inline size_t bytes_of(const struct world *w, uint32_t segments) {
-    return (size_t)segments * SHORE_SEGMENT_ELEMS * elem_bytes(w);
+static inline size_t bytes_of(bool fp32, uint32_t segments) {
+    return (size_t)segments * SHORE_SEGMENT_ELEMS * (fp32 ? 4 : 2);
 }
 static inline size_t fp32_bytes(uint32_t segments) {
     return (size_t)segments * SHORE_SEGMENT_ELEMS * sizeof(float);
@@ -96,10 +96,11 @@ static inline void random_ranges(struct world *w) {
     for (uint32_t i = 0; i < w->npages; i++) {
         struct shore_pages_range *r = &w->page[i].range;
         r->pool = pick(0, 2) ? pick(0, POOLS - 1) : SHORE_PAGES_STAYS;
+        r->other_kind = r->pool == SHORE_PAGES_STAYS && !pick(0, 3);
         if (r->pool != SHORE_PAGES_STAYS || !r->count || pick(0, 1)) continue;
         void *memory;
         assert_ok(w, shore_buffer_alloc(fp32_bytes(r->count), 0, &memory, &w->diag));
-        r->memory = (char *)memory + fp32_bytes(r->count) - bytes_of(w, r->count);
+        r->memory = (char *)memory + fp32_bytes(r->count) - bytes_of(is_fp32(w, r), r->count);
         w->memory[i] = memory;
     }
 }
@@ -162,7 +163,7 @@ static inline void open_world(struct world *w, const char *drive) {
     assert_ok(w, shore_pages_open(w->fleet, &options, &w->pages, &w->diag));
     if (w->arena) assert_int_equal(shore_arena_left(w->arena), 0);
     for (int i = 0; i < LOANS; i++)
-        assert_ok(w, shore_buffer_alloc(bytes_of(w, SEGMENTS_MOST), 0, &w->loan[i], &w->diag));
+        assert_ok(w, shore_buffer_alloc(fp32_bytes(SEGMENTS_MOST), 0, &w->loan[i], &w->diag));
 }
 
 static inline void forget_gradients(struct world *w) {
@@ -183,7 +184,7 @@ static inline void close_world(struct world *w) {
     for (uint32_t i = 0; i < w->npages; i++)
         shore_buffer_free(w->memory[i], fp32_bytes(w->page[i].range.count));
     for (int i = 0; i < LOANS; i++)
-        shore_buffer_free(w->loan[i], bytes_of(w, SEGMENTS_MOST));
+        shore_buffer_free(w->loan[i], fp32_bytes(SEGMENTS_MOST));
     shore_layout_free(w->layout);
 }
 
@@ -192,11 +193,12 @@ static inline void close_world(struct world *w) {
 
 static inline void assert_content(const struct world *w, const struct expected *page) {
     for (uint32_t s = 0; s < page->range.count; s++) {
-        const char *at = (const char *)page->at + bytes_of(w, s);
+        bool fp32 = is_fp32(w, &page->range);
+        const char *at = (const char *)page->at + bytes_of(fp32, s);
         for (size_t i = 0; i < SHORE_SEGMENT_ELEMS; i++) {
             float want = element(page->values[s], page->range.segment + s, i), got;
-            got = w->kind == SHORE_FETCH_MASTER ? ((const float *)(const void *)at)[i]
-                                                : shore__bf16_to_f32(((const uint16_t *)(const void *)at)[i]);
+            got = fp32 ? ((const float *)(const void *)at)[i]
+                       : shore__bf16_to_f32(((const uint16_t *)(const void *)at)[i]);
             if (got != want)
                 fail_msg("block %u, segment %u, element %zu of step %" PRIu64 ": %g instead of %g", page->range.block,
                          page->range.segment + s, i, page->step, (double)got, (double)want);
