@@ -4,14 +4,18 @@ A block is the parameters of one repeated layer (an element of a ``ModuleList`` 
 of the tree. Parameters are known by the object, so that tied ones occur once, under their first name.
 """
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 import torch
 from torch import nn
 
 from .errors import LongshoreError
+from .native import readable
 
 TENSORS_MOST = 1023  # of a block: each is a parameter group of its own there
+NAME_OF = {torch.float32: "fp32", torch.bfloat16: "bf16"}  # of the dtypes that parameters may have
+BESIDE_BYTES = 64 << 20  # of parameters in the dtype that fewer elements have: they stay in memory
 
 
 @dataclass
@@ -42,6 +46,11 @@ class Block:
     buffers: bool = False  # of modules, not parameters: nothing is fetched of it
     may_share: bool = False  # left over of the tree, and may be a layer where memory is little
 
+    @property
+    def dtype(self):
+        """Of its parameters."""
+        return self.tensors[0].dtype
+
 
 def _is_list(module):
     return isinstance(module, (nn.ModuleList, nn.Sequential)) and sum(1 for c in module.children() if _has_parameters(c)) > 1
@@ -67,11 +76,21 @@ def layers_of(model):
     return found
 
 
+def dtype_of(model):
+    """The dtype that most elements of its parameters have: they are streamed in it."""
+    elems = Counter()
+    for p in model.parameters():
+        elems[p.dtype] += p.numel()
+    return max(elems, key=lambda dtype: (elems[dtype], dtype == torch.float32))
+
+
 def partition(model, layers=None):
     """Blocks of a model, in the order of its tree. layers: names of the modules that are blocks of their own; None: found.
 
-    Frozen tensors get blocks of their own beside those that are trained, so that a step moves nothing for them.
+    Frozen tensors get blocks of their own beside those that are trained, so that a step moves nothing for them; so do those of the
+    dtype that fewer elements have, which stay in memory.
     """
+    compute = dtype_of(model)
     layers = layers_of(model) if layers is None else list(layers)
     modules = dict(model.named_modules(remove_duplicate=False))
     for name in layers:
@@ -92,11 +111,13 @@ def partition(model, layers=None):
         return out
 
     def add(name, tensors, layer):
-        for trains in (True, False):
-            some = [t for t in tensors if t.trains == trains]
-            for first in range(0, len(some), TENSORS_MOST):
-                suffix = ("" if trains else ".frozen") + (f"#{first // TENSORS_MOST}" if first else "")
-                blocks.append(Block(name + suffix, some[first:first + TENSORS_MOST], layer, trains, name))
+        for dtype in (compute, *(NAME_OF.keys() - {compute})):
+            for trains in (True, False):
+                some = [t for t in tensors if t.trains == trains and t.dtype == dtype]
+                for first in range(0, len(some), TENSORS_MOST):
+                    suffix = ("" if dtype == compute else "." + NAME_OF[dtype]) + ("" if trains else ".frozen")
+                    suffix += f"#{first // TENSORS_MOST}" if first else ""
+                    blocks.append(Block(name + suffix, some[first:first + TENSORS_MOST], layer and dtype == compute, trains, name))
 
     left, owners = [], {}
     inside = {name: next((l for l in layers if name == l or name.startswith(l + ".")), None) for name in modules}
@@ -130,6 +151,7 @@ def check(model):
         if isinstance(module, torch.jit.ScriptModule):
             raise LongshoreError(f"wrap: {name or type(model).__name__} is TorchScript, which takes no hooks: nothing would fetch its parameters; "
                                  "wrap the module that it was made of")
+    _check_dtypes(model)
     for name, b in persistent_buffers(model).items():
         if b.layout != torch.strided:
             raise LongshoreError(f"wrap: {name} is a buffer of layout {b.layout}, which no step can keep; register_buffer(..., "
@@ -142,14 +164,39 @@ def check(model):
                                  "clone() one of them")
 
 
-def mark_rest(blocks, model):
-    """Marks what is left over of the tree and may take turns with layers: modules of PyTorch's own that nothing is tied to, as embeddings and
-    heads are, and are not small beside the rest."""
+def _check_dtypes(model):
+    parameters = {name: p for name, p in model.named_parameters() if p.numel()}
+    for name, p in parameters.items():
+        if p.dtype not in NAME_OF:
+            advice = ("load or make the model as float32, which holds all that float16 does" if p.dtype == torch.float16 else
+                      "make the model as float32" if p.is_floating_point() else
+                      "keep the real and the imaginary part as two, torch.view_as_complex() joins them" if p.is_complex() else
+                      "load the model without quantization_config, or let it be a buffer (register_buffer) if nothing trains it")
+            raise LongshoreError(f"wrap: a parameter is of one dtype, float32 or bfloat16: {name} is {_said(p.dtype)}; {advice}")
+    compute = dtype_of(model)
+    beside = sorted(((p.nbytes, name) for name, p in parameters.items() if p.dtype != compute), reverse=True)
+    if sum(nbytes for nbytes, _ in beside) > BESIDE_BYTES:
+        other = _said(next(iter(NAME_OF.keys() - {compute})))
+        names = ", ".join(f"{name} {readable(nbytes)}" for nbytes, name in beside[:3])
+        advice = ("make the adapters with autocast_adapter_dtype=False: masters are float32 anyway" if hasattr(model, "peft_config") else
+                  "load the model as float32: wrap(..., storage='bf16') fetches half of it")
+        raise LongshoreError(f"wrap: most parameters are {_said(compute)}, and {len(beside)} are {other}, which stay in memory: "
+                             f"{readable(sum(nbytes for nbytes, _ in beside))} together, and {readable(BESIDE_BYTES)} is the most ({names}"
+                             f"{', ...' if len(beside) > 3 else ''}); {advice}")
+
+
+def _said(dtype):
+    return str(dtype).removeprefix("torch.")
+
+
+def mark_rest(blocks, model, compute):
+    """Marks what is left over of the tree and may take turns with layers, which are of dtype compute: modules of PyTorch's own that nothing
+    is tied to, as embeddings and heads are, and are not small beside the rest."""
     modules, most = dict(model.named_modules(remove_duplicate=False)), max(sum(t.elems for t in b.tensors) for b in blocks)
     for block in blocks:
         owner = block.tensors[0].name.rpartition(".")[0]
         module = modules.get(owner) if owner else None
-        if (not block.layer and not block.buffers and type(module).__module__.startswith("torch.nn.modules") and not any(map(_has_parameters, module.children()))
+        if (not block.layer and not block.buffers and block.dtype == compute and type(module).__module__.startswith("torch.nn.modules") and not any(map(_has_parameters, module.children()))
                 and all(t.names == [t.name] and t.name.rpartition(".")[0] == owner for t in block.tensors) and 8 * sum(t.elems for t in block.tensors) > most):
             block.module, block.may_share = owner, True
 

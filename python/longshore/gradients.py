@@ -59,7 +59,8 @@ class Gradients:
         self.blocks = [BlockGradients() for _ in streams.blocks]
         self.trains = [{h.index for p, h in s.parameters if p.requires_grad} for s in streams.blocks]
         self.held_bytes = 0
-        self._elems = sum(p.numel() for s in streams.blocks for p, _ in s.parameters if p.requires_grad)
+        trained = [p for s in streams.blocks for p, _ in s.parameters if p.requires_grad]
+        self._elems, self._nbytes = sum(p.numel() for p in trained), sum(p.numel() * p.element_size() for p in trained)
         self.sums = ffi.new("double[]", state.layout.c.segments)
         self.clip = ffi.new("struct shore_clip *")
         self.passes = 1  # backward passes that run together
@@ -81,7 +82,7 @@ class Gradients:
 
     def most_bytes(self, several):
         """Of all gradients of a step together. several: passes are added up, in fp32."""
-        return self._elems * (4 if several or self.passes > 1 else self.streams.compute.itemsize)
+        return 4 * self._elems if several or self.passes > 1 else self._nbytes
 
     def hide(self):
         """A pass begins, or the step is made: what somebody has done to p.grad counts. With no gradient left it is begun anew."""

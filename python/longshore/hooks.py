@@ -39,8 +39,8 @@ def check(streams):
                     if p.requires_grad:
                         thawed, p.requires_grad = thawed or handle.name, False
             if handle.out:
-                if p.shape != handle.view.shape or p.dtype != streams.compute:
-                    raise LongshoreError(f"{handle.name}: is {list(handle.view.shape)} and {streams.compute}, and {list(p.shape)} and {p.dtype} was "
+                if p.shape != handle.view.shape or p.dtype != handle.view.dtype:
+                    raise LongshoreError(f"{handle.name}: is {list(handle.view.shape)} and {handle.view.dtype}, and {list(p.shape)} and {p.dtype} was "
                                          "put in its place")
             elif streamed.present and is_elsewhere(p, handle):
                 wrong, p.data = wrong or handle.name, handle.view

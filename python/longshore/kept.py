@@ -65,7 +65,8 @@ class KeptState:
             return False  # it would cross the link; or is of a run that stores another form than pages have
         for number in reversed(self._completed):
             count = min(segments[number], max(room_bytes - used, 0) // each)
-            if self.streams.blocks[number].stays and number not in self.blocks and count * each >= LEAST_BYTES:
+            streamed = self.streams.blocks[number]
+            if streamed.stays and streamed.storage == self.streams.storage and number not in self.blocks and count * each >= LEAST_BYTES:
                 self.blocks[number] = Kept(number, segments[number] - count, count, each)
                 used += count * each
         return any(kept.step != state.step for kept in self.blocks.values())

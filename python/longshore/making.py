@@ -28,8 +28,8 @@ from .spool import spooling
 from .state import MOMENTS, OPTIMIZERS, Layout, State
 from .streaming import Streams
 
-_DTYPE_OF = {"fp32": torch.float32, "bf16": torch.bfloat16}
-_NAME_OF = {v: k for k, v in _DTYPE_OF.items()}
+_NAME_OF = tree.NAME_OF
+_DTYPE_OF = {v: k for k, v in _NAME_OF.items()}
 BUFFERS_BYTES = 16 << 10  # of modules' buffers that commit with a step's blob; more are blocks of the run
 Drives = Union[str, os.PathLike, Iterable[Union[str, os.PathLike]], None]
 _current = None  # of init(), until wrap() has taken it
@@ -90,7 +90,8 @@ def wrap(model: nn.Module, *, run: str | os.PathLike | None = None, drives: Driv
     """Puts a model's parameters and its optimizer's state on drives, frees their memory, and returns the Engine.
 
     model: any nn.Module, made inside ``longshore.init(...)`` or in memory already; then run (and drives, memory) are given
-    here. Parameters are of one dtype, float32 or bfloat16, which is what is computed with. lr, betas, eps, weight_decay,
+    here. Parameters are float32 or bfloat16, which is what is computed with; those of the dtype that fewer elements have stay
+    in memory, and are 64 MiB at most. lr, betas, eps, weight_decay,
     momentum: as torch.optim has them, of all parameters; groups: parameter groups as torch.optim takes them, instead.
     clip: largest norm of all gradients together; 0: none. optimizer: adamw, adam, sgd, adagrad. storage: "bf16" or "fp32",
     what lies on the drives and is fetched; by default the parameters' dtype (masters are fp32 anyway). moments: "fp32" or
@@ -129,7 +130,7 @@ def wrap(model: nn.Module, *, run: str | os.PathLike | None = None, drives: Driv
     refuse_numbers({"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "momentum": momentum, "clip": clip}, "wrap: ")
     share = share_of(compress)
     parts = tree.partition(model, layers)
-    compute = parts[0].tensors[0].dtype
+    compute = tree.dtype_of(model)
     if storage is None:
         storage = _NAME_OF[compute]
     if storage not in _DTYPE_OF or (compute == torch.bfloat16 and storage == "fp32"):
@@ -147,11 +148,11 @@ def wrap(model: nn.Module, *, run: str | os.PathLike | None = None, drives: Driv
     old = None if moments_from is None else Moments(moments_from, optimizer, momentum != 0)
     counts = old.counts(layout) if old else None
     lineage = [how["seed"], old.updates] if old else None
-    tree.mark_rest(parts, model)
+    tree.mark_rest(parts, model, compute)
     how["layers"] = [b.module if b.layer else None for b in layout.blocks]
     how["buffers"] = [b.name for b in layout.blocks if b.buffers]
     budget = None if memory is None else native.size(memory)
-    chosen = plan(layout, drives, budget, compute=compute, storage=_DTYPE_OF[storage], optimizer=optimizer, moments=moments,
+    chosen = plan(layout, drives, budget, storage=_DTYPE_OF[storage], optimizer=optimizer, moments=moments,
                   activations=activations, room=None if activation_room is None else native.size(activation_room, "activation_room"),
                   compress=share)
     living.refuse_second(run)
@@ -204,13 +205,6 @@ def _check_model(model):
         if p.device.type == "meta":
             raise LongshoreError(f"wrap: {name} is on the meta device and has no value; load the model inside longshore.init(...)")
     tree.check(model)
-    dtypes = {}
-    for name, p in parameters:
-        dtypes.setdefault(p.dtype, name)
-    if len(dtypes) > 1 or next(iter(dtypes)) not in _NAME_OF:
-        said = ", ".join(f"{name} is {str(d).split('.')[1]}" for d, name in dtypes.items())
-        adapted = ", or make adapters with autocast_adapter_dtype=False: masters are float32" if hasattr(model, "peft_config") else ""
-        raise LongshoreError(f"wrap: parameters are of one dtype, float32 or bfloat16: {said}; model.to() one of them{adapted}")
 
 
 def _has_bf16_products():
@@ -320,7 +314,7 @@ def resume(run: str | os.PathLike, model: nn.Module | Callable[[], nn.Module] | 
     _match(layout, model, how, program, run)
     given = _groups_of(model, how["groups"])
     budget = native.size(memory) if memory is not None else budget
-    chosen = plan(layout, drives, budget, compute=_DTYPE_OF[how["compute"]], storage=_DTYPE_OF[how["storage"]],
+    chosen = plan(layout, drives, budget, storage=_DTYPE_OF[how["storage"]],
                   optimizer=how["optimizer"], moments=how["moments"], activations=how.get("activations", "memory"),
                   compress=how.get("compress", 0.0))
     state = State.open(run, ring_bytes=chosen.ring_bytes)
@@ -412,13 +406,16 @@ def _match(layout, model, how, program, run):
                 wrong.append(f"{tensor.name} is {list(p.shape)} and was {list(tensor.shape)}")
             tensor.trains = frozen.isdisjoint(tensor.names) and not block.buffers
             if not block.buffers:
-                tensor.dtype = _DTYPE_OF[how["compute"]]
                 p.requires_grad_(tensor.trains)
         block.layer, block.module = layer is not None, layer or block.name
         block.trains = any(t.trains for t in block.tensors)
     if not wrong:
-        tree.mark_rest(layout.blocks, model)
+        tree.mark_rest(layout.blocks, model, _DTYPE_OF[how["compute"]])
     wrong += [f"{name} is new" for name, p in parameters.items() if name not in known and p.numel()]
+    _refuse_others(run, wrong)
+
+
+def _refuse_others(run, wrong):
     if wrong:
         more = f" and {len(wrong) - 8} more" if len(wrong) > 8 else ""
         raise LongshoreError(f"{run}: the model is not the run's: {', '.join(wrong[:8])}{more}")

@@ -30,8 +30,7 @@ class Plan:
     compression_bytes: int = 0
 
 
-def plan(layout, drives, memory, *, compute, storage, optimizer, moments, activations="memory", room=None,
-         compress=0.0):
+def plan(layout, drives, memory, *, storage, optimizer, moments, activations="memory", room=None, compress=0.0):
     """A budget (bytes; None: half of the machine's memory) to what is kept. Raises BudgetError with the minimum.
 
     activations: as wrap() takes it. room: bytes for them on the drives; None: four times the budget, at most ROOM_BYTES."""
@@ -46,15 +45,15 @@ def plan(layout, drives, memory, *, compute, storage, optimizer, moments, activa
     pool = POOL_BYTES[0] if activations != "memory" else 0
 
     def total(rings, slots, gradients):
-        return block + compressing + pool + rings + layout.memory_bytes(compute, slots) + gradients
+        return block + compressing + pool + rings + layout.memory_bytes(slots) + gradients
 
     minimum, most_spare = total(least_rings, 1, 0), trained * 16  # state that may stay in memory is no larger
     if memory is None:
         most_spare = min(most_spare, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES") // 4)  # activations are to come
         memory = max(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2, minimum)
     if memory < minimum and layout.share_rest():
-        return plan(layout, drives, memory, compute=compute, storage=storage, optimizer=optimizer, moments=moments, activations=activations,
-                    room=room, compress=compress)
+        return plan(layout, drives, memory, storage=storage, optimizer=optimizer, moments=moments, activations=activations, room=room,
+                    compress=compress)
     if memory < minimum:
         raise BudgetError(f"memory={native.readable(memory)} is too little for this model: minimum {native.readable(minimum + (1 << 20))}",
                           lib.SHORE_EBUDGET)

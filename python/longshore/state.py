@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import itertools
 import json
 import logging
 import math
@@ -18,7 +19,6 @@ _DTYPES = {torch.float32: lib.SHORE_DTYPE_FP32, torch.bfloat16: lib.SHORE_DTYPE_
 _TORCH = {number: dtype for dtype, number in _DTYPES.items()}
 OPTIMIZERS = {"adamw": lib.SHORE_ADAMW, "adam": lib.SHORE_ADAM, "sgd": lib.SHORE_SGD, "adagrad": lib.SHORE_ADAGRAD}
 MOMENTS = {"fp32": lib.SHORE_MOMENTS_FP32, "8bit": lib.SHORE_MOMENTS_8BIT}
-
 
 _FLOAT, _INT = "__float__", "__int__"  # numbers that run.json has as text
 PIECE = max(1, (16 << 20) // (4 * native.SEGMENT))  # segments that are read or written together: 16 MiB of fp32
@@ -37,6 +37,10 @@ class Layout:
 
     def elems(self, block):
         return self.segments[block] * native.SEGMENT
+
+    def nbytes(self, block):
+        """Of its parameters in memory."""
+        return self.elems(block) * self.blocks[block].dtype.itemsize
 
     def pieces(self, block):
         """A block in pieces of at most PIECE segments: (first segment, segments, tensors in it), of which each tensor is
@@ -64,15 +68,13 @@ class Layout:
         return bool(more)
 
     def sides(self):
-        """Elements of what a slot of layers holds: room for the largest block of each place in a layer."""
-        layers = self.layers()
-        most = max(map(len, layers), default=0)
-        return [max(self.elems(numbers[side]) for numbers in layers if side < len(numbers)) for side in range(most)]
+        """Bytes of what a slot of layers holds: room for the largest block of each place in a layer."""
+        return [max(self.nbytes(b) for b in side if b is not None) for side in itertools.zip_longest(*self.layers())]
 
-    def memory_bytes(self, compute, slots):
-        """Of parameters in memory, with so many slots for layers. compute: their dtype there."""
-        rest = sum(self.elems(b) for b, block in enumerate(self.blocks) if not block.layer and not block.buffers)
-        return (sum(self.sides()) * min(slots, len(self.layers())) + rest) * compute.itemsize
+    def memory_bytes(self, slots):
+        """Of parameters in memory, with so many slots for layers."""
+        rest = sum(self.nbytes(b) for b, block in enumerate(self.blocks) if not block.layer and not block.buffers)
+        return sum(self.sides()) * min(slots, len(self.layers())) + rest
 
     def continue_as(self, other, run):
         """Takes what is known of another layout's blocks, which must be the same ones. run: for what is said."""
@@ -93,8 +95,7 @@ class Layout:
             keep += [names, tied]
             shape.name, shape.ntied, shape.tied = names[0], len(names) - 1, tied
             shape.rank, shape.dtype = len(tensor.shape), _DTYPES[tensor.dtype]
-            for i, size in enumerate(tensor.shape):
-                shape.dims[i] = size
+            shape.dims[0:len(tensor.shape)] = tensor.shape
         return out, keep
 
     @classmethod
@@ -149,9 +150,8 @@ class Buffer:
     def _leave_to_parent(self):
         ffi.gc(self.pointer, None)  # the memory is not there in a child
 
-    def view(self, dtype, elems=None):
-        out = self.bytes.view(dtype)
-        return out if elems is None else out[:elems]
+    def view(self, dtype):
+        return self.bytes.view(dtype)
 
 
 def fleet_options(drives, optimizer, moments, fp32, **more):

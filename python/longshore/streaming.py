@@ -6,7 +6,7 @@ fetch; what autograd saves of a parameter is kept as its place and looked up aga
 the slot in between.
 
 Where parameters are computed with in float32 and stored in bf16, they are fetched into the upper half of their slot, and
-widened within it.
+widened within it. Those of the dtype that fewer elements have stay in memory, as they are.
 """
 
 import contextlib
@@ -48,15 +48,17 @@ class Handle:
 
 
 class Slot:
-    def __init__(self, base, nbytes):
+    def __init__(self, base, nbytes, widens):
         self.base, self.nbytes, self.holds = base, nbytes, None
+        self.fetched = base + (nbytes // 2 if widens else 0)  # where what comes of the drives is put
 
 
 class Streamed:
     """A block in motion. Its page is the engine's, of the same number."""
 
-    def __init__(self, number, block, slot, stays):
-        self.number, self.block, self.slot, self.stays = number, block, slot, stays
+    def __init__(self, number, block, slot, stays, storage):
+        self.number, self.block, self.slot, self.stays, self.storage = number, block, slot, stays, storage
+        self.widens = storage != block.dtype
         self.parameters = []  # (parameter, handle)
         self.present = False  # its parameters may be computed with
         self.pins = 0  # forward passes, and resident() contexts, that are in it
@@ -70,19 +72,18 @@ class Streamed:
 
 class Streams:
     def __init__(self, layout, compute, storage, slots):
-        """compute: dtype of the parameters as modules see them; storage: as they are fetched. slots: for repeated layers."""
+        """compute: dtype of most parameters as modules see them; storage: as those are fetched. slots: for repeated layers."""
         self.layout, self.compute, self.storage = layout, compute, storage
-        self.widens = storage != compute
         self.state = self.pages = None  # until it is sealed
         self.mapped = None  # {name: value}, while a model saves itself
         self.lock = threading.RLock()
         self.layers = layout.layers()
         self.slots = max(1, min(slots, len(self.layers))) if self.layers else 0
-        sides = [elems * compute.itemsize for elems in layout.sides()]
-        self.memory = Buffer(max(layout.memory_bytes(compute, self.slots), 4096))
+        sides = layout.sides()
+        self.memory = Buffer(max(layout.memory_bytes(self.slots), 4096))
         self.pool, at = [], 0
         for side in sides * self.slots:
-            self.pool.append(Slot(at, side))
+            self.pool.append(Slot(at, side, storage != compute))
             at += side
         self.place_of = {b: n for n, numbers in enumerate(self.layers) for b in numbers}
         slot_of = {b: self.pool[n % self.slots * len(sides) + side]
@@ -91,12 +92,13 @@ class Streams:
         for b, block in enumerate(layout.blocks):
             if block.buffers:
                 continue
+            fetched = storage if block.dtype == compute else block.dtype
             if block.layer:
                 slot, stays = slot_of[b], self.slots == len(self.layers)
             else:
-                slot, stays = Slot(at, layout.elems(b) * compute.itemsize), True
+                slot, stays = Slot(at, layout.nbytes(b), fetched != block.dtype), True
                 at += slot.nbytes
-            self.blocks.append(Streamed(b, block, slot, stays))
+            self.blocks.append(Streamed(b, block, slot, stays, fetched))
         self.places = Places(self.memory, {id(s.slot): s.slot for s in self.blocks}.values(), self.ensure)
         self.kept = KeptState(self)
         self.inside = Running(self._pack, self._unpack, {})
@@ -112,9 +114,10 @@ class Streams:
     def open(self, state):
         """From here on parameters come from the fleet, at its committed step."""
         ranges = ffi.new("struct shore_pages_range[]", len(self.blocks))
-        address = {id(slot): ffi.cast("void *", self._fetched_into(slot)) for slot in self.pool + self.places.slots}
+        address = {id(slot): ffi.cast("void *", self.places.base + slot.fetched) for slot in self.pool + self.places.slots}
         for r, streamed in zip(ranges, self.blocks):
             r.block, r.count = streamed.number, self.layout.segments[streamed.number]
+            r.other_kind = streamed.storage != self.storage
             if streamed.stays:
                 r.pool, r.memory = lib.SHORE_PAGES_STAYS, address[id(streamed.slot)]
             else:
@@ -153,7 +156,7 @@ class Streams:
                 p = module._parameters[name]
                 view = self._view(streamed, index)
                 if p.device != view.device or p.dtype != view.dtype:
-                    new = nn.Parameter(torch.empty(0, dtype=self.compute), requires_grad=p.requires_grad)
+                    new = nn.Parameter(torch.empty(0, dtype=view.dtype), requires_grad=p.requires_grad)
                     new.data = view  # which keeps a count of changes of its own, as a view of the memory does not
                     for full in tensor.names:
                         module, name = owners[full]
@@ -170,8 +173,8 @@ class Streams:
 
     def _view(self, streamed, index):
         tensor = streamed.block.tensors[index]
-        first = streamed.slot.base + self.layout.offsets[streamed.number][index] * self.compute.itemsize
-        return self.places.view(first, self.compute, torch.Size(tensor.shape))
+        first = streamed.slot.base + self.layout.offsets[streamed.number][index] * tensor.dtype.itemsize
+        return self.places.view(first, tensor.dtype, torch.Size(tensor.shape))
 
     def _show(self, streamed):
         for p, handle in streamed.parameters:
@@ -190,7 +193,7 @@ class Streams:
 
     def _hide(self, streamed):
         streamed.present = False
-        if not self.widens:
+        if not streamed.widens:
             lib.shore_pages_release(self.pages, streamed.number)
         changed = [(p, h) for p, h in streamed.parameters if writes.changed(p, h)]
         for p, handle in changed:
@@ -220,7 +223,7 @@ class Streams:
 
     def _fetch(self, streamed):
         try:
-            if self.widens:
+            if streamed.widens:
                 native.call(lib.shore_pages_take, self.pages, streamed.number, ffi.cast("float *", self.places.base + streamed.slot.base))
                 streamed.step = self.state.step
             else:
@@ -247,7 +250,7 @@ class Streams:
                 if not old.pins:
                     self.places.part(old.parameters)
             streamed.slot.holds = streamed
-            if not self.widens or streamed.step != self.state.step:
+            if not streamed.widens or streamed.step != self.state.step:
                 streamed.step = -1
                 self._bring(streamed)
             self._show(streamed)
@@ -292,7 +295,7 @@ class Streams:
             return
         with self.lock:
             old = streamed.slot.holds
-            if self.widens and streamed.step == self.state.step:
+            if streamed.widens and streamed.step == self.state.step:
                 return
             if old is not None and old is not streamed:
                 if old.pins or self.inside.others():
@@ -330,11 +333,12 @@ class Streams:
             count = (first + n - 1) // SEGMENT - segment + 1
             if streamed.number in self.updating:
                 self.updating[streamed.number].settle()  # what the step begun last has made of it; why it failed, the commit says
-            buffer = Buffer(count * SEGMENT * self.storage.itemsize)
+            storage = streamed.storage
+            buffer = Buffer(count * SEGMENT * storage.itemsize)
             fetch = self.state.fetch
-            mending.persist(self.engine(), lambda: fetch(streamed.number, FETCH[self.storage], buffer.pointer, segment, count).result())
-            values = buffer.view(self.storage)[first - segment * SEGMENT:][:n]
-            return values.to(self.compute, copy=True).view(handle.view.shape)
+            mending.persist(self.engine(), lambda: fetch(streamed.number, FETCH[storage], buffer.pointer, segment, count).result())
+            values = buffer.view(storage)[first - segment * SEGMENT:][:n]
+            return values.to(handle.view.dtype, copy=True).view(handle.view.shape)
 
     # ---- a step
 
@@ -363,10 +367,7 @@ class Streams:
 
     def page_of(self, number):
         """Where what is fetched of a block that stays lies."""
-        return ffi.cast("char *", self._fetched_into(self.blocks[number].slot))
-
-    def _fetched_into(self, slot):
-        return self.places.base + slot.base + (slot.nbytes // 2 if self.widens else 0)
+        return ffi.cast("char *", self.places.base + self.blocks[number].slot.fetched)
 
     @whole
     def carried(self, number):
@@ -376,7 +377,7 @@ class Streams:
 
     def _carried(self, number):
         streamed = self.blocks[number]
-        if self.widens:
+        if streamed.widens:
             self.kept.carried(self.state, number)
             if streamed.step == self.state.step:
                 streamed.step += 1
@@ -401,7 +402,7 @@ class Streams:
             self.places.part(self.blocks[number].parameters)
         self.changed = set()
         for streamed in self.blocks:
-            if not self.widens:
+            if not streamed.widens:
                 self.hide(streamed)
             elif streamed.step != self.state.step and streamed.present:
                 self.hide(streamed)
@@ -422,7 +423,7 @@ class Streams:
         with self.lock:
             self.discarded()
             for streamed in self.blocks:
-                if streamed.present and not self.widens:
+                if streamed.present and not streamed.widens:
                     lib.shore_pages_release(self.pages, streamed.number)
             lib.shore_pages_forget(self.pages)
             if self.activations is not None:

@@ -56,7 +56,7 @@ def _masters(engine, streamed):
     for p, handle in streamed.parameters:
         at = engine.layout.offsets[streamed.number][handle.index]
         before = whole.view(torch.float32)[at:at + p.numel()]
-        parts.append((p, handle, before, before.to(engine.streams.storage).to(p.dtype)))
+        parts.append((p, handle, before, before.to(streamed.storage).to(p.dtype)))
     return whole, parts
 
 

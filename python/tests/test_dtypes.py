@@ -1,0 +1,239 @@
+"""Models of two dtypes: what fewer elements have stays in memory and is trained as it is; nothing is rounded that nobody has rounded."""
+
+import copy
+import re
+import types
+
+import peft
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+import longshore
+from longshore import blocks, checkpoint, values
+from models import gpt2, llama, tokens
+from test_loop import engine_for
+
+BF16, FP32 = torch.bfloat16, torch.float32
+
+
+class Layer(nn.Module):
+    """A router and a norm in one dtype, experts in the other; a module with one of each, of which it reads both; one that is frozen."""
+
+    def __init__(self, width=48):
+        super().__init__()
+        self.norm, self.router = nn.LayerNorm(width), nn.Linear(width, 4, bias=False)
+        self.experts = nn.ModuleList(nn.Linear(width, width) for _ in range(4))
+        self.weight, self.scale = nn.Parameter(torch.randn(width, width) / 7), nn.Parameter(torch.ones(width))
+        self.fixed = nn.Parameter(torch.rand(width), requires_grad=False)
+
+    def forward(self, x):
+        h = self.norm(x.to(self.norm.weight.dtype))
+        shares = self.router(h.to(self.router.weight.dtype)).softmax(-1)
+        h = h.to(x.dtype)
+        h = sum(expert(h) * shares[..., n:n + 1].to(x.dtype) for n, expert in enumerate(self.experts))
+        return x + nn.functional.linear(h, self.weight) * (self.scale * self.fixed).to(x.dtype)
+
+
+class Mixed(nn.Module):
+    """most: the dtype of experts; few: of routers, norms, and of an embedding that is tied to the head."""
+
+    def __init__(self, most, few):
+        super().__init__()
+        self.table, self.layers, self.last = nn.Embedding(96, 48), nn.ModuleList(Layer() for _ in range(3)), nn.LayerNorm(48)
+        self.head = nn.Linear(48, 96, bias=False)
+        self.head.weight = self.table.weight
+        nn.init.normal_(self.table.weight, std=0.1)
+        self.to(most)
+        for name, p in self.named_parameters():
+            if any(part in name for part in ("table", "norm", "router", "scale", "fixed", "last")):
+                p.data = p.data.to(few)
+
+    def forward(self, input_ids, labels):
+        x = self.table(input_ids).to(self.layers[0].weight.dtype)
+        for layer in self.layers:
+            x = layer(x)
+        logits = self.head(self.last(x.to(self.last.weight.dtype)).to(self.head.weight.dtype))
+        return types.SimpleNamespace(loss=nn.functional.cross_entropy(logits.flatten(0, 1).float(), labels.flatten()))
+
+
+class Plain:
+    """PyTorch, with masters in fp32 as the drives have them, and gradients that are added up in fp32. storage: as wrap() takes it."""
+
+    def __init__(self, model, storage=None, **how):
+        self.model, self.storage = copy.deepcopy(model), storage
+        self.pairs = [(p, p.detach().float().clone().requires_grad_()) for p in self.model.parameters() if p.requires_grad]
+        self.optimizer = torch.optim.AdamW([master for _, master in self.pairs], **{"lr": 1e-3, "weight_decay": 0.1, **how})
+        self.take()
+
+    @torch.no_grad()
+    def take(self):
+        """Parameters are what is fetched of the masters."""
+        for p, master in [*self.pairs, *((p, p.clone()) for p in self.model.parameters() if not p.requires_grad)]:
+            p.copy_(master.bfloat16() if self.storage == "bf16" else master)
+
+    def step(self, *batches):
+        """Returns (the mean loss, the norm)."""
+        losses = []
+        for batch in batches:
+            loss = self.model(**batch).loss / len(batches)
+            loss.backward()
+            losses.append(loss.item())
+            for p, master in self.pairs:
+                if p.grad is not None:
+                    master.grad = p.grad.float() + (0 if master.grad is None else master.grad)
+                    p.grad = None
+        norm = nn.utils.clip_grad_norm_([master for _, master in self.pairs], 1.0).item()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.take()
+        return sum(losses), norm
+
+
+def step(engine, batch):
+    loss = engine(**batch).loss
+    engine.backward(loss)
+    return loss.item(), engine.step().grad_norm
+
+
+def dtypes(model):
+    return {name: t.dtype for name, t in [*model.named_parameters(), *model.named_buffers()]}
+
+
+@pytest.mark.parametrize("most, few, storage", [(BF16, FP32, None), (FP32, BF16, None), (FP32, BF16, "bf16")], ids=str)
+def test_two_dtypes_as_in_pytorch_whatever_is_kept(most, few, storage, tmp_path, seed, monkeypatch):
+    digests, before = set(), None
+    for n, (slots, gradients, how) in enumerate([(None, None, {}), (1, 0, {}), (2, None, {"activations": "drives", "activation_room": "16MiB"})]):
+        torch.manual_seed(seed)
+        model = Mixed(most, few)
+        plain, before = Plain(model, storage), dtypes(model)
+        with engine_for(model, tmp_path, f"run{n}", slots, gradients, monkeypatch, storage=storage, **how) as engine:
+            assert all(s.stays for s in engine.streams.blocks if s.block.dtype == few)
+            for batch in tokens(3):
+                (loss, norm), (expected, expected_norm) = step(engine, batch), plain.step(batch)
+                assert abs(loss - expected) <= 1e-5 * expected
+                assert abs(norm - expected_norm) <= 1e-4 * expected_norm
+            assert dtypes(model) == before
+            digests.add(engine.digest())
+    assert len(digests) == 1
+    with longshore.resume(tmp_path / "run1", Mixed(most, most)) as engine:
+        assert dtypes(engine.module) == before and digests == {engine.digest()}
+        result, (expected, expected_norm) = engine.train_batch(tokens(2), lambda out, _: out.loss), plain.step(*tokens(2))
+        assert abs(result.loss - expected) <= 1e-5 * expected
+        assert abs(result.grad_norm - expected_norm) <= 1e-4 * expected_norm
+
+
+def test_what_is_done_with_a_run_of_two_dtypes(tmp_path, seed):
+    """Snapshots, checkpoints, values in memory and files, moments for another run."""
+    model = Mixed(BF16, FP32)
+    plain, before, batches = Plain(model), dtypes(model), tokens(8)
+    with engine_for(model, tmp_path) as engine:
+        step(engine, batches[0])
+        plain.step(batches[0])
+        checkpoint.save(engine, tmp_path / "checkpoint")
+        digest = engine.digest()
+        step(engine, batches[1])
+        checkpoint.load(engine, tmp_path / "checkpoint")
+        assert engine.digest() == digest and step(engine, batches[1])[0] == plain.step(batches[1])[0]
+        for (name, p), q in zip(model.named_parameters(), plain.model.parameters()):
+            assert torch.allclose(p.detach(), q, rtol=1e-2), name
+        router = model.layers[1].router.weight
+        with longshore.resident(router, write=True), torch.no_grad():
+            router.mul_(1.001)  # which bf16 does not have
+            changed = router.clone()
+        assert torch.equal(router.detach(), changed)
+        engine.save_pretrained(tmp_path / "out", moments=True)
+    saved = load_file(tmp_path / "out" / "model.safetensors")
+    assert {name: t.dtype for name, t in saved.items()} == {name: before[name] for name in saved} and len(saved) == len(before)
+    other = Mixed(BF16, FP32)
+    other.load_state_dict(saved, strict=False)
+    with longshore.resume(tmp_path / "run", Mixed(FP32, FP32)) as engine, engine_for(other, tmp_path, "other", moments_from=tmp_path / "out") as again:
+        for p, q in zip(engine.module.parameters(), again.module.parameters()):
+            assert p.dtype == q.dtype and torch.equal(values.read(p, "v"), values.read(q, "v"))
+
+
+def test_what_stays_counts_in_the_plan(tmp_path, seed):
+    def least(few):
+        with pytest.raises(longshore.BudgetError) as said:
+            longshore.wrap(Mixed(BF16, few), run=tmp_path / "none", memory="1MiB")
+        return float(re.search(r"minimum ([0-9.]+)MiB", str(said.value))[1])
+
+    with engine_for(Mixed(BF16, FP32), tmp_path, memory=f"{least(FP32) + 0.01}MiB") as engine:
+        few = [s for s in engine.streams.blocks if s.block.dtype == FP32]
+        assert sum(engine.layout.nbytes(s.number) for s in few) >= 8 * 4 * longshore.native.SEGMENT  # norms of a layer and the like
+        assert engine.memory().parameters == engine.streams.memory.nbytes
+        assert engine.streams.slots < 3
+        for batch in tokens(2):
+            step(engine, batch)
+    assert least(FP32) > least(BF16)
+
+
+def test_too_much_of_the_other_dtype_is_refused_by_name(tmp_path, seed, monkeypatch):
+    monkeypatch.setattr(blocks, "BESIDE_BYTES", 20000)
+    with pytest.raises(longshore.LongshoreError) as said:
+        longshore.wrap(Mixed(BF16, FP32), run=tmp_path / "run")
+    assert re.search("most parameters are bfloat16, and 18 are float32, which stay in memory: .*KiB together, and 19.53KiB is the most "
+                     r"\(table.weight 18KiB, .*\.\.\.\); load the model as float32", str(said.value))
+    with pytest.raises(longshore.LongshoreError, match="most parameters are bfloat16, and .* autocast_adapter_dtype=False"):
+        longshore.wrap(peft.get_peft_model(llama().bfloat16(), peft.LoraConfig(target_modules=["q_proj"], r=32)), run=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("make, said", [
+    (torch.Tensor.half, "float16; load or make the model as float32"), (torch.Tensor.double, "float64; make the model as float32"),
+    (torch.Tensor.to, "complex64; keep the real"), (torch.Tensor.byte, "uint8; load the model without quantization_config")], ids=str)
+def test_other_dtypes_are_refused_by_name(make, said, tmp_path, seed):
+    model = gpt2(layers=2)
+    value = model.transformer.h[1].mlp.c_fc.bias.detach()
+    value = value.to(torch.complex64) if make is torch.Tensor.to else make(value)
+    model.transformer.h[1].mlp.c_fc.bias = nn.Parameter(value, requires_grad=value.is_floating_point())
+    with pytest.raises(longshore.LongshoreError, match=f"float32 or bfloat16: transformer.h.1.mlp.c_fc.bias is {said}"):
+        longshore.wrap(model, run=tmp_path / "run")
+
+
+def adapted():
+    """As peft makes them of a bf16 base: adapters are fp32."""
+    config = peft.LoraConfig(r=4, lora_alpha=8, target_modules=["q_proj", "v_proj"], modules_to_save=["lm_head"])
+    return peft.get_peft_model(llama().bfloat16(), config)
+
+
+def test_adapters_in_fp32_on_a_bf16_base(tmp_path, seed):
+    model = adapted()
+    plain, before = Plain(model), dtypes(model)
+    with engine_for(model, tmp_path, slots=None) as engine:
+        for batch in tokens(3):
+            (loss, norm), (expected, expected_norm) = step(engine, batch), plain.step(batch)
+            assert abs(loss - expected) <= 1e-5 * expected and abs(norm - expected_norm) <= 1e-4 * expected_norm
+        assert dtypes(model) == before and {before[n] for n in before if "lora" in n} == {FP32}
+        engine.save_pretrained(tmp_path / "out")
+        after = engine.digest()
+    saved = load_file(tmp_path / "out" / "adapter_model.safetensors")
+    assert {t.dtype for name, t in saved.items() if "lora" in name} == {FP32}
+    with longshore.resume(tmp_path / "run") as engine:
+        assert dtypes(engine.module) == before and engine.digest() == after
+        assert abs(step(engine, tokens(1)[0])[0] - plain.step(tokens(1)[0])[0]) <= 1e-5
+
+
+def test_routers_that_transformers_keeps_in_fp32(tmp_path, seed):
+    from transformers import DeepseekV3Config, DeepseekV3ForCausalLM
+
+    config = DeepseekV3Config(
+        vocab_size=96, hidden_size=32, intermediate_size=48, moe_intermediate_size=16, num_hidden_layers=3, num_attention_heads=4,
+        num_key_value_heads=4, n_routed_experts=4, num_experts_per_tok=2, n_group=1, topk_group=1, first_k_dense_replace=1, q_lora_rank=16,
+        kv_lora_rank=8, qk_nope_head_dim=8, qk_rope_head_dim=8, v_head_dim=8, initializer_range=0.2)
+    DeepseekV3ForCausalLM(config).save_pretrained(tmp_path / "model")
+    with longshore.init(tmp_path / "run"):
+        model = DeepseekV3ForCausalLM.from_pretrained(tmp_path / "model", dtype=BF16)
+    before, plain = dtypes(model), Plain(model)
+    assert FP32 in {before[name] for name, _ in model.named_parameters()}
+    with longshore.wrap(model, lr=1e-3, weight_decay=0.1, clip=1.0) as engine:
+        for batch in tokens(3):
+            (loss, norm), (expected, expected_norm) = step(engine, batch), plain.step(batch)
+            assert abs(loss - expected) <= 1e-4 * expected and abs(norm - expected_norm) <= 1e-2 * expected_norm
+        engine.save_pretrained(tmp_path / "out")
+        assert dtypes(model) == before
+        with torch.no_grad():
+            logits = engine(tokens(1)[0]["input_ids"]).logits
+    loaded = DeepseekV3ForCausalLM.from_pretrained(tmp_path / "out", dtype=BF16)
+    assert dtypes(loaded) == before and torch.equal(loaded(tokens(1)[0]["input_ids"]).logits, logits)
