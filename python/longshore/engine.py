@@ -13,7 +13,6 @@ import torch
 
 from . import forks, hooks, layer_major, living, memory, mending, native, position, saving
 from .errors import LongshoreError, NotFiniteError
-from .blocks import persistent_buffers
 from .compression import Compression
 from .gradients import Gradients, coming_to, parts_of
 from .interrupts import whole
@@ -54,7 +53,6 @@ class Engine:
         self._group_of = {id(p): n for n, g in enumerate(self.optimizer.param_groups) for p in g["params"]}
         self._counts = [[state.step] * len(b.tensors) for b in self.layout.blocks]  # updates that each tensor has had
         self._followed, self._counts_before = {}, self._counts
-        self._kept_buffers = set(persistent_buffers(model))
         self.gradients = Gradients(state, streams, room_bytes)
         self.gradients.on_complete, self.gradients.on_aside = self._update_early, self._put_aside
         self.compression = Compression(self.gradients, how["compress"], how["compress_after"]) if how.get("compress") else None

@@ -264,6 +264,7 @@ def _program(model, how, layout, lineage, counts):
     config = getattr(base, "config", None)
     return {"name": "longshore.torch", "class": f"{type(base).__module__}.{type(base).__qualname__}", "engine": how,
             "config": config.to_dict() if hasattr(config, "to_dict") else None, "versions": _versions(),
+            "temporary": {name: str(b.dtype) for name, b in _temporary_buffers(model).items()},
             "position": position.of_start(small, layout, lineage, counts), "adapters": adapters.record(model), "frozen": [name for name, p in model.named_parameters() if not p.requires_grad]}
 
 
@@ -310,7 +311,7 @@ def resume(run: str | os.PathLike, model: nn.Module | Callable[[], nn.Module] | 
                              "fp32 --moments --out DIR`, from_pretrained(DIR) inside longshore.init(NEW), and wrap(moments_from=DIR)")
     how = program["engine"]
     model = _model_for(model, program, run)
-    _give_buffers(model)
+    _give_buffers(model, program, run)
     _match(layout, model, how, program, run)
     given = _groups_of(model, how["groups"])
     budget = native.size(memory) if memory is not None else budget
@@ -323,7 +324,9 @@ def resume(run: str | os.PathLike, model: nn.Module | Callable[[], nn.Module] | 
         engine = _engine(model, state, how, given, chosen)
         try:
             engine.streams.open(state)
-            position.restore(engine, position.of(state), state)
+            saved = position.of(state)
+            _refuse_others(run, position.unfit_buffers(model, saved, state))
+            position.restore(engine, saved, state)
         except BaseException:
             engine.streams.end()
             raise
@@ -357,12 +360,27 @@ def _model_for(model, program, run):
     raise ValueError("resume: model is a module, a configuration of transformers, or what makes the module when called")
 
 
-def _give_buffers(model):
-    """Memory for those that were put where a parameter is that has none; their values are the run's."""
+def _temporary_buffers(model):
+    """{name: buffer} of those that are no whole numbers and that no state_dict() has, as frequencies of positions."""
+    kept = tree.persistent_buffers(model)
+    return {name: b for name, b in model.named_buffers() if name not in kept and b.is_floating_point()}
+
+
+def _give_buffers(model, program, run):
+    """Memory for those that were put where a parameter is that has none; their values are the run's. Those that no state_dict() has are
+    rounded as they were when the run was made."""
     for name, b in tree.persistent_buffers(model).items():
         if b.device.type == "meta":
             owner, _, last = name.rpartition(".")
             model.get_submodule(owner)._buffers[last] = torch.zeros_like(b, device="cpu")
+    for name, b in _temporary_buffers(model).items():
+        dtype = position.DTYPES.get(program.get("temporary", {}).get(name), b.dtype)
+        if dtype.itemsize > b.dtype.itemsize:
+            raise LongshoreError(f"{run}: the model is not the run's: {name} is {b.dtype}, and was {dtype}; give resume() one that was not "
+                                 "converted")
+        if dtype != b.dtype:
+            owner, _, last = name.rpartition(".")
+            model.get_submodule(owner)._buffers[last] = b.to(dtype)
 
 
 def _class_of(program, run):

@@ -14,12 +14,13 @@ import zlib
 
 import torch
 
+from .blocks import persistent_buffers
 from .errors import LongshoreError
 from .native import lib
 from .optimizers import put
 from .state import Buffer
 
-_DTYPES = {str(d): d for d in vars(torch).values() if isinstance(d, torch.dtype)}
+DTYPES = {str(d): d for d in vars(torch).values() if isinstance(d, torch.dtype)}
 
 
 def _bytes(data):
@@ -33,7 +34,7 @@ def tensor_out(t):
 
 def tensor_in(o):
     data = bytearray(base64.b64decode(o["bytes"]))
-    dtype = _DTYPES[o["dtype"]]
+    dtype = DTYPES[o["dtype"]]
     flat = torch.frombuffer(data, dtype=dtype).clone() if data else torch.empty(0, dtype=dtype)
     return flat.view(o["shape"])
 
@@ -206,9 +207,11 @@ def finish(engine, out):
             out["followed"][name] = plain(thing.state_dict(), name)
     blob = _pack(out)
     if len(blob) > lib.SHORE_BLOB_BYTES:
-        sizes = {k: len(json.dumps(v)) for k, v in out.items()}
+        parts = {**out, **{f"buffer {name}": b["bytes"] for name, b in out["buffers"].items()}}
+        del parts["buffers"]
+        sizes = {k: len(json.dumps(v)) for k, v in parts.items()}
         raise LongshoreError(f"what commits with a step takes {len(blob)} bytes, and {lib.SHORE_BLOB_BYTES} is the most: "
-                             + ", ".join(f"{k} {n}" for k, n in sorted(sizes.items(), key=lambda kn: -kn[1]))
+                             + ", ".join(f"{k} {n}" for k, n in sorted(sizes.items(), key=lambda kn: -kn[1])[:8])
                              + "; register_buffer(..., persistent=False) what need not be kept")
     return blob
 
@@ -216,7 +219,7 @@ def finish(engine, out):
 def small_buffers(engine):
     """{name: buffer} of those that no block has."""
     stored = {t.name for block in engine.layout.blocks if block.buffers for t in block.tensors}
-    return {name: b for name, b in engine.module.named_buffers() if name in engine._kept_buffers and name not in stored}
+    return {name: b for name, b in persistent_buffers(engine.module).items() if name not in stored}
 
 
 def store_buffers(engine, skipped):
@@ -226,7 +229,12 @@ def store_buffers(engine, skipped):
         if block.buffers:
             value = Buffer(layout.elems(number) * 4)
             for tensor, at in zip(block.tensors, layout.offsets[number]):
-                value.view(torch.float32)[at:at + tensor.elems] = buffers[tensor.name].detach().reshape(-1)
+                b = buffers.get(tensor.name)
+                if b is None or tuple(b.shape) != tensor.shape:
+                    now = "gone" if b is None else list(b.shape)
+                    raise LongshoreError(f"{tensor.name}: this buffer was {list(tensor.shape)} at wrap(), is {now}, and is too large to change its "
+                                         "size: make it with its last size, or register_buffer(..., persistent=False)")
+                value.view(torch.float32)[at:at + tensor.elems] = b.detach().reshape(-1)
             waits.append(engine.state.begin_store(number, value))
     if skipped and waits:
         for number in range(len(engine.streams.blocks)):
@@ -235,19 +243,62 @@ def store_buffers(engine, skipped):
 
 
 def restore_buffers(engine, position, state):
-    buffers = dict(engine.module.named_buffers())
-    for name, saved in position.get("buffers", {}).items():
-        if name not in buffers:
-            raise LongshoreError(f"{name}: the run has this buffer, and the model does not")
-        with torch.no_grad():
-            buffers[name].copy_(tensor_in(saved))
-    layout = engine.layout
-    for number, block in enumerate(layout.blocks):
-        if block.buffers:
-            whole = state.masters(number)
-            value = whole.view(torch.float32)
-            for tensor, at in zip(block.tensors, layout.offsets[number]):
-                buffers[tensor.name].copy_(value[at:at + tensor.elems].view(tensor.shape))
+    layout, saved = engine.layout, position.get("buffers", {})
+    stored = [(number, block) for number, block in enumerate(layout.blocks) if block.buffers]
+    put = _putting(engine.module, {*saved, *(tensor.name for _, block in stored for tensor in block.tensors)})
+    for number, block in stored:
+        whole = state.masters(number)
+        value = whole.view(torch.float32)
+        for tensor, at in zip(block.tensors, layout.offsets[number]):
+            put(tensor.name, value[at:at + tensor.elems].view(tensor.shape).to(tensor.dtype))
+    for name, value in saved.items():
+        put(name, tensor_in(value))
+
+
+def _putting(model, names):
+    """put(name, value): the buffer becomes this value, of whatever shape and dtype. names: all that are put; a buffer that has one of these
+    alone stays the object that it is, and other modules that have it, too, get what it becomes."""
+    there, modules = dict(model.named_buffers(remove_duplicate=False)), dict(model.named_modules(remove_duplicate=False))
+    same = {}
+    for name, b in there.items():
+        same.setdefault(id(b), []).append(name)
+
+    @torch.no_grad()
+    def put(name, value):
+        b, value = there.get(name), value.clone()
+        aliases = [other for other in same.get(id(b), ()) if other not in names]
+        if b is None or b.dtype != value.dtype or len(aliases) + 1 < len(same[id(b)]):
+            for full in (name, *aliases):
+                owner, _, last = full.rpartition(".")
+                modules[owner].register_buffer(last, value, last not in modules[owner]._non_persistent_buffers_set)
+        elif b.shape == value.shape:
+            b.copy_(value)
+        else:
+            b.data = value
+
+    return put
+
+
+def unfit_buffers(model, saved, state):
+    """Sentences of buffers of a model that resume() was given which are not the run's. One that had another size when the run was made,
+    or whose module takes another size, as observers do, is right. saved: of of()."""
+    modules, buffers = dict(model.named_modules(remove_duplicate=False)), dict(model.named_buffers(remove_duplicate=False))
+    made, wrong = _made_with(state).get("buffers", {}), []
+    for name, b in saved.get("buffers", {}).items():
+        owner, _, last = name.rpartition(".")
+        there, module = buffers.get(name), modules.get(owner)
+        if module is None or there is None and name in made and last not in module._buffers:
+            wrong.append(f"{name} is missing")
+        elif there is not None and list(there.shape) not in (b["shape"], made.get(name, b)["shape"]) and not _takes(module, last, tensor_in(b)):
+            wrong.append(f"{name} is {list(there.shape)} and was {b['shape']}")
+    return wrong
+
+
+def _takes(module, name, value):
+    """Whether a module loads a buffer of another size."""
+    refused = []
+    module._load_from_state_dict({name: value}, "", {"version": module._version}, False, [], [], refused)
+    return not refused
 
 
 def restore_followed(position, name, thing):

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from .. import adapters, checkpoint, saving
+from ..blocks import persistent_buffers
 from ..errors import ExistsError, LongshoreError, MissingError
 from ..state import remove
 from .config import logger, say_once
@@ -356,7 +357,7 @@ class DeepSpeedEngine(nn.Module):
             from safetensors.torch import save_file
 
             first = {tensor.name for block in self.engine.layout.blocks for tensor in block.tensors}
-            first |= self.engine._kept_buffers  # tied ones once
+            first |= persistent_buffers(self.module).keys()  # tied ones once
             save_file({name: value for name, value in values.items() if name in first}, path)
         else:
             torch.save(values, path)
