@@ -43,8 +43,10 @@ struct shore_shape {
 /* How a run is made. Zero-initialise. */
 struct shore_run_making {
     size_t size; /* sizeof(struct shore_run_making) */
-    /* As for shore_fleet_create(), which is called with them. overwrite: also a run that is there, which stays whole
-     * until this one stands or one of its volumes is made anew. identity, fleet_id, generation, epoch: zero. */
+    /* As for shore_fleet_create(), which is called with them. A drive that is a directory gets a volume under a name of
+     * the run's own, beside those of other runs. overwrite: also a run that is there, which stays whole until this one
+     * stands or one of its volumes is made anew; never the state of another run. identity, fleet_id, generation, epoch:
+     * zero. */
     const struct shore_fleet_options *fleet;
     /* A JSON object of the program, with its "name"; whatever else it needs to go on. SHORE_PROGRAM_BYTES at most. Whole
      * numbers have 64 bits with a sign; larger ones are written as text. */
@@ -85,6 +87,11 @@ struct shore_work {
 };
 
 /* ---- making, opening --------------------------------------------------------------------------------------------- */
+
+/* Whether shore_run_create() may begin there, for who has much to do before: refuses what is to be seen of the
+ * directory and the drives. how: as it will be given; program is not looked at, nor what the fleet is to hold. Makes
+ * and changes nothing. Errors: as of shore_run_create(), as far as they are known by then. */
+int shore_run_check(const char *path, const struct shore_run_making *how, struct shore_diag *diag);
 
 /* Begins a run: the directory, and its fleet, which the caller fills (shore_fleet_init_block(), or images by
  * shore_fleet_store()). shapes: one for each tensor of the layout, in its order. Until it is sealed it is no run:

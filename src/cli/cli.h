@@ -101,9 +101,10 @@ bool shore__cli_stop_wanted(void);
 /* Refuses drives that cannot hold disk_bytes together ("needs X, has Y") before anything is written. What a file there
  * takes already counts as free. */
 int shore__cli_disk_space(const struct shore__addresses *drives, uint64_t disk_bytes, struct shore_diag *diag);
-/* The same for a run that is to be made. One that only lacks the room for inner activations, and need not have it, goes
- * without: s->offload is off then. */
-int shore__cli_room_for_run(struct shore__settings *s, const struct shore__model *model, struct shore_diag *diag);
+/* The same for a run that is to be made at path; what it takes over counts as free, too. One that only lacks the room
+ * for inner activations, and need not have it, goes without: s->offload is off then. */
+int shore__cli_room_for_run(struct shore__settings *s, const struct shore__model *model, const char *path,
+                            struct shore_diag *diag);
 
 /* On what each drive lies and how much room there is, with a warning where two share a device or one is no drive of its
  * own (drives.c). ask_remote: servers are asked, too. */

@@ -83,7 +83,7 @@ static int import(struct shore__train_args *args, const struct shore__parsed *pa
     if (!rc) rc = shore__run_tokenizer_of(s, &tokenizer, &diag);
     if (!rc) rc = shore__run_model(s, tokenizer, &model, &diag);
     if (!rc) rc = shore__train_resolve(args, model, &diag);
-    if (!rc) rc = shore__cli_room_for_run(s, model, &diag);
+    if (!rc) rc = shore__cli_room_for_run(s, model, args->out, &diag);
     if (!rc) fleet_options(s, model, &options);
     if (!rc) rc = examine(s, model, &options, processor, &minimum_bytes, &diag);
     if (!rc) rc = shore__budget(s->memory_bytes, minimum_bytes, 0, &s->memory_bytes, &diag);

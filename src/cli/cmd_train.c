@@ -207,7 +207,7 @@ static int fresh_run(struct shore__train_args *args, const struct shore__parsed 
         goto end;
     }
     if (!rc) rc = shore__budget(s->memory_bytes, needs.minimum_bytes, needs.comfortable_bytes, &s->memory_bytes, &diag);
-    if (!rc) rc = shore__cli_room_for_run(s, model, &diag);
+    if (!rc) rc = shore__cli_room_for_run(s, model, args->out, &diag);
     if (rc) goto end;
 
     shore__cli_say_tokenizer(s, tokenizer, model);

@@ -7,8 +7,8 @@
 #include "cli/cli.h"
 #include "train/train.h"
 
-/* What is free where path lies, which file system that is, and the bytes of a volume that stands there already. -1:
- * cannot be told. */
+/* What is free where path lies, which file system that is, and the bytes of a file that is there already. -1: cannot
+ * be told. */
 static int room_at(const char *path, uint64_t *free_bytes, uint64_t *held_bytes, dev_t *device) {
     struct stat st;
     struct statvfs fs;
@@ -16,14 +16,7 @@ static int room_at(const char *path, uint64_t *free_bytes, uint64_t *held_bytes,
     if (stat(path, &st) == 0) {
         if (S_ISBLK(st.st_mode)) return -1;
         if (statvfs(path, &fs)) return -1;
-        char *inside = NULL;
-        if (S_ISDIR(st.st_mode) && asprintf(&inside, "%s/longshore.volume", path) >= 0) {
-            struct stat volume;
-            if (stat(inside, &volume) == 0 && S_ISREG(volume.st_mode)) *held_bytes = (uint64_t)volume.st_blocks * 512;
-            free(inside);
-        } else if (S_ISREG(st.st_mode)) {
-            *held_bytes = (uint64_t)st.st_blocks * 512;
-        }
+        if (S_ISREG(st.st_mode)) *held_bytes = (uint64_t)st.st_blocks * 512;
     } else {
         char *parent = strdup(path);
         if (!parent) return -1;
@@ -60,19 +53,25 @@ static uint64_t room_on(const struct shore__addresses *drives) {
     return drives->count ? room : UINT64_MAX;
 }
 
-int shore__cli_disk_space(const struct shore__addresses *drives, uint64_t disk_bytes, struct shore_diag *diag) {
-    uint64_t room = room_on(drives);
+static int disk_space(uint64_t room, uint64_t disk_bytes, struct shore_diag *diag) {
     char a[32], b[32];
     if (room >= disk_bytes) return 0;
     return shore__fail(diag, -ENOSPC, "there is too little room on the drives: needs %s, has %s",
                        shore__format_size(disk_bytes, a, sizeof a), shore__format_size(room, b, sizeof b));
 }
 
-int shore__cli_room_for_run(struct shore__settings *s, const struct shore__model *model, struct shore_diag *diag) {
-    enum shore__when offload = shore__train_offload_within(s, model, room_on(&s->drives));
+int shore__cli_disk_space(const struct shore__addresses *drives, uint64_t disk_bytes, struct shore_diag *diag) {
+    return disk_space(room_on(drives), disk_bytes, diag);
+}
+
+int shore__cli_room_for_run(struct shore__settings *s, const struct shore__model *model, const char *path,
+                            struct shore_diag *diag) {
+    uint64_t room = room_on(&s->drives);
+    if (room != UINT64_MAX) room += shore__making_holds(path, &s->drives);
+    enum shore__when offload = shore__train_offload_within(s, model, room);
     bool changed = offload != s->offload;
     s->offload = offload;
-    int rc = shore__cli_disk_space(&s->drives, shore__train_disk_bytes(s, model), diag);
+    int rc = disk_space(room, shore__train_disk_bytes(s, model), diag);
     if (changed && !rc)
         shore__cli_say(
             "the drives have no room for inner activations: what memory does not hold of them is computed again "

@@ -48,7 +48,8 @@ static const struct shore__option options[] = {
     OPTION(TEXT, "resume", resume, "RUN",
            "go on with a run; --steps extends it, resources and the schedule may change, the identity may not"),
     OPTION(FLAG, "overwrite", overwrite, NULL,
-           "replace an existing run with its volumes, a volume or device content (never what another run has locked)"),
+           "replace the run that is there with its volumes, and what a file or device holds that --drive names; never the "
+           "state of another run"),
     SHORE__NOT_A_COPY(struct shore__train_args, itself),
     OPTION(U64, "accept-step", accept_step, "N",
            "with --resume: go on from whole step N, the one before, although the newest is damaged; every byte is read "

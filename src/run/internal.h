@@ -21,10 +21,12 @@ struct shore__run_private {
     char *tokenizer_name;
     int64_t end_of_text; /* of the tokenizer, or SHORE__END_OF_TEXT_UNRECORDED: the run is older than that */
     struct shore__origin origin;
+    char *home;                                /* where it is, once it is to have new volumes: they keep that */
     struct shore__addresses moved;             /* drives that are said to lie elsewhere now, not recorded yet: where */
     struct shore__token_record data, val_data; /* val_data.tokens 0: validation is the end of data, or none */
     uint64_t train_tokens, val_tokens;
     /* while it is made */
+    bool by_program;               /* another program makes it, and its tensors may not be known yet */
     struct shore__strings created; /* directories, outermost first */
     struct shore__addresses fresh; /* volume files that did not exist before, or are replaced */
     bool replaces;                 /* some are of the run that is overwritten */

@@ -15,11 +15,15 @@
 #include "run/paths.h"
 #include "storage/volume.h"
 
+static bool is_missing(const char *path) {
+    struct stat st;
+    return stat(path, &st) < 0 && errno == ENOENT;
+}
+
 /* What run.json is to call the place where a drive is now. */
 static int place_named(const struct shore__run *run, const struct shore__move *move, const char *shown,
                        struct shore__address **out, struct shore_diag *diag) {
     struct shore__address *named, *place = NULL;
-    struct stat st;
     const char *name = move->to;
     if (!*name) return shore__fail(diag, SHORE_EUSAGE, "--drive %s: where is it now? The path is missing", shown);
     int rc = shore__address_parse(name, &named, diag);
@@ -28,10 +32,10 @@ static int place_named(const struct shore__run *run, const struct shore__move *m
     if (rc == 0 && !(place = shore__drive_moved(run, run->settings.drives.text[move->drive], named)))
         rc = shore__fail(diag, -ENOMEM, "out of memory");
     char *volume = NULL; /* of a directory, the file in it */
-    if (rc == 0 && place->kind->has_file && stat(place->text, &st) < 0 && errno == ENOENT)
+    if (rc == 0 && place->kind->has_file && is_missing(place->text) && is_missing(name))
         rc = shore__fail(diag, SHORE_EMISSING, "--drive %s: %s does not exist", shown, name);
     else if (rc == 0 && place->kind->has_file && shore__volume_path(place->text, &volume, NULL) == 0 &&
-             stat(volume, &st) < 0 && errno == ENOENT)
+             is_missing(volume))
         rc = shore__fail(diag, SHORE_EMISSING, "--drive %s: there is no volume in %s: %s is missing", shown, name,
                          volume);
     free(volume);

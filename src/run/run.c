@@ -357,6 +357,7 @@ void shore__run_free(struct shore__run *run) {
     shore__addresses_free(&p->fresh);
     json_decref(run->changes);
     free(p->tokenizer_name);
+    free(p->home);
     shore__origin_free(&p->origin);
     free(p);
     free(run->change);

@@ -93,7 +93,7 @@ void shore__settings_fit(struct shore__settings *s, const struct shore__model *m
  *   shore__run_prepare  checks the directory (SHORE_EEXISTS if a made run is there and not overwrite), makes RUN with
  *                       a folder "making" in it that is marker and workplace, tokenizes, chooses fleet_id
  *   shore__run_replace  ends a run that is overwritten, if volumes of it are about to be
- *   the caller          creates the fleet with run->fleet_id (overwriting if run->replace_drives), fills it, seals it
+ *   the caller          creates the fleet (shore__run_new_fleet()), fills it, seals it
  *   shore__run_finish   moves everything into place, writes run.json durably, removes "making"
  * A run that is being overwritten stays whole until finish, or until one of its volumes is replaced. Closing a run that
  * was prepared and not finished undoes the preparation, new volumes included (close the fleet first); only where a
@@ -102,8 +102,13 @@ int shore__run_prepare(const char *path, const struct shore__settings *s, struct
                        struct shore__tokenizer *tokenizer, bool overwrite, shore__progress_fn progress,
                        void *progress_ctx, struct shore__run **out, struct shore_diag *diag);
 int shore__run_replace(struct shore__run *run, struct shore_diag *diag);
+/* What a run that is being made gives the fleet that is created for it. */
+void shore__run_new_fleet(const struct shore__run *run, struct shore_fleet_options *options);
 int shore__run_finish(struct shore__run *run, const uint64_t fleet_id[2], const char *processor, shore__note_fn note,
                       void *ctx, struct shore_diag *diag);
+/* Bytes in files of this host that a run which is made there takes over or gives free: of one that is overwritten, or
+ * of a making that was killed. Files that the drives name themselves are not counted. */
+uint64_t shore__making_holds(const char *run_path, const struct shore__addresses *drives);
 /* Whether a run was to be overwritten there and can neither be put back nor is replaced yet. */
 bool shore__run_is_half_replaced(const char *path);
 

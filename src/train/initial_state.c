@@ -1,6 +1,4 @@
 /* The state that a run begins with, written to its drives. */
-#include <string.h>
-
 #include "base/diag.h"
 #include "train/train.h"
 
@@ -11,8 +9,7 @@ int shore__train_initial_state(struct shore__run *run, struct shore_fleet_option
     struct shore__source *source = NULL;
     struct shore__moment_sources moments = {NULL, NULL};
     struct shore_fleet_info info = {.size = sizeof info};
-    options->overwrite |= run->replace_drives;
-    memcpy(options->fleet_id, run->fleet_id, sizeof options->fleet_id);
+    shore__run_new_fleet(run, options);
     int rc = run->settings.model ? shore__source_directory(m, run->settings.model, &source, diag)
                                  : shore__source_init(m, run->settings.seed, &source);
     if (!rc && run->settings.model && run->settings.updates_before)

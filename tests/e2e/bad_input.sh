@@ -326,7 +326,7 @@ must "${base[@]}"
 run inspect "$out" --digest
 before=$(digest)
 refused "an existing run" "exist|--overwrite|--resume" "${base[@]}"
-merge base --out "$place/other"
+merge base --out "$place/other" --drive "$(volume_in "$place/drive")"
 refused "an existing volume" "exist|--overwrite|volume" "${merged[@]}"
 [ ! -e "$place/other" ] || fail "the refused run left $place/other"
 printf 'precious' >"$place/precious"
@@ -387,7 +387,7 @@ refused "a place that is not there" "nvme0 does not exist" train --resume "$plac
 [ ! -e "$place/nvme0" ] && ok "nothing is made by any of them" || fail "something was made"
 must train --resume "$place/real-run" --quiet
 # What older versions have made under such a name goes on.
-cp "$place/real/longshore.volume" "$place/old"
+cp "$(volume_in "$place/real")" "$place/old"
 must train --resume "$place/real-run" --drive "$place/real=$place/old" --steps 2 --quiet
 must train --resume "$place/real-run" --steps 3 --quiet
 stop_serving

@@ -35,11 +35,11 @@ for command in "drive add $place/run $place/d3" "rollback $place/run two"; do
 done
 
 # Refused: no drive has a new epoch, and no file of the run is another one.
-state() { sha256sum "$place/run/run.json" "$place"/d1/longshore.volume.g? "$place"/d2/longshore.volume* | cut -c1-64; }
+state() { sha256sum "$place/run/run.json" "$place"/d1/longshore*.volume.g? "$place"/d2/longshore*.volume* | cut -c1-64; }
 before=$(state)
-echo taken >"$place/d3/longshore.volume"
-refused "a place that is taken" "longshore.volume" drive add "$place/run" "$place/d3" --drive-speeds 1,1,1
-refused "to a place that is taken" "longshore.volume" drive move "$place/run" "$place/d2=$place/d3"
+echo taken >"$place/d3/own.volume"
+refused "a place that is taken" "own.volume" drive add "$place/run" "$place/d3/own.volume" --drive-speeds 1,1,1
+refused "to a place that is taken" "own.volume" drive move "$place/run" "$place/d2=$place/d3/own.volume"
 same "nothing was written" "$(state)" "$before"
 [ -e "$place/run/moving.json" ] && fail "moving.json stays"
 # Some drives have the new epoch, and one cannot be written: that is no refusal.

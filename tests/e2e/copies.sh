@@ -8,7 +8,7 @@ common=(--init "$place/config.json" --seed 3 --data "$place/text" --steps 9 --ba
 mkdir "$place/d" "$place/runs" "$place/other" "$place/extra"
 runs=$place/runs
 make_run() { must train "${common[@]}" --drive "$place/d" --out "$runs/a" --stop-at 2; }
-volumes_stay() { [ -s "$place/d/longshore.volume" ] && ok "$1" || fail "$1: the volume is gone"; }
+volumes_stay() { [ -s "$(volume_in "$place/d")" ] && ok "$1" || fail "$1: the volume is gone"; }
 # not_its_own WHY RUN: nothing that would take the run's volumes is done for it
 not_its_own() {
     refused "remove: $1" "$1" remove "$2"
@@ -52,7 +52,7 @@ must drive add "$place/other/deep/b" "$place/extra"
 must drive remove "$place/other/deep/b" "$place/extra"
 must rollback "$place/other/deep/b" one
 must remove "$place/other/deep/b"
-same "remove" "$(ls -A "$place/d" "$place/extra" | grep volume)" ""
+same "remove" "$(ls -A "$place/d" "$place/extra" | grep "[.]volume")" ""
 rm -r "$runs/c" "$place/other"
 
 # Moved by copying, as between file systems: one word says that it is the run, and says it once.
@@ -66,7 +66,7 @@ must train --resume "$place/far/a" --stop-at 4
 grep -q "not-a-copy" "$place/log" && fail "the word is asked for again"
 must drive add "$place/far/a" "$place/extra"
 must remove "$place/far/a"
-same "remove of what was moved" "$(ls -A "$place/d" "$place/extra" | grep volume)" ""
+same "remove of what was moved" "$(ls -A "$place/d" "$place/extra" | grep "[.]volume")" ""
 
 # Runs of earlier versions have no mark: where they are at home they are the run, and get one.
 make_run

@@ -42,16 +42,16 @@ failing() {
 }
 must train "${common[@]}" --drive "$place/d1" "$place/d2" --out "$run" --stop-at 3
 keep
-failing "reads fail" "read 60 5 d2/" "d2/longshore.volume: reading .*Input/output error; check the drive"
-failing "writes fail" "write 60 5 d1/" "d1/longshore.volume: writing .*Input/output error; check the drive"
-failing "the drive is full" "write 60 28 d2/" "d2/longshore.volume: writing .*No space left on device; free space on its drive, or remove a snapshot"
-failing "a flush fails" "flush 7 5 d2/" "d2/longshore.volume: a flush failed: Input/output error.*check the drive"
-failing "a flush finds no room" "flush 7 122 d2/" "d2/longshore.volume: a flush failed: Disk quota exceeded.*free space on its drive"
-failing "a limit of file sizes" "write 60 27 d1/" "d1/longshore.volume: writing .*File too large; raise the limit of file sizes"
-failing "it is always busy" "read 60 11 d2/" "d2/longshore.volume: reading .*Resource temporarily unavailable; check the drive"
-failing "writes are cancelled there" "write 60 125 d1/" "d1/longshore.volume: writing .*Resource temporarily unavailable"
-failing "a flush is cancelled there" "flush 7 125 d2/" "d2/longshore.volume: a flush failed: Resource temporarily unavailable"
-failing "reads fail from the start on" "read 0 5 d2/" "d2/longshore.volume: reading .*Input/output error; check the drive" start
+failing "reads fail" "read 60 5 d2/" "d2/longshore[^ ]*volume: reading .*Input/output error; check the drive"
+failing "writes fail" "write 60 5 d1/" "d1/longshore[^ ]*volume: writing .*Input/output error; check the drive"
+failing "the drive is full" "write 60 28 d2/" "d2/longshore[^ ]*volume: writing .*No space left on device; free space on its drive, or remove a snapshot"
+failing "a flush fails" "flush 7 5 d2/" "d2/longshore[^ ]*volume: a flush failed: Input/output error.*check the drive"
+failing "a flush finds no room" "flush 7 122 d2/" "d2/longshore[^ ]*volume: a flush failed: Disk quota exceeded.*free space on its drive"
+failing "a limit of file sizes" "write 60 27 d1/" "d1/longshore[^ ]*volume: writing .*File too large; raise the limit of file sizes"
+failing "it is always busy" "read 60 11 d2/" "d2/longshore[^ ]*volume: reading .*Resource temporarily unavailable; check the drive"
+failing "writes are cancelled there" "write 60 125 d1/" "d1/longshore[^ ]*volume: writing .*Resource temporarily unavailable"
+failing "a flush is cancelled there" "flush 7 125 d2/" "d2/longshore[^ ]*volume: a flush failed: Resource temporarily unavailable"
+failing "reads fail from the start on" "read 0 5 d2/" "d2/longshore[^ ]*volume: reading .*Input/output error; check the drive" start
 
 vanishes() { # NAME FILE PATTERN
     "$LONGSHORE" train --resume "$run" --steps 4000 --stop-at 4000 >"$place/log" 2>&1 </dev/null &
@@ -63,7 +63,7 @@ vanishes() { # NAME FILE PATTERN
     grep -qE -- "$3" "$place/log" && ok "$1" || fail "$1: no message like '$3'"
     refused "$1: missing" "$2 is missing.*--drive" train --resume "$run"
 }
-vanishes "a drive vanishes" "$place/d2/longshore.volume" "d2/longshore.volume: was deleted or replaced.*bring it back"
+vanishes "a drive vanishes" "$(volume_in "$place/d2")" "d2/longshore[^ ]*volume: was deleted or replaced.*bring it back"
 restore
 
 # ---- at the start ----
@@ -72,20 +72,20 @@ mv "$place/d2" "$place/away"
 for command in "train --resume $run" "inspect $run --digest" "eval $run --data $place/text" "snapshot $run x" \
     "drive add $run $place/d4" "drive remove $run $place/d2"; do
     # shellcheck disable=SC2086
-    refused "missing: $command" "$place/d2.* (is missing: mount its drive.*--drive $place/d2=NEW|does not exist)" $command
+    refused "missing: $command" "$place/d2.* (is missing: mount its drive.*--drive $place/d2/longshore[^ ]*volume=NEW|does not exist)" $command
 done
 mkdir "$place/d2" # not mounted
-refused "an empty mount point" "$place/d2/longshore.volume is missing: mount its drive.*--drive $place/d2=NEW" train --resume "$run"
+refused "an empty mount point" "$place/d2/longshore[^ ]*volume is missing: mount its drive.*--drive $place/d2/longshore[^ ]*volume=NEW" train --resume "$run"
 must drive list "$run"
 grep -q "d1: 50.0 %.*step 3" "$place/log" && grep -q "d2: no volume is there" "$place/log" && ok "list" || fail "list: not both drives"
 rmdir "$place/d2"
 refused "nothing at the new place" "no/no does not exist" train --resume "$run" --drive "$place/d2=$place/no/no"
-refused "an empty new place" "there is no volume in $place/d4: $place/d4/longshore.volume is missing" train --resume "$run" --drive "$place/d2=$place/d4"
-refused "another run's drive" "$place/d3/longshore.volume belongs to another run" \
-    train --resume "$run" --drive "$place/d2=$place/d3"
-refused "the drive that it has" "$place/d1 is given twice" train --resume "$run" --drive "$place/d2=$place/d1"
+refused "an empty new place" "there is no volume in $place/d4: $place/d4/longshore[^ ]*volume is missing" train --resume "$run" --drive "$place/d2=$place/d4"
+refused "another run's drive" "$place/d3/longshore[^ ]*volume belongs to another run" \
+    train --resume "$run" --drive "$place/d2=$(volume_in "$place/d3")"
+refused "the drive that it has" "$place/d1/longshore[^ ]*volume is given twice" train --resume "$run" --drive "$place/d2=$place/d1"
 cp -r "$place/d1" "$place/copy"
-refused "a copy of the other" "copy/longshore.volume is drive 0 of its fleet, and so is $place/d1/longshore.volume" \
+refused "a copy of the other" "copy/longshore[^ ]*volume is drive 0 of its fleet, and so is $place/d1/longshore[^ ]*volume" \
     train --resume "$run" --drive "$place/d2=$place/copy"
 rm -r "$place/copy"
 same "none of it is recorded" "$(cksum <"$run/run.json")" "$before"
@@ -103,7 +103,7 @@ must train --resume "$run" --stop-at 5 --quiet
 cp -r "$place/d1" "$place/new"
 rm -r "$place/d1"
 cp -r "$place/kept/d1" "$place/d1"
-refused "one older drive" "$place/d1/longshore.volume is at step 3 but the other drives are at step 5: it was put back" \
+refused "one older drive" "$place/d1/longshore[^ ]*volume is at step 3 but the other drives are at step 5: it was put back" \
     train --resume "$run"
 rm -r "$place/d1"
 mv "$place/new" "$place/d1"
@@ -126,19 +126,23 @@ restore
 
 # ---- twice, another run's ----
 ln -s "$place/d4" "$place/link"
-for again in "$place/d4/" "$place/d4/longshore.volume" "$place/link"; do
+for again in "$place/d4/" "$place/link"; do
     refused "twice: $again" "given twice" train "${common[@]}" --drive "$place/d4" "$again" --out "$place/none"
 done
 refused "twice behind a server" "given twice" \
     train "${common[@]}" --drive "unix:$socket:a.volume" "unix:$socket:$place/far/a.volume" --out "$place/none"
-refused "another run's" "$place/d3/longshore.volume: holds the state of a run already; name another path" \
-    train "${common[@]}" --drive "$place/d4" "$place/d3" --out "$place/none"
-for command in "add $run $place/d3" "move $run $place/d1=$place/d3"; do
+refused "twice as a file" "given twice" train "${common[@]}" --drive "$place/d4/a.volume" "$place/link/a.volume" --out "$place/none"
+other=$(volume_in "$place/d3")
+for overwrite in "" --overwrite; do
+    refused "another run's $overwrite" "$other: holds the state of the run $place/other, at step 3; name another path" \
+        train "${common[@]}" --drive "$place/d4" "$other" --out "$place/none" $overwrite
+done
+for command in "add $run $other" "move $run $place/d1=$other"; do
     # shellcheck disable=SC2086
-    refused "another run's: $command" "$place/d3/longshore.volume: holds the state of a run already" drive $command
+    refused "another run's: $command" "$other: holds the state of the run $place/other, at step 3" drive $command
     same "$command: said in one line" "$(sed 1d "$place/log" | wc -l)" 1
 done
-same "nothing new" "$(ls "$place/d4" "$place/far" "$place/none" 2>/dev/null | grep -c volume)" 0
+same "nothing new" "$(ls "$place/d4" "$place/far" "$place/none" 2>/dev/null | grep -c "[.]volume")" 0
 run inspect "$place/other" --digest --deep
 same "the other run is whole" $rc 0
 
@@ -147,14 +151,14 @@ if [ "$(id -u)" = 0 ] && mkdir "$place/tiny" && mount -t tmpfs -o size=2M none "
     before=$(cksum <"$run/run.json")
     for command in "add $run $place/tiny --drive-speeds 1,1,1" "move $run $place/d1=$place/tiny --drive-speeds 1,1"; do
         # shellcheck disable=SC2086
-        refused "no room: $command" "tiny/longshore.volume: needs .*has .*free space" drive $command
+        refused "no room: $command" "tiny/longshore[^ ]*volume: needs .*has .*free space" drive $command
     done
     umount "$place/tiny"
     same "no room: run.json" "$(cksum <"$run/run.json")" "$before"
     same "no room: no volume is left" "$(find "$place"/d[12] -name '*.volume*' | wc -l)" 2
     mount -t tmpfs -o size=16M none "$place/tiny"
     must train "${common[@]}" --drive "$place/tiny" --out "$place/narrow" --stop-at 3
-    refused "no room for a snapshot" "tiny/longshore.volume.snapshot-x.*: needs .*has .*free space" snapshot "$place/narrow" x
+    refused "no room for a snapshot" "tiny/longshore[^ ]*volume.snapshot-x.*: needs .*has .*free space" snapshot "$place/narrow" x
     must snapshots "$place/narrow"
     grep -q "no snapshots" "$place/log" && ok "no snapshot is left" || fail "a snapshot is listed that has no room"
     must train --resume "$place/narrow" --quiet --snapshot-every 4
@@ -166,11 +170,11 @@ ends_right "after what was refused"
 restore
 # room that is there and then is not
 FAIL_IO="write 6 28 d4/" LD_PRELOAD=$FAIL_IO_SO run drive add "$run" "$place/d4" --drive-speeds 1,1,1
-grep -q "d4/longshore.volume: writing .*No space left on device; free space on its drive" "$place/log" && [ $rc = 2 ] &&
+grep -q "d4/longshore[^ ]*volume: writing .*No space left on device; free space on its drive" "$place/log" && [ $rc = 2 ] &&
     ok "it fills while the state moves" || fail "it fills while the state moves: exit code $rc"
 same "it fills: nothing is left" "$(ls "$place/d4")" ""
 FAIL_IO="write 6 5 d4/" LD_PRELOAD=$FAIL_IO_SO run drive add "$run" "$place/d4" --drive-speeds 1,1,1
-grep -q "d4/longshore.volume: writing .*Input/output error; check the drive" "$place/log" && [ $rc = 1 ] &&
+grep -q "d4/longshore[^ ]*volume: writing .*Input/output error; check the drive" "$place/log" && [ $rc = 1 ] &&
     ok "it fails while the state moves" || fail "it fails while the state moves: exit code $rc"
 grep -q "the state is where it was" "$place/log" && ok "and where the state is" || fail "where the state is, is not said"
 # a far side that is cut off in the middle of the copy
@@ -192,8 +196,8 @@ cat >"$place/rsh" <<RSH
 #!/bin/sh
 echo >>"$place/calls"
 case \$(wc -l <"$place/calls") in
-1) exec "$LONGSHORE" drive serve --stdio ;;
-2) "$LONGSHORE" drive serve --stdio | dd bs=65536 count=1 2>/dev/null ;;
+1 | 2) exec "$LONGSHORE" drive serve --stdio ;;
+3) "$LONGSHORE" drive serve --stdio | dd bs=65536 count=1 2>/dev/null ;;
 *) exit 1 ;;
 esac
 RSH
@@ -219,10 +223,10 @@ stays() { # NAME PATH PATTERN EXIT_CODE ARGS...
     grep -q "$path.*: cannot be removed: Input/output error$pattern" "$place/log" && ok "$name stays" || fail "$name: no word that it stays"
 }
 must snapshot "$run" held
-stays "a snapshot's part" d2/longshore.volume.snapshot-held "; the next command that opens the run" 0 snapshot "$run" held --remove
+stays "a snapshot's part" "$(basename "$(volume_in "$place/d2")").snapshot-held" "; the next command that opens the run" 0 snapshot "$run" held --remove
 must train --resume "$run" --quiet
 same "a snapshot's part went" "$(find "$place"/d[12] -name '*.snapshot-*')" ""
-stays "a drive's old volume" d2/longshore.volume "; the volume stays there: the next command" 0 \
+stays "a drive's old volume" d2/longshore "; the volume stays there: the next command" 0 \
     drive move "$run" "$place/d2=$place/d4" --drive-speeds 1,1
 must train --resume "$run" --quiet
 same "a drive's old volume went" "$(ls "$place/d2")" ""

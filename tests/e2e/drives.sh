@@ -57,7 +57,7 @@ must remove "$odd"
 mkdir "$place"/disk.g{1,2}
 must train "${common[@]}" --drive "$place/disk.g1" --out "$place/own" --stop-at 1
 must drive move "$place/own" "$place/disk.g1=$place/disk.g2"
-same "it went where it was told to" "$(find "$place"/disk.g? -type f)" "$place/disk.g2/longshore.volume"
+same "it went where it was told to" "$(find "$place"/disk.g? -type f)" "$(volume_in "$place/disk.g2")"
 must drive list "$place/own"
 grep -q "^$place/disk.g2: 100" "$place/log" && ok "its whole name" || fail "a directory is listed by another name"
 must drive move "$place/own" "$place/disk.g2=$place/disk.g1/own.g3"
@@ -132,10 +132,10 @@ refused "speeds without drives" "speeds for" train "${common[@]}" --drive "$plac
 same "run.json as before" "$(cksum <"$run/run.json")" "$before"
 same "no file is left" "$(find "$place" -name '*.volume*' | wc -l)" 3
 mkdir "$place/other"
-cp "$place/d1/"longshore.volume* "$place/d3/longshore.volume"
-refused "a volume that is there" "already|exists" drive add "$run" "$place/d3" --drive-speeds 1,1,1,1
-[ -s "$place/d3/longshore.volume" ] && ok "it stays" || fail "a refused move has removed what was there"
-rm "$place/d3/longshore.volume"
+cp "$place/d1/"longshore*.volume* "$place/d3/a.volume"
+refused "a volume that is there" "already|exists" drive add "$run" "$place/d3/a.volume" --drive-speeds 1,1,1,1
+[ -s "$place/d3/a.volume" ] && ok "it stays" || fail "a refused move has removed what was there"
+rm "$place/d3/a.volume"
 
 # A run that is in use.
 exec 9<"$run"

@@ -179,10 +179,12 @@ skewed_tokens() {
     perl -e 'print pack("V256", 20240520, 1, 40000, (0) x 253); my $s = 1;
         for (1 .. 40000) { $s = $s * 16807 % 2147483647; print pack "v", int($ARGV[0] ** ($s / 2147483647)) }' "$2" >"$1"
 }
+# volume_in DIR: the file of the one run that has a volume in this directory
+volume_in() { compgen -G "$1/longshore*.volume" || echo "$1/longshore.volume"; }
 # failed_on FAULT WHAT: the last run ended with 1, and named the drive of this FAIL_IO and what its system said
 failed_on() {
     same "$1: exit code" $rc 1
-    sed 1d "$place/log" | grep -qE "${1##* }longshore.volume: (reading|writing) .*($2)" &&
+    sed 1d "$place/log" | grep -qE "${1##* }longshore[^ ]*volume: (reading|writing) .*($2)" &&
         ok "$1" || fail "$1: the drive is not named"
 }
 # gpt2_config FILE LAYERS WIDTH HEADS POSITIONS VOCAB

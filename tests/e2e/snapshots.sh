@@ -52,7 +52,7 @@ same "the same losses as before" "$(losses)" "$all"
 # A rollback that was interrupted after its commit: a wrong place for a drive is not recorded.
 must rollback "$run" five
 echo '{"snapshot": "five", "from": 20, "committed": true}' >"$run/rollback.json"
-refused "an empty place" "there is no volume in .*d3: .*d3/longshore.volume is missing" \
+refused "an empty place" "there is no volume in .*d3: .*d3/longshore[^ ]*volume is missing" \
     train --resume "$run" --drive "$place/d1=$place/d3"
 : >"$place/d3/longshore.volume"
 refused "a wrong place" "interrupted.*d3/longshore.volume: not a longshore volume" \
@@ -105,6 +105,7 @@ same "they go from where they are" "$(find "$place" -name '*.snapshot-moved' | w
 # Descriptions that cannot be read hold nothing up.
 mkdir "$place/torn"
 must train "${common[@]}" --drive "$place/torn" --out "$place/damaged" --stop-at 1
+damaged=$(basename "$(volume_in "$place/torn")")
 for name in one two three; do must snapshot "$place/damaged" $name; done
 echo '{' >"$place/damaged/snapshots/one.json"
 echo '{}' >"$place/damaged/snapshots/two.json"
@@ -117,17 +118,18 @@ touch "$place/damaged/".{run,moving,rollback}.json.partial "$place/damaged/snaps
 must remove "$place/damaged"
 grep -q "snapshot two is damaged.*snapshot-two" "$place/log" && ok "what stays" || fail "not a word of what stays"
 same "only what nobody names stays" "$(cd "$place/torn" && echo *)" \
-    "longshore.volume.snapshot-one longshore.volume.snapshot-two"
+    "$damaged.snapshot-one $damaged.snapshot-two"
 [ ! -e "$place/damaged" ] && ok "the run is gone" || fail "the directory is left: $(find "$place/damaged")"
 rm "$place/torn"/*
-moving=("${common[@]}" --drive "$place/mine" --out "$place/moving" --snapshot-every 2 --keep 1)
+making=("${common[@]}" --drive "$place/mine" --out "$place/moving" --snapshot-every 2 --keep 1)
 mkdir "$place"/mine
-must train "${moving[@]}" --stop-at 4
+must train "${making[@]}" --stop-at 4
 must snapshot "$place/moving" four
+moving=$(basename "$(volume_in "$place/mine")")
 mv "$place/mine" "$place/yours"
 must train --resume "$place/moving" --drive "$place/mine=$place/yours" --stop-at 6
 same "automatic ones that moved" "$(cd "$place/yours" && echo *)" \
-    "longshore.volume longshore.volume.snapshot-four longshore.volume.snapshot-step-000006"
+    "$moving $moving.snapshot-four $moving.snapshot-step-000006"
 mv "$place/yours" "$place/mine"
 # A kill while it is made: the next start makes it again.
 mv "$place"/moving/snapshots/step-000006.{json,partial}
@@ -140,6 +142,7 @@ must rollback "$place/moving" four
 must train --resume "$place/moving" --stop-at 6
 ! grep -q "no snapshot of" "$place/log" && ok "one of the same step" || fail "one of the same step is not made again"
 must rollback "$place/moving" step-000006
+moving=$(basename "$(volume_in "$place/mine")")
 mv "$place/mine" "$place/yours"
 must train --resume "$place/moving" --drive "$place/mine=$place/yours" --stop-at 6
 must remove "$place/moving"
@@ -182,20 +185,21 @@ refused "going back in a run in use" "another process" rollback "$run" five
 flock -u 9
 at=$at20
 rm -f "$place/whole"
-cp "$place/d2/longshore.volume.snapshot-five" "$place/whole"
-rm "$place/d2/longshore.volume.snapshot-five"
+part=$(compgen -G "$place/d2/*.snapshot-five")
+cp "$part" "$place/whole"
+rm "$part"
 refused "a part that is missing" "missing.*snapshot five" rollback "$run" five
-truncate -s 1M "$place/d2/longshore.volume.snapshot-five"
+truncate -s 1M "$part"
 run rollback "$run" five
 [ $rc != 0 ] && ok "a part of zeros" || fail "a part of zeros was taken for a snapshot"
-cp "$place/whole" "$place/d2/longshore.volume.snapshot-five"
+cp "$place/whole" "$part"
 offset=$(($(stat -c %s "$place/whole") / 3 / 4096 * 4096)) # in the planes of its only slot
-printf 'x' | dd of="$place/d2/longshore.volume.snapshot-five" bs=1 seek=$((offset + 77)) conv=notrunc status=none
+printf 'x' | dd of="$part" bs=1 seek=$((offset + 77)) conv=notrunc status=none
 run rollback "$run" five
 [ $rc != 0 ] && grep -q "checksum" "$place/log" && ok "a damaged part" || fail "a damaged part was put back"
 must inspect "$run" --digest --deep
 same "nothing has changed" "$(digest)" "$at"
-cp "$place/whole" "$place/d2/longshore.volume.snapshot-five"
+cp "$place/whole" "$part"
 must rollback "$run" five
 
 # Automatic ones: the newest K stay, and what the user made.

@@ -63,7 +63,7 @@ awk -v l="$loss" -v p="$(number perplexity)" 'BEGIN {d = exp(l) / p - 1; exit !(
 # Who only reads changes nothing, needs no leave to write, and does not mind others who read.
 must inspect "$run_dir" --digest
 wanted=$(digest)
-volume=$place/d/longshore.volume
+volume=$(volume_in "$place/d")
 before=$(cksum <"$volume")
 exec 9<"$volume"
 flock -s 9
@@ -251,7 +251,7 @@ refused "going on with what was interrupted" "is a copy of the run $run_dir" tra
 must inspect "$place/copy"
 rmdir "$place/copy/making" && ok "what was interrupted stays" || fail "what the run had interrupted was ended by a copy"
 # With a volume of its own it is a run of its own.
-cp -a "$place/d/longshore.volume" "$place/elsewhere/"
+cp -a "$(volume_in "$place/d")" "$place/elsewhere/"
 must train --resume "$place/copy" --drive "$place/d=$place/elsewhere" --steps 100 --stop-at 9 --memory 256MiB
 must remove "$place/copy"
 same "what the copy leaves" "$(ls -A "$place/elsewhere")" ""

@@ -244,9 +244,9 @@ static bool look(uint64_t generation_most) {
     assert_memory_equal(blob, want, bytes);
     shore_fleet_close(fleet);
     if (generation_most > 1) { /* of the other placement nothing is left */
-        assert_true(exists("d2/longshore.volume") == (run->generation == 2));
-        assert_true(exists("d1/longshore.volume.g2") == (run->generation == 2));
-        assert_true(exists("d0/longshore.volume") == (run->generation == 1));
+        assert_true(has_volume("d2") == (run->generation == 2));
+        assert_true(exists(volume_in("d1", ".g2")) == (run->generation == 2));
+        assert_true(has_volume("d0") == (run->generation == 1));
     }
     shore__run_close(run);
     char *text = read_text("run/metrics.jsonl");

@@ -56,7 +56,7 @@ static int finished(pid_t pid) {
 }
 
 static void is_gone(void) {
-    assert_false(exists("run") || exists("drive0/longshore.volume") || exists("drive1/longshore.volume"));
+    assert_false(exists("run") || has_volume("drive0") || has_volume("drive1"));
 }
 
 static uint64_t microseconds(void) {

@@ -115,8 +115,8 @@ static bool goes_on(void) {
 
 static void clean(void) {
     remove_tree("run");
-    unlink("drive0/longshore.volume");
-    unlink("drive1/longshore.volume");
+    unlink(volume_in("drive0", ""));
+    unlink(volume_in("drive1", ""));
 }
 
 static uint64_t time_of_making(void) {

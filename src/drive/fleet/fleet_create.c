@@ -89,9 +89,7 @@ static int look_at_all(const struct shore_fleet *f, const struct shore_fleet_opt
             at->replace = at->is_volume && found[e].is_volume && !found[e].sealed && same_fleet;
         }
         if (at->sealed && !at->replace) {
-            return shore__fail(diag, SHORE_EEXISTS,
-                               "%s: holds the state of a run already; name another path; where a run is made, "
-                               "--overwrite replaces it",
+            return shore__fail(diag, SHORE_EEXISTS, "%s: holds the state of a run already; name another path",
                                at->path ? at->path : o->drives[d]);
         }
     }

@@ -61,6 +61,7 @@ int shore__file_probe(const char *path, struct shore__probe *p, struct shore_dia
     struct stat st;
     int rc = shore__volume_path(path, &p->path, diag);
     if (rc) return rc;
+    p->in_directory = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
     p->capacity_bytes = shore__drive_capacity_bytes(path);
     p->device = shore__drive_device(p->path);
     rc = shore__drive_examine(p->path, &st, &p->exists, diag);
@@ -87,7 +88,7 @@ int shore__probe_may_be_made(const struct shore__address *at, const struct shore
 /* ---- on the wire ------------------------------------------------------------------------------------------------- */
 
 #define FIXED_BYTES (48u + SHORE__WIRE_VOLUME_BYTES)
-enum { THERE = 1, VOLUME = 2, IN_USE = 8, DEVICE = 16 };
+enum { THERE = 1, VOLUME = 2, IN_USE = 8, DEVICE = 16, DIRECTORY = 32 };
 
 unsigned char *shore__probe_put(const struct shore__probe *p, uint32_t *bytes) {
     unsigned char recovery[SHORE__WIRE_RECOVERY_BYTES];
@@ -102,7 +103,7 @@ unsigned char *shore__probe_put(const struct shore__probe *p, uint32_t *bytes) {
     unsigned char *out = malloc(*bytes), *at = out;
     if (!out) return NULL;
     shore__put_u32(at, (p->exists ? THERE : 0u) | (p->is_volume ? VOLUME : 0u) | (p->busy ? IN_USE : 0u) |
-                           (p->is_device ? DEVICE : 0u));
+                           (p->is_device ? DEVICE : 0u) | (p->in_directory ? DIRECTORY : 0u));
     shore__put_u64(at + 4, p->capacity_bytes);
     shore__put_u64(at + 12, p->device);
     shore__put_u64(at + 20, p->size_bytes);
@@ -135,6 +136,7 @@ bool shore__probe_get(const unsigned char *in, uint32_t bytes, struct shore__pro
     out->is_volume = flags & VOLUME;
     out->busy = flags & IN_USE;
     out->is_device = flags & DEVICE;
+    out->in_directory = flags & DIRECTORY;
     out->capacity_bytes = shore__get_u64(in + 4);
     out->device = shore__get_u64(in + 12);
     out->size_bytes = shore__get_u64(in + 20);

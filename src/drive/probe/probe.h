@@ -11,6 +11,7 @@
 
 struct shore__probe {
     bool exists, is_volume, busy, is_device;
+    bool in_directory; /* what was asked for is one, and the volume is the one of runs that have no own name there */
     uint64_t capacity_bytes; /* 0: unknown */
     uint64_t device;         /* that it lies on, as its host numbers them; 0: it is one itself, or unknown */
     char *path;              /* of the volume, there */

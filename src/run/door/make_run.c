@@ -55,8 +55,7 @@ static int take_settings(struct shore__settings *s, const struct shore_fleet_opt
 static int create_fleet(struct shore_run *r, struct shore_fleet_options *o, struct shore_diag *diag) {
     const struct shore__run *run = r->run;
     o->drives = run->settings.drives.text;
-    o->overwrite |= run->replace_drives;
-    memcpy(o->fleet_id, run->fleet_id, sizeof o->fleet_id);
+    shore__run_new_fleet(run, o);
     int rc = shore__run_replace(r->run, diag);
     return rc ? rc : shore_fleet_create(run->layout, o, &r->fleet, diag);
 }
@@ -69,29 +68,53 @@ static void give_up(struct shore_run *r) {
     free(r);
 }
 
+/* A copy of what the caller gave, of this library's size. */
+struct asked {
+    struct shore_run_making how;
+    struct shore_fleet_options fleet;
+};
+
+static int ask(const struct shore_run_making *how, struct asked *out, struct shore_diag *diag) {
+    *out = (struct asked){0};
+    int rc = shore__sized_in(&out->how, sizeof out->how, how, "shore_run_making", diag);
+    if (rc == 0 && !out->how.fleet) rc = shore__fail(diag, -EINVAL, "the options of the fleet are missing");
+    return rc ? rc : shore__sized_in(&out->fleet, sizeof out->fleet, out->how.fleet, "shore_fleet_options", diag);
+}
+
+int shore_run_check(const char *path, const struct shore_run_making *how, struct shore_diag *diag) {
+    struct asked asked;
+    struct shore__run *run = NULL;
+    int rc = ask(how, &asked, diag);
+    if (rc == 0) rc = shore__run_alloc(path, &run, diag);
+    if (rc < 0) return rc;
+    run->private->by_program = true;
+    rc = take_settings(&run->settings, &asked.fleet, asked.how.memory_bytes, diag);
+    if (rc == 0) rc = shore__making_check(run, asked.fleet.overwrite, asked.how.not_a_copy, diag);
+    shore__run_free(run);
+    return rc;
+}
+
 int shore_run_create(const char *path, const struct shore_layout *layout, const struct shore_shape *shapes,
                      uint32_t nshapes, const struct shore_run_making *how, struct shore_run **out,
                      struct shore_diag *diag) {
-    struct shore_run_making making;
-    struct shore_fleet_options options = {0};
-    int rc = shore__sized_in(&making, sizeof making, how, "shore_run_making", diag);
-    if (rc == 0 && !making.fleet) rc = shore__fail(diag, -EINVAL, "the options of the fleet are missing");
-    if (rc == 0) rc = shore__sized_in(&options, sizeof options, making.fleet, "shore_fleet_options", diag);
-    if (rc == 0 && making.not_a_copy && is_begun(path)) rc = shore__run_claim(path, diag);
+    struct asked asked;
+    int rc = ask(how, &asked, diag);
+    if (rc == 0 && asked.how.not_a_copy && is_begun(path)) rc = shore__run_claim(path, diag);
     if (rc < 0) return rc;
-    struct shore_run *r = new_run(options.note, options.note_ctx);
+    struct shore_run *r = new_run(asked.fleet.note, asked.fleet.note_ctx);
     rc = r ? shore__run_alloc(path, &r->run, diag) : shore__out_of_memory(diag);
     if (rc < 0) {
         free(r);
         return rc;
     }
     struct shore__run *run = r->run;
-    rc = shore__contents_make(layout, shapes, nshapes, making.program, &run->contents, diag);
+    run->private->by_program = true;
+    rc = shore__contents_make(layout, shapes, nshapes, asked.how.program, &run->contents, diag);
     if (rc == 0) run->layout = run->contents->layout;
-    if (rc == 0) rc = take_settings(&run->settings, &options, making.memory_bytes, diag);
-    if (rc == 0) rc = shore__making_begin(run, options.overwrite, diag);
+    if (rc == 0) rc = take_settings(&run->settings, &asked.fleet, asked.how.memory_bytes, diag);
+    if (rc == 0) rc = shore__making_begin(run, asked.fleet.overwrite, diag);
     if (rc == 0) say(r);
-    if (rc == 0) rc = create_fleet(r, &options, diag);
+    if (rc == 0) rc = create_fleet(r, &asked.fleet, diag);
     if (rc < 0)
         give_up(r);
     else

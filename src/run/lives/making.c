@@ -23,6 +23,7 @@
 #include "run/lives/journal.h"
 #include "run/lives/making.h"
 #include "run/lives/mend.h"
+#include "run/lives/places.h"
 #include "run/lives/volumes.h"
 #include "run/paths.h"
 
@@ -98,42 +99,6 @@ int shore__plan_claim(const char *run_path, struct shore_diag *diag) {
     return rc;
 }
 
-/* Makes drives absolute, notes which volume files are new or replaced, and finds out whether what is there is what a
- * killed making left: volumes of its fleet, or such files without a header. */
-static int plan_drives(struct shore__run *run, const struct shore__plan *before, const struct shore__run *overwritten,
-                       struct shore_diag *diag) {
-    struct shore__addresses *drives = &run->settings.drives;
-    size_t ours = 0, foreign = 0;
-    if (drives->count == 0)
-        return shore__fail(diag, SHORE_EUSAGE, "where is the state to live? Give --drive DIR, or --drive ram:");
-    for (size_t i = 0; i < drives->count; i++) {
-        struct shore__address *volume = NULL, *absolute = NULL;
-        if (!drives->item[i]->kind->keeps) continue;
-        int rc = shore__drive_may_be_made(drives->item[i], diag);
-        if (rc == 0) rc = shore__drive_absolute(drives->item[i], &absolute, diag);
-        if (rc < 0) return rc;
-        shore__addresses_put(drives, i, absolute);
-        enum shore__owner owner;
-        bool exists = false;
-        rc = shore__volume_owner(absolute, true, before->fleet_id, &volume, &exists, &owner, diag);
-        if (rc < 0) return rc;
-        bool made_here = owner != SHORE__ANOTHERS && shore__addresses_have(&before->fresh, volume->text);
-        bool replaced = exists && owner == SHORE__ANOTHERS && overwritten &&
-                        shore__volume_is(absolute, overwritten->fleet_id, SHORE__OURS);
-        /* what is another's can be told from what this making makes of it */
-        bool fresh = !exists || made_here || owner == SHORE__ANOTHERS;
-        run->private->replaces |= replaced;
-        ours += exists && (owner == SHORE__OURS || made_here);
-        foreign += exists && owner != SHORE__OURS && !made_here;
-        if (!fresh)
-            free(volume);
-        else if (shore__addresses_add(&run->private->fresh, volume))
-            return shore__out_of_memory(diag);
-    }
-    run->replace_drives = ours > 0 && foreign == 0;
-    return 0;
-}
-
 /* ---- the directory ----------------------------------------------------------------------------------------------- */
 
 /* Patterns of what a making may hold. */
@@ -180,7 +145,7 @@ static int refuse_strangers(const struct shore__run *run, struct shore_diag *dia
 
 static int refuse_what_is_there(struct shore__run *run, bool overwrite, struct shore_diag *diag) {
     if (overwrite) return 0;
-    if (shore__is_run(run->path) && run->contents)
+    if (shore__is_run(run->path) && run->private->by_program)
         return shore__fail(diag, SHORE_EEXISTS, "%s: holds a run: open that one, or overwrite it", run->path);
     if (shore__is_run(run->path))
         return shore__fail(diag, SHORE_EEXISTS,
@@ -191,7 +156,7 @@ static int refuse_what_is_there(struct shore__run *run, bool overwrite, struct s
         if (shore__path_exists(run->path, *name))
             return shore__fail(diag, SHORE_EEXISTS,
                                "%s: holds %s, which a run would replace; choose another directory, or %s", run->path,
-                               *name, run->contents ? "overwrite it" : "--overwrite");
+                               *name, run->private->by_program ? "overwrite it" : "--overwrite");
     return 0;
 }
 
@@ -284,7 +249,7 @@ static int begin(struct shore__run *run, bool overwrite, struct shore_diag *diag
         run->making = true;
         run->private->moving = before.moving && !shore__is_run(run->path);
         memcpy(run->fleet_id, before.fleet_id, sizeof run->fleet_id);
-        rc = plan_drives(run, &before, overwritten, diag);
+        rc = shore__plan_drives(run, &before, overwritten, diag);
     }
     if (rc == 0) rc = drop_others(run, &before, diag);
     if (rc < 0 && run->making)
@@ -300,8 +265,53 @@ static int begin(struct shore__run *run, bool overwrite, struct shore_diag *diag
 
 int shore__making_begin(struct shore__run *run, bool overwrite, struct shore_diag *diag) {
     int rc = make_directories(run, diag);
+    if (rc == 0) rc = shore__run_find_home(run, diag);
     if (rc == 0) rc = shore__run_lock(run, diag);
     return rc ? rc : begin(run, overwrite, diag);
+}
+
+/* The directory, or the one that it would be made in, can be written to. *there: it is there itself. */
+static int check_directory(const struct shore__run *run, bool *there, struct shore_diag *diag) {
+    struct stat st;
+    char *path = strdup(run->path);
+    int rc = path ? 0 : shore__out_of_memory(diag);
+    *there = path && stat(path, &st) == 0;
+    while (rc == 0 && stat(path, &st) && errno == ENOENT && strcmp(path, ".") != 0) {
+        char *slash = strrchr(path, '/');
+        if (slash)
+            slash[slash == path] = '\0';
+        else
+            strcpy(path, ".");
+    }
+    if (rc == 0 && stat(path, &st) == 0 && !S_ISDIR(st.st_mode)) errno = ENOTDIR, rc = -ENOTDIR;
+    if (rc == 0 && access(path, W_OK | X_OK)) rc = -errno;
+    if (rc < 0 && path)
+        shore__fail(diag, rc, "%s: the directory cannot be made: %s: %s", run->path, path, shore_error_text(rc));
+    free(path);
+    return rc;
+}
+
+int shore__making_check(struct shore__run *run, bool overwrite, bool not_a_copy, struct shore_diag *diag) {
+    struct shore__plan before = {0};
+    bool there;
+    int rc = check_directory(run, &there, diag);
+    if (rc == 0 && there) rc = shore__run_lock(run, diag);
+    if (rc == 0) rc = refuse_strangers(run, diag);
+    if (rc == 0) rc = refuse_what_is_there(run, overwrite, diag);
+    if (rc < 0) return rc;
+    struct shore__run *whole = shore__run_peek(run->path);
+    struct shore__run *overwritten = whole ? whole : shore__run_overwritten(run->path);
+    if (whole && !not_a_copy) rc = shore__run_refuse_copy(whole, SHORE__RUN_PUT_BACK, diag);
+    if (rc == 0) rc = shore__plan_read(run->path, &before, diag);
+    if (rc == 0 && !not_a_copy) rc = shore__plan_refuse_copy(run->path, &before, diag);
+    if (rc == SHORE_EMISSING) rc = 0;
+    memcpy(run->fleet_id, before.fleet_id, sizeof run->fleet_id);
+    run->private->home = strdup(run->path);
+    if (rc == 0 && !run->private->home) rc = shore__out_of_memory(diag);
+    if (rc == 0) rc = shore__plan_drives(run, &before, overwritten, diag);
+    shore__plan_free(&before);
+    shore__run_free(overwritten);
+    return rc;
 }
 
 /* ---- finishing --------------------------------------------------------------------------------------------------- */

@@ -7,6 +7,8 @@
 /* What is common to the making of all runs. begin: the directory, the plan of its volumes, and the fleet's id; what it
  * is to hold goes into RUN/making. finish: moves that into place and makes it a run. */
 int shore__making_begin(struct shore__run *run, bool overwrite, struct shore_diag *diag);
+/* Refuses what begin would refuse, and changes nothing. The run is only for this. */
+int shore__making_check(struct shore__run *run, bool overwrite, bool not_a_copy, struct shore_diag *diag);
 int shore__making_finish(struct shore__run *run, const uint64_t fleet_id[2], shore__note_fn note, void *ctx,
                          struct shore_diag *diag);
 /* Undoes a preparation. */

@@ -18,6 +18,7 @@
 #include "run/lives/copy.h"
 #include "run/lives/journal.h"
 #include "run/lives/mend.h"
+#include "run/lives/places.h"
 #include "run/lives/volumes.h"
 #include "run/paths.h"
 
@@ -259,10 +260,11 @@ static int place_kept(const struct shore__address *drive, uint64_t generation, s
     return rc;
 }
 
-static int place_new(const struct shore__address *drive, struct intent *in, struct shore_diag *diag) {
+static int place_new(const struct shore__run *run, const struct shore__address *drive, struct intent *in,
+                     struct shore_diag *diag) {
     struct shore__address *at = NULL;
     int rc = shore__drive_may_be_made(drive, diag);
-    if (!rc) rc = shore__drive_absolute(drive, &at, diag);
+    if (!rc) rc = shore__volume_place(drive, run->private->home, run->fleet_id, &at, diag);
     return !rc && shore__addresses_add(&in->new, at) ? shore__out_of_memory(diag) : rc;
 }
 
@@ -303,7 +305,8 @@ static int resolve(const struct shore__run *run, const struct shore__addresses *
         if (!drive->kind->keeps)
             return shore__fail(diag, SHORE_EUSAGE, "%s keeps nothing after its process: give a directory", drive->text);
         rc = check_twice(drives, in->from, i, diag);
-        if (!rc) rc = k < present->count ? place_kept(present->item[k], in->to, in, diag) : place_new(drive, in, diag);
+        if (!rc)
+            rc = k < present->count ? place_kept(present->item[k], in->to, in, diag) : place_new(run, drive, in, diag);
     }
     in->fresh = calloc(drives->count + 1, sizeof *in->fresh);
     if (!rc && !in->fresh) return shore__out_of_memory(diag);
@@ -362,12 +365,11 @@ static int copy_to_new(struct shore__run *run, const struct intent *in, const st
     const struct shore__volume_desc *desc = old->drives[0]->desc;
     shore_fleet_info(old, &info);
     shore__run_fleet(run, &in->new, in->to, &options);
+    shore__run_new_fleet(run, &options);
     options.epoch = info.epoch + 1;
     options.drive_speeds = how->speeds;
     options.scratch_bytes = old->scratch_bytes;
     options.spill = desc->spill;
-    options.identity = desc->identity;
-    options.identity_bytes = desc->identity_bytes;
     options.note = how->note;
     options.note_ctx = how->note_ctx;
     int rc = shore_fleet_create(run->layout, &options, &new, diag);
@@ -437,6 +439,7 @@ int shore__run_place(struct shore__run *run, const struct shore__placing *how, s
     struct shore_fleet_info info = {.size = sizeof info};
     struct shore_fleet *old = NULL;
     int rc = shore__run_refuse_copy(run, SHORE__RUN_ELSEWHERE, diag);
+    if (!rc) rc = shore__run_find_home(run, diag);
     if (!rc) rc = resolve(run, how->drives, &in, diag);
     if (!rc && how->speeds) rc = shore__speeds_parse(how->speeds, (uint32_t)how->drives->count, NULL, diag);
     if (!rc) {

@@ -1,5 +1,6 @@
-/* What the volumes of a run are called, and whose they are. A drive that keeps its place in a new placement holds two
- * volumes for a while, so the new one has a name of its own: longshore.volume.g2 beside longshore.volume. */
+/* What the volumes of a run are called, and whose they are. In a directory, each run has a name of its own:
+ * longshore-NAME-1a2b3c4d.volume, after its directory and its fleet (runs made before that: longshore.volume). A drive
+ * that keeps its place in a new placement holds two volumes for a while, so the new one's ends with .g2. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -13,7 +14,10 @@
 #include "run/lives/volumes.h"
 #include "storage/format.h"
 
-#define VOLUME_NAME "longshore.volume"
+#define COMMON_NAME "longshore.volume"
+#define OWN_BEGIN "longshore-"
+#define OWN_END ".volume"
+enum { ID_DIGITS = 8, RUN_BYTES_MOST = 40 };
 
 /* Length without a ".gN" at the end. */
 static size_t plain_length(const char *path) {
@@ -23,9 +27,44 @@ static size_t plain_length(const char *path) {
     return digits < n && digits > 2 && path[digits - 1] == 'g' && path[digits - 2] == '.' ? digits - 2 : n;
 }
 
+/* Of the last part of a path, the slash before it or, in the root of a server, the colon. */
+static size_t before_name(const char *path, size_t n) {
+    const bool served = shore__kind_of(path)->remote;
+    while (n > 0 && path[n - 1] != '/' && !(served && path[n - 1] == ':'))
+        n--;
+    return n ? n - 1 : 0;
+}
+
+static bool is_own_name(const char *name, size_t n) {
+    const size_t begin = sizeof OWN_BEGIN - 1, end = sizeof OWN_END - 1;
+    if (n < begin + 2 + ID_DIGITS + end || strncmp(name, OWN_BEGIN, begin) != 0) return false;
+    const char *id = name + n - end - ID_DIGITS;
+    return id[-1] == '-' && strspn(id, "0123456789abcdef") == ID_DIGITS && strncmp(id + ID_DIGITS, OWN_END, end) == 0;
+}
+
+/* Whether this program chose the name that the first n characters end with: then the drive is the directory. */
 static bool is_in_directory(const char *path, size_t n) {
-    const size_t tail = sizeof VOLUME_NAME - 1;
-    return n > tail + 1 && path[n - tail - 1] == '/' && strncmp(path + n - tail, VOLUME_NAME, tail) == 0;
+    size_t before = before_name(path, n);
+    const char *name = path + before + 1;
+    if (before == 0) return false;
+    return is_own_name(name, n - before - 1) ||
+           (n - before - 1 == sizeof COMMON_NAME - 1 && strncmp(name, COMMON_NAME, sizeof COMMON_NAME - 1) == 0);
+}
+
+char *shore__volume_own_name(const char *home, const uint64_t fleet_id[2]) {
+    const char *slash = strrchr(home, '/'), *base = slash ? slash + 1 : home;
+    char name[RUN_BYTES_MOST + 1], *out = NULL;
+    size_t n = 0;
+    for (; base[n] && n < RUN_BYTES_MOST; n++) {
+        bool plain = (base[n] >= '0' && base[n] <= '9') || (base[n] >= 'A' && base[n] <= 'Z') ||
+                     (base[n] >= 'a' && base[n] <= 'z') || strchr("._-", base[n]);
+        name[n] = '_';
+        if (plain) name[n] = base[n];
+    }
+    name[n] = '\0';
+    if (asprintf(&out, OWN_BEGIN "%s-%0*x" OWN_END, n ? name : "run", ID_DIGITS, (unsigned)(fleet_id[0] >> 32)) < 0)
+        return NULL;
+    return out;
 }
 
 /* Length without the ".gN" that a volume of this generation was given. Users may call their own files so: of one with a
@@ -41,7 +80,7 @@ char *shore__drive_name(const char *recorded, uint64_t generation) {
     struct stat st;
     if (stat(recorded, &st) == 0 && S_ISDIR(st.st_mode)) return strdup(recorded); /* the user's name, whatever it is */
     size_t n = given_length(recorded, generation);
-    return strndup(recorded, is_in_directory(recorded, n) ? n - sizeof VOLUME_NAME : n);
+    return strndup(recorded, is_in_directory(recorded, n) ? before_name(recorded, n) : n);
 }
 
 /* A drive that is gone is still called as it was, from the directory where it was given. */
@@ -142,15 +181,19 @@ bool shore__volume_is_placed(const struct shore__address *at, const uint64_t fle
 
 struct shore__address *shore__drive_moved(const struct shore__run *run, const char *recorded,
                                           const struct shore__address *place) {
-    const char *name = strrchr(recorded, '/'), *given = recorded + plain_length(recorded);
-    struct shore__address *inside = name && *given ? shore__address_named(place, strlen(place->text), name) : NULL;
-    struct shore__address *beside = inside ? shore__address_named(place, strlen(place->text), given) : NULL;
+    size_t plain = plain_length(recorded);
+    const char *name = recorded + before_name(recorded, strlen(recorded)) + 1, *given = recorded + plain;
+    bool has_name = *given || is_in_directory(recorded, plain);
+    struct shore__address *inside = has_name ? shore__address_in(place, name) : NULL;
+    struct shore__address *beside = *given ? shore__address_named(place, strlen(place->text), given) : NULL;
+    struct shore__address *found;
     /* a change of drives that was interrupted can have left the old volume beside the new one */
-    struct shore__address *found =
-        is_at(inside) ? inside
-        : is_at(beside) && !shore__volume_is_placed(place, run->fleet_id, run->generation, NULL)
-            ? beside
-            : shore__address_copy(place);
+    if (is_at(inside))
+        found = inside;
+    else if (is_at(beside) && !shore__volume_is_placed(place, run->fleet_id, run->generation, NULL))
+        found = beside;
+    else
+        found = inside && !is_at(place) ? inside : shore__address_copy(place);
     if (found != inside) free(inside);
     if (found != beside) free(beside);
     return found;

@@ -5,6 +5,9 @@
 #include "run/run.h"
 
 bool shore__same_path(const char *a, const char *b); /* what does not exist is told by the directory it was in */
+/* What the volume of a run that is made at `home` is called in a directory, so that no other run's stands there.
+ * malloc'ed; NULL: no memory. */
+char *shore__volume_own_name(const char *home, const uint64_t fleet_id[2]);
 /* The drive that a recorded path is on, as people name it: the directory, or the file without the ".gN" that a volume
  * of this generation was given. malloc'ed. */
 char *shore__drive_name(const char *recorded, uint64_t generation);

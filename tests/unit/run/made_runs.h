@@ -2,7 +2,7 @@
 #ifndef SHORE_TESTS_RUN_MADE_RUNS_H
 #define SHORE_TESTS_RUN_MADE_RUNS_H
 
-#include "run/run.h"
+#include "run/internal.h"
 #include "unit/run/support.h"
 
 static inline void settings_of(struct shore__settings *s, const char *drive) {
@@ -48,10 +48,21 @@ static inline void fill(struct shore__run *run, bool overwrite) {
     struct shore__source *source = NULL;
     assert_int_equal(shore__source_init(run->model, run->settings.seed, &source), 0);
     assert_int_equal(shore__run_replace(run, NULL), 0);
-    struct shore_fleet *fleet =
-        fleet_of(&run->settings, run->model, source, run->fleet_id, overwrite || run->replace_drives);
+    struct shore_fleet_options options;
+    struct shore_fleet *fleet = NULL;
+    shore__run_fleet_options(&run->settings, 0, false, &options);
+    options.overwrite = overwrite;
+    shore__run_new_fleet(run, &options);
+    fill_fleet(run->model, source, &options, &fleet);
     shore_fleet_close(fleet);
     shore__source_close(source);
+}
+
+/* A making that got so far and was killed: the lock and the descriptors go, the files stay. */
+static inline void abandon(struct shore__run *run) {
+    run->making = false;
+    shore__strings_free(&run->private->created);
+    shore__run_close(run);
 }
 
 static bool begun; /* of removals */
@@ -78,7 +89,7 @@ static inline int opens_fleet(const struct shore__run *run, struct shore_diag *d
 static inline void removed(const char *path) {
     struct shore_diag diag = {{0}};
     assert_ok(shore__run_remove(path, &begun, NULL, NULL, &diag));
-    assert_false(exists(path) || exists("drive/longshore.volume"));
+    assert_false(exists(path) || has_volume("drive"));
 }
 
 #endif

@@ -3,6 +3,7 @@
 #define SHORE_TESTS_RUN_SUPPORT_H
 
 #include <ftw.h>
+#include <glob.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -58,6 +59,30 @@ static inline bool exists(const char *path) {
     return lstat(path, &st) == 0;
 }
 
+/* The volume of the one run that has its drive in a directory, with this ending; what is not there, where there is none
+ * or more than one. Valid until the fourth call after it. */
+static inline const char *volume_in(const char *directory, const char *ending) {
+    static char path[4][512];
+    static unsigned calls;
+    char *out = path[calls++ % 4];
+    glob_t found;
+    snprintf(out, sizeof path[0], "%s/longshore*.volume%s", directory, ending);
+    if (glob(out, 0, NULL, &found) == 0) {
+        if (found.gl_pathc == 1) snprintf(out, sizeof path[0], "%s", found.gl_pathv[0]);
+        globfree(&found);
+    }
+    return out;
+}
+
+static inline bool has_volume(const char *directory) {
+    char pattern[512];
+    glob_t found;
+    snprintf(pattern, sizeof pattern, "%s/longshore*.volume", directory);
+    bool has = glob(pattern, 0, NULL, &found) == 0;
+    if (has) globfree(&found);
+    return has;
+}
+
 #define assert_ok(call) assert_ok_(call, &diag, #call)
 static inline void assert_ok_(int rc, const struct shore_diag *diag, const char *what) {
     if (rc < 0) fail_msg("%s: %d: %s", what, rc, diag->text);
@@ -90,18 +115,23 @@ static inline struct shore__model *model_of(const char *config) {
     return m;
 }
 
+static inline void fill_fleet(const struct shore__model *m, struct shore__source *source,
+                              const struct shore_fleet_options *options, struct shore_fleet **out) {
+    struct shore_diag diag = {{0}};
+    assert_ok(shore_fleet_create(m->layout, options, out, &diag));
+    assert_ok(shore__import(*out, m, source, NULL, NULL, NULL, &diag));
+    assert_ok(shore_fleet_seal(*out, 0, &diag));
+}
+
 /* A created, filled and sealed fleet. */
 static inline struct shore_fleet *fleet_of(const struct shore__settings *s, const struct shore__model *m,
                                            struct shore__source *source, const uint64_t id[2], bool overwrite) {
-    struct shore_diag diag = {{0}};
     struct shore_fleet_options options;
     struct shore_fleet *fleet = NULL;
     shore__run_fleet_options(s, 0, false, &options);
     options.overwrite = overwrite;
     if (id) memcpy(options.fleet_id, id, sizeof options.fleet_id);
-    assert_ok(shore_fleet_create(m->layout, &options, &fleet, &diag));
-    assert_ok(shore__import(fleet, m, source, NULL, NULL, NULL, &diag));
-    assert_ok(shore_fleet_seal(fleet, 0, &diag));
+    fill_fleet(m, source, &options, &fleet);
     return fleet;
 }
 

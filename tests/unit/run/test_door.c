@@ -26,8 +26,8 @@ static void removed(const char *path) {
     struct shore_diag diag = {{0}};
     assert_ok(shore_run_remove(path, NULL, &diag));
     assert_false(exists(path));
-    assert_false(exists("drive0/longshore.volume"));
-    assert_false(exists("drive1/longshore.volume"));
+    assert_false(has_volume("drive0"));
+    assert_false(has_volume("drive1"));
 }
 
 static uint64_t step_of(const struct shore_run *run) {
@@ -259,7 +259,7 @@ static void a_copy_is_no_run_until_that_is_said(void **state) {
     assert_int_equal(shore_run_remove("b", &work, &diag), SHORE_EUSAGE);
     work.not_a_copy = true;
     assert_ok(shore_run_remove("b", &work, &diag));
-    assert_false(exists("b") || exists("drive0/longshore.volume"));
+    assert_false(exists("b") || has_volume("drive0"));
 }
 
 /* ---- snapshots --------------------------------------------------------------------------------------------------- */
@@ -301,7 +301,7 @@ static void snapshots_are_kept_and_gone_back_to(void **state) {
     assert_string_equal(lines, "{\"step\":1,\"loss\":1}\n");
     free(lines);
     removed("a");
-    assert_false(exists("drive0/longshore.volume.snapshot-good"));
+    assert_false(exists(volume_in("drive0", ".snapshot-good")));
 }
 
 static void a_snapshot_is_read_while_the_run_goes_on(void **state) {
@@ -464,7 +464,7 @@ static void is_refused(const struct shore_shape *shapes, uint32_t count, const c
     const struct shore_run_making how = {.size = sizeof how, .fleet = &options, .program = program};
     assert_int_equal(shore_run_create("bad", layout, shapes, count, &how, &run, &diag), code);
     assert_says(diag, says);
-    assert_false(exists("bad") || exists("drive0/longshore.volume"));
+    assert_false(exists("bad") || has_volume("drive0"));
     shore_layout_free(layout);
 }
 
@@ -507,7 +507,7 @@ static void a_making_says_whose_it_is(void **state) {
     assert_int_equal(shore__not_a_run("a", &diag), SHORE_EMISSING);
     assert_says(diag, "a: was stopped while a program made it: make it again there");
     shore_run_close(run);
-    assert_false(exists("a") || exists("drive0/longshore.volume"));
+    assert_false(exists("a") || has_volume("drive0"));
 }
 
 static void calls_that_make_no_sense_are_refused(void **state) {

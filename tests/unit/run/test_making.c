@@ -11,17 +11,19 @@
 #include "run/paths.h"
 #include "unit/run/made_runs.h"
 
-/* A making that got so far and was killed: the lock and the descriptors go, the files stay. */
-static void abandon(struct shore__run *run) {
-    run->making = false;
-    shore__strings_free(&run->private->created);
-    shore__run_close(run);
-}
-
 /* What a volume is before its header is written. */
 static void write_zeros(const char *path) {
     write_text(path, "");
     assert_int_equal(truncate(path, 1 << 20), 0);
+}
+
+/* By hand, with this ending. Returns where it is then, until the next call. */
+static const char *carry_volume(const char *from, const char *to, const char *ending) {
+    static char path[512];
+    const char *volume = volume_in(from, ending);
+    snprintf(path, sizeof path, "%s%s", to, strrchr(volume, '/'));
+    assert_int_equal(rename(volume, path), 0);
+    return path;
 }
 
 /* The same in its last moves. */
@@ -55,7 +57,7 @@ static void killed_makings_are_made_again(void **state) {
     assert_ok(prepare("a", &s, false, &run, &diag));
     assert_true(run->replace_drives);
     abandon(run);
-    assert_true(exists("drive/longshore.volume"));
+    assert_true(has_volume("drive"));
 
     shore__run_close(make("a", &s, false));
     assert_ok(shore__run_open("a", true, NULL, &run, &diag));
@@ -71,17 +73,17 @@ static void killed_makings_are_made_again(void **state) {
     assert_ok(prepare("a", &s, false, &run, &diag));
     fill(run, false);
     shore__run_close(run);
-    assert_false(exists("a") || exists("drive/longshore.volume"));
+    assert_false(exists("a") || has_volume("drive"));
 
     /* also where it was stopped before a volume had its header */
     assert_ok(prepare("a", &s, false, &run, &diag));
-    write_zeros("drive/longshore.volume");
+    write_zeros(run->settings.drives.text[0]);
     abandon(run);
     removed("a");
     assert_ok(prepare("a", &s, false, &run, &diag));
-    write_zeros("drive/longshore.volume");
+    write_zeros(run->settings.drives.text[0]);
     shore__run_close(run);
-    assert_false(exists("a") || exists("drive/longshore.volume"));
+    assert_false(exists("a") || has_volume("drive"));
     /* or before its plan was written; a folder of that name alone is nobody's leave to remove what is in it */
     assert_true(mkdir("a", 0755) == 0 && mkdir("a/making", 0755) == 0);
     write_text("a/making/tokens.bin", "mine");
@@ -90,13 +92,13 @@ static void killed_makings_are_made_again(void **state) {
     removed("a");
     /* what somebody else has put there stays */
     assert_ok(prepare("a", &s, false, &run, &diag));
-    write_text("drive/longshore.volume", "a letter");
+    write_text(run->settings.drives.text[0], "a letter");
     abandon(run);
     assert_ok(shore__run_remove("a", &begun, NULL, NULL, &diag));
-    assert_true(exists("drive/longshore.volume"));
+    assert_true(has_volume("drive"));
     assert_ok(prepare("a", &s, false, &run, &diag));
     shore__run_close(run);
-    assert_int_equal(remove("drive/longshore.volume"), 0);
+    assert_int_equal(remove(volume_in("drive", "")), 0);
     shore__settings_free(&s);
 }
 
@@ -154,18 +156,18 @@ static void half_replaced_runs_are_not_forgotten(void **state) {
     assert_ok(prepare("a", &s, false, &run, &diag));
     shore__run_close(run);
     assert_int_equal(rmdir("a"), 0);
-    assert_false(exists("drive/longshore.volume"));
+    assert_false(has_volume("drive"));
 
     /* the same where a run is overwritten: both its volumes and the new ones go */
     shore__run_close(make("a", &s, false));
     assert_ok(prepare("a", &elsewhere, true, &run, &diag));
     fill(run, true);
     abandon_moving(run);
-    assert_true(shore__run_is_half_replaced("a") && exists("drive4/longshore.volume"));
+    assert_true(shore__run_is_half_replaced("a") && has_volume("drive4"));
     assert_ok(prepare("a", &elsewhere, true, &run, &diag));
     shore__run_close(run);
-    assert_true(shore__run_is_half_replaced("a") && !exists("drive4/longshore.volume"));
-    assert_true(exists("drive/longshore.volume"));
+    assert_true(shore__run_is_half_replaced("a") && !has_volume("drive4"));
+    assert_true(has_volume("drive"));
     removed("a");
     shore__settings_free(&s);
     shore__settings_free(&elsewhere);
@@ -186,7 +188,7 @@ static void makings_with_other_drives_forget_none(void **state) {
     run = make("a", &elsewhere, false);
     assert_ok(opens_fleet(run, &diag));
     shore__run_close(run);
-    assert_true(!exists("drive/longshore.volume") && exists("drive5/longshore.volume"));
+    assert_true(!has_volume("drive") && has_volume("drive5"));
     assert_ok(shore__run_remove("a", &begun, NULL, NULL, &diag));
 
     /* a command that is refused undoes what was begun, too */
@@ -194,17 +196,17 @@ static void makings_with_other_drives_forget_none(void **state) {
     fill(run, false);
     abandon(run);
     assert_int_equal(prepare("a", &nowhere, false, &run, &diag), SHORE_EUSAGE);
-    assert_false(exists("a/making") || exists("drive/longshore.volume"));
+    assert_false(exists("a/making") || has_volume("drive"));
     remove_tree("a");
 
     /* one that is in use is not forgotten */
     assert_ok(prepare("a", &s, false, &run, &diag));
     fill(run, false);
     abandon(run);
-    int fd = open("drive/longshore.volume", O_RDONLY);
+    int fd = open(volume_in("drive", ""), O_RDONLY);
     assert_int_equal(flock(fd, LOCK_EX), 0);
     assert_int_equal(prepare("a", &elsewhere, false, &run, &diag), SHORE_EBUSY);
-    assert_says(diag, "drive/longshore.volume");
+    assert_says(diag, volume_in("drive", ""));
     close(fd);
     removed("a");
     shore__settings_free(&s);
@@ -280,7 +282,7 @@ static void mends_what_was_begun_meanwhile(void **state) {
     assert_ok(shore__run_open("a", true, NULL, &run, &diag));
     shore__set_clock(NULL);
     dies(pid);
-    assert_false(exists("a/moving.json") || exists("drive8/longshore.volume"));
+    assert_false(exists("a/moving.json") || has_volume("drive8"));
     assert_ok(opens_fleet(run, &diag));
     shore__run_close(run);
     removed("a");
@@ -298,26 +300,26 @@ static void overwriting_takes_all_volumes(void **state) {
     assert_true(mkdir("drive6", 0755) == 0 && mkdir("drive7", 0755) == 0);
     shore__run_close(make("a", &s, false));
     shore__run_close(make("a", &elsewhere, true));
-    assert_false(exists("drive/longshore.volume"));
+    assert_false(has_volume("drive"));
     shore__run_close(make("a", &s, true));
-    assert_false(exists("drive7/longshore.volume"));
+    assert_false(has_volume("drive7"));
 
     /* killed: who goes on with the run that stands is rid of what was begun */
     assert_ok(prepare("a", &elsewhere, true, &run, &diag));
     fill(run, true);
     abandon(run);
-    assert_true(exists("a/run.json") && exists("drive7/longshore.volume"));
+    assert_true(exists("a/run.json") && has_volume("drive7"));
     assert_ok(shore__run_open("a", true, NULL, &run, &diag));
     assert_ok(opens_fleet(run, &diag));
     shore__run_close(run);
-    assert_false(exists("a/making") || exists("drive7/longshore.volume"));
+    assert_false(exists("a/making") || has_volume("drive7"));
 
     kill_a_move("a", "drive6");
-    assert_true(exists("a/moving.json") && exists("drive6/longshore.volume"));
+    assert_true(exists("a/moving.json") && has_volume("drive6"));
     run = make("a", &s, true);
     assert_ok(opens_fleet(run, &diag));
     shore__run_close(run);
-    assert_false(exists("a/moving.json") || exists("drive6/longshore.volume"));
+    assert_false(exists("a/moving.json") || has_volume("drive6"));
     removed("a");
 
     /* snapshots lie where their drive has gone */
@@ -329,16 +331,15 @@ static void overwriting_takes_all_volumes(void **state) {
     assert_ok(shore_fleet_open(run->model->layout, &options, &fleet, &diag));
     assert_ok(shore__snapshot_make(run, fleet, "one", false, &diag));
     shore_fleet_close(fleet);
-    assert_int_equal(rename("drive/longshore.volume", "drive6/longshore.volume"), 0);
-    assert_int_equal(rename("drive/longshore.volume.snapshot-one", "drive6/longshore.volume.snapshot-one"), 0);
+    carry_volume("drive", "drive6", ".snapshot-one");
     struct shore__address *absolute;
-    drive_becomes(&run->settings, "drive6");
+    drive_becomes(&run->settings, carry_volume("drive", "drive6", ""));
     assert_ok(shore__drive_absolute(run->settings.drives.item[0], &absolute, &diag));
     shore__addresses_put(&run->settings.drives, 0, absolute);
     assert_ok(shore__run_record_change(run, 0, "a drive moved", &diag));
     shore__run_close(run);
     shore__run_close(make("a", &s, true));
-    assert_false(exists("drive6/longshore.volume") || exists("drive6/longshore.volume.snapshot-one"));
+    assert_false(has_volume("drive6") || exists(volume_in("drive6", ".snapshot-one")));
     removed("a");
     shore__settings_free(&s);
     shore__settings_free(&elsewhere);
@@ -357,51 +358,43 @@ static void other_volumes_are_left_alone(void **state) {
     drive_becomes(&t, "drive2/../drive3.volume");
     assert_ok(prepare("c", &t, false, &run, &diag));
     abandon(run);
-    assert_int_equal(rename("drive2/longshore.volume", "drive3.volume"), 0);
-    assert_ok(prepare("c", &t, false, &run, &diag));
-    assert_false(run->replace_drives);
-    shore__run_close(run);
-    assert_true(exists("drive3.volume"));
-    assert_int_equal(rename("drive3.volume", "drive2/longshore.volume"), 0);
-
-    /* with --overwrite b's volume goes, but not before it is replaced; then c's making is known there */
-    drive_becomes(&t, "drive2");
-    int held = open("drive2/longshore.volume", O_RDONLY);
-    assert_int_equal(flock(held, LOCK_EX), 0);
-    assert_ok(prepare("c", &t, true, &run, &diag));
-    shore__run_close(run);
-    close(held);
+    char of_b[512], of_a[512];
+    snprintf(of_b, sizeof of_b, "%s", volume_in("drive2", ""));
+    assert_int_equal(rename(of_b, "drive3.volume"), 0);
+    assert_int_equal(prepare("c", &t, false, &run, &diag), SHORE_EEXISTS);
     assert_false(exists("c/making"));
-    assert_ok(shore__run_open("b", false, NULL, &run, &diag));
+    assert_true(exists("drive3.volume"));
+    assert_int_equal(rename("drive3.volume", of_b), 0);
+
+    /* nor is it overwritten where it is named: that is for the run in whose place the new one is made */
+    drive_becomes(&t, of_b);
+    assert_int_equal(prepare("c", &t, true, &run, &diag), SHORE_EEXISTS);
+    assert_says(diag, "holds the state of the run ");
+    assert_says(diag, "/b, at step 0; name another path, or remove that run with 'longshore remove ");
+    assert_int_equal(rename("b", "b2"), 0);
+    assert_int_equal(prepare("c", &t, true, &run, &diag), SHORE_EEXISTS);
+    assert_says(diag, "holds the state of a run that was made as ");
+    assert_says(diag, "/b, at step 0; name another path, or, if nobody needs that run any more, delete the file");
+    assert_int_equal(rename("b2", "b"), 0);
+    assert_false(exists("c/making"));
+    assert_ok(shore__run_open("b", true, NULL, &run, &diag));
     assert_ok(opens_fleet(run, &diag));
     shore__run_close(run);
-    for (int killed = 0; killed < 2; killed++) {
-        assert_ok(prepare("c", &t, true, &run, &diag));
-        fill(run, true);
-        if (killed) {
-            abandon(run);
-            assert_ok(shore__run_remove("c", &begun, NULL, NULL, &diag));
-        } else {
-            shore__run_close(run);
-        }
-        assert_false(exists("c/making") || exists("drive2/longshore.volume"));
-        assert_ok(shore__run_remove("b", &begun, NULL, NULL, &diag));
-        shore__run_close(make("b", &t, false));
-    }
 
     /* volumes that changed places are not removed with the wrong run */
-    assert_int_equal(rename("drive/longshore.volume", "kept"), 0);
-    assert_int_equal(rename("drive2/longshore.volume", "drive/longshore.volume"), 0);
+    snprintf(of_a, sizeof of_a, "%s", volume_in("drive", ""));
+    assert_int_equal(rename(of_a, "kept"), 0);
+    assert_int_equal(rename(of_b, of_a), 0);
     assert_ok(shore__run_remove("a", &begun, NULL, NULL, &diag));
-    assert_true(exists("drive/longshore.volume") && !exists("a"));
-    assert_int_equal(rename("drive/longshore.volume", "drive2/longshore.volume"), 0);
-    int fd = open("drive2/longshore.volume", O_RDONLY);
+    assert_true(exists(of_a) && !exists("a"));
+    assert_int_equal(rename(of_a, of_b), 0);
+    int fd = open(of_b, O_RDONLY);
     assert_int_equal(flock(fd, LOCK_EX), 0);
     assert_int_equal(shore__run_remove("b", &begun, NULL, NULL, &diag), SHORE_EBUSY);
-    assert_true(exists("drive2/longshore.volume") && exists("b/run.json"));
+    assert_true(exists(of_b) && exists("b/run.json"));
     close(fd);
     assert_ok(shore__run_remove("b", &begun, NULL, NULL, &diag));
-    assert_true(!exists("drive2/longshore.volume") && exists("kept"));
+    assert_true(!exists(of_b) && exists("kept"));
     unlink("kept");
     assert_int_equal(shore__run_remove("drive2", &begun, NULL, NULL, &diag), SHORE_EMISSING);
     shore__settings_free(&s);
@@ -425,7 +418,7 @@ static void volumes_out_of_sight_are_named(void **state) {
     assert_ok(shore__run_remove("a", &begun, hear, &said, &diag));
     assert_says(said, "left alone: ");
     assert_says(said, "symbolic links");
-    assert_true(unlink("drive") == 0 && rename("away", "drive") == 0 && unlink("drive/longshore.volume") == 0);
+    assert_true(unlink("drive") == 0 && rename("away", "drive") == 0 && unlink(volume_in("drive", "")) == 0);
     shore__settings_free(&s);
 }
 

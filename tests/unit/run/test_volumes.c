@@ -19,6 +19,14 @@ static void drives_are_known_by_the_name_they_were_given(void **state) {
     named("/mnt/a/2", 2, "/mnt/a/2");
     named("ssh://host/mnt/a/longshore.volume.g2", 2, "ssh://host/mnt/a");
     named("/dev/nvme0n1", 2, "/dev/nvme0n1");
+    named("/mnt/a/longshore-b-00c0ffee.volume", 1, "/mnt/a");
+    named("/mnt/a/longshore-b-00c0ffee.volume.g3", 3, "/mnt/a");
+    named("/mnt/a/longshore--00c0ffee.volume", 1, "/mnt/a/longshore--00c0ffee.volume");
+    named("/mnt/a/longshore-b-00c0ffe.volume", 1, "/mnt/a/longshore-b-00c0ffe.volume");
+    named("/mnt/a/longshore-b-00c0ffee.volumes", 1, "/mnt/a/longshore-b-00c0ffee.volumes");
+    named("unix:/run/s:longshore-b-00c0ffee.volume", 1, "unix:/run/s");
+    named("unix:/run/s:d/longshore-b-00c0ffee.volume", 1, "unix:/run/s:d");
+    named("ssh://host/mnt/a/longshore-b-00c0ffee.volume", 1, "ssh://host/mnt/a");
     assert_true(shore__drive_is_named("/mnt/a/longshore.volume.g2", 2, "/mnt/a"));
     assert_true(shore__drive_is_named("/mnt/a", 2, "/mnt/a/longshore.volume"));
     assert_false(shore__drive_is_named("/mnt/a", 2, "/mnt/b"));
@@ -29,6 +37,22 @@ static void drives_are_known_by_the_name_they_were_given(void **state) {
     assert_int_equal(shore__drive_find(&list, 2, "/mnt/b"), 1);
     assert_int_equal(shore__drive_find(&list, 2, "/mnt/c"), 2);
     shore__addresses_free(&list);
+}
+
+static void is_called(const char *home, uint64_t id, const char *wanted) {
+    char *name = shore__volume_own_name(home, (const uint64_t[2]){id, 1}), path[200];
+    assert_string_equal(name, wanted);
+    snprintf(path, sizeof path, "/mnt/a/%s", name);
+    named(path, 1, "/mnt/a");
+    free(name);
+}
+
+static void names_follow_from_run_and_fleet(void **state) {
+    is_called("/home/me/runs/a", 0x0123456789abcdefu, "longshore-a-01234567.volume");
+    is_called("/runs/b c\xc3\xbc/", 0, "longshore-run-00000000.volume");
+    is_called("/b c\xc3\xbc-1.x", 0xf0000000u, "longshore-b_c__-1.x-00000000.volume");
+    is_called("/12345678901234567890123456789012345678901234567890", 0xffffffffffffffffu,
+              "longshore-1234567890123456789012345678901234567890-ffffffff.volume");
 }
 
 static void endings_that_users_chose_stay(void **state) {
@@ -105,7 +129,11 @@ static void files_that_were_moved_are_found(void **state) {
     const struct shore__run run = {.fleet_id = {1, 2}, .generation = 2};
     moved_to_here(&run, "/mnt/a/longshore.volume.g2", "here/longshore.volume.g2");
     moved_to_here(&run, "/mnt/a", "here");
-    moved_to_here(&run, "/mnt/a/longshore.volume.g3", "here");
+    moved_to_here(&run, "/mnt/a/longshore.volume.g3", "here/longshore.volume.g3");
+    moved_to_here(&run, "/mnt/a/longshore-b-00c0ffee.volume", "here/longshore-b-00c0ffee.volume");
+    moved_to_here(&run, "unix:/s:longshore-b-00c0ffee.volume", "here/longshore-b-00c0ffee.volume");
+    write_text("here/longshore.volume", "x"); /* renamed by hand */
+    moved_to_here(&run, "/mnt/a/longshore-b-00c0ffee.volume", "here");
 }
 
 static void speeds_are_read(void **state) {
@@ -125,6 +153,7 @@ static void speeds_are_read(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(drives_are_known_by_the_name_they_were_given),
+        cmocka_unit_test(names_follow_from_run_and_fleet),
         cmocka_unit_test(endings_that_users_chose_stay),
         cmocka_unit_test(new_volumes_do_not_collide),
         cmocka_unit_test(old_is_a_drive_and_new_the_rest),

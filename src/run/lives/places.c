@@ -1,0 +1,186 @@
+/* Where the volumes of a run that is being made come to lie, and what stands there already. */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/diag.h"
+#include "drive/probe/probe.h"
+#include "run/lives/journal.h"
+#include "run/lives/making.h"
+#include "run/lives/places.h"
+#include "run/lives/volumes.h"
+#include "run/paths.h"
+#include "storage/volume.h"
+
+/* Who made a volume, as it says itself; *there: that run is where it was then. */
+static char *maker_of(const struct shore__probe *p, bool *there) {
+    const char *home = p->desc.identity;
+    *there = false;
+    if (!p->desc.identity_bytes || home[0] != '/') return NULL;
+    char *path = strndup(home, p->desc.identity_bytes);
+    struct shore__run *run = path ? shore__run_peek(path) : NULL;
+    *there = run && memcmp(run->fleet_id, p->desc.fleet_id, sizeof run->fleet_id) == 0;
+    shore__run_free(run);
+    return path;
+}
+
+static int say_whose(const struct shore__address *at, const struct shore__probe *p, struct shore_diag *diag) {
+    const struct shore__record *r = &p->recovery.record;
+    char shown[500], fleet[33], step[40] = "";
+    bool there;
+    char *maker = maker_of(p, &there);
+    if (p->recovery.valid) snprintf(step, sizeof step, ", at step %" PRIu64, r->slot[r->active & 1].step);
+    shore__fleet_id_text(p->desc.fleet_id, fleet);
+    if (maker) shore__escape(maker, strlen(maker), shown, sizeof shown);
+    const char *gone = p->is_device ? "wipe the first MiB of the device" : "delete the file";
+    int rc = maker && there
+                 ? shore__fail(diag, SHORE_EEXISTS,
+                               "%s: holds the state of the run %s%s; name another path, or remove that run with "
+                               "'longshore remove %s'",
+                               at->text, shown, step, shown)
+             : maker ? shore__fail(diag, SHORE_EEXISTS,
+                                   "%s: holds the state of a run that was made as %s%s; name another path, or, if "
+                                   "nobody needs that run any more, %s",
+                                   at->text, shown, step, gone)
+                     : shore__fail(diag, SHORE_EEXISTS,
+                                   "%s: holds the state of another run (fleet %s)%s; name another path, or, if nobody "
+                                   "needs that run any more, %s",
+                                   at->text, fleet, step, gone);
+    free(maker);
+    return rc;
+}
+
+int shore__volume_place(const struct shore__address *drive, const char *home, const uint64_t fleet_id[2],
+                        struct shore__address **out, struct shore_diag *diag) {
+    struct shore__address *absolute = NULL;
+    struct shore__probe probe;
+    *out = NULL;
+    int rc = shore__drive_absolute(drive, &absolute, diag);
+    if (!rc) rc = shore__drive_probe(absolute, &probe, diag);
+    if (rc) {
+        free(absolute);
+        return rc;
+    }
+    bool anothers = shore__probe_is_sealed(&probe) && !shore__probe_is_of(&probe, fleet_id);
+    char *name = probe.in_directory ? shore__volume_own_name(home, fleet_id) : NULL;
+    if (probe.in_directory && !(name && (*out = shore__address_in(absolute, name))))
+        rc = shore__out_of_memory(diag);
+    else if (!probe.in_directory && anothers)
+        rc = say_whose(absolute, &probe, diag);
+    else if (!probe.in_directory)
+        *out = absolute;
+    if (*out != absolute) free(absolute);
+    free(name);
+    shore__probe_free(&probe);
+    return rc;
+}
+
+/* Of the run that is overwritten, the volume on this drive, in whose place the new one is made: there may be no room
+ * for both. NULL: it has none there, or its place is another run's by now. */
+static const struct shore__address *volume_before(const struct shore__run *run, const struct shore__run *overwritten,
+                                                  const struct shore__address *absolute) {
+    for (size_t i = 0; overwritten && i < overwritten->settings.drives.count; i++) {
+        const struct shore__address *drive = overwritten->settings.drives.item[i];
+        if (!shore__drive_is_named(drive->text, overwritten->generation, absolute->text)) continue;
+        bool lost = shore__volume_is(drive, overwritten->fleet_id, SHORE__ANOTHERS) &&
+                    !shore__volume_is(drive, run->fleet_id, SHORE__OURS);
+        return lost ? NULL : drive;
+    }
+    return NULL;
+}
+
+/* The drive becomes the path of its volume. */
+static int place(struct shore__run *run, size_t i, const struct shore__run *overwritten, struct shore_diag *diag) {
+    struct shore__addresses *drives = &run->settings.drives;
+    struct shore__address *absolute = NULL, *at = NULL;
+    int rc = shore__drive_may_be_made(drives->item[i], diag);
+    if (rc == 0) rc = shore__drive_absolute(drives->item[i], &absolute, diag);
+    const struct shore__address *before = rc == 0 ? volume_before(run, overwritten, absolute) : NULL;
+    if (before && !(at = shore__address_copy(before))) rc = shore__out_of_memory(diag);
+    if (rc == 0 && !before) rc = shore__volume_place(absolute, run->private->home, run->fleet_id, &at, diag);
+    for (size_t k = 0; rc == 0 && k < i; k++)
+        if (strcmp(drives->text[k], at->text) == 0)
+            rc = shore__fail(diag, SHORE_EUSAGE, "the drive %s is given twice", absolute->text);
+    free(absolute);
+    if (rc == 0)
+        shore__addresses_put(drives, i, at);
+    else
+        free(at);
+    return rc;
+}
+
+int shore__plan_drives(struct shore__run *run, const struct shore__plan *before, const struct shore__run *overwritten,
+                       struct shore_diag *diag) {
+    const struct shore__addresses *drives = &run->settings.drives;
+    size_t ours = 0, foreign = 0;
+    if (drives->count == 0)
+        return shore__fail(diag, SHORE_EUSAGE, "where is the state to live? Give --drive DIR, or --drive ram:");
+    for (size_t i = 0; i < drives->count; i++) {
+        struct shore__address *volume = NULL;
+        enum shore__owner owner;
+        bool exists = false;
+        if (!drives->item[i]->kind->keeps) continue;
+        int rc = place(run, i, overwritten, diag);
+        if (rc == 0) rc = shore__volume_owner(drives->item[i], true, before->fleet_id, &volume, &exists, &owner, diag);
+        if (rc < 0) return rc;
+        bool made_here = owner != SHORE__ANOTHERS && shore__addresses_have(&before->fresh, volume->text);
+        bool replaced = exists && owner == SHORE__ANOTHERS && overwritten &&
+                        shore__volume_is(drives->item[i], overwritten->fleet_id, SHORE__OURS);
+        /* what is another's can be told from what this making makes of it */
+        bool fresh = !exists || made_here || owner == SHORE__ANOTHERS;
+        run->private->replaces |= replaced;
+        ours += exists && (owner == SHORE__OURS || made_here);
+        foreign += exists && owner != SHORE__OURS && !made_here;
+        if (rc < 0 || !fresh)
+            free(volume);
+        else if (shore__addresses_add(&run->private->fresh, volume))
+            rc = shore__out_of_memory(diag);
+        if (rc < 0) return rc;
+    }
+    run->replace_drives = ours > 0 && foreign == 0;
+    return 0;
+}
+
+int shore__run_find_home(struct shore__run *run, struct shore_diag *diag) {
+    free(run->private->home);
+    run->private->home = realpath(run->path, NULL);
+    return run->private->home ? 0 : shore__fail(diag, -errno, "%s: cannot be resolved: %s", run->path, strerror(errno));
+}
+
+/* Of a file of this host that these drives do not name themselves. */
+static uint64_t taken_by(const char *drive, const struct shore__addresses *drives) {
+    struct stat st;
+    char *volume = NULL;
+    bool counts = shore__kind_of(drive)->has_file && shore__volume_path(drive, &volume, NULL) == 0 &&
+                  !shore__addresses_have(drives, volume) && stat(volume, &st) == 0 && S_ISREG(st.st_mode);
+    free(volume);
+    return counts ? (uint64_t)st.st_blocks * 512 : 0;
+}
+
+uint64_t shore__making_holds(const char *run_path, const struct shore__addresses *drives) {
+    struct shore__plan plan = {0};
+    struct shore__run *run = shore__run_peek(run_path);
+    uint64_t bytes = 0;
+    if (!run) run = shore__run_overwritten(run_path);
+    shore__plan_read(run_path, &plan, NULL);
+    for (size_t i = 0; i < plan.fresh.count; i++)
+        bytes += taken_by(plan.fresh.text[i], drives);
+    for (size_t i = 0; run && i < run->settings.drives.count; i++)
+        if (!shore__addresses_have(&plan.fresh, run->settings.drives.text[i]))
+            bytes += taken_by(run->settings.drives.text[i], drives);
+    shore__plan_free(&plan);
+    shore__run_free(run);
+    return bytes;
+}
+
+void shore__run_new_fleet(const struct shore__run *run, struct shore_fleet_options *options) {
+    enum { HOME_BYTES_MOST = 4096 }; /* a page, as far as the plan of memory goes */
+    const char *home = run->private->home;
+    options->overwrite |= run->replace_drives;
+    options->identity = home;
+    options->identity_bytes = home && strlen(home) <= HOME_BYTES_MOST ? (uint32_t)strlen(home) : 0;
+    memcpy(options->fleet_id, run->fleet_id, sizeof options->fleet_id);
+}
