@@ -48,8 +48,9 @@ CHANGES = {
 def test_what_a_loop_does_with_gradients(change, kind, accumulate, slots, gradient_bytes, tmp_path, seed, monkeypatch):
     model = LANGUAGE[kind]()
     plain = copy.deepcopy(model)
-    optimizer = torch.optim.AdamW(plain.parameters(), lr=1e-3, weight_decay=0.1)
-    with engine_for(model, tmp_path, slots=slots, gradient_bytes=gradient_bytes, monkeypatch=monkeypatch, clip=0) as engine:
+    # eps is far above the rounding of the smallest gradients, which would otherwise move their weights by a whole lr on some processors
+    optimizer = torch.optim.AdamW(plain.parameters(), lr=1e-3, weight_decay=0.1, eps=1e-4)
+    with engine_for(model, tmp_path, slots=slots, gradient_bytes=gradient_bytes, monkeypatch=monkeypatch, clip=0, eps=1e-4) as engine:
         engine.accumulate = accumulate
         for _ in range(3):
             for batch in tokens(accumulate):
@@ -60,7 +61,7 @@ def test_what_a_loop_does_with_gradients(change, kind, accumulate, slots, gradie
             ours, theirs = ([p for p in m.parameters() if p.requires_grad] for m in (model, plain))
             assert [p.grad is None for p in ours] == [p.grad is None for p in theirs]
             for p, q in zip(ours, theirs):
-                assert q.grad is None or torch.allclose(p.grad, q.grad, rtol=1e-4, atol=1e-7)
+                assert q.grad is None or torch.allclose(p.grad, q.grad, rtol=1e-4, atol=1e-7 + 1e-5 * q.grad.abs().max().item())
             ours, theirs = ([p for p in ps if p.grad is not None] for ps in (ours, theirs))
             assert torch.allclose(clip_grad_norm_(ours, 1e9), clip_grad_norm_(theirs, 1e9))
             CHANGES[change](ours)
