@@ -1,5 +1,8 @@
 """Longshore: train PyTorch models bigger than memory, weights and optimizer state on drives."""
 
+from __future__ import annotations
+
+from . import native as _native
 from .engine import Engine, StepResult
 from .errors import (AbsentParameterError, BudgetError, BusyError, ExistsError, LongshoreError, MissingError, NotFiniteError)
 from .making import init, resume, wrap
@@ -9,3 +12,8 @@ from .verify import verify
 
 __all__ = ["AbsentParameterError", "BudgetError", "BusyError", "Engine", "ExistsError", "LongshoreError", "Memory", "MissingError", "NotFiniteError",
            "StepResult", "init", "resident", "resume", "verify", "wrap"]
+__version__ = _native.text(_native.lib.shore_version())
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

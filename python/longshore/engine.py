@@ -14,6 +14,7 @@ import torch
 from . import forks, hooks, layer_major, living, memory, mending, native, position, saving
 from .errors import LongshoreError, NotFiniteError
 from .compression import Compression
+from .face import Face
 from .gradients import Gradients, coming_to, parts_of
 from .interrupts import whole
 from .optimizers import Optimizer, hypers
@@ -33,12 +34,13 @@ class StepResult:
     skipped: bool = False
 
 
-class Engine:
+class Engine(Face):
     """What longshore.wrap() and longshore.resume() return. Call it as the model is called; then backward() and step().
 
     reconnect_timeout: seconds for which drives of other hosts that are lost are waited for, 300 at first."""
 
-    state = _turns = None
+    state = _turns = _closed_at = None
+    position: dict = {}  # what a run that was opened is at
 
     def __init__(self, model, streams, state, optimizer, how, groups, room_bytes):
         """how: what wrap() was told, as the run records it. groups: as torch.optim takes them."""
@@ -135,8 +137,8 @@ class Engine:
         """Commits thing.state_dict() (a scheduler, a loader that can say where it is) with every step, and puts it back
         now if this engine was resumed, and has made no step since."""
         self._followed[name] = thing
-        position.restore_followed(getattr(self, "position", {}), name, thing)
-        position.restore_groups(getattr(self, "position", {}), self)  # which a scheduler that is made writes into
+        position.restore_followed(self.position, name, thing)
+        position.restore_groups(self.position, self)  # which a scheduler that is made writes into
         return thing
 
     def backward(self, loss: torch.Tensor, *, last: bool | None = None, divide: bool = True) -> None:
@@ -447,6 +449,7 @@ class Engine:
                 self.settle()
         finally:
             state, self.state = self.state, None
+            self._closed_at = state.path, state.step
             living.discard(self)
             self.streams.end()
             self._leaving += self._updates
@@ -489,10 +492,3 @@ class Engine:
             self.streams.end()
             state.close()
             raise
-
-    def __enter__(self) -> Engine:
-        return self
-
-    def __exit__(self, *error):
-        self.close()
-

@@ -21,6 +21,7 @@ from .beginning import Moments, fill
 from .compression import share_of
 from .engine import Engine
 from .errors import LongshoreError, MissingError
+from .face import refuse_engine
 from .native import lib
 from .optimizers import refuse_kinds, refuse_numbers
 from .planning import plan
@@ -108,6 +109,7 @@ def wrap(model: nn.Module, *, run: str | os.PathLike | None = None, drives: Driv
     Raises BudgetError below the least memory, ExistsError where a run is there, ValueError for what cannot be.
     """
     global _current
+    _check_model(model)
     making = _current
     if making is not None and run is None:
         run, drives, memory = making.run, making.drives if drives is None else _drives(drives), making.memory if memory is None else memory
@@ -116,7 +118,6 @@ def wrap(model: nn.Module, *, run: str | os.PathLike | None = None, drives: Driv
         raise ValueError("wrap: where is the state to live? Give run=DIRECTORY, or make the model inside longshore.init(DIRECTORY)")
     run = os.fspath(run)
     drives = _drives(drives) or [run]
-    _check_model(model)
     if optimizer not in OPTIMIZERS:
         raise ValueError(f"wrap: optimizer={optimizer!r}; it is one of {', '.join(OPTIMIZERS)}")
     if moments not in MOMENTS:
@@ -194,6 +195,7 @@ def _engine(model, state, how, groups, chosen, seal=None):
 
 
 def _check_model(model):
+    refuse_engine(model, "wrap", "use the Engine as it is, or resume() its run")
     if not isinstance(model, nn.Module):
         raise ValueError(f"wrap: {type(model).__name__} is not an nn.Module")
     parameters = list(model.named_parameters())

@@ -15,7 +15,7 @@ def process_bytes() -> int:
         return int(f.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-@dataclass
+@dataclass(repr=False)
 class Memory:
     """Bytes: what was promised, what Longshore holds for each purpose, and resident memory of the process, which the interpreter,
     PyTorch and activations in memory are part of, when the engine was made and now."""
@@ -40,6 +40,8 @@ class Memory:
         parts = ", ".join(f"{name} {native.readable(getattr(self, name))}" for name in names if getattr(self, name))
         return (f"memory {native.readable(self.budget)}, of which {native.readable(self.held)} are held ({parts}); the process takes "
                 f"{native.readable(self.process_now)}, and took {native.readable(self.process_at_wrap)} when it was wrapped")
+
+    __repr__ = __str__
 
 
 def measure(engine: Any) -> Memory:

@@ -18,6 +18,7 @@ import transformers
 
 from . import adapters, checkpoint, making, trainer_steps
 from .errors import LongshoreError
+from .face import refuse_engine
 from .optimizers import arguments_of, rebind, share
 
 _OPTIMIZERS = {
@@ -78,6 +79,8 @@ class Trainer(transformers.Trainer):
         self.engine = None
         self._resumes = False
         self._saves_weights = True
+        refuse_engine(kwargs.get("model", args[0] if args else None), "Trainer", "give the model itself, which the Trainer wraps "
+                      "(TrainingArguments(run=, drives=, memory=)), or whose run it goes on with (train(resume_from_checkpoint=))")
         super().__init__(*args, **kwargs)
         # parameters stay where they are, and gradients are not in them
         self.accelerator.prepare_model = lambda model, *args, **kwargs: model

@@ -22,6 +22,7 @@ from torch import nn
 from .. import making
 from ..checkpoint import same_optimizer
 from ..errors import BusyError, LongshoreError
+from ..face import refuse_engine
 from ..optimizers import arguments_of, rebind, share
 from ..state import remove
 from . import accelerator, checkpointing, comm, config as _config, lr_schedules, ops, standin, utils, zero
@@ -85,6 +86,7 @@ def initialize(
     The state lies in a directory of this job in nvme_path, or where "longshore": {"run": DIRECTORY} says; one that is there
     is not overwritten: load_checkpoint() goes on with it. Raises ConfigError, BudgetError, BusyError.
     """
+    refuse_engine(model, "deepspeed.initialize", "give the model itself")
     if not isinstance(model, nn.Module):
         raise ValueError("deepspeed.initialize: model is an nn.Module")
     if mpu is not None or mesh_param is not None:

@@ -1,0 +1,41 @@
+"""python -m longshore: the program `longshore` under the interpreter's name; alone, what there is."""
+
+import os
+import shutil
+import sys
+import sysconfig
+
+import longshore
+
+_HELP = """longshore {version}: {program}
+
+python -m longshore COMMAND ...                     as the program: `python -m longshore inspect RUN`, `python -m longshore --help`
+python -m longshore.deepspeed SCRIPT ...            runs a script for DeepSpeed, or transformers' Trainer with --deepspeed, as it is
+python -m longshore.deepspeed.zero_to_fp32 DIR OUT  makes a checkpoint's weights files
+import longshore                                    init, wrap, resume, resident, verify
+from longshore.transformers import Trainer          transformers' Trainer by one changed import
+"""
+
+
+def _program():
+    """The program that was installed with the package, or else one that the shell finds; None: there is none."""
+    beside = os.path.join(sysconfig.get_path("scripts"), "longshore")
+    return beside if os.access(beside, os.X_OK) else shutil.which("longshore")
+
+
+def main():
+    program, arguments = _program(), sys.argv[1:]
+    if program is not None and arguments:
+        os.execv(program, ["longshore", *arguments])
+    if arguments == ["--version"]:
+        print(f"longshore {longshore.__version__}")
+    elif arguments and arguments[0] not in ("--help", "-h"):
+        sys.exit("python -m longshore: the program `longshore`, which does this, is not installed: `make install` of the sources puts it there, and "
+                 "PATH says where")
+    else:
+        where = f"the program is {program}" if program else "the program `longshore` is not installed, or not on PATH"
+        print(_HELP.format(version=longshore.__version__, program=where), end="")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""What an engine looks like: how it shows itself, which of its names are public, and what of its module it passes on."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+from . import native
+
+if TYPE_CHECKING:
+    from .engine import Engine
+
+# attributes of an instance that are for its user; what else is there is for the package
+_PUBLIC = ("accumulate", "lr_scheduler", "module", "optimizer", "reconnect_timeout")
+# of nn.Module: they return the module, in whose place scripts put what they get
+_RETURN_SELF = {"apply", "bfloat16", "cpu", "cuda", "double", "float", "half", "ipu", "mtia", "requires_grad_", "share_memory", "to", "to_empty", "type", "xpu"}
+
+
+class Face:
+    """The part of Engine that does nothing with a step."""
+
+    def __repr__(self) -> str:
+        state = self.__dict__.get("state")
+        if state is None:
+            of = f" of {type(self.module).__name__}" if "module" in self.__dict__ else ""
+            return f"<Engine{of}, closed" + (": run {}, step {}>".format(*self._closed_at) if self._closed_at else ">")
+        elements = sum(t.elems for block in self.layout.blocks if not block.buffers for t in block.tensors)
+        drives = ", ".join(state.drives)
+        memory = native.readable(state.memory_bytes or self.plan.total_bytes)
+        return (f"<Engine of {type(self.module).__name__}, open: run {state.path}, step {state.step}, {elements:,} parameters on {drives}, "
+                f"memory {memory}>")
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *error) -> None:
+        self.close()
+
+    def __dir__(self) -> list[str]:
+        return sorted({*_PUBLIC, *(name for kind in type(self).__mro__ for name in vars(kind) if not name.startswith("_"))} - {"state"})
+
+    def __getattr__(self, name: str) -> Any:
+        """What the engine does not have, and its module has: config, generate, parameters, state_dict, training."""
+        module = self.__dict__.get("module")
+        if name.startswith("_") or module is None:
+            raise AttributeError(f"Engine: there is no {name} here", name=name, obj=self)
+        if name == "forward":
+            return self.__call__  # with the hooks
+        try:
+            value = getattr(module, name)
+        except AttributeError:
+            raise AttributeError(f"Engine: there is no {name} here, and its module, a {type(module).__name__}, has none", name=name, obj=self) from None
+        return _with_engine(self, module, value) if name in _RETURN_SELF and callable(value) else value
+
+    @property
+    def training(self) -> bool:
+        """The module's."""
+        return self.__dict__["module"].training
+
+    @training.setter
+    def training(self, mode: bool) -> None:
+        self.__dict__["module"].training = mode
+
+
+def _with_engine(engine, module, method):
+    @functools.wraps(method)
+    def call(*args, **kwargs):
+        out = method(*args, **kwargs)
+        return engine if out is module else out
+    return call
+
+
+def refuse_engine(model, caller, instead):
+    """Raises where a model was asked for, and an engine is given."""
+    if isinstance(model, Face):
+        raise ValueError(f"{caller}: this is an Engine, whose model is wrapped already: {instead}")
