@@ -8,7 +8,7 @@ import torch
 
 from . import damage, native
 from .errors import LongshoreError, MissingError
-from .optimizers import STATES
+from .moments import STATES, parse
 
 INDEX = "model.safetensors.index.json"
 
@@ -21,7 +21,7 @@ class Moments:
         self.path = os.path.join(os.fspath(directory), "optimizer")
         said = self._read(optimizer)
         self.updates, self.fewer = said["updates"], said.get("fewer", {})
-        planes = {plane: name for name, plane in reversed(STATES[optimizer].items())}
+        planes = {plane: name for name, plane in STATES[optimizer].items()}
         self._files = [self._open(planes[plane]) if plane in planes and (optimizer != "sgd" or momentum) else None for plane in "mv"]
 
     def _read(self, optimizer):
@@ -83,6 +83,27 @@ class Moments:
         if self.updates and not any(map(any, counts)):
             raise LongshoreError(f"{self.path}: holds moments of none of the model's parameters, {layout.blocks[0].tensors[0].name} for one")
         return counts
+
+
+class Handed:
+    """Of a torch.optim.Optimizer that has made steps, and was given to wrap(). In the place of Moments."""
+
+    def __init__(self, optimizer, kind, momentum, model):
+        self._of = {}
+        for name, p in model.named_parameters(remove_duplicate=False):
+            if p in optimizer.state:
+                self._of[name] = parse(kind, kind != "sgd" or momentum, name, p.shape, optimizer.state[p])
+        self.updates = max((count for count, _ in self._of.values()), default=0)
+
+    def _entry(self, names):
+        return next((self._of[n] for n in names if n in self._of), (0, {}))
+
+    def of(self, names, shape):
+        found = self._entry(names)[1]
+        return [found[plane].detach().float().reshape(-1) if plane in found else None for plane in "mv"]
+
+    def counts(self, layout):
+        return [[self._entry(t.names)[0] if t.trains else 0 for t in b.tensors] for b in layout.blocks]
 
 
 def fill(state, model, spool, moments=None):

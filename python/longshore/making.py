@@ -17,13 +17,13 @@ from torch import nn
 from . import adapters, living, native, position, spinning
 from . import blocks as tree
 from .activations import KINDS, Activations
-from .beginning import Moments, fill
+from .beginning import Handed, Moments, fill
 from .compression import share_of
 from .engine import Engine
 from .errors import LongshoreError, MissingError
 from .face import refuse_engine
 from .native import lib
-from .optimizers import refuse_kinds, refuse_numbers
+from .optimizers import refuse_kinds, refuse_numbers, share as hand_over, told
 from .planning import plan
 from .spool import spooling
 from .state import MOMENTS, OPTIMIZERS, Layout, State
@@ -82,9 +82,10 @@ def _drives(drives):
 # ---- wrap ------------------------------------------------------------------------------------------------------------
 
 
-def wrap(model: nn.Module, *, run: str | os.PathLike | None = None, drives: Drives = None, memory: int | str | None = None, lr: float = 1e-3,
-         betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, weight_decay: float = 0.01, momentum: float = 0.0, clip: float = 0.0,
-         optimizer: str = "adamw", groups: Iterable | None = None, storage: str | None = None, moments: str = "fp32",
+def wrap(model: nn.Module, *, run: str | os.PathLike | None = None, drives: Drives = None, memory: int | str | None = None, lr: float | None = None,
+         betas: tuple[float, float] | None = None, eps: float | None = None, weight_decay: float | None = None, momentum: float | None = None,
+         clip: float = 0.0, optimizer: str | torch.optim.Optimizer | Callable = "adamw", groups: Iterable | None = None,
+         storage: str | None = None, moments: str | None = None,
          on_nonfinite: str = "stop", layers: Iterable[str] | None = None, overwrite: bool | None = None, activations: str = "memory",
          activation_room: int | str | None = None, compress: float | str | None = None, compress_after: int = 0,
          moments_from: str | os.PathLike | None = None) -> Engine:
@@ -92,9 +93,11 @@ def wrap(model: nn.Module, *, run: str | os.PathLike | None = None, drives: Driv
 
     model: any nn.Module, made inside ``longshore.init(...)`` or in memory already; then run (and drives, memory) are given
     here. Parameters are float32 or bfloat16, which is what is computed with; those of the dtype that fewer elements have stay
-    in memory, and are 64 MiB at most. lr, betas, eps, weight_decay,
-    momentum: as torch.optim has them, of all parameters; groups: parameter groups as torch.optim takes them, instead.
-    clip: largest norm of all gradients together; 0: none. optimizer: adamw, adam, sgd, adagrad. storage: "bf16" or "fp32",
+    in memory, and are 64 MiB at most. lr (1e-3), betas ((0.9, 0.999)), eps (1e-8), weight_decay (0.01), momentum (0): as
+    torch.optim has them, of all parameters; groups: parameter groups as torch.optim takes them, instead. clip: largest norm of
+    all gradients together; 0: none. optimizer: adamw, adam, sgd, adagrad; or torch.optim's AdamW, Adam, SGD or Adagrad of the
+    model's parameters, with its groups, numbers and state, which the engine's takes the place of: its step() is the engine's;
+    or what makes one of them, as the class does, which is given the numbers. storage: "bf16" or "fp32",
     what lies on the drives and is fetched; by default the parameters' dtype (masters are fp32 anyway). moments: "fp32" or
     "8bit". on_nonfinite: "stop" raises, "skip" counts the step and goes on. layers: names of the modules that are blocks of
     their own; by default the elements of ModuleLists. activations: where what autograd saves in forward waits for backward:
@@ -118,8 +121,11 @@ def wrap(model: nn.Module, *, run: str | os.PathLike | None = None, drives: Driv
         raise ValueError("wrap: where is the state to live? Give run=DIRECTORY, or make the model inside longshore.init(DIRECTORY)")
     run = os.fspath(run)
     drives = _drives(drives) or [run]
+    numbers, groups, handed = told(model, optimizer, groups, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "momentum": momentum})
+    optimizer = numbers["optimizer"]
     if optimizer not in OPTIMIZERS:
         raise ValueError(f"wrap: optimizer={optimizer!r}; it is one of {', '.join(OPTIMIZERS)}")
+    moments = numbers.pop("moments", "fp32") if moments is None else moments
     if moments not in MOMENTS:
         raise ValueError(f"wrap: moments={moments!r}; it is fp32 or 8bit")
     if activations not in KINDS:
@@ -128,7 +134,7 @@ def wrap(model: nn.Module, *, run: str | os.PathLike | None = None, drives: Driv
         raise ValueError(f"wrap: on_nonfinite={on_nonfinite!r}; it is stop or skip")
     if isinstance(compress_after, bool) or compress_after != int(compress_after) or compress_after < 0 or (compress_after and compress is None):
         raise ValueError(f"wrap: compress_after={compress_after!r}; it is a number of steps, for compress")
-    refuse_numbers({"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "momentum": momentum, "clip": clip}, "wrap: ")
+    refuse_numbers({**numbers, "clip": clip}, "wrap: ")
     share = share_of(compress)
     parts = tree.partition(model, layers)
     compute = tree.dtype_of(model)
@@ -139,14 +145,18 @@ def wrap(model: nn.Module, *, run: str | os.PathLike | None = None, drives: Driv
     if compute == torch.bfloat16 and not _has_bf16_products():
         warnings.warn("this processor has no bf16 products, and PyTorch is slow without: load the model as float32, and "
                       "wrap(..., storage='bf16') keeps it in bf16 on the drives", stacklevel=2)
-    how = {"lr": position.plain(lr, "lr"), "betas": list(betas), "eps": eps, "weight_decay": weight_decay, "momentum": momentum,
-           "clip": clip,
+    how = {**numbers, "lr": position.plain(numbers["lr"], "lr"), "betas": list(numbers["betas"]), "clip": clip,
            "optimizer": optimizer, "storage": storage, "compute": _NAME_OF[compute], "moments": moments, "on_nonfinite": on_nonfinite, "seed": torch.initial_seed(),
            "groups": None, "activations": activations,
            "compress": share, "compress_after": int(compress_after)}
     given, how["groups"] = _name_groups(model, groups)
     layout = Layout(parts + tree.of_buffers(model, BUFFERS_BYTES))
-    old = None if moments_from is None else Moments(moments_from, optimizer, momentum != 0)
+    with_momentum = any(group.get("momentum", numbers["momentum"]) for group in given)
+    old = None if moments_from is None else Moments(moments_from, optimizer, with_momentum)
+    if handed is not None and handed.state:
+        if old:
+            raise ValueError("wrap: moments_from: the optimizer that was given has moments; give one that has made no step")
+        old = Handed(handed, optimizer, with_momentum, model)
     counts = old.counts(layout) if old else None
     lineage = [how["seed"], old.updates] if old else None
     tree.mark_rest(parts, model, compute)
@@ -159,7 +169,7 @@ def wrap(model: nn.Module, *, run: str | os.PathLike | None = None, drives: Driv
     living.refuse_second(run)
     state = State.create(run, layout, drives, _program(model, how, layout, lineage, counts), optimizer=optimizer, moments=moments,
                          fp32=_DTYPE_OF[storage] == torch.float32, ring_bytes=chosen.ring_bytes,
-                         memory=budget or chosen.total_bytes + chosen.spare_bytes, overwrite=bool(overwrite), momentum=momentum != 0, scratch_bytes=chosen.room_bytes, residual=share > 0)
+                         memory=budget or chosen.total_bytes + chosen.spare_bytes, overwrite=bool(overwrite), momentum=with_momentum, scratch_bytes=chosen.room_bytes, residual=share > 0)
     try:
         fill(state, model, making.spool if making else None, old)
         engine = _engine(model, state, how, given, chosen, state.seal)
@@ -169,6 +179,8 @@ def wrap(model: nn.Module, *, run: str | os.PathLike | None = None, drives: Driv
     except BaseException:
         state.close()
         raise
+    if handed is not None:
+        hand_over(handed, engine.optimizer)
     _current = None
     living.add(engine)
     return engine

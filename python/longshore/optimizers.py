@@ -1,42 +1,96 @@
 """Optimizers and schedulers of PyTorch as what wrap() takes: the engine makes the steps, and they say which."""
 
+import functools
+import inspect
 import math
 from numbers import Real
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from . import moments
 from .errors import LongshoreError
 from .native import ffi, lib
 
 _KINDS = ((torch.optim.AdamW, "adamw"), (torch.optim.Adam, "adam"), (torch.optim.SGD, "sgd"), (torch.optim.Adagrad, "adagrad"))
-# what torch.optim calls the planes of a state that the drives keep
-STATES = {"adamw": {"exp_avg": "m", "exp_avg_sq": "v"}, "sgd": {"momentum_buffer": "m"}, "adagrad": {"sum": "v", "exp_avg_sq": "v"}}
-STATES["adam"] = STATES["adamw"]
+_EIGHT_BITS = ("AdamW8bit", "PagedAdamW8bit")  # classes by these names are AdamW with moments of 8 bits, whoever has made them
+DEFAULTS = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01, "momentum": 0.0}  # of wrap()
 _GROUP_KEYS = ("params", "lr", "betas", "eps", "weight_decay", "momentum", "initial_lr", "name")
 
 
+class AdamW8bit(torch.optim.AdamW):
+    """Says that the engine's AdamW is wanted, with moments of 8 bits."""
+
+
+class EmptyAdagrad(torch.optim.Adagrad):
+    """torch's, but for the sums, which it makes of all parameters at once in memory."""
+
+    def __init__(self, params, lr=1e-2, lr_decay=0, weight_decay=0, eps=1e-10):
+        torch.optim.Optimizer.__init__(self, params, {"lr": lr, "lr_decay": lr_decay, "weight_decay": weight_decay, "eps": eps})
+
+
+def told(model, optimizer, groups, numbers):
+    """Of what wrap() was told: (arguments of wrap(), parameter groups, the torch.optim.Optimizer that said so or None). numbers: None where
+    they were not given."""
+    numbers = {k: v for k, v in numbers.items() if v is not None}
+    if isinstance(optimizer, str):
+        return {"optimizer": optimizer, **DEFAULTS, **numbers}, groups, None
+    if not isinstance(optimizer, torch.optim.Optimizer) and callable(optimizer):
+        parameters = [p for p in model.parameters() if p.requires_grad] if groups is None else list(groups)
+        optimizer, numbers, groups = optimizer(parameters, **numbers), {}, None
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise ValueError(f"wrap: optimizer={optimizer!r}; it is the name of one, a torch.optim.Optimizer, or what makes one of parameters")
+    beside = [*numbers, *(["groups"] if groups is not None else [])]
+    if beside:
+        raise ValueError(f"wrap: {beside[0]}: the optimizer that was given says it; give it to {type(optimizer).__name__}, or optimizer=NAME "
+                         "with the numbers")
+    how, groups = arguments_of(optimizer)
+    own = {id(p) for p in model.parameters()}
+    for n, group in enumerate(groups):
+        for p in group["params"]:
+            if id(p) not in own:
+                raise ValueError(f"wrap: optimizer: param_groups[{n}] has a parameter of shape {list(p.shape)} that is not the model's; make the "
+                                 "optimizer of this model's parameters()")
+    return {**DEFAULTS, **how}, groups, optimizer
+
+
 def arguments_of(optimizer):
-    """(wrap()'s arguments, parameter groups) of a torch.optim.Optimizer that was not stepped yet."""
-    name = next((n for kind, n in _KINDS if isinstance(optimizer, kind)), None)
+    """(wrap()'s arguments, parameter groups) of a torch.optim.Optimizer. LongshoreError: the engine has none that does the same."""
+    kind = type(optimizer)
+    name = "adamw" if kind.__name__ in _EIGHT_BITS else next((n for k, n in _KINDS if isinstance(optimizer, k)), None)
     if name is None:
-        raise LongshoreError(f"optimizer: a {type(optimizer).__name__} is not to be had: AdamW, Adam, SGD, Adagrad")
-    if name == "adamw" and not getattr(optimizer, "adamw_mode", True):
-        name = "adam"
+        raise LongshoreError(f"optimizer: {kind.__name__} is not to be had; torch.optim's AdamW, Adam, SGD and Adagrad are, and AdamW8bit")
+    eight = kind.__name__ in _EIGHT_BITS
+    if not eight and not inspect.unwrap(kind.step).__module__.startswith(("torch.optim", "longshore")):
+        raise LongshoreError(f"optimizer: {kind.__name__} has a step() of its own, which would not be called: the engine makes the steps of "
+                             "torch.optim's AdamW, Adam, SGD and Adagrad; do what it does beside engine.step()")
+    if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
+        raise LongshoreError(f"optimizer: hooks of {kind.__name__}'s step() would not be called; register them at engine.optimizer")
+    if name in ("adam", "adamw"):
+        name = _decays(optimizer, name)
     for group in optimizer.param_groups:
-        refuse_kinds(group, "optimizer: ")
+        refuse_kinds(group, f"optimizer: {kind.__name__}: ")
     groups = [{k: group[k] for k in _GROUP_KEYS if k in group} for group in optimizer.param_groups]
     return {
-        "optimizer": name,
-        **{k: v for k, v in optimizer.defaults.items() if k in ("lr", "betas", "eps", "weight_decay", "momentum")},
+        "optimizer": name, **({"moments": "8bit"} if eight else {}),
+        **{k: v for k, v in optimizer.defaults.items() if k in DEFAULTS},
     }, groups
+
+
+def _decays(optimizer, name):
+    """adam or adamw: how an Adam applies weight decay, which is the same in all of its groups."""
+    decoupled = getattr(optimizer, "adamw_mode", True)
+    said = {bool(group.get("decoupled_weight_decay", name == "adamw")) and decoupled for group in optimizer.param_groups}
+    if len(said) > 1:
+        raise LongshoreError("optimizer: decoupled_weight_decay differs between its groups, and the engine has one kind for all of them")
+    return "adamw" if said.pop() else "adam"
 
 
 def refuse_kinds(group, where):
     """Raises for what torch's optimizers do, and the engine's do not. where: begins its name."""
-    for key in ("amsgrad", "maximize", "nesterov", "dampening", "lr_decay"):
+    for key in ("amsgrad", "maximize", "nesterov", "dampening", "lr_decay", "differentiable"):
         if group.get(key):
-            raise LongshoreError(f"{where}{key}={group[key]!r} is not to be had")
+            raise LongshoreError(f"{where}{key}={group[key]!r} is not to be had; leave it out")
 
 
 def refuse_numbers(group, where):
@@ -60,6 +114,7 @@ def hypers(engine, number):
     had = engine.gradients.blocks[number].had
     parameters = engine.streams.blocks[number].parameters
     out = ffi.new("struct shore_hyper[]", len(parameters))
+    has_momentum = engine.how["optimizer"] != "sgd" or engine.state.made.with_momentum
     for t, (p, _) in enumerate(parameters):
         h = out[t]
         group = engine._group_of.get(id(p))
@@ -70,6 +125,8 @@ def hypers(engine, number):
         h.lr, h.eps, h.weight_decay = float(group["lr"]), group["eps"], group["weight_decay"]
         h.beta1, h.beta2 = group["betas"]
         h.momentum = group.get("momentum", 0)
+        if h.momentum and not has_momentum:
+            raise LongshoreError("optimizer: momentum was 0 in all groups when the run was made, which has no room for it; give it to wrap()")
         lib.shore_hyper_at_step(ffi.addressof(out, t), engine._kind, engine._counts[number][t] + 1)
     return out
 
@@ -83,12 +140,24 @@ def put(group, key, value):
 
 
 def share(optimizer, ours):
-    """Makes the groups of an optimizer that was given those of the engine's: whoever holds it, as schedulers do, writes into both, also
-    through another optimizer that was made of the same groups."""
-    for n, group in enumerate(optimizer.param_groups[:len(ours.param_groups)]):
+    """Makes an optimizer that was given another name of the engine's. Whoever holds it, as schedulers do, writes into the same groups, also
+    through another optimizer that was made of them; its step is the engine's, and so is its state."""
+    filled = [n for n, group in enumerate(ours.param_groups) if group["params"]]
+    for n, group in zip(filled, [group for group in optimizer.param_groups if group["params"]]):
         group.update(ours.param_groups[n])
         ours.param_groups[n] = group
-    optimizer._opt_called = True  # engine.step() is what schedulers look for
+    optimizer.state = ours.state
+    for name in ("step", "zero_grad", "state_dict", "load_state_dict", "add_param_group"):
+        setattr(optimizer, name, functools.partial(getattr(ours, name)))
+    optimizer._opt_called = optimizer.step._wrapped_by_lr_sched = True  # engine.step() is what schedulers look for
+
+
+def refuse_other_groups(optimizer, ours, run):
+    """Raises where a run that goes on has other groups than the optimizer that is to go on with it."""
+    theirs, own = ([{id(p) for p in group["params"]} for group in o.param_groups if group["params"]] for o in (optimizer, ours))
+    if theirs != own:
+        raise LongshoreError(f"{run}: its parameter groups are not those of the {type(optimizer).__name__}: {len(own)} of {sum(map(len, own))} "
+                             f"parameters, and not {len(theirs)} of {sum(map(len, theirs))}; make the same groups, or another run")
 
 
 def rebind(scheduler, optimizer):
@@ -103,7 +172,7 @@ class Optimizer(torch.optim.Optimizer):
     """The parameter groups, live: what a scheduler writes into them counts at the next step. The state is on the drives."""
 
     def __init__(self, engine, groups, defaults):
-        self._engine = engine
+        self._engine, self._states = engine, moments.States(self)
         super().__init__(groups, defaults)
         self._opt_called = True  # engine.step() is what schedulers look for
 
@@ -121,6 +190,38 @@ class Optimizer(torch.optim.Optimizer):
                 loss = closure()
         self._engine.step()
         return loss
+
+    @property
+    def state(self):
+        """Of each parameter what torch.optim keeps of it, read from the drives where somebody asks for a value."""
+        return self._states
+
+    @state.setter
+    def state(self, state):
+        if getattr(self, "_made", False):
+            raise LongshoreError('optimizer.state: it lies on the drives; optimizer.load_state_dict() writes it, and {"state": {}, "param_groups": '
+                                 "[...]} begins it anew")
+
+    def state_dict(self):
+        """As torch.optim's, with moments that are read from the drives as they are saved."""
+        out = super().state_dict()
+        out["state"] = {k: dict(v) if isinstance(v, moments.Entry) else v for k, v in out["state"].items()}
+        return out
+
+    def load_state_dict(self, state_dict):
+        """Takes one of the engine's, or of the same optimizer of torch.optim: commits it, as a step of its own in which nothing else changes."""
+        state_dict = state_dict.copy()
+        for hook in self._optimizer_load_state_dict_pre_hooks.values():
+            state_dict = hook(self, state_dict) or state_dict
+        for n, group in enumerate(state_dict["param_groups"]):
+            where = f"load_state_dict: param_groups[{n}]."
+            refuse_kinds(group, where)
+            refuse_numbers(group, where)
+            if group.get("decoupled_weight_decay", wanted := self._engine.how["optimizer"] == "adamw") != wanted and group.get("weight_decay"):
+                raise LongshoreError(f"{where}decoupled_weight_decay: is that of another optimizer than {self._engine.how['optimizer']}")
+        moments.load(self, state_dict)
+        for hook in self._optimizer_load_state_dict_post_hooks.values():
+            hook(self)
 
     def zero_grad(self, set_to_none=True):
         """Drops the gradients of the step that has not been made."""

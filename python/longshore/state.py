@@ -328,13 +328,13 @@ class State:
         return Wait(lib.shore_fleet_carry, self.fleet, self.step, self.attempt, block, segment, count,
                     what=f"{self.layout.blocks[block].name} cannot be carried over")
 
-    def store_values(self, block, segment, count, master=None, tensor=None, m=None, v=None):
-        """Writes other parameters, or moments of one tensor (Buffers of fp32, canonical, whole segments) into the next step; the rest
+    def store_values(self, block, segment, count, master=None, tensors=(), m=None, v=None):
+        """Writes other parameters, or moments of some tensors (Buffers of fp32, canonical, whole segments) into the next step; the rest
         stays."""
         images = self._images(block, segment, count)
         if master is not None:
             lib.shore_fleet_put_masters(self.fleet, images.pointer, count, ffi.cast("float *", master.pointer))
-        if m is not None or v is not None:
+        for tensor in tensors:
             lib.shore_fleet_put_moments(self.fleet, images.pointer, block, tensor, segment, count,
                                         *(ffi.NULL if x is None else ffi.cast("float *", x.pointer) for x in (m, v)))
         self._store(block, segment, count, images).result()

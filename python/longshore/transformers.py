@@ -15,23 +15,24 @@ from dataclasses import dataclass, field
 
 import torch
 import transformers
+from accelerate.optimizer import AcceleratedOptimizer
 
 from . import adapters, checkpoint, making, trainer_steps
 from .errors import LongshoreError
 from .face import refuse_engine
-from .optimizers import arguments_of, rebind, share
+from .optimizers import AdamW8bit, EmptyAdagrad, arguments_of, rebind, refuse_other_groups, share
 
-_OPTIMIZERS = {
-    "adamw_torch": ("adamw", "fp32"),
-    "adamw_torch_fused": ("adamw", "fp32"),
-    "adamw_hf": ("adamw", "fp32"),
-    "adamw_8bit": ("adamw", "8bit"),
-    "adamw_bnb_8bit": ("adamw", "8bit"),
-    "paged_adamw_8bit": ("adamw", "8bit"),
-    "paged_adamw": ("adamw", "fp32"),
-    "paged_adamw_32bit": ("adamw", "fp32"),
-    "sgd": ("sgd", "fp32"),
-    "adagrad": ("adagrad", "fp32"),
+_OPTIMIZERS = {  # None: the class that transformers gives
+    "adamw_torch": None,
+    "adamw_torch_fused": None,
+    "adamw_hf": torch.optim.AdamW,
+    "adamw_8bit": AdamW8bit,
+    "adamw_bnb_8bit": AdamW8bit,
+    "paged_adamw_8bit": AdamW8bit,
+    "paged_adamw": torch.optim.AdamW,
+    "paged_adamw_32bit": torch.optim.AdamW,
+    "sgd": None,
+    "adagrad": None,
 }
 
 _WEIGHTS = """TrainingArguments(checkpoint_weights=True) writes them into each checkpoint that comes, beside the snapshot, and save_only_model=True
@@ -94,16 +95,31 @@ class Trainer(transformers.Trainer):
 
     # ---- the model goes onto the drives
 
-    def create_optimizer(self, model: torch.nn.Module | None = None) -> torch.optim.Optimizer:
-        """Wraps the model, and returns the engine's optimizer."""
-        if self.engine is not None and self.optimizer is not None:
-            return self.optimizer
-        args = self.args
-        given = self.optimizer
-        if given is not None:
-            how, groups = arguments_of(given)
+    @staticmethod
+    def get_optimizer_cls_and_kwargs(args: transformers.TrainingArguments, model: torch.nn.Module | None = None) -> tuple:
+        """As transformers', for what the engine can do; without other libraries for the names of theirs."""
+        name = str(getattr(args.optim, "value", args.optim))
+        if name not in _OPTIMIZERS:
+            raise LongshoreError(f"optim: {name} is not to be had: {', '.join(_OPTIMIZERS)}")
+        kind = _OPTIMIZERS[name]
+        if kind is None:
+            kind, kwargs = transformers.Trainer.get_optimizer_cls_and_kwargs(args, model)
         else:
-            how, groups = self._hyper()
+            kwargs = {"lr": args.learning_rate, "betas": (args.adam_beta1, args.adam_beta2), "eps": args.adam_epsilon}
+        for key in [word.partition("=")[0].strip() for word in (args.optim_args or "").split(",") if word.strip()]:
+            if key not in kwargs:
+                raise LongshoreError(f"optim_args: {key} is not looked at where optim is {name}; take it out, or give "
+                                     "optimizer_cls_and_kwargs=(torch.optim.SGD, {...}) to the Trainer")
+        return EmptyAdagrad if kind is torch.optim.Adagrad else kind, kwargs
+
+    def _wrap_model(self, model, training=True, *args, **kwargs):
+        """Where transformers has the optimizer, whoever has made it."""
+        if training and (self.engine is None or _bare(self.optimizer) is not self.engine.optimizer):
+            self._put_on_drives(_bare(self.optimizer))
+        return super()._wrap_model(model, training, *args, **kwargs)
+
+    def _put_on_drives(self, given):
+        args = self.args
         if getattr(args, "computes_in_bf16", False):
             self.model.to(torch.bfloat16)
         run = getattr(args, "run", None)
@@ -112,45 +128,30 @@ class Trainer(transformers.Trainer):
         place = run if run is not None else making._current.run
         if self._resumes and os.path.exists(os.path.join(place, "run.json")):
             making._current = None
-            checkpoint.same_optimizer(place, how["optimizer"])
-            self.engine = making.resume(place, self.model, memory=getattr(args, "memory", None))
-            self.engine.how["clip"] = args.max_grad_norm or 0.0
+            checkpoint.same_optimizer(place, arguments_of(given)[0]["optimizer"])
+            engine = making.resume(place, self.model, memory=getattr(args, "memory", None))
+            try:
+                refuse_other_groups(given, engine.optimizer, place)
+            except LongshoreError:
+                engine.close()
+                raise
+            engine.how["clip"] = args.max_grad_norm or 0.0
+            share(given, engine.optimizer)
         else:
-            self.engine = making.wrap(
+            engine = making.wrap(
                 self.model,
                 run=run,
                 drives=getattr(args, "drives", None),
                 memory=getattr(args, "memory", None),
                 clip=args.max_grad_norm or 0.0,
-                groups=groups,
+                optimizer=given,
                 overwrite=True if getattr(args, "overwrite_run", False) else None,
-                **how,
             )
-        self.optimizer = self.engine.optimizer
-        if given is not None:
-            share(given, self.optimizer)
-            if self.lr_scheduler is not None:
-                rebind(self.lr_scheduler, self.optimizer)
+        self.engine, self.optimizer = engine, engine.optimizer
+        if self.lr_scheduler is not None:
+            rebind(self.lr_scheduler, self.optimizer)
         if not args.disable_tqdm:
-            print(self.engine.memory(), file=sys.stderr)
-        return self.optimizer
-
-    def _hyper(self):
-        args = self.args
-        name = str(getattr(args.optim, "value", args.optim))
-        if name not in _OPTIMIZERS:
-            raise LongshoreError(f"optim: {name} is not to be had: {', '.join(_OPTIMIZERS)}")
-        kind, moments = _OPTIMIZERS[name]
-        how = {"optimizer": kind, "moments": moments, "lr": args.learning_rate, "weight_decay": args.weight_decay}
-        if kind == "adamw":
-            how.update(betas=(args.adam_beta1, args.adam_beta2), eps=args.adam_epsilon)
-        decays = set(self.get_decay_parameter_names(self.model))
-        named = [(n, p) for n, p in self.model.named_parameters() if p.requires_grad]
-        groups = [
-            {"params": [p for n, p in named if n in decays], "weight_decay": args.weight_decay},
-            {"params": [p for n, p in named if n not in decays], "weight_decay": 0.0},
-        ]
-        return how, [g for g in groups if g["params"]]
+            print(engine.memory(), file=sys.stderr)
 
     # ---- a step
 
@@ -215,6 +216,11 @@ class Trainer(transformers.Trainer):
 
     def _load_best_model(self):
         checkpoint.load(self.engine, self.state.best_model_checkpoint)
+
+
+def _bare(optimizer):
+    """Without what Accelerate puts around it."""
+    return optimizer.optimizer if isinstance(optimizer, AcceleratedOptimizer) else optimizer
 
 
 trainer_steps.extend(Trainer, lambda self: self.engine)

@@ -5,8 +5,8 @@ import torch
 from . import hooks, mending
 from .errors import LongshoreError, NotFiniteError
 from .interrupts import whole
-from .native import SEGMENT, lib
-from .state import Buffer
+from .native import SEGMENT, ffi, lib
+from .state import PIECE, Buffer
 
 KINDS = {"master": lib.SHORE_FETCH_MASTER, "m": lib.SHORE_FETCH_M, "v": lib.SHORE_FETCH_V}
 
@@ -36,6 +36,18 @@ def read(param, kind):
     return buffer.view(torch.float32)[at - first * SEGMENT:][:param.numel()].clone().view(param.shape)
 
 
+def pieces(param, kind):
+    """The bytes of what read() gives, one piece after the other: each is gone when the next one comes."""
+    _, engine, number, at = _place(param)
+    end = at + param.numel()
+    while at < end:
+        count = min(PIECE * SEGMENT, end - at)
+        buffer, first = _segments(engine, number, at, count, kind)
+        skip = (at - first * SEGMENT) * 4
+        yield memoryview(ffi.buffer(buffer.pointer, buffer.nbytes))[skip:skip + count * 4]
+        at += count
+
+
 def write(param, kind, value):
     """Commits another master or moment of a parameter, as a step of its own in which nothing else changes."""
     handle, engine, number, at = _place(param)
@@ -46,7 +58,7 @@ def write(param, kind, value):
         raise NotFiniteError(f"{handle.name}: a value that is not finite was not written")
     buffer, first = _segments(engine, number, at, param.numel(), kind)
     buffer.view(torch.float32)[at - first * SEGMENT:][:param.numel()] = value
-    commit(engine, lambda: [(number, first, {kind: buffer, **({} if kind == "master" else {"tensor": handle.index})})])
+    commit(engine, lambda: [(number, first, buffer.nbytes // (4 * SEGMENT), {kind: buffer, "tensors": [] if kind == "master" else [handle.index]})])
 
 
 def _masters(engine, streamed):
@@ -92,23 +104,27 @@ def write_back(engine, blocks):
                 # what still reads the same keeps the master's lower half
                 before.copy_(torch.where(fetched == now, before, now.float()))
                 handle.version = p._version
-            yield streamed.number, 0, {"master": whole}
+            yield streamed.number, 0, engine.layout.segments[streamed.number], {"master": whole}
 
     engine.settle()
     commit(engine, masters)
 
 
 @whole
-def commit(engine, changes):
-    """Makes a step of other values. changes(): yields (block, its first segment that changes, {kind: Buffer of whole segments from there
-    on}, with "tensor" where it is a moment of that one), each block once, and anew where a drive was lost meanwhile."""
+def commit(engine, changes, said=None, counts=None):
+    """Makes a step of other values. changes(): yields (block, its first segment that changes, how many do, {kind: Buffer of them}, with
+    "tensors" whose moments they are), in their order, and anew where a drive was lost meanwhile. said: for the metrics; by default the
+    names of the blocks. counts: updates that each tensor has had from here on."""
     engine._settle_updates()
+    before = engine._counts
     try:
         written = None
         while written is None:
             written = mending.persist(engine, lambda: _write(engine, changes()))
-        engine._close_step(False, {"written": written})
+        engine._counts = before if counts is None else counts
+        engine._close_step(False, said or {"written": written})
     except BaseException:
+        engine._counts = before
         engine._discard()
         engine.streams.forget()
         raise
@@ -118,17 +134,22 @@ def commit(engine, changes):
 def _write(engine, changes):
     """Names of the blocks that are other ones in the next step. None: what was written is lost with a drive, and is to be written again."""
     engine._counts_before = [list(counts) for counts in engine._counts]
-    state, changed, attempt = engine.state, [], engine.state.attempt
-    for number, first, values in changes:
-        after = first + next(iter(values.values())).nbytes // (4 * SEGMENT)
-        state.store_values(number, first, after - first, **values)
-        for segment, end in ((0, first), (after, state.layout.segments[number])):
-            if segment < end:
-                state.carry(number, segment, end - segment).result()
-        changed.append(number)
+    state, changed, attempt = engine.state, {}, engine.state.attempt  # {block: what is done of it}
+
+    def carry(number, end):
+        if changed[number] < end:
+            state.carry(number, changed[number], end - changed[number]).result()
+
+    for number, first, count, values in changes:
+        changed.setdefault(number, 0)
+        carry(number, first)
+        state.store_values(number, first, count, **values)
+        changed[number] = first + count
         engine.streams.changed.add(number)
     for number in range(len(engine.streams.blocks)):
-        if number not in changed:
+        if number in changed:
+            carry(number, state.layout.segments[number])
+        else:
             state.carry(number).result()
             engine.streams.carried(number)
     return [engine.layout.blocks[number].name for number in changed] if attempt == state.attempt else None

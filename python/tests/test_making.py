@@ -55,7 +55,7 @@ def test_bad_input(tmp_path, seed):
 
 @pytest.mark.parametrize("how, said", [
     ({"lr": -1}, "wrap: lr: -1 is no number of at least 0"), ({"lr": float("nan")}, "lr: nan"), ({"lr": "1e-3"}, "lr: '1e-3'"),
-    ({"eps": None}, "eps: None"), ({"weight_decay": True}, "weight_decay: True"), ({"clip": None}, "clip: None"),
+    ({"eps": "1e-8"}, "eps: '1e-8'"), ({"weight_decay": True}, "weight_decay: True"), ({"clip": None}, "clip: None"),
     ({"betas": (0.9, 1.5)}, "betas: .0.9, 1.5. are no two numbers from 0 to below 1"), ({"betas": 0.9}, "betas: 0.9"),
     ({"groups": [{"params": [], "lr": -1}]}, "wrap: groups.0..lr: -1 is no number"),
     ({"groups": []}, "wrap: groups: there are none"), ({"groups": [{"lr": 1}]}, "wrap: groups.0.: a group names its parameters")])

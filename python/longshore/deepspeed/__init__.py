@@ -23,7 +23,7 @@ from .. import making
 from ..checkpoint import same_optimizer
 from ..errors import BusyError, LongshoreError
 from ..face import refuse_engine
-from ..optimizers import arguments_of, rebind, share
+from ..optimizers import arguments_of, rebind, refuse_other_groups, share
 from ..state import remove
 from . import accelerator, checkpointing, comm, config as _config, lr_schedules, ops, standin, utils, zero
 from .accelerator import get_accelerator
@@ -131,20 +131,20 @@ def initialize(
                 memory=settings.memory,
                 clip=settings.clip,
                 on_nonfinite="skip",
-                groups=groups,
                 storage=settings.storage,
                 moments=settings.moments,
                 compress=settings.compress,
                 compress_after=settings.compress_after,
                 overwrite=settings.overwrite,
-                **how,
+                **({**how, "groups": groups} if optimizer is None else {"optimizer": optimizer}),
             )
         except BaseException:
             _leave(places)
             raise
     run = engine.state.path
     try:
-        if optimizer is not None:
+        if there and optimizer is not None:
+            refuse_other_groups(optimizer, engine.optimizer, run)
             share(optimizer, engine.optimizer)
         return _finish(engine, settings, given, monitor, there, trains, lr_scheduler, training_data, collate_fn)
     except BaseException:

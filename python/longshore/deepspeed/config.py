@@ -321,7 +321,7 @@ class Settings:
     drives: list = None
     memory: object = None
     storage: str = None
-    moments: str = "fp32"
+    moments: str = None
     compress: object = None
     compress_after: int = 0
     resume: bool = False
@@ -415,7 +415,7 @@ def settings(config):
     drives = [] if out.drives is None else [out.drives] if isinstance(out.drives, (str, os.PathLike)) else out.drives
     if not isinstance(drives, (list, tuple)) or not all(isinstance(drive, (str, os.PathLike)) for drive in drives):
         raise ConfigError(f"longshore.drives: {out.drives!r} is neither a text nor a list of them")
-    out.moments = _get(config, "longshore.moments", "fp32")
+    out.moments = _get(config, "longshore.moments")
     out.compress_after = _number(config, "longshore.compress_after", int, 0, 0)
     out.resume, out.overwrite = _flag(config, "longshore.resume"), _flag(config, "longshore.overwrite")
     for which in ("offload_optimizer", "offload_param"):

@@ -10,7 +10,7 @@ import torch
 from .. import values
 from ..errors import LongshoreError
 from ..native import readable
-from ..optimizers import STATES
+from ..moments import STATES
 from .accelerator import get_accelerator
 from .config import logger
 from .zero import get_z3_leaf_modules, set_z3_leaf_module, set_z3_leaf_modules, unset_z3_leaf_modules, z3_leaf_module
@@ -36,9 +36,10 @@ def _on_drives(param, function):
 def _moment(param, key, function):
     _on_drives(param, function)
     kind = param.longshore.streams.engine().how["optimizer"]
-    if key not in STATES[kind]:
-        raise LongshoreError(f"{function}: {key!r} is no state of {kind}: {', '.join(STATES[kind])}")
-    return STATES[kind][key]
+    known = {**STATES[kind], "exp_avg_sq": "v"} if kind == "adagrad" else STATES[kind]
+    if key not in known:
+        raise LongshoreError(f"{function}: {key!r} is no state of {kind}: {', '.join(known)}")
+    return known[key]
 
 
 def safe_get_full_fp32_param(param: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,288 @@
+"""The state of the engine's optimizer as torch.optim shows it: read where somebody asks for a value, written as a step of its own."""
+
+import mmap
+import os
+import tempfile
+from collections import OrderedDict
+from collections.abc import Mapping
+
+import torch
+
+from . import native, values
+from .absent import _is_that_already, fetched, is_about
+from .errors import LongshoreError, NotFiniteError
+from .state import Buffer
+
+_ADVICE = "optimizer.load_state_dict() writes the state"
+_IN_MEMORY = 1 << 16  # bytes; what is larger is saved from a file
+# what torch.optim calls the planes of a state that the drives keep
+STATES = {"adamw": {"exp_avg": "m", "exp_avg_sq": "v"}, "sgd": {"momentum_buffer": "m"}, "adagrad": {"sum": "v"}}
+STATES["adam"] = STATES["adamw"]
+
+
+class Moment(torch.Tensor):
+    """A moment of a parameter, fp32, that lies on the drives. Whoever computes with it, or copies it, gets its value."""
+
+    @staticmethod
+    def __new__(cls, param, kind):
+        out = torch.Tensor._make_wrapper_subclass(cls, param.shape, dtype=torch.float32)
+        out._param, out._kind, out._step = param, kind, param.longshore.streams.engine().step_number
+        return out
+
+    def is_now(self, param, kind):
+        """Whether it is this moment, as it is now."""
+        engine = param.longshore.streams.engine()
+        return self._param is param and self._kind == kind and self._step == engine.step_number
+
+    def value(self):
+        """In memory."""
+        self._check()
+        return values.read(self._param, self._kind)
+
+    def in_file(self):
+        """The value in a file that is mapped, and goes with the tensor: all of a state together need no memory."""
+        self._check()
+        nbytes = self.numel() * 4
+        if nbytes <= _IN_MEMORY:
+            return self.value()
+        state = self._param.longshore.streams.engine().state
+        directory = next((d for d in state.drives if os.path.isdir(d)), state.path)
+        with tempfile.TemporaryFile(dir=directory, prefix="longshore-") as f:
+            for piece in values.pieces(self._param, self._kind):
+                f.write(piece)
+            f.flush()
+            mapped = mmap.mmap(f.fileno(), nbytes, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE)
+        return torch.frombuffer(mapped, dtype=torch.float32).view(self.shape)
+
+    def _check(self):
+        handle = self._param.longshore
+        engine = handle.streams.engine()
+        if engine is not None and engine.state is not None and engine.step_number != self._step:
+            raise LongshoreError(f"{handle.name}: this is the optimizer's state of step {self._step}, and the engine is at step "
+                                 f"{engine.step_number}: ask for state_dict() again, or keep a copy.deepcopy() of it")
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        first, name = args[0] if args else None, getattr(func, "__name__", "")
+        if is_about(func):
+            with torch._C.DisableTorchFunctionSubclass():
+                return func(*args, **kwargs)
+        if isinstance(first, Moment) and (name == "detach" or name in ("to", "cpu", "float") and _is_that_already(name, first, args[1:], kwargs)):
+            return first
+        return func(*_read(args), **_read(kwargs))
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        return func(*_read(args), **_read(kwargs or {}))
+
+    def __repr__(self, **kwargs):
+        return repr(self.value())
+
+    def __deepcopy__(self, memo):
+        out = memo[id(self)] = self.in_file()
+        return out
+
+    def __reduce_ex__(self, protocol):
+        return self.in_file().__reduce_ex__(protocol)
+
+
+def _read(tree):
+    def read(a):
+        return fetched(a.value(), f"{a._param.longshore.name}: its moment", _ADVICE) if isinstance(a, Moment) else a
+
+    return torch.utils._pytree.tree_map(read, tree)
+
+
+class Entry(dict):
+    """What the optimizer keeps of one parameter. It may be looked at: what somebody put into it would never be used."""
+
+    def _refuse(self, *args, **kwargs):
+        raise LongshoreError(f"optimizer.state: it lies on the drives, and a change here would be lost; {_ADVICE}")
+
+    def __setitem__(self, key, value):
+        if value is not self.get(key):  # as who moves a state to the device that it is on
+            self._refuse()
+
+    __delitem__ = pop = popitem = clear = update = setdefault = __ior__ = _refuse
+
+    def __deepcopy__(self, memo):
+        import copy
+
+        return copy.deepcopy(dict(self), memo)
+
+    def __reduce__(self):
+        return OrderedDict, (), None, None, iter(self.items())
+
+
+class States(Mapping):
+    """`optimizer.state`: of each parameter that has been updated."""
+
+    def __init__(self, optimizer):
+        self._optimizer = optimizer
+
+    def __iter__(self):
+        return iter([p for group in self._optimizer.param_groups for p in group["params"] if p in self])
+
+    def __len__(self):
+        return sum(1 for _ in self)
+
+    def __contains__(self, param):
+        engine = self._optimizer._engine
+        engine._open_state("optimizer.state")
+        return _has_state(engine, param) and (engine.how["optimizer"] == "adagrad" or count_of(engine, param) > 0)
+
+    def __getitem__(self, param):
+        engine = self._optimizer._engine
+        if param not in self:
+            raise KeyError(param)
+        step = {} if engine.how["optimizer"] == "sgd" else {"step": torch.tensor(float(count_of(engine, param)))}
+        return Entry(step, **{key: Moment(param, plane) for key, plane in planes_of(engine).items()})
+
+    def get(self, param, default=None):
+        return self[param] if param in self else default
+
+    def __setitem__(self, param, entry):
+        if not isinstance(entry, Mapping) or any(not isinstance(v, Moment) and k != "step" for k, v in entry.items()):
+            Entry()._refuse()
+
+    def __delitem__(self, *args, **kwargs):
+        Entry()._refuse()
+
+    clear = pop = popitem = update = setdefault = __delitem__
+
+    def __reduce__(self):
+        return dict, ()
+
+
+def planes_of(engine):
+    """{torch's name of a moment: its plane} of those that the run has."""
+    kind = engine.how["optimizer"]
+    return {} if kind == "sgd" and not engine.state.made.with_momentum else STATES[kind]
+
+
+def _has_state(engine, param):
+    """Whether the optimizer, as its groups are, keeps something of a parameter."""
+    if id(param) not in engine._group_of or not param.requires_grad or not planes_of(engine):
+        return False
+    return engine.how["optimizer"] != "sgd" or bool(engine.optimizer.param_groups[engine._group_of[id(param)]].get("momentum"))
+
+
+def count_of(engine, param):
+    handle = param.longshore
+    return engine._counts[handle.block.number][handle.index]
+
+
+def parse(kind, has_moments, name, shape, entry):
+    """(updates that a parameter has had, {plane: its moment}) of what torch.optim keeps of it; moments may be none. Raises for what the
+    engine's optimizer does not have."""
+    where = f"the optimizer's state: {name}"
+    if not isinstance(entry, Mapping):
+        raise ValueError(f"{where}: {type(entry).__name__} is no state of a parameter, which is a dict")
+    planes = STATES[kind]
+    entry = {k: v for k, v in entry.items() if v is not None}
+    for key in entry:
+        if key not in planes and key != "step":
+            raise LongshoreError(f"{where}: {key!r} is no state of {kind}, which has {', '.join(planes)}; load the state of the same optimizer")
+    found = {plane: entry[key] for key, plane in planes.items() if key in entry}
+    missing = [key for key in planes if key not in entry]
+    if missing and (found or float(entry.get("step", 0))):
+        raise LongshoreError(f"{where}: has no {missing[0]}, which {kind} goes on with; load the state of the same optimizer")
+    if found and not has_moments:
+        raise LongshoreError(f"{where}: has a momentum_buffer, and momentum was 0 when the run was made: wrap() with the momentum")
+    for plane, value in found.items():
+        if not isinstance(value, torch.Tensor) or tuple(value.shape) != tuple(shape):
+            said = list(value.shape) if isinstance(value, torch.Tensor) else type(value).__name__
+            raise ValueError(f"{where}: is of shape {said} there, and the parameter of {list(shape)}: they do not belong together")
+    count = float(entry.get("step", 1 if found else 0))
+    if not count >= 0 or count != int(count):
+        raise ValueError(f"{where}: step {count!r} is no number of updates")
+    return int(count), found
+
+
+# ---- load_state_dict()
+
+
+def load(optimizer, said):
+    """As torch.optim.Optimizer.load_state_dict(): groups and state are other ones, as a step of its own in which nothing else changes."""
+    engine = optimizer._engine
+    engine._open_state("optimizer.load_state_dict")
+    groups, saved = optimizer.param_groups, said["param_groups"]
+    if [len(g["params"]) for g in groups] != [len(g["params"]) for g in saved]:
+        raise ValueError(f"load_state_dict: parameter groups of {[len(g['params']) for g in saved]} parameters, and the optimizer's have "
+                         f"{[len(g['params']) for g in groups]}; give wrap(optimizer=) one of the same groups")
+    by_index = {index: p for mine, theirs in zip(groups, saved) for p, index in zip(mine["params"], theirs["params"])}
+    entries = {id(p): (0, {}) for p in by_index.values()}
+    for index, entry in said["state"].items():
+        if index not in by_index:
+            raise ValueError(f"load_state_dict: state[{index!r}] is of no parameter in param_groups")
+        p = by_index[index]
+        parsed = entries[id(p)] = parse(engine.how["optimizer"], bool(planes_of(engine)), p.longshore.name, p.shape, entry)
+        if parsed[1] and not p.requires_grad:
+            raise LongshoreError(f"load_state_dict: {p.longshore.name}: is frozen, and the run has no room for its moments; leave its state out")
+    before = [dict(group) for group in groups]
+    try:
+        for group, numbers in zip(groups, saved):
+            group.update({k: v for k, v in numbers.items() if k != "params"})
+        if not all(_is_there(engine, p, *entries[id(p)]) for p in by_index.values()):
+            _commit(engine, entries)
+    except BaseException:
+        for group, numbers in zip(groups, before):
+            group.clear()
+            group.update(numbers)
+        raise
+
+
+def _is_there(engine, param, count, moments):
+    """Whether it is what the engine has."""
+    if not moments and not _has_state(engine, param):
+        return True
+    if count != count_of(engine, param) and engine.how["optimizer"] != "sgd":
+        return False
+    if not moments:
+        return not count_of(engine, param)
+    return all(isinstance(v, Moment) and v.is_now(param, plane) for plane, v in moments.items())
+
+
+def _commit(engine, entries):
+    engine.gradients.hide()
+    if any(block.had for block in engine.gradients.blocks):
+        raise LongshoreError("load_state_dict: the gradients of a step that has been begun would be dropped; load before backward() or after step()")
+    engine.settle()
+    counts = [list(of_block) for of_block in engine._counts]
+    for streamed in engine.streams.blocks:
+        for p, handle in streamed.parameters:
+            if id(p) in entries:
+                counts[streamed.number][handle.index] = entries[id(p)][0]
+
+    def changes():
+        for streamed in engine.streams.blocks:
+            wanted = {handle.index: entries[id(p)][1] for p, handle in streamed.parameters if p.requires_grad and id(p) in entries}
+            if wanted:
+                yield from _pieces(engine, streamed.number, wanted)
+
+    values.commit(engine, changes, {"loaded": "the optimizer's state"}, counts)
+
+
+def _pieces(engine, number, wanted):
+    """wanted: {index of the tensor: {plane: moment}}; moments that are not there are zeros."""
+    flat = {}
+    for index, moments in wanted.items():
+        for plane, value in moments.items():
+            flat[index, plane] = (value.in_file() if isinstance(value, Moment) else value.detach()).reshape(-1)
+    for first, count, inside in engine.layout.pieces(number):
+        buffers = {plane: Buffer(count * native.SEGMENT * 4) for plane in planes_of(engine).values()}
+        tensors = []
+        for index, at, begin, end in inside:
+            if index not in wanted:
+                continue
+            tensors.append(index)
+            for plane, buffer in buffers.items():
+                if (index, plane) in flat:
+                    part = buffer.view(torch.float32)[at:at + end - begin]
+                    part.copy_(flat[index, plane][begin:end])
+                    if not bool(torch.isfinite(part).all()):
+                        name = engine.layout.blocks[number].tensors[index].name
+                        raise NotFiniteError(f"load_state_dict: {name}: a moment is not finite, and nothing was loaded")
+        if tensors:
+            yield number, first, count, {"tensors": tensors, **buffers}

@@ -1,0 +1,158 @@
+"""Which optimizer transformers' Trainer is told to take, by whatever way: with the losses of transformers', or refused by name."""
+
+import pytest
+import torch
+
+import longshore
+from test_trainer import Sentences, arguments, losses, model, transformers
+
+SGD = torch.optim.SGD, {"lr": 0.05, "momentum": 0.9}
+
+
+class Says:
+    @staticmethod
+    def get_optimizer_cls_and_kwargs(args, model=None):
+        return SGD
+
+
+class Makes:
+    """As scripts of old make theirs, and nothing else."""
+
+    def create_optimizer(self, *args):
+        decays = [p for p in self.model.parameters() if p.ndim > 1]
+        self.optimizer = torch.optim.Adam([{"params": decays, "lr": 3e-3, "weight_decay": 0.1}, {"params": [p for p in self.model.parameters() if p.ndim == 1]}],
+                                          lr=1e-3, eps=1e-6)
+        return self.optimizer
+
+
+class Changes:
+    def create_optimizer(self, *args):
+        optimizer = super().create_optimizer(*args)
+        optimizer.param_groups[0]["lr"] *= 3
+        return optimizer
+
+    def get_decay_parameter_names(self, model):
+        return [name for name, _ in model.named_parameters() if "wte" in name]
+
+
+class Schedules:
+    def create_scheduler(self, num_training_steps, optimizer=None):
+        self.lr_scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer or self.optimizer, max_lr=1e-2, total_steps=num_training_steps + 1)
+        return self.lr_scheduler
+
+
+class MakesBoth:
+    def create_optimizer_and_scheduler(self, num_training_steps):
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=3e-3)
+        self.lr_scheduler = torch.optim.lr_scheduler.ExponentialLR(self.optimizer, 0.5)
+
+
+def given(model):
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
+    return {"optimizers": (optimizer, torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5))}
+
+
+def that_has_made_steps(model):
+    said = given(model)
+    model(**{k: v[None] for k, v in Sentences(1)[0].items()}).loss.backward()
+    said["optimizers"][0].step()
+    said["optimizers"][0].zero_grad()
+    return said
+
+
+WAYS = {  # (what the Trainer's class is made of beside, arguments, what it is given)
+    "optimizer_cls_and_kwargs": (None, {}, lambda model: {"optimizer_cls_and_kwargs": SGD}),
+    "get_optimizer_cls_and_kwargs": (Says, {}, None),
+    "create_optimizer": (Makes, {}, None),
+    "create_optimizer that changes": (Changes, {}, None),
+    "create_scheduler": (Schedules, {}, None),
+    "create_optimizer_and_scheduler": (MakesBoth, {}, None),
+    "optimizers": (None, {}, given),
+    "optimizers that have made steps": (None, {}, that_has_made_steps),
+    "optim": (None, {"optim": "adagrad", "adam_epsilon": 1e-3}, None),
+    "adam_*": (None, {"adam_beta1": 0.5, "adam_beta2": 0.8, "adam_epsilon": 1e-4}, None),
+}
+
+
+def trained(ours, mixin, tmp_path, more, gives, seed):
+    if ours:
+        from longshore.transformers import Trainer, TrainingArguments
+
+        said = {"run": str(tmp_path / "run"), "memory": "1GiB"}
+    else:
+        from transformers import Trainer, TrainingArguments
+
+        said = {"use_cpu": True}
+    args = arguments(TrainingArguments, tmp_path / f"ours {ours}", **more, **said)
+    args.max_steps, args.max_grad_norm = 3, 0.5
+    it, kind = model(seed, 0.0), type("Own", (mixin, Trainer), {}) if mixin else Trainer
+    trainer = kind(it, args, train_dataset=Sentences(40), **(gives(it) if gives else {}))
+    trainer.train()
+    return trainer
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_losses_are_those_of_transformers(way, tmp_path, seed):
+    expected, ours = (trained(ours, WAYS[way][0], tmp_path, *WAYS[way][1:], seed) for ours in (False, True))
+    assert losses(ours) == pytest.approx(losses(expected), rel=1e-4)
+    for (name, p), q in zip(ours.model.named_parameters(), expected.model.parameters()):
+        if not name.endswith("c_attn.bias"):  # keys' gradients are rounding alone
+            assert torch.allclose(p.detach() + 0, q, rtol=1e-3, atol=2e-5), name
+    ours.engine.close()
+
+
+def refused(said, tmp_path, seed, mixin=None, more=(), gives=None):
+    with pytest.raises(longshore.LongshoreError, match=said):
+        trained(True, mixin, tmp_path, dict(more), gives, seed)
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_optim_args_say_is_taken_or_refused(tmp_path, seed):
+    for optim, said in (("sgd", "momentum=0.9, weight_decay=0.01"), ("adagrad", "eps=1e-3")):
+        more, here = {"optim": optim, "optim_args": said}, tmp_path / optim
+        asked = arguments(transformers.TrainingArguments, here, use_cpu=True, **more)
+        if len(transformers.Trainer.get_optimizer_cls_and_kwargs(asked)[1]) == 1:  # transformers 4 does not look at them
+            refused(f"optim_args: {said.partition('=')[0]} is not looked at", here, seed, more=more)
+            continue
+        ours = trained(True, None, here, more, None, seed)
+        assert losses(ours) == pytest.approx(losses(trained(False, None, here, more, None, seed)), rel=1e-4)
+        ours.engine.close()
+    refused("optim_args: momentum is not looked at where optim is adamw_torch", tmp_path, seed, more={"optim_args": "momentum=0.9"})
+
+
+def test_what_the_engine_does_not_have_is_refused_by_name(tmp_path, seed):
+    class Takes:
+        def create_optimizer(self, *args):
+            self.optimizer = torch.optim.RMSprop(self.model.parameters())
+            return self.optimizer
+
+    refused("RMSprop is not to be had; torch.optim's AdamW, Adam, SGD and Adagrad", tmp_path, seed, Takes)
+    refused("SGD: nesterov=True", tmp_path, seed, gives=lambda model: {"optimizer_cls_and_kwargs": (torch.optim.SGD, {**SGD[1], "nesterov": True})})
+    refused("AdamW: amsgrad=True", tmp_path, seed, gives=lambda model: {"optimizers": (torch.optim.AdamW(model.parameters(), amsgrad=True), None)})
+    refused("optim: adafactor is not to be had", tmp_path, seed, more={"optim": "adafactor"})
+    refused("Adafactor is not to be had", tmp_path, seed, gives=lambda model: {"optimizer_cls_and_kwargs": (transformers.Adafactor, {"lr": 1e-3, "relative_step": False, "scale_parameter": False})})
+
+
+def test_moments_of_8_bits_by_name(tmp_path, seed):
+    ours = trained(True, None, tmp_path, {"optim": "adamw_bnb_8bit"}, None, seed)
+    assert ours.engine.how["moments"] == "8bit" and ours.engine.how["optimizer"] == "adamw"
+    ours.engine.close()
+
+
+class Fewer:
+    def create_optimizer(self, *args):
+        self.optimizer = torch.optim.AdamW(self.model.parameters())
+        return self.optimizer
+
+
+def test_a_run_goes_on_with_its_own_groups(tmp_path, seed):
+    from longshore.transformers import Trainer, TrainingArguments
+
+    args = arguments(TrainingArguments, tmp_path, run=str(tmp_path / "run"))
+    args.save_strategy, args.save_steps, args.max_steps = transformers.trainer_utils.IntervalStrategy.STEPS, 2, 2
+    first = Trainer(model(seed), args, train_dataset=Sentences(40))
+    first.train()
+    first.engine.close()
+    args.max_steps = 3
+    with pytest.raises(longshore.LongshoreError, match="its parameter groups are not those of the AdamW: 2 of .*make the same groups"):
+        type("Own", (Fewer, Trainer), {})(model(seed), args, train_dataset=Sentences(40)).train(resume_from_checkpoint=True)
