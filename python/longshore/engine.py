@@ -17,6 +17,7 @@ from .compression import Compression
 from .face import Face
 from .gradients import Gradients, coming_to, parts_of
 from .interrupts import whole
+from .meter import Meter
 from .optimizers import Optimizer, hypers
 from .running import Hook
 from .state import OPTIMIZERS, State, rollback
@@ -66,9 +67,9 @@ class Engine(Face):
         self.lineage = [how["seed"], 0]  # of random numbers and counts: a seed, and steps that came before the run's own
         self.plan = None  # of memory: what the budget was planned to
         self.process_at_wrap_bytes = memory.process_bytes()
-        self._own_random = position.OwnRandom()
+        self._own_random, self._meter = position.OwnRandom(), Meter()
         self._begin()
-        model.register_forward_pre_hook(Hook(self._before_forward), prepend=True)
+        model.register_forward_pre_hook(Hook(self._before_forward), prepend=True, with_kwargs=True)
         model.register_forward_hook(Hook(self._after_forward), always_call=True)
         gradients, coming = weakref.proxy(self.gradients), coming_to(weakref.ref(self.gradients))
         for streamed in streams.blocks:
@@ -94,13 +95,14 @@ class Engine(Face):
         self.streams.inside.break_off()
         self._own_random.end()
 
-    def _before_forward(self, module, args):
+    def _before_forward(self, module, args, kwargs):
         """Random numbers in training follow from the run's seed, the step and the micro-batch, however these are run."""
         self._open_state("forward")
         self.flush()
         self.gradients.hide()
         if module.training and torch.is_grad_enabled() and torch._C._current_graph_task_id() == -1:
             self._own_random.begin(self, self._forwards)
+            self._meter.forward(self.state, args, kwargs)
 
     def _after_forward(self, module, args, output):
         if torch._C._current_graph_task_id() == -1:
@@ -182,6 +184,7 @@ class Engine(Face):
         self._several = self._backwards > 1  # passes were added up before
         self._backwards, self._forwards, self._losses, self._last = 0, 0, 0.0, False
         self._clipping = None
+        self._meter.drop()
         self._forget_updates()
 
     def _forget_updates(self):
@@ -338,7 +341,8 @@ class Engine(Face):
         return mending.persist(self, lambda: self._commit(loss, norm, True))
 
     def _commit(self, loss, norm, skipped):
-        numbers = {"loss": loss, "grad_norm": norm} if math.isfinite(loss + norm) else {}
+        numbers = {key: value if math.isfinite(value) else None for key, value in (("loss", loss), ("grad_norm", norm))}
+        numbers.update(self._meter.of_step(self.state, self.optimizer.param_groups))
         made = self._sent
         self._close_step(skipped, {**numbers, "skipped": skipped})
         self._made = made
@@ -353,6 +357,7 @@ class Engine(Face):
         self.state.step += 1
         self._leaving = self._updates
         self.gradients.clear()
+        self._meter.restart(self.state)
         self._begin()
         self.streams.stepped()
 

@@ -33,7 +33,7 @@ def test_an_engine_shows_what_it_is(tmp_path, seed):
     elements = sum(p.numel() for p in engine.module.parameters())
     engine.backward(engine(**tokens(1)[0]).loss)
     engine.step()
-    assert repr(engine) == (f"<Engine of GPT2LMHeadModel, open: run {tmp_path}/run, step 1, {elements:,} parameters on {tmp_path}/run-drive, "
+    assert repr(engine) == (f"<Engine of GPT2LMHeadModel, open: run {tmp_path}/run, step 1, {elements:,} parameters on {', '.join(engine.state.drives)}, "
                             f"memory {longshore.native.readable(engine.memory().budget)}>")
     assert repr(engine.memory()) == str(engine.memory())
     engine.close()

@@ -1,13 +1,16 @@
 """From a model to a run: what is refused, and models that never are in memory."""
 
 import json
+import math
+import pathlib
+import time
 
 import pytest
 import torch
 
 import longshore
 from longshore import spool
-from models import gpt2, tokens
+from models import Cnn, gpt2, tokens
 from test_loop import engine_for
 
 
@@ -109,11 +112,40 @@ def test_parameters_that_lie_side_by_side(tmp_path, seed):
 
 
 def test_what_the_run_says(tmp_path, seed):
-    with engine_for(gpt2(), tmp_path) as engine:
-        engine.backward(engine(**tokens(1)[0]).loss)
+    """Under the names that docs/outputs.md has for the program's own runs."""
+    began, batch = time.time(), tokens(1)[0]
+    with engine_for(gpt2(), tmp_path, lr=0.25) as engine:
+        elements = sum(p.numel() for p in engine.module.parameters())
+        for n in range(3):
+            with torch.no_grad():
+                engine(**batch)
+            engine.backward(engine(**batch).loss)
+            engine.backward(engine(**batch).loss if n < 2 else engine(inputs_embeds=torch.ones(1, 2, 48)).logits.square().mean())
+            engine.step()
+        engine.settle()
+        took = time.time() - began
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [1, 2, 3] and all(line["grad_norm"] > 0 and line["loss"] > 0 and line["lr"] == 0.25 for line in lines)
+    assert [line.get("tokens") for line in lines] == [48, 48, None]
+    assert 0 < sum(line["step_seconds"] for line in lines) < took and all(began - 1 < line["time"] < began + took + 1 for line in lines)
+    kinds = ("gradients", "compressed", "parameters", "activations", "state", "control")
+    for line in lines:
+        assert line["link_bytes"] == sum(line[f"link_{kind}"] for kind in kinds) and line["resident_bytes"] > 2**26
+    assert sum(line["link_gradients"] for line in lines) >= 2 * 4 * elements  # the last update may be under way yet
+    assert sum(line["drive_write_bytes"] for line in lines) >= 2 * 12 * elements and lines[1]["drive_read_bytes"] > 0
+    page = (pathlib.Path(__file__).parents[2] / "docs" / "outputs.md").read_text().partition("## RUN/metrics.jsonl")[2].partition("\n## ")[0]
+    assert all(f"`{key}`" in page for line in lines for key in line)
+
+
+def test_what_the_run_says_of_a_step_that_is_skipped(tmp_path, seed):
+    with engine_for(Cnn(), tmp_path, on_nonfinite="skip") as engine:
+        engine.backward(engine(torch.ones(1, 1, 6, 6)).sum() * math.inf)
         engine.step()
-    line = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
-    assert line["step"] == 1 and line["grad_norm"] > 0 and line["loss"] > 0
+        engine(torch.ones(1, 1, 6, 6)).sum().backward()
+        engine.step()
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert lines[0]["skipped"] and lines[0]["loss"] is None and lines[0]["grad_norm"] is None
+    assert not lines[1]["skipped"] and lines[1]["loss"] is None and lines[1]["grad_norm"] > 0 and "tokens" not in lines[1]
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float64])

@@ -1,0 +1,63 @@
+"""What a step took, as the run's metrics.jsonl says it: time, tokens, bytes that moved, memory. Keys are those of the program (docs/outputs.md)."""
+
+import time
+
+import torch
+
+from .memory import process_bytes
+
+_LINK = {  # what crosses the host link, of the ledger's counters
+    "link_gradients": ("link_in_gradients", "link_out_gradients"),
+    "link_compressed": ("link_in_compressed",),
+    "link_parameters": ("link_out_params",),
+    "link_activations": ("link_activations",),
+    "link_state": ("link_in_state", "link_out_state"),
+    "link_control": ("link_control",),
+}
+_DRIVES = {
+    "drive_read_bytes": ("drive_read_state", "drive_read_fetch", "drive_read_spill", "drive_read_scratch"),
+    "drive_write_bytes": ("drive_write_state", "drive_write_spill", "drive_write_scratch", "drive_write_commit"),
+}
+
+
+class Meter:
+    """Counts from the end of the step before; the first step that is made of an open run from its first forward pass."""
+
+    def __init__(self):
+        self.state = self.began = self.before = None
+        self.drop()
+
+    def drop(self):
+        """What was computed for the step was in vain."""
+        self.tokens, self.unknown = 0, False
+
+    def forward(self, state, args, kwargs):
+        """A forward pass in training begins."""
+        self.start(state)
+        ids = kwargs.get("input_ids", args[0] if args else None)
+        if isinstance(ids, torch.Tensor) and not ids.is_floating_point() and ids.dim() == 2:
+            self.tokens += ids.numel()
+        else:
+            self.unknown = True
+
+    def start(self, state):
+        """The clock runs from here on, where it does not yet."""
+        if self.state is not state:
+            self.restart(state)
+
+    def restart(self, state):
+        self.state, self.began, self.before = state, time.monotonic(), _counters(state)
+
+    def of_step(self, state, groups):
+        """What has been counted, for the metrics of the step that ends now."""
+        self.start(state)
+        now = _counters(state)
+        link = {key: now[key] - self.before[key] for key in _LINK}
+        out = {"lr": float(groups[0]["lr"]), "step_seconds": round(time.monotonic() - self.began, 6), "link_bytes": sum(link.values()), **link}
+        out.update({key: now[key] - self.before[key] for key in _DRIVES}, resident_bytes=process_bytes(), time=round(time.time(), 3))
+        return out if self.unknown or not self.tokens else {"tokens": self.tokens, **out}
+
+
+def _counters(state):
+    ledger = state.ledger()
+    return {key: sum(getattr(ledger, name) for name in names) for key, names in {**_LINK, **_DRIVES}.items()}
