@@ -147,6 +147,8 @@ class Absent(nn.Parameter):
                 _refuse(first, "its storage cannot be replaced", _BEFORE)
             if name in ("to", "cpu", "float", "bfloat16") and _is_that_already(name, first, args[1:], kwargs):
                 return first
+            if name == "copy_" and first.longshore.streams.loading.takes(first, args[1]):
+                return first
             if writes(func):
                 _refuse(first, "a change of it would be lost", _advice(first))
             if name in ("data_ptr", "untyped_storage", "storage", "share_memory_", "pin_memory"):

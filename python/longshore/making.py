@@ -22,6 +22,7 @@ from .compression import share_of
 from .engine import Engine
 from .errors import LongshoreError, MissingError
 from .face import refuse_engine
+from .loading import Loading
 from .native import lib
 from .optimizers import refuse_kinds, refuse_numbers, share as hand_over, told
 from .planning import plan
@@ -196,6 +197,7 @@ def _engine(model, state, how, groups, chosen, seal=None):
     if seal is not None:
         seal()
     streams.bind(model)
+    streams.loading = Loading(streams, model)
     adapters.refuse_merging(model)
     now = dict(model.named_parameters(remove_duplicate=False))
     for group in groups:  # parameters of the meta device were replaced

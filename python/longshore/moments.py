@@ -245,8 +245,7 @@ def _is_there(engine, param, count, moments):
 
 
 def _commit(engine, entries):
-    engine.gradients.hide()
-    if any(block.had for block in engine.gradients.blocks):
+    if values.begun(engine):
         raise LongshoreError("load_state_dict: the gradients of a step that has been begun would be dropped; load before backward() or after step()")
     engine.settle()
     counts = [list(of_block) for of_block in engine._counts]

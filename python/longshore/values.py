@@ -79,28 +79,36 @@ def changed_in(engine, blocks):
             or not all(torch.equal(fetched, p.detach().reshape(-1)) for p, _, _, fetched in _masters(engine, b)[1])]
 
 
-def _refuse_begun(engine, name):
+def begun(engine):
+    """Whether there are gradients of a step that has not been made."""
     engine.gradients.hide()  # what somebody has done to p.grad counts
     begun = engine._backwards or any(block.had for block in engine.gradients.blocks)
     engine.gradients.show()
-    if begun:
+    return bool(begun)
+
+
+def _refuse_begun(engine, name):
+    if begun(engine):
         raise LongshoreError(f"{name}: was changed within a step that has been begun, whose gradients would be dropped; change it before backward() "
                              "or after step(), after engine.optimizer.zero_grad(), or with write=\"temporary\" where it is put back before the step")
 
 
-def write_back(engine, blocks):
-    """Commits what was changed in place in these blocks: see longshore.resident()."""
+def write_back(engine, blocks, value_of=torch.Tensor.detach):
+    """Commits other values of parameters in these blocks, by default those that are in memory: see longshore.resident(). value_of(p): None
+    where it stays what it is."""
     _refuse_begun(engine, blocks[0].parameters[0][1].name)
     engine.drop_gradients()
     for p, handle in (pair for streamed in blocks for pair in streamed.parameters):
-        if not bool(torch.isfinite(p.detach()).all()):
+        value = value_of(p)
+        if value is not None and not bool(torch.isfinite(value).all()):
             raise NotFiniteError(f"{handle.name}: holds a value that is not finite, and was not written back")
 
     def masters():
         for streamed in blocks:
             whole, parts = _masters(engine, streamed)
             for p, handle, before, fetched in parts:
-                now = p.detach().reshape(-1)
+                value = value_of(p)
+                now = fetched if value is None else value.reshape(-1).to(p.dtype)
                 # what still reads the same keeps the master's lower half
                 before.copy_(torch.where(fetched == now, before, now.float()))
                 handle.version = p._version

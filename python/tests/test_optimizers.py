@@ -321,3 +321,92 @@ def test_states_that_do_not_fit_are_refused(tmp_path, seed):
             engine.optimizer.load_state_dict(right)
         engine.optimizer.zero_grad()
         engine.optimizer.load_state_dict(right)
+
+
+# ---- the model's
+
+
+class Around(nn.Module):
+    """What has the model as a part, as a LightningModule does."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.inner, self.scale = model, nn.Parameter(torch.ones(3))
+
+
+@pytest.mark.parametrize("how", [{}, {"storage": "bf16"}, {"memory": "64MiB"}], ids=str)
+def test_load_state_dict_of_the_model_a_part_or_what_is_around_it(how, tmp_path, seed):
+    torch.manual_seed(seed)
+    model, plain = Wide(), Wide()
+    other = {name: value + 0.5 for name, value in plain.state_dict().items()}
+    with longshore.wrap(model, run=tmp_path / "run", **{"memory": "16MiB", **how}) as engine:
+        def agrees(expected, step):
+            assert engine.step_number == step
+            for name, value in expected.items():
+                assert torch.allclose(model.get_parameter(name).detach() + 0, value, rtol=2**-8 if "storage" in how else 0, atol=0), name
+
+        before = {name: value.clone() for name, value in model.state_dict().items()}
+        model.load_state_dict(plain.state_dict())
+        agrees(plain.state_dict(), 1)
+        model.layers[2].load_state_dict({"weight": other["layers.2.weight"]}, strict=False)
+        agrees({**plain.state_dict(), "layers.2.weight": other["layers.2.weight"]}, 2)
+        around = Around(model)
+        around.load_state_dict({**{f"inner.{name}": value for name, value in other.items()}, "scale": torch.zeros(3)})
+        agrees(other, 3)
+        assert not around.scale.any()
+        assert engine.load_state_dict(through_a_file(before)) is not None
+        agrees(before, 4)
+        model.load_state_dict(model.state_dict())
+        agrees(before, 5)
+        digest = engine.digest()
+        for wrong, said in (({**other, "layers.0.bias": torch.zeros(3)}, "size mismatch for layers.0.bias"), ({**other, "seldom": torch.full((300,), torch.nan)}, "seldom: holds a value")):
+            with pytest.raises((RuntimeError, longshore.NotFiniteError), match=said):
+                model.load_state_dict(wrong)
+            assert engine.digest() == digest
+        with pytest.raises(longshore.AbsentParameterError, match="without assign=True"):
+            model.load_state_dict(other, assign=True)
+        with pytest.raises(longshore.AbsentParameterError, match="seldom"), torch.no_grad():
+            model.seldom.copy_(other["seldom"])
+        engine(torch.ones(2, 300), True).sum().backward()
+        with pytest.raises(longshore.LongshoreError, match="before backward.. or after step"):
+            model.load_state_dict(other)
+        engine.optimizer.zero_grad()
+    with longshore.resume(tmp_path / "run", Wide) as engine:
+        model = engine.module
+        agrees(before, 5)
+
+
+def test_lightning_goes_on_from_its_checkpoints(tmp_path, seed):
+    lightning = pytest.importorskip("lightning")
+
+    class Module(lightning.LightningModule):
+        def __init__(self, model, engine):
+            super().__init__()
+            self.model, self.__dict__["engine"], self.told = model, engine, []
+
+        def training_step(self, batch, _):
+            loss = (self.engine or self.model)(batch).pow(2).mean()
+            self.told.append(float(loss.detach()))
+            return loss
+
+        def configure_optimizers(self):
+            optimizer = self.engine.optimizer if self.engine else torch.optim.AdamW(self.model.parameters(), lr=1e-2)
+            return {"optimizer": optimizer, "lr_scheduler": torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)}
+
+    def part(ours, steps, path):
+        model, saved = made(), tmp_path / f"{ours} {steps}"
+        engine = longshore.wrap(model, run=saved / "run", memory="64MiB", lr=1e-2) if ours else None
+        trainer = lightning.Trainer(max_steps=steps, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
+                                    enable_model_summary=False)
+        module = Module(model, engine)
+        trainer.fit(module, torch.utils.data.DataLoader(BATCHES[:6], batch_size=None), ckpt_path=path)
+        trainer.save_checkpoint(saved / "it.ckpt")
+        if engine:
+            engine.close()
+        return module.told, saved / "it.ckpt"
+
+    told = []
+    for ours in (False, True):
+        first, path = part(ours, 3, None)
+        told.append(first + part(ours, 6, path)[0])
+    assert len(told[0]) == 6 and told[1] == pytest.approx(told[0], rel=1e-4)

@@ -1,0 +1,50 @@
+"""load_state_dict() of a model whose parameters lie on drives, of a part of it, or of what it is a part of: all that it copies is committed
+together when it ends, as a step of its own."""
+
+import weakref
+
+from . import values
+from .errors import AbsentParameterError
+from .running import Hook
+
+
+class Loading:
+    """What a load_state_dict() has copied so far."""
+
+    def __init__(self, streams, model):
+        self.streams, self.model = weakref.ref(streams), weakref.ref(model)
+        self._forget()
+        for module in model.modules():
+            module._register_load_state_dict_pre_hook(Hook(self._begin), with_module=True)
+            module.register_load_state_dict_post_hook(Hook(self._end))
+
+    def _forget(self):
+        self.top, self.coming, self.copied, self.errors = None, {}, {}, []
+
+    def _begin(self, module, state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs):
+        if not prefix or module is self.model():  # the outermost module that is ours
+            self._forget()
+            self.top, self.errors = weakref.ref(module), error_msgs
+        self.coming = {id(p): state_dict[prefix + name] for name, p in module._parameters.items()
+                       if prefix + name in state_dict and getattr(p, "longshore", None) is not None}
+        if self.coming and local_metadata.get("assign_to_params_buffers"):
+            self._forget()
+            raise AbsentParameterError("load_state_dict(assign=True): the parameters lie on drives, and stay the objects that they are; without "
+                                       "assign=True their values are written")
+
+    def takes(self, param, value):
+        """Whether it is what PyTorch copies into a parameter now, and is kept until the end."""
+        if value is None or self.coming.get(id(param)) is not value:
+            return False
+        self.copied[id(param)] = self.coming.pop(id(param)).detach()
+        return True
+
+    def _end(self, module, incompatible_keys):
+        if self.top is None or self.top() is not module:
+            return
+        copied, errors = self.copied, self.errors
+        self._forget()
+        if copied and not errors:  # which load_state_dict() raises
+            streams = self.streams()
+            values.write_back(streams.engine(), [b for b in streams.blocks if any(id(p) in copied for p, _ in b.parameters)],
+                              lambda p: copied.get(id(p)))
