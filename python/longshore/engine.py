@@ -40,7 +40,8 @@ class Engine(Face):
 
     reconnect_timeout: seconds for which drives of other hosts that are lost are waited for, 300 at first."""
 
-    state = _turns = _closed_at = None
+    state = _turns = _left = _closed_at = None
+    _said_alone = False  # that micro-batches are computed one after the other
     position: dict = {}  # what a run that was opened is at
 
     def __init__(self, model, streams, state, optimizer, how, groups, room_bytes):
@@ -108,7 +109,7 @@ class Engine(Face):
         if torch._C._current_graph_task_id() == -1:
             if self._own_random.end() and output is not None:
                 self._forwards += 1
-            if not torch.is_grad_enabled():
+            if not torch.is_grad_enabled() and self._turns is None:
                 self.gradients.show()
 
     def train(self, mode: bool = True) -> Engine:
@@ -391,8 +392,9 @@ class Engine(Face):
     def train_batch(self, micro_batches: Iterable, loss_fn: Callable[[Any, Any], torch.Tensor] | None = None) -> StepResult:
         """Makes one step with the mean loss of the micro-batches (a list of dicts, tuples, or what the model takes), each block fetched
         once for all of them. loss_fn(output, micro_batch); by default output.loss. Returns a StepResult. The bits are those of backward()
-        for each and step(). All are in one layer at a time: their activations are held together, and a module that keeps something of a
-        forward pass in itself, as a recurrent state, has the last one's.
+        for each and step(). All are in one layer at a time: their activations are held together. What a pass changes of modules (attributes,
+        adapters, hooks, requires_grad, train and eval) is seen: they go on one after the other then, or LongshoreError names it, where they
+        have begun with what it was before. What it changes elsewhere (globals, what a loss keeps, values of tensors in place) is not seen.
         """
         hooks.before_step(self.streams, "engine.train_batch")
         micro_batches = list(micro_batches)
@@ -411,7 +413,8 @@ class Engine(Face):
         """The backward passes of a whole step: adds the gradients of loss_of(micro_batch) of each, divided by how many there
         are unless divide=False, each block fetched once for all of them. step() follows. Returns the losses, as numbers.
 
-        loss_of runs the model, in a thread of its own for each micro-batch, one at a time.
+        loss_of runs the model, in a thread of its own for each micro-batch, one at a time. What it changes is seen, or not, as train_batch()
+        says. Random numbers that it draws beside the model come in the order of the turns.
         """
         return layer_major.together(self, micro_batches, loss_of, divide)
 

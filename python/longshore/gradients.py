@@ -164,12 +164,16 @@ class Gradients:
         except LongshoreError as lost:
             mending.mend(self.streams.engine(), lost)  # the step updates it
 
-    def end_of_backward(self):
+    def end_of_pass(self):
         """What autograd has not completed gets nothing more in this pass."""
         for number, block in enumerate(self.blocks):
             if block.fired and not self._is_complete(number):
                 self.complete(number)
             block.fired.clear()
+
+    def end_of_backward(self):
+        """Nobody computes until the next pass begins, or the step is made."""
+        self.end_of_pass()
         self.streams.rest()
         self.show()
 

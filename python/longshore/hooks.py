@@ -116,8 +116,8 @@ def _hook_module(streams, name, module, blocks):
     shares = any(not streamed.stays for streamed in blocks)
 
     def before(module, args, kwargs):
-        if layer and streams.gate is not None:
-            streams.gate(module)
+        if layer and streams.turns is not None:
+            streams.turns.gate(module)
         if shares and not all(streamed.present for streamed in blocks):
             args, kwargs = streams.places.apart((args, kwargs))  # views of one whose forward goes on
         streams.inside.enter(module, blocks)
@@ -132,8 +132,8 @@ def _hook_module(streams, name, module, blocks):
         return args, kwargs
 
     def again(gradient):
-        if streams.gate is not None:
-            streams.gate(module)
+        if streams.turns is not None:
+            streams.turns.gate(module, backward=True)
         for streamed in blocks:
             if not streamed.present:
                 streams.ensure(streamed)
@@ -141,6 +141,8 @@ def _hook_module(streams, name, module, blocks):
 
     def after(module, args, kwargs, output):
         streams.leave(module)
+        if layer and streams.turns is not None:
+            streams.turns.leave(module)
         if shares and not all(streamed.pins for streamed in blocks):
             output = streams.places.apart(output)
             streams.retire(blocks)

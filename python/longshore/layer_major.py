@@ -7,70 +7,99 @@ of the ordinary loop.
 """
 
 import contextvars
+import logging
 import threading
 
 import torch
-from torch.utils._pytree import tree_leaves
 
 from . import mending, position
 from .errors import LongshoreError
 from .interrupts import whole
+from .left import Left
+
+_log = logging.getLogger("longshore")
 
 
 class _Stopped(BaseException):
     """Another micro-batch has failed."""
 
 
-class Left:
-    """What a forward pass leaves in modules, and another micro-batch would take for its own: tensors of its graph (losses of routers), and
-    another `forward` (by which transformers 4 collects hidden states)."""
-
-    def __init__(self, model, layers):
-        self.modules, inside = list(model.modules()), {m for layer in layers for m in layer.modules()}
-        self.rest = [m for m in self.modules if m not in inside]
-        self.before = {(m, name): value for m in self.modules for name, value in m.__dict__.items()}
-
-    def take(self, modules=None):
-        """Puts what was there before in its place, and returns it. modules: that may have something; None: all."""
-        found = [(m, name, value) for m in dict.fromkeys(self.modules if modules is None else [*self.rest, *modules])
-                 for name, value in m.__dict__.items()
-                 if (name == "forward" or isinstance(value, (torch.Tensor, list, tuple, dict)))
-                 and value is not self.before.get((m, name)) and (name == "forward" or _is_of_a_graph(value))]
-        for m, name, _ in found:
-            del m.__dict__[name]
-            if (m, name) in self.before:
-                m.__dict__[name] = self.before[m, name]
-        return found
-
-    def put(self, found):
-        for m, name, value in found:
-            m.__dict__[name] = value
-
-
-def _is_of_a_graph(value):
-    return all(isinstance(t, torch.Tensor) and t.grad_fn is not None for t in tree_leaves(value))
-
-
 class Turns:
-    def __init__(self, count, left):
-        self.count, self.turn, self.left = count, 0, left
-        self.over, self.done = [False] * count, [False] * count
+    def __init__(self, engine, count, left):
+        self.engine, self.count, self.turn, self.left = engine, count, 0, left
+        self.alone = False  # whether each goes on to its end, the first of them first: what goes from one to the next is then as in a loop
+        self.begun, self.over, self.done = [False] * count, [False] * count, [False] * count
         self.early = {}  # by parameter: itself, gradients that came before those of other micro-batches, and whose were added
         self.changed = threading.Condition()
         self.failure = None
         self.mine = threading.local()
+        self.outside = None  # random numbers as they are for whoever is in no forward pass of the model
 
-    def gate(self, layer):
-        """The next micro-batch goes on up to its own gate; returns when it is this one's turn again, which computes a layer then."""
+    def gate(self, layer, backward=False):
+        """The next micro-batch goes on up to its own gate; returns when it is this one's turn again, which computes a layer then. backward: it
+        goes through it backwards; otherwise forward, maybe again within backward."""
         me = getattr(self.mine, "number", None)
         if me is None:
             return
-        random, left = position.random_now(), self.left.take(getattr(self.mine, "modules", None))
+        again = not backward and torch._C._current_graph_task_id() != -1
+        if not self.alone:
+            self._wait_at(layer, me, backward, again)
+        if not backward:
+            self.mine.entered[layer] = self.left.changed(layer)
+
+    def _wait_at(self, layer, me, backward, again):
+        random = position.random_now()
+        inside = again or self.engine._own_random.begun
+        if not inside:
+            self.outside = random
+        found = self.left.take(self._groups(layer, backward or again))
+        if found.changes:
+            self.go_alone(f"{self.left.name(found.changes[0])} is changed within a pass")
         self._pass(me)
         self._await(me)
-        position.put_random(random)
-        self.left.put(left)
-        self.mine.modules = [*layer.modules(), *(m for m, _, _ in left)]
+        position.put_random(random if inside else self.outside)
+        self.left.put(found.private + found.changes)
+        self.mine.touched = found.groups
+
+    def _groups(self, layer, backward):
+        """Where the part of a pass that ends here may have left something. From one layer to the next that is what is outside of layers and the one
+        that has computed; code of somebody else runs before the first and after the last one of a pass. None: anywhere."""
+        number, group = self.left.of[layer]
+        before, was_backward, computed = getattr(self.mine, "at", (None, False, None))
+        self.mine.at = number, backward, group
+        if before is None or backward != was_backward or (number > before if backward else number <= before):
+            return None
+        return {self.left.rest, computed, *self.mine.touched}
+
+    def leave(self, layer):
+        """The forward of a layer ends."""
+        if getattr(self.mine, "number", None) is not None:
+            self.left.accept(layer, self.mine.entered.get(layer, ()), torch._C._current_graph_task_id() != -1)
+
+    def go_alone(self, why):
+        """From here on one micro-batch after the other."""
+        self.alone, self.engine.gradients.passes = True, 1
+        self._have_turn(self.turn)
+        if not self.engine._said_alone:
+            self.engine._said_alone = True
+            _log.info("train_batch: %s: the micro-batches of a step are computed one after the other", why)
+
+    def _have_turn(self, me):
+        self.engine._last = not self.alone or me == self.count - 1
+
+    def _end_pass(self, me):
+        """Of a micro-batch, all of it. Those that wait have begun with the modules as they were when it had not changed them."""
+        if self.alone:
+            self.engine.gradients.end_of_pass()
+        others = [n for n in range(self.count) if not self.over[n] and n != me]
+        if not others:
+            return
+        found = self.left.take()
+        if found.changes and any(self.begun[n] for n in others):
+            raise LongshoreError(
+                f"train_batch: {self.left.name(found.changes[0])} is changed by a micro-batch, and the others have begun with what it was before; "
+                "call backward() for each of them, and then step() (in a Trainer: layer_major=False)")
+        self.left.put(found.changes)
 
     def in_order(self, p, g):
         """A parameter has a gradient. Returns those of it that may be added: where some micro-batches pass a layer by, a later one
@@ -97,7 +126,7 @@ class Turns:
     def _pass(self, me):
         with self.changed:
             for by in range(1, self.count + 1):
-                following = (me + by) % self.count
+                following = by - 1 if self.alone else (me + by) % self.count
                 if not self.over[following]:
                     self.turn = following
                     break
@@ -108,6 +137,7 @@ class Turns:
             self.changed.wait_for(lambda: self.turn == me or self.failure is not None)
             if self.failure is not None:
                 raise _Stopped
+        self._have_turn(me)
 
     def run(self, work):
         """work(number) for each micro-batch, in turns. Raises what the first to fail has raised."""
@@ -116,27 +146,30 @@ class Turns:
         processors = torch.get_num_threads()  # what a thread begins with, torch.set_num_threads() does not say
 
         def one(number):
-            self.mine.number = number
+            self.mine.number, self.mine.entered = number, {}
             torch.set_num_threads(processors)
             try:
                 self._await(number)
+                self.begun[number] = True
+                position.put_random(self.outside)
                 with torch.set_grad_enabled(grad), torch.autocast("cpu", cast[1], enabled=cast[0], cache_enabled=cast[2]):
                     work(number)
+                self._end_pass(number)
+                self.outside = position.random_now()
             except _Stopped:
                 pass
             except BaseException as failure:
+                self.left.put(self.left.take().changes)
                 with self.changed:
                     self.failure = self.failure or failure
                     self.changed.notify_all()
             finally:
                 self.over[number] = True
-                if not all(self.over):
-                    self.left.take()
                 self._pass(number)
 
         threads = [threading.Thread(target=contextvars.copy_context().run, args=(one, n), name=f"longshore-micro-batch-{n}")
                    for n in range(self.count)]
-        random = position.random_now()
+        random = self.outside = position.random_now()
         try:
             with whole:
                 for t in threads:
@@ -144,8 +177,8 @@ class Turns:
             self._wait()  # an interrupted Thread.join() takes the thread for ended
         except BaseException as stopped:  # KeyboardInterrupt of the main thread
             self.stop(stopped)
-        position.put_random(random)
         if self.failure is not None:
+            position.put_random(random)
             raise self.failure
 
     def _wait(self):
@@ -177,11 +210,13 @@ def together(engine, micro_batches, loss_of, divide):
     count, losses = len(micro_batches), [0.0] * len(micro_batches)
     parts = count if divide else 1
     modules = dict(engine.module.named_modules())
-    layers = {modules[s.block.module] for s in engine.streams.blocks if s.block.layer and s.block.module in modules}
-    turns, who = Turns(count, Left(engine.module, layers)), threading.get_ident()
+    layers = dict.fromkeys(modules[s.block.module] for s in engine.streams.blocks if s.block.layer and s.block.module in modules)
+    if engine._left is None or not engine._left.holds():
+        engine._left = Left(engine.module, layers)
+    turns, who = Turns(engine, count, engine._left), threading.get_ident()
 
     def work(number):
-        engine._own_random.micro_batch, engine.streams.inside.who = number, who
+        engine._own_random.turns, engine.streams.inside.who = turns, who
         try:
             loss = loss_of(micro_batches[number])
             (loss / parts if parts > 1 else loss).backward()
@@ -196,7 +231,7 @@ def together(engine, micro_batches, loss_of, divide):
         engine._begin_pass()
         engine._turns = turns
         if count > 1:
-            engine.streams.gate, engine.gradients.in_order = turns.gate, turns.in_order
+            engine.streams.turns, engine.gradients.in_order = turns, turns.in_order
         with engine.streams.inside.differentiating(), engine.gradients.own_pass():
             turns.run(work)
         with whole:
@@ -207,5 +242,5 @@ def together(engine, micro_batches, loss_of, divide):
         mending.say_closed(engine, failure, "train_batch")
         raise
     finally:
-        engine.gradients.passes, engine.streams.gate, engine.gradients.in_order, engine._turns = 1, None, None, None
+        engine.gradients.passes, engine.streams.turns, engine.gradients.in_order, engine._turns = 1, None, None, None
     return losses

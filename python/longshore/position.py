@@ -123,13 +123,21 @@ def seed(engine, micro_batch):
 class OwnRandom(threading.local):
     """Random numbers of a forward pass in training: its own, and then again those that there were."""
 
-    micro_batch = None  # the number of the one that this thread computes, of those that run together
+    turns = None  # of micro-batches that run together, one of which this thread computes
+    passes = 0  # of that one
     _before = None
+
+    @property
+    def begun(self):
+        return self._before is not None
 
     def begin(self, engine, forwards):
         self.end()  # of a forward pass that was broken off
         self._before = random_now()
-        number = seed(engine, forwards if self.micro_batch is None else self.micro_batch)
+        if self.turns is not None:
+            forwards = self.turns.mine.number + self.turns.count * self.passes
+            self.turns.outside, self.passes = self._before, self.passes + 1
+        number = seed(engine, forwards)
         torch.manual_seed(number)
         random.seed(number)
         if self._before[2] is not None and self._before[2][0] == "MT19937":
@@ -139,7 +147,7 @@ class OwnRandom(threading.local):
         """Returns whether there were any."""
         before, self._before = self._before, None
         if before is not None:
-            put_random(before)
+            put_random(before if self.turns is None else self.turns.outside)
         return before is not None
 
 

@@ -102,7 +102,7 @@ class Streams:
         self.places = Places(self.memory, {id(s.slot): s.slot for s in self.blocks}.values(), self.ensure)
         self.kept = KeptState(self)
         self.inside = Running(self._pack, self._unpack, {})
-        self.gate = None  # of micro-batches that take turns
+        self.turns = None  # of micro-batches that are computed together
         self.make_activations = None  # of the state that is open: where what is saved goes, but for parameters
         self.activations = None
         self.updating = {}  # by number of the block: its update that was begun last

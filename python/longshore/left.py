@@ -1,0 +1,236 @@
+"""What a pass changes of a model beside the values of its tensors, and leaves to whoever computes next.
+
+Micro-batches that take turns are right together only where nothing but tensors goes from one block to the next. So at each turn what
+there is of modules is compared with what there was when the step began: attributes, what containers and plain objects among them hold, hooks,
+parts that were replaced, train and eval, requires_grad. What is compared are identities, so that a look at a module costs a microsecond.
+"""
+
+import collections
+import itertools
+import types
+import weakref
+
+import torch
+from torch import nn
+from torch.nn.modules import module as _of_all
+from torch.utils._pytree import tree_leaves
+
+_CONTAINERS = {dict, collections.OrderedDict, collections.defaultdict, collections.Counter, list, set, collections.deque}
+_EQUAL = {bool, int, float, complex, str, bytes, types.MethodType}  # what is the same where it is equal
+_CLOSED = (torch.Tensor, nn.Module, type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType, *weakref.ProxyTypes)
+_NOT_OF_A_PASS = {"_state_dict_hooks", "_state_dict_pre_hooks", "_load_state_dict_pre_hooks", "_load_state_dict_post_hooks"}
+_MOST, _DEEP = 4096, 3  # entries of a container that is looked into, and how many are within each other
+_GONE = object()
+
+
+class _Place:
+    """A container, and what was in it. where: its name in the model. by_name: each entry for itself, as attributes of a module are."""
+
+    __slots__ = ("container", "before", "where", "by_name")
+
+    def __init__(self, container, where, by_name):
+        self.container, self.before, self.where, self.by_name = container, container.copy(), where, by_name
+
+    def changes(self):
+        """[(this, key or None: all of it, what is there now, what was there)]"""
+        now, before = self.container, self.before
+        if not self.by_name:
+            if isinstance(now, set):
+                same = now == before
+            else:
+                same = len(now) == len(before) and not any(map(_differ, _flat(now), _flat(before)))
+            return [] if same else [(self, None, now.copy(), before)]
+        keys = [*now, *(key for key in before if key not in now)]
+        pairs = [(key, now.get(key, _GONE), before.get(key, _GONE)) for key in keys]
+        return [(self, key, is_now, was) for key, is_now, was in pairs if _differ(is_now, was)]
+
+    def put(self, key, value):
+        if self.by_name and value is _GONE:
+            self.container.pop(key, None)
+        elif self.by_name:
+            self.container[key] = value
+        else:
+            self.container.clear()
+            self.container.extend(value) if hasattr(self.container, "extend") else self.container.update(value)
+
+    def accept(self, key, value):
+        """It is what was there, from here on."""
+        if not self.by_name:
+            self.before = value
+        elif value is _GONE:
+            self.before.pop(key, None)
+        else:
+            self.before[key] = value
+
+
+class _Group:
+    """Of the modules of a layer, or of all that is outside of layers."""
+
+    def __init__(self):
+        self.places, self._views, self._ids = [], [], None
+
+    def add(self, place):
+        self.places.append(place)
+        self._views.append(place.container.values() if isinstance(place.container, dict) else place.container)
+
+    def note(self):
+        self._ids = self._now()
+
+    def same(self):
+        return self._now() == self._ids
+
+    def _now(self):
+        return [*map(id, itertools.chain.from_iterable(self._views))]
+
+
+class Found:
+    """What a pass has left. private: tensors of its graph, as losses of routers, and another `forward` (by which transformers 4 collects hidden
+    states): another pass never sees them. changes: all else. groups: where there is something."""
+
+    def __init__(self):
+        self.private, self.changes, self.groups = [], [], set()
+
+
+class Left:
+    def __init__(self, model, layers):
+        """layers: its modules that take turns, in their order."""
+        names = {m: name for name, m in model.named_modules()}
+        self.rest, self.of, self._seen, self._root = _Group(), {}, set(), type(model).__name__
+        inside = {}
+        for number, layer in enumerate(layers):
+            self.of[layer] = number, _Group()
+            for m in layer.modules():
+                inside.setdefault(m, self.of[layer][1])
+        self.groups = [self.rest, *(group for _, group in self.of.values())]
+        with torch._C.DisableTorchFunctionSubclass():
+            self._parameters = list(model.named_parameters())
+            for m, name in names.items():
+                self._add_module(inside.get(m, self.rest), m, name)
+            self._trains = self._flags()
+        for name, hooks in vars(_of_all).items():
+            if name.startswith("_global_") and type(hooks) in _CONTAINERS:
+                self._add(self.rest, hooks, "torch.nn.modules.module", _DEEP)
+        for group in self.groups:
+            group.note()
+
+    def _add_module(self, group, module, name):
+        here = name or self._root
+        self._add(group, vars(module), here, 0, by_name=True)
+        for attribute, value in vars(module).items():
+            if attribute not in _NOT_OF_A_PASS:
+                self._look_into(group, value, f"{here}.{attribute}", _DEEP)
+        for parameter in module._parameters.values():
+            if parameter is not None:
+                for hooks in (parameter._backward_hooks, parameter._post_accumulate_grad_hooks):
+                    if type(hooks) in _CONTAINERS:
+                        self._add(group, hooks, f"{here}: a hook of a parameter", 0)
+
+    def _look_into(self, group, value, where, deep):
+        if type(value) in _CONTAINERS:
+            self._add(group, value, where, deep)
+        elif type(value) not in _EQUAL and value is not None and not isinstance(value, _CLOSED) and not type(value).__module__.startswith("longshore"):
+            attributes = getattr(value, "__dict__", None)
+            if type(attributes) is dict:
+                self._add(group, attributes, where, deep, by_name=True)
+
+    def _add(self, group, container, where, deep, by_name=False):
+        if id(container) in self._seen or len(container) > _MOST:
+            return
+        self._seen.add(id(container))
+        place = _Place(container, where, by_name)
+        group.add(place)
+        if deep:
+            for value in _flat(place.before):
+                self._look_into(group, value, where, deep - 1)
+
+    def _flags(self):
+        with torch._C.DisableTorchFunctionSubclass():
+            return [p.requires_grad for _, p in self._parameters]
+
+    def holds(self):
+        """Whether all is still as it was when this was made."""
+        return all(group.same() for group in self.groups) and self._flags() == self._trains
+
+    def take(self, groups=None):
+        """Puts what was there before in its place. Returns a Found. groups: where it looks; None: everywhere."""
+        found = Found()
+        for group in self.groups if groups is None else groups:
+            if group.same():
+                continue
+            for change in [change for place in group.places for change in place.changes()]:
+                place, key, now, was = change
+                (found.private if _is_private(key, now, was) else found.changes).append(change)
+                found.groups.add(group)
+                place.put(key, was)
+            group.note()
+        if groups is None and (flags := self._flags()) != self._trains:
+            found.changes.append((self, None, flags, self._trains))
+            self._put_flags(self._trains)
+        return found
+
+    def changed(self, layer):
+        """What is changed of a layer when its forward begins."""
+        group = self.of[layer][1]
+        return set() if group.same() else {(id(place), key) for place in group.places for _, key, _, _ in place.changes()}
+
+    def accept(self, layer, before, again):
+        """A layer's forward has ended: what it keeps in itself is the next micro-batch's, too, whose turn in this layer comes next. Not where it
+        was computed again in backward, but for tensors. before: what was changed when it began."""
+        group = self.of[layer][1]
+        if not group.same():
+            for place, key, now, was in [change for place in group.places for change in place.changes()]:
+                kept = not again or _holds_tensors(now) or _holds_tensors(was)
+                if kept and (id(place), key) not in before and not _is_private(key, now, was):
+                    place.accept(key, now)
+
+    def name(self, change):
+        place, key, now, was = change
+        if place is self:
+            return f"requires_grad of {next(n for (n, _), a, b in zip(self._parameters, now, was) if a != b)}"
+        return place.where if key is None else f"{place.where}.{key}"
+
+    def put(self, changes):
+        """Of a Found: they are there again."""
+        for place, key, now, _ in changes:
+            if place is self:
+                self._put_flags(now)
+            else:
+                place.put(key, now)
+
+    def _put_flags(self, flags):
+        with torch._C.DisableTorchFunctionSubclass():
+            for (_, p), flag in zip(self._parameters, flags):
+                if p.requires_grad != flag:
+                    p.requires_grad = flag
+
+
+def _flat(container):
+    return container.values() if isinstance(container, dict) else container
+
+
+def _differ(a, b):
+    if a is b:
+        return False
+    if type(a) is tuple and type(b) is tuple and len(a) == len(b):
+        return any(map(_differ, a, b))
+    return not (type(a) is type(b) and type(a) in _EQUAL and a == b)
+
+
+def _leaves(value):
+    return [] if value is _GONE else tree_leaves(list(value) if isinstance(value, (set, collections.deque)) else value)
+
+
+def _holds_tensors(value):
+    return any(isinstance(t, torch.Tensor) for t in _leaves(value))
+
+
+def _is_private(key, now, was):
+    """Whether it is tensors of a graph that a pass has put there or taken away, or a container that it is about to collect them in."""
+    new, old = _leaves(now), _leaves(was)
+    other = [t for t in new if not any(t is o for o in old)] + [t for t in old if not any(t is n for n in new)]
+    graphs = [isinstance(t, torch.Tensor) and t.grad_fn is not None for t in other]
+    if key == "forward":
+        return True
+    if key is not None and any(graphs):  # as an attribute that is None, or a number, until there is one
+        return all(graph or t is None or type(t) in (int, float) for t, graph in zip(other, graphs))
+    return all(graphs) and (bool(graphs) or isinstance(now, (list, tuple, dict)))
