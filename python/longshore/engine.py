@@ -15,7 +15,7 @@ from . import forks, hooks, layer_major, living, memory, mending, native, positi
 from .errors import LongshoreError, NotFiniteError
 from .compression import Compression
 from .face import Face
-from .gradients import Gradients, coming_to, parts_of
+from .gradients import Gradients, parts_of
 from .interrupts import whole
 from .meter import Meter
 from .optimizers import Optimizer, hypers
@@ -72,12 +72,7 @@ class Engine(Face):
         self._begin()
         model.register_forward_pre_hook(Hook(self._before_forward), prepend=True, with_kwargs=True)
         model.register_forward_hook(Hook(self._after_forward), always_call=True)
-        gradients, coming = weakref.proxy(self.gradients), coming_to(weakref.ref(self.gradients))
-        for streamed in streams.blocks:
-            for p, _ in streamed.parameters:
-                if p.requires_grad:
-                    p.register_hook(coming)
-                    p.register_post_accumulate_grad_hook(lambda p: gradients.take(p))
+        self.gradients.hook()
         self.state = state
 
     # ---- forward and backward

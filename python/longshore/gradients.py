@@ -7,6 +7,7 @@ attempt is discarded and everything is updated again with the right coefficient.
 """
 
 import contextlib
+import weakref
 
 import torch
 
@@ -25,13 +26,13 @@ def parts_of(accumulate):
     return accumulate
 
 
-def coming_to(gradients):
-    """A hook of parameters. gradients: a weak reference, since what tensors hold is not seen by the collector."""
+def _coming(gradients, block, number):
+    """A hook of a parameter."""
     def coming(gradient):
         there = gradients()
         if there is None:
             raise LongshoreError("backward: the engine was dropped, and with it is closed; longshore.resume() opens its run again")
-        there.coming()
+        there.coming(there.streams.blocks[block].parameters[number][0])
 
     return coming
 
@@ -73,6 +74,18 @@ class Gradients:
         self.own, self._task = False, None  # whether the engine runs a pass; autograd's number of one that it does not
         self.scratch_sums = ffi.new("double[]", state.layout.c.segments)
         self.nobodys = set()  # ids of parameters whose gradients are dropped as they come
+        self.ends = {}  # by a parameter's id: the keys of take() and take_back() among its post-accumulate hooks
+        self._lent = {}  # by a parameter's id: what its other hooks see as p.grad, and its version
+
+    def hook(self):
+        """Lets gradients come here. All references are weak, since what tensors hold is not seen by the collector."""
+        there = weakref.ref(self)
+        for streamed in self.streams.blocks:
+            for number, (p, _) in enumerate(streamed.parameters):
+                if p.requires_grad:
+                    p.register_hook(_coming(there, streamed.number, number))
+                    first = p.register_post_accumulate_grad_hook(lambda p: there().take(p))
+                    self.ends[id(p)] = [first.id, p.register_post_accumulate_grad_hook(lambda p: there().take_back(p)).id]
 
     def drop_of(self, parameters):
         """Gradients of these count nowhere."""
@@ -100,8 +113,10 @@ class Gradients:
         finally:
             self.own = False
 
-    def coming(self):
+    def coming(self, p):
         """A parameter gets a gradient. A script's own loss.backward() is a pass, too; one within another ends before it."""
+        if len(p._post_accumulate_grad_hooks) > 2:
+            self._enclose(p._post_accumulate_grad_hooks, self.ends[id(p)])
         task = torch._C._current_graph_task_id()
         if not self.own and task != self._task:
             engine = self.streams.engine()
@@ -116,14 +131,57 @@ class Gradients:
         self._task = None
         self.end_of_backward()
 
+    def _enclose(self, hooks, ends):
+        """Those of a script, whenever it has set them, between take() and take_back()."""
+        keys = [*hooks]
+        if [keys[0], keys[-1]] != ends:
+            items = {key: hooks[key] for key in (ends[0], *(key for key in keys if key not in ends), ends[1])}
+            hooks.clear()
+            hooks.update(items)
+
+    def hooked(self):
+        """The name of a parameter whose gradients a script's own post-accumulate hooks see; None: there is none."""
+        with torch._C.DisableTorchFunctionSubclass():
+            return next((h.name for s in self.streams.blocks for p, h in s.parameters
+                         if id(p) in self.ends and len(p._post_accumulate_grad_hooks) > 2), None)
+
     def take(self, p):
-        """A post-accumulate hook of a parameter."""
+        """The first post-accumulate hook of a parameter. Where a script has others, p.grad is the sum so far, as in PyTorch."""
         g, p.grad = p.grad, None
-        if g is not None and id(p) not in self.nobodys:
+        if g is None or id(p) in self.nobodys:
+            return
+        if len(p._post_accumulate_grad_hooks) == 2:
             for due in self.in_order(p, g) if self.in_order else (g,):
                 self.add(p, due)
+            return
+        handle = p.longshore
+        self._sum(p, g)
+        if self.blocks[handle.block.number].spilled:
+            self._make_whole(handle.block.number)
+        p.grad = self.blocks[handle.block.number].held[handle.index].to(p.dtype)
+        self._lent[id(p)] = p.grad, p.grad._version
+
+    def take_back(self, p):
+        """The last one: what the others have made of p.grad counts."""
+        lent, version = self._lent.pop(id(p), (None, 0))
+        if lent is None:
+            return
+        g, p.grad = p.grad, None
+        handle = p.longshore
+        sum = self.blocks[handle.block.number].held[handle.index]
+        same = g is lent and g._version == version and g.is_contiguous() and (g is sum or torch.equal(g, sum.to(g.dtype)))
+        if not same:
+            value = g if g is None else (g.to_dense() if g.is_sparse else g).detach().to(torch.float32, copy=True).contiguous()
+            self.replace(handle.block.number, handle.index, value)
+        if self._is_complete(handle.block.number):
+            self.complete(handle.block.number)
 
     def add(self, p, g):
+        self._sum(p, g)
+        if self._is_complete(p.longshore.block.number):
+            self.complete(p.longshore.block.number)
+
+    def _sum(self, p, g):
         handle = p.longshore
         block = self.blocks[handle.block.number]
         if g.is_sparse:
@@ -143,14 +201,14 @@ class Gradients:
         block.had.add(handle.index)
         block.fired[handle.index] = block.fired.get(handle.index, 0) + 1
         block.sums_of = False
-        if self._is_complete(handle.block.number):
-            self.complete(handle.block.number)
 
     def _is_complete(self, number):
         fired = self.blocks[number].fired
         return all(fired.get(t, 0) >= self.passes for t in self.trains[number])
 
     def complete(self, number):
+        if not self.blocks[number].had:
+            return  # a hook has taken all of it away
         with self._mended():
             if self.on_complete:
                 self.on_complete(number)
@@ -289,7 +347,7 @@ class Gradients:
     def clear(self):
         for block, _ in self._leaving:
             block.spilled.settle()  # whatever came of it: nobody asks for it any more
-        self._leaving, self._brought = [], None
+        self._leaving, self._brought, self._lent = [], None, {}
         self.shown.forget()
         for block, streamed in zip(self.blocks, self.streams.blocks):
             block.clear()

@@ -29,6 +29,13 @@ def hook(streams, model):
     _hook_model(streams, model)
 
 
+def carry(p, new):
+    """What a script has hooked to a parameter is hooked to the one in its place."""
+    for name in "_backward_hooks", "_post_accumulate_grad_hooks":
+        if getattr(p, name):
+            setattr(new, name, getattr(p, name))
+
+
 def check(streams):
     """Raises for a parameter that is not what it was at wrap(), which nobody would train; and puts it back."""
     wrong, thawed = _put_back(streams), None
@@ -75,12 +82,18 @@ def _put_back(streams):
 
 def before_step(streams, what):
     """Raises where a step, or what it would make, is not what the model looks like."""
+    refuse_within_backward(what)
     if streams.copies_bytes:
         raise LongshoreError(f"{what}: the values that `with longshore.resident(parameters, write=\"temporary\"):` gives parameters are not the "
                              "run's, and it has not ended; leave it first")
     replaced = _put_back(streams)
     if replaced:
         _refuse_replaced(replaced)
+
+
+def refuse_within_backward(what):
+    if torch._C._current_graph_task_id() != -1:
+        raise LongshoreError(f"{what}: other gradients come still; call it when backward() has ended")
 
 
 def _others_are_given():

@@ -232,6 +232,9 @@ def together(engine, micro_batches, loss_of, divide):
         engine._turns = turns
         if count > 1:
             engine.streams.turns, engine.gradients.in_order = turns, turns.in_order
+            hooked = engine.gradients.hooked()
+            if hooked:
+                turns.go_alone(f"{hooked} has a hook that sees the sum of its gradients")
         with engine.streams.inside.differentiating(), engine.gradients.own_pass():
             turns.run(work)
         with whole:

@@ -10,6 +10,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from . import moments
 from .errors import LongshoreError
+from .hooks import refuse_within_backward
 from .native import ffi, lib
 
 _KINDS = ((torch.optim.AdamW, "adamw"), (torch.optim.Adam, "adam"), (torch.optim.SGD, "sgd"), (torch.optim.Adagrad, "adagrad"))
@@ -225,6 +226,7 @@ class Optimizer(torch.optim.Optimizer):
 
     def zero_grad(self, set_to_none=True):
         """Drops the gradients of the step that has not been made."""
+        refuse_within_backward("optimizer.zero_grad")
         self._engine.drop_gradients()
 
     def add_param_group(self, param_group):

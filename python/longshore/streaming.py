@@ -158,6 +158,7 @@ class Streams:
                 if p.device != view.device or p.dtype != view.dtype:
                     new = nn.Parameter(torch.empty(0, dtype=view.dtype), requires_grad=p.requires_grad)
                     new.data = view  # which keeps a count of changes of its own, as a view of the memory does not
+                    hooks.carry(p, new)
                     for full in tensor.names:
                         module, name = owners[full]
                         module._parameters[name] = new
