@@ -1,38 +1,90 @@
 """Steps of transformers' Trainer layer by layer: it collects the micro-batches of a step first, so that the first
-training_step() computes all of them, and the others say what came of theirs."""
+training_step() computes all of them, and the others say what came of theirs.
+
+By default only where nothing but transformers' own code runs in between; otherwise they are computed one after the other.
+"""
+
+import functools
+import logging
 
 import torch
+
+from .errors import LongshoreError
+from .known import own_code_of
+
+_log = logging.getLogger("longshore")
+
+
+class _Step:
+    """The micro-batches of a step, as get_batch_samples() gave them."""
+
+    def __init__(self, samples):
+        self.samples, self.losses, self.number = samples, None, 0
+        self.note()
+
+    def note(self):
+        self.seen = [_contents(sample) for sample in self.samples]
+
+    def next(self, inputs):
+        """Whether these are the next one's."""
+        number, self.number = self.number, self.number + 1
+        return inputs is self.samples[number] and _contents(inputs) == self.seen[number]
+
+
+def _contents(sample):
+    items = sample.items() if hasattr(sample, "items") else ()
+    return [(key, id(value), value._version if isinstance(value, torch.Tensor) else None) for key, value in items]
 
 
 def extend(trainer_class, engine_of):
     """Gives a Trainer's class such steps, once. engine_of(trainer): its engine, or None where it has none."""
-    if getattr(trainer_class, "_longshore_steps", False):
+    if "_longshore_steps" in vars(trainer_class):
         return
     trainer_class._longshore_steps = True
-    get_batch_samples, training_step = trainer_class.get_batch_samples, trainer_class.training_step
+    own = {name: vars(trainer_class)[name] for name in ("get_batch_samples", "training_step") if name in vars(trainer_class)}
 
-    def together(self, *args, **kwargs):
-        samples, items = get_batch_samples(self, *args, **kwargs)
-        self._longshore_samples, self._longshore_losses = list(samples), None
+    def before(self, name):
+        """The method as it is without this."""
+        return functools.partial(own[name], self) if name in own else getattr(super(trainer_class, self), name)
+
+    def together(self, epoch_iterator, num_batches, *args, **kwargs):
+        samples, items = before(self, "get_batch_samples")(epoch_iterator, num_batches, *args, **kwargs)
+        # what is left at the end of streamed data makes no step: its gradients are a part of the next one's
+        self._longshore_step = _Step(samples) if 1 < len(samples) == num_batches else None
         return samples, items
 
     def step(self, model, inputs, num_items_in_batch=None):
-        engine, samples = engine_of(self), getattr(self, "_longshore_samples", None)
-        if engine is None or not samples or len(samples) < 2 or not getattr(self.args, "layer_major", True):
-            return training_step(self, model, inputs, num_items_in_batch)
-        if self._longshore_losses is None:
+        engine, made = engine_of(self), getattr(self, "_longshore_step", None)
+        if made is None or engine is None or made.losses is None and not _goes_together(self, engine, own.values()):
+            self._longshore_step = None
+            return before(self, "training_step")(model, inputs, num_items_in_batch)
+        if not made.next(inputs):
+            raise LongshoreError(f"layer_major=True: {type(self).__name__}.training_step() is given other inputs than the micro-batch has, and all of "
+                                 "them are computed when it is called first; leave layer_major out, which computes one after the other")
+        if made.losses is None:
             model.train()
-            batches = [self._prepare_inputs(batch) for batch in samples]
-            self._longshore_losses = engine.backward_together(
-                batches, lambda batch: loss_of(self, model, batch, num_items_in_batch), divide=False
+            made.losses = self._longshore_losses = engine.backward_together(
+                made.samples, lambda batch: loss_of(self, model, self._prepare_inputs(batch), num_items_in_batch), divide=False
             )
-            self._longshore_left = list(self._longshore_losses)
-        loss = self._longshore_left.pop(0)
-        if not self._longshore_left and hasattr(engine, "step_together"):
+            made.note()
+        if made.number == len(made.losses) and hasattr(engine, "step_together") and self.accelerator.sync_gradients:
             engine.step_together()
-        return torch.tensor(loss, device=self.args.device)
+        return torch.tensor(made.losses[made.number - 1], device=self.args.device)
 
     trainer_class.get_batch_samples, trainer_class.training_step = together, step
+
+
+def _goes_together(trainer, engine, methods):
+    of_step, said = getattr(engine, "engine", engine), (trainer.args, getattr(engine, "settings", None))
+    wanted = next((how.layer_major for how in said if getattr(how, "layer_major", None) is not None), None)
+    if of_step._backwards or wanted is False:
+        return False
+    code = None if wanted else own_code_of(trainer, of_step.module, methods)
+    if code is not None and not getattr(trainer, "_longshore_said", False):
+        trainer._longshore_said = True
+        _log.info("%s is not known to keep nothing from one micro-batch to the next: those of a step are computed one after the other "
+                  "(layer_major=True: together, each layer fetched once for all of them)", code)
+    return code is None
 
 
 def loss_of(trainer, model, batch, items):

@@ -37,6 +37,7 @@ OTHER = {
     "longshore.compress_after": 10,
     "longshore.resume": True,
     "longshore.overwrite": True,
+    "longshore.layer_major": False,
     "optimizer.type": "SGD",
     "optimizer.params": {"lr": 1e-4},
     "scheduler.type": "WarmupDecayLR",

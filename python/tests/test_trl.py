@@ -31,7 +31,7 @@ if args.output_dir == "lora":
 data = Dataset.from_list([{{"input_ids": b["input_ids"][0].tolist()}} for b in tokens(24, batch=1)])
 trainer = SFTTrainer(model=model, args=args, train_dataset=data, processing_class=words, peft_config=peft)
 trainer.train()
-assert trainer.deepspeed.global_steps == 3 and len(trainer._longshore_losses) == 2
+assert trainer.deepspeed.global_steps == 3 and not hasattr(trainer, "_longshore_losses")  # its loss counts in self
 trainer.save_model()
 """
 

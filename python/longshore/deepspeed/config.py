@@ -46,7 +46,7 @@ HONOURED = {
         "aio",
         "managed_gradient_accumulation",
     },
-    "longshore": {"run", "memory", "drives", "storage", "moments", "compress", "compress_after", "resume", "overwrite"},
+    "longshore": {"run", "memory", "drives", "storage", "moments", "compress", "compress_after", "resume", "overwrite", "layer_major"},
     "optimizer": {"type", "params"},
     "scheduler": {"type", "params"},
     "zero_optimization": {
@@ -322,6 +322,7 @@ class Settings:
     memory: object = None
     storage: str = None
     moments: str = None
+    layer_major: object = None  # of transformers' Trainer; None: where only its own code runs in between
     compress: object = None
     compress_after: int = 0
     resume: bool = False
@@ -418,6 +419,7 @@ def settings(config):
     out.moments = _get(config, "longshore.moments")
     out.compress_after = _number(config, "longshore.compress_after", int, 0, 0)
     out.resume, out.overwrite = _flag(config, "longshore.resume"), _flag(config, "longshore.overwrite")
+    out.layer_major = None if _get(config, "longshore.layer_major") is None else _flag(config, "longshore.layer_major")
     for which in ("offload_optimizer", "offload_param"):
         device = _get(config, f"zero_optimization.{which}.device", "none")
         if device not in ("none", "cpu", "nvme"):

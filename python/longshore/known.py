@@ -1,0 +1,72 @@
+"""Whose code runs between the micro-batches of a step. Of these packages it is known that nothing but tensors goes from one to the next."""
+
+import functools
+import types
+
+_PACKAGES = {"torch", "transformers", "peft", "accelerate", "longshore", "builtins"}
+_CALLED = (  # between the first and the last micro-batch of a step, by transformers' Trainer
+    "get_batch_samples", "training_step", "compute_loss", "compute_loss_context_manager", "autocast_smart_context_manager", "_prepare_inputs",
+    "_prepare_input", "_prepare_context_parallel_inputs", "floating_point_ops", "_track_num_input_tokens")
+_HOOKS = "_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks"
+
+
+def _is_of(name):
+    return name.partition(".")[0] in _PACKAGES
+
+
+def is_known(call):
+    """Whether a function, or what can be called, is code of these packages. One that decorates another is both."""
+    while call is not None:
+        if isinstance(call, functools.partial):
+            call = call.func
+        elif isinstance(call, (types.MethodType, staticmethod, classmethod)):
+            call = call.__func__
+        elif isinstance(call, types.FunctionType):
+            if not _is_of(call.__globals__.get("__name__", "")):
+                return False
+            call = getattr(call, "__wrapped__", None)
+        else:
+            return _is_of((call if isinstance(call, type) else type(call)).__module__)
+    return True
+
+
+def own_code_of(trainer, model, methods=()):
+    """A Trainer's code, or its model's, that is of none of these packages, in words; None: there is none. methods: other ones that it calls."""
+    for kind in type(trainer).__mro__:
+        for name in _CALLED:
+            if name in vars(kind) and not is_known(vars(kind)[name]):
+                return f"{kind.__name__}.{name}()"
+    name = next((name for name in _CALLED if name in vars(trainer)), None)
+    if name or not all(map(is_known, methods)):
+        return f"{type(trainer).__name__}.{name or 'training_step'}()"
+    for name in "compute_loss_func", "label_smoother":
+        if getattr(trainer, name, None) is not None and not is_known(getattr(trainer, name)):
+            return name
+    if getattr(trainer.args, "past_index", -1) >= 0:
+        return "past_index, which hands on a state of the model"
+    if not is_known(trainer.accelerator.backward):
+        return "accelerator.backward()"
+    for callback in trainer.callback_handler.callbacks:
+        if not is_known(type(callback).on_substep_end):
+            return f"{type(callback).__name__}.on_substep_end()"
+    return _own_code_of_model(model)
+
+
+def _own_code_of_model(model):
+    kinds = {}
+    for name, module in model.named_modules():
+        kind, where = type(module), name or type(model).__name__
+        if kind not in kinds:
+            kinds[kind] = _is_of(kind.__module__) and is_known(kind.forward) and is_known(kind.__call__)
+        if not kinds[kind]:
+            return f"{where}, a {kind.__name__}"
+        for attribute, value in vars(module).items():
+            if isinstance(value, (types.FunctionType, types.MethodType, functools.partial)) and not is_known(value):
+                return f"{where}.{attribute}"
+        if any(not is_known(hook) for hooks in _HOOKS for hook in getattr(module, hooks).values()):
+            return f"a hook of {where}"
+        for parameter in module._parameters.values():
+            for hooks in () if parameter is None else (parameter._backward_hooks, parameter._post_accumulate_grad_hooks):
+                if hooks and not all(map(is_known, hooks.values())):
+                    return f"a hook of a parameter of {where}"
+    return None
