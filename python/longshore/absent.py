@@ -55,7 +55,7 @@ def is_about(func):
 def writes(func):
     """Whether it changes its first argument."""
     name = getattr(func, "__name__", "").partition(".")[0]  # of torch.ops.aten with its overload
-    return name in _IN_PLACE or name.endswith("_") and not name.startswith("__") and name not in _METHODS
+    return name in _IN_PLACE or name.endswith("_") and not name.startswith("__")
 
 
 class Fetched(torch.Tensor):
@@ -67,7 +67,11 @@ class Fetched(torch.Tensor):
         first = args[0] if args else kwargs.get("tensor")  # as torch.nn.init names it
         target = kwargs.get("out", first if writes(func) else None)
         for written in tensors(target):
-            if isinstance(written, Fetched):
+            if isinstance(written, Fetched) and func is torch.Tensor.requires_grad_:  # nn.Parameter() of it, mostly
+                if written.longshore_advice is not IN_PASS:
+                    raise AbsentParameterError(f"{written.longshore_name}: this is a copy of a value that lies on the drives; parametrize before "
+                                               "longshore.wrap(), and clone() what is to be a tensor of its own")
+            elif isinstance(written, Fetched):
                 raise AbsentParameterError(f"{written.longshore_name}: this is a copy of a value that lies on the drives, and writing to it would "
                                            f"be lost; {written.longshore_advice}")
         if func is torch.Tensor.__iter__:
@@ -84,7 +88,8 @@ class Fetched(torch.Tensor):
             def of(t):
                 if not isinstance(t, torch.Tensor) or isinstance(t, nn.Parameter):
                     return t
-                whose = memory.get(t.untyped_storage()._cdata) if t.layout is torch.strided else None
+                has_memory = t.layout is torch.strided and not torch._C._functorch.is_functorch_wrapped_tensor(t)
+                whose = memory.get(t.untyped_storage()._cdata) if has_memory else None
                 if whose is not None:
                     return fetched(t, whose.longshore_name, whose.longshore_advice)
                 return t.as_subclass(torch.Tensor) if isinstance(t, Fetched) else t
@@ -137,7 +142,7 @@ class Absent(nn.Parameter):
                 out = p.longshore.streams.places.apart(out, absents, lambda t: _apart(t, p))
                 p.longshore.streams.retire([p.longshore.block])
             return out
-        first = args[0] if args else None
+        first = args[0] if args else kwargs.get("tensor")  # as torch.nn.init names it
         if isinstance(first, Absent):
             if name == "__get__" and owner == "data":
                 return _copy(first)
@@ -183,8 +188,12 @@ def _copy(p):
 
 
 def _apart(t, p):
-    """A copy of a view in forward. Autograd lets nobody write to one that has a gradient."""
-    return t.clone() if t.requires_grad else fetched(t.clone(), _name(p), IN_PASS)
+    """A copy of a view in forward."""
+    out = t.clone()
+    if not t.requires_grad:
+        return fetched(out, _name(p), IN_PASS)
+    p.longshore.streams.inside.apart.append((out, out._version, p.longshore))
+    return out
 
 
 def _advice(p):

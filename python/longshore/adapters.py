@@ -6,7 +6,8 @@ import sys
 import warnings
 
 from . import native
-from .errors import LongshoreError
+from .absent import Absent
+from .errors import AbsentParameterError, LongshoreError
 
 
 def base_of(model):
@@ -128,3 +129,17 @@ def refuse_merging(model):
     for name in ("merge_and_unload", "merge_adapter", "unmerge_adapter", "unload"):
         if hasattr(model.base_model, name):
             setattr(model.base_model, name, refusing(name))
+    allocate = getattr(model.base_model, "update_and_allocate", None)  # of AdaLoRA
+    if allocate is not None:
+        model.base_model.update_and_allocate = _allocating(model, allocate)
+
+
+def _allocating(model, allocate):
+    def update_and_allocate(*args, **kwargs):
+        if any(isinstance(p, Absent) and p.grad is None for n, p in model.named_parameters() if "lora_" in n):
+            raise AbsentParameterError(
+                "update_and_allocate: changes adapters, and needs gradients that engine.step() takes; keep {p: p.grad.clone() for p in adapters} before "
+                "the step, and behind it, inside `with longshore.resident(adapters, write=True):`, give each p.grad its own, and call this; zero_grad() follows")
+        return allocate(*args, **kwargs)
+
+    return update_and_allocate

@@ -7,9 +7,9 @@ import torch
 from torch.nn.utils import stateless
 from torch.utils._pytree import tree_leaves
 
-from .errors import LongshoreError
+from .errors import AbsentParameterError, LongshoreError
 from .running import Hook, checkpoint_that_saves
-from .writes import CHANGE, IN_PASS, is_elsewhere
+from .writes import CHANGE, IN_PASS, is_elsewhere, say_lost
 
 
 def hook(streams, model):
@@ -85,10 +85,16 @@ def before_step(streams, what):
     refuse_within_backward(what)
     if streams.copies_bytes:
         raise LongshoreError(f"{what}: the values that `with longshore.resident(parameters, write=\"temporary\"):` gives parameters are not the "
-                             "run's, and it has not ended; leave it first")
+                             "run's, and it has not ended; leave it first (model.state_dict() and model.save_pretrained() have them)")
     replaced = _put_back(streams)
     if replaced:
         _refuse_replaced(replaced)
+    engine = streams.engine()
+    there = set(engine.module.modules()) if engine is not None else ()
+    for full, (module, _) in streams.owners.items() if engine is not None else ():
+        if module not in there:
+            raise LongshoreError(f"{full}: its module is not in the model any more, and what stands in its place trains in no run; replace modules "
+                                 "before wrap()")
 
 
 def refuse_within_backward(what):
@@ -115,6 +121,10 @@ def _hook_model(streams, model):
     def after(module, args, output):
         streams.leave(streams)
         if not streams.inside.modules and output is not None:
+            apart, streams.inside.apart = streams.inside.apart, []
+            for copy, version, handle in apart:
+                if copy._version != version:
+                    raise AbsentParameterError(say_lost(streams, handle))
             replaced = _put_back(streams)
             if replaced:
                 raise LongshoreError(f"{replaced}: was replaced in forward, and has been put back; {IN_PASS}")

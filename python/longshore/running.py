@@ -35,12 +35,13 @@ class Running(threading.local):
         self.modules = []  # outermost first: (whose forward, the blocks that it computes with)
         self.hooks = self.since = None  # since how many modules
         self.sends = False  # activations to the drives
+        self.apart = []  # copies of views with gradients: (copy, its version then, the parameter's handle)
 
     @whole
     def enter(self, whose, blocks=()):
         """The forward of a module begins: of the model, or of a part that is called by itself."""
         if not self.modules:
-            self.sends = False
+            self.sends, self.apart = False, []
             self._count(1)
         self.modules.append((whose, blocks))
         for streamed in blocks:

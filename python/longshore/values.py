@@ -51,7 +51,6 @@ def pieces(param, kind):
 def write(param, kind, value):
     """Commits another master or moment of a parameter, as a step of its own in which nothing else changes."""
     handle, engine, number, at = _place(param)
-    hooks.before_step(engine.streams, handle.name)
     _refuse_begun(engine, handle.name)
     value = torch.as_tensor(value, dtype=torch.float32).expand(param.shape).reshape(-1)
     if not bool(torch.isfinite(value).all()):
@@ -88,6 +87,7 @@ def begun(engine):
 
 
 def _refuse_begun(engine, name):
+    hooks.before_step(engine.streams, name)
     if begun(engine):
         raise LongshoreError(f"{name}: was changed within a step that has been begun, whose gradients would be dropped; change it before backward() "
                              "or after step(), after engine.optimizer.zero_grad(), or with write=\"temporary\" where it is put back before the step")

@@ -1,15 +1,14 @@
 """What is written to parameters, by modules and by scripts: it counts as in PyTorch, or is refused by name with what works."""
 
-import contextlib
 import copy
 
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F
+from torch.nn.utils import prune
 
 import longshore
-from longshore import values, writes
+from longshore import values
 from test_loop import engine_for
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -79,6 +78,7 @@ WRITES = {
     "viewed": lambda p: p.detach()[2:].data.add_(1),
     "numpy": lambda p: p.detach().numpy().__imul__(2),
     "version": lambda p: p.detach().mul_(2),
+    "gradient": lambda p: torch.no_grad()(p[3].mul_)(2),
 }
 
 
@@ -126,13 +126,13 @@ def test_a_codebook_whose_memory_is_kept(tmp_path, seed):
             engine(batches()[2])
 
 
-@pytest.mark.parametrize("kind", ["copy", "reordered", "row", "version"])
+@pytest.mark.parametrize("kind", ["copy", "reordered", "row", "version", "gradient"])
 @pytest.mark.parametrize("another", [None, 0])
 def test_a_layer_that_forward_moves(kind, another, tmp_path, seed, monkeypatch):
     for slots in 1, 3:
         with monkeypatch.context() as patched, engine_for(InLayer(WRITES[kind], another), tmp_path, f"run{slots}", slots=slots, monkeypatch=patched) as engine:
             before = engine.digest()
-            with pytest.raises(longshore.AbsentParameterError, match=f"^layers.{1 if another is None else 0}.weight: .*register_buffer"):
+            with pytest.raises(longshore.AbsentParameterError, match=f"^layers.{1 if another is None else 0}.weight: .*(register_buffer|gradient)"):
                 engine.backward(engine(batches()[0]))
             engine.drop_gradients()
             assert engine.digest() == before
@@ -233,3 +233,180 @@ def test_a_parameter_that_is_replaced(tmp_path, seed):
         engine.module[1].bias = nn.Parameter(torch.zeros(8))
         with pytest.raises(longshore.LongshoreError, match="^1.bias: .*replaced after wrap"):
             engine.save_pretrained(tmp_path / "saved")
+
+        other = nn.Linear(8, 8)
+        engine.module[1] = other
+        with pytest.raises(longshore.LongshoreError, match="^1.(weight|bias): its module is not in the model"):
+            engine.save_pretrained(tmp_path / "saved")
+
+
+OUTSIDE = {
+    "clamp_": lambda m: [p.data.clamp_(-0.01, 0.01) for p in m.parameters()],
+    "init": lambda m: nn.init.xavier_uniform_(m[0].weight),
+    "orthogonal_": lambda m: nn.init.orthogonal_(m[0].weight),
+    "reset_parameters": lambda m: m[0].reset_parameters(),
+    "renorm_": lambda m: m[0].weight.data.renorm_(2, 0, 0.5),
+    "vector_to_parameters": lambda m: nn.utils.vector_to_parameters(nn.utils.parameters_to_vector(m.parameters()).detach() * 0.5, m.parameters()),
+    "lerp": lambda m: torch._foreach_lerp_([p.data for p in m.parameters()], [torch.zeros(p.shape) for p in m.parameters()], 0.1),
+    "prune": lambda m: m[0].weight.data.masked_fill_(m[0].weight.data.abs() < 0.1, 0),
+}
+
+
+@pytest.mark.parametrize("kind", OUTSIDE)
+def test_changes_between_steps(kind, tmp_path, seed):
+    """They are refused with two ways of which the first does the same, and the second is gone at its end."""
+    model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8))
+    plain, change, x = copy.deepcopy(model), OUTSIDE[kind], batches(3)
+    optimizer = torch.optim.AdamW(plain.parameters(), lr=1e-2, weight_decay=0.1)
+    with engine_for(model, tmp_path, lr=1e-2, clip=0) as engine:
+        for batch in x:
+            engine.backward(engine(batch).square().mean())
+            engine.step()
+            plain(batch).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            with pytest.raises((longshore.AbsentParameterError, RuntimeError), match='write=True.*write="temporary"'):
+                change(model)
+            random = torch.get_rng_state()
+            with longshore.resident(model, write="temporary"):
+                change(model)
+            torch.set_rng_state(random)
+            with longshore.resident(model, write=True):
+                change(model)
+            torch.set_rng_state(random)
+            change(plain)
+            assert all(torch.allclose(p.detach() * 1, q, atol=1e-6) for p, q in zip(model.parameters(), plain.parameters()))
+
+
+PARAMETRIZES = {
+    "weight_norm": lambda m: nn.utils.parametrizations.weight_norm(m[0]),
+    "weight_norm of before": lambda m: nn.utils.weight_norm(m[0]),
+    "spectral_norm": lambda m: nn.utils.parametrizations.spectral_norm(m[0]),
+    "orthogonal": lambda m: nn.utils.parametrizations.orthogonal(m[0]),
+    "prune": lambda m: prune.l1_unstructured(m[0], "weight", 0.5),
+    "parameter": lambda m: nn.Parameter(m[0].weight.data),
+    "data": lambda m: setattr(m[0].weight, "data", torch.zeros(8, 8)),
+}
+
+
+@pytest.mark.parametrize("kind", PARAMETRIZES)
+def test_parametrizing_after_wrap(kind, tmp_path, seed):
+    with engine_for(nn.Sequential(nn.Linear(8, 8), nn.Tanh()), tmp_path) as engine:
+        with pytest.raises(longshore.LongshoreError, match="^0.weight: .* before (longshore.)?wrap"):
+            PARAMETRIZES[kind](engine.module)
+            engine(batches()[0])
+
+
+@pytest.mark.parametrize("begin", ["engine", "loss"])
+def test_writing_within_a_step_that_has_begun(begin, tmp_path, seed):
+    """Gradients stay, and the change is not made."""
+    model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8))
+    plain, x = copy.deepcopy(model), batches()[0]
+    optimizer = torch.optim.AdamW(plain.parameters(), lr=1e-2, weight_decay=0.1)
+    plain(x).square().mean().backward()
+    optimizer.step()
+    weight = model[0].weight
+    with engine_for(model, tmp_path, lr=1e-2, clip=0) as engine:
+        engine.backward(engine(x).square().mean()) if begin == "engine" else engine(x).square().mean().backward()
+        with pytest.raises(longshore.LongshoreError, match='^0.weight: .*begun.*zero_grad.*write="temporary"'):
+            with longshore.resident(weight, write=True):
+                weight.data.mul_(2)
+        with pytest.raises(longshore.LongshoreError, match="^0.weight: .*begun"):
+            values.write(weight, "m", 0.0)
+        with longshore.resident(model, write=True):
+            pass
+        engine.step()
+        assert all(torch.allclose(p.detach() * 1, q, atol=1e-6) for p, q in zip(model.parameters(), plain.parameters()))
+        engine.backward(engine(x).square().mean())
+        engine.optimizer.zero_grad()
+        with longshore.resident(weight, write=True):
+            weight.data.zero_()
+        assert not weight.detach().any()
+
+
+def test_layers_that_are_thawed(tmp_path, seed):
+    """As the refusal says: what trains at wrap() is frozen after it, and thawed again; weight decay leaves it alone meanwhile."""
+    def model():
+        torch.manual_seed(seed)
+        return nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8))
+
+    with engine_for(model().requires_grad_(False).append(nn.Linear(8, 8)), tmp_path, "frozen") as engine:
+        engine.module[0].requires_grad_(True)
+        with pytest.raises(longshore.LongshoreError, match=r"^0.weight: is frozen.*trains at wrap\(\).*freeze it after wrap\(\), and thaw it again"):
+            engine(batches()[0])
+    plain, ours = model(), model()
+    optimizer = torch.optim.AdamW(plain.parameters(), lr=1e-2, weight_decay=0.1)
+    with engine_for(ours, tmp_path, lr=1e-2, clip=0) as engine:
+        for n, batch in enumerate(batches(6)):
+            for m in plain, ours:
+                m[0].requires_grad_(n > 2)
+            engine.backward(engine(batch).square().mean())
+            engine.step()
+            plain(batch).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        assert all(torch.allclose(p.detach() * 1, q, atol=1e-6) for p, q in zip(ours.parameters(), plain.parameters()))
+
+
+def test_adapters_that_are_activated_later(tmp_path, seed):
+    peft = pytest.importorskip("peft")
+
+    def model():
+        torch.manual_seed(seed)
+        config = peft.LoraConfig(r=2, target_modules=["0", "2"], init_lora_weights=False)
+        out = peft.get_peft_model(nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8)), config)
+        out.add_adapter("other", config)
+        return out
+
+    with engine_for(model(), tmp_path, "frozen") as engine:
+        engine.module.set_adapter("other")
+        with pytest.raises(longshore.LongshoreError, match="lora_A.other.*adapters that are not active yet.*freeze it after"):
+            engine(batches()[0])
+    plain, ours = model(), model()
+    for m in plain, ours:
+        for name, p in m.named_parameters():
+            p.requires_grad_("lora_" in name)
+    optimizer = torch.optim.AdamW([p for p in plain.parameters() if p.requires_grad], lr=1e-2, weight_decay=0.1)
+    with engine_for(ours, tmp_path, lr=1e-2, clip=0) as engine:
+        for n, batch in enumerate(batches(4)):
+            for m in plain, ours:
+                m.set_adapter("other" if n % 2 else "default")
+            engine.backward(engine(batch).square().mean())
+            engine.step()
+            plain(batch).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        assert all(torch.allclose(p.detach() * 1, q, atol=1e-6) for p, q in zip(ours.parameters(), plain.parameters()))
+
+
+def test_ranks_that_are_allocated(tmp_path, seed):
+    """AdaLoRA's loop, as its refusal says."""
+    peft = pytest.importorskip("peft")
+
+    def model():
+        torch.manual_seed(seed)
+        config = peft.AdaLoraConfig(init_r=4, target_r=2, tinit=1, tfinal=1, deltaT=1, total_step=6, target_modules=["0", "2"])
+        return peft.get_peft_model(nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8)), config)
+
+    plain, ours = model(), model()
+    optimizer = torch.optim.AdamW([p for p in plain.parameters() if p.requires_grad], lr=1e-2, weight_decay=0.1)
+    adapters = [p for name, p in ours.named_parameters() if "lora_" in name]
+    with engine_for(ours, tmp_path, lr=1e-2, clip=0) as engine:
+        for n, batch in enumerate(batches(6)):
+            plain(batch).square().mean().backward()
+            optimizer.step()
+            plain.base_model.update_and_allocate(n)
+            optimizer.zero_grad()
+            engine.backward(engine(batch).square().mean())
+            gradients = {p: p.grad.clone() for p in adapters if p.grad is not None}
+            engine.step()
+            with pytest.raises(longshore.AbsentParameterError, match="update_and_allocate: .*resident"):
+                ours.base_model.update_and_allocate(n)
+            with longshore.resident(adapters, write=True):
+                for p, gradient in gradients.items():
+                    p.grad = gradient
+                ours.base_model.update_and_allocate(n)
+            engine.optimizer.zero_grad()
+        found = {name: (p, q) for (name, p), (_, q) in zip(ours.named_parameters(), plain.named_parameters()) if "lora_E" in name}
+        assert any((q == 0).any() for _, q in found.values())
+        assert all(torch.allclose(p.detach() * 1, q, atol=1e-6) for p, q in found.values())
