@@ -115,6 +115,15 @@ def shares_blocks(directory):
         return False
 
 
+def _bytes_of(state):
+    """What a snapshot takes where blocks cannot be shared, and what only the first one takes: blocks that rest are the same in each."""
+    layout, info = lib.shore_run_layout(state.run), native.new("struct shore_run_info")
+    lib.shore_run_info(state.run, info)
+    frozen = sum(block.segments for block in layout.blocks[0:layout.nblocks] if block.tensors[0].group == lib.SHORE_GROUP_RESTS)
+    bytes_kept = 4 if info.moments == lib.SHORE_MOMENTS_FP32 else 5  # of an element: the master, and a code of m's zero
+    return (layout.segments - frozen) * lib.shore_fleet_state_bytes(state.fleet), frozen * native.SEGMENT * bytes_kept
+
+
 def _say_disk(state):
     """Once a run: what a checkpoint takes where blocks cannot be shared."""
     if state.path in _said:
@@ -123,9 +132,10 @@ def _say_disk(state):
     places = {d if os.path.isdir(d) else os.path.dirname(d) for d in state.drives if os.path.exists(d) and not stat.S_ISBLK(os.stat(d).st_mode)}
     whole = sorted(place for place in places if not shares_blocks(place))
     if whole:
-        each = native.readable(sum(state.layout.segments) * lib.shore_fleet_state_bytes(state.fleet))
-        warnings.warn(f"each checkpoint takes up to {each} of disk: {', '.join(whole)} cannot share blocks between files, as XFS and btrfs "
-                      "can; keep few of them (save_total_limit)", stacklevel=3)
+        each, frozen = _bytes_of(state)
+        once = f", and the first {native.readable(frozen)} more, which all share, of what is frozen" if frozen else ""
+        warnings.warn(f"each checkpoint takes up to {native.readable(each)} of disk{once}: {', '.join(whole)} cannot share blocks between files, "
+                      "as XFS and btrfs can; keep few of them (save_total_limit)", stacklevel=3)
 
 
 def same_optimizer(run, wanted):

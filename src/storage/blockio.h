@@ -46,6 +46,10 @@ struct shore__file {
     bool direct; /* O_DIRECT in use */
     bool is_device;
     bool made; /* by the call that opened it: it was not there before */
+    /* Of a snapshot: what is read from rest_from on lies in this file, at the same offsets. NULL: in this one, all of
+     * it. */
+    struct shore__file *rest;
+    uint64_t rest_from;
 };
 
 /* Opens an existing file or device for reading and writing, O_DIRECT unless refused or buffered is asked for, and

@@ -129,6 +129,8 @@ void shore__file_close(struct shore__file *file) {
         flock(file->fd, LOCK_UN);
         close(file->fd);
     }
+    if (file->rest) shore__file_close(file->rest);
+    free(file->rest);
     free(file->path);
     *file = (struct shore__file){.fd = -1};
 }

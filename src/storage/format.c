@@ -12,6 +12,7 @@
 
 #define FLAG_UNFINISHED 1u
 #define FLAG_SPILL 2u
+#define FLAG_APART 4u
 
 #define SLOT_MAPPED 1u
 #define SLOT_BLOB_PLACE_1 2u
@@ -141,7 +142,8 @@ void shore__header_write(const struct shore__header *header, unsigned char *page
     memset(page, 0, SHORE__PAGE_BYTES);
     memcpy(page, header_magic, sizeof header_magic);
     shore__put_u32(page + HEADER_VERSION, header->version);
-    shore__put_u32(page + HEADER_FLAGS, (header->unfinished ? FLAG_UNFINISHED : 0) | (desc->spill ? FLAG_SPILL : 0));
+    shore__put_u32(page + HEADER_FLAGS, (header->unfinished ? FLAG_UNFINISHED : 0) | (desc->spill ? FLAG_SPILL : 0) |
+                                            (desc->apart ? FLAG_APART : 0));
     put_pair(page + HEADER_VOLUME_ID, desc->volume_id);
     put_pair(page + HEADER_FLEET_ID, desc->fleet_id);
     shore__put_u32(page + HEADER_DRIVE, desc->drive);
@@ -166,13 +168,14 @@ enum shore__parse shore__header_parse(const unsigned char *page, struct shore__h
     if (memcmp(page, header_magic, sizeof header_magic) != 0) return SHORE__PARSE_FOREIGN;
     out->version = shore__get_u32(page + HEADER_VERSION);
     /* Another version may keep its checksum elsewhere, so its number is believed as it stands. */
-    if (out->version < SHORE__VOLUME_OLDEST || out->version > SHORE__VOLUME_VERSION) return SHORE__PARSE_VERSION;
+    if (out->version < SHORE__VOLUME_OLDEST || out->version > SHORE__VOLUME_APART) return SHORE__PARSE_VERSION;
     if (!checksum_holds(page, HEADER_CHECKSUM)) return SHORE__PARSE_DAMAGED;
 
     struct shore__volume_desc *desc = &out->desc;
     uint32_t flags = shore__get_u32(page + HEADER_FLAGS);
     out->unfinished = flags & FLAG_UNFINISHED;
     desc->spill = flags & FLAG_SPILL;
+    desc->apart = flags & FLAG_APART;
     get_pair(page + HEADER_VOLUME_ID, desc->volume_id);
     get_pair(page + HEADER_FLEET_ID, desc->fleet_id);
     desc->drive = shore__get_u32(page + HEADER_DRIVE);
@@ -190,7 +193,8 @@ enum shore__parse shore__header_parse(const unsigned char *page, struct shore__h
     memcpy(out->identity_hash, page + HEADER_IDENTITY_HASH, 16);
 
     struct shore__regions at;
-    bool sane = flags <= (FLAG_UNFINISHED | FLAG_SPILL) && desc->drive < desc->ndrives &&
+    bool sane = flags <= (FLAG_UNFINISHED | FLAG_SPILL | FLAG_APART) &&
+                desc->apart == (out->version == SHORE__VOLUME_APART) && desc->drive < desc->ndrives &&
                 shore__regions_make(desc, out->version, &at) == 0 && at.end == out->size_bytes;
     return sane ? SHORE__PARSE_OK : SHORE__PARSE_DAMAGED;
 }

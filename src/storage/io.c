@@ -87,7 +87,7 @@ int shore__io_open(const struct shore__file *file, enum shore_io io, unsigned de
     int rc = -ENOSYS;
     if (io != SHORE_IO_THREADS) {
         queue->backend = &shore__io_uring_backend;
-        rc = queue->backend->open(file, depth, fixed, nfixed, &queue->state);
+        rc = queue->backend->open(&queue->file, depth, fixed, nfixed, &queue->state);
         if (rc && io == SHORE_IO_URING) {
             free(queue);
             return shore__fail(diag, rc,
@@ -97,7 +97,7 @@ int shore__io_open(const struct shore__file *file, enum shore_io io, unsigned de
     }
     if (rc) {
         queue->backend = &shore__io_threads_backend;
-        rc = queue->backend->open(file, depth, fixed, nfixed, &queue->state);
+        rc = queue->backend->open(&queue->file, depth, fixed, nfixed, &queue->state);
     }
     if (rc) {
         free(queue);
@@ -131,6 +131,7 @@ int shore__io_submit(struct shore__io *io, struct shore__io_op *op) {
                   (uintptr_t)op->buffer % SHORE__IO_ALIGN || op->offset > io->file.size_bytes ||
                   op->bytes > io->file.size_bytes - op->offset))
         return -EINVAL;
+    if (op->kind == SHORE__IO_WRITE && shore__file_at(&io->file, op->offset) != &io->file) return -EROFS;
     op->rc = 0;
     int verdict = op->kind == SHORE__IO_PAUSE ? SHORE__IO_DONE : ask_shim(&io->file, op);
     if (verdict < 0 || verdict == SHORE__IO_DONE) {

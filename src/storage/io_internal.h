@@ -23,6 +23,11 @@ struct shore__io_backend {
 extern const struct shore__io_backend shore__io_threads_backend;
 extern const struct shore__io_backend shore__io_uring_backend;
 
+/* The file that an operation moves bytes of. */
+static inline const struct shore__file *shore__file_at(const struct shore__file *file, uint64_t offset) {
+    return file->rest && offset >= file->rest_from ? file->rest : file;
+}
+
 /* A kernel that moves nothing, or says "again", more often than this is treated as failed. */
 #define SHORE__IO_STALLS 1000u
 

@@ -17,7 +17,7 @@ struct job {
 };
 
 struct pool {
-    int fd;
+    const struct shore__file *file;
     unsigned depth, nthreads;
     pthread_mutex_t lock;
     pthread_cond_t work, done;
@@ -28,7 +28,8 @@ struct pool {
     pthread_t threads[POOL_THREADS_MOST];
 };
 
-static int transfer(int fd, struct shore__io_op *op, uint32_t first_bytes) {
+static int transfer(const struct shore__file *file, struct shore__io_op *op, uint32_t first_bytes) {
+    const int fd = op->kind == SHORE__IO_FLUSH ? file->fd : shore__file_at(file, op->offset)->fd;
     if (op->kind == SHORE__IO_FLUSH) {
         /* Never again after a failure: the kernel forgets what it could not write. */
         return fdatasync(fd) ? shore__io_code(-errno) : 0;
@@ -64,7 +65,7 @@ static void *pool_thread(void *ctx) {
         pool->first_job = (pool->first_job + 1) % pool->depth;
         pool->njobs--;
         pthread_mutex_unlock(&pool->lock);
-        job.op->rc = transfer(pool->fd, job.op, job.first_bytes);
+        job.op->rc = transfer(pool->file, job.op, job.first_bytes);
         pthread_mutex_lock(&pool->lock);
         pool->finished[pool->ndone++] = job.op;
         pthread_cond_signal(&pool->done);
@@ -95,7 +96,7 @@ static int threads_open(const struct shore__file *file, unsigned depth, const st
     (void)nfixed;
     struct pool *pool = calloc(1, sizeof *pool);
     if (!pool) return -ENOMEM;
-    pool->fd = file->fd;
+    pool->file = file;
     pool->depth = depth;
     pool->jobs = calloc(depth, sizeof *pool->jobs);
     pool->finished = calloc(depth, sizeof(struct shore__io_op *));

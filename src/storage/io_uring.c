@@ -18,7 +18,7 @@ struct transfer {
 
 struct uring {
     struct io_uring ring;
-    int fd;
+    const struct shore__file *file;
     bool fixed_file;
     int broken;        /* why nothing can be waited for any more */
     unsigned nbuffers; /* registered */
@@ -64,7 +64,7 @@ static int uring_open(const struct shore__file *file, unsigned depth, const stru
                       unsigned nfixed, void **state) {
     struct uring *u = calloc(1, sizeof *u);
     if (!u) return -ENOMEM;
-    u->fd = file->fd;
+    u->file = file;
     u->depth = u->nfree = depth;
     u->free_slots = calloc(depth, sizeof *u->free_slots);
     u->slots = calloc(depth, sizeof *u->slots);
@@ -82,7 +82,7 @@ static int uring_open(const struct shore__file *file, unsigned depth, const stru
     }
     /* A child that is forked off would keep the ring, and with it the file and its lock, when this process is gone. */
     io_uring_ring_dontfork(&u->ring);
-    u->fixed_file = io_uring_register_files(&u->ring, &u->fd, 1) == 0;
+    u->fixed_file = io_uring_register_files(&u->ring, &file->fd, 1) == 0;
     register_buffers(u, fixed, nfixed);
     *state = u;
     return 0;
@@ -111,7 +111,9 @@ static int send_slot(struct uring *u, unsigned slot, uint32_t most_bytes) {
     if (!sqe) return -EBUSY;
     const struct transfer *t = &u->slots[slot];
     const struct shore__io_op *op = t->op;
-    int fd = u->fixed_file ? 0 : u->fd;
+    const struct shore__file *file = op->kind == SHORE__IO_FLUSH ? u->file : shore__file_at(u->file, op->offset);
+    bool fixed = u->fixed_file && file == u->file;
+    int fd = fixed ? 0 : file->fd;
     uint64_t offset = op->offset + t->moved;
     uint32_t bytes = op->bytes - t->moved;
     if (bytes > most_bytes) bytes = most_bytes;
@@ -129,7 +131,7 @@ static int send_slot(struct uring *u, unsigned slot, uint32_t most_bytes) {
         else
             io_uring_prep_write(sqe, fd, at, bytes, offset);
     }
-    if (u->fixed_file) io_uring_sqe_set_flags(sqe, IOSQE_FIXED_FILE);
+    if (fixed) io_uring_sqe_set_flags(sqe, IOSQE_FIXED_FILE);
     io_uring_sqe_set_data64(sqe, slot);
 
     int rc;

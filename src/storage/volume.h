@@ -15,6 +15,8 @@
 struct shore_arena;
 
 #define SHORE__VOLUME_VERSION 3u
+#define SHORE__VOLUME_APART \
+    4u /* of snapshots alone, whose blocks that rest lie apart: read as they are, never written */
 #define SHORE__VOLUME_OLDEST 2u /* that is read: its next commit makes it the newest, where it has room for that */
 #define SHORE__STEP_NONE UINT64_MAX
 #define SHORE__METRICS_BYTES 2048u
@@ -48,6 +50,7 @@ struct shore__volume_desc {
     const struct shore__extent *extents; /* by block, then first */
     uint64_t scratch_bytes;
     bool spill; /* room for 4 bytes an element of spilled gradients */
+    bool apart; /* a snapshot, of which the blocks that rest lie in a file of its own: see rest.h */
     const void *identity;
     uint32_t identity_bytes;
     /* Not in the volume: whose blocks rest (see room.h; NULL: none do), and the planes that even these need in one
@@ -140,6 +143,8 @@ int shore__volume_load_table(struct shore__volume *v, struct shore__io *io, cons
 /* Where things lie: what a map says counts in. */
 uint64_t shore__volume_plane_offset(const struct shore__volume *v, unsigned slot, enum shore_plane plane,
                                     uint32_t local_segment);
+/* The file that holds what lies there: of a snapshot, its own or the one with what rests. */
+const char *shore__volume_file_at(const struct shore__volume *v, uint64_t offset);
 /* segment_bytes: of a spilled gradient; SHORE_SEGMENT_ELEMS * 4 at most. */
 uint64_t shore__volume_spill_offset(const struct shore__volume *v, uint32_t local_segment, size_t segment_bytes);
 uint64_t shore__volume_scratch_offset(const struct shore__volume *v);
@@ -172,8 +177,10 @@ struct shore__stored_part {
 };
 
 /* Makes a volume of its own at path, a file beside this one, that holds the committed state alone: blocks are shared
- * where the file system can do that, and copied, compared with their leaves, where it cannot. Whole or not there: what
- * a kill leaves is called path + ".partial". Synchronous, on the caller's queue, which must have nothing in flight; the
+ * where the file system can do that, and copied, compared with their leaves, where it cannot; those that rest then lie
+ * in a file that snapshots share (rest.h). Whole or not there: what a kill leaves is called path + ".partial", or path
+ * +
+ * ".rest", with ".partial" behind it or not. Synchronous, on the caller's queue, which must have nothing in flight; the
  * table of the committed slot is loaded. buffer: at least a megabyte, aligned. copied_bytes: out.
  * Durable: on return. Errors: SHORE_EEXISTS; -ENOTSUP on a block device; -ENOSPC, SHORE_ECORRUPT. */
 int shore__volume_snapshot(struct shore__volume *v, struct shore__io *io, const char *path,

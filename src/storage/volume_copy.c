@@ -13,6 +13,7 @@
 
 #include "base/diag.h"
 #include "base/directory.h"
+#include "storage/rest.h"
 #include "storage/room.h"
 #include "storage/volume_internal.h"
 
@@ -104,13 +105,40 @@ static int share(const struct shore__volume *v, const char *path, struct shore_d
 
 struct copying {
     const struct shore__volume *from;
-    struct shore__volume *to;
-    struct shore__io *from_io, *to_io;
+    struct shore__volume *to, *rest; /* rest: what rests goes there; NULL: it is there already */
+    struct shore__io *from_io, *to_io, *rest_io;
     struct shore__stored_part stored;
     unsigned char *buffer;
     size_t buffer_bytes;
     uint64_t copied_bytes;
 };
+
+static bool lies_apart(const struct copying *c, const struct shore__extent *extent) {
+    return c->to->desc.apart && shore__extent_rests(&c->to->desc, extent);
+}
+
+static bool is_zero(const unsigned char *at, uint64_t bytes) {
+    return !at[0] && memcmp(at, at + 1, bytes - 1) == 0;
+}
+
+/* So many bytes are worth a hole: few tensors fill their segments, and none those of a small adapter. */
+#define HOLE_BYTES ((uint64_t)16 * SHORE__PAGE_BYTES)
+
+/* A snapshot is only read, so that zeros need no room of their own, where the file system has holes. */
+static int write_sparse(const struct shore__volume *to, struct shore__io *io, unsigned char *data, uint64_t offset,
+                        uint64_t bytes, struct shore_diag *diag) {
+    int rc = 0;
+    for (uint64_t at = 0, end; !rc && at < bytes; at = end) {
+        bool hole = bytes - at >= HOLE_BYTES && is_zero(data + at, HOLE_BYTES);
+        for (end = at + (hole ? HOLE_BYTES : SHORE__PAGE_BYTES); end < bytes; end += SHORE__PAGE_BYTES)
+            if (hole ? !is_zero(data + end, SHORE__PAGE_BYTES)
+                     : bytes - end >= HOLE_BYTES && is_zero(data + end, HOLE_BYTES))
+                break;
+        if (!hole || !shore__file_punch(&to->file, offset + at, end - at))
+            rc = shore__transfer(io, to->file.path, SHORE__IO_WRITE, data + at, offset + at, end - at, diag);
+    }
+    return rc;
+}
 
 static int copy_piece(struct copying *c, enum shore_plane plane, const struct shore__extent *extent, uint32_t at,
                       uint32_t count, struct shore_diag *diag) {
@@ -128,8 +156,9 @@ static int copy_piece(struct copying *c, enum shore_plane plane, const struct sh
         rc = shore__volume_check(c->from, slot, extent->block, segment, plane, data, diag);
     }
     const uint64_t offset = shore__volume_plane_offset(c->to, 0, plane, local);
-    if (!rc && !shore__room_leave_out(c->to, extent->block, c->buffer, offset, bytes))
-        rc = shore__transfer(c->to_io, c->to->file.path, SHORE__IO_WRITE, c->buffer, offset, bytes, diag);
+    const bool rests = lies_apart(c, extent);
+    const struct shore__volume *to = rests ? c->rest : c->to;
+    if (!rc) rc = write_sparse(to, rests ? c->rest_io : c->to_io, c->buffer, offset, bytes, diag);
     c->copied_bytes += bytes;
     return rc;
 }
@@ -143,6 +172,7 @@ static int copy_planes(struct copying *c, struct shore_diag *diag) {
         if (most == 0) return shore__fail(diag, -EINVAL, "%s: too small a buffer to copy with", c->from->file.path);
         for (uint32_t e = 0; e < desc->nextents; e++) {
             const struct shore__extent *extent = &desc->extents[e];
+            if (lies_apart(c, extent) && !c->rest) continue;
             for (uint32_t at = 0, n; !rc && at < extent->count; at += n) {
                 uint32_t left = extent->count - at;
                 n = shore__slot_map_run(&c->from->map, c->from->record.active, extent->local + at,
@@ -154,19 +184,51 @@ static int copy_planes(struct copying *c, struct shore_diag *diag) {
     return rc;
 }
 
-static int copy(struct shore__volume *v, struct shore__io *io, const char *path, struct shore__stored_part stored,
-                void *buffer, size_t buffer_bytes, uint64_t *copied_bytes, struct shore_diag *diag) {
-    struct shore__volume to;
+/* Each segment that rests is in slot 1, which is the other file. */
+static void map_rest(struct shore__volume *to) {
+    for (uint32_t e = 0; to->desc.apart && e < to->desc.nextents; e++) {
+        const struct shore__extent *extent = &to->desc.extents[e];
+        for (uint32_t i = 0; shore__extent_rests(&to->desc, extent) && i < extent->count; i++)
+            shore__slot_map_set(&to->map, 0, extent->local + i, 1);
+    }
+}
+
+/* What rests is written once, for the first snapshot that has it. c->rest: where to, once it is open. */
+static int copy_all(struct copying *c, const char *path, struct shore__volume *rest, struct shore_diag *diag) {
+    unsigned char key[16];
+    int rc = shore__io_open(&c->to->file, SHORE_IO_THREADS, 1, NULL, 0, &c->to_io, diag);
+    if (!rc && c->to->desc.apart) {
+        shore__rest_key(c->from, c->from->record.active, key);
+        rc = shore__rest_link(c->from, key, path, diag);
+        if (rc > 0)
+            rc = shore__rest_create(c->from, key, path, rest, diag);
+        else
+            rest = NULL;
+        if (!rc && rest) c->rest = rest;
+    }
+    if (!rc && c->rest) rc = shore__io_open(&rest->file, SHORE_IO_THREADS, 1, NULL, 0, &c->rest_io, diag);
+    if (!rc) rc = copy_planes(c, diag);
+    if (!rc && c->rest) rc = shore__flush(c->rest_io, rest->file.path, diag);
+    shore__io_close(c->rest_io);
+    shore__io_close(c->to_io);
+    if (c->rest) shore__volume_close(c->rest);
+    return !rc && c->rest ? shore__rest_name(path, diag) : rc;
+}
+
+static int copy(struct shore__volume *v, struct shore__io *io, const char *path, const char *partial,
+                struct shore__stored_part stored, void *buffer, size_t buffer_bytes, uint64_t *copied_bytes,
+                struct shore_diag *diag) {
+    struct shore__volume to, rest;
     struct shore__volume_desc desc = v->desc;
     struct copying c = {
         .from = v, .to = &to, .from_io = io, .stored = stored, .buffer = buffer, .buffer_bytes = buffer_bytes};
     desc.spill = false;
     desc.scratch_bytes = 0;
-    int rc = shore__volume_create_one_slot(path, &desc, SHORE_IO_THREADS, &to, diag);
+    desc.apart = shore__rest_is_there(v);
+    int rc = shore__volume_create_part(partial, &desc, SHORE__ROOM_SNAPSHOT, SHORE_IO_THREADS, &to, diag);
     if (rc) return rc;
-    rc = shore__io_open(&to.file, SHORE_IO_THREADS, 1, NULL, 0, &c.to_io, diag);
-    if (!rc) rc = copy_planes(&c, diag);
-    shore__io_close(c.to_io);
+    map_rest(&to);
+    rc = copy_all(&c, path, &rest, diag);
     if (!rc) rc = shore__volume_read_blob(v, io, &v->record.slot[v->record.active], buffer, diag);
     to.table[0] = v->table[v->record.active]; /* lent: it is the same, but all of it lies in slot 0 */
     if (!rc) rc = write_record(&to, v, 0, 0, buffer, diag);
@@ -191,11 +253,15 @@ int shore__volume_snapshot(struct shore__volume *v, struct shore__io *io, const 
     if (lstat(path, &st) == 0) return shore__fail(diag, SHORE_EEXISTS, "%s: is there already; remove it first", path);
     if (asprintf(&partial, "%s.partial", path) < 0) return shore__fail(diag, -ENOMEM, "out of memory");
     unlink(partial); /* of one that was killed */
-    int rc = share(v, partial, diag);
-    if (rc > 0) rc = copy(v, io, partial, stored, buffer, buffer_bytes, copied_bytes, diag);
+    int rc = shore__rest_remove(path, v->desc.fleet_id, diag);
+    if (!rc) rc = share(v, partial, diag);
+    if (rc > 0) rc = copy(v, io, path, partial, stored, buffer, buffer_bytes, copied_bytes, diag);
     if (!rc && rename(partial, path)) rc = fail_errno(path, "cannot be put in its place", diag);
     if (!rc) rc = shore__parent_sync(path, diag);
-    if (rc) unlink(partial);
+    if (rc) {
+        unlink(partial);
+        shore__rest_remove(path, v->desc.fleet_id, NULL);
+    }
     free(partial);
     return rc;
 }

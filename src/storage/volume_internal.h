@@ -4,6 +4,7 @@
 
 #include "storage/format.h"
 #include "storage/io_internal.h"
+#include "storage/room.h"
 
 static inline uint64_t shore__record_offset(unsigned place) {
     return SHORE__RECORD_OFFSET + (uint64_t)place * SHORE__RECORD_STRIDE;
@@ -14,9 +15,10 @@ int shore__transfer(struct shore__io *io, const char *path, enum shore__io_kind 
                     uint64_t bytes, struct shore_diag *diag);
 int shore__flush(struct shore__io *io, const char *path, struct shore_diag *diag);
 
-/* A new file, in which only slot 0 has room; the other one takes it when it is written. Without tables. */
-int shore__volume_create_one_slot(const char *path, const struct shore__volume_desc *desc, enum shore_io io,
-                                  struct shore__volume *out, struct shore_diag *diag);
+/* A new file that has room for this only; more is taken when it is written. Without tables, and with a map of slot 0
+ * where desc->apart says that it needs one. */
+int shore__volume_create_part(const char *path, const struct shore__volume_desc *desc, enum shore__room what,
+                              enum shore_io io, struct shore__volume *out, struct shore_diag *diag);
 
 /* For shore__file_create(): a volume that was never finished, or never held a record, has nothing to lose. */
 enum shore__replaceable shore__volume_replaceable(const struct shore__file *file);

@@ -15,6 +15,7 @@
 #include "base/diag.h"
 #include "storage/hash.h"
 #include "storage/io_internal.h"
+#include "storage/rest.h"
 #include "storage/room.h"
 
 #define QUEUE_DEPTH 1u
@@ -81,7 +82,7 @@ static int explain_headers(const struct shore__file *file, const struct headers 
                 diag, SHORE_EFORMAT,
                 "%s: a volume of format version %u, but this longshore reads versions %u to %u; use the longshore "
                 "that wrote it last",
-                file->path, h->copy[i].version, SHORE__VOLUME_OLDEST, SHORE__VOLUME_VERSION);
+                file->path, h->copy[i].version, SHORE__VOLUME_OLDEST, SHORE__VOLUME_APART);
     for (unsigned i = 0; i < 2 && !h->found; i++)
         if (h->parse[i] == SHORE__PARSE_DAMAGED)
             return shore__fail(
@@ -170,13 +171,18 @@ static void *map_alloc(uint64_t bytes) {
     return map;
 }
 
+static int alloc_map(struct shore__volume *v, unsigned slot, struct shore_diag *diag) {
+    v->map.bits[slot] = map_alloc(v->at.map_bytes);
+    return v->map.bits[slot] ? 0 : shore__fail(diag, -ENOMEM, "%s: out of memory for the tables", v->file.path);
+}
+
 static int alloc_tables(struct shore__volume *v, struct shore_diag *diag) {
     for (unsigned slot = 0; slot < 2; slot++) {
         v->table[slot] =
             shore__arena_alloc(v->arena, memory_piece((uint64_t)v->desc.segments * sizeof(struct shore__leaves)));
-        v->map.bits[slot] = map_alloc(v->at.map_bytes);
-        if (!v->table[slot] || !v->map.bits[slot])
-            return shore__fail(diag, -ENOMEM, "%s: out of memory for the tables", v->file.path);
+        if (!v->table[slot]) return shore__fail(diag, -ENOMEM, "%s: out of memory for the tables", v->file.path);
+        int rc = alloc_map(v, slot, diag);
+        if (rc) return rc;
     }
     return 0;
 }
@@ -214,10 +220,10 @@ static int write_new(struct shore__volume *v, struct shore__io *io, struct shore
     return rc;
 }
 
-/* one_slot: only the first has room yet, and there are no tables. */
-static int create(const char *path, const struct shore__volume_desc *desc, bool one_slot, enum shore_io io,
+static int create(const char *path, const struct shore__volume_desc *desc, enum shore__room what, enum shore_io io,
                   bool overwrite, struct shore_arena *arena, struct shore__volume *out, struct shore_diag *diag) {
-    *out = (struct shore__volume){.file = {.fd = -1}, .desc = *desc, .version = SHORE__VOLUME_VERSION, .arena = arena};
+    *out = (struct shore__volume){.file = {.fd = -1}, .desc = *desc, .arena = arena};
+    out->version = desc->apart ? SHORE__VOLUME_APART : SHORE__VOLUME_VERSION;
     out->desc.extents = NULL;
     out->desc.identity = NULL;
     if (shore__regions_make(desc, out->version, &out->at) ||
@@ -230,7 +236,7 @@ static int create(const char *path, const struct shore__volume_desc *desc, bool 
     shore__header_write(&claim, claim_page);
     struct shore__file_range *ranges;
     size_t nranges;
-    int rc = shore__room_make(desc, &out->at, one_slot, &ranges, &nranges);
+    int rc = shore__room_make(desc, &out->at, what, &ranges, &nranges);
     if (rc) return shore__fail(diag, rc, "%s: out of memory", path);
     rc = shore__file_create(path, out->size_bytes, ranges, nranges, io, overwrite, shore__volume_replaceable,
                             claim_page, &out->file, diag);
@@ -238,7 +244,8 @@ static int create(const char *path, const struct shore__volume_desc *desc, bool 
     if (rc) return rc;
     rc = alloc_page(out, diag);
     if (rc == 0) rc = alloc_described(out, diag);
-    if (rc == 0 && !one_slot) rc = alloc_tables(out, diag);
+    if (rc == 0 && what == SHORE__ROOM_WHOLE) rc = alloc_tables(out, diag);
+    if (rc == 0 && desc->apart) rc = alloc_map(out, 0, diag);
     if (rc == 0) {
         if (desc->nextents)
             memcpy((void *)(uintptr_t)out->desc.extents, desc->extents, desc->nextents * sizeof *desc->extents);
@@ -259,12 +266,12 @@ static int create(const char *path, const struct shore__volume_desc *desc, bool 
 
 int shore__volume_create(const char *path, const struct shore__volume_desc *desc, enum shore_io io, bool overwrite,
                          struct shore_arena *arena, struct shore__volume *out, struct shore_diag *diag) {
-    return create(path, desc, false, io, overwrite, arena, out, diag);
+    return create(path, desc, SHORE__ROOM_WHOLE, io, overwrite, arena, out, diag);
 }
 
-int shore__volume_create_one_slot(const char *path, const struct shore__volume_desc *desc, enum shore_io io,
-                                  struct shore__volume *out, struct shore_diag *diag) {
-    return create(path, desc, true, io, false, NULL, out, diag);
+int shore__volume_create_part(const char *path, const struct shore__volume_desc *desc, enum shore__room what,
+                              enum shore_io io, struct shore__volume *out, struct shore_diag *diag) {
+    return create(path, desc, what, io, false, NULL, out, diag);
 }
 
 /* ---- open -------------------------------------------------------------------------------------------------------- */
@@ -332,7 +339,7 @@ static int read_volume(struct shore__volume *v, struct shore__io *io, bool repai
 }
 
 int shore__volume_renew(struct shore__volume *v, struct shore__io *io, struct shore_diag *diag) {
-    if (v->version == SHORE__VOLUME_VERSION || !shore__regions_renewable(&v->desc, v->version)) return 0;
+    if (v->version >= SHORE__VOLUME_VERSION || !shore__regions_renewable(&v->desc, v->version)) return 0;
     struct headers h;
     int rc = read_headers(&v->file, io, v->page, &h, diag);
     if (rc == 0) rc = explain_headers(&v->file, &h, diag);
@@ -353,6 +360,13 @@ static int open_volume(struct shore__volume *out, enum shore_io io, bool repair,
         rc = read_volume(out, queue, repair, diag);
         shore__io_close(queue);
     }
+    if (rc == 0 && out->desc.apart)
+        rc = repair
+                 ? shore__fail(diag, SHORE_EUSAGE,
+                               "%s: is a snapshot, of which the frozen blocks lie in a file that others share: it is "
+                               "only read; rollback goes back to it",
+                               out->file.path)
+                 : shore__rest_open(out, io, diag);
     if (rc) shore__volume_close(out);
     return rc;
 }

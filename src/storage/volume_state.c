@@ -15,6 +15,10 @@ uint64_t shore__volume_plane_offset(const struct shore__volume *v, unsigned slot
            (uint64_t)local_segment * v->desc.plane_bytes[plane];
 }
 
+const char *shore__volume_file_at(const struct shore__volume *v, uint64_t offset) {
+    return shore__file_at(&v->file, offset)->path;
+}
+
 uint64_t shore__volume_spill_offset(const struct shore__volume *v, uint32_t local_segment, size_t segment_bytes) {
     return v->at.spill + (uint64_t)local_segment * segment_bytes;
 }
@@ -128,11 +132,11 @@ int shore__volume_check(const struct shore__volume *v, unsigned slot, uint32_t b
     struct shore__leaf leaf;
     shore__leaf_make(data, v->desc.plane_bytes[plane], shore__leaf_seed(block, segment, plane), &leaf);
     if (memcmp(&leaf, &v->table[slot][local].plane[plane], sizeof leaf) == 0) return 0;
+    const uint64_t offset = shore__volume_plane_offset(v, slot, plane, (uint32_t)local);
     return shore__fail(diag, SHORE_ECORRUPT,
                        "%s: block %u, segment %u, plane %s at offset %" PRIu64 " does not match its checksum; put the "
                        "volumes back from a copy, and check the drive",
-                       v->file.path, block, segment, plane_name(plane),
-                       shore__volume_plane_offset(v, slot, plane, (uint32_t)local));
+                       shore__volume_file_at(v, offset), block, segment, plane_name(plane), offset);
 }
 
 /* ---- commit ------------------------------------------------------------------------------------------------------ */

@@ -1,8 +1,11 @@
 /* Blocks that no update touches take no room for what only updates need of them, and are what they were all the same.
  */
+#include <fcntl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "conformance/drive_bench.h"
+#include "drive/fleet/fleet.h"
 #include "drive/fleet/fleet_snapshot.h"
 
 enum { TRAINED = 2, RESTING = 20, ALL = TRAINED + RESTING }; /* segments */
@@ -186,6 +189,147 @@ static void what_rests_takes_no_room(void **state) {
     holes_for("f", SHORE_MOMENTS_8BIT);
 }
 
+/* ---- snapshots ---- */
+
+static const char *part(const struct resting *r, uint32_t drive, const char *name, const char *ending) {
+    static char path[8][300];
+    static unsigned calls;
+    char *out = path[calls++ % 8];
+    snprintf(out, sizeof path[0], "%s.snapshot-%s%s", r->place.path[drive], name, ending);
+    return out;
+}
+
+/* As rollback and export read it. Returns what opening says. */
+static int open_snapshot(struct resting *r, const char *name, struct shore_fleet **out) {
+    const char *drives[2] = {part(r, 0, name, ""), part(r, r->place.ndrives - 1, name, "")};
+    struct shore_fleet_options options = r->options;
+    options.drives = drives;
+    options.drive_speeds = NULL;
+    options.read_only = true;
+    return shore_fleet_open(r->layout, &options, out, &r->diag);
+}
+
+static void snapshot_holds(struct resting *r, const char *name, uint64_t step) {
+    struct shore_fleet *run = r->fleet;
+    must_be_done(r, open_snapshot(r, name, &r->fleet));
+    assert_rests(r, step);
+    shore_fleet_close(r->fleet);
+    r->fleet = run;
+}
+
+static nlink_t names_of_rest(const struct resting *r, const char *name) {
+    struct stat st;
+    assert_int_equal(stat(part(r, 0, name, ".rest"), &st), 0);
+    return st.st_nlink;
+}
+
+static void remove_snapshot(struct resting *r, const char *name) {
+    for (uint32_t d = 0; d < r->place.ndrives; d++) {
+        must_be_done(r,
+                     r->fleet->drives[d]->ops->snapshot(r->fleet->drives[d], SHORE__SNAPSHOT_REMOVE, name, &r->diag));
+        assert_true(access(part(r, d, name, ""), F_OK) && access(part(r, d, name, ".rest"), F_OK));
+    }
+}
+
+static void write_at(const char *path, uint64_t offset, const char *text) {
+    int fd = open(path, O_WRONLY | O_CREAT, 0600);
+    assert_true(fd >= 0 && pwrite(fd, text, strlen(text), (off_t)offset) == (ssize_t)strlen(text));
+    close(fd);
+}
+
+/* Where a file's data begin behind its header and placement. */
+static uint64_t data_of(const char *path) {
+    int fd = open(path, O_RDONLY);
+    off_t at = lseek(fd, 1 << 20, SEEK_DATA);
+    assert_true(fd >= 0 && at > 0);
+    close(fd);
+    return (uint64_t)at;
+}
+
+/* What rests is stored in another way: now the drives have another one. */
+static void change_what_rests(struct resting *r, uint64_t base) {
+    r->master[3] += 1;
+    struct shore_wait wait;
+    uint16_t *state = pages(RESTING * shore_fleet_state_bytes(r->fleet));
+    shore_wait_init(&wait);
+    wait_for(r,
+             shore_fleet_fetch(r->fleet, base, 1, 0, RESTING, SHORE_FETCH_STATE, state, shore_wait_completion(&wait)),
+             &wait);
+    uint32_t bits;
+    memcpy(&bits, &r->master[3], sizeof bits);
+    state[3] = (uint16_t)((bits + 0x8000) >> 16);
+    state[SHORE_SEGMENT_ELEMS + 3] = (uint16_t)bits;
+    const struct shore_store store = {.size = sizeof store,
+                                      .base_step = base,
+                                      .attempt = shore_fleet_attempt(r->fleet),
+                                      .state = state,
+                                      .block = 1,
+                                      .count = RESTING};
+    shore_wait_init(&wait);
+    wait_for(r, shore_fleet_store(r->fleet, &store, shore_wait_completion(&wait)), &wait);
+    for (uint32_t b = 0; b < 3; b += 2)
+        wait_for(r, update(r, base, b, &wait), &wait);
+    must_be_done(r, fleet_commit(r->fleet, base, false, &r->diag));
+    free(state);
+}
+
+static void snapshots_share_what_rests(void **state) {
+    static const char *const kinds[] = {"f", "ff", "u"};
+    for (int k = 0; k < 3; k++) {
+        struct resting r;
+        struct shore_fleet *snapshot = NULL;
+        open_resting(&r, kinds[k], SHORE_MOMENTS_FP32);
+        if (shore__files_share_blocks(r.place.path[0])) { /* then the file system does it */
+            close_resting(&r);
+            skip();
+        }
+        train(&r, 0);
+        /* as kills leave them */
+        write_at(part(&r, 0, "one", ".rest.partial"), 5000, "x");
+        must_be_done(&r, shore__fleet_snapshot(r.fleet, "one", &r.diag));
+        assert_true(access(part(&r, 0, "one", ".rest.partial"), F_OK) && names_of_rest(&r, "one") == 1);
+        train(&r, 1);
+        must_be_done(&r, shore__fleet_snapshot(r.fleet, "two", &r.diag));
+        assert_int_equal(names_of_rest(&r, "two"), 2);
+        /* a slot of what is trained, tables */
+        assert_true(taken(part(&r, 0, "two", "")) <
+                    RESTING_ELEMS * 4 / r.place.ndrives / 5 + TRAINED * 18 * 65536 + SLACK);
+        snapshot_holds(&r, "one", 1);
+        snapshot_holds(&r, "two", 2);
+        /* stored again as it is, and otherwise */
+        store_again(&r, 2);
+        must_be_done(&r, shore__fleet_snapshot(r.fleet, "three", &r.diag));
+        assert_int_equal(names_of_rest(&r, "three"), 3);
+        const float before = r.master[3];
+        change_what_rests(&r, 3);
+        must_be_done(&r, shore__fleet_snapshot(r.fleet, "four", &r.diag));
+        assert_int_equal(names_of_rest(&r, "four"), 1);
+        snapshot_holds(&r, "four", 4);
+        r.master[3] = before;
+        snapshot_holds(&r, "two", 2);
+        /* one goes, and the others stay */
+        remove_snapshot(&r, "one");
+        remove_snapshot(&r, "four");
+        assert_int_equal(names_of_rest(&r, "two"), 2);
+        snapshot_holds(&r, "two", 2);
+        snapshot_holds(&r, "three", 3);
+        /* nobody writes to it, and what is damaged or gone is named */
+        write_at(part(&r, 0, "two", ".rest"), data_of(part(&r, 0, "two", ".rest")), "damage");
+        assert_int_equal(open_snapshot(&r, "two", &snapshot), 0);
+        unsigned char digest[16];
+        assert_int_equal(shore_fleet_digest(snapshot, true, digest, &r.diag), SHORE_ECORRUPT);
+        assert_non_null(strstr(r.diag.text, "snapshot-two.rest: "));
+        shore_fleet_close(snapshot);
+        snapshot = NULL;
+        remove_snapshot(&r, "two");
+        unlink(part(&r, 0, "three", ".rest"));
+        assert_int_equal(open_snapshot(&r, "three", &snapshot), SHORE_EMISSING);
+        assert_non_null(strstr(r.diag.text, "snapshot-three.rest is missing, which holds the frozen blocks of"));
+        remove_snapshot(&r, "three");
+        close_resting(&r);
+    }
+}
+
 /* There, it takes its whole room. */
 static void other_kinds_of_drives_take_it(void **state) {
     static const char *const kinds[] = {"r", "u", "fu"};
@@ -212,6 +356,7 @@ static void a_block_rests_or_it_does_not(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_rests_takes_no_room),
+        cmocka_unit_test(snapshots_share_what_rests),
         cmocka_unit_test(other_kinds_of_drives_take_it),
         cmocka_unit_test(a_block_rests_or_it_does_not),
     };

@@ -7,7 +7,9 @@
 
 void shore__local_io_failed(struct shore__local *l, struct shore__local_job *job, const struct shore__io_op *op) {
     if (job->rc && job->rc != SHORE_ENONFINITE) return;
-    job->rc = shore__io_explain(l->volume.file.path, op, &job->diag);
+    const char *path = l->volume.file.path;
+    if (op->kind == SHORE__IO_READ) path = shore__volume_file_at(&l->volume, op->offset);
+    job->rc = shore__io_explain(path, op, &job->diag);
 }
 
 int shore__local_check_spilled(const struct shore__local *l, struct shore__local_job *job, uint32_t local,

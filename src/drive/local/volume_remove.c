@@ -9,6 +9,7 @@
 #include "base/directory.h"
 #include "storage/cache_file.h"
 #include "storage/format.h"
+#include "storage/rest.h"
 
 #define WIPE_BYTES (1u << 20) /* both headers lie there */
 
@@ -66,12 +67,15 @@ int shore__volume_remove(const char *path, const uint64_t fleet_id[2], uint64_t 
     char *volume = NULL;
     int rc = shore__volume_path(path, &volume, diag);
     if (!rc) rc = shore__file_open(volume, SHORE_IO_BUFFERED, SHORE__LOCK_SECONDS, &file, diag);
+    int of_rest = volume && rc == -ENOENT ? shore__rest_remove(volume, fleet_id, diag) : 0;
     free(volume);
+    if (of_rest) return of_rest;
     if (rc == -ENOENT || rc == -ENOTDIR || rc == -ENAMETOOLONG)
         return shore__fail(diag, SHORE_EMISSING, "%s: no volume is there any more", path);
     if (rc) return rc;
     rc = check_owner(&file, fleet_id, generation, begun, diag);
     if (!rc && !file.is_device) shore__cache_file_sweep(file.path);
+    if (!rc && !file.is_device) rc = shore__rest_remove(file.path, fleet_id, diag);
     if (!rc && file.is_device)
         rc = wipe(&file, diag);
     else if (!rc)

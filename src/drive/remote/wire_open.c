@@ -6,6 +6,7 @@
 
 #include "base/diag.h"
 #include "base/units.h"
+#include "storage/room.h"
 
 /* A setting is u16 key, u16 zero, u32 bytes, value. Keys from FREE on may be ignored by who does not know them; all
  * others must be understood. */
@@ -33,6 +34,7 @@ enum key {
     KEY_FREE = 0x8000,
     KEY_BUILD = 0x8001,
     KEY_DESCRIBE = 0x8002,
+    KEY_RESTS = 0x8003,
 };
 
 #define PLANE_BYTES_MOST (SHORE_SEGMENT_ELEMS * 8u)
@@ -131,6 +133,13 @@ static void put_volume(struct out *o, const struct shore__volume_desc *d) {
     put_bytes(o, KEY_IDENTITY, d->identity, d->identity_bytes);
 }
 
+static void put_rests(struct out *o, const struct shore_layout *l) {
+    unsigned char *at = put(o, KEY_RESTS, (l->nblocks + 7) / 8);
+    if (at) memset(at, 0, (l->nblocks + 7) / 8);
+    for (uint32_t b = 0; at && b < l->nblocks; b++)
+        if (shore__block_rests(&l->blocks[b])) at[b / 8] |= (unsigned char)(1u << b % 8);
+}
+
 static void put_layout(struct out *o, const struct shore_layout *l) {
     size_t before = o->used;
     unsigned char *at = put(o, KEY_LAYOUT, 4);
@@ -145,7 +154,7 @@ static void put_layout(struct out *o, const struct shore_layout *l) {
             size_t name = tensor->name ? strnlen(tensor->name, 255) : 0;
             if (!(at = grow(o, 13 + name))) return;
             shore__put_u64(at, tensor->elems);
-            /* what rests takes its whole room there, as older servers know it */
+            /* what rests is said apart, and takes its whole room there: older servers know none of it */
             shore__put_u32(at + 8, tensor->group == SHORE_GROUP_RESTS ? 0 : tensor->group);
             at[12] = (unsigned char)name;
             if (name) memcpy(at + 13, tensor->name, name);
@@ -180,6 +189,7 @@ int shore__wire_open_put(const struct shore__wire_open *o, bool answer, unsigned
         put_u32(&out, KEY_SILENCE_MS, o->silence_ms);
         put_u32(&out, KEY_CONNECTIONS, o->connections);
         if (o->layout) put_layout(&out, o->layout);
+        if (o->layout) put_rests(&out, o->layout);
     }
     if (out.failed || out.used > SHORE__WIRE_OPEN_BYTES - SHORE__WIRE_ANSWER_BYTES) {
         free(out.data);
@@ -326,6 +336,13 @@ static int get_layout(struct value v, struct shore__wire_open *o) {
     return rc && rc != -ENOMEM ? SHORE_ELINK : rc;
 }
 
+/* Once the layout is there. */
+static void apply_rests(struct shore__wire_open *o, struct value bits) {
+    for (uint32_t b = 0; o->layout && b < o->layout->nblocks && b / 8 < bits.bytes; b++)
+        for (uint32_t t = 0; bits.at[b / 8] >> b % 8 & 1 && t < o->layout->blocks[b].ntensors; t++)
+            o->layout->blocks[b].tensors[t].group = SHORE_GROUP_RESTS;
+}
+
 static int get_of_answer(unsigned key, struct value v, struct shore__wire_open *o) {
     switch (key) {
     case KEY_CAPS:
@@ -443,6 +460,7 @@ int shore__wire_open_get(const unsigned char *body, uint32_t bytes, bool answer,
                          struct shore_diag *diag) {
     int rc = 0;
     unsigned key = 0;
+    struct value rests = {0};
     *out = (struct shore__wire_open){0};
     while (!rc && bytes) {
         if (bytes < 8 || shore__get_u32(body + 4) > bytes - 8) {
@@ -452,9 +470,11 @@ int shore__wire_open_get(const unsigned char *body, uint32_t bytes, bool answer,
         struct value v = {body + 8, shore__get_u32(body + 4)};
         key = shore__get_u16(body);
         rc = get_one(key, v, answer, out);
+        if (key == KEY_RESTS) rests = v;
         body += 8 + v.bytes;
         bytes -= 8 + v.bytes;
     }
+    apply_rests(out, rests);
     if (!rc && !is_sound(out, answer)) rc = SHORE_ELINK;
     if (!rc) return 0;
     shore__wire_open_free(out);
