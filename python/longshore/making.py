@@ -217,7 +217,8 @@ def _check_model(model):
         raise ValueError("wrap: the model has no parameters")
     for name, p in parameters:
         if getattr(p, "longshore", None) is not None:
-            raise LongshoreError(f"wrap: {name} is another engine's already; resume() its run, or make the model anew")
+            raise LongshoreError(f"wrap: {name} is another engine's already; go on with that one, or keep the model by its save_pretrained(DIR), "
+                                 "a Trainer's save_model(DIR), close() the engine, and wrap, or give the next Trainer, from_pretrained(DIR)")
         if p.device.type == "meta":
             raise LongshoreError(f"wrap: {name} is on the meta device and has no value; load the model inside longshore.init(...)")
     tree.check(model)

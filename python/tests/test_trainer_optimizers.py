@@ -1,5 +1,10 @@
 """Which optimizer transformers' Trainer is told to take, by whatever way: with the losses of transformers', or refused by name."""
 
+import json
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -156,3 +161,43 @@ def test_a_run_goes_on_with_its_own_groups(tmp_path, seed):
     args.max_steps = 3
     with pytest.raises(longshore.LongshoreError, match="its parameter groups are not those of the AdamW: 2 of .*make the same groups"):
         type("Own", (Fewer, Trainer), {})(model(seed), args, train_dataset=Sentences(40)).train(resume_from_checkpoint=True)
+
+
+SCRIPT = """
+import json, sys
+from pathlib import Path
+sys.path.insert(0, {tests!r})
+import longshore, transformers
+from test_trainer import Sentences, arguments, losses, model
+ds = {{"train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": "auto", "gradient_clipping": "auto",
+      "zero_allow_untested_optimizer": True, "zero_optimization": {{"stage": 3, "offload_optimizer": {{"device": "nvme", "nvme_path": {path!r}}}}}}}
+told = []
+def trained(optim):
+    args = arguments(transformers.TrainingArguments, Path({path!r}), use_cpu=True, deepspeed=ds, optim=optim)
+    args.max_steps, args.max_grad_norm = 3, 0.5
+    trainer = transformers.Trainer(model({seed}, 0.0), args, train_dataset=Sentences(40))
+    trainer.train()
+    return trainer
+def refused(what):
+    try:
+        what()
+    except longshore.LongshoreError as said:
+        told.append(str(said))
+trainer = trained("sgd")
+told.append(losses(trainer))
+refused(trainer.train)
+refused(lambda: trained("adafactor"))
+print("RESULT", json.dumps(told))
+"""
+
+
+def test_under_deepspeed_the_optimizer_is_the_one_that_was_asked_for(tmp_path, seed):
+    """Accelerate makes an Adam of all of them there."""
+    (tmp_path / "train.py").write_text(SCRIPT.format(tests=os.path.dirname(__file__), path=str(tmp_path), seed=seed))
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    done = subprocess.run([sys.executable, "-m", "longshore.deepspeed", "train.py"], cwd=tmp_path, capture_output=True, text=True, env=env)
+    assert done.returncode == 0, done.stderr[-4000:]
+    told, again, other = json.loads(done.stdout.split("RESULT ")[1].splitlines()[0])
+    assert told == pytest.approx(losses(trained(False, None, tmp_path, {"optim": "sgd"}, None, seed)), rel=1e-4)
+    assert "the engine is closed, as by a second train() of its Trainer; save_model" in again
+    assert other.startswith("optimizer: Adafactor is not to be had")

@@ -469,4 +469,6 @@ class DeepSpeedEngine(nn.Module):
     def destroy(self) -> None:
         """Closes the run."""
         self.monitor.close()
+        self.engine.streams.why = ("the engine is closed, as by a second train() of its Trainer; save_model(DIR) before, and give the next Trainer "
+                                   "from_pretrained(DIR); longshore.resume() opens the run again")
         self.engine.close()

@@ -49,12 +49,20 @@ _SMALL = {  # packages without a file of their own here, and what is in them
 }
 
 
-_ARGUMENTS = "transformers.training_args"
+_ARGUMENTS, _OPTIMIZERS = "transformers.training_args", "accelerate.utils.deepspeed"
 
 
 def _take_bf16(arguments):
     """transformers refuses --bf16 on machines without a GPU, unless --use_cpu is there."""
     arguments.is_torch_bf16_gpu_available = lambda: True
+
+
+def _leave_optimizers(accelerate):
+    """Accelerate makes a DeepSpeedCPUAdam of whatever optimizer it is given; initialize() takes it as it is, or refuses it by name."""
+    accelerate.map_pytorch_optim_to_deepspeed = lambda optimizer: optimizer
+
+
+_CHANGED = {_ARGUMENTS: _take_bf16, _OPTIMIZERS: _leave_optimizers}  # modules of others: what is done to them when they have been imported
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -63,11 +71,11 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             spec = importlib.machinery.ModuleSpec(name, self, is_package=True)
             spec.origin = "longshore.deepspeed"
             return spec
-        if name == _ARGUMENTS:
+        if name in _CHANGED:
             spec = importlib.machinery.PathFinder.find_spec(name, path, target)
             if spec is not None:
                 execute = spec.loader.exec_module
-                spec.loader.exec_module = lambda module: (execute(module), _take_bf16(module))
+                spec.loader.exec_module = lambda module: (execute(module), _CHANGED[name](module))
             return spec
         if name.startswith("deepspeed."):
             raise ModuleNotFoundError(f"{name}: longshore.deepspeed stands in for deepspeed, and does not have this", name=name)
@@ -116,8 +124,12 @@ def install():
         raise LongshoreError("deepspeed is imported already: start with `python -m longshore.deepspeed`")
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
-    if _ARGUMENTS in sys.modules:
-        _take_bf16(sys.modules[_ARGUMENTS])
+    for name, change in _CHANGED.items():
+        if name in sys.modules:
+            change(sys.modules[name])
+    for name in ("accelerate.utils", "accelerate.accelerator"):  # which have it from there already
+        if hasattr(sys.modules.get(name), "map_pytorch_optim_to_deepspeed"):
+            _leave_optimizers(sys.modules[name])
     import torch
     from .zero import ZeroParamStatus
 
