@@ -21,6 +21,27 @@ class Place:
     __slots__ = ("streamed", "updates", "at", "dtype", "shape", "stride")
 
 
+class Asked:
+    """Of a parameter that was not there, as a function of the script's own may save one: a copy, as whoever asks for it gets."""
+
+    __slots__ = ("handle", "updates")
+
+    def __init__(self, parameter):
+        self.handle = parameter.longshore
+        self.updates = self.handle.block.updates
+
+    def value(self):
+        _check(self.handle.block, self.updates)
+        return self.handle.copy()
+
+
+def _check(streamed, updates):
+    """Raises LongshoreError where a step has been made since, as PyTorch does after a change in place."""
+    if streamed.updates != updates:
+        raise LongshoreError(f"backward: {streamed.block.name} has been updated since the forward pass; call step() after backward() "
+                             "of every loss, or compute the loss again")
+
+
 class Places:
     def __init__(self, memory, slots, bring):
         """memory: a Buffer; slots: ranges of it, that know which block they hold; bring(block): its parameters are there on return."""
@@ -53,7 +74,9 @@ class Places:
         return self.slots[bisect.bisect_right(self.bases, at) - 1] if 0 <= at < self.memory.nbytes and self.slots else None
 
     def of(self, tensor):
-        """The Place of a tensor; None: it lies in no slot."""
+        """The Place of a tensor, or what stands for one of a parameter that is not there; None: it lies in no slot."""
+        if isinstance(tensor, Absent):
+            return Asked(tensor)
         slot = self.slot_of(tensor)
         if slot is None:
             return None
@@ -65,11 +88,9 @@ class Places:
         return place
 
     def value(self, place):
-        """What lies there. Raises LongshoreError where a step has been made since, as PyTorch does after a change in place."""
+        """What lies there."""
         streamed = place.streamed
-        if streamed.updates != place.updates:
-            raise LongshoreError(f"backward: {streamed.block.name} has been updated since the forward pass; call step() after backward() "
-                                 "of every loss, or compute the loss again")
+        _check(streamed, place.updates)
         if not streamed.present:
             self.bring(streamed)
         value = torch.as_strided(self.memory.view(place.dtype), place.shape, place.stride, place.at // place.dtype.itemsize)

@@ -22,7 +22,7 @@ from .errors import AbsentParameterError, LongshoreError
 from .interrupts import whole
 from .kept import KeptState
 from .native import SEGMENT, ffi, lib
-from .places import Place, Places
+from .places import Asked, Place, Places
 from .running import Running, checkpoint_that_saves
 from .state import Buffer
 
@@ -497,7 +497,7 @@ class Streams:
     def _unpack(self, packed):
         if type(packed) is Place:
             return self.places.value(packed)
-        if type(packed) is Stayed:
+        if type(packed) in (Stayed, Asked):
             return packed.value()
         if self.activations is None:
             raise LongshoreError("backward: the engine of this graph is closed, and so are the drives that its activations went to")
