@@ -150,15 +150,20 @@ def test_heads_of_two_engines_in_a_function_of_the_script(tmp_path, seed):
         of.destroy()
 
 
-def test_where_a_second_model_lies(tmp_path, seed, caplog):
+def test_where_a_second_model_lies(tmp_path, seed, caplog, monkeypatch):
     """A directory that had to be made is said, and runs of this job are not those of earlier ones."""
     engine = made(gpt2(), tmp_path / "nvme")
     assert f"nvme_path: made {tmp_path}/nvme on the file system of /" in caplog.text
     config = {"train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": 3}}
     follower = deepspeed.initialize(model=gpt2(), config=config)[0]  # as TRL writes it, where offload_optimizer alone had a path
-    assert os.path.dirname(follower.engine.state.path) == str(tmp_path / "nvme") and "lies where the first one's does" in caplog.text
+    assert os.path.dirname(follower.engine.state.path) == str(tmp_path / "nvme") and "its state lies beside the first one's" in caplog.text
     assert "runs of earlier jobs" not in caplog.text and caplog.text.count("nvme_path: made") == 1
     for of in (engine, follower):
         of.destroy()
     with pytest.raises(deepspeed.ConfigError, match="where is the state to live"):
         deepspeed.initialize(model=gpt2(), config=config)
+    theirs = {"zero_optimization": {"offload_optimizer": {"device": "nvme", "nvme_path": str(tmp_path / "theirs")}}}
+    monkeypatch.setattr("transformers.integrations.deepspeed.deepspeed_config", lambda: theirs)
+    alone = deepspeed.initialize(model=gpt2(), config=config)[0]  # before the model that is trained, as TRL does
+    assert os.path.dirname(alone.engine.state.path) == str(tmp_path / "theirs")
+    alone.destroy()

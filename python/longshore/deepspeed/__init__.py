@@ -11,8 +11,8 @@ import contextlib
 import difflib
 import os
 import sys
-import time
 import types
+import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -31,6 +31,7 @@ from .comm import init_distributed
 from .config import ConfigError, logger, say_once
 from .engine import DeepSpeedEngine
 from .monitor import Monitors
+from .places import leave, of_job, of_others
 from .resuming import say_what_stays
 from .utils import OnDevice, log_dist
 
@@ -59,6 +60,7 @@ version = __version__
 __version_major__, __version_minor__, __version_patch__ = (int(part) for part in __version__.split("."))
 __git_hash__ = __git_branch__ = None
 dist = comm
+_before = None  # a weak reference to the engine that was made last
 runtime = types.SimpleNamespace(lr_schedules=lr_schedules, zero=zero)
 
 
@@ -102,7 +104,7 @@ def initialize(
     if given is None:
         raise ConfigError("deepspeed.initialize: no configuration: give config=, or --deepspeed_config FILE")
     given = _config.load(given)
-    settings = _config.settings(given)
+    settings = _config.settings(given, of_others(_before and _before()))
     init_distributed()
     monitor = Monitors(settings.monitors)
     how, groups, trains, optimizer = _optimizer(settings, optimizer, model_parameters, model)
@@ -122,7 +124,7 @@ def initialize(
         if settings.dtype == "fp32":
             settings.casts = settings.casts_all = False
     else:
-        places = [] if settings.run is not None else _places(settings)
+        places = [] if settings.run is not None else of_job(settings.nvme_paths)
         try:
             engine = making.wrap(
                 model,
@@ -139,7 +141,7 @@ def initialize(
                 **({**how, "groups": groups} if optimizer is None else {"optimizer": optimizer}),
             )
         except BaseException:
-            _leave(places)
+            leave(places)
             raise
     run = engine.state.path
     try:
@@ -151,7 +153,7 @@ def initialize(
         engine.close()
         if not there:  # the next try finds no run that nobody has begun
             remove(run)
-            _leave(places)
+            leave(places)
         raise
 
 
@@ -170,13 +172,9 @@ def _finish(engine, settings, given, monitor, there, trains, lr_scheduler, train
             training_data, batch_size=settings.micro_batch, sampler=sampler, collate_fn=collate_fn, drop_last=settings.drop_last
         )
         out.training_dataloader = loader
+    global _before
+    _before = weakref.ref(out)
     return out, out.optimizer, loader, scheduler
-
-
-def _leave(places):
-    for place in places:
-        with contextlib.suppress(OSError):
-            os.rmdir(place)
 
 
 def _optimizer(settings, optimizer, parameters, model):
@@ -227,33 +225,6 @@ def _scheduler(settings, given, optimizer):
 def _is_one(kind):
     base = torch.optim.lr_scheduler.LRScheduler
     return isinstance(kind, type) and issubclass(kind, base) and kind is not base
-
-
-def _places(settings):
-    """A directory of this job in each nvme_path."""
-    earlier = [
-        os.path.join(p, d)
-        for p in settings.nvme_paths
-        if os.path.isdir(p)
-        for d in sorted(os.listdir(p))
-        if d.startswith("longshore-") and os.path.exists(os.path.join(p, d, "run.json"))
-    ]
-    if earlier:
-        say_once(
-            f"there are runs of earlier jobs: {', '.join(earlier)}; `longshore remove RUN` frees their space where no checkpoint is of it"
-        )
-    name = time.strftime(f"longshore-%Y%m%d-%H%M%S-{os.getpid()}")
-    number = 0
-    while True:
-        try:
-            for path in settings.nvme_paths:
-                os.makedirs(os.path.join(path, name + (f"-{number}" if number else "")))
-            break
-        except FileExistsError:
-            number += 1
-        except OSError as e:
-            raise ConfigError(f"nvme_path: {path}: a directory of this job cannot be made there: {e.strerror}") from None
-    return [os.path.join(path, name + (f"-{number}" if number else "")) for path in settings.nvme_paths]
 
 
 def _cast(model, dtype):

@@ -399,8 +399,8 @@ def _batches(config):
     return micro, steps
 
 
-def settings(config):
-    """Of a configuration that load() has read. Raises ConfigError."""
+def settings(config, places=()):
+    """Of a configuration that load() has read. places: where the state lives if it does not say so. Raises ConfigError."""
     if not isinstance(config, dict):
         raise ConfigError(f"the configuration of DeepSpeed is an object, and not {config!r}")
     config = _spread(config)
@@ -432,6 +432,9 @@ def settings(config):
             say_once(f"zero_optimization.{which}.device: cpu: the state lies on drives all the same, in memory as far as the budget goes")
         if device == "nvme" and path and os.fspath(path) not in out.nvme_paths:
             out.nvme_paths.append(os.fspath(path))
+    if not out.run and not out.nvme_paths and places:
+        out.nvme_paths = list(places)
+        say_once(f"no nvme_path is given for another model of this script: its state lies beside the first one's, in {', '.join(places)}")
     if not out.run and not out.nvme_paths:
         raise ConfigError(
             'where is the state to live? Give zero_optimization.offload_optimizer {"device": "nvme", "nvme_path": DIRECTORY}, '

@@ -18,6 +18,7 @@ from ..spool import spooling
 from . import comm
 from .accelerator import get_accelerator  # noqa: F401
 from .config import load
+from .places import make, named
 
 _spool = None  # of the Init that is open or was last
 
@@ -60,11 +61,9 @@ class Init:
 
     def _directory(self):
         longshore = self.config.get("longshore") or {}
-        zero = self.config.get("zero_optimization") or {}
-        places = [(zero.get(k) or {}).get("nvme_path") for k in ("offload_param", "offload_optimizer")]
         run = longshore.get("run")
-        place = next((p for p in places if p), None) or (os.path.dirname(os.path.abspath(run)) if run else tempfile.gettempdir())
-        os.makedirs(place, exist_ok=True)
+        place = next(iter(named(self.config)), None) or (os.path.dirname(os.path.abspath(run)) if run else tempfile.gettempdir())
+        make(place)
         return os.fspath(place)
 
     def __enter__(self):
