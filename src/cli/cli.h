@@ -106,9 +106,9 @@ int shore__cli_disk_space(const struct shore__addresses *drives, uint64_t disk_b
 int shore__cli_room_for_run(struct shore__settings *s, const struct shore__model *model, const char *path,
                             struct shore_diag *diag);
 
-/* On what each drive lies and how much room there is, with a warning where two share a device or one is no drive of its
- * own (drives.c). ask_remote: servers are asked, too. */
-void shore__cli_say_drives(const struct shore__addresses *drives, bool ask_remote);
+/* On what each drive lies and how much room there is. is_new: the drives are those of a run that is made now: servers
+ * are asked, too, and a warning says where two share a device or one is no drive of its own. */
+void shore__cli_say_drives(const struct shore__addresses *drives, bool is_new);
 
 /* ---- what holds a model ------------------------------------------------------------------------------------------ */
 

@@ -82,9 +82,8 @@ static int print_needs_json(const struct shore__needs *needs, uint64_t memory_by
     return shore__cli_print_json(o);
 }
 
-static int print_needs(const struct shore__needs *needs, uint64_t memory_bytes, bool json) {
+static void print_needs_text(const struct shore__needs *needs, uint64_t memory_bytes) {
     char minimum[32], comfortable[32], disk[32], memory[32];
-    if (json) return print_needs_json(needs, memory_bytes);
     printf("memory: minimum %s\n", shore__format_size_up(needs->minimum_bytes, minimum, sizeof minimum));
     printf("memory: everything kept from %s on\n",
            shore__format_size_up(needs->comfortable_bytes, comfortable, sizeof comfortable));
@@ -94,7 +93,18 @@ static int print_needs(const struct shore__needs *needs, uint64_t memory_bytes, 
                shore__format_size(memory_bytes, memory, sizeof memory), (unsigned long long)needs->kept_pairs,
                (unsigned long long)needs->pairs, (unsigned long long)needs->offloaded_pairs);
     printf("disk: %s\n", shore__format_size_up(needs->disk_bytes, disk, sizeof disk));
-    return SHORE__EXIT_DONE;
+}
+
+/* What --dry-run is asked for. memory_bytes: 0 where none is named. */
+static int print_needs(const struct shore__needs *needs, uint64_t memory_bytes, bool json) {
+    struct shore_diag diag = {{0}};
+    int code = SHORE__EXIT_DONE;
+    if (json)
+        code = print_needs_json(needs, memory_bytes);
+    else
+        print_needs_text(needs, memory_bytes);
+    if (memory_bytes == 0 || memory_bytes >= needs->minimum_bytes) return code;
+    return shore__cli_fail(shore__budget_too_little(memory_bytes, "this model", needs->minimum_bytes, &diag), &diag);
 }
 
 static struct shore__train_events events_of(struct watch *w) {
@@ -154,6 +164,7 @@ static int train_and_report(struct shore__run *run, bool fresh, const struct sho
             .seconds = (double)(shore__now_ns() - w.start_ns) * 1e-9,
             .budget_bytes = run->settings.memory_bytes,
             .emulated = result.emulated,
+            .missed_snapshots = result.missed_snapshots,
         };
         shore__summary_print(run, &summary);
     }

@@ -32,11 +32,13 @@ static void say_remote(const struct shore__address *drive, bool ask, struct foun
     if (known) shore__probe_free(&probe);
 }
 
-static void say_local(const struct shore__address *drive, struct found *f) {
+/* is_new: the run is; what is odd and stays so is said once a run. */
+static void say_local(const struct shore__address *drive, bool is_new, struct found *f) {
     char name[512], text[1024];
     f->here = shore__file_may_be_made(drive->text, NULL) == 0 && shore__whereabouts(drive->text, &f->at, NULL) == 0;
     if (!f->here) return; /* who makes it says why not */
     shore__cli_say("drive %s: %s", shown(drive, name), shore__whereabouts_text(&f->at, text, sizeof text));
+    if (!is_new) return;
     if (f->at.ground == SHORE__GROUND_MEMORY)
         shore__cli_say(
             "warning: drive %s lies in memory (%s): it takes that beside --memory, and is gone with the next "
@@ -53,16 +55,16 @@ static bool share(const struct found *a, const struct found *b, const struct sho
     return a->there && b->there && a->device == b->device && shore__address_shares_server(drive_a, drive_b);
 }
 
-void shore__cli_say_drives(const struct shore__addresses *drives, bool ask_remote) {
+void shore__cli_say_drives(const struct shore__addresses *drives, bool is_new) {
     struct found *found = calloc(drives->count ? drives->count : 1, sizeof *found);
     for (size_t i = 0; found && i < drives->count; i++) {
         const struct shore__address *drive = drives->item[i];
         if (!drive->kind->keeps) continue;
         if (drive->kind->remote)
-            say_remote(drive, ask_remote, &found[i]);
+            say_remote(drive, is_new, &found[i]);
         else
-            say_local(drive, &found[i]);
-        for (size_t k = 0; k < i; k++) {
+            say_local(drive, is_new, &found[i]);
+        for (size_t k = 0; is_new && k < i; k++) {
             char a[512], b[512];
             if (!share(&found[k], &found[i], drives->item[k], drive)) continue;
             shore__cli_say("warning: drives %s and %s lie on one device, and share its speed",

@@ -231,7 +231,8 @@ const struct shore__other_name shore__other_names[] = {
      "'longshore train' trains, 'longshore eval' measures, 'longshore generate' continues a text"},
 
     /* generate and export */
-    {"max-new-tokens|n-predict|num-tokens|max-length|max-gen-len|gen-length|n-tokens|length", "max-tokens", NULL},
+    {"max-new-tokens|n-predict|num-tokens|max-length|max-gen-len|gen-length|n-tokens|length|tokens", "max-tokens",
+     NULL},
     {"temp", "temperature", NULL},
     {"do-sample|greedy", "temperature", " X; 0 takes the most likely token"},
     {"start|text|prefix", "prompt", " TEXT"},

@@ -66,4 +66,6 @@ void shore__summary_print(struct shore__run *run, const struct shore__summary *s
            shore__format_size(s->budget_bytes, budget, sizeof budget),
            shore__format_size(peak_bytes, peak, sizeof peak),
            shore__format_seconds(s->seconds, seconds, sizeof seconds), s->emulated ? ", emulated" : "");
+    if (s->missed_snapshots)
+        printf("snapshots: %llu could not be made, as the warnings say\n", (unsigned long long)s->missed_snapshots);
 }

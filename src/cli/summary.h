@@ -10,6 +10,7 @@ struct shore__summary {
     double seconds;
     uint64_t budget_bytes;
     bool emulated;
+    uint64_t missed_snapshots; /* that were due */
 };
 
 /* Prints the lines of the summary to stdout. */

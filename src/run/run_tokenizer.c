@@ -1,4 +1,5 @@
 /* Which tokenizer a model and its data go with, and what is said about it. */
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -19,6 +20,9 @@ static int open_tokenizer(const struct shore__settings *s, struct shore__tokeniz
     int gone = s->tokenizer && !bytes ? shore__hub_refuse("--tokenizer", s->tokenizer, SHORE__HUB_MODEL, diag) : 0;
     if (!gone && s->model) gone = shore__hub_refuse("--model", s->model, SHORE__HUB_MODEL, diag);
     if (gone) return gone;
+    const char *named = s->tokenizer && !bytes ? s->tokenizer : s->model;
+    if (named && stat(named, &st))
+        return shore__fail(diag, SHORE_EMISSING, "%s: there is no such directory: %s", named, strerror(errno));
     if (bytes) return open_bytes(out, diag);
     if (s->tokenizer) return shore__tokenizer_open(s->tokenizer, out, diag);
     const char *beside = s->model                                                    ? s->model

@@ -80,9 +80,14 @@ static int close_row(struct shore__rows *r, struct shore_diag *diag) {
     int rc = 0;
     if (!r->had_field && !r->rejected) {
         char shown[SHORE__ROW_KEY_BYTES];
+        /* keys of chat data hold lists: none of them is a text */
+        bool chat = strstr(r->keys, "\"messages\"") || strstr(r->keys, "\"conversations\"");
         snprintf(r->why, sizeof r->why, "the row has no key \"%.100s\"; %s%s%s", field_shown(r, shown),
                  r->keys[0] ? "its keys are " : "it has none", r->keys,
-                 r->keys[0] ? ": --text-field NAME says which of them holds the text" : "");
+                 chat ? ": write each conversation as one text with the model's chat template first, or train on it "
+                        "from Python with TRL (docs/deepspeed.md)"
+                 : r->keys[0] ? ": --text-field NAME says which of them holds the text"
+                              : "");
         rc = reject(r, diag);
     }
     if (rc) return rc;

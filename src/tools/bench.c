@@ -44,6 +44,10 @@ int shore__cli_bench(int argc, char **argv) {
         return SHORE__EXIT_USAGE;
     }
     char escaped[128];
+    if (strcmp(argv[0], "drive") == 0 || strcmp(argv[0], "drives") == 0) {
+        shore__cli_say("unknown benchmark '%s': 'longshore drive bench' measures the drives of a run", argv[0]);
+        return SHORE__EXIT_USAGE;
+    }
     const char *near = shore__suggest(argv[0], names, BENCHES);
     shore__cli_say("unknown benchmark '%s'%s%s%s", shore__escape(argv[0], strlen(argv[0]), escaped, sizeof escaped),
                    near ? ": did you mean " : ": there are update, disk, compute and testbed", near ? near : "",

@@ -91,7 +91,8 @@ static void snapshot(struct trainer *t, uint64_t step) {
     char text[sizeof why.text + 64];
     int rc = shore__compress_save(t, &why); /* a part of it */
     if (!rc) rc = shore__snapshot_automatic(t->run, t->fleet, t->s->keep, t->events->note, t->events->ctx, &why);
-    snprintf(text, sizeof text, "no snapshot of step %llu: %s", (unsigned long long)step, why.text);
+    snprintf(text, sizeof text, "warning: no snapshot of step %llu: %s", (unsigned long long)step, why.text);
+    if (rc) t->result->missed_snapshots++;
     if (rc && t->events->note) t->events->note(t->events->ctx, text);
     shore__commit_begin_counting(t);
 }

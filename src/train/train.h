@@ -42,7 +42,8 @@ struct shore__train_result {
     bool stopped; /* by should_stop or stop_at, before the last step */
     unsigned char digest[16];
     double last_loss, last_val_loss;
-    bool emulated; /* times were those of another machine */
+    bool emulated;             /* times were those of another machine */
+    uint64_t missed_snapshots; /* of --snapshot-every: they could not be made */
 };
 
 /* Makes the state of a prepared run (fleet created, filled, sealed; run finished) and then trains it; or trains an

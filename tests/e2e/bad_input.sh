@@ -33,6 +33,12 @@ with_flag() {
 bad "no command" "usage|command is missing" # nothing at all
 bad "unknown command" "did you mean.*train" trian
 with_flag "unknown flag" "did you mean.*--batch" --bacth 4
+with_flag "a model that is not there" "$place/none: there is no such directory" --model "$place/none"
+with_flag "a tokenizer that is not there" "$place/none: there is no such directory" --tokenizer "$place/none"
+with_flag "a dry run with too little memory" "--memory 1.00 MiB is too little for this model: minimum " --memory 1MiB --dry-run
+with_flag "the same as JSON" "--memory 1.00 MiB is too little for this model: minimum " --memory 1MiB --dry-run --json
+echo '{"messages": [{"role": "user", "content": "Hello"}]}' >"$place/chat.jsonl"
+with_flag "chat data" "chat.jsonl.*its keys are .messages.: write each conversation as one text with the model's chat template" --data "$place/chat.jsonl" --tokenizer bytes
 with_flag "unknown flag with =" "did you mean.*--memory" --memroy=1GiB
 with_flag "no number" "--lr" --lr fast
 ONEDNN_MAX_CPU_ISA=AVX2 with_flag "bf16 products without AVX-512" "avx2.*--products bf16 needs" --products bf16

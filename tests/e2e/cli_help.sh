@@ -48,6 +48,8 @@ for what in list add remove move bench; do
 done
 
 refused "command nearly known" "did you mean generate" genrate x
+refused "a command's words the other way round" "unknown benchmark 'drive': 'longshore drive bench' measures" bench drive x
+refused "another word for a flag" "unknown flag --tokens: here it is --max-tokens" generate x --tokens 4
 refused "benchmark nearly known" "did you mean update" bench updat
 refused "drive command nearly known" "did you mean bench" drive benhc
 refused "a drive without a directory" "does not exist" drive bench "$place/none/none"

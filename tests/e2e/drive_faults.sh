@@ -162,8 +162,11 @@ if [ "$(id -u)" = 0 ] && mkdir "$place/tiny" && mount -t tmpfs -o size=2M none "
     must snapshots "$place/narrow"
     grep -q "no snapshots" "$place/log" && ok "no snapshot is left" || fail "a snapshot is listed that has no room"
     must train --resume "$place/narrow" --quiet --snapshot-every 4
-    grep -q "no snapshot of step 4: .*needs" "$place/log" && ok "a snapshot without room is said" || fail "a snapshot without room is not said"
+    grep -q "warning: no snapshot of step 4: .*needs" "$place/log" && ok "a snapshot without room is said" || fail "a snapshot without room is not said"
     same "no room for snapshots: digest" "$(digest)" "$wanted"
+    echo "{\"quiet\": false}" >"$place/loud.json"
+    must train --resume "$place/narrow" --snapshot-every 13 --steps 13 --config "$place/loud.json"
+    grep -q "^snapshots: 1 could not be made" "$place/log" && ok "it stands in the summary" || fail "the summary has no missed snapshot"
     umount "$place/tiny"
 fi
 ends_right "after what was refused"
