@@ -7,6 +7,12 @@ LONGSHORE=${LONGSHORE:-$build/longshore}
 COMPARE=${COMPARE:-$build/tool_compare_safetensors}
 PEAK=${PEAK:-$build/tool_peak}
 FAIL_IO_SO=${FAIL_IO_SO:-$build/libtool_fail_io.so}
+for tool in LONGSHORE COMPARE PEAK FAIL_IO_SO; do
+    if grep -q "\$$tool" "$0" && [ ! -e "${!tool}" ]; then
+        echo "${!tool} is not built: run 'scripts/build release' first (make builds the program alone)" >&2
+        exit 1
+    fi
+done
 export LC_ALL=C OMP_WAIT_POLICY=passive
 
 # What is random follows SEED. Not in $(...): bash begins anew there.
