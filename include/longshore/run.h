@@ -48,8 +48,8 @@ struct shore_run_making {
      * stands or one of its volumes is made anew; never the state of another run. identity, fleet_id, generation, epoch:
      * zero. */
     const struct shore_fleet_options *fleet;
-    /* A JSON object of the program, with its "name"; whatever else it needs to go on. SHORE_PROGRAM_BYTES at most. Whole
-     * numbers have 64 bits with a sign; larger ones are written as text. */
+    /* A JSON object of the program, with its "name"; whatever else it needs to go on. SHORE_PROGRAM_BYTES at most.
+     * Whole numbers have 64 bits with a sign; larger ones are written as text. */
     const char *program;
     uint64_t memory_bytes; /* budget: recorded, and kept to where the state is moved or put back; 0: none */
     bool not_a_copy;       /* the directory, with a making that was killed, is the one that was made, and no copy */

@@ -151,7 +151,8 @@ const char *shore__contents_maker(const struct shore__contents *c) {
     return json_string_value(json_object_get(c->program, "name"));
 }
 
-/* The tree has whole numbers of 64 bits with a sign; what is larger would become a real one, which is another number. */
+/* The tree has whole numbers of 64 bits with a sign; what is larger would become a real one, which is another number.
+ */
 static int keeps_number(void *ctx, const struct shore__json_event *e, struct shore_diag *diag) {
     if (e->kind != SHORE__JSON_NUMBER) return 0;
     json_t *kept = json_loadb(e->text, e->bytes, JSON_DECODE_ANY, NULL);
