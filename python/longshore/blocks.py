@@ -76,6 +76,13 @@ def layers_of(model):
     return found
 
 
+def refuse_lazy(model):
+    """Raises for a module that has not seen yet what it computes with."""
+    for name, t in (*model.named_parameters(), *model.named_buffers()):
+        if nn.parameter.is_lazy(t):
+            raise LongshoreError(f"{name}: has no shape yet, since its module is lazy: run one forward pass first")
+
+
 def dtype_of(model):
     """The dtype that most elements of its parameters have: they are streamed in it."""
     elems = Counter()

@@ -212,6 +212,7 @@ def _check_model(model):
     refuse_engine(model, "wrap", "use the Engine as it is, or resume() its run")
     if not isinstance(model, nn.Module):
         raise ValueError(f"wrap: {type(model).__name__} is not an nn.Module")
+    tree.refuse_lazy(model)
     parameters = list(model.named_parameters())
     if not parameters:
         raise ValueError("wrap: the model has no parameters")
@@ -295,7 +296,7 @@ def skeleton():
 
     def register_parameter(self, name, param):
         before(self, name, param)
-        if param is not None and param.device.type != "meta" and param.numel():
+        if param is not None and not nn.parameter.is_lazy(param) and param.device.type != "meta" and param.numel():
             self._parameters[name] = type(param)(param.detach().to("meta"), requires_grad=param.requires_grad)
 
     nn.Module.register_parameter = register_parameter
@@ -328,6 +329,7 @@ def resume(run: str | os.PathLike, model: nn.Module | Callable[[], nn.Module] | 
                              "fp32 --moments --out DIR`, from_pretrained(DIR) inside longshore.init(NEW), and wrap(moments_from=DIR)")
     how = program["engine"]
     model = _model_for(model, program, run)
+    tree.refuse_lazy(model)
     _give_buffers(model, program, run)
     _match(layout, model, how, program, run)
     given = _groups_of(model, how["groups"])
