@@ -18,7 +18,7 @@ import torch
 import transformers
 from accelerate.optimizer import AcceleratedOptimizer
 
-from . import adapters, checkpoint, making, trainer_steps
+from . import adapters, checkpoint, making, precision, trainer_steps
 from .errors import LongshoreError
 from .face import refuse_engine
 from .optimizers import AdamW8bit, EmptyAdagrad, arguments_of, rebind, refuse_other_groups, share
@@ -125,7 +125,7 @@ class Trainer(transformers.Trainer):
     def _put_on_drives(self, given):
         args = self.args
         if getattr(args, "computes_in_bf16", False):
-            self.model.to(torch.bfloat16)
+            precision.cast(self.model, torch.bfloat16, spool=getattr(making._current, "spool", None))
         run = getattr(args, "run", None)
         if run is None and making._current is None:
             run = os.path.join(args.output_dir, "run")

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .. import making
+from .. import making, precision
 from ..checkpoint import same_optimizer
 from ..errors import BusyError, LongshoreError
 from ..face import refuse_engine
@@ -108,7 +108,7 @@ def initialize(
     init_distributed()
     monitor = Monitors(settings.monitors)
     how, groups, trains, optimizer = _optimizer(settings, optimizer, model_parameters, model)
-    _cast(model, {"bf16": torch.bfloat16, "fp32": torch.float32}[settings.dtype])
+    precision.cast(model, {"bf16": torch.bfloat16, "fp32": torch.float32}[settings.dtype], buffers=True, spool=zero.spool())
     there = settings.run is not None and os.path.exists(os.path.join(settings.run, "run.json")) and not settings.overwrite
     places = []
     if there:
@@ -225,25 +225,6 @@ def _scheduler(settings, given, optimizer):
 def _is_one(kind):
     base = torch.optim.lr_scheduler.LRScheduler
     return isinstance(kind, type) and issubclass(kind, base) and kind is not base
-
-
-def _cast(model, dtype):
-    """One parameter at a time, and into a file where it was in one."""
-    spool = zero.spool()
-    with torch.no_grad():
-        for p in model.parameters():
-            if p.is_floating_point() and p.dtype != dtype and getattr(p, "longshore", None) is None and p.device.type != "meta":
-                if spool is not None and spool.has(p):
-                    new = spool.empty(p.shape, dtype)
-                    new.copy_(p)
-                    spool.relieve(new.nbytes)
-                    p.data = new
-                else:
-                    p.data = p.data.to(dtype)
-        for module in model.modules():
-            for name, b in module._buffers.items():
-                if b is not None and b.is_floating_point() and name not in module._non_persistent_buffers_set:
-                    module._buffers[name] = b.to(dtype)
 
 
 def add_config_arguments(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:

@@ -1,0 +1,132 @@
+"""A model becomes bfloat16 or float32 where a script asks for that: what is float32 on purpose stays so, and what is rounded beside
+parameters is said by name."""
+
+import copy
+import logging
+import re
+import sys
+
+import torch
+from torch import nn
+
+from . import position
+from .blocks import BESIDE_BYTES, dtype_of, persistent_buffers, refuse_lazy
+from .native import readable
+
+_log = logging.getLogger("longshore")
+_OF_PEFT = re.compile(r"\.(base_layer|original_module|modules_to_save\.[^.]+)(?=\.)")  # between a module's name and its parameter's
+
+
+@torch.no_grad()
+def cast(model, dtype, buffers=False, spool=None):
+    """Parameters become dtype, one at a time, and in a file where they were in one (spool). Of transformers' models all is as
+    from_pretrained(dtype=) loads it. Otherwise buffers stay as they are; buffers=True: those of a state_dict become dtype, too, as DeepSpeed
+    has it. Of a model that is bfloat16 but for a few parameters these stay."""
+    refuse_lazy(model)
+    loaded = _as_loaded(model, dtype) if dtype == torch.bfloat16 else {}
+    kept = _beside(model, dtype, loaded) | (set() if buffers or dtype != torch.bfloat16 else _with_statistics(model, loaded))
+    for p in model.parameters():
+        to = loaded.get(id(p), dtype)
+        if p.is_floating_point() and p.dtype not in (to, dtype) and id(p) not in kept and getattr(p, "longshore", None) is None and not p.is_meta:
+            _convert(p, to, spool)
+    _cast_buffers(model, dtype, loaded, buffers)
+
+
+def _convert(p, dtype, spool):
+    if spool is None or not spool.has(p):
+        p.data = p.data.to(dtype)
+        return
+    new = spool.empty(p.shape, dtype)
+    new.copy_(p)
+    spool.relieve(new.nbytes)
+    p.data = new
+
+
+def _cast_buffers(model, dtype, loaded, all_that_are_saved):
+    saved, stay, rounded, made = persistent_buffers(model), [], [], {}
+    for module_name, module in model.named_modules():
+        for name, b in module._buffers.items():
+            full = f"{module_name}.{name}" if module_name else name
+            if b is None or not b.is_floating_point() or b.dtype == dtype or b.is_meta:
+                continue
+            to = loaded.get(id(b), dtype if all_that_are_saved and full in saved else b.dtype)
+            if to == b.dtype:
+                stay += [full] if id(b) not in loaded else []
+            elif torch.finfo(to).bits < torch.finfo(b.dtype).bits:
+                rounded.append(full)
+            if to != b.dtype:
+                module._buffers[name] = made.setdefault(id(b), (b, b.to(to)))[1]
+    said = str(dtype).removeprefix("torch.")
+    if rounded:
+        _log.warning(f"these buffers are rounded to {said}: {_names(rounded)}")
+    if stay:
+        _log.info(f"these buffers stay as they are, beside parameters of {said}: {_names(stay)}; convert them where the model adds them to what it "
+                  f"computes in {said}")
+
+
+def _names(names):
+    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+
+
+def _beside(model, dtype, loaded):
+    """ids of float32 parameters of a model that is bfloat16 otherwise, as its maker has left them: adapters, norms. Too many of them would
+    be refused, and their masters are float32 anyway."""
+    if dtype != torch.bfloat16 or dtype_of(model) != dtype:
+        return set()
+    few = {name: p for name, p in model.named_parameters() if p.dtype == torch.float32 and loaded.get(id(p)) != torch.float32}
+    nbytes = sum(p.nbytes for p in few.values())
+    if nbytes <= BESIDE_BYTES:
+        return {id(p) for p in few.values()}
+    _log.warning(f"these parameters become bfloat16, with masters in float32, since they take {readable(nbytes)}, and {readable(BESIDE_BYTES)} of float32 may "
+        f"stay in memory: {_names(list(few))}")
+    return set()
+
+
+def _with_statistics(model, loaded):
+    """ids of parameters that PyTorch wants in the dtype of the statistics beside them, which stay."""
+    return {id(p) for module in model.modules()
+            if isinstance(module, nn.modules.batchnorm._NormBase) and module.running_mean is not None and id(module.running_mean) not in loaded
+            for p in module.parameters(recurse=False)}
+
+
+def _as_loaded(model, dtype):
+    """{id of a parameter or buffer: dtype that it has when transformers loads its model in dtype}"""
+    kind, out, inside = getattr(sys.modules.get("transformers"), "PreTrainedModel", ()), {}, set()
+    for module in model.modules():
+        if isinstance(module, kind) and id(module) not in inside:
+            inside.update(map(id, module.modules()))
+            out.update(_of_pretrained(module, dtype))
+    return out
+
+
+def _of_pretrained(model, dtype):
+    form = "{}" if hasattr(model, "_get_dtype_plan") else r"(^|\.){}($|\.)"  # transformers 4 means whole parts of a name
+    strict = [form.format(part.replace("*", ".*")) for part in getattr(model, "_keep_in_fp32_modules_strict", None) or ()]
+    there = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
+    saved, made, out = {*dict(model.named_parameters(remove_duplicate=False)), *persistent_buffers(model)}, _made_in(model, dtype), {}
+    for full, t in there:
+        name = _OF_PEFT.sub("", full)
+        if full in saved and any(re.search(part, name) for part in strict):
+            out[id(t)] = torch.float32
+        elif name in made:
+            out.setdefault(id(t), made[name])
+    return out
+
+
+def _made_in(model, dtype):
+    """{name: dtype} of what a new model of the same configuration has; {}: its class makes none of a configuration alone."""
+    config, random, before = copy.deepcopy(model.config), position.random_now(), torch.get_default_dtype()
+    configs = [config]
+    for inner in configs:
+        inner.dtype = dtype
+        configs += [c for c in (getattr(inner, name, None) for name in getattr(inner, "sub_configs", ())) if c is not None]
+    try:
+        torch.set_default_dtype(dtype)
+        with torch.device("meta"):
+            new = type(model)(config)
+    except Exception:  # whatever it asks for
+        return {}
+    finally:
+        torch.set_default_dtype(before)
+        position.put_random(random)
+    return {name: t.dtype for name, t in [*new.named_parameters(remove_duplicate=False), *new.named_buffers(remove_duplicate=False)]}
