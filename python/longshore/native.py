@@ -42,6 +42,7 @@ def fail(code, diag=None, what=""):
     said, elsewhere, _ = said.partition("; if it is elsewhere now, train --resume")  # which takes no runs of ours
     if elsewhere and code == lib.SHORE_EMISSING:
         said += "; if it is elsewhere now, put a symbolic link in its place that leads there"
+    said = said.replace("--overwrite", "overwrite=True")
     raise _BY_CODE.get(code, errors.LongshoreError)(said, code)
 
 
@@ -108,24 +109,31 @@ class Wait:
             self.settle()
 
 
+_UNITS = {"": 1, "b": 1, "k": 2**10, "kib": 2**10, "m": 2**20, "mib": 2**20, "g": 2**30, "gib": 2**30, "t": 2**40, "tib": 2**40,
+          "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
+_SMALL = 100_000  # bytes: nobody means them
+
+
 def size(value, name="memory"):
     """Bytes, of a number or of a text such as "8GiB", "512MiB", "1.5G"."""
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        if value <= 0:
-            raise ValueError(f"{name}={value!r}: a size is larger than 0")
-        return int(value)
-    units = {"": 1, "b": 1, "k": 2**10, "kib": 2**10, "m": 2**20, "mib": 2**20, "g": 2**30, "gib": 2**30, "t": 2**40, "tib": 2**40}
-    units.update({"kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12})
     word = str(value).strip().lower()
     digits = word.rstrip("bkmgti ")
-    unit = word[len(digits):].strip()
     try:
         number = float(digits)
-    except ValueError:
-        number = 0
-    if unit not in units or number <= 0:
-        raise ValueError(f"{name}={value!r}: not a size; write 8GiB, 512MiB or a number of bytes")
-    return int(number * units[unit])
+        unit = _UNITS[word[len(digits):].strip()]
+        nbytes = int(digits) * unit if digits.isdigit() else int(number * unit)
+    except (ValueError, KeyError, OverflowError):
+        raise ValueError(f"{name}={value!r} is not a size; write '8GiB', '512MiB' or a number of bytes") from None
+    if number <= 0 or nbytes >= 2**63:
+        raise ValueError(f"{name}={value!r} is not a size: one is larger than 0, and smaller than 8 EiB")
+    if nbytes < 1 or (unit == 1 and number % 1):
+        raise ValueError(f"{name}={value!r} is not a size: {value} of a byte; did you mean '{number:g}GiB'?")
+    return nbytes
+
+
+def doubt(nbytes):
+    """What to say of a size that looks like a number of another unit."""
+    return f"; {nbytes} is {nbytes} bytes: did you mean '{nbytes}{'GiB' if nbytes < 100 else 'MiB'}'?" if nbytes < _SMALL else ""
 
 
 def readable(number):

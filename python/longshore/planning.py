@@ -55,8 +55,8 @@ def plan(layout, drives, memory, *, storage, optimizer, moments, activations="me
         return plan(layout, drives, memory, storage=storage, optimizer=optimizer, moments=moments, activations=activations, room=room,
                     compress=compress)
     if memory < minimum:
-        raise BudgetError(f"memory={native.readable(memory)} is too little for this model: minimum {native.readable(minimum + (1 << 20))}",
-                          lib.SHORE_EBUDGET)
+        raise BudgetError(f"memory={native.readable(memory)} is too little for this model: minimum {native.readable(minimum + (1 << 20))}"
+                          f"{native.doubt(memory)}", lib.SHORE_EBUDGET)
     if pool:
         pool = max(pool, min(memory // 8, POOL_BYTES[1], pool + memory - minimum))
         room = min(4 * memory, ROOM_BYTES) if room is None else room
