@@ -41,7 +41,7 @@ def main():
         per_device_train_batch_size=2, gradient_accumulation_steps=4, lr_scheduler_type="cosine", warmup_steps=2, logging_steps=1,
         eval_strategy="steps", eval_steps=max(1, args.steps // 2), save_steps=max(1, args.steps // 2), save_total_limit=2, report_to=[],
     )
-    with longshore.init(run, drives=args.drives, memory=args.memory):  # never in memory as a whole, also where it is resumed
+    with longshore.init(run, drives=args.drives, memory=args.memory, resume=args.resume):  # never in memory as a whole
         model = AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.float32)
     trainer = Trainer(model, how, train_dataset=data[held_out:], eval_dataset=data[:held_out])
     trainer.train(resume_from_checkpoint=args.resume or None)

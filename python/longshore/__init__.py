@@ -5,7 +5,8 @@ from __future__ import annotations
 from . import native as _native
 from .engine import Engine, StepResult
 from .errors import (AbsentParameterError, BudgetError, BusyError, ExistsError, LongshoreError, MissingError, NotFiniteError)
-from .making import init, resume, wrap
+from .inits import init
+from .making import resume, wrap
 from .memory import Memory
 from .resident import resident
 from .verify import verify

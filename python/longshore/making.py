@@ -1,4 +1,4 @@
-"""longshore.init, wrap and resume: from a model to an engine, and from a run back to it."""
+"""longshore.wrap and resume: from a model to an engine, and from a run back to it."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ import importlib
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from typing import Union
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import nn
 
-from . import adapters, living, native, position, spinning
+from . import adapters, inits, living, native, position, spinning
 from . import blocks as tree
 from .activations import KINDS, Activations
 from .beginning import Handed, Moments, fill
@@ -22,62 +20,17 @@ from .compression import share_of
 from .engine import Engine
 from .errors import LongshoreError, MissingError
 from .face import refuse_engine
+from .inits import Drives
 from .loading import Loading
 from .native import lib
 from .optimizers import refuse_kinds, refuse_numbers, share as hand_over, told
 from .planning import plan
-from .spool import spooling
 from .state import MOMENTS, OPTIMIZERS, Layout, State
 from .streaming import Streams
 
 _NAME_OF = tree.NAME_OF
 _DTYPE_OF = {v: k for k, v in _NAME_OF.items()}
 BUFFERS_BYTES = 16 << 10  # of modules' buffers that commit with a step's blob; more are blocks of the run
-Drives = Union[str, os.PathLike, Iterable[Union[str, os.PathLike]], None]
-_current = None  # of init(), until wrap() has taken it
-
-
-@dataclass
-class _Making:
-    run: str
-    drives: list
-    memory: object
-    overwrite: bool
-    spool: object = None
-    open: bool = True
-
-
-@contextlib.contextmanager
-def init(run: str | os.PathLike, drives: Drives = None, memory: int | str | None = None, overwrite: bool = False) -> Iterator[object]:
-    """A context in which a model is made or loaded without ever being in memory as a whole.
-
-    run: the directory to make, which ``longshore inspect`` and the other commands know. drives: directories, files, block
-    devices, ``ssh://HOST/PATH``; by default run itself. memory: what Longshore may hold ("8GiB"); by default half of the
-    machine's, or what is useful, if that is less. overwrite: replaces a run that is there. Nothing is made before wrap().
-    """
-    global _current
-    if _current is not None and _current.open:
-        raise LongshoreError("longshore.init: another one is open; leave it first")
-    making = _Making(os.fspath(run), _drives(drives), memory, overwrite)
-    parent = os.path.dirname(os.path.abspath(making.run))
-    local = next((d for d in making.drives or [] if os.path.isdir(d)), parent)
-    os.makedirs(local, exist_ok=True)
-    _current = making
-    try:
-        with spooling(local) as spool:
-            making.spool = spool
-            yield making
-    except BaseException:
-        _current = None
-        raise
-    finally:
-        making.open = False
-
-
-def _drives(drives):
-    if drives is None:
-        return None
-    return [os.fspath(d) for d in ([drives] if isinstance(drives, (str, os.PathLike)) else drives)]
 
 
 # ---- wrap ------------------------------------------------------------------------------------------------------------
@@ -112,16 +65,11 @@ def wrap(model: nn.Module, *, run: str | os.PathLike | None = None, drives: Driv
 
     Raises BudgetError below the least memory, ExistsError where a run is there, ValueError for what cannot be.
     """
-    global _current
     _check_model(model)
-    making = _current
-    if making is not None and run is None:
-        run, drives, memory = making.run, making.drives if drives is None else _drives(drives), making.memory if memory is None else memory
-        overwrite = making.overwrite if overwrite is None else overwrite
-    if run is None:
-        raise ValueError("wrap: where is the state to live? Give run=DIRECTORY, or make the model inside longshore.init(DIRECTORY)")
-    run = os.fspath(run)
-    drives = _drives(drives) or [run]
+    making = inits.of(model)
+    run, drives, memory, overwrite = inits.place(making, run, drives, memory, overwrite)
+    budget = None if memory is None else native.size(memory)
+    inits.check(run, drives, overwrite)
     numbers, groups, handed = told(model, optimizer, groups, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "momentum": momentum})
     optimizer = numbers["optimizer"]
     if optimizer not in OPTIMIZERS:
@@ -163,11 +111,9 @@ def wrap(model: nn.Module, *, run: str | os.PathLike | None = None, drives: Driv
     tree.mark_rest(parts, model, compute)
     how["layers"] = [b.module if b.layer else None for b in layout.blocks]
     how["buffers"] = [b.name for b in layout.blocks if b.buffers]
-    budget = None if memory is None else native.size(memory)
     chosen = plan(layout, drives, budget, storage=_DTYPE_OF[storage], optimizer=optimizer, moments=moments,
                   activations=activations, room=None if activation_room is None else native.size(activation_room, "activation_room"),
                   compress=share)
-    living.refuse_second(run)
     state = State.create(run, layout, drives, _program(model, how, layout, lineage, counts), optimizer=optimizer, moments=moments,
                          fp32=_DTYPE_OF[storage] == torch.float32, ring_bytes=chosen.ring_bytes,
                          memory=budget or chosen.total_bytes + chosen.spare_bytes, overwrite=bool(overwrite), momentum=with_momentum, scratch_bytes=chosen.room_bytes, residual=share > 0)
@@ -182,7 +128,6 @@ def wrap(model: nn.Module, *, run: str | os.PathLike | None = None, drives: Driv
         raise
     if handed is not None:
         hand_over(handed, engine.optimizer)
-    _current = None
     living.add(engine)
     return engine
 
@@ -196,6 +141,7 @@ def _engine(model, state, how, groups, chosen, seal=None):
         streams.make_activations = lambda state: Activations(state.fleet, how["activations"], chosen.pool_bytes, state.scratch_bytes)
     if seal is not None:
         seal()
+    inits.take(model)
     streams.bind(model)
     streams.loading = Loading(streams, model)
     adapters.refuse_merging(model)

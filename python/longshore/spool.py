@@ -6,10 +6,14 @@ goes. wrap() reads them one by one, and the files go. Weights that a library map
 stay there, and what was read of them is given back, too.
 """
 
+import atexit
 import contextlib
 import ctypes
+import errno
+import fcntl
 import mmap
 import os
+import struct
 import tempfile
 import threading
 import weakref
@@ -18,20 +22,24 @@ import zipfile
 import torch
 from torch import nn
 
-from . import damage
+from . import damage, native
 from .errors import LongshoreError
 
 LEAST_BYTES = 1 << 16  # smaller ones stay in memory
 RESIDENT_BYTES = 128 << 20  # that stay mapped in between
 WEIGHTS = (".safetensors", ".bin", ".pt", ".pth")  # files that are mapped
+_GETFLAGS, _SETFLAGS, _NOCOW = 0x80086601, 0x40086602, 0x00800000  # of linux/fs.h
 PAGEOUT = 21  # MADV_PAGEOUT: changed pages of a private mapping stay
 _madvise = ctypes.CDLL(None).madvise
 _madvise.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
 
 
 class Spool:
-    def __init__(self, directory):
-        self.directory = directory
+    def __init__(self, directories, more):
+        """more: where a user names more of them."""
+        self.directories, self.more = directories, more
+        self.modules = weakref.WeakSet()  # that were made meanwhile
+        self.failure = None
         self.maps = weakref.WeakValueDictionary()  # by address of the storage
         self.lock = threading.Lock()
         self.touched = 0
@@ -41,16 +49,35 @@ class Spool:
         for size in shape:
             n *= size
         nbytes = n * dtype.itemsize
-        fd, path = tempfile.mkstemp(prefix="parameter-", dir=self.directory)
+        fd = self._file(nbytes)
         try:
-            os.unlink(path)  # goes with its mapping, however this process ends
-            os.truncate(fd, nbytes)
             mapped = _Map(fd, nbytes)
         finally:
             os.close(fd)
         tensor = torch.frombuffer(mapped, dtype=dtype).view(shape)
         self.maps[tensor.data_ptr()] = mapped
         return tensor
+
+    def _file(self, nbytes):
+        """A descriptor of one that has its room: a page of a mapping that there is no room for ends the process. The emptiest file system
+        is asked first."""
+        has = []
+        for directory in sorted(self.directories, key=_free_bytes, reverse=True):
+            try:
+                fd, path = tempfile.mkstemp(prefix="parameter-", dir=directory)
+                try:
+                    os.unlink(path)  # goes with its mapping, however this process ends
+                    _take_room(fd, nbytes)
+                    return fd
+                except BaseException:
+                    os.close(fd)
+                    raise
+            except OSError as failure:
+                why = "" if failure.errno == errno.ENOSPC else f" ({os.strerror(failure.errno)})"
+                has.append(f"{directory} has {native.readable(_free_bytes(directory))}{why}")
+        self.failure = LongshoreError(f"no room for the model: a parameter needs {native.readable(nbytes)}, {', '.join(has)}; free space, or "
+                                      f"add a drive: {self.more}")
+        raise self.failure
 
     def take(self, tensor):
         """A copy of a tensor that lies in a file."""
@@ -81,6 +108,27 @@ class Spool:
                     _madvise(first, last - first, PAGEOUT)  # in vain where the file is somebody else's
 
 
+def _free_bytes(directory):
+    said = os.statvfs(directory)
+    return said.f_bavail * said.f_frsize
+
+
+def _take_room(fd, nbytes):
+    with contextlib.suppress(OSError):  # Btrfs writes elsewhere what it writes again, where there may be no room
+        flags, = struct.unpack("l", fcntl.ioctl(fd, _GETFLAGS, bytes(struct.calcsize("l"))))
+        fcntl.ioctl(fd, _SETFLAGS, struct.pack("l", flags | _NOCOW))
+    try:
+        os.posix_fallocate(fd, 0, nbytes)
+    except OSError as failure:
+        if failure.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENODEV, errno.ENOSYS):
+            raise
+        zeros = memoryview(bytes(1 << 20))
+        at = 0
+        while at < nbytes:
+            at += os.pwrite(fd, zeros[:nbytes - at], at)
+        os.fsync(fd)  # who writes late says only then that there is no room
+
+
 class _Map(mmap.mmap):
     """With weak references."""
 
@@ -89,10 +137,10 @@ class _Map(mmap.mmap):
 
 
 @contextlib.contextmanager
-def spooling(directory):
-    """Parameters that are registered from here on lie in files of this directory. Yields the Spool."""
-    spool = Spool(directory)
-    before = nn.Module.register_parameter
+def spooling(directories, more):
+    """Parameters that are registered from here on lie in files of these directories. Yields the Spool."""
+    spool = Spool(directories, more)
+    before, init_before, setstate_before = nn.Module.register_parameter, nn.Module.__init__, nn.Module.__setstate__
     load_before, refused = torch.load, []
 
     def moved(module, name, p):
@@ -104,6 +152,14 @@ def spooling(directory):
     def register_parameter(self, name, param):
         before(self, name, param)
         moved(self, name, param)
+
+    def init(self, *args, **how):
+        spool.modules.add(self)
+        init_before(self, *args, **how)
+
+    def setstate(self, state):  # of one that is copied, or loaded as a whole
+        setstate_before(self, state)
+        spool.modules.add(self)
 
     def load(f, *args, **how):
         shapes = how.get("map_location") == "meta" and zipfile.is_zipfile(f)  # what transformers 4 looks at first
@@ -117,22 +173,30 @@ def spooling(directory):
 
     stop = threading.Event()
 
+    def end():
+        stop.set()
+        watcher.join()
+
     def watch():
         while not stop.wait(0.05):
             spool.relieve(RESIDENT_BYTES)
 
     # initialisation goes through all of it again, in places that no hook sees
     watcher = threading.Thread(target=watch, name="longshore-spool", daemon=True)
-    nn.Module.register_parameter, torch.load = register_parameter, load
+    nn.Module.register_parameter, nn.Module.__init__, nn.Module.__setstate__, torch.load = register_parameter, init, setstate, load
     watcher.start()
+    atexit.register(end)  # of a process that ends within
     try:
         with damage.named():
             yield spool
+            if spool.failure is not None:
+                raise spool.failure  # which somebody kept to himself
     except Exception as said:
-        if refused and said is not refused[0]:
-            raise refused[0] from said  # transformers 4 says that the file is none of PyTorch's
+        for failure in (*refused[:1], spool.failure):
+            if failure is not None and said is not failure:
+                raise failure from said  # transformers 4 says that the file is none of PyTorch's, and 5 that it cannot be converted
         raise
     finally:
-        stop.set()
-        watcher.join()
-        nn.Module.register_parameter, torch.load = before, load_before
+        end()
+        atexit.unregister(end)
+        nn.Module.register_parameter, nn.Module.__init__, nn.Module.__setstate__, torch.load = before, init_before, setstate_before, load_before

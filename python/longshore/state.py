@@ -5,12 +5,11 @@ import functools
 import itertools
 import json
 import logging
-import math
 import os
 
 import torch
 
-from . import forks, native
+from . import forks, native, recorded
 from .blocks import Block, Tensor, layers_in
 from .errors import LongshoreError
 from .native import Wait, ffi, lib
@@ -20,7 +19,6 @@ _TORCH = {number: dtype for dtype, number in _DTYPES.items()}
 OPTIMIZERS = {"adamw": lib.SHORE_ADAMW, "adam": lib.SHORE_ADAM, "sgd": lib.SHORE_SGD, "adagrad": lib.SHORE_ADAGRAD}
 MOMENTS = {"fp32": lib.SHORE_MOMENTS_FP32, "8bit": lib.SHORE_MOMENTS_8BIT}
 
-_FLOAT, _INT = "__float__", "__int__"  # numbers that run.json has as text
 PIECE = max(1, (16 << 20) // (4 * native.SEGMENT))  # segments that are read or written together: 16 MiB of fp32
 
 
@@ -202,7 +200,7 @@ class State:
         """Begins a run; init_block() for all blocks and seal() follow."""
         fleet, named = fleet_options(drives, optimizer, moments, fp32, ring_bytes=ring_bytes, overwrite=overwrite, with_momentum=momentum,
                                      scratch_bytes=scratch_bytes, residual=residual)
-        text = ffi.new("char[]", _json(program).encode())
+        text = ffi.new("char[]", recorded.text(program).encode())
         making = native.new("struct shore_run_making", fleet=fleet, program=text, memory_bytes=memory)
         out = ffi.new("struct shore_run **")
         shapes, keep = layout.shapes()
@@ -264,10 +262,10 @@ class State:
     def program(self):
         """What the run's maker has recorded."""
         said = lib.shore_run_program(self.run)
-        return None if said == ffi.NULL else json.loads(native.text(said), object_hook=_number)
+        return None if said == ffi.NULL else recorded.program(native.text(said))
 
     def record(self, what, program=None):
-        text = ffi.NULL if program is None else ffi.new("char[]", _json(program).encode())
+        text = ffi.NULL if program is None else ffi.new("char[]", recorded.text(program).encode())
         native.call(lib.shore_run_record, self.run, self.step, what.encode(), text)
 
     def _info(self):
@@ -468,25 +466,6 @@ class State:
                 native.call(lib.shore_run_commit_wait, run)
         finally:
             ffi.release(run)
-
-
-def _number(said):
-    return float(said[_FLOAT]) if _FLOAT in said else int(said[_INT]) if _INT in said else said
-
-
-def _json(program):
-    """An infinity, which a configuration may hold, is none of JSON's numbers, and the file's whole numbers have 64 bits with a sign, where
-    a seed has 64 without one: both are text."""
-    def known(value):
-        if isinstance(value, dict):
-            return {k: known(v) for k, v in value.items()}
-        if isinstance(value, (list, tuple)):
-            return [known(v) for v in value]
-        if isinstance(value, int) and not -2**63 <= value < 2**63:
-            return {_INT: str(int(value))}
-        return {_FLOAT: str(value)} if isinstance(value, float) and not math.isfinite(value) else value
-
-    return json.dumps(known(program))
 
 
 def _descriptors():

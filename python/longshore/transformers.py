@@ -18,7 +18,7 @@ import torch
 import transformers
 from accelerate.optimizer import AcceleratedOptimizer
 
-from . import adapters, checkpoint, making, precision, trainer_steps
+from . import adapters, checkpoint, inits, making, precision, trainer_steps
 from .errors import LongshoreError
 from .face import refuse_engine
 from .optimizers import AdamW8bit, EmptyAdagrad, arguments_of, rebind, refuse_other_groups, share
@@ -124,14 +124,14 @@ class Trainer(transformers.Trainer):
 
     def _put_on_drives(self, given):
         args = self.args
+        made_in = inits.of(self.model)
         if getattr(args, "computes_in_bf16", False):
-            precision.cast(self.model, torch.bfloat16, spool=getattr(making._current, "spool", None))
+            precision.cast(self.model, torch.bfloat16, spool=getattr(made_in, "spool", None))
         run = getattr(args, "run", None)
-        if run is None and making._current is None:
+        if run is None and made_in is None:
             run = os.path.join(args.output_dir, "run")
-        place = run if run is not None else making._current.run
+        place = run if run is not None else made_in.run
         if self._resumes and os.path.exists(os.path.join(place, "run.json")):
-            making._current = None
             checkpoint.same_optimizer(place, arguments_of(given)[0]["optimizer"])
             engine = making.resume(place, self.model, memory=getattr(args, "memory", None))
             try:
@@ -142,6 +142,9 @@ class Trainer(transformers.Trainer):
             engine.how["clip"] = args.max_grad_norm or 0.0
             share(given, engine.optimizer)
         else:
+            overwrite = True if getattr(args, "overwrite_run", False) else None
+            inits.refuse_run(place, overwrite or getattr(made_in, "overwrite", False), "train(resume_from_checkpoint=True)",
+                             "TrainingArguments(overwrite_run=True)")
             engine = making.wrap(
                 self.model,
                 run=run,
@@ -149,7 +152,7 @@ class Trainer(transformers.Trainer):
                 memory=getattr(args, "memory", None),
                 clip=args.max_grad_norm or 0.0,
                 optimizer=given,
-                overwrite=True if getattr(args, "overwrite_run", False) else None,
+                overwrite=overwrite,
             )
         self.engine, self.optimizer = engine, engine.optimizer
         if self.lr_scheduler is not None:

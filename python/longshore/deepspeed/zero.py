@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from .. import inits
 from ..errors import LongshoreError
 from ..resident import resident
 from ..spool import spooling
@@ -59,12 +60,14 @@ class Init:
         if module is not None:
             return  # it is in memory, and wrap() takes it from there
 
-    def _directory(self):
+    def _directories(self):
         longshore = self.config.get("longshore") or {}
         run = longshore.get("run")
-        place = next(iter(named(self.config)), None) or (os.path.dirname(os.path.abspath(run)) if run else tempfile.gettempdir())
-        make(place)
-        return os.fspath(place)
+        place = next(iter(named(self.config)), None)
+        if place is None and run:
+            return inits.places(run, inits.drives_of(longshore.get("drives")))
+        make(place or tempfile.gettempdir())
+        return [os.fspath(place or tempfile.gettempdir())]
 
     def __enter__(self):
         global _spool
@@ -75,12 +78,15 @@ class Init:
                 before = torch.get_default_dtype()
                 torch.set_default_dtype(self.dtype if self.dtype != torch.float16 else torch.bfloat16)
                 self.stack.callback(torch.set_default_dtype, before)
-            _spool = self.stack.enter_context(spooling(self._directory()))
+            _spool = self.stack.enter_context(spooling(self._directories(), '"nvme_path" in the configuration'))
         return self
 
     def __exit__(self, *error):
         Init._depth -= 1
         self.stack.__exit__(*error)
+        if self.enabled and Init._depth == 0 and error[0] is None:
+            inits.watch(_spool, "deepspeed.zero.Init(): the model that was made in it",
+                        "deepspeed.initialize(model=...) makes one")
 
 
 def spool() -> Any:

@@ -1,0 +1,222 @@
+"""longshore.init(): where a model is made without being in memory as a whole, and the run that it is for."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import os
+import re
+import stat
+import weakref
+from collections.abc import Iterable, Iterator
+from typing import Union
+
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from . import living, native
+from .errors import ExistsError, LongshoreError
+from .native import lib
+from .spool import spooling
+from .state import fleet_options
+
+Drives = Union[str, os.PathLike, Iterable[Union[str, os.PathLike]], None]
+_log = logging.getLogger("longshore")
+_open = None
+_left = []  # whose models no engine has, oldest first
+
+
+class Making:
+    """What an init() was told, and what was made in it."""
+
+    def __init__(self, run, drives, memory, overwrite):
+        self.run, self.drives, self.memory, self.overwrite = run, drives, memory, overwrite
+        self.spool = None
+
+
+@contextlib.contextmanager
+def init(run: str | os.PathLike, drives: Drives = None, memory: int | str | None = None, overwrite: bool = False,
+         resume: bool = False) -> Iterator[object]:
+    """A context in which a model is made or loaded without ever being in memory as a whole. What is made in it belongs to it: wrap()
+    makes its run.
+
+    run: the directory to make, which ``longshore inspect`` and the other commands know. drives: directories, files, block
+    devices, ``ssh://HOST/PATH``; by default run itself. memory: what Longshore may hold ("8GiB"); by default half of the
+    machine's, or what is useful, if that is less. overwrite: replaces a run that is there. resume: a run that is there is gone on
+    with, as a Trainer's train(resume_from_checkpoint=True) does. Nothing is made before wrap().
+
+    Raises ExistsError where a run is there, MissingError for a drive that is not, ValueError for what is no size: before a model is loaded.
+    """
+    global _open
+    if _open is not None:
+        raise LongshoreError("longshore.init: another one is open; leave it first")
+    making = Making(os.fspath(run), drives_of(drives), memory, overwrite)
+    if memory is not None:
+        native.size(memory)
+    if not (resume and is_run(making.run)):
+        check(making.run, making.drives or [making.run], overwrite)
+    _open = making
+    try:
+        with spooling(places(making.run, making.drives), "longshore.init(..., drives=[...])") as making.spool:
+            yield making
+    finally:
+        _open = None
+    watch(making.spool, f"longshore.init({making.run!r}): the model that was made in it",
+          "longshore.wrap(model) makes an engine, and longshore.transformers.Trainer has one", making)
+
+
+def drives_of(drives):
+    """As texts; None: not given."""
+    if drives is None:
+        return None
+    return [os.fspath(d) for d in ([drives] if isinstance(drives, (str, os.PathLike)) else drives)]
+
+
+def is_run(path):
+    return os.path.exists(os.path.join(path, "run.json"))
+
+
+def check(run, drives, overwrite):
+    """Refuses a run that cannot be made there, as far as it is to be seen before there is a model."""
+    refuse_run(run, overwrite, f"longshore.resume({run!r})", "overwrite=True")
+    others = [d for d in drives if os.path.realpath(d) != os.path.realpath(run)]
+    _check_place(run, others or [_directory(run)], overwrite)  # the run's own is made with it
+
+
+def _check_place(run, drives, overwrite):
+    """Whether a run may be made there: what is to be seen of the directory and the drives before there is a model."""
+    fleet, named = fleet_options(drives, "adamw", "fp32", True, overwrite=overwrite)
+    native.call(lib.shore_run_check, native.path_bytes(os.path.abspath(run)), native.new("struct shore_run_making", fleet=fleet))
+
+
+def refuse_run(run, overwrite, resuming, overwriting):
+    """One that is there. resuming, overwriting: what a user writes instead."""
+    living.refuse_second(run)
+    if is_run(run) and not overwrite:
+        raise ExistsError(f"{run}: holds a run: {resuming} goes on with it, {overwriting} begins anew", lib.SHORE_EEXISTS)
+
+
+def places(run, drives):
+    """Directories of the drives' file systems, for the weights of a model that is being made."""
+    found = []
+    for drive in drives or [run]:
+        if not re.match(r"(ssh|unix|ram|null):", drive) and not _is_device(drive):
+            found.append(_directory(drive))
+    if not found:
+        found = [_directory(run)]
+        _log.warning("%s: no drive of the run is a file system of this machine: weights that are loaded lie in files of %s until "
+                     "they are on the drives", run, found[0])
+    return list(dict.fromkeys(found))
+
+
+def _is_device(path):
+    with contextlib.suppress(OSError):
+        return stat.S_ISBLK(os.stat(path).st_mode)
+    return False
+
+
+def _directory(path):
+    """The nearest one that is there."""
+    path = os.path.realpath(path)
+    while not os.path.isdir(path):
+        path = os.path.dirname(path)
+    return path
+
+
+def place(making, run, drives, memory, overwrite):
+    """(run, drives, memory, overwrite) of a model, which may have been made in an init(). What wrap() is told comes first."""
+    if making is None:
+        if run is None:
+            raise ValueError("wrap: where is the state to live? Give run=DIRECTORY, or make the model inside longshore.init(DIRECTORY)")
+        return os.fspath(run), drives_of(drives) or [os.fspath(run)], memory, bool(overwrite)
+    other = run is not None and os.path.realpath(run) != os.path.realpath(making.run)
+    if other:
+        _log.warning("wrap: run=%r counts, and not %r of the longshore.init() that the model was made in", os.fspath(run), making.run)
+    if overwrite is None:
+        overwrite = making.overwrite and not other
+    run = os.fspath(run) if run is not None else making.run
+    return run, drives_of(drives) or making.drives or [run], making.memory if memory is None else memory, bool(overwrite)
+
+
+# ---- whose a model is ------------------------------------------------------------------------------------------------
+
+
+def of(model):
+    """The Making that a model, or a part of it, was made in; None: none."""
+    found = [w.making for w in _left if w.making is not None and any(m in w.modules for m in model.modules())]
+    if len(found) > 1:
+        raise LongshoreError(f"wrap: the model has parts of longshore.init({found[0].run!r}) and of longshore.init({found[1].run!r}); make "
+                             "all of it in one")
+    return found[0] if found else None
+
+
+def take(model):
+    """An engine has the model from here on."""
+    for watched in _left[:]:
+        watched.leave(model.modules())
+
+
+# ---- models that nobody wraps ----------------------------------------------------------------------------------------
+
+
+def watch(spool, what, instead, making=None):
+    """Says so where what was made with a spool is trained, and is no engine's. instead: what makes it one."""
+    for old in _left[:]:
+        old.leave(())
+    _left.append(_Watch(spool.modules, what, instead, making))
+
+
+class _Watch:
+    def __init__(self, modules, what, instead, making):
+        self.what, self.instead, self.making, self.trained = what, instead, making, False
+        self.modules = weakref.WeakKeyDictionary()  # and the hooks of the parameters of each
+        for module in modules:
+            self.modules[module] = [p.register_post_accumulate_grad_hook(self._say) for p in module._parameters.values()
+                                    if p is not None and p.requires_grad and p.is_leaf]
+        self._steps = register_optimizer_step_pre_hook(self._before_step)
+
+    def _before_step(self, optimizer, args, kwargs):
+        """Also of adapters that were put into the model."""
+        steps = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        if any(id(p) in steps for p in self._parameters()):
+            self._say()
+
+    def _parameters(self):
+        for module in list(self.modules):
+            yield from module._parameters.values()
+            for child in module._modules.values():
+                if child is not None and child not in self.modules:
+                    yield from child.parameters()
+
+    def _say(self, *of):
+        if not self.trained:
+            self.trained = True
+            self._unhook(list(self.modules))
+            self._steps.remove()
+            _log.warning("%s is trained by PyTorch alone: no engine has it, and nothing is kept when the process ends; %s", self.what,
+                         self.instead)
+
+    def _unhook(self, modules):
+        for module in modules:
+            hooks, self.modules[module] = self.modules[module], []
+            for hook in hooks:
+                hook.remove()
+
+    def leave(self, modules):
+        """These are an engine's; it ends with the last one."""
+        mine = [m for m in modules if m in self.modules]
+        self._unhook(mine)
+        for module in mine:
+            del self.modules[module]
+        if not self.modules:
+            self._steps.remove()
+            if mine or not self.trained:
+                _left.remove(self)
+
+
+@atexit.register
+def _say_what_is_gone():
+    for watched in _left:
+        if watched.trained:
+            _log.warning("%s was trained, but was never an engine's: no run was made, and what was trained is gone unless the script has "
+                         "saved it", watched.what)
