@@ -1,8 +1,10 @@
 """RUN is a run as the program knows it, and what is saved is what others load."""
 
+import json
 import os
 import shutil
 import subprocess
+import time
 
 import pytest
 import torch
@@ -25,6 +27,23 @@ def steps(engine, n, first=0):
     for batch in tokens(first + n)[first:]:
         engine.backward(engine(**batch).loss)
         engine.step()
+
+
+@needs_program
+def test_a_run_in_use_is_looked_at(tmp_path, seed):
+    """While its engine is open: what it made last, and who works on it."""
+    with engine_for(gpt2(), tmp_path) as engine:
+        steps(engine, 2)
+        engine.settle()
+        said = json.loads(program("inspect", tmp_path / "run", "--json"))
+        text = program("inspect", tmp_path / "run")
+    line = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
+    assert said["in_use"] and said["worker"]["pid"] == os.getpid() and said["worker"]["host"] == os.uname().nodename
+    assert time.time() - 600 < said["worker"]["since"] <= time.time()
+    assert abs(said["last_loss"] - line["loss"]) < 1e-6 and said["step_seconds"] > 0 and "remaining_seconds" not in said
+    assert f"last steps: loss {line['loss']:.4f}, " in text and f"in use: by process {os.getpid()} (" in text
+    said = json.loads(program("inspect", tmp_path / "run", "--json"))
+    assert not said["in_use"] and "worker" not in said and said["last_loss"] > 0
 
 
 @needs_program

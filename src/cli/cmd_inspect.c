@@ -1,5 +1,7 @@
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "cli/clean_text.h"
 #include "cli/cli.h"
@@ -28,8 +30,9 @@ static const struct shore__command_line line = {
     .remote = true,
     .synopsis = "inspect RUN [--json]\ninspect RUN --digest|--deep [--json]",
     .about =
-        "Explains a run: its model, its identity, how far it is, and the volumes that hold its state. The digest does\n"
-        "not depend on where or in what pieces the state lies.",
+        "Explains a run: its model, its identity, how far it is, who works on it, and the volumes that hold its "
+        "state.\n"
+        "A run in use may be looked at, too. The digest does not depend on where or in what pieces the state lies.",
     .options = options,
     .noptions = sizeof options / sizeof options[0],
     .positional = 1,
@@ -87,6 +90,58 @@ static void explain_model(struct shore__run *run, json_t *o) {
 static void explain_contents(const struct shore__contents *c, json_t *o) {
     json_object_set(o, "program", c->program);
     json_object_set_new(o, "blocks", shore__contents_to_json(c));
+}
+
+/* How its last steps went and who works on it, which is true for a moment. */
+struct moment {
+    struct shore__pulse pulse;
+    struct shore__worker worker;
+    bool in_use;
+    double remaining_seconds; /* 0: not known */
+};
+
+static void look(const struct shore__run *run, struct moment *m) {
+    *m = (struct moment){0};
+    m->in_use = shore__run_worker(run->path, &m->worker);
+    shore__run_pulse(run, &m->pulse);
+    if (run->model && run->settings.steps > run->hint_step && !shore__settings_emulated(&run->settings))
+        m->remaining_seconds = m->pulse.step_seconds * (double)(run->settings.steps - run->hint_step);
+}
+
+static void explain_moment(const struct moment *m, json_t *o) {
+    const struct shore__worker *w = &m->worker;
+    if (!isnan(m->pulse.loss)) json_object_set_new(o, "last_loss", json_real(m->pulse.loss));
+    if (m->pulse.step_seconds > 0) json_object_set_new(o, "step_seconds", json_real(m->pulse.step_seconds));
+    if (m->remaining_seconds > 0) json_object_set_new(o, "remaining_seconds", json_real(m->remaining_seconds));
+    json_object_set_new(o, "in_use", json_boolean(m->in_use));
+    if (m->in_use && w->pid)
+        json_object_set_new(o, "worker",
+                            json_pack("{s:I, s:s, s:I, s:s}", "pid", (json_int_t)w->pid, "host", w->host, "since",
+                                      (json_int_t)w->since, "process", w->process));
+}
+
+static void print_moment(const struct moment *m) {
+    const struct shore__worker *w = &m->worker;
+    char text[64], escaped[512];
+    if (!isnan(m->pulse.loss) || m->pulse.step_seconds > 0) printf("last steps:");
+    if (!isnan(m->pulse.loss)) printf(" loss %.4f", m->pulse.loss);
+    if (m->pulse.step_seconds > 0)
+        printf("%s %s a step", isnan(m->pulse.loss) ? "" : ",",
+               shore__format_seconds(m->pulse.step_seconds, text, sizeof text));
+    if (m->remaining_seconds > 0) printf(", %s to go", shore__format_seconds(m->remaining_seconds, text, sizeof text));
+    if (!isnan(m->pulse.loss) || m->pulse.step_seconds > 0) putchar('\n');
+    if (!m->in_use) return;
+    fputs("in use: by ", stdout);
+    if (w->pid) {
+        const time_t since = (time_t)w->since;
+        struct tm tm;
+        strftime(text, sizeof text, "%F %T", localtime_r(&since, &tm));
+        printf("process %lld (%s) on %s since %s", (long long)w->pid, w->process,
+               shore__escape(w->host, strlen(w->host), escaped, sizeof escaped), text);
+    } else {
+        fputs("another process", stdout);
+    }
+    puts("; this was read without its lock");
 }
 
 static json_t *explanation(struct shore__run *run) {
@@ -177,11 +232,15 @@ static int explain(struct shore__run *run, const struct args *a) {
     json_t *o = explanation(run), *volumes = json_array();
     char escaped[512], size[32];
     struct shore_diag diag = {{0}};
+    struct moment moment;
+    look(run, &moment);
+    explain_moment(&moment, o);
     if (!a->json) {
         if (run->model)
             print_model(run, o);
         else
             print_contents(run);
+        print_moment(&moment);
         print_identity(json_object_get(o, "settings"));
         if (run->model || s->memory_bytes)
             printf("budget: %s\n", shore__format_size(s->memory_bytes, size, sizeof size));
@@ -229,7 +288,9 @@ int shore__cli_inspect(int argc, char **argv) {
     if (shore__option_given(&line, &parsed, "accept-step")) a.accept = &a.accept_step;
     if (!a.digest && (a.accept || a.memory))
         rc = shore__fail(&diag, SHORE_EUSAGE, "--%s goes with --digest or --deep", a.accept ? "accept-step" : "memory");
-    if (!rc) rc = shore__run_open(parsed.positional[0], false, a.moved.count ? &a.moved : NULL, &run, &diag);
+    const struct shore__strings *moved = a.moved.count ? &a.moved : NULL;
+    if (!rc && a.digest) rc = shore__run_open(parsed.positional[0], false, moved, &run, &diag);
+    if (!rc && !a.digest) rc = shore__run_look(parsed.positional[0], moved, &run, &diag);
     if (!rc && run->note) shore__cli_say("%s", run->note);
     if (!rc && run->no_data) shore__cli_say("%s", run->no_data);
     if (!rc && a.digest) rc = print_digest(run, &a, &opened, &diag);

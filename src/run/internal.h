@@ -33,6 +33,7 @@ struct shore__run_private {
     bool moving;                   /* the making has begun to move files into RUN: they are its own there */
     /* of what has opened its data or tokenizer; NULL: neither is open. So what needs no texts does not link them. */
     void (*close_texts)(struct shore__run *run);
+    int64_t signed_by; /* process that has noted itself as the one that works on the run; 0: none */
     /* metrics */
     int metrics_fd, hint_fd; /* -1: not open */
     uint64_t metrics_step;   /* of the last line */
@@ -50,9 +51,15 @@ void shore__run_remember(void *run, const char *text);
 int shore__run_read(struct shore__run *run, struct shore_diag *diag);
 /* Waits a little: the lock of a killed process goes with its last I/O. SHORE_EBUSY. */
 int shore__run_lock(struct shore__run *run, struct shore_diag *diag);
+/* Notes this process as the one that works on a run, which is locked; nobody, where that cannot be written. */
+void shore__worker_sign(struct shore__run *run);
+void shore__worker_leave(const struct shore__run *run);
 /* shore__run_open() without its data. */
 int shore__run_open_state(const char *path, bool for_writing, const struct shore__strings *moved,
                           struct shore__run **out, struct shore_diag *diag);
+/* The same to look at it alone, also where somebody brings what was interrupted to an end. */
+int shore__run_look_at_state(const char *path, const struct shore__strings *moved, struct shore__run **out,
+                             struct shore_diag *diag);
 /* Locks the run and reads run.json alone, for removal: the rest may be damaged. */
 int shore__run_open_alone(const char *path, struct shore__run **out, struct shore_diag *diag);
 /* run.json alone, without a lock; NULL: there is none that can be read. */

@@ -80,16 +80,20 @@ static bool was_interrupted(const char *path) {
            shore__snapshot_is_interrupted(path) || shore__path_exists(path, "making");
 }
 
-/* whole: else only to remove it. */
-static int open_run(const char *path, bool for_writing, const struct shore__strings *moved, bool whole, bool mend,
+enum purpose { TO_WORK, TO_LOOK, TO_ROLL_BACK, TO_REMOVE };
+
+static int open_run(const char *path, bool for_writing, const struct shore__strings *moved, enum purpose purpose,
                     struct shore__run **out, struct shore_diag *diag) {
+    const bool whole = purpose != TO_REMOVE, mend = purpose == TO_WORK || purpose == TO_LOOK;
     struct shore__run *run = NULL;
     int rc = shore__run_is_half_replaced(path) ? shore__run_recall(path, diag) : 0;
     if (rc == 0 && !shore__is_run(path)) rc = shore__not_a_run(path, diag);
     if (rc == 0) rc = shore__run_alloc(path, &run, diag);
     if (rc < 0) return rc;
     /* what was interrupted is undone or brought to its end first, by whoever comes next */
-    if (for_writing || (whole && shore__run_is_interrupted(run->path))) rc = shore__run_lock(run, diag);
+    struct shore__worker worker; /* is about to end it himself */
+    const bool looks_on = purpose == TO_LOOK && shore__run_worker(run->path, &worker);
+    if (for_writing || (whole && !looks_on && shore__run_is_interrupted(run->path))) rc = shore__run_lock(run, diag);
     if (rc == 0) rc = shore__run_read(run, diag);
     /* what the run had interrupted when it was copied is the run's, and may be at its end by now */
     enum shore__standing standing = rc == 0 ? shore__run_standing(run) : SHORE__RUN_ITSELF;
@@ -119,21 +123,27 @@ static int open_run(const char *path, bool for_writing, const struct shore__stri
         close(run->lock_fd);
         run->lock_fd = -1;
     }
+    if (for_writing && whole) shore__worker_sign(run);
     *out = run;
     return 0;
 }
 
 int shore__run_open_state(const char *path, bool for_writing, const struct shore__strings *moved,
                           struct shore__run **out, struct shore_diag *diag) {
-    return open_run(path, for_writing, moved, true, true, out, diag);
+    return open_run(path, for_writing, moved, TO_WORK, out, diag);
+}
+
+int shore__run_look_at_state(const char *path, const struct shore__strings *moved, struct shore__run **out,
+                             struct shore_diag *diag) {
+    return open_run(path, false, moved, TO_LOOK, out, diag);
 }
 
 int shore__run_open_to_roll_back(const char *path, struct shore__run **out, struct shore_diag *diag) {
-    return open_run(path, true, NULL, true, false, out, diag);
+    return open_run(path, true, NULL, TO_ROLL_BACK, out, diag);
 }
 
 int shore__run_open_alone(const char *path, struct shore__run **out, struct shore_diag *diag) {
-    return open_run(path, true, NULL, false, false, out, diag);
+    return open_run(path, true, NULL, TO_REMOVE, out, diag);
 }
 
 void shore__run_close(struct shore__run *run) {

@@ -26,7 +26,7 @@ int shore__drive_absolute(const struct shore__address *drive, struct shore__addr
 /* Names of the files that a run directory holds; run.json is not among them. */
 #define SHORE__RUN_FILES                                                                                        \
     "config.json", "tokens.bin", "val.bin", "metrics.jsonl", "metrics.jsonl.old", "committed", "residual-host", \
-        SHORE__TOKENIZER_FILES
+        "worker.json", SHORE__TOKENIZER_FILES
 /* NULL last */
 extern const char *const shore__run_files[];
 /* Of run.json, and of all else that lists a run's drives: what one can hold, the others take. */

@@ -348,6 +348,7 @@ void shore__run_free(struct shore__run *run) {
     if (p->close_texts) p->close_texts(run);
     if (p->metrics_fd >= 0) close(p->metrics_fd);
     if (p->hint_fd >= 0) close(p->hint_fd);
+    shore__worker_leave(run);
     if (run->lock_fd >= 0) close(run->lock_fd);
     shore__model_free(run->model);
     shore__contents_free(run->contents);

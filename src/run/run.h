@@ -118,6 +118,22 @@ int shore__run_claim(const char *path, struct shore_diag *diag);
 /* Opens a made run. for_writing: locks it (SHORE_EBUSY). moved: "OLD=NEW" drive replacements, may be NULL. */
 int shore__run_open(const char *path, bool for_writing, const struct shore__strings *moved, struct shore__run **out,
                     struct shore_diag *diag);
+/* Opens it for what need not be true in a moment: no lock is waited for, also while somebody works on it. */
+int shore__run_look(const char *path, const struct shore__strings *moved, struct shore__run **out,
+                    struct shore_diag *diag);
+/* Who works on a run: it is locked. What is 0 or empty is not known. False: nobody does. */
+struct shore__worker {
+    int64_t pid, since; /* since: seconds since 1970 */
+    char host[256], process[64];
+};
+bool shore__run_worker(const char *path, struct shore__worker *out);
+/* How its last steps went, as metrics.jsonl says, in whatever state it is. */
+struct shore__pulse {
+    double loss;          /* the newest; NaN: not known */
+    double step_seconds;  /* median of the newest; 0: not known */
+    uint32_t steps_timed; /* of how many */
+};
+void shore__run_pulse(const struct shore__run *run, struct shore__pulse *out);
 void shore__run_close(struct shore__run *run); /* frees model, tokenizer, datasets, settings */
 int shore__run_tokenizer(struct shore__run *run, struct shore_diag *diag); /* opens it once */
 /* Made from token files alone, and no tokenizer was named: bytes stand in for it. */

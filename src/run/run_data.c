@@ -114,12 +114,9 @@ void shore__run_close_texts(struct shore__run *run) {
     run->tokenizer = NULL;
 }
 
-int shore__run_open(const char *path, bool for_writing, const struct shore__strings *moved, struct shore__run **out,
-                    struct shore_diag *diag) {
+/* Its data too; what is wrong with them is noted. */
+static int with_data(struct shore__run *run, struct shore__run **out, struct shore_diag *diag) {
     struct shore_diag why;
-    struct shore__run *run;
-    int rc = shore__run_open_state(path, for_writing, moved, &run, diag);
-    if (rc < 0) return rc;
     run->no_data_rc = shore__run_open_data(run, run->path, &why);
     if (run->no_data_rc && !(run->no_data = strdup(why.text))) {
         shore__run_close(run);
@@ -127,6 +124,20 @@ int shore__run_open(const char *path, bool for_writing, const struct shore__stri
     }
     *out = run;
     return 0;
+}
+
+int shore__run_open(const char *path, bool for_writing, const struct shore__strings *moved, struct shore__run **out,
+                    struct shore_diag *diag) {
+    struct shore__run *run;
+    int rc = shore__run_open_state(path, for_writing, moved, &run, diag);
+    return rc ? rc : with_data(run, out, diag);
+}
+
+int shore__run_look(const char *path, const struct shore__strings *moved, struct shore__run **out,
+                    struct shore_diag *diag) {
+    struct shore__run *run;
+    int rc = shore__run_look_at_state(path, moved, &run, diag);
+    return rc ? rc : with_data(run, out, diag);
 }
 
 uint64_t shore__run_bad_rows(const struct shore__run *run) {

@@ -415,6 +415,7 @@ int shore__making_finish(struct shore__run *run, const uint64_t fleet_id[2], sho
     if (rc == 0) rc = shore__directory_sync(run->path, diag);
     if (rc == 0) rc = shore__run_write(run, diag);
     if (rc == 0) shore__making_settle(run, note, ctx);
+    if (rc == 0) shore__worker_sign(run);
     return rc;
 }
 

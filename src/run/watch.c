@@ -1,0 +1,99 @@
+/* A run from outside, also while it is trained: who works on it, and how its last steps went. Whoever has locked it to
+ * write notes himself in RUN/worker.json; the lock says whether that still holds. */
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "files/atomic.h"
+#include "run/internal.h"
+
+#define NAME "worker.json"
+
+enum { TAIL_BYTES = 64 << 10, STEPS_TIMED = 31 };
+
+void shore__worker_sign(struct shore__run *run) {
+    char host[256] = "", *path = shore__path_join(run->path, NAME);
+    gethostname(host, sizeof host - 1);
+    json_t *j = json_pack("{s:I, s:s, s:I, s:s}", "pid", (json_int_t)getpid(), "host", host, "since",
+                          (json_int_t)time(NULL), "process", program_invocation_short_name);
+    char *text = j ? json_dumps(j, JSON_COMPACT) : NULL; /* NULL: a name that is no UTF-8 */
+    int fd = path && text ? open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666) : -1;
+    if (fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text)) run->private->signed_by = getpid();
+    if (fd >= 0) close(fd);
+    json_decref(j);
+    free(text);
+    free(path);
+}
+
+void shore__worker_leave(const struct shore__run *run) {
+    if (run->private->signed_by != getpid()) return; /* nobody, or the parent of this process */
+    char *path = shore__path_join(run->path, NAME);
+    if (path) unlink(path);
+    free(path);
+}
+
+bool shore__run_worker(const char *run, struct shore__worker *out) {
+    int directory = open(run, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    bool busy = directory >= 0 && flock(directory, LOCK_SH | LOCK_NB) < 0 && errno == EWOULDBLOCK;
+    if (directory >= 0) close(directory);
+    *out = (struct shore__worker){0};
+    if (!busy) return false;
+    char *path = shore__path_join(run, NAME);
+    json_t *j = path ? json_load_file(path, 0, NULL) : NULL;
+    const char *host = json_string_value(json_object_get(j, "host")),
+               *process = json_string_value(json_object_get(j, "process"));
+    out->pid = json_integer_value(json_object_get(j, "pid"));
+    out->since = json_integer_value(json_object_get(j, "since"));
+    snprintf(out->host, sizeof out->host, "%s", host ? host : "");
+    snprintf(out->process, sizeof out->process, "%s", process ? process : "");
+    json_decref(j);
+    free(path);
+    return true;
+}
+
+static int by_size(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* The middle one: a step that evaluation or a pause has made long says nothing of the others. */
+static double median(double *values, uint32_t n) {
+    if (!n) return 0;
+    qsort(values, n, sizeof *values, by_size);
+    return values[n / 2];
+}
+
+static void take_line(const json_t *line, struct shore__pulse *out, double *seconds) {
+    const json_t *loss = json_object_get(line, "loss"), *took = json_object_get(line, "step_seconds");
+    if (json_is_number(loss) && isnan(out->loss)) out->loss = json_number_value(loss);
+    if (json_number_value(took) > 0 && out->steps_timed < STEPS_TIMED)
+        seconds[out->steps_timed++] = json_number_value(took);
+}
+
+void shore__run_pulse(const struct shore__run *run, struct shore__pulse *out) {
+    char *path = shore__path_join(run->path, "metrics.jsonl"), *text = malloc(TAIL_BYTES);
+    int fd = path ? open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;
+    off_t end = fd >= 0 ? lseek(fd, 0, SEEK_END) : -1, from = end > TAIL_BYTES ? end - TAIL_BYTES : 0;
+    ssize_t n = text && end > 0 ? pread(fd, text, TAIL_BYTES, from) : 0;
+    char *stop = n > 0 ? memrchr(text, '\n', (size_t)n) : NULL; /* what follows it is being written */
+    double seconds[STEPS_TIMED];
+    *out = (struct shore__pulse){.loss = NAN};
+    while (stop && out->steps_timed < STEPS_TIMED) {
+        char *before = memrchr(text, '\n', (size_t)(stop - text)), *line = before ? before + 1 : text;
+        json_t *j = before || from == 0 ? json_loadb(line, (size_t)(stop - line), 0, NULL) : NULL;
+        take_line(j, out, seconds);
+        json_decref(j);
+        stop = before;
+    }
+    out->step_seconds = median(seconds, out->steps_timed);
+    if (fd >= 0) close(fd);
+    free(text);
+    free(path);
+}
