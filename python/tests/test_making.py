@@ -127,7 +127,7 @@ def test_what_the_run_says(tmp_path, seed):
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [1, 2, 3] and all(line["grad_norm"] > 0 and line["loss"] > 0 and line["lr"] == 0.25 for line in lines)
     assert [line.get("tokens") for line in lines] == [48, 48, None]
-    assert 0 < sum(line["step_seconds"] for line in lines) < took and all(began - 1 < line["time"] < began + took + 1 for line in lines)
+    assert 0 < sum(line["step_seconds"] for line in lines) < took and all(int(began) <= line["time"] <= began + took for line in lines)
     kinds = ("gradients", "compressed", "parameters", "activations", "state", "control")
     for line in lines:
         assert line["link_bytes"] == sum(line[f"link_{kind}"] for kind in kinds) and line["resident_bytes"] > 2**26
