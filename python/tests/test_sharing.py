@@ -55,7 +55,7 @@ def test_snapshots_share_what_is_frozen(tmp_path, seed):
     inputs = torch.arange(32).view(1, 32)
 
     def taken():
-        return sum({os.stat(f).st_ino: os.stat(f).st_blocks * 512 for f in drive.iterdir()}.values())
+        return sum(os.stat(f).st_blocks * 512 for f in drive.iterdir())
 
     def step(engine):
         engine.backward(engine(input_ids=inputs, labels=inputs).loss)
@@ -88,9 +88,8 @@ def test_snapshots_share_what_is_frozen(tmp_path, seed):
     assert not list(drive.glob("*three*"))
     for name in ("one", "two"):
         assert longshore.verify(tmp_path / "run", snapshot=name) == digests[name]
-    for name in ("one",):
-        subprocess.run([PROGRAM, "snapshot", tmp_path / "run", name, "--remove"], check=True)
-        assert longshore.verify(tmp_path / "run", snapshot="two") == digests["two"]
+    subprocess.run([PROGRAM, "snapshot", tmp_path / "run", "one", "--remove"], check=True)
+    assert longshore.verify(tmp_path / "run", snapshot="two") == digests["two"]
     subprocess.run([PROGRAM, "rollback", tmp_path / "run", "two"], check=True)
     with longshore.resume(tmp_path / "run") as engine:
         assert engine.digest() == digests["two"]

@@ -38,6 +38,7 @@ enum header_field {
     HEADER_PLACEMENT_HASH = 96,
     HEADER_IDENTITY_HASH = 112,
     HEADER_PLANE_BYTES = 128, /* 4 each */
+    HEADER_REST_KEY = 148,    /* version 4 */
     HEADER_CHECKSUM = 496     /* of the page with these 16 bytes zero */
 };
 
@@ -144,6 +145,7 @@ void shore__header_write(const struct shore__header *header, unsigned char *page
     shore__put_u32(page + HEADER_VERSION, header->version);
     shore__put_u32(page + HEADER_FLAGS, (header->unfinished ? FLAG_UNFINISHED : 0) | (desc->spill ? FLAG_SPILL : 0) |
                                             (desc->apart ? FLAG_APART : 0));
+    if (desc->apart) memcpy(page + HEADER_REST_KEY, desc->rest_key, sizeof desc->rest_key);
     put_pair(page + HEADER_VOLUME_ID, desc->volume_id);
     put_pair(page + HEADER_FLEET_ID, desc->fleet_id);
     shore__put_u32(page + HEADER_DRIVE, desc->drive);
@@ -176,6 +178,7 @@ enum shore__parse shore__header_parse(const unsigned char *page, struct shore__h
     out->unfinished = flags & FLAG_UNFINISHED;
     desc->spill = flags & FLAG_SPILL;
     desc->apart = flags & FLAG_APART;
+    if (desc->apart) memcpy(desc->rest_key, page + HEADER_REST_KEY, sizeof desc->rest_key);
     get_pair(page + HEADER_VOLUME_ID, desc->volume_id);
     get_pair(page + HEADER_FLEET_ID, desc->fleet_id);
     desc->drive = shore__get_u32(page + HEADER_DRIVE);

@@ -3,28 +3,57 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/diag.h"
+#include "base/units.h"
 #include "storage/hash.h"
 #include "storage/room.h"
 #include "storage/volume_internal.h"
 
 #define ENDING ".rest"
 #define BEGUN ENDING ".partial"
-enum { KEY_BYTES = 16 };
-
-static char *named(const char *path, const char *ending) {
-    char *name = NULL;
-    return asprintf(&name, "%s%s", path, ending) < 0 ? NULL : name;
-}
+#define BEGIN "longshore-"
+enum { FLEET_DIGITS = 16, KEY_DIGITS = 16 };
 
 static int no_memory(const char *path, struct shore_diag *diag) {
     return shore__fail(diag, -ENOMEM, "%s: out of memory", path);
 }
+
+/* ---- names --------------------------------------------------------------------------------------------------------
+ */
+
+/* With the slash; "": here. */
+static size_t directory_bytes(const char *path) {
+    const char *slash = strrchr(path, '/');
+    return slash ? (size_t)(slash - path) + 1 : 0;
+}
+
+/* Beside a snapshot: longshore-FLEET-KEY.rest, both the first 16 hexadecimal digits. */
+static char *path_of(const struct shore__volume *snapshot, const char *ending) {
+    const char *beside = snapshot->file.path;
+    char *path = NULL;
+    int n = asprintf(&path, "%.*s" BEGIN "%016" PRIx64 "-%016" PRIx64 "%s", (int)directory_bytes(beside), beside,
+                     snapshot->desc.fleet_id[0], shore__get_u64(snapshot->desc.rest_key), ending);
+    return n < 0 ? NULL : path;
+}
+
+/* Whether a name is one that path_of() makes for this fleet, finished or not; *key: the digits in it. */
+static bool is_name_of(const char *name, const uint64_t fleet_id[2], uint64_t *key) {
+    char begin[sizeof BEGIN + FLEET_DIGITS + 1];
+    int n = snprintf(begin, sizeof begin, BEGIN "%016" PRIx64 "-", fleet_id[0]);
+    if (strncmp(name, begin, (size_t)n) != 0 || strspn(name + n, "0123456789abcdef") != KEY_DIGITS) return false;
+    *key = strtoull(name + n, NULL, 16);
+    const char *ending = name + n + KEY_DIGITS;
+    return strcmp(ending, ENDING) == 0 || strcmp(ending, BEGUN) == 0;
+}
+
+/* ---- made ---------------------------------------------------------------------------------------------------------
+ */
 
 bool shore__rest_is_there(const struct shore__volume *v) {
     for (uint32_t e = 0; e < v->desc.nextents; e++)
@@ -32,77 +61,53 @@ bool shore__rest_is_there(const struct shore__volume *v) {
     return false;
 }
 
-void shore__rest_key(const struct shore__volume *v, unsigned slot, unsigned char key[KEY_BYTES]) {
-    uint64_t seed = 0;
-    memset(key, 0, KEY_BYTES);
+void shore__rest_key(const struct shore__volume *v, unsigned slot, unsigned char key[SHORE__REST_KEY_BYTES]) {
+    uint64_t seed = v->desc.generation << 32 ^ v->desc.drive;
+    memset(key, 0, SHORE__REST_KEY_BYTES);
     for (uint32_t e = 0; e < v->desc.nextents; e++) {
         const struct shore__extent *extent = &v->desc.extents[e];
+        unsigned char both[2 * SHORE__REST_KEY_BYTES];
         if (!shore__extent_rests(&v->desc, extent)) continue;
-        unsigned char sum[KEY_BYTES];
-        shore__hash128(&v->table[slot][extent->local], extent->count * sizeof **v->table, seed, sum);
-        shore__hash128(sum, sizeof sum, seed ^ extent->local, sum);
-        memcpy(&seed, sum, sizeof seed);
-        for (unsigned i = 0; i < KEY_BYTES; i++)
-            key[i] ^= sum[i];
+        memcpy(both, key, SHORE__REST_KEY_BYTES);
+        shore__hash128(&v->table[slot][extent->local], extent->count * sizeof **v->table, seed ^ extent->local,
+                       both + SHORE__REST_KEY_BYTES);
+        shore__hash128(both, sizeof both, 0, key);
     }
 }
 
-/* ---- made ---------------------------------------------------------------------------------------------------------
- */
-
-static bool holds(const char *path, const struct shore__volume *v, const unsigned char *key) {
-    struct shore__volume other;
-    if (shore__volume_peek(path, &other, NULL)) return false;
-    const struct shore__volume_desc *a = &v->desc, *b = &other.desc;
+bool shore__rest_is_made(const struct shore__volume *v, const struct shore__volume *snapshot) {
+    struct shore__volume rest;
+    char *path = path_of(snapshot, ENDING);
+    bool there = path && shore__volume_peek(path, &rest, NULL) == 0;
+    free(path);
+    if (!there) return false;
+    const struct shore__volume_desc *a = &v->desc, *b = &rest.desc;
     bool same = memcmp(a->fleet_id, b->fleet_id, sizeof a->fleet_id) == 0 && a->drive == b->drive &&
                 a->generation == b->generation && a->segments == b->segments && a->nextents == b->nextents &&
                 memcmp(a->extents, b->extents, a->nextents * sizeof *a->extents) == 0 &&
-                memcmp(a->plane_bytes, b->plane_bytes, sizeof a->plane_bytes) == 0 && b->identity_bytes == KEY_BYTES &&
-                memcmp(b->identity, key, KEY_BYTES) == 0 && !other.record_valid;
-    shore__volume_close(&other);
+                memcmp(a->plane_bytes, b->plane_bytes, sizeof a->plane_bytes) == 0 &&
+                b->identity_bytes == SHORE__REST_KEY_BYTES &&
+                memcmp(b->identity, snapshot->desc.rest_key, SHORE__REST_KEY_BYTES) == 0;
+    shore__volume_close(&rest);
     return same;
 }
 
-static bool is_rest_of_a_snapshot(const char *name) {
-    size_t n = strlen(name), tail = sizeof ENDING - 1;
-    return n > tail && strcmp(name + n - tail, ENDING) == 0 && strstr(name, ".snapshot-");
-}
-
-int shore__rest_link(const struct shore__volume *v, const unsigned char key[16], const char *path,
-                     struct shore_diag *diag) {
-    const char *slash = strrchr(path, '/');
-    char *directory = slash ? strndup(path, (size_t)(slash - path) + 1) : strdup("./");
-    char *to = named(path, ENDING);
-    DIR *d = directory && to ? opendir(directory) : NULL;
-    int rc = directory && to ? 1 : no_memory(path, diag);
-    for (const struct dirent *entry; rc == 1 && d && (entry = readdir(d));) {
-        char *from = is_rest_of_a_snapshot(entry->d_name) ? named(directory, entry->d_name) : NULL;
-        if (from && holds(from, v, key) && link(from, to) == 0) rc = 0;
-        free(from);
-    }
-    if (d) closedir(d);
-    free(directory);
-    free(to);
-    return rc;
-}
-
-int shore__rest_create(const struct shore__volume *v, const unsigned char key[16], const char *path,
-                       struct shore__volume *out, struct shore_diag *diag) {
-    struct shore__volume_desc desc = v->desc;
-    char *begun = named(path, BEGUN);
-    if (!begun) return no_memory(path, diag);
-    desc.spill = false;
-    desc.scratch_bytes = 0;
-    desc.identity = key;
-    desc.identity_bytes = KEY_BYTES;
+int shore__rest_create(const struct shore__volume *snapshot, struct shore__volume *out, struct shore_diag *diag) {
+    struct shore__volume_desc desc = snapshot->desc;
+    char *begun = path_of(snapshot, BEGUN);
+    if (!begun) return no_memory(snapshot->file.path, diag);
+    unlink(begun); /* of one that was killed */
+    desc.apart = false;
+    desc.identity = snapshot->desc.rest_key;
+    desc.identity_bytes = SHORE__REST_KEY_BYTES;
     int rc = shore__volume_create_part(begun, &desc, SHORE__ROOM_REST, SHORE_IO_THREADS, out, diag);
     free(begun);
     return rc;
 }
 
-int shore__rest_name(const char *path, struct shore_diag *diag) {
-    char *from = named(path, BEGUN), *to = named(path, ENDING);
-    int rc = from && to ? 0 : no_memory(path, diag);
+int shore__rest_name(const struct shore__volume *snapshot, struct shore_diag *diag) {
+    char *from = path_of(snapshot, BEGUN), *to = path_of(snapshot, ENDING);
+    int rc = from && to ? 0 : no_memory(snapshot->file.path, diag);
     if (!rc && rename(from, to))
         rc = shore__fail(diag, -errno, "%s: cannot be put in its place: %s", from, shore_error_text(-errno));
     free(from);
@@ -110,12 +115,12 @@ int shore__rest_name(const char *path, struct shore_diag *diag) {
     return rc;
 }
 
-/* ---- read, removed ------------------------------------------------------------------------------------------------
+/* ---- read ---------------------------------------------------------------------------------------------------------
  */
 
 int shore__rest_open(struct shore__volume *snapshot, enum shore_io io, struct shore_diag *diag) {
     struct shore__file *rest = calloc(1, sizeof *rest);
-    char *path = named(snapshot->file.path, ENDING);
+    char *path = path_of(snapshot, ENDING);
     int rc = rest && path ? shore__file_open_to_read(path, io, SHORE__LOCK_SECONDS, rest, diag)
                           : no_memory(snapshot->file.path, diag);
     if (rc == -ENOENT)
@@ -139,26 +144,72 @@ int shore__rest_open(struct shore__volume *snapshot, enum shore_io io, struct sh
     return 0;
 }
 
-/* begun: without a header, too. */
-static int remove_own(const char *snapshot, const char *ending, const uint64_t fleet_id[2], bool begun,
-                      struct shore_diag *diag) {
-    unsigned char page[SHORE__PAGE_BYTES] = {0};
-    struct shore__header header;
-    char *path = named(snapshot, ending);
-    if (!path) return no_memory(snapshot, diag);
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), rc = 0;
-    bool read = fd >= 0 && pread(fd, page, sizeof page, 0) >= 0;
-    if (fd >= 0) close(fd);
-    enum shore__parse parse = read ? shore__header_parse(page, &header) : SHORE__PARSE_FOREIGN;
-    bool own = parse == SHORE__PARSE_OK && memcmp(header.desc.fleet_id, fleet_id, sizeof header.desc.fleet_id) == 0;
-    own |= begun && (parse == SHORE__PARSE_EMPTY || parse == SHORE__PARSE_DAMAGED);
-    if (own && unlink(path))
-        rc = shore__fail(diag, -errno, "%s: cannot be removed: %s", path, shore_error_text(-errno));
-    free(path);
-    return rc;
+/* ---- removed ------------------------------------------------------------------------------------------------------
+ */
+
+/* Either copy. DAMAGED: also where it cannot be told what is there. */
+static enum shore__parse read_header(int directory, const char *name, struct shore__header *out) {
+    static const off_t copies[] = {SHORE__HEADER_A_OFFSET, SHORE__HEADER_B_OFFSET};
+    enum shore__parse found = SHORE__PARSE_EMPTY;
+    int fd = openat(directory, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0) return errno == ENOENT ? SHORE__PARSE_EMPTY : SHORE__PARSE_DAMAGED;
+    for (int i = 0; i < 2 && found != SHORE__PARSE_OK; i++) {
+        unsigned char page[SHORE__PAGE_BYTES] = {0};
+        ssize_t n = pread(fd, page, sizeof page, copies[i]);
+        enum shore__parse parse = n >= 0            ? shore__header_parse(page, out)
+                                  : errno == EISDIR ? SHORE__PARSE_FOREIGN
+                                                    : SHORE__PARSE_DAMAGED;
+        if (i == 0 || parse == SHORE__PARSE_OK || found == SHORE__PARSE_EMPTY) found = parse;
+    }
+    close(fd);
+    return found;
 }
 
-int shore__rest_remove(const char *snapshot, const uint64_t fleet_id[2], struct shore_diag *diag) {
-    int rc = remove_own(snapshot, ENDING, fleet_id, false, diag);
-    return rc ? rc : remove_own(snapshot, BEGUN, fleet_id, true, diag);
+static bool is_of(const struct shore__header *header, const uint64_t fleet_id[2]) {
+    return memcmp(header->desc.fleet_id, fleet_id, sizeof header->desc.fleet_id) == 0;
+}
+
+/* Whether a snapshot, or one that is being made, names what has such a key. One that is damaged may. */
+static bool is_named(DIR *d, const uint64_t fleet_id[2], uint64_t key) {
+    struct shore__header header;
+    rewinddir(d);
+    for (const struct dirent *entry; (entry = readdir(d));) {
+        if (!strstr(entry->d_name, ".snapshot-")) continue;
+        enum shore__parse parse = read_header(dirfd(d), entry->d_name, &header);
+        if (parse == SHORE__PARSE_DAMAGED || parse == SHORE__PARSE_VERSION) return true;
+        if (parse == SHORE__PARSE_OK && header.desc.apart && is_of(&header, fleet_id) &&
+            shore__get_u64(header.desc.rest_key) == key)
+            return true;
+    }
+    return false;
+}
+
+/* A file of this name without a header was begun by a making that was killed. */
+static bool is_own(DIR *d, const char *name, const uint64_t fleet_id[2]) {
+    struct shore__header header;
+    enum shore__parse parse = read_header(dirfd(d), name, &header);
+    return parse == SHORE__PARSE_OK ? is_of(&header, fleet_id)
+                                    : parse == SHORE__PARSE_EMPTY || parse == SHORE__PARSE_DAMAGED;
+}
+
+int shore__rest_sweep(const char *path, const uint64_t fleet_id[2], struct shore_diag *diag) {
+    size_t n = directory_bytes(path);
+    char *directory = n ? strndup(path, n) : strdup("."), *name = NULL;
+    DIR *d = directory ? opendir(directory) : NULL, *others = directory ? opendir(directory) : NULL;
+    int rc = directory ? 0 : no_memory(path, diag);
+    for (const struct dirent *entry; !rc && d && others && (entry = readdir(d));) {
+        uint64_t key;
+        if (!is_name_of(entry->d_name, fleet_id, &key) || !is_own(d, entry->d_name, fleet_id) ||
+            is_named(others, fleet_id, key))
+            continue;
+        if (asprintf(&name, "%.*s%s", (int)n, path, entry->d_name) < 0) name = NULL;
+        if (!name) rc = no_memory(path, diag);
+        if (name && unlink(name) && errno != ENOENT)
+            rc = shore__fail(diag, -errno, "%s: cannot be removed: %s", name, shore_error_text(-errno));
+        free(name);
+    }
+    if (d) closedir(d);
+    if (others) closedir(others);
+    free(directory);
+    return rc;
 }

@@ -18,6 +18,7 @@ struct shore_arena;
 #define SHORE__VOLUME_APART \
     4u /* of snapshots alone, whose blocks that rest lie apart: read as they are, never written */
 #define SHORE__VOLUME_OLDEST 2u /* that is read: its next commit makes it the newest, where it has room for that */
+#define SHORE__REST_KEY_BYTES 16u
 #define SHORE__STEP_NONE UINT64_MAX
 #define SHORE__METRICS_BYTES 2048u
 #define SHORE__IDENTITY_BYTES 65536u
@@ -50,7 +51,8 @@ struct shore__volume_desc {
     const struct shore__extent *extents; /* by block, then first */
     uint64_t scratch_bytes;
     bool spill; /* room for 4 bytes an element of spilled gradients */
-    bool apart; /* a snapshot, of which the blocks that rest lie in a file of its own: see rest.h */
+    bool apart; /* a snapshot, of which the blocks that rest lie in another file: see rest.h */
+    unsigned char rest_key[SHORE__REST_KEY_BYTES]; /* which; zero: none */
     const void *identity;
     uint32_t identity_bytes;
     /* Not in the volume: whose blocks rest (see room.h; NULL: none do), and the planes that even these need in one
@@ -178,11 +180,10 @@ struct shore__stored_part {
 
 /* Makes a volume of its own at path, a file beside this one, that holds the committed state alone: blocks are shared
  * where the file system can do that, and copied, compared with their leaves, where it cannot; those that rest then lie
- * in a file that snapshots share (rest.h). Whole or not there: what a kill leaves is called path + ".partial", or path
- * +
- * ".rest", with ".partial" behind it or not. Synchronous, on the caller's queue, which must have nothing in flight; the
- * table of the committed slot is loaded. buffer: at least a megabyte, aligned. copied_bytes: out.
- * Durable: on return. Errors: SHORE_EEXISTS; -ENOTSUP on a block device; -ENOSPC, SHORE_ECORRUPT. */
+ * in a file that snapshots share (rest.h). Whole or not there: what a kill leaves is called path + ".partial", and what
+ * that alone names goes with it. Synchronous, on the caller's queue, which must have nothing in flight; the table of
+ * the committed slot is loaded. buffer: at least a megabyte, aligned. copied_bytes: out. Durable: on return. Errors:
+ * SHORE_EEXISTS; -ENOTSUP on a block device; -ENOSPC, SHORE_ECORRUPT. */
 int shore__volume_snapshot(struct shore__volume *v, struct shore__io *io, const char *path,
                            struct shore__stored_part stored, void *buffer, size_t buffer_bytes, uint64_t *copied_bytes,
                            struct shore_diag *diag);

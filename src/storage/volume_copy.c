@@ -193,18 +193,12 @@ static void map_rest(struct shore__volume *to) {
     }
 }
 
-/* What rests is written once, for the first snapshot that has it. c->rest: where to, once it is open. */
-static int copy_all(struct copying *c, const char *path, struct shore__volume *rest, struct shore_diag *diag) {
-    unsigned char key[16];
+/* What rests is written once, for the first snapshot that has it. rest: where to, if it is to be. */
+static int copy_all(struct copying *c, struct shore__volume *rest, struct shore_diag *diag) {
     int rc = shore__io_open(&c->to->file, SHORE_IO_THREADS, 1, NULL, 0, &c->to_io, diag);
-    if (!rc && c->to->desc.apart) {
-        shore__rest_key(c->from, c->from->record.active, key);
-        rc = shore__rest_link(c->from, key, path, diag);
-        if (rc > 0)
-            rc = shore__rest_create(c->from, key, path, rest, diag);
-        else
-            rest = NULL;
-        if (!rc && rest) c->rest = rest;
+    if (!rc && c->to->desc.apart && !shore__rest_is_made(c->from, c->to)) {
+        rc = shore__rest_create(c->to, rest, diag);
+        if (!rc) c->rest = rest;
     }
     if (!rc && c->rest) rc = shore__io_open(&rest->file, SHORE_IO_THREADS, 1, NULL, 0, &c->rest_io, diag);
     if (!rc) rc = copy_planes(c, diag);
@@ -212,12 +206,11 @@ static int copy_all(struct copying *c, const char *path, struct shore__volume *r
     shore__io_close(c->rest_io);
     shore__io_close(c->to_io);
     if (c->rest) shore__volume_close(c->rest);
-    return !rc && c->rest ? shore__rest_name(path, diag) : rc;
+    return !rc && c->rest ? shore__rest_name(c->to, diag) : rc;
 }
 
-static int copy(struct shore__volume *v, struct shore__io *io, const char *path, const char *partial,
-                struct shore__stored_part stored, void *buffer, size_t buffer_bytes, uint64_t *copied_bytes,
-                struct shore_diag *diag) {
+static int copy(struct shore__volume *v, struct shore__io *io, const char *path, struct shore__stored_part stored,
+                void *buffer, size_t buffer_bytes, uint64_t *copied_bytes, struct shore_diag *diag) {
     struct shore__volume to, rest;
     struct shore__volume_desc desc = v->desc;
     struct copying c = {
@@ -225,10 +218,11 @@ static int copy(struct shore__volume *v, struct shore__io *io, const char *path,
     desc.spill = false;
     desc.scratch_bytes = 0;
     desc.apart = shore__rest_is_there(v);
-    int rc = shore__volume_create_part(partial, &desc, SHORE__ROOM_SNAPSHOT, SHORE_IO_THREADS, &to, diag);
+    if (desc.apart) shore__rest_key(v, v->record.active, desc.rest_key);
+    int rc = shore__volume_create_part(path, &desc, SHORE__ROOM_SNAPSHOT, SHORE_IO_THREADS, &to, diag);
     if (rc) return rc;
     map_rest(&to);
-    rc = copy_all(&c, path, &rest, diag);
+    rc = copy_all(&c, &rest, diag);
     if (!rc) rc = shore__volume_read_blob(v, io, &v->record.slot[v->record.active], buffer, diag);
     to.table[0] = v->table[v->record.active]; /* lent: it is the same, but all of it lies in slot 0 */
     if (!rc) rc = write_record(&to, v, 0, 0, buffer, diag);
@@ -253,14 +247,13 @@ int shore__volume_snapshot(struct shore__volume *v, struct shore__io *io, const 
     if (lstat(path, &st) == 0) return shore__fail(diag, SHORE_EEXISTS, "%s: is there already; remove it first", path);
     if (asprintf(&partial, "%s.partial", path) < 0) return shore__fail(diag, -ENOMEM, "out of memory");
     unlink(partial); /* of one that was killed */
-    int rc = shore__rest_remove(path, v->desc.fleet_id, diag);
-    if (!rc) rc = share(v, partial, diag);
-    if (rc > 0) rc = copy(v, io, path, partial, stored, buffer, buffer_bytes, copied_bytes, diag);
+    int rc = share(v, partial, diag);
+    if (rc > 0) rc = copy(v, io, partial, stored, buffer, buffer_bytes, copied_bytes, diag);
     if (!rc && rename(partial, path)) rc = fail_errno(path, "cannot be put in its place", diag);
     if (!rc) rc = shore__parent_sync(path, diag);
     if (rc) {
         unlink(partial);
-        shore__rest_remove(path, v->desc.fleet_id, NULL);
+        shore__rest_sweep(path, v->desc.fleet_id, NULL);
     }
     free(partial);
     return rc;

@@ -67,7 +67,7 @@ int shore__volume_remove(const char *path, const uint64_t fleet_id[2], uint64_t 
     char *volume = NULL;
     int rc = shore__volume_path(path, &volume, diag);
     if (!rc) rc = shore__file_open(volume, SHORE_IO_BUFFERED, SHORE__LOCK_SECONDS, &file, diag);
-    int of_rest = volume && rc == -ENOENT ? shore__rest_remove(volume, fleet_id, diag) : 0;
+    int of_rest = volume && rc == -ENOENT ? shore__rest_sweep(volume, fleet_id, diag) : 0;
     free(volume);
     if (of_rest) return of_rest;
     if (rc == -ENOENT || rc == -ENOTDIR || rc == -ENAMETOOLONG)
@@ -75,11 +75,12 @@ int shore__volume_remove(const char *path, const uint64_t fleet_id[2], uint64_t 
     if (rc) return rc;
     rc = check_owner(&file, fleet_id, generation, begun, diag);
     if (!rc && !file.is_device) shore__cache_file_sweep(file.path);
-    if (!rc && !file.is_device) rc = shore__rest_remove(file.path, fleet_id, diag);
     if (!rc && file.is_device)
         rc = wipe(&file, diag);
     else if (!rc)
-        rc = unlink(file.path) ? fail_errno(file.path, "cannot be removed", diag) : shore__parent_sync(file.path, diag);
+        rc = unlink(file.path) ? fail_errno(file.path, "cannot be removed", diag)
+                               : shore__rest_sweep(file.path, fleet_id, diag);
+    if (!rc && !file.is_device) rc = shore__parent_sync(file.path, diag);
     shore__file_close(&file);
     return rc;
 }
