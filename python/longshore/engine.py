@@ -50,11 +50,7 @@ class Engine(Face):
         self.layout, self.how = state.layout, how
         self.accumulate, self.lr_scheduler = 1, None
         self._kind = OPTIMIZERS[optimizer]
-        defaults = {**{k: position.back(how[k]) for k in ("lr", "eps", "weight_decay", "momentum")}, "betas": tuple(how["betas"])}
-        self.optimizer = Optimizer(self, groups, defaults)
-        self.optimizer._made = True
-        # by number: load_state_dict() puts other dicts in the place of the groups
-        self._group_of = {id(p): n for n, g in enumerate(self.optimizer.param_groups) for p in g["params"]}
+        self._take_optimizer(how, groups)
         self._counts = [[state.step] * len(b.tensors) for b in self.layout.blocks]  # updates that each tensor has had
         self._followed, self._counts_before = {}, self._counts
         self.gradients = Gradients(state, streams, room_bytes)
@@ -74,6 +70,13 @@ class Engine(Face):
         model.register_forward_hook(Hook(self._after_forward), always_call=True)
         self.gradients.hook()
         self.state = state
+
+    def _take_optimizer(self, how, groups):
+        """how, groups: as Engine() has them."""
+        defaults = {**{k: position.back(how[k]) for k in ("lr", "eps", "weight_decay", "momentum")}, "betas": tuple(how["betas"])}
+        self.optimizer = Optimizer(self, groups, defaults)
+        self.optimizer._made = True
+        self._group_of = {id(p): n for n, g in enumerate(self.optimizer.param_groups) for p in g["params"]}
 
     # ---- forward and backward
 

@@ -18,7 +18,7 @@ import torch
 import transformers
 from accelerate.optimizer import AcceleratedOptimizer
 
-from . import adapters, checkpoint, inits, making, precision, trainer_steps
+from . import adapters, again, checkpoint, inits, making, precision, trainer_steps
 from .errors import LongshoreError
 from .face import refuse_engine
 from .optimizers import AdamW8bit, EmptyAdagrad, arguments_of, rebind, refuse_other_groups, share
@@ -105,6 +105,8 @@ class Trainer(transformers.Trainer):
         name = str(getattr(args.optim, "value", args.optim))
         if name not in _OPTIMIZERS:
             raise LongshoreError(f"optim: {name} is not to be had: {', '.join(_OPTIMIZERS)}")
+        if getattr(args, "optim_target_modules", None):
+            raise LongshoreError("optim_target_modules: is for GaLore and its kin, which are not to be had; take it out")
         kind = _OPTIMIZERS[name]
         if kind is None:
             kind, kwargs = transformers.Trainer.get_optimizer_cls_and_kwargs(args, model)
@@ -143,17 +145,18 @@ class Trainer(transformers.Trainer):
             share(given, engine.optimizer)
         else:
             overwrite = True if getattr(args, "overwrite_run", False) else None
-            inits.refuse_run(place, overwrite or getattr(made_in, "overwrite", False), "train(resume_from_checkpoint=True)",
-                             "TrainingArguments(overwrite_run=True)")
-            engine = making.wrap(
-                self.model,
-                run=run,
-                drives=getattr(args, "drives", None),
-                memory=getattr(args, "memory", None),
-                clip=args.max_grad_norm or 0.0,
-                optimizer=given,
-                overwrite=overwrite,
-            )
+            engine = again.engine_of(self.model)
+            if engine is None:
+                inits.refuse_run(place, overwrite or getattr(made_in, "overwrite", False), "train(resume_from_checkpoint=True)",
+                                 "TrainingArguments(overwrite_run=True)")
+            how = {
+                "drives": getattr(args, "drives", None),
+                "memory": getattr(args, "memory", None),
+                "clip": args.max_grad_norm or 0.0,
+                "optimizer": given,
+                "overwrite": overwrite,
+            }
+            engine = making.wrap(self.model, run=run, **how) if engine is None else again.again(engine, place, **how)
         self.engine, self.optimizer = engine, engine.optimizer
         if self.lr_scheduler is not None:
             rebind(self.lr_scheduler, self.optimizer)

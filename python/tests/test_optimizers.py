@@ -410,3 +410,24 @@ def test_lightning_goes_on_from_its_checkpoints(tmp_path, seed):
         first, path = part(ours, 3, None)
         told.append(first + part(ours, 6, path)[0])
     assert len(told[0]) == 6 and told[1] == pytest.approx(told[0], rel=1e-4)
+
+
+def test_accelerate_goes_on_from_its_checkpoints(tmp_path, seed):
+    accelerate = pytest.importorskip("accelerate")
+    told = []
+    for ours in (False, True):
+        losses = []
+        for stage in (0, 1):
+            accelerator, model = accelerate.Accelerator(cpu=True), made(stage)
+            engine = longshore.wrap(model, run=tmp_path / f"run{stage}", memory="64MiB", lr=1e-2) if ours else None
+            optimizer = engine.optimizer if ours else torch.optim.AdamW(model.parameters(), lr=1e-2)
+            prepared = accelerator.prepare(model, optimizer, torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.7))
+            if stage:
+                accelerator.load_state(tmp_path / f"saved {ours}")
+            losses += steps(*prepared[:2], BATCHES[3 * stage:3 * stage + 3], prepared[2])
+            if not stage:
+                accelerator.save_state(tmp_path / f"saved {ours}")
+            if ours:
+                engine.close()
+        told.append(losses)
+    assert told[1] == pytest.approx(told[0], rel=1e-5)

@@ -134,6 +134,7 @@ def test_what_the_engine_does_not_have_is_refused_by_name(tmp_path, seed):
     refused("RMSprop is not to be had; torch.optim's AdamW, Adam, SGD and Adagrad", tmp_path, seed, Takes)
     refused("SGD: nesterov=True", tmp_path, seed, gives=lambda model: {"optimizer_cls_and_kwargs": (torch.optim.SGD, {**SGD[1], "nesterov": True})})
     refused("AdamW: amsgrad=True", tmp_path, seed, gives=lambda model: {"optimizers": (torch.optim.AdamW(model.parameters(), amsgrad=True), None)})
+    refused("optim_target_modules: is for GaLore", tmp_path, seed, more={"optim_target_modules": "all-linear"})
     refused("optim: adafactor is not to be had", tmp_path, seed, more={"optim": "adafactor"})
     refused("Adafactor is not to be had", tmp_path, seed, gives=lambda model: {"optimizer_cls_and_kwargs": (transformers.Adafactor, {"lr": 1e-3, "relative_step": False, "scale_parameter": False})})
 
@@ -201,3 +202,40 @@ def test_under_deepspeed_the_optimizer_is_the_one_that_was_asked_for(tmp_path, s
     assert told == pytest.approx(losses(trained(False, None, tmp_path, {"optim": "sgd"}, None, seed)), rel=1e-4)
     assert "the engine is closed, as by a second train() of its Trainer; save_model" in again
     assert other.startswith("optimizer: Adafactor is not to be had")
+
+
+@pytest.mark.parametrize("more", [{}, {"bf16": True}], ids=str)
+def test_a_second_trainer_of_the_model_trains_on(more, tmp_path, seed):
+    """In a run of its own, with the losses of transformers'; the first Trainer's run stays."""
+    from longshore.transformers import Trainer, TrainingArguments
+
+    told = []
+    for kind in (transformers.Trainer, Trainer):
+        ours, it, out, digests = kind is Trainer, model(seed, 0.0), [], []
+        if more.get("bf16") and not ours:
+            it.to(torch.bfloat16)
+        for stage in (0, 1, 2):
+            where = {"run": str(tmp_path / f"run{stage}"), "memory": "1GiB"} if ours else {"use_cpu": True}
+            args = arguments(TrainingArguments if ours else transformers.TrainingArguments, tmp_path / f"{ours}{stage}", **where,
+                             **(more if ours else {k: v for k, v in more.items() if k != "bf16"}))
+            args.max_steps, args.learning_rate, args.weight_decay = 2, 1e-3 * (stage + 1), 0.1 * stage
+            trainer = kind(it, args, train_dataset=Sentences(40, 3 + stage))
+            trainer.train()
+            out += losses(trainer)
+            digests += [trainer.engine.digest()] if ours else []
+        told.append(out)
+    assert told[1] == pytest.approx(told[0], rel=2e-2 if more.get("bf16") else 1e-4)
+    values = [p.detach() + 0 for p in it.parameters()]
+    args.run = str(tmp_path / "run2")
+    with pytest.raises(longshore.LongshoreError, match="another run= or output_dir, or keep the model by save_model"):
+        Trainer(it, args, train_dataset=Sentences(40)).train()
+    args.run, args.optim = str(tmp_path / "run3"), "adagrad"
+    with pytest.raises(longshore.LongshoreError, match="is asked for adagrad with .*give the next Trainer from_pretrained"):
+        Trainer(it, args, train_dataset=Sentences(40)).train()
+    trainer.engine.close()
+    for stage, digest in enumerate(digests):
+        with longshore.resume(tmp_path / f"run{stage}") as engine:
+            assert engine.digest() == digest
+            if stage == 2:
+                assert engine.step_number == 2 and engine.optimizer.param_groups[0]["weight_decay"] == 0.2
+                assert all(torch.equal(p.detach() + 0, q) for p, q in zip(engine.module.parameters(), values))

@@ -1,0 +1,79 @@
+"""A model that an engine has is trained anew, as by a second Trainer: in a run of its own, whose first state is what the engine has made."""
+
+import os
+
+import torch
+
+from . import inits, living, making
+from .errors import LongshoreError
+from .native import lib
+from .optimizers import refuse_numbers, share, told
+from .state import Buffer, State
+
+
+def engine_of(model):
+    """The open engine that has a model's parameters; None: there is none."""
+    engines = [p.longshore.streams.engine() for p in model.parameters() if getattr(p, "longshore", None) is not None]
+    return engines[0] if engines and engines[0] is not None and engines[0].state is not None and engines[0].module is model else None
+
+
+def again(engine, run, optimizer, drives, memory, clip, overwrite):
+    """Lets an open engine go on in another run, with another optimizer of the same kind, whose moments begin anew. The run that it had is
+    closed, and stays. The rest: as wrap() takes it."""
+    numbers, groups, handed = told(engine.module, optimizer, None, {})
+    refuse_numbers({**numbers, "clip": clip}, "a second training of the model: ")
+    wanted, drives = (numbers["optimizer"], numbers.pop("moments", "fp32")), inits.drives_of(drives) or [run]
+    _refuse_others(engine, run, wanted, memory)
+    inits.check(run, drives, bool(overwrite))
+    given, recorded = making._name_groups(engine.module, groups)
+    how = {**engine.how, **numbers, "lr": making.position.plain(numbers["lr"], "lr"), "betas": list(numbers["betas"]), "clip": clip,
+           "groups": recorded, "seed": torch.initial_seed()}
+    engine.drop_gradients()
+    engine.settle()
+    before = engine.state
+    program = {**making._program(engine.module, how, engine.layout, None, None), "frozen": before.program["frozen"]}
+    state = State.create(run, engine.layout, drives, program, optimizer=wanted[0], moments=wanted[1],
+                         fp32=bool(before.made.fp32_params), ring_bytes=engine.plan.ring_bytes, memory=before.memory_bytes, overwrite=bool(overwrite),
+                         momentum=any(group.get("momentum", numbers["momentum"]) for group in given), scratch_bytes=before.scratch_bytes,
+                         residual=bool(before.made.residual))
+    try:
+        _copy(engine, before, state)
+        state.seal()
+    finally:
+        state.close()
+    engine.reopen(run)
+    engine._followed, engine.lr_scheduler, engine.accumulate = {}, None, 1
+    engine.how = how
+    engine._take_optimizer(how, given)
+    share(handed, engine.optimizer)
+    return engine
+
+
+def _refuse_others(engine, run, wanted, memory):
+    instead = ("keep the model by save_model(DIR) of the Trainer that has trained it, engine.close(), and give the next Trainer "
+               "from_pretrained(DIR)")
+    if os.path.realpath(run) == os.path.realpath(engine.state.path):
+        raise LongshoreError(f"{run}: is the run of the training before; give the next Trainer another run= or output_dir, or {instead}")
+    living.refuse_second(run)
+    had = engine.how["optimizer"], engine.how["moments"]
+    if wanted != had:
+        raise LongshoreError(f"a second training of the model: its engine has {had[0]} with {had[1]} moments, and is asked for {wanted[0]} with "
+                             f"{wanted[1]}; {instead}")
+    if memory is not None and making.native.size(memory) != engine.state.memory_bytes:
+        raise LongshoreError(f"a second training of the model: memory={memory!r}, and its engine has {making.native.readable(engine.state.memory_bytes)} "
+                             f"until it is closed; {instead}")
+
+
+def _copy(engine, before, state):
+    """The masters at the committed step, and buffers as they are now; moments are zeros."""
+    buffers = dict(engine.module.named_buffers())
+    for b, block in enumerate(state.layout.blocks):
+        for segment, count, inside in state.layout.pieces(b):
+            piece = Buffer(count * making.native.SEGMENT * 4)
+            values = piece.view(torch.float32)
+            if block.buffers:
+                for t, at, first, last in inside:
+                    values[at:at + last - first] = buffers[block.tensors[t].name].detach().reshape(-1)[first:last]
+            else:
+                before.fetch(b, lib.SHORE_FETCH_MASTER, piece.pointer, segment, count).result()
+            state.init_block(b, segment, values)
