@@ -10,7 +10,7 @@ _CALLED = (  # between the first and the last micro-batch of a step, by transfor
 _HOOKS = "_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks"
 
 
-def _is_of(name):
+def is_of_packages(name):
     return name.partition(".")[0] in _PACKAGES
 
 
@@ -22,11 +22,11 @@ def is_known(call):
         elif isinstance(call, (types.MethodType, staticmethod, classmethod)):
             call = call.__func__
         elif isinstance(call, types.FunctionType):
-            if not _is_of(call.__globals__.get("__name__", "")):
+            if not is_of_packages(call.__globals__.get("__name__", "")):
                 return False
             call = getattr(call, "__wrapped__", None)
         else:
-            return _is_of((call if isinstance(call, type) else type(call)).__module__)
+            return is_of_packages((call if isinstance(call, type) else type(call)).__module__)
     return True
 
 
@@ -57,7 +57,7 @@ def _own_code_of_model(model):
     for name, module in model.named_modules():
         kind, where = type(module), name or type(model).__name__
         if kind not in kinds:
-            kinds[kind] = _is_of(kind.__module__) and is_known(kind.forward) and is_known(kind.__call__)
+            kinds[kind] = is_of_packages(kind.__module__) and is_known(kind.forward) and is_known(kind.__call__)
         if not kinds[kind]:
             return f"{where}, a {kind.__name__}"
         for attribute, value in vars(module).items():

@@ -62,14 +62,14 @@ class Turns:
         self.mine.touched = found.groups
 
     def _groups(self, layer, backward):
-        """Where the part of a pass that ends here may have left something. From one layer to the next that is what is outside of layers and the one
-        that has computed; code of somebody else runs before the first and after the last one of a pass. None: anywhere."""
+        """Where the part of a pass that ends here may have left something. From one layer to the next that is what is outside of layers and those
+        two; code of somebody else runs before the first and after the last one of a pass. None: anywhere."""
         number, group = self.left.of[layer]
         before, was_backward, computed = getattr(self.mine, "at", (None, False, None))
         self.mine.at = number, backward, group
         if before is None or backward != was_backward or (number > before if backward else number <= before):
             return None
-        return {self.left.rest, computed, *self.mine.touched}
+        return {self.left.rest, computed, group, *self.mine.touched}
 
     def leave(self, layer):
         """The forward of a layer ends."""

@@ -15,6 +15,8 @@ from torch import nn
 from torch.nn.modules import module as _of_all
 from torch.utils._pytree import tree_leaves
 
+from .known import is_of_packages
+
 _CONTAINERS = {dict, collections.OrderedDict, collections.defaultdict, collections.Counter, list, set, collections.deque}
 _EQUAL = {bool, int, float, complex, str, bytes, types.MethodType}  # what is the same where it is equal
 _CLOSED = (torch.Tensor, nn.Module, type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType, *weakref.ProxyTypes)
@@ -63,6 +65,19 @@ class _Place:
             self.before[key] = value
 
 
+class _OfClass(_Place):
+    """Of a class: what all of its modules have."""
+
+    __slots__ = ("kind",)
+
+    def __init__(self, kind):
+        super().__init__(vars(kind), kind.__name__, True)
+        self.kind = kind
+
+    def put(self, key, value):
+        delattr(self.kind, key) if value is _GONE else setattr(self.kind, key, value)
+
+
 class _Group:
     """Of the modules of a layer, or of all that is outside of layers."""
 
@@ -71,7 +86,7 @@ class _Group:
 
     def add(self, place):
         self.places.append(place)
-        self._views.append(place.container.values() if isinstance(place.container, dict) else place.container)
+        self._views.append(_flat(place.container))
 
     def note(self):
         self._ids = self._now()
@@ -94,19 +109,23 @@ class Found:
 class Left:
     def __init__(self, model, layers):
         """layers: its modules that take turns, in their order."""
-        names = {m: name for name, m in model.named_modules()}
         self.rest, self.of, self._seen, self._root = _Group(), {}, set(), type(model).__name__
         inside = {}
         for number, layer in enumerate(layers):
             self.of[layer] = number, _Group()
             for m in layer.modules():
-                inside.setdefault(m, self.of[layer][1])
+                inside.setdefault(m, []).append(self.of[layer][1])
         self.groups = [self.rest, *(group for _, group in self.of.values())]
         with torch._C.DisableTorchFunctionSubclass():
             self._parameters = list(model.named_parameters())
-            for m, name in names.items():
-                self._add_module(inside.get(m, self.rest), m, name)
+            for name, m in model.named_modules():
+                group, *others = inside.get(m, [self.rest])
+                for place in self._add_module(group, m, name):
+                    for other in others:  # of a module that several layers have
+                        other.add(place)
             self._trains = self._flags()
+        for kind in {kind for m in model.modules() for kind in type(m).__mro__ if not is_of_packages(kind.__module__)}:
+            self.rest.add(_OfClass(kind))
         for name, hooks in vars(_of_all).items():
             if name.startswith("_global_") and type(hooks) in _CONTAINERS:
                 self._add(self.rest, hooks, "torch.nn.modules.module", _DEEP)
@@ -114,7 +133,8 @@ class Left:
             group.note()
 
     def _add_module(self, group, module, name):
-        here = name or self._root
+        """Returns the places of what is the module's own, and none else's."""
+        here, first = name or self._root, len(group.places)
         self._add(group, vars(module), here, 0, by_name=True)
         for attribute, value in vars(module).items():
             if attribute not in _NOT_OF_A_PASS:
@@ -124,6 +144,7 @@ class Left:
                 for hooks in (parameter._backward_hooks, parameter._post_accumulate_grad_hooks):
                     if type(hooks) in _CONTAINERS:
                         self._add(group, hooks, f"{here}: a hook of a parameter", 0)
+        return [place for place in group.places[first:] if place.container is vars(module) or not place.by_name]
 
     def _look_into(self, group, value, where, deep):
         if type(value) in _CONTAINERS:
@@ -205,7 +226,7 @@ class Left:
 
 
 def _flat(container):
-    return container.values() if isinstance(container, dict) else container
+    return container.values() if hasattr(container, "values") else container
 
 
 def _differ(a, b):

@@ -17,6 +17,8 @@ from test_loop import engine_for
 class Net(nn.Module):
     """Layers, and all kinds of state that a script may keep in a module."""
 
+    factor = 1.0
+
     def __init__(self, dropout=0.0):
         super().__init__()
         self.stem, self.layers = nn.Linear(8, 8), nn.ModuleList([Block(dropout) for _ in range(3)])
@@ -29,7 +31,8 @@ class Net(nn.Module):
         x = self.stem(x)
         for layer in self.layers:
             x = x + layer(x)
-        return self.heads[self.task](x) * self.scale * self.config.scale * self.config.deep["scale"] * self.said["scales"][-1] + self.more
+        scale = self.factor * self.scale * self.config.scale * self.config.deep["scale"] * self.said["scales"][-1]
+        return self.heads[self.task](x) * scale + self.more
 
 
 class Block(nn.Module):
@@ -55,6 +58,11 @@ def task(model, x, i):
 
 def scale_that_is_a_tensor(model, x, i):
     model.scale = torch.tensor(1.0 + i)
+    return mean(model, x)
+
+
+def class_of_the_model(model, x, i):
+    Net.factor = 1.0 + i
     return mean(model, x)
 
 
@@ -164,7 +172,7 @@ def counts_at_the_beginning(model, x, i):
     return mean(model, x)
 
 
-ALL = [task, scale_that_is_a_tensor, entry_of_a_dict, list_in_place, plain_object, within_a_plain_object, reference_without_adapters,
+ALL = [task, scale_that_is_a_tensor, class_of_the_model, entry_of_a_dict, list_in_place, plain_object, within_a_plain_object, reference_without_adapters,
        only_the_last_adapter_off, frozen_for_a_pass, hooks_for_a_pass, hook_of_all_modules, evaluated_reference, head_put_in_place,
        losses_collected_in_a_list, counts_at_the_end, counts_at_the_beginning]
 REFUSED = {counts_at_the_end: "Net.more is changed by a micro-batch"}
@@ -184,13 +192,14 @@ def trained(model, loss_of, batches):
 
 
 @pytest.mark.parametrize("loss_of", ALL, ids=lambda f: f.__name__)
-@pytest.mark.parametrize("slots", [None, 1])
-def test_what_a_pass_changes_of_modules(loss_of, slots, tmp_path, seed, monkeypatch):
+@pytest.mark.parametrize("room", [{}, {"slots": 1, "gradient_bytes": 0, "activations": "drives", "activation_room": "64MiB"}], ids=["", "little"])
+def test_what_a_pass_changes_of_modules(loss_of, room, tmp_path, seed, monkeypatch):
     model = Net()
     model.said["collected"] = []
+    monkeypatch.setattr(Net, "factor", 1.0)
     plain, batches = copy.deepcopy(model), list(torch.randn(4, 5, 8))
     expected, plain = trained(plain, loss_of, batches)
-    with engine_for(model, tmp_path, slots=slots, monkeypatch=monkeypatch, lr=1e-2, clip=0) as engine:
+    with engine_for(model, tmp_path, monkeypatch=monkeypatch, lr=1e-2, clip=0, **room) as engine:
         def of_number(i):
             return loss_of(engine.module, batches[i], i)
 
@@ -264,6 +273,56 @@ def test_what_is_said(tmp_path, seed, caplog):
             engine.step()
     said = [r.getMessage() for r in caplog.records if "one after the other" in r.getMessage()]
     assert len(said) == 1 and "Net.task is changed within a pass" in said[0]
+
+
+class Shared(nn.Module):
+    """What all layers have, and each keeps something in."""
+
+    def forward(self, x):
+        self.last, self.size = x.detach().sign(), x.shape[0]
+        return self.last
+
+
+class Told(nn.Module):
+    """Layers that are told what to do with what is to come, one by one."""
+
+    class Layer(nn.Module):
+        def __init__(self, shared):
+            super().__init__()
+            self.inner, self.shared, self.mask = nn.Linear(8, 8), shared, torch.ones(8)
+
+        def forward(self, x):
+            return self.inner(x * self.mask) + self.shared(x)
+
+    def __init__(self, first):
+        super().__init__()
+        shared, self.first = Shared(), first
+        self.stem, self.layers = nn.Linear(8, 8), nn.ModuleList([self.Layer(shared) for _ in range(3)])
+
+    def forward(self, x):
+        signs, x = x.sign(), self.stem(x)
+        for n, layer in enumerate(self.layers):
+            if n >= self.first:
+                layer.mask = signs * (n + 1)
+            x = x + layer(x)
+        return x
+
+
+@pytest.mark.parametrize("first", [0, 1, 3])
+def test_what_layers_are_told_and_what_they_share(first, tmp_path, seed, caplog):
+    """Seen before the first of them, or before each; what a layer keeps in what they share is the next one's, as in a loop."""
+    model, batches = Told(first), list(torch.randn(4, 5, 8))
+    expected, _ = trained(copy.deepcopy(model), lambda model, x, i: mean(model, x), batches)
+    with engine_for(model, tmp_path, lr=1e-2, clip=0) as engine, caplog.at_level(logging.INFO, "longshore"):
+        if first == 1:
+            with pytest.raises(longshore.LongshoreError, match="layers.1.mask is changed by a micro-batch"):
+                engine.backward_together(batches, lambda x: mean(engine, x))
+            return
+        losses = []
+        for _ in range(2):
+            losses += engine.backward_together(batches, lambda x: mean(engine, x))
+            engine.step()
+    assert losses == pytest.approx(expected, rel=1e-5) and ("one after the other" in caplog.text) is (first == 0)
 
 
 class Flipping(nn.Module):
