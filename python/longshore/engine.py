@@ -107,6 +107,7 @@ class Engine(Face):
         if torch._C._current_graph_task_id() == -1:
             if self._own_random.end() and output is not None:
                 self._forwards += 1
+                self._meter.forward_ended(output)
             if not torch.is_grad_enabled() and self._turns is None:
                 self.gradients.show()
 
@@ -212,6 +213,7 @@ class Engine(Face):
 
     def _update_early(self, number):
         """A block's gradients are all there."""
+        self._meter.block_ended()
         if number in self._early:
             self._stale = True
             return
@@ -343,6 +345,7 @@ class Engine(Face):
         numbers = {key: value if math.isfinite(value) else None for key, value in (("loss", loss), ("grad_norm", norm))}
         numbers.update(self._meter.of_step(self.state, self.optimizer.param_groups))
         made = self._sent
+        self._meter.ended(self)
         self._close_step(skipped, {**numbers, "skipped": skipped})
         self._made = made
         self.position = {}  # what is followed from here on begins anew

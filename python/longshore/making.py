@@ -22,6 +22,7 @@ from .errors import LongshoreError, MissingError
 from .face import refuse_engine
 from .inits import Drives
 from .loading import Loading
+from .memory import note_imports
 from .native import lib
 from .optimizers import refuse_kinds, refuse_numbers, share as hand_over, told
 from .planning import plan
@@ -66,6 +67,7 @@ def wrap(model: nn.Module, *, run: str | os.PathLike | None = None, drives: Driv
     Raises BudgetError below the least memory, ExistsError where a run is there, ValueError for what cannot be.
     """
     _check_model(model)
+    note_imports(sum(p.nbytes for p in model.parameters()))
     making = inits.of(model)
     run, drives, memory, overwrite = inits.place(making, run, drives, memory, overwrite)
     budget = None if memory is None else native.size(memory)
@@ -261,6 +263,7 @@ def resume(run: str | os.PathLike, model: nn.Module | Callable[[], nn.Module] | 
     configuration that the run has recorded. Its values do not count. memory: by default as before.
     """
     run = os.fspath(run)
+    note_imports()
     living.refuse_second(run)
     if not os.path.exists(run):
         raise MissingError(f"{run}: there is no run of that name; longshore.wrap() makes it, and keeps nothing before", lib.SHORE_EMISSING)

@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import Any
 
-from . import native
+from . import allocator, native
+from .allocator import process_bytes
 
 
-def process_bytes() -> int:
-    """Resident memory of this process."""
-    with open("/proc/self/statm", encoding="ascii") as f:
-        return int(f.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+_imports_bytes = process_bytes()  # PyTorch is there
+
+
+def imports_bytes() -> int:
+    """What the process took before it had a model, as far as can be told."""
+    return _imports_bytes
+
+
+def note_imports(model_bytes: int = 0) -> None:
+    """The process takes so much before it trains: with all that it has imported by now, and without a model that is in memory."""
+    global _imports_bytes
+    allocator.give_back()
+    _imports_bytes = process_bytes() - model_bytes
 
 
 @dataclass(repr=False)
 class Memory:
     """Bytes: what was promised, what Longshore holds for each purpose, and resident memory of the process, which the interpreter,
-    PyTorch and activations in memory are part of, when the engine was made and now."""
+    PyTorch and activations in memory are part of, when the engine was made and now. allocated: of the latter what PyTorch's tensors
+    (activations, gradients that autograd makes) and Python's objects have; kept: what the allocator keeps of what they had, 128 MiB or more
+    of which is given back between steps."""
 
     budget: int
     parameters: int
@@ -29,6 +40,8 @@ class Memory:
     drives: int
     process_at_wrap: int
     process_now: int
+    allocated: int
+    kept: int
 
     @property
     def held(self) -> int:
@@ -39,7 +52,8 @@ class Memory:
         names = ("parameters", "gradients", "state", "activations", "drives")
         parts = ", ".join(f"{name} {native.readable(getattr(self, name))}" for name in names if getattr(self, name))
         return (f"memory {native.readable(self.budget)}, of which {native.readable(self.held)} are held ({parts}); the process takes "
-                f"{native.readable(self.process_now)}, and took {native.readable(self.process_at_wrap)} when it was wrapped")
+                f"{native.readable(self.process_now)} ({native.readable(self.allocated)} for PyTorch's tensors and Python's objects, "
+                f"{native.readable(self.kept)} kept by their allocator), and took {native.readable(self.process_at_wrap)} when it was wrapped")
 
     __repr__ = __str__
 
@@ -51,4 +65,4 @@ def measure(engine: Any) -> Memory:
     drives = plan.total_bytes - parameters - gradients - plan.pool_bytes - compressing
     return Memory(engine.state.memory_bytes or plan.total_bytes, parameters + copies, engine.gradients.held_bytes + compressing,
                   gradients + compressing, engine.streams.kept.nbytes, plan.pool_bytes, drives, engine.process_at_wrap_bytes,
-                  process_bytes())
+                  process_bytes(), *allocator.held())

@@ -1,10 +1,13 @@
 """What a step took, as the run's metrics.jsonl says it: time, tokens, bytes that moved, memory. Keys are those of the program (docs/outputs.md)."""
 
+import logging
 import time
 
 import torch
 
-from .memory import process_bytes
+from . import allocator
+from .allocator import process_bytes
+from .peak import Peak
 
 _LINK = {  # what crosses the host link, of the ledger's counters
     "link_gradients": ("link_in_gradients", "link_out_gradients"),
@@ -25,6 +28,8 @@ class Meter:
 
     def __init__(self):
         self.state = self.began = self.before = None
+        self.peak, self.keeper = None, allocator.Keeper()
+        self.say = logging.getLogger("longshore").info  # what the first step took
         self.drop()
 
     def drop(self):
@@ -40,10 +45,28 @@ class Meter:
         else:
             self.unknown = True
 
+    def forward_ended(self, output):
+        if self.peak is not None and torch.is_grad_enabled():
+            self.peak.forward_ended(output)
+
+    def block_ended(self):
+        """Backward has all gradients of one."""
+        if self.peak is not None:
+            self.peak.look()
+
     def start(self, state):
         """The clock runs from here on, where it does not yet."""
         if self.state is not state:
+            allocator.give_back()  # what making or opening the run took
+            self.peak = Peak()
             self.restart(state)
+
+    def ended(self, engine):
+        """A step was made."""
+        if self.peak is not None:
+            self.say(self.peak.text(engine))
+            self.peak = None
+        self.keeper.rest()
 
     def restart(self, state):
         self.state, self.began, self.before = state, time.monotonic(), _counters(state)

@@ -32,6 +32,7 @@ class DeepSpeedEngine(nn.Module):
         this job, and was made now."""
         super().__init__()
         self.module, self.engine, self.settings, self.config = engine.module, engine, settings, config
+        engine._meter.say = logger.info  # what the first step took
         self.optimizer = engine.optimizer if trains else None
         self.counters = engine.follow("deepspeed", Counters())
         self.training_dataloader = None

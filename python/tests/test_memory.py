@@ -1,0 +1,90 @@
+"""What is said of memory, and what is given back to the system."""
+
+import logging
+import re
+
+import pytest
+import torch
+from torch import nn
+
+import longshore
+from longshore import allocator, native
+from models import gpt2, tokens
+from test_loop import engine_for
+
+needs_glibc = pytest.mark.skipif(allocator.held() == (0, 0), reason="this allocator does not say what it holds")
+
+
+class Wide(nn.Module):
+    """Little state, and 96 MiB of what autograd saves for backward."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+
+    def forward(self, x):
+        x = self.layers(x).repeat(1, 1 << 20)
+        for _ in range(6):
+            x = x.sigmoid()
+        return x.mean()
+
+
+def bytes_of(text, pattern):
+    return native.size(re.search(pattern, text)[1])
+
+
+@needs_glibc
+def test_memory_has_what_the_allocator_holds(tmp_path, seed):
+    with engine_for(gpt2(), tmp_path) as engine:
+        before = engine.memory()
+        more = torch.ones(16 << 20)
+        after = engine.memory()
+        assert after.allocated - before.allocated >= more.nbytes
+        text = str(after)
+        assert repr(after) == text and f"{native.readable(after.allocated)} for PyTorch's tensors" in text and f"{native.readable(after.kept)} kept" in text
+
+
+@needs_glibc
+def test_what_is_kept_is_given_back(monkeypatch):
+    many = [bytearray(60_000) for _ in range(4000)]
+    del many[1::2], many[-1:]
+    last = bytearray(60_000)  # what is free lies below it
+    keeper, walks = allocator.Keeper(), []
+    monkeypatch.setattr(allocator, "give_back", lambda give_back=allocator.give_back: walks.append(give_back()) or walks[-1])
+    monkeypatch.setattr(allocator, "LEAST_BYTES", 64 << 20)
+    assert allocator.held()[1] >= 64 << 20
+    keeper.rest()
+    keeper.rest()  # not at once again
+    assert len(walks) == 1 and walks[0] > 50 << 20 and len(many) + len(last) > 2000
+
+
+@pytest.mark.parametrize("memory, advises", [("16MiB", True), ("4GiB", False)])
+def test_the_first_step_is_said(memory, advises, tmp_path, seed, caplog):
+    caplog.set_level(logging.INFO, "longshore")
+    engine = longshore.wrap(Wide(), run=tmp_path / "run", memory=memory)
+    for _ in range(2):
+        engine.backward(engine(torch.randn(1, 4)))
+        engine.step()
+    (said,) = [line for line in caplog.messages if "at its peak beyond its imports" in line]
+    assert said.startswith("step 1: the process took ")
+    assert bytes_of(said, r"forward brought (\S+) of") >= 90 << 20 and bytes_of(said, r"the process took (\S+) at") >= 90 << 20
+    assert ("That is more than memory= and a quarter" in said) is advises
+    assert all(way in said for way in ('wrap(activations="drives") up to', "gradient checkpointing", "half the size")) is advises
+    engine.close()
+    spoken = []
+    with longshore.resume(tmp_path / "run", Wide) as engine:
+        engine._meter.say = spoken.append
+        engine.backward(engine(torch.randn(1, 4)))
+        engine.step()
+    assert len(spoken) == 1 and spoken[0].startswith("step 3: the process took ")
+
+
+def test_the_trainer_says_it(tmp_path, seed, capsys):
+    pytest.importorskip("transformers")
+    from longshore.transformers import Trainer, TrainingArguments
+
+    args = TrainingArguments(str(tmp_path / "out"), run=str(tmp_path / "run"), memory="64MiB", max_steps=2, report_to=[], save_strategy="no")
+    trainer = Trainer(gpt2(), args, train_dataset=[{key: value[0] for key, value in tokens(1)[0].items()}] * 4)
+    trainer.train()
+    trainer.engine.close()
+    assert capsys.readouterr().err.count("at its peak beyond its imports") == 1
