@@ -37,6 +37,8 @@ with_flag "a model that is not there" "$place/none: there is no such directory" 
 with_flag "a tokenizer that is not there" "$place/none: there is no such directory" --tokenizer "$place/none"
 with_flag "a dry run with too little memory" "--memory 1.00 MiB is too little for this model: minimum " --memory 1MiB --dry-run
 with_flag "the same as JSON" "--memory 1.00 MiB is too little for this model: minimum " --memory 1MiB --dry-run --json
+with_flag "a number of another unit" "; 300 bytes: did you mean 300MiB[?]" --memory 300 --dry-run
+with_flag "and of a larger one" "; 8 bytes: did you mean 8GiB[?]" --memory 8 --dry-run
 echo '{"messages": [{"role": "user", "content": "Hello"}]}' >"$place/chat.jsonl"
 with_flag "chat data" "chat.jsonl.*its keys are .messages.: write each conversation as one text with the model's chat template" --data "$place/chat.jsonl" --tokenizer bytes
 with_flag "unknown flag with =" "did you mean.*--memory" --memroy=1GiB
