@@ -260,8 +260,8 @@ class Engine(Face):
         """Makes a step of what backward() has gathered. Returns a StepResult.
 
         It is committed beside what comes next: durable at the latest when the next step is made, or on return of settle(),
-        snapshot(), digest() or close(). Raises NotFiniteError where a gradient is not finite (with on_nonfinite="skip" the step
-        counts, and the state stays).
+        snapshot(), digest() or close(). Raises LongshoreError where no backward pass has come, and NotFiniteError where a gradient is not
+        finite (with on_nonfinite="skip" the step counts, and the state stays).
         """
         self._open_state("step")
         hooks.before_step(self.streams, "engine.step")
@@ -274,11 +274,13 @@ class Engine(Face):
             if self._uncommitted is None:  # it was not made
                 self._discard()
                 self.drop_gradients()
+                self.gradients.came = False
             raise
 
     def _make(self):
         """Makes the step. None: what it had begun was lost with a drive, and is to be begun again."""
         with_gradients, clipping = self._decide()
+        self.gradients.refuse_none()
         before = self._counts_before = self._counts
         loss = self._losses if self._backwards else math.nan
         if not clipping.finite:
@@ -309,8 +311,7 @@ class Engine(Face):
     def _decide(self):
         self.settle()
         self._settle_updates()
-        self.gradients.hide()
-        with_gradients = [n for n, g in enumerate(self.gradients.blocks) if g.had]
+        with_gradients = self.gradients.gathered()
         self.state.begin_clip(self.how["clip"])
         for number in with_gradients:
             self.gradients.add_to_clip(number)
@@ -356,7 +357,7 @@ class Engine(Face):
         self._made = None
         self._updates += stored
         self._uncommitted = skipped and not stored, metrics, position.begin(self)
-        self.state.step += 1
+        self.state.step, self.gradients.came = self.state.step + 1, False
         self._leaving = self._updates
         self.gradients.clear()
         self._meter.restart(self.state)

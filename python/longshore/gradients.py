@@ -71,6 +71,7 @@ class Gradients:
         self._leaving = []  # spills under way: (block, bytes)
         self._buffer = self._brought = None  # the block whose gradients somebody looks at
         self.shown = Shown()
+        self.came = False  # a backward pass, since the step that was made last
         self.own, self._task = False, None  # whether the engine runs a pass; autograd's number of one that it does not
         self.scratch_sums = ffi.new("double[]", state.layout.c.segments)
         self.nobodys = set()  # ids of parameters whose gradients are dropped as they come
@@ -107,9 +108,12 @@ class Gradients:
     @contextlib.contextmanager
     def own_pass(self):
         """While the engine runs a backward pass."""
-        self.own = True
+        self.own = self.came = True
         try:
             yield
+        except BaseException:
+            self.came = False
+            raise
         finally:
             self.own = False
 
@@ -123,7 +127,7 @@ class Gradients:
             if engine is None or engine.state is None:
                 raise LongshoreError(f"backward: {self.streams.why}")
             engine._begin_pass()
-            self._task = task
+            self._task, self.came = task, True
             torch.autograd.Variable._execution_engine.queue_callback(self._end_of_others)
 
     @whole
@@ -311,6 +315,24 @@ class Gradients:
             block.had.discard(index)
 
     # ---- what the step needs
+
+    def gathered(self):
+        """Numbers of the blocks that have any. What a script has put into p.grad itself counts, also of parameters that no pass has reached."""
+        self.hide()
+        with torch._C.DisableTorchFunctionSubclass():
+            for p in [p for s in self.streams.blocks for p, _ in s.parameters if p.grad is not None]:
+                g, p.grad = p.grad, None
+                if p.requires_grad and id(p) not in self.nobodys:
+                    self._sum(p, g)
+                    self.came = True
+        for block in self.blocks:
+            block.fired.clear()
+        return [number for number, block in enumerate(self.blocks) if block.had]
+
+    def refuse_none(self):
+        if not self.came:
+            raise LongshoreError(f"engine.step: no backward pass has come since step {self.state.step} was made; call engine.backward(loss) "
+                                 "or loss.backward() before it")
 
     def gather(self, number):
         return self.state.gather(number, self.blocks[number].held)

@@ -337,7 +337,7 @@ def _first_seed(state):
 
 def restore(engine, saved, state):
     """Puts back what finish() has packed. state: of which it is."""
-    engine.position = saved
+    engine.position, engine.gradients.came = saved, False
     engine.lineage = saved.get("lineage") or [_first_seed(state), 0]
     behind, by_name = iter(saved.get("behind", [])), saved.get("counts", {})  # the older form of the same
     for counts, block in zip(engine._counts, engine.layout.blocks):

@@ -1,5 +1,6 @@
 """Loops of PyTorch at random, and the same of an engine: what they read of losses, norms and gradients is the same."""
 
+import contextlib
 import copy
 import os
 import random
@@ -26,6 +27,7 @@ class Pair:
         if chance.random() < 0.3:
             for p in list(model.parameters())[3:7]:
                 p.requires_grad_(False)
+        self.passed = False  # a backward pass, since the last step
         self.plain, self.clip = copy.deepcopy(model), chance.choice([0, 0.5])
         kind = chance.choice(["adamw", "sgd"])
         make = {"adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}[kind]
@@ -48,6 +50,7 @@ class Pair:
         assert loss.item() == pytest.approx(expected.item(), rel=4e-6)
         self.chance.choice([torch.Tensor.backward, lambda loss: self.engine.backward(loss, last=self.chance.random() < 0.5)])(loss)
         expected.backward()
+        self.passed = True
 
     def together(self):
         if not self.gradients():
@@ -55,9 +58,12 @@ class Pair:
             self.engine.backward_together(batches, lambda batch: self.engine.module(**batch).loss)
             for batch in batches:
                 (self.plain(**batch).loss / 2).backward()
+            self.passed = True
 
     def step(self):
-        self.chance.choice([self.engine.step, self.engine.optimizer.step])()
+        with contextlib.nullcontext() if self.passed else pytest.raises(longshore.LongshoreError, match="no backward pass has come"):
+            self.chance.choice([self.engine.step, self.engine.optimizer.step])()
+        self.passed = False
         if self.clip:
             clip_grad_norm_(self.plain.parameters(), self.clip)
         self.optimizer.step()
@@ -110,6 +116,7 @@ class Pair:
             self.engine.close()
             self.engine = longshore.resume(self.directory / "run", copy.deepcopy(self.plain))
             self.engine.train()
+            self.passed = False
 
 
 def test_loops_at_random(tmp_path, seed, monkeypatch):

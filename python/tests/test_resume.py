@@ -188,7 +188,6 @@ def test_a_run_that_was_never_made(tmp_path, seed):
         Cnn()
     with pytest.raises(longshore.MissingError, match="there is no run of that name; longshore.wrap.. makes it"):
         longshore.resume(tmp_path / "run", Cnn)
-    making._current = None
 
 
 def test_a_second_engine_is_refused(tmp_path, seed):

@@ -1,0 +1,99 @@
+"""step() of nothing is refused; of what a script has put into p.grad itself it is PyTorch's."""
+
+import copy
+
+import pytest
+import torch
+
+import longshore
+from longshore import deepspeed
+from test_loop import engine_for
+
+X = torch.linspace(-1, 1, 24).reshape(3, 8)
+
+
+def layers():
+    return torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8), torch.nn.Linear(8, 4))
+
+
+def same(model, plain):
+    return all(torch.allclose(p.detach() + 0, q, rtol=1e-6, atol=1e-7) for p, q in zip(model.parameters(), plain.parameters()))
+
+
+@pytest.mark.parametrize("on_nonfinite", ["stop", "skip"])
+def test_a_step_of_nothing(on_nonfinite, tmp_path, seed):
+    with engine_for(layers(), tmp_path, on_nonfinite=on_nonfinite) as engine:
+        digest = engine.digest()
+        for step in (engine.step, engine.optimizer.step):
+            engine(X).sum()  # forgotten: backward()
+            with pytest.raises(longshore.LongshoreError, match=r"step: no backward pass has come since step 0 was made; .*engine.backward\(loss\)"):
+                step()
+        assert engine.step_number == 0 and engine.digest() == digest
+        engine.backward(engine(X).sum())
+        engine.step()
+        with pytest.raises(longshore.LongshoreError, match="since step 1"):
+            engine.step()
+        assert engine.step_number == 1
+
+
+def test_after_a_pass_that_failed(tmp_path, seed):
+    with engine_for(layers(), tmp_path) as engine:
+        with pytest.raises(RuntimeError):
+            engine.backward(engine(X).sum().detach())
+        with pytest.raises(longshore.LongshoreError, match="no backward pass has come"):
+            engine.step()
+        engine.backward(engine(X).sum() * float("nan"))
+        with pytest.raises(longshore.NotFiniteError):
+            engine.step()
+        with pytest.raises(longshore.LongshoreError, match="no backward pass has come"):
+            engine.step()
+        assert engine.step_number == 0
+
+
+def test_passes_that_bring_nothing_make_a_step_as_in_pytorch(tmp_path, seed):
+    """Gradients that were dropped after they had come, and a loss of other parameters."""
+    with engine_for(layers(), tmp_path) as engine:
+        before = [p.detach().clone() for p in engine.module.parameters()]
+        engine(X).sum().backward()
+        engine.optimizer.zero_grad()
+        engine.optimizer.step()
+        engine.backward(torch.ones(1, requires_grad=True).sum())
+        engine.step()
+        assert engine.step_number == 2
+        assert all(torch.equal(p.detach() + 0, q) for p, q in zip(engine.module.parameters(), before))
+
+
+@pytest.mark.parametrize("passes", [0, 1, 2])
+def test_gradients_that_a_script_sets_itself(passes, tmp_path, seed):
+    """As evolution strategies do; passes: backward passes through the first layer alone, before."""
+    model = layers()
+    plain = copy.deepcopy(model)
+    optimizer = torch.optim.AdamW(plain.parameters(), lr=1e-3, weight_decay=0.1)
+    with engine_for(model, tmp_path, clip=0.0) as engine:
+        for step in range(3):
+            for m in (model, plain):
+                torch.manual_seed(step)
+                for _ in range(passes):
+                    m[0](X).square().mean().backward()
+                for p in m[1:].parameters():
+                    p.grad = torch.randn(p.shape)
+            engine.step()
+            optimizer.step()
+            optimizer.zero_grad()
+        assert engine.step_number == 3 and same(model, plain)
+
+
+def test_under_deepspeed(tmp_path, seed):
+    model = layers()
+    engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config={
+        "train_micro_batch_size_per_gpu": 3, "gradient_accumulation_steps": 2, "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}},
+        "longshore": {"run": str(tmp_path / "run")}})
+    for _ in range(2):
+        engine.backward(engine(X).sum())
+        engine.step()
+    assert engine.global_steps == 1
+    engine.step()
+    with pytest.raises(longshore.LongshoreError, match="no backward pass has come"):
+        engine.step()
+    assert engine.global_steps == 1
+    engine.destroy()
