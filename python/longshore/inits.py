@@ -54,7 +54,7 @@ def init(run: str | os.PathLike, drives: Drives = None, memory: int | str | None
     if memory is not None:
         native.size(memory)
     if not (resume and is_run(making.run)):
-        check(making.run, making.drives or [making.run], overwrite)
+        check(making.run, making.drives or [making.run], overwrite, "; for a Trainer that resumes: longshore.init(..., resume=True)")
     _open = making
     try:
         with spooling(places(making.run, making.drives), "longshore.init(..., drives=[...])") as making.spool:
@@ -76,9 +76,9 @@ def is_run(path):
     return os.path.exists(os.path.join(path, "run.json"))
 
 
-def check(run, drives, overwrite):
-    """Refuses a run that cannot be made there, as far as it is to be seen before there is a model."""
-    refuse_run(run, overwrite, f"longshore.resume({run!r})", "overwrite=True")
+def check(run, drives, overwrite, more=""):
+    """Refuses a run that cannot be made there, as far as it is to be seen before there is a model. more: to be said where one is there."""
+    refuse_run(run, overwrite, f"longshore.resume({run!r})", "overwrite=True", more)
     others = [d for d in drives if os.path.realpath(d) != os.path.realpath(run)]
     _check_place(run, others or [_directory(run)], overwrite)  # the run's own is made with it
 
@@ -89,11 +89,11 @@ def _check_place(run, drives, overwrite):
     native.call(lib.shore_run_check, native.path_bytes(os.path.abspath(run)), native.new("struct shore_run_making", fleet=fleet))
 
 
-def refuse_run(run, overwrite, resuming, overwriting):
+def refuse_run(run, overwrite, resuming, overwriting, more=""):
     """One that is there. resuming, overwriting: what a user writes instead."""
     living.refuse_second(run)
     if is_run(run) and not overwrite:
-        raise ExistsError(f"{run}: holds a run: {resuming} goes on with it, {overwriting} begins anew", lib.SHORE_EEXISTS)
+        raise ExistsError(f"{run}: holds a run: {resuming} goes on with it, {overwriting} begins anew{more}", lib.SHORE_EEXISTS)
 
 
 def places(run, drives):

@@ -68,6 +68,23 @@ def test_a_run_that_is_there(tmp_path, seed):
     longshore.wrap(model).close()
 
 
+def test_a_drive_that_is_anothers(tmp_path, seed):
+    """Named with whose it is; a directory is shared."""
+    shared = tmp_path / "run-drive"
+    with engine_for(layers(4), tmp_path) as engine:
+        volume, = engine.state.drives
+    before = (tmp_path / "run" / "run.json").read_bytes()
+    for overwrite in (False, True):
+        with pytest.raises(longshore.LongshoreError, match=f"{volume}: holds the state of the run .*run"):
+            with longshore.init(tmp_path / "other", drives=volume, overwrite=overwrite):
+                pytest.fail("a model would be loaded now")
+    with longshore.init(tmp_path / "other", drives=shared):
+        model = layers(4)
+    longshore.wrap(model).close()
+    longshore.verify(tmp_path / "run")
+    assert (tmp_path / "run" / "run.json").read_bytes() == before
+
+
 def test_messages_speak_of_python(tmp_path):
     (tmp_path / "a.volume").write_bytes(b"somebody's")
     with pytest.raises(longshore.LongshoreError) as refused:
@@ -273,6 +290,24 @@ def test_the_trainer_of_transformers(ours, tmp_path, seed, caplog):
         trainer.engine.close()
         with pytest.raises(longshore.ExistsError, match="train.resume_from_checkpoint=True. goes on with it, .*overwrite_run=True"):
             kind(gpt2(layers=1), arguments(str(tmp_path / "out"), run=str(tmp_path / "run"), **how), train_dataset=data).train()
+
+
+@pytest.mark.parametrize("initialized", [False, True])
+def test_the_init_of_deepspeed(initialized, tmp_path, seed, caplog):
+    from longshore import deepspeed
+
+    config = {"train_batch_size": 1, "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}}, "longshore": {"run": str(tmp_path / "run")}}
+    with deepspeed.zero.Init(config_dict_or_path=config):
+        model = layers()
+    if initialized:
+        engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
+        engine.backward(engine(torch.ones(1, 160)).sum())
+        engine.step()
+        engine.destroy()
+    else:
+        model(torch.ones(1, 160)).sum().backward()
+    assert len(said(caplog)) == (not initialized)
+    assert initialized or "deepspeed.initialize(model=...)" in caplog.text
 
 
 # ---- sizes
