@@ -35,20 +35,22 @@ static int say_whose(const struct shore__address *at, const struct shore__probe 
     if (p->recovery.valid) snprintf(step, sizeof step, ", at step %" PRIu64, r->slot[r->active & 1].step);
     shore__fleet_id_text(p->desc.fleet_id, fleet);
     if (maker) shore__escape(maker, strlen(maker), shown, sizeof shown);
+    const char *busy = p->busy ? "is in use, and " : "";
     const char *gone = p->is_device ? "wipe the first MiB of the device" : "delete the file";
     int rc = maker && there
                  ? shore__fail(diag, SHORE_EEXISTS,
-                               "%s: holds the state of the run %s%s; name another path, or remove that run with "
+                               "%s: %sholds the state of the run %s%s; name another path, or remove that run with "
                                "'longshore remove %s'",
-                               at->text, shown, step, shown)
-             : maker ? shore__fail(diag, SHORE_EEXISTS,
-                                   "%s: holds the state of a run that was made as %s%s; name another path, or, if "
-                                   "nobody needs that run any more, %s",
-                                   at->text, shown, step, gone)
-                     : shore__fail(diag, SHORE_EEXISTS,
-                                   "%s: holds the state of another run (fleet %s)%s; name another path, or, if nobody "
-                                   "needs that run any more, %s",
-                                   at->text, fleet, step, gone);
+                               at->text, busy, shown, step, shown)
+             : maker
+                 ? shore__fail(diag, SHORE_EEXISTS,
+                               "%s: %sholds the state of a run that was made as %s%s; name another path, or, if "
+                               "nobody needs that run any more, %s",
+                               at->text, busy, shown, step, gone)
+                 : shore__fail(diag, SHORE_EEXISTS,
+                               "%s: %sholds the state of another run (fleet %s)%s; name another path, or, if nobody "
+                               "needs that run any more, %s",
+                               at->text, busy, fleet, step, gone);
     free(maker);
     return rc;
 }
@@ -120,7 +122,7 @@ int shore__plan_drives(struct shore__run *run, const struct shore__plan *before,
         return shore__fail(diag, SHORE_EUSAGE, "where is the state to live? Give --drive DIR, or --drive ram:");
     for (size_t i = 0; i < drives->count; i++) {
         struct shore__address *volume = NULL;
-        enum shore__owner owner;
+        enum shore__owner owner = SHORE__BEGUN;
         bool exists = false;
         if (!drives->item[i]->kind->keeps) continue;
         int rc = place(run, i, overwritten, diag);
