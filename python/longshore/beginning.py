@@ -106,8 +106,8 @@ class Handed:
         return [[self._entry(t.names)[0] if t.trains else 0 for t in b.tensors] for b in layout.blocks]
 
 
-def fill(state, model, spool, moments=None):
-    """Writes it, block by block: one piece is written while the next is put together."""
+def fill(state, model, spool, progress, moments=None):
+    """Writes it, block by block: one piece is written while the next is put together. progress: of the bytes of the model's values, in fp32."""
     parameters = {**dict(model.named_buffers()), **dict(model.named_parameters(remove_duplicate=False))}
     layout, writing = state.layout, None
     with torch.no_grad(), ThreadPoolExecutor(1) as writer:
@@ -127,6 +127,7 @@ def fill(state, model, spool, moments=None):
                 if writing is not None:
                     writing.result()
                 writing = writer.submit(state.init_block, b, segment, *pieces)
+                progress.add(4 * count * native.SEGMENT)
                 if spool is not None:
                     spool.relieve(pieces[0].nbytes)
         writing.result()

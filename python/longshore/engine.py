@@ -19,6 +19,7 @@ from .gradients import Gradients, parts_of
 from .interrupts import whole
 from .meter import Meter
 from .optimizers import Optimizer, hypers
+from .progress import Progress
 from .running import Hook
 from .state import OPTIMIZERS, State, rollback
 
@@ -102,6 +103,7 @@ class Engine(Face):
         if module.training and torch.is_grad_enabled() and torch._C._current_graph_task_id() == -1:
             self._own_random.begin(self, self._forwards)
             self._meter.forward(self.state, args, kwargs)
+            self.streams.progress.begin(self.state.step + 1, 2 * len(self.streams.layers) * max(self.accumulate, self.gradients.passes))
 
     def _after_forward(self, module, args, output):
         if torch._C._current_graph_task_id() == -1:
@@ -182,6 +184,7 @@ class Engine(Face):
 
     def _begin(self):
         self._several = self._backwards > 1  # passes were added up before
+        self.streams.progress.end()
         self._backwards, self._forwards, self._losses, self._last = 0, 0, 0.0, False
         self._clipping = None
         self._meter.drop()
@@ -432,7 +435,8 @@ class Engine(Face):
     def snapshot(self, name: str | None = None, keep: int = 0) -> None:
         """Keeps the committed state under a name (by default after the step): see `longshore snapshot`."""
         self.settle()
-        mending.persist(self, lambda: self.state.snapshot(name, keep))
+        with Progress(f"snapshot {name or 'of the step'}"):
+            mending.persist(self, lambda: self.state.snapshot(name, keep))
 
     @whole
     def digest(self) -> str:

@@ -26,6 +26,7 @@ from .memory import note_imports
 from .native import lib
 from .optimizers import refuse_kinds, refuse_numbers, share as hand_over, told
 from .planning import plan
+from .progress import Progress
 from .state import MOMENTS, OPTIMIZERS, Layout, State
 from .streaming import Streams
 
@@ -120,9 +121,10 @@ def wrap(model: nn.Module, *, run: str | os.PathLike | None = None, drives: Driv
                          fp32=_DTYPE_OF[storage] == torch.float32, ring_bytes=chosen.ring_bytes,
                          memory=budget or chosen.total_bytes + chosen.spare_bytes, overwrite=bool(overwrite), momentum=with_momentum, scratch_bytes=chosen.room_bytes, residual=share > 0)
     try:
-        fill(state, model, making.spool if making else None, old)
-        engine = _engine(model, state, how, given, chosen, state.seal)
-        engine.streams.open(state)
+        with Progress("writing the initial state", sum(4 * layout.elems(b) for b in range(len(layout.blocks))), head=_say(model, state, chosen)) as shown:
+            fill(state, model, making.spool if making else None, shown, old)
+            engine = _engine(model, state, how, given, chosen, state.seal)
+            engine.streams.open(state)
         if old:
             engine.lineage, engine._counts = lineage, counts
     except BaseException:
@@ -132,6 +134,12 @@ def wrap(model: nn.Module, *, run: str | os.PathLike | None = None, drives: Driv
         hand_over(handed, engine.optimizer)
     living.add(engine)
     return engine
+
+
+def _say(model, state, chosen):
+    """What is made, in a line."""
+    return (f"{type(model).__name__} of {sum(p.numel() for p in model.parameters())} parameters: {native.readable(state._info().disk_bytes)} on "
+            f"{', '.join(state.drives)}; memory {native.readable(state.memory_bytes)}, {native.readable(chosen.least_bytes)} at least")
 
 
 def _engine(model, state, how, groups, chosen, seal=None):
@@ -286,7 +294,13 @@ def resume(run: str | os.PathLike, model: nn.Module | Callable[[], nn.Module] | 
     chosen = plan(layout, drives, budget, storage=_DTYPE_OF[how["storage"]],
                   optimizer=how["optimizer"], moments=how["moments"], activations=how.get("activations", "memory"),
                   compress=how.get("compress", 0.0))
-    state = State.open(run, ring_bytes=chosen.ring_bytes)
+    with Progress(f"opening {run}"):
+        return _go_on(run, model, program, layout, given, chosen)
+
+
+def _go_on(run, model, program, layout, given, chosen):
+    """The engine of a run whose model is known."""
+    how, state = program["engine"], State.open(run, ring_bytes=chosen.ring_bytes)
     try:
         state.layout.continue_as(layout, run)
         engine = _engine(model, state, how, given, chosen)

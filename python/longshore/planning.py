@@ -28,6 +28,7 @@ class Plan:
     spare_bytes: int  # of the budget, beyond the total
     total_bytes: int
     compression_bytes: int = 0
+    least_bytes: int = 0  # of a budget for this model
 
 
 def plan(layout, drives, memory, *, storage, optimizer, moments, activations="memory", room=None, compress=0.0):
@@ -71,4 +72,4 @@ def plan(layout, drives, memory, *, storage, optimizer, moments, activations="me
     needed = total(rings, slots, gradients)
     spare = min(memory - needed, most_spare)
     return Plan(0 if rings == best_rings else rings, slots, gradients, pool, room if pool else 0, block, spare, needed,
-                compressing)
+                compressing, minimum)

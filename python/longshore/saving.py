@@ -12,7 +12,7 @@ import tempfile
 
 import torch
 
-from . import adapters, hooks, native, position
+from . import adapters, hooks, native, position, progress
 from .errors import ExistsError, LongshoreError
 from .native import ffi, lib
 
@@ -87,7 +87,12 @@ def export(engine, directory, dtype=None, max_shard_size=None, moments=False):
     how = native.new("struct shore_run_exporting", converted=dtype is not None, dtype=_DTYPES[dtype or "fp32"],
                      shard_bytes=0 if max_shard_size is None else native.size(max_shard_size, "max_shard_size"), moments=moments,
                      nextras=len(extras), extras=extras)
-    native.call(lib.shore_run_export, engine.state.run, native.path_bytes(directory), how, ffi.NULL)
+    with progress.Progress(f"saving {os.path.basename(directory).removeprefix('.').removesuffix('.saving')}") as shown:
+        work, interrupts, callback = progress.of_work(shown)
+        try:
+            native.call(lib.shore_run_export, engine.state.run, native.path_bytes(directory), how, work)
+        except LongshoreError as stopped:
+            raise (interrupts or [stopped])[0]
     if moments:
         _say_updates(engine, os.path.join(directory, "optimizer", "optimizer.json"))
 

@@ -24,6 +24,7 @@ from torch import nn
 
 from . import damage, native
 from .errors import LongshoreError
+from .progress import Progress
 
 LEAST_BYTES = 1 << 16  # smaller ones stay in memory
 RESIDENT_BYTES = 128 << 20  # that stay mapped in between
@@ -85,6 +86,7 @@ class Spool:
         with torch.no_grad():
             out.copy_(tensor)
         self.relieve(out.nbytes)
+        self.progress.add(out.nbytes)
         return out
 
     def has(self, tensor):
@@ -187,7 +189,7 @@ def spooling(directories, more):
     watcher.start()
     atexit.register(end)  # of a process that ends within
     try:
-        with damage.named():
+        with damage.named(), Progress("making the model") as spool.progress:
             yield spool
             if spool.failure is not None:
                 raise spool.failure  # which somebody kept to himself

@@ -15,7 +15,7 @@ import threading
 import torch
 from torch import nn
 
-from . import forks, hooks, mending, native, writes
+from . import forks, hooks, mending, native, progress, writes
 from .absent import Absent
 from .activations import Stayed
 from .errors import AbsentParameterError, LongshoreError
@@ -103,6 +103,7 @@ class Streams:
         self.kept = KeptState(self)
         self.inside = Running(self._pack, self._unpack, {})
         self.turns = None  # of micro-batches that are computed together
+        self.progress = progress.Step()
         self.make_activations = None  # of the state that is open: where what is saved goes, but for parameters
         self.activations = None
         self.updating = {}  # by number of the block: its update that was begun last
@@ -165,7 +166,7 @@ class Streams:
                     p = new
                 else:
                     p.data = view
-                handle = Handle(self, streamed, index, tensor.name, type(p))
+                handle = Handle(self, streamed, index, tensor.name, writes.there(type(p)))
                 handle.view = view
                 p.longshore = handle
                 streamed.parameters.append((p, handle))
@@ -309,6 +310,7 @@ class Streams:
 
     def want_following(self, number, by):
         """Begins to fetch the layer that comes after a block's, in forward (by 1) or backward (by -1)."""
+        self.progress.add()
         place = self.place_of.get(number, -2) + by
         for following in self.layers[place] if 0 <= place < len(self.layers) else ():
             self.want(following)

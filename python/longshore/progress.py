@@ -1,0 +1,158 @@
+"""Progress of work that takes long: a bar in a terminal or a notebook, records of the logger `longshore` elsewhere.
+
+Nothing is shown for the first two seconds. After that a record comes every ten seconds at least, whatever the work waits for.
+"""
+
+import logging
+import sys
+import threading
+import time
+
+from . import native
+
+SILENT_SECONDS, RECORD_SECONDS, BAR_SECONDS = 2, 10, 0.2
+clock = time.monotonic
+_log = logging.getLogger("longshore")
+
+
+def _bar_class():
+    """tqdm's class for where this process shows something to a person; None: it does not, tqdm is not there, or somebody has a bar."""
+    notebook = type(sys.modules["IPython"].get_ipython()).__name__ == "ZMQInteractiveShell" if "IPython" in sys.modules else False
+    if not notebook and not (sys.stderr is not None and sys.stderr.isatty()):
+        return None
+    try:
+        from tqdm.auto import tqdm
+    except ImportError:
+        return None
+    return None if getattr(tqdm, "_instances", None) else tqdm
+
+
+def say(text):
+    """One line, where bars would be."""
+    if _bar_class() is None:
+        _log.info("%s", text)
+    else:
+        print(f"longshore: {text}", file=sys.stderr)
+
+
+class Progress:
+    """A context in which something takes long; add() says how far it is.
+
+    what: "saving out". total: how much there is to do, in bytes or in unit; None: nobody knows. head: a line that is said before
+    anything is shown. stays: whether a bar stays there when it is full. ticks: whether a thread looks at the clock, for work that
+    waits without calling add()."""
+
+    def __init__(self, what, total=None, unit="B", head=None, stays=True, ticks=True):
+        self.what, self.total, self.unit, self.head, self.stays, self.ticks = what, total, unit, head, stays, ticks
+        self.done, self.bar = 0, None
+        self.lock, self.ended = threading.Lock(), threading.Event()
+
+    def __enter__(self):
+        self.begun = clock()
+        self.due = self.begun + SILENT_SECONDS
+        self.thread = threading.Thread(target=self._tick, name="longshore-progress", daemon=True) if self.ticks else None
+        if self.thread is not None:
+            self.thread.start()
+        return self
+
+    def __exit__(self, kind, *error):
+        self.ended.set()
+        if self.thread is not None:
+            self.thread.join()
+        if self.bar is not None:
+            self._move()
+            self.bar.close()
+        elif self.due > self.begun + SILENT_SECONDS and kind is None:
+            _log.info("%s: done, %s in %.0f s", self.what, self._amount(self.done), clock() - self.begun)
+
+    def add(self, amount=1):
+        """So much more is done."""
+        self.done += amount
+        self.look()
+
+    def look(self):
+        """Shows how far it is, where that is due."""
+        if clock() >= self.due:
+            with self.lock:
+                if clock() >= self.due:
+                    self._show()
+
+    def _tick(self):
+        while not self.ended.wait(BAR_SECONDS):
+            self.look()
+
+    def _show(self):
+        shown = self.due > self.begun + SILENT_SECONDS
+        bar = None if shown and self.bar is None else _bar_class() if self.bar is None else None
+        if not shown and self.head:
+            say(self.head)
+        if bar is not None:
+            scale = {"unit_scale": True, "unit_divisor": 1024} if self.unit == "B" else {}
+            self.bar = bar(desc=f"longshore: {self.what}", total=self.total, unit=self.unit if self.unit == "B" else f" {self.unit}",
+                           leave=self.stays, file=sys.stderr, dynamic_ncols=True, **scale)
+            self.bar.start_t -= clock() - self.begun  # which is when the work began
+        if self.bar is not None:
+            self._move()
+        else:
+            _log.info("%s", self.line())
+        self.due = clock() + (RECORD_SECONDS if self.bar is None else BAR_SECONDS)
+
+    def _move(self):
+        self.bar.n = min(self.done, self.total) if self.total else self.done
+        self.bar.refresh()
+
+    def line(self):
+        """How far it is, in words."""
+        seconds = max(clock() - self.begun, 1e-9)
+        if not self.done:
+            return f"{self.what}: {seconds:.0f} s"
+        done, rate = self._amount(self.done), self._amount(self.done / seconds)
+        if not self.total:
+            return f"{self.what}: {done}, {rate}/s"
+        left = max(self.total - self.done, 0) * seconds / self.done
+        return f"{self.what}: {done} of {self._amount(self.total)} ({min(self.done / self.total, 1):.0%}), {rate}/s, {left:.0f} s to go"
+
+    def _amount(self, n):
+        return native.readable(int(n)) if self.unit == "B" else f"{n:.4g} {self.unit}"
+
+
+class Step:
+    """A training step: how many of its passes through layers have begun."""
+
+    def __init__(self):
+        self.progress, self.seconds = None, 0  # of the step that is being made; that the one before took
+
+    def begin(self, number, passes):
+        """The first forward pass of a step. passes: through layers, forward and backward, that are to come."""
+        if self.progress is None and passes:
+            self.progress = Progress(f"step {number}", passes, "layers", stays=False, ticks=self.seconds > SILENT_SECONDS).__enter__()
+
+    def add(self):
+        """A layer computes."""
+        if self.progress is not None:
+            self.progress.add()
+
+    def end(self):
+        """It is made, or dropped."""
+        if self.progress is not None:
+            progress, self.progress = self.progress, None
+            self.seconds = clock() - progress.begun
+            progress.__exit__(None)
+
+
+def of_work(progress):
+    """A struct shore_work that reports to a Progress, and a list that gets what interrupted it: whoever has called the library raises
+    that. The library calls back on the caller's own thread."""
+    raised = []
+
+    def report(ctx, done, total):
+        try:
+            progress.total, progress.done = total, done
+            progress.look()
+        except BaseException as interrupt:  # a signal's handler runs here, too
+            raised.append(interrupt)
+            return 1
+        return 0
+
+    callback = native.ffi.callback("int(void *, uint64_t, uint64_t)", report)
+    return native.new("struct shore_work", progress=callback), raised, callback

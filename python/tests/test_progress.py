@@ -1,0 +1,154 @@
+"""What a person sees while something takes long: nothing for two seconds, then a bar in a terminal, records elsewhere."""
+
+import io
+import logging
+
+import pytest
+import torch
+from torch import nn
+
+import longshore
+from longshore import progress
+from models import gpt2, tokens
+from test_loop import engine_for
+
+
+class Clock:
+    def __init__(self, monkeypatch, seconds):
+        """seconds: that pass between two looks."""
+        self.now, self.seconds = 0.0, seconds
+        monkeypatch.setattr(progress, "clock", self)
+
+    def __call__(self):
+        self.now += self.seconds
+        return self.now
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def records(caplog):
+    return [r.getMessage() for r in caplog.records if r.name == "longshore"]
+
+
+def run_of(tmp_path, name="run"):
+    (tmp_path / f"{name}-drive").mkdir()
+    return {"run": tmp_path / name, "drives": [tmp_path / f"{name}-drive"]}
+
+
+def test_short_work_is_silent(tmp_path, caplog, capsys):
+    caplog.set_level(logging.INFO, "longshore")
+    with longshore.init(**run_of(tmp_path)):
+        model = nn.Linear(300, 300)
+    with longshore.wrap(model) as engine:
+        engine.save_pretrained(tmp_path / "out")
+        engine.snapshot("one")
+    longshore.resume(tmp_path / "run", nn.Linear(300, 300)).close()
+    assert not [text for text in records(caplog) if "longshore" in text or "saving" in text]
+    assert "saving" not in capsys.readouterr().err
+
+
+def test_records_where_nobody_looks(monkeypatch, caplog):
+    caplog.set_level(logging.INFO, "longshore")
+    clock = Clock(monkeypatch, 0)
+    with progress.Progress("copying", 100 << 20, head="a model, on a drive", ticks=False) as shown:
+        for second in range(1, 26):
+            clock.now = second
+            shown.add(4 << 20)
+    assert records(caplog) == [
+        "a model, on a drive",
+        "copying: 8MiB of 100MiB (8%), 4MiB/s, 23 s to go",
+        "copying: 48MiB of 100MiB (48%), 4MiB/s, 13 s to go",
+        "copying: 88MiB of 100MiB (88%), 4MiB/s, 3 s to go",
+        "copying: done, 100MiB in 25 s",
+    ]
+
+
+def test_work_that_waits_is_shown_too(monkeypatch, caplog):
+    caplog.set_level(logging.INFO, "longshore")
+    clock = Clock(monkeypatch, 0)
+    monkeypatch.setattr(progress, "BAR_SECONDS", 0.01)
+    with progress.Progress("waiting") as shown:
+        clock.now = 3
+        while not records(caplog):  # the thread that looks at the clock
+            shown.ended.wait(0.01)
+    assert records(caplog)[0] == "waiting: 3 s"
+
+
+def test_a_bar_in_a_terminal(monkeypatch, caplog):
+    pytest.importorskip("tqdm")
+    caplog.set_level(logging.INFO, "longshore")
+    clock, terminal = Clock(monkeypatch, 0), Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    with progress.Progress("copying", 100 << 20, head="a model, on a drive", ticks=False) as shown:
+        for second in range(1, 26):
+            clock.now = second
+            shown.add(4 << 20)
+    said = terminal.getvalue()
+    assert said.startswith("longshore: a model, on a drive\n") and "longshore: copying: 100%" in said and "100M/100M" in said
+    assert not records(caplog)
+    assert progress._bar_class() is not None  # which is nobody's now
+
+
+@pytest.mark.parametrize("what", ["init", "wrap", "resume", "save_pretrained", "snapshot", "step"])
+def test_what_takes_long_says_so(what, tmp_path, monkeypatch, caplog):
+    caplog.set_level(logging.INFO, "longshore")
+    how = run_of(tmp_path)
+    Clock(monkeypatch, 3 if what == "init" else 0)
+    with longshore.init(**how):
+        model = nn.Sequential(*[nn.Linear(200, 200) for _ in range(3)])
+    Clock(monkeypatch, 3 if what == "wrap" else 0)
+    with longshore.wrap(model) as engine:
+        Clock(monkeypatch, 3 if what == "step" else 0)
+        engine.backward(engine(torch.ones(1, 200)).sum())
+        engine.step()
+        Clock(monkeypatch, 3 if what == "save_pretrained" else 0)
+        engine.save_pretrained(tmp_path / "out")
+        Clock(monkeypatch, 3 if what == "snapshot" else 0)
+        engine.snapshot("one")
+    Clock(monkeypatch, 3 if what == "resume" else 0)
+    end = progress.Progress.__exit__
+    monkeypatch.setattr(progress.Progress, "__exit__", lambda shown, *error: (shown.look(), end(shown, *error))[1])  # instead of its thread
+    longshore.resume(how["run"], nn.Sequential(*[nn.Linear(200, 200) for _ in range(3)])).close()
+    wanted = {"init": "making the model: ", "wrap": "writing the initial state: ", "resume": "opening ", "save_pretrained": "saving out: ",
+              "snapshot": "snapshot one: ", "step": "step 1: 1 layers of 6 layers"}
+    assert any(text.startswith(wanted[what]) for text in records(caplog)), records(caplog)
+    if what == "wrap":
+        head = next(text for text in records(caplog) if text.startswith("Sequential of 120600 parameters: "))
+        assert "run-drive" in head and "memory" in head and "at least" in head
+
+
+def test_steps_end_however_they_end(tmp_path, monkeypatch, caplog):
+    caplog.set_level(logging.INFO, "longshore")
+    clock = Clock(monkeypatch, 0)
+    with engine_for(gpt2(), tmp_path) as engine:
+        step, batch = engine.streams.progress, tokens(1)[0]
+        engine(**batch)
+        assert step.progress is not None and step.progress.thread is None
+        engine.drop_gradients()
+        assert step.progress is None
+        engine.backward(engine(**batch).loss)
+        clock.now += 30
+        engine.step()
+        assert step.progress is None and step.seconds == 30
+        engine.train_batch(tokens(2))  # of a long step, also what waits is shown
+        assert step.progress is None
+        engine.eval()
+        engine(**batch)
+        assert step.progress is None
+
+
+def test_an_interrupt_while_something_is_saved(tmp_path, monkeypatch):
+    with engine_for(gpt2(), tmp_path) as engine:
+        def interrupt(self):
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(progress.Progress, "look", interrupt)
+        monkeypatch.setattr(progress.Progress, "_tick", lambda self: None)
+        with pytest.raises(KeyboardInterrupt):
+            engine.save_pretrained(tmp_path / "out")
+        assert not (tmp_path / "out").exists()
+        monkeypatch.undo()
+        engine.save_pretrained(tmp_path / "out")
