@@ -355,6 +355,11 @@ def _give_buffers(model, program, run):
         if b.device.type == "meta":
             owner, _, last = name.rpartition(".")
             model.get_submodule(owner)._buffers[last] = torch.zeros_like(b, device="cpu")
+    saved = tree.persistent_buffers(model)
+    for name, b in model.named_buffers():
+        if b.is_meta and name not in saved:
+            raise LongshoreError(f"{run}: {name} is a buffer that no state_dict() has, and cannot be made without values; give resume() the module "
+                                 "itself, made as it was for wrap()")
     for name, b in _temporary_buffers(model).items():
         dtype = position.DTYPES.get(program.get("temporary", {}).get(name), b.dtype)
         if dtype.itemsize > b.dtype.itemsize:

@@ -238,10 +238,10 @@ def store_buffers(engine, skipped):
             value = Buffer(layout.elems(number) * 4)
             for tensor, at in zip(block.tensors, layout.offsets[number]):
                 b = buffers.get(tensor.name)
-                if b is None or tuple(b.shape) != tensor.shape:
-                    now = "gone" if b is None else list(b.shape)
-                    raise LongshoreError(f"{tensor.name}: this buffer was {list(tensor.shape)} at wrap(), is {now}, and is too large to change its "
-                                         "size: make it with its last size, or register_buffer(..., persistent=False)")
+                if b is None or tuple(b.shape) != tensor.shape or b.dtype != tensor.dtype:
+                    now = "gone" if b is None else f"{list(b.shape)} {b.dtype}"
+                    raise LongshoreError(f"{tensor.name}: this buffer was {list(tensor.shape)} {tensor.dtype} at wrap(), is {now}, and is too large to "
+                                         "change: make it as it is at last, or register_buffer(..., persistent=False)")
                 value.view(torch.float32)[at:at + tensor.elems] = b.detach().reshape(-1)
             waits.append(engine.state.begin_store(number, value))
     if skipped and waits:

@@ -78,6 +78,26 @@ def test_a_model_is_as_transformers_loads_it(make, surface, tmp_path, seed):
     engine.close()
 
 
+def test_a_trainer_goes_on_with_two_dtypes(tmp_path, seed):
+    def trainer(name):
+        torch.manual_seed(seed)
+        args = TrainingArguments(tmp_path / name / "out", run=tmp_path / name / "run", bf16=True, max_steps=3, save_steps=2, report_to=[],
+                                 disable_tqdm=True, learning_rate=1e-2)
+        return Trainer(deepseek(), args, train_dataset=[{name: value[0] for name, value in batch.items()} for batch in tokens(8)])
+
+    whole = trainer("whole")
+    whole.train()
+    digest = whole.engine.digest()
+    whole.engine.close()
+    again = trainer("whole")
+    again.train(resume_from_checkpoint=str(tmp_path / "whole" / "out" / "checkpoint-2"))
+    assert again.engine.digest() == digest and FP32 in {p.dtype for p in again.model.parameters()}
+    again.save_model(tmp_path / "saved")
+    again.engine.close()
+    loaded = type(again.model).from_pretrained(tmp_path / "saved", dtype=BF16)
+    assert dtypes(loaded) == dtypes(again.model)
+
+
 class Counting(nn.Module):
     """Of nobody's library: statistics, a codebook, and frequencies that are not saved."""
 
