@@ -18,6 +18,7 @@ _IN_MEMORY = 1 << 16  # bytes; what is larger is saved from a file
 # what torch.optim calls the planes of a state that the drives keep
 STATES = {"adamw": {"exp_avg": "m", "exp_avg_sq": "v"}, "sgd": {"momentum_buffer": "m"}, "adagrad": {"sum": "v"}}
 STATES["adam"] = STATES["adamw"]
+_POINTERS = {"data_ptr", "untyped_storage", "storage", "_typed_storage", "__dlpack__"}  # to memory that stays as long as the tensor
 
 
 class Moment(torch.Tensor):
@@ -26,7 +27,7 @@ class Moment(torch.Tensor):
     @staticmethod
     def __new__(cls, param, kind):
         out = torch.Tensor._make_wrapper_subclass(cls, param.shape, dtype=torch.float32)
-        out._param, out._kind, out._step = param, kind, param.longshore.streams.engine().step_number
+        out._held, out._param, out._kind, out._step = None, param, kind, param.longshore.streams.engine().step_number
         return out
 
     def is_now(self, param, kind):
@@ -70,6 +71,10 @@ class Moment(torch.Tensor):
                 return func(*args, **kwargs)
         if isinstance(first, Moment) and (name == "detach" or name in ("to", "cpu", "float") and _is_that_already(name, first, args[1:], kwargs)):
             return first
+        if isinstance(first, Moment) and name in _POINTERS:
+            if first._held is None:
+                first._held = first.in_file()
+            return func(first._held, *args[1:], **kwargs)
         return func(*_read(args), **_read(kwargs))
 
     @classmethod
