@@ -328,6 +328,13 @@ static void snapshots_share_what_rests(void **state) {
         snapshot_holds(&r, "three", 3);
         write_at(part(&r, 0, "three", ""), 0, "damaged!"); /* the other copy of its header is whole */
         snapshot_holds(&r, "three", 3);
+        /* nobody writes to what others share */
+        const char *drives[2] = {part(&r, 0, "two", ""), part(&r, r.place.ndrives - 1, "two", "")};
+        struct shore_fleet_options writing = r.options;
+        writing.drives = drives;
+        writing.drive_speeds = NULL;
+        assert_int_equal(shore_fleet_open(r.layout, &writing, &snapshot, &r.diag), SHORE_EUSAGE);
+        assert_non_null(strstr(r.diag.text, "it is only read; rollback goes back to it"));
         /* what is damaged or gone is named */
         rests(&r, rest);
         write_at(rest, data_of(rest), "damage");
