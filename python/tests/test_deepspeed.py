@@ -443,7 +443,7 @@ for batch in tokens(4):
     engine.step()
 print("DIGEST", engine.engine.digest(), engine.global_steps)
 try:
-    import deepspeed.moe.layer
+    import deepspeed.mo.layer
 except ModuleNotFoundError as e:
     print(e)
 """
@@ -463,7 +463,7 @@ def test_the_launcher(tmp_path, seed):
             env=env,
         )
         assert done.returncode == 0, done.stderr
-        assert "deepspeed.moe: longshore.deepspeed stands in" in done.stdout
+        assert "deepspeed.mo: DeepSpeed" in done.stdout
         assert "step=2, skipped=0" in done.stderr
         digests.add(done.stdout.split("DIGEST ")[1].split()[0])
     assert len(digests) == 1

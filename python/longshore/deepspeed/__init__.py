@@ -9,9 +9,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 import difflib
+import importlib
 import os
 import sys
-import types
 import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -25,7 +25,7 @@ from ..errors import BusyError, LongshoreError
 from ..face import refuse_engine
 from ..optimizers import arguments_of, rebind, refuse_other_groups, share
 from ..state import remove
-from . import accelerator, checkpointing, comm, config as _config, lr_schedules, ops, standin, utils, zero
+from . import accelerator, checkpointing, comm, config as _config, lr_schedules, modules, ops, standin, utils, zero
 from .accelerator import get_accelerator
 from .comm import init_distributed
 from .config import ConfigError, logger, say_once
@@ -35,7 +35,7 @@ from .places import leave, of_job, of_others
 from .resuming import say_what_stays
 from .utils import OnDevice, log_dist
 
-__version__ = "0.19.8"  # whose surface this is
+__version__ = modules.VERSION
 __all__ = [
     "ConfigError",
     "DeepSpeedEngine",
@@ -61,7 +61,8 @@ __version_major__, __version_minor__, __version_patch__ = (int(part) for part in
 __git_hash__ = __git_branch__ = None
 dist = comm
 _before = None  # a weak reference to the engine that was made last
-runtime = types.SimpleNamespace(lr_schedules=lr_schedules, zero=zero)
+modules.complete()
+runtime = importlib.import_module(f"{__name__}.runtime")
 
 
 def initialize(

@@ -19,9 +19,9 @@ from ..errors import ExistsError, LongshoreError, MissingError
 from ..state import remove
 from .config import logger, say_once
 from .counters import Counters, counter
-from .hooks import Divide, take_all, take_half
+from .hooks import Divide, ParameterOffload, take_all, take_half
 from .resuming import say_weights, say_what_stays
-from .zero import ParameterOffload, ZeroParamStatus
+from .zero import ZeroParamStatus
 
 
 class DeepSpeedEngine(nn.Module):

@@ -1,4 +1,4 @@
-"""What the engine hooks to a model: inputs come in its precision, and gradients as parts of a step."""
+"""What the engine hooks to a model: inputs come in its precision, and gradients as parts of a step; and what libraries take for its hooks."""
 
 import weakref
 
@@ -26,3 +26,27 @@ class Divide:
         engine = self.engine()
         parts = 1 if engine is None or engine.engine.gradients.own else engine.settings.accumulate
         return gradient / parts if parts != 1 else None
+
+
+class ParameterOffload:
+    """What libraries reach for to take ZeRO-3's hooks off for a while, and to put them back: there are none in the way."""
+
+    def __init__(self, module):
+        self.module, self.forward_hooks, self.backward_hooks = module, [], []
+        self.param_coordinator = self
+
+    def is_invalid_trace(self):
+        return True
+
+    def _nothing(self, *args, **kwargs):
+        return None
+
+    _invalidate_trace = _register_deepspeed_module = _register_hooks_recursively = _nothing
+
+
+def _external_parameters(module):
+    """Of modules that use another one's parameters: nobody has to know of them here."""
+    return ()
+
+
+torch.nn.Module.ds_external_parameters = _external_parameters  # which libraries ask of any module

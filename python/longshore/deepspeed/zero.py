@@ -136,30 +136,6 @@ def unwrap_model_for_generation(model: Any) -> Iterator[torch.nn.Module]:
     yield getattr(model, "module", model)
 
 
-class ParameterOffload:
-    """What libraries reach for to take ZeRO-3's hooks off for a while, and to put them back: there are none in the way."""
-
-    def __init__(self, module):
-        self.module, self.forward_hooks, self.backward_hooks = module, [], []
-        self.param_coordinator = self
-
-    def is_invalid_trace(self):
-        return True
-
-    def _nothing(self, *args, **kwargs):
-        return None
-
-    _invalidate_trace = _register_deepspeed_module = _register_hooks_recursively = _nothing
-
-
-def _external_parameters(module):
-    """Of modules that use another one's parameters: nobody has to know of them here."""
-    return ()
-
-
-torch.nn.Module.ds_external_parameters = _external_parameters  # which libraries ask of any module
-
-
 # leaves of ZeRO-3's fetching: marks that scripts set and look at; here experts are fetched as they are hit
 
 

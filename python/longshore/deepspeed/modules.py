@@ -1,0 +1,119 @@
+"""Modules of DeepSpeed by their names there: those that are here, and those that only say that there is nothing behind them."""
+
+import enum
+import importlib
+import importlib.abc
+import importlib.machinery
+import sys
+import types
+
+from . import names
+
+HERE = __package__
+VERSION = "0.19.8"  # of DeepSpeed, whose surface this is
+_REAL = {  # below deepspeed: below this package
+    "": "",
+    **{name: name for name in ("accelerator", "checkpointing", "comm", "monitor", "ops", "utils", "zero")},
+    "accelerator.real_accelerator": "accelerator",
+    "comm.comm": "comm",
+    "ops.adagrad": "ops",
+    "ops.adagrad.cpu_adagrad": "ops",
+    "ops.adam": "ops",
+    "ops.adam.cpu_adam": "ops",
+    "ops.adam.fused_adam": "ops",
+    "runtime.activation_checkpointing.checkpointing": "checkpointing",
+    "runtime.dataloader": "utils",
+    "runtime.engine": "engine",
+    "runtime.lr_schedules": "lr_schedules",
+    "runtime.zero": "zero",
+    "runtime.zero.partition_parameters": "zero",
+    "utils.init_on_device": "utils",
+    "utils.logging": "utils",
+    "utils.tensor_fragment": "utils",
+    "utils.z3_leaf_module": "utils",
+    "utils.zero_to_fp32": "zero_to_fp32",
+}
+
+
+def _clone_tensors_for_torch_save(item, device="cpu"):
+    import torch
+
+    return torch.utils._pytree.tree_map(lambda t: t.detach().clone().to(device) if isinstance(t, torch.Tensor) else t, item)
+
+
+def _see_memory_usage(message, force=False):
+    from .utils import see_memory_usage
+
+    see_memory_usage(message, force)
+
+
+def _texts(name, values):
+    return {name: enum.Enum(name, {value: value for value in values.split()}, type=str)}
+
+
+_SMALL = {  # of modules without a file of their own here: what has something behind it
+    "checkpoint.utils": {"clone_tensors_for_torch_save": _clone_tensors_for_torch_save},
+    "git_version_info": {"version": VERSION, "git_hash": None, "git_branch": None, "installed_ops": {}, "accelerator_name": "cpu"},
+    "runtime.utils": {"see_memory_usage": _see_memory_usage},
+    "runtime.zero.config": {
+        "ZeroStageEnum": enum.IntEnum("ZeroStageEnum", {"disabled": 0, "optimizer_states": 1, "gradients": 2, "weights": 3, "max_stage": 3})
+    },
+    "runtime.zero.offload_config": {
+        **_texts("OffloadDeviceEnum", "none cpu nvme"),
+        **_texts("OffloadStateTypeEnum", "optim_states hp_params lp_params lp_grads contiguous_grad_buffer"),
+    },
+    "utils.nvtx": {"instrument_w_nvtx": lambda function: function},
+}
+
+
+class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Of all modules below a prefix, which is deepspeed or this package."""
+
+    def __init__(self, prefix):
+        self.prefix = prefix
+
+    def _inner(self, name):
+        return name[len(self.prefix) + 1:]
+
+    def find_spec(self, name, path=None, target=None):
+        if name != self.prefix and not name.startswith(f"{self.prefix}."):
+            return None
+        inner = self._inner(name)
+        if inner not in _REAL and not names.is_module(inner):
+            raise ModuleNotFoundError(f"deepspeed.{inner}: DeepSpeed {VERSION} has no such module{names.near(inner)}", name=name)
+        spec = importlib.machinery.ModuleSpec(name, self, is_package=True)
+        spec.origin = HERE
+        return spec
+
+    def create_module(self, spec):
+        inner = self._inner(spec.name)
+        if self.prefix == HERE and inner not in _REAL:
+            module = types.ModuleType(spec.name)
+            vars(module).update(_SMALL.get(inner, {}))
+            names.attach(module, inner)
+        else:
+            here = _REAL.get(inner, inner)
+            module = importlib.import_module(f"{HERE}.{here}".rstrip("."))
+            if inner in _REAL:
+                _attach(module, here)
+        self._kept = module.__spec__
+        return module
+
+    def exec_module(self, module):
+        if self._kept is not None:
+            module.__spec__ = self._kept
+
+
+def _attach(module, here):
+    if not hasattr(module, "__path__"):
+        module.__path__ = []  # so that names below it are asked for
+    names.attach(module, *(other for other, real in _REAL.items() if real == here))
+
+
+def complete():
+    """Once the modules of this package are imported: what they do not have, and DeepSpeed's have, is found."""
+    for here in set(_REAL.values()):
+        module = sys.modules.get(f"{HERE}.{here}".rstrip("."))
+        if module is not None:
+            _attach(module, here)
+    sys.meta_path.append(Finder(HERE))

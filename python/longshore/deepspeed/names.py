@@ -1,0 +1,140 @@
+"""Names of DeepSpeed that have nothing behind them here: they can be imported, and say so where they are used.
+
+names.txt has the modules of DeepSpeed and what can be imported from each, so that a name that is misspelt stays an ImportError.
+"""
+
+import abc
+import difflib
+import functools
+import importlib
+import os
+
+from ..errors import LongshoreError
+
+_HERE = __package__
+_IN_PROCESS = "there is one process, which has the whole model and the whole batch"
+_INSTEAD = {  # what works, by the beginning of a name
+    "accelerator": "deepspeed.accelerator.get_accelerator() is the processor",
+    "autotuning": 'memory is planned from "longshore": {"memory": SIZE}',
+    "checkpoint": "engine.save_checkpoint() and load_checkpoint() are enough, and deepspeed.utils.zero_to_fp32 reads what they write",
+    "comm": _IN_PROCESS + ", so that nothing is communicated; torch.distributed answers for it",
+    "compile": "torch.compile of the model before initialize(), or engine.compile()",
+    "compression": "torch.ao.quantization and torch.nn.utils.prune change a model before initialize()",
+    "elasticity": _IN_PROCESS,
+    "inference": "engine.module.generate() works as it is",
+    "io": "drives read and write by themselves",
+    "launcher": "python -m longshore.deepspeed SCRIPT starts the one process that there is",
+    "linear": "peft's LoRA works, and its frozen base is streamed",
+    "model_implementations": "give initialize() the model as transformers has it",
+    "module_inject": "give initialize() the model as transformers has it",
+    "moe": "experts of an ordinary nn.Module stream from the drives as they are hit",
+    "monitor": '"tensorboard", "csv_monitor" and "wandb" of the configuration write what it wrote',
+    "nvme": "`longshore drive bench` measures a drive",
+    "ops": "Adam, AdamW, Adagrad and SGD, of torch.optim or the configuration, are updated beside the drives, and no operator is compiled",
+    "ops.sparse_attention": "torch.nn.functional.scaled_dot_product_attention, or torch's FlexAttention",
+    "ops.transformer": "give initialize() the model as transformers has it",
+    "pipe": "give initialize() the nn.Module itself: engine.train_batch() fetches each layer once for all micro-batches",
+    "profiling": 'torch.profiler sees everything, and "wall_clock_breakdown" prints times',
+    "runtime": "parameters, gradients and the optimizer's state are the engine's: deepspeed.initialize() is all that it takes",
+    "runtime.config": "give the dict, or the file, to deepspeed.initialize(config=...)",
+    "runtime.data_pipeline": "torch.utils.data has loaders and samplers",
+    "runtime.fp16": "bf16 and fp16 of the configuration are computed in bfloat16, without a loss scale",
+    "runtime.pipe": "give initialize() the nn.Module itself: engine.train_batch() fetches each layer once for all micro-batches",
+    "runtime.sequence_parallel": _IN_PROCESS + "; gradient checkpointing makes room for long sequences",
+    "sequence": _IN_PROCESS + "; gradient checkpointing makes room for long sequences",
+    "utils.groups": _IN_PROCESS + ": deepspeed.comm.get_world_size() is 1",
+    "utils.timer": '"wall_clock_breakdown" of the configuration prints times, and time.perf_counter() takes them',
+}
+_INSTEAD["DeepSpeedConfig"] = _INSTEAD["runtime.config"]
+_INSTEAD["Pipeline"] = _INSTEAD["DualPipe"] = _INSTEAD["pipe"]
+
+
+class NotHereError(LongshoreError, AttributeError, NotImplementedError):
+    """Something of DeepSpeed was used that has nothing behind it here."""
+
+
+def _refuse(name):
+    beginning = max((b for b in _INSTEAD if name.startswith(b)), key=len, default=None)
+    instead = _INSTEAD.get(beginning, "docs/deepspeed.md says what works")
+    raise NotHereError(f"deepspeed.{name}: has nothing behind it under Longshore; instead: {instead}")
+
+
+class _Kind(abc.ABCMeta):
+    """Of placeholders: classes of which nothing is an instance, so that scripts may ask."""
+
+    def __call__(cls, *args, **kwargs):
+        _refuse(cls.longshore_name)
+
+    def __getattr__(cls, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        _refuse(f"{cls.longshore_name}.{name}")
+
+    def __iter__(cls):
+        _refuse(cls.longshore_name)
+
+    __getitem__ = __call__
+
+
+class _Value:
+    """The placeholder of a constant."""
+
+    def __init__(self, name):
+        self.__dict__["name"] = name
+
+    def _used(self, *args):
+        _refuse(self.__dict__["name"])
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        self._used()
+
+    __eq__ = __ne__ = __hash__ = __str__ = __repr__ = __bool__ = __len__ = __iter__ = __int__ = __float__ = __index__ = _used
+    __contains__ = __getitem__ = __call__ = __add__ = __radd__ = __mod__ = __format__ = __lt__ = __gt__ = __le__ = __ge__ = _used
+
+
+@functools.lru_cache(maxsize=None)
+def _placeholder(name):
+    last = name.rpartition(".")[2]
+    return _Value(name) if last.isupper() else _Kind(last, (), {"longshore_name": name, "__module__": "deepspeed"})
+
+
+@functools.lru_cache(maxsize=None)
+def _known():
+    """{module: names in it}, modules as they are below deepspeed; "*" is whatever is asked for."""
+    with open(os.path.join(os.path.dirname(__file__), "names.txt"), encoding="utf-8") as f:
+        return {module: names for module, *names in map(str.split, f)}
+
+
+def _whole(module):
+    """Whether it is, or is within, one that has whatever is asked for."""
+    return any(names == ["*"] and f"{module}.".startswith(f"{other}.") for other, names in _known().items())
+
+
+def is_module(module):
+    return module in _known() or _whole(module)
+
+
+def near(module):
+    """What may have been meant."""
+    found = difflib.get_close_matches(module, _known(), 1)
+    return f"; did you mean deepspeed.{found[0]}?" if found else ""
+
+
+def attach(module, *others):
+    """Lets a Python module give placeholders for what it has not itself. others: the modules below deepspeed that it stands for."""
+
+    def missing(name):
+        if not name.startswith("__"):
+            for other in others:
+                inner = f"{other}.{name}".lstrip(".")
+                if inner in _known():
+                    return importlib.import_module(f"{_HERE}.{inner}")
+                if name in _known().get(other or ".", ()) or _whole(other):
+                    return _placeholder(inner)
+        found = difflib.get_close_matches(name, [n for other in others for n in _known().get(other or ".", ())] + list(vars(module)), 1)
+        hint = f"; did you mean {found[0]}?" if found and not name.startswith("_") else ""
+        raise AttributeError(f"module 'deepspeed{'.' if others[0] else ''}{others[0]}' has no attribute {name!r}{hint}", name=name, obj=module)
+
+    module.__getattr__ = missing
