@@ -135,7 +135,7 @@ class Absent(nn.Parameter):
         name = getattr(func, "__name__", "")
         owner = getattr(getattr(func, "__self__", None), "__name__", "")
         if not any(isinstance(p, Absent) for p in absents):
-            if name == "numpy" or name == "__get__" and owner == "data":
+            if name == "__get__" and owner == "data":
                 watch(absents[0].longshore)
             out = func(*args, **kwargs)
             for p in absents:

@@ -166,7 +166,7 @@ class Streams:
                     p = new
                 else:
                     p.data = view
-                handle = Handle(self, streamed, index, tensor.name, writes.there(type(p)))
+                handle = Handle(self, streamed, index, tensor.name, type(p))
                 handle.view = view
                 p.longshore = handle
                 streamed.parameters.append((p, handle))

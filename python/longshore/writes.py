@@ -1,14 +1,14 @@
 """What is written to a parameter that is in memory is seen when its block leaves.
 
-A change in place counts in PyTorch's version of a tensor. One through `.data` or NumPy counts nowhere: who asks for these has the bits looked
+A change in place counts in PyTorch's version of a tensor. One through `.data` or NumPy counts nowhere: who asks for `.data` has the bits looked
 at when the block leaves, and so has every small parameter in its block's first pass, whoever writes to it in whatever way.
 """
 
 import ctypes
-import functools
 import zlib
 
 import torch
+from torch import nn
 
 CHANGE = ("change it inside `with longshore.resident(parameter, write=True):`, which commits it, or write=\"temporary\", at whose end it is put "
           "back")
@@ -28,34 +28,17 @@ def bits(tensor):
     return zlib.crc32((ctypes.c_char * flat.nbytes).from_address(flat.data_ptr()))
 
 
-@functools.cache
-def there(kind):
-    """The class of a parameter of a kind while it is in memory."""
-    if hasattr(kind, "longshore_kind"):
-        return kind
-    value = torch.Tensor.data
-
-    def get(p):
-        _handed_out(p)
-        return value.__get__(p)
-
-    def numpy(p, *args, **kwargs):
-        _handed_out(p)
-        return kind.numpy(p, *args, **kwargs)
-
-    def copied(p, memo):
-        out = kind.__deepcopy__(p, memo)
-        out.__class__ = kind
-        return out
-
-    return type(kind)(kind.__name__, (kind,), {"__module__": kind.__module__, "longshore_kind": kind, "data": property(get, value.__set__),
-                                               "numpy": numpy, "__deepcopy__": copied})
+_data = torch.Tensor.data
 
 
-def _handed_out(p):
+def _hand_out(p):
     handle = p.__dict__.get("longshore")
     if handle is not None and handle.block.present and not handle.out:
         watch(handle)
+    return _data.__get__(p)
+
+
+nn.Parameter.data = property(_hand_out, _data.__set__)  # not of a class of its own: nn.Parameter(p) asks for the type
 
 
 def watch(handle):
