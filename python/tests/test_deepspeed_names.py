@@ -1,7 +1,9 @@
 """Names of DeepSpeed: every one can be imported, and one that has nothing behind it here says so where it is used."""
 
+import argparse
 import importlib
 import os
+import re
 import subprocess
 import sys
 import typing
@@ -100,3 +102,34 @@ def test_every_name_is_imported_under_the_launcher(tmp_path):
     done = subprocess.run([sys.executable, "-m", "longshore.deepspeed", "train.py", NAMES], cwd=tmp_path, capture_output=True, text=True)
     assert "deepspeed.pipeline: DeepSpeed" in done.stdout and "did you mean deepspeed.pipe" in done.stdout, done.stderr
     assert done.returncode == 1 and "deepspeed.moe.layer.MoE: has nothing behind it" in done.stderr
+
+
+@pytest.mark.parametrize("arguments, why", [
+    (["nothere.py"], "nothere.py: is not there"),
+    (["."], r"\.: is a directory without a __main__.py"),
+    (["--deepspeed", "ds.json", "train.py"], "--deepspeed: is no option of this launcher; what is the script's comes after SCRIPT"),
+    (["--num_gpus", "2", "train.py"], "one process owns a run"),
+])
+def test_what_cannot_be_run_is_said_in_a_sentence(tmp_path, monkeypatch, capsys, arguments, why):
+    from longshore.deepspeed import __main__ as launcher
+
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as end:
+        launcher.main(arguments)
+    assert end.value.code == 2 and re.search(why, capsys.readouterr().err)
+
+
+def test_a_module_that_is_not_there_is_said(tmp_path, monkeypatch, capsys):
+    from longshore.deepspeed import __main__ as launcher
+
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "lacking_one.py").write_text("")
+    (tmp_path / "lacks").mkdir()
+    (tmp_path / "lacks" / "__init__.py").write_text("import lacking_two")
+    for name in ("lacking_none", "lacking_one.part"):
+        with pytest.raises(SystemExit):
+            launcher._refuse_module(argparse.ArgumentParser(), name)
+        assert f"-m {name}: there is no such module" in capsys.readouterr().err
+    launcher._refuse_module(argparse.ArgumentParser(), "lacking_one")
+    with pytest.raises(ModuleNotFoundError, match="lacking_two"):
+        launcher._refuse_module(argparse.ArgumentParser(), "lacks.part")

@@ -1,6 +1,7 @@
 """python -m longshore.deepspeed SCRIPT ...: runs a script for DeepSpeed, or for transformers with --deepspeed, as it is."""
 
 import argparse
+import importlib.util
 import logging
 import os
 import runpy
@@ -27,15 +28,28 @@ class _Refused(argparse.Action):
         parser.error(f"{option_string}: is not to be had: {self.instead}")
 
 
+def _refuse_module(parser, name):
+    try:
+        there = importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError as e:
+        if not f"{name}.".startswith(f"{e.name}."):
+            raise  # it lacks another one
+        there = False
+    if not there:
+        parser.error(f"-m {name}: there is no such module here or in this Python's packages")
+
+
 def main(argv=None):
     parser = argparse.ArgumentParser(
         prog="python -m longshore.deepspeed",
         allow_abbrev=False,
         description="Runs a script in one process in which `import deepspeed` is Longshore: its model and optimizer live on drives, where "
-        'the configuration says (nvme_path, or "longshore": {"run": DIRECTORY, "memory": SIZE}).',
+        'the configuration says (nvme_path, or "longshore": {"run": DIRECTORY, "memory": SIZE}). Options of the launcher `deepspeed` may '
+        "stay in front of SCRIPT.",
+        epilog="Example: python -m longshore.deepspeed train.py --deepspeed ds.json",
     )
     for options in (("--num_gpus", "--num_accelerators"), ("--num_nodes",)):
-        parser.add_argument(*options, type=int, default=1, help="1: there is one process")
+        parser.add_argument(*options, type=int, default=1, metavar="N", help="1: there is one process")
     for options in _WITH_VALUE:
         parser.add_argument(*options, metavar="X", help=argparse.SUPPRESS)
     for options in _ALONE:
@@ -43,13 +57,41 @@ def main(argv=None):
     for option, instead in (("--no_python", "run it by itself"), ("--autotuning", "memory is planned from longshore.memory")):
         parser.add_argument(option, nargs="?" if option == "--autotuning" else 0, action=_Refused, instead=instead, help=argparse.SUPPRESS)
     parser.add_argument("-m", "--module", action="store_true", help="SCRIPT is the name of a module")
-    parser.add_argument("script", metavar="SCRIPT")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...")
-    said = parser.parse_args(argv)
+    parser.add_argument("script", metavar="SCRIPT", help="what is run")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="its own arguments, --deepspeed and --deepspeed_config too")
+    said, others = parser.parse_known_args(argv)
+    if others:
+        parser.error(f"{others[0]}: is no option of this launcher; what is the script's comes after SCRIPT")
     if said.num_gpus > 1 or said.num_nodes > 1:
         parser.error("--num_gpus, --num_nodes: one process owns a run; leave them out")
     if not said.module and not os.path.exists(said.script):
         parser.error(f"{said.script}: is not there")
+    if not said.module and os.path.isdir(said.script) and not os.path.exists(os.path.join(said.script, "__main__.py")):
+        parser.error(f"{said.script}: is a directory without a __main__.py; name the script")
+    _be_one_process()
+    from .. import damage
+    from . import standin
+    from .config import logger
+
+    standin.install()
+    if not logging.getLogger().handlers and not logger.handlers:
+        logger.addHandler(logging.StreamHandler())
+        logger.setLevel(logging.INFO)
+        logger.propagate = False
+    if said.module:
+        sys.path.insert(0, os.getcwd())
+        _refuse_module(parser, said.script)
+    sys.argv = [said.script, *said.arguments]
+    with damage.named():
+        if said.module:
+            runpy.run_module(said.script, run_name="__main__", alter_sys=True)
+        else:
+            sys.path.insert(0, os.path.dirname(os.path.abspath(said.script)))
+            runpy.run_path(said.script, run_name="__main__")
+
+
+def _be_one_process():
+    """As launchers tell processes what they are."""
     import torch
 
     for name, value in {
@@ -62,23 +104,6 @@ def main(argv=None):
         "OMP_NUM_THREADS": str(torch.get_num_threads()),
     }.items():
         os.environ.setdefault(name, value)
-    from .. import damage
-    from . import standin
-    from .config import logger
-
-    standin.install()
-    if not logging.getLogger().handlers and not logger.handlers:
-        logger.addHandler(logging.StreamHandler())
-        logger.setLevel(logging.INFO)
-        logger.propagate = False
-    sys.argv = [said.script, *said.arguments]
-    with damage.named():
-        if said.module:
-            sys.path.insert(0, os.getcwd())
-            runpy.run_module(said.script, run_name="__main__", alter_sys=True)
-        else:
-            sys.path.insert(0, os.path.dirname(os.path.abspath(said.script)))
-            runpy.run_path(said.script, run_name="__main__")
 
 
 if __name__ == "__main__":
