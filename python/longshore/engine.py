@@ -140,6 +140,8 @@ class Engine(Face):
     def follow(self, name: str, thing: Any) -> Any:
         """Commits thing.state_dict() (a scheduler, a loader that can say where it is) with every step, and puts it back
         now if this engine was resumed, and has made no step since."""
+        if getattr(thing, "state", None) is self.optimizer.state:
+            return thing  # which commits anyway
         self._followed[name] = thing
         position.restore_followed(self.position, name, thing)
         position.restore_groups(self.position, self)  # which a scheduler that is made writes into

@@ -48,11 +48,15 @@ class Moment(torch.Tensor):
             return self.value()
         state = self._param.longshore.streams.engine().state
         directory = next((d for d in state.drives if os.path.isdir(d)), state.path)
-        with tempfile.TemporaryFile(dir=directory, prefix="longshore-") as f:
-            for piece in values.pieces(self._param, self._kind):
-                f.write(piece)
-            f.flush()
-            mapped = mmap.mmap(f.fileno(), nbytes, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE)
+        try:
+            with tempfile.TemporaryFile(dir=directory, prefix="longshore-") as f:
+                for piece in values.pieces(self._param, self._kind):
+                    f.write(piece)
+                f.flush()
+                mapped = mmap.mmap(f.fileno(), nbytes, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE)
+        except OSError as why:
+            raise LongshoreError(f"{directory}: the optimizer's state is put there while it is saved, {native.readable(nbytes)} of "
+                                 f"{self._param.longshore.name} now: {why.strerror}; make room there, or use engine.snapshot()") from why
         return torch.frombuffer(mapped, dtype=torch.float32).view(self.shape)
 
     def _check(self):

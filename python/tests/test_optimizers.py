@@ -289,6 +289,34 @@ def test_the_state_is_no_place_to_keep_something_in(tmp_path, seed):
         optimizer.state_dict()
 
 
+def test_an_optimizer_that_is_followed_commits_once(tmp_path, seed):
+    model, plain = made(), made()
+    expected = torch.optim.AdamW(plain.parameters(), lr=1e-2)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    with longshore.wrap(model, run=tmp_path / "run", memory="64MiB", optimizer=optimizer) as engine:
+        assert engine.follow("optimizer", optimizer) is optimizer
+        told = steps(engine, optimizer, BATCHES[:3])
+    with longshore.resume(tmp_path / "run", made) as engine:
+        engine.follow("optimizer", engine.optimizer)
+        assert engine.step_number == 3
+        told += steps(engine, engine.optimizer, BATCHES[3:5])
+    assert told == pytest.approx(steps(plain, expected, BATCHES[:5]), rel=1e-5)
+
+
+def test_a_state_that_there_is_no_room_for_is_named(tmp_path, seed, monkeypatch):
+    with longshore.wrap(Wide(), run=tmp_path / "run", memory="64MiB") as engine:
+        engine(torch.ones(2, 300)).sum().backward()
+        engine.optimizer.step()
+
+        class Full(io.BytesIO):
+            def write(self, piece):
+                raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(longshore.moments.tempfile, "TemporaryFile", lambda **how: Full())
+        with pytest.raises(longshore.LongshoreError, match="351.6KiB of layers.0.weight now: No space left on device; make room"):
+            through_a_file(engine.optimizer.state_dict())
+
+
 def test_states_that_do_not_fit_are_refused(tmp_path, seed):
     plain = made()
 
