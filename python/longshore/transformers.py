@@ -12,7 +12,6 @@ import shutil
 import sys
 import tempfile
 from dataclasses import dataclass, field
-from typing import Optional
 
 import torch
 import transformers
@@ -51,7 +50,7 @@ class TrainingArguments(transformers.TrainingArguments):
     )
     memory: str = field(default=None, metadata={"help": "what Longshore may hold, as 8GiB; by default half of the machine's"})
     overwrite_run: bool = field(default=False, metadata={"help": "replace a run that is there"})
-    layer_major: Optional[bool] = field(
+    layer_major: bool = field(
         default=None,
         metadata={"help": "fetch each layer once for all micro-batches of a step; by default where only transformers' own code runs in between"},
     )
