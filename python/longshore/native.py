@@ -123,7 +123,8 @@ def size(value, name="memory"):
         unit = _UNITS[word[len(digits):].strip()]
         nbytes = int(digits) * unit if digits.isdigit() else int(number * unit)
     except (ValueError, KeyError, OverflowError):
-        raise ValueError(f"{name}={value!r} is not a size; write '8GiB', '512MiB' or a number of bytes") from None
+        said = f"{name}={value!r}: not a size" if isinstance(value, str) else f"{name}={value!r} is not a size"
+        raise ValueError(f"{said}; write '8GiB', '512MiB' or a number of bytes") from None
     if number <= 0 or nbytes >= 2**63:
         raise ValueError(f"{name}={value!r} is not a size: one is larger than 0, and smaller than 8 EiB")
     if nbytes < 1 or (unit == 1 and number % 1):

@@ -39,7 +39,7 @@ def directories(engine):
 @pytest.mark.parametrize("how, kind, said", [
     ({"drives": "typo"}, longshore.LongshoreError, "typo: nothing is there: mount the drive"),
     ({"drives": ["there", "no/typo"]}, longshore.LongshoreError, "no/typo: does not exist"),
-    ({"memory": "lots"}, ValueError, "memory='lots' is not a size"), ({"memory": 0.5}, ValueError, "0.5 is not a size"),
+    ({"memory": "lots"}, ValueError, "memory='lots': not a size"), ({"memory": 0.5}, ValueError, "0.5 is not a size"),
     ({"memory": True}, ValueError, "True is not a size"), ({"memory": float("inf")}, ValueError, "inf is not a size")])
 def test_what_is_wrong_is_refused_before_a_model_is_made(how, kind, said, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -329,5 +329,5 @@ def test_sizes(value, nbytes):
 
 @pytest.mark.parametrize("value", [0.5, "0.5", 1.5, True, False, 0, -1, "-8GiB", "inf", float("nan"), "nan", 2**63, "8EiB", "", "8 GiB!", [8]])
 def test_what_is_no_size(value):
-    with pytest.raises(ValueError, match="is not a size"):
+    with pytest.raises(ValueError, match="not a size"):
         native.size(value)
