@@ -178,8 +178,9 @@ class _Watch:
     def _before_step(self, optimizer, args, kwargs):
         """Also of adapters that were put into the model."""
         steps = {id(p) for group in optimizer.param_groups for p in group["params"]}
-        if any(id(p) in steps for p in self._parameters()):
-            self._say()
+        for p in self._parameters():
+            if id(p) in steps:
+                self._say(p)
 
     def _parameters(self):
         for module in list(self.modules):
@@ -188,8 +189,8 @@ class _Watch:
                 if child is not None and child not in self.modules:
                     yield from child.parameters()
 
-    def _say(self, *of):
-        if not self.trained:
+    def _say(self, p):
+        if not self.trained and getattr(p, "longshore", None) is None:  # tied to one that is an engine's
             self.trained = True
             self._unhook(list(self.modules))
             self._steps.remove()

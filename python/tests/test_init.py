@@ -256,6 +256,16 @@ def test_what_is_wrapped_or_never_trained_is_not_spoken_of(tmp_path, seed, caplo
     assert not any(p._post_accumulate_grad_hooks for p in layers().parameters())
 
 
+def test_a_tied_part_of_it_is_wrapped(tmp_path, seed, caplog):
+    with longshore.init(tmp_path / "run"):
+        model, head = layers(), layers(count=1)
+        head[0].weight = model[1].weight
+    with longshore.wrap(model) as engine:
+        engine.backward(engine(torch.ones(1, 160)).square().sum())
+        engine.optimizer.step()
+        assert not said(caplog)
+
+
 FORGOTTEN = """
 import sys
 import torch, longshore
