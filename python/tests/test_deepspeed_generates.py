@@ -26,7 +26,7 @@ def made(model, path, trains=True):
 
 def hooks_off(engine):
     """As TRL and OpenRLHF take ZeRO-3's hooks off."""
-    offload = engine.optimizer.parameter_offload
+    offload = getattr(engine.optimizer, "parameter_offload", engine.optimizer)  # of one that is not trained it is the optimizer
     for _, p in itertools.chain(offload.module.named_parameters(), offload.module.ds_external_parameters()):
         p.ds_active_sub_modules.clear()
     for hook in offload.forward_hooks + offload.backward_hooks:
@@ -35,7 +35,7 @@ def hooks_off(engine):
 
 
 def hooks_on(engine):
-    offload = engine.optimizer.parameter_offload
+    offload = getattr(engine.optimizer, "parameter_offload", engine.optimizer)  # of one that is not trained it is the optimizer
     if not offload.param_coordinator.is_invalid_trace():
         offload.param_coordinator._invalidate_trace()
     offload._register_deepspeed_module(offload.module)
@@ -62,21 +62,26 @@ def adamw(model):
 def test_generates_with_hooks_taken_off(tmp_path, seed):
     plain = gpt2()
     engine, optimizer = made(copy.deepcopy(plain), tmp_path), adamw(plain)
-    for batch in tokens(3):
-        torch.manual_seed(seed)
-        expected = generated(plain, batch["input_ids"])
-        torch.manual_seed(seed)
-        with GatheredParameters(engine.parameters()):
-            hooks_off(engine)
-            found = generated(engine.module, batch["input_ids"])
-            hooks_on(engine)
-        assert torch.equal(found, expected)
+    reference, still = made(copy.deepcopy(plain), tmp_path, trains=False), copy.deepcopy(plain)
+    for batch in tokens(2):
+        for ours, theirs in ((reference, still), (engine, plain)):
+            torch.manual_seed(seed)
+            expected = generated(theirs, batch["input_ids"])
+            torch.manual_seed(seed)
+            with GatheredParameters(ours.parameters()):
+                hooks_off(ours)
+                found = generated(ours.module, batch["input_ids"])
+                hooks_on(ours)
+            assert torch.equal(found, expected)
         losses = [model(input_ids=found, labels=found).loss for model in (engine, plain)]
         assert losses[0].item() == pytest.approx(losses[1].item(), rel=1e-5)
         engine.backward(losses[0])
         engine.step()
         plain_step(plain, optimizer, losses[1])
-    engine.destroy()
+    with pytest.raises(deepspeed.LongshoreError, match="step: initialize.. was given no optimizer"):
+        reference.step()
+    for of in (engine, reference):
+        of.destroy()
 
 
 def test_a_second_engine_follows_the_first(tmp_path, seed, caplog):

@@ -33,7 +33,9 @@ class DeepSpeedEngine(nn.Module):
         super().__init__()
         self.module, self.engine, self.settings, self.config = engine.module, engine, settings, config
         engine._meter.say = logger.info  # what the first step took
-        self.optimizer = engine.optimizer if trains else None
+        offload = engine.optimizer.parameter_offload = ParameterOffload(engine.module)
+        self._trains = trains
+        self.optimizer = engine.optimizer if trains else offload if settings.stage == 3 else None  # as DeepSpeed has it, and TRL asks for it
         self.counters = engine.follow("deepspeed", Counters())
         self.training_dataloader = None
         self.sparse_tensor_module_names = set()  # of gradients that go to other processes as sparse tensors: there are none
@@ -54,7 +56,6 @@ class DeepSpeedEngine(nn.Module):
         self._seconds = {"forward": 0.0, "backward": 0.0, "step": 0.0}
         optimizer = engine.optimizer
         optimizer.overflow, optimizer.loss_scale, optimizer.cur_scale = False, 1.0, 1.0
-        optimizer.parameter_offload = ParameterOffload(engine.module)
         if settings.casts or settings.casts_all:
             engine.module.register_forward_pre_hook(take_all if settings.casts_all else take_half, with_kwargs=True, prepend=True)
         if settings.stage or settings.dtype != "fp32":  # its optimizers' norm is of their groups; without one, of the whole model
@@ -166,7 +167,7 @@ class DeepSpeedEngine(nn.Module):
         """After each backward(); makes the step after the last one of gradient_accumulation_steps. Where the configuration says
         managed_gradient_accumulation: false, after the last backward() alone. lr_kwargs: what the scheduler's step() is told."""
         self._decide()
-        if self.optimizer is None:
+        if not self._trains:
             raise LongshoreError("step: initialize() was given no optimizer, and the configuration has none")
         boundary = not self.settings.managed or self.is_gradient_accumulation_boundary()
         self._applied = False
@@ -299,7 +300,7 @@ class DeepSpeedEngine(nn.Module):
         followed = [] if load_module_only else ["deepspeed"]
         if followed and self.lr_scheduler is not None:
             followed.append("lr_scheduler")
-        extra = checkpoint.load(self.engine, directory, weights_only=not whole, followed=followed, any_optimizer=self.optimizer is None)
+        extra = checkpoint.load(self.engine, directory, weights_only=not whole, followed=followed, any_optimizer=not self._trains)
         self._micro_batches = 0
         if load_module_only:
             return directory, extra["client_state"]
