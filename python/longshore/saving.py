@@ -45,6 +45,8 @@ def save(engine, directory, dtype=None, max_shard_size=None, moments=False, whol
     try:
         if adapted:
             adapters.save(engine.module, partial, dtype and _TORCH[dtype], max_shard_size and native.size(max_shard_size, "max_shard_size"))
+        elif not whole and _is_diffusers(engine.module) and getattr(engine.module, "_hf_peft_config_loaded", False):
+            _save_lora(engine, partial, {"dtype": dtype, "max_shard_size": max_shard_size, "moments": moments or None})
         elif not whole and _saves_itself(engine.module):
             _let_save(engine, partial, dtype, max_shard_size, moments)
         else:
@@ -75,9 +77,13 @@ def _is_of(model, package, module, name):
     return of is not None and isinstance(model, of) and type(model).save_pretrained is of.save_pretrained
 
 
+def _is_diffusers(model):
+    return _is_of(model, "diffusers", "models.modeling_utils", "ModelMixin")
+
+
 def _saves_itself(model):
     """Whether only the model knows which files it is loaded from."""
-    known = _is_of(model, "transformers", "modeling_utils", "PreTrainedModel") or _is_of(model, "diffusers", "models.modeling_utils", "ModelMixin")
+    known = _is_of(model, "transformers", "modeling_utils", "PreTrainedModel") or _is_diffusers(model)
     return not known and callable(getattr(type(model), "save_pretrained", None))
 
 
@@ -116,7 +122,7 @@ def _extras(buffers):
 def _describe(engine, directory, dtype):
     """What a from_pretrained() asks for beside the weights, under the names that it looks for."""
     model = engine.module
-    if _is_of(model, "diffusers", "models.modeling_utils", "ModelMixin"):
+    if _is_diffusers(model):
         model.save_config(directory)
         _rename(directory, "diffusion_pytorch_model")
         return
@@ -153,12 +159,24 @@ def _let_save(engine, directory, dtype, max_shard_size, moments):
     """The model's own save_pretrained(), for which parameters are mapped from a file meanwhile."""
     model = engine.module
     takes = inspect.signature(model.save_pretrained).parameters
-    asked = {"dtype": dtype, "moments": moments or None, "max_shard_size": None if "max_shard_size" in takes else max_shard_size}
+    _refuse(model, {"dtype": dtype, "moments": moments or None, "max_shard_size": None if "max_shard_size" in takes else max_shard_size})
+    with mapped(engine, os.path.dirname(directory)):
+        model.save_pretrained(directory, **({} if max_shard_size is None else {"max_shard_size": max_shard_size}))
+
+
+def _save_lora(engine, directory, asked):
+    """Adapters of diffusers' add_adapter(), as its load_lora_adapter() takes them: its from_pretrained() loads no model that has some."""
+    model = engine.module
+    _refuse(model, asked)
+    with mapped(engine, os.path.dirname(directory)):
+        for name in model.peft_config:
+            model.save_lora_adapter(directory if len(model.peft_config) == 1 else os.path.join(directory, name), adapter_name=name)
+
+
+def _refuse(model, asked):
     for name, value in asked.items():
         if value is not None:
             raise ValueError(f"save_pretrained: {name}={value!r}: a {type(model).__name__} writes its files itself, and knows no {name}; leave it out")
-    with mapped(engine, os.path.dirname(directory)):
-        model.save_pretrained(directory, **({} if max_shard_size is None else {"max_shard_size": max_shard_size}))
 
 
 @contextlib.contextmanager

@@ -160,6 +160,32 @@ def test_models_of_diffusers(shard, tmp_path, seed):
     assert diffusers.UNet2DModel.from_pretrained(tmp_path / "half", torch_dtype=torch.bfloat16).dtype == torch.bfloat16
 
 
+def test_adapters_on_models_of_diffusers(tmp_path, seed):
+    """What its load_lora_adapter() takes: from_pretrained() of a model with adapters gives another one."""
+    diffusers, peft = pytest.importorskip("diffusers"), pytest.importorskip("peft")
+
+    def unet():
+        torch.manual_seed(seed)
+        return diffusers.UNet2DConditionModel(
+            sample_size=8, block_out_channels=(8, 16), layers_per_block=1, down_block_types=("DownBlock2D", "CrossAttnDownBlock2D"), cross_attention_dim=8,
+            up_block_types=("CrossAttnUpBlock2D", "UpBlock2D"), norm_num_groups=4, attention_head_dim=4)
+
+    model, inputs = unet(), (torch.randn(1, 4, 8, 8), 1, torch.randn(1, 3, 8))
+    model.requires_grad_(False)
+    model.add_adapter(peft.LoraConfig(r=2, target_modules=["to_q", "to_v"], init_lora_weights=False))
+    with engine_for(model, tmp_path) as engine:
+        stepped(engine, lambda m: m(*inputs).sample.square().mean())
+        engine.save_pretrained(tmp_path / "out")
+        with pytest.raises(ValueError, match="dtype='bf16': a UNet2DConditionModel writes its files itself"):
+            engine.save_pretrained(tmp_path / "half", dtype="bf16")
+        with torch.no_grad():
+            expected = engine(*inputs).sample
+    other = unet()
+    other.load_lora_adapter(str(tmp_path / "out"), prefix=None, weight_name="pytorch_lora_weights.safetensors")
+    with torch.no_grad():
+        torch.testing.assert_close(other(*inputs).sample, expected, rtol=1e-5, atol=1e-6)
+
+
 def test_models_of_sentence_transformers(tmp_path, seed):
     st = pytest.importorskip("sentence_transformers")
     bert().bert.save_pretrained(tmp_path / "bert")
