@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Iterable, Iterator
 from typing import Union
 
+from torch.nn.parameter import is_lazy
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from . import living, native
@@ -172,7 +173,7 @@ class _Watch:
         self.modules = weakref.WeakKeyDictionary()  # and the hooks of the parameters of each
         for module in modules:
             self.modules[module] = [p.register_post_accumulate_grad_hook(self._say) for p in module._parameters.values()
-                                    if p is not None and p.requires_grad and p.is_leaf]
+                                    if p is not None and not is_lazy(p) and p.requires_grad and p.is_leaf]
         self._steps = register_optimizer_step_pre_hook(self._before_step)
 
     def _before_step(self, optimizer, args, kwargs):
