@@ -161,7 +161,7 @@ class States(Mapping):
     clear = pop = popitem = update = setdefault = __delitem__
 
     def __reduce__(self):
-        return dict, ()
+        return dict, (dict(self.items()),)
 
 
 def planes_of(engine):

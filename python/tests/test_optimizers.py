@@ -277,6 +277,7 @@ def test_the_state_is_no_place_to_keep_something_in(tmp_path, seed):
                 change()
         assert entry["exp_avg"].shape == p.shape and torch.equal(entry["exp_avg"] * 2, longshore.values.read(p, "m") * 2)
         value = longshore.values.read(p, "m")
+        assert [torch.equal(e["exp_avg"], value) for q, e in copy.deepcopy(optimizer.state).items() if q.shape == (16, 16)][0]
         assert torch.equal(torch.utils.dlpack.from_dlpack(entry["exp_avg"]), value) and entry["exp_avg"].data_ptr() == entry["exp_avg"].data_ptr()
         assert entry["exp_avg"].tolist() == value.tolist() and (entry["exp_avg"].numpy() == value.numpy()).all()
         steps(engine, optimizer, BATCHES[1:2])
