@@ -7,6 +7,7 @@ parts that were replaced, train and eval, requires_grad. What is compared are id
 
 import collections
 import itertools
+import operator
 import types
 import weakref
 
@@ -28,32 +29,22 @@ _GONE = object()
 class _Place:
     """A container, and what was in it. where: its name in the model. by_name: each entry for itself, as attributes of a module are."""
 
-    __slots__ = ("container", "before", "where", "by_name", "groups")
+    __slots__ = ("container", "before", "where", "by_name")
 
     def __init__(self, container, where, by_name):
-        self.container, self.before, self.where, self.by_name, self.groups = container, container.copy(), where, by_name, []
+        self.container, self.before, self.where, self.by_name = container, container.copy(), where, by_name
 
     def changes(self):
         """[(this, key or None: all of it, what is there now, what was there)]"""
         now, before = self.container, self.before
         if not self.by_name:
-            pairs = [] if len(now) != len(before) else [*zip(_flat(now), _flat(before))]
-            if len(pairs) == len(now) and all(a is b for a, b in pairs):
-                return []
-            if now != before if isinstance(now, set) else len(now) != len(before) or any(_differ(a, b) for a, b in pairs):
-                return [(self, None, now.copy(), before)]
-            self.accept(None, now.copy())
-            return []
-        out = []
-        for key in [*now, *(key for key in before if key not in now)]:
-            is_now, was = now.get(key, _GONE), before.get(key, _GONE)
-            if is_now is was:
-                continue
-            if _differ(is_now, was):
-                out.append((self, key, is_now, was))
+            if isinstance(now, set):
+                same = now == before
             else:
-                self.accept(key, is_now)
-        return out
+                same = len(now) == len(before) and not any(map(_differ, _flat(now), _flat(before)))
+            return [] if same else [(self, None, now.copy(), before)]
+        pairs = [(key, now.get(key, _GONE), before.get(key, _GONE)) for key in [*now, *(key for key in before if key not in now)]]
+        return [(self, key, is_now, was) for key, is_now, was in pairs if _differ(is_now, was)]
 
     def put(self, key, value):
         if self.by_name and value is _GONE:
@@ -65,9 +56,7 @@ class _Place:
             self.container.extend(value) if hasattr(self.container, "extend") else self.container.update(value)
 
     def accept(self, key, value):
-        """It is what was there, from here on, and what was there before may go: another object may have its identity then."""
-        for group in self.groups:
-            group.forget()
+        """It is what was there, from here on."""
         if not self.by_name:
             self.before = value
         elif value is _GONE:
@@ -93,24 +82,20 @@ class _Group:
     """Of the modules of a layer, or of all that is outside of layers."""
 
     def __init__(self):
-        self.places, self._views, self._ids = [], [], None
+        self.places, self._views = [], []
 
     def add(self, place):
         self.places.append(place)
-        place.groups.append(self)
         self._views.append(_flat(place.container))
 
-    def note(self):
-        self._ids = self._now()
+    def _objects(self):
+        return itertools.chain(itertools.chain.from_iterable(self._views), (_GONE,))
 
-    def forget(self):
-        self._ids = None
+    def note(self):
+        self._noted = [*self._objects()]  # not their numbers, which others have when they have gone
 
     def same(self):
-        return self._ids is not None and self._now() == self._ids
-
-    def _now(self):
-        return [*map(id, itertools.chain.from_iterable(self._views))]
+        return all(map(operator.is_, self._objects(), self._noted))
 
 
 class Found:
