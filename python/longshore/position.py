@@ -240,8 +240,8 @@ def store_buffers(engine, skipped):
                 b = buffers.get(tensor.name)
                 if b is None or tuple(b.shape) != tensor.shape or b.dtype != tensor.dtype:
                     now = "gone" if b is None else f"{list(b.shape)} {b.dtype}"
-                    raise LongshoreError(f"{tensor.name}: this buffer was {list(tensor.shape)} {tensor.dtype} at wrap(), is {now}, and is too large to "
-                                         "change: make it as it is at last, or register_buffer(..., persistent=False)")
+                    raise LongshoreError(f"{tensor.name}: this buffer was {list(tensor.shape)} {tensor.dtype} at wrap(), is {now}, and is too "
+                                         "large to change: make it as it is at last, or register_buffer(..., persistent=False)")
                 value.view(torch.float32)[at:at + tensor.elems] = b.detach().reshape(-1)
             waits.append(engine.state.begin_store(number, value))
     if skipped and waits:
@@ -297,8 +297,9 @@ def unfit_buffers(model, saved, state):
         there, module = buffers.get(name), modules.get(owner)
         if module is None or there is None and name in made and last not in module._buffers:
             wrong.append(f"{name} is missing")
-        elif there is not None and list(there.shape) not in (b["shape"], made.get(name, b)["shape"]) and not _takes(module, last, tensor_in(b)):
-            wrong.append(f"{name} is {list(there.shape)} and was {b['shape']}")
+        elif there is not None and list(there.shape) not in (b["shape"], made.get(name, b)["shape"]):
+            if not _takes(module, last, tensor_in(b)):
+                wrong.append(f"{name} is {list(there.shape)} and was {b['shape']}")
     return wrong
 
 

@@ -20,14 +20,15 @@ _OF_PEFT = re.compile(r"\.(base_layer|original_module|modules_to_save\.[^.]+)(?=
 @torch.no_grad()
 def cast(model, dtype, buffers=False, spool=None):
     """Parameters become dtype, one at a time, and in a file where they were in one (spool). Of transformers' models all is as
-    from_pretrained(dtype=) loads it. Otherwise buffers stay as they are; buffers=True: those of a state_dict become dtype, too, as DeepSpeed
-    has it. Of a model that is bfloat16 but for a few parameters these stay."""
+    from_pretrained(dtype=) loads it. Otherwise buffers stay as they are; buffers=True: those of a state_dict become dtype, too, as
+    DeepSpeed has it. Of a model that is bfloat16 but for a few parameters these stay."""
     refuse_lazy(model)
     loaded = _as_loaded(model, dtype) if dtype == torch.bfloat16 else {}
     kept = _beside(model, dtype, loaded) | (set() if buffers or dtype != torch.bfloat16 else _with_statistics(model, loaded))
     for p in model.parameters():
         to = loaded.get(id(p), dtype)
-        if p.is_floating_point() and p.dtype not in (to, dtype) and id(p) not in kept and getattr(p, "longshore", None) is None and not p.is_meta:
+        others = id(p) in kept or getattr(p, "longshore", None) is not None or p.is_meta
+        if p.is_floating_point() and p.dtype not in (to, dtype) and not others:
             _convert(p, to, spool)
     _cast_buffers(model, dtype, loaded, buffers)
 
@@ -60,8 +61,8 @@ def _cast_buffers(model, dtype, loaded, all_that_are_saved):
     if rounded:
         _log.warning(f"these buffers are rounded to {said}: {_names(rounded)}")
     if stay:
-        _log.info(f"these buffers stay as they are, beside parameters of {said}: {_names(stay)}; convert them where the model adds them to what it "
-                  f"computes in {said}")
+        _log.info(f"these buffers stay as they are, beside parameters of {said}: {_names(stay)}; convert them where the model adds them to "
+                  f"what it computes in {said}")
 
 
 def _names(names):
@@ -77,15 +78,15 @@ def _beside(model, dtype, loaded):
     nbytes = sum(p.nbytes for p in few.values())
     if nbytes <= BESIDE_BYTES:
         return {id(p) for p in few.values()}
-    _log.warning(f"these parameters become bfloat16, with masters in float32, since they take {readable(nbytes)}, and {readable(BESIDE_BYTES)} of float32 may "
-        f"stay in memory: {_names(list(few))}")
+    _log.warning(f"these parameters become bfloat16, with masters in float32, since they take {readable(nbytes)}, and "
+                 f"{readable(BESIDE_BYTES)} of float32 may stay in memory: {_names(list(few))}")
     return set()
 
 
 def _with_statistics(model, loaded):
     """ids of parameters that PyTorch wants in the dtype of the statistics beside them, which stay."""
-    return {id(p) for module in model.modules()
-            if isinstance(module, nn.modules.batchnorm._NormBase) and module.running_mean is not None and id(module.running_mean) not in loaded
+    norms = (module for module in model.modules() if isinstance(module, nn.modules.batchnorm._NormBase))
+    return {id(p) for module in norms if module.running_mean is not None and id(module.running_mean) not in loaded
             for p in module.parameters(recurse=False)}
 
 

@@ -155,7 +155,8 @@ class Streams:
             for index, tensor in enumerate(streamed.block.tensors):
                 module, name = owners[tensor.name]
                 p = module._parameters[name]
-                view = self._view(streamed, index)
+                at = streamed.slot.base + self.layout.offsets[streamed.number][index] * tensor.dtype.itemsize
+                view = self.places.view(at, tensor.dtype, torch.Size(tensor.shape))
                 if p.device != view.device or p.dtype != view.dtype:
                     new = nn.Parameter(torch.empty(0, dtype=view.dtype), requires_grad=p.requires_grad)
                     new.data = view  # which keeps a count of changes of its own, as a view of the memory does not
@@ -166,17 +167,11 @@ class Streams:
                     p = new
                 else:
                     p.data = view
-                handle = Handle(self, streamed, index, tensor.name, type(p))
+                p.longshore = handle = Handle(self, streamed, index, tensor.name, type(p))
                 handle.view = view
-                p.longshore = handle
                 streamed.parameters.append((p, handle))
                 p.__class__, handle.users = Absent, writes.users(view)
         hooks.hook(self, model)
-
-    def _view(self, streamed, index):
-        tensor = streamed.block.tensors[index]
-        first = streamed.slot.base + self.layout.offsets[streamed.number][index] * tensor.dtype.itemsize
-        return self.places.view(first, tensor.dtype, torch.Size(tensor.shape))
 
     def _show(self, streamed):
         for p, handle in streamed.parameters:
@@ -336,11 +331,10 @@ class Streams:
             count = (first + n - 1) // SEGMENT - segment + 1
             if streamed.number in self.updating:
                 self.updating[streamed.number].settle()  # what the step begun last has made of it; why it failed, the commit says
-            storage = streamed.storage
-            buffer = Buffer(count * SEGMENT * storage.itemsize)
-            fetch = self.state.fetch
-            mending.persist(self.engine(), lambda: fetch(streamed.number, FETCH[storage], buffer.pointer, segment, count).result())
-            values = buffer.view(storage)[first - segment * SEGMENT:][:n]
+            buffer = Buffer(count * SEGMENT * streamed.storage.itemsize)
+            fetch, kind = self.state.fetch, FETCH[streamed.storage]
+            mending.persist(self.engine(), lambda: fetch(streamed.number, kind, buffer.pointer, segment, count).result())
+            values = buffer.view(streamed.storage)[first - segment * SEGMENT:][:n]
             return values.to(handle.view.dtype, copy=True).view(handle.view.shape)
 
     # ---- a step
