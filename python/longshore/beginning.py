@@ -22,7 +22,17 @@ class Moments:
         said = self._read(optimizer)
         self.updates, self.fewer = said["updates"], said.get("fewer", {})
         planes = {plane: name for name, plane in STATES[optimizer].items()}
+        if optimizer == "sgd":
+            self._refuse_other_momentum(os.path.join(self.path, planes["m"]), momentum)
         self._files = [self._open(planes[plane]) if plane in planes and (optimizer != "sgd" or momentum) else None for plane in "mv"]
+
+    def _refuse_other_momentum(self, path, momentum):
+        """SGD has a momentum only where it is made with one."""
+        there = os.path.isdir(path)
+        if there and not momentum:
+            raise LongshoreError(f"{path}: is there, so the moments are those of SGD with momentum: wrap(..., momentum=...), or no moments_from")
+        if momentum and not there:
+            raise LongshoreError(f"{path}: is not there, so the moments are those of SGD without momentum: wrap(..., momentum=0), or no moments_from")
 
     def _read(self, optimizer):
         path = os.path.join(self.path, "optimizer.json")

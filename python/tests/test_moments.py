@@ -66,6 +66,17 @@ def test_the_next_step_is_the_same(kind, how, tmp_path, seed):
     assert said == {"optimizer": how.get("optimizer", "adamw"), "updates": norm, "fewer": {}}
 
 
+@pytest.mark.parametrize("was, now, sentence", [(0.9, 0.0, "momentum_buffer: is there, .* momentum="), (0.0, 0.9, "momentum_buffer: is not there, .* momentum=0")])
+def test_a_momentum_is_neither_dropped_nor_made_up(was, now, sentence, tmp_path, seed):
+    with engine_for(Branches(), tmp_path, optimizer="sgd", momentum=was) as engine:
+        engine.backward(engine(torch.randn(2, 300), True).square().mean())
+        engine.step()
+        engine.save_pretrained(tmp_path / "out", moments=True)
+    with pytest.raises(longshore.LongshoreError, match=sentence):
+        engine_for(Branches(), tmp_path, "next", optimizer="sgd", momentum=now, moments_from=tmp_path / "out")
+    assert not (tmp_path / "next" / "run.json").exists()
+
+
 def test_each_tensor_keeps_its_count(tmp_path, seed):
     def go(engine, first, last):
         for i in range(first, last):

@@ -68,7 +68,8 @@ struct shore__moment_sources {
  * have not seen equally many updates. */
 int shore__moments_updates(const char *directory, enum shore_optimizer optimizer, uint64_t *updates,
                            struct shore_diag *diag);
-int shore__moments_open(const struct shore__model *m, const char *directory, enum shore_optimizer optimizer,
+/* Those of the directory that is settings' model. SHORE_EINPUT: momentum where there is to be none, or none. */
+int shore__moments_open(const struct shore__model *m, const struct shore__settings *s,
                         struct shore__moment_sources *out, struct shore_diag *diag);
 void shore__moments_close(struct shore__moment_sources *moments);
 

@@ -13,7 +13,7 @@ int shore__train_initial_state(struct shore__run *run, struct shore_fleet_option
     int rc = run->settings.model ? shore__source_directory(m, run->settings.model, &source, diag)
                                  : shore__source_init(m, run->settings.seed, &source);
     if (!rc && run->settings.model && run->settings.updates_before)
-        rc = shore__moments_open(m, run->settings.model, run->settings.optimizer, &moments, diag);
+        rc = shore__moments_open(m, &run->settings, &moments, diag);
     if (!rc) rc = shore__run_replace(run, diag);
     if (!rc) rc = shore_fleet_create(m->layout, options, out, diag);
     if (!rc) rc = shore__import(*out, m, source, &moments, making, making_ctx, diag);

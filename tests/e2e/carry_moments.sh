@@ -2,7 +2,7 @@
 # export --moments and import: a run that begins with another's moments makes the step that the other would have made.
 . "$(dirname "$0")/lib.sh"
 gpt2_config "$place/config.json" 2 32 2 32 300
-printf 'every ship waits and meets a pilo%.0s' {1..100} >"$place/text" # of 32 bytes: all sequences are one
+printf 'a ship waits, and meets a pilot %.0s' {1..100} >"$place/text" # of 32 bytes: all sequences are one
 mkdir "$place/d"
 how=(--data "$place/text" --batch 2 --seq-len 32 --shuffle off --precision fp32 --lr 1e-3 --schedule constant --warmup 0
      --memory 512MiB --quiet)
@@ -33,6 +33,9 @@ must train --model "$place/adamw.two" "${how[@]}" --drive ram: --out "$place/dir
 same "train begins with them, too" "$(digest | cut -d " " -f 2)" "$(must inspect "$place/adamw.other" --digest && grep -o '[0-9a-f]\{32\}' "$place/log")"
 
 refused "moments of another optimizer" "those of adamw, not of sgd" import "$place/adamw.two" --optimizer sgd --drive "$place/d/x.volume" --out "$place/x"
+refused "momentum that the run has no room for" "sgd with momentum: give --momentum" import "$place/sgd_--momentum_0.9.two" --optimizer sgd --drive "$place/d/x.volume" --out "$place/x"
+refused "no momentum where there is to be one" "sgd without momentum: give --momentum 0" import "$place/sgd.two" --optimizer sgd --momentum 0.9 \
+    --drive "$place/d/x.volume" --out "$place/x"
 refused "updates without moments" "updates-before is for" train --init "$place/config.json" "${how[@]}" --updates-before 2 --drive ram: --out "$place/x"
 broken() { # NAME PATTERN: as $place/broken is now
     refused "$1" "$2" import "$place/broken" --drive "$place/d/x.volume" --out "$place/x"
@@ -47,7 +50,7 @@ for text in '{"optimizer": "adamw"}' '{"optimizer": "adamw", "updates": -1}' '{"
     broken "$text" "optimizer.json: does not say which"
 done
 echo '{"optimizer": "adamw", "updates": 0}' >"$said" # as a run of PyTorch's says before its first step
-must import "$place/broken" "${how[@]}" --drive ram: --out "$place/none"
+must import "$place/broken" "${how[@]}" --drive "$place/d/none.volume" --out "$place/none"
 echo '{"optimizer": "adamw", "updates": 2, "fewer": {"transformer.wte.weight": 1}}' >"$said"
 broken "counts that differ" "some tensors have seen fewer updates"
 echo '{' >"$said"
@@ -63,3 +66,5 @@ cp -r "$place/adagrad.two/optimizer/sum" "$place/late.partial/optimizer"
 export_of "$place/adamw" "$place/late"
 [ -e "$place/late/optimizer/exp_avg" ] && [ ! -e "$place/late/optimizer/sum" ] && ok "of this run alone" || fail "not of this run alone"
 refused "no second export into it" "exists already" export "$place/adamw" --out "$place/late" --moments
+
+done_testing

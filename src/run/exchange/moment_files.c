@@ -82,20 +82,34 @@ int shore__moments_updates(const char *directory, enum shore_optimizer optimizer
     return rc;
 }
 
-static int open_one(const struct shore__model *m, const char *directory, const char *name, struct shore__source **out,
-                    struct shore_diag *diag) {
-    char *path = shore__moments_path(directory, name);
-    int rc = path ? shore__source_directory(m, path, out, diag) : shore__fail(diag, -ENOMEM, "out of memory");
-    free(path);
-    return rc;
+/* SGD has a momentum only where it is made with one. */
+static int refuse_other_momentum(const char *path, bool has, struct shore_diag *diag) {
+    bool there = access(path, F_OK) == 0;
+    if (there == has) return 0;
+    return shore__fail(
+        diag, SHORE_EINPUT,
+        has ? "%s: is not there, so the moments are those of sgd without momentum: give --momentum 0, or "
+              "remove their directory to begin without"
+            : "%s: is there, so the moments are those of sgd with momentum: give --momentum, or remove "
+              "their directory to begin without",
+        path);
 }
 
-int shore__moments_open(const struct shore__model *m, const char *directory, enum shore_optimizer optimizer,
+int shore__moments_open(const struct shore__model *m, const struct shore__settings *s,
                         struct shore__moment_sources *out, struct shore_diag *diag) {
-    const char *first = shore__moment_name(optimizer, SHORE_PLANE_M);
-    const char *second = shore__moment_name(optimizer, SHORE_PLANE_V);
-    int rc = first ? open_one(m, directory, first, &out->m, diag) : 0;
-    if (rc == 0 && second) rc = open_one(m, directory, second, &out->v, diag);
+    const enum shore_plane planes[] = {SHORE_PLANE_M, SHORE_PLANE_V};
+    struct shore__source **sources[] = {&out->m, &out->v};
+    unsigned has = shore_optimizer_planes(s->optimizer, s->momentum > 0);
+    int rc = 0;
+    for (int i = 0; i < 2 && rc == 0; i++) {
+        const char *name = shore__moment_name(s->optimizer, planes[i]);
+        bool stored = has & 1u << planes[i];
+        char *path = name ? shore__moments_path(s->model, name) : NULL;
+        if (name && !path) rc = shore__fail(diag, -ENOMEM, "out of memory");
+        if (path && s->optimizer == SHORE_SGD) rc = refuse_other_momentum(path, stored, diag);
+        if (path && stored && rc == 0) rc = shore__source_directory(m, path, sources[i], diag);
+        free(path);
+    }
     return rc;
 }
 
