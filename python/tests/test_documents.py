@@ -1,0 +1,168 @@
+"""Every snippet of the pages that users read is run, in the order of the page, by one process in an empty directory.
+
+What a page speaks of and does not make (a pretrained model, data, drives) is stood in for. What is not run is listed with its reason.
+"""
+
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[2]
+PAGES = ["README.md", "docs/python.md", "docs/deepspeed.md", "docs/faster.md", "docs/when-it-fails.md", "docs/python-internals.md"]
+LANGUAGES = {"python", "sh", "json", "text"}
+NOT_RUN = {  # beginnings of lines of a shell's block
+    "make": "builds, and is what runs this test",
+    "pip install": "installs from the sources: scripts/python-test does it",
+    "longshore train ... ": "shows where hosts stand, which are not here",
+}
+SHORTER = {"--steps 500": "--steps 2", "--steps 1000": "--steps 2", "--seq-len 256": "--seq-len 32", "--memory 1GiB": "--memory 512MiB"}
+PROGRAM = os.environ.get("LONGSHORE") or shutil.which("longshore")
+
+STAND_INS = '''
+import sys
+import torch
+sys.path.insert(0, TESTS)
+from models import gpt2, tokens
+from test_documents import pretrained
+pretrained("gpt2")
+loader = tokens(2)
+dataset = [{k: v[0] for k, v in batch.items()} for batch in tokens(4)]
+model = gpt2()
+'''
+OF_PAGE = {
+    "docs/faster.md": """
+import longshore
+from transformers import AutoModelForCausalLM
+micro_batches, model_of_your_own = loader, gpt2()
+""",
+    "docs/when-it-fails.md": """
+import longshore
+from transformers import AutoModelForCausalLM
+""",
+    "docs/python.md": '''
+def make():
+    return torch.nn.Sequential(*[torch.nn.Linear(16, 16) for _ in range(3)])
+data = [torch.randn(4, 16) for _ in range(4)]
+import subprocess
+subprocess.run(["longshore", "train", "--init", "gpt2-tiny", "--data", "book.txt", "--seq-len", "16", "--steps", "1", "--drive", PLACE + "nvme0",
+                "--memory", "512MiB", "--out", "runs/c"], check=True)
+''',
+}
+DEEPSPEED = {"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 2, "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}},
+             "zero_optimization": {"stage": 3, "offload_param": {"device": "nvme", "nvme_path": "PLACE/nvme0"}}}
+TRAIN = '''
+import argparse, deepspeed, torch
+parser = argparse.ArgumentParser()
+parser.add_argument("--deepspeed")
+model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8))
+engine, *_ = deepspeed.initialize(model=model, config=parser.parse_args().deepspeed)
+for _ in range(2):
+    engine.backward(engine(torch.randn(1, 8)).square().mean())
+    engine.step()
+print("steps", engine.global_steps)
+'''
+
+
+def pretrained(directory):
+    """What a model and its tokenizer look like that somebody has downloaded."""
+    import tokenizers
+    import transformers
+    from models import gpt2
+    gpt2().save_pretrained(directory)
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE({chr(97 + i): i for i in range(26)}, []))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(directory)
+
+
+def blocks(page):
+    """(language, line, text) of each fenced block."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return [(m.group(1), text[:m.start()].count("\n") + 2, m.group(2)) for m in re.finditer(r"^```(\w*)\n(.*?)^```$", text, re.M | re.S)]
+
+
+def lines_to_run(text):
+    """Of a shell's block: those that are not listed as not run."""
+    whole = re.sub(r"\\\n\s*", "", text).splitlines()
+    return [line for line in whole if line.strip() and not line.startswith(tuple(NOT_RUN))]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_blocks_say_what_they_are(page):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    assert {language for language, _, _ in blocks(page)} <= LANGUAGES
+    assert not re.search(r"\n\n(?! *[-*|]) {4,}\S", re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)), "a block without a fence is not run"
+    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
+        assert (ROOT / page).parent.joinpath(target).exists(), target
+
+
+def test_messages_are_those_of_the_sources():
+    files = [*(ROOT / "python" / "longshore").rglob("*.py"), *(ROOT / "src").rglob("*.c")]
+    said = re.sub(r'"\s*\n\s*f?"', "", "\n".join(f.read_text(encoding="utf-8") for f in files))
+    page = (ROOT / "docs" / "when-it-fails.md").read_text(encoding="utf-8")
+    rows = [line.split("|")[1].strip() for line in page.splitlines() if line.startswith("| ")]
+    quoted = [m for row in rows for m in re.findall(r"`([^`]+)`", row) if " " in m]
+    assert len(quoted) > 15
+    assert [m for m in quoted if m.replace("'300MiB'?", "") not in said] == []
+
+
+PASTE = '''
+import code, socket, sys
+def refuse(*a, **k): raise OSError("there is no network here")
+socket.socket.connect = refuse
+class Paste(code.InteractiveConsole):
+    def showtraceback(self): raise
+    def showsyntaxerror(self, *a, **k): raise
+console = Paste()
+for line in sys.stdin.read().splitlines():
+    console.push(line)
+assert not console.push(""), "not whole"
+'''
+
+
+def test_the_first_block_is_pasted(tmp_path):
+    """Into an interpreter, in an empty directory, without a network."""
+    text, same = (next(text for language, _, text in blocks(page) if language == "python") for page in ("README.md", "docs/python.md"))
+    code_lines = [re.sub(" *#.*", "", line) for line in text.splitlines()]
+    assert code_lines == [re.sub(" *#.*", "", line) for line in same.splitlines()] and len([line for line in code_lines if line]) <= 10
+    done = subprocess.run([sys.executable, "-c", PASTE], input=text, cwd=tmp_path, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0 and done.stdout.count("StepResult") == 20, done.stderr
+    assert (tmp_path / "runs" / "first" / "run.json").exists()
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if "internals" not in p])
+@pytest.mark.skipif(not PROGRAM, reason="the program is not installed")
+def test_a_page_from_its_top(page, tmp_path):
+    """All its blocks, as somebody types them who reads it from the top."""
+    pytest.importorskip("transformers")
+    pytest.importorskip("accelerate")
+    place, work = str(tmp_path / "mnt") + "/", tmp_path / "work"
+    for directory in (work, tmp_path / "mnt" / "nvme0", tmp_path / "mnt" / "nvme1", tmp_path / "mnt" / "local", tmp_path / "bin"):
+        directory.mkdir(parents=True)
+    (tmp_path / "bin" / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    (tmp_path / "bin" / "longshore").symlink_to(PROGRAM)
+    (tmp_path / "bin" / "python").chmod(0o755)
+    (work / "book.txt").write_text("once upon a time the quick brown fox jumped over a lazy dog\n" * 200)
+    (work / "train.py").write_text(TRAIN)
+    (work / "ds.json").write_text(json.dumps(DEEPSPEED).replace("PLACE/", place))
+    script = [f"TESTS, PLACE = {str(ROOT / 'python' / 'tests')!r}, {place!r}", STAND_INS, OF_PAGE.get(page, "")]
+    for language, line, text in blocks(page):
+        text = text.replace("/mnt/", place)
+        if language == "json":
+            json.loads(text)
+        elif language == "python":
+            script.append(f"print('{page}:{line}', file=sys.stderr, flush=True)\nexec(compile({text!r}, '{page}:{line}', 'exec'))")
+        elif language == "sh":
+            command = "\n".join(lines_to_run(text)).replace("build/longshore", "longshore").replace("scripts/", f"{ROOT}/scripts/")
+            for said, here in SHORTER.items():
+                command = command.replace(said, here)
+            script.append(f"import subprocess; subprocess.run(['bash', '-euc', {command!r}], check=True, stdin=subprocess.DEVNULL)")
+    (tmp_path / "page.py").write_text("\n".join(script))
+    env = {**os.environ, "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run([sys.executable, tmp_path / "page.py"], cwd=work, env=env, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr[-4000:] + done.stdout[-2000:]
