@@ -21,8 +21,13 @@ def hook(streams, model):
         hooked[name] = {of[id(p)] for p in module._parameters.values() if p is not None and id(p) in of}
     # a layer comes as a whole when it begins
     for streamed in streams.blocks:
-        if streamed.block.layer and streamed.block.module in modules:
-            hooked[streamed.block.module] |= {of[id(p)] for p in modules[streamed.block.module].parameters() if id(p) in of}
+        layer = streamed.block.module
+        if streamed.block.layer and layer in modules:
+            hooked[layer] |= {of[id(p)] for p in modules[layer].parameters() if id(p) in of}
+            if modules[layer]._compiled_call_impl is not None:  # a hook within would break its graph in two
+                for name in hooked:
+                    if name.startswith(f"{layer}."):
+                        hooked[name].discard(streamed)
     for name, blocks in hooked.items():
         if blocks:
             _hook_module(weakref.proxy(streams), name, modules[name], sorted(blocks, key=lambda s: s.number))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import nn
 
-from . import adapters, inits, living, native, position, spinning
+from . import adapters, compiled, inits, living, native, position, spinning
 from . import blocks as tree
 from .activations import KINDS, Activations
 from .beginning import Handed, Moments, fill
@@ -44,7 +44,7 @@ def wrap(model: nn.Module, *, run: str | os.PathLike | None = None, drives: Driv
          storage: str | None = None, moments: str | None = None,
          on_nonfinite: str = "stop", layers: Iterable[str] | None = None, overwrite: bool | None = None, activations: str = "memory",
          activation_room: int | str | None = None, compress: float | str | None = None, compress_after: int = 0,
-         moments_from: str | os.PathLike | None = None) -> Engine:
+         moments_from: str | os.PathLike | None = None, compile: bool | str | dict = False) -> Engine:
     """Puts a model's parameters and its optimizer's state on drives, frees their memory, and returns the Engine.
 
     model: any nn.Module, made inside ``longshore.init(...)`` or in memory already; then run (and drives, memory) are given
@@ -63,7 +63,8 @@ def wrap(model: nn.Module, *, run: str | os.PathLike | None = None, drives: Driv
     compress: "top1%" or 0.01, the share of each block's gradients that is sent, the largest ones; what is left out waits on the
     drives and is added to the next gradients. compress_after: steps with whole gradients first, a tenth of all or so.
     moments_from: a directory that save_pretrained(moments=True) or `longshore export --moments` has written: the optimizer goes on
-    with the moments and counts there, those of parameters that are not in it begin anew.
+    with the moments and counts there, those of parameters that are not in it begin anew. compile: True compiles each layer with
+    torch.compile; also the name of a backend, or a dict of backend, mode, dynamic, fullgraph, options. Last bits may be others.
 
     Raises BudgetError below the least memory, ExistsError where a run is there, ValueError for what cannot be.
     """
@@ -100,7 +101,7 @@ def wrap(model: nn.Module, *, run: str | os.PathLike | None = None, drives: Driv
     how = {**numbers, "lr": position.plain(numbers["lr"], "lr"), "betas": list(numbers["betas"]), "clip": clip,
            "optimizer": optimizer, "storage": storage, "compute": _NAME_OF[compute], "moments": moments, "on_nonfinite": on_nonfinite, "seed": torch.initial_seed(),
            "groups": None, "activations": activations,
-           "compress": share, "compress_after": int(compress_after)}
+           "compress": share, "compress_after": int(compress_after), "compile": compiled.told(compile)}
     given, how["groups"] = _name_groups(model, groups)
     layout = Layout(parts + tree.of_buffers(model, BUFFERS_BYTES))
     with_momentum = any(group.get("momentum", numbers["momentum"]) for group in given)
@@ -144,6 +145,7 @@ def _say(model, state, chosen):
 
 def _engine(model, state, how, groups, chosen, seal=None):
     """seal: called before the model gives its parameters up, so that they are never nowhere."""
+    compiled.compile_blocks(model, how["layers"], how.get("compile"))
     streams = Streams(state.layout, _DTYPE_OF[how["compute"]], _DTYPE_OF[how["storage"]], chosen.slots)
     named = dict(model.named_parameters(remove_duplicate=False))
     was = {id(p): name for name, p in named.items()}

@@ -6,6 +6,7 @@ snapshots of the run; the micro-batches of a step go through each layer together
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shutil
@@ -22,6 +23,7 @@ from .errors import LongshoreError
 from .face import refuse_engine
 from .optimizers import AdamW8bit, EmptyAdagrad, arguments_of, rebind, refuse_other_groups, share
 
+_log = logging.getLogger("longshore")
 _OPTIMIZERS = {  # None: the class that transformers gives
     "adamw_torch": None,
     "adamw_torch_fused": None,
@@ -142,6 +144,8 @@ class Trainer(transformers.Trainer):
                 raise
             engine.how["clip"] = args.max_grad_norm or 0.0
             share(given, engine.optimizer)
+            if bool(args.torch_compile) != bool(engine.how.get("compile") is not None):
+                _log.warning("torch_compile: the run was made %s it, and goes on so", "without" if args.torch_compile else "with")
         else:
             overwrite = True if getattr(args, "overwrite_run", False) else None
             engine = again.engine_of(self.model)
@@ -155,7 +159,8 @@ class Trainer(transformers.Trainer):
                 "optimizer": given,
                 "overwrite": overwrite,
             }
-            engine = making.wrap(self.model, run=run, **how) if engine is None else again.again(engine, place, **how)
+            compiles = args.torch_compile and {"backend": args.torch_compile_backend, "mode": args.torch_compile_mode}
+            engine = making.wrap(self.model, run=run, compile=compiles, **how) if engine is None else again.again(engine, place, **how)
         self.engine, self.optimizer = engine, engine.optimizer
         if self.lr_scheduler is not None:
             rebind(self.lr_scheduler, self.optimizer)

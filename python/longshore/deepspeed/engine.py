@@ -15,6 +15,7 @@ from torch import nn
 
 from .. import adapters, checkpoint, saving
 from ..blocks import persistent_buffers
+from ..compiled import compile_blocks
 from ..errors import ExistsError, LongshoreError, MissingError
 from ..state import remove
 from .config import logger, say_once
@@ -456,8 +457,12 @@ class DeepSpeedEngine(nn.Module):
         return self.to(torch.float32)
 
     def compile(self, backend: str = "inductor", compile_kwargs: dict | None = None, schedule: None = None, **kwargs) -> None:
-        """torch.compile of the model."""
-        self.module.compile(backend=backend, **(compile_kwargs or {}))
+        """torch.compile of each layer, between which blocks come and go; of the model where it has none that repeat."""
+        layers = [name for name in self.engine.how["layers"] if name]
+        if layers:
+            compile_blocks(self.module, layers, {"backend": backend, **(compile_kwargs or {})})
+        else:
+            self.module.compile(backend=backend, **(compile_kwargs or {}))
 
     def empty_partition_cache(self) -> None:
         """Not needed: what is in memory makes room by itself."""
