@@ -110,6 +110,24 @@ def fetched(value, name, advice=CHANGE):
     return out
 
 
+class Handle:
+    """What a parameter knows of itself, as `parameter.longshore`."""
+
+    __slots__ = ("streams", "block", "index", "name", "view", "version", "kind", "users", "bits", "out")
+
+    def __init__(self, streams, block, index, name, kind):
+        self.streams, self.block, self.index, self.name, self.kind = streams, block, index, name, kind
+        self.view = self.version = self.users = None
+        self.bits = None  # of its block's state that was shown, and their checksum, where a change would not be seen otherwise
+        self.out = 0  # resident() contexts in which it has memory of its own
+
+    def copy(self):
+        return self.streams.copy_of(self)
+
+    def __reduce__(self):
+        return type(None), ()  # of a parameter that is pickled or copied, which is nobody's
+
+
 class Absent(nn.Parameter):
     """The class of a parameter that is not in memory."""
 

@@ -21,7 +21,7 @@ import weakref
 from . import living, native, position
 from .errors import BusyError, LongshoreError, MissingError
 from .native import lib
-from .state import State
+from .state import State, rollback
 
 FILE = "longshore.json"
 README = "README.txt"
@@ -275,3 +275,27 @@ def _rmtree_with_snapshots(path, *args, **kwargs):
                     os.unlink(os.path.join(directory, FILE))  # it is none from here on
                 _remove(state, names)
     _rmtree(path, *args, **kwargs)
+
+
+def reopen(engine, run, snapshot=None):
+    """As Engine.reopen()."""
+    if snapshot is not None:
+        if engine.state is not None and os.path.realpath(run) == os.path.realpath(engine.state.path):
+            engine.close()
+        rollback(run, snapshot)
+    engine.close()
+    state = State.open(run, ring_bytes=engine.plan.ring_bytes)
+    try:
+        state.layout.continue_as(engine.layout, run)
+        if engine.compression and not state.made.residual:
+            raise LongshoreError(f"{run}: has no room for what compression leaves out; go on without compress, or make it anew")
+        engine.state = engine.gradients.state = state
+        engine.layout = engine.streams.layout = state.layout
+        engine.streams.open(state)
+        position.restore(engine, position.of(state), state)
+        living.add(engine)
+    except BaseException:
+        engine.state = None
+        engine.streams.end()
+        state.close()
+        raise

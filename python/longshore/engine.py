@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from . import forks, hooks, layer_major, living, memory, mending, native, position, saving
+from . import checkpoint, forks, hooks, layer_major, living, memory, mending, native, position, saving
 from .errors import LongshoreError, NotFiniteError
 from .compression import Compression
 from .face import Face
@@ -21,7 +21,7 @@ from .meter import Meter
 from .optimizers import Optimizer, hypers
 from .progress import Progress
 from .running import Hook
-from .state import OPTIMIZERS, State, rollback
+from .state import OPTIMIZERS
 
 
 @dataclass
@@ -488,23 +488,4 @@ class Engine(Face):
     def reopen(self, run: str | os.PathLike, snapshot: str | None = None) -> None:
         """Goes on with a run of the same model in place of its own, which is closed: at its last step, or rolled back to a
         snapshot of it, with everything as it was then. BusyError: another engine works on that run, and this one stays as it is."""
-        if snapshot is not None:
-            if self.state is not None and os.path.realpath(run) == os.path.realpath(self.state.path):
-                self.close()
-            rollback(run, snapshot)
-        self.close()
-        state = State.open(run, ring_bytes=self.plan.ring_bytes)
-        try:
-            state.layout.continue_as(self.layout, run)
-            if self.compression and not state.made.residual:
-                raise LongshoreError(f"{run}: has no room for what compression leaves out; go on without compress, or make it anew")
-            self.state = self.gradients.state = state
-            self.layout = self.streams.layout = state.layout
-            self.streams.open(state)
-            position.restore(self, position.of(state), state)
-            living.add(self)
-        except BaseException:
-            self.state = None
-            self.streams.end()
-            state.close()
-            raise
+        checkpoint.reopen(self, run, snapshot)

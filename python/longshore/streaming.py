@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from . import forks, hooks, mending, native, progress, writes
-from .absent import Absent
+from .absent import Absent, Handle
 from .activations import Stayed
 from .errors import AbsentParameterError, LongshoreError
 from .interrupts import whole
@@ -27,24 +27,6 @@ from .running import Running, checkpoint_that_saves
 from .state import Buffer
 
 FETCH = {torch.float32: lib.SHORE_FETCH_MASTER, torch.bfloat16: lib.SHORE_FETCH_BF16}
-
-
-class Handle:
-    """What a parameter knows of itself, as `parameter.longshore`."""
-
-    __slots__ = ("streams", "block", "index", "name", "view", "version", "kind", "users", "bits", "out")
-
-    def __init__(self, streams, block, index, name, kind):
-        self.streams, self.block, self.index, self.name, self.kind = streams, block, index, name, kind
-        self.view = self.version = self.users = None
-        self.bits = None  # of its block's state that was shown, and their checksum, where a change would not be seen otherwise
-        self.out = 0  # resident() contexts in which it has memory of its own
-
-    def copy(self):
-        return self.streams.copy_of(self)
-
-    def __reduce__(self):
-        return type(None), ()  # of a parameter that is pickled or copied, which is nobody's
 
 
 class Slot:
