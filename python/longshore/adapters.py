@@ -54,6 +54,19 @@ def put_on(base, recorded):
     return model
 
 
+def original_rows(model):
+    """{name: (module, adapter)} of buffers that no state_dict() has: peft keeps the frozen rows of a vocabulary there, in the place of which
+    others are trained."""
+    return {f"{name}.trainable_tokens_original.{adapter}": (module, adapter) for name, module in model.named_modules()
+            if type(module).__name__ == "TrainableTokensLayer" for adapter in module.trainable_tokens_original}
+
+
+def fill_original_rows(model):
+    """Of a model that was made without values, from the vocabulary, which is there now."""
+    for module, adapter in original_rows(model).values():
+        module.trainable_tokens_original[adapter].copy_(module.get_base_layer().weight.detach()[module.token_indices[adapter]])
+
+
 def saved_alone(model):
     """Whether adapters are saved without what they stand on: those of a PeftModel, and those that transformers' add_adapter() made."""
     transformers = sys.modules.get("transformers")

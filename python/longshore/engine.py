@@ -103,7 +103,7 @@ class Engine(Face):
         if module.training and torch.is_grad_enabled() and torch._C._current_graph_task_id() == -1:
             self._own_random.begin(self, self._forwards)
             self._meter.forward(self.state, args, kwargs)
-            self.streams.progress.begin(self.state.step + 1, 2 * len(self.streams.layers) * max(self.accumulate, self.gradients.passes))
+            self.streams.progress.begin(self.state.step + 1, len(self.streams.layers), self.accumulate, self.gradients.passes)
 
     def _after_forward(self, module, args, output):
         if torch._C._current_graph_task_id() == -1:

@@ -311,6 +311,7 @@ def _go_on(run, model, program, layout, given, chosen):
             saved = position.of(state)
             _refuse_others(run, position.unfit_buffers(model, saved, state))
             position.restore(engine, saved, state)
+            adapters.fill_original_rows(model)
         except BaseException:
             engine.streams.end()
             raise
@@ -357,9 +358,12 @@ def _give_buffers(model, program, run):
         if b.device.type == "meta":
             owner, _, last = name.rpartition(".")
             model.get_submodule(owner)._buffers[last] = torch.zeros_like(b, device="cpu")
-    saved = tree.persistent_buffers(model)
+    saved, rows = tree.persistent_buffers(model), adapters.original_rows(model)
     for name, b in model.named_buffers():
-        if b.is_meta and name not in saved:
+        if b.is_meta and name in rows:
+            module, adapter = rows[name]
+            module.trainable_tokens_original[adapter] = torch.zeros_like(b, device="cpu")
+        elif b.is_meta and name not in saved:
             raise LongshoreError(f"{run}: {name} is a buffer that no state_dict() has, and cannot be made without values; give resume() the module "
                                  "itself, made as it was for wrap()")
     for name, b in _temporary_buffers(model).items():

@@ -122,10 +122,11 @@ class Step:
     def __init__(self):
         self.progress, self.seconds = None, 0  # of the step that is being made; that the one before took
 
-    def begin(self, number, passes):
-        """The first forward pass of a step. passes: through layers, forward and backward, that are to come."""
-        if self.progress is None and passes:
-            self.progress = Progress(f"step {number}", passes, "layers", stays=False, ticks=self.seconds > SILENT_SECONDS).__enter__()
+    def begin(self, number, layers, *passes):
+        """The first forward pass of a step. passes: how many are to come, as far as somebody has said it; each goes back, too."""
+        if self.progress is None and layers:
+            total = 2 * layers * max(n for n in passes if isinstance(n, int))
+            self.progress = Progress(f"step {number}", total, "layers", stays=False, ticks=self.seconds > SILENT_SECONDS).__enter__()
 
     def add(self):
         """A layer computes."""
