@@ -7,6 +7,7 @@ import torch
 from . import inits, living, making
 from .errors import LongshoreError
 from .native import lib
+from .options import that_stay
 from .optimizers import refuse_numbers, share, told
 from .state import Buffer, State
 
@@ -17,13 +18,13 @@ def engine_of(model):
     return engines[0] if engines and engines[0] is not None and engines[0].state is not None and engines[0].module is model else None
 
 
-def again(engine, run, optimizer, drives, memory, clip, overwrite):
+def again(engine, run, optimizer, clip, overwrite, drives=None, memory=None, **others):
     """Lets an open engine go on in another run, with another optimizer of the same kind, whose moments begin anew. The run that it had is
     closed, and stays. The rest: as wrap() takes it."""
     numbers, groups, handed = told(engine.module, optimizer, None, {})
     refuse_numbers({**numbers, "clip": clip}, "a second training of the model: ")
     wanted, drives = (numbers["optimizer"], numbers.pop("moments", "fp32")), inits.drives_of(drives) or [run]
-    _refuse_others(engine, run, wanted, memory)
+    _refuse_others(engine, run, wanted, memory, others)
     inits.check(run, drives, bool(overwrite))
     given, recorded = making._name_groups(engine.module, groups)
     how = {**engine.how, **numbers, "lr": making.position.plain(numbers["lr"], "lr"), "betas": list(numbers["betas"]), "clip": clip,
@@ -49,7 +50,7 @@ def again(engine, run, optimizer, drives, memory, clip, overwrite):
     return engine
 
 
-def _refuse_others(engine, run, wanted, memory):
+def _refuse_others(engine, run, wanted, memory, others):
     instead = ("keep the model by save_model(DIR) of the Trainer that has trained it, engine.close(), and give the next Trainer "
                "from_pretrained(DIR)")
     if os.path.realpath(run) == os.path.realpath(engine.state.path):
@@ -59,6 +60,9 @@ def _refuse_others(engine, run, wanted, memory):
     if wanted != had:
         raise LongshoreError(f"a second training of the model: its engine has {had[0]} with {had[1]} moments, and is asked for {wanted[0]} with "
                              f"{wanted[1]}; {instead}")
+    other = [*that_stay(engine, others), *(["moments_from, and its moments begin anew"] if "moments_from" in others else [])]
+    if other:
+        raise LongshoreError(f"a second training of the model: {'; '.join(other)}; {instead}")
     if memory is not None and making.native.size(memory) != engine.state.memory_bytes:
         raise LongshoreError(f"a second training of the model: memory={memory!r}, and its engine has {making.native.readable(engine.state.memory_bytes)} "
                              f"until it is closed; {instead}")

@@ -21,6 +21,7 @@ from accelerate.optimizer import AcceleratedOptimizer
 from . import adapters, again, checkpoint, inits, making, precision, trainer_steps
 from .errors import LongshoreError
 from .face import refuse_engine
+from .options import ARGUMENTS, said_by, that_stay
 from .optimizers import AdamW8bit, EmptyAdagrad, arguments_of, rebind, refuse_other_groups, share
 
 _log = logging.getLogger("longshore")
@@ -51,6 +52,12 @@ class TrainingArguments(transformers.TrainingArguments):
         default=None, metadata={"help": "directories, files, block devices, ssh://HOST/PATH; by default the run's directory"}
     )
     memory: str = field(default=None, metadata={"help": "what Longshore may hold, as 8GiB; by default half of the machine's"})
+    storage: str = field(default=None, metadata={"help": "bf16 or fp32: what lies on the drives and is fetched; by default the parameters' dtype"})
+    activations: str = field(default=None, metadata={"help": "memory, drives or auto: where what autograd saves waits for backward"})
+    activation_room: str = field(default=None, metadata={"help": "on the drives for activations, as 64GiB"})
+    compress: str = field(default=None, metadata={"help": "top1%% or so: the share of each block's gradients that is sent to the drives"})
+    compress_after: int = field(default=None, metadata={"help": "steps with whole gradients before compress"})
+    moments_from: str = field(default=None, metadata={"help": "directory of save_pretrained(moments=True): the optimizer goes on with these"})
     overwrite_run: bool = field(default=False, metadata={"help": "replace a run that is there"})
     layer_major: bool = field(
         default=None,
@@ -126,22 +133,25 @@ class Trainer(transformers.Trainer):
         return super()._wrap_model(model, training, *args, **kwargs)
 
     def _put_on_drives(self, given):
-        args = self.args
+        args, said = self.args, said_by(self.args, ARGUMENTS)
         made_in = inits.of(self.model)
         if getattr(args, "computes_in_bf16", False):
             precision.cast(self.model, torch.bfloat16, spool=getattr(made_in, "spool", None))
-        run = getattr(args, "run", None)
+        run = said.pop("run", None)
         if run is None and made_in is None:
             run = os.path.join(args.output_dir, "run")
         place = run if run is not None else made_in.run
         if self._resumes and os.path.exists(os.path.join(place, "run.json")):
             checkpoint.same_optimizer(place, arguments_of(given)[0]["optimizer"])
-            engine = making.resume(place, self.model, memory=getattr(args, "memory", None))
+            engine = making.resume(place, self.model, memory=said.get("memory"))
             try:
                 refuse_other_groups(given, engine.optimizer, place)
             except LongshoreError:
                 engine.close()
                 raise
+            other = that_stay(engine, said)
+            if other:
+                _log.warning("%s: goes on as it was made: %s", place, "; ".join(other))
             engine.how["clip"] = args.max_grad_norm or 0.0
             share(given, engine.optimizer)
             if bool(args.torch_compile) != bool(engine.how.get("compile") is not None):
@@ -152,13 +162,7 @@ class Trainer(transformers.Trainer):
             if engine is None:
                 inits.refuse_run(place, overwrite or getattr(made_in, "overwrite", False), "train(resume_from_checkpoint=True)",
                                  "TrainingArguments(overwrite_run=True)")
-            how = {
-                "drives": getattr(args, "drives", None),
-                "memory": getattr(args, "memory", None),
-                "clip": args.max_grad_norm or 0.0,
-                "optimizer": given,
-                "overwrite": overwrite,
-            }
+            how = {**said, "clip": args.max_grad_norm or 0.0, "optimizer": given, "overwrite": overwrite}
             compiles = args.torch_compile and {"backend": args.torch_compile_backend, "mode": args.torch_compile_mode}
             engine = making.wrap(self.model, run=run, compile=compiles, **how) if engine is None else again.again(engine, place, **how)
         self.engine, self.optimizer = engine, engine.optimizer

@@ -129,16 +129,9 @@ def initialize(
         try:
             engine = making.wrap(
                 model,
-                run=settings.run or places[0],
-                drives=settings.drives or places or None,
-                memory=settings.memory,
+                **{**settings.said, "run": settings.run or places[0], "drives": settings.drives or places or None, "overwrite": settings.overwrite},
                 clip=settings.clip,
                 on_nonfinite="skip",
-                storage=settings.storage,
-                moments=settings.moments,
-                compress=settings.compress,
-                compress_after=settings.compress_after,
-                overwrite=settings.overwrite,
                 **({**how, "groups": groups} if optimizer is None else {"optimizer": optimizer}),
             )
         except BaseException:

@@ -8,6 +8,7 @@ import os
 from dataclasses import dataclass, field
 
 from ..optimizers import refuse_numbers
+from ..options import SECTION
 
 logger = logging.getLogger("longshore")
 _said = set()
@@ -46,7 +47,7 @@ HONOURED = {
         "aio",
         "managed_gradient_accumulation",
     },
-    "longshore": {"run", "memory", "drives", "storage", "moments", "compress", "compress_after", "resume", "overwrite", "layer_major"},
+    "longshore": {*SECTION, "resume", "layer_major"},
     "optimizer": {"type", "params"},
     "scheduler": {"type", "params"},
     "zero_optimization": {
@@ -320,11 +321,8 @@ class Settings:
     nvme_paths: list = field(default_factory=list)
     drives: list = None
     memory: object = None
-    storage: str = None
-    moments: str = None
+    said: dict = field(default_factory=dict)  # options of wrap(), as "longshore" has them
     layer_major: object = None  # of transformers' Trainer; None: where only its own code runs in between
-    compress: object = None
-    compress_after: int = 0
     resume: bool = False
     overwrite: bool = False
     stage: int = 0
@@ -411,13 +409,13 @@ def settings(config, places=()):
     if autos:
         say_once(f'"auto", which transformers and Accelerate fill in, and nobody has: defaults are taken for {", ".join(autos)}')
     out = Settings()
-    for name in ("run", "drives", "memory", "storage", "compress"):
-        setattr(out, name, _get(config, f"longshore.{name}"))
+    out.said = {option: value for option in SECTION if (value := _get(config, f"longshore.{option}")) is not None}
+    out.run, out.drives, out.memory = (out.said.get(option) for option in ("run", "drives", "memory"))
     drives = [] if out.drives is None else [out.drives] if isinstance(out.drives, (str, os.PathLike)) else out.drives
     if not isinstance(drives, (list, tuple)) or not all(isinstance(drive, (str, os.PathLike)) for drive in drives):
         raise ConfigError(f"longshore.drives: {out.drives!r} is neither a text nor a list of them")
-    out.moments = _get(config, "longshore.moments")
-    out.compress_after = _number(config, "longshore.compress_after", int, 0, 0)
+    if "compress_after" in out.said:
+        out.said["compress_after"] = _number(config, "longshore.compress_after", int, 0, 0)
     out.resume, out.overwrite = _flag(config, "longshore.resume"), _flag(config, "longshore.overwrite")
     out.layer_major = None if _get(config, "longshore.layer_major") is None else _flag(config, "longshore.layer_major")
     for which in ("offload_optimizer", "offload_param"):

@@ -1,0 +1,89 @@
+"""Each option of wrap() has its place in TrainingArguments and in DeepSpeed's configuration, or is said to have none."""
+
+import dataclasses
+import inspect
+import logging
+
+import pytest
+
+import longshore
+import longshore.deepspeed as deepspeed
+from longshore.deepspeed.config import HONOURED
+from longshore.options import ARGUMENTS, OPTIONS, SECTION
+from models import gpt2, tokens
+
+PLACED = {"storage": "bf16", "activations": "drives", "activation_room": "16MiB", "compress": "top50%", "compress_after": 1}
+
+
+def test_every_option_is_in_the_list():
+    assert set(OPTIONS) == set(inspect.signature(longshore.wrap).parameters) - {"model"}
+    for option, (_, said) in OPTIONS.items():
+        where, _, key = (said or "").rpartition(".")
+        assert said is None or where == "optimizer.params" or key in HONOURED[where], option
+
+
+def saved(tmp_path):
+    """A directory with moments of two steps."""
+    with longshore.wrap(gpt2(layers=2), run=tmp_path / "before", lr=1e-3, weight_decay=0.0) as engine:
+        for batch in tokens(2):
+            engine.backward(engine(**batch).loss)
+            engine.step()
+        engine.save_pretrained(tmp_path / "saved", moments=True)
+    return str(tmp_path / "saved")
+
+
+def took_all(engine):
+    how = engine.how
+    assert (how["storage"], how["activations"], how["compress"], how["compress_after"]) == ("bf16", "drives", 0.5, 1)
+    assert engine.state.scratch_bytes == 16 << 20
+    counts = {n for block, had in zip(engine.layout.blocks, engine._counts) for t, n in zip(block.tensors, had) if t.trains}
+    assert counts == {2 + engine.step_number}
+
+
+def test_deepspeed_takes_them(tmp_path, seed, caplog):
+    config = {"optimizer": {"type": "AdamW"}, "longshore": {"run": str(tmp_path / "run"), "moments_from": saved(tmp_path), **PLACED}}
+    engine = deepspeed.initialize(model=gpt2(layers=2), config=config)[0]
+    took_all(engine.engine)
+    for batch in tokens(2):
+        engine.backward(engine(**batch).loss)
+        engine.step()
+    took_all(engine.engine)
+    engine.destroy()
+    config["longshore"].update(resume=True, compress="top10%", activations="memory")
+    with caplog.at_level(logging.WARNING, "longshore"):
+        engine = deepspeed.initialize(model=gpt2(layers=2), config=config)[0]
+    took_all(engine.engine)
+    engine.destroy()
+    said = [r.getMessage() for r in caplog.records if "goes on as it was made" in r.getMessage()]
+    assert said and "activations drives, and not memory; compress 0.5, and not top10%" in said[0] and "storage" not in said[0]
+
+
+def test_a_trainer_takes_them(tmp_path, seed, caplog):
+    pytest.importorskip("accelerate")
+    transformers = pytest.importorskip("transformers")
+    from longshore.transformers import Trainer, TrainingArguments
+    from test_trainer import Sentences, arguments
+
+    fields = {f.name for f in dataclasses.fields(TrainingArguments)}
+    assert {name for said, _ in OPTIONS.values() if said for name in said.split()} <= fields
+    assert set(ARGUMENTS) <= fields - {f.name for f in dataclasses.fields(transformers.TrainingArguments)}
+
+    def trainer(model=None, out="out", steps=2, **more):
+        args = arguments(TrainingArguments, tmp_path, run=str(tmp_path / f"{out}-run"), moments_from=str(tmp_path / "saved"), **{**PLACED, **more})
+        args.max_steps, args.save_strategy, args.save_steps, args.output_dir = steps, "steps", 2, str(tmp_path / out)
+        return Trainer(model or gpt2(layers=2), args, train_dataset=Sentences(40))
+
+    saved(tmp_path)
+    ours = trainer()
+    ours.train()
+    took_all(ours.engine)
+    with pytest.raises(longshore.LongshoreError, match="second training .*compress_after 1, and not 3; moments_from, and its moments begin anew"):
+        trainer(ours.model, out="other", compress_after=3).train()
+    ours.engine.close()
+    ours = trainer(steps=4, storage="fp32")
+    with caplog.at_level(logging.WARNING, "longshore"):
+        ours.train(resume_from_checkpoint=True)
+    took_all(ours.engine)
+    ours.engine.close()
+    assert [r.getMessage().partition(": ")[2] for r in caplog.records if "goes on" in r.getMessage()] == [
+        "goes on as it was made: storage bf16, and not fp32"]
