@@ -101,6 +101,11 @@ def test_blocks_say_what_they_are(page):
         assert (ROOT / page).parent.joinpath(target).exists(), target
 
 
+def test_what_is_not_run_is_there():
+    lines = [line for page in PAGES for language, _, text in blocks(page) if language == "sh" for line in text.splitlines()]
+    assert [start for start in NOT_RUN if not any(line.startswith(start) for line in lines)] == []
+
+
 def test_messages_are_those_of_the_sources():
     files = [*(ROOT / "python" / "longshore").rglob("*.py"), *(ROOT / "src").rglob("*.c")]
     said = re.sub(r'"\s*\n\s*f?"', "", "\n".join(f.read_text(encoding="utf-8") for f in files))
