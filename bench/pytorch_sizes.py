@@ -13,7 +13,7 @@ import tempfile
 import torch
 import transformers
 
-from longshore import blocks, planning
+from longshore import blocks, native, planning
 from longshore.errors import BudgetError
 from longshore.native import lib
 from longshore.state import Layout, fleet_options
@@ -39,7 +39,7 @@ def sizes(shape, moments, drive):
     try:
         planning.plan(layout, [drive], 1 << 20, **how)
     except BudgetError as refused:
-        least = re.search(r"minimum (\S+)", str(refused)).group(1)
+        least = native.size(re.search(r"minimum (\S+)", str(refused)).group(1))
     return sum(p.numel() for p in model.parameters()), lib.shore_fleet_disk_bytes(layout.c, options), least
 
 
@@ -52,7 +52,7 @@ def main():
             for moments in MOVED:
                 parameters, disk, least = sizes(shape, moments, drive)
                 seconds = parameters * (MOVED[moments] + FETCHED) / a.rate
-                print(f"| {name} | {parameters / 1e9:.2f} billion | {moments} | {disk / 1e9:,.0f} GB | {least} | {seconds:,.0f} s |", flush=True)
+                print(f"| {name} | {parameters / 1e9:.2f} billion | {moments} | {disk / 1e9:,.0f} GB | {native.readable(least)} | {seconds:,.0f} s |", flush=True)
 
 
 if __name__ == "__main__":

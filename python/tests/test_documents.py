@@ -3,6 +3,8 @@
 What a page speaks of and does not make (a pretrained model, data, drives) is stood in for. What is not run is listed with its reason.
 """
 
+import importlib.util
+import inspect
 import json
 import os
 import pathlib
@@ -12,6 +14,8 @@ import subprocess
 import sys
 
 import pytest
+
+import longshore
 
 ROOT = pathlib.Path(__file__).parents[2]
 PAGES = ["README.md", "docs/python.md", "docs/deepspeed.md", "docs/faster.md", "docs/when-it-fails.md", "docs/python-internals.md"]
@@ -106,12 +110,36 @@ def test_what_is_not_run_is_there():
     assert [start for start in NOT_RUN if not any(line.startswith(start) for line in lines)] == []
 
 
+def rows(page, heading):
+    """Cells of the table below a heading."""
+    section = (ROOT / page).read_text(encoding="utf-8").split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in section.splitlines() if line.startswith("|")][2:]
+
+
+def test_every_option_has_a_row():
+    named = [name for row in rows("docs/python.md", "Options") for name in re.findall(r"`(\w+)`", row[0])]
+    assert sorted(named) == sorted(inspect.signature(longshore.wrap).parameters.keys() - {"model"})
+
+
+def test_sizes_are_the_planners(tmp_path):
+    """The rows of 1B, which are the quick ones."""
+    pytest.importorskip("transformers")
+    spec = importlib.util.spec_from_file_location("pytorch_sizes", ROOT / "bench" / "pytorch_sizes.py")
+    bench = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(bench)
+    for row in rows("docs/python.md", "Disk, memory, time")[:2]:
+        parameters, disk, least = bench.sizes(next(iter(bench.SHAPES.values())), row[2], str(tmp_path))
+        assert row[3] == f"{disk / 1e9:,.0f} GB"
+        assert least <= float(row[4].removesuffix(" GiB")) * 2**30 <= 1.1 * least
+        assert row[5] == f"{parameters * (bench.MOVED[row[2]] + bench.FETCHED) / 3e9:,.0f} s"
+
+
 def test_messages_are_those_of_the_sources():
     files = [*(ROOT / "python" / "longshore").rglob("*.py"), *(ROOT / "src").rglob("*.c")]
     said = re.sub(r'"\s*\n\s*f?"', "", "\n".join(f.read_text(encoding="utf-8") for f in files))
     page = (ROOT / "docs" / "when-it-fails.md").read_text(encoding="utf-8")
-    rows = [line.split("|")[1].strip() for line in page.splitlines() if line.startswith("| ")]
-    quoted = [m for row in rows for m in re.findall(r"`([^`]+)`", row) if " " in m]
+    first = [line.split("|")[1].strip() for line in page.splitlines() if line.startswith("| ")]
+    quoted = [m for cell in first for m in re.findall(r"`([^`]+)`", cell) if " " in m]
     assert len(quoted) > 15
     assert [m for m in quoted if m.replace("'300MiB'?", "") not in said] == []
 
