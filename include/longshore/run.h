@@ -170,7 +170,8 @@ int shore_run_commit(struct shore_run *run, const struct shore_commit *commit, c
 bool shore_run_commit_is_done(const struct shore_run *run);
 
 /* Waits for the commit that is pending, if there is one, and then writes its line of metrics. Errors: as of the
- * completion of shore_fleet_commit_with(); -EIO, -ENOSPC of the directory. */
+ * completion of shore_fleet_commit_with(); -EIO, -ENOSPC of the directory: the step is committed then, and the next
+ * commit writes the line first. */
 int shore_run_commit_wait(struct shore_run *run, struct shore_diag *diag);
 
 /* After SHORE_ELINK: shore_fleet_reconnect(), and metrics as of the step that is committed now. A commit that was

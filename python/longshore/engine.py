@@ -392,9 +392,14 @@ class Engine(Face):
             self.flush()
             self.state.settle()
         except LongshoreError as failure:
-            if failure.code != native.lib.SHORE_ELINK:
+            if failure.code == native.lib.SHORE_ELINK:
+                raise
+            if self.state.committed() < self.state.step:
                 mending.unmake(self)
-            raise
+                raise
+            self._made = self._submitted = None
+            raise LongshoreError(f"{failure}; step {self.state.step} is committed, and the engine goes on from it once that is mended",
+                                 failure.code) from failure
 
     def train_batch(self, micro_batches: Iterable, loss_fn: Callable[[Any, Any], torch.Tensor] | None = None) -> StepResult:
         """Makes one step with the mean loss of the micro-batches (a list of dicts, tuples, or what the model takes), each block fetched

@@ -1,6 +1,7 @@
 """Whatever fails between Python and the drives, at any call: the step can be made again, and nothing is lost."""
 
 import copy
+import json
 
 import pytest
 import torch
@@ -74,6 +75,37 @@ def test_failures_of_any_call(slots, together, tmp_path, seed, monkeypatch):
             digests.append(engine.digest())
     assert digests[0] == digests[1]
     assert len(came) > 9
+
+
+def test_a_line_of_metrics_that_cannot_be_written(tmp_path, seed):
+    """Its step is committed, and the engine is at it: once there is room again, the line is written and the next step follows."""
+    digests, batches = [], tokens(4, length=4)
+    for disturbed in (False, True):
+        torch.manual_seed(seed)
+        with engine_for(gpt2(layers=2), tmp_path, f"run{disturbed}") as engine:
+            metrics, failed = tmp_path / f"run{disturbed}" / "metrics.jsonl", 0
+            while engine.step_number < len(batches):
+                try:
+                    engine.backward(engine(**batches[engine.step_number]).loss)
+                    engine.step()
+                except longshore.LongshoreError as failure:
+                    assert "metrics.jsonl: " in str(failure)
+                    failed += 1
+                    assert engine.step_number == 1 + failed  # the third is made, and is committed by the next that needs it
+                    if failed == 1:
+                        metrics.mkdir()  # not for the next one either
+                    else:
+                        metrics.rmdir()
+                        metrics.write_bytes(kept)
+                if disturbed and engine.step_number == 2 and not failed:
+                    kept = metrics.read_bytes()
+                    metrics.unlink()  # nothing can be written to it now, as on a file system that is full
+            assert failed == (2 if disturbed else 0)
+            digests.append(engine.digest())
+        lines = [json.loads(line) for line in metrics.read_text().splitlines()]
+        assert [line["step"] for line in lines] == [1, 2, 3, 4]
+        assert not any("lost" in line for line in lines)
+    assert digests[0] == digests[1]
 
 
 def test_failures_while_a_run_is_made_or_gone_back_to(tmp_path, seed, monkeypatch):

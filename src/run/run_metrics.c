@@ -180,6 +180,10 @@ int shore__metrics_recover(struct shore__run *run, uint64_t step, const char *li
     bool have_last = bytes > 0 && step_of(line, bytes) == step;
     struct scan found = {0};
     struct stat st;
+    if (p->metrics_fd >= 0 && fstat(p->metrics_fd, &st) == 0 && st.st_nlink == 0) {
+        close(p->metrics_fd); /* it was deleted, and may have been brought back */
+        p->metrics_fd = -1;
+    }
     int rc = p->metrics_fd < 0 ? open_file(run, NAME, O_APPEND, &p->metrics_fd, diag) : 0;
     if (rc == 0) rc = scan(run, step, &found, diag);
     if (rc < 0) return rc;

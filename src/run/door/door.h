@@ -17,6 +17,7 @@ struct shore_run {
     uint64_t step;
     char *line;
     struct shore_wait commit;
+    bool behind; /* the line of the step that is committed could not be written */
 };
 
 /* -EROFS; -EBUSY while a commit is pending, -EINVAL without drives. */

@@ -69,6 +69,8 @@ int shore_run_commit(struct shore_run *r, const struct shore_commit *given, cons
     if (rc == 0) rc = shore__sized_in(&commit, sizeof commit, given, "shore_commit", diag);
     if (rc == 0 && (commit.metrics || commit.metrics_bytes || commit.how == SHORE_COMMIT_RESTORED))
         rc = shore__fail(diag, -EINVAL, "a run's commit has its metrics beside it, and restores nothing");
+    if (rc == 0 && r->behind) rc = shore__door_recover_metrics(r, diag);
+    if (rc == 0) r->behind = false;
     if (rc == 0) rc = make_line(commit.step, metrics, &line, diag);
     if (rc < 0) return rc;
     commit.metrics = line;
@@ -92,7 +94,10 @@ bool shore_run_commit_is_done(const struct shore_run *r) {
 int shore_run_commit_wait(struct shore_run *r, struct shore_diag *diag) {
     if (!r->pending) return 0;
     int rc = shore_wait(&r->commit, diag);
-    if (rc == 0) rc = shore__metrics_append(r->run, r->step, r->line, diag);
+    if (rc == 0) {
+        rc = shore__metrics_append(r->run, r->step, r->line, diag);
+        r->behind = rc < 0;
+    }
     r->pending = false;
     free(r->line);
     r->line = NULL;
