@@ -96,13 +96,24 @@ def lines_to_run(text):
     return [line for line in whole if line.strip() and not line.startswith(tuple(NOT_RUN))]
 
 
+def anchors(path):
+    """Of the headings of a page."""
+    headings = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.M)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_blocks_say_what_they_are(page):
     text = (ROOT / page).read_text(encoding="utf-8")
     assert {language for language, _, _ in blocks(page)} <= LANGUAGES
     assert not re.search(r"\n\n(?! *[-*|]) {4,}\S", re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)), "a block without a fence is not run"
-    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
-        assert (ROOT / page).parent.joinpath(target).exists(), target
+
+
+@pytest.mark.parametrize("page", [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")], ids=lambda page: page.name)
+def test_links_lead_somewhere(page):
+    for target, anchor in re.findall(r"\]\(([^)#:]+)(?:#([^)]*))?\)", page.read_text(encoding="utf-8")):
+        there = page.parent / target
+        assert there.exists() and (not anchor or anchor in anchors(there)), (target, anchor)
 
 
 def test_what_is_not_run_is_there():
