@@ -41,8 +41,9 @@ class Engine(Face):
 
     reconnect_timeout: seconds for which drives of other hosts that are lost are waited for, 300 at first."""
 
-    state = _turns = _left = _closed_at = None
+    state = _turns = _left = _watch = _closed_at = None
     _said_alone = False  # that micro-batches are computed one after the other
+    _probed = False  # whether a pass has shown that they may be computed together
     position: dict = {}  # what a run that was opened is at
 
     def __init__(self, model, streams, state, optimizer, how, groups, room_bytes):
@@ -405,8 +406,8 @@ class Engine(Face):
         """Makes one step with the mean loss of the micro-batches (a list of dicts, tuples, or what the model takes), each block fetched
         once for all of them. loss_fn(output, micro_batch); by default output.loss. Returns a StepResult. The bits are those of backward()
         for each and step(). All are in one layer at a time: their activations are held together. What a pass changes of modules (attributes,
-        adapters, hooks, requires_grad, train and eval) is seen: they go on one after the other then, or LongshoreError names it, where they
-        have begun with what it was before. What it changes elsewhere (globals, what a loss keeps, values of tensors in place) is not seen.
+        tensors in place, adapters, hooks, requires_grad, train and eval), and of globals and closures of the model's code, is seen: they go on
+        one after the other then, or LongshoreError names it, where they have begun with what it was before. What a loss keeps is not seen.
         """
         hooks.before_step(self.streams, "engine.train_batch")
         micro_batches = list(micro_batches)

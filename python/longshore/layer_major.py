@@ -6,16 +6,20 @@ micro-batches, and random numbers inside the model follow from the step and the 
 of the ordinary loop.
 """
 
+import contextlib
 import contextvars
 import logging
 import threading
 
 import torch
+from torch import overrides
+from torch.utils import _python_dispatch
 
 from . import mending, position
 from .errors import LongshoreError
 from .interrupts import whole
 from .left import Left
+from .watched import Watch
 
 _log = logging.getLogger("longshore")
 
@@ -24,14 +28,31 @@ class _Stopped(BaseException):
     """Another micro-batch has failed."""
 
 
+@contextlib.contextmanager
+def _within(function_modes, dispatch_modes):
+    """Modes that a script has entered around a step are its thread's, and the micro-batches' as well."""
+    with contextlib.ExitStack() as entered:
+        for of, modes in (overrides, function_modes), (_python_dispatch, dispatch_modes):
+            for mode in modes:
+                of._push_mode(mode)
+                entered.callback(of._pop_mode)
+        yield
+
+
+def _seen(what):
+    return LongshoreError(f"train_batch: {what} is changed by a micro-batch, and the others have begun with what it was before; call backward() for "
+                          "each of them, and then step() (in a Trainer: layer_major=False)")
+
+
 class Turns:
-    def __init__(self, engine, count, left):
-        self.engine, self.count, self.turn, self.left = engine, count, 0, left
+    def __init__(self, engine, count, left, watch):
+        self.engine, self.count, self.turn, self.left, self.watch = engine, count, 0, left, watch
+        self.probing = False  # whether the first one goes through the model before the others begin, so that what it changes is known
         self.alone = False  # whether each goes on to its end, the first of them first: what goes from one to the next is then as in a loop
         self.begun, self.over, self.done = [False] * count, [False] * count, [False] * count
         self.early = {}  # by parameter: itself, gradients that came before those of other micro-batches, and whose were added
         self.changed = threading.Condition()
-        self.failure = None
+        self.failure = self.written = None
         self.mine = threading.local()
         self.outside = None  # random numbers as they are for whoever is in no forward pass of the model
 
@@ -43,7 +64,10 @@ class Turns:
             return
         again = not backward and torch._C._current_graph_task_id() != -1
         if not self.alone:
+            self._refuse_seen(me, self.watch.changed())
             self._wait_at(layer, me, backward, again)
+        elif self.probing:
+            self.written = self.written or self.watch.changed(layer)
         if not backward:
             self.mine.entered[layer] = self.left.changed(layer)
 
@@ -74,7 +98,35 @@ class Turns:
     def leave(self, layer):
         """The forward of a layer ends."""
         if getattr(self.mine, "number", None) is not None:
-            self.left.accept(layer, self.mine.entered.get(layer, ()), torch._C._current_graph_task_id() != -1)
+            again = torch._C._current_graph_task_id() != -1
+            self.left.accept(layer, self.mine.entered.get(layer, ()), again)
+            if not again and layer not in self.mine.computed and (self.probing or not self.alone):
+                self.mine.computed.add(layer)  # a second time in a pass, others have been here in between
+                self.watch.note(layer)
+
+    def probe(self):
+        """The first micro-batch goes through the model before the others begin."""
+        self.probing = self.alone = True
+        self.engine.gradients.passes = 1
+
+    def _end_probe(self):
+        self.probing = False
+        found = self.left.take()
+        self.left.put(found.changes)
+        written = self.written or self.watch.changed() or (self.left.name(found.changes[0]) if found.changes else None)
+        self.engine._probed, self.watch.probing = not written, False
+        if written:
+            self.go_alone(f"{written} is changed within a pass")
+        else:
+            self.alone, self.engine.gradients.passes = False, self.count - 1
+
+    def _refuse_seen(self, me, written):
+        """What is changed so stays changed: before others have begun, they go alone; later they have seen what it was before."""
+        if written and any(self.begun[n] and not self.over[n] for n in range(self.count) if n != me):
+            raise _seen(written)
+        if written:
+            self.engine._probed = False
+            self.go_alone(f"{written} is changed within a pass")
 
     def go_alone(self, why):
         """From here on one micro-batch after the other."""
@@ -91,14 +143,17 @@ class Turns:
         """Of a micro-batch, all of it. Those that wait have begun with the modules as they were when it had not changed them."""
         if self.alone:
             self.engine.gradients.end_of_pass()
+        if self.probing:
+            self._end_probe()
+        elif any(self.begun[n] and not self.over[n] for n in range(self.count) if n != me):
+            self._refuse_seen(me, self.watch.changed())
+        self.watch.note()
         others = [n for n in range(self.count) if not self.over[n] and n != me]
         if not others:
             return
         found = self.left.take()
         if found.changes and any(self.begun[n] for n in others):
-            raise LongshoreError(
-                f"train_batch: {self.left.name(found.changes[0])} is changed by a micro-batch, and the others have begun with what it was before; "
-                "call backward() for each of them, and then step() (in a Trainer: layer_major=False)")
+            raise _seen(self.left.name(found.changes[0]))
         self.left.put(found.changes)
 
     def in_order(self, p, g):
@@ -143,16 +198,17 @@ class Turns:
         """work(number) for each micro-batch, in turns. Raises what the first to fail has raised."""
         grad = torch.is_grad_enabled()
         cast = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"), torch.is_autocast_cache_enabled()
+        modes = overrides._get_current_function_mode_stack(), _python_dispatch._get_current_dispatch_mode_stack()
         processors = torch.get_num_threads()  # what a thread begins with, torch.set_num_threads() does not say
 
         def one(number):
-            self.mine.number, self.mine.entered = number, {}
+            self.mine.number, self.mine.entered, self.mine.computed = number, {}, set()
             torch.set_num_threads(processors)
             try:
                 self._await(number)
                 self.begun[number] = True
                 position.put_random(self.outside)
-                with torch.set_grad_enabled(grad), torch.autocast("cpu", cast[1], enabled=cast[0], cache_enabled=cast[2]):
+                with _within(*modes), torch.set_grad_enabled(grad), torch.autocast("cpu", cast[1], enabled=cast[0], cache_enabled=cast[2]):
                     work(number)
                 self._end_pass(number)
                 self.outside = position.random_now()
@@ -212,8 +268,8 @@ def together(engine, micro_batches, loss_of, divide):
     modules = dict(engine.module.named_modules())
     layers = dict.fromkeys(modules[s.block.module] for s in engine.streams.blocks if s.block.layer and s.block.module in modules)
     if engine._left is None or not engine._left.holds():
-        engine._left = Left(engine.module, layers)
-    turns, who = Turns(engine, count, engine._left), threading.get_ident()
+        engine._left, engine._watch = Left(engine.module, layers), Watch(engine.module, layers)
+    turns, who = Turns(engine, count, engine._left, engine._watch), threading.get_ident()
 
     def work(number):
         engine._own_random.turns, engine.streams.inside.who = turns, who
@@ -233,8 +289,11 @@ def together(engine, micro_batches, loss_of, divide):
         if count > 1:
             engine.streams.turns, engine.gradients.in_order = turns, turns.in_order
             hooked = engine.gradients.hooked()
+            engine._watch.begin(not engine._probed and engine._watch.has_any())
             if hooked:
                 turns.go_alone(f"{hooked} has a hook that sees the sum of its gradients")
+            elif engine._watch.probing:
+                turns.probe()
         with engine.streams.inside.differentiating(), engine.gradients.own_pass():
             turns.run(work)
         with whole:

@@ -176,7 +176,6 @@ def counts_at_the_beginning(model, x, i):
 ALL = [task, scale_that_is_a_tensor, class_of_the_model, entry_of_a_dict, list_in_place, plain_object, within_a_plain_object, reference_without_adapters,
        only_the_last_adapter_off, frozen_for_a_pass, hooks_for_a_pass, hook_of_all_modules, evaluated_reference, head_put_in_place,
        losses_collected_in_a_list, counts_at_the_end, counts_at_the_beginning]
-REFUSED = {counts_at_the_end: "Net.more is changed by a micro-batch"}
 
 
 def trained(model, loss_of, batches):
@@ -204,13 +203,6 @@ def test_what_a_pass_changes_of_modules(loss_of, room, tmp_path, seed, monkeypat
         def of_number(i):
             return loss_of(engine.module, batches[i], i)
 
-        if loss_of in REFUSED:
-            with pytest.raises(longshore.LongshoreError, match=REFUSED[loss_of]):
-                engine.backward_together(range(4), of_number)
-            model.more = 0.0
-            engine.backward(of_number(0))  # which is what the sentence says
-            assert engine.step().step == 1
-            return
         losses = []
         for _ in range(2):
             losses += engine.backward_together(range(4), of_number)
@@ -315,15 +307,11 @@ def test_what_layers_are_told_and_what_they_share(first, tmp_path, seed, caplog)
     model, batches = Told(first), list(torch.randn(4, 5, 8))
     expected, _ = trained(copy.deepcopy(model), lambda model, x, i: mean(model, x), batches)
     with engine_for(model, tmp_path, lr=1e-2, clip=0) as engine, caplog.at_level(logging.INFO, "longshore"):
-        if first == 1:
-            with pytest.raises(longshore.LongshoreError, match="layers.1.mask is changed by a micro-batch"):
-                engine.backward_together(batches, lambda x: mean(engine, x))
-            return
         losses = []
         for _ in range(2):
             losses += engine.backward_together(batches, lambda x: mean(engine, x))
             engine.step()
-    assert losses == pytest.approx(expected, rel=1e-5) and ("one after the other" in caplog.text) is (first == 0)
+    assert losses == pytest.approx(expected, rel=1e-5) and ("one after the other" in caplog.text) is (first < 3)
 
 
 class Flipping(nn.Module):

@@ -1,0 +1,145 @@
+"""What a pass changes that nobody can put back for the micro-batches beside it: tensors in place, and what the model's own code (of no package
+that is known) keeps in globals and closures.
+
+Where there is something of that kind, the first micro-batch of the first step goes through the whole model before the others begin. What it has
+changed is what the others would have seen too early: from there on they are computed one after the other.
+"""
+
+import argparse
+import dis
+import functools
+import sys
+import types
+
+import torch
+from torch import nn
+
+from .known import _HOOKS, is_known, is_of_packages
+from .left import _CLOSED, _CONTAINERS, _EQUAL, _differ, _flat
+from .writes import LOOK_BYTES, bits
+
+_CODE = types.FunctionType, types.MethodType, staticmethod, classmethod
+_OF_MODULE = {*vars(nn.Module())} - {"_buffers"}
+_MOST, _DEEP = 64, 2  # entries of a container that is looked into, and how many are within each other
+
+
+class Watch:
+    def __init__(self, model, layers):
+        """layers: its modules that take turns. rest: places that are not one layer's alone."""
+        self.rest, self.own, self.outside = [], {layer: [] for layer in layers}, {}
+        inside, code = {}, {}
+        for layer in layers:
+            for m in layer.modules():
+                inside.setdefault(m, []).append(layer)
+        for name, m in model.named_modules():
+            layers_of = inside.get(m, ())
+            if len(layers_of) == 1:
+                self._add(self.own[layers_of[0]], name, m)
+            elif layers_of or not is_of_packages(type(m).__module__):
+                self._add(self.rest, name or type(model).__name__, m)
+            hooks = [hook for kind in _HOOKS for hook in getattr(m, kind).values()]
+            kinds = [f for kind in type(m).__mro__ if not is_of_packages(kind.__module__) for f in vars(kind).values()]
+            code.update((id(f), f) for f in (*hooks, *kinds, *vars(m).values()) if isinstance(f, _CODE) and not is_known(f))
+        for f in code.values():
+            self._add_code(f)
+        self.probing = False
+        self.note()
+
+    def _add(self, places, name, module):
+        places.append((name, vars(module)))
+        places += [(name if key == "_buffers" else f"{name}.{key}", value) for key, value in vars(module).items()
+                   if type(value) in _CONTAINERS and key not in _OF_MODULE]
+
+    def _add_code(self, f):
+        if isinstance(f, types.MethodType) and _is_plain(f.__self__):
+            self.outside[id(f.__self__)] = type(f.__self__).__name__, lambda: f.__self__
+        f = getattr(f, "__func__", f)
+        if not isinstance(f, types.FunctionType):
+            return
+        codes = [f.__code__]
+        for code in codes:
+            codes += [c for c in code.co_consts if isinstance(c, types.CodeType)]
+        for name in {i.argval for code in codes for i in dis.get_instructions(code) if i.opname.endswith("_GLOBAL")}:
+            if name in f.__globals__ and _is_state(f.__globals__[name]):
+                self.outside[id(f.__globals__), name] = f"{f.__module__}.{name}", functools.partial(f.__globals__.get, name)
+        for name, cell in zip(f.__code__.co_freevars, f.__closure__ or ()):
+            if _is_state(_content(cell)):
+                self.outside[id(cell)] = f"{f.__qualname__}: {name}", functools.partial(_content, cell)
+
+    def has_any(self):
+        """Whether there is something that a pass may change so."""
+        return bool(self.outside) or any(self._tensors(places) for places in (self.rest, *self.own.values()))
+
+    def _tensors(self, places):
+        """[(its name, where it is, key there, it, how it is now)]"""
+        out = []
+        with torch._C.DisableTorchFunctionSubclass():
+            for where, container in places:
+                by_name = hasattr(container, "keys")
+                for key, t in [*(container.items() if by_name else enumerate(container))]:
+                    if isinstance(t, torch.Tensor) and not isinstance(t, nn.Parameter) and not t.is_inference() and t.grad_fn is None:
+                        out.append((f"{where}.{key}" if by_name else where, container, key, t, self._mark(t)))
+        return out
+
+    def _mark(self, t):
+        return t._version, bits(t) if self.probing and _has_bits(t) else None
+
+    def note(self, layer=None):
+        """It is what it is now. layer: what is that layer's alone, which it has just computed with."""
+        if layer is not None:
+            self._seen[layer] = self._tensors(self.own[layer])
+            return
+        self._seen = {layer: self._tensors(places) for layer, places in (*self.own.items(), (None, self.rest))}
+        self._outside = {key: _snapshot(now(), _DEEP) for key, (_, now) in self.outside.items()}
+
+    def begin(self, probing):
+        """A step begins. probing: the bits are looked at, too, which a write through `.data` changes alone."""
+        self.probing = probing
+        self.note()
+
+    def changed(self, layer=None):
+        """The name of what is changed since it was noted; None: nothing. layer: look at what is that layer's alone."""
+        with torch._C.DisableTorchFunctionSubclass():
+            for of in self._seen if layer is None else (layer,):
+                for name, container, key, t, was in self._seen[of]:
+                    if self._mark(t) != was and (not isinstance(key, str) or container.get(key) is t):
+                        return name
+        if layer is None:
+            return next((where for key, (where, now) in self.outside.items() if _differ(_snapshot(now(), _DEEP), self._outside[key])), None)
+        return None
+
+
+def _has_bits(t):
+    return t.nbytes <= LOOK_BYTES and t.layout == torch.strided and t.device.type == "cpu" and type(t) is torch.Tensor
+
+
+def _content(cell):
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return None
+
+
+def _is_plain(value):
+    """Whether it is an object of a script's own class, or one that holds names alone."""
+    if isinstance(value, _CLOSED) or type(getattr(value, "__dict__", None)) is not dict:
+        return False
+    package = type(value).__module__.partition(".")[0]
+    return isinstance(value, (types.SimpleNamespace, argparse.Namespace)) or not is_of_packages(package) and package not in sys.stdlib_module_names
+
+
+def _is_state(value):
+    return value is None or type(value) in _CONTAINERS or type(value) in _EQUAL or isinstance(value, torch.Tensor) or _is_plain(value)
+
+
+def _snapshot(value, deep):
+    """What it holds, as a tuple of what can be compared later."""
+    if isinstance(value, torch.Tensor):
+        with torch._C.DisableTorchFunctionSubclass():
+            return value, None if value.is_inference() else value._version
+    if deep and type(value) in _CONTAINERS and len(value) <= _MOST:
+        keys = tuple(value) if hasattr(value, "keys") else ()
+        return value, keys, *(_snapshot(v, deep - 1) for v in _flat(value))
+    if deep and _is_plain(value) and len(vars(value)) <= _MOST:
+        return value, *_snapshot(vars(value), deep - 1)[1:]
+    return value
