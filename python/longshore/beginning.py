@@ -8,7 +8,8 @@ import torch
 
 from . import damage, native
 from .errors import LongshoreError, MissingError
-from .moments import STATES, parse
+from .known_optimizers import OPTIMIZERS
+from .moments import parse
 
 INDEX = "model.safetensors.index.json"
 
@@ -21,10 +22,11 @@ class Moments:
         self.path = os.path.join(os.fspath(directory), "optimizer")
         said = self._read(optimizer)
         self.updates, self.fewer = said["updates"], said.get("fewer", {})
-        planes = {plane: name for name, plane in STATES[optimizer].items()}
-        if optimizer == "sgd":
+        known = OPTIMIZERS[optimizer]
+        planes = {plane: name for name, plane in known.states.items()}
+        if known.takes_momentum:
             self._refuse_other_momentum(os.path.join(self.path, planes["m"]), momentum)
-        self._files = [self._open(planes[plane]) if plane in planes and (optimizer != "sgd" or momentum) else None for plane in "mv"]
+        self._files = [self._open(planes[plane]) if plane in planes and (momentum or not known.takes_momentum) else None for plane in "mv"]
 
     def _refuse_other_momentum(self, path, momentum):
         """SGD has a momentum only where it is made with one."""
@@ -102,7 +104,7 @@ class Handed:
         self._of = {}
         for name, p in model.named_parameters(remove_duplicate=False):
             if p in optimizer.state:
-                self._of[name] = parse(kind, kind != "sgd" or momentum, name, p.shape, optimizer.state[p])
+                self._of[name] = parse(kind, momentum or not OPTIMIZERS[kind].takes_momentum, name, p.shape, optimizer.state[p])
         self.updates = max((count for count, _ in self._of.values()), default=0)
 
     def _entry(self, names):

@@ -17,11 +17,11 @@ from .compression import Compression
 from .face import Face
 from .gradients import Gradients, parts_of
 from .interrupts import whole
+from .known_optimizers import OPTIMIZERS
 from .meter import Meter
 from .optimizers import Optimizer, hypers
 from .progress import Progress
 from .running import Hook
-from .state import OPTIMIZERS
 
 
 @dataclass
@@ -51,7 +51,7 @@ class Engine(Face):
         self.module, self.streams, streams.engine = model, streams, weakref.ref(self)
         self.layout, self.how = state.layout, how
         self.accumulate, self.lr_scheduler = 1, None
-        self._kind = OPTIMIZERS[optimizer]
+        self._kind = OPTIMIZERS[optimizer].number
         self._take_optimizer(how, groups)
         self._counts = [[state.step] * len(b.tensors) for b in self.layout.blocks]  # updates that each tensor has had
         self._followed, self._counts_before = {}, self._counts

@@ -21,13 +21,14 @@ from .engine import Engine
 from .errors import LongshoreError, MissingError
 from .face import refuse_engine
 from .inits import Drives
+from .known_optimizers import OPTIMIZERS
 from .loading import Loading
 from .memory import note_imports
 from .native import lib
 from .optimizers import refuse_kinds, refuse_numbers, share as hand_over, told
 from .planning import plan
 from .progress import Progress
-from .state import MOMENTS, OPTIMIZERS, Layout, State
+from .state import MOMENTS, Layout, State
 from .streaming import Streams
 
 _NAME_OF = tree.NAME_OF

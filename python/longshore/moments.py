@@ -11,13 +11,11 @@ import torch
 from . import native, values
 from .absent import _is_that_already, fetched, is_about
 from .errors import LongshoreError, NotFiniteError
+from .known_optimizers import OPTIMIZERS
 from .state import Buffer
 
 _ADVICE = "optimizer.load_state_dict() writes the state"
 _IN_MEMORY = 1 << 16  # bytes; what is larger is saved from a file
-# what torch.optim calls the planes of a state that the drives keep
-STATES = {"adamw": {"exp_avg": "m", "exp_avg_sq": "v"}, "sgd": {"momentum_buffer": "m"}, "adagrad": {"sum": "v"}}
-STATES["adam"] = STATES["adamw"]
 _POINTERS = {"data_ptr", "untyped_storage", "storage", "_typed_storage", "__dlpack__"}  # to memory that stays as long as the tensor
 
 
@@ -139,13 +137,13 @@ class States(Mapping):
     def __contains__(self, param):
         engine = self._optimizer._engine
         engine._open_state("optimizer.state")
-        return _has_state(engine, param) and (engine.how["optimizer"] == "adagrad" or count_of(engine, param) > 0)
+        return _has_state(engine, param) and (_known(engine).starts_full or count_of(engine, param) > 0)
 
     def __getitem__(self, param):
         engine = self._optimizer._engine
         if param not in self:
             raise KeyError(param)
-        step = {} if engine.how["optimizer"] == "sgd" else {"step": torch.tensor(float(count_of(engine, param)))}
+        step = {} if _known(engine).takes_momentum else {"step": torch.tensor(float(count_of(engine, param)))}
         return Entry(step, **{key: Moment(param, plane) for key, plane in planes_of(engine).items()})
 
     def get(self, param, default=None):
@@ -164,17 +162,21 @@ class States(Mapping):
         return dict, (dict(self.items()),)
 
 
+def _known(engine):
+    return OPTIMIZERS[engine.how["optimizer"]]
+
+
 def planes_of(engine):
     """{torch's name of a moment: its plane} of those that the run has."""
-    kind = engine.how["optimizer"]
-    return {} if kind == "sgd" and not engine.state.made.with_momentum else STATES[kind]
+    known = _known(engine)
+    return {} if known.takes_momentum and not engine.state.made.with_momentum else known.states
 
 
 def _has_state(engine, param):
     """Whether the optimizer, as its groups are, keeps something of a parameter."""
     if id(param) not in engine._group_of or not param.requires_grad or not planes_of(engine):
         return False
-    return engine.how["optimizer"] != "sgd" or bool(engine.optimizer.param_groups[engine._group_of[id(param)]].get("momentum"))
+    return not _known(engine).takes_momentum or bool(engine.optimizer.param_groups[engine._group_of[id(param)]].get("momentum"))
 
 
 def count_of(engine, param):
@@ -188,7 +190,7 @@ def parse(kind, has_moments, name, shape, entry):
     where = f"the optimizer's state: {name}"
     if not isinstance(entry, Mapping):
         raise ValueError(f"{where}: {type(entry).__name__} is no state of a parameter, which is a dict")
-    planes = STATES[kind]
+    planes = OPTIMIZERS[kind].states
     entry = {k: v for k, v in entry.items() if v is not None}
     for key in entry:
         if key not in planes and key != "step":
@@ -246,7 +248,7 @@ def _is_there(engine, param, count, moments):
     """Whether it is what the engine has."""
     if not moments and not _has_state(engine, param):
         return True
-    if count != count_of(engine, param) and engine.how["optimizer"] != "sgd":
+    if count != count_of(engine, param) and not _known(engine).takes_momentum:
         return False
     if not moments:
         return not count_of(engine, param)

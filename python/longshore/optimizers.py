@@ -11,9 +11,9 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from . import moments
 from .errors import LongshoreError
 from .hooks import refuse_within_backward
+from .known_optimizers import NAMES, OPTIMIZERS
 from .native import ffi, lib
 
-_KINDS = ((torch.optim.AdamW, "adamw"), (torch.optim.Adam, "adam"), (torch.optim.SGD, "sgd"), (torch.optim.Adagrad, "adagrad"))
 _EIGHT_BITS = ("AdamW8bit", "PagedAdamW8bit")  # classes by these names are AdamW with moments of 8 bits, whoever has made them
 DEFAULTS = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01, "momentum": 0.0}  # of wrap()
 _GROUP_KEYS = ("params", "lr", "betas", "eps", "weight_decay", "momentum", "initial_lr", "name")
@@ -58,13 +58,13 @@ def told(model, optimizer, groups, numbers):
 def arguments_of(optimizer):
     """(wrap()'s arguments, parameter groups) of a torch.optim.Optimizer. LongshoreError: the engine has none that does the same."""
     kind = type(optimizer)
-    name = "adamw" if kind.__name__ in _EIGHT_BITS else next((n for k, n in _KINDS if isinstance(optimizer, k)), None)
+    name = "adamw" if kind.__name__ in _EIGHT_BITS else next((n for n, known in OPTIMIZERS.items() if isinstance(optimizer, known.torchs)), None)
     if name is None:
-        raise LongshoreError(f"optimizer: {kind.__name__} is not to be had; torch.optim's AdamW, Adam, SGD and Adagrad are, and AdamW8bit")
+        raise LongshoreError(f"optimizer: {kind.__name__} is not to be had; torch.optim's {NAMES} are, and AdamW8bit")
     eight = kind.__name__ in _EIGHT_BITS
     if not eight and not inspect.unwrap(kind.step).__module__.startswith(("torch.optim", "longshore")):
         raise LongshoreError(f"optimizer: {kind.__name__} has a step() of its own, which would not be called: the engine makes the steps of "
-                             "torch.optim's AdamW, Adam, SGD and Adagrad; do what it does beside engine.step()")
+                             f"torch.optim's {NAMES}; do what it does beside engine.step()")
     if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
         raise LongshoreError(f"optimizer: hooks of {kind.__name__}'s step() would not be called; register them at engine.optimizer")
     if name in ("adam", "adamw"):
@@ -115,7 +115,7 @@ def hypers(engine, number):
     had = engine.gradients.blocks[number].had
     parameters = engine.streams.blocks[number].parameters
     out = ffi.new("struct shore_hyper[]", len(parameters))
-    has_momentum = engine.how["optimizer"] != "sgd" or engine.state.made.with_momentum
+    has_momentum = not OPTIMIZERS[engine.how["optimizer"]].takes_momentum or engine.state.made.with_momentum
     for t, (p, _) in enumerate(parameters):
         h = out[t]
         group = engine._group_of.get(id(p))

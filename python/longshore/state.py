@@ -12,11 +12,11 @@ import torch
 from . import forks, native, recorded
 from .blocks import Block, Tensor, layers_in
 from .errors import LongshoreError
+from .known_optimizers import OPTIMIZERS
 from .native import Wait, ffi, lib
 
 _DTYPES = {torch.float32: lib.SHORE_DTYPE_FP32, torch.bfloat16: lib.SHORE_DTYPE_BF16, torch.float16: lib.SHORE_DTYPE_FP16}
 _TORCH = {number: dtype for dtype, number in _DTYPES.items()}
-OPTIMIZERS = {"adamw": lib.SHORE_ADAMW, "adam": lib.SHORE_ADAM, "sgd": lib.SHORE_SGD, "adagrad": lib.SHORE_ADAGRAD}
 MOMENTS = {"fp32": lib.SHORE_MOMENTS_FP32, "8bit": lib.SHORE_MOMENTS_8BIT}
 
 PIECE = max(1, (16 << 20) // (4 * native.SEGMENT))  # segments that are read or written together: 16 MiB of fp32
@@ -156,7 +156,7 @@ def fleet_options(drives, optimizer, moments, fp32, **more):
     """struct shore_fleet_options of a run of ours, and what it points to. fp32: parameters are fetched as fp32."""
     paths = [ffi.new("char[]", native.path_bytes(d)) for d in drives]
     array = ffi.new("char *[]", paths)
-    options = native.new("struct shore_fleet_options", drives=array, ndrives=len(paths), optimizer=OPTIMIZERS[optimizer],
+    options = native.new("struct shore_fleet_options", drives=array, ndrives=len(paths), optimizer=OPTIMIZERS[optimizer].number,
                          moments=MOMENTS[moments], fp32_params=fp32, spill=True, note=_note, **more)
     return options, (paths, array)
 

@@ -130,16 +130,17 @@ static bool said(const struct shore__parsed *parsed, const struct shore__setting
 
 /* A script that tries one optimizer after the other may give all of them the same flags. */
 static void say_what_has_no_effect(const struct shore__parsed *parsed, const struct shore__settings *s) {
-    bool sgd = s->optimizer == SHORE_SGD, adam = !sgd && s->optimizer != SHORE_ADAGRAD;
-    const char *optimizer = sgd ? "--optimizer sgd" : adam ? "--optimizer adam or adamw" : "--optimizer adagrad";
+    const struct shore__optimizer *o = shore__optimizer(s->optimizer);
+    char optimizer[64];
+    snprintf(optimizer, sizeof optimizer, "--optimizer %s", o->name);
     const struct {
         const char *flag;
         bool used;
         const char *with;
     } rules[] = {
-        {"beta1", adam, optimizer},
-        {"beta2", adam, optimizer},
-        {"eps", !sgd, optimizer},
+        {"beta1", o->corrects_bias, optimizer},
+        {"beta2", o->corrects_bias, optimizer},
+        {"eps", o->divides, optimizer},
         {"min-lr", s->schedule != SHORE__CONSTANT, "--schedule constant"},
     };
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)

@@ -2,9 +2,14 @@
 
 #include "near/update.h"
 
-const char *shore__optimizer_name(enum shore_optimizer optimizer) {
-    static const char *const names[SHORE_OPTIMIZER_COUNT] = {"adamw", "adam", "sgd", "adagrad"};
-    return names[optimizer];
+const struct shore__optimizer *shore__optimizer(enum shore_optimizer optimizer) {
+    static const struct shore__optimizer optimizers[SHORE_OPTIMIZER_COUNT] = {
+        [SHORE_ADAMW] = {"adamw", "exp_avg", "exp_avg_sq", .corrects_bias = true, .divides = true, .usual_lr = 3e-4},
+        [SHORE_ADAM] = {"adam", "exp_avg", "exp_avg_sq", .corrects_bias = true, .divides = true, .usual_lr = 3e-4},
+        [SHORE_SGD] = {"sgd", "momentum_buffer", NULL, .takes_momentum = true, .usual_lr = 1e-2},
+        [SHORE_ADAGRAD] = {"adagrad", NULL, "sum", .divides = true, .usual_lr = 1e-2},
+    };
+    return &optimizers[optimizer];
 }
 
 /* By repeated squaring: libm's pow may differ in the last bit from one version to the next. */
@@ -18,21 +23,16 @@ static double power(double base, uint64_t exponent) {
 }
 
 void shore_hyper_at_step(struct shore_hyper *h, enum shore_optimizer optimizer, uint64_t t) {
-    bool adam = optimizer == SHORE_ADAMW || optimizer == SHORE_ADAM;
+    bool adam = shore__optimizer(optimizer)->corrects_bias;
     h->step_size = adam ? (float)((double)h->lr / (1.0 - power(h->beta1, t))) : h->lr;
     h->inv_sqrt_bias2 = adam ? (float)(1.0 / sqrt(1.0 - power(h->beta2, t))) : 1.0f;
     h->first_step = t == 1;
 }
 
 unsigned shore_optimizer_planes(enum shore_optimizer optimizer, bool with_momentum) {
-    unsigned master = 1u << SHORE_PLANE_HI | 1u << SHORE_PLANE_LO;
-    switch (optimizer) {
-    case SHORE_ADAMW:
-    case SHORE_ADAM:
-        return master | 1u << SHORE_PLANE_M | 1u << SHORE_PLANE_V;
-    case SHORE_SGD:
-        return with_momentum ? master | 1u << SHORE_PLANE_M : master;
-    default:
-        return master | 1u << SHORE_PLANE_V;
-    }
+    const struct shore__optimizer *o = shore__optimizer(optimizer);
+    unsigned planes = 1u << SHORE_PLANE_HI | 1u << SHORE_PLANE_LO;
+    if (o->m && (!o->takes_momentum || with_momentum)) planes |= 1u << SHORE_PLANE_M;
+    if (o->v) planes |= 1u << SHORE_PLANE_V;
+    return planes;
 }

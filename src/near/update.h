@@ -9,8 +9,19 @@
 
 #include "longshore/state.h"
 
-/* As --optimizer takes it, and files record it. */
-const char *shore__optimizer_name(enum shore_optimizer optimizer);
+/* As --optimizer takes them, in the order of enum shore_optimizer. */
+#define SHORE__OPTIMIZERS "adamw|adam|sgd|adagrad"
+
+/* What the program has to know of an optimizer beside its arithmetic. */
+struct shore__optimizer {
+    const char *name;    /* of those above; files record it */
+    const char *m, *v;   /* what torch.optim calls its state in these planes; NULL: it has none there */
+    bool corrects_bias;  /* it has betas, and counts updates */
+    bool takes_momentum; /* plane M is there only with a momentum */
+    bool divides;        /* by what eps is added to */
+    double usual_lr;     /* of a model that begins anew */
+};
+const struct shore__optimizer *shore__optimizer(enum shore_optimizer optimizer);
 
 /* The planes of a chunk. in and out may be the same arrays. m or v is NULL where the optimizer has none. */
 struct shore__planes {

@@ -3,7 +3,7 @@
 
 void shore__run_fleet_options(const struct shore__settings *s, uint64_t scratch_bytes, bool spill,
                               struct shore_fleet_options *out) {
-    bool momentum = s->optimizer == SHORE_SGD && s->momentum > 0;
+    bool momentum = shore__optimizer(s->optimizer)->takes_momentum && s->momentum > 0;
     unsigned planes = shore_optimizer_planes(s->optimizer, momentum);
     uint64_t moment = s->moments == SHORE_MOMENTS_8BIT ? 1 : 4;
     uint64_t element_bytes =

@@ -155,12 +155,8 @@ int shore__run_model(const struct shore__settings *s, struct shore__tokenizer *t
 void shore__settings_fit(struct shore__settings *s, const struct shore__model *m, uint64_t tokens) {
     enum { LENGTH = 1024, STEPS = 1000 };
     if (s->seq_len == 0) s->seq_len = m->arch.max_positions < LENGTH ? m->arch.max_positions : LENGTH;
-    if (isnan(s->lr)) {
-        if (s->optimizer == SHORE_SGD || s->optimizer == SHORE_ADAGRAD)
-            s->lr = 1e-2;
-        else
-            s->lr = s->model ? 5e-5 : 3e-4;
-    }
+    const struct shore__optimizer *o = shore__optimizer(s->optimizer);
+    if (isnan(s->lr)) s->lr = o->corrects_bias && s->model ? 5e-5 : o->usual_lr;
     if (isnan(s->min_lr)) s->min_lr = s->lr / 10;
     /* an element of a compressed gradient comes every hundredth step or so: its variance needs a longer memory */
     if (isnan(s->beta2)) s->beta2 = s->compress > 0 ? 0.999 : 0.95;

@@ -10,7 +10,7 @@
 #include "base/units.h"
 #include "compute/compute.h"
 #include "drive/address.h"
-#include "longshore/state.h"
+#include "near/update.h"
 #include "run/strings.h"
 
 enum shore__schedule { SHORE__CONSTANT, SHORE__LINEAR, SHORE__COSINE };

@@ -74,7 +74,7 @@
         "a clean stop after this step, the schedule unchanged")
 
 #define SHORE__SETTINGS_OF_OPTIMIZER(ROW) \
-    ROW(CHOICE, "optimizer", optimizer, IDENTITY, SHORE_ADAMW, false, 0, 0, "adamw|adam|sgd|adagrad", \
+    ROW(CHOICE, "optimizer", optimizer, IDENTITY, SHORE_ADAMW, false, 0, 0, SHORE__OPTIMIZERS, \
         "weight decay applies to matrices only") \
     ROW(CHOICE, "moments", moments, IDENTITY, 0, false, 0, 0, "fp32|8bit", \
         "8bit: 12 bytes moved a parameter instead of 24; bitsandbytes' block-wise codes, small tensors in fp32") \

@@ -43,10 +43,10 @@ int shore__settings_check(const struct shore__settings *s, struct shore_diag *di
         return shore__fail(diag, SHORE_EUSAGE, "--products bf16 does not go with --precision fp32");
     if (!isnan(s->lr) && !isnan(s->min_lr) && s->min_lr > s->lr)
         return shore__fail(diag, SHORE_EUSAGE, "--min-lr %g is above --lr %g", s->min_lr, s->lr);
-    bool adam = s->optimizer == SHORE_ADAMW || s->optimizer == SHORE_ADAM;
+    const struct shore__optimizer *o = shore__optimizer(s->optimizer);
     if (s->residual_saved && !(s->compress > 0 && s->error_feedback))
         return shore__fail(diag, SHORE_EUSAGE, "--residual saved is for --compress with --error-feedback on");
-    if (s->frozen_variance && !(adam && s->compress > 0 && s->compress_after > 0))
+    if (s->frozen_variance && !(o->corrects_bias && s->compress > 0 && s->compress_after > 0))
         return shore__fail(diag, SHORE_EUSAGE,
                            "--compress-variance frozen is for adam and adamw, with --compress and --compress-after N: "
                            "the first N steps make the variance");
@@ -57,7 +57,7 @@ int shore__settings_check(const struct shore__settings *s, struct shore_diag *di
                            "--update host is what others do, with whole gradients: it does not go with --compress");
     if (s->compress_after > 0 && !(s->compress > 0))
         return shore__fail(diag, SHORE_EUSAGE, "--compress-after is for --compress");
-    if (s->momentum > 0 && s->optimizer != SHORE_SGD)
+    if (s->momentum > 0 && !o->takes_momentum)
         return shore__fail(diag, SHORE_EUSAGE, "--momentum is for --optimizer sgd (adam and adamw have --beta1)");
     return 0;
 }

@@ -35,7 +35,7 @@ static const struct shore__option options[] = {
     OPTION(TEXT, "params", params, "N", "parameters, such as 124M; otherwise 124M"),
     OPTION(U32, "steps", steps, "N", "steps that are measured", .least = 1, .most = 100000),
     OPTION(U32, "warmup", warmup, "N", "steps before them"),
-    CHOICE("optimizer", optimizer, "adamw|adam|sgd|adagrad", "what UPDATE computes"),
+    CHOICE("optimizer", optimizer, SHORE__OPTIMIZERS, "what UPDATE computes"),
     CHOICE("moments", moments, "fp32|8bit", "how the optimizer's moments are stored"),
     CHOICE("grad-precision", bf16_gradients, "fp32|bf16", "how gradients are handed over"),
     CHOICE("update", host_update, "drive|host",
@@ -289,7 +289,7 @@ static int print_json(struct bench *b, const struct figures *f) {
     json_object_set_new(o, "commit_seconds", json_real(f->commit));
     json_object_set_new(o, "drives", json_integer(info.ndrives));
     json_object_set_new(o, "disk_bytes", json_integer((json_int_t)info.disk_bytes));
-    json_object_set_new(o, "optimizer", json_string(shore__optimizer_name(a->optimizer)));
+    json_object_set_new(o, "optimizer", json_string(shore__optimizer(a->optimizer)->name));
     json_object_set_new(o, "moments", json_string(a->moments == SHORE_MOMENTS_8BIT ? "8bit" : "fp32"));
     json_object_set_new(o, "update", json_string(a->host_update ? "host" : "drive"));
     json_object_set_new(o, "emulated", json_boolean(b->tempo));
@@ -349,7 +349,8 @@ static int run(const void *args) {
         .note = shore__cli_note,
     };
     uint64_t moment = a->moments == SHORE_MOMENTS_8BIT ? 1 : 4;
-    uint64_t moments = a->optimizer == SHORE_SGD ? 0 : a->optimizer == SHORE_ADAGRAD ? 1 : 2;
+    unsigned planes = shore_optimizer_planes(a->optimizer, false) & (1u << SHORE_PLANE_M | 1u << SHORE_PLANE_V);
+    uint64_t moments = (uint64_t)__builtin_popcount(planes);
     uint64_t chunk = SHORE_SEGMENT_ELEMS * (4 + moments * moment);
     if (a->chunk_bytes) fleet.chunk_segments = a->chunk_bytes < chunk ? 1 : (uint32_t)(a->chunk_bytes / chunk);
     if (!rc) rc = make_buffers(&b, &diag);

@@ -7,6 +7,7 @@ import math
 import os
 from dataclasses import dataclass, field
 
+from ..known_optimizers import NAMES, OPTIMIZERS
 from ..optimizers import refuse_numbers
 from ..options import SECTION
 
@@ -200,7 +201,7 @@ REFUSED = {  # where it is asked for: why, and what to do
     "zero_optimization.offload_optimizer.super_offload": "SuperOffload",
     "checkpoint.load_universal": "universal checkpoints: a checkpoint here is loaded whatever the number of drives",
 }
-OPTIMIZERS = {"adam": "adamw", "adamw": "adamw", "fusedadam": "adamw", "deepspeedcpuadam": "adamw", "adagrad": "adagrad", "sgd": "sgd"}
+_TYPES = {said: name for name, known in OPTIMIZERS.items() for said in known.deepspeeds}
 _TEXTS = {"run", "nvme_path", "output_path", "job_name", "project", "team", "group"}
 _FREE = {
     "optimizer.params",
@@ -471,22 +472,22 @@ def settings(config, places=()):
 def hyper(said):
     """wrap()'s arguments, of {"type": ..., "params": {...}}."""
     kind = str(said.get("type", "")).lower()
-    if kind not in OPTIMIZERS:
-        near = difflib.get_close_matches(kind, OPTIMIZERS, 1)
+    if kind not in _TYPES:
+        near = difflib.get_close_matches(kind, _TYPES, 1)
         raise ConfigError(
-            f"optimizer.type: {said.get('type')!r} is not to be had: Adam, AdamW, Adagrad, SGD"
+            f"optimizer.type: {said.get('type')!r} is not to be had: {NAMES} are"
             + (f"; did you mean {near[0]}?" if near else "")
         )
     given = {k: v for k, v in (said.get("params") or {}).items() if v != "auto"}
     decoupled = given.pop("adam_w_mode", given.pop("adamw_mode", True))
-    name = "adam" if kind == "adam" and not decoupled else OPTIMIZERS[kind]
+    name = "adam" if kind == "adam" and not decoupled else _TYPES[kind]
     if not given.pop("bias_correction", True) or given.pop("amsgrad", False) or given.pop("nesterov", False):
         raise ConfigError("optimizer.params: bias_correction off, amsgrad and nesterov are not to be had")
     if given.pop("torch_adam", False) and name == "adamw":
         given.setdefault("weight_decay", 0.01)  # torch's own
     for ignored in ("fused", "foreach", "freeze_step", "fp32_optimizer_states"):
         given.pop(ignored, None)
-    known = {"lr", "betas", "eps", "weight_decay"} | ({"momentum"} if name == "sgd" else set())
+    known = {"lr", "betas", "eps", "weight_decay"} | ({"momentum"} if OPTIMIZERS[name].takes_momentum else set())
     for key in given:
         if key not in known:
             near = difflib.get_close_matches(key, known, 1)

@@ -17,6 +17,7 @@ from .. import adapters, checkpoint, saving
 from ..blocks import persistent_buffers
 from ..compiled import compile_blocks
 from ..errors import ExistsError, LongshoreError, MissingError
+from ..known_optimizers import OPTIMIZERS
 from ..state import remove
 from .config import logger, say_once
 from .counters import Counters, counter
@@ -379,7 +380,7 @@ class DeepSpeedEngine(nn.Module):
 
     def get_mom(self) -> list:
         """Of each group: betas, or SGD's momentum."""
-        key = "momentum" if self.engine.how["optimizer"] == "sgd" else "betas"
+        key = "momentum" if OPTIMIZERS[self.engine.how["optimizer"]].takes_momentum else "betas"
         return [g[key] for g in self.engine.optimizer.param_groups]
 
     def train_batch_size(self) -> int:

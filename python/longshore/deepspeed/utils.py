@@ -10,7 +10,7 @@ import torch
 from .. import values
 from ..errors import LongshoreError
 from ..native import readable
-from ..moments import STATES
+from ..known_optimizers import OPTIMIZERS
 from .accelerator import get_accelerator
 from .config import logger
 from .zero import get_z3_leaf_modules, set_z3_leaf_module, set_z3_leaf_modules, unset_z3_leaf_modules, z3_leaf_module
@@ -36,7 +36,8 @@ def _on_drives(param, function):
 def _moment(param, key, function):
     _on_drives(param, function)
     kind = param.longshore.streams.engine().how["optimizer"]
-    known = {**STATES[kind], "exp_avg_sq": "v"} if kind == "adagrad" else STATES[kind]
+    states = OPTIMIZERS[kind].states
+    known = {**states, "exp_avg_sq": "v"} if "sum" in states else states  # which DeepSpeed's scripts ask for
     if key not in known:
         raise LongshoreError(f"{function}: {key!r} is no state of {kind}: {', '.join(known)}")
     return known[key]

@@ -7,6 +7,7 @@
 #include "drive/chunk.h"
 #include "drive/fleet/join.h"
 #include "drive/layout.h"
+#include "near/update.h"
 #include "number/gather.h"
 
 int shore_fleet_fetch(struct shore_fleet *f, uint64_t step, uint32_t block, uint32_t segment, uint32_t count,
@@ -136,7 +137,7 @@ static int submit_update(struct shore__join *join) {
 
 const char *shore__update_left_out(const struct shore_fleet *f, const struct shore_update *update) {
     const struct shore_layout_block *block = &f->layout->blocks[update->block];
-    bool adam = f->config.optimizer == SHORE_ADAMW || f->config.optimizer == SHORE_ADAM;
+    bool adam = shore__optimizer(f->config.optimizer)->corrects_bias;
     if (update->coefficient == 0)
         return "coefficient is 0, which would multiply the gradient by 0: 1 leaves it as it is";
     for (uint32_t t = 0; t < block->ntensors; t++) {

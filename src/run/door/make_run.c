@@ -273,7 +273,7 @@ int shore_run_info(const struct shore_run *r, struct shore_run_info *out) {
     const struct shore_run_info info = {
         .optimizer = s->optimizer,
         .moments = s->moments,
-        .with_momentum = s->optimizer == SHORE_SGD && s->momentum > 0,
+        .with_momentum = shore__optimizer(s->optimizer)->takes_momentum && s->momentum > 0,
         .fp32_params = s->fp32,
         .residual = s->residual_saved,
         .memory_bytes = s->memory_bytes,

@@ -340,7 +340,7 @@ static const char *const exported[] = {"config.json",
 
 /* With what is in it, whichever optimizer's moments these are. */
 static void remove_export(const char *partial) {
-    for (enum shore_optimizer optimizer = SHORE_ADAMW; optimizer <= SHORE_ADAGRAD; optimizer++)
+    for (enum shore_optimizer optimizer = SHORE_ADAMW; optimizer < SHORE_OPTIMIZER_COUNT; optimizer++)
         for (int i = 0; i < MOMENTS; i++) {
             const char *name = shore__moment_name(optimizer, moments[i].plane);
             char *path = name ? shore__moments_path(partial, name) : NULL;

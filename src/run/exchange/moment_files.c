@@ -13,17 +13,9 @@
 
 enum { JSON_BYTES_MOST = 64 << 20 }; /* counts may stand there one by one */
 
-/* As torch.optim calls them. */
 const char *shore__moment_name(enum shore_optimizer optimizer, enum shore_plane plane) {
-    bool m = plane == SHORE_PLANE_M;
-    switch (optimizer) {
-    case SHORE_SGD:
-        return m ? "momentum_buffer" : NULL;
-    case SHORE_ADAGRAD:
-        return m ? NULL : "sum";
-    default:
-        return m ? "exp_avg" : "exp_avg_sq";
-    }
+    const struct shore__optimizer *o = shore__optimizer(optimizer);
+    return plane == SHORE_PLANE_M ? o->m : o->v;
 }
 
 char *shore__moments_path(const char *directory, const char *name) {
@@ -34,7 +26,7 @@ char *shore__moments_path(const char *directory, const char *name) {
 int shore__moments_describe(const char *directory, enum shore_optimizer optimizer, uint64_t updates,
                             struct shore_diag *diag) {
     char *path = shore__moments_path(directory, SHORE__MOMENTS_FILE);
-    json_t *said = json_pack("{s:s}", "optimizer", shore__optimizer_name(optimizer));
+    json_t *said = json_pack("{s:s}", "optimizer", shore__optimizer(optimizer)->name);
     if (said && updates) json_object_set_new(said, "updates", json_integer((json_int_t)updates));
     int rc = path && said ? shore__json_write(path, said, 2, diag) : shore__fail(diag, -ENOMEM, "out of memory");
     json_decref(said);
@@ -52,11 +44,11 @@ static int take_updates(const json_t *said, const char *path, enum shore_optimiz
                            "%s: does not say which optimizer's moments these are (\"optimizer\"), and how many updates "
                            "they have seen (\"updates\")",
                            path);
-    if (strcmp(whose, shore__optimizer_name(optimizer)) != 0)
+    if (strcmp(whose, shore__optimizer(optimizer)->name) != 0)
         return shore__fail(diag, SHORE_EINPUT,
                            "%s: the moments are those of %.40s, not of %s: give --optimizer, or remove their directory "
                            "to begin without",
-                           path, whose, shore__optimizer_name(optimizer));
+                           path, whose, shore__optimizer(optimizer)->name);
     if (json_object_size(json_object_get(said, "fewer")))
         return shore__fail(diag, SHORE_EINPUT,
                            "%s: some tensors have seen fewer updates than others, and here all are counted together: "
@@ -83,16 +75,15 @@ int shore__moments_updates(const char *directory, enum shore_optimizer optimizer
 }
 
 /* SGD has a momentum only where it is made with one. */
-static int refuse_other_momentum(const char *path, bool has, struct shore_diag *diag) {
+static int refuse_other_momentum(const char *path, const char *optimizer, bool has, struct shore_diag *diag) {
     bool there = access(path, F_OK) == 0;
     if (there == has) return 0;
-    return shore__fail(
-        diag, SHORE_EINPUT,
-        has ? "%s: is not there, so the moments are those of sgd without momentum: give --momentum 0, or "
-              "remove their directory to begin without"
-            : "%s: is there, so the moments are those of sgd with momentum: give --momentum, or remove "
-              "their directory to begin without",
-        path);
+    return shore__fail(diag, SHORE_EINPUT,
+                       has ? "%s: is not there, so the moments are those of %s without momentum: give --momentum 0, or "
+                             "remove their directory to begin without"
+                           : "%s: is there, so the moments are those of %s with momentum: give --momentum, or remove "
+                             "their directory to begin without",
+                       path, optimizer);
 }
 
 int shore__moments_open(const struct shore__model *m, const struct shore__settings *s,
@@ -103,10 +94,11 @@ int shore__moments_open(const struct shore__model *m, const struct shore__settin
     int rc = 0;
     for (int i = 0; i < 2 && rc == 0; i++) {
         const char *name = shore__moment_name(s->optimizer, planes[i]);
+        const struct shore__optimizer *o = shore__optimizer(s->optimizer);
         bool stored = has & 1u << planes[i];
         char *path = name ? shore__moments_path(s->model, name) : NULL;
         if (name && !path) rc = shore__fail(diag, -ENOMEM, "out of memory");
-        if (path && s->optimizer == SHORE_SGD) rc = refuse_other_momentum(path, stored, diag);
+        if (path && o->takes_momentum) rc = refuse_other_momentum(path, o->name, stored, diag);
         if (path && stored && rc == 0) rc = shore__source_directory(m, path, sources[i], diag);
         free(path);
     }

@@ -175,6 +175,16 @@ static void planes_are_what_each_optimizer_stores(void **state) {
     assert_int_equal(shore_optimizer_planes(SHORE_ADAGRAD, false), hi_lo | with_v);
 }
 
+static void names_are_those_that_options_take(void **state) {
+    (void)state;
+    char all[256] = "";
+    for (enum shore_optimizer o = SHORE_ADAMW; o < SHORE_OPTIMIZER_COUNT; o++) {
+        strcat(all, o ? "|" : "");
+        strcat(all, shore__optimizer(o)->name);
+    }
+    assert_string_equal(all, SHORE__OPTIMIZERS);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(adamw_follows_its_formula),
@@ -185,6 +195,7 @@ int main(void) {
         cmocka_unit_test(frozen_elements_are_carried_over),
         cmocka_unit_test(padding_stays_zero),
         cmocka_unit_test(bias_corrections_follow_the_step),
+        cmocka_unit_test(names_are_those_that_options_take),
         cmocka_unit_test(planes_are_what_each_optimizer_stores),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
