@@ -52,7 +52,8 @@ def main():
             for moments in MOVED:
                 parameters, disk, least = sizes(shape, moments, drive)
                 seconds = parameters * (MOVED[moments] + FETCHED) / a.rate
-                print(f"| {name} | {parameters / 1e9:.2f} billion | {moments} | {disk / 1e9:,.0f} GB | {native.readable(least)} | {seconds:,.0f} s |", flush=True)
+                print(f"| {name} | {parameters / 1e9:.2f} billion | {moments} | {disk / 1e9:,.0f} GB | {native.readable(least)} "
+                      f"| {seconds:,.0f} s |", flush=True)
 
 
 if __name__ == "__main__":
