@@ -28,7 +28,8 @@ int shore__cli_open_fleet(struct shore__run *run, const uint64_t *accept_step, s
     options.accept_step = accept_step;
     options.read_only = true;
     options.note = shore__cli_note;
-    return shore_fleet_open(run->layout, &options, out, diag);
+    int rc = shore_fleet_open(run->layout, &options, out, diag);
+    return rc == SHORE_EBUSY ? shore__run_in_use(run->path, diag) : rc;
 }
 
 int shore__cli_copy_budget(struct shore__run *run, uint64_t asked, uint32_t more, struct shore_diag *diag) {

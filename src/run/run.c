@@ -50,6 +50,10 @@ int shore__run_alloc(const char *path, struct shore__run **out, struct shore_dia
     return 0;
 }
 
+int shore__run_in_use(const char *path, struct shore_diag *diag) {
+    return shore__fail(diag, SHORE_EBUSY, "%s: another process works on this run; wait for it, or stop it", path);
+}
+
 int shore__run_lock(struct shore__run *run, struct shore_diag *diag) {
     const struct timespec pause = {.tv_nsec = 50 * 1000 * 1000};
     const uint64_t deadline = shore__now_ns() + (uint64_t)(SHORE__LOCK_SECONDS * 1e9);
@@ -60,8 +64,7 @@ int shore__run_lock(struct shore__run *run, struct shore_diag *diag) {
         if (errno != EWOULDBLOCK && errno != EINTR)
             return shore__fail(diag, -errno, "%s: cannot be locked: %s", run->path, strerror(errno));
         if (shore__now_ns() >= deadline)
-            return shore__fail(diag, SHORE_EBUSY, "%s: another process works on this run; wait for it, or stop it",
-                               run->path);
+            return shore__run_in_use(run->path, diag);
         nanosleep(&pause, NULL);
     }
     return 0;

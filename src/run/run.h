@@ -165,6 +165,8 @@ bool shore__is_run(const char *path);
 bool shore__run_is_unmade(const char *path);
 /* Says what it is instead: never made, half made, half replaced. Returns a negative code. */
 int shore__not_a_run(const char *path, struct shore_diag *diag);
+/* Of a run that another process has: SHORE_EBUSY. */
+int shore__run_in_use(const char *path, struct shore_diag *diag);
 
 /* Metrics: lines are appended after the commit; on resume what is beyond `step` is cut off, and a missing last line is
  * taken from the record (line: what the fleet's record holds; may be empty). */

@@ -23,6 +23,9 @@ documented "inspect|drive list" "$place/json"
 says "\"in_use\": ?true" "the same as JSON"
 says "\"worker\": ?\{\"pid\": ?$background," "who, as JSON"
 rm "$run_dir/snapshots/half.partial"
+for how in "inspect $run_dir --digest" "export $run_dir --out $place/out" "generate $run_dir" "snapshot $run_dir x"; do
+    expect_failure 2 "$how of a run in use" "$run_dir: another process works on this run; wait for it, or stop it" $how
+done
 kill -CONT $background
 kill -TERM $background
 wait $background

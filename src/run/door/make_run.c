@@ -159,7 +159,8 @@ static int open_fleet(struct shore_run *r, const struct shore_run_opening *how, 
     o.note = how->note;
     o.note_ctx = how->note_ctx;
     memcpy(o.fleet_id, run->fleet_id, sizeof o.fleet_id);
-    return shore_fleet_open(run->layout, &o, &r->fleet, diag);
+    rc = shore_fleet_open(run->layout, &o, &r->fleet, diag);
+    return rc == SHORE_EBUSY && r->read_only ? shore__run_in_use(run->path, diag) : rc; /* a writer has its lock */
 }
 
 /* What was said to be otherwise, now that the drives could be opened. */
