@@ -51,7 +51,7 @@ def init(run: str | os.PathLike, drives: Drives = None, memory: int | str | None
     global _open
     if _open is not None:
         raise LongshoreError("longshore.init: another one is open; leave it first")
-    making = Making(os.fspath(run), drives_of(drives), memory, overwrite)
+    making = Making(_named(run, "longshore.init"), drives_of(drives), memory, overwrite)
     if memory is not None:
         native.size(memory)
     if not (resume and is_run(making.run)):
@@ -64,6 +64,14 @@ def init(run: str | os.PathLike, drives: Drives = None, memory: int | str | None
         _open = None
     watch(making.spool, f"longshore.init({making.run!r}): the model that was made in it",
           "longshore.wrap(model) makes an engine, and longshore.transformers.Trainer has one", making)
+
+
+def _named(run, caller):
+    """A run's directory as a text."""
+    run = os.fspath(run)
+    if not run:
+        raise ValueError(f"{caller}: run='' names no directory; give one, '.' for the one that the script runs in")
+    return run
 
 
 def drives_of(drives):
@@ -129,13 +137,14 @@ def place(making, run, drives, memory, overwrite):
     if making is None:
         if run is None:
             raise ValueError("wrap: where is the state to live? Give run=DIRECTORY, or make the model inside longshore.init(DIRECTORY)")
-        return os.fspath(run), drives_of(drives) or [os.fspath(run)], memory, bool(overwrite)
+        run = _named(run, "wrap")
+        return run, drives_of(drives) or [run], memory, bool(overwrite)
     other = run is not None and os.path.realpath(run) != os.path.realpath(making.run)
     if other:
         _log.warning("wrap: run=%r counts, and not %r of the longshore.init() that the model was made in", os.fspath(run), making.run)
     if overwrite is None:
         overwrite = making.overwrite and not other
-    run = os.fspath(run) if run is not None else making.run
+    run = _named(run, "wrap") if run is not None else making.run
     return run, drives_of(drives) or making.drives or [run], making.memory if memory is None else memory, bool(overwrite)
 
 

@@ -5,6 +5,7 @@ completions are the engine's own ``shore_wait``.
 """
 
 import os
+import re
 
 from . import errors, forks
 from ._native import ffi, lib
@@ -42,8 +43,13 @@ def fail(code, diag=None, what=""):
     said, elsewhere, _ = said.partition("; if it is elsewhere now, train --resume")  # which takes no runs of ours
     if elsewhere and code == lib.SHORE_EMISSING:
         said += "; if it is elsewhere now, put a symbolic link in its place that leads there"
-    said = said.replace("--overwrite", "overwrite=True")
-    raise _BY_CODE.get(code, errors.LongshoreError)(said, code)
+    raise _BY_CODE.get(code, errors.LongshoreError)(in_python(said), code)
+
+
+def in_python(said):
+    """What the library says in the program's words, with what works from Python."""
+    said = re.sub(r"; (if the step before is whole, train --resume with )?--accept-step \d+ goes on from there", "; put the volumes back from a copy", said)
+    return said.replace("--overwrite", "overwrite=True").replace("--not-a-copy", "`longshore snapshot RUN NAME --not-a-copy`")
 
 
 def check(code, diag=None, what=""):

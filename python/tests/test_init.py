@@ -5,6 +5,7 @@ import copy
 import errno
 import logging
 import os
+import shutil
 import subprocess
 
 import pytest
@@ -90,6 +91,34 @@ def test_messages_speak_of_python(tmp_path):
     with pytest.raises(longshore.LongshoreError) as refused:
         longshore.wrap(layers(4), run=tmp_path / "run", drives=tmp_path / "a.volume")
     assert "--" not in str(refused.value) and "a.volume" in str(refused.value)
+
+
+def test_a_run_that_was_moved_names_the_command_for_it(tmp_path, caplog):
+    model = layers(4)
+    longshore.wrap(model, run=tmp_path / "run", drives=tmp_path).close()
+    shutil.copytree(tmp_path / "run", tmp_path / "elsewhere" / "moved")  # as between file systems
+    shutil.rmtree(tmp_path / "run")
+    moved = tmp_path / "elsewhere" / "moved"
+    longshore.resume(moved, layers(4)).close()
+    with pytest.raises(longshore.LongshoreError) as refused:
+        longshore.wrap(layers(4), run=moved, drives=tmp_path, overwrite=True)
+    for said in (caplog.text, str(refused.value)):
+        assert "`longshore snapshot RUN NAME --not-a-copy`" in said
+
+
+def test_a_step_that_is_not_whole_names_no_flag_of_the_program():
+    """A step that is damaged is accepted by the program alone, which takes no run of ours."""
+    for said in ("a; if the step before is whole, train --resume with --accept-step 4 goes on from there",
+                 "a; --accept-step 4 goes on from there"):
+        assert native.in_python(said) == "a; put the volumes back from a copy"
+
+
+@pytest.mark.parametrize("make", [lambda: longshore.init("").__enter__(), lambda: longshore.wrap(layers(4), run="")])
+def test_a_run_without_a_name_is_refused(make, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match="run='' names no directory"):
+        make()
+    assert not os.listdir(tmp_path)
 
 
 # ---- whose a model is
