@@ -109,6 +109,17 @@ def test_links_lead_somewhere(page):
         assert there.exists() and (not anchor or anchor in anchors(there)), (target, anchor)
 
 
+@pytest.mark.skipif(not PROGRAM, reason="the program is not installed")
+def test_commands_within_sentences_are_there():
+    """`longshore drive add RUN NEW`: the command, and each of its flags, as its help has them."""
+    text = "\n".join(page.read_text(encoding="utf-8") for page in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+    for command in sorted(set(re.findall(r"`longshore ([a-z][^`]*)`", text))):
+        words = command.split()
+        asked = subprocess.run([PROGRAM, *words[:1 + (words[0] in ("drive", "bench"))], "--help"], capture_output=True, text=True)
+        assert asked.returncode == 0, command
+        assert [f for f in re.findall(r"--[a-z][a-z0-9-]+", command) if f != "--help" and f not in asked.stdout] == [], command
+
+
 def test_what_is_not_run_is_there():
     lines = [line for page in PAGES for language, _, text in blocks(page) if language == "sh" for line in text.splitlines()]
     assert [start for start in NOT_RUN if not any(line.startswith(start) for line in lines)] == []
