@@ -18,7 +18,7 @@ import torch
 import transformers
 from accelerate.optimizer import AcceleratedOptimizer
 
-from . import adapters, again, checkpoint, inits, making, precision, trainer_steps
+from . import adapters, again, checkpoint, inits, known, making, precision, trainer_steps
 from .errors import LongshoreError
 from .face import refuse_engine
 from .options import ARGUMENTS, said_by, that_stay
@@ -90,6 +90,7 @@ class Trainer(transformers.Trainer):
 
     def __init__(self, *args, **kwargs):
         self.engine = None
+        self._clips_to = 0.0
         self._resumes = False
         self._saves_weights = True
         refuse_engine(kwargs.get("model", args[0] if args else None), "Trainer", "give the model itself, which the Trainer wraps "
@@ -97,7 +98,7 @@ class Trainer(transformers.Trainer):
         super().__init__(*args, **kwargs)
         # parameters stay where they are, and gradients are not in them
         self.accelerator.prepare_model = lambda model, *args, **kwargs: model
-        self.accelerator.clip_grad_norm_ = lambda parameters, *args, **kwargs: torch.tensor(self.engine.grad_norm())
+        self.accelerator.clip_grad_norm_ = self._clip
         self.accelerator.backward = self._backward
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args, **kwargs) -> transformers.trainer_utils.TrainOutput:
@@ -166,6 +167,7 @@ class Trainer(transformers.Trainer):
             compiles = args.torch_compile and {"backend": args.torch_compile_backend, "mode": args.torch_compile_mode}
             engine = making.wrap(self.model, run=run, compile=compiles, **how) if engine is None else again.again(engine, place, **how)
         self.engine, self.optimizer = engine, engine.optimizer
+        self.optimizer.register_step_pre_hook(self._before_step)
         if self.lr_scheduler is not None:
             rebind(self.lr_scheduler, self.optimizer)
         if not args.disable_tqdm:
@@ -176,6 +178,16 @@ class Trainer(transformers.Trainer):
 
     def _backward(self, loss, **kwargs):
         self.engine.backward(loss, last=self.accelerator.sync_gradients, divide=False)
+
+    def _clip(self, parameters, max_norm, norm_type=2):
+        """step() clips, while it updates; where a callback looks at gradients in between, it finds them clipped."""
+        if norm_type == 2 and all(known.is_known(callback.on_pre_optimizer_step) for callback in self.callback_handler.callbacks):
+            self._clips_to = float(max_norm) if max_norm < float("inf") else self._clips_to  # by infinity it asks for the norm
+            return torch.tensor(self.engine.grad_norm())
+        return torch.nn.utils.clip_grad_norm_(parameters, max_norm, norm_type)
+
+    def _before_step(self, *args):
+        self.engine.how["clip"], self._clips_to = self._clips_to, 0.0
 
     # ---- checkpoints
 
