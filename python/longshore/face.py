@@ -36,6 +36,11 @@ class Face:
     def __exit__(self, *error) -> None:
         self.close()
 
+    def __reduce_ex__(self, protocol: object) -> Any:
+        """A copy would close the run when it goes."""
+        raise TypeError("an Engine is not copied or pickled, since its run is open once: copy.deepcopy(engine.module) is the model with its "
+                        "values, and longshore.resume() opens the run again, after close() or in another process")
+
     def __dir__(self) -> list[str]:
         return sorted({*_PUBLIC, *(name for kind in type(self).__mro__ for name in vars(kind) if not name.startswith("_"))} - {"state"})
 

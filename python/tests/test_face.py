@@ -1,6 +1,7 @@
 """What an engine and the package look like: to a person, to dir(), and to code that takes the engine for its model."""
 
 import copy
+import gc
 import os
 import pickle
 import runpy
@@ -39,6 +40,22 @@ def test_an_engine_shows_what_it_is(tmp_path, seed):
     engine.close()
     assert repr(engine) == f"<Engine of GPT2LMHeadModel, closed: run {tmp_path}/run, step 1>"
     assert repr(longshore.Engine.__new__(longshore.Engine)) == "<Engine, closed>"
+
+
+def _hold(thing):
+    return {"best": [thing]}
+
+
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, pickle.dumps, lambda engine: copy.deepcopy(_hold(engine)),
+                                       lambda engine: torch.save(_hold(engine), os.devnull)])
+def test_an_engine_that_is_not_copied_trains_on(duplicate, tmp_path, seed):
+    with engine_for(Cnn(), tmp_path) as engine:
+        with pytest.raises(TypeError, match="an Engine is not copied or pickled.*deepcopy.engine.module"):
+            duplicate(engine)
+        gc.collect()
+        engine.backward(engine(torch.randn(2, 1, 16, 16)).square().mean())
+        assert engine.step().step == 1
+        assert not any(getattr(p, "longshore", None) for p in copy.deepcopy(engine.module).parameters())
 
 
 def test_what_is_public(tmp_path, seed):
