@@ -189,6 +189,7 @@ def test_a_page_from_its_top(page, tmp_path):
     """All its blocks, as somebody types them who reads it from the top."""
     pytest.importorskip("transformers")
     pytest.importorskip("accelerate")
+    pytest.importorskip("peft")
     place, work = str(tmp_path / "mnt") + "/", tmp_path / "work"
     for directory in (work, tmp_path / "mnt" / "nvme0", tmp_path / "mnt" / "nvme1", tmp_path / "mnt" / "local", tmp_path / "bin"):
         directory.mkdir(parents=True)
