@@ -49,6 +49,7 @@ def fail(code, diag=None, what=""):
 def in_python(said):
     """What the library says in the program's words, with what works from Python."""
     said = re.sub(r"; (if the step before is whole, train --resume with )?--accept-step \d+ goes on from there", "; put the volumes back from a copy", said)
+    said = said.replace("; train --out makes one", "; longshore.wrap() makes one")
     return said.replace("--overwrite", "overwrite=True").replace("--not-a-copy", "`longshore snapshot RUN NAME --not-a-copy`")
 
 

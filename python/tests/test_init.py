@@ -91,6 +91,8 @@ def test_messages_speak_of_python(tmp_path):
     with pytest.raises(longshore.LongshoreError) as refused:
         longshore.wrap(layers(4), run=tmp_path / "run", drives=tmp_path / "a.volume")
     assert "--" not in str(refused.value) and "a.volume" in str(refused.value)
+    with pytest.raises(longshore.MissingError, match="none: is not a run.*; longshore.wrap.. makes one"):
+        longshore.verify(tmp_path / "none")
 
 
 def test_a_run_that_was_moved_names_the_command_for_it(tmp_path, caplog):
