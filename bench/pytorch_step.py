@@ -49,6 +49,7 @@ def main():
     p.add_argument("--accumulate", type=int, default=1)
     p.add_argument("--layer-major", action="store_true")
     p.add_argument("--checkpointing", action="store_true")
+    p.add_argument("--compile", action="store_true", help="each layer, with inductor")
     p.add_argument("--activations", default="memory")
     p.add_argument("--passes", action="store_true", help="forward and backward alone, without the step")
     p.add_argument("--clip", type=float, default=1.0)
@@ -68,12 +69,14 @@ def main():
     if a.engine == "plain":
         model = model_class.from_config(config, dtype=dtype)
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+        for layer in (model.transformer.h if a.model.startswith("gpt2") else model.model.layers) if a.compile else ():
+            layer.compile()
     else:
         import longshore
         shutil.rmtree(a.run, ignore_errors=True)
         with longshore.init(a.run, drives=a.drive, memory=a.memory):
             model = model_class.from_config(config, dtype=dtype)
-        engine = longshore.wrap(model, lr=1e-4, clip=a.clip, storage=a.storage, activations=a.activations)
+        engine = longshore.wrap(model, lr=1e-4, clip=a.clip, storage=a.storage, activations=a.activations, compile=a.compile)
     model.train()
     if a.checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
