@@ -36,7 +36,8 @@ def test_an_engine_shows_what_it_is(tmp_path, seed):
     engine.step()
     assert repr(engine) == (f"<Engine of GPT2LMHeadModel, open: run {tmp_path}/run, step 1, {elements:,} parameters on {', '.join(engine.state.drives)}, "
                             f"memory {longshore.native.readable(engine.memory().budget)}>")
-    assert repr(engine.memory()) == str(engine.memory())
+    memory = engine.memory()
+    assert repr(memory) == str(memory)
     engine.close()
     assert repr(engine) == f"<Engine of GPT2LMHeadModel, closed: run {tmp_path}/run, step 1>"
     assert repr(longshore.Engine.__new__(longshore.Engine)) == "<Engine, closed>"
