@@ -63,8 +63,7 @@ int shore__run_lock(struct shore__run *run, struct shore_diag *diag) {
     while (flock(run->lock_fd, LOCK_EX | LOCK_NB) < 0) {
         if (errno != EWOULDBLOCK && errno != EINTR)
             return shore__fail(diag, -errno, "%s: cannot be locked: %s", run->path, strerror(errno));
-        if (shore__now_ns() >= deadline)
-            return shore__run_in_use(run->path, diag);
+        if (shore__now_ns() >= deadline) return shore__run_in_use(run->path, diag);
         nanosleep(&pause, NULL);
     }
     return 0;
