@@ -15,6 +15,7 @@ from .known_optimizers import OPTIMIZERS
 from .state import Buffer
 
 _ADVICE = "optimizer.load_state_dict() writes the state"
+_IN_PLACE = f"{_ADVICE}, and another optimizer loads a copy.deepcopy() of it"
 _IN_MEMORY = 1 << 16  # bytes; what is larger is saved from a file
 _POINTERS = {"data_ptr", "untyped_storage", "storage", "_typed_storage", "__dlpack__"}  # to memory that stays as long as the tensor
 
@@ -96,7 +97,7 @@ class Moment(torch.Tensor):
 
 def _read(tree):
     def read(a):
-        return fetched(a.value(), f"{a._param.longshore.name}: its moment", _ADVICE) if isinstance(a, Moment) else a
+        return fetched(a.value(), f"{a._param.longshore.name}: its moment", _IN_PLACE) if isinstance(a, Moment) else a
 
     return torch.utils._pytree.tree_map(read, tree)
 

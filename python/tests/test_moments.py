@@ -1,5 +1,6 @@
 """Moments that are saved beside weights, and what begins with them: here, and in the program."""
 
+import copy
 import json
 
 import pytest
@@ -218,3 +219,25 @@ def test_moments_of_no_step(tmp_path, seed):
     with engine_for(copy_of(gpt2(), tmp_path / "out"), tmp_path, "next", moments_from=tmp_path / "out") as engine:
         steps(engine, 1)
         same(engine, expected)
+
+
+def test_another_optimizer_of_the_process_takes_a_copy(tmp_path, seed):
+    """It would write to what lies on the drives: the sentence says what it takes, and with that it goes on as the engine does."""
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 4))
+    with engine_for(model, tmp_path, lr=1e-2, clip=0) as engine:
+        engine.backward(engine(torch.ones(2, 8)).square().mean())
+        engine.step()
+        other = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 4))
+        other.load_state_dict(model.state_dict())
+        optimizer = torch.optim.AdamW(other.parameters())
+        optimizer.load_state_dict(engine.optimizer.state_dict())
+        other(torch.ones(2, 8)).square().mean().backward()
+        with pytest.raises(longshore.LongshoreError, match=r"another optimizer loads a copy.deepcopy\(\) of it"):
+            optimizer.step()
+        other.load_state_dict(model.state_dict())  # it has decayed weights before it looked at moments
+        optimizer.load_state_dict(copy.deepcopy(engine.optimizer.state_dict()))
+        optimizer.step()
+        engine.backward(engine(torch.ones(2, 8)).square().mean())
+        engine.step()
+        for name, value in other.state_dict().items():
+            torch.testing.assert_close(model.state_dict()[name], value, rtol=1e-4, atol=1e-6, msg=name)
