@@ -84,7 +84,7 @@ chmod -R u+w "$place/d" "$run_dir"
 refused "training while somebody reads" "in use" train --resume "$run_dir" --steps 31
 flock -u 9
 flock -x 9
-refused "reading while somebody writes" "in use" eval "$run_dir" --data "$place/more"
+refused "reading while somebody writes" "another process works on this run" eval "$run_dir" --data "$place/more"
 exec 9<&-
 same "nothing is written" "$(cksum <"$volume")" "$before"
 
