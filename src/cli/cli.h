@@ -152,8 +152,9 @@ void shore__model_args_free(struct shore__model_args *a);
  * elsewhere; tokenizer, data: what was given for a directory. Each may be NULL. */
 int shore__cli_open(const char *path, const struct shore__strings *moved, const char *tokenizer,
                     const struct shore__strings *data, struct shore__opened *out, struct shore_diag *diag);
-/* A run alone. of_any_program: also one that another program made; then it has neither model nor tokenizer. */
-int shore__cli_open_run(const char *path, const struct shore__strings *moved, bool of_any_program,
+/* A run alone; snapshot: NULL, or whose state it is. of_any_program: also one that another program made; then it has
+ * neither model nor tokenizer. */
+int shore__cli_open_run(const char *path, const struct shore__strings *moved, const char *snapshot, bool of_any_program,
                         struct shore__opened *out, struct shore_diag *diag);
 void shore__cli_close(struct shore__opened *opened);
 /* What to compute with: as the flags say, or as the run does. */

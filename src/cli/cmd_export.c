@@ -4,7 +4,7 @@
 #include "plan/transfers.h"
 
 struct args {
-    char *out;
+    char *out, *snapshot;
     unsigned dtype;
     bool dtype_given;
     struct shore__strings moved;
@@ -21,6 +21,7 @@ static const struct shore__option options[] = {
         "bf16: as the run computes with them, rounded, ties away from zero; fp32: the exact master weights; fp16: "
         "these rounded to the nearest, an error where one is too large; of a run that another program made, otherwise "
         "each as that program computes with it"),
+    OPTION(TEXT, "snapshot", snapshot, "NAME", "the state of this snapshot, also while the run is trained"),
     OPTION(FLAG, "moments", moments, NULL,
            "also the optimizer's, in fp32, in DIR/optimizer: import, and the Python package's wrap(), go on with them"),
     OPTION(SIZE, "shard-size", shard, "SIZE", "of the files that the weights are split into (default 5GiB)"),
@@ -32,7 +33,7 @@ static const struct shore__option options[] = {
 static const struct shore__command_line line = {
     .command = "export",
     .remote = true,
-    .synopsis = "export RUN --out DIR [--dtype bf16|fp32|fp16] [--moments]",
+    .synopsis = "export RUN --out DIR [--dtype bf16|fp32|fp16] [--snapshot NAME] [--moments]",
     .about =
         "Writes the committed state of a run as a Hugging Face directory (config.json, model.safetensors, tokenizer)\n"
         "that transformers loads. The weights are streamed: memory does not grow with the model.",
@@ -61,7 +62,7 @@ static int export(const char *path, const struct args *a) {
     if (!a->out) return shore__cli_fail(shore__fail(&diag, SHORE_EUSAGE, "where to? Give --out DIR"), &diag);
     if (!shore__is_run(path) && !shore__run_is_half_replaced(path))
         return shore__cli_fail(shore__not_a_run(path, &diag), &diag);
-    int rc = shore__cli_open_run(path, &a->moved, true, &o, &diag);
+    int rc = shore__cli_open_run(path, &a->moved, a->snapshot, true, &o, &diag);
     if (rc) return shore__cli_fail(rc, &diag);
     rc = buffers_within(a, &buffers, &diag);
     if (!rc) shore__cli_catch_signals("longshore: stopping; once more stops at once\n");
@@ -102,6 +103,7 @@ int shore__cli_export(int argc, char **argv) {
         code = export(parsed.positional[0], &a);
     }
     free(a.out);
+    free(a.snapshot);
     shore__strings_free(&a.moved);
     return code;
 }

@@ -5,6 +5,7 @@
 #include "cli/cli.h"
 #include "files/hub.h"
 #include "plan/transfers.h"
+#include "run/lives/snapshots.h"
 
 static bool in_memory(const struct shore__addresses *drives) {
     for (size_t i = 0; i < drives->count; i++)
@@ -43,7 +44,7 @@ int shore__cli_copy_budget(struct shore__run *run, uint64_t asked, uint32_t more
     return shore__budget_measured(asked, shore__copy_bytes(run->layout, &options, more, peak), diag);
 }
 
-int shore__cli_open_run(const char *path, const struct shore__strings *moved, bool of_any_program,
+int shore__cli_open_run(const char *path, const struct shore__strings *moved, const char *snapshot, bool of_any_program,
                         struct shore__opened *out, struct shore_diag *diag) {
     *out = (struct shore__opened){0};
     int rc = shore__run_open(path, false, moved && moved->count ? moved : NULL, &out->run, diag);
@@ -56,7 +57,9 @@ int shore__cli_open_run(const char *path, const struct shore__strings *moved, bo
     if (!of_any_program) rc = shore__run_refuse_contents(out->run, diag);
     if (out->model) rc = shore__run_tokenizer(out->run, diag);
     out->tokenizer = out->run->tokenizer;
-    if (!rc) rc = shore__cli_open_fleet(out->run, NULL, &out->fleet, diag);
+    if (!rc)
+        rc = snapshot ? shore__snapshot_open(out->run, snapshot, &out->fleet, diag)
+                      : shore__cli_open_fleet(out->run, NULL, &out->fleet, diag);
     struct shore_fleet_info info = {.size = sizeof info};
     if (!rc) shore_fleet_info(out->fleet, &info);
     out->step = info.step;
@@ -88,7 +91,7 @@ int shore__cli_open(const char *path, const struct shore__strings *moved, const 
     } else if (tokenizer && (shore__is_run(path) || shore__run_is_half_replaced(path)))
         rc = shore__fail(diag, SHORE_EUSAGE, "--tokenizer is for a model directory: the run %s has its own", escaped);
     else if (shore__is_run(path) || shore__run_is_half_replaced(path))
-        rc = shore__cli_open_run(path, moved, false, out, diag);
+        rc = shore__cli_open_run(path, moved, NULL, false, out, diag);
     else if (shore__run_is_unmade(path))
         rc = shore__not_a_run(path, diag);
     else if (moved && moved->count)

@@ -39,6 +39,7 @@ five=$(kept)
 must rollback "$run" five
 must inspect "$run" --digest --deep
 same "back at step 5" "$(digest)" "$at5"
+must export "$run" --out "$place/back" --dtype fp32 --moments
 same "a snapshot is only read" "$(kept)" "$five"
 same "the metrics follow" "$(steps)" "1 2 3 4 5 "
 must train --resume "$run" --stop-at 12 --lr 1e-3
@@ -181,6 +182,10 @@ refused "snapshots of memory" "keep something" train "${common[@]}" --drive ram:
 exec 9<"$run"
 flock -x 9
 refused "a run in use" "another process" snapshot "$run" six
+must export "$run" --snapshot five --out "$place/out" --dtype fp32 --moments
+grep -q "^step 5 exported" "$place/log" && ok "of its step" || fail "of another step"
+diff -r "$place/back" "$place/out" >"$place/log" 2>&1 && ok "what the run was then" || fail "not what the run was then"
+refused "a snapshot that is not there" "has no snapshot" export "$run" --snapshot six --out "$place/none"
 refused "going back in a run in use" "another process" rollback "$run" five
 flock -u 9
 at=$at20
