@@ -135,7 +135,7 @@ static void nothing_is_replaced_unasked(void **state) {
     step(&t);
     stop(&t);
     assert_int_equal(shore_fleet_create(t.plain.layout, &t.options, &other, &t.diag), SHORE_EEXISTS);
-    says(&t, "--overwrite");
+    says(&t, "holds the state of a run already; name another path");
     must(&t, open_again(&t));
     assert_digest(t.fleet, &t.plain, true);
     stop(&t);
