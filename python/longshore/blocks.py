@@ -98,6 +98,8 @@ def partition(model, layers=None):
     dtype that fewer elements have, which stay in memory.
     """
     compute = dtype_of(model)
+    if isinstance(layers, str):
+        raise ValueError(f"layers={layers!r}: takes a list of names: layers=[{layers!r}]")
     layers = layers_of(model) if layers is None else list(layers)
     modules = dict(model.named_modules(remove_duplicate=False))
     for name in layers:

@@ -84,6 +84,9 @@ def wrap(model: nn.Module, *, run: str | os.PathLike | None = None, drives: Driv
         raise ValueError(f"wrap: moments={moments!r}; it is fp32 or 8bit")
     if activations not in KINDS:
         raise ValueError(f"wrap: activations={activations!r}; it is one of {', '.join(KINDS)}")
+    if activation_room is not None and activations == "memory":
+        warnings.warn(f"wrap: activation_room={activation_room!r} is for activations=\"drives\" or \"auto\": they stay in memory, and no room is taken",
+                      stacklevel=2)
     if on_nonfinite not in ("stop", "skip"):
         raise ValueError(f"wrap: on_nonfinite={on_nonfinite!r}; it is stop or skip")
     if isinstance(compress_after, bool) or compress_after != int(compress_after) or compress_after < 0 or (compress_after and compress is None):

@@ -383,6 +383,10 @@ def test_bad_arguments(tmp_path):
         longshore.wrap(gpt2(), run=tmp_path / "a", activations="drives", activation_room="much")
     with pytest.raises(longshore.BudgetError, match="minimum"):
         longshore.wrap(gpt2(), run=tmp_path / "a", activations="drives", memory="1MiB")
+    with pytest.warns(UserWarning, match="activation_room='1GiB' is for activations=\"drives\""):
+        longshore.wrap(gpt2(), run=tmp_path / "a", activation_room="1GiB").close()
+    with pytest.raises(ValueError, match=r"layers='h': takes a list of names: layers=\['h'\]"):
+        longshore.wrap(gpt2(), run=tmp_path / "b", layers="h")
 
 
 def test_resumed_as_it_was_made(tmp_path, seed, small):
