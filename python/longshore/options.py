@@ -40,7 +40,7 @@ def said_by(source, options):
 
 def that_stay(engine, asked):
     """Of a run that goes on as it was made: what is asked for otherwise, in words; empty: nothing."""
-    how, other = {"activations": "memory", "compress": 0.0, "compress_after": 0, **engine.how}, []
+    how, other = {"activations": "memory", "compress": 0.0, "compress_after": 0, **engine.state.program["engine"]}, []
     for option, value in asked.items():
         if option in _OF_THE_START:
             continue
