@@ -91,7 +91,9 @@ def test_a_trainer_goes_on_with_two_dtypes(tmp_path, seed):
     whole.engine.close()
     again = trainer("whole")
     again.train(resume_from_checkpoint=str(tmp_path / "whole" / "out" / "checkpoint-2"))
-    assert again.engine.digest() == digest and FP32 in {p.dtype for p in again.model.parameters()}
+    assert again.engine.digest() == digest
+    keeps = bool(getattr(again.model, "_keep_in_fp32_modules_strict", None))  # transformers 4 does not
+    assert (FP32 in {p.dtype for p in again.model.parameters()}) == keeps
     again.save_model(tmp_path / "saved")
     again.engine.close()
     loaded = type(again.model).from_pretrained(tmp_path / "saved", dtype=BF16)
