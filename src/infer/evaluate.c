@@ -76,7 +76,9 @@ static int open_plan(const struct shore__weights_of *of, const struct shore__inf
     int rc = shore__compute_open(&o->compute, &s->c, diag);
     if (!rc) rc = shore__memory_open(&s->memory, &s->rows, s->c, diag);
     if (!rc) rc = s->c->ops->stream_open(s->c, &s->stream, diag);
-    if (!rc) rc = s->c->ops->make(s->c, shapes, shore__memory_at(&s->memory, "workspace", 0), workspace_bytes, diag);
+    if (!rc)
+        rc =
+            s->c->ops->make(s->c, shapes, shore__memory_at(&s->memory, SHORE__ROW_WORKSPACE, 0), workspace_bytes, diag);
     if (!rc) rc = open_parameters(of, &plan->residency, s, diag);
     if (rc) return rc;
     struct shore_fleet_info info = {.size = sizeof info};
@@ -152,7 +154,7 @@ int shore__evaluate(const struct shore__weights_of *weights, const struct shore_
         batch = shore__batch_shape(sequences, o.seq_len);
         rc = open_session(weights, &o, &batch, 0, &s, diag);
     }
-    shore__buf x = rc ? SHORE__NO_BUF : shore__memory_at(&s.memory, "x", 0);
+    shore__buf x = rc ? SHORE__NO_BUF : shore__memory_at(&s.memory, SHORE__ROW_X, 0);
     double sum = 0;
     for (uint64_t done = 0; !rc && done < count;) {
         uint64_t left = count - done;
@@ -183,8 +185,8 @@ int shore__generate(const struct shore__weights_of *weights, const struct shore_
     struct shore__batch_shape tokens = shore__batch_shape(1, want);
     int rc = open_session(weights, &o, &tokens, work, &s, diag);
     if (!rc)
-        rc = shore__generate_in(s.parameters, m, s.c, s.stream, shore__memory_both(&s.memory, "generation", 0), work,
-                                prompt, nprompt, sampling, emit, ctx, diag);
+        rc = shore__generate_in(s.parameters, m, s.c, s.stream, shore__memory_both(&s.memory, SHORE__ROW_GENERATION, 0),
+                                work, prompt, nprompt, sampling, emit, ctx, diag);
     close_session(&s);
     return rc;
 }

@@ -24,13 +24,13 @@ static int op_failed(struct shore_diag *diag, int rc) {
 }
 
 static int place(struct generation *g, const struct shore__memory *memory, struct shore_diag *diag) {
-    g->x = shore__memory_at(memory, "x", 0);
-    g->normed = shore__memory_at(memory, "normed", 0);
-    g->stats = shore__memory_at(memory, "stats", 0);
-    g->inner = shore__memory_at(memory, "inner", 0);
-    g->tokens = shore__memory_both(memory, "tokens", 0);
-    g->logits = shore__memory_both(memory, "logits", 0);
-    g->cache = shore__memory_at(memory, "cache", 0);
+    g->x = shore__memory_at(memory, SHORE__ROW_X, 0);
+    g->normed = shore__memory_at(memory, SHORE__ROW_NORMED, 0);
+    g->stats = shore__memory_at(memory, SHORE__ROW_STATS, 0);
+    g->inner = shore__memory_at(memory, SHORE__ROW_INNER, 0);
+    g->tokens = shore__memory_both(memory, SHORE__ROW_TOKENS, 0);
+    g->logits = shore__memory_both(memory, SHORE__ROW_LOGITS, 0);
+    g->cache = shore__memory_at(memory, SHORE__ROW_CACHE, 0);
     g->cache_bytes = shore__generate_cache_bytes(g->m, g->c->mode, g->capacity);
     return shore__rotary_place(g->m, g->c, g->stream, g->capacity, memory, &g->cos_sin, diag);
 }

@@ -29,10 +29,10 @@ static uint32_t pool_of(struct shore__page_id id) {
  */
 
 static void place(struct shore__parameters *p) {
-    p->prepared_layer = shore__memory_at(p->memory, "prepared layer", 0);
-    p->prepared_slice = shore__memory_at(p->memory, "prepared slice", 0);
+    p->prepared_layer = shore__memory_at(p->memory, SHORE__ROW_PREPARED_LAYER, 0);
+    p->prepared_slice = shore__memory_at(p->memory, SHORE__ROW_PREPARED_SLICE, 0);
     for (uint32_t i = 0; i < 2; i++)
-        p->prepared_tail[i] = shore__memory_at(p->memory, "prepared tail", i);
+        p->prepared_tail[i] = shore__memory_at(p->memory, SHORE__ROW_PREPARED_TAIL, i);
 }
 
 static int open_pages(struct shore__parameters *p, const struct shore__parameters_of *of,
@@ -45,16 +45,16 @@ static int open_pages(struct shore__parameters *p, const struct shore__parameter
     for (uint32_t i = 0; i < POOLS; i++)
         pools[i] = (struct shore_pages_pool){0, buffers[i]};
     for (uint32_t i = 0; i < 2; i++) {
-        if ((buffers[LAYERS][i] = shore__memory_host(p->memory, "layer buffer", i))) pools[LAYERS].nbuffers++;
-        if ((buffers[SLICES][i] = shore__memory_host(p->memory, "slice buffer", i))) pools[SLICES].nbuffers++;
-        if ((tail = shore__memory_host(p->memory, "page", i)))
+        if ((buffers[LAYERS][i] = shore__memory_host(p->memory, SHORE__ROW_LAYER_BUFFER, i))) pools[LAYERS].nbuffers++;
+        if ((buffers[SLICES][i] = shore__memory_host(p->memory, SHORE__ROW_SLICE_BUFFER, i))) pools[SLICES].nbuffers++;
+        if ((tail = shore__memory_host(p->memory, SHORE__ROW_PAGE, i)))
             buffers[FIRST_TAIL + i][pools[FIRST_TAIL + i].nbuffers++] = tail;
     }
     for (uint32_t i = 0; i < n; i++) {
         struct shore__page_id id = shore__page_at(p->m, i);
         bool stays = id.kind != SHORE__PAGE_TAIL && shore__page_stays(p->m, r, id);
         ranges[i] = (struct shore_pages_range){.block = id.block, .pool = stays ? SHORE_PAGES_STAYS : pool_of(id)};
-        if (stays) ranges[i].memory = shore__memory_host(p->memory, "page", i);
+        if (stays) ranges[i].memory = shore__memory_host(p->memory, SHORE__ROW_PAGE, i);
         shore__page_segments(p->m, id, &ranges[i].segment, &ranges[i].count);
     }
     const struct shore_pages_options options = {
@@ -75,9 +75,9 @@ static int open_pages(struct shore__parameters *p, const struct shore__parameter
 static int open_shown(struct shore__parameters *p, struct shore_diag *diag) {
     struct shore__shown_pool pools[POOLS] = {{{SHORE__NO_BUF}}};
     for (uint32_t i = 0; i < SHORE__SHOWN_BUFFERS; i++) {
-        pools[LAYERS].buffer[i] = shore__memory_at(p->memory, "layer there", i);
-        pools[SLICES].buffer[i] = shore__memory_at(p->memory, "slice there", i);
-        pools[FIRST_TAIL + i].buffer[0] = shore__memory_at(p->memory, "tail there", i);
+        pools[LAYERS].buffer[i] = shore__memory_at(p->memory, SHORE__ROW_LAYER_THERE, i);
+        pools[SLICES].buffer[i] = shore__memory_at(p->memory, SHORE__ROW_SLICE_THERE, i);
+        pools[FIRST_TAIL + i].buffer[0] = shore__memory_at(p->memory, SHORE__ROW_TAIL_THERE, i);
     }
     return shore__shown_open(p->pages, p->c, p->stream, p->memory, pools, POOLS, &p->shown, diag);
 }

@@ -11,7 +11,7 @@ static int failed(struct shore_diag *diag, int rc) {
 int shore__rotary_place(const struct shore__model *m, struct shore__compute *c, struct shore__stream *stream,
                         size_t positions, const struct shore__memory *memory, shore__buf *out,
                         struct shore_diag *diag) {
-    struct shore__both table = shore__memory_both(memory, "rotary", 0);
+    struct shore__both table = shore__memory_both(memory, SHORE__ROW_ROTARY, 0);
     *out = table.device;
     if (!table.host) return 0;
     shore__rope_table(&m->arch, positions, table.host);
@@ -24,16 +24,16 @@ int shore__pass_place(struct shore__pass *pass, const struct shore__batch_shape 
     pass->seq_len = most->seq_len;
     pass->most_rows = most->rows;
     pass->most_unit_rows = most->unit_rows;
-    pass->tokens = shore__memory_both(memory, "tokens", 0);
-    pass->targets = shore__memory_both(memory, "targets", 0);
-    pass->normed = shore__memory_at(memory, "normed", 0);
-    pass->stats = shore__memory_at(memory, "stats", 0);
-    pass->max = shore__memory_at(memory, "max", 0);
-    pass->sum = shore__memory_at(memory, "sum", 0);
-    pass->target_logit = shore__memory_at(memory, "target logit", 0);
-    pass->loss = shore__memory_both(memory, "loss", 0);
-    pass->logits = shore__memory_at(memory, "logits", 0);
-    pass->inner = shore__memory_at(memory, "inner", 0);
+    pass->tokens = shore__memory_both(memory, SHORE__ROW_TOKENS, 0);
+    pass->targets = shore__memory_both(memory, SHORE__ROW_TARGETS, 0);
+    pass->normed = shore__memory_at(memory, SHORE__ROW_NORMED, 0);
+    pass->stats = shore__memory_at(memory, SHORE__ROW_STATS, 0);
+    pass->max = shore__memory_at(memory, SHORE__ROW_MAX, 0);
+    pass->sum = shore__memory_at(memory, SHORE__ROW_SUM, 0);
+    pass->target_logit = shore__memory_at(memory, SHORE__ROW_TARGET_LOGIT, 0);
+    pass->loss = shore__memory_both(memory, SHORE__ROW_LOSS, 0);
+    pass->logits = shore__memory_at(memory, SHORE__ROW_LOGITS, 0);
+    pass->inner = shore__memory_at(memory, SHORE__ROW_INNER, 0);
     return shore__rotary_place(pass->m, pass->c, pass->stream, most->seq_len, memory, &pass->cos_sin, diag);
 }
 

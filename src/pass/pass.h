@@ -30,7 +30,7 @@ struct shore__pass {
  * fills the rotary table. */
 int shore__pass_place(struct shore__pass *pass, const struct shore__batch_shape *most,
                       const struct shore__memory *memory, struct shore_diag *diag);
-/* The rotary table of so many positions, in the row "rotary"; none where positions are learned. */
+/* The rotary table of so many positions, in the row ROTARY; none where positions are learned. */
 int shore__rotary_place(const struct shore__model *m, struct shore__compute *c, struct shore__stream *stream,
                         size_t positions, const struct shore__memory *memory, shore__buf *out, struct shore_diag *diag);
 

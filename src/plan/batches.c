@@ -15,24 +15,24 @@ void shore__batch_add(const struct shore__model *m, enum shore__mode mode, const
                       struct shore__region_list *rows) {
     size_t e = shore__mode_bytes(mode);
     const struct {
-        const char *name;
+        enum shore__row key;
         enum shore__region_kind kind;
         uint64_t bytes;
     } row[] = {
-        {"tokens", SHORE__REGION_BOTH, b->rows * 4},
-        {"targets", SHORE__REGION_BOTH, b->rows * 4},
-        {"normed", SHORE__REGION_DEVICE, b->rows * m->arch.d_model * e},
-        {"stats", SHORE__REGION_DEVICE, b->rows * 8},
-        {"max", SHORE__REGION_DEVICE, b->rows * 4},
-        {"sum", SHORE__REGION_DEVICE, b->rows * 4},
-        {"target logit", SHORE__REGION_DEVICE, b->rows * 4},
-        {"loss", SHORE__REGION_BOTH, b->rows * 4},
-        {"logits", SHORE__REGION_DEVICE, b->unit_rows * (uint64_t)m->slice_rows * 4},
-        {"inner", SHORE__REGION_DEVICE, shore__inner_bytes(m, mode, b->unit_rows, true)},
-        {"rotary", SHORE__REGION_BOTH, m->arch.learned_positions ? 0 : b->seq_len * m->arch.head_dim * 4},
+        {SHORE__ROW_TOKENS, SHORE__REGION_BOTH, b->rows * 4},
+        {SHORE__ROW_TARGETS, SHORE__REGION_BOTH, b->rows * 4},
+        {SHORE__ROW_NORMED, SHORE__REGION_DEVICE, b->rows * m->arch.d_model * e},
+        {SHORE__ROW_STATS, SHORE__REGION_DEVICE, b->rows * 8},
+        {SHORE__ROW_MAX, SHORE__REGION_DEVICE, b->rows * 4},
+        {SHORE__ROW_SUM, SHORE__REGION_DEVICE, b->rows * 4},
+        {SHORE__ROW_TARGET_LOGIT, SHORE__REGION_DEVICE, b->rows * 4},
+        {SHORE__ROW_LOSS, SHORE__REGION_BOTH, b->rows * 4},
+        {SHORE__ROW_LOGITS, SHORE__REGION_DEVICE, b->unit_rows * (uint64_t)m->slice_rows * 4},
+        {SHORE__ROW_INNER, SHORE__REGION_DEVICE, shore__inner_bytes(m, mode, b->unit_rows, true)},
+        {SHORE__ROW_ROTARY, SHORE__REGION_BOTH, m->arch.learned_positions ? 0 : b->seq_len * m->arch.head_dim * 4},
     };
     for (size_t i = 0; i < sizeof row / sizeof *row; i++)
-        shore__regions_add_always(rows, row[i].name, 0, row[i].kind, row[i].bytes);
+        shore__regions_add_always(rows, row[i].key, 0, row[i].kind, row[i].bytes);
 }
 
 size_t shore__generate_positions(const struct shore__model *m, size_t tokens) {
@@ -47,20 +47,20 @@ void shore__generate_add(const struct shore__model *m, enum shore__mode mode, si
                          struct shore__region_list *rows) {
     uint64_t row_bytes = m->arch.d_model * shore__mode_bytes(mode);
     const struct {
-        const char *name;
+        enum shore__row key;
         uint64_t bytes;
     } row[] = {
-        {"x", SHORE__PROMPT_ROWS * row_bytes},
-        {"normed", row_bytes},
-        {"stats", 8},
-        {"inner", shore__inner_bytes(m, mode, SHORE__PROMPT_ROWS, true)},
-        {"tokens", SHORE__PROMPT_ROWS * 4},
-        {"logits", (uint64_t)m->arch.vocab * 4},
-        {"rotary", m->arch.learned_positions ? 0 : (uint64_t)positions * m->arch.head_dim * 4},
-        {"cache", 2 * shore__generate_cache_bytes(m, mode, positions) * m->arch.n_layer},
+        {SHORE__ROW_X, SHORE__PROMPT_ROWS * row_bytes},
+        {SHORE__ROW_NORMED, row_bytes},
+        {SHORE__ROW_STATS, 8},
+        {SHORE__ROW_INNER, shore__inner_bytes(m, mode, SHORE__PROMPT_ROWS, true)},
+        {SHORE__ROW_TOKENS, SHORE__PROMPT_ROWS * 4},
+        {SHORE__ROW_LOGITS, (uint64_t)m->arch.vocab * 4},
+        {SHORE__ROW_ROTARY, m->arch.learned_positions ? 0 : (uint64_t)positions * m->arch.head_dim * 4},
+        {SHORE__ROW_CACHE, 2 * shore__generate_cache_bytes(m, mode, positions) * m->arch.n_layer},
     };
     for (size_t i = 0; i < sizeof row / sizeof *row; i++)
-        shore__regions_add_always(rows, row[i].name, 0, SHORE__REGION_DEVICE, row[i].bytes);
+        shore__regions_add_always(rows, row[i].key, 0, SHORE__REGION_DEVICE, row[i].bytes);
 }
 
 uint64_t shore__generate_bytes(const struct shore__model *m, enum shore__mode mode, size_t positions) {

@@ -15,8 +15,7 @@ struct shore__batch_shape shore__batch_shape(size_t sequences, size_t seq_len);
 struct shore__shapes shore__batch_shapes(const struct shore__model *m, const struct shore__batch_shape *b,
                                          bool backward);
 
-/* Rows "tokens", "targets", "normed", "stats", "max", "sum", "target logit", "loss", "logits" and "inner" (of one
- * unit), "rotary". */
+/* Rows TOKENS to ROTARY but for X; INNER and LOGITS are of one unit. */
 void shore__batch_add(const struct shore__model *m, enum shore__mode mode, const struct shore__batch_shape *b,
                       struct shore__region_list *rows);
 
@@ -24,7 +23,7 @@ void shore__batch_add(const struct shore__model *m, enum shore__mode mode, const
 
 /* Positions of the cache for so many tokens: a table of positions has an end, rotary ones go on. */
 size_t shore__generate_positions(const struct shore__model *m, size_t tokens);
-/* Rows "x", "normed", "stats", "inner", "tokens", "logits", "rotary", "cache" for so many positions. */
+/* Rows TOKENS, X, NORMED, STATS, INNER, LOGITS, ROTARY and CACHE for so many positions. */
 void shore__generate_add(const struct shore__model *m, enum shore__mode mode, size_t positions,
                          struct shore__region_list *rows);
 /* Keys, or values, of one layer. */

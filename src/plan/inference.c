@@ -19,13 +19,13 @@ static uint64_t sum(void *ctx) {
     const struct shore__model *m = f->model;
     size_t rows = z->generation_bytes ? 1 : f->batch.rows;
     shore__regions_clear(z->rows);
-    shore__regions_add_always(z->rows, "workspace", 0, SHORE__REGION_DEVICE, f->workspace_bytes);
+    shore__regions_add_always(z->rows, SHORE__ROW_WORKSPACE, 0, SHORE__REGION_DEVICE, f->workspace_bytes);
     shore__pages_add(m, f->mode, &z->plan->residency, z->rows);
     if (z->generation_bytes)
-        shore__regions_add_always(z->rows, "generation", 0, SHORE__REGION_BOTH, z->generation_bytes);
+        shore__regions_add_always(z->rows, SHORE__ROW_GENERATION, 0, SHORE__REGION_BOTH, z->generation_bytes);
     else
         shore__batch_add(m, f->mode, &f->batch, z->rows);
-    shore__regions_add_always(z->rows, "x", 0, SHORE__REGION_DEVICE, (uint64_t)rows * m->arch.d_model * 4);
+    shore__regions_add_always(z->rows, SHORE__ROW_X, 0, SHORE__REGION_DEVICE, (uint64_t)rows * m->arch.d_model * 4);
     z->plan->buffers_bytes = shore__regions_lay_out(z->rows);
     return z->plan->buffers_bytes;
 }

@@ -12,7 +12,7 @@ struct shore__infer_plan {
 };
 
 /* The plan for a budget, and its rows, laid out (opened here; the caller closes them, whatever is returned): those of
- * the pages, "workspace", "x", and those of a batch, or "generation" of so many bytes. resident_bytes: of the process
+ * the pages, WORKSPACE, X, and those of a batch, or GENERATION of so many bytes. resident_bytes: of the process
  * so far. Errors: SHORE_EBUDGET with "minimum SIZE". */
 int shore__plan_inference(const struct shore__facts *f, uint64_t generation_bytes, uint64_t resident_bytes,
                           uint64_t budget, struct shore__infer_plan *out, struct shore__region_list *rows,

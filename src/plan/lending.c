@@ -12,7 +12,7 @@ static struct shore__lifetime after_backward(const struct shore__sizing *z, uint
 static bool lend_page(const struct shore__sizing *z, struct shore__page_id id, uint32_t after) {
     const struct shore__model *m = z->f->model;
     return shore__page_stays(m, &z->plan->residency, id) ||
-           shore__regions_lend(z->rows, "lent page", shore__page_number(m, id), SHORE__REGION_PINNED,
+           shore__regions_lend(z->rows, SHORE__ROW_LENT_PAGE, shore__page_number(m, id), SHORE__REGION_PINNED,
                                shore__page_bytes(m, z->f->mode, id), after_backward(z, after));
 }
 
@@ -47,7 +47,7 @@ static bool lend_later(struct shore__sizing *z, uint32_t later) {
     bool all = true;
     for (uint32_t l = 1; all && l <= later; l++) {
         struct shore__lifetime live = {shore__phase_backward(n, l), shore__phase_backward(n, 0)};
-        all = shore__regions_lend(z->rows, "later", l, SHORE__REGION_DEVICE,
+        all = shore__regions_lend(z->rows, SHORE__ROW_LATER, l, SHORE__REGION_DEVICE,
                                   z->plan->units * shore__plan_later_bytes(f), live);
     }
     return all;
@@ -65,8 +65,8 @@ static void lend_states(struct shore__sizing *z, uint32_t last_layer) {
         lending->most_states = (uint32_t)((uint64_t)m->arch.vocab * m->arch.d_model / SHORE_SEGMENT_ELEMS);
     for (uint32_t l = m->arch.n_layer, group = 0; l >= last_layer; l--)
         while (lending->states < lending->most_states) {
-            struct shore__region *row = shore__regions_lend(z->rows, "table state", group, SHORE__REGION_PINNED, image,
-                                                            after_backward(z, l + 1));
+            struct shore__region *row = shore__regions_lend(z->rows, SHORE__ROW_TABLE_STATE, group,
+                                                            SHORE__REGION_PINNED, image, after_backward(z, l + 1));
             if (!row) break;
             shore__regions_grow(z->rows, row);
             uint64_t n = row->bytes / image, left = lending->most_states - lending->states;
@@ -81,7 +81,7 @@ static void lend_states(struct shore__sizing *z, uint32_t last_layer) {
 static void keep_until_lookups(struct shore__sizing *z, uint32_t later) {
     uint32_t n = z->f->model->arch.n_layer;
     for (uint32_t l = 1; l <= LATER_MOST && l <= n; l++)
-        shore__regions_find(z->rows, "inner kept", l)->live.to = shore__phase_backward(n, l <= later ? 0 : l);
+        shore__regions_find(z->rows, SHORE__ROW_INNER_KEPT, l)->live.to = shore__phase_backward(n, l <= later ? 0 : l);
 }
 
 /* Each layer that waits holds a gradient buffer, and what comes before its gradients needs others. */

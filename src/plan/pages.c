@@ -71,13 +71,13 @@ static void add_there(const struct shore__model *m, enum shore__mode mode, const
         struct shore__page_id id = shore__page_at(m, i);
         uint64_t bytes = shore__page_bytes(m, mode, id);
         if (id.kind == SHORE__PAGE_TAIL)
-            shore__regions_add_always(rows, "tail there", i, SHORE__REGION_DEVICE, bytes);
+            shore__regions_add_always(rows, SHORE__ROW_TAIL_THERE, i, SHORE__REGION_DEVICE, bytes);
         else if (bytes > most[id.kind])
             most[id.kind] = bytes;
     }
     for (uint32_t b = 0; b < r->buffers; b++) {
-        shore__regions_add_always(rows, "layer there", b, SHORE__REGION_DEVICE, most[SHORE__PAGE_LAYER]);
-        shore__regions_add_always(rows, "slice there", b, SHORE__REGION_DEVICE, most[SHORE__PAGE_SLICE]);
+        shore__regions_add_always(rows, SHORE__ROW_LAYER_THERE, b, SHORE__REGION_DEVICE, most[SHORE__PAGE_LAYER]);
+        shore__regions_add_always(rows, SHORE__ROW_SLICE_THERE, b, SHORE__REGION_DEVICE, most[SHORE__PAGE_SLICE]);
     }
 }
 
@@ -88,20 +88,22 @@ void shore__pages_add(const struct shore__model *m, enum shore__mode mode, const
         struct shore__page_id id = shore__page_at(m, i);
         uint64_t bytes = shore__page_bytes(m, mode, id);
         if (shore__page_stays(m, r, id))
-            shore__regions_add_always(rows, "page", i, SHORE__REGION_PINNED, bytes);
+            shore__regions_add_always(rows, SHORE__ROW_PAGE, i, SHORE__REGION_PINNED, bytes);
         else if (bytes > largest[id.kind])
             largest[id.kind] = bytes;
     }
     for (uint32_t b = 0; b < r->buffers; b++)
-        shore__regions_add_always(rows, "layer buffer", b, SHORE__REGION_PINNED, largest[SHORE__PAGE_LAYER]);
+        shore__regions_add_always(rows, SHORE__ROW_LAYER_BUFFER, b, SHORE__REGION_PINNED, largest[SHORE__PAGE_LAYER]);
     for (uint32_t b = 0; b < r->buffers; b++)
-        shore__regions_add_always(rows, "slice buffer", b, SHORE__REGION_PINNED, largest[SHORE__PAGE_SLICE]);
+        shore__regions_add_always(rows, SHORE__ROW_SLICE_BUFFER, b, SHORE__REGION_PINNED, largest[SHORE__PAGE_SLICE]);
     if (!rows->one_memory) add_there(m, mode, r, rows);
-    shore__regions_add_always(rows, "prepared layer", 0, SHORE__REGION_DEVICE, shore__prepared_bytes(m, 1, mode));
-    shore__regions_add_always(rows, "prepared slice", 0, SHORE__REGION_DEVICE, shore__slice_prepared_bytes(m, mode));
+    shore__regions_add_always(rows, SHORE__ROW_PREPARED_LAYER, 0, SHORE__REGION_DEVICE,
+                              shore__prepared_bytes(m, 1, mode));
+    shore__regions_add_always(rows, SHORE__ROW_PREPARED_SLICE, 0, SHORE__REGION_DEVICE,
+                              shore__slice_prepared_bytes(m, mode));
     for (uint32_t i = 0; i < 2; i++) {
         uint32_t block = i ? shore__model_head(m) : 0;
-        shore__regions_add_always(rows, "prepared tail", i, SHORE__REGION_DEVICE,
+        shore__regions_add_always(rows, SHORE__ROW_PREPARED_TAIL, i, SHORE__REGION_DEVICE,
                                   shore__prepared_bytes(m, block, mode));
     }
 }

@@ -37,9 +37,9 @@ void shore__page_range(const struct shore__model *m, struct shore__page_id id, u
 /* mode: of the compute object. */
 uint64_t shore__page_bytes(const struct shore__model *m, enum shore__mode mode, struct shore__page_id id);
 
-/* Rows "page" (by number, of those that stay), "layer buffer" and "slice buffer" (of the others); where
- * pages are put that the device does not see: "layer there" and "slice there" 0 .. buffers - 1, "tail there" 0 and 1;
- * and what products read: "prepared layer", "prepared slice", "prepared tail" 0 and 1. */
+/* Rows PAGE (by number, of those that stay), LAYER_BUFFER and SLICE_BUFFER (of the others); where
+ * pages are put that the device does not see: LAYER_THERE and SLICE_THERE 0 .. buffers - 1, TAIL_THERE 0 and 1;
+ * and what products read: PREPARED_LAYER, PREPARED_SLICE, PREPARED_TAIL 0 and 1. */
 void shore__pages_add(const struct shore__model *m, enum shore__mode mode, const struct shore__residency *r,
                       struct shore__region_list *rows);
 

@@ -4,57 +4,75 @@
 #include <stdlib.h>
 #include <string.h>
 
+const char *shore__row_name(enum shore__row key) {
+    static const char *const name[] = {
+#define SHORE__ROW(KEY, NAME) NAME,
+        SHORE__ROWS(SHORE__ROW)
+#undef SHORE__ROW
+    };
+    return name[key];
+}
+
 void shore__regions_open(struct shore__region_list *r, uint32_t phases, bool one_memory) {
     *r = (struct shore__region_list){.phases = phases, .one_memory = one_memory};
 }
 
 void shore__regions_close(struct shore__region_list *r) {
     free(r->item);
+    free(r->by_offset);
     r->item = NULL;
-    r->count = r->room = 0;
+    r->by_offset = NULL;
+    r->count = r->room = r->placed = 0;
 }
 
 void shore__regions_clear(struct shore__region_list *r) {
-    r->count = 0;
+    r->count = r->placed = 0;
 }
 
 void shore__regions_cut(struct shore__region_list *r, uint32_t count) {
+    uint32_t left = 0;
+    for (uint32_t i = 0; i < r->placed; i++)
+        if (r->by_offset[i] < count) r->by_offset[left++] = r->by_offset[i];
+    r->placed = left;
     if (r->count > count) r->count = count;
 }
 
-static void add(struct shore__region_list *r, const char *name, uint32_t index, enum shore__region_kind kind,
+static void add(struct shore__region_list *r, enum shore__row key, uint32_t index, enum shore__region_kind kind,
                 uint64_t bytes, struct shore__lifetime live) {
     enum { FIRST = 128 };
     assert(live.from < r->phases && live.to < r->phases);
     if (r->count == r->room) {
         uint32_t room = r->room ? 2 * r->room : FIRST;
         struct shore__region *item = realloc(r->item, room * sizeof *item);
-        if (!item) {
+        if (item) r->item = item;
+        uint32_t *by_offset = realloc(r->by_offset, room * sizeof *by_offset);
+        if (by_offset) r->by_offset = by_offset;
+        if (!item || !by_offset) {
             r->failed = true;
             return;
         }
-        r->item = item;
         r->room = room;
     }
     r->item[r->count++] = (struct shore__region){
-        .name = name,
+        .key = key,
         .index = index,
+        .name = shore__row_name(key),
         .kind = kind,
         .bytes = shore__arena_round(bytes),
         .live = live,
     };
 }
 
-void shore__regions_add(struct shore__region_list *r, const char *name, uint32_t index, enum shore__region_kind kind,
+void shore__regions_add(struct shore__region_list *r, enum shore__row key, uint32_t index, enum shore__region_kind kind,
                         uint64_t bytes, struct shore__lifetime live) {
     bool both = kind == SHORE__REGION_BOTH;
-    add(r, name, index, both || r->one_memory ? SHORE__REGION_DEVICE : kind, bytes, live);
-    if (both && !r->one_memory) add(r, name, index, SHORE__REGION_PINNED, bytes, live);
+    add(r, key, index, both || r->one_memory ? SHORE__REGION_DEVICE : kind, bytes, live);
+    if (both && !r->one_memory) add(r, key, index, SHORE__REGION_PINNED, bytes, live);
 }
 
-void shore__regions_add_always(struct shore__region_list *r, const char *name, uint32_t index,
+void shore__regions_add_always(struct shore__region_list *r, enum shore__row key, uint32_t index,
                                enum shore__region_kind kind, uint64_t bytes) {
-    shore__regions_add(r, name, index, kind, bytes, (struct shore__lifetime){0, r->phases - 1});
+    shore__regions_add(r, key, index, kind, bytes, (struct shore__lifetime){0, r->phases - 1});
 }
 
 /* ---- places --------------------------------------------------------------------------------------------------------
@@ -74,41 +92,59 @@ static uint64_t end_of(const struct shore__region *row) {
     return row->offset + row->bytes;
 }
 
-/* The lowest place of row i beside those before it. */
+/* The row's place, in the order of offsets. */
+static void note_place(struct shore__region_list *r, uint32_t i) {
+    uint32_t at = r->placed++;
+    for (; at && r->item[r->by_offset[at - 1]].offset > r->item[i].offset; at--)
+        r->by_offset[at] = r->by_offset[at - 1];
+    r->by_offset[at] = i;
+}
+
+/* The lowest place of row i beside those that have one: a sweep from below, past each row that it meets, up to the
+ * first gap that is large enough. */
 static void find_place(struct shore__region_list *r, uint32_t i) {
     struct shore__region *row = &r->item[i];
     row->offset = 0;
-    for (bool moved = true; moved;) {
-        moved = false;
-        for (uint32_t k = 0; k < i; k++) {
-            const struct shore__region *other = &r->item[k];
-            if (!meet(row, other) || end_of(row) <= other->offset || end_of(other) <= row->offset) continue;
-            row->offset = end_of(other);
-            moved = true;
-        }
+    if (!row->bytes) return;
+    row->offset = r->taken[row->kind];
+    for (uint32_t k = 0; k < r->placed; k++) {
+        const struct shore__region *other = &r->item[r->by_offset[k]];
+        if (!meet(row, other)) continue;
+        if (end_of(row) <= other->offset) break;
+        if (end_of(other) > row->offset) row->offset = end_of(other);
     }
 }
 
 uint64_t shore__regions_lay_out(struct shore__region_list *r) {
     uint64_t sum = 0;
     memset(r->bytes, 0, sizeof r->bytes);
+    memset(r->taken, 0, sizeof r->taken);
+    r->placed = 0;
     for (uint32_t i = 0; i < r->count; i++) {
         const struct shore__region *row = &r->item[i];
         find_place(r, i);
-        if (row->bytes && end_of(row) > r->bytes[row->kind]) r->bytes[row->kind] = end_of(row);
+        if (!row->bytes) continue;
+        if (end_of(row) > r->bytes[row->kind]) r->bytes[row->kind] = end_of(row);
+        if (row->offset == r->taken[row->kind] && row->live.from == 0 && row->live.to == r->phases - 1)
+            r->taken[row->kind] = end_of(row); /* nothing else lies below it: no one needs to look there */
+        else
+            note_place(r, i);
     }
     for (uint32_t k = 0; k < SHORE__REGION_KINDS; k++)
         sum += r->bytes[k];
     return sum;
 }
 
-struct shore__region *shore__regions_lend(struct shore__region_list *r, const char *name, uint32_t index,
+struct shore__region *shore__regions_lend(struct shore__region_list *r, enum shore__row key, uint32_t index,
                                           enum shore__region_kind kind, uint64_t bytes, struct shore__lifetime live) {
     uint32_t i = r->count;
-    shore__regions_add(r, name, index, kind, bytes, live);
+    shore__regions_add(r, key, index, kind, bytes, live);
     if (r->failed) return NULL;
     find_place(r, i);
-    if (end_of(&r->item[i]) <= r->bytes[r->item[i].kind]) return &r->item[i];
+    if (end_of(&r->item[i]) <= r->bytes[r->item[i].kind]) {
+        note_place(r, i);
+        return &r->item[i];
+    }
     shore__regions_cut(r, i);
     return NULL;
 }
@@ -137,13 +173,19 @@ void shore__regions_grow(struct shore__region_list *r, struct shore__region *row
         best = at;
         bytes = room;
     }
-    row->offset = best;
     row->bytes = bytes;
+    if (best == row->offset) return;
+    uint32_t i = (uint32_t)(row - r->item), left = 0;
+    for (uint32_t k = 0; k < r->placed; k++)
+        if (r->by_offset[k] != i) r->by_offset[left++] = r->by_offset[k];
+    r->placed = left;
+    row->offset = best;
+    note_place(r, i);
 }
 
-struct shore__region *shore__regions_find(const struct shore__region_list *r, const char *name, uint32_t index) {
+struct shore__region *shore__regions_find(const struct shore__region_list *r, enum shore__row key, uint32_t index) {
     for (uint32_t i = 0; i < r->count; i++)
-        if (r->item[i].index == index && strcmp(r->item[i].name, name) == 0) return &r->item[i];
+        if (r->item[i].index == index && r->item[i].key == key) return &r->item[i];
     return NULL;
 }
 
@@ -168,13 +210,13 @@ struct shore__memory shore__memory_lent(const struct shore__region_list *regions
     return (struct shore__memory){regions, {{.host = lent.host, .device = lent.device}}};
 }
 
-struct shore__both shore__memory_both(const struct shore__memory *memory, const char *name, uint32_t index) {
+struct shore__both shore__memory_both(const struct shore__memory *memory, enum shore__row key, uint32_t index) {
     const struct shore__region_list *r = memory->regions;
     struct shore__both b = {NULL, SHORE__NO_BUF};
     for (uint32_t i = 0; i < r->count; i++) {
         const struct shore__region *row = &r->item[i];
         const struct shore__span *span = &memory->span[row->kind];
-        if (row->index != index || !row->bytes || strcmp(row->name, name) != 0) continue;
+        if (row->index != index || !row->bytes || row->key != key) continue;
         struct shore__both at = shore__both_at((struct shore__both){span->host, span->device}, row->offset);
         if (at.host) b.host = at.host;
         if (!shore__buf_is_none(at.device)) b.device = at.device;

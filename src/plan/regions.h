@@ -15,6 +15,7 @@
 
 #include "base/arena.h"
 #include "compute/compute.h"
+#include "plan/row_keys.h"
 
 enum shore__region_kind {
     SHORE__REGION_DEVICE = SHORE__MEMORY_DEVICE,
@@ -48,8 +49,9 @@ static inline uint32_t shore__phases(uint32_t n) {
 }
 
 struct shore__region {
+    enum shore__row key;
+    uint32_t index; /* rows of one key are told apart by it */
     const char *name;
-    uint32_t index; /* rows of one name are told apart by it */
     enum shore__region_kind kind;
     uint64_t bytes;
     struct shore__lifetime live;
@@ -62,6 +64,8 @@ struct shore__region_list {
     bool one_memory;              /* all kinds lie in one stretch, that of the first: the host is the device */
     bool failed;                  /* there was no memory for a row */
     uint64_t bytes[SHORE__REGION_KINDS];
+    uint32_t *by_offset, placed;         /* rows that have a place, the lowest first, but for those below `taken` */
+    uint64_t taken[SHORE__REGION_KINDS]; /* up to here rows lie that are always in use */
 };
 
 void shore__regions_open(struct shore__region_list *r, uint32_t phases, bool one_memory);
@@ -69,10 +73,10 @@ void shore__regions_close(struct shore__region_list *r);
 /* The rows are forgotten, and added anew. */
 void shore__regions_clear(struct shore__region_list *r);
 /* bytes are rounded up to SHORE__ARENA_ALIGN; a row of none has no place. */
-void shore__regions_add(struct shore__region_list *r, const char *name, uint32_t index, enum shore__region_kind kind,
+void shore__regions_add(struct shore__region_list *r, enum shore__row key, uint32_t index, enum shore__region_kind kind,
                         uint64_t bytes, struct shore__lifetime live);
 /* Of a row that is in use in every phase. */
-void shore__regions_add_always(struct shore__region_list *r, const char *name, uint32_t index,
+void shore__regions_add_always(struct shore__region_list *r, enum shore__row key, uint32_t index,
                                enum shore__region_kind kind, uint64_t bytes);
 /* Drops the rows from number `count` on. */
 void shore__regions_cut(struct shore__region_list *r, uint32_t count);
@@ -81,13 +85,13 @@ void shore__regions_cut(struct shore__region_list *r, uint32_t count);
  * Returns the sum over all kinds. */
 uint64_t shore__regions_lay_out(struct shore__region_list *r);
 /* Adds a row where no other is in all its lifetime, without changing the sums; NULL: there is no such place. */
-struct shore__region *shore__regions_lend(struct shore__region_list *r, const char *name, uint32_t index,
+struct shore__region *shore__regions_lend(struct shore__region_list *r, enum shore__row key, uint32_t index,
                                           enum shore__region_kind kind, uint64_t bytes, struct shore__lifetime live);
 /* The row, of the list, becomes the largest stretch that is free in all its lifetime; the sums stay. */
 void shore__regions_grow(struct shore__region_list *r, struct shore__region *row);
 
 /* The row, or NULL. */
-struct shore__region *shore__regions_find(const struct shore__region_list *r, const char *name, uint32_t index);
+struct shore__region *shore__regions_find(const struct shore__region_list *r, enum shore__row key, uint32_t index);
 
 /* Where something lies on the host and on the device: the same memory where there is one, otherwise two. */
 struct shore__both {
@@ -111,14 +115,14 @@ void shore__memory_close(struct shore__memory *memory, struct shore__compute *c)
 /* Rows of one stretch, in memory that is lent. */
 struct shore__memory shore__memory_lent(const struct shore__region_list *regions, struct shore__both lent);
 /* Where the row lies; nowhere if it has no bytes, or is not there. */
-struct shore__both shore__memory_both(const struct shore__memory *memory, const char *name, uint32_t index);
-static inline shore__buf shore__memory_at(const struct shore__memory *memory, const char *name, uint32_t index) {
-    return shore__memory_both(memory, name, index).device;
+struct shore__both shore__memory_both(const struct shore__memory *memory, enum shore__row key, uint32_t index);
+static inline shore__buf shore__memory_at(const struct shore__memory *memory, enum shore__row key, uint32_t index) {
+    return shore__memory_both(memory, key, index).device;
 }
 /* What the device sees of memory of the host's that is in here, or none. */
 shore__buf shore__memory_seen(const struct shore__memory *memory, const void *host);
-static inline void *shore__memory_host(const struct shore__memory *memory, const char *name, uint32_t index) {
-    return shore__memory_both(memory, name, index).host;
+static inline void *shore__memory_host(const struct shore__memory *memory, enum shore__row key, uint32_t index) {
+    return shore__memory_both(memory, key, index).host;
 }
 
 /* Raises *field, up to most, to the largest value with which bytes(ctx) fits the room. bytes grows with it, but may

@@ -108,16 +108,16 @@ uint64_t shore__plan_disk_bytes(const struct shore__facts *f) {
 /* ---- rows ----------------------------------------------------------------------------------------------------------
  */
 
-static void always(const struct shore__sizing *z, const char *name, uint32_t index, enum shore__region_kind kind,
+static void always(const struct shore__sizing *z, enum shore__row key, uint32_t index, enum shore__region_kind kind,
                    uint64_t bytes) {
-    shore__regions_add_always(z->rows, name, index, kind, bytes);
+    shore__regions_add_always(z->rows, key, index, kind, bytes);
 }
 
 /* From the first lookups on; but not between two steps. What updates read is such memory, too. */
-static void in_step(const struct shore__sizing *z, const char *name, uint32_t index, enum shore__region_kind kind,
+static void in_step(const struct shore__sizing *z, enum shore__row key, uint32_t index, enum shore__region_kind kind,
                     uint64_t bytes) {
     uint32_t n = z->f->model->arch.n_layer;
-    shore__regions_add(z->rows, name, index, kind, bytes,
+    shore__regions_add(z->rows, key, index, kind, bytes,
                        (struct shore__lifetime){shore__phase_forward(0), shore__phase_backward(n, 0)});
 }
 
@@ -128,21 +128,21 @@ static void add_activations(const struct shore__sizing *z) {
     uint32_t layers = f->model->arch.n_layer, ring = plan->kept_boundaries == layers + 1 ? 0 : 2;
     uint64_t boundary = shore__plan_boundary_bytes(f);
     for (uint32_t i = 0; i < ring; i++)
-        always(z, "passing boundary", i, SHORE__REGION_BOTH, boundary);
+        always(z, SHORE__ROW_PASSING_BOUNDARY, i, SHORE__REGION_BOTH, boundary);
     for (uint32_t l = layers + 2 - (uint32_t)plan->kept_boundaries; l <= layers; l++)
-        always(z, "boundary", l, SHORE__REGION_DEVICE, boundary);
-    always(z, "boundary", layers + 1, SHORE__REGION_DEVICE,
+        always(z, SHORE__ROW_BOUNDARY, l, SHORE__REGION_DEVICE, boundary);
+    always(z, SHORE__ROW_BOUNDARY, layers + 1, SHORE__REGION_DEVICE,
            f->batch.rows * f->model->arch.d_model * shore__mode_bytes(f->mode));
     for (uint32_t l = layers; l >= 1; l--) { /* the last layers first: they are needed first */
         size_t first = (size_t)(layers - l) * plan->units, end = first + plan->units;
         if (first > plan->kept_inner) first = plan->kept_inner;
         if (end > plan->kept_inner) end = plan->kept_inner;
-        shore__regions_add(z->rows, "inner kept", l, SHORE__REGION_DEVICE,
+        shore__regions_add(z->rows, SHORE__ROW_INNER_KEPT, l, SHORE__REGION_DEVICE,
                            shore__plan_kept_bytes(f, plan, end) - shore__plan_kept_bytes(f, plan, first),
                            (struct shore__lifetime){shore__phase_forward(l), shore__phase_backward(layers, l)});
     }
     for (uint32_t i = 0; plan->offloaded_inner && i < SHORE__OFFLOAD_SLOTS; i++)
-        always(z, "inner passing", i, SHORE__REGION_BOTH, shore__plan_offload_bytes(f));
+        always(z, SHORE__ROW_INNER_PASSING, i, SHORE__REGION_BOTH, shore__plan_offload_bytes(f));
 }
 
 static void add_backward(const struct shore__sizing *z) {
@@ -150,21 +150,22 @@ static void add_backward(const struct shore__sizing *z) {
     const struct shore__facts *f = z->f;
     const struct shore__model *m = f->model;
     size_t e = shore__mode_bytes(f->mode), d = m->arch.d_model;
-    in_step(z, "dx", 0, SHORE__REGION_DEVICE, f->batch.rows * d * e);
-    in_step(z, "dx fp32", 0, SHORE__REGION_DEVICE, f->batch.rows * d * 4);
-    in_step(z, "dlogits", 0, SHORE__REGION_DEVICE, f->batch.unit_rows * m->slice_rows * e);
-    in_step(z, "backward scratch", 0, SHORE__REGION_DEVICE,
+    in_step(z, SHORE__ROW_DX, 0, SHORE__REGION_DEVICE, f->batch.rows * d * e);
+    in_step(z, SHORE__ROW_DX_FP32, 0, SHORE__REGION_DEVICE, f->batch.rows * d * 4);
+    in_step(z, SHORE__ROW_DLOGITS, 0, SHORE__REGION_DEVICE, f->batch.unit_rows * m->slice_rows * e);
+    in_step(z, SHORE__ROW_BACKWARD_SCRATCH, 0, SHORE__REGION_DEVICE,
             shore__backward_scratch_bytes(m, f->mode, f->batch.unit_rows));
     if (m->arch.tied && plan->hold_table_gradient) {
         uint64_t elems = m->layout->blocks[0].padded_elems;
-        in_step(z, "table gradient", 0, SHORE__REGION_BOTH, elems * 4);
-        if (f->gradient_bf16) in_step(z, "table gradient bf16", 0, SHORE__REGION_PINNED, elems * 2);
+        in_step(z, SHORE__ROW_TABLE_GRADIENT, 0, SHORE__REGION_BOTH, elems * 4);
+        if (f->gradient_bf16) in_step(z, SHORE__ROW_TABLE_GRADIENT_BF16, 0, SHORE__REGION_PINNED, elems * 2);
     }
-    if (!m->arch.tied && f->compressed) in_step(z, "whole gradient", 0, SHORE__REGION_BOTH, larger_table_bytes(m));
+    if (!m->arch.tied && f->compressed)
+        in_step(z, SHORE__ROW_WHOLE_GRADIENT, 0, SHORE__REGION_BOTH, larger_table_bytes(m));
     uint64_t piece = piece_bytes(f, plan->hold_table_gradient);
     for (uint32_t i = 0; i < plan->gradient_buffers; i++)
-        in_step(z, "gradient", i, SHORE__REGION_BOTH, piece);
-    in_step(z, "host update", 0, SHORE__REGION_PINNED,
+        in_step(z, SHORE__ROW_GRADIENT, i, SHORE__REGION_BOTH, piece);
+    in_step(z, SHORE__ROW_HOST_UPDATE, 0, SHORE__REGION_PINNED,
             plan->host_buffers * plan->host_segments * (shore__plan_state_bytes(f) + SEGMENT_BYTES));
 }
 
@@ -174,18 +175,19 @@ static void add_rows(const struct shore__sizing *z) {
     const struct shore__model *m = f->model;
     uint32_t between = shore__phase_between(m->arch.n_layer), head = shore__phase_head(m->arch.n_layer);
     shore__regions_clear(z->rows);
-    always(z, "workspace", 0, SHORE__REGION_DEVICE, plan->workspace_bytes);
+    always(z, SHORE__ROW_WORKSPACE, 0, SHORE__REGION_DEVICE, plan->workspace_bytes);
     shore__batch_add(m, f->mode, &f->batch, z->rows);
     shore__pages_add(m, f->mode, &plan->residency, z->rows);
     add_backward(z); /* what samples take first; activations are idle for parameters, too */
-    shore__regions_add(z->rows, "sample", 0, SHORE__REGION_BOTH, f->samples ? shore__generate_bytes(m, f->mode, 1) : 0,
+    shore__regions_add(z->rows, SHORE__ROW_SAMPLE, 0, SHORE__REGION_BOTH,
+                       f->samples ? shore__generate_bytes(m, f->mode, 1) : 0,
                        (struct shore__lifetime){between, between});
-    shore__regions_add(z->rows, "logits kept", 0, SHORE__REGION_DEVICE,
+    shore__regions_add(z->rows, SHORE__ROW_LOGITS_KEPT, 0, SHORE__REGION_DEVICE,
                        plan->kept_logits * f->batch.unit_rows * m->slice_rows * 4,
                        (struct shore__lifetime){head, head});
     add_activations(z);
-    always(z, "partial sums", 0, SHORE__REGION_PLAIN, m->layout->segments * sizeof(double));
-    always(z, "compression", 0, SHORE__REGION_PLAIN, f->compression_bytes);
+    always(z, SHORE__ROW_PARTIAL_SUMS, 0, SHORE__REGION_PLAIN, m->layout->segments * sizeof(double));
+    always(z, SHORE__ROW_COMPRESSION, 0, SHORE__REGION_PLAIN, f->compression_bytes);
 }
 
 uint64_t shore__plan_sum(void *ctx) {
@@ -231,7 +233,7 @@ int shore__plan_training(const struct shore__facts *f, uint64_t budget, struct s
         shore__plan_sum(&z);
         if (!rows->failed) {
             shore__plan_lend(&z);
-            if (f->one_memory) shore__regions_grow(rows, shore__regions_find(rows, "sample", 0));
+            if (f->one_memory) shore__regions_grow(rows, shore__regions_find(rows, SHORE__ROW_SAMPLE, 0));
         }
         if (needs) {
             needs->kept_pairs = out->kept_inner;

@@ -254,19 +254,20 @@ static void place(struct activations *a, const struct trainer *t) {
     const struct shore__train_plan *plan = &t->plan;
     uint32_t layers = t->m->arch.n_layer;
     for (uint32_t i = 0; i < 2; i++)
-        a->passing[i] = shore__memory_both(&t->memory, "passing boundary", i);
+        a->passing[i] = shore__memory_both(&t->memory, SHORE__ROW_PASSING_BOUNDARY, i);
     for (uint32_t l = 1; l <= layers + 1; l++) {
         bool kept = l > layers + 1 - plan->kept_boundaries;
-        a->boundary[l] = kept ? shore__memory_at(&t->memory, "boundary", l) : a->passing[l % 2].device;
+        a->boundary[l] = kept ? shore__memory_at(&t->memory, SHORE__ROW_BOUNDARY, l) : a->passing[l % 2].device;
     }
     for (size_t i = 0; i < plan->kept_inner; i++) {
         uint32_t layer = layers - (uint32_t)(i / plan->units);
         uint64_t first = shore__plan_kept_bytes(&t->facts, plan, i - i % plan->units);
-        a->kept[(layer - 1) * plan->units + i % plan->units] = shore__at(
-            shore__memory_at(&t->memory, "inner kept", layer), shore__plan_kept_bytes(&t->facts, plan, i) - first);
+        a->kept[(layer - 1) * plan->units + i % plan->units] =
+            shore__at(shore__memory_at(&t->memory, SHORE__ROW_INNER_KEPT, layer),
+                      shore__plan_kept_bytes(&t->facts, plan, i) - first);
     }
     for (uint32_t i = 0; i < SHORE__OFFLOAD_SLOTS; i++)
-        a->offload_slot[i] = shore__memory_both(&t->memory, "inner passing", i);
+        a->offload_slot[i] = shore__memory_both(&t->memory, SHORE__ROW_INNER_PASSING, i);
 }
 
 int shore__activations_open(struct trainer *t, struct shore_diag *diag) {

@@ -43,9 +43,10 @@ static uint32_t table_segments(const struct trainer *t) {
 static void place_groups(const struct trainer *t, struct ahead *ahead) {
     uint32_t first = 0;
     for (uint32_t g = 0; g < ahead->ngroups; g++) {
-        const struct shore__region *row = shore__regions_find(&t->rows, "table state", g);
+        const struct shore__region *row = shore__regions_find(&t->rows, SHORE__ROW_TABLE_STATE, g);
         uint32_t end = first + (uint32_t)(row->bytes / image_bytes(t));
-        ahead->groups[g] = (struct group){shore__memory_host(&t->memory, "table state", g), first, end, row->live};
+        ahead->groups[g] =
+            (struct group){shore__memory_host(&t->memory, SHORE__ROW_TABLE_STATE, g), first, end, row->live};
         first = end;
     }
 }
@@ -55,7 +56,7 @@ int shore__ahead_open(struct trainer *t, struct shore_diag *diag) {
     if (!ahead) return shore__fail(diag, -ENOMEM, "out of memory for the trainer");
     ahead->room = t->plan.lending.states;
     if (!ahead->room) return 0;
-    while (shore__regions_find(&t->rows, "table state", ahead->ngroups))
+    while (shore__regions_find(&t->rows, SHORE__ROW_TABLE_STATE, ahead->ngroups))
         ahead->ngroups++;
     ahead->groups = calloc(ahead->ngroups, sizeof *ahead->groups);
     ahead->segments = calloc(ahead->room, sizeof *ahead->segments);

@@ -73,8 +73,8 @@ static void largest(const struct shore__settings *s, const struct shore__model *
     }
 }
 
-static void add(struct shore__region_list *rows, const char *name, uint32_t index, uint64_t bytes) {
-    shore__regions_add_always(rows, name, index, SHORE__REGION_PLAIN, bytes);
+static void add(struct shore__region_list *rows, enum shore__row key, uint32_t index, uint64_t bytes) {
+    shore__regions_add_always(rows, key, index, SHORE__REGION_PLAIN, bytes);
 }
 
 static void lay_out(const struct shore__settings *s, const struct shore__model *m, int threads,
@@ -84,19 +84,19 @@ static void lay_out(const struct shore__settings *s, const struct shore__model *
     uint32_t most_segments, residuals = !keeps_residual(s) ? 0 : s->residual_saved ? 1 : 2;
     shore__regions_open(rows, 1, true);
     largest(s, m, &most_k, &most_segments);
-    add(rows, "blocks", 0, m->nblocks * sizeof *z->blocks);
+    add(rows, SHORE__ROW_BLOCKS, 0, m->nblocks * sizeof *z->blocks);
     for (uint32_t b = 0; b < m->nblocks; b++) {
         const struct shore_layout_block *block = &m->layout->blocks[b];
-        add(rows, "code", b, shore_sparse_bound(values_of(s), block_k(s, block), block->segments));
-        add(rows, "offsets", b, (block->segments + UINT64_C(1)) * sizeof *z->blocks->offsets);
+        add(rows, SHORE__ROW_CODE, b, shore_sparse_bound(values_of(s), block_k(s, block), block->segments));
+        add(rows, SHORE__ROW_OFFSETS, b, (block->segments + UINT64_C(1)) * sizeof *z->blocks->offsets);
     }
-    add(rows, "selection", 0, shore__topk_bytes(most_k, most_segments, threads));
-    add(rows, "energy", 0, segments * sizeof *z->energy);
-    add(rows, "sent", 0, segments * sizeof *z->sent);
+    add(rows, SHORE__ROW_SELECTION, 0, shore__topk_bytes(most_k, most_segments, threads));
+    add(rows, SHORE__ROW_ENERGY, 0, segments * sizeof *z->energy);
+    add(rows, SHORE__ROW_SENT, 0, segments * sizeof *z->sent);
     for (uint32_t i = 0; i < residuals; i++)
-        add(rows, "residual", i, segments * SHORE_SEGMENT_ELEMS * sizeof *z->residual[i]);
-    add(rows, "fetch", 0, m->nblocks * sizeof *z->fetch);
-    add(rows, "fetching", 0, m->nblocks * sizeof *z->fetching);
+        add(rows, SHORE__ROW_RESIDUAL, i, segments * SHORE_SEGMENT_ELEMS * sizeof *z->residual[i]);
+    add(rows, SHORE__ROW_FETCH, 0, m->nblocks * sizeof *z->fetch);
+    add(rows, SHORE__ROW_FETCHING, 0, m->nblocks * sizeof *z->fetching);
     shore__regions_lay_out(rows);
 }
 
@@ -122,21 +122,22 @@ static int place(struct compression *z, const struct trainer *t, struct shore_di
         shore__regions_close(&rows);
         return shore__fail(diag, -ENOMEM, "out of memory for the trainer");
     }
-    const struct shore__memory memory = shore__memory_lent(&rows, shore__memory_both(&t->memory, "compression", 0));
+    const struct shore__memory memory =
+        shore__memory_lent(&rows, shore__memory_both(&t->memory, SHORE__ROW_COMPRESSION, 0));
     largest(s, m, &most_k, &most_segments);
     z->values = values_of(s);
-    z->blocks = shore__memory_host(&memory, "blocks", 0);
+    z->blocks = shore__memory_host(&memory, SHORE__ROW_BLOCKS, 0);
     for (uint32_t b = 0; b < m->nblocks; b++)
-        z->blocks[b] =
-            (struct compressed_block){block_k(s, &m->layout->blocks[b]), shore__memory_host(&memory, "code", b),
-                                      shore__memory_host(&memory, "offsets", b)};
-    shore__topk_place(&z->topk, shore__memory_host(&memory, "selection", 0), most_k, most_segments, threads);
-    z->energy = shore__memory_host(&memory, "energy", 0);
-    z->sent = shore__memory_host(&memory, "sent", 0);
+        z->blocks[b] = (struct compressed_block){block_k(s, &m->layout->blocks[b]),
+                                                 shore__memory_host(&memory, SHORE__ROW_CODE, b),
+                                                 shore__memory_host(&memory, SHORE__ROW_OFFSETS, b)};
+    shore__topk_place(&z->topk, shore__memory_host(&memory, SHORE__ROW_SELECTION, 0), most_k, most_segments, threads);
+    z->energy = shore__memory_host(&memory, SHORE__ROW_ENERGY, 0);
+    z->sent = shore__memory_host(&memory, SHORE__ROW_SENT, 0);
     for (uint32_t i = 0; i < 2; i++)
-        z->residual[i] = shore__memory_host(&memory, "residual", i);
-    z->fetch = shore__memory_host(&memory, "fetch", 0);
-    z->fetching = shore__memory_host(&memory, "fetching", 0);
+        z->residual[i] = shore__memory_host(&memory, SHORE__ROW_RESIDUAL, i);
+    z->fetch = shore__memory_host(&memory, SHORE__ROW_FETCH, 0);
+    z->fetching = shore__memory_host(&memory, SHORE__ROW_FETCHING, 0);
     memset(z->fetching, 0, m->nblocks * sizeof *z->fetching);
     shore__regions_close(&rows);
     return 0;

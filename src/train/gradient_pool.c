@@ -35,7 +35,7 @@ int shore__gradient_pool_open(uint32_t buffers, const struct shore__memory *memo
     pool->buffers = calloc(buffers, sizeof *pool->buffers);
     if (!pool->buffers) return shore__fail(diag, -ENOMEM, "out of memory for gradients");
     for (uint32_t i = 0; i < buffers; i++)
-        pool->buffers[i].memory = shore__memory_both(memory, "gradient", i);
+        pool->buffers[i].memory = shore__memory_both(memory, SHORE__ROW_GRADIENT, i);
     return 0;
 }
 

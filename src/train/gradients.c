@@ -77,9 +77,9 @@ int shore__gradients_open(struct trainer *t, struct shore_diag *diag) {
     g->due = calloc(m->layout->blocks[0].segments, sizeof *g->due);
     g->early = calloc(m->layout->blocks[0].segments, 1);
     if (!g->pieces || !g->due || !g->early) return shore__fail(diag, -ENOMEM, "out of memory for gradients");
-    g->whole = shore__memory_both(&t->memory, "whole gradient", 0);
-    g->partial = shore__memory_host(&t->memory, "partial sums", 0);
-    g->host_update = shore__memory_host(&t->memory, "host update", 0);
+    g->whole = shore__memory_both(&t->memory, SHORE__ROW_WHOLE_GRADIENT, 0);
+    g->partial = shore__memory_host(&t->memory, SHORE__ROW_PARTIAL_SUMS, 0);
+    g->host_update = shore__memory_host(&t->memory, SHORE__ROW_HOST_UPDATE, 0);
     int rc = shore__gradient_pool_open(buffers, &t->memory, &g->pool, diag);
     if (rc) return rc;
     name_pieces(t);

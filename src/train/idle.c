@@ -38,7 +38,7 @@ bool shore__idle_lends_slice(const struct trainer *t, uint32_t slice) {
 bool shore__idle_after_backward(struct trainer *t, uint32_t layer) {
     if (layer != t->plan.lending.after) return false;
     for (uint32_t i = 0; i < shore__pages_count(t->m); i++) {
-        void *memory = shore__memory_host(&t->memory, "lent page", i);
+        void *memory = shore__memory_host(&t->memory, SHORE__ROW_LENT_PAGE, i);
         if (memory) shore__parameters_lend(t->pass.parameters, shore__page_at(t->m, i), memory);
     }
     return true;
@@ -65,7 +65,8 @@ struct shore__later *shore__idle_later(struct trainer *t, uint32_t layer, size_t
     struct idle *idle = t->idle;
     if (!shore__idle_waits(t, layer)) return NULL;
     size_t nth = (layer - 1) * t->plan.units + u;
-    shore__buf place = shore__at(shore__memory_at(&t->memory, "later", layer), u * shore__plan_later_bytes(&t->facts));
+    shore__buf place =
+        shore__at(shore__memory_at(&t->memory, SHORE__ROW_LATER, layer), u * shore__plan_later_bytes(&t->facts));
     idle->of_unit[nth] =
         shore__later_at(t->m, t->c->mode, shore__pass_unit_rows(&t->pass, u), place, kept, cheap_too, inner);
     return &idle->of_unit[nth];

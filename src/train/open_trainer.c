@@ -95,7 +95,7 @@ static int open_compute(struct trainer *t, char processor[SHORE__PROCESSOR_BYTES
     if (rc) return rc;
     shore__compute_identity(&description, processor, SHORE__PROCESSOR_BYTES);
     struct shore__shapes shapes = shore__batch_shapes(t->m, &t->facts.batch, true);
-    shore__buf workspace = shore__memory_at(&t->memory, "workspace", 0);
+    shore__buf workspace = shore__memory_at(&t->memory, SHORE__ROW_WORKSPACE, 0);
     return t->c->ops->make(t->c, &shapes, workspace, t->plan.workspace_bytes, diag);
 }
 

@@ -67,10 +67,10 @@ static int read_page(void *ctx, uint32_t block, uint32_t segment, uint32_t count
 static void add_rows(struct world *w, uint32_t buffers) {
     shore__regions_open(&w->rows, 1, false);
     for (uint32_t i = 0; i < STAYING + 1; i++)
-        shore__regions_add_always(&w->rows, "page", i, SHORE__REGION_PINNED, PAGE_BYTES);
+        shore__regions_add_always(&w->rows, SHORE__ROW_PAGE, i, SHORE__REGION_PINNED, PAGE_BYTES);
     for (uint32_t i = 0; i < buffers; i++)
-        shore__regions_add_always(&w->rows, "there", i, SHORE__REGION_DEVICE, PAGE_BYTES);
-    shore__regions_add_always(&w->rows, "results", 0, SHORE__REGION_BOTH, RESULTS * SAMPLE_BYTES);
+        shore__regions_add_always(&w->rows, SHORE__ROW_LAYER_THERE, i, SHORE__REGION_DEVICE, PAGE_BYTES);
+    shore__regions_add_always(&w->rows, SHORE__ROW_LOSS, 0, SHORE__REGION_BOTH, RESULTS * SAMPLE_BYTES);
     shore__regions_lay_out(&w->rows);
     assert_false(w->rows.failed);
 }
@@ -92,9 +92,9 @@ static void open_world(struct world *w, uint32_t buffers) {
     for (uint32_t i = 0; i < PAGES; i++) {
         ranges[i] = (struct shore_pages_range){.block = i, .count = 1};
         if (i < STAYING)
-            ranges[i].pool = SHORE_PAGES_STAYS, ranges[i].memory = shore__memory_host(&w->memory, "page", i);
+            ranges[i].pool = SHORE_PAGES_STAYS, ranges[i].memory = shore__memory_host(&w->memory, SHORE__ROW_PAGE, i);
     }
-    void *buffer[] = {shore__memory_host(&w->memory, "page", STAYING)};
+    void *buffer[] = {shore__memory_host(&w->memory, SHORE__ROW_PAGE, STAYING)};
     const struct shore_pages_pool pool = {1, buffer};
     const struct shore_pages_options pages = {.size = sizeof pages,
                                               .ranges = ranges,
@@ -107,9 +107,9 @@ static void open_world(struct world *w, uint32_t buffers) {
     shore_pages_set_step(w->pages, w->step);
     struct shore__shown_pool there = {{SHORE__NO_BUF}};
     for (uint32_t i = 0; i < buffers; i++)
-        there.buffer[i] = shore__memory_at(&w->memory, "there", i);
+        there.buffer[i] = shore__memory_at(&w->memory, SHORE__ROW_LAYER_THERE, i);
     assert_int_equal(shore__shown_open(w->pages, w->c, w->computing, &w->memory, &there, 1, &w->shown, &w->diag), 0);
-    w->results = shore__memory_both(&w->memory, "results", 0);
+    w->results = shore__memory_both(&w->memory, SHORE__ROW_LOSS, 0);
     nputs = nwaits = 0;
 }
 

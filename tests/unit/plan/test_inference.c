@@ -41,10 +41,10 @@ static int plan_with(const struct reading *x, uint64_t budget, struct shore__inf
         assert_int_equal(rows.bytes[0] + rows.bytes[1] + rows.bytes[2], out->buffers_bytes);
         for (uint32_t i = 0; i < shore__pages_count(x->m); i++) {
             bool stays = shore__page_stays(x->m, &out->residency, shore__page_at(x->m, i));
-            assert_int_equal(shore__regions_find(&rows, "page", i) != NULL, stays);
+            assert_int_equal(shore__regions_find(&rows, SHORE__ROW_PAGE, i) != NULL, stays);
         }
-        assert_int_equal(shore__regions_find(&rows, "generation", 0) != NULL, x->generation_bytes != 0);
-        assert_int_equal(shore__regions_find(&rows, "logits", 0) != NULL, x->generation_bytes == 0);
+        assert_int_equal(shore__regions_find(&rows, SHORE__ROW_GENERATION, 0) != NULL, x->generation_bytes != 0);
+        assert_int_equal(shore__regions_find(&rows, SHORE__ROW_LOGITS, 0) != NULL, x->generation_bytes == 0);
     }
     shore__regions_close(&rows);
     return rc;

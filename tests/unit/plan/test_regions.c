@@ -49,7 +49,8 @@ static void add_random_rows(struct shore__region_list *r, struct drawing *d) {
     shore__regions_open(r, pick(d, 1, 12), pick(d, 0, 1));
     for (uint32_t n = pick(d, 1, ROWS_MOST), i = 0; i < n; i++) {
         struct shore__lifetime live = {pick(d, 0, r->phases - 1), pick(d, 0, r->phases - 1)};
-        shore__regions_add(r, "row", i, pick(d, 0, SHORE__REGION_KINDS - 1), pick(d, 0, PAGES_MOST * PAGE), live);
+        shore__regions_add(r, SHORE__ROW_PAGE, i, pick(d, 0, SHORE__REGION_KINDS - 1), pick(d, 0, PAGES_MOST * PAGE),
+                           live);
     }
 }
 
@@ -114,15 +115,15 @@ static void a_row_grows_into_what_is_free(void **state) {
 static void rows_of_one_time_lie_side_by_side(void **state) {
     struct shore__region_list r;
     shore__regions_open(&r, shore__phases(4), true);
-    shore__regions_add_always(&r, "a", 0, SHORE__REGION_DEVICE, 1);
-    shore__regions_add_always(&r, "a", 1, SHORE__REGION_PLAIN, PAGE + 1);
-    shore__regions_add_always(&r, "nothing", 0, SHORE__REGION_PLAIN, 0);
+    shore__regions_add_always(&r, SHORE__ROW_PAGE, 0, SHORE__REGION_DEVICE, 1);
+    shore__regions_add_always(&r, SHORE__ROW_PAGE, 1, SHORE__REGION_PLAIN, PAGE + 1);
+    shore__regions_add_always(&r, SHORE__ROW_SENT, 0, SHORE__REGION_PLAIN, 0);
     assert_int_equal(shore__regions_lay_out(&r), 3 * PAGE);
-    assert_int_equal(shore__regions_find(&r, "a", 1)->offset, PAGE);
+    assert_int_equal(shore__regions_find(&r, SHORE__ROW_PAGE, 1)->offset, PAGE);
     struct shore__memory memory = {&r, {{.device = {PAGE}}}};
-    assert_int_equal(shore__memory_at(&memory, "a", 1).handle, 2 * PAGE);
-    assert_true(shore__buf_is_none(shore__memory_at(&memory, "nothing", 0)));
-    assert_true(shore__buf_is_none(shore__memory_at(&memory, "absent", 0)));
+    assert_int_equal(shore__memory_at(&memory, SHORE__ROW_PAGE, 1).handle, 2 * PAGE);
+    assert_true(shore__buf_is_none(shore__memory_at(&memory, SHORE__ROW_SENT, 0)));
+    assert_true(shore__buf_is_none(shore__memory_at(&memory, SHORE__ROW_CACHE, 0)));
     shore__regions_close(&r);
 }
 
@@ -133,17 +134,17 @@ static void what_is_lent_lies_in_what_is_idle(void **state) {
     shore__regions_open(&r, shore__phases(LAYERS), true);
     for (uint32_t l = LAYERS; l >= 1; l--) {
         struct shore__lifetime live = {shore__phase_forward(l), shore__phase_backward(LAYERS, l)};
-        shore__regions_add(&r, "kept", l, SHORE__REGION_DEVICE, 2 * PAGE, live);
+        shore__regions_add(&r, SHORE__ROW_INNER_KEPT, l, SHORE__REGION_DEVICE, 2 * PAGE, live);
     }
     uint64_t sum = shore__regions_lay_out(&r);
     assert_int_equal(sum, 2 * LAYERS * PAGE);
     struct shore__lifetime lent = {shore__phase_backward(LAYERS, 1), shore__phase_forward(1)};
-    shore__regions_add(&r, "lent", 0, SHORE__REGION_DEVICE, 4 * PAGE, lent);
+    shore__regions_add(&r, SHORE__ROW_LENT_PAGE, 0, SHORE__REGION_DEVICE, 4 * PAGE, lent);
     assert_int_equal(shore__regions_lay_out(&r), sum);
-    assert_int_equal(shore__regions_find(&r, "lent", 0)->offset, 0);
+    assert_int_equal(shore__regions_find(&r, SHORE__ROW_LENT_PAGE, 0)->offset, 0);
     shore__regions_cut(&r, LAYERS);
     lent.to = shore__phase_forward(2); /* one layer too long */
-    shore__regions_add(&r, "lent", 0, SHORE__REGION_DEVICE, 4 * PAGE, lent);
+    shore__regions_add(&r, SHORE__ROW_LENT_PAGE, 0, SHORE__REGION_DEVICE, 4 * PAGE, lent);
     assert_true(shore__regions_lay_out(&r) > sum);
     shore__regions_close(&r);
 }

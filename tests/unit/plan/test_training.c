@@ -91,24 +91,24 @@ static void check_lending(const struct plan_case *x, const struct shore__train_p
     assert_true(!lending->later || lending->states == lending->most_states);
     for (uint32_t i = 0; i < x->m->nslices; i++) {
         struct shore__page_id id = {SHORE__PAGE_SLICE, 0, i};
-        bool lent = shore__regions_find(rows, "lent page", shore__page_number(x->m, id)) != NULL;
+        bool lent = shore__regions_find(rows, SHORE__ROW_LENT_PAGE, shore__page_number(x->m, id)) != NULL;
         assert_int_equal(lent, i - lending->first_slice < lending->slices);
         if (lent) assert_false(shore__page_stays(x->m, &p->residency, id));
     }
     for (uint32_t l = 1; l <= x->m->arch.n_layer; l++) {
         struct shore__page_id id = {SHORE__PAGE_LAYER, l, 0};
-        bool lent = shore__regions_find(rows, "lent page", shore__page_number(x->m, id)) != NULL;
+        bool lent = shore__regions_find(rows, SHORE__ROW_LENT_PAGE, shore__page_number(x->m, id)) != NULL;
         assert_int_equal(lent, l <= lending->layers && !shore__page_stays(x->m, &p->residency, id));
-        assert_int_equal(shore__regions_find(rows, "later", l) != NULL, l <= lending->later);
+        assert_int_equal(shore__regions_find(rows, SHORE__ROW_LATER, l) != NULL, l <= lending->later);
     }
     const struct shore__region *row, *before = NULL;
-    for (uint32_t g = 0; (row = shore__regions_find(rows, "table state", g)); g++) {
+    for (uint32_t g = 0; (row = shore__regions_find(rows, SHORE__ROW_TABLE_STATE, g)); g++) {
         states += row->bytes / shore__plan_state_bytes(&x->f);
         if (before) assert_true(row->live.from >= before->live.from && row->live.to <= before->live.to);
         before = row;
     }
     assert_int_equal(states, lending->states);
-    uint64_t in_logits = shore__regions_find(rows, "logits kept", 0)->bytes / shore__plan_state_bytes(&x->f);
+    uint64_t in_logits = shore__regions_find(rows, SHORE__ROW_LOGITS_KEPT, 0)->bytes / shore__plan_state_bytes(&x->f);
     if (p->read_ahead && !p->kept_inner && x->f.one_memory)
         assert_int_equal(states, in_logits < lending->most_states ? in_logits : lending->most_states);
 }
@@ -124,7 +124,7 @@ static void check_rows(const struct plan_case *x, const struct shore__train_plan
     for (uint32_t i = 0; i < rows->count; i++) {
         const struct shore__region *row = &rows->item[i];
         assert_true(row->offset + row->bytes <= rows->bytes[row->kind]);
-        const struct shore__region *first = shore__regions_find(rows, row->name, row->index);
+        const struct shore__region *first = shore__regions_find(rows, row->key, row->index);
         assert_true(first == row || (first->kind == SHORE__REGION_DEVICE && row->kind == SHORE__REGION_PINNED));
         for (uint32_t k = 0; k < i; k++)
             check_apart(rows, row, &rows->item[k]);
@@ -132,9 +132,9 @@ static void check_rows(const struct plan_case *x, const struct shore__train_plan
     check_lending(x, p, rows);
     uint64_t kept = 0;
     for (uint32_t l = 1; l <= x->m->arch.n_layer; l++)
-        kept += shore__regions_find(rows, "inner kept", l)->bytes;
+        kept += shore__regions_find(rows, SHORE__ROW_INNER_KEPT, l)->bytes;
     assert_int_equal(kept, shore__plan_kept_bytes(&x->f, p, p->kept_inner));
-    assert_true(shore__regions_find(rows, "sample", 0)->bytes >=
+    assert_true(shore__regions_find(rows, SHORE__ROW_SAMPLE, 0)->bytes >=
                 (x->f.samples ? shore__generate_bytes(x->m, x->f.mode, 1) : 0));
 }
 
