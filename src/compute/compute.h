@@ -153,6 +153,7 @@ struct shore__compute_ops {
                          size_t n);
 
     /* ---- head ---- logits are fp32 [rows, n] of vocabulary entries [first, first + n).
+     * A row whose target is -1 counts as nothing: its loss and its dlogits are 0, whatever its logits are.
      * head_logits: logits = x w^T, x [rows, d], w [n, d].
      * head_merge: folds a slice into running max and sum of exponentials [rows] fp32 (start: -inf and 0) and picks up
      *   target_logit [rows] of the targets (int32 [rows]) that lie in the slice.
@@ -167,7 +168,7 @@ struct shore__compute_ops {
                       shore__buf target_logit, shore__buf logits, shore__buf targets, size_t rows, size_t n,
                       size_t first);
     int (*head_loss)(struct shore__compute *c, struct shore__stream *s, shore__buf loss, shore__buf max, shore__buf sum,
-                     shore__buf target_logit, size_t rows);
+                     shore__buf target_logit, shore__buf targets, size_t rows);
     int (*head_dlogits)(struct shore__compute *c, struct shore__stream *s, shore__buf dlogits, shore__buf logits,
                         shore__buf max, shore__buf sum, shore__buf targets, float scale, size_t rows, size_t n,
                         size_t first);

@@ -147,7 +147,7 @@ int shore__cpu_head_merge(struct shore__compute *, struct shore__stream *, shore
                           shore__buf target_logit, shore__buf logits, shore__buf targets, size_t rows, size_t n,
                           size_t first);
 int shore__cpu_head_loss(struct shore__compute *, struct shore__stream *, shore__buf loss, shore__buf max,
-                         shore__buf sum, shore__buf target_logit, size_t rows);
+                         shore__buf sum, shore__buf target_logit, shore__buf targets, size_t rows);
 int shore__cpu_head_dlogits(struct shore__compute *, struct shore__stream *, shore__buf dlogits, shore__buf logits,
                             shore__buf max, shore__buf sum, shore__buf targets, float scale, size_t rows, size_t n,
                             size_t first);

@@ -27,11 +27,12 @@ int shore__cpu_head_merge(struct shore__compute *base, struct shore__stream *s, 
 }
 
 int shore__cpu_head_loss(struct shore__compute *base, struct shore__stream *s, shore__buf loss, shore__buf max,
-                         shore__buf sum, shore__buf target_logit, size_t rows) {
+                         shore__buf sum, shore__buf target_logit, shore__buf targets, size_t rows) {
     float *out = shore__cpu_ptr(loss);
     const float *m = shore__cpu_ptr(max), *z = shore__cpu_ptr(sum), *t = shore__cpu_ptr(target_logit);
+    const int32_t *target = shore__cpu_ptr(targets);
     for (size_t r = 0; r < rows; r++)
-        out[r] = logf(z[r]) - (t[r] - m[r]);
+        out[r] = target[r] < 0 ? 0.0f : logf(z[r]) - (t[r] - m[r]);
     return 0;
 }
 

@@ -135,10 +135,10 @@ static int head_merge(struct shore__compute *c, struct shore__stream *s, shore__
     return 0;
 }
 static int head_loss(struct shore__compute *c, struct shore__stream *s, shore__buf loss, shore__buf max, shore__buf sum,
-                     shore__buf target_logit, size_t rows) {
+                     shore__buf target_logit, shore__buf targets, size_t rows) {
     for (size_t r = 0; r < rows; r++) {
         double above = (double)floats(target_logit)[r] - floats(max)[r];
-        floats(loss)[r] = (float)(log((double)floats(sum)[r]) - above);
+        floats(loss)[r] = ints(targets)[r] < 0 ? 0 : (float)(log((double)floats(sum)[r]) - above);
     }
     return 0;
 }
@@ -149,7 +149,7 @@ static int head_dlogits(struct shore__compute *c, struct shore__stream *s, shore
         for (size_t j = 0; j < n; j++) {
             bool is_target = in_slice(ints(targets)[r], first, n) && (size_t)ints(targets)[r] == first + j;
             double p = exp((double)floats(logits)[r * n + j] - floats(max)[r]) / floats(sum)[r];
-            put(c, dlogits, r * n + j, (p - is_target) * scale);
+            put(c, dlogits, r * n + j, ints(targets)[r] < 0 ? 0 : (p - is_target) * scale);
         }
     return 0;
 }

@@ -155,6 +155,7 @@ int shore__evaluate(const struct shore__weights_of *weights, const struct shore_
         rc = open_session(weights, &o, &batch, 0, &s, diag);
     }
     shore__buf x = rc ? SHORE__NO_BUF : shore__memory_at(&s.memory, SHORE__ROW_X, 0);
+    uint64_t counting = 0;
     double sum = 0;
     for (uint64_t done = 0; !rc && done < count;) {
         uint64_t left = count - done;
@@ -162,11 +163,12 @@ int shore__evaluate(const struct shore__weights_of *weights, const struct shore_
         s.pass.sequences = left / s.pass.seq_len < sequences ? (size_t)(left / s.pass.seq_len) : sequences;
         rc = window(&s, data, done, shore__pass_rows(&s.pass), x, &sum, diag);
         done += shore__pass_rows(&s.pass);
+        counting += s.pass.counting;
         if (!rc && progress && progress(ctx, done, count))
             rc = shore__fail(diag, -ECANCELED, "interrupted after %llu tokens", (unsigned long long)done);
     }
     close_session(&s);
-    *out = (struct shore__eval_result){sum / (double)count, count};
+    *out = (struct shore__eval_result){sum / shore__divisor(counting), counting};
     return rc;
 }
 

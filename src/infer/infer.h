@@ -20,8 +20,8 @@ struct shore__infer_options {
 };
 
 struct shore__eval_result {
-    double loss; /* nats per token, mean */
-    uint64_t tokens;
+    double loss;     /* nats per token, mean; 0 where no token counts */
+    uint64_t tokens; /* that count */
 };
 
 /* Mean loss over tokens [0, count - 1) predicted from their predecessors in windows of seq_len (no overlap; the last

@@ -174,8 +174,13 @@ INLINE void head_dlogits_rows(void *dlogits, const float *logits, const float *m
                               const int32_t *targets, float scale, size_t rows, size_t n, size_t first,
                               enum shore__mode mode) {
     for (size_t r = 0; r < rows; r++) {
+        if (targets[r] < 0) { /* it counts as nothing */
+            for (size_t j = 0; j < n; j += VL)
+                put(dlogits, r * n + j, left(j, n), splat(0.0f), mode);
+            continue;
+        }
         float target = 0.0f;
-        bool here = targets[r] >= 0 && (size_t)targets[r] >= first && (size_t)targets[r] - first < n;
+        bool here = (size_t)targets[r] >= first && (size_t)targets[r] - first < n;
         size_t t = here ? (size_t)targets[r] - first : 0;
         float of_each = scale / sum[r];
         if (here) target = logits[r * n + t]; /* before the row is written: dlogits may be logits */

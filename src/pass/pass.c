@@ -76,7 +76,11 @@ int shore__embed(const struct shore__model *m, struct shore__compute *c, struct 
 
 int shore__pass_put(struct shore__pass *pass, struct shore_diag *diag) {
     const struct shore__compute_ops *op = pass->c->ops;
+    const int32_t *targets = pass->targets.host;
     size_t bytes = shore__pass_rows(pass) * 4;
+    pass->counting = 0;
+    for (size_t i = 0; i < shore__pass_rows(pass); i++)
+        pass->counting += targets[i] >= 0;
     int rc = op->put(pass->c, pass->stream, pass->tokens.device, pass->tokens.host, bytes);
     if (!rc) rc = op->put(pass->c, pass->stream, pass->targets.device, pass->targets.host, bytes);
     return failed(diag, rc);
@@ -151,7 +155,8 @@ int shore__pass_losses(struct shore__pass *pass, size_t first, size_t count, str
     }
     size_t at = first * unit * 4;
     return failed(diag, op->head_loss(c, pass->stream, shore__at(pass->loss.device, at), shore__at(pass->max, at),
-                                      shore__at(pass->sum, at), shore__at(pass->target_logit, at), all));
+                                      shore__at(pass->sum, at), shore__at(pass->target_logit, at),
+                                      shore__at(pass->targets.device, at), all));
 }
 
 int shore__pass_loss(struct shore__pass *pass, shore__buf x, struct shore_diag *diag) {

@@ -14,7 +14,8 @@ struct shore__pass {
     struct shore_pages *pages; /* that they come in */
     size_t sequences, seq_len; /* of the batch in hand */
     size_t most_rows, most_unit_rows;
-    struct shore__both tokens, targets; /* int32 [rows] */
+    struct shore__both tokens, targets; /* int32 [rows]; a row whose target is -1 counts as nothing */
+    size_t counting;                    /* rows of the batch in hand that count */
     shore__buf cos_sin;                 /* fp32 [seq_len, head_dim], or none */
     shore__buf normed;                  /* [rows, d]: final norm's output */
     shore__buf stats;                   /* fp32 [rows, 2] */
@@ -47,6 +48,10 @@ static inline size_t shore__pass_units(const struct shore__pass *pass) {
 static inline size_t shore__pass_unit_rows(const struct shore__pass *pass, size_t u) {
     size_t left = shore__pass_rows(pass) - u * shore__pass_unit(pass);
     return left < shore__pass_unit(pass) ? left : shore__pass_unit(pass);
+}
+/* What sums over so many rows that count are divided by: where none does, they are 0, and so are the means. */
+static inline double shore__divisor(uint64_t counting) {
+    return counting ? (double)counting : 1;
 }
 /* Where unit u of an activation [rows, d] begins. */
 static inline shore__buf shore__pass_at(const struct shore__pass *pass, shore__buf act, size_t u) {

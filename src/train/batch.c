@@ -38,6 +38,7 @@ int shore__batch_validate(struct trainer *t, double *loss, struct shore_diag *di
     if (!sequences) sequences = 1;
     if (seq_len > tokens - 1) pass->seq_len = tokens - 1;
     pass->nkept = 0;
+    uint64_t counting = 0;
     double sum = 0;
     int rc = 0;
     for (uint64_t i = 0; !rc && i < sequences; i += pass->sequences) {
@@ -50,8 +51,9 @@ int shore__batch_validate(struct trainer *t, double *loss, struct shore_diag *di
         double part = 0;
         if (!rc) rc = shore__pass_loss_sum(pass, &part, diag);
         sum += part;
+        counting += pass->counting;
     }
-    *loss = sum / (double)(sequences * pass->seq_len);
+    *loss = sum / shore__divisor(counting);
     pass->seq_len = seq_len;
     pass->nkept = kept;
     return rc;

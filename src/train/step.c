@@ -68,7 +68,7 @@ static int head_slice(struct trainer *t, uint32_t i, struct piece *p, shore__buf
     struct shore__pass *pass = &t->pass;
     struct shore__slice s = shore__model_slice(t->m, i);
     size_t d = t->m->arch.d_model, unit = shore__pass_unit(pass);
-    float scale = 1.0f / (float)shore__pass_rows(pass);
+    float scale = 1.0f / (float)shore__divisor(pass->counting);
     int rc = 0;
     for (size_t u = first; !rc && u < first + count; u++) {
         size_t rows = shore__pass_unit_rows(pass, u), at = u * unit * 4;
@@ -169,7 +169,7 @@ static int head(struct trainer *t, bool *finite, struct shore_diag *diag) {
         if (u + count == units) {
             rc = shore__pass_loss_sum(pass, &t->report.loss, diag);
             if (rc) break;
-            t->report.loss /= (double)shore__pass_rows(pass);
+            t->report.loss /= shore__divisor(pass->counting);
             *finite = isfinite(t->report.loss);
             if (!*finite) return 0;
         }

@@ -85,7 +85,7 @@ static struct results train(enum shore__mode mode, struct way way) {
         ON(k, add, A(out, D), A(out, D), A(mid, D), part * D);
         ON(k, head_logits, B(logits, VOCAB), A(out, D), wv, part, VOCAB, D);
         ON(k, head_merge, B(row[0], 1), B(row[1], 1), B(row[2], 1), B(logits, VOCAB), B(targets, 1), part, VOCAB, 0);
-        ON(k, head_loss, B(row[3], 1), B(row[0], 1), B(row[1], 1), B(row[2], 1), part);
+        ON(k, head_loss, B(row[3], 1), B(row[0], 1), B(row[1], 1), B(row[2], 1), B(targets, 1), part);
         ON(k, head_dlogits, A(dlogits, VOCAB), B(logits, VOCAB), B(row[0], 1), B(row[1], 1), B(targets, 1), 0.1f, part,
            VOCAB, 0);
         ON(k, head_backward_x, B(dx, D), A(dlogits, VOCAB), wv, part, VOCAB, D);

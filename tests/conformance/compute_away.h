@@ -313,7 +313,7 @@ AWAY_OP(linear_backward_w, B(dw), B(dy), B(x_), N(rows), N(n), N(k), Y(w_is_nk),
 AWAY_OP(bias_backward, B(db), B(dy), N(rows), N(n))
 AWAY_OP(head_logits, B(logits), B(x_), B(w), N(rows), N(n), N(d))
 AWAY_OP(head_merge, B(max), B(sum), B(target_logit), B(logits), B(targets), N(rows), N(n), N(first))
-AWAY_OP(head_loss, B(loss), B(max), B(sum), B(target_logit), N(rows))
+AWAY_OP(head_loss, B(loss), B(max), B(sum), B(target_logit), B(targets), N(rows))
 AWAY_OP(head_dlogits, B(dlogits), B(logits), B(max), B(sum), B(targets), (float, scale), N(rows), N(n), N(first))
 AWAY_OP(head_backward_x, B(dx), B(dlogits), B(w), N(rows), N(n), N(d))
 AWAY_OP(head_backward_w, B(dw), B(dlogits), B(x_), N(rows), N(n), N(d), Y(add))

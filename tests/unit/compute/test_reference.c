@@ -216,7 +216,7 @@ static void head_of(struct shore__compute *c, const struct head_ctx *h, shore__b
         ON(head_logits, host_buf(logits), x, shore__at(w, first * HEAD_D * 4), HEAD_ROWS, n, HEAD_D);
         ON(head_merge, h->max, h->sum, host_buf(target), host_buf(logits), h->targets, HEAD_ROWS, n, first);
     }
-    ON(head_loss, loss, h->max, h->sum, host_buf(target), HEAD_ROWS);
+    ON(head_loss, loss, h->max, h->sum, host_buf(target), h->targets, HEAD_ROWS);
 }
 static void head_of_x(struct shore__compute *c, const void *ctx, shore__buf x, shore__buf loss) {
     head_of(c, ctx, x, ((const struct head_ctx *)ctx)->w, loss);
