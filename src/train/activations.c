@@ -1,74 +1,83 @@
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 
 #include "base/diag.h"
 #include "base/units.h"
+#include "longshore/store.h"
 #include "train/offload.h"
 #include "train/trainer.h"
 
-/* Between memory and scratch. */
-struct scratch_transfer {
-    struct shore_wait wait;
-    bool pending, back; /* back: from scratch */
+/* Memory that entries of a store pass through, which the device has too. */
+struct passing {
+    struct shore_activation_store *store; /* NULL: nothing goes to scratch */
+    struct shore__both part[2];
+    uint64_t bytes; /* of an entry, and of a part */
 };
 
 struct activations {
     shore__buf *boundary; /* [n_layer + 2]: input of layer l at l, input of the head at n_layer + 1 */
-    struct scratch_transfer *boundary_transfer; /* the same */
-    unsigned char (*boundary_seal)[16];         /* the same */
-    shore__buf *kept;                           /* [layers * units]: inner activations, or none */
-    unsigned char (*inner_seal)[16];            /* the same */
-    struct shore__both passing[2];              /* boundaries that are not kept take turns in them */
-    struct shore__both offload_slot[SHORE__OFFLOAD_SLOTS];
-    struct scratch_transfer offload_transfer[SHORE__OFFLOAD_SLOTS];
-    unsigned char (*slice_seal)[16]; /* of a tied table's gradient */
-    size_t offloaded_inner;          /* of plan.offloaded_inner, those that these volumes have room for */
+    shore__buf *kept;     /* [layers * units]: inner activations, or none */
+    bool *stored;         /* [pairs]: in this step, instead of being computed again */
+    struct passing boundaries, inner;
+    struct shore_activation_store *slices; /* of a tied table's gradient; or NULL */
+    size_t offloaded_inner;                /* of plan.offloaded_inner, those that these volumes have room for */
     struct offload offload;
-    size_t offloading; /* in this step: instead of being computed again */
+    size_t offloading; /* in this step, at most */
 };
+_Static_assert(SHORE__OFFLOAD_SLOTS == sizeof((struct passing *)0)->part / sizeof(struct shore__both), "all of them");
 
 /* ---- on their way to scratch, or back ------------------------------------------------------------------------------
  */
 
-static int transfer_wait(struct trainer *t, struct scratch_transfer *x, struct shore_diag *diag) {
-    if (!x->pending) return 0;
+static shore__buf device_of(const struct passing *p, const void *memory) {
+    return p->part[memory == p->part[1].host].device;
+}
+
+static void waited(struct trainer *t, const struct passing *p, uint64_t since) {
+    uint64_t ns = shore__now_ns() - since;
+    t->waits.drives_ns += ns;
+    if (p == &t->activations->inner) t->waits.scratch_ns += ns;
+}
+
+/* Memory for what is to be stored, or SHORE_STORE_FULL. */
+static int enter(struct trainer *t, struct passing *p, uint64_t key, shore__buf *out, struct shore_diag *diag) {
     uint64_t start = shore__now_ns();
-    int rc = shore_wait(&x->wait, diag);
-    t->waits.drives_ns += shore__now_ns() - start;
-    x->pending = false;
+    void *memory;
+    int rc = shore_store_take(p->store, key, p->bytes, true, &memory, diag);
+    waited(t, p, start);
+    if (!rc) *out = device_of(p, memory);
     return rc;
 }
 
-/* Starts a transfer, after the one before it; seal: made by a put, checked by a get. memory is the transfer's until it
- * has been waited for. what: for the message. */
-static int transfer(struct trainer *t, struct scratch_transfer *x, bool put, const char *what, uint64_t offset,
-                    uint64_t bytes, void *memory, unsigned char seal[16], struct shore_diag *diag) {
-    int rc = transfer_wait(t, x, diag);
+/* What the device has made of it goes. */
+static int leave(struct trainer *t, struct passing *p, uint64_t key, shore__buf device, struct shore_diag *diag) {
+    void *host = p->part[device.handle == p->part[1].device.handle].host;
+    int rc = train_get(t, host, device, p->bytes, diag);
+    return rc ? rc : shore_store_put(p->store, key, diag);
+}
+
+/* It comes back, for the device too. */
+static int bring(struct trainer *t, struct passing *p, uint64_t key, shore__buf *out, struct shore_diag *diag) {
+    uint64_t start = shore__now_ns();
+    void *memory;
+    int rc = shore_store_get(p->store, key, &memory, diag);
+    waited(t, p, start);
     if (rc) return rc;
-    shore_wait_init(&x->wait);
-    struct shore_completion done = shore_wait_completion(&x->wait);
-    rc = put ? shore_fleet_scratch_put(t->fleet, offset, bytes, memory, seal, done)
-             : shore_fleet_scratch_get(t->fleet, offset, bytes, memory, seal, done);
-    x->pending = !rc;
-    x->back = !put;
-    return rc ? shore__fail(diag, rc, "%s cannot be %s: %s", what, put ? "stored" : "read back", shore_error_text(rc))
-              : 0;
+    *out = device_of(p, memory);
+    return train_op_failed(diag, t->c->ops->put(t->c, t->pass.stream, *out, memory, p->bytes));
 }
 
-/* The same between scratch and memory that the device has too: what goes has come from there before, and what has come
- * back is put there once it has been waited for. */
-static int both_transfer(struct trainer *t, struct scratch_transfer *x, bool put, uint64_t offset, uint64_t bytes,
-                         struct shore__both memory, unsigned char seal[16], struct shore_diag *diag) {
-    int rc = put ? train_get(t, memory.host, memory.device, bytes, diag) : shore__sync(t->c, t->pass.stream, diag);
-    return rc ? rc : transfer(t, x, put, "activations", offset, bytes, memory.host, seal, diag);
+/* It is used up, and its memory may be filled with another: what the device reads has been read. */
+static int use_up(struct trainer *t, struct passing *p, uint64_t key, bool others, struct shore_diag *diag) {
+    int rc = others ? shore__sync(t->c, t->pass.stream, diag) : 0;
+    if (!rc) rc = shore_store_release(p->store, key, diag);
+    return rc ? rc : shore_store_drop(p->store, key, diag);
 }
 
-static int both_wait(struct trainer *t, struct scratch_transfer *x, uint64_t bytes, struct shore__both memory,
-                     struct shore_diag *diag) {
-    bool back = x->pending && x->back;
-    int rc = transfer_wait(t, x, diag);
-    if (rc || !back) return rc;
-    return train_op_failed(diag, t->c->ops->put(t->c, t->pass.stream, memory.device, memory.host, bytes));
+static int want(struct passing *p, uint64_t key, struct shore_diag *diag) {
+    int rc = shore_store_want(p->store, key, diag);
+    return rc == SHORE_STORE_FULL ? 0 : rc; /* it comes when it is asked for */
 }
 
 /* ---- boundaries ----------------------------------------------------------------------------------------------------
@@ -89,11 +98,13 @@ shore__buf shore__boundary_working(const struct trainer *t, uint32_t layer) {
     return shore__boundary(t, stores_apart(t) ? t->m->arch.n_layer + 1 : layer);
 }
 
-static int boundary_move(struct trainer *t, uint32_t layer, bool put, struct shore_diag *diag) {
-    if (layer < 1 || layer > t->m->arch.n_layer + 1 - t->plan.kept_boundaries) return 0;
+static bool passes(const struct trainer *t, uint32_t layer) {
+    return layer >= 1 && layer <= t->m->arch.n_layer + 1 - t->plan.kept_boundaries;
+}
+
+int shore__boundary_enter(struct trainer *t, uint32_t layer, struct shore_diag *diag) {
     struct activations *a = t->activations;
-    return both_transfer(t, &a->boundary_transfer[layer], put, shore__plan_scratch_boundary(&t->facts, layer),
-                         shore__plan_boundary_bytes(&t->facts), a->passing[layer % 2], a->boundary_seal[layer], diag);
+    return passes(t, layer) ? enter(t, &a->boundaries, layer, &a->boundary[layer], diag) : 0;
 }
 
 int shore__boundary_leave(struct trainer *t, uint32_t layer, struct shore_diag *diag) {
@@ -102,17 +113,25 @@ int shore__boundary_leave(struct trainer *t, uint32_t layer, struct shore_diag *
                                   shore__pass_rows(&t->pass) * t->m->arch.d_model);
         if (rc) return train_op_failed(diag, rc);
     }
-    return boundary_move(t, layer, true, diag);
+    if (!passes(t, layer)) return 0;
+    return leave(t, &t->activations->boundaries, layer, shore__boundary(t, layer), diag);
+}
+
+int shore__boundary_release(struct trainer *t, uint32_t layer, struct shore_diag *diag) {
+    return passes(t, layer) ? shore_store_release(t->activations->boundaries.store, layer, diag) : 0;
 }
 
 int shore__boundary_fetch(struct trainer *t, uint32_t layer, struct shore_diag *diag) {
-    return boundary_move(t, layer, false, diag);
+    struct passing *p = &t->activations->boundaries;
+    int rc = 0;
+    if (!passes(t, layer)) return 0;
+    if (passes(t, layer + 2)) rc = use_up(t, p, layer + 2, true, diag);
+    return rc ? rc : want(p, layer, diag);
 }
 
 int shore__boundary_wait(struct trainer *t, uint32_t layer, struct shore_diag *diag) {
     struct activations *a = t->activations;
-    return both_wait(t, &a->boundary_transfer[layer], shore__plan_boundary_bytes(&t->facts), a->passing[layer % 2],
-                     diag);
+    return passes(t, layer) ? bring(t, &a->boundaries, layer, &a->boundary[layer], diag) : 0;
 }
 
 int shore__boundary_load(struct trainer *t, uint32_t layer, size_t u, shore__buf *in) {
@@ -128,74 +147,85 @@ int shore__boundary_load(struct trainer *t, uint32_t layer, size_t u, shore__buf
 /* ---- inner activations ---------------------------------------------------------------------------------------------
  */
 
-static bool is_offloaded(const struct trainer *t, size_t nth) {
-    return nth >= t->plan.kept_inner && nth - t->plan.kept_inner < t->activations->offloading;
+/* What is needed sooner has a greater key. */
+static uint64_t key_of(const struct trainer *t, size_t nth) {
+    return t->m->arch.n_layer * t->plan.units - nth;
 }
 
-struct unit_inner shore__train_inner_of(const struct trainer *t, uint32_t layer, size_t u) {
-    size_t nth = (size_t)(t->m->arch.n_layer - layer) * t->plan.units + u;
-    struct unit_inner i = {
-        .nth = nth,
+static void place_inner(const struct trainer *t, struct unit_inner *i) {
+    i->kept = !shore__buf_is_none(i->place);
+    i->stays = i->kept && !i->offloaded && !stores_apart(t);
+    i->cheap = !i->kept || i->nth < t->plan.full_inner;
+    i->at = !i->kept || stores_apart(t) ? shore__inner_at(t->m, t->c->mode, i->rows, t->pass.inner, true, SHORE__NO_BUF)
+                                        : shore__inner_at(t->m, t->c->mode, i->rows, i->place, i->cheap, t->pass.inner);
+}
+
+static struct unit_inner inner_of(const struct trainer *t, uint32_t layer, size_t u) {
+    return (struct unit_inner){
+        .nth = (size_t)(t->m->arch.n_layer - layer) * t->plan.units + u,
         .rows = shore__pass_unit_rows(&t->pass, u),
         .place = t->activations->kept[(size_t)(layer - 1) * t->plan.units + u],
-        .offloaded = is_offloaded(t, nth),
     };
-    if (i.offloaded) i.place = t->activations->offload_slot[nth % SHORE__OFFLOAD_SLOTS].device;
-    i.kept = !shore__buf_is_none(i.place);
-    i.stays = i.kept && !i.offloaded && !stores_apart(t);
-    i.cheap = !i.kept || nth < t->plan.full_inner;
-    i.at = !i.kept || stores_apart(t) ? shore__inner_at(t->m, t->c->mode, i.rows, t->pass.inner, true, SHORE__NO_BUF)
-                                      : shore__inner_at(t->m, t->c->mode, i.rows, i.place, i.cheap, t->pass.inner);
-    return i;
 }
 
-static int inner_move(struct trainer *t, size_t nth, bool put, struct shore_diag *diag) {
-    size_t slot = nth % SHORE__OFFLOAD_SLOTS;
-    uint64_t before = t->waits.drives_ns; /* for the one that the slot is used by */
+int shore__train_inner_enter(struct trainer *t, uint32_t layer, size_t u, struct unit_inner *i,
+                             struct shore_diag *diag) {
     struct activations *a = t->activations;
-    int rc = both_transfer(t, &a->offload_transfer[slot], put,
-                           shore__plan_scratch_inner(&t->facts, nth - t->plan.kept_inner),
-                           shore__plan_offload_bytes(&t->facts), a->offload_slot[slot], a->inner_seal[nth], diag);
-    t->waits.scratch_ns += t->waits.drives_ns - before;
-    return rc;
-}
-
-static int slot_wait(struct trainer *t, const struct unit_inner *i, struct shore_diag *diag) {
-    uint64_t before = t->waits.drives_ns;
-    struct activations *a = t->activations;
-    size_t slot = i->nth % SHORE__OFFLOAD_SLOTS;
-    int rc = i->offloaded ? both_wait(t, &a->offload_transfer[slot], shore__plan_offload_bytes(&t->facts),
-                                      a->offload_slot[slot], diag)
-                          : 0;
-    t->waits.scratch_ns += t->waits.drives_ns - before;
-    return rc;
-}
-
-static int fetch_next(struct trainer *t, const struct unit_inner *i, struct shore_diag *diag) {
-    size_t next = i->nth + SHORE__OFFLOAD_SLOTS;
-    return i->offloaded && is_offloaded(t, next) ? inner_move(t, next, false, diag) : 0;
-}
-
-int shore__train_inner_enter(struct trainer *t, const struct unit_inner *i, struct shore_diag *diag) {
-    return stores_apart(t) ? 0 : slot_wait(t, i, diag);
+    *i = inner_of(t, layer, u);
+    a->stored[i->nth] = false;
+    if (i->nth >= t->plan.kept_inner && i->nth - t->plan.kept_inner < a->offloading) {
+        int rc = enter(t, &a->inner, key_of(t, i->nth), &i->place, diag);
+        if (rc < 0) return rc;
+        a->stored[i->nth] = i->offloaded = !rc;
+    }
+    place_inner(t, i);
+    return 0;
 }
 
 int shore__train_inner_leave(struct trainer *t, const struct unit_inner *i, struct shore_diag *diag) {
-    int rc = slot_wait(t, i, diag);
-    if (rc) return rc;
+    struct passing *p = &t->activations->inner;
+    int rc = 0;
     if (i->kept && stores_apart(t))
         rc = shore__inner_store(t->m, t->c, t->pass.stream, i->rows, &i->at, i->place, i->cheap);
     if (rc) return train_op_failed(diag, rc);
-    return i->offloaded ? inner_move(t, i->nth, true, diag) : 0;
+    if (!i->offloaded) return 0;
+    rc = leave(t, p, key_of(t, i->nth), i->place, diag);
+    return rc ? rc : shore_store_release(p->store, key_of(t, i->nth), diag);
+}
+
+static bool is_stored(const struct trainer *t, size_t nth) {
+    return nth < t->m->arch.n_layer * t->plan.units && t->activations->stored[nth];
+}
+
+/* Those that come next. */
+static int want_inner(struct trainer *t, size_t nth, struct shore_diag *diag) {
+    int rc = 0;
+    for (size_t end = nth + SHORE__OFFLOAD_SLOTS; !rc && nth < end; nth++)
+        if (is_stored(t, nth)) rc = want(&t->activations->inner, key_of(t, nth), diag);
+    return rc;
+}
+
+static int inner_used_up(struct trainer *t, const struct unit_inner *i, struct shore_diag *diag) {
+    bool others = is_stored(t, i->nth + 1) || is_stored(t, i->nth + 2);
+    int rc = i->offloaded ? use_up(t, &t->activations->inner, key_of(t, i->nth), others, diag) : 0;
+    return rc || !i->offloaded ? rc : want_inner(t, i->nth + 1, diag);
+}
+
+int shore__train_inner_fetch(struct trainer *t, uint32_t layer, size_t u, struct unit_inner *i,
+                             struct shore_diag *diag) {
+    *i = inner_of(t, layer, u);
+    i->offloaded = is_stored(t, i->nth);
+    int rc = i->offloaded ? bring(t, &t->activations->inner, key_of(t, i->nth), &i->place, diag) : 0;
+    if (!rc) place_inner(t, i);
+    return rc;
 }
 
 int shore__train_inner_load(struct trainer *t, const struct unit_inner *i, const struct shore__inner *at,
                             struct shore_diag *diag) {
-    int rc = slot_wait(t, i, diag);
-    if (rc || !i->kept) return rc;
+    if (!i->kept) return 0;
     if (stores_apart(t)) {
-        rc = shore__inner_load(t->m, t->c, t->pass.stream, i->rows, at, i->place, i->cheap);
-        return rc ? train_op_failed(diag, rc) : fetch_next(t, i, diag);
+        int rc = shore__inner_load(t->m, t->c, t->pass.stream, i->rows, at, i->place, i->cheap);
+        return rc ? train_op_failed(diag, rc) : inner_used_up(t, i, diag);
     }
     if (at->attn.handle == i->at.attn.handle) return 0;
     return train_op_failed(diag, t->c->ops->copy(t->c, t->pass.stream, at->attn, i->at.attn,
@@ -203,14 +233,11 @@ int shore__train_inner_load(struct trainer *t, const struct unit_inner *i, const
 }
 
 int shore__train_inner_release(struct trainer *t, const struct unit_inner *i, struct shore_diag *diag) {
-    return stores_apart(t) ? 0 : fetch_next(t, i, diag);
+    return stores_apart(t) ? 0 : inner_used_up(t, i, diag);
 }
 
 int shore__train_inner_fetch_first(struct trainer *t, struct shore_diag *diag) {
-    int rc = 0;
-    for (size_t i = 0; !rc && i < SHORE__OFFLOAD_SLOTS; i++)
-        if (is_offloaded(t, t->plan.kept_inner + i)) rc = inner_move(t, t->plan.kept_inner + i, false, diag);
-    return rc;
+    return want_inner(t, t->plan.kept_inner, diag);
 }
 
 /* ---- a table's gradient --------------------------------------------------------------------------------------------
@@ -218,31 +245,33 @@ int shore__train_inner_fetch_first(struct trainer *t, struct shore_diag *diag) {
 
 int shore__train_scratch_move(struct trainer *t, uint32_t slice, bool put, void *gradient, uint64_t bytes,
                               struct shore_diag *diag) {
-    struct scratch_transfer x = {.pending = false};
-    int rc = transfer(t, &x, put, "gradients", shore__plan_scratch_slice(&t->facts, slice), bytes, gradient,
-                      t->activations->slice_seal[slice], diag);
-    return rc ? rc : transfer_wait(t, &x, diag);
+    struct shore_activation_store *s = t->activations->slices;
+    uint64_t start = shore__now_ns();
+    int rc = put ? shore_store_write(s, slice, gradient, bytes, diag) : shore_store_read(s, slice, gradient, diag);
+    waited(t, NULL, start);
+    assert(rc <= 0);
+    return rc || put ? rc : shore_store_drop(s, slice, diag);
 }
 
 /* ---- all of them ---------------------------------------------------------------------------------------------------
  */
 
 int shore__activations_settle(struct trainer *t, struct shore_diag *diag) {
+    struct activations *a = t->activations;
+    struct shore_activation_store *stores[] = {a->boundaries.store, a->inner.store, a->slices};
     int rc = 0;
-    for (uint32_t l = 1; !rc && l <= t->m->arch.n_layer; l++)
-        rc = transfer_wait(t, &t->activations->boundary_transfer[l], diag);
-    for (size_t i = 0; !rc && i < SHORE__OFFLOAD_SLOTS; i++)
-        rc = transfer_wait(t, &t->activations->offload_transfer[i], diag);
-    return rc;
-}
-
-void shore__activations_give_up(struct trainer *t) {
-    while (shore__activations_settle(t, NULL)) {
+    for (int i = 0; i < 3; i++) {
+        int failed = stores[i] ? shore_store_drop_all(stores[i], rc ? NULL : diag) : 0;
+        if (!rc) rc = failed;
     }
+    return rc;
 }
 
 void shore__activations_begin_step(struct trainer *t) {
     struct activations *a = t->activations;
+    struct shore_activation_store *stores[] = {a->boundaries.store, a->inner.store, a->slices};
+    for (int i = 0; i < 3; i++)
+        if (stores[i]) shore_store_begin(stores[i], t->base_step + 1);
     a->offloading = t->s->offload == SHORE__ON ? a->offloaded_inner : a->offload.pairs;
 }
 
@@ -253,12 +282,14 @@ void shore__activations_weigh(struct trainer *t, double for_scratch, double for_
 static void place(struct activations *a, const struct trainer *t) {
     const struct shore__train_plan *plan = &t->plan;
     uint32_t layers = t->m->arch.n_layer;
-    for (uint32_t i = 0; i < 2; i++)
-        a->passing[i] = shore__memory_both(&t->memory, SHORE__ROW_PASSING_BOUNDARY, i);
-    for (uint32_t l = 1; l <= layers + 1; l++) {
-        bool kept = l > layers + 1 - plan->kept_boundaries;
-        a->boundary[l] = kept ? shore__memory_at(&t->memory, SHORE__ROW_BOUNDARY, l) : a->passing[l % 2].device;
+    for (uint32_t i = 0; i < 2; i++) {
+        a->boundaries.part[i] = shore__memory_both(&t->memory, SHORE__ROW_PASSING_BOUNDARY, i);
+        a->inner.part[i] = shore__memory_both(&t->memory, SHORE__ROW_INNER_PASSING, i);
     }
+    a->boundaries.bytes = shore__plan_boundary_bytes(&t->facts);
+    a->inner.bytes = shore__plan_offload_bytes(&t->facts);
+    for (uint32_t l = layers + 2 - (uint32_t)plan->kept_boundaries; l <= layers + 1; l++)
+        a->boundary[l] = shore__memory_at(&t->memory, SHORE__ROW_BOUNDARY, l);
     for (size_t i = 0; i < plan->kept_inner; i++) {
         uint32_t layer = layers - (uint32_t)(i / plan->units);
         uint64_t first = shore__plan_kept_bytes(&t->facts, plan, i - i % plan->units);
@@ -266,8 +297,27 @@ static void place(struct activations *a, const struct trainer *t) {
             shore__at(shore__memory_at(&t->memory, SHORE__ROW_INNER_KEPT, layer),
                       shore__plan_kept_bytes(&t->facts, plan, i) - first);
     }
-    for (uint32_t i = 0; i < SHORE__OFFLOAD_SLOTS; i++)
-        a->offload_slot[i] = shore__memory_both(&t->memory, SHORE__ROW_INNER_PASSING, i);
+}
+
+static int open_passing(struct trainer *t, struct passing *p, uint64_t from, uint64_t to, struct shore_diag *diag) {
+    const struct shore_store_memory pool[] = {{p->part[0].host, p->bytes}, {p->part[1].host, p->bytes}};
+    const struct shore_store_options options = {
+        .size = sizeof options, .pool = pool, .npool = 2, .scratch_offset = from, .scratch_bytes = to - from};
+    return shore_store_open(t->fleet, &options, &p->store, diag);
+}
+
+static int open_stores(struct trainer *t, struct shore_diag *diag) {
+    struct activations *a = t->activations;
+    uint64_t slices = shore__plan_scratch_slice(&t->facts, 0), inner = shore__plan_scratch_inner(&t->facts, 0);
+    const struct shore_store_options options = {
+        .size = sizeof options, .scratch_offset = slices, .scratch_bytes = inner - slices};
+    int rc = 0;
+    if (passes(t, 1)) rc = open_passing(t, &a->boundaries, 0, slices, diag);
+    if (!rc && a->offloaded_inner)
+        rc = open_passing(t, &a->inner, inner, shore__plan_scratch_inner(&t->facts, a->offloaded_inner), diag);
+    if (!rc && t->m->arch.tied && !t->plan.hold_table_gradient)
+        rc = shore_store_open(t->fleet, &options, &a->slices, diag);
+    return rc;
 }
 
 int shore__activations_open(struct trainer *t, struct shore_diag *diag) {
@@ -276,13 +326,9 @@ int shore__activations_open(struct trainer *t, struct shore_diag *diag) {
     struct activations *a = t->activations = calloc(1, sizeof *a);
     if (!a) return shore__fail(diag, -ENOMEM, "out of memory for the trainer");
     a->boundary = calloc(n, sizeof *a->boundary);
-    a->boundary_transfer = calloc(n, sizeof *a->boundary_transfer);
-    a->boundary_seal = calloc(n, sizeof *a->boundary_seal);
     a->kept = calloc(pairs, sizeof *a->kept);
-    a->inner_seal = calloc(pairs, sizeof *a->inner_seal);
-    a->slice_seal = calloc(t->m->nslices, sizeof *a->slice_seal);
-    if (!a->boundary || !a->boundary_transfer || !a->boundary_seal || !a->kept || !a->inner_seal || !a->slice_seal)
-        return shore__fail(diag, -ENOMEM, "out of memory for the trainer");
+    a->stored = calloc(pairs, sizeof *a->stored);
+    if (!a->boundary || !a->kept || !a->stored) return shore__fail(diag, -ENOMEM, "out of memory for the trainer");
     place(a, t);
     /* volumes that were made without room for them have less */
     shore_fleet_info(t->fleet, &info);
@@ -293,16 +339,16 @@ int shore__activations_open(struct trainer *t, struct shore_diag *diag) {
     if (a->offloaded_inner < t->plan.offloaded_inner && t->events->note)
         t->events->note(t->events->ctx, "these volumes were made without room for inner activations: what memory does "
                                         "not hold of them is computed again");
-    return 0;
+    return open_stores(t, diag);
 }
 
 void shore__activations_close(struct activations *a) {
     if (!a) return;
+    shore_store_close(a->boundaries.store);
+    shore_store_close(a->inner.store);
+    shore_store_close(a->slices);
     free(a->boundary);
-    free(a->boundary_transfer);
-    free(a->boundary_seal);
     free(a->kept);
-    free(a->inner_seal);
-    free(a->slice_seal);
+    free(a->stored);
     free(a);
 }

@@ -25,26 +25,30 @@ void shore__activations_close(struct activations *a);
 void shore__activations_begin_step(struct trainer *t); /* decides how many go to scratch */
 /* The step is over: shares of its time in which it waited for scratch, and for drives in all. */
 void shore__activations_weigh(struct trainer *t, double for_scratch, double for_drives);
-/* A step that ends early leaves none of it under way: the next one takes the same places. */
+/* The step has ended, however: nothing of it is left, or under way. */
 int shore__activations_settle(struct trainer *t, struct shore_diag *diag);
-void shore__activations_give_up(struct trainer *t); /* the same, whatever becomes of them */
 
-/* Where a layer's input is kept, or passes on its way to scratch; and what it is computed in. Forward leaves it for
- * backward, which fetches it and loads it unit by unit; wait: until it has left, or is there. */
+/* Where a layer's input is kept, or passes on its way to scratch; and what it is computed in. Forward enters it, leaves
+ * it for backward, and releases it when the layer is computed; backward fetches it, waits for it and loads it unit by
+ * unit. */
 shore__buf shore__boundary(const struct trainer *t, uint32_t layer);
 shore__buf shore__boundary_working(const struct trainer *t, uint32_t layer);
+int shore__boundary_enter(struct trainer *t, uint32_t layer, struct shore_diag *diag);
 int shore__boundary_leave(struct trainer *t, uint32_t layer, struct shore_diag *diag);
+int shore__boundary_release(struct trainer *t, uint32_t layer, struct shore_diag *diag);
 int shore__boundary_fetch(struct trainer *t, uint32_t layer, struct shore_diag *diag); /* nothing for layer 0 */
 int shore__boundary_wait(struct trainer *t, uint32_t layer, struct shore_diag *diag);
 int shore__boundary_load(struct trainer *t, uint32_t layer, size_t u, shore__buf *in);
 
 /* Of the inner activations of a unit. Forward enters i->at, computes there, and leaves them for backward. */
-struct unit_inner shore__train_inner_of(const struct trainer *t, uint32_t layer, size_t u);
-int shore__train_inner_enter(struct trainer *t, const struct unit_inner *i, struct shore_diag *diag);
+int shore__train_inner_enter(struct trainer *t, uint32_t layer, size_t u, struct unit_inner *i,
+                             struct shore_diag *diag);
 int shore__train_inner_leave(struct trainer *t, const struct unit_inner *i, struct shore_diag *diag);
-/* Backward fetches those that it takes first, loads what was kept into `at` (i->at but for what shore__idle_later() has
- * moved), and releases it when it has used it up: the next ones then follow. */
+/* Backward begins with those that it takes first, fetches each, loads what was kept into `at` (i->at but for what
+ * shore__idle_later() has moved), and releases it when it has used it up: the next ones then follow. */
 int shore__train_inner_fetch_first(struct trainer *t, struct shore_diag *diag);
+int shore__train_inner_fetch(struct trainer *t, uint32_t layer, size_t u, struct unit_inner *i,
+                             struct shore_diag *diag);
 int shore__train_inner_load(struct trainer *t, const struct unit_inner *i, const struct shore__inner *at,
                             struct shore_diag *diag);
 int shore__train_inner_release(struct trainer *t, const struct unit_inner *i, struct shore_diag *diag);

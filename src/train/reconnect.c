@@ -13,7 +13,7 @@ static void say(struct trainer *t, const char *text) {
 static void give_up_attempt(struct trainer *t) {
     shore__commit_forget(t);
     shore_fleet_discard(t->fleet);
-    shore__activations_give_up(t);
+    shore__activations_settle(t, NULL);
     shore__ahead_drop(t);
     shore__parameters_release(t->pass.parameters);
     shore_pages_forget(t->pass.pages);

@@ -12,8 +12,8 @@
 static int unit_forward(struct trainer *t, uint32_t layer, size_t u, const struct shore__weights *w,
                         struct shore_diag *diag) {
     struct shore__pass *pass = &t->pass;
-    struct unit_inner i = shore__train_inner_of(t, layer, u);
-    int rc = shore__train_inner_enter(t, &i, diag);
+    struct unit_inner i;
+    int rc = shore__train_inner_enter(t, layer, u, &i, diag);
     if (rc) return rc;
     rc = shore__layer_forward(t->m, t->c, t->pass.stream, w, pass->cos_sin, i.rows, pass->seq_len,
                               shore__pass_at(pass, shore__boundary_working(t, layer), u), &i.at,
@@ -34,10 +34,11 @@ static int layer_forward(struct trainer *t, uint32_t layer, struct shore_diag *d
         shore__parameters_want_tail(pass->parameters, shore__model_head(t->m));
     }
     /* the buffer that the output goes to may still be on its way to scratch */
-    if (!rc && layer > 1) rc = shore__boundary_wait(t, layer - 1, diag);
+    if (!rc) rc = shore__boundary_enter(t, layer + 1, diag);
     uint64_t start = shore__now_ns();
     for (size_t u = 0; !rc && u < shore__pass_units(pass); u++)
         rc = unit_forward(t, layer, u, &w, diag);
+    if (!rc) rc = shore__boundary_release(t, layer, diag);
     if (!rc) shore__accounting_computed(t->accounting, t->m, start, layer, 1, false);
     return rc;
 }
@@ -208,12 +209,14 @@ static int unit_lookups(struct trainer *t, size_t u, struct shore_diag *diag) {
 static int unit_backward(struct trainer *t, uint32_t layer, size_t u, const struct shore__weights *w,
                          const struct shore__gradients *g, struct shore_diag *diag) {
     struct shore__pass *pass = &t->pass;
-    struct unit_inner i = shore__train_inner_of(t, layer, u);
+    struct unit_inner i;
+    shore__ahead_fetch(t, layer, u);
+    int rc = shore__train_inner_fetch(t, layer, u, &i, diag);
+    if (rc) return rc;
     struct shore__inner at = i.at;
     struct shore__later *later = shore__idle_later(t, layer, u, i.stays, i.cheap, &at);
     shore__buf in;
-    shore__ahead_fetch(t, layer, u);
-    int rc = shore__train_inner_load(t, &i, &at, diag);
+    rc = shore__train_inner_load(t, &i, &at, diag);
     if (rc) return rc;
     rc = shore__boundary_load(t, layer, u, &in);
     if (!rc && !i.kept)
@@ -314,6 +317,7 @@ int shore__step_compute(struct trainer *t, bool *finite, bool *replay, struct sh
     shore__activations_begin_step(t);
     shore_pages_set_step(pass->pages, t->base_step);
     int rc = shore__batch_load(t, t->run->train, t->base_step * t->s->batch, t->s->batch, t->s->shuffle, diag);
+    if (!rc) rc = shore__boundary_enter(t, 1, diag);
     if (!rc) rc = shore__pass_embed(pass, shore__boundary_working(t, 1), diag);
     if (!rc) rc = shore__batch_forget_padding(t, diag);
     for (uint32_t l = 1; !rc && l <= layers; l++)
@@ -326,11 +330,11 @@ int shore__step_compute(struct trainer *t, bool *finite, bool *replay, struct sh
     if (!rc && !t->abandoned) rc = embedding_backward(t, diag);
     if (!rc && !t->abandoned) rc = later_backward(t, diag);
     if (!rc && !t->abandoned) rc = shore__ahead_update(t, diag);
+    if (!rc) rc = shore__activations_settle(t, diag);
     if (!rc && t->abandoned) {
-        rc = shore__activations_settle(t, diag);
         shore__gradients_discard(t);
         *replay = true;
-        return rc;
+        return 0;
     }
     if (!rc) rc = shore__gradients_finish(t, finite, replay, diag);
     return rc;

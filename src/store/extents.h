@@ -1,0 +1,27 @@
+/* Ranges of a room that are taken and given back: the first that is long enough, and what meets is one again. */
+#ifndef SHORE_STORE_EXTENTS_H
+#define SHORE_STORE_EXTENTS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct shore__extent {
+    uint64_t at, bytes;
+};
+
+struct shore__extents {
+    struct shore__extent *free; /* in order */
+    size_t nfree, capacity;
+    uint64_t total_bytes, used_bytes;
+};
+
+/* So many ranges may be free at a time: one more than are taken and were added, together. Errors: -ENOMEM. */
+int shore__extents_reserve(struct shore__extents *x, size_t ranges);
+/* More room, of nobody's yet. */
+void shore__extents_add(struct shore__extents *x, uint64_t at, uint64_t bytes);
+/* false: no range is long enough. */
+bool shore__extents_take(struct shore__extents *x, uint64_t bytes, uint64_t *at);
+void shore__extents_give(struct shore__extents *x, uint64_t at, uint64_t bytes);
+
+#endif

@@ -1,0 +1,127 @@
+/* Entries of a store, by key; and which of them gives its memory to another. */
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "store/store_impl.h"
+
+void shore__entry_enter(struct entry *e, enum entry_state state) {
+    static const unsigned next[] = {
+        [ENTRY_FILLING] = 1u << ENTRY_WAITING | 1u << ENTRY_AWAY,
+        [ENTRY_WAITING] = 1u << ENTRY_WRITING,
+        [ENTRY_WRITING] = 1u << ENTRY_STORED | 1u << ENTRY_WAITING,
+        [ENTRY_STORED] = 1u << ENTRY_AWAY,
+        [ENTRY_AWAY] = 1u << ENTRY_READING,
+        [ENTRY_READING] = 1u << ENTRY_STORED | 1u << ENTRY_AWAY,
+    };
+    struct shore_activation_store *s = e->store;
+    assert(next[e->state] & 1u << state);
+    assert(!e->memory == (state == ENTRY_AWAY));
+    s->waiting += (state == ENTRY_WAITING) - (e->state == ENTRY_WAITING);
+    s->writing += (state == ENTRY_WRITING) - (e->state == ENTRY_WRITING);
+    e->state = state;
+}
+
+size_t shore__store_place(const struct shore_activation_store *s, uint64_t key) {
+    size_t low = 0, high = s->nentries;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (s->entry[middle]->key < key)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+struct entry *shore__store_find(const struct shore_activation_store *s, uint64_t key) {
+    size_t i = shore__store_place(s, key);
+    return i < s->nentries && s->entry[i]->key == key ? s->entry[i] : NULL;
+}
+
+/* Each entry takes one range of each room, so that giving back can never fail. */
+static int reserve(struct shore_activation_store *s) {
+    size_t ranges = s->nentries + 1 + s->nranges + 1;
+    if (shore__extents_reserve(&s->pool, ranges) || shore__extents_reserve(&s->scratch, ranges)) return -ENOMEM;
+    if (s->nentries < s->capacity) return 0;
+    struct entry **larger = realloc(s->entry, 2 * ranges * sizeof *larger);
+    if (!larger) return -ENOMEM;
+    s->entry = larger;
+    s->capacity = 2 * ranges;
+    return 0;
+}
+
+int shore__store_add(struct shore_activation_store *s, uint64_t key, uint64_t bytes, struct entry **out) {
+    size_t place = shore__store_place(s, key);
+    struct entry *e = reserve(s) ? NULL : calloc(1, sizeof *e);
+    if (!e) return -ENOMEM;
+    if (!shore__extents_take(&s->scratch, bytes, &e->at)) {
+        free(e);
+        return SHORE_STORE_FULL;
+    }
+    e->store = s;
+    e->key = key;
+    e->bytes = bytes;
+    e->taken = 1;
+    memmove(s->entry + place + 1, s->entry + place, (s->nentries++ - place) * sizeof *s->entry);
+    s->entry[place] = e;
+    *out = e;
+    return 0;
+}
+
+/* ---- memory --------------------------------------------------------------------------------------------------------
+ */
+
+static bool is_spare(const struct entry *e) {
+    return e->state == ENTRY_STORED && !e->uses;
+}
+
+static struct entry *spare(const struct entry *for_it, enum shore__spare which) {
+    struct shore_activation_store *s = for_it->store;
+    size_t place = shore__store_place(s, for_it->key), end = which == SHORE__SPARE_ANY ? s->nentries : place;
+    for (size_t i = s->nentries; which == SHORE__SPARE_PASSED && i-- > place;)
+        if (is_spare(s->entry[i])) return s->entry[i];
+    for (size_t i = 0; i < end; i++)
+        if (is_spare(s->entry[i])) return s->entry[i];
+    return NULL;
+}
+
+void shore__entry_take_memory(struct entry *e) {
+    if (e->memory) shore__extents_give(&e->store->pool, (uintptr_t)e->memory, e->bytes);
+    e->memory = NULL;
+}
+
+bool shore__entry_give_memory(struct entry *e, enum shore__spare which) {
+    struct shore_activation_store *s = e->store;
+    uint64_t at;
+    while (!shore__extents_take(&s->pool, e->bytes, &at)) {
+        struct entry *other = spare(e, which);
+        if (!other) return false;
+        shore__entry_take_memory(other);
+        shore__entry_enter(other, ENTRY_AWAY);
+    }
+    assert(!e->memory && s->pool.used_bytes <= s->pool.total_bytes);
+    if (s->counts.pool_most_bytes < s->pool.used_bytes) s->counts.pool_most_bytes = s->pool.used_bytes;
+    e->memory = (unsigned char *)(uintptr_t)at;
+    return true;
+}
+
+/* ---- the end -------------------------------------------------------------------------------------------------------
+ */
+
+void shore__entry_free(struct entry *e) {
+    struct shore_activation_store *s = e->store;
+    size_t place = shore__store_place(s, e->key);
+    assert(s->entry[place] == e && e->state != ENTRY_WRITING && e->state != ENTRY_READING);
+    s->waiting -= e->state == ENTRY_WAITING;
+    shore__entry_take_memory(e);
+    shore__extents_give(&s->scratch, e->at, e->bytes);
+    memmove(s->entry + place, s->entry + place + 1, (--s->nentries - place) * sizeof *s->entry);
+    free(e->why);
+    free(e);
+}
+
+void shore__entry_leave(struct entry *e) {
+    if (!e->taken && !e->uses && e->state != ENTRY_WRITING && e->state != ENTRY_READING) shore__entry_free(e);
+}

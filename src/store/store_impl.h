@@ -1,0 +1,73 @@
+/* What the files of this room share: a store and its entries. Everything is under the lock of the store. */
+#ifndef SHORE_STORE_STORE_IMPL_H
+#define SHORE_STORE_STORE_IMPL_H
+
+#include <pthread.h>
+
+#include "longshore/store.h"
+#include "store/extents.h"
+
+/* As the picture in longshore/store.h has them. */
+enum entry_state { ENTRY_FILLING, ENTRY_WAITING, ENTRY_WRITING, ENTRY_STORED, ENTRY_AWAY, ENTRY_READING };
+
+struct entry {
+    struct shore_activation_store *store;
+    uint64_t key, bytes; /* bytes: whole pages */
+    enum entry_state state;
+    uint32_t taken, uses; /* and not dropped; and not released */
+    bool came_back;
+    unsigned char *memory; /* of the pool; NULL: it is away, or passes beside the pool */
+    uint64_t at;           /* in scratch */
+    unsigned char seal[16];
+    int rc;                 /* of its last read */
+    struct shore_diag *why; /* the same; NULL: nothing was said */
+};
+
+struct shore_activation_store {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    struct shore_fleet *fleet; /* NULL: it went */
+    struct entry **entry;      /* by key */
+    size_t nentries, capacity;
+    struct shore__extents pool, scratch; /* those of the pool are addresses */
+    size_t nranges;                      /* that the pool was made of */
+    void *memory;                        /* of the system */
+    uint64_t memory_bytes, step;
+    uint32_t waiting, writing, writes_most;
+    uint32_t under_way; /* requests */
+    bool pauses;        /* nothing is written: what is asked for goes first */
+    int failed;         /* what a write has failed with since the last settle */
+    struct shore_diag why;
+    struct shore_store_counts counts; /* but for what is so now */
+};
+
+/* ---- store_entries.c ---- */
+
+void shore__entry_enter(struct entry *e, enum entry_state state);
+/* Where the key is, or would be; the entry, or NULL; a new one that is being filled, with room in scratch: its answer
+ * is 0 or SHORE_STORE_FULL. */
+size_t shore__store_place(const struct shore_activation_store *s, uint64_t key);
+struct entry *shore__store_find(const struct shore_activation_store *s, uint64_t key);
+int shore__store_add(struct shore_activation_store *s, uint64_t key, uint64_t bytes, struct entry **out);
+/* Memory of the pool for the entry, if need be of others that are stored and not used: the one that is needed last, if
+ * that is later than this; what was asked for before this, or else that one; or that one of all. false: there is none.
+ */
+enum shore__spare { SHORE__SPARE_LATER, SHORE__SPARE_PASSED, SHORE__SPARE_ANY };
+bool shore__entry_give_memory(struct entry *e, enum shore__spare which);
+void shore__entry_take_memory(struct entry *e);
+/* It is gone if it was dropped, nobody uses it and no request is under way; or whatever it is. */
+void shore__entry_leave(struct entry *e);
+void shore__entry_free(struct entry *e);
+
+/* ---- store_requests.c ---- */
+
+/* Waits for a change, adding to the nanoseconds. */
+void shore__store_wait(struct shore_activation_store *s, uint64_t *waited_ns);
+/* Begins what waits to be written. The lock is released meanwhile. */
+void shore__store_write_some(struct shore_activation_store *s);
+/* Begins to read it into its memory. The lock is released meanwhile. */
+void shore__entry_read(struct entry *e);
+/* Between scratch and memory of the caller's, to the end. The lock is released meanwhile. */
+int shore__entry_pass(struct entry *e, bool put, void *memory, struct shore_diag *diag);
+
+#endif
