@@ -47,7 +47,8 @@ struct shore_pages_pool {
 };
 
 /* What a page is filled with instead of what a fleet has: segments [segment, segment + count) of a block, in the form
- * of the pages. Errors: its own, which shore_pages_get() gives back with the sentence in diag. */
+ * of the pages. Threading: on a thread of the pages, one call after the other. Errors: its own, which shore_pages_get()
+ * gives back with the sentence in diag. */
 typedef int (*shore_pages_read_fn)(void *ctx, uint32_t block, uint32_t segment, uint32_t count, void *dst,
                                    struct shore_diag *diag);
 
@@ -62,7 +63,7 @@ struct shore_pages_options {
     /* Where memory comes from that is not given: shore_pages_bytes() of it. NULL: from the system. Outlives the pages.
      */
     struct shore_arena *arena;
-    shore_pages_read_fn read; /* without a fleet: what fills a page, when it is got */
+    shore_pages_read_fn read; /* without a fleet: what fills a page, when it is got or wanted */
     void *read_ctx;
 };
 

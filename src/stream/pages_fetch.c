@@ -80,19 +80,16 @@ static int end_updates(struct shore_pages *p, struct page *page, bool ahead, boo
 }
 
 static int load(struct shore_pages *p, struct page *page, struct shore_diag *diag) {
-    int rc;
-    page->step = p->step;
-    if (p->read) {
-        rc = p->read(p->read_ctx, page->block, page->segment, page->count, page->at, diag);
-    } else {
-        shore_wait_init(&page->load);
+    int rc = 0;
+    shore_wait_init(&page->load);
+    if (p->reader)
+        shore__reader_begin(p->reader, page);
+    else
         rc = shore_fleet_fetch(p->fleet, p->step, page->block, page->segment, page->count, page->kind, page->at,
                                shore_wait_completion(&page->load));
-        page->loading = !rc;
-        if (rc) shore__fail(diag, rc, "parameters cannot be fetched: %s", shore_error_text(rc));
-    }
-    if (rc) page->step = SHORE__NO_STEP;
-    return rc;
+    page->loading = !rc;
+    page->step = rc ? SHORE__NO_STEP : p->step;
+    return rc ? shore__fail(diag, rc, "parameters cannot be fetched: %s", shore_error_text(rc)) : 0;
 }
 
 /* Makes sure that the page is there or on its way; ahead: without waiting, if that can be. */
@@ -115,7 +112,7 @@ static bool is_there(const struct shore_pages *p, const struct page *page) {
 enum shore_page_state shore_pages_want(struct shore_pages *p, uint32_t number) {
     if (number >= p->npages) return SHORE_PAGE_LATER;
     struct page *page = &p->pages[number];
-    if (!is_there(p, page) && !page->users && !p->read) start(p, page, true, NULL);
+    if (!is_there(p, page) && !page->users) start(p, page, true, NULL);
     if (is_there(p, page)) return SHORE_PAGE_THERE;
     if (!page->loading || page->step != p->step) return SHORE_PAGE_LATER;
     return is_coming(page) ? SHORE_PAGE_COMING : SHORE_PAGE_THERE;

@@ -32,6 +32,7 @@ struct page {
     uint64_t touched; /* towards this step an update has changed segments of it */
     struct shore_wait load, update;
     struct shore_completion then; /* the caller's, after update */
+    struct page *next_read;       /* the reader's */
 };
 
 struct buffer {
@@ -47,8 +48,7 @@ struct pool {
 
 struct shore_pages {
     struct shore_fleet *fleet;
-    shore_pages_read_fn read;
-    void *read_ctx;
+    struct reader *reader; /* without one */
     uint64_t step, clock, waited_ns;
     uint32_t npages, npools;
     struct page *pages;
@@ -72,6 +72,10 @@ static inline bool page_meets(const struct page *page, uint32_t block, uint32_t 
 /* pages_fetch.c: takes a page out of its buffer, once what fills it is over; and waits for w, counting the time. */
 void shore__page_leave(struct page *page);
 int shore__pages_wait(struct shore_pages *p, struct shore_wait *w, struct shore_diag *diag);
+/* pages_read.c: fills pages by a function, on a thread; the page's load says when it is over. close waits. */
+int shore__reader_open(shore_pages_read_fn read, void *ctx, struct reader **out);
+void shore__reader_begin(struct reader *r, struct page *page);
+void shore__reader_close(struct reader *r);
 /* pages_update.c: looks at the end of a page's update, and waits for it; ahead: only if it is there. */
 int shore__page_end_update(struct shore_pages *p, struct page *page, bool ahead, bool *pending,
                            struct shore_diag *diag);

@@ -141,15 +141,15 @@ int shore_pages_open(struct shore_fleet *fleet, const struct shore_pages_options
     struct shore_pages *p = calloc(1, sizeof *p);
     if (!p) return shore__fail(diag, -ENOMEM, "out of memory for the parameter pages");
     p->fleet = fleet;
-    p->read = o.read;
-    p->read_ctx = o.read_ctx;
     p->npages = o.nranges;
     p->npools = o.npools;
     p->arena = o.arena;
     rc = fill(p, &o);
+    if (!rc && o.read) rc = shore__reader_open(o.read, o.read_ctx, &p->reader);
     if (rc) {
         shore_pages_close(p);
-        return shore__fail(diag, rc, "out of memory for the parameter pages");
+        return shore__fail(diag, rc, "there is no memory, or no thread, for the parameter pages: %s",
+                           shore_error_text(rc));
     }
     *out = p;
     return 0;
@@ -162,6 +162,7 @@ void shore_pages_close(struct shore_pages *p) {
         shore_pages_update_end(p, i);
         if (p->pages[i].updating) shore_wait(&p->pages[i].update, NULL);
     }
+    shore__reader_close(p->reader);
     shore__arena_free(p->arena, p->memory);
     free(p->buffers);
     free(p->pools);

@@ -28,7 +28,7 @@ struct world {
     struct shore__memory memory;
     struct shore_pages *pages;
     struct shore__shown *shown;
-    uint64_t step;
+    _Atomic uint64_t step;      /* of the pages, which a thread reads */
     struct shore__both results; /* of what was computed with each page: a sample of it */
     uint16_t expected[RESULTS];
     uint32_t nresults;

@@ -1,6 +1,8 @@
 /* What fails, what cannot be, and pages without a fleet. */
+#include <semaphore.h>
 #include <unistd.h>
 
+#include "base/diag.h"
 #include "storage/blockio.h"
 #include "unit/stream/world.h"
 
@@ -66,34 +68,75 @@ static void an_update_that_failed_is_said_once(void **state) {
 struct reader {
     uint32_t calls;
     int rc;
+    sem_t *begun, *go_on; /* of a block: its read begins, and waits until it may go on */
+    uint32_t held_block;
 };
 
 static int read_numbers(void *ctx, uint32_t block, uint32_t segment, uint32_t count, void *dst,
                         struct shore_diag *diag) {
     struct reader *r = ctx;
     r->calls++;
+    if (r->begun && block == r->held_block) {
+        sem_post(r->begun);
+        sem_wait(r->go_on);
+    }
     memset(dst, (int)(block * 16 + segment), (size_t)count * SHORE_SEGMENT_ELEMS * 2);
-    return r->rc;
+    return r->rc ? shore__fail(diag, r->rc, "no numbers") : 0;
 }
 
-static void pages_are_read_when_they_are_got(void **state) {
-    struct reader reader = {.rc = -EIO};
+/* Of blocks 1 and 3. */
+static struct shore_pages *pages_read_by(struct reader *reader, uint32_t buffers) {
     struct shore_pages *pages;
     struct shore_diag diag;
-    const void *at;
     const struct shore_pages_range ranges[] = {{.block = 1, .segment = 2, .count = 1}, {.block = 3, .count = 2}};
-    const struct shore_pages_pool pool = {.nbuffers = 1};
+    const struct shore_pages_pool pool = {.nbuffers = buffers};
     const struct shore_pages_options options = {.size = sizeof options,
                                                 .ranges = ranges,
                                                 .nranges = 2,
                                                 .pools = &pool,
                                                 .npools = 1,
                                                 .read = read_numbers,
-                                                .read_ctx = &reader};
+                                                .read_ctx = reader};
     assert_int_equal(shore_pages_open(NULL, &options, &pages, &diag), 0);
-    assert_int_equal(shore_pages_want(pages, 0), SHORE_PAGE_LATER);
-    assert_int_equal(reader.calls, 0);
+    return pages;
+}
+
+static void a_page_is_read_while_another_is_computed_with(void **state) {
+    sem_t begun, go_on;
+    struct reader reader = {.begun = &begun, .go_on = &go_on, .held_block = 3};
+    struct shore_pages *pages = pages_read_by(&reader, 2);
+    struct shore_diag diag;
+    const void *at, *next;
+    sem_init(&begun, 0, 0), sem_init(&go_on, 0, 0);
+    assert_int_equal(shore_pages_get(pages, 0, &at, &diag), 0);
+    assert_int_equal(shore_pages_want(pages, 1), SHORE_PAGE_COMING);
+    sem_wait(&begun);
+    assert_int_equal(((const unsigned char *)at)[77], 18); /* computed with, while the read is under way */
+    assert_int_equal(shore_pages_want(pages, 1), SHORE_PAGE_COMING);
+    sem_post(&go_on);
+    assert_int_equal(shore_pages_get(pages, 1, &next, &diag), 0);
+    assert_int_equal(((const unsigned char *)next)[77], 48);
+    assert_int_equal(reader.calls, 2);
+    shore_pages_release(pages, 1);
+    shore_pages_forget(pages);
+    assert_int_equal(shore_pages_want(pages, 1), SHORE_PAGE_COMING);
+    sem_post(&go_on);
+    shore_pages_close(pages); /* waits for what is read */
+    assert_int_equal(reader.calls, 3);
+    sem_destroy(&begun), sem_destroy(&go_on);
+}
+
+static void a_read_that_failed_is_said_where_the_page_is_got(void **state) {
+    struct reader reader = {.rc = -EIO};
+    struct shore_pages *pages = pages_read_by(&reader, 1);
+    struct shore_diag diag;
+    const void *at;
     assert_int_equal(shore_pages_get(pages, 0, &at, &diag), -EIO);
+    assert_string_equal(diag.text, "no numbers");
+    assert_int_not_equal(shore_pages_want(pages, 0), SHORE_PAGE_LATER);
+    assert_int_equal(shore_pages_get(pages, 0, &at, &diag),
+                     -EIO); /* here the fault of a page that was wanted is said */
+    assert_int_equal(reader.calls, 2);
     reader.rc = 0;
     assert_int_equal(shore_pages_get(pages, 0, &at, &diag), 0);
     assert_int_equal(((const unsigned char *)at)[77], 18);
@@ -102,7 +145,7 @@ static void pages_are_read_when_they_are_got(void **state) {
     shore_pages_release(pages, 0);
     assert_int_equal(shore_pages_get(pages, 1, &at, &diag), 0);
     assert_int_equal(((const unsigned char *)at)[77], 48);
-    assert_int_equal(reader.calls, 3);
+    assert_int_equal(reader.calls, 4);
     struct shore_update update = {.size = sizeof update, .count = 1};
     assert_int_equal(shore_pages_update(pages, 0, &update, (struct shore_completion){NULL, NULL}), -EINVAL);
     shore_pages_close(pages);
@@ -154,7 +197,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_fetch_that_failed_is_tried_again),
         cmocka_unit_test(an_update_that_failed_is_said_once),
-        cmocka_unit_test(pages_are_read_when_they_are_got),
+        cmocka_unit_test(a_page_is_read_while_another_is_computed_with),
+        cmocka_unit_test(a_read_that_failed_is_said_where_the_page_is_got),
         cmocka_unit_test(what_cannot_be_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
