@@ -47,6 +47,8 @@ const struct shore__other_name shore__other_names[] = {
     {"dropout|attention-dropout|hidden-dropout|resid-pdrop|embd-pdrop|attn-pdrop|label-smoothing|"
      "label-smoothing-factor|neftune-noise-alpha|noisy-embedding-alpha",
      NULL, "the loss is plain cross entropy: there is no dropout, no smoothing of labels and no noise"},
+    {"compress-values", NULL, "it was removed: the elements that are sent are bf16; leave it out"},
+    {"compress-variance", NULL, "it was removed: every step changes the variance; leave it out"},
     {"lora|use-lora|use-peft|peft|adapter|finetuning-type|lora-r|lora-rank|lora-alpha|lora-dropout|lora-target|"
      "lora-target-modules|lora-target-linear|lora-modules-to-save|lora-path|lora-bias|lora-attn-modules|"
      "apply-lora-to-mlp|target-modules|use-rslora|use-dora|freeze|freeze-layers|freeze-trainable-layers|"

@@ -157,8 +157,6 @@ int shore__train_check_given(const struct shore__parsed *parsed, const struct sh
         bool means_nothing;
         const char *why;
     } rules[] = {
-        {"compress-values", !compresses, uncompressed},
-        {"compress-variance", !compresses, uncompressed},
         {"error-feedback", !compresses, uncompressed},
         {"residual", !compresses, uncompressed},
         {"keep", s->keep && !s->snapshot_every, "without --snapshot-every: give that too"},

@@ -171,6 +171,7 @@ static const struct row *find(const char *key) {
 /* ---- values ------------------------------------------------------------------------------------------------------ */
 
 static bool is_unset(const struct row *r, const struct shore__settings *s) {
+    if (r->role == SHORE__GONE) return !*(bool *)field(r, s);
     if (r->kind == COUNT32) return r->chosen && *(uint32_t *)field(r, s) == r->initial.count;
     if (r->kind == COUNT64) return r->chosen && *(uint64_t *)field(r, s) == r->initial.count;
     return r->chosen && r->kind == REAL && isnan(*(double *)field(r, s));

@@ -32,7 +32,8 @@ enum shore__setting_role {
     SHORE__SCHEDULE, /* may change, recorded at that step; goes back with a snapshot */
     SHORE__RECORDED, /* a resource whose change is recorded */
     SHORE__RESOURCE, /* may change, and is not worth a record */
-    SHORE__MADE      /* decides how a run is made; says nothing afterwards */
+    SHORE__MADE,     /* decides how a run is made; says nothing afterwards */
+    SHORE__GONE      /* no flag any more; recorded still where it is not the default */
 };
 enum shore__setting_role shore__role_of_setting(const char *key);
 
@@ -68,11 +69,10 @@ struct shore__settings {
     /* gradients on their way to the drives: identity */
     bool gradient_bf16;      /* of whole gradients */
     double compress;         /* share of each block's elements that is sent; 0: all */
-    bool compress_fp32;      /* values that are sent; else bf16 */
     uint64_t compress_after; /* steps with whole gradients first */
-    bool frozen_variance;    /* v stays as compress_after left it */
     bool error_feedback;
-    bool residual_saved; /* on the drives; else on the host */
+    bool residual_saved;                 /* on the drives; else on the host */
+    bool compress_fp32, frozen_variance; /* gone: runs that have them are read, and not trained */
     /* resources: never change bits */
     uint64_t memory_bytes; /* 0: a default from the machine */
     struct shore__addresses drives;

@@ -110,12 +110,8 @@
         "of gradients that are sent whole") \
     ROW(SHARE, "compress", compress, IDENTITY, 0, false, 0, 1, "SHARE", \
         "send only the largest elements of each block's gradient: top1% (or 0.01)") \
-    ROW(TRUTH, "compress-values", compress_fp32, IDENTITY, 0, false, 0, 0, "bf16|fp32", \
-        "of the elements that are sent") \
     ROW(COUNT64, "compress-after", compress_after, IDENTITY, 0, false, 0, SHORE__STEPS_MOST, "N", \
         "send whole gradients in the first N steps") \
-    ROW(TRUTH, "compress-variance", frozen_variance, IDENTITY, 0, false, 0, 0, "live|frozen", \
-        "Adam, AdamW: frozen leaves v as the last step with whole gradients made it (1-bit Adam's way)") \
     ROW(TRUTH, "error-feedback", error_feedback, IDENTITY, true, false, 0, 0, "off|on", \
         "add what was not sent to the next gradient") \
     ROW(TRUTH, "residual", residual_saved, IDENTITY, 0, false, 0, 0, "host|saved", \
@@ -152,6 +148,11 @@
     ROW(FLAG, "quiet", quiet, RESOURCE, 0, false, 0, 0, NULL, \
         "no progress and no summary")
 
+/* No flags: what runs of earlier versions may say. */
+#define SHORE__SETTINGS_OF_BEFORE(ROW) \
+    ROW(TRUTH, "compress-values", compress_fp32, GONE, 0, false, 0, 0, "bf16|fp32", NULL) \
+    ROW(TRUTH, "compress-variance", frozen_variance, GONE, 0, false, 0, 0, "live|frozen", NULL)
+
 // clang-format on
 #define SHORE__SETTINGS(ROW)          \
     SHORE__SETTINGS_OF_MODEL(ROW)     \
@@ -160,6 +161,7 @@
     SHORE__SETTINGS_OF_LENGTH(ROW)    \
     SHORE__SETTINGS_OF_OPTIMIZER(ROW) \
     SHORE__SETTINGS_OF_GRADIENTS(ROW) \
+    SHORE__SETTINGS_OF_BEFORE(ROW)    \
     SHORE__SETTINGS_OF_MACHINE(ROW)   \
     SHORE__SETTINGS_OF_REPORTS(ROW)
 

@@ -46,10 +46,11 @@ int shore__settings_check(const struct shore__settings *s, struct shore_diag *di
     const struct shore__optimizer *o = shore__optimizer(s->optimizer);
     if (s->residual_saved && !(s->compress > 0 && s->error_feedback))
         return shore__fail(diag, SHORE_EUSAGE, "--residual saved is for --compress with --error-feedback on");
-    if (s->frozen_variance && !(o->corrects_bias && s->compress > 0 && s->compress_after > 0))
+    if (s->compress_fp32 || s->frozen_variance)
         return shore__fail(diag, SHORE_EUSAGE,
-                           "--compress-variance frozen is for adam and adamw, with --compress and --compress-after N: "
-                           "the first N steps make the variance");
+                           "the run was made with --compress-%s, which was removed: go on with the version that made it, "
+                           "or export its weights and make a new run of them (--model)",
+                           s->compress_fp32 ? "values fp32" : "variance frozen");
     if (s->updates_before > 0 && !s->model)
         return shore__fail(diag, SHORE_EUSAGE, "--updates-before is for moments that --model DIR holds");
     if (s->host_update && s->compress > 0)

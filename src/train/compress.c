@@ -19,7 +19,6 @@ struct compressed_block {
 };
 
 struct compression {
-    enum shore_sparse_values values;
     struct compressed_block *blocks; /* [nblocks] */
     struct shore__topk topk;
     /* Of the whole model, by segment; none without error feedback. On the host: of two steps, in turn. Saved on the
@@ -38,9 +37,7 @@ static bool keeps_residual(const struct shore__settings *s) {
     return s->compress > 0 && s->error_feedback;
 }
 
-static enum shore_sparse_values values_of(const struct shore__settings *s) {
-    return s->compress_fp32 ? SHORE_SPARSE_FP32 : SHORE_SPARSE_BF16;
-}
+#define VALUES SHORE_SPARSE_BF16
 
 /* Elements of the block's tensors, without the gaps: what the share is a share of. */
 static uint64_t block_k(const struct shore__settings *s, const struct shore_layout_block *block) {
@@ -55,7 +52,7 @@ static uint64_t block_k(const struct shore__settings *s, const struct shore_layo
 int shore__compress_check(const struct shore__settings *s, const struct shore__model *m, struct shore_diag *diag) {
     for (uint32_t b = 0; b < m->nblocks; b++) {
         const struct shore_layout_block *block = &m->layout->blocks[b];
-        if (shore_sparse_bound(values_of(s), block_k(s, block), block->segments) > UINT32_MAX)
+        if (shore_sparse_bound(VALUES, block_k(s, block), block->segments) > UINT32_MAX)
             return shore__fail(diag, SHORE_EUSAGE,
                                "--compress: so much of block %s would take more than 4 GiB; compress more, or not",
                                block->name);
@@ -87,7 +84,7 @@ static void lay_out(const struct shore__settings *s, const struct shore__model *
     add(rows, SHORE__ROW_BLOCKS, 0, m->nblocks * sizeof *z->blocks);
     for (uint32_t b = 0; b < m->nblocks; b++) {
         const struct shore_layout_block *block = &m->layout->blocks[b];
-        add(rows, SHORE__ROW_CODE, b, shore_sparse_bound(values_of(s), block_k(s, block), block->segments));
+        add(rows, SHORE__ROW_CODE, b, shore_sparse_bound(VALUES, block_k(s, block), block->segments));
         add(rows, SHORE__ROW_OFFSETS, b, (block->segments + UINT64_C(1)) * sizeof *z->blocks->offsets);
     }
     add(rows, SHORE__ROW_SELECTION, 0, shore__topk_bytes(most_k, most_segments, threads));
@@ -125,7 +122,6 @@ static int place(struct compression *z, const struct trainer *t, struct shore_di
     const struct shore__memory memory =
         shore__memory_lent(&rows, shore__memory_both(&t->memory, SHORE__ROW_COMPRESSION, 0));
     largest(s, m, &most_k, &most_segments);
-    z->values = values_of(s);
     z->blocks = shore__memory_host(&memory, SHORE__ROW_BLOCKS, 0);
     for (uint32_t b = 0; b < m->nblocks; b++)
         z->blocks[b] = (struct compressed_block){block_k(s, &m->layout->blocks[b]),
@@ -325,13 +321,13 @@ void shore__compress_block(struct trainer *t, uint32_t block, const float *gradi
     b->offsets[0] = 0;
     for (uint32_t s = 0; s < segments; s++) {
         const struct shore__topk_list *list = &z->topk.list[s];
-        b->offsets[s + 1] = b->offsets[s] + (uint32_t)shore__sparse_bytes(z->values, list->index, list->count);
+        b->offsets[s + 1] = b->offsets[s] + (uint32_t)shore__sparse_bytes(VALUES, list->index, list->count);
     }
 #pragma omp parallel for schedule(static)
     for (uint32_t s = 0; s < segments; s++) {
         const struct shore__topk_list *list = &z->topk.list[s];
-        shore__sparse_encode(z->values, list->index, list->bits, list->count, b->code + b->offsets[s]);
-        if (next) shore__residual_sent(next + (size_t)s * SHORE_SEGMENT_ELEMS, list, z->values);
+        shore__sparse_encode(VALUES, list->index, list->bits, list->count, b->code + b->offsets[s]);
+        if (next) shore__residual_sent(next + (size_t)s * SHORE_SEGMENT_ELEMS, list, VALUES);
         z->sent[first + s] = sum_squares_of(list);
     }
 }

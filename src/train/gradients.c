@@ -136,12 +136,6 @@ static void set_hypers(struct trainer *t) {
             .weight_decay = g == 0 ? (float)s->weight_decay : 0,
         };
         shore_hyper_at_step(h, s->optimizer, s->updates_before + t->base_step + 1);
-        if (!t->compressing || !s->frozen_variance) continue;
-        /* v * 1 + 0 * g * g: it stays, and so does its bias correction */
-        struct shore_hyper last = *h;
-        shore_hyper_at_step(&last, s->optimizer, s->updates_before + s->compress_after);
-        h->beta2 = 1;
-        h->inv_sqrt_bias2 = last.inv_sqrt_bias2;
     }
 }
 

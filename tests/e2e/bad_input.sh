@@ -47,9 +47,7 @@ ONEDNN_MAX_CPU_ISA=AVX2 with_flag "bf16 products without AVX-512" "avx2.*--produ
 with_flag "negative rate" "--lr" --lr -1
 with_flag "NaN rate" "--lr" --lr nan
 with_flag "feedback of nothing" "--error-feedback means nothing without --compress" --error-feedback on
-with_flag "precision of nothing" "--compress-values means nothing without --compress" --compress-values fp32
 with_flag "a place for nothing" "--residual means nothing without --compress" --residual host
-with_flag "variance of nothing" "--compress-variance means nothing without --compress" --compress-variance live
 with_flag "validation on nothing" "--eval-every means nothing without validation data: give --val-data" --eval-every 5
 bad "drives of a directory" "is no run" eval "$good" --data "$data" --drive a=b
 mkdir -p "$place"/{bare,begun/making}

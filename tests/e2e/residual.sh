@@ -184,9 +184,27 @@ must train --resume "$run" --stop-at 12
 grep -q "is lost" "$place/log" && ok "without the file, it is lost" || fail "without the file: not a word"
 
 # ---- what belongs to the run's identity ----
-for change in "--compress top2%" "--compress-after 4" "--compress-values fp32" "--error-feedback off" "--residual saved" \
-    "--grad-precision bf16" "--compress-variance frozen"; do
+for change in "--compress top2%" "--compress-after 4" "--error-feedback off" "--residual saved" "--grad-precision bf16"; do
     read -ra flags <<<"$change"
     refused "$change" "identity" train --resume "$run" "${flags[@]}"
 done
+
+# ---- what was removed ----
+refused "values in fp32" "unknown flag --compress-values: it was removed: the elements that are sent are bf16" \
+    train "${common[@]}" --compress-values fp32 --drive ram: --out "$place/none"
+refused "a variance that stays" "unknown flag --compress-variance: it was removed: every step changes the variance" \
+    train "${common[@]}" --compress-variance frozen --drive ram: --out "$place/none"
+# The weights of a run that an earlier version made so are there for whoever reads them.
+perl -0pi -e 's/,\s*"checksum": *"[0-9a-f]*"//' "$run/run.json"
+cp "$run/run.json" "$place/run.json"
+for what in "compress-values fp32" "compress-variance frozen"; do
+    sed -E "s/(\"error-feedback\")/\"${what% *}\": \"${what#* }\", \1/" "$place/run.json" >"$run/run.json"
+    refused "a run with $what" "the run was made with --$what, which was removed: go on with the version that made it" \
+        train --resume "$run"
+    must drive list "$run"
+    must export "$run" --out "$place/exported"
+    rm -rf "$place/exported"
+done
+sed -E 's/("error-feedback")/"compress-values": "bf16", "compress-variance": "live", \1/' "$place/run.json" >"$run/run.json"
+must train --resume "$run"
 done_testing
