@@ -4,7 +4,7 @@
  *
  *     shore_store_open(fleet, &options, &store, &diag)
  *     each step:
- *       shore_store_begin(store, step)
+ *       shore_store_begin(store, step, 0)
  *       forward:   shore_store_take() ... fill the memory ... shore_store_put() ... compute ... shore_store_release()
  *       backward:  shore_store_get() ... shore_store_want() of the next ones ... compute ... shore_store_release()
  *                  shore_store_drop()
@@ -42,7 +42,7 @@ struct shore_activation_store;
 /* What take, want, get and write answer instead of 0. */
 enum shore_store_answer {
     SHORE_STORE_KNOWN = 1, /* take: the key is there, and counts once more; nothing is to be filled */
-    SHORE_STORE_FULL = 2   /* the pool, or the scratch, has no room */
+    SHORE_STORE_FULL = 2   /* the pool or scratch has no room, or the drives do not keep up */
 };
 
 /* A part of the pool that the caller brings. */
@@ -58,7 +58,8 @@ struct shore_store_options {
     const struct shore_store_memory *pool; /* or that is there already: an entry lies in one of these */
     uint32_t npool;
     uint64_t scratch_offset, scratch_bytes; /* of the fleet's scratch: what is the store's, in multiples of 4096 */
-    uint32_t writes;                        /* under way together; 0: 4 */
+    bool adapts;     /* what the drives do not keep up with is SHORE_STORE_FULL: see shore_store_begin() */
+    uint32_t writes; /* under way together; 0: 4 */
 };
 
 /* Opens a store with nothing in it. Ownership: the store is the caller's, for shore_store_close(); the fleet and memory
@@ -72,8 +73,10 @@ void shore_store_end(struct shore_activation_store *store);
 /* Ends it, and gives everything back. Ownership: nobody uses memory of it. NULL is allowed. */
 void shore_store_close(struct shore_activation_store *store);
 
-/* A step begins: messages about what is lost name it. */
-void shore_store_begin(struct shore_activation_store *store, uint64_t step);
+/* A step begins, which messages name. If nothing is in the store, a round ends, and another one begins: what was waited
+ * for in it, in the store and (waited_elsewhere_ns) for drives otherwise, says how much may go in this one, if the
+ * store adapts. */
+void shore_store_begin(struct shore_activation_store *store, uint64_t step, uint64_t waited_elsewhere_ns);
 
 /* Memory for a new entry, to be filled. wait: for writes, where the pool is full; otherwise that is SHORE_STORE_FULL.
  * A key that is there already is stored once and counts: it has to be dropped as often as it was taken. Units: bytes

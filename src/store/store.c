@@ -58,6 +58,8 @@ int shore_store_open(struct shore_fleet *fleet, const struct shore_store_options
     pthread_cond_init(&s->changed, NULL);
     s->fleet = fleet;
     s->writes_most = o.writes ? o.writes : WRITES;
+    s->adapts = o.adapts;
+    shore__round_open(&s->round);
     rc = fill(s, &o, diag);
     if (rc)
         shore_store_close(s);
@@ -95,9 +97,10 @@ void shore_store_close(struct shore_activation_store *s) {
     free(s);
 }
 
-void shore_store_begin(struct shore_activation_store *s, uint64_t step) {
+void shore_store_begin(struct shore_activation_store *s, uint64_t step, uint64_t waited_elsewhere_ns) {
     pthread_mutex_lock(&s->lock);
     s->step = step;
+    if (!s->nentries) shore__round_begin(s, waited_elsewhere_ns);
     pthread_mutex_unlock(&s->lock);
 }
 
@@ -143,7 +146,8 @@ static int enroll(struct shore_activation_store *s, uint64_t key, uint64_t bytes
         return s->failed;
     }
     if (!s->fleet) return say_key(s, SHORE_EMISSING, key, "cannot be stored: the drives are closed", diag);
-    int rc = shore__store_add(s, key, shore__arena_round(bytes), out);
+    bytes = shore__arena_round(bytes);
+    int rc = shore__round_allows(s, bytes) ? shore__store_add(s, key, bytes, out) : SHORE_STORE_FULL;
     return rc < 0 ? shore__fail(diag, rc, "out of memory for a store") : rc;
 }
 

@@ -23,6 +23,17 @@ struct entry {
     struct shore_diag *why; /* the same; NULL: nothing was said */
 };
 
+/* From one shore_store_begin() that finds nothing in the store to the next. */
+struct store_round {
+    uint64_t began_ns;                           /* 0: none has */
+    uint64_t waited_ns, taken_bytes, full_bytes; /* of the counts, then */
+    uint64_t allowed_bytes;                      /* of this one */
+    uint64_t enough_bytes;                       /* drives kept up with so much, until they last did not */
+    uint64_t added;                              /* by what was changed last; 0: that was not to try more */
+    bool changed;                                /* what is measured of it is of the one before, too */
+    uint32_t rest, pause;                        /* rounds to go until more is tried; how many they were */
+};
+
 struct shore_activation_store {
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -38,6 +49,8 @@ struct shore_activation_store {
     bool pauses;        /* nothing is written: what is asked for goes first */
     int failed;         /* what a write has failed with since the last settle */
     struct shore_diag why;
+    bool adapts;
+    struct store_round round;
     struct shore_store_counts counts; /* but for what is so now */
 };
 
@@ -58,6 +71,15 @@ void shore__entry_take_memory(struct entry *e);
 /* It is gone if it was dropped, nobody uses it and no request is under way; or whatever it is. */
 void shore__entry_leave(struct entry *e);
 void shore__entry_free(struct entry *e);
+
+/* ---- store_round.c ---- */
+
+void shore__round_open(struct store_round *r);
+/* A round has ended. What went of what was asked for; shares of its time in which it waited for scratch, and for drives
+ * in all. */
+void shore__round_weigh(struct store_round *r, uint64_t went, uint64_t asked, double for_scratch, double for_drives);
+void shore__round_begin(struct shore_activation_store *s, uint64_t waited_elsewhere_ns);
+bool shore__round_allows(const struct shore_activation_store *s, uint64_t bytes);
 
 /* ---- store_requests.c ---- */
 

@@ -5,7 +5,6 @@
 #include "base/diag.h"
 #include "base/units.h"
 #include "longshore/store.h"
-#include "train/offload.h"
 #include "train/trainer.h"
 
 /* Memory that entries of a store pass through, which the device has too. */
@@ -22,8 +21,7 @@ struct activations {
     struct passing boundaries, inner;
     struct shore_activation_store *slices; /* of a tied table's gradient; or NULL */
     size_t offloaded_inner;                /* of plan.offloaded_inner, those that these volumes have room for */
-    struct offload offload;
-    size_t offloading; /* in this step, at most */
+    uint64_t elsewhere_ns;                 /* for which the last step that was reported waited for drives otherwise */
 };
 _Static_assert(SHORE__OFFLOAD_SLOTS == sizeof((struct passing *)0)->part / sizeof(struct shore__both), "all of them");
 
@@ -173,7 +171,7 @@ int shore__train_inner_enter(struct trainer *t, uint32_t layer, size_t u, struct
     struct activations *a = t->activations;
     *i = inner_of(t, layer, u);
     a->stored[i->nth] = false;
-    if (i->nth >= t->plan.kept_inner && i->nth - t->plan.kept_inner < a->offloading) {
+    if (i->nth >= t->plan.kept_inner && i->nth - t->plan.kept_inner < a->offloaded_inner) {
         int rc = enter(t, &a->inner, key_of(t, i->nth), &i->place, diag);
         if (rc < 0) return rc;
         a->stored[i->nth] = i->offloaded = !rc;
@@ -208,7 +206,7 @@ static int want_inner(struct trainer *t, size_t nth, struct shore_diag *diag) {
 static int inner_used_up(struct trainer *t, const struct unit_inner *i, struct shore_diag *diag) {
     bool others = is_stored(t, i->nth + 1) || is_stored(t, i->nth + 2);
     int rc = i->offloaded ? use_up(t, &t->activations->inner, key_of(t, i->nth), others, diag) : 0;
-    return rc || !i->offloaded ? rc : want_inner(t, i->nth + 1, diag);
+    return rc ? rc : want_inner(t, i->nth + 1, diag);
 }
 
 int shore__train_inner_fetch(struct trainer *t, uint32_t layer, size_t u, struct unit_inner *i,
@@ -271,12 +269,11 @@ void shore__activations_begin_step(struct trainer *t) {
     struct activations *a = t->activations;
     struct shore_activation_store *stores[] = {a->boundaries.store, a->inner.store, a->slices};
     for (int i = 0; i < 3; i++)
-        if (stores[i]) shore_store_begin(stores[i], t->base_step + 1);
-    a->offloading = t->s->offload == SHORE__ON ? a->offloaded_inner : a->offload.pairs;
+        if (stores[i]) shore_store_begin(stores[i], t->base_step + 1, a->elsewhere_ns);
 }
 
-void shore__activations_weigh(struct trainer *t, double for_scratch, double for_drives) {
-    shore__offload_weigh(&t->activations->offload, for_scratch, for_drives);
+void shore__activations_weigh(struct trainer *t, uint64_t waited_elsewhere_ns) {
+    t->activations->elsewhere_ns = waited_elsewhere_ns;
 }
 
 static void place(struct activations *a, const struct trainer *t) {
@@ -299,10 +296,15 @@ static void place(struct activations *a, const struct trainer *t) {
     }
 }
 
-static int open_passing(struct trainer *t, struct passing *p, uint64_t from, uint64_t to, struct shore_diag *diag) {
+static int open_passing(struct trainer *t, struct passing *p, bool adapts, uint64_t from, uint64_t to,
+                        struct shore_diag *diag) {
     const struct shore_store_memory pool[] = {{p->part[0].host, p->bytes}, {p->part[1].host, p->bytes}};
-    const struct shore_store_options options = {
-        .size = sizeof options, .pool = pool, .npool = 2, .scratch_offset = from, .scratch_bytes = to - from};
+    const struct shore_store_options options = {.size = sizeof options,
+                                                .pool = pool,
+                                                .npool = 2,
+                                                .scratch_offset = from,
+                                                .scratch_bytes = to - from,
+                                                .adapts = adapts};
     return shore_store_open(t->fleet, &options, &p->store, diag);
 }
 
@@ -312,9 +314,10 @@ static int open_stores(struct trainer *t, struct shore_diag *diag) {
     const struct shore_store_options options = {
         .size = sizeof options, .scratch_offset = slices, .scratch_bytes = inner - slices};
     int rc = 0;
-    if (passes(t, 1)) rc = open_passing(t, &a->boundaries, 0, slices, diag);
+    if (passes(t, 1)) rc = open_passing(t, &a->boundaries, false, 0, slices, diag);
     if (!rc && a->offloaded_inner)
-        rc = open_passing(t, &a->inner, inner, shore__plan_scratch_inner(&t->facts, a->offloaded_inner), diag);
+        rc = open_passing(t, &a->inner, t->s->offload != SHORE__ON, inner,
+                          shore__plan_scratch_inner(&t->facts, a->offloaded_inner), diag);
     if (!rc && t->m->arch.tied && !t->plan.hold_table_gradient)
         rc = shore_store_open(t->fleet, &options, &a->slices, diag);
     return rc;
@@ -335,7 +338,6 @@ int shore__activations_open(struct trainer *t, struct shore_diag *diag) {
     while (a->offloaded_inner < t->plan.offloaded_inner &&
            shore__plan_scratch_inner(&t->facts, a->offloaded_inner + 1) <= info.scratch_bytes)
         a->offloaded_inner++;
-    a->offload = shore__offload_begin(a->offloaded_inner, t->plan.units);
     if (a->offloaded_inner < t->plan.offloaded_inner && t->events->note)
         t->events->note(t->events->ctx, "these volumes were made without room for inner activations: what memory does "
                                         "not hold of them is computed again");

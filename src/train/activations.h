@@ -22,9 +22,9 @@ struct unit_inner {
 
 int shore__activations_open(struct trainer *t, struct shore_diag *diag); /* when fleet and memory are there */
 void shore__activations_close(struct activations *a);
-void shore__activations_begin_step(struct trainer *t); /* decides how many go to scratch */
-/* The step is over: shares of its time in which it waited for scratch, and for drives in all. */
-void shore__activations_weigh(struct trainer *t, double for_scratch, double for_drives);
+void shore__activations_begin_step(struct trainer *t);
+/* A step is reported, which waited so long for drives, scratch apart. */
+void shore__activations_weigh(struct trainer *t, uint64_t waited_elsewhere_ns);
 /* The step has ended, however: nothing of it is left, or under way. */
 int shore__activations_settle(struct trainer *t, struct shore_diag *diag);
 

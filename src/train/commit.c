@@ -16,8 +16,8 @@ static void account(struct trainer *t) {
     uint64_t scratch_ns = t->waits.scratch_ns;
     t->waits.drives_ns += shore_pages_waited_ns(t->pass.pages);
     shore__accounting_end(t->accounting, &t->waits, r);
-    shore__activations_weigh(t, (double)scratch_ns * 1e-9 / r->step_seconds,
-                             (r->wait_seconds + r->commit_seconds) / r->step_seconds);
+    double elsewhere = (r->wait_seconds + r->commit_seconds) * 1e9 - (double)scratch_ns;
+    shore__activations_weigh(t, elsewhere > 0 ? (uint64_t)elsewhere : 0);
 }
 
 void shore__commit_report(struct trainer *t) {

@@ -98,7 +98,7 @@ static void open_world(struct world *w) {
     free(master);
     assert_ok(w, shore_fleet_seal(w->fleet, 0, &w->diag));
     assert_ok(w, open_store(w, (uint64_t)POOL * EACH, 3 << 20));
-    shore_store_begin(w->store, 7);
+    shore_store_begin(w->store, 7, 0);
 }
 
 static struct shore_store_counts count(struct world *w) {
@@ -284,6 +284,40 @@ static void what_is_beside_the_pool(void **state) {
     close_world(&w);
 }
 
+/* Of so many that are asked for in a round, those that went. */
+static uint64_t one_round(struct world *w, uint64_t waited_elsewhere_ns) {
+    uint64_t n = 0;
+    shore_store_begin(w->store, 7, waited_elsewhere_ns);
+    for (uint64_t key = 0; key < POOL; key++) {
+        int rc = try_store(w, key, true);
+        assert_true(rc == 0 || rc == SHORE_STORE_FULL);
+        n += !rc;
+    }
+    shore_store_begin(w->store, 7, UINT64_MAX / 2); /* not empty: the round goes on */
+    assert_ok(w, shore_store_drop_all(w->store, &w->diag));
+    return n;
+}
+
+static void less_goes_where_drives_do_not_keep_up(void **state) {
+    struct world w;
+    const uint64_t hour_ns = UINT64_C(3600) * 1000 * 1000 * 1000;
+    open_world(&w);
+    for (int adapts = 0; adapts < 2; adapts++) {
+        const struct shore_store_options options = {
+            .size = sizeof options, .pool_bytes = POOL * EACH, .scratch_bytes = 3 << 20, .adapts = adapts};
+        shore_store_close(w.store);
+        assert_ok(&w, shore_store_open(w.fleet, &options, &w.store, &w.diag));
+        assert_int_equal(one_round(&w, 0), POOL);
+        assert_int_equal(one_round(&w, hour_ns), POOL); /* the first one does not count */
+        assert_int_equal(one_round(&w, hour_ns), adapts ? 0 : POOL);
+        uint64_t most = 0;
+        for (int i = 0; i < 12 && most < POOL; i++)
+            most = one_round(&w, 0);
+        assert_int_equal(most, POOL);
+    }
+    close_world(&w);
+}
+
 /* ---- what goes wrong -----------------------------------------------------------------------------------------------
  */
 
@@ -466,6 +500,7 @@ int main(void) {
         cmocka_unit_test(room_that_is_used_up_is_an_answer),
         cmocka_unit_test(a_key_that_is_known_counts),
         cmocka_unit_test(what_is_beside_the_pool),
+        cmocka_unit_test(less_goes_where_drives_do_not_keep_up),
         cmocka_unit_test(what_cannot_be_is_refused),
         cmocka_unit_test(a_write_that_fails_is_said_and_loses_nothing),
         cmocka_unit_test(a_read_that_fails_is_tried_again),
