@@ -35,7 +35,7 @@
 #include <stdint.h>
 
 #include "kernel/mode.h"
-#include "longshore/error.h"
+#include "longshore/device.h"
 
 typedef struct shore__buf {
     uintptr_t handle; /* 0: none */
@@ -60,12 +60,6 @@ struct shore__span {
     shore__buf device; /* none: operations do not */
     uint64_t bytes;
     void *owner; /* the backend's */
-};
-
-/* A moment of a stream: when everything that was called on it before has run. */
-struct shore__event {
-    struct shore__stream *stream;
-    uint64_t position;
 };
 
 /* Bytes of an activation element, and of a weight as products read it. */
@@ -109,23 +103,14 @@ struct shore__compute_ops {
                 struct shore_diag *diag);
     void (*weights_changed)(struct shore__compute *c);
 
-    /* ---- memory, streams and transfers ----
+    /* ---- memory and streams ---- (transfers and events are the device's)
      * alloc: zeroed, and touched; SHORE_EBUDGET. Given back when nothing uses it.
-     * record: the event that is now. wait: until it is over; the first error of the stream's calls surfaces here, and
-     *   stays. follow: what is called on s from now on begins when the event is over.
-     * put, get: host memory (pinned) to the device and back. On a unified backend nothing happens where both are the
-     *   same place: memory that both sides use is then taken once.
      * fill: fp32 values. */
     int (*alloc)(struct shore__compute *c, enum shore__memory_kind kind, uint64_t bytes, struct shore__span *out,
                  struct shore_diag *diag);
     void (*free)(struct shore__compute *c, struct shore__span *span);
     int (*stream_open)(struct shore__compute *c, struct shore__stream **out, struct shore_diag *diag);
     void (*stream_close)(struct shore__compute *c, struct shore__stream *s); /* waits */
-    struct shore__event (*record)(struct shore__compute *c, struct shore__stream *s);
-    int (*wait)(struct shore__compute *c, struct shore__event event, struct shore_diag *diag);
-    int (*follow)(struct shore__compute *c, struct shore__stream *s, struct shore__event event);
-    int (*put)(struct shore__compute *c, struct shore__stream *s, shore__buf dst, const void *src, size_t bytes);
-    int (*get)(struct shore__compute *c, struct shore__stream *s, void *dst, shore__buf src, size_t bytes);
     int (*fill)(struct shore__compute *c, struct shore__stream *s, shore__buf dst, float value, size_t n);
 
     /* ---- moving on the device ---- */
@@ -244,11 +229,25 @@ struct shore__compute {
     enum shore__mode mode;
     int threads;
     bool unified; /* its memory is the host's: PINNED and PLAIN spans are seen by operations, DEVICE ones by the host */
+    /* Its transfers and events, on streams of stream_open(). Where it is unified, put and get do nothing if both are
+     * the same place: memory that both sides use is then taken once. */
+    struct shore_device device;
 };
 
+static inline int shore__put(struct shore__compute *c, struct shore__stream *s, shore__buf dst, const void *src,
+                             size_t bytes) {
+    return c->device.put(c->device.ctx, s, dst.handle, src, bytes);
+}
+static inline int shore__get(struct shore__compute *c, struct shore__stream *s, void *dst, shore__buf src,
+                             size_t bytes) {
+    return c->device.get(c->device.ctx, s, dst, src.handle, bytes);
+}
+static inline struct shore_event shore__record(struct shore__compute *c, struct shore__stream *s) {
+    return c->device.record(c->device.ctx, s);
+}
 /* Waits for all that was called on the stream. */
 static inline int shore__sync(struct shore__compute *c, struct shore__stream *s, struct shore_diag *diag) {
-    return c->ops->wait(c, c->ops->record(c, s), diag);
+    return shore_device_wait(&c->device, shore__record(c, s), diag);
 }
 
 /* ---- backends ---------------------------------------------------------------------------------------------------- */

@@ -107,6 +107,7 @@ static int configure(const struct shore__compute_options *o, struct shore__cpu *
     c->base.mode = o->fp32 ? SHORE__F32 : c->bf16_products || widens ? SHORE__BF16 : SHORE__BF16_IN_F32;
     c->base.threads = given;
     c->base.unified = true;
+    c->base.device = shore__host_device;
     dnnl_set_primitive_cache_capacity(0); /* it would keep code that our own table no longer needs */
     return 0;
 }

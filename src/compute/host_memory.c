@@ -26,26 +26,27 @@ int shore__host_stream_open(struct shore__compute *c, struct shore__stream **out
 }
 void shore__host_stream_close(struct shore__compute *c, struct shore__stream *s) {}
 
-struct shore__event shore__host_record(struct shore__compute *c, struct shore__stream *s) {
-    return (struct shore__event){s, 0};
+static struct shore_event record(void *ctx, void *stream) {
+    return (struct shore_event){NULL, 0}; /* it has passed */
 }
-int shore__host_wait(struct shore__compute *c, struct shore__event event, struct shore_diag *diag) {
+static int wait_for(void *ctx, struct shore_event event, uint64_t timeout_ns, struct shore_diag *diag) {
     return 0;
 }
-int shore__host_follow(struct shore__compute *c, struct shore__stream *s, struct shore__event event) {
+static int follow(void *ctx, void *stream, struct shore_event event) {
     return 0;
 }
-
-int shore__host_put(struct shore__compute *c, struct shore__stream *s, shore__buf dst, const void *src, size_t bytes) {
-    void *to = (void *)dst.handle;
-    if (to != src) memcpy(to, src, bytes);
+static int put(void *ctx, void *stream, uint64_t to, const void *from, size_t bytes) {
+    void *at = (void *)(uintptr_t)to;
+    if (at != from) memcpy(at, from, bytes);
     return 0;
 }
-int shore__host_get(struct shore__compute *c, struct shore__stream *s, void *dst, shore__buf src, size_t bytes) {
-    const void *from = (const void *)src.handle;
-    if (dst != from) memcpy(dst, from, bytes);
+static int get(void *ctx, void *stream, void *to, uint64_t from, size_t bytes) {
+    const void *at = (const void *)(uintptr_t)from;
+    if (at != to) memcpy(to, at, bytes);
     return 0;
 }
+const struct shore_device shore__host_device = {
+    .size = sizeof shore__host_device, .put = put, .get = get, .record = record, .follow = follow, .wait = wait_for};
 
 int shore__host_fill(struct shore__compute *c, struct shore__stream *s, shore__buf dst, float value, size_t n) {
     float *to = (float *)dst.handle;

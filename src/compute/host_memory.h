@@ -10,16 +10,12 @@ int shore__host_alloc(struct shore__compute *, enum shore__memory_kind kind, uin
 void shore__host_free(struct shore__compute *, struct shore__span *span);
 int shore__host_stream_open(struct shore__compute *, struct shore__stream **out, struct shore_diag *diag);
 void shore__host_stream_close(struct shore__compute *, struct shore__stream *s);
-struct shore__event shore__host_record(struct shore__compute *, struct shore__stream *s);
-int shore__host_wait(struct shore__compute *, struct shore__event event, struct shore_diag *diag);
-int shore__host_follow(struct shore__compute *, struct shore__stream *s, struct shore__event event);
-int shore__host_put(struct shore__compute *, struct shore__stream *s, shore__buf dst, const void *src, size_t bytes);
-int shore__host_get(struct shore__compute *, struct shore__stream *s, void *dst, shore__buf src, size_t bytes);
 int shore__host_fill(struct shore__compute *, struct shore__stream *s, shore__buf dst, float value, size_t n);
 
-#define SHORE__HOST_MEMORY_OPS                                                                        \
-    .alloc = shore__host_alloc, .free = shore__host_free, .stream_open = shore__host_stream_open,     \
-    .stream_close = shore__host_stream_close, .record = shore__host_record, .wait = shore__host_wait, \
-    .follow = shore__host_follow, .put = shore__host_put, .get = shore__host_get, .fill = shore__host_fill
+#define SHORE__HOST_MEMORY_OPS                                                                    \
+    .alloc = shore__host_alloc, .free = shore__host_free, .stream_open = shore__host_stream_open, \
+    .stream_close = shore__host_stream_close, .fill = shore__host_fill
+
+extern const struct shore_device shore__host_device;
 
 #endif

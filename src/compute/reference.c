@@ -258,7 +258,7 @@ static int open_reference(const struct shore__compute_options *o, struct shore__
     if (rc) return rc;
     struct shore__compute *c = calloc(1, sizeof *c);
     if (!c) return shore__fail(diag, -ENOMEM, "no memory for the reference backend");
-    *c = (struct shore__compute){&reference_ops, d.mode, d.threads, d.unified};
+    *c = (struct shore__compute){&reference_ops, d.mode, d.threads, d.unified, shore__host_device};
     *out = c;
     return 0;
 }

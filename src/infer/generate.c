@@ -91,7 +91,7 @@ static int embed(struct generation *g, const uint32_t *tokens, size_t rows, stru
     if (rc) return rc;
     for (size_t i = 0; i < rows; i++)
         ids[i] = (int32_t)tokens[i];
-    rc = g->c->ops->put(g->c, g->stream, g->tokens.device, ids, rows * 4);
+    rc = shore__put(g->c, g->stream, g->tokens.device, ids, rows * 4);
     if (rc) return op_failed(diag, rc);
     return shore__embed(g->m, g->c, g->stream, g->parameters, g->tokens, rows, rows, g->filled, g->x, diag);
 }
@@ -115,7 +115,7 @@ static int last_logits(struct generation *g, size_t rows, struct shore_diag *dia
                                  s.rows, m->arch.d_model);
     }
     const float *logits = g->logits.host;
-    if (!rc) rc = op->get(g->c, g->stream, g->logits.host, g->logits.device, (size_t)m->arch.vocab * 4);
+    if (!rc) rc = shore__get(g->c, g->stream, g->logits.host, g->logits.device, (size_t)m->arch.vocab * 4);
     if (!rc) rc = shore__sync(g->c, g->stream, diag);
     for (uint32_t i = 0; !rc && i < m->arch.vocab; i++)
         if (isnan(logits[i]) || logits[i] == INFINITY)

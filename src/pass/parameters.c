@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "base/diag.h"
-#include "pass/shown.h"
+#include "longshore/device.h"
 
 /* The pools of pages; each tail has one of its own, and so is fetched after its update: it shares a segment with the
  * last slice of a table. */
@@ -13,10 +13,10 @@ enum { LAYERS, SLICES, FIRST_TAIL, LAST_TAIL, POOLS };
 struct shore__parameters {
     const struct shore__model *m;
     struct shore__compute *c;
-    struct shore__stream *stream;
+    struct shore__stream *stream, *copying; /* copying: NULL where the device's memory is the host's */
     const struct shore__memory *memory;
     struct shore_pages *pages;
-    struct shore__shown *shown; /* them */
+    struct shore_shown *shown; /* them */
     shore__buf prepared_layer, prepared_slice, prepared_tail[2];
 };
 
@@ -73,13 +73,23 @@ static int open_pages(struct shore__parameters *p, const struct shore__parameter
 }
 
 static int open_shown(struct shore__parameters *p, struct shore_diag *diag) {
-    struct shore__shown_pool pools[POOLS] = {{{SHORE__NO_BUF}}};
-    for (uint32_t i = 0; i < SHORE__SHOWN_BUFFERS; i++) {
-        pools[LAYERS].buffer[i] = shore__memory_at(p->memory, SHORE__ROW_LAYER_THERE, i);
-        pools[SLICES].buffer[i] = shore__memory_at(p->memory, SHORE__ROW_SLICE_THERE, i);
-        pools[FIRST_TAIL + i].buffer[0] = shore__memory_at(p->memory, SHORE__ROW_TAIL_THERE, i);
+    struct shore_shown_pool pools[POOLS] = {{{0}}};
+    for (uint32_t i = 0; i < SHORE_SHOWN_BUFFERS; i++) {
+        pools[LAYERS].buffer[i] = shore__memory_at(p->memory, SHORE__ROW_LAYER_THERE, i).handle;
+        pools[SLICES].buffer[i] = shore__memory_at(p->memory, SHORE__ROW_SLICE_THERE, i).handle;
+        pools[FIRST_TAIL + i].buffer[0] = shore__memory_at(p->memory, SHORE__ROW_TAIL_THERE, i).handle;
     }
-    return shore__shown_open(p->pages, p->c, p->stream, p->memory, pools, POOLS, &p->shown, diag);
+    int rc = p->c->unified ? 0 : p->c->ops->stream_open(p->c, &p->copying, diag);
+    if (rc) return rc;
+    const struct shore_shown_options options = {
+        .size = sizeof options,
+        .device = &p->c->device,
+        .computing = p->stream,
+        .copying = p->copying,
+        .pools = pools,
+        .npools = POOLS,
+    };
+    return shore_shown_open(p->pages, &options, &p->shown, diag);
 }
 
 int shore__parameters_open(const struct shore__parameters_of *of, struct shore__compute *c,
@@ -102,7 +112,11 @@ int shore__parameters_open(const struct shore__parameters_of *of, struct shore__
 
 void shore__parameters_close(struct shore__parameters *p) {
     if (!p) return;
-    shore__shown_close(p->shown);
+    shore_shown_close(p->shown);
+    if (p->copying) {
+        shore__sync(p->c, p->stream, NULL); /* which follows the other */
+        p->c->ops->stream_close(p->c, p->copying);
+    }
     shore_pages_close(p->pages);
     free(p);
 }
@@ -115,8 +129,12 @@ struct shore_pages *shore__parameters_pages(struct shore__parameters *p) {
  */
 
 static int give(struct shore__parameters *p, struct shore__page_id id, shore__buf *raw, struct shore_diag *diag) {
-    return shore__shown_get(p->shown, pool_of(id), shore__page_number(p->m, id),
-                            shore__page_bytes(p->m, p->c->mode, id), raw, diag);
+    const void *host;
+    uint64_t there;
+    int rc = shore_shown_get(p->shown, pool_of(id), shore__page_number(p->m, id), &host, &there, diag);
+    if (rc) return rc;
+    *raw = there ? (shore__buf){there} : shore__memory_seen(p->memory, host);
+    return 0;
 }
 
 int shore__parameters_layer(struct shore__parameters *p, uint32_t layer, struct shore__weights *out,
@@ -143,7 +161,7 @@ int shore__parameters_slice(struct shore__parameters *p, uint32_t block, uint32_
 }
 
 static void want(struct shore__parameters *p, struct shore__page_id id) {
-    shore__shown_want(p->shown, pool_of(id), shore__page_number(p->m, id), shore__page_bytes(p->m, p->c->mode, id));
+    shore_shown_want(p->shown, pool_of(id), shore__page_number(p->m, id));
 }
 
 void shore__parameters_want_layer(struct shore__parameters *p, uint32_t layer) {
@@ -163,7 +181,7 @@ void shore__parameters_want_slice(struct shore__parameters *p, uint32_t block, u
 
 static uint32_t release_page(struct shore__parameters *p, struct shore__page_id id) {
     uint32_t page = shore__page_number(p->m, id);
-    shore__shown_release(p->shown, pool_of(id), page);
+    shore_shown_release(p->shown, pool_of(id), page);
     return page;
 }
 
@@ -177,5 +195,5 @@ void shore__parameters_lend(struct shore__parameters *p, struct shore__page_id i
 }
 
 void shore__parameters_release(struct shore__parameters *p) {
-    shore__shown_release_all(p->shown);
+    shore_shown_release_all(p->shown);
 }

@@ -15,7 +15,7 @@ int shore__rotary_place(const struct shore__model *m, struct shore__compute *c, 
     *out = table.device;
     if (!table.host) return 0;
     shore__rope_table(&m->arch, positions, table.host);
-    return failed(diag, c->ops->put(c, stream, table.device, table.host, positions * m->arch.head_dim * 4));
+    return failed(diag, shore__put(c, stream, table.device, table.host, positions * m->arch.head_dim * 4));
 }
 
 int shore__pass_place(struct shore__pass *pass, const struct shore__batch_shape *most,
@@ -75,14 +75,13 @@ int shore__embed(const struct shore__model *m, struct shore__compute *c, struct 
 }
 
 int shore__pass_put(struct shore__pass *pass, struct shore_diag *diag) {
-    const struct shore__compute_ops *op = pass->c->ops;
     const int32_t *targets = pass->targets.host;
     size_t bytes = shore__pass_rows(pass) * 4;
     pass->counting = 0;
     for (size_t i = 0; i < shore__pass_rows(pass); i++)
         pass->counting += targets[i] >= 0;
-    int rc = op->put(pass->c, pass->stream, pass->tokens.device, pass->tokens.host, bytes);
-    if (!rc) rc = op->put(pass->c, pass->stream, pass->targets.device, pass->targets.host, bytes);
+    int rc = shore__put(pass->c, pass->stream, pass->tokens.device, pass->tokens.host, bytes);
+    if (!rc) rc = shore__put(pass->c, pass->stream, pass->targets.device, pass->targets.host, bytes);
     return failed(diag, rc);
 }
 
@@ -167,7 +166,7 @@ int shore__pass_loss(struct shore__pass *pass, shore__buf x, struct shore_diag *
 int shore__pass_loss_sum(const struct shore__pass *pass, double *sum, struct shore_diag *diag) {
     const float *loss = pass->loss.host;
     size_t rows = shore__pass_rows(pass);
-    int rc = failed(diag, pass->c->ops->get(pass->c, pass->stream, pass->loss.host, pass->loss.device, rows * 4));
+    int rc = failed(diag, shore__get(pass->c, pass->stream, pass->loss.host, pass->loss.device, rows * 4));
     if (!rc) rc = shore__sync(pass->c, pass->stream, diag);
     if (rc) return rc;
     *sum = 0;

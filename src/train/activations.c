@@ -63,7 +63,7 @@ static int bring(struct trainer *t, struct passing *p, uint64_t key, shore__buf 
     waited(t, p, start);
     if (rc) return rc;
     *out = device_of(p, memory);
-    return train_op_failed(diag, t->c->ops->put(t->c, t->pass.stream, *out, memory, p->bytes));
+    return train_op_failed(diag, shore__put(t->c, t->pass.stream, *out, memory, p->bytes));
 }
 
 /* It is used up, and its memory may be filled with another: what the device reads has been read. */

@@ -296,8 +296,8 @@ static int bring(struct trainer *t, const struct piece *p, uint32_t looked_up, s
     int rc = 0;
     for (uint32_t s = p->segment, n; !rc && (n = next_new(t, p, looked_up, &s)); s += n) {
         size_t at = (size_t)(s - p->segment) * SHORE_SEGMENT_ELEMS;
-        rc = t->c->ops->get(t->c, t->pass.stream, p->gradient + at, shore__at(p->there, at * sizeof(float)),
-                            (size_t)n * SHORE_SEGMENT_ELEMS * sizeof(float));
+        rc = shore__get(t->c, t->pass.stream, p->gradient + at, shore__at(p->there, at * sizeof(float)),
+                        (size_t)n * SHORE_SEGMENT_ELEMS * sizeof(float));
     }
     return rc ? train_op_failed(diag, rc) : shore__sync(t->c, t->pass.stream, diag);
 }

@@ -51,7 +51,7 @@ static int slice_move(struct trainer *t, struct piece *p, bool put, struct shore
     uint64_t bytes = (uint64_t)p->count * SHORE_SEGMENT_ELEMS * sizeof(float);
     int rc = put ? train_get(t, p->gradient, p->there, bytes, diag) : 0;
     if (!rc) rc = shore__train_scratch_move(t, p->page.slice, put, p->gradient, bytes, diag);
-    if (!rc && !put) rc = train_op_failed(diag, t->c->ops->put(t->c, t->pass.stream, p->there, p->gradient, bytes));
+    if (!rc && !put) rc = train_op_failed(diag, shore__put(t->c, t->pass.stream, p->there, p->gradient, bytes));
     if (!rc && put) shore__gradient_pool_release(p);
     return rc;
 }

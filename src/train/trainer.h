@@ -67,7 +67,7 @@ static inline int train_op_failed(struct shore_diag *diag, int rc) {
 
 /* From the device, now. */
 static inline int train_get(struct trainer *t, void *here, shore__buf there, size_t bytes, struct shore_diag *diag) {
-    int rc = t->c->ops->get(t->c, t->pass.stream, here, there, bytes);
+    int rc = shore__get(t->c, t->pass.stream, here, there, bytes);
     return rc ? train_op_failed(diag, rc) : shore__sync(t->c, t->pass.stream, diag);
 }
 

@@ -53,17 +53,18 @@ static void transfers(void **state) {
             shore__buf a = there.device, b = shore__at(a, (size_t)N * 4);
             for (int i = 0; i < N; i++)
                 in[i] = (float)(turn + i);
-            DO(put(c, s[0], a, in, (size_t)N * 4));
+            assert_int_equal(shore__put(c, s[0], a, in, (size_t)N * 4), 0);
             DO(fill(c, s[0], b, 0.5f, N));
-            struct shore__event filled = c->ops->record(c, s[0]);
-            DO(follow(c, s[1], filled));
+            struct shore_event filled = shore__record(c, s[0]);
+            assert_int_equal(c->device.follow(c->device.ctx, s[1], filled), 0);
             DO(add(c, s[1], b, a, b, N));
             DO(zero(c, s[1], b, 4));
-            DO(get(c, s[1], out, b, (size_t)N * 4));
-            assert_int_equal(c->ops->wait(c, c->ops->record(c, s[1]), &diag), 0);
+            assert_int_equal(shore__get(c, s[1], out, b, (size_t)N * 4), 0);
+            assert_int_equal(shore__sync(c, s[1], &diag), 0);
             for (int i = 0; i < N; i++)
                 assert_true(out[i] == (i ? (float)(turn + i) + 0.5f : 0));
-            assert_int_equal(c->ops->wait(c, filled, &diag), 0);
+            assert_true(shore_device_passed(&c->device, filled));
+            assert_int_equal(shore_device_wait(&c->device, filled, &diag), 0);
         }
         for (int i = 0; i < 2; i++)
             c->ops->stream_close(c, s[i]);
@@ -80,9 +81,9 @@ static void one_place(void **state) {
         DO(alloc(c, SHORE__MEMORY_DEVICE, 4, &span, NULL));
         DO(stream_open(c, &s, NULL));
         *(float *)span.host = 3;
-        DO(put(c, s, span.device, span.host, 4));
+        assert_int_equal(shore__put(c, s, span.device, span.host, 4), 0);
         DO(add(c, s, span.device, span.device, span.device, 1));
-        DO(get(c, s, span.host, span.device, 4));
+        assert_int_equal(shore__get(c, s, span.host, span.device, 4), 0);
         assert_int_equal(shore__sync(c, s, NULL), 0);
         assert_true(*(float *)span.host == 6);
         c->ops->stream_close(c, s);
@@ -100,10 +101,10 @@ static void late_errors(void **state) {
     DO(alloc(c, SHORE__MEMORY_DEVICE, 4096, &there, NULL));
     DO(stream_open(c, &s, NULL));
     DO(zero(c, s, there.device, 4096));
-    struct shore__event good = c->ops->record(c, s);
-    assert_int_equal(c->ops->wait(c, good, &diag), 0);
+    struct shore_event good = shore__record(c, s);
+    assert_int_equal(shore_device_wait(&c->device, good, &diag), 0);
     DO(zero(c, s, (shore__buf){(uintptr_t)span.host}, 4096));
-    DO(get(c, s, span.host, there.device, 4096));
+    assert_int_equal(shore__get(c, s, span.host, there.device, 4096), 0);
     assert_int_equal(shore__sync(c, s, &diag), -EFAULT);
     assert_true(diag.text[0] != 0);
     c->ops->stream_close(c, s);

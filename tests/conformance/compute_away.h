@@ -15,6 +15,7 @@
 #include "base/arena.h"
 #include "base/diag.h"
 #include "base/prng.h"
+#include "base/thread.h"
 #include "compute/compute.h"
 
 enum { AWAY_SPANS = 64 };
@@ -141,7 +142,7 @@ static int away_stream_open(struct shore__compute *c, struct shore__stream **out
     s->owner = (struct away *)c;
     s->end = &s->first;
     pthread_mutex_init(&s->mutex, NULL);
-    pthread_cond_init(&s->changed, NULL);
+    shore__cond_init(&s->changed);
     if (pthread_create(&s->thread, NULL, away_stream_main, s)) abort();
     *out = s;
     return 0;
@@ -176,37 +177,44 @@ static int away_call(struct shore__stream *s, int (*run)(struct away *, void *),
     return 0;
 }
 
-static struct shore__event away_record(struct shore__compute *c, struct shore__stream *s) {
+static struct shore_event away_record(void *ctx, void *stream) {
+    struct shore__stream *s = stream;
     pthread_mutex_lock(&s->mutex);
-    struct shore__event event = {s, s->called};
+    struct shore_event event = {s, s->called};
     pthread_mutex_unlock(&s->mutex);
     return event;
 }
 
-static int away_reach(struct shore__event event) {
+/* Who only looks (timeout 0) makes nothing run. */
+static int away_reach(struct shore_event event, uint64_t timeout_ns) {
     struct shore__stream *s = event.stream;
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += (time_t)((timeout_ns + (uint64_t)until.tv_nsec) / 1000000000);
+    until.tv_nsec = (long)((timeout_ns + (uint64_t)until.tv_nsec) % 1000000000);
     pthread_mutex_lock(&s->mutex);
-    if (s->wanted < event.position) s->wanted = event.position;
+    if (timeout_ns && s->wanted < event.position) s->wanted = event.position;
     pthread_cond_broadcast(&s->changed);
-    while (s->done < event.position)
-        pthread_cond_wait(&s->changed, &s->mutex);
-    int rc = s->failed;
+    int late = timeout_ns || s->done >= event.position ? 0 : ETIMEDOUT;
+    while (s->done < event.position && !late)
+        late = pthread_cond_timedwait(&s->changed, &s->mutex, &until);
+    int rc = s->done < event.position ? -ETIMEDOUT : s->failed;
     pthread_mutex_unlock(&s->mutex);
     return rc;
 }
 
-static int away_wait(struct shore__compute *c, struct shore__event event, struct shore_diag *diag) {
-    int rc = away_reach(event);
+static int away_wait(void *ctx, struct shore_event event, uint64_t timeout_ns, struct shore_diag *diag) {
+    int rc = away_reach(event, timeout_ns);
     return rc ? shore__fail(diag, rc, "a call on a stream failed: %s", shore_error_text(rc)) : 0;
 }
 
 static int away_run_follow(struct away *a, void *args) {
-    struct shore__event event;
+    struct shore_event event;
     memcpy(&event, args, sizeof event);
-    return away_reach(event);
+    return away_reach(event, SHORE_DEVICE_TIMEOUT_NS);
 }
-static int away_follow(struct shore__compute *c, struct shore__stream *s, struct shore__event event) {
-    return away_call(s, away_run_follow, false, &event, sizeof event);
+static int away_follow(void *ctx, void *stream, struct shore_event event) {
+    return away_call(stream, away_run_follow, false, &event, sizeof event);
 }
 
 /* ---- transfers ---- */
@@ -223,9 +231,9 @@ static int away_run_put(struct away *a, void *args) {
     memcpy(t->dst, t->src, t->bytes);
     return 0;
 }
-static int away_put(struct shore__compute *c, struct shore__stream *s, shore__buf dst, const void *src, size_t bytes) {
-    const struct away_transfer t = {(void *)dst.handle, src, bytes, 0};
-    return away_call(s, away_run_put, true, &t, sizeof t);
+static int away_put(void *ctx, void *stream, uint64_t to, const void *from, size_t bytes) {
+    const struct away_transfer t = {(void *)(uintptr_t)to, from, bytes, 0};
+    return away_call(stream, away_run_put, true, &t, sizeof t);
 }
 static int away_run_get(struct away *a, void *args) {
     const struct away_transfer *t = args;
@@ -233,9 +241,9 @@ static int away_run_get(struct away *a, void *args) {
     memcpy(t->dst, t->src, t->bytes);
     return 0;
 }
-static int away_get(struct shore__compute *c, struct shore__stream *s, void *dst, shore__buf src, size_t bytes) {
-    const struct away_transfer t = {dst, (const void *)src.handle, bytes, 0};
-    return away_call(s, away_run_get, true, &t, sizeof t);
+static int away_get(void *ctx, void *stream, void *to, uint64_t from, size_t bytes) {
+    const struct away_transfer t = {to, (const void *)(uintptr_t)from, bytes, 0};
+    return away_call(stream, away_run_get, true, &t, sizeof t);
 }
 
 /* ---- operations: the reference's, called later ---- */
@@ -371,6 +379,8 @@ static void away_close(struct shore__compute *c) {
 }
 
 #define AWAY_AT(name) .name = away_##name
+static const struct shore_device away_device = {
+    .size = sizeof away_device, AWAY_AT(record), AWAY_AT(wait), AWAY_AT(follow), AWAY_AT(put), AWAY_AT(get)};
 static const struct shore__compute_ops away_ops = {
     AWAY_AT(make),
     AWAY_AT(weights_changed),
@@ -378,11 +388,6 @@ static const struct shore__compute_ops away_ops = {
     AWAY_AT(free),
     AWAY_AT(stream_open),
     AWAY_AT(stream_close),
-    AWAY_AT(record),
-    AWAY_AT(wait),
-    AWAY_AT(follow),
-    AWAY_AT(put),
-    AWAY_AT(get),
     AWAY_AT(fill),
     AWAY_AT(zero),
     AWAY_AT(copy),
@@ -432,7 +437,8 @@ static int away_open(const struct shore__compute_options *o, struct shore__compu
         free(a);
         return rc;
     }
-    a->base = (struct shore__compute){&away_ops, a->reference->mode, a->reference->threads, false};
+    a->base = (struct shore__compute){&away_ops, a->reference->mode, a->reference->threads, false, away_device};
+    a->base.device.ctx = a;
     a->seed = away_seed;
     pthread_mutex_init(&a->touching, NULL);
     *out = &a->base;

@@ -14,8 +14,8 @@ static shore__buf lend_buf(struct backend *b, shore__buf buf) {
         b->lent_bytes += t->bytes;
         assert_true(b->lent_bytes <= b->pinned.bytes);
         memcpy((char *)b->pinned.host + t->offset, t->base, t->bytes);
-        assert_int_equal(b->c->ops->put(b->c, b->stream, shore__at(b->device.device, t->offset),
-                                        (char *)b->pinned.host + t->offset, t->bytes),
+        assert_int_equal(shore__put(b->c, b->stream, shore__at(b->device.device, t->offset),
+                                    (char *)b->pinned.host + t->offset, t->bytes),
                          0);
     }
     return shore__at(b->device.device, t->offset + (buf.handle - (uintptr_t)t->base));
@@ -25,8 +25,8 @@ static int give_back(struct backend *b, int rc) {
     if (!b->stream) return rc;
     for (size_t i = 0; i < TENSORS; i++)
         if (tensors[i].lent)
-            assert_int_equal(b->c->ops->get(b->c, b->stream, (char *)b->pinned.host + tensors[i].offset,
-                                            shore__at(b->device.device, tensors[i].offset), tensors[i].bytes),
+            assert_int_equal(shore__get(b->c, b->stream, (char *)b->pinned.host + tensors[i].offset,
+                                        shore__at(b->device.device, tensors[i].offset), tensors[i].bytes),
                              0);
     int late = shore__sync(b->c, b->stream, NULL);
     for (size_t i = 0; i < TENSORS; i++) {

@@ -30,6 +30,7 @@ cat >"$place/program.c" <<'END'
 #include <longshore/pages.h>
 #include <longshore/sparse.h>
 #include <longshore/state.h>
+#include <longshore/device.h>
 #include <longshore/store.h>
 #include <longshore/version.h>
 #include <stdio.h>

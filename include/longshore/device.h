@@ -1,0 +1,117 @@
+/* Devices: memory that is not the host's, and streams of calls on it which may run long after they have returned.
+ *
+ * A program describes its device by five functions. Longshore moves things between host and device with them, and waits
+ * for no transfer where it stands: it records an event behind it, and looks at that later.
+ *
+ *     stream    put page 2 ── event ── put page 3 ── event
+ *                               │ follow
+ *     stream    ... layer 1 ────┴─ layer 2 ── get gradient ── event: until then the host may not look at it
+ *
+ * Pages (longshore/pages.h) are shown to a device by shore_shown_*: in buffers of its own, so that the next page is put
+ * there while this one is computed with.
+ *
+ * Threading: one thread at a time, but where a function says otherwise.
+ */
+#ifndef LONGSHORE_DEVICE_H
+#define LONGSHORE_DEVICE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "longshore/error.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- devices -------------------------------------------------------------------------------------------------------
+ */
+
+/* A moment of a stream: when everything that was called on it before has run. */
+struct shore_event {
+    void *stream;      /* the device's; NULL: it has passed */
+    uint64_t position; /* the device's */
+};
+
+/* Addresses of the device are numbers, 0 is none. put, get and follow return 0, or a negative code where the call
+ * cannot be made; what goes wrong later is said by wait. */
+struct shore_device {
+    size_t size; /* sizeof(struct shore_device) */
+    void *ctx;
+    /* Copy between host memory from where the device can be reached ("pinned") and the device, on a stream. */
+    int (*put)(void *ctx, void *stream, uint64_t to, const void *from, size_t bytes);
+    int (*get)(void *ctx, void *stream, void *to, uint64_t from, size_t bytes);
+    /* The moment that is now. */
+    struct shore_event (*record)(void *ctx, void *stream);
+    /* What is called on the stream from now on begins when the event has passed. */
+    int (*follow)(void *ctx, void *stream, struct shore_event event);
+    /* Returns when the event has passed: 0, or the first error of the stream's calls, which stays. -ETIMEDOUT: it has
+     * not after timeout_ns; with 0 that is a look alone. */
+    int (*wait)(void *ctx, struct shore_event event, uint64_t timeout_ns, struct shore_diag *diag);
+    uint64_t timeout_ns; /* after which a device that does not go on is lost; 0: SHORE_DEVICE_TIMEOUT_NS */
+    int lost;            /* it is: shore_device_wait() says so, and waits no more */
+};
+
+#define SHORE_DEVICE_TIMEOUT_NS 300000000000 /* five minutes */
+
+/* Waits for an event, once no longer than the device's timeout. Errors: -ETIMEDOUT (the device is lost), those of its
+ * stream. */
+int shore_device_wait(struct shore_device *device, struct shore_event event, struct shore_diag *diag);
+
+/* Whether an event has passed, so that shore_device_wait() would not wait. */
+bool shore_device_passed(struct shore_device *device, struct shore_event event);
+
+/* ---- pages on a device ---------------------------------------------------------------------------------------------
+ */
+
+struct shore_pages;
+struct shore_shown;
+
+#define SHORE_SHOWN_BUFFERS 2
+
+/* Buffers on the device that pages take turns in; 0: none. Without one the device sees the host's memory, and pages are
+ * used where they are. */
+struct shore_shown_pool {
+    uint64_t buffer[SHORE_SHOWN_BUFFERS];
+};
+
+/* Zero-initialise. */
+struct shore_shown_options {
+    size_t size; /* sizeof(struct shore_shown_options) */
+    struct shore_device *device;
+    void *computing,
+        *copying; /* streams: on which pages are computed with; on which they are put, if there are buffers */
+    const struct shore_shown_pool *pools;
+    uint32_t npools;
+};
+
+/* Shows pages to a device. Ownership: the caller's, for shore_shown_close(); pages, device and streams are borrowed
+ * until then. Errors: -EINVAL (options.size), -ENOMEM. */
+int shore_shown_open(struct shore_pages *pages, const struct shore_shown_options *options, struct shore_shown **out,
+                     struct shore_diag *diag);
+
+/* Releases every page, once it has been put. What was called on the streams may still run. NULL is allowed. */
+void shore_shown_close(struct shore_shown *shown);
+
+/* Gives a page to be computed with, on the stream "computing", until the next get of its pool or its release. *there:
+ * where the device has it; 0, where the pool has no buffers: then *host is the page. Errors: those of
+ * shore_pages_get(), and of the device. */
+int shore_shown_get(struct shore_shown *shown, uint32_t pool, uint32_t page, const void **host, uint64_t *there,
+                    struct shore_diag *diag);
+
+/* Begins to fetch a page and, if it is there, to put it, as far as that can be begun without waiting. */
+void shore_shown_want(struct shore_shown *shown, uint32_t pool, uint32_t page);
+
+/* Ends all uses of the page, once it has been put: it may be updated, or lent memory. What was called with it until
+ * here may still run. */
+void shore_shown_release(struct shore_shown *shown, uint32_t pool, uint32_t page);
+
+/* The same of all pages. */
+void shore_shown_release_all(struct shore_shown *shown);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
